@@ -1,0 +1,124 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+)
+
+// Interface is what a plugin needs of mounts. The Linux implementation is [Mounter]; fake.Mounter is a model of it in
+// memory that passes the same suite (mount/mounttest). Every path is absolute and as the host sees it. All methods may
+// be called from several goroutines at once.
+//
+// A method returns soon after ctx has ended. When the system call behind it cannot be interrupted, it is left behind
+// and the error is a [*LostError], which matches [ErrUncertain] and says when the call really ends.
+type Interface interface {
+	// Mount mounts request.Source at request.Target. A missing target is made first: a directory with mode 0750, or for
+	// a bind of something that is not a directory an empty file with mode 0640. When the mount fails, what was made is
+	// removed again and nothing is mounted, unless the error matches [ErrUncertain]. Mount does not look whether
+	// something is mounted there already: it then mounts on top.
+	Mount(ctx context.Context, request Request) error
+	// Unmount takes off every mount at target, as seen in the mount table, and verifies there that none is left. It
+	// returns an error that matches [ErrNotMounted] when there was none, and leaves the directory.
+	Unmount(ctx context.Context, target string, options UnmountOptions) error
+	// RemoveTarget removes the mount point path by rmdir, or by unlink when it is an empty file. A path that does not
+	// exist is no error; one that is mounted or not empty is left whole and is an error.
+	RemoveTarget(ctx context.Context, path string) error
+	// IsMountPoint reports whether something is mounted at path itself. It never waits for the filesystem that is
+	// mounted there. A path that does not exist returns an error that matches fs.ErrNotExist.
+	IsMountPoint(ctx context.Context, path string) (bool, error)
+	// List returns the mount table of this process's mount namespace, in the kernel's order: a later mount hides an
+	// earlier one at the same path.
+	List(ctx context.Context) ([]MountPoint, error)
+	// GetMountRefs returns the paths of every other mount of what is mounted at path: same device, same root. A path
+	// that is not a mount point has none.
+	GetMountRefs(ctx context.Context, path string) ([]string, error)
+}
+
+// Request says what to mount.
+type Request struct {
+	// Source is the device, the remote path, or for a bind the absolute path that is bound; for a filesystem without a
+	// source, such as tmpfs, any name for the mount table.
+	Source string
+	// Target is the absolute path at which to mount. No element of it may be a symbolic link that leads elsewhere.
+	Target string
+	// FSType is the filesystem, such as "ext4". It is empty for a bind.
+	FSType string
+	// Options are those of mount(8): "bind" and "rbind" make a bind; "ro", "nosuid", "nodev", "noexec" and the like
+	// belong to the mount; "remount" changes the mount that is at Target; everything else is given to the filesystem.
+	// An option must hold no comma, no control character and no NUL; a comma in a value needs Sensitive or its own
+	// entry, since options are never joined.
+	Options []string
+	// Sensitive are options whose values never appear in an error, a log or an event.
+	Sensitive []string
+}
+
+// UnmountOptions says how hard to try. The zero value asks for a plain unmount.
+type UnmountOptions struct {
+	// Force is how long to wait for the plain unmount before the mount is aborted (MNT_FORCE), which makes callers of a
+	// dead server fail. Zero never forces.
+	Force time.Duration
+	// Lazy detaches the mount from the tree when all else failed and leaves it to the kernel to end it. Data that is
+	// not yet written may then be lost without a trace: it is the caller's policy to say so.
+	Lazy bool
+}
+
+// MountPoint is one line of the mount table.
+type MountPoint struct {
+	// ID is the mount's id, which the kernel uses again after the mount is gone.
+	ID uint64
+	// ParentID is the id of the mount that this one is mounted on.
+	ParentID uint64
+	// Major and Minor are the device number of the filesystem.
+	Major, Minor uint32
+	// Root is the path within the filesystem that is mounted; "/" unless it is a bind of a part.
+	Root string
+	// Path is the absolute path of the mount point, decoded.
+	Path string
+	// Source is the device or the remote path; empty when the filesystem has none.
+	Source string
+	// FSType is the filesystem.
+	FSType string
+	// Options are those of this mount, such as "ro" and "nosuid".
+	Options []string
+	// SuperOptions are those of the filesystem. They may hold secrets.
+	SuperOptions []string
+	// Propagation holds the optional fields, such as "shared:7".
+	Propagation []string
+}
+
+// ReadOnly reports whether writes through this mount are refused, by the mount or by its filesystem.
+func (m MountPoint) ReadOnly() bool {
+	return hasOption(m.Options, "ro") || hasOption(m.SuperOptions, "ro")
+}
+
+func hasOption(options []string, want string) bool {
+	for _, o := range options {
+		if o == want {
+			return true
+		}
+	}
+	return false
+}
+
+// The sentinels of this package. Match them with errors.Is; every one survives any wrapping. The errno of a failed
+// system call is matched likewise: errors.Is(err, unix.EBUSY).
+var (
+	// ErrUncertain says that the call may have had its effect, or may still have it. It is volume.ErrUncertain.
+	ErrUncertain = outcome.ErrUncertain
+	// ErrTransient says that nothing was begun. It is volume.ErrTransient.
+	ErrTransient = outcome.ErrTransient
+	// ErrNotMounted says that nothing is mounted at the path.
+	ErrNotMounted = errors.New("not mounted")
+	// ErrForeign says that what is mounted at the path is not ours, so that it was left alone.
+	ErrForeign = errors.New("mounted by somebody else")
+	// ErrUnsupported says that this platform or this kernel cannot do what was asked for.
+	ErrUnsupported = errors.New("not supported here")
+	// ErrInvalid says that a request is malformed.
+	ErrInvalid = errors.New("invalid mount request")
+	// ErrStuck says that a call did not start because an earlier one on the same path is still in the kernel, or
+	// because too many calls are.
+	ErrStuck = errors.New("an earlier call is still in the kernel")
+)

@@ -1,0 +1,220 @@
+package operationexecutor
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ActualStateOfWorldMounterUpdater is told how staging and set-up on this node went. Its methods do no I/O. An error
+// says that the state does not allow the change (an unknown volume, say): the operation then fails with it.
+type ActualStateOfWorldMounterUpdater interface {
+	// MarkVolumeAsMounted says that the volume is set up for the pod.
+	MarkVolumeAsMounted(opts MarkVolumeOpts) error
+	// MarkVolumeMountAsUncertain says that the volume may be set up for the pod. A volume that is mounted stays mounted
+	// when opts says so: see [MarkVolumeOpts].
+	MarkVolumeMountAsUncertain(opts MarkVolumeOpts) error
+	// MarkVolumeAsUnmounted says that the volume is not set up for the pod.
+	MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error
+	// MarkDeviceAsMounted says that the volume is staged at deviceMountPath.
+	MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error
+	// MarkDeviceAsUncertain says that the volume may be staged at deviceMountPath.
+	MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error
+	// MarkDeviceAsUnmounted says that the volume is not staged.
+	MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeName) error
+	// GetDeviceMountState returns what is known of the volume's staging.
+	GetDeviceMountState(volumeName v1.UniqueVolumeName) DeviceMountState
+	// GetVolumeMountState returns what is known of the volume's set-up for the pod.
+	GetVolumeMountState(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) VolumeMountState
+	// IsVolumeReconstructed reports whether the volume was found after a restart and nothing has succeeded on it since.
+	// A final error then proves nothing: it stays uncertain.
+	IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool
+}
+
+// MarkVolumeOpts says which set-up of which volume changed.
+type MarkVolumeOpts struct {
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// PodName is the unique name of the pod.
+	PodName volume.UniquePodName
+	// PodUID is the UID of the pod.
+	PodUID types.UID
+	// Pod is the pod; nil when it is not known.
+	Pod *v1.Pod
+	// VolumeSpec is the volume.
+	VolumeSpec *volume.Spec
+	// OuterVolumeSpecNames are the names under which the pod refers to the volume, sorted.
+	OuterVolumeSpecNames []string
+	// Mounter set the volume up; nil for one that is being torn down.
+	Mounter volume.Mounter
+	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
+	VolumeGidValue string
+}
+
+// ActualStateOfWorldAttacherUpdater is told how attaching went. Its methods do no I/O.
+type ActualStateOfWorldAttacherUpdater interface {
+	// MarkVolumeAsAttached says that the volume is attached to the node. An empty volumeName is computed from the plugin
+	// of the spec.
+	MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error
+	// MarkVolumeAsUncertain says that the volume may be attached to the node.
+	MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error
+	// MarkVolumeAsDetached says that the volume is not attached to the node.
+	MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
+	// RemoveVolumeFromReportAsAttached withdraws the volume from what the node is told is attached to it, which must
+	// happen before it is detached.
+	RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error
+	// AddVolumeToReportAsAttached undoes RemoveVolumeFromReportAsAttached, when the volume is not detached after all.
+	AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
+}
+
+// BlockMapper binds a block device for a pod and undoes it.
+type BlockMapper interface {
+	// MapDevice binds the device into the global map path under the pod's UID, links it into the pod's directory and
+	// locks the device so that its name is not reused. Each step is undone when a later one fails.
+	MapDevice(ctx context.Context, m DeviceMapping) error
+	// UnmapDevice undoes MapDevice. It succeeds when nothing is there.
+	UnmapDevice(ctx context.Context, m DeviceMapping) error
+}
+
+// DeviceMapping says which device is mapped where.
+type DeviceMapping struct {
+	// DevicePath is the absolute path of the device; it may be empty when it is unmapped.
+	DevicePath string
+	// GlobalMapPath is the absolute directory of the volume's bind mounts.
+	GlobalMapPath string
+	// PodMapDir is the absolute directory of the pod's link, LinkName the link's name in it.
+	PodMapDir, LinkName string
+	// PodUID names the bind mount in GlobalMapPath.
+	PodUID types.UID
+}
+
+// DeviceUse tells whether a device is still open anywhere, another mount namespace included.
+type DeviceUse interface {
+	// DeviceOpened reports whether the device at the absolute path is open or mounted. A path that is no device, or is
+	// gone, is not open.
+	DeviceOpened(ctx context.Context, devicePath string) (bool, error)
+}
+
+// NodeReader tells what a node's status says.
+type NodeReader interface {
+	// VolumesInUse returns the volumes that the node says it uses. A node that is gone uses none.
+	VolumesInUse(ctx context.Context, nodeName types.NodeName) ([]v1.UniqueVolumeName, error)
+	// VolumesAttached returns the volumes that are attached to the node and the paths of their devices there.
+	VolumesAttached(ctx context.Context, nodeName types.NodeName) (map[v1.UniqueVolumeName]string, error)
+}
+
+// ClaimStatus reads and writes how far the expansion of a claim has come.
+type ClaimStatus interface {
+	// Claim returns the claim that the PersistentVolume of spec is bound to; the UIDs of both are compared.
+	Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error)
+	// SetExpansion writes the state of the claim's expansion and, where it is finished, its new size.
+	SetExpansion(ctx context.Context, claim *v1.PersistentVolumeClaim, expansion Expansion) error
+}
+
+// Expansion is how far the expansion of a claim has come.
+type Expansion struct {
+	// Status is the state of the resource "storage"; empty when the expansion is finished.
+	Status v1.ClaimResourceStatus
+	// Size is the size in bytes that is being allocated, or that the volume has when the expansion is finished.
+	Size resource.Quantity
+	// Err is why it did not go on; nil when nothing failed.
+	Err error
+}
+
+// Journal keeps the intent of every call that changes the world, before the call, so that nothing is lost in a crash.
+// An implementation makes each entry durable as far as what it describes is: what cannot outlive a boot need only
+// survive the process. It never stores a secret.
+type Journal interface {
+	// Intend records what is about to be done. The operation does not begin unless it returns nil.
+	Intend(ctx context.Context, intent Intent) error
+	// Conclude records how that ended. An operation that succeeded is not failed when only this fails: the intent that
+	// stays on record is the truth, if less exact.
+	Conclude(ctx context.Context, intent Intent, end IntentEnd) error
+}
+
+// IntentEnd is what became of an intent.
+type IntentEnd uint8
+
+// The ends of an intent.
+const (
+	IntentDone      IntentEnd = iota // the effect is there, and so the record stays
+	IntentUncertain                  // the effect may be there, and so the record stays
+	IntentForgotten                  // no trace is left, and so the record goes
+)
+
+// Intent is one change of the world that is about to be made, with all that is needed to undo it without the pod, the
+// claim or the plugin's memory.
+type Intent struct {
+	// Kind is the operation.
+	Kind OperationKind
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// PluginName is the name of its plugin.
+	PluginName string
+	// Spec is the volume; nil when only its name is known.
+	Spec *volume.Spec
+	// NodeName is the node of an attachment.
+	NodeName types.NodeName
+	// PodUID is the UID of the pod of a set-up; empty when no pod is concerned.
+	PodUID types.UID
+	// Pod is the namespace and name of that pod.
+	Pod types.NamespacedName
+	// OuterVolumeSpecNames are the names under which that pod refers to the volume.
+	OuterVolumeSpecNames []string
+	// DevicePath is the absolute path of the device; empty while it is not known.
+	DevicePath string
+	// DeviceMountPath is the absolute path of the staging; empty when the volume is not staged.
+	DeviceMountPath string
+	// MountPath is the absolute path of the set-up; empty when no pod is concerned.
+	MountPath string
+}
+
+// Observer is told of every operation. Its methods are called from the operation's goroutine and must return soon.
+type Observer interface {
+	// OperationStarted is called when the operation has its key and begins.
+	OperationStarted(o OperationInfo)
+	// OperationStepped is called after each step.
+	OperationStepped(o OperationInfo, s Step)
+	// OperationFinished is called when the operation has ended, with its class and its error.
+	OperationFinished(o OperationInfo, r Result)
+}
+
+// OperationInfo says which operation.
+type OperationInfo struct {
+	// Kind is what is done.
+	Kind OperationKind
+	// PluginName is the name of the volume's plugin; empty when none was found.
+	PluginName string
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// PodName is the unique name of the pod; empty when no pod is concerned.
+	PodName volume.UniquePodName
+	// NodeName is the node of an attachment; empty when none is concerned.
+	NodeName types.NodeName
+	// Started is when it began.
+	Started time.Time
+}
+
+// Step is one call of the plugin, or one other thing that takes time, within an operation.
+type Step struct {
+	// Name is the call, such as "WaitForAttach", "MountDevice" or "SetUp".
+	Name string
+	// Started is when it began; Duration is how long it took.
+	Started  time.Time
+	Duration time.Duration
+	// Err is its error; nil when it succeeded.
+	Err error
+}
+
+// EventRecorder tells users what happened to an object. client-go's record.EventRecorder has this method. It must return
+// at once.
+type EventRecorder interface {
+	// Eventf records an event. eventtype is v1.EventTypeNormal or v1.EventTypeWarning, reason one word in CamelCase.
+	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
+}

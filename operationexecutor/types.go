@@ -1,0 +1,131 @@
+package operationexecutor
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// VolumeToAttach is a volume that should be attached to a node.
+type VolumeToAttach struct {
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// VolumeSpec is the volume.
+	VolumeSpec *volume.Spec
+	// NodeName is the node.
+	NodeName types.NodeName
+	// ScheduledPods are the pods on that node that use the volume; they are told of success and failure.
+	ScheduledPods []*v1.Pod
+}
+
+// VolumeToMount is a volume that should be attached to this node and set up for a pod.
+type VolumeToMount struct {
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// PodName is the unique name of the pod.
+	PodName volume.UniquePodName
+	// VolumeSpec is the volume.
+	VolumeSpec *volume.Spec
+	// OuterVolumeSpecNames are the names under which the pod's spec refers to the volume, sorted. A pod may refer to
+	// one claim under several names.
+	OuterVolumeSpecNames []string
+	// Pod is the pod. It must not be changed.
+	Pod *v1.Pod
+	// PluginName is the name of the volume's plugin.
+	PluginName string
+	// PluginIsAttachable says that the volume must be attached to the node.
+	PluginIsAttachable bool
+	// PluginIsDeviceMountable says that the volume must be staged before it is set up.
+	PluginIsDeviceMountable bool
+	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
+	VolumeGidValue string
+	// DevicePath is the absolute path of the attached device; empty when there is none or it is not known yet.
+	DevicePath string
+	// ReportedInUse says that the node's status lists the volume as in use.
+	ReportedInUse bool
+	// DesiredSizeLimit is the size limit in bytes of a volume that is local to the pod; nil means no limit.
+	DesiredSizeLimit *resource.Quantity
+	// SELinuxLabel is the context with which to mount; empty means none.
+	SELinuxLabel string
+	// MountRequestTime is when the pod first asked for the volume.
+	MountRequestTime time.Time
+}
+
+// AttachedVolume is a volume that is attached to a node, or needs no attaching.
+type AttachedVolume struct {
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// VolumeSpec is the volume; nil when only its name is known.
+	VolumeSpec *volume.Spec
+	// NodeName is the node.
+	NodeName types.NodeName
+	// PluginName is the name of the volume's plugin.
+	PluginName string
+	// PluginIsAttachable says that the volume must be detached from the node.
+	PluginIsAttachable bool
+	// DevicePath is the absolute path of the device; empty when there is none.
+	DevicePath string
+	// DeviceMountPath is the absolute path at which the device is staged; empty when it is not.
+	DeviceMountPath string
+}
+
+// MountedVolume is a volume that is, or may be, set up for a pod.
+type MountedVolume struct {
+	// PodName is the unique name of the pod.
+	PodName volume.UniquePodName
+	// PodUID is the UID of the pod, a part of paths on disk.
+	PodUID types.UID
+	// Pod is the pod as it was when the volume was set up, for events; nil when it is not known any more.
+	Pod *v1.Pod
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// InnerVolumeSpecName is the name that plugins use in the pod's path: the PersistentVolume's name for a claim, the
+	// name in the pod's spec otherwise.
+	InnerVolumeSpecName string
+	// OuterVolumeSpecNames are the names under which the pod's spec refers to the volume, sorted.
+	OuterVolumeSpecNames []string
+	// PluginName is the name of the volume's plugin.
+	PluginName string
+	// VolumeSpec is the volume.
+	VolumeSpec *volume.Spec
+	// Mounter set the volume up; nil when the volume was found after a restart.
+	Mounter volume.Mounter
+	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
+	VolumeGidValue string
+	// DeviceMountPath is the absolute path at which the device is staged; empty when it is not.
+	DeviceMountPath string
+}
+
+// DeviceMountState is what is known of a volume's staging on this node.
+type DeviceMountState uint8
+
+// The states of staging. Uncertain: it must be staged again before use and unstaged before it is forgotten.
+const (
+	DeviceNotMounted DeviceMountState = iota
+	DeviceMountUncertain
+	DeviceGloballyMounted
+)
+
+// String returns the state in lower case.
+func (s DeviceMountState) String() string {
+	return [...]string{"not staged", "staging uncertain", "staged"}[s]
+}
+
+// VolumeMountState is what is known of a volume's set-up for one pod.
+type VolumeMountState uint8
+
+// The states of set-up. Uncertain: it must be set up again before use and torn down before it is forgotten.
+const (
+	VolumeNotMounted VolumeMountState = iota
+	VolumeMountUncertain
+	VolumeMounted
+)
+
+// String returns the state in lower case.
+func (s VolumeMountState) String() string {
+	return [...]string{"not mounted", "mount uncertain", "mounted"}[s]
+}

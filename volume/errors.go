@@ -1,0 +1,190 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+)
+
+// The sentinels of this package. Match them with errors.Is; every one survives any wrapping.
+var (
+	// ErrUncertain says that the effect of a call may be there, or may still come. What is uncertain is set up again
+	// before it is used and torn down before it is forgotten.
+	ErrUncertain = outcome.ErrUncertain
+	// ErrTransient says that a call began nothing and may work later.
+	ErrTransient = outcome.ErrTransient
+	// ErrNoPlugin says that no registered plugin serves what was asked for.
+	ErrNoPlugin = errors.New("no volume plugin matched")
+	// ErrMultiplePlugins says that more than one registered plugin serves what was asked for.
+	ErrMultiplePlugins = errors.New("multiple volume plugins matched")
+	// ErrUnsupported says that the plugin, the platform or the kernel cannot do what was asked for.
+	ErrUnsupported = errors.New("not supported")
+	// ErrInUse says that something still uses the volume, so that nothing was changed.
+	ErrInUse = errors.New("in use")
+	// ErrInfeasible says that what was asked for can never be met with these arguments.
+	ErrInfeasible = errors.New("can never be met")
+	// ErrInvalid says that an argument, a name or a spec is malformed.
+	ErrInvalid = errors.New("invalid")
+)
+
+// Uncertain returns err marked so that it matches [ErrUncertain]. Nil stays nil.
+func Uncertain(err error) error { return mark(err, ErrUncertain) }
+
+// Transient returns err marked so that it matches [ErrTransient]. Nil stays nil.
+func Transient(err error) error { return mark(err, ErrTransient) }
+
+func mark(err, class error) error {
+	if err == nil || errors.Is(err, class) {
+		return err
+	}
+	return &classed{err: err, class: class}
+}
+
+// classed adds a class to an error and leaves its text alone.
+type classed struct{ err, class error }
+
+func (c *classed) Error() string   { return c.err.Error() }
+func (c *classed) Unwrap() []error { return []error{c.err, c.class} }
+
+// Error says which operation on which volume failed. The executor wraps each error of a plugin in it once.
+type Error struct {
+	// Op is the operation, as in metrics and logs: "volume_mount", "volume_attach", ...
+	Op string
+	// Plugin is the plugin's name, empty when none was found.
+	Plugin string
+	// Volume is the volume.
+	Volume v1.UniqueVolumeName
+	// Err is the cause; never nil.
+	Err error
+}
+
+// Error returns the operation, the volume, the plugin and the cause in one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Volume != "" {
+		fmt.Fprintf(&b, " of volume %q", e.Volume)
+	}
+	if e.Plugin != "" {
+		fmt.Fprintf(&b, " by plugin %q", e.Plugin)
+	}
+	fmt.Fprintf(&b, ": %v", e.Err)
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// PendingError says that an operation did not start because another one on the same volume, pod or node is running.
+type PendingError struct {
+	// Op is the operation that did not start.
+	Op string
+	// Running is the operation that is in its way.
+	Running string
+	// Volume is the volume of both.
+	Volume v1.UniqueVolumeName
+	// Since is when the running operation started.
+	Since time.Time
+}
+
+// Error says what waits for what.
+func (e *PendingError) Error() string {
+	return fmt.Sprintf("%s of volume %q did not start: %s is running since %s",
+		e.Op, e.Volume, e.Running, e.Since.Format(time.RFC3339))
+}
+
+// BackoffError says that an operation did not start because it failed a short while ago.
+type BackoffError struct {
+	// Op is the operation that did not start.
+	Op string
+	// Volume is its volume.
+	Volume v1.UniqueVolumeName
+	// Attempts is how often it failed in a row.
+	Attempts int
+	// Until is when it may start again.
+	Until time.Time
+	// Err is why it failed the last time; never nil.
+	Err error
+}
+
+// Error says when the operation may start again and why it failed.
+func (e *BackoffError) Error() string {
+	return fmt.Sprintf("%s of volume %q waits until %s after %d failures: %v",
+		e.Op, e.Volume, e.Until.Format(time.RFC3339), e.Attempts, e.Err)
+}
+
+// Unwrap returns why the operation failed the last time.
+func (e *BackoffError) Unwrap() error { return e.Err }
+
+// NotReadyError says why a pod's volumes are not ready, or not gone: each volume that is missing, where it stands, and
+// its last real cause. It matches every cause and, when a deadline ended the wait, context.DeadlineExceeded.
+type NotReadyError struct {
+	// PodName is the pod's namespace and name.
+	PodName types.NamespacedName
+	// Volumes are those that are not where they should be, by outer name.
+	Volumes []VolumeStanding
+	// Err is what ended the wait.
+	Err error
+}
+
+// VolumeStanding is where one volume of a pod stands.
+type VolumeStanding struct {
+	// OuterName is the name in the pod's spec.
+	OuterName string
+	// Volume is the volume's unique name; empty while it is not known.
+	Volume v1.UniqueVolumeName
+	// Plugin is the plugin's name; empty while it is not known.
+	Plugin string
+	// Phase is what is done or waited for.
+	Phase string
+	// Err is the last real cause; nil when nothing has failed.
+	Err error
+	// NextTry is when the volume is tried again; zero when it is not waiting for a time.
+	NextTry time.Time
+}
+
+// Error names each volume with its phase and cause in one line.
+func (e *NotReadyError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "volumes of pod %q are not ready", e.PodName)
+	for i, v := range e.Volumes {
+		b.WriteString([]string{": ", "; "}[min(i, 1)])
+		b.WriteString(v.String())
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, " (%v)", e.Err)
+	}
+	return b.String()
+}
+
+// String returns the standing in one clause.
+func (v VolumeStanding) String() string {
+	s := fmt.Sprintf("%q is %s", v.OuterName, v.Phase)
+	if v.Err != nil {
+		s += fmt.Sprintf(": %v", v.Err)
+	}
+	if !v.NextTry.IsZero() {
+		s += ", next try at " + v.NextTry.Format(time.RFC3339)
+	}
+	return s
+}
+
+// Unwrap returns every cause and what ended the wait.
+func (e *NotReadyError) Unwrap() []error {
+	errs := make([]error, 0, len(e.Volumes)+1)
+	for _, v := range e.Volumes {
+		if v.Err != nil {
+			errs = append(errs, v.Err)
+		}
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
