@@ -1,0 +1,168 @@
+package volumekit_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/volumekit/volumekit"
+
+// arrows says which of our packages each package may import, as docs/architecture.md draws it. A name that ends in /...
+// means all packages below it. Each package under internal/ is a leaf of its own, and is listed where it may be used.
+var arrows = map[string][]string{
+	"":                            nil,
+	"volume":                      {"volume/usage", "internal/outcome"},
+	"volume/usage":                nil,
+	"mount":                       {"internal/outcome"},
+	"mount/format":                {"mount", "internal/outcome"},
+	"mount/loop":                  {"mount", "internal/outcome"},
+	"mount/mounttest":             {"mount"},
+	"fake":                        {"volume", "mount"},
+	"volume/volumetest":           {"volume", "mount", "fake"},
+	"plugins/...":                 {"volume", "mount", "mount/format", "mount/loop", "volume/usage"},
+	"operationexecutor":           {"volume", "internal/..."},
+	"cache":                       {"volume", "operationexecutor", "internal/..."},
+	"store":                       {"internal/..."},
+	"store/storetest":             {"store"},
+	"volumemanager":               {"volume", "mount", "mount/loop", "operationexecutor", "cache", "store", "internal/..."},
+	"controller/persistentvolume": {"volume", "operationexecutor", "cache", "store", "internal/..."},
+	"internal/...":                {"internal/..."},
+	"examples/...":                {"..."},
+}
+
+// testArrows says what the tests of a package may import beside what the package itself may.
+var testArrows = []string{
+	"fake", "mount", "mount/mounttest", "volume", "volume/volumetest", "store/storetest", "internal/...",
+}
+
+func TestArrowsBetweenPackagesAreThoseOfTheDesign(t *testing.T) {
+	for _, p := range packages(t, `{{join .Imports ","}}`) {
+		name, imports := p[0], p[1]
+		allowed, ok := allowedImports(name)
+		if !ok {
+			t.Errorf("package %q is not in the table of arrows: draw it in docs/architecture.md first", name)
+			continue
+		}
+		for _, imported := range ours(imports) {
+			if !matches(allowed, imported) {
+				t.Errorf("%q must not import %q: no arrow is drawn", name, imported)
+			}
+		}
+	}
+}
+
+func TestTestsOfPluginsImportNoInternalPackage(t *testing.T) {
+	for _, p := range packages(t, `{{join .TestImports ","}},{{join .XTestImports ","}}`) {
+		name, imports := p[0], p[1]
+		allowed, _ := allowedImports(name)
+		for _, imported := range ours(imports) {
+			own := imported == name
+			plugin := strings.HasPrefix(name, "plugins/")
+			if plugin && strings.HasPrefix(imported, "internal/") {
+				t.Errorf("tests of %q import %q: people copy plugins and cannot", name, imported)
+			}
+			leaf := name == "volume" || name == "mount"
+			if leaf && !own && !matches(append(slices.Clone(allowed), testArrows...), imported) {
+				t.Errorf("tests of %q import %q: a leaf must be testable by itself", name, imported)
+			}
+		}
+	}
+}
+
+// The two leaves must not reach each other, and neither must reach what is above them, by any way.
+func TestLeavesReachNothingAboveThem(t *testing.T) {
+	for leaf, allowed := range map[string][]string{
+		"volume": {"volume", "volume/usage", "internal/outcome"},
+		"mount":  {"mount", "internal/outcome"},
+	} {
+		for _, dep := range ours(strings.Join(goList(t, "-deps", "./"+leaf), ",")) {
+			if !matches(allowed, dep) {
+				t.Errorf("%q reaches %q", leaf, dep)
+			}
+		}
+	}
+}
+
+func TestOnlyTestFilesImportTestifyAndFakesNeverTesting(t *testing.T) {
+	for _, p := range packages(t, `{{join .Imports ","}}`) {
+		name, imports := p[0], strings.Split(p[1], ",")
+		for _, imported := range imports {
+			if strings.HasPrefix(imported, "github.com/stretchr/testify") {
+				t.Errorf("%q imports %s outside its tests", name, imported)
+			}
+			suite := strings.HasSuffix(name, "test")
+			if imported == "testing" && !suite {
+				t.Errorf("%q imports testing: a program could not use it", name)
+			}
+		}
+	}
+}
+
+func TestRootModuleRequiresFourModulesDirectly(t *testing.T) {
+	lines := goList(t, "-m", "-f", "{{if not (or .Indirect .Main)}}{{.Path}}{{end}}", "all")
+	require.Equal(t, []string{
+		"github.com/stretchr/testify", "golang.org/x/sys", "k8s.io/api", "k8s.io/apimachinery",
+	}, slices.Sorted(slices.Values(strings.Fields(strings.Join(lines, " ")))))
+}
+
+// packages returns every package of this module by its name in it, with the imports that format asks for.
+func packages(t *testing.T, format string) [][2]string {
+	t.Helper()
+	var rows [][2]string
+	for _, line := range goList(t, "-f", "{{.ImportPath}} "+format, "./...") {
+		path, imports, _ := strings.Cut(line, " ")
+		rows = append(rows, [2]string{inModule(path), imports})
+	}
+	return rows
+}
+
+func goList(t *testing.T, args ...string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...).Output()
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.NotEmpty(t, lines[0])
+	return lines
+}
+
+func inModule(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, module), "/") }
+
+// ours returns the imports that are packages of this module, by their names in it.
+func ours(imports string) []string {
+	var names []string
+	for path := range strings.SplitSeq(imports, ",") {
+		if path == module || strings.HasPrefix(path, module+"/") {
+			names = append(names, inModule(path))
+		}
+	}
+	return names
+}
+
+func allowedImports(name string) ([]string, bool) {
+	key, ok := arrowKey(name)
+	return arrows[key], ok
+}
+
+// arrowKey returns the row of the table that is about name.
+func arrowKey(name string) (string, bool) {
+	if _, ok := arrows[name]; ok {
+		return name, true
+	}
+	for key := range arrows {
+		if strings.HasSuffix(key, "/...") && matches([]string{key}, name) {
+			return key, true
+		}
+	}
+	return "", false
+}
+
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		prefix, wild := strings.CutSuffix(pattern, "...")
+		return pattern == name || wild && strings.HasPrefix(name+"/", prefix)
+	})
+}

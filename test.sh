@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# Everything that CI runs, on a bare Debian machine with Go: installs what the tests need where it may, says what is
+# missing where it may not, then formats, vets, lints, cross-compiles and tests with the race detector.
+#
+#   ./test.sh              all of it
+#   ./test.sh lint         only the linters
+#   ./test.sh PACKAGE...   only the tests of those packages
+#
+# With CI=true a test that is skipped is a failure.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+step() { printf '\n== %s\n' "$*"; }
+fail() { printf 'test.sh: %s\n' "$*" >&2; exit 1; }
+
+# Command to look for, and the Debian package that has it.
+needs=(
+  mkfs.ext4:e2fsprogs
+  mkfs.xfs:xfsprogs
+  mkfs.btrfs:btrfs-progs
+  setpriv:util-linux
+  unshare:util-linux
+  gcc:gcc
+  git:git
+)
+
+missing_packages() {
+  local need command
+  for need in "${needs[@]}"; do
+    command=${need%%:*}
+    PATH=$PATH:/usr/sbin:/sbin command -v "$command" >/dev/null 2>&1 || echo "${need#*:}"
+  done | sort -u
+  [ -e /usr/include/stdlib.h ] || echo libc6-dev
+}
+
+install_packages() {
+  local packages
+  packages=$(missing_packages)
+  [ -n "$packages" ] || return 0
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    step "install" $packages
+    if DEBIAN_FRONTEND=noninteractive apt-get update -qq &&
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null; then
+      return 0
+    fi
+  fi
+  echo "test.sh: not installed:" $packages "(tests that need them are skipped and say so)"
+  [ "${CI:-}" != true ] || fail "CI needs them"
+}
+
+check_go() {
+  command -v go >/dev/null 2>&1 || fail "no go command: install Go 1.25 or newer"
+  go list -m >/dev/null || fail "this Go is too old: go.mod asks for $(sed -n 's/^go //p' go.mod)"
+}
+
+# The race detector needs a C compiler.
+race_flag() {
+  if command -v "${CC:-gcc}" >/dev/null 2>&1 && [ -e /usr/include/stdlib.h ]; then
+    echo -race
+  else
+    echo "test.sh: no C compiler: tests run without the race detector" >&2
+  fi
+}
+
+check_format() {
+  step "gofmt"
+  local changed
+  changed=$(git ls-files -z -- '*.go' 2>/dev/null | xargs -0 -r gofmt -l)
+  [ -z "$changed" ] || fail "gofmt would change: $changed"
+}
+
+check_modules() {
+  step "go mod tidy"
+  go mod tidy -diff
+  (cd tools && go mod tidy -diff)
+}
+
+check_vet() {
+  step "go vet, here and for the other platforms"
+  go vet ./...
+  local target
+  for target in linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64; do
+    echo "$target"
+    GOOS=${target%/*} GOARCH=${target#*/} CGO_ENABLED=0 go vet ./...
+  done
+}
+
+check_lint() {
+  step "golangci-lint"
+  local linter=${XDG_CACHE_HOME:-$HOME/.cache}/volumekit/golangci-lint
+  local wanted
+  wanted=$(cd tools && go list -m -f '{{.Version}}' github.com/golangci/golangci-lint/v2)
+  mkdir -p "$(dirname "$linter")"
+  if ! go version -m "$linter" 2>/dev/null | grep -q "golangci-lint/v2[[:space:]]$wanted"; then
+    # Installed by its module path, so that the binary says which version it is.
+    (cd tools && go build -o "$linter" github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+  fi
+  "$linter" run ./...
+}
+
+# In CI a skipped test is one that did not run.
+forbid_skips() {
+  [ "${CI:-}" = true ] || return 0
+  ! grep -E '^[[:space:]]*--- SKIP' "$1" || fail "CI skips no test; the ones above were skipped"
+}
+
+run_tests() {
+  step "go test $*"
+  local log status=0
+  log=$(mktemp)
+  go test -v "$@" >"$log" 2>&1 || status=$?
+  grep -vE '^[[:space:]]*(=== |--- PASS)|^PASS$' "$log" || true
+  [ $status = 0 ] || fail "tests failed"
+  forbid_skips "$log"
+  rm -f "$log"
+}
+
+# The same tests as an ordinary user: what needs no root must not need it. The sources are copied to where that user
+# can read them; the tests are built as who we are. The packages that call the go command themselves are left out: it
+# has no cache there.
+run_tests_as_user() {
+  [ "$(id -u)" = 0 ] || return 0
+  step "go test as an ordinary user"
+  local copy status=0
+  copy=$(mktemp -d)
+  git ls-files -z | tar --null -T - -cf - | tar -C "$copy" -xf -
+  mkdir -m 1777 "$copy/.tmp"
+  chmod -R a+rX "$copy"
+  (
+    cd "$copy"
+    go list ./... | grep -vE '^github.com/volumekit/volumekit(/examples/.*)?$' | xargs env -u CI \
+      go test -exec "env TMPDIR=$copy/.tmp setpriv --reuid=65534 --regid=65534 --clear-groups"
+  ) || status=$?
+  rm -rf --one-file-system "$copy"
+  [ $status = 0 ] || fail "tests failed as an ordinary user"
+}
+
+run_quickstart() {
+  step "go run ./examples/quickstart"
+  go run ./examples/quickstart
+}
+
+check_go
+install_packages
+case "${1:-all}" in
+all)
+  check_format
+  check_modules
+  check_vet
+  check_lint
+  run_tests $(race_flag) -shuffle=on ./...
+  run_tests_as_user
+  run_quickstart
+  step "all passed"
+  ;;
+lint) check_lint ;;
+*) run_tests $(race_flag) "$@" ;;
+esac
