@@ -1,0 +1,2 @@
+// Package volume is the contract between an orchestrator and its volume plugins.
+package volume

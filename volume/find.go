@@ -1,0 +1,140 @@
+package volume
+
+import "slices"
+
+// This file holds the look-ups that ask for a plugin of any ability, and the machinery of all of them.
+
+// FindPluginBySpec returns the one plugin that supports spec. Every failure is a [*LookupError]. A plugin whose
+// CanSupport panics counts as one that declines.
+func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
+	entry, err := m.entryBySpec(spec)
+	if err != nil {
+		return nil, err
+	}
+	return entry.plugin, nil
+}
+
+// FindPluginByName returns the plugin of that name, which is never escaped. Every failure is a [*LookupError].
+func (m *VolumePluginMgr) FindPluginByName(name string) (VolumePlugin, error) {
+	entry, err := m.entryByName(name)
+	if err != nil {
+		return nil, err
+	}
+	return entry.plugin, nil
+}
+
+func (m *VolumePluginMgr) entryByName(name string) (*registered, error) {
+	set := m.plugins.Load()
+	if entry := set.byName[name]; entry != nil {
+		return entry, nil
+	}
+	err := &LookupError{Asked: describeName(name), classes: []error{ErrNoPlugin}}
+	for _, entry := range set.sorted {
+		err.Declined = append(err.Declined, Declined{Plugin: entry.name})
+	}
+	return nil, err
+}
+
+func (m *VolumePluginMgr) entryBySpec(spec *Spec) (*registered, error) {
+	if spec == nil {
+		return nil, errNilSpec()
+	}
+	set := m.plugins.Load()
+	matched, panics := set.ask(spec)
+	if len(matched) != 1 {
+		return nil, set.explain(spec, matched, panics)
+	}
+	return matched[0], nil
+}
+
+// ask returns the plugins that support spec, in the order of their names, and those whose CanSupport panicked.
+func (s *pluginSet) ask(spec *Spec) (matched []*registered, panics map[*registered]error) {
+	for _, entry := range s.sorted {
+		ok, err := entry.supports(spec)
+		switch {
+		case err != nil:
+			if panics == nil {
+				panics = map[*registered]error{}
+			}
+			panics[entry] = err
+		case ok:
+			matched = append(matched, entry)
+		}
+	}
+	return matched, panics
+}
+
+// explain returns the error of a look-up that not exactly one plugin matched, with the reasons of those that declined.
+func (s *pluginSet) explain(spec *Spec, matched []*registered, panics map[*registered]error) error {
+	err := &LookupError{Asked: describeSpec(spec), classes: []error{ErrNoPlugin}}
+	for _, entry := range s.sorted {
+		switch why, panicked := panics[entry]; {
+		case slices.Contains(matched, entry):
+			err.Matched = append(err.Matched, entry.name)
+		case panicked:
+			err.Declined = append(err.Declined, Declined{Plugin: entry.name, Why: why})
+		default:
+			err.Declined = append(err.Declined, Declined{Plugin: entry.name, Why: entry.reason(spec)})
+		}
+	}
+	if len(matched) > 1 {
+		err.classes = []error{ErrMultiplePlugins}
+	}
+	return err
+}
+
+// supports calls CanSupport. The error is a [*PanicError].
+func (r *registered) supports(spec *Spec) (ok bool, err error) {
+	err = guard(r.name, "CanSupport", func() { ok = r.plugin.CanSupport(spec) })
+	return ok, err
+}
+
+// reason returns why the plugin declines spec, or nil when it gives no reason.
+func (r *registered) reason(spec *Spec) (why error) {
+	explainer, ok := r.plugin.(Explainer)
+	if !ok {
+		return nil
+	}
+	if err := guard(r.name, "ExplainSupport", func() { why = explainer.ExplainSupport(spec) }); err != nil {
+		return err
+	}
+	return why
+}
+
+// lacks is the error of a plugin that is there and cannot do what is needed.
+func (r *registered) lacks(asked string, needs Capabilities) error {
+	return &LookupError{
+		Asked:   asked,
+		Needs:   needs,
+		Matched: []string{r.name},
+		classes: []error{ErrNoPlugin, ErrUnsupported},
+	}
+}
+
+// findByName returns the plugin of that name as a T, which is the interface that gives the capability needs.
+func findByName[T any](m *VolumePluginMgr, name string, needs Capabilities) (T, error) {
+	var none T
+	entry, err := m.entryByName(name)
+	if err != nil {
+		return none, err
+	}
+	plugin, ok := entry.plugin.(T)
+	if !ok || !entry.capabilities.Has(needs) {
+		return none, entry.lacks(describeName(name), needs)
+	}
+	return plugin, nil
+}
+
+// findBySpec returns the plugin that supports spec as a T, which is the interface that gives the capability needs.
+func findBySpec[T any](m *VolumePluginMgr, spec *Spec, needs Capabilities) (T, *registered, error) {
+	var none T
+	entry, err := m.entryBySpec(spec)
+	if err != nil {
+		return none, nil, err
+	}
+	plugin, ok := entry.plugin.(T)
+	if !ok || !entry.capabilities.Has(needs) {
+		return none, nil, entry.lacks(describeSpec(spec), needs)
+	}
+	return plugin, entry, nil
+}

@@ -1,0 +1,234 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// The look-ups of this file ask for a plugin that can do a certain thing. Where Kubernetes returns nil and no error for
+// a plugin that cannot, they return a [*LookupError] that matches both [ErrNoPlugin] and [ErrUnsupported].
+
+// FindPersistentPluginBySpec returns the plugin that supports spec, if it is a [PersistentVolumePlugin].
+func (m *VolumePluginMgr) FindPersistentPluginBySpec(spec *Spec) (PersistentVolumePlugin, error) {
+	plugin, _, err := findBySpec[PersistentVolumePlugin](m, spec, CapPersistent)
+	return plugin, err
+}
+
+// FindPersistentPluginByName returns the plugin of that name, if it is a [PersistentVolumePlugin].
+func (m *VolumePluginMgr) FindPersistentPluginByName(name string) (PersistentVolumePlugin, error) {
+	return findByName[PersistentVolumePlugin](m, name, CapPersistent)
+}
+
+// FindRecyclablePluginBySpec returns the plugin that supports spec, if it is a [RecyclableVolumePlugin].
+func (m *VolumePluginMgr) FindRecyclablePluginBySpec(spec *Spec) (RecyclableVolumePlugin, error) {
+	plugin, _, err := findBySpec[RecyclableVolumePlugin](m, spec, CapRecycle)
+	return plugin, err
+}
+
+// FindProvisionablePluginByName returns the plugin of that name, if it is a [ProvisionableVolumePlugin].
+func (m *VolumePluginMgr) FindProvisionablePluginByName(name string) (ProvisionableVolumePlugin, error) {
+	return findByName[ProvisionableVolumePlugin](m, name, CapProvision)
+}
+
+// FindDeletablePluginBySpec returns the plugin that supports spec, if it is a [DeletableVolumePlugin].
+func (m *VolumePluginMgr) FindDeletablePluginBySpec(spec *Spec) (DeletableVolumePlugin, error) {
+	plugin, _, err := findBySpec[DeletableVolumePlugin](m, spec, CapDelete)
+	return plugin, err
+}
+
+// FindDeletablePluginByName returns the plugin of that name, if it is a [DeletableVolumePlugin].
+func (m *VolumePluginMgr) FindDeletablePluginByName(name string) (DeletableVolumePlugin, error) {
+	return findByName[DeletableVolumePlugin](m, name, CapDelete)
+}
+
+// FindAttachablePluginBySpec returns the plugin that supports spec, if it is an [AttachableVolumePlugin] and its
+// CanAttach says yes to spec. An error of CanAttach is returned wrapped.
+func (m *VolumePluginMgr) FindAttachablePluginBySpec(spec *Spec) (AttachableVolumePlugin, error) {
+	plugin, entry, err := findBySpec[AttachableVolumePlugin](m, spec, CapAttach)
+	if err != nil {
+		return nil, err
+	}
+	ok, err := entry.can("CanAttach", plugin.CanAttach, spec)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, entry.lacks(describeSpec(spec), CapAttach)
+	}
+	return plugin, nil
+}
+
+// FindAttachablePluginByName returns the plugin of that name, if it is an [AttachableVolumePlugin]. Without a spec it
+// cannot ask CanAttach.
+func (m *VolumePluginMgr) FindAttachablePluginByName(name string) (AttachableVolumePlugin, error) {
+	return findByName[AttachableVolumePlugin](m, name, CapAttach)
+}
+
+// FindDeviceMountablePluginBySpec returns the plugin that supports spec, if it is a [DeviceMountableVolumePlugin] and
+// its CanDeviceMount says yes to spec. An error of CanDeviceMount is returned wrapped.
+func (m *VolumePluginMgr) FindDeviceMountablePluginBySpec(spec *Spec) (DeviceMountableVolumePlugin, error) {
+	plugin, entry, err := findBySpec[DeviceMountableVolumePlugin](m, spec, CapDeviceMount)
+	if err != nil {
+		return nil, err
+	}
+	ok, err := entry.can("CanDeviceMount", plugin.CanDeviceMount, spec)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, entry.lacks(describeSpec(spec), CapDeviceMount)
+	}
+	return plugin, nil
+}
+
+// FindDeviceMountablePluginByName returns the plugin of that name, if it is a [DeviceMountableVolumePlugin]. Without a
+// spec it cannot ask CanDeviceMount.
+func (m *VolumePluginMgr) FindDeviceMountablePluginByName(name string) (DeviceMountableVolumePlugin, error) {
+	return findByName[DeviceMountableVolumePlugin](m, name, CapDeviceMount)
+}
+
+// FindMapperPluginBySpec returns the plugin that supports spec, if it is a [BlockVolumePlugin].
+func (m *VolumePluginMgr) FindMapperPluginBySpec(spec *Spec) (BlockVolumePlugin, error) {
+	plugin, _, err := findBySpec[BlockVolumePlugin](m, spec, CapBlock)
+	return plugin, err
+}
+
+// FindMapperPluginByName returns the plugin of that name, if it is a [BlockVolumePlugin].
+func (m *VolumePluginMgr) FindMapperPluginByName(name string) (BlockVolumePlugin, error) {
+	return findByName[BlockVolumePlugin](m, name, CapBlock)
+}
+
+// FindExpandablePluginBySpec returns the plugin that supports spec, if it is an [ExpandableVolumePlugin].
+func (m *VolumePluginMgr) FindExpandablePluginBySpec(spec *Spec) (ExpandableVolumePlugin, error) {
+	plugin, _, err := findBySpec[ExpandableVolumePlugin](m, spec, CapExpand)
+	return plugin, err
+}
+
+// FindExpandablePluginByName returns the plugin of that name, if it is an [ExpandableVolumePlugin].
+func (m *VolumePluginMgr) FindExpandablePluginByName(name string) (ExpandableVolumePlugin, error) {
+	return findByName[ExpandableVolumePlugin](m, name, CapExpand)
+}
+
+// FindNodeExpandablePluginBySpec returns the plugin that supports spec, if it is a [NodeExpandableVolumePlugin].
+func (m *VolumePluginMgr) FindNodeExpandablePluginBySpec(spec *Spec) (NodeExpandableVolumePlugin, error) {
+	plugin, _, err := findBySpec[NodeExpandableVolumePlugin](m, spec, CapNodeExpand)
+	return plugin, err
+}
+
+// FindNodeExpandablePluginByName returns the plugin of that name, if it is a [NodeExpandableVolumePlugin].
+func (m *VolumePluginMgr) FindNodeExpandablePluginByName(name string) (NodeExpandableVolumePlugin, error) {
+	return findByName[NodeExpandableVolumePlugin](m, name, CapNodeExpand)
+}
+
+// FindAttachLimitPluginByName returns the plugin of that name, if it is a [VolumePluginWithAttachLimits].
+func (m *VolumePluginMgr) FindAttachLimitPluginByName(name string) (VolumePluginWithAttachLimits, error) {
+	return findByName[VolumePluginWithAttachLimits](m, name, CapAttachLimits)
+}
+
+// FindBulkVerifierByName returns the plugin of that name, if it is a [BulkVolumeVerifier].
+func (m *VolumePluginMgr) FindBulkVerifierByName(name string) (BulkVolumeVerifier, error) {
+	return findByName[BulkVolumeVerifier](m, name, CapBulkVerify)
+}
+
+// FindReconstructablePluginByName returns the plugin of that name, if it is a [ReconstructableVolumePlugin].
+func (m *VolumePluginMgr) FindReconstructablePluginByName(name string) (ReconstructableVolumePlugin, error) {
+	return findByName[ReconstructableVolumePlugin](m, name, CapReconstruct)
+}
+
+// SupportsMountOption reports whether the plugin of that name honours mount options; false when there is no such plugin.
+func (m *VolumePluginMgr) SupportsMountOption(pluginName string) bool {
+	return m.Capabilities(pluginName).Has(CapMountOptions)
+}
+
+// RequiresRemount reports whether the plugin that supports spec wants SetUp to be called again whenever the pod is
+// updated. It is false for a plugin without [RemountableVolumePlugin]; an error is that of the look-up, or a
+// [*PanicError].
+func (m *VolumePluginMgr) RequiresRemount(spec *Spec) (bool, error) {
+	plugin, entry, err := findBySpec[RemountableVolumePlugin](m, spec, CapRemount)
+	if err != nil {
+		return false, ignoreUnsupported(err)
+	}
+	return entry.can("RequiresRemount", func(s *Spec) (bool, error) { return plugin.RequiresRemount(s), nil }, spec)
+}
+
+// SupportsSELinuxContextMount reports whether the plugin that supports spec can mount it with an SELinux context. It is
+// false for a plugin without [SELinuxVolumePlugin].
+func (m *VolumePluginMgr) SupportsSELinuxContextMount(spec *Spec) (bool, error) {
+	plugin, entry, err := findBySpec[SELinuxVolumePlugin](m, spec, CapSELinux)
+	if err != nil {
+		return false, ignoreUnsupported(err)
+	}
+	return entry.can("SupportsSELinuxContextMount", plugin.SupportsSELinuxContextMount, spec)
+}
+
+// IsAttachable reports whether spec is a volume that must be attached to a node. It is [VolumePluginMgr.FindAttachablePluginBySpec]
+// for those who only want to know: a plugin that does not attach is no error, one that is not there is.
+func (m *VolumePluginMgr) IsAttachable(spec *Spec) (bool, error) {
+	plugin, err := m.FindAttachablePluginBySpec(spec)
+	return plugin != nil, ignoreUnsupported(err)
+}
+
+// IsDeviceMountable reports whether spec is a volume that must be staged before it is set up, as
+// [VolumePluginMgr.IsAttachable] does for attaching.
+func (m *VolumePluginMgr) IsDeviceMountable(spec *Spec) (bool, error) {
+	plugin, err := m.FindDeviceMountablePluginBySpec(spec)
+	return plugin != nil, ignoreUnsupported(err)
+}
+
+// UniqueVolumeName returns the unique name of spec for the pod podName: the name that all pods share
+// ([GetUniqueVolumeNameFromSpec]) when the volume is attachable or device-mountable, else the pod's own
+// ([GetUniqueVolumeNameFromSpecWithPod]). Whoever names a volume must name it so, or one volume gets two names.
+func (m *VolumePluginMgr) UniqueVolumeName(podName UniquePodName, spec *Spec) (v1.UniqueVolumeName, error) {
+	entry, err := m.entryBySpec(spec)
+	if err != nil {
+		return "", err
+	}
+	shared, err := entry.shares(spec)
+	if err != nil {
+		return "", err
+	}
+	if !shared {
+		return GetUniqueVolumeName(entry.name, string(podName)+"-"+spec.Name()), nil
+	}
+	var name v1.UniqueVolumeName
+	if p := guard(entry.name, "GetVolumeName", func() { name, err = GetUniqueVolumeNameFromSpec(entry.plugin, spec) }); p != nil {
+		return "", p
+	}
+	return name, err
+}
+
+// shares reports whether the pods of a node share what the plugin makes of spec.
+func (r *registered) shares(spec *Spec) (bool, error) {
+	if plugin, ok := r.plugin.(AttachableVolumePlugin); ok && r.capabilities.Has(CapAttach) {
+		if yes, err := r.can("CanAttach", plugin.CanAttach, spec); yes || err != nil {
+			return yes, err
+		}
+	}
+	if plugin, ok := r.plugin.(DeviceMountableVolumePlugin); ok && r.capabilities.Has(CapDeviceMount) {
+		return r.can("CanDeviceMount", plugin.CanDeviceMount, spec)
+	}
+	return false, nil
+}
+
+// can asks a plugin a question about spec; call is the name of the method ask.
+func (r *registered) can(call string, ask func(*Spec) (bool, error), spec *Spec) (ok bool, err error) {
+	if p := guard(r.name, call, func() { ok, err = ask(spec) }); p != nil {
+		return false, p
+	}
+	if err != nil {
+		return false, fmt.Errorf("volume plugin %q: %s of %s: %w", r.name, call, describeSpec(spec), err)
+	}
+	return ok, nil
+}
+
+// ignoreUnsupported drops the error of a plugin that is there but lacks the ability. Only a [*LookupError] says so: an
+// error of CanAttach may match ErrUnsupported too.
+func ignoreUnsupported(err error) error {
+	var lookup *LookupError
+	if errors.As(err, &lookup) && errors.Is(lookup, ErrUnsupported) {
+		return nil
+	}
+	return err
+}

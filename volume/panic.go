@@ -1,0 +1,41 @@
+package volume
+
+import (
+	"fmt"
+	"runtime/debug"
+)
+
+// PanicError says that a method of a plugin panicked. The process goes on; the call counts as failed. A panic in a
+// goroutine that a plugin has started cannot be caught, and the contract forbids it.
+type PanicError struct {
+	// Plugin is the plugin's name, or its Go type where it has not told its name.
+	Plugin string
+	// Call is the method that panicked.
+	Call string
+	// Value is what it panicked with.
+	Value any
+	// Stack is the stack of the goroutine at the panic, for the plugin's author.
+	Stack []byte
+}
+
+// Error names the plugin, the method and the value; the stack is left out.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("volume plugin %q panicked in %s: %v", e.Plugin, e.Call, e.Value)
+}
+
+// Unwrap returns the value when it is an error, so that errors.Is sees through the panic.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// guard runs f, which calls a method of a plugin, and returns a panic of it as a [*PanicError].
+func guard(plugin, call string, f func()) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{Plugin: plugin, Call: call, Value: value, Stack: debug.Stack()}
+		}
+	}()
+	f()
+	return nil
+}

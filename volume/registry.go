@@ -1,0 +1,201 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// VolumePluginMgr is the registry of plugins: it knows each by its name, what each can do, and which one serves a spec.
+// It is an ordinary value made by [NewVolumePluginMgr]; two of them in one process never meet.
+//
+// All methods may be called from several goroutines at once. A look-up takes no lock: it reads the set of plugins as it
+// was when the look-up began. Whether a plugin can do something is resolved once, at registration: see [CapabilitiesOf].
+type VolumePluginMgr struct {
+	host    VolumeHost
+	plugins atomic.Pointer[pluginSet]
+
+	// mu guards reserved and the replacement of plugins. It is never held while plugin code runs.
+	mu sync.Mutex
+	// reserved holds the plugins whose Init is running, so that no second one of that name starts beside it.
+	reserved map[string]VolumePlugin
+}
+
+// pluginSet is immutable.
+type pluginSet struct {
+	byName map[string]*registered
+	sorted []*registered // by name
+}
+
+// registered is one plugin as it was at registration. It is immutable.
+type registered struct {
+	name         string
+	plugin       VolumePlugin
+	capabilities Capabilities
+}
+
+// NewVolumePluginMgr returns an empty registry whose plugins are initialised with host. It starts nothing.
+func NewVolumePluginMgr(host VolumeHost) *VolumePluginMgr {
+	m := &VolumePluginMgr{host: host, reserved: map[string]VolumePlugin{}}
+	m.plugins.Store(&pluginSet{})
+	return m
+}
+
+// InitPlugins initialises plugins one after the other, with ctx, and registers each that succeeds. It may be called
+// again to add more.
+//
+// It returns every failure, joined; the good plugins stay registered all the same, so that a caller may go on with them.
+// A plugin is refused, with an error that matches [ErrInvalid], when its name is not a DNS-1123 subdomain, one slash and
+// a qualified name, or when another plugin of that name is registered: the error then names the types of both. A plugin
+// whose Init fails, panics, or does not start because ctx has ended is not registered and may be tried again.
+func (m *VolumePluginMgr) InitPlugins(ctx context.Context, plugins ...VolumePlugin) error {
+	if m.host == nil {
+		return fmt.Errorf("volume plugins need a host: give NewVolumePluginMgr one: %w", ErrInvalid)
+	}
+	var errs []error
+	for _, plugin := range plugins {
+		errs = append(errs, m.initPlugin(ctx, plugin))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *VolumePluginMgr) initPlugin(ctx context.Context, plugin VolumePlugin) error {
+	if plugin == nil {
+		return fmt.Errorf("volume plugin is nil: %w", ErrInvalid)
+	}
+	name, err := nameOf(plugin)
+	if err != nil {
+		return err
+	}
+	if err := m.reserve(name, plugin); err != nil {
+		return err
+	}
+	entry, err := initialised(ctx, name, plugin, m.host)
+	m.publish(name, entry)
+	return err
+}
+
+// nameOf returns the name of plugin, checked.
+func nameOf(plugin VolumePlugin) (name string, err error) {
+	if err := guard(fmt.Sprintf("%T", plugin), "GetPluginName", func() { name = plugin.GetPluginName() }); err != nil {
+		return "", err
+	}
+	if err := ValidatePluginName(name); err != nil {
+		return "", fmt.Errorf("volume plugin %T: %w", plugin, err)
+	}
+	return name, nil
+}
+
+// initialised calls Init and resolves what the plugin can do.
+func initialised(ctx context.Context, name string, plugin VolumePlugin, host VolumeHost) (*registered, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("volume plugin %q (%T) was not initialised: %w", name, plugin, err)
+	}
+	var err error
+	if p := guard(name, "Init", func() { err = plugin.Init(ctx, host) }); p != nil {
+		return nil, p
+	}
+	if err != nil {
+		return nil, fmt.Errorf("volume plugin %q (%T) could not be initialised: %w", name, plugin, err)
+	}
+	entry := &registered{name: name, plugin: plugin}
+	if p := guard(name, "Capabilities", func() { entry.capabilities = CapabilitiesOf(plugin) }); p != nil {
+		return nil, p
+	}
+	return entry, nil
+}
+
+// reserve keeps name for plugin until publish.
+func (m *VolumePluginMgr) reserve(name string, plugin VolumePlugin) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	holder := m.reserved[name]
+	if entry := m.plugins.Load().byName[name]; entry != nil {
+		holder = entry.plugin
+	}
+	if holder != nil {
+		return fmt.Errorf("volume plugin %q is registered twice: %T is refused because %T has that name: %w",
+			name, plugin, holder, ErrInvalid)
+	}
+	m.reserved[name] = plugin
+	return nil
+}
+
+// publish ends the reservation of name and, unless entry is nil, makes entry visible to look-ups.
+func (m *VolumePluginMgr) publish(name string, entry *registered) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.reserved, name)
+	if entry == nil {
+		return
+	}
+	old := m.plugins.Load()
+	next := &pluginSet{byName: make(map[string]*registered, len(old.byName)+1)}
+	maps.Copy(next.byName, old.byName)
+	next.byName[name] = entry
+	next.sorted = slices.SortedFunc(maps.Values(next.byName), func(a, b *registered) int {
+		return strings.Compare(a.name, b.name)
+	})
+	m.plugins.Store(next)
+}
+
+// Host returns the host that the plugins were initialised with.
+func (m *VolumePluginMgr) Host() VolumeHost { return m.host }
+
+// Capabilities returns what the plugin of that name can do, as resolved at registration; the empty set when there is no
+// such plugin.
+func (m *VolumePluginMgr) Capabilities(pluginName string) Capabilities {
+	if entry := m.plugins.Load().byName[pluginName]; entry != nil {
+		return entry.capabilities
+	}
+	return 0
+}
+
+// PluginNames returns the names of the registered plugins, sorted.
+func (m *VolumePluginMgr) PluginNames() []string { return m.plugins.Load().names() }
+
+// Plugins returns the registered plugins in the order of their names.
+func (m *VolumePluginMgr) Plugins() []VolumePlugin {
+	set := m.plugins.Load()
+	plugins := make([]VolumePlugin, 0, len(set.sorted))
+	for _, entry := range set.sorted {
+		plugins = append(plugins, entry.plugin)
+	}
+	return plugins
+}
+
+func (s *pluginSet) names() []string {
+	names := make([]string, 0, len(s.sorted))
+	for _, entry := range s.sorted {
+		names = append(names, entry.name)
+	}
+	return names
+}
+
+// ValidatePluginName reports whether name can be a plugin's: a DNS-1123 subdomain, exactly one slash, and the name part
+// of a Kubernetes qualified name ("example.com/ram"). Kubernetes also lets a name without a slash pass, which its own
+// paths and unique names cannot hold. The error matches [ErrInvalid].
+func ValidatePluginName(name string) error {
+	domain, base, ok := strings.Cut(name, "/")
+	if !ok || strings.Contains(base, "/") {
+		return fmt.Errorf("plugin name %q must be a domain, exactly one slash and a name, such as \"example.com/ram\": %w",
+			name, ErrInvalid)
+	}
+	why := validation.IsDNS1123Subdomain(domain)
+	if base == "" {
+		why = append(why, "the part after the slash is empty")
+	} else {
+		why = append(why, validation.IsQualifiedName(base)...)
+	}
+	if len(why) == 0 {
+		return nil
+	}
+	return fmt.Errorf("plugin name %q: %s: %w", name, strings.Join(why, "; "), ErrInvalid)
+}
