@@ -1,0 +1,29 @@
+// Package store is the port to where claims, volumes, classes, attachments, nodes and pods live.
+//
+// # Words
+//
+// An object is one of the k8s.io/api types that [Kinds] lists; its [Key] is its kind, namespace and name. A version is
+// what a [Store] gives to every write. Versions are text that only the store can read: pass them back, never make them.
+// A watch is the list of all writes after a version, in order.
+//
+// # How it is used
+//
+// Read with [Get] and [ListOf], write with [Create], [Update] and [Delete]; all are typed and work on every Store:
+//
+//	volume, err := store.Get[*v1.PersistentVolume](ctx, s, "", "disk-1")
+//	...
+//	volume.Status.Phase = v1.VolumeReleased
+//	volume, err = store.Update(ctx, s, volume) // errors.Is(err, store.ErrConflict): read it again
+//
+// Whoever follows a kind lists it, watches from the version of the list, and lists again when the watch is closed and
+// cannot be resumed ([ErrCompacted]).
+//
+// # Guarantees
+//
+// What Store promises holds for every implementation and is proven by the suite in storetest. Beyond that: objects that
+// come out carry their kind and apiVersion; the UID, the creation time and the deletion time of an object cannot be
+// changed by an update; names are those that Kubernetes allows. Nothing is defaulted: a field that Kubernetes would
+// fill in stays empty, and its readers treat empty as the default of Kubernetes.
+//
+// [Memory] keeps everything in memory, for one process and for tests. [Decode] and [Load] fill a store from manifests.
+package store
