@@ -1,0 +1,162 @@
+package record
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func open(t *testing.T, path string, o Options) *Dir {
+	t.Helper()
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("directories of records cannot be locked on " + runtime.GOOS)
+	}
+	d, err := Open(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func load(t *testing.T, d *Dir) (map[string]string, []Damaged) {
+	t.Helper()
+	records, damaged, err := d.Load()
+	require.NoError(t, err)
+	got := make(map[string]string)
+	for _, r := range records {
+		got[r.Key] = string(r.Payload)
+	}
+	return got, damaged
+}
+
+func TestRecordsSurviveTheirDir(t *testing.T) {
+	for _, sync := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "made", "when missing")
+		d := open(t, path, Options{Sync: sync})
+		odd := "a/../b\n\x00\xff \"quoted\""
+		require.NoError(t, d.Put("one", []byte("first")))
+		require.NoError(t, d.Put("one", []byte("second\nwith a line")))
+		require.NoError(t, d.Put(odd, nil))
+		require.NoError(t, d.Put("gone", []byte("x")))
+		require.NoError(t, d.Remove("gone"))
+		require.NoError(t, d.Remove("never there"))
+		require.NoError(t, d.Close())
+
+		got, damaged := load(t, open(t, path, Options{Sync: sync}))
+		assert.Equal(t, map[string]string{"one": "second\nwith a line", odd: ""}, got)
+		assert.Empty(t, damaged)
+		left, err := filepath.Glob(filepath.Join(path, tempPrefix+"*"))
+		require.NoError(t, err)
+		assert.Empty(t, left)
+	}
+}
+
+func TestSecondDirOfTheSamePathIsLockedOut(t *testing.T) {
+	path := t.TempDir()
+	d := open(t, path, Options{})
+	_, err := Open(path, Options{})
+	require.ErrorIs(t, err, ErrLocked)
+	require.NoError(t, d.Close())
+	open(t, path, Options{})
+}
+
+func TestDamagedFilesAreMovedAsideWhole(t *testing.T) {
+	good := encode("key", []byte("payload"))
+	cases := map[string][]byte{
+		"empty":        {},
+		"torn":         good[:len(good)-1],
+		"longer":       append(bytes.Clone(good), 'x'),
+		"bit flipped":  bytes.Replace(good, []byte("payload"), []byte("paylobd"), 1),
+		"other key":    bytes.Replace(good, []byte(`"key"`), []byte(`"kez"`), 1),
+		"newer":        bytes.Replace(good, []byte("record/1"), []byte("record/2"), 1),
+		"key unquoted": bytes.Replace(good, []byte(`"key"`), []byte(`key`), 1),
+		"other name":   encode("another", []byte("payload")),
+		"huge":         make([]byte, maxSize+1),
+	}
+	for name, content := range cases {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, t.TempDir(), Options{})
+			require.NoError(t, os.WriteFile(filepath.Join(d.Path(), fileName("key")), content, 0o600))
+			got, damaged := load(t, d)
+			assert.Empty(t, got)
+			require.Len(t, damaged, 1)
+			require.Error(t, damaged[0].Err)
+			kept, err := os.ReadFile(damaged[0].Path)
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(content, kept), "nothing of it is lost")
+			assert.Equal(t, quarantineDir, filepath.Base(filepath.Dir(damaged[0].Path)))
+
+			_, damaged = load(t, d)
+			assert.Empty(t, damaged, "it is reported once and not read again")
+		})
+	}
+}
+
+func TestLinkAndDirectoryAreNoRecords(t *testing.T) {
+	d := open(t, t.TempDir(), Options{})
+	outside := filepath.Join(t.TempDir(), "outside")
+	require.NoError(t, os.WriteFile(outside, encode("link", []byte("x")), 0o600))
+	require.NoError(t, os.Symlink(outside, filepath.Join(d.Path(), fileName("link"))))
+	require.NoError(t, os.Mkdir(filepath.Join(d.Path(), fileName("dir")), 0o700))
+	got, damaged := load(t, d)
+	assert.Empty(t, got)
+	assert.Len(t, damaged, 2)
+	assert.FileExists(t, outside)
+}
+
+func TestQuarantineKeepsEarlierFiles(t *testing.T) {
+	d := open(t, t.TempDir(), Options{})
+	reason := errors.New("no sense")
+	var paths []string
+	for range 3 {
+		require.NoError(t, d.Put("key", []byte("payload")))
+		at := d.Quarantine("key", reason)
+		require.Equal(t, reason, at.Err)
+		paths = append(paths, at.Path)
+	}
+	for _, p := range paths {
+		assert.FileExists(t, p)
+	}
+	got, _ := load(t, d)
+	assert.Empty(t, got)
+}
+
+func TestHalfWrittenRecordIsRemovedAndTheOldOneStands(t *testing.T) {
+	d := open(t, t.TempDir(), Options{})
+	require.NoError(t, d.Put("key", []byte("old")))
+	temp := filepath.Join(d.Path(), tempPrefix+"7-"+fileName("key"))
+	require.NoError(t, os.WriteFile(temp, []byte("half"), 0o600))
+	got, damaged := load(t, d)
+	assert.Equal(t, map[string]string{"key": "old"}, got)
+	assert.Empty(t, damaged)
+	assert.NoFileExists(t, temp)
+}
+
+func TestTooLargeARecordIsRefused(t *testing.T) {
+	d := open(t, t.TempDir(), Options{})
+	require.NoError(t, d.Put("key", []byte("old")))
+	require.Error(t, d.Put("key", []byte(strings.Repeat("x", maxSize))))
+	got, _ := load(t, d)
+	assert.Equal(t, map[string]string{"key": "old"}, got)
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(encode("key", []byte("payload")))
+	f.Add([]byte(magic + " 00000000 0 \"\"\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		key, payload, err := decode(content)
+		if err != nil {
+			return
+		}
+		again, same, err := decode(encode(key, payload))
+		require.NoError(t, err)
+		assert.Equal(t, key, again)
+		assert.Equal(t, payload, same)
+	})
+}
