@@ -1,0 +1,134 @@
+package fake
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Backend is the storage that one or more [Plugin] values manage: volumes by handle, with their sizes and the nodes that
+// they are attached to. It is safe for concurrent use and lives as long as the test does.
+type Backend struct {
+	mu      sync.Mutex
+	volumes map[string]*backendVolume
+}
+
+type backendVolume struct {
+	size  int64
+	nodes map[types.NodeName]bool
+}
+
+// NewBackend returns a backend without volumes.
+func NewBackend() *Backend { return &Backend{volumes: map[string]*backendVolume{}} }
+
+// Handles returns the handles of all volumes, sorted.
+func (b *Backend) Handles() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.volumes))
+}
+
+// Size returns the size of a volume in bytes, and false when there is no such volume.
+func (b *Backend) Size(handle string) (int64, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.volumes[handle]
+	if !ok {
+		return 0, false
+	}
+	return v.size, true
+}
+
+// Nodes returns the nodes that a volume is attached to, sorted.
+func (b *Backend) Nodes(handle string) []types.NodeName {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.volumes[handle]
+	if !ok {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(v.nodes))
+}
+
+// Create makes a volume of size bytes. It succeeds when a volume of that handle and size exists, and is an error when its
+// size is another.
+func (b *Backend) Create(handle string, size int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if v, ok := b.volumes[handle]; ok && v.size != size {
+		return fmt.Errorf("volume %q exists with %d bytes instead of %d: delete it or use another name: %w",
+			handle, v.size, size, volume.ErrInfeasible)
+	}
+	b.ensure(handle).size = size
+	return nil
+}
+
+// ensure returns the volume and makes it where it is not there. The caller holds the lock.
+func (b *Backend) ensure(handle string) *backendVolume {
+	v, ok := b.volumes[handle]
+	if !ok {
+		v = &backendVolume{nodes: map[types.NodeName]bool{}}
+		b.volumes[handle] = v
+	}
+	return v
+}
+
+func (b *Backend) has(handle string) bool {
+	_, ok := b.Size(handle)
+	return ok
+}
+
+// remove deletes a volume that is attached nowhere.
+func (b *Backend) remove(handle string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.volumes[handle]
+	if ok && len(v.nodes) > 0 {
+		return fmt.Errorf("volume %q is attached to %v: detach it first: %w",
+			handle, slices.Sorted(maps.Keys(v.nodes)), volume.ErrInUse)
+	}
+	delete(b.volumes, handle)
+	return nil
+}
+
+// attach attaches a volume, which exists from then on if it did not. An exclusive volume goes to one node only.
+func (b *Backend) attach(handle string, node types.NodeName, exclusive bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := b.ensure(handle)
+	if exclusive && len(v.nodes) > 0 && !v.nodes[node] {
+		return fmt.Errorf("volume %q is attached to %v and its access modes allow one node only: detach it first: %w",
+			handle, slices.Sorted(maps.Keys(v.nodes)), volume.ErrInUse)
+	}
+	v.nodes[node] = true
+	return nil
+}
+
+func (b *Backend) detach(handle string, node types.NodeName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if v, ok := b.volumes[handle]; ok {
+		delete(v.nodes, node)
+	}
+}
+
+func (b *Backend) attached(handle string, node types.NodeName) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.volumes[handle]
+	return ok && v.nodes[node]
+}
+
+// grow makes a volume at least size bytes large and returns its size.
+func (b *Backend) grow(handle string, size int64) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := b.ensure(handle)
+	v.size = max(v.size, size)
+	return v.size
+}

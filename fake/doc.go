@@ -1,0 +1,25 @@
+// Package fake holds models of the things that touch a real machine, for the tests of orchestrators and of plugins:
+//
+//   - [Mounter] is a mount.Interface in memory. It keeps a mount table and a tree of files per filesystem, so that what
+//     is written through one mount can be read through another, and a read-only mount refuses writes.
+//   - [Plugin] is a volume plugin that can do everything a plugin can do. It really mounts, through whatever
+//     mount.Interface it is given: with a [Mounter] no root and no real path is needed.
+//   - [Backend] is the storage that plugins manage: which volumes exist, how large they are, where they are attached. It
+//     outlives a Plugin, as a disk array outlives the agent that talks to it.
+//   - [Recorder] keeps the events that it is told of.
+//
+// The fakes are held to the same contract as the real things: [Plugin] passes volume/volumetest, [Mounter] passes
+// mount/mounttest.
+//
+// # Faults and calls
+//
+// What goes wrong is data. [Plugin.Inject] queues [Fault] values for one [Method]; each call takes the next one. A fault
+// may fail with an error of any class, hang until it is released, do the work and report a failure, report success
+// without doing the work, or panic. What was called is data too: [Plugin.Calls] returns it in the order in which the calls
+// began, and [Plugin.AwaitCalls] waits for calls to begin, so that a test needs no sleep.
+//
+// # Guarantees
+//
+// Everything may be used from several goroutines at once. Nothing here imports testing, starts a goroutine or reads a
+// clock, so that the fakes work inside testing/synctest and outside of tests.
+package fake

@@ -1,0 +1,45 @@
+package volumetest
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Config says which plugin is tested, and what is special about it. NewPlugin is required, and NewSpec for a plugin that
+// cannot provision. The zero value of every other field suits a plugin that mounts storage at the pod's path on the
+// machine that the test runs on.
+type Config struct {
+	// NewPlugin returns a new value of the plugin, not yet initialised. It is called several times in one case: the
+	// second value is the plugin after its process was killed and started again, so that it must find the same storage
+	// and the same mounter as the first. Register clean-up with t.Cleanup.
+	NewPlugin func(t *testing.T) volume.VolumePlugin
+	// NewSpec returns a spec of the plugin for storage that exists and that no earlier call has returned: each case gets
+	// one of its own. Nil means that the suite provisions a volume for each case.
+	NewSpec func(t *testing.T) *volume.Spec
+	// NewReadOnlySpec returns what NewSpec returns, but read-only. Nil means that the suite asks for read-only itself: at
+	// the reference to a PersistentVolume, or in the csi, flexVolume or nfs source of an inline volume; the case is
+	// skipped where the source has no such field.
+	NewReadOnlySpec func(t *testing.T) *volume.Spec
+	// NewVolumeOptions returns what is to be provisioned, with a PVName that no earlier call has returned: class
+	// parameters, claim. Nil asks for 64 MiB, ReadWriteOnce, without parameters.
+	NewVolumeOptions func(t *testing.T) volume.VolumeOptions
+	// World is where the plugin's effects are looked at; nil means [KernelWorld].
+	World World
+	// RootDir is the absolute directory under which the plugin works; each case gets a directory of its own in it.
+	// Empty means a temporary directory of the test.
+	RootDir string
+	// NodeName is the node that volumes are attached to; empty means "node-1".
+	NodeName types.NodeName
+	// Require are the capabilities that the plugin must have. One that is absent fails; one that is absent and not
+	// listed skips its group with that reason.
+	Require volume.Capabilities
+	// PlainDirectory says that SetUp makes no mount at the pod's path: the path is a directory, or lies outside of the
+	// root, as with a host path. By default a mount is expected there.
+	PlainDirectory bool
+	// Shared says that two pods that set one spec up see the same files. By default each sees its own, or it is not
+	// known.
+	Shared bool
+}
