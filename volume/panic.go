@@ -8,7 +8,7 @@ import (
 // PanicError says that a method of a plugin panicked. The process goes on; the call counts as failed. A panic in a
 // goroutine that a plugin has started cannot be caught, and the contract forbids it.
 type PanicError struct {
-	// Plugin is the plugin's name, or its Go type where it has not told its name.
+	// Plugin is the plugin's name, its Go type where it has not told its name, or empty where it is not known.
 	Plugin string
 	// Call is the method that panicked.
 	Call string
@@ -20,6 +20,9 @@ type PanicError struct {
 
 // Error names the plugin, the method and the value; the stack is left out.
 func (e *PanicError) Error() string {
+	if e.Plugin == "" {
+		return fmt.Sprintf("panic in %s: %v", e.Call, e.Value)
+	}
 	return fmt.Sprintf("volume plugin %q panicked in %s: %v", e.Plugin, e.Call, e.Value)
 }
 

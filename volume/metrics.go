@@ -1,0 +1,193 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/volume/usage"
+)
+
+// MetricsNil is the provider of a volume that cannot be measured. Embed it. The zero value is ready to use.
+type MetricsNil struct{}
+
+var _ MetricsProvider = MetricsNil{}
+
+// GetMetrics implements [MetricsProvider]: it always returns an error that matches [ErrUnsupported].
+func (MetricsNil) GetMetrics(context.Context) (*Metrics, error) {
+	return nil, fmt.Errorf("metrics of this volume: %w", ErrUnsupported)
+}
+
+// MetricsStatFS measures a volume that has a filesystem of its own, by statfs(2). Make it with [NewMetricsStatFS]. It
+// is cheap, and wrong for a directory that shares its filesystem with others: use [MetricsDu] for those. It does not
+// look whether something is mounted at the path.
+//
+// A statfs of a dead server never returns. When ctx ends first, it is left behind, and the error matches [ErrUncertain]
+// and ctx's own and has the method Done() <-chan struct{}: the channel is closed when the call has ended. There is at
+// most one call per provider: later callers wait for it too. All this is so for every provider of this package.
+type MetricsStatFS struct {
+	path   string
+	statfs func(path string) (*Metrics, error)
+	flight flight[*Metrics]
+}
+
+var _ MetricsProvider = (*MetricsStatFS)(nil)
+
+// NewMetricsStatFS returns the provider for the filesystem that holds path, an absolute path. It does no I/O.
+func NewMetricsStatFS(path string) *MetricsStatFS { return &MetricsStatFS{path: path, statfs: statfs} }
+
+// GetMetrics implements [MetricsProvider]. Blocks are counted in f_frsize units, as POSIX has it for statvfs. Inodes
+// are nil where the filesystem does not count them (btrfs). Elsewhere than on Linux the error matches [ErrUnsupported].
+func (m *MetricsStatFS) GetMetrics(ctx context.Context) (*Metrics, error) {
+	if m.path == "" {
+		return nil, errNoPath("statfs")
+	}
+	metrics, err := m.flight.do(ctx, call{name: "statfs", path: m.path}, func(context.Context) (*Metrics, error) {
+		return m.statfs(m.path)
+	})
+	return metrics.copy(), err
+}
+
+// MetricsBlock measures a block device, or the file behind one. Make it with [NewMetricsBlock].
+type MetricsBlock struct {
+	device string
+	size   func(device string) (int64, error)
+	flight flight[int64]
+}
+
+var _ MetricsProvider = (*MetricsBlock)(nil)
+
+// NewMetricsBlock returns the provider for device, an absolute path. It does no I/O.
+func NewMetricsBlock(device string) *MetricsBlock {
+	return &MetricsBlock{device: device, size: deviceSize}
+}
+
+// GetMetrics implements [MetricsProvider]. It fills Capacity alone, and treats a call that hangs as [MetricsStatFS]
+// does. Elsewhere than on Linux the error matches [ErrUnsupported].
+func (m *MetricsBlock) GetMetrics(ctx context.Context) (*Metrics, error) {
+	if m.device == "" {
+		return nil, errNoPath("size of a device")
+	}
+	size, err := m.flight.do(ctx, call{name: "size", path: m.device}, func(context.Context) (int64, error) {
+		return m.size(m.device)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Metrics{Time: metav1.Now(), Capacity: bytes(size)}, nil
+}
+
+// MetricsDu measures a volume that is a directory on a shared filesystem, by walking it. Make it with [NewMetricsDu].
+type MetricsDu struct {
+	path   string
+	flight flight[*Metrics]
+}
+
+var _ MetricsProvider = (*MetricsDu)(nil)
+
+// NewMetricsDu returns the provider for the directory path, an absolute path. It does no I/O.
+func NewMetricsDu(path string) *MetricsDu { return &MetricsDu{path: path} }
+
+// GetMetrics implements [MetricsProvider]: Used and InodesUsed are what the tree below the path occupies (see
+// [usage.Measure]), the rest is that of the shared filesystem (see [MetricsStatFS]). The walk costs a system call per
+// file and ends when ctx does: wrap it with [NewCachedMetrics]. Elsewhere than on Linux the error matches
+// [ErrUnsupported].
+func (m *MetricsDu) GetMetrics(ctx context.Context) (*Metrics, error) {
+	if m.path == "" {
+		return nil, errNoPath("disk usage")
+	}
+	metrics, err := m.flight.do(ctx, call{name: "disk usage", path: m.path}, m.measure)
+	return metrics.copy(), err
+}
+
+func (m *MetricsDu) measure(ctx context.Context) (*Metrics, error) {
+	metrics, err := statfs(m.path)
+	if err != nil {
+		return nil, err
+	}
+	used, err := usage.Measure(ctx, m.path)
+	if err != nil {
+		return nil, fmt.Errorf("disk usage of %q: %w", m.path, err)
+	}
+	metrics.Used = bytes(used.Bytes)
+	metrics.InodesUsed = count(used.Inodes)
+	return metrics, nil
+}
+
+// CachedMetrics asks another provider no more often than it must. Make it with [NewCachedMetrics].
+type CachedMetrics struct {
+	provider MetricsProvider
+	ttl      time.Duration
+	flight   flight[*Metrics]
+
+	mu   sync.Mutex
+	last *Metrics
+	at   time.Time
+}
+
+var _ MetricsProvider = (*CachedMetrics)(nil)
+
+// NewCachedMetrics returns a provider that keeps each success of provider for ttl. Errors are not kept. Callers at the
+// same time share one call, which ends when the last of them has given up.
+func NewCachedMetrics(provider MetricsProvider, ttl time.Duration) *CachedMetrics {
+	return &CachedMetrics{provider: provider, ttl: ttl}
+}
+
+// GetMetrics implements [MetricsProvider]. Time in the answer is that of the measurement. The caller owns the answer.
+func (m *CachedMetrics) GetMetrics(ctx context.Context) (*Metrics, error) {
+	if kept := m.fresh(); kept != nil {
+		return kept, nil
+	}
+	metrics, err := m.flight.do(ctx, call{name: "metrics"}, m.refresh)
+	return metrics.copy(), err
+}
+
+// fresh returns a copy of the last success, or nil when it is too old.
+func (m *CachedMetrics) fresh() *Metrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil || time.Since(m.at) >= m.ttl {
+		return nil
+	}
+	return m.last.copy()
+}
+
+func (m *CachedMetrics) refresh(ctx context.Context) (*Metrics, error) {
+	metrics, err := m.provider.GetMetrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last, m.at = metrics, time.Now()
+	return metrics, nil
+}
+
+// copy returns a copy that shares nothing with m; nil of nil.
+func (m *Metrics) copy() *Metrics {
+	if m == nil {
+		return nil
+	}
+	c := *m
+	for _, q := range []**resource.Quantity{
+		&c.Used, &c.Capacity, &c.Available, &c.InodesUsed, &c.Inodes, &c.InodesFree,
+	} {
+		if *q != nil {
+			value := (*q).DeepCopy()
+			*q = &value
+		}
+	}
+	return &c
+}
+
+func bytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
+
+func count(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }
+
+func errNoPath(what string) error {
+	return fmt.Errorf("%s: the path is empty: give the path of the volume: %w", what, ErrInvalid)
+}

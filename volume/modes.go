@@ -1,0 +1,78 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// ContainsAccessMode reports whether mode is one of modes.
+func ContainsAccessMode(modes []v1.PersistentVolumeAccessMode, mode v1.PersistentVolumeAccessMode) bool {
+	return slices.Contains(modes, mode)
+}
+
+// ContainsAllAccessModes reports whether every one of wanted is in have; true when nothing is wanted.
+func ContainsAllAccessModes(have, wanted []v1.PersistentVolumeAccessMode) bool {
+	for _, mode := range wanted {
+		if !ContainsAccessMode(have, mode) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsMultiAttachAllowed reports whether spec may be attached to more than one node at once, as Kubernetes decides: a
+// PersistentVolume may when it says nothing about access modes or has ReadWriteMany or ReadOnlyMany; a volume without a
+// claim may, unless its source is a disk of Azure or Cinder; so may an unknown (nil) spec.
+func IsMultiAttachAllowed(spec *Spec) bool {
+	switch {
+	case spec == nil:
+		return true
+	case spec.Volume != nil:
+		return spec.Volume.AzureDisk == nil && spec.Volume.Cinder == nil
+	case spec.PersistentVolume != nil:
+		modes := spec.PersistentVolume.Spec.AccessModes
+		return len(modes) == 0 ||
+			ContainsAccessMode(modes, v1.ReadWriteMany) || ContainsAccessMode(modes, v1.ReadOnlyMany)
+	}
+	return true
+}
+
+// GetVolumeMode returns whether spec is used as a filesystem or as a block device. Nil, a volume without a claim and a
+// PersistentVolume that does not say are filesystems: that is the default of the API, which nobody fills in for
+// programs without an API server. (Kubernetes' own function returns an error for the last.) A mode that does not exist
+// is an error that matches [ErrInvalid].
+func GetVolumeMode(spec *Spec) (v1.PersistentVolumeMode, error) {
+	if spec == nil || spec.PersistentVolume == nil || spec.PersistentVolume.Spec.VolumeMode == nil {
+		return v1.PersistentVolumeFilesystem, nil
+	}
+	mode := *spec.PersistentVolume.Spec.VolumeMode
+	if mode != v1.PersistentVolumeFilesystem && mode != v1.PersistentVolumeBlock {
+		return "", fmt.Errorf("volume %q has volumeMode %q: use Filesystem or Block: %w", spec.Name(), mode, ErrInvalid)
+	}
+	return mode, nil
+}
+
+// CheckVolumeModeFilesystem reports whether spec is used as a filesystem. With an error, that of [GetVolumeMode], the
+// answer is false.
+func CheckVolumeModeFilesystem(spec *Spec) (bool, error) {
+	mode, err := GetVolumeMode(spec)
+	return err == nil && mode == v1.PersistentVolumeFilesystem, err
+}
+
+// CheckPersistentVolumeClaimModeBlock reports whether claim asks for a block device. One that does not say, and nil, ask
+// for a filesystem.
+func CheckPersistentVolumeClaimModeBlock(claim *v1.PersistentVolumeClaim) bool {
+	return claim != nil && claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == v1.PersistentVolumeBlock
+}
+
+// IsLocalEphemeralVolume reports whether vol takes up disk space of the node and goes with the pod: an emptyDir that is
+// not in memory, a configMap or a gitRepo. Secrets and projected volumes live in memory.
+func IsLocalEphemeralVolume(vol *v1.Volume) bool {
+	if vol == nil {
+		return false
+	}
+	return vol.GitRepo != nil || vol.ConfigMap != nil ||
+		(vol.EmptyDir != nil && vol.EmptyDir.Medium == v1.StorageMediumDefault)
+}
