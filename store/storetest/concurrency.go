@@ -1,0 +1,211 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+func concurrencyCases() []testCase {
+	return []testCase{
+		{"OneUpdateWinsPerVersion", testOneWinner},
+		{"OneCreateWinsPerName", testOneCreator},
+		{"NoIncrementIsLost", testIncrements},
+		{"NothingIsLostBetweenListAndWatch", testListThenWatch},
+	}
+}
+
+const writers = 8
+
+// together runs f in as many goroutines as there are writers, and returns how many returned true.
+func together(f func(i int) bool) int {
+	var wg sync.WaitGroup
+	wins := make(chan bool, writers)
+	for i := range writers {
+		wg.Go(func() { wins <- f(i) })
+	}
+	wg.Wait()
+	close(wins)
+	count := 0
+	for won := range wins {
+		if won {
+			count++
+		}
+	}
+	return count
+}
+
+func testOneWinner(t *testing.T, s store.Store) {
+	pv := create(t, s, newVolume("disk"))
+	for round := range 10 {
+		wins := together(func(i int) bool {
+			mine := pv.DeepCopy()
+			mine.Labels["winner"] = strconv.Itoa(i)
+			_, err := s.Update(t.Context(), mine)
+			if err != nil && !errors.Is(err, store.ErrConflict) {
+				t.Errorf("round %d: %v", round, err)
+			}
+			return err == nil
+		})
+		if wins != 1 {
+			t.Fatalf("round %d: %d updates of one version succeeded", round, wins)
+		}
+		pv = volume(t, s, "disk")
+	}
+}
+
+func testOneCreator(t *testing.T, s store.Store) {
+	wins := together(func(int) bool {
+		_, err := s.Create(t.Context(), newVolume("disk"))
+		if err != nil && !errors.Is(err, store.ErrAlreadyExists) {
+			t.Error(err)
+		}
+		return err == nil
+	})
+	if wins != 1 {
+		t.Errorf("%d creations of one name succeeded", wins)
+	}
+}
+
+func testIncrements(t *testing.T, s store.Store) {
+	const each = 10
+	create(t, s, newVolume("disk"))
+	events := watch(t, s, present(t, s))
+	together(func(int) bool {
+		for range each {
+			if err := increment(t.Context(), s); err != nil {
+				t.Error(err)
+				return false
+			}
+		}
+		return true
+	})
+	for i := 1; i <= writers*each; i++ {
+		event, _ := next(t, events)
+		pv, ok := event.Object.(*v1.PersistentVolume)
+		if !ok || pv.Labels["count"] != strconv.Itoa(i) {
+			t.Fatalf("event %d says %v", i, event.Object)
+		}
+	}
+}
+
+// increment adds one to the volume's label, again until no other writer was faster.
+func increment(ctx context.Context, s store.Store) error {
+	for {
+		pv, err := store.Get[*v1.PersistentVolume](ctx, s, "", "disk")
+		if err != nil {
+			return err
+		}
+		count, _ := strconv.Atoi(pv.Labels["count"])
+		pv.Labels["count"] = strconv.Itoa(count + 1)
+		if _, err = s.Update(ctx, pv); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// testListThenWatch follows the store as every reader does, while others write, and must end with what is there.
+func testListThenWatch(t *testing.T, s store.Store) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i := range writers {
+		wg.Go(func() { churn(t, s, i) })
+	}
+	for range 4 {
+		wg.Go(func() { follow(t, s) })
+	}
+}
+
+// churn creates, changes and deletes volumes of its own, and ends with one that says so.
+func churn(t *testing.T, s store.Store, writer int) {
+	for i := range 10 {
+		name := fmt.Sprintf("disk-%d-%d", writer, i)
+		pv, err := store.Create(t.Context(), s, newVolume(name))
+		if err == nil {
+			pv.Status.Message = "changed"
+			_, err = store.Update(t.Context(), s, pv)
+		}
+		if err == nil && i%2 == 0 {
+			err = s.Delete(t.Context(), volumeKey(name), store.Preconditions{})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := store.Create(t.Context(), s, newVolume(fmt.Sprintf("end-%d", writer))); err != nil {
+		t.Error(err)
+	}
+}
+
+// follow lists and watches until every writer has ended, and compares what it saw with what is there.
+func follow(t *testing.T, s store.Store) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	items, version, err := store.ListOf[*v1.PersistentVolume](ctx, s, "")
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	seen := map[string]string{}
+	for _, pv := range items {
+		seen[pv.Name] = pv.ResourceVersion
+	}
+	events, err := s.Watch(ctx, store.PersistentVolumes, "", version)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for !allEnded(seen) {
+		event, ok := <-events
+		if !ok {
+			t.Error("the watch was closed")
+			return
+		}
+		apply(seen, event)
+	}
+	compare(t, s, seen)
+}
+
+func allEnded(seen map[string]string) bool {
+	for i := range writers {
+		if _, ok := seen[fmt.Sprintf("end-%d", i)]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func apply(seen map[string]string, event store.Event) {
+	pv, ok := event.Object.(*v1.PersistentVolume)
+	switch {
+	case !ok:
+	case event.Type == store.Deleted:
+		delete(seen, pv.Name)
+	default:
+		seen[pv.Name] = pv.ResourceVersion
+	}
+}
+
+// compare holds what was followed against what the store lists. All writers have ended.
+func compare(t *testing.T, s store.Store, seen map[string]string) {
+	items, _, err := store.ListOf[*v1.PersistentVolume](t.Context(), s, "")
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	there := map[string]string{}
+	for _, pv := range items {
+		there[pv.Name] = pv.ResourceVersion
+	}
+	if !maps.Equal(seen, there) {
+		t.Errorf("followed %v; there are %v", seen, there)
+	}
+}
