@@ -1,0 +1,28 @@
+//go:build !linux
+
+package format
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+func unsupported() error {
+	return fmt.Errorf("filesystems on %s: %w", runtime.GOOS, mount.ErrUnsupported)
+}
+
+func openMedium(string, int) (*os.File, error) { return nil, unsupported() }
+
+func proveBlank(context.Context, *os.File) error { return unsupported() }
+
+func canMake(string) error { return unsupported() }
+
+func makeFilesystem(context.Context, *os.File, MakeOptions) error { return unsupported() }
+
+func check(context.Context, *os.File, string) (CheckResult, error) {
+	return CheckResult{}, unsupported()
+}

@@ -1,0 +1,97 @@
+package format
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+func openMedium(path string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := checkMedium(file); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+func canMake(fsType string) error {
+	m, err := makerOf(fsType)
+	if err != nil {
+		return err
+	}
+	_, err = findTool(toolDirs(), "mkfs."+fsType, m.pkg)
+	return err
+}
+
+func makeFilesystem(ctx context.Context, file *os.File, options MakeOptions) error {
+	if err := canMake(options.FSType); err != nil {
+		return err
+	}
+	if err := proveBlank(ctx, file); err != nil {
+		return err
+	}
+	m, err := makerOf(options.FSType)
+	if err != nil {
+		return err
+	}
+	args := slices.Clone(m.args)
+	if options.Label != "" {
+		args = append(args, m.label, options.Label)
+	}
+	if err := run(ctx, "mkfs."+options.FSType, m.pkg, args, file); err != nil {
+		return err
+	}
+	return verifyMade(ctx, file, options.FSType)
+}
+
+// verifyMade looks whether what was asked for is there: the tool's word is not enough.
+func verifyMade(ctx context.Context, file *os.File, fsType string) error {
+	found, err := probe(ctx, file)
+	if err != nil {
+		return fmt.Errorf("after mkfs.%s on %q: %w", fsType, file.Name(), err)
+	}
+	if found.Type != fsType {
+		return fmt.Errorf("mkfs.%s on %q succeeded and made %s: %w", fsType, file.Name(), found, ErrUnknownType)
+	}
+	return nil
+}
+
+// Exit codes of e2fsck(8).
+const (
+	fsckRepaired = 1
+	fsckReboot   = 2
+	fsckErrors   = 4
+)
+
+func check(ctx context.Context, file *os.File, fsType string) (CheckResult, error) {
+	switch fsType {
+	case "ext2", "ext3", "ext4":
+	case "xfs", "btrfs":
+		return CheckResult{}, nil
+	default:
+		return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
+	}
+	err := run(ctx, "e2fsck", "e2fsprogs", []string{"-p"}, file)
+	if err == nil {
+		return CheckResult{Checked: true}, nil
+	}
+	var tool *ToolError
+	if !errors.As(err, &tool) {
+		return CheckResult{}, err
+	}
+	switch {
+	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot) == 0:
+		return CheckResult{Checked: true, Repaired: true}, nil
+	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot|fsckErrors) == 0:
+		return CheckResult{}, fmt.Errorf("%w: run e2fsck by hand: %w", ErrDamaged, err)
+	}
+	return CheckResult{}, err
+}

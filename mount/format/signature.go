@@ -1,0 +1,178 @@
+package format
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Kind is what sort of thing a signature stands for.
+type Kind uint8
+
+// The kinds. The zero value is for a signature that was not recognised.
+const (
+	Unknown        Kind = iota
+	Filesystem          // can be mounted
+	PartitionTable      // a disk that is parted
+	Container           // holds other volumes: LVM, LUKS, RAID, ...
+	Swap                // swap space
+)
+
+// String returns the kind in lower case.
+func (k Kind) String() string {
+	switch k {
+	case Filesystem:
+		return "filesystem"
+	case PartitionTable:
+		return "partition table"
+	case Container:
+		return "container of other volumes"
+	case Swap:
+		return "swap space"
+	case Unknown:
+	}
+	return "unknown data"
+}
+
+// Signature is what a device was recognised as.
+type Signature struct {
+	// Type is the name that mount(8) and blkid(8) use, such as "ext4", "xfs", "gpt" or "crypto_LUKS"; empty when nothing
+	// was recognised.
+	Type string
+	// Kind is what sort of thing that is.
+	Kind Kind
+	// Offset is where the mark stands, in bytes from the start.
+	Offset int64
+}
+
+// String returns the type and the kind, such as "ext4 filesystem".
+func (s Signature) String() string {
+	if s.Type == "" {
+		return Unknown.String()
+	}
+	return s.Type + " " + s.Kind.String()
+}
+
+// mark is one magic number.
+type mark struct {
+	sig   Signature
+	magic string
+}
+
+// at makes a mark that is found by its magic alone.
+func at(offset int64, magic, name string, kind Kind) mark {
+	return mark{sig: Signature{Type: name, Kind: kind, Offset: offset}, magic: magic}
+}
+
+// extMagicOffset is where the superblock of ext2, ext3 and ext4 starts, and where in it the magic number stands.
+const (
+	extSuperblock  = 1024
+	extMagicOffset = 56
+	extMagic       = "\x53\xef"
+)
+
+// marks are in the order in which they are looked for. Those that stand for less than what may lie around them come
+// last: the boot sector of a FAT or NTFS ends like a partition table.
+//
+// Sources: the headers of the kernel (ext4, xfs, btrfs, f2fs, erofs, squashfs, md), cryptsetup's and LVM's on-disk
+// formats, the UEFI specification for GPT.
+var marks = []mark{
+	at(0, "LUKS\xba\xbe", "crypto_LUKS", Container),
+	at(0, "XFSB", "xfs", Filesystem),
+	at(0x10040, "_BHRfS_M", "btrfs", Filesystem),
+	at(0, "hsqs", "squashfs", Filesystem),
+	at(1024, "\xe2\xe1\xf5\xe0", "erofs", Filesystem),
+	at(1024, "\x10\x20\xf5\xf2", "f2fs", Filesystem),
+	at(0, "\xfc\x4e\x2b\xa9", "linux_raid_member", Container),
+	at(4096, "\xfc\x4e\x2b\xa9", "linux_raid_member", Container),
+	at(4096, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca", "bcache", Container),
+	at(0x8001, "CD001", "iso9660", Filesystem),
+	at(0x8000, "JFS1", "jfs", Filesystem),
+	at(0x10034, "ReIsEr", "reiserfs", Filesystem),
+	at(0xff6, "SWAPSPACE2", "swap", Swap),
+	at(0x3ff6, "SWAPSPACE2", "swap", Swap),
+	at(0xfff6, "SWAPSPACE2", "swap", Swap),
+	at(3, "EXFAT   ", "exfat", Filesystem),
+	at(3, "NTFS    ", "ntfs", Filesystem),
+	at(54, "FAT1", "vfat", Filesystem),
+	at(82, "FAT32   ", "vfat", Filesystem),
+	at(512, "EFI PART", "gpt", PartitionTable),
+	at(4096, "EFI PART", "gpt", PartitionTable),
+	at(510, "\x55\xaa", "dos", PartitionTable),
+}
+
+// probeSize is how much of the start holds all primary marks.
+const probeSize = 0x10040 + 64
+
+// probe reads the start once and looks at it.
+func probe(ctx context.Context, medium io.ReaderAt) (Signature, error) {
+	if err := ctx.Err(); err != nil {
+		return Signature{}, fmt.Errorf("probing: %w", context.Cause(ctx))
+	}
+	start := make([]byte, probeSize)
+	n, err := medium.ReadAt(start, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return Signature{}, fmt.Errorf("cannot read what is there: %w", err)
+	}
+	return recognise(start[:n]), nil
+}
+
+// recognise looks for the marks in the start of a device.
+func recognise(start []byte) Signature {
+	if s, ok := recogniseExt(start, extSuperblock); ok {
+		return s
+	}
+	if s, ok := recogniseLVM(start); ok {
+		return s
+	}
+	for _, m := range marks {
+		if hasMagic(start, m.sig.Offset, m.magic) {
+			return m.sig
+		}
+	}
+	return Signature{}
+}
+
+func hasMagic(data []byte, offset int64, magic string) bool {
+	end := offset + int64(len(magic))
+	return end <= int64(len(data)) && bytes.Equal(data[offset:end], []byte(magic))
+}
+
+// Feature bits of an ext superblock, from fs/ext4/ext4.h: what tells the three filesystems apart.
+const (
+	extCompatJournal  = 0x4
+	extIncompatOfExt3 = 0x2 | 0x4 | 0x8 | 0x10 // filetype, recover, journal_dev, meta_bg
+	extRoCompatOfExt3 = 0x1 | 0x2 | 0x4        // sparse_super, large_file, btree_dir
+	extIncompatOffset = 96
+)
+
+// recogniseExt looks for an ext superblock that starts at offset.
+func recogniseExt(data []byte, offset int64) (Signature, bool) {
+	if !hasMagic(data, offset+extMagicOffset, extMagic) || int64(len(data)) < offset+extIncompatOffset+8 {
+		return Signature{}, false
+	}
+	compat := binary.LittleEndian.Uint32(data[offset+extIncompatOffset-4:])
+	incompat := binary.LittleEndian.Uint32(data[offset+extIncompatOffset:])
+	roCompat := binary.LittleEndian.Uint32(data[offset+extIncompatOffset+4:])
+	name := "ext2"
+	switch {
+	case incompat&^extIncompatOfExt3 != 0 || roCompat&^extRoCompatOfExt3 != 0:
+		name = "ext4"
+	case compat&extCompatJournal != 0:
+		name = "ext3"
+	}
+	return Signature{Type: name, Kind: Filesystem, Offset: offset + extMagicOffset}, true
+}
+
+// recogniseLVM looks for the label of a physical volume, which stands in one of the first four sectors.
+func recogniseLVM(start []byte) (Signature, bool) {
+	for offset := int64(0); offset < 4*512; offset += 512 {
+		if hasMagic(start, offset, "LABELONE") && hasMagic(start, offset+24, "LVM2 001") {
+			return Signature{Type: "LVM2_member", Kind: Container, Offset: offset}, true
+		}
+	}
+	return Signature{}, false
+}
