@@ -17,8 +17,8 @@ import (
 type ActualStateOfWorldMounterUpdater interface {
 	// MarkVolumeAsMounted says that the volume is set up for the pod.
 	MarkVolumeAsMounted(opts MarkVolumeOpts) error
-	// MarkVolumeMountAsUncertain says that the volume may be set up for the pod. A volume that is mounted stays mounted
-	// when opts says so: see [MarkVolumeOpts].
+	// MarkVolumeMountAsUncertain says that the volume may be set up for the pod, also when it was mounted: the executor
+	// calls it after every teardown that failed, and never because a remount did.
 	MarkVolumeMountAsUncertain(opts MarkVolumeOpts) error
 	// MarkVolumeAsUnmounted says that the volume is not set up for the pod.
 	MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error
@@ -33,8 +33,16 @@ type ActualStateOfWorldMounterUpdater interface {
 	// GetVolumeMountState returns what is known of the volume's set-up for the pod.
 	GetVolumeMountState(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) VolumeMountState
 	// IsVolumeReconstructed reports whether the volume was found after a restart and nothing has succeeded on it since.
-	// A final error then proves nothing: it stays uncertain.
+	// A final error then proves nothing: it stays uncertain. An empty podName asks for the volume's staging.
 	IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool
+}
+
+// VolumeUsers is an optional interface of an [ActualStateOfWorldMounterUpdater]. Present, a volume is not unstaged while
+// it has pods, and a volume with the access mode ReadWriteOncePod gets no second one; both are checked when the operation
+// has its key. Absent, only the plugin is asked.
+type VolumeUsers interface {
+	// PodsOfVolume returns the pods for which the volume is, or may be, set up. It does no I/O.
+	PodsOfVolume(volumeName v1.UniqueVolumeName) []volume.UniquePodName
 }
 
 // MarkVolumeOpts says which set-up of which volume changed.

@@ -1,0 +1,127 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// detachKey is the key that the volume's attach takes.
+func detachKey(v AttachedVolume) Key {
+	return attachKey(VolumeToAttach{VolumeName: v.VolumeName, VolumeSpec: v.VolumeSpec, NodeName: v.NodeName})
+}
+
+// detaching is one detach operation.
+type detaching struct {
+	*Generator
+	x       *execution
+	v       AttachedVolume
+	options DetachOptions
+	state   ActualStateOfWorldAttacherUpdater
+}
+
+// detachment is what the plugin is called with.
+type detachment struct {
+	detacher   volume.Detacher
+	volumeName string
+}
+
+// GenerateDetachVolumeFunc implements [OperationGenerator].
+func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOptions, actualState ActualStateOfWorldAttacherUpdater) *Operation {
+	info := OperationInfo{Kind: OpDetach, PluginName: v.PluginName, VolumeName: v.VolumeName, NodeName: v.NodeName}
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		d := &detaching{Generator: g, x: x, v: v, options: options, state: actualState}
+		err := d.run(ctx)
+		if err != nil {
+			d.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedDetachVolume,
+				"detaching volume %q from node %q failed: %v", v.VolumeName, v.NodeName, err)
+		}
+		return err
+	})
+}
+
+func (d *detaching) run(ctx context.Context) error {
+	detachment, err := d.detachment(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.verifySafe(ctx); err != nil {
+		d.state.AddVolumeToReportAsAttached(d.v.VolumeName, d.v.NodeName)
+		return err
+	}
+	intent := Intent{
+		Kind: OpDetach, VolumeName: d.v.VolumeName, PluginName: d.x.pluginName(), Spec: d.v.VolumeSpec,
+		NodeName: d.v.NodeName, DevicePath: d.v.DevicePath,
+	}
+	if err := d.intend(ctx, d.x, intent); err != nil {
+		return err
+	}
+	err = d.x.change(ctx, "Detach", func(ctx context.Context) error {
+		return detachment.detacher.Detach(ctx, detachment.volumeName, d.v.NodeName)
+	})
+	if err != nil {
+		return d.failed(ctx, intent, err)
+	}
+	d.state.MarkVolumeAsDetached(d.v.VolumeName, d.v.NodeName)
+	d.conclude(ctx, d.x, intent, IntentForgotten)
+	return nil
+}
+
+// detachment finds the plugin by its name, so that a volume is detached also when its plugin no longer attaches it.
+func (d *detaching) detachment(ctx context.Context) (detachment, error) {
+	pluginName, volumeName, err := volume.SplitUniqueName(d.v.VolumeName)
+	if d.v.PluginName != "" {
+		pluginName = d.v.PluginName
+	}
+	if err != nil && (d.v.PluginName == "" || d.v.VolumeSpec == nil) {
+		return detachment{}, err
+	}
+	plugin, err := find(ctx, d.x, func() (volume.AttachableVolumePlugin, error) {
+		return d.plugins.FindAttachablePluginByName(pluginName)
+	})
+	if err != nil {
+		return detachment{}, err
+	}
+	if d.v.VolumeSpec != nil {
+		volumeName, err = construct(ctx, d.x, "GetVolumeName", func() (string, error) { return plugin.GetVolumeName(d.v.VolumeSpec) })
+		if err != nil {
+			return detachment{}, err
+		}
+	}
+	detacher, err := construct(ctx, d.x, "NewDetacher", plugin.NewDetacher)
+	return detachment{detacher: detacher, volumeName: volumeName}, err
+}
+
+// verifySafe refuses while the node says that it uses the volume, and while it cannot be asked.
+func (d *detaching) verifySafe(ctx context.Context) error {
+	if !d.options.VerifySafeToDetach {
+		return nil
+	}
+	if d.nodeReader == nil {
+		return errors.New("whether the volume is in use cannot be asked: give GeneratorOptions a NodeReader")
+	}
+	return d.x.step("VolumesInUse", func() error {
+		inUse, err := d.nodeReader.VolumesInUse(ctx, d.v.NodeName)
+		if err != nil {
+			return fmt.Errorf("which volumes node %q uses is not known: %w", d.v.NodeName, err)
+		}
+		if slices.Contains(inUse, d.v.VolumeName) {
+			return fmt.Errorf("node %q still uses the volume: %w", d.v.NodeName, volume.ErrInUse)
+		}
+		return nil
+	})
+}
+
+// failed says that nobody knows whether the volume is still attached; unless the plugin was never called.
+func (d *detaching) failed(ctx context.Context, intent Intent, err error) error {
+	d.conclude(ctx, d.x, intent, IntentUncertain)
+	if notCalled(err) {
+		return err
+	}
+	return uncertainToo(err, d.state.MarkVolumeAsUncertain(d.v.VolumeName, d.v.VolumeSpec, d.v.NodeName))
+}

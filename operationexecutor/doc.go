@@ -1,0 +1,44 @@
+// Package operationexecutor runs what is done to volumes: attach, detach, mount, unmount, unmount device. It starts each
+// in a goroutine of its own, never two at once that must not meet, waits longer after each failure, and makes sure that
+// what is believed of the world afterwards is never more than what is known.
+//
+// # Words
+//
+// A [Generator] turns "this volume, that pod" into an [Operation] that has not begun; an [Executor] begins it. An
+// operation calls a plugin in a few steps, each a [Step], and tells the actual state of the world (the two updaters)
+// what became of it. The key of an operation is what it needs for itself: see [Key].
+//
+// # The life of an operation
+//
+//	op, err := executor.MountVolume(ctx, volumeToMount, MountOptions{}, actualState)
+//	                    // err: it did not start: *volume.PendingError, *volume.BackoffError
+//	<-op.Done()
+//	err = op.Err()      // how it ended: *volume.Error, whose class outcome tells
+//
+// Generating does no I/O and asks no plugin anything: a plugin that is not found is a failure of the operation, so that
+// it waits like any other failure before it is tried again. In the operation's goroutine the plugin is looked up, what
+// can be checked is checked, the intent goes to the [Journal], the plugin is called, the updater is told, the journal
+// concludes, events are recorded, [Observer.OperationFinished] is called, the key becomes free, Done closes, and
+// ExecutorOptions.KeyFreed is called, in this order.
+//
+// # Guarantees
+//
+// The class of an error decides what is believed (see volume.Mounter): after an uncertain one the effect may be there,
+// after a final one it is not, after a transient one nothing was begun. Classes survive wrapping. A live mount is never
+// downgraded because a remount failed; a failed teardown is always uncertain; what was found after a restart stays
+// uncertain until something succeeded; every error of an attach or detach call is uncertain.
+//
+// A plugin's call gets a context with a deadline. A call that has not returned a short grace after its context ended is
+// left behind: its operation ends as uncertain, and the key stays taken until the call has really returned, so that
+// nothing starts beside it. It takes no worker of the plugin meanwhile. A panic in a call, runtime.Goexit, an error that
+// is a nil pointer and an error that panics when it is read are errors of that operation and of nothing else.
+//
+// Intent comes before effect: each call that changes the world has its record first, and is not made when the record
+// cannot be written.
+//
+// # Concurrency
+//
+// All methods of [Executor] and [Operation] may be called from several goroutines at once. No lock is held while a
+// plugin, a port or a callback runs. Constructors start nothing; [Executor.Wait] waits for every goroutine but those of
+// calls that were left behind, which it names.
+package operationexecutor

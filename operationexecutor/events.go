@@ -1,0 +1,49 @@
+package operationexecutor
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The reasons of events. Those of attach and mount are Kubernetes' own; Kubernetes tells nobody of the others.
+const (
+	ReasonSuccessfulAttachVolume = "SuccessfulAttachVolume" // normal, on every pod that waits for the volume
+	ReasonFailedAttachVolume     = "FailedAttachVolume"     // warning, on every pod that waits for the volume
+	ReasonFailedMount            = "FailedMount"            // warning, on the pod
+	ReasonFailedUnmount          = "FailedUnmount"          // warning, on the pod, or on the PersistentVolume when the pod is not known
+	ReasonFailedUnmountDevice    = "FailedUnmountDevice"    // warning, on the PersistentVolume
+	ReasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
+)
+
+// event records an event on object, if there is one.
+func (g *Generator) event(object runtime.Object, eventtype, reason, format string, args ...any) {
+	if g.recorder != nil && object != nil {
+		g.recorder.Eventf(object, eventtype, reason, format, args...)
+	}
+}
+
+// podObject returns pod, or a plain nil.
+func podObject(pod *v1.Pod) runtime.Object {
+	if pod == nil {
+		return nil
+	}
+	return pod
+}
+
+// volumeObject returns the PersistentVolume of spec, or a plain nil.
+func volumeObject(spec *volume.Spec) runtime.Object {
+	if spec == nil || spec.PersistentVolume == nil {
+		return nil
+	}
+	return spec.PersistentVolume
+}
+
+// eitherObject returns pod, or else the PersistentVolume of spec.
+func eitherObject(pod *v1.Pod, spec *volume.Spec) runtime.Object {
+	if pod != nil {
+		return pod
+	}
+	return volumeObject(spec)
+}

@@ -1,0 +1,66 @@
+package operationexecutor
+
+import (
+	"log/slog"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// OperationGenerator makes the operations that an executor begins. Generating does no I/O, asks no plugin and does not
+// fail: what fails, fails in the operation, so that it gets back-off. [Generator] is the real one.
+type OperationGenerator interface {
+	// GenerateAttachVolumeFunc makes the operation that attaches v.
+	GenerateAttachVolumeFunc(v VolumeToAttach, actualState ActualStateOfWorldAttacherUpdater) *Operation
+	// GenerateDetachVolumeFunc makes the operation that detaches v.
+	GenerateDetachVolumeFunc(v AttachedVolume, options DetachOptions, actualState ActualStateOfWorldAttacherUpdater) *Operation
+	// GenerateMountVolumeFunc makes the operation that stages v where needed and sets it up.
+	GenerateMountVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation
+	// GenerateUnmountVolumeFunc makes the operation that tears v down.
+	GenerateUnmountVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
+	// GenerateUnmountDeviceFunc makes the operation that unstages v.
+	GenerateUnmountDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
+}
+
+// GeneratorOptions says what operations use. Only Plugins is required.
+type GeneratorOptions struct {
+	// Plugins is the registry of plugins. Required.
+	Plugins *volume.VolumePluginMgr
+	// Journal keeps intents. Nil: none is kept, and what a crash leaves behind is not known afterwards.
+	Journal Journal
+	// DeviceUse tells whether a device is still open after it was unstaged. Nil: it is not asked.
+	DeviceUse DeviceUse
+	// NodeReader tells what a node uses. Nil: a detach that is to be verified fails.
+	NodeReader NodeReader
+	// Recorder gets events. Nil: they are dropped.
+	Recorder EventRecorder
+	// Logger gets journal entries that could not be concluded. Nil: it is discarded.
+	Logger *slog.Logger
+}
+
+// Generator makes operations that call the plugins of a registry. It is immutable.
+type Generator struct {
+	plugins    *volume.VolumePluginMgr
+	journal    Journal
+	deviceUse  DeviceUse
+	nodeReader NodeReader
+	recorder   EventRecorder
+	logger     *slog.Logger
+}
+
+var _ OperationGenerator = (*Generator)(nil)
+
+// NewOperationGenerator returns a generator of options.
+func NewOperationGenerator(options GeneratorOptions) *Generator {
+	g := &Generator{
+		plugins:    options.Plugins,
+		journal:    options.Journal,
+		deviceUse:  options.DeviceUse,
+		nodeReader: options.NodeReader,
+		recorder:   options.Recorder,
+		logger:     options.Logger,
+	}
+	if g.logger == nil {
+		g.logger = slog.New(slog.DiscardHandler)
+	}
+	return g
+}

@@ -1,0 +1,35 @@
+package operationexecutor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// intend records what is about to be done. Its error is transient: nothing was begun.
+func (g *Generator) intend(ctx context.Context, x *execution, intent Intent) error {
+	if g.journal == nil {
+		return nil
+	}
+	return x.step("Intend", func() error {
+		if err := g.journal.Intend(ctx, intent); err != nil {
+			return volume.Transient(fmt.Errorf("the intent could not be recorded, so nothing was begun: %w", err))
+		}
+		return nil
+	})
+}
+
+// conclude records how that ended, also when ctx has ended meanwhile. A failure is logged: the intent that stays on
+// record is the truth, if less exact.
+func (g *Generator) conclude(ctx context.Context, x *execution, intent Intent, end IntentEnd) {
+	if g.journal == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.timeout())
+	defer cancel()
+	err := x.step("Conclude", func() error { return g.journal.Conclude(ctx, intent, end) })
+	if err != nil {
+		g.logger.Warn("how an operation ended could not be recorded", append(logKeys(x.op.Info()), "error", err)...)
+	}
+}

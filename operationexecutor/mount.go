@@ -1,0 +1,177 @@
+package operationexecutor
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// mountKey is the whole volume when its pods share it, for then the operation may stage it.
+func mountKey(v VolumeToMount) Key {
+	if v.PluginIsAttachable || v.PluginIsDeviceMountable {
+		return Key{Volume: v.VolumeName}
+	}
+	return Key{Volume: v.VolumeName, Pod: v.PodName}
+}
+
+// mounting is one mount operation.
+type mounting struct {
+	*Generator
+	x       *execution
+	v       VolumeToMount
+	options MountOptions
+	state   ActualStateOfWorldMounterUpdater
+
+	mounter volume.Mounter
+	path    string // where the mounter sets up
+	staging staging
+	// devicePath is the device, as far as it is known.
+	devicePath string
+}
+
+// GenerateMountVolumeFunc implements [OperationGenerator].
+func (g *Generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
+	info := OperationInfo{Kind: OpMount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		m := &mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}
+		err := m.run(ctx)
+		if err != nil {
+			m.event(podObject(v.Pod), v1.EventTypeWarning, ReasonFailedMount,
+				"mounting volume %q failed: %v", v.VolumeSpec.Name(), err)
+		}
+		return err
+	})
+}
+
+func (m *mounting) run(ctx context.Context) error {
+	if err := m.prepare(ctx); err != nil {
+		return err
+	}
+	if err := m.check(ctx); err != nil {
+		return err
+	}
+	if err := m.stage(ctx); err != nil {
+		return err
+	}
+	return m.setUp(ctx)
+}
+
+// prepare asks the plugin for all that will be called. It changes nothing.
+func (m *mounting) prepare(ctx context.Context) error {
+	plugin, err := find(ctx, m.x, func() (volume.VolumePlugin, error) { return m.plugins.FindPluginBySpec(m.v.VolumeSpec) })
+	if err != nil {
+		return err
+	}
+	m.mounter, err = construct(ctx, m.x, "NewMounter", func() (volume.Mounter, error) { return plugin.NewMounter(m.v.VolumeSpec, m.v.Pod) })
+	if err != nil {
+		return err
+	}
+	m.path, err = construct(ctx, m.x, "GetPath", func() (string, error) { return m.mounter.GetPath(), nil })
+	if err != nil {
+		return err
+	}
+	return m.prepareStaging(ctx)
+}
+
+// check refuses what cannot work before anything is changed.
+func (m *mounting) check(ctx context.Context) error {
+	if options := mountOptions(m.v.VolumeSpec); len(options) > 0 && !m.plugins.SupportsMountOption(m.x.pluginName()) {
+		return fmt.Errorf("plugin %q does not support mount options, and the volume has %q: %w", m.x.pluginName(), options, volume.ErrUnsupported)
+	}
+	if err := m.checkSinglePod(); err != nil {
+		return err
+	}
+	checker, ok := m.mounter.(volume.MountChecker)
+	if !ok {
+		return nil
+	}
+	_, err := perform(ctx, m.x, m.x.asking("CanMount"), func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, checker.CanMount(ctx)
+	})
+	return err
+}
+
+// checkSinglePod refuses a second pod of a volume that only one pod may use.
+func (m *mounting) checkSinglePod() error {
+	users, ok := m.state.(VolumeUsers)
+	if !ok || !singlePod(m.v.VolumeSpec) {
+		return nil
+	}
+	for _, pod := range users.PodsOfVolume(m.v.VolumeName) {
+		if pod != m.v.PodName {
+			return fmt.Errorf("access mode ReadWriteOncePod allows one pod, and pod %q has the volume: %w", pod, volume.ErrInUse)
+		}
+	}
+	return nil
+}
+
+// setUp sets the volume up for the pod.
+func (m *mounting) setUp(ctx context.Context) error {
+	intent := m.podIntent()
+	if err := m.intend(ctx, m.x, intent); err != nil {
+		return err
+	}
+	args := m.mounterArgs()
+	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error { return m.mounter.SetUp(ctx, args) })
+	if err != nil {
+		return m.setUpFailed(ctx, intent, err)
+	}
+	if err := m.state.MarkVolumeAsMounted(m.markOpts()); err != nil {
+		err = fmt.Errorf("volume is set up, but the actual state does not take it: %w", err)
+		m.conclude(ctx, m.x, intent, IntentUncertain)
+		return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
+	}
+	m.conclude(ctx, m.x, intent, IntentDone)
+	return nil
+}
+
+// setUpFailed marks what the failure means for what is believed.
+func (m *mounting) setUpFailed(ctx context.Context, intent Intent, err error) error {
+	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, m.v.PodName)}
+	state := func() believed { return believed(m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName)) }
+	err = f.apply(state(), marks{
+		uncertain: func() error { return m.state.MarkVolumeMountAsUncertain(m.markOpts()) },
+		absent:    func() error { return m.state.MarkVolumeAsUnmounted(m.v.PodName, m.v.VolumeName) },
+	})
+	m.conclude(ctx, m.x, intent, state().end())
+	return err
+}
+
+func (m *mounting) mounterArgs() volume.MounterArgs {
+	name, pod := m.v.VolumeName, m.v.PodName
+	args := volume.MounterArgs{
+		DesiredSize:         m.v.DesiredSizeLimit,
+		PodUID:              string(pod),
+		SELinuxLabel:        m.v.SELinuxLabel,
+		ReconstructedVolume: m.state.IsVolumeReconstructed(name, pod),
+		IsRemount:           m.options.IsRemount && m.state.GetVolumeMountState(name, pod) == VolumeMounted,
+	}
+	if m.v.Pod == nil {
+		return args
+	}
+	args.PodUID, args.FsUser = string(m.v.Pod.UID), commonUser(m.v.Pod)
+	if sc := m.v.Pod.Spec.SecurityContext; sc != nil {
+		args.FsGroup, args.FSGroupChangePolicy = sc.FSGroup, sc.FSGroupChangePolicy
+	}
+	return args
+}
+
+func (m *mounting) markOpts() MarkVolumeOpts {
+	opts := MarkVolumeOpts{
+		VolumeName: m.v.VolumeName, PodName: m.v.PodName, Pod: m.v.Pod, VolumeSpec: m.v.VolumeSpec,
+		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, VolumeGidValue: m.v.VolumeGidValue,
+	}
+	opts.PodUID = podUID(m.v.Pod, m.v.PodName)
+	return opts
+}
+
+// podIntent is the intent to set the volume up for the pod.
+func (m *mounting) podIntent() Intent {
+	intent := m.deviceIntent()
+	intent.PodUID, intent.MountPath = podUID(m.v.Pod, m.v.PodName), m.path
+	intent.Pod, intent.OuterVolumeSpecNames = podKey(m.v.Pod), m.v.OuterVolumeSpecNames
+	return intent
+}

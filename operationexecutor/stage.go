@@ -1,0 +1,133 @@
+package operationexecutor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file holds the part of a mount operation that is about the device: wait for it and stage it.
+
+// staging is what the device of a mount operation is handled with.
+type staging struct {
+	attacher volume.Attacher      // nil: the volume is not attached
+	mounter  volume.DeviceMounter // nil: the volume is not staged
+	path     string               // where it is staged
+}
+
+// prepareStaging asks the plugin for what handles the device.
+func (m *mounting) prepareStaging(ctx context.Context) error {
+	if m.v.PluginIsAttachable {
+		plugin, err := find(ctx, m.x, func() (volume.AttachableVolumePlugin, error) {
+			return m.plugins.FindAttachablePluginBySpec(m.v.VolumeSpec)
+		})
+		if err != nil {
+			return err
+		}
+		if m.staging.attacher, err = construct(ctx, m.x, "NewAttacher", plugin.NewAttacher); err != nil {
+			return err
+		}
+	}
+	if !m.v.PluginIsDeviceMountable {
+		return nil
+	}
+	plugin, err := find(ctx, m.x, func() (volume.DeviceMountableVolumePlugin, error) {
+		return m.plugins.FindDeviceMountablePluginBySpec(m.v.VolumeSpec)
+	})
+	if err != nil {
+		return err
+	}
+	if m.staging.mounter, err = construct(ctx, m.x, "NewDeviceMounter", plugin.NewDeviceMounter); err != nil {
+		return err
+	}
+	m.staging.path, err = construct(ctx, m.x, "GetDeviceMountPath", func() (string, error) {
+		return m.staging.mounter.GetDeviceMountPath(m.v.VolumeSpec)
+	})
+	return err
+}
+
+// stage waits for the device and stages it where it is not staged. The intent comes before the wait, in which many a
+// plugin logs in to its server, and again with the device's path as soon as that is known.
+func (m *mounting) stage(ctx context.Context) error {
+	if m.staging.mounter == nil || m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
+		return m.waitForAttach(ctx)
+	}
+	intent := m.deviceIntent()
+	if err := m.intend(ctx, m.x, intent); err != nil {
+		return err
+	}
+	if err := m.waitForAttach(ctx); err != nil {
+		m.conclude(ctx, m.x, intent, m.deviceState().end())
+		return err
+	}
+	if intent.DevicePath != m.devicePath {
+		intent.DevicePath = m.devicePath
+		if err := m.intend(ctx, m.x, intent); err != nil {
+			return err
+		}
+	}
+	args := volume.DeviceMounterArgs{FsGroup: m.mounterArgs().FsGroup, SELinuxLabel: m.v.SELinuxLabel}
+	err := m.x.change(ctx, "MountDevice", func(ctx context.Context) error {
+		return m.staging.mounter.MountDevice(ctx, m.v.VolumeSpec, intent.DevicePath, intent.DeviceMountPath, args)
+	})
+	if err != nil {
+		return m.stageFailed(ctx, intent, err)
+	}
+	return m.staged(ctx, intent)
+}
+
+func (m *mounting) waitForAttach(ctx context.Context) error {
+	if m.staging.attacher == nil {
+		return nil
+	}
+	c := m.x.asking("WaitForAttach")
+	c.timeout = m.options.WaitForAttachTimeout
+	if c.timeout <= 0 {
+		c.timeout = DefaultWaitForAttachTimeout
+	}
+	known := m.devicePath
+	path, err := perform(ctx, m.x, c, func(ctx context.Context) (string, error) {
+		return m.staging.attacher.WaitForAttach(ctx, m.v.VolumeSpec, known, m.v.Pod)
+	})
+	if err == nil {
+		m.devicePath = path
+	}
+	return err
+}
+
+func (m *mounting) staged(ctx context.Context, intent Intent) error {
+	err := m.state.MarkDeviceAsMounted(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath)
+	if err != nil {
+		m.conclude(ctx, m.x, intent, IntentUncertain)
+		err = fmt.Errorf("volume is staged, but the actual state does not take it: %w", err)
+		return uncertainToo(err, m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath))
+	}
+	m.conclude(ctx, m.x, intent, IntentDone)
+	return nil
+}
+
+// stageFailed marks what the failure means for what is believed.
+func (m *mounting) stageFailed(ctx context.Context, intent Intent, err error) error {
+	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, "")}
+	err = f.apply(m.deviceState(), marks{
+		uncertain: func() error {
+			return m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath)
+		},
+		absent: func() error { return m.state.MarkDeviceAsUnmounted(m.v.VolumeName) },
+	})
+	m.conclude(ctx, m.x, intent, m.deviceState().end())
+	return err
+}
+
+func (m *mounting) deviceState() believed {
+	return believed(m.state.GetDeviceMountState(m.v.VolumeName))
+}
+
+// deviceIntent is the intent to stage the volume.
+func (m *mounting) deviceIntent() Intent {
+	return Intent{
+		Kind: OpMount, VolumeName: m.v.VolumeName, PluginName: m.x.pluginName(), Spec: m.v.VolumeSpec,
+		DevicePath: m.devicePath, DeviceMountPath: m.staging.path,
+	}
+}

@@ -1,0 +1,86 @@
+package operationexecutor
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// unmounting is one unmount operation.
+type unmounting struct {
+	*Generator
+	x     *execution
+	v     MountedVolume
+	state ActualStateOfWorldMounterUpdater
+}
+
+// GenerateUnmountVolumeFunc implements [OperationGenerator].
+func (g *Generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
+	info := OperationInfo{Kind: OpUnmount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		u := &unmounting{Generator: g, x: x, v: v, state: actualState}
+		err := u.run(ctx)
+		if err != nil {
+			u.event(eitherObject(v.Pod, v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmount,
+				"unmounting volume %q failed: %v", v.InnerVolumeSpecName, err)
+		}
+		return err
+	})
+}
+
+func (u *unmounting) run(ctx context.Context) error {
+	plugin, err := find(ctx, u.x, func() (volume.VolumePlugin, error) { return u.plugins.FindPluginByName(u.v.PluginName) })
+	if err != nil {
+		return err
+	}
+	unmounter, err := construct(ctx, u.x, "NewUnmounter", func() (volume.Unmounter, error) {
+		return plugin.NewUnmounter(u.v.InnerVolumeSpecName, u.v.PodUID)
+	})
+	if err != nil {
+		return err
+	}
+	path, err := construct(ctx, u.x, "GetPath", func() (string, error) { return unmounter.GetPath(), nil })
+	if err != nil {
+		return err
+	}
+	return u.tearDown(ctx, unmounter, path)
+}
+
+func (u *unmounting) tearDown(ctx context.Context, unmounter volume.Unmounter, path string) error {
+	intent := u.intent(path)
+	if err := u.intend(ctx, u.x, intent); err != nil {
+		return err
+	}
+	if err := u.x.change(ctx, "TearDown", unmounter.TearDown); err != nil {
+		return u.failed(ctx, intent, err)
+	}
+	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
+		return err
+	}
+	u.conclude(ctx, u.x, intent, IntentForgotten)
+	return nil
+}
+
+// failed says that the volume may be half torn down, whatever the class of err, so that it is set up again before it is
+// used; unless the plugin was never called.
+func (u *unmounting) failed(ctx context.Context, intent Intent, err error) error {
+	if notCalled(err) {
+		u.conclude(ctx, u.x, intent, believed(u.state.GetVolumeMountState(u.v.VolumeName, u.v.PodName)).end())
+		return err
+	}
+	u.conclude(ctx, u.x, intent, IntentUncertain)
+	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(MarkVolumeOpts{
+		VolumeName: u.v.VolumeName, PodName: u.v.PodName, PodUID: u.v.PodUID, Pod: u.v.Pod, VolumeSpec: u.v.VolumeSpec,
+		OuterVolumeSpecNames: u.v.OuterVolumeSpecNames, Mounter: u.v.Mounter, VolumeGidValue: u.v.VolumeGidValue,
+	}))
+}
+
+func (u *unmounting) intent(path string) Intent {
+	return Intent{
+		Kind: OpUnmount, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
+		PodUID: u.v.PodUID, Pod: podKey(u.v.Pod), OuterVolumeSpecNames: u.v.OuterVolumeSpecNames,
+		DeviceMountPath: u.v.DeviceMountPath, MountPath: path,
+	}
+}

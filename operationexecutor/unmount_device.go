@@ -1,0 +1,152 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// unmountingDevice is one unmount-device operation.
+type unmountingDevice struct {
+	*Generator
+	x     *execution
+	v     AttachedVolume
+	state ActualStateOfWorldMounterUpdater
+}
+
+// GenerateUnmountDeviceFunc implements [OperationGenerator].
+func (g *Generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
+	info := OperationInfo{Kind: OpUnmountDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		u := &unmountingDevice{Generator: g, x: x, v: v, state: actualState}
+		err := u.run(ctx)
+		if err != nil {
+			u.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmountDevice,
+				"unstaging volume %q failed: %v", v.VolumeName, err)
+		}
+		return err
+	})
+}
+
+func (u *unmountingDevice) run(ctx context.Context) error {
+	plugin, err := find(ctx, u.x, func() (volume.DeviceMountableVolumePlugin, error) {
+		return u.plugins.FindDeviceMountablePluginByName(u.v.PluginName)
+	})
+	if err != nil {
+		return err
+	}
+	unmounter, err := construct(ctx, u.x, "NewDeviceUnmounter", plugin.NewDeviceUnmounter)
+	if err != nil {
+		return err
+	}
+	path, err := u.path(ctx, plugin)
+	if err != nil {
+		return err
+	}
+	if err := u.checkUnused(ctx, plugin, path); err != nil {
+		return err
+	}
+	return u.unstage(ctx, unmounter, path)
+}
+
+// path returns where the volume is staged: where it was, or where the plugin would stage it.
+func (u *unmountingDevice) path(ctx context.Context, plugin volume.DeviceMountableVolumePlugin) (string, error) {
+	if u.v.DeviceMountPath != "" {
+		return u.v.DeviceMountPath, nil
+	}
+	if u.v.VolumeSpec == nil {
+		return "", errors.New("neither the path at which the volume is staged nor its spec is known")
+	}
+	mounter, err := construct(ctx, u.x, "NewDeviceMounter", plugin.NewDeviceMounter)
+	if err != nil {
+		return "", err
+	}
+	return construct(ctx, u.x, "GetDeviceMountPath", func() (string, error) { return mounter.GetDeviceMountPath(u.v.VolumeSpec) })
+}
+
+// checkUnused refuses while the volume has users, now that the operation has the volume for itself: pods that the actual
+// state knows, and mounts that the kernel knows.
+func (u *unmountingDevice) checkUnused(ctx context.Context, plugin volume.DeviceMountableVolumePlugin, path string) error {
+	if users, ok := u.state.(VolumeUsers); ok {
+		if pods := users.PodsOfVolume(u.v.VolumeName); len(pods) > 0 {
+			return fmt.Errorf("pods %q still have the volume: %w", pods, volume.ErrInUse)
+		}
+	}
+	refs, err := perform(ctx, u.x, u.x.asking("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
+		return plugin.GetDeviceMountRefs(ctx, path)
+	})
+	if err != nil {
+		return err
+	}
+	refs = slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return sameStaging(ref, path) })
+	if len(refs) > 0 {
+		return fmt.Errorf("what is staged at %q is still mounted at %q: %w", path, refs, volume.ErrInUse)
+	}
+	return nil
+}
+
+// sameStaging reports whether ref is the staging itself, seen through another mount of the root directory: it then ends
+// as path does from "/plugins/" on.
+func sameStaging(ref, path string) bool {
+	const plugins = "/plugins/"
+	if i := strings.LastIndex(path, plugins); i >= 0 {
+		return strings.HasSuffix(ref, path[i:])
+	}
+	return ref == path
+}
+
+func (u *unmountingDevice) unstage(ctx context.Context, unmounter volume.DeviceUnmounter, path string) error {
+	intent := Intent{
+		Kind: OpUnmountDevice, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
+		DevicePath: u.v.DevicePath, DeviceMountPath: path,
+	}
+	if err := u.intend(ctx, u.x, intent); err != nil {
+		return err
+	}
+	err := u.x.change(ctx, "UnmountDevice", func(ctx context.Context) error { return unmounter.UnmountDevice(ctx, path) })
+	if err == nil {
+		err = u.checkClosed(ctx)
+	}
+	if err != nil {
+		return u.failed(ctx, intent, err)
+	}
+	if err := u.state.MarkDeviceAsUnmounted(u.v.VolumeName); err != nil {
+		return err
+	}
+	u.conclude(ctx, u.x, intent, IntentForgotten)
+	return nil
+}
+
+// checkClosed asks whether the device is still open, in another mount namespace for example.
+func (u *unmountingDevice) checkClosed(ctx context.Context) error {
+	if u.deviceUse == nil || u.v.DevicePath == "" {
+		return nil
+	}
+	return u.x.step("DeviceOpened", func() error {
+		opened, err := u.deviceUse.DeviceOpened(ctx, u.v.DevicePath)
+		if err != nil {
+			return fmt.Errorf("whether device %q is still open is not known: %w", u.v.DevicePath, err)
+		}
+		if opened {
+			return fmt.Errorf("device %q is still open although nothing should use it: %w", u.v.DevicePath, volume.ErrInUse)
+		}
+		return nil
+	})
+}
+
+// failed says that the volume may be half unstaged, whatever the class of err, so that it is staged again before it is
+// used; unless the plugin was never called.
+func (u *unmountingDevice) failed(ctx context.Context, intent Intent, err error) error {
+	if notCalled(err) {
+		u.conclude(ctx, u.x, intent, believed(u.state.GetDeviceMountState(u.v.VolumeName)).end())
+		return err
+	}
+	u.conclude(ctx, u.x, intent, IntentUncertain)
+	return uncertainToo(err, u.state.MarkDeviceAsUncertain(u.v.VolumeName, u.v.DevicePath, intent.DeviceMountPath))
+}
