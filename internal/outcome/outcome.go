@@ -11,6 +11,8 @@ package outcome
 
 import (
 	"errors"
+	"iter"
+	"slices"
 )
 
 // ErrUncertain matches (errors.Is) every error after which the effect of the call may or may not be there.
@@ -66,21 +68,69 @@ func ClassOf(err error) Class {
 	}
 }
 
-// IsUncertain reports whether the effect of the call that returned err may be there.
+// IsUncertain reports whether the effect of the call that returned err may be there. One part of err that says so is
+// enough, whatever the other parts say.
 func IsUncertain(err error) bool {
 	if errors.Is(err, ErrUncertain) {
 		return true
 	}
-	var u uncertain
-	return errors.As(err, &u) && u.Uncertain()
+	for e := range tree(err) {
+		if u, ok := e.(uncertain); ok && u.Uncertain() { //nolint:errorlint // The loop unwraps.
+			return true
+		}
+	}
+	return false
 }
 
-// DoneOf returns the channel that is closed when the call behind err has really ended, or nil when that call ended
-// before err was returned.
+// DoneOf returns the channel that is closed when every call that err says was left behind has really ended, or nil when
+// all calls had ended before err was returned. Where err tells of several lost calls, a goroutine waits for them; it
+// ends with the last.
 func DoneOf(err error) <-chan struct{} {
-	var l lost
-	if !errors.As(err, &l) {
-		return nil
+	var running []<-chan struct{}
+	for e := range tree(err) {
+		if l, ok := e.(lost); ok { //nolint:errorlint // The loop unwraps.
+			if done := l.Done(); done != nil && !slices.Contains(running, done) {
+				running = append(running, done)
+			}
+		}
 	}
-	return l.Done()
+	switch len(running) {
+	case 0:
+		return nil
+	case 1:
+		return running[0]
+	}
+	all := make(chan struct{})
+	go func() {
+		defer close(all)
+		for _, done := range running {
+			<-done
+		}
+	}()
+	return all
+}
+
+// tree yields err and everything that it wraps, parents first.
+func tree(err error) iter.Seq[error] {
+	return func(yield func(error) bool) { walk(err, yield) }
+}
+
+func walk(err error, yield func(error) bool) bool {
+	if err == nil {
+		return true
+	}
+	if !yield(err) {
+		return false
+	}
+	switch e := err.(type) { //nolint:errorlint // This is the walk itself.
+	case interface{ Unwrap() error }:
+		return walk(e.Unwrap(), yield)
+	case interface{ Unwrap() []error }:
+		for _, wrapped := range e.Unwrap() {
+			if !walk(wrapped, yield) {
+				return false
+			}
+		}
+	}
+	return true
 }
