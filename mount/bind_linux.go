@@ -1,0 +1,141 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// bind makes a bind. With the new system calls the mount is complete before it can be seen.
+func (m *Mounter) bind(ctx context.Context, s *steps, p *place, plan *Plan) error {
+	tree, err := m.cloneTree(ctx, s, plan)
+	if errors.Is(err, errNoSyscall) {
+		return m.bindOld(ctx, s, p, plan)
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFD(tree)
+	mode, err := modeOf(tree)
+	if err != nil {
+		return err
+	}
+	return p.attach(ctx, s, isDir(mode), func(t *target) error {
+		return move(ctx, s, tree, t, plan)
+	})
+}
+
+func isDir(mode uint32) bool { return mode&unix.S_IFMT == unix.S_IFDIR }
+
+// cloneTree makes a copy of the mount at the source that is not attached yet, and gives it its options.
+func (m *Mounter) cloneTree(ctx context.Context, s *steps, plan *Plan) (int, error) {
+	if m.without.has(FeatureMountFD) {
+		return -1, errNoSyscall
+	}
+	var recursive uint
+	if plan.Recursive {
+		recursive = unix.AT_RECURSIVE
+	}
+	if err := s.begin(ctx, "open_tree"); err != nil {
+		return -1, err
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, plan.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive)
+	if err != nil {
+		return -1, fmt.Errorf("open_tree: %w", missing(err))
+	}
+	if err := s.begin(ctx, "mount_setattr"); err == nil {
+		err = m.setattr(tree, plan, recursive)
+		if err == nil {
+			return tree, nil
+		}
+		closeFD(tree)
+		return -1, err
+	}
+	closeFD(tree)
+	return -1, ctx.Err()
+}
+
+// bindOld makes a bind by mount(2), and gives it its options afterwards. A read-only bind is writable for an instant;
+// when it cannot be made read-only, it is taken off again.
+func (m *Mounter) bindOld(ctx context.Context, s *steps, p *place, plan *Plan) error {
+	if err := s.begin(ctx, "open"); err != nil {
+		return err
+	}
+	source, err := unix.Open(plan.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	defer closeFD(source)
+	mode, err := modeOf(source)
+	if err != nil {
+		return err
+	}
+	return p.attach(ctx, s, isDir(mode), func(t *target) error {
+		return m.bindTo(ctx, s, source, t, plan)
+	})
+}
+
+func (m *Mounter) bindTo(ctx context.Context, s *steps, source int, t *target, plan *Plan) error {
+	if err := s.begin(ctx, "mount(MS_BIND)"); err != nil {
+		return err
+	}
+	flags := uintptr(unix.MS_BIND)
+	if plan.Recursive {
+		flags |= unix.MS_REC
+	}
+	if err := unix.Mount(fdPath(source), fdPath(t.fd), "", flags, ""); err != nil {
+		return fmt.Errorf("mount(MS_BIND): %w", err)
+	}
+	if err := m.finishOld(ctx, s, t, plan); err != nil {
+		return t.undo(s, err)
+	}
+	return nil
+}
+
+// finishOld gives a mount that mount(2) has attached its propagation and its options.
+func (m *Mounter) finishOld(ctx context.Context, s *steps, t *target, plan *Plan) error {
+	fd, err := t.open()
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	if err := setPropagation(s, fd, plan); err != nil {
+		return err
+	}
+	if !plan.Bind || !plan.changesMount() {
+		return nil
+	}
+	if err := m.remountBindOld(ctx, s, fd, plan); err != nil {
+		return err
+	}
+	if plan.Recursive {
+		return m.finishBelow(ctx, s, plan)
+	}
+	return nil
+}
+
+// finishBelow gives the mounts below the target the options of the target.
+func (m *Mounter) finishBelow(ctx context.Context, s *steps, plan *Plan) error {
+	table, err := m.readTable(ctx)
+	if err != nil {
+		return err
+	}
+	for _, mp := range table {
+		if !strings.HasPrefix(mp.Path, plan.Target+"/") {
+			continue
+		}
+		fd, err := m.openPath(unix.AT_FDCWD, mp.Path)
+		if err != nil {
+			return err
+		}
+		err = m.remountBindOld(ctx, s, fd, plan)
+		closeFD(fd)
+		if err != nil {
+			return fmt.Errorf("at %q: %w", mp.Path, err)
+		}
+	}
+	return nil
+}

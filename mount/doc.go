@@ -1,0 +1,59 @@
+// Package mount mounts and unmounts, and knows what is mounted. It is a leaf: it knows nothing of volumes, and it is
+// useful by itself to a program that mounts things and must not be hurt by them.
+//
+// # The life of a mount
+//
+// A plugin is given an [Interface]. On Linux that is a [Mounter], which makes system calls and never runs mount(8) or
+// umount(8):
+//
+//	m := mount.New(mount.Options{Logger: logger})
+//	err := m.Mount(ctx, mount.Request{
+//		Source:  "/srv/data",
+//		Target:  "/run/agent/pods/42/data",
+//		Options: []string{"bind", "ro", "nosuid", "nodev"},
+//	})
+//
+// The target is opened first, without following any symbolic link, and everything after that is done to the open
+// descriptor. Nobody who can write beside the target can make the mount land elsewhere. A target that does not exist is
+// made beneath its parent, which must exist. The bind is read-only from its first instant, so that there is no moment,
+// not even after a crash, in which a workload can write through it.
+//
+// To look:
+//
+//	mounted, err := m.IsMountPoint(ctx, target) // one statx: it does not wait for the filesystem
+//	table, err := m.List(ctx)                   // the whole table, decoded
+//
+// To end it:
+//
+//	err = mount.UnmountPath(ctx, m, target, mount.UnmountOptions{})
+//
+// That takes off every mount at the target, looks into the mount table whether this is so, and removes the directory by
+// rmdir. It never deletes content, and it succeeds when there is nothing left to do, so that it can be repeated.
+//
+// # How calls end
+//
+// An error says how the call ended. It matches [ErrUncertain] when the effect may be there or may still come: tear down
+// before you forget it, set up again before you use it. It matches [ErrTransient] when nothing was begun. Every other
+// error means that the effect is not there. The errno is kept: errors.Is(err, unix.EBUSY) works.
+//
+// A system call on a dead server can last for ever, and nothing can interrupt it. Each operation therefore runs in a
+// goroutine of its own. When the context ends first, the operation is left behind: the caller gets a [*LostError] at
+// once, and its channel Done closes when the operation has really ended. Until then a second operation on the same path
+// fails with [ErrStuck] and does not start. Operations on other paths go on, until [Options].MaxLost are lost.
+//
+// # Words
+//
+// A bind shows a directory or a file at a second place. The mount table is /proc/self/mountinfo. A path is a mount point
+// when something is mounted at that very path and is not hidden by a later mount on one of its parents. Mounts at the
+// same path are stacked: only the last is seen. A mount has options of its own ("ro", "nosuid") beside those of its
+// filesystem, which all mounts of that filesystem share. Propagation says whether mounts made below a mount appear in
+// its copies; a mount that is made here is private unless the request says otherwise.
+//
+// # When not to use this package
+//
+// It does not format, check or grow a filesystem; mount/format does. It does not find loop devices; mount/loop does. It
+// does not run mount.<type> helpers, so that a filesystem that needs one cannot be mounted unless the options hold what
+// the helper would have found out (for NFS: addr=). To open files inside a volume that a workload can write, use
+// descriptors and openat2; a checked path is not a safe path. To make a container's root filesystem, use your
+// runtime. On other systems than Linux every method returns an error that matches [ErrUnsupported].
+package mount

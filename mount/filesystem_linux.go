@@ -1,0 +1,178 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// filesystem mounts a filesystem at the place.
+func (m *Mounter) filesystem(ctx context.Context, s *steps, p *place, plan *Plan) error {
+	tree, err := m.newTree(ctx, s, plan)
+	if errors.Is(err, errNoSyscall) {
+		return p.attach(ctx, s, true, func(t *target) error { return m.filesystemOld(ctx, s, t, plan) })
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFD(tree)
+	return p.attach(ctx, s, true, func(t *target) error { return move(ctx, s, tree, t, plan) })
+}
+
+// newTree makes the filesystem's superblock and a mount of it that is not attached yet.
+func (m *Mounter) newTree(ctx context.Context, s *steps, plan *Plan) (int, error) {
+	if m.without.has(FeatureMountFD) {
+		return -1, errNoSyscall
+	}
+	if err := s.begin(ctx, "fsopen"); err != nil {
+		return -1, err
+	}
+	fd, err := unix.Fsopen(plan.FSType, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen: %w", unknownFilesystem(plan.FSType, missing(err)))
+	}
+	defer closeFD(fd)
+	if err := plan.configure(fd); err != nil {
+		return -1, err
+	}
+	if err := s.begin(ctx, "fsconfig(CREATE)"); err != nil {
+		return -1, err
+	}
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return -1, plan.explain("creating the superblock", fd, err)
+	}
+	if err := s.begin(ctx, "fsmount"); err != nil {
+		return -1, err
+	}
+	attr := plan.mountAttr()
+	tree, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, int(attr.Attr_set))
+	if err != nil {
+		return -1, plan.explain("fsmount", fd, err)
+	}
+	return tree, nil
+}
+
+// unknownFilesystem marks the error of a filesystem that the kernel does not have.
+func unknownFilesystem(fsType string, err error) error {
+	if !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	return fmt.Errorf("the kernel has no filesystem %q: %w: %w", fsType, ErrUnsupported, err)
+}
+
+// configure gives a filesystem context the source and, one by one, the options.
+func (p *Plan) configure(fd int) error {
+	if p.Source != "" && !p.Remount {
+		if err := unix.FsconfigSetString(fd, "source", p.Source); err != nil {
+			return p.explain("setting the source", fd, err)
+		}
+	}
+	for _, option := range p.superOptions() {
+		key, value, ok := strings.Cut(option, "=")
+		var err error
+		if ok {
+			err = unix.FsconfigSetString(fd, key, value)
+		} else {
+			err = unix.FsconfigSetFlag(fd, key)
+		}
+		if err != nil {
+			return p.explain(fmt.Sprintf("setting option %q", p.scrub(key)), fd, err)
+		}
+	}
+	return nil
+}
+
+// superOptions are the options for the filesystem. A read-only mount has a read-only filesystem, so that nothing is
+// written to the device either.
+func (p *Plan) superOptions() []string {
+	for _, options := range []struct {
+		words []string
+		give  string
+	}{{p.Set, "ro"}, {p.Clear, "rw"}} {
+		for _, option := range options.words {
+			if option == "ro" {
+				return append([]string{options.give}, p.Data...)
+			}
+		}
+	}
+	return p.Data
+}
+
+// explain adds to err what the kernel has written into the log of the context, without secrets.
+func (p *Plan) explain(what string, fd int, err error) error {
+	var messages []string
+	buffer := make([]byte, 4096)
+	for range maxTries {
+		n, readErr := unix.Read(fd, buffer)
+		if readErr != nil || n <= 0 {
+			break // ENODATA: that was all
+		}
+		messages = append(messages, strings.TrimSpace(string(buffer[:n])))
+	}
+	if len(messages) == 0 {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fmt.Errorf("%s: %w (kernel: %s)", what, err, p.scrub(strings.Join(messages, "; ")))
+}
+
+// reconfigure changes the filesystem of the mount whose root fd is.
+func (m *Mounter) reconfigure(ctx context.Context, s *steps, fd int, plan *Plan) error {
+	if m.without.has(FeatureMountFD) {
+		return errNoSyscall
+	}
+	if err := s.begin(ctx, "fspick"); err != nil {
+		return err
+	}
+	picked, err := unix.Fspick(fd, "", unix.FSPICK_CLOEXEC|unix.FSPICK_EMPTY_PATH|unix.FSPICK_NO_AUTOMOUNT)
+	if err != nil {
+		return fmt.Errorf("fspick: %w", missing(err))
+	}
+	defer closeFD(picked)
+	if err := plan.configure(picked); err != nil {
+		return err
+	}
+	if err := s.begin(ctx, "fsconfig(RECONFIGURE)"); err != nil {
+		return err
+	}
+	if err := unix.FsconfigReconfigure(picked); err != nil {
+		return plan.explain("changing the filesystem", picked, err)
+	}
+	return nil
+}
+
+// filesystemOld mounts by mount(2).
+func (m *Mounter) filesystemOld(ctx context.Context, s *steps, t *target, plan *Plan) error {
+	super, data, err := plan.oldData()
+	if err != nil {
+		return err
+	}
+	if err := s.begin(ctx, "mount"); err != nil {
+		return err
+	}
+	if err := unix.Mount(plan.Source, fdPath(t.fd), plan.FSType, plan.flags(nil)|super, data); err != nil {
+		return fmt.Errorf("mount: %w", unknownFilesystem(plan.FSType, err))
+	}
+	if err := m.finishOld(ctx, s, t, plan); err != nil {
+		return t.undo(s, err)
+	}
+	return nil
+}
+
+// oldData joins the options for mount(2), which takes them as one string, and some as flags.
+func (p *Plan) oldData() (flags uintptr, data string, err error) {
+	var words []string
+	for _, option := range p.Data {
+		if strings.Contains(option, ",") {
+			return 0, "", fmt.Errorf("a sensitive option holds a comma, which takes Linux 5.2: %w", ErrUnsupported)
+		}
+		if flag, ok := superFlags[option]; ok {
+			flags |= flag
+			continue
+		}
+		words = append(words, option)
+	}
+	return flags, strings.Join(words, ","), nil
+}

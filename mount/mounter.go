@@ -1,0 +1,114 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// Mounter is the [Interface] of the kernel. It may be used by several goroutines at once and needs no closing. Two
+// Mounters know nothing of each other's lost calls, so a program should have one.
+type Mounter struct {
+	logger  *slog.Logger
+	calls   *calls
+	without Feature
+}
+
+var _ Interface = (*Mounter)(nil)
+
+// New returns a Mounter. It starts nothing and looks at nothing.
+func New(options Options) *Mounter {
+	logger := options.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	maxLost := options.MaxLost
+	if maxLost <= 0 {
+		maxLost = DefaultMaxLost
+	}
+	return &Mounter{logger: logger, calls: newCalls(maxLost, logger), without: options.Without}
+}
+
+// Lost returns the calls that were left behind and are still in the kernel, ordered by path.
+func (m *Mounter) Lost() []LostCall { return m.calls.lost() }
+
+// Mount mounts request.Source at request.Target; see [Interface].
+func (m *Mounter) Mount(ctx context.Context, request Request) error {
+	plan, err := request.Plan()
+	if err != nil {
+		return err
+	}
+	return m.calls.do(ctx, callKey{change, plan.Target}, func(ctx context.Context, s *steps) error {
+		return m.mount(ctx, s, plan)
+	})
+}
+
+// Unmount takes off every mount at target; see [Interface].
+func (m *Mounter) Unmount(ctx context.Context, target string, options UnmountOptions) error {
+	target, err := cleanPath("target", target)
+	if err != nil {
+		return err
+	}
+	return m.calls.do(ctx, callKey{change, target}, func(ctx context.Context, s *steps) error {
+		return m.unmount(ctx, s, target, options)
+	})
+}
+
+// RemoveTarget removes the mount point name; see [Interface].
+func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return err
+	}
+	return m.calls.do(ctx, callKey{change, name}, func(ctx context.Context, s *steps) error {
+		return m.removeTarget(ctx, s, name)
+	})
+}
+
+// IsMountPoint reports whether something is mounted at name itself; see [Interface]. While an earlier look at the same
+// path has not returned, the mount table is asked in its place.
+func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return false, err
+	}
+	is, err := call(ctx, m.calls, name, func(ctx context.Context, s *steps) (bool, error) {
+		return m.isMountPoint(ctx, s, name)
+	})
+	if errors.Is(err, ErrStuck) {
+		return m.isInTable(ctx, name)
+	}
+	return is, err
+}
+
+// List returns the mount table; see [Interface]. It cannot be held up by a filesystem, so it is never lost.
+func (m *Mounter) List(ctx context.Context) ([]MountPoint, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("the mount table was not read: %w: %w", ErrTransient, err)
+	}
+	return m.readTable(ctx)
+}
+
+// GetMountRefs returns the other mounts of what is mounted at name; see [Interface].
+func (m *Mounter) GetMountRefs(ctx context.Context, name string) ([]string, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	table, err := m.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return refs(table, name), nil
+}
+
+// isInTable reports whether the mount table has a mount at name that can be seen.
+func (m *Mounter) isInTable(ctx context.Context, name string) (bool, error) {
+	table, err := m.readTable(ctx)
+	if err != nil {
+		return false, err
+	}
+	_, is := lookup(table, name)
+	return is, nil
+}

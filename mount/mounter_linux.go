@@ -1,0 +1,191 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount is Mount.
+func (m *Mounter) mount(ctx context.Context, s *steps, plan Plan) error {
+	p, err := m.openPlace(ctx, s, plan.Target)
+	if err != nil {
+		return fmt.Errorf("mounting: %w", err)
+	}
+	defer p.close()
+	switch {
+	case plan.Remount:
+		err = m.remount(ctx, s, p, &plan)
+	case plan.Bind:
+		err = m.bind(ctx, s, p, &plan)
+	default:
+		err = m.filesystem(ctx, s, p, &plan)
+	}
+	if err != nil {
+		return fmt.Errorf("mounting %s: %w", plan.describe(), err)
+	}
+	return nil
+}
+
+// describe names the mount for an error.
+func (p *Plan) describe() string {
+	switch {
+	case p.Remount:
+		return fmt.Sprintf("%q again", p.Target)
+	case p.Bind:
+		return fmt.Sprintf("%q at %q", p.Source, p.Target)
+	default:
+		return fmt.Sprintf("%s %q at %q", p.FSType, p.scrub(p.Source), p.Target)
+	}
+}
+
+// attach mounts what attachTo puts on the target, and removes the target that was made when that fails.
+func (p *place) attach(ctx context.Context, s *steps, dir bool, attachTo func(*target) error) error {
+	t, err := p.openTarget(ctx, s, dir)
+	if err != nil {
+		return err
+	}
+	err = attachTo(t)
+	closeFD(t.fd)
+	if err == nil || errors.Is(err, ErrUncertain) {
+		return err
+	}
+	return errors.Join(err, t.unmake())
+}
+
+// move puts a detached mount on the target.
+func move(ctx context.Context, s *steps, tree int, t *target, plan *Plan) error {
+	if err := s.begin(ctx, "move_mount"); err != nil {
+		return err
+	}
+	const flags = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
+	if err := unix.MoveMount(tree, "", t.fd, "", flags); err != nil {
+		return fmt.Errorf("move_mount: %w", err)
+	}
+	// A mount that is put below a shared one becomes shared, whatever it was.
+	if err := setPropagation(s, tree, plan); err != nil {
+		return t.undo(s, err)
+	}
+	return nil
+}
+
+// setPropagation changes the propagation of the mount whose root fd is.
+func setPropagation(s *steps, fd int, plan *Plan) error {
+	flags := uintptr(propagationFlags[plan.Propagation])
+	if flags == 0 {
+		return nil
+	}
+	if plan.recursivePropagation() {
+		flags |= unix.MS_REC
+	}
+	s.note("mount(propagation)")
+	if err := unix.Mount("", fdPath(fd), "", flags, ""); err != nil {
+		return fmt.Errorf("making the mount %s: %w", plan.Propagation, err)
+	}
+	return nil
+}
+
+// undo takes a mount off again that was just made and then could not be finished because of err.
+func (p *place) undo(s *steps, err error) error {
+	s.note("umount2")
+	if undoErr := unix.Unmount(p.name(), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); undoErr != nil {
+		return fmt.Errorf("%w: the mount is there, since undoing it failed (%w): %w", ErrUncertain, undoErr, err)
+	}
+	return err
+}
+
+// remount changes the mount at the place.
+func (m *Mounter) remount(ctx context.Context, s *steps, p *place, plan *Plan) error {
+	mounted, err := p.mounted(ctx, s)
+	if err != nil {
+		return err
+	}
+	if !mounted {
+		return fmt.Errorf("%q: %w", p.path, ErrNotMounted)
+	}
+	if err := s.begin(ctx, "openat2"); err != nil {
+		return err
+	}
+	fd, err := p.open()
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	if err := m.change(ctx, s, fd, plan); err != nil {
+		return err
+	}
+	return setPropagation(s, fd, plan)
+}
+
+// change changes filesystem and mount at once where mount(2) is all there is, else the filesystem first, so that a mount
+// whose filesystem refuses stays as it was.
+func (m *Mounter) change(ctx context.Context, s *steps, fd int, plan *Plan) error {
+	if !plan.Bind {
+		err := m.reconfigure(ctx, s, fd, plan)
+		if errors.Is(err, errNoSyscall) {
+			return m.remountOld(ctx, s, fd, plan)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !plan.changesMount() {
+		return nil
+	}
+	return m.changeMount(ctx, s, fd, plan)
+}
+
+// changeMount changes the options of one mount.
+func (m *Mounter) changeMount(ctx context.Context, s *steps, fd int, plan *Plan) error {
+	if err := s.begin(ctx, "mount_setattr"); err != nil {
+		return err
+	}
+	err := m.setattr(fd, plan, 0)
+	if errors.Is(err, errNoSyscall) {
+		return m.remountBindOld(ctx, s, fd, plan)
+	}
+	return err
+}
+
+// setattr changes the options of the mount whose root fd is, which need not be attached.
+func (m *Mounter) setattr(fd int, plan *Plan, flags uint) error {
+	if m.without.has(FeatureMountSetattr) {
+		return errNoSyscall
+	}
+	attr := plan.mountAttr()
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags, &attr); err != nil {
+		return fmt.Errorf("mount_setattr: %w", missing(err))
+	}
+	return nil
+}
+
+// remountBindOld is changeMount by mount(2), which sets all flags and so has to be told those that stay.
+func (m *Mounter) remountBindOld(ctx context.Context, s *steps, fd int, plan *Plan) error {
+	return m.remountFlags(ctx, s, fd, plan, unix.MS_BIND)
+}
+
+// remountOld is reconfigure and changeMount by mount(2).
+func (m *Mounter) remountOld(ctx context.Context, s *steps, fd int, plan *Plan) error {
+	return m.remountFlags(ctx, s, fd, plan, 0)
+}
+
+func (m *Mounter) remountFlags(ctx context.Context, s *steps, fd int, plan *Plan, flags uintptr) error {
+	now, err := m.mountOf(ctx, fd)
+	if err != nil {
+		return err
+	}
+	super, data, err := plan.oldData()
+	if err != nil {
+		return err
+	}
+	if err := s.begin(ctx, "mount(MS_REMOUNT)"); err != nil {
+		return err
+	}
+	flags |= unix.MS_REMOUNT | plan.flags(now.Options) | super
+	if err := unix.Mount("", fdPath(fd), "", flags, data); err != nil {
+		return fmt.Errorf("mount(MS_REMOUNT): %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+//go:build !linux
+
+package mount
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+)
+
+func unsupported() error {
+	return fmt.Errorf("mounts on %s: %w", runtime.GOOS, ErrUnsupported)
+}
+
+func (m *Mounter) mount(context.Context, *steps, Plan) error { return unsupported() }
+
+func (m *Mounter) unmount(context.Context, *steps, string, UnmountOptions) error {
+	return unsupported()
+}
+
+func (m *Mounter) removeTarget(context.Context, *steps, string) error { return unsupported() }
+
+func (m *Mounter) isMountPoint(context.Context, *steps, string) (bool, error) {
+	return false, unsupported()
+}
+
+func (m *Mounter) readTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }

@@ -1,0 +1,39 @@
+package mount
+
+import "log/slog"
+
+// DefaultMaxLost is how many lost calls a Mounter bears unless its options say otherwise.
+const DefaultMaxLost = 128
+
+// Options configures a [Mounter]. The zero value is ready to use.
+type Options struct {
+	// Logger is told of calls that were lost and of their end. Nil discards.
+	Logger *slog.Logger
+	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
+	// DefaultMaxLost.
+	MaxLost int
+	// Without names kernel features that are treated as missing, so that tests can walk the fall-backs.
+	Without Feature
+}
+
+// Feature is a set of system calls that a kernel or a seccomp filter may lack. A Mounter tries each every time and falls
+// back when it is refused.
+type Feature uint
+
+// The features.
+const (
+	// FeatureOpenat2 is openat2(2), Linux 5.6. The fall-back opens one path element after the other.
+	FeatureOpenat2 Feature = 1 << iota
+	// FeatureMountFD is open_tree, move_mount, fsopen, fsconfig, fsmount and fspick, Linux 5.2. The fall-back is mount(2).
+	FeatureMountFD
+	// FeatureMountSetattr is mount_setattr(2), Linux 5.12. The fall-back is mount(2), with which a read-only bind is
+	// writable for an instant.
+	FeatureMountSetattr
+	// FeatureStatxMountRoot is STATX_ATTR_MOUNT_ROOT, Linux 5.8. The fall-back reads the mount table.
+	FeatureStatxMountRoot
+
+	// AllFeatures is the set of all of them.
+	AllFeatures Feature = 1<<iota - 1
+)
+
+func (f Feature) has(want Feature) bool { return f&want != 0 }

@@ -1,0 +1,200 @@
+package mount
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Plan is what a [Request] means: checked, and with its options sorted by who acts on them. A Mounter makes one from
+// every request; other implementations of [Interface] use it to refuse and to understand the same.
+type Plan struct {
+	// Source is the request's.
+	Source string
+	// Target is the request's, cleaned.
+	Target string
+	// FSType is the request's; empty for a bind.
+	FSType string
+	// Bind says that this is a bind; with Remount, that only the mount changes and not its filesystem.
+	Bind bool
+	// Recursive says that a bind takes the mounts below its source along.
+	Recursive bool
+	// Remount says that the mount at Target changes.
+	Remount bool
+	// Set are the mount's own options that are turned on, in the spelling of the mount table: "ro", "nosuid", "nodev",
+	// "noexec", "noatime", "relatime", "strictatime", "nodiratime", "nosymfollow". The last word in the request wins.
+	Set []string
+	// Clear are those that are turned off, in the same spelling: a request's "rw" is "ro" here.
+	Clear []string
+	// Propagation is "private", "shared", "slave" or "unbindable", with a leading "r" when it is for the mounts below too.
+	// It is "private" when the request says nothing and is no remount.
+	Propagation string
+	// Data are the options for the filesystem, sensitive ones included. They are never to be joined or printed.
+	Data []string
+
+	secrets []string // what must never be printed, longest first
+}
+
+// ReadOnly reports whether the mount is to be read-only.
+func (p Plan) ReadOnly() bool { return slices.Contains(p.Set, "ro") }
+
+// mountOptions says what an option of a mount itself turns on (+) or off (-). The words are those of mount(8).
+var mountOptions = map[string]string{
+	"ro": "+ro", "rw": "-ro",
+	"nosuid": "+nosuid", "suid": "-nosuid",
+	"nodev": "+nodev", "dev": "-nodev",
+	"noexec": "+noexec", "exec": "-noexec",
+	"noatime": "+noatime", "atime": "-noatime",
+	"relatime": "+relatime", "norelatime": "-relatime",
+	"strictatime": "+strictatime", "nostrictatime": "-strictatime",
+	"nodiratime": "+nodiratime", "diratime": "-nodiratime",
+	"nosymfollow": "+nosymfollow", "symfollow": "-nosymfollow",
+}
+
+// ignoredOptions are for mount(8) or for whoever reads fstab, and mean nothing to the kernel.
+var ignoredOptions = []string{"defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "_netdev"}
+
+var propagations = []string{
+	"private", "rprivate", "shared", "rshared", "slave", "rslave", "unbindable", "runbindable",
+}
+
+// Plan checks the request and sorts its options. An error matches [ErrInvalid] and never holds a sensitive option.
+func (r Request) Plan() (Plan, error) {
+	target, err := cleanPath("target", r.Target)
+	if err != nil {
+		return Plan{}, err
+	}
+	if target == "/" {
+		return Plan{}, fmt.Errorf("target is the root directory: %w", ErrInvalid)
+	}
+	if err := r.checkOptions(); err != nil {
+		return Plan{}, fmt.Errorf("target %q: %w", target, err)
+	}
+	p := Plan{Source: r.Source, Target: target, FSType: r.FSType}
+	for _, option := range r.Options {
+		p.add(option)
+	}
+	p.Data = append(p.Data, r.Sensitive...)
+	p.secrets = secretsOf(r.Sensitive)
+	if p.Propagation == "" && !p.Remount {
+		p.Propagation = "private"
+	}
+	return p, p.check()
+}
+
+func (r Request) checkOptions() error {
+	for _, option := range r.Options {
+		if strings.Contains(option, ",") {
+			return fmt.Errorf("option %q holds a comma; give each option an entry of its own: %w", option, ErrInvalid)
+		}
+		if option == "" || hasControl(option) {
+			return fmt.Errorf("option %q is empty or holds a control character: %w", option, ErrInvalid)
+		}
+	}
+	for i, option := range r.Sensitive {
+		if option == "" || hasControl(option) {
+			return fmt.Errorf("sensitive option %d is empty or holds a control character: %w", i, ErrInvalid)
+		}
+	}
+	if hasControl(r.FSType) || strings.ContainsAny(r.FSType, ",/") {
+		return fmt.Errorf("filesystem %q is not a name: %w", r.FSType, ErrInvalid)
+	}
+	if strings.ContainsRune(r.Source, 0) {
+		return fmt.Errorf("source %q holds a NUL: %w", r.Source, ErrInvalid)
+	}
+	return nil
+}
+
+func hasControl(s string) bool {
+	return strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
+}
+
+// secretsOf lists what must not be printed of the options: each whole, and the value of each.
+func secretsOf(options []string) []string {
+	secrets := slices.Clone(options)
+	for _, option := range options {
+		if _, value, ok := strings.Cut(option, "="); ok && value != "" {
+			secrets = append(secrets, value)
+		}
+	}
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	return secrets
+}
+
+// scrub removes the secrets from text.
+func (p *Plan) scrub(text string) string {
+	for _, secret := range p.secrets {
+		text = strings.ReplaceAll(text, secret, "***")
+	}
+	return text
+}
+
+func (p *Plan) add(option string) {
+	if change, ok := mountOptions[option]; ok {
+		p.change(change[0] == '+', change[1:])
+		return
+	}
+	switch {
+	case option == "bind":
+		p.Bind = true
+	case option == "rbind":
+		p.Bind, p.Recursive = true, true
+	case option == "remount":
+		p.Remount = true
+	case slices.Contains(propagations, option):
+		p.Propagation = option
+	case !slices.Contains(ignoredOptions, option):
+		p.Data = append(p.Data, option)
+	}
+}
+
+func (p *Plan) change(on bool, option string) {
+	same := func(other string) bool { return other == option }
+	p.Set, p.Clear = slices.DeleteFunc(p.Set, same), slices.DeleteFunc(p.Clear, same)
+	if on {
+		p.Set = append(p.Set, option)
+	} else {
+		p.Clear = append(p.Clear, option)
+	}
+}
+
+// check refuses what does not go together.
+func (p *Plan) check() error {
+	var why string
+	switch {
+	case p.Remount:
+		if p.Bind && len(p.Data) > 0 {
+			why = "a remount of a bind takes no option of a filesystem"
+		}
+	case p.Bind:
+		switch {
+		case p.FSType != "":
+			why = "a bind has no filesystem type"
+		case len(p.Data) > 0:
+			why = "a bind takes no option of a filesystem"
+		case !path.IsAbs(p.Source):
+			why = "the source of a bind must be an absolute path"
+		}
+	case p.FSType == "":
+		why = "neither a filesystem type nor the option bind"
+	}
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("target %q: %s: %w", p.Target, why, ErrInvalid)
+}
+
+// cleanPath refuses what is no absolute path of the host, and returns it in its shortest form. What says which path is
+// meant.
+func cleanPath(what, name string) (string, error) {
+	switch {
+	case !path.IsAbs(name):
+		return "", fmt.Errorf("%s %q is not an absolute path: %w", what, name, ErrInvalid)
+	case strings.ContainsRune(name, 0):
+		return "", fmt.Errorf("%s %q holds a NUL: %w", what, name, ErrInvalid)
+	case strings.Contains(name+"/", "/../"):
+		return "", fmt.Errorf("%s %q holds an element \"..\": %w", what, name, ErrInvalid)
+	}
+	return path.Clean(name), nil
+}

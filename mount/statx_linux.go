@@ -1,0 +1,76 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// mounted reports whether something is mounted at the place. It does not ask the filesystem that is mounted there, and
+// it believes the mount table when the path cannot be found: a mount can outlive what it is a bind of.
+func (p *place) mounted(ctx context.Context, s *steps) (bool, error) {
+	if err := s.begin(ctx, "statx"); err != nil {
+		return false, err
+	}
+	is, err := p.mountRoot()
+	if err == nil || !errors.Is(err, errNoSyscall) && !isAbsent(err) {
+		return is, err
+	}
+	inTable, tableErr := p.mounter.isInTable(ctx, p.path)
+	if inTable || tableErr != nil {
+		return inTable, tableErr
+	}
+	if errors.Is(err, errNoSyscall) {
+		err = unix.Faccessat(p.parent, p.base, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	return false, err
+}
+
+func (p *place) mountRoot() (bool, error) {
+	if p.mounter.without.has(FeatureStatxMountRoot) {
+		return false, errNoSyscall
+	}
+	return mountRoot(p.parent, p.base)
+}
+
+// mountRoot asks whether the name is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT, since Linux 5.8).
+func mountRoot(at int, name string) (bool, error) {
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	var stat unix.Statx_t
+	err := retry(func() error { return unix.Statx(at, name, flags, 0, &stat) })
+	if err != nil {
+		return false, missing(err)
+	}
+	if stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return false, errNoSyscall
+	}
+	return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// isMountPoint is IsMountPoint.
+func (m *Mounter) isMountPoint(ctx context.Context, s *steps, name string) (bool, error) {
+	if name == "/" {
+		return true, nil
+	}
+	p, err := m.openPlace(ctx, s, name)
+	if err != nil {
+		return m.hiddenMount(ctx, name, err)
+	}
+	defer p.close()
+	is, err := p.mounted(ctx, s)
+	if err != nil {
+		return false, fmt.Errorf("is %q a mount point: %w", name, err)
+	}
+	return is, nil
+}
+
+// hiddenMount asks the table about a path that cannot be reached because of err.
+func (m *Mounter) hiddenMount(ctx context.Context, name string, err error) (bool, error) {
+	is, tableErr := m.isInTable(ctx, name)
+	if is || tableErr != nil {
+		return is, tableErr
+	}
+	return false, err
+}

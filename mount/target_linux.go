@@ -1,0 +1,271 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxTries bounds the repetition of a call that the kernel interrupts or that loses against a rename.
+const maxTries = 128
+
+// errNoSyscall says that a system call is missing, so that the fall-back is to be tried.
+var errNoSyscall = errors.New("no such system call")
+
+// missing marks err when it says that the kernel lacks the call. A seccomp filter says EPERM, which the fall-back
+// repeats when it is meant.
+func missing(err error) error {
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: %w", errNoSyscall, err)
+	}
+	return err
+}
+
+// retry repeats a call that was interrupted, and one that openat2 asks to repeat.
+func retry(call func() error) (err error) {
+	for range maxTries {
+		if err = call(); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+	}
+	return err
+}
+
+// closeFD closes a descriptor from which nothing was written, so that there is no error to tell of.
+func closeFD(fd int) { _ = unix.Close(fd) }
+
+// fdPath is the name of an open descriptor for calls that take only paths. The kernel follows it to the descriptor
+// itself and resolves no path.
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// openPath opens name below the directory at, as O_PATH, and follows no symbolic link in any of its elements.
+func (m *Mounter) openPath(at int, name string) (int, error) {
+	fd, err := m.openat2(at, name)
+	if errors.Is(err, errNoSyscall) {
+		return walk(at, name)
+	}
+	return fd, err
+}
+
+func (m *Mounter) openat2(at int, name string) (fd int, err error) {
+	if m.without.has(FeatureOpenat2) {
+		return -1, errNoSyscall
+	}
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	err = retry(func() (err error) {
+		fd, err = unix.Openat2(at, name, how)
+		return err
+	})
+	if err != nil {
+		return -1, missing(err)
+	}
+	return fd, nil
+}
+
+// walk opens one element of name after the other.
+func walk(at int, name string) (int, error) {
+	start := "."
+	if strings.HasPrefix(name, "/") {
+		start = "/"
+	}
+	fd, err := unix.Openat(at, start, unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY, 0)
+	for element := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
+		if err != nil {
+			return -1, err
+		}
+		if element == "" {
+			continue
+		}
+		var next int
+		next, err = step(fd, element)
+		closeFD(fd)
+		fd = next
+	}
+	return fd, err
+}
+
+// step opens one element, which must not be a symbolic link.
+func step(at int, element string) (int, error) {
+	fd, err := unix.Openat(at, element, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return -1, err
+	}
+	mode, err := modeOf(fd)
+	if err == nil && mode&unix.S_IFMT == unix.S_IFLNK {
+		err = unix.ELOOP
+	}
+	if err != nil {
+		closeFD(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// modeOf returns the mode of what is open, without asking a server.
+func modeOf(fd int) (uint32, error) {
+	var stat unix.Stat_t
+	var statx unix.Statx_t
+	const flags = unix.AT_EMPTY_PATH | unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
+	err := unix.Statx(fd, "", flags, unix.STATX_TYPE, &statx)
+	if !errors.Is(err, unix.ENOSYS) {
+		return uint32(statx.Mode), err
+	}
+	err = unix.Fstat(fd, &stat)
+	return stat.Mode, err
+}
+
+// place is a name in an open directory, so that nobody who renames the directories above can make it another.
+type place struct {
+	mounter *Mounter
+	parent  int
+	base    string
+	path    string
+}
+
+// openPlace opens the directory that holds name.
+func (m *Mounter) openPlace(ctx context.Context, s *steps, name string) (*place, error) {
+	if name == "/" {
+		return nil, fmt.Errorf("the root directory has no parent: %w", ErrInvalid)
+	}
+	if err := s.begin(ctx, "openat2"); err != nil {
+		return nil, err
+	}
+	parent, err := m.openPath(unix.AT_FDCWD, path.Dir(name))
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("a parent of %q is a symbolic link; give the path that it leads to: %w", name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening the parent of %q: %w", name, err)
+	}
+	return &place{mounter: m, parent: parent, base: path.Base(name), path: name}, nil
+}
+
+func (p *place) close() { closeFD(p.parent) }
+
+// name is the place for calls that take only paths. Its last element must not be followed by the call.
+func (p *place) name() string { return fdPath(p.parent) + "/" + p.base }
+
+// open opens what is at the place: the root of the uppermost mount when something is mounted there. As long as the
+// descriptor is open, that mount is busy.
+func (p *place) open() (int, error) {
+	fd, err := p.mounter.openPath(p.parent, p.base)
+	if errors.Is(err, unix.ELOOP) {
+		return -1, fmt.Errorf("%q is a symbolic link: %w", p.path, err)
+	}
+	return fd, err
+}
+
+// target is an open mount point.
+type target struct {
+	*place
+	fd   int
+	made bool // by us
+	dir  bool
+}
+
+// openTarget opens the mount point, and makes it when there is none: a directory, or a file.
+func (p *place) openTarget(ctx context.Context, s *steps, dir bool) (*target, error) {
+	t := &target{place: p, dir: dir}
+	var err error
+	if t.fd, err = p.open(); !errors.Is(err, unix.ENOENT) {
+		return t, err
+	}
+	if err := s.begin(ctx, "mkdirat"); err != nil {
+		return nil, err
+	}
+	err = t.make()
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("making the mount point: %w", err)
+	}
+	t.made = err == nil
+	if t.fd, err = p.open(); err != nil {
+		return nil, errors.Join(err, t.unmake())
+	}
+	return t, nil
+}
+
+func (t *target) make() error {
+	if t.dir {
+		return unix.Mkdirat(t.parent, t.base, 0o750)
+	}
+	fd, err := unix.Openat(t.parent, t.base, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o640)
+	if err == nil {
+		closeFD(fd)
+	}
+	return err
+}
+
+// unmake removes what was made. The kernel refuses when something is mounted or, in a directory, lies there.
+func (t *target) unmake() error {
+	if !t.made {
+		return nil
+	}
+	flags := 0
+	if t.dir {
+		flags = unix.AT_REMOVEDIR
+	}
+	if err := unix.Unlinkat(t.parent, t.base, flags); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("removing the mount point that was made: %w", err)
+	}
+	return nil
+}
+
+// removeTarget is RemoveTarget.
+func (m *Mounter) removeTarget(ctx context.Context, s *steps, name string) error {
+	p, err := m.openPlace(ctx, s, name)
+	if isAbsent(err) {
+		return nil // nothing can be removed below a parent that is not there
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	mounted, err := p.mounted(ctx, s)
+	if mounted {
+		return fmt.Errorf("removing %q: it is a mount point; unmount it first: %w", name, unix.EBUSY)
+	}
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("removing %q: %w", name, err)
+	}
+	if err := p.remove(ctx, s); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("removing %q: %w", name, err)
+	}
+	return nil
+}
+
+func (p *place) remove(ctx context.Context, s *steps) error {
+	var stat unix.Stat_t
+	if err := s.begin(ctx, "fstatat"); err != nil {
+		return err
+	}
+	if err := unix.Fstatat(p.parent, p.base, &stat, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {
+		return err
+	}
+	switch {
+	case stat.Mode&unix.S_IFMT == unix.S_IFDIR:
+		s.note("rmdir")
+		return unix.Unlinkat(p.parent, p.base, unix.AT_REMOVEDIR)
+	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fmt.Errorf("neither a directory nor a file: %w", unix.ENOTDIR)
+	case stat.Size > 0:
+		return fmt.Errorf("a file of %d bytes is no mount point: %w", stat.Size, unix.ENOTEMPTY)
+	}
+	s.note("unlink")
+	return unix.Unlinkat(p.parent, p.base, 0)
+}
+
+// isAbsent reports whether err says that a path or its parent does not exist.
+func isAbsent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+}
