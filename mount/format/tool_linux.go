@@ -37,23 +37,36 @@ func findTool(dirs []string, name, pkg string) (string, error) {
 	}
 }
 
+// program is a tool that was found, and its arguments.
+type program struct {
+	path, tool, pkg string
+	args            []string
+}
+
 // run runs a tool on an open file or device. The tool sees it as /proc/self/fd/3, and so works on that very one.
 func run(ctx context.Context, tool, pkg string, args []string, file *os.File) error {
 	path, err := findTool(toolDirs(), tool, pkg)
 	if err != nil {
 		return err
 	}
+	return runProgram(ctx, program{path: path, tool: tool, pkg: pkg, args: append(args, "/proc/self/fd/3")}, file)
+}
+
+func runProgram(ctx context.Context, p program, file *os.File) error {
 	output := &tail{limit: maxOutput}
-	cmd := exec.CommandContext(ctx, path, append(args, "/proc/self/fd/3")...)
+	cmd := exec.CommandContext(ctx, p.path, p.args...)
 	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C"}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.ExtraFiles = []*os.File{file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
 	cmd.WaitDelay = killDelay
+	device := ""
+	if file != nil {
+		cmd.ExtraFiles, device = []*os.File{file}, file.Name()
+	}
 	if err := cmd.Run(); err != nil {
-		return toolError(ctx, err, &ToolError{Tool: tool, Package: pkg, Device: file.Name(), Output: output.String()})
+		return toolError(ctx, err, &ToolError{Tool: p.tool, Package: p.pkg, Device: device, Output: output.String()})
 	}
 	return nil
 }

@@ -1,0 +1,23 @@
+package loop
+
+import (
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestOptionsCheck(t *testing.T) {
+	for _, size := range []uint32{0, 512, 1024, 2048, 4096} {
+		assert.NoError(t, Options{SectorSize: size}.check(), "sector size %d", size)
+	}
+	for _, size := range []uint32{1, 511, 768, 8192} {
+		assert.ErrorIs(t, Options{SectorSize: size}.check(), fs.ErrInvalid, "sector size %d", size)
+	}
+}
+
+func TestWhole(t *testing.T) {
+	assert.True(t, Device{}.Whole())
+	assert.False(t, Device{Offset: 512}.Whole())
+	assert.False(t, Device{SizeLimit: 512}.Whole())
+}

@@ -1,0 +1,37 @@
+package loop
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestLoopNumber(t *testing.T) {
+	for name, want := range map[string]int{"loop0": 0, "loop7": 7, "loop1234": 1234} {
+		n, ok := loopNumber(name)
+		assert.True(t, ok, name)
+		assert.Equal(t, want, n, name)
+	}
+	for _, name := range []string{"", "loop", "loop-control", "loop-1", "loop01", "loop+1", "loop1p1", "sda", "xloop1"} {
+		_, ok := loopNumber(name)
+		assert.False(t, ok, name)
+	}
+}
+
+func TestFits(t *testing.T) {
+	free := Device{Path: "/dev/loop9"}
+	assert.NoError(t, fits(free, Options{}))
+	assert.NoError(t, fits(Device{ReadOnly: true}, Options{ReadOnly: true}))
+	for name, c := range map[string]struct {
+		device  Device
+		options Options
+	}{
+		"read-only for writing": {Device{ReadOnly: true}, Options{}},
+		"writable for reading":  {free, Options{ReadOnly: true}},
+		"a part":                {Device{Offset: 4096}, Options{}},
+		"a limited part":        {Device{SizeLimit: 4096}, Options{}},
+		"about to go":           {Device{AutoClear: true}, Options{}},
+	} {
+		assert.ErrorIs(t, fits(c.device, c.options), ErrInUse, name)
+	}
+}
