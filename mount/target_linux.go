@@ -57,7 +57,7 @@ func (m *Mounter) openat2(at int, name string) (fd int, err error) {
 		return -1, errNoSyscall
 	}
 	how := &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Flags:   unix.O_PATH | unix.O_CLOEXEC, // O_NOFOLLOW would open a link instead of refusing it
 		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	err = retry(func() (err error) {

@@ -1,0 +1,30 @@
+package mount_test
+
+import (
+	"testing"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/mounttest"
+)
+
+func TestMain(m *testing.M) { mounttest.Main(m) }
+
+// variants are the kernels that the tests pretend to run on.
+var variants = map[string]mount.Feature{
+	"all system calls":      0,
+	"without openat2":       mount.FeatureOpenat2,
+	"without mount_setattr": mount.FeatureMountSetattr,
+	"without statx":         mount.FeatureStatxMountRoot,
+	"all fall-backs":        mount.AllFeatures,
+}
+
+func TestSuite(t *testing.T) {
+	mounttest.RequireMounts(t)
+	for name, without := range variants {
+		t.Run(name, func(t *testing.T) {
+			mounttest.Run(t, mounttest.Config{New: func(*testing.T) (mount.Interface, mounttest.World) {
+				return mount.New(mount.Options{Without: without}), mounttest.OS{}
+			}})
+		})
+	}
+}

@@ -1,0 +1,151 @@
+package mounttest
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"testing"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// World is what the suite sees and does beside mounting: files, by absolute path, as a workload would. Its methods are
+// those of package os and return the same errors. [OS] is the machine's; fake.Mounter is one in memory.
+type World interface {
+	// Mkdir makes a directory.
+	Mkdir(name string, perm fs.FileMode) error
+	// WriteFile replaces the content of a file, which is made when there is none.
+	WriteFile(name string, data []byte, perm fs.FileMode) error
+	// ReadFile reads a file.
+	ReadFile(name string) ([]byte, error)
+	// Lstat describes what is at name and does not follow a symbolic link there.
+	Lstat(name string) (fs.FileInfo, error)
+	// Symlink makes a symbolic link at newname.
+	Symlink(oldname, newname string) error
+	// Remove removes a file or an empty directory.
+	Remove(name string) error
+}
+
+// OS is the [World] of this machine. The zero value is ready to use.
+type OS struct{}
+
+var _ World = OS{}
+
+// Mkdir is os.Mkdir.
+func (OS) Mkdir(name string, perm fs.FileMode) error { return os.Mkdir(name, perm) }
+
+// WriteFile is os.WriteFile.
+func (OS) WriteFile(name string, data []byte, perm fs.FileMode) error {
+	return os.WriteFile(name, data, perm)
+}
+
+// ReadFile is os.ReadFile.
+func (OS) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
+
+// Lstat is os.Lstat.
+func (OS) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }
+
+// Symlink is os.Symlink.
+func (OS) Symlink(oldname, newname string) error { return os.Symlink(oldname, newname) }
+
+// Remove is os.Remove.
+func (OS) Remove(name string) error { return os.Remove(name) }
+
+// Config says what the suite runs on.
+type Config struct {
+	// New returns a mounter and the world that it mounts in, for one case. The suite mounts tmpfs and binds.
+	New func(t *testing.T) (mount.Interface, World)
+	// Root returns the absolute path of an empty directory of the world, for one case, with no symbolic link in it.
+	// Nil is t.TempDir.
+	Root func(t *testing.T, w World) string
+}
+
+// bench is one case: a mounter, a world and a directory.
+type bench struct {
+	*testing.T
+	mounter mount.Interface
+	world   World
+	root    string
+}
+
+func newBench(t *testing.T, config Config) *bench {
+	t.Helper()
+	b := &bench{T: t}
+	b.mounter, b.world = config.New(t)
+	if config.Root != nil {
+		b.root = config.Root(t, b.world)
+	} else {
+		b.root = t.TempDir()
+	}
+	t.Cleanup(b.cleanUp)
+	return b
+}
+
+// cleanUp takes off what a failed case has left, so that the directory can be removed without touching it.
+func (b *bench) cleanUp() {
+	ctx := context.WithoutCancel(b.Context())
+	table, err := b.mounter.List(ctx)
+	if err != nil {
+		b.Errorf("reading the mount table after the test: %v", err)
+		return
+	}
+	for i := len(table) - 1; i >= 0; i-- {
+		if below(table[i].Path, b.root) {
+			err := b.mounter.Unmount(ctx, table[i].Path, mount.UnmountOptions{Lazy: true})
+			b.Errorf("left mounted: %q (taking it off: %v)", table[i].Path, err)
+		}
+	}
+}
+
+func below(name, dir string) bool {
+	return len(name) > len(dir) && name[:len(dir)] == dir && name[len(dir)] == '/'
+}
+
+// path is a path below the case's directory.
+func (b *bench) path(name string) string { return b.root + "/" + name }
+
+// dir makes a directory and returns its path.
+func (b *bench) dir(name string) string {
+	b.Helper()
+	b.must(b.world.Mkdir(b.path(name), 0o755))
+	return b.path(name)
+}
+
+// file writes a file and returns its path.
+func (b *bench) file(name, content string) string {
+	b.Helper()
+	b.must(b.world.WriteFile(b.path(name), []byte(content), 0o644))
+	return b.path(name)
+}
+
+// mount mounts, and the case ends when that fails.
+func (b *bench) mount(source, target string, options ...string) {
+	b.Helper()
+	b.must(b.mounter.Mount(b.Context(), mount.Request{Source: source, Target: target, Options: options}))
+}
+
+// tmpfs mounts a filesystem in memory.
+func (b *bench) tmpfs(target string, options ...string) {
+	b.Helper()
+	b.must(b.mounter.Mount(b.Context(), tmpfs(target, options...)))
+}
+
+func tmpfs(target string, options ...string) mount.Request {
+	return mount.Request{Source: "memory", Target: target, FSType: "tmpfs", Options: options}
+}
+
+// cleanPaths unmounts and removes, and checks that both have happened.
+func (b *bench) unmountPaths(paths ...string) {
+	b.Helper()
+	for _, path := range paths {
+		b.must(mount.UnmountPath(b.Context(), b.mounter, path, mount.UnmountOptions{}))
+		b.absent(path)
+	}
+}
+
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
