@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -195,14 +197,41 @@ func (p *Plugin) mountOnce(ctx context.Context, request mount.Request) error {
 	if err != nil || mounted {
 		return err
 	}
+	if err := p.mkdirAll(filepath.Dir(request.Target)); err != nil {
+		return fmt.Errorf("making the parent of %s: %w", request.Target, err)
+	}
 	return p.options.Mounter.Mount(ctx, request)
+}
+
+// dirMaker is a mounter whose files are not those of the machine, such as [Mounter].
+type dirMaker interface {
+	Mkdir(name string, perm fs.FileMode) error
+}
+
+// mkdirAll makes dir and its parents where the mounter's files are.
+func (p *Plugin) mkdirAll(dir string) error {
+	maker, ok := p.options.Mounter.(dirMaker)
+	if !ok {
+		return os.MkdirAll(dir, 0o750)
+	}
+	err := maker.Mkdir(dir, 0o750)
+	if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+		return ignoreExist(err)
+	}
+	if err := p.mkdirAll(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	return ignoreExist(maker.Mkdir(dir, 0o750))
+}
+
+func ignoreExist(err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
 }
 
 // unmount takes every mount off path and removes the directory.
 func (p *Plugin) unmount(ctx context.Context, path string) error {
-	err := p.options.Mounter.Unmount(ctx, path, mount.UnmountOptions{})
-	if err != nil && !errors.Is(err, mount.ErrNotMounted) && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return p.options.Mounter.RemoveTarget(ctx, path)
+	return mount.UnmountPath(ctx, p.options.Mounter, path, mount.UnmountOptions{})
 }

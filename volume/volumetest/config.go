@@ -15,17 +15,17 @@ type Config struct {
 	// NewPlugin returns a new value of the plugin, not yet initialised. It is called several times in one case: the
 	// second value is the plugin after its process was killed and started again, so that it must find the same storage
 	// and the same mounter as the first. Register clean-up with t.Cleanup.
-	NewPlugin func(t *testing.T) volume.VolumePlugin
+	NewPlugin func(t testing.TB) volume.VolumePlugin
 	// NewSpec returns a spec of the plugin for storage that exists and that no earlier call has returned: each case gets
 	// one of its own. Nil means that the suite provisions a volume for each case.
-	NewSpec func(t *testing.T) *volume.Spec
+	NewSpec func(t testing.TB) *volume.Spec
 	// NewReadOnlySpec returns what NewSpec returns, but read-only. Nil means that the suite asks for read-only itself: at
 	// the reference to a PersistentVolume, or in the csi, flexVolume or nfs source of an inline volume; the case is
 	// skipped where the source has no such field.
-	NewReadOnlySpec func(t *testing.T) *volume.Spec
+	NewReadOnlySpec func(t testing.TB) *volume.Spec
 	// NewVolumeOptions returns what is to be provisioned, with a PVName that no earlier call has returned: class
 	// parameters, claim. Nil asks for 64 MiB, ReadWriteOnce, without parameters.
-	NewVolumeOptions func(t *testing.T) volume.VolumeOptions
+	NewVolumeOptions func(t testing.TB) volume.VolumeOptions
 	// World is where the plugin's effects are looked at; nil means [KernelWorld].
 	World World
 	// RootDir is the absolute directory under which the plugin works; each case gets a directory of its own in it.

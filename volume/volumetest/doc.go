@@ -4,8 +4,8 @@
 //	func TestConformance(t *testing.T) {
 //		world := fake.NewMounter()
 //		volumetest.Run(t, volumetest.Config{
-//			NewPlugin: func(t *testing.T) volume.VolumePlugin { return ram.New(ram.Options{Mounter: world}) },
-//			NewSpec:   func(t *testing.T) *volume.Spec { return spec("scratch") },
+//			NewPlugin: func(t testing.TB) volume.VolumePlugin { return ram.New(ram.Options{Mounter: world}) },
+//			NewSpec:   func(t testing.TB) *volume.Spec { return spec("scratch") },
 //			World:     world,
 //			Require:   volume.CapReconstruct,
 //		})

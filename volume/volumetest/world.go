@@ -18,10 +18,8 @@ type World interface {
 	// WriteFile writes a file, which it makes where it does not exist; errors are those of os.WriteFile. Through a
 	// read-only mount it must fail.
 	WriteFile(name string, data []byte, perm fs.FileMode) error
-	// Stat describes what is at name and follows links; errors are those of os.Stat.
-	Stat(name string) (fs.FileInfo, error)
-	// ReadDir returns the entries of a directory sorted by name; errors are those of os.ReadDir.
-	ReadDir(name string) ([]fs.DirEntry, error)
+	// Lstat describes what is at name and does not follow a symbolic link there; errors are those of os.Lstat.
+	Lstat(name string) (fs.FileInfo, error)
 }
 
 // KernelWorld returns the world of the machine that the test runs on: its files, and the mount table of the process.
@@ -39,6 +37,4 @@ func (kernelWorld) WriteFile(name string, data []byte, perm fs.FileMode) error {
 	return os.WriteFile(name, data, perm)
 }
 
-func (kernelWorld) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
-
-func (kernelWorld) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+func (kernelWorld) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }

@@ -1,0 +1,195 @@
+package hostpath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// TypeError says that what is at a path is not what the volume's type asks for. It matches volume.ErrInvalid when
+// something else is there, and its cause, such as fs.ErrNotExist, when the path could not be looked at or made.
+type TypeError struct {
+	// Path is the absolute host path.
+	Path string
+	// Want is the type of the volume.
+	Want v1.HostPathType
+	// Found is what is at the path, in words; empty when that is not known or nothing is there.
+	Found string
+	// Err is why the path could not be looked at or made; nil when something else is there.
+	Err error
+}
+
+// Error says what was found and what to change.
+func (e *TypeError) Error() string {
+	want := kinds[e.Want].noun
+	switch {
+	case e.Found != "":
+		return fmt.Sprintf("%s is a %s and not a %s: change the path or the type %q", e.Path, e.Found, want, e.Want)
+	case errors.Is(e.Err, fs.ErrNotExist) && kinds[e.Want].make == nil:
+		return fmt.Sprintf("%s does not exist: make a %s there or change the type %q%s", e.Path, want, e.Want, orCreate(e.Want))
+	default:
+		return fmt.Sprintf("%s cannot be used as a %s: %v", e.Path, want, e.Err)
+	}
+}
+
+// Unwrap returns the cause, or volume.ErrInvalid where something else is there.
+func (e *TypeError) Unwrap() error {
+	if e.Err == nil {
+		return volume.ErrInvalid
+	}
+	return e.Err
+}
+
+// orCreate names the type that makes what is missing, where there is one.
+func orCreate(want v1.HostPathType) string {
+	switch want {
+	case v1.HostPathDirectory:
+		return fmt.Sprintf(" to %q", v1.HostPathDirectoryOrCreate)
+	case v1.HostPathFile:
+		return fmt.Sprintf(" to %q", v1.HostPathFileOrCreate)
+	}
+	return ""
+}
+
+// kind is what a type asks for.
+type kind struct {
+	noun string
+	is   func(fs.FileMode) bool
+	// make makes what is missing; nil for a type that makes nothing.
+	make func(path string) error
+}
+
+// kinds are all types but the one that checks nothing.
+var kinds = map[v1.HostPathType]kind{
+	v1.HostPathDirectory:         {noun: "directory", is: fs.FileMode.IsDir},
+	v1.HostPathDirectoryOrCreate: {noun: "directory", is: fs.FileMode.IsDir, make: makeDirectory},
+	v1.HostPathFile:              {noun: "regular file", is: fs.FileMode.IsRegular},
+	v1.HostPathFileOrCreate:      {noun: "regular file", is: fs.FileMode.IsRegular, make: makeFile},
+	v1.HostPathSocket:            {noun: "socket", is: isOf(fs.ModeSocket)},
+	v1.HostPathCharDev:           {noun: "character device", is: isOf(fs.ModeDevice | fs.ModeCharDevice)},
+	v1.HostPathBlockDev:          {noun: "block device", is: isOf(fs.ModeDevice)},
+}
+
+func isOf(want fs.FileMode) func(fs.FileMode) bool {
+	return func(mode fs.FileMode) bool { return mode.Type() == want }
+}
+
+// describe says what has this mode.
+func describe(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "directory"
+	case mode.IsRegular():
+		return "regular file"
+	case mode&fs.ModeSocket != 0:
+		return "socket"
+	case mode&fs.ModeNamedPipe != 0:
+		return "named pipe"
+	case mode&fs.ModeCharDevice != 0:
+		return "character device"
+	case mode&fs.ModeDevice != 0:
+		return "block device"
+	}
+	return "file of unknown type"
+}
+
+// checkSyntax checks what needs no look at the filesystem. Errors match volume.ErrInvalid.
+func checkSyntax(path string, want v1.HostPathType) error {
+	if _, known := kinds[want]; !known && want != v1.HostPathUnset {
+		return fmt.Errorf("type %q is not known: use one of %s, or none: %w", want, typeNames, volume.ErrInvalid)
+	}
+	switch {
+	case path == "":
+		return fmt.Errorf("the path is empty: give an absolute path: %w", volume.ErrInvalid)
+	case strings.ContainsRune(path, 0):
+		return fmt.Errorf("path %q holds a NUL: remove it: %w", path, volume.ErrInvalid)
+	case !filepath.IsAbs(path):
+		return fmt.Errorf("path %q is relative: give an absolute path: %w", path, volume.ErrInvalid)
+	}
+	return volume.ValidatePathNoBacksteps(path)
+}
+
+const typeNames = "Directory, DirectoryOrCreate, File, FileOrCreate, Socket, CharDevice, BlockDevice"
+
+// checkProtected refuses the protected directories, what is in them and what is above them. Errors match
+// volume.ErrInvalid.
+func checkProtected(path string, protected []string) error {
+	resolved, err := resolve(path)
+	if err != nil {
+		return err
+	}
+	for _, p := range protected {
+		guarded, err := resolve(p)
+		if err != nil {
+			return err
+		}
+		if contains(guarded, resolved) || contains(resolved, guarded) {
+			return fmt.Errorf("%s leads to %s, which holds volumes of this node or is held by them (%s): use another path: %w",
+				path, resolved, guarded, volume.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// contains reports whether path is dir or beneath it; both are clean and absolute.
+func contains(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, string(filepath.Separator))+string(filepath.Separator))
+}
+
+// resolve follows every link of path as far as it exists.
+func resolve(path string) (string, error) {
+	resolved, err := filepath.EvalSymlinks(path)
+	parent := filepath.Dir(path)
+	switch {
+	case err == nil:
+		return resolved, nil
+	case !errors.Is(err, fs.ErrNotExist) || parent == path:
+		return "", fmt.Errorf("following the links of %s: %w", path, err)
+	}
+	resolved, err = resolve(parent)
+	return filepath.Join(resolved, filepath.Base(path)), err
+}
+
+// checkType looks at path, following links, and makes what is missing where the type says so.
+func checkType(path string, want v1.HostPathType) error {
+	if want == v1.HostPathUnset {
+		return nil
+	}
+	found, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) && kinds[want].make != nil {
+		found, err = makeAndLook(path, want)
+	}
+	if err != nil {
+		return &TypeError{Path: path, Want: want, Err: err}
+	}
+	if !kinds[want].is(found.Mode()) {
+		return &TypeError{Path: path, Want: want, Found: describe(found.Mode())}
+	}
+	return nil
+}
+
+// makeAndLook makes what is missing. Somebody else may be faster: what is there then decides.
+func makeAndLook(path string, want v1.HostPathType) (fs.FileInfo, error) {
+	if err := kinds[want].make(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return os.Stat(path)
+}
+
+func makeDirectory(path string) error { return os.MkdirAll(path, 0o755) }
+
+// makeFile makes an empty file. O_EXCL never opens what is there, such as a named pipe, which would block.
+func makeFile(path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}

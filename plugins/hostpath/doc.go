@@ -1,0 +1,19 @@
+// Package hostpath is the plugin of volumes that are a path of the node: the hostPath source of a pod's volume or of a
+// PersistentVolume.
+//
+// It mounts nothing. SetUp checks that the path is what the volume's type says and, for the types DirectoryOrCreate and
+// FileOrCreate, makes what is missing; GetPath is then the path itself, which the container's runtime binds. TearDown
+// leaves everything as it is: the content belongs to the node.
+//
+// # What is checked
+//
+//   - The path is absolute and has no element "..".
+//   - The path, with every link followed, is not the node's own root, nothing in it and nothing above it: a pod that
+//     could reach the mounts of other pods could undo them, and binding a tree into itself multiplies it.
+//   - What is at the path, with links followed, is of the type. Nothing is opened, so that a named pipe never blocks.
+//
+// The check holds when it is made. A workload that may write to a directory above the path can put something else there
+// later: give paths whose parents belong to the node alone.
+//
+// A volume cannot be rebuilt from a directory, because none is made for it.
+package hostpath

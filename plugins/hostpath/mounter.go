@@ -1,0 +1,75 @@
+package hostpath
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// mounter checks one host path for one pod.
+type mounter struct {
+	volume.MetricsNil
+	name      string
+	path      string
+	want      v1.HostPathType
+	readOnly  bool
+	protected []string
+}
+
+var _ volume.Mounter = (*mounter)(nil)
+
+// GetPath implements [volume.Volume]: it is the host path itself.
+func (m *mounter) GetPath() string { return filepath.Clean(m.path) }
+
+// SetUp implements [volume.Mounter].
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+// SetUpAt implements [volume.Mounter]. A host path is used where it is: any other dir is an error that matches
+// volume.ErrUnsupported.
+func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
+	if filepath.Clean(dir) != m.GetPath() {
+		return fmt.Errorf("host path volume %q cannot be set up at %s: bind %s instead: %w",
+			m.name, dir, m.path, volume.ErrUnsupported)
+	}
+	if err := checkSyntax(m.path, m.want); err != nil {
+		return fmt.Errorf("host path volume %q: %w", m.name, err)
+	}
+	if err := leaveBehind(ctx, m.path, m.check); err != nil {
+		return fmt.Errorf("host path volume %q: %w", m.name, err)
+	}
+	return nil
+}
+
+// check touches the filesystem, which may hang.
+func (m *mounter) check() error {
+	if err := checkProtected(m.GetPath(), m.protected); err != nil {
+		return err
+	}
+	return checkType(m.GetPath(), m.want)
+}
+
+// GetAttributes implements [volume.Mounter]. The content belongs to the node, so that ownership is left alone.
+func (m *mounter) GetAttributes() volume.Attributes { return volume.Attributes{ReadOnly: m.readOnly} }
+
+// unmounter has nothing to take away.
+type unmounter struct {
+	volume.MetricsNil
+	path string
+}
+
+var _ volume.Unmounter = (*unmounter)(nil)
+
+// GetPath implements [volume.Volume].
+func (u *unmounter) GetPath() string { return u.path }
+
+// TearDown implements [volume.Unmounter]: nothing was made that does not belong to the node.
+func (u *unmounter) TearDown(context.Context) error { return nil }
+
+// TearDownAt implements [volume.Unmounter], as TearDown does.
+func (u *unmounter) TearDownAt(context.Context, string) error { return nil }

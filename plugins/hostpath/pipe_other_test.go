@@ -1,0 +1,7 @@
+//go:build !linux
+
+package hostpath
+
+import "testing"
+
+func makePipe(*testing.T, string) {}

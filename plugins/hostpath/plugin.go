@@ -1,0 +1,134 @@
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Name is the name of the plugin, as in Kubernetes.
+const Name = "kubernetes.io/host-path"
+
+// Options says what the plugin may serve. The zero value serves every path but those of the node's own root.
+type Options struct {
+	// Protected are absolute paths that are refused as the node's root is: each path, what is in it and what is above
+	// it. The root of the host is always one of them.
+	Protected []string
+}
+
+// Plugin serves host paths. Make one with [New]; it may be used from several goroutines at once.
+type Plugin struct {
+	host      volume.VolumeHost
+	protected []string
+}
+
+var (
+	_ volume.PersistentVolumePlugin = (*Plugin)(nil)
+	_ volume.Explainer              = (*Plugin)(nil)
+)
+
+// New returns the plugin. It does no I/O; options are checked by Init.
+func New(options Options) *Plugin {
+	return &Plugin{protected: slices.Clone(options.Protected)}
+}
+
+// Init implements [volume.VolumePlugin]. A protected path that is not absolute is an error that matches
+// volume.ErrInvalid.
+func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
+	for _, path := range p.protected {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("protected path %q: give an absolute path: %w", path, volume.ErrInvalid)
+		}
+	}
+	p.host = host
+	p.protected = append(p.protected, filepath.Dir(host.GetPodsDir()))
+	return nil
+}
+
+// GetPluginName implements [volume.VolumePlugin].
+func (p *Plugin) GetPluginName() string { return Name }
+
+// GetVolumeName implements [volume.VolumePlugin]: it is the path.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	source, err := sourceOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Clean(source.Path), nil
+}
+
+// CanSupport implements [volume.VolumePlugin].
+func (p *Plugin) CanSupport(spec *volume.Spec) bool { return hostPathOf(spec) != nil }
+
+// ExplainSupport implements [volume.Explainer].
+func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
+	if p.CanSupport(spec) {
+		return nil
+	}
+	return errors.New("it has no hostPath source")
+}
+
+// GetAccessModes implements [volume.PersistentVolumePlugin]: a path of one node serves one node.
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+}
+
+// NewMounter implements [volume.VolumePlugin].
+func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	source, err := sourceOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	if pod == nil {
+		return nil, fmt.Errorf("host path volume %q: the pod is nil: %w", spec.Name(), volume.ErrInvalid)
+	}
+	if err := volume.CheckPathElement(spec.Name()); err != nil {
+		return nil, fmt.Errorf("host path volume: %w", err)
+	}
+	want := v1.HostPathUnset
+	if source.Type != nil {
+		want = *source.Type
+	}
+	return &mounter{
+		name: spec.Name(), path: source.Path, want: want,
+		readOnly: spec.PersistentVolume != nil && spec.ReadOnly, protected: p.protected,
+	}, nil
+}
+
+// NewUnmounter implements [volume.VolumePlugin]. Its GetPath is the pod's directory of the volume, at which nothing ever
+// is: the host path cannot be known from the name, and TearDown does not need it.
+func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	if err := errors.Join(volume.CheckPathElement(name), volume.CheckPathElement(string(podUID))); err != nil {
+		return nil, fmt.Errorf("host path volume: %w", err)
+	}
+	return &unmounter{path: p.host.GetPodVolumeDir(podUID, Name, name)}, nil
+}
+
+// hostPathOf returns the source of spec, nil when it has none.
+func hostPathOf(spec *volume.Spec) *v1.HostPathVolumeSource {
+	switch {
+	case spec == nil:
+		return nil
+	case spec.Volume != nil:
+		return spec.Volume.HostPath
+	case spec.PersistentVolume != nil:
+		return spec.PersistentVolume.Spec.HostPath
+	}
+	return nil
+}
+
+func sourceOf(spec *volume.Spec) (*v1.HostPathVolumeSource, error) {
+	source := hostPathOf(spec)
+	if source == nil {
+		return nil, fmt.Errorf("volume %q has no hostPath source: it is not one of %s: %w",
+			spec.Name(), Name, volume.ErrInvalid)
+	}
+	return source, nil
+}

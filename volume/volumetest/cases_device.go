@@ -1,0 +1,201 @@
+package volumetest
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func attachCases() []Case {
+	return []Case{
+		{
+			Rule: "A1", Group: "attach", Name: "attach and detach",
+			Sentence: "Attach MUST succeed again on the same node, and VolumesAreAttached MUST say true while the volume is attached there and not say true after Detach.",
+			Needs:    volume.CapAttach, run: attachDetach,
+		},
+		{
+			Rule: "A2", Group: "attach", Name: "Detach without Attach",
+			Sentence: "Detach of a volume that is not attached MUST succeed.",
+			Needs:    volume.CapAttach, run: detachWithoutAttach,
+		},
+		{
+			Rule: "A3", Group: "attach", Name: "attachment after a crash",
+			Sentence: "A new value of the plugin MUST know what is attached, and MUST be able to detach it.",
+			Needs:    volume.CapAttach, run: attachedAfterCrash,
+		},
+		{
+			Rule: "A4", Group: "attach", Name: "WaitForAttach",
+			Sentence: "WaitForAttach MUST return the absolute path of the device, the same each time while the volume is attached.",
+			Needs:    volume.CapAttach, run: waitForAttach,
+		},
+	}
+}
+
+// attachable returns a volume that is attached, or skips.
+func (e *env) attachable() *staged {
+	e.t.Helper()
+	s := e.attached(e.newSpec())
+	if !s.attached {
+		e.t.Skipf("CanAttach is false for volume %q: give a spec that is attached", s.spec.Name())
+	}
+	return s
+}
+
+// isAttached asks the plugin.
+func (s *staged) isAttached() bool {
+	s.e.t.Helper()
+	name := volume.GetUniqueVolumeName(s.e.plugin.GetPluginName(), s.volumeName)
+	specs := map[v1.UniqueVolumeName]*volume.Spec{name: s.spec}
+	answer, err := s.e.attacher(s.spec).VolumesAreAttached(s.e.ctx, specs, s.e.config.NodeName)
+	s.e.must("VolumesAreAttached", err)
+	return answer[name]
+}
+
+func attachDetach(e *env) {
+	s := e.attachable()
+	if !s.isAttached() {
+		e.broken("VolumesAreAttached does not list the volume after Attach")
+	}
+	s.attach()
+	s.release()
+	if s.isAttached() {
+		e.broken("VolumesAreAttached lists the volume after Detach")
+	}
+}
+
+func detachWithoutAttach(e *env) {
+	s := e.attachable()
+	s.release()
+	s.release()
+}
+
+func attachedAfterCrash(e *env) {
+	s := e.attachable()
+	e.crash()
+	if !s.isAttached() {
+		e.broken("a new value of the plugin does not know that the volume is attached")
+	}
+	s.release()
+	e.crash()
+	if s.isAttached() {
+		e.broken("VolumesAreAttached lists the volume after Detach by a new value of the plugin")
+	}
+}
+
+func waitForAttach(e *env) {
+	s := e.attachable()
+	first := s.devicePath
+	if !filepath.IsAbs(first) {
+		e.broken("WaitForAttach returned %q, which is not an absolute path", first)
+	}
+	e.crash()
+	again, err := e.attacher(s.spec).WaitForAttach(e.ctx, s.spec, first, newPod())
+	e.must("WaitForAttach", err)
+	if again != first {
+		e.broken("WaitForAttach returned %q and then %q", first, again)
+	}
+	s.release()
+}
+
+func stageCases() []Case {
+	return []Case{
+		{
+			Rule: "S1", Group: "stage", Name: "MountDevice mounts",
+			Sentence: "After MountDevice the volume MUST be mounted at the path that GetDeviceMountPath returns: an absolute path beneath the node's root, the same for each spec of the same storage.",
+			Needs:    volume.CapDeviceMount, run: mountDevice,
+		},
+		{
+			Rule: "S2", Group: "stage", Name: "second MountDevice is a no-op",
+			Sentence: "A second MountDevice, also by a new value of the plugin, MUST succeed, mount nothing on top and leave the content as it is.",
+			Needs:    volume.CapDeviceMount, run: mountDeviceTwice,
+		},
+		{
+			Rule: "S3", Group: "stage", Name: "UnmountDevice leaves no trace",
+			Sentence: "UnmountDevice MUST unmount and remove the path, and MUST succeed when nothing is there.",
+			Needs:    volume.CapDeviceMount, run: unmountDevice,
+		},
+		{
+			Rule: "S4", Group: "stage", Name: "references",
+			Sentence: "GetDeviceMountRefs MUST list the paths at which pods have the volume, and only those.",
+			Needs:    volume.CapDeviceMount, run: mountRefs,
+		},
+	}
+}
+
+// stageable returns a volume that is staged, or skips.
+func (e *env) stageable() *staged {
+	e.t.Helper()
+	s := e.ready(e.newSpec())
+	if s.stagePath == "" {
+		e.t.Skipf("CanDeviceMount is false for volume %q: give a spec that is staged", s.spec.Name())
+	}
+	return s
+}
+
+func mountDevice(e *env) {
+	s := e.stageable()
+	if !e.beneathRoot(s.stagePath) {
+		e.broken("GetDeviceMountPath %q is not beneath %s", s.stagePath, e.root)
+	}
+	e.expectMounted(s.stagePath)
+	e.crash()
+	again, err := e.deviceMounter(s.spec).GetDeviceMountPath(copySpec(s.spec))
+	e.must("GetDeviceMountPath", err)
+	if again != s.stagePath {
+		e.broken("GetDeviceMountPath returned %q and then %q", s.stagePath, again)
+	}
+	s.release()
+}
+
+func mountDeviceTwice(e *env) {
+	s := e.stageable()
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	s.mountDevice()
+	e.expectMounted(s.stagePath)
+	e.crash()
+	s.mountDevice()
+	e.expectMounted(s.stagePath)
+	p.expect("file", "content")
+	p.tearDown()
+	s.release()
+}
+
+func unmountDevice(e *env) {
+	s := e.stageable()
+	for range 2 {
+		e.must("UnmountDevice", e.deviceUnmounter().UnmountDevice(e.ctx, s.stagePath))
+		if len(e.mountsAt(s.stagePath)) > 0 || e.exists(s.stagePath) {
+			e.broken("%s is left", s.stagePath)
+		}
+	}
+	s.release()
+}
+
+func mountRefs(e *env) {
+	s := e.stageable()
+	p := s.forPod().setUp()
+	if refs := s.refs(); !slices.Contains(refs, p.path) {
+		e.broken("GetDeviceMountRefs returned %q without the pod's path %s", refs, p.path)
+	}
+	p.tearDown()
+	for _, ref := range s.refs() {
+		if strings.HasPrefix(ref, e.root+"/") {
+			e.broken("GetDeviceMountRefs returned %s after the last pod", ref)
+		}
+	}
+	s.release()
+}
+
+func (s *staged) refs() []string {
+	s.e.t.Helper()
+	plugin, err := s.e.registry.FindDeviceMountablePluginBySpec(s.spec)
+	s.e.must("finding the plugin", err)
+	refs, err := plugin.GetDeviceMountRefs(s.e.ctx, s.stagePath)
+	s.e.must("GetDeviceMountRefs", err)
+	return refs
+}

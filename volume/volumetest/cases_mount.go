@@ -1,0 +1,171 @@
+package volumetest
+
+import (
+	"path/filepath"
+	"sync"
+)
+
+func mountCases() []Case {
+	return []Case{
+		{
+			Rule: "M1", Group: "mount", Name: "SetUp makes the volume usable",
+			Sentence: "After SetUp the volume MUST be at GetPath, mounted unless it is a plain directory, and what is written there MUST be read back.",
+			run:      setUpUsable,
+		},
+		{
+			Rule: "M2", Group: "mount", Name: "path",
+			Sentence: "GetPath MUST be absolute and the same each time, from every mounter and, beneath the node's root, from every unmounter, and asking for it MUST make nothing.",
+			run:      pathStable,
+		},
+		{
+			Rule: "M3", Group: "mount", Name: "second SetUp is a no-op",
+			Sentence: "A second SetUp MUST succeed, mount nothing on top and leave the content as it is.",
+			run:      secondSetUp,
+		},
+		{
+			Rule: "M4", Group: "mount", Name: "SetUp after a crash",
+			Sentence: "SetUp by a new value of the plugin MUST find what an earlier value has set up and leave it as it is.",
+			run:      setUpAfterCrash,
+		},
+		{
+			Rule: "M5", Group: "mount", Name: "two pods at once",
+			Sentence: "Pods MUST be able to set one volume up at the same time, and where pods share it each MUST see what the other writes.",
+			run:      twoPodsAtOnce,
+		},
+		{
+			Rule: "M6", Group: "mount", Name: "volumes are apart",
+			Sentence: "What is written to one volume MUST NOT appear in another.",
+			run:      volumesApart,
+		},
+		{
+			Rule: "M7", Group: "mount", Name: "cancelled SetUp",
+			Sentence: "SetUp with a context that has ended MUST do no harm: an error that is not uncertain MUST leave nothing mounted, and the next SetUp MUST work.",
+			run:      cancelledSetUp,
+		},
+	}
+}
+
+func setUpUsable(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.expectUsable()
+	p.write("file", "content")
+	p.expect("file", "content")
+	p.tearDown()
+	s.release()
+}
+
+func pathStable(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod()
+	before := p.path
+	if !filepath.IsAbs(before) || filepath.Clean(before) != before {
+		e.broken("GetPath %q is not a clean absolute path", before)
+	}
+	if e.beneathRoot(before) && e.exists(before) {
+		e.broken("%s is there before SetUp", before)
+	}
+	p.setUp()
+	p.renew()
+	if p.path != before {
+		e.broken("GetPath was %q before SetUp and is %q after it", before, p.path)
+	}
+	if got := p.unmounter().GetPath(); e.beneathRoot(before) && got != before {
+		e.broken("GetPath of the unmounter is %q, of the mounter %q", got, before)
+	}
+	p.tearDown()
+	s.release()
+}
+
+func secondSetUp(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	p.setUp()
+	p.expectUsable()
+	p.expect("file", "content")
+	p.tearDown()
+	s.release()
+}
+
+func setUpAfterCrash(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	e.crash()
+	p.renew()
+	p.setUp()
+	p.expectUsable()
+	p.expect("file", "content")
+	p.tearDown()
+	p.expectGone()
+	s.release()
+}
+
+func twoPodsAtOnce(e *env) {
+	s := e.ready(e.newSpec())
+	pods := []*podVolume{s.forPod(), s.forPod(), s.forPod(), s.forPod()}
+	for i, err := range setUpTogether(pods) {
+		if err != nil {
+			e.broken("SetUp of pod %d of %d at once: %v", i+1, len(pods), err)
+		}
+	}
+	for _, p := range pods {
+		p.expectUsable()
+	}
+	if e.config.Shared {
+		pods[0].write("file", "from the first pod")
+		pods[1].expect("file", "from the first pod")
+		pods[1].write("file", "from the second pod")
+		pods[0].expect("file", "from the second pod")
+	}
+	for _, p := range pods {
+		p.tearDown()
+	}
+	s.release()
+}
+
+// setUpTogether sets up all pods at the same time and returns the error of each.
+func setUpTogether(pods []*podVolume) []error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(pods))
+	start := make(chan struct{})
+	for i, p := range pods {
+		wg.Go(func() {
+			<-start
+			errs[i] = p.trySetUp(p.e.ctx)
+		})
+	}
+	close(start)
+	wg.Wait()
+	return errs
+}
+
+func volumesApart(e *env) {
+	one, two := e.ready(e.newSpec()), e.ready(e.newSpec())
+	p, q := one.forPod().setUp(), two.forPod().setUp()
+	p.write("file", "of the first volume")
+	if e.exists(filepath.Join(q.path, "file")) {
+		e.broken("a file of volume %q is in volume %q", one.spec.Name(), two.spec.Name())
+	}
+	q.write("file", "of the second volume")
+	p.expect("file", "of the first volume")
+	p.tearDown()
+	q.tearDown()
+	one.release()
+	two.release()
+}
+
+func cancelledSetUp(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod()
+	err := p.trySetUp(e.ended())
+	if err != nil && !isUncertain(err) && len(e.mountsAt(p.path)) > 0 {
+		e.broken("SetUp failed with %q, which is not uncertain, and the volume is mounted", err)
+	}
+	p.setUp()
+	p.expectUsable()
+	p.tearDown()
+	p.expectGone()
+	s.release()
+}

@@ -1,0 +1,151 @@
+package volumetest
+
+import (
+	"errors"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func provisionCases() []Case {
+	return []Case{
+		{
+			Rule: "P1", Group: "provision", Name: "volume meets the claim",
+			Sentence: "Provision MUST return a PersistentVolume of this plugin whose capacity is at least what the claim asks for and whose access modes and volume mode are the claim's.",
+			Needs:    volume.CapProvision, run: provisionMeetsClaim,
+		},
+		{
+			Rule: "P2", Group: "provision", Name: "provision twice",
+			Sentence: "A second Provision of the same PVName, also by a new value of the plugin, MUST return the same volume and make no other.",
+			Needs:    volume.CapProvision, run: provisionTwice,
+		},
+		{
+			Rule: "P3", Group: "provision", Name: "unknown parameter",
+			Sentence: "A class parameter that the plugin does not know MUST be refused with an error.",
+			Needs:    volume.CapProvision, run: unknownParameter,
+		},
+		{
+			Rule: "D1", Group: "delete", Name: "delete twice",
+			Sentence: "Delete MUST succeed, and succeed again when the volume is gone.",
+			Needs:    volume.CapProvision | volume.CapDelete, run: deleteTwice,
+		},
+		{
+			Rule: "D2", Group: "delete", Name: "delete in use",
+			Sentence: "Delete of a volume that is attached MUST fail with an error that matches ErrInUse and leave the volume and its content whole.",
+			Needs:    volume.CapProvision | volume.CapDelete | volume.CapAttach, run: deleteInUse,
+		},
+	}
+}
+
+func provisionMeetsClaim(e *env) {
+	options := e.volumeOptions()
+	pv := e.provision(options)
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	if pv.Name != options.PVName {
+		e.broken("the volume is called %q instead of %q", pv.Name, options.PVName)
+	}
+	if !e.plugin.CanSupport(spec) {
+		e.broken("the plugin does not support the volume that it has made")
+	}
+	want, got := options.PVC.Spec.Resources.Requests[v1.ResourceStorage], pv.Spec.Capacity[v1.ResourceStorage]
+	if got.Cmp(want) < 0 {
+		e.broken("the volume has %s and the claim asks for %s", got.String(), want.String())
+	}
+	if modeOf(pv.Spec.VolumeMode) != modeOf(options.PVC.Spec.VolumeMode) {
+		e.broken("the volume's mode is %s, the claim's %s", modeOf(pv.Spec.VolumeMode), modeOf(options.PVC.Spec.VolumeMode))
+	}
+	for _, mode := range options.PVC.Spec.AccessModes {
+		if !hasMode(pv.Spec.AccessModes, mode) {
+			e.broken("the volume's access modes %v lack %s, which the claim asks for", pv.Spec.AccessModes, mode)
+		}
+	}
+}
+
+func modeOf(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
+	if mode == nil {
+		return v1.PersistentVolumeFilesystem
+	}
+	return *mode
+}
+
+func hasMode(modes []v1.PersistentVolumeAccessMode, want v1.PersistentVolumeAccessMode) bool {
+	for _, m := range modes {
+		if m == want {
+			return true
+		}
+	}
+	return false
+}
+
+func provisionTwice(e *env) {
+	options := e.volumeOptions()
+	first := e.volumeNameOf(e.provision(options))
+	if again := e.volumeNameOf(e.provision(options)); again != first {
+		e.broken("Provision made %q and then %q", first, again)
+	}
+	e.crash()
+	if again := e.volumeNameOf(e.provision(options)); again != first {
+		e.broken("Provision made %q and, by a new value of the plugin, %q", first, again)
+	}
+}
+
+func (e *env) volumeNameOf(pv *v1.PersistentVolume) string {
+	e.t.Helper()
+	name, err := e.plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(pv, false))
+	e.must("GetVolumeName", err)
+	return name
+}
+
+func unknownParameter(e *env) {
+	options := e.volumeOptions()
+	options.Parameters = maps.Clone(options.Parameters)
+	if options.Parameters == nil {
+		options.Parameters = map[string]string{}
+	}
+	options.Parameters["volumetest-no-such-parameter"] = "value"
+	plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
+	e.must("finding the provisioner", err)
+	provisioner, err := plugin.NewProvisioner(options)
+	if err != nil {
+		return
+	}
+	pv, err := provisioner.Provision(e.ctx, nil, nil)
+	if err == nil {
+		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
+		e.broken("a volume was made from a class with a parameter that nobody knows")
+	}
+}
+
+// deleter returns what deletes the volume of spec.
+func (e *env) deleter(spec *volume.Spec) volume.Deleter {
+	e.t.Helper()
+	plugin, err := e.registry.FindDeletablePluginBySpec(spec)
+	e.must("finding the deleter", err)
+	deleter, err := plugin.NewDeleter(spec)
+	e.must("NewDeleter", err)
+	return deleter
+}
+
+func deleteTwice(e *env) {
+	spec := volume.NewSpecFromPersistentVolume(e.provision(e.volumeOptions()), false)
+	e.must("Delete", e.deleter(spec).Delete(e.ctx))
+	e.must("second Delete", e.deleter(spec).Delete(e.ctx))
+	e.crash()
+	e.must("Delete by a new value of the plugin", e.deleter(spec).Delete(e.ctx))
+}
+
+func deleteInUse(e *env) {
+	spec := volume.NewSpecFromPersistentVolume(e.provision(e.volumeOptions()), false)
+	s := e.ready(spec)
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	if err := e.deleter(spec).Delete(e.ctx); !errors.Is(err, volume.ErrInUse) {
+		e.broken("Delete of a volume in use returned %v", err)
+	}
+	p.expect("file", "content")
+	p.tearDown()
+	s.release()
+	e.must("Delete", e.deleter(spec).Delete(e.ctx))
+}

@@ -1,0 +1,90 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+type quantity = resource.Quantity
+
+// isUncertain reports whether err says that the effect may be there.
+func isUncertain(err error) bool {
+	if errors.Is(err, volume.ErrUncertain) {
+		return true
+	}
+	var u interface{ Uncertain() bool }
+	return errors.As(err, &u) && u.Uncertain()
+}
+
+// leakLabel is the profiler label that every goroutine of a case inherits.
+const leakLabel = "volumetest"
+
+// leakPatience is how long a goroutine may take to end after the call that started it has returned.
+const leakPatience = 5 * time.Second
+
+// goroutinesLeft returns the stacks of the goroutines that carry the label of a case, but for the one that runs it. A
+// goroutine that is about to end is given time to.
+func goroutinesLeft(ctx context.Context, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, leakPatience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left := labelledStacks(id)
+		if left == "" {
+			return ""
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return left
+		}
+	}
+}
+
+// labelledStacks reads the profile of all goroutines and returns the records with the label, without the caller's own.
+func labelledStacks(id string) string {
+	var profile, left strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+		return fmt.Sprintf("reading the goroutine profile: %v", err)
+	}
+	label := fmt.Sprintf("%q:%q", leakLabel, id)
+	for record := range strings.SplitSeq(profile.String(), "\n\n") {
+		if strings.Contains(record, label) && !strings.Contains(record, "volumetest.labelledStacks") {
+			left.WriteString(record + "\n")
+		}
+	}
+	return left.String()
+}
+
+// openFiles returns the descriptors of this process that lie beneath root or are mounts in the making, each as number and
+// target. It is empty where the system does not tell.
+func openFiles(root string) []string {
+	const dir = "/proc/self/fd"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var files []string
+	for _, entry := range entries {
+		target, err := os.Readlink(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			continue
+		}
+		ours := target == root || strings.HasPrefix(target, root+"/")
+		if ours || strings.HasPrefix(target, "/dev/loop") || strings.Contains(target, "[fscontext]") {
+			files = append(files, entry.Name()+" "+target)
+		}
+	}
+	return files
+}
