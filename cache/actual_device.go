@@ -1,0 +1,69 @@
+package cache
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// MarkDeviceAsMounted implements the executor's mounter updater. An empty path does not replace one that is known.
+func (a *ActualStateOfWorld) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error {
+	return a.markDevice(volumeName, succeeded, devicePath, deviceMountPath)
+}
+
+// MarkDeviceAsUncertain implements the executor's mounter updater. An empty path does not replace one that is known.
+func (a *ActualStateOfWorld) MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error {
+	return a.markDevice(volumeName, doubted, devicePath, deviceMountPath)
+}
+
+// MarkDeviceAsUnmounted implements the executor's mounter updater. It refuses, with an error that matches
+// volume.ErrInUse, while the volume is or may be set up for a pod.
+func (a *ActualStateOfWorld) MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeName) error {
+	return a.updateKnown(volumeName, func(v *knownVolume) error {
+		if err := v.moveDevice(undone); err != nil {
+			return err
+		}
+		v.deviceMountPath, v.deviceReconstructed = "", false
+		return nil
+	})
+}
+
+func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event, devicePath, deviceMountPath string) error {
+	return a.updateKnown(volumeName, func(v *knownVolume) error {
+		if err := v.moveDevice(e); err != nil {
+			return err
+		}
+		v.setPaths(devicePath, deviceMountPath)
+		if e == succeeded {
+			v.deviceReconstructed = false
+		}
+		return nil
+	})
+}
+
+func (v *knownVolume) moveDevice(e event) error {
+	state, err := deviceMoves.next(v, v.device, e)
+	if err == nil {
+		v.device = state
+	}
+	return err
+}
+
+func (v *knownVolume) setPaths(devicePath, deviceMountPath string) {
+	if devicePath != "" {
+		v.devicePath = devicePath
+	}
+	if deviceMountPath != "" {
+		v.deviceMountPath = deviceMountPath
+	}
+}
+
+// GetDeviceMountState implements the executor's mounter updater. Nothing is staged of a volume that is not known.
+func (a *ActualStateOfWorld) GetDeviceMountState(volumeName v1.UniqueVolumeName) operationexecutor.DeviceMountState {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if v := a.volumes[volumeName]; v != nil {
+		return v.device
+	}
+	return operationexecutor.DeviceNotMounted
+}

@@ -1,0 +1,84 @@
+package cache
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file holds what fills the actual state at start-up from what an earlier process left.
+
+// ReconstructedVolume is a volume that an earlier process has, or may have, attached or staged. VolumeName is required.
+type ReconstructedVolume struct {
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// VolumeSpec is the volume; nil when only its name is known.
+	VolumeSpec *volume.Spec
+	// PluginName is the name of its plugin; empty means the one that VolumeName begins with. It need not be registered.
+	PluginName string
+	// PluginIsAttachable says that the volume may be attached and must be detached.
+	PluginIsAttachable bool
+	// PluginIsDeviceMountable says that the volume is one that is staged.
+	PluginIsDeviceMountable bool
+	// DevicePath is the absolute path of the device; empty when it is not known.
+	DevicePath string
+	// DeviceMountPath is the absolute path at which the volume may be staged; empty says that it is not staged.
+	DeviceMountPath string
+}
+
+// AddReconstructedVolume adds what was found of a volume: its attachment, where it needs one, and its staging are
+// uncertain. What is known already is never overwritten. No plugin is asked.
+func (a *ActualStateOfWorld) AddReconstructedVolume(r ReconstructedVolume) error {
+	facts := pluginFacts{name: r.PluginName, attachable: r.PluginIsAttachable, deviceMountable: r.PluginIsDeviceMountable}
+	if facts.name == "" {
+		pluginName, _, err := volume.SplitUniqueName(r.VolumeName)
+		if err != nil {
+			return err
+		}
+		facts.name = pluginName
+	}
+	return a.update(r.VolumeName, func(v *knownVolume) error { return a.found(v, r, facts) })
+}
+
+func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts pluginFacts) (err error) {
+	if v == nil {
+		v = &knownVolume{name: r.VolumeName, spec: r.VolumeSpec, plugin: facts, pods: map[volume.UniquePodName]*knownMount{}}
+		v.devicePath = r.DevicePath
+	}
+	e := succeeded // A volume that needs no attaching is attached.
+	if facts.attachable {
+		e = found
+	}
+	if v.attach, err = attachMoves.next(v, v.attach, e); err != nil {
+		return err
+	}
+	a.volumes[r.VolumeName] = v
+	if r.DeviceMountPath == "" || v.device != operationexecutor.DeviceNotMounted {
+		return nil
+	}
+	v.deviceReconstructed = true
+	v.setPaths(r.DevicePath, r.DeviceMountPath)
+	return v.moveDevice(found)
+}
+
+// AddReconstructedPod adds a set-up that was found: it is uncertain and reconstructed. It reports false, and changes
+// nothing, when the pod's mount is known already. The volume must have been added before.
+func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolumeOpts) (added bool, err error) {
+	a.mu.Lock()
+	v := a.volumes[opts.VolumeName]
+	switch {
+	case v == nil:
+		err = fmt.Errorf("volume %q: %w", opts.VolumeName, ErrNotAttached)
+	case v.mountState(opts.PodName) == operationexecutor.VolumeNotMounted:
+		err = a.moveMount(v, found, opts)
+		added = err == nil
+	}
+	a.mu.Unlock()
+	if added {
+		a.options.changed(opts.VolumeName)
+	}
+	return added, err
+}

@@ -1,0 +1,19 @@
+package cache
+
+import v1 "k8s.io/api/core/v1"
+
+// Options says how a state of the world tells of its changes. The zero value tells nobody.
+type Options struct {
+	// Changed is called after each change of a volume's rows, with no lock held, and must return soon. It is not called
+	// for a call that changed nothing.
+	Changed func(volumeName v1.UniqueVolumeName)
+}
+
+func (o Options) changed(names ...v1.UniqueVolumeName) {
+	if o.Changed == nil {
+		return
+	}
+	for _, name := range names {
+		o.Changed(name)
+	}
+}
