@@ -1,0 +1,32 @@
+package persistentvolume
+
+// The annotations and the finalizers on claims, volumes and classes. The annotations are those of Kubernetes.
+const (
+	// AnnBindCompleted is on a claim whose binding was finished once; its value does not matter.
+	AnnBindCompleted = "pv.kubernetes.io/bind-completed"
+	// AnnBoundByController is on a claim or a volume whose reference to the other was chosen by a controller, not by a
+	// user; its value does not matter.
+	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
+	// AnnDynamicallyProvisioned is on a volume that was made for a claim; its value is the provisioner's name.
+	AnnDynamicallyProvisioned = "pv.kubernetes.io/provisioned-by"
+	// AnnSelectedNode is on a claim whose class waits for its first consumer; its value is the name of the node on which
+	// the consumer will run.
+	AnnSelectedNode = "volume.kubernetes.io/selected-node"
+	// AnnStorageProvisioner is on a claim for which a volume is to be made; its value is the provisioner's name.
+	AnnStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
+	// AnnDefaultClass is "true" on the class that claims get which name none.
+	AnnDefaultClass = "storageclass.kubernetes.io/is-default-class"
+
+	// FinalizerProvisioning is on a claim from before its provisioner is called until the volume is in the store or the
+	// provisioner says that nothing is there.
+	FinalizerProvisioning = "volumekit.io/provisioning"
+	// FinalizerVolume is on a volume that was provisioned here and is to be deleted with its claim: the object stays until
+	// its storage is gone.
+	FinalizerVolume = "volumekit.io/provisioned-volume"
+
+	// NoProvisioner is the provisioner of a class whose volumes are made by people.
+	NoProvisioner = "kubernetes.io/no-provisioner"
+
+	annBetaDefaultClass = "storageclass.beta.kubernetes.io/is-default-class"
+	yes                 = "yes"
+)

@@ -1,0 +1,176 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// bind makes the claim and the volume each other's, by four writes. Each is left out when it was made before, so that a
+// bind that was broken off is finished by calling bind again. The volume comes first: a claim is never bound to a volume
+// that does not know it.
+func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	chosenNow := pv.Spec.ClaimRef == nil
+	if !ownedBy(pv, claim) {
+		if err := c.confirm(ctx, claim); err != nil {
+			return err
+		}
+	}
+	pv, err := c.bindVolume(ctx, pv, claim)
+	if err != nil {
+		return err
+	}
+	pv, err = c.setPhase(ctx, pv, v1.VolumeBound, "")
+	if err != nil {
+		return err
+	}
+	bound, err := c.bindClaim(ctx, claim, pv)
+	if errors.Is(err, store.ErrNotFound) && chosenNow {
+		return errors.Join(err, c.unbind(ctx, pv)) // the claim went away and never had the volume
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.setClaimBound(ctx, bound, pv); err != nil {
+		return err
+	}
+	c.pending.remove(nameOf(claim))
+	return nil
+}
+
+// confirm reads the claim again, so that no volume is given to one that is gone or has changed.
+func (c *Controller) confirm(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	now, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.store, claim.Namespace, claim.Name)
+	if err != nil {
+		return fmt.Errorf("claim %q is not bound: %w", nameOf(claim), err)
+	}
+	if now.UID != claim.UID || now.ResourceVersion != claim.ResourceVersion {
+		return fmt.Errorf("claim %q is not bound: %w", nameOf(claim), store.ErrConflict)
+	}
+	return nil
+}
+
+// bindVolume is the first write: the volume names the claim.
+func (c *Controller) bindVolume(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
+	if ownedBy(pv, claim) {
+		return pv, nil
+	}
+	changed := pv.DeepCopy()
+	if pv.Spec.ClaimRef == nil {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnBoundByController, yes)
+	}
+	changed.Spec.ClaimRef = claimRef(claim)
+	return c.updateVolume(ctx, changed)
+}
+
+// claimRef returns the reference of a volume to claim.
+func claimRef(claim *v1.PersistentVolumeClaim) *v1.ObjectReference {
+	return &v1.ObjectReference{
+		APIVersion: store.PersistentVolumeClaims.GroupVersion().String(),
+		Kind:       store.PersistentVolumeClaims.Kind,
+		Namespace:  claim.Namespace,
+		Name:       claim.Name,
+		UID:        claim.UID,
+	}
+}
+
+// setPhase writes the volume's phase, as the second write of a bind and elsewhere, unless it is that already.
+func (c *Controller) setPhase(
+	ctx context.Context, pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string,
+) (*v1.PersistentVolume, error) {
+	if pv.Status.Phase == phase && pv.Status.Message == message {
+		return pv, nil
+	}
+	changed := pv.DeepCopy()
+	if pv.Status.Phase != phase {
+		now := metav1.Now().Rfc3339Copy()
+		changed.Status.LastPhaseTransitionTime = &now
+	}
+	changed.Status.Phase, changed.Status.Message, changed.Status.Reason = phase, message, ""
+	return c.updateVolume(ctx, changed)
+}
+
+// bindClaim is the third write: the claim names the volume. Whatever was begun to make the volume is over with it.
+func (c *Controller) bindClaim(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume,
+) (*v1.PersistentVolumeClaim, error) {
+	_, completed := claim.Annotations[AnnBindCompleted]
+	if claim.Spec.VolumeName == pv.Name && completed && !slices.Contains(claim.Finalizers, FinalizerProvisioning) {
+		return claim, nil
+	}
+	changed := claim.DeepCopy()
+	if claim.Spec.VolumeName != pv.Name {
+		changed.Spec.VolumeName = pv.Name
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnBoundByController, yes)
+	}
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnBindCompleted, yes)
+	dropFinalizer(&changed.ObjectMeta, FinalizerProvisioning)
+	return c.updateClaim(ctx, changed)
+}
+
+// setClaimBound is the fourth write: the claim's phase, and what its volume is. The capacity is only written when the
+// claim becomes bound: later it belongs to expansion.
+func (c *Controller) setClaimBound(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	if claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) {
+		return nil
+	}
+	changed := claim.DeepCopy()
+	if claim.Status.Phase != v1.ClaimBound {
+		changed.Status.Capacity = maps.Clone(pv.Spec.Capacity)
+	}
+	changed.Status.Phase = v1.ClaimBound
+	changed.Status.AccessModes = slices.Clone(pv.Spec.AccessModes)
+	_, err := c.updateClaim(ctx, changed)
+	return err
+}
+
+// unbind undoes the first write of a bind: a reference that a controller chose goes as a whole, one that a user made loses
+// only its UID.
+func (c *Controller) unbind(ctx context.Context, pv *v1.PersistentVolume) error {
+	changed := pv.DeepCopy()
+	if _, chosen := pv.Annotations[AnnBoundByController]; chosen {
+		changed.Spec.ClaimRef = nil
+		delete(changed.Annotations, AnnBoundByController)
+	} else if changed.Spec.ClaimRef != nil {
+		changed.Spec.ClaimRef.UID = ""
+	}
+	changed, err := c.updateVolume(ctx, changed)
+	if err != nil {
+		return err
+	}
+	_, err = c.setPhase(ctx, changed, v1.VolumeAvailable, "")
+	return err
+}
+
+func (c *Controller) updateVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	updated, err := store.Update(ctx, c.store, pv)
+	if err != nil {
+		return nil, fmt.Errorf("update volume %q: %w", pv.Name, err)
+	}
+	c.volumes.put(updated)
+	return updated, nil
+}
+
+func (c *Controller) updateClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	updated, err := store.Update(ctx, c.store, claim)
+	if err != nil {
+		return nil, fmt.Errorf("update claim %q: %w", nameOf(claim), err)
+	}
+	c.claims.put(updated)
+	return updated, nil
+}
+
+func dropFinalizer(meta *metav1.ObjectMeta, finalizer string) {
+	meta.Finalizers = slices.DeleteFunc(meta.Finalizers, func(f string) bool { return f == finalizer })
+}
+
+// volumeKey returns the name under which a volume is kept in memory.
+func volumeKey(name string) types.NamespacedName { return types.NamespacedName{Name: name} }

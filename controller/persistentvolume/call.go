@@ -1,0 +1,147 @@
+package persistentvolume
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// callGrace is how long a call of a plugin may take to return after its context has ended, before it is left behind.
+const callGrace = 5 * time.Second
+
+// pluginCall names one call of a plugin.
+type pluginCall struct {
+	plugin, method, volume string
+}
+
+// String names the call in errors.
+func (p pluginCall) String() string {
+	return fmt.Sprintf("%s of volume %q by plugin %q", p.method, p.volume, p.plugin)
+}
+
+// call runs f, which calls a plugin, with a deadline. A panic is an error. A call that does not return although its
+// context has ended is left behind: the error is then uncertain, and says when the call is over after all.
+func (c *Controller) call(ctx context.Context, name pluginCall, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.options.CallTimeout)
+	done := make(chan struct{})
+	var result error // f's; to be read after done
+	go func() {
+		defer cancel()
+		defer close(done)
+		result = guard(ctx, name, f)
+	}()
+	select {
+	case <-done:
+		return result
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(callGrace)
+	defer grace.Stop()
+	select {
+	case <-done:
+		return result
+	case <-grace.C:
+	}
+	c.lost.add(name, done)
+	return &lostCallError{call: name, cause: context.Cause(ctx), done: done}
+}
+
+func guard(ctx context.Context, name pluginCall, f func(ctx context.Context) error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = volume.Uncertain(&volume.PanicError{Plugin: name.plugin, Call: name.method, Value: value, Stack: debug.Stack()})
+		}
+	}()
+	return f(ctx)
+}
+
+// lostCallError is the error of a call that was left behind.
+type lostCallError struct {
+	call  pluginCall
+	cause error
+	done  <-chan struct{}
+}
+
+func (e *lostCallError) Error() string {
+	return fmt.Sprintf("%s did not return and was left behind: %v", e.call, e.cause)
+}
+
+func (e *lostCallError) Unwrap() error { return e.cause }
+
+// Uncertain is true: the call may still have its effect.
+func (e *lostCallError) Uncertain() bool { return true }
+
+// Done is closed when the call is over.
+func (e *lostCallError) Done() <-chan struct{} { return e.done }
+
+// callError is a plugin's failure to serve the object of uid. It is not tried again before its back-off is over, whatever
+// happens to the object.
+type callError struct {
+	uid types.UID
+	err error
+}
+
+func (e *callError) Error() string { return e.err.Error() }
+func (e *callError) Unwrap() error { return e.err }
+
+// LostCallsError names the calls of plugins that were still running when Run returned.
+type LostCallsError struct {
+	// Calls are the calls, each as "Provision of volume \"pvc-1\" by plugin \"example.com/ram\"".
+	Calls []string
+}
+
+// Error names all calls.
+func (e *LostCallsError) Error() string {
+	return "left behind, since they do not return: " + strings.Join(e.Calls, "; ")
+}
+
+// lostCalls are the calls that were left behind.
+type lostCalls struct {
+	mu    sync.Mutex
+	calls map[<-chan struct{}]pluginCall
+}
+
+func newLostCalls() *lostCalls { return &lostCalls{calls: map[<-chan struct{}]pluginCall{}} }
+
+func (l *lostCalls) add(call pluginCall, done <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for over := range l.calls {
+		if ended(over) {
+			delete(l.calls, over)
+		}
+	}
+	l.calls[done] = call
+}
+
+// error returns a [*LostCallsError], or nil when all calls are over.
+func (l *lostCalls) error() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var names []string
+	for done, call := range l.calls {
+		if !ended(done) {
+			names = append(names, call.String())
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return &LostCallsError{Calls: names}
+}
+
+func ended(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,230 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// claimChanged is called when a claim is new, changed or gone.
+func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
+	c.work.add(claimItem, nameOf(claim))
+	if claim.Spec.VolumeName != "" {
+		c.work.add(volumeItem, volumeKey(claim.Spec.VolumeName))
+	}
+	if now, there := c.claims.get(nameOf(claim)); there && now.UID == claim.UID {
+		return
+	}
+	for _, pv := range c.volumes.all() {
+		if ref := pv.Spec.ClaimRef; ref != nil && ref.Namespace == claim.Namespace && ref.Name == claim.Name {
+			c.work.add(volumeItem, nameOf(pv))
+		}
+	}
+}
+
+// classChanged is called when a class is new, changed or gone: claims that wait may wait for it.
+func (c *Controller) classChanged(*storagev1.StorageClass) { c.wakePending() }
+
+func (c *Controller) wakePending() {
+	for _, p := range c.pending.all() {
+		c.work.add(claimItem, p.Claim)
+	}
+}
+
+// syncClaim does the next thing for one claim.
+func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) error {
+	claim, ok := c.claims.get(name)
+	if !ok {
+		c.pending.remove(name)
+		return nil
+	}
+	if old, ok := c.pending.get(name); ok && old.UID != claim.UID {
+		c.pending.remove(name)
+	}
+	_, completed := claim.Annotations[AnnBindCompleted]
+	switch {
+	case completed:
+		return c.syncBound(ctx, claim)
+	case claim.DeletionTimestamp != nil:
+		return c.syncDying(ctx, claim)
+	case claim.Spec.VolumeName == "":
+		return c.syncUnnamed(ctx, claim)
+	default:
+		return c.syncNamed(ctx, claim)
+	}
+}
+
+// syncUnnamed serves an unbound claim that names no volume.
+func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if _, err := volume.RequestedBytes(claim); err != nil {
+		return c.wait(ctx, claim, failedBinding("%v", err))
+	}
+	if provisioned, err := c.provisioned(ctx, claim); err != nil || provisioned != nil {
+		return c.bindIf(ctx, claim, provisioned, err)
+	}
+	class, _ := c.classes.get(volumeKey(classOf(claim)))
+	delayed := class != nil && waitsForConsumer(class) && c.selectedNode(claim) == ""
+	match, err := findMatch(claim, c.volumes.all(), delayed)
+	switch {
+	case err != nil:
+		return c.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))
+	case match != nil:
+		return c.bind(ctx, claim, match)
+	case classIsOpen(claim):
+		return c.assignDefaultClass(ctx, claim)
+	case classOf(claim) == "":
+		return c.wait(ctx, claim, failedBinding("no persistent volumes available for this claim and no storage class is set"))
+	case class == nil:
+		return c.wait(ctx, claim, failedBinding(
+			"no volume fits, and storage class %q does not exist: create the class or name another", classOf(claim)))
+	case delayed:
+		return c.wait(ctx, claim, reason{
+			eventType: v1.EventTypeNormal, reason: ReasonWaitForFirstConsumer,
+			message: "waiting for first consumer to be created before binding: the node is not selected yet",
+		})
+	}
+	return c.provision(ctx, claim, class)
+}
+
+// provisioned returns the volume that was made for this claim before, when the bind was broken off.
+func (c *Controller) provisioned(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
+	if !slices.Contains(claim.Finalizers, FinalizerProvisioning) {
+		return nil, nil
+	}
+	pv, err := store.Get[*v1.PersistentVolume](ctx, c.store, "", provisionedName(claim))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !ownedBy(pv, claim):
+		return nil, fmt.Errorf("volume %q has the name of the one for claim %q but is not its: rename or delete it: %w",
+			pv.Name, nameOf(claim), volume.ErrInUse)
+	}
+	return pv, nil
+}
+
+func (c *Controller) bindIf(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.bind(ctx, claim, pv)
+}
+
+// assignDefaultClass gives a claim that left its class open the default class, if there is one.
+func (c *Controller) assignDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	class := defaultClass(c.classes.all())
+	if class == nil {
+		return c.wait(ctx, claim, failedBinding("no persistent volumes available for this claim and no storage class is set"))
+	}
+	changed := claim.DeepCopy()
+	changed.Spec.StorageClassName = &class.Name
+	updated, err := c.updateClaim(ctx, changed)
+	if err != nil {
+		return err
+	}
+	return c.syncUnnamed(ctx, updated)
+}
+
+// syncNamed serves an unbound claim that names its volume.
+func (c *Controller) syncNamed(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	pv, err := store.Get[*v1.PersistentVolume](ctx, c.store, "", claim.Spec.VolumeName)
+	switch {
+	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
+		return c.wait(ctx, claim, failedBinding("volume %q, which the claim names, does not exist", claim.Spec.VolumeName))
+	case err != nil:
+		return err
+	case reservedFor(pv, claim):
+		if !sameMode(claim, pv) {
+			return c.wait(ctx, claim, mismatch(pv, "its volume mode is another"))
+		}
+		return c.bind(ctx, claim, pv)
+	case pv.Spec.ClaimRef == nil:
+		if why := misfit(claim, pv); why != "" {
+			return c.wait(ctx, claim, mismatch(pv, why))
+		}
+		return c.bind(ctx, claim, pv)
+	}
+	if _, chosen := claim.Annotations[AnnBoundByController]; chosen {
+		return fmt.Errorf("claim %q was given volume %q, which is bound to another claim now: %w",
+			nameOf(claim), pv.Name, store.ErrConflict)
+	}
+	return c.wait(ctx, claim, failedBinding("volume %q already bound to a different claim", pv.Name))
+}
+
+// syncBound keeps a claim that was bound once true: it repairs the bind, or finds that the volume is lost.
+func (c *Controller) syncBound(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if claim.Spec.VolumeName == "" {
+		return c.lose(ctx, claim, ReasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+	}
+	pv, err := store.Get[*v1.PersistentVolume](ctx, c.store, "", claim.Spec.VolumeName)
+	switch {
+	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
+		return c.lose(ctx, claim, ReasonClaimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+	case err != nil:
+		return err
+	case pv.Spec.ClaimRef == nil && claim.Status.Phase == v1.ClaimLost:
+		return nil // a volume that only has the name of the one that was lost
+	case pv.Spec.ClaimRef == nil || reservedFor(pv, claim):
+		return c.bind(ctx, claim, pv)
+	}
+	return c.lose(ctx, claim, ReasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
+}
+
+// lose writes that the claim has lost its volume. It stays so.
+func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, why, message string) error {
+	c.pending.remove(nameOf(claim))
+	if claim.Status.Phase == v1.ClaimLost {
+		return nil
+	}
+	changed := claim.DeepCopy()
+	changed.Status.Phase = v1.ClaimLost
+	changed.Status.AccessModes, changed.Status.Capacity = nil, nil
+	if _, err := c.updateClaim(ctx, changed); err != nil {
+		return err
+	}
+	c.options.Events.Eventf(claim, v1.EventTypeWarning, why, "%s", message)
+	return nil
+}
+
+// wait leaves the claim Pending and says why. What it waits for wakes it.
+func (c *Controller) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, why reason) error {
+	if claim.Status.Phase != v1.ClaimPending {
+		changed := claim.DeepCopy()
+		changed.Status.Phase = v1.ClaimPending
+		updated, err := c.updateClaim(ctx, changed)
+		if err != nil {
+			return err
+		}
+		claim = updated
+	}
+	c.waits(claim, why)
+	return nil
+}
+
+// selectedNode returns the node that a volume is made for, "" when it is not known.
+func (c *Controller) selectedNode(claim *v1.PersistentVolumeClaim) types.NodeName {
+	if node := claim.Annotations[AnnSelectedNode]; node != "" {
+		return types.NodeName(node)
+	}
+	return c.options.NodeName
+}
+
+func failedBinding(format string, args ...any) reason {
+	return reason{eventType: v1.EventTypeWarning, reason: ReasonFailedBinding, message: fmt.Sprintf(format, args...)}
+}
+
+func mismatch(pv *v1.PersistentVolume, why string) reason {
+	return reason{
+		eventType: v1.EventTypeWarning, reason: ReasonVolumeMismatch,
+		message: fmt.Sprintf("cannot bind to requested volume %q: %s", pv.Name, why),
+	}
+}

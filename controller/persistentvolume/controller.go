@@ -1,0 +1,139 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The defaults of [Options].
+const (
+	DefaultWorkers     = 16
+	DefaultCallTimeout = 10 * time.Minute
+)
+
+// Options are the options of a [Controller]. The zero value is useful.
+type Options struct {
+	// NodeName is the node on which everything runs, for an orchestrator of one node: a class that waits for its first
+	// consumer then never waits, and provisions for this node. Empty means that such a claim waits until somebody, the
+	// scheduler, puts the name of its node into the annotation [AnnSelectedNode].
+	NodeName types.NodeName
+	// Events is told what happens to claims and volumes, for people to read; nil tells nobody.
+	Events operationexecutor.EventRecorder
+	// Logger gets what is tried again and why; nil discards it.
+	Logger *slog.Logger
+	// Workers is how many claims and volumes are worked on at once; 0 means [DefaultWorkers].
+	Workers int
+	// CallTimeout bounds each call of a plugin; 0 means [DefaultCallTimeout].
+	CallTimeout time.Duration
+	// InitialBackoff is the wait before what failed is tried again; it doubles with each failure in a row. 0 means half a
+	// second.
+	InitialBackoff time.Duration
+	// MaxBackoff bounds that wait; 0 means two minutes and two seconds.
+	MaxBackoff time.Duration
+}
+
+// Controller binds, provisions and reclaims. Make one with [New] and start it with Run. Its methods may be called from
+// several goroutines at once.
+type Controller struct {
+	plugins *volume.VolumePluginMgr
+	store   store.Store
+	options Options
+
+	claims  *mirror[*v1.PersistentVolumeClaim]
+	volumes *mirror[*v1.PersistentVolume]
+	classes *mirror[*storagev1.StorageClass]
+	work    *work
+	pending *pendingClaims
+	lost    *lostCalls
+	started sync.Once
+}
+
+// New returns a controller for the claims in s, whose volumes are made and deleted by plugins. It starts nothing.
+func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Events == nil {
+		options.Events = noEvents{}
+	}
+	if options.Workers <= 0 {
+		options.Workers = DefaultWorkers
+	}
+	if options.CallTimeout <= 0 {
+		options.CallTimeout = DefaultCallTimeout
+	}
+	return &Controller{
+		plugins: plugins,
+		store:   s,
+		options: options,
+		claims:  newMirror[*v1.PersistentVolumeClaim](),
+		volumes: newMirror[*v1.PersistentVolume](),
+		classes: newMirror[*storagev1.StorageClass](),
+		work:    newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
+		pending: newPendingClaims(),
+		lost:    newLostCalls(),
+	}
+}
+
+// Run works until ctx ends, and returns when every goroutine that it started has ended. It may be called once. It
+// returns nil, or a [*LostCallsError] that names the calls of plugins that did not return although their context had
+// ended: those are left behind.
+func (c *Controller) Run(ctx context.Context) error {
+	if c.plugins == nil || c.store == nil {
+		return fmt.Errorf("persistent volume controller: give New plugins and a store: %w", volume.ErrInvalid)
+	}
+	err := errors.New("persistent volume controller: Run was called before: make a new controller")
+	c.started.Do(func() {
+		c.run(ctx)
+		err = c.lost.error()
+	})
+	return err
+}
+
+func (c *Controller) run(ctx context.Context) {
+	var feeds, workers sync.WaitGroup
+	defer c.work.stop()
+	feeds.Go(func() { follow(ctx, c, c.classes, c.classChanged) })
+	feeds.Go(func() { follow(ctx, c, c.volumes, c.volumeChanged) })
+	feeds.Go(func() { follow(ctx, c, c.claims, c.claimChanged) })
+	if c.classes.await(ctx) && c.volumes.await(ctx) && c.claims.await(ctx) {
+		for range c.options.Workers {
+			workers.Go(func() { c.work.run(ctx, c.sync) })
+		}
+	}
+	workers.Wait()
+	feeds.Wait()
+}
+
+// sync looks at what key names. An error means that it is looked at again after a while.
+func (c *Controller) sync(ctx context.Context, key item) error {
+	var err error
+	switch key.kind {
+	case claimItem:
+		err = c.syncClaim(ctx, key.name)
+	case volumeItem:
+		err = c.syncVolume(ctx, key.name.Name)
+	}
+	var held *heldError
+	if err != nil && ctx.Err() == nil && !errors.As(err, &held) {
+		level := slog.LevelWarn
+		if errors.Is(err, store.ErrConflict) {
+			level = slog.LevelDebug
+		}
+		c.options.Logger.Log(ctx, level, "will be tried again", "kind", key.kind, "name", key.name.String(), "err", err)
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+package persistentvolume
+
+import (
+	"cmp"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// findMatch returns the volume that claim gets, or nil. A volume that names the claim comes first, whatever its class
+// and labels; then, unless only such are asked for, the one with the fewest access modes that suffice, of these the
+// smallest, of these the first by name.
+func findMatch(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, reservedOnly bool) (*v1.PersistentVolume, error) {
+	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
+	if err != nil {
+		return nil, err
+	}
+	if claim.Spec.Selector == nil {
+		selector = labels.Everything()
+	}
+	var best *v1.PersistentVolume
+	for _, pv := range volumes {
+		switch {
+		case !usable(claim, pv):
+		case reservedFor(pv, claim):
+			if best == nil || !reservedFor(best, claim) || better(pv, best) {
+				best = pv
+			}
+		case reservedOnly || !free(claim, pv, selector):
+		case best == nil || !reservedFor(best, claim) && better(pv, best):
+			best = pv
+		}
+	}
+	return best, nil
+}
+
+// usable reports whether nothing about the volume itself speaks against the claim.
+func usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return pv.DeletionTimestamp == nil &&
+		(pv.Spec.ClaimRef == nil || reservedFor(pv, claim)) &&
+		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv)
+}
+
+// free reports whether a volume that names no claim may go to this one.
+func free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
+	return pv.Status.Phase == v1.VolumeAvailable &&
+		selector.Matches(labels.Set(pv.Labels)) &&
+		classOfVolume(pv) == classOf(claim) && hasModes(claim, pv)
+}
+
+// better reports whether a is to be preferred to b.
+func better(a, b *v1.PersistentVolume) bool {
+	sizeA, sizeB := capacity(a), capacity(b)
+	return cmp.Or(
+		cmp.Compare(len(a.Spec.AccessModes), len(b.Spec.AccessModes)),
+		sizeA.Cmp(sizeB),
+		cmp.Compare(a.Name, b.Name),
+	) < 0
+}
+
+// misfit returns why a free volume that the claim names cannot be had, or "".
+func misfit(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) string {
+	switch {
+	case pv.DeletionTimestamp != nil:
+		return "it is being deleted"
+	case !large(claim, pv):
+		return "it is smaller than the claim asks for"
+	case classOfVolume(pv) != classOf(claim):
+		return "its storage class is another"
+	case !sameAttributesClass(claim, pv):
+		return "its volume attributes class is another"
+	case !sameMode(claim, pv):
+		return "its volume mode is another"
+	case !hasModes(claim, pv):
+		return "it lacks an access mode that the claim asks for"
+	}
+	return ""
+}
+
+// reservedFor reports whether the volume names this claim, be it with the claim's UID or without any.
+func reservedFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) bool {
+	ref := pv.Spec.ClaimRef
+	return ref != nil && ref.Namespace == claim.Namespace && ref.Name == claim.Name &&
+		(ref.UID == "" || ref.UID == claim.UID)
+}
+
+// ownedBy reports whether the volume is bound to this very claim.
+func ownedBy(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) bool {
+	return reservedFor(pv, claim) && pv.Spec.ClaimRef.UID == claim.UID
+}
+
+func capacity(pv *v1.PersistentVolume) resource.Quantity { return pv.Spec.Capacity[v1.ResourceStorage] }
+
+func large(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	have, want := capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
+	return have.Cmp(want) >= 0
+}
+
+func sameMode(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return modeOf(claim.Spec.VolumeMode) == modeOf(pv.Spec.VolumeMode)
+}
+
+func modeOf(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
+	if mode == nil {
+		return v1.PersistentVolumeFilesystem
+	}
+	return *mode
+}
+
+func sameAttributesClass(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return deref(claim.Spec.VolumeAttributesClassName) == deref(pv.Spec.VolumeAttributesClassName)
+}
+
+func hasModes(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	for _, mode := range claim.Spec.AccessModes {
+		if !slices.Contains(pv.Spec.AccessModes, mode) {
+			return false
+		}
+	}
+	return true
+}
+
+// classOf returns the name of the claim's class, "" when it asks for none or leaves it open.
+func classOf(claim *v1.PersistentVolumeClaim) string {
+	if class, ok := claim.Annotations[v1.BetaStorageClassAnnotation]; ok {
+		return class
+	}
+	return deref(claim.Spec.StorageClassName)
+}
+
+// classIsOpen reports whether the claim neither names a class nor refuses to have one.
+func classIsOpen(claim *v1.PersistentVolumeClaim) bool {
+	_, annotated := claim.Annotations[v1.BetaStorageClassAnnotation]
+	return !annotated && claim.Spec.StorageClassName == nil
+}
+
+func classOfVolume(pv *v1.PersistentVolume) string {
+	if class, ok := pv.Annotations[v1.BetaStorageClassAnnotation]; ok {
+		return class
+	}
+	return pv.Spec.StorageClassName
+}
+
+// defaultClass returns the newest of the default classes, of several of one age the first by name; nil when there is
+// none.
+func defaultClass(classes []*storagev1.StorageClass) *storagev1.StorageClass {
+	var best *storagev1.StorageClass
+	for _, class := range classes {
+		if !isDefault(class) {
+			continue
+		}
+		if best == nil || cmp.Or(
+			best.CreationTimestamp.Compare(class.CreationTimestamp.Time),
+			cmp.Compare(class.Name, best.Name),
+		) < 0 {
+			best = class
+		}
+	}
+	return best
+}
+
+func isDefault(class *storagev1.StorageClass) bool {
+	return class.Annotations[AnnDefaultClass] == "true" || class.Annotations[annBetaDefaultClass] == "true"
+}
+
+// waitsForConsumer reports whether the class binds when the node of the claim's pod is known.
+func waitsForConsumer(class *storagev1.StorageClass) bool {
+	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

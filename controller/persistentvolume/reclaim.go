@@ -1,0 +1,146 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// release does with a volume whose claim is gone what its reclaim policy says. An empty policy is Retain.
+func (c *Controller) release(ctx context.Context, pv *v1.PersistentVolume) error {
+	if pv.Status.Phase != v1.VolumeFailed {
+		released, err := c.setPhase(ctx, pv, v1.VolumeReleased, pv.Status.Message)
+		if err != nil {
+			return err
+		}
+		pv = released
+	}
+	switch policy := pv.Spec.PersistentVolumeReclaimPolicy; policy {
+	case v1.PersistentVolumeReclaimRetain, "":
+		if pv.DeletionTimestamp != nil {
+			return c.letGo(ctx, pv)
+		}
+		return nil
+	case v1.PersistentVolumeReclaimDelete:
+		return c.reclaimByDelete(ctx, pv)
+	case v1.PersistentVolumeReclaimRecycle:
+		return c.fail(ctx, pv, ReasonVolumeFailedRecycle,
+			"reclaim policy Recycle is not supported here: use Retain, clean the volume and take its claimRef away")
+	default:
+		return c.fail(ctx, pv, ReasonVolumeUnknownReclaimPolicy,
+			fmt.Sprintf("reclaim policy %q is not known: use Retain or Delete", policy))
+	}
+}
+
+// fail writes that the volume needs a person, and tells why, once.
+func (c *Controller) fail(ctx context.Context, pv *v1.PersistentVolume, why, message string) error {
+	if pv.Status.Phase == v1.VolumeFailed && pv.Status.Message == message {
+		return nil
+	}
+	if _, err := c.setPhase(ctx, pv, v1.VolumeFailed, message); err != nil {
+		return err
+	}
+	c.options.Events.Eventf(pv, v1.EventTypeWarning, why, "%s", message)
+	return nil
+}
+
+// reclaimByDelete deletes the storage and then the object.
+func (c *Controller) reclaimByDelete(ctx context.Context, pv *v1.PersistentVolume) error {
+	key := item{volumeItem, nameOf(pv)}
+	if err := c.work.held(key, pv.UID); err != nil {
+		return err
+	}
+	pv, err := c.reverify(ctx, pv)
+	if err != nil || pv == nil {
+		return err
+	}
+	plugin, err := c.plugins.FindDeletablePluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
+	if err != nil {
+		if c.isExternal(pv) {
+			return nil
+		}
+		return c.deleteFailed(ctx, pv, err)
+	}
+	if err := c.callDelete(ctx, plugin, pv); err != nil {
+		return c.deleteFailed(ctx, pv, err)
+	}
+	return c.forget(ctx, pv)
+}
+
+// reverify reads from the store what is about to be destroyed. It returns nil when the volume is to be left alone: it is
+// gone or another, it is not to be deleted any more, or its claim is there after all.
+func (c *Controller) reverify(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	now, err := store.Get[*v1.PersistentVolume](ctx, c.store, "", pv.Name)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("volume %q is not deleted: %w", pv.Name, err)
+	case now.UID != pv.UID, now.Spec.ClaimRef == nil, now.Spec.ClaimRef.UID == "",
+		now.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete:
+		return nil, nil
+	}
+	claim, err := c.claimOf(ctx, now)
+	switch {
+	case err != nil:
+		return nil, err
+	case claim == nil:
+		return now, nil
+	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != now.Name && spare(now):
+		return now, nil
+	}
+	return nil, nil
+}
+
+// isExternal reports whether the volume was made by a provisioner that is none of the plugins here.
+func (c *Controller) isExternal(pv *v1.PersistentVolume) bool {
+	by, provisioned := pv.Annotations[AnnDynamicallyProvisioned]
+	return provisioned && !slices.Contains(c.plugins.PluginNames(), by)
+}
+
+// callDelete deletes the storage of pv.
+func (c *Controller) callDelete(ctx context.Context, plugin volume.DeletableVolumePlugin, pv *v1.PersistentVolume) error {
+	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
+	return c.call(ctx, pluginCall{plugin: plugin.GetPluginName(), method: "Delete", volume: pv.Name}, func(ctx context.Context) error {
+		deleter, err := plugin.NewDeleter(spec)
+		if err != nil {
+			return err
+		}
+		return deleter.Delete(ctx)
+	})
+}
+
+// deleteFailed says so; it is tried again.
+func (c *Controller) deleteFailed(ctx context.Context, pv *v1.PersistentVolume, err error) error {
+	failed := &callError{uid: pv.UID, err: fmt.Errorf("volume %q is not deleted: %w", pv.Name, err)}
+	if ctx.Err() != nil {
+		return failed
+	}
+	if errors.Is(err, volume.ErrInUse) {
+		c.options.Events.Eventf(pv, v1.EventTypeNormal, ReasonVolumeDelete, "%v; it will be tried again", err)
+		return failed
+	}
+	c.options.Events.Eventf(pv, v1.EventTypeWarning, ReasonVolumeFailedDelete, "%v", err)
+	if _, err := c.setPhase(ctx, pv, v1.VolumeFailed, err.Error()); err != nil {
+		failed.err = errors.Join(failed.err, err)
+	}
+	return failed
+}
+
+// forget deletes the object of a volume whose storage is gone.
+func (c *Controller) forget(ctx context.Context, pv *v1.PersistentVolume) error {
+	if err := c.letGo(ctx, pv); err != nil {
+		return err
+	}
+	err := store.Delete(ctx, c.store, pv)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("the storage of volume %q is gone, its object is not: %w", pv.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// volumeChanged is called when a volume is new, changed or gone.
+func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+	c.work.add(volumeItem, nameOf(pv))
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		c.work.add(claimItem, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	} else if pv.Status.Phase == v1.VolumeAvailable {
+		c.wakePending()
+	}
+}
+
+// syncVolume does the next thing for one volume.
+func (c *Controller) syncVolume(ctx context.Context, name string) error {
+	pv, ok := c.volumes.get(volumeKey(name))
+	if !ok {
+		return nil
+	}
+	ref := pv.Spec.ClaimRef
+	switch {
+	case ref == nil && pv.DeletionTimestamp != nil:
+		return c.letGo(ctx, pv)
+	case ref == nil || ref.UID == "":
+		_, err := c.setPhase(ctx, pv, v1.VolumeAvailable, "")
+		return err
+	}
+	claim, ok := c.claims.get(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	if ok && claim.UID == ref.UID && claim.Spec.VolumeName == pv.Name {
+		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")
+		return err
+	}
+	// All that follows could cost somebody a volume: what memory says is not enough.
+	claim, err := c.claimOf(ctx, pv)
+	switch {
+	case err != nil:
+		return err
+	case claim == nil:
+		return c.release(ctx, pv)
+	case claim.Spec.VolumeName == "":
+		return c.offer(claim, pv)
+	case claim.Spec.VolumeName == pv.Name:
+		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")
+		return err
+	case spare(pv):
+		return c.release(ctx, pv)
+	}
+	return c.unbind(ctx, pv)
+}
+
+// claimOf reads the claim that the volume is bound to from the store; nil means that it is gone, be it that another of
+// its name has come.
+func (c *Controller) claimOf(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
+	ref := pv.Spec.ClaimRef
+	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.store, ref.Namespace, ref.Name)
+	switch {
+	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("claim of volume %q: %w", pv.Name, err)
+	case claim.UID != ref.UID:
+		return nil, nil
+	}
+	return claim, nil
+}
+
+// offer leaves it to the claim to finish its bind.
+func (c *Controller) offer(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	if sameMode(claim, pv) {
+		c.work.add(claimItem, nameOf(claim))
+		return nil
+	}
+	why := mismatch(pv, "its volume mode is another")
+	c.options.Events.Eventf(pv, why.eventType, why.reason, "%s", why.message)
+	c.waits(claim, why)
+	return nil
+}
+
+// spare reports whether the volume was made for a claim that has another one now, and is to go with its claim.
+func spare(pv *v1.PersistentVolume) bool {
+	_, provisioned := pv.Annotations[AnnDynamicallyProvisioned]
+	return provisioned && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete
+}
+
+// letGo takes our finalizer off.
+func (c *Controller) letGo(ctx context.Context, pv *v1.PersistentVolume) error {
+	changed := pv.DeepCopy()
+	dropFinalizer(&changed.ObjectMeta, FinalizerVolume)
+	if len(changed.Finalizers) == len(pv.Finalizers) {
+		return nil
+	}
+	_, err := c.updateVolume(ctx, changed)
+	return err
+}

@@ -1,0 +1,166 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/internal/workqueue"
+	"github.com/volumekit/volumekit/store"
+)
+
+// conflictBackoff is the first wait after a write that lost against another; it doubles.
+const conflictBackoff = 5 * time.Millisecond
+
+// itemKind says what an item names.
+type itemKind string
+
+const (
+	claimItem  itemKind = "claim"
+	volumeItem itemKind = "volume"
+)
+
+// item names what is to be looked at.
+type item struct {
+	kind itemKind
+	name types.NamespacedName
+}
+
+// work hands out items: each to one worker at a time, and those that failed again after a while.
+type work struct {
+	queue  *workqueue.Queue[item]
+	policy backoff.Policy
+
+	mu       sync.Mutex
+	busy     map[item]bool // true: look at it again afterwards
+	failures map[item]failure
+	waiting  sync.WaitGroup // the goroutines that wait for lost calls
+}
+
+// failure is what became of the last attempts at an item.
+type failure struct {
+	count int
+	uid   types.UID // of the object for which a plugin failed; empty when none did
+	until time.Time // when the plugin may be called again
+}
+
+func newWork(policy backoff.Policy) *work {
+	return &work{queue: workqueue.New[item](), policy: policy, busy: map[item]bool{}, failures: map[item]failure{}}
+}
+
+func (w *work) add(kind itemKind, name types.NamespacedName) { w.queue.Add(item{kind, name}) }
+
+// stop ends every timer. All workers have ended, and so has their context.
+func (w *work) stop() {
+	w.queue.Stop()
+	w.waiting.Wait()
+}
+
+// run is one worker. It returns when ctx has ended.
+func (w *work) run(ctx context.Context, sync func(context.Context, item) error) {
+	for {
+		key, ok := w.queue.Get(ctx)
+		if !ok {
+			return
+		}
+		if w.take(key) {
+			w.finish(ctx, key, sync(ctx, key))
+		}
+	}
+}
+
+// take reports whether key is this worker's now. If another worker has it, that one looks again.
+func (w *work) take(key item) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, busy := w.busy[key]; busy {
+		w.busy[key] = true
+		return false
+	}
+	w.busy[key] = false
+	return true
+}
+
+// finish gives key back. While a call that was left behind still runs, nobody gets the key: a second call must not begin
+// beside it.
+func (w *work) finish(ctx context.Context, key item, err error) {
+	done := outcome.DoneOf(err)
+	if done == nil {
+		w.release(key, err)
+		return
+	}
+	w.waiting.Go(func() {
+		select {
+		case <-done:
+			w.release(key, err)
+		case <-ctx.Done():
+		}
+	})
+}
+
+func (w *work) release(key item, err error) {
+	w.mu.Lock()
+	again := w.busy[key]
+	delete(w.busy, key)
+	at := w.count(key, err)
+	w.mu.Unlock()
+	if !at.IsZero() {
+		w.queue.AddAt(key, at)
+	}
+	if again {
+		w.queue.Add(key)
+	}
+}
+
+// count keeps what became of key and returns when it is to be looked at again; zero means not by itself. w.mu is held.
+func (w *work) count(key item, err error) time.Time {
+	var held *heldError
+	if errors.As(err, &held) {
+		return held.until
+	}
+	if err == nil {
+		delete(w.failures, key)
+		return time.Time{}
+	}
+	f := w.failures[key]
+	f.count++
+	policy := w.policy
+	if errors.Is(err, store.ErrConflict) {
+		policy.Initial = conflictBackoff
+	}
+	at := time.Now().Add(policy.Delay(f.count))
+	var call *callError
+	if errors.As(err, &call) {
+		if f.uid != call.uid {
+			f.count = 1
+			at = time.Now().Add(w.policy.Delay(1))
+		}
+		f.uid, f.until = call.uid, at
+	}
+	w.failures[key] = f
+	return at
+}
+
+// heldError says that a plugin may not be called yet.
+type heldError struct{ until time.Time }
+
+func (e *heldError) Error() string {
+	return "waits until " + e.until.Format(time.RFC3339) + " because the last attempt failed"
+}
+
+// held returns a [*heldError] while the back-off of the object of that UID lasts. A new object of the same name does not
+// wait for the failures of the old one.
+func (w *work) held(key item, uid types.UID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.failures[key]
+	if f.uid != uid || !time.Now().Before(f.until) {
+		return nil
+	}
+	return &heldError{until: f.until}
+}
