@@ -1,0 +1,253 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// The methods of a [Mounter] that are logged and that can be made to fail, beside those of a plugin.
+const (
+	MethodMount        Method = "Mount"
+	MethodUnmount      Method = "Unmount"
+	MethodRemoveTarget Method = "RemoveTarget"
+	MethodIsMountPoint Method = "IsMountPoint"
+	MethodList         Method = "List"
+	MethodGetMountRefs Method = "GetMountRefs"
+)
+
+// MounterOptions says what a [Mounter] is. The zero value is a Linux machine with the usual filesystems.
+type MounterOptions struct {
+	// FSTypes are the filesystems that the kernel knows beside tmpfs. Nil means ext2, ext3, ext4, xfs, btrfs, vfat, nfs
+	// and nfs4. Each mount of the same source shows the same files, also after it was unmounted.
+	FSTypes []string
+}
+
+// Mounter is a [mount.Interface] in memory, with the files of the machine that it mounts in: a table of mounts, and a tree
+// of files for each filesystem. It passes the suite of mount/mounttest, as the kernel does: binds show the same files,
+// read-only mounts refuse writes, stacked mounts hide each other, busy mounts stay. Paths are those of the model, with
+// slashes on every platform; nothing on the real machine is touched. It starts with an empty root filesystem.
+//
+// Its methods may be called from several goroutines at once. Files are reached by methods that are named after those of
+// package os and return the same errors.
+type Mounter struct {
+	log mountLog
+
+	mu        sync.Mutex
+	fsTypes   []string
+	mounts    []*mounted             // in the order of mounting; the first is the root
+	super     map[string]*filesystem // by type and source, of filesystems that outlive their mounts
+	lastID    uint64
+	lastMinor uint32
+	pending   map[string]*pending
+}
+
+var _ mount.Interface = (*Mounter)(nil)
+
+// NewMounter returns a Mounter of options, in which nothing but the root is mounted.
+func NewMounter(options MounterOptions) *Mounter {
+	fsTypes := options.FSTypes
+	if fsTypes == nil {
+		fsTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "vfat", "nfs", "nfs4"}
+	}
+	m := &Mounter{
+		fsTypes: slices.Clone(fsTypes),
+		super:   map[string]*filesystem{},
+		pending: map[string]*pending{},
+		log:     mountLog{faults: map[Method]*faultQueue{}},
+	}
+	root := m.newFilesystem("ext4", "/dev/root")
+	m.mounts = []*mounted{{id: m.nextID(), fs: root, root: root.root, rootPath: "/", path: "/"}}
+	return m
+}
+
+// Inject queues faults for the next calls of method, after those that are queued already. A call that hangs keeps its
+// path as a call in the kernel does: when its ctx ends first, the caller gets a *mount.LostError, other calls that change
+// the same path fail with mount.ErrStuck, and the work is done once the fault's channel is closed. A hang needs no Deaf.
+func (m *Mounter) Inject(method Method, faults ...Fault) { m.log.inject(method, faults) }
+
+// Calls returns a copy of the log, in the order in which the calls began.
+func (m *Mounter) Calls() []MountCall { return m.log.snapshot() }
+
+// ForgetCalls empties the log, so that a test sees only what comes.
+func (m *Mounter) ForgetCalls() { m.log.forget() }
+
+// Mount mounts as mount.Interface says.
+func (m *Mounter) Mount(ctx context.Context, request mount.Request) error {
+	call := MountCall{
+		Method: MethodMount, Source: request.Source, Path: request.Target,
+		FSType: request.FSType, Options: slices.Clone(request.Options),
+	}
+	plan, err := request.Plan()
+	if err != nil {
+		return m.log.refuse(call, err)
+	}
+	public := plan.Data[:len(plan.Data)-len(request.Sensitive)]
+	return m.change(ctx, call, plan.Target, func() error { return m.mount(plan, public) })
+}
+
+// Unmount unmounts as mount.Interface says.
+func (m *Mounter) Unmount(ctx context.Context, target string, options mount.UnmountOptions) error {
+	call := MountCall{Method: MethodUnmount, Path: target}
+	name, err := cleanName(target)
+	if err != nil {
+		return m.log.refuse(call, err)
+	}
+	return m.change(ctx, call, name, func() error { return m.unmount(name, options) })
+}
+
+// RemoveTarget removes a mount point as mount.Interface says.
+func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
+	call := MountCall{Method: MethodRemoveTarget, Path: name}
+	clean, err := cleanName(name)
+	if err != nil {
+		return m.log.refuse(call, err)
+	}
+	return m.change(ctx, call, clean, func() error { return m.removeTarget(clean) })
+}
+
+// IsMountPoint reports whether something is mounted at name itself, as mount.Interface says.
+func (m *Mounter) IsMountPoint(ctx context.Context, name string) (is bool, err error) {
+	err = m.look(ctx, MountCall{Method: MethodIsMountPoint, Path: name}, func() error {
+		is, err = m.isMountPoint(name)
+		return err
+	})
+	return is && err == nil, err
+}
+
+// List returns the mount table as mount.Interface says.
+func (m *Mounter) List(ctx context.Context) (table []mount.MountPoint, err error) {
+	err = m.look(ctx, MountCall{Method: MethodList}, func() error {
+		for _, mp := range m.mounts {
+			table = append(table, mp.line())
+		}
+		return nil
+	})
+	return table, err
+}
+
+// GetMountRefs returns the other mounts of what is mounted at name, as mount.Interface says.
+func (m *Mounter) GetMountRefs(ctx context.Context, name string) (paths []string, err error) {
+	err = m.look(ctx, MountCall{Method: MethodGetMountRefs, Path: name}, func() error {
+		paths, err = m.refs(name)
+		return err
+	})
+	return paths, err
+}
+
+// look makes a call that changes nothing.
+func (m *Mounter) look(ctx context.Context, call MountCall, work func() error) (err error) {
+	index, fault, faulty := m.log.begin(call)
+	defer func() { m.log.end(index, err) }()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%q was not looked at: %w: %w", call.Path, mount.ErrTransient, err)
+	}
+	locked := func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return work()
+	}
+	if faulty {
+		return fault.run(ctx, locked)
+	}
+	return locked()
+}
+
+// pending is a call that holds its path.
+type pending struct {
+	method Method
+	ended  chan struct{}
+	left   chan struct{} // closed when the caller has left it behind
+}
+
+// change makes a call that changes the world, alone at its path.
+func (m *Mounter) change(ctx context.Context, call MountCall, name string, work func() error) (err error) {
+	index, fault, faulty := m.log.begin(call)
+	defer func() { m.log.end(index, err) }()
+	p, err := m.acquire(ctx, call.Method, name)
+	if err != nil {
+		return err
+	}
+	locked := func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return work()
+	}
+	if faulty && fault.Until != nil {
+		return m.hang(ctx, name, p, fault, locked)
+	}
+	defer m.release(name, p)
+	if faulty {
+		return fault.run(ctx, locked)
+	}
+	return locked()
+}
+
+// hang makes a call that is held up, and leaves it behind when ctx ends.
+func (m *Mounter) hang(ctx context.Context, name string, p *pending, fault Fault, work func() error) error {
+	result := make(chan error, 1)
+	until := fault.Until
+	fault.Until = nil
+	go func() { // ends when the test closes the fault's channel
+		defer m.release(name, p)
+		<-until
+		result <- fault.run(context.WithoutCancel(ctx), work)
+	}()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		close(p.left)
+		return mount.NewLostError(string(p.method), name, ctx.Err(), p.ended)
+	}
+}
+
+// acquire waits for the calls at the path, but not for those that were left behind.
+func (m *Mounter) acquire(ctx context.Context, method Method, name string) (*pending, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("%q was not touched: %w: %w", name, mount.ErrTransient, err)
+		}
+		m.mu.Lock()
+		other := m.pending[name]
+		if other == nil {
+			p := &pending{method: method, ended: make(chan struct{}), left: make(chan struct{})}
+			m.pending[name] = p
+			m.mu.Unlock()
+			return p, nil
+		}
+		m.mu.Unlock()
+		select {
+		case <-other.ended:
+		case <-other.left:
+			return nil, fmt.Errorf("%q: %s has not returned: %w: %w", name, other.method, mount.ErrStuck, mount.ErrTransient)
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (m *Mounter) release(name string, p *pending) {
+	m.mu.Lock()
+	delete(m.pending, name)
+	m.mu.Unlock()
+	close(p.ended)
+}
+
+// Lost returns the paths of the calls that were left behind and have not ended, in order.
+func (m *Mounter) Lost() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	lost := slices.Sorted(maps.Keys(m.pending))
+	return slices.DeleteFunc(lost, func(name string) bool {
+		select {
+		case <-m.pending[name].left:
+			return false
+		default:
+			return true
+		}
+	})
+}

@@ -1,0 +1,317 @@
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+func (m *Mounter) nextID() uint64 {
+	m.lastID++
+	return m.lastID
+}
+
+func (m *Mounter) newFilesystem(fsType, source string) *filesystem {
+	m.lastMinor++
+	return &filesystem{minor: m.lastMinor, fsType: fsType, source: source, root: newInode(fs.ModeDir | 0o755)}
+}
+
+// mount makes the planned mount. Public are the options for the filesystem that may be shown.
+func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("mounting at %q: %w", plan.Target, err)
+		}
+	}()
+	target, err := m.parent(plan.Target, walk{strict: true})
+	if err != nil {
+		return err
+	}
+	if plan.Remount {
+		return m.remount(plan)
+	}
+	shown, err := m.shown(plan, public)
+	if err != nil {
+		return err
+	}
+	at, err := m.makeTarget(plan.Target, target, shown.node.mode.IsDir())
+	if err != nil {
+		return err
+	}
+	top := m.attach(at, plan.Target, shown, plan)
+	if plan.Recursive {
+		m.attachBelow(shown, top, plan)
+	}
+	return nil
+}
+
+// makeTarget finds the mount point, and makes it when there is none.
+func (m *Mounter) makeTarget(name string, target entry, dir bool) (position, error) {
+	if target.node() == nil {
+		mode := fs.FileMode(0o640)
+		if dir {
+			mode = fs.ModeDir | 0o750
+		}
+		if _, err := target.create(mode); err != nil {
+			return position{}, fmt.Errorf("making the mount point: %w", err)
+		}
+	}
+	at, err := m.resolve(name, walk{strict: true})
+	if err == nil && at.node.mode.IsDir() != dir {
+		err = syscall.ENOTDIR
+	}
+	return at, err
+}
+
+// shown finds what the mount is to show: the source of a bind, or the root of a filesystem.
+func (m *Mounter) shown(plan mount.Plan, public []string) (position, error) {
+	if plan.Bind {
+		return m.resolve(plan.Source, walk{follow: true})
+	}
+	filesystem, err := m.open(plan)
+	if err != nil {
+		return position{}, err
+	}
+	filesystem.options = append(filesystem.options, public...)
+	if plan.ReadOnly() {
+		filesystem.readOnly = true
+	}
+	return position{&mounted{fs: filesystem}, filesystem.root, "/"}, nil
+}
+
+// open returns the filesystem to mount: a new one, or one that the source has held since it was mounted first.
+func (m *Mounter) open(plan mount.Plan) (*filesystem, error) {
+	if plan.FSType == "tmpfs" {
+		return m.openMemory(plan)
+	}
+	if !slices.Contains(m.fsTypes, plan.FSType) {
+		return nil, fmt.Errorf("the kernel has no filesystem %q: %w: %w", plan.FSType, mount.ErrUnsupported, syscall.ENODEV)
+	}
+	key := plan.FSType + " " + plan.Source
+	known := m.super[key]
+	if known == nil {
+		known = m.newFilesystem(plan.FSType, plan.Source)
+		m.super[key] = known
+	}
+	if !slices.ContainsFunc(m.mounts, func(mp *mounted) bool { return mp.fs == known }) {
+		known.options, known.readOnly = nil, false
+	}
+	return known, nil
+}
+
+func (m *Mounter) openMemory(plan mount.Plan) (*filesystem, error) {
+	memory := m.newFilesystem("tmpfs", plan.Source)
+	memory.root.mode = fs.ModeDir | fs.ModeSticky | 0o777
+	for _, option := range plan.Data {
+		key, value, _ := strings.Cut(option, "=")
+		if !validMemoryOption(key, value) {
+			return nil, fmt.Errorf("an option of tmpfs is unknown or has a bad value: %w", syscall.EINVAL)
+		}
+		if mode, err := strconv.ParseUint(value, 8, 12); key == "mode" && err == nil {
+			memory.root.mode = fs.ModeDir | fs.FileMode(mode).Perm()
+		}
+	}
+	return memory, nil
+}
+
+// validMemoryOption knows the options of tmpfs(5).
+func validMemoryOption(key, value string) bool {
+	var err error
+	switch key {
+	case "size", "nr_inodes", "nr_blocks":
+		_, err = strconv.ParseUint(strings.TrimRight(value, "kmgKMG%"), 10, 64)
+	case "uid", "gid":
+		_, err = strconv.ParseUint(value, 10, 32)
+	case "mode":
+		_, err = strconv.ParseUint(value, 8, 12)
+	case "huge", "mpol", "noswap", "inode32", "inode64":
+	default:
+		return false
+	}
+	return err == nil
+}
+
+// attach puts a mount on a position.
+func (m *Mounter) attach(at position, name string, shown position, plan mount.Plan) *mounted {
+	mp := &mounted{
+		id: m.nextID(), parent: at.mount, point: at.node, path: name,
+		fs: shown.mount.fs, root: shown.node, rootPath: shown.rel,
+		options: slices.Clone(shown.mount.options), readOnly: shown.mount.readOnly,
+	}
+	mp.change(plan)
+	m.mounts = append(m.mounts, mp)
+	return mp
+}
+
+// change gives the mount the options of the plan.
+func (mp *mounted) change(plan mount.Plan) {
+	for _, option := range plan.Clear {
+		mp.readOnly = mp.readOnly && option != "ro"
+		mp.options = slices.DeleteFunc(mp.options, func(o string) bool { return o == option })
+	}
+	for _, option := range plan.Set {
+		if option == "ro" {
+			mp.readOnly = true
+		} else if !slices.Contains(mp.options, option) {
+			mp.options = append(mp.options, option)
+		}
+	}
+}
+
+// attachBelow copies the mounts below the source of a recursive bind.
+func (m *Mounter) attachBelow(source position, top *mounted, plan mount.Plan) {
+	type pair struct{ from, to *mounted }
+	for queue := []pair{{source.mount, top}}; len(queue) > 0; queue = queue[1:] {
+		from, to := queue[0].from, queue[0].to
+		for _, below := range slices.Clone(m.mounts) {
+			rel, ok := m.below(below, from, to)
+			if !ok {
+				continue
+			}
+			at := position{to, below.point, ""}
+			shown := position{below, below.root, below.rootPath}
+			queue = append(queue, pair{below, m.attach(at, path.Join(to.path, rel), shown, plan)})
+		}
+	}
+}
+
+// below returns where the mount lies below the root of to, a bind of a part of from.
+func (m *Mounter) below(mp, from, to *mounted) (rel string, ok bool) {
+	if mp.parent != from || mp == to {
+		return "", false
+	}
+	inFilesystem := path.Join(from.rootPath, strings.TrimPrefix(mp.path, from.path))
+	rel, ok = strings.CutPrefix(inFilesystem, strings.TrimSuffix(to.rootPath, "/")+"/")
+	return rel, ok
+}
+
+// remount changes the uppermost mount at the target.
+func (m *Mounter) remount(plan mount.Plan) error {
+	at, err := m.resolve(plan.Target, walk{strict: true})
+	if err != nil {
+		return err
+	}
+	if !at.isMountPoint() {
+		return mount.ErrNotMounted
+	}
+	if !plan.Bind {
+		filesystem := at.mount.fs
+		filesystem.readOnly = plan.ReadOnly() || filesystem.readOnly && !slices.Contains(plan.Clear, "ro")
+	}
+	at.mount.change(plan)
+	return nil
+}
+
+// unmount takes off every mount at the path.
+func (m *Mounter) unmount(name string, options mount.UnmountOptions) error {
+	for taken := 0; ; taken++ {
+		at, err := m.resolve(name, walk{})
+		if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
+			return fmt.Errorf("unmounting %q: %w", name, err)
+		}
+		if err != nil || !at.isMountPoint() || at.mount.path != name {
+			if taken > 0 {
+				return nil
+			}
+			return fmt.Errorf("unmounting %q: %w", name, mount.ErrNotMounted)
+		}
+		if !options.Lazy && (at.mount.held > 0 || m.hasChildren(at.mount)) {
+			return fmt.Errorf("unmounting %q: still in use: %w", name, syscall.EBUSY)
+		}
+		m.detach(at.mount)
+	}
+}
+
+func (m *Mounter) hasChildren(mp *mounted) bool {
+	return slices.ContainsFunc(m.mounts, func(other *mounted) bool { return other.parent == mp })
+}
+
+// detach takes a mount off with all that is mounted below it.
+func (m *Mounter) detach(mp *mounted) {
+	m.mounts = slices.DeleteFunc(m.mounts, func(other *mounted) bool { return other == mp })
+	for _, other := range slices.Clone(m.mounts) {
+		if other.parent == mp {
+			m.detach(other)
+		}
+	}
+}
+
+func (m *Mounter) removeTarget(name string) error {
+	e, err := m.parent(name, walk{strict: true})
+	n := e.node
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	switch {
+	case err != nil:
+	case n() == nil:
+		return nil
+	case !n().mode.IsDir() && !n().mode.IsRegular():
+		err = fmt.Errorf("neither a directory nor a file: %w", syscall.ENOTDIR)
+	case len(n().data) > 0 && !m.isBusy(n()):
+		err = fmt.Errorf("a file of %d bytes is no mount point: %w", len(n().data), syscall.ENOTEMPTY)
+	default:
+		err = m.remove(e)
+	}
+	if err != nil {
+		return fmt.Errorf("removing %q: %w", name, err)
+	}
+	return nil
+}
+
+func (m *Mounter) isMountPoint(name string) (bool, error) {
+	clean, err := cleanPath(name)
+	if err != nil {
+		return false, err
+	}
+	at, err := m.resolve(clean, walk{})
+	if err != nil {
+		return false, fmt.Errorf("is %q a mount point: %w", name, err)
+	}
+	return at.isMountPoint(), nil
+}
+
+func (m *Mounter) refs(name string) ([]string, error) {
+	clean, err := cleanPath(name)
+	if err != nil {
+		return nil, err
+	}
+	at, err := m.resolve(clean, walk{})
+	if err != nil || !at.isMountPoint() {
+		return nil, nil //nolint:nilerr // What does not exist is mounted nowhere else.
+	}
+	var paths []string
+	for _, other := range m.mounts {
+		if other != at.mount && other.fs == at.mount.fs && other.rootPath == at.mount.rootPath {
+			paths = append(paths, other.path)
+		}
+	}
+	return paths, nil
+}
+
+// line is the mount's line in the table.
+func (mp *mounted) line() mount.MountPoint {
+	p := mount.MountPoint{
+		ID: mp.id, Minor: mp.fs.minor, Root: mp.rootPath, Path: mp.path, Source: mp.fs.source, FSType: mp.fs.fsType,
+		Options:      append([]string{access(mp.readOnly)}, mp.options...),
+		SuperOptions: append([]string{access(mp.fs.readOnly)}, mp.fs.options...),
+	}
+	if mp.parent != nil {
+		p.ParentID = mp.parent.id
+	}
+	return p
+}
+
+func access(readOnly bool) string {
+	if readOnly {
+		return "ro"
+	}
+	return "rw"
+}
