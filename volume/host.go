@@ -12,7 +12,8 @@ import (
 // a plugin needs (a mounter, a lister of secrets, a client) is given to the plugin's constructor.
 //
 // Every path is absolute and as the host sees it; none of the directories need exist. A plugin name may be given plain
-// or escaped. The methods do no I/O and may be called from several goroutines at once.
+// or escaped. Names and UIDs are joined as they are: whoever takes them from a spec checks them with [CheckPathElement].
+// The methods do no I/O and may be called from several goroutines at once.
 type VolumeHost interface {
 	// GetPluginDir returns the directory of a plugin: {root}/plugins/{plugin name}.
 	GetPluginDir(pluginName string) string
@@ -57,7 +58,7 @@ func NewHost(options HostOptions) (*Host, error) {
 	switch {
 	case options.RootDir == "" || !filepath.IsAbs(options.RootDir):
 		return nil, fmt.Errorf("RootDir %q: give an absolute path: %w", options.RootDir, ErrInvalid)
-	case root == "/":
+	case root == filepath.Dir(root):
 		return nil, fmt.Errorf("RootDir %q: give a directory of its own: %w", options.RootDir, ErrInvalid)
 	case options.NodeName == "":
 		return nil, fmt.Errorf("NodeName is empty: give the name of this node: %w", ErrInvalid)
