@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -64,13 +65,19 @@ func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePlugin
 	}
 }
 
+// errUnchanged ends an update that found nothing to do.
+var errUnchanged = errors.New("nothing to change")
+
 // update runs f with the volume's row, or nil when there is none, and tells of the change when f succeeds.
 func (a *ActualStateOfWorld) update(name v1.UniqueVolumeName, f func(v *knownVolume) error) error {
 	a.mu.Lock()
 	err := f(a.volumes[name])
 	a.mu.Unlock()
-	if err == nil {
+	switch {
+	case err == nil:
 		a.options.changed(name)
+	case errors.Is(err, errUnchanged):
+		return nil
 	}
 	return err
 }
@@ -123,7 +130,14 @@ func (a *ActualStateOfWorld) mark(e event, at attachment) error {
 	if err != nil {
 		facts, _ = factsOf(a.plugins, nil, at.name) //nolint:errcheck // A name of no plugin is kept as it is.
 	}
-	return a.update(at.name, func(v *knownVolume) error { return a.attach(v, e, at, facts) })
+	return a.update(at.name, func(v *knownVolume) error {
+		if v != nil && e == doubted {
+			facts = v.plugin // Doubt teaches nothing about the plugin.
+		}
+		// What may be attached must be detached, whatever the plugin says now.
+		facts.attachable = facts.attachable || e == doubted
+		return a.attach(v, e, at, facts)
+	})
 }
 
 // attach moves the attachment of v, which is nil when the volume is new.
@@ -159,7 +173,7 @@ func (a *ActualStateOfWorld) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName
 func (a *ActualStateOfWorld) DeleteVolume(volumeName v1.UniqueVolumeName) error {
 	return a.update(volumeName, func(v *knownVolume) error {
 		if v == nil {
-			return nil
+			return errUnchanged
 		}
 		if _, err := attachMoves.next(v, v.attach, undone); err != nil {
 			return err

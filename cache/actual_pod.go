@@ -23,6 +23,9 @@ func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(opts operationexecutor.M
 // MarkVolumeAsUnmounted implements the executor's mounter updater. A pod that did not have the volume is no error.
 func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
+		if v.pods[podName] == nil {
+			return errUnchanged
+		}
 		if _, err := podMoves.next(v, v.mountState(podName), undone); err != nil {
 			return err
 		}

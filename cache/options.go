@@ -4,8 +4,8 @@ import v1 "k8s.io/api/core/v1"
 
 // Options says how a state of the world tells of its changes. The zero value tells nobody.
 type Options struct {
-	// Changed is called after each change of a volume's rows, with no lock held, and must return soon. It is not called
-	// for a call that changed nothing.
+	// Changed is called after each change of a volume's rows, with no lock held, and must return soon. It may be
+	// called for a call that repeats what is known.
 	Changed func(volumeName v1.UniqueVolumeName)
 }
 

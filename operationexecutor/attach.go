@@ -11,7 +11,7 @@ import (
 
 // attachKey is the whole volume when it may be attached to one node only, so that no second node gets it meanwhile.
 func attachKey(v VolumeToAttach) Key {
-	if multiAttachAllowed(v.VolumeSpec) {
+	if volume.IsMultiAttachAllowed(v.VolumeSpec) {
 		return Key{Volume: v.VolumeName, Node: v.NodeName}
 	}
 	return Key{Volume: v.VolumeName}

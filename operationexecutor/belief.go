@@ -49,13 +49,15 @@ func (f failure) apply(before believed, m marks) error {
 	switch {
 	case after == before:
 		return f.err
-	case after == absent && f.reconstructed:
+	case after == uncertain:
+		return uncertainToo(f.err, m.uncertain())
+	case f.reconstructed:
 		return volume.Uncertain(f.err)
-	case after == absent:
-		return errors.Join(f.err, m.absent())
-	default:
-		return errors.Join(f.err, m.uncertain())
 	}
+	if err := m.absent(); err != nil {
+		return uncertainToo(f.err, err)
+	}
+	return f.err
 }
 
 // uncertainToo returns err marked as uncertain, joined with what marking the actual state failed with.

@@ -188,7 +188,8 @@ func (c call) sane(plugin string, err error) error {
 		return nil
 	}
 	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
-		return c.unknown(fmt.Errorf("%s of plugin %q returned a nil %T as its error: return a plain nil instead", c.name, plugin, err))
+		return c.unknown(fmt.Errorf("%s of plugin %q returned a nil %T as its error: return a plain nil instead: %w",
+			c.name, plugin, err, volume.ErrInvalid))
 	}
 	if bad := read(plugin, c, err); bad != nil {
 		return bad
@@ -251,12 +252,10 @@ type workers struct {
 
 // acquire waits for a worker of plugin. The error is what ended ctx.
 func (w *workers) acquire(ctx context.Context, plugin string) (release func(), err error) {
-	slots := w.of(plugin)
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	default:
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
+	slots := w.of(plugin)
 	select {
 	case slots <- struct{}{}:
 		return func() { <-slots }, nil

@@ -23,6 +23,7 @@ type detaching struct {
 	v       AttachedVolume
 	options DetachOptions
 	state   ActualStateOfWorldAttacherUpdater
+	called  bool // whether Detach was called
 }
 
 // detachment is what the plugin is called with.
@@ -37,6 +38,9 @@ func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOpt
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		d := &detaching{Generator: g, x: x, v: v, options: options, state: actualState}
 		err := d.run(ctx)
+		if err != nil && !d.called {
+			actualState.AddVolumeToReportAsAttached(v.VolumeName, v.NodeName) // It still is attached for certain.
+		}
 		if err != nil {
 			d.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedDetachVolume,
 				"detaching volume %q from node %q failed: %v", v.VolumeName, v.NodeName, err)
@@ -51,7 +55,6 @@ func (d *detaching) run(ctx context.Context) error {
 		return err
 	}
 	if err := d.verifySafe(ctx); err != nil {
-		d.state.AddVolumeToReportAsAttached(d.v.VolumeName, d.v.NodeName)
 		return err
 	}
 	intent := Intent{
@@ -64,6 +67,7 @@ func (d *detaching) run(ctx context.Context) error {
 	err = d.x.change(ctx, "Detach", func(ctx context.Context) error {
 		return detachment.detacher.Detach(ctx, detachment.volumeName, d.v.NodeName)
 	})
+	d.called = !notCalled(err)
 	if err != nil {
 		return d.failed(ctx, intent, err)
 	}
@@ -120,7 +124,7 @@ func (d *detaching) verifySafe(ctx context.Context) error {
 // failed says that nobody knows whether the volume is still attached; unless the plugin was never called.
 func (d *detaching) failed(ctx context.Context, intent Intent, err error) error {
 	d.conclude(ctx, d.x, intent, IntentUncertain)
-	if notCalled(err) {
+	if !d.called {
 		return err
 	}
 	return uncertainToo(err, d.state.MarkVolumeAsUncertain(d.v.VolumeName, d.v.VolumeSpec, d.v.NodeName))

@@ -143,25 +143,33 @@ func (e *Executor) release(x *execution, claim *keyed.Claim, result Result) {
 	} else {
 		e.table.Fail(claim, result.Err)
 	}
-	lost := x.stillRunning()
-	if len(lost) == 0 {
-		e.table.End(claim)
-	}
-	e.mu.Lock()
-	delete(e.running, x.op)
-	if len(lost) > 0 {
-		e.left[x.op] = struct{}{}
-	}
-	close(e.changed)
-	e.changed = make(chan struct{})
-	e.mu.Unlock()
-	close(x.op.done)
-	if len(lost) > 0 {
+	if lost := x.stillRunning(); len(lost) > 0 {
+		e.leave(x.op)
+		close(x.op.done)
 		e.options.Logger.Warn("a call of a plugin was left behind; its key stays taken", logKeys(x.op.Info())...)
 		go e.awaitLost(x.op, claim, lost)
-		return
+	} else {
+		e.table.End(claim)
+		close(x.op.done)
+		e.keyFreed(x.op.Info())
 	}
-	e.keyFreed(x.op.Info())
+	e.retire(x.op)
+}
+
+// leave puts an operation among those of which a call still runs.
+func (e *Executor) leave(op *Operation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.left[op] = struct{}{}
+}
+
+// retire takes an operation from those that run, and wakes those who wait for that.
+func (e *Executor) retire(op *Operation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.running, op)
+	close(e.changed)
+	e.changed = make(chan struct{})
 }
 
 // awaitLost frees the key when the last call that was left behind has returned. It ends with that call.

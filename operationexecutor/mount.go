@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -65,7 +67,7 @@ func (m *mounting) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.mounter, err = construct(ctx, m.x, "NewMounter", func() (volume.Mounter, error) { return plugin.NewMounter(m.v.VolumeSpec, m.v.Pod) })
+	m.mounter, err = construct(ctx, m.x, "NewMounter", func() (volume.Mounter, error) { return plugin.NewMounter(m.v.VolumeSpec, m.pod()) })
 	if err != nil {
 		return err
 	}
@@ -78,8 +80,8 @@ func (m *mounting) prepare(ctx context.Context) error {
 
 // check refuses what cannot work before anything is changed.
 func (m *mounting) check(ctx context.Context) error {
-	if options := mountOptions(m.v.VolumeSpec); len(options) > 0 && !m.plugins.SupportsMountOption(m.x.pluginName()) {
-		return fmt.Errorf("plugin %q does not support mount options, and the volume has %q: %w", m.x.pluginName(), options, volume.ErrUnsupported)
+	if err := m.checkSpec(); err != nil {
+		return err
 	}
 	if err := m.checkSinglePod(); err != nil {
 		return err
@@ -92,6 +94,23 @@ func (m *mounting) check(ctx context.Context) error {
 		return struct{}{}, checker.CanMount(ctx)
 	})
 	return err
+}
+
+// checkSpec refuses a volume that is not a filesystem, and mount options that are malformed or not honoured.
+func (m *mounting) checkSpec() error {
+	filesystem, err := volume.CheckVolumeModeFilesystem(m.v.VolumeSpec)
+	if err != nil {
+		return err
+	}
+	if !filesystem {
+		return fmt.Errorf("the volume has volumeMode Block and cannot be mounted: %w", volume.ErrUnsupported)
+	}
+	options := volume.MountOptionFromSpec(m.v.VolumeSpec)
+	if len(options) > 0 && !m.plugins.SupportsMountOption(m.x.pluginName()) {
+		return fmt.Errorf("plugin %q does not support mount options, and the volume has %q: remove them: %w",
+			m.x.pluginName(), options, volume.ErrUnsupported)
+	}
+	return volume.CheckMountOptions(options)
 }
 
 // checkSinglePod refuses a second pod of a volume that only one pod may use.
@@ -143,35 +162,38 @@ func (m *mounting) setUpFailed(ctx context.Context, intent Intent, err error) er
 func (m *mounting) mounterArgs() volume.MounterArgs {
 	name, pod := m.v.VolumeName, m.v.PodName
 	args := volume.MounterArgs{
+		FsUser:              commonUser(m.pod()),
 		DesiredSize:         m.v.DesiredSizeLimit,
-		PodUID:              string(pod),
+		PodUID:              string(m.pod().UID),
 		SELinuxLabel:        m.v.SELinuxLabel,
 		ReconstructedVolume: m.state.IsVolumeReconstructed(name, pod),
 		IsRemount:           m.options.IsRemount && m.state.GetVolumeMountState(name, pod) == VolumeMounted,
 	}
-	if m.v.Pod == nil {
-		return args
-	}
-	args.PodUID, args.FsUser = string(m.v.Pod.UID), commonUser(m.v.Pod)
-	if sc := m.v.Pod.Spec.SecurityContext; sc != nil {
+	if sc := m.pod().Spec.SecurityContext; sc != nil {
 		args.FsGroup, args.FSGroupChangePolicy = sc.FSGroup, sc.FSGroupChangePolicy
 	}
 	return args
 }
 
 func (m *mounting) markOpts() MarkVolumeOpts {
-	opts := MarkVolumeOpts{
-		VolumeName: m.v.VolumeName, PodName: m.v.PodName, Pod: m.v.Pod, VolumeSpec: m.v.VolumeSpec,
+	return MarkVolumeOpts{
+		VolumeName: m.v.VolumeName, PodName: m.v.PodName, PodUID: m.pod().UID, Pod: m.v.Pod, VolumeSpec: m.v.VolumeSpec,
 		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, VolumeGidValue: m.v.VolumeGidValue,
 	}
-	opts.PodUID = podUID(m.v.Pod, m.v.PodName)
-	return opts
+}
+
+// pod returns the pod, or one that holds no more than its UID.
+func (m *mounting) pod() *v1.Pod {
+	if m.v.Pod != nil {
+		return m.v.Pod
+	}
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(m.v.PodName)}}
 }
 
 // podIntent is the intent to set the volume up for the pod.
 func (m *mounting) podIntent() Intent {
 	intent := m.deviceIntent()
-	intent.PodUID, intent.MountPath = podUID(m.v.Pod, m.v.PodName), m.path
+	intent.PodUID, intent.MountPath = m.pod().UID, m.path
 	intent.Pod, intent.OuterVolumeSpecNames = podKey(m.v.Pod), m.v.OuterVolumeSpecNames
 	return intent
 }

@@ -2,7 +2,6 @@ package operationexecutor
 
 import (
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,16 +11,6 @@ import (
 
 // This file holds what operations read from pods and volumes.
 
-// multiAttachAllowed reports whether the volume may be attached to several nodes at once: one that has no spec or no
-// access modes, one that is inline, and one with ReadWriteMany or ReadOnlyMany.
-func multiAttachAllowed(spec *volume.Spec) bool {
-	if spec == nil || spec.PersistentVolume == nil {
-		return true
-	}
-	modes := spec.PersistentVolume.Spec.AccessModes
-	return len(modes) == 0 || slices.Contains(modes, v1.ReadWriteMany) || slices.Contains(modes, v1.ReadOnlyMany)
-}
-
 // singlePod reports whether only one pod may use the volume.
 func singlePod(spec *volume.Spec) bool {
 	if spec == nil || spec.PersistentVolume == nil {
@@ -29,17 +18,6 @@ func singlePod(spec *volume.Spec) bool {
 	}
 	modes := spec.PersistentVolume.Spec.AccessModes
 	return len(modes) == 1 && modes[0] == v1.ReadWriteOncePod
-}
-
-// mountOptions returns the mount options of the volume.
-func mountOptions(spec *volume.Spec) []string {
-	if spec == nil || spec.PersistentVolume == nil {
-		return nil
-	}
-	if s := spec.PersistentVolume.Annotations[v1.MountOptionAnnotation]; s != "" {
-		return strings.Split(s, ",")
-	}
-	return spec.PersistentVolume.Spec.MountOptions
 }
 
 // commonUser returns the user as which every container of pod runs, or nil when there is no such user.
@@ -63,14 +41,6 @@ func containerUser(pod *v1.Pod, c v1.Container) *int64 {
 		return pod.Spec.SecurityContext.RunAsUser
 	}
 	return nil
-}
-
-// podUID returns the UID of pod; a pod's unique name is its UID.
-func podUID(pod *v1.Pod, name volume.UniquePodName) types.UID {
-	if pod != nil {
-		return pod.UID
-	}
-	return types.UID(name)
 }
 
 func podKey(pod *v1.Pod) types.NamespacedName {

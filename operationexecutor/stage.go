@@ -57,18 +57,17 @@ func (m *mounting) stage(ctx context.Context) error {
 	if err := m.intend(ctx, m.x, intent); err != nil {
 		return err
 	}
-	if err := m.waitForAttach(ctx); err != nil {
+	err := m.waitForAttach(ctx)
+	if err == nil && intent.DevicePath != m.devicePath {
+		intent.DevicePath = m.devicePath
+		err = m.intend(ctx, m.x, intent)
+	}
+	if err != nil {
 		m.conclude(ctx, m.x, intent, m.deviceState().end())
 		return err
 	}
-	if intent.DevicePath != m.devicePath {
-		intent.DevicePath = m.devicePath
-		if err := m.intend(ctx, m.x, intent); err != nil {
-			return err
-		}
-	}
 	args := volume.DeviceMounterArgs{FsGroup: m.mounterArgs().FsGroup, SELinuxLabel: m.v.SELinuxLabel}
-	err := m.x.change(ctx, "MountDevice", func(ctx context.Context) error {
+	err = m.x.change(ctx, "MountDevice", func(ctx context.Context) error {
 		return m.staging.mounter.MountDevice(ctx, m.v.VolumeSpec, intent.DevicePath, intent.DeviceMountPath, args)
 	})
 	if err != nil {
@@ -88,7 +87,7 @@ func (m *mounting) waitForAttach(ctx context.Context) error {
 	}
 	known := m.devicePath
 	path, err := perform(ctx, m.x, c, func(ctx context.Context) (string, error) {
-		return m.staging.attacher.WaitForAttach(ctx, m.v.VolumeSpec, known, m.v.Pod)
+		return m.staging.attacher.WaitForAttach(ctx, m.v.VolumeSpec, known, m.pod())
 	})
 	if err == nil {
 		m.devicePath = path

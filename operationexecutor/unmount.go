@@ -57,6 +57,7 @@ func (u *unmounting) tearDown(ctx context.Context, unmounter volume.Unmounter, p
 		return u.failed(ctx, intent, err)
 	}
 	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
+		u.conclude(ctx, u.x, intent, IntentUncertain)
 		return err
 	}
 	u.conclude(ctx, u.x, intent, IntentForgotten)

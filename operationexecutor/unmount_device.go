@@ -117,6 +117,7 @@ func (u *unmountingDevice) unstage(ctx context.Context, unmounter volume.DeviceU
 		return u.failed(ctx, intent, err)
 	}
 	if err := u.state.MarkDeviceAsUnmounted(u.v.VolumeName); err != nil {
+		u.conclude(ctx, u.x, intent, IntentUncertain)
 		return err
 	}
 	u.conclude(ctx, u.x, intent, IntentForgotten)

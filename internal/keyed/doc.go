@@ -13,6 +13,7 @@
 //
 // Starting, ending and asking cost the same however many operations run and however many have failed: a volume's entry
 // counts its keys by pod and by node. The table holds nothing of a volume of which nothing runs and nothing has failed;
-// a failure goes when the same subject succeeds, when it is forgotten, and with its volume. All methods may be called
+// a failure goes when the same subject succeeds, when it is forgotten, and, some time after it could have been tried again,
+// when nobody came back for it. All methods may be called
 // from several goroutines at once; the table calls nothing and starts nothing.
 package keyed

@@ -66,7 +66,12 @@ type Table struct {
 
 	mu      sync.Mutex
 	volumes map[string]*entry
+	// failed is the number of failures; when it reaches sweepAt, those that nobody came back for are dropped.
+	failed, sweepAt int
 }
+
+// minSweep is the number of failures below which none is dropped for its age.
+const minSweep = 64
 
 // entry is what is known of one volume.
 type entry struct {
@@ -81,7 +86,7 @@ type set map[*Claim]struct{}
 
 // New returns an empty table whose failures wait as policy says.
 func New(policy backoff.Policy) *Table {
-	return &Table{policy: policy, volumes: map[string]*entry{}}
+	return &Table{policy: policy.WithDefaults(), volumes: map[string]*entry{}, sweepAt: minSweep}
 }
 
 // Begin claims key for an operation of subject. It returns a refusal instead when a claim that key meets is held, or when
@@ -109,8 +114,14 @@ func (t *Table) Fail(claim *Claim, err error) Failure {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.failed >= t.sweepAt {
+		t.sweep(now)
+	}
 	e := t.entry(claim.Subject.Key.Volume)
-	f := e.failures[claim.Subject]
+	f, known := e.failures[claim.Subject]
+	if !known {
+		t.failed++
+	}
 	f.Attempts++
 	f.Until = now.Add(t.policy.Delay(f.Attempts))
 	f.Err = err
@@ -190,9 +201,25 @@ func (t *Table) forget(volume string, match func(Key) bool) {
 	for s := range e.failures {
 		if match(s.Key) {
 			delete(e.failures, s)
+			t.failed--
 		}
 	}
 	t.drop(volume)
+}
+
+// sweep drops the failures that have waited longer than any wait lasts since they might have been tried again: their
+// subject is gone. The next sweep comes when the failures have doubled, so that each costs a constant amount of it.
+func (t *Table) sweep(now time.Time) {
+	for volume, e := range t.volumes {
+		for s, f := range e.failures {
+			if now.Sub(f.Until) > t.policy.Max {
+				delete(e.failures, s)
+				t.failed--
+			}
+		}
+		t.drop(volume)
+	}
+	t.sweepAt = max(minSweep, 2*t.failed)
 }
 
 // drop removes the entry of a volume of which nothing is known any more.
