@@ -29,7 +29,8 @@ type Policy struct {
 	Jitter float64
 }
 
-// WithDefaults returns the policy with its zero fields filled in and the others brought into their bounds.
+// WithDefaults returns the policy with its zero fields filled in and the others brought into their bounds. Twice is as
+// good as once.
 func (p Policy) WithDefaults() Policy {
 	if p.Initial <= 0 {
 		p.Initial = DefaultInitial
@@ -44,7 +45,7 @@ func (p Policy) WithDefaults() Policy {
 		p.Jitter = DefaultJitter
 	}
 	p.Factor = max(p.Factor, 1)
-	p.Jitter = min(max(p.Jitter, 0), 1)
+	p.Jitter = min(p.Jitter, 1)
 	return p
 }
 
@@ -58,5 +59,5 @@ func (p Policy) Delay(failures int) time.Duration {
 	for n := 1; n < failures && p.Factor > 1 && delay < float64(p.Max); n++ {
 		delay = min(delay*p.Factor, float64(p.Max))
 	}
-	return time.Duration(delay * (1 - p.Jitter*rand.Float64())) //nolint:gosec // Jitter needs no secrecy.
+	return time.Duration(delay * (1 - max(p.Jitter, 0)*rand.Float64())) //nolint:gosec // Jitter needs no secrecy.
 }

@@ -1,0 +1,219 @@
+package keyed_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/internal/keyed"
+)
+
+var errBroken = errors.New("broken")
+
+func key(volume, pod, node string) keyed.Key { return keyed.Key{Volume: volume, Pod: pod, Node: node} }
+
+func subject(k keyed.Key, kind string) keyed.Subject { return keyed.Subject{Key: k, Kind: kind} }
+
+// newTable returns a table without jitter.
+func newTable() *keyed.Table { return keyed.New(backoff.Policy{Jitter: -1}) }
+
+func begin(t *testing.T, table *keyed.Table, k keyed.Key, kind string) *keyed.Claim {
+	t.Helper()
+	claim, refusal := table.Begin(k, subject(k, kind))
+	require.Nil(t, refusal)
+	return claim
+}
+
+func TestWhichKeysMeet(t *testing.T) {
+	tests := []struct {
+		a, b  keyed.Key
+		meets bool
+	}{
+		{key("v", "", ""), key("v", "", ""), true},
+		{key("v", "", ""), key("w", "", ""), false},
+		{key("v", "", ""), key("v", "p", ""), true},
+		{key("v", "", ""), key("v", "", "n"), true},
+		{key("v", "p", ""), key("v", "p", ""), true},
+		{key("v", "p", ""), key("v", "q", ""), false},
+		{key("v", "p", ""), key("w", "p", ""), false},
+		{key("v", "p", ""), key("v", "", "n"), true},
+		{key("v", "", "n"), key("v", "", "n"), true},
+		{key("v", "", "n"), key("v", "", "m"), false},
+		{key("v", "p", "n"), key("v", "p", "m"), false},
+		{key("v", "p", "n"), key("v", "q", "n"), false},
+		{key("", "", ""), key("", "", ""), false},
+		{key("", "p", ""), key("", "p", ""), false},
+	}
+	for _, test := range tests {
+		t.Run(fmt.Sprintf("%v %v", test.a, test.b), func(t *testing.T) {
+			assert.Equal(t, test.meets, test.a.Meets(test.b))
+			assert.Equal(t, test.meets, test.b.Meets(test.a))
+			table := newTable()
+			begin(t, table, test.a, "first")
+			assert.Equal(t, test.meets, table.Pending(test.b) != nil)
+			_, refusal := table.Begin(test.b, subject(test.b, "second"))
+			assert.Equal(t, test.meets, refusal != nil)
+		})
+	}
+}
+
+// TestIndexAgreesWithTheRule compares the counted look-ups with the rule, for random claims.
+func TestIndexAgreesWithTheRule(t *testing.T) {
+	names := []string{"", "a", "b", "c"}
+	random := rand.New(rand.NewPCG(1, 2))
+	pick := func() keyed.Key {
+		return key(names[1+random.IntN(2)], names[random.IntN(4)], names[random.IntN(4)])
+	}
+	table, held := newTable(), map[*keyed.Claim]bool{}
+	for range 20000 {
+		if len(held) > 0 && random.IntN(2) == 0 {
+			for claim := range held {
+				table.End(claim)
+				delete(held, claim)
+				break
+			}
+			continue
+		}
+		k, want := pick(), false
+		for claim := range held {
+			want = want || claim.Key.Meets(k)
+		}
+		claim, refusal := table.Begin(k, subject(k, "op"))
+		require.Equal(t, want, refusal != nil, "%v", k)
+		if claim != nil {
+			held[claim] = true
+			continue
+		}
+		require.True(t, held[refusal.Running])
+		require.True(t, refusal.Running.Key.Meets(k))
+	}
+	for claim := range held {
+		table.End(claim)
+	}
+	assert.Zero(t, table.Len(), "nothing may stay when nothing runs")
+}
+
+func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, k := newTable(), key("v", "p", "")
+		for i, wait := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
+			claim := begin(t, table, k, "mount")
+			table.Fail(claim, errBroken)
+			table.End(claim)
+			_, refusal := table.Begin(k, subject(k, "mount"))
+			require.NotNil(t, refusal)
+			assert.Equal(t, keyed.Failure{Attempts: i + 1, Until: time.Now().Add(wait), Err: errBroken}, *refusal.Failure)
+			time.Sleep(wait - 1)
+			_, refusal = table.Begin(k, subject(k, "mount"))
+			require.NotNil(t, refusal, "one nanosecond early")
+			time.Sleep(1)
+		}
+		claim := begin(t, table, k, "mount")
+		table.Succeed(claim)
+		table.End(claim)
+		assert.Zero(t, table.Len())
+		claim = begin(t, table, k, "mount")
+		table.Fail(claim, errBroken)
+		table.End(claim)
+		_, refusal := table.Begin(k, subject(k, "mount"))
+		assert.Equal(t, 1, refusal.Failure.Attempts)
+	})
+}
+
+func TestBackoffIsPerSubjectAndKind(t *testing.T) {
+	table, whole := newTable(), key("v", "", "")
+	for _, pod := range []string{"p", "q"} {
+		claim, refusal := table.Begin(whole, subject(key("v", pod, ""), "mount"))
+		require.Nil(t, refusal, "pod q must not wait for the failure of pod p")
+		table.Fail(claim, errBroken)
+		table.End(claim)
+	}
+	_, refusal := table.Begin(whole, subject(key("v", "p", ""), "mount"))
+	require.NotNil(t, refusal)
+	begin(t, table, key("v", "p", ""), "unmount")
+}
+
+func TestWhatRunsIsToldBeforeWhatFailed(t *testing.T) {
+	table, k := newTable(), key("v", "", "")
+	claim := begin(t, table, k, "mount")
+	table.Fail(claim, errBroken)
+	_, refusal := table.Begin(k, subject(k, "mount"))
+	assert.Same(t, claim, refusal.Running)
+	assert.Nil(t, refusal.Failure)
+	table.End(claim)
+}
+
+func TestForget(t *testing.T) {
+	fill := func(t *testing.T) *keyed.Table {
+		table := newTable()
+		for _, k := range []keyed.Key{key("v", "p", ""), key("v", "q", ""), key("v", "", "n"), key("v", "", ""), key("w", "p", "")} {
+			claim := begin(t, table, k, "op")
+			table.Fail(claim, errBroken)
+			table.End(claim)
+		}
+		return table
+	}
+	waits := func(table *keyed.Table, k keyed.Key) bool {
+		claim, refusal := table.Begin(k, subject(k, "op"))
+		if claim != nil {
+			table.End(claim)
+		}
+		return refusal != nil
+	}
+	table := fill(t)
+	table.Forget(key("v", "p", ""))
+	assert.False(t, waits(table, key("v", "p", "")))
+	assert.True(t, waits(table, key("v", "q", "")))
+	assert.True(t, waits(table, key("v", "", "")))
+	assert.True(t, waits(table, key("w", "p", "")))
+	table.Forget(key("v", "", "n"))
+	assert.False(t, waits(table, key("v", "", "n")))
+	assert.True(t, waits(table, key("v", "", "")))
+	table.Forget(key("v", "", ""))
+	assert.False(t, waits(table, key("v", "q", "")))
+	assert.Equal(t, 1, table.Len(), "only w is left")
+}
+
+func TestFailuresThatNobodyComesBackForGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newTable()
+		for i := range 10000 {
+			claim := begin(t, table, key(strconv.Itoa(i), "", ""), "op")
+			table.Fail(claim, errBroken)
+			table.End(claim)
+			time.Sleep(2 * time.Second)
+		}
+		assert.Less(t, table.Len(), 200)
+		assert.Greater(t, table.Len(), 60, "those that may still be tried are kept")
+	})
+}
+
+// BenchmarkPending shows that a look-up costs the same for ten claims as for a hundred thousand: it is made of map
+// look-ups alone, and allocates nothing.
+func BenchmarkPending(b *testing.B) {
+	for _, n := range []int{10, 1000, 100000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			table := newTable()
+			for i := range n {
+				k := key("shared", strconv.Itoa(i), "")
+				table.Begin(k, subject(k, "op"))
+				k = key(strconv.Itoa(i), "", "")
+				table.Begin(k, subject(k, "op"))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				table.Pending(key("shared", "none", ""))
+				table.Pending(key("shared", "", ""))
+				table.Pending(key("none", "", ""))
+			}
+		})
+	}
+}
