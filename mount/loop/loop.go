@@ -53,6 +53,10 @@ type Device struct {
 // Whole reports whether the device shows its backing file from the first byte to the last.
 func (d Device) Whole() bool { return d.Offset == 0 && d.SizeLimit == 0 }
 
+// Has reports whether info, of a file that was opened or looked at without following a link, describes the backing file
+// of d.
+func (d Device) Has(info os.FileInfo) bool { return d.has(info) }
+
 // Options says how to attach a file. The zero value attaches it for reading and writing, through the page cache, with
 // the kernel's sector size.
 type Options struct {
@@ -114,6 +118,10 @@ func Find(ctx context.Context, path string) (Device, error) {
 
 // FindFile is [Find] for a file that the caller opened, in whatever mode.
 func FindFile(ctx context.Context, file *os.File) (Device, error) { return findFile(ctx, file) }
+
+// Inspect returns what the loop device at path, such as "/dev/loop3", has now: it looks at that device alone. One that
+// is free, gone or no loop device is an error that matches [ErrNotAttached].
+func Inspect(ctx context.Context, path string) (Device, error) { return inspectPath(ctx, path) }
 
 // Devices returns every attached loop device of the machine, whoever attached it, in the order of their numbers.
 func Devices(ctx context.Context) ([]Device, error) { return devices(ctx) }

@@ -21,6 +21,10 @@ func attachFile(context.Context, *os.File, Options) (Device, error) { return Dev
 
 func findFile(context.Context, *os.File) (Device, error) { return Device{}, unsupported() }
 
+func inspectPath(context.Context, string) (Device, error) { return Device{}, unsupported() }
+
+func (Device) has(os.FileInfo) bool { return false }
+
 func devices(context.Context) ([]Device, error) { return nil, unsupported() }
 
 func detach(context.Context, Device) error { return unsupported() }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,6 +70,21 @@ func looksAttached(number int) bool {
 
 func sysPath(number int, elements ...string) string {
 	return filepath.Join(append([]string{sysBlock, "loop" + strconv.Itoa(number)}, elements...)...)
+}
+
+func inspectPath(ctx context.Context, path string) (Device, error) {
+	if err := ctx.Err(); err != nil {
+		return Device{}, fmt.Errorf("looking at %q: %w", path, context.Cause(ctx))
+	}
+	number, ok := loopNumber(filepath.Base(path))
+	if !ok || filepath.Dir(path) != devDir {
+		return Device{}, fmt.Errorf("%q is no loop device: %w", path, ErrNotAttached)
+	}
+	device, attached, err := inspect(number)
+	if err == nil && !attached {
+		err = fmt.Errorf("%s has no file: %w", path, ErrNotAttached)
+	}
+	return device, err
 }
 
 // inspect asks a device what it has. A device that is free, or gone, is not attached.
@@ -175,4 +191,9 @@ func findIdentity(ctx context.Context, id identity, name string) (Device, error)
 	}
 	return Device{}, fmt.Errorf("%q is attached to %s and to %s: detach all but one: %w",
 		name, found[0].Path, found[1].Path, ErrInUse)
+}
+
+func (d Device) has(info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && d.BackingDevice == uint64(st.Dev) && d.BackingInode == st.Ino //nolint:unconvert // narrower elsewhere
 }

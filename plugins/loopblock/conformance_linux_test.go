@@ -1,0 +1,36 @@
+package loopblock_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/volumetest"
+)
+
+func TestConformance(t *testing.T) {
+	mounttest.RequireRoot(t)
+	requireTool(t, "ext4")
+	volumetest.Run(t, volumetest.Config{
+		NewPlugin: func(testing.TB) volume.VolumePlugin { return loopblock.New(loopblock.Options{}) },
+		Shared:    true,
+		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
+			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct,
+	})
+}
+
+// requireTool skips where a filesystem cannot be made, and fails under CI.
+func requireTool(t testing.TB, fsType string) {
+	t.Helper()
+	err := format.CanMake(fsType)
+	if err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("missing, and under CI nothing is skipped: %v", err)
+	}
+	t.Skipf("missing: %v", err)
+}

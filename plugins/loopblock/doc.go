@@ -1,0 +1,53 @@
+// Package loopblock serves volumes that are image files of this node: each is a file with a filesystem in it, attached to
+// a loop device, staged once, and bind-mounted for each pod. It needs no server and no disk of its own, gives every volume
+// a hard limit of size, and is a whole example of a plugin that provisions, attaches, stages and deletes.
+//
+// # A volume
+//
+// A PersistentVolume names the plugin and the image by its csi source:
+//
+//	csi:
+//	  driver: loop-block.volumekit.io
+//	  volumeHandle: pvc-0a1b        # the image {BaseDir}/pvc-0a1b.img
+//	  fsType: ext4                  # optional; what the image holds must be this
+//
+// The handle is one path element. Images lie in one directory, that of [Options].BaseDir, which a spec cannot leave: they
+// are opened beneath a descriptor of it, and must be regular files that no symbolic link leads to.
+//
+// A storage class with provisioner volumekit.io/loop-block takes the parameters "fstype" (ext4, the default, xfs or btrfs)
+// and "preallocate" ("true" takes the space when the volume is made; otherwise the image is sparse).
+//
+// # A life
+//
+//	Provision    {BaseDir}/H.partial is made, sized, formatted, synced and renamed to H.img
+//	Attach       H.img gets a loop device of this node, and never a second one
+//	MountDevice  the device is checked, and mounted at {root}/plugins/volumekit.io/loop-block/mounts/H
+//	SetUp        the staged directory is bound to the pod's directory, read-only where that is asked for
+//	TearDown, UnmountDevice, Detach, Delete   undo this, in the reverse order; each proves that it is done
+//
+// # Guarantees
+//
+// An image is formatted while it is provisioned, under a name by which no volume is found, and never again: an image
+// without a filesystem is an error ([ErrNoFilesystem]), not a reason to format. A half-made image of a process that was
+// killed is made anew.
+//
+// A pod gets the volume or an error. Before a directory is bound for a pod, the mount table must show that what is mounted
+// there is the loop device of this very image; a staging directory that is merely there, as after a reboot, is refused
+// ([ErrNotStaged]) rather than given to the pod, which would then fill the node's own disk.
+//
+// Setuid files and device nodes in an image have no effect (nosuid, nodev) unless the mount options of the volume say
+// "suid" or "dev".
+//
+// A volume that is attached is not deleted. Deletion removes one name of one file, which is proven to be attached nowhere
+// and locked against attaching meanwhile.
+//
+// When all access modes of a volume are ReadOnlyMany, or its source or mount options say read-only, the loop device
+// itself is read-only, and neither a repair nor a replay of the journal writes to the image.
+//
+// fsGroup: before the first bind for a pod that asks for one, the content gets that group, with the rules of Kubernetes
+// (group bits added, setgid on directories, the root last, OnRootMismatch honoured); the walk goes by descriptors, follows
+// no link and leaves other filesystems alone. A read-only volume is left as it is.
+//
+// Not here: raw block volumes, expansion, snapshots and clones. It works on Linux, as root; elsewhere every call that
+// touches the world returns an error that matches volume.ErrUnsupported or mount.ErrUnsupported.
+package loopblock

@@ -1,0 +1,160 @@
+package loopblock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+)
+
+type mounter struct {
+	volume.Dir
+
+	plugin *Plugin
+	src    source
+}
+
+type unmounter struct {
+	volume.Dir
+
+	plugin *Plugin
+}
+
+// NewMounter implements volume.VolumePlugin.
+func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	src, err := sourceOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	path, err := p.podPath(spec.Name(), pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	return &mounter{Dir: volume.Dir{Path: path}, plugin: p, src: src}, nil
+}
+
+// NewUnmounter implements volume.VolumePlugin.
+func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	path, err := p.podPath(name, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &unmounter{Dir: volume.Dir{Path: path}, plugin: p}, nil
+}
+
+func (p *Plugin) podPath(name string, podUID types.UID) (string, error) {
+	for _, element := range []string{name, string(podUID)} {
+		if err := volume.CheckPathElement(element); err != nil {
+			return "", err
+		}
+	}
+	return p.host.GetPodVolumeDir(podUID, Name, name), nil
+}
+
+// GetAttributes implements volume.Mounter.
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{
+		ReadOnly: m.src.podReadOnly, Managed: !m.src.podReadOnly, SupportsSELinux: !m.src.podReadOnly,
+	}
+}
+
+// SetUp implements volume.Mounter.
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+// SetUpAt binds the staged directory to dir, after it has made sure that the staged directory is the volume. When it is
+// not, the error matches ErrNotStaged and nothing was touched. Something else that is mounted at dir is an error that
+// matches mount.ErrForeign.
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	device, err := m.stagedDevice(ctx)
+	if err != nil {
+		return fmt.Errorf("setting up volume %q: %w", m.src.handle, classify(err))
+	}
+	there, mounted, err := m.plugin.mountAt(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		if err := m.fits(there, device); err != nil {
+			return fmt.Errorf("setting up volume %q: at %q %w", m.src.handle, dir, err)
+		}
+	}
+	if err := m.own(ctx, args); err != nil {
+		return fmt.Errorf("setting up volume %q: %w", m.src.handle, err)
+	}
+	if mounted {
+		return nil
+	}
+	return m.bind(ctx, device, dir)
+}
+
+// stagedDevice returns the device that is staged, if it is that of the volume's image.
+func (m *mounter) stagedDevice(ctx context.Context) (loop.Device, error) {
+	staging := m.plugin.stagingPath(m.src.handle)
+	there, mounted, err := m.plugin.mountAt(ctx, staging)
+	if err != nil {
+		return loop.Device{}, err
+	}
+	if !mounted {
+		return loop.Device{}, fmt.Errorf("nothing is mounted at %q: stage the volume first: %w", staging, ErrNotStaged)
+	}
+	device, err := m.plugin.deviceAt(ctx, m.src.handle, there.Source)
+	if errors.Is(err, loop.ErrNotAttached) || errors.Is(err, mount.ErrForeign) || (err == nil && !isMountOf(there, device)) {
+		return loop.Device{}, fmt.Errorf("%s is mounted at %q: unstage it, then stage the volume: %w",
+			there.Source, staging, errors.Join(ErrNotStaged, err))
+	}
+	return device, err
+}
+
+// fits says why what is mounted at the pod's path is not what is asked for.
+func (m *mounter) fits(there mount.MountPoint, device loop.Device) error {
+	switch {
+	case !isMountOf(there, device):
+		return fmt.Errorf("%s is mounted: tear it down first: %w", there.Source, mount.ErrForeign)
+	case there.ReadOnly() != m.src.podReadOnly:
+		return fmt.Errorf("it is mounted with read-only=%t: tear it down first: %w", there.ReadOnly(), mount.ErrForeign)
+	}
+	return nil
+}
+
+// bind makes the pod's mount, and looks whether it is the volume: the staged directory may have changed since.
+func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+		return fmt.Errorf("setting up volume %q: %w", m.src.handle, err)
+	}
+	err := m.plugin.mounter.Mount(ctx, mount.Request{
+		Source: m.plugin.stagingPath(m.src.handle), Target: dir, Options: m.src.bindOptions(),
+	})
+	if err != nil {
+		return fmt.Errorf("setting up volume %q: %w", m.src.handle, classify(err))
+	}
+	there, mounted, err := m.plugin.mountAt(ctx, dir)
+	if err == nil && (!mounted || !isMountOf(there, device)) {
+		err = fmt.Errorf("what was bound at %q is not the volume: %w", dir, ErrNotStaged)
+	}
+	if err == nil {
+		return nil
+	}
+	undo := mount.UnmountPath(context.WithoutCancel(ctx), m.plugin.mounter, dir, mount.UnmountOptions{})
+	if undo != nil {
+		return volume.Uncertain(fmt.Errorf("setting up volume %q: %w", m.src.handle, errors.Join(err, undo)))
+	}
+	return fmt.Errorf("setting up volume %q: %w", m.src.handle, err)
+}
+
+// TearDown implements volume.Unmounter.
+func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
+
+// TearDownAt unmounts dir and removes it by rmdir.
+func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
+	return classify(mount.UnmountPath(ctx, u.plugin.mounter, dir, mount.UnmountOptions{}))
+}

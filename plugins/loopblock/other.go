@@ -1,0 +1,26 @@
+//go:build !linux
+
+package loopblock
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func unsupported() error {
+	return fmt.Errorf("plugin %s on %s: %w", Name, runtime.GOOS, volume.ErrUnsupported)
+}
+
+func tryLock(*os.File) error { return unsupported() }
+
+func allocate(*os.File, int64) error { return unsupported() }
+
+func (i *images) publish(string) error { return unsupported() }
+
+func backingPathOf(string) (string, error) { return "", unsupported() }
+
+func setGroup(context.Context, string, group) error { return unsupported() }

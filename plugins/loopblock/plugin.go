@@ -1,0 +1,141 @@
+package loopblock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Name is the plugin's name, and the provisioner of its storage classes.
+const Name = "volumekit.io/loop-block"
+
+// Driver is the plugin's name in the csi source of a PersistentVolume.
+const Driver = "loop-block.volumekit.io"
+
+// The sentinels of this package. Match them with errors.Is.
+var (
+	// ErrNoFilesystem says that an image holds no filesystem that this plugin knows, or another one than the volume's
+	// fsType. It is not formatted: only provisioning formats.
+	ErrNoFilesystem = errors.New("no such filesystem in the image")
+	// ErrNotStaged says that the staging directory does not show the volume's image, so that it was not bound.
+	ErrNotStaged = errors.New("the volume is not staged")
+)
+
+// Options configures a [Plugin]. The zero value is ready to use.
+type Options struct {
+	// BaseDir is the absolute directory of the images. It is made, with mode 0700, when the first volume is provisioned.
+	// Empty means {root}/plugins/volumekit.io/loop-block/images. Two agents of one machine may share it.
+	BaseDir string
+	// Mounter makes the mounts; nil means a mount.Mounter of the plugin's own.
+	Mounter mount.Interface
+	// Logger is told of filesystems that were repaired. Nil discards.
+	Logger *slog.Logger
+	// DirectIO makes loop devices that bypass the page cache of the images' filesystem, where that can do it.
+	DirectIO bool
+}
+
+// Plugin is the plugin. Make it with [New]. Its methods may be called from several goroutines at once; it keeps nothing in
+// memory about volumes, so that a new process goes on where an old one was killed.
+type Plugin struct {
+	options Options
+	mounter mount.Interface
+	logger  *slog.Logger
+	host    volume.VolumeHost
+	baseDir string
+}
+
+var (
+	_ volume.PersistentVolumePlugin      = (*Plugin)(nil)
+	_ volume.ProvisionableVolumePlugin   = (*Plugin)(nil)
+	_ volume.DeletableVolumePlugin       = (*Plugin)(nil)
+	_ volume.AttachableVolumePlugin      = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
+	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
+	_ volume.Explainer                   = (*Plugin)(nil)
+)
+
+// New returns a plugin. It does nothing yet: register it with a volume.VolumePluginMgr.
+func New(options Options) *Plugin {
+	p := &Plugin{options: options, mounter: options.Mounter, logger: options.Logger}
+	if p.logger == nil {
+		p.logger = slog.New(slog.DiscardHandler)
+	}
+	if p.mounter == nil {
+		p.mounter = mount.New(mount.Options{Logger: p.logger})
+	}
+	return p
+}
+
+// Init implements volume.VolumePlugin. It does no I/O. A BaseDir that is not absolute is an error that matches
+// volume.ErrInvalid.
+func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
+	dir := p.options.BaseDir
+	if dir == "" {
+		dir = filepath.Join(host.GetPluginDir(Name), "images")
+	}
+	if !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
+		return fmt.Errorf("BaseDir %q: give an absolute directory of its own: %w", dir, volume.ErrInvalid)
+	}
+	p.host, p.baseDir = host, filepath.Clean(dir)
+	return nil
+}
+
+// GetPluginName implements volume.VolumePlugin: it returns [Name].
+func (p *Plugin) GetPluginName() string { return Name }
+
+// GetVolumeName implements volume.VolumePlugin: it returns the handle, which is the image's name without its ending.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	src, err := sourceOf(spec)
+	return src.handle, err
+}
+
+// CanSupport implements volume.VolumePlugin: it is true for a PersistentVolume whose csi source names this plugin.
+func (p *Plugin) CanSupport(spec *volume.Spec) bool { return p.ExplainSupport(spec) == nil }
+
+// ExplainSupport implements volume.Explainer.
+func (p *Plugin) ExplainSupport(spec *volume.Spec) error { return supports(spec) }
+
+// GetAccessModes implements volume.PersistentVolumePlugin: an image is used by one node, for writing by all of its pods
+// or by one, or for reading.
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteOncePod}
+}
+
+// SupportsMountOption implements volume.MountOptionVolumePlugin: the mount options of a PersistentVolume are those of its
+// filesystem.
+func (p *Plugin) SupportsMountOption() bool { return true }
+
+// checkNode refuses every node but this one: images are files of this node.
+func (p *Plugin) checkNode(nodeName types.NodeName) error {
+	if nodeName == p.host.GetNodeName() {
+		return nil
+	}
+	return fmt.Errorf("images of node %q cannot be attached to node %q: %w", p.host.GetNodeName(), nodeName, volume.ErrInfeasible)
+}
+
+// mountsDir is the directory that holds the staging directories.
+func (p *Plugin) mountsDir() string { return filepath.Join(p.host.GetPluginDir(Name), "mounts") }
+
+func (p *Plugin) stagingPath(handle string) string { return filepath.Join(p.mountsDir(), handle) }
+
+// classify makes the sentinels of the mount layer match those of package volume too.
+func classify(err error) error {
+	for _, pair := range []struct{ theirs, ours error }{
+		{loop.ErrInUse, volume.ErrInUse},
+		{mount.ErrUnsupported, volume.ErrUnsupported},
+	} {
+		if errors.Is(err, pair.theirs) && !errors.Is(err, pair.ours) {
+			return fmt.Errorf("%w (%w)", err, pair.ours)
+		}
+	}
+	return err
+}

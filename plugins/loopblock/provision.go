@@ -1,0 +1,173 @@
+package loopblock
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ParameterPreallocate is the key of a class parameter: "true" takes the whole space of a volume when it is made, so that
+// writing to it cannot fail for want of space below.
+const ParameterPreallocate = "preallocate"
+
+const (
+	defaultFSType = "ext4"
+	mebibyte      = int64(1) << 20
+)
+
+// fsTypes are the filesystems that a volume can have.
+func fsTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
+
+// minSize is the least size in bytes with which a filesystem can be made: mkfs.xfs refuses less than 300 MiB, mkfs.btrfs
+// about 109 MiB, and ext4 has no journal in less than 8 MiB.
+func minSize(fsType string) int64 {
+	switch fsType {
+	case "xfs":
+		return 300 * mebibyte
+	case "btrfs":
+		return 128 * mebibyte
+	}
+	return 8 * mebibyte
+}
+
+type provisioner struct {
+	plugin  *Plugin
+	options volume.VolumeOptions
+	request request
+}
+
+// NewProvisioner implements volume.ProvisionableVolumePlugin. It checks options and does no I/O: a parameter that is not
+// known or malformed is an error that matches volume.ErrInvalid, a claim that no image can meet (a block volume, an access
+// mode, a source of data, a limit below the least size) one that matches volume.ErrInfeasible.
+func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	r, err := requestOf(options)
+	if err != nil {
+		return nil, fmt.Errorf("volume %q: %w", options.PVName, err)
+	}
+	if err := p.checkClaim(options.PVC, r.size); err != nil {
+		return nil, fmt.Errorf("volume %q: %w", options.PVName, err)
+	}
+	return &provisioner{plugin: p, options: options, request: r}, nil
+}
+
+func requestOf(options volume.VolumeOptions) (request, error) {
+	r := request{handle: options.PVName, fsType: defaultFSType}
+	if err := checkHandle(r.handle); err != nil {
+		return r, err
+	}
+	if err := checkOptions(volume.JoinMountOptions(options.MountOptions, nil)); err != nil {
+		return r, err
+	}
+	for key, value := range options.Parameters {
+		if err := r.parameter(key, value); err != nil {
+			return r, err
+		}
+	}
+	size, err := volume.RequestedBytes(options.PVC)
+	if err != nil {
+		return r, err
+	}
+	size = max(size, minSize(r.fsType))
+	if size > math.MaxInt64-mebibyte {
+		return r, fmt.Errorf("%d bytes are more than a file can have: %w", size, volume.ErrInfeasible)
+	}
+	r.size = (size + mebibyte - 1) / mebibyte * mebibyte
+	return r, nil
+}
+
+func (r *request) parameter(key, value string) error {
+	switch key {
+	case volume.VolumeParameterFSType:
+		for _, known := range fsTypes() {
+			if value == known {
+				r.fsType = value
+				return nil
+			}
+		}
+		return fmt.Errorf("class parameter %s is %q: use one of %v: %w", key, value, fsTypes(), volume.ErrInvalid)
+	case ParameterPreallocate:
+		yes, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("class parameter %s is %q: use true or false: %w", key, value, volume.ErrInvalid)
+		}
+		r.preallocate = yes
+		return nil
+	}
+	return fmt.Errorf("class parameter %q is not known: use %s and %s: %w",
+		key, volume.VolumeParameterFSType, ParameterPreallocate, volume.ErrInvalid)
+}
+
+// checkClaim refuses what can never be met. size is that of the image in bytes.
+func (p *Plugin) checkClaim(claim *v1.PersistentVolumeClaim, size int64) error {
+	spec := claim.Spec
+	limit, limited := spec.Resources.Limits[v1.ResourceStorage]
+	switch {
+	case volume.CheckPersistentVolumeClaimModeBlock(claim):
+		return fmt.Errorf("this plugin serves no block volumes: %w", volume.ErrInfeasible)
+	case spec.DataSource != nil || spec.DataSourceRef != nil:
+		return fmt.Errorf("this plugin makes no copies of other volumes: %w", volume.ErrInfeasible)
+	case !volume.ContainsAllAccessModes(p.GetAccessModes(), spec.AccessModes):
+		return fmt.Errorf("access modes %v: use those of %v: %w", spec.AccessModes, p.GetAccessModes(), volume.ErrInfeasible)
+	case limited && limit.CmpInt64(size) < 0:
+		return fmt.Errorf("the claim allows %s, and the least that can be made of it is %d bytes: %w",
+			limit.String(), size, volume.ErrInfeasible)
+	}
+	return nil
+}
+
+// Provision implements volume.Provisioner. The image is made on this node, so that another selected node and topologies,
+// which the plugin knows nothing of, are errors that match volume.ErrInfeasible. An image that another process is making
+// is an error that matches volume.ErrTransient.
+func (p *provisioner) Provision(
+	ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm,
+) (*v1.PersistentVolume, error) {
+	if selectedNode != nil && selectedNode.Name != string(p.plugin.host.GetNodeName()) {
+		return nil, fmt.Errorf("an image of node %q is of no use to node %q: %w",
+			p.plugin.host.GetNodeName(), selectedNode.Name, volume.ErrInfeasible)
+	}
+	if len(allowedTopologies) > 0 {
+		return nil, fmt.Errorf("this plugin knows no topologies: remove allowedTopologies from the class: %w", volume.ErrInfeasible)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("volume %q was not begun: %w", p.request.handle, context.Cause(ctx))
+	}
+	dir, err := p.plugin.makeImages()
+	if err != nil {
+		return nil, err
+	}
+	defer dir.close()
+	size, err := dir.ensure(ctx, p.request)
+	if err != nil {
+		return nil, fmt.Errorf("making the image of volume %q: %w", p.request.handle, classify(err))
+	}
+	return p.persistentVolume(size), nil
+}
+
+func (p *provisioner) persistentVolume(size int64) *v1.PersistentVolume {
+	mode := v1.PersistentVolumeFilesystem
+	modes := append([]v1.PersistentVolumeAccessMode(nil), p.options.PVC.Spec.AccessModes...)
+	if len(modes) == 0 {
+		modes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	}
+	return &v1.PersistentVolume{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
+		ObjectMeta: metav1.ObjectMeta{Name: p.options.PVName},
+		Spec: v1.PersistentVolumeSpec{
+			Capacity:                      v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(size, resource.BinarySI)},
+			AccessModes:                   modes,
+			PersistentVolumeReclaimPolicy: p.options.PersistentVolumeReclaimPolicy,
+			MountOptions:                  volume.JoinMountOptions(p.options.MountOptions, nil),
+			VolumeMode:                    &mode,
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+				Driver: Driver, VolumeHandle: p.request.handle, FSType: p.request.fsType,
+			}},
+		},
+	}
+}

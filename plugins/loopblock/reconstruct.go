@@ -1,0 +1,51 @@
+package loopblock
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ConstructVolumeSpec implements volume.ReconstructableVolumePlugin. The handle comes from the image behind the device
+// that is mounted at mountPath; a path where no image of this plugin's directory is mounted, and a btrfs, whose device the
+// kernel does not tell, are errors that match volume.ErrInvalid. Access modes, options and claim are not known any more.
+func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
+	if err := volume.CheckPathElement(volumeName); err != nil {
+		return volume.ReconstructedVolume{}, err
+	}
+	image, err := backingPathOf(mountPath)
+	if err != nil {
+		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q at %q: %w", volumeName, mountPath, err)
+	}
+	handle, ok := p.handleOf(image)
+	if !ok {
+		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q at %q is backed by %q, which is no image in %q: %w",
+			volumeName, mountPath, image, p.baseDir, volume.ErrInvalid)
+	}
+	mode := v1.PersistentVolumeFilesystem
+	pv := &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: volumeName},
+		Spec: v1.PersistentVolumeSpec{
+			VolumeMode: &mode,
+			PersistentVolumeSource: v1.PersistentVolumeSource{
+				CSI: &v1.CSIPersistentVolumeSource{Driver: Driver, VolumeHandle: handle},
+			},
+		},
+	}
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, false)}, nil
+}
+
+// handleOf returns the handle of an image by its path.
+func (p *Plugin) handleOf(image string) (string, bool) {
+	dir, err := filepath.EvalSymlinks(p.baseDir)
+	if err != nil {
+		return "", false
+	}
+	handle, ok := strings.CutSuffix(filepath.Base(image), imageSuffix)
+	return handle, ok && filepath.Dir(image) == dir && checkHandle(handle) == nil
+}

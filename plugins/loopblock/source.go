@@ -1,0 +1,145 @@
+package loopblock
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// source is what a spec says, checked.
+type source struct {
+	// handle names the image; one path element.
+	handle string
+	// fsType is the filesystem that the image must have; empty means any that is known.
+	fsType string
+	// readOnly is true when the volume is never written to, by no pod.
+	readOnly bool
+	// podReadOnly is true when this pod must not write; readOnly implies it.
+	podReadOnly bool
+	// options are the mount options of the volume.
+	options []string
+}
+
+// supports says why a spec is none of this plugin's.
+func supports(spec *volume.Spec) error {
+	driver, ok := spec.Driver()
+	switch {
+	case !ok:
+		return fmt.Errorf("the volume has no csi source: %w", volume.ErrInvalid)
+	case driver.PluginName != Name:
+		return fmt.Errorf("the volume's driver is not %s: %w", Driver, volume.ErrInvalid)
+	case spec.PersistentVolume == nil || spec.PersistentVolume.Spec.CSI == nil:
+		return fmt.Errorf("only a PersistentVolume with a csi source names an image: %w", volume.ErrInvalid)
+	}
+	return nil
+}
+
+// sourceOf reads a spec. Every error matches volume.ErrInvalid but one for a volume that is wanted as a device.
+func sourceOf(spec *volume.Spec) (source, error) {
+	if err := supports(spec); err != nil {
+		return source{}, err
+	}
+	driver, _ := spec.Driver()
+	if err := checkHandle(driver.Handle); err != nil {
+		return source{}, fmt.Errorf("volumeHandle of volume %q: %w", spec.Name(), err)
+	}
+	if len(driver.Parameters) > 0 {
+		return source{}, fmt.Errorf("volume %q has volumeAttributes, and this plugin knows none: remove them: %w",
+			spec.Name(), volume.ErrInvalid)
+	}
+	if err := checkMode(spec); err != nil {
+		return source{}, err
+	}
+	if driver.FSType != "" && !slices.Contains(fsTypes(), driver.FSType) {
+		return source{}, fmt.Errorf("volume %q has fsType %q: use one of %v: %w", spec.Name(), driver.FSType, fsTypes(), volume.ErrInvalid)
+	}
+	options := volume.MountOptionFromSpec(spec)
+	if err := checkOptions(options); err != nil {
+		return source{}, fmt.Errorf("volume %q: %w", spec.Name(), err)
+	}
+	readOnly := neverWritten(spec, options)
+	return source{
+		handle: driver.Handle, fsType: driver.FSType, options: options,
+		readOnly: readOnly, podReadOnly: readOnly || driver.ReadOnly,
+	}, nil
+}
+
+// checkHandle makes sure that the longest name made of a handle is one path element.
+func checkHandle(handle string) error {
+	if handle == "" {
+		return volume.CheckPathElement(handle)
+	}
+	return volume.CheckPathElement(handle + partialSuffix)
+}
+
+func checkMode(spec *volume.Spec) error {
+	mode, err := volume.GetVolumeMode(spec)
+	if err != nil {
+		return err
+	}
+	if mode != v1.PersistentVolumeFilesystem {
+		return fmt.Errorf("volume %q has volumeMode %s: this plugin serves filesystems: %w", spec.Name(), mode, volume.ErrUnsupported)
+	}
+	return nil
+}
+
+// checkOptions refuses what would not mount the volume, but do something else.
+func checkOptions(options []string) error {
+	if err := volume.CheckMountOptions(options); err != nil {
+		return err
+	}
+	for _, o := range options {
+		switch o {
+		case "bind", "rbind", "remount", "move", "shared", "rshared", "slave", "rslave", "private", "rprivate",
+			"unbindable", "runbindable":
+			return fmt.Errorf("mount option %q is not one of a filesystem: remove it: %w", o, volume.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// neverWritten reports whether nobody may write to the volume. What one pod asks for does not count.
+func neverWritten(spec *volume.Spec, options []string) bool {
+	pv := spec.PersistentVolume
+	modes := pv.Spec.AccessModes
+	onlyReading := len(modes) > 0 && !slices.ContainsFunc(modes, func(m v1.PersistentVolumeAccessMode) bool {
+		return m != v1.ReadOnlyMany
+	})
+	return onlyReading || pv.Spec.CSI.ReadOnly || slices.Contains(options, "ro")
+}
+
+// stageOptions are those of the mount of the device.
+func (s source) stageOptions() []string {
+	system := s.safety()
+	if s.readOnly {
+		system = append(system, "ro")
+	}
+	return volume.JoinMountOptions(s.options, system)
+}
+
+// bindOptions are those of the bind for a pod.
+func (s source) bindOptions() []string {
+	options := append([]string{"bind"}, s.safety()...)
+	if slices.Contains(s.options, "noexec") {
+		options = append(options, "noexec")
+	}
+	if s.podReadOnly {
+		options = append(options, "ro")
+	}
+	return options
+}
+
+// safety keeps setuid files and device nodes without effect, unless the volume's options allow them.
+func (s source) safety() []string {
+	var options []string
+	if !slices.Contains(s.options, "suid") {
+		options = append(options, "nosuid")
+	}
+	if !slices.Contains(s.options, "dev") {
+		options = append(options, "nodev")
+	}
+	return options
+}

@@ -1,0 +1,177 @@
+package loopblock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// NewDeviceMounter implements volume.DeviceMountableVolumePlugin.
+func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &node{p}, nil }
+
+// NewDeviceUnmounter implements volume.DeviceMountableVolumePlugin.
+func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &node{p}, nil }
+
+// CanDeviceMount implements volume.DeviceMountableVolumePlugin: every volume is staged.
+func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) { return p.CanAttach(spec) }
+
+// GetDeviceMountRefs implements volume.DeviceMountableVolumePlugin.
+func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
+	return p.mounter.GetMountRefs(ctx, deviceMountPath)
+}
+
+// GetDeviceMountPath returns {root}/plugins/volumekit.io/loop-block/mounts/{handle}.
+func (n *node) GetDeviceMountPath(spec *volume.Spec) (string, error) {
+	src, err := sourceOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return n.plugin.stagingPath(src.handle), nil
+}
+
+// MountDevice checks the filesystem on devicePath, which must be the device of the volume's image, and mounts it. Something
+// else that is mounted at deviceMountPath is an error that matches mount.ErrForeign.
+func (n *node) MountDevice(
+	ctx context.Context, spec *volume.Spec, devicePath, deviceMountPath string, _ volume.DeviceMounterArgs,
+) error {
+	src, err := sourceOf(spec)
+	if err != nil {
+		return err
+	}
+	if err := n.plugin.checkStagingPath(deviceMountPath); err != nil {
+		return err
+	}
+	device, err := n.plugin.deviceAt(ctx, src.handle, devicePath)
+	if err != nil {
+		return fmt.Errorf("staging volume %q: %w", src.handle, classify(err))
+	}
+	there, mounted, err := n.plugin.mountAt(ctx, deviceMountPath)
+	switch {
+	case err != nil:
+		return err
+	case mounted && !isMountOf(there, device):
+		return fmt.Errorf("staging volume %q: %s is mounted at %q: %w", src.handle, there.Source, deviceMountPath, mount.ErrForeign)
+	case mounted:
+		return nil
+	}
+	return n.mountFilesystem(ctx, src, device, deviceMountPath)
+}
+
+func (n *node) mountFilesystem(ctx context.Context, src source, device loop.Device, target string) error {
+	fsType, err := n.plugin.prepare(ctx, src, device)
+	if err != nil {
+		return fmt.Errorf("staging volume %q: %w", src.handle, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return fmt.Errorf("staging volume %q: %w", src.handle, err)
+	}
+	err = n.plugin.mounter.Mount(ctx, mount.Request{
+		Source: device.Path, Target: target, FSType: fsType, Options: src.stageOptions(),
+	})
+	if err != nil {
+		return fmt.Errorf("staging volume %q: %w", src.handle, classify(err))
+	}
+	return nil
+}
+
+// prepare returns the filesystem on a device after it was checked, and repaired where that is safe. It never formats.
+func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (string, error) {
+	found, err := format.Probe(ctx, device.Path)
+	if err != nil {
+		return "", classify(err)
+	}
+	switch {
+	case !slices.Contains(fsTypes(), found.Type):
+		return "", fmt.Errorf("the image holds %s: an image is formatted only when it is provisioned: %w", found, ErrNoFilesystem)
+	case src.fsType != "" && src.fsType != found.Type:
+		return "", fmt.Errorf("the image holds %s and the volume's fsType is %s: %w", found, src.fsType, ErrNoFilesystem)
+	case src.readOnly:
+		return found.Type, nil
+	}
+	return found.Type, p.check(ctx, device, found.Type)
+}
+
+// check runs the filesystem's check on a device that nobody has mounted. Where the program is missing, the kernel replays
+// the journal alone, as it does for Kubernetes.
+func (p *Plugin) check(ctx context.Context, device loop.Device, fsType string) error {
+	opened, err := loop.Opened(ctx, device.Path)
+	if err != nil || opened {
+		return classify(err)
+	}
+	result, err := format.Check(ctx, device.Path, fsType)
+	if errors.Is(err, format.ErrNoTool) {
+		p.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "err", err)
+		return nil
+	}
+	if err == nil && result.Repaired {
+		p.logger.Warn("the filesystem was repaired", "device", device.Path, "image", device.BackingPath)
+	}
+	return err
+}
+
+// UnmountDevice unmounts the staging directory and removes it.
+func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error {
+	if err := n.plugin.checkStagingPath(deviceMountPath); err != nil {
+		return err
+	}
+	return classify(mount.UnmountPath(ctx, n.plugin.mounter, deviceMountPath, mount.UnmountOptions{}))
+}
+
+// checkStagingPath refuses every path that is not one of a staging directory of ours.
+func (p *Plugin) checkStagingPath(path string) error {
+	dir, name := filepath.Split(path)
+	if filepath.Clean(dir) == p.mountsDir() && checkHandle(name) == nil {
+		return nil
+	}
+	return fmt.Errorf("%q is not a staging directory in %q: %w", path, p.mountsDir(), volume.ErrInvalid)
+}
+
+// deviceAt makes sure that the device at path has the image of handle.
+func (p *Plugin) deviceAt(ctx context.Context, handle, path string) (loop.Device, error) {
+	device, err := loop.Inspect(ctx, path)
+	if err != nil {
+		return loop.Device{}, err
+	}
+	err = p.withImage(handle, func(file *os.File) error {
+		info, err := file.Stat()
+		if err == nil && !device.Has(info) {
+			err = fmt.Errorf("%s has %q and not the image of volume %q: %w", path, device.BackingPath, handle, mount.ErrForeign)
+		}
+		return err
+	})
+	return device, err
+}
+
+// mountAt returns what is mounted at path: of several mounts the last, which hides the others.
+func (p *Plugin) mountAt(ctx context.Context, path string) (mount.MountPoint, bool, error) {
+	table, err := p.mounter.List(ctx)
+	if err != nil {
+		return mount.MountPoint{}, false, err
+	}
+	for _, m := range slices.Backward(table) {
+		if m.Path == path {
+			return m, true, nil
+		}
+	}
+	return mount.MountPoint{}, false, nil
+}
+
+// isMountOf reports whether a mount shows the whole filesystem on a device. A btrfs has a number of its own in the mount
+// table, so that it is known by the path of the device.
+func isMountOf(m mount.MountPoint, d loop.Device) bool {
+	if m.Root != "/" {
+		return false
+	}
+	if m.FSType == "btrfs" {
+		return m.Source == d.Path
+	}
+	return m.Major == d.Major && m.Minor == d.Minor
+}
