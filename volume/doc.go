@@ -25,8 +25,8 @@
 // map is what is done instead for a block device: a link and a bind of the device. Each has its opposite: detach,
 // unstage (unmount the device), tear down, unmap.
 //
-// A mounter sets up one volume for one pod, an unmounter tears it down; an attacher and a detacher, a device mounter and
-// a device unmounter work for all volumes of a plugin. All of them are small objects that are made for one use, and
+// A mounter sets up one volume for one pod, an unmounter tears it down; an attacher and a detacher, a device mounter
+// and a device unmounter work for all volumes of a plugin. All of them are small objects that are made for one use, and
 // making them does no I/O.
 //
 // A step is uncertain when nobody can say whether it had its effect: the server did not answer, ctx ended, the program
@@ -88,10 +88,10 @@
 // NewMounter, SetUp, NewUnmounter and TearDown. A block volume has GetGlobalMapPath, SetUpDevice and MapPodDevice in
 // place of MountDevice and SetUp, and UnmapPodDevice and TearDownDevice in place of TearDown and UnmountDevice.
 //
-// A plugin may rely on this: SetUp comes after MountDevice has succeeded, MountDevice after WaitForAttach, WaitForAttach
-// after Attach; TearDown of every pod has succeeded before UnmountDevice is called, and UnmountDevice before Detach. It
-// must not rely on being called once: after an error, after a restart, and to be sure, each of these calls is made
-// again, and must then finish the work or find it done.
+// A plugin may rely on this: SetUp comes after MountDevice has succeeded, MountDevice after WaitForAttach,
+// WaitForAttach after Attach; TearDown of every pod has succeeded before UnmountDevice is called, and UnmountDevice
+// before Detach. It must not rely on being called once: after an error, after a restart, and to be sure, each of these
+// calls is made again, and must then finish the work or find it done.
 //
 // # What to implement first
 //
@@ -127,9 +127,9 @@
 //   - Every other error is final: the effect is not there, and nothing was left behind.
 //
 // Beside the class, [ErrInvalid] says that what the user wrote is wrong, [ErrInfeasible] that it can never be done,
-// [ErrUnsupported] that this plugin or this machine cannot, [ErrInUse] that something has to end first. A look-up in the
-// registry that fails returns a [*LookupError]; the executor wraps the errors of plugins in [*Error], and says that it
-// did not start something with [*PendingError] and [*BackoffError].
+// [ErrUnsupported] that this plugin or this machine cannot, [ErrInUse] that something has to end first. A look-up in
+// the registry that fails returns a [*LookupError]; the executor wraps the errors of plugins in [*Error], and says that
+// it did not start something with [*PendingError] and [*BackoffError].
 //
 // # Paths and names
 //

@@ -137,7 +137,8 @@ func (m *VolumePluginMgr) FindReconstructablePluginByName(name string) (Reconstr
 	return findByName[ReconstructableVolumePlugin](m, name, CapReconstruct)
 }
 
-// SupportsMountOption reports whether the plugin of that name honours mount options; false when there is no such plugin.
+// SupportsMountOption reports whether the plugin of that name honours mount options; false when there is no such
+// plugin.
 func (m *VolumePluginMgr) SupportsMountOption(pluginName string) bool {
 	return m.Capabilities(pluginName).Has(CapMountOptions)
 }
@@ -163,8 +164,9 @@ func (m *VolumePluginMgr) SupportsSELinuxContextMount(spec *Spec) (bool, error) 
 	return entry.can("SupportsSELinuxContextMount", plugin.SupportsSELinuxContextMount, spec)
 }
 
-// IsAttachable reports whether spec is a volume that must be attached to a node. It is [VolumePluginMgr.FindAttachablePluginBySpec]
-// for those who only want to know: a plugin that does not attach is no error, one that is not there is.
+// IsAttachable reports whether spec is a volume that must be attached to a node. It is
+// [VolumePluginMgr.FindAttachablePluginBySpec] for those who only want to know: a plugin that does not attach is no
+// error, one that is not there is.
 func (m *VolumePluginMgr) IsAttachable(spec *Spec) (bool, error) {
 	plugin, err := m.FindAttachablePluginBySpec(spec)
 	return plugin != nil, ignoreUnsupported(err)
@@ -193,7 +195,8 @@ func (m *VolumePluginMgr) UniqueVolumeName(podName UniquePodName, spec *Spec) (v
 		return GetUniqueVolumeName(entry.name, string(podName)+"-"+spec.Name()), nil
 	}
 	var name v1.UniqueVolumeName
-	if p := guard(entry.name, "GetVolumeName", func() { name, err = GetUniqueVolumeNameFromSpec(entry.plugin, spec) }); p != nil {
+	p := guard(entry.name, "GetVolumeName", func() { name, err = GetUniqueVolumeNameFromSpec(entry.plugin, spec) })
+	if p != nil {
 		return "", p
 	}
 	return name, err

@@ -53,8 +53,7 @@ func (e *LookupError) Error() string {
 		return fmt.Sprintf("%v: %s is served by %s: set exactly one source, or register one plugin for it",
 			ErrMultiplePlugins, e.Asked, strings.Join(e.Matched, ", "))
 	case len(e.Matched) == 1:
-		return fmt.Sprintf("%v: %s is served by %s, which does not support this: %v",
-			ErrNoPlugin, e.Asked, e.Matched[0], e.Needs)
+		return fmt.Sprintf("%v: %s: %s does not support %v", ErrNoPlugin, e.Asked, e.Matched[0], e.Needs)
 	case len(e.Declined) == 0:
 		return fmt.Sprintf("%v: %s: no plugin is registered", ErrNoPlugin, e.Asked)
 	}

@@ -61,8 +61,8 @@ func CheckVolumeModeFilesystem(spec *Spec) (bool, error) {
 	return err == nil && mode == v1.PersistentVolumeFilesystem, err
 }
 
-// CheckPersistentVolumeClaimModeBlock reports whether claim asks for a block device. One that does not say, and nil, ask
-// for a filesystem.
+// CheckPersistentVolumeClaimModeBlock reports whether claim asks for a block device. One that does not say, and nil,
+// ask for a filesystem.
 func CheckPersistentVolumeClaimModeBlock(claim *v1.PersistentVolumeClaim) bool {
 	return claim != nil && claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == v1.PersistentVolumeBlock
 }

@@ -17,7 +17,8 @@ import (
 // It is an ordinary value made by [NewVolumePluginMgr]; two of them in one process never meet.
 //
 // All methods may be called from several goroutines at once. A look-up takes no lock: it reads the set of plugins as it
-// was when the look-up began. Whether a plugin can do something is resolved once, at registration: see [CapabilitiesOf].
+// was when the look-up began. Whether a plugin can do something is resolved once, at registration: see
+// [CapabilitiesOf].
 type VolumePluginMgr struct {
 	host    VolumeHost
 	plugins atomic.Pointer[pluginSet]
@@ -51,10 +52,11 @@ func NewVolumePluginMgr(host VolumeHost) *VolumePluginMgr {
 // InitPlugins initialises plugins one after the other, with ctx, and registers each that succeeds. It may be called
 // again to add more.
 //
-// It returns every failure, joined; the good plugins stay registered all the same, so that a caller may go on with them.
-// A plugin is refused, with an error that matches [ErrInvalid], when its name is not a DNS-1123 subdomain, one slash and
-// a qualified name, or when another plugin of that name is registered: the error then names the types of both. A plugin
-// whose Init fails, panics, or does not start because ctx has ended is not registered and may be tried again.
+// It returns every failure, joined; the good plugins stay registered all the same, so that a caller may go on with
+// them. A plugin is refused, with an error that matches [ErrInvalid], when its name is not a DNS-1123 subdomain, one
+// slash and a qualified name, or when another plugin of that name is registered: the error then names the types of
+// both. A plugin whose Init fails, panics, or does not start because ctx has ended is not registered and may be tried
+// again.
 func (m *VolumePluginMgr) InitPlugins(ctx context.Context, plugins ...VolumePlugin) error {
 	if m.host == nil {
 		return fmt.Errorf("volume plugins need a host: give NewVolumePluginMgr one: %w", ErrInvalid)
