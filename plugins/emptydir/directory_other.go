@@ -1,0 +1,19 @@
+//go:build !linux
+
+package emptydir
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func makeDirectory(dir string, _ *int64) error {
+	return fmt.Errorf("making %s on %s: %w", dir, runtime.GOOS, volume.ErrUnsupported)
+}
+
+func removeTree(_ context.Context, path string) error {
+	return fmt.Errorf("emptying %s on %s: %w", path, runtime.GOOS, volume.ErrUnsupported)
+}

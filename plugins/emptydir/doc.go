@@ -1,0 +1,26 @@
+// Package emptydir is the plugin of scratch space that begins empty with a pod and ends with it: the emptyDir source of a
+// pod's volume.
+//
+// The medium "" is a directory on the node's own filesystem, "Memory" is a tmpfs; huge pages are not served. Everybody may
+// write to the volume (mode 0777, whatever the umask of the process). With an fsGroup it belongs to that group, and new
+// files inherit it.
+//
+// # A set-up is whole or not there
+//
+// A directory is made under another name, given its mode and group, and then renamed, so that a crash never leaves one
+// that looks ready and is not, and a second SetUp never touches what a workload has changed since. A tmpfs has its mode and
+// group from the first instant, as options of the mount.
+//
+// # How content is deleted
+//
+// TearDown deletes what the workload has left, and the workload may have left anything. What is at the path, mounted or
+// not, is asked of the world, since a plugin that was restarted knows no more than the names. Then:
+//
+//   - A tmpfs is unmounted, which ends its content. What else is mounted at the path is not ours and is left alone.
+//   - A directory is emptied through descriptors: no link is followed and no mount is crossed. Where the mount table
+//     shows a mount inside, nothing at all is deleted, and the error matches volume.ErrInUse.
+//
+// # Size
+//
+// The size limit is a limit of the tmpfs. That of a directory is not enforced: see GetMetrics for what it uses.
+package emptydir

@@ -1,0 +1,226 @@
+package emptydir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+const (
+	// fsType is the filesystem of volumes in memory.
+	fsType = "tmpfs"
+	// mode lets everybody write; with setgid new files belong to the group of the volume.
+	mode   = 0o777
+	setgid = 0o2000
+)
+
+// mounter sets one volume up.
+type mounter struct {
+	*directory
+	medium v1.StorageMedium
+	limit  *resource.Quantity
+}
+
+var _ volume.Mounter = (*mounter)(nil)
+
+// SetUp implements [volume.Mounter].
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.path, args)
+}
+
+// SetUpAt implements [volume.Mounter].
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if err := m.setUp(ctx, dir, args); err != nil {
+		return fmt.Errorf("emptyDir volume %q: %w", m.name, err)
+	}
+	return nil
+}
+
+func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
+	mounted, err := m.mounted(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return m.adopt(ctx, dir)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+		return volume.Transient(err)
+	}
+	if m.medium == v1.StorageMediumMemory {
+		return m.mountMemory(ctx, dir, args)
+	}
+	return makeDirectory(dir, args.FsGroup)
+}
+
+// adopt accepts a mount that is there already, if it is what this volume makes.
+func (m *mounter) adopt(ctx context.Context, dir string) error {
+	if m.medium != v1.StorageMediumMemory {
+		return fmt.Errorf("something is mounted at %s, where a directory belongs: %w", dir, mount.ErrForeign)
+	}
+	return m.ours(ctx, dir)
+}
+
+// mountMemory mounts a tmpfs whose pages stay in memory, where the kernel can promise that.
+func (m *mounter) mountMemory(ctx context.Context, dir string, args volume.MounterArgs) error {
+	request := mount.Request{Source: fsType, Target: dir, FSType: fsType, Options: m.memoryOptions(args)}
+	locked := request
+	locked.Options = append(slices.Clone(request.Options), "noswap")
+	err := m.mount.Mount(ctx, locked)
+	// Linux before 6.4, and user namespaces, refuse the option in this way.
+	if errors.Is(err, syscall.EINVAL) {
+		err = m.mount.Mount(ctx, request)
+	}
+	return err
+}
+
+func (m *mounter) memoryOptions(args volume.MounterArgs) []string {
+	options := []string{"nosuid", "nodev"}
+	if args.FsGroup == nil {
+		options = append(options, "mode="+strconv.FormatUint(mode, 8))
+	} else {
+		options = append(options,
+			"mode="+strconv.FormatUint(mode|setgid, 8), "gid="+strconv.FormatInt(*args.FsGroup, 10))
+	}
+	if size := smallest(m.limit, args.DesiredSize); size > 0 {
+		options = append(options, "size="+strconv.FormatInt(size, 10))
+	}
+	return options
+}
+
+// smallest returns the smallest of the limits that are set, in bytes, and 0 when none is.
+func smallest(limits ...*resource.Quantity) int64 {
+	var least int64
+	for _, limit := range limits {
+		if limit == nil || limit.Sign() <= 0 {
+			continue
+		}
+		if least == 0 || limit.Value() < least {
+			least = limit.Value()
+		}
+	}
+	return least
+}
+
+// GetAttributes implements [volume.Mounter].
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{Managed: true, SupportsSELinux: true}
+}
+
+// unmounter takes one volume away.
+type unmounter struct{ *directory }
+
+var _ volume.Unmounter = (*unmounter)(nil)
+
+// TearDown implements [volume.Unmounter].
+func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.path) }
+
+// TearDownAt implements [volume.Unmounter]. An error that matches volume.ErrInUse says that something is mounted inside,
+// or that somebody still writes.
+func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
+	if err := u.tearDown(ctx, dir); err != nil {
+		return fmt.Errorf("emptyDir volume %q: %w", u.name, err)
+	}
+	return nil
+}
+
+func (u *unmounter) tearDown(ctx context.Context, dir string) error {
+	mounted, err := u.mounted(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		if err := u.unmount(ctx, dir); err != nil {
+			return err
+		}
+	}
+	for _, path := range []string{partial(dir), dir} {
+		if err := u.remove(ctx, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmount takes the tmpfs off dir.
+func (u *unmounter) unmount(ctx context.Context, dir string) error {
+	if err := u.ours(ctx, dir); err != nil {
+		return err
+	}
+	err := u.mount.Unmount(ctx, dir, mount.UnmountOptions{})
+	switch {
+	case err == nil, errors.Is(err, mount.ErrNotMounted):
+		return nil
+	case errors.Is(err, syscall.EBUSY):
+		return errors.Join(err, volume.ErrInUse)
+	}
+	return err
+}
+
+// remove removes the directory at path with its content, if it is there.
+func (u *unmounter) remove(ctx context.Context, path string) error {
+	// Most are empty, and a directory that is not says so without harm.
+	err := u.mount.RemoveTarget(ctx, path)
+	if err == nil || !errors.Is(err, syscall.ENOTEMPTY) {
+		return err
+	}
+	inside, err := u.mountsBelow(ctx, path)
+	if err != nil {
+		return err
+	}
+	if len(inside) > 0 {
+		return fmt.Errorf("%d mounts are inside, the first at %s: unmount it first, nothing was deleted: %w",
+			len(inside), inside[0], volume.ErrInUse)
+	}
+	return removeTree(ctx, path)
+}
+
+// mounted reports whether something is mounted at dir, which need not exist.
+func (d *directory) mounted(ctx context.Context, dir string) (bool, error) {
+	mounted, err := d.mount.IsMountPoint(ctx, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return mounted, err
+}
+
+// ours returns an error that matches mount.ErrForeign unless all that is mounted at dir is the whole of a tmpfs.
+func (d *directory) ours(ctx context.Context, dir string) error {
+	table, err := d.mount.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range table {
+		if m.Path == dir && (m.FSType != fsType || m.Root != "/") {
+			return fmt.Errorf("a mount of %s (%s) is at %s: unmount it first: %w", m.Root, m.FSType, dir, mount.ErrForeign)
+		}
+	}
+	return nil
+}
+
+// mountsBelow returns the paths of the mounts inside dir.
+func (d *directory) mountsBelow(ctx context.Context, dir string) ([]string, error) {
+	table, err := d.mount.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var below []string
+	for _, m := range table {
+		if rel, err := filepath.Rel(dir, m.Path); err == nil && rel != "." && filepath.IsLocal(rel) {
+			below = append(below, m.Path)
+		}
+	}
+	return below, nil
+}

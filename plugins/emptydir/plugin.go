@@ -1,0 +1,182 @@
+package emptydir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Name is the name of the plugin, as in Kubernetes.
+const Name = "kubernetes.io/empty-dir"
+
+// partialPrefix begins the name of a directory that is not yet ready. No volume may be called so.
+const partialPrefix = ".setting-up-"
+
+// Options says what the plugin works with.
+type Options struct {
+	// Mounter makes the tmpfs of volumes in memory, and tells what is mounted at and below a volume. Required.
+	Mounter mount.Interface
+}
+
+// Plugin serves empty directories. Make one with [New]; it may be used from several goroutines at once.
+type Plugin struct {
+	host  volume.VolumeHost
+	mount mount.Interface
+}
+
+var (
+	_ volume.VolumePlugin                = (*Plugin)(nil)
+	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
+	_ volume.Explainer                   = (*Plugin)(nil)
+)
+
+// New returns the plugin. It does no I/O; options are checked by Init.
+func New(options Options) *Plugin { return &Plugin{mount: options.Mounter} }
+
+// Init implements [volume.VolumePlugin].
+func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
+	if p.mount == nil {
+		return fmt.Errorf("%s: Options.Mounter is nil: give one, such as mount.New(mount.Options{}): %w",
+			Name, volume.ErrInvalid)
+	}
+	p.host = host
+	return nil
+}
+
+// GetPluginName implements [volume.VolumePlugin].
+func (p *Plugin) GetPluginName() string { return Name }
+
+// GetVolumeName implements [volume.VolumePlugin]: it is the inner name, which means something within its pod alone.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	if _, err := sourceOf(spec); err != nil {
+		return "", err
+	}
+	return spec.Name(), nil
+}
+
+// CanSupport implements [volume.VolumePlugin].
+func (p *Plugin) CanSupport(spec *volume.Spec) bool {
+	return spec != nil && spec.Volume != nil && spec.Volume.EmptyDir != nil
+}
+
+// ExplainSupport implements [volume.Explainer].
+func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
+	if p.CanSupport(spec) {
+		return nil
+	}
+	return errors.New("it has no emptyDir source")
+}
+
+// NewMounter implements [volume.VolumePlugin]. A medium of huge pages is an error that matches volume.ErrUnsupported.
+func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	source, err := sourceOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	if pod == nil {
+		return nil, fmt.Errorf("emptyDir volume %q: the pod is nil: %w", spec.Name(), volume.ErrInvalid)
+	}
+	if err := checkMedium(source.Medium); err != nil {
+		return nil, fmt.Errorf("emptyDir volume %q: %w", spec.Name(), err)
+	}
+	dir, err := p.newDirectory(spec.Name(), pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	return &mounter{directory: dir, medium: source.Medium, limit: source.SizeLimit}, nil
+}
+
+// NewUnmounter implements [volume.VolumePlugin].
+func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	dir, err := p.newDirectory(name, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &unmounter{directory: dir}, nil
+}
+
+// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The medium and the limit are not in the spec; the
+// volume can be torn down without them.
+func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
+	if err := checkName(volumeName); err != nil {
+		return volume.ReconstructedVolume{}, fmt.Errorf("emptyDir volume at %s: %w", mountPath, err)
+	}
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
+		Name:         volumeName,
+		VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}},
+	})}, nil
+}
+
+func sourceOf(spec *volume.Spec) (*v1.EmptyDirVolumeSource, error) {
+	if spec == nil || spec.Volume == nil || spec.Volume.EmptyDir == nil {
+		return nil, fmt.Errorf("volume %q has no emptyDir source: it is not one of %s: %w",
+			spec.Name(), Name, volume.ErrInvalid)
+	}
+	return spec.Volume.EmptyDir, nil
+}
+
+func checkMedium(medium v1.StorageMedium) error {
+	switch {
+	case medium == v1.StorageMediumDefault, medium == v1.StorageMediumMemory:
+		return nil
+	case strings.HasPrefix(string(medium), string(v1.StorageMediumHugePages)):
+		return fmt.Errorf("medium %q: huge pages are not served: use \"Memory\": %w", medium, volume.ErrUnsupported)
+	}
+	return fmt.Errorf("medium %q is not known: use \"\" or \"Memory\": %w", medium, volume.ErrInvalid)
+}
+
+// checkName checks the inner name, which becomes an element of a path.
+func checkName(name string) error {
+	if strings.HasPrefix(name, partialPrefix) {
+		return fmt.Errorf("name %q begins with %q, which is kept for set-ups under way: %w", name, partialPrefix, volume.ErrInvalid)
+	}
+	return volume.CheckPathElement(name)
+}
+
+// directory is the place of one volume of one pod.
+type directory struct {
+	mount   mount.Interface
+	name    string
+	path    string
+	walked  *volume.MetricsDu
+	counted *volume.MetricsStatFS
+}
+
+func (p *Plugin) newDirectory(name string, podUID types.UID) (*directory, error) {
+	if err := errors.Join(checkName(name), volume.CheckPathElement(string(podUID))); err != nil {
+		return nil, fmt.Errorf("emptyDir volume of pod %q: %w", podUID, err)
+	}
+	path := p.host.GetPodVolumeDir(podUID, Name, name)
+	return &directory{
+		mount: p.mount, name: name, path: path,
+		walked: volume.NewMetricsDu(path), counted: volume.NewMetricsStatFS(path),
+	}, nil
+}
+
+// GetPath implements [volume.Volume].
+func (d *directory) GetPath() string { return d.path }
+
+// GetMetrics implements [volume.MetricsProvider]: a tmpfs counts what it holds, a directory is walked.
+func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	mounted, err := d.mounted(ctx, d.path)
+	switch {
+	case err != nil:
+		return nil, err
+	case mounted:
+		return d.counted.GetMetrics(ctx)
+	}
+	return d.walked.GetMetrics(ctx)
+}
+
+// partial returns the path at which the directory dir is prepared.
+func partial(dir string) string {
+	return filepath.Join(filepath.Dir(dir), partialPrefix+filepath.Base(dir))
+}
