@@ -136,9 +136,10 @@ func lookup(table []MountPoint, name string) (found MountPoint, isMountPoint boo
 		}
 		children[m.ParentID] = append(children[m.ParentID], m)
 	}
-	for next, ok := nearest(roots, name); ok; next, ok = nearest(children[found.ID], name) {
+	for next, ok := nearest(roots, name); ok; {
 		found, isMountPoint = next, next.Path == name
-		delete(children, next.ParentID) // a broken table may hold a circle
+		next, ok = nearest(children[found.ID], name)
+		delete(children, found.ID) // a broken table may hold a circle
 	}
 	return found, isMountPoint
 }

@@ -1,0 +1,84 @@
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount"
+)
+
+func fakeWithMount(t *testing.T) *fake.Mounter {
+	t.Helper()
+	m := fake.NewMounter(fake.MounterOptions{})
+	require.NoError(t, m.Mount(t.Context(), mount.Request{Target: "/t", FSType: "tmpfs"}))
+	m.ForgetCalls()
+	return m
+}
+
+func callsOf(m *fake.Mounter) (lines []string) {
+	for _, call := range m.Calls() {
+		lines = append(lines, call.String())
+	}
+	return lines
+}
+
+func TestUnmountPathUnmountsThenRemoves(t *testing.T) {
+	m := fakeWithMount(t)
+	require.NoError(t, mount.UnmountPath(t.Context(), m, "/t", mount.UnmountOptions{}))
+	assert.Equal(t, []string{"Unmount /t", "RemoveTarget /t"}, callsOf(m))
+	_, err := m.Lstat("/t")
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestUnmountPathRemovesNothingAfterAFailedUnmount(t *testing.T) {
+	m := fakeWithMount(t)
+	busy := errors.New("busy")
+	m.Inject(fake.MethodUnmount, fake.Fail(busy))
+	require.ErrorIs(t, mount.UnmountPath(t.Context(), m, "/t", mount.UnmountOptions{}), busy)
+	assert.Equal(t, []string{"Unmount /t: busy"}, callsOf(m))
+	is, err := m.IsMountPoint(t.Context(), "/t")
+	require.NoError(t, err)
+	assert.True(t, is)
+}
+
+func TestUnmountPathAsksNoPathWhetherItExists(t *testing.T) {
+	// A mount whose source was deleted says ENOENT to everybody who looks at its path.
+	m := fakeWithMount(t)
+	m.Inject(fake.MethodIsMountPoint, fake.FailN(-1, fs.ErrNotExist))
+	require.NoError(t, mount.UnmountPath(t.Context(), m, "/t", mount.UnmountOptions{}))
+	table, err := m.List(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, table, 1, "only the root")
+}
+
+func TestUnmountMountPointKeepsTheTarget(t *testing.T) {
+	m := fakeWithMount(t)
+	err := mount.UnmountMountPoint(t.Context(), m, "/t", mount.UnmountMountPointOptions{KeepTarget: true})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"Unmount /t"}, callsOf(m))
+}
+
+func TestUnmountPathIsUncertainWhenTheUnmountIsLost(t *testing.T) {
+	m := fakeWithMount(t)
+	release := make(chan struct{})
+	m.Inject(fake.MethodUnmount, fake.HangUntil(release))
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- mount.UnmountPath(ctx, m, "/t", mount.UnmountOptions{}) }()
+	cancel()
+	err := <-result
+	var lost *mount.LostError
+	if errors.As(err, &lost) { // else the context had ended before the call began
+		assert.ErrorIs(t, err, mount.ErrUncertain)
+		close(release)
+		<-lost.Done()
+		return
+	}
+	assert.ErrorIs(t, err, mount.ErrTransient)
+}
