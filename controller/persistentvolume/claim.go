@@ -78,6 +78,11 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 		return c.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))
 	case match != nil:
 		return c.bind(ctx, claim, match)
+	}
+	if pv, why := unfitReserved(claim, c.volumes.all()); pv != nil {
+		return c.refuse(ctx, claim, pv, why)
+	}
+	switch {
 	case classIsOpen(claim):
 		return c.assignDefaultClass(ctx, claim)
 	case classOf(claim) == "":
@@ -144,12 +149,12 @@ func (c *Controller) syncNamed(ctx context.Context, claim *v1.PersistentVolumeCl
 		return err
 	case reservedFor(pv, claim):
 		if !sameMode(claim, pv) {
-			return c.wait(ctx, claim, mismatch(pv, "its volume mode is another"))
+			return c.refuse(ctx, claim, pv, "its volume mode is another")
 		}
 		return c.bind(ctx, claim, pv)
 	case pv.Spec.ClaimRef == nil:
 		if why := misfit(claim, pv); why != "" {
-			return c.wait(ctx, claim, mismatch(pv, why))
+			return c.refuse(ctx, claim, pv, why)
 		}
 		return c.bind(ctx, claim, pv)
 	}
@@ -222,9 +227,10 @@ func failedBinding(format string, args ...any) reason {
 	return reason{eventType: v1.EventTypeWarning, reason: ReasonFailedBinding, message: fmt.Sprintf(format, args...)}
 }
 
-func mismatch(pv *v1.PersistentVolume, why string) reason {
-	return reason{
-		eventType: v1.EventTypeWarning, reason: ReasonVolumeMismatch,
-		message: fmt.Sprintf("cannot bind to requested volume %q: %s", pv.Name, why),
-	}
+// refuse leaves the claim Pending because the volume that it names, or that names it, does not fit. Both are told.
+func (c *Controller) refuse(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, why string) error {
+	message := fmt.Sprintf("cannot bind to requested volume %q: %s", pv.Name, why)
+	return c.wait(ctx, claim, reason{
+		eventType: v1.EventTypeWarning, reason: ReasonVolumeMismatch, message: message, volume: pv,
+	})
 }

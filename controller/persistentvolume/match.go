@@ -38,6 +38,26 @@ func findMatch(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, 
 	return best, nil
 }
 
+// unfitReserved returns a volume that names the claim and cannot be had, and why: whoever wrote that must be told.
+func unfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, string) {
+	for _, pv := range volumes {
+		if !reservedFor(pv, claim) {
+			continue
+		}
+		switch {
+		case pv.DeletionTimestamp != nil:
+			return pv, "it is being deleted"
+		case !large(claim, pv):
+			return pv, "it is smaller than the claim asks for"
+		case !sameMode(claim, pv):
+			return pv, "its volume mode is another"
+		case !sameAttributesClass(claim, pv):
+			return pv, "its volume attributes class is another"
+		}
+	}
+	return nil, ""
+}
+
 // usable reports whether nothing about the volume itself speaks against the claim.
 func usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	return pv.DeletionTimestamp == nil &&

@@ -90,15 +90,20 @@ func (c *Controller) waits(claim *v1.PersistentVolumeClaim, why reason) {
 	news := c.pending.set(PendingClaim{
 		Claim: nameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
 	})
-	if news {
-		c.options.Events.Eventf(claim, why.eventType, why.reason, "%s", why.message)
+	if !news {
+		return
+	}
+	c.options.Events.Eventf(claim, why.eventType, why.reason, "%s", why.message)
+	if why.volume != nil {
+		c.options.Events.Eventf(why.volume, why.eventType, why.reason, "claim %q: %s", nameOf(claim), why.message)
 	}
 }
 
 // reason is why a claim has no volume.
 type reason struct {
 	eventType, reason, message string
-	err                        error
+	err                        error                // of a plugin or a look-up; nil while the claim only waits
+	volume                     *v1.PersistentVolume // that is to be told too; nil when there is none
 }
 
 // The reasons of events, which are those of Kubernetes.

@@ -48,7 +48,8 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	case claim == nil:
 		return c.release(ctx, pv)
 	case claim.Spec.VolumeName == "":
-		return c.offer(claim, pv)
+		c.work.add(claimItem, nameOf(claim)) // to finish its bind, or to say why it cannot
+		return nil
 	case claim.Spec.VolumeName == pv.Name:
 		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")
 		return err
@@ -72,18 +73,6 @@ func (c *Controller) claimOf(ctx context.Context, pv *v1.PersistentVolume) (*v1.
 		return nil, nil
 	}
 	return claim, nil
-}
-
-// offer leaves it to the claim to finish its bind.
-func (c *Controller) offer(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
-	if sameMode(claim, pv) {
-		c.work.add(claimItem, nameOf(claim))
-		return nil
-	}
-	why := mismatch(pv, "its volume mode is another")
-	c.options.Events.Eventf(pv, why.eventType, why.reason, "%s", why.message)
-	c.waits(claim, why)
-	return nil
 }
 
 // spare reports whether the volume was made for a claim that has another one now, and is to go with its claim.

@@ -1,0 +1,242 @@
+package persistentvolume
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+type objects = []store.Object
+
+// The rows of the decision table for a claim that was never bound.
+func TestUnboundClaim(t *testing.T) {
+	tests := map[string]struct {
+		objects objects
+		bound   string // the volume that the claim gets; empty means that it stays pending
+		reason  string // why it is pending
+		says    string
+	}{
+		"1 a volume fits":                     {objects: objects{newClaim("c"), newVolume("a")}, bound: "a"},
+		"2 no class and no volume":            {objects: objects{newClaim("c")}, reason: ReasonFailedBinding, says: "no storage class is set"},
+		"3 class open, no default class":      {objects: objects{newClaim("c", openClass)}, reason: ReasonFailedBinding, says: "no storage class is set"},
+		"4 a class that does not exist":       {objects: objects{newClaim("c", ofClass("gone"))}, reason: ReasonFailedBinding, says: `"gone" does not exist`},
+		"5 names a volume that is missing":    {objects: objects{newClaim("c", names("a"))}, reason: ReasonFailedBinding, says: `volume "a"`},
+		"6 names a volume that is free":       {objects: objects{newClaim("c", names("b")), newVolume("a"), newVolume("b")}, bound: "b"},
+		"7 names one that is too small":       {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") })}, reason: ReasonVolumeMismatch, says: "smaller"},
+		"8 names one of another class":        {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = "x" })}, reason: ReasonVolumeMismatch, says: "class"},
+		"9 names one of another mode":         {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
+		"10 names one that is reserved":       {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("c", ""))}, bound: "a"},
+		"11 names one of another claim":       {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "different claim"},
+		"12 a volume is reserved for it":      {objects: objects{newClaim("c"), newVolume("a"), newVolume("b", refTo("c", ""))}, bound: "b"},
+		"13 asks for no size":                 {objects: objects{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil }), newVolume("a")}, reason: ReasonFailedBinding, says: "no size"},
+		"14 a class without provisioner":      {objects: objects{newClaim("c", ofClass("x")), noProvisioner("x")}, reason: ReasonFailedBinding, says: "create one"},
+		"15 a provisioner that is not here":   {objects: objects{newClaim("c", ofClass("x")), foreign("x")}, reason: ReasonExternalProvisioning, says: "example.com/other"},
+		"16 class that waits for its node":    {objects: objects{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
+		"17 it waits although a volume fits":  {objects: objects{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
+		"18 with the node known it gets that": {objects: objects{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), newVolume("a", inClass("x"))}, bound: "a"},
+		"19 reserved for it, block":           {objects: objects{newClaim("c"), newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, tt.objects, func(t *testing.T, w *world) {
+				c := w.settle()
+				why, pending := c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
+				if tt.bound != "" {
+					w.requireBound("c", tt.bound)
+					assert.False(t, pending)
+					assert.Empty(t, w.reasons())
+					return
+				}
+				require.True(t, pending)
+				assert.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
+				assert.Contains(t, why.String(), tt.says)
+				assert.Equal(t, []PendingClaim{why}, c.Pending())
+				if tt.reason != "" {
+					assert.Equal(t, tt.reason, why.Reason)
+					want := []string{tt.reason}
+					if tt.reason == ReasonVolumeMismatch {
+						want = append(want, tt.reason) // the volume is told too
+					}
+					assert.Equal(t, want, w.reasons(), "each is told once")
+				}
+			})
+		})
+	}
+}
+
+func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
+	t.Run("a volume", func(t *testing.T) {
+		inWorld(t, objects{newClaim("c"), newClaim("d", names("b"))}, func(_ *testing.T, w *world) {
+			w.settle()
+			w.create(newVolume("a", func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
+			w.create(newVolume("b", func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
+			synctest.Wait()
+			w.requireBound("d", "b")
+			w.requireBound("c", "a")
+		})
+	})
+	t.Run("a class", func(t *testing.T) {
+		inWorld(t, objects{newClaim("c", ofClass("x"))}, func(_ *testing.T, w *world) {
+			w.settle()
+			w.create(newClass("x"))
+			synctest.Wait()
+			w.requireBound("c", "pvc-uid-c")
+		})
+	})
+	t.Run("a default class", func(t *testing.T) {
+		inWorld(t, objects{newClaim("c", openClass)}, func(t *testing.T, w *world) {
+			w.settle()
+			class := newClass("x")
+			class.Annotations = map[string]string{AnnDefaultClass: "true"}
+			w.create(class)
+			synctest.Wait()
+			w.requireBound("c", "pvc-uid-c")
+			assert.Equal(t, "x", *w.claim("c").Spec.StorageClassName)
+		})
+	})
+}
+
+// The rows of the decision table for a claim that was bound once.
+func TestBoundClaim(t *testing.T) {
+	tests := map[string]struct {
+		objects objects
+		phase   v1.PersistentVolumeClaimPhase
+		reason  string
+	}{
+		"1 its reference was cleared":      {objects{newClaim("c", completed), newVolume("a")}, v1.ClaimLost, ReasonClaimLost},
+		"2 its volume is gone":             {objects{newClaim("c", completed, names("a"))}, v1.ClaimLost, ReasonClaimLost},
+		"3 its volume names nobody":        {objects{newClaim("c", completed, names("a")), newVolume("a")}, v1.ClaimBound, ""},
+		"4 all is well":                    {objects{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "uid-c"))}, v1.ClaimBound, ""},
+		"5 its volume is another claim's":  {objects{newClaim("c", completed, names("a")), newVolume("a", refTo("d", "uid-d")), newClaim("d", names("a"))}, v1.ClaimLost, ReasonClaimMisbound},
+		"6 its volume is of another UID":   {objects{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "older"))}, v1.ClaimLost, ReasonClaimMisbound},
+		"7 lost, and a volume of its name": {objects{newClaim("c", completed, names("a"), lost), newVolume("a")}, v1.ClaimLost, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, tt.objects, func(t *testing.T, w *world) {
+				w.settle()
+				assert.Equal(t, tt.phase, w.claim("c").Status.Phase)
+				if tt.reason == "" {
+					assert.Empty(t, w.reasons())
+				} else {
+					assert.Contains(t, w.reasons(), tt.reason)
+				}
+				if tt.phase == v1.ClaimBound {
+					assert.Equal(t, types.UID("uid-c"), w.volume("a").Spec.ClaimRef.UID)
+					assert.Equal(t, v1.VolumeBound, w.volume("a").Status.Phase)
+				}
+			})
+		})
+	}
+}
+
+func TestBindWritesInOrder(t *testing.T) {
+	inWorld(t, objects{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
+		s := &crashing{Store: w.store, left: 100}
+		w.start(s, Options{Workers: 1})
+		synctest.Wait()
+		w.requireBound("c", "a")
+		assert.Equal(t, []string{
+			"update PersistentVolume", "update PersistentVolume", "update PersistentVolumeClaim", "update PersistentVolumeClaim",
+		}, s.log())
+	})
+}
+
+// A controller that dies after any of its writes leaves what the next one finishes.
+func TestBindSurvivesACrashAfterEachWrite(t *testing.T) {
+	for writes := range 5 {
+		t.Run(fmt.Sprintf("after write %d", writes), func(t *testing.T) {
+			all := objects{newClaim("c"), newVolume("a"), newVolume("b", inClass("other"))}
+			inWorld(t, all, func(t *testing.T, w *world) {
+				_, stop := w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
+				synctest.Wait()
+				stop()
+				w.create(newVolume("0")) // a better match, by name: what was begun must be finished all the same
+				w.settle()
+				if writes == 0 {
+					w.requireBound("c", "0")
+					return
+				}
+				w.requireBound("c", "a")
+				assert.Nil(t, w.volume("0").Spec.ClaimRef)
+			})
+		})
+	}
+}
+
+// A claim that was deleted and made again never gets what the first one had.
+func TestARecreatedClaimInheritsNothing(t *testing.T) {
+	inWorld(t, objects{newClaim("c"), newVolume("a", policy(v1.PersistentVolumeReclaimRetain))}, func(t *testing.T, w *world) {
+		w.settle()
+		w.requireBound("c", "a")
+		w.delete(newClaim("c"))
+		w.create(newClaim("c", func(c *v1.PersistentVolumeClaim) { c.UID = "second" }))
+		synctest.Wait()
+		assert.Equal(t, v1.VolumeReleased, w.volume("a").Status.Phase)
+		assert.Equal(t, types.UID("uid-c"), w.volume("a").Spec.ClaimRef.UID)
+		assert.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
+		w.create(newVolume("b"))
+		synctest.Wait()
+		w.requireBound("c", "b")
+	})
+}
+
+// The same while nobody looked: the controller only ever sees the second claim.
+func TestARecreatedClaimInheritsNothingWhileTheControllerWasAway(t *testing.T) {
+	second := newClaim("c", func(c *v1.PersistentVolumeClaim) { c.UID = "second" })
+	for name, pv := range map[string]*v1.PersistentVolume{
+		"half bound": newVolume("a", refTo("c", "first")),
+		"bound": newVolume("a", refTo("c", "first"), volumeAnnotation(AnnBoundByController, yes), func(pv *v1.PersistentVolume) {
+			pv.Status.Phase = v1.VolumeBound
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, objects{second, pv}, func(t *testing.T, w *world) {
+				w.settle()
+				assert.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
+				assert.Equal(t, v1.VolumeReleased, w.volume("a").Status.Phase)
+			})
+		})
+	}
+}
+
+// Claims that are many get volumes that are many, each its own.
+func TestManyClaimsGetOneVolumeEach(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		w.start(w.store, Options{})
+		for i := range 50 {
+			w.create(newClaim(fmt.Sprintf("c-%d", i)))
+			w.create(newVolume(fmt.Sprintf("v-%d", i), func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
+		}
+		synctest.Wait()
+		sleepUntilIdle()
+		owners := map[string]bool{}
+		for i := range 50 {
+			claim := w.claim(fmt.Sprintf("c-%d", i))
+			require.Equal(t, v1.ClaimBound, claim.Status.Phase, claim.Name)
+			require.False(t, owners[claim.Spec.VolumeName], "volume %s has two claims", claim.Spec.VolumeName)
+			owners[claim.Spec.VolumeName] = true
+			w.requireBound(claim.Name, claim.Spec.VolumeName)
+		}
+	})
+}
+
+func lost(claim *v1.PersistentVolumeClaim) { claim.Status.Phase = v1.ClaimLost }
+
+func inClass(name string) func(*v1.PersistentVolume) {
+	return func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = name }
+}
+
+func onNode(name string) func(*v1.PersistentVolumeClaim) {
+	return func(claim *v1.PersistentVolumeClaim) {
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnSelectedNode, name)
+	}
+}

@@ -1,0 +1,258 @@
+package persistentvolume
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/volume"
+)
+
+func noProvisioner(name string) *storagev1.StorageClass {
+	return newClass(name, func(c *storagev1.StorageClass) { c.Provisioner = NoProvisioner })
+}
+
+func foreign(name string) *storagev1.StorageClass {
+	return newClass(name, func(c *storagev1.StorageClass) { c.Provisioner = "example.com/other" })
+}
+
+// sleepUntilIdle lets the time of the bubble pass until every back-off is over.
+func sleepUntilIdle() {
+	time.Sleep(time.Hour)
+	synctest.Wait()
+}
+
+var provisioned = objects{newClaim("c", ofClass("x")), newClass("x")}
+
+const made = "pvc-uid-c"
+
+func TestProvision(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.settle()
+		w.requireBound("c", made)
+		pv := w.volume(made)
+		assert.Equal(t, "x", pv.Spec.StorageClassName)
+		assert.Equal(t, v1.PersistentVolumeReclaimDelete, pv.Spec.PersistentVolumeReclaimPolicy)
+		assert.Equal(t, fake.DefaultPluginName, pv.Annotations[AnnDynamicallyProvisioned])
+		assert.Contains(t, pv.Annotations, AnnBoundByController)
+		assert.Equal(t, fake.DefaultPluginName, w.claim("c").Annotations[AnnStorageProvisioner])
+		assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
+		assert.Equal(t, []string{ReasonProvisioningSucceeded}, w.reasons())
+	})
+}
+
+func TestProvisionOptionsOfTheClass(t *testing.T) {
+	class := newClass("x", func(c *storagev1.StorageClass) {
+		c.ReclaimPolicy = ptr(v1.PersistentVolumeReclaimRetain)
+		c.MountOptions = []string{"noatime"}
+		c.Parameters = map[string]string{volume.VolumeParameterFSType: "xfs"}
+	})
+	inWorld(t, objects{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
+		w.settle()
+		pv := w.volume(made)
+		assert.Equal(t, v1.PersistentVolumeReclaimRetain, pv.Spec.PersistentVolumeReclaimPolicy)
+		assert.Equal(t, []string{"noatime"}, pv.Spec.MountOptions)
+		assert.NotContains(t, pv.Finalizers, FinalizerVolume)
+	})
+}
+
+func TestLateBinding(t *testing.T) {
+	all := objects{newClaim("c", ofClass("x")), newClass("x", late)}
+	t.Run("an orchestrator of one node never waits", func(_ *testing.T) {
+		inWorld(t, all, func(_ *testing.T, w *world) {
+			w.start(w.store, Options{NodeName: "node-1"})
+			synctest.Wait()
+			w.requireBound("c", made)
+		})
+	})
+	t.Run("else the annotation starts it", func(t *testing.T) {
+		inWorld(t, all, func(t *testing.T, w *world) {
+			w.settle()
+			assert.Zero(t, w.calls(fake.MethodProvision))
+			w.create(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+			w.selectNode("n")
+			w.requireBound("c", made)
+		})
+	})
+	t.Run("a failure gives the choice back", func(t *testing.T) {
+		inWorld(t, all, func(t *testing.T, w *world) {
+			w.plugin.Inject(fake.MethodProvision, fake.Fail(errors.New("no room")))
+			w.settle()
+			w.create(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+			w.selectNode("n")
+			assert.NotContains(t, w.claim("c").Annotations, AnnSelectedNode)
+		})
+	})
+}
+
+func (w *world) selectNode(name string) {
+	w.t.Helper()
+	claim := w.claim("c")
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnSelectedNode, name)
+	_, err := w.store.Update(w.t.Context(), claim)
+	require.NoError(w.t, err)
+	synctest.Wait()
+}
+
+// Each failure is told, leaves no volume and no finalizer, and is tried again after a wait that doubles.
+func TestProvisionBacksOff(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.plugin.Inject(fake.MethodProvision, fake.FailN(4, errors.New("no room")))
+		c := w.settle()
+		assert.Equal(t, 1, w.calls(fake.MethodProvision))
+		w.requireNoVolume(made)
+		assert.Empty(t, w.claim("c").Finalizers)
+		why, ok := c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
+		require.True(t, ok)
+		assert.Equal(t, ReasonProvisioningFailed, why.Reason)
+		assert.ErrorContains(t, why.Err, "no room")
+		for i, wait := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second} {
+			time.Sleep(wait * 8 / 10)
+			synctest.Wait()
+			assert.Equal(t, 1+i, w.calls(fake.MethodProvision), "too early, after %v", wait)
+			time.Sleep(wait * 2 / 10)
+			synctest.Wait()
+			assert.Equal(t, 2+i, w.calls(fake.MethodProvision), "not after %v", wait)
+			// What is left of the jitter, so that the next wait is measured from its start.
+		}
+		w.requireBound("c", made)
+		_, ok = c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
+		assert.False(t, ok)
+	})
+}
+
+// Events of the claim do not end the wait, but a new claim of that name does not wait for the failures of the old one.
+func TestBackoffBelongsToTheUID(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.plugin.Inject(fake.MethodProvision, fake.FailN(1, errors.New("no room")))
+		w.settle()
+		claim := w.claim("c")
+		claim.Labels = map[string]string{"changed": "yes"}
+		_, err := w.store.Update(t.Context(), claim)
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.Equal(t, 1, w.calls(fake.MethodProvision))
+		w.delete(claim)
+		w.create(newClaim("c", ofClass("x"), func(c *v1.PersistentVolumeClaim) { c.UID = "second" }))
+		synctest.Wait()
+		w.requireBound("c", "pvc-second")
+	})
+}
+
+// After an outcome that nobody knows, the claim is held until it is known, and the storage is found by its name.
+func TestUncertainProvisioning(t *testing.T) {
+	uncertain := volume.Uncertain(errors.New("the answer was lost"))
+	t.Run("is finished", func(t *testing.T) {
+		inWorld(t, provisioned, func(t *testing.T, w *world) {
+			w.plugin.Inject(fake.MethodProvision, fake.FailAfter(uncertain))
+			w.settle()
+			assert.Contains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+			sleepUntilIdle()
+			w.requireBound("c", made)
+			assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
+		})
+	})
+	t.Run("and undone when the claim is deleted", func(t *testing.T) {
+		inWorld(t, provisioned, func(t *testing.T, w *world) {
+			w.plugin.Inject(fake.MethodProvision, fake.FailAfter(uncertain))
+			w.settle()
+			require.Equal(t, []string{made}, w.plugin.Backend().Handles())
+			w.delete(newClaim("c"))
+			require.NotNil(t, w.claim("c").DeletionTimestamp)
+			sleepUntilIdle()
+			assert.Empty(t, w.plugin.Backend().Handles())
+			w.requireNoVolume(made)
+		})
+	})
+	t.Run("a panic is uncertain too", func(t *testing.T) {
+		inWorld(t, provisioned, func(t *testing.T, w *world) {
+			w.plugin.Inject(fake.MethodProvision, fake.PanicWith("oops"))
+			c := w.settle()
+			why, _ := c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
+			var panicked *volume.PanicError
+			require.ErrorAs(t, why.Err, &panicked)
+			sleepUntilIdle()
+			w.requireBound("c", made)
+		})
+	})
+}
+
+// A controller that dies after any write while it provisions leaves what the next one finishes, with one piece of
+// storage; and nothing at all when the claim was deleted meanwhile.
+func TestProvisionSurvivesACrashAfterEachWrite(t *testing.T) {
+	for writes := range 8 {
+		for _, deleted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("after write %d, claim deleted %v", writes, deleted), func(t *testing.T) {
+				inWorld(t, provisioned, func(t *testing.T, w *world) {
+					_, stop := w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
+					synctest.Wait()
+					stop()
+					if deleted {
+						w.delete(newClaim("c"))
+					}
+					w.settle()
+					sleepUntilIdle()
+					if deleted {
+						assert.Empty(t, w.plugin.Backend().Handles())
+						w.requireNoVolume(made)
+						return
+					}
+					w.requireBound("c", made)
+					assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
+				})
+			})
+		}
+	}
+}
+
+// The name is taken by a volume that is not this claim's: nothing is bound and nothing is deleted.
+func TestProvisionLeavesAForeignVolumeOfItsName(t *testing.T) {
+	all := append(objects{newVolume(made, refTo("other", "uid-other"))}, provisioned...)
+	inWorld(t, all, func(t *testing.T, w *world) {
+		w.settle()
+		assert.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
+		assert.Equal(t, types.UID("uid-other"), w.volume(made).Spec.ClaimRef.UID)
+		assert.Zero(t, w.calls(fake.MethodDelete))
+	})
+}
+
+// A call that ignores its context is left behind: Run returns and names it, and no second call begins beside it.
+func TestALostCall(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodProvision, fake.HangDeaf(release))
+		c := w.startLost(t)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Equal(t, 1, w.calls(fake.MethodProvision))
+		w.settle() // another controller is not hindered by what this one lost
+		close(release)
+		sleepUntilIdle()
+		w.requireBound("c", made)
+		assert.NoError(t, c.lost.error())
+	})
+}
+
+// startLost runs a controller that must lose a call when it is stopped.
+func (w *world) startLost(t *testing.T) *Controller {
+	c := New(w.plugins, w.store, Options{CallTimeout: time.Second})
+	ctx, cancel := contextWithCancel(t)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	time.Sleep(10 * time.Second)
+	cancel()
+	var lost *LostCallsError
+	require.ErrorAs(t, <-ended, &lost)
+	assert.Equal(t, []string{`Provision of volume "pvc-uid-c" by plugin "example.com/fake"`}, lost.Calls)
+	return c
+}

@@ -1,0 +1,232 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithCancel(t.Context())
+}
+
+// The rows of the decision table for a volume.
+func TestVolume(t *testing.T) {
+	provisionedBy := volumeAnnotation(AnnDynamicallyProvisioned, fake.DefaultPluginName)
+	elsewhere := newClaim("c", completed, names("b"))
+	other := newVolume("b", refTo("c", "uid-c"))
+	tests := map[string]struct {
+		objects objects
+		phase   v1.PersistentVolumePhase // empty: the volume is gone
+		ref     string                   // the claim and UID that it names afterwards
+		reason  string
+	}{
+		"1 names nobody":                 {objects{newVolume("a", func(pv *v1.PersistentVolume) { pv.Status.Phase = "" })}, v1.VolumeAvailable, "", ""},
+		"2 reserved without UID":         {objects{newVolume("a", refTo("c", ""))}, v1.VolumeAvailable, "c/", ""},
+		"3 its claim is gone, Retain":    {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRetain))}, v1.VolumeReleased, "c/uid-c", ""},
+		"4 its claim is gone, no policy": {objects{newVolume("a", refTo("c", "uid-c"))}, v1.VolumeReleased, "c/uid-c", ""},
+		"5 its claim is gone, Delete":    {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))}, "", "", ""},
+		"6 its claim is gone, Recycle":   {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle))}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedRecycle},
+		"7 its claim is gone, unknown":   {objects{newVolume("a", refTo("c", "uid-c"), policy("Burn"))}, v1.VolumeFailed, "c/uid-c", ReasonVolumeUnknownReclaimPolicy},
+		"8 claim of another UID, Delete": {objects{newVolume("a", refTo("c", "older"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", ofClass("none"))}, "", "", ReasonFailedBinding},
+		"9 its claim is bound to it":     {objects{newVolume("a", refTo("c", "uid-c")), newClaim("c", completed, names("a"))}, v1.VolumeBound, "c/uid-c", ""},
+		"10 its claim has another, made for it": {
+			objects{newVolume("a", refTo("c", "uid-c"), provisionedBy, policy(v1.PersistentVolumeReclaimDelete)), elsewhere, other}, "", "", "",
+		},
+		"11 its claim has another, chosen": {
+			objects{newVolume("a", refTo("c", "uid-c"), volumeAnnotation(AnnBoundByController, yes)), elsewhere, other}, v1.VolumeAvailable, "", "",
+		},
+		"12 its claim has another, by a user": {objects{newVolume("a", refTo("c", "uid-c")), elsewhere, other}, v1.VolumeAvailable, "c/", ""},
+		"13 of a provisioner that is not here": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider)}, v1.VolumeReleased, "c/uid-c", "",
+		},
+		"14 no plugin, made by hand": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider, byHand)}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedDelete,
+		},
+		"15 Failed stays so": {
+			objects{newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeFailed })}, v1.VolumeFailed, "c/uid-c", "",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, tt.objects, func(t *testing.T, w *world) {
+				w.settle()
+				if tt.reason != "" {
+					assert.Equal(t, []string{tt.reason}, w.reasons())
+				} else {
+					assert.Empty(t, w.reasons())
+				}
+				if tt.phase == "" {
+					w.requireNoVolume("a")
+					assert.Equal(t, 1, w.calls(fake.MethodDelete))
+					return
+				}
+				assert.Zero(t, w.calls(fake.MethodDelete))
+				pv := w.volume("a")
+				assert.Equal(t, tt.phase, pv.Status.Phase)
+				ref := ""
+				if pv.Spec.ClaimRef != nil {
+					ref = fmt.Sprintf("%s/%s", pv.Spec.ClaimRef.Name, pv.Spec.ClaimRef.UID)
+				}
+				assert.Equal(t, tt.ref, ref)
+			})
+		})
+	}
+}
+
+// outsider makes a volume one of a driver and a provisioner that are not here.
+func outsider(pv *v1.PersistentVolume) {
+	pv.Spec.CSI.Driver = "other.example.com"
+	volumeAnnotation(AnnDynamicallyProvisioned, "example.com/other")(pv)
+}
+
+func byHand(pv *v1.PersistentVolume) { delete(pv.Annotations, AnnDynamicallyProvisioned) }
+
+func TestDeleteWithTheClaim(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.settle()
+		w.delete(newClaim("c"))
+		w.requireNoVolume(made)
+		assert.Empty(t, w.plugin.Backend().Handles())
+	})
+}
+
+func TestRetainKeepsTheStorage(t *testing.T) {
+	class := newClass("x", func(c *storagev1.StorageClass) { c.ReclaimPolicy = ptr(v1.PersistentVolumeReclaimRetain) })
+	inWorld(t, objects{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
+		w.settle()
+		w.delete(newClaim("c"))
+		assert.Equal(t, v1.VolumeReleased, w.volume(made).Status.Phase)
+		assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
+	})
+}
+
+// A volume that is in use is left whole, and deleted when it is not any more.
+func TestDeleteWaitsWhileInUse(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.settle()
+		w.plugin.Inject(fake.MethodDelete, fake.FailN(3, fmt.Errorf("attached: %w", volume.ErrInUse)))
+		w.delete(newClaim("c"))
+		assert.Equal(t, v1.VolumeReleased, w.volume(made).Status.Phase)
+		assert.Contains(t, w.reasons(), ReasonVolumeDelete)
+		assert.Equal(t, 1, w.calls(fake.MethodDelete), "no second try before the back-off is over")
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		assert.Equal(t, 2, w.calls(fake.MethodDelete))
+		sleepUntilIdle()
+		w.requireNoVolume(made)
+	})
+}
+
+func TestDeleteThatFailsIsTriedAgain(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.settle()
+		w.plugin.Inject(fake.MethodDelete, fake.FailN(2, errors.New("disk on fire")))
+		w.delete(newClaim("c"))
+		assert.Equal(t, v1.VolumeFailed, w.volume(made).Status.Phase)
+		assert.Contains(t, w.volume(made).Status.Message, "disk on fire")
+		assert.Equal(t, 1, w.calls(fake.MethodDelete))
+		sleepUntilIdle()
+		w.requireNoVolume(made)
+	})
+}
+
+// Deleting the object of a volume by hand does not forget the storage behind it.
+func TestADeletedObjectWaitsForItsStorage(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.settle()
+		w.delete(newVolume(made))
+		require.NotNil(t, w.volume(made).DeletionTimestamp)
+		assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
+		w.delete(newClaim("c"))
+		w.requireNoVolume(made)
+		assert.Empty(t, w.plugin.Backend().Handles())
+	})
+}
+
+// What memory says is not enough to destroy: the claim is in the store, though the controller has not heard of it.
+func TestNothingIsDeletedOnStaleKnowledge(t *testing.T) {
+	all := objects{
+		newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", completed, names("a")),
+	}
+	inWorld(t, all, func(t *testing.T, w *world) {
+		w.start(blindToClaims{w.store}, Options{})
+		synctest.Wait()
+		assert.Zero(t, w.calls(fake.MethodDelete))
+		assert.Equal(t, v1.VolumeBound, w.volume("a").Status.Phase)
+	})
+}
+
+// blindToClaims lists no claim.
+type blindToClaims struct{ store.Store }
+
+func (s blindToClaims) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	list, err := s.Store.List(ctx, kind, namespace)
+	if kind == store.PersistentVolumeClaims {
+		list.Items = nil
+	}
+	return list, err
+}
+
+func TestDeleteSurvivesACrashAfterEachWrite(t *testing.T) {
+	for writes := range 4 {
+		t.Run(fmt.Sprintf("after write %d", writes), func(t *testing.T) {
+			inWorld(t, provisioned, func(t *testing.T, w *world) {
+				_, stop := w.start(w.store, Options{})
+				synctest.Wait()
+				w.requireBound("c", made)
+				stop()
+				w.delete(newClaim("c"))
+				_, stop = w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
+				synctest.Wait()
+				stop()
+				w.settle()
+				sleepUntilIdle()
+				w.requireNoVolume(made)
+				assert.Empty(t, w.plugin.Backend().Handles())
+			})
+		})
+	}
+}
+
+// A watch that ends, or a history that is too short, costs a new list and nothing else.
+func TestTheControllerListsAgain(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.store = store.NewMemory(store.MemoryOptions{History: 2})
+		c := w.settle()
+		w.create(newClass("x"))
+		for i := range 40 {
+			w.create(newClaim(fmt.Sprintf("c-%d", i), ofClass("x")))
+		}
+		sleepUntilIdle()
+		for i := range 40 {
+			w.requireBound(fmt.Sprintf("c-%d", i), fmt.Sprintf("pvc-uid-c-%d", i))
+		}
+		assert.Empty(t, c.Pending())
+	})
+}
+
+func TestRunNeedsWhatItWorksOn(t *testing.T) {
+	require.ErrorIs(t, New(nil, nil, Options{}).Run(t.Context()), volume.ErrInvalid)
+}
+
+func TestRunRunsOnce(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		c, stop := w.start(w.store, Options{})
+		stop()
+		require.Error(t, c.Run(t.Context()))
+	})
+}
