@@ -41,6 +41,15 @@ func (q *Queue[K]) Add(key K) {
 	q.add(key)
 }
 
+// AddAll queues each key in order, as Add does.
+func (q *Queue[K]) AddAll(keys []K) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, key := range keys {
+		q.add(key)
+	}
+}
+
 func (q *Queue[K]) add(key K) {
 	if _, ok := q.waiting[key]; ok || q.stopped {
 		return

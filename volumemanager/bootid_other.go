@@ -1,0 +1,15 @@
+//go:build !linux
+
+package volumemanager
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// bootID is not written for this platform.
+func bootID() (string, error) {
+	return "", fmt.Errorf("records on %s (leave RuntimeDir empty): %w", runtime.GOOS, volume.ErrUnsupported)
+}

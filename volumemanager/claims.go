@@ -1,0 +1,147 @@
+package volumemanager
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+const (
+	// firstRetry and lastRetry bound the wait after a read or a watch of the store failed.
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+	// readTimeout bounds the reads of the store for one pod, so that it does not hold up others for long.
+	readTimeout = 10 * time.Second
+)
+
+// retryAfter returns how long to wait after that many failures in a row: twice as long each time, up to a tenth less at
+// random.
+func retryAfter(failures int) time.Duration {
+	d := lastRetry
+	if shift := max(failures, 1) - 1; shift < 6 {
+		d = firstRetry << shift
+	}
+	return d - time.Duration(rand.Int64N(int64(d/10)))
+}
+
+// timeAfter returns when to try again after that many failures in a row.
+func timeAfter(failures int) time.Time { return time.Now().Add(retryAfter(failures)) }
+
+// claimIndex knows which pods wait for which objects of the store.
+type claimIndex struct {
+	mu   sync.Mutex
+	pods map[store.Key]sets.Set[types.UID]
+	keys map[types.UID]sets.Set[store.Key]
+}
+
+func newClaimIndex() *claimIndex {
+	return &claimIndex{pods: make(map[store.Key]sets.Set[types.UID]), keys: make(map[types.UID]sets.Set[store.Key])}
+}
+
+// add enters that a pod waits for an object. It is called before the object is read, so that no change is missed.
+func (x *claimIndex) add(uid types.UID, key store.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.pods[key] == nil {
+		x.pods[key] = sets.New[types.UID]()
+	}
+	if x.keys[uid] == nil {
+		x.keys[uid] = sets.New[store.Key]()
+	}
+	x.pods[key].Insert(uid)
+	x.keys[uid].Insert(key)
+}
+
+// drop enters that a pod waits for nothing any more.
+func (x *claimIndex) drop(uid types.UID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key := range x.keys[uid] {
+		x.pods[key].Delete(uid)
+		if x.pods[key].Len() == 0 {
+			delete(x.pods, key)
+		}
+	}
+	delete(x.keys, uid)
+}
+
+// waitingFor returns the pods that wait for an object.
+func (x *claimIndex) waitingFor(key store.Key) []types.UID {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.pods[key].UnsortedList()
+}
+
+// waitingForKind returns the pods that wait for any object of a kind.
+func (x *claimIndex) waitingForKind(kind schema.GroupVersionKind) []types.UID {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	pods := sets.New[types.UID]()
+	for key, uids := range x.pods {
+		if key.Kind == kind {
+			pods = pods.Union(uids)
+		}
+	}
+	return pods.UnsortedList()
+}
+
+// watchKind queues the pods that wait for an object of a kind whenever it changes, until ctx ends. A watch that cannot
+// be had, or that ends, is begun again, and everything is looked at once.
+func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind) {
+	for failures := 0; ctx.Err() == nil; {
+		received, err := m.followKind(ctx, kind)
+		if received > 0 {
+			failures = 0
+			continue
+		}
+		failures++
+		wait := retryAfter(failures)
+		if err != nil {
+			m.options.Logger.Warn("watch of the store failed", "kind", kind.Kind, "err", err, "retryAfter", wait)
+		}
+		pause(ctx, wait)
+	}
+}
+
+// followKind lists and watches a kind until the watch ends, and returns how many events came.
+func (m *Manager) followKind(ctx context.Context, kind schema.GroupVersionKind) (received int, err error) {
+	events, err := m.openWatch(ctx, kind)
+	if err != nil {
+		return 0, err
+	}
+	m.dirtyPods.AddAll(m.claims.waitingForKind(kind))
+	for event := range events {
+		received++
+		key, err := store.KeyOf(event.Object)
+		if err != nil {
+			return received, err
+		}
+		m.dirtyPods.AddAll(m.claims.waitingFor(key))
+	}
+	return received, nil
+}
+
+func (m *Manager) openWatch(ctx context.Context, kind schema.GroupVersionKind) (<-chan store.Event, error) {
+	list, err := m.options.Store.List(ctx, kind, "")
+	if err != nil {
+		return nil, err
+	}
+	return m.options.Store.Watch(ctx, kind, "", list.ResourceVersion)
+}
+
+// pause waits, or returns early when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

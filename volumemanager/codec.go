@@ -1,0 +1,299 @@
+package volumemanager
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// recordVersion is the version of the payload of a record. A record of another version is not read.
+const recordVersion = 1
+
+// volumeRecord is all that may be left in the world of one volume: an attachment, a staging, and a set-up for each pod.
+type volumeRecord struct {
+	Version int                 `json:"version"`
+	BootID  string              `json:"bootID"`
+	Volume  v1.UniqueVolumeName `json:"volume"`
+	Plugin  string              `json:"plugin"`
+	// Spec is a specRecord.
+	Spec       json.RawMessage           `json:"spec,omitempty"`
+	Attachment *attachmentRecord         `json:"attachment,omitempty"`
+	Staging    *stagingRecord            `json:"staging,omitempty"`
+	Pods       map[types.UID]setUpRecord `json:"pods,omitempty"`
+}
+
+// attachmentRecord is an attachment that was made or is about to be.
+type attachmentRecord struct {
+	Node types.NodeName `json:"node"`
+	// DevicePath is empty while it is not known.
+	DevicePath string `json:"devicePath,omitempty"`
+}
+
+// stagingRecord is a staging that was made or is about to be.
+type stagingRecord struct {
+	Path       string `json:"path"`
+	DevicePath string `json:"devicePath,omitempty"`
+}
+
+// setUpRecord is a set-up for one pod that was made or is about to be.
+type setUpRecord struct {
+	Namespace  string   `json:"namespace"`
+	Name       string   `json:"name"`
+	OuterNames []string `json:"outerNames"`
+	Path       string   `json:"path"`
+}
+
+// specRecord is a volume.Spec without secrets.
+type specRecord struct {
+	Volume           *v1.Volume           `json:"volume,omitempty"`
+	PersistentVolume *v1.PersistentVolume `json:"persistentVolume,omitempty"`
+	ReadOnly         bool                 `json:"readOnly,omitempty"`
+}
+
+// clone returns a copy whose parts can be replaced without changing r.
+func (r volumeRecord) clone() volumeRecord {
+	r.Pods = maps.Clone(r.Pods)
+	return r
+}
+
+// isEmpty reports whether no trace of the volume is left.
+func (r volumeRecord) isEmpty() bool {
+	return r.Attachment == nil && r.Staging == nil && len(r.Pods) == 0
+}
+
+// mounts returns the part of r that does not outlive a boot, attachments the other one.
+func (r volumeRecord) mounts() volumeRecord {
+	r.Attachment = nil
+	return r
+}
+
+func (r volumeRecord) attachments() volumeRecord {
+	r.Staging, r.Pods = nil, nil
+	return r
+}
+
+// decodeRecord undoes json.Marshal and checks everything that the record will be trusted with. key is the key under
+// which it was kept.
+func decodeRecord(key string, payload []byte, host volume.VolumeHost) (volumeRecord, error) {
+	var r volumeRecord
+	decoder := json.NewDecoder(bytes.NewReader(payload))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		return r, fmt.Errorf("record is no volume: %w", err)
+	}
+	return r, r.check(key, host)
+}
+
+// check refuses what a manager would never have written: a record must not lead a teardown to a path of somebody else.
+func (r volumeRecord) check(key string, host volume.VolumeHost) error {
+	if r.Version != recordVersion {
+		return fmt.Errorf("record has version %d, this manager reads %d: %w", r.Version, recordVersion, volume.ErrUnsupported)
+	}
+	plugin, _, err := volume.SplitUniqueName(r.Volume)
+	switch {
+	case err != nil:
+		return err
+	case string(r.Volume) != key || r.Plugin != plugin:
+		return fmt.Errorf("record of volume %q names volume %q of plugin %q: %w", key, r.Volume, r.Plugin, volume.ErrInvalid)
+	}
+	if err := volume.ValidatePluginName(plugin); err != nil {
+		return err
+	}
+	spec, err := r.spec()
+	if err != nil {
+		return err
+	}
+	return errors.Join(volume.CheckPathElement(spec.Name()), r.checkPaths(host), r.checkPods(host))
+}
+
+func (r volumeRecord) checkPaths(host volume.VolumeHost) error {
+	var errs []error
+	if r.Attachment != nil {
+		errs = append(errs, checkDevice(r.Attachment.DevicePath))
+		if r.Attachment.Node != host.GetNodeName() {
+			errs = append(errs, fmt.Errorf("record is of node %q, this is %q: %w", r.Attachment.Node, host.GetNodeName(), volume.ErrInvalid))
+		}
+	}
+	if r.Staging != nil {
+		errs = append(errs, checkDevice(r.Staging.DevicePath), checkBeneath(r.Staging.Path, host.GetPluginDir(r.Plugin)))
+	}
+	return errors.Join(errs...)
+}
+
+func (r volumeRecord) checkPods(host volume.VolumeHost) error {
+	var errs []error
+	for uid, p := range r.Pods {
+		for _, name := range append([]string{string(uid), p.Namespace, p.Name}, p.OuterNames...) {
+			errs = append(errs, volume.CheckPathElement(name))
+		}
+		errs = append(errs, checkBeneath(p.Path, filepath.Join(host.GetPodsDir(), string(uid))))
+	}
+	return errors.Join(errs...)
+}
+
+func checkDevice(path string) error {
+	if path == "" || filepath.IsAbs(path) && filepath.Clean(path) == path {
+		return nil
+	}
+	return fmt.Errorf("device path %q is not absolute and clean: %w", path, volume.ErrInvalid)
+}
+
+func checkBeneath(path, dir string) error {
+	if filepath.Clean(path) == path && strings.HasPrefix(path, filepath.Clean(dir)+"/") {
+		return nil
+	}
+	return fmt.Errorf("path %q is not beneath %q: %w", path, dir, volume.ErrInvalid)
+}
+
+// spec returns the spec of the record, which holds no secrets.
+func (r volumeRecord) spec() (*volume.Spec, error) {
+	var s specRecord
+	if err := json.Unmarshal(r.Spec, &s); err != nil {
+		return nil, fmt.Errorf("spec of volume %q: %w", r.Volume, err)
+	}
+	if (s.Volume == nil) == (s.PersistentVolume == nil) {
+		return nil, fmt.Errorf("spec of volume %q: exactly one of volume and persistentVolume must be there: %w",
+			r.Volume, volume.ErrInvalid)
+	}
+	return &volume.Spec{Volume: s.Volume, PersistentVolume: s.PersistentVolume, ReadOnly: s.ReadOnly}, nil
+}
+
+// encodeSpec returns spec as it is recorded: without annotations, which nothing needs for a teardown, and without the
+// values of options that may be secret.
+func encodeSpec(spec *volume.Spec) (json.RawMessage, error) {
+	s := specRecord{ReadOnly: spec.ReadOnly}
+	if spec.Volume != nil {
+		s.Volume = spec.Volume.DeepCopy()
+		redactSource(s.Volume.CSI, s.Volume.FlexVolume)
+	}
+	if pv := spec.PersistentVolume; pv != nil {
+		s.PersistentVolume = &v1.PersistentVolume{Spec: *pv.Spec.DeepCopy()}
+		s.PersistentVolume.Name, s.PersistentVolume.UID = pv.Name, pv.UID
+		redactPersistent(&s.PersistentVolume.Spec)
+	}
+	return json.Marshal(s)
+}
+
+func redactSource(csi *v1.CSIVolumeSource, flex *v1.FlexVolumeSource) {
+	if csi != nil {
+		redactValues(csi.VolumeAttributes)
+	}
+	if flex != nil {
+		redactValues(flex.Options)
+	}
+}
+
+func redactPersistent(spec *v1.PersistentVolumeSpec) {
+	if spec.CSI != nil {
+		redactValues(spec.CSI.VolumeAttributes)
+	}
+	if spec.FlexVolume != nil {
+		redactValues(spec.FlexVolume.Options)
+	}
+	for i, option := range spec.MountOptions {
+		if key, _, ok := strings.Cut(option, "="); ok && maySecret(key) {
+			spec.MountOptions[i] = key + "=" + redacted
+		}
+	}
+}
+
+// redacted stands for a value that is not recorded.
+const redacted = "***"
+
+func redactValues(options map[string]string) {
+	for key := range options {
+		if maySecret(key) {
+			options[key] = redacted
+		}
+	}
+}
+
+// maySecret reports whether the value of an option of that name may be a secret.
+func maySecret(key string) bool {
+	key = strings.ToLower(key)
+	for _, word := range []string{"pass", "secret", "token", "cred", "key", "auth"} {
+		if strings.Contains(key, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// part is what an intent is about.
+type part uint8
+
+const (
+	partAttachment part = iota
+	partStaging
+	partSetUp
+)
+
+// partOf returns what intent is about: an operation that stages and sets up records each on its own.
+func partOf(intent operationexecutor.Intent) part {
+	switch {
+	case intent.Kind == operationexecutor.OpAttach || intent.Kind == operationexecutor.OpDetach:
+		return partAttachment
+	case intent.PodUID != "" && intent.MountPath != "":
+		return partSetUp
+	default:
+		return partStaging
+	}
+}
+
+// add enters what an intent is about and reports whether that changed the record.
+func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
+	switch partOf(intent) {
+	case partAttachment:
+		want := attachmentRecord{Node: intent.NodeName, DevicePath: intent.DevicePath}
+		if r.Attachment != nil && (*r.Attachment == want || intent.DevicePath == "") {
+			return false
+		}
+		r.Attachment = &want
+	case partStaging:
+		want := stagingRecord{Path: intent.DeviceMountPath, DevicePath: intent.DevicePath}
+		if r.Staging != nil && *r.Staging == want {
+			return false
+		}
+		r.Staging = &want
+	case partSetUp:
+		if old, ok := r.Pods[intent.PodUID]; ok && old.Path == intent.MountPath {
+			return false
+		}
+		if r.Pods == nil {
+			r.Pods = make(map[types.UID]setUpRecord, 1)
+		}
+		r.Pods[intent.PodUID] = setUpRecord{
+			Namespace: intent.Pod.Namespace, Name: intent.Pod.Name,
+			OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath,
+		}
+	}
+	return true
+}
+
+// drop takes out what an intent is about and reports whether that changed the record.
+func (r *volumeRecord) drop(intent operationexecutor.Intent) bool {
+	switch partOf(intent) {
+	case partAttachment:
+		changed := r.Attachment != nil
+		r.Attachment = nil
+		return changed
+	case partStaging:
+		changed := r.Staging != nil
+		r.Staging = nil
+		return changed
+	default:
+		_, changed := r.Pods[intent.PodUID]
+		delete(r.Pods, intent.PodUID)
+		return changed
+	}
+}

@@ -1,0 +1,157 @@
+package volumemanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, and one for
+// its attachment in the state directory where there is one.
+//
+// A record says what may be there, not how sure that is: after a restart everything on it is uncertain until a set-up or
+// a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it.
+type journal struct {
+	// What follows is set once, by open, before the first operation.
+	bootID string
+	// runtime holds mounts, state attachments. They are the same when there is no state directory.
+	runtime, state *record.Dir
+
+	// turns orders those who write the record of one volume.
+	turns turns[v1.UniqueVolumeName]
+	mu    sync.Mutex
+	// entries are the records as they are on disk. Who has the turn of a volume may change its entry.
+	entries map[v1.UniqueVolumeName]journalEntry
+}
+
+var _ operationexecutor.Journal = (*journal)(nil)
+
+// journalEntry is the record of one volume.
+type journalEntry struct {
+	record volumeRecord
+	// stale says that the files are not what record says, since a write failed.
+	stale bool
+}
+
+func newJournal() *journal { return &journal{entries: make(map[v1.UniqueVolumeName]journalEntry)} }
+
+// Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands.
+func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
+	release, ok := j.turns.take(ctx.Done(), intent.VolumeName)
+	if !ok {
+		return fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
+	}
+	defer release()
+	e := j.entry(intent.VolumeName)
+	next := e.record.clone()
+	if err := j.identify(&next, intent); err != nil {
+		return err
+	}
+	if !next.add(intent) && !e.stale {
+		return nil
+	}
+	if err := j.write(next, partOf(intent), e.stale); err != nil {
+		return fmt.Errorf("intent of %s was not recorded, so it does not begin: %w", intent.Kind, err)
+	}
+	j.enter(next, false)
+	return nil
+}
+
+// Conclude implements operationexecutor.Journal. When the record cannot be written, the next change writes it.
+func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+	release, ok := j.turns.take(ctx.Done(), intent.VolumeName)
+	if !ok {
+		return fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
+	}
+	defer release()
+	e := j.entry(intent.VolumeName)
+	next := e.record.clone()
+	if err := j.identify(&next, intent); err != nil {
+		return err
+	}
+	changed := false
+	if end == operationexecutor.IntentForgotten {
+		changed = next.drop(intent)
+	} else {
+		changed = next.add(intent)
+	}
+	if !changed && !e.stale {
+		return nil
+	}
+	err := j.write(next, partOf(intent), e.stale)
+	j.enter(next, err != nil)
+	return err
+}
+
+// identify fills in what every record has. The spec is recorded once; it is the same for the life of the volume.
+func (j *journal) identify(r *volumeRecord, intent operationexecutor.Intent) error {
+	r.Version, r.BootID, r.Volume, r.Plugin = recordVersion, j.bootID, intent.VolumeName, intent.PluginName
+	if len(r.Spec) > 0 || intent.Spec == nil {
+		return nil
+	}
+	spec, err := encodeSpec(intent.Spec)
+	if err != nil {
+		return fmt.Errorf("spec of volume %q cannot be recorded: %w", intent.VolumeName, err)
+	}
+	r.Spec = spec
+	return nil
+}
+
+// write makes the files say what r says: the one that holds p, or all of them.
+func (j *journal) write(r volumeRecord, p part, all bool) error {
+	if j.runtime == j.state {
+		return put(j.runtime, r)
+	}
+	var errs []error
+	if p == partAttachment || all {
+		errs = append(errs, put(j.state, r.attachments()))
+	}
+	if p != partAttachment || all {
+		errs = append(errs, put(j.runtime, r.mounts()))
+	}
+	return errors.Join(errs...)
+}
+
+// put writes a record, or removes it when nothing is on it.
+func put(dir *record.Dir, r volumeRecord) error {
+	if r.isEmpty() {
+		return dir.Remove(string(r.Volume))
+	}
+	payload, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("record of volume %q: %w", r.Volume, err)
+	}
+	return dir.Put(string(r.Volume), payload)
+}
+
+func (j *journal) entry(name v1.UniqueVolumeName) journalEntry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.entries[name]
+}
+
+// enter keeps what the files say, or should say, until no trace is left of the volume.
+func (j *journal) enter(r volumeRecord, stale bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r.isEmpty() && !stale {
+		delete(j.entries, r.Volume)
+		return
+	}
+	j.entries[r.Volume] = journalEntry{record: r, stale: stale}
+}
+
+// close unlocks the directories. The records stay.
+func (j *journal) close() error {
+	if j.runtime == j.state {
+		return j.runtime.Close()
+	}
+	return errors.Join(j.runtime.Close(), j.state.Close())
+}

@@ -1,0 +1,197 @@
+package volumemanager
+
+import (
+	"cmp"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Status returns where every volume on the node stands. It does no I/O, asks no plugin and waits for nothing.
+func (m *Manager) Status() NodeStatus {
+	status := NodeStatus{Planned: m.planned.Load()}
+	uids := sets.New[types.UID]()
+	m.mu.Lock()
+	status.Damaged = slices.Clone(m.damaged)
+	for uid := range m.pods {
+		uids.Insert(uid)
+	}
+	m.mu.Unlock()
+	for _, podName := range m.actual.GetPods() {
+		uids.Insert(types.UID(podName))
+	}
+	for uid := range uids {
+		status.Volumes = append(status.Volumes, m.statusOfPod(uid)...)
+	}
+	slices.SortFunc(status.Volumes, func(a, b VolumeStatus) int {
+		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
+	})
+	for _, row := range m.actual.GetUnmountedVolumes() {
+		if !m.desired.VolumeExists(row.VolumeName) {
+			status.Volumes = append(status.Volumes, m.statusOfVolume(row))
+		}
+	}
+	return status
+}
+
+// PodStatus returns where the volumes of one pod stand, by outer name: those that it uses, and those that are still to be
+// taken away. It is empty for a pod that is not known.
+func (m *Manager) PodStatus(uid types.UID) []VolumeStatus { return m.statusOfPod(uid) }
+
+func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
+	podName := volume.UniquePodName(uid)
+	entry := m.entryOf(uid)
+	mounts := make(map[v1.UniqueVolumeName]cache.MountedVolume)
+	for _, mounted := range m.actual.GetPossiblyMountedVolumesForPod(podName) {
+		mounts[mounted.VolumeName] = mounted
+	}
+	var rows []VolumeStatus
+	if entry != nil {
+		for outer, v := range entry.volumes {
+			rows = append(rows, m.statusOfWanted(entry.pod, outer, v))
+		}
+	}
+	names := entry.names()
+	for name, mounted := range mounts {
+		if !names.Has(name) {
+			rows = append(rows, m.statusOfUnwanted(mounted)...)
+		}
+	}
+	slices.SortFunc(rows, func(a, b VolumeStatus) int {
+		return cmp.Or(cmp.Compare(a.OuterName, b.OuterName), cmp.Compare(a.Volume, b.Volume))
+	})
+	return rows
+}
+
+// statusOfWanted returns where a volume stands that the pod uses.
+func (m *Manager) statusOfWanted(pod *v1.Pod, outer string, v podVolume) VolumeStatus {
+	s := VolumeStatus{
+		PodUID: pod.UID, PodName: podKey(pod), OuterName: outer, Volume: v.name, Plugin: v.plugin,
+		Wanted: true, Phase: PhaseWaiting, Err: v.err,
+	}
+	if v.name == "" {
+		s.Phase = PhaseUnresolved
+		return s
+	}
+	s.ReadOnly = v.spec.ReadOnly
+	m.fill(&s)
+	return s
+}
+
+// statusOfUnwanted returns where a volume stands that is to be taken away from a pod.
+func (m *Manager) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
+	rows := make([]VolumeStatus, 0, 1)
+	for _, outer := range mounted.OuterVolumeSpecNames {
+		s := VolumeStatus{
+			PodUID: mounted.PodUID, OuterName: outer, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
+			ReadOnly: mounted.VolumeSpec.ReadOnly,
+		}
+		if mounted.Pod != nil {
+			s.PodName = podKey(mounted.Pod)
+		}
+		m.fill(&s)
+		rows = append(rows, s)
+	}
+	return rows
+}
+
+// statusOfVolume returns where a volume stands that no pod uses.
+func (m *Manager) statusOfVolume(row cache.AttachedVolume) VolumeStatus {
+	s := VolumeStatus{Volume: row.VolumeName, Plugin: row.PluginName, Phase: PhaseReleased}
+	m.fill(&s)
+	return s
+}
+
+// fill adds what the actual state and the operations say of a volume and a pod. Where they disagree, because an
+// operation has just ended, the actual state is right.
+func (m *Manager) fill(s *VolumeStatus) {
+	podName := volume.UniquePodName(s.PodUID)
+	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
+		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
+	}
+	mounted, _ := m.actual.GetMountedVolume(s.Volume, podName)
+	if mounted.State == operationexecutor.VolumeMounted {
+		s.Path = pathOf(mounted)
+		s.ReadOnly = s.ReadOnly || mounted.Mounter != nil && mounted.Mounter.GetAttributes().ReadOnly
+		s.Phase = PhaseMounted
+		if s.Wanted && !mounted.RemountRequired {
+			return
+		}
+	} else if mounted.State == operationexecutor.VolumeMountUncertain {
+		s.Phase = PhaseUncertain
+	}
+	m.fillWork(s, podName, mounted.State == operationexecutor.VolumeMounted && s.Wanted)
+}
+
+// fillWork adds what the operations say. A volume that is mounted and wanted stays so while it is refreshed.
+func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName, live bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	work := m.work[s.Volume]
+	if work == nil {
+		return
+	}
+	for _, r := range work.running {
+		s.runs(r, podName, live)
+	}
+	for _, pod := range []volume.UniquePodName{"", podName} {
+		if t, ok := work.troubles[pod]; ok && (s.Err == nil || pod != "") {
+			s.Err, s.Attempts = t.err, t.attempts
+			if !isPast(t.until) {
+				s.NextTry = t.until
+			}
+		}
+	}
+}
+
+// runs adds what one operation says. One that stages or sets the volume up for another pod is none of this pod's.
+func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName, live bool) {
+	info := r.op.Info()
+	if info.PodName != "" && info.PodName != podName {
+		return
+	}
+	select {
+	case <-r.op.Done():
+		if err := r.op.Err(); err != nil {
+			s.Err = err
+		}
+	default:
+		s.Since = info.Started
+		if !live {
+			s.Phase = phaseOf[info.Kind]
+		}
+	}
+}
+
+// pathOf returns where a volume is set up. It does no I/O.
+func pathOf(mounted cache.MountedVolume) string {
+	if mounted.Mounter == nil {
+		return ""
+	}
+	return mounted.Mounter.GetPath()
+}
+
+// allVolumes returns the names of all volumes that are wanted or known.
+func (m *Manager) allVolumes() []v1.UniqueVolumeName {
+	names := m.desired.GetVolumeNames()
+	for _, row := range m.actual.GetAttachedVolumes() {
+		names = append(names, row.VolumeName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// actualVolumesOf returns the volumes that are, or may be, set up for a pod.
+func (m *Manager) actualVolumesOf(podName volume.UniquePodName) []v1.UniqueVolumeName {
+	var names []v1.UniqueVolumeName
+	for _, mounted := range m.actual.GetPossiblyMountedVolumesForPod(podName) {
+		names = append(names, mounted.VolumeName)
+	}
+	return names
+}

@@ -1,0 +1,184 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/workqueue"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ErrStopped matches the error of a wait that ended because Run has.
+var ErrStopped = errors.New("the volume manager has stopped")
+
+// Manager makes the volumes of pods available on one node. Make it with [New] and start it with Run. All methods may be
+// called from several goroutines at once, before, during and after Run; nothing moves but while Run runs.
+type Manager struct {
+	plugins  *volume.VolumePluginMgr
+	options  Options
+	resolver resolver
+	desired  *cache.DesiredStateOfWorld
+	actual   actualState
+	executor *operationexecutor.Executor
+	journal  *journal // nil: no records are kept
+	claims   *claimIndex
+
+	// dirty holds the volumes to be planned, dirtyPods the pods whose claims are to be resolved again.
+	dirty     *workqueue.Queue[v1.UniqueVolumeName]
+	dirtyPods *workqueue.Queue[types.UID]
+	changes   broadcast
+	started   atomic.Bool
+	stopped   chan struct{}
+	planned   atomic.Uint64
+	// podTurns orders those who change what one pod wants.
+	podTurns turns[types.UID]
+
+	// mu guards what follows. No plugin, store or callback is called while it is held.
+	mu           sync.Mutex
+	pods         map[types.UID]*podEntry
+	podsComplete bool
+	// released holds pods that were removed before all had been added, of which a restart may have left volumes.
+	released map[volume.UniquePodName]struct{}
+	// adopted holds the volumes that were found after a restart, until all pods have been added.
+	adopted map[v1.UniqueVolumeName]struct{}
+	// work is what is known of the operations on each volume.
+	work    map[v1.UniqueVolumeName]*volumeWork
+	damaged []DamagedRecord
+}
+
+// New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
+// matches [volume.ErrInvalid].
+func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("volume manager: %w", err)
+	}
+	if plugins == nil || plugins.Host() == nil {
+		return nil, fmt.Errorf("volume manager: give it plugins with a host: %w", volume.ErrInvalid)
+	}
+	m := &Manager{
+		plugins:   plugins,
+		options:   o,
+		claims:    newClaimIndex(),
+		dirty:     workqueue.New[v1.UniqueVolumeName](),
+		dirtyPods: workqueue.New[types.UID](),
+		stopped:   make(chan struct{}),
+		pods:      make(map[types.UID]*podEntry),
+		released:  make(map[volume.UniquePodName]struct{}),
+		adopted:   make(map[v1.UniqueVolumeName]struct{}),
+		work:      make(map[v1.UniqueVolumeName]*volumeWork),
+	}
+	m.resolver = resolver{plugins: plugins, store: o.Store, reading: m.claims.add}
+	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add})
+	m.actual = actualState{
+		ActualStateOfWorld: cache.NewActualStateOfWorld(m.node(), plugins, cache.Options{
+			Changed: func(v1.UniqueVolumeName) { m.changes.notify(anyPod) },
+		}),
+		changes: &m.changes,
+	}
+	m.executor = m.newExecutor()
+	return m, nil
+}
+
+func (m *Manager) newExecutor() *operationexecutor.Executor {
+	generator := operationexecutor.GeneratorOptions{
+		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Recorder: m.options.Recorder, Logger: m.options.Logger,
+	}
+	if m.options.RuntimeDir != "" {
+		m.journal = newJournal()
+		generator.Journal = m.journal
+	}
+	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator),
+		operationexecutor.ExecutorOptions{
+			Observer: m.options.Observer, Backoff: m.options.Backoff, Timeouts: m.options.Timeouts,
+			WorkersPerPlugin: m.options.WorkersPerPlugin, Logger: m.options.Logger,
+			KeyFreed: func(o operationexecutor.OperationInfo) { m.dirty.Add(o.VolumeName) },
+		})
+}
+
+func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() }
+
+// Run does all the work until ctx ends, and returns when every goroutine that it started has ended. Operations that run
+// when ctx ends are cancelled; mounts stay. Calls of plugins that do not return then are left behind: the error, a
+// *operationexecutor.WaitError, names them, and the directories of records stay locked until the process ends.
+//
+// An error before ctx ends says that Run could not begin: it was called before, or the records could not be read or are
+// in use by another manager, which matches [volume.ErrInUse].
+func (m *Manager) Run(ctx context.Context) error {
+	if !m.started.CompareAndSwap(false, true) {
+		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)
+	}
+	defer close(m.stopped)
+	defer m.dirty.Stop()
+	defer m.dirtyPods.Stop()
+	if err := m.recover(); err != nil {
+		return fmt.Errorf("volume manager: %w", err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { m.planAll(ctx) })
+	wg.Go(func() { m.populateAll(ctx) })
+	if m.options.Resync > 0 {
+		wg.Go(func() { m.resync(ctx) })
+	}
+	if m.options.Store != nil {
+		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumeClaims) })
+		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumes) })
+	}
+	wg.Wait()
+	if err := m.executor.Wait(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	return m.closeJournal()
+}
+
+func (m *Manager) closeJournal() error {
+	if m.journal == nil {
+		return nil
+	}
+	return m.journal.close()
+}
+
+// planAll plans dirty volumes until ctx ends. It is the one goroutine that begins operations: what it finds not pending
+// stays so until it begins one itself.
+func (m *Manager) planAll(ctx context.Context) {
+	for {
+		name, ok := m.dirty.Get(ctx)
+		if !ok {
+			return
+		}
+		m.reconcile(ctx, name)
+	}
+}
+
+// resync marks everything dirty from time to time.
+func (m *Manager) resync(ctx context.Context) {
+	for ctx.Err() == nil {
+		tenth := int64(m.options.Resync / 10)
+		pause(ctx, m.options.Resync-time.Duration(tenth)+time.Duration(rand.Int64N(2*tenth+1)))
+		m.dirty.AddAll(m.allVolumes())
+		m.dirtyPods.AddAll(m.incompletePods())
+	}
+}
+
+// PodsComplete says that every pod that the orchestrator wants on this node has been added. What was found after a
+// restart and belongs to no pod is undone from then on. Call it once, after the last AddPod of the start; a failed
+// AddPod counts as not added.
+func (m *Manager) PodsComplete() {
+	m.mu.Lock()
+	m.podsComplete = true
+	clear(m.released)
+	clear(m.adopted)
+	m.mu.Unlock()
+	m.dirty.AddAll(m.allVolumes())
+}

@@ -1,0 +1,89 @@
+package volumemanager
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The defaults of [Options].
+const (
+	// DefaultWaitTimeout is how long kubelet waits for the volumes of a pod.
+	DefaultWaitTimeout = 2*time.Minute + 3*time.Second
+	// DefaultResync is the mean time between two looks at every volume.
+	DefaultResync = 10 * time.Minute
+)
+
+// Options says how a manager works. The zero value is useful: pods without claims, no records, no observer.
+type Options struct {
+	// Store is where claims and PersistentVolumes are read. Nil: a pod that uses a claim is refused.
+	Store store.Store
+	// DeviceUse tells, before a device is detached, whether it is still open. Nil: it is not asked.
+	DeviceUse operationexecutor.DeviceUse
+	// Observer is told of every operation. Nil: nobody is.
+	Observer operationexecutor.Observer
+	// Recorder gets the events of pods and volumes. Nil: they are dropped.
+	Recorder operationexecutor.EventRecorder
+	// Logger gets what happens beside operations. Nil: it is discarded.
+	Logger *slog.Logger
+
+	// RuntimeDir is the absolute path of a directory for the records of mounts, which do not outlive a boot; a tmpfs
+	// such as /run/agent is right. It is made when it is missing, and locked while Run runs. Empty: nothing is
+	// recorded, so that a manager that starts after a crash does not know what the earlier one left mounted.
+	RuntimeDir string
+	// StateDir is the absolute path of a directory for the records of attachments, which may outlive a boot. It must be
+	// on a disk; every write is synced. It is made when it is missing, and locked while Run runs. Empty: attachments
+	// are recorded in RuntimeDir, and so forgotten when the machine reboots.
+	StateDir string
+
+	// Resync is the mean time between two looks at every volume, for what no event tells of; each is jittered by a
+	// tenth. Zero means [DefaultResync]; less than zero turns it off.
+	Resync time.Duration
+	// WaitTimeout bounds a wait whose context has no deadline. Zero means [DefaultWaitTimeout].
+	WaitTimeout time.Duration
+	// Backoff is how long an operation that failed waits before it is tried again. The zero value is that of
+	// Kubernetes: half a second, doubled each time, at most two minutes and two seconds.
+	Backoff operationexecutor.Backoff
+	// Timeouts bounds operations. The zero value has the executor's defaults.
+	Timeouts operationexecutor.Timeouts
+	// WorkersPerPlugin is how many operations of one plugin run at once. Zero means the executor's default.
+	WorkersPerPlugin int
+}
+
+// withDefaults fills in what was left out and says what is wrong.
+func (o Options) withDefaults() (Options, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Resync == 0 {
+		o.Resync = DefaultResync
+	}
+	if o.WaitTimeout == 0 {
+		o.WaitTimeout = DefaultWaitTimeout
+	}
+	var errs []error
+	if o.WaitTimeout < 0 {
+		errs = append(errs, fmt.Errorf("WaitTimeout %s: give a positive time: %w", o.WaitTimeout, volume.ErrInvalid))
+	}
+	if o.WorkersPerPlugin < 0 {
+		errs = append(errs, fmt.Errorf("WorkersPerPlugin %d: give a positive number: %w", o.WorkersPerPlugin, volume.ErrInvalid))
+	}
+	if o.RuntimeDir == "" && o.StateDir != "" {
+		errs = append(errs, fmt.Errorf("StateDir is set and RuntimeDir is not: give both or neither: %w", volume.ErrInvalid))
+	}
+	if o.RuntimeDir != "" && o.StateDir != "" && filepath.Clean(o.RuntimeDir) == filepath.Clean(o.StateDir) {
+		errs = append(errs, fmt.Errorf("RuntimeDir and StateDir are both %q: give two directories: %w", o.RuntimeDir, volume.ErrInvalid))
+	}
+	for name, dir := range map[string]string{"RuntimeDir": o.RuntimeDir, "StateDir": o.StateDir} {
+		if dir != "" && !filepath.IsAbs(dir) {
+			errs = append(errs, fmt.Errorf("%s %q: give an absolute path: %w", name, dir, volume.ErrInvalid))
+		}
+	}
+	return o, errors.Join(errs...)
+}

@@ -1,0 +1,158 @@
+package volumemanager
+
+import (
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// verb is what an action does. The order of the verbs is that in which a volume comes and goes.
+type verb uint8
+
+const (
+	verbUnmount       verb = iota // take the volume from a pod
+	verbAttach                    // attach it to this node
+	verbMount                     // stage it and set it up for a pod
+	verbRemount                   // set it up again for a pod that uses it
+	verbUnmountDevice             // unstage it
+	verbDetach                    // detach it from this node
+	verbForget                    // nothing is left of it: drop it from the actual state
+)
+
+// String returns the verb as it stands in the planner's cases.
+func (v verb) String() string {
+	return [...]string{"unmount", "attach", "mount", "remount", "unmount-device", "detach", "forget"}[v]
+}
+
+// action is one thing to be done to a volume.
+type action struct {
+	verb verb
+	// pod is the pod of an action that concerns one.
+	pod volume.UniquePodName
+}
+
+// attachState is what is known of the volume's attachment to this node. Not attached is also the state of a volume that
+// is never attached.
+type attachState uint8
+
+const (
+	notAttached attachState = iota
+	attachUncertain
+	attached
+)
+
+// String returns the state as it stands in the planner's cases and in the status.
+func (s attachState) String() string {
+	return [...]string{"not attached", "attachment uncertain", "attached"}[s]
+}
+
+// volumeView is all that the planner knows of one volume: desired, actual and pending.
+type volumeView struct {
+	// attachable says that the volume must be attached before it is staged or set up.
+	attachable bool
+	// known says that the volume is in the actual state.
+	known bool
+	// adopted says that the volume was found after a restart and that not every pod has been added since, so that nobody
+	// can tell yet whether it is wanted.
+	adopted bool
+	// pending says that an operation on the volume as a whole is running.
+	pending  bool
+	attached attachState
+	device   operationexecutor.DeviceMountState
+	// pods are those that want the volume or that it may be set up for, in the order of their names.
+	pods []podView
+}
+
+// podView is what the planner knows of one volume and one pod.
+type podView struct {
+	name volume.UniquePodName
+	// wanted says that the pod uses the volume.
+	wanted bool
+	// held says that it is not known whether the pod uses the volume: some of its claims were never resolved, or the
+	// pod itself was not added yet.
+	held bool
+	// remount says that the set-up is to be refreshed.
+	remount bool
+	// pending says that an operation on the volume for this pod is running.
+	pending bool
+	state   operationexecutor.VolumeMountState
+}
+
+// plan returns what is to be done now, in order. It is a pure function: everything that it decides is in the cases
+// under testdata/plan. What has to wait for another action is not returned; it is planned when that one has ended.
+func plan(v volumeView) []action {
+	if v.pending {
+		return nil
+	}
+	actions := v.tearDowns()
+	switch {
+	case v.isWanted():
+		return append(actions, v.setUps()...)
+	case v.isSetUp() || v.adopted:
+		return actions
+	default:
+		return append(actions, v.release()...)
+	}
+}
+
+// tearDowns takes the volume from each pod that does not use it. Uncertain counts as set up.
+func (v volumeView) tearDowns() []action {
+	var actions []action
+	for _, p := range v.pods {
+		if p.state != operationexecutor.VolumeNotMounted && !p.wanted && !p.held && !p.pending {
+			actions = append(actions, action{verb: verbUnmount, pod: p.name})
+		}
+	}
+	return actions
+}
+
+// setUps attaches the volume or, when it is attached, sets it up for each pod that uses it. Uncertain counts as not set
+// up, and an uncertain attachment as none.
+func (v volumeView) setUps() []action {
+	if v.attachable && v.attached != attached {
+		return []action{{verb: verbAttach}}
+	}
+	var actions []action
+	for _, p := range v.pods {
+		switch {
+		case !p.wanted || p.pending:
+		case p.state != operationexecutor.VolumeMounted:
+			actions = append(actions, action{verb: verbMount, pod: p.name})
+		case p.remount:
+			actions = append(actions, action{verb: verbRemount, pod: p.name})
+		}
+	}
+	return actions
+}
+
+// release undoes what is left when no pod uses the volume: staging first, then the attachment.
+func (v volumeView) release() []action {
+	switch {
+	case v.device != operationexecutor.DeviceNotMounted:
+		return []action{{verb: verbUnmountDevice}}
+	case v.attachable && v.attached != notAttached:
+		return []action{{verb: verbDetach}}
+	case v.known:
+		return []action{{verb: verbForget}}
+	}
+	return nil
+}
+
+func (v volumeView) isWanted() bool {
+	for _, p := range v.pods {
+		if p.wanted {
+			return true
+		}
+	}
+	return false
+}
+
+// isSetUp reports whether the volume may be set up for any pod, or whether an operation for a pod is running that may
+// set it up.
+func (v volumeView) isSetUp() bool {
+	for _, p := range v.pods {
+		if p.pending || p.state != operationexecutor.VolumeNotMounted {
+			return true
+		}
+	}
+	return false
+}

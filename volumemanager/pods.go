@@ -1,0 +1,296 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// podEntry is one pod that was added. It never changes: an update makes a new one.
+type podEntry struct {
+	pod *v1.Pod
+	// volumes are those that containers use, by outer name.
+	volumes map[string]podVolume
+}
+
+// podVolume is what one volume of a pod was resolved to, the last time that worked.
+type podVolume struct {
+	name   v1.UniqueVolumeName // empty: it never worked
+	plugin string
+	spec   *volume.Spec
+	// err is why it did not work the last time; nil when it did.
+	err error
+}
+
+// isComplete reports whether every volume has been resolved at least once, so that what is not wanted is known.
+func (p *podEntry) isComplete() bool {
+	for _, v := range p.volumes {
+		if v.name == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// isResolved reports whether every volume was resolved the last time.
+func (p *podEntry) isResolved() bool {
+	for _, v := range p.volumes {
+		if v.err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// names returns the volumes of the pod, as far as they are resolved.
+func (p *podEntry) names() sets.Set[v1.UniqueVolumeName] {
+	names := sets.New[v1.UniqueVolumeName]()
+	if p == nil {
+		return names
+	}
+	for _, v := range p.volumes {
+		if v.name != "" {
+			names.Insert(v.name)
+		}
+	}
+	return names
+}
+
+// AddPod says that pod is to run on this node, so that its volumes are wanted. pod is copied. Adding a pod again updates
+// it, as UpdatePod does.
+//
+// A mistake that only the caller can mend is returned, and nothing is changed then: malformed names, a volume that no
+// plugin or more than one plugin serves, a block device, a claim without a store. It matches [volume.ErrInvalid],
+// [volume.ErrUnsupported], [volume.ErrNoPlugin] or [volume.ErrMultiplePlugins]. What may come right by itself is no
+// error: a claim that is missing or not bound, or a store that cannot be read. The pod is looked at again when that
+// changes; [Manager.PodStatus] and the error of a wait say why it is not ready. ctx bounds the reads of the store.
+func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
+	if err := validatePod(pod); err != nil {
+		return err
+	}
+	pod = pod.DeepCopy()
+	answers := m.resolver.resolve(ctx, pod)
+	release, ok := m.podTurns.take(ctx.Done(), pod.UID)
+	if !ok {
+		return fmt.Errorf("pod %q is being changed by another call: %w", podKey(pod), context.Cause(ctx))
+	}
+	defer release()
+	old := m.entryOf(pod.UID)
+	if err := mistakes(answers); err != nil {
+		if old == nil {
+			m.claims.drop(pod.UID)
+		}
+		return err
+	}
+	if old != nil {
+		m.actual.MarkRemountRequired(volume.GetUniquePodName(pod))
+	}
+	if entry := m.apply(pod, old, answers); !entry.isResolved() {
+		// Once more, for what has changed before it was known that this pod waits for it.
+		m.dirtyPods.Add(pod.UID)
+	}
+	return nil
+}
+
+// UpdatePod says that a pod that was added has changed: volumes may have come or gone, and those whose plugin asks for
+// it are set up again. Errors are those of AddPod; a pod that was not added matches [volume.ErrInvalid].
+func (m *Manager) UpdatePod(ctx context.Context, pod *v1.Pod) error {
+	if err := validatePod(pod); err != nil {
+		return err
+	}
+	if m.entryOf(pod.UID) == nil {
+		return unknownPod(pod)
+	}
+	return m.AddPod(ctx, pod)
+}
+
+func unknownPod(pod *v1.Pod) error {
+	return fmt.Errorf("pod %q with UID %q is not on this node: call AddPod first: %w", podKey(pod), pod.UID, volume.ErrInvalid)
+}
+
+// RemovePod takes its volumes from a pod. It is the promise that no process of the pod is alive, and will be; nothing
+// else takes volumes from a pod. It returns at once: see [Manager.WaitForUnmount]. A pod that was not added is no error:
+// what a restart left of it is undone. An empty or malformed uid matches [volume.ErrInvalid].
+func (m *Manager) RemovePod(uid types.UID) error {
+	if err := volume.CheckPathElement(string(uid)); err != nil {
+		return fmt.Errorf("UID of the pod to be removed: %w", err)
+	}
+	release, _ := m.podTurns.take(nil, uid)
+	defer release()
+	podName := volume.UniquePodName(uid)
+	m.mu.Lock()
+	delete(m.pods, uid)
+	if !m.podsComplete {
+		m.released[podName] = struct{}{}
+	}
+	m.mu.Unlock()
+	m.claims.drop(uid)
+	for _, name := range m.desired.DeletePod(podName) {
+		m.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
+	}
+	m.dirty.AddAll(m.actualVolumesOf(podName))
+	m.changes.notify(podName)
+	return nil
+}
+
+func (m *Manager) entryOf(uid types.UID) *podEntry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[uid]
+}
+
+// mistakes returns the errors that only the caller can mend.
+func mistakes(answers []resolution) error {
+	var errs []error
+	for _, a := range answers {
+		if isMistake(a.err) {
+			errs = append(errs, a.err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// apply makes the desired state what answers say, and returns the pod's new entry; old is the one before, or nil. A
+// volume that could not be resolved stays as it was: unknown is not absent. Who calls it must have the turn of the pod.
+func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEntry {
+	entry := &podEntry{pod: pod, volumes: make(map[string]podVolume, len(answers))}
+	for _, a := range answers {
+		v := podVolume{name: a.name, plugin: a.plugin, spec: a.spec, err: a.err}
+		if a.err != nil && old != nil {
+			v = old.volumes[a.outer]
+			v.err = a.err
+		}
+		entry.volumes[a.outer] = v
+	}
+	podName := volume.GetUniquePodName(pod)
+	for name := range old.names().Difference(entry.names()) {
+		m.desired.DeletePodFromVolume(podName, name)
+	}
+	if failed := m.desire(pod, answers); len(failed) > 0 {
+		entry = entry.withErrors(failed)
+	}
+	// The entry comes last: a pod that is known and complete has all that it wants in the desired state.
+	m.mu.Lock()
+	m.pods[pod.UID] = entry
+	delete(m.released, podName)
+	m.mu.Unlock()
+	m.retryNew(podName, old, entry)
+	m.dirty.AddAll(m.actualVolumesOf(podName))
+	m.changes.notify(podName)
+	return entry
+}
+
+// desire enters the volumes that could be resolved into the desired state, which marks them dirty. It returns the errors
+// of those that the state refused.
+func (m *Manager) desire(pod *v1.Pod, answers []resolution) map[string]error {
+	var failed map[string]error
+	for _, a := range answers {
+		if a.err != nil {
+			continue
+		}
+		_, err := m.desired.AddPodToVolume(cache.AddPodOptions{
+			Pod: pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid, DesiredSizeLimit: sizeLimit(a.spec),
+		})
+		if err != nil {
+			if failed == nil {
+				failed = make(map[string]error)
+			}
+			failed[a.outer] = err
+		}
+	}
+	return failed
+}
+
+// withErrors returns a copy of p in which some volumes are not resolved.
+func (p *podEntry) withErrors(failed map[string]error) *podEntry {
+	next := &podEntry{pod: p.pod, volumes: make(map[string]podVolume, len(p.volumes))}
+	for outer, v := range p.volumes {
+		if err := failed[outer]; err != nil {
+			v = podVolume{plugin: v.plugin, err: err}
+		}
+		next.volumes[outer] = v
+	}
+	return next
+}
+
+// retryNew lets what a pod wants anew begin at once, however often it failed for others.
+func (m *Manager) retryNew(podName volume.UniquePodName, old, entry *podEntry) {
+	for name := range entry.names().Difference(old.names()) {
+		m.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
+	}
+}
+
+// populateAll resolves the claims of pods again, until ctx ends.
+func (m *Manager) populateAll(ctx context.Context) {
+	failures := make(map[types.UID]int)
+	for {
+		uid, ok := m.dirtyPods.Get(ctx)
+		if !ok {
+			return
+		}
+		if err := m.populate(ctx, uid); err == nil {
+			delete(failures, uid)
+			continue
+		}
+		failures[uid]++
+		m.dirtyPods.AddAt(uid, timeAfter(failures[uid]))
+	}
+}
+
+// populate resolves the claims of one pod again. An error says that the store could not be read, so that no change of
+// it will tell when to try again.
+func (m *Manager) populate(ctx context.Context, uid types.UID) error {
+	entry := m.entryOf(uid)
+	if entry == nil {
+		m.claims.drop(uid)
+		return nil
+	}
+	if entry.isResolved() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	answers := m.resolver.resolve(ctx, entry.pod)
+	release, _ := m.podTurns.take(nil, uid)
+	defer release()
+	if m.entryOf(uid) != entry {
+		// Somebody has changed the pod meanwhile, and has resolved it anew.
+		return nil
+	}
+	entry = m.apply(entry.pod, entry, answers)
+	if entry.isResolved() {
+		m.claims.drop(uid)
+	}
+	return unread(answers)
+}
+
+// unread returns the first error that is no answer of the store.
+func unread(answers []resolution) error {
+	for _, a := range answers {
+		if a.err != nil && !errors.Is(a.err, ErrClaimNotReady) && !isMistake(a.err) {
+			return a.err
+		}
+	}
+	return nil
+}
+
+// incompletePods returns the pods of which not every volume was resolved the last time.
+func (m *Manager) incompletePods() []types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var uids []types.UID
+	for uid, entry := range m.pods {
+		if !entry.isResolved() {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}

@@ -1,0 +1,101 @@
+package volumemanager
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// VolumeMap holds the volumes of a pod by their outer names.
+type VolumeMap map[string]VolumeInfo
+
+// VolumeInfo is a volume that is set up for a pod.
+type VolumeInfo struct {
+	// Mounter set the volume up.
+	Mounter volume.Mounter
+	// Path is the absolute path, as the host sees it, at which the volume is set up: what a container's mount is made of.
+	Path string
+	// ReadOnly is true when every container must get the volume read-only: the pod's reference to the claim says so, or
+	// the plugin set it up so. A container may ask for read-only by itself.
+	ReadOnly bool
+	// InnerVolumeSpecName is the name of the PersistentVolume for a claim, the outer name otherwise.
+	InnerVolumeSpecName string
+	// Volume is the unique name.
+	Volume v1.UniqueVolumeName
+	// Plugin is the name of the plugin.
+	Plugin string
+}
+
+// GetMountedVolumesForPod returns the volumes that are set up for a pod, by outer name. Those that are not, or only may
+// be, are left out; a pod that is not known has none.
+func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMap {
+	volumes := make(VolumeMap)
+	for _, mounted := range m.actual.GetMountedVolumesForPod(podName) {
+		info := infoOf(mounted)
+		for _, outer := range mounted.OuterVolumeSpecNames {
+			volumes[outer] = info
+		}
+	}
+	return volumes
+}
+
+func infoOf(mounted cache.MountedVolume) VolumeInfo {
+	info := VolumeInfo{
+		Mounter: mounted.Mounter, Path: pathOf(mounted), ReadOnly: mounted.VolumeSpec.ReadOnly,
+		InnerVolumeSpecName: mounted.InnerVolumeSpecName, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
+	}
+	if mounted.Mounter != nil && mounted.Mounter.GetAttributes().ReadOnly {
+		info.ReadOnly = true
+	}
+	return info
+}
+
+// GetExtraSupplementalGroupsForPod returns the groups that the PersistentVolumes which are set up for pod ask for and
+// that the pod does not ask for itself; sorted. A value that is no group is left out, as in Kubernetes.
+func (m *Manager) GetExtraSupplementalGroupsForPod(pod *v1.Pod) []int64 {
+	groups := sets.New[int64]()
+	for _, mounted := range m.actual.GetMountedVolumesForPod(volume.GetUniquePodName(pod)) {
+		if gid, err := strconv.ParseInt(mounted.VolumeGidValue, 10, 64); err == nil {
+			groups.Insert(gid)
+		}
+	}
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		groups.Delete(sc.SupplementalGroups...)
+	}
+	return sets.List(groups)
+}
+
+// GetVolumesInUse returns the attachable volumes that pods want, or that are, or may be, attached to this node; sorted.
+// A controller must not detach them.
+func (m *Manager) GetVolumesInUse() []v1.UniqueVolumeName {
+	names := sets.New[v1.UniqueVolumeName]()
+	for _, row := range m.desired.GetVolumesToMount() {
+		if row.PluginIsAttachable {
+			names.Insert(row.VolumeName)
+		}
+	}
+	for _, row := range m.actual.GetAttachedVolumes() {
+		if row.PluginIsAttachable {
+			names.Insert(row.VolumeName)
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// VolumeIsAttached reports whether the volume is attached to this node, or needs no attaching and is known. A volume that
+// only may be attached is not.
+func (m *Manager) VolumeIsAttached(volumeName v1.UniqueVolumeName) bool {
+	row, ok := m.actual.GetAttachedVolume(volumeName)
+	return ok && row.AttachState == cache.Attached
+}
+
+// MarkVolumesAsReportedInUse says that the node's status lists these volumes as in use, and no others.
+func (m *Manager) MarkVolumesAsReportedInUse(volumesReportedAsInUse []v1.UniqueVolumeName) {
+	m.desired.MarkVolumesReportedInUse(volumesReportedAsInUse)
+}

@@ -1,0 +1,240 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// volumeWork is what is known of the operations on one volume. The map values and slices are replaced, never changed, by
+// the planner's goroutine; others read them under Manager.mu.
+type volumeWork struct {
+	// running holds the operations whose keys are not free yet.
+	running []runningOperation
+	// troubles says, for each pod and for the volume as a whole (no pod), why the next operation has to wait.
+	troubles map[volume.UniquePodName]trouble
+}
+
+// runningOperation is an operation whose key is not free yet.
+type runningOperation struct {
+	op  *operationexecutor.Operation
+	key operationexecutor.Key
+	pod volume.UniquePodName // empty: it concerns the volume as a whole
+}
+
+// trouble is why an operation did not start.
+type trouble struct {
+	err      error
+	attempts int
+	until    time.Time
+}
+
+// subject is one volume as a plan is made for it: what is desired and what is known.
+type subject struct {
+	name   v1.UniqueVolumeName
+	wanted map[volume.UniquePodName]operationexecutor.VolumeToMount
+	known  bool
+	actual cache.VolumeSnapshot
+}
+
+// reconcile plans one volume and begins what is to be done. Only the planner's goroutine calls it.
+func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName) {
+	m.planned.Add(1)
+	// What is pending is read before what is known: an operation that ends in between is seen as pending, and its key
+	// marks the volume dirty when it is free.
+	running := m.stillRunning(name)
+	s, view := m.look(name, running)
+	actions := plan(view)
+	work := &volumeWork{running: running, troubles: make(map[volume.UniquePodName]trouble)}
+	for _, a := range actions {
+		m.begin(ctx, s, a, work)
+	}
+	m.keepWork(name, work)
+}
+
+// stillRunning returns the operations on a volume whose keys are not free.
+func (m *Manager) stillRunning(name v1.UniqueVolumeName) []runningOperation {
+	m.mu.Lock()
+	work := m.work[name]
+	m.mu.Unlock()
+	if work == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(work.running), func(r runningOperation) bool {
+		return !m.executor.IsOperationPending(r.key)
+	})
+}
+
+// look gathers all that the planner needs of a volume.
+func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (subject, volumeView) {
+	s := subject{name: name, wanted: make(map[volume.UniquePodName]operationexecutor.VolumeToMount)}
+	rows := m.desired.VolumesToMount(name)
+	s.actual, s.known = m.actual.Snapshot(name)
+	view := volumeView{known: s.known, attachable: s.actual.PluginIsAttachable, device: s.actual.DeviceMountState}
+	if s.known && view.attachable {
+		view.attached = attachState(s.actual.AttachState)
+	}
+	pods := make([]podView, 0, len(rows))
+	at := make(map[volume.UniquePodName]int, len(rows))
+	for _, row := range rows {
+		s.wanted[row.PodName] = row
+		at[row.PodName] = len(pods)
+		pods = append(pods, podView{name: row.PodName, wanted: true})
+		view.attachable = row.PluginIsAttachable
+	}
+	for _, mounted := range s.actual.Mounts {
+		i, ok := at[mounted.PodName]
+		if !ok {
+			i, at[mounted.PodName] = len(pods), len(pods)
+			pods = append(pods, podView{name: mounted.PodName})
+		}
+		pods[i].state, pods[i].remount = mounted.State, mounted.RemountRequired
+	}
+	for _, r := range running {
+		if r.pod == "" {
+			view.pending = true
+		} else if i, ok := at[r.pod]; ok {
+			pods[i].pending = true
+		} else {
+			pods = append(pods, podView{name: r.pod, pending: true})
+		}
+	}
+	view.pods = pods
+	m.judge(name, &view)
+	return s, view
+}
+
+// judge fills in what is not known yet: which pods may turn out to use the volume.
+func (m *Manager) judge(name v1.UniqueVolumeName, view *volumeView) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, view.adopted = m.adopted[name]
+	for i := range view.pods {
+		p := &view.pods[i]
+		if p.wanted {
+			continue
+		}
+		entry := m.pods[types.UID(p.name)]
+		_, released := m.released[p.name]
+		p.held = entry == nil && !m.podsComplete && !released || entry != nil && !entry.isComplete()
+	}
+}
+
+// begin begins one action and notes in work how that went.
+func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWork) {
+	if a.verb == verbForget {
+		m.forget(s.name)
+		return
+	}
+	started, err := m.start(ctx, s, a)
+	var pending *volume.PendingError
+	var backoff *volume.BackoffError
+	switch {
+	case err == nil:
+		work.running = append(slices.Clone(work.running), started)
+	case errors.As(err, &backoff):
+		work.troubles[a.pod] = trouble{err: backoff.Err, attempts: backoff.Attempts, until: backoff.Until}
+		m.dirty.AddAt(s.name, backoff.Until)
+	case errors.As(err, &pending):
+		// The key marks the volume dirty when it is free. The trouble before, if any, stays.
+	default:
+		until := timeAfter(1)
+		work.troubles[a.pod] = trouble{err: err, attempts: 1, until: until}
+		m.dirty.AddAt(s.name, until)
+	}
+}
+
+// start begins the operation of one action.
+func (m *Manager) start(ctx context.Context, s subject, a action) (runningOperation, error) {
+	whole := operationexecutor.Key{Volume: s.name}
+	switch a.verb {
+	case verbUnmount:
+		op, err := m.executor.UnmountVolume(ctx, s.mounted(a.pod), m.actual)
+		return runningOperation{op: op, key: operationexecutor.Key{Volume: s.name, Pod: a.pod}, pod: a.pod}, err
+	case verbAttach:
+		op, err := m.executor.AttachVolume(ctx, s.toAttach(m.node()), m.actual)
+		return runningOperation{op: op, key: whole}, err
+	case verbMount, verbRemount:
+		return m.startMount(ctx, s, a)
+	case verbUnmountDevice:
+		op, err := m.executor.UnmountDevice(ctx, s.actual.AttachedVolume.AttachedVolume, m.actual)
+		return runningOperation{op: op, key: whole}, err
+	default:
+		op, err := m.executor.DetachVolume(ctx, s.actual.AttachedVolume.AttachedVolume, operationexecutor.DetachOptions{}, m.actual)
+		return runningOperation{op: op, key: whole}, err
+	}
+}
+
+// startMount begins a mount. The executor keys it by the volume when it may stage it, else by the pod.
+func (m *Manager) startMount(ctx context.Context, s subject, a action) (runningOperation, error) {
+	row := s.wanted[a.pod]
+	row.DevicePath = s.actual.DevicePath
+	if !row.PluginIsAttachable && !s.known {
+		if err := m.actual.MarkVolumeAsAttached(s.name, row.VolumeSpec, m.node(), ""); err != nil {
+			return runningOperation{}, err
+		}
+	}
+	started := runningOperation{key: operationexecutor.Key{Volume: s.name}}
+	if !row.PluginIsAttachable && !row.PluginIsDeviceMountable {
+		started.key.Pod, started.pod = a.pod, a.pod
+	}
+	var err error
+	started.op, err = m.executor.MountVolume(ctx, row, operationexecutor.MountOptions{IsRemount: a.verb == verbRemount}, m.actual)
+	return started, err
+}
+
+// mounted returns the set-up of a pod.
+func (s subject) mounted(pod volume.UniquePodName) operationexecutor.MountedVolume {
+	for _, mounted := range s.actual.Mounts {
+		if mounted.PodName == pod {
+			return mounted.MountedVolume
+		}
+	}
+	return operationexecutor.MountedVolume{VolumeName: s.name, PodName: pod}
+}
+
+// toAttach returns the volume with the pods that wait for it.
+func (s subject) toAttach(node types.NodeName) operationexecutor.VolumeToAttach {
+	v := operationexecutor.VolumeToAttach{VolumeName: s.name, NodeName: node}
+	for _, row := range s.wanted {
+		v.VolumeSpec = row.VolumeSpec
+		v.ScheduledPods = append(v.ScheduledPods, row.Pod)
+	}
+	return v
+}
+
+// forget drops a volume of which nothing is left.
+func (m *Manager) forget(name v1.UniqueVolumeName) {
+	if err := m.actual.DeleteVolume(name); err != nil {
+		m.options.Logger.Error("volume cannot be forgotten", "volume", string(name), "err", err)
+		return
+	}
+	m.executor.Forget(name)
+}
+
+// keepWork replaces what is known of the operations on a volume. While one of them runs, earlier troubles stay, so that
+// a volume that fails again and again shows why also while it is tried.
+func (m *Manager) keepWork(name v1.UniqueVolumeName, work *volumeWork) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(work.running) == 0 && len(work.troubles) == 0 {
+		delete(m.work, name)
+		return
+	}
+	if old := m.work[name]; old != nil && len(work.running) > 0 {
+		for pod, t := range old.troubles {
+			if _, ok := work.troubles[pod]; !ok {
+				work.troubles[pod] = t
+			}
+		}
+	}
+	m.work[name] = work
+}

@@ -1,0 +1,100 @@
+package volumemanager
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// Phase is where a volume stands, for people and programs. The text is stable.
+type Phase string
+
+// The phases of a volume, in the order of its life.
+const (
+	// PhaseUnresolved: the claim or its PersistentVolume is not ready, or could not be read.
+	PhaseUnresolved Phase = "unresolved"
+	// PhaseWaiting: nothing has begun, or an operation waits before it is tried again.
+	PhaseWaiting Phase = "waiting"
+	// PhaseAttaching: it is being attached to this node.
+	PhaseAttaching Phase = "attaching"
+	// PhaseMounting: it is being staged or set up.
+	PhaseMounting Phase = "mounting"
+	// PhaseMounted: it is set up, and can be used.
+	PhaseMounted Phase = "mounted"
+	// PhaseUncertain: it may be set up. That is so after an operation of which nobody knows how it ended, and after a
+	// restart.
+	PhaseUncertain Phase = "uncertain"
+	// PhaseUnmounting: it is being taken away from the pod.
+	PhaseUnmounting Phase = "unmounting"
+	// PhaseUnstaging: no pod uses it, and it is being unmounted from its staging path.
+	PhaseUnstaging Phase = "unstaging"
+	// PhaseDetaching: no pod uses it, and it is being detached from this node.
+	PhaseDetaching Phase = "detaching"
+	// PhaseReleased: no pod uses it, and it is still staged or attached.
+	PhaseReleased Phase = "released"
+)
+
+// phaseOf is what an operation does to the phase while it runs.
+var phaseOf = map[operationexecutor.OperationKind]Phase{
+	operationexecutor.OpAttach:        PhaseAttaching,
+	operationexecutor.OpMount:         PhaseMounting,
+	operationexecutor.OpUnmount:       PhaseUnmounting,
+	operationexecutor.OpUnmountDevice: PhaseUnstaging,
+	operationexecutor.OpDetach:        PhaseDetaching,
+}
+
+// VolumeStatus is where one volume of one pod stands. A pod that refers to one claim under two names has two of them. A
+// volume that is attached or staged and that no pod uses has one without a pod.
+type VolumeStatus struct {
+	// PodUID is the UID of the pod; empty when no pod uses the volume.
+	PodUID types.UID
+	// PodName is the pod's namespace and name.
+	PodName types.NamespacedName
+	// OuterName is the name in the pod's spec; empty when no pod uses the volume.
+	OuterName string
+	// Volume is the unique name; empty while the claim is not resolved.
+	Volume v1.UniqueVolumeName
+	// Plugin is the name of the plugin; empty while the claim is not resolved.
+	Plugin string
+	// Phase is where it stands.
+	Phase Phase
+	// Wanted is true while the pod uses the volume; false while it is being taken away.
+	Wanted bool
+	// Path is the absolute path, as the host sees it, at which the volume is set up for the pod; empty when it is not.
+	Path string
+	// DeviceMountPath is the absolute path at which it is staged; DevicePath that of its device. Empty when it is not
+	// staged or has no device.
+	DeviceMountPath, DevicePath string
+	// ReadOnly is true when the pod asks for read-only or the volume was set up so.
+	ReadOnly bool
+	// Err is the last real cause why it is not where it should be; nil when there is none.
+	Err error
+	// Attempts is how often the operation that is waited for has failed in a row.
+	Attempts int
+	// NextTry is when it is tried again; zero when it does not wait for a time.
+	NextTry time.Time
+	// Since is when the operation that runs began; zero when none runs. One that began long ago hangs.
+	Since time.Time
+}
+
+// NodeStatus is where every volume on the node stands.
+type NodeStatus struct {
+	// Volumes are sorted by pod and outer name; those without a pod come last.
+	Volumes []VolumeStatus
+	// Damaged are the records that could not be used at the start. They were moved aside; what they stood for is not
+	// known and was left alone.
+	Damaged []DamagedRecord
+	// Planned is how often a volume was looked at since New. It stands still while the manager is idle.
+	Planned uint64
+}
+
+// DamagedRecord is a record that could not be used.
+type DamagedRecord struct {
+	// Path is the absolute path at which it lies now.
+	Path string
+	// Err is what is wrong with it.
+	Err error
+}

@@ -1,0 +1,109 @@
+package volumemanager
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// validatePod checks what a manager needs of a pod, before anything is read or done: its names and UID, the names of its
+// volumes, and that containers refer to volumes that are there. It returns every fault, each matching
+// [volume.ErrInvalid] or [volume.ErrUnsupported].
+func validatePod(pod *v1.Pod) error {
+	if pod == nil {
+		return fmt.Errorf("pod is nil: %w", volume.ErrInvalid)
+	}
+	var errs []error
+	for _, field := range []struct{ name, value string }{
+		{"metadata.name", pod.Name}, {"metadata.namespace", pod.Namespace}, {"metadata.uid", string(pod.UID)},
+	} {
+		if err := volume.CheckPathElement(field.value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", field.name, err))
+		}
+	}
+	errs = append(errs, validateVolumes(pod)...)
+	errs = append(errs, validateUses(pod)...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("pod %q: %w", podKey(pod), err)
+	}
+	return nil
+}
+
+func validateVolumes(pod *v1.Pod) []error {
+	var errs []error
+	seen := sets.New[string]()
+	for i := range pod.Spec.Volumes {
+		name := pod.Spec.Volumes[i].Name
+		if err := volume.CheckPathElement(name); err != nil {
+			errs = append(errs, fmt.Errorf("spec.volumes[%d]: %w", i, err))
+		}
+		if seen.Has(name) {
+			errs = append(errs, fmt.Errorf("spec.volumes[%d]: the name %q is used twice: %w", i, name, volume.ErrInvalid))
+		}
+		seen.Insert(name)
+	}
+	return errs
+}
+
+func validateUses(pod *v1.Pod) []error {
+	var errs []error
+	named := sets.New[string]()
+	for i := range pod.Spec.Volumes {
+		named.Insert(pod.Spec.Volumes[i].Name)
+	}
+	for _, c := range containersOf(pod) {
+		for _, m := range c.mounts {
+			if !named.Has(m.Name) {
+				errs = append(errs, fmt.Errorf("container %q mounts volume %q, which is not in spec.volumes: %w",
+					c.name, m.Name, volume.ErrInvalid))
+			}
+		}
+		for _, d := range c.devices {
+			errs = append(errs, fmt.Errorf("container %q uses volume %q as a block device (volumeDevices): %w",
+				c.name, d.Name, volume.ErrUnsupported))
+		}
+	}
+	return errs
+}
+
+// container is what the manager reads of a container of any kind.
+type container struct {
+	name    string
+	mounts  []v1.VolumeMount
+	devices []v1.VolumeDevice
+}
+
+// containersOf returns the init, ordinary and ephemeral containers of pod.
+func containersOf(pod *v1.Pod) []container {
+	var all []container
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices})
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices})
+	}
+	return all
+}
+
+// usedVolumes returns the volumes of pod that a container mounts, in the order of the spec. The others are left alone,
+// as kubelet does.
+func usedVolumes(pod *v1.Pod) []*v1.Volume {
+	mounted := sets.New[string]()
+	for _, c := range containersOf(pod) {
+		for _, m := range c.mounts {
+			mounted.Insert(m.Name)
+		}
+	}
+	var used []*v1.Volume
+	for i := range pod.Spec.Volumes {
+		if mounted.Has(pod.Spec.Volumes[i].Name) {
+			used = append(used, &pod.Spec.Volumes[i])
+		}
+	}
+	return used
+}

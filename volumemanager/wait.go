@@ -1,0 +1,107 @@
+package volumemanager
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// WaitForAttachAndMount returns when every volume that a container of pod uses is set up. The pod must have been added;
+// otherwise the error matches [volume.ErrInvalid]. pod tells which pod is meant; its volumes are those of the last AddPod
+// or UpdatePod. It is woken by the change that it waits for.
+//
+// When ctx ends, or [Options].WaitTimeout has passed and ctx has no deadline, or the pod is removed, or Run ends, the error
+// is a [*volume.NotReadyError] that names each volume that is missing with its phase and its last real cause. No cause
+// ends the wait early: what fails is tried again until then.
+func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error {
+	if pod == nil || m.entryOf(pod.UID) == nil {
+		if err := validatePod(pod); err != nil {
+			return err
+		}
+		return unknownPod(pod)
+	}
+	return m.wait(ctx, pod, func() []VolumeStatus {
+		var missing []VolumeStatus
+		for _, s := range m.statusOfPod(pod.UID) {
+			if s.Wanted && s.Phase != PhaseMounted {
+				missing = append(missing, s)
+			}
+		}
+		return missing
+	})
+}
+
+// WaitForUnmount returns when no volume is, or may be, set up for pod. It is to be called after RemovePod, and works also
+// for a pod that was never added. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods
+// may still be staged and attached then: see [Manager.WaitForNodeEmpty].
+func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
+	if err := validatePod(pod); err != nil {
+		return err
+	}
+	podName := volume.GetUniquePodName(pod)
+	return m.wait(ctx, pod, func() []VolumeStatus {
+		if len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0 {
+			return nil
+		}
+		var left []VolumeStatus
+		for _, s := range m.statusOfPod(pod.UID) {
+			if m.actual.GetVolumeMountState(s.Volume, podName) != operationexecutor.VolumeNotMounted {
+				left = append(left, s)
+			}
+		}
+		return left
+	})
+}
+
+// WaitForNodeEmpty returns when no volume is, or may be, set up, staged or attached on this node, as it is after every pod
+// was removed. Its error is that of [Manager.WaitForAttachAndMount], without a pod.
+func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
+	return m.wait(ctx, &v1.Pod{}, func() []VolumeStatus {
+		if len(m.actual.GetAttachedVolumes()) == 0 {
+			return nil
+		}
+		return m.Status().Volumes
+	})
+}
+
+// wait returns when missing returns nothing. It looks again after each change of the pod; of any pod when pod has no UID.
+func (m *Manager) wait(ctx context.Context, pod *v1.Pod, missing func() []VolumeStatus) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, m.options.WaitTimeout)
+		defer cancel()
+	}
+	changed, cancel := m.changes.subscribe(volume.GetUniquePodName(pod))
+	defer cancel()
+	for {
+		left := missing()
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return notReady(pod, left, context.Cause(ctx))
+		case <-m.stopped:
+			return notReady(pod, left, ErrStopped)
+		}
+	}
+}
+
+// notReady returns the error of a wait that ended with volumes missing.
+func notReady(pod *v1.Pod, left []VolumeStatus, cause error) error {
+	err := &volume.NotReadyError{PodName: podKey(pod), Err: cause}
+	for _, s := range left {
+		err.Volumes = append(err.Volumes, volume.VolumeStanding{
+			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err, NextTry: s.NextTry,
+		})
+	}
+	return err
+}
+
+// isPast reports whether a time has come; the zero time never does.
+func isPast(at time.Time) bool { return !at.IsZero() && !time.Now().Before(at) }
