@@ -60,9 +60,9 @@
 // It is staged and set up on the node. The first pod stages; the others only set up:
 //
 //	mounter = plugin.NewMounter(spec, pod)
+//	attacher.GetDeviceMountPath(spec)           {root}/plugins/example.com/disk/mounts/disk-9
 //	mounter.CanMount(ctx)                       if it has that method: is all here that is needed?
 //	attacher.WaitForAttach(ctx, spec, "/dev/sdb", pod)
-//	attacher.GetDeviceMountPath(spec)           {root}/plugins/example.com/disk/mounts/disk-9
 //	attacher.MountDevice(ctx, spec, device, deviceMountPath, args)
 //	mounter.SetUp(ctx, args)                    at mounter.GetPath():
 //	                                            {root}/pods/7f3c/volumes/example.com~disk/pv-1

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -86,12 +87,18 @@ func (f *flight[T]) leave(c *flightCall[T]) {
 }
 
 func (f *flight[T]) run(ctx context.Context, c *flightCall[T], run func(context.Context) (T, error)) {
-	defer close(c.ended)
-	defer c.cancel()
+	defer f.land(c)
+	c.err = errGoexit // unless the call returns or panics
 	err := guard("", "GetMetrics", func() { c.value, c.err = run(ctx) })
 	if err != nil {
 		c.err = err
 	}
+}
+
+// land hands the answer of c to its callers, and ends when nothing of the call is left.
+func (f *flight[T]) land(c *flightCall[T]) {
+	defer close(c.ended)
+	c.cancel()
 	f.mu.Lock()
 	f.running = nil
 	f.mu.Unlock()
@@ -100,6 +107,9 @@ func (f *flight[T]) run(ctx context.Context, c *flightCall[T], run func(context.
 		<-lost // what was called left a call of its own behind
 	}
 }
+
+// errGoexit is the error of a call that ended its goroutine by runtime.Goexit.
+var errGoexit = errors.New("GetMetrics ended its goroutine instead of returning")
 
 // lostError says that the caller did not wait for the end of a call.
 type lostError struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -230,5 +231,16 @@ func TestPanicOfAProviderIsAnError(t *testing.T) {
 		var panicked *PanicError
 		require.ErrorAs(t, err, &panicked)
 		assert.Equal(t, "no idea", panicked.Value)
+	}
+}
+
+func TestGoexitOfAProviderIsAnError(t *testing.T) {
+	m := NewCachedMetrics(provider(func(context.Context) (*Metrics, error) {
+		runtime.Goexit()
+		return nil, nil
+	}), time.Minute)
+	for range 2 {
+		_, err := m.GetMetrics(t.Context())
+		require.ErrorIs(t, err, errGoexit)
 	}
 }

@@ -108,8 +108,8 @@ type Mounter interface {
 
 // MountChecker is an optional interface of a [Mounter]. Absent, nothing is checked.
 type MountChecker interface {
-	// CanMount reports, immediately before SetUp, whether this node has what the set-up needs: a helper program, a
-	// filesystem, a device. An error ends the operation before anything was changed, and should name what is missing.
+	// CanMount reports, before the volume is staged and set up, whether this node has what that needs: a helper program,
+	// a filesystem. An error ends the operation before anything was changed, and should name what is missing.
 	CanMount(ctx context.Context) error
 }
 
