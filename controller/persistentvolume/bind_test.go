@@ -3,7 +3,6 @@ package persistentvolume
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -74,11 +73,11 @@ func TestUnboundClaim(t *testing.T) {
 
 func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
 	t.Run("a volume", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c"), newClaim("d", names("b"))}, func(_ *testing.T, w *world) {
+		inWorld(t, objects{newClaim("c"), newClaim("d", names("b"), ofClass("y"))}, func(_ *testing.T, w *world) {
 			w.settle()
 			w.create(newVolume("a", func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
-			w.create(newVolume("b", func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
-			synctest.Wait()
+			w.create(newVolume("b", inClass("y"), func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
+			sleepUntilIdle()
 			w.requireBound("d", "b")
 			w.requireBound("c", "a")
 		})
@@ -87,7 +86,7 @@ func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
 		inWorld(t, objects{newClaim("c", ofClass("x"))}, func(_ *testing.T, w *world) {
 			w.settle()
 			w.create(newClass("x"))
-			synctest.Wait()
+			idle()
 			w.requireBound("c", "pvc-uid-c")
 		})
 	})
@@ -97,7 +96,7 @@ func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
 			class := newClass("x")
 			class.Annotations = map[string]string{AnnDefaultClass: "true"}
 			w.create(class)
-			synctest.Wait()
+			idle()
 			w.requireBound("c", "pvc-uid-c")
 			assert.Equal(t, "x", *w.claim("c").Spec.StorageClassName)
 		})
@@ -142,7 +141,7 @@ func TestBindWritesInOrder(t *testing.T) {
 	inWorld(t, objects{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
 		s := &crashing{Store: w.store, left: 100}
 		w.start(s, Options{Workers: 1})
-		synctest.Wait()
+		idle()
 		w.requireBound("c", "a")
 		assert.Equal(t, []string{
 			"update PersistentVolume", "update PersistentVolume", "update PersistentVolumeClaim", "update PersistentVolumeClaim",
@@ -157,7 +156,7 @@ func TestBindSurvivesACrashAfterEachWrite(t *testing.T) {
 			all := objects{newClaim("c"), newVolume("a"), newVolume("b", inClass("other"))}
 			inWorld(t, all, func(t *testing.T, w *world) {
 				_, stop := w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
-				synctest.Wait()
+				idle()
 				stop()
 				w.create(newVolume("0")) // a better match, by name: what was begun must be finished all the same
 				w.settle()
@@ -179,12 +178,12 @@ func TestARecreatedClaimInheritsNothing(t *testing.T) {
 		w.requireBound("c", "a")
 		w.delete(newClaim("c"))
 		w.create(newClaim("c", func(c *v1.PersistentVolumeClaim) { c.UID = "second" }))
-		synctest.Wait()
+		idle()
 		assert.Equal(t, v1.VolumeReleased, w.volume("a").Status.Phase)
 		assert.Equal(t, types.UID("uid-c"), w.volume("a").Spec.ClaimRef.UID)
 		assert.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
 		w.create(newVolume("b"))
-		synctest.Wait()
+		idle()
 		w.requireBound("c", "b")
 	})
 }
@@ -216,7 +215,7 @@ func TestManyClaimsGetOneVolumeEach(t *testing.T) {
 			w.create(newClaim(fmt.Sprintf("c-%d", i)))
 			w.create(newVolume(fmt.Sprintf("v-%d", i), func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
 		}
-		synctest.Wait()
+		idle()
 		sleepUntilIdle()
 		owners := map[string]bool{}
 		for i := range 50 {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -74,10 +75,17 @@ func (w *world) start(s store.Store, options Options) (c *Controller, stop func(
 	return c, stop
 }
 
+// idle waits until nothing is going on, writes that lost against others and were tried again included. That takes less
+// time of the bubble than the back-off of any plugin.
+func idle() {
+	time.Sleep(30 * time.Millisecond)
+	synctest.Wait()
+}
+
 // settle runs a controller until it is idle.
 func (w *world) settle() *Controller {
 	c, _ := w.start(w.store, Options{})
-	synctest.Wait()
+	idle()
 	return c
 }
 
@@ -93,7 +101,7 @@ func (w *world) delete(obj store.Object) {
 	key, err := store.KeyOf(obj)
 	require.NoError(w.t, err)
 	require.NoError(w.t, w.store.Delete(w.t.Context(), key, store.Preconditions{}))
-	synctest.Wait()
+	idle()
 }
 
 func (w *world) claim(name string) *v1.PersistentVolumeClaim {

@@ -71,7 +71,7 @@ func TestLateBinding(t *testing.T) {
 	t.Run("an orchestrator of one node never waits", func(_ *testing.T) {
 		inWorld(t, all, func(_ *testing.T, w *world) {
 			w.start(w.store, Options{NodeName: "node-1"})
-			synctest.Wait()
+			idle()
 			w.requireBound("c", made)
 		})
 	})
@@ -101,7 +101,7 @@ func (w *world) selectNode(name string) {
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnSelectedNode, name)
 	_, err := w.store.Update(w.t.Context(), claim)
 	require.NoError(w.t, err)
-	synctest.Wait()
+	idle()
 }
 
 // Each failure is told, leaves no volume and no finalizer, and is tried again after a wait that doubles.
@@ -140,11 +140,11 @@ func TestBackoffBelongsToTheUID(t *testing.T) {
 		claim.Labels = map[string]string{"changed": "yes"}
 		_, err := w.store.Update(t.Context(), claim)
 		require.NoError(t, err)
-		synctest.Wait()
+		idle()
 		assert.Equal(t, 1, w.calls(fake.MethodProvision))
 		w.delete(claim)
 		w.create(newClaim("c", ofClass("x"), func(c *v1.PersistentVolumeClaim) { c.UID = "second" }))
-		synctest.Wait()
+		idle()
 		w.requireBound("c", "pvc-second")
 	})
 }
@@ -195,7 +195,7 @@ func TestProvisionSurvivesACrashAfterEachWrite(t *testing.T) {
 			t.Run(fmt.Sprintf("after write %d, claim deleted %v", writes, deleted), func(t *testing.T) {
 				inWorld(t, provisioned, func(t *testing.T, w *world) {
 					_, stop := w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
-					synctest.Wait()
+					idle()
 					stop()
 					if deleted {
 						w.delete(newClaim("c"))

@@ -164,7 +164,7 @@ func TestNothingIsDeletedOnStaleKnowledge(t *testing.T) {
 	}
 	inWorld(t, all, func(t *testing.T, w *world) {
 		w.start(blindToClaims{w.store}, Options{})
-		synctest.Wait()
+		idle()
 		assert.Zero(t, w.calls(fake.MethodDelete))
 		assert.Equal(t, v1.VolumeBound, w.volume("a").Status.Phase)
 	})
@@ -186,12 +186,12 @@ func TestDeleteSurvivesACrashAfterEachWrite(t *testing.T) {
 		t.Run(fmt.Sprintf("after write %d", writes), func(t *testing.T) {
 			inWorld(t, provisioned, func(t *testing.T, w *world) {
 				_, stop := w.start(w.store, Options{})
-				synctest.Wait()
+				idle()
 				w.requireBound("c", made)
 				stop()
 				w.delete(newClaim("c"))
 				_, stop = w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
-				synctest.Wait()
+				idle()
 				stop()
 				w.settle()
 				sleepUntilIdle()
