@@ -134,20 +134,19 @@ func (c *calls) do(ctx context.Context, key callKey, op operation) error {
 	}
 	result := make(chan error, 1)
 	go func() {
-		defer c.release(key, s)
-		result <- op(ctx, s.steps)
+		err := op(ctx, s.steps)
+		c.release(key, s)
+		result <- err
 	}()
 	select {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
 	}
-	select {
-	case err := <-result:
-		return err
-	default:
-		return c.leave(ctx, key, s)
+	if lost := c.leave(ctx, key, s); lost != nil {
+		return lost
 	}
+	return <-result
 }
 
 // acquire takes the slot of key. It waits while an operation holds it whose caller still waits.
@@ -185,17 +184,17 @@ func (c *calls) tryAcquire(key callKey) (mine, other *slot, err error) {
 	return s, nil, nil
 }
 
-// leave marks the operation as lost, unless it has just ended.
+// leave marks the operation as lost. It returns nil when the operation has just ended.
 func (c *calls) leave(ctx context.Context, key callKey, s *slot) error {
-	lost := NewLostError(s.steps.current(), key.path, ctx.Err(), s.ended)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.slots[key] == s {
-		s.isOut = true
-		c.out++
-		close(s.gone)
+	if c.slots[key] != s {
+		return nil
 	}
-	return lost
+	s.isOut = true
+	c.out++
+	close(s.gone)
+	return NewLostError(s.steps.current(), key.path, ctx.Err(), s.ended)
 }
 
 func (c *calls) release(key callKey, s *slot) {

@@ -15,7 +15,7 @@ const (
 	// busyInterval is how often a busy mount is tried again while there is time before the force.
 	busyInterval = 20 * time.Millisecond
 	// maxAfterForce bounds the plain unmounts after the force, while those who were thrown out leave.
-	maxAfterForce = 50
+	maxAfterForce = 15
 )
 
 // unmount is Unmount.
