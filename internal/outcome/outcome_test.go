@@ -69,19 +69,23 @@ func TestDoneOfOneLostCall(t *testing.T) {
 }
 
 func TestDoneOfSeveralLostCallsWaitsForAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		first, second := make(chan struct{}), make(chan struct{})
-		all := DoneOf(errors.Join(said{done: first}, fmt.Errorf("wrapped: %w", said{done: second})))
-
-		for _, done := range []chan struct{}{second, first} {
-			synctest.Wait()
-			select {
-			case <-all:
-				t.Fatal("closed while a call still runs")
-			default:
-			}
-			close(done)
-		}
-		<-all
-	})
+	for name, order := range map[string][]int{"first to last": {0, 1, 2}, "last to first": {2, 1, 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				calls := []chan struct{}{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+				all := DoneOf(errors.Join(said{done: calls[0]}, fmt.Errorf("wrapped: %w",
+					errors.Join(said{done: calls[1]}, said{done: calls[2]}))))
+				for _, i := range order {
+					synctest.Wait()
+					select {
+					case <-all:
+						t.Fatal("closed while a call still runs")
+					default:
+					}
+					close(calls[i])
+				}
+				<-all
+			})
+		})
+	}
 }
