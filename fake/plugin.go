@@ -114,7 +114,7 @@ func (p *Plugin) Backend() *Backend { return p.options.Backend }
 func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	return p.log.run(ctx, Call{Method: MethodInit}, func() error {
 		if p.options.Mounter == nil {
-			return fmt.Errorf("plugin %q: PluginOptions.Mounter is nil: give one, such as fake.NewMounter(): %w",
+			return fmt.Errorf("plugin %q: PluginOptions.Mounter is nil: give one, such as fake.NewMounter(fake.MounterOptions{}): %w",
 				p.options.Name, volume.ErrInvalid)
 		}
 		p.host.set(host)

@@ -205,30 +205,15 @@ func (p *Plugin) mountOnce(ctx context.Context, request mount.Request) error {
 
 // dirMaker is a mounter whose files are not those of the machine, such as [Mounter].
 type dirMaker interface {
-	Mkdir(name string, perm fs.FileMode) error
+	MkdirAll(name string, perm fs.FileMode) error
 }
 
 // mkdirAll makes dir and its parents where the mounter's files are.
 func (p *Plugin) mkdirAll(dir string) error {
-	maker, ok := p.options.Mounter.(dirMaker)
-	if !ok {
-		return os.MkdirAll(dir, 0o750)
+	if maker, ok := p.options.Mounter.(dirMaker); ok {
+		return maker.MkdirAll(dir, 0o750)
 	}
-	err := maker.Mkdir(dir, 0o750)
-	if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
-		return ignoreExist(err)
-	}
-	if err := p.mkdirAll(filepath.Dir(dir)); err != nil {
-		return err
-	}
-	return ignoreExist(maker.Mkdir(dir, 0o750))
-}
-
-func ignoreExist(err error) error {
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	return err
+	return os.MkdirAll(dir, 0o750)
 }
 
 // unmount takes every mount off path and removes the directory.

@@ -119,15 +119,28 @@ func TestDirectoryBelongsToTheGroup(t *testing.T) {
 	assert.EqualValues(t, group, statOf(t, filepath.Join(path, "below")).Gid)
 }
 
-func TestFailedSetUpLeavesNothing(t *testing.T) {
-	group := int64(1) << 40 // not a group id
-	path, err := setUp(t, newPlugin(t), spec("", ""), volume.MounterArgs{FsGroup: &group})
-	if err == nil {
-		t.Skip("missing: a group that cannot be given")
+func TestNumberThatIsNoGroupIsRefusedBeforeAnythingIsMade(t *testing.T) {
+	for _, group := range []int64{-1, 1<<32 - 1, 1 << 40} {
+		path, err := setUp(t, newPlugin(t), spec("", ""), volume.MounterArgs{FsGroup: &group})
+		require.ErrorIs(t, err, volume.ErrInvalid)
+		assert.NoDirExists(t, filepath.Dir(path))
 	}
-	entries, err := os.ReadDir(filepath.Dir(path))
+}
+
+func TestFailedSetUpLeavesNothing(t *testing.T) {
+	parent := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(parent, "scratch"), []byte("in the way"), 0o600))
+	require.ErrorIs(t, makeDirectory(filepath.Join(parent, "scratch"), nil), volume.ErrInvalid)
+	fd, err := unix.Open(parent, openFlags, 0)
 	require.NoError(t, err)
-	assert.Empty(t, entries)
+	defer closeFD(fd)
+	require.NoError(t, prepare(fd, ".setting-up-scratch", nil))
+	require.NoError(t, unprepare(fd, ".setting-up-scratch"))
+	require.NoError(t, unprepare(fd, ".setting-up-scratch"), "gone already")
+	entries, err := os.ReadDir(parent)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	assert.Equal(t, "scratch", entries[0].Name())
 }
 
 func TestSetUpFinishesWhatACrashLeftAndKeepsWhatAWorkloadChanged(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,6 +50,9 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 }
 
 func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if err := checkGroup(args.FsGroup); err != nil {
+		return err
+	}
 	mounted, err := m.mounted(ctx, dir)
 	if err != nil {
 		return err
@@ -63,6 +67,14 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		return m.mountMemory(ctx, dir, args)
 	}
 	return makeDirectory(dir, args.FsGroup)
+}
+
+// checkGroup refuses what is no group id. The largest 32-bit number means "no change" to chown(2).
+func checkGroup(group *int64) error {
+	if group == nil || *group >= 0 && *group < math.MaxUint32 {
+		return nil
+	}
+	return fmt.Errorf("fsGroup %d is no group id: use a number from 0 to %d: %w", *group, math.MaxUint32-1, volume.ErrInvalid)
 }
 
 // adopt accepts a mount that is there already, if it is what this volume makes.

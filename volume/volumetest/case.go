@@ -42,33 +42,56 @@ func (c Case) Run(t testing.TB, config Config) {
 }
 
 // Run runs every case against the plugin of config, each as a subtest of t named by its group, number and name, one
-// after the other.
+// after the other. A group for which the plugin has no capability is skipped as a whole.
 func Run(t *testing.T, config Config) {
 	t.Helper()
-	t.Run("require", func(t *testing.T) { checkRequired(t, config) })
-	for _, c := range Cases() {
-		t.Run(c.String(), func(t *testing.T) { c.Run(t, config) })
+	capabilities := checkRequired(t, config)
+	for _, group := range groups() {
+		t.Run(group[0].Group, func(t *testing.T) { runGroup(t, config, group, capabilities) })
 	}
 }
 
-// checkRequired fails where a capability that must be there is absent.
-func checkRequired(t testing.TB, config Config) {
+func runGroup(t *testing.T, config Config, group []Case, capabilities volume.Capabilities) {
+	var missing volume.Capabilities
+	concerned := false
+	for _, c := range group {
+		lacks := c.Needs &^ capabilities
+		missing |= lacks
+		if lacks != 0 {
+			continue
+		}
+		concerned = true
+		t.Run(c.Rule+" "+c.Name, func(t *testing.T) { c.Run(t, config) })
+	}
+	if !concerned {
+		t.Skipf("the plugin does not have %v, and Config.Require does not list it", missing)
+	}
+}
+
+// checkRequired returns what the plugin can do and fails where a capability that must be there is absent.
+func checkRequired(t testing.TB, config Config) volume.Capabilities {
 	t.Helper()
 	e := newEnv(t.Context(), t, Case{}, config)
 	if missing := config.Require &^ e.capabilities; missing != 0 {
 		t.Errorf("Config.Require lists %v, which plugin %q does not have: it has %v",
 			missing, e.plugin.GetPluginName(), e.capabilities)
 	}
+	return e.capabilities
 }
 
 // Cases returns every case, in the order in which Run runs them; a copy.
 func Cases() []Case {
 	var all []Case
-	for _, group := range [][]Case{
-		identityCases(), mountCases(), unmountCases(), readOnlyCases(), attachCases(), stageCases(),
-		provisionCases(), metricsCases(), reconstructCases(), leakCases(),
-	} {
+	for _, group := range groups() {
 		all = append(all, group...)
 	}
 	return all
+}
+
+// groups are the cases of each group, which are all of the same group.
+func groups() [][]Case {
+	return [][]Case{
+		identityCases(), mountCases(), unmountCases(), readOnlyCases(), attachCases(), stageCases(),
+		provisionCases(), deleteCases(), metricsCases(), reconstructCases(), leakCases(),
+	}
 }

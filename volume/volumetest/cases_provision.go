@@ -26,6 +26,11 @@ func provisionCases() []Case {
 			Sentence: "A class parameter that the plugin does not know MUST be refused with an error.",
 			Needs:    volume.CapProvision, run: unknownParameter,
 		},
+	}
+}
+
+func deleteCases() []Case {
+	return []Case{
 		{
 			Rule: "D1", Group: "delete", Name: "delete twice",
 			Sentence: "Delete MUST succeed, and succeed again when the volume is gone.",

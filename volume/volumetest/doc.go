@@ -2,7 +2,7 @@
 // one call runs every case that concerns the plugin.
 //
 //	func TestConformance(t *testing.T) {
-//		world := fake.NewMounter()
+//		world := fake.NewMounter(fake.MounterOptions{})
 //		volumetest.Run(t, volumetest.Config{
 //			NewPlugin: func(t testing.TB) volume.VolumePlugin { return ram.New(ram.Options{Mounter: world}) },
 //			NewSpec:   func(t testing.TB) *volume.Spec { return spec("scratch") },

@@ -49,3 +49,33 @@ func TestFakePluginOverTheKernelKeepsTheContract(t *testing.T) {
 	config.Require = volume.AllCapabilities
 	Run(t, config)
 }
+
+func TestFakePluginOverTheFakeMounterKeepsTheContract(t *testing.T) {
+	for name, arrange := range map[string]struct {
+		without volume.Capabilities
+		change  func(*Config)
+	}{
+		"whole":            {0, func(c *Config) { c.Require = volume.AllCapabilities }},
+		"without attach":   {volume.CapAttach, nil},
+		"without staging":  {volume.CapDeviceMount | volume.CapAttach, func(c *Config) { c.Shared = false }},
+		"of the pod's own": {0, func(c *Config) { c.NewSpec, c.Shared = inlineSpec, false }},
+		"provisioned":      {0, func(c *Config) { c.NewSpec = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			world := fake.NewMounter(fake.MounterOptions{})
+			config := fakeConfig(world, arrange.without)
+			config.World, config.RootDir = world, "/node"
+			if arrange.change != nil {
+				arrange.change(&config)
+			}
+			Run(t, config)
+		})
+	}
+}
+
+func BenchmarkFakePlugin(b *testing.B) {
+	world := fake.NewMounter(fake.MounterOptions{})
+	config := fakeConfig(world, 0)
+	config.World, config.RootDir = world, "/node"
+	RunBenchmarks(b, config)
+}

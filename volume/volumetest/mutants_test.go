@@ -1,0 +1,547 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// mutant is a plugin with one defect: each hook that is set changes what the fake plugin does.
+type mutant struct {
+	*fake.Plugin
+	world *fake.Mounter
+
+	spec        func(*volume.Spec) *volume.Spec
+	name        func(string) string
+	mounter     func(volume.Mounter, *volume.Spec) volume.Mounter
+	unmounter   func(volume.Unmounter) volume.Unmounter
+	device      func(device) device
+	provisioner func(volume.VolumeOptions) volume.VolumeOptions
+	refs        func([]string) []string
+	construct   func(string) string
+	capacity    string
+}
+
+// device is what attaches and stages.
+type device interface {
+	volume.Attacher
+	volume.Detacher
+}
+
+func (m *mutant) given(spec *volume.Spec) *volume.Spec {
+	if m.spec == nil {
+		return spec
+	}
+	return m.spec(spec)
+}
+
+func (m *mutant) GetPluginName() string {
+	if m.name != nil {
+		return m.name(m.Plugin.GetPluginName())
+	}
+	return m.Plugin.GetPluginName()
+}
+
+func (m *mutant) GetVolumeName(spec *volume.Spec) (string, error) {
+	return m.Plugin.GetVolumeName(m.given(spec))
+}
+
+func (m *mutant) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	made, err := m.Plugin.NewMounter(m.given(spec), pod)
+	if err != nil || m.mounter == nil {
+		return made, err
+	}
+	return m.mounter(made, spec), nil
+}
+
+func (m *mutant) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	made, err := m.Plugin.NewUnmounter(name, podUID)
+	if err != nil || m.unmounter == nil {
+		return made, err
+	}
+	return m.unmounter(made), nil
+}
+
+func (m *mutant) newDevice() (device, error) {
+	attacher, err := m.Plugin.NewAttacher()
+	if err != nil {
+		return nil, err
+	}
+	made, ok := attacher.(device)
+	if !ok {
+		return nil, errors.New("the fake's attacher does not detach")
+	}
+	made = &respecced{device: made, spec: m.given}
+	if m.device != nil {
+		made = m.device(made)
+	}
+	return made, nil
+}
+
+func (m *mutant) NewAttacher() (volume.Attacher, error)               { return m.newDevice() }
+func (m *mutant) NewDetacher() (volume.Detacher, error)               { return m.newDevice() }
+func (m *mutant) NewDeviceMounter() (volume.DeviceMounter, error)     { return m.newDevice() }
+func (m *mutant) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return m.newDevice() }
+
+func (m *mutant) GetDeviceMountRefs(ctx context.Context, path string) ([]string, error) {
+	refs, err := m.Plugin.GetDeviceMountRefs(ctx, path)
+	if m.refs != nil {
+		refs = m.refs(refs)
+	}
+	return refs, err
+}
+
+func (m *mutant) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	if m.provisioner != nil {
+		options = m.provisioner(options)
+	}
+	made, err := m.Plugin.NewProvisioner(options)
+	return &shrunk{Provisioner: made, capacity: m.capacity}, err
+}
+
+func (m *mutant) ConstructVolumeSpec(name, path string) (volume.ReconstructedVolume, error) {
+	if m.construct != nil {
+		name = m.construct(name)
+	}
+	return m.Plugin.ConstructVolumeSpec(name, path)
+}
+
+// respecced changes the spec that a device is given.
+type respecced struct {
+	device
+	spec func(*volume.Spec) *volume.Spec
+}
+
+func (r *respecced) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
+	return r.device.Attach(ctx, r.spec(spec), node)
+}
+
+func (r *respecced) WaitForAttach(ctx context.Context, spec *volume.Spec, path string, pod *v1.Pod) (string, error) {
+	return r.device.WaitForAttach(ctx, r.spec(spec), path, pod)
+}
+
+func (r *respecced) GetDeviceMountPath(spec *volume.Spec) (string, error) {
+	return r.device.GetDeviceMountPath(r.spec(spec))
+}
+
+func (r *respecced) MountDevice(ctx context.Context, spec *volume.Spec, from, to string, args volume.DeviceMounterArgs) error {
+	return r.device.MountDevice(ctx, r.spec(spec), from, to, args)
+}
+
+// shrunk says another capacity than it has made.
+type shrunk struct {
+	volume.Provisioner
+	capacity string
+}
+
+func (s *shrunk) Provision(ctx context.Context, node *v1.Node, terms []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	pv, err := s.Provisioner.Provision(ctx, node, terms)
+	if err == nil && s.capacity != "" {
+		pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse(s.capacity)}
+	}
+	return pv, err
+}
+
+// setUpFunc is a mounter whose SetUp is another.
+type setUpFunc struct {
+	volume.Mounter
+	setUp func(ctx context.Context, m volume.Mounter, args volume.MounterArgs) error
+}
+
+func (s *setUpFunc) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return s.setUp(ctx, s.Mounter, args)
+}
+
+func withSetUp(setUp func(context.Context, volume.Mounter, volume.MounterArgs) error) func(volume.Mounter, *volume.Spec) volume.Mounter {
+	return func(m volume.Mounter, _ *volume.Spec) volume.Mounter { return &setUpFunc{m, setUp} }
+}
+
+// tearDownFunc is an unmounter whose TearDown is another.
+type tearDownFunc struct {
+	volume.Unmounter
+	tearDown func(ctx context.Context, u volume.Unmounter) error
+}
+
+func (d *tearDownFunc) TearDown(ctx context.Context) error { return d.tearDown(ctx, d.Unmounter) }
+
+func withTearDown(tearDown func(context.Context, volume.Unmounter) error) func(volume.Unmounter) volume.Unmounter {
+	return func(u volume.Unmounter) volume.Unmounter { return &tearDownFunc{u, tearDown} }
+}
+
+// otherPath is a mounter whose path is another each time.
+type otherPath struct {
+	volume.Mounter
+	n atomic.Int64
+}
+
+func (o *otherPath) GetPath() string { return fmt.Sprintf("%s-%d", o.Mounter.GetPath(), o.n.Add(1)) }
+
+// otherMetrics is a mounter that measures nonsense.
+type otherMetrics struct{ volume.Mounter }
+
+func (otherMetrics) GetMetrics(context.Context) (*volume.Metrics, error) {
+	return &volume.Metrics{Used: resource.NewQuantity(-1, resource.BinarySI)}, nil
+}
+
+// says is a mounter that says of itself that it is read-only.
+type says struct{ volume.Mounter }
+
+func (s says) GetAttributes() volume.Attributes { return volume.Attributes{ReadOnly: true} }
+
+// relative is a device with a path that is not absolute.
+type relative struct{ device }
+
+func (r relative) WaitForAttach(ctx context.Context, spec *volume.Spec, path string, pod *v1.Pod) (string, error) {
+	path, err := r.device.WaitForAttach(ctx, spec, path, pod)
+	return strings.TrimPrefix(path, "/"), err
+}
+
+// onTop mounts without looking.
+type onTop struct {
+	device
+	world *fake.Mounter
+}
+
+func (o onTop) MountDevice(ctx context.Context, _ *volume.Spec, _, path string, _ volume.DeviceMounterArgs) error {
+	parent := path[:strings.LastIndex(path, "/")]
+	if err := o.world.MkdirAll(parent, 0o750); err != nil {
+		return err
+	}
+	return o.world.Mount(ctx, mount.Request{Source: "tmpfs", Target: path, FSType: "tmpfs"})
+}
+
+// strict is a device that fails where it has nothing to do.
+type strict struct {
+	device
+	backend *fake.Backend
+}
+
+func (s strict) Detach(ctx context.Context, name string, node types.NodeName) error {
+	if len(s.backend.Nodes(name)) == 0 {
+		return errors.New("it is not attached")
+	}
+	return s.device.Detach(ctx, name, node)
+}
+
+// defects are the mutants, by the rule that each breaks. arrange changes the mutant, and what it shares with the values
+// that come after it.
+func defects() map[string]func(m *mutant) {
+	var shared sync.Map // what all values of one mutant remember
+	first := func(key any) bool {
+		_, seen := shared.LoadOrStore(key, true)
+		return !seen
+	}
+	inject := func(method fake.Method, fault fake.Fault) func(*mutant) {
+		return func(m *mutant) { m.Inject(method, fault) }
+	}
+	always := fake.Fault{Times: -1}
+	return map[string]func(m *mutant){
+		"I1": func(m *mutant) {
+			suffix := strings.Repeat("x", int(ids.Add(1)%50))
+			m.name = func(name string) string { return name + suffix }
+		},
+		"I3": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec { return withHandle(s, nextID()) }
+		},
+		"I4": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec {
+				if m.CanSupport(s) {
+					return s
+				}
+				return fakeSpec(nil)
+			}
+		},
+		"I5": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec {
+				if volume.CheckPathElement(s.Name()) == nil {
+					return s
+				}
+				s = copySpec(s)
+				rename(s, "mended")
+				return s
+			}
+		},
+		"I6": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec {
+				if s.PersistentVolume != nil {
+					s.PersistentVolume.Labels = map[string]string{"seen": "true"}
+				}
+				return s
+			}
+		},
+		"M1": inject(fake.MethodSetUp, always),
+		"M2": func(m *mutant) {
+			m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter { return &otherPath{Mounter: made} }
+		},
+		"M3": func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				if first(made) {
+					return made.SetUp(ctx, args)
+				}
+				return m.world.Mount(ctx, mount.Request{Source: "tmpfs", Target: made.GetPath(), FSType: "tmpfs"})
+			})
+		},
+		"M4": func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				if err := m.world.Unmount(ctx, made.GetPath(), mount.UnmountOptions{}); err == nil {
+					return m.world.Mount(ctx, mount.Request{Source: "tmpfs", Target: made.GetPath(), FSType: "tmpfs"})
+				}
+				return made.SetUp(ctx, args)
+			})
+		},
+		"M5": func(m *mutant) {
+			var running atomic.Int64
+			var once sync.Once
+			release := make(chan struct{})
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				if running.Add(1) > 1 {
+					once.Do(func() { close(release) })
+					return errors.New("another set-up is running")
+				}
+				<-release
+				return made.SetUp(ctx, args)
+			})
+		},
+		"M6": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec { return withHandle(s, "same") }
+		},
+		"M7": func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				return errors.Join(made.SetUp(context.WithoutCancel(ctx), args), ctx.Err())
+			})
+		},
+		"U1": func(m *mutant) {
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				return m.world.Unmount(ctx, made.GetPath(), mount.UnmountOptions{})
+			})
+		},
+		"U2": func(m *mutant) {
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				if _, err := m.world.Lstat(made.GetPath()); err != nil {
+					return err
+				}
+				return made.TearDown(ctx)
+			})
+		},
+		"U3": func(m *mutant) {
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				if !first(made.GetPath()) {
+					return errors.New("torn down already")
+				}
+				return made.TearDown(ctx)
+			})
+		},
+		"U4": func(m *mutant) {
+			known := map[string]bool{}
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				known[made.GetPath()] = true
+				return made.SetUp(ctx, args)
+			})
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				if !known[made.GetPath()] {
+					return nil
+				}
+				return made.TearDown(ctx)
+			})
+		},
+		"U5": func(m *mutant) {
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				_ = m.world.Remove(made.GetPath() + "/file")
+				return made.TearDown(ctx)
+			})
+		},
+		"U6": func(m *mutant) {
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return made.TearDown(ctx)
+			})
+		},
+		"R1": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec {
+				s = copySpec(s)
+				s.ReadOnly = false
+				return s
+			}
+			m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter { return says{made} }
+		},
+		"A1": inject(fake.MethodDetach, always),
+		"A2": func(m *mutant) { m.device = func(d device) device { return strict{d, m.Backend()} } },
+		"A3": func(m *mutant) {
+			m.Plugin = fake.NewPlugin(fake.PluginOptions{Mounter: m.world})
+		},
+		"A4": func(m *mutant) { m.device = func(d device) device { return relative{d} } },
+		"S1": inject(fake.MethodMountDevice, always),
+		"S2": func(m *mutant) { m.device = func(d device) device { return onTop{d, m.world} } },
+		"S3": inject(fake.MethodUnmountDevice, always),
+		"S4": func(m *mutant) { m.refs = func([]string) []string { return nil } },
+		"P1": func(m *mutant) { m.capacity = "1Ki" },
+		"P2": func(m *mutant) {
+			m.provisioner = func(o volume.VolumeOptions) volume.VolumeOptions {
+				o.PVName += "-" + nextID()
+				return o
+			}
+		},
+		"P3": func(m *mutant) {
+			m.provisioner = func(o volume.VolumeOptions) volume.VolumeOptions {
+				o.Parameters = nil
+				return o
+			}
+		},
+		"D1": func(m *mutant) {
+			m.Inject(fake.MethodDelete, fake.HangUntil(closed()), fake.Fail(errors.New("no such volume")))
+		},
+		"D2": inject(fake.MethodDelete, always),
+		"X1": func(m *mutant) {
+			m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter { return otherMetrics{made} }
+		},
+		"C1": func(m *mutant) { m.construct = func(name string) string { return name + "-again" } },
+		"L1": func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				go func() { <-leaked }()
+				return made.SetUp(ctx, args)
+			})
+		},
+	}
+}
+
+// leaked holds the goroutine that a mutant leaves.
+var leaked = make(chan struct{})
+
+func closed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func withHandle(spec *volume.Spec, handle string) *volume.Spec {
+	spec = copySpec(spec)
+	if spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil {
+		spec.PersistentVolume.Spec.CSI.VolumeHandle = handle
+	}
+	return spec
+}
+
+// recorder is a test that keeps its failures to itself.
+type recorder struct {
+	testing.TB
+	mu       sync.Mutex
+	failures []string
+	skipped  string
+}
+
+func (r *recorder) Helper()             {}
+func (r *recorder) Logf(string, ...any) {}
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures = append(r.failures, fmt.Sprintf(format, args...))
+}
+
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func (r *recorder) Skipf(format string, args ...any) {
+	r.mu.Lock()
+	r.skipped = fmt.Sprintf(format, args...)
+	r.mu.Unlock()
+	runtime.Goexit()
+}
+
+// try runs one case and returns what it reported.
+func try(t *testing.T, c Case, config Config) *recorder {
+	t.Helper()
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(r, config)
+	}()
+	<-done
+	return r
+}
+
+// mutantConfig tests a plugin with a defect, over a fake mounter.
+func mutantConfig(arrange func(*mutant)) Config {
+	world := fake.NewMounter(fake.MounterOptions{})
+	backend := fake.NewBackend()
+	return Config{
+		NewPlugin: func(testing.TB) volume.VolumePlugin {
+			m := &mutant{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: world, Backend: backend}), world: world}
+			if arrange != nil {
+				arrange(m)
+			}
+			return m
+		},
+		NewSpec: fakeSpec, World: world, RootDir: "/node", Shared: true,
+	}
+}
+
+func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
+	mutants := defects()
+	for _, c := range Cases() {
+		t.Run(c.String(), func(t *testing.T) {
+			healthy := try(t, c, mutantConfig(nil))
+			require.Empty(t, healthy.failures, "a plugin without a defect")
+			require.Empty(t, healthy.skipped)
+			config := mutantConfig(mutants[c.Rule])
+			if c.Rule == "I2" {
+				config = generous()
+			}
+			broken := try(t, c, config)
+			require.NotEmpty(t, broken.failures, "the defect was not seen (%s)", broken.skipped)
+			assert.Contains(t, broken.failures[0], "rule "+c.Rule+" is broken: "+c.Sentence)
+		})
+	}
+}
+
+// generous is a plugin that claims every spec.
+func generous() Config {
+	config := mutantConfig(nil)
+	world := fake.NewMounter(fake.MounterOptions{})
+	config.World = world
+	config.NewPlugin = func(testing.TB) volume.VolumePlugin {
+		return fake.NewPlugin(fake.PluginOptions{Mounter: world, AlsoSupports: func(*volume.Spec) bool { return true }})
+	}
+	return config
+}
+
+func TestRequiredCapabilityThatIsAbsentFails(t *testing.T) {
+	config := fakeConfig(fake.NewMounter(fake.MounterOptions{}), volume.CapExpand)
+	config.RootDir = "/node"
+	config.Require = volume.CapExpand | volume.CapBlock
+	r := &recorder{TB: t}
+	checkRequired(r, config)
+	require.Len(t, r.failures, 1)
+	assert.Contains(t, r.failures[0], `Config.Require lists expand, which plugin "example.com/fake" does not have`)
+}
+
+func TestCaseThatDoesNotConcernAPluginIsSkippedWithTheReason(t *testing.T) {
+	world := fake.NewMounter(fake.MounterOptions{})
+	config := fakeConfig(world, volume.CapAttach)
+	config.World, config.RootDir = world, "/node"
+	for _, c := range attachCases() {
+		r := try(t, c, config)
+		assert.Empty(t, r.failures)
+		assert.Equal(t, `plugin "example.com/fake" does not have attach`, r.skipped)
+	}
+}
