@@ -35,7 +35,10 @@ func (p *Plugin) openImages() (*images, error) {
 
 // makeImages makes the directory where it is missing, and opens it.
 func (p *Plugin) makeImages() (*images, error) {
-	if err := os.MkdirAll(p.baseDir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(p.baseDir), 0o750); err != nil {
+		return nil, fmt.Errorf("directory of images: %w", err)
+	}
+	if err := os.Mkdir(p.baseDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("directory of images: %w", err)
 	}
 	return p.openImages()

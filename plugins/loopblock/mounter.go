@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -117,11 +118,12 @@ func (m *mounter) stagedDevice(ctx context.Context) (loop.Device, error) {
 
 // fits says why what is mounted at the pod's path is not what is asked for.
 func (m *mounter) fits(there mount.MountPoint, device loop.Device) error {
-	switch {
-	case !isMountOf(there, device):
+	if !isMountOf(there, device) {
 		return fmt.Errorf("%s is mounted: tear it down first: %w", there.Source, mount.ErrForeign)
-	case there.ReadOnly() != m.src.podReadOnly:
-		return fmt.Errorf("it is mounted with read-only=%t: tear it down first: %w", there.ReadOnly(), mount.ErrForeign)
+	}
+	// The mount's own option counts, not that of a filesystem that went read-only because of an error.
+	if readOnly := slices.Contains(there.Options, "ro"); readOnly != m.src.podReadOnly {
+		return fmt.Errorf("it is mounted with read-only=%t: tear it down first: %w", readOnly, mount.ErrForeign)
 	}
 	return nil
 }

@@ -93,18 +93,20 @@ func (w ownershipWalk) apply(entry *os.File, st unix.Stat_t) error {
 				return fmt.Errorf("chown of %q: %w", entry.Name(), err)
 			}
 		}
-		bits := uint32(fileBits)
+		mode, bits := st.Mode&0o7777, uint32(fileBits)
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFLNK:
 			return nil
 		case unix.S_IFDIR:
 			bits = dirBits | setgid
+		default:
+			mode &^= unix.S_ISUID | unix.S_ISGID // as the kernel does when a file changes hands
 		}
 		if st.Mode&bits == bits && int(st.Gid) == w.gid {
 			return nil
 		}
 		// The descriptor may be one without access (O_PATH), which fchmod refuses; its name under /proc leads nowhere else.
-		if err := unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), st.Mode&0o7777|bits); err != nil {
+		if err := unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode|bits); err != nil {
 			return fmt.Errorf("chmod of %q: %w", entry.Name(), err)
 		}
 		return nil

@@ -67,10 +67,10 @@ func sourceOf(spec *volume.Spec) (source, error) {
 	}, nil
 }
 
-// checkHandle makes sure that the longest name made of a handle is one path element.
+// checkHandle makes sure that a handle is one path element (its staging directory), and so is the longest name made of it.
 func checkHandle(handle string) error {
-	if handle == "" {
-		return volume.CheckPathElement(handle)
+	if err := volume.CheckPathElement(handle); err != nil {
+		return err
 	}
 	return volume.CheckPathElement(handle + partialSuffix)
 }
