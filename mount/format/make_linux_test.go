@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -51,11 +52,16 @@ func requireTool(t *testing.T, fsType string) {
 	t.Skipf("missing: %v", err)
 }
 
-func sum(t *testing.T, path string) [sha256.Size]byte {
+// sum is the hash of the first 64 MiB, which is all of the images that are not for xfs or btrfs.
+func sum(t *testing.T, path string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(path)
+	file, err := os.Open(path)
 	require.NoError(t, err)
-	return sha256.Sum256(content)
+	defer file.Close()
+	hash := sha256.New()
+	_, err = io.Copy(hash, io.LimitReader(file, 64*mib))
+	require.NoError(t, err)
+	return hash.Sum(nil)
 }
 
 func writeAt(t *testing.T, path string, offset int64, data []byte) {
@@ -132,7 +138,7 @@ func TestProveBlankFile(t *testing.T) {
 }
 
 func TestHalfWipedIsNotBlank(t *testing.T) {
-	path := formatted(t, "ext4", 200*mib)
+	path := formatted(t, "ext4", 64*mib)
 	writeAt(t, path, 0, make([]byte, 4096))
 	found, err := format.Probe(t.Context(), path)
 	require.NoError(t, err)
@@ -144,7 +150,7 @@ func TestHalfWipedIsNotBlank(t *testing.T) {
 }
 
 func TestBackupSuperblockIsRecognised(t *testing.T) {
-	path := formatted(t, "ext4", 200*mib)
+	path := formatted(t, "ext4", 64*mib)
 	group := int64(8193 * 1024) // with blocks of 1 KiB, as mke2fs chooses for so small a filesystem
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
