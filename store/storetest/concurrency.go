@@ -18,6 +18,7 @@ func concurrencyCases() []testCase {
 	return []testCase{
 		{"OneUpdateWinsPerVersion", testOneWinner},
 		{"OneCreateWinsPerName", testOneCreator},
+		{"OneOfUpdateAndDeleteWins", testUpdateAgainstDelete},
 		{"NoIncrementIsLost", testIncrements},
 		{"NothingIsLostBetweenListAndWatch", testListThenWatch},
 	}
@@ -72,6 +73,28 @@ func testOneCreator(t *testing.T, s store.Store) {
 	})
 	if wins != 1 {
 		t.Errorf("%d creations of one name succeeded", wins)
+	}
+}
+
+// testUpdateAgainstDelete lets writers change and delete one version: whoever comes first is the only one.
+func testUpdateAgainstDelete(t *testing.T, s store.Store) {
+	for round := range 100 {
+		pv := create(t, s, newVolume(fmt.Sprintf("disk-%d", round)))
+		wins := together(func(i int) bool {
+			var err error
+			if i%2 == 0 {
+				_, err = s.Update(t.Context(), pv)
+			} else {
+				err = s.Delete(t.Context(), volumeKey(pv.Name), store.Preconditions{ResourceVersion: pv.ResourceVersion})
+			}
+			if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("round %d: %v", round, err)
+			}
+			return err == nil
+		})
+		if wins != 1 {
+			t.Fatalf("round %d: %d updates and deletions of one version succeeded", round, wins)
+		}
 	}
 }
 

@@ -1,0 +1,184 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ghost lists a claim that is not in the store any more.
+type ghost struct {
+	store.Store
+
+	claim *v1.PersistentVolumeClaim
+}
+
+func (s ghost) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	list, err := s.Store.List(ctx, kind, namespace)
+	if kind == store.PersistentVolumeClaims {
+		list.Items = append(list.Items, s.claim.DeepCopy())
+	}
+	return list, err
+}
+
+func TestNoVolumeIsGivenToAClaimThatIsGone(t *testing.T) {
+	inWorld(t, objects{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
+		claim := w.claim("c")
+		w.delete(claim)
+		w.start(ghost{w.store, claim}, Options{})
+		idle()
+		assert.Nil(t, w.volume("a").Spec.ClaimRef)
+	})
+}
+
+// hooked calls after once, with the number of each update that succeeded, and create in place of the creation of volumes.
+type hooked struct {
+	store.Store
+
+	mu     sync.Mutex
+	writes int
+	after  func(writes int)
+	create func(n int) error
+	made   int
+}
+
+func (s *hooked) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	updated, err := s.Store.Update(ctx, obj)
+	if err != nil || s.after == nil {
+		return updated, err
+	}
+	s.mu.Lock()
+	s.writes++
+	n := s.writes
+	s.mu.Unlock()
+	s.after(n)
+	return updated, nil
+}
+
+func (s *hooked) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	if s.create != nil {
+		s.mu.Lock()
+		s.made++
+		n := s.made
+		s.mu.Unlock()
+		if err := s.create(n); err != nil {
+			return nil, err
+		}
+	}
+	return s.Store.Create(ctx, obj)
+}
+
+// A claim that is deleted in the middle of its bind gives the volume back: it never had it.
+func TestAVolumeIsGivenBackWhenTheClaimGoesWhileItIsBound(t *testing.T) {
+	deletesIt := policy(v1.PersistentVolumeReclaimDelete)
+	inWorld(t, objects{newClaim("c"), newVolume("a", deletesIt)}, func(t *testing.T, w *world) {
+		s := &hooked{Store: w.store}
+		s.after = func(writes int) {
+			if writes == 1 {
+				key, err := store.KeyOf(newClaim("c"))
+				require.NoError(t, err)
+				require.NoError(t, w.store.Delete(t.Context(), key, store.Preconditions{}))
+			}
+		}
+		w.start(blindToVolumes{s}, Options{Workers: 1})
+		idle()
+		sleepUntilIdle()
+		pv := w.volume("a")
+		assert.Nil(t, pv.Spec.ClaimRef)
+		assert.Equal(t, v1.VolumeAvailable, pv.Status.Phase)
+		assert.Zero(t, w.calls(fake.MethodDelete))
+	})
+}
+
+// blindToVolumes never hears that a volume has changed, so that the claim's worker alone decides.
+type blindToVolumes struct{ store.Store }
+
+func (s blindToVolumes) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan store.Event, error) {
+	if kind != store.PersistentVolumes {
+		return s.Store.Watch(ctx, kind, namespace, version)
+	}
+	silent := make(chan store.Event)
+	context.AfterFunc(ctx, func() { close(silent) })
+	return silent, nil
+}
+
+// Storage that the store refuses for good is deleted; nothing is left, and the claim says why.
+func TestStorageThatCannotBeRecordedIsDeleted(t *testing.T) {
+	refuse := func(int) error { return fmt.Errorf("no such volumes: %w", store.ErrInvalid) }
+	t.Run("and nothing is left", func(t *testing.T) {
+		inWorld(t, provisioned, func(t *testing.T, w *world) {
+			w.start(&hooked{Store: w.store, create: refuse}, Options{})
+			idle()
+			assert.Empty(t, w.plugin.Backend().Handles())
+			assert.Equal(t, []string{ReasonProvisioningFailed}, w.reasons())
+			assert.Empty(t, w.claim("c").Finalizers)
+		})
+	})
+	t.Run("and when that fails, it is not forgotten", func(t *testing.T) {
+		inWorld(t, provisioned, func(t *testing.T, w *world) {
+			w.plugin.Inject(fake.MethodDelete, fake.Fail(errors.New("disk on fire")))
+			_, stop := w.start(&hooked{Store: w.store, create: refuse}, Options{})
+			idle()
+			assert.Contains(t, w.reasons(), ReasonProvisioningCleanupFailed)
+			assert.Contains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+			stop()
+			w.delete(newClaim("c"))
+			w.settle()
+			sleepUntilIdle()
+			assert.Empty(t, w.plugin.Backend().Handles())
+		})
+	})
+}
+
+// A store that cannot take the volume now costs a second try, which finds the storage again.
+func TestStorageIsRecordedLater(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		s := &hooked{Store: w.store, create: func(n int) error {
+			if n < 4 {
+				return errors.New("no leader")
+			}
+			return nil
+		}}
+		w.start(s, Options{})
+		sleepUntilIdle()
+		w.requireBound("c", made)
+		assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
+		assert.Zero(t, w.calls(fake.MethodDelete))
+	})
+}
+
+// What a plugin returns is not believed.
+func TestWhatAPluginMadeIsChecked(t *testing.T) {
+	claim := newClaim("c")
+	claim.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
+	good := func() *v1.PersistentVolume {
+		pv := newVolume(made)
+		pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
+		return pv
+	}
+	require.NoError(t, checkProvisioned(good(), claim))
+	for name, spoil := range map[string]func(*v1.PersistentVolume){
+		"name":         func(pv *v1.PersistentVolume) { pv.Name = "other" },
+		"size":         func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") },
+		"volume mode":  func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = nil },
+		"access modes": func(pv *v1.PersistentVolume) { pv.Spec.AccessModes = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			pv := good()
+			spoil(pv)
+			require.ErrorIs(t, checkProvisioned(pv, claim), volume.ErrInvalid)
+		})
+	}
+}

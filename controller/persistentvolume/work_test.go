@@ -1,0 +1,78 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+)
+
+var steady = backoff.Policy{Initial: time.Second, Jitter: -1}
+
+func TestHeldBelongsToTheUID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(steady)
+		defer w.stop()
+		key := item{claimItem, types.NamespacedName{Name: "c"}}
+		for _, wait := range []time.Duration{time.Second, 2 * time.Second} {
+			w.release(key, &callError{uid: "first", err: errors.New("no room")})
+			require.NoError(t, w.held(key, "second"), "a new object of the name does not wait")
+			var held *heldError
+			require.ErrorAs(t, w.held(key, "first"), &held)
+			assert.Equal(t, wait, time.Until(held.until))
+		}
+		w.release(key, &callError{uid: "second", err: errors.New("no room")})
+		var held *heldError
+		require.ErrorAs(t, w.held(key, "second"), &held)
+		assert.Equal(t, time.Second, time.Until(held.until), "nor does it inherit the failures")
+		time.Sleep(time.Second)
+		require.NoError(t, w.held(key, "second"))
+	})
+}
+
+// An item that is added while it is worked on is worked on again afterwards, never beside.
+func TestOneWorkerPerItem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(steady)
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		running, most, runs := 0, 0, 0
+		var workers sync.WaitGroup
+		for range 4 {
+			workers.Go(func() {
+				w.run(ctx, func(context.Context, item) error {
+					mu.Lock()
+					running++
+					runs++
+					most = max(most, running)
+					mu.Unlock()
+					time.Sleep(time.Second)
+					mu.Lock()
+					running--
+					mu.Unlock()
+					return nil
+				})
+			})
+		}
+		for range 5 {
+			w.add(claimItem, types.NamespacedName{Name: "c"})
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		mu.Lock()
+		assert.Equal(t, 1, most)
+		assert.Equal(t, 2, runs)
+		mu.Unlock()
+		cancel()
+		workers.Wait()
+		w.stop()
+	})
+}
