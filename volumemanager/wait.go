@@ -77,23 +77,23 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, missing func() []Volume
 	}
 	changed, cancel := m.changes.subscribe(volume.GetUniquePodName(pod))
 	defer cancel()
-	for {
-		left := missing()
-		if len(left) == 0 {
-			return nil
-		}
+	for len(missing()) > 0 {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return notReady(pod, left, context.Cause(ctx))
+			return notReady(pod, missing(), context.Cause(ctx))
 		case <-m.stopped:
-			return notReady(pod, left, ErrStopped)
+			return notReady(pod, missing(), ErrStopped)
 		}
 	}
+	return nil
 }
 
-// notReady returns the error of a wait that ended with volumes missing.
+// notReady returns the error of a wait that ended with volumes missing; none when the last of them has just come.
 func notReady(pod *v1.Pod, left []VolumeStatus, cause error) error {
+	if len(left) == 0 {
+		return nil
+	}
 	err := &volume.NotReadyError{PodName: podKey(pod), Err: cause}
 	for _, s := range left {
 		err.Volumes = append(err.Volumes, volume.VolumeStanding{

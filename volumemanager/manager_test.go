@@ -1,0 +1,442 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// records returns the files of the journal.
+func (w *world) records() []string {
+	var files []string
+	for _, dir := range []string{w.options.RuntimeDir, w.options.StateDir} {
+		if dir != "" {
+			found, _ := filepath.Glob(filepath.Join(dir, "*.record"))
+			files = append(files, found...)
+		}
+	}
+	return files
+}
+
+// withRecords returns options with directories of records.
+func withRecords(t *testing.T) Options {
+	t.Helper()
+	return Options{RuntimeDir: filepath.Join(t.TempDir(), "run"), StateDir: filepath.Join(t.TempDir(), "state")}
+}
+
+func TestPodGetsItsVolumesAndTheyAreTakenAway(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data", "-scratch")
+		began := time.Now()
+		w.add(pod)
+		assert.Zero(t, time.Since(began), "nothing waits for a clock")
+
+		volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))
+		require.Len(t, volumes, 2)
+		for _, v := range volumes {
+			require.NoError(t, w.mounter.WriteFile(v.Path+"/hello", []byte("world"), 0o600))
+		}
+		assert.Equal(t, "pv-data", volumes["data"].InnerVolumeSpecName)
+		assert.False(t, volumes["data"].ReadOnly)
+		assert.NotEmpty(t, w.records())
+		assert.True(t, m.VolumeIsAttached(volumes["data"].Volume))
+		assert.Equal(t, []v1.UniqueVolumeName{volumes["data"].Volume}, m.GetVolumesInUse())
+
+		w.remove(pod)
+		w.isClean()
+		assert.Empty(t, m.GetVolumesInUse())
+		assert.Empty(t, m.Status().Volumes)
+	})
+}
+
+func TestStagedVolumeIsSharedAndReleasedAfterTheLastPod(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		a, b := podOf("a", "data"), podOf("b", "data:ro")
+		w.add(a)
+		w.add(b)
+		pathOf := func(pod *v1.Pod) string { return m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))["data"].Path }
+		require.NoError(t, w.mounter.WriteFile(pathOf(a)+"/f", []byte("shared"), 0o644))
+		got, err := w.mounter.ReadFile(pathOf(b) + "/f")
+		require.NoError(t, err)
+		assert.Equal(t, "shared", string(got))
+		require.Error(t, w.mounter.WriteFile(pathOf(b)+"/g", nil, 0o644))
+		assert.True(t, m.GetMountedVolumesForPod(volume.GetUniquePodName(b))["data"].ReadOnly)
+
+		w.remove(a)
+		pass(time.Hour)
+		assert.NotContains(t, w.changes(), "UnmountDevice")
+		w.remove(b)
+		w.isClean()
+		assert.Equal(t, []string{
+			"Attach", "MountDevice", "SetUp uid-a", "SetUp uid-b", "TearDown uid-a", "TearDown uid-b", "UnmountDevice", "Detach",
+		}, w.changes())
+	})
+}
+
+func TestOnlyVolumesThatContainersMountAreSetUp(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		pod := podOf("web", "-used", "-unused", "missing", "-init", "-debug")
+		mounts := pod.Spec.Containers[0].VolumeMounts
+		pod.Spec.Containers[0].VolumeMounts = mounts[:1]
+		pod.Spec.InitContainers = []v1.Container{{Name: "init", VolumeMounts: mounts[3:4]}}
+		pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug", VolumeMounts: mounts[4:5]},
+		}}
+		w.add(pod)
+		volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))
+		assert.Len(t, volumes, 3)
+		assert.NotContains(t, volumes, "unused")
+	})
+}
+
+func TestMistakesAreRefusedAtOnceAndChangeNothing(t *testing.T) {
+	cases := map[string]struct {
+		change func(*v1.Pod)
+		want   error
+	}{
+		"no UID":             {func(p *v1.Pod) { p.UID = "" }, volume.ErrInvalid},
+		"UID with a slash":   {func(p *v1.Pod) { p.UID = "../../etc" }, volume.ErrInvalid},
+		"no name":            {func(p *v1.Pod) { p.Name = "" }, volume.ErrInvalid},
+		"no namespace":       {func(p *v1.Pod) { p.Namespace = "" }, volume.ErrInvalid},
+		"name used twice":    {func(p *v1.Pod) { p.Spec.Volumes = append(p.Spec.Volumes, p.Spec.Volumes[0]) }, volume.ErrInvalid},
+		"name is no element": {func(p *v1.Pod) { p.Spec.Volumes[0].Name = ".." }, volume.ErrInvalid},
+		"mount of nothing":   {func(p *v1.Pod) { p.Spec.Containers[0].VolumeMounts[0].Name = "nowhere" }, volume.ErrInvalid},
+		"no plugin":          {func(p *v1.Pod) { p.Spec.Volumes[0].CSI.Driver = "other.example.com" }, volume.ErrNoPlugin},
+		"block device": {func(p *v1.Pod) {
+			p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "scratch", DevicePath: "/dev/x"}}
+		}, volume.ErrUnsupported},
+		"claim with a bad name": {func(p *v1.Pod) {
+			p.Spec.Volumes[0].VolumeSource = v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "a/b"}}
+		}, volume.ErrInvalid},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, Options{})
+				m := w.start()
+				pod := podOf("web", "-scratch", "-other")
+				c.change(pod)
+				require.ErrorIs(t, m.AddPod(t.Context(), pod), c.want)
+				assert.Empty(t, m.Status().Volumes)
+				assert.Empty(t, w.changes())
+			})
+		})
+	}
+}
+
+func TestTwoPluginsForOneVolumeAreAMistake(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		greedy := fake.NewPlugin(fake.PluginOptions{
+			Name: "example.com/greedy", Mounter: w.mounter, AlsoSupports: func(*volume.Spec) bool { return true },
+		})
+		require.NoError(t, w.plugins.InitPlugins(t.Context(), greedy))
+		require.ErrorIs(t, m.AddPod(t.Context(), podOf("web", "-scratch")), volume.ErrMultiplePlugins)
+	})
+}
+
+func TestClaimWithoutAStoreIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.options.Store = nil
+		m := w.start()
+		err := m.AddPod(t.Context(), podOf("web", "data"))
+		require.ErrorIs(t, err, volume.ErrUnsupported)
+		assert.ErrorContains(t, err, "Options.Store")
+	})
+}
+
+func TestThePodIsCopied(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.prepare()
+		pod := podOf("web", "-scratch")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		wanted := pod.DeepCopy()
+		pod.Spec.Volumes[0].Name, pod.Name = "changed", "changed"
+		w.run()
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), wanted))
+		assert.Equal(t, "web", m.PodStatus(wanted.UID)[0].PodName.Name)
+		assert.Equal(t, "scratch", m.PodStatus(wanted.UID)[0].OuterName)
+	})
+}
+
+func TestWaitSaysWhyAPodIsNotReady(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		broken := errors.New("the disk is on fire")
+		w.plugin.Inject(fake.MethodMountDevice, fake.FailN(-1, broken))
+		pod := podOf("web", "data", "-scratch", "missing")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		began := time.Now()
+		err := m.WaitForAttachAndMount(t.Context(), pod)
+		assert.Equal(t, DefaultWaitTimeout, time.Since(began))
+
+		var notReady *volume.NotReadyError
+		require.ErrorAs(t, err, &notReady)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, broken)
+		require.ErrorIs(t, err, ErrClaimNotReady)
+		require.Len(t, notReady.Volumes, 2, "the volume that is ready is not named")
+		assert.Equal(t, "data", notReady.Volumes[0].OuterName)
+		assert.Equal(t, testPluginName, notReady.Volumes[0].Plugin)
+		assert.True(t, notReady.Volumes[0].NextTry.After(time.Now()), "%v", err)
+		assert.Equal(t, string(PhaseUnresolved), notReady.Volumes[1].Phase)
+		status := m.PodStatus(pod.UID)[0]
+		assert.Equal(t, PhaseWaiting, status.Phase)
+		assert.Greater(t, status.Attempts, 5)
+	})
+}
+
+const testPluginName = "example.com/fake"
+
+func TestBackoffEndsByItselfWithTheResyncOff(t *testing.T) {
+	for _, method := range []fake.Method{fake.MethodAttach, fake.MethodMountDevice, fake.MethodSetUp} {
+		t.Run(string(method), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, withRecords(t))
+				w.claim("data")
+				m := w.start()
+				m.PodsComplete()
+				w.plugin.Inject(method, fake.FailN(3, errors.New("not yet")), fake.Fault{Err: volume.Uncertain(errors.New("lost"))},
+					fake.FailAfter(volume.Uncertain(errors.New("done, but said otherwise"))), fake.Fault{Panic: "oops"})
+				pod := podOf("web", "data")
+				w.add(pod)
+				w.remove(pod)
+				w.isClean()
+			})
+		})
+	}
+}
+
+func TestTeardownIsRetriedUntilNothingIsLeft(t *testing.T) {
+	for _, method := range []fake.Method{fake.MethodTearDown, fake.MethodUnmountDevice, fake.MethodDetach} {
+		t.Run(string(method), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, withRecords(t))
+				w.claim("data")
+				m := w.start()
+				m.PodsComplete()
+				pod := podOf("web", "data")
+				w.add(pod)
+				w.plugin.Inject(method, fake.FailN(3, errors.New("busy")), fake.FailAfter(volume.Uncertain(errors.New("lost"))))
+				w.remove(pod)
+				w.isClean()
+			})
+		})
+	}
+}
+
+func TestPodThatComesBackWhileItsVolumeIsTornDownGetsItAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		w.add(pod)
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodTearDown, fake.HangUntil(release))
+		require.NoError(t, m.RemovePod(pod.UID))
+		synctest.Wait()
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		assert.Equal(t, PhaseMounted, m.PodStatus(pod.UID)[0].Phase, "it is mounted until the teardown has done its work")
+		close(release)
+		synctest.Wait()
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+		path := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))["data"].Path
+		require.NoError(t, w.mounter.WriteFile(path+"/f", nil, 0o644))
+		mounted, err := w.mounter.IsMountPoint(t.Context(), path)
+		require.NoError(t, err)
+		assert.True(t, mounted)
+	})
+}
+
+func TestHungVolumeHoldsUpNobodyElse(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("dead")
+		m := w.start()
+		m.PodsComplete()
+		release := make(chan struct{})
+		defer close(release)
+		w.plugin.Inject(fake.MethodMountDevice, fake.HangDeaf(release))
+		hung := podOf("hung", "dead")
+		require.NoError(t, m.AddPod(t.Context(), hung))
+		synctest.Wait()
+		began := time.Now()
+		w.add(podOf("web", "-scratch"))
+		assert.Zero(t, time.Since(began))
+
+		status := m.PodStatus(hung.UID)[0]
+		assert.Equal(t, PhaseMounting, status.Phase)
+		assert.Equal(t, began, status.Since)
+		pass(10 * time.Minute)
+		status = m.PodStatus(hung.UID)[0]
+		require.ErrorIs(t, status.Err, volume.ErrUncertain)
+		assert.Equal(t, 1, strings.Count(strings.Join(w.changes(), " "), "MountDevice"), "nothing starts beside a lost call")
+	})
+}
+
+func TestUpdateAddsAndTakesVolumesAndRefreshesTheOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		m.PodsComplete()
+		require.ErrorIs(t, m.UpdatePod(t.Context(), podOf("web", "-a")), volume.ErrInvalid)
+		w.add(podOf("web", "-a", "-b"))
+		updated := podOf("web", "-b", "-c")
+		require.NoError(t, m.UpdatePod(t.Context(), updated))
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), updated))
+		synctest.Wait()
+		volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(updated))
+		assert.Len(t, volumes, 2)
+		assert.NotContains(t, volumes, "a")
+		setUps := 0
+		for _, c := range w.plugin.Calls() {
+			if c.Method == fake.MethodSetUp && c.Volume == "b" {
+				setUps++
+			}
+		}
+		assert.Equal(t, 2, setUps, "what stays is refreshed once")
+	})
+}
+
+func TestIdleManagerDoesNotWakeUp(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		w.add(podOf("web", "data", "-scratch"))
+		synctest.Wait()
+		before := m.Status().Planned
+		pass(24 * time.Hour)
+		assert.Equal(t, before, m.Status().Planned)
+	})
+}
+
+func TestResyncLooksAtEveryVolume(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{Resync: time.Minute})
+		m := w.start()
+		m.PodsComplete()
+		w.add(podOf("web", "-scratch"))
+		synctest.Wait()
+		before := m.Status().Planned
+		pass(time.Hour)
+		assert.InDelta(t, before+60, m.Status().Planned, 10)
+	})
+}
+
+func TestRunEndsWithMountsInPlaceAndOnlyOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		pod := podOf("web", "-scratch")
+		w.add(pod)
+		require.NoError(t, w.stop())
+		assert.Len(t, w.mounts(), 1)
+		require.ErrorIs(t, m.Run(t.Context()), volume.ErrInvalid)
+		require.NoError(t, m.RemovePod(pod.UID))
+		require.ErrorIs(t, m.WaitForUnmount(t.Context(), pod), ErrStopped)
+		assert.Len(t, w.mounts(), 1)
+	})
+}
+
+func TestRunCutsOffWhatIsRunning(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUntil(make(chan struct{})))
+		require.NoError(t, m.AddPod(t.Context(), podOf("web", "-scratch")))
+		synctest.Wait()
+		require.NoError(t, w.stop())
+	})
+}
+
+func TestRunNamesTheCallsThatItLeavesBehind(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		release := make(chan struct{})
+		defer close(release)
+		w.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(release))
+		require.NoError(t, m.AddPod(t.Context(), podOf("web", "-scratch")))
+		synctest.Wait()
+		require.ErrorContains(t, w.stop(), "volume_mount")
+	})
+}
+
+func TestWaitsOfUnknownPods(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newWorld(t, Options{}).start()
+		require.ErrorIs(t, m.WaitForAttachAndMount(t.Context(), podOf("web", "-scratch")), volume.ErrInvalid)
+		require.ErrorIs(t, m.WaitForAttachAndMount(t.Context(), nil), volume.ErrInvalid)
+		require.NoError(t, m.WaitForUnmount(t.Context(), podOf("web", "-scratch")))
+		require.NoError(t, m.RemovePod("uid-nobody"))
+		require.ErrorIs(t, m.RemovePod("a/b"), volume.ErrInvalid)
+	})
+}
+
+func TestPodWithoutVolumesIsReady(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.start()
+		w.add(podOf("web"))
+	})
+}
+
+func TestSupplementalGroups(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		for name, gid := range map[string]string{"a": "4000", "b": "3000", "c": "5000", "d": "no number"} {
+			w.claim(name, func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{gidAnnotation: gid} })
+		}
+		m := w.start()
+		pod := podOf("web", "a", "b", "c", "d")
+		pod.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroups: []int64{5000}}
+		w.add(pod)
+		assert.Equal(t, []int64{3000, 4000}, m.GetExtraSupplementalGroupsForPod(pod))
+	})
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.prepare()
+	for name, o := range map[string]Options{
+		"StateDir alone": {StateDir: "/a"}, "relative": {RuntimeDir: "a"}, "the same twice": {RuntimeDir: "/a", StateDir: "/a/"},
+		"no time": {WaitTimeout: -1}, "no workers": {WorkersPerPlugin: -1},
+	} {
+		_, err := New(w.plugins, o)
+		require.ErrorIs(t, err, volume.ErrInvalid, name)
+	}
+	_, err := New(nil, Options{})
+	require.ErrorIs(t, err, volume.ErrInvalid)
+}

@@ -1,0 +1,237 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+const (
+	testRoot   = "/var/lib/agent"
+	testNode   = types.NodeName("node-1")
+	testDriver = "fake.example.com"
+)
+
+// world is one node: what outlives a manager, and the manager that runs.
+type world struct {
+	t       *testing.T
+	mounter *fake.Mounter
+	backend *fake.Backend
+	plugin  *fake.Plugin
+	plugins *volume.VolumePluginMgr
+	store   *store.Memory
+	options Options
+
+	manager *Manager
+	stop    func() error
+}
+
+// newWorld returns a node on which nothing is mounted. The resync is off: everything has to come by events.
+func newWorld(t *testing.T, o Options) *world {
+	t.Helper()
+	w := &world{t: t, mounter: fake.NewMounter(fake.MounterOptions{}), backend: fake.NewBackend(), store: store.NewMemory(store.MemoryOptions{})}
+	if o.Resync == 0 {
+		o.Resync = -1
+	}
+	o.Store = w.store
+	w.options = o
+	return w
+}
+
+// start makes a new process of the node's agent: new plugins, a new manager, the same world.
+func (w *world) start() *Manager {
+	w.t.Helper()
+	w.prepare()
+	w.run()
+	return w.manager
+}
+
+// prepare makes a manager without running it.
+func (w *world) prepare() *Manager {
+	w.t.Helper()
+	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: testNode})
+	require.NoError(w.t, err)
+	w.plugin = fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend, Remount: true})
+	w.plugins = volume.NewVolumePluginMgr(host)
+	require.NoError(w.t, w.plugins.InitPlugins(w.t.Context(), w.plugin))
+	w.manager, err = New(w.plugins, w.options)
+	require.NoError(w.t, err)
+	return w.manager
+}
+
+// run runs the manager until stop, or the end of the test.
+func (w *world) run() {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	m := w.manager
+	go func() { ended <- m.Run(ctx) }()
+	stopped := false
+	w.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-ended
+	}
+	w.t.Cleanup(func() { _ = w.stop() })
+	synctest.Wait()
+}
+
+// claim binds a claim to a new PersistentVolume.
+func (w *world) claim(name string, change ...func(*v1.PersistentVolume)) {
+	w.t.Helper()
+	pvc := w.create(claimOfName(name)).(*v1.PersistentVolumeClaim)
+	w.create(volumeOfClaim(pvc, change...))
+	w.bind(name)
+}
+
+func claimOfName(name string) *v1.PersistentVolumeClaim {
+	return &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}},
+	}
+}
+
+func volumeOfClaim(pvc *v1.PersistentVolumeClaim, change ...func(*v1.PersistentVolume)) *v1.PersistentVolume {
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + pvc.Name}}
+	pv.Spec.AccessModes = pvc.Spec.AccessModes
+	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: testDriver, VolumeHandle: "disk-" + pvc.Name}
+	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: pvc.Namespace, Name: pvc.Name, UID: pvc.UID}
+	for _, f := range change {
+		f(pv)
+	}
+	return pv
+}
+
+// bind does what the controller does last.
+func (w *world) bind(name string) {
+	w.t.Helper()
+	w.changeClaim(name, func(pvc *v1.PersistentVolumeClaim) {
+		pvc.Spec.VolumeName, pvc.Status.Phase = "pv-"+name, v1.ClaimBound
+	})
+}
+
+func (w *world) changeClaim(name string, change func(*v1.PersistentVolumeClaim)) {
+	w.t.Helper()
+	pvc, err := store.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, "default", name)
+	require.NoError(w.t, err)
+	change(pvc)
+	_, err = w.store.Update(w.t.Context(), pvc)
+	require.NoError(w.t, err)
+}
+
+func (w *world) create(obj runtime.Object) runtime.Object {
+	w.t.Helper()
+	if pv, ok := obj.(*v1.PersistentVolume); ok {
+		_ = w.backend.Create(pv.Spec.CSI.VolumeHandle, 1<<30)
+	}
+	created, err := w.store.Create(w.t.Context(), obj)
+	require.NoError(w.t, err)
+	return created
+}
+
+// podOf returns a pod whose container mounts each volume. "claim" is a claim of that name, "claim:ro" the same read-only,
+// "-name" a volume of the pod's own.
+func podOf(name string, volumes ...string) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}}
+	c := v1.Container{Name: "main"}
+	for _, spec := range volumes {
+		vol := v1.Volume{Name: strings.TrimPrefix(strings.TrimSuffix(spec, ":ro"), "-")}
+		if strings.HasPrefix(spec, "-") {
+			vol.CSI = &v1.CSIVolumeSource{Driver: testDriver}
+		} else {
+			vol.PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{ClaimName: vol.Name, ReadOnly: strings.HasSuffix(spec, ":ro")}
+		}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, vol)
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: vol.Name, MountPath: "/" + vol.Name})
+	}
+	pod.Spec.Containers = []v1.Container{c}
+	return pod
+}
+
+// add adds a pod and waits until its volumes are ready.
+func (w *world) add(pod *v1.Pod) {
+	w.t.Helper()
+	require.NoError(w.t, w.manager.AddPod(w.t.Context(), pod))
+	require.NoError(w.t, w.manager.WaitForAttachAndMount(w.t.Context(), pod))
+}
+
+// remove removes a pod and waits until its volumes are gone from it.
+func (w *world) remove(pod *v1.Pod) {
+	w.t.Helper()
+	require.NoError(w.t, w.manager.RemovePod(pod.UID))
+	require.NoError(w.t, w.manager.WaitForUnmount(w.t.Context(), pod))
+}
+
+// mounts returns what is mounted beneath the node's root, sorted.
+func (w *world) mounts() []string {
+	w.t.Helper()
+	table, err := w.mounter.List(w.t.Context())
+	require.NoError(w.t, err)
+	var paths []string
+	for _, mp := range table {
+		if strings.HasPrefix(mp.Path, testRoot) {
+			paths = append(paths, strings.TrimPrefix(mp.Path, testRoot))
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// isClean proves that nothing is mounted, attached or recorded.
+func (w *world) isClean() {
+	w.t.Helper()
+	require.NoError(w.t, w.manager.WaitForNodeEmpty(w.t.Context()))
+	synctest.Wait()
+	require.Empty(w.t, w.mounts())
+	for _, handle := range w.backend.Handles() {
+		require.Empty(w.t, w.backend.Nodes(handle), handle)
+	}
+	require.Empty(w.t, w.records())
+}
+
+// changes returns the calls of the plugin that change the world, in order.
+func (w *world) changes() []string {
+	var calls []string
+	for _, c := range w.plugin.Calls() {
+		switch c.Method {
+		case fake.MethodAttach, fake.MethodDetach, fake.MethodMountDevice, fake.MethodUnmountDevice, fake.MethodSetUp, fake.MethodTearDown:
+			line := string(c.Method)
+			if c.Pod != "" {
+				line += fmt.Sprintf(" %s", c.Pod)
+			}
+			calls = append(calls, line)
+		}
+	}
+	return calls
+}
+
+// inBubble runs a test in a bubble whose time moves when everybody waits.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// pass lets time pass, and everything settle.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+var _ mount.Interface = (*fake.Mounter)(nil)
