@@ -1,0 +1,251 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+var errStore = errors.New("the store cannot be reached")
+
+// brokenStore is a store that cannot be reached until it is mended.
+type brokenStore struct {
+	store.Store
+	mended atomic.Bool
+	reads  atomic.Int64
+}
+
+func (b *brokenStore) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
+	b.reads.Add(1)
+	if !b.mended.Load() {
+		return nil, errStore
+	}
+	return b.Store.Get(ctx, key)
+}
+
+func (b *brokenStore) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	if !b.mended.Load() {
+		return store.List{}, errStore
+	}
+	return b.Store.List(ctx, kind, namespace)
+}
+
+func TestPodIsReadyWithTheChangeThatItsClaimWaitsFor(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		phase := func() (Phase, error) {
+			synctest.Wait()
+			s := m.PodStatus(pod.UID)[0]
+			return s.Phase, s.Err
+		}
+		began := time.Now()
+		got, err := phase()
+		assert.Equal(t, PhaseUnresolved, got)
+		require.ErrorIs(t, err, store.ErrNotFound)
+
+		pvc, _ := w.create(claimOfName("data")).(*v1.PersistentVolumeClaim)
+		_, err = phase()
+		require.ErrorContains(t, err, "not bound")
+		w.bind("data")
+		_, err = phase()
+		require.ErrorContains(t, err, `PersistentVolume "pv-data"`)
+		w.create(volumeOfClaim(pvc))
+		got, err = phase()
+		require.NoError(t, err)
+		assert.Equal(t, PhaseMounted, got)
+		assert.Zero(t, time.Since(began), "nothing waited for a clock")
+	})
+}
+
+func TestClaimsThatAreNotThePodsOwnAreNotUsed(t *testing.T) {
+	now := metav1.Now()
+	cases := map[string]struct {
+		pvc  func(*v1.PersistentVolumeClaim)
+		pv   func(*v1.PersistentVolume)
+		want string
+	}{
+		"other claim's volume": {pv: func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "another" }, want: "another"},
+		"nobody's volume":      {pv: func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }, want: "claimRef"},
+		"not bound":            {pvc: func(pvc *v1.PersistentVolumeClaim) { pvc.Status.Phase = v1.ClaimLost }, want: "not bound"},
+		"being deleted": {pvc: func(pvc *v1.PersistentVolumeClaim) {
+			pvc.DeletionTimestamp, pvc.Finalizers = &now, []string{"example.com/other"}
+		}, want: "being deleted"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			resolver, pod := resolverFor(t, c.pvc, c.pv, podOf("web", "data"))
+			answers := resolver.resolve(t.Context(), pod)
+			require.Len(t, answers, 1)
+			require.ErrorIs(t, answers[0].err, ErrClaimNotReady)
+			require.ErrorContains(t, answers[0].err, c.want)
+			assert.Nil(t, answers[0].spec)
+			assert.False(t, isMistake(answers[0].err))
+		})
+	}
+}
+
+// resolverFor returns a resolver whose store holds the claim "data" and its volume, changed.
+func resolverFor(
+	t *testing.T, changeClaim func(*v1.PersistentVolumeClaim), changeVolume func(*v1.PersistentVolume), pod *v1.Pod,
+) (resolver, *v1.Pod) {
+	t.Helper()
+	w := newWorld(t, Options{})
+	m := w.prepare()
+	pvc := claimOfName("data")
+	pvc.UID = "uid-data"
+	pvc.Spec.VolumeName, pvc.Status.Phase = "pv-data", v1.ClaimBound
+	pv := volumeOfClaim(pvc)
+	if changeClaim != nil {
+		changeClaim(pvc)
+	}
+	if changeVolume != nil {
+		changeVolume(pv)
+	}
+	r := m.resolver
+	r.store = fixedStore{
+		{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: pvc.Name}: pvc,
+		{Kind: store.PersistentVolumes, Name: pv.Name}:                             pv,
+	}
+	return r, pod
+}
+
+// fixedStore is a store that can only be read.
+type fixedStore map[store.Key]runtime.Object
+
+func (f fixedStore) Get(_ context.Context, key store.Key) (runtime.Object, error) {
+	if obj, ok := f[key]; ok {
+		return obj.DeepCopyObject(), nil
+	}
+	return nil, store.ErrNotFound
+}
+
+func (f fixedStore) Create(context.Context, runtime.Object) (runtime.Object, error) {
+	return nil, errStore
+}
+func (f fixedStore) Update(context.Context, runtime.Object) (runtime.Object, error) {
+	return nil, errStore
+}
+func (f fixedStore) Delete(context.Context, store.Key, store.Preconditions) error { return errStore }
+func (f fixedStore) List(context.Context, schema.GroupVersionKind, string) (store.List, error) {
+	return store.List{}, errStore
+}
+func (f fixedStore) Watch(context.Context, schema.GroupVersionKind, string, string) (<-chan store.Event, error) {
+	return nil, errStore
+}
+
+func TestClaimIsResolved(t *testing.T) {
+	now := metav1.Now()
+	r, pod := resolverFor(t, func(pvc *v1.PersistentVolumeClaim) {
+		pvc.DeletionTimestamp, pvc.Finalizers = &now, []string{pvcProtection}
+	}, func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{gidAnnotation: "7"} }, podOf("web", "data:ro"))
+	a := r.resolve(t.Context(), pod)[0]
+	require.NoError(t, a.err, "a claim that is kept for its pods can be used")
+	assert.Equal(t, "pv-data", a.spec.Name())
+	assert.True(t, a.spec.ReadOnly)
+	assert.Equal(t, "7", a.gid)
+	assert.Equal(t, v1.UniqueVolumeName(testPluginName+"/disk-data"), a.name)
+}
+
+func TestBlockVolumeCannotBeMounted(t *testing.T) {
+	mode := v1.PersistentVolumeBlock
+	r, pod := resolverFor(t, nil, func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &mode }, podOf("web", "data"))
+	err := r.resolve(t.Context(), pod)[0].err
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	assert.True(t, isMistake(err))
+}
+
+func TestEphemeralClaimMustBelongToItsPod(t *testing.T) {
+	pod := podOf("web", "-scratch")
+	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}
+	for _, owner := range []types.UID{pod.UID, "somebody"} {
+		r, _ := resolverFor(t, nil, nil, pod)
+		claims, _ := r.store.(fixedStore)
+		key := store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: "data"}
+		pvc, _ := claims[key].(*v1.PersistentVolumeClaim)
+		pvc.Name = "web-scratch"
+		controller := true
+		pvc.OwnerReferences = []metav1.OwnerReference{{UID: owner, Controller: &controller}}
+		key.Name = "web-scratch"
+		claims[key] = pvc
+		err := r.resolve(t.Context(), pod)[0].err
+		if owner == pod.UID {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, ErrClaimNotReady)
+		}
+	}
+}
+
+func TestStoreThatCannotBeReadIsReadAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		broken := &brokenStore{Store: w.store}
+		w.options.Store = broken
+		m := w.start()
+		pod := podOf("web", "data")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		pass(10 * time.Minute)
+		assert.Less(t, broken.reads.Load(), int64(25), "and not too often")
+		require.ErrorIs(t, m.PodStatus(pod.UID)[0].Err, errStore)
+		broken.mended.Store(true)
+		began := time.Now()
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+		assert.LessOrEqual(t, time.Since(began), lastRetry)
+	})
+}
+
+func TestVolumeStaysWhenItsClaimIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		w.add(pod)
+		require.NoError(t, w.store.Delete(t.Context(), store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: "data"}, store.Preconditions{}))
+		require.NoError(t, m.UpdatePod(t.Context(), pod))
+		pass(24 * time.Hour)
+		assert.Len(t, w.mounts(), 2)
+		status := m.PodStatus(pod.UID)[0]
+		assert.Equal(t, PhaseMounted, status.Phase)
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+		w.remove(pod)
+		w.isClean()
+	})
+}
+
+func TestTwoNamesForOneClaim(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data", "again")
+		pod.Spec.Volumes[1].PersistentVolumeClaim.ClaimName = "data"
+		w.add(pod)
+		volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))
+		assert.Equal(t, volumes["data"].Path, volumes["again"].Path)
+		assert.NotEmpty(t, volumes["data"].Path)
+		w.remove(pod)
+		w.isClean()
+	})
+}
