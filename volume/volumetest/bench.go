@@ -14,7 +14,7 @@ func RunBenchmarks(b *testing.B, config Config) {
 		{"SetUpTearDown", benchSetUpTearDown}, {"SecondSetUp", benchSecondSetUp}, {"Life", benchLife},
 	} {
 		b.Run(row.name, func(b *testing.B) {
-			e := newEnv(b.Context(), b, bench, config)
+			e := newEnv(b, bench, config)
 			defer e.cleanUp()
 			row.run(b, e)
 		})

@@ -33,8 +33,8 @@ func (c Case) Run(t testing.TB, config Config) {
 	t.Helper()
 	id := nextID()
 	labels := pprof.Labels(leakLabel, id)
-	pprof.Do(t.Context(), labels, func(ctx context.Context) {
-		e := newEnv(ctx, t, c, config)
+	pprof.Do(t.Context(), labels, func(context.Context) {
+		e := newEnv(t, c, config)
 		defer e.cleanUp()
 		e.id = id
 		c.run(e)
@@ -71,7 +71,7 @@ func runGroup(t *testing.T, config Config, group []Case, capabilities volume.Cap
 // checkRequired returns what the plugin can do and fails where a capability that must be there is absent.
 func checkRequired(t testing.TB, config Config) volume.Capabilities {
 	t.Helper()
-	e := newEnv(t.Context(), t, Case{}, config)
+	e := newEnv(t, Case{}, config)
 	if missing := config.Require &^ e.capabilities; missing != 0 {
 		t.Errorf("Config.Require lists %v, which plugin %q does not have: it has %v",
 			missing, e.plugin.GetPluginName(), e.capabilities)

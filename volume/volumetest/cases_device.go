@@ -50,7 +50,7 @@ func (s *staged) isAttached() bool {
 	s.e.t.Helper()
 	name := volume.GetUniqueVolumeName(s.e.plugin.GetPluginName(), s.volumeName)
 	specs := map[v1.UniqueVolumeName]*volume.Spec{name: s.spec}
-	answer, err := s.e.attacher(s.spec).VolumesAreAttached(s.e.ctx, specs, s.e.config.NodeName)
+	answer, err := s.e.attacher(s.spec).VolumesAreAttached(s.e.ctx(), specs, s.e.config.NodeName)
 	s.e.must("VolumesAreAttached", err)
 	return answer[name]
 }
@@ -93,7 +93,7 @@ func waitForAttach(e *env) {
 		e.broken("WaitForAttach returned %q, which is not an absolute path", first)
 	}
 	e.crash()
-	again, err := e.attacher(s.spec).WaitForAttach(e.ctx, s.spec, first, newPod())
+	again, err := e.attacher(s.spec).WaitForAttach(e.ctx(), s.spec, first, newPod())
 	e.must("WaitForAttach", err)
 	if again != first {
 		e.broken("WaitForAttach returned %q and then %q", first, again)
@@ -168,7 +168,7 @@ func mountDeviceTwice(e *env) {
 func unmountDevice(e *env) {
 	s := e.stageable()
 	for range 2 {
-		e.must("UnmountDevice", e.deviceUnmounter().UnmountDevice(e.ctx, s.stagePath))
+		e.must("UnmountDevice", e.deviceUnmounter().UnmountDevice(e.ctx(), s.stagePath))
 		if len(e.mountsAt(s.stagePath)) > 0 || e.exists(s.stagePath) {
 			e.broken("%s is left", s.stagePath)
 		}
@@ -195,7 +195,7 @@ func (s *staged) refs() []string {
 	s.e.t.Helper()
 	plugin, err := s.e.registry.FindDeviceMountablePluginBySpec(s.spec)
 	s.e.must("finding the plugin", err)
-	refs, err := plugin.GetDeviceMountRefs(s.e.ctx, s.stagePath)
+	refs, err := plugin.GetDeviceMountRefs(s.e.ctx(), s.stagePath)
 	s.e.must("GetDeviceMountRefs", err)
 	return refs
 }

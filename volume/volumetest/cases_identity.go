@@ -165,7 +165,7 @@ func setUpOdd(e *env, spec *volume.Spec) error {
 	if mounter == nil {
 		return errNotSetUp
 	}
-	return mounter.SetUp(e.ctx, volume.MounterArgs{PodUID: string(pod.UID)})
+	return mounter.SetUp(e.ctx(), volume.MounterArgs{PodUID: string(pod.UID)})
 }
 
 func specUnchanged(e *env) {

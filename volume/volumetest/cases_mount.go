@@ -133,7 +133,7 @@ func setUpTogether(pods []*podVolume) []error {
 	for i, p := range pods {
 		wg.Go(func() {
 			<-start
-			errs[i] = p.trySetUp(p.e.ctx)
+			errs[i] = p.trySetUp(p.e.ctx())
 		})
 	}
 	close(start)

@@ -116,7 +116,7 @@ func unknownParameter(e *env) {
 	if err != nil {
 		return
 	}
-	pv, err := provisioner.Provision(e.ctx, nil, nil)
+	pv, err := provisioner.Provision(e.ctx(), nil, nil)
 	if err == nil {
 		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
 		e.broken("a volume was made from a class with a parameter that nobody knows")
@@ -135,10 +135,10 @@ func (e *env) deleter(spec *volume.Spec) volume.Deleter {
 
 func deleteTwice(e *env) {
 	spec := volume.NewSpecFromPersistentVolume(e.provision(e.volumeOptions()), false)
-	e.must("Delete", e.deleter(spec).Delete(e.ctx))
-	e.must("second Delete", e.deleter(spec).Delete(e.ctx))
+	e.must("Delete", e.deleter(spec).Delete(e.ctx()))
+	e.must("second Delete", e.deleter(spec).Delete(e.ctx()))
 	e.crash()
-	e.must("Delete by a new value of the plugin", e.deleter(spec).Delete(e.ctx))
+	e.must("Delete by a new value of the plugin", e.deleter(spec).Delete(e.ctx()))
 }
 
 func deleteInUse(e *env) {
@@ -146,11 +146,11 @@ func deleteInUse(e *env) {
 	s := e.ready(spec)
 	p := s.forPod().setUp()
 	p.write("file", "content")
-	if err := e.deleter(spec).Delete(e.ctx); !errors.Is(err, volume.ErrInUse) {
+	if err := e.deleter(spec).Delete(e.ctx()); !errors.Is(err, volume.ErrInUse) {
 		e.broken("Delete of a volume in use returned %v", err)
 	}
 	p.expect("file", "content")
 	p.tearDown()
 	s.release()
-	e.must("Delete", e.deleter(spec).Delete(e.ctx))
+	e.must("Delete", e.deleter(spec).Delete(e.ctx()))
 }

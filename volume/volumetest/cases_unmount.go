@@ -229,7 +229,7 @@ func metricsCases() []Case {
 func metrics(e *env) {
 	s := e.ready(e.newSpec())
 	p := s.forPod().setUp()
-	m, err := p.mounter.GetMetrics(e.ctx)
+	m, err := p.mounter.GetMetrics(e.ctx())
 	switch {
 	case errors.Is(err, volume.ErrUnsupported):
 		e.t.Logf("the volume cannot be measured: %v", err)
@@ -283,7 +283,7 @@ func nothingLeft(e *env) {
 	before := openFiles(e.root)
 	s := e.ready(e.newSpec())
 	p := s.forPod().setUp()
-	_, _ = p.mounter.GetMetrics(e.ctx)
+	_, _ = p.mounter.GetMetrics(e.ctx())
 	p.tearDown()
 	s.release()
 	p.expectGone()
@@ -293,7 +293,7 @@ func nothingLeft(e *env) {
 	if mounts := e.mountsBeneathRoot(); len(mounts) > 0 {
 		e.broken("%d mounts are left, the first at %s", len(mounts), mounts[0].Path)
 	}
-	if left := goroutinesLeft(e.ctx, e.id); left != "" {
+	if left := goroutinesLeft(e.ctx(), e.id); left != "" {
 		e.broken("goroutines are left that the plugin started:\n%s", left)
 	}
 	for _, file := range openFiles(e.root) {

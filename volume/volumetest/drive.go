@@ -51,10 +51,10 @@ func (s *staged) attach() {
 	s.e.must("GetVolumeName", err)
 	attacher := s.e.attacher(s.spec)
 	s.e.later(func() { _ = s.e.detacher().Detach(s.e.afterwards(), s.volumeName, s.e.config.NodeName) })
-	path, err := attacher.Attach(s.e.ctx, s.spec, s.e.config.NodeName)
+	path, err := attacher.Attach(s.e.ctx(), s.spec, s.e.config.NodeName)
 	s.e.must("Attach", err)
 	s.attached = true
-	s.devicePath, err = attacher.WaitForAttach(s.e.ctx, s.spec, path, newPod())
+	s.devicePath, err = attacher.WaitForAttach(s.e.ctx(), s.spec, path, newPod())
 	s.e.must("WaitForAttach", err)
 }
 
@@ -71,7 +71,7 @@ func (s *staged) stage() {
 // mountDevice stages once more.
 func (s *staged) mountDevice() {
 	s.e.t.Helper()
-	err := s.e.deviceMounter(s.spec).MountDevice(s.e.ctx, s.spec, s.devicePath, s.stagePath, volume.DeviceMounterArgs{})
+	err := s.e.deviceMounter(s.spec).MountDevice(s.e.ctx(), s.spec, s.devicePath, s.stagePath, volume.DeviceMounterArgs{})
 	s.e.must("MountDevice", err)
 }
 
@@ -79,10 +79,10 @@ func (s *staged) mountDevice() {
 func (s *staged) release() {
 	s.e.t.Helper()
 	if s.stagePath != "" {
-		s.e.must("UnmountDevice", s.e.deviceUnmounter().UnmountDevice(s.e.ctx, s.stagePath))
+		s.e.must("UnmountDevice", s.e.deviceUnmounter().UnmountDevice(s.e.ctx(), s.stagePath))
 	}
 	if s.attached {
-		s.e.must("Detach", s.e.detacher().Detach(s.e.ctx, s.volumeName, s.e.config.NodeName))
+		s.e.must("Detach", s.e.detacher().Detach(s.e.ctx(), s.volumeName, s.e.config.NodeName))
 	}
 }
 
@@ -119,7 +119,7 @@ func (p *podVolume) renew() {
 // setUp sets the volume up.
 func (p *podVolume) setUp() *podVolume {
 	p.e.t.Helper()
-	p.e.must("SetUp", p.trySetUp(p.e.ctx))
+	p.e.must("SetUp", p.trySetUp(p.e.ctx()))
 	return p
 }
 
@@ -135,7 +135,7 @@ func (p *podVolume) trySetUp(ctx context.Context) error {
 // tearDown takes the volume away, by its name and the pod's UID alone.
 func (p *podVolume) tearDown() {
 	p.e.t.Helper()
-	p.e.must("TearDown", p.unmounter().TearDown(p.e.ctx))
+	p.e.must("TearDown", p.unmounter().TearDown(p.e.ctx()))
 }
 
 func (p *podVolume) unmounter() volume.Unmounter {
@@ -194,7 +194,7 @@ func (p *podVolume) expectGone() {
 }
 
 // afterwards is the context of clean-up.
-func (e *env) afterwards() context.Context { return context.WithoutCancel(e.ctx) }
+func (e *env) afterwards() context.Context { return context.WithoutCancel(e.ctx()) }
 
 func (e *env) attacher(spec *volume.Spec) volume.Attacher {
 	e.t.Helper()
@@ -234,7 +234,7 @@ func (e *env) deviceUnmounter() volume.DeviceUnmounter {
 
 // ended returns a context that has ended.
 func (e *env) ended() context.Context {
-	ctx, cancel := context.WithCancelCause(e.ctx)
+	ctx, cancel := context.WithCancelCause(e.ctx())
 	cancel(errors.New("cancelled by the test"))
 	return ctx
 }

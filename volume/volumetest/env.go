@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,15 +19,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ids makes what the suite names unique within the process.
-var ids atomic.Int64 //nolint:gochecknoglobals // a counter, so that no two cases share a name
-
-func nextID() string { return strconv.FormatInt(ids.Add(1), 10) }
+// nextID returns twelve hexadecimal digits that nothing else in this process has.
+func nextID() string { return fmt.Sprintf("%012x", rand.Uint64()&(1<<48-1)) }
 
 // env is the world of one case: a node of its own, with the plugin registered.
 type env struct {
 	t      testing.TB
-	ctx    context.Context //nolint:containedctx // that of the test, for the length of one case
 	c      Case
 	config Config
 	world  World
@@ -47,7 +43,7 @@ type agent struct {
 	capabilities volume.Capabilities
 }
 
-func newEnv(ctx context.Context, t testing.TB, c Case, config Config) *env {
+func newEnv(t testing.TB, c Case, config Config) *env {
 	t.Helper()
 	if config.NewPlugin == nil {
 		t.Fatalf("Config.NewPlugin is nil: give the constructor of the plugin")
@@ -58,7 +54,7 @@ func newEnv(ctx context.Context, t testing.TB, c Case, config Config) *env {
 	if config.NodeName == "" {
 		config.NodeName = "node-1"
 	}
-	e := &env{t: t, ctx: ctx, c: c, config: config, world: config.World}
+	e := &env{t: t, c: c, config: config, world: config.World}
 	e.root = e.newRoot()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: e.root, NodeName: config.NodeName})
 	if err != nil {
@@ -91,12 +87,15 @@ func (e *env) newRoot() string {
 func (e *env) newAgent() agent {
 	e.t.Helper()
 	a := agent{registry: volume.NewVolumePluginMgr(e.host), plugin: e.config.NewPlugin(e.t)}
-	if err := a.registry.InitPlugins(e.ctx, a.plugin); err != nil {
+	if err := a.registry.InitPlugins(e.ctx(), a.plugin); err != nil {
 		e.t.Fatalf("Init of plugin %q: %v", a.plugin.GetPluginName(), err)
 	}
 	a.capabilities = a.registry.Capabilities(a.plugin.GetPluginName())
 	return a
 }
+
+// ctx is the context of the calls under test.
+func (e *env) ctx() context.Context { return e.t.Context() }
 
 // crash replaces the agent: what the old one had in memory is gone.
 func (e *env) crash() {
@@ -166,7 +165,7 @@ func (e *env) provision(options volume.VolumeOptions) *v1.PersistentVolume {
 	e.must("finding the provisioner", err)
 	provisioner, err := plugin.NewProvisioner(options)
 	e.must("NewProvisioner", err)
-	pv, err := provisioner.Provision(e.ctx, nil, nil)
+	pv, err := provisioner.Provision(e.ctx(), nil, nil)
 	e.must("Provision", err)
 	if pv == nil {
 		e.broken("Provision returned neither a volume nor an error")
@@ -185,7 +184,7 @@ func (e *env) tryDelete(spec *volume.Spec) {
 	if err != nil {
 		return
 	}
-	if err := deleter.Delete(context.WithoutCancel(e.ctx)); err != nil {
+	if err := deleter.Delete(context.WithoutCancel(e.ctx())); err != nil {
 		e.t.Logf("clean-up: deleting volume %q: %v", spec.Name(), err)
 	}
 }
@@ -203,7 +202,7 @@ func copySpec(spec *volume.Spec) *volume.Spec {
 func newPod() *v1.Pod {
 	id := nextID()
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: "pod-" + id, Namespace: "default", UID: types.UID("00000000-0000-4000-8000-" + fmt.Sprintf("%012s", id)),
+		Name: "pod-" + id, Namespace: "default", UID: types.UID("00000000-0000-4000-8000-" + id),
 	}}
 }
 
@@ -234,7 +233,7 @@ func (e *env) mountsBeneathRoot() []mount.MountPoint {
 
 func (e *env) mounts(keep func(mount.MountPoint) bool) []mount.MountPoint {
 	e.t.Helper()
-	table, err := e.world.List(e.ctx)
+	table, err := e.world.List(e.ctx())
 	if err != nil {
 		e.t.Fatalf("reading the mount table: %v", err)
 	}

@@ -252,7 +252,7 @@ func defects() map[string]func(m *mutant) {
 	always := fake.Fault{Times: -1}
 	return map[string]func(m *mutant){
 		"I1": func(m *mutant) {
-			suffix := strings.Repeat("x", int(ids.Add(1)%50))
+			suffix := "x" + nextID()
 			m.name = func(name string) string { return name + suffix }
 		},
 		"I3": func(m *mutant) {

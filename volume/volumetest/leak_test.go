@@ -1,0 +1,50 @@
+package volumetest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOpenFilesAreThoseBeneathTheRoot(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("missing: /proc/self/fd")
+	}
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	require.Empty(t, openFiles(root))
+	inside, err := os.Create(filepath.Join(root, "file"))
+	require.NoError(t, err)
+	outside, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, outside.Close()) }()
+	require.Len(t, openFiles(root), 1)
+	assert.Contains(t, openFiles(root)[0], filepath.Join(root, "file"))
+	require.NoError(t, inside.Close())
+	require.Empty(t, openFiles(root))
+}
+
+func TestGoroutinesOfOtherCasesAreNotCounted(t *testing.T) {
+	release := make(chan struct{})
+	ended := make(chan struct{})
+	started := make(chan struct{})
+	pprof.Do(t.Context(), pprof.Labels(leakLabel, "one"), func(context.Context) {
+		go func() {
+			defer close(ended)
+			close(started)
+			<-release
+		}()
+	})
+	<-started
+	assert.Contains(t, labelledStacks("one"), "TestGoroutinesOfOtherCasesAreNotCounted")
+	assert.Empty(t, labelledStacks("two"))
+	close(release)
+	<-ended
+	assert.Empty(t, goroutinesLeft(t.Context(), "one"))
+}
