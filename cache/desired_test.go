@@ -1,0 +1,231 @@
+package cache_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+func newDesired(t *testing.T, p *plugin) (*cache.DesiredStateOfWorld, *changes) {
+	told := &changes{}
+	return cache.NewDesiredStateOfWorld(newPlugins(t, p), told.options()), told
+}
+
+func add(t *testing.T, d *cache.DesiredStateOfWorld, podName, inner, outer string) v1.UniqueVolumeName {
+	t.Helper()
+	name, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod(podName), VolumeSpec: spec(inner), OuterVolumeSpecName: outer})
+	require.NoError(t, err)
+	return name
+}
+
+func TestPodsShareWhatIsAttachedOrStagedAndNothingElse(t *testing.T) {
+	d, _ := newDesired(t, &plugin{})
+	assert.Equal(t, shared("s1"), add(t, d, "p", "s1", "data"))
+	assert.Equal(t, shared("s1"), add(t, d, "q", "s1", "data"))
+	assert.Equal(t, shared("p-own"), add(t, d, "p", "own", "tmp"))
+	assert.Equal(t, shared("q-own"), add(t, d, "q", "own", "tmp"))
+	rows := d.VolumesToMount(shared("s1"))
+	require.Len(t, rows, 2)
+	assert.True(t, rows[0].PluginIsAttachable)
+	assert.True(t, rows[0].PluginIsDeviceMountable)
+	row, ok := d.VolumeToMount(shared("p-own"), "p")
+	require.True(t, ok)
+	assert.False(t, row.PluginIsAttachable)
+	assert.Equal(t, pluginName, row.PluginName)
+	assert.Equal(t, map[string]v1.UniqueVolumeName{"data": shared("s1"), "tmp": shared("p-own")}, d.GetVolumeNamesForPod("p"))
+	assert.True(t, d.VolumeExistsWithSpecName("p", "own"))
+	assert.False(t, d.VolumeExistsWithSpecName("p", "outer"))
+	assert.Len(t, d.GetVolumesToMount(), 4)
+	assert.Equal(t, []v1.UniqueVolumeName{shared("p-own"), shared("q-own"), shared("s1")}, d.GetVolumeNames())
+	assert.Equal(t, []volume.UniquePodName{"p", "q"}, d.GetPods())
+}
+
+func TestOneClaimUnderSeveralNamesOfAPod(t *testing.T) {
+	d, told := newDesired(t, &plugin{})
+	name := add(t, d, "p", "s1", "b")
+	before, _ := d.VolumeToMount(name, "p")
+	add(t, d, "p", "s1", "a")
+	add(t, d, "p", "s1", "b")
+	after, _ := d.VolumeToMount(name, "p")
+	assert.Equal(t, []string{"a", "b"}, after.OuterVolumeSpecNames)
+	assert.Equal(t, []string{"b"}, before.OuterVolumeSpecNames, "a row never changes after it was returned")
+	told.take()
+	d.DeletePodFromVolume("p", name)
+	assert.Equal(t, []v1.UniqueVolumeName{name}, told.take())
+	assert.Empty(t, d.GetVolumeNamesForPod("p"))
+	assert.False(t, d.VolumeExists(name))
+	d.DeletePodFromVolume("p", name)
+	assert.Empty(t, told.take())
+}
+
+func TestPodAndSpecAreReplacedAndTheFirstRequestCounts(t *testing.T) {
+	for _, remount := range []bool{false, true} {
+		t.Run(fmt.Sprint("remount ", remount), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, _ := newDesired(t, &plugin{remount: remount})
+				first := time.Now()
+				name := add(t, d, "p", "s1", "data")
+				time.Sleep(time.Minute)
+				updated := pod("p")
+				updated.Labels = map[string]string{"generation": "2"}
+				_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: updated, VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"})
+				require.NoError(t, err)
+				row, _ := d.VolumeToMount(name, "p")
+				assert.Same(t, updated, row.Pod)
+				if remount {
+					first = time.Now()
+				}
+				assert.Equal(t, first, row.MountRequestTime)
+			})
+		})
+	}
+}
+
+func TestNamesThatBecomePathsAreChecked(t *testing.T) {
+	d, told := newDesired(t, &plugin{})
+	for _, o := range []cache.AddPodOptions{
+		{Pod: pod(".."), VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"},
+		{Pod: pod(""), VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"},
+		{Pod: pod("p"), VolumeSpec: spec("../s1"), OuterVolumeSpecName: "data"},
+		{Pod: pod("p"), VolumeSpec: spec("s1")},
+		{Pod: pod("p"), OuterVolumeSpecName: "data"},
+		{VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"},
+	} {
+		_, err := d.AddPodToVolume(o)
+		require.ErrorIs(t, err, volume.ErrInvalid)
+	}
+	_, err := d.AddPodToVolume(cache.AddPodOptions{
+		Pod: pod("p"), VolumeSpec: volume.NewSpecFromVolume(&v1.Volume{Name: "x"}), OuterVolumeSpecName: "data",
+	})
+	require.ErrorIs(t, err, volume.ErrNoPlugin)
+	assert.Empty(t, d.GetPods())
+	assert.Empty(t, told.take())
+}
+
+func TestAnOuterNameKeepsItsVolume(t *testing.T) {
+	d, _ := newDesired(t, &plugin{})
+	name := add(t, d, "p", "s1", "data")
+	_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod("p"), VolumeSpec: spec("s2"), OuterVolumeSpecName: "data"})
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	assert.Equal(t, map[string]v1.UniqueVolumeName{"data": name}, d.GetVolumeNamesForPod("p"))
+	assert.False(t, d.VolumeExists(shared("s2")))
+}
+
+func TestDeletePodTakesEverythingOfIt(t *testing.T) {
+	d, told := newDesired(t, &plugin{})
+	add(t, d, "p", "s1", "data")
+	add(t, d, "p", "own", "tmp")
+	add(t, d, "q", "s1", "data")
+	d.AddErrorToPod("p", errors.New("x"))
+	told.take()
+	want := []v1.UniqueVolumeName{shared("p-own"), shared("s1")}
+	assert.Equal(t, want, d.DeletePod("p"))
+	assert.Equal(t, want, told.take())
+	assert.Equal(t, []volume.UniquePodName{"q"}, d.GetPods())
+	assert.Empty(t, d.GetPodsWithErrors())
+	assert.True(t, d.VolumeExists(shared("s1")))
+	assert.Empty(t, d.DeletePod("p"))
+}
+
+func TestReportedInUseIsSetAndReset(t *testing.T) {
+	d, told := newDesired(t, &plugin{})
+	a, b := add(t, d, "p", "s1", "a"), add(t, d, "p", "s2", "b")
+	reported := func(name v1.UniqueVolumeName) bool {
+		row, _ := d.VolumeToMount(name, "p")
+		return row.ReportedInUse
+	}
+	told.take()
+	d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{a, "unknown"})
+	assert.True(t, reported(a))
+	assert.False(t, reported(b))
+	assert.Equal(t, []v1.UniqueVolumeName{a}, told.take())
+	d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{b})
+	assert.False(t, reported(a))
+	assert.True(t, reported(b))
+	assert.Equal(t, []v1.UniqueVolumeName{a, b}, told.take())
+	d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{b})
+	assert.Empty(t, told.take())
+}
+
+func TestErrorsOfPodsAreBoundedAndKeepTheirType(t *testing.T) {
+	d, _ := newDesired(t, &plugin{})
+	cause := errors.New("claim is not bound")
+	for i := range 15 {
+		d.AddErrorToPod("p", fmt.Errorf("try %d: %w", i, cause))
+	}
+	d.AddErrorToPod("p", fmt.Errorf("try 14: %w", cause))
+	d.AddErrorToPod("p", nil)
+	errs := d.PodErrors("p")
+	require.Len(t, errs, 10)
+	require.ErrorIs(t, errs[9], cause)
+	assert.True(t, strings.HasPrefix(errs[0].Error(), "try 5"))
+	assert.Equal(t, []volume.UniquePodName{"p"}, d.GetPodsWithErrors())
+	assert.Empty(t, d.GetPods(), "an error is no want")
+	assert.Equal(t, errs, d.PopPodErrors("p"))
+	assert.Empty(t, d.PodErrors("p"))
+	assert.Empty(t, d.GetPodsWithErrors())
+	assert.Empty(t, d.PopPodErrors("unknown"))
+}
+
+// TestPluginsAreAskedOutsideOfTheLock deadlocks when they are not.
+func TestPluginsAreAskedOutsideOfTheLock(t *testing.T) {
+	p := &plugin{}
+	told := &changes{}
+	plugins := newPlugins(t, p)
+	d := cache.NewDesiredStateOfWorld(plugins, told.options())
+	a := cache.NewActualStateOfWorld(node, plugins, told.options())
+	p.asked = func() {
+		d.DeletePod("other")
+		_ = a.DeleteVolume("other")
+	}
+	name := add(t, d, "p", "s1", "data")
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged"))
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	a.MarkRemountRequired("p")
+}
+
+// TestTheHookMayUseTheState deadlocks when it is called with the lock held.
+func TestTheHookMayUseTheState(t *testing.T) {
+	var d *cache.DesiredStateOfWorld
+	seen := 0
+	d = cache.NewDesiredStateOfWorld(newPlugins(t, &plugin{}), cache.Options{Changed: func(name v1.UniqueVolumeName) {
+		seen += len(d.VolumesToMount(name))
+	}})
+	add(t, d, "p", "s1", "data")
+	d.DeletePod("p")
+	assert.Equal(t, 1, seen)
+}
+
+func TestTheDesiredStateIsUsedByManyAtOnce(t *testing.T) {
+	d := cache.NewDesiredStateOfWorld(newPlugins(t, &plugin{}), cache.Options{})
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			name := fmt.Sprint("p", i)
+			for range 50 {
+				_, _ = d.AddPodToVolume(cache.AddPodOptions{Pod: pod(name), VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"})
+				var rows []operationexecutor.VolumeToMount = d.VolumesToMount(shared("s1"))
+				for _, row := range rows {
+					_ = len(row.OuterVolumeSpecNames)
+				}
+				d.AddErrorToPod(volume.UniquePodName(name), errors.New("x"))
+				d.DeletePod(volume.UniquePodName(name))
+			}
+		})
+	}
+	all.Wait()
+	assert.Empty(t, d.GetVolumeNames())
+}

@@ -1,0 +1,349 @@
+package operationexecutor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// unreadable is an error that cannot be read.
+type unreadable struct{}
+
+func (unreadable) Error() string { panic("no text") }
+
+// unclassifiable is an error whose class cannot be asked.
+type unclassifiable struct{}
+
+func (unclassifiable) Error() string   { return "unclassifiable" }
+func (unclassifiable) Uncertain() bool { panic("no class") }
+
+// typedNil is an error type whose nil pointer is returned by mistake.
+type typedNil struct{}
+
+func (*typedNil) Error() string { return "never" }
+
+// badCalls are all the ways in which a call can end that is no plain error.
+func badCalls() map[string]func(ctx context.Context) error {
+	return map[string]func(ctx context.Context) error{
+		"panic":                 func(context.Context) error { panic("boom") },
+		"panic with nil":        func(context.Context) error { panic(nil) }, //nolint:govet // On purpose.
+		"panic with an error":   func(context.Context) error { panic(volume.Transient(errBroken)) },
+		"Goexit":                func(context.Context) error { runtime.Goexit(); return nil },
+		"nil pointer":           func(context.Context) error { var err *typedNil; return err },
+		"error that panics":     func(context.Context) error { return unreadable{} },
+		"error without a class": func(context.Context) error { return unclassifiable{} },
+		"wrapped, that panics":  func(context.Context) error { return fmt.Errorf("%w, %w", errBroken, unclassifiable{}) },
+	}
+}
+
+// TestABadCallIsAnUncertainErrorOfItsOperationAlone covers every method that changes the world.
+func TestABadCallIsAnUncertainErrorOfItsOperationAlone(t *testing.T) {
+	for name, bad := range badCalls() {
+		for _, method := range []string{"Attach", "MountDevice", "SetUp", "TearDown", "UnmountDevice", "Detach"} {
+			t.Run(name+"/"+method, func(t *testing.T) {
+				w := newWorld(t, setup{attachable: true, stageable: true})
+				w.plugin.on(method, bad)
+				failures := 0
+				for _, start := range []func() (*operationexecutor.Operation, error){
+					func() (*operationexecutor.Operation, error) { return w.attach("data") },
+					func() (*operationexecutor.Operation, error) { return w.mount("data", "p") },
+					func() (*operationexecutor.Operation, error) { return w.unmount("data", "p") },
+					func() (*operationexecutor.Operation, error) { return w.unmountDevice("data") },
+					func() (*operationexecutor.Operation, error) { return w.detach("data") },
+				} {
+					op := w.ended(start())
+					if op.Err() != nil {
+						failures++
+						assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
+						assert.NotEmpty(t, op.Err().Error())
+						w.plugin.on(method, nil)
+						w.succeeded(start())
+					}
+				}
+				assert.Equal(t, 1, failures)
+				assert.Empty(t, w.journal.records)
+			})
+		}
+	}
+}
+
+func TestAPanicTellsItsMethodAndItsStackAside(t *testing.T) {
+	w := newWorld(t, setup{})
+	w.attached("data")
+	w.plugin.on("SetUp", func(context.Context) error { panic("boom") })
+	err := w.failed(w.mount("data", "p"))
+	var p *volume.PanicError
+	require.ErrorAs(t, err, &p)
+	assert.Equal(t, "SetUp", p.Call)
+	assert.Equal(t, pluginName, p.Plugin)
+	assert.Equal(t, "boom", p.Value)
+	assert.Contains(t, string(p.Stack), "TestAPanicTellsItsMethodAndItsStackAside")
+	assert.NotContains(t, err.Error(), "goroutine")
+
+	w.plugin.on("SetUp", func(context.Context) error { runtime.Goexit(); return nil })
+	require.ErrorIs(t, w.failed(w.mount("data", "p")), operationexecutor.ErrGoexit)
+}
+
+func TestABadCallThatChangesNothingIsNotUncertain(t *testing.T) {
+	for name, bad := range badCalls() {
+		for _, method := range []string{"NewMounter", "CanMount", "WaitForAttach"} {
+			t.Run(name+"/"+method, func(t *testing.T) {
+				w := stagedWorld(t)
+				w.plugin.on(method, bad)
+				op := w.ended(w.mount("data", "p"))
+				require.Error(t, op.Err())
+				assert.Equal(t, operationexecutor.DeviceNotMounted, w.device("data"))
+				assert.Equal(t, operationexecutor.VolumeNotMounted, w.pod("data", "p"))
+				assert.Empty(t, w.journal.records)
+			})
+		}
+	}
+}
+
+// hang makes a method ignore its context until the returned function is called.
+func (w *world) hang(method string) (release func()) {
+	released := make(chan struct{})
+	w.plugin.on(method, func(context.Context) error { <-released; return nil })
+	return func() { w.plugin.on(method, nil); close(released) }
+}
+
+// TestAHungCallIsLeftBehindAndKeepsItsKey is acceptance line 15 and rule S1 of the simulation: a call past its deadline
+// holds its key until it really returns.
+func TestAHungCallIsLeftBehindAndKeepsItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var freed []operationexecutor.OperationInfo
+		w := newWorld(t, setup{stageable: true, executor: operationexecutor.ExecutorOptions{
+			Timeouts: operationexecutor.Timeouts{Mount: time.Minute}, Grace: 3 * time.Second, WorkersPerPlugin: 1,
+			KeyFreed: func(o operationexecutor.OperationInfo) { freed = append(freed, o) },
+		}})
+		w.attached("data")
+		w.attached("other")
+		release := w.hang("MountDevice")
+		start := time.Now()
+		op := w.ended(w.mount("data", "p"))
+		assert.Equal(t, time.Minute+3*time.Second, time.Since(start))
+		assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
+		require.ErrorIs(t, op.Err(), context.DeadlineExceeded)
+		var lost *operationexecutor.LostError
+		require.ErrorAs(t, op.Err(), &lost)
+		assert.Equal(t, "MountDevice", lost.Call)
+		assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
+
+		_, err := w.mount("data", "q")
+		var pending *volume.PendingError
+		require.ErrorAs(t, err, &pending)
+		assert.Equal(t, volume.PendingError{Op: "volume_mount", Running: "volume_mount", Volume: volumeName("data"), Since: start}, *pending)
+		assert.True(t, w.executor.IsOperationPending(operationexecutor.Key{Volume: volumeName("data"), Pod: "q"}))
+		synctest.Wait()
+		assert.Empty(t, freed)
+
+		w.plugin.on("MountDevice", nil)
+		w.succeeded(w.mount("other", "p"))
+		assert.Equal(t, 2, w.count("MountDevice"), "the one worker is not eaten by the lost call")
+		synctest.Wait()
+		assert.Len(t, freed, 1)
+		var left *operationexecutor.WaitError
+		require.ErrorAs(t, w.executor.Wait(t.Context()), &left)
+		assert.Equal(t, volumeName("data"), left.Left[0].VolumeName)
+		assert.Empty(t, left.Running)
+
+		release()
+		synctest.Wait()
+		require.Len(t, freed, 2)
+		assert.Equal(t, volumeName("data"), freed[1].VolumeName)
+		require.NoError(t, w.executor.Wait(t.Context()))
+		w.succeeded(w.mount("data", "q"))
+		assert.Equal(t, 3, w.count("MountDevice"))
+	})
+}
+
+// lostByPlugin is the error of a system call that the mount layer left behind.
+type lostByPlugin struct{ done chan struct{} }
+
+func (l *lostByPlugin) Error() string         { return "umount2 has not returned" }
+func (l *lostByPlugin) Uncertain() bool       { return true }
+func (l *lostByPlugin) Done() <-chan struct{} { return l.done }
+
+func TestACallThatThePluginLeftBehindKeepsTheKeyToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		freed := 0
+		w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{
+			KeyFreed: func(operationexecutor.OperationInfo) { freed++ },
+		}})
+		w.attached("data")
+		w.succeeded(w.mount("data", "p"))
+		lost := &lostByPlugin{done: make(chan struct{})}
+		w.plugin.fail("TearDown", fmt.Errorf("unmounting: %w", lost))
+		op := w.ended(w.unmount("data", "p"))
+		require.ErrorIs(t, op.Err(), lost)
+		w.plugin.fail("TearDown", nil)
+		synctest.Wait()
+		assert.Equal(t, 1, freed)
+		_, err := w.unmount("data", "p")
+		var pending *volume.PendingError
+		require.ErrorAs(t, err, &pending)
+		close(lost.done)
+		synctest.Wait()
+		assert.Equal(t, 2, freed)
+		w.succeeded(w.unmount("data", "p"))
+	})
+}
+
+// TestACallThatReturnsInTheGraceIsNotLeftBehind holds for its success as well.
+func TestACallThatReturnsInTheGraceIsNotLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.attached("data")
+		w.plugin.on("SetUp", func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			return nil
+		})
+		w.succeeded(w.mount("data", "p"))
+		assert.Equal(t, operationexecutor.VolumeMounted, w.pod("data", "p"))
+	})
+}
+
+func TestTheDeadlineIsThatOfTheKind(t *testing.T) {
+	timeouts := operationexecutor.Timeouts{
+		Attach: time.Second, Detach: 2 * time.Second, Mount: 3 * time.Second, Unmount: 4 * time.Second, UnmountDevice: 5 * time.Second,
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{attachable: true, stageable: true, executor: operationexecutor.ExecutorOptions{Timeouts: timeouts}})
+		bound := map[string]time.Duration{}
+		for _, method := range []string{"Attach", "WaitForAttach", "MountDevice", "SetUp", "TearDown", "UnmountDevice", "Detach"} {
+			w.plugin.on(method, func(ctx context.Context) error {
+				deadline, _ := ctx.Deadline()
+				bound[method] = time.Until(deadline)
+				return nil
+			})
+		}
+		w.succeeded(w.attach("data"))
+		w.succeeded(w.mount("data", "p"))
+		w.succeeded(w.unmount("data", "p"))
+		w.succeeded(w.unmountDevice("data"))
+		w.succeeded(w.detach("data"))
+		assert.Equal(t, map[string]time.Duration{
+			"Attach": time.Second, "WaitForAttach": operationexecutor.DefaultWaitForAttachTimeout, "MountDevice": 3 * time.Second,
+			"SetUp": 3 * time.Second, "TearDown": 4 * time.Second, "UnmountDevice": 5 * time.Second, "Detach": 2 * time.Second,
+		}, bound)
+	})
+}
+
+// TestWaitForAttachThatTimesOutLeavesNothingBehind: it is a wait, and says nothing of the staging.
+func TestWaitForAttachThatTimesOutLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := stagedWorld(t)
+		w.plugin.on("WaitForAttach", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		start := time.Now()
+		op := w.ended(w.executor.MountVolume(t.Context(), w.toMount("data", "p"),
+			operationexecutor.MountOptions{WaitForAttachTimeout: time.Minute}, w.actual))
+		require.ErrorIs(t, op.Err(), context.DeadlineExceeded)
+		assert.Equal(t, time.Minute, time.Since(start))
+		assert.Equal(t, operationexecutor.DeviceNotMounted, w.device("data"))
+		assert.Empty(t, w.journal.records)
+	})
+}
+
+// TestTheContextBoundsTheOperation: what is under way becomes uncertain and is concluded all the same, what was not begun
+// is not.
+func TestTheContextBoundsTheOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{WorkersPerPlugin: 1}})
+		w.attached("data")
+		w.attached("other")
+		w.plugin.on("SetUp", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		ctx, cancel := context.WithCancel(t.Context())
+		running, err := w.executor.MountVolume(ctx, w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
+		require.NoError(t, err)
+		synctest.Wait()
+		waiting, err := w.executor.MountVolume(ctx, w.toMount("other", "p"), operationexecutor.MountOptions{}, w.actual)
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.Equal(t, 1, w.count("SetUp"), "there is one worker")
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		var left *operationexecutor.WaitError
+		require.ErrorAs(t, w.executor.Wait(short), &left)
+		assert.Len(t, left.Running, 2)
+		require.ErrorIs(t, left, context.DeadlineExceeded)
+
+		cancel()
+		require.NoError(t, w.executor.Wait(t.Context()))
+		assert.Equal(t, operationexecutor.Uncertain, running.Result().Class)
+		assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
+		assert.Equal(t, 1, w.count("conclude set-up uncertain"))
+		assert.Equal(t, operationexecutor.Transient, waiting.Result().Class)
+		assert.Equal(t, operationexecutor.VolumeNotMounted, w.pod("other", "p"))
+		require.ErrorIs(t, waiting.Err(), context.Canceled)
+	})
+}
+
+// TestWhatWasNotCalledMarksNothing also for teardown, whose every other failure is uncertain.
+func TestWhatWasNotCalledMarksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{attachable: true, stageable: true})
+		w.succeeded(w.attach("data"))
+		w.succeeded(w.mount("data", "p"))
+		ctx, cancel := context.WithCancel(t.Context())
+		w.clear()
+		w.journal.onIntend = cancel // The context ends between the intent and the call.
+		op := w.ended(w.executor.UnmountVolume(ctx, w.mounted("data", "p"), w.actual))
+		assert.Equal(t, operationexecutor.Transient, op.Result().Class)
+		assert.Equal(t, operationexecutor.VolumeMounted, w.pod("data", "p"))
+		assert.Zero(t, w.count("TearDown"))
+		assert.Equal(t, 1, w.count("conclude set-up done"), "and the record stays")
+
+		w.journal.onIntend = nil
+		w.succeeded(w.unmount("data", "p"))
+		ctx, cancel = context.WithCancel(t.Context())
+		w.journal.onIntend = cancel
+		op = w.ended(w.executor.UnmountDevice(ctx, w.attachedVolume("data"), w.actual))
+		assert.Equal(t, operationexecutor.Transient, op.Result().Class)
+		assert.Equal(t, operationexecutor.DeviceGloballyMounted, w.device("data"))
+		assert.Zero(t, w.count("UnmountDevice"))
+	})
+}
+
+func TestInjectedOperationsAreIsolatedToo(t *testing.T) {
+	g := generatorFunc(func() *operationexecutor.Operation {
+		return operationexecutor.NewOperation(
+			operationexecutor.OperationInfo{Kind: operationexecutor.OpMount, VolumeName: "a/b/c"},
+			func(context.Context) error { panic(errors.New("boom")) })
+	})
+	e := operationexecutor.NewOperationExecutor(g, operationexecutor.ExecutorOptions{})
+	op, err := e.MountVolume(t.Context(), operationexecutor.VolumeToMount{VolumeName: "a/b/c"}, operationexecutor.MountOptions{}, nil)
+	require.NoError(t, err)
+	<-op.Done()
+	require.ErrorIs(t, op.Err(), volume.ErrUncertain)
+	assert.Len(t, op.Steps(), 1)
+}
+
+// generatorFunc makes the same operation for every mount.
+type generatorFunc func() *operationexecutor.Operation
+
+func (g generatorFunc) GenerateMountVolumeFunc(operationexecutor.VolumeToMount, operationexecutor.MountOptions, operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
+	return g()
+}
+func (g generatorFunc) GenerateAttachVolumeFunc(operationexecutor.VolumeToAttach, operationexecutor.ActualStateOfWorldAttacherUpdater) *operationexecutor.Operation {
+	return g()
+}
+func (g generatorFunc) GenerateDetachVolumeFunc(operationexecutor.AttachedVolume, operationexecutor.DetachOptions, operationexecutor.ActualStateOfWorldAttacherUpdater) *operationexecutor.Operation {
+	return g()
+}
+func (g generatorFunc) GenerateUnmountVolumeFunc(operationexecutor.MountedVolume, operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
+	return g()
+}
+func (g generatorFunc) GenerateUnmountDeviceFunc(operationexecutor.AttachedVolume, operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
+	return g()
+}
