@@ -41,7 +41,7 @@ func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
 	if err != nil {
 		return err
 	}
-	at, err := m.makeTarget(plan.Target, target, shown.node.mode.IsDir())
+	at, err := m.makeTarget(plan.Target, target, shown.node.mode.Type())
 	if err != nil {
 		return err
 	}
@@ -52,11 +52,11 @@ func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
 	return nil
 }
 
-// makeTarget finds the mount point, and makes it when there is none.
-func (m *Mounter) makeTarget(name string, target entry, dir bool) (position, error) {
+// makeTarget finds the mount point, and makes it when there is none, for something of the given type.
+func (m *Mounter) makeTarget(name string, target entry, shown fs.FileMode) (position, error) {
 	if target.node() == nil {
 		mode := fs.FileMode(0o640)
-		if dir {
+		if shown.IsDir() {
 			mode = fs.ModeDir | 0o750
 		}
 		if _, err := target.create(mode); err != nil {
@@ -64,7 +64,7 @@ func (m *Mounter) makeTarget(name string, target entry, dir bool) (position, err
 		}
 	}
 	at, err := m.resolve(name, walk{strict: true})
-	if err == nil && at.node.mode.IsDir() != dir {
+	if err == nil && at.node.mode.IsDir() != shown.IsDir() {
 		err = syscall.ENOTDIR
 	}
 	return at, err
@@ -300,8 +300,8 @@ func (m *Mounter) refs(name string) ([]string, error) {
 func (mp *mounted) line() mount.MountPoint {
 	p := mount.MountPoint{
 		ID: mp.id, Minor: mp.fs.minor, Root: mp.rootPath, Path: mp.path, Source: mp.fs.source, FSType: mp.fs.fsType,
-		Options:      append([]string{access(mp.readOnly)}, mp.options...),
-		SuperOptions: append([]string{access(mp.fs.readOnly)}, mp.fs.options...),
+		Options:      append([]string{accessWords[mp.readOnly]}, mp.options...),
+		SuperOptions: append([]string{accessWords[mp.fs.readOnly]}, mp.fs.options...),
 	}
 	if mp.parent != nil {
 		p.ParentID = mp.parent.id
@@ -309,9 +309,5 @@ func (mp *mounted) line() mount.MountPoint {
 	return p
 }
 
-func access(readOnly bool) string {
-	if readOnly {
-		return "ro"
-	}
-	return "rw"
-}
+// accessWords are the first option in the table.
+var accessWords = map[bool]string{false: "rw", true: "ro"}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -83,7 +84,7 @@ func (m *Mounter) resolve(name string, w walk) (position, error) {
 	for len(rest) > 0 {
 		element := rest[0]
 		rest = rest[1:]
-		target, err := w.step(element, isLast(rest))
+		target, err := w.step(element, rest)
 		if err != nil {
 			return position{}, err
 		}
@@ -105,8 +106,8 @@ func isLast(rest []string) bool {
 
 func (w *walk) here() position { return w.stack[len(w.stack)-1] }
 
-// step goes to one element, or returns where the symbolic link there leads to.
-func (w *walk) step(element string, last bool) (link string, err error) {
+// step goes to one element, after which rest is to come, or returns where the symbolic link there leads to.
+func (w *walk) step(element string, rest []string) (link string, err error) {
 	here := w.here()
 	switch {
 	case element == "" || element == ".":
@@ -121,7 +122,7 @@ func (w *walk) step(element string, last bool) (link string, err error) {
 	if child == nil {
 		return "", syscall.ENOENT
 	}
-	if child.mode&fs.ModeSymlink == 0 || last && !w.follow && !w.strict {
+	if child.mode&fs.ModeSymlink == 0 || isLast(rest) && !w.follow && !w.strict {
 		w.stack = append(w.stack, w.mounter.cross(position{here.mount, child, path.Join(here.rel, element)}))
 		return "", nil
 	}
@@ -136,8 +137,8 @@ func (w *walk) step(element string, last bool) (link string, err error) {
 
 // cross goes to the root of the uppermost mount at a position.
 func (m *Mounter) cross(p position) position {
-	for i := len(m.mounts) - 1; i >= 0; i-- {
-		if mp := m.mounts[i]; mp.parent == p.mount && mp.point == p.node {
+	for _, mp := range slices.Backward(m.mounts) {
+		if mp.parent == p.mount && mp.point == p.node {
 			return m.cross(position{mp, mp.root, mp.rootPath})
 		}
 	}

@@ -33,7 +33,7 @@ func TestUnmountPathUnmountsThenRemoves(t *testing.T) {
 	require.NoError(t, mount.UnmountPath(t.Context(), m, "/t", mount.UnmountOptions{}))
 	assert.Equal(t, []string{"Unmount /t", "RemoveTarget /t"}, callsOf(m))
 	_, err := m.Lstat("/t")
-	assert.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 func TestUnmountPathRemovesNothingAfterAFailedUnmount(t *testing.T) {
@@ -75,10 +75,10 @@ func TestUnmountPathIsUncertainWhenTheUnmountIsLost(t *testing.T) {
 	err := <-result
 	var lost *mount.LostError
 	if errors.As(err, &lost) { // else the context had ended before the call began
-		assert.ErrorIs(t, err, mount.ErrUncertain)
+		require.ErrorIs(t, err, mount.ErrUncertain)
 		close(release)
 		<-lost.Done()
 		return
 	}
-	assert.ErrorIs(t, err, mount.ErrTransient)
+	require.ErrorIs(t, err, mount.ErrTransient)
 }

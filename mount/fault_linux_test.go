@@ -53,7 +53,7 @@ func TestUnmountIsBusyByAnOpenFile(t *testing.T) {
 
 		err = m.Unmount(t.Context(), target, plain)
 		require.ErrorIs(t, err, unix.EBUSY)
-		assert.NotErrorIs(t, err, mount.ErrUncertain)
+		require.NotErrorIs(t, err, mount.ErrUncertain)
 		assert.True(t, isMounted(t, m, target))
 
 		err = m.Unmount(t.Context(), target, mount.UnmountOptions{Force: time.Millisecond})
@@ -63,7 +63,7 @@ func TestUnmountIsBusyByAnOpenFile(t *testing.T) {
 		require.NoError(t, m.Unmount(t.Context(), target, mount.UnmountOptions{Lazy: true}))
 		assert.False(t, isMounted(t, m, target))
 		_, err = file.WriteString("still open")
-		assert.NoError(t, err)
+		require.NoError(t, err)
 	})
 }
 
@@ -138,7 +138,7 @@ func TestFailedRemountLeavesTheMountAsItWas(t *testing.T) {
 		mountTmpfs(t, m, target)
 		request := mount.Request{Target: target, Options: []string{"remount", "ro", "no-such-option"}}
 		require.ErrorIs(t, m.Mount(t.Context(), request), unix.EINVAL)
-		assert.NoError(t, os.WriteFile(filepath.Join(target, "f"), nil, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(target, "f"), nil, 0o600))
 		require.NoError(t, m.Unmount(t.Context(), target, plain))
 	})
 }
@@ -333,7 +333,7 @@ func TestForceThrowsOutWhoHangs(t *testing.T) {
 	require.ErrorIs(t, m.Unmount(t.Context(), f.path, plain), unix.EBUSY)
 	assert.Empty(t, hung)
 	require.NoError(t, m.Unmount(t.Context(), f.path, mount.UnmountOptions{Force: time.Millisecond}))
-	assert.Error(t, <-hung)
+	require.Error(t, <-hung)
 	assert.False(t, isMounted(t, m, f.path))
 }
 
@@ -359,8 +359,8 @@ func lostMount(t *testing.T, without mount.Feature) {
 	err := <-result
 	var lost *mount.LostError
 	require.ErrorAs(t, fmt.Errorf("set up: %w", err), &lost)
-	assert.ErrorIs(t, err, mount.ErrUncertain)
-	assert.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, mount.ErrUncertain)
+	require.ErrorIs(t, err, context.Canceled)
 	require.Len(t, m.Lost(), 1)
 	assert.Equal(t, target, m.Lost()[0].Path)
 
@@ -377,5 +377,5 @@ func lostMount(t *testing.T, without mount.Feature) {
 	require.NoError(t, m.Mount(t.Context(), other))
 	require.NoError(t, m.Unmount(t.Context(), filepath.Join(root, "other"), plain))
 	_, err = os.Lstat(target)
-	assert.ErrorIs(t, err, os.ErrNotExist, "the lost mount has removed what it made")
+	require.ErrorIs(t, err, os.ErrNotExist, "the lost mount has removed what it made")
 }

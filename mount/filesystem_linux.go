@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -88,15 +89,11 @@ func (p *Plan) configure(fd int) error {
 // superOptions are the options for the filesystem. A read-only mount has a read-only filesystem, so that nothing is
 // written to the device either.
 func (p *Plan) superOptions() []string {
-	for _, options := range []struct {
-		words []string
-		give  string
-	}{{p.Set, "ro"}, {p.Clear, "rw"}} {
-		for _, option := range options.words {
-			if option == "ro" {
-				return append([]string{options.give}, p.Data...)
-			}
-		}
+	switch {
+	case slices.Contains(p.Set, "ro"):
+		return append([]string{"ro"}, p.Data...)
+	case slices.Contains(p.Clear, "ro"):
+		return append([]string{"rw"}, p.Data...)
 	}
 	return p.Data
 }

@@ -3,7 +3,6 @@ package mount
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -16,7 +15,7 @@ import (
 )
 
 func testCalls(maxLost int) *calls {
-	return newCalls(maxLost, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	return newCalls(maxLost, slog.New(slog.DiscardHandler))
 }
 
 // hang returns an operation that does not return before release is called.
@@ -55,22 +54,22 @@ func TestCallIsLostWhenTheContextEnds(t *testing.T) {
 		assert.Equal(t, "umount2", lost.Call)
 		assert.Equal(t, "/a", lost.Path)
 		assert.True(t, lost.Uncertain())
-		assert.ErrorIs(t, err, ErrUncertain)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, ErrUncertain)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, outcome.Uncertain, outcome.ClassOf(err))
 		assert.Contains(t, err.Error(), `umount2 of "/a"`)
 		assert.Equal(t, []LostCall{{Call: "umount2", Path: "/a"}}, c.lost())
 
 		stuck := c.do(t.Context(), callKey{change, "/a"}, nothing)
-		assert.ErrorIs(t, stuck, ErrStuck)
+		require.ErrorIs(t, stuck, ErrStuck)
 		assert.Equal(t, outcome.Transient, outcome.ClassOf(stuck))
-		assert.NoError(t, c.do(t.Context(), callKey{change, "/b"}, nothing), "another path")
-		assert.NoError(t, c.do(t.Context(), callKey{look, "/a"}, nothing), "only a look")
+		require.NoError(t, c.do(t.Context(), callKey{change, "/b"}, nothing), "another path")
+		require.NoError(t, c.do(t.Context(), callKey{look, "/a"}, nothing), "only a look")
 
 		release()
 		<-lost.Done()
 		assert.Empty(t, c.lost())
-		assert.NoError(t, c.do(t.Context(), callKey{change, "/a"}, nothing), "after the end")
+		require.NoError(t, c.do(t.Context(), callKey{change, "/a"}, nothing), "after the end")
 	})
 }
 
@@ -88,12 +87,12 @@ func TestCallWaitsForTheOneBeforeAtItsPath(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := c.do(ctx, callKey{change, "/a"}, nothing)
-		assert.ErrorIs(t, err, ErrTransient)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, ErrTransient)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		release()
-		assert.NoError(t, <-first)
-		assert.NoError(t, <-second)
+		require.NoError(t, <-first)
+		require.NoError(t, <-second)
 	})
 }
 
@@ -108,8 +107,8 @@ func TestCallThatWaitsIsStuckWhenTheOneBeforeIsLost(t *testing.T) {
 		go func() { second <- c.do(t.Context(), callKey{change, "/a"}, nothing) }()
 		synctest.Wait()
 		cancel()
-		assert.ErrorIs(t, <-first, ErrUncertain)
-		assert.ErrorIs(t, <-second, ErrStuck)
+		require.ErrorIs(t, <-first, ErrUncertain)
+		require.ErrorIs(t, <-second, ErrStuck)
 		release()
 	})
 }
@@ -132,13 +131,13 @@ func TestNoCallStartsWhenTooManyAreLost(t *testing.T) {
 			begun = true
 			return nil
 		})
-		assert.ErrorIs(t, err, ErrStuck)
-		assert.ErrorIs(t, err, ErrTransient)
+		require.ErrorIs(t, err, ErrStuck)
+		require.ErrorIs(t, err, ErrTransient)
 		assert.False(t, begun)
 
 		releases[0]()
 		<-lost[0].Done()
-		assert.NoError(t, c.do(t.Context(), callKey{change, "/c"}, nothing))
+		require.NoError(t, c.do(t.Context(), callKey{change, "/c"}, nothing))
 		releases[1]()
 	})
 }
@@ -156,6 +155,6 @@ func TestLostCallBeginsNothingMore(t *testing.T) {
 		})
 		require.ErrorIs(t, err, ErrUncertain)
 		close(until)
-		assert.ErrorIs(t, <-ended, context.DeadlineExceeded)
+		require.ErrorIs(t, <-ended, context.DeadlineExceeded)
 	})
 }

@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/volumekit/volumekit/internal/outcome"
@@ -15,8 +16,8 @@ import (
 // A method returns soon after ctx has ended. When the system call behind it cannot be interrupted, it is left behind
 // and the error is a [*LostError], which matches [ErrUncertain] and says when the call really ends.
 type Interface interface {
-	// Mount mounts request.Source at request.Target. A missing target is made first: a directory with mode 0750, or for
-	// a bind of something that is not a directory an empty file with mode 0640. When the mount fails, what was made is
+	// Mount mounts request.Source at request.Target. A missing target is made first, beneath its parent, which must exist:
+	// a directory with mode 0750, or for a bind of something that is not a directory an empty file with mode 0640. When the mount fails, what was made is
 	// removed again and nothing is mounted, unless the error matches [ErrUncertain]. Mount does not look whether
 	// something is mounted there already: it then mounts on top.
 	Mount(ctx context.Context, request Request) error
@@ -48,10 +49,12 @@ type Request struct {
 	FSType string
 	// Options are those of mount(8): "bind" and "rbind" make a bind; "ro", "nosuid", "nodev", "noexec" and the like
 	// belong to the mount; "remount" changes the mount that is at Target; everything else is given to the filesystem.
-	// An option must hold no comma, no control character and no NUL; a comma in a value needs Sensitive or its own
-	// entry, since options are never joined.
+	// An option must hold no comma, no control character and no NUL. Options that exclude each other are settled by the
+	// last. [Request.Plan] sorts them.
 	Options []string
-	// Sensitive are options whose values never appear in an error, a log or an event.
+	// Sensitive are options for the filesystem whose values never appear in an error, a log or an event; of one without a
+	// value nothing appears. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they have to be, and a comma is then an error that
+	// matches ErrUnsupported).
 	Sensitive []string
 }
 
@@ -91,16 +94,7 @@ type MountPoint struct {
 
 // ReadOnly reports whether writes through this mount are refused, by the mount or by its filesystem.
 func (m MountPoint) ReadOnly() bool {
-	return hasOption(m.Options, "ro") || hasOption(m.SuperOptions, "ro")
-}
-
-func hasOption(options []string, want string) bool {
-	for _, o := range options {
-		if o == want {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(m.Options, "ro") || slices.Contains(m.SuperOptions, "ro")
 }
 
 // The sentinels of this package. Match them with errors.Is; every one survives any wrapping. The errno of a failed

@@ -132,7 +132,7 @@ func (p *Plan) scrub(text string) string {
 
 func (p *Plan) add(option string) {
 	if change, ok := mountOptions[option]; ok {
-		p.change(change[0] == '+', change[1:])
+		p.change(change[:1], change[1:])
 		return
 	}
 	switch {
@@ -149,10 +149,10 @@ func (p *Plan) add(option string) {
 	}
 }
 
-func (p *Plan) change(on bool, option string) {
+func (p *Plan) change(sign, option string) {
 	same := func(other string) bool { return other == option }
 	p.Set, p.Clear = slices.DeleteFunc(p.Set, same), slices.DeleteFunc(p.Clear, same)
-	if on {
+	if sign == "+" {
 		p.Set = append(p.Set, option)
 	} else {
 		p.Clear = append(p.Clear, option)

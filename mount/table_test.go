@@ -72,7 +72,7 @@ func TestParseTableRefuses(t *testing.T) {
 		"1 2 3 / / rw - t s o", "1 2 x:4 / / rw - t s o", "1 2 3:99999999999 / / rw - t s o", "-1 2 3:4 / / rw - t s o",
 	} {
 		_, err := parseTable(line)
-		assert.ErrorIs(t, err, ErrInvalid, line)
+		require.ErrorIs(t, err, ErrInvalid, line)
 	}
 }
 
@@ -88,7 +88,7 @@ func FuzzParseTable(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		table, err := parseTable(content)
 		if err != nil {
-			assert.ErrorIs(t, err, ErrInvalid)
+			require.ErrorIs(t, err, ErrInvalid)
 			return
 		}
 		for _, m := range table {
@@ -166,6 +166,9 @@ func TestLookupInOddTables(t *testing.T) {
 	found, is = lookup(tree(t, "1 1 /", "2 1 /"), "/")
 	assert.True(t, is)
 	assert.EqualValues(t, 2, found.ID, "a root on the root")
+	found, is = lookup(tree(t, "1 1 /", "2 1 /a", "3 1 /a"), "/a")
+	assert.True(t, is)
+	assert.EqualValues(t, 3, found.ID, "two on one place")
 }
 
 func TestRefs(t *testing.T) {

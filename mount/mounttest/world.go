@@ -4,6 +4,7 @@ import (
 	"context"
 	"io/fs"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/volumekit/volumekit/mount"
@@ -89,10 +90,10 @@ func (b *bench) cleanUp() {
 		b.Errorf("reading the mount table after the test: %v", err)
 		return
 	}
-	for i := len(table) - 1; i >= 0; i-- {
-		if below(table[i].Path, b.root) {
-			err := b.mounter.Unmount(ctx, table[i].Path, mount.UnmountOptions{Lazy: true})
-			b.Errorf("left mounted: %q (taking it off: %v)", table[i].Path, err)
+	for _, m := range slices.Backward(table) {
+		if below(m.Path, b.root) {
+			err := b.mounter.Unmount(ctx, m.Path, mount.UnmountOptions{Lazy: true})
+			b.Errorf("left mounted: %q (taking it off: %v)", m.Path, err)
 		}
 	}
 }
@@ -134,7 +135,7 @@ func tmpfs(target string, options ...string) mount.Request {
 	return mount.Request{Source: "memory", Target: target, FSType: "tmpfs", Options: options}
 }
 
-// cleanPaths unmounts and removes, and checks that both have happened.
+// unmountPaths unmounts and removes, and checks that both have happened.
 func (b *bench) unmountPaths(paths ...string) {
 	b.Helper()
 	for _, path := range paths {
