@@ -23,7 +23,7 @@ func TestSentinelsSurviveTwoWraps(t *testing.T) {
 	for _, sentinel := range []error{
 		ErrUncertain, ErrTransient, ErrNoPlugin, ErrMultiplePlugins, ErrUnsupported, ErrInUse, ErrInfeasible, ErrInvalid,
 	} {
-		assert.ErrorIs(t, twice(sentinel), sentinel)
+		require.ErrorIs(t, twice(sentinel), sentinel)
 		assert.NotErrorIs(t, twice(errors.New(sentinel.Error())), sentinel, "matched by identity, not by text")
 	}
 }
@@ -40,12 +40,12 @@ func TestMarks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, tc.mark(nil))
 			marked := tc.mark(cause)
-			assert.EqualError(t, marked, cause.Error(), "the text stays")
+			require.EqualError(t, marked, cause.Error(), "the text stays")
 			assert.Equal(t, tc.want, outcome.ClassOf(twice(marked)))
 			require.ErrorIs(t, twice(marked), fs.ErrPermission)
 			var path *fs.PathError
 			require.ErrorAs(t, twice(marked), &path)
-			assert.Same(t, marked, tc.mark(marked), "marking again changes nothing") //nolint:testifylint // Pointers.
+			assert.Same(t, marked, tc.mark(marked), "marking again changes nothing")
 		})
 	}
 	assert.Equal(t, outcome.Uncertain, outcome.ClassOf(Transient(Uncertain(cause))), "uncertain wins")
@@ -54,16 +54,16 @@ func TestMarks(t *testing.T) {
 
 func TestErrorText(t *testing.T) {
 	cause := errors.New("no route to host")
-	assert.EqualError(t, &Error{Op: "volume_mount", Plugin: "a.b/c", Volume: "a.b/c/d", Err: cause},
+	require.EqualError(t, &Error{Op: "volume_mount", Plugin: "a.b/c", Volume: "a.b/c/d", Err: cause},
 		`volume_mount of volume "a.b/c/d" by plugin "a.b/c": no route to host`)
-	assert.EqualError(t, &Error{Op: "volume_mount", Err: cause}, `volume_mount: no route to host`)
+	require.EqualError(t, &Error{Op: "volume_mount", Err: cause}, `volume_mount: no route to host`)
 
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	assert.EqualError(t, &PendingError{Op: "volume_mount", Running: "volume_detach", Volume: "a.b/c/d", Since: at},
+	require.EqualError(t, &PendingError{Op: "volume_mount", Running: "volume_detach", Volume: "a.b/c/d", Since: at},
 		`volume_mount of volume "a.b/c/d" did not start: volume_detach is running since 2026-01-02T03:04:05Z`)
 
 	backoff := &BackoffError{Op: "volume_mount", Volume: "a.b/c/d", Attempts: 3, Until: at, Err: cause}
-	assert.EqualError(t, backoff,
+	require.EqualError(t, backoff,
 		`volume_mount of volume "a.b/c/d" waits until 2026-01-02T03:04:05Z after 3 failures: no route to host`)
 	require.ErrorIs(t, twice(backoff), cause)
 }
@@ -79,7 +79,7 @@ func TestNotReadyError(t *testing.T) {
 		},
 		Err: context.DeadlineExceeded,
 	}
-	assert.EqualError(t, err, `volumes of pod "default/web" are not ready: "data" is staging: no route to host, `+
+	require.EqualError(t, err, `volumes of pod "default/web" are not ready: "data" is staging: no route to host, `+
 		`next try at 2026-01-02T03:04:05Z; "logs" is waiting for its claim (context deadline exceeded)`)
 	wrapped := twice(err)
 	require.ErrorIs(t, wrapped, cause)

@@ -46,7 +46,7 @@ func TestFindPluginBySpecWithTwoSources(t *testing.T) {
 	lookup := lookupError(t, err)
 	assert.Equal(t, []string{"kubernetes.io/host-path", "kubernetes.io/nfs"}, lookup.Matched)
 	assert.Equal(t, `volume "data" (hostPath and nfs)`, lookup.Asked)
-	assert.EqualError(t, err, `multiple volume plugins matched: volume "data" (hostPath and nfs) is served by `+
+	require.EqualError(t, err, `multiple volume plugins matched: volume "data" (hostPath and nfs) is served by `+
 		`kubernetes.io/host-path, kubernetes.io/nfs: set exactly one source, or register one plugin for it`)
 
 	_, err = m.FindAttachablePluginBySpec(NewSpecFromVolume(vol))
@@ -73,7 +73,7 @@ func TestFindPluginBySpecSaysWhoWasAskedAndWhy(t *testing.T) {
 func TestFindPluginBySpecWithoutAnswer(t *testing.T) {
 	_, err := registry(t).FindPluginBySpec(NewSpecFromVolume(&v1.Volume{Name: "data"}))
 	require.ErrorIs(t, err, ErrNoPlugin)
-	assert.EqualError(t, err, `no volume plugin matched: volume "data" (no source): no plugin is registered`)
+	require.EqualError(t, err, `no volume plugin matched: volume "data" (no source): no plugin is registered`)
 
 	_, err = registry(t).FindPluginBySpec(&Spec{})
 	require.ErrorIs(t, err, ErrNoPlugin)
@@ -201,7 +201,7 @@ func TestCapableFinders(t *testing.T) {
 					lookup := lookupError(t, err)
 					assert.Equal(t, []string{name}, lookup.Matched)
 					assert.Equal(t, f.needs, lookup.Needs)
-					assert.ErrorContains(t, err, f.needs.String())
+					require.ErrorContains(t, err, f.needs.String())
 				}
 
 				got, err = ask(registry(t))
@@ -290,7 +290,7 @@ func TestErrorOfCanAttachIsNotALookUpThatFailed(t *testing.T) {
 	_, err := m.FindAttachablePluginBySpec(spec)
 	require.ErrorIs(t, err, ErrUnsupported)
 	require.NotErrorIs(t, err, ErrNoPlugin)
-	assert.EqualError(t, err, `volume plugin "example.com/a": CanAttach of volume "data" (nfs): cannot say: not supported`)
+	require.EqualError(t, err, `volume plugin "example.com/a": CanAttach of volume "data" (nfs): cannot say: not supported`)
 	_, err = m.IsAttachable(spec)
 	require.Error(t, err, "the answer is not no")
 }
@@ -336,7 +336,7 @@ func TestLookupErrorSurvivesWrapping(t *testing.T) {
 	assert.Equal(t, CapAttach, lookupError(t, err).Needs)
 }
 
-// BenchmarkFindPluginBySpec holds that a look-up that succeeds costs a few calls and at most one allocation.
+// BenchmarkFindPluginBySpec shows what a look-up among sixteen plugins costs.
 func BenchmarkFindPluginBySpec(b *testing.B) {
 	var plugins []VolumePlugin
 	for i := range 15 {

@@ -102,7 +102,7 @@ func sourceKinds(spec *Spec) []string {
 		return []string{"no source"}
 	}
 	if d, ok := spec.Driver(); ok {
-		kinds = append(kinds[:len(kinds):len(kinds)], fmt.Sprintf("driver of plugin %q", d.PluginName))
+		kinds = append(slices.Clip(kinds), fmt.Sprintf("driver of plugin %q", d.PluginName))
 	}
 	return kinds
 }

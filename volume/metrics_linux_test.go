@@ -61,7 +61,7 @@ func TestMetricsOfAMissingPath(t *testing.T) {
 		metrics, err := p.GetMetrics(t.Context())
 		require.ErrorIs(t, err, os.ErrNotExist, "%T", p)
 		require.ErrorIs(t, err, unix.ENOENT, "%T", p)
-		assert.ErrorContains(t, err, missing)
+		require.ErrorContains(t, err, missing)
 		assert.Nil(t, metrics)
 	}
 }

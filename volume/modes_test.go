@@ -132,7 +132,7 @@ func TestRequestedBytes(t *testing.T) {
 	} {
 		_, err := RequestedBytes(claim(size))
 		require.ErrorIs(t, err, want, size)
-		assert.ErrorContains(t, err, `"default/data"`)
+		require.ErrorContains(t, err, `"default/data"`)
 	}
 	for _, c := range []*v1.PersistentVolumeClaim{nil, {}} {
 		_, err := RequestedBytes(c)

@@ -51,7 +51,7 @@ func TestCheckMountOptions(t *testing.T) {
 	for _, bad := range []string{"", "ro,suid", "a\nb", "a\x00", "\x7f", "password=hunter2,suid", "password=hunter2\n"} {
 		err := CheckMountOptions([]string{"ro", bad})
 		require.ErrorIs(t, err, ErrInvalid, "%q", bad)
-		assert.ErrorContains(t, err, "mount option 2")
+		require.ErrorContains(t, err, "mount option 2")
 		assert.NotContains(t, err.Error(), "hunter2")
 	}
 }

@@ -71,7 +71,7 @@ func TestInitPluginsKeepsTheGoodAndReportsAllTheBad(t *testing.T) {
 	assert.Contains(t, string(panicked.Stack), "TestInitPluginsKeepsTheGoodAndReportsAllTheBad")
 
 	for _, want := range []string{"no-slash", "example.com/failing", "*volume.able", "*volume.plain", "out of ideas"} {
-		assert.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, want)
 	}
 	require.NoError(t, m.InitPlugins(t.Context(), &plain{name: "example.com/failing"}), "what failed may be tried again")
 }
@@ -80,7 +80,7 @@ func TestInitPluginsDuplicateOfAnEarlierCall(t *testing.T) {
 	m := registry(t, &plain{name: "example.com/a"})
 	err := m.InitPlugins(t.Context(), newAble("example.com/a"))
 	require.ErrorIs(t, err, ErrInvalid)
-	assert.ErrorContains(t, err, "*volume.able is refused because *volume.plain has that name")
+	require.ErrorContains(t, err, "*volume.able is refused because *volume.plain has that name")
 	assert.Zero(t, m.Capabilities("example.com/a"), "the first one stays")
 }
 
@@ -91,7 +91,7 @@ func TestInitPluginsAfterItsContextEnded(t *testing.T) {
 		&plain{name: "example.com/a", init: func(context.Context, VolumeHost) error { cancel(); return nil }},
 		&plain{name: "example.com/b"})
 	require.ErrorIs(t, err, context.Canceled)
-	assert.ErrorContains(t, err, "example.com/b")
+	require.ErrorContains(t, err, "example.com/b")
 	assert.Equal(t, []string{"example.com/a"}, m.PluginNames())
 }
 
@@ -104,9 +104,9 @@ func TestInitHoldsNoLock(t *testing.T) {
 	m := NewVolumePluginMgr(testHost(t))
 	outer := &plain{name: "example.com/outer", init: func(ctx context.Context, _ VolumeHost) error {
 		_, err := m.FindPluginByName("example.com/outer")
-		assert.ErrorIs(t, err, ErrNoPlugin, "not visible before Init has succeeded")
+		require.ErrorIs(t, err, ErrNoPlugin, "not visible before Init has succeeded")
 		err = m.InitPlugins(ctx, &plain{name: "example.com/outer"})
-		assert.ErrorIs(t, err, ErrInvalid, "its name is taken already")
+		require.ErrorIs(t, err, ErrInvalid, "its name is taken already")
 		return m.InitPlugins(ctx, &plain{name: "example.com/inner"})
 	}}
 	require.NoError(t, m.InitPlugins(t.Context(), outer))
@@ -124,8 +124,8 @@ func (*capabilitiesPanic) Capabilities() Capabilities { panic("no idea") }
 func TestInitPluginsCatchesPanicsOutsideInit(t *testing.T) {
 	m := NewVolumePluginMgr(testHost(t))
 	err := m.InitPlugins(t.Context(), &namePanics{}, &capabilitiesPanic{plain{name: "example.com/a"}})
-	assert.ErrorContains(t, err, `volume plugin "*volume.namePanics" panicked in GetPluginName: no name`)
-	assert.ErrorContains(t, err, `volume plugin "example.com/a" panicked in Capabilities: no idea`)
+	require.ErrorContains(t, err, `volume plugin "*volume.namePanics" panicked in GetPluginName: no name`)
+	require.ErrorContains(t, err, `volume plugin "example.com/a" panicked in Capabilities: no idea`)
 	assert.Empty(t, m.PluginNames())
 }
 
@@ -171,7 +171,7 @@ func TestValidatePluginName(t *testing.T) {
 	} {
 		err := ValidatePluginName(name)
 		if ok {
-			assert.NoError(t, err, "%q", name)
+			require.NoError(t, err, "%q", name)
 			continue
 		}
 		assert.ErrorIs(t, err, ErrInvalid, "%q", name)
@@ -194,7 +194,7 @@ func TestRegistryConcurrently(t *testing.T) {
 					assert.Equal(t, "example.com/nfs", plugin.GetPluginName())
 				}
 				_, err = m.FindAttachablePluginBySpec(spec)
-				assert.ErrorIs(t, err, ErrUnsupported)
+				assert.ErrorIs(t, err, ErrUnsupported) //nolint:testifylint // This is not the goroutine of the test.
 				assert.IsIncreasing(t, append([]string{""}, m.PluginNames()...))
 				select {
 				case <-done:

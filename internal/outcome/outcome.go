@@ -75,7 +75,7 @@ func IsUncertain(err error) bool {
 		return true
 	}
 	for e := range tree(err) {
-		if u, ok := e.(uncertain); ok && u.Uncertain() { //nolint:errorlint // The loop unwraps.
+		if u, ok := e.(uncertain); ok && u.Uncertain() {
 			return true
 		}
 	}
@@ -88,7 +88,7 @@ func IsUncertain(err error) bool {
 func DoneOf(err error) <-chan struct{} {
 	var running []<-chan struct{}
 	for e := range tree(err) {
-		if l, ok := e.(lost); ok { //nolint:errorlint // The loop unwraps.
+		if l, ok := e.(lost); ok {
 			if done := l.Done(); done != nil && !slices.Contains(running, done) {
 				running = append(running, done)
 			}
