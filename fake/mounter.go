@@ -58,7 +58,7 @@ func NewMounter(options MounterOptions) *Mounter {
 		fsTypes: slices.Clone(fsTypes),
 		super:   map[string]*filesystem{},
 		pending: map[string]*pending{},
-		log:     mountLog{faults: map[Method]*faultQueue{}},
+		log:     mountLog{faults: map[Method]*faultQueue{}, changed: make(chan struct{})},
 	}
 	root := m.newFilesystem("ext4", "/dev/root")
 	m.mounts = []*mounted{{id: m.nextID(), fs: root, root: root.root, rootPath: "/", path: "/"}}
@@ -72,6 +72,12 @@ func (m *Mounter) Inject(method Method, faults ...Fault) { m.log.inject(method, 
 
 // Calls returns a copy of the log, in the order in which the calls began.
 func (m *Mounter) Calls() []MountCall { return m.log.snapshot() }
+
+// AwaitCalls returns when at least n calls of method have begun since the log was emptied, or with an error when ctx ends
+// before. It makes a test independent of time.
+func (m *Mounter) AwaitCalls(ctx context.Context, method Method, n int) error {
+	return m.log.await(ctx, method, n)
+}
 
 // ForgetCalls empties the log, so that a test sees only what comes.
 func (m *Mounter) ForgetCalls() { m.log.forget() }
@@ -150,6 +156,14 @@ func (m *Mounter) look(ctx context.Context, call MountCall, work func() error) (
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return work()
+	}
+	if faulty && fault.Until != nil {
+		select {
+		case <-fault.Until:
+		case <-ctx.Done():
+			return mount.NewLostError(string(call.Method), call.Path, ctx.Err(), fault.Until)
+		}
+		fault.Until = nil
 	}
 	if faulty {
 		return fault.run(ctx, locked)

@@ -127,8 +127,23 @@ func TestMounterLooksCanHangToo(t *testing.T) {
 		defer cancel()
 		is, err := m.IsMountPoint(ctx, "/")
 		require.ErrorIs(t, err, mount.ErrUncertain)
+		var lost *mount.LostError
+		require.ErrorAs(t, err, &lost)
 		assert.False(t, is)
 	})
+}
+
+func TestMounterAwaitsCalls(t *testing.T) {
+	m := fake.NewMounter(fake.MounterOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- m.AwaitCalls(ctx, fake.MethodMount, 2) }()
+	for _, path := range []string{"/a", "relative"} {
+		_ = m.Mount(t.Context(), tmpfs(path))
+	}
+	require.NoError(t, <-result)
+	cancel()
+	require.ErrorIs(t, m.AwaitCalls(ctx, fake.MethodMount, 3), context.Canceled)
 }
 
 func TestMounterIsBusyWhileHeld(t *testing.T) {

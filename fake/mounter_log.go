@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,6 +57,8 @@ type mountLog struct {
 	mu     sync.Mutex
 	calls  []*MountCall
 	faults map[Method]*faultQueue
+	// changed is closed and replaced whenever a call begins.
+	changed chan struct{}
 }
 
 func (l *mountLog) inject(method Method, faults []Fault) {
@@ -70,7 +73,7 @@ func (l *mountLog) inject(method Method, faults []Fault) {
 func (l *mountLog) begin(call MountCall) (*MountCall, Fault, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.calls = append(l.calls, &call)
+	l.append(&call)
 	if q := l.faults[call.Method]; q != nil {
 		fault, ok := q.next()
 		return &call, fault, ok
@@ -89,8 +92,41 @@ func (l *mountLog) refuse(call MountCall, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	call.Ended, call.Err = true, err
-	l.calls = append(l.calls, &call)
+	l.append(&call)
 	return err
+}
+
+// append adds a call. The log is locked.
+func (l *mountLog) append(call *MountCall) {
+	l.calls = append(l.calls, call)
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// await returns when at least n calls of method have begun.
+func (l *mountLog) await(ctx context.Context, method Method, n int) error {
+	for {
+		begun, changed := l.count(method)
+		if begun >= n {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for call %d of %s, %d began: %w", n, method, begun, ctx.Err())
+		}
+	}
+}
+
+func (l *mountLog) count(method Method) (begun int, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, call := range l.calls {
+		if call.Method == method {
+			begun++
+		}
+	}
+	return begun, l.changed
 }
 
 func (l *mountLog) snapshot() []MountCall {

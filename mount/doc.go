@@ -55,5 +55,5 @@
 // does not run mount.<type> helpers, so that a filesystem that needs one cannot be mounted unless the options hold what
 // the helper would have found out (for NFS: addr=). To open files inside a volume that a workload can write, use
 // descriptors and openat2; a checked path is not a safe path. To make a container's root filesystem, use your
-// runtime. On other systems than Linux every method returns an error that matches [ErrUnsupported].
+// runtime. It needs /proc. On other systems than Linux every method returns an error that matches [ErrUnsupported].
 package mount
