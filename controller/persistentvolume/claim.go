@@ -72,14 +72,18 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 	}
 	class, _ := c.classes.get(volumeKey(classOf(claim)))
 	delayed := class != nil && waitsForConsumer(class) && c.selectedNode(claim) == ""
-	match, err := findMatch(claim, c.volumes.all(), delayed)
+	volumes := c.volumes.all()
+	if delayed {
+		volumes = onlyReserved(claim, volumes)
+	}
+	match, err := findMatch(claim, volumes)
 	switch {
 	case err != nil:
 		return c.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))
 	case match != nil:
 		return c.bind(ctx, claim, match)
 	}
-	if pv, why := unfitReserved(claim, c.volumes.all()); pv != nil {
+	if pv, why := unfitReserved(claim, volumes); pv != nil {
 		return c.refuse(ctx, claim, pv, why)
 	}
 	switch {

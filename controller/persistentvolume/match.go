@@ -12,9 +12,8 @@ import (
 )
 
 // findMatch returns the volume that claim gets, or nil. A volume that names the claim comes first, whatever its class
-// and labels; then, unless only such are asked for, the one with the fewest access modes that suffice, of these the
-// smallest, of these the first by name.
-func findMatch(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, reservedOnly bool) (*v1.PersistentVolume, error) {
+// and labels; then the one with the fewest access modes that suffice, of these the smallest, of these the first by name.
+func findMatch(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
 	if err != nil {
 		return nil, err
@@ -30,7 +29,7 @@ func findMatch(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, 
 			if best == nil || !reservedFor(best, claim) || better(pv, best) {
 				best = pv
 			}
-		case reservedOnly || !free(claim, pv, selector):
+		case !free(claim, pv, selector):
 		case best == nil || !reservedFor(best, claim) && better(pv, best):
 			best = pv
 		}
@@ -56,6 +55,11 @@ func unfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 		}
 	}
 	return nil, ""
+}
+
+// onlyReserved returns those of volumes that name the claim.
+func onlyReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) []*v1.PersistentVolume {
+	return slices.DeleteFunc(volumes, func(pv *v1.PersistentVolume) bool { return !reservedFor(pv, claim) })
 }
 
 // usable reports whether nothing about the volume itself speaks against the claim.

@@ -79,7 +79,10 @@ func TestFindMatch(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := findMatch(tt.claim, tt.volumes, tt.reservedOnly)
+			if tt.reservedOnly {
+				tt.volumes = onlyReserved(tt.claim, tt.volumes)
+			}
+			got, err := findMatch(tt.claim, tt.volumes)
 			require.NoError(t, err)
 			if tt.want == "" {
 				assert.Nil(t, got)
@@ -94,7 +97,7 @@ func TestFindMatch(t *testing.T) {
 func TestFindMatchRefusesAMalformedSelector(t *testing.T) {
 	claim := newClaim("c")
 	claim.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
-	_, err := findMatch(claim, nil, false)
+	_, err := findMatch(claim, nil)
 	require.Error(t, err)
 }
 
