@@ -22,7 +22,8 @@ const partialPrefix = ".setting-up-"
 
 // Options says what the plugin works with.
 type Options struct {
-	// Mounter makes the tmpfs of volumes in memory, and tells what is mounted at and below a volume. Required.
+	// Mounter makes the tmpfs of volumes in memory, and tells what is mounted at and below a volume. Nil: the host's own
+	// mounts, by mount.New.
 	Mounter mount.Interface
 }
 
@@ -38,15 +39,16 @@ var (
 	_ volume.Explainer                   = (*Plugin)(nil)
 )
 
-// New returns the plugin. It does no I/O; options are checked by Init.
-func New(options Options) *Plugin { return &Plugin{mount: options.Mounter} }
+// New returns the plugin. It does no I/O.
+func New(options Options) *Plugin {
+	if options.Mounter == nil {
+		options.Mounter = mount.New(mount.Options{})
+	}
+	return &Plugin{mount: options.Mounter}
+}
 
 // Init implements [volume.VolumePlugin].
 func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
-	if p.mount == nil {
-		return fmt.Errorf("%s: Options.Mounter is nil: give one, such as mount.New(mount.Options{}): %w",
-			Name, volume.ErrInvalid)
-	}
 	p.host = host
 	return nil
 }
