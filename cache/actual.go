@@ -128,7 +128,7 @@ func (a *ActualStateOfWorld) mark(e event, at attachment) error {
 		return err
 	}
 	if err != nil {
-		facts, _ = factsOf(a.plugins, nil, at.name) //nolint:errcheck // A name of no plugin is kept as it is.
+		facts, _ = factsOf(a.plugins, nil, at.name) // A name of no plugin is kept as it is.
 	}
 	return a.update(at.name, func(v *knownVolume) error {
 		if v != nil && e == doubted {

@@ -89,11 +89,7 @@ func (d *DesiredStateOfWorld) AddPodToVolume(options AddPodOptions) (v1.UniqueVo
 	if err != nil {
 		return "", err
 	}
-	remount, err := d.plugins.RequiresRemount(options.VolumeSpec)
-	if err != nil {
-		return "", err
-	}
-	if err := d.add(name, facts, options, remount); err != nil {
+	if err := d.add(name, facts, options); err != nil {
 		return "", err
 	}
 	d.options.changed(name)
@@ -113,8 +109,8 @@ func (o AddPodOptions) check() error {
 	return nil
 }
 
-// add changes the state. remount says that the request starts anew.
-func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, options AddPodOptions, remount bool) error {
+// add changes the state.
+func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, options AddPodOptions) error {
 	podName, outer := volume.GetUniquePodName(options.Pod), options.OuterVolumeSpecName
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,7 +128,7 @@ func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, o
 	w := &want{options: options, outerNames: []string{outer}, requested: time.Now()}
 	if old := v.pods[podName]; old != nil {
 		w.outerNames = merged(old.outerNames, outer)
-		if !remount {
+		if !facts.remountable {
 			w.requested = old.requested
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -217,7 +216,7 @@ func TestTheDesiredStateIsUsedByManyAtOnce(t *testing.T) {
 			name := fmt.Sprint("p", i)
 			for range 50 {
 				_, _ = d.AddPodToVolume(cache.AddPodOptions{Pod: pod(name), VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"})
-				var rows []operationexecutor.VolumeToMount = d.VolumesToMount(shared("s1"))
+				rows := d.VolumesToMount(shared("s1"))
 				for _, row := range rows {
 					_ = len(row.OuterVolumeSpecNames)
 				}

@@ -11,6 +11,8 @@ type pluginFacts struct {
 	name            string
 	attachable      bool
 	deviceMountable bool
+	// remountable says that the volume is set up again at each update of the pod.
+	remountable bool
 }
 
 // factsOf asks the registry for the plugin of spec; when spec is nil, for the plugin that name begins with.
@@ -32,6 +34,9 @@ func factsOf(plugins *volume.VolumePluginMgr, spec *volume.Spec, name v1.UniqueV
 	if facts.attachable, err = plugins.IsAttachable(spec); err != nil {
 		return pluginFacts{}, err
 	}
-	facts.deviceMountable, err = plugins.IsDeviceMountable(spec)
+	if facts.deviceMountable, err = plugins.IsDeviceMountable(spec); err != nil {
+		return pluginFacts{}, err
+	}
+	facts.remountable, err = plugins.RequiresRemount(spec)
 	return facts, err
 }

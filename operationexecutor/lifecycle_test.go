@@ -132,7 +132,7 @@ func TestChecksComeBeforeSideEffects(t *testing.T) {
 			test.change(w, &v)
 			err := w.failed(w.executor.MountVolume(t.Context(), v, operationexecutor.MountOptions{}, w.actual))
 			require.ErrorIs(t, err, test.want)
-			assert.NotErrorIs(t, err, volume.ErrUncertain)
+			require.NotErrorIs(t, err, volume.ErrUncertain)
 			assert.Subset(t, []string{"CanMount"}, w.all(), "nothing may be recorded or called")
 			assert.Equal(t, operationexecutor.DeviceNotMounted, w.device("data"))
 			assert.Equal(t, operationexecutor.VolumeNotMounted, w.pod("data", "p"))
@@ -161,7 +161,7 @@ func TestMounterIsToldOfThePod(t *testing.T) {
 	}
 	w.succeeded(w.executor.MountVolume(t.Context(), v, operationexecutor.MountOptions{IsRemount: true}, w.actual))
 	row, _ := w.actual.GetMountedVolume(v.VolumeName, v.PodName)
-	first := row.Mounter.(*mounter).args //nolint:forcetypeassert // It is the plugin's own.
+	first := row.Mounter.(*mounter).args
 	assert.Equal(t, volume.MounterArgs{PodUID: "p", FsUser: &user, FsGroup: &group, FSGroupChangePolicy: &policy}, first,
 		"what is not mounted is not remounted")
 
@@ -169,7 +169,7 @@ func TestMounterIsToldOfThePod(t *testing.T) {
 	v.Pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{RunAsUser: &root}
 	w.succeeded(w.executor.MountVolume(t.Context(), v, operationexecutor.MountOptions{IsRemount: true}, w.actual))
 	row, _ = w.actual.GetMountedVolume(v.VolumeName, v.PodName)
-	again := row.Mounter.(*mounter).args //nolint:forcetypeassert // It is the plugin's own.
+	again := row.Mounter.(*mounter).args
 	assert.Nil(t, again.FsUser, "containers differ")
 	assert.True(t, again.IsRemount)
 }

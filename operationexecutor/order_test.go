@@ -233,7 +233,7 @@ func TestTheOrderOfAnEnd(t *testing.T) {
 					assert.NotEqual(t, operationexecutor.VolumeNotMounted, w.pod("data", "p"), "the state is told first")
 					assert.True(t, pending(), "the key is still taken")
 					assert.False(t, ended())
-					assert.NoError(t, op.Err(), "before it has ended")
+					assert.Zero(t, op.Result(), "before it has ended")
 					assert.Equal(t, name == "done", r.Err == nil)
 				}
 				freed := make(chan struct{})

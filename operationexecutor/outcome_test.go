@@ -238,7 +238,7 @@ func TestAFailedSafetyCheckMarksNothing(t *testing.T) {
 			state := &reports{ActualStateOfWorld: w.actual}
 			err := w.failed(w.executor.DetachVolume(t.Context(), w.attachedVolume("data"),
 				operationexecutor.DetachOptions{VerifySafeToDetach: true}, state))
-			assert.NotErrorIs(t, err, volume.ErrUncertain)
+			require.NotErrorIs(t, err, volume.ErrUncertain)
 			v, _ := w.actual.GetAttachedVolume(volumeName("data"))
 			assert.Equal(t, cache.Attached, v.AttachState)
 			assert.Equal(t, 1, state.added, "it is attached for certain and reported so again")

@@ -36,7 +36,7 @@ func (*typedNil) Error() string { return "never" }
 func badCalls() map[string]func(ctx context.Context) error {
 	return map[string]func(ctx context.Context) error{
 		"panic":                 func(context.Context) error { panic("boom") },
-		"panic with nil":        func(context.Context) error { panic(nil) }, //nolint:govet // On purpose.
+		"panic with nil":        func(context.Context) error { panic(nil) },
 		"panic with an error":   func(context.Context) error { panic(volume.Transient(errBroken)) },
 		"Goexit":                func(context.Context) error { runtime.Goexit(); return nil },
 		"nil pointer":           func(context.Context) error { var err *typedNil; return err },
