@@ -67,13 +67,16 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 	if _, err := volume.RequestedBytes(claim); err != nil {
 		return c.wait(ctx, claim, failedBinding("%v", err))
 	}
-	if provisioned, err := c.provisioned(ctx, claim); err != nil || provisioned != nil {
-		return c.bindIf(ctx, claim, provisioned, err)
+	made, err := c.provisioned(ctx, claim)
+	if err != nil {
+		return err
+	}
+	if made != nil {
+		return c.bind(ctx, claim, made)
 	}
 	class, _ := c.classes.get(volumeKey(classOf(claim)))
-	delayed := class != nil && waitsForConsumer(class) && c.selectedNode(claim) == ""
 	volumes := c.volumes.all()
-	if delayed {
+	if c.nodeIsAwaited(claim, class) {
 		volumes = onlyReserved(claim, volumes)
 	}
 	match, err := findMatch(claim, volumes)
@@ -86,6 +89,17 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 	if pv, why := unfitReserved(claim, volumes); pv != nil {
 		return c.refuse(ctx, claim, pv, why)
 	}
+	return c.syncUnmatched(ctx, claim, class)
+}
+
+// nodeIsAwaited reports whether nothing may be chosen yet, since the node of the claim's pod is not known. class may be
+// nil.
+func (c *Controller) nodeIsAwaited(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+	return class != nil && waitsForConsumer(class) && c.selectedNode(claim) == ""
+}
+
+// syncUnmatched serves an unbound claim that no volume fits. class is the one that it names; nil when that is none.
+func (c *Controller) syncUnmatched(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	switch {
 	case classIsOpen(claim):
 		return c.assignDefaultClass(ctx, claim)
@@ -94,7 +108,7 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 	case class == nil:
 		return c.wait(ctx, claim, failedBinding(
 			"no volume fits, and storage class %q does not exist: create the class or name another", classOf(claim)))
-	case delayed:
+	case c.nodeIsAwaited(claim, class):
 		return c.wait(ctx, claim, reason{
 			eventType: v1.EventTypeNormal, reason: ReasonWaitForFirstConsumer,
 			message: "waiting for first consumer to be created before binding: the node is not selected yet",
@@ -119,13 +133,6 @@ func (c *Controller) provisioned(ctx context.Context, claim *v1.PersistentVolume
 			pv.Name, nameOf(claim), volume.ErrInUse)
 	}
 	return pv, nil
-}
-
-func (c *Controller) bindIf(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, err error) error {
-	if err != nil {
-		return err
-	}
-	return c.bind(ctx, claim, pv)
 }
 
 // assignDefaultClass gives a claim that left its class open the default class, if there is one.

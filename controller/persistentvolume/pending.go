@@ -32,7 +32,7 @@ type PendingClaim struct {
 func (p PendingClaim) String() string { return p.Claim.String() + ": " + p.Reason + ": " + p.Message }
 
 // Why returns why a claim is not bound, and false when nothing is known against it: it is bound, gone, or was not looked
-// at yet. The answer is at least as new as the last event of the claim.
+// at yet. It is known here before the event that says it to people is recorded.
 func (c *Controller) Why(claim types.NamespacedName) (PendingClaim, bool) {
 	return c.pending.get(claim)
 }
