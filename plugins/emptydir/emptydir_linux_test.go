@@ -178,7 +178,7 @@ func TestTearDownDeletesEverythingAndFollowsNoLink(t *testing.T) {
 	require.NoError(t, unix.Mkfifo(filepath.Join(path, "pipe"), 0o600))
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "a", "b", "c"), 0o755))
 	require.NoError(t, os.Symlink("../../../../../../..", filepath.Join(path, "a", "b", "up")))
-	for i := range 1100 {
+	for i := range 600 {
 		require.NoError(t, os.WriteFile(filepath.Join(path, "a", "file"+strings.Repeat("y", i%200)+string(rune('0'+i/200))), nil, 0o600))
 	}
 
@@ -192,7 +192,7 @@ func TestTearDownDeletesEverythingAndFollowsNoLink(t *testing.T) {
 func TestTearDownOfADeepTreeKeepsFewDirectoriesOpen(t *testing.T) {
 	plugin := newPlugin(t)
 	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
-	const depth = 2000
+	const depth = 500
 	fd, err := unix.Open(path, openFlags, 0)
 	require.NoError(t, err)
 	for range depth {

@@ -1,6 +1,7 @@
 package emptydir
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -45,10 +46,16 @@ func TestMediumIsChecked(t *testing.T) {
 	}
 }
 
-func TestMounterIsRequired(t *testing.T) {
+func TestNoMounterMeansThatOfTheHost(t *testing.T) {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
 	require.NoError(t, err)
-	require.ErrorIs(t, New(Options{}).Init(t.Context(), host), volume.ErrInvalid)
+	plugin := New(Options{})
+	require.NoError(t, plugin.Init(t.Context(), host))
+	unmounter, err := plugin.NewUnmounter("scratch", pod.UID)
+	require.NoError(t, err)
+	if runtime.GOOS == "linux" {
+		require.NoError(t, unmounter.TearDown(t.Context()), "nothing is there")
+	}
 }
 
 func TestNameOfAnUnfinishedSetUpIsRefused(t *testing.T) {

@@ -1,6 +1,9 @@
 package hostpath
 
 import (
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,4 +13,17 @@ import (
 func makePipe(t *testing.T, path string) {
 	t.Helper()
 	require.NoError(t, unix.Mkfifo(path, 0o600))
+}
+
+// Somebody may put a pipe there between the look and the making: it must not be opened, since that would block.
+func TestMakingAFileOpensNothingThatIsThere(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	makePipe(t, pipe)
+	require.ErrorIs(t, makeFile(pipe), fs.ErrExist)
+
+	target := filepath.Join(t.TempDir(), "target")
+	link := filepath.Join(t.TempDir(), "dangling")
+	require.NoError(t, os.Symlink(target, link))
+	require.ErrorIs(t, makeFile(link), fs.ErrExist)
+	require.NoFileExists(t, target)
 }
