@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/plugins/emptydir"
+	"github.com/volumekit/volumekit/plugins/hostpath"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+// nodeName is the name of the only node.
+const nodeName types.NodeName = "quickstart"
+
+// The directories of the manager's records, under the root. A real agent has the first on a tmpfs such as /run.
+const (
+	runtimeDir = "run"
+	stateDir   = "state"
+)
+
+// agent is a node agent and, since there is only one node, its cluster: a store of objects, the controller that gives
+// claims their volumes, and the volume manager that mounts the volumes of pods.
+type agent struct {
+	root     rootDir
+	out      *output
+	progress *progress
+	mounter  *mount.Mounter
+	plugins  *volume.VolumePluginMgr
+	store    store.Store
+	claims   *persistentvolume.Controller
+	manager  *volumemanager.Manager
+
+	pods     []*v1.Pod // as the store has them
+	complete sync.Once // the pods were added for the first time
+	ended    context.CancelFunc
+	running  sync.WaitGroup
+	errs     [2]error // how the controller and the manager ended
+}
+
+// newAgent puts an agent together. It starts nothing and mounts nothing.
+func newAgent(ctx context.Context, root rootDir, out *output) (*agent, error) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: root.path, NodeName: nodeName})
+	if err != nil {
+		return nil, err
+	}
+	mounter := mount.New(mount.Options{})
+	plugins := volume.NewVolumePluginMgr(host)
+	err = plugins.InitPlugins(ctx,
+		hostpath.New(hostpath.Options{}),
+		emptydir.New(emptydir.Options{Mounter: mounter}),
+		loopblock.New(loopblock.Options{Mounter: mounter}),
+	)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{
+		root: root, out: out, mounter: mounter, plugins: plugins,
+		store:    store.NewMemory(store.MemoryOptions{}),
+		progress: newProgress(out),
+	}
+	a.claims = persistentvolume.New(plugins, a.store, persistentvolume.Options{NodeName: nodeName, Events: a.progress})
+	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
+		Store:      a.store,
+		DeviceUse:  loop.DeviceUse{},
+		Observer:   a.progress,
+		RuntimeDir: root.dir(runtimeDir),
+		StateDir:   root.dir(stateDir),
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.progress.status = a.manager.Status
+	return a, nil
+}
+
+// start runs the controller and the manager until stop is called.
+func (a *agent) start(ctx context.Context) {
+	ctx, a.ended = context.WithCancel(ctx)
+	a.running.Go(func() { a.errs[0] = a.claims.Run(ctx) })
+	a.running.Go(func() { a.errs[1] = a.manager.Run(ctx) })
+}
+
+// stop ends both, waits for them, and removes the manager's lock files, which nobody holds any more. What is mounted then
+// would stay mounted.
+func (a *agent) stop(ctx context.Context) error {
+	a.ended()
+	a.running.Wait()
+	if err := join(a.errs[:]...); err != nil {
+		return err
+	}
+	for _, dir := range []string{runtimeDir, stateDir} {
+		if err := a.mounter.RemoveTarget(ctx, filepath.Join(a.root.dir(dir), "lock")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create puts the objects of m into the store; the controller begins to work on claims at once.
+func (a *agent) create(ctx context.Context, m *manifests) error {
+	for _, object := range m.objects() {
+		created, err := a.store.Create(ctx, object)
+		if err != nil {
+			return cutShort(ctx, fmt.Errorf("store an object of the manifests: %w", err))
+		}
+		if pod, ok := created.(*v1.Pod); ok {
+			a.pods = append(a.pods, pod)
+		}
+	}
+	return nil
+}
+
+// setUp adds the pods to the manager and waits until their volumes are mounted, or timeout has passed.
+func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]*readyPod, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	begun := time.Now()
+	for _, pod := range a.pods {
+		if err := a.manager.AddPod(ctx, pod); err != nil {
+			return nil, cutShort(ctx, fmt.Errorf("add pod %q: %w", pod.Namespace+"/"+pod.Name, err))
+		}
+	}
+	a.complete.Do(a.manager.PodsComplete)
+	var errs []error
+	for _, pod := range a.pods {
+		errs = append(errs, a.manager.WaitForAttachAndMount(ctx, pod))
+	}
+	if err := join(errs...); err != nil {
+		return nil, cutShort(ctx, err)
+	}
+	ready := make([]*readyPod, len(a.pods))
+	for i, pod := range a.pods {
+		ready[i] = a.describe(ctx, pod, begun)
+	}
+	return ready, nil
+}
+
+// cutShort prefers the signal that ended ctx to what it made fail.
+func cutShort(ctx context.Context, err error) error {
+	var sig *signalError
+	if errors.As(context.Cause(ctx), &sig) {
+		return sig
+	}
+	return err
+}
+
+// tearDown takes the pods from the manager, which promises that no process of theirs is alive, and waits until their
+// volumes are gone, or timeout has passed.
+func (a *agent) tearDown(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var errs []error
+	for _, pod := range a.pods {
+		errs = append(errs, a.manager.RemovePod(pod.UID))
+	}
+	for _, pod := range a.pods {
+		errs = append(errs, a.manager.WaitForUnmount(ctx, pod))
+	}
+	if err := join(errs...); err != nil {
+		return err
+	}
+	return a.manager.WaitForNodeEmpty(ctx) // what pods share is unstaged and detached after the last of them
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// check returns an [inputError] with everything in m that cannot work, before anything is made. Each error says what to
+// change.
+func (m *manifests) check(plugins *volume.VolumePluginMgr) error {
+	c := &checker{manifests: m, plugins: plugins}
+	c.objects()
+	for _, pv := range m.volumes {
+		c.persistentVolume(pv)
+	}
+	for _, claim := range m.claims {
+		c.claim(claim)
+	}
+	for _, pod := range m.pods {
+		c.pod(pod)
+	}
+	return badInput(c.errs...)
+}
+
+// checker collects what is wrong with manifests.
+type checker struct {
+	*manifests
+	plugins *volume.VolumePluginMgr
+	errs    []error
+}
+
+func (c *checker) refuse(format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf(format, args...))
+}
+
+// objects checks the names of all objects.
+func (c *checker) objects() {
+	seen := make(map[store.Key]bool)
+	for _, object := range c.manifests.objects() {
+		key, _, err := store.Validate(object)
+		switch {
+		case err != nil:
+			c.refuse("%w", err)
+		case seen[key]:
+			c.refuse("%s is there twice: give one of them another name", key)
+		}
+		seen[key] = true
+	}
+}
+
+func (c *checker) persistentVolume(pv *v1.PersistentVolume) {
+	c.hostPath(fmt.Sprintf("PersistentVolume %q", pv.Name), pv.Spec.HostPath)
+	if _, err := c.plugins.FindPersistentPluginBySpec(volume.NewSpecFromPersistentVolume(pv, false)); err != nil {
+		c.refuse("PersistentVolume %q: %w%s", pv.Name, err, oneSource(err))
+	}
+}
+
+// oneSource says what to do when no plugin serves a volume; of several, the error says so itself.
+func oneSource(err error) string {
+	if errors.Is(err, volume.ErrMultiplePlugins) {
+		return ""
+	}
+	return ": give the volume a source that one of them serves"
+}
+
+// claim checks that a claim can find a volume, or can be given one.
+func (c *checker) claim(claim *v1.PersistentVolumeClaim) {
+	name := claim.Namespace + "/" + claim.Name
+	if len(claim.Spec.AccessModes) == 0 {
+		c.refuse("claim %q has no access mode: set spec.accessModes, such as [ReadWriteOnce]", name)
+	}
+	if claim.Spec.Resources.Requests.Storage().Sign() <= 0 {
+		c.refuse("claim %q asks for no storage: set spec.resources.requests.storage, such as 64Mi", name)
+	}
+	if claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == v1.PersistentVolumeBlock {
+		c.refuse("claim %q asks for a raw block device, which this example does not show: set spec.volumeMode to Filesystem", name)
+	}
+	c.claimSource(claim, name)
+}
+
+// claimSource checks where the volume of a claim comes from.
+func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
+	className := className(claim)
+	class := c.class(className)
+	switch {
+	case claim.Spec.VolumeName != "":
+		if c.volume(claim.Spec.VolumeName) == nil {
+			c.refuse("claim %q names the volume %q, which is not in the manifests: add that PersistentVolume, "+
+				"or correct spec.volumeName", name, claim.Spec.VolumeName)
+		}
+	case class != nil:
+		if _, err := c.plugins.FindProvisionablePluginByName(class.Provisioner); err != nil && !c.hasVolumeOf(className) {
+			c.refuse("class %q of claim %q: %w: set provisioner to one of the plugins that provision", className, name, err)
+		}
+	case !c.hasVolumeOf(className) && className == "":
+		c.refuse("claim %q names no volume and no class: set spec.storageClassName to a StorageClass or spec.volumeName "+
+			"to a PersistentVolume, and add that to the manifests", name)
+	case !c.hasVolumeOf(className):
+		c.refuse("claim %q asks for class %q, which is not in the manifests: add that StorageClass, "+
+			"or correct spec.storageClassName", name, className)
+	}
+}
+
+// hasVolumeOf reports whether a PersistentVolume of a class is in the manifests.
+func (c *checker) hasVolumeOf(className string) bool {
+	for _, pv := range c.volumes {
+		if pv.Spec.StorageClassName == className {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *checker) pod(pod *v1.Pod) {
+	if pod.UID == "" {
+		pod = pod.DeepCopy()
+		pod.UID = "to-be-checked" // the store will give it another; plugins put it into paths
+	}
+	if err := volume.CheckPathElement(string(pod.UID)); err != nil {
+		c.refuse("metadata.uid of pod %q: %w", pod.Namespace+"/"+pod.Name, err)
+		return
+	}
+	names := make(map[string]bool)
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		at := fmt.Sprintf("volume %q of pod %q", v.Name, pod.Namespace+"/"+pod.Name)
+		c.label(at, v.Name)
+		if names[v.Name] {
+			c.refuse("%s is there twice: give one of them another name", at)
+		}
+		names[v.Name] = true
+		c.volumeSource(at, pod, v)
+	}
+	c.containers(pod, names)
+}
+
+func (c *checker) label(at, name string) {
+	for _, problem := range validation.IsDNS1123Label(name) {
+		c.refuse("%s: %s", at, problem)
+	}
+}
+
+// volumeSource checks that exactly one plugin serves a volume of a pod, and that it accepts what the volume says.
+func (c *checker) volumeSource(at string, pod *v1.Pod, v *v1.Volume) {
+	spec := volume.NewSpecFromVolume(v)
+	c.hostPath(at, v.HostPath)
+	plugin, err := c.plugins.FindPluginBySpec(spec)
+	switch {
+	case v.PersistentVolumeClaim == nil && err != nil:
+		c.refuse("%s: %w%s", at, err, oneSource(err))
+	case v.PersistentVolumeClaim == nil:
+		if _, err := plugin.NewMounter(spec, pod); err != nil {
+			c.refuse("%s: %w", at, err)
+		}
+	case err == nil || errors.Is(err, volume.ErrMultiplePlugins):
+		c.refuse("%s has another source beside persistentVolumeClaim: keep one of them", at)
+	case c.claimOf(pod, v) == nil:
+		c.refuse("%s uses the claim %q, which is not in the manifests: add that PersistentVolumeClaim in namespace %s, "+
+			"or correct claimName", at, v.PersistentVolumeClaim.ClaimName, pod.Namespace)
+	}
+}
+
+// hostPath checks the path of a directory or file of this machine; source may be nil.
+func (c *checker) hostPath(at string, source *v1.HostPathVolumeSource) {
+	if source == nil {
+		return
+	}
+	if err := volume.ValidatePathNoBacksteps(source.Path); err != nil {
+		c.refuse("%s: hostPath: %w: write the path without it", at, err)
+	}
+	if !path.IsAbs(source.Path) {
+		c.refuse("%s: hostPath: path %q: give an absolute path", at, source.Path)
+	}
+}
+
+// containers checks the names of the containers of pod and where they mount its volumes.
+func (c *checker) containers(pod *v1.Pod, volumes map[string]bool) {
+	names := make(map[string]bool)
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, container := range containers {
+			at := fmt.Sprintf("container %q of pod %q", container.Name, pod.Namespace+"/"+pod.Name)
+			c.label(at, container.Name)
+			if names[container.Name] {
+				c.refuse("%s is there twice: give one of them another name", at)
+			}
+			names[container.Name] = true
+			if len(container.VolumeDevices) > 0 {
+				c.refuse("%s: volumeDevices: raw block devices are not shown by this example: use volumeMounts", at)
+			}
+			c.volumeMounts(at, container.VolumeMounts, volumes)
+		}
+	}
+	if len(containerMounts(pod)) == 0 {
+		c.refuse("pod %q mounts no volume in any container: add volumes and volumeMounts", pod.Namespace+"/"+pod.Name)
+	}
+}
+
+func (c *checker) volumeMounts(at string, mounts []v1.VolumeMount, volumes map[string]bool) {
+	paths := make(map[string]bool)
+	for _, m := range mounts {
+		clean := path.Clean(m.MountPath)
+		switch {
+		case !volumes[m.Name]:
+			c.refuse("%s mounts the volume %q, which its pod does not have: add it to spec.volumes", at, m.Name)
+		case !path.IsAbs(m.MountPath) || clean == "/":
+			c.refuse("%s: mountPath %q: give an absolute path below /", at, m.MountPath)
+		case volume.ValidatePathNoBacksteps(m.MountPath) != nil || strings.ContainsFunc(m.MountPath, isControl):
+			c.refuse("%s: mountPath %q: write the path without '..' and without control characters", at, m.MountPath)
+		case paths[clean]:
+			c.refuse("%s mounts two volumes at %s: give one of them another mountPath", at, clean)
+		case m.SubPath != "" || m.SubPathExpr != "":
+			c.refuse("%s: subPath %q: sub-paths are not shown by this example: mount the whole volume",
+				at, m.SubPath+m.SubPathExpr)
+		}
+		paths[clean] = true
+	}
+}
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }

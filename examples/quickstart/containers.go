@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// containers mounts the volumes of pods where their containers would see them, as a container runtime does: each
+// volumeMount is a bind of the volume's path, read-only where the container or the volume says so.
+type containers struct {
+	mounter mount.Interface
+	dir     string // holds one directory per pod, and in it one per container
+	binds   []bind
+}
+
+// bind is one volume in one container.
+type bind struct {
+	pod       string // namespace and name
+	container string
+	volume    string // the name in the pod's spec
+	mountPath string // as the container sees it
+	path      string // as this process sees it
+	readOnly  bool
+}
+
+// mount binds the volumes of pods that are ready into their containers. What was bound before an error stays for
+// unmount.
+func (c *containers) mount(ctx context.Context, pods []*readyPod) error {
+	for _, pod := range pods {
+		if err := c.mountPod(ctx, pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *containers) mountPod(ctx context.Context, pod *readyPod) error {
+	for _, m := range containerMounts(pod.pod) {
+		v, ok := pod.volume(m.Name)
+		if !ok {
+			return fmt.Errorf("container %q of pod %q mounts volume %q, which is not ready", m.container, pod.name, m.Name)
+		}
+		b := bind{
+			pod: pod.name, container: m.container, volume: m.Name,
+			mountPath: path.Clean(m.MountPath),
+			path:      filepath.Join(c.dir, strings.ReplaceAll(pod.name, "/", "_"), m.container, pathElement(m.MountPath)),
+			readOnly:  m.ReadOnly || v.ReadOnly,
+		}
+		if err := c.bind(ctx, v.Path, b); err != nil {
+			return fmt.Errorf("mount volume %q into container %q of pod %q: %w", m.Name, m.container, pod.name, err)
+		}
+	}
+	return nil
+}
+
+func (c *containers) bind(ctx context.Context, source string, b bind) error {
+	request := mount.Request{Source: source, Target: b.path, Options: []string{"rbind"}}
+	if b.readOnly {
+		request.Options = append(request.Options, "ro")
+	}
+	if err := os.MkdirAll(filepath.Dir(b.path), 0o750); err != nil {
+		return err
+	}
+	if err := c.mounter.Mount(ctx, request); err != nil {
+		return err
+	}
+	c.binds = append(c.binds, b)
+	return nil
+}
+
+// unmount takes every volume out of its container. No process uses them any more, so that what lies below a bind (the
+// mounts in a host's directory) may be detached with it.
+func (c *containers) unmount(ctx context.Context) error {
+	var errs []error
+	for _, b := range slices.Backward(c.binds) {
+		err := c.mounter.Unmount(ctx, b.path, mount.UnmountOptions{Lazy: true})
+		if err == nil || errors.Is(err, mount.ErrNotMounted) {
+			err = c.mounter.RemoveTarget(ctx, b.path)
+		}
+		errs = append(errs, err)
+	}
+	c.binds = nil
+	return errors.Join(errs...)
+}
+
+// pathElement makes a container's path one element, so that volumes that a container mounts inside each other are still
+// beside each other here and nothing need be made inside a volume.
+func pathElement(mountPath string) string {
+	return strings.ReplaceAll(strings.Trim(path.Clean(mountPath), "/"), "/", "~")
+}

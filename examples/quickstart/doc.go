@@ -1,0 +1,33 @@
+// Quickstart mounts real volumes for a real pod on this machine, uses them, and takes them away again.
+//
+//	go run ./examples/quickstart
+//
+// It needs no server, no cluster and no configuration. Read main.go first: the function tell is the whole story, and
+// each of its steps is one file.
+//
+//   - manifests.go reads the pods, claims, volumes and classes: those in the folder manifests, or those of -f.
+//   - namespace_linux.go starts the program again in a private mount namespace, so that nothing that it mounts is seen
+//     by the rest of the machine; without root in a user namespace too.
+//   - check.go refuses what cannot work, before anything is made.
+//   - prune.go leaves out the volumes that this machine cannot serve, and says why.
+//   - agent.go is a node agent: a store, the controller that binds and provisions claims, the volume manager. This is
+//     the part that a program of your own would copy.
+//   - progress.go tells what is being done to each volume.
+//   - table.go shows what is mounted.
+//   - containers.go mounts the volumes for each container, as a container runtime would, and writes and reads through
+//     each path.
+//   - leftovers_linux.go proves that nothing is left, and removes the empty directories.
+//
+// Flags:
+//
+//	-f FILE        the manifests to use, YAML or JSON, several documents; "-" reads standard input
+//	-root DIR      the directory under which everything is made; it must be new or empty
+//	-timeout TIME  how long the pods may take to become ready, and to go
+//	-json          one JSON document per line on standard output; the story goes to standard error
+//	-keep          leave everything mounted until Ctrl-C, and say how to look at it
+//
+// Any signal that ends a program ends this one in an orderly way: the volumes are taken away first.
+//
+// The exit code is 0 when all went well, 1 when something failed, 2 when the flags or the manifests are wrong, and 128
+// plus the signal's number when a signal cut the story short.
+package main

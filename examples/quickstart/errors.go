@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The exit codes.
+const (
+	exitFailed   = 1
+	exitBadInput = 2
+	exitSignal   = 128 // plus the signal's number
+)
+
+// inputError says that the flags or the manifests are wrong. Each of its errors says what to change.
+type inputError struct{ errs []error }
+
+// badInput returns an inputError of errs, or nil when there are none.
+func badInput(errs ...error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return &inputError{errs: errs}
+}
+
+func (e *inputError) Error() string   { return errors.Join(e.errs...).Error() }
+func (e *inputError) Unwrap() []error { return e.errs }
+
+// signalError says that a signal cut the story short. It is the cause of the context that the signal ended.
+type signalError struct{ signal os.Signal }
+
+func (e *signalError) Error() string { return fmt.Sprintf("ended by signal %q", e.signal) }
+
+// failures are several errors of one run, each to be told by itself.
+type failures []error
+
+// join returns those of errs that are not nil, nil when there are none.
+func join(errs ...error) error {
+	var all failures
+	for _, err := range errs {
+		if err != nil {
+			all = append(all, err)
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	return all
+}
+
+func (f failures) Error() string   { return errors.Join(f...).Error() }
+func (f failures) Unwrap() []error { return f }
+
+// leftoverError says that something was left behind.
+type leftoverError struct {
+	left leftovers
+	root string
+}
+
+func (e *leftoverError) Error() string {
+	return fmt.Sprintf("this is left under %s:%s", e.root, e.left)
+}
+
+// exitCode returns the code with which the program ends.
+func exitCode(err error) int {
+	var input *inputError
+	var left *leftoverError
+	var sig *signalError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &left):
+		return exitFailed
+	case errors.As(err, &input):
+		return exitBadInput
+	case errors.As(err, &sig):
+		number, _ := sig.signal.(syscall.Signal)
+		return exitSignal + int(number)
+	}
+	return exitFailed
+}
+
+// explain returns err as lines for a person: one for each thing that is wrong.
+func explain(err error) string {
+	var all failures
+	var input *inputError
+	var notReady *volume.NotReadyError
+	switch {
+	case errors.As(err, &all):
+		return explainEach(all)
+	case errors.As(err, &input):
+		return explainEach(input.errs)
+	case errors.As(err, &notReady):
+		return explainNotReady(notReady)
+	}
+	return err.Error()
+}
+
+func explainEach(errs []error) string {
+	lines := make([]string, len(errs))
+	for i, err := range errs {
+		lines[i] = explain(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func explainNotReady(err *volume.NotReadyError) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "the volumes of pod %s are not ready", err.PodName)
+	if errors.Is(err.Err, context.DeadlineExceeded) {
+		b.WriteString(" in time (-timeout gives them longer)")
+	}
+	for _, v := range err.Volumes {
+		fmt.Fprintf(&b, "\n  %s", v)
+	}
+	return b.String()
+}

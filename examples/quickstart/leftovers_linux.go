@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+)
+
+// findLeftovers looks for what is still there under root: mounts, loop devices whose file is or was there, and files.
+// It asks the kernel, not the agent.
+func findLeftovers(ctx context.Context, root string) (leftovers, error) {
+	left := leftovers{Mounts: []string{}, LoopDevices: []string{}, Files: []string{}}
+	mounts, err := mount.New(mount.Options{}).List(ctx)
+	if err != nil {
+		return left, fmt.Errorf("look for mounts that are left: %w", err)
+	}
+	for _, m := range mounts {
+		if isUnder(m.Path, root) {
+			left.Mounts = append(left.Mounts, m.Path)
+		}
+	}
+	devices, err := loop.Devices(ctx)
+	if err != nil {
+		return left, fmt.Errorf("look for loop devices that are left: %w", err)
+	}
+	for _, d := range devices {
+		if isUnder(d.BackingPath, root) {
+			left.LoopDevices = append(left.LoopDevices, d.Path)
+		}
+	}
+	files, _, err := walk(root)
+	left.Files = append(left.Files, files...)
+	return left, err
+}
+
+// removeEmptyDirs removes the directories below root by rmdir alone: one that holds a file or a mount stays, and is an
+// error.
+func removeEmptyDirs(root string) error {
+	_, dirs, err := walk(root)
+	if err != nil {
+		return err
+	}
+	for _, dir := range slices.Backward(dirs) {
+		if err := removeDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeDir removes an empty directory. One that is gone is no error.
+func removeDir(dir string) error {
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove the directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// walk returns what is below root: the directories, each before what it holds, and everything else.
+func walk(root string) (files, dirs []string, err error) {
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist), path == root && err == nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("look for files that are left: %w", err)
+		case entry.IsDir():
+			dirs = append(dirs, path)
+		default:
+			files = append(files, path)
+		}
+		return nil
+	})
+	return files, dirs, err
+}
+
+func isUnder(path, root string) bool { return path == root || strings.HasPrefix(path, root+"/") }

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+//go:embed manifests/*.yaml
+var builtin embed.FS
+
+// manifests are the objects of one run.
+type manifests struct {
+	pods    []*v1.Pod
+	claims  []*v1.PersistentVolumeClaim
+	volumes []*v1.PersistentVolume
+	classes []*storagev1.StorageClass
+}
+
+// loadManifests reads the manifests that o names. Whatever is wrong with them is an [inputError].
+func loadManifests(o options, stdin io.Reader) (*manifests, error) {
+	text, err := readManifests(o.file, stdin)
+	if err != nil {
+		return nil, badInput(err)
+	}
+	objects, err := store.Decode(bytes.NewReader(text))
+	if err != nil {
+		return nil, badInput(fmt.Errorf("%s: %w", sourceName(o.file), err))
+	}
+	m := &manifests{}
+	var errs []error
+	for _, object := range objects {
+		if err := m.add(object); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(m.pods) == 0 {
+		errs = append(errs, fmt.Errorf("%s holds no Pod: add one that uses the volumes", sourceName(o.file)))
+	}
+	return m, badInput(errs...)
+}
+
+// readManifests returns the text of the built-in manifests, of a file, or of standard input.
+func readManifests(file string, stdin io.Reader) ([]byte, error) {
+	switch file {
+	case "":
+		return builtinManifests()
+	case "-":
+		return io.ReadAll(stdin)
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("there is no file %s: give -f the path of your manifests, or leave -f out", file)
+	}
+	return text, err
+}
+
+func builtinManifests() ([]byte, error) {
+	entries, err := builtin.ReadDir("manifests")
+	if err != nil {
+		return nil, err
+	}
+	var all bytes.Buffer
+	for _, entry := range entries {
+		text, err := builtin.ReadFile("manifests/" + entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		all.WriteString("---\n")
+		all.Write(text)
+	}
+	return all.Bytes(), nil
+}
+
+// sourceName is what messages call the manifests of a file.
+func sourceName(file string) string {
+	switch file {
+	case "":
+		return "the built-in manifests"
+	case "-":
+		return "standard input"
+	}
+	return file
+}
+
+// add sorts object in.
+func (m *manifests) add(object runtime.Object) error {
+	switch o := object.(type) {
+	case *v1.Pod:
+		inNamespace(o)
+		m.pods = append(m.pods, o)
+	case *v1.PersistentVolumeClaim:
+		inNamespace(o)
+		m.claims = append(m.claims, o)
+	case *v1.PersistentVolume:
+		m.volumes = append(m.volumes, o)
+	case *storagev1.StorageClass:
+		m.classes = append(m.classes, o)
+	default:
+		return fmt.Errorf("kind %s is not used here: give Pod, PersistentVolumeClaim, PersistentVolume and StorageClass only",
+			object.GetObjectKind().GroupVersionKind().Kind)
+	}
+	return nil
+}
+
+// inNamespace gives an object without a namespace the one that kubectl would give it.
+func inNamespace(o metav1.Object) {
+	if o.GetNamespace() == "" {
+		o.SetNamespace(metav1.NamespaceDefault)
+	}
+}
+
+// objects returns all of them, in an order in which each comes after what it refers to.
+func (m *manifests) objects() []store.Object {
+	var all []store.Object
+	for _, o := range m.classes {
+		all = append(all, o)
+	}
+	for _, o := range m.volumes {
+		all = append(all, o)
+	}
+	for _, o := range m.claims {
+		all = append(all, o)
+	}
+	for _, o := range m.pods {
+		all = append(all, o)
+	}
+	return all
+}
+
+// claimOf returns the claim that a pod's volume refers to, or nil when it is not in the manifests.
+func (m *manifests) claimOf(pod *v1.Pod, v *v1.Volume) *v1.PersistentVolumeClaim {
+	for _, claim := range m.claims {
+		if claim.Namespace == pod.Namespace && claim.Name == v.PersistentVolumeClaim.ClaimName {
+			return claim
+		}
+	}
+	return nil
+}
+
+// class returns the class of that name, or nil.
+func (m *manifests) class(name string) *storagev1.StorageClass {
+	for _, class := range m.classes {
+		if class.Name == name {
+			return class
+		}
+	}
+	return nil
+}
+
+// volume returns the PersistentVolume of that name, or nil.
+func (m *manifests) volume(name string) *v1.PersistentVolume {
+	for _, volume := range m.volumes {
+		if volume.Name == name {
+			return volume
+		}
+	}
+	return nil
+}
+
+// className returns the class that a claim asks for; empty when it asks for a volume without one.
+func className(claim *v1.PersistentVolumeClaim) string {
+	if claim.Spec.StorageClassName == nil {
+		return ""
+	}
+	return *claim.Spec.StorageClassName
+}
+
+// containerMount is one volumeMount of one container of a pod.
+type containerMount struct {
+	container string
+	v1.VolumeMount
+}
+
+// containerMounts returns the mounts of all containers of pod, those that run first coming first.
+func containerMounts(pod *v1.Pod) []containerMount {
+	var mounts []containerMount
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range containers {
+			for _, m := range c.VolumeMounts {
+				mounts = append(mounts, containerMount{container: c.Name, VolumeMount: m})
+			}
+		}
+	}
+	return mounts
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+// progress tells what is being done to each volume. It is the agent's Observer and EventRecorder.
+type progress struct {
+	out    *output
+	status func() volumemanager.NodeStatus
+
+	mu    sync.Mutex
+	names map[v1.UniqueVolumeName]string // the name in a pod's spec, by the volume's unique name
+	ready map[mounting]time.Time         // when a volume was set up for a pod
+}
+
+// mounting is one volume of one pod.
+type mounting struct {
+	pod    volume.UniquePodName
+	volume v1.UniqueVolumeName
+}
+
+var (
+	_ operationexecutor.Observer      = (*progress)(nil)
+	_ operationexecutor.EventRecorder = (*progress)(nil)
+)
+
+// newProgress returns a progress that knows no volume. Its status must be set before it is told of anything.
+func newProgress(out *output) *progress {
+	return &progress{out: out, names: make(map[v1.UniqueVolumeName]string), ready: make(map[mounting]time.Time)}
+}
+
+// verbs says of each operation what is done.
+var verbs = map[operationexecutor.OperationKind]struct{ doing, done string }{
+	operationexecutor.OpAttach:        {"attaching", "attached"},
+	operationexecutor.OpDetach:        {"detaching", "detached"},
+	operationexecutor.OpMount:         {"mounting", "mounted"},
+	operationexecutor.OpUnmount:       {"unmounting", "unmounted"},
+	operationexecutor.OpUnmountDevice: {"unstaging", "unstaged"},
+}
+
+// OperationStarted implements operationexecutor.Observer.
+func (p *progress) OperationStarted(o operationexecutor.OperationInfo) {
+	p.line(o, verbs[o.Kind].doing+" ...")
+}
+
+// OperationStepped implements operationexecutor.Observer. Of all steps, only the one that takes long is told.
+func (p *progress) OperationStepped(o operationexecutor.OperationInfo, s operationexecutor.Step) {
+	if s.Name == "MountDevice" && s.Err == nil {
+		p.line(o, "staged in "+millis(s.Duration))
+	}
+}
+
+// OperationFinished implements operationexecutor.Observer.
+func (p *progress) OperationFinished(o operationexecutor.OperationInfo, r operationexecutor.Result) {
+	now := time.Now()
+	if r.Class != operationexecutor.Done {
+		p.line(o, fmt.Sprintf("%s failed (%s): %v", verbs[o.Kind].doing, r.Class, r.Err))
+		return
+	}
+	p.line(o, fmt.Sprintf("%s in %s", verbs[o.Kind].done, millis(now.Sub(o.Started))))
+	if o.Kind == operationexecutor.OpMount {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ready[mounting{o.PodName, o.VolumeName}] = now
+	}
+}
+
+// Eventf implements operationexecutor.EventRecorder. Only what happens to claims is told: operations tell the rest.
+func (p *progress) Eventf(object runtime.Object, _, reason, format string, args ...any) {
+	if claim, ok := object.(*v1.PersistentVolumeClaim); ok {
+		p.out.say("  %-12s %-12s %s: %s", claim.Name, "claim", reason, fmt.Sprintf(format, args...))
+	}
+}
+
+func (p *progress) line(o operationexecutor.OperationInfo, what string) {
+	plugin, _, err := volume.SplitUniqueName(o.VolumeName)
+	if err != nil {
+		plugin = o.PluginName
+	}
+	p.out.say("  %-12s %-12s %s", p.name(o.VolumeName), shortPlugin(plugin), what)
+}
+
+// name returns what people call a volume: its name in a pod's spec, where that is known.
+func (p *progress) name(unique v1.UniqueVolumeName) string {
+	p.mu.Lock()
+	name, ok := p.names[unique]
+	p.mu.Unlock()
+	if ok {
+		return name
+	}
+	for _, v := range p.status().Volumes {
+		if v.Volume == unique && v.OuterName != "" {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.names[unique] = v.OuterName
+			return v.OuterName
+		}
+	}
+	return string(unique)
+}
+
+// readyAt returns when a volume was set up for a pod; zero when it was not.
+func (p *progress) readyAt(m mounting) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ready[m]
+}
+
+// shortPlugin returns a plugin's name without its domain.
+func shortPlugin(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// imageFSType is the filesystem that loopblock makes unless a class asks for another.
+const imageFSType = "ext4"
+
+// leftOut is a volume that this machine cannot serve.
+type leftOut struct {
+	// Pod is the pod's namespace and name, Volume the name in its spec.
+	Pod    string `json:"pod"`
+	Volume string `json:"volume"`
+	// Plugin is the name of the plugin that would have served it.
+	Plugin string `json:"plugin"`
+	// Reason says what is missing.
+	Reason string `json:"reason"`
+}
+
+// prune takes the volumes that this machine cannot serve out of the pods and their containers, and the claims that
+// nobody uses then out of m. obstacle says why the filesystem of a volume in an image file cannot be served here, or
+// nil.
+func (m *manifests) prune(obstacle func(fsType string) error) []leftOut {
+	var out []leftOut
+	for _, pod := range m.pods {
+		for _, v := range slices.Clone(pod.Spec.Volumes) {
+			fsType, ok := m.imageFilesystem(pod, &v)
+			if !ok {
+				continue
+			}
+			if err := obstacle(fsType); err != nil {
+				removeVolume(pod, v.Name)
+				out = append(out, leftOut{
+					Pod: pod.Namespace + "/" + pod.Name, Volume: v.Name, Plugin: loopblock.Name, Reason: err.Error(),
+				})
+			}
+		}
+	}
+	if len(out) > 0 {
+		m.claims = slices.DeleteFunc(m.claims, func(c *v1.PersistentVolumeClaim) bool { return !m.isUsed(c) })
+	}
+	return out
+}
+
+// imageFilesystem reports whether a pod's volume is, or will be, an image file on a loop device, and which filesystem
+// must be made in it; none in one that exists already.
+func (m *manifests) imageFilesystem(pod *v1.Pod, v *v1.Volume) (fsType string, ok bool) {
+	spec := volume.NewSpecFromVolume(v)
+	if v.PersistentVolumeClaim != nil {
+		claim := m.claimOf(pod, v)
+		if claim == nil {
+			return "", false
+		}
+		if class := m.class(className(claim)); class != nil && claim.Spec.VolumeName == "" {
+			fsType := cmp.Or(class.Parameters[volume.VolumeParameterFSType], imageFSType)
+			return fsType, class.Provisioner == loopblock.Name
+		}
+		spec = volume.NewSpecFromPersistentVolume(m.volume(claim.Spec.VolumeName), false)
+	}
+	driver, ok := spec.Driver()
+	return "", ok && driver.PluginName == loopblock.Name
+}
+
+func (m *manifests) isUsed(claim *v1.PersistentVolumeClaim) bool {
+	for _, pod := range m.pods {
+		for i := range pod.Spec.Volumes {
+			v := &pod.Spec.Volumes[i]
+			if v.PersistentVolumeClaim != nil && m.claimOf(pod, v) == claim {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// removeVolume takes a volume out of pod and of its containers.
+func removeVolume(pod *v1.Pod, name string) {
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == name })
+		}
+	}
+}
+
+// String says what was left out and why, in one line.
+func (l leftOut) String() string {
+	return fmt.Sprintf("left out volume %s of pod %s: %s", l.Volume, l.Pod, l.Reason)
+}

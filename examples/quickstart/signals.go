@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// untilSignal returns a context that ends with the first signal that ends a program; its cause is a [signalError].
+// Further signals, and readers that went away, do not keep the volumes from being taken away.
+func untilSignal() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Ignore(syscall.SIGPIPE)
+	signal.Notify(signals, endingSignals()...)
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(&signalError{signal: s})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+// endingSignals are the signals that end a program and that it can handle. Whoever started the program with nohup does
+// not want it to end with the terminal.
+func endingSignals() []os.Signal {
+	ending := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		ending = append(ending, syscall.SIGHUP)
+	}
+	return ending
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The names of the plugins that the built-in manifests use.
+const (
+	hostPath  = "kubernetes.io/host-path"
+	emptyDir  = "kubernetes.io/empty-dir"
+	loopBlock = "volumekit.io/loop-block"
+)
+
+func TestBinarySize(t *testing.T) {
+	for want, bytes := range map[string]int64{
+		"0": 0, "1023": 1023, "1Ki": 1024, "1.5Ki": 1536, "64Mi": 64 << 20, "62.9Mi": 65<<20 - 2<<20 - 100<<10, "8Ei": 1<<63 - 1,
+	} {
+		assert.Equal(t, want, binarySize(&bytes))
+	}
+	assert.Equal(t, "-", binarySize(nil))
+}
+
+func TestPathElementIsOneElement(t *testing.T) {
+	for mountPath, want := range map[string]string{"/data": "data", "/var/lib//x/": "var~lib~x"} {
+		assert.Equal(t, want, pathElement(mountPath))
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	failed := errors.New("failed")
+	left := &leftoverError{root: "/r"}
+	sig := &signalError{signal: syscall.SIGTERM}
+	for _, c := range []struct {
+		want int
+		err  error
+	}{
+		{0, nil},
+		{1, failed},
+		{2, badInput(failed)},
+		{2, fmt.Errorf("wrapped: %w", badInput(failed))},
+		{143, sig},
+		{143, join(failed, sig)},
+		{1, join(sig, left)},
+	} {
+		assert.Equal(t, c.want, exitCode(c.err), "%v", c.err)
+	}
+}
+
+func TestJoinKeepsWhatFailed(t *testing.T) {
+	require.NoError(t, join(nil, nil))
+	a, b := errors.New("a"), errors.New("b")
+	assert.Equal(t, a, join(nil, a))
+	assert.Equal(t, "a\nb", explain(join(a, join(nil, b))))
+	require.ErrorIs(t, join(a, b), b)
+	require.NoError(t, badInput())
+}
+
+func TestNotReadyIsExplainedVolumeByVolume(t *testing.T) {
+	err := error(&volume.NotReadyError{
+		PodName: types.NamespacedName{Namespace: "n", Name: "p"},
+		Volumes: []volume.VolumeStanding{
+			{OuterName: "a", Phase: "mounting", Err: errors.New("cause of a")},
+			{OuterName: "b", Phase: "waiting", NextTry: time.Unix(0, 0)},
+		},
+		Err: context.DeadlineExceeded,
+	})
+	lines := strings.Split(explain(fmt.Errorf("wrapped: %w", err)), "\n")
+	require.Len(t, lines, 3)
+	assert.Contains(t, lines[0], "n/p")
+	assert.Contains(t, lines[0], "-timeout")
+	assert.Contains(t, lines[1], "cause of a")
+	assert.Contains(t, lines[2], `"b" is waiting`)
+}
+
+func TestPruneTakesVolumesOutOfPodsContainersAndClaims(t *testing.T) {
+	m, err := loadManifests(options{}, nil)
+	require.NoError(t, err)
+	var asked []string
+	out := m.prune(func(fsType string) error {
+		asked = append(asked, fsType)
+		return errors.New("missing")
+	})
+	assert.Equal(t, []string{"ext4", "ext4"}, asked)
+	require.Len(t, out, 2)
+	assert.Equal(t, leftOut{Pod: "default/first-light", Volume: "data", Plugin: loopBlock, Reason: "missing"}, out[0])
+	assert.Empty(t, m.claims)
+	require.Len(t, m.pods[0].Spec.Volumes, 3)
+	for _, mount := range containerMounts(m.pods[0]) {
+		assert.NotContains(t, []string{"data", "library"}, mount.Name)
+	}
+}
+
+func TestPruneLeavesWhatCanBeServed(t *testing.T) {
+	m, err := loadManifests(options{}, nil)
+	require.NoError(t, err)
+	assert.Empty(t, m.prune(func(string) error { return nil }))
+	assert.Len(t, m.pods[0].Spec.Volumes, 5)
+	assert.Len(t, m.claims, 2)
+}
+
+// A volume that exists already needs a loop device, and nothing that makes filesystems.
+func TestPruneAsksForNoFilesystemOfAVolumeThatIsThere(t *testing.T) {
+	source := v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+		Driver: volume.DriverOfPluginName(loopBlock), VolumeHandle: "h", FSType: "ext4",
+	}}
+	m := &manifests{
+		pods: []*v1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{Volumes: []v1.Volume{{
+			Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}},
+		}}}}},
+		claims: []*v1.PersistentVolumeClaim{{
+			ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: v1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+		}},
+		volumes: []*v1.PersistentVolume{{
+			ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: source},
+		}},
+	}
+	asked := 0
+	assert.Empty(t, m.prune(func(fsType string) error {
+		asked++
+		assert.Empty(t, fsType)
+		return nil
+	}))
+	assert.Equal(t, 1, asked)
+}
+
+func TestTableShowsPathsUnderTheRootShort(t *testing.T) {
+	size, used := int64(64<<20), int64(1<<20)
+	text := table([]*readyPod{{name: "n/p", volumes: []row{
+		{Pod: "n/p", Volume: "v", Plugin: loopBlock, Phase: "mounted", Path: "/r/pods/0123abcd-0000-4000-8000-0123456789ab/x", ReadOnly: true, Size: &size, Used: &used, ReadyMillis: 1.25},
+		{Pod: "n/p", Volume: "w", Plugin: hostPath, Phase: "mounted", Path: "/usr"},
+	}}}, "/r")
+	lines := strings.Split(text, "\n")
+	require.Len(t, lines, 3)
+	assert.Equal(t, strings.Fields("v loop-block mounted, read-only ./pods/0123abcd…/x 64Mi 1Mi 1.2 ms"), strings.Fields(lines[1]))
+	assert.Equal(t, strings.Fields("w host-path mounted /usr - - 0.0 ms"), strings.Fields(lines[2]))
+}

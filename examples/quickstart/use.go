@@ -1,0 +1,189 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// finding is what one container found when it used one volume.
+type finding struct {
+	// Pod is the pod's namespace and name.
+	Pod string `json:"pod"`
+	// Container is the container that used the volume.
+	Container string `json:"container"`
+	// Volume is the volume's name in the pod's spec.
+	Volume string `json:"volume"`
+	// MountPath is where the container sees the volume.
+	MountPath string `json:"mountPath"`
+	// ReadOnly says that the container may only read.
+	ReadOnly bool `json:"readOnly"`
+	// Did is what worked.
+	Did string `json:"did,omitempty"`
+	// Error is what did not; empty when all is well.
+	Error string `json:"error,omitempty"`
+}
+
+// errWritable says that a path that must be read-only is not.
+var errWritable = errors.New("it could be written, though it is read-only")
+
+// use writes and reads through every path of every container, and removes what it wrote.
+func (c *containers) use() []finding {
+	var findings []finding
+	note := func(b bind, did string, err error) {
+		f := finding{
+			Pod: b.pod, Container: b.container, Volume: b.volume, MountPath: b.mountPath, ReadOnly: b.readOnly, Did: did,
+		}
+		if err != nil {
+			f.Did, f.Error = "", err.Error()
+		}
+		findings = append(findings, f)
+	}
+	var letters []letter
+	for _, b := range c.binds {
+		if !b.readOnly && isDir(b.path) {
+			l, err := writeLetter(b)
+			if err != nil {
+				note(b, "", err)
+				continue
+			}
+			letters = append(letters, l)
+			note(b, fmt.Sprintf("wrote %d bytes and read them back", len(l.text)), l.readIn(b))
+			continue
+		}
+		did, err := lookInto(b)
+		note(b, did, err)
+	}
+	for _, l := range letters {
+		for _, b := range c.binds {
+			if l.isFor(b) {
+				note(b, "read what container "+l.from.container+" wrote", l.readIn(b))
+			}
+		}
+	}
+	for _, l := range letters {
+		if err := os.Remove(l.pathIn(l.from)); err != nil {
+			note(l.from, "", err)
+		}
+	}
+	return findings
+}
+
+// letter is a file that one container leaves in a volume, for itself and the others that mount the volume.
+type letter struct {
+	from bind
+	text string
+}
+
+// writeLetter writes a new file through b.
+func writeLetter(b bind) (letter, error) {
+	l := letter{from: b, text: fmt.Sprintf("written by container %s of pod %s through %s\n", b.container, b.pod, b.mountPath)}
+	f, err := os.OpenFile(l.pathIn(b), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return l, err
+	}
+	_, err = f.WriteString(l.text)
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(l.pathIn(b)) // the write failed already, and that is what is told
+	}
+	return l, err
+}
+
+func (l letter) pathIn(b bind) string {
+	return filepath.Join(b.path, ".volumekit-quickstart-"+l.from.container+"-"+filepath.Base(l.from.path))
+}
+
+// isFor reports whether b is another way to the volume that the letter is in.
+func (l letter) isFor(b bind) bool {
+	return b.pod == l.from.pod && b.volume == l.from.volume && b.path != l.from.path
+}
+
+func (l letter) readIn(b bind) error {
+	text, err := os.ReadFile(l.pathIn(b))
+	if err == nil && string(text) != l.text {
+		err = fmt.Errorf("read %q where %q was written", text, l.text)
+	}
+	return err
+}
+
+// lookInto reads what must not be written: a volume that is read-only, or one that is a single file.
+func lookInto(b bind) (string, error) {
+	info, err := os.Stat(b.path)
+	if err != nil {
+		return "", err
+	}
+	did := "found a " + kindOf(info.Mode())
+	switch {
+	case info.IsDir():
+		entries, err := os.ReadDir(b.path)
+		if err != nil {
+			return "", err
+		}
+		did = fmt.Sprintf("read a directory (entries: %d)", len(entries))
+	case info.Mode().IsRegular():
+		n, err := readStart(b.path)
+		if err != nil {
+			return "", err
+		}
+		did = fmt.Sprintf("read %d bytes of a file", n)
+	default:
+		return did, nil
+	}
+	if !b.readOnly {
+		return did, nil
+	}
+	return did + "; writing was refused: read-only", expectReadOnly(b, info)
+}
+
+// expectReadOnly tries to write and is content only with EROFS.
+func expectReadOnly(b bind, info fs.FileInfo) error {
+	name, flags := b.path, os.O_WRONLY
+	if info.IsDir() {
+		name, flags = letter{from: b}.pathIn(b), os.O_WRONLY|os.O_CREATE|os.O_EXCL
+	}
+	f, err := os.OpenFile(name, flags, 0o600)
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		return nil
+	case err != nil:
+		return fmt.Errorf("it should be read-only: %w", err)
+	}
+	err = f.Close()
+	if info.IsDir() {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return errors.Join(errWritable, err)
+}
+
+// readStart reads the beginning of a file, and returns how many bytes that were.
+func readStart(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.Copy(io.Discard, io.LimitReader(f, 1<<20))
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeSocket != 0:
+		return "socket"
+	case mode&fs.ModeCharDevice != 0:
+		return "character device"
+	case mode&fs.ModeDevice != 0:
+		return "block device"
+	case mode&fs.ModeNamedPipe != 0:
+		return "named pipe"
+	}
+	return "file"
+}
