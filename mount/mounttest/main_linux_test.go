@@ -87,7 +87,7 @@ func TestExitCodeIsThatOfTheTests(t *testing.T) {
 
 func TestWhatIsLeftMountedFailsTheRun(t *testing.T) {
 	mounttest.RequireMounts(t)
-	output, code := inner(t, "leak")
+	output, code := inner(t, "leak", "TMPDIR="+t.TempDir())
 	assert.Equal(t, 1, code)
 	assert.Contains(t, output, "left behind: mount at ")
 	assert.Contains(t, output, "--- PASS: TestInner")
