@@ -106,8 +106,10 @@ func (w *world) mounted(name, podName string) operationexecutor.MountedVolume {
 }
 
 func (w *world) attachedVolume(name string) operationexecutor.AttachedVolume {
-	if v, ok := w.actual.GetAttachedVolume(volumeName(name)); ok {
-		return v.AttachedVolume
+	if w.actual != nil {
+		if v, ok := w.actual.GetAttachedVolume(volumeName(name)); ok {
+			return v.AttachedVolume
+		}
 	}
 	return operationexecutor.AttachedVolume{VolumeName: volumeName(name), VolumeSpec: spec(name), NodeName: node, PluginName: pluginName}
 }
@@ -205,9 +207,12 @@ func (j *journal) Intend(_ context.Context, i operationexecutor.Intent) error {
 }
 
 func (j *journal) Conclude(ctx context.Context, i operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	j.add("conclude", subjectOf(i), [...]string{"done", "uncertain", "forgotten"}[end])
 	j.set(i, end)
-	return ctx.Err()
+	return nil
 }
 
 func (j *journal) set(i operationexecutor.Intent, end operationexecutor.IntentEnd) {
