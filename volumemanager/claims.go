@@ -104,7 +104,7 @@ func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind) {
 		failures++
 		wait := retryAfter(failures)
 		if err != nil {
-			m.options.Logger.Warn("watch of the store failed", "kind", kind.Kind, "err", err, "retryAfter", wait)
+			m.options.Logger.Warn("watch of the store failed", "kind", kind.Kind, "error", err, "retryAfter", wait)
 		}
 		pause(ctx, wait)
 	}

@@ -59,6 +59,7 @@ func TestPodGetsItsVolumesAndTheyAreTakenAway(t *testing.T) {
 
 		w.remove(pod)
 		w.isClean()
+		assert.Zero(t, time.Since(began), "nothing waits for a clock")
 		assert.Empty(t, m.GetVolumesInUse())
 		assert.Empty(t, m.Status().Volumes)
 	})
@@ -232,6 +233,23 @@ func TestBackoffEndsByItselfWithTheResyncOff(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestNewPodDoesNotWaitForTheFailuresOfOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		w.plugin.Inject(fake.MethodAttach, fake.FailN(9, errors.New("no room")))
+		require.NoError(t, m.AddPod(t.Context(), podOf("old", "data")))
+		for m.PodStatus("uid-old")[0].Attempts < 9 {
+			pass(time.Second)
+		}
+		began := time.Now()
+		w.add(podOf("new", "data"))
+		assert.Zero(t, time.Since(began))
+	})
 }
 
 func TestTeardownIsRetriedUntilNothingIsLeft(t *testing.T) {

@@ -182,7 +182,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	m.pods[pod.UID] = entry
 	delete(m.released, podName)
 	m.mu.Unlock()
-	m.retryNew(podName, old, entry)
+	m.retryNew(old, entry)
 	m.dirty.AddAll(m.actualVolumesOf(podName))
 	m.changes.notify(podName)
 	return entry
@@ -221,10 +221,11 @@ func (p *podEntry) withErrors(failed map[string]error) *podEntry {
 	return next
 }
 
-// retryNew lets what a pod wants anew begin at once, however often it failed for others.
-func (m *Manager) retryNew(podName volume.UniquePodName, old, entry *podEntry) {
+// retryNew lets what a pod wants anew begin at once, however often it failed before.
+func (m *Manager) retryNew(old, entry *podEntry) {
 	for name := range entry.names().Difference(old.names()) {
-		m.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
+		m.executor.ResetBackoff(operationexecutor.Key{Volume: name})
+		m.dirty.Add(name)
 	}
 }
 

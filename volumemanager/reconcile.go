@@ -214,7 +214,7 @@ func (s subject) toAttach(node types.NodeName) operationexecutor.VolumeToAttach 
 // forget drops a volume of which nothing is left.
 func (m *Manager) forget(name v1.UniqueVolumeName) {
 	if err := m.actual.DeleteVolume(name); err != nil {
-		m.options.Logger.Error("volume cannot be forgotten", "volume", string(name), "err", err)
+		m.options.Logger.Error("volume cannot be forgotten", "volume", string(name), "error", err)
 		return
 	}
 	m.executor.Forget(name)

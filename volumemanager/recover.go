@@ -29,7 +29,7 @@ func (m *Manager) recover() error {
 		return errors.Join(err, m.journal.close())
 	}
 	for _, d := range damaged {
-		m.options.Logger.Error("a record cannot be used; what it stands for is not known and is left alone", "path", d.Path, "err", d.Err)
+		m.options.Logger.Error("a record cannot be used; what it stands for is not known and is left alone", "path", d.Path, "error", d.Err)
 	}
 	var names []v1.UniqueVolumeName
 	for _, r := range found {
