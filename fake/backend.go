@@ -97,13 +97,13 @@ func (b *Backend) remove(handle string) error {
 }
 
 // attach attaches a volume, which exists from then on if it did not. An exclusive volume goes to one node only.
-func (b *Backend) attach(handle string, node types.NodeName, exclusive bool) error {
+func (b *Backend) attach(info volumeInfo, node types.NodeName) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	v := b.ensure(handle)
-	if exclusive && len(v.nodes) > 0 && !v.nodes[node] {
+	v := b.ensure(info.handle)
+	if info.exclusive && len(v.nodes) > 0 && !v.nodes[node] {
 		return fmt.Errorf("volume %q is attached to %v and its access modes allow one node only: detach it first: %w",
-			handle, slices.Sorted(maps.Keys(v.nodes)), volume.ErrInUse)
+			info.handle, slices.Sorted(maps.Keys(v.nodes)), volume.ErrInUse)
 	}
 	v.nodes[node] = true
 	return nil

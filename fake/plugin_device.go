@@ -109,7 +109,7 @@ func (d *device) Attach(ctx context.Context, spec *volume.Spec, nodeName types.N
 	}
 	call := Call{Method: MethodAttach, Volume: v.name, Node: nodeName, Path: devicePath(v.handle)}
 	err = d.plugin.log.run(ctx, call, func() error {
-		return d.plugin.options.Backend.attach(v.handle, nodeName, v.exclusive)
+		return d.plugin.options.Backend.attach(v, nodeName)
 	})
 	if err != nil {
 		return "", err

@@ -54,8 +54,9 @@ func orCreate(want v1.HostPathType) string {
 		return fmt.Sprintf(" to %q", v1.HostPathDirectoryOrCreate)
 	case v1.HostPathFile:
 		return fmt.Sprintf(" to %q", v1.HostPathFileOrCreate)
+	default:
+		return ""
 	}
-	return ""
 }
 
 // kind is what a type asks for.

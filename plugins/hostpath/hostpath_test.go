@@ -71,14 +71,13 @@ func TestConformance(t *testing.T) {
 // places makes one thing of each kind and returns its path by what the errors call it.
 func places(t *testing.T) map[string]string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "hp") // short, since the path of a socket is
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	dir := t.TempDir()
+	t.Chdir(dir) // the path of a socket must be short
 	at := func(name string) string { return filepath.Join(dir, name) }
 	require.NoError(t, os.Mkdir(at("d"), 0o755))
 	require.NoError(t, os.WriteFile(at("f"), nil, 0o600))
 	var config net.ListenConfig
-	listener, err := config.Listen(t.Context(), "unix", at("s"))
+	listener, err := config.Listen(t.Context(), "unix", "s")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
 	found := map[string]string{
@@ -130,13 +129,13 @@ func TestEachTypeAcceptsWhatItNamesAndNothingElse(t *testing.T) {
 					assert.NoError(t, throughLink, "a link is followed")
 				case found == "nothing":
 					require.ErrorIs(t, err, fs.ErrNotExist)
-					assert.ErrorContains(t, err, "make a "+noun)
+					require.ErrorContains(t, err, "make a "+noun)
 				default:
 					require.ErrorIs(t, err, volume.ErrInvalid)
 					var typeErr *TypeError
 					require.ErrorAs(t, err, &typeErr)
 					assert.Equal(t, TypeError{Path: path, Want: want, Found: found}, *typeErr)
-					assert.ErrorContains(t, err, "is a "+found+" and not a "+noun)
+					require.ErrorContains(t, err, "is a "+found+" and not a "+noun)
 					assert.Error(t, throughLink)
 				}
 			})
@@ -181,12 +180,12 @@ func TestBadPathsAndTypesAreRefused(t *testing.T) {
 		t.Run(strconv.Quote(path), func(t *testing.T) {
 			err := setUp(t.Context(), t, plugin, spec(path, v1.HostPathDirectoryOrCreate))
 			require.ErrorIs(t, err, volume.ErrInvalid)
-			assert.ErrorContains(t, err, says)
+			require.ErrorContains(t, err, says)
 		})
 	}
 	err := setUp(t.Context(), t, plugin, spec("/tmp", "Folder"))
 	require.ErrorIs(t, err, volume.ErrInvalid)
-	assert.ErrorContains(t, err, `type "Folder" is not known: use one of Directory`)
+	require.ErrorContains(t, err, `type "Folder" is not known: use one of Directory`)
 }
 
 func TestRootOfTheNodeIsRefusedFromAboveBelowAndThroughLinks(t *testing.T) {
@@ -200,7 +199,7 @@ func TestRootOfTheNodeIsRefusedFromAboveBelowAndThroughLinks(t *testing.T) {
 	} {
 		err := setUp(t.Context(), t, plugin, spec(path, v1.HostPathUnset))
 		require.ErrorIs(t, err, volume.ErrInvalid, path)
-		assert.ErrorContains(t, err, "use another path")
+		require.ErrorContains(t, err, "use another path")
 	}
 	sibling := root + "-sibling"
 	assert.NoError(t, setUp(t.Context(), t, plugin, spec(sibling, v1.HostPathDirectoryOrCreate)))

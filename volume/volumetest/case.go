@@ -1,7 +1,6 @@
 package volumetest
 
 import (
-	"context"
 	"runtime/pprof"
 	"testing"
 
@@ -32,13 +31,12 @@ func (c Case) String() string { return c.Group + "/" + c.Rule + " " + c.Name }
 func (c Case) Run(t testing.TB, config Config) {
 	t.Helper()
 	id := nextID()
-	labels := pprof.Labels(leakLabel, id)
-	pprof.Do(t.Context(), labels, func(context.Context) {
-		e := newEnv(t, c, config)
-		defer e.cleanUp()
-		e.id = id
-		c.run(e)
-	})
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels(leakLabel, id)))
+	defer pprof.SetGoroutineLabels(t.Context())
+	e := newEnv(t, c, config)
+	defer e.cleanUp()
+	e.id = id
+	c.run(e)
 }
 
 // Run runs every case against the plugin of config, each as a subtest of t named by its group, number and name, one

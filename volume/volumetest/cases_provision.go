@@ -3,6 +3,7 @@ package volumetest
 import (
 	"errors"
 	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -62,7 +63,7 @@ func provisionMeetsClaim(e *env) {
 		e.broken("the volume's mode is %s, the claim's %s", modeOf(pv.Spec.VolumeMode), modeOf(options.PVC.Spec.VolumeMode))
 	}
 	for _, mode := range options.PVC.Spec.AccessModes {
-		if !hasMode(pv.Spec.AccessModes, mode) {
+		if !slices.Contains(pv.Spec.AccessModes, mode) {
 			e.broken("the volume's access modes %v lack %s, which the claim asks for", pv.Spec.AccessModes, mode)
 		}
 	}
@@ -73,15 +74,6 @@ func modeOf(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
 		return v1.PersistentVolumeFilesystem
 	}
 	return *mode
-}
-
-func hasMode(modes []v1.PersistentVolumeAccessMode, want v1.PersistentVolumeAccessMode) bool {
-	for _, m := range modes {
-		if m == want {
-			return true
-		}
-	}
-	return false
 }
 
 func provisionTwice(e *env) {
