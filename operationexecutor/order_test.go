@@ -144,6 +144,29 @@ func TestFailuresWaitLongerEachTime(t *testing.T) {
 	})
 }
 
+func TestSuccessForgetsTheFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.attached("data")
+		mount := func(cause error) {
+			w.plugin.fail("SetUp", cause)
+			op, err := w.mount("data", "p")
+			require.NoError(t, err)
+			<-op.Done()
+			require.ErrorIs(t, op.Err(), cause)
+		}
+		for _, cause := range []error{errBroken, errBroken, nil, errBroken} {
+			mount(cause)
+			time.Sleep(time.Minute)
+		}
+		mount(errBroken)
+		_, err := w.mount("data", "p")
+		var backoff *volume.BackoffError
+		require.ErrorAs(t, err, &backoff)
+		assert.Equal(t, 2, backoff.Attempts, "those before the success do not count")
+	})
+}
+
 func TestNewIntentDropsTheBackoff(t *testing.T) {
 	w := stagedWorld(t)
 	w.plugin.fail("MountDevice", errBroken)

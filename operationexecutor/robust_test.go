@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -312,6 +313,22 @@ func TestWhatWasNotCalledMarksNothing(t *testing.T) {
 		assert.Equal(t, operationexecutor.Transient, op.Result().Class)
 		assert.Equal(t, operationexecutor.DeviceGloballyMounted, w.device("data"))
 		assert.Zero(t, w.count("UnmountDevice"))
+
+		w.clear()
+		ctx, cancel = context.WithCancel(t.Context())
+		w.journal.onIntend = cancel
+		op = w.ended(w.executor.AttachVolume(ctx, operationexecutor.VolumeToAttach{
+			VolumeName: volumeName("new"), VolumeSpec: spec("new"), NodeName: node,
+		}, w.actual))
+		assert.Equal(t, operationexecutor.Transient, op.Result().Class)
+		assert.False(t, w.actual.VolumeExists(volumeName("new")))
+		ctx, cancel = context.WithCancel(t.Context())
+		w.journal.onIntend = cancel
+		op = w.ended(w.executor.DetachVolume(ctx, w.attachedVolume("data"), operationexecutor.DetachOptions{}, w.actual))
+		assert.Equal(t, operationexecutor.Transient, op.Result().Class)
+		v, _ := w.actual.GetAttachedVolume(volumeName("data"))
+		assert.Equal(t, cache.Attached, v.AttachState)
+		assert.Zero(t, w.count("Attach")+w.count("Detach"))
 	})
 }
 
