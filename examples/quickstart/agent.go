@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -114,7 +113,7 @@ func (a *agent) create(ctx context.Context, m *manifests) error {
 	for _, object := range m.objects() {
 		created, err := a.store.Create(ctx, object)
 		if err != nil {
-			return cutShort(ctx, fmt.Errorf("store an object of the manifests: %w", err))
+			return fmt.Errorf("store an object of the manifests: %w", err)
 		}
 		if pod, ok := created.(*v1.Pod); ok {
 			a.pods = append(a.pods, pod)
@@ -130,7 +129,7 @@ func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]*readyPod, 
 	begun := time.Now()
 	for _, pod := range a.pods {
 		if err := a.manager.AddPod(ctx, pod); err != nil {
-			return nil, cutShort(ctx, fmt.Errorf("add pod %q: %w", pod.Namespace+"/"+pod.Name, err))
+			return nil, fmt.Errorf("add pod %q: %w", pod.Namespace+"/"+pod.Name, err)
 		}
 	}
 	a.complete.Do(a.manager.PodsComplete)
@@ -139,22 +138,13 @@ func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]*readyPod, 
 		errs = append(errs, a.manager.WaitForAttachAndMount(ctx, pod))
 	}
 	if err := join(errs...); err != nil {
-		return nil, cutShort(ctx, err)
+		return nil, err
 	}
 	ready := make([]*readyPod, len(a.pods))
 	for i, pod := range a.pods {
 		ready[i] = a.describe(ctx, pod, begun)
 	}
 	return ready, nil
-}
-
-// cutShort prefers the signal that ended ctx to what it made fail.
-func cutShort(ctx context.Context, err error) error {
-	var sig *signalError
-	if errors.As(context.Cause(ctx), &sig) {
-		return sig
-	}
-	return err
 }
 
 // tearDown takes the pods from the manager, which promises that no process of theirs is alive, and waits until their

@@ -70,6 +70,15 @@ func (e *leftoverError) Error() string {
 	return fmt.Sprintf("this is left under %s:%s", e.root, e.left)
 }
 
+// cutShort returns, of an error that came from the end of ctx, the signal that ended it; any other error as it is.
+func cutShort(ctx context.Context, err error) error {
+	var sig *signalError
+	if errors.As(err, &sig) || errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &sig) {
+		return sig
+	}
+	return err
+}
+
 // exitCode returns the code with which the program ends.
 func exitCode(err error) int {
 	var input *inputError

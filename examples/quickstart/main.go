@@ -68,7 +68,7 @@ func live(ctx context.Context, o options, agent *agent, objects *manifests) (kep
 	if err == nil {
 		err = look(ctx, o, agent)
 	}
-	err = join(err, agent.tearDown(ending, o.timeout))
+	err = join(cutShort(ctx, err), agent.tearDown(ending, o.timeout))
 	kept, reclaimErr := agent.deleteClaims(ending, o.timeout)
 	return kept, join(err, reclaimErr, agent.stop(ending))
 }

@@ -12,30 +12,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outerNamespace is the environment variable by which the program tells its second run which mount namespace it came
-// from.
-const outerNamespace = "VOLUMEKIT_QUICKSTART_OUTER_NAMESPACE"
+// The environment variables by which the program tells its second run which namespaces it came from.
+const (
+	outerMounts = "VOLUMEKIT_QUICKSTART_OUTER_MOUNT_NAMESPACE"
+	outerUsers  = "VOLUMEKIT_QUICKSTART_OUTER_USER_NAMESPACE"
+)
 
 // enterNamespace makes sure that the program runs in a mount namespace of its own, from which no mount spreads. Unless
 // it does so already, the program is run again in one, and enterNamespace returns false and the exit code of that run.
 func enterNamespace() (inside bool, code int, err error) {
-	current, err := os.Readlink("/proc/self/ns/mnt")
+	if outer := os.Getenv(outerMounts); outer == "" || outer == namespace("mnt") {
+		code, err = runAgain()
+		return false, code, err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return false, 0, fmt.Errorf("make the mounts of the new namespace private: %w", err)
+	}
+	return true, 0, nil
+}
+
+// namespace returns what identifies this process's namespace of a kind; empty when /proc does not tell.
+func namespace(kind string) string {
+	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
-		return false, 0, fmt.Errorf("find out the mount namespace (is /proc mounted?): %w", err)
+		return ""
 	}
-	if outer := os.Getenv(outerNamespace); outer != "" && outer != current {
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return false, 0, fmt.Errorf("make the mounts of the new namespace private: %w", err)
-		}
-		return true, 0, nil
-	}
-	code, err = runAgain(current)
-	return false, code, err
+	return id
 }
 
 // runAgain runs the program in a new mount namespace or, where that is not permitted, in a new user and mount
 // namespace, and returns its exit code.
-func runAgain(outer string) (int, error) {
+func runAgain() (int, error) {
 	// The kernel sends the child its parent-death signal when the thread that started it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -44,9 +51,9 @@ func runAgain(outer string) (int, error) {
 	signal.Notify(signals, endingSignals()...)
 	defer signal.Stop(signals)
 
-	cmd, err := start(outer, unix.CLONE_NEWNS)
+	cmd, err := start(unix.CLONE_NEWNS)
 	if errors.Is(err, unix.EPERM) {
-		cmd, err = start(outer, unix.CLONE_NEWNS|unix.CLONE_NEWUSER)
+		cmd, err = start(unix.CLONE_NEWNS | unix.CLONE_NEWUSER)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("start in a private mount namespace: %w; run it as root, in a container with --privileged, "+
@@ -59,10 +66,10 @@ func runAgain(outer string) (int, error) {
 	return childExit(cmd.Wait())
 }
 
-func start(outer string, flags uintptr) (*exec.Cmd, error) {
+func start(flags uintptr) (*exec.Cmd, error) {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...) //nolint:noctx // it is told to end by signals, and never killed
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), outerNamespace+"="+outer)
+	cmd.Env = append(os.Environ(), outerMounts+"="+namespace("mnt"), outerUsers+"="+namespace("user"))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: unix.SIGTERM}
 	if flags&unix.CLONE_NEWUSER != 0 {
@@ -107,7 +114,7 @@ func childExit(err error) (int, error) {
 
 // howToEnter returns the command that shows another shell what this process has mounted.
 func howToEnter() string {
-	if inUserNamespace() {
+	if os.Getenv(outerUsers) != namespace("user") {
 		return fmt.Sprintf("nsenter -t %d --user --mount --preserve-credentials", os.Getpid())
 	}
 	return fmt.Sprintf("nsenter -t %d --mount", os.Getpid())

@@ -54,25 +54,29 @@ func (p *progress) OperationStarted(o operationexecutor.OperationInfo) {
 	p.line(o, verbs[o.Kind].doing+" ...")
 }
 
-// OperationStepped implements operationexecutor.Observer. Of all steps, only the one that takes long is told.
+// OperationStepped implements operationexecutor.Observer. Of all steps, those are told that make a volume usable. A pod
+// may be ready before the operation has finished.
 func (p *progress) OperationStepped(o operationexecutor.OperationInfo, s operationexecutor.Step) {
-	if s.Name == "MountDevice" && s.Err == nil {
+	switch {
+	case s.Err != nil: // told when the operation has finished
+	case s.Name == "MountDevice":
 		p.line(o, "staged in "+millis(s.Duration))
+	case s.Name == "SetUp":
+		p.line(o, "mounted in "+millis(time.Since(o.Started)))
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ready[mounting{o.PodName, o.VolumeName}] = time.Now()
 	}
 }
 
 // OperationFinished implements operationexecutor.Observer.
 func (p *progress) OperationFinished(o operationexecutor.OperationInfo, r operationexecutor.Result) {
-	now := time.Now()
-	if r.Class != operationexecutor.Done {
-		p.line(o, fmt.Sprintf("%s failed (%s): %v", verbs[o.Kind].doing, r.Class, r.Err))
-		return
-	}
-	p.line(o, fmt.Sprintf("%s in %s", verbs[o.Kind].done, millis(now.Sub(o.Started))))
-	if o.Kind == operationexecutor.OpMount {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.ready[mounting{o.PodName, o.VolumeName}] = now
+	verb := verbs[o.Kind]
+	switch {
+	case r.Class != operationexecutor.Done:
+		p.line(o, fmt.Sprintf("%s failed (%s): %v", verb.doing, r.Class, r.Err))
+	case o.Kind != operationexecutor.OpMount: // of that, its step told
+		p.line(o, fmt.Sprintf("%s in %s", verb.done, millis(time.Since(o.Started))))
 	}
 }
 
