@@ -50,7 +50,8 @@ type PluginOptions struct {
 // Plugin is a volume plugin with every capability. It serves a spec whose csi or flexVolume source names it (see
 // volume.Spec.Driver). Storage is kept by its [Backend], mounts are made by its Mounter: a volume with a handle is staged
 // by mounting a filesystem and set up by binding that, read-only where the spec says so; one without is a filesystem of
-// its own for each pod.
+// its own for each pod. Ownership and SELinux labels of the arguments are left alone, and an error of a wrong class is
+// made by [Plugin.Inject] only.
 type Plugin struct {
 	options PluginOptions
 	log     *callLog
@@ -227,7 +228,7 @@ func (p *Plugin) volumeOf(spec *volume.Spec) (volumeInfo, error) {
 		v.handle = d.Parameters[ParameterHandle]
 	}
 	if pv := spec.PersistentVolume; pv != nil {
-		v.mountOptions = pv.Spec.MountOptions
+		v.mountOptions = volume.MountOptionFromSpec(spec)
 		v.exclusive = exclusive(pv.Spec.AccessModes)
 	}
 	names := []string{v.name}

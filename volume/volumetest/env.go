@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,10 +122,36 @@ func (e *env) must(call string, err error) {
 func (e *env) later(f func()) { e.undo = append(e.undo, f) }
 
 func (e *env) cleanUp() {
+	defer e.unmountRest()
 	for len(e.undo) > 0 {
 		last := e.undo[len(e.undo)-1]
 		e.undo = e.undo[:len(e.undo)-1]
 		last()
+	}
+}
+
+// unmountRest takes off what a broken plugin has left mounted, deepest first: the directory of the test is emptied soon,
+// and what is mounted in it must not be.
+func (e *env) unmountRest() {
+	world, ok := e.world.(interface {
+		Unmount(ctx context.Context, target string, options mount.UnmountOptions) error
+	})
+	if !ok {
+		return
+	}
+	ctx := e.afterwards()
+	table, err := e.world.List(ctx)
+	if err != nil {
+		e.t.Logf("clean-up: reading the mount table: %v", err)
+	}
+	for _, m := range slices.Backward(table) {
+		if !e.beneathRoot(m.Path) {
+			continue
+		}
+		err := world.Unmount(ctx, m.Path, mount.UnmountOptions{Lazy: true})
+		if err != nil && !errors.Is(err, mount.ErrNotMounted) {
+			e.t.Logf("clean-up: %v", err)
+		}
 	}
 }
 

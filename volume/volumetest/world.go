@@ -31,6 +31,11 @@ func (w kernelWorld) List(ctx context.Context) ([]mount.MountPoint, error) {
 	return w.mounter.List(ctx)
 }
 
+// Unmount takes off what a broken plugin has left.
+func (w kernelWorld) Unmount(ctx context.Context, target string, options mount.UnmountOptions) error {
+	return w.mounter.Unmount(ctx, target, options)
+}
+
 func (kernelWorld) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
 
 func (kernelWorld) WriteFile(name string, data []byte, perm fs.FileMode) error {
