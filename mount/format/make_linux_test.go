@@ -100,7 +100,7 @@ func TestMakeProbeCheck(t *testing.T) {
 			before := sum(t, path)
 			err = format.Make(t.Context(), path, format.MakeOptions{FSType: fsType})
 			require.ErrorIs(t, err, format.ErrNotBlank, "never twice")
-			assert.ErrorContains(t, err, fsType)
+			require.ErrorContains(t, err, fsType)
 			assert.Equal(t, before, sum(t, path))
 		})
 	}
@@ -172,7 +172,7 @@ func TestPartitionTableIsNotBlank(t *testing.T) {
 	before := sum(t, path)
 	err := format.Make(t.Context(), path, format.MakeOptions{FSType: "ext4"})
 	require.ErrorIs(t, err, format.ErrNotBlank)
-	assert.ErrorContains(t, err, "dos partition table")
+	require.ErrorContains(t, err, "dos partition table")
 	assert.Equal(t, before, sum(t, path))
 }
 

@@ -42,9 +42,9 @@ func TestTailKeepsTheEnd(t *testing.T) {
 	assert.Equal(t, "ijklmnop", tail.String())
 }
 
-// slowTool is a tool that starts a child which holds a FIFO open, tells so, and waits for ever.
+// slowTool is a tool that starts a child which holds a FIFO open, tells so, and then does nothing for a minute.
 const slowTool = `#!/bin/sh
-(exec 9>"$1"; echo started >&9; while :; do read x < /dev/zero; done) &
+(exec 9>"$1"; echo started >&9; exec sleep 60 >/dev/null 2>&1) &
 wait
 `
 

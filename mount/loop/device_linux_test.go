@@ -221,7 +221,7 @@ func TestAttachRefuses(t *testing.T) {
 		"/dev/null": loop.ErrNotRegular, filepath.Join(dir, "missing"): fs.ErrNotExist,
 	} {
 		_, err := loop.Attach(t.Context(), name, loop.Options{})
-		assert.ErrorIs(t, err, want, name)
+		require.ErrorIs(t, err, want, name)
 	}
 	_, err := loop.Attach(t.Context(), path, loop.Options{SectorSize: 1000})
 	require.ErrorIs(t, err, fs.ErrInvalid)
@@ -352,7 +352,7 @@ func TestOpened(t *testing.T) {
 	file := backing(t)
 	for _, path := range []string{file, filepath.Join(file, "below"), file + ".missing", "/dev/null", "/"} {
 		opened, err := loop.Opened(t.Context(), path)
-		assert.NoError(t, err, path)
+		require.NoError(t, err, path)
 		assert.False(t, opened, path)
 	}
 }
@@ -384,8 +384,8 @@ func TestAttachRefusesAForeignNode(t *testing.T) {
 	other := attach(t, backing(t), loop.Options{})
 	require.NoError(t, unix.Mount(other.Path, device.Path, "", unix.MS_BIND, ""))
 	_, err := loop.Find(t.Context(), path)
-	assert.ErrorIs(t, err, loop.ErrNoDevice, "the node is another device")
 	require.NoError(t, unix.Unmount(device.Path, 0))
+	require.ErrorIs(t, err, loop.ErrNoDevice, "the node is another device")
 	require.NoError(t, loop.Detach(t.Context(), device))
 	require.NoError(t, loop.Detach(t.Context(), other))
 }

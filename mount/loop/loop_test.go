@@ -5,14 +5,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestOptionsCheck(t *testing.T) {
 	for _, size := range []uint32{0, 512, 1024, 2048, 4096} {
-		assert.NoError(t, Options{SectorSize: size}.check(), "sector size %d", size)
+		require.NoError(t, Options{SectorSize: size}.check(), "sector size %d", size)
 	}
 	for _, size := range []uint32{1, 511, 768, 8192} {
-		assert.ErrorIs(t, Options{SectorSize: size}.check(), fs.ErrInvalid, "sector size %d", size)
+		require.ErrorIs(t, Options{SectorSize: size}.check(), fs.ErrInvalid, "sector size %d", size)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -85,13 +86,11 @@ func requestOf(options volume.VolumeOptions) (request, error) {
 func (r *request) parameter(key, value string) error {
 	switch key {
 	case volume.VolumeParameterFSType:
-		for _, known := range fsTypes() {
-			if value == known {
-				r.fsType = value
-				return nil
-			}
+		if !slices.Contains(fsTypes(), value) {
+			return fmt.Errorf("class parameter %s is %q: use one of %v: %w", key, value, fsTypes(), volume.ErrInvalid)
 		}
-		return fmt.Errorf("class parameter %s is %q: use one of %v: %w", key, value, fsTypes(), volume.ErrInvalid)
+		r.fsType = value
+		return nil
 	case ParameterPreallocate:
 		yes, err := strconv.ParseBool(value)
 		if err != nil {

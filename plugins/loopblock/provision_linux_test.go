@@ -131,7 +131,7 @@ func TestProvisionAtOnceMakesOneImage(t *testing.T) {
 			succeeded++
 			continue
 		}
-		assert.ErrorIs(t, err, volume.ErrTransient)
+		require.ErrorIs(t, err, volume.ErrTransient)
 	}
 	assert.Positive(t, succeeded)
 	assert.Equal(t, []string{"pv.img"}, n.names())

@@ -46,9 +46,9 @@ func TestCanSupport(t *testing.T) {
 		"inline": volume.NewSpecFromVolume(inline),
 	} {
 		assert.False(t, p.CanSupport(spec), name)
-		assert.ErrorIs(t, p.ExplainSupport(spec), volume.ErrInvalid, name)
+		require.ErrorIs(t, p.ExplainSupport(spec), volume.ErrInvalid, name)
 		_, err := p.GetVolumeName(spec)
-		assert.ErrorIs(t, err, volume.ErrInvalid, name)
+		require.ErrorIs(t, err, volume.ErrInvalid, name)
 	}
 }
 
