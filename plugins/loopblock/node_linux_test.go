@@ -117,6 +117,7 @@ func (n *node) stagingPath(spec *volume.Spec) string {
 }
 
 func (n *node) tryStage(spec *volume.Spec, device string) error {
+	n.cleanMount(n.stagingPath(spec))
 	return n.attacher().MountDevice(n.t.Context(), spec, device, n.stagingPath(spec), volume.DeviceMounterArgs{})
 }
 
@@ -125,9 +126,7 @@ func (n *node) stage(spec *volume.Spec) string {
 	n.t.Helper()
 	device := n.attach(spec)
 	require.NoError(n.t, n.tryStage(spec, device))
-	path := n.stagingPath(spec)
-	n.cleanMount(path)
-	return path
+	return n.stagingPath(spec)
 }
 
 // cleanMount unmounts path at the end of a test that failed midway.

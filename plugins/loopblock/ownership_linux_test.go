@@ -76,6 +76,25 @@ func TestFsGroupOnRootMismatch(t *testing.T) {
 	n.release(spec)
 }
 
+func TestFsGroupLeavesOtherFilesystemsAlone(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	inner := filepath.Join(n.stage(spec), "inner")
+	require.NoError(t, os.Mkdir(inner, 0o755))
+	require.NoError(t, unix.Mount("tmpfs", inner, "tmpfs", 0, ""))
+	n.cleanMount(inner)
+	write(t, filepath.Join(inner, "file"), "of another filesystem")
+	gid := int64(77)
+	require.NoError(t, n.mounterOf(spec, "pod").SetUp(t.Context(), volume.MounterArgs{FsGroup: &gid}))
+	for _, path := range []string{inner, filepath.Join(inner, "file")} {
+		got, _ := lstat(t, path)
+		assert.Zero(t, got, path)
+	}
+	require.NoError(t, unix.Unmount(inner, 0))
+	n.tearDown(spec, "pod")
+	n.release(spec)
+}
+
 func TestFsGroupFailsBeforeTheBind(t *testing.T) {
 	n := newNode(t)
 	spec := n.provision("pv")
