@@ -236,6 +236,7 @@ const (
 	partAttachment part = iota
 	partStaging
 	partSetUp
+	partAll // all of them
 )
 
 // partOf returns what intent is about: an operation that stages and sets up records each on its own.
@@ -253,6 +254,8 @@ func partOf(intent operationexecutor.Intent) part {
 // add enters what an intent is about and reports whether that changed the record.
 func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
 	switch partOf(intent) {
+	case partAll:
+		return false
 	case partAttachment:
 		want := attachmentRecord{Node: intent.NodeName, DevicePath: intent.DevicePath}
 		if r.Attachment != nil && (*r.Attachment == want || intent.DevicePath == "") {

@@ -57,10 +57,10 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	if !next.add(intent) && !e.stale {
 		return nil
 	}
-	if err := j.write(next, partOf(intent), e.stale); err != nil {
+	if err := j.write(next, e.touched(intent)); err != nil {
 		return fmt.Errorf("intent of %s was not recorded, so it does not begin: %w", intent.Kind, err)
 	}
-	j.enter(next, false)
+	j.enter(journalEntry{record: next})
 	return nil
 }
 
@@ -85,8 +85,8 @@ func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent,
 	if !changed && !e.stale {
 		return nil
 	}
-	err := j.write(next, partOf(intent), e.stale)
-	j.enter(next, err != nil)
+	err := j.write(next, e.touched(intent))
+	j.enter(journalEntry{record: next, stale: err != nil})
 	return err
 }
 
@@ -104,16 +104,24 @@ func (j *journal) identify(r *volumeRecord, intent operationexecutor.Intent) err
 	return nil
 }
 
-// write makes the files say what r says: the one that holds p, or all of them.
-func (j *journal) write(r volumeRecord, p part, all bool) error {
+// touched returns the part of the record that has to be written for a change of intent.
+func (e journalEntry) touched(intent operationexecutor.Intent) part {
+	if e.stale {
+		return partAll
+	}
+	return partOf(intent)
+}
+
+// write makes the file that holds p say what r says.
+func (j *journal) write(r volumeRecord, p part) error {
 	if j.runtime == j.state {
 		return put(j.runtime, r)
 	}
 	var errs []error
-	if p == partAttachment || all {
+	if p == partAttachment || p == partAll {
 		errs = append(errs, put(j.state, r.attachments()))
 	}
-	if p != partAttachment || all {
+	if p != partAttachment {
 		errs = append(errs, put(j.runtime, r.mounts()))
 	}
 	return errors.Join(errs...)
@@ -138,14 +146,14 @@ func (j *journal) entry(name v1.UniqueVolumeName) journalEntry {
 }
 
 // enter keeps what the files say, or should say, until no trace is left of the volume.
-func (j *journal) enter(r volumeRecord, stale bool) {
+func (j *journal) enter(e journalEntry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if r.isEmpty() && !stale {
-		delete(j.entries, r.Volume)
+	if e.record.isEmpty() && !e.stale {
+		delete(j.entries, e.record.Volume)
 		return
 	}
-	j.entries[r.Volume] = journalEntry{record: r, stale: stale}
+	j.entries[e.record.Volume] = e
 }
 
 // close unlocks the directories. The records stay.

@@ -13,7 +13,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Status returns where every volume on the node stands. It does no I/O, asks no plugin and waits for nothing.
+// Status returns where every volume on the node stands. It does no I/O and waits for nothing; of plugins it asks only
+// GetPath and GetAttributes of mounters.
 func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.planned.Load()}
 	uids := sets.New[types.UID]()
@@ -116,21 +117,27 @@ func (m *Manager) fill(s *VolumeStatus) {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
 	}
 	mounted, _ := m.actual.GetMountedVolume(s.Volume, podName)
-	if mounted.State == operationexecutor.VolumeMounted {
-		s.Path = pathOf(mounted)
+	switch mounted.State {
+	case operationexecutor.VolumeMounted:
+		s.Phase, s.Path = PhaseMounted, pathOf(mounted)
 		s.ReadOnly = s.ReadOnly || mounted.Mounter != nil && mounted.Mounter.GetAttributes().ReadOnly
-		s.Phase = PhaseMounted
-		if s.Wanted && !mounted.RemountRequired {
-			return
-		}
-	} else if mounted.State == operationexecutor.VolumeMountUncertain {
+	case operationexecutor.VolumeMountUncertain:
 		s.Phase = PhaseUncertain
+	default:
 	}
-	m.fillWork(s, podName, mounted.State == operationexecutor.VolumeMounted && s.Wanted)
+	live := s.Wanted && s.Phase == PhaseMounted
+	if live && !mounted.RemountRequired {
+		return
+	}
+	m.fillWork(s, podName)
+	if live {
+		// It can be used while it is refreshed.
+		s.Phase = PhaseMounted
+	}
 }
 
-// fillWork adds what the operations say. A volume that is mounted and wanted stays so while it is refreshed.
-func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName, live bool) {
+// fillWork adds what the operations say.
+func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	work := m.work[s.Volume]
@@ -138,7 +145,7 @@ func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName, live b
 		return
 	}
 	for _, r := range work.running {
-		s.runs(r, podName, live)
+		s.runs(r, podName)
 	}
 	for _, pod := range []volume.UniquePodName{"", podName} {
 		if t, ok := work.troubles[pod]; ok && (s.Err == nil || pod != "") {
@@ -151,7 +158,7 @@ func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName, live b
 }
 
 // runs adds what one operation says. One that stages or sets the volume up for another pod is none of this pod's.
-func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName, live bool) {
+func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
 	info := r.op.Info()
 	if info.PodName != "" && info.PodName != podName {
 		return
@@ -162,10 +169,7 @@ func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName, li
 			s.Err = err
 		}
 	default:
-		s.Since = info.Started
-		if !live {
-			s.Phase = phaseOf[info.Kind]
-		}
+		s.Since, s.Phase = info.Started, phaseOf[info.Kind]
 	}
 }
 

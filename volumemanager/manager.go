@@ -19,8 +19,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrStopped matches the error of a wait that ended because Run has.
-var ErrStopped = errors.New("the volume manager has stopped")
+// The sentinels of this package, beside [ErrClaimNotReady]. Match them with errors.Is.
+var (
+	// ErrStopped matches the error of a wait that ended because Run has.
+	ErrStopped = errors.New("the volume manager has stopped")
+	// ErrPodRemoved matches the error of a wait for the volumes of a pod that was removed meanwhile.
+	ErrPodRemoved = errors.New("the pod was removed")
+)
 
 // Manager makes the volumes of pods available on one node. Make it with [New] and start it with Run. All methods may be
 // called from several goroutines at once, before, during and after Run; nothing moves but while Run runs.

@@ -3,8 +3,10 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -421,6 +423,52 @@ func TestWaitsOfUnknownPods(t *testing.T) {
 		require.NoError(t, m.RemovePod("uid-nobody"))
 		require.ErrorIs(t, m.RemovePod("a/b"), volume.ErrInvalid)
 	})
+}
+
+func TestWaitEndsWhenThePodIsRemoved(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		w.plugin.Inject(fake.MethodSetUp, fake.FailN(-1, errors.New("no")))
+		pod := podOf("web", "-scratch")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		waited := make(chan error)
+		go func() { waited <- m.WaitForAttachAndMount(t.Context(), pod) }()
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, m.RemovePod(pod.UID))
+		require.ErrorIs(t, <-waited, ErrPodRemoved)
+		assert.Zero(t, time.Since(began))
+	})
+}
+
+func TestManyPodsAtOnce(t *testing.T) {
+	w := newWorld(t, withRecords(t))
+	w.claim("shared")
+	m := w.prepare()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	m.PodsComplete()
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			pod := podOf(fmt.Sprintf("pod-%d", i), "shared", "-scratch", "-cache")
+			for range 3 {
+				assert.NoError(t, m.AddPod(t.Context(), pod))
+				assert.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+				_ = m.Status()
+				assert.NoError(t, m.RemovePod(pod.UID))
+				assert.NoError(t, m.WaitForUnmount(t.Context(), pod))
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+	cancel()
+	require.NoError(t, <-ended)
+	assert.Empty(t, w.mounts())
+	assert.Empty(t, w.records())
 }
 
 func TestPodWithoutVolumesIsReady(t *testing.T) {

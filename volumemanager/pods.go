@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -48,6 +49,14 @@ func (p *podEntry) isResolved() bool {
 		}
 	}
 	return true
+}
+
+// volume returns one volume of the pod; the zero value when there is none.
+func (p *podEntry) volume(outer string) podVolume {
+	if p == nil {
+		return podVolume{}
+	}
+	return p.volumes[outer]
 }
 
 // names returns the volumes of the pod, as far as they are resolved.
@@ -93,10 +102,12 @@ func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 	if old != nil {
 		m.actual.MarkRemountRequired(volume.GetUniquePodName(pod))
 	}
-	if entry := m.apply(pod, old, answers); !entry.isResolved() {
-		// Once more, for what has changed before it was known that this pod waits for it.
-		m.dirtyPods.Add(pod.UID)
+	if m.apply(pod, old, answers).isResolved() {
+		m.claims.drop(pod.UID)
+		return nil
 	}
+	// Once more, for what has changed before it was known that this pod waits for it.
+	m.dirtyPods.Add(pod.UID)
 	return nil
 }
 
@@ -164,9 +175,9 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	entry := &podEntry{pod: pod, volumes: make(map[string]podVolume, len(answers))}
 	for _, a := range answers {
 		v := podVolume{name: a.name, plugin: a.plugin, spec: a.spec, err: a.err}
-		if a.err != nil && old != nil {
-			v = old.volumes[a.outer]
-			v.err = a.err
+		if err := old.keeps(pod, a); err != nil {
+			v = old.volume(a.outer)
+			v.err = err
 		}
 		entry.volumes[a.outer] = v
 	}
@@ -174,7 +185,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	for name := range old.names().Difference(entry.names()) {
 		m.desired.DeletePodFromVolume(podName, name)
 	}
-	if failed := m.desire(pod, answers); len(failed) > 0 {
+	if failed := m.desire(entry, answers); len(failed) > 0 {
 		entry = entry.withErrors(failed)
 	}
 	// The entry comes last: a pod that is known and complete has all that it wants in the desired state.
@@ -188,16 +199,42 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	return entry
 }
 
+// keeps returns why a volume of the pod has to stay what it was, or nil. It stays when it could not be resolved, and when
+// the pod still asks for the same claim but the claim means another volume now: nothing is swapped under a pod that runs.
+func (p *podEntry) keeps(pod *v1.Pod, a resolution) error {
+	if a.err != nil {
+		return a.err
+	}
+	if had := p.volume(a.outer).name; had == "" || had == a.name {
+		return nil
+	}
+	if !equality.Semantic.DeepEqual(sourceOf(p.pod, a.outer), sourceOf(pod, a.outer)) {
+		return nil
+	}
+	return fmt.Errorf("volume %q of pod %q: its claim is bound to another volume now, and the pod has %q: remove the pod to change it: %w",
+		a.outer, podKey(pod), p.volumes[a.outer].name, ErrClaimNotReady)
+}
+
+// sourceOf returns the source of a volume in the pod's spec, or nil.
+func sourceOf(pod *v1.Pod, outer string) *v1.VolumeSource {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == outer {
+			return &pod.Spec.Volumes[i].VolumeSource
+		}
+	}
+	return nil
+}
+
 // desire enters the volumes that could be resolved into the desired state, which marks them dirty. It returns the errors
 // of those that the state refused.
-func (m *Manager) desire(pod *v1.Pod, answers []resolution) map[string]error {
+func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error {
 	var failed map[string]error
 	for _, a := range answers {
-		if a.err != nil {
+		if entry.volumes[a.outer].err != nil {
 			continue
 		}
 		_, err := m.desired.AddPodToVolume(cache.AddPodOptions{
-			Pod: pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid, DesiredSizeLimit: sizeLimit(a.spec),
+			Pod: entry.pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid, DesiredSizeLimit: sizeLimit(a.spec),
 		})
 		if err != nil {
 			if failed == nil {

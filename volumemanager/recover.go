@@ -145,7 +145,7 @@ func (j *journal) load(host volume.VolumeHost) ([]volumeRecord, []DamagedRecord,
 	found := make([]volumeRecord, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found = append(found, all[name])
-		j.enter(all[name], stale[name])
+		j.enter(journalEntry{record: all[name], stale: stale[name]})
 	}
 	return found, damaged, nil
 }

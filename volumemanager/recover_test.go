@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -154,12 +153,12 @@ func TestFoundVolumesAreOnlyAdoptedUntilAllPodsAreKnown(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, m.WaitForUnmount(t.Context(), podOf("removed")))
 		pass(time.Hour)
-		assert.Equal(t, 9+2, len(w.mounts()), "removal is a promise, and holds at once")
+		assert.Len(t, w.mounts(), 9+2, "removal is a promise, and holds at once")
 
 		m.PodsComplete()
 		require.NoError(t, m.WaitForUnmount(t.Context(), podOf("gone")))
 		pass(time.Hour)
-		assert.Equal(t, 6+2, len(w.mounts()))
+		assert.Len(t, w.mounts(), 6+2)
 	})
 }
 
@@ -341,10 +340,9 @@ func TestPluginThatIsGoneLeavesItsVolumesKnown(t *testing.T) {
 		w.add(pod)
 		require.NoError(t, w.stop())
 
-		m := w.prepare()
 		host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: testNode})
 		require.NoError(t, err)
-		m, err = New(volume.NewVolumePluginMgr(host), w.options)
+		m, err := New(volume.NewVolumePluginMgr(host), w.options)
 		require.NoError(t, err)
 		w.manager = m
 		w.run()
@@ -366,13 +364,12 @@ func TestRecordsHoldNoSecrets(t *testing.T) {
 		pod.Spec.Volumes[0].CSI.VolumeAttributes = map[string]string{"dbPassword": secret, "size": "1Mi"}
 		pod.Annotations = map[string]string{"note": secret}
 		w.start()
-		w.manager.options.Logger.Info("x")
 		w.add(pod)
 		for _, file := range w.records() {
 			content, err := os.ReadFile(file)
 			require.NoError(t, err)
 			assert.NotContains(t, string(content), secret)
-			assert.True(t, strings.Contains(string(content), "scratch"))
+			assert.Contains(t, string(content), "scratch")
 		}
 	})
 }

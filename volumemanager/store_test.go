@@ -249,3 +249,38 @@ func TestTwoNamesForOneClaim(t *testing.T) {
 		w.isClean()
 	})
 }
+
+func TestNothingIsSwappedUnderAPodThatRuns(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		w.claim("other")
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		w.add(pod)
+		before := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))["data"].Volume
+		w.changeClaim("data", func(pvc *v1.PersistentVolumeClaim) { pvc.Spec.VolumeName = "pv-other" })
+		pv, err := store.Get[*v1.PersistentVolume](t.Context(), w.store, "", "pv-other")
+		require.NoError(t, err)
+		pvc, err := store.Get[*v1.PersistentVolumeClaim](t.Context(), w.store, "default", "data")
+		require.NoError(t, err)
+		pv.Spec.ClaimRef.UID = pvc.UID
+		_, err = w.store.Update(t.Context(), pv)
+		require.NoError(t, err)
+
+		require.NoError(t, m.UpdatePod(t.Context(), pod))
+		pass(time.Hour)
+		status := m.PodStatus(pod.UID)
+		require.Len(t, status, 1)
+		assert.Equal(t, before, status[0].Volume)
+		assert.Equal(t, PhaseMounted, status[0].Phase)
+		require.ErrorIs(t, status[0].Err, ErrClaimNotReady)
+
+		pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "other"
+		pv.Spec.ClaimRef.UID = "nobody"
+		require.NoError(t, m.UpdatePod(t.Context(), pod))
+		synctest.Wait()
+		assert.Equal(t, before, m.PodStatus(pod.UID)[0].Volume, "the other claim cannot be used, so what was there stays")
+	})
+}

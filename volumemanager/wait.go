@@ -24,14 +24,17 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 		}
 		return unknownPod(pod)
 	}
-	return m.wait(ctx, pod, func() []VolumeStatus {
+	return m.wait(ctx, pod, func() ([]VolumeStatus, error) {
+		if m.entryOf(pod.UID) == nil {
+			return m.statusOfPod(pod.UID), ErrPodRemoved
+		}
 		var missing []VolumeStatus
 		for _, s := range m.statusOfPod(pod.UID) {
 			if s.Wanted && s.Phase != PhaseMounted {
 				missing = append(missing, s)
 			}
 		}
-		return missing
+		return missing, nil
 	})
 }
 
@@ -43,9 +46,9 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 		return err
 	}
 	podName := volume.GetUniquePodName(pod)
-	return m.wait(ctx, pod, func() []VolumeStatus {
+	return m.wait(ctx, pod, func() ([]VolumeStatus, error) {
 		if len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0 {
-			return nil
+			return nil, nil
 		}
 		var left []VolumeStatus
 		for _, s := range m.statusOfPod(pod.UID) {
@@ -53,23 +56,24 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 				left = append(left, s)
 			}
 		}
-		return left
+		return left, nil
 	})
 }
 
 // WaitForNodeEmpty returns when no volume is, or may be, set up, staged or attached on this node, as it is after every pod
 // was removed. Its error is that of [Manager.WaitForAttachAndMount], without a pod.
 func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
-	return m.wait(ctx, &v1.Pod{}, func() []VolumeStatus {
+	return m.wait(ctx, &v1.Pod{}, func() ([]VolumeStatus, error) {
 		if len(m.actual.GetAttachedVolumes()) == 0 {
-			return nil
+			return nil, nil
 		}
-		return m.Status().Volumes
+		return m.Status().Volumes, nil
 	})
 }
 
-// wait returns when missing returns nothing. It looks again after each change of the pod; of any pod when pod has no UID.
-func (m *Manager) wait(ctx context.Context, pod *v1.Pod, missing func() []VolumeStatus) error {
+// wait returns when missing returns nothing; an error of it ends the wait. It looks again after each change of the pod; of
+// any pod when pod has no UID.
+func (m *Manager) wait(ctx context.Context, pod *v1.Pod, missing func() ([]VolumeStatus, error)) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.options.WaitTimeout)
@@ -77,23 +81,29 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, missing func() []Volume
 	}
 	changed, cancel := m.changes.subscribe(volume.GetUniquePodName(pod))
 	defer cancel()
-	for len(missing()) > 0 {
+	var ended error
+	for {
+		left, err := missing()
+		switch {
+		case err != nil:
+			return notReady(pod, left, err)
+		case len(left) == 0:
+			return nil
+		case ended != nil:
+			return notReady(pod, left, ended)
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return notReady(pod, missing(), context.Cause(ctx))
+			ended = context.Cause(ctx)
 		case <-m.stopped:
-			return notReady(pod, missing(), ErrStopped)
+			ended = ErrStopped
 		}
 	}
-	return nil
 }
 
-// notReady returns the error of a wait that ended with volumes missing; none when the last of them has just come.
+// notReady returns the error of a wait that ended with volumes missing.
 func notReady(pod *v1.Pod, left []VolumeStatus, cause error) error {
-	if len(left) == 0 {
-		return nil
-	}
 	err := &volume.NotReadyError{PodName: podKey(pod), Err: cause}
 	for _, s := range left {
 		err.Volumes = append(err.Volumes, volume.VolumeStanding{

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
-	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -186,8 +185,8 @@ func (w *world) mounts() []string {
 	require.NoError(w.t, err)
 	var paths []string
 	for _, mp := range table {
-		if strings.HasPrefix(mp.Path, testRoot) {
-			paths = append(paths, strings.TrimPrefix(mp.Path, testRoot))
+		if path, ok := strings.CutPrefix(mp.Path, testRoot); ok {
+			paths = append(paths, path)
 		}
 	}
 	slices.Sort(paths)
@@ -217,6 +216,7 @@ func (w *world) changes() []string {
 				line += fmt.Sprintf(" %s", c.Pod)
 			}
 			calls = append(calls, line)
+		default:
 		}
 	}
 	return calls
@@ -233,5 +233,3 @@ func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
-
-var _ mount.Interface = (*fake.Mounter)(nil)
