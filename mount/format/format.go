@@ -44,7 +44,7 @@ func (e *NotBlankError) Error() string {
 // Unwrap returns ErrNotBlank.
 func (e *NotBlankError) Unwrap() error { return ErrNotBlank }
 
-// Medium returns an error that matches [ErrNoMedium] unless file is a regular file or a block device.
+// checkMedium returns an error that matches [ErrNoMedium] unless file is a regular file or a block device.
 func checkMedium(file *os.File) (os.FileInfo, error) {
 	info, err := file.Stat()
 	if err != nil {
