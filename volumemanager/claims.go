@@ -112,6 +112,8 @@ func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind) {
 
 // followKind lists and watches a kind until the watch ends, and returns how many events came.
 func (m *Manager) followKind(ctx context.Context, kind schema.GroupVersionKind) (received int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // also when the watch is given up before ctx ends
 	events, err := m.openWatch(ctx, kind)
 	if err != nil {
 		return 0, err
