@@ -1,0 +1,217 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+const testVolume = v1.UniqueVolumeName(testPluginName + "/disk-1")
+
+func testHost(t *testing.T) volume.VolumeHost {
+	t.Helper()
+	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: testNode})
+	require.NoError(t, err)
+	return host
+}
+
+func openJournal(t *testing.T, o Options) *journal {
+	t.Helper()
+	j := newJournal()
+	require.NoError(t, j.open(o))
+	t.Cleanup(func() { _ = j.close() })
+	return j
+}
+
+func testSpec() *volume.Spec {
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
+	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: testDriver, VolumeHandle: "disk-1"}
+	return volume.NewSpecFromPersistentVolume(pv, true)
+}
+
+func attachIntent(device string) operationexecutor.Intent {
+	return operationexecutor.Intent{
+		Kind: operationexecutor.OpAttach, VolumeName: testVolume, PluginName: testPluginName, Spec: testSpec(), NodeName: testNode, DevicePath: device,
+	}
+}
+
+func stageIntent() operationexecutor.Intent {
+	i := attachIntent("/dev/loop1")
+	i.Kind, i.NodeName, i.DeviceMountPath = operationexecutor.OpMount, "", testRoot+"/plugins/"+testPluginName+"/mounts/disk-1"
+	return i
+}
+
+func setUpIntent(pod string) operationexecutor.Intent {
+	i := stageIntent()
+	i.PodUID, i.Pod = types.UID(pod), types.NamespacedName{Namespace: "default", Name: pod}
+	i.OuterVolumeSpecNames, i.MountPath = []string{"data"}, testRoot+"/pods/"+pod+"/volumes/example.com~fake/pv-1"
+	return i
+}
+
+// reread returns what a journal that is opened after j was closed finds.
+func reread(t *testing.T, j *journal, o Options) []volumeRecord {
+	t.Helper()
+	require.NoError(t, j.close())
+	again := openJournal(t, o)
+	found, damaged, err := again.load(testHost(t))
+	require.NoError(t, err)
+	require.Empty(t, damaged)
+	return found
+}
+
+func TestJournalRemembersEachPartUntilItIsForgotten(t *testing.T) {
+	o := withRecords(t)
+	j := openJournal(t, o)
+	for _, i := range []operationexecutor.Intent{attachIntent(""), stageIntent(), setUpIntent("a"), setUpIntent("b")} {
+		require.NoError(t, j.Intend(t.Context(), i))
+	}
+	require.NoError(t, j.Conclude(t.Context(), attachIntent("/dev/loop1"), operationexecutor.IntentDone))
+	require.NoError(t, j.Conclude(t.Context(), setUpIntent("a"), operationexecutor.IntentForgotten))
+	require.NoError(t, j.Conclude(t.Context(), setUpIntent("b"), operationexecutor.IntentUncertain))
+
+	found := reread(t, j, o)
+	require.Len(t, found, 1)
+	r := found[0]
+	assert.Equal(t, &attachmentRecord{Node: testNode, DevicePath: "/dev/loop1"}, r.Attachment)
+	assert.Equal(t, stageIntent().DeviceMountPath, r.Staging.Path)
+	assert.Equal(t, []string{"data"}, r.Pods["b"].OuterNames)
+	assert.NotContains(t, r.Pods, types.UID("a"))
+	spec, err := r.spec()
+	require.NoError(t, err)
+	assert.Equal(t, testSpec(), spec)
+}
+
+func TestJournalForgetsTheVolumeWithItsLastTrace(t *testing.T) {
+	for _, o := range []Options{withRecords(t), {RuntimeDir: t.TempDir()}} {
+		j := openJournal(t, o)
+		intents := []operationexecutor.Intent{attachIntent(""), stageIntent(), setUpIntent("a")}
+		for _, i := range intents {
+			require.NoError(t, j.Intend(t.Context(), i))
+		}
+		for _, i := range intents {
+			require.NotEmpty(t, j.entries)
+			require.NoError(t, j.Conclude(t.Context(), i, operationexecutor.IntentForgotten))
+		}
+		assert.Empty(t, j.entries)
+		assert.Empty(t, reread(t, j, o))
+	}
+}
+
+func TestWhatEndsWithABootIsNotSyncedAndWhatOutlivesItIs(t *testing.T) {
+	o := withRecords(t)
+	j := openJournal(t, o)
+	require.NoError(t, j.Intend(t.Context(), attachIntent("")))
+	assert.Empty(t, recordsIn(t, o.RuntimeDir))
+	assert.Len(t, recordsIn(t, o.StateDir), 1)
+	require.NoError(t, j.Intend(t.Context(), stageIntent()))
+	assert.Len(t, recordsIn(t, o.RuntimeDir), 1)
+	require.NoError(t, j.Conclude(t.Context(), attachIntent(""), operationexecutor.IntentForgotten))
+	assert.Empty(t, recordsIn(t, o.StateDir))
+}
+
+func recordsIn(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.record"))
+	require.NoError(t, err)
+	return files
+}
+
+func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
+	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
+	j := openJournal(t, o)
+	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
+	away := o.RuntimeDir + "-away"
+	require.NoError(t, os.Rename(o.RuntimeDir, away))
+	require.NoError(t, os.Remove(recordsIn(t, away)[0]))
+	require.NoError(t, os.Remove(filepath.Join(away, "lock")))
+	require.NoError(t, os.Remove(away))
+	require.Error(t, j.Intend(t.Context(), setUpIntent("b")))
+	assert.NotContains(t, j.entry(testVolume).record.Pods, types.UID("b"))
+	require.Error(t, j.Conclude(t.Context(), attachIntent(""), operationexecutor.IntentDone))
+	assert.True(t, j.entry(testVolume).stale, "the next change writes what could not be written")
+}
+
+func TestWaitForTheRecordEndsWithTheOperation(t *testing.T) {
+	j := openJournal(t, Options{RuntimeDir: t.TempDir()})
+	release, _ := j.turns.take(nil, testVolume)
+	defer release()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, j.Intend(ctx, attachIntent("")), context.Canceled)
+}
+
+func TestManyPodsWriteOneRecord(t *testing.T) {
+	o := withRecords(t)
+	j := openJournal(t, o)
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			intent := setUpIntent(fmt.Sprintf("pod-%d", i))
+			assert.NoError(t, j.Intend(t.Context(), intent))
+			if i%2 == 0 {
+				assert.NoError(t, j.Conclude(t.Context(), intent, operationexecutor.IntentForgotten))
+			}
+		})
+	}
+	wg.Wait()
+	found := reread(t, j, o)
+	require.Len(t, found, 1)
+	assert.Len(t, found[0].Pods, 20)
+}
+
+func TestSpecsAreRecordedWithoutSecrets(t *testing.T) {
+	const secret = "hunter2"
+	options := func() map[string]string {
+		return map[string]string{"Password": secret, "accessKey": secret, "authToken": secret, "size": "1Mi"}
+	}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{"a": secret}}}
+	pv.Spec.MountOptions = []string{"ro", "password=" + secret, "credentials=" + secret, "vers=4.2"}
+	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: testDriver, VolumeHandle: "h", VolumeAttributes: options()}
+	flex := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	flex.Spec.FlexVolume = &v1.FlexPersistentVolumeSource{Driver: "example.com/x", Options: options()}
+	specs := []*volume.Spec{
+		volume.NewSpecFromPersistentVolume(pv, false), volume.NewSpecFromPersistentVolume(flex, false),
+		volume.NewSpecFromVolume(&v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{VolumeAttributes: options()}}}),
+		volume.NewSpecFromVolume(&v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{Options: options()}}}),
+	}
+	for _, spec := range specs {
+		raw, err := encodeSpec(spec)
+		require.NoError(t, err)
+		assert.NotContains(t, string(raw), secret)
+		assert.True(t, strings.Contains(string(raw), "1Mi"), "what is no secret is kept: %s", raw)
+	}
+	assert.Equal(t, secret, pv.Spec.CSI.VolumeAttributes["Password"], "the spec itself is not changed")
+	assert.Equal(t, "password="+secret, pv.Spec.MountOptions[1])
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	f.Add([]byte(`{"version":1,"bootID":"b","volume":"example.com/fake/disk-1","plugin":"example.com/fake","spec":{"volume":{"name":"v"}},` +
+		`"attachment":{"node":"node-1"},"staging":{"path":"/var/lib/agent/plugins/example.com/fake/mounts/x"},` +
+		`"pods":{"u":{"namespace":"n","name":"p","outerNames":["o"],"path":"/var/lib/agent/pods/u/volumes/x/y"}}}`))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		r, err := decodeRecord(string(testVolume), payload, testHost(t))
+		if err != nil {
+			return
+		}
+		if r.Staging != nil {
+			assert.True(t, strings.HasPrefix(filepath.Clean(r.Staging.Path), testRoot+"/plugins/"+testPluginName+"/"))
+		}
+		for uid, p := range r.Pods {
+			assert.True(t, strings.HasPrefix(filepath.Clean(p.Path), testRoot+"/pods/"+string(uid)+"/"))
+			assert.NotContains(t, string(uid), "/")
+		}
+	})
+}
