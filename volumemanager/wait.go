@@ -2,9 +2,11 @@ package volumemanager
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -24,18 +26,26 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 		}
 		return unknownPod(pod)
 	}
-	return m.wait(ctx, pod, func() ([]VolumeStatus, error) {
-		if m.entryOf(pod.UID) == nil {
-			return m.statusOfPod(pod.UID), ErrPodRemoved
-		}
-		var missing []VolumeStatus
-		for _, s := range m.statusOfPod(pod.UID) {
-			if s.Wanted && s.Phase != PhaseMounted {
-				missing = append(missing, s)
-			}
-		}
-		return missing, nil
+	return m.wait(ctx, pod, awaited{
+		isReady: func() (bool, error) { return m.isReady(pod.UID) },
+		left: func() []VolumeStatus {
+			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool { return !s.Wanted || s.Phase == PhaseMounted })
+		},
 	})
+}
+
+// isReady reports whether every volume that a pod uses is set up.
+func (m *Manager) isReady(uid types.UID) (bool, error) {
+	entry := m.entryOf(uid)
+	if entry == nil {
+		return false, ErrPodRemoved
+	}
+	for _, v := range entry.volumes {
+		if v.name == "" || m.actual.GetVolumeMountState(v.name, volume.UniquePodName(uid)) != operationexecutor.VolumeMounted {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // WaitForUnmount returns when no volume is, or may be, set up for pod. It is to be called after RemovePod, and works also
@@ -46,34 +56,46 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 		return err
 	}
 	podName := volume.GetUniquePodName(pod)
-	return m.wait(ctx, pod, func() ([]VolumeStatus, error) {
-		if len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0 {
-			return nil, nil
-		}
-		var left []VolumeStatus
-		for _, s := range m.statusOfPod(pod.UID) {
-			if m.actual.GetVolumeMountState(s.Volume, podName) != operationexecutor.VolumeNotMounted {
-				left = append(left, s)
-			}
-		}
-		return left, nil
+	return m.wait(ctx, pod, awaited{
+		isReady: func() (bool, error) { return len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0, nil },
+		left: func() []VolumeStatus {
+			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
+				return m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
+			})
+		},
 	})
 }
 
 // WaitForNodeEmpty returns when no volume is, or may be, set up, staged or attached on this node, as it is after every pod
 // was removed. Its error is that of [Manager.WaitForAttachAndMount], without a pod.
 func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
-	return m.wait(ctx, &v1.Pod{}, func() ([]VolumeStatus, error) {
-		if len(m.actual.GetAttachedVolumes()) == 0 {
-			return nil, nil
-		}
-		return m.Status().Volumes, nil
+	// As long as one volume is known to be left, it is enough to look at that one.
+	var witness v1.UniqueVolumeName
+	return m.wait(ctx, &v1.Pod{}, awaited{
+		isReady: func() (bool, error) {
+			if m.actual.VolumeExists(witness) {
+				return false, nil
+			}
+			left := m.actual.GetAttachedVolumes()
+			if len(left) > 0 {
+				witness = left[len(left)-1].VolumeName
+			}
+			return len(left) == 0, nil
+		},
+		left: func() []VolumeStatus { return m.Status().Volumes },
 	})
 }
 
-// wait returns when missing returns nothing; an error of it ends the wait. It looks again after each change of the pod; of
-// any pod when pod has no UID.
-func (m *Manager) wait(ctx context.Context, pod *v1.Pod, missing func() ([]VolumeStatus, error)) error {
+// awaited is what a wait is for.
+type awaited struct {
+	// isReady reports whether it is there; an error ends the wait.
+	isReady func() (bool, error)
+	// left returns the volumes that are missing.
+	left func() []VolumeStatus
+}
+
+// wait returns when what it waits for is there. It looks again after each change of the pod; of any pod when pod has no UID.
+func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.options.WaitTimeout)
@@ -83,14 +105,14 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, missing func() ([]Volum
 	defer cancel()
 	var ended error
 	for {
-		left, err := missing()
+		ready, err := what.isReady()
 		switch {
 		case err != nil:
-			return notReady(pod, left, err)
-		case len(left) == 0:
+			return notReady(pod, what.left(), err)
+		case ready:
 			return nil
 		case ended != nil:
-			return notReady(pod, left, ended)
+			return notReady(pod, what.left(), ended)
 		}
 		select {
 		case <-changed:
