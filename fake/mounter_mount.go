@@ -30,12 +30,21 @@ func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
 			err = fmt.Errorf("mounting at %q: %w", plan.Target, err)
 		}
 	}()
-	target, err := m.parent(plan.Target, walk{strict: true})
+	if plan.Remount {
+		return m.remount(plan)
+	}
+	made, err := m.makeParents(path.Dir(plan.Target))
+	defer func() {
+		if err != nil {
+			unmake(made)
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	if plan.Remount {
-		return m.remount(plan)
+	target, err := m.parent(plan.Target, walk{strict: true})
+	if err != nil {
+		return err
 	}
 	shown, err := m.shown(plan, public)
 	if err != nil {
@@ -50,6 +59,31 @@ func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
 		m.attachBelow(shown, top, plan)
 	}
 	return nil
+}
+
+// makeParents makes the directory name, and those above it, where there is none, and returns what it made.
+func (m *Mounter) makeParents(name string) (made []entry, err error) {
+	if _, err := m.resolve(name, walk{strict: true}); !errors.Is(err, syscall.ENOENT) {
+		return nil, err
+	}
+	if made, err = m.makeParents(path.Dir(name)); err != nil {
+		return made, err
+	}
+	e, err := m.parent(name, walk{strict: true})
+	if err != nil {
+		return made, err
+	}
+	if _, err := e.create(fs.ModeDir | 0o750); err != nil {
+		return made, fmt.Errorf("making %q: %w", name, err)
+	}
+	return append(made, e), nil
+}
+
+// unmake removes directories that were made and that nothing else has used since.
+func unmake(made []entry) {
+	for _, e := range made {
+		delete(e.dir.node.children, e.base)
+	}
 }
 
 // makeTarget finds the mount point, and makes it when there is none, for something of the given type.

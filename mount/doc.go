@@ -15,8 +15,8 @@
 //
 // The target is opened first, without following any symbolic link, and everything after that is done to the open
 // descriptor. Nobody who can write beside the target can make the mount land elsewhere. A target that does not exist is
-// made beneath its parent, which must exist. The bind is read-only from its first instant, so that there is no moment,
-// not even after a crash, in which a workload can write through it.
+// made, with the directories above it, and what was made goes again when the mount fails. The bind is read-only from its
+// first instant, so that there is no moment, not even after a crash, in which a workload can write through it.
 //
 // To look:
 //

@@ -16,16 +16,21 @@ import (
 // A method returns soon after ctx has ended. When the system call behind it cannot be interrupted, it is left behind
 // and the error is a [*LostError], which matches [ErrUncertain] and says when the call really ends.
 type Interface interface {
-	// Mount mounts request.Source at request.Target. A missing target is made first, beneath its parent, which must exist:
-	// a directory with mode 0750, or for a bind of something that is not a directory an empty file with mode 0640. When the mount fails, what was made is
-	// removed again and nothing is mounted, unless the error matches [ErrUncertain]. Mount does not look whether
-	// something is mounted there already: it then mounts on top.
+	// Mount mounts request.Source at request.Target. A missing target is made first: a directory with mode 0750, or for a
+	// bind of something that is not a directory an empty file with mode 0640. Missing directories above it are made too,
+	// with mode 0750; the umask applies to all. When the mount fails, what was made is removed again and nothing is
+	// mounted, unless the error matches [ErrUncertain]; a directory above that somebody else has begun to use stays. A
+	// remount makes nothing and needs a mount. Mount does not look whether something is mounted there already: it then
+	// mounts on top.
 	Mount(ctx context.Context, request Request) error
 	// Unmount takes off every mount at target, as seen in the mount table, and verifies there that none is left. It
 	// returns an error that matches [ErrNotMounted] when there was none, and leaves the directory.
 	Unmount(ctx context.Context, target string, options UnmountOptions) error
-	// RemoveTarget removes the mount point path by rmdir, or by unlink when it is an empty file. A path that does not
-	// exist is no error; one that is mounted or not empty is left whole and is an error.
+	// RemoveTarget removes the mount point path by rmdir, or by unlink when it is an empty file, and leaves the
+	// directories above. A path that does not exist is no error; one that is mounted or not empty is left whole and is an
+	// error that matches unix.EBUSY or unix.ENOTEMPTY. The kernel itself refuses a mount point and a directory that is not
+	// empty. It has no such call for files: a write between the look at the size and the unlink is lost, so keep mount
+	// points where only your program writes.
 	RemoveTarget(ctx context.Context, path string) error
 	// IsMountPoint reports whether something is mounted at path itself. It never waits for the filesystem that is
 	// mounted there. A path that does not exist returns an error that matches fs.ErrNotExist.
@@ -41,9 +46,11 @@ type Interface interface {
 // Request says what to mount.
 type Request struct {
 	// Source is the device, the remote path, or for a bind the absolute path that is bound; for a filesystem without a
-	// source, such as tmpfs, any name for the mount table.
+	// source, such as tmpfs, any name for the mount table. Symbolic links in the path of a bind are followed: to bind
+	// what lies in a directory that others write to, open it safely and give /proc/self/fd/N.
 	Source string
-	// Target is the absolute path at which to mount. No element of it may be a symbolic link that leads elsewhere.
+	// Target is the absolute path at which to mount. No element of it may be a symbolic link: the error then matches
+	// unix.ELOOP.
 	Target string
 	// FSType is the filesystem, such as "ext4". It is empty for a bind.
 	FSType string
@@ -53,18 +60,19 @@ type Request struct {
 	// last. [Request.Plan] sorts them.
 	Options []string
 	// Sensitive are options for the filesystem whose values never appear in an error, a log or an event; of one without a
-	// value nothing appears. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they have to be, and a comma is then an error that
-	// matches ErrUnsupported).
+	// value nothing appears. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they
+	// have to be, and a comma is then an error that matches ErrUnsupported).
 	Sensitive []string
 }
 
 // UnmountOptions says how hard to try. The zero value asks for a plain unmount.
 type UnmountOptions struct {
 	// Force is how long to wait for the plain unmount before the mount is aborted (MNT_FORCE), which makes callers of a
-	// dead server fail. Zero never forces.
+	// dead server fail. Zero never forces. Until then a busy mount is tried again and again.
 	Force time.Duration
-	// Lazy detaches the mount from the tree when all else failed and leaves it to the kernel to end it. Data that is
-	// not yet written may then be lost without a trace: it is the caller's policy to say so.
+	// Lazy detaches the mount from the tree, with all mounts below it, when it is still busy after everything above, and
+	// leaves it to the kernel to end it. Who has files open there goes on to use them, and data that is not yet written
+	// may be lost without a trace: it is the caller's policy to say so. A call that does not return is not helped by it.
 	Lazy bool
 }
 

@@ -10,23 +10,35 @@ import (
 
 // mount is Mount.
 func (m *Mounter) mount(ctx context.Context, s *steps, plan Plan) error {
-	p, err := m.openPlace(ctx, s, plan.Target)
-	if err != nil {
-		return fmt.Errorf("mounting: %w", err)
-	}
-	defer p.close()
+	var err error
 	switch {
 	case plan.Remount:
-		err = m.remount(ctx, s, p, &plan)
+		err = m.remount(ctx, s, &plan)
 	case plan.Bind:
-		err = m.bind(ctx, s, p, &plan)
+		err = m.mountNew(ctx, s, &plan, m.bind)
 	default:
-		err = m.filesystem(ctx, s, p, &plan)
+		err = m.mountNew(ctx, s, &plan, m.filesystem)
 	}
 	if err != nil {
 		return fmt.Errorf("mounting %s: %w", plan.describe(), err)
 	}
 	return nil
+}
+
+// mountNew makes a mount by how, and removes the directories that were made for it when that fails.
+func (m *Mounter) mountNew(ctx context.Context, s *steps, plan *Plan,
+	how func(context.Context, *steps, *place, *Plan) error,
+) error {
+	p, err := m.makePlace(ctx, s, plan.Target)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	err = how(ctx, s, p, plan)
+	if err == nil || errors.Is(err, ErrUncertain) {
+		return err
+	}
+	return errors.Join(err, p.unmakeParents())
 }
 
 // describe names the mount for an error.
@@ -96,8 +108,13 @@ func (p *place) undo(s *steps, err error) error {
 	return err
 }
 
-// remount changes the mount at the place.
-func (m *Mounter) remount(ctx context.Context, s *steps, p *place, plan *Plan) error {
+// remount changes the mount at the target.
+func (m *Mounter) remount(ctx context.Context, s *steps, plan *Plan) error {
+	p, err := m.openPlace(ctx, s, plan.Target)
+	if err != nil {
+		return err
+	}
+	defer p.close()
 	mounted, err := p.mounted(ctx, s)
 	if err != nil {
 		return err

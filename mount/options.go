@@ -7,7 +7,8 @@ const DefaultMaxLost = 128
 
 // Options configures a [Mounter]. The zero value is ready to use.
 type Options struct {
-	// Logger is told of calls that were lost and of their end. Nil discards.
+	// Logger is told when a lost call has ended at last, which nobody may be waiting for any more; that it was lost is its
+	// caller's error. Nil discards.
 	Logger *slog.Logger
 	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
 	// DefaultMaxLost.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"strconv"
 	"strings"
 
@@ -122,54 +121,19 @@ func modeOf(fd int) (uint32, error) {
 	return stat.Mode, err
 }
 
-// place is a name in an open directory, so that nobody who renames the directories above can make it another.
-type place struct {
-	mounter *Mounter
-	parent  int
-	base    string
-	path    string
-}
-
-// openPlace opens the directory that holds name.
-func (m *Mounter) openPlace(ctx context.Context, s *steps, name string) (*place, error) {
-	if name == "/" {
-		return nil, fmt.Errorf("the root directory has no parent: %w", ErrInvalid)
-	}
-	if err := s.begin(ctx, "openat2"); err != nil {
-		return nil, err
-	}
-	parent, err := m.openPath(unix.AT_FDCWD, path.Dir(name))
-	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("a parent of %q is a symbolic link; give the path that it leads to: %w", name, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("opening the parent of %q: %w", name, err)
-	}
-	return &place{mounter: m, parent: parent, base: path.Base(name), path: name}, nil
-}
-
-func (p *place) close() { closeFD(p.parent) }
-
-// name is the place for calls that take only paths. Its last element must not be followed by the call.
-func (p *place) name() string { return fdPath(p.parent) + "/" + p.base }
-
-// open opens what is at the place: the root of the uppermost mount when something is mounted there. As long as the
-// descriptor is open, that mount is busy.
-func (p *place) open() (int, error) {
-	fd, err := p.mounter.openPath(p.parent, p.base)
-	if errors.Is(err, unix.ELOOP) {
-		return -1, fmt.Errorf("%q is a symbolic link: %w", p.path, err)
-	}
-	return fd, err
-}
-
 // target is an open mount point.
 type target struct {
 	*place
 	fd   int
-	made bool // by us
+	made bool // by us; its parents are in place.made
 	dir  bool
 }
+
+// The modes of what is made, less the umask.
+const (
+	dirMode  = 0o750
+	fileMode = 0o640
+)
 
 // openTarget opens the mount point, and makes it when there is none: a directory, or a file.
 func (p *place) openTarget(ctx context.Context, s *steps, dir bool) (*target, error) {
@@ -178,25 +142,41 @@ func (p *place) openTarget(ctx context.Context, s *steps, dir bool) (*target, er
 	if t.fd, err = p.open(); !errors.Is(err, unix.ENOENT) {
 		return t, err
 	}
-	if err := s.begin(ctx, "mkdirat"); err != nil {
-		return nil, err
-	}
-	err = t.make()
-	if err != nil && !errors.Is(err, unix.EEXIST) {
+	if t.made, err = t.make(ctx, s); err != nil {
 		return nil, fmt.Errorf("making the mount point: %w", err)
 	}
-	t.made = err == nil
 	if t.fd, err = p.open(); err != nil {
 		return nil, errors.Join(err, t.unmake())
 	}
 	return t, nil
 }
 
-func (t *target) make() error {
-	if t.dir {
-		return unix.Mkdirat(t.parent, t.base, 0o750)
+// make makes the mount point, and its parent where that has gone in the meantime. It reports whether it was missing.
+func (t *target) make(ctx context.Context, s *steps) (made bool, err error) {
+	for range maxTries {
+		if err := s.begin(ctx, "mkdirat"); err != nil {
+			return false, err
+		}
+		if err = t.mknod(); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if err := t.makeParent(ctx, s); err != nil {
+			return false, err
+		}
 	}
-	fd, err := unix.Openat(t.parent, t.base, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o640)
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// mknod makes a directory or an empty file.
+func (t *target) mknod() error {
+	if t.dir {
+		return unix.Mkdirat(t.parent, t.base, dirMode)
+	}
+	flags := unix.O_CREAT | unix.O_EXCL | unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(t.parent, t.base, flags, fileMode)
 	if err == nil {
 		closeFD(fd)
 	}

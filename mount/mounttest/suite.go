@@ -47,7 +47,9 @@ func mountCases() []testCase {
 		{"a missing target is made", caseTargetMade},
 		{"a target that was made is removed when the mount fails", caseTargetRemoved},
 		{"a target that was there stays when the mount fails", caseTargetStays},
-		{"a missing parent of the target is an error", caseNoParent},
+		{"missing parents of the target are made", caseParentsMade},
+		{"parents that were made are removed when the mount fails", caseParentsRemoved},
+		{"a remount makes nothing", caseRemountMakesNothing},
 		{"a target that is a symbolic link is refused", caseTargetSymlink},
 		{"a parent of the target that is a symbolic link is refused", caseParentSymlink},
 		{"odd names", caseOddNames},
@@ -248,9 +250,38 @@ func caseTargetStays(b *bench) {
 	b.mounted(target, false)
 }
 
-func caseNoParent(b *bench) {
-	b.fails(b.mounter.Mount(b.Context(), tmpfs(b.path("none/target"))), fs.ErrNotExist)
-	b.absent(b.path("none"))
+func caseParentsMade(b *bench) {
+	source, target := b.file("source", "content"), b.path("a/b/target")
+	b.mount(source, target, "bind")
+	b.reads(target, "content")
+	for _, path := range []string{b.path("a"), b.path("a/b")} {
+		if got := b.present(path); !got.IsDir() || got.Mode().Perm()&^0o750 != 0 {
+			b.Fatalf("%q was made with mode %v", path, got.Mode())
+		}
+	}
+	b.unmountPaths(target)
+	b.present(b.path("a/b"))
+	b.tmpfs(b.path("a/c/target"))
+	b.unmountPaths(b.path("a/c/target"))
+	b.fails(b.mounter.Mount(b.Context(), tmpfs(b.file("file", "content")+"/x/target")), syscall.ENOTDIR)
+	b.reads(b.path("file"), "content")
+}
+
+func caseParentsRemoved(b *bench) {
+	b.dir("a")
+	b.fails(b.mounter.Mount(b.Context(), tmpfs(b.path("a/b/c/target"), "no-such-option")), syscall.EINVAL)
+	b.absent(b.path("a/b"))
+	b.present(b.path("a"))
+	bind := mount.Request{Source: b.path("none"), Target: b.path("a/b/c/target"), Options: []string{"bind"}}
+	b.fails(b.mounter.Mount(b.Context(), bind), fs.ErrNotExist)
+	b.absent(b.path("a/b"))
+	b.present(b.path("a"))
+}
+
+func caseRemountMakesNothing(b *bench) {
+	request := mount.Request{Target: b.path("a/target"), Options: []string{"remount", "ro"}}
+	b.fails(b.mounter.Mount(b.Context(), request), fs.ErrNotExist)
+	b.absent(b.path("a"))
 }
 
 func caseTargetSymlink(b *bench) {
