@@ -59,5 +59,9 @@ func (p Policy) Delay(failures int) time.Duration {
 	for n := 1; n < failures && p.Factor > 1 && delay < float64(p.Max); n++ {
 		delay = min(delay*p.Factor, float64(p.Max))
 	}
-	return time.Duration(delay * (1 - max(p.Jitter, 0)*rand.Float64())) //nolint:gosec // Jitter needs no secrecy.
+	wait := p.Max // The float of a great Max is more than a Duration can hold.
+	if delay < float64(p.Max) {
+		wait = time.Duration(delay)
+	}
+	return wait - time.Duration(float64(wait)*max(p.Jitter, 0)*rand.Float64()) //nolint:gosec // Jitter needs no secrecy.
 }

@@ -41,3 +41,13 @@ func TestOddPoliciesAreBroughtIntoBounds(t *testing.T) {
 	assert.GreaterOrEqual(t, backoff.Policy{Jitter: 9}.Delay(2), time.Duration(0))
 	assert.Zero(t, backoff.Policy{}.Delay(-1))
 }
+
+// TestTheLongestBoundIsABound: as a float it is one more than a duration can hold.
+func TestTheLongestBoundIsABound(t *testing.T) {
+	policy := backoff.Policy{Max: math.MaxInt64, Jitter: -1}
+	assert.Equal(t, time.Duration(math.MaxInt64), policy.Delay(1000))
+	policy.Jitter = 1
+	for range 100 {
+		assert.GreaterOrEqual(t, policy.Delay(1000), time.Duration(0))
+	}
+}

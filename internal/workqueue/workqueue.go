@@ -96,10 +96,7 @@ func (q *Queue[K]) due(key K, t *timer) {
 
 // Get waits for a key and takes it. It returns false when ctx has ended; keys that still wait stay.
 func (q *Queue[K]) Get(ctx context.Context) (key K, ok bool) {
-	for {
-		if ctx.Err() != nil {
-			return key, false
-		}
+	for ctx.Err() == nil {
 		if key, ok = q.take(); ok {
 			return key, true
 		}
@@ -109,6 +106,8 @@ func (q *Queue[K]) Get(ctx context.Context) (key K, ok bool) {
 		case <-q.ready:
 		}
 	}
+	q.signal() // The token may have been taken: another Get must look.
+	return key, false
 }
 
 func (q *Queue[K]) take() (key K, ok bool) {

@@ -109,3 +109,41 @@ func TestStopEndsTimersAndRefusesKeys(t *testing.T) {
 		assert.Zero(t, q.Len())
 	})
 }
+
+// ending is a context that has ended by the time it is asked a second time.
+type ending struct {
+	context.Context //nolint:containedctx // It is a context.
+
+	asked int
+}
+
+func (e *ending) Err() error {
+	e.asked++
+	if e.asked > 1 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestAGetThatEndsWhenItIsWokenWakesAnother: a key that waits is never left to nobody.
+func TestAGetThatEndsWhenItIsWokenWakesAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New[string]()
+		ended, got := make(chan bool, 1), make(chan string, 1)
+		go func() {
+			_, ok := q.Get(&ending{Context: t.Context()})
+			ended <- ok
+		}()
+		synctest.Wait()
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			key, _ := q.Get(ctx)
+			got <- key
+		}()
+		synctest.Wait()
+		q.Add("a")
+		assert.False(t, <-ended)
+		assert.Equal(t, "a", <-got)
+	})
+}
