@@ -44,13 +44,13 @@ func (a *ActualStateOfWorld) AddReconstructedVolume(r ReconstructedVolume) error
 }
 
 func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts pluginFacts) (err error) {
+	e := found
 	if v == nil {
 		v = &knownVolume{name: r.VolumeName, spec: r.VolumeSpec, plugin: facts, pods: map[volume.UniquePodName]*knownMount{}}
 		v.devicePath = r.DevicePath
-	}
-	e := succeeded // A volume that needs no attaching is attached.
-	if facts.attachable {
-		e = found
+		if !facts.attachable {
+			e = succeeded // A volume that needs no attaching is attached.
+		}
 	}
 	if v.attach, err = attachMoves.next(v, v.attach, e); err != nil {
 		return err

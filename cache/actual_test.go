@@ -247,6 +247,16 @@ func TestWhatIsFoundNeverOverwritesWhatIsKnown(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
+// TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater: what is found again without it says nothing of it.
+func TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater(t *testing.T) {
+	a, _ := newActual(t, &plugin{})
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("s1"), PluginIsAttachable: true}))
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("s1"), DeviceMountPath: "/staged"}))
+	v, _ := a.GetAttachedVolume(shared("s1"))
+	assert.Equal(t, cache.AttachUncertain, v.AttachState)
+	assert.True(t, v.PluginIsAttachable)
+}
+
 func TestWhatIsFoundWithoutAttachmentOrStaging(t *testing.T) {
 	a, _ := newActual(t, &plugin{})
 	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("p-own"), VolumeSpec: spec("own")}))

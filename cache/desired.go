@@ -40,7 +40,13 @@ type want struct {
 // wantingPod is what is known of one pod beside its wants.
 type wantingPod struct {
 	outer  map[string]v1.UniqueVolumeName
-	errors []error
+	errors []podError
+}
+
+// podError is an error of a pod and its text, which is asked once, outside of all locks.
+type podError struct {
+	err  error
+	text string
 }
 
 // NewDesiredStateOfWorld returns a state in which no pod wants anything.
@@ -153,11 +159,15 @@ func (d *DesiredStateOfWorld) pod(podName volume.UniquePodName) *wantingPod {
 	return &wantingPod{outer: map[string]v1.UniqueVolumeName{}}
 }
 
-// DeletePodFromVolume says that the pod no longer wants the volume. A pod that did not want it is no error.
+// empty reports whether there is nothing to keep of the pod, which may be nil.
+func (p *wantingPod) empty() bool { return p == nil || len(p.outer) == 0 && len(p.errors) == 0 }
+
+// DeletePodFromVolume says that the pod no longer wants the volume. A pod that did not want it is no error. The errors of
+// the pod stay.
 func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) {
 	d.mu.Lock()
 	deleted := d.remove(podName, volumeName)
-	if pod := d.pods[podName]; deleted && pod != nil && len(pod.outer) == 0 {
+	if pod := d.pods[podName]; deleted && pod.empty() {
 		delete(d.pods, podName)
 	}
 	d.mu.Unlock()

@@ -15,12 +15,12 @@ func (d *DesiredStateOfWorld) AddErrorToPod(podName volume.UniquePodName, err er
 	if err == nil {
 		return
 	}
+	added := podError{err: err, text: err.Error()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	pod := d.pod(podName)
-	text := err.Error()
-	pod.errors = slices.DeleteFunc(slices.Clone(pod.errors), func(e error) bool { return e.Error() == text })
-	pod.errors = append(pod.errors, err)
+	pod.errors = slices.DeleteFunc(pod.errors, func(e podError) bool { return e.text == added.text })
+	pod.errors = append(pod.errors, added)
 	if extra := len(pod.errors) - maxPodErrors; extra > 0 {
 		pod.errors = slices.Delete(pod.errors, 0, extra)
 	}
@@ -32,9 +32,17 @@ func (d *DesiredStateOfWorld) PodErrors(podName volume.UniquePodName) []error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if pod := d.pods[podName]; pod != nil {
-		return slices.Clone(pod.errors)
+		return causes(pod.errors)
 	}
 	return nil
+}
+
+func causes(errs []podError) []error {
+	var all []error
+	for _, e := range errs {
+		all = append(all, e.err)
+	}
+	return all
 }
 
 // PopPodErrors returns the errors of a pod, oldest first, and forgets them.
@@ -45,9 +53,9 @@ func (d *DesiredStateOfWorld) PopPodErrors(podName volume.UniquePodName) []error
 	if pod == nil {
 		return nil
 	}
-	errs := pod.errors
+	errs := causes(pod.errors)
 	pod.errors = nil
-	if len(pod.outer) == 0 {
+	if pod.empty() {
 		delete(d.pods, podName)
 	}
 	return errs

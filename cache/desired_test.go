@@ -179,6 +179,40 @@ func TestErrorsOfPodsAreBoundedAndKeepTheirType(t *testing.T) {
 }
 
 // TestPluginsAreAskedOutsideOfTheLock deadlocks when they are not.
+// TestErrorsOfAPodOutliveItsVolumes: only DeletePod, and who pops them, forgets them.
+func TestErrorsOfAPodOutliveItsVolumes(t *testing.T) {
+	d, _ := newDesired(t, &plugin{})
+	name := add(t, d, "p", "s1", "data")
+	cause := errors.New("claim cannot be read")
+	d.AddErrorToPod("p", cause)
+	d.DeletePodFromVolume("p", name)
+	assert.Equal(t, []error{cause}, d.PodErrors("p"))
+	assert.Equal(t, []volume.UniquePodName{"p"}, d.GetPodsWithErrors())
+	assert.Empty(t, d.GetPods())
+	d.DeletePod("p")
+	assert.Empty(t, d.PodErrors("p"))
+}
+
+// textFunc is an error whose text is what it returns.
+type textFunc func() string
+
+func (f textFunc) Error() string { return f() }
+
+func TestErrorsAreReadOutsideOfTheLock(t *testing.T) {
+	d, _ := newDesired(t, &plugin{})
+	d.AddErrorToPod("p", textFunc(func() string {
+		answered := make(chan struct{})
+		go func() { d.GetPods(); close(answered) }()
+		select {
+		case <-answered:
+		case <-time.After(10 * time.Second):
+			t.Error("the state is locked while an error is read")
+		}
+		return "text"
+	}))
+	assert.Len(t, d.PodErrors("p"), 1)
+}
+
 func TestPluginsAreAskedOutsideOfTheLock(t *testing.T) {
 	p := &plugin{}
 	told := &changes{}

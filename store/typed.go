@@ -62,11 +62,15 @@ func Update[T Object](ctx context.Context, s Store, obj T) (T, error) {
 }
 
 // Delete deletes obj if it is still the very object that was read: an object of the same name with another UID is left
-// alone, with an error that matches [ErrConflict]. Changes that others made meanwhile do not hinder it.
+// alone, with an error that matches [ErrConflict]. Changes that others made meanwhile do not hinder it. An obj without a
+// UID was not read from a store, and is an error that matches [ErrInvalid].
 func Delete[T Object](ctx context.Context, s Store, obj T) error {
 	key, err := KeyOf(obj)
 	if err != nil {
 		return err
+	}
+	if obj.GetUID() == "" {
+		return fmt.Errorf("%s has no UID: read it before you delete it: %w", key, ErrInvalid)
 	}
 	return s.Delete(ctx, key, Preconditions{UID: obj.GetUID()})
 }

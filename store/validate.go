@@ -37,16 +37,16 @@ func (k Key) Validate() error {
 	if problems := validation.IsDNS1123Subdomain(k.Name); len(problems) > 0 {
 		return fmt.Errorf("name of %s: %s: %w", k, strings.Join(problems, "; "), ErrInvalid)
 	}
-	return k.validateNamespace(namespaced)
-}
-
-func (k Key) validateNamespace(namespaced bool) error {
-	if !namespaced {
-		if k.Namespace == "" {
-			return nil
-		}
+	if namespaced {
+		return k.validateNamespace()
+	}
+	if k.Namespace != "" {
 		return fmt.Errorf("%s has no namespace of its own: take %q away: %w", k.Kind.Kind, k.Namespace, ErrInvalid)
 	}
+	return nil
+}
+
+func (k Key) validateNamespace() error {
 	if problems := validation.IsDNS1123Label(k.Namespace); len(problems) > 0 {
 		return fmt.Errorf("namespace of %s: %s: %w", k, strings.Join(problems, "; "), ErrInvalid)
 	}

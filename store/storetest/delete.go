@@ -43,6 +43,7 @@ func testTypedDelete(t *testing.T, s store.Store) {
 	deleteVolume(t, s, "disk")
 	second := create(t, s, newVolume("disk"))
 	wantError(t, store.Delete(t.Context(), s, first), store.ErrConflict)
+	wantError(t, store.Delete(t.Context(), s, newVolume("disk")), store.ErrInvalid) // it was never read
 	update(t, s, second)
 	if err := store.Delete(t.Context(), s, second); err != nil {
 		t.Fatalf("a change of the object hinders its deletion: %v", err)
