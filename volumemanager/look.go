@@ -80,7 +80,7 @@ func (m *Manager) statusOfWanted(pod *v1.Pod, outer string, v podVolume) VolumeS
 		s.Phase = PhaseUnresolved
 		return s
 	}
-	s.ReadOnly = v.spec.ReadOnly
+	s.ReadOnly = v.readOnly
 	m.fill(&s)
 	return s
 }

@@ -26,7 +26,8 @@ type podEntry struct {
 type podVolume struct {
 	name   v1.UniqueVolumeName // empty: it never worked
 	plugin string
-	spec   *volume.Spec
+	// readOnly says that the pod asks for read-only under this name.
+	readOnly bool
 	// err is why it did not work the last time; nil when it did.
 	err error
 }
@@ -80,13 +81,18 @@ func (p *podEntry) names() sets.Set[v1.UniqueVolumeName] {
 // plugin or more than one plugin serves, a block device, a claim without a store. It matches [volume.ErrInvalid],
 // [volume.ErrUnsupported], [volume.ErrNoPlugin] or [volume.ErrMultiplePlugins]. What may come right by itself is no
 // error: a claim that is missing or not bound, or a store that cannot be read. The pod is looked at again when that
-// changes; [Manager.PodStatus] and the error of a wait say why it is not ready. ctx bounds the reads of the store.
+// changes; [Manager.PodStatus] and the error of a wait say why it is not ready. ctx bounds the reads of the store; when it
+// ends before they have, nothing is changed and the error is that of ctx.
 func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
 		return err
 	}
 	pod = pod.DeepCopy()
 	answers := m.resolver.resolve(ctx, pod)
+	if ctx.Err() != nil {
+		m.dirtyPods.Add(pod.UID) // which forgets what it waits for, if the pod is not known
+		return fmt.Errorf("pod %q was not added: its claims were not read in time: %w", podKey(pod), context.Cause(ctx))
+	}
 	release, ok := m.podTurns.take(ctx.Done(), pod.UID)
 	if !ok {
 		return fmt.Errorf("pod %q is being changed by another call: %w", podKey(pod), context.Cause(ctx))
@@ -174,7 +180,7 @@ func mistakes(answers []resolution) error {
 func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEntry {
 	entry := &podEntry{pod: pod, volumes: make(map[string]podVolume, len(answers))}
 	for _, a := range answers {
-		v := podVolume{name: a.name, plugin: a.plugin, spec: a.spec, err: a.err}
+		v := podVolume{name: a.name, plugin: a.plugin, readOnly: a.readOnly, err: a.err}
 		if err := old.keeps(pod, a); err != nil {
 			v = old.volume(a.outer)
 			v.err = err

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/volumekit/volumekit/cache"
@@ -36,9 +37,12 @@ type VolumeInfo struct {
 // be, are left out; a pod that is not known has none.
 func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMap {
 	volumes := make(VolumeMap)
+	entry := m.entryOf(types.UID(podName))
 	for _, mounted := range m.actual.GetMountedVolumesForPod(podName) {
 		info := infoOf(mounted)
+		readOnly := info.ReadOnly
 		for _, outer := range mounted.OuterVolumeSpecNames {
+			info.ReadOnly = readOnly || entry.volume(outer).readOnly
 			volumes[outer] = info
 		}
 	}

@@ -33,7 +33,9 @@ type resolution struct {
 	plugin string
 	name   v1.UniqueVolumeName
 	gid    string
-	err    error
+	// readOnly says that the pod's reference to its claim asks for read-only.
+	readOnly bool
+	err      error
 }
 
 // isMistake reports whether err is one that no change of the store mends, so that the pod itself is to be changed, or
@@ -65,7 +67,20 @@ func (r resolver) resolve(ctx context.Context, pod *v1.Pod) []resolution {
 	for _, vol := range used {
 		answers = append(answers, r.resolveVolume(ctx, pod, vol))
 	}
+	shareWritable(answers)
 	return answers
+}
+
+// shareWritable gives all names of one volume the same spec. A pod that refers to a claim twice, once read-only, gets it
+// writable, once; which name is read-only stays known.
+func shareWritable(answers []resolution) {
+	for i, a := range answers {
+		for _, other := range answers {
+			if a.err == nil && a.readOnly && other.err == nil && other.name == a.name && !other.readOnly {
+				answers[i].spec = other.spec
+			}
+		}
+	}
 }
 
 func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, vol *v1.Volume) resolution {
@@ -137,7 +152,7 @@ func (r resolver) resolveClaim(ctx context.Context, ref claimRef, answer *resolu
 		return
 	}
 	answer.spec = volume.NewSpecFromPersistentVolume(pv, ref.readOnly)
-	answer.gid = pv.Annotations[gidAnnotation]
+	answer.gid, answer.readOnly = pv.Annotations[gidAnnotation], ref.readOnly
 	answer.err = checkVolumeMode(answer.spec)
 }
 

@@ -239,12 +239,14 @@ func TestTwoNamesForOneClaim(t *testing.T) {
 		w.claim("data")
 		m := w.start()
 		m.PodsComplete()
-		pod := podOf("web", "data", "again")
+		pod := podOf("web", "data", "again:ro")
 		pod.Spec.Volumes[1].PersistentVolumeClaim.ClaimName = "data"
 		w.add(pod)
 		volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))
 		assert.Equal(t, volumes["data"].Path, volumes["again"].Path)
-		assert.NotEmpty(t, volumes["data"].Path)
+		require.NoError(t, w.mounter.WriteFile(volumes["data"].Path+"/f", nil, 0o644), "one of the names is writable")
+		assert.False(t, volumes["data"].ReadOnly)
+		assert.True(t, volumes["again"].ReadOnly)
 		w.remove(pod)
 		w.isClean()
 	})
@@ -282,5 +284,18 @@ func TestNothingIsSwappedUnderAPodThatRuns(t *testing.T) {
 		require.NoError(t, m.UpdatePod(t.Context(), pod))
 		synctest.Wait()
 		assert.Equal(t, before, m.PodStatus(pod.UID)[0].Volume, "the other claim cannot be used, so what was there stays")
+	})
+}
+
+func TestAddPodChangesNothingWhenItsContextEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, m.AddPod(ctx, podOf("web", "-scratch")), context.Canceled)
+		synctest.Wait()
+		assert.Empty(t, m.Status().Volumes)
+		assert.Empty(t, w.mounts())
 	})
 }
