@@ -72,7 +72,6 @@ check_format() {
 check_modules() {
   step "go mod tidy"
   go mod tidy -diff
-  (cd tools && go mod tidy -diff)
 }
 
 check_vet() {
