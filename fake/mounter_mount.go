@@ -257,7 +257,11 @@ func (m *Mounter) unmount(name string, options mount.UnmountOptions) error {
 			return fmt.Errorf("unmounting %q: %w", name, mount.ErrNotMounted)
 		}
 		if !options.Lazy && (at.mount.held > 0 || m.hasChildren(at.mount)) {
-			return fmt.Errorf("unmounting %q: still in use: %w", name, syscall.EBUSY)
+			err := fmt.Errorf("still in use: %w", syscall.EBUSY)
+			if taken > 0 {
+				err = fmt.Errorf("%w: %d mounts were taken off: %w", mount.ErrUncertain, taken, err)
+			}
+			return fmt.Errorf("unmounting %q: %w", name, err)
 		}
 		m.detach(at.mount)
 	}

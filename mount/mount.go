@@ -24,7 +24,8 @@ type Interface interface {
 	// mounts on top.
 	Mount(ctx context.Context, request Request) error
 	// Unmount takes off every mount at target, as seen in the mount table, and verifies there that none is left. It
-	// returns an error that matches [ErrNotMounted] when there was none, and leaves the directory.
+	// returns an error that matches [ErrNotMounted] when there was none, and leaves the directory. A mount that is in use
+	// stays: the error matches unix.EBUSY, and [ErrUncertain] too when others were taken off from above it.
 	Unmount(ctx context.Context, target string, options UnmountOptions) error
 	// RemoveTarget removes the mount point path by rmdir, or by unlink when it is an empty file, and leaves the
 	// directories above. A path that does not exist is no error; one that is mounted or not empty is left whole and is an

@@ -133,7 +133,15 @@ func (m *Mounter) remount(ctx context.Context, s *steps, plan *Plan) error {
 	if err := m.change(ctx, s, fd, plan); err != nil {
 		return err
 	}
-	return setPropagation(s, fd, plan)
+	return inPart(setPropagation(s, fd, plan))
+}
+
+// inPart marks an error that came when a part of the work was done.
+func inPart(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: a part is done: %w", ErrUncertain, err)
 }
 
 // change changes filesystem and mount at once where mount(2) is all there is, else the filesystem first, so that a mount
@@ -151,7 +159,11 @@ func (m *Mounter) change(ctx context.Context, s *steps, fd int, plan *Plan) erro
 	if !plan.changesMount() {
 		return nil
 	}
-	return m.changeMount(ctx, s, fd, plan)
+	err := m.changeMount(ctx, s, fd, plan)
+	if plan.Bind {
+		return err
+	}
+	return inPart(err)
 }
 
 // changeMount changes the options of one mount.

@@ -27,7 +27,7 @@ func (m *Mounter) unmount(ctx context.Context, s *steps, name string, options Un
 	defer p.close()
 	taken, err := p.takeAllOff(ctx, s, options)
 	if err != nil {
-		if taken > 0 && ctx.Err() != nil {
+		if taken > 0 {
 			err = fmt.Errorf("%w: %d mounts were taken off: %w", ErrUncertain, taken, err)
 		}
 		return fmt.Errorf("unmounting %q: %w", name, err)

@@ -323,6 +323,7 @@ func caseOddNames(b *bench) {
 func unmountCases() []testCase {
 	return []testCase{
 		{"stacked mounts are all taken off", caseStacked},
+		{"a stack that is taken off in part is uncertain", caseStackedBusy},
 		{"unmounting what is not mounted", caseNotMounted},
 		{"unmounting a mount that holds another is busy", caseNested},
 		{"a mount point is not removed", caseRemoveMounted},
@@ -344,6 +345,19 @@ func caseStacked(b *bench) {
 	}
 	b.must(b.mounter.Unmount(b.Context(), target, plain))
 	b.mounted(target, false)
+}
+
+func caseStackedBusy(b *bench) {
+	target := b.dir("target")
+	b.tmpfs(target)
+	b.tmpfs(target + "/inner")
+	b.tmpfs(target)
+	err := b.mounter.Unmount(b.Context(), target, plain)
+	b.fails(err, syscall.EBUSY)
+	b.fails(err, mount.ErrUncertain)
+	b.mounted(target, true)
+	b.mounted(target+"/inner", true)
+	b.unmountPaths(target+"/inner", target)
 }
 
 func caseNotMounted(b *bench) {
