@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/mount"
-	"github.com/volumekit/volumekit/mount/loop"
 )
 
 // findLeftovers looks for what is still there under root: mounts, loop devices whose file is or was there, and files.
@@ -28,18 +28,36 @@ func findLeftovers(ctx context.Context, root string) (leftovers, error) {
 			left.Mounts = append(left.Mounts, m.Path)
 		}
 	}
-	devices, err := loop.Devices(ctx)
+	devices, err := loopDevicesOf(root)
 	if err != nil {
-		return left, fmt.Errorf("look for loop devices that are left: %w", err)
-	}
-	for _, d := range devices {
-		if isUnder(d.BackingPath, root) {
-			left.LoopDevices = append(left.LoopDevices, d.Path)
-		}
+		return left, err
 	}
 	files, _, err := walk(root)
+	left.LoopDevices = append(left.LoopDevices, devices...)
 	left.Files = append(left.Files, files...)
 	return left, err
+}
+
+// loopDevicesOf returns the loop devices whose file is, or was, under root. It reads sysfs, as every user may; to open
+// the devices takes root.
+func loopDevicesOf(root string) ([]string, error) {
+	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, fmt.Errorf("look for loop devices that are left: %w", err)
+	}
+	var found []string
+	for _, name := range names {
+		file, err := os.ReadFile(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+			continue // detached since it was listed
+		case err != nil:
+			return nil, fmt.Errorf("look for loop devices that are left: %w", err)
+		case isUnder(strings.TrimSuffix(string(file), "\n"), root):
+			found = append(found, "/dev/"+strings.Split(name, "/")[3])
+		}
+	}
+	return found, nil
 }
 
 // removeEmptyDirs removes the directories below root by rmdir alone: one that holds a file or a mount stays, and is an

@@ -276,7 +276,8 @@ func (p *program) startReading(t *testing.T) {
 
 // finish reads the rest of the output and waits for the program. Its exit code is in ProcessState.
 func (p *program) finish() {
-	for range p.lines { //nolint:revive // to the end
+	for line := range p.lines {
+		_ = line // it is kept in stdout
 	}
 	_ = p.Wait() // the exit code is looked at
 }
