@@ -193,11 +193,20 @@ func (mp *mounted) change(plan mount.Plan) {
 	for _, option := range plan.Set {
 		if option == "ro" {
 			mp.readOnly = true
-		} else if !slices.Contains(mp.options, option) {
-			mp.options = append(mp.options, option)
+			continue
 		}
+		mp.options = slices.DeleteFunc(mp.options, func(other string) bool { return excludes(option, other) })
+		mp.options = append(mp.options, option)
 	}
 }
+
+// excludes reports whether a mount that has got option cannot have other beside it.
+func excludes(option, other string) bool {
+	return option == other || slices.Contains(accessTimes, option) && slices.Contains(accessTimes, other)
+}
+
+// accessTimes are the options of which a mount has one at most.
+var accessTimes = []string{"noatime", "relatime", "strictatime"}
 
 // attachBelow copies the mounts below the source of a recursive bind.
 func (m *Mounter) attachBelow(source position, top *mounted, plan mount.Plan) {
@@ -246,7 +255,7 @@ func (m *Mounter) remount(plan mount.Plan) error {
 // unmount takes off every mount at the path.
 func (m *Mounter) unmount(name string, options mount.UnmountOptions) error {
 	for taken := 0; ; taken++ {
-		at, err := m.resolve(name, walk{})
+		at, err := m.locate(name)
 		if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
 			return fmt.Errorf("unmounting %q: %w", name, err)
 		}
@@ -309,7 +318,7 @@ func (m *Mounter) isMountPoint(name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	at, err := m.resolve(clean, walk{})
+	at, err := m.locate(clean)
 	if err != nil {
 		return false, fmt.Errorf("is %q a mount point: %w", name, err)
 	}
@@ -321,7 +330,7 @@ func (m *Mounter) refs(name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := m.resolve(clean, walk{})
+	at, err := m.locate(clean)
 	if err != nil || !at.isMountPoint() {
 		return nil, nil //nolint:nilerr // What does not exist is mounted nowhere else.
 	}

@@ -95,6 +95,14 @@ func (m *Mounter) resolve(name string, w walk) (position, error) {
 	return w.here(), nil
 }
 
+// locate finds what is at name as mount.Mounter does: it refuses links on the way, and does not follow one at the end.
+func (m *Mounter) locate(name string) (position, error) {
+	if _, err := m.resolve(path.Dir(name), walk{strict: true}); err != nil {
+		return position{}, err
+	}
+	return m.resolve(name, walk{})
+}
+
 func isLast(rest []string) bool {
 	for _, element := range rest {
 		if element != "" {

@@ -23,7 +23,8 @@ type Plan struct {
 	// Remount says that the mount at Target changes.
 	Remount bool
 	// Set are the mount's own options that are turned on, in the spelling of the mount table: "ro", "nosuid", "nodev",
-	// "noexec", "noatime", "relatime", "strictatime", "nodiratime", "nosymfollow". The last word in the request wins.
+	// "noexec", "noatime", "relatime", "strictatime", "nodiratime", "nosymfollow". The last word in the request wins, also
+	// among the three about access times.
 	Set []string
 	// Clear are those that are turned off, in the same spelling: a request's "rw" is "ro" here.
 	Clear []string
@@ -51,6 +52,9 @@ var mountOptions = map[string]string{
 	"nodiratime": "+nodiratime", "diratime": "-nodiratime",
 	"nosymfollow": "+nosymfollow", "symfollow": "-nosymfollow",
 }
+
+// accessTimes are the options of which a mount has one at most.
+var accessTimes = []string{"noatime", "relatime", "strictatime"}
 
 // ignoredOptions are for mount(8) or for whoever reads fstab, and mean nothing to the kernel.
 var ignoredOptions = []string{"defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "_netdev"}
@@ -152,11 +156,14 @@ func (p *Plan) add(option string) {
 func (p *Plan) change(sign, option string) {
 	same := func(other string) bool { return other == option }
 	p.Set, p.Clear = slices.DeleteFunc(p.Set, same), slices.DeleteFunc(p.Clear, same)
-	if sign == "+" {
-		p.Set = append(p.Set, option)
-	} else {
+	if sign == "-" {
 		p.Clear = append(p.Clear, option)
+		return
 	}
+	if slices.Contains(accessTimes, option) {
+		p.Set = slices.DeleteFunc(p.Set, func(other string) bool { return slices.Contains(accessTimes, other) })
+	}
+	p.Set = append(p.Set, option)
 }
 
 // check refuses what does not go together.

@@ -34,6 +34,14 @@ func TestPlanLastWordWins(t *testing.T) {
 	}
 }
 
+func TestPlanHasOneOptionForAccessTimes(t *testing.T) {
+	options := []string{"noatime", "strictatime", "nodev", "atime", "relatime"}
+	plan, err := Request{Target: "/t", FSType: "tmpfs", Options: options}.Plan()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"nodev", "relatime"}, plan.Set)
+	assert.Equal(t, []string{"noatime"}, plan.Clear)
+}
+
 func TestPlanOfRemountLeavesPropagation(t *testing.T) {
 	plan, err := Request{Target: "/t", Options: []string{"remount", "ro"}}.Plan()
 	require.NoError(t, err)

@@ -40,6 +40,7 @@ func mountCases() []testCase {
 		{"a read-only bind refuses writes and its source does not", caseBindReadOnly},
 		{"a bind takes mounts below along only when recursive", caseBindRecursive},
 		{"options of the mount are in the table", caseMountOptions},
+		{"of options that exclude each other the last counts", caseAccessTimes},
 		{"a remount makes read-only and writable again", caseRemount},
 		{"a remount of a bind leaves its filesystem alone", caseRemountBind},
 		{"a remount needs a mount", caseRemountNothing},
@@ -52,6 +53,7 @@ func mountCases() []testCase {
 		{"a remount makes nothing", caseRemountMakesNothing},
 		{"a target that is a symbolic link is refused", caseTargetSymlink},
 		{"a parent of the target that is a symbolic link is refused", caseParentSymlink},
+		{"a mount is not found by a path with a symbolic link", caseMountBehindSymlink},
 		{"odd names", caseOddNames},
 	}
 }
@@ -153,6 +155,19 @@ func caseMountOptions(b *bench) {
 		b.Fatalf("the filesystem has options %q, want size=64k among them", options)
 	}
 	b.refusesWrite(memory+"/f", syscall.EROFS)
+	b.unmountPaths(target, memory)
+}
+
+func caseAccessTimes(b *bench) {
+	source, target, memory := b.dir("source"), b.dir("target"), b.dir("memory")
+	b.mount(source, target, "bind", "noatime", "strictatime", "relatime", "noatime")
+	b.tmpfs(memory, "noatime", "relatime", "atime", "strictatime", "noatime")
+	for _, path := range []string{target, memory} {
+		options := b.top(path).Options
+		if !slices.Contains(options, "noatime") || slices.Contains(options, "relatime") {
+			b.Fatalf("%q has options %q, want noatime and not relatime", path, options)
+		}
+	}
 	b.unmountPaths(target, memory)
 }
 
@@ -305,6 +320,29 @@ func caseParentSymlink(b *bench) {
 	b.must(b.world.Mkdir(victim+"/target", 0o755))
 	b.fails(b.mounter.RemoveTarget(b.Context(), link+"/target"), syscall.ELOOP)
 	b.present(victim + "/target")
+}
+
+func caseMountBehindSymlink(b *bench) {
+	ctx, dir, link := b.Context(), b.dir("dir"), b.path("link")
+	b.must(b.world.Symlink(dir, link))
+	for _, path := range []string{dir + "/target", b.path("other")} {
+		b.mount(dir, path, "bind")
+	}
+	_, err := b.mounter.IsMountPoint(ctx, link+"/target")
+	b.fails(err, syscall.ELOOP)
+	b.fails(b.mounter.Unmount(ctx, link+"/target", plain), syscall.ELOOP)
+	refs, err := b.mounter.GetMountRefs(ctx, link+"/target")
+	b.must(err)
+	if len(refs) > 0 {
+		b.Fatalf("references of a path with a symbolic link: %q, want none", refs)
+	}
+	is, err := b.mounter.IsMountPoint(ctx, link)
+	b.must(err)
+	if is {
+		b.Fatal("a symbolic link is no mount point")
+	}
+	b.mounted(dir+"/target", true)
+	b.unmountPaths(dir+"/target", b.path("other"))
 }
 
 func caseOddNames(b *bench) {
