@@ -46,16 +46,15 @@ func (m *Mounter) cloneTree(ctx context.Context, s *steps, plan *Plan) (int, err
 	if err != nil {
 		return -1, fmt.Errorf("open_tree: %w", missing(err))
 	}
-	if err := s.begin(ctx, "mount_setattr"); err == nil {
+	err = s.begin(ctx, "mount_setattr")
+	if err == nil {
 		err = m.setattr(tree, plan, recursive)
-		if err == nil {
-			return tree, nil
-		}
+	}
+	if err != nil {
 		closeFD(tree)
 		return -1, err
 	}
-	closeFD(tree)
-	return -1, ctx.Err()
+	return tree, nil
 }
 
 // bindOld makes a bind by mount(2), and gives it its options afterwards. A read-only bind is writable for an instant;

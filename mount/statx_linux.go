@@ -9,23 +9,30 @@ import (
 )
 
 // mounted reports whether something is mounted at the place. It does not ask the filesystem that is mounted there, and
-// it believes the mount table when the path cannot be found: a mount can outlive what it is a bind of.
+// it believes the mount table when the path cannot be looked at: a mount can outlive what it is a bind of, and the
+// filesystem of a server that has gone can refuse every look (ESTALE, EIO, ENOTCONN, EACCES).
 func (p *place) mounted(ctx context.Context, s *steps) (bool, error) {
 	if err := s.begin(ctx, "statx"); err != nil {
 		return false, err
 	}
 	is, err := p.mountRoot()
-	if err == nil || !errors.Is(err, errNoSyscall) && !isAbsent(err) {
-		return is, err
+	if err == nil {
+		return is, nil
 	}
 	inTable, tableErr := p.mounter.isInTable(ctx, p.path)
 	if inTable || tableErr != nil {
 		return inTable, tableErr
 	}
 	if errors.Is(err, errNoSyscall) {
-		err = unix.Faccessat(p.parent, p.base, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW)
+		_, err = p.stat()
 	}
 	return false, err
+}
+
+// stat describes what is at the place.
+func (p *place) stat() (stat unix.Stat_t, err error) {
+	err = unix.Fstatat(p.parent, p.base, &stat, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
+	return stat, err
 }
 
 func (p *place) mountRoot() (bool, error) {

@@ -225,11 +225,11 @@ func (m *Mounter) removeTarget(ctx context.Context, s *steps, name string) error
 }
 
 func (p *place) remove(ctx context.Context, s *steps) error {
-	var stat unix.Stat_t
 	if err := s.begin(ctx, "fstatat"); err != nil {
 		return err
 	}
-	if err := unix.Fstatat(p.parent, p.base, &stat, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {
+	stat, err := p.stat()
+	if err != nil {
 		return err
 	}
 	switch {
