@@ -18,8 +18,8 @@ import (
 // bind that was broken off is finished by calling bind again. The volume comes first: a claim is never bound to a volume
 // that does not know it.
 func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
-	chosenNow := pv.Spec.ClaimRef == nil
-	if !ownedBy(pv, claim) {
+	given := !ownedBy(pv, claim)
+	if given {
 		if err := c.confirm(ctx, claim); err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		return err
 	}
 	bound, err := c.bindClaim(ctx, claim, pv)
-	if errors.Is(err, store.ErrNotFound) && chosenNow {
+	if errors.Is(err, store.ErrNotFound) && given {
 		return errors.Join(err, c.unbind(ctx, pv)) // the claim went away and never had the volume
 	}
 	if err != nil {

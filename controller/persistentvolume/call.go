@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -26,8 +28,9 @@ func (p pluginCall) String() string {
 	return fmt.Sprintf("%s of volume %q by plugin %q", p.method, p.volume, p.plugin)
 }
 
-// call runs f, which calls a plugin, with a deadline. A panic is an error. A call that does not return although its
-// context has ended is left behind: the error is then uncertain, and says when the call is over after all.
+// call runs f, which calls a plugin, with a deadline. A panic, runtime.Goexit and an error that cannot be read are
+// uncertain errors. A call that does not return although its context has ended is left behind: the error is then
+// uncertain too, and says when the call is over after all.
 func (c *Controller) call(ctx context.Context, name pluginCall, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.options.CallTimeout)
 	done := make(chan struct{})
@@ -35,7 +38,7 @@ func (c *Controller) call(ctx context.Context, name pluginCall, f func(ctx conte
 	go func() {
 		defer cancel()
 		defer close(done)
-		result = guard(ctx, name, f)
+		guard(name, &result, func() error { return f(ctx) })
 	}()
 	select {
 	case <-done:
@@ -53,13 +56,25 @@ func (c *Controller) call(ctx context.Context, name pluginCall, f func(ctx conte
 	return &lostCallError{call: name, cause: context.Cause(ctx), done: done}
 }
 
-func guard(ctx context.Context, name pluginCall, f func(ctx context.Context) error) (err error) {
+// guard calls f and puts its error into result, whatever f does.
+func guard(name pluginCall, result *error, f func() error) {
+	returned := false
 	defer func() {
-		if value := recover(); value != nil {
-			err = volume.Uncertain(&volume.PanicError{Plugin: name.plugin, Call: name.method, Value: value, Stack: debug.Stack()})
+		if returned {
+			return
 		}
+		value := recover()
+		if value == nil {
+			value = operationexecutor.ErrGoexit
+		}
+		*result = volume.Uncertain(&volume.PanicError{Plugin: name.plugin, Call: name.method, Value: value, Stack: debug.Stack()})
 	}()
-	return f(ctx)
+	err := f()
+	if err != nil {
+		_, _, _ = err.Error(), outcome.ClassOf(err), outcome.DoneOf(err) // All that will be read of it.
+	}
+	*result = err
+	returned = true
 }
 
 // lostCallError is the error of a call that was left behind.

@@ -74,19 +74,23 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 	if made != nil {
 		return c.bind(ctx, claim, made)
 	}
+	node, err := c.nodeOf(ctx, claim)
+	if err != nil {
+		return err
+	}
 	class, _ := c.classes.get(volumeKey(classOf(claim)))
 	volumes := c.volumes.all()
 	if c.nodeIsAwaited(claim, class) {
 		volumes = onlyReserved(claim, volumes)
 	}
-	match, err := findMatch(claim, volumes)
+	match, err := findMatch(claim, onlyReachable(volumes, node))
 	switch {
 	case err != nil:
 		return c.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))
 	case match != nil:
 		return c.bind(ctx, claim, match)
 	}
-	if pv, why := unfitReserved(claim, volumes); pv != nil {
+	if pv, why := unfitReserved(claim, node, volumes); pv != nil {
 		return c.refuse(ctx, claim, pv, why)
 	}
 	return c.syncUnmatched(ctx, claim, class)
@@ -158,22 +162,26 @@ func (c *Controller) syncNamed(ctx context.Context, claim *v1.PersistentVolumeCl
 		return c.wait(ctx, claim, failedBinding("volume %q, which the claim names, does not exist", claim.Spec.VolumeName))
 	case err != nil:
 		return err
-	case reservedFor(pv, claim):
-		if !sameMode(claim, pv) {
-			return c.refuse(ctx, claim, pv, "its volume mode is another")
-		}
-		return c.bind(ctx, claim, pv)
-	case pv.Spec.ClaimRef == nil:
-		if why := misfit(claim, pv); why != "" {
-			return c.refuse(ctx, claim, pv, why)
-		}
-		return c.bind(ctx, claim, pv)
+	case pv.Spec.ClaimRef == nil || reservedFor(pv, claim):
+		return c.bindNamed(ctx, claim, pv)
 	}
 	if _, chosen := claim.Annotations[AnnBoundByController]; chosen {
 		return fmt.Errorf("claim %q was given volume %q, which is bound to another claim now: %w",
 			nameOf(claim), pv.Name, store.ErrConflict)
 	}
 	return c.wait(ctx, claim, failedBinding("volume %q already bound to a different claim", pv.Name))
+}
+
+// bindNamed binds a claim to the volume that it names, if the two fit.
+func (c *Controller) bindNamed(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	node, err := c.nodeOf(ctx, claim)
+	if err != nil {
+		return err
+	}
+	if why := misfit(claim, node, pv); why != "" {
+		return c.refuse(ctx, claim, pv, why)
+	}
+	return c.bind(ctx, claim, pv)
 }
 
 // syncBound keeps a claim that was bound once true: it repairs the bind, or finds that the volume is lost.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -58,7 +59,7 @@ type Controller struct {
 	work    *work
 	pending *pendingClaims
 	lost    *lostCalls
-	started sync.Once
+	started atomic.Bool
 }
 
 // New returns a controller for the claims in s, whose volumes are made and deleted by plugins. It starts nothing.
@@ -95,12 +96,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.plugins == nil || c.store == nil {
 		return fmt.Errorf("persistent volume controller: give New plugins and a store: %w", volume.ErrInvalid)
 	}
-	err := errors.New("persistent volume controller: Run was called before: make a new controller")
-	c.started.Do(func() {
-		c.run(ctx)
-		err = c.lost.error()
-	})
-	return err
+	if c.started.Swap(true) {
+		return errors.New("persistent volume controller: Run was called before: make a new controller")
+	}
+	c.run(ctx)
+	return c.lost.error()
 }
 
 func (c *Controller) run(ctx context.Context) {

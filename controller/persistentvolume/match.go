@@ -38,7 +38,7 @@ func findMatch(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) 
 }
 
 // unfitReserved returns a volume that names the claim and cannot be had, and why: whoever wrote that must be told.
-func unfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, string) {
+func unfitReserved(claim *v1.PersistentVolumeClaim, node *v1.Node, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, string) {
 	for _, pv := range volumes {
 		if !reservedFor(pv, claim) {
 			continue
@@ -52,6 +52,8 @@ func unfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 			return pv, "its volume mode is another"
 		case !sameAttributesClass(claim, pv):
 			return pv, "its volume attributes class is another"
+		case !reachable(pv, node):
+			return pv, unreachable
 		}
 	}
 	return nil, ""
@@ -86,9 +88,19 @@ func better(a, b *v1.PersistentVolume) bool {
 	) < 0
 }
 
-// misfit returns why a free volume that the claim names cannot be had, or "".
-func misfit(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) string {
+// unreachable is why a volume cannot be had on the claim's node.
+const unreachable = "its node affinity excludes the node of the claim"
+
+// misfit returns why a volume that the claim names, and that is free or names the claim too, cannot be had, or "". What
+// names each other only needs to work.
+func misfit(claim *v1.PersistentVolumeClaim, node *v1.Node, pv *v1.PersistentVolume) string {
 	switch {
+	case !sameMode(claim, pv):
+		return "its volume mode is another"
+	case !reachable(pv, node):
+		return unreachable
+	case reservedFor(pv, claim):
+		return ""
 	case pv.DeletionTimestamp != nil:
 		return "it is being deleted"
 	case !large(claim, pv):
@@ -97,8 +109,6 @@ func misfit(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) string {
 		return "its storage class is another"
 	case !sameAttributesClass(claim, pv):
 		return "its volume attributes class is another"
-	case !sameMode(claim, pv):
-		return "its volume mode is another"
 	case !hasModes(claim, pv):
 		return "it lacks an access mode that the claim asks for"
 	}

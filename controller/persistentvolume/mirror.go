@@ -105,19 +105,20 @@ func (m *mirror[T]) apply(event store.Event, obj T) {
 }
 
 // follow keeps m true until ctx ends, and calls changed for each object that is new, changed or gone. It lists again
-// whenever the watch ends.
+// whenever the watch ends, after a pause when that was soon.
 func follow[T store.Object](ctx context.Context, c *Controller, m *mirror[T], changed func(T)) {
 	failures := 0
-	policy := backoff.Policy{Initial: c.options.InitialBackoff, Max: c.options.MaxBackoff}
+	policy := backoff.Policy{Initial: c.options.InitialBackoff, Max: c.options.MaxBackoff}.WithDefaults()
 	synced := sync.OnceFunc(func() { close(m.synced) })
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := followOnce(ctx, c.store, m, changed, synced)
-		if err == nil {
+		if err == nil && time.Since(began) >= policy.Initial {
 			failures = 0
 			continue
 		}
 		failures++
-		if ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			c.options.Logger.WarnContext(ctx, "reading the store will be tried again", "err", err)
 		}
 		pause(ctx, policy.Delay(failures))

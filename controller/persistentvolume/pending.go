@@ -67,16 +67,17 @@ func (p *pendingClaims) all() []PendingClaim {
 	return slices.Collect(maps.Values(p.claims))
 }
 
-// set reports whether that is news.
+// set reports whether that is news. What is no news is as old as it was.
 func (p *pendingClaims) set(pending PendingClaim) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, ok := p.claims[pending.Claim]
-	if ok && old.UID == pending.UID && old.Reason == pending.Reason && old.Message == pending.Message {
-		return false
+	known := ok && old.UID == pending.UID && old.Reason == pending.Reason && old.Message == pending.Message
+	if known {
+		pending.Since = old.Since
 	}
 	p.claims[pending.Claim] = pending
-	return true
+	return !known
 }
 
 func (p *pendingClaims) remove(name types.NamespacedName) {
@@ -87,12 +88,18 @@ func (p *pendingClaims) remove(name types.NamespacedName) {
 
 // waits keeps why the claim has no volume, and tells people once.
 func (c *Controller) waits(claim *v1.PersistentVolumeClaim, why reason) {
-	news := c.pending.set(PendingClaim{
-		Claim: nameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
-	})
-	if !news {
-		return
+	if c.pending.set(pendingFor(claim, why)) {
+		c.tell(claim, why)
 	}
+}
+
+func pendingFor(claim *v1.PersistentVolumeClaim, why reason) PendingClaim {
+	return PendingClaim{
+		Claim: nameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
+	}
+}
+
+func (c *Controller) tell(claim *v1.PersistentVolumeClaim, why reason) {
 	c.options.Events.Eventf(claim, why.eventType, why.reason, "%s", why.message)
 	if why.volume != nil {
 		c.options.Events.Eventf(why.volume, why.eventType, why.reason, "claim %q: %s", nameOf(claim), why.message)

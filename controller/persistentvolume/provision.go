@@ -28,11 +28,15 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	if err := c.work.held(item{claimItem, nameOf(claim)}, claim.UID); err != nil {
 		return err
 	}
-	claim, err := c.intend(ctx, claim, class)
+	job, err := c.prepare(ctx, claim, class, plugin)
+	if err != nil {
+		return c.notBegun(ctx, claim, err)
+	}
+	claim, err = c.intend(ctx, claim, class)
 	if err != nil {
 		return err
 	}
-	pv, err := c.makeVolume(ctx, claim, class, plugin)
+	pv, err := c.makeVolume(ctx, claim, job)
 	if err != nil {
 		return c.provisionFailed(ctx, claim, err)
 	}
@@ -75,33 +79,57 @@ func (c *Controller) intend(
 	return c.updateClaim(ctx, changed)
 }
 
-// makeVolume calls the provisioner and keeps what it made in the store.
-func (c *Controller) makeVolume(
+// provisioning is what a volume is made with.
+type provisioning struct {
+	class  *storagev1.StorageClass
+	plugin volume.ProvisionableVolumePlugin
+	node   *v1.Node // for which it is made; nil unless the class waits for its first consumer
+}
+
+// prepare refuses what cannot work before anything is begun.
+func (c *Controller) prepare(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, plugin volume.ProvisionableVolumePlugin,
-) (*v1.PersistentVolume, error) {
+) (provisioning, error) {
 	if len(class.MountOptions) > 0 && !c.plugins.SupportsMountOption(plugin.GetPluginName()) {
-		return nil, fmt.Errorf("plugin %q takes no mount options: take those of storage class %q away: %w",
+		return provisioning{}, fmt.Errorf("plugin %q takes no mount options: take those of storage class %q away: %w",
 			plugin.GetPluginName(), class.Name, volume.ErrInfeasible)
 	}
 	node, err := c.nodeFor(ctx, claim, class)
+	return provisioning{class: class, plugin: plugin, node: node}, err
+}
+
+// notBegun says why provisioning cannot begin; it is tried again. What an earlier attempt left on the claim stays.
+func (c *Controller) notBegun(ctx context.Context, claim *v1.PersistentVolumeClaim, err error) error {
+	failed := &callError{uid: claim.UID, err: fmt.Errorf("claim %q gets no volume: %w", nameOf(claim), err)}
+	if err := c.wait(ctx, claim, provisioningFailed(err)); err != nil {
+		failed.err = errors.Join(failed.err, err)
+	}
+	return failed
+}
+
+func provisioningFailed(err error) reason {
+	return reason{eventType: v1.EventTypeWarning, reason: ReasonProvisioningFailed, message: err.Error(), err: err}
+}
+
+// makeVolume calls the provisioner and keeps what it made in the store.
+func (c *Controller) makeVolume(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, job provisioning,
+) (*v1.PersistentVolume, error) {
+	pv, err := c.callProvision(ctx, claim, job)
 	if err != nil {
 		return nil, err
 	}
-	pv, err := c.callProvision(ctx, claim, class, plugin, node)
-	if err != nil {
-		return nil, err
-	}
-	complete(pv, claim, class)
+	complete(pv, claim, job.class)
 	if err := checkProvisioned(pv, claim); err != nil {
-		return nil, c.discard(ctx, claim, pv, fmt.Errorf("plugin %q made what was not asked for: %w", plugin.GetPluginName(), err))
+		return nil, c.discard(ctx, claim, pv, fmt.Errorf("plugin %q made what was not asked for: %w", job.plugin.GetPluginName(), err))
 	}
 	return c.save(ctx, claim, pv)
 }
 
 func (c *Controller) callProvision(
-	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass,
-	plugin volume.ProvisionableVolumePlugin, node *v1.Node,
+	ctx context.Context, claim *v1.PersistentVolumeClaim, job provisioning,
 ) (*v1.PersistentVolume, error) {
+	class := job.class
 	options := volume.VolumeOptions{
 		PersistentVolumeReclaimPolicy: reclaimPolicy(class),
 		MountOptions:                  slices.Clone(class.MountOptions),
@@ -109,15 +137,15 @@ func (c *Controller) callProvision(
 		PVC:                           claim.DeepCopy(),
 		Parameters:                    maps.Clone(class.Parameters),
 	}
-	name := pluginCall{plugin: plugin.GetPluginName(), method: "Provision", volume: options.PVName}
+	name := pluginCall{plugin: job.plugin.GetPluginName(), method: "Provision", volume: options.PVName}
 	topologies := class.DeepCopy().AllowedTopologies
 	var made *v1.PersistentVolume
 	err := c.call(ctx, name, func(ctx context.Context) error {
-		provisioner, err := plugin.NewProvisioner(options)
+		provisioner, err := job.plugin.NewProvisioner(options)
 		if err != nil {
 			return err
 		}
-		made, err = provisioner.Provision(ctx, node, topologies)
+		made, err = provisioner.Provision(ctx, job.node, topologies)
 		return err
 	})
 	switch {
@@ -140,9 +168,7 @@ func (c *Controller) nodeFor(ctx context.Context, claim *v1.PersistentVolumeClai
 	case err == nil:
 		return node, nil
 	case errors.Is(err, store.ErrNotFound) && name == c.options.NodeName:
-		return &v1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: string(name), Labels: map[string]string{v1.LabelHostname: string(name)},
-		}}, nil
+		return namedNode(name), nil
 	}
 	return nil, volume.Transient(fmt.Errorf("node %q, for which the volume is to be made: %w", name, err))
 }
@@ -214,7 +240,7 @@ func (c *Controller) save(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 // discard deletes storage that cannot be recorded, and returns why it cannot. If that fails too, the outcome is uncertain,
 // so that the claim keeps its finalizer and everything is tried again.
 func (c *Controller) discard(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, cause error) error {
-	plugin, err := c.plugins.FindDeletablePluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
+	plugin, err := c.deleter(pv)
 	if err == nil {
 		err = c.callDelete(ctx, plugin, pv)
 	}
@@ -233,8 +259,9 @@ func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVo
 	if ctx.Err() != nil {
 		return failed
 	}
-	c.pending.remove(nameOf(claim))
-	c.waits(claim, reason{eventType: v1.EventTypeWarning, reason: ReasonProvisioningFailed, message: err.Error(), err: err})
+	why := provisioningFailed(err)
+	c.pending.set(pendingFor(claim, why))
+	c.tell(claim, why)
 	if outcome.ClassOf(err) != outcome.Final {
 		return failed
 	}
@@ -286,7 +313,11 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	if plugin == nil {
 		return c.orphaned(claim, errors.New(why.message))
 	}
-	_, err := c.makeVolume(ctx, claim, class, plugin)
+	job, err := c.prepare(ctx, claim, class, plugin)
+	if err != nil {
+		return c.orphaned(claim, err)
+	}
+	_, err = c.makeVolume(ctx, claim, job)
 	if err == nil || outcome.ClassOf(err) == outcome.Final {
 		return nil
 	}

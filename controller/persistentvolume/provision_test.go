@@ -3,6 +3,7 @@ package persistentvolume
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,6 +85,18 @@ func TestLateBinding(t *testing.T) {
 			w.requireBound("c", made)
 		})
 	})
+	t.Run("what cannot begin leaves nothing on the claim", func(t *testing.T) {
+		inWorld(t, all, func(t *testing.T, w *world) {
+			w.settle()
+			w.selectNode("missing")
+			assert.Contains(t, w.reasons(), ReasonProvisioningFailed)
+			assert.Empty(t, w.claim("c").Finalizers)
+			assert.Zero(t, w.calls(fake.MethodProvision))
+			w.create(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "missing"}})
+			sleepUntilIdle()
+			w.requireBound("c", made)
+		})
+	})
 	t.Run("a failure gives the choice back", func(t *testing.T) {
 		inWorld(t, all, func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodProvision, fake.Fail(errors.New("no room")))
@@ -116,10 +129,13 @@ func TestProvisionBacksOff(t *testing.T) {
 		require.True(t, ok)
 		assert.Equal(t, ReasonProvisioningFailed, why.Reason)
 		assert.ErrorContains(t, why.Err, "no room")
+		since := why.Since
 		for i, wait := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second} {
 			time.Sleep(wait * 8 / 10)
 			synctest.Wait()
 			assert.Equal(t, 1+i, w.calls(fake.MethodProvision), "too early, after %v", wait)
+			why, _ = c.Why(why.Claim)
+			assert.Equal(t, since, why.Since, "the reason is the same as at first")
 			time.Sleep(wait * 2 / 10)
 			synctest.Wait()
 			assert.Equal(t, 2+i, w.calls(fake.MethodProvision), "not after %v", wait)
@@ -128,6 +144,8 @@ func TestProvisionBacksOff(t *testing.T) {
 		w.requireBound("c", made)
 		_, ok = c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
 		assert.False(t, ok)
+		want := slices.Repeat([]string{ReasonProvisioningFailed}, 4)
+		assert.Equal(t, append(want, ReasonProvisioningSucceeded), w.reasons())
 	})
 }
 

@@ -60,12 +60,12 @@ func (c *Controller) reclaimByDelete(ctx context.Context, pv *v1.PersistentVolum
 	if err != nil || pv == nil {
 		return err
 	}
-	plugin, err := c.plugins.FindDeletablePluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
+	if c.isExternal(pv) {
+		return nil
+	}
+	plugin, err := c.deleter(pv)
 	if err != nil {
-		if c.isExternal(pv) {
-			return nil
-		}
-		return c.deleteFailed(ctx, pv, err)
+		return c.fail(ctx, pv, ReasonVolumeFailedDelete, fmt.Sprintf("nothing here can delete it: %v", err))
 	}
 	if err := c.callDelete(ctx, plugin, pv); err != nil {
 		return c.deleteFailed(ctx, pv, err)
@@ -98,10 +98,24 @@ func (c *Controller) reverify(ctx context.Context, pv *v1.PersistentVolume) (*v1
 	return nil, nil
 }
 
-// isExternal reports whether the volume was made by a provisioner that is none of the plugins here.
+// isExternal reports whether somebody else is to delete the storage: the volume was made by a provisioner or, if it was
+// made by hand, is of a driver that is none of the plugins here. What else nobody here can delete needs a person.
 func (c *Controller) isExternal(pv *v1.PersistentVolume) bool {
-	by, provisioned := pv.Annotations[AnnDynamicallyProvisioned]
-	return provisioned && !slices.Contains(c.plugins.PluginNames(), by)
+	owner, ok := pv.Annotations[AnnDynamicallyProvisioned]
+	if !ok {
+		var driver volume.Driver
+		driver, ok = volume.NewSpecFromPersistentVolume(pv, false).Driver()
+		owner = driver.PluginName
+	}
+	return ok && !slices.Contains(c.plugins.PluginNames(), owner)
+}
+
+// deleter returns the plugin that made the volume or, if it was made by hand, the one that supports it.
+func (c *Controller) deleter(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, error) {
+	if by, ok := pv.Annotations[AnnDynamicallyProvisioned]; ok {
+		return c.plugins.FindDeletablePluginByName(by)
+	}
+	return c.plugins.FindDeletablePluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
 }
 
 // callDelete deletes the storage of pv.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,17 +54,24 @@ func TestVolume(t *testing.T) {
 		"13 of a provisioner that is not here": {
 			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider)}, v1.VolumeReleased, "c/uid-c", "",
 		},
-		"14 no plugin, made by hand": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider, byHand)}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedDelete,
+		"14 of a driver that is not here, made by hand": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider, byHand)}, v1.VolumeReleased, "c/uid-c", "",
 		},
 		"15 Failed stays so": {
 			objects{newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeFailed })}, v1.VolumeFailed, "c/uid-c", "",
+		},
+		"16 of a provisioner that is not here, of a kind that is": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), madeBy("example.com/other"))}, v1.VolumeReleased, "c/uid-c", "",
+		},
+		"17 of a kind that no plugin here knows": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), nfs)}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedDelete,
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, tt.objects, func(t *testing.T, w *world) {
 				w.settle()
+				sleepUntilIdle()
 				if tt.reason != "" {
 					assert.Equal(t, []string{tt.reason}, w.reasons())
 				} else {
@@ -94,6 +102,14 @@ func outsider(pv *v1.PersistentVolume) {
 }
 
 func byHand(pv *v1.PersistentVolume) { delete(pv.Annotations, AnnDynamicallyProvisioned) }
+
+func madeBy(provisioner string) func(*v1.PersistentVolume) {
+	return volumeAnnotation(AnnDynamicallyProvisioned, provisioner)
+}
+
+func nfs(pv *v1.PersistentVolume) {
+	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "files", Path: "/"}}
+}
 
 func TestDeleteWithTheClaim(t *testing.T) {
 	inWorld(t, provisioned, func(t *testing.T, w *world) {
@@ -226,7 +242,45 @@ func TestRunNeedsWhatItWorksOn(t *testing.T) {
 func TestRunRunsOnce(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		c, stop := w.start(w.store, Options{})
+		idle()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		require.Error(t, c.Run(ctx))
+		assert.Zero(t, time.Since(began), "the second returns at once, while the first runs")
 		stop()
 		require.Error(t, c.Run(t.Context()))
+	})
+}
+
+// hasty is a store whose watches end at once.
+type hasty struct {
+	store.Store
+
+	lists atomic.Int64
+}
+
+func (s *hasty) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	if s.lists.Add(1) > 10000 {
+		<-ctx.Done() // So that a controller that never pauses lets time pass.
+	}
+	return s.Store.List(ctx, kind, namespace)
+}
+
+func (s *hasty) Watch(context.Context, schema.GroupVersionKind, string, string) (<-chan store.Event, error) {
+	ended := make(chan store.Event)
+	close(ended)
+	return ended, nil
+}
+
+// A store that ends every watch at once is not asked without pause, and is served all the same.
+func TestWatchesThatEndAtOnceAreNotFollowedInAHurry(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		s := &hasty{Store: w.store}
+		w.start(s, Options{})
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		assert.Less(t, s.lists.Load(), int64(100))
+		w.requireBound("c", made)
 	})
 }

@@ -83,23 +83,35 @@ func (s *hooked) Create(ctx context.Context, obj runtime.Object) (runtime.Object
 // A claim that is deleted in the middle of its bind gives the volume back: it never had it.
 func TestAVolumeIsGivenBackWhenTheClaimGoesWhileItIsBound(t *testing.T) {
 	deletesIt := policy(v1.PersistentVolumeReclaimDelete)
-	inWorld(t, objects{newClaim("c"), newVolume("a", deletesIt)}, func(t *testing.T, w *world) {
-		s := &hooked{Store: w.store}
-		s.after = func(writes int) {
-			if writes == 1 {
-				key, err := store.KeyOf(newClaim("c"))
-				require.NoError(t, err)
-				require.NoError(t, w.store.Delete(t.Context(), key, store.Preconditions{}))
-			}
-		}
-		w.start(blindToVolumes{s}, Options{Workers: 1})
-		idle()
-		sleepUntilIdle()
-		pv := w.volume("a")
-		assert.Nil(t, pv.Spec.ClaimRef)
-		assert.Equal(t, v1.VolumeAvailable, pv.Status.Phase)
-		assert.Zero(t, w.calls(fake.MethodDelete))
-	})
+	for name, pv := range map[string]*v1.PersistentVolume{
+		"chosen by the controller": newVolume("a", deletesIt),
+		"reserved by a user":       newVolume("a", deletesIt, refTo("c", "")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, objects{newClaim("c"), pv}, func(t *testing.T, w *world) {
+				s := &hooked{Store: w.store}
+				s.after = func(writes int) {
+					if writes == 1 {
+						key, err := store.KeyOf(newClaim("c"))
+						require.NoError(t, err)
+						require.NoError(t, w.store.Delete(t.Context(), key, store.Preconditions{}))
+					}
+				}
+				w.start(blindToVolumes{s}, Options{Workers: 1})
+				idle()
+				sleepUntilIdle()
+				left := w.volume("a")
+				if pv.Spec.ClaimRef != nil {
+					assert.Equal(t, pv.Spec.ClaimRef.Name, left.Spec.ClaimRef.Name)
+					assert.Empty(t, left.Spec.ClaimRef.UID)
+					left.Spec.ClaimRef.APIVersion = ""
+				}
+				assert.Equal(t, pv.Spec.ClaimRef, left.Spec.ClaimRef)
+				assert.Equal(t, v1.VolumeAvailable, left.Status.Phase)
+				assert.Zero(t, w.calls(fake.MethodDelete))
+			})
+		})
+	}
 }
 
 // blindToVolumes never hears that a volume has changed, so that the claim's worker alone decides.

@@ -44,9 +44,10 @@ type work struct {
 
 // failure is what became of the last attempts at an item.
 type failure struct {
-	count int
-	uid   types.UID // of the object for which a plugin failed; empty when none did
-	until time.Time // when the plugin may be called again
+	count     int       // in a row, conflicts aside
+	conflicts int       // since the last other failure
+	uid       types.UID // of the object for which a plugin failed; empty when none did
+	until     time.Time // when the plugin may be called again
 }
 
 func newWork(policy backoff.Policy) *work {
@@ -128,19 +129,21 @@ func (w *work) count(key item, err error) time.Time {
 		return time.Time{}
 	}
 	f := w.failures[key]
-	f.count++
-	policy := w.policy
-	if errors.Is(err, store.ErrConflict) {
-		policy.Initial = conflictBackoff
-	}
-	at := time.Now().Add(policy.Delay(f.count))
 	var call *callError
-	if errors.As(err, &call) {
-		if f.uid != call.uid {
-			f.count = 1
-			at = time.Now().Add(w.policy.Delay(1))
-		}
-		f.uid, f.until = call.uid, at
+	failed := errors.As(err, &call)
+	if failed && f.uid != call.uid {
+		f = failure{uid: call.uid}
+	}
+	at := time.Now()
+	if !failed && errors.Is(err, store.ErrConflict) {
+		f.conflicts++
+		at = at.Add(backoff.Policy{Initial: conflictBackoff, Max: w.policy.Max}.Delay(f.conflicts))
+	} else {
+		f.count, f.conflicts = f.count+1, 0
+		at = at.Add(w.policy.Delay(f.count))
+	}
+	if failed {
+		f.until = at
 	}
 	w.failures[key] = f
 	return at

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/store"
 )
 
 var steady = backoff.Policy{Initial: time.Second, Jitter: -1}
@@ -35,6 +36,26 @@ func TestHeldBelongsToTheUID(t *testing.T) {
 		assert.Equal(t, time.Second, time.Until(held.until), "nor does it inherit the failures")
 		time.Sleep(time.Second)
 		require.NoError(t, w.held(key, "second"))
+	})
+}
+
+// A write that lost against another neither shortens the wait of a plugin nor lengthens any other.
+func TestConflictsHaveABackoffOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(steady)
+		defer w.stop()
+		key := item{claimItem, types.NamespacedName{Name: "c"}}
+		w.release(key, &callError{uid: "u", err: errors.Join(errors.New("no room"), store.ErrConflict)})
+		var held *heldError
+		require.ErrorAs(t, w.held(key, "u"), &held)
+		assert.Equal(t, time.Second, time.Until(held.until))
+
+		for range 5 {
+			w.release(key, store.ErrConflict)
+		}
+		w.release(key, &callError{uid: "u", err: errors.New("no room")})
+		require.ErrorAs(t, w.held(key, "u"), &held)
+		assert.Equal(t, 2*time.Second, time.Until(held.until))
 	})
 }
 
