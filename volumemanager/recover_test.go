@@ -162,6 +162,26 @@ func TestFoundVolumesAreOnlyAdoptedUntilAllPodsAreKnown(t *testing.T) {
 	})
 }
 
+func TestAllPodsMayBeKnownBeforeRun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.claim("data")
+		w.start()
+		for _, name := range []string{"kept", "gone"} {
+			w.add(podOf(name, "data", "-scratch"))
+		}
+		require.NoError(t, w.stop())
+		m, kept := w.prepare(), podOf("kept", "data", "-scratch")
+		require.NoError(t, m.AddPod(t.Context(), kept))
+		m.PodsComplete()
+		w.run()
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), kept))
+		require.NoError(t, m.WaitForUnmount(t.Context(), podOf("gone")))
+		pass(time.Hour)
+		assert.Len(t, w.mounts(), 3)
+	})
+}
+
 func TestSetUpsOfAPodWhoseClaimCannotBeReadStay(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, withRecords(t))
