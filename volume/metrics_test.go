@@ -146,7 +146,7 @@ func TestCachedMetricsShareOneCallAndNoAnswer(t *testing.T) {
 			wg.Go(func() {
 				var err error
 				answers[i], err = m.GetMetrics(t.Context())
-				assert.NoError(t, err)        //nolint:testifylint // This is not the goroutine of the test.
+				assert.NoError(t, err)
 				answers[i].Used.Set(int64(i)) // the answer is the caller's own
 				_ = answers[i].Inodes.String()
 			})

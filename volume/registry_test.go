@@ -194,7 +194,7 @@ func TestRegistryConcurrently(t *testing.T) {
 					assert.Equal(t, "example.com/nfs", plugin.GetPluginName())
 				}
 				_, err = m.FindAttachablePluginBySpec(spec)
-				assert.ErrorIs(t, err, ErrUnsupported) //nolint:testifylint // This is not the goroutine of the test.
+				assert.ErrorIs(t, err, ErrUnsupported)
 				assert.IsIncreasing(t, append([]string{""}, m.PluginNames()...))
 				select {
 				case <-done:
