@@ -12,8 +12,9 @@ import (
 // flight runs one call at a time. Callers that come while it runs share it, and each leaves when its own context ends.
 // The zero value is ready to use.
 //
-// The goroutine of a call ends when the call returns. A call that heeds its context returns soon after the last caller
-// has left; a system call that cannot be interrupted is left behind, and nothing starts beside it.
+// The goroutine of a call ends when the call returns, and with it all that the call has left behind. A call that heeds
+// its context returns soon after the last caller has left; a system call that cannot be interrupted is left behind, and
+// nothing starts beside it: who comes then waits for its end.
 type flight[T any] struct {
 	mu      sync.Mutex
 	running *flightCall[T]
@@ -23,6 +24,7 @@ type flight[T any] struct {
 type flightCall[T any] struct {
 	cancel  context.CancelFunc
 	waiters int           // guarded by flight.mu; a call that nobody waits for any more is cancelled
+	landed  bool          // guarded by flight.mu; whether ready is closed
 	ready   chan struct{} // closed when value and err are set
 	ended   chan struct{} // closed when every system call behind the call has returned
 	value   T
@@ -39,13 +41,21 @@ func (c call) String() string {
 	return fmt.Sprintf("%s of %q", c.name, c.path)
 }
 
-// do runs f, or waits for the run of another caller, and returns its answer. f gets a context that ends when the last
-// caller has left. When ctx ends first the error is a [*lostError].
+// do calls run, or waits for the call of another caller, and returns its answer. run gets a context that ends when the
+// last caller has left. When ctx ends first the error is a [*lostError]; when it has ended already, nothing is begun.
 func (f *flight[T]) do(ctx context.Context, what call, run func(context.Context) (T, error)) (T, error) {
+	var none T
+	if ctx.Err() != nil {
+		return none, fmt.Errorf("%v was not begun: %w: %w", what, ErrTransient, context.Cause(ctx))
+	}
 	for {
 		c, joined := f.join(ctx, run)
+		answer := c.ended
+		if joined {
+			answer = c.ready
+		}
 		select {
-		case <-c.ready:
+		case <-answer:
 			if joined {
 				return c.value, c.err
 			}
@@ -53,18 +63,18 @@ func (f *flight[T]) do(ctx context.Context, what call, run func(context.Context)
 			if joined {
 				f.leave(c)
 			}
-			var none T
 			return none, &lostError{what: what, cause: context.Cause(ctx), done: c.ended}
 		}
 	}
 }
 
-// join starts a call, or joins the one that runs. It does not join one that is cancelled already: that must end first.
+// join starts a call, or joins the one that runs. It does not join one that is cancelled or has given its answer already:
+// that must end first.
 func (f *flight[T]) join(ctx context.Context, run func(context.Context) (T, error)) (c *flightCall[T], joined bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if c := f.running; c != nil {
-		if c.waiters == 0 {
+		if c.waiters == 0 || c.landed {
 			return c, false
 		}
 		c.waiters++
@@ -95,17 +105,20 @@ func (f *flight[T]) run(ctx context.Context, c *flightCall[T], run func(context.
 	}
 }
 
-// land hands the answer of c to its callers, and ends when nothing of the call is left.
+// land hands the answer of c to its callers, and makes way for the next call when nothing of this one is left.
 func (f *flight[T]) land(c *flightCall[T]) {
-	defer close(c.ended)
 	c.cancel()
 	f.mu.Lock()
-	f.running = nil
+	c.landed = true
 	f.mu.Unlock()
 	close(c.ready)
 	if lost := outcome.DoneOf(c.err); lost != nil {
 		<-lost // what was called left a call of its own behind
 	}
+	f.mu.Lock()
+	f.running = nil
+	f.mu.Unlock()
+	close(c.ended)
 }
 
 // errGoexit is the error of a call that ended its goroutine by runtime.Goexit.

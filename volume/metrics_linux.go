@@ -62,7 +62,8 @@ func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // deviceSize returns where the end of device is.
 func deviceSize(device string) (int64, error) {
-	f, err := os.Open(device)
+	// A FIFO would be waited for without O_NONBLOCK, which means nothing to a block device or a file.
+	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return 0, err
 	}

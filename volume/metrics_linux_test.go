@@ -77,7 +77,9 @@ func TestMetricsBlock(t *testing.T) {
 	assert.Nil(t, metrics.Used)
 	assert.Nil(t, metrics.Available)
 
-	for _, wrong := range []string{filepath.Dir(file), "/dev/null"} {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	for _, wrong := range []string{filepath.Dir(file), "/dev/null", fifo} {
 		_, err = NewMetricsBlock(wrong).GetMetrics(t.Context())
 		require.ErrorIs(t, err, ErrInvalid, wrong)
 	}

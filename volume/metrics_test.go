@@ -89,11 +89,10 @@ func TestContextThatEndedAlready(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		m := NewMetricsStatFS("/")
-		release := make(chan struct{})
-		m.statfs = func(string) (*Metrics, error) { <-release; return &Metrics{}, nil }
+		m.statfs = func(string) (*Metrics, error) { t.Error("it was begun"); return &Metrics{}, nil }
 		_, err := m.GetMetrics(ctx)
 		require.ErrorIs(t, err, context.Canceled)
-		close(release)
+		assert.Equal(t, outcome.Transient, outcome.ClassOf(err))
 	})
 }
 
@@ -226,6 +225,39 @@ func TestCachedMetricsWaitsForWhatItsProviderLeftBehind(t *testing.T) {
 		}
 		close(server)
 		<-done
+	})
+}
+
+// TestNothingStartsBesideWhatAProviderLeftBehind holds that polling a dead server piles up neither calls nor goroutines.
+func TestNothingStartsBesideWhatAProviderLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		server := make(chan struct{})
+		inner := NewMetricsStatFS("/mnt/dead")
+		inner.statfs = func(string) (*Metrics, error) { <-server; return &Metrics{Capacity: bytes(1)}, nil }
+		m := NewCachedMetrics(provider(func(ctx context.Context) (*Metrics, error) {
+			calls.Add(1)
+			return inner.GetMetrics(ctx)
+		}), time.Minute)
+
+		var lost []error
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := m.GetMetrics(ctx)
+			cancel()
+			require.ErrorIs(t, err, ErrUncertain)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			lost = append(lost, err)
+			synctest.Wait()
+		}
+		assert.EqualValues(t, 1, calls.Load())
+		close(server)
+		for _, err := range lost {
+			<-outcome.DoneOf(err)
+		}
+		metrics, err := m.GetMetrics(t.Context())
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, metrics.Capacity.Value())
 	})
 }
 
