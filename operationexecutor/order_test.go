@@ -104,7 +104,7 @@ func TestWhatRunsTogether(t *testing.T) {
 				require.NoError(t, w.executor.Wait(t.Context()))
 				op, err := test.second(w)
 				if err == nil {
-					<-op.Done()
+					awaitDone(t, op)
 				}
 			})
 		})
@@ -130,7 +130,7 @@ func TestFailuresWaitLongerEachTime(t *testing.T) {
 			for n, wait := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
 				op, err := fail()
 				require.NoError(t, err, name)
-				<-op.Done()
+				awaitDone(t, op)
 				require.Error(t, op.Err())
 				_, err = fail()
 				var backoff *volume.BackoffError
@@ -152,7 +152,7 @@ func TestSuccessForgetsTheFailures(t *testing.T) {
 			w.plugin.fail("SetUp", cause)
 			op, err := w.mount("data", "p")
 			require.NoError(t, err)
-			<-op.Done()
+			awaitDone(t, op)
 			require.ErrorIs(t, op.Err(), cause)
 		}
 		for _, cause := range []error{errBroken, errBroken, nil, errBroken} {
@@ -173,7 +173,7 @@ func TestNewIntentDropsTheBackoff(t *testing.T) {
 	try := func(pod string) error {
 		op, err := w.mount("data", pod)
 		if err == nil {
-			<-op.Done()
+			awaitDone(t, op)
 		}
 		return err
 	}
@@ -197,7 +197,7 @@ func TestJitterShortensTheWait(t *testing.T) {
 		w.plugin.fail("SetUp", errBroken)
 		op, err := w.mount("data", "p")
 		require.NoError(t, err)
-		<-op.Done()
+		awaitDone(t, op)
 		_, err = w.mount("data", "p")
 		var backoff *volume.BackoffError
 		require.ErrorAs(t, err, &backoff)
@@ -270,7 +270,7 @@ func TestTheOrderOfAnEnd(t *testing.T) {
 				var err error
 				op, err = w.mount("data", "p")
 				require.NoError(t, err)
-				<-op.Done()
+				awaitDone(t, op)
 				assert.False(t, pending(), "who waited for Done may start the next operation")
 				<-freed
 				assert.Equal(t, []string{

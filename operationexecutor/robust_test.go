@@ -341,7 +341,7 @@ func TestInjectedOperationsAreIsolatedToo(t *testing.T) {
 	e := operationexecutor.NewOperationExecutor(g, operationexecutor.ExecutorOptions{})
 	op, err := e.MountVolume(t.Context(), operationexecutor.VolumeToMount{VolumeName: "a/b/c"}, operationexecutor.MountOptions{}, nil)
 	require.NoError(t, err)
-	<-op.Done()
+	awaitDone(t, op)
 	require.ErrorIs(t, op.Err(), volume.ErrUncertain)
 	assert.Len(t, op.Steps(), 1)
 }

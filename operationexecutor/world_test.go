@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -144,9 +145,25 @@ func (w *world) unmountDevice(name string) (*operationexecutor.Operation, error)
 func (w *world) ended(op *operationexecutor.Operation, err error) *operationexecutor.Operation {
 	w.t.Helper()
 	require.NoError(w.t, err, "the operation must start")
-	<-op.Done()
+	awaitDone(w.t, op)
 	w.executor.Forget(op.Info().VolumeName)
 	return op
+}
+
+// awaitDone waits for the end of an operation, but not until all tests are killed, for then nobody learns which it was.
+func awaitDone(t *testing.T, op *operationexecutor.Operation) {
+	t.Helper()
+	patience := 30 * time.Second
+	if time.Now().Year() == 2000 { // The clock of a bubble of synctest, in which much time passes at no cost.
+		patience = 24 * time.Hour
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	select {
+	case <-op.Done():
+	case <-ctx.Done():
+		require.Fail(t, "the operation does not end", "%+v after steps %+v", op.Info(), op.Steps())
+	}
 }
 
 // succeeded waits for an operation that must succeed.

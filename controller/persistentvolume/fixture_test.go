@@ -63,13 +63,16 @@ func (w *world) start(s store.Store, options Options) (c *Controller, stop func(
 	}
 	c = New(w.plugins, s, options)
 	ctx, cancel := context.WithCancel(w.t.Context())
-	var wg sync.WaitGroup
-	var err error
-	wg.Go(func() { err = c.Run(ctx) })
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		wg.Wait()
-		require.NoError(w.t, err)
+		select {
+		case err := <-ended:
+			require.NoError(w.t, err)
+		case <-time.After(24 * time.Hour):
+			w.t.Error("Run has not returned a day after its context ended")
+		}
 	})
 	w.t.Cleanup(stop)
 	return c, stop

@@ -270,7 +270,12 @@ func (w *world) startLost(t *testing.T) *Controller {
 	time.Sleep(10 * time.Second)
 	cancel()
 	var lost *LostCallsError
-	require.ErrorAs(t, <-ended, &lost)
+	select {
+	case err := <-ended:
+		require.ErrorAs(t, err, &lost)
+	case <-time.After(time.Hour):
+		t.Fatal("Run has not returned an hour after its context ended")
+	}
 	assert.Equal(t, []string{`Provision of volume "pvc-uid-c" by plugin "example.com/fake"`}, lost.Calls)
 	return c
 }

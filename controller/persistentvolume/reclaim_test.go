@@ -240,17 +240,20 @@ func TestRunNeedsWhatItWorksOn(t *testing.T) {
 }
 
 func TestRunRunsOnce(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *world) {
-		c, stop := w.start(w.store, Options{})
-		idle()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		began := time.Now()
-		require.Error(t, c.Run(ctx))
-		assert.Zero(t, time.Since(began), "the second returns at once, while the first runs")
-		stop()
-		require.Error(t, c.Run(t.Context()))
-	})
+	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
+	require.NoError(t, err)
+	c := New(volume.NewVolumePluginMgr(host), store.NewMemory(store.MemoryOptions{}), Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	ended := make(chan error, 2)
+	for range 2 {
+		go func() { ended <- c.Run(ctx) }()
+	}
+	require.Error(t, <-ended, "one of the two runs, the other returns at once")
+	require.NoError(t, ctx.Err())
+	cancel()
+	require.NoError(t, <-ended)
+	require.Error(t, c.Run(t.Context()))
 }
 
 // hasty is a store whose watches end at once.

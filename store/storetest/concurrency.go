@@ -187,9 +187,9 @@ func follow(t *testing.T, s store.Store) {
 		return
 	}
 	for !allEnded(seen) {
-		event, ok := <-events
-		if !ok {
-			t.Error("the watch was closed")
+		event, err := receive(events)
+		if err != nil {
+			t.Errorf("followed %v: %v", seen, err)
 			return
 		}
 		apply(seen, event)

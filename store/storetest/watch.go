@@ -2,9 +2,11 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,12 +64,36 @@ func present(t *testing.T, s store.Store) string {
 	return list.ResourceVersion
 }
 
+// patience is how long a store may take to tell of a write. Only a store that is broken is waited for so long.
+const patience = 30 * time.Second
+
+// The ends of a watch that a test does not want.
+var (
+	errClosed = errors.New("the watch was closed")
+	errSilent = fmt.Errorf("no event came for %v", patience)
+)
+
+// receive returns the next event, or an error that says why there is none.
+func receive(events <-chan store.Event) (store.Event, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case event, ok := <-events:
+		if !ok {
+			return store.Event{}, errClosed
+		}
+		return event, nil
+	case <-timer.C:
+		return store.Event{}, errSilent
+	}
+}
+
 // next returns the next event.
 func next(t *testing.T, events <-chan store.Event) (store.Event, metav1.Object) {
 	t.Helper()
-	event, ok := <-events
-	if !ok {
-		t.Fatal("the watch was closed")
+	event, err := receive(events)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return event, metaOf(t, event.Object)
 }
@@ -192,8 +218,10 @@ func testWatchCancel(t *testing.T, s store.Store) {
 	}
 	want(t, events, "Added disk-0")
 	cancel()
-	for range events { // events that were on their way, then the end
+	for err == nil { // events that were on their way, then the end
+		_, err = receive(events)
 	}
+	wantError(t, err, errClosed)
 }
 
 func testWatchFailures(t *testing.T, s store.Store) {
