@@ -61,7 +61,11 @@ func (c *containers) mountPod(ctx context.Context, pod *readyPod) error {
 	return nil
 }
 
+// bind is not given up halfway when ctx ends: what was mounted must be known, to be unmounted.
 func (c *containers) bind(ctx context.Context, source string, b bind) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	request := mount.Request{Source: source, Target: b.path, Options: []string{"rbind"}}
 	if b.readOnly {
 		request.Options = append(request.Options, "ro")
@@ -69,11 +73,8 @@ func (c *containers) bind(ctx context.Context, source string, b bind) error {
 	if err := os.MkdirAll(filepath.Dir(b.path), 0o750); err != nil {
 		return err
 	}
-	if err := c.mounter.Mount(ctx, request); err != nil {
-		return err
-	}
 	c.binds = append(c.binds, b)
-	return nil
+	return c.mounter.Mount(context.WithoutCancel(ctx), request)
 }
 
 // unmount takes every volume out of its container. No process uses them any more, so that what lies below a bind (the

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -147,4 +149,37 @@ func TestTableShowsPathsUnderTheRootShort(t *testing.T) {
 	require.Len(t, lines, 3)
 	assert.Equal(t, strings.Fields("v loop-block mounted, read-only ./pods/0123abcd…/x 64Mi 1Mi 1.2 ms"), strings.Fields(lines[1]))
 	assert.Equal(t, strings.Fields("w host-path mounted /usr - - 0.0 ms"), strings.Fields(lines[2]))
+}
+
+// That a volume is read-only must be seen, not assumed: one that can be written is an error, and is left as it was.
+func TestWritableVolumeThatShouldBeReadOnlyIsFound(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, []byte("content"), 0o600))
+	c := &containers{binds: []bind{{volume: "d", path: dir, readOnly: true}, {volume: "f", path: file, readOnly: true}}}
+	findings := c.use()
+	require.Len(t, findings, 2)
+	for _, f := range findings {
+		assert.Contains(t, f.Error, errWritable.Error())
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Len(t, entries, 1)
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, "content", string(content))
+}
+
+// What one container wrote and another cannot read is an error of that other.
+func TestVolumeThatIsNotSharedIsFound(t *testing.T) {
+	c := &containers{binds: []bind{
+		{pod: "n/p", container: "a", volume: "v", path: t.TempDir()}, {pod: "n/p", container: "b", volume: "v", path: t.TempDir()},
+	}}
+	failed := 0
+	for _, f := range c.use() {
+		if f.Error != "" {
+			failed++
+		}
+	}
+	assert.Equal(t, 2, failed)
 }
