@@ -138,13 +138,30 @@ func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]*readyPod, 
 		errs = append(errs, a.manager.WaitForAttachAndMount(ctx, pod))
 	}
 	if err := join(errs...); err != nil {
-		return nil, err
+		return nil, join(err, a.whyPending())
 	}
 	ready := make([]*readyPod, len(a.pods))
 	for i, pod := range a.pods {
 		ready[i] = a.describe(ctx, pod, begun)
 	}
 	return ready, nil
+}
+
+// whyPending says of each claim of a pod that is not bound what the controller knows of the reason.
+func (a *agent) whyPending() error {
+	var errs []error
+	for _, pod := range a.pods {
+		for _, v := range pod.Spec.Volumes {
+			if v.PersistentVolumeClaim == nil {
+				continue
+			}
+			claim := types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
+			if why, ok := a.claims.Why(claim); ok {
+				errs = append(errs, fmt.Errorf("claim %s", why))
+			}
+		}
+	}
+	return join(errs...)
 }
 
 // tearDown takes the pods from the manager, which promises that no process of theirs is alive, and waits until their

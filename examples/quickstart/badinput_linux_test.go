@@ -69,6 +69,12 @@ func TestBadManifestsAreRefusedWithWhatToChange(t *testing.T) {
 				"---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: x}\nprovisioner: example.com/none\n",
 			[]string{"example.com/none", "set provisioner"},
 		},
+		"class with a bad parameter": {
+			pod(usesClaim) + claim("{"+request+", storageClassName: x}") +
+				"---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: x}\nprovisioner: " + loopBlock +
+				"\nparameters: {fstype: ntfs}\n",
+			[]string{"ntfs", "use one of"},
+		},
 		"claim without size": {
 			pod(usesClaim) + claim("{accessModes: [ReadWriteOnce], volumeName: x}"), []string{"requests.storage"},
 		},

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/volumekit/volumekit/store"
@@ -97,8 +98,8 @@ func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 				"or correct spec.volumeName", name, claim.Spec.VolumeName)
 		}
 	case class != nil:
-		if _, err := c.plugins.FindProvisionablePluginByName(class.Provisioner); err != nil && !c.hasVolumeOf(className) {
-			c.refuse("class %q of claim %q: %w: set provisioner to one of the plugins that provision", className, name, err)
+		if !c.hasVolumeOf(className) {
+			c.provisioner(claim, class, name)
 		}
 	case !c.hasVolumeOf(className) && className == "":
 		c.refuse("claim %q names no volume and no class: set spec.storageClassName to a StorageClass or spec.volumeName "+
@@ -106,6 +107,21 @@ func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	case !c.hasVolumeOf(className):
 		c.refuse("claim %q asks for class %q, which is not in the manifests: add that StorageClass, "+
 			"or correct spec.storageClassName", name, className)
+	}
+}
+
+// provisioner checks that the plugin of class can make a volume for claim.
+func (c *checker) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, name string) {
+	plugin, err := c.plugins.FindProvisionablePluginByName(class.Provisioner)
+	if err != nil {
+		c.refuse("class %q of claim %q: %w: set provisioner to one of the plugins that provision", class.Name, name, err)
+		return
+	}
+	_, err = plugin.NewProvisioner(volume.VolumeOptions{
+		PVName: claim.Name, PVC: claim, Parameters: class.Parameters, MountOptions: class.MountOptions,
+	})
+	if err != nil {
+		c.refuse("claim %q of class %q: %w", name, class.Name, err)
 	}
 }
 

@@ -194,6 +194,19 @@ func TestPodThatDoesNotBecomeReadyIsExplainedAndTakenAway(t *testing.T) {
 	assert.Contains(t, p.documents(t), "gone", "it must be taken away and proven all the same")
 }
 
+// A claim that fits no volume is one of the reasons, with what the controller says about it.
+func TestClaimThatStaysPendingIsExplained(t *testing.T) {
+	mounttest.RequireMounts(t)
+	p := newProgram(t, "-timeout", "300ms", "-f", "-")
+	p.Stdin = strings.NewReader(pod(usesClaim) +
+		claim("{accessModes: [ReadWriteOnce], storageClassName: \"\", resources: {requests: {storage: 1Gi}}}") +
+		"---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: small}\n" +
+		"spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], hostPath: {path: /usr}}\n")
+	assert.Equal(t, exitFailed, p.run(t))
+	assert.Contains(t, p.stderr.String(), `"v" is unresolved`)
+	assert.Contains(t, p.stderr.String(), "quickstart: claim default/c: ")
+}
+
 // A volume whose class says Retain is not deleted: the program says where it is and ends well.
 func TestRetainedVolumeIsKeptAndTold(t *testing.T) {
 	mounttest.RequireRoot(t)

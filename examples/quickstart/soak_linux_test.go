@@ -43,7 +43,10 @@ func TestManyCyclesLeaveNothing(t *testing.T) {
 			break
 		}
 	}
-	assert.LessOrEqual(t, countFiles(t), openFiles, "file descriptors")
+	// The last operation may have a record open for a moment after its volume is gone.
+	assert.Eventually(t, func() bool {
+		return countFiles(t) <= openFiles
+	}, settled, settled/1000, "file descriptors: %d before", openFiles)
 	left, err := findLeftovers(t.Context(), agent.root.path)
 	require.NoError(t, err)
 	assert.Empty(t, left.Mounts)
