@@ -42,7 +42,8 @@ func (m *Mounter) cloneTree(ctx context.Context, s *steps, plan *Plan) (int, err
 	if err := s.begin(ctx, "open_tree"); err != nil {
 		return -1, err
 	}
-	tree, err := unix.OpenTree(unix.AT_FDCWD, plan.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive)
+	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | recursive
+	tree, err := retryOpen(func() (int, error) { return unix.OpenTree(unix.AT_FDCWD, plan.Source, flags) })
 	if err != nil {
 		return -1, fmt.Errorf("open_tree: %w", missing(err))
 	}
@@ -63,7 +64,7 @@ func (m *Mounter) bindOld(ctx context.Context, s *steps, p *place, plan *Plan) e
 	if err := s.begin(ctx, "open"); err != nil {
 		return err
 	}
-	source, err := unix.Open(plan.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	source, err := retryOpen(func() (int, error) { return unix.Open(plan.Source, unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}

@@ -295,8 +295,16 @@ func newHungFUSE(t *testing.T, m *mount.Mounter) *hungFUSE {
 // await waits for the next request and returns its number.
 func (f *hungFUSE) await() uint64 {
 	f.t.Helper()
+	const patience = 60_000 // milliseconds, after which something is wrong
+	ready := []unix.PollFd{{Fd: int32(f.server), Events: unix.POLLIN}}
+	n, err := unix.Poll(ready, patience)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll(ready, patience)
+	}
+	require.NoError(f.t, err)
+	require.Positive(f.t, n, "the kernel asks for nothing")
 	buffer := make([]byte, 1<<17)
-	n, err := unix.Read(f.server, buffer)
+	n, err = unix.Read(f.server, buffer)
 	require.NoError(f.t, err)
 	require.Greater(f.t, n, 40)
 	return binary.NativeEndian.Uint64(buffer[8:])

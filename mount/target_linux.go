@@ -25,7 +25,8 @@ func missing(err error) error {
 	return err
 }
 
-// retry repeats a call that was interrupted, and one that openat2 asks to repeat.
+// retry repeats a call that was interrupted, and one that openat2 asks to repeat. The Go runtime sends signals to its own
+// threads, and the server of a FUSE filesystem that is told of one may answer EINTR.
 func retry(call func() error) (err error) {
 	for range maxTries {
 		if err = call(); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
@@ -33,6 +34,15 @@ func retry(call func() error) (err error) {
 		}
 	}
 	return err
+}
+
+// retryOpen is retry for a call that returns a descriptor.
+func retryOpen(open func() (int, error)) (fd int, err error) {
+	err = retry(func() (err error) {
+		fd, err = open()
+		return err
+	})
+	return fd, err
 }
 
 // closeFD closes a descriptor from which nothing was written, so that there is no error to tell of.
@@ -51,7 +61,7 @@ func (m *Mounter) openPath(at int, name string) (int, error) {
 	return fd, err
 }
 
-func (m *Mounter) openat2(at int, name string) (fd int, err error) {
+func (m *Mounter) openat2(at int, name string) (int, error) {
 	if m.without.has(FeatureOpenat2) {
 		return -1, errNoSyscall
 	}
@@ -59,10 +69,7 @@ func (m *Mounter) openat2(at int, name string) (fd int, err error) {
 		Flags:   unix.O_PATH | unix.O_CLOEXEC, // O_NOFOLLOW would open a link instead of refusing it
 		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	}
-	err = retry(func() (err error) {
-		fd, err = unix.Openat2(at, name, how)
-		return err
-	})
+	fd, err := retryOpen(func() (int, error) { return unix.Openat2(at, name, how) })
 	if err != nil {
 		return -1, missing(err)
 	}
@@ -93,7 +100,8 @@ func walk(at int, name string) (int, error) {
 
 // step opens one element, which must not be a symbolic link.
 func step(at int, element string) (int, error) {
-	fd, err := unix.Openat(at, element, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	const flags = unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW
+	fd, err := retryOpen(func() (int, error) { return unix.Openat(at, element, flags, 0) })
 	if err != nil {
 		return -1, err
 	}
