@@ -20,6 +20,7 @@
 //
 // # Guarantees
 //
-// Everything may be used from several goroutines at once. Nothing here imports testing, starts a goroutine or reads a
-// clock, so that the fakes work inside testing/synctest and outside of tests.
+// Everything may be used from several goroutines at once. Nothing here imports testing or waits for time to pass, so that
+// the fakes work inside testing/synctest and outside of tests. The one goroutine that is ever started is that of a
+// Mounter's call that a fault holds up; it ends when the fault's channel is closed.
 package fake

@@ -115,7 +115,8 @@ var (
 	ErrTransient = outcome.ErrTransient
 	// ErrNotMounted says that nothing is mounted at the path.
 	ErrNotMounted = errors.New("not mounted")
-	// ErrForeign says that what is mounted at the path is not ours, so that it was left alone.
+	// ErrForeign says that what is mounted at the path is not ours, so that it was left alone. It is for plugins and
+	// others who look before they unmount; no function of this package returns it.
 	ErrForeign = errors.New("mounted by somebody else")
 	// ErrUnsupported says that this platform or this kernel cannot do what was asked for.
 	ErrUnsupported = errors.New("not supported here")

@@ -96,7 +96,8 @@
 // # What to implement first
 //
 //  1. [VolumePlugin] with a [Mounter] and an [Unmounter]. Embed [Dir], or [MetricsNil], for the methods that you have
-//     nothing to say about. This is a whole plugin: put it into a registry with [VolumePluginMgr.InitPlugins].
+//     nothing to say about. This is a whole plugin: put it into a registry with [VolumePluginMgr.InitPlugins]. The
+//     example of this package is one, and lives through its volume's life.
 //  2. Run the conformance suite, package volumetest, on it: one call proves what this page says.
 //  3. [Explainer], so that a user is told why a spec was declined.
 //  4. [PersistentVolumePlugin], and with it [ProvisionableVolumePlugin] and [DeletableVolumePlugin], when claims are to
