@@ -99,9 +99,7 @@ func (x *execution) stillRunning() []<-chan struct{} {
 func perform[T any](ctx context.Context, x *execution, c call, f func(ctx context.Context) (T, error)) (T, error) {
 	started := time.Now()
 	value, err := performInTurn(ctx, x, c, f)
-	if done := outcome.DoneOf(err); done != nil {
-		x.lost = append(x.lost, done)
-	}
+	x.lost = append(x.lost, outcome.Running(err)...)
 	x.stepped(Step{Name: c.name, Started: started, Duration: time.Since(started), Err: err})
 	return value, err
 }
@@ -210,7 +208,7 @@ func read(plugin string, c call, err error) (bad error) {
 	}()
 	_ = err.Error()
 	_ = outcome.ClassOf(err)
-	_ = outcome.DoneOf(err)
+	_ = outcome.Running(err)
 	return nil
 }
 

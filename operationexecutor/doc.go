@@ -29,9 +29,10 @@
 // uncertain until something succeeded; every error of an attach or detach call is uncertain.
 //
 // A plugin's call gets a context with a deadline. A call that has not returned a short grace after its context ended is
-// left behind: its operation ends as uncertain, and the key stays taken until the call has really returned, so that
-// nothing starts beside it. It takes no worker of the plugin meanwhile. A panic in a call, runtime.Goexit, an error that
-// is a nil pointer and an error that panics when it is read are errors of that operation and of nothing else.
+// left behind: its operation ends as uncertain if the call may change the world, and the key stays taken until the call
+// has really returned, so that nothing starts beside it. It takes no worker of the plugin meanwhile. A panic in a call,
+// runtime.Goexit, an error that is a nil pointer and an error that panics when it is read are errors of that operation
+// and of nothing else.
 //
 // Intent comes before effect: each call that changes the world has its record first, and is not made when the record
 // cannot be written.

@@ -138,6 +138,7 @@ func (e *Executor) finish(x *execution, claim *keyed.Claim, cause error) {
 // release counts the result, frees the key or leaves it to those who wait for the calls that were left behind, and
 // closes Done.
 func (e *Executor) release(x *execution, claim *keyed.Claim, result Result) {
+	defer e.retire(x.op)
 	if result.Err == nil {
 		e.table.Succeed(claim)
 	} else {
@@ -153,7 +154,6 @@ func (e *Executor) release(x *execution, claim *keyed.Claim, result Result) {
 		close(x.op.done)
 		e.keyFreed(x.op.Info())
 	}
-	e.retire(x.op)
 }
 
 // leave puts an operation among those of which a call still runs.

@@ -119,17 +119,19 @@ func (o *Operation) addStep(s Step) {
 	o.steps = append(o.steps, s)
 }
 
-// conclude sets the result and returns it. cause is what the operation failed with.
+// conclude sets the result and returns it. cause is what the operation failed with; its class is asked outside of the
+// lock, for it may be a plugin's own.
 func (o *Operation) conclude(cause error) Result {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	var result Result
 	if cause != nil {
-		o.result = Result{
+		info := o.Info()
+		result = Result{
 			Class: outcome.ClassOf(cause),
-			Err: &volume.Error{
-				Op: string(o.info.Kind), Plugin: o.info.PluginName, Volume: o.info.VolumeName, Err: cause,
-			},
+			Err:   &volume.Error{Op: string(info.Kind), Plugin: info.PluginName, Volume: info.VolumeName, Err: cause},
 		}
 	}
-	return o.result
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.result = result
+	return result
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -198,6 +199,96 @@ func TestACallThatThePluginLeftBehindKeepsTheKeyToo(t *testing.T) {
 		assert.Equal(t, 2, freed)
 		w.succeeded(w.unmount("data", "p"))
 	})
+}
+
+// TestEveryCallThatThePluginLeftBehindKeepsTheKey: the last of several counts, and one that has ended by then does not.
+func TestEveryCallThatThePluginLeftBehindKeepsTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		freed := 0
+		w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{
+			KeyFreed: func(operationexecutor.OperationInfo) { freed++ },
+		}})
+		w.attached("data")
+		w.succeeded(w.mount("data", "p"))
+		lost := []*lostByPlugin{{done: make(chan struct{})}, {done: make(chan struct{})}, {done: make(chan struct{})}}
+		w.plugin.fail("TearDown", errors.Join(lost[0], fmt.Errorf("unmounting: %w", errors.Join(lost[1], lost[2]))))
+		close(lost[1].done)
+		w.ended(w.unmount("data", "p"))
+		w.plugin.fail("TearDown", nil)
+		for _, call := range []*lostByPlugin{lost[2], lost[0]} {
+			synctest.Wait()
+			assert.Equal(t, 1, freed)
+			_, err := w.unmount("data", "p")
+			var pending *volume.PendingError
+			require.ErrorAs(t, err, &pending)
+			close(call.done)
+		}
+		synctest.Wait()
+		assert.Equal(t, 2, freed)
+		w.succeeded(w.unmount("data", "p"))
+
+		w.succeeded(w.mount("data", "p"))
+		w.plugin.fail("TearDown", errors.Join(lost[0], lost[1]))
+		w.ended(w.unmount("data", "p"))
+		assert.False(t, w.executor.IsOperationPending(operationexecutor.Key{Volume: volumeName("data")}),
+			"calls that have all ended keep nothing")
+	})
+}
+
+// TestAWaitForTheDeviceThatIsLeftBehindMayHaveLoggedIn: what it may have begun is on record, and is undone before the
+// volume is forgotten.
+func TestAWaitForTheDeviceThatIsLeftBehindMayHaveLoggedIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := stagedWorld(t)
+		release := w.hang("WaitForAttach")
+		op := w.ended(w.mount("data", "p"))
+		assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
+		assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
+		assert.Equal(t, 1, w.count("conclude staging uncertain"))
+		release()
+		synctest.Wait()
+		w.succeeded(w.unmountDevice("data"))
+		assert.Empty(t, w.journal.records)
+	})
+}
+
+// asksBack is an error whose class is asked of the operation.
+type asksBack struct {
+	op func() *operationexecutor.Operation
+}
+
+func (asksBack) Error() string { return "asks back" }
+func (e asksBack) Uncertain() bool {
+	if op := e.op(); op != nil {
+		op.Info()
+	}
+	return false
+}
+
+func TestErrorsAreReadOutsideOfTheLock(t *testing.T) {
+	w := newWorld(t, setup{})
+	w.attached("data")
+	var op atomic.Pointer[operationexecutor.Operation]
+	began := make(chan struct{})
+	w.plugin.on("SetUp", func(context.Context) error { <-began; return asksBack{op.Load} })
+	mounting, err := w.mount("data", "p")
+	require.NoError(t, err)
+	op.Store(mounting)
+	close(began)
+	awaitDone(t, mounting)
+	assert.Equal(t, operationexecutor.Final, mounting.Result().Class)
+}
+
+// TestAHookThatEndsItsGoroutineEndsNoMore: whoever waits for the executor still gets an answer.
+func TestAHookThatEndsItsGoroutineEndsNoMore(t *testing.T) {
+	w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{
+		KeyFreed: func(operationexecutor.OperationInfo) { runtime.Goexit() },
+	}})
+	w.attached("data")
+	w.succeeded(w.mount("data", "p"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	require.NoError(t, w.executor.Wait(ctx))
 }
 
 // TestACallThatReturnsInTheGraceIsNotLeftBehind holds for its success as well.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -48,7 +49,8 @@ func (m *mounting) prepareStaging(ctx context.Context) error {
 }
 
 // stage waits for the device and stages it where it is not staged. The intent comes before the wait, in which many a
-// plugin logs in to its server, and again with the device's path as soon as that is known.
+// plugin logs in to its server, and again with the device's path as soon as that is known. A wait that was left behind, or
+// that is uncertain by its own account, leaves the staging uncertain; any other that fails has begun nothing.
 func (m *mounting) stage(ctx context.Context) error {
 	if m.staging.mounter == nil || m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
 		return m.waitForAttach(ctx)
@@ -58,6 +60,9 @@ func (m *mounting) stage(ctx context.Context) error {
 		return err
 	}
 	err := m.waitForAttach(ctx)
+	if outcome.IsUncertain(err) {
+		return m.stageFailed(ctx, intent, err)
+	}
 	if err == nil && intent.DevicePath != m.devicePath {
 		intent.DevicePath = m.devicePath
 		err = m.intend(ctx, m.x, intent)
@@ -91,6 +96,9 @@ func (m *mounting) waitForAttach(ctx context.Context) error {
 	})
 	if err == nil {
 		m.devicePath = path
+	}
+	if len(outcome.Running(err)) > 0 {
+		return volume.Uncertain(err) // What still runs may still log in.
 	}
 	return err
 }

@@ -162,7 +162,7 @@ func awaitDone(t *testing.T, op *operationexecutor.Operation) {
 	select {
 	case <-op.Done():
 	case <-ctx.Done():
-		require.Fail(t, "the operation does not end", "%+v after steps %+v", op.Info(), op.Steps())
+		require.Fail(t, "the operation does not end")
 	}
 }
 

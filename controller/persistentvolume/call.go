@@ -71,7 +71,7 @@ func guard(name pluginCall, result *error, f func() error) {
 	}()
 	err := f()
 	if err != nil {
-		_, _, _ = err.Error(), outcome.ClassOf(err), outcome.DoneOf(err) // All that will be read of it.
+		_, _, _ = err.Error(), outcome.ClassOf(err), outcome.Running(err) // All that will be read of it.
 	}
 	*result = err
 	returned = true

@@ -86,28 +86,46 @@ func IsUncertain(err error) bool {
 // all calls had ended before err was returned. Where err tells of several lost calls, a goroutine waits for them; it
 // ends with the last.
 func DoneOf(err error) <-chan struct{} {
-	var running []<-chan struct{}
-	for e := range tree(err) {
-		if l, ok := e.(lost); ok {
-			if done := l.Done(); done != nil && !slices.Contains(running, done) {
-				running = append(running, done)
-			}
-		}
-	}
-	switch len(running) {
+	calls := lostCalls(err)
+	switch len(calls) {
 	case 0:
 		return nil
 	case 1:
-		return running[0]
+		return calls[0]
 	}
 	all := make(chan struct{})
 	go func() {
 		defer close(all)
-		for _, done := range running {
+		for _, done := range calls {
 			<-done
 		}
 	}()
 	return all
+}
+
+// Running returns, for each call that err says was left behind and that has not ended by now, the channel that is closed
+// when it does.
+func Running(err error) []<-chan struct{} { return slices.DeleteFunc(lostCalls(err), closed) }
+
+func lostCalls(err error) []<-chan struct{} {
+	var calls []<-chan struct{}
+	for e := range tree(err) {
+		if l, ok := e.(lost); ok {
+			if done := l.Done(); done != nil && !slices.Contains(calls, done) {
+				calls = append(calls, done)
+			}
+		}
+	}
+	return calls
+}
+
+func closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
 }
 
 // tree yields err and everything that it wraps, parents first.

@@ -66,6 +66,10 @@ func TestDoneOfOneLostCall(t *testing.T) {
 	done := make(chan struct{})
 	err := fmt.Errorf("outer: %w", errors.Join(said{}, fmt.Errorf("inner: %w", said{done: done})))
 	require.Equal(t, (<-chan struct{})(done), DoneOf(err), "found behind a part that has nothing running")
+	require.Equal(t, []<-chan struct{}{done}, Running(err))
+	close(done)
+	assert.Empty(t, Running(err))
+	assert.NotNil(t, DoneOf(err), "it was left behind, and has ended since")
 }
 
 func TestDoneOfSeveralLostCallsWaitsForAll(t *testing.T) {
