@@ -176,8 +176,9 @@ func (a *agent) tearDown(ctx context.Context, timeout time.Duration) error {
 	for _, pod := range a.pods {
 		errs = append(errs, a.manager.WaitForUnmount(ctx, pod))
 	}
+	errs = append(errs, a.manager.WaitForNodeEmpty(ctx)) // what pods share goes after the last of them
 	if err := join(errs...); err != nil {
-		return err
+		return &stuckError{err: err}
 	}
-	return a.manager.WaitForNodeEmpty(ctx) // what pods share is unstaged and detached after the last of them
+	return nil
 }

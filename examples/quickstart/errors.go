@@ -79,6 +79,12 @@ func cutShort(ctx context.Context, err error) error {
 	return err
 }
 
+// stuckError says that volumes could not be taken away in time.
+type stuckError struct{ err error }
+
+func (e *stuckError) Error() string { return "take the volumes away: " + e.err.Error() }
+func (e *stuckError) Unwrap() error { return e.err }
+
 // exitCode returns the code with which the program ends.
 func exitCode(err error) int {
 	var input *inputError
@@ -98,20 +104,34 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
+// explainer is an error that has more to say to a person than its one line.
+type explainer interface {
+	error
+	explain() string
+}
+
 // explain returns err as lines for a person: one for each thing that is wrong.
 func explain(err error) string {
-	var all failures
-	var input *inputError
+	var e explainer
 	var notReady *volume.NotReadyError
 	switch {
-	case errors.As(err, &all):
-		return explainEach(all)
-	case errors.As(err, &input):
-		return explainEach(input.errs)
+	case errors.As(err, &e):
+		return e.explain()
 	case errors.As(err, &notReady):
-		return explainNotReady(notReady)
+		return explainNotReady(fmt.Sprintf("the volumes of pod %s are not ready", notReady.PodName), notReady)
 	}
 	return err.Error()
+}
+
+func (f failures) explain() string    { return explainEach(f) }
+func (e *inputError) explain() string { return explainEach(e.errs) }
+
+func (e *stuckError) explain() string {
+	var notReady *volume.NotReadyError
+	if !errors.As(e.err, &notReady) {
+		return e.Error()
+	}
+	return explainNotReady("volumes could not be taken away", notReady)
 }
 
 func explainEach(errs []error) string {
@@ -122,14 +142,18 @@ func explainEach(errs []error) string {
 	return strings.Join(lines, "\n")
 }
 
-func explainNotReady(err *volume.NotReadyError) string {
+// explainNotReady says what, and of each volume where it stands and why.
+func explainNotReady(what string, err *volume.NotReadyError) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "the volumes of pod %s are not ready", err.PodName)
+	b.WriteString(what)
 	if errors.Is(err.Err, context.DeadlineExceeded) {
 		b.WriteString(" in time (-timeout gives them longer)")
 	}
 	for _, v := range err.Volumes {
-		fmt.Fprintf(&b, "\n  %s", v)
+		b.WriteString("\n  " + oneLine(v.String()))
 	}
 	return b.String()
 }
+
+// oneLine makes one line of the text of several errors.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

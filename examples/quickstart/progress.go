@@ -74,7 +74,7 @@ func (p *progress) OperationFinished(o operationexecutor.OperationInfo, r operat
 	verb := verbs[o.Kind]
 	switch {
 	case r.Class != operationexecutor.Done:
-		p.line(o, fmt.Sprintf("%s failed (%s): %v", verb.doing, r.Class, r.Err))
+		p.line(o, oneLine(fmt.Sprintf("%s failed (%s): %v", verb.doing, r.Class, r.Err)))
 	case o.Kind != operationexecutor.OpMount: // of that, its step told
 		p.line(o, fmt.Sprintf("%s in %s", verb.done, millis(time.Since(o.Started))))
 	}

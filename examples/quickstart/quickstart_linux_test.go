@@ -309,6 +309,32 @@ func assertOthersCanLook(t *testing.T, p *program, kept document) {
 	assert.NotContains(t, string(out), p.temp, "its mounts must not be seen here")
 }
 
+// A volume that somebody else holds cannot be taken away: the program says which, and what is left, and takes the rest.
+func TestVolumeThatIsHeldIsTold(t *testing.T) {
+	mounttest.RequireMounts(t)
+	p := newProgram(t, "-json", "-keep", "-timeout", "1s")
+	kept := p.startUntilKept(t)
+	hold := "cd " + kept.Root + "/pods/*/volumes/*/memory && echo held && exec sleep 60"
+	args := append(strings.Fields(kept.Enter), "sh", "-c", hold)
+	holder := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	said, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	line, err := bufio.NewReader(said).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "held\n", line)
+
+	require.NoError(t, p.Process.Signal(syscall.SIGINT))
+	p.finish()
+	require.NoError(t, holder.Process.Kill()) // with it goes the last of the program's mount namespace
+	_ = holder.Wait()                         // it was killed
+	assert.Equal(t, exitFailed, p.ProcessState.ExitCode())
+	assert.Contains(t, p.stderr.String(), "quickstart: volumes could not be taken away in time")
+	assert.Contains(t, p.stderr.String(), `quickstart:   "memory" is `)
+	assert.Regexp(t, `quickstart:   mount /.*/memory\n`, p.stderr.String())
+	assert.Empty(t, loopFilesUnder(t, p.temp), "the other volumes must go")
+}
+
 // A signal at any moment ends the program in an orderly way.
 func TestSignalTakesEverythingAway(t *testing.T) {
 	mounttest.RequireMounts(t)

@@ -88,6 +88,15 @@ func TestNotReadyIsExplainedVolumeByVolume(t *testing.T) {
 	assert.Contains(t, lines[2], `"b" is waiting`)
 }
 
+func TestVolumesThatStayAreExplainedBesideOtherFailures(t *testing.T) {
+	stuck := &stuckError{err: join(&volume.NotReadyError{
+		Volumes: []volume.VolumeStanding{{OuterName: "a", Phase: "unmounting", Err: errors.New("busy")}},
+		Err:     context.DeadlineExceeded,
+	}, errors.New("more"))}
+	text := explain(join(errors.New("first"), stuck))
+	assert.Equal(t, "first\nvolumes could not be taken away in time (-timeout gives them longer)\n  \"a\" is unmounting: busy", text)
+}
+
 func TestPruneTakesVolumesOutOfPodsContainersAndClaims(t *testing.T) {
 	m, err := loadManifests(options{}, nil)
 	require.NoError(t, err)
