@@ -3,12 +3,14 @@ package mount
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // UnmountPath takes off everything that is mounted at path and removes the mount point: what a plugin's TearDownAt does.
 // It is idempotent: a path that is not mounted is only removed, and one that does not exist is no error. Whether it is
 // mounted is asked of the mount table, never concluded from a path that cannot be found (a mounted path can say so). The
-// content of the path is never deleted: when the directory is not empty, the error matches unix.ENOTEMPTY.
+// content of the path is never deleted: when the directory is not empty, the error matches unix.ENOTEMPTY. An error that
+// comes after something was unmounted matches [ErrUncertain], since a part is done.
 func UnmountPath(ctx context.Context, m Interface, path string, options UnmountOptions) error {
 	return UnmountMountPoint(ctx, m, path, UnmountMountPointOptions{Unmount: options})
 }
@@ -31,5 +33,9 @@ func UnmountMountPoint(ctx context.Context, m Interface, path string, options Un
 	if options.KeepTarget {
 		return nil
 	}
-	return m.RemoveTarget(ctx, path)
+	removeErr := m.RemoveTarget(ctx, path)
+	if removeErr != nil && err == nil {
+		return fmt.Errorf("%w: %q is unmounted, but it is still there: %w", ErrUncertain, path, removeErr)
+	}
+	return removeErr
 }

@@ -3,6 +3,7 @@ package mount_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"testing"
 	"testing/synctest"
@@ -56,6 +57,18 @@ func TestUnmountPathAsksNoPathWhetherItExists(t *testing.T) {
 	table, err := m.List(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, table, 1, "only the root")
+}
+
+func TestUnmountPathThatIsDoneInPartIsUncertain(t *testing.T) {
+	m := fakeWithMount(t)
+	refused := fmt.Errorf("%w: not now", mount.ErrTransient)
+	m.Inject(fake.MethodRemoveTarget, fake.FailN(2, refused))
+	err := mount.UnmountPath(t.Context(), m, "/t", mount.UnmountOptions{})
+	require.ErrorIs(t, err, refused)
+	require.ErrorIs(t, err, mount.ErrUncertain, "it was unmounted")
+	err = mount.UnmountPath(t.Context(), m, "/t", mount.UnmountOptions{})
+	require.ErrorIs(t, err, refused)
+	require.NotErrorIs(t, err, mount.ErrUncertain, "nothing was there and nothing was done")
 }
 
 func TestUnmountMountPointKeepsTheTarget(t *testing.T) {

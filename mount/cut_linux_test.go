@@ -108,6 +108,20 @@ func TestUnmountThatIsCutSaysSo(t *testing.T) {
 	})
 }
 
+func TestUnmountPathThatIsCutSaysSo(t *testing.T) {
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		target := filepath.Join(t.TempDir(), "target")
+		fill := func() {
+			if mountsAt(t, m, target) == 0 {
+				mountTmpfs(t, m, target)
+			}
+		}
+		fill()
+		do := func(ctx context.Context) error { return mount.UnmountPath(ctx, m, target, plain) }
+		cutEverywhere(t, do, func() { assert.Equal(t, 1, mountsAt(t, m, target)) }, fill)
+	})
+}
+
 // lineOf returns the line of the table for the mount at path.
 func lineOf(t *testing.T, m *mount.Mounter, path string) mount.MountPoint {
 	t.Helper()
