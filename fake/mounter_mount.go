@@ -141,18 +141,29 @@ func (m *Mounter) open(plan mount.Plan) (*filesystem, error) {
 }
 
 func (m *Mounter) openMemory(plan mount.Plan) (*filesystem, error) {
+	if err := checkMemoryOptions(plan.Data); err != nil {
+		return nil, err
+	}
 	memory := m.newFilesystem("tmpfs", plan.Source)
 	memory.root.mode = fs.ModeDir | fs.ModeSticky | 0o777
 	for _, option := range plan.Data {
 		key, value, _ := strings.Cut(option, "=")
-		if !validMemoryOption(key, value) {
-			return nil, fmt.Errorf("an option of tmpfs is unknown or has a bad value: %w", syscall.EINVAL)
-		}
 		if mode, err := strconv.ParseUint(value, 8, 12); key == "mode" && err == nil {
 			memory.root.mode = fs.ModeDir | fs.FileMode(mode).Perm()
 		}
 	}
 	return memory, nil
+}
+
+// checkMemoryOptions refuses what tmpfs refuses, and names no option, since its value may be a secret.
+func checkMemoryOptions(options []string) error {
+	for _, option := range options {
+		key, value, _ := strings.Cut(option, "=")
+		if !validMemoryOption(key, value) {
+			return fmt.Errorf("an option of tmpfs is unknown or has a bad value: %w", syscall.EINVAL)
+		}
+	}
+	return nil
 }
 
 // validMemoryOption knows the options of tmpfs(5).
@@ -246,10 +257,21 @@ func (m *Mounter) remount(plan mount.Plan) error {
 	}
 	if !plan.Bind {
 		filesystem := at.mount.fs
+		if err := filesystem.check(plan.Data); err != nil {
+			return err
+		}
 		filesystem.readOnly = plan.ReadOnly() || filesystem.readOnly && !slices.Contains(plan.Clear, "ro")
 	}
 	at.mount.change(plan)
 	return nil
+}
+
+// check refuses options that the filesystem does not know. Only those of tmpfs are known here.
+func (f *filesystem) check(options []string) error {
+	if f.fsType != "tmpfs" {
+		return nil
+	}
+	return checkMemoryOptions(options)
 }
 
 // unmount takes off every mount at the path.

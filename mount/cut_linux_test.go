@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -100,11 +101,13 @@ func TestUnmountThatIsCutSaysSo(t *testing.T) {
 				mountTmpfs(t, m, target)
 			}
 		}
-		fill()
-		cutEverywhere(t, func(ctx context.Context) error { return m.Unmount(ctx, target, plain) }, func() {
-			assert.Equal(t, 3, mountsAt(t, m, target))
-		}, fill)
-		assert.Zero(t, mountsAt(t, m, target))
+		for _, options := range []mount.UnmountOptions{plain, {Force: time.Hour, Lazy: true}} {
+			fill()
+			cutEverywhere(t, func(ctx context.Context) error { return m.Unmount(ctx, target, options) }, func() {
+				assert.Equal(t, 3, mountsAt(t, m, target))
+			}, fill)
+			assert.Zero(t, mountsAt(t, m, target))
+		}
 	})
 }
 

@@ -43,6 +43,7 @@ func mountCases() []testCase {
 		{"of options that exclude each other the last counts", caseAccessTimes},
 		{"a remount makes read-only and writable again", caseRemount},
 		{"a remount of a bind leaves its filesystem alone", caseRemountBind},
+		{"a remount that is refused changes nothing", caseRemountRefused},
 		{"a remount needs a mount", caseRemountNothing},
 		{"the references of a mount", caseMountRefs},
 		{"a missing target is made", caseTargetMade},
@@ -201,6 +202,18 @@ func caseRemountBind(b *bench) {
 	b.writes(target+"/f", "changed")
 	b.unmountPaths(target)
 	b.must(b.mounter.Unmount(b.Context(), source, plain))
+}
+
+func caseRemountRefused(b *bench) {
+	target := b.dir("target")
+	b.tmpfs(target)
+	request := mount.Request{Target: target, Options: []string{"remount", "ro", "nosuid", "no-such-option"}}
+	b.fails(b.mounter.Mount(b.Context(), request), syscall.EINVAL)
+	if top := b.top(target); top.ReadOnly() || slices.Contains(top.Options, "nosuid") {
+		b.Fatalf("the table says %+v", top)
+	}
+	b.writes(target+"/f", "content")
+	b.unmountPaths(target)
 }
 
 func caseRemountNothing(b *bench) {
