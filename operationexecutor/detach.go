@@ -101,8 +101,17 @@ func (d *detaching) detachment(ctx context.Context) (detachment, error) {
 	return detachment{detacher: detacher, volumeName: volumeName}, err
 }
 
-// verifySafe refuses while the node says that it uses the volume, and while it cannot be asked.
+// verifySafe refuses while the state, which may be that of the node itself, knows that the volume is or may be staged or
+// set up; and, if that is asked for, while the node says that it uses the volume, and while it cannot be asked.
 func (d *detaching) verifySafe(ctx context.Context) error {
+	if err := checkNoPods(d.state, d.v.VolumeName); err != nil {
+		return err
+	}
+	if own, ok := d.state.(ActualStateOfWorldMounterUpdater); ok {
+		if device := own.GetDeviceMountState(d.v.VolumeName); device != DeviceNotMounted {
+			return fmt.Errorf("the volume is still %v: %w", device, volume.ErrInUse)
+		}
+	}
 	if !d.options.VerifySafeToDetach {
 		return nil
 	}

@@ -58,7 +58,7 @@ func TestNothingIsCalledWhenTheIntentCannotBeRecorded(t *testing.T) {
 	full := errors.New("no space")
 	for name, start := range map[string]func() (*operationexecutor.Operation, error){
 		"attach":         func() (*operationexecutor.Operation, error) { return w.attach("data") },
-		"detach":         func() (*operationexecutor.Operation, error) { return w.detach("data") },
+		"detach":         func() (*operationexecutor.Operation, error) { w.attached("other"); return w.detach("other") },
 		"unmount":        func() (*operationexecutor.Operation, error) { return w.unmount("data", "p") },
 		"unmount device": func() (*operationexecutor.Operation, error) { w.attached("other"); return w.unmountDevice("other") },
 		"mount":          func() (*operationexecutor.Operation, error) { w.attached("other"); return w.mount("other", "q") },

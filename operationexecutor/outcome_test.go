@@ -247,6 +247,25 @@ func TestAFailedSafetyCheckMarksNothing(t *testing.T) {
 	}
 }
 
+// TestAVolumeThatTheStateKnowsToBeUsedIsNotDetached, whether or not the node is to be asked as well.
+func TestAVolumeThatTheStateKnowsToBeUsedIsNotDetached(t *testing.T) {
+	w := stagedWorld(t)
+	w.succeeded(w.mount("data", "p"))
+	detach := func() (*operationexecutor.Operation, error) {
+		return w.executor.DetachVolume(t.Context(), w.attachedVolume("data"), operationexecutor.DetachOptions{}, w.actual)
+	}
+	err := w.failed(detach())
+	require.ErrorIs(t, err, volume.ErrInUse)
+	require.NotErrorIs(t, err, volume.ErrUncertain)
+	w.succeeded(w.unmount("data", "p"))
+	require.ErrorIs(t, w.failed(detach()), volume.ErrInUse, "it is staged")
+	assert.Zero(t, w.count("Detach"))
+	v, _ := w.actual.GetAttachedVolume(volumeName("data"))
+	assert.Equal(t, cache.Attached, v.AttachState)
+	w.succeeded(w.unmountDevice("data"))
+	w.succeeded(detach())
+}
+
 func TestADetachIsNotVerifiedUnlessAsked(t *testing.T) {
 	w := stagedWorld(t)
 	w.nodes.err = errBroken

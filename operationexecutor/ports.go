@@ -37,9 +37,10 @@ type ActualStateOfWorldMounterUpdater interface {
 	IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool
 }
 
-// VolumeUsers is an optional interface of an [ActualStateOfWorldMounterUpdater]. Present, a volume is not unstaged while
-// it has pods, and a volume with the access mode ReadWriteOncePod gets no second one; both are checked when the operation
-// has its key. Absent, only the plugin is asked.
+// VolumeUsers is an optional interface of an [ActualStateOfWorldMounterUpdater] and of an
+// [ActualStateOfWorldAttacherUpdater]. Present, a volume is neither unstaged nor detached while it has pods, and a volume
+// with the access mode ReadWriteOncePod gets no second one; all are checked when the operation has its key. Absent, only
+// the plugin is asked. A state that is both updaters has no volume detached that is staged.
 type VolumeUsers interface {
 	// PodsOfVolume returns the pods for which the volume is, or may be, set up. It does no I/O.
 	PodsOfVolume(volumeName v1.UniqueVolumeName) []volume.UniquePodName

@@ -73,10 +73,8 @@ func (u *unmountingDevice) path(ctx context.Context, plugin volume.DeviceMountab
 // checkUnused refuses while the volume has users, now that the operation has the volume for itself: pods that the actual
 // state knows, and mounts that the kernel knows.
 func (u *unmountingDevice) checkUnused(ctx context.Context, plugin volume.DeviceMountableVolumePlugin, path string) error {
-	if users, ok := u.state.(VolumeUsers); ok {
-		if pods := users.PodsOfVolume(u.v.VolumeName); len(pods) > 0 {
-			return fmt.Errorf("pods %q still have the volume: %w", pods, volume.ErrInUse)
-		}
+	if err := checkNoPods(u.state, u.v.VolumeName); err != nil {
+		return err
 	}
 	refs, err := perform(ctx, u.x, u.x.asking("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
 		return plugin.GetDeviceMountRefs(ctx, path)
@@ -87,6 +85,18 @@ func (u *unmountingDevice) checkUnused(ctx context.Context, plugin volume.Device
 	refs = slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return sameStaging(ref, path) })
 	if len(refs) > 0 {
 		return fmt.Errorf("what is staged at %q is still mounted at %q: %w", path, refs, volume.ErrInUse)
+	}
+	return nil
+}
+
+// checkNoPods refuses while state knows pods that have the volume, if it knows such things.
+func checkNoPods(state any, name v1.UniqueVolumeName) error {
+	users, ok := state.(VolumeUsers)
+	if !ok {
+		return nil
+	}
+	if pods := users.PodsOfVolume(name); len(pods) > 0 {
+		return fmt.Errorf("pods %q still have the volume: %w", pods, volume.ErrInUse)
 	}
 	return nil
 }
