@@ -47,7 +47,9 @@
 // when something is mounted at that very path and is not hidden by a later mount on one of its parents. Mounts at the
 // same path are stacked: only the last is seen. A mount has options of its own ("ro", "nosuid") beside those of its
 // filesystem, which all mounts of that filesystem share. Propagation says whether mounts made below a mount appear in
-// its copies; a mount that is made here is private unless the request says otherwise.
+// its copies; a mount that is made here is private unless the request says otherwise. Its own appearance elsewhere is
+// decided by the mount that the target lies on: an agent in a container reaches the host through a directory that is
+// shared with it, and what is unmounted there goes on the host too.
 //
 // # When not to use this package
 //
@@ -55,5 +57,6 @@
 // does not run mount.<type> helpers, so that a filesystem that needs one cannot be mounted unless the options hold what
 // the helper would have found out (for NFS: addr=). To open files inside a volume that a workload can write, use
 // descriptors and openat2; a checked path is not a safe path. To make a container's root filesystem, use your
-// runtime. It needs /proc. On other systems than Linux every method returns an error that matches [ErrUnsupported].
+// runtime. It needs /proc. It mounts in the namespace of the process: a goroutine whose thread was moved into another is
+// not followed there. On other systems than Linux every method returns an error that matches [ErrUnsupported].
 package mount

@@ -54,6 +54,23 @@ func TestBindOfADescriptor(t *testing.T) {
 	})
 }
 
+// TestMountBelowASharedOneComesAndGoesWithItsCopy plays an agent in a container and its host.
+func TestMountBelowASharedOneComesAndGoesWithItsCopy(t *testing.T) {
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		host, agent := filepath.Join(t.TempDir(), "host"), filepath.Join(t.TempDir(), "agent")
+		mountTmpfs(t, m, host)
+		require.NoError(t, unix.Mount("", host, "", unix.MS_SHARED, ""))
+		options := []string{"bind", "shared"}
+		require.NoError(t, m.Mount(t.Context(), mount.Request{Source: host, Target: agent, Options: options}))
+		require.NoError(t, m.Mount(t.Context(), mount.Request{Target: filepath.Join(agent, "target"), FSType: "tmpfs"}))
+		assert.True(t, isMounted(t, m, filepath.Join(host, "target")))
+		require.NoError(t, m.Unmount(t.Context(), filepath.Join(agent, "target"), plain))
+		assert.False(t, isMounted(t, m, filepath.Join(host, "target")))
+		require.NoError(t, mount.UnmountPath(t.Context(), m, agent, plain))
+		require.NoError(t, mount.UnmountPath(t.Context(), m, host, plain))
+	})
+}
+
 func TestParentThatIsALinkIsNotMadeThrough(t *testing.T) {
 	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
 		victim, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
