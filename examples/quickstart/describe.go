@@ -25,12 +25,22 @@ func (a *agent) describe(ctx context.Context, pod *v1.Pod, begun time.Time) *rea
 		if at := a.progress.readyAt(mounting{pod: name, volume: v.Volume}); !at.IsZero() {
 			r.ReadyMillis = float64(at.Sub(begun)) / float64(time.Millisecond)
 		}
-		if m, err := mounted[v.OuterName].Mounter.GetMetrics(ctx); err == nil {
-			r.Size, r.Used = bytesOf(m.Capacity), bytesOf(m.Used)
-		}
+		r.Size, r.Used = measure(ctx, mounted[v.OuterName].Mounter)
 		ready.volumes = append(ready.volumes, r)
 	}
 	return ready
+}
+
+// measure returns the size of a volume and what is used of it, in bytes; nil where that cannot be known.
+func measure(ctx context.Context, mounter volume.Mounter) (size, used *int64) {
+	if mounter == nil {
+		return nil, nil
+	}
+	m, err := mounter.GetMetrics(ctx)
+	if err != nil {
+		return nil, nil // hostPath, for one, cannot be measured
+	}
+	return bytesOf(m.Capacity), bytesOf(m.Used)
 }
 
 func bytesOf(q *resource.Quantity) *int64 {

@@ -3,7 +3,7 @@
 //	go run ./examples/quickstart
 //
 // It needs no server, no cluster and no configuration. Read main.go first: the function tell is the whole story, and
-// each of its steps is one file.
+// what it calls is one file each.
 //
 //   - manifests.go reads the pods, claims, volumes and classes: those in the folder manifests, or those of -f.
 //   - namespace_linux.go starts the program again in a private mount namespace, so that nothing that it mounts is seen
@@ -11,12 +11,12 @@
 //   - check.go refuses what cannot work, before anything is made.
 //   - prune.go leaves out the volumes that this machine cannot serve, and says why.
 //   - agent.go is a node agent: a store, the controller that binds and provisions claims, the volume manager. This is
-//     the part that a program of your own would copy.
+//     the part that a program of your own would copy; reclaim.go deletes claims and waits for their volumes to go.
 //   - progress.go tells what is being done to each volume.
-//   - table.go shows what is mounted.
-//   - containers.go mounts the volumes for each container, as a container runtime would, and writes and reads through
-//     each path.
-//   - leftovers_linux.go proves that nothing is left, and removes the empty directories.
+//   - describe.go and table.go show what is mounted, and how large it is.
+//   - containers.go mounts the volumes for each container, as a container runtime would; use.go writes and reads
+//     through each path.
+//   - leftovers_linux.go looks for what is left; root.go removes the empty directories, by rmdir alone.
 //
 // Flags:
 //

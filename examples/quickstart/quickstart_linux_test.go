@@ -184,7 +184,7 @@ func TestHostPathIsWrittenAndLeftAsItWas(t *testing.T) {
 
 func TestPodThatDoesNotBecomeReadyIsExplainedAndTakenAway(t *testing.T) {
 	mounttest.RequireMounts(t)
-	p := newProgram(t, "-json", "-timeout", "300ms", "-f", "-")
+	p := newProgram(t, "-json", "-timeout", "1s", "-f", "-")
 	p.Stdin = strings.NewReader(pod("hostPath: {path: /no/such/directory, type: Directory}"))
 	assert.Equal(t, exitFailed, p.run(t))
 	for _, part := range []string{"default/p", "not ready in time", `"v"`, "/no/such/directory"} {
@@ -197,7 +197,7 @@ func TestPodThatDoesNotBecomeReadyIsExplainedAndTakenAway(t *testing.T) {
 // A claim that fits no volume is one of the reasons, with what the controller says about it.
 func TestClaimThatStaysPendingIsExplained(t *testing.T) {
 	mounttest.RequireMounts(t)
-	p := newProgram(t, "-timeout", "300ms", "-f", "-")
+	p := newProgram(t, "-timeout", "1s", "-f", "-")
 	p.Stdin = strings.NewReader(pod(usesClaim) +
 		claim("{accessModes: [ReadWriteOnce], storageClassName: \"\", resources: {requests: {storage: 1Gi}}}") +
 		"---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: small}\n" +
@@ -312,7 +312,7 @@ func assertOthersCanLook(t *testing.T, p *program, kept document) {
 // A volume that somebody else holds cannot be taken away: the program says which, and what is left, and takes the rest.
 func TestVolumeThatIsHeldIsTold(t *testing.T) {
 	mounttest.RequireMounts(t)
-	p := newProgram(t, "-json", "-keep", "-timeout", "1s")
+	p := newProgram(t, "-json", "-keep", "-timeout", "5s")
 	kept := p.startUntilKept(t)
 	hold := "cd " + kept.Root + "/pods/*/volumes/*/memory && echo held && exec sleep 60"
 	args := append(strings.Fields(kept.Enter), "sh", "-c", hold)
