@@ -74,7 +74,7 @@ func checkGroup(group *int64) error {
 	if group == nil || *group >= 0 && *group < math.MaxUint32 {
 		return nil
 	}
-	return fmt.Errorf("fsGroup %d is no group id: use a number from 0 to %d: %w", *group, math.MaxUint32-1, volume.ErrInvalid)
+	return fmt.Errorf("fsGroup %d is no group id: use a number from 0 to %d: %w", *group, int64(math.MaxUint32-1), volume.ErrInvalid)
 }
 
 // adopt accepts a mount that is there already, if it is what this volume makes.

@@ -1,6 +1,7 @@
 package loopblock_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -309,4 +310,38 @@ func TestConstructVolumeSpec(t *testing.T) {
 	n.release(spec)
 	_, err = n.plugin.ConstructVolumeSpec("renamed", n.root)
 	require.ErrorIs(t, err, volume.ErrInvalid, "not a volume of ours")
+}
+
+// listing counts how often the mount table is read, which is long on a node with many volumes.
+type listing struct {
+	mount.Interface
+	lists int
+}
+
+func (l *listing) List(ctx context.Context) ([]mount.MountPoint, error) {
+	l.lists++
+	return l.Interface.List(ctx)
+}
+
+func TestSetUpReadsTheMountTableOnceBeforeAndOnceAfterTheBind(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	table := &listing{Interface: n.mounter}
+	n.plugin = n.pluginOver(table)
+	n.stage(spec)
+	table.lists = 0
+	n.setUp(spec, "pod")
+	assert.Equal(t, 2, table.lists)
+	n.setUp(spec, "pod")
+	assert.Equal(t, 3, table.lists, "nothing was bound")
+	n.tearDown(spec, "pod")
+	n.release(spec)
+}
+
+func TestAMountThatFailsLeavesNoDirectory(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	spec.PersistentVolume.Spec.MountOptions = []string{"no-such-option"}
+	require.Error(t, n.tryStage(spec, n.attach(spec)))
+	assert.NoDirExists(t, filepath.Dir(n.stagingPath(spec)))
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -76,35 +74,40 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 // not, the error matches ErrNotStaged and nothing was touched. Something else that is mounted at dir is an error that
 // matches mount.ErrForeign.
 func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
-	device, err := m.stagedDevice(ctx)
-	if err != nil {
+	if err := m.setUp(ctx, dir, args); err != nil {
 		return fmt.Errorf("setting up volume %q: %w", m.src.handle, classify(err))
 	}
-	there, mounted, err := m.plugin.mountAt(ctx, dir)
+	return nil
+}
+
+func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if err := checkGroup(args.FsGroup); err != nil {
+		return err
+	}
+	table, err := m.plugin.mounter.List(ctx)
 	if err != nil {
 		return err
 	}
+	device, err := m.stagedDevice(ctx, table)
+	if err != nil {
+		return err
+	}
+	there, mounted := mountAt(table, dir)
 	if mounted {
 		if err := m.fits(there, device); err != nil {
-			return fmt.Errorf("setting up volume %q: at %q %w", m.src.handle, dir, err)
+			return fmt.Errorf("at %q %w", dir, err)
 		}
 	}
-	if err := m.own(ctx, args); err != nil {
-		return fmt.Errorf("setting up volume %q: %w", m.src.handle, err)
-	}
-	if mounted {
-		return nil
+	if err := m.own(ctx, args); err != nil || mounted {
+		return err
 	}
 	return m.bind(ctx, device, dir)
 }
 
-// stagedDevice returns the device that is staged, if it is that of the volume's image.
-func (m *mounter) stagedDevice(ctx context.Context) (loop.Device, error) {
+// stagedDevice returns the device that the mount table shows as staged, if it is that of the volume's image.
+func (m *mounter) stagedDevice(ctx context.Context, table []mount.MountPoint) (loop.Device, error) {
 	staging := m.plugin.stagingPath(m.src.handle)
-	there, mounted, err := m.plugin.mountAt(ctx, staging)
-	if err != nil {
-		return loop.Device{}, err
-	}
+	there, mounted := mountAt(table, staging)
 	if !mounted {
 		return loop.Device{}, fmt.Errorf("nothing is mounted at %q: stage the volume first: %w", staging, ErrNotStaged)
 	}
@@ -130,17 +133,14 @@ func (m *mounter) fits(there mount.MountPoint, device loop.Device) error {
 
 // bind makes the pod's mount, and looks whether it is the volume: the staged directory may have changed since.
 func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
-		return fmt.Errorf("setting up volume %q: %w", m.src.handle, err)
-	}
 	err := m.plugin.mounter.Mount(ctx, mount.Request{
 		Source: m.plugin.stagingPath(m.src.handle), Target: dir, Options: m.src.bindOptions(),
 	})
 	if err != nil {
-		return fmt.Errorf("setting up volume %q: %w", m.src.handle, classify(err))
+		return err
 	}
-	there, mounted, err := m.plugin.mountAt(ctx, dir)
-	if err == nil && (!mounted || !isMountOf(there, device)) {
+	table, err := m.plugin.mounter.List(ctx)
+	if there, mounted := mountAt(table, dir); err == nil && (!mounted || !isMountOf(there, device)) {
 		err = fmt.Errorf("what was bound at %q is not the volume: %w", dir, ErrNotStaged)
 	}
 	if err == nil {
@@ -148,9 +148,9 @@ func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) erro
 	}
 	undo := mount.UnmountPath(context.WithoutCancel(ctx), m.plugin.mounter, dir, mount.UnmountOptions{})
 	if undo != nil {
-		return volume.Uncertain(fmt.Errorf("setting up volume %q: %w", m.src.handle, errors.Join(err, undo)))
+		return volume.Uncertain(errors.Join(err, undo))
 	}
-	return fmt.Errorf("setting up volume %q: %w", m.src.handle, err)
+	return err
 }
 
 // TearDown implements volume.Unmounter.

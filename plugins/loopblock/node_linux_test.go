@@ -39,11 +39,18 @@ func newNode(t *testing.T) *node {
 	requireTool(t, "ext4")
 	n := &node{t: t, root: filepath.Join(t.TempDir(), "node"), mounter: mount.New(mount.Options{})}
 	n.images = filepath.Join(n.root, "images")
-	n.plugin = loopblock.New(loopblock.Options{BaseDir: n.images, Mounter: n.mounter})
-	host, err := volume.NewHost(volume.HostOptions{RootDir: n.root, NodeName: nodeName})
-	require.NoError(t, err)
-	require.NoError(t, n.plugin.Init(t.Context(), host))
+	n.plugin = n.pluginOver(n.mounter)
 	return n
+}
+
+// pluginOver returns a new value of the plugin, as after a restart.
+func (n *node) pluginOver(mounter mount.Interface) *loopblock.Plugin {
+	n.t.Helper()
+	plugin := loopblock.New(loopblock.Options{BaseDir: n.images, Mounter: mounter})
+	host, err := volume.NewHost(volume.HostOptions{RootDir: n.root, NodeName: nodeName})
+	require.NoError(n.t, err)
+	require.NoError(n.t, plugin.Init(n.t.Context(), host))
+	return plugin
 }
 
 // claimOf asks for 32 MiB with the given parameters of its class, as key, value, key, value.

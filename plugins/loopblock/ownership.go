@@ -3,6 +3,7 @@ package loopblock
 import (
 	"context"
 	"fmt"
+	"math"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -22,6 +23,14 @@ const (
 	dirBits  = 0o770
 	setgid   = 0o2000
 )
+
+// checkGroup refuses what is no group id. The largest 32-bit number means "no change" to chown(2).
+func checkGroup(gid *int64) error {
+	if gid == nil || *gid >= 0 && *gid < math.MaxUint32 {
+		return nil
+	}
+	return fmt.Errorf("fsGroup %d is no group id: use a number from 0 to %d: %w", *gid, int64(math.MaxUint32-1), volume.ErrInvalid)
+}
 
 // own gives the content to the group that the pod asks for. It works on the staged directory, so that nothing is bound
 // when it fails, and a set-up that was cut short is finished by the next one.

@@ -82,6 +82,7 @@ func (w ownershipWalk) entry(parent *os.File, name string, depth int) error {
 		return err
 	}
 	defer dir.Close()
+	entry.Close() // one descriptor for each level is enough
 	return w.dir(dir, st, depth+1)
 }
 

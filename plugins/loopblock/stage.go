@@ -49,44 +49,41 @@ func (n *node) MountDevice(
 	if err := n.plugin.checkStagingPath(deviceMountPath); err != nil {
 		return err
 	}
-	device, err := n.plugin.deviceAt(ctx, src.handle, devicePath)
-	if err != nil {
-		return fmt.Errorf("staging volume %q: %w", src.handle, classify(err))
-	}
-	there, mounted, err := n.plugin.mountAt(ctx, deviceMountPath)
-	switch {
-	case err != nil:
-		return err
-	case mounted && !isMountOf(there, device):
-		return fmt.Errorf("staging volume %q: %s is mounted at %q: %w", src.handle, there.Source, deviceMountPath, mount.ErrForeign)
-	case mounted:
-		return nil
-	}
-	return n.mountFilesystem(ctx, src, device, deviceMountPath)
-}
-
-func (n *node) mountFilesystem(ctx context.Context, src source, device loop.Device, target string) error {
-	fsType, err := n.plugin.prepare(ctx, src, device)
-	if err != nil {
-		return fmt.Errorf("staging volume %q: %w", src.handle, err)
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
-		return fmt.Errorf("staging volume %q: %w", src.handle, err)
-	}
-	err = n.plugin.mounter.Mount(ctx, mount.Request{
-		Source: device.Path, Target: target, FSType: fsType, Options: src.stageOptions(),
-	})
-	if err != nil {
+	if err := n.plugin.stage(ctx, src, devicePath, deviceMountPath); err != nil {
 		return fmt.Errorf("staging volume %q: %w", src.handle, classify(err))
 	}
 	return nil
+}
+
+func (p *Plugin) stage(ctx context.Context, src source, devicePath, target string) error {
+	device, err := p.deviceAt(ctx, src.handle, devicePath)
+	if err != nil {
+		return err
+	}
+	table, err := p.mounter.List(ctx)
+	if err != nil {
+		return err
+	}
+	if there, mounted := mountAt(table, target); mounted {
+		if !isMountOf(there, device) {
+			return fmt.Errorf("%s is mounted at %q: unmount it first: %w", there.Source, target, mount.ErrForeign)
+		}
+		return nil
+	}
+	fsType, err := p.prepare(ctx, src, device)
+	if err != nil {
+		return err
+	}
+	return p.mounter.Mount(ctx, mount.Request{
+		Source: device.Path, Target: target, FSType: fsType, Options: src.stageOptions(),
+	})
 }
 
 // prepare returns the filesystem on a device after it was checked, and repaired where that is safe. It never formats.
 func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (string, error) {
 	found, err := format.Probe(ctx, device.Path)
 	if err != nil {
-		return "", classify(err)
+		return "", err
 	}
 	switch {
 	case !slices.Contains(fsTypes(), found.Type):
@@ -104,7 +101,7 @@ func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (s
 func (p *Plugin) check(ctx context.Context, device loop.Device, fsType string) error {
 	opened, err := loop.Opened(ctx, device.Path)
 	if err != nil || opened {
-		return classify(err)
+		return err
 	}
 	result, err := format.Check(ctx, device.Path, fsType)
 	if errors.Is(err, format.ErrNoTool) {
@@ -150,18 +147,14 @@ func (p *Plugin) deviceAt(ctx context.Context, handle, path string) (loop.Device
 	return device, err
 }
 
-// mountAt returns what is mounted at path: of several mounts the last, which hides the others.
-func (p *Plugin) mountAt(ctx context.Context, path string) (mount.MountPoint, bool, error) {
-	table, err := p.mounter.List(ctx)
-	if err != nil {
-		return mount.MountPoint{}, false, err
-	}
+// mountAt returns what a mount table shows at path: of several mounts the last, which hides the others.
+func mountAt(table []mount.MountPoint, path string) (mount.MountPoint, bool) {
 	for _, m := range slices.Backward(table) {
 		if m.Path == path {
-			return m, true, nil
+			return m, true
 		}
 	}
-	return mount.MountPoint{}, false, nil
+	return mount.MountPoint{}, false
 }
 
 // isMountOf reports whether a mount shows the whole filesystem on a device. A btrfs has a number of its own in the mount
