@@ -6,3 +6,13 @@ import "context"
 func (m *Mounter) IsMountPointHere(ctx context.Context, name string) (bool, error) {
 	return m.isMountPoint(ctx, &steps{}, name)
 }
+
+// ForceHere is what Unmount does when its patience has ended and no plain unmount is under way.
+func (m *Mounter) ForceHere(ctx context.Context, name string) error {
+	p, err := m.openPlace(context.WithoutCancel(ctx), &steps{}, name)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	return p.force(ctx, &steps{}, nil)
+}

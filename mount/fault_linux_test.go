@@ -80,6 +80,19 @@ func TestUnmountWaitsForABusyMountBeforeTheForce(t *testing.T) {
 	require.NoError(t, <-result)
 }
 
+func TestNothingIsForcedWhenTheCallerHasGone(t *testing.T) {
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		target := filepath.Join(t.TempDir(), "target")
+		mountTmpfs(t, m, target)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, m.ForceHere(ctx, target), context.Canceled)
+		assert.True(t, isMounted(t, m, target))
+		require.NoError(t, m.ForceHere(t.Context(), target))
+		assert.False(t, isMounted(t, m, target))
+	})
+}
+
 func TestNoDescriptorIsLeft(t *testing.T) {
 	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
 		root := t.TempDir()

@@ -144,10 +144,13 @@ func (p *place) umountByForce(ctx context.Context, s *steps, wait time.Duration)
 	}
 }
 
-// force aborts the mount. Pending is the result of a plain unmount that has not returned, or nil.
+// force aborts the mount, unless the caller has gone. Pending is the result of a plain unmount that has not returned, or
+// nil.
 func (p *place) force(ctx context.Context, s *steps, pending <-chan error) error {
-	s.note("umount2(MNT_FORCE)")
-	err := p.umount2(unix.MNT_FORCE)
+	err := s.begin(ctx, "umount2(MNT_FORCE)")
+	if err == nil {
+		err = p.umount2(unix.MNT_FORCE)
+	}
 	if pending != nil {
 		s.note("umount2")
 		if plainErr := <-pending; plainErr == nil {
