@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -197,23 +195,7 @@ func (p *Plugin) mountOnce(ctx context.Context, request mount.Request) error {
 	if err != nil || mounted {
 		return err
 	}
-	if err := p.mkdirAll(filepath.Dir(request.Target)); err != nil {
-		return fmt.Errorf("making the parent of %s: %w", request.Target, err)
-	}
 	return p.options.Mounter.Mount(ctx, request)
-}
-
-// dirMaker is a mounter whose files are not those of the machine, such as [Mounter].
-type dirMaker interface {
-	MkdirAll(name string, perm fs.FileMode) error
-}
-
-// mkdirAll makes dir and its parents where the mounter's files are.
-func (p *Plugin) mkdirAll(dir string) error {
-	if maker, ok := p.options.Mounter.(dirMaker); ok {
-		return maker.MkdirAll(dir, 0o750)
-	}
-	return os.MkdirAll(dir, 0o750)
 }
 
 // unmount takes every mount off path and removes the directory.

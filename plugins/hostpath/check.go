@@ -144,8 +144,14 @@ func contains(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, string(filepath.Separator))+string(filepath.Separator))
 }
 
-// resolve follows every link of path as far as it exists.
-func resolve(path string) (string, error) {
+// maxLinks is how many links to nothing are followed, as many as the kernel follows of any.
+const maxLinks = 40
+
+// resolve follows every link of path as far as it exists. A link to nothing is followed, too: what it names can be made
+// later.
+func resolve(path string) (string, error) { return resolveLinks(path, maxLinks) }
+
+func resolveLinks(path string, links int) (string, error) {
 	resolved, err := filepath.EvalSymlinks(path)
 	parent := filepath.Dir(path)
 	switch {
@@ -154,8 +160,20 @@ func resolve(path string) (string, error) {
 	case !errors.Is(err, fs.ErrNotExist) || parent == path:
 		return "", fmt.Errorf("following the links of %s: %w", path, err)
 	}
-	resolved, err = resolve(parent)
-	return filepath.Join(resolved, filepath.Base(path)), err
+	if parent, err = resolveLinks(parent, links); err != nil {
+		return "", err
+	}
+	path = filepath.Join(parent, filepath.Base(path))
+	target, err := os.Readlink(path)
+	switch {
+	case err != nil: // nothing, or no link: whoever needs it there says so
+		return path, nil
+	case links == 0:
+		return "", fmt.Errorf("following the links of %s: there are more than %d: %w", path, maxLinks, volume.ErrInvalid)
+	case !filepath.IsAbs(target):
+		target = parent + string(filepath.Separator) + target
+	}
+	return resolveLinks(target, links-1)
 }
 
 // checkType looks at path, following links, and makes what is missing where the type says so.

@@ -205,6 +205,36 @@ func TestRootOfTheNodeIsRefusedFromAboveBelowAndThroughLinks(t *testing.T) {
 	assert.NoError(t, setUp(t.Context(), t, plugin, spec(sibling, v1.HostPathDirectoryOrCreate)))
 }
 
+// A path that leads to nothing is fine for the type that checks nothing, and what it leads to can be made later.
+func TestLinksToWhatIsNotYetThereAreFollowed(t *testing.T) {
+	plugin, root := newPlugin(t, Options{})
+	dir := t.TempDir()
+	link := func(name, target string) string {
+		t.Helper()
+		require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))
+		return filepath.Join(dir, name)
+	}
+	relative, err := filepath.Rel(dir, root)
+	require.NoError(t, err)
+	later := link("later", filepath.Join(root, "pods", "later"))
+	for _, path := range []string{
+		later, filepath.Join(later, "volumes"), link("again", "later"), link("relative", filepath.Join(relative, "pods", "x")),
+	} {
+		err := setUp(t.Context(), t, plugin, spec(path, v1.HostPathUnset))
+		require.ErrorIs(t, err, volume.ErrInvalid, path)
+		require.ErrorContains(t, err, "use another path", path)
+	}
+	harmless := link("harmless", filepath.Join(dir, "nothing"))
+	require.NoError(t, setUp(t.Context(), t, plugin, spec(harmless, v1.HostPathUnset)))
+	long := harmless
+	for i := range 60 {
+		long = link(strconv.Itoa(i), long)
+	}
+	require.Error(t, setUp(t.Context(), t, plugin, spec(long, v1.HostPathUnset)))
+	circle := link("circle", "circle")
+	require.Error(t, setUp(t.Context(), t, plugin, spec(circle, v1.HostPathUnset)))
+}
+
 func TestProtectedPathMustBeAbsolute(t *testing.T) {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
 	require.NoError(t, err)
