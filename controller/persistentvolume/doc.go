@@ -6,13 +6,15 @@
 // A claim is looked at whenever it, its volume, its class or a volume that it could have changes; nothing polls. One that
 // fits a volume is bound to it: first a volume that names the claim, else the smallest of its class that is large enough.
 // One that fits none and has a class with a provisioner among the plugins gets a new volume, named after the claim's
-// UID. One that can have neither stays Pending, with an event that says why; [Controller.Why] says it to programs.
+// UID. One that can have neither stays Pending, with an event that says why; [Controller.Why] says it to programs. Where
+// the node of the claim's pod is known, a volume whose node affinity excludes it does not fit; a change of the node's
+// labels alone wakes no claim.
 //
 // # The life of a volume
 //
 // Available, Bound, then Released when its claim is gone: reclaim policy Retain leaves it there, Delete lets its plugin
-// delete the storage and then deletes the object. A volume that is in use is left whole and tried again. Recycle is
-// refused, with an event.
+// delete the storage and then deletes the object. A volume that is in use is left whole and tried again. One that
+// belongs to a provisioner or a driver that is not here is left alone. Recycle is refused, with an event.
 //
 // # Guarantees
 //

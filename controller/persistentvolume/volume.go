@@ -35,7 +35,8 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		_, err := c.setPhase(ctx, pv, v1.VolumeAvailable, "")
 		return err
 	}
-	claim, ok := c.claims.get(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	claimName := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	claim, ok := c.claims.get(claimName)
 	if ok && claim.UID == ref.UID && claim.Spec.VolumeName == pv.Name {
 		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")
 		return err
@@ -45,6 +46,9 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	switch {
 	case err != nil:
 		return err
+	case claim == nil && c.work.isBusy(item{claimItem, claimName}):
+		// Its worker may just have learnt that, and gives the volume back if the claim never had it.
+		return fmt.Errorf("claim %q of volume %q is being looked at: %w", claimName, pv.Name, store.ErrConflict)
 	case claim == nil:
 		return c.release(ctx, pv)
 	case claim.Spec.VolumeName == "":

@@ -87,6 +87,14 @@ func (w *work) take(key item) bool {
 	return true
 }
 
+// isBusy reports whether a worker, or a call that was left behind, has key.
+func (w *work) isBusy(key item) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, busy := w.busy[key]
+	return busy
+}
+
 // finish gives key back. While a call that was left behind still runs, nobody gets the key: a second call must not begin
 // beside it.
 func (w *work) finish(ctx context.Context, key item, err error) {
