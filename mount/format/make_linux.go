@@ -69,6 +69,7 @@ const (
 	fsckRepaired = 1
 	fsckReboot   = 2
 	fsckErrors   = 4
+	fsckFailed   = 8
 )
 
 func check(ctx context.Context, file *os.File, fsType string) (CheckResult, error) {
@@ -92,6 +93,16 @@ func check(ctx context.Context, file *os.File, fsType string) (CheckResult, erro
 		return CheckResult{Checked: true, Repaired: true}, nil
 	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot|fsckErrors) == 0:
 		return CheckResult{}, fmt.Errorf("%w: run e2fsck by hand: %w", ErrDamaged, err)
+	case tool.ExitCode == fsckFailed && hasBrokenSuperblock(file):
+		return CheckResult{}, fmt.Errorf("%w: its superblock is broken: run e2fsck -b 32768 by hand, which uses a copy: %w", ErrDamaged, err)
 	}
 	return CheckResult{}, err
+}
+
+// hasBrokenSuperblock tells damage from the other reasons for which e2fsck gives up: want of memory, a device that is in
+// use, a feature that it does not know.
+func hasBrokenSuperblock(file *os.File) bool {
+	superblock := make([]byte, 1024)
+	_, err := file.ReadAt(superblock, extSuperblock)
+	return err == nil && extSuperblockIsBroken(superblock)
 }

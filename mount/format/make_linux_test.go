@@ -227,6 +227,36 @@ func TestCheckLeavesDamageAlone(t *testing.T) {
 	require.ErrorIs(t, err, format.ErrDamaged)
 }
 
+func TestCheckOfABrokenSuperblockIsDamage(t *testing.T) {
+	for name, at := range map[string]struct{ place, value int64 }{
+		"blocks": {4, 0xff}, "checksum": {1020, 0xff}, "size of a block": {24, 0x7f}, "features": {99, 0xff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := formatted(t, "ext4", 16*mib)
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			writeAt(t, path, 1024+at.place, []byte{content[1024+at.place] ^ byte(at.value)})
+			_, err = format.Check(t.Context(), path, "ext4")
+			require.ErrorIs(t, err, format.ErrDamaged)
+			var tool *format.ToolError
+			require.ErrorAs(t, err, &tool)
+		})
+	}
+	path := formatted(t, "ext2", 16*mib) // without checksums
+	writeAt(t, path, 1024+24, []byte{0xff})
+	_, err := format.Check(t.Context(), path, "ext2")
+	require.ErrorIs(t, err, format.ErrDamaged)
+}
+
+func TestAFeatureThatTheToolDoesNotKnowIsNoDamage(t *testing.T) {
+	path := formatted(t, "ext2", 16*mib) // without checksums, so that the superblock does not contradict itself
+	writeAt(t, path, 1024+99, []byte{0x80})
+	_, err := format.Check(t.Context(), path, "ext2")
+	var tool *format.ToolError
+	require.ErrorAs(t, err, &tool)
+	assert.NotErrorIs(t, err, format.ErrDamaged)
+}
+
 // device attaches an image; the suite's own directory holds it.
 func device(t *testing.T, path string) string {
 	t.Helper()

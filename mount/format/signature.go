@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 )
 
@@ -165,6 +166,27 @@ func recogniseExt(data []byte, offset int64) (Signature, bool) {
 		name = "ext3"
 	}
 	return Signature{Type: name, Kind: Filesystem, Offset: offset + extMagicOffset}, true
+}
+
+// The superblock's checksum, from fs/ext4/super.c: crc32c of all before it, without the inversion at the end, where the
+// feature metadata_csum is on, as it is by default.
+const (
+	extMetadataCsum   = 0x400
+	extChecksumOffset = 1020
+	extLogBlockSize   = 24
+	extMaxLogBlock    = 6 // 64 KiB
+)
+
+// extSuperblockIsBroken reports whether a superblock of 1024 bytes contradicts itself.
+func extSuperblockIsBroken(superblock []byte) bool {
+	if binary.LittleEndian.Uint32(superblock[extLogBlockSize:]) > extMaxLogBlock {
+		return true
+	}
+	if binary.LittleEndian.Uint32(superblock[extIncompatOffset+4:])&extMetadataCsum == 0 {
+		return false
+	}
+	sum := ^crc32.Checksum(superblock[:extChecksumOffset], crc32.MakeTable(crc32.Castagnoli))
+	return sum != binary.LittleEndian.Uint32(superblock[extChecksumOffset:])
 }
 
 // recogniseLVM looks for the label of a physical volume, which stands in one of the first four sectors.
