@@ -200,38 +200,43 @@ func TestACallThatThePluginLeftBehindKeepsTheKeyToo(t *testing.T) {
 	})
 }
 
-// TestEveryCallThatThePluginLeftBehindKeepsTheKey: the last of several counts, and one that has ended by then does not.
+// TestEveryCallThatThePluginLeftBehindKeepsTheKey: the last of several to end counts, whichever that is; one that has
+// ended already does not.
 func TestEveryCallThatThePluginLeftBehindKeepsTheKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var freed atomic.Int64
-		w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{
-			KeyFreed: func(operationexecutor.OperationInfo) { freed.Add(1) },
-		}})
-		w.attached("data")
-		w.succeeded(w.mount("data", "p"))
-		lost := []*lostByPlugin{{done: make(chan struct{})}, {done: make(chan struct{})}, {done: make(chan struct{})}}
-		w.plugin.fail("TearDown", errors.Join(lost[0], fmt.Errorf("unmounting: %w", errors.Join(lost[1], lost[2]))))
-		close(lost[1].done)
-		w.ended(w.unmount("data", "p"))
-		w.plugin.fail("TearDown", nil)
-		for _, call := range []*lostByPlugin{lost[2], lost[0]} {
-			synctest.Wait()
-			assert.EqualValues(t, 1, freed.Load())
-			_, err := w.unmount("data", "p")
-			var pending *volume.PendingError
-			require.ErrorAs(t, err, &pending)
-			close(call.done)
-		}
-		synctest.Wait()
-		assert.EqualValues(t, 2, freed.Load())
-		w.succeeded(w.unmount("data", "p"))
+	for name, order := range map[string][]int{"first to last": {0, 2}, "last to first": {2, 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var freed atomic.Int64
+				w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{
+					KeyFreed: func(operationexecutor.OperationInfo) { freed.Add(1) },
+				}})
+				w.attached("data")
+				w.succeeded(w.mount("data", "p"))
+				lost := []*lostByPlugin{{done: make(chan struct{})}, {done: make(chan struct{})}, {done: make(chan struct{})}}
+				w.plugin.fail("TearDown", errors.Join(lost[0], fmt.Errorf("unmounting: %w", errors.Join(lost[1], lost[2]))))
+				close(lost[1].done)
+				w.ended(w.unmount("data", "p"))
+				w.plugin.fail("TearDown", nil)
+				for _, i := range order {
+					synctest.Wait()
+					assert.EqualValues(t, 1, freed.Load())
+					_, err := w.unmount("data", "p")
+					var pending *volume.PendingError
+					require.ErrorAs(t, err, &pending)
+					close(lost[i].done)
+				}
+				synctest.Wait()
+				assert.EqualValues(t, 2, freed.Load())
+				w.succeeded(w.unmount("data", "p"))
 
-		w.succeeded(w.mount("data", "p"))
-		w.plugin.fail("TearDown", errors.Join(lost[0], lost[1]))
-		w.ended(w.unmount("data", "p"))
-		assert.False(t, w.executor.IsOperationPending(operationexecutor.Key{Volume: volumeName("data")}),
-			"calls that have all ended keep nothing")
-	})
+				w.succeeded(w.mount("data", "p"))
+				w.plugin.fail("TearDown", errors.Join(lost[0], lost[1]))
+				w.ended(w.unmount("data", "p"))
+				assert.False(t, w.executor.IsOperationPending(operationexecutor.Key{Volume: volumeName("data")}),
+					"calls that have all ended keep nothing")
+			})
+		})
+	}
 }
 
 // TestAWaitForTheDeviceThatIsLeftBehindMayHaveLoggedIn: what it may have begun is on record, and is undone before the
