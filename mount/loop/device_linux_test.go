@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -153,6 +154,21 @@ func TestAttachByProcessesGivesOneDevice(t *testing.T) {
 	left := devicesIn(t, filepath.Dir(path))
 	require.Len(t, left, 1)
 	require.NoError(t, loop.Detach(t.Context(), left[0]))
+}
+
+func TestAttachByAnOrdinaryUserSaysWhatIsMissing(t *testing.T) {
+	mounttest.RequireRoot(t)
+	path := backing(t)
+	require.NoError(t, os.Chmod(path, 0o666))
+	t.Chdir(filepath.Dir(path)) // which the other user could not enter
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), childFile+"="+filepath.Base(path))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "permission denied")
+	assert.Contains(t, string(out), "need root")
+	assert.NotContains(t, string(out), "load the kernel module")
 }
 
 func TestAttachDifferentFilesAtOnce(t *testing.T) {

@@ -24,13 +24,21 @@ func openNode(number, flags int) (*os.File, error) {
 		node, err = openDevice(path, flags)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot open loop device: %w", err)
+		return nil, openError(err, "cannot open loop device")
 	}
 	if err := checkNode(node, number); err != nil {
 		node.Close()
 		return nil, err
 	}
 	return node, nil
+}
+
+// openError says what to do: as otherwise, unless it is only a matter of permission.
+func openError(err error, otherwise string) error {
+	if errors.Is(err, fs.ErrPermission) {
+		otherwise = "loop devices need root, and in a container CAP_SYS_ADMIN and access to block devices of major 7"
+	}
+	return fmt.Errorf("%s: %w", otherwise, err)
 }
 
 func openDevice(path string, flags int) (*os.File, error) {
@@ -76,7 +84,8 @@ func checkNode(node *os.File, number int) error {
 func freeNumber() (int, error) {
 	ctl, err := openDevice(filepath.Join(devDir, "loop-control"), unix.O_RDWR)
 	if err != nil {
-		return 0, fmt.Errorf("no control device: load the kernel module loop, and mount devtmpfs at /dev: %w: %w", ErrNoDevice, err)
+		err = openError(err, "no control device: load the kernel module loop, and mount devtmpfs at /dev")
+		return 0, fmt.Errorf("%w: %w", ErrNoDevice, err)
 	}
 	defer ctl.Close()
 	number := -1
