@@ -33,15 +33,28 @@ func (p *Plugin) openImages() (*images, error) {
 	return &images{root: root, dir: p.baseDir}, nil
 }
 
-// makeImages makes the directory where it is missing, and opens it.
+// makeImages makes the directory where it is missing, so that it survives a power cut, and opens it.
 func (p *Plugin) makeImages() (*images, error) {
-	if err := os.MkdirAll(filepath.Dir(p.baseDir), 0o750); err != nil {
-		return nil, fmt.Errorf("directory of images: %w", err)
-	}
-	if err := os.Mkdir(p.baseDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makeSynced(p.baseDir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of images: %w", err)
 	}
 	return p.openImages()
+}
+
+// makeSynced makes a directory, and those above it that are missing. One that is there may have been made by somebody who
+// was killed before he had synced it.
+func makeSynced(dir string, perm fs.FileMode) error {
+	err := os.Mkdir(dir, perm)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeSynced(filepath.Dir(dir), 0o750); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, perm)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
 }
 
 func (i *images) close() { _ = i.root.Close() }

@@ -45,6 +45,16 @@ func (i *images) publish(handle string) error {
 	return nil
 }
 
+// syncDir makes what was made in a directory survive a power cut.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
 // control calls f with the descriptor of file, which stays open meanwhile.
 func control(file *os.File, f func(fd int) error) error {
 	raw, err := file.SyscallConn()

@@ -17,6 +17,8 @@ func unsupported() error {
 
 func tryLock(*os.File) error { return unsupported() }
 
+func syncDir(string) error { return unsupported() }
+
 func allocate(*os.File, int64) error { return unsupported() }
 
 func (i *images) publish(string) error { return unsupported() }
