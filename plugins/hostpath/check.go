@@ -164,10 +164,13 @@ func resolveLinks(path string, links int) (string, error) {
 		return "", err
 	}
 	path = filepath.Join(parent, filepath.Base(path))
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return path, nil
+	}
 	target, err := os.Readlink(path)
 	switch {
-	case err != nil: // nothing, or no link: whoever needs it there says so
-		return path, nil
+	case err != nil:
+		return "", fmt.Errorf("following the links of %s: %w", path, err)
 	case links == 0:
 		return "", fmt.Errorf("following the links of %s: there are more than %d: %w", path, maxLinks, volume.ErrInvalid)
 	case !filepath.IsAbs(target):
