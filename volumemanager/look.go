@@ -23,6 +23,11 @@ func (m *Manager) Status() NodeStatus {
 	for uid := range m.pods {
 		uids.Insert(uid)
 	}
+	for podName := range m.flights {
+		if podName != "" {
+			uids.Insert(types.UID(podName))
+		}
+	}
 	m.mu.Unlock()
 	for _, podName := range m.actual.GetPods() {
 		uids.Insert(types.UID(podName))
@@ -64,6 +69,11 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 			rows = append(rows, m.statusOfUnwanted(mounted)...)
 		}
 	}
+	for _, name := range m.flyingOf(podName) {
+		if _, ok := mounts[name]; !ok && !names.Has(name) {
+			rows = append(rows, m.statusOfFlying(uid, name))
+		}
+	}
 	slices.SortFunc(rows, func(a, b VolumeStatus) int {
 		return cmp.Or(cmp.Compare(a.OuterName, b.OuterName), cmp.Compare(a.Volume, b.Volume))
 	})
@@ -102,6 +112,14 @@ func (m *Manager) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
 	return rows
 }
 
+// statusOfFlying returns where a volume stands that is still being set up for a pod that was removed.
+func (m *Manager) statusOfFlying(uid types.UID, name v1.UniqueVolumeName) VolumeStatus {
+	s := VolumeStatus{PodUID: uid, Volume: name, Phase: PhaseWaiting}
+	s.Plugin, _, _ = volume.SplitUniqueName(name) // Every volume that was planned has a name of that form.
+	m.fill(&s)
+	return s
+}
+
 // statusOfVolume returns where a volume stands that no pod uses.
 func (m *Manager) statusOfVolume(row cache.AttachedVolume) VolumeStatus {
 	s := VolumeStatus{Volume: row.VolumeName, Plugin: row.PluginName, Phase: PhaseReleased}
@@ -113,6 +131,7 @@ func (m *Manager) statusOfVolume(row cache.AttachedVolume) VolumeStatus {
 // operation has just ended, the actual state is right.
 func (m *Manager) fill(s *VolumeStatus) {
 	podName := volume.UniquePodName(s.PodUID)
+	leaving := m.isLeaving(s.Volume, podName)
 	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
 	}
@@ -124,6 +143,9 @@ func (m *Manager) fill(s *VolumeStatus) {
 	case operationexecutor.VolumeMountUncertain:
 		s.Phase = PhaseUncertain
 	default:
+	}
+	if leaving {
+		s.Phase = PhaseUnmounting
 	}
 	live := s.Wanted && s.Phase == PhaseMounted
 	if live && !mounted.RemountRequired {

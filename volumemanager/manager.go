@@ -58,7 +58,9 @@ type Manager struct {
 	// adopted holds the volumes that were found after a restart, until all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
 	// work is what is known of the operations on each volume.
-	work    map[v1.UniqueVolumeName]*volumeWork
+	work map[v1.UniqueVolumeName]*volumeWork
+	// flights are the operations that run, by pod.
+	flights flights
 	damaged []DamagedRecord
 }
 
@@ -83,6 +85,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		released:  make(map[volume.UniquePodName]struct{}),
 		adopted:   make(map[v1.UniqueVolumeName]struct{}),
 		work:      make(map[v1.UniqueVolumeName]*volumeWork),
+		flights:   make(flights),
 	}
 	m.resolver = resolver{plugins: plugins, store: o.Store, reading: m.claims.add}
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add})
@@ -108,7 +111,7 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 		operationexecutor.ExecutorOptions{
 			Observer: m.options.Observer, Backoff: m.options.Backoff, Timeouts: m.options.Timeouts,
 			WorkersPerPlugin: m.options.WorkersPerPlugin, Logger: m.options.Logger,
-			KeyFreed: func(o operationexecutor.OperationInfo) { m.dirty.Add(o.VolumeName) },
+			KeyFreed: m.keyFreed,
 		})
 }
 

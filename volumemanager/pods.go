@@ -60,6 +60,19 @@ func (p *podEntry) volume(outer string) podVolume {
 	return p.volumes[outer]
 }
 
+// uses reports whether the pod is there and uses a volume.
+func (p *podEntry) uses(name v1.UniqueVolumeName) bool {
+	if p == nil {
+		return false
+	}
+	for _, v := range p.volumes {
+		if v.name == name {
+			return true
+		}
+	}
+	return false
+}
+
 // names returns the volumes of the pod, as far as they are resolved.
 func (p *podEntry) names() sets.Set[v1.UniqueVolumeName] {
 	names := sets.New[v1.UniqueVolumeName]()

@@ -33,12 +33,13 @@ type VolumeInfo struct {
 	Plugin string
 }
 
-// GetMountedVolumesForPod returns the volumes that are set up for a pod, by outer name. Those that are not, or only may
-// be, are left out; a pod that is not known has none.
+// GetMountedVolumesForPod returns the volumes that are set up for a pod, by outer name. Those that are not, that only may
+// be, or that are being taken away, are left out; a pod that is not known has none.
 func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMap {
 	volumes := make(VolumeMap)
 	entry := m.entryOf(types.UID(podName))
-	for _, mounted := range m.actual.GetMountedVolumesForPod(podName) {
+	leaving := func(mounted cache.MountedVolume) bool { return m.isLeaving(mounted.VolumeName, podName) }
+	for _, mounted := range slices.DeleteFunc(m.actual.GetMountedVolumesForPod(podName), leaving) {
 		info := infoOf(mounted)
 		readOnly := info.ReadOnly
 		for _, outer := range mounted.OuterVolumeSpecNames {

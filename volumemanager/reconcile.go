@@ -119,12 +119,7 @@ func (m *Manager) judge(name v1.UniqueVolumeName, view *volumeView) {
 	_, view.adopted = m.adopted[name]
 	for i := range view.pods {
 		p := &view.pods[i]
-		if p.wanted {
-			continue
-		}
-		entry := m.pods[types.UID(p.name)]
-		_, released := m.released[p.name]
-		p.held = entry == nil && !m.podsComplete && !released || entry != nil && !entry.isComplete()
+		p.held = !p.wanted && m.mayUse(p.name)
 	}
 }
 
@@ -134,7 +129,14 @@ func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWo
 		m.forget(s.name)
 		return
 	}
+	f, ok := m.depart(s, a)
+	if !ok {
+		return
+	}
 	started, err := m.start(ctx, s, a)
+	if err != nil {
+		m.land(f)
+	}
 	var pending *volume.PendingError
 	var backoff *volume.BackoffError
 	switch {

@@ -53,7 +53,8 @@ type VolumeStatus struct {
 	PodUID types.UID
 	// PodName is the pod's namespace and name.
 	PodName types.NamespacedName
-	// OuterName is the name in the pod's spec; empty when no pod uses the volume.
+	// OuterName is the name in the pod's spec; empty when no pod uses the volume, or when the pod was removed while it
+	// was being set up.
 	OuterName string
 	// Volume is the unique name; empty while the claim is not resolved.
 	Volume v1.UniqueVolumeName

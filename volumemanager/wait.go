@@ -41,7 +41,7 @@ func (m *Manager) isReady(uid types.UID) (bool, error) {
 		return false, ErrPodRemoved
 	}
 	for _, v := range entry.volumes {
-		if v.name == "" || m.actual.GetVolumeMountState(v.name, volume.UniquePodName(uid)) != operationexecutor.VolumeMounted {
+		if v.name == "" || m.isLeaving(v.name, volume.UniquePodName(uid)) || m.actual.GetVolumeMountState(v.name, volume.UniquePodName(uid)) != operationexecutor.VolumeMounted {
 			return false, nil
 		}
 	}
@@ -57,10 +57,14 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	}
 	podName := volume.GetUniquePodName(pod)
 	return m.wait(ctx, pod, awaited{
-		isReady: func() (bool, error) { return len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0, nil },
+		isReady: func() (bool, error) {
+			return len(m.flyingOf(podName)) == 0 && len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0, nil
+		},
 		left: func() []VolumeStatus {
+			flying := m.flyingOf(podName)
 			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
-				return m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
+				return !slices.Contains(flying, s.Volume) &&
+					m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
 			})
 		},
 	})
@@ -73,7 +77,7 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	var witness v1.UniqueVolumeName
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		isReady: func() (bool, error) {
-			if m.actual.VolumeExists(witness) {
+			if !m.isQuiet() || m.actual.VolumeExists(witness) {
 				return false, nil
 			}
 			left := m.actual.GetAttachedVolumes()

@@ -1,0 +1,121 @@
+package volumemanager
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// flight is an operation from the moment in which it is certain that it will begin until its key is free. The actual
+// state does not know of it yet, or still knows what it is taking away; so who waits for a pod has to look at both, at
+// the flights first.
+type flight struct {
+	volume v1.UniqueVolumeName
+	pod    volume.UniquePodName // empty: it concerns the volume as a whole
+	kind   operationexecutor.OperationKind
+}
+
+// flights are counted, since a key is free a moment before that is told: the next operation may have begun by then.
+type flights map[volume.UniquePodName]map[flight]int
+
+// kindOf is the operation that an action begins.
+var kindOf = map[verb]operationexecutor.OperationKind{
+	verbUnmount:       operationexecutor.OpUnmount,
+	verbAttach:        operationexecutor.OpAttach,
+	verbMount:         operationexecutor.OpMount,
+	verbRemount:       operationexecutor.OpMount,
+	verbUnmountDevice: operationexecutor.OpUnmountDevice,
+	verbDetach:        operationexecutor.OpDetach,
+}
+
+// depart enters the flight of an action, unless its pod has come or gone since it was planned. Who changed the pod has
+// marked the volume dirty after that, so that it is planned again.
+func (m *Manager) depart(s subject, a action) (flight, bool) {
+	f := flight{volume: s.name, pod: a.pod, kind: kindOf[a.verb]}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.isDue(s, a) {
+		return f, false
+	}
+	if m.flights[f.pod] == nil {
+		m.flights[f.pod] = make(map[flight]int, 1)
+	}
+	m.flights[f.pod][f]++
+	return f, true
+}
+
+// isDue reports whether an action is still right. Manager.mu must be held.
+func (m *Manager) isDue(s subject, a action) bool {
+	switch a.verb {
+	case verbUnmount:
+		return !m.pods[types.UID(a.pod)].uses(s.name) && !m.mayUse(a.pod)
+	case verbMount, verbRemount:
+		return m.pods[types.UID(a.pod)].uses(s.name)
+	case verbAttach:
+		for pod := range s.wanted {
+			if m.pods[types.UID(pod)].uses(s.name) {
+				return true
+			}
+		}
+		return false
+	default:
+		// Pods that came since wait for the volume's key, and get it staged and attached again.
+		return true
+	}
+}
+
+// mayUse reports whether it is not known which volumes a pod uses: some of its claims were never resolved, or the pod
+// was not added yet. Manager.mu must be held.
+func (m *Manager) mayUse(podName volume.UniquePodName) bool {
+	if entry := m.pods[types.UID(podName)]; entry != nil {
+		return !entry.isComplete()
+	}
+	_, released := m.released[podName]
+	return !m.podsComplete && !released
+}
+
+// land takes out the flight of an operation that did not begin, or whose key is free.
+func (m *Manager) land(f flight) {
+	m.mu.Lock()
+	if m.flights[f.pod][f]--; m.flights[f.pod][f] <= 0 {
+		delete(m.flights[f.pod], f)
+	}
+	if len(m.flights[f.pod]) == 0 {
+		delete(m.flights, f.pod)
+	}
+	m.mu.Unlock()
+	m.changes.notify(f.pod)
+}
+
+// keyFreed is told by the executor when an operation has ended and all of its calls have returned.
+func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
+	m.land(flight{volume: o.VolumeName, pod: o.PodName, kind: o.Kind})
+	m.dirty.Add(o.VolumeName)
+}
+
+// isLeaving reports whether a volume is being taken away from a pod.
+func (m *Manager) isLeaving(name v1.UniqueVolumeName, podName volume.UniquePodName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.flights[podName][flight{volume: name, pod: podName, kind: operationexecutor.OpUnmount}] > 0
+}
+
+// flyingOf returns the volumes that are being set up for a pod, or taken away from it.
+func (m *Manager) flyingOf(podName volume.UniquePodName) []v1.UniqueVolumeName {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := make([]v1.UniqueVolumeName, 0, len(m.flights[podName]))
+	for f := range m.flights[podName] {
+		names = append(names, f.volume)
+	}
+	return names
+}
+
+// isQuiet reports whether no operation runs.
+func (m *Manager) isQuiet() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.flights) == 0
+}

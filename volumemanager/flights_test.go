@@ -1,0 +1,183 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// waiting starts a wait and returns how it ended, if it has, once everything has settled.
+func waiting(wait func() error) (ended func() (error, bool)) {
+	result := make(chan error, 1)
+	go func() { result <- wait() }()
+	return func() (error, bool) {
+		synctest.Wait()
+		select {
+		case err := <-result:
+			return err, true
+		default:
+			return nil, false
+		}
+	}
+}
+
+// TestAPodIsNotGoneWhileItIsSetUp: its volume may be there a moment after RemovePod.
+func TestAPodIsNotGoneWhileItIsSetUp(t *testing.T) {
+	for _, volumeName := range []string{"data", "-scratch"} {
+		inBubble(t, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.claim("data")
+			m := w.start()
+			m.PodsComplete()
+			release := make(chan struct{})
+			w.plugin.Inject(fake.MethodSetUp, fake.HangUntil(release))
+			pod := podOf("web", volumeName)
+			require.NoError(t, m.AddPod(t.Context(), pod))
+			synctest.Wait()
+			require.NoError(t, m.RemovePod(pod.UID))
+			ended := waiting(func() error { return m.WaitForUnmount(t.Context(), pod) })
+			_, gone := ended()
+			assert.False(t, gone, "it is being set up")
+			assert.Equal(t, PhaseMounting, m.PodStatus(pod.UID)[0].Phase)
+			assert.Equal(t, m.PodStatus(pod.UID)[0], m.Status().Volumes[0])
+			close(release)
+			err, gone := ended()
+			require.NoError(t, err)
+			assert.True(t, gone)
+			w.isClean()
+			assert.Empty(t, m.flights)
+		})
+	}
+}
+
+func TestAWaitThatEndsNamesWhatIsBeingSetUp(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		release := make(chan struct{})
+		defer close(release)
+		w.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(release))
+		pod := podOf("web", "-scratch")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		require.NoError(t, m.RemovePod(pod.UID))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var notReady *volume.NotReadyError
+		require.ErrorAs(t, m.WaitForUnmount(ctx, pod), &notReady)
+		require.Len(t, notReady.Volumes, 1)
+		assert.Equal(t, testPluginName, notReady.Volumes[0].Plugin)
+		assert.Equal(t, string(PhaseMounting), notReady.Volumes[0].Phase)
+	})
+}
+
+// TestANodeIsNotEmptyWhileAVolumeIsAttached: nothing is known of the volume until that has ended.
+func TestANodeIsNotEmptyWhileAVolumeIsAttached(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodAttach, fake.HangUntil(release))
+		pod := podOf("web", "data")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		require.NoError(t, m.RemovePod(pod.UID))
+		ended := waiting(func() error { return m.WaitForNodeEmpty(t.Context()) })
+		_, empty := ended()
+		assert.False(t, empty, "it is being attached")
+		close(release)
+		err, empty := ended()
+		require.NoError(t, err)
+		assert.True(t, empty)
+		w.isClean()
+	})
+}
+
+// TestAVolumeThatIsBeingTakenAwayIsNotReady: a pod that comes back gets it when it was set up again.
+func TestAVolumeThatIsBeingTakenAwayIsNotReady(t *testing.T) {
+	for name, fault := range map[string]func(<-chan struct{}) fake.Fault{
+		"and goes": fake.HangUntil,
+		"and stays": func(release <-chan struct{}) fake.Fault {
+			f := fake.HangUntil(release)
+			f.Err = volume.Transient(errors.New("not now"))
+			return f
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, Options{})
+				m := w.start()
+				m.PodsComplete()
+				pod := podOf("web", "-scratch")
+				w.add(pod)
+				release := make(chan struct{})
+				w.plugin.Inject(fake.MethodTearDown, fault(release))
+				require.NoError(t, m.RemovePod(pod.UID))
+				synctest.Wait()
+				require.NoError(t, m.AddPod(t.Context(), pod))
+				ended := waiting(func() error { return m.WaitForAttachAndMount(t.Context(), pod) })
+				_, ready := ended()
+				assert.False(t, ready, "a teardown is under way")
+				assert.Equal(t, PhaseUnmounting, m.PodStatus(pod.UID)[0].Phase)
+				assert.Empty(t, m.GetMountedVolumesForPod(volume.GetUniquePodName(pod)))
+				close(release)
+				err, ready := ended()
+				require.NoError(t, err)
+				assert.True(t, ready)
+				assert.Len(t, w.mounts(), 1)
+				assert.Len(t, m.GetMountedVolumesForPod(volume.GetUniquePodName(pod)), 1)
+			})
+		})
+	}
+}
+
+// TestAPlanThatIsOvertakenDoesNothing: what was planned is looked at once more in the moment in which it begins.
+func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		here, gone := podOf("here", "data"), podOf("gone", "data")
+		w.add(here)
+		name := m.PodStatus(here.UID)[0].Volume
+		s := subject{name: name, wanted: map[volume.UniquePodName]operationexecutor.VolumeToMount{volume.GetUniquePodName(gone): {Pod: gone}}}
+		begun := map[action]bool{
+			{verb: verbUnmount, pod: volume.GetUniquePodName(here)}: false,
+			{verb: verbUnmount, pod: volume.GetUniquePodName(gone)}: true,
+			{verb: verbMount, pod: volume.GetUniquePodName(here)}:   true,
+			{verb: verbRemount, pod: volume.GetUniquePodName(here)}: true,
+			{verb: verbMount, pod: volume.GetUniquePodName(gone)}:   false,
+			{verb: verbRemount, pod: volume.GetUniquePodName(gone)}: false,
+			{verb: verbAttach}:        false,
+			{verb: verbUnmountDevice}: true,
+			{verb: verbDetach}:        true,
+		}
+		for a, want := range begun {
+			f, ok := m.depart(s, a)
+			assert.Equal(t, want, ok, "%s of %q", a.verb, a.pod)
+			if ok {
+				m.land(f)
+			}
+		}
+		assert.Empty(t, m.flights)
+
+		unread := podOf("unread", "missing")
+		require.NoError(t, m.AddPod(t.Context(), unread))
+		_, ok := m.depart(s, action{verb: verbUnmount, pod: volume.GetUniquePodName(unread)})
+		assert.False(t, ok, "what the pod uses is not known")
+		assert.Equal(t, []v1.UniqueVolumeName{name}, m.GetVolumesInUse())
+	})
+}
