@@ -2,7 +2,6 @@ package volumetest
 
 import (
 	"errors"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -296,9 +295,7 @@ func nothingLeft(e *env) {
 	if left := goroutinesLeft(e.ctx(), e.id); left != "" {
 		e.broken("goroutines are left that the plugin started:\n%s", left)
 	}
-	for _, file := range openFiles(e.root) {
-		if !slices.Contains(before, file) {
-			e.broken("an open file is left: %s", file)
-		}
+	if left := openFilesLeft(e.ctx(), e.root, before); left != "" {
+		e.broken("open files are left: %s", left)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,18 +30,18 @@ func isUncertain(err error) bool {
 // leakLabel is the profiler label that every goroutine of a case inherits.
 const leakLabel = "volumetest"
 
-// leakPatience is how long a goroutine may take to end after the call that started it has returned.
+// leakPatience is how long what a call has started or opened may outlive the call.
 const leakPatience = 5 * time.Second
 
-// goroutinesLeft returns the stacks of the goroutines that carry the label of a case, but for the one that runs it. A
-// goroutine that is about to end is given time to.
-func goroutinesLeft(ctx context.Context, id string) string {
+// lasting returns what look finds, "" once it finds nothing. What is about to go is given time to, and so is a device that
+// another test of the process has open for a moment.
+func lasting(ctx context.Context, look func() string) string {
 	ctx, cancel := context.WithTimeout(ctx, leakPatience)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		left := labelledStacks(id)
+		left := look()
 		if left == "" {
 			return ""
 		}
@@ -50,6 +51,19 @@ func goroutinesLeft(ctx context.Context, id string) string {
 			return left
 		}
 	}
+}
+
+// goroutinesLeft returns the stacks of the goroutines that carry the label of a case, but for the one that runs it.
+func goroutinesLeft(ctx context.Context, id string) string {
+	return lasting(ctx, func() string { return labelledStacks(id) })
+}
+
+// openFilesLeft returns the open files that were not open before.
+func openFilesLeft(ctx context.Context, root string, before []string) string {
+	return lasting(ctx, func() string {
+		left := slices.DeleteFunc(openFiles(root), func(file string) bool { return slices.Contains(before, file) })
+		return strings.Join(left, ", ")
+	})
 }
 
 // labelledStacks reads the profile of all goroutines and returns the records with the label, without the caller's own.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -47,4 +48,33 @@ func TestGoroutinesOfOtherCasesAreNotCounted(t *testing.T) {
 	close(release)
 	<-ended
 	assert.Empty(t, goroutinesLeft(t.Context(), "one"))
+}
+
+func TestAFileThatIsClosedInAMomentIsNoLeak(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("missing: /proc/self/fd")
+	}
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	file, err := os.Create(filepath.Join(root, "file"))
+	require.NoError(t, err)
+	before := openFiles(root)
+	require.Len(t, before, 1)
+	assert.Empty(t, openFilesLeft(t.Context(), root, before), "it was open before")
+	looked := false
+	left := lasting(t.Context(), func() string {
+		open := openFiles(root)
+		if !looked {
+			require.NoError(t, file.Close())
+		}
+		looked = true
+		return strings.Join(open, " ")
+	})
+	assert.Empty(t, left)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	file, err = os.Create(filepath.Join(root, "other"))
+	require.NoError(t, err)
+	assert.Contains(t, openFilesLeft(ended, root, nil), filepath.Join(root, "other"))
+	require.NoError(t, file.Close())
 }
