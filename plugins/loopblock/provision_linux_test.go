@@ -149,6 +149,31 @@ func TestCancelledProvisionLeavesNothing(t *testing.T) {
 	assert.Empty(t, n.names())
 }
 
+// endsOnceThere is a context that ends when somebody waits for it and the path is there.
+type endsOnceThere struct {
+	context.Context //nolint:containedctx // it is a context
+	path            string
+	end             context.CancelCauseFunc
+	cause           error
+}
+
+func (e endsOnceThere) Done() <-chan struct{} {
+	if _, err := os.Lstat(e.path); err == nil {
+		e.end(e.cause)
+	}
+	return e.Context.Done()
+}
+
+func TestProvisionThatIsCancelledHalfWayLeavesNothing(t *testing.T) {
+	n := newNode(t)
+	ctx, end := context.WithCancelCause(t.Context())
+	half := endsOnceThere{ctx, filepath.Join(n.images, "pv.partial"), end, errors.New("the controller stops")}
+	_, err := n.tryProvision(half, claimOf("pv"))
+	require.ErrorIs(t, err, half.cause)
+	assert.Empty(t, n.names())
+	n.provision("pv")
+}
+
 func TestProvisionWithoutSpaceLeavesNothing(t *testing.T) {
 	n := newNode(t)
 	require.NoError(t, os.MkdirAll(n.images, 0o700))
