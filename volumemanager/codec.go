@@ -66,6 +66,12 @@ func (r volumeRecord) clone() volumeRecord {
 	return r
 }
 
+// of returns r as the record of a volume, for one that was never written.
+func (r volumeRecord) of(name v1.UniqueVolumeName) volumeRecord {
+	r.Volume = name
+	return r
+}
+
 // isEmpty reports whether no trace of the volume is left.
 func (r volumeRecord) isEmpty() bool {
 	return r.Attachment == nil && r.Staging == nil && len(r.Pods) == 0
@@ -201,9 +207,13 @@ func redactPersistent(spec *v1.PersistentVolumeSpec) {
 		redactValues(spec.FlexVolume.Options)
 	}
 	for i, option := range spec.MountOptions {
-		if key, _, ok := strings.Cut(option, "="); ok && maySecret(key) {
-			spec.MountOptions[i] = key + "=" + redacted
+		parts := strings.Split(option, ",") // One entry may not hold several options, but is refused later only.
+		for j, part := range parts {
+			if key, _, ok := strings.Cut(part, "="); ok && maySecret(key) {
+				parts[j] = key + "=" + redacted
+			}
 		}
+		spec.MountOptions[i] = strings.Join(parts, ",")
 	}
 }
 

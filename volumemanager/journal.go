@@ -58,6 +58,8 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 		return nil
 	}
 	if err := j.write(next, e.touched(intent)); err != nil {
+		// The file may hold the intent, when only the sync failed: the next change writes it again.
+		j.enter(journalEntry{record: e.record.of(intent.VolumeName), stale: true})
 		return fmt.Errorf("intent of %s was not recorded, so it does not begin: %w", intent.Kind, err)
 	}
 	j.enter(journalEntry{record: next})

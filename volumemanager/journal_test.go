@@ -95,7 +95,7 @@ func TestJournalRemembersEachPartUntilItIsForgotten(t *testing.T) {
 }
 
 func TestJournalForgetsTheVolumeWithItsLastTrace(t *testing.T) {
-	for _, o := range []Options{withRecords(t), {RuntimeDir: t.TempDir()}} {
+	for _, o := range []Options{withRecords(t), {RuntimeDir: filepath.Join(t.TempDir(), "run")}} {
 		j := openJournal(t, o)
 		intents := []operationexecutor.Intent{attachIntent(""), stageIntent(), setUpIntent("a")}
 		for _, i := range intents {
@@ -140,12 +140,13 @@ func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
 	require.NoError(t, os.Remove(away))
 	require.Error(t, j.Intend(t.Context(), setUpIntent("b")))
 	assert.NotContains(t, j.entry(testVolume).record.Pods, types.UID("b"))
+	assert.True(t, j.entry(testVolume).stale, "the file may hold it nevertheless")
 	require.Error(t, j.Conclude(t.Context(), attachIntent(""), operationexecutor.IntentDone))
 	assert.True(t, j.entry(testVolume).stale, "the next change writes what could not be written")
 }
 
 func TestWaitForTheRecordEndsWithTheOperation(t *testing.T) {
-	j := openJournal(t, Options{RuntimeDir: t.TempDir()})
+	j := openJournal(t, Options{RuntimeDir: filepath.Join(t.TempDir(), "run")})
 	release, _ := j.turns.take(nil, testVolume)
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -178,7 +179,7 @@ func TestSpecsAreRecordedWithoutSecrets(t *testing.T) {
 		return map[string]string{"Password": secret, "accessKey": secret, "authToken": secret, "size": "1Mi"}
 	}
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{"a": secret}}}
-	pv.Spec.MountOptions = []string{"ro", "password=" + secret, "credentials=" + secret, "vers=4.2"}
+	pv.Spec.MountOptions = []string{"ro", "password=" + secret, "credentials=" + secret, "vers=4.2,password=" + secret}
 	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: testDriver, VolumeHandle: "h", VolumeAttributes: options()}
 	flex := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	flex.Spec.FlexVolume = &v1.FlexPersistentVolumeSource{Driver: "example.com/x", Options: options()}
@@ -195,6 +196,23 @@ func TestSpecsAreRecordedWithoutSecrets(t *testing.T) {
 	}
 	assert.Equal(t, secret, pv.Spec.CSI.VolumeAttributes["Password"], "the spec itself is not changed")
 	assert.Equal(t, "password="+secret, pv.Spec.MountOptions[1])
+}
+
+func TestMergedRecordsLoseNothing(t *testing.T) {
+	pods := func(path string, uids ...types.UID) map[types.UID]setUpRecord {
+		m := make(map[types.UID]setUpRecord)
+		for _, uid := range uids {
+			m[uid] = setUpRecord{Path: path}
+		}
+		return m
+	}
+	a := volumeRecord{Volume: testVolume, Pods: pods("a", "1", "2")}
+	b := volumeRecord{Volume: testVolume, Pods: pods("b", "2", "3"), Staging: &stagingRecord{Path: "s"}, Attachment: &attachmentRecord{Node: testNode}}
+	merged := merge(merge(volumeRecord{}, a), b)
+	assert.Equal(t, map[types.UID]setUpRecord{"1": {Path: "a"}, "2": {Path: "a"}, "3": {Path: "b"}}, merged.Pods)
+	assert.Equal(t, b.Staging, merged.Staging)
+	assert.Equal(t, b.Attachment, merged.Attachment)
+	assert.Equal(t, a, merge(a, volumeRecord{Volume: testVolume}))
 }
 
 func FuzzDecodeRecord(f *testing.F) {

@@ -122,7 +122,8 @@ func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() 
 // *operationexecutor.WaitError, names them, and the directories of records stay locked until the process ends.
 //
 // An error before ctx ends says that Run could not begin: it was called before, or the records could not be read or are
-// in use by another manager, which matches [volume.ErrInUse].
+// in use by another manager, which matches [volume.ErrInUse], or others may write them, which matches
+// [volume.ErrInvalid].
 func (m *Manager) Run(ctx context.Context) error {
 	if !m.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)

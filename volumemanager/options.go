@@ -34,12 +34,12 @@ type Options struct {
 	Logger *slog.Logger
 
 	// RuntimeDir is the absolute path of a directory for the records of mounts, which do not outlive a boot; a tmpfs
-	// such as /run/agent is right. It is made when it is missing, and locked while Run runs. Empty: nothing is
+	// such as /run/agent is right. It is made when it is missing, and locked while Run runs. One that belongs to another
+	// user, root excepted, or that others may write to is refused, for the records are trusted. Empty: nothing is
 	// recorded, so that a manager that starts after a crash does not know what the earlier one left mounted.
 	RuntimeDir string
 	// StateDir is the absolute path of a directory for the records of attachments, which may outlive a boot. It must be
-	// on a disk; every write is synced. It is made when it is missing, and locked while Run runs. Empty: attachments
-	// are recorded in RuntimeDir, and so forgotten when the machine reboots.
+	// on a disk; every write is synced. It is made, locked and refused as RuntimeDir is. Empty: attachments are recorded in RuntimeDir, and so forgotten when the machine reboots.
 	StateDir string
 
 	// Resync is the mean time between two looks at every volume, for what no event tells of; each is jittered by a

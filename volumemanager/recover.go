@@ -113,8 +113,11 @@ func (j *journal) open(o Options) (err error) {
 
 func openRecords(path string, o record.Options) (*record.Dir, error) {
 	dir, err := record.Open(path, o)
-	if errors.Is(err, record.ErrLocked) {
+	switch {
+	case errors.Is(err, record.ErrLocked):
 		return nil, fmt.Errorf("%w: %w", err, volume.ErrInUse)
+	case errors.Is(err, record.ErrUnsafe):
+		return nil, fmt.Errorf("%w: %w", err, volume.ErrInvalid)
 	}
 	return dir, err
 }
@@ -176,7 +179,7 @@ func (r volumeRecord) afterBoot(bootID string) volumeRecord {
 	return r
 }
 
-// merge joins the record of a volume's mounts and that of its attachment.
+// merge joins the record of a volume's mounts and that of its attachment. Where both tell of the same, a counts.
 func merge(a, b volumeRecord) volumeRecord {
 	if a.Volume == "" {
 		return b
@@ -187,8 +190,11 @@ func merge(a, b volumeRecord) volumeRecord {
 	if a.Staging == nil {
 		a.Staging = b.Staging
 	}
-	if len(a.Pods) == 0 {
-		a.Pods = b.Pods
+	pods := maps.Clone(b.Pods)
+	if pods == nil {
+		return a
 	}
+	maps.Copy(pods, a.Pods)
+	a.Pods = pods
 	return a
 }

@@ -217,6 +217,19 @@ func TestSecondManagerOfTheSameDirectoriesIsRefused(t *testing.T) {
 	})
 }
 
+func TestDirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		require.NoError(t, os.Mkdir(w.options.StateDir, 0o700))
+		require.NoError(t, os.Chmod(w.options.StateDir, 0o770))
+		err := w.prepare().Run(t.Context())
+		require.ErrorIs(t, err, volume.ErrInvalid)
+		require.ErrorContains(t, err, w.options.StateDir)
+		require.NoError(t, os.Chmod(w.options.StateDir, 0o700))
+		w.start()
+	})
+}
+
 func TestDamagedRecordsAreReportedAndLeftAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, withRecords(t))

@@ -17,6 +17,8 @@ var (
 	ErrLocked = errors.New("locked by another process or manager")
 	// ErrUnsupported says that directories cannot be locked on this platform.
 	ErrUnsupported = errors.ErrUnsupported
+	// ErrUnsafe says that others than this user and root could write records of their own.
+	ErrUnsafe = errors.New("others may write there")
 )
 
 const (
@@ -57,7 +59,8 @@ type Damaged struct {
 }
 
 // Open opens and locks the directory at an absolute path. It is made, with mode 0700, when it is missing. A directory
-// that is open elsewhere is an error that matches [ErrLocked].
+// that is open elsewhere is an error that matches [ErrLocked]; one that belongs to another user than this one or root, or
+// that others may write to, matches [ErrUnsafe], for what is read there is trusted.
 func Open(path string, o Options) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of records: %w", err)
@@ -66,11 +69,22 @@ func Open(path string, o Options) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory of records: %w", err)
 	}
-	lock, err := lockIn(root)
+	lock, err := safeLockIn(root)
 	if err != nil {
 		return nil, fmt.Errorf("directory of records %q: %w", path, errors.Join(err, root.Close()))
 	}
 	return &Dir{path: path, root: root, lock: lock, sync: o.Sync}, nil
+}
+
+func safeLockIn(root *os.Root) (*os.File, error) {
+	info, err := root.Stat(".")
+	if err != nil {
+		return nil, err
+	}
+	if err := checkOwner(info); err != nil {
+		return nil, err
+	}
+	return lockIn(root)
 }
 
 func lockIn(root *os.Root) (*os.File, error) {
@@ -150,16 +164,27 @@ func (d *Dir) syncDir() error {
 }
 
 // Load reads every record. What a crash left half written is removed; what is damaged is moved aside and returned. An
-// error says that the directory itself could not be read, so that nothing is known.
+// error says that the directory or a file could not be read, so that not everything is known: a record that cannot be
+// read now is not damaged, and stays.
 func (d *Dir) Load() ([]Record, []Damaged, error) {
-	f, err := d.root.Open(".")
+	entries, err := d.list()
 	if err != nil {
 		return nil, nil, fmt.Errorf("records in %q: %w", d.path, err)
 	}
-	entries, err := f.ReadDir(-1)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, nil, fmt.Errorf("records in %q: %w", d.path, err)
+	return d.readAll(entries)
+}
+
+// list returns what lies in the directory.
+func (d *Dir) list() ([]fs.DirEntry, error) {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return nil, err
 	}
+	entries, err := f.ReadDir(-1)
+	return entries, errors.Join(err, f.Close())
+}
+
+func (d *Dir) readAll(entries []fs.DirEntry) ([]Record, []Damaged, error) {
 	var records []Record
 	var damaged []Damaged
 	for _, e := range entries {
@@ -170,6 +195,9 @@ func (d *Dir) Load() ([]Record, []Damaged, error) {
 			}
 		case strings.HasSuffix(name, suffix):
 			r, err := d.read(name)
+			if err != nil && !errors.Is(err, errDamaged) {
+				return nil, nil, fmt.Errorf("record %q in %q: %w", name, d.path, err)
+			}
 			if err != nil {
 				damaged = append(damaged, d.quarantine(name, err))
 				continue

@@ -24,6 +24,14 @@ func open(t *testing.T, path string, o Options) *Dir {
 	return d
 }
 
+// private returns a directory of its own, whatever the umask.
+func private(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "records")
+	require.NoError(t, os.Mkdir(path, 0o700))
+	return path
+}
+
 func load(t *testing.T, d *Dir) (map[string]string, []Damaged) {
 	t.Helper()
 	records, damaged, err := d.Load()
@@ -58,12 +66,47 @@ func TestRecordsSurviveTheirDir(t *testing.T) {
 }
 
 func TestSecondDirOfTheSamePathIsLockedOut(t *testing.T) {
-	path := t.TempDir()
+	path := private(t)
 	d := open(t, path, Options{})
 	_, err := Open(path, Options{})
 	require.ErrorIs(t, err, ErrLocked)
 	require.NoError(t, d.Close())
 	open(t, path, Options{})
+}
+
+func TestDirectoryOfOthersIsRefused(t *testing.T) {
+	for _, mode := range []os.FileMode{0o702, 0o720, 0o777, 0o777 | os.ModeSticky} {
+		path := private(t)
+		require.NoError(t, os.Chmod(path, mode))
+		_, err := Open(path, Options{})
+		require.ErrorIs(t, err, ErrUnsafe)
+		require.ErrorContains(t, err, path)
+		require.ErrorContains(t, err, "chmod")
+	}
+	path := private(t)
+	require.NoError(t, os.Chmod(path, 0o755))
+	open(t, path, Options{})
+}
+
+func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
+	path := private(t)
+	if err := os.Chown(path, 12345, -1); err != nil {
+		t.Skipf("giving a directory away needs root: %v", err)
+	}
+	_, err := Open(path, Options{})
+	require.ErrorIs(t, err, ErrUnsafe)
+}
+
+// TestRecordThatCannotBeReadNowIsNotDamaged: it is not moved aside, for what it stands for is there.
+func TestRecordThatCannotBeReadNowIsNotDamaged(t *testing.T) {
+	d := open(t, private(t), Options{})
+	require.NoError(t, d.Put("key", []byte("payload")))
+	entries, err := d.list()
+	require.NoError(t, err)
+	require.NoError(t, d.Remove("key"))
+	_, _, err = d.readAll(entries)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	assert.NoDirExists(t, filepath.Join(d.Path(), quarantineDir))
 }
 
 func TestDamagedFilesAreMovedAsideWhole(t *testing.T) {
@@ -81,7 +124,7 @@ func TestDamagedFilesAreMovedAsideWhole(t *testing.T) {
 	}
 	for name, content := range cases {
 		t.Run(name, func(t *testing.T) {
-			d := open(t, t.TempDir(), Options{})
+			d := open(t, private(t), Options{})
 			require.NoError(t, os.WriteFile(filepath.Join(d.Path(), fileName("key")), content, 0o600))
 			got, damaged := load(t, d)
 			assert.Empty(t, got)
@@ -99,7 +142,7 @@ func TestDamagedFilesAreMovedAsideWhole(t *testing.T) {
 }
 
 func TestLinkAndDirectoryAreNoRecords(t *testing.T) {
-	d := open(t, t.TempDir(), Options{})
+	d := open(t, private(t), Options{})
 	outside := filepath.Join(t.TempDir(), "outside")
 	require.NoError(t, os.WriteFile(outside, encode("link", []byte("x")), 0o600))
 	require.NoError(t, os.Symlink(outside, filepath.Join(d.Path(), fileName("link"))))
@@ -111,7 +154,7 @@ func TestLinkAndDirectoryAreNoRecords(t *testing.T) {
 }
 
 func TestQuarantineKeepsEarlierFiles(t *testing.T) {
-	d := open(t, t.TempDir(), Options{})
+	d := open(t, private(t), Options{})
 	reason := errors.New("no sense")
 	var paths []string
 	for range 3 {
@@ -128,7 +171,7 @@ func TestQuarantineKeepsEarlierFiles(t *testing.T) {
 }
 
 func TestHalfWrittenRecordIsRemovedAndTheOldOneStands(t *testing.T) {
-	d := open(t, t.TempDir(), Options{})
+	d := open(t, private(t), Options{})
 	require.NoError(t, d.Put("key", []byte("old")))
 	temp := filepath.Join(d.Path(), tempPrefix+"7-"+fileName("key"))
 	require.NoError(t, os.WriteFile(temp, []byte("half"), 0o600))
@@ -139,7 +182,7 @@ func TestHalfWrittenRecordIsRemovedAndTheOldOneStands(t *testing.T) {
 }
 
 func TestTooLargeARecordIsRefused(t *testing.T) {
-	d := open(t, t.TempDir(), Options{})
+	d := open(t, private(t), Options{})
 	require.NoError(t, d.Put("key", []byte("old")))
 	require.Error(t, d.Put("key", []byte(strings.Repeat("x", maxSize))))
 	got, _ := load(t, d)
