@@ -1,7 +1,11 @@
 package volumemanager
 
 import (
+	"fmt"
+	"runtime/debug"
+
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -13,6 +17,8 @@ import (
 type actualState struct {
 	*cache.ActualStateOfWorld
 	changes *broadcast
+	// forgot is told of a volume that is detached, and why the state did not forget it, if it did not.
+	forgot func(name v1.UniqueVolumeName, err error)
 }
 
 var (
@@ -21,10 +27,59 @@ var (
 	_ operationexecutor.VolumeUsers                       = actualState{}
 )
 
-// MarkVolumeAsMounted implements the executor's mounter updater.
+// MarkVolumeAsMounted implements the executor's mounter updater. The mounter is asked once, here, what a query will tell:
+// one that panics has not set the volume up.
 func (a actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
 	defer a.changes.notify(opts.PodName)
+	if opts.Mounter != nil {
+		asked, err := ask(opts.Mounter)
+		if err != nil {
+			return fmt.Errorf("where volume %q is set up is not known: %w", opts.VolumeName, err)
+		}
+		opts.Mounter = asked
+	}
 	return a.ActualStateOfWorld.MarkVolumeAsMounted(opts)
+}
+
+// MarkVolumeAsDetached implements the executor's attacher updater, which has no error: that the volume stays would only
+// show in that it is detached again.
+func (a actualState) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+	err := a.RemoveVolumeFromReportAsAttached(volumeName, nodeName) // It checks that the node is this one.
+	if err == nil {
+		err = a.DeleteVolume(volumeName)
+	}
+	a.forgot(volumeName, err)
+}
+
+// askedMounter is a mounter of which it is known what it says, so that no query calls a plugin.
+type askedMounter struct {
+	volume.Mounter
+	path       string
+	attributes volume.Attributes
+}
+
+// ask calls the methods of a mounter that do no I/O, and returns a panic as an error.
+func ask(mounter volume.Mounter) (asked askedMounter, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &volume.PanicError{Call: "GetPath or GetAttributes", Value: value, Stack: debug.Stack()}
+		}
+	}()
+	return askedMounter{Mounter: mounter, path: mounter.GetPath(), attributes: mounter.GetAttributes()}, nil
+}
+
+// GetPath implements volume.Volume.
+func (m askedMounter) GetPath() string { return m.path }
+
+// GetAttributes implements volume.Mounter.
+func (m askedMounter) GetAttributes() volume.Attributes { return m.attributes }
+
+// pluginsOwn returns the mounter as the plugin made it.
+func pluginsOwn(mounter volume.Mounter) volume.Mounter {
+	if asked, ok := mounter.(askedMounter); ok {
+		return asked.Mounter
+	}
+	return mounter
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater.

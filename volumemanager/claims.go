@@ -93,13 +93,12 @@ func (x *claimIndex) waitingForKind(kind schema.GroupVersionKind) []types.UID {
 }
 
 // watchKind queues the pods that wait for an object of a kind whenever it changes, until ctx ends. A watch that cannot
-// be had, or that ends, is begun again, and everything is looked at once.
+// be had, or that ends, is begun again after a pause, and everything is looked at once.
 func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind) {
 	for failures := 0; ctx.Err() == nil; {
 		received, err := m.followKind(ctx, kind)
 		if received > 0 {
 			failures = 0
-			continue
 		}
 		failures++
 		wait := retryAfter(failures)

@@ -13,8 +13,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Status returns where every volume on the node stands. It does no I/O and waits for nothing; of plugins it asks only
-// GetPath and GetAttributes of mounters.
+// Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.planned.Load()}
 	uids := sets.New[types.UID]()
@@ -161,8 +160,8 @@ func (m *Manager) fill(s *VolumeStatus) {
 // fillWork adds what the operations say.
 func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	work := m.work[s.Volume]
+	work := m.work[s.Volume] // It is replaced, never changed.
+	m.mu.Unlock()
 	if work == nil {
 		return
 	}
@@ -195,7 +194,7 @@ func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
 	}
 }
 
-// pathOf returns where a volume is set up. It does no I/O.
+// pathOf returns where a volume is set up.
 func pathOf(mounted cache.MountedVolume) string {
 	if mounted.Mounter == nil {
 		return ""

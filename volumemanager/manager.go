@@ -61,7 +61,9 @@ type Manager struct {
 	work map[v1.UniqueVolumeName]*volumeWork
 	// flights are the operations that run, by pod.
 	flights flights
-	damaged []DamagedRecord
+	// refusals are volumes of which nothing is left, and that the actual state did not forget.
+	refusals map[v1.UniqueVolumeName]trouble
+	damaged  []DamagedRecord
 }
 
 // New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
@@ -86,6 +88,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		adopted:   make(map[v1.UniqueVolumeName]struct{}),
 		work:      make(map[v1.UniqueVolumeName]*volumeWork),
 		flights:   make(flights),
+		refusals:  make(map[v1.UniqueVolumeName]trouble),
 	}
 	m.resolver = resolver{plugins: plugins, store: o.Store, reading: m.claims.add}
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add})
@@ -94,6 +97,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 			Changed: func(v1.UniqueVolumeName) { m.changes.notify(anyPod) },
 		}),
 		changes: &m.changes,
+		forgot:  m.forgot,
 	}
 	m.executor = m.newExecutor()
 	return m, nil

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,6 +101,11 @@ func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
 		return err
 	}
+	return m.change(ctx, pod, func(*podEntry) error { return nil })
+}
+
+// change makes the desired state what pod says, unless check refuses what the pod was before, which may be nil.
+func (m *Manager) change(ctx context.Context, pod *v1.Pod, check func(old *podEntry) error) error {
 	pod = pod.DeepCopy()
 	answers := m.resolver.resolve(ctx, pod)
 	if ctx.Err() != nil {
@@ -112,7 +118,7 @@ func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 	}
 	defer release()
 	old := m.entryOf(pod.UID)
-	if err := mistakes(answers); err != nil {
+	if err := cmp.Or(check(old), mistakes(answers)); err != nil {
 		if old == nil {
 			m.claims.drop(pod.UID)
 		}
@@ -136,10 +142,17 @@ func (m *Manager) UpdatePod(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
 		return err
 	}
-	if m.entryOf(pod.UID) == nil {
-		return unknownPod(pod)
+	// It is looked at once more when the claims have been read: who removes the pod meanwhile must not get it back.
+	known := func(old *podEntry) error {
+		if old == nil {
+			return unknownPod(pod)
+		}
+		return nil
 	}
-	return m.AddPod(ctx, pod)
+	if err := known(m.entryOf(pod.UID)); err != nil {
+		return err
+	}
+	return m.change(ctx, pod, known)
 }
 
 func unknownPod(pod *v1.Pod) error {
@@ -306,11 +319,8 @@ func (m *Manager) populateAll(ctx context.Context) {
 // it will tell when to try again.
 func (m *Manager) populate(ctx context.Context, uid types.UID) error {
 	entry := m.entryOf(uid)
-	if entry == nil {
+	if entry == nil || entry.isResolved() {
 		m.claims.drop(uid)
-		return nil
-	}
-	if entry.isResolved() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -319,7 +329,8 @@ func (m *Manager) populate(ctx context.Context, uid types.UID) error {
 	release, _ := m.podTurns.take(nil, uid)
 	defer release()
 	if m.entryOf(uid) != entry {
-		// Somebody has changed the pod meanwhile, and has resolved it anew.
+		// Somebody has changed the pod meanwhile, and has resolved it anew: what it waits for is looked at once more.
+		m.dirtyPods.Add(uid)
 		return nil
 	}
 	entry = m.apply(entry.pod, entry, answers)

@@ -18,7 +18,7 @@ type VolumeMap map[string]VolumeInfo
 
 // VolumeInfo is a volume that is set up for a pod.
 type VolumeInfo struct {
-	// Mounter set the volume up.
+	// Mounter set the volume up. It is the plugin's own: what it panics with is the caller's.
 	Mounter volume.Mounter
 	// Path is the absolute path, as the host sees it, at which the volume is set up: what a container's mount is made of.
 	Path string
@@ -52,7 +52,7 @@ func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMa
 
 func infoOf(mounted cache.MountedVolume) VolumeInfo {
 	info := VolumeInfo{
-		Mounter: mounted.Mounter, Path: pathOf(mounted), ReadOnly: mounted.VolumeSpec.ReadOnly,
+		Mounter: pluginsOwn(mounted.Mounter), Path: pathOf(mounted), ReadOnly: mounted.VolumeSpec.ReadOnly,
 		InnerVolumeSpecName: mounted.InnerVolumeSpecName, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
 	}
 	if mounted.Mounter != nil && mounted.Mounter.GetAttributes().ReadOnly {

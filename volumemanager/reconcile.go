@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// volumeWork is what is known of the operations on one volume. The map values and slices are replaced, never changed, by
-// the planner's goroutine; others read them under Manager.mu.
+// volumeWork is what is known of the operations on one volume. The planner's goroutine makes a new one each time; what is
+// in Manager.work does not change any more.
 type volumeWork struct {
 	// running holds the operations whose keys are not free yet.
 	running []runningOperation
@@ -125,6 +126,11 @@ func (m *Manager) judge(name v1.UniqueVolumeName, view *volumeView) {
 
 // begin begins one action and notes in work how that went.
 func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWork) {
+	if t, ok := m.refusal(s.name, a.verb); ok {
+		work.troubles[a.pod] = t
+		m.dirty.AddAt(s.name, t.until)
+		return
+	}
 	if a.verb == verbForget {
 		m.forget(s.name)
 		return
@@ -215,11 +221,42 @@ func (s subject) toAttach(node types.NodeName) operationexecutor.VolumeToAttach 
 
 // forget drops a volume of which nothing is left.
 func (m *Manager) forget(name v1.UniqueVolumeName) {
-	if err := m.actual.DeleteVolume(name); err != nil {
-		m.options.Logger.Error("volume cannot be forgotten", "volume", string(name), "error", err)
+	err := m.actual.DeleteVolume(name)
+	m.forgot(name, err)
+	if err != nil {
+		m.dirty.Add(name)
 		return
 	}
 	m.executor.Forget(name)
+}
+
+// forgot notes whether the actual state forgot a volume of which nothing is left. When it did not, the two disagree about
+// what is left, and what was done must not be done again at once.
+func (m *Manager) forgot(name v1.UniqueVolumeName, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		delete(m.refusals, name)
+		return
+	}
+	attempts := m.refusals[name].attempts + 1
+	err = fmt.Errorf("nothing is left of volume %q, but it cannot be forgotten: %w", name, err)
+	m.refusals[name] = trouble{err: err, attempts: attempts, until: timeAfter(attempts)}
+}
+
+// refusal returns why the last step of a volume has to wait. Any other step ends that.
+func (m *Manager) refusal(name v1.UniqueVolumeName, v verb) (trouble, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, ok := m.refusals[name]
+	switch {
+	case !ok:
+		return t, false
+	case v != verbDetach && v != verbForget:
+		delete(m.refusals, name)
+		return t, false
+	}
+	return t, !isPast(t.until)
 }
 
 // keepWork replaces what is known of the operations on a volume. While one of them runs, earlier troubles stay, so that

@@ -299,3 +299,81 @@ func TestAddPodChangesNothingWhenItsContextEnds(t *testing.T) {
 		assert.Empty(t, w.mounts())
 	})
 }
+
+// hookedStore calls a function before each read.
+type hookedStore struct {
+	store.Store
+	reading func()
+}
+
+func (h *hookedStore) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
+	if h.reading != nil {
+		h.reading()
+	}
+	return h.Store.Get(ctx, key)
+}
+
+// TestAPodThatIsRemovedWhileItIsUpdatedStaysAway: nobody would ever remove it again.
+func TestAPodThatIsRemovedWhileItIsUpdatedStaysAway(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		hooked := &hookedStore{Store: w.store}
+		w.options.Store = hooked
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		w.add(pod)
+		hooked.reading = func() { assert.NoError(t, m.RemovePod(pod.UID)) }
+		require.ErrorIs(t, m.UpdatePod(t.Context(), pod), volume.ErrInvalid)
+		w.isClean()
+		assert.Empty(t, m.claims.keys, "nobody waits for its claims")
+	})
+}
+
+// TestNobodyWaitsForTheClaimsOfAPodThatWasRemovedWhileTheyWereRead: each of their changes would look at it.
+func TestNobodyWaitsForTheClaimsOfAPodThatWasRemovedWhileTheyWereRead(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		hooked := &hookedStore{Store: w.store}
+		w.options.Store = hooked
+		m := w.start()
+		pod := podOf("web", "data", "more")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		require.NotEmpty(t, m.claims.keys)
+		hooked.reading = func() { assert.NoError(t, m.RemovePod(pod.UID)) }
+		m.dirtyPods.Add(pod.UID)
+		synctest.Wait()
+		assert.Empty(t, m.claims.keys)
+	})
+}
+
+// fickleStore ends every watch after one event.
+type fickleStore struct {
+	store.Store
+	lists atomic.Int64
+}
+
+func (f *fickleStore) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	f.lists.Add(1)
+	return f.Store.List(ctx, kind, namespace)
+}
+
+func (f *fickleStore) Watch(context.Context, schema.GroupVersionKind, string, string) (<-chan store.Event, error) {
+	events := make(chan store.Event, 1)
+	events <- store.Event{Object: claimOfName("any")}
+	close(events)
+	return events, nil
+}
+
+func TestAWatchThatEndsAgainAndAgainIsNoHotLoop(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		fickle := &fickleStore{Store: w.store}
+		w.options.Store = fickle
+		w.start()
+		pass(time.Minute)
+		assert.InDelta(t, 2*60, fickle.lists.Load(), 20)
+	})
+}
