@@ -45,8 +45,13 @@ func newNode(t *testing.T) *node {
 
 // pluginOver returns a new value of the plugin, as after a restart.
 func (n *node) pluginOver(mounter mount.Interface) *loopblock.Plugin {
+	return n.pluginWith(loopblock.Options{Mounter: mounter})
+}
+
+func (n *node) pluginWith(options loopblock.Options) *loopblock.Plugin {
 	n.t.Helper()
-	plugin := loopblock.New(loopblock.Options{BaseDir: n.images, Mounter: mounter})
+	options.BaseDir = n.images
+	plugin := loopblock.New(options)
 	host, err := volume.NewHost(volume.HostOptions{RootDir: n.root, NodeName: nodeName})
 	require.NoError(n.t, err)
 	require.NoError(n.t, plugin.Init(n.t.Context(), host))

@@ -25,6 +25,10 @@ func (i *images) ensure(ctx context.Context, r request) (int64, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return size, err
 	}
+	// Looked for before space is taken, and again when it is run.
+	if err := format.CanMake(r.fsType); err != nil {
+		return 0, err
+	}
 	partial, err := i.newPartial(r.handle)
 	if err != nil {
 		return 0, err

@@ -1,0 +1,56 @@
+package loopblock_test
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+)
+
+// withoutTools covers the directories of mkfs and e2fsck until the end of the test, in the mount namespace of the tests.
+func withoutTools(t *testing.T) {
+	t.Helper()
+	covered := map[string]bool{}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
+		place, err := filepath.EvalSymlinks(dir)
+		require.NoError(t, err)
+		if covered[place] {
+			continue
+		}
+		covered[place] = true
+		require.NoError(t, unix.Mount("tmpfs", place, "tmpfs", unix.MS_RDONLY, ""))
+		t.Cleanup(func() { assert.NoError(t, unix.Unmount(place, 0)) })
+	}
+}
+
+func TestProvisionLooksForTheToolBeforeItTakesSpace(t *testing.T) {
+	n := newNode(t)
+	require.NoError(t, os.MkdirAll(n.images, 0o700))
+	require.NoError(t, unix.Mount("tmpfs", n.images, "tmpfs", 0, "size=4m"))
+	n.cleanMount(n.images)
+	withoutTools(t)
+	_, err := n.tryProvision(t.Context(), claimOf("pv", "preallocate", "true"))
+	require.ErrorIs(t, err, format.ErrNoTool)
+	require.ErrorContains(t, err, "e2fsprogs", "what to install")
+	assert.Empty(t, n.names())
+}
+
+func TestWithoutToolsAVolumeThatIsThereIsProvisionedAndStaged(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	withoutTools(t)
+	assert.Equal(t, spec.PersistentVolume, n.provision("pv").PersistentVolume)
+	var log bytes.Buffer
+	n.plugin = n.pluginWith(loopblock.Options{Mounter: n.mounter, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	n.stage(spec)
+	assert.Contains(t, log.String(), "without a check")
+	n.release(spec)
+}
