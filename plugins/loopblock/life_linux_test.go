@@ -113,6 +113,36 @@ func TestReadOnlyVolumeIsNeverWritten(t *testing.T) {
 	assert.Equal(t, before, sum(t, n.image("pv")))
 }
 
+func TestReadOnlyVolumeThatWasNotUnmountedCleanly(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	file, err := os.Create(filepath.Join(n.stage(spec), "file"))
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	require.NoError(t, file.Close())
+	content, err := os.ReadFile(n.image("pv"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(n.image("cut"), content, 0o600))
+	n.release(spec)
+
+	cut := volume.NewSpecFromPersistentVolume(spec.PersistentVolume.DeepCopy(), false)
+	cut.PersistentVolume.Spec.CSI.VolumeHandle = "cut"
+	cut.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
+	before := sum(t, n.image("cut"))
+	err = n.tryStage(cut, n.attach(cut))
+	require.ErrorIs(t, err, unix.EROFS)
+	require.ErrorContains(t, err, "stage it once for writing")
+	n.release(cut)
+	assert.Equal(t, before, sum(t, n.image("cut")))
+
+	writable := volume.NewSpecFromPersistentVolume(cut.PersistentVolume.DeepCopy(), false)
+	writable.PersistentVolume.Spec.AccessModes = spec.PersistentVolume.Spec.AccessModes
+	n.stage(writable)
+	n.release(writable)
+	assert.FileExists(t, filepath.Join(n.stage(cut), "file"), "what was synced before the cut")
+	n.release(cut)
+}
+
 func TestSetuidAndDevicesHaveNoEffect(t *testing.T) {
 	n := newNode(t)
 	spec := n.provision("pv")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
@@ -74,9 +75,13 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 	if err != nil {
 		return err
 	}
-	return p.mounter.Mount(ctx, mount.Request{
+	err = p.mounter.Mount(ctx, mount.Request{
 		Source: device.Path, Target: target, FSType: fsType, Options: src.stageOptions(),
 	})
+	if src.readOnly && errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("it was not unmounted cleanly, and nothing is written to a read-only volume: stage it once for writing: %w", err)
+	}
+	return err
 }
 
 // prepare returns the filesystem on a device after it was checked, and repaired where that is safe. It never formats.
