@@ -210,6 +210,8 @@ func TestStageRefusesTheWrongDevice(t *testing.T) {
 	assert.Empty(t, n.mountsAt(n.stagingPath(spec)))
 
 	device := n.attach(spec)
+	err := n.attacher().MountDevice(t.Context(), spec, device, n.stagingPath(other), volume.DeviceMounterArgs{})
+	require.ErrorIs(t, err, volume.ErrInvalid, "the place of another volume")
 	for _, path := range []string{n.root, filepath.Join(n.root, "x"), n.stagingPath(spec) + "/../../x", "mounts/pv"} {
 		err := n.attacher().MountDevice(t.Context(), spec, device, path, volume.DeviceMounterArgs{})
 		require.ErrorIs(t, err, volume.ErrInvalid, path)

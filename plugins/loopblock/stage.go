@@ -38,8 +38,9 @@ func (n *node) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 	return n.plugin.stagingPath(src.handle), nil
 }
 
-// MountDevice checks the filesystem on devicePath, which must be the device of the volume's image, and mounts it. Something
-// else that is mounted at deviceMountPath is an error that matches mount.ErrForeign.
+// MountDevice checks the filesystem on devicePath, which must be the device of the volume's image, and mounts it at
+// deviceMountPath, which must be what GetDeviceMountPath returns. Something else that is mounted there is an error that
+// matches mount.ErrForeign.
 func (n *node) MountDevice(
 	ctx context.Context, spec *volume.Spec, devicePath, deviceMountPath string, _ volume.DeviceMounterArgs,
 ) error {
@@ -47,8 +48,8 @@ func (n *node) MountDevice(
 	if err != nil {
 		return err
 	}
-	if err := n.plugin.checkStagingPath(deviceMountPath); err != nil {
-		return err
+	if want := n.plugin.stagingPath(src.handle); deviceMountPath != want {
+		return fmt.Errorf("volume %q is staged at %q and not at %q: %w", src.handle, want, deviceMountPath, volume.ErrInvalid)
 	}
 	if err := n.plugin.stage(ctx, src, devicePath, deviceMountPath); err != nil {
 		return fmt.Errorf("staging volume %q: %w", src.handle, classify(err))
