@@ -44,16 +44,11 @@ func newJournal() *journal { return &journal{entries: make(map[v1.UniqueVolumeNa
 
 // Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands.
 func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
-	release, ok := j.turns.take(ctx.Done(), intent.VolumeName)
-	if !ok {
-		return fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
-	}
-	defer release()
-	e := j.entry(intent.VolumeName)
-	next := e.record.clone()
-	if err := j.identify(&next, intent); err != nil {
+	e, next, release, err := j.begin(ctx, intent)
+	if err != nil {
 		return err
 	}
+	defer release()
 	if !next.add(intent) && !e.stale {
 		return nil
 	}
@@ -68,16 +63,11 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 
 // Conclude implements operationexecutor.Journal. When the record cannot be written, the next change writes it.
 func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
-	release, ok := j.turns.take(ctx.Done(), intent.VolumeName)
-	if !ok {
-		return fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
-	}
-	defer release()
-	e := j.entry(intent.VolumeName)
-	next := e.record.clone()
-	if err := j.identify(&next, intent); err != nil {
+	e, next, release, err := j.begin(ctx, intent)
+	if err != nil {
 		return err
 	}
+	defer release()
 	changed := false
 	if end == operationexecutor.IntentForgotten {
 		changed = next.drop(intent)
@@ -87,9 +77,24 @@ func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent,
 	if !changed && !e.stale {
 		return nil
 	}
-	err := j.write(next, e.touched(intent))
+	err = j.write(next, e.touched(intent))
 	j.enter(journalEntry{record: next, stale: err != nil})
 	return err
+}
+
+// begin takes the turn of a volume, which release ends, and returns its entry and a record to be changed.
+func (j *journal) begin(ctx context.Context, intent operationexecutor.Intent) (e journalEntry, next volumeRecord, release func(), err error) {
+	release, ok := j.turns.take(ctx.Done(), intent.VolumeName)
+	if !ok {
+		return e, next, nil, fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
+	}
+	e = j.entry(intent.VolumeName)
+	next = e.record.clone()
+	if err := j.identify(&next, intent); err != nil {
+		release()
+		return e, next, nil, err
+	}
+	return e, next, release, nil
 }
 
 // identify fills in what every record has. The spec is recorded once; it is the same for the life of the volume.

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -342,7 +343,7 @@ func TestNobodyWaitsForTheClaimsOfAPodThatWasRemovedWhileTheyWereRead(t *testing
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		synctest.Wait()
 		require.NotEmpty(t, m.claims.keys)
-		hooked.reading = func() { assert.NoError(t, m.RemovePod(pod.UID)) }
+		hooked.reading = sync.OnceFunc(func() { assert.NoError(t, m.RemovePod(pod.UID)) })
 		m.dirtyPods.Add(pod.UID)
 		synctest.Wait()
 		assert.Empty(t, m.claims.keys)
