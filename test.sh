@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-step() { printf '\n== %s\n' "$*"; }
+step() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 fail() { printf 'test.sh: %s\n' "$*" >&2; exit 1; }
 
 # Command to look for, and the Debian package that has it.
