@@ -108,7 +108,8 @@ func (a *agent) stop(ctx context.Context) error {
 	return nil
 }
 
-// create puts the objects of m into the store; the controller begins to work on claims at once.
+// create puts the objects of m into the store. Before start, the controller finds them all there; later, it may see a
+// claim before its class.
 func (a *agent) create(ctx context.Context, m *manifests) error {
 	for _, object := range m.objects() {
 		created, err := a.store.Create(ctx, object)

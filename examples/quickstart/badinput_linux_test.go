@@ -6,6 +6,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
 // pod returns a manifest of a pod with one volume and one container that mounts it.
@@ -121,8 +124,8 @@ func TestBadFlagsAreRefusedWithWhatToChange(t *testing.T) {
 		args []string
 		says string
 	}{
-		"missing file":     {[]string{"-f", "/no/such/file.yaml"}, "there is no file /no/such/file.yaml"},
-		"directory":        {[]string{"-f", "/usr"}, "is a directory"},
+		"missing file":     {[]string{"-f", "/no/such/file.yaml"}, "/no/such/file.yaml: no such file or directory: give the path"},
+		"directory":        {[]string{"-f", "/usr"}, "is a directory: give the path"},
 		"unknown flag":     {[]string{"-x"}, "-x"},
 		"stray argument":   {[]string{"pod.yaml"}, "-f pod.yaml"},
 		"timeout":          {[]string{"-timeout", "0s"}, "above zero"},
@@ -135,8 +138,36 @@ func TestBadFlagsAreRefusedWithWhatToChange(t *testing.T) {
 			p := newProgram(t, c.args...)
 			assert.Equal(t, exitBadInput, p.run(t))
 			assert.Contains(t, p.stderr.String(), c.says)
+			assert.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), "one fault is one line: %s", p.stderr.String())
 		})
 	}
+}
+
+// A root directory that nothing can be made in is refused before anything begins.
+func TestRootThatCannotBeWrittenIsRefused(t *testing.T) {
+	mounttest.RequireMounts(t)
+	root := mountTmpfs(t, unix.MS_RDONLY)
+	p := newProgram(t, "-root", root)
+	assert.Equal(t, exitBadInput, p.run(t))
+	assert.Contains(t, p.stderr.String(), "read-only file system")
+	assert.Contains(t, p.stderr.String(), "can be written")
+}
+
+// What only the plugin can see when it mounts is bad input all the same.
+func TestHostPathOfAnotherTypeIsBadInput(t *testing.T) {
+	mounttest.RequireMounts(t)
+	p := newProgram(t, "-timeout", "1s", "-f", "-")
+	p.Stdin = strings.NewReader(pod("hostPath: {path: /usr, type: File}"))
+	assert.Equal(t, exitBadInput, p.run(t))
+	assert.Contains(t, p.stderr.String(), "change the path or the type")
+}
+
+func TestFaultOfAClaimIsToldOnce(t *testing.T) {
+	p := newProgram(t, "-f", "-")
+	p.Stdin = strings.NewReader(pod(usesClaim) + claim("{accessModes: [ReadWriteOnce], storageClassName: x, resources: {requests: {storage: 0}}}") +
+		"---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: x}\nprovisioner: " + loopBlock + "\n")
+	assert.Equal(t, exitBadInput, p.run(t))
+	assert.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), p.stderr.String())
 }
 
 func TestHelpIsNoError(t *testing.T) {

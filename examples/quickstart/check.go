@@ -78,11 +78,12 @@ func (c *checker) claim(claim *v1.PersistentVolumeClaim) {
 	if len(claim.Spec.AccessModes) == 0 {
 		c.refuse("claim %q has no access mode: set spec.accessModes, such as [ReadWriteOnce]", name)
 	}
-	if claim.Spec.Resources.Requests.Storage().Sign() <= 0 {
-		c.refuse("claim %q asks for no storage: set spec.resources.requests.storage, such as 64Mi", name)
-	}
 	if claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == v1.PersistentVolumeBlock {
 		c.refuse("claim %q asks for a raw block device, which this example does not show: set spec.volumeMode to Filesystem", name)
+	}
+	if claim.Spec.Resources.Requests.Storage().Sign() <= 0 {
+		c.refuse("claim %q asks for no storage: set spec.resources.requests.storage, such as 64Mi", name)
+		return // a provisioner would say it again
 	}
 	c.claimSource(claim, name)
 }
@@ -90,23 +91,21 @@ func (c *checker) claim(claim *v1.PersistentVolumeClaim) {
 // claimSource checks where the volume of a claim comes from.
 func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	className := className(claim)
-	class := c.class(className)
 	switch {
 	case claim.Spec.VolumeName != "":
 		if c.volume(claim.Spec.VolumeName) == nil {
 			c.refuse("claim %q names the volume %q, which is not in the manifests: add that PersistentVolume, "+
 				"or correct spec.volumeName", name, claim.Spec.VolumeName)
 		}
-	case class != nil:
-		if !c.hasVolumeOf(className) {
-			c.provisioner(claim, class, name)
-		}
-	case !c.hasVolumeOf(className) && className == "":
+	case c.hasVolumeOf(className): // the controller knows whether one of them fits
+	case className == "":
 		c.refuse("claim %q names no volume and no class: set spec.storageClassName to a StorageClass or spec.volumeName "+
 			"to a PersistentVolume, and add that to the manifests", name)
-	case !c.hasVolumeOf(className):
+	case c.class(className) == nil:
 		c.refuse("claim %q asks for class %q, which is not in the manifests: add that StorageClass, "+
 			"or correct spec.storageClassName", name, className)
+	default:
+		c.provisioner(claim, c.class(className), name)
 	}
 }
 

@@ -13,11 +13,14 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
+// containersDir is the directory of what containers see, under the root.
+const containersDir = "containers"
+
 // containers mounts the volumes of pods where their containers would see them, as a container runtime does: each
 // volumeMount is a bind of the volume's path, read-only where the container or the volume says so.
 type containers struct {
 	mounter mount.Interface
-	dir     string // holds one directory per pod, and in it one per container
+	dir     string // holds a directory per namespace, in it one per pod, and in that one per container
 	binds   []bind
 }
 
@@ -51,7 +54,7 @@ func (c *containers) mountPod(ctx context.Context, pod *readyPod) error {
 		b := bind{
 			pod: pod.name, container: m.container, volume: m.Name,
 			mountPath: path.Clean(m.MountPath),
-			path:      filepath.Join(c.dir, strings.ReplaceAll(pod.name, "/", "_"), m.container, pathElement(m.MountPath)),
+			path:      filepath.Join(c.dir, pod.name, m.container, pathElement(m.MountPath)),
 			readOnly:  m.ReadOnly || v.ReadOnly,
 		}
 		if err := c.bind(ctx, v.Path, b); err != nil {

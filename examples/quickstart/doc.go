@@ -26,7 +26,9 @@
 //	-json          one JSON document per line on standard output; the story goes to standard error
 //	-keep          leave everything mounted until Ctrl-C, and say how to look at it
 //
-// Any signal that ends a program ends this one in an orderly way: the volumes are taken away first.
+// Any signal that ends a program ends this one in an orderly way: the volumes are taken away first. SIGKILL cannot be
+// handled: mounts go with the namespace all the same, files and loop devices stay under the root directory. (A program
+// that starts again on the same directories recovers from that; this one starts afresh each time.)
 //
 // The exit code is 0 when all went well, 1 when something failed, 2 when the flags or the manifests are wrong, and 128
 // plus the signal's number when a signal cut the story short.

@@ -100,6 +100,8 @@ func exitCode(err error) int {
 	case errors.As(err, &sig):
 		number, _ := sig.signal.(syscall.Signal)
 		return exitSignal + int(number)
+	case errors.Is(err, volume.ErrInvalid): // only the plugin could see it, when it mounted
+		return exitBadInput
 	}
 	return exitFailed
 }

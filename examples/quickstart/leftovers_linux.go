@@ -101,4 +101,5 @@ func walk(root string) (files, dirs []string, err error) {
 	return files, dirs, err
 }
 
-func isUnder(path, root string) bool { return path == root || strings.HasPrefix(path, root+"/") }
+// isUnder reports whether path is below root; root itself may have been a mount point before.
+func isUnder(path, root string) bool { return strings.HasPrefix(path, root+"/") }

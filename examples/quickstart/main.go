@@ -63,8 +63,8 @@ func tell(ctx context.Context, o options, stdin io.Reader, out *output) error {
 // them, and take them away, whatever happened. It returns the volumes that their reclaim policy keeps.
 func live(ctx context.Context, o options, agent *agent, objects *manifests) (kept []string, err error) {
 	ending := context.WithoutCancel(ctx)
-	agent.start(ending)
 	err = agent.create(ctx, objects)
+	agent.start(ending)
 	if err == nil {
 		err = look(ctx, o, agent)
 	}
@@ -80,7 +80,7 @@ func look(ctx context.Context, o options, agent *agent) error {
 		return err
 	}
 	agent.out.ready(pods, agent.root)
-	containers := &containers{mounter: agent.mounter, dir: agent.root.dir("containers")}
+	containers := &containers{mounter: agent.mounter, dir: agent.root.dir(containersDir)}
 	err = containers.mount(ctx, pods)
 	if err == nil {
 		err = agent.out.used(containers.use())

@@ -2,8 +2,7 @@ package main
 
 import (
 	"bytes"
-	"embed"
-	"errors"
+	_ "embed"
 	"fmt"
 	"io"
 	"os"
@@ -16,8 +15,13 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-//go:embed manifests/*.yaml
-var builtin embed.FS
+// The built-in manifests.
+var (
+	//go:embed manifests/pod.yaml
+	builtinPod string
+	//go:embed manifests/storage.yaml
+	builtinStorage string
+)
 
 // manifests are the objects of one run.
 type manifests struct {
@@ -54,32 +58,15 @@ func loadManifests(o options, stdin io.Reader) (*manifests, error) {
 func readManifests(file string, stdin io.Reader) ([]byte, error) {
 	switch file {
 	case "":
-		return builtinManifests()
+		return []byte(builtinPod + "---\n" + builtinStorage), nil
 	case "-":
 		return io.ReadAll(stdin)
 	}
 	text, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("there is no file %s: give -f the path of your manifests, or leave -f out", file)
-	}
-	return text, err
-}
-
-func builtinManifests() ([]byte, error) {
-	entries, err := builtin.ReadDir("manifests")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("-f: %w: give the path of a file with manifests, or leave -f out", err)
 	}
-	var all bytes.Buffer
-	for _, entry := range entries {
-		text, err := builtin.ReadFile("manifests/" + entry.Name())
-		if err != nil {
-			return nil, err
-		}
-		all.WriteString("---\n")
-		all.Write(text)
-	}
-	return all.Bytes(), nil
+	return text, nil
 }
 
 // sourceName is what messages call the manifests of a file.

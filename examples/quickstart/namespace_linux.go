@@ -96,7 +96,7 @@ func forward(signals <-chan os.Signal, child *os.Process, ended <-chan struct{})
 	}
 }
 
-// childExit returns the exit code of a child, from what Wait returned.
+// childExit returns the exit code of a child, from what Wait returned. A child that was killed could not tidy up.
 func childExit(err error) (int, error) {
 	var exit *exec.ExitError
 	switch {
@@ -105,9 +105,11 @@ func childExit(err error) (int, error) {
 	case !errors.As(err, &exit):
 		return 0, fmt.Errorf("wait for the program's second run: %w", err)
 	}
-	status, ok := exit.Sys().(unix.WaitStatus)
+	status, ok := exit.Sys().(syscall.WaitStatus)
 	if ok && status.Signaled() {
-		return exitSignal + int(status.Signal()), nil
+		return 0, fmt.Errorf("the second run was %w: its mounts are gone with its namespace; files and loop devices stay "+
+			"under the root directory that it named: detach the devices (losetup -a, losetup -d) and remove it",
+			&signalError{signal: status.Signal()})
 	}
 	return exit.ExitCode(), nil
 }

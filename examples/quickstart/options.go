@@ -24,7 +24,7 @@ const defaultTimeout = time.Minute
 func parseOptions(args []string, usage io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
-	flags.SetOutput(usage)
+	flags.SetOutput(io.Discard) // what is wrong is told once
 	flags.StringVar(&o.file, "f", "", "`FILE` with the manifests, YAML or JSON; \"-\" reads standard input (default: the built-in ones)")
 	flags.StringVar(&o.root, "root", "", "`DIR` under which everything is made; new or empty (default: a fresh one)")
 	flags.DurationVar(&o.timeout, "timeout", defaultTimeout, "how long the pods may take to become ready, and to go")
@@ -33,9 +33,11 @@ func parseOptions(args []string, usage io.Writer) (options, error) {
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(usage)
+		flags.Usage()
 		return o, err
 	case err != nil:
-		return o, badInput(err)
+		return o, badInput(fmt.Errorf("%w: -h lists the flags", err))
 	case flags.NArg() > 0:
 		return o, badInput(fmt.Errorf("argument %q is not used: give manifests with -f %s", flags.Arg(0), flags.Arg(0)))
 	case o.timeout <= 0:

@@ -210,7 +210,7 @@ func TestClaimThatStaysPendingIsExplained(t *testing.T) {
 // A volume whose class says Retain is not deleted: the program says where it is and ends well.
 func TestRetainedVolumeIsKeptAndTold(t *testing.T) {
 	mounttest.RequireRoot(t)
-	text, err := builtinManifests()
+	text, err := readManifests("", nil)
 	require.NoError(t, err)
 	root := t.TempDir()
 	p := newProgram(t, "-json", "-f", "-", "-root", root)
@@ -298,7 +298,7 @@ func (p *program) finish() {
 // assertOthersCanLook follows the instructions that the program gave.
 func assertOthersCanLook(t *testing.T, p *program, kept document) {
 	t.Helper()
-	args := append(strings.Fields(kept.Enter), "ls", kept.Containers+"/default_first-light/reader/host~usr/")
+	args := append(strings.Fields(kept.Enter), "ls", kept.Containers+"/default/first-light/reader/host~usr/")
 	enter := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	enter.SysProcAttr = p.SysProcAttr
 	out, err := enter.CombinedOutput()
@@ -368,6 +368,56 @@ func TestKilledParentLeavesNothing(t *testing.T) {
 	_, err = unix.Poll([]unix.PollFd{{Fd: int32(child), Events: unix.POLLIN}}, 30_000)
 	require.NoError(t, err)
 	p.requireNothingLeft(t)
+}
+
+// When the second process is killed, the first says what to do about what stays.
+func TestKilledChildIsTold(t *testing.T) {
+	mounttest.RequireMounts(t)
+	p := newProgram(t, "-json", "-keep", "-f", "-")
+	p.Stdin = strings.NewReader(pod("emptyDir: {}"))
+	kept := p.startUntilKept(t)
+	require.NoError(t, syscall.Kill(kept.PID, syscall.SIGKILL))
+	p.finish()
+	assert.Equal(t, exitSignal+int(syscall.SIGKILL), p.ProcessState.ExitCode())
+	for _, part := range []string{"ended by signal \"killed\"", "losetup -d", "under the root directory"} {
+		assert.Contains(t, p.stderr.String(), part)
+	}
+	assert.DirExists(t, kept.Root)
+}
+
+// Pods that share a claim write beside each other, though their containers and paths have the same names.
+func TestTwoPodsShareAClaim(t *testing.T) {
+	mounttest.RequireMounts(t)
+	host := t.TempDir()
+	p := newProgram(t, "-json", "-f", "-")
+	p.Stdin = strings.NewReader(pod(usesClaim) + "---" + strings.ReplaceAll(pod(usesClaim), "name: p}", "name: q}") +
+		claim("{accessModes: [ReadWriteOnce], volumeName: x, resources: {requests: {storage: 1Mi}}}") +
+		"---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: x}\n" +
+		"spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], hostPath: {path: " + host + "}}\n")
+	require.Equal(t, 0, p.run(t), p.stderr.String())
+	require.Len(t, p.documents(t)["used"].Findings, 2)
+	entries, err := os.ReadDir(host)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+}
+
+// A root directory may be a mount point, which is not left but was there, and names may be as long as they may.
+func TestRootOnAMountAndLongNames(t *testing.T) {
+	mounttest.RequireMounts(t)
+	p := newProgram(t, "-f", "-", "-root", mountTmpfs(t, 0))
+	p.Stdin = strings.NewReader(strings.ReplaceAll(pod("emptyDir: {}"), "name: p}", "name: "+strings.Repeat("p", 253)+"}"))
+	require.Equal(t, 0, p.run(t), p.stderr.String())
+	assert.Contains(t, p.stdout.String(), "nothing is left")
+}
+
+// The classes are there before the controller looks at the claims.
+func TestNoClaimIsToldThatItsClassIsMissing(t *testing.T) {
+	mounttest.RequireRoot(t)
+	for range 20 {
+		p := newProgram(t)
+		require.Equal(t, 0, p.run(t), p.stderr.String())
+		assert.NotContains(t, p.stdout.String(), "FailedBinding")
+	}
 }
 
 // Nobody reads the output any more: the volumes are taken away all the same.

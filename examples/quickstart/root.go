@@ -27,7 +27,7 @@ func makeRoot(o options) (rootDir, error) {
 		return resolve(rootDir{path: o.root, made: true})
 	}
 	if !errors.Is(err, os.ErrExist) {
-		return rootDir{}, badInput(fmt.Errorf("-root: %w: name a new directory in one that exists", err))
+		return rootDir{}, badInput(fmt.Errorf("-root: %w: name a new directory in one that exists and can be written", err))
 	}
 	entries, err := os.ReadDir(o.root)
 	switch {
@@ -35,6 +35,9 @@ func makeRoot(o options) (rootDir, error) {
 		return rootDir{}, badInput(fmt.Errorf("-root: %w: name a directory", err))
 	case len(entries) > 0:
 		return rootDir{}, badInput(fmt.Errorf("-root %s is not empty: name a new or empty directory", o.root))
+	}
+	if err := os.Mkdir(filepath.Join(o.root, containersDir), 0o750); err != nil {
+		return rootDir{}, badInput(fmt.Errorf("-root: %w: name a directory that can be written", err))
 	}
 	return resolve(rootDir{path: o.root})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
@@ -147,6 +148,15 @@ func (p *program) requireUserNamespace(t *testing.T) {
 		t.Skip("missing: user namespaces for ordinary users: ", p.stderr.String())
 	}
 	require.False(t, refused, p.stderr.String())
+}
+
+// mountTmpfs mounts an empty tmpfs and returns its mount point.
+func mountTmpfs(t *testing.T, flags uintptr) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount("none", dir, "tmpfs", flags, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	return dir
 }
 
 // write puts text into a file and returns its path.

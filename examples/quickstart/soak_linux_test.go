@@ -75,8 +75,8 @@ func startSoak(t *testing.T) *agent {
 	for _, l := range objects.prune(missing) {
 		t.Log(l)
 	}
-	agent.start(t.Context())
 	require.NoError(t, agent.create(t.Context(), objects))
+	agent.start(t.Context())
 	return agent
 }
 

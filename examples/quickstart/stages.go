@@ -60,7 +60,7 @@ func (o *output) used(findings []finding) error {
 func (o *output) kept(root rootDir, containers string) {
 	o.say("everything stays until Ctrl-C (or SIGTERM to process %d); look at it from another terminal:", os.Getpid())
 	o.say("  %s", howToEnter())
-	o.say("  ls %s/*/*", containers)
+	o.say("  ls %s/*/*/*", containers)
 	o.report(struct {
 		Stage      string `json:"stage"`
 		PID        int    `json:"pid"`

@@ -73,19 +73,24 @@ func (c *containers) use() []finding {
 	return findings
 }
 
+// letterPattern is the name of letters, as os.CreateTemp has it.
+const letterPattern = ".volumekit-quickstart-*"
+
 // letter is a file that one container leaves in a volume, for itself and the others that mount the volume.
 type letter struct {
 	from bind
+	name string // like no other, since others may use the volume now: pods, containers, a second run
 	text string
 }
 
 // writeLetter writes a new file through b.
 func writeLetter(b bind) (letter, error) {
 	l := letter{from: b, text: fmt.Sprintf("written by container %s of pod %s through %s\n", b.container, b.pod, b.mountPath)}
-	f, err := os.OpenFile(l.pathIn(b), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.CreateTemp(b.path, letterPattern)
 	if err != nil {
 		return l, err
 	}
+	l.name = filepath.Base(f.Name())
 	_, err = f.WriteString(l.text)
 	if err = errors.Join(err, f.Close()); err != nil {
 		_ = os.Remove(l.pathIn(b)) // the write failed already, and that is what is told
@@ -94,7 +99,7 @@ func writeLetter(b bind) (letter, error) {
 }
 
 func (l letter) pathIn(b bind) string {
-	return filepath.Join(b.path, ".volumekit-quickstart-"+l.from.container+"-"+filepath.Base(l.from.path))
+	return filepath.Join(b.path, l.name)
 }
 
 // isFor reports whether b is another way to the volume that the letter is in.
@@ -141,11 +146,13 @@ func lookInto(b bind) (string, error) {
 
 // expectReadOnly tries to write and is content only with EROFS.
 func expectReadOnly(b bind, info fs.FileInfo) error {
-	name, flags := b.path, os.O_WRONLY
+	var f *os.File
+	var err error
 	if info.IsDir() {
-		name, flags = letter{from: b}.pathIn(b), os.O_WRONLY|os.O_CREATE|os.O_EXCL
+		f, err = os.CreateTemp(b.path, letterPattern)
+	} else {
+		f, err = os.OpenFile(b.path, os.O_WRONLY, 0)
 	}
-	f, err := os.OpenFile(name, flags, 0o600)
 	switch {
 	case errors.Is(err, syscall.EROFS):
 		return nil
@@ -154,7 +161,7 @@ func expectReadOnly(b bind, info fs.FileInfo) error {
 	}
 	err = f.Close()
 	if info.IsDir() {
-		err = errors.Join(err, os.Remove(name))
+		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	return errors.Join(errWritable, err)
 }
