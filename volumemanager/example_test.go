@@ -41,14 +41,14 @@ func Example() {
 	// Containers run here. When the last process of the pod has ended:
 	check(manager.RemovePod(pod.UID))
 	check(manager.WaitForUnmount(ctx, pod))
-	fmt.Println("volumes left:", len(manager.Status().Volumes))
+	fmt.Println("volumes of the pod:", len(manager.PodStatus(pod.UID)))
 
 	cancel() // mounts of other pods would stay
 	check(<-ended)
 
 	// Output:
 	// scratch is at /var/lib/agent/pods/0b8f/volumes/example.com~fake/scratch
-	// volumes left: 0
+	// volumes of the pod: 0
 }
 
 // The error of a wait says of each volume that is missing where it stands and what kept it from being ready.

@@ -48,7 +48,7 @@ func (m *Manager) isReady(uid types.UID) (bool, error) {
 	return true, nil
 }
 
-// WaitForUnmount returns when no volume is, or may be, set up for pod. It is to be called after RemovePod, and works also
+// WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called after RemovePod, and works also
 // for a pod that was never added. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods
 // may still be staged and attached then: see [Manager.WaitForNodeEmpty].
 func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
@@ -70,8 +70,8 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	})
 }
 
-// WaitForNodeEmpty returns when no volume is, or may be, set up, staged or attached on this node, as it is after every pod
-// was removed. Its error is that of [Manager.WaitForAttachAndMount], without a pod.
+// WaitForNodeEmpty returns when no volume is, or may be, set up, staged or attached on this node, and no operation runs, as
+// it is after every pod was removed. Its error is that of [Manager.WaitForAttachAndMount], without a pod.
 func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	// As long as one volume is known to be left, it is enough to look at that one.
 	var witness v1.UniqueVolumeName

@@ -62,7 +62,7 @@ type Damaged struct {
 // that is open elsewhere is an error that matches [ErrLocked]; one that belongs to another user than this one or root, or
 // that others may write to, matches [ErrUnsafe], for what is read there is trusted.
 func Open(path string, o Options) (*Dir, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := makeDir(path, o); err != nil {
 		return nil, fmt.Errorf("directory of records: %w", err)
 	}
 	root, err := os.OpenRoot(path)
@@ -74,6 +74,33 @@ func Open(path string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("directory of records %q: %w", path, errors.Join(err, root.Close()))
 	}
 	return &Dir{path: path, root: root, lock: lock, sync: o.Sync}, nil
+}
+
+// makeDir makes a directory, and those above it, when it is missing. With Sync they are on the disk when it returns: what
+// is synced into a directory that a power cut takes away is lost.
+func makeDir(path string, o Options) error {
+	above := filepath.Dir(path)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || above == path {
+		return err
+	}
+	if err := makeDir(above, o); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if !o.Sync {
+		return nil
+	}
+	return syncOpened(os.Open(above))
+}
+
+// syncOpened syncs and closes a directory.
+func syncOpened(f *os.File, err error) error {
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func safeLockIn(root *os.Root) (*os.File, error) {
@@ -153,11 +180,7 @@ func (d *Dir) syncDir() error {
 	if !d.sync {
 		return nil
 	}
-	f, err := d.root.Open(".")
-	if err != nil {
-		return fmt.Errorf("sync of %q: %w", d.path, err)
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+	if err := syncOpened(d.root.Open(".")); err != nil {
 		return fmt.Errorf("sync of %q: %w", d.path, err)
 	}
 	return nil
