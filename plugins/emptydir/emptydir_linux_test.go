@@ -103,7 +103,7 @@ func TestMemoryIsATmpfsOfTheRightSizeAndMode(t *testing.T) {
 	var fs unix.Statfs_t
 	require.NoError(t, unix.Statfs(path, &fs))
 	assert.EqualValues(t, unix.TMPFS_MAGIC, fs.Type)
-	assert.EqualValues(t, 2<<20, int64(fs.Blocks)*fs.Bsize)
+	assert.EqualValues(t, 2<<20, int64(fs.Blocks)*int64(fs.Bsize)) //nolint:unconvert // narrower elsewhere
 	assert.NotZero(t, fs.Flags&unix.ST_NOSUID, "nosuid")
 	assert.NotZero(t, fs.Flags&unix.ST_NODEV, "nodev")
 	require.ErrorIs(t, os.WriteFile(filepath.Join(path, "big"), make([]byte, 3<<20), 0o600), unix.ENOSPC)

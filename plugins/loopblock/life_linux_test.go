@@ -210,6 +210,7 @@ func TestStageRefusesTheWrongDevice(t *testing.T) {
 	assert.Empty(t, n.mountsAt(n.stagingPath(spec)))
 
 	device := n.attach(spec)
+	n.cleanMount(n.stagingPath(other))
 	err := n.attacher().MountDevice(t.Context(), spec, device, n.stagingPath(other), volume.DeviceMounterArgs{})
 	require.ErrorIs(t, err, volume.ErrInvalid, "the place of another volume")
 	for _, path := range []string{n.root, filepath.Join(n.root, "x"), n.stagingPath(spec) + "/../../x", "mounts/pv"} {
