@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/volumekit/volumekit/store"
@@ -17,7 +18,7 @@ import (
 // check returns an [inputError] with everything in m that cannot work, before anything is made. Each error says what to
 // change.
 func (m *manifests) check(plugins *volume.VolumePluginMgr) error {
-	c := &checker{manifests: m, plugins: plugins}
+	c := &checker{manifests: m, plugins: plugins, uids: make(map[types.UID]bool)}
 	c.objects()
 	for _, pv := range m.volumes {
 		c.persistentVolume(pv)
@@ -35,6 +36,7 @@ func (m *manifests) check(plugins *volume.VolumePluginMgr) error {
 type checker struct {
 	*manifests
 	plugins *volume.VolumePluginMgr
+	uids    map[types.UID]bool // of pods
 	errs    []error
 }
 
@@ -135,7 +137,12 @@ func (c *checker) hasVolumeOf(className string) bool {
 }
 
 func (c *checker) pod(pod *v1.Pod) {
-	if pod.UID == "" {
+	switch {
+	case c.uids[pod.UID]:
+		c.refuse("pod %q has the uid of another pod: give it another metadata.uid, or none", pod.Namespace+"/"+pod.Name)
+	case pod.UID != "":
+		c.uids[pod.UID] = true
+	default:
 		pod = pod.DeepCopy()
 		pod.UID = "to-be-checked" // the store will give it another; plugins put it into paths
 	}
@@ -218,6 +225,9 @@ func (c *checker) containers(pod *v1.Pod, volumes map[string]bool) {
 	}
 }
 
+// maxMountPath is how many bytes a mountPath may have: it becomes one name in a directory.
+const maxMountPath = 255
+
 func (c *checker) volumeMounts(at string, mounts []v1.VolumeMount, volumes map[string]bool) {
 	paths := make(map[string]bool)
 	for _, m := range mounts {
@@ -229,6 +239,8 @@ func (c *checker) volumeMounts(at string, mounts []v1.VolumeMount, volumes map[s
 			c.refuse("%s: mountPath %q: give an absolute path below /", at, m.MountPath)
 		case volume.ValidatePathNoBacksteps(m.MountPath) != nil || strings.ContainsFunc(m.MountPath, isControl):
 			c.refuse("%s: mountPath %q: write the path without '..' and without control characters", at, m.MountPath)
+		case len(clean) > maxMountPath:
+			c.refuse("%s: mountPath %q: give one of at most %d bytes", at, m.MountPath, maxMountPath)
 		case paths[clean]:
 			c.refuse("%s mounts two volumes at %s: give one of them another mountPath", at, clean)
 		case m.SubPath != "" || m.SubPathExpr != "":

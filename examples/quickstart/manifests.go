@@ -80,8 +80,11 @@ func sourceName(file string) string {
 	return file
 }
 
-// add sorts object in.
+// add sorts object in. What kubectl prints may be used: the version that an object had elsewhere is taken away.
 func (m *manifests) add(object runtime.Object) error {
+	if o, ok := object.(metav1.Object); ok {
+		o.SetResourceVersion("")
+	}
 	switch o := object.(type) {
 	case *v1.Pod:
 		inNamespace(o)

@@ -145,7 +145,7 @@ func TestTextShowsProgressTableAndProof(t *testing.T) {
 // A pod of one's own, in JSON, from a file, in a directory of one's own that was there before.
 func TestOwnManifestsInOwnDirectory(t *testing.T) {
 	mounttest.RequireMounts(t)
-	file := write(t, "pod.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mine", "namespace": "own"}, "spec": {
+	file := write(t, "pod.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mine", "namespace": "own", "resourceVersion": "5"}, "spec": {
 		"containers": [{"name": "c", "image": "none", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
 		"volumes": [{"name": "v", "emptyDir": {}}, {"name": "unused", "emptyDir": {}}]}}
 		{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"}, "spec": {
