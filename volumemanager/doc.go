@@ -4,7 +4,7 @@
 // The life of a pod's volumes is this:
 //
 //	m, err := volumemanager.New(plugins, volumemanager.Options{Store: claims, RuntimeDir: "/run/agent"})
-//	go m.Run(ctx)                         // owns every goroutine; mounts stay when it ends
+//	go func() { ended <- m.Run(ctx) }()   // owns every goroutine; mounts stay when it ends; its error says why it did
 //	err = m.AddPod(ctx, pod)              // what is wanted
 //	m.PodsComplete()                      // once, when all pods that run on this node have been added
 //	err = m.WaitForAttachAndMount(ctx, pod)
