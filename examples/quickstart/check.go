@@ -92,7 +92,7 @@ func (c *checker) claim(claim *v1.PersistentVolumeClaim) {
 
 // claimSource checks where the volume of a claim comes from.
 func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
-	className := className(claim)
+	className := c.className(claim)
 	switch {
 	case claim.Spec.VolumeName != "":
 		if c.volume(claim.Spec.VolumeName) == nil {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/store"
 )
 
@@ -158,12 +159,18 @@ func (m *manifests) volume(name string) *v1.PersistentVolume {
 	return nil
 }
 
-// className returns the class that a claim asks for; empty when it asks for a volume without one.
-func className(claim *v1.PersistentVolumeClaim) string {
-	if claim.Spec.StorageClassName == nil {
-		return ""
+// className returns the class that a claim asks for, the default class where it leaves that open, and an empty string when
+// it asks for a volume without a class.
+func (m *manifests) className(claim *v1.PersistentVolumeClaim) string {
+	if claim.Spec.StorageClassName != nil {
+		return *claim.Spec.StorageClassName
 	}
-	return *claim.Spec.StorageClassName
+	for _, class := range m.classes {
+		if class.Annotations[persistentvolume.AnnDefaultClass] == "true" {
+			return class.Name
+		}
+	}
+	return ""
 }
 
 // containerMount is one volumeMount of one container of a pod.

@@ -59,7 +59,7 @@ func (m *manifests) imageFilesystem(pod *v1.Pod, v *v1.Volume) (fsType string, o
 		if claim == nil {
 			return "", false
 		}
-		if class := m.class(className(claim)); class != nil && claim.Spec.VolumeName == "" {
+		if class := m.class(m.className(claim)); class != nil && claim.Spec.VolumeName == "" {
 			fsType := cmp.Or(class.Parameters[volume.VolumeParameterFSType], imageFSType)
 			return fsType, class.Provisioner == loopblock.Name
 		}

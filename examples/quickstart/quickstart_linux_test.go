@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
@@ -205,6 +206,17 @@ func TestClaimThatStaysPendingIsExplained(t *testing.T) {
 	assert.Equal(t, exitFailed, p.run(t))
 	assert.Contains(t, p.stderr.String(), `"v" is unresolved`)
 	assert.Contains(t, p.stderr.String(), "quickstart: claim default/c: ")
+}
+
+// A claim that names no class gets the one that is marked as the default.
+func TestClaimGetsTheDefaultClass(t *testing.T) {
+	mounttest.RequireRoot(t)
+	p := newProgram(t, "-json", "-f", "-")
+	p.Stdin = strings.NewReader(pod(usesClaim) + claim("{accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}") +
+		"---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nprovisioner: " + loopBlock + "\nreclaimPolicy: Delete\n" +
+		"metadata: {name: k, annotations: {" + persistentvolume.AnnDefaultClass + ": \"true\"}}\n")
+	require.Equal(t, 0, p.run(t), p.stderr.String())
+	assert.Equal(t, map[string]string{"v": loopBlock}, pluginsOf(p.documents(t)["ready"].Volumes))
 }
 
 // A volume whose class says Retain is not deleted: the program says where it is and ends well.
