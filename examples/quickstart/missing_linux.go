@@ -9,7 +9,7 @@ import (
 )
 
 // missing says what a volume in an image file needs and this machine lacks, or returns nil. fsType is the filesystem
-// that must be made; empty when none must.
+// that must be made.
 func missing(fsType string) error {
 	if inUserNamespace() {
 		return errors.New("it needs root, since only root may attach loop devices and mount what is on them")
@@ -20,9 +20,6 @@ func missing(fsType string) error {
 	}
 	if err := control.Close(); err != nil {
 		return fmt.Errorf("it needs loop devices: %w", err)
-	}
-	if fsType == "" {
-		return nil
 	}
 	if err := format.CanMake(fsType); errors.Is(err, format.ErrNoTool) {
 		return fmt.Errorf("it needs mkfs.%s: %w", fsType, err)

@@ -50,23 +50,18 @@ func (m *manifests) prune(obstacle func(fsType string) error) []leftOut {
 	return out
 }
 
-// imageFilesystem reports whether a pod's volume is, or will be, an image file on a loop device, and which filesystem
-// must be made in it; none in one that exists already.
+// imageFilesystem reports whether a pod's volume will be an image file on a loop device, and which filesystem is to be
+// made in it. Images that are there already are none of this program's: its root directory begins empty.
 func (m *manifests) imageFilesystem(pod *v1.Pod, v *v1.Volume) (fsType string, ok bool) {
-	spec := volume.NewSpecFromVolume(v)
-	if v.PersistentVolumeClaim != nil {
-		claim := m.claimOf(pod, v)
-		if claim == nil {
-			return "", false
-		}
-		if class := m.class(m.className(claim)); class != nil && claim.Spec.VolumeName == "" {
-			fsType := cmp.Or(class.Parameters[volume.VolumeParameterFSType], imageFSType)
-			return fsType, class.Provisioner == loopblock.Name
-		}
-		spec = volume.NewSpecFromPersistentVolume(m.volume(claim.Spec.VolumeName), false)
+	if v.PersistentVolumeClaim == nil {
+		return "", false
 	}
-	driver, ok := spec.Driver()
-	return "", ok && driver.PluginName == loopblock.Name
+	claim := m.claimOf(pod, v)
+	class := m.class(m.className(claim))
+	if claim.Spec.VolumeName != "" || class == nil || class.Provisioner != loopblock.Name {
+		return "", false
+	}
+	return cmp.Or(class.Parameters[volume.VolumeParameterFSType], imageFSType), true
 }
 
 func (m *manifests) isUsed(claim *v1.PersistentVolumeClaim) bool {

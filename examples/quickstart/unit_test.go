@@ -13,8 +13,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
@@ -121,31 +119,6 @@ func TestPruneLeavesWhatCanBeServed(t *testing.T) {
 	assert.Empty(t, m.prune(func(string) error { return nil }))
 	assert.Len(t, m.pods[0].Spec.Volumes, 5)
 	assert.Len(t, m.claims, 2)
-}
-
-// A volume that exists already needs a loop device, and nothing that makes filesystems.
-func TestPruneAsksForNoFilesystemOfAVolumeThatIsThere(t *testing.T) {
-	source := v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
-		Driver: volume.DriverOfPluginName(loopBlock), VolumeHandle: "h", FSType: "ext4",
-	}}
-	m := &manifests{
-		pods: []*v1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{Volumes: []v1.Volume{{
-			Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}},
-		}}}}},
-		claims: []*v1.PersistentVolumeClaim{{
-			ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: v1.PersistentVolumeClaimSpec{VolumeName: "pv"},
-		}},
-		volumes: []*v1.PersistentVolume{{
-			ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: source},
-		}},
-	}
-	asked := 0
-	assert.Empty(t, m.prune(func(fsType string) error {
-		asked++
-		assert.Empty(t, fsType)
-		return nil
-	}))
-	assert.Equal(t, 1, asked)
 }
 
 func TestTableShowsPathsUnderTheRootShort(t *testing.T) {
