@@ -95,7 +95,7 @@ func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	className := c.className(claim)
 	switch {
 	case claim.Spec.VolumeName != "":
-		if c.volume(claim.Spec.VolumeName) == nil {
+		if named(c.volumes, claim.Spec.VolumeName) == nil {
 			c.refuse("claim %q names the volume %q, which is not in the manifests: add that PersistentVolume, "+
 				"or correct spec.volumeName", name, claim.Spec.VolumeName)
 		}
@@ -103,11 +103,11 @@ func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	case className == "":
 		c.refuse("claim %q names no volume and no class: set spec.storageClassName to a StorageClass or spec.volumeName "+
 			"to a PersistentVolume, and add that to the manifests", name)
-	case c.class(className) == nil:
+	case named(c.classes, className) == nil:
 		c.refuse("claim %q asks for class %q, which is not in the manifests: add that StorageClass, "+
 			"or correct spec.storageClassName", name, className)
 	default:
-		c.provisioner(claim, c.class(className), name)
+		c.provisioner(claim, named(c.classes, className), name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -113,20 +114,15 @@ func inNamespace(o metav1.Object) {
 
 // objects returns all of them, in an order in which each comes after what it refers to.
 func (m *manifests) objects() []store.Object {
-	var all []store.Object
-	for _, o := range m.classes {
-		all = append(all, o)
+	return slices.Concat(asObjects(m.classes), asObjects(m.volumes), asObjects(m.claims), asObjects(m.pods))
+}
+
+func asObjects[T store.Object](of []T) []store.Object {
+	objects := make([]store.Object, len(of))
+	for i, o := range of {
+		objects[i] = o
 	}
-	for _, o := range m.volumes {
-		all = append(all, o)
-	}
-	for _, o := range m.claims {
-		all = append(all, o)
-	}
-	for _, o := range m.pods {
-		all = append(all, o)
-	}
-	return all
+	return objects
 }
 
 // claimOf returns the claim that a pod's volume refers to, or nil when it is not in the manifests.
@@ -139,24 +135,14 @@ func (m *manifests) claimOf(pod *v1.Pod, v *v1.Volume) *v1.PersistentVolumeClaim
 	return nil
 }
 
-// class returns the class of that name, or nil.
-func (m *manifests) class(name string) *storagev1.StorageClass {
-	for _, class := range m.classes {
-		if class.Name == name {
-			return class
+// named returns the one of objects that has a name, or nil. The objects are of a kind that has no namespace.
+func named[T metav1.Object](objects []T, name string) (found T) {
+	for _, o := range objects {
+		if o.GetName() == name {
+			return o
 		}
 	}
-	return nil
-}
-
-// volume returns the PersistentVolume of that name, or nil.
-func (m *manifests) volume(name string) *v1.PersistentVolume {
-	for _, volume := range m.volumes {
-		if volume.Name == name {
-			return volume
-		}
-	}
-	return nil
+	return found
 }
 
 // className returns the class that a claim asks for, the default class where it leaves that open, and an empty string when

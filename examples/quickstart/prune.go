@@ -57,7 +57,7 @@ func (m *manifests) imageFilesystem(pod *v1.Pod, v *v1.Volume) (fsType string, o
 		return "", false
 	}
 	claim := m.claimOf(pod, v)
-	class := m.class(m.className(claim))
+	class := named(m.classes, m.className(claim))
 	if claim.Spec.VolumeName != "" || class == nil || class.Provisioner != loopblock.Name {
 		return "", false
 	}
