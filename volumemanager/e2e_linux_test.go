@@ -154,3 +154,26 @@ func TestRealMountsSurviveTheManagerAndAreTakenAwayByTheNext(t *testing.T) {
 		assert.Empty(t, left)
 	}
 }
+
+func TestDirectoriesOfAPodThatIsGoneGoUnlessSomebodyElseUsesThem(t *testing.T) {
+	n := newRealNode(t)
+	m, stop := n.start(t)
+	defer stop()
+	m.PodsComplete()
+	plain, shared := emptyDirPod("plain"), emptyDirPod("shared")
+	for _, pod := range []*v1.Pod{plain, shared} {
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+	}
+	pods := n.plugins.Host().GetPodsDir()
+	foreign := filepath.Join(pods, string(shared.UID), "etc-hosts")
+	require.NoError(t, os.WriteFile(foreign, []byte("not ours"), 0o600))
+
+	for _, pod := range []*v1.Pod{plain, shared} {
+		require.NoError(t, m.RemovePod(pod.UID))
+		require.NoError(t, m.WaitForUnmount(t.Context(), pod))
+	}
+	assert.NoDirExists(t, filepath.Join(pods, string(plain.UID)))
+	assert.FileExists(t, foreign)
+	assert.NoDirExists(t, filepath.Join(pods, string(shared.UID), "volumes"))
+}

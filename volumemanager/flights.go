@@ -91,6 +91,9 @@ func (m *Manager) land(f flight) {
 
 // keyFreed is told by the executor when an operation has ended and all of its calls have returned.
 func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
+	if o.Kind == operationexecutor.OpUnmount {
+		m.removePodDirs(o)
+	}
 	m.land(flight{volume: o.VolumeName, pod: o.PodName, kind: o.Kind})
 	m.dirty.Add(o.VolumeName)
 }

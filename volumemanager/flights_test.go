@@ -152,6 +152,7 @@ func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
 		m.PodsComplete()
 		here, gone := podOf("here", "data"), podOf("gone", "data")
 		w.add(here)
+		synctest.Wait() // a pod is ready a moment before the key of its mount is free
 		name := m.PodStatus(here.UID)[0].Volume
 		s := subject{name: name, wanted: map[volume.UniquePodName]operationexecutor.VolumeToMount{volume.GetUniquePodName(gone): {Pod: gone}}}
 		begun := map[action]bool{

@@ -161,8 +161,8 @@ func unknownPod(pod *v1.Pod) error {
 
 // RemovePod takes its volumes from a pod. It is the promise that no process of the pod is alive, and will be; nothing
 // else takes volumes from a pod. It returns at once: see [Manager.WaitForUnmount]. A pod that was not added is no error:
-// what a restart left of it is undone. The pod's directories above its volumes, which are empty then, stay: they belong to
-// whoever removes the pod. An empty or malformed uid matches [volume.ErrInvalid].
+// what a restart left of it is undone. The pod's directories above its volumes go with the last of them, by rmdir: what
+// somebody else keeps there stays. An empty or malformed uid matches [volume.ErrInvalid].
 func (m *Manager) RemovePod(uid types.UID) error {
 	if err := volume.CheckPathElement(string(uid)); err != nil {
 		return fmt.Errorf("UID of the pod to be removed: %w", err)
