@@ -41,6 +41,7 @@ func TestUnboundClaim(t *testing.T) {
 		"16 class that waits for its node":    {objects: objects{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
 		"17 it waits although a volume fits":  {objects: objects{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
 		"18 with the node known it gets that": {objects: objects{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), newVolume("a", inClass("x"))}, bound: "a"},
+		"20 nobody has looked at it yet":      {objects: objects{newClaim("c", ofClass("x")), newClass("x"), newVolume("a", inClass("x"), noPhase)}, bound: "a"},
 		"19 reserved for it, block":           {objects: objects{newClaim("c"), newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
 	}
 	for name, tt := range tests {
@@ -239,3 +240,6 @@ func onNode(name string) func(*v1.PersistentVolumeClaim) {
 		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnSelectedNode, name)
 	}
 }
+
+// noPhase makes a volume one that was only just created.
+func noPhase(pv *v1.PersistentVolume) { pv.Status.Phase = "" }

@@ -73,9 +73,20 @@ func usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 
 // free reports whether a volume that names no claim may go to this one.
 func free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
-	return pv.Status.Phase == v1.VolumeAvailable &&
+	return unused(pv) &&
 		selector.Matches(labels.Set(pv.Labels)) &&
 		classOfVolume(pv) == classOf(claim) && hasModes(claim, pv)
+}
+
+// unused reports whether no claim has had the volume. One that nobody has looked at yet counts: a claim that is looked at
+// before it would else be given a new volume beside one that fits.
+func unused(pv *v1.PersistentVolume) bool {
+	switch pv.Status.Phase {
+	case v1.VolumeAvailable, v1.VolumePending, "":
+		return true
+	default:
+		return false
+	}
 }
 
 // better reports whether a is to be preferred to b.

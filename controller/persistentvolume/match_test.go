@@ -61,7 +61,7 @@ func TestFindMatch(t *testing.T) {
 		"selector does not match":     {claim: newClaim("c", selects), volumes: pvs{newVolume("a")}},
 		"being deleted":               {claim: newClaim("c"), volumes: pvs{newVolume("a", dying)}},
 		"released":                    {claim: newClaim("c"), volumes: pvs{newVolume("a", phase(v1.VolumeReleased))}},
-		"not looked at yet":           {claim: newClaim("c"), volumes: pvs{newVolume("a", phase(""))}},
+		"nobody has looked at it yet": {claim: newClaim("c"), volumes: pvs{newVolume("a", phase(""))}, want: "a"},
 		"of another claim":            {claim: newClaim("c"), volumes: pvs{newVolume("a", refTo("d", ""))}},
 		"of an older claim of its name": {
 			claim: newClaim("c"), volumes: pvs{newVolume("a", refTo("c", "older"))},
