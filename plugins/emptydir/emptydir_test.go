@@ -46,6 +46,16 @@ func TestMediumIsChecked(t *testing.T) {
 	}
 }
 
+func TestLimitIsChecked(t *testing.T) {
+	plugin := newPlugin(t)
+	for limit, want := range map[string]error{"0": nil, "1Mi": nil, "-1": volume.ErrInvalid} {
+		for _, medium := range []v1.StorageMedium{v1.StorageMediumDefault, v1.StorageMediumMemory} {
+			_, err := plugin.NewMounter(spec(medium, limit), pod)
+			assert.ErrorIs(t, err, want, "%s %q", limit, medium)
+		}
+	}
+}
+
 func TestNoMounterMeansThatOfTheHost(t *testing.T) {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
 	require.NoError(t, err)

@@ -77,7 +77,8 @@ func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
 	return errors.New("it has no emptyDir source")
 }
 
-// NewMounter implements [volume.VolumePlugin]. A medium of huge pages is an error that matches volume.ErrUnsupported.
+// NewMounter implements [volume.VolumePlugin]. A medium of huge pages is an error that matches volume.ErrUnsupported,
+// a negative limit one that matches volume.ErrInvalid.
 func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	source, err := sourceOf(spec)
 	if err != nil {
@@ -88,6 +89,10 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	}
 	if err := checkMedium(source.Medium); err != nil {
 		return nil, fmt.Errorf("emptyDir volume %q: %w", spec.Name(), err)
+	}
+	if limit := source.SizeLimit; limit != nil && limit.Sign() < 0 {
+		return nil, fmt.Errorf("emptyDir volume %q: sizeLimit %s is negative: give a size, or none: %w",
+			spec.Name(), limit, volume.ErrInvalid)
 	}
 	dir, err := p.newDirectory(spec.Name(), pod.UID)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/volume"
@@ -94,7 +95,11 @@ func (i *images) makeImage(ctx context.Context, partial *os.File, r request) err
 
 // fill gives an empty file its size, its space and its filesystem.
 func fill(ctx context.Context, file *os.File, r request) error {
-	if err := file.Truncate(r.size); err != nil {
+	err := file.Truncate(r.size)
+	if errors.Is(err, syscall.EFBIG) {
+		return fmt.Errorf("image %q: no file here can have %d bytes: %w: %w", file.Name(), r.size, volume.ErrInfeasible, err)
+	}
+	if err != nil {
 		return fmt.Errorf("image %q of %d bytes: %w", file.Name(), r.size, err)
 	}
 	if r.preallocate {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/volume"
@@ -181,6 +182,15 @@ func TestProvisionWithoutSpaceLeavesNothing(t *testing.T) {
 	n.cleanMount(n.images)
 	_, err := n.tryProvision(t.Context(), claimOf("pv", "preallocate", "true"))
 	require.ErrorIs(t, err, unix.ENOSPC)
+	assert.Empty(t, n.names())
+}
+
+func TestProvisionOfMoreThanAFileCanHoldIsInfeasible(t *testing.T) {
+	n := newNode(t)
+	options := claimOf("pv")
+	options.PVC.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("7Ei")
+	_, err := n.tryProvision(t.Context(), options)
+	require.ErrorIs(t, err, volume.ErrInfeasible)
 	assert.Empty(t, n.names())
 }
 
