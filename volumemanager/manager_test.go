@@ -324,6 +324,20 @@ func TestHungVolumeHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
+func TestAUIDIsThatOfOnePod(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		m.PodsComplete()
+		first, second := podOf("first", "-a"), podOf("second", "-b")
+		second.UID = first.UID
+		w.add(first)
+		require.ErrorIs(t, m.AddPod(t.Context(), second), volume.ErrInvalid)
+		assert.Contains(t, m.GetMountedVolumesForPod(volume.GetUniquePodName(first)), "a", "nothing was changed")
+		require.NoError(t, m.AddPod(t.Context(), first), "adding it again is no mistake")
+	})
+}
+
 func TestUpdateAddsAndTakesVolumesAndRefreshesTheOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})

@@ -101,7 +101,13 @@ func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
 		return err
 	}
-	return m.change(ctx, pod, func(*podEntry) error { return nil })
+	return m.change(ctx, pod, func(old *podEntry) error {
+		if old != nil && podKey(old.pod) != podKey(pod) {
+			return fmt.Errorf("pod %q has UID %q, which is that of pod %q: give each pod its own: %w",
+				podKey(pod), pod.UID, podKey(old.pod), volume.ErrInvalid)
+		}
+		return nil
+	})
 }
 
 // change makes the desired state what pod says, unless check refuses what the pod was before, which may be nil.
