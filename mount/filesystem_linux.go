@@ -107,7 +107,9 @@ func (p *Plan) explain(what string, fd int, err error) error {
 		if readErr != nil || n <= 0 {
 			break // ENODATA: that was all
 		}
-		messages = append(messages, strings.TrimSpace(string(buffer[:n])))
+		// Each begins with its severity, "e " for an error: see fs_context in the kernel's documentation.
+		_, message, _ := strings.Cut(strings.TrimSpace(string(buffer[:n])), " ")
+		messages = append(messages, message)
 	}
 	if len(messages) == 0 {
 		return fmt.Errorf("%s: %w", what, err)
