@@ -79,7 +79,7 @@ func moduleFiles(t *testing.T) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "git", "ls-files", "-z").Output()
 	if err != nil {
-		skipOrFail(t, "not a git checkout: nobody can say which files belong to the module")
+		skipOrFail(t, "a git checkout, which says what files belong to the module")
 	}
 	tracked := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 	var nested []string
@@ -152,7 +152,7 @@ func readmeProgram(t *testing.T) string {
 func skipOrFail(t *testing.T, missing string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatal(missing)
+		t.Fatal("missing: " + missing)
 	}
-	t.Skip(missing)
+	t.Skip("missing: " + missing)
 }

@@ -80,7 +80,7 @@ check_vet() {
   local target
   for target in linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64; do
     echo "$target"
-    GOOS=${target%/*} GOARCH=${target#*/} CGO_ENABLED=0 go vet ./...
+    GOOS=${target%/*} GOARCH=${target#*/} CGO_ENABLED=0 go vet -gcflags="all=-N -l" ./...
   done
 }
 
@@ -97,10 +97,11 @@ check_lint() {
   "$linter" run ./...
 }
 
-# In CI a skipped test is one that did not run.
+# A test that is skipped for want of something says so in these words (skips_test.go holds that); the conformance suites
+# also skip what a plugin does not claim to do. In CI nothing may be missing.
 forbid_skips() {
   [ "${CI:-}" = true ] || return 0
-  ! grep -E '^[[:space:]]*--- SKIP' "$1" || fail "CI skips no test; the ones above were skipped"
+  ! grep -E '\.go:[0-9]+: missing: ' "$1" || fail "CI has all that tests need; the ones above were skipped"
 }
 
 run_tests() {

@@ -16,7 +16,7 @@ import (
 func open(t *testing.T, path string, o Options) *Dir {
 	t.Helper()
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("directories of records cannot be locked on " + runtime.GOOS)
+		t.Skip("missing: locks on directories of records on " + runtime.GOOS)
 	}
 	d, err := Open(path, o)
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestDirectoryOfOthersIsRefused(t *testing.T) {
 func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	path := private(t)
 	if err := os.Chown(path, 12345, -1); err != nil {
-		t.Skipf("giving a directory away needs root: %v", err)
+		t.Skipf("missing: root, to give a directory away: %v", err)
 	}
 	_, err := Open(path, Options{})
 	require.ErrorIs(t, err, ErrUnsafe)

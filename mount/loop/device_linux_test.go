@@ -280,7 +280,7 @@ func lookLosetup(t *testing.T) string {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("losetup is missing: install the package mount or util-linux")
 		}
-		t.Skip("losetup is missing: install the package mount or util-linux")
+		t.Skip("missing: losetup: install the package mount or util-linux")
 	}
 	return losetup
 }
