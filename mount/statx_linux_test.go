@@ -24,7 +24,7 @@ func TestMountThatCannotBeLookedAtIsFoundInTheTable(t *testing.T) {
 		mountTmpfs(t, m, target)
 		require.NoError(t, os.Mkdir(other, 0o755))
 		for dir := parent; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) {
-			require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // other users are to pass
+			require.NoError(t, os.Chmod(dir, 0o755)) // other users are to pass
 		}
 		require.NoError(t, os.Chmod(parent, 0))
 		asNobody(t, func() {

@@ -103,10 +103,11 @@ type DeviceMapping struct {
 	PodUID types.UID
 }
 
-// DeviceUse tells whether a device is still open anywhere, another mount namespace included.
+// DeviceUse tells whether a device is still held anywhere, another mount namespace included.
 type DeviceUse interface {
-	// DeviceOpened reports whether the device at the absolute path is open or mounted. A path that is no device, or is
-	// gone, is not open.
+	// DeviceOpened reports whether the device at the absolute path is held for somebody alone: mounted, or opened with
+	// O_EXCL, which is what open(2) with that flag tells and what a kubelet asks. One who merely reads the device is not
+	// seen. A path that is no device, or is gone, is not held.
 	DeviceOpened(ctx context.Context, devicePath string) (bool, error)
 }
 

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -125,8 +126,10 @@ func (e *BackoffError) Unwrap() error { return e.Err }
 // NotReadyError says why a pod's volumes are not ready, or not gone: each volume that is missing, where it stands, and
 // its last real cause. It matches every cause and, when a deadline ended the wait, context.DeadlineExceeded.
 type NotReadyError struct {
-	// PodName is the pod's namespace and name.
+	// PodName is the pod's namespace and name; empty when the wait was for a whole node.
 	PodName types.NamespacedName
+	// Awaited is what the volumes were to be: "ready", which empty means too, or "gone".
+	Awaited string
 	// Volumes are those that are not where they should be, by outer name.
 	Volumes []VolumeStanding
 	// Err is what ended the wait.
@@ -152,7 +155,11 @@ type VolumeStanding struct {
 // Error names each volume with its phase and cause in one line.
 func (e *NotReadyError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "volumes of pod %q are not ready", e.PodName)
+	whose := "the node"
+	if e.PodName != (types.NamespacedName{}) {
+		whose = fmt.Sprintf("pod %q", e.PodName)
+	}
+	fmt.Fprintf(&b, "volumes of %s are not %s", whose, cmp.Or(e.Awaited, "ready"))
 	for i, v := range e.Volumes {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
 		b.WriteString(v.String())

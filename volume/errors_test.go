@@ -88,5 +88,8 @@ func TestNotReadyError(t *testing.T) {
 	var notReady *NotReadyError
 	require.ErrorAs(t, wrapped, &notReady)
 	assert.Len(t, notReady.Volumes, 2)
+	err.Awaited = "gone"
+	assert.Contains(t, err.Error(), `volumes of pod "default/web" are not gone: `)
+	assert.EqualError(t, &NotReadyError{Awaited: "gone"}, "volumes of the node are not gone")
 	assert.Empty(t, (&NotReadyError{Volumes: []VolumeStanding{{}}}).Unwrap())
 }

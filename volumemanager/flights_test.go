@@ -75,6 +75,7 @@ func TestAWaitThatEndsNamesWhatIsBeingSetUp(t *testing.T) {
 		defer cancel()
 		var notReady *volume.NotReadyError
 		require.ErrorAs(t, m.WaitForUnmount(ctx, pod), &notReady)
+		assert.Equal(t, "gone", notReady.Awaited)
 		require.Len(t, notReady.Volumes, 1)
 		assert.Equal(t, testPluginName, notReady.Volumes[0].Plugin)
 		assert.Equal(t, string(PhaseMounting), notReady.Volumes[0].Phase)

@@ -27,6 +27,7 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 		return unknownPod(pod)
 	}
 	return m.wait(ctx, pod, awaited{
+		state:   "ready",
 		isReady: func() (bool, error) { return m.isReady(pod.UID) },
 		left: func() []VolumeStatus {
 			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool { return !s.Wanted || s.Phase == PhaseMounted })
@@ -48,8 +49,8 @@ func (m *Manager) isReady(uid types.UID) (bool, error) {
 	return true, nil
 }
 
-// WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called after RemovePod, and works also
-// for a pod that was never added. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods
+// WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
+// after RemovePod, and works also for a pod that was never added. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods
 // may still be staged and attached then: see [Manager.WaitForNodeEmpty].
 func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
@@ -57,6 +58,7 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	}
 	podName := volume.GetUniquePodName(pod)
 	return m.wait(ctx, pod, awaited{
+		state: "gone",
 		isReady: func() (bool, error) {
 			return len(m.flyingOf(podName)) == 0 && len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0, nil
 		},
@@ -76,6 +78,7 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	// As long as one volume is known to be left, it is enough to look at that one.
 	var witness v1.UniqueVolumeName
 	return m.wait(ctx, &v1.Pod{}, awaited{
+		state: "gone",
 		isReady: func() (bool, error) {
 			if !m.isQuiet() || m.actual.VolumeExists(witness) {
 				return false, nil
@@ -92,6 +95,8 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 
 // awaited is what a wait is for.
 type awaited struct {
+	// state is what the volumes are to be, as volume.NotReadyError says it.
+	state string
 	// isReady reports whether it is there; an error ends the wait.
 	isReady func() (bool, error)
 	// left returns the volumes that are missing.
@@ -112,11 +117,11 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 		ready, err := what.isReady()
 		switch {
 		case err != nil:
-			return notReady(pod, what.left(), err)
+			return notReady(pod, what, err)
 		case ready:
 			return nil
 		case ended != nil:
-			return notReady(pod, what.left(), ended)
+			return notReady(pod, what, ended)
 		}
 		select {
 		case <-changed:
@@ -129,9 +134,9 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 }
 
 // notReady returns the error of a wait that ended with volumes missing.
-func notReady(pod *v1.Pod, left []VolumeStatus, cause error) error {
-	err := &volume.NotReadyError{PodName: podKey(pod), Err: cause}
-	for _, s := range left {
+func notReady(pod *v1.Pod, what awaited, cause error) error {
+	err := &volume.NotReadyError{PodName: podKey(pod), Awaited: what.state, Err: cause}
+	for _, s := range what.left() {
 		err.Volumes = append(err.Volumes, volume.VolumeStanding{
 			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err, NextTry: s.NextTry,
 		})

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // openTo lets everybody pass through dir and what is above it in the temporary directory.
 func openTo(dir string) error {
 	for temp := filepath.Clean(os.TempDir()); strings.HasPrefix(dir, temp); dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // other users are to pass
+		if err := os.Chmod(dir, 0o755); err != nil { // other users are to pass
 			return err
 		}
 		if dir == temp {
@@ -54,7 +54,7 @@ func newProgram(t *testing.T, args ...string) *program {
 	t.Helper()
 	temp := t.TempDir()
 	require.NoError(t, openTo(temp))
-	require.NoError(t, os.Chmod(temp, 0o777|os.ModeSticky)) //nolint:gosec // as /tmp
+	require.NoError(t, os.Chmod(temp, 0o777|os.ModeSticky)) // as /tmp
 	p := &program{Cmd: exec.CommandContext(t.Context(), "/proc/self/exe", args...), temp: temp}
 	p.Cmd.Cancel = func() error { return p.Process.Signal(syscall.SIGTERM) }
 	p.Env = append(os.Environ(), "TMPDIR="+temp, programEnv+"=1")
@@ -163,7 +163,7 @@ func mountTmpfs(t *testing.T, flags uintptr) string {
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o644)) //nolint:gosec // other users read it
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644)) // other users read it
 	require.NoError(t, openTo(filepath.Dir(path)))
 	return path
 }

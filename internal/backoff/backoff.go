@@ -63,5 +63,5 @@ func (p Policy) Delay(failures int) time.Duration {
 	if delay < float64(p.Max) {
 		wait = time.Duration(delay)
 	}
-	return wait - time.Duration(float64(wait)*max(p.Jitter, 0)*rand.Float64()) //nolint:gosec // Jitter needs no secrecy.
+	return wait - time.Duration(float64(wait)*max(p.Jitter, 0)*rand.Float64()) // Jitter needs no secrecy.
 }
