@@ -88,7 +88,12 @@ check_lint() {
   step "golangci-lint"
   local linter=${XDG_CACHE_HOME:-$HOME/.cache}/volumekit/golangci-lint
   local wanted
-  wanted=$(cd tools && go list -m -f '{{.Version}}' github.com/golangci/golangci-lint/v2)
+  # The linters may need a newer Go than the library does.
+  if ! wanted=$(cd tools && go list -m -f '{{.Version}}' github.com/golangci/golangci-lint/v2); then
+    [ "${CI:-}" != true ] || fail "CI needs the linters"
+    echo "test.sh: the linters need Go $(sed -n 's/^go //p' tools/go.mod): not run"
+    return 0
+  fi
   mkdir -p "$(dirname "$linter")"
   if ! go version -m "$linter" 2>/dev/null | grep -q "golangci-lint/v2[[:space:]]$wanted"; then
     # Installed by its module path, so that the binary says which version it is.
