@@ -35,7 +35,7 @@ type MounterOptions struct {
 // Its methods may be called from several goroutines at once. Files are reached by methods that are named after those of
 // package os and return the same errors.
 type Mounter struct {
-	log mountLog
+	log callLog[MountCall, *MountCall]
 
 	mu        sync.Mutex
 	fsTypes   []string
@@ -58,7 +58,6 @@ func NewMounter(options MounterOptions) *Mounter {
 		fsTypes: slices.Clone(fsTypes),
 		super:   map[string]*filesystem{},
 		pending: map[string]*pending{},
-		log:     mountLog{faults: map[Method]*faultQueue{}, changed: make(chan struct{})},
 	}
 	root := m.newFilesystem("ext4", "/dev/root")
 	m.mounts = []*mounted{{id: m.nextID(), fs: root, root: root.root, rootPath: "/", path: "/"}}
@@ -71,7 +70,13 @@ func NewMounter(options MounterOptions) *Mounter {
 func (m *Mounter) Inject(method Method, faults ...Fault) { m.log.inject(method, faults) }
 
 // Calls returns a copy of the log, in the order in which the calls began.
-func (m *Mounter) Calls() []MountCall { return m.log.snapshot() }
+func (m *Mounter) Calls() []MountCall {
+	calls := m.log.snapshot()
+	for i := range calls {
+		calls[i].Options = slices.Clone(calls[i].Options)
+	}
+	return calls
+}
 
 // AwaitCalls returns when at least n calls of method have begun since the log was emptied, or with an error when ctx ends
 // before. It makes a test independent of time.
@@ -147,8 +152,8 @@ func (m *Mounter) GetMountRefs(ctx context.Context, name string) (paths []string
 
 // look makes a call that changes nothing.
 func (m *Mounter) look(ctx context.Context, call MountCall, work func() error) (err error) {
-	index, fault, faulty := m.log.begin(call)
-	defer func() { m.log.end(index, err) }()
+	logged, fault, faulty := m.log.begin(call)
+	defer func() { m.log.end(logged, err) }()
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%q was not looked at: %w: %w", call.Path, mount.ErrTransient, err)
 	}
@@ -180,8 +185,8 @@ type pending struct {
 
 // change makes a call that changes the world, alone at its path.
 func (m *Mounter) change(ctx context.Context, call MountCall, name string, work func() error) (err error) {
-	index, fault, faulty := m.log.begin(call)
-	defer func() { m.log.end(index, err) }()
+	logged, fault, faulty := m.log.begin(call)
+	defer func() { m.log.end(logged, err) }()
 	p, err := m.acquire(ctx, call.Method, name)
 	if err != nil {
 		return err

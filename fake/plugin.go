@@ -54,7 +54,7 @@ type PluginOptions struct {
 // made by [Plugin.Inject] only.
 type Plugin struct {
 	options PluginOptions
-	log     *callLog
+	log     pluginLog
 	host    hostBox
 }
 
@@ -93,7 +93,7 @@ func NewPlugin(options PluginOptions) *Plugin {
 			v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod,
 		}
 	}
-	return &Plugin{options: options, log: newCallLog()}
+	return &Plugin{options: options}
 }
 
 // Inject queues faults for the next calls of method, after those that are queued already.
