@@ -16,6 +16,7 @@ const (
 	MethodUnmount      Method = "Unmount"
 	MethodRemoveTarget Method = "RemoveTarget"
 	MethodIsMountPoint Method = "IsMountPoint"
+	MethodLookup       Method = "Lookup"
 	MethodList         Method = "List"
 	MethodGetMountRefs Method = "GetMountRefs"
 )
@@ -128,6 +129,18 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (is bool, err e
 		return err
 	})
 	return is && err == nil, err
+}
+
+// Lookup returns the facts of the mount at name, as mount.Interface says.
+func (m *Mounter) Lookup(ctx context.Context, name string) (found mount.MountPoint, err error) {
+	err = m.look(ctx, MountCall{Method: MethodLookup, Path: name}, func() error {
+		found, err = m.lookup(name)
+		return err
+	})
+	if err != nil {
+		return mount.MountPoint{}, err
+	}
+	return found, nil
 }
 
 // List returns the mount table as mount.Interface says.

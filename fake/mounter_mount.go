@@ -347,6 +347,19 @@ func (m *Mounter) isMountPoint(name string) (bool, error) {
 	return at.isMountPoint(), nil
 }
 
+// lookup finds the uppermost mount at the path. A path with a symbolic link in it is not one of the mount table.
+func (m *Mounter) lookup(name string) (mount.MountPoint, error) {
+	clean, err := cleanPath(name)
+	if err != nil {
+		return mount.MountPoint{}, err
+	}
+	at, err := m.locate(clean)
+	if err != nil || !at.isMountPoint() {
+		return mount.MountPoint{}, fmt.Errorf("looking up %q: %w", name, mount.ErrNotMounted)
+	}
+	return at.mount.line(), nil
+}
+
 func (m *Mounter) refs(name string) ([]string, error) {
 	clean, err := cleanPath(name)
 	if err != nil {
@@ -368,7 +381,7 @@ func (m *Mounter) refs(name string) ([]string, error) {
 // line is the mount's line in the table.
 func (mp *mounted) line() mount.MountPoint {
 	p := mount.MountPoint{
-		ID: mp.id, Minor: mp.fs.minor, Root: mp.rootPath, Path: mp.path, Source: mp.fs.source, FSType: mp.fs.fsType,
+		UniqueID: mp.id, ID: mp.id, Minor: mp.fs.minor, Root: mp.rootPath, Path: mp.path, Source: mp.fs.source, FSType: mp.fs.fsType,
 		Options:      append([]string{accessWords[mp.readOnly]}, mp.options...),
 		SuperOptions: append([]string{accessWords[mp.fs.readOnly]}, mp.fs.options...),
 	}

@@ -36,8 +36,13 @@ type Interface interface {
 	// IsMountPoint reports whether something is mounted at path itself. It never waits for the filesystem that is
 	// mounted there. A path that does not exist returns an error that matches fs.ErrNotExist.
 	IsMountPoint(ctx context.Context, path string) (bool, error)
+	// Lookup returns the facts of the mount at path, of the uppermost when several are stacked there, as they are at this
+	// moment. The error matches [ErrNotMounted] when nothing is mounted at path itself, whether it exists or not. It never
+	// waits for the filesystem that is mounted there.
+	Lookup(ctx context.Context, path string) (MountPoint, error)
 	// List returns the mount table of this process's mount namespace, in the kernel's order: a later mount hides an
-	// earlier one at the same path.
+	// earlier one at the same path. The slice is the caller's, but not what its elements point to: those slices may be
+	// shared and must not be changed.
 	List(ctx context.Context) ([]MountPoint, error)
 	// GetMountRefs returns the paths of every other mount of what is mounted at path: same device, same root. A path
 	// that is not a mount point has none.
@@ -79,6 +84,9 @@ type UnmountOptions struct {
 
 // MountPoint is one line of the mount table.
 type MountPoint struct {
+	// UniqueID is the mount's id that the kernel never gives to another (until the next boot); 0 where the kernel has none,
+	// which is before Linux 6.8.
+	UniqueID uint64
 	// ID is the mount's id, which the kernel uses again after the mount is gone.
 	ID uint64
 	// ParentID is the id of the mount that this one is mounted on.

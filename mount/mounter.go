@@ -82,6 +82,33 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	return is, err
 }
 
+// Lookup returns the facts of the mount at name; see [Interface].
+func (m *Mounter) Lookup(ctx context.Context, name string) (MountPoint, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return MountPoint{}, err
+	}
+	table, err := m.List(ctx)
+	if err != nil {
+		return MountPoint{}, err
+	}
+	found, is := lookup(table, name)
+	if !is {
+		return MountPoint{}, fmt.Errorf("looking up %q: %w", name, ErrNotMounted)
+	}
+	return found, nil
+}
+
+// LookupID returns the facts of the mount with the unique id, wherever it is, as they are at this moment. The error
+// matches [ErrNotMounted] when there is no such mount in this mount namespace (any more), and [ErrUnsupported] where the
+// kernel has no unique ids.
+func (m *Mounter) LookupID(ctx context.Context, uniqueID uint64) (MountPoint, error) {
+	if err := ctx.Err(); err != nil {
+		return MountPoint{}, fmt.Errorf("mount %d was not looked at: %w: %w", uniqueID, ErrTransient, err)
+	}
+	return m.lookupID(uniqueID)
+}
+
 // List returns the mount table; see [Interface]. It cannot be held up by a filesystem, so it is never lost.
 func (m *Mounter) List(ctx context.Context) ([]MountPoint, error) {
 	if err := ctx.Err(); err != nil {

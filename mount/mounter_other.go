@@ -25,3 +25,5 @@ func (m *Mounter) isMountPoint(context.Context, *steps, string) (bool, error) {
 }
 
 func (m *Mounter) readTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }
+
+func (m *Mounter) lookupID(uint64) (MountPoint, error) { return MountPoint{}, unsupported() }

@@ -32,6 +32,11 @@ const (
 	FeatureMountSetattr
 	// FeatureStatxMountRoot is STATX_ATTR_MOUNT_ROOT, Linux 5.8. The fall-back reads the mount table.
 	FeatureStatxMountRoot
+	// FeatureStatmount is statmount(2), listmount(2) and STATX_MNT_ID_UNIQUE, Linux 6.8. The fall-back reads the mount
+	// table, and knows no unique ids.
+	FeatureStatmount
+	// FeatureFanotify is FAN_MARK_MNTNS of fanotify(7), Linux 6.15. The fall-back compares one mount table with the next.
+	FeatureFanotify
 
 	// AllFeatures is the set of all of them.
 	AllFeatures Feature = 1<<iota - 1

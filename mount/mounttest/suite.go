@@ -45,6 +45,9 @@ func mountCases() []testCase {
 		{"a remount of a bind leaves its filesystem alone", caseRemountBind},
 		{"a remount that is refused changes nothing", caseRemountRefused},
 		{"a remount needs a mount", caseRemountNothing},
+		{"a mount is looked up by its path", caseLookup},
+		{"of stacked mounts the uppermost is looked up", caseLookupStacked},
+		{"an identity is that of one mount", caseIdentity},
 		{"the references of a mount", caseMountRefs},
 		{"a missing target is made", caseTargetMade},
 		{"a target that was made is removed when the mount fails", caseTargetRemoved},
@@ -417,6 +420,8 @@ func caseInvalidPaths(b *bench) {
 		b.fails(err, mount.ErrInvalid)
 		_, err = b.mounter.GetMountRefs(ctx, path)
 		b.fails(err, mount.ErrInvalid)
+		_, err = b.mounter.Lookup(ctx, path)
+		b.fails(err, mount.ErrInvalid)
 	}
 	b.fails(b.mounter.Unmount(ctx, "/", plain), mount.ErrInvalid)
 	b.fails(b.mounter.RemoveTarget(ctx, "/"), mount.ErrInvalid)
@@ -454,6 +459,8 @@ func caseCancelled(b *bench) {
 	_, err = b.mounter.List(ctx)
 	check(err)
 	_, err = b.mounter.GetMountRefs(ctx, target)
+	check(err)
+	_, err = b.mounter.Lookup(ctx, target)
 	check(err)
 	b.mounted(target, true)
 	b.unmountPaths(target)

@@ -1,0 +1,57 @@
+package mount
+
+import "strings"
+
+// Identity is how a program remembers a mount that it has made, so that it can tell it later from one that somebody else
+// has put in its place. Identities are equal (==) when all that is known of them is. One that is kept on disk is good
+// until the machine is booted again: the kernel then counts from the start.
+type Identity struct {
+	// UniqueID is the id that the kernel gives to no other mount; 0 when it is not known.
+	UniqueID uint64
+	// ID is the id in the mount table, which is used again after the mount is gone; 0 when it is not known.
+	ID uint64
+	// Major and Minor are the device number of the filesystem; both are 0 when it is not known.
+	Major, Minor uint32
+	// Root is the path within the filesystem that is mounted; empty when it is not known.
+	Root string
+	// FSType is the filesystem; empty when it is not known.
+	FSType string
+	// Source is the device or the remote path; empty when it is not known, or when the filesystem has none.
+	Source string
+	// Flags are the options of the mount itself, such as "rw,nosuid", as the mount table joins them; empty when they are
+	// not known. They take no part in [Identity.Is]: a mount that somebody has made read-only is still the same mount, and
+	// must still be taken off. [Identity.FlagsChanged] tells of it.
+	Flags string
+}
+
+// Identity returns what tells the mount from others.
+func (m MountPoint) Identity() Identity {
+	return Identity{
+		UniqueID: m.UniqueID, ID: m.ID, Major: m.Major, Minor: m.Minor,
+		Root: m.Root, FSType: m.FSType, Source: m.Source, Flags: strings.Join(m.Options, ","),
+	}
+}
+
+// Is reports whether m is the mount that the identity is of. When both have a unique id, that alone decides: it survives
+// every remount and move. Otherwise id, device, root, filesystem and source must all be the same; of them a field that
+// the identity does not know matches anything, and so the zero Identity is that of every mount.
+func (i Identity) Is(m MountPoint) bool {
+	if i.UniqueID != 0 && m.UniqueID != 0 {
+		return i.UniqueID == m.UniqueID
+	}
+	hasDevice := i.Major != 0 || i.Minor != 0
+	return same(i.ID, m.ID) && (!hasDevice || i.Major == m.Major && i.Minor == m.Minor) &&
+		same(i.Root, m.Root) && same(i.FSType, m.FSType) && same(i.Source, m.Source)
+}
+
+// FlagsChanged reports whether the options of the mount are known to the identity and m has others: somebody has
+// remounted it.
+func (i Identity) FlagsChanged(m MountPoint) bool {
+	return !same(i.Flags, strings.Join(m.Options, ","))
+}
+
+// same reports whether what is known is the same, or nothing is.
+func same[T comparable](known, now T) bool {
+	var unknown T
+	return known == unknown || known == now
+}
