@@ -19,6 +19,9 @@
 // [Run] is the suite that every implementation of mount.Interface passes: the kernel's, with all system calls and with
 // all fall-backs, and fake.Mounter. It speaks to files through one small interface, [World].
 //
+// FUSE, on Linux, is a filesystem in memory whose server is the test: each operation can fail with an errno, hang, or find
+// the server dead, and nothing that hangs outlives its test.
+//
 // When not to use it: for a test that needs no mounts, since each run of the binary costs a second process; for plugins
 // use volume/volumetest, which is built on the same worlds.
 package mounttest

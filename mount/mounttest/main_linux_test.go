@@ -1,6 +1,7 @@
 package mounttest_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,12 +54,32 @@ func TestInner(t *testing.T) {
 		require.NoError(t, mount.New(mount.Options{}).Mount(t.Context(), mount.Request{
 			Target: filepath.Join(os.TempDir(), "left"), FSType: "tmpfs",
 		}))
+	case "hang":
+		hangAndFail(t)
 	case "where":
 		namespace, err := os.Readlink("/proc/self/ns/mnt")
 		require.NoError(t, err)
 		t.Logf("namespace %s", namespace)
 		require.NoError(t, unix.Mount("memory", "/mnt", "tmpfs", 0, ""))
 	}
+}
+
+// hangAndFail ends a test while a call hangs in a filesystem of the test.
+func hangAndFail(t *testing.T) {
+	t.Helper()
+	ended := make(chan error, 1)
+	t.Cleanup(func() { t.Logf("the call has ended: %v", <-ended) })
+	f := newFUSE(t)
+	f.Hang(mounttest.FUSEStatfs)
+	go func() {
+		err := unix.Statfs(f.Path(), &unix.Statfs_t{})
+		if errors.Is(err, unix.ECONNABORTED) {
+			err = errors.New("connection aborted")
+		}
+		ended <- err
+	}()
+	f.Await(mounttest.FUSEStatfs)
+	t.Fatal("as was asked for")
 }
 
 func TestTestsRunInANamespaceOfTheirOwn(t *testing.T) {
