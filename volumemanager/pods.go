@@ -224,6 +224,8 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	for name := range old.names().Difference(entry.names()) {
 		m.desired.DeletePodFromVolume(podName, name)
 	}
+	added := entry.names().Difference(old.names())
+	m.resetBackoff(added)
 	if failed := m.desire(entry, answers); len(failed) > 0 {
 		entry = entry.withErrors(failed)
 	}
@@ -232,7 +234,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	m.pods[pod.UID] = entry
 	delete(m.released, podName)
 	m.mu.Unlock()
-	m.retryNew(old, entry)
+	m.dirty.AddAll(added.UnsortedList())
 	m.dirty.AddAll(m.actualVolumesOf(podName))
 	m.changes.notify(podName)
 	return entry
@@ -297,11 +299,11 @@ func (p *podEntry) withErrors(failed map[string]error) *podEntry {
 	return next
 }
 
-// retryNew lets what a pod wants anew begin at once, however often it failed before.
-func (m *Manager) retryNew(old, entry *podEntry) {
-	for name := range entry.names().Difference(old.names()) {
+// resetBackoff lets what a pod wants anew begin at once, however often it failed for others. It comes before the desire,
+// so that it forgets no failure that is the pod's own.
+func (m *Manager) resetBackoff(added sets.Set[v1.UniqueVolumeName]) {
+	for name := range added {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name})
-		m.dirty.Add(name)
 	}
 }
 
