@@ -110,13 +110,27 @@ forbid_skips() {
   ! grep -E '^    [A-Za-z0-9_]+\.go:[0-9]+: missing: ' "$1" || fail "CI has all that tests need; the ones above were skipped"
 }
 
+# Of a package that passed only its line is shown, and what was skipped; of one that failed all that it printed but the
+# tests that passed. What failed is named once more at the end, since a log is read from there.
+show_tests() {
+  awk '
+    /^(ok|\?)[[:space:]]/ { printf "%s", missing; print; held = missing = ""; next }
+    /^FAIL[[:space:]]/ { printf "%s", held; print; failed = failed $0 "\n"; held = missing = ""; next }
+    /^[[:space:]]*(=== |--- PASS)/ || /^PASS$/ { next }
+    { held = held $0 "\n" }
+    /^    [A-Za-z0-9_]+\.go:[0-9]+: missing: / { missing = missing $0 "\n" }
+    /^--- FAIL|^panic: / { failed = failed $0 "\n" }
+    END { printf "%s", held; if (failed != "") printf "\nfailed:\n%s", failed }
+  ' "$1"
+}
+
 run_tests() {
   step "go test $*"
   local log status=0
   log=$(mktemp)
-  go test -v "$@" >"$log" 2>&1 || status=$?
-  grep -vE '^[[:space:]]*(=== |--- PASS)|^PASS$' "$log" || true
-  [ $status = 0 ] || fail "tests failed"
+  go test -v -timeout 6m "$@" >"$log" 2>&1 || status=$?
+  show_tests "$log"
+  [ $status = 0 ] || fail "tests failed; everything they printed is in $log"
   forbid_skips "$log"
   rm -f "$log"
 }
@@ -135,7 +149,7 @@ run_tests_as_user() {
   (
     cd "$copy"
     go list ./... | grep -vE '^github.com/volumekit/volumekit(/examples/.*)?$' | xargs env -u CI \
-      go test -exec "env TMPDIR=$copy/.tmp setpriv --reuid=65534 --regid=65534 --clear-groups"
+      go test -timeout 6m -exec "env TMPDIR=$copy/.tmp setpriv --reuid=65534 --regid=65534 --clear-groups"
   ) || status=$?
   rm -rf --one-file-system "$copy"
   [ $status = 0 ] || fail "tests failed as an ordinary user"
