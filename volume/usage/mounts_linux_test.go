@@ -56,7 +56,7 @@ func TestMeasureWhileSomethingIsMounted(t *testing.T) {
 	ctx := &at{Context: t.Context(), do: map[int]func(){2: func() {
 		mountAt(t, foreign, filepath.Join(root, "directory"), "", unix.MS_BIND)
 	}}}
-	got, err := Measure(ctx, root)
+	got, err := walkTree(ctx, root)
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, got.Inodes)
 }

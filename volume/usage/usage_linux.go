@@ -18,13 +18,8 @@ const (
 	readSize = 32 << 10
 )
 
-// Measure returns what the tree at root, an absolute path, occupies. root itself is not followed when it is a symbolic
-// link; a root that is not a directory counts as the one file that it is. It does about one system call per file and
-// stops soon after ctx has ended, with ctx's error.
-//
-// A root that does not exist is an error that matches fs.ErrNotExist. A directory that may not be read is an error too,
-// since the answer would be too small. Every error is a [*fs.PathError] with the path in it, or that of ctx.
-func Measure(ctx context.Context, root string) (Usage, error) {
+// walkTree measures the tree at root by a walk.
+func walkTree(ctx context.Context, root string) (Usage, error) {
 	w := &walk{ctxErr: ctx.Err, root: root, links: map[inode]bool{}, buf: make([]byte, readSize)}
 	defer w.close()
 	if err := w.start(); err != nil {
@@ -37,9 +32,6 @@ func Measure(ctx context.Context, root string) (Usage, error) {
 	}
 	return w.used, nil
 }
-
-// inode identifies a file on this machine.
-type inode struct{ dev, ino uint64 }
 
 // walk is one measurement. It goes through the tree depth first.
 type walk struct {
@@ -250,12 +242,3 @@ func statAt(at int, name string, st *unix.Stat_t) error {
 
 // closeDir closes a descriptor that was only read from; Linux closes it whatever close returns.
 func closeDir(fd int) { _ = unix.Close(fd) }
-
-// retry calls f until it is not interrupted by a signal.
-func retry(f func() error) error {
-	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}

@@ -184,7 +184,7 @@ func TestMeasureStopsWithItsContext(t *testing.T) {
 	before := openDescriptors(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	counted := &at{Context: ctx, do: map[int]func(){5: cancel}}
-	_, err := Measure(counted, root)
+	_, err := walkTree(counted, root)
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, 5, counted.checks)
 	assert.Equal(t, before, openDescriptors(t))
@@ -206,7 +206,7 @@ func TestMeasureWhileTheTreeChanges(t *testing.T) {
 		write(t, filepath.Join(root, "file"), 1)
 		require.NoError(t, os.Symlink(outside, filepath.Join(root, "link")))
 	}}}
-	got, err := Measure(ctx, root)
+	got, err := walkTree(ctx, root)
 	require.NoError(t, err)
 	assert.EqualValues(t, 4, got.Inodes, "what was there when it was read; nothing below, nothing outside")
 }
@@ -225,7 +225,7 @@ func TestMeasureOfATreeThatIsMovedAway(t *testing.T) {
 	ctx := &at{Context: t.Context(), do: map[int]func(){2*(maxOpen+6) - 1: func() { // at the bottom
 		require.NoError(t, os.Rename(filepath.Join(root, "d", "d"), filepath.Join(outside, "d")))
 	}}}
-	_, err := Measure(ctx, root)
+	_, err := walkTree(ctx, root)
 	require.ErrorIs(t, err, ErrChanged)
 	assert.Equal(t, before, openDescriptors(t))
 }
@@ -238,7 +238,7 @@ func TestMeasureOfADirectoryThatMayNotBeRead(t *testing.T) {
 	defer func() { require.NoError(t, os.Chmod(closed, 0o700)) }()
 
 	var err error
-	asOrdinaryUser(t, func() { _, err = Measure(t.Context(), root) })
+	asOrdinaryUser(t, func() { _, err = walkTree(t.Context(), root) })
 	require.ErrorIs(t, err, fs.ErrPermission)
 	var path *fs.PathError
 	require.ErrorAs(t, err, &path)

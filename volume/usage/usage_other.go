@@ -8,7 +8,10 @@ import (
 	"fmt"
 )
 
-// Measure returns what the tree at root occupies. On this platform the error matches [errors.ErrUnsupported].
-func Measure(_ context.Context, root string) (Usage, error) {
+func (m *Meter) measure(_ context.Context, root string) (Usage, error) {
 	return Usage{}, fmt.Errorf("disk usage of %q on this platform: %w", root, errors.ErrUnsupported)
+}
+
+func filesystem(path string, _ Expect) (FSInfo, error) {
+	return FSInfo{}, fmt.Errorf("filesystem of %q on this platform: %w", path, errors.ErrUnsupported)
 }
