@@ -102,7 +102,7 @@ func (m *Mounter) finishOld(ctx context.Context, s *steps, t *target, plan *Plan
 		return err
 	}
 	defer closeFD(fd)
-	if err := setPropagation(s, fd, plan); err != nil {
+	if err := m.setPropagation(s, fd, plan); err != nil {
 		return err
 	}
 	if !plan.Bind || !plan.changesMount() {

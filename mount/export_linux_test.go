@@ -14,5 +14,6 @@ func (m *Mounter) ForceHere(ctx context.Context, name string) error {
 		return err
 	}
 	defer p.close()
-	return p.force(ctx, &steps{}, nil)
+	t := takedown{place: p}
+	return t.force(ctx, &steps{}, nil)
 }

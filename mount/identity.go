@@ -1,6 +1,9 @@
 package mount
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Identity is how a program remembers a mount that it has made, so that it can tell it later from one that somebody else
 // has put in its place. Identities are equal (==) when all that is known of them is. One that is kept on disk is good
@@ -54,4 +57,21 @@ func (i Identity) FlagsChanged(m MountPoint) bool {
 func same[T comparable](known, now T) bool {
 	var unknown T
 	return known == unknown || known == now
+}
+
+// describe names the mount for an error. It holds no option, which may be a secret.
+func (i Identity) describe() string {
+	var known []string
+	add := func(isKnown bool, format string, args ...any) {
+		if isKnown {
+			known = append(known, fmt.Sprintf(format, args...))
+		}
+	}
+	add(i.FSType != "", "%s", i.FSType)
+	add(i.Source != "", "%q", i.Source)
+	add(i.Root != "", "root %q", i.Root)
+	add(i.Major != 0 || i.Minor != 0, "device %d:%d", i.Major, i.Minor)
+	add(i.ID != 0, "mount id %d", i.ID)
+	add(i.UniqueID != 0, "unique id %d", i.UniqueID)
+	return "(" + strings.Join(known, ", ") + ")"
 }

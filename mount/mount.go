@@ -80,6 +80,14 @@ type UnmountOptions struct {
 	// leaves it to the kernel to end it. Who has files open there goes on to use them, and data that is not yet written
 	// may be lost without a trace: it is the caller's policy to say so. A call that does not return is not helped by it.
 	Lazy bool
+	// Expect is the mount that is meant, as [MountPoint.Identity] has returned it when the mount was made. Then only that
+	// mount is taken off. When anything else is uppermost at the path, the error matches [ErrForeign], names what was found
+	// and what was expected, and nothing is taken off, not even the mount that is meant and lies below. What lies below the
+	// mount that is meant stays, and is reported likewise: the error then matches [ErrUncertain] too, since a part is done.
+	// A plain unmount keeps this promise against somebody who mounts on top at the very moment. Before Force and Lazy the
+	// path is looked at once more; a mount that comes in the instant between that look and the call is aborted or detached
+	// in place of ours, which the kernel offers no means against. The zero Identity means whatever is there.
+	Expect Identity
 }
 
 // MountPoint is one line of the mount table.
@@ -123,8 +131,8 @@ var (
 	ErrTransient = outcome.ErrTransient
 	// ErrNotMounted says that nothing is mounted at the path.
 	ErrNotMounted = errors.New("not mounted")
-	// ErrForeign says that what is mounted at the path is not ours, so that it was left alone. It is for plugins and
-	// others who look before they unmount; no function of this package returns it.
+	// ErrForeign says that what is mounted at the path is not the mount that was meant, so that it was left alone. Unmount
+	// returns it when its options say what to expect.
 	ErrForeign = errors.New("mounted by somebody else")
 	// ErrUnsupported says that this platform or this kernel cannot do what was asked for.
 	ErrUnsupported = errors.New("not supported here")

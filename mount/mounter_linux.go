@@ -77,26 +77,48 @@ func move(ctx context.Context, s *steps, tree int, t *target, plan *Plan) error 
 		return fmt.Errorf("move_mount: %w", err)
 	}
 	// A mount that is put below a shared one becomes shared, whatever it was.
-	if err := setPropagation(s, tree, plan); err != nil {
+	if err := t.mounter.setPropagation(s, tree, plan); err != nil {
 		return t.undo(s, err)
 	}
 	return nil
 }
 
 // setPropagation changes the propagation of the mount whose root fd is.
-func setPropagation(s *steps, fd int, plan *Plan) error {
-	flags := uintptr(propagationFlags[plan.Propagation])
-	if flags == 0 {
+func (m *Mounter) setPropagation(s *steps, fd int, plan *Plan) error {
+	if propagationFlags[plan.Propagation] == 0 {
 		return nil
 	}
+	err := m.propagate(s, fd, plan)
+	if errors.Is(err, errNoSyscall) {
+		err = propagateOld(s, fd, plan)
+	}
+	if err != nil {
+		return fmt.Errorf("making the mount %s: %w", plan.Propagation, err)
+	}
+	return nil
+}
+
+func (m *Mounter) propagate(s *steps, fd int, plan *Plan) error {
+	if m.without.has(FeatureMountSetattr) {
+		return errNoSyscall
+	}
+	var recursive uint
+	if plan.recursivePropagation() {
+		recursive = unix.AT_RECURSIVE
+	}
+	s.note("mount_setattr")
+	attr := unix.MountAttr{Propagation: propagationFlags[plan.Propagation]}
+	return missing(unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|recursive, &attr))
+}
+
+// propagateOld is propagate by mount(2).
+func propagateOld(s *steps, fd int, plan *Plan) error {
+	flags := uintptr(propagationFlags[plan.Propagation])
 	if plan.recursivePropagation() {
 		flags |= unix.MS_REC
 	}
 	s.note("mount(propagation)")
-	if err := unix.Mount("", fdPath(fd), "", flags, ""); err != nil {
-		return fmt.Errorf("making the mount %s: %w", plan.Propagation, err)
-	}
-	return nil
+	return unix.Mount("", fdPath(fd), "", flags, "")
 }
 
 // undo takes a mount off again that was just made and then could not be finished because of err.
@@ -133,7 +155,7 @@ func (m *Mounter) remount(ctx context.Context, s *steps, plan *Plan) error {
 	if err := m.change(ctx, s, fd, plan); err != nil {
 		return err
 	}
-	return inPart(setPropagation(s, fd, plan))
+	return inPart(m.setPropagation(s, fd, plan))
 }
 
 // inPart marks an error that came when a part of the work was done.

@@ -27,20 +27,53 @@ func (m *Mounter) unmount(ctx context.Context, s *steps, name string, options Un
 	defer p.close()
 	taken, err := p.takeAllOff(ctx, s, options)
 	if err != nil {
-		if taken > 0 {
-			err = fmt.Errorf("%w: %d mounts were taken off: %w", ErrUncertain, taken, err)
+		if len(taken) > 0 {
+			err = fmt.Errorf("%w: %d mounts were taken off: %w", ErrUncertain, len(taken), err)
 		}
 		return fmt.Errorf("unmounting %q: %w", name, err)
 	}
-	// What the calls returned is not the truth; the table is.
+	if err := m.verifyGone(ctx, name, taken); err != nil {
+		return fmt.Errorf("unmounting %q: %w", name, err)
+	}
+	if len(taken) == 0 {
+		return fmt.Errorf("unmounting %q: %w", name, ErrNotMounted)
+	}
+	return nil
+}
+
+// verifyGone asks the kernel once more, after a look at the place has found nothing there: what umount2 returned is not
+// the truth. By their unique ids it asks for the very mounts that were taken off; where there are none, and when nothing
+// was taken off, it reads the table.
+func (m *Mounter) verifyGone(ctx context.Context, name string, taken []seen) error {
+	err := m.verifyIDs(taken)
+	if !errors.Is(err, ErrUnsupported) {
+		return err
+	}
 	still, err := m.isInTable(ctx, name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("unmounting %q: %w: %w", name, ErrUncertain, err)
+		return fmt.Errorf("%w: %w", ErrUncertain, err)
 	case still:
-		return fmt.Errorf("unmounting %q: the mount table still has it: %w: %w", name, ErrUncertain, unix.EBUSY)
-	case taken == 0:
-		return fmt.Errorf("unmounting %q: %w", name, ErrNotMounted)
+		return fmt.Errorf("the mount table still has it: %w: %w", ErrUncertain, unix.EBUSY)
+	}
+	return nil
+}
+
+// verifyIDs returns an error that matches ErrUnsupported when the ids cannot tell.
+func (m *Mounter) verifyIDs(taken []seen) error {
+	if len(taken) == 0 {
+		return ErrUnsupported
+	}
+	for _, mount := range taken {
+		if mount.id == 0 {
+			return ErrUnsupported
+		}
+		switch _, err := m.lookupID(mount.id); {
+		case err == nil:
+			return fmt.Errorf("mount %d is still there: %w: %w", mount.id, ErrUncertain, unix.EBUSY)
+		case !errors.Is(err, ErrNotMounted):
+			return err
+		}
 	}
 	return nil
 }
@@ -57,42 +90,108 @@ func (m *Mounter) unreachable(ctx context.Context, name string, err error) error
 	return fmt.Errorf("unmounting %q: %w", name, err)
 }
 
-// takeAllOff takes off one mount after the other until there is none.
-func (p *place) takeAllOff(ctx context.Context, s *steps, options UnmountOptions) (taken int, err error) {
-	for taken < maxStack {
+// seen is what a look at a place has found.
+type seen struct {
+	mounted bool
+	id      uint64 // unique; 0 where the kernel does not tell
+}
+
+// look asks what is mounted at the place, in one call where the kernel can.
+func (p *place) look(ctx context.Context, s *steps) (seen, error) {
+	if p.mounter.without.has(FeatureStatxMountRoot | FeatureStatmount) {
 		mounted, err := p.mounted(ctx, s)
+		return seen{mounted: mounted}, err
+	}
+	if err := s.begin(ctx, "statx"); err != nil {
+		return seen{}, err
+	}
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	var stat unix.Statx_t
+	err := retry(func() error { return unix.Statx(p.parent, p.base, flags, unix.STATX_MNT_ID_UNIQUE, &stat) })
+	if err != nil || stat.Mask&unix.STATX_MNT_ID_UNIQUE == 0 || stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		mounted, err := p.mounted(ctx, s)
+		return seen{mounted: mounted}, err
+	}
+	return seen{mounted: stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, id: stat.Mnt_id}, nil
+}
+
+// takeAllOff takes off one mount after the other until there is none, and returns those that were taken.
+func (p *place) takeAllOff(ctx context.Context, s *steps, options UnmountOptions) (taken []seen, err error) {
+	for len(taken) < maxStack {
+		top, err := p.look(ctx, s)
 		if err != nil && !isAbsent(err) {
 			return taken, err
 		}
-		if !mounted {
+		if !top.mounted {
 			return taken, nil
 		}
-		if err := p.takeOff(ctx, s, options); err != nil {
+		if err := p.isMeant(ctx, s, top, options.Expect); err != nil {
 			return taken, err
 		}
-		taken++
+		t := takedown{place: p, options: options, top: top}
+		if err := t.takeOff(ctx, s); err != nil {
+			return taken, err
+		}
+		taken = append(taken, top)
 	}
 	return taken, fmt.Errorf("somebody keeps mounting there: %w", unix.EBUSY)
 }
 
-// takeOff takes off the uppermost mount: plainly, then by force, then lazily, as far as the options allow.
-func (p *place) takeOff(ctx context.Context, s *steps, options UnmountOptions) error {
+// takedown is the end of one mount: the uppermost at its place when that was looked at.
+type takedown struct {
+	*place
+	options UnmountOptions
+	top     seen
+}
+
+// takeOff takes the mount off: plainly, then by force, then lazily, as far as the options allow.
+func (t *takedown) takeOff(ctx context.Context, s *steps) error {
 	var err error
-	if options.Force > 0 {
-		err = p.umountByForce(ctx, s, options.Force)
+	if t.options.Force > 0 {
+		err = t.umountByForce(ctx, s)
 	} else {
-		err = p.umount(ctx, s, 0)
+		err = t.plain(ctx, s)
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if mounted, lookErr := p.mounted(ctx, s); lookErr == nil && !mounted {
+	there, lookErr := t.isThere(ctx, s)
+	switch {
+	case lookErr == nil && !there:
 		return nil // the call failed, or somebody else was faster, and yet it is gone
+	case !t.options.Lazy || !errors.Is(err, unix.EBUSY):
+		return err
+	case lookErr != nil:
+		return errors.Join(err, lookErr)
 	}
-	if options.Lazy && errors.Is(err, unix.EBUSY) {
-		return p.umount(ctx, s, unix.MNT_DETACH)
+	return t.umount(ctx, s, unix.MNT_DETACH)
+}
+
+// isThere reports whether the mount is still the uppermost at its place, before something is done to whatever is. An error
+// says that it is there, but covered by another mount.
+func (t *takedown) isThere(ctx context.Context, s *steps) (bool, error) {
+	now, err := t.look(ctx, s)
+	if err != nil || !now.mounted {
+		return false, err
 	}
-	return err
+	if err := t.isMeant(ctx, s, now, t.options.Expect); err != nil {
+		return false, err
+	}
+	if t.top.id == 0 || t.top.id == now.id {
+		return true, nil
+	}
+	if _, err := t.mounter.lookupID(t.top.id); errors.Is(err, ErrNotMounted) {
+		return false, nil
+	}
+	return false, fmt.Errorf("%w: %w", errCovered, unix.EBUSY)
+}
+
+// plain is one plain unmount: of what is uppermost, or, if the caller has said what it must be, of that only.
+func (t *takedown) plain(ctx context.Context, s *steps) error {
+	if t.options.Expect == (Identity{}) {
+		return t.umount(ctx, s, 0)
+	}
+	return t.umountMeant(ctx, s)
 }
 
 func (p *place) umount(ctx context.Context, s *steps, flags int) error {
@@ -115,42 +214,40 @@ func (p *place) umount2(flags int) error {
 	return nil
 }
 
-// umountByForce tries a plain unmount for as long as wait, whether it is refused as busy or does not return; then it
-// aborts the mount, so that its callers fail and leave, and tries plainly again. It returns after every call that it has
-// begun has returned.
-func (p *place) umountByForce(ctx context.Context, s *steps, wait time.Duration) error {
-	timer := time.NewTimer(wait)
+// umountByForce tries a plain unmount for as long as the options say, whether it is refused as busy or does not return;
+// then it aborts the mount, so that its callers fail and leave, and tries plainly again. It returns after every call that
+// it has begun has returned.
+func (t *takedown) umountByForce(ctx context.Context, s *steps) error {
+	timer := time.NewTimer(t.options.Force)
 	defer timer.Stop()
 	for {
 		if err := s.begin(ctx, "umount2"); err != nil {
 			return err
 		}
 		result := make(chan error, 1)
-		go func() { result <- p.umount2(0) }()
+		go func() { result <- t.plain(ctx, s) }()
 		select {
 		case err := <-result:
 			if !errors.Is(err, unix.EBUSY) {
 				return err
 			}
 		case <-timer.C:
-			return p.force(ctx, s, result)
+			return t.force(ctx, s, result)
 		}
 		select {
 		case <-time.After(busyInterval):
 		case <-timer.C:
-			return p.force(ctx, s, nil)
+			return t.force(ctx, s, nil)
 		case <-ctx.Done():
 		}
 	}
 }
 
 // force aborts the mount, unless the caller has gone. Pending is the result of a plain unmount that has not returned, or
-// nil.
-func (p *place) force(ctx context.Context, s *steps, pending <-chan error) error {
-	err := s.begin(ctx, "umount2(MNT_FORCE)")
-	if err == nil {
-		err = p.umount2(unix.MNT_FORCE)
-	}
+// nil: such a call may have taken the mount out of the tree already and wait for its server, and what is at the place then
+// is another mount, which is left alone.
+func (t *takedown) force(ctx context.Context, s *steps, pending <-chan error) error {
+	err := t.abort(ctx, s)
 	if pending != nil {
 		s.note("umount2")
 		if plainErr := <-pending; plainErr == nil {
@@ -166,7 +263,19 @@ func (p *place) force(ctx context.Context, s *steps, pending <-chan error) error
 		case <-ctx.Done():
 			return err
 		}
-		err = p.umount(ctx, s, 0)
+		err = t.plain(ctx, s)
 	}
 	return err
+}
+
+// abort makes all callers of the mount fail, when the mount is still the uppermost at its place.
+func (t *takedown) abort(ctx context.Context, s *steps) error {
+	there, err := t.isThere(ctx, s)
+	if err != nil || !there {
+		return err
+	}
+	if err := s.begin(ctx, "umount2(MNT_FORCE)"); err != nil {
+		return err
+	}
+	return t.umount2(unix.MNT_FORCE)
 }
