@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 	"mount/mounttest":             {"mount"},
 	"fake":                        {"volume", "mount"},
 	"volume/volumetest":           {"volume", "mount", "fake"},
-	"plugins/...":                 {"volume", "mount", "mount/format", "mount/loop", "volume/usage"},
+	"plugins/...":                 {"volume", "mount", "mount/format", "mount/loop", "volume/usage", "volume/ownership"},
 	"operationexecutor":           {"volume", "internal/..."},
 	"cache":                       {"volume", "operationexecutor", "internal/..."},
 	"store":                       {"internal/..."},

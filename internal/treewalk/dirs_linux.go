@@ -1,0 +1,154 @@
+package treewalk
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// dir is a directory of the tree that was opened at least once. It is kept as long as something beneath it waits.
+type dir struct {
+	parent *dir // nil for the root
+	name   []byte
+	id     inode
+	// refs counts what waits for the directory: the reading of it, names to be entered, entries to be looked at.
+	refs atomic.Int32
+
+	// Guarded by dirs.mu.
+	fd         int // -1 when it was closed to save descriptors
+	users      int // who uses fd right now
+	prev, next *dir
+}
+
+type inode struct {
+	major, minor uint32
+	ino          uint64
+}
+
+func inodeOf(st *unix.Statx_t) inode { return inode{st.Dev_major, st.Dev_minor, st.Ino} }
+
+// dirs is the list of the directories that are open, the one opened first at the front. The root is not among them.
+type dirs struct {
+	max int
+
+	mu   sync.Mutex
+	list dir // the ends of a ring
+	open int
+}
+
+func newDirs(most int) *dirs {
+	d := &dirs{max: most}
+	d.list.prev, d.list.next = &d.list, &d.list
+	return d
+}
+
+// add enters an open directory with one user, or nobody, and closes another one when there are too many. When the
+// directory has been opened by somebody else meanwhile, fd is closed and the other one is taken.
+func (s *dirs) add(d *dir, fd, users int) int {
+	s.mu.Lock()
+	spare := fd
+	if d.fd < 0 {
+		d.fd, spare = fd, -1
+		s.link(d)
+	}
+	d.users += users
+	fd = d.fd
+	if spare < 0 && s.open > s.max {
+		spare = s.victim()
+	}
+	s.mu.Unlock()
+	if spare >= 0 {
+		closeFD(spare)
+	}
+	return fd
+}
+
+// use returns the descriptor of d and keeps it open until done, or -1.
+func (s *dirs) use(d *dir) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d.fd >= 0 {
+		d.users++
+	}
+	return d.fd
+}
+
+// useNearest is use for the nearest directory above d that is open. It returns the directories from there down to d.
+func (s *dirs) useNearest(d *dir) (above *dir, below []*dir) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ; d.fd < 0; d = d.parent {
+		below = append(below, d)
+	}
+	d.users++
+	return d, below
+}
+
+// done ends one use. The descriptor stays open while something waits for the directory, and is closed when too many are.
+func (s *dirs) done(d *dir) {
+	s.mu.Lock()
+	d.users--
+	s.mu.Unlock()
+}
+
+// drop says that one of those who waited for d does not any more.
+func (s *dirs) drop(d *dir) {
+	if d.refs.Add(-1) > 0 || d.parent == nil {
+		return
+	}
+	s.mu.Lock()
+	fd := -1
+	if d.fd >= 0 && d.users == 0 {
+		fd = s.unlink(d)
+	}
+	s.mu.Unlock()
+	if fd >= 0 {
+		closeFD(fd)
+	}
+}
+
+// spare closes a directory that nobody uses right now, and reports whether there was one.
+func (s *dirs) spare() bool {
+	s.mu.Lock()
+	fd := s.victim()
+	s.mu.Unlock()
+	if fd < 0 {
+		return false
+	}
+	closeFD(fd)
+	return true
+}
+
+// closeAll closes what is open when the walk has ended.
+func (s *dirs) closeAll() {
+	for s.spare() {
+		continue
+	}
+}
+
+// victim takes the directory from the list that was opened first and that nobody uses. A walk goes deep before it goes
+// wide, so that this one will be needed last.
+func (s *dirs) victim() int {
+	for d := s.list.next; d != &s.list; d = d.next {
+		if d.users == 0 {
+			return s.unlink(d)
+		}
+	}
+	return -1
+}
+
+func (s *dirs) link(d *dir) {
+	last := s.list.prev
+	d.prev, d.next = last, &s.list
+	last.next, s.list.prev = d, d
+	s.open++
+}
+
+func (s *dirs) unlink(d *dir) (fd int) {
+	d.prev.next, d.next.prev = d.next, d.prev
+	d.prev, d.next = nil, nil
+	fd, d.fd = d.fd, -1
+	s.open--
+	return fd
+}

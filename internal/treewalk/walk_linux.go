@@ -1,0 +1,275 @@
+package treewalk
+
+import (
+	"context"
+	"encoding/binary"
+	"io/fs"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Verdict is what a visitor wants to happen next.
+type Verdict uint8
+
+// The verdicts. The zero value is Next.
+const (
+	Next  Verdict = iota // go on; a directory is entered
+	Prune                // go on; a directory is not entered
+	Stop                 // end the walk: nobody is told of anything more, but of what is being told right now
+)
+
+// Visitor is told of what is in a tree. Its methods are called one at a time, all by one worker.
+type Visitor interface {
+	// Visit is told of one entry. The entry is only valid during the call.
+	Visit(e *Entry) Verdict
+	// Fail is told of what could not be looked at, opened or read: a *fs.PathError whose Path begins with that of the
+	// root. Next and Prune go on with the rest of the tree.
+	Fail(err error) Verdict
+}
+
+const (
+	bufferSize = 32 << 10
+	// minBatch is how many bytes of entries are worth giving to another worker.
+	minBatch = 2 << 10
+	// The fields of struct linux_dirent64, see getdents64(2).
+	direntLength = 16
+	direntName   = 19
+)
+
+// worker is one goroutine of a walk.
+type worker struct {
+	tree    *Tree
+	dirs    *dirs
+	pool    *pool
+	visitor Visitor
+
+	tasks   []task
+	entry   Entry
+	buf     []byte
+	path    []byte // scratch
+	pinning bool   // whether entries are pinned before they are looked at
+}
+
+// Walk tells visitors of everything beneath the root, and of nothing when the root is no directory. newVisitor is called
+// once for each worker, before any of them starts. The error is nil when the walk is complete, the error of ctx when that
+// has ended it, and [ErrStopped] when a visitor has.
+//
+// The workers have ended when Walk returns.
+func (t *Tree) Walk(ctx context.Context, newVisitor func() Visitor) error {
+	if !isDir(&t.stat) {
+		return ctx.Err()
+	}
+	p, open := newPool(t.options.Workers), newDirs(t.options.MaxOpen)
+	defer open.closeAll()
+	root := &dir{fd: t.fd, users: 1, id: inodeOf(&t.stat)}
+	root.refs.Store(2)
+	p.shared = []task{{dir: root}}
+	defer context.AfterFunc(ctx, p.stop)()
+	workers := make([]*worker, t.options.Workers)
+	for i := range workers {
+		workers[i] = &worker{tree: t, dirs: open, pool: p, visitor: newVisitor(), buf: make([]byte, bufferSize)}
+	}
+	var others sync.WaitGroup
+	for _, w := range workers[1:] {
+		others.Go(w.run)
+	}
+	workers[0].run()
+	others.Wait()
+	if !p.stopped.Load() {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return ErrStopped
+}
+
+// run does tasks until there are none.
+func (w *worker) run() {
+	for !w.pool.stopped.Load() {
+		w.share()
+		t, ok := w.next()
+		if !ok {
+			return
+		}
+		w.do(t)
+	}
+}
+
+func (w *worker) next() (task, bool) {
+	n := len(w.tasks)
+	if n == 0 {
+		return w.pool.take()
+	}
+	t := w.tasks[n-1]
+	w.tasks[n-1] = task{}
+	w.tasks = w.tasks[:n-1]
+	return t, true
+}
+
+// share gives the oldest half of the tasks away when another worker waits. These are the nearest to the root, and thus
+// likely to be the biggest.
+func (w *worker) share() {
+	if len(w.tasks) < 2 || w.pool.hungry.Load() == 0 {
+		return
+	}
+	half := len(w.tasks) / 2
+	w.pool.give(w.tasks[:half]...)
+	kept := copy(w.tasks, w.tasks[half:])
+	clear(w.tasks[kept:])
+	w.tasks = w.tasks[:kept]
+}
+
+func (w *worker) do(t task) {
+	at, err := w.acquire(t.dir)
+	if err != nil {
+		w.dirs.drop(t.dir)
+		w.obey(w.visitor.Fail(err))
+		return
+	}
+	switch {
+	case t.batch != nil:
+		w.entries(t.dir, at, t.batch)
+		w.pool.putBuffer(t.batch)
+	case t.name == nil:
+		w.read(t.dir, at)
+	default:
+		w.enter(t, at)
+		return
+	}
+	w.release(t.dir)
+}
+
+// enter opens the directory that a task names, beneath at, and reads it.
+func (w *worker) enter(t task, at int) {
+	fd, errno := w.openSpare(func() (int, unix.Errno) { return w.tree.openChild(at, &t.name[0]) })
+	w.release(t.dir)
+	child := &dir{parent: t.dir, name: t.name, fd: -1}
+	if errno == 0 {
+		errno = w.identify(fd, child)
+	}
+	if errno != 0 {
+		w.notEntered(child, errno)
+		return
+	}
+	child.refs.Store(1)
+	w.dirs.add(child, fd, 1)
+	w.read(child, fd)
+	w.release(child)
+}
+
+// identify looks at what was opened: something may have been mounted since the name was looked at.
+func (w *worker) identify(fd int, child *dir) unix.Errno {
+	var st unix.Statx_t
+	errno := w.tree.look(fd, empty(), unix.AT_EMPTY_PATH, &st)
+	if errno != 0 {
+		closeFD(fd)
+	}
+	child.id = inodeOf(&st)
+	return errno
+}
+
+// notEntered tells of a directory that was there a moment ago. One that has become a file or a link has vanished.
+func (w *worker) notEntered(d *dir, errno unix.Errno) {
+	switch errno {
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP:
+		w.tree.vanished.Add(1)
+	case unix.EXDEV:
+		w.tree.foreign.Add(1)
+	default:
+		w.fail("open", w.tree.pathOf(d, nil), errno)
+	}
+}
+
+// read reads a directory. Where others wait for work, they get parts of it to look at.
+func (w *worker) read(d *dir, fd int) {
+	for !w.pool.stopped.Load() {
+		n, errno := getdents(fd, w.buf)
+		switch {
+		case errno == unix.ENOENT: // the directory was removed, and thus is empty
+			return
+		case errno != 0:
+			w.fail("readdir", w.tree.pathOf(d, nil), errno)
+			return
+		case n == 0:
+			return
+		}
+		if w.giveBatch(d, n) {
+			continue
+		}
+		w.entries(d, fd, w.buf[:n])
+	}
+}
+
+// giveBatch gives the first n bytes of the buffer away when they are wanted, and takes another buffer.
+func (w *worker) giveBatch(d *dir, n int) bool {
+	if n < minBatch || w.pool.hungry.Load() == 0 {
+		return false
+	}
+	spare := w.pool.buffer()
+	if spare == nil {
+		return false
+	}
+	d.refs.Add(1)
+	w.pool.give(task{dir: d, batch: w.buf[:n]})
+	w.buf = spare
+	return true
+}
+
+// entries visits what is in buf.
+func (w *worker) entries(d *dir, at int, buf []byte) {
+	for len(buf) > 0 && !w.pool.stopped.Load() {
+		length := binary.NativeEndian.Uint16(buf[direntLength:])
+		if name := buf[direntName:length]; !isDot(name) {
+			w.visit(d, at, name)
+		}
+		buf = buf[length:]
+	}
+}
+
+func isDot(name []byte) bool {
+	return name[0] == '.' && (name[1] == 0 || name[1] == '.' && name[2] == 0)
+}
+
+// visit tells the visitor of one entry.
+func (w *worker) visit(d *dir, at int, name []byte) {
+	e := &w.entry
+	e.worker, e.dir, e.at, e.name, e.fd = w, d, at, name, -1
+	if errno := w.lookAt(e); errno != 0 {
+		e.unpin()
+		if errno != unix.ENOENT && errno != unix.EXDEV {
+			w.fail("statx", e.Path(), errno)
+			return
+		}
+		_ = w.skipped(errno, e)
+		return
+	}
+	verdict := w.visitor.Visit(e)
+	e.unpin()
+	w.obey(verdict)
+	if verdict == Next && e.IsDir() {
+		d.refs.Add(1)
+		w.tasks = append(w.tasks, task{dir: d, name: append([]byte(nil), name[:len(trimZero(name))+1]...)})
+		w.share()
+	}
+}
+
+// lookAt finds out what an entry is, by its name or, where visitors want it, pinned.
+func (w *worker) lookAt(e *Entry) unix.Errno {
+	if w.pinning || w.tree.options.Without.has(FeatureMountRoot) {
+		w.pinning = false
+		return e.open()
+	}
+	return w.tree.look(e.at, &e.name[0], 0, &e.Stat)
+}
+
+func (w *worker) fail(op, path string, errno unix.Errno) {
+	w.obey(w.visitor.Fail(&fs.PathError{Op: op, Path: path, Err: errno}))
+}
+
+func (w *worker) obey(v Verdict) {
+	if v == Stop {
+		w.pool.stop()
+	}
+}
