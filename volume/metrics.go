@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -22,34 +23,90 @@ func (MetricsNil) GetMetrics(context.Context) (*Metrics, error) {
 	return nil, fmt.Errorf("metrics of this volume: %w", ErrUnsupported)
 }
 
-// MetricsStatFS measures a volume that has a filesystem of its own, by statfs(2). Make it with [NewMetricsStatFS]. It
-// is cheap, and wrong for a directory that shares its filesystem with others: use [MetricsDu] for those. It does not
-// look whether something is mounted at the path.
+// MetricsOptions says how a provider measures. The zero value measures whatever is at the path.
+type MetricsOptions struct {
+	// Meter is what measures. Providers that share one leave at most one call behind for each path, together no more than
+	// it allows, and it lists them. Nil means one of the provider's own.
+	Meter *usage.Meter
+	// Expect is which filesystem is meant: that of a mount at the path, or that of a device. It is checked on what is
+	// then measured. The zero value takes the filesystem of whatever is there, as Kubernetes does: once the volume is
+	// unmounted, these are the numbers of the filesystem above it.
+	Expect usage.Expect
+}
+
+// meter returns the meter to use.
+func (o MetricsOptions) meter() *usage.Meter {
+	if o.Meter != nil {
+		return o.Meter
+	}
+	return new(usage.Meter)
+}
+
+// MetricsStatFS measures a volume that has a filesystem of its own, by statfs(2). Make it with [NewMetricsStatFS], or
+// with [NewMetricsStatFSWith] to have it look whether something is mounted at the path. It is cheap, and wrong for a
+// directory that shares its filesystem with others: use [MetricsDu] for those.
 //
 // A statfs of a dead server never returns. When ctx ends first, it is left behind, and the error matches [ErrUncertain]
 // and ctx's own and has the method Done() <-chan struct{}: the channel is closed when the call has ended. There is at
 // most one call per provider: later callers wait for it too. All this is so for every provider of this package.
 type MetricsStatFS struct {
 	path   string
-	statfs func(path string) (*Metrics, error)
+	statfs func(context.Context) (*Metrics, error)
 	flight flight[*Metrics]
 }
 
 var _ MetricsProvider = (*MetricsStatFS)(nil)
 
-// NewMetricsStatFS returns the provider for the filesystem that holds path, an absolute path. It does no I/O.
-func NewMetricsStatFS(path string) *MetricsStatFS { return &MetricsStatFS{path: path, statfs: statfs} }
+// NewMetricsStatFS returns the provider for the filesystem that holds path, an absolute path, whichever that is. It does
+// no I/O.
+func NewMetricsStatFS(path string) *MetricsStatFS {
+	return NewMetricsStatFSWith(path, MetricsOptions{})
+}
+
+// NewMetricsStatFSWith returns the provider for the filesystem at path, an absolute path. It does no I/O.
+func NewMetricsStatFSWith(path string, options MetricsOptions) *MetricsStatFS {
+	meter := options.meter()
+	return &MetricsStatFS{path: path, statfs: func(ctx context.Context) (*Metrics, error) {
+		return metricsOf(meter.FS(ctx, path, options.Expect))
+	}}
+}
 
 // GetMetrics implements [MetricsProvider]. Blocks are counted in f_frsize units, as POSIX has it for statvfs. Inodes
-// are nil where the filesystem does not count them (btrfs). Elsewhere than on Linux the error matches [ErrUnsupported].
+// are nil where the filesystem does not count them (btrfs). The error matches [usage.ErrWrongFilesystem] when the path
+// does not lead to the filesystem that is expected, and [ErrUnsupported] elsewhere than on Linux.
 func (m *MetricsStatFS) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.path == "" {
 		return nil, errNoPath("statfs")
 	}
-	metrics, err := m.flight.do(ctx, call{name: "statfs", path: m.path}, func(context.Context) (*Metrics, error) {
-		return m.statfs(m.path)
-	})
+	metrics, err := m.flight.do(ctx, call{name: "statfs", path: m.path}, m.statfs)
 	return metrics.copy(), err
+}
+
+// metricsOf makes metrics of what a meter has returned.
+func metricsOf(info usage.FSInfo, err error) (*Metrics, error) {
+	if err != nil {
+		return nil, measured(err)
+	}
+	m := &Metrics{
+		Time:      metav1.Now(),
+		Capacity:  bytes(info.Capacity),
+		Available: bytes(info.Available),
+		Used:      bytes(info.Used),
+	}
+	if info.Inodes > 0 {
+		m.Inodes = count(info.Inodes)
+		m.InodesFree = count(info.InodesFree)
+		m.InodesUsed = count(info.InodesUsed)
+	}
+	return m, nil
+}
+
+// measured gives an error of a meter the words of this package.
+func measured(err error) error {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return err
 }
 
 // MetricsBlock measures a block device, or the file behind one. Make it with [NewMetricsBlock].
@@ -83,19 +140,27 @@ func (m *MetricsBlock) GetMetrics(ctx context.Context) (*Metrics, error) {
 
 // MetricsDu measures a volume that is a directory on a shared filesystem, by walking it. Make it with [NewMetricsDu].
 type MetricsDu struct {
-	path   string
-	flight flight[*Metrics]
+	path    string
+	options MetricsOptions // with a meter
+	flight  flight[*Metrics]
 }
 
 var _ MetricsProvider = (*MetricsDu)(nil)
 
 // NewMetricsDu returns the provider for the directory path, an absolute path. It does no I/O.
-func NewMetricsDu(path string) *MetricsDu { return &MetricsDu{path: path} }
+func NewMetricsDu(path string) *MetricsDu { return NewMetricsDuWith(path, MetricsOptions{}) }
+
+// NewMetricsDuWith returns the provider for the directory path, an absolute path, on the filesystem that is expected. It
+// does no I/O.
+func NewMetricsDuWith(path string, options MetricsOptions) *MetricsDu {
+	options.Meter = options.meter()
+	return &MetricsDu{path: path, options: options}
+}
 
 // GetMetrics implements [MetricsProvider]: Used and InodesUsed are what the tree below the path occupies (see
-// [usage.Measure]), the rest is that of the shared filesystem (see [MetricsStatFS]). The walk costs a system call per
-// file and ends when ctx does: wrap it with [NewCachedMetrics]. Elsewhere than on Linux the error matches
-// [ErrUnsupported].
+// [usage.Meter.Measure], which asks the filesystem where that counts projects), the rest is that of the shared filesystem
+// (see [MetricsStatFS]). The walk costs a system call per file and ends when ctx does: wrap it with [NewCachedMetrics].
+// Elsewhere than on Linux the error matches [ErrUnsupported].
 func (m *MetricsDu) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.path == "" {
 		return nil, errNoPath("disk usage")
@@ -105,13 +170,13 @@ func (m *MetricsDu) GetMetrics(ctx context.Context) (*Metrics, error) {
 }
 
 func (m *MetricsDu) measure(ctx context.Context) (*Metrics, error) {
-	metrics, err := statfs(m.path)
+	metrics, err := metricsOf(m.options.Meter.FS(ctx, m.path, m.options.Expect))
 	if err != nil {
 		return nil, err
 	}
-	used, err := usage.Measure(ctx, m.path)
+	used, err := m.options.Meter.Measure(ctx, m.path)
 	if err != nil {
-		return nil, fmt.Errorf("disk usage of %q: %w", m.path, err)
+		return nil, fmt.Errorf("disk usage of %q: %w", m.path, measured(err))
 	}
 	metrics.Used = bytes(used.Bytes)
 	metrics.InodesUsed = count(used.Inodes)

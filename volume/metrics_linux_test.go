@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/volume/usage"
 )
 
 func TestMetricsStatFSAgainstTheKernel(t *testing.T) {
@@ -17,7 +18,7 @@ func TestMetricsStatFSAgainstTheKernel(t *testing.T) {
 	var st unix.Statfs_t
 	require.NoError(t, unix.Statfs(dir, &st))
 
-	for _, p := range []MetricsProvider{NewMetricsStatFS(dir), &Dir{Path: dir}} {
+	for _, p := range []MetricsProvider{NewMetricsStatFS(dir), NewMetricsStatFSWith(dir, MetricsOptions{Meter: new(usage.Meter)})} {
 		metrics, err := p.GetMetrics(t.Context())
 		require.NoError(t, err)
 		assert.WithinDuration(t, time.Now(), metrics.Time.Time, time.Hour)
@@ -29,28 +30,6 @@ func TestMetricsStatFSAgainstTheKernel(t *testing.T) {
 			assert.Equal(t, metrics.Inodes.Value(), metrics.InodesUsed.Value()+metrics.InodesFree.Value())
 		}
 	}
-}
-
-func TestMetricsOfUnusualFilesystems(t *testing.T) {
-	small := metricsOf(&unix.Statfs_t{Blocks: 100, Bfree: 60, Bavail: 50, Bsize: 1 << 20, Frsize: 512, Files: 10, Ffree: 4})
-	assert.EqualValues(t, 100*512, small.Capacity.Value(), "in units of frsize, not of bsize")
-	assert.EqualValues(t, 40*512, small.Used.Value())
-	assert.EqualValues(t, 50*512, small.Available.Value())
-	assert.EqualValues(t, 6, small.InodesUsed.Value())
-
-	old := metricsOf(&unix.Statfs_t{Blocks: 100, Bsize: 4096})
-	assert.EqualValues(t, 100*4096, old.Capacity.Value(), "a kernel without frsize")
-	assert.Nil(t, old.Inodes, "a filesystem that does not count inodes")
-	assert.Nil(t, old.InodesFree)
-	assert.Nil(t, old.InodesUsed)
-
-	odd := metricsOf(&unix.Statfs_t{Blocks: 1, Bfree: 2, Frsize: 512, Files: 1, Ffree: math.MaxUint64})
-	assert.Zero(t, odd.Used.Value(), "more free than there is")
-	assert.Zero(t, odd.InodesUsed.Value())
-	assert.EqualValues(t, math.MaxInt64, odd.InodesFree.Value())
-
-	huge := metricsOf(&unix.Statfs_t{Blocks: math.MaxUint64, Frsize: 4096})
-	assert.EqualValues(t, math.MaxInt64, huge.Capacity.Value())
 }
 
 func TestMetricsOfAMissingPath(t *testing.T) {
@@ -99,4 +78,23 @@ func TestMetricsDu(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, whole.Capacity.Value(), metrics.Capacity.Value(), "the rest is the filesystem's")
 	assert.NotNil(t, metrics.Available)
+}
+
+// TestDirMeasuresOnlyWhatIsMounted holds that a volume that is not set up is not measured as the filesystem above it.
+func TestDirMeasuresOnlyWhatIsMounted(t *testing.T) {
+	unmounted := t.TempDir()
+	for _, p := range []MetricsProvider{
+		&Dir{Path: unmounted},
+		NewMetricsStatFSWith(unmounted, MetricsOptions{Expect: usage.Expect{MountPoint: true}}),
+		NewMetricsDuWith(unmounted, MetricsOptions{Expect: usage.Expect{Device: 1}}),
+	} {
+		metrics, err := p.GetMetrics(t.Context())
+		require.ErrorIs(t, err, usage.ErrWrongFilesystem, "%T", p)
+		require.ErrorContains(t, err, unmounted)
+		assert.Nil(t, metrics)
+	}
+
+	metrics, err := (&Dir{Path: "/"}).GetMetrics(t.Context())
+	require.NoError(t, err, "the root directory is where a filesystem is mounted")
+	assert.NotNil(t, metrics.Capacity)
 }

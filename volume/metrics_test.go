@@ -44,7 +44,7 @@ func TestHungStatFSIsLeftBehindOnce(t *testing.T) {
 		var calls atomic.Int32
 		server := make(chan struct{})
 		m := NewMetricsStatFS("/mnt/dead")
-		m.statfs = func(string) (*Metrics, error) {
+		m.statfs = func(context.Context) (*Metrics, error) {
 			calls.Add(1)
 			<-server
 			return &Metrics{Capacity: bytes(1)}, nil
@@ -89,7 +89,7 @@ func TestContextThatEndedAlready(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		m := NewMetricsStatFS("/")
-		m.statfs = func(string) (*Metrics, error) { t.Error("it was begun"); return &Metrics{}, nil }
+		m.statfs = func(context.Context) (*Metrics, error) { t.Error("it was begun"); return &Metrics{}, nil }
 		_, err := m.GetMetrics(ctx)
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, outcome.Transient, outcome.ClassOf(err))
@@ -209,7 +209,7 @@ func TestCachedMetricsWaitsForWhatItsProviderLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := make(chan struct{})
 		inner := NewMetricsStatFS("/mnt/dead")
-		inner.statfs = func(string) (*Metrics, error) { <-server; return &Metrics{}, nil }
+		inner.statfs = func(context.Context) (*Metrics, error) { <-server; return &Metrics{}, nil }
 		m := NewCachedMetrics(inner, time.Minute)
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -234,7 +234,7 @@ func TestNothingStartsBesideWhatAProviderLeftBehind(t *testing.T) {
 		var calls atomic.Int32
 		server := make(chan struct{})
 		inner := NewMetricsStatFS("/mnt/dead")
-		inner.statfs = func(string) (*Metrics, error) { <-server; return &Metrics{Capacity: bytes(1)}, nil }
+		inner.statfs = func(context.Context) (*Metrics, error) { <-server; return &Metrics{Capacity: bytes(1)}, nil }
 		m := NewCachedMetrics(provider(func(ctx context.Context) (*Metrics, error) {
 			calls.Add(1)
 			return inner.GetMetrics(ctx)

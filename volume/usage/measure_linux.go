@@ -18,7 +18,7 @@ func (m *Meter) measure(ctx context.Context, root string) (Usage, error) {
 		return used, err
 	}
 	after, again, counted := m.countOf(root)
-	if counted && again == id && used.between(before, after) {
+	if counted && again == id && used.confirmedBy(before, after) {
 		m.confirm(id)
 	}
 	return used, nil

@@ -29,13 +29,12 @@ func candidate(root, above project) bool {
 	return root.id != 0 && root.inherits && root.id != above.id
 }
 
-// between reports whether what a walk has found agrees with the counts before and after it. Of a tree that does not
-// change they are all equal; of one that grows, the walk's is in between.
-func (u Usage) between(before, after Usage) bool {
-	return within(u.Bytes, before.Bytes, after.Bytes) && within(u.Inodes, before.Inodes, after.Inodes)
+// confirmedBy reports whether a walk has found exactly what the kernel has counted before and after it. A tree that
+// changes meanwhile is not confirmed: two errors might hide each other.
+func (u Usage) confirmedBy(before, after Usage) bool {
+	u.ByQuota = true
+	return u == before && u == after
 }
-
-func within(n, a, b int64) bool { return min(a, b) <= n && n <= max(a, b) }
 
 // trust remembers for which trees the kernel's count was found to be that of the tree. The zero value trusts nothing. It
 // is guarded by Meter.mu.
