@@ -287,6 +287,13 @@ func (m *Mounter) unmount(name string, options mount.UnmountOptions) error {
 			}
 			return fmt.Errorf("unmounting %q: %w", name, mount.ErrNotMounted)
 		}
+		if found := at.mount.line(); !options.Expect.Is(found) {
+			err := fmt.Errorf("found %+v where %+v was expected: %w", found.Identity(), options.Expect, mount.ErrForeign)
+			if taken > 0 {
+				err = fmt.Errorf("%w: %d mounts were taken off: %w", mount.ErrUncertain, taken, err)
+			}
+			return fmt.Errorf("unmounting %q: %w", name, err)
+		}
 		if !options.Lazy && (at.mount.held > 0 || m.hasChildren(at.mount)) {
 			err := fmt.Errorf("still in use: %w", syscall.EBUSY)
 			if taken > 0 {
