@@ -276,33 +276,46 @@ func (f *filesystem) check(options []string) error {
 
 // unmount takes off every mount at the path.
 func (m *Mounter) unmount(name string, options mount.UnmountOptions) error {
-	for taken := 0; ; taken++ {
-		at, err := m.locate(name)
-		if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
-			return fmt.Errorf("unmounting %q: %w", name, err)
-		}
-		if err != nil || !at.isMountPoint() || at.mount.path != name {
-			if taken > 0 {
-				return nil
-			}
-			return fmt.Errorf("unmounting %q: %w", name, mount.ErrNotMounted)
-		}
-		if found := at.mount.line(); !options.Expect.Is(found) {
-			err := fmt.Errorf("found %+v where %+v was expected: %w", found.Identity(), options.Expect, mount.ErrForeign)
-			if taken > 0 {
-				err = fmt.Errorf("%w: %d mounts were taken off: %w", mount.ErrUncertain, taken, err)
-			}
-			return fmt.Errorf("unmounting %q: %w", name, err)
-		}
-		if !options.Lazy && (at.mount.held > 0 || m.hasChildren(at.mount)) {
-			err := fmt.Errorf("still in use: %w", syscall.EBUSY)
-			if taken > 0 {
-				err = fmt.Errorf("%w: %d mounts were taken off: %w", mount.ErrUncertain, taken, err)
-			}
-			return fmt.Errorf("unmounting %q: %w", name, err)
-		}
-		m.detach(at.mount)
+	taken, err := m.takeAllOff(name, options)
+	if err == nil && taken == 0 {
+		err = mount.ErrNotMounted
 	}
+	if err == nil {
+		return nil
+	}
+	if taken > 0 {
+		err = fmt.Errorf("%w: %d mounts were taken off: %w", mount.ErrUncertain, taken, err)
+	}
+	return fmt.Errorf("unmounting %q: %w", name, err)
+}
+
+// takeAllOff takes off one mount after the other and counts them.
+func (m *Mounter) takeAllOff(name string, options mount.UnmountOptions) (taken int, err error) {
+	for ; ; taken++ {
+		at, err := m.locate(name)
+		switch {
+		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
+			return taken, nil
+		case err != nil:
+			return taken, err
+		case !at.isMountPoint() || at.mount.path != name:
+			return taken, nil
+		}
+		if err := m.takeOff(at.mount, options); err != nil {
+			return taken, err
+		}
+	}
+}
+
+func (m *Mounter) takeOff(mp *mounted, options mount.UnmountOptions) error {
+	if found := mp.line(); !options.Expect.Is(found) {
+		return fmt.Errorf("found %+v where %+v was expected: %w", found.Identity(), options.Expect, mount.ErrForeign)
+	}
+	if !options.Lazy && (mp.held > 0 || m.hasChildren(mp)) {
+		return fmt.Errorf("still in use: %w", syscall.EBUSY)
+	}
+	m.detach(mp)
+	return nil
 }
 
 func (m *Mounter) hasChildren(mp *mounted) bool {
