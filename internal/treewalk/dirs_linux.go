@@ -43,17 +43,16 @@ func newDirs(most int) *dirs {
 	return d
 }
 
-// add enters an open directory with one user, or nobody, and closes another one when there are too many. When the
-// directory has been opened by somebody else meanwhile, fd is closed and the other one is taken.
-func (s *dirs) add(d *dir, fd, users int) int {
+// add enters an open directory, which is used until done, and closes another one when there are too many. When the
+// directory has been opened by somebody else meanwhile, fd is closed and the other one stays.
+func (s *dirs) add(d *dir, fd int) {
 	s.mu.Lock()
 	spare := fd
 	if d.fd < 0 {
 		d.fd, spare = fd, -1
 		s.link(d)
 	}
-	d.users += users
-	fd = d.fd
+	d.users++
 	if spare < 0 && s.open > s.max {
 		spare = s.victim()
 	}
@@ -61,7 +60,6 @@ func (s *dirs) add(d *dir, fd, users int) int {
 	if spare >= 0 {
 		closeFD(spare)
 	}
-	return fd
 }
 
 // use returns the descriptor of d and keeps it open until done, or -1.

@@ -3,6 +3,7 @@ package treewalk
 import (
 	"bytes"
 	"io/fs"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,8 +54,9 @@ func (w *worker) skipped(errno unix.Errno, e *Entry) error {
 	case unix.EXDEV:
 		w.tree.foreign.Add(1)
 		return ErrForeign
+	default:
+		return &fs.PathError{Op: "statx", Path: e.Path(), Err: errno}
 	}
-	return &fs.PathError{Op: "statx", Path: e.Path(), Err: errno}
 }
 
 // open pins the entry. EXDEV says that it is foreign.
@@ -122,9 +124,9 @@ func (t *Tree) pathOf(dir *dir, name []byte) string {
 		elements = append(elements, trimZero(dir.name))
 	}
 	path := []byte(t.path)
-	for i := len(elements) - 1; i >= 0; i-- {
-		if len(elements[i]) > 0 {
-			path = append(append(path, '/'), elements[i]...)
+	for _, element := range slices.Backward(elements) {
+		if len(element) > 0 {
+			path = append(append(path, '/'), element...)
 		}
 	}
 	return string(path)
@@ -132,8 +134,6 @@ func (t *Tree) pathOf(dir *dir, name []byte) string {
 
 // trimZero cuts the zero at the end of a name, and what is behind it.
 func trimZero(name []byte) []byte {
-	if i := bytes.IndexByte(name, 0); i >= 0 {
-		return name[:i]
-	}
-	return name
+	before, _, _ := bytes.Cut(name, dots[1:])
+	return before
 }

@@ -76,7 +76,7 @@ func (w *worker) reopen(d *dir) (int, error) {
 			return -1, w.lost(below[to], errno)
 		}
 		at, from = below[to], to
-		w.dirs.add(at, fd, 1)
+		w.dirs.add(at, fd)
 	}
 	return at.fd, nil
 }
@@ -87,6 +87,7 @@ func (w *worker) lost(d *dir, errno unix.Errno) error {
 	switch errno {
 	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV:
 		err = ErrMoved
+	default: // of the filesystem
 	}
 	return &fs.PathError{Op: "open", Path: w.tree.pathOf(d, nil), Err: err}
 }

@@ -154,7 +154,7 @@ func (w *worker) enter(t task, at int) {
 		return
 	}
 	child.refs.Store(1)
-	w.dirs.add(child, fd, 1)
+	w.dirs.add(child, fd)
 	w.read(child, fd)
 	w.release(child)
 }
