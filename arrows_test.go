@@ -16,6 +16,7 @@ const module = "github.com/volumekit/volumekit"
 var arrows = map[string][]string{
 	"":                            nil,
 	"volume":                      {"volume/usage", "internal/outcome"},
+	"volume/atomicwriter":         {"internal/outcome"},
 	"volume/usage":                {"internal/outcome", "internal/treewalk"},
 	"mount":                       {"internal/outcome"},
 	"mount/format":                {"mount", "internal/outcome"},
@@ -23,7 +24,7 @@ var arrows = map[string][]string{
 	"mount/mounttest":             {"mount"},
 	"fake":                        {"volume", "mount"},
 	"volume/volumetest":           {"volume", "mount", "fake"},
-	"plugins/...":                 {"volume", "mount", "mount/format", "mount/loop", "volume/usage", "volume/ownership"},
+	"plugins/...":                 {"volume", "mount", "mount/format", "mount/loop", "volume/usage", "volume/atomicwriter", "volume/ownership"},
 	"operationexecutor":           {"volume", "internal/..."},
 	"cache":                       {"volume", "operationexecutor", "internal/..."},
 	"store":                       {"internal/..."},

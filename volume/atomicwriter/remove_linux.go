@@ -1,0 +1,149 @@
+package atomicwriter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxPasses is how often a directory is read again because somebody still writes to it.
+	maxPasses = 16
+	// maxHoists bounds how deep a tree that somebody else has made may be.
+	maxHoists = 1 << 20
+)
+
+// clear makes way at a name that only the writer uses: whatever is no directory goes, and so does an empty directory.
+// What remains is an error that matches ErrForeign.
+func (d dir) clear(name string) error {
+	err := d.unlink(name)
+	if errors.Is(err, unix.EISDIR) {
+		err = d.rmdir(name)
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.ENOTEMPTY):
+		return d.failed("clear", name, fmt.Errorf("a directory with something in it lies here; move it away: %w", ErrForeign))
+	}
+	return err
+}
+
+// removeTree removes the directory name, which is open as top, with all that is in it. Nothing that is mounted in it is
+// entered or taken off: that is an error that matches ErrForeign.
+func (d dir) removeTree(ctx context.Context, name string, top dir) error {
+	r := &remover{top: top}
+	if err := r.empty(ctx); err != nil {
+		return err
+	}
+	return d.rmdir(name)
+}
+
+// remover empties one directory. It holds no more than one below it open, however deep the tree is: what lies deeper is
+// moved up.
+type remover struct {
+	top    dir
+	hoists int
+}
+
+// empty reads and removes until nothing is left.
+func (r *remover) empty(ctx context.Context) error {
+	for tries := 0; tries < maxPasses; {
+		hoists := r.hoists
+		entries, err := r.pass(ctx)
+		if err != nil || entries == 0 {
+			return err
+		}
+		if r.hoists == hoists || r.hoists > maxHoists {
+			tries++
+		}
+	}
+	return r.top.failed("empty", "", fmt.Errorf("somebody still writes to it: %w", ErrConflict))
+}
+
+// pass removes each entry of the top once and returns how many there were. It goes on after a failure and returns the
+// first.
+func (r *remover) pass(ctx context.Context) (entries int, err error) {
+	r.top.makeWritable()
+	var first error
+	err = r.top.each(func(name string) error {
+		entries++
+		if err := r.entry(ctx, name); err != nil && first == nil {
+			first = err
+		}
+		return ctx.Err()
+	})
+	return entries, errors.Join(err, first)
+}
+
+// entry removes one entry of the top. Of a directory it removes what is no directory and moves up the rest.
+func (r *remover) entry(ctx context.Context, name string) error {
+	if removed, err := r.top.remove(name); removed || err != nil {
+		return err
+	}
+	sub, err := r.top.openDir(name)
+	if err != nil {
+		return err
+	}
+	defer sub.close()
+	sub.makeWritable()
+	err = sub.each(func(below string) error {
+		if removed, err := sub.remove(below); removed || err != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		return errors.Join(r.hoist(sub, below), ctx.Err())
+	})
+	if err != nil {
+		return err
+	}
+	_, err = r.top.remove(name)
+	return err
+}
+
+// hoist moves a directory that is too deep into the top, where the next pass finds it.
+func (r *remover) hoist(from dir, name string) error {
+	if d, err := from.openDir(name); err == nil {
+		d.makeWritable() // to move a directory is to write to it
+		d.close()
+	}
+	for range maxTries {
+		free := ".removed-" + strconv.FormatUint(rand.Uint64(), 36)
+		err := from.change("rename", name, func() error {
+			return mountedIfBusy(unix.Renameat2(from.fd, name, r.top.fd, free, unix.RENAME_NOREPLACE))
+		})
+		if !errors.Is(err, unix.EEXIST) {
+			r.hoists++
+			return err
+		}
+	}
+	return from.failed("rename", name, unix.EEXIST)
+}
+
+// remove removes an entry, unless it is a directory with something in it: then removed is false. What is gone already is
+// removed.
+func (d dir) remove(name string) (removed bool, err error) {
+	err = d.unlink(name)
+	if errors.Is(err, unix.EISDIR) {
+		err = d.rmdir(name)
+	}
+	switch {
+	case err == nil, errors.Is(err, unix.ENOENT):
+		return true, nil
+	case errors.Is(err, unix.ENOTEMPTY):
+		return false, nil
+	}
+	return false, err
+}
+
+// makeWritable lets an ordinary user empty a directory of its own that SetPerms has closed. Where that fails, emptying
+// says why.
+func (d dir) makeWritable() {
+	var st unix.Stat_t
+	if unix.Fstat(d.fd, &st) == nil && st.Mode&0o300 != 0o300 {
+		_ = d.change("chmod", "", func() error { return unix.Fchmod(d.fd, 0o700) })
+	}
+}
