@@ -14,14 +14,20 @@ import (
 // statxQuiet asks no server: what is looked for is known to the kernel itself.
 const statxQuiet = unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
-// filesystem answers FS. The descriptor that is checked is the one that is measured.
+// filesystem answers FS.
 func filesystem(path string, expect Expect) (FSInfo, error) {
+	return filesystemBy(placeOf, path, expect)
+}
+
+// filesystemBy is filesystem with a way to describe what is open. The descriptor that is checked is the one that is
+// measured.
+func filesystemBy(describe func(int) (place, error), path string, expect Expect) (FSInfo, error) {
 	fd, err := openAt(unix.AT_FDCWD, path, unix.O_PATH)
 	if err != nil {
 		return FSInfo{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer closeFD(fd)
-	place, err := placeOf(fd)
+	place, err := describe(fd)
 	if err != nil {
 		return FSInfo{}, &fs.PathError{Op: "statx", Path: path, Err: err}
 	}

@@ -6,8 +6,10 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/treewalk"
 )
 
 // expected is what a tree occupies, found by path: each inode of root's device once.
@@ -63,24 +67,60 @@ func TestMeasureTree(t *testing.T) {
 	require.NoError(t, err)
 	defer socket.Close()
 
+	want := expected(t, root)
+	before := openDescriptors(t)
+	for _, workers := range []int{0, 1, 3, 16} {
+		got, err := walk(t.Context(), root, treewalk.Options{Workers: workers})
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
 	got, err := Measure(t.Context(), root)
 	require.NoError(t, err)
-	assert.Equal(t, expected(t, root), got)
+	assert.Equal(t, want, got)
 	assert.EqualValues(t, 1+3+3*400+2+1+2+1, got.Inodes)
+	assert.Equal(t, before, openDescriptors(t))
 }
 
+// TestMeasureAgreesWithDu holds that the answer is the one that everybody knows.
+func TestMeasureAgreesWithDu(t *testing.T) {
+	root := t.TempDir()
+	makeTree(t, root, 2000, 100)
+	require.NoError(t, os.Truncate(filepath.Join(root, "dir0", "file-000001.dat"), 1<<30))
+	out, err := exec.CommandContext(t.Context(), "du", "-s", "-B512", root).Output()
+	require.NoError(t, err)
+	blocks, err := strconv.ParseInt(strings.Fields(string(out))[0], 10, 64)
+	require.NoError(t, err)
+	got, err := Measure(t.Context(), root)
+	require.NoError(t, err)
+	assert.Equal(t, blocks*512, got.Bytes)
+}
+
+// TestMeasureHardLinksOnce links files to each other in many directories, so that several workers meet each of them.
 func TestMeasureHardLinksOnce(t *testing.T) {
 	root := t.TempDir()
-	write(t, filepath.Join(root, "a", "file"), 1<<20)
+	const files, dirs = 200, 30
+	for i := range files {
+		write(t, filepath.Join(root, "a", fmt.Sprint(i)), i*100)
+	}
+	write(t, filepath.Join(root, "linked-from-outside"), 1<<20)
+	require.NoError(t, os.Link(filepath.Join(root, "linked-from-outside"), filepath.Join(t.TempDir(), "outside")))
 	one, err := Measure(t.Context(), root)
 	require.NoError(t, err)
-	for _, name := range []string{"a/again", "b"} {
-		require.NoError(t, os.Link(filepath.Join(root, "a", "file"), filepath.Join(root, name)))
+	require.Equal(t, expected(t, root), one)
+	for d := range dirs {
+		dir := filepath.Join(root, "b", fmt.Sprint(d%3), fmt.Sprint(d))
+		require.NoError(t, os.MkdirAll(dir, 0o750))
+		for i := range files {
+			require.NoError(t, os.Link(filepath.Join(root, "a", fmt.Sprint(i)), filepath.Join(dir, fmt.Sprint(i))))
+		}
 	}
-	linked, err := Measure(t.Context(), root)
-	require.NoError(t, err)
-	assert.Equal(t, one.Inodes, linked.Inodes)
-	assert.Equal(t, expected(t, root), linked)
+	want := expected(t, root)
+	assert.Equal(t, one.Inodes+1+3+dirs, want.Inodes)
+	for range 10 {
+		linked, err := walk(t.Context(), root, treewalk.Options{Workers: 8})
+		require.NoError(t, err)
+		require.Equal(t, want, linked)
+	}
 }
 
 func TestMeasureHolesAreFree(t *testing.T) {
@@ -109,48 +149,19 @@ func TestMeasureRootThatIsNoDirectory(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, got.Inodes, "a link is not followed")
 
-	_, err = Measure(t.Context(), filepath.Join(dir, "missing"))
-	require.ErrorIs(t, err, fs.ErrNotExist)
-	var path *fs.PathError
-	require.ErrorAs(t, err, &path)
-	assert.Equal(t, filepath.Join(dir, "missing"), path.Path)
-}
-
-// TestMeasureDeepTree holds that depth costs no descriptors, with names that no path could hold together.
-func TestMeasureDeepTree(t *testing.T) {
-	const depth = 400
-	root := t.TempDir()
-	makeDeep(t, root, depth)
-
-	var limit unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	before := openDescriptors(t)
-	few := limit
-	few.Cur = uint64(before + maxOpen + 8)
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
-	got, err := Measure(t.Context(), root)
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
-
+	fifo := filepath.Join(dir, "fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	got, err = Measure(t.Context(), fifo)
 	require.NoError(t, err)
-	assert.EqualValues(t, 1+2*depth, got.Inodes)
-	assert.Equal(t, before, openDescriptors(t))
-}
+	assert.EqualValues(t, 1, got.Inodes, "nobody waits for a writer")
 
-// makeDeep makes depth directories in each other, each with a sibling, by descriptors.
-func makeDeep(t *testing.T, root string, depth int) {
-	t.Helper()
-	name := strings.Repeat("n", 200)
-	fd, err := openDir(unix.AT_FDCWD, root)
-	require.NoError(t, err)
-	for range depth {
-		require.NoError(t, unix.Mkdirat(fd, name, 0o750))
-		require.NoError(t, unix.Mkdirat(fd, "sibling", 0o750))
-		below, err := openDir(fd, name)
-		require.NoError(t, err)
-		closeDir(fd)
-		fd = below
+	for name, want := range map[string]error{"missing": fs.ErrNotExist, "file/below": unix.ENOTDIR} {
+		_, err = Measure(t.Context(), filepath.Join(dir, name))
+		require.ErrorIs(t, err, want)
+		var path *fs.PathError
+		require.ErrorAs(t, err, &path)
+		assert.Equal(t, filepath.Join(dir, name), path.Path)
 	}
-	closeDir(fd)
 }
 
 func openDescriptors(t *testing.T) int {
@@ -160,74 +171,13 @@ func openDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// at runs do before the given check of the context, of which there is one per read of directory entries.
-type at struct {
-	context.Context //nolint:containedctx // It is a context.
-
-	checks int
-	do     map[int]func()
-}
-
-func (a *at) Err() error {
-	a.checks++
-	if f := a.do[a.checks]; f != nil {
-		f()
-	}
-	return a.Context.Err()
-}
-
-func TestMeasureStopsWithItsContext(t *testing.T) {
-	root := t.TempDir()
-	for i := range 10 {
-		require.NoError(t, os.Mkdir(filepath.Join(root, fmt.Sprint(i)), 0o750))
-	}
-	before := openDescriptors(t)
+func TestMeasureWithAContextThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	counted := &at{Context: ctx, do: map[int]func(){5: cancel}}
-	_, err := walkTree(counted, root)
+	cancel()
+	_, err := Measure(ctx, t.TempDir())
 	require.ErrorIs(t, err, context.Canceled)
-	assert.Equal(t, 5, counted.checks)
-	assert.Equal(t, before, openDescriptors(t))
-}
-
-// TestMeasureWhileTheTreeChanges removes and replaces directories between the moment when they are counted and the
-// moment when they are entered.
-func TestMeasureWhileTheTreeChanges(t *testing.T) {
-	root := t.TempDir()
-	for _, name := range []string{"gone", "file", "link"} {
-		write(t, filepath.Join(root, name, "below"), 1)
-	}
-	outside := t.TempDir()
-	write(t, filepath.Join(outside, "secret"), 1)
-	ctx := &at{Context: t.Context(), do: map[int]func(){2: func() { // the root has been read
-		for _, name := range []string{"gone", "file", "link"} {
-			require.NoError(t, os.RemoveAll(filepath.Join(root, name)))
-		}
-		write(t, filepath.Join(root, "file"), 1)
-		require.NoError(t, os.Symlink(outside, filepath.Join(root, "link")))
-	}}}
-	got, err := walkTree(ctx, root)
-	require.NoError(t, err)
-	assert.EqualValues(t, 4, got.Inodes, "what was there when it was read; nothing below, nothing outside")
-}
-
-// TestMeasureOfATreeThatIsMovedAway moves a directory out of the tree while the walk is deep below it: the walk must
-// not go on with what is in the other place.
-func TestMeasureOfATreeThatIsMovedAway(t *testing.T) {
-	root, outside := t.TempDir(), t.TempDir()
-	elements := []string{root}
-	for range maxOpen + 5 {
-		elements = append(elements, "d")
-	}
-	deep := filepath.Join(elements...)
-	require.NoError(t, os.MkdirAll(deep, 0o750))
-	before := openDescriptors(t)
-	ctx := &at{Context: t.Context(), do: map[int]func(){2*(maxOpen+6) - 1: func() { // at the bottom
-		require.NoError(t, os.Rename(filepath.Join(root, "d", "d"), filepath.Join(outside, "d")))
-	}}}
-	_, err := walkTree(ctx, root)
-	require.ErrorIs(t, err, ErrChanged)
-	assert.Equal(t, before, openDescriptors(t))
+	_, err = FS(ctx, t.TempDir(), Expect{})
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestMeasureOfADirectoryThatMayNotBeRead(t *testing.T) {
@@ -238,7 +188,10 @@ func TestMeasureOfADirectoryThatMayNotBeRead(t *testing.T) {
 	defer func() { require.NoError(t, os.Chmod(closed, 0o700)) }()
 
 	var err error
-	asOrdinaryUser(t, func() { _, err = walkTree(t.Context(), root) })
+	asOrdinaryUser(t, func() {
+		// One worker is the thread that may not; more would be others that may.
+		_, err = walk(t.Context(), root, treewalk.Options{Workers: 1})
+	})
 	require.ErrorIs(t, err, fs.ErrPermission)
 	var path *fs.PathError
 	require.ErrorAs(t, err, &path)
