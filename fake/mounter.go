@@ -26,6 +26,8 @@ type MounterOptions struct {
 	// FSTypes are the filesystems that the kernel knows beside tmpfs. Nil means ext2, ext3, ext4, xfs, btrfs, vfat, nfs
 	// and nfs4. Each mount of the same source shows the same files, also after it was unmounted.
 	FSTypes []string
+	// SELinux says that the machine runs SELinux, so that a filesystem may be mounted with a context.
+	SELinux bool
 }
 
 // Mounter is a [mount.Interface] in memory, with the files of the machine that it mounts in: a table of mounts, and a tree
@@ -40,6 +42,7 @@ type Mounter struct {
 
 	mu        sync.Mutex
 	fsTypes   []string
+	seLinux   bool
 	mounts    []*mounted             // in the order of mounting; the first is the root
 	super     map[string]*filesystem // by type and source, of filesystems that outlive their mounts
 	lastID    uint64
@@ -56,7 +59,7 @@ func NewMounter(options MounterOptions) *Mounter {
 		fsTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "vfat", "nfs", "nfs4"}
 	}
 	m := &Mounter{
-		fsTypes: slices.Clone(fsTypes),
+		fsTypes: slices.Clone(fsTypes), seLinux: options.SELinux,
 		super:   map[string]*filesystem{},
 		pending: map[string]*pending{},
 	}

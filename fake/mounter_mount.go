@@ -109,9 +109,15 @@ func (m *Mounter) shown(plan mount.Plan, public []string) (position, error) {
 	if plan.Bind {
 		return m.resolve(plan.Source, walk{follow: true})
 	}
+	if plan.SELinuxContext != "" && !m.seLinux {
+		return position{}, fmt.Errorf("the machine runs no SELinux: %w", mount.ErrUnsupported)
+	}
 	filesystem, err := m.open(plan)
 	if err != nil {
 		return position{}, err
+	}
+	if plan.SELinuxContext != "" {
+		filesystem.options = append(filesystem.options, `context="`+plan.SELinuxContext+`"`)
 	}
 	filesystem.options = append(filesystem.options, public...)
 	if plan.ReadOnly() {
@@ -260,10 +266,22 @@ func (m *Mounter) remount(plan mount.Plan) error {
 		if err := filesystem.check(plan.Data); err != nil {
 			return err
 		}
-		filesystem.readOnly = plan.ReadOnly() || filesystem.readOnly && !slices.Contains(plan.Clear, "ro")
+		if !plan.Below {
+			filesystem.readOnly = plan.ReadOnly() || filesystem.readOnly && !slices.Contains(plan.Clear, "ro")
+		}
 	}
-	at.mount.change(plan)
+	m.changeAll(at.mount, plan)
 	return nil
+}
+
+// changeAll gives the mount the options of the plan, and those below it if the plan says so.
+func (m *Mounter) changeAll(mp *mounted, plan mount.Plan) {
+	mp.change(plan)
+	for _, below := range m.mounts {
+		if plan.Below && below.parent == mp {
+			m.changeAll(below, plan)
+		}
+	}
 }
 
 // check refuses options that the filesystem does not know. Only those of tmpfs are known here.

@@ -76,6 +76,12 @@ func (p *Plan) flags(now []string) uintptr {
 // changesMount reports whether there are options of the mount to change, beside its propagation.
 func (p *Plan) changesMount() bool { return len(p.Set)+len(p.Clear) > 0 }
 
+// changesFilesystem reports whether a remount has anything to say to the filesystem. One that is about the propagation, or
+// about the mounts below, has not.
+func (p *Plan) changesFilesystem() bool {
+	return len(p.Data) > 0 || !p.Below && p.changesMount() || !p.changesMount() && p.Propagation == ""
+}
+
 // recursivePropagation reports whether the propagation is for the mounts below, too.
 func (p *Plan) recursivePropagation() bool {
 	return p.Recursive || strings.HasPrefix(p.Propagation, "r")

@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ func BenchmarkBindAndUnmount(b *testing.B) {
 		source, directory, target := crowd(b, n)
 		for name, source := range map[string]string{"root": source, "directory": directory} {
 			b.Run(fmt.Sprintf("%s/mounts=%d", name, n), func(b *testing.B) { bindAndUnmount(b, source, target) })
+			b.Run(fmt.Sprintf("%s/mounts=%d/bare", name, n), func(b *testing.B) { bareBindAndUnmount(b, source, target) })
 		}
 	}
 }
@@ -39,6 +41,27 @@ func bindAndUnmount(b *testing.B, source, target string) {
 			b.Fatal(err)
 		}
 		if err := m.Unmount(ctx, target, plain); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// bareBindAndUnmount is the lower bound: the system calls alone, without a look before or after.
+func bareBindAndUnmount(b *testing.B, source, target string) {
+	b.Helper()
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	for b.Loop() {
+		tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			b.Fatal(err)
+		}
+		err = errors.Join(
+			unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr),
+			unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH),
+			unix.Close(tree),
+			unix.Unmount(target, unix.UMOUNT_NOFOLLOW),
+		)
+		if err != nil {
 			b.Fatal(err)
 		}
 	}

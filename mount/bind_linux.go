@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -111,31 +110,58 @@ func (m *Mounter) finishOld(ctx context.Context, s *steps, t *target, plan *Plan
 	if err := m.remountBindOld(ctx, s, fd, plan); err != nil {
 		return err
 	}
-	if plan.Recursive {
-		return m.finishBelow(ctx, s, plan)
+	if plan.Below {
+		return m.changeBelow(ctx, s, fd, plan)
 	}
 	return nil
 }
 
-// finishBelow gives the mounts below the target the options of the target.
-func (m *Mounter) finishBelow(ctx context.Context, s *steps, plan *Plan) error {
+// changeBelow gives the mounts below the one whose root fd is the options of the plan, by mount(2).
+func (m *Mounter) changeBelow(ctx context.Context, s *steps, fd int, plan *Plan) error {
+	top, err := m.mountOf(ctx, fd)
+	if err != nil {
+		return err
+	}
 	table, err := m.readTable(ctx)
 	if err != nil {
 		return err
 	}
-	for _, mp := range table {
-		if !strings.HasPrefix(mp.Path, plan.Target+"/") {
-			continue
-		}
-		fd, err := m.openPath(unix.AT_FDCWD, mp.Path)
-		if err != nil {
-			return err
-		}
-		err = m.remountBindOld(ctx, s, fd, plan)
-		closeFD(fd)
-		if err != nil {
+	for _, mp := range descendants(table, top.ID) {
+		if err := m.changeOne(ctx, s, mp, plan); err != nil {
 			return fmt.Errorf("at %q: %w", mp.Path, err)
 		}
 	}
 	return nil
+}
+
+// descendants returns the mounts on the one with the id, those on them and so on.
+func descendants(table []MountPoint, id uint64) (found []MountPoint) {
+	known := map[uint64]bool{id: true}
+	for grown := true; grown; {
+		grown = false
+		for _, mp := range table {
+			if known[mp.ParentID] && !known[mp.ID] {
+				known[mp.ID], grown = true, true
+				found = append(found, mp)
+			}
+		}
+	}
+	return found
+}
+
+// changeOne changes a mount of the table, when it is that which its path leads to: what another mount hides cannot be
+// reached, neither by us nor by anybody else.
+func (m *Mounter) changeOne(ctx context.Context, s *steps, mp MountPoint, plan *Plan) error {
+	fd, err := m.openPath(unix.AT_FDCWD, mp.Path)
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	if id, err := mountID(fd); err != nil || id != mp.ID {
+		return err
+	}
+	return m.remountBindOld(ctx, s, fd, plan)
 }

@@ -17,3 +17,26 @@ func (m *Mounter) ForceHere(ctx context.Context, name string) error {
 	t := takedown{place: p}
 	return t.force(ctx, &steps{}, nil)
 }
+
+// CreateHere makes the superblock of the request without looking for SELinux, and mounts it nowhere.
+func (m *Mounter) CreateHere(ctx context.Context, request Request) error {
+	plan, err := request.Plan()
+	if err != nil {
+		return err
+	}
+	tree, err := m.newTree(ctx, &steps{}, &plan)
+	if err == nil {
+		closeFD(tree)
+	}
+	return err
+}
+
+// OldData returns the options as mount(2) takes them.
+func (r Request) OldData() (string, error) {
+	plan, err := r.Plan()
+	if err != nil {
+		return "", err
+	}
+	_, data, err := plan.oldData()
+	return data, err
+}

@@ -12,6 +12,9 @@ import (
 
 // filesystem mounts a filesystem at the place.
 func (m *Mounter) filesystem(ctx context.Context, s *steps, p *place, plan *Plan) error {
+	if err := plan.checkSELinux(); err != nil {
+		return err
+	}
 	tree, err := m.newTree(ctx, s, plan)
 	if errors.Is(err, errNoSyscall) {
 		return p.attach(ctx, s, true, func(t *target) error { return m.filesystemOld(ctx, s, t, plan) })
@@ -69,6 +72,11 @@ func (p *Plan) configure(fd int) error {
 	if p.Source != "" && !p.Remount {
 		if err := unix.FsconfigSetString(fd, "source", p.Source); err != nil {
 			return p.explain("setting the source", fd, err)
+		}
+	}
+	if p.SELinuxContext != "" {
+		if err := unix.FsconfigSetString(fd, "context", p.SELinuxContext); err != nil {
+			return p.explain("setting the SELinux context", fd, err)
 		}
 	}
 	for _, option := range p.superOptions() {
@@ -172,6 +180,9 @@ func (p *Plan) oldData() (flags uintptr, data string, err error) {
 			continue
 		}
 		words = append(words, option)
+	}
+	if p.SELinuxContext != "" {
+		words = append(words, p.quotedContext())
 	}
 	return flags, strings.Join(words, ","), nil
 }

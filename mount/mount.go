@@ -64,7 +64,24 @@ type Request struct {
 	// belong to the mount; "remount" changes the mount that is at Target; everything else is given to the filesystem.
 	// An option must hold no comma, no control character and no NUL. Options that exclude each other are settled by the
 	// last. [Request.Plan] sorts them.
+	//
+	// An option of the mount itself is for the mounts below, too, with a leading r, as in runc and containerd: "rro",
+	// "rnosuid"; also on a remount. With "rbind" it always is, so that no writable part is left in a read-only bind.
+	// Propagation is changed by "shared" and the like, with a leading r for the mounts below; together with "remount" it is
+	// that of the mount which is at Target.
 	Options []string
+	// UserOptions are options from somebody who is not to be trusted with more, such as those of a volume's spec. Options
+	// have the last word over them, so that a user's "suid" does not undo a "nosuid" there. What says which kind of mount
+	// it is ("bind", "remount", "shared", ...) and options of SELinux are refused in them. Which options of a filesystem a
+	// user may give is for the caller to say.
+	UserOptions []string
+	// SELinuxContext is the label that all files of the filesystem are to have, such as
+	// "system_u:object_r:container_file_t:s0:c1,c2": the option context= of mount(8), without quotes. It is apart from
+	// Options because a label may hold commas. Where the kernel runs no SELinux the error matches ErrUnsupported and nothing
+	// is mounted; mount(8) drops the option there without a word, and kubelet (1.36) does not ask for it when it finds no
+	// SELinux. A filesystem that is mounted already has its label: another one is refused by the kernel, and a bind or a
+	// remount takes none.
+	SELinuxContext string
 	// Sensitive are options for the filesystem whose values never appear in an error, a log or an event; of one without a
 	// value nothing appears. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they
 	// have to be, and a comma is then an error that matches ErrUnsupported).

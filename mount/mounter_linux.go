@@ -169,10 +169,10 @@ func inPart(err error) error {
 // change changes filesystem and mount at once where mount(2) is all there is, else the filesystem first, so that a mount
 // whose filesystem refuses stays as it was.
 func (m *Mounter) change(ctx context.Context, s *steps, fd int, plan *Plan) error {
-	if !plan.Bind {
+	if !plan.Bind && plan.changesFilesystem() {
 		err := m.reconfigure(ctx, s, fd, plan)
 		if errors.Is(err, errNoSyscall) {
-			return m.remountOld(ctx, s, fd, plan)
+			return m.remountAllOld(ctx, s, fd, plan)
 		}
 		if err != nil {
 			return err
@@ -193,11 +193,21 @@ func (m *Mounter) changeMount(ctx context.Context, s *steps, fd int, plan *Plan)
 	if err := s.begin(ctx, "mount_setattr"); err != nil {
 		return err
 	}
-	err := m.setattr(fd, plan, 0)
-	if errors.Is(err, errNoSyscall) {
-		return m.remountBindOld(ctx, s, fd, plan)
+	var recursive uint
+	if plan.Below {
+		recursive = unix.AT_RECURSIVE
 	}
-	return err
+	err := m.setattr(fd, plan, recursive)
+	if !errors.Is(err, errNoSyscall) {
+		return err
+	}
+	if err := m.remountBindOld(ctx, s, fd, plan); err != nil {
+		return err
+	}
+	if !plan.Below {
+		return nil
+	}
+	return inPart(m.changeBelow(ctx, s, fd, plan))
 }
 
 // setattr changes the options of the mount whose root fd is, which need not be attached.
@@ -217,9 +227,13 @@ func (m *Mounter) remountBindOld(ctx context.Context, s *steps, fd int, plan *Pl
 	return m.remountFlags(ctx, s, fd, plan, unix.MS_BIND)
 }
 
-// remountOld is reconfigure and changeMount by mount(2).
-func (m *Mounter) remountOld(ctx context.Context, s *steps, fd int, plan *Plan) error {
-	return m.remountFlags(ctx, s, fd, plan, 0)
+// remountAllOld is reconfigure and changeMount by mount(2).
+func (m *Mounter) remountAllOld(ctx context.Context, s *steps, fd int, plan *Plan) error {
+	err := m.remountFlags(ctx, s, fd, plan, 0)
+	if err != nil || !plan.Below {
+		return err
+	}
+	return inPart(m.changeBelow(ctx, s, fd, plan))
 }
 
 func (m *Mounter) remountFlags(ctx context.Context, s *steps, fd int, plan *Plan, flags uintptr) error {

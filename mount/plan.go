@@ -20,6 +20,8 @@ type Plan struct {
 	Bind bool
 	// Recursive says that a bind takes the mounts below its source along.
 	Recursive bool
+	// Below says that Set and Clear are for the mounts below, too: of a recursive bind always.
+	Below bool
 	// Remount says that the mount at Target changes.
 	Remount bool
 	// Set are the mount's own options that are turned on, in the spelling of the mount table: "ro", "nosuid", "nodev",
@@ -33,6 +35,8 @@ type Plan struct {
 	Propagation string
 	// Data are the options for the filesystem, sensitive ones included. They are never to be joined or printed.
 	Data []string
+	// SELinuxContext is the request's.
+	SELinuxContext string
 
 	secrets []string // what must never be printed, longest first
 }
@@ -59,6 +63,9 @@ var accessTimes = []string{"noatime", "relatime", "strictatime"}
 // ignoredOptions are for mount(8) or for whoever reads fstab, and mean nothing to the kernel.
 var ignoredOptions = []string{"defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "_netdev"}
 
+// contextOptions are those of SELinux, which are no words for Options.
+var contextOptions = []string{"context", "fscontext", "defcontext", "rootcontext"}
+
 var propagations = []string{
 	"private", "rprivate", "shared", "rshared", "slave", "rslave", "unbindable", "runbindable",
 }
@@ -75,8 +82,8 @@ func (r Request) Plan() (Plan, error) {
 	if err := r.checkOptions(); err != nil {
 		return Plan{}, fmt.Errorf("target %q: %w", target, err)
 	}
-	p := Plan{Source: r.Source, Target: target, FSType: r.FSType}
-	for _, option := range r.Options {
+	p := Plan{Source: r.Source, Target: target, FSType: r.FSType, SELinuxContext: r.SELinuxContext}
+	for _, option := range slices.Concat(r.UserOptions, r.Options) {
 		p.add(option)
 	}
 	p.Data = append(p.Data, r.Sensitive...)
@@ -88,7 +95,10 @@ func (r Request) Plan() (Plan, error) {
 }
 
 func (r Request) checkOptions() error {
-	for _, option := range r.Options {
+	if err := r.checkUserOptions(); err != nil {
+		return err
+	}
+	for _, option := range slices.Concat(r.UserOptions, r.Options) {
 		if strings.Contains(option, ",") {
 			return fmt.Errorf("option %q holds a comma; give each option an entry of its own: %w", option, ErrInvalid)
 		}
@@ -101,11 +111,28 @@ func (r Request) checkOptions() error {
 			return fmt.Errorf("sensitive option %d is empty or holds a control character: %w", i, ErrInvalid)
 		}
 	}
+	if hasControl(r.SELinuxContext) || strings.ContainsAny(r.SELinuxContext, `" `) {
+		return fmt.Errorf("%q is not the label of an SELinux context: %w", r.SELinuxContext, ErrInvalid)
+	}
 	if hasControl(r.FSType) || strings.ContainsAny(r.FSType, ",/") {
 		return fmt.Errorf("filesystem %q is not a name: %w", r.FSType, ErrInvalid)
 	}
 	if strings.ContainsRune(r.Source, 0) {
 		return fmt.Errorf("source %q holds a NUL: %w", r.Source, ErrInvalid)
+	}
+	return nil
+}
+
+// checkUserOptions refuses what a user may not say.
+func (r Request) checkUserOptions() error {
+	for _, option := range r.UserOptions {
+		key, _, _ := strings.Cut(option, "=")
+		switch {
+		case key == "bind", key == "rbind", key == "remount", slices.Contains(propagations, key):
+			return fmt.Errorf("option %q of a user says what kind of mount it is: %w", option, ErrInvalid)
+		case slices.Contains(contextOptions, key):
+			return fmt.Errorf("option %q of a user sets an SELinux context: %w", option, ErrInvalid)
+		}
 	}
 	return nil
 }
@@ -139,11 +166,16 @@ func (p *Plan) add(option string) {
 		p.change(change[:1], change[1:])
 		return
 	}
+	if change, ok := mountOptions[strings.TrimPrefix(option, "r")]; ok && strings.HasPrefix(option, "r") {
+		p.change(change[:1], change[1:])
+		p.Below = true
+		return
+	}
 	switch {
 	case option == "bind":
 		p.Bind = true
 	case option == "rbind":
-		p.Bind, p.Recursive = true, true
+		p.Bind, p.Recursive, p.Below = true, true, true
 	case option == "remount":
 		p.Remount = true
 	case slices.Contains(propagations, option):
@@ -171,8 +203,11 @@ func (p *Plan) check() error {
 	var why string
 	switch {
 	case p.Remount:
-		if p.Bind && len(p.Data) > 0 {
+		switch {
+		case p.Bind && len(p.Data) > 0:
 			why = "a remount of a bind takes no option of a filesystem"
+		case p.SELinuxContext != "":
+			why = "an SELinux context is given to a filesystem when it is mounted first"
 		}
 	case p.Bind:
 		switch {
@@ -180,6 +215,8 @@ func (p *Plan) check() error {
 			why = "a bind has no filesystem type"
 		case len(p.Data) > 0:
 			why = "a bind takes no option of a filesystem"
+		case p.SELinuxContext != "":
+			why = "a bind has the SELinux context of its filesystem"
 		case !path.IsAbs(p.Source):
 			why = "the source of a bind must be an absolute path"
 		}

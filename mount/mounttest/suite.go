@@ -43,6 +43,7 @@ func mountCases() []testCase {
 		{"of options that exclude each other the last counts", caseAccessTimes},
 		{"a remount makes read-only and writable again", caseRemount},
 		{"a remount of a bind leaves its filesystem alone", caseRemountBind},
+		{"a remount may be for the mounts below too", caseRemountBelow},
 		{"a remount that is refused changes nothing", caseRemountRefused},
 		{"a remount needs a mount", caseRemountNothing},
 		{"a mount is looked up by its path", caseLookup},
@@ -379,6 +380,9 @@ func requestCases() []testCase {
 	return []testCase{
 		{"malformed requests are refused", caseInvalid},
 		{"malformed paths are refused", caseInvalidPaths},
+		{"a user cannot say what kind of mount it is", caseUserOptions},
+		{"a user cannot undo what the policy sets", caseUserOptionsAreWeaker},
+		{"an SELinux context is there or refused", caseSELinuxContext},
 		{"errors hold no secret", caseSecrets},
 		{"nothing is begun when the context has ended", caseCancelled},
 	}
@@ -403,6 +407,12 @@ func caseInvalid(b *bench) {
 		"bind with data":    {Source: source, Target: target, Options: []string{"bind", "size=1m"}},
 		"type with slash":   {Target: target, FSType: "../tmpfs"},
 		"type with newline": {Target: target, FSType: "tmp\nfs"},
+		"user's comma":      {Target: target, FSType: "tmpfs", UserOptions: []string{"size=1m,suid"}},
+		"user's newline":    {Target: target, FSType: "tmpfs", UserOptions: []string{"size=1m\nsuid"}},
+		"label of a bind":   {Source: source, Target: target, Options: []string{"bind"}, SELinuxContext: "u:r:t:s0"},
+		"label of a change": {Target: target, Options: []string{"remount", "ro"}, SELinuxContext: "u:r:t:s0"},
+		"label with quotes": {Target: target, FSType: "tmpfs", SELinuxContext: `u:r:t:s0",suid,x="`},
+		"label, newline":    {Target: target, FSType: "tmpfs", SELinuxContext: "u:r:t\n:s0"},
 	} {
 		if err := b.mounter.Mount(b.Context(), request); !errors.Is(err, mount.ErrInvalid) {
 			b.Errorf("%s: got error %v, want one that matches ErrInvalid", name, err)
