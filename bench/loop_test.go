@@ -1,0 +1,155 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/kubernetes/pkg/volume/util/volumepathhandler"
+
+	"github.com/volumekit/volumekit/bench/limits"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
+)
+
+// loopUser attaches a file to a loop device and detaches it.
+type loopUser struct {
+	name   string
+	attach func(file string) error
+	detach func(file string) error
+}
+
+func loopUsers(ctx context.Context, ctl *limits.LoopControl) []loopUser {
+	theirs := volumepathhandler.NewBlockVolumePathHandler()
+	return []loopUser{
+		{"k8s", func(file string) error { _, err := theirs.AttachFileDevice(file); return err }, theirs.DetachFileDevice},
+		oursWith(ctx, "ours", loop.Options{}),
+		oursWith(ctx, "ours-direct", loop.Options{DirectIO: true}),
+		limitWith(ctl, "limit", false),
+		limitWith(ctl, "limit-direct", true),
+	}
+}
+
+func oursWith(ctx context.Context, name string, options loop.Options) loopUser {
+	var device loop.Device
+	return loopUser{name, func(file string) (err error) {
+		device, err = loop.Attach(ctx, file, options)
+		return err
+	}, func(string) error { return loop.Detach(ctx, device) }}
+}
+
+func limitWith(ctl *limits.LoopControl, name string, direct bool) loopUser {
+	fd := -1
+	return loopUser{name, func(file string) (err error) {
+		_, fd, err = ctl.Attach(file, direct)
+		return err
+	}, func(string) error { return ctl.Detach(fd) }}
+}
+
+// BenchmarkLoop attaches a file of 16 MiB to a loop device and detaches it, beside n attached others.
+func BenchmarkLoop(b *testing.B) {
+	mounttest.RequireRoot(b)
+	ctl, err := limits.OpenLoopControl()
+	must(b, err)
+	b.Cleanup(func() { must(b, ctl.Close()) })
+	removeNewLoopDevices(b, ctl)
+	dir := scratch(b)
+	target := image16MiB(b, dir, "target")
+	for _, n := range []int{0, 64, 512} {
+		detachOthers := attachOthers(b, ctl, dir, n)
+		showLoopDevices(b)
+		for _, u := range loopUsers(deadline(b), ctl) {
+			b.Run(fmt.Sprintf("attached=%d/impl=%s", n, u.name), func(b *testing.B) {
+				b.ReportAllocs()
+				report := countChildren(b)
+				for b.Loop() {
+					must(b, u.attach(target))
+					must(b, u.detach(target))
+				}
+				report()
+			})
+		}
+		detachOthers()
+	}
+}
+
+func image16MiB(b *testing.B, dir, name string) string {
+	p := filepath.Join(dir, name)
+	must(b, os.WriteFile(p, nil, 0o600))
+	must(b, os.Truncate(p, 16<<20))
+	return p
+}
+
+// free is how many devices without a file there are beside those with one.
+const free = 8
+
+// attachOthers attaches n files. They are detached by the function that is returned, or with the benchmark. It has some
+// more attached before, so that the kernel has free devices then and need not add one while it is measured.
+func attachOthers(b *testing.B, ctl *limits.LoopControl, dir string, n int) (detach func()) {
+	var others []int
+	detachFrom := func(first int) {
+		for _, fd := range others[first:] {
+			must(b, ctl.Detach(fd))
+		}
+		others = others[:first]
+	}
+	b.Cleanup(func() { detachFrom(0) })
+	for i := range n + free {
+		_, fd, err := ctl.Attach(image16MiB(b, dir, fmt.Sprintf("other-%d-%d", n, i)), false)
+		must(b, err)
+		others = append(others, fd)
+	}
+	detachFrom(n)
+	return func() { detachFrom(0) }
+}
+
+// removeNewLoopDevices removes with the benchmark the devices that the kernel has added for it.
+func removeNewLoopDevices(b *testing.B, ctl *limits.LoopControl) {
+	before := loopDevices(b)
+	b.Cleanup(func() {
+		for _, n := range loopDevices(b) {
+			if !slices.Contains(before, n) {
+				ctl.Remove(n)
+			}
+		}
+	})
+}
+
+const virtualDevices = "/sys/devices/virtual/block"
+
+// loopDevices lists the numbers of the machine's loop devices, lowest first.
+func loopDevices(b *testing.B) []int {
+	list, err := filepath.Glob(virtualDevices + "/loop*")
+	must(b, err)
+	var ns []int
+	for _, p := range list {
+		if n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(p), "loop")); err == nil {
+			ns = append(ns, n)
+		}
+	}
+	slices.Sort(ns)
+	return ns
+}
+
+// showLoopDevices leaves in /sys/block, in this mount namespace, only the loop devices that are attached and some free
+// ones: Kubernetes looks through all of them, and earlier users of the machine may have left thousands.
+func showLoopDevices(b *testing.B) {
+	must(b, unix.Mount("tmpfs", "/sys/block", "tmpfs", 0, ""))
+	b.Cleanup(func() { must(b, unix.Unmount("/sys/block", unix.MNT_DETACH)) })
+	shown := 0
+	for _, n := range loopDevices(b) {
+		device := fmt.Sprintf("%s/loop%d", virtualDevices, n)
+		if _, err := os.Stat(device + "/loop"); err != nil {
+			if shown++; shown > free {
+				continue
+			}
+		}
+		must(b, os.Symlink(device, fmt.Sprintf("/sys/block/loop%d", n)))
+	}
+}

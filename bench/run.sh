@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Measures this project beside Kubernetes' packages and prints, from one run, the table of goals.
+#
+#   ./run.sh                every group (about 15 minutes)
+#   ./run.sh -w             the same, and puts the table into docs/benchmarks.md
+#   ./run.sh 7a 7b          some groups: the table then has their rows only
+#   COUNT=9 CALM=300 ./run.sh 5a
+#
+# COUNT (5) rounds are run, each measuring every implementation once, so that a ratio compares neighbours in time. Before
+# each round it waits, CALM (60) seconds at most, for the machine to be less than a fifth busy. Trees, images and mount
+# points lie in one directory below TMPDIR (/tmp), under 3 GB, until the end. OUT (./results) receives the raw output,
+# the details of every benchmark and the table.
+#
+# It needs root. Everything happens in private mount namespaces, which take their mounts with them when they end.
+set -euo pipefail
+cd "$(dirname "$0")"
+COUNT=${COUNT:-5} CALM=${CALM:-60} OUT=${OUT:-$PWD/results}
+command_line="./run.sh${*:+ $*}"
+all_groups='0 5a 5b 6a 6b 7a 7b 8'
+
+die() { echo "run.sh: $*" >&2; exit 1; }
+
+# name of a group, time or number of operations for each benchmark, benchmarks
+group() {
+	case $1 in
+	0) agreement ;;
+	5a) bench 5a-du-warm 3x 'DiskUsageWarm' ;;
+	5b) bench 5b-du-cold 1x 'DiskUsageCold' ;;
+	6a) bench 6a-ownership 1x 'Ownership$' ;;
+	6b) bench 6b-ownership-writes 1x 'OwnershipWrites' ;;
+	7a) bench 7a-mount 200ms 'BindMount|Tmpfs' ;;
+	7b) bench 7b-table 200ms 'MountTable' ;;
+	8) bench 8-loop 200ms 'Loop' ;;
+	*) die "no group $1: there are $all_groups" ;;
+	esac
+}
+
+agreement() { "$bin/bench.test" -test.v -test.run Agrees; }
+
+bench() { # name, time, benchmarks
+	local file=$OUT/$1.txt i
+	: >"$file.tmp"
+	for ((i = 1; i <= COUNT; i++)); do
+		calm
+		{
+			echo "# group $1 round $i, $(date -u +%FT%TZ), load $(cut -d' ' -f1-3 /proc/loadavg)"
+			"$bin/bench.test" -test.run '^$' -test.bench "$3" -test.benchmem -test.benchtime "$2" -test.timeout 30m
+		} >>"$file.tmp" || { tail -20 "$file.tmp" >&2; die "group $1 failed"; }
+	done
+	mv "$file.tmp" "$file"
+	measured+=("$file")
+	"$bin/summary" "$file" | tee "${file%.txt}.md"
+}
+
+# calm waits until the machine is less than a fifth busy for two seconds.
+calm() {
+	local end=$((SECONDS + CALM)) a b
+	while ((SECONDS < end)); do
+		read -ra a </proc/stat; sleep 2; read -ra b </proc/stat
+		((b[4] - a[4] > 160 * $(nproc))) && return
+	done
+	return 0
+}
+
+# head says what was measured where. The commit has a mark when files were changed since.
+head_lines() {
+	local commit changed
+	commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+	changed=$( (git status --porcelain -uno -- .. 2>/dev/null || true) | wc -l)
+	((changed == 0)) || commit+=", with $changed files changed since"
+	printf '| | |\n|---|---|\n'
+	printf '| machine | %s, %s processors, %s GB of memory |\n' \
+		"$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" \
+		"$(awk '/^MemTotal/ { printf "%.0f", $2 / 1e6 }' /proc/meminfo)"
+	printf '| kernel | %s |\n' "$(uname -sr)"
+	printf '| Go | %s |\n' "$(go env GOVERSION)"
+	printf '| Kubernetes | %s |\n' "$(go list -m -f '{{.Version}}' k8s.io/kubernetes)"
+	printf '| commit | %s |\n' "$commit"
+	printf '| date | %s |\n' "$(date -u +%FT%TZ)"
+	printf '| command | `COUNT=%s CALM=%s %s` |\n' "$COUNT" "$CALM" "$command_line"
+	printf '| load before | %s |\n\n' "$(cut -d' ' -f1-3 /proc/loadavg)"
+}
+
+# clean removes what a run that was interrupted may have left: loop devices outlive the process that made them.
+clean() {
+	local device
+	for device in /sys/block/loop*/loop/backing_file; do
+		if [[ $(cat "$device" 2>/dev/null) == "$bin"/* ]]; then
+			device=${device#/sys/block/}
+			losetup -d "/dev/${device%%/*}" || true
+		fi
+	done
+	rm -rf --one-file-system "$bin"
+}
+
+write_page=
+if [[ ${1:-} == -w ]]; then
+	write_page=../docs/benchmarks.md
+	shift
+	(($# == 0)) || die "-w wants every group, since the page holds one run"
+fi
+[[ $(id -u) == 0 ]] || die "needs root, for mounts, loop devices and changes of owner"
+bin=$(mktemp -d)
+trap clean EXIT
+trap 'exit 130' INT TERM
+mkdir -p "$OUT" "$bin/data"
+export BENCH_DIR=$bin/data
+go test -c -o "$bin/bench.test" .
+go build -o "$bin/summary" ./summary
+head_lines >"$bin/head.md"
+measured=()
+for g in "${@:-$all_groups}"; do
+	for h in $g; do group "$h"; done
+done
+((${#measured[@]} > 0)) || exit 0
+printf '\n## Goals\n\n'
+"$bin/summary" -goals -head "$bin/head.md" "${measured[@]}" | tee "$OUT/table.md"
+if [[ -n $write_page ]]; then
+	"$bin/summary" -goals -head "$bin/head.md" -into "$write_page" "${measured[@]}"
+fi

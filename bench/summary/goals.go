@@ -1,0 +1,64 @@
+package main
+
+// goal is one line of the table: a figure of ours that must be so many times better than somebody else's, or at most so
+// much, or grow at most so far.
+type goal struct {
+	work string
+	// bench is the benchmark without its implementation, and metric what is looked at of it; empty means time.
+	bench, metric string
+	// against is the implementation that ours is compared with; empty means k8s.
+	against string
+	// limit is the implementation that shows what bare system calls take, if there is one.
+	limit string
+	// least is how many times better ours must be: the other divided by ours.
+	least float64
+	// most is the greatest figure that is allowed in any round, when limited is set.
+	most    float64
+	limited bool
+	// small is the benchmark of a smaller problem, of which ours may be at most flat times the time.
+	small string
+	flat  float64
+}
+
+// goals are those of the kernel layer. Later layers add theirs.
+var goals = []goal{
+	{work: "read-only bind mount + unmount of a mount's root, 10 mounts in the table", bench: "BindMount/source=root/mounts=10", limit: "limit", least: 200},
+	{work: "the same, 1,000 mounts", bench: "BindMount/source=root/mounts=1000", limit: "limit", least: 200},
+	{work: "the same, 5,000 mounts", bench: "BindMount/source=root/mounts=5000", limit: "limit", least: 200},
+	{work: "the same, child processes", bench: "BindMount/source=root/mounts=5000", metric: "children/op", limited: true},
+	{work: "the same of a plain directory on a filesystem with 5,000 child mounts", bench: "BindMount/source=directory/mounts=5000", limit: "limit", least: 12},
+	{work: "is this a mount point, among 5,000", bench: "MountTable/op=IsMountPoint/mounts=5000", limit: "limit", least: 10},
+	{work: "source and options of one mount among 10", bench: "MountTable/op=Lookup/mounts=10", limit: "limit"},
+	{work: "the same among 1,000", bench: "MountTable/op=Lookup/mounts=1000", limit: "limit"},
+	{work: "the same among 5,000", bench: "MountTable/op=Lookup/mounts=5000", limit: "limit", least: 3000},
+	{work: "the same, time among 5,000 ÷ time among 10", bench: "MountTable/op=Lookup/mounts=5000", small: "MountTable/op=Lookup/mounts=10", flat: 1.3},
+	{work: "list 5,000 mounts, first time", bench: "MountTable/op=List-first/mounts=5000", limit: "limit", least: 1.4},
+	{work: "the same, allocations", bench: "MountTable/op=List-first/mounts=5000", metric: "allocs/op", limited: true, most: 20},
+	{work: "list 5,000 mounts again, nothing mounted since", bench: "MountTable/op=List-again/mounts=5000", limit: "limit", least: 10_000},
+	{work: "references of a mount among 5,000, first time", bench: "MountTable/op=Refs-first/mounts=5000", least: 8},
+	{work: "the same again, nothing mounted since", bench: "MountTable/op=Refs-again/mounts=5000", least: 1000},
+	{work: "loop attach + detach, no others attached", bench: "Loop/attached=0", limit: "limit", least: 30},
+	{work: "the same, 64 others", bench: "Loop/attached=64", limit: "limit", least: 50},
+	{work: "the same, 512 others", bench: "Loop/attached=512", limit: "limit", least: 200},
+	{work: "the same, time with 512 others ÷ time with none", bench: "Loop/attached=512", small: "Loop/attached=0", flat: 1.3},
+	{work: "the same, child processes", bench: "Loop/attached=512", metric: "children/op", limited: true},
+	{work: "disk usage, 200,000 files with hard links, warm", bench: duWarm, limit: "limit-j2-raw", least: 3},
+	{work: "the same, beside du", bench: duWarm, against: "du", limit: "limit-j2-raw", least: 1.7},
+	{work: "the same, processor time per file", bench: duWarm, metric: "cpu-ns/file", limit: "limit-j2-raw", least: 1.5},
+	{work: "the same, bytes allocated", bench: duWarm, metric: "B/op", limit: "limit-j2-raw", least: 20},
+	{work: "the same, allocations", bench: duWarm, metric: "allocs/op", limit: "limit-j2-raw", least: 50},
+	{work: "disk usage, 200,000 files with hard links, cold", bench: duCold, limit: "limit-j8", least: 2.3},
+	{work: "the same, beside du", bench: duCold, against: "du", limit: "limit-j8", least: 1.6},
+	{work: "ownership, 200,000 files, all change", bench: ownFirst, limit: "limit-j4", least: 2.3},
+	{work: "the same, processor time per file", bench: ownFirst, metric: "cpu-ns/file", limit: "limit-j4", least: 1.15},
+	{work: "ownership, 200,000 files, nothing to change", bench: ownUnchanged, limit: "limit-j4", least: 6},
+	{work: "the same, processor time per file", bench: ownUnchanged, metric: "cpu-ns/file", limit: "limit-j4", least: 3},
+	{work: "the same, bytes written to disk", bench: "OwnershipWrites/files=200000/state=unchanged", metric: "written-B", limit: "limit-j2", limited: true},
+}
+
+const (
+	duWarm       = "DiskUsageWarm/tree=nested/files=200000"
+	duCold       = "DiskUsageCold/tree=nested/files=200000"
+	ownFirst     = "Ownership/tree=nested/files=200000/state=first"
+	ownUnchanged = "Ownership/tree=nested/files=200000/state=unchanged"
+)
