@@ -2,26 +2,183 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
-// lookupID is LookupID.
-func (m *Mounter) lookupID(uniqueID uint64) (MountPoint, error) {
-	return MountPoint{}, fmt.Errorf("mount %d: unique ids: %w", uniqueID, ErrUnsupported)
+// errWouldWait says that a path cannot be walked without asking a filesystem, which may not answer.
+var errWouldWait = errors.New("a filesystem would have to be asked")
+
+// resolveCached is RESOLVE_CACHED of openat2(2), Linux 5.12: the walk fails with EAGAIN where the kernel does not know a
+// name, or would have to ask a server whether it is still good.
+const resolveCached = 0x20
+
+// openCached opens name as O_PATH, as openPath does, in the goroutine of the caller: it never waits for a filesystem and
+// returns errWouldWait in place of that, or when the kernel has no such call. As long as the descriptor is open, the mount
+// that name lies in is busy.
+func (m *Mounter) openCached(name string) (int, error) {
+	if m.without.has(FeatureOpenat2) {
+		return -1, errWouldWait
+	}
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolveCached,
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &how)
+	switch err { //nolint:errorlint // It comes from the kernel as it is.
+	case nil:
+		return fd, nil
+	case unix.EAGAIN, unix.EINTR, unix.EINVAL, unix.ENOSYS, unix.EPERM:
+		return -1, errWouldWait
+	default:
+		return -1, err
+	}
 }
 
-// exists reports whether the mount with the identity is still in this mount namespace, at whatever path. It asks for the
-// unique id where both sides have one, which takes about a microsecond, and else reads the mount table. Nothing that it
-// does can wait for a filesystem.
-func (m *Mounter) exists(ctx context.Context, id Identity) (bool, error) {
-	table, err := m.readTable(ctx)
-	if err != nil {
-		return false, err
+// glanceCached looks at name in the goroutine of the caller. It never waits for a filesystem: the error is errWouldWait
+// when that would be needed, and errNoSyscall when the kernel cannot say whether name is the root of a mount. A link at
+// name or above it is an error that matches unix.ELOOP.
+func (m *Mounter) glanceCached(name string) (glance, error) {
+	if m.without.has(FeatureStatxMountRoot) {
+		return glance{}, errNoSyscall
 	}
-	for _, mp := range table {
-		if id.Is(mp) {
-			return true, nil
+	fd, err := m.openCached(name)
+	if err != nil {
+		return glance{}, err
+	}
+	g, err := glanceAt(fd, "")
+	closeFD(fd)
+	return m.blind(g), err
+}
+
+// blind takes from g what this Mounter is not to know.
+func (m *Mounter) blind(g glance) glance {
+	if m.without.has(FeatureStatmount) {
+		g.uniqueID = 0
+	}
+	return g
+}
+
+// lookupNow is Lookup in the goroutine of the caller; like glanceCached it returns errWouldWait in place of waiting, and
+// errNoSyscall when the mount table has to be asked.
+func (m *Mounter) lookupNow(name string) (MountPoint, error) {
+	for range maxTries {
+		g, err := m.glanceCached(name)
+		if err != nil {
+			return MountPoint{}, err
+		}
+		found, err := m.factsOf(g)
+		if g.isRoot && errors.Is(err, ErrNotMounted) {
+			continue // it has gone in between; there may be another below it
+		}
+		return found, err
+	}
+	return MountPoint{}, errNoSyscall
+}
+
+// factsOf returns the facts of the mount that was seen at a path.
+func (m *Mounter) factsOf(g glance) (MountPoint, error) {
+	switch {
+	case !g.isRoot:
+		return MountPoint{}, ErrNotMounted
+	case g.uniqueID == 0:
+		return MountPoint{}, errNoSyscall
+	}
+	return m.facts(g.uniqueID)
+}
+
+// lookup is Lookup. What cannot be seen at the path is looked for in the mount table: a mount can outlive what it is a
+// bind of, and the filesystem of a server that has gone can refuse every look.
+func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
+	found, err := m.lookupNow(name)
+	if errors.Is(err, errWouldWait) && !m.without.has(FeatureStatxMountRoot) {
+		found, err = call(ctx, m.calls, name, func(ctx context.Context, s *steps) (MountPoint, error) {
+			return m.lookupSlowly(ctx, s, name)
+		})
+		var lost *LostError
+		if errors.As(err, &lost) {
+			return MountPoint{}, err
 		}
 	}
-	return false, nil
+	if err == nil {
+		return found, nil
+	}
+	if !errors.Is(err, ErrNotMounted) {
+		return m.lookupInTable(ctx, name)
+	}
+	return MountPoint{}, fmt.Errorf("looking up %q: %w", name, ErrNotMounted)
+}
+
+// lookupSlowly is lookupNow that may wait.
+func (m *Mounter) lookupSlowly(ctx context.Context, s *steps, name string) (MountPoint, error) {
+	if name == "/" {
+		return MountPoint{}, errNoSyscall
+	}
+	p, err := m.openPlace(ctx, s, name)
+	if err != nil {
+		return MountPoint{}, err
+	}
+	defer p.close()
+	for range maxTries {
+		if err := s.begin(ctx, "statx"); err != nil {
+			return MountPoint{}, err
+		}
+		g, err := glanceAt(p.parent, p.base)
+		if err != nil {
+			return MountPoint{}, err
+		}
+		found, err := m.factsOf(m.blind(g))
+		if g.isRoot && errors.Is(err, ErrNotMounted) {
+			continue
+		}
+		return found, err
+	}
+	return MountPoint{}, errNoSyscall
+}
+
+// lookupInTable looks for the mount at name in the mount table, as it is now.
+func (m *Mounter) lookupInTable(ctx context.Context, name string) (MountPoint, error) {
+	if err := ctx.Err(); err != nil {
+		return MountPoint{}, fmt.Errorf("%q was not looked up: %w: %w", name, ErrTransient, err)
+	}
+	table, err := m.readTable(ctx)
+	if err != nil {
+		return MountPoint{}, err
+	}
+	found, is := lookup(table, name)
+	if !is {
+		return MountPoint{}, fmt.Errorf("looking up %q: %w", name, ErrNotMounted)
+	}
+	return found, nil
+}
+
+// lookupID asks the kernel for the facts of the mount with the unique id. The error matches ErrNotMounted when there is no
+// such mount, and ErrUnsupported when this kernel cannot give all of the facts. It does not wait for a filesystem.
+func (m *Mounter) lookupID(id uint64) (MountPoint, error) {
+	found, err := m.facts(id)
+	if errors.Is(err, errNoSyscall) {
+		return MountPoint{}, fmt.Errorf("statmount: %w: %w", ErrUnsupported, err)
+	}
+	return found, err
+}
+
+// lookupIDInTable is LookupID where the kernel cannot say it by itself.
+func (m *Mounter) lookupIDInTable(ctx context.Context, id uint64) (MountPoint, error) {
+	table, err := m.readTable(ctx)
+	if err != nil {
+		return MountPoint{}, err
+	}
+	hasIDs := false
+	for _, mp := range table {
+		if mp.UniqueID == id && id != 0 {
+			return mp, nil
+		}
+		hasIDs = hasIDs || mp.UniqueID != 0
+	}
+	if !hasIDs {
+		return MountPoint{}, fmt.Errorf("mount %d: this kernel has no unique ids: %w", id, ErrUnsupported)
+	}
+	return MountPoint{}, fmt.Errorf("mount %d: %w", id, ErrNotMounted)
 }

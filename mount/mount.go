@@ -41,8 +41,8 @@ type Interface interface {
 	// waits for the filesystem that is mounted there.
 	Lookup(ctx context.Context, path string) (MountPoint, error)
 	// List returns the mount table of this process's mount namespace, in the kernel's order: a later mount hides an
-	// earlier one at the same path. The slice is the caller's, but not what its elements point to: those slices may be
-	// shared and must not be changed.
+	// earlier one at the same path. The slice and all that it points to may be shared with others and must not be changed:
+	// clone it first.
 	List(ctx context.Context) ([]MountPoint, error)
 	// GetMountRefs returns the paths of every other mount of what is mounted at path: same device, same root. A path
 	// that is not a mount point has none.

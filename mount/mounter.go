@@ -12,6 +12,7 @@ import (
 type Mounter struct {
 	logger  *slog.Logger
 	calls   *calls
+	current *current
 	without Feature
 }
 
@@ -27,7 +28,7 @@ func New(options Options) *Mounter {
 	if maxLost <= 0 {
 		maxLost = DefaultMaxLost
 	}
-	return &Mounter{logger: logger, calls: newCalls(maxLost, logger), without: options.Without}
+	return &Mounter{logger: logger, calls: newCalls(maxLost, logger), current: newCurrent(), without: options.Without}
 }
 
 // Lost returns the calls that were left behind and are still in the kernel, ordered by path.
@@ -88,15 +89,10 @@ func (m *Mounter) Lookup(ctx context.Context, name string) (MountPoint, error) {
 	if err != nil {
 		return MountPoint{}, err
 	}
-	table, err := m.List(ctx)
-	if err != nil {
-		return MountPoint{}, err
+	if err := ctx.Err(); err != nil {
+		return MountPoint{}, fmt.Errorf("%q was not looked up: %w: %w", name, ErrTransient, err)
 	}
-	found, is := lookup(table, name)
-	if !is {
-		return MountPoint{}, fmt.Errorf("looking up %q: %w", name, ErrNotMounted)
-	}
-	return found, nil
+	return m.lookup(ctx, name)
 }
 
 // LookupID returns the facts of the mount with the unique id, wherever it is, as they are at this moment. The error
@@ -106,15 +102,26 @@ func (m *Mounter) LookupID(ctx context.Context, uniqueID uint64) (MountPoint, er
 	if err := ctx.Err(); err != nil {
 		return MountPoint{}, fmt.Errorf("mount %d was not looked at: %w: %w", uniqueID, ErrTransient, err)
 	}
-	return m.lookupID(uniqueID)
+	found, err := m.lookupID(uniqueID)
+	if errors.Is(err, ErrUnsupported) {
+		return m.lookupIDInTable(ctx, uniqueID)
+	}
+	return found, err
 }
 
 // List returns the mount table; see [Interface]. It cannot be held up by a filesystem, so it is never lost.
+//
+// The table is kept, and is handed out again, to whoever asks, for as long as the kernel tells of no change: so the slice
+// and all that it points to are shared and must not be changed. Mounts, unmounts, moves and new options of a mount are seen
+// at once, and from Linux 6.8 on also new options of a filesystem on a block device, as when it has turned read-only by
+// its own failure. Of some changes the kernel does not tell: propagation that is changed by mount(2), options of another
+// filesystem that are changed in another namespace or by fsconfig(2), and a rename of a directory above a mount point.
+// These are seen after one second at the latest. [Mounter.Lookup] always asks the kernel.
 func (m *Mounter) List(ctx context.Context) ([]MountPoint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("the mount table was not read: %w: %w", ErrTransient, err)
 	}
-	return m.readTable(ctx)
+	return m.listTable(ctx)
 }
 
 // GetMountRefs returns the other mounts of what is mounted at name; see [Interface].
@@ -123,11 +130,10 @@ func (m *Mounter) GetMountRefs(ctx context.Context, name string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	table, err := m.List(ctx)
-	if err != nil {
-		return nil, err
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%q was not looked at: %w: %w", name, ErrTransient, err)
 	}
-	return refs(table, name), nil
+	return m.mountRefs(ctx, name)
 }
 
 // isInTable reports whether the mount table has a mount at name that can be seen.

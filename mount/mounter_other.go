@@ -26,4 +26,21 @@ func (m *Mounter) isMountPoint(context.Context, *steps, string) (bool, error) {
 
 func (m *Mounter) readTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }
 
+func (m *Mounter) lookup(context.Context, string) (MountPoint, error) {
+	return MountPoint{}, unsupported()
+}
+
 func (m *Mounter) lookupID(uint64) (MountPoint, error) { return MountPoint{}, unsupported() }
+
+func (m *Mounter) lookupIDInTable(context.Context, uint64) (MountPoint, error) {
+	return MountPoint{}, unsupported()
+}
+
+func (m *Mounter) listTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }
+
+func (m *Mounter) mountRefs(context.Context, string) ([]string, error) { return nil, unsupported() }
+
+// current is the kept mount table, which there is none of.
+type current struct{}
+
+func newCurrent() *current { return nil }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,19 +19,148 @@ const tablePath = "/proc/self/mountinfo"
 // maxReads bounds the reading of a table that changes all the time, on kernels that do not keep it steady.
 const maxReads = 10
 
-// readTable reads the mount table. Since Linux 5.8 one reading cannot miss a mount that was there all the time; before,
-// the table is read until two readings are equal.
+// readTable reads the mount table as it is now.
 func (m *Mounter) readTable(ctx context.Context) ([]MountPoint, error) {
-	content, err := os.ReadFile(tablePath)
+	fd, err := openTable()
 	if err != nil {
-		return nil, fmt.Errorf("reading the mount table: %w", err)
+		return nil, err
+	}
+	defer closeFD(fd)
+	return m.readTableFrom(ctx, fd, 0)
+}
+
+// openTable opens the mount table. It is not opened by package os, whose poller would wait for the file and thereby use up
+// what poll(2) has to tell of changes.
+func openTable() (int, error) {
+	fd, err := retryOpen(func() (int, error) { return unix.Open(tablePath, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return -1, fmt.Errorf("opening the mount table: %w", err)
+	}
+	return fd, nil
+}
+
+// readTableFrom reads the mount table from its open file. Room is how many mounts are expected. Since Linux 5.8 one reading
+// cannot miss a mount that was there all the time; before, the table is read until two readings are equal.
+func (m *Mounter) readTableFrom(ctx context.Context, fd, room int) ([]MountPoint, error) {
+	before := m.uniqueIDs(room)
+	content, err := readAll(fd, 2*room*bytesPerMount)
+	if err != nil {
+		return nil, err
 	}
 	if !m.tableIsSteady() {
 		if content, err = readEqual(ctx, content); err != nil {
 			return nil, err
 		}
 	}
-	return parseTable(string(content))
+	table, err := parseTable(unsafe.String(unsafe.SliceData(content), len(content))) // nobody writes to it any more
+	if err != nil {
+		return nil, err
+	}
+	if before != nil {
+		m.setUniqueIDs(table, before, m.uniqueIDs(len(before)))
+	}
+	return table, nil
+}
+
+// bytesPerMount is about what a line takes.
+const bytesPerMount = 160
+
+// readAll reads a file of /proc from its beginning. Room is about how much there may be.
+func readAll(fd, room int) ([]byte, error) {
+	content := make([]byte, 0, max(room, 32<<10))
+	for {
+		if len(content) == cap(content) {
+			content = slices.Grow(content, cap(content)) // which doubles it
+		}
+		var n int
+		err := retry(func() (err error) {
+			n, err = unix.Pread(fd, content[len(content):cap(content)], int64(len(content)))
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("reading the mount table: %w", err)
+		}
+		if n == 0 {
+			return content, nil
+		}
+		content = content[:len(content)+n]
+	}
+}
+
+// uniqueIDs returns the unique ids of all mounts, in the order of the table, or nil where the kernel has none.
+func (m *Mounter) uniqueIDs(room int) []uint64 {
+	if m.without.has(FeatureStatmount) {
+		return nil
+	}
+	ids, err := listMounts(room)
+	if err != nil {
+		return nil
+	}
+	return ids
+}
+
+// setUniqueIDs gives the mounts of the table their unique ids. Before and after are those of all mounts before and after
+// the table was read. A mount that was there all the time is in all three, and they have the same order, that of the
+// unique ids. So when before and after are the same and the table is as long, it holds just these. Otherwise the mounts in
+// both are found in the table one after the other by their other ids: no two mounts have the same one at a time. What has
+// come or gone in between keeps 0, unless the kernel has something to say of it still.
+func (m *Mounter) setUniqueIDs(table []MountPoint, before, after []uint64) {
+	if len(table) == len(before) && slices.Equal(before, after) {
+		for i := range table {
+			table[i].UniqueID = before[i]
+		}
+		return
+	}
+	all := inBoth(before, after)
+	next := 0
+	for _, id := range all {
+		var status mountStatus
+		if statmountBasic(id, statmountMntBasic, &status) != nil {
+			continue // it has gone since
+		}
+		for i := next; i < len(table); i++ {
+			if table[i].ID == uint64(status.mntIDOld) {
+				table[i].UniqueID = id
+				next = i + 1
+				break
+			}
+		}
+	}
+	m.nameNew(table, before, after)
+}
+
+// inBoth returns what two ascending lists have in common.
+func inBoth(a, b []uint64) (both []uint64) {
+	for len(a) > 0 && len(b) > 0 {
+		switch {
+		case a[0] < b[0]:
+			a = a[1:]
+		case a[0] > b[0]:
+			b = b[1:]
+		default:
+			both = append(both, a[0])
+			a, b = a[1:], b[1:]
+		}
+	}
+	return both
+}
+
+// nameNew describes anew, with their unique ids, those mounts of the table that have come while it was read.
+func (m *Mounter) nameNew(table []MountPoint, before, after []uint64) {
+	for _, id := range after {
+		if _, old := slices.BinarySearch(before, id); old {
+			continue
+		}
+		found, err := m.facts(id)
+		if err != nil {
+			continue
+		}
+		for i := range table {
+			if table[i].UniqueID == 0 && table[i].ID == found.ID {
+				table[i] = found
+			}
+		}
+	}
 }
 
 // tableIsSteady reports whether this is Linux 5.8 or later, by a feature of the same version.
@@ -46,9 +177,9 @@ func readEqual(ctx context.Context, last []byte) ([]byte, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		content, err := os.ReadFile(tablePath)
+		content, err := readAnew(len(last))
 		if err != nil {
-			return nil, fmt.Errorf("reading the mount table: %w", err)
+			return nil, err
 		}
 		if bytes.Equal(content, last) {
 			return content, nil
@@ -56,6 +187,15 @@ func readEqual(ctx context.Context, last []byte) ([]byte, error) {
 		last = content
 	}
 	return nil, fmt.Errorf("the mount table changed during each of %d readings: %w", maxReads, ErrTransient)
+}
+
+func readAnew(room int) ([]byte, error) {
+	fd, err := openTable()
+	if err != nil {
+		return nil, err
+	}
+	defer closeFD(fd)
+	return readAll(fd, room)
 }
 
 // mountOf finds the mount that an open descriptor is in.

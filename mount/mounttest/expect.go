@@ -80,7 +80,7 @@ func (b *bench) mounts(name string) []mount.MountPoint {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return slices.DeleteFunc(table, func(m mount.MountPoint) bool { return m.Path != name })
+	return slices.DeleteFunc(slices.Clone(table), func(m mount.MountPoint) bool { return m.Path != name })
 }
 
 func (b *bench) countMounts(name string) int {

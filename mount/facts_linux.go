@@ -1,0 +1,179 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// facts returns the facts of the mount with the unique id, as the mount table would give them. The error is errNoSyscall
+// when this kernel cannot give all of them, and matches ErrNotMounted when there is no such mount.
+func (m *Mounter) facts(id uint64) (MountPoint, error) {
+	if m.without.has(FeatureStatmount) {
+		return MountPoint{}, errNoSyscall
+	}
+	status, text, err := statmount(id, statmountAll)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return MountPoint{}, fmt.Errorf("mount %d: %w", id, ErrNotMounted)
+	case err != nil:
+		return MountPoint{}, fmt.Errorf("statmount: %w", missing(err))
+	case status.mask&statmountSBSource == 0: // before Linux 6.13, and when it is empty
+		return MountPoint{}, errNoSyscall
+	case status.mask&statmountMntPoint == 0:
+		return MountPoint{}, fmt.Errorf("mount %d cannot be reached from here: %w", id, ErrNotMounted)
+	}
+	return status.mountPoint(text), nil
+}
+
+// mountPoint is the mount in the words of the mount table. Text holds the strings.
+func (s *mountStatus) mountPoint(text string) MountPoint {
+	str := func(mask uint64, offset uint32) string {
+		if s.mask&mask == 0 {
+			return ""
+		}
+		return cString(text, offset)
+	}
+	m := MountPoint{
+		UniqueID: s.mntID, ID: uint64(s.mntIDOld), ParentID: uint64(s.parentIDOld),
+		Major: s.devMajor, Minor: s.devMinor,
+		Root: str(statmountMntRoot, s.mntRoot), Path: str(statmountMntPoint, s.mntPoint),
+		Source: tableSource(str(statmountSBSource, s.sbSource)), FSType: str(statmountFSType, s.fsType),
+		Options: s.options(), Propagation: s.propagationFields(),
+	}
+	if subtype := str(statmountFSSubtype, s.fsSubtype); subtype != "" {
+		m.FSType += "." + subtype
+	}
+	m.SuperOptions = s.superOptions(text, str(statmountMntOpts, s.mntOpts))
+	return m
+}
+
+// cString is the string at the offset, up to its NUL.
+func cString(text string, offset uint32) string {
+	if int(offset) >= len(text) {
+		return ""
+	}
+	s, _, _ := strings.Cut(text[offset:], "\x00")
+	return s
+}
+
+// attrWords are the words of the mount table for the attributes of statmount, in its order.
+var attrWords = []struct {
+	attr uint64
+	word string
+}{
+	{unix.MOUNT_ATTR_NOSUID, "nosuid"},
+	{unix.MOUNT_ATTR_NODEV, "nodev"},
+	{unix.MOUNT_ATTR_NOEXEC, "noexec"},
+	{unix.MOUNT_ATTR_NOATIME, "noatime"},
+	{unix.MOUNT_ATTR_NODIRATIME, "nodiratime"},
+}
+
+func (s *mountStatus) options() []string {
+	options := append(make([]string, 0, 6), accessWord(s.attr&unix.MOUNT_ATTR_RDONLY != 0))
+	for _, a := range attrWords {
+		if s.attr&a.attr != 0 {
+			options = append(options, a.word)
+		}
+	}
+	if s.attr&unix.MOUNT_ATTR__ATIME == unix.MOUNT_ATTR_RELATIME {
+		options = append(options, "relatime")
+	}
+	if s.attr&unix.MOUNT_ATTR_NOSYMFOLLOW != 0 {
+		options = append(options, "nosymfollow")
+	}
+	if s.attr&unix.MOUNT_ATTR_IDMAP != 0 {
+		options = append(options, "idmapped")
+	}
+	return options
+}
+
+func accessWord(readOnly bool) string { //nolint:revive // It is the word for the flag.
+	if readOnly {
+		return "ro"
+	}
+	return "rw"
+}
+
+// superOptions are the flags of the filesystem, the options of a security module, and its own, in that order.
+func (s *mountStatus) superOptions(text, own string) []string {
+	options := append(make([]string, 0, 4+strings.Count(own, ",")), accessWord(s.sbFlags&unix.MS_RDONLY != 0))
+	for _, f := range []struct {
+		flag uint32
+		word string
+	}{{unix.MS_SYNCHRONOUS, "sync"}, {unix.MS_DIRSYNC, "dirsync"}, {unix.MS_LAZYTIME, "lazytime"}} {
+		if s.sbFlags&f.flag != 0 {
+			options = append(options, f.word)
+		}
+	}
+	if s.mask&statmountOptSecArray != 0 {
+		for at, n := s.optSecArray, s.optSecNum; n > 0; n-- {
+			option := cString(text, at)
+			options = append(options, option)
+			at += uint32(len(option)) + 1
+		}
+	}
+	if own == "" {
+		return options
+	}
+	for option := range strings.SplitSeq(own, ",") {
+		options = append(options, unescape(option))
+	}
+	return options
+}
+
+// propagationFields are the optional fields of the mount table.
+func (s *mountStatus) propagationFields() []string {
+	var fields []string
+	add := func(word string, group uint64) { fields = append(fields, word+":"+strconv.FormatUint(group, 10)) }
+	if s.propagation&unix.MS_SHARED != 0 {
+		add("shared", s.peerGroup)
+	}
+	if s.propagation&unix.MS_SLAVE != 0 {
+		add("master", s.master)
+		if s.mask&statmountPropagateFrom != 0 && s.propagateFrom != 0 && s.propagateFrom != s.master {
+			add("propagate_from", s.propagateFrom)
+		}
+	}
+	if s.propagation&unix.MS_UNBINDABLE != 0 {
+		fields = append(fields, "unbindable")
+	}
+	return fields
+}
+
+// existsID reports whether the mount with the unique id is still in this mount namespace, at whatever path. It takes about
+// a microsecond and cannot wait for a filesystem. The error matches ErrUnsupported when this kernel cannot tell.
+func (m *Mounter) existsID(id uint64) (bool, error) {
+	if m.without.has(FeatureStatmount) {
+		return false, ErrUnsupported
+	}
+	var status mountStatus
+	switch err := statmountBasic(id, statmountMntBasic, &status); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	default:
+		return false, fmt.Errorf("statmount: %w: %w", ErrUnsupported, err)
+	}
+}
+
+// exists reports whether the mount with the identity is still in this mount namespace, at whatever path. It asks for the
+// unique id where there is one, and else reads the mount table.
+func (m *Mounter) exists(ctx context.Context, id Identity) (bool, error) {
+	if id.UniqueID != 0 {
+		if is, err := m.existsID(id.UniqueID); err == nil {
+			return is, nil
+		}
+	}
+	table, err := m.readTable(ctx)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(table, id.Is), nil
+}

@@ -1,0 +1,168 @@
+package mount
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// parser reads a mount table in the format of /proc/self/mountinfo (proc_pid_mountinfo(5)). Everything that it returns are
+// parts of the content, but for names with escapes; words are kept in common arrays, and what two neighbours have alike,
+// as binds of one filesystem do, they share.
+type parser struct {
+	words   []string // options and optional fields of all lines
+	options memo
+	super   memo
+}
+
+// memo is the last text that was split, and its parts.
+type memo struct {
+	text  string
+	parts []string
+}
+
+// parseTable reads a whole mount table.
+func parseTable(content string) ([]MountPoint, error) {
+	lines := strings.Count(content, "\n") + 1
+	p := parser{words: make([]string, 0, 2*lines)}
+	table := make([]MountPoint, 0, lines)
+	for content != "" {
+		line, rest, _ := strings.Cut(content, "\n")
+		content = rest
+		if line == "" {
+			continue
+		}
+		table = append(table, MountPoint{})
+		if err := p.line(line, &table[len(table)-1]); err != nil {
+			return nil, fmt.Errorf("mount table, line %q: %w", line, err)
+		}
+	}
+	return table, nil
+}
+
+// line reads one line: id, parent, major:minor, root, path, options, any number of optional fields, a dash, then
+// filesystem, source and superblock options. The source may be missing or empty, so fields are split at single blanks.
+func (p *parser) line(line string, m *MountPoint) (err error) {
+	var fields [6]string
+	for i := range fields {
+		var ok bool
+		if fields[i], line, ok = strings.Cut(line, " "); !ok {
+			return fmt.Errorf("%d fields: %w", i+1, ErrInvalid)
+		}
+	}
+	if m.Propagation, line, err = p.optional(line); err != nil {
+		return err
+	}
+	m.Root, m.Path = unescape(fields[3]), unescape(fields[4])
+	m.Options = p.split(fields[5], &p.options)
+	p.filesystem(line, m)
+	return m.setNumbers(fields[0], fields[1], fields[2])
+}
+
+// optional reads the optional fields and the dash, and returns what follows.
+func (p *parser) optional(line string) (fields []string, rest string, err error) {
+	start := len(p.words)
+	for {
+		field, rest, more := strings.Cut(line, " ")
+		switch {
+		case field == "-" && more:
+			return p.since(start), rest, nil
+		case !more:
+			return nil, "", fmt.Errorf("no filesystem: %w", ErrInvalid)
+		}
+		p.words = append(p.words, field)
+		line = rest
+	}
+}
+
+func (p *parser) filesystem(line string, m *MountPoint) {
+	fsType, line, _ := strings.Cut(line, " ")
+	source, line, _ := strings.Cut(line, " ")
+	super, _, _ := strings.Cut(line, " ")
+	m.FSType, m.Source = unescape(fsType), tableSource(unescape(source))
+	m.SuperOptions = p.split(super, &p.super)
+}
+
+// split splits options, and takes the parts of the last line when it had the same.
+func (p *parser) split(text string, last *memo) []string {
+	if text == "" {
+		return nil
+	}
+	if text == last.text {
+		return last.parts
+	}
+	start := len(p.words)
+	for option := range strings.SplitSeq(text, ",") {
+		p.words = append(p.words, unescape(option))
+	}
+	*last = memo{text, p.since(start)}
+	return last.parts
+}
+
+// since returns the words that were added, with no room behind them.
+func (p *parser) since(start int) []string {
+	if start == len(p.words) {
+		return nil
+	}
+	return p.words[start:len(p.words):len(p.words)]
+}
+
+func (m *MountPoint) setNumbers(id, parent, device string) (err error) {
+	if m.ID, err = strconv.ParseUint(id, 10, 64); err != nil {
+		return fmt.Errorf("id: %w: %w", ErrInvalid, err)
+	}
+	if m.ParentID, err = strconv.ParseUint(parent, 10, 64); err != nil {
+		return fmt.Errorf("parent: %w: %w", ErrInvalid, err)
+	}
+	major, minor, _ := strings.Cut(device, ":")
+	if m.Major, err = parseUint32(major); err != nil {
+		return fmt.Errorf("device: %w: %w", ErrInvalid, err)
+	}
+	if m.Minor, err = parseUint32(minor); err != nil {
+		return fmt.Errorf("device: %w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+func parseUint32(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err
+}
+
+// tableSource is the source that the mount table means: it writes "none" where there is none.
+func tableSource(source string) string {
+	if source == "none" {
+		return ""
+	}
+	return source
+}
+
+// unescape decodes what the kernel writes for blank, tab, newline, backslash and the like: a backslash and three octal
+// digits.
+func unescape(s string) string {
+	at := strings.IndexByte(s, '\\')
+	if at < 0 {
+		return s
+	}
+	var b strings.Builder
+	b.Grow(len(s))
+	b.WriteString(s[:at])
+	for i := at; i < len(s); i++ {
+		if c, ok := octal(s[i:]); ok {
+			b.WriteByte(c)
+			i += 3
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// octal decodes the escape that s begins with.
+func octal(s string) (byte, bool) {
+	if len(s) < 4 || s[0] != '\\' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s[1:4], 8, 8)
+	return byte(n), err == nil
+}
