@@ -3,15 +3,13 @@
 //
 // # A walk
 //
-//	err := treewalk.Run(ctx, "walk", root, func(ctx context.Context) error {
-//		tree, err := treewalk.Open(root, treewalk.Options{})
-//		if err != nil {
-//			return err
-//		}
-//		defer tree.Close()
-//		// tree.Stat() describes the root, which no visitor is told of.
-//		return tree.Walk(ctx, func() treewalk.Visitor { return &visitor{} })
-//	})
+//	tree, err := treewalk.Open(root, treewalk.Options{})
+//	if err != nil {
+//		return err
+//	}
+//	defer tree.Close()
+//	// tree.Stat() describes the root, which no visitor is told of.
+//	err = tree.Walk(ctx, func() treewalk.Visitor { return &visitor{} })
 //
 // Several workers share the work. Each has a [Visitor] of its own, which therefore needs no lock: it is told of every
 // entry beneath the root, once, with what statx says of it. A directory is told of before what is in it; what the root
@@ -39,11 +37,11 @@
 //
 // # How it ends
 //
-// When the context ends, every worker stops before its next entry. A system call on a hung filesystem cannot be stopped:
-// [Run] then leaves the walk behind and returns a [*LostError], whose channel Done closes when all of it has really ended.
+// When the context ends, every worker stops before its next entry. A system call on a hung filesystem cannot be stopped,
+// neither in Open nor in Walk: who must not wait for it calls them in a goroutine that can be left behind.
 //
 // # When not to use it
 //
 // For a tree that nobody else writes to and that is small, filepath.WalkDir is simpler. To delete a tree, use something
-// that unlinks. The package is for Linux; elsewhere it holds Run only.
+// that unlinks. The package is for Linux; elsewhere it is empty.
 package treewalk

@@ -82,7 +82,7 @@ type Tree struct {
 }
 
 // Open opens the root at path, which is not followed when it is a symbolic link. The error is a *fs.PathError. It may
-// wait for the filesystem: call it in [Run].
+// wait for the filesystem.
 func Open(path string, options Options) (*Tree, error) {
 	t := &Tree{path: path, options: options.withDefaults()}
 	var err error

@@ -1,0 +1,65 @@
+package ownership
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// When the first and each further word is said of work that takes long, as kubelet 1.36 does.
+const (
+	firstWord = 30 * time.Second
+	nextWord  = time.Minute
+)
+
+// watch tells of progress until done is closed or ctx ends.
+func (w *work) watch(ctx context.Context, done <-chan struct{}) {
+	began := time.Now()
+	timer := time.NewTimer(firstWord)
+	defer timer.Stop()
+	for words := 0; ; words++ {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		timer.Reset(nextWord)
+		w.tell(Progress{Dir: w.dir, Elapsed: time.Since(began), Counts: w.counts()}, words == 0)
+	}
+}
+
+//nolint:revive // Whether it is the first word is what the two messages differ in.
+func (w *work) tell(p Progress, first bool) {
+	if w.options.Progress != nil {
+		w.options.Progress(p)
+	}
+	if w.options.Events == nil || w.options.Pod == nil {
+		return
+	}
+	pod, dir, elapsed := w.options.Pod, w.shortDir(), p.Elapsed.Round(time.Second)
+	if first {
+		w.options.Events.Eventf(pod, v1.EventTypeWarning, EventReason,
+			"giving the volume %s to group %d takes longer than %v, %d files until now; consider fsGroupChangePolicy %s",
+			dir, *w.options.Group, elapsed, p.Visited, v1.FSGroupChangeOnRootMismatch)
+		return
+	}
+	w.options.Events.Eventf(pod, v1.EventTypeWarning, EventReason,
+		"giving the volume %s to group %d has taken %v, %d files until now", dir, *w.options.Group, elapsed, p.Visited)
+}
+
+// shortDir is the root without what a pod's user need not know of the node: from the UID of the pod on, or its last
+// element.
+func (w *work) shortDir() string {
+	elements := strings.Split(filepath.Clean(w.dir), string(filepath.Separator))
+	for i, element := range elements {
+		if element != "" && element == string(w.options.Pod.UID) {
+			return filepath.Join(elements[i:]...)
+		}
+	}
+	return elements[len(elements)-1]
+}
