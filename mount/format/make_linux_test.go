@@ -260,9 +260,10 @@ func TestAFeatureThatTheToolDoesNotKnowIsNoDamage(t *testing.T) {
 // device attaches an image; the suite's own directory holds it.
 func device(t *testing.T, path string) string {
 	t.Helper()
-	attached, err := loop.Attach(t.Context(), path, loop.Options{})
+	loops := loop.New(loop.Options{})
+	attached, err := loops.Attach(t.Context(), path, loop.AttachOptions{})
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, loop.Detach(context.WithoutCancel(t.Context()), attached)) })
+	t.Cleanup(func() { assert.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), attached)) })
 	return attached.Path
 }
 

@@ -8,58 +8,110 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
-func attachFile(ctx context.Context, file *os.File, options Options) (Device, error) {
-	id, err := identify(file)
-	if err != nil {
-		return Device{}, err
-	}
-	var device Device
-	err = locked(ctx, file, func() (err error) {
-		device, err = lookAndAttach(ctx, file, id, options)
-		return err
+func (m *Manager) attachFile(ctx context.Context, file *os.File, options AttachOptions) (Device, error) {
+	return withHandle(file, func(h handle) (Device, error) {
+		return locked(ctx, h, func(f backing) (Device, error) { return m.attachLocked(ctx, f, options) })
 	})
-	if err != nil {
-		return Device{}, fmt.Errorf("cannot attach %q: %w", file.Name(), err)
-	}
-	return device, nil
 }
 
-// lookAndAttach runs under the lock of the file.
-func lookAndAttach(ctx context.Context, file *os.File, id identity, options Options) (Device, error) {
-	device, err := findIdentity(ctx, id, file.Name())
-	if err == nil {
-		return device, fits(device, options)
+// locked calls do while the backing file is locked against every other user of this package.
+func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (T, error) {
+	if _, err := regular(ctx, h); err != nil {
+		return *new(T), err
 	}
-	if !errors.Is(err, ErrNotAttached) {
-		return Device{}, err
+	held, err := lock(ctx, h)
+	if err != nil {
+		return *new(T), err
 	}
-	// Whoever deletes the file holds the lock, too, so that this stays true until the end.
-	if ok, err := named(file); err != nil || !ok {
-		return Device{}, errors.Join(err, fmt.Errorf("%q was deleted: %w", file.Name(), fs.ErrNotExist))
+	defer held.close()
+	f, err := regular(ctx, h) // as it is now that it is locked
+	if err != nil {
+		return *new(T), err
 	}
-	mode := unix.O_RDWR
-	if options.ReadOnly {
-		mode = unix.O_RDONLY
+	return do(f)
+}
+
+// attachLocked runs under the lock of the file.
+func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOptions) (Device, error) {
+	if !m.table.isKnown() {
+		if err := m.catchUp(ctx, 0); err != nil {
+			return Device{}, err
+		}
 	}
-	backing, err := reopen(file, mode)
+	found, err := m.having(f)
 	if err != nil {
 		return Device{}, err
 	}
-	defer backing.Close()
-	return attachFree(ctx, attachment{backing: backing, id: id, mode: mode, options: options})
+	if len(found) > 0 {
+		return m.reuse(ctx, f, options)
+	}
+	// Whoever deletes the file holds the lock, too, so that this stays true until the end.
+	if !f.named {
+		return Device{}, fmt.Errorf("it was deleted: %w", fs.ErrNotExist)
+	}
+	a := attachment{file: f, mode: unix.O_RDWR, options: options, alone: true}
+	if options.ReadOnly {
+		a.mode = unix.O_RDONLY
+	}
+	return m.attachFree(ctx, a)
+}
+
+// reuse returns the device that a file has already, if it is as asked for.
+func (m *Manager) reuse(ctx context.Context, f backing, options AttachOptions) (Device, error) {
+	if err := m.catchUp(ctx, 0); err != nil {
+		return Device{}, err
+	}
+	found, err := m.having(f)
+	if err != nil {
+		return Device{}, err
+	}
+	if len(found) > 1 {
+		found = m.dropOwn(ctx, found, options.Label)
+	}
+	switch len(found) {
+	case 0:
+		return Device{}, fmt.Errorf("its device was detached meanwhile: %w", errTaken)
+	case 1:
+		return found[0], fits(found[0], options)
+	}
+	return Device{}, severalError(found)
+}
+
+// dropOwn takes off what this package attached beside somebody else's device and had no time to take off again, because
+// the process was killed: devices with the caller's own label that nobody has claimed. It returns what is left.
+func (m *Manager) dropOwn(ctx context.Context, found []Device, label string) []Device {
+	var others, left []Device
+	for _, d := range found {
+		if label == "" || d.Label != cutLabel(label) {
+			others = append(others, d)
+		}
+	}
+	if len(others) == 0 {
+		return found
+	}
+	for _, d := range found {
+		own := label != "" && d.Label == cutLabel(label)
+		if !own || m.detach(ctx, d) != nil {
+			left = append(left, d)
+		}
+	}
+	return left
 }
 
 // fits says why a device that has the file already is not what is asked for.
-func fits(device Device, options Options) error {
+func fits(device Device, options AttachOptions) error {
 	switch {
 	case device.ReadOnly && !options.ReadOnly:
 		return fmt.Errorf("it is attached read-only to %s: detach that first: %w", device.Path, ErrInUse)
 	case !device.ReadOnly && options.ReadOnly:
 		return fmt.Errorf("it is attached for writing to %s: detach that first: %w", device.Path, ErrInUse)
-	case !device.Whole():
-		return fmt.Errorf("a part of it is attached to %s: detach that first: %w", device.Path, ErrInUse)
+	case device.Offset != options.Offset || device.SizeLimit != options.SizeLimit:
+		return fmt.Errorf("another part of it (offset %d, size limit %d) is attached to %s: detach that first: %w",
+			device.Offset, device.SizeLimit, device.Path, ErrInUse)
 	case device.AutoClear:
 		return fmt.Errorf("%s has it and is detached with its last close: unmount it and try again: %w", device.Path, ErrInUse)
 	}
@@ -68,10 +120,10 @@ func fits(device Device, options Options) error {
 
 // attachment is a file that is about to get a device.
 type attachment struct {
-	backing *os.File
-	id      identity
+	file    backing
 	mode    int
-	options Options
+	options AttachOptions
+	alone   bool // whether no other device may have the file
 }
 
 // errTaken says that somebody else was faster; the next device may do.
@@ -79,17 +131,19 @@ var errTaken = errors.New("taken by somebody else")
 
 // attachFree tries free devices until one is ours. Between the kernel's answer and the attachment anybody can take the
 // device, udev can hold it, and losetup can remove it.
-func attachFree(ctx context.Context, a attachment) (Device, error) {
+func (m *Manager) attachFree(ctx context.Context, a attachment) (Device, error) {
+	backing, err := a.file.reopen(a.mode)
+	if err != nil {
+		return Device{}, err
+	}
+	defer backing.close()
+	a.file.handle = backing
 	wait := newWaiter()
 	for range maxAttempt {
-		if err := ctx.Err(); err != nil {
+		if err := lostcall.Begin(ctx, "LOOP_CONFIGURE"); err != nil {
 			return Device{}, context.Cause(ctx)
 		}
-		number, err := freeNumber()
-		if err != nil {
-			return Device{}, err
-		}
-		device, err := attachTo(number, a)
+		device, err := m.attachOnce(ctx, a)
 		if !errors.Is(err, errTaken) {
 			return device, err
 		}
@@ -100,129 +154,104 @@ func attachFree(ctx context.Context, a attachment) (Device, error) {
 	return Device{}, fmt.Errorf("%d free devices were taken by others first: try again: %w", maxAttempt, ErrNoDevice)
 }
 
-func attachTo(number int, a attachment) (Device, error) {
-	node, err := openNode(number, a.mode)
-	if isGone(err) || errors.Is(err, unix.EBUSY) {
-		return Device{}, fmt.Errorf("%w: %w", errTaken, err)
-	}
+// attachOnce gives the file to a device that is free now. The device stays claimed, so that nobody can mount it, until
+// it is proven that no other device has the file; otherwise it is taken off again.
+func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) {
+	device, node, seq, err := m.configureFree(ctx, a)
 	if err != nil {
 		return Device{}, err
 	}
-	defer node.Close()
-	// The lock on the node keeps the detaching of what this device had before apart from what it gets now.
-	if err := tryFlock(node); err != nil {
-		return Device{}, fmt.Errorf("%w: %w", errTaken, err)
+	defer node.close()
+	if !a.alone || m.table.complete(seq) {
+		return device, nil
 	}
-	if err := configure(node, a); err != nil {
-		return Device{}, err
+	// From here on the file has a device, so that the look is made even when the caller has left.
+	ctx = context.WithoutCancel(ctx)
+	if err := m.catchUp(ctx, seq); err != nil {
+		return Device{}, errors.Join(err, m.withdraw(node, device))
 	}
-	device, attached, err := inspectNode(node, number)
-	if err == nil && (!attached || device.BackingDevice != a.id.dev || device.BackingInode != a.id.ino) {
-		return Device{}, fmt.Errorf("%s lost the file at once: %w", node.Name(), errTaken)
+	found, err := m.having(a.file)
+	if err == nil && len(found) == 1 && found[0].Number == device.Number {
+		return device, nil
 	}
-	if err != nil {
-		return Device{}, errors.Join(err, clearFile(node))
+	if undo := m.withdraw(node, device); err != nil || undo != nil {
+		return Device{}, errors.Join(err, undo)
 	}
-	return device, nil
+	return m.reuse(ctx, a.file, a.options)
 }
 
-// configure gives the device the file in one step, or in two where the kernel is older than 5.8.
-func configure(node *os.File, a attachment) error {
-	err := control(node, func(fd int) error {
-		return control(a.backing, func(backing int) error {
-			config := unix.LoopConfig{Fd: uint32(backing), Size: a.options.SectorSize, Info: a.info()}
-			return ignoringEINTR(func() error { return unix.IoctlLoopConfigure(fd, &config) })
-		})
-	})
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENOSYS) {
-		err = configureInSteps(node, a)
-	}
-	return takenOr(node, err)
-}
-
-// takenOr sorts out the errors that another user of the device causes.
-func takenOr(node *os.File, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), isGone(err):
-		return fmt.Errorf("%w: %w", errTaken, err)
-	}
-	return fmt.Errorf("cannot configure %s: %w", node.Name(), err)
-}
-
-func (a attachment) info() unix.LoopInfo64 {
-	var info unix.LoopInfo64
-	if a.options.ReadOnly {
-		info.Flags |= unix.LO_FLAGS_READ_ONLY
-	}
-	if a.options.DirectIO {
-		info.Flags |= unix.LO_FLAGS_DIRECT_IO
-	}
-	label := a.options.Label
-	if label == "" {
-		label = a.backing.Name()
-	}
-	copy(info.File_name[:len(info.File_name)-1], label)
-	return info
-}
-
-// configureInSteps is for kernels without LOOP_CONFIGURE. A failure takes the file off again.
-func configureInSteps(node *os.File, a attachment) error {
-	return control(node, func(fd int) error {
-		return control(a.backing, func(backing int) error {
-			if err := unix.IoctlSetInt(fd, unix.LOOP_SET_FD, backing); err != nil {
-				return err
-			}
-			if err := setStatus(fd, a); err != nil {
-				return errors.Join(err, ioctlClear(fd))
-			}
-			return nil
-		})
-	})
-}
-
-func setStatus(fd int, a attachment) error {
-	info := a.info()
-	info.Flags &= unix.LOOP_SET_STATUS_SETTABLE_FLAGS // read-only comes from the mode of the descriptors
-	if err := retryEAGAIN(func() error { return unix.IoctlLoopSetStatus64(fd, &info) }); err != nil {
-		return fmt.Errorf("LOOP_SET_STATUS64: %w", err)
-	}
-	if size := a.options.SectorSize; size != 0 {
-		if err := retryEAGAIN(func() error { return unix.IoctlSetInt(fd, unix.LOOP_SET_BLOCK_SIZE, int(size)) }); err != nil {
-			return fmt.Errorf("LOOP_SET_BLOCK_SIZE: %w", err)
-		}
-	}
-	if a.options.DirectIO {
-		_ = unix.IoctlSetInt(fd, unix.LOOP_SET_DIRECT_IO, 1) // a wish: Device says what came of it
+// withdraw takes off a device that this very call has attached, and that it still has open. The rest happens when node is
+// closed, by which nobody else can have claimed the device.
+func (m *Manager) withdraw(node handle, device Device) error {
+	if err := clearFile(node); err != nil && !isGone(err) {
+		return fmt.Errorf("cannot take %s off again: detach it: %w", device.Path, &InUseError{Path: device.Path, Pending: true})
 	}
 	return nil
 }
 
-// retryEAGAIN repeats what the kernel refuses while pages of the device are still cached.
-func retryEAGAIN(f func() error) error {
-	var err error
-	for range maxAttempt {
-		if err = ignoringEINTR(f); !errors.Is(err, unix.EAGAIN) {
-			return err
-		}
+// configureFree gives the file to the device that the kernel says is free, and returns that with its open node and the
+// number of this change.
+func (m *Manager) configureFree(ctx context.Context, a attachment) (Device, handle, uint64, error) {
+	defer m.table.takeTurn(ctx)()
+	number, err := freeNumber()
+	if err != nil {
+		return Device{}, handle{}, 0, err
 	}
-	return err
+	node, err := m.openNode(number, a.mode|unix.O_EXCL)
+	if isGone(err) || errors.Is(err, unix.EBUSY) {
+		return Device{}, handle{}, 0, fmt.Errorf("%w: %w", errTaken, err)
+	}
+	if err != nil {
+		return Device{}, handle{}, 0, err
+	}
+	device, seq, err := m.configure(node, number, a)
+	if err != nil {
+		node.close()
+		return Device{}, handle{}, 0, err
+	}
+	return device, node, seq, nil
 }
 
-func whileDetached(ctx context.Context, file *os.File, do func() error) error {
-	id, err := identify(file)
-	if err != nil {
-		return err
+func (m *Manager) configure(node handle, number int, a attachment) (Device, uint64, error) {
+	if err := configureNode(node, a); err != nil {
+		return Device{}, 0, err
 	}
-	return locked(ctx, file, func() error {
-		device, err := findIdentity(ctx, id, file.Name())
-		if err == nil {
-			return fmt.Errorf("%q is attached to %s: detach it first: %w", file.Name(), device.Path, ErrInUse)
-		}
-		if !errors.Is(err, ErrNotAttached) {
-			return err
-		}
-		return do()
+	device, attached, err := inspectNode(node, number)
+	if err == nil && (!attached || !device.hasIdentity(a.file.id)) {
+		return Device{}, 0, fmt.Errorf("%s lost the file at once: %w", node.name, errTaken)
+	}
+	if err != nil {
+		return Device{}, 0, errors.Join(err, clearFile(node))
+	}
+	if path, err := os.Readlink(a.file.proc()); err == nil {
+		device.BackingPath = path
+	}
+	seq, err := node.ask(unix.BLKGETDISKSEQ)
+	if err != nil {
+		seq = 0 // before Linux 5.15: the table is never complete, and all devices are looked at
+	}
+	m.table.own(number, row{seq: seq, state: rowAttached, id: a.file.id})
+	return device, seq, nil
+}
+
+func (m *Manager) whileDetached(ctx context.Context, file *os.File, do func() error) error {
+	_, err := withHandle(file, func(h handle) (struct{}, error) {
+		return locked(ctx, h, func(f backing) (struct{}, error) {
+			if err := m.catchUp(ctx, 0); err != nil {
+				return struct{}{}, err
+			}
+			found, err := m.having(f)
+			if err == nil && len(found) > 0 {
+				err = fmt.Errorf("%q is attached to %s: detach it first: %w", f.name, found[0].Path, ErrInUse)
+			}
+			if err != nil {
+				return struct{}{}, err
+			}
+			if err := lostcall.Begin(ctx, "function of the caller"); err != nil {
+				return struct{}{}, err
+			}
+			return struct{}{}, do()
+		})
 	})
+	return err
 }

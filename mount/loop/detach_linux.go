@@ -4,79 +4,115 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // maxLinger is how often a device that is about to go is looked at before it counts as held: about a second.
-const maxLinger = 24
+const maxLinger = 28
 
-func detach(ctx context.Context, device Device) error {
-	if err := ctx.Err(); err != nil {
+func (m *Manager) detach(ctx context.Context, device Device) error {
+	if err := lostcall.Begin(ctx, "LOOP_CLR_FD"); err != nil {
 		return fmt.Errorf("detaching %s: %w", device.Path, context.Cause(ctx))
 	}
-	begun, err := beginDetach(ctx, device)
+	begun, err := m.beginDetach(ctx, device)
 	if err != nil {
 		return fmt.Errorf("cannot detach %s: %w", device.Path, err)
 	}
 	if !begun {
 		return nil
 	}
-	return waitGone(ctx, device)
+	return m.waitGone(ctx, device)
 }
 
-// beginDetach tells the kernel to detach the device if it still has the file. False says that there is nothing to detach.
-func beginDetach(ctx context.Context, device Device) (bool, error) {
-	node, err := openNode(device.Number, unix.O_RDONLY|unix.O_EXCL)
+// beginDetach tells the kernel to detach the device if it still has the file. False says that the device is free, or has
+// another file, which is proven.
+func (m *Manager) beginDetach(ctx context.Context, device Device) (bool, error) {
+	node, err := m.claim(ctx, device.Number)
 	switch {
 	case isGone(err):
 		return false, nil
 	case errors.Is(err, unix.EBUSY):
-		return false, claimedError(device)
+		return false, m.claimedError(device)
 	case err != nil:
 		return false, err
 	}
-	defer node.Close()
-	if err := flock(ctx, node); err != nil {
+	// While it is open here, it keeps the file that it has: LOOP_CLR_FD waits for the last close.
+	now, attached, err := inspectNode(node, device.Number)
+	if err != nil || !attached || !sameFile(now, device) {
+		node.close()
 		return false, err
 	}
-	if has, err := stillHas(node, device); err != nil || !has {
-		return false, err
-	}
-	err = clearFile(node)
-	if isGone(err) {
-		return false, nil
-	}
-	if errors.Is(err, unix.EBUSY) {
-		return false, fmt.Errorf("LOOP_CLR_FD: %w: %w", ErrInUse, err)
-	}
-	return err == nil, err
+	// What was written to the device itself goes to the file now, so that the close need not wait for it.
+	_ = unix.SyncFileRange(node.fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+	return m.clear(ctx, node, device)
 }
 
-// clearFile tells the kernel to take the file off the device, now or with the last close.
-func clearFile(node *os.File) error { return control(node, ioctlClear) }
+// maxClaim is how often a claim is tried: whoever attaches or detaches a device claims it for a moment.
+const maxClaim = 5
 
-func ioctlClear(fd int) error {
-	return ignoringEINTR(func() error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) })
+// claim opens the device for this call alone.
+func (m *Manager) claim(ctx context.Context, number int) (handle, error) {
+	wait := newWaiter()
+	for try := 1; ; try++ {
+		node, err := m.openNode(number, unix.O_RDONLY|unix.O_EXCL)
+		if !errors.Is(err, unix.EBUSY) || try == maxClaim {
+			return node, err
+		}
+		if ctxErr := wait.next(ctx); ctxErr != nil {
+			return handle{}, fmt.Errorf("%w: %w", err, ctxErr)
+		}
+	}
+}
+
+// clear takes the file off an open device and closes that. It reports whether the device may still have the file.
+func (m *Manager) clear(ctx context.Context, node handle, device Device) (lingers bool, err error) {
+	defer m.table.takeTurn(ctx)()
+	err = clearFile(node)
+	if err == nil {
+		// Nobody else has it open: it is free for LOOP_GET_STATUS64 at once, and for others with the close.
+		_, err = status(node)
+		lingers = err == nil
+	}
+	node.close()
+	switch {
+	case isGone(err):
+		m.noteFree(device.Number)
+		return false, nil
+	case errors.Is(err, unix.EBUSY):
+		return false, m.claimedError(device)
+	}
+	return lingers, err
+}
+
+// noteFree keeps in the table that a device was detached. Should it have got another file by now, its number is another.
+func (m *Manager) noteFree(number int) {
+	node, err := m.openNode(number, unix.O_RDONLY)
+	if err != nil {
+		return
+	}
+	defer node.close()
+	seq, err := node.ask(unix.BLKGETDISKSEQ)
+	if err != nil {
+		return
+	}
+	if _, err := status(node); isGone(err) {
+		m.table.own(number, row{seq: seq, state: rowFree})
+	}
 }
 
 // claimedError tells a device that is mounted from one that belongs to somebody else by now.
-func claimedError(device Device) error {
-	now, attached, err := inspect(device.Number)
+func (m *Manager) claimedError(device Device) error {
+	now, attached, err := m.inspect(device.Number)
 	if err != nil {
 		return err
 	}
 	if !attached || !sameFile(now, device) {
 		return nil
 	}
-	return fmt.Errorf("it is mounted, perhaps in another mount namespace, or claimed: unmount it first: %w: %w",
-		ErrInUse, unix.EBUSY)
-}
-
-func stillHas(node *os.File, device Device) (bool, error) {
-	now, attached, err := inspectNode(node, device.Number)
-	return attached && sameFile(now, device), err
+	return &InUseError{Path: device.Path, Holders: mountedBy(device)}
 }
 
 func sameFile(a, b Device) bool {
@@ -85,10 +121,10 @@ func sameFile(a, b Device) bool {
 
 // waitGone proves that the device is free or has another file. Whoever merely reads the device, as udev does when it
 // changes, makes the kernel put the detachment off until the last close, which is soon.
-func waitGone(ctx context.Context, device Device) error {
+func (m *Manager) waitGone(ctx context.Context, device Device) error {
 	wait := newWaiter()
 	for range maxLinger {
-		now, attached, err := inspect(device.Number)
+		now, attached, err := m.inspect(device.Number)
 		if err != nil {
 			return fmt.Errorf("cannot tell whether %s is detached: %w", device.Path, err)
 		}
@@ -96,8 +132,8 @@ func waitGone(ctx context.Context, device Device) error {
 			return nil
 		}
 		if err := wait.next(ctx); err != nil {
-			return fmt.Errorf("%s is still held and will be detached with its last close: %w: %w", device.Path, ErrInUse, err)
+			return fmt.Errorf("%w: %w", &InUseError{Path: device.Path, Pending: true}, err)
 		}
 	}
-	return fmt.Errorf("%s is still held and will be detached with its last close: %w: %w", device.Path, ErrInUse, unix.EBUSY)
+	return &InUseError{Path: device.Path, Pending: true, Holders: openedBy(device)}
 }

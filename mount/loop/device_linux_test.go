@@ -20,6 +20,9 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
+// loops is what the tests of this package attach with.
+var loops = loop.New(loop.Options{}) //nolint:gochecknoglobals // One for all tests, as a program has one.
+
 // backing makes a sparse file and checks at the end that no device of it is left.
 func backing(t *testing.T) string {
 	t.Helper()
@@ -37,13 +40,13 @@ func dropLeft(t *testing.T, dir string) {
 	ctx := context.WithoutCancel(t.Context())
 	for _, d := range devicesIn(t, dir) {
 		t.Errorf("%s was left attached to %s", d.Path, d.BackingPath)
-		assert.NoError(t, loop.Detach(ctx, d))
+		assert.NoError(t, loops.Detach(ctx, d))
 	}
 }
 
 func devicesIn(t *testing.T, dir string) []loop.Device {
 	t.Helper()
-	all, err := loop.Devices(context.WithoutCancel(t.Context()))
+	all, err := loops.Devices(context.WithoutCancel(t.Context()))
 	require.NoError(t, err)
 	var in []loop.Device
 	for _, d := range all {
@@ -54,9 +57,9 @@ func devicesIn(t *testing.T, dir string) []loop.Device {
 	return in
 }
 
-func attach(t *testing.T, path string, options loop.Options) loop.Device {
+func attach(t *testing.T, path string, options loop.AttachOptions) loop.Device {
 	t.Helper()
-	device, err := loop.Attach(t.Context(), path, options)
+	device, err := loops.Attach(t.Context(), path, options)
 	require.NoError(t, err)
 	return device
 }
@@ -64,10 +67,10 @@ func attach(t *testing.T, path string, options loop.Options) loop.Device {
 func TestAttachFindDetach(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	_, err := loop.Find(t.Context(), path)
+	_, err := loops.Find(t.Context(), path)
 	require.ErrorIs(t, err, loop.ErrNotAttached)
 
-	device := attach(t, path, loop.Options{Label: "a label"})
+	device := attach(t, path, loop.AttachOptions{Label: "a label"})
 	assert.Equal(t, fmt.Sprintf("/dev/loop%d", device.Number), device.Path)
 	assert.Equal(t, path, device.BackingPath)
 	assert.Equal(t, "a label", device.Label)
@@ -78,13 +81,13 @@ func TestAttachFindDetach(t *testing.T) {
 	assert.Equal(t, unix.Mkdev(device.Major, device.Minor), st.Rdev)
 
 	require.NoError(t, os.WriteFile(device.Path, []byte("through the device"), 0))
-	found, err := loop.Find(t.Context(), path)
+	found, err := loops.Find(t.Context(), path)
 	require.NoError(t, err)
 	assert.Equal(t, device, found)
 
-	require.NoError(t, loop.Detach(t.Context(), device))
+	require.NoError(t, loops.Detach(t.Context(), device))
 	assert.Empty(t, devicesIn(t, filepath.Dir(path)))
-	require.NoError(t, loop.Detach(t.Context(), device), "a second time")
+	require.NoError(t, loops.Detach(t.Context(), device), "a second time")
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, "through the device", string(content[:18]))
@@ -93,27 +96,27 @@ func TestAttachFindDetach(t *testing.T) {
 func TestAttachIsIdempotent(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	first := attach(t, path, loop.Options{})
-	second := attach(t, path, loop.Options{})
+	first := attach(t, path, loop.AttachOptions{})
+	second := attach(t, path, loop.AttachOptions{})
 	assert.Equal(t, first, second)
 	assert.Len(t, devicesIn(t, filepath.Dir(path)), 1)
-	require.NoError(t, loop.Detach(t.Context(), first))
+	require.NoError(t, loops.Detach(t.Context(), first))
 }
 
 func TestAttachFollowsTheFileNotItsName(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	device := attach(t, path, loop.Options{})
+	device := attach(t, path, loop.AttachOptions{})
 	renamed := path + ".renamed"
 	require.NoError(t, os.Rename(path, renamed))
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
-	_, err := loop.Find(t.Context(), path)
+	_, err := loops.Find(t.Context(), path)
 	require.ErrorIs(t, err, loop.ErrNotAttached, "another file has the name")
-	assert.Equal(t, device.Path, attach(t, renamed, loop.Options{}).Path)
+	assert.Equal(t, device.Path, attach(t, renamed, loop.AttachOptions{}).Path)
 	linked := path + ".linked"
 	require.NoError(t, os.Link(renamed, linked))
-	assert.Equal(t, device.Path, attach(t, linked, loop.Options{}).Path)
-	require.NoError(t, loop.Detach(t.Context(), device))
+	assert.Equal(t, device.Path, attach(t, linked, loop.AttachOptions{}).Path)
+	require.NoError(t, loops.Detach(t.Context(), device))
 }
 
 func TestAttachAtOnceGivesOneDevice(t *testing.T) {
@@ -123,7 +126,7 @@ func TestAttachAtOnceGivesOneDevice(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range paths {
 		group.Go(func() {
-			device, err := loop.Attach(t.Context(), path, loop.Options{})
+			device, err := loops.Attach(t.Context(), path, loop.AttachOptions{})
 			if assert.NoError(t, err) {
 				paths[i] = device.Path
 			}
@@ -135,7 +138,7 @@ func TestAttachAtOnceGivesOneDevice(t *testing.T) {
 	}
 	left := devicesIn(t, filepath.Dir(path))
 	require.Len(t, left, 1)
-	require.NoError(t, loop.Detach(t.Context(), left[0]))
+	require.NoError(t, loops.Detach(t.Context(), left[0]))
 }
 
 func TestAttachByProcessesGivesOneDevice(t *testing.T) {
@@ -153,7 +156,7 @@ func TestAttachByProcessesGivesOneDevice(t *testing.T) {
 	group.Wait()
 	left := devicesIn(t, filepath.Dir(path))
 	require.Len(t, left, 1)
-	require.NoError(t, loop.Detach(t.Context(), left[0]))
+	require.NoError(t, loops.Detach(t.Context(), left[0]))
 }
 
 func TestAttachByAnOrdinaryUserSaysWhatIsMissing(t *testing.T) {
@@ -178,7 +181,7 @@ func TestAttachDifferentFilesAtOnce(t *testing.T) {
 	for range cap(seen) {
 		path := backing(t)
 		group.Go(func() {
-			device, err := loop.Attach(t.Context(), path, loop.Options{})
+			device, err := loops.Attach(t.Context(), path, loop.AttachOptions{})
 			if assert.NoError(t, err) {
 				assert.Equal(t, path, device.BackingPath)
 				seen <- device
@@ -191,38 +194,38 @@ func TestAttachDifferentFilesAtOnce(t *testing.T) {
 	for d := range seen {
 		assert.False(t, numbers[d.Number], "%s was given twice", d.Path)
 		numbers[d.Number] = true
-		assert.NoError(t, loop.Detach(t.Context(), d))
+		assert.NoError(t, loops.Detach(t.Context(), d))
 	}
 }
 
 func TestAttachReadOnly(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	device := attach(t, path, loop.Options{ReadOnly: true})
+	device := attach(t, path, loop.AttachOptions{ReadOnly: true})
 	assert.True(t, device.ReadOnly)
 	err := os.WriteFile(device.Path, []byte("x"), 0)
 	require.Error(t, err)
-	_, err = loop.Attach(t.Context(), path, loop.Options{})
+	_, err = loops.Attach(t.Context(), path, loop.AttachOptions{})
 	require.ErrorIs(t, err, loop.ErrInUse)
-	require.NoError(t, loop.Detach(t.Context(), device))
+	require.NoError(t, loops.Detach(t.Context(), device))
 
-	device = attach(t, path, loop.Options{})
-	_, err = loop.Attach(t.Context(), path, loop.Options{ReadOnly: true})
+	device = attach(t, path, loop.AttachOptions{})
+	_, err = loops.Attach(t.Context(), path, loop.AttachOptions{ReadOnly: true})
 	require.ErrorIs(t, err, loop.ErrInUse)
-	require.NoError(t, loop.Detach(t.Context(), device))
+	require.NoError(t, loops.Detach(t.Context(), device))
 }
 
 func TestAttachSectorSizeAndDirectIO(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	device := attach(t, path, loop.Options{SectorSize: 4096, DirectIO: true})
+	device := attach(t, path, loop.AttachOptions{SectorSize: 4096, DirectIO: true})
 	size, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/queue/logical_block_size", device.Number))
 	require.NoError(t, err)
 	assert.Equal(t, "4096\n", string(size))
 	dio, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/dio", device.Number))
 	require.NoError(t, err)
 	assert.Equal(t, device.DirectIO, strings.TrimSpace(string(dio)) == "1")
-	require.NoError(t, loop.Detach(t.Context(), device))
+	require.NoError(t, loops.Detach(t.Context(), device))
 }
 
 func TestAttachRefuses(t *testing.T) {
@@ -236,22 +239,22 @@ func TestAttachRefuses(t *testing.T) {
 		link: loop.ErrNotRegular, fifo: loop.ErrNotRegular, dir: loop.ErrNotRegular,
 		"/dev/null": loop.ErrNotRegular, filepath.Join(dir, "missing"): fs.ErrNotExist,
 	} {
-		_, err := loop.Attach(t.Context(), name, loop.Options{})
+		_, err := loops.Attach(t.Context(), name, loop.AttachOptions{})
 		require.ErrorIs(t, err, want, name)
 	}
-	_, err := loop.Attach(t.Context(), path, loop.Options{SectorSize: 1000})
+	_, err := loops.Attach(t.Context(), path, loop.AttachOptions{SectorSize: 1000})
 	require.ErrorIs(t, err, fs.ErrInvalid)
 
 	file, err := os.Open(path)
 	require.NoError(t, err)
 	defer file.Close()
 	require.NoError(t, os.Remove(path))
-	_, err = loop.AttachFile(t.Context(), file, loop.Options{})
+	_, err = loops.AttachFile(t.Context(), file, loop.AttachOptions{})
 	require.ErrorIs(t, err, fs.ErrNotExist, "a deleted file")
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = loop.Attach(ended, backing(t), loop.Options{})
+	_, err = loops.Attach(ended, backing(t), loop.AttachOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -263,14 +266,14 @@ func TestFindRefusesTwoDevices(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), losetup, "-f", path).CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	_, err := loop.Find(t.Context(), path)
+	_, err := loops.Find(t.Context(), path)
 	require.ErrorIs(t, err, loop.ErrInUse)
-	_, err = loop.Attach(t.Context(), path, loop.Options{})
+	_, err = loops.Attach(t.Context(), path, loop.AttachOptions{})
 	require.ErrorIs(t, err, loop.ErrInUse)
 	both := devicesIn(t, filepath.Dir(path))
 	require.Len(t, both, 2)
 	for _, d := range both {
-		require.NoError(t, loop.Detach(t.Context(), d))
+		require.NoError(t, loops.Detach(t.Context(), d))
 	}
 }
 
@@ -287,54 +290,54 @@ func lookLosetup(t *testing.T) string {
 
 func TestDetachLeavesAnotherFileAlone(t *testing.T) {
 	mounttest.RequireRoot(t)
-	mine := attach(t, backing(t), loop.Options{})
+	mine := attach(t, backing(t), loop.AttachOptions{})
 	stale := mine
 	stale.BackingInode++
-	require.NoError(t, loop.Detach(t.Context(), stale), "the device has another file: ours is gone")
-	opened, err := loop.Opened(t.Context(), mine.Path)
+	require.NoError(t, loops.Detach(t.Context(), stale), "the device has another file: ours is gone")
+	opened, err := loops.DeviceOpened(t.Context(), mine.Path)
 	require.NoError(t, err)
 	assert.False(t, opened)
-	_, err = loop.Find(t.Context(), mine.BackingPath)
+	_, err = loops.Find(t.Context(), mine.BackingPath)
 	require.NoError(t, err, "it was not touched")
-	require.NoError(t, loop.Detach(t.Context(), mine))
+	require.NoError(t, loops.Detach(t.Context(), mine))
 }
 
 func TestDetachWhileClaimed(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	device := attach(t, path, loop.Options{})
+	device := attach(t, path, loop.AttachOptions{})
 	holder, err := os.OpenFile(device.Path, os.O_RDONLY|unix.O_EXCL, 0)
 	require.NoError(t, err)
 	opened, err := loop.DeviceUse{}.DeviceOpened(t.Context(), device.Path)
 	require.NoError(t, err)
 	assert.True(t, opened)
 
-	err = loop.Detach(t.Context(), device)
+	err = loops.Detach(t.Context(), device)
 	require.ErrorIs(t, err, loop.ErrInUse)
 	require.ErrorIs(t, err, unix.EBUSY)
-	found, err := loop.Find(t.Context(), path)
+	found, err := loops.Find(t.Context(), path)
 	require.NoError(t, err)
 	assert.False(t, found.AutoClear, "nothing was changed")
 
 	require.NoError(t, holder.Close())
-	require.NoError(t, loop.Detach(t.Context(), device))
+	require.NoError(t, loops.Detach(t.Context(), device))
 }
 
 func TestDetachWhileRead(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	device := attach(t, path, loop.Options{})
+	device := attach(t, path, loop.AttachOptions{})
 	reader, err := os.Open(device.Path)
 	require.NoError(t, err)
 
-	err = loop.Detach(t.Context(), device)
+	err = loops.Detach(t.Context(), device)
 	require.ErrorIs(t, err, loop.ErrInUse)
-	_, err = loop.Attach(t.Context(), path, loop.Options{})
+	_, err = loops.Attach(t.Context(), path, loop.AttachOptions{})
 	require.ErrorIs(t, err, loop.ErrInUse, "no second device while the first one lingers")
 	assert.Len(t, devicesIn(t, filepath.Dir(path)), 1)
 
 	require.NoError(t, reader.Close())
-	require.NoError(t, loop.Detach(t.Context(), device), "it went with the last close")
+	require.NoError(t, loops.Detach(t.Context(), device), "it went with the last close")
 }
 
 func TestWhileDetached(t *testing.T) {
@@ -343,17 +346,17 @@ func TestWhileDetached(t *testing.T) {
 	file, err := os.Open(path)
 	require.NoError(t, err)
 	defer file.Close()
-	device := attach(t, path, loop.Options{})
+	device := attach(t, path, loop.AttachOptions{})
 	never := func() error { t.Error("called although attached"); return nil }
-	require.ErrorIs(t, loop.WhileDetached(t.Context(), file, never), loop.ErrInUse)
-	require.NoError(t, loop.Detach(t.Context(), device))
+	require.ErrorIs(t, loops.WhileDetached(t.Context(), file, never), loop.ErrInUse)
+	require.NoError(t, loops.Detach(t.Context(), device))
 
-	err = loop.WhileDetached(t.Context(), file, func() error {
+	err = loops.WhileDetached(t.Context(), file, func() error {
 		locked, cancel := context.WithCancel(t.Context())
 		context.AfterFunc(t.Context(), cancel)
 		done := make(chan error, 1)
 		go func() {
-			_, err := loop.Attach(locked, path, loop.Options{})
+			_, err := loops.Attach(locked, path, loop.AttachOptions{})
 			done <- err
 		}()
 		cancel()
@@ -367,7 +370,7 @@ func TestOpened(t *testing.T) {
 	mounttest.RequireRoot(t)
 	file := backing(t)
 	for _, path := range []string{file, filepath.Join(file, "below"), file + ".missing", "/dev/null", "/"} {
-		opened, err := loop.Opened(t.Context(), path)
+		opened, err := loops.DeviceOpened(t.Context(), path)
 		require.NoError(t, err, path)
 		assert.False(t, opened, path)
 	}
@@ -384,24 +387,24 @@ func TestAttachMakesAMissingNode(t *testing.T) {
 	require.NoError(t, unix.Mount(dir, "/dev", "", unix.MS_BIND, ""))
 	defer func() { assert.NoError(t, unix.Unmount("/dev", unix.MNT_DETACH)) }()
 
-	device := attach(t, path, loop.Options{})
+	device := attach(t, path, loop.AttachOptions{})
 	assert.FileExists(t, filepath.Join(dir, filepath.Base(device.Path)))
-	require.NoError(t, loop.Detach(t.Context(), device))
+	require.NoError(t, loops.Detach(t.Context(), device))
 
 	require.NoError(t, os.Remove(control))
-	_, err := loop.Attach(t.Context(), path, loop.Options{})
+	_, err := loops.Attach(t.Context(), path, loop.AttachOptions{})
 	require.ErrorIs(t, err, loop.ErrNoDevice)
 }
 
 func TestAttachRefusesAForeignNode(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
-	device := attach(t, path, loop.Options{})
-	other := attach(t, backing(t), loop.Options{})
+	device := attach(t, path, loop.AttachOptions{})
+	other := attach(t, backing(t), loop.AttachOptions{})
 	require.NoError(t, unix.Mount(other.Path, device.Path, "", unix.MS_BIND, ""))
-	_, err := loop.Find(t.Context(), path)
+	_, err := loops.Find(t.Context(), path)
 	require.NoError(t, unix.Unmount(device.Path, 0))
 	require.ErrorIs(t, err, loop.ErrNoDevice, "the node is another device")
-	require.NoError(t, loop.Detach(t.Context(), device))
-	require.NoError(t, loop.Detach(t.Context(), other))
+	require.NoError(t, loops.Detach(t.Context(), device))
+	require.NoError(t, loops.Detach(t.Context(), other))
 }

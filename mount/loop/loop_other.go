@@ -15,20 +15,30 @@ func unsupported() error {
 	return fmt.Errorf("loop devices on %s: %w", runtime.GOOS, mount.ErrUnsupported)
 }
 
-func openFile(string) (*os.File, error) { return nil, unsupported() }
+func withPath(context.Context, string, func(*os.File) (Device, error)) (Device, error) {
+	return Device{}, unsupported()
+}
 
-func attachFile(context.Context, *os.File, Options) (Device, error) { return Device{}, unsupported() }
+func (m *Manager) attachFile(context.Context, *os.File, AttachOptions) (Device, error) {
+	return Device{}, unsupported()
+}
 
-func findFile(context.Context, *os.File) (Device, error) { return Device{}, unsupported() }
+func (m *Manager) findFile(context.Context, *os.File) (Device, error) { return Device{}, unsupported() }
 
-func inspectPath(context.Context, string) (Device, error) { return Device{}, unsupported() }
+func (m *Manager) inspectPath(context.Context, string) (Device, error) { return Device{}, unsupported() }
 
 func (Device) has(os.FileInfo) bool { return false }
 
-func devices(context.Context) ([]Device, error) { return nil, unsupported() }
+func (m *Manager) devices(context.Context) ([]Device, error) { return nil, unsupported() }
 
-func detach(context.Context, Device) error { return unsupported() }
+func (m *Manager) resizeFile(context.Context, *os.File) (Device, error) { return Device{}, unsupported() }
 
-func whileDetached(context.Context, *os.File, func() error) error { return unsupported() }
+func (m *Manager) detach(context.Context, Device) error { return unsupported() }
+
+func (m *Manager) whileDetached(context.Context, *os.File, func() error) error { return unsupported() }
+
+func (m *Manager) holdDevice(context.Context, *os.File, string) (Device, error) {
+	return Device{}, unsupported()
+}
 
 func opened(context.Context, string) (bool, error) { return false, unsupported() }

@@ -10,10 +10,10 @@ import (
 
 func TestOptionsCheck(t *testing.T) {
 	for _, size := range []uint32{0, 512, 1024, 2048, 4096} {
-		require.NoError(t, Options{SectorSize: size}.check(), "sector size %d", size)
+		require.NoError(t, AttachOptions{SectorSize: size}.check(), "sector size %d", size)
 	}
 	for _, size := range []uint32{1, 511, 768, 8192} {
-		require.ErrorIs(t, Options{SectorSize: size}.check(), fs.ErrInvalid, "sector size %d", size)
+		require.ErrorIs(t, AttachOptions{SectorSize: size}.check(), fs.ErrInvalid, "sector size %d", size)
 	}
 }
 

@@ -15,7 +15,7 @@ const childFile = "VOLUMEKIT_LOOP_TEST_FILE"
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(childFile); path != "" {
-		if _, err := loop.Attach(context.Background(), path, loop.Options{}); err != nil {
+		if _, err := loop.New(loop.Options{}).Attach(context.Background(), path, loop.AttachOptions{}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

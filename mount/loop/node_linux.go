@@ -8,27 +8,51 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
+// Where the kernel shows its devices.
+const (
+	sysBlock  = "/sys/devices/virtual/block"
+	devDir    = "/dev"
+	loopMajor = 7
+)
+
+// loopNumber returns 3 for "loop3".
+func loopNumber(name string) (int, bool) {
+	digits, ok := strings.CutPrefix(name, "loop")
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits
+}
+
+func nodePath(number int) string { return devDir + "/loop" + strconv.Itoa(number) }
+
+func sysPath(number int, element string) string {
+	return sysBlock + "/loop" + strconv.Itoa(number) + "/" + element
+}
+
 // openNode opens the node of a device, and makes it where /dev has none: in a container, say, /dev is not the kernel's
 // own and has only the nodes of its first day. The caller gets the device of that number and nothing else.
-func openNode(number, flags int) (*os.File, error) {
-	path := filepath.Join(devDir, "loop"+strconv.Itoa(number))
-	node, err := openDevice(path, flags)
+func (m *Manager) openNode(number, flags int) (handle, error) {
+	path := nodePath(number)
+	node, err := open(path, flags)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := makeNode(path, number); err != nil {
-			return nil, err
+			return handle{}, err
 		}
-		node, err = openDevice(path, flags)
+		node, err = open(path, flags)
 	}
 	if err != nil {
-		return nil, openError(err, "cannot open loop device")
+		return handle{}, openError(err, "cannot open loop device")
 	}
-	if err := checkNode(node, number); err != nil {
-		node.Close()
-		return nil, err
+	if err := m.checkNode(node, number); err != nil {
+		node.close()
+		return handle{}, err
 	}
 	return node, nil
 }
@@ -41,57 +65,73 @@ func openError(err error, otherwise string) error {
 	return fmt.Errorf("%s: %w", otherwise, err)
 }
 
-func openDevice(path string, flags int) (*os.File, error) {
-	return os.OpenFile(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-}
-
 func makeNode(path string, number int) error {
-	major, minor, err := deviceNumber(number)
+	rdev, err := sysRdev(number)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is gone: %w", path, unix.ENXIO)
 	}
 	if err != nil {
 		return fmt.Errorf("%s does not exist and its number cannot be read: %w: %w", path, ErrNoDevice, err)
 	}
-	err = unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor)))
+	err = unix.Mknod(path, unix.S_IFBLK|0o600, int(rdev))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%s does not exist and cannot be made: run 'mknod %s b %d %d', or mount devtmpfs at /dev: %w: %w",
-			path, path, major, minor, ErrNoDevice, err)
+			path, path, unix.Major(rdev), unix.Minor(rdev), ErrNoDevice, err)
 	}
 	return nil
 }
 
-// checkNode makes sure that what was opened is the loop device of that number.
-func checkNode(node *os.File, number int) error {
-	var st unix.Stat_t
-	if err := control(node, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
-		return fmt.Errorf("fstat of %q: %w", node.Name(), err)
+// checkNode makes sure that what was opened is the loop device of that number. The number that sysfs tells of a device
+// stays the same for as long as the module is loaded, and is asked for again when it does not match.
+func (m *Manager) checkNode(node handle, number int) error {
+	st, err := node.stat()
+	if err != nil {
+		return err
 	}
-	major, minor, err := deviceNumber(number)
+	block := st.Mode&unix.S_IFMT == unix.S_IFBLK
+	if block && st.Rdev != 0 && st.Rdev == m.table.rdev(number) {
+		return nil
+	}
+	rdev, err := sysRdev(number)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is gone: %w", node.Name(), unix.ENXIO)
+		return fmt.Errorf("%s is gone: %w", node.name, unix.ENXIO)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read the number of %s: %w", node.Name(), err)
+		return fmt.Errorf("cannot read the number of %s: %w", node.name, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK || major != loopMajor || st.Rdev != unix.Mkdev(major, minor) {
-		return fmt.Errorf("%s is not block device %d:%d: remove it: %w", node.Name(), major, minor, ErrNoDevice)
+	if !block || st.Rdev != rdev || unix.Major(rdev) != loopMajor {
+		return fmt.Errorf("%s is not block device %d:%d: remove it: %w",
+			node.name, unix.Major(rdev), unix.Minor(rdev), ErrNoDevice)
 	}
+	m.table.keepRdev(number, rdev)
 	return nil
+}
+
+// sysRdev reads the number of a device from sysfs: the minor is not the index when devices have partitions.
+func sysRdev(number int) (uint64, error) {
+	content, err := os.ReadFile(sysPath(number, "dev"))
+	if err != nil {
+		return 0, err
+	}
+	major, minor, ok := strings.Cut(strings.TrimSpace(string(content)), ":")
+	ma, errMajor := strconv.ParseUint(major, 10, 32)
+	mi, errMinor := strconv.ParseUint(minor, 10, 32)
+	if err := errors.Join(errMajor, errMinor); err != nil || !ok {
+		return 0, fmt.Errorf("%q is no device number: %w", content, errors.Join(err, unix.EINVAL))
+	}
+	return unix.Mkdev(uint32(ma), uint32(mi)), nil
 }
 
 // freeNumber asks the kernel for a device that is free now; it makes one where all are taken. Others may take it first.
 func freeNumber() (int, error) {
-	ctl, err := openDevice(filepath.Join(devDir, "loop-control"), unix.O_RDWR)
+	ctl, err := open(filepath.Join(devDir, "loop-control"), unix.O_RDWR)
 	if err != nil {
 		err = openError(err, "no control device: load the kernel module loop, and mount devtmpfs at /dev")
 		return 0, fmt.Errorf("%w: %w", ErrNoDevice, err)
 	}
-	defer ctl.Close()
+	defer ctl.close()
 	number := -1
-	err = control(ctl, func(fd int) error {
-		return ignoringEINTR(func() (err error) { number, err = unix.IoctlRetInt(fd, unix.LOOP_CTL_GET_FREE); return err })
-	})
+	err = ignoringEINTR(func() (err error) { number, err = unix.IoctlRetInt(ctl.fd, unix.LOOP_CTL_GET_FREE); return err })
 	if err != nil {
 		return 0, fmt.Errorf("LOOP_CTL_GET_FREE: %w", err)
 	}
@@ -104,7 +144,7 @@ func opened(ctx context.Context, path string) (bool, error) {
 		return false, fmt.Errorf("looking whether %q is in use: %w", path, context.Cause(ctx))
 	}
 	st, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	if isMissing(err) {
 		return false, nil
 	}
 	if err != nil {

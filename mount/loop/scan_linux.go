@@ -1,199 +1,184 @@
 package loop
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
-// Where the kernel shows its devices.
-const (
-	sysBlock  = "/sys/block"
-	devDir    = "/dev"
-	loopMajor = 7
-)
+// catchUp makes the table complete up to the change with number seq, which was made before; 0 asks for a look in any
+// case. It asks the devices that have changed since they were last asked, and only reads of the others that they have not.
+func (m *Manager) catchUp(ctx context.Context, seq uint64) error {
+	if err := lostcall.Begin(ctx, "scan of loop devices"); err != nil {
+		return err
+	}
+	end, err := m.table.takeScan(ctx)
+	if err != nil {
+		return fmt.Errorf("looking at loop devices: %w", err)
+	}
+	defer end()
+	if m.table.complete(seq) {
+		return nil
+	}
+	before := m.table.snapshot()
+	present, err := loopNumbers()
+	if err != nil {
+		return err
+	}
+	for _, number := range present {
+		if err := m.refresh(ctx, number); err != nil {
+			return fmt.Errorf("looking at loop devices: %w", err)
+		}
+	}
+	m.table.scanned(seq, before, present)
+	return nil
+}
 
-// devices looks at every device that sysfs shows as attached, and asks the device itself what it has.
-func devices(ctx context.Context) ([]Device, error) {
-	entries, err := os.ReadDir(sysBlock)
+// loopNumbers lists the devices that sysfs shows, free ones too.
+func loopNumbers() ([]int, error) {
+	dir, err := os.Open(sysBlock)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list loop devices: mount sysfs at /sys: %w", err)
 	}
-	var all []Device
-	for _, entry := range entries {
-		number, ok := loopNumber(entry.Name())
-		if !ok || !looksAttached(number) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("looking at loop devices: %w", context.Cause(ctx))
-		}
-		device, attached, err := inspect(number)
-		if err != nil {
-			return nil, err
-		}
-		if attached {
-			all = append(all, device)
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list loop devices: %w", err)
+	}
+	var numbers []int
+	for _, name := range names {
+		if number, ok := loopNumber(name); ok {
+			numbers = append(numbers, number)
 		}
 	}
-	slices.SortFunc(all, func(a, b Device) int { return cmp.Compare(a.Number, b.Number) })
-	return all, nil
+	return numbers, nil
 }
 
-// loopNumber returns 3 for "loop3".
-func loopNumber(name string) (int, bool) {
-	digits, ok := strings.CutPrefix(name, "loop")
-	if !ok {
-		return 0, false
+// refresh brings one row up to date. A device is asked when its number has changed; the number is read first, so that
+// what changes meanwhile is asked again next time.
+func (m *Manager) refresh(ctx context.Context, number int) error {
+	seq, err := sysSeq(number)
+	if err != nil && !isMissing(err) {
+		return err
 	}
-	n, err := strconv.Atoi(digits)
-	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits
+	known, ok := m.table.get(number)
+	if ok && seq != 0 && known.seq == seq && known.state != rowSilent {
+		return nil
+	}
+	if seq == 0 && !hasFile(number) {
+		m.table.put(number, row{})
+		return nil
+	}
+	device, attached, err := m.askWithin(ctx, number, askLimit)
+	found := row{seq: seq}
+	switch {
+	case isSilent(ctx, err):
+		found.state = rowSilent
+	case err != nil:
+		return err
+	case attached:
+		found.state, found.id = rowAttached, identity{dev: device.BackingDevice, ino: device.BackingInode}
+	}
+	m.table.put(number, found)
+	return nil
 }
 
-// looksAttached reports whether sysfs has the directory that a device has only while it is attached. What cannot be
-// found out counts as attached, so that the device itself is asked.
-func looksAttached(number int) bool {
+// sysSeq reads the sequence number of a device's disk without opening the device. Before Linux 5.15 there is none.
+func sysSeq(number int) (uint64, error) {
+	file, err := open(sysPath(number, "diskseq"), unix.O_RDONLY)
+	if err != nil {
+		return 0, err
+	}
+	defer file.close()
+	var buffer [32]byte
+	n := 0
+	err = ignoringEINTR(func() (err error) { n, err = unix.Read(file.fd, buffer[:]); return err })
+	if err != nil {
+		return 0, &fs.PathError{Op: "read", Path: file.name, Err: err}
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(buffer[:n])), 10, 64)
+}
+
+// hasFile reports whether sysfs has the directory that a device has only while it is attached. What cannot be found out
+// counts as attached, so that the device itself is asked.
+func hasFile(number int) bool {
 	_, err := os.Lstat(sysPath(number, "loop"))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func sysPath(number int, elements ...string) string {
-	return filepath.Join(append([]string{sysBlock, "loop" + strconv.Itoa(number)}, elements...)...)
+// having returns the devices that have a file, as the table knows them, after each was asked whether it still has it.
+func (m *Manager) having(f backing) ([]Device, error) {
+	numbers, silent := m.table.with(f.id)
+	var found []Device
+	for _, number := range numbers {
+		device, attached, err := m.inspect(number)
+		if err != nil {
+			return nil, err
+		}
+		if attached && device.hasIdentity(f.id) {
+			found = append(found, device)
+		}
+	}
+	return found, f.checkSilent(silent)
 }
 
-func inspectPath(ctx context.Context, path string) (Device, error) {
-	if err := ctx.Err(); err != nil {
-		return Device{}, fmt.Errorf("looking at %q: %w", path, context.Cause(ctx))
-	}
-	number, ok := loopNumber(filepath.Base(path))
-	if !ok || filepath.Dir(path) != devDir {
-		return Device{}, fmt.Errorf("%q is no loop device: %w", path, ErrNotAttached)
-	}
-	device, attached, err := inspect(number)
-	if err == nil && !attached {
-		err = fmt.Errorf("%s has no file: %w", path, ErrNotAttached)
-	}
-	return device, err
-}
+func (d Device) hasIdentity(id identity) bool { return d.BackingDevice == id.dev && d.BackingInode == id.ino }
 
-// inspect asks a device what it has. A device that is free, or gone, is not attached.
-func inspect(number int) (Device, bool, error) {
-	node, err := openNode(number, unix.O_RDONLY)
-	if isGone(err) {
-		return Device{}, false, nil
+// checkSilent refuses a file that a device that does not answer may have. The file itself has just answered, and so the
+// device has another one, unless its path says the contrary.
+func (f backing) checkSilent(silent []int) error {
+	if len(silent) == 0 {
+		return nil
 	}
+	path, err := os.Readlink(f.proc())
 	if err != nil {
-		return Device{}, false, err
+		return err
 	}
-	defer node.Close()
-	return inspectNode(node, number)
-}
-
-func inspectNode(node *os.File, number int) (Device, bool, error) {
-	info, err := status(node)
-	if isGone(err) {
-		return Device{}, false, nil
+	path = strings.TrimSuffix(path, deletedMark)
+	for _, number := range silent {
+		if other, _ := sysBacking(number); other == path {
+			return fmt.Errorf("%s does not answer and may have %q: %w", nodePath(number), path, ErrInUse)
+		}
 	}
-	if err != nil {
-		return Device{}, false, fmt.Errorf("LOOP_GET_STATUS64 of %q: %w", node.Name(), err)
-	}
-	major, minor, err := deviceNumber(number)
-	if err != nil {
-		return Device{}, false, nil //nolint:nilerr // sysfs lost the device after it had answered: it is gone
-	}
-	device := Device{
-		Path: node.Name(), Number: number, Major: major, Minor: minor,
-		BackingDevice: info.Device, BackingInode: info.Inode,
-		Label:     string(bytes.TrimRight(info.File_name[:], "\x00")),
-		ReadOnly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
-		DirectIO:  info.Flags&unix.LO_FLAGS_DIRECT_IO != 0,
-		AutoClear: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
-		Offset:    info.Offset, SizeLimit: info.Sizelimit,
-	}
-	device.BackingPath, device.Deleted = backingPath(number)
-	return device, true, nil
-}
-
-func status(node *os.File) (*unix.LoopInfo64, error) {
-	var info *unix.LoopInfo64
-	err := control(node, func(fd int) error {
-		return ignoringEINTR(func() (err error) { info, err = unix.IoctlLoopGetStatus64(fd); return err })
-	})
-	return info, err
-}
-
-// isGone reports whether err says that the device is free, or is no device any more.
-func isGone(err error) bool {
-	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
-}
-
-const deletedMark = " (deleted)"
-
-// backingPath reads the path of the backing file from sysfs. It is for people: a file may really be named so.
-func backingPath(number int) (path string, deleted bool) {
-	content, err := os.ReadFile(sysPath(number, "loop", "backing_file"))
-	if err != nil {
-		return "", false
-	}
-	path = strings.TrimSuffix(string(content), "\n")
-	trimmed, deleted := strings.CutSuffix(path, deletedMark)
-	return trimmed, deleted
-}
-
-// deviceNumber reads the number of a device from sysfs: the minor is not the index when devices have partitions.
-func deviceNumber(number int) (major, minor uint32, err error) {
-	content, err := os.ReadFile(sysPath(number, "dev"))
-	if err != nil {
-		return 0, 0, err
-	}
-	if _, err := fmt.Sscanf(string(content), "%d:%d", &major, &minor); err != nil {
-		return 0, 0, fmt.Errorf("%q is not a device number: %w", content, err)
-	}
-	return major, minor, nil
+	return nil
 }
 
 // findFile returns the one device that has the file.
-func findFile(ctx context.Context, file *os.File) (Device, error) {
-	id, err := identify(file)
-	if err != nil {
-		return Device{}, err
-	}
-	return findIdentity(ctx, id, file.Name())
-}
-
-func findIdentity(ctx context.Context, id identity, name string) (Device, error) {
-	all, err := devices(ctx)
-	if err != nil {
-		return Device{}, err
-	}
-	var found []Device
-	for _, d := range all {
-		if d.BackingDevice == id.dev && d.BackingInode == id.ino {
-			found = append(found, d)
+func (m *Manager) findFile(ctx context.Context, file *os.File) (Device, error) {
+	return withHandle(file, func(h handle) (Device, error) {
+		f, err := regular(ctx, h)
+		if err != nil {
+			return Device{}, err
 		}
-	}
-	switch len(found) {
-	case 0:
-		return Device{}, fmt.Errorf("%q: %w", name, ErrNotAttached)
-	case 1:
-		return found[0], nil
-	}
-	return Device{}, fmt.Errorf("%q is attached to %s and to %s: detach all but one: %w",
-		name, found[0].Path, found[1].Path, ErrInUse)
+		if err := m.catchUp(ctx, 0); err != nil {
+			return Device{}, err
+		}
+		return m.oneOf(f)
+	})
 }
 
-func (d Device) has(info os.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && d.BackingDevice == uint64(st.Dev) && d.BackingInode == st.Ino //nolint:unconvert // narrower elsewhere
+// oneOf returns the one device that the table has for the file.
+func (m *Manager) oneOf(f backing) (Device, error) {
+	found, err := m.having(f)
+	switch {
+	case err != nil:
+		return Device{}, err
+	case len(found) == 0:
+		return Device{}, fmt.Errorf("%q: %w", f.name, ErrNotAttached)
+	case len(found) > 1:
+		return Device{}, severalError(found)
+	}
+	return found[0], nil
+}
+
+func severalError(found []Device) error {
+	return fmt.Errorf("it is attached to %s and to %s: detach all but one: %w", found[0].Path, found[1].Path, ErrInUse)
 }

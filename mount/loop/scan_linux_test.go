@@ -20,17 +20,17 @@ func TestLoopNumber(t *testing.T) {
 
 func TestFits(t *testing.T) {
 	free := Device{Path: "/dev/loop9"}
-	assert.NoError(t, fits(free, Options{}))
-	assert.NoError(t, fits(Device{ReadOnly: true}, Options{ReadOnly: true}))
+	assert.NoError(t, fits(free, AttachOptions{}))
+	assert.NoError(t, fits(Device{ReadOnly: true}, AttachOptions{ReadOnly: true}))
 	for name, c := range map[string]struct {
 		device  Device
-		options Options
+		options AttachOptions
 	}{
-		"read-only for writing": {Device{ReadOnly: true}, Options{}},
-		"writable for reading":  {free, Options{ReadOnly: true}},
-		"a part":                {Device{Offset: 4096}, Options{}},
-		"a limited part":        {Device{SizeLimit: 4096}, Options{}},
-		"about to go":           {Device{AutoClear: true}, Options{}},
+		"read-only for writing": {Device{ReadOnly: true}, AttachOptions{}},
+		"writable for reading":  {free, AttachOptions{ReadOnly: true}},
+		"a part":                {Device{Offset: 4096}, AttachOptions{}},
+		"a limited part":        {Device{SizeLimit: 4096}, AttachOptions{}},
+		"about to go":           {Device{AutoClear: true}, AttachOptions{}},
 	} {
 		assert.ErrorIs(t, fits(c.device, c.options), ErrInUse, name)
 	}

@@ -42,7 +42,7 @@ func (n *node) Attach(ctx context.Context, spec *volume.Spec, nodeName types.Nod
 	}
 	var device loop.Device
 	err = n.plugin.withImage(src.handle, func(file *os.File) (err error) {
-		device, err = loop.AttachFile(ctx, file, loop.Options{
+		device, err = n.plugin.loops.AttachFile(ctx, file, loop.AttachOptions{
 			ReadOnly: src.readOnly, DirectIO: n.plugin.options.DirectIO, Label: label(src.handle),
 		})
 		return err
@@ -71,7 +71,7 @@ func (n *node) VolumesAreAttached(
 	if err := n.plugin.checkNode(nodeName); err != nil {
 		return nil, err
 	}
-	all, err := loop.Devices(ctx)
+	all, err := n.plugin.loops.Devices(ctx)
 	if err != nil {
 		return nil, classify(err)
 	}
@@ -102,7 +102,7 @@ func (n *node) Detach(ctx context.Context, volumeName string, nodeName types.Nod
 		return nil
 	}
 	if err == nil {
-		err = loop.Detach(ctx, device)
+		err = n.plugin.loops.Detach(ctx, device)
 	}
 	if err != nil {
 		return fmt.Errorf("detaching volume %q: %w", volumeName, classify(err))
@@ -118,7 +118,20 @@ const maxLabel = 63
 
 // find returns the device of an image. None is an error that matches loop.ErrNotAttached.
 func (p *Plugin) find(ctx context.Context, handle string) (loop.Device, error) {
-	all, err := loop.Devices(ctx)
+	var device loop.Device
+	err := p.withImage(handle, func(file *os.File) (err error) {
+		device, err = p.loops.FindFile(ctx, file)
+		return err
+	})
+	if !errors.Is(err, fs.ErrNotExist) {
+		return device, err
+	}
+	return p.findDeleted(ctx, handle)
+}
+
+// findDeleted returns the device of an image that was deleted.
+func (p *Plugin) findDeleted(ctx context.Context, handle string) (loop.Device, error) {
+	all, err := p.loops.Devices(ctx)
 	if err != nil {
 		return loop.Device{}, err
 	}

@@ -20,8 +20,9 @@ const (
 
 // images is the directory of the images, open for the length of one call. Every name is resolved beneath its descriptor.
 type images struct {
-	root *os.Root
-	dir  string
+	root  *os.Root
+	dir   string
+	loops *loop.Manager
 }
 
 // openImages opens the directory. One that is not there is an error that matches fs.ErrNotExist.
@@ -30,7 +31,7 @@ func (p *Plugin) openImages() (*images, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory of images: %w", err)
 	}
-	return &images{root: root, dir: p.baseDir}, nil
+	return &images{root: root, dir: p.baseDir, loops: p.loops}, nil
 }
 
 // makeImages makes the directory where it is missing, so that it survives a power cut, and opens it.
@@ -138,7 +139,7 @@ func (i *images) delete(ctx context.Context, handle string) error {
 		return err
 	}
 	defer file.Close()
-	return loop.WhileDetached(ctx, file, func() error { return i.remove(handle+imageSuffix, file) })
+	return i.loops.WhileDetached(ctx, file, func() error { return i.remove(handle+imageSuffix, file) })
 }
 
 // errNoImage says which image is missing.

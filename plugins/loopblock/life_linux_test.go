@@ -48,7 +48,7 @@ func TestLifeOfEachFilesystem(t *testing.T) {
 			assertContent(t, filepath.Join(path, "file"), "content")
 			n.tearDown(spec, "pod-2")
 			n.release(spec)
-			_, err = loop.Find(t.Context(), n.image("pv"))
+			_, err = loop.New(loop.Options{}).Find(t.Context(), n.image("pv"))
 			require.ErrorIs(t, err, loop.ErrNotAttached)
 
 			require.NoError(t, n.tryDelete(spec))
@@ -103,7 +103,7 @@ func TestReadOnlyVolumeIsNeverWritten(t *testing.T) {
 	before := sum(t, n.image("pv"))
 	spec.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
 	n.stage(spec)
-	device, err := loop.Find(t.Context(), n.image("pv"))
+	device, err := loop.New(loop.Options{}).Find(t.Context(), n.image("pv"))
 	require.NoError(t, err)
 	assert.True(t, device.ReadOnly)
 	path := n.setUp(spec, "pod")

@@ -37,6 +37,8 @@ type Options struct {
 	BaseDir string
 	// Mounter makes the mounts; nil means a mount.Mounter of the plugin's own.
 	Mounter mount.Interface
+	// Loops attaches the images; nil means a loop.Manager of the plugin's own.
+	Loops *loop.Manager
 	// Logger is told of filesystems that were repaired. Nil discards.
 	Logger *slog.Logger
 	// DirectIO makes loop devices that bypass the page cache of the images' filesystem, where that can do it.
@@ -48,6 +50,7 @@ type Options struct {
 type Plugin struct {
 	options Options
 	mounter mount.Interface
+	loops   *loop.Manager
 	logger  *slog.Logger
 	host    volume.VolumeHost
 	baseDir string
@@ -65,12 +68,15 @@ var (
 
 // New returns a plugin. It does nothing yet: register it with a volume.VolumePluginMgr.
 func New(options Options) *Plugin {
-	p := &Plugin{options: options, mounter: options.Mounter, logger: options.Logger}
+	p := &Plugin{options: options, mounter: options.Mounter, loops: options.Loops, logger: options.Logger}
 	if p.logger == nil {
 		p.logger = slog.New(slog.DiscardHandler)
 	}
 	if p.mounter == nil {
 		p.mounter = mount.New(mount.Options{Logger: p.logger})
+	}
+	if p.loops == nil {
+		p.loops = loop.New(loop.Options{Logger: p.logger})
 	}
 	return p
 }

@@ -105,7 +105,7 @@ func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (s
 // check runs the filesystem's check on a device that nobody has mounted. Where the program is missing, the kernel replays
 // the journal alone, as it does for Kubernetes.
 func (p *Plugin) check(ctx context.Context, device loop.Device, fsType string) error {
-	opened, err := loop.Opened(ctx, device.Path)
+	opened, err := p.loops.DeviceOpened(ctx, device.Path)
 	if err != nil || opened {
 		return err
 	}
@@ -139,7 +139,7 @@ func (p *Plugin) checkStagingPath(path string) error {
 
 // deviceAt makes sure that the device at path has the image of handle.
 func (p *Plugin) deviceAt(ctx context.Context, handle, path string) (loop.Device, error) {
-	device, err := loop.Inspect(ctx, path)
+	device, err := p.loops.Inspect(ctx, path)
 	if err != nil {
 		return loop.Device{}, err
 	}

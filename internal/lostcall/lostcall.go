@@ -1,0 +1,249 @@
+package lostcall
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+)
+
+// DefaultMax is how many lost calls are borne unless the options say otherwise.
+const DefaultMax = 128
+
+// Options configures [Calls].
+type Options struct {
+	// Max is the number of lost calls at which no further one is started. Zero means DefaultMax.
+	Max int
+	// Grace is how long an operation whose context has ended is waited for before it is left behind. It is for operations
+	// that end by themselves then, such as a child process that is killed.
+	Grace time.Duration
+	// Logger is told when a lost call has ended. Nil discards.
+	Logger *slog.Logger
+	// Lost makes the error of an operation that is left behind in the step that is named call. Required.
+	Lost func(call, path string, cause error, done <-chan struct{}) error
+	// Stuck is matched by the error of an operation that is refused because of lost ones. Required.
+	Stuck error
+}
+
+// Key says which operations exclude each other: those whose keys are equal.
+type Key struct {
+	// Look is true for an operation that only looks; it need not wait for one that changes.
+	Look bool
+	// Path is what the operation is about.
+	Path string
+}
+
+// Call is an operation that was left behind and has not ended.
+type Call struct {
+	// Name is the step that it was last seen in.
+	Name string
+	// Path is what it is about.
+	Path string
+}
+
+// slot is one operation that holds its key.
+type slot struct {
+	steps *steps
+	ended chan struct{} // closed when the operation has returned
+	gone  chan struct{} // closed when its caller has left
+	isOut bool          // guarded by Calls.mu; whether gone is closed
+}
+
+// Calls runs operations, one at a time for each key, and counts those that were left behind. Make it with [New]. Its
+// methods may be called from several goroutines at once.
+type Calls struct {
+	options Options
+
+	mu    sync.Mutex
+	slots map[Key]*slot
+	out   int // slots whose caller has left
+}
+
+// New returns Calls. It starts nothing.
+func New(options Options) *Calls {
+	if options.Max <= 0 {
+		options.Max = DefaultMax
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Calls{options: options, slots: map[Key]*slot{}}
+}
+
+// Value is [Calls.Do] for an operation with a result. The result of one that failed or was lost is the zero value.
+func Value[T any](ctx context.Context, c *Calls, key Key, op func(context.Context) (T, error)) (T, error) {
+	result := new(T)
+	err := c.Do(ctx, key, func(ctx context.Context) (err error) {
+		*result, err = op(ctx)
+		return err
+	})
+	if err != nil {
+		return *new(T), err // a lost operation may still write to result
+	}
+	return *result, nil
+}
+
+// Do runs op and waits for it or for ctx, whichever ends first. The context of op is ctx, and knows its steps. An
+// operation that did not begin is an error that matches outcome.ErrTransient.
+func (c *Calls) Do(ctx context.Context, key Key, op func(context.Context) error) error {
+	s, err := c.acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	result := make(chan ending, 1)
+	go c.run(ctx, key, s, op, result)
+	select {
+	case e := <-result:
+		return e.deliver()
+	case <-ctx.Done():
+	}
+	if e, ok := c.linger(result); ok {
+		return e.deliver()
+	}
+	if lost := c.leave(ctx, key, s); lost != nil {
+		return lost
+	}
+	return (<-result).deliver()
+}
+
+// linger waits for an operation whose context has ended.
+func (c *Calls) linger(result <-chan ending) (ending, bool) {
+	if c.options.Grace <= 0 {
+		return ending{}, false
+	}
+	timer := time.NewTimer(c.options.Grace)
+	defer timer.Stop()
+	select {
+	case e := <-result:
+		return e, true
+	case <-timer.C:
+		return ending{}, false
+	}
+}
+
+// ending is how an operation ended.
+type ending struct {
+	err      error
+	panicked any
+	exited   bool
+}
+
+// deliver lets it happen to the caller.
+func (e ending) deliver() error {
+	if e.exited {
+		runtime.Goexit()
+	}
+	if e.panicked != nil {
+		panic(e.panicked)
+	}
+	return e.err
+}
+
+//nolint:revive // The five belong together, and this is called once.
+func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Context) error, result chan<- ending) {
+	e := ending{exited: true}
+	defer func() {
+		if e.exited {
+			e.panicked = recover()
+			e.exited = e.panicked == nil
+		}
+		wasLost := c.release(key, s)
+		result <- e
+		if wasLost && e.panicked != nil {
+			panic(e.panicked)
+		}
+	}()
+	e.err = op(context.WithValue(ctx, stepsKey{}, s.steps))
+	e.exited = false
+}
+
+// acquire takes the slot of key. It waits while an operation holds it whose caller still waits.
+func (c *Calls) acquire(ctx context.Context, key Key) (*slot, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("%q was not touched: %w: %w", key.Path, outcome.ErrTransient, err)
+		}
+		mine, other, err := c.tryAcquire(key)
+		if err != nil || mine != nil {
+			return mine, err
+		}
+		select {
+		case <-other.ended:
+		case <-other.gone:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *Calls) tryAcquire(key Key) (mine, other *slot, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.slots[key]; s != nil {
+		if s.isOut {
+			return nil, nil, c.refusal(fmt.Errorf("%q: %s has not returned", key.Path, s.steps.current()))
+		}
+		return nil, s, nil
+	}
+	if c.out >= c.options.Max {
+		return nil, nil, c.refusal(fmt.Errorf("%q: %d calls have not returned", key.Path, c.out))
+	}
+	s := &slot{steps: &steps{}, ended: make(chan struct{}), gone: make(chan struct{})}
+	c.slots[key] = s
+	return s, nil, nil
+}
+
+func (c *Calls) refusal(err error) error {
+	return fmt.Errorf("%w: %w: %w", err, c.options.Stuck, outcome.ErrTransient)
+}
+
+// leave marks the operation as lost. It returns nil when the operation has just ended.
+func (c *Calls) leave(ctx context.Context, key Key, s *slot) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.slots[key] != s {
+		return nil
+	}
+	s.isOut = true
+	c.out++
+	close(s.gone)
+	cause := ctx.Err()
+	if why := context.Cause(ctx); !errors.Is(why, cause) {
+		cause = fmt.Errorf("%w: %w", cause, why)
+	}
+	return c.options.Lost(s.steps.current(), key.Path, cause, s.ended)
+}
+
+func (c *Calls) release(key Key, s *slot) (wasLost bool) {
+	c.mu.Lock()
+	delete(c.slots, key)
+	if wasLost = s.isOut; wasLost {
+		c.out--
+	}
+	c.mu.Unlock()
+	close(s.ended)
+	if wasLost {
+		c.options.Logger.Info("a lost call has ended", "call", s.steps.current(), "path", key.Path)
+	}
+	return wasLost
+}
+
+// Lost returns the operations that were left behind and have not ended, in the order of their paths.
+func (c *Calls) Lost() []Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []Call
+	for key, s := range c.slots {
+		if s.isOut {
+			all = append(all, Call{Name: s.steps.current(), Path: key.Path})
+		}
+	}
+	slices.SortFunc(all, func(a, b Call) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Name, b.Name)) })
+	return all
+}

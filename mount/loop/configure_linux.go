@@ -1,0 +1,89 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// configureNode gives the device the file in one step, or in two where the kernel is older than 5.8.
+func configureNode(node handle, a attachment) error {
+	config := unix.LoopConfig{Fd: uint32(a.file.fd), Size: a.options.SectorSize, Info: a.info()}
+	err := ignoringEINTR(func() error { return unix.IoctlLoopConfigure(node.fd, &config) })
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENOSYS) {
+		err = configureInSteps(node, a)
+	}
+	return takenOr(node, err)
+}
+
+// takenOr sorts out the errors that another user of the device causes.
+func takenOr(node handle, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), isGone(err):
+		return fmt.Errorf("%w: %w", errTaken, err)
+	}
+	return fmt.Errorf("cannot configure %s: %w", node.name, err)
+}
+
+func (a attachment) info() unix.LoopInfo64 {
+	info := unix.LoopInfo64{Offset: a.options.Offset, Sizelimit: a.options.SizeLimit}
+	if a.options.ReadOnly {
+		info.Flags |= unix.LO_FLAGS_READ_ONLY
+	}
+	if a.options.DirectIO {
+		info.Flags |= unix.LO_FLAGS_DIRECT_IO
+	}
+	label := a.options.Label
+	if label == "" {
+		label = a.file.name
+	}
+	copy(info.File_name[:], cutLabel(label))
+	return info
+}
+
+// configureInSteps is for kernels without LOOP_CONFIGURE. A failure takes the file off again.
+func configureInSteps(node handle, a attachment) error {
+	if err := unix.IoctlSetInt(node.fd, unix.LOOP_SET_FD, a.file.fd); err != nil {
+		return err
+	}
+	if err := setStatus(node.fd, a); err != nil {
+		return errors.Join(err, clearFile(node))
+	}
+	return nil
+}
+
+func setStatus(fd int, a attachment) error {
+	info := a.info()
+	info.Flags &= unix.LOOP_SET_STATUS_SETTABLE_FLAGS // read-only comes from the mode of the descriptors
+	if err := retryEAGAIN(func() error { return unix.IoctlLoopSetStatus64(fd, &info) }); err != nil {
+		return fmt.Errorf("LOOP_SET_STATUS64: %w", err)
+	}
+	if size := a.options.SectorSize; size != 0 {
+		if err := retryEAGAIN(func() error { return unix.IoctlSetInt(fd, unix.LOOP_SET_BLOCK_SIZE, int(size)) }); err != nil {
+			return fmt.Errorf("LOOP_SET_BLOCK_SIZE: %w", err)
+		}
+	}
+	if a.options.DirectIO {
+		_ = unix.IoctlSetInt(fd, unix.LOOP_SET_DIRECT_IO, 1) // a wish: Device says what came of it
+	}
+	return nil
+}
+
+// retryEAGAIN repeats what the kernel refuses while pages of the device are still cached.
+func retryEAGAIN(f func() error) error {
+	var err error
+	for range maxAttempt {
+		if err = ignoringEINTR(f); !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+	}
+	return err
+}
+
+// clearFile tells the kernel to take the file off the device, now or with the last close.
+func clearFile(node handle) error {
+	return ignoringEINTR(func() error { return unix.IoctlSetInt(node.fd, unix.LOOP_CLR_FD, 0) })
+}

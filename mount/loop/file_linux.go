@@ -1,0 +1,140 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
+)
+
+// withPath calls do with the file at path, open for reading. Only looking is done with it: it is opened again for more.
+func withPath(ctx context.Context, path string, do func(*os.File) (Device, error)) (Device, error) {
+	if err := lostcall.Begin(ctx, "open"); err != nil {
+		return Device{}, err
+	}
+	opened, err := open(path, unix.O_RDONLY)
+	if errors.Is(err, unix.ELOOP) {
+		return Device{}, fmt.Errorf("backing file is a symbolic link: %w: %w", ErrNotRegular, err)
+	}
+	if err != nil {
+		return Device{}, err
+	}
+	file := os.NewFile(uintptr(opened.fd), path)
+	defer file.Close()
+	return do(file)
+}
+
+
+// backing is a file that is, or is to be, attached.
+type backing struct {
+	handle
+	id   identity
+	size int64
+	// named is false for a file that was deleted.
+	named bool
+}
+
+// regular looks at a file that must be regular. The filesystem is asked, so that one that hangs does so here and not in
+// the midst of an attachment, with a device of the machine in its hands.
+func regular(ctx context.Context, file handle) (backing, error) {
+	if err := lostcall.Begin(ctx, "fstat"); err != nil {
+		return backing{}, err
+	}
+	st, err := file.stat()
+	if err != nil {
+		return backing{}, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return backing{}, fmt.Errorf("backing file %q: %w", file.name, ErrNotRegular)
+	}
+	size, links := st.Size, uint64(st.Nlink) //nolint:unconvert // narrower elsewhere
+	var fresh unix.Statx_t
+	flags := unix.AT_EMPTY_PATH | unix.AT_STATX_FORCE_SYNC
+	err = ignoringEINTR(func() error { return unix.Statx(file.fd, "", flags, unix.STATX_SIZE|unix.STATX_NLINK, &fresh) })
+	if err == nil {
+		size, links = int64(fresh.Size), uint64(fresh.Nlink)
+	} else if !errors.Is(err, unix.ENOSYS) {
+		return backing{}, fmt.Errorf("statx of %q: %w", file.name, err)
+	}
+	return backing{handle: file, id: identity{dev: st.Dev, ino: st.Ino}, size: size, named: links > 0}, nil
+}
+
+// Waiting for others: how long between two looks, and how often at most where the other should be gone in a moment.
+const (
+	pause      = 200 * time.Microsecond
+	maxPause   = 50 * time.Millisecond
+	maxAttempt = 64
+)
+
+// lock takes the lock of a backing file against every other user of this package. Closing the handle ends it.
+func lock(ctx context.Context, file handle) (handle, error) {
+	if err := lostcall.Begin(ctx, "flock"); err != nil {
+		return handle{}, err
+	}
+	locked, err := file.reopen(unix.O_RDONLY)
+	if err != nil {
+		return handle{}, err
+	}
+	if err := flock(ctx, locked); err != nil {
+		locked.close()
+		return handle{}, err
+	}
+	return locked, nil
+}
+
+// flock takes the exclusive lock on a file, and waits for it until ctx ends.
+func flock(ctx context.Context, file handle) error {
+	wait := newWaiter()
+	for {
+		err := ignoringEINTR(func() error { return unix.Flock(file.fd, unix.LOCK_EX|unix.LOCK_NB) })
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("cannot lock %q: %w", file.name, err)
+		}
+		if ctxErr := wait.next(ctx); ctxErr != nil {
+			return fmt.Errorf("%q is locked by another attachment: %w", file.name, ctxErr)
+		}
+	}
+}
+
+// waiter waits a little longer each time.
+type waiter struct{ d time.Duration }
+
+func newWaiter() *waiter { return &waiter{d: pause} }
+
+// next waits, or returns the error of ctx when that ends first.
+func (w *waiter) next(ctx context.Context) error {
+	timer := time.NewTimer(w.d)
+	defer timer.Stop()
+	w.d = min(2*w.d, maxPause)
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (d Device) has(info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && d.BackingDevice == uint64(st.Dev) && d.BackingInode == st.Ino //nolint:unconvert // narrower elsewhere
+}
+
+// isGone reports whether err says that a device is free, or is no device any more.
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
+}
+
+// isMissing reports whether err says that a path leads nowhere.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENODEV)
+}

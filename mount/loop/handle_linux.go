@@ -1,0 +1,87 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// handle is a descriptor of ours. It is used by one goroutine, which closes it.
+type handle struct {
+	fd   int
+	name string
+}
+
+// open opens path without following a link at its end. O_NONBLOCK keeps a FIFO from waiting for its other end.
+func open(path string, flags int) (handle, error) {
+	fd := -1
+	err := ignoringEINTR(func() (err error) {
+		fd, err = unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		return err
+	})
+	if err != nil {
+		return handle{}, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return handle{fd: fd, name: path}, nil
+}
+
+// close closes the descriptor. The kernel detaches a device with its last close.
+func (h handle) close() { _ = unix.Close(h.fd) }
+
+func (h handle) stat() (unix.Stat_t, error) {
+	var st unix.Stat_t
+	if err := ignoringEINTR(func() error { return unix.Fstat(h.fd, &st) }); err != nil {
+		return st, fmt.Errorf("fstat of %q: %w", h.name, err)
+	}
+	return st, nil
+}
+
+// reopen opens the very file of a descriptor again, as a description of its own. A lock on it ends with it, and a device
+// that is given it keeps no lock of ours.
+func (h handle) reopen(flags int) (handle, error) {
+	fd, err := unix.Open(h.proc(), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return handle{}, fmt.Errorf("cannot open %q again through /proc: %w", h.name, err)
+	}
+	return handle{fd: fd, name: h.name}, nil
+}
+
+// proc is a path that leads to the very file of the descriptor.
+func (h handle) proc() string { return fmt.Sprintf("/proc/self/fd/%d", h.fd) }
+
+// ask makes an ioctl that returns a number of 64 bits.
+func (h handle) ask(request uint) (uint64, error) {
+	var value uint64
+	err := ignoringEINTR(func() error {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(h.fd), uintptr(request), uintptr(unsafe.Pointer(&value)))
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+	return value, err
+}
+
+// withHandle calls do with the descriptor of a file of the caller's, which stays open meanwhile.
+func withHandle[T any](file *os.File, do func(handle) (T, error)) (T, error) {
+	var result T
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return result, err
+	}
+	var inner error
+	err = raw.Control(func(fd uintptr) { result, inner = do(handle{fd: int(fd), name: file.Name()}) })
+	return result, errors.Join(err, inner)
+}
+
+func ignoringEINTR(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

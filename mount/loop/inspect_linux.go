@@ -1,0 +1,160 @@
+package loop
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/mount"
+)
+
+func (m *Manager) inspectPath(ctx context.Context, path string) (Device, error) {
+	number, ok := loopNumber(filepath.Base(path))
+	if !ok || filepath.Dir(path) != devDir {
+		return Device{}, fmt.Errorf("%q is no loop device: %w", path, ErrNotAttached)
+	}
+	device, attached, err := m.askWithin(ctx, number, 0)
+	if err == nil && !attached {
+		err = fmt.Errorf("%s has no file: %w", path, ErrNotAttached)
+	}
+	return device, err
+}
+
+// inspect asks a device what it has. A device that is free, or gone, is not attached. The kernel asks the filesystem of
+// the backing file to answer this (LOOP_GET_STATUS64), so that it may hang.
+func (m *Manager) inspect(number int) (Device, bool, error) {
+	node, err := m.openNode(number, unix.O_RDONLY)
+	if isGone(err) {
+		return Device{}, false, nil
+	}
+	if err != nil {
+		return Device{}, false, err
+	}
+	defer node.close()
+	device, attached, err := inspectNode(node, number)
+	if attached {
+		device.BackingPath, device.Deleted = sysBacking(number)
+	}
+	return device, attached, err
+}
+
+// inspectNode tells all but the path of the backing file.
+func inspectNode(node handle, number int) (Device, bool, error) {
+	info, err := status(node)
+	if isGone(err) {
+		return Device{}, false, nil
+	}
+	if err != nil {
+		return Device{}, false, fmt.Errorf("LOOP_GET_STATUS64 of %q: %w", node.name, err)
+	}
+	st, err := node.stat()
+	if err != nil {
+		return Device{}, false, err
+	}
+	device := Device{
+		Path: node.name, Number: number, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
+		BackingDevice: info.Device, BackingInode: info.Inode, BackingRdev: info.Rdevice,
+		Label:     string(bytes.TrimRight(info.File_name[:], "\x00")),
+		ReadOnly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+		DirectIO:  info.Flags&unix.LO_FLAGS_DIRECT_IO != 0,
+		AutoClear: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
+		Offset:    info.Offset, SizeLimit: info.Sizelimit,
+	}
+	return device, true, nil
+}
+
+func status(node handle) (*unix.LoopInfo64, error) {
+	var info *unix.LoopInfo64
+	err := ignoringEINTR(func() (err error) { info, err = unix.IoctlLoopGetStatus64(node.fd); return err })
+	return info, err
+}
+
+const deletedMark = " (deleted)"
+
+// sysBacking reads the path of the backing file from sysfs. It is for people: a file may really be named so.
+func sysBacking(number int) (path string, deleted bool) {
+	content, err := os.ReadFile(sysPath(number, "loop/backing_file"))
+	if err != nil {
+		return "", false
+	}
+	return strings.CutSuffix(strings.TrimSuffix(string(content), "\n"), deletedMark)
+}
+
+// askLimit is how long a device that is not the caller's own is waited for. It answers in a microsecond, unless the
+// filesystem of its backing file hangs.
+const askLimit = 250 * time.Millisecond
+
+// askWithin is inspect in a call that can be left behind, after limit unless that is zero.
+func (m *Manager) askWithin(ctx context.Context, number int, limit time.Duration) (Device, bool, error) {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	attached := false
+	device, err := lostcall.Value(ctx, m.calls, look(nodePath(number)), func(ctx context.Context) (Device, error) {
+		if err := lostcall.Begin(ctx, "LOOP_GET_STATUS64"); err != nil {
+			return Device{}, err
+		}
+		device, is, err := m.inspect(number)
+		if !is {
+			device = Device{Number: -1}
+		}
+		return device, err
+	})
+	if err == nil {
+		attached = device.Number >= 0
+	}
+	return device, attached, err
+}
+
+// isSilent reports whether err says that a device did not answer in time.
+func isSilent(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && (errors.Is(err, mount.ErrStuck) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// devices asks every device that has a file.
+func (m *Manager) devices(ctx context.Context) ([]Device, error) {
+	if err := m.catchUp(ctx, 0); err != nil {
+		return nil, err
+	}
+	var all []Device
+	for number, known := range m.table.snapshot() {
+		if known.state == rowFree {
+			continue
+		}
+		device, attached, err := m.askWithin(ctx, number, askLimit)
+		if isSilent(ctx, err) {
+			device, attached, err = m.silent(number, known), true, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("looking at loop devices: %w", err)
+		}
+		if attached {
+			all = append(all, device)
+		}
+	}
+	slices.SortFunc(all, func(a, b Device) int { return cmp.Compare(a.Number, b.Number) })
+	return all, nil
+}
+
+// silent is what is known of a device that does not answer.
+func (m *Manager) silent(number int, known row) Device {
+	rdev := m.table.rdev(number)
+	d := Device{
+		Path: nodePath(number), Number: number, Major: unix.Major(rdev), Minor: unix.Minor(rdev),
+		BackingDevice: known.id.dev, BackingInode: known.id.ino,
+	}
+	d.BackingPath, d.Deleted = sysBacking(number)
+	return d
+}

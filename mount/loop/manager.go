@@ -1,0 +1,176 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/mount"
+)
+
+// Options configures a [Manager]. The zero value is ready to use.
+type Options struct {
+	// Logger is told when a lost call has ended at last. Nil discards.
+	Logger *slog.Logger
+	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
+	// mount.DefaultMaxLost.
+	MaxLost int
+}
+
+// Manager attaches and detaches. Make one with [New] and keep it: it remembers which device has which file, so that it
+// need not look at all devices again as long as nobody else has changed one. It holds nothing open, and two of them, in one
+// process or in two, keep the same promises as one. Its methods may be called from several goroutines at once.
+//
+// Each method returns when its context ends, also while a system call on a dead filesystem does not: the error is then a
+// *mount.LostError, which matches mount.ErrUncertain and whose Done says when the call has ended. Until then calls about
+// the same file or device fail with mount.ErrStuck. A call that did not begin matches mount.ErrTransient.
+type Manager struct {
+	calls *lostcall.Calls
+	table table
+}
+
+// New returns a Manager. It does nothing yet.
+func New(options Options) *Manager {
+	if options.MaxLost <= 0 {
+		options.MaxLost = mount.DefaultMaxLost
+	}
+	return &Manager{
+		calls: lostcall.New(lostcall.Options{
+			Max: options.MaxLost, Logger: options.Logger, Stuck: mount.ErrStuck,
+			Lost: func(call, path string, cause error, done <-chan struct{}) error {
+				return mount.NewLostError(call, path, cause, done)
+			},
+		}),
+		table: newTable(),
+	}
+}
+
+// Lost returns the calls that were left behind and have not ended.
+func (m *Manager) Lost() []mount.LostCall {
+	var all []mount.LostCall
+	for _, c := range m.calls.Lost() {
+		all = append(all, mount.LostCall{Call: c.Name, Path: c.Path})
+	}
+	return all
+}
+
+// change and look are the keys of calls about a path.
+func change(path string) lostcall.Key { return lostcall.Key{Path: path} }
+
+func look(path string) lostcall.Key { return lostcall.Key{Look: true, Path: path} }
+
+// Attach attaches the regular file at path, which is absolute and must not be a symbolic link, and returns its device.
+// A file that is attached already, by anybody, is not attached again: its device is returned. When that device is
+// read-only and options are not, or the reverse, when it shows another part of the file, when it is about to be detached
+// or when there is more than one, the error matches [ErrInUse] and the devices are left as they are.
+//
+// A file that does not exist is an error that matches fs.ErrNotExist; one that is not regular matches [ErrNotRegular].
+func (m *Manager) Attach(ctx context.Context, path string, options AttachOptions) (Device, error) {
+	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
+		return withPath(ctx, path, func(file *os.File) (Device, error) { return m.attach(ctx, file, options) })
+	})
+}
+
+// AttachFile is [Manager.Attach] for a file that the caller opened, in whatever mode, and so anchored to that very file.
+// The caller's descriptor is not kept. A file without a name any more is an error that matches fs.ErrNotExist.
+func (m *Manager) AttachFile(ctx context.Context, file *os.File, options AttachOptions) (Device, error) {
+	return lostcall.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
+		return m.attach(ctx, file, options)
+	})
+}
+
+func (m *Manager) attach(ctx context.Context, file *os.File, options AttachOptions) (Device, error) {
+	err := options.check()
+	if err == nil {
+		var device Device
+		if device, err = m.attachFile(ctx, file, options); err == nil {
+			return device, nil
+		}
+	}
+	return Device{}, fmt.Errorf("cannot attach %q: %w", file.Name(), err)
+}
+
+// Find returns the device of the regular file at path. One that is not attached is an error that matches
+// [ErrNotAttached]; one that is attached to several devices matches [ErrInUse].
+func (m *Manager) Find(ctx context.Context, path string) (Device, error) {
+	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (Device, error) {
+		return withPath(ctx, path, func(file *os.File) (Device, error) { return m.findFile(ctx, file) })
+	})
+}
+
+// FindFile is [Manager.Find] for a file that the caller opened, in whatever mode.
+func (m *Manager) FindFile(ctx context.Context, file *os.File) (Device, error) {
+	return lostcall.Value(ctx, m.calls, look(file.Name()), func(ctx context.Context) (Device, error) {
+		return m.findFile(ctx, file)
+	})
+}
+
+// Inspect returns what the loop device at path, such as "/dev/loop3", has now: it looks at that device alone. One that
+// is free, gone or no loop device is an error that matches [ErrNotAttached].
+func (m *Manager) Inspect(ctx context.Context, path string) (Device, error) { return m.inspectPath(ctx, path) }
+
+// Devices returns every attached loop device of the machine, whoever attached it, in the order of their numbers. A device
+// that does not answer, because its backing filesystem hangs, is returned with what is known of it without asking: its
+// path, its numbers and BackingPath, and the identity of its file if it was known before.
+func (m *Manager) Devices(ctx context.Context) ([]Device, error) { return m.devices(ctx) }
+
+// Resize makes the device of the regular file at path as large as the file has become, or as its size limit allows, and
+// returns the device. That it has that size already is no error. A file that has become smaller is an error that matches
+// [ErrShrink]; one that is attached nowhere matches [ErrNotAttached]. Whoever uses the device sees its new size at once.
+func (m *Manager) Resize(ctx context.Context, path string) (Device, error) {
+	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
+		return withPath(ctx, path, func(file *os.File) (Device, error) { return m.resizeFile(ctx, file) })
+	})
+}
+
+// ResizeFile is [Manager.Resize] for a file that the caller opened, in whatever mode.
+func (m *Manager) ResizeFile(ctx context.Context, file *os.File) (Device, error) {
+	return lostcall.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
+		return m.resizeFile(ctx, file)
+	})
+}
+
+// Detach detaches device and proves it: nil says that the device is free, or has another backing file by now. A device
+// that was detached before is no error. While somebody has claimed the device, a mount in any mount namespace included,
+// nothing is changed. While somebody merely has it open, the kernel is told to detach it with the last close, which is
+// waited for, for about a second: after that the error matches mount.ErrUncertain too, and a later call finds out. Both
+// errors are an [*InUseError], which matches [ErrInUse] and unix.EBUSY.
+//
+// It is of no importance whether the backing file still has a name, or its bytes.
+func (m *Manager) Detach(ctx context.Context, device Device) error {
+	return m.calls.Do(ctx, change(device.Path), func(ctx context.Context) error { return m.detach(ctx, device) })
+}
+
+// WhileDetached calls do while file, which the caller opened in whatever mode, is proven to be attached to no device
+// and locked against [Manager.Attach]. It is for what must not happen to an attached file, such as deleting it. When the
+// file is attached, do is not called and the error matches [ErrInUse]. Otherwise the error is that of do.
+func (m *Manager) WhileDetached(ctx context.Context, file *os.File, do func() error) error {
+	return m.calls.Do(ctx, change(file.Name()), func(ctx context.Context) error { return m.whileDetached(ctx, file, do) })
+}
+
+// HoldDevice keeps the number of a block device, and with it its name, from being given to another one: a read-only loop
+// device over it, which stays when this process ends. device is open in whatever mode; that label holds it already is no
+// error. [Manager.Detach] ends it. The size and the content of the device do not matter, and nothing is read or written.
+func (m *Manager) HoldDevice(ctx context.Context, device *os.File, label string) (Device, error) {
+	return lostcall.Value(ctx, m.calls, change(device.Name()), func(ctx context.Context) (Device, error) {
+		return m.holdDevice(ctx, device, label)
+	})
+}
+
+// DeviceOpened reports whether the block device at path is claimed by a user who wants it alone: mounted in any mount
+// namespace, part of another device, used as swap, or opened with O_EXCL. A path that is no block device, or is not
+// there, is not claimed. A device that somebody merely reads is not claimed either. A symbolic link is followed. It fits
+// the executor's port DeviceUse.
+func (m *Manager) DeviceOpened(ctx context.Context, path string) (bool, error) {
+	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return opened(ctx, path) })
+}
+
+// DeviceUse tells like [Manager.DeviceOpened] whether a device is in use, for a program that has no Manager.
+type DeviceUse struct{}
+
+// DeviceOpened is [Manager.DeviceOpened].
+func (DeviceUse) DeviceOpened(ctx context.Context, devicePath string) (bool, error) {
+	return New(Options{}).DeviceOpened(ctx, devicePath)
+}

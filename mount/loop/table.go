@@ -1,0 +1,194 @@
+package loop
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// identity is what a backing file is known by.
+type identity struct{ dev, ino uint64 }
+
+// rowState is what is known of a device.
+type rowState uint8
+
+const (
+	rowFree     rowState = iota // it has no file
+	rowAttached                 // it has the file of row.id
+	rowSilent                   // it did not answer
+)
+
+// row is what is known of one device. It stays true for as long as the device has the sequence number seq: the kernel
+// gives each disk a new one, from one counter for all disks of the machine, whenever the disk gets or loses its file.
+type row struct {
+	seq   uint64 // 0 where the kernel has no such numbers; the row is then never believed
+	state rowState
+	id    identity
+}
+
+// table is what is known of all devices.
+//
+// Each attachment and each detachment counts the kernel's counter up by one. When a change of our own gets the number
+// that follows the last one that we know of, then nobody else has changed any disk in between, and what we know is
+// still all that there is. That is how a file is proven to have one device without a look at all devices.
+type table struct {
+	// turn is held from before a change of our own until its number is known, so that the numbers of changes that are
+	// made here are seen in their order. It saves looks, and nothing depends on it.
+	turn chan struct{}
+	// scan is held by whoever looks at all devices.
+	scan chan struct{}
+
+	*rows
+}
+
+type rows struct {
+	mu    sync.Mutex
+	all   map[int]row
+	upTo  uint64         // every change with a number up to this is in all
+	known bool           // all devices were looked at once
+	rdevs map[int]uint64 // st_rdev of the nodes, by number
+}
+
+func newTable() table {
+	return table{
+		turn: make(chan struct{}, 1),
+		scan: make(chan struct{}, 1),
+		rows: &rows{all: map[int]row{}, rdevs: map[int]uint64{}},
+	}
+}
+
+// turnLimit is how long a change waits for another one. It takes microseconds; one that hangs must not hold up others.
+const turnLimit = 250 * time.Millisecond
+
+// takeTurn returns what gives the turn back. Without the turn, which is given up soon, the change goes on just the same.
+func (t table) takeTurn(ctx context.Context) (give func()) {
+	select {
+	case t.turn <- struct{}{}:
+		return t.giveTurn
+	default:
+	}
+	timer := time.NewTimer(turnLimit)
+	defer timer.Stop()
+	select {
+	case t.turn <- struct{}{}:
+		return t.giveTurn
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return func() {}
+}
+
+func (t table) giveTurn() { <-t.turn }
+
+// takeScan returns what ends the scan, or the error of ctx.
+func (t table) takeScan(ctx context.Context) (end func(), err error) {
+	select {
+	case t.scan <- struct{}{}:
+		return func() { <-t.scan }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// put keeps what was found, unless something newer is known.
+func (r *rows) put(number int, found row) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keep(number, found)
+}
+
+func (r *rows) keep(number int, found row) {
+	if old, ok := r.all[number]; !ok || found.seq >= old.seq {
+		r.all[number] = found
+	}
+}
+
+// own keeps the result of a change of our own. It reports whether no change of anybody else's was in between, so that
+// the table is complete up to this one.
+func (r *rows) own(number int, found row) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keep(number, found)
+	if found.seq != 0 && r.upTo != 0 && found.seq == r.upTo+1 {
+		r.upTo = found.seq
+	}
+	return r.covers(found.seq)
+}
+
+// complete reports whether every change up to the one with number seq is in the table.
+func (r *rows) complete(seq uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.covers(seq)
+}
+
+func (r *rows) covers(seq uint64) bool { return seq != 0 && seq <= r.upTo }
+
+// scanned says that all devices were looked at, after the change with number seq. before are the devices that were known
+// when the look began; those that are not among the present ones have been removed.
+func (r *rows) scanned(seq uint64, before map[int]row, present []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.upTo, r.known = max(r.upTo, seq), true
+	for number, old := range before {
+		if r.all[number] == old && !slices.Contains(present, number) {
+			delete(r.all, number)
+		}
+	}
+}
+
+// isKnown reports whether all devices were looked at once.
+func (r *rows) isKnown() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known
+}
+
+// snapshot returns a copy of all rows.
+func (r *rows) snapshot() map[int]row {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(map[int]row, len(r.all))
+	for number, row := range r.all {
+		all[number] = row
+	}
+	return all
+}
+
+func (r *rows) get(number int) (row, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found, ok := r.all[number]
+	return found, ok
+}
+
+// with returns the devices that have the file of id, and those that do not say what they have.
+func (r *rows) with(id identity) (having, silent []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for number, row := range r.all {
+		switch {
+		case row.state == rowSilent:
+			silent = append(silent, number)
+		case row.state == rowAttached && row.id == id:
+			having = append(having, number)
+		}
+	}
+	slices.Sort(having)
+	slices.Sort(silent)
+	return having, silent
+}
+
+// rdev returns what was kept by keepRdev.
+func (r *rows) rdev(number int) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rdevs[number]
+}
+
+func (r *rows) keepRdev(number int, rdev uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rdevs[number] = rdev
+}
