@@ -14,6 +14,7 @@ import (
 	"github.com/volumekit/volumekit/bench/limits"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // TestDiskUsageAgrees: all count the same bytes and, where they count them, the same inodes.
@@ -69,12 +70,20 @@ func TestOwnershipAgrees(t *testing.T) {
 			t.Errorf("%s leaves other modes or groups than k8s does", o.name)
 		}
 	}
+	must(t, wantNothing(t, dir))
 	again, err := limits.ApplyGroup(dir, group, limits.WalkOptions{Workers: 2})
 	must(t, err)
 	if again.Chowned+again.Chmodded != 0 {
 		t.Errorf("there was something left to change: %+v", again)
 	}
 	reset(t, dir)
+}
+
+// wantNothing is an error when ours finds something to change.
+func wantNothing(t *testing.T, dir string) error {
+	g := int64(group)
+	report, err := ownership.Apply(t.Context(), dir, ownership.Options{Group: &g})
+	return want(report.GroupChanged+report.ModeChanged == 0 && report.Complete, err)
 }
 
 // TestMountTableAgrees: all know the same mounts.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/volumekit/volumekit/bench/limits"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // group is the fsGroup that trees are given.
@@ -28,6 +29,7 @@ type owner struct {
 func owners(tb testing.TB) []owner {
 	return []owner{
 		{"k8s", func(dir string) error { return k8sOwnership(dir, nil) }},
+		ours(tb, nil),
 		{"chgrp", chgrp},
 		{"chgrp+chmod", func(dir string) error {
 			if err := chgrp(dir); err != nil {
@@ -44,7 +46,16 @@ func rootOwners(tb testing.TB) []owner {
 	onRootMismatch := v1.FSGroupChangeOnRootMismatch
 	return []owner{
 		{"k8s", func(dir string) error { return k8sOwnership(dir, &onRootMismatch) }},
+		ours(tb, &onRootMismatch),
 	}
+}
+
+func ours(tb testing.TB, policy *v1.PodFSGroupChangePolicy) owner {
+	ctx, g := deadline(tb), int64(group)
+	return owner{"ours", func(dir string) error {
+		_, err := ownership.Apply(ctx, dir, ownership.Options{Group: &g, Policy: policy})
+		return err
+	}}
 }
 
 func chgrp(dir string) error { return run("chgrp", "-R", strconv.Itoa(group), dir) }
