@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,12 @@ import (
 )
 
 var plain mount.UnmountOptions
+
+// patience is how long a test waits for what other processes do, looking again after each tick.
+const (
+	patience = time.Minute
+	tick     = 5 * time.Millisecond
+)
 
 func eachVariant(t *testing.T, run func(t *testing.T, m *mount.Mounter)) {
 	t.Helper()
@@ -131,6 +138,7 @@ func roundTrip(t *testing.T, m *mount.Mounter, source, target string) {
 	require.NoError(t, m.RemoveTarget(ctx, target))
 }
 
+// openFiles returns the open descriptors, without those of the mount table, one of which a Mounter keeps.
 func openFiles(t *testing.T) map[string]string {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/fd")
@@ -138,7 +146,7 @@ func openFiles(t *testing.T) map[string]string {
 	open := map[string]string{}
 	for _, name := range names {
 		link, err := os.Readlink("/proc/self/fd/" + name.Name())
-		if err == nil {
+		if err == nil && !strings.HasSuffix(link, "/mountinfo") {
 			open[name.Name()] = link
 		}
 	}

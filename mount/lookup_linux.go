@@ -53,6 +53,13 @@ func (m *Mounter) glanceCached(name string) (glance, error) {
 	return m.blind(g), err
 }
 
+// isMountPointNow is IsMountPoint in the goroutine of the caller. It reports ok = false when the filesystems on the way, or
+// the mount table, have to be asked.
+func (m *Mounter) isMountPointNow(name string) (is, ok bool) {
+	g, err := m.glanceCached(name)
+	return g.isRoot, err == nil
+}
+
 // blind takes from g what this Mounter is not to know.
 func (m *Mounter) blind(g glance) glance {
 	if m.without.has(FeatureStatmount) {

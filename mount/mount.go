@@ -45,7 +45,8 @@ type Interface interface {
 	// clone it first.
 	List(ctx context.Context) ([]MountPoint, error)
 	// GetMountRefs returns the paths of every other mount of what is mounted at path: same device, same root. A path
-	// that is not a mount point has none.
+	// that is not a mount point has none. The order says nothing. The slice may be shared with others and must not be
+	// changed: clone it first.
 	GetMountRefs(ctx context.Context, path string) ([]string, error)
 }
 

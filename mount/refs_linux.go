@@ -29,14 +29,14 @@ func (m *Mounter) mountRefs(ctx context.Context, name string) ([]string, error) 
 	if !g.isRoot {
 		return nil, nil
 	}
-	if s := m.current.table.Load(); s.isGood() {
+	if s := m.current.table.Load(); s != nil && s.isFresh() {
 		if paths, ok := s.refsOf(g); ok {
 			return paths, nil
 		}
 	}
 	if s := m.current.refs.Load(); s != nil && s.isFresh() {
 		if s.of == g {
-			return slices.Clone(s.paths), nil
+			return s.paths, nil
 		}
 		return m.refsInTable(ctx, name, g)
 	}
@@ -47,7 +47,7 @@ func (m *Mounter) mountRefs(ctx context.Context, name string) ([]string, error) 
 	if old := m.current.refs.Swap(s); old != nil {
 		old.forget()
 	}
-	return slices.Clone(s.paths), nil
+	return s.paths, nil
 }
 
 // refsInTable answers from the whole table: about the mount that was seen, or about the one that the table has at name.

@@ -57,45 +57,39 @@ func (m *MountPoint) content() content { return content{m.Major, m.Minor, m.Root
 
 // tableIndex finds in a table what shows the same.
 type tableIndex struct {
-	table    []MountPoint
-	byID     map[uint64]int32
-	contents map[content]*showing
+	contents map[content]showing
 }
 
-// showing are the mounts that show the same content, in the order of the table.
+// showing are the mounts that show the same content.
 type showing struct {
-	ids   []uint64
+	ids []uint64
+	// paths holds all paths twice, so that all but one are one piece of it, whichever that is.
 	paths []string
 }
 
 func newTableIndex(table []MountPoint) *tableIndex {
-	x := &tableIndex{
-		table: table, byID: make(map[uint64]int32, len(table)), contents: make(map[content]*showing, len(table)),
-	}
+	x := &tableIndex{contents: make(map[content]showing)}
 	for i := range table {
 		m := &table[i]
-		x.byID[m.ID] = int32(i) //nolint:gosec // The kernel allows 100,000 mounts.
 		c := x.contents[m.content()]
-		if c == nil {
-			c = &showing{}
-			x.contents[m.content()] = c
-		}
 		c.ids, c.paths = append(c.ids, m.ID), append(c.paths, m.Path)
+		x.contents[m.content()] = c
+	}
+	for key, c := range x.contents {
+		c.paths = append(c.paths, c.paths...)
+		x.contents[key] = c
 	}
 	return x
 }
 
-// refs returns the paths of the mounts that show the same as m, without that one.
+// refs returns the paths of the mounts that show the same as m, without that one. The result is part of the index.
 func (x *tableIndex) refs(m *MountPoint) []string {
 	c := x.contents[m.content()]
-	if c == nil {
+	at, n := slices.Index(c.ids, m.ID), len(c.ids)
+	if at < 0 || n == 1 {
 		return nil
 	}
-	at := slices.Index(c.ids, m.ID)
-	if at < 0 || len(c.ids) == 1 {
-		return nil
-	}
-	return append(append(make([]string, 0, len(c.paths)-1), c.paths[:at]...), c.paths[at+1:]...)
+	return c.paths[at+1 : at+n : at+n]
 }
 
 // refs returns the paths of the mounts that show the same as the mount at name, without that one.

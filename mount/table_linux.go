@@ -43,7 +43,7 @@ func openTable() (int, error) {
 // cannot miss a mount that was there all the time; before, the table is read until two readings are equal.
 func (m *Mounter) readTableFrom(ctx context.Context, fd, room int) ([]MountPoint, error) {
 	before := m.uniqueIDs(room)
-	content, err := readAll(fd, 2*room*bytesPerMount)
+	content, err := readAll(fd, max(room, len(before))*bytesPerMount)
 	if err != nil {
 		return nil, err
 	}
@@ -62,8 +62,8 @@ func (m *Mounter) readTableFrom(ctx context.Context, fd, room int) ([]MountPoint
 	return table, nil
 }
 
-// bytesPerMount is about what a line takes.
-const bytesPerMount = 160
+// bytesPerMount is more than most lines take.
+const bytesPerMount = 256
 
 // readAll reads a file of /proc from its beginning. Room is about how much there may be.
 func readAll(fd, room int) ([]byte, error) {
