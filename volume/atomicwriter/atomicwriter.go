@@ -79,6 +79,7 @@ type AtomicWriter struct {
 // Write is called, and its last element must not be a symbolic link. New looks at the path only; an error matches
 // [ErrInvalid].
 func New(dir string, o Options) (*AtomicWriter, error) {
+	clean := filepath.Clean(dir)
 	switch {
 	case !filepath.IsAbs(dir):
 		return nil, fmt.Errorf("directory %q is not an absolute path: %w", dir, ErrInvalid)
@@ -86,10 +87,10 @@ func New(dir string, o Options) (*AtomicWriter, error) {
 		return nil, fmt.Errorf("directory %q holds an element \"..\": %w", dir, ErrInvalid)
 	case strings.ContainsRune(dir, 0):
 		return nil, fmt.Errorf("directory %q holds a NUL: %w", dir, ErrInvalid)
-	case filepath.Dir(dir) == filepath.Clean(dir):
+	case filepath.Dir(clean) == clean:
 		return nil, fmt.Errorf("directory %q is the root: give a directory of the volume's own: %w", dir, ErrInvalid)
 	}
-	return &AtomicWriter{dir: filepath.Clean(dir), options: o}, nil
+	return &AtomicWriter{dir: clean, options: o}, nil
 }
 
 // Dir returns the volume's directory, an absolute path in its shortest form.

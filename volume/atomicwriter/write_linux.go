@@ -54,7 +54,7 @@ func (a *attempt) run(ctx context.Context) error {
 			return errors.Join(append(a.late, err)...)
 		}
 		if current != "" {
-			a.later(a.removeSet(ctx, current, published))
+			a.later(a.removeSet(ctx, current, replaced))
 		}
 	}
 	a.links()
@@ -142,7 +142,7 @@ func (a *attempt) sweep(ctx context.Context, current string) error {
 			a.result.Cleared = append(a.result.Cleared, name)
 			continue
 		}
-		switch err := a.removeSet(ctx, name, leftover); {
+		switch err := a.removeSet(ctx, name, abandoned); {
 		case err == nil:
 			a.result.Cleared = append(a.result.Cleared, name)
 		case ctx.Err() != nil:
@@ -158,8 +158,8 @@ func (a *attempt) sweep(ctx context.Context, current string) error {
 type kind int
 
 const (
-	leftover  kind = iota // somebody may be writing it
-	published             // complete, and replaced by us
+	abandoned kind = iota // it seems: somebody may be writing it
+	replaced              // complete, and replaced by us
 )
 
 // errInUse says that somebody holds the lock of a set, or has published it.
@@ -177,7 +177,7 @@ func (a *attempt) removeSet(ctx context.Context, name string, k kind) error {
 		return ignoreGone(err)
 	}
 	defer d.close()
-	if k == leftover && d.locked() {
+	if k == abandoned && d.locked() {
 		return errInUse
 	}
 	// With the lock held nobody can publish it any more.
