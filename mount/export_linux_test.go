@@ -40,3 +40,6 @@ func (r Request) OldData() (string, error) {
 	_, data, err := plan.oldData()
 	return data, err
 }
+
+// StagePath is where a helper mounts for the target.
+func (m *Mounter) StagePath(target string) string { return m.stagePath(target) }

@@ -1,10 +1,12 @@
 package mount
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 )
 
 // Mounter is the [Interface] of the kernel. It may be used by several goroutines at once and needs no closing. Two
@@ -14,6 +16,9 @@ type Mounter struct {
 	calls   *calls
 	current *current
 	without Feature
+
+	helpers   map[string]Helper
+	helperDir string
 }
 
 var _ Interface = (*Mounter)(nil)
@@ -28,7 +33,10 @@ func New(options Options) *Mounter {
 	if maxLost <= 0 {
 		maxLost = DefaultMaxLost
 	}
-	return &Mounter{logger: logger, calls: newCalls(maxLost, logger), current: newCurrent(), without: options.Without}
+	return &Mounter{
+		logger: logger, calls: newCalls(maxLost, logger), current: newCurrent(), without: options.Without,
+		helpers: maps.Clone(options.Helpers), helperDir: cmp.Or(options.HelperDir, DefaultHelperDir),
+	}
 }
 
 // Lost returns the calls that were left behind and are still in the kernel, ordered by path.
@@ -73,6 +81,12 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
 		return false, err
+	}
+	if err := ctx.Err(); err != nil {
+		return false, fmt.Errorf("%q was not looked at: %w: %w", name, ErrTransient, err)
+	}
+	if is, ok := m.isMountPointNow(name); ok {
+		return is, nil
 	}
 	is, err := call(ctx, m.calls, name, func(ctx context.Context, s *steps) (bool, error) {
 		return m.isMountPoint(ctx, s, name)
@@ -136,10 +150,17 @@ func (m *Mounter) GetMountRefs(ctx context.Context, name string) ([]string, erro
 	return m.mountRefs(ctx, name)
 }
 
-// isInTable reports whether the mount table has a mount at name that can be seen.
+// isInTable reports whether the mount table has a mount at name that can be seen. The table that is kept may have it under
+// a name that it no longer has, and then it is read.
 func (m *Mounter) isInTable(ctx context.Context, name string) (bool, error) {
-	table, err := m.readTable(ctx)
+	table, err := m.listTable(ctx)
 	if err != nil {
+		return false, err
+	}
+	if _, is := lookup(table, name); !is {
+		return false, nil
+	}
+	if table, err = m.readTable(ctx); err != nil {
 		return false, err
 	}
 	_, is := lookup(table, name)

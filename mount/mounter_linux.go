@@ -16,6 +16,8 @@ func (m *Mounter) mount(ctx context.Context, s *steps, plan Plan) error {
 		err = m.remount(ctx, s, &plan)
 	case plan.Bind:
 		err = m.mountNew(ctx, s, &plan, m.bind)
+	case m.hasHelper(plan.FSType):
+		err = m.mountNew(ctx, s, &plan, m.byHelper)
 	default:
 		err = m.mountNew(ctx, s, &plan, m.filesystem)
 	}

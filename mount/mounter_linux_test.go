@@ -7,7 +7,10 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-func TestMain(m *testing.M) { mounttest.Main(m) }
+func TestMain(m *testing.M) {
+	playHelper()
+	mounttest.Main(m)
+}
 
 // variants are the kernels that the tests pretend to run on.
 var variants = map[string]mount.Feature{

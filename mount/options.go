@@ -13,6 +13,13 @@ type Options struct {
 	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
 	// DefaultMaxLost.
 	MaxLost int
+	// Helpers are the programs mount.TYPE, by type of filesystem. A type that is not named is mounted by the kernel alone.
+	Helpers map[string]Helper
+	// HelperDir is the absolute path of a directory in which helpers mount before the mount is moved to its target. It and
+	// what is above it must be writable for nobody else; it is made when it is missing. Each mount in progress has one
+	// filesystem there, which is named after its target; what a killed program has left is taken off by the next Mount or
+	// Unmount of that target. Programs that share it must not share targets. Empty means DefaultHelperDir.
+	HelperDir string
 	// Without names kernel features that are treated as missing, so that tests can walk the fall-backs.
 	Without Feature
 }

@@ -38,6 +38,7 @@ type Plan struct {
 	// SELinuxContext is the request's.
 	SELinuxContext string
 
+	public  []string // Data without what is sensitive
 	secrets []string // what must never be printed, longest first
 }
 
@@ -86,7 +87,8 @@ func (r Request) Plan() (Plan, error) {
 	for _, option := range slices.Concat(r.UserOptions, r.Options) {
 		p.add(option)
 	}
-	p.Data = append(p.Data, r.Sensitive...)
+	p.public = slices.Clip(p.Data)
+	p.Data = append(p.public, r.Sensitive...)
 	p.secrets = secretsOf(r.Sensitive)
 	if p.Propagation == "" && !p.Remount {
 		p.Propagation = "private"
@@ -237,7 +239,7 @@ func cleanPath(what, name string) (string, error) {
 		return "", fmt.Errorf("%s %q is not an absolute path: %w", what, name, ErrInvalid)
 	case strings.ContainsRune(name, 0):
 		return "", fmt.Errorf("%s %q holds a NUL: %w", what, name, ErrInvalid)
-	case strings.Contains(name+"/", "/../"):
+	case strings.Contains(name, "/../"), strings.HasSuffix(name, "/.."):
 		return "", fmt.Errorf("%s %q holds an element \"..\": %w", what, name, ErrInvalid)
 	}
 	return path.Clean(name), nil

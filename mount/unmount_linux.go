@@ -20,6 +20,9 @@ const (
 
 // unmount is Unmount.
 func (m *Mounter) unmount(ctx context.Context, s *steps, name string, options UnmountOptions) error {
+	if err := m.clearStage(ctx, s, name); err != nil {
+		return fmt.Errorf("unmounting %q: what a helper has left: %w", name, err)
+	}
 	p, err := m.openPlace(ctx, s, name)
 	if err != nil {
 		return m.unreachable(ctx, name, err)

@@ -1,0 +1,150 @@
+package mount
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// stagePoint is the directory on the stage that a helper mounts at.
+const stagePoint = "mount"
+
+// stage is a filesystem of our own, private and empty, on which a helper mounts. Its path follows from the target, so that
+// what a killed program has left there is found and taken off by the next call for the same target.
+type stage struct {
+	*place
+}
+
+// stagePath returns the path of the stage for a target.
+func (m *Mounter) stagePath(target string) string {
+	sum := sha256.Sum256([]byte(target))
+	return path.Join(m.helperDir, hex.EncodeToString(sum[:16]))
+}
+
+// openStage makes the stage.
+func (m *Mounter) openStage(ctx context.Context, s *steps, target string) (*stage, error) {
+	if _, err := cleanPath("the helpers' directory", m.helperDir); err != nil {
+		return nil, err
+	}
+	if err := m.clearStage(ctx, s, target); err != nil {
+		return nil, err
+	}
+	p, err := m.makePlace(ctx, s, m.stagePath(target))
+	if err != nil {
+		return nil, err
+	}
+	st := &stage{place: p}
+	if err := st.checkDir(); err != nil {
+		p.close()
+		return nil, err
+	}
+	if err := st.make(ctx, s); err != nil {
+		return nil, errors.Join(err, st.close(s))
+	}
+	return st, nil
+}
+
+// checkDir refuses a directory of stages that others can write to, since they could put something in the helper's way.
+func (st *stage) checkDir() error {
+	var stat unix.Stat_t
+	if err := unix.Fstatat(st.parent, "", &stat, unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	if int(stat.Uid) != unix.Geteuid() || stat.Mode&0o022 != 0 {
+		return fmt.Errorf("directory %q for helpers must be owned by this user and writable for nobody else: %w",
+			st.mounter.helperDir, ErrInvalid)
+	}
+	return nil
+}
+
+func (st *stage) make(ctx context.Context, s *steps) error {
+	if err := s.begin(ctx, "mkdirat"); err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(st.parent, st.base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("making %q: %w", st.path, err)
+	}
+	s.note("mount")
+	if err := unix.Mount("stage", st.name(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=64k"); err != nil {
+		return fmt.Errorf("mounting at %q: %w", st.path, err)
+	}
+	if err := unix.Mount("", st.name(), "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making %q private: %w", st.path, err)
+	}
+	if err := unix.Mkdirat(st.parent, st.base+"/"+stagePoint, 0o700); err != nil {
+		return fmt.Errorf("making %q: %w", st.point(), err)
+	}
+	return nil
+}
+
+// point is the path at which the helper mounts.
+func (st *stage) point() string { return st.path + "/" + stagePoint }
+
+// result opens the root of what the helper has mounted.
+func (st *stage) result(ctx context.Context, s *steps) (int, error) {
+	if err := s.begin(ctx, "openat2"); err != nil {
+		return -1, err
+	}
+	dir, err := st.open()
+	if err != nil {
+		return -1, err
+	}
+	defer closeFD(dir)
+	point := &place{mounter: st.mounter, parent: dir, base: stagePoint, path: st.point()}
+	mounted, err := point.mounted(ctx, s)
+	if err != nil {
+		return -1, err
+	}
+	if !mounted {
+		return -1, fmt.Errorf("it reported success and has mounted nothing: %w", ErrNotMounted)
+	}
+	return point.open()
+}
+
+// close takes the stage off, with what the helper may have left on it, and closes the place.
+func (st *stage) close(s *steps) error {
+	defer st.place.close()
+	s.note("umount2(MNT_DETACH)")
+	return st.clear()
+}
+
+// clear takes off whatever is mounted at the place of the stage, and removes it.
+func (st *stage) clear() error {
+	for range maxStack {
+		err := unix.Unmount(st.name(), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("taking off %q: %w", st.path, err)
+		}
+	}
+	if err := unix.Unlinkat(st.parent, st.base, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("removing %q: %w", st.path, err)
+	}
+	return nil
+}
+
+// clearStage takes off the stage that a killed program has left for the target.
+func (m *Mounter) clearStage(ctx context.Context, s *steps, target string) error {
+	if len(m.helpers) == 0 {
+		return nil
+	}
+	p, err := m.openPlace(ctx, s, m.stagePath(target))
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if _, err := p.stat(); isAbsent(err) {
+		return nil
+	}
+	return (&stage{place: p}).clear()
+}
