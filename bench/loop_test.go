@@ -26,22 +26,22 @@ type loopUser struct {
 }
 
 func loopUsers(ctx context.Context, ctl *limits.LoopControl) []loopUser {
-	theirs := volumepathhandler.NewBlockVolumePathHandler()
+	theirs, ours := volumepathhandler.NewBlockVolumePathHandler(), loop.New(loop.Options{})
 	return []loopUser{
 		{"k8s", func(file string) error { _, err := theirs.AttachFileDevice(file); return err }, theirs.DetachFileDevice},
-		oursWith(ctx, "ours", loop.Options{}),
-		oursWith(ctx, "ours-direct", loop.Options{DirectIO: true}),
+		oursWith(ctx, ours, "ours", loop.AttachOptions{}),
+		oursWith(ctx, ours, "ours-direct", loop.AttachOptions{DirectIO: true}),
 		limitWith(ctl, "limit", false),
 		limitWith(ctl, "limit-direct", true),
 	}
 }
 
-func oursWith(ctx context.Context, name string, options loop.Options) loopUser {
+func oursWith(ctx context.Context, m *loop.Manager, name string, options loop.AttachOptions) loopUser {
 	var device loop.Device
 	return loopUser{name, func(file string) (err error) {
-		device, err = loop.Attach(ctx, file, options)
+		device, err = m.Attach(ctx, file, options)
 		return err
-	}, func(string) error { return loop.Detach(ctx, device) }}
+	}, func(string) error { return m.Detach(ctx, device) }}
 }
 
 func limitWith(ctl *limits.LoopControl, name string, direct bool) loopUser {

@@ -17,8 +17,9 @@ import (
 )
 
 // mountTable is a tmpfs with n bind mounts of root on it, and an empty target. Root is a mount of its own, as a staged
-// volume is; directory is a plain one on the tmpfs, which has n child mounts. One is one of the n.
-type mountTable struct{ base, root, directory, target, one string }
+// volume is; directory is a plain one on the tmpfs, which has n child mounts. One is one of the n. Few is a mount that is
+// bound at two more places.
+type mountTable struct{ base, root, directory, target, one, few string }
 
 func newMountTable(b *testing.B, n int) mountTable {
 	mounttest.RequireRoot(b)
@@ -26,20 +27,28 @@ func newMountTable(b *testing.B, n int) mountTable {
 	b.Cleanup(func() { must(b, unix.Unmount(base, unix.MNT_DETACH)) })
 	must(b, unix.Mount("tmpfs", base, "tmpfs", 0, ""))
 	t := mountTable{base: base, root: filepath.Join(base, "root"), directory: filepath.Join(base, "directory"),
-		target: filepath.Join(base, "target")}
-	for _, d := range []string{t.root, t.directory, t.target} {
+		target: filepath.Join(base, "target"), few: filepath.Join(base, "few")}
+	for _, d := range []string{t.root, t.directory, t.target, t.few} {
 		must(b, os.Mkdir(d, 0o755))
 	}
 	must(b, unix.Mount("tmpfs", t.root, "tmpfs", 0, ""))
+	must(b, unix.Mount("tmpfs", t.few, "tmpfs", 0, ""))
+	bindBelow(b, t.few, filepath.Join(base, "few-1"))
 	for i := range n {
 		p := filepath.Join(base, fmt.Sprintf("pods/00000000-0000-4000-8000-%012d/volumes/kubernetes.io~csi/pvc-%d/mount", i, i))
-		must(b, os.MkdirAll(p, 0o755))
-		must(b, limits.BindMountFD(t.root, p, false))
+		bindBelow(b, t.root, p)
 		if i == n/2 {
 			t.one = p
 		}
 	}
+	bindBelow(b, t.few, filepath.Join(base, "few-2"))
 	return t
+}
+
+// bindBelow makes the directory target and binds source there.
+func bindBelow(b *testing.B, source, target string) {
+	must(b, os.MkdirAll(target, 0o755))
+	must(b, limits.BindMountFD(source, target, false))
 }
 
 var tableSizes = []int{10, 1000, 5000}
