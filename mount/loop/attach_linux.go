@@ -12,15 +12,21 @@ import (
 	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
+func (m *Manager) attachPath(ctx context.Context, path string, options AttachOptions) (Device, error) {
+	return withPath(ctx, path, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
+}
+
 func (m *Manager) attachFile(ctx context.Context, file *os.File, options AttachOptions) (Device, error) {
-	return withHandle(file, func(h handle) (Device, error) {
-		return locked(ctx, h, func(f backing) (Device, error) { return m.attachLocked(ctx, f, options) })
-	})
+	return withHandle(file, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
+}
+
+func (m *Manager) attach(ctx context.Context, h handle, options AttachOptions) (Device, error) {
+	return locked(ctx, h, func(f backing) (Device, error) { return m.attachLocked(ctx, f, options) })
 }
 
 // locked calls do while the backing file is locked against every other user of this package.
 func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (T, error) {
-	if _, err := regular(ctx, h); err != nil {
+	if _, err := statRegular(ctx, h); err != nil {
 		return *new(T), err
 	}
 	held, err := lock(ctx, h)

@@ -15,7 +15,7 @@ import (
 )
 
 // withPath calls do with the file at path, open for reading. Only looking is done with it: it is opened again for more.
-func withPath(ctx context.Context, path string, do func(*os.File) (Device, error)) (Device, error) {
+func withPath(ctx context.Context, path string, do func(handle) (Device, error)) (Device, error) {
 	if err := lostcall.Begin(ctx, "open"); err != nil {
 		return Device{}, err
 	}
@@ -26,11 +26,9 @@ func withPath(ctx context.Context, path string, do func(*os.File) (Device, error
 	if err != nil {
 		return Device{}, err
 	}
-	file := os.NewFile(uintptr(opened.fd), path)
-	defer file.Close()
-	return do(file)
+	defer opened.close()
+	return do(opened)
 }
-
 
 // backing is a file that is, or is to be, attached.
 type backing struct {
@@ -44,15 +42,9 @@ type backing struct {
 // regular looks at a file that must be regular. The filesystem is asked, so that one that hangs does so here and not in
 // the midst of an attachment, with a device of the machine in its hands.
 func regular(ctx context.Context, file handle) (backing, error) {
-	if err := lostcall.Begin(ctx, "fstat"); err != nil {
-		return backing{}, err
-	}
-	st, err := file.stat()
+	st, err := statRegular(ctx, file)
 	if err != nil {
 		return backing{}, err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return backing{}, fmt.Errorf("backing file %q: %w", file.name, ErrNotRegular)
 	}
 	size, links := st.Size, uint64(st.Nlink) //nolint:unconvert // narrower elsewhere
 	var fresh unix.Statx_t
@@ -64,6 +56,17 @@ func regular(ctx context.Context, file handle) (backing, error) {
 		return backing{}, fmt.Errorf("statx of %q: %w", file.name, err)
 	}
 	return backing{handle: file, id: identity{dev: st.Dev, ino: st.Ino}, size: size, named: links > 0}, nil
+}
+
+func statRegular(ctx context.Context, file handle) (unix.Stat_t, error) {
+	if err := lostcall.Begin(ctx, "fstat"); err != nil {
+		return unix.Stat_t{}, err
+	}
+	st, err := file.stat()
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = fmt.Errorf("backing file %q: %w", file.name, ErrNotRegular)
+	}
+	return st, err
 }
 
 // Waiting for others: how long between two looks, and how often at most where the other should be gone in a moment.

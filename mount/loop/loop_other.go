@@ -15,9 +15,13 @@ func unsupported() error {
 	return fmt.Errorf("loop devices on %s: %w", runtime.GOOS, mount.ErrUnsupported)
 }
 
-func withPath(context.Context, string, func(*os.File) (Device, error)) (Device, error) {
+func (m *Manager) attachPath(context.Context, string, AttachOptions) (Device, error) {
 	return Device{}, unsupported()
 }
+
+func (m *Manager) findPath(context.Context, string) (Device, error) { return Device{}, unsupported() }
+
+func (m *Manager) resizePath(context.Context, string) (Device, error) { return Device{}, unsupported() }
 
 func (m *Manager) attachFile(context.Context, *os.File, AttachOptions) (Device, error) {
 	return Device{}, unsupported()
@@ -25,13 +29,17 @@ func (m *Manager) attachFile(context.Context, *os.File, AttachOptions) (Device, 
 
 func (m *Manager) findFile(context.Context, *os.File) (Device, error) { return Device{}, unsupported() }
 
-func (m *Manager) inspectPath(context.Context, string) (Device, error) { return Device{}, unsupported() }
+func (m *Manager) inspectPath(context.Context, string) (Device, error) {
+	return Device{}, unsupported()
+}
 
 func (Device) has(os.FileInfo) bool { return false }
 
 func (m *Manager) devices(context.Context) ([]Device, error) { return nil, unsupported() }
 
-func (m *Manager) resizeFile(context.Context, *os.File) (Device, error) { return Device{}, unsupported() }
+func (m *Manager) resizeFile(context.Context, *os.File) (Device, error) {
+	return Device{}, unsupported()
+}
 
 func (m *Manager) detach(context.Context, Device) error { return unsupported() }
 

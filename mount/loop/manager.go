@@ -68,35 +68,39 @@ func look(path string) lostcall.Key { return lostcall.Key{Look: true, Path: path
 //
 // A file that does not exist is an error that matches fs.ErrNotExist; one that is not regular matches [ErrNotRegular].
 func (m *Manager) Attach(ctx context.Context, path string, options AttachOptions) (Device, error) {
+	if err := options.check(); err != nil {
+		return Device{}, attachError(path, err)
+	}
 	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
-		return withPath(ctx, path, func(file *os.File) (Device, error) { return m.attach(ctx, file, options) })
+		device, err := m.attachPath(ctx, path, options)
+		return device, attachError(path, err)
 	})
 }
 
 // AttachFile is [Manager.Attach] for a file that the caller opened, in whatever mode, and so anchored to that very file.
 // The caller's descriptor is not kept. A file without a name any more is an error that matches fs.ErrNotExist.
 func (m *Manager) AttachFile(ctx context.Context, file *os.File, options AttachOptions) (Device, error) {
+	if err := options.check(); err != nil {
+		return Device{}, attachError(file.Name(), err)
+	}
 	return lostcall.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
-		return m.attach(ctx, file, options)
+		device, err := m.attachFile(ctx, file, options)
+		return device, attachError(file.Name(), err)
 	})
 }
 
-func (m *Manager) attach(ctx context.Context, file *os.File, options AttachOptions) (Device, error) {
-	err := options.check()
+func attachError(path string, err error) error {
 	if err == nil {
-		var device Device
-		if device, err = m.attachFile(ctx, file, options); err == nil {
-			return device, nil
-		}
+		return nil
 	}
-	return Device{}, fmt.Errorf("cannot attach %q: %w", file.Name(), err)
+	return fmt.Errorf("cannot attach %q: %w", path, err)
 }
 
 // Find returns the device of the regular file at path. One that is not attached is an error that matches
 // [ErrNotAttached]; one that is attached to several devices matches [ErrInUse].
 func (m *Manager) Find(ctx context.Context, path string) (Device, error) {
 	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (Device, error) {
-		return withPath(ctx, path, func(file *os.File) (Device, error) { return m.findFile(ctx, file) })
+		return m.findPath(ctx, path)
 	})
 }
 
@@ -109,7 +113,9 @@ func (m *Manager) FindFile(ctx context.Context, file *os.File) (Device, error) {
 
 // Inspect returns what the loop device at path, such as "/dev/loop3", has now: it looks at that device alone. One that
 // is free, gone or no loop device is an error that matches [ErrNotAttached].
-func (m *Manager) Inspect(ctx context.Context, path string) (Device, error) { return m.inspectPath(ctx, path) }
+func (m *Manager) Inspect(ctx context.Context, path string) (Device, error) {
+	return m.inspectPath(ctx, path)
+}
 
 // Devices returns every attached loop device of the machine, whoever attached it, in the order of their numbers. A device
 // that does not answer, because its backing filesystem hangs, is returned with what is known of it without asking: its
@@ -121,7 +127,7 @@ func (m *Manager) Devices(ctx context.Context) ([]Device, error) { return m.devi
 // [ErrShrink]; one that is attached nowhere matches [ErrNotAttached]. Whoever uses the device sees its new size at once.
 func (m *Manager) Resize(ctx context.Context, path string) (Device, error) {
 	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
-		return withPath(ctx, path, func(file *os.File) (Device, error) { return m.resizeFile(ctx, file) })
+		return m.resizePath(ctx, path)
 	})
 }
 

@@ -11,26 +11,32 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
+func (m *Manager) resizePath(ctx context.Context, path string) (Device, error) {
+	return withPath(ctx, path, func(h handle) (Device, error) { return m.resize(ctx, h) })
+}
+
 func (m *Manager) resizeFile(ctx context.Context, file *os.File) (Device, error) {
-	return withHandle(file, func(h handle) (Device, error) {
-		return locked(ctx, h, func(f backing) (Device, error) {
-			if err := m.catchUp(ctx, 0); err != nil {
-				return Device{}, err
-			}
-			device, err := m.oneOf(f)
-			if err == nil {
-				err = m.resize(ctx, f, device)
-			}
-			if err != nil {
-				return Device{}, fmt.Errorf("cannot resize the device of %q: %w", f.name, err)
-			}
-			return device, nil
-		})
+	return withHandle(file, func(h handle) (Device, error) { return m.resize(ctx, h) })
+}
+
+func (m *Manager) resize(ctx context.Context, h handle) (Device, error) {
+	return locked(ctx, h, func(f backing) (Device, error) {
+		if err := m.catchUp(ctx, 0); err != nil {
+			return Device{}, err
+		}
+		device, err := m.oneOf(f)
+		if err == nil {
+			err = m.resizeDevice(ctx, f, device)
+		}
+		if err != nil {
+			return Device{}, fmt.Errorf("cannot resize the device of %q: %w", f.name, err)
+		}
+		return device, nil
 	})
 }
 
-// resize makes the device as large as the file, and looks whether it is.
-func (m *Manager) resize(ctx context.Context, f backing, device Device) error {
+// resizeDevice makes the device as large as the file, and looks whether it is.
+func (m *Manager) resizeDevice(ctx context.Context, f backing, device Device) error {
 	node, err := m.openNode(device.Number, unix.O_RDONLY)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,89 +30,120 @@ func (m *Manager) catchUp(ctx context.Context, seq uint64) error {
 		return nil
 	}
 	before := m.table.snapshot()
-	present, err := loopNumbers()
+	present, err := m.refreshAll(ctx)
 	if err != nil {
-		return err
-	}
-	for _, number := range present {
-		if err := m.refresh(ctx, number); err != nil {
-			return fmt.Errorf("looking at loop devices: %w", err)
-		}
+		return fmt.Errorf("looking at loop devices: %w", err)
 	}
 	m.table.scanned(seq, before, present)
 	return nil
 }
 
-// loopNumbers lists the devices that sysfs shows, free ones too.
-func loopNumbers() ([]int, error) {
+// refreshAll brings the rows of all devices that sysfs shows up to date, free ones too, and returns their numbers.
+func (m *Manager) refreshAll(ctx context.Context) ([]int, error) {
 	dir, err := os.Open(sysBlock)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list loop devices: mount sysfs at /sys: %w", err)
+		return nil, fmt.Errorf("mount sysfs at /sys: %w", err)
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list loop devices: %w", err)
+		return nil, err
 	}
-	var numbers []int
+	numbers := make([]int, 0, len(names))
 	for _, name := range names {
 		if number, ok := loopNumber(name); ok {
 			numbers = append(numbers, number)
 		}
 	}
-	return numbers, nil
+	slices.Sort(numbers)
+	_, err = withHandle(dir, func(h handle) (struct{}, error) {
+		for _, number := range numbers {
+			if err := m.refresh(ctx, sysDevice{dir: h.fd, number: number}); err != nil {
+				return struct{}{}, err
+			}
+		}
+		return struct{}{}, nil
+	})
+	return numbers, err
 }
 
 // refresh brings one row up to date. A device is asked when its number has changed; the number is read first, so that
 // what changes meanwhile is asked again next time.
-func (m *Manager) refresh(ctx context.Context, number int) error {
-	seq, err := sysSeq(number)
+func (m *Manager) refresh(ctx context.Context, d sysDevice) error {
+	seq, err := d.seq()
 	if err != nil && !isMissing(err) {
 		return err
 	}
-	known, ok := m.table.get(number)
+	known, ok := m.table.get(d.number)
 	if ok && seq != 0 && known.seq == seq && known.state != rowSilent {
 		return nil
 	}
-	if seq == 0 && !hasFile(number) {
-		m.table.put(number, row{})
+	if seq == 0 && !d.hasFile() {
+		m.table.put(d.number, row{})
 		return nil
 	}
-	device, attached, err := m.askWithin(ctx, number, askLimit)
-	found := row{seq: seq}
-	switch {
-	case isSilent(ctx, err):
-		found.state = rowSilent
-	case err != nil:
+	found, err := m.askRow(ctx, d)
+	if err != nil {
 		return err
-	case attached:
-		found.state, found.id = rowAttached, identity{dev: device.BackingDevice, ino: device.BackingInode}
 	}
-	m.table.put(number, found)
+	found.seq = seq
+	m.table.put(d.number, found)
 	return nil
 }
 
-// sysSeq reads the sequence number of a device's disk without opening the device. Before Linux 5.15 there is none.
-func sysSeq(number int) (uint64, error) {
-	file, err := open(sysPath(number, "diskseq"), unix.O_RDONLY)
-	if err != nil {
-		return 0, err
+// askRow asks a device what it has. One that sysfs shows as free is asked, too: it may be about to get its file, and has
+// counted the change already. There is no filesystem yet that could make it hang.
+func (m *Manager) askRow(ctx context.Context, d sysDevice) (row, error) {
+	ask := func() (Device, bool, error) { return m.askWithin(ctx, d.number, askLimit) }
+	if !d.hasFile() {
+		ask = func() (Device, bool, error) { return m.inspect(d.number) }
 	}
-	defer file.close()
+	device, attached, err := ask()
+	switch {
+	case isSilent(ctx, err):
+		return row{state: rowSilent}, nil
+	case err != nil:
+		return row{}, err
+	case attached:
+		return row{state: rowAttached, id: identity{dev: device.BackingDevice, ino: device.BackingInode}}, nil
+	}
+	return row{state: rowFree}, nil
+}
+
+// sysDevice is what sysfs shows of a device, beneath an open directory. Nothing there waits for anything.
+type sysDevice struct {
+	dir    int
+	number int
+}
+
+func (d sysDevice) path(element string) string { return "loop" + strconv.Itoa(d.number) + "/" + element }
+
+// seq reads the sequence number of the device's disk without opening the device. Before Linux 5.15 there is none.
+func (d sysDevice) seq() (uint64, error) {
+	fd := -1
+	err := ignoringEINTR(func() (err error) {
+		fd, err = unix.Openat(d.dir, d.path("diskseq"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: sysPath(d.number, "diskseq"), Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
 	var buffer [32]byte
 	n := 0
-	err = ignoringEINTR(func() (err error) { n, err = unix.Read(file.fd, buffer[:]); return err })
+	err = ignoringEINTR(func() (err error) { n, err = unix.Read(fd, buffer[:]); return err })
 	if err != nil {
-		return 0, &fs.PathError{Op: "read", Path: file.name, Err: err}
+		return 0, &fs.PathError{Op: "read", Path: sysPath(d.number, "diskseq"), Err: err}
 	}
 	return strconv.ParseUint(strings.TrimSpace(string(buffer[:n])), 10, 64)
 }
 
 // hasFile reports whether sysfs has the directory that a device has only while it is attached. What cannot be found out
-// counts as attached, so that the device itself is asked.
-func hasFile(number int) bool {
-	_, err := os.Lstat(sysPath(number, "loop"))
-	return !errors.Is(err, fs.ErrNotExist)
+// counts as attached.
+func (d sysDevice) hasFile() bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(d.dir, d.path("loop"), &st, unix.AT_SYMLINK_NOFOLLOW)
+	return !errors.Is(err, unix.ENOENT)
 }
 
 // having returns the devices that have a file, as the table knows them, after each was asked whether it still has it.
@@ -130,7 +162,9 @@ func (m *Manager) having(f backing) ([]Device, error) {
 	return found, f.checkSilent(silent)
 }
 
-func (d Device) hasIdentity(id identity) bool { return d.BackingDevice == id.dev && d.BackingInode == id.ino }
+func (d Device) hasIdentity(id identity) bool {
+	return d.BackingDevice == id.dev && d.BackingInode == id.ino
+}
 
 // checkSilent refuses a file that a device that does not answer may have. The file itself has just answered, and so the
 // device has another one, unless its path says the contrary.
@@ -151,18 +185,24 @@ func (f backing) checkSilent(silent []int) error {
 	return nil
 }
 
-// findFile returns the one device that has the file.
+func (m *Manager) findPath(ctx context.Context, path string) (Device, error) {
+	return withPath(ctx, path, func(h handle) (Device, error) { return m.find(ctx, h) })
+}
+
 func (m *Manager) findFile(ctx context.Context, file *os.File) (Device, error) {
-	return withHandle(file, func(h handle) (Device, error) {
-		f, err := regular(ctx, h)
-		if err != nil {
-			return Device{}, err
-		}
-		if err := m.catchUp(ctx, 0); err != nil {
-			return Device{}, err
-		}
-		return m.oneOf(f)
-	})
+	return withHandle(file, func(h handle) (Device, error) { return m.find(ctx, h) })
+}
+
+// find returns the one device that has the file.
+func (m *Manager) find(ctx context.Context, h handle) (Device, error) {
+	f, err := regular(ctx, h)
+	if err != nil {
+		return Device{}, err
+	}
+	if err := m.catchUp(ctx, 0); err != nil {
+		return Device{}, err
+	}
+	return m.oneOf(f)
 }
 
 // oneOf returns the one device that the table has for the file.

@@ -126,13 +126,14 @@ func (r *rows) complete(seq uint64) bool {
 func (r *rows) covers(seq uint64) bool { return seq != 0 && seq <= r.upTo }
 
 // scanned says that all devices were looked at, after the change with number seq. before are the devices that were known
-// when the look began; those that are not among the present ones have been removed.
+// when the look began; those that are not among the present ones, which are sorted,
+// have been removed. present is sorted.
 func (r *rows) scanned(seq uint64, before map[int]row, present []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.upTo, r.known = max(r.upTo, seq), true
 	for number, old := range before {
-		if r.all[number] == old && !slices.Contains(present, number) {
+		if _, there := slices.BinarySearch(present, number); !there && r.all[number] == old {
 			delete(r.all, number)
 		}
 	}
