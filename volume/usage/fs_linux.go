@@ -2,6 +2,7 @@ package usage
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,19 +10,26 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // statxQuiet asks no server: what is looked for is known to the kernel itself.
 const statxQuiet = unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
 // filesystem answers FS.
-func filesystem(path string, expect Expect) (FSInfo, error) {
-	return filesystemBy(placeOf, path, expect)
+func filesystem(ctx context.Context, path string, expect Expect) (FSInfo, error) {
+	return filesystemBy(ctx, placeOf, path, expect)
 }
 
 // filesystemBy is filesystem with a way to describe what is open. The descriptor that is checked is the one that is
 // measured.
-func filesystemBy(describe func(int) (place, error), path string, expect Expect) (FSInfo, error) {
+func filesystemBy(
+	ctx context.Context, describe func(int) (place, error), path string, expect Expect,
+) (FSInfo, error) {
+	if err := lostcall.Begin(ctx, "open"); err != nil {
+		return FSInfo{}, err
+	}
 	fd, err := openAt(unix.AT_FDCWD, path, unix.O_PATH)
 	if err != nil {
 		return FSInfo{}, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -35,6 +43,9 @@ func filesystemBy(describe func(int) (place, error), path string, expect Expect)
 		return FSInfo{}, &WrongFilesystemError{
 			Path: path, Expected: expect, MountPoint: place.mountRoot, Device: place.device,
 		}
+	}
+	if err := lostcall.Begin(ctx, "statfs"); err != nil {
+		return FSInfo{}, err
 	}
 	var st unix.Statfs_t
 	if err := retry(func() error { return unix.Fstatfs(fd, &st) }); err != nil {

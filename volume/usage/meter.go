@@ -1,14 +1,11 @@
 package usage
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 const (
@@ -23,15 +20,16 @@ const (
 // not be copied. Its methods may be called from several goroutines. A program needs one, so that no path has more than
 // one lost call.
 type Meter struct {
-	// MaxLost is how many calls may be left behind before every further one fails with [ErrStuck]. Zero means 64. A lost
-	// walk may hold as many threads as it has workers.
+	// MaxLost is how many calls may be left behind before every further one fails with [ErrStuck]. Zero means 64. It must
+	// not change after the first use. A lost walk may hold as many threads as it has workers.
 	MaxLost int
 
 	walksOnly bool // whether quotas are not asked for
 
+	once    sync.Once
+	started *lostcall.Calls // by calls
+
 	mu    sync.Mutex
-	slots map[string]*slot
-	lost  int // slots whose caller has left
 	trust trust
 }
 
@@ -56,7 +54,12 @@ type Meter struct {
 // since the answer would be too small. Every error is a [*fs.PathError] with the path in it, that of ctx, or one of
 // those above. Elsewhere than on Linux the error matches [errors.ErrUnsupported].
 func (m *Meter) Measure(ctx context.Context, root string) (Usage, error) {
-	return call(ctx, m, callName{"walk", root}, func(ctx context.Context) (Usage, error) { return m.measure(ctx, root) })
+	return call(ctx, m, root, func(ctx context.Context) (Usage, error) {
+		if err := lostcall.Begin(ctx, "walk"); err != nil {
+			return Usage{}, err
+		}
+		return m.measure(ctx, root)
+	})
 }
 
 // FS returns how full the filesystem at path, an absolute path, is. Symbolic links are followed, as statfs(2) does.
@@ -69,130 +72,31 @@ func (m *Meter) Measure(ctx context.Context, root string) (Usage, error) {
 // fail with an error that matches [ErrStuck] until that call has ended. Other errors are [*fs.PathError]s. Elsewhere than
 // on Linux the error matches [errors.ErrUnsupported].
 func (m *Meter) FS(ctx context.Context, path string, expect Expect) (FSInfo, error) {
-	return call(ctx, m, callName{"statfs", path}, func(context.Context) (FSInfo, error) {
-		return filesystem(path, expect)
-	})
+	return call(ctx, m, path, func(ctx context.Context) (FSInfo, error) { return filesystem(ctx, path, expect) })
 }
 
 // Lost lists the calls that were left behind and have not ended, sorted by path. Each holds a thread of this process.
 func (m *Meter) Lost() []LostCall {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	var all []LostCall
-	for path, s := range m.slots {
-		if s.isLost {
-			all = append(all, LostCall{Call: s.call, Path: path})
-		}
+	for _, c := range m.calls().Lost() {
+		all = append(all, LostCall{Call: c.Name, Path: c.Path})
 	}
-	slices.SortFunc(all, func(a, b LostCall) int { return cmp.Compare(a.Path, b.Path) })
 	return all
 }
 
-// callName says what is called on which path.
-type callName struct{ call, path string }
-
-// slot is one call that holds its path.
-type slot struct {
-	call   string
-	ended  chan struct{} // closed when the call has returned
-	gone   chan struct{} // closed when its caller has left
-	isLost bool          // guarded by Meter.mu; whether gone is closed
+// call runs op in a goroutine of its own and waits for it or for ctx, whichever ends first.
+func call[T any](ctx context.Context, m *Meter, path string, op func(context.Context) (T, error)) (T, error) {
+	return lostcall.Value(ctx, m.calls(), lostcall.Key{Look: true, Path: path}, op)
 }
 
-// call runs op in a goroutine of its own and waits for it or for ctx, whichever ends first. op gets a ctx that ends with
-// the caller's.
-func call[T any](ctx context.Context, m *Meter, name callName, op func(context.Context) (T, error)) (T, error) {
-	var none T
-	s, err := m.acquire(ctx, name)
-	if err != nil {
-		return none, err
-	}
-	type answer struct {
-		value T
-		err   error
-	}
-	result := make(chan answer, 1)
-	go func() {
-		value, err := op(ctx)
-		m.release(name, s)
-		result <- answer{value, err}
-	}()
-	select {
-	case a := <-result:
-		return a.value, a.err
-	case <-ctx.Done():
-	}
-	select {
-	case a := <-result:
-		return a.value, a.err
-	case <-time.After(grace):
-	}
-	if lost := m.leave(ctx, name, s); lost != nil {
-		return none, lost
-	}
-	a := <-result
-	return a.value, a.err
-}
-
-// acquire takes the slot of a path. It waits while a call holds it whose caller still waits.
-func (m *Meter) acquire(ctx context.Context, name callName) (*slot, error) {
-	for {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%s of %q was not begun: %w: %w", name.call, name.path, outcome.ErrTransient, ctx.Err())
+// calls returns what keeps account of the calls.
+func (m *Meter) calls() *lostcall.Calls {
+	m.once.Do(func() {
+		options := lostcall.Options{Max: m.MaxLost, Grace: grace, Lost: newLostError, Stuck: ErrStuck}
+		if options.Max <= 0 {
+			options.Max = defaultMaxLost
 		}
-		mine, other, err := m.tryAcquire(name)
-		if err != nil || mine != nil {
-			return mine, err
-		}
-		select {
-		case <-other.ended:
-		case <-other.gone:
-		case <-ctx.Done():
-		}
-	}
-}
-
-func (m *Meter) tryAcquire(name callName) (mine, other *slot, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s := m.slots[name.path]; s != nil {
-		if s.isLost {
-			return nil, nil, fmt.Errorf("%s of %q was not begun: a %s of it has not returned: %w: %w",
-				name.call, name.path, s.call, ErrStuck, outcome.ErrTransient)
-		}
-		return nil, s, nil
-	}
-	if m.lost >= cmp.Or(m.MaxLost, defaultMaxLost) {
-		return nil, nil, fmt.Errorf("%s of %q was not begun: %d calls have not returned: %w: %w",
-			name.call, name.path, m.lost, ErrStuck, outcome.ErrTransient)
-	}
-	s := &slot{call: name.call, ended: make(chan struct{}), gone: make(chan struct{})}
-	if m.slots == nil {
-		m.slots = map[string]*slot{}
-	}
-	m.slots[name.path] = s
-	return s, nil, nil
-}
-
-// leave marks a call as lost. It returns nil when the call has just ended.
-func (m *Meter) leave(ctx context.Context, name callName, s *slot) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.slots[name.path] != s {
-		return nil
-	}
-	s.isLost = true
-	m.lost++
-	close(s.gone)
-	return &LostError{Call: name.call, Path: name.path, cause: ctx.Err(), done: s.ended}
-}
-
-func (m *Meter) release(name callName, s *slot) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.slots, name.path)
-	if s.isLost {
-		m.lost--
-	}
-	close(s.ended)
+		m.started = lostcall.New(options)
+	})
+	return m.started
 }

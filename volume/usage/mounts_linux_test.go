@@ -172,7 +172,7 @@ func TestFSOfWhatIsMeant(t *testing.T) {
 	check := func(path string, expect Expect, want *WrongFilesystemError) {
 		t.Helper()
 		for _, describe := range []func(int) (place, error){placeOf, placeByIDs} {
-			info, err := filesystemBy(describe, path, expect)
+			info, err := filesystemBy(t.Context(), describe, path, expect)
 			if want == nil {
 				require.NoError(t, err)
 				continue

@@ -87,13 +87,17 @@ func (e *WrongFilesystemError) Is(target error) bool { return target == ErrWrong
 // the context's error and, like every error of a lost call in this module, has the methods Uncertain and Done; nothing
 // was changed in any case.
 type LostError struct {
-	// Call is what did not return: "walk" or "statfs".
+	// Call is what did not return: "walk", "open" or "statfs".
 	Call string
 	// Path is the path that it is about.
 	Path string
 
 	cause error
 	done  <-chan struct{}
+}
+
+func newLostError(call, path string, cause error, done <-chan struct{}) error {
+	return &LostError{Call: call, Path: path, cause: cause, done: done}
 }
 
 // Error names the call and the path.
@@ -115,7 +119,7 @@ func (e *LostError) Unwrap() error { return e.cause }
 
 // LostCall is a call that was left behind and has not ended.
 type LostCall struct {
-	// Call is "walk" or "statfs".
+	// Call is what it was last seen in: "walk", "open" or "statfs".
 	Call string
 	// Path is the path that it is about.
 	Path string

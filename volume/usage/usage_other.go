@@ -12,6 +12,6 @@ func (m *Meter) measure(_ context.Context, root string) (Usage, error) {
 	return Usage{}, fmt.Errorf("disk usage of %q on this platform: %w", root, errors.ErrUnsupported)
 }
 
-func filesystem(path string, _ Expect) (FSInfo, error) {
+func filesystem(_ context.Context, path string, _ Expect) (FSInfo, error) {
 	return FSInfo{}, fmt.Errorf("filesystem of %q on this platform: %w", path, errors.ErrUnsupported)
 }
