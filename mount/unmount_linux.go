@@ -71,11 +71,11 @@ func (m *Mounter) verifyIDs(taken []seen) error {
 		if mount.id == 0 {
 			return ErrUnsupported
 		}
-		switch _, err := m.lookupID(mount.id); {
-		case err == nil:
-			return fmt.Errorf("mount %d is still there: %w: %w", mount.id, ErrUncertain, unix.EBUSY)
-		case !errors.Is(err, ErrNotMounted):
+		switch still, err := m.existsID(mount.id); {
+		case err != nil:
 			return err
+		case still:
+			return fmt.Errorf("mount %d is still there: %w: %w", mount.id, ErrUncertain, unix.EBUSY)
 		}
 	}
 	return nil
@@ -101,21 +101,19 @@ type seen struct {
 
 // look asks what is mounted at the place, in one call where the kernel can.
 func (p *place) look(ctx context.Context, s *steps) (seen, error) {
-	if p.mounter.without.has(FeatureStatxMountRoot | FeatureStatmount) {
+	if p.mounter.without.has(FeatureStatxMountRoot) {
 		mounted, err := p.mounted(ctx, s)
 		return seen{mounted: mounted}, err
 	}
 	if err := s.begin(ctx, "statx"); err != nil {
 		return seen{}, err
 	}
-	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
-	var stat unix.Statx_t
-	err := retry(func() error { return unix.Statx(p.parent, p.base, flags, unix.STATX_MNT_ID_UNIQUE, &stat) })
-	if err != nil || stat.Mask&unix.STATX_MNT_ID_UNIQUE == 0 || stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+	g, err := glanceAt(p.parent, p.base)
+	if err != nil {
 		mounted, err := p.mounted(ctx, s)
 		return seen{mounted: mounted}, err
 	}
-	return seen{mounted: stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, id: stat.Mnt_id}, nil
+	return seen{mounted: g.isRoot, id: p.mounter.blind(g).uniqueID}, nil
 }
 
 // takeAllOff takes off one mount after the other until there is none, and returns those that were taken.
@@ -183,7 +181,7 @@ func (t *takedown) isThere(ctx context.Context, s *steps) (bool, error) {
 	if t.top.id == 0 || t.top.id == now.id {
 		return true, nil
 	}
-	if _, err := t.mounter.lookupID(t.top.id); errors.Is(err, ErrNotMounted) {
+	if still, err := t.mounter.existsID(t.top.id); err == nil && !still {
 		return false, nil
 	}
 	return false, fmt.Errorf("%w: %w", errCovered, unix.EBUSY)
