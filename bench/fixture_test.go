@@ -139,6 +139,13 @@ func reportPerFile(b *testing.B, n int, used time.Duration) {
 	b.ReportMetric(float64(used.Nanoseconds())/float64(b.N*n), "cpu-ns/file")
 }
 
+// countCPU reports the processor time of each operation, from here to the end of the benchmark. What others do on the
+// machine changes it less than it changes the time.
+func countCPU(b *testing.B) (report func()) {
+	before := cpu()
+	return func() { b.ReportMetric(float64((cpu()-before).Nanoseconds())/float64(b.N), "cpu-ns/op") }
+}
+
 // countChildren counts the child processes that end until the benchmark does, and reports how many each operation had.
 // They are counted by SIGCHLD, which says who ends but not, when two end at the same moment, how many; the page faults
 // of all children that were waited for, which getrusage knows and no process lives without, say whether there was any.

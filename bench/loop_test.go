@@ -67,12 +67,13 @@ func BenchmarkLoop(b *testing.B) {
 		for _, u := range loopUsers(deadline(b), ctl) {
 			b.Run(fmt.Sprintf("attached=%d/impl=%s", n, u.name), func(b *testing.B) {
 				b.ReportAllocs()
-				report := countChildren(b)
+				reportChildren, reportCPU := countChildren(b), countCPU(b)
 				for b.Loop() {
 					must(b, u.attach(target))
 					must(b, u.detach(target))
 				}
-				report()
+				reportCPU()
+				reportChildren()
 			})
 		}
 		detachOthers()

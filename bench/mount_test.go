@@ -64,12 +64,13 @@ type pair struct {
 func (p pair) run(b *testing.B, group, source, target string) {
 	b.Run(group+"/impl="+p.name, func(b *testing.B) {
 		b.ReportAllocs()
-		report := countChildren(b)
+		reportChildren, reportCPU := countChildren(b), countCPU(b)
 		for b.Loop() {
 			must(b, p.mount(source, target))
 			must(b, p.unmount(target))
 		}
-		report()
+		reportCPU()
+		reportChildren()
 	})
 }
 

@@ -113,7 +113,7 @@ func bracketed(s spread) string {
 // quantity writes a figure with its unit.
 func quantity(unit string, v float64) string {
 	switch unit {
-	case "ns/op", "ns/file", "cpu-ns/file":
+	case "ns/op", "ns/file", "cpu-ns/file", "cpu-ns/op":
 		return scaled(v, 1000, "ns", "µs", "ms", "s")
 	case "B/op", "written-B":
 		return scaled(v, 1000, "B", "kB", "MB", "GB")
