@@ -57,7 +57,7 @@ func (t *trust) confirm(root projectRoot) {
 	if t.left == nil {
 		t.left = map[projectRoot]int{}
 	}
-	if len(t.left) >= maxTrusted {
+	if _, known := t.left[root]; !known && len(t.left) >= maxTrusted {
 		for other := range t.left { // whichever: it costs that one a walk
 			delete(t.left, other)
 			break
