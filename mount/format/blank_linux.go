@@ -8,12 +8,15 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // chunk is how much is read at once.
 const chunk = int64(1) << 20
 
 func proveBlank(ctx context.Context, file *os.File) error {
+	lostcall.Note(ctx, "read")
 	info, err := checkMedium(file)
 	if err != nil {
 		return err
@@ -21,11 +24,31 @@ func proveBlank(ctx context.Context, file *os.File) error {
 	if info.Mode().IsRegular() {
 		return proveFile(ctx, file, info.Size())
 	}
+	if err := dropCached(file); err != nil {
+		return err
+	}
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("cannot find out the size of %q: %w", file.Name(), err)
 	}
 	return proveSpans(ctx, file, places(size))
+}
+
+// dropCached forgets what was read of a device before, so that it is the device that is read: one that several machines
+// share may hold something else by now.
+func dropCached(file *os.File) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) { inner = unix.Fadvise(int(fd), 0, 0, unix.FADV_DONTNEED) }); err != nil {
+		return err
+	}
+	if inner != nil {
+		return fmt.Errorf("posix_fadvise of %q: %w", file.Name(), inner)
+	}
+	return nil
 }
 
 // proveFile reads every byte of a file that can be other than zero.

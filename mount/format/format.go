@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // The sentinels of this package. Match them with errors.Is; every one survives any wrapping.
@@ -17,6 +19,10 @@ var (
 	ErrDamaged = errors.New("filesystem is damaged")
 	// ErrUnknownType says that this package does not make or check filesystems of that type.
 	ErrUnknownType = errors.New("unknown filesystem type")
+	// ErrShrink says that a filesystem is larger than its device, which is never mended by making the filesystem smaller.
+	ErrShrink = errors.New("a filesystem is never made smaller")
+	// ErrInUse says that a device is mounted somewhere, or claimed, and must not be for what was asked.
+	ErrInUse = errors.New("device in use")
 	// ErrNoMedium says that a path is neither a regular file nor a block device.
 	ErrNoMedium = errors.New("neither a regular file nor a block device")
 )
@@ -60,26 +66,36 @@ func checkMedium(file *os.File) (os.FileInfo, error) {
 // says. Otherwise the error matches [ErrNotBlank], or is why it could not be proven: what cannot be read is never blank.
 // It reads at most 64 MiB of data and some samples of a device, and every byte of a file that was ever written.
 func ProveBlank(ctx context.Context, path string) error {
-	return withFile(path, func(file *os.File) error { return ProveBlankFile(ctx, file) })
+	_, err := onPath(ctx, path, os.O_RDONLY, proveBlankOp)
+	return err
 }
 
 // ProveBlankFile is [ProveBlank] for what the caller opened for reading.
-func ProveBlankFile(ctx context.Context, file *os.File) error { return proveBlank(ctx, file) }
+func ProveBlankFile(ctx context.Context, file *os.File) error {
+	_, err := onFile(ctx, file, proveBlankOp)
+	return err
+}
+
+func proveBlankOp(ctx context.Context, file *os.File) (nothing, error) {
+	return nothing{}, proveBlank(ctx, file)
+}
 
 // Probe returns what is on the regular file or block device at path: the zero Signature when nothing was recognised,
 // which does not mean that it is blank. It reads the places of the primary marks only, and reports the one that the kernel
 // would use. What cannot be read is an error.
 func Probe(ctx context.Context, path string) (Signature, error) {
-	var found Signature
-	err := withFile(path, func(file *os.File) (err error) {
-		found, err = ProbeFile(ctx, file)
-		return err
-	})
-	return found, err
+	return onPath(ctx, path, os.O_RDONLY, probeOp)
 }
 
 // ProbeFile is [Probe] for what the caller opened for reading.
-func ProbeFile(ctx context.Context, file *os.File) (Signature, error) { return probe(ctx, file) }
+func ProbeFile(ctx context.Context, file *os.File) (Signature, error) {
+	return onFile(ctx, file, probeOp)
+}
+
+func probeOp(ctx context.Context, file *os.File) (Signature, error) {
+	lostcall.Note(ctx, "read")
+	return probe(ctx, file)
+}
 
 // MakeOptions says what filesystem to make.
 type MakeOptions struct {
@@ -90,18 +106,25 @@ type MakeOptions struct {
 }
 
 // Make makes a filesystem on the regular file or block device at path, after it has proven that it is blank, as
-// [ProveBlank] does and with the same errors. When ctx ends, the tool is killed and has ended when Make returns: what is
-// there then is neither blank nor a filesystem, and so it is after every failure of the tool, a [*ToolError].
+// [ProveBlank] does and with the same errors. When ctx ends, the tool is killed and has ended when Make returns, unless it
+// does not die within a second: what is there then is neither blank nor a filesystem, and so it is after every failure of
+// the tool, a [*ToolError]. It is never formatted again: who makes filesystems on devices keeps a record of it.
 //
 // Nothing is discarded or punched, so that space which was allocated stays allocated. ext filesystems are made without
 // blocks reserved for root, as Kubernetes does.
 func Make(ctx context.Context, path string, options MakeOptions) error {
-	return withFileFor(path, os.O_RDWR, func(file *os.File) error { return MakeFile(ctx, file, options) })
+	_, err := onPath(ctx, path, os.O_RDWR, options.op)
+	return err
 }
 
 // MakeFile is [Make] for what the caller opened for reading and writing.
 func MakeFile(ctx context.Context, file *os.File, options MakeOptions) error {
-	return makeFilesystem(ctx, file, options)
+	_, err := onFile(ctx, file, options.op)
+	return err
+}
+
+func (o MakeOptions) op(ctx context.Context, file *os.File) (nothing, error) {
+	return nothing{}, makeFilesystem(ctx, file, o)
 }
 
 // CheckResult is what a check did.
@@ -117,25 +140,49 @@ type CheckResult struct {
 // matches [ErrDamaged]. Filesystems that replay their journal and check themselves when they are mounted are left alone.
 // A missing e2fsck is an error that matches [ErrNoTool]; the kernel replays a journal without it.
 func Check(ctx context.Context, path, fsType string) (CheckResult, error) {
-	var result CheckResult
-	err := withFileFor(path, os.O_RDWR, func(file *os.File) (err error) {
-		result, err = check(ctx, file, fsType)
-		return err
+	return onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
+		return check(ctx, file, fsType)
 	})
-	return result, err
+}
+
+// GrowOptions says where the filesystem is that is to grow.
+type GrowOptions struct {
+	// MountPath is the absolute path at which the filesystem is mounted for writing, of which no last element may be a
+	// symbolic link. Empty: it is mounted nowhere.
+	MountPath string
+}
+
+// GrowResult is what became of a filesystem. The sizes are its own, in bytes; statfs tells less, since it leaves out what
+// the filesystem needs for itself.
+type GrowResult struct {
+	// Before and After are the sizes of the filesystem.
+	Before, After int64
+}
+
+// Grown reports whether the filesystem is larger than it was.
+func (r GrowResult) Grown() bool { return r.After > r.Before }
+
+// Grow makes the filesystem on the regular file or block device at path as large as that is, and verifies it. That it
+// has that size already is no error; it is never made smaller: one that is larger than its device is an error that
+// matches [ErrShrink]. Path and mount are compared: a mount of something else matches mount.ErrForeign.
+//
+// ext2, ext3 and ext4 grow while they are mounted (EXT4_IOC_RESIZE_FS), and also while they are not (e2fsck -f -p, then
+// resize2fs; ErrDamaged when the check finds what is not safe to repair, ErrInUse when the device is mounted all the
+// same). xfs and btrfs grow only while they are mounted (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the
+// error matches mount.ErrNotMounted, and they grow after the next mount. What is mounted grows by system calls on a
+// descriptor of the mount, so that no child runs and no path is resolved twice. Of a btrfs of several devices the one at
+// path grows. When ctx ends meanwhile, the error matches mount.ErrUncertain: a filesystem that is growing goes on, is
+// valid throughout, and the next Grow finds out.
+func Grow(ctx context.Context, path string, options GrowOptions) (GrowResult, error) {
+	return onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (GrowResult, error) {
+		result, err := grow(ctx, file, options)
+		if err != nil {
+			return result, fmt.Errorf("cannot grow the filesystem on %q: %w", path, err)
+		}
+		return result, nil
+	})
 }
 
 // CanMake reports whether filesystems of type fsType can be made on this machine: nil, or an error that matches
 // [ErrUnknownType] or [ErrNoTool].
 func CanMake(fsType string) error { return canMake(fsType) }
-
-func withFile(path string, do func(*os.File) error) error { return withFileFor(path, os.O_RDONLY, do) }
-
-func withFileFor(path string, flags int, do func(*os.File) error) error {
-	file, err := openMedium(path, flags)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	return do(file)
-}

@@ -26,3 +26,7 @@ func makeFilesystem(context.Context, *os.File, MakeOptions) error { return unsup
 func check(context.Context, *os.File, string) (CheckResult, error) {
 	return CheckResult{}, unsupported()
 }
+
+func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
+	return GrowResult{}, unsupported()
+}

@@ -75,12 +75,16 @@ const (
 func check(ctx context.Context, file *os.File, fsType string) (CheckResult, error) {
 	switch fsType {
 	case "ext2", "ext3", "ext4":
+		return checkExt(ctx, file, []string{"-p"})
 	case "xfs", "btrfs":
 		return CheckResult{}, nil
-	default:
-		return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
 	}
-	err := run(ctx, "e2fsck", "e2fsprogs", []string{"-p"}, file)
+	return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
+}
+
+// checkExt runs e2fsck with options by which it asks nothing.
+func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult, error) {
+	err := run(ctx, "e2fsck", "e2fsprogs", options, file)
 	if err == nil {
 		return CheckResult{Checked: true}, nil
 	}

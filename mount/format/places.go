@@ -27,25 +27,30 @@ func places(size int64) []span {
 		return merge([]span{{0, size}}, size)
 	}
 	spans := []span{{0, endSize}, {size - endSize, size}}
-	for _, offset := range slices.Concat(extBackups(size), btrfsBackups(), xfsBackups(size), samples(size)) {
+	for _, offset := range slices.Concat(extBackups(size), btrfsBackups(), xfsBackups(size), ocfs2Backups(), samples(size)) {
 		spans = append(spans, span{offset, offset + placeSize})
 	}
 	return merge(spans, size)
 }
 
+// bigallocRatio is how many blocks mke2fs puts into a cluster unless it is told otherwise (bigalloc).
+const bigallocRatio = 16
+
 // extBackups returns where ext2, ext3 and ext4 keep copies of the superblock: at the start of the groups 1 and the
-// powers of 3, 5 and 7 (sparse_super), for each block size that there is. A group has as many blocks as one block has
-// bits; with blocks of 1 KiB the first group starts at block 1.
+// powers of 3, 5 and 7 (sparse_super) and of the last one (sparse_super2), for each block size that there is. A group has
+// as many blocks, or clusters, as one block has bits; with blocks of 1 KiB the first group starts at block 1.
 func extBackups(size int64) []int64 {
 	var offsets []int64
 	for block := kib; block <= 64*kib; block *= 2 {
-		group := 8 * block * block
 		first := int64(0)
 		if block == kib {
 			first = block
 		}
-		for _, n := range sparseGroups(size / group) {
-			offsets = append(offsets, first+n*group)
+		for _, group := range []int64{8 * block * block, bigallocRatio * 8 * block * block} {
+			last := max(0, size-first-1) / group
+			for _, n := range append(sparseGroups(size/group), last) {
+				offsets = append(offsets, first+n*group)
+			}
 		}
 	}
 	return offsets
@@ -64,6 +69,9 @@ func sparseGroups(limit int64) []int64 {
 
 // btrfsBackups returns where btrfs keeps its mirrors of the superblock.
 func btrfsBackups() []int64 { return []int64{64 * kib, 64 * mib, 256 * gib} }
+
+// ocfs2Backups returns where ocfs2 keeps copies of its superblock: at 1 GiB, and then at four times the place before.
+func ocfs2Backups() []int64 { return []int64{gib, 4 * gib, 16 * gib, 64 * gib, 256 * gib, 1024 * gib} }
 
 // xfsBackups returns where xfs puts the heads of its allocation groups: mkfs.xfs makes four of up to 1 TiB, or more of
 // about 1 TiB. A group is rounded down, by a stripe at most, so that its head lies before the exact place.

@@ -30,6 +30,9 @@ func TestPlacesCoverEveryMark(t *testing.T) {
 			size - 1, size - 512, size - 1<<20, // GPT, md, ZFS
 			8193 << 10, 3*8192<<10 + 1024, // ext with blocks of 1 KiB: group 1 and 3
 			64 << 20, 256 << 30, // btrfs
+			1 << 30, 16 << 30, 1 << 40, // ocfs2
+			16 * 32768 * 4096, // ext with clusters of 16 blocks
+			(size - 1) / (32768 * 4096) * (32768 * 4096), // ext with a copy in the last group
 			32768 * 4096, 3 * 32768 * 4096, 27 * 32768 * 4096, 49 * 32768 * 4096, // ext with 4 KiB
 		}
 		for _, offset := range want {

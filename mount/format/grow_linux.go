@@ -1,0 +1,117 @@
+package format
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/mount"
+)
+
+// growth is one filesystem that is to fill its device.
+type growth struct {
+	file *os.File
+	geometry
+	deviceSize int64
+}
+
+func grow(ctx context.Context, file *os.File, options GrowOptions) (GrowResult, error) {
+	lostcall.Note(ctx, "read")
+	found, err := probe(ctx, file)
+	if err != nil {
+		return GrowResult{}, err
+	}
+	g := growth{file: file}
+	if g.geometry, err = geometryOf(file, found.Type); err != nil {
+		return GrowResult{}, err
+	}
+	if g.deviceSize, err = file.Seek(0, io.SeekEnd); err != nil {
+		return GrowResult{}, fmt.Errorf("cannot find out the size of the device: %w", err)
+	}
+	if options.MountPath != "" {
+		return g.online(ctx, options.MountPath)
+	}
+	return g.offline(ctx)
+}
+
+// offline grows what is not mounted.
+func (g growth) offline(ctx context.Context) (GrowResult, error) {
+	if done, err := g.isDone(); done || err != nil {
+		return g.result(g.geometry), err
+	}
+	if g.fsType == "xfs" || g.fsType == "btrfs" {
+		return GrowResult{}, fmt.Errorf("%s grows only while it is mounted: %w", g.fsType, mount.ErrNotMounted)
+	}
+	if err := checkUnclaimed(g.file); err != nil {
+		return GrowResult{}, err
+	}
+	if _, err := checkExt(ctx, g.file, []string{"-f", "-p"}); err != nil {
+		return GrowResult{}, err
+	}
+	if err := run(ctx, "resize2fs", "e2fsprogs", nil, g.file); err != nil {
+		return GrowResult{}, fmt.Errorf("%w: %w", mount.ErrUncertain, err)
+	}
+	after, err := geometryOf(g.file, g.fsType)
+	if err != nil {
+		return GrowResult{}, err
+	}
+	return g.verified(after)
+}
+
+// isDone reports whether there is nothing to do, since the filesystem ends with the last whole block of the device.
+func (g growth) isDone() (bool, error) {
+	if g.size() > g.deviceSize {
+		return false, fmt.Errorf("the filesystem has %d bytes and the device %d: make the device larger: %w",
+			g.size(), g.deviceSize, ErrShrink)
+	}
+	return g.blocks == g.deviceSize/g.block, nil
+}
+
+func (g growth) result(after geometry) GrowResult {
+	return GrowResult{Before: g.size(), After: after.size()}
+}
+
+// verified compares what is there with what was asked for: the word of a tool or of the kernel is not enough.
+func (g growth) verified(after geometry) (GrowResult, error) {
+	if after.size() < g.size() || !after.reaches(g.deviceSize) {
+		return g.result(after), fmt.Errorf("the filesystem had %d bytes, has %d and should have %d: %w",
+			g.size(), after.size(), g.deviceSize, mount.ErrUncertain)
+	}
+	return g.result(after), nil
+}
+
+// checkUnclaimed makes sure that a device is mounted nowhere, not even in another mount namespace.
+func checkUnclaimed(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil || info.Mode().IsRegular() {
+		return err
+	}
+	claim, err := reopen(file, unix.O_RDONLY|unix.O_EXCL)
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("it is mounted, perhaps in another mount namespace, or claimed: say where it is mounted: %w: %w",
+			ErrInUse, err)
+	}
+	if err != nil {
+		return err
+	}
+	return claim.Close()
+}
+
+// reopen opens the very device again.
+func reopen(file *os.File, flags int) (*os.File, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var again *os.File
+	var inner error
+	err = raw.Control(func(fd uintptr) {
+		again, inner = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	})
+	return again, errors.Join(err, inner)
+}
