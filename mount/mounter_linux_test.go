@@ -18,6 +18,8 @@ var variants = map[string]mount.Feature{
 	"without openat2":       mount.FeatureOpenat2,
 	"without mount_setattr": mount.FeatureMountSetattr,
 	"without statx":         mount.FeatureStatxMountRoot,
+	"without statmount":     mount.FeatureStatmount,
+	"without fanotify":      mount.FeatureFanotify,
 	"all fall-backs":        mount.AllFeatures,
 }
 

@@ -46,3 +46,5 @@ type current struct{}
 func newCurrent() *current { return nil }
 
 func (m *Mounter) isMountPointNow(string) (is, ok bool) { return false, false }
+
+func (m *Mounter) watch(context.Context, func(Change)) error { return unsupported() }

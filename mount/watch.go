@@ -1,0 +1,41 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+)
+
+// Change is what [Mounter.Watch] has seen since it told of the last one.
+type Change struct {
+	// Attached are the mounts that have come, and those that were moved, as they are now. What has gone again is not among
+	// them. It is in the order of the events.
+	Attached []MountPoint
+	// Detached are the unique ids of the mounts that have gone, in the order of the events.
+	Detached []uint64
+	// Whole says that the two lists do not hold all: events were lost, or this kernel does not tell which mounts it was
+	// (before Linux 6.15). Compare with [Mounter.List] whatever you care about.
+	Whole bool
+	// Options says that the options of mounts may have changed too; the kernel does not tell of which. To be sure of one,
+	// ask [Mounter.Lookup].
+	Options bool
+}
+
+// Watch calls changed for each change of the mount table, until ctx ends, and then returns an error that matches ctx's. It
+// runs in the goroutine of the caller and starts nothing that outlives it; it sleeps while nothing happens. Another error
+// says that watching is not possible, or no longer.
+//
+// The first call, with Whole set, comes when watching has begun, so that nothing is missed between an earlier look at the
+// table and the first change. Calls come one after the other. What happens during one is told of together in the next, and
+// when that is more than the kernel keeps (16,384 events), Whole is set.
+//
+// All that happens in the mount namespace of the process is told of, whoever has done it. Of changes to filesystems, other
+// than by mount(2), and of directories above a mount point that are renamed, the kernel does not tell.
+func (m *Mounter) Watch(ctx context.Context, changed func(Change)) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("the mount table was not watched: %w: %w", ErrTransient, err)
+	}
+	if err := m.watch(ctx, changed); err != nil {
+		return fmt.Errorf("watching the mount table: %w", err)
+	}
+	return fmt.Errorf("watching the mount table has ended: %w", ctx.Err())
+}

@@ -1,0 +1,217 @@
+package mount
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// watcher waits for changes of the mount table: on the table itself, which tells that something has changed, and on a
+// fanotify group, where there is one, which tells what has come and gone.
+type watcher struct {
+	mounter *Mounter
+	end     int // an eventfd that is written when the watch is to end
+	table   int
+	events  int // the fanotify group, or -1
+}
+
+// watch is Watch.
+func (m *Mounter) watch(ctx context.Context, changed func(Change)) (err error) {
+	w := &watcher{mounter: m, end: -1, table: -1, events: -1}
+	defer w.close()
+	if err := w.open(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		// It fails only when it was written already.
+		_, _ = unix.Write(w.end, binary.NativeEndian.AppendUint64(nil, 1))
+	})
+	defer func() {
+		if !stop() {
+			<-ended // it writes to what close closes
+		}
+	}()
+	changed(Change{Whole: true, Options: true})
+	for ctx.Err() == nil {
+		change, err := w.next()
+		if err != nil {
+			return err
+		}
+		if ctx.Err() == nil && !change.isEmpty() {
+			changed(change)
+		}
+	}
+	return nil
+}
+
+func (w *watcher) open() (err error) {
+	if w.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	if w.table, err = openTable(); err != nil {
+		return err
+	}
+	if w.mounter.without.has(FeatureFanotify | FeatureStatmount) {
+		return nil
+	}
+	if w.events, err = openMountEvents(); err != nil {
+		w.events = -1 // an older kernel, or no right to it: the table must do
+	}
+	return nil
+}
+
+func (w *watcher) close() {
+	for _, fd := range []int{w.end, w.table, w.events} {
+		if fd >= 0 {
+			closeFD(fd)
+		}
+	}
+}
+
+// next waits for the next change, or for the end.
+func (w *watcher) next() (Change, error) {
+	fds := []unix.PollFd{
+		{Fd: int32(w.end), Events: unix.POLLIN},
+		{Fd: int32(w.table), Events: unix.POLLPRI},
+		{Fd: int32(w.events), Events: unix.POLLIN}, // poll ignores what is negative
+	}
+	if _, err := unix.Poll(fds, -1); err != nil {
+		if errors.Is(err, unix.EINTR) {
+			return Change{}, nil
+		}
+		return Change{}, fmt.Errorf("poll: %w", err)
+	}
+	change := Change{Options: fds[1].Revents != 0}
+	if w.events < 0 {
+		change.Whole = change.Options
+		return change, nil
+	}
+	return change, w.readEvents(&change)
+}
+
+func (c *Change) isEmpty() bool {
+	return len(c.Attached) == 0 && len(c.Detached) == 0 && !c.Whole && !c.Options
+}
+
+// readEvents adds what the fanotify group has to tell.
+func (w *watcher) readEvents(change *Change) error {
+	log := mountEvents{}
+	for buffer := make([]byte, 64<<10); ; {
+		n, err := unix.Read(w.events, buffer)
+		switch {
+		case errors.Is(err, unix.EAGAIN) || err == nil && n == 0:
+			log.tell(w.mounter, change)
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("reading the events of mounts: %w", err)
+		}
+		log.parse(buffer[:n])
+	}
+}
+
+// openMountEvents opens a fanotify group that is told of every mount of this namespace (Linux 6.15).
+func openMountEvents() (int, error) {
+	fd, err := unix.FanotifyInit(unix.FAN_REPORT_MNT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("fanotify_init: %w", err)
+	}
+	ns, err := unix.Open("/proc/self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_MNTNS, unix.FAN_MNT_ATTACH|unix.FAN_MNT_DETACH, ns, "")
+		closeFD(ns)
+	}
+	if err != nil {
+		closeFD(fd)
+		return -1, fmt.Errorf("fanotify_mark: %w", err)
+	}
+	return fd, nil
+}
+
+// mountEvents are events in their order, each mount once, with what was last told of it.
+type mountEvents struct {
+	order []uint64
+	masks map[uint64]uint64
+	lost  bool
+}
+
+// The parts of an event, struct fanotify_event_metadata and struct fanotify_event_info_mnt of linux/fanotify.h.
+const (
+	eventMetadataSize = 24
+	eventMaskOffset   = 8
+	eventInfoHeader   = 4
+	eventMountID      = 8
+	eventMountSize    = 16
+)
+
+// parse reads events. What it does not understand counts as lost.
+func (e *mountEvents) parse(buffer []byte) {
+	for len(buffer) > 0 {
+		if len(buffer) < eventMetadataSize {
+			e.lost = true
+			return
+		}
+		size := int(binary.NativeEndian.Uint32(buffer))
+		if size < eventMetadataSize || size > len(buffer) || buffer[4] != unix.FANOTIFY_METADATA_VERSION {
+			e.lost = true
+			return
+		}
+		e.event(binary.NativeEndian.Uint64(buffer[eventMaskOffset:]), buffer[eventMetadataSize:size])
+		buffer = buffer[size:]
+	}
+}
+
+func (e *mountEvents) event(mask uint64, info []byte) {
+	if mask&unix.FAN_Q_OVERFLOW != 0 {
+		e.lost = true
+		return
+	}
+	for len(info) >= eventInfoHeader {
+		size := int(binary.NativeEndian.Uint16(info[2:]))
+		if size < eventInfoHeader || size > len(info) {
+			break
+		}
+		if info[0] == unix.FAN_EVENT_INFO_TYPE_MNT && size >= eventMountSize {
+			e.add(binary.NativeEndian.Uint64(info[eventMountID:]), mask)
+			return
+		}
+		info = info[size:]
+	}
+	e.lost = true
+}
+
+// add keeps the last that was told of a mount, at its place in the order.
+func (e *mountEvents) add(id, mask uint64) {
+	if e.masks == nil {
+		e.masks = map[uint64]uint64{}
+	}
+	if _, again := e.masks[id]; again {
+		e.order = slices.DeleteFunc(e.order, func(other uint64) bool { return other == id })
+	}
+	e.masks[id] = mask
+	e.order = append(e.order, id)
+}
+
+// tell writes the events into change, with the facts of the mounts that are there.
+func (e *mountEvents) tell(m *Mounter, change *Change) {
+	change.Whole = change.Whole || e.lost
+	for _, id := range e.order {
+		if e.masks[id]&unix.FAN_MNT_ATTACH == 0 {
+			change.Detached = append(change.Detached, id)
+			continue
+		}
+		switch found, err := m.lookupID(id); {
+		case err == nil:
+			change.Attached = append(change.Attached, found)
+		case !errors.Is(err, ErrNotMounted): // else an event will tell that it has gone
+			change.Whole = true
+		}
+	}
+}
