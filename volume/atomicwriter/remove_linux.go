@@ -13,6 +13,8 @@ import (
 const (
 	// maxPasses is how often a directory is read again because somebody still writes to it.
 	maxPasses = 16
+	// maxDepth is how deep a directory is emptied where it is.
+	maxDepth = 16
 	// maxHoists bounds how deep a tree that somebody else has made may be.
 	maxHoists = 1 << 20
 )
@@ -37,24 +39,24 @@ func (d dir) clear(name string) error {
 // entered or taken off: that is an error that matches ErrForeign.
 func (d dir) removeTree(ctx context.Context, name string, top dir) error {
 	r := &remover{top: top}
-	if err := r.empty(ctx); err != nil {
+	if err := r.empty(ctx, top, 0); err != nil {
 		return err
 	}
 	return d.rmdir(name)
 }
 
-// remover empties one directory. It holds no more than one below it open, however deep the tree is: what lies deeper is
-// moved up.
+// remover empties one directory. However deep the tree is, it holds few directories open: what lies too deep is moved up.
 type remover struct {
 	top    dir
 	hoists int
 }
 
-// empty reads and removes until nothing is left.
-func (r *remover) empty(ctx context.Context) error {
+// empty reads and removes what is in d, which is depth directories below the top, until nothing is left.
+func (r *remover) empty(ctx context.Context, d dir, depth int) error {
+	d.makeWritable()
 	for tries := 0; tries < maxPasses; {
 		hoists := r.hoists
-		entries, err := r.pass(ctx)
+		entries, err := r.pass(ctx, d, depth)
 		if err != nil || entries == 0 {
 			return err
 		}
@@ -62,17 +64,15 @@ func (r *remover) empty(ctx context.Context) error {
 			tries++
 		}
 	}
-	return r.top.failed("empty", "", fmt.Errorf("somebody still writes to it: %w", ErrConflict))
+	return d.failed("empty", "", fmt.Errorf("somebody still writes to it: %w", ErrConflict))
 }
 
-// pass removes each entry of the top once and returns how many there were. It goes on after a failure and returns the
-// first.
-func (r *remover) pass(ctx context.Context) (entries int, err error) {
-	r.top.makeWritable()
+// pass removes each entry once and returns how many there were. It goes on after a failure and returns the first.
+func (r *remover) pass(ctx context.Context, d dir, depth int) (entries int, err error) {
 	var first error
-	err = r.top.each(func(name string) error {
+	err = d.each(func(name string) error {
 		entries++
-		if err := r.entry(ctx, name); err != nil && first == nil {
+		if err := r.entry(ctx, d, name, depth); err != nil && first == nil {
 			first = err
 		}
 		return ctx.Err()
@@ -80,27 +80,25 @@ func (r *remover) pass(ctx context.Context) (entries int, err error) {
 	return entries, errors.Join(err, first)
 }
 
-// entry removes one entry of the top. Of a directory it removes what is no directory and moves up the rest.
-func (r *remover) entry(ctx context.Context, name string) error {
-	if removed, err := r.top.remove(name); removed || err != nil {
+func (r *remover) entry(ctx context.Context, d dir, name string, depth int) error {
+	if removed, err := d.remove(name); removed || err != nil {
 		return err
 	}
-	sub, err := r.top.openDir(name)
+	if depth >= maxDepth {
+		return r.hoist(d, name)
+	}
+	sub, err := d.openDir(name)
+	if depth > 0 && (errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)) {
+		return r.hoist(d, name)
+	}
 	if err != nil {
 		return err
 	}
 	defer sub.close()
-	sub.makeWritable()
-	err = sub.each(func(below string) error {
-		if removed, err := sub.remove(below); removed || err != nil {
-			return errors.Join(err, ctx.Err())
-		}
-		return errors.Join(r.hoist(sub, below), ctx.Err())
-	})
-	if err != nil {
+	if err := r.empty(ctx, sub, depth+1); err != nil {
 		return err
 	}
-	_, err = r.top.remove(name)
+	_, err = d.remove(name)
 	return err
 }
 

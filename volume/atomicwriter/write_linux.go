@@ -18,6 +18,7 @@ type attempt struct {
 	root   dir
 	want   set
 	result Result
+	before string  // where dataLink led to at first, whatever that was; empty for no link
 	late   []error // of what is no reason not to publish
 }
 
@@ -91,7 +92,9 @@ func (a *attempt) current() (string, error) {
 		return "", a.root.clear(dataLink)
 	case err != nil:
 		return "", err
-	case !isSetName(target):
+	}
+	a.before = target
+	if !isSetName(target) {
 		return "", nil // leads elsewhere: planted
 	}
 	d, err := a.root.openDir(target)
@@ -163,7 +166,7 @@ const (
 )
 
 // errInUse says that somebody holds the lock of a set, or has published it.
-var errInUse = errors.New("another writer uses it")
+var errInUse = fmt.Errorf("another writer uses it: %w", ErrConflict)
 
 // removeSet removes the directory of a set, or what was planted at its name. One that another Write is at work on, or
 // that is published, stays: that is errInUse.
@@ -178,13 +181,13 @@ func (a *attempt) removeSet(ctx context.Context, name string, k kind) error {
 	}
 	defer d.close()
 	if k == abandoned && d.locked() {
-		return errInUse
+		return a.root.failed("remove", name, errInUse)
 	}
 	// With the lock held nobody can publish it any more.
 	target, err := a.root.readLink(dataLink)
 	switch {
 	case err == nil && target == name:
-		return errInUse
+		return a.root.failed("remove", name, errInUse)
 	case err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL):
 		return err
 	}
@@ -291,6 +294,9 @@ func (a *attempt) publish(d dir) error {
 	name := filepath.Base(d.path)
 	if err := a.inPlace(d, name); err != nil {
 		return err
+	}
+	if now, err := a.root.readLink(dataLink); now != a.before {
+		return a.root.failed("publish", dataLink, errors.Join(ErrConflict, err))
 	}
 	switch err := a.root.symlink(name, newDataLink); {
 	case errors.Is(err, unix.EEXIST):
