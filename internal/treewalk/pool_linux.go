@@ -14,25 +14,27 @@ type task struct {
 }
 
 // pool shares tasks between workers. Each worker has tasks of its own and gives the oldest half away when another one
-// waits for some.
+// waits for some. A worker is started when there is something to give to it, so that a small tree costs little.
 type pool struct {
 	workers int
-	hungry  atomic.Int32 // workers that wait
+	hungry  atomic.Int32 // workers that wait, or are not started
 	stopped atomic.Bool
+	running sync.WaitGroup // those that were started
 
 	mu      sync.Mutex
 	wake    sync.Cond
+	idle    []*worker // those that are not started
 	shared  []task
 	buffers [][]byte
+	made    int // buffers
 	done    bool
 }
 
-func newPool(workers int) *pool {
-	p := &pool{workers: workers}
+// newPool returns the pool of workers, the first of which runs already.
+func newPool(workers []*worker) *pool {
+	p := &pool{workers: len(workers), idle: workers[1:]}
+	p.hungry.Store(int32(len(p.idle)))
 	p.wake.L = &p.mu
-	for range workers {
-		p.buffers = append(p.buffers, make([]byte, bufferSize))
-	}
 	return p
 }
 
@@ -66,29 +68,44 @@ func (p *pool) take() (task, bool) {
 	return task{}, false
 }
 
-// give offers tasks to those who wait.
+// give offers tasks to those who wait, and starts others where they do not suffice. It is called by a worker.
 func (p *pool) give(tasks ...task) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.shared = append(p.shared, tasks...)
-	p.mu.Unlock()
-	if len(tasks) == 1 {
+	waiting := int(p.hungry.Load()) - len(p.idle)
+	for range tasks[:min(len(tasks), waiting)] {
 		p.wake.Signal()
-	} else {
-		p.wake.Broadcast()
+	}
+	for n := len(p.shared) - waiting; n > 0 && len(p.idle) > 0; n-- {
+		p.start()
 	}
 }
 
-// buffer returns an unused buffer, or nil when all are in use.
+// start starts a worker. p is locked.
+func (p *pool) start() {
+	last := len(p.idle) - 1
+	w := p.idle[last]
+	p.idle = p.idle[:last]
+	p.hungry.Add(-1)
+	p.running.Go(w.run)
+}
+
+// buffer returns an unused buffer, or nil when there are as many as workers and all are in use.
 func (p *pool) buffer() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.buffers)
-	if n == 0 {
-		return nil
+	switch {
+	case n > 0:
+		b := p.buffers[n-1]
+		p.buffers = p.buffers[:n-1]
+		return b
+	case p.made < p.workers:
+		p.made++
+		return make([]byte, bufferSize)
 	}
-	b := p.buffers[n-1]
-	p.buffers = p.buffers[:n-1]
-	return b
+	return nil
 }
 
 func (p *pool) putBuffer(b []byte) {

@@ -35,7 +35,8 @@ func (f Feature) has(want Feature) bool { return f&want != 0 }
 
 // Options change how a tree is walked. The zero value is ready to use.
 type Options struct {
-	// Workers is how many goroutines share a walk. 0 means the number of processors, at least 2 and at most 16.
+	// Workers is how many goroutines may share a walk; they are started when there is work for them. 0 means the number
+	// of processors, at least 2 and at most 16.
 	Workers int
 	// MaxOpen bounds the directories that are open because they will be needed again. 0 means 128.
 	MaxOpen int

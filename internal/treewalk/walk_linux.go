@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"io/fs"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,22 +59,22 @@ func (t *Tree) Walk(ctx context.Context, newVisitor func() Visitor) error {
 	if !isDir(&t.stat) {
 		return ctx.Err()
 	}
-	p, open := newPool(t.options.Workers), newDirs(t.options.MaxOpen)
+	open := newDirs(t.options.MaxOpen)
 	defer open.closeAll()
+	workers := make([]*worker, t.options.Workers)
+	for i := range workers {
+		workers[i] = &worker{tree: t, dirs: open, visitor: newVisitor()}
+	}
+	p := newPool(workers)
+	for _, w := range workers {
+		w.pool = p
+	}
 	root := &dir{fd: t.fd, users: 1, id: inodeOf(&t.stat)}
 	root.refs.Store(2)
 	p.shared = []task{{dir: root}}
 	defer context.AfterFunc(ctx, p.stop)()
-	workers := make([]*worker, t.options.Workers)
-	for i := range workers {
-		workers[i] = &worker{tree: t, dirs: open, pool: p, visitor: newVisitor(), buf: make([]byte, bufferSize)}
-	}
-	var others sync.WaitGroup
-	for _, w := range workers[1:] {
-		others.Go(w.run)
-	}
 	workers[0].run()
-	others.Wait()
+	p.running.Wait()
 	if !p.stopped.Load() {
 		return nil
 	}
@@ -87,6 +86,7 @@ func (t *Tree) Walk(ctx context.Context, newVisitor func() Visitor) error {
 
 // run does tasks until there are none.
 func (w *worker) run() {
+	w.buf = make([]byte, bufferSize)
 	for !w.pool.stopped.Load() {
 		w.share()
 		t, ok := w.next()
