@@ -68,7 +68,7 @@ func (e *Entry) open() unix.Errno {
 		return errno
 	}
 	e.fd = fd
-	return e.worker.tree.look(fd, empty(), unix.AT_EMPTY_PATH, &e.Stat)
+	return e.worker.tree.look(fd, empty(), byFD, &e.Stat)
 }
 
 // unpin closes what was pinned.

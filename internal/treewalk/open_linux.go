@@ -135,7 +135,7 @@ func (w *worker) step(below []*dir) (left int) {
 // verify reports whether fd is the directory that it is taken for.
 func (w *worker) verify(fd int, want inode) unix.Errno {
 	var st unix.Statx_t
-	if errno := w.tree.look(fd, empty(), unix.AT_EMPTY_PATH, &st); errno != 0 {
+	if errno := w.tree.look(fd, empty(), byFD, &st); errno != 0 {
 		return errno
 	}
 	if inodeOf(&st) != want {

@@ -19,13 +19,17 @@ var dots = [...]byte{'.', 0}
 func dot() *byte   { return &dots[0] }
 func empty() *byte { return &dots[1] }
 
-// statxFlags say that nothing is followed, nothing is mounted by looking, and no server is asked.
-const statxFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
+// byName and byFD are the flags of a look at a name and at a descriptor: neither follows a link or mounts something. The
+// kernel is fastest with the second when it has these flags and no others.
+const (
+	byName = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
+	byFD   = unix.AT_EMPTY_PATH | unix.AT_NO_AUTOMOUNT
+)
 
 func statx(at int, name *byte, flags int, mask uint32, st *unix.Statx_t) unix.Errno {
 	for {
 		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(at), uintptr(unsafe.Pointer(name)),
-			uintptr(flags|statxFlags), uintptr(mask), uintptr(unsafe.Pointer(st)), 0)
+			uintptr(flags), uintptr(mask), uintptr(unsafe.Pointer(st)), 0)
 		if errno != unix.EINTR {
 			return errno
 		}

@@ -36,7 +36,7 @@ func (f Feature) has(want Feature) bool { return f&want != 0 }
 // Options change how a tree is walked. The zero value is ready to use.
 type Options struct {
 	// Workers is how many goroutines may share a walk; they are started when there is work for them. 0 means the number
-	// of processors, at least 2 and at most 16.
+	// of processors, at least 4 and at most 16.
 	Workers int
 	// MaxOpen bounds the directories that are open because they will be needed again. 0 means 128.
 	MaxOpen int
@@ -52,7 +52,7 @@ type Options struct {
 }
 
 const (
-	minWorkers     = 2
+	minWorkers     = 4
 	maxWorkers     = 16
 	defaultMaxOpen = 128
 	// keyMask is what the walk itself wants to know.
@@ -107,7 +107,7 @@ func openPath(path string) (fd int, err error) {
 
 // prepare finds out what the root is and what the kernel can do.
 func (t *Tree) prepare() error {
-	if errno := statx(t.fd, empty(), unix.AT_EMPTY_PATH, t.options.Mask, &t.stat); errno != 0 {
+	if errno := statx(t.fd, empty(), byFD, t.options.Mask, &t.stat); errno != 0 {
 		return &fs.PathError{Op: "statx", Path: t.path, Err: errno}
 	}
 	if t.stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {

@@ -162,7 +162,7 @@ func (w *worker) enter(t task, at int) {
 // identify looks at what was opened: something may have been mounted since the name was looked at.
 func (w *worker) identify(fd int, child *dir) unix.Errno {
 	var st unix.Statx_t
-	errno := w.tree.look(fd, empty(), unix.AT_EMPTY_PATH, &st)
+	errno := w.tree.look(fd, empty(), byFD, &st)
 	if errno != 0 {
 		closeFD(fd)
 	}
@@ -261,7 +261,7 @@ func (w *worker) lookAt(e *Entry) unix.Errno {
 		w.pinning = false
 		return e.open()
 	}
-	return w.tree.look(e.at, &e.name[0], 0, &e.Stat)
+	return w.tree.look(e.at, &e.name[0], byName, &e.Stat)
 }
 
 func (w *worker) fail(op, path string, errno unix.Errno) {

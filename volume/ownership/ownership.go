@@ -46,7 +46,7 @@ type Options struct {
 	// Pod is the pod for which it is done.
 	Pod *v1.Pod
 
-	// Workers is how many goroutines share the work. 0 means the number of processors, at least 2 and at most 16.
+	// Workers is how many goroutines share the work. 0 means the number of processors, at least 4 and at most 16.
 	Workers int
 	// MaxFailures is how many failures are kept beside the first of each errno. 0 means 16. All are counted.
 	MaxFailures int

@@ -29,7 +29,7 @@ func statxFD(fd int, st *unix.Statx_t) unix.Errno {
 	const mask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_GID
 	return again(func() unix.Errno {
 		_, _, errno := unix.Syscall6(unix.SYS_STATX,
-			uintptr(fd), uintptr(unsafe.Pointer(&zero[0])), noFollow, mask, uintptr(unsafe.Pointer(st)), 0)
+			uintptr(fd), uintptr(unsafe.Pointer(&zero[0])), unix.AT_EMPTY_PATH, mask, uintptr(unsafe.Pointer(st)), 0)
 		return errno
 	})
 }
