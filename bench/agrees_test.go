@@ -116,7 +116,7 @@ func TestMountTableAgrees(t *testing.T) {
 func TestFlagsOfAMountAgrees(t *testing.T) {
 	mounttest.RequireMounts(t)
 	dir := t.TempDir()
-	must(t, limits.TmpfsFD(dir))
+	must(t, limits.Tmpfs(dir))
 	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	m := mount.New(mount.Options{})
 	for range 3 {
@@ -153,12 +153,12 @@ func TestRefsAgrees(t *testing.T) {
 	base := t.TempDir()
 	source := filepath.Join(base, "source")
 	must(t, os.Mkdir(source, 0o755))
-	must(t, limits.TmpfsFD(source))
+	must(t, limits.Tmpfs(source))
 	t.Cleanup(func() { must(t, unix.Unmount(source, unix.MNT_DETACH)) })
 	for _, name := range []string{"a", "b", "c"} {
 		p := filepath.Join(base, name)
 		must(t, os.Mkdir(p, 0o755))
-		must(t, limits.BindMountFD(source, p, false))
+		must(t, limits.Bind(source, p, 0))
 		t.Cleanup(func() { must(t, unix.Unmount(p, unix.MNT_DETACH)) })
 	}
 	theirs, err := k8smount.New("").GetMountRefs(source)

@@ -74,7 +74,7 @@ func (v *image) unmount(tb testing.TB) {
 func (v *image) remount(tb testing.TB) {
 	v.unmount(tb)
 	var err error
-	v.dev, v.fd, err = v.ctl.Attach(v.file, true)
+	v.dev, v.fd, err = v.ctl.Attach(v.file, unix.LO_FLAGS_DIRECT_IO)
 	must(tb, err)
 	must(tb, unix.Mount(v.dev, v.mnt, "ext4", unix.MS_NOATIME, ""))
 }

@@ -31,8 +31,8 @@ func loopUsers(ctx context.Context, ctl *limits.LoopControl) []loopUser {
 		{"k8s", func(file string) error { _, err := theirs.AttachFileDevice(file); return err }, theirs.DetachFileDevice},
 		oursWith(ctx, ours, "ours", loop.AttachOptions{}),
 		oursWith(ctx, ours, "ours-direct", loop.AttachOptions{DirectIO: true}),
-		limitWith(ctl, "limit", false),
-		limitWith(ctl, "limit-direct", true),
+		limitWith(ctl, "limit", 0),
+		limitWith(ctl, "limit-direct", unix.LO_FLAGS_DIRECT_IO),
 	}
 }
 
@@ -44,10 +44,10 @@ func oursWith(ctx context.Context, m *loop.Manager, name string, options loop.At
 	}, func(string) error { return m.Detach(ctx, device) }}
 }
 
-func limitWith(ctl *limits.LoopControl, name string, direct bool) loopUser {
+func limitWith(ctl *limits.LoopControl, name string, flags uint32) loopUser {
 	fd := -1
 	return loopUser{name, func(file string) (err error) {
-		_, fd, err = ctl.Attach(file, direct)
+		_, fd, err = ctl.Attach(file, flags)
 		return err
 	}, func(string) error { return ctl.Detach(fd) }}
 }
@@ -102,7 +102,7 @@ func attachOthers(b *testing.B, ctl *limits.LoopControl, dir string, n int) (det
 	}
 	b.Cleanup(func() { detachFrom(0) })
 	for i := range n + free {
-		_, fd, err := ctl.Attach(image16MiB(b, dir, fmt.Sprintf("other-%d-%d", n, i)), false)
+		_, fd, err := ctl.Attach(image16MiB(b, dir, fmt.Sprintf("other-%d-%d", n, i)), 0)
 		must(b, err)
 		others = append(others, fd)
 	}

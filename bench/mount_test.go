@@ -48,7 +48,7 @@ func newMountTable(b *testing.B, n int) mountTable {
 // bindBelow makes the directory target and binds source there.
 func bindBelow(b *testing.B, source, target string) {
 	must(b, os.MkdirAll(target, 0o755))
-	must(b, limits.BindMountFD(source, target, false))
+	must(b, limits.Bind(source, target, 0))
 }
 
 var tableSizes = []int{10, 1000, 5000}
@@ -88,8 +88,8 @@ func binders(ctx context.Context) []pair {
 		}, func(target string) error { return ours.Unmount(ctx, target, mount.UnmountOptions{}) }},
 		{"mount(8)", func(source, target string) error { return run("mount", "-n", "-o", "bind,ro", source, target) },
 			func(target string) error { return run("umount", "-n", target) }},
-		{"limit-mount(2)", func(source, target string) error { return limits.BindMount(source, target, true) }, unmountDirectly},
-		{"limit", func(source, target string) error { return limits.BindMountFD(source, target, true) }, unmountDirectly},
+		{"limit-mount(2)", func(source, target string) error { return limits.BindReadOnly(source, target) }, unmountDirectly},
+		{"limit", func(source, target string) error { return limits.Bind(source, target, unix.MOUNT_ATTR_RDONLY) }, unmountDirectly},
 	}
 }
 
@@ -118,7 +118,7 @@ func BenchmarkTmpfs(b *testing.B) {
 		}, func(target string) error { return ours.Unmount(ctx, target, mount.UnmountOptions{}) }},
 		{"limit-mount(2)", func(source, target string) error { return unix.Mount(source, target, "tmpfs", 0, "size=1m") },
 			unmountDirectly},
-		{"limit", func(_, target string) error { return limits.TmpfsFD(target) }, unmountDirectly},
+		{"limit", func(_, target string) error { return limits.Tmpfs(target) }, unmountDirectly},
 	} {
 		p.run(b, "mounts=10", "tmpfs", t.target)
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -82,7 +83,7 @@ func limitQuestions(b *testing.B, t mountTable, n int) []question {
 		{"List-first", "limit-statmount", func() (err error) {
 			ids, err = limits.ListMounts(ids[:0])
 			for _, id := range ids {
-				if err := limits.Statmount(id, limits.StatmountAll, buf); err != nil && err != unix.ENOENT {
+				if err := limits.Statmount(id, limits.StatmountAll, buf); err != nil && !errors.Is(err, unix.ENOENT) {
 					return err
 				}
 			}
@@ -123,7 +124,7 @@ func limitsOfLookingAgain(b *testing.B) []question {
 	events := make([]byte, 4096)
 	return append(questions, question{"List-again", "limit-fanotify", func() error {
 		if _, err := unix.Read(fd, events); err != unix.EAGAIN {
-			return fmt.Errorf("something was mounted meanwhile: %v", err)
+			return fmt.Errorf("something was mounted meanwhile: %w", err)
 		}
 		return nil
 	}})

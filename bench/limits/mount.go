@@ -8,38 +8,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BindMount binds source to target with mount(2), then remounts it read-only if
-// asked, as mount(8) must.
-func BindMount(source, target string, readOnly bool) error {
-	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil || !readOnly {
+// BindReadOnly binds source to target with mount(2) and then makes the mount read-only, as mount(8) must.
+func BindReadOnly(source, target string) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
 		return err
 	}
 	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 }
 
-// BindMountFD does the same with open_tree, mount_setattr and move_mount: the
-// mount appears with all its attributes at once.
-func BindMountFD(source, target string, readOnly bool) error {
+// Bind binds source to target with open_tree, mount_setattr and move_mount: the mount appears with its attributes, such
+// as unix.MOUNT_ATTR_RDONLY, at once.
+func Bind(source, target string, attributes uint64) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	if readOnly {
-		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+	defer closeFD(fd)
+	if attributes != 0 {
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: attributes}); err != nil {
 			return err
 		}
 	}
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// TmpfsFD mounts a new tmpfs with fsopen, fsconfig, fsmount and move_mount.
-func TmpfsFD(target string) error {
+// Tmpfs mounts a new tmpfs of 1 MiB with fsopen, fsconfig, fsmount and move_mount.
+func Tmpfs(target string) error {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fs)
+	defer closeFD(fs)
 	if err := unix.FsconfigSetString(fs, "size", "1m"); err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func TmpfsFD(target string) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(m)
+	defer closeFD(m)
 	return unix.MoveMount(m, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
@@ -211,12 +210,12 @@ func MountNotifier() (int, error) {
 	}
 	ns, err := unix.Open("/proc/self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return -1, err
 	}
-	defer unix.Close(ns)
+	defer closeFD(ns)
 	if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD|fanMarkMntNS, fanMntAttach|fanMntDetach, ns, ""); err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return -1, err
 	}
 	return fd, nil

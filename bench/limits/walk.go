@@ -38,7 +38,7 @@ type openDir struct {
 
 func (d *openDir) release() {
 	if d.refs.Add(-1) == 0 {
-		unix.Close(d.fd)
+		closeFD(d.fd)
 	}
 }
 
@@ -274,7 +274,7 @@ func walk(path string, opts WalkOptions, root func(w *worker), visit func(*worke
 		ws[i] = &worker{p: p, buf: make([]byte, direntBufLen)}
 	}
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &ws[0].stx); err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return nil, err
 	}
 	p.dev = [2]uint32{ws[0].stx.Dev_major, ws[0].stx.Dev_minor}
@@ -385,20 +385,7 @@ func ResetGroup(path string, opts WalkOptions) error {
 		if e := w.stat(dirfd, name); e != 0 {
 			return e
 		}
-		if w.stx.Gid != 0 {
-			unix.Syscall6(unix.SYS_FCHOWNAT, uintptr(dirfd), uintptr(name), ^uintptr(0), 0, unix.AT_SYMLINK_NOFOLLOW, 0)
-		}
-		want := uint32(0o644)
-		switch w.stx.Mode & unix.S_IFMT {
-		case unix.S_IFLNK:
-			return 0
-		case unix.S_IFDIR:
-			want = 0o755
-		}
-		if uint32(w.stx.Mode)&0o7777 != want {
-			unix.Syscall6(sysFchmodat2, uintptr(dirfd), uintptr(name), uintptr(want), unix.AT_SYMLINK_NOFOLLOW, 0, 0)
-		}
-		return 0
+		return w.reset(uintptr(dirfd), uintptr(name))
 	})
 	if err != nil {
 		return err
@@ -407,4 +394,25 @@ func ResetGroup(path string, opts WalkOptions) error {
 		return err
 	}
 	return unix.Chmod(path, 0o755)
+}
+
+// reset undoes apply for what was looked at last.
+func (w *worker) reset(dirfd, name uintptr) unix.Errno {
+	if w.stx.Gid != 0 {
+		if _, _, e := unix.Syscall6(unix.SYS_FCHOWNAT, dirfd, name, ^uintptr(0), 0, unix.AT_SYMLINK_NOFOLLOW, 0); e != 0 {
+			return e
+		}
+	}
+	wanted := uint32(0o644)
+	switch w.stx.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return 0
+	case unix.S_IFDIR:
+		wanted = 0o755
+	}
+	if uint32(w.stx.Mode)&0o7777 == wanted {
+		return 0
+	}
+	_, _, e := unix.Syscall6(sysFchmodat2, dirfd, name, uintptr(wanted), unix.AT_SYMLINK_NOFOLLOW, 0, 0)
+	return e
 }

@@ -12,6 +12,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 )
@@ -21,38 +22,48 @@ func main() {
 	page := flag.String("into", "", "put the table of goals into this `page`, between its markers")
 	head := flag.String("head", "", "print the text of this `file` above the table of goals")
 	flag.Parse()
-	if err := summarize(flag.Args(), *asGoals, *head, *page); err != nil {
+	show := showDetails
+	if *asGoals {
+		show = func(files []string) error { return showGoals(files, *head, *page) }
+	}
+	err := show(flag.Args())
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "summary:", err)
 		os.Exit(1)
 	}
 }
 
-func summarize(files []string, asGoals bool, head, page string) error {
-	all := results{}
+func showDetails(files []string) error {
 	for _, name := range files {
 		r, order, err := read(name)
 		if err != nil {
 			return err
 		}
-		if !asGoals {
-			fmt.Print(details(name, r, order))
-		}
-		for benchmark, metrics := range r {
-			all[benchmark] = metrics
+		if _, err := os.Stdout.WriteString(details(name, r, order)); err != nil {
+			return err
 		}
 	}
-	if !asGoals {
-		return nil
+	return nil
+}
+
+func showGoals(files []string, head, page string) error {
+	all := results{}
+	for _, name := range files {
+		r, _, err := read(name)
+		if err != nil {
+			return err
+		}
+		maps.Copy(all, r)
 	}
 	text, err := goalsText(all, head)
 	if err != nil {
 		return err
 	}
-	if page == "" {
-		fmt.Print(text)
-		return nil
+	if page != "" {
+		return replaceBetweenMarkers(page, text)
 	}
-	return replaceBetweenMarkers(page, text)
+	_, err = os.Stdout.WriteString(text)
+	return err
 }
 
 func goalsText(all results, head string) (string, error) {
