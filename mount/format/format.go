@@ -166,7 +166,8 @@ func (r GrowResult) Grown() bool { return r.After > r.Before }
 // has that size already is no error; it is never made smaller: one that is larger than its device is an error that
 // matches [ErrShrink]. Path and mount are compared: a mount of something else matches mount.ErrForeign.
 //
-// ext2, ext3 and ext4 grow while they are mounted (EXT4_IOC_RESIZE_FS), and also while they are not (e2fsck -f -p, then
+// ext2, ext3 and ext4 grow while they are mounted (EXT4_IOC_RESIZE_FS, which takes CAP_SYS_RESOURCE; a kernel whose ext2
+// cannot is an error that matches mount.ErrUnsupported), and also while they are not (e2fsck -f -p, then
 // resize2fs; ErrDamaged when the check finds what is not safe to repair, ErrInUse when the device is mounted all the
 // same). xfs and btrfs grow only while they are mounted (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the
 // error matches mount.ErrNotMounted, and they grow after the next mount. What is mounted grows by system calls on a

@@ -96,6 +96,10 @@ func TestGrowMounted(t *testing.T) {
 				assert.Equal(t, before, g.space())
 				return
 			}
+			if fsType == "ext2" && err != nil {
+				require.ErrorIs(t, err, mount.ErrUnsupported, "the driver is that of ext4, or cannot")
+				return
+			}
 			require.NoError(t, err)
 			assert.True(t, result.Grown())
 			assert.InDelta(t, size[1], result.After, float64(mib))
@@ -182,7 +186,8 @@ func TestGrowOfAMountedDeviceAsIfItWereNot(t *testing.T) {
 }
 
 func TestGrowOfAnotherMountIsRefused(t *testing.T) {
-	for fsType, size := range sizes() {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		size := sizes()[fsType]
 		t.Run(fsType, func(t *testing.T) {
 			g, other := newGrowing(t, fsType, size[0]), newGrowing(t, fsType, size[0])
 			other.mount(fsType)

@@ -108,6 +108,9 @@ func (g growth) growExt(ctx context.Context, m mounted, rdev uint64) (GrowResult
 	if errors.Is(err, unix.EPERM) {
 		err = fmt.Errorf("it takes CAP_SYS_RESOURCE and a filesystem without errors: check and grow it while it is not mounted: %w", err)
 	}
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
+		err = fmt.Errorf("this kernel grows it only while it is not mounted: %w: %w", mount.ErrUnsupported, err)
+	}
 	if err != nil {
 		return GrowResult{}, fmt.Errorf("EXT4_IOC_RESIZE_FS to %d blocks: %w", blocks, err)
 	}

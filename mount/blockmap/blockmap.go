@@ -1,0 +1,113 @@
+package blockmap
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+)
+
+// ErrNotDevice says that the path that is to be mapped is not that of a block device. Match it with errors.Is. Errors also
+// match loop.ErrInUse, mount.ErrForeign, mount.ErrInvalid and mount.ErrUncertain, and the errno of a system call.
+var ErrNotDevice = errors.New("not a block device")
+
+// Mapping says which device is mapped where. All paths are absolute and clean, as the host sees them.
+type Mapping struct {
+	// DevicePath is the path of the device; a symbolic link to it is followed. It is not needed to unmap.
+	DevicePath string
+	// GlobalMapPath is the directory of the volume's bind mounts. It is made where it is missing, with mode 0750.
+	GlobalMapPath string
+	// PodMapDir is the directory of the pod's link, made likewise; LinkName is the link's name in it, one path element.
+	PodMapDir, LinkName string
+	// PodUID names the bind mount in GlobalMapPath; one path element.
+	PodUID string
+}
+
+// bindPath is where the pod's bind is.
+func (m Mapping) bindPath() string { return filepath.Join(m.GlobalMapPath, m.PodUID) }
+
+// label marks the lock of the mapping.
+func (m Mapping) label() string {
+	sum := sha256.Sum256([]byte(m.GlobalMapPath + "\x00" + m.PodUID))
+	return "volumekit/map/" + hex.EncodeToString(sum[:20])
+}
+
+func (m Mapping) check() error {
+	for _, path := range []string{m.GlobalMapPath, m.PodMapDir} {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+			return fmt.Errorf("%q: give an absolute, clean path of a directory: %w", path, mount.ErrInvalid)
+		}
+	}
+	for _, element := range []string{m.LinkName, m.PodUID} {
+		if element == "" || element == "." || element == ".." || strings.ContainsAny(element, "/\x00\n") {
+			return fmt.Errorf("%q: give one element of a path: %w", element, mount.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// Options configures a [Mapper]. The zero value is ready to use.
+type Options struct {
+	// Mounter makes the binds; nil means a mount.Mounter of its own.
+	Mounter mount.Interface
+	// Loops makes the locks; nil means a loop.Manager of its own.
+	Loops *loop.Manager
+}
+
+// Mapper maps devices. Make it with [New]. Its methods may be called from several goroutines at once, for one mapping by
+// one at a time. It keeps nothing in memory about mappings.
+type Mapper struct {
+	mounter mount.Interface
+	loops   *loop.Manager
+}
+
+// New returns a Mapper. It does nothing yet.
+func New(options Options) *Mapper {
+	m := &Mapper{mounter: options.Mounter, loops: options.Loops}
+	if m.mounter == nil {
+		m.mounter = mount.New(mount.Options{})
+	}
+	if m.loops == nil {
+		m.loops = loop.New(loop.Options{})
+	}
+	return m
+}
+
+// MapDevice locks the device, binds it and makes the link. What is there already, and right, is kept. A device that is
+// claimed is an error that matches loop.ErrInUse, unless it is mapped for another pod of the same GlobalMapPath: one that
+// shares the device may have claimed it. A bind of another device at the same place matches mount.ErrForeign.
+func (m *Mapper) MapDevice(ctx context.Context, mapping Mapping) error {
+	err := mapping.check()
+	if err == nil {
+		err = m.mapDevice(ctx, mapping)
+	}
+	if err != nil {
+		return fmt.Errorf("mapping device %q for pod %q: %w", mapping.DevicePath, mapping.PodUID, err)
+	}
+	return nil
+}
+
+// UnmapDevice removes the link, the bind and the lock. It succeeds when nothing is there. While a process has the device
+// open through the bind, that stays, with the lock, and the error matches unix.EBUSY.
+func (m *Mapper) UnmapDevice(ctx context.Context, mapping Mapping) error {
+	err := mapping.check()
+	if err == nil {
+		err = m.unmapDevice(ctx, mapping)
+	}
+	if err != nil {
+		return fmt.Errorf("unmapping the device of pod %q at %q: %w", mapping.PodUID, mapping.GlobalMapPath, err)
+	}
+	return nil
+}
+
+// MappedPods returns the UIDs of the pods for which a device is bound in globalMapPath, sorted. A directory that does not
+// exist has none.
+func (m *Mapper) MappedPods(ctx context.Context, globalMapPath string) ([]string, error) {
+	return m.mappedPods(ctx, globalMapPath)
+}

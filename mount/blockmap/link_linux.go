@@ -1,0 +1,126 @@
+package blockmap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// dirMode is that of the directories that are made.
+const dirMode = 0o750
+
+// openDir opens a directory, one element after the other, and follows no link. Missing ones are made if they may be.
+func openDir(path string, make bool) (*os.File, error) { //nolint:revive // not exported; two functions would be one
+	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for element := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
+		if err != nil {
+			break
+		}
+		parent := fd
+		fd, err = openElement(parent, element, make)
+		_ = unix.Close(parent)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func openElement(parent int, name string, make bool) (int, error) { //nolint:revive // see openDir
+	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(parent, name, flags, 0)
+	if !make || !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	if err := unix.Mkdirat(parent, name, dirMode); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	return unix.Openat(parent, name, flags, 0)
+}
+
+// makeLink makes the pod's link. An older one is replaced in one step; what is no link is left alone.
+func makeLink(mapping Mapping) error {
+	dir, err := openDir(mapping.PodMapDir, true)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return control(dir, func(fd int) error {
+		target, err := readLink(fd, mapping)
+		switch {
+		case err == nil && target == mapping.bindPath():
+			return nil
+		case err == nil:
+			return replaceLink(fd, mapping)
+		case !errors.Is(err, unix.ENOENT):
+			return err
+		}
+		if err := unix.Symlinkat(mapping.bindPath(), fd, mapping.LinkName); err != nil {
+			return linkError("symlink", mapping, err)
+		}
+		return nil
+	})
+}
+
+// replaceLink puts the right link in the place of another one.
+func replaceLink(dir int, mapping Mapping) error {
+	temporary := ".new-" + mapping.PodUID
+	if err := unix.Unlinkat(dir, temporary, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return linkError("unlink", mapping, err)
+	}
+	if err := unix.Symlinkat(mapping.bindPath(), dir, temporary); err != nil {
+		return linkError("symlink", mapping, err)
+	}
+	if err := unix.Renameat(dir, temporary, dir, mapping.LinkName); err != nil {
+		return linkError("rename", mapping, errors.Join(err, unix.Unlinkat(dir, temporary, 0)))
+	}
+	return nil
+}
+
+// readLink returns where the pod's link leads.
+func readLink(dir int, mapping Mapping) (string, error) {
+	var buffer [unix.PathMax]byte
+	n, err := unix.Readlinkat(dir, mapping.LinkName, buffer[:])
+	if errors.Is(err, unix.EINVAL) {
+		return "", linkError("readlink", mapping, fmt.Errorf("it is no link: %w", mount.ErrForeign))
+	}
+	if err != nil {
+		return "", linkError("readlink", mapping, err)
+	}
+	return string(buffer[:n]), nil
+}
+
+func linkError(call string, mapping Mapping, err error) error {
+	return &fs.PathError{Op: call, Path: mapping.PodMapDir + "/" + mapping.LinkName, Err: err}
+}
+
+// removeLink removes the pod's link. What is no link is left alone.
+func removeLink(mapping Mapping) error {
+	dir, err := openDir(mapping.PodMapDir, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return control(dir, func(fd int) error {
+		_, err := readLink(fd, mapping)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := unix.Unlinkat(fd, mapping.LinkName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			return linkError("unlink", mapping, err)
+		}
+		return nil
+	})
+}
