@@ -1,6 +1,7 @@
 package emptydir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // openFlags open a directory and nothing else, and follow no link.
@@ -15,7 +17,7 @@ const openFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CL
 
 // makeDirectory makes dir for everybody, or for group too. What is there already was finished by an earlier call and is
 // left as it is. The parent is the node's own and exists.
-func makeDirectory(dir string, group *int64) error {
+func makeDirectory(ctx context.Context, dir string, group *int64) error {
 	parent, err := unix.Open(filepath.Dir(dir), openFlags, 0)
 	if err != nil {
 		return volume.Transient(fmt.Errorf("opening %s: %w", filepath.Dir(dir), err))
@@ -25,7 +27,7 @@ func makeDirectory(dir string, group *int64) error {
 		return err
 	}
 	unready := filepath.Base(partial(dir))
-	if err := prepare(parent, unready, group); err != nil {
+	if err := errors.Join(prepare(parent, unready), own(ctx, partial(dir), group)); err != nil {
 		return errors.Join(fmt.Errorf("preparing %s: %w", dir, err), unprepare(parent, unready))
 	}
 	if err := unix.Renameat2(parent, unready, parent, filepath.Base(dir), unix.RENAME_NOREPLACE); err != nil {
@@ -49,8 +51,8 @@ func isDirectory(parent int, name string) (bool, error) {
 	return true, nil
 }
 
-// prepare makes the directory name, or takes the one that a crash has left, with the mode and the group of a volume.
-func prepare(parent int, name string, group *int64) error {
+// prepare makes the directory name, or takes the one that a crash has left, with the mode of a volume.
+func prepare(parent int, name string) error {
 	if err := unix.Mkdirat(parent, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("mkdir: %w", err)
 	}
@@ -59,18 +61,16 @@ func prepare(parent int, name string, group *int64) error {
 		return fmt.Errorf("open: %w", err)
 	}
 	defer closeFD(fd)
-	bits := uint32(mode)
-	if group != nil {
-		bits |= setgid
-		if err := unix.Fchown(fd, -1, int(*group)); err != nil {
-			return fmt.Errorf("giving it to group %d: %w", *group, err)
-		}
-	}
-	// After the group, since changing that clears setgid; and not by mkdir, whose mode the umask cuts.
-	if err := unix.Fchmod(fd, bits); err != nil {
+	if err := unix.Fchmod(fd, mode); err != nil { // not by mkdir, whose mode the umask cuts
 		return fmt.Errorf("chmod: %w", err)
 	}
 	return nil
+}
+
+// own gives the directory to a group, if one is asked for.
+func own(ctx context.Context, dir string, group *int64) error {
+	_, err := ownership.Apply(ctx, dir, ownership.Options{Group: group})
+	return err
 }
 
 // unprepare takes away what could not be finished.

@@ -10,7 +10,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-func makeDirectory(dir string, _ *int64) error {
+func makeDirectory(_ context.Context, dir string, _ *int64) error {
 	return fmt.Errorf("making %s on %s: %w", dir, runtime.GOOS, volume.ErrUnsupported)
 }
 

@@ -130,11 +130,11 @@ func TestNumberThatIsNoGroupIsRefusedBeforeAnythingIsMade(t *testing.T) {
 func TestFailedSetUpLeavesNothing(t *testing.T) {
 	parent := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(parent, "scratch"), []byte("in the way"), 0o600))
-	require.ErrorIs(t, makeDirectory(filepath.Join(parent, "scratch"), nil), volume.ErrInvalid)
+	require.ErrorIs(t, makeDirectory(t.Context(), filepath.Join(parent, "scratch"), nil), volume.ErrInvalid)
 	fd, err := unix.Open(parent, openFlags, 0)
 	require.NoError(t, err)
 	defer closeFD(fd)
-	require.NoError(t, prepare(fd, ".setting-up-scratch", nil))
+	require.NoError(t, prepare(fd, ".setting-up-scratch"))
 	require.NoError(t, unprepare(fd, ".setting-up-scratch"))
 	require.NoError(t, unprepare(fd, ".setting-up-scratch"), "gone already")
 	entries, err := os.ReadDir(parent)

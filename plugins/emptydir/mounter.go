@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 const (
@@ -66,15 +66,15 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if m.medium == v1.StorageMediumMemory {
 		return m.mountMemory(ctx, dir, args)
 	}
-	return makeDirectory(dir, args.FsGroup)
+	return makeDirectory(ctx, dir, args.FsGroup)
 }
 
-// checkGroup refuses what is no group id. The largest 32-bit number means "no change" to chown(2).
+// checkGroup refuses what is no group id.
 func checkGroup(group *int64) error {
-	if group == nil || *group >= 0 && *group < math.MaxUint32 {
-		return nil
+	if err := ownership.CheckGroup(group); err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
 	}
-	return fmt.Errorf("fsGroup %d is no group id: use a number from 0 to %d: %w", *group, int64(math.MaxUint32-1), volume.ErrInvalid)
+	return nil
 }
 
 // adopt accepts a mount that is there already, if it is what this volume makes.

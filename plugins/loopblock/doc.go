@@ -44,9 +44,9 @@
 // When all access modes of a volume are ReadOnlyMany, or its source or mount options say read-only, the loop device
 // itself is read-only, and neither a repair nor a replay of the journal writes to the image.
 //
-// fsGroup: before the first bind for a pod that asks for one, the content gets that group, with the rules of Kubernetes
-// (group bits added, setgid on directories, the root last, OnRootMismatch honoured); the walk goes by descriptors, follows
-// no link and leaves other filesystems alone. A read-only volume is left as it is.
+// fsGroup: at each set-up for a pod that asks for one, before the volume is bound, the staged content gets that group (see
+// volume/ownership). A file that cannot be changed fails the set-up, and the next one goes on where it ended. A read-only
+// volume is left as it is.
 //
 // Not here: raw block volumes, expansion, snapshots and clones. It works on Linux, as root; elsewhere every call that
 // touches the world returns an error that matches volume.ErrUnsupported or mount.ErrUnsupported.

@@ -19,6 +19,7 @@ type mounter struct {
 
 	plugin *Plugin
 	src    source
+	pod    *v1.Pod
 }
 
 type unmounter struct {
@@ -37,7 +38,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err != nil {
 		return nil, err
 	}
-	return &mounter{Dir: volume.Dir{Path: path}, plugin: p, src: src}, nil
+	return &mounter{Dir: volume.Dir{Path: path}, plugin: p, src: src, pod: pod}, nil
 }
 
 // NewUnmounter implements volume.VolumePlugin.

@@ -3,7 +3,6 @@
 package loopblock
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"runtime"
@@ -24,5 +23,3 @@ func allocate(*os.File, int64) error { return unsupported() }
 func (i *images) publish(string) error { return unsupported() }
 
 func backingPathOf(string) (string, error) { return "", unsupported() }
-
-func setGroup(context.Context, string, group) error { return unsupported() }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -158,34 +157,4 @@ func TestFsGroupMustBeAGroup(t *testing.T) {
 	assert.Empty(t, n.mountsAt(mounter.GetPath()))
 	_, mode := lstat(t, filepath.Join(staging, "file"))
 	assert.Equal(t, uint32(unix.S_IFREG|0o644), mode)
-}
-
-// counting is a context that is asked before every entry of a walk, and then counts open descriptors.
-type counting struct {
-	context.Context //nolint:containedctx // it is a context
-	most            int
-}
-
-func (c *counting) Err() error {
-	if open, err := os.ReadDir("/proc/self/fd"); err == nil {
-		c.most = max(c.most, len(open))
-	}
-	return c.Context.Err()
-}
-
-func TestFsGroupHoldsOneDescriptorForEachLevel(t *testing.T) {
-	const levels = 200
-	n := newNode(t)
-	spec := n.provision("pv")
-	staging := n.stage(spec)
-	require.NoError(t, os.MkdirAll(filepath.Join(staging, strings.Repeat("d/", levels)), 0o755))
-	gid := int64(77)
-	ctx := &counting{Context: t.Context()}
-	require.NoError(t, ctx.Err())
-	before := ctx.most
-	mounter := n.mounterOf(spec, "pod")
-	n.cleanMount(mounter.GetPath())
-	require.NoError(t, mounter.SetUp(ctx, volume.MounterArgs{FsGroup: &gid}))
-	assert.Greater(t, ctx.most-before, levels/2, "the walk was seen")
-	assert.Less(t, ctx.most-before, levels*3/2)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // Name is the plugin's name, and the provisioner of its storage classes.
@@ -39,7 +40,9 @@ type Options struct {
 	Mounter mount.Interface
 	// Loops attaches the images; nil means a loop.Manager of the plugin's own.
 	Loops *loop.Manager
-	// Logger is told of filesystems that were repaired. Nil discards.
+	// Events is told, about the pod, of an fsGroup that takes long to apply. Nil tells nobody.
+	Events ownership.EventRecorder
+	// Logger is told of filesystems that were repaired and of content that was given to a group. Nil discards.
 	Logger *slog.Logger
 	// DirectIO makes loop devices that bypass the page cache of the images' filesystem, where that can do it.
 	DirectIO bool

@@ -33,7 +33,7 @@ var modes = map[string]struct {
 	setID          bool // loses setuid or setgid
 }{
 	"file":            {before: file{reg | 0o600, 0}, after: reg | 0o660, afterRO: reg | 0o640},
-	"closed":          {before: file{reg | 0, 0}, after: reg | 0o660, afterRO: reg | 0o440},
+	"closed":          {before: file{reg, 0}, after: reg | 0o660, afterRO: reg | 0o440},
 	"others":          {before: file{reg | 0o606, 0}, after: reg | 0o666, afterRO: reg | 0o646},
 	"program":         {before: file{reg | 0o755, 0}, after: reg | 0o775, afterRO: reg | 0o755},
 	"of-group":        {before: file{reg | 0o600, group}, after: reg | 0o660, afterRO: reg | 0o640},
@@ -47,7 +47,7 @@ var modes = map[string]struct {
 	"socket":          {before: file{unix.S_IFSOCK | 0o600, 0}, after: unix.S_IFSOCK | 0o660, afterRO: unix.S_IFSOCK | 0o640},
 	"link":            {before: file{link | 0o777, 0}, after: link | 0o777, afterRO: link | 0o777},
 	"dir":             {before: file{dir | 0o700, 0}, after: dir | 0o2770, afterRO: dir | 0o2750},
-	"dir-closed":      {before: file{dir | 0, 0}, after: dir | 0o2770, afterRO: dir | 0o2550},
+	"dir-closed":      {before: file{dir, 0}, after: dir | 0o2770, afterRO: dir | 0o2550},
 	"dir-sticky":      {before: file{dir | 0o1777, 0}, after: dir | 0o3777, afterRO: dir | 0o3777},
 	"dir-right":       {before: file{dir | 0o2775, group}, after: dir | 0o2775, afterRO: dir | 0o2775},
 	"dir/a/b/file":    {before: file{reg | 0o400, 0}, after: reg | 0o660, afterRO: reg | 0o440},
