@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
 )
@@ -51,6 +52,18 @@ type KindError struct {
 	Want Kind
 	// Got is the kind of what is there.
 	Got Kind
+}
+
+// Unwrap returns the errno that the kernel has for it: ENOTDIR where a directory was wanted, EISDIR where one was found, and
+// else nil.
+func (e *KindError) Unwrap() error {
+	switch Directory {
+	case e.Want & Directory:
+		return syscall.ENOTDIR
+	case e.Got:
+		return syscall.EISDIR
+	}
+	return nil
 }
 
 // Error names both.

@@ -100,7 +100,7 @@ func (t *tree) notDirectory(ctx context.Context, at int, name string, err error)
 		return err
 	}
 	defer closeFD(fd)
-	return errors.Join(checkKind(fd, Directory), err)
+	return checkKind(fd, Directory)
 }
 
 // finish gives a directory that was just made its mode and group. It closes fd when that fails.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -101,12 +100,15 @@ func checkNoMounts(ctx context.Context, at int, base string, table mount.Interfa
 		return err
 	}
 	top := path.Join(above, base)
-	inside := slices.DeleteFunc(mounts, func(m mount.MountPoint) bool {
-		return m.Path != top && !strings.HasPrefix(m.Path, top+"/")
-	})
+	var inside []string
+	for _, m := range mounts {
+		if m.Path == top || strings.HasPrefix(m.Path, top+"/") {
+			inside = append(inside, strings.TrimPrefix(m.Path, above+"/"))
+		}
+	}
 	if len(inside) > 0 {
 		return fmt.Errorf("nothing was removed, since there are %d mounts inside, the first at %q: unmount first: %w",
-			len(inside), strings.TrimPrefix(inside[0].Path, above+"/"), ErrMounted)
+			len(inside), inside[0], ErrMounted)
 	}
 	return nil
 }
