@@ -166,18 +166,13 @@ fuzz_targets() {
 }
 
 # Until Go 1.27 the end of the time may be told as a failure (go.dev/issue/75804). What a target has found is told in
-# more words, and most of it is a file.
+# more words, and most of it is a file. An input that hangs is found by go test after ten seconds.
 fuzz_one() {
   local package=$1 dir=$2 target=$3 log status=0 ran
   log=$(mktemp)
   go test -vet=off -run='^$' -fuzz="^$target\$" -fuzztime="$FUZZTIME" -fuzzminimizetime=5s -parallel=1 "$package" >"$log" 2>&1 ||
     status=$?
   ran=$(grep -o 'execs: [0-9]*' "$log" | tail -n 1) || true
-  # There is a report each three seconds, and go test takes an input that hangs for the end of the time.
-  if [ "$(grep '^fuzz: elapsed.*execs' "$log" | tail -n 4 | grep -c '(0/sec)')" = 4 ]; then
-    echo "test.sh: $target stood still for the last ten seconds: an input hangs" >>"$log"
-    status=1
-  fi
   sed -i '/^fuzz: elapsed/d' "$log"
   if grep -q '^    context deadline exceeded$' "$log" &&
     ! grep -qvE '^(--- FAIL: Fuzz.*|    context deadline exceeded|FAIL.*|exit status 1|)$' "$log"; then
