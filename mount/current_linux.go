@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,8 +26,8 @@ const maxTableAge = time.Second
 //   - not reported: propagation by mount(2); a filesystem that is changed by fsconfig(2), from another namespace or by its
 //     own failure (emergency_ro); a rename of a directory above a mount point, or above what a bind shows.
 //
-// So a table is handed out again when poll reports nothing, no filesystem on a block device has other options, as those
-// are the ones that turn read-only by themselves, and it is at most maxTableAge old.
+// So a table is handed out again when poll reports nothing, no filesystem on a block device has other flags, as those
+// are the ones that turn read-only without anybody's doing, and it is at most maxTableAge old.
 type current struct {
 	// reading holds a token while the table is read, so that it is read once for all who ask.
 	reading chan struct{}
@@ -43,8 +42,16 @@ type snapshot struct {
 	witness
 
 	table  []MountPoint
-	blocks []blockOptions
-	index  func() *tableIndex
+	blocks []blockFlags
+
+	indexOnce sync.Once
+	indexed   *tableIndex
+}
+
+// index returns the index of the table, which is made when it is first asked for.
+func (s *snapshot) index() *tableIndex {
+	s.indexOnce.Do(func() { s.indexed = newTableIndex(s.table) })
+	return s.indexed
 }
 
 // witness is an open mount table by which the kernel tells whether mounts have changed since it was opened.
@@ -146,7 +153,6 @@ func (m *Mounter) takeSnapshot(ctx context.Context, room int) (*snapshot, error)
 		s.forget()
 		return nil, err
 	}
-	s.index = sync.OnceValue(func() *tableIndex { return newTableIndex(s.table) })
 	if !m.without.has(FeatureStatmount) {
 		s.blocks = blockFilesystems(s.table)
 	}
@@ -156,54 +162,45 @@ func (m *Mounter) takeSnapshot(ctx context.Context, room int) (*snapshot, error)
 // isGood reports whether the snapshot still shows the truth.
 func (s *snapshot) isGood() bool { return s != nil && s.isFresh() && s.blocksAreSame() }
 
-// blockOptions are the options of a filesystem on a block device, and the unique id of a mount of it.
-type blockOptions struct {
-	id   uint64
-	text string
+// blockFlags are the flags of a filesystem on a block device, and the unique id of a mount of it.
+type blockFlags struct {
+	id    uint64
+	flags uint32
 }
 
 // blockFilesystems returns the filesystems on block devices.
-func blockFilesystems(table []MountPoint) []blockOptions {
-	var blocks []blockOptions
-	var buffer superBuffer
+func blockFilesystems(table []MountPoint) []blockFlags {
+	var blocks []blockFlags
+	var status mountStatus
 	known := map[[2]uint32]bool{}
 	for i := range table {
 		m := &table[i]
-		device := [2]uint32{m.Major, m.Minor}
 		// Some, such as btrfs, have no major number of their own.
-		if onBlock := m.Major != 0 || strings.HasPrefix(m.Source, "/dev/"); !onBlock || m.UniqueID == 0 || known[device] {
+		if onBlock := m.Major != 0 || strings.HasPrefix(m.Source, "/dev/"); !onBlock || m.UniqueID == 0 {
+			continue
+		}
+		device := [2]uint32{m.Major, m.Minor}
+		if known[device] {
 			continue
 		}
 		known[device] = true
-		if text, err := buffer.ask(m.UniqueID); err == nil { // else it has gone, and poll will say so
-			blocks = append(blocks, blockOptions{m.UniqueID, string(text)})
+		if statmountBasic(m.UniqueID, statmountSBBasic, &status) != nil {
+			continue // it has gone, and poll will say so
 		}
+		if (status.sbFlags&unix.MS_RDONLY != 0) != slices.Contains(m.SuperOptions, "ro") {
+			status.sbFlags = ^status.sbFlags // it has changed since the table was read, which is to be seen
+		}
+		blocks = append(blocks, blockFlags{m.UniqueID, status.sbFlags})
 	}
 	return blocks
 }
 
 func (s *snapshot) blocksAreSame() bool {
-	if len(s.blocks) == 0 {
-		return true
+	var status mountStatus
+	for _, b := range s.blocks {
+		if statmountBasic(b.id, statmountSBBasic, &status) != nil || status.sbFlags != b.flags {
+			return false
+		}
 	}
-	var buffer superBuffer
-	return !slices.ContainsFunc(s.blocks, func(b blockOptions) bool {
-		text, err := buffer.ask(b.id)
-		return err != nil || string(text) != b.text
-	})
-}
-
-// superBuffer holds what statmount says of a filesystem.
-type superBuffer [statmountBuffer]byte
-
-// ask returns the flags and the options of the filesystem that the mount shows, in a form that is good for comparison only
-// and until the next call.
-func (b *superBuffer) ask(id uint64) ([]byte, error) {
-	request := statmountRequest{id: id, param: statmountSBBasic | statmountMntOpts}
-	request.size = uint32(unsafe.Sizeof(request))
-	if err := retry(func() error { return statmountInto(&request, b[:]) }); err != nil {
-		return nil, err
-	}
-	size := (*mountStatus)(unsafe.Pointer(b)).size
-	return b[:min(int(size), len(b))], nil
+	return true
 }

@@ -14,10 +14,30 @@ import (
 // facts returns the facts of the mount with the unique id, as the mount table would give them. The error is errNoSyscall
 // when this kernel cannot give all of them, and matches ErrNotMounted when there is no such mount.
 func (m *Mounter) facts(id uint64) (MountPoint, error) {
+	found, err := m.ask(id, statmountAll)
+	if err == nil && found.Path == "" {
+		return MountPoint{}, fmt.Errorf("mount %d cannot be reached from here: %w", id, ErrNotMounted)
+	}
+	return found, err
+}
+
+// factsAt is facts of a mount that was seen at name, which saves the kernel from finding out its path, the dearest part.
+func (m *Mounter) factsAt(id uint64, name string) (MountPoint, error) {
+	found, err := m.ask(id, statmountAll&^statmountMntPoint)
+	if err != nil {
+		return MountPoint{}, err
+	}
+	found.Path = name
+	return found, nil
+}
+
+func (m *Mounter) ask(id, mask uint64) (MountPoint, error) {
 	if m.without.has(FeatureStatmount) {
 		return MountPoint{}, errNoSyscall
 	}
-	status, text, err := statmount(id, statmountAll)
+	look := m.look()
+	defer m.looks.Put(look)
+	status, text, err := statmount(id, mask, look.facts[:])
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return MountPoint{}, fmt.Errorf("mount %d: %w", id, ErrNotMounted)
@@ -25,8 +45,6 @@ func (m *Mounter) facts(id uint64) (MountPoint, error) {
 		return MountPoint{}, fmt.Errorf("statmount: %w", missing(err))
 	case status.mask&statmountSBSource == 0: // before Linux 6.13, and when it is empty
 		return MountPoint{}, errNoSyscall
-	case status.mask&statmountMntPoint == 0:
-		return MountPoint{}, fmt.Errorf("mount %d cannot be reached from here: %w", id, ErrNotMounted)
 	}
 	return status.mountPoint(text), nil
 }

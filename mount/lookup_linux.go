@@ -4,60 +4,109 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// errWouldWait says that a path cannot be walked without asking a filesystem, which may not answer.
-var errWouldWait = errors.New("a filesystem would have to be asked")
 
 // resolveCached is RESOLVE_CACHED of openat2(2), Linux 5.12: the walk fails with EAGAIN where the kernel does not know a
 // name, or would have to ask a server whether it is still good.
 const resolveCached = 0x20
 
-// openCached opens name as O_PATH, as openPath does, in the goroutine of the caller: it never waits for a filesystem and
-// returns errWouldWait in place of that, or when the kernel has no such call. As long as the descriptor is open, the mount
-// that name lies in is busy.
-func (m *Mounter) openCached(name string) (int, error) {
-	if m.without.has(FeatureOpenat2) {
-		return -1, errWouldWait
-	}
-	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolveCached,
-	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, name, &how)
-	switch err { //nolint:errorlint // It comes from the kernel as it is.
-	case nil:
-		return fd, nil
-	case unix.EAGAIN, unix.EINTR, unix.EINVAL, unix.ENOSYS, unix.EPERM:
-		return -1, errWouldWait
-	default:
-		return -1, err
-	}
+// cachedLook is the memory of one look, which is used again: without it, a look would take twice as long.
+type cachedLook struct {
+	how  unix.OpenHow
+	stat unix.Statx_t
+	path [unix.PathMax]byte
+
+	facts [statmountBuffer]byte
 }
 
+// look takes the memory of a look that has ended, or makes some.
+func (m *Mounter) look() *cachedLook {
+	if l, ok := m.looks.Get().(*cachedLook); ok {
+		return l
+	}
+	return &cachedLook{}
+}
+
+var _ [0]struct{} = [unsafe.Sizeof(unix.OpenHow{}) - unix.SizeofOpenHow]struct{}{}
+
 // glanceCached looks at name in the goroutine of the caller. It never waits for a filesystem: the error is errWouldWait
-// when that would be needed, and errNoSyscall when the kernel cannot say whether name is the root of a mount. A link at
-// name or above it is an error that matches unix.ELOOP.
+// when that would be needed, or when the kernel cannot tell, and errNoSyscall when it cannot say whether name is the root
+// of a mount. A link at name or above it is an error that matches unix.ELOOP.
 func (m *Mounter) glanceCached(name string) (glance, error) {
 	if m.without.has(FeatureStatxMountRoot) {
 		return glance{}, errNoSyscall
 	}
-	fd, err := m.openCached(name)
+	if m.without.has(FeatureOpenat2) || len(name) >= unix.PathMax {
+		return glance{}, errWouldWait
+	}
+	look := m.look()
+	defer m.looks.Put(look)
+	fd, err := look.open(name)
 	if err != nil {
 		return glance{}, err
 	}
-	g, err := glanceAt(fd, "")
-	closeFD(fd)
+	g, err := look.glance(fd)
+	closeFD(fd) // which makes the mount busy while it is open
 	return m.blind(g), err
 }
 
-// isMountPointNow is IsMountPoint in the goroutine of the caller. It reports ok = false when the filesystems on the way, or
-// the mount table, have to be asked.
-func (m *Mounter) isMountPointNow(name string) (is, ok bool) {
+// open opens name as O_PATH, as openPath does, unless it would have to wait.
+func (l *cachedLook) open(name string) (int, error) {
+	l.path[copy(l.path[:], name)] = 0
+	l.how = unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolveCached,
+	}
+	here := unix.AT_FDCWD
+	fd, _, errno := unix.Syscall6(unix.SYS_OPENAT2, uintptr(here), uintptr(unsafe.Pointer(&l.path)),
+		uintptr(unsafe.Pointer(&l.how)), unix.SizeofOpenHow, 0, 0)
+	switch errno {
+	case 0:
+		return int(fd), nil
+	case unix.EAGAIN, unix.EINTR, unix.EINVAL, unix.ENOSYS, unix.EPERM:
+		return -1, errWouldWait
+	default:
+		return -1, errno
+	}
+}
+
+// glance is glanceAt of what is open.
+func (l *cachedLook) glance(fd int) (glance, error) {
+	l.path[0] = 0
+	_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&l.path)), glanceFlags|unix.AT_EMPTY_PATH,
+		unix.STATX_MNT_ID_UNIQUE, uintptr(unsafe.Pointer(&l.stat)), 0)
+	if errno != 0 {
+		return glance{}, missing(errno)
+	}
+	return seenBy(&l.stat)
+}
+
+// isMountPointNow is IsMountPoint in the goroutine of the caller. The error is errWouldWait when the filesystems on the
+// way, or the mount table, have to be asked.
+func (m *Mounter) isMountPointNow(ctx context.Context, name string) (bool, error) {
 	g, err := m.glanceCached(name)
-	return g.isRoot, err == nil
+	if err == nil {
+		return g.isRoot, nil
+	}
+	if isAbsent(err) {
+		// That the path is missing is not enough (see place.mounted), but that the table does not have it either is.
+		if table, tableErr := m.listTable(ctx); tableErr == nil && !hasPath(table, name) {
+			return false, fmt.Errorf("is %q a mount point: %w", name, err)
+		}
+	}
+	return false, errWouldWait
+}
+
+func hasPath(table []MountPoint, name string) bool {
+	for i := range table {
+		if table[i].Path == name {
+			return true
+		}
+	}
+	return false
 }
 
 // blind takes from g what this Mounter is not to know.
@@ -76,7 +125,7 @@ func (m *Mounter) lookupNow(name string) (MountPoint, error) {
 		if err != nil {
 			return MountPoint{}, err
 		}
-		found, err := m.factsOf(g)
+		found, err := m.factsOf(g, name)
 		if g.isRoot && errors.Is(err, ErrNotMounted) {
 			continue // it has gone in between; there may be another below it
 		}
@@ -85,15 +134,15 @@ func (m *Mounter) lookupNow(name string) (MountPoint, error) {
 	return MountPoint{}, errNoSyscall
 }
 
-// factsOf returns the facts of the mount that was seen at a path.
-func (m *Mounter) factsOf(g glance) (MountPoint, error) {
+// factsOf returns the facts of the mount that was seen at name.
+func (m *Mounter) factsOf(g glance, name string) (MountPoint, error) {
 	switch {
 	case !g.isRoot:
 		return MountPoint{}, ErrNotMounted
 	case g.uniqueID == 0:
 		return MountPoint{}, errNoSyscall
 	}
-	return m.facts(g.uniqueID)
+	return m.factsAt(g.uniqueID, name)
 }
 
 // lookup is Lookup. What cannot be seen at the path is looked for in the mount table: a mount can outlive what it is a
@@ -136,7 +185,7 @@ func (m *Mounter) lookupSlowly(ctx context.Context, s *steps, name string) (Moun
 		if err != nil {
 			return MountPoint{}, err
 		}
-		found, err := m.factsOf(m.blind(g))
+		found, err := m.factsOf(m.blind(g), name)
 		if g.isRoot && errors.Is(err, ErrNotMounted) {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync"
 )
 
 // Mounter is the [Interface] of the kernel. It may be used by several goroutines at once and needs no closing. Two
@@ -15,6 +16,7 @@ type Mounter struct {
 	logger  *slog.Logger
 	calls   *calls
 	current *current
+	looks   sync.Pool
 	without Feature
 
 	helpers   map[string]Helper
@@ -22,6 +24,9 @@ type Mounter struct {
 }
 
 var _ Interface = (*Mounter)(nil)
+
+// errWouldWait says that a question cannot be answered without asking a filesystem, which may not answer.
+var errWouldWait = errors.New("a filesystem would have to be asked")
 
 // New returns a Mounter. It starts nothing and looks at nothing.
 func New(options Options) *Mounter {
@@ -85,10 +90,11 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, fmt.Errorf("%q was not looked at: %w: %w", name, ErrTransient, err)
 	}
-	if is, ok := m.isMountPointNow(name); ok {
-		return is, nil
+	is, err := m.isMountPointNow(ctx, name)
+	if !errors.Is(err, errWouldWait) {
+		return is, err
 	}
-	is, err := call(ctx, m.calls, name, func(ctx context.Context, s *steps) (bool, error) {
+	is, err = call(ctx, m.calls, name, func(ctx context.Context, s *steps) (bool, error) {
 		return m.isMountPoint(ctx, s, name)
 	})
 	if errors.Is(err, ErrStuck) {
@@ -127,9 +133,9 @@ func (m *Mounter) LookupID(ctx context.Context, uniqueID uint64) (MountPoint, er
 //
 // The table is kept, and is handed out again, to whoever asks, for as long as the kernel tells of no change: so the slice
 // and all that it points to are shared and must not be changed. Mounts, unmounts, moves and new options of a mount are seen
-// at once, and from Linux 6.8 on also new options of a filesystem on a block device, as when it has turned read-only by
-// its own failure. Of some changes the kernel does not tell: propagation that is changed by mount(2), options of another
-// filesystem that are changed in another namespace or by fsconfig(2), and a rename of a directory above a mount point.
+// at once, and from Linux 6.8 on also whether a filesystem on a block device has become read-only. Of some changes the
+// kernel does not tell: propagation that is changed by mount(2), other options of a filesystem when they are changed by
+// its own failure ("emergency_ro"), in another namespace or by fsconfig(2), and a rename of a directory above a mount point.
 // These are seen after one second at the latest. [Mounter.Lookup] always asks the kernel.
 func (m *Mounter) List(ctx context.Context) ([]MountPoint, error) {
 	if err := ctx.Err(); err != nil {
@@ -150,17 +156,10 @@ func (m *Mounter) GetMountRefs(ctx context.Context, name string) ([]string, erro
 	return m.mountRefs(ctx, name)
 }
 
-// isInTable reports whether the mount table has a mount at name that can be seen. The table that is kept may have it under
-// a name that it no longer has, and then it is read.
+// isInTable reports whether the mount table, as it is now, has a mount at name that can be seen.
 func (m *Mounter) isInTable(ctx context.Context, name string) (bool, error) {
-	table, err := m.listTable(ctx)
+	table, err := m.readTable(ctx)
 	if err != nil {
-		return false, err
-	}
-	if _, is := lookup(table, name); !is {
-		return false, nil
-	}
-	if table, err = m.readTable(ctx); err != nil {
 		return false, err
 	}
 	_, is := lookup(table, name)

@@ -45,6 +45,6 @@ type current struct{}
 
 func newCurrent() *current { return nil }
 
-func (m *Mounter) isMountPointNow(string) (is, ok bool) { return false, false }
+func (m *Mounter) isMountPointNow(context.Context, string) (bool, error) { return false, errWouldWait }
 
 func (m *Mounter) watch(context.Context, func(Change)) error { return unsupported() }

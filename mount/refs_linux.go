@@ -107,6 +107,7 @@ func refsOnDevice(own MountPoint) (paths []string, err error) {
 		return nil, err
 	}
 	var status mountStatus
+	var buffer [statmountBuffer]byte
 	for asked, i := 0, 0; i < len(ids); i++ {
 		if ids[i] == own.UniqueID || statmountBasic(ids[i], statmountSBBasic, &status) != nil {
 			continue // it has gone since
@@ -117,7 +118,7 @@ func refsOnDevice(own MountPoint) (paths []string, err error) {
 		if asked++; asked > maxRefsAsked {
 			return nil, errManyRefs
 		}
-		status, text, err := statmount(ids[i], statmountMntRoot|statmountMntPoint)
+		status, text, err := statmount(ids[i], statmountMntRoot|statmountMntPoint, buffer[:])
 		if err != nil {
 			continue
 		}

@@ -81,29 +81,28 @@ const (
 // The size is part of the kernel's interface.
 var _ [0]struct{} = [mountStatusSize - unsafe.Sizeof(mountStatus{})]struct{}{}
 
-// statmount asks for the facts of a mount of this namespace by its unique id. The strings that come with them are returned
-// as they are. The error is ENOENT when there is no such mount.
-func statmount(id, mask uint64) (status mountStatus, text string, err error) {
+// statmount asks for the facts of a mount of this namespace by its unique id. The buffer is used when it is large enough.
+// The strings that come with the facts are returned as they are. The error is ENOENT when there is no such mount.
+func statmount(id, mask uint64, buffer []byte) (status mountStatus, text string, err error) {
 	if id <= firstUniqueID {
 		return status, "", unix.ENOENT
 	}
 	request := statmountRequest{size: uint32(unsafe.Sizeof(statmountRequest{})), id: id, param: mask}
-	for size := statmountBuffer; size <= maxStatmountBuffer; size *= 2 {
-		buffer := make([]byte, size)
+	for {
 		err = retry(func() error { return statmountInto(&request, buffer) })
-		if errors.Is(err, unix.EOVERFLOW) {
-			continue
+		if !errors.Is(err, unix.EOVERFLOW) || len(buffer) >= maxStatmountBuffer {
+			break
 		}
-		if err != nil {
-			return status, "", err
-		}
-		copy((*[mountStatusSize]byte)(unsafe.Pointer(&status))[:], buffer)
-		if int(status.size) > mountStatusSize && int(status.size) <= size {
-			text = string(buffer[mountStatusSize:status.size])
-		}
-		return status, text, nil
+		buffer = make([]byte, 2*max(len(buffer), statmountBuffer))
 	}
-	return status, "", err
+	if err != nil {
+		return status, "", err
+	}
+	copy((*[mountStatusSize]byte)(unsafe.Pointer(&status))[:], buffer)
+	if size := int(status.size); size > mountStatusSize && size <= len(buffer) {
+		text = string(buffer[mountStatusSize:size])
+	}
+	return status, text, nil
 }
 
 func statmountInto(request *statmountRequest, buffer []byte) error {
@@ -131,14 +130,18 @@ func statmountBasic(id, mask uint64, status *mountStatus) error {
 	})
 }
 
-// listmountBatch is how many ids one call returns.
-const listmountBatch = 1024
+const (
+	// listmountBatch is for how many ids a call has room at least.
+	listmountBatch = 1024
+	// listmountRoom is for how many mounts there is room when nobody knows how many there are.
+	listmountRoom = 8 << 10
+)
 
 // listMounts returns the unique ids of all mounts that can be reached from the root directory of this process, in
 // ascending order, which is the order of the mount table. Room is how many are expected.
 func listMounts(room int) ([]uint64, error) {
 	request := statmountRequest{size: uint32(unsafe.Sizeof(statmountRequest{})), id: listmountRoot}
-	ids := make([]uint64, 0, max(room, listmountBatch)+listmountBatch)
+	ids := make([]uint64, 0, max(room, listmountRoom)+listmountBatch)
 	for {
 		ids = slices.Grow(ids, listmountBatch)
 		free := ids[len(ids):cap(ids)]
@@ -161,17 +164,21 @@ type glance struct {
 	uniqueID uint64 // of the mount that it lies in; 0 where the kernel has none
 }
 
-// glanceAt looks at the name in an open directory, or with an empty name at what is open.
+// glanceFlags are for looks that do not go to a server, start no mount and follow no link.
+const glanceFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+
+// glanceAt looks at the name in an open directory.
 func glanceAt(at int, name string) (glance, error) {
-	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
-	if name == "" {
-		flags |= unix.AT_EMPTY_PATH
-	}
 	var stat unix.Statx_t
-	err := retry(func() error { return unix.Statx(at, name, flags, unix.STATX_MNT_ID_UNIQUE, &stat) })
+	err := retry(func() error { return unix.Statx(at, name, glanceFlags, unix.STATX_MNT_ID_UNIQUE, &stat) })
 	if err != nil {
 		return glance{}, missing(err)
 	}
+	return seenBy(&stat)
+}
+
+// seenBy is what statx has said.
+func seenBy(stat *unix.Statx_t) (glance, error) {
 	if stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		return glance{}, errNoSyscall
 	}
