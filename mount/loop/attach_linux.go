@@ -21,8 +21,21 @@ func (m *Manager) attachFile(ctx context.Context, file *os.File, options AttachO
 }
 
 func (m *Manager) attach(ctx context.Context, h handle, options AttachOptions) (Device, error) {
-	return locked(ctx, h, func(f backing) (Device, error) { return m.attachLocked(ctx, f, options) })
+	return locked(ctx, h, func(f backing) (Device, error) {
+		var device Device
+		var err error
+		for range maxVanished {
+			device, err = m.attachLocked(ctx, f, options)
+			if !errors.Is(err, errTaken) {
+				return device, err
+			}
+		}
+		return Device{}, fmt.Errorf("%w: %w", ErrInUse, err)
+	})
 }
+
+// maxVanished is how often a device that has the file, and that somebody else detaches under our eyes, is borne.
+const maxVanished = 8
 
 // locked calls do while the backing file is locked against every other user of this package.
 func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (T, error) {
@@ -163,17 +176,17 @@ func (m *Manager) attachFree(ctx context.Context, a attachment) (Device, error) 
 // attachOnce gives the file to a device that is free now. The device stays claimed, so that nobody can mount it, until
 // it is proven that no other device has the file; otherwise it is taken off again.
 func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) {
-	device, node, seq, err := m.configureFree(ctx, a)
+	device, node, err := m.configureFree(ctx, a)
 	if err != nil {
 		return Device{}, err
 	}
 	defer node.close()
-	if !a.alone || m.table.complete(seq) {
+	if !a.alone || m.table.complete(device.DiskSeq) {
 		return device, nil
 	}
 	// From here on the file has a device, so that the look is made even when the caller has left.
 	ctx = context.WithoutCancel(ctx)
-	if err := m.catchUp(ctx, seq); err != nil {
+	if err := m.catchUp(ctx, device.DiskSeq); err != nil {
 		return Device{}, errors.Join(err, m.withdraw(node, device))
 	}
 	found, err := m.having(a.file)
@@ -195,49 +208,44 @@ func (m *Manager) withdraw(node handle, device Device) error {
 	return nil
 }
 
-// configureFree gives the file to the device that the kernel says is free, and returns that with its open node and the
-// number of this change.
-func (m *Manager) configureFree(ctx context.Context, a attachment) (Device, handle, uint64, error) {
+// configureFree gives the file to the device that the kernel says is free, and returns that with its open node.
+func (m *Manager) configureFree(ctx context.Context, a attachment) (Device, handle, error) {
 	defer m.table.takeTurn(ctx)()
 	number, err := freeNumber()
 	if err != nil {
-		return Device{}, handle{}, 0, err
+		return Device{}, handle{}, err
 	}
 	node, err := m.openNode(number, a.mode|unix.O_EXCL)
 	if isGone(err) || errors.Is(err, unix.EBUSY) {
-		return Device{}, handle{}, 0, fmt.Errorf("%w: %w", errTaken, err)
+		return Device{}, handle{}, fmt.Errorf("%w: %w", errTaken, err)
 	}
 	if err != nil {
-		return Device{}, handle{}, 0, err
+		return Device{}, handle{}, err
 	}
-	device, seq, err := m.configure(node, number, a)
+	device, err := m.configure(node, number, a)
 	if err != nil {
 		node.close()
-		return Device{}, handle{}, 0, err
+		return Device{}, handle{}, err
 	}
-	return device, node, seq, nil
+	return device, node, nil
 }
 
-func (m *Manager) configure(node handle, number int, a attachment) (Device, uint64, error) {
+func (m *Manager) configure(node handle, number int, a attachment) (Device, error) {
 	if err := configureNode(node, a); err != nil {
-		return Device{}, 0, err
+		return Device{}, err
 	}
 	device, attached, err := inspectNode(node, number)
 	if err == nil && (!attached || !device.hasIdentity(a.file.id)) {
-		return Device{}, 0, fmt.Errorf("%s lost the file at once: %w", node.name, errTaken)
+		return Device{}, fmt.Errorf("%s lost the file at once: %w", node.name, errTaken)
 	}
 	if err != nil {
-		return Device{}, 0, errors.Join(err, clearFile(node))
+		return Device{}, errors.Join(err, clearFile(node))
 	}
 	if path, err := os.Readlink(a.file.proc()); err == nil {
 		device.BackingPath = path
 	}
-	seq, err := node.ask(unix.BLKGETDISKSEQ)
-	if err != nil {
-		seq = 0 // before Linux 5.15: the table is never complete, and all devices are looked at
-	}
-	m.table.own(number, row{seq: seq, state: rowAttached, id: a.file.id})
-	return device, seq, nil
+	m.table.own(number, row{seq: device.DiskSeq, state: rowAttached, id: a.file.id})
+	return device, nil
 }
 
 func (m *Manager) whileDetached(ctx context.Context, file *os.File, do func() error) error {

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,7 +45,8 @@ func BenchmarkAttachDetach(b *testing.B) {
 	mounttest.RequireRoot(b)
 	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	require.NoError(b, err)
-	defer unix.Close(control)
+	b.Cleanup(func() { unix.Close(control) })
+	removeNew(b, control)
 	for _, others := range []int{0, 64, 512} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
 			attachOthers(b, others)
@@ -78,6 +82,22 @@ func BenchmarkAttachDetach(b *testing.B) {
 			})
 		})
 	}
+}
+
+// removeNew removes at the end the devices that the benchmark has made the kernel add, as far as they are free.
+func removeNew(b *testing.B, control int) {
+	before, err := filepath.Glob("/sys/block/loop*")
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		after, err := filepath.Glob("/sys/block/loop*")
+		require.NoError(b, err)
+		for _, path := range after {
+			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "loop"))
+			if err == nil && !slices.Contains(before, path) {
+				_ = unix.IoctlSetInt(control, unix.LOOP_CTL_REMOVE, number) // somebody may use it
+			}
+		}
+	})
 }
 
 func pair(b *testing.B, manager *loop.Manager, file string) {

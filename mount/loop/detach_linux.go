@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/mount"
 )
 
 // maxLinger is how often a device that is about to go is looked at before it counts as held: about a second.
@@ -40,8 +41,7 @@ func (m *Manager) beginDetach(ctx context.Context, device Device) (bool, error) 
 		return false, err
 	}
 	// While it is open here, it keeps the file that it has: LOOP_CLR_FD waits for the last close.
-	now, attached, err := inspectNode(node, device.Number)
-	if err != nil || !attached || !sameFile(now, device) {
+	if has, err := stillHas(node, device); err != nil || !has {
 		node.close()
 		return false, err
 	}
@@ -105,14 +105,36 @@ func (m *Manager) noteFree(number int) {
 
 // claimedError tells a device that is mounted from one that belongs to somebody else by now.
 func (m *Manager) claimedError(device Device) error {
-	now, attached, err := m.inspect(device.Number)
-	if err != nil {
+	has, err := m.has(device)
+	if err != nil || !has {
 		return err
 	}
-	if !attached || !sameFile(now, device) {
-		return nil
-	}
 	return &InUseError{Path: device.Path, Holders: mountedBy(device)}
+}
+
+// has opens the device to look whether it still has its file.
+func (m *Manager) has(device Device) (bool, error) {
+	node, err := m.openNode(device.Number, unix.O_RDONLY)
+	if isGone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer node.close()
+	return stillHas(node, device)
+}
+
+// stillHas reports whether an open device still has its file. One with the number of the attachment has. Otherwise it is
+// the file that counts, for the same one may have been attached once more.
+func stillHas(node handle, device Device) (bool, error) {
+	if device.DiskSeq != 0 {
+		if seq, err := node.ask(unix.BLKGETDISKSEQ); err == nil && seq == device.DiskSeq {
+			return true, nil
+		}
+	}
+	now, attached, err := inspectNode(node, device.Number)
+	return attached && sameFile(now, device), err
 }
 
 func sameFile(a, b Device) bool {
@@ -124,11 +146,11 @@ func sameFile(a, b Device) bool {
 func (m *Manager) waitGone(ctx context.Context, device Device) error {
 	wait := newWaiter()
 	for range maxLinger {
-		now, attached, err := m.inspect(device.Number)
+		has, err := m.has(device)
 		if err != nil {
-			return fmt.Errorf("cannot tell whether %s is detached: %w", device.Path, err)
+			return fmt.Errorf("cannot tell whether %s is detached: %w: %w", device.Path, mount.ErrUncertain, err)
 		}
-		if !attached || !sameFile(now, device) {
+		if !has {
 			return nil
 		}
 		if err := wait.next(ctx); err != nil {

@@ -293,6 +293,7 @@ func TestDetachLeavesAnotherFileAlone(t *testing.T) {
 	mine := attach(t, backing(t), loop.AttachOptions{})
 	stale := mine
 	stale.BackingInode++
+	stale.DiskSeq--
 	require.NoError(t, loops.Detach(t.Context(), stale), "the device has another file: ours is gone")
 	opened, err := loops.DeviceOpened(t.Context(), mine.Path)
 	require.NoError(t, err)

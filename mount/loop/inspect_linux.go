@@ -55,14 +55,19 @@ func inspectNode(node handle, number int) (Device, bool, error) {
 		return Device{}, false, nil
 	}
 	if err != nil {
-		return Device{}, false, fmt.Errorf("LOOP_GET_STATUS64 of %q: %w", node.name, err)
+		return Device{}, false, fmt.Errorf("LOOP_GET_STATUS64 of %q: %w: %w", node.name, errNoAnswer, err)
 	}
 	st, err := node.stat()
 	if err != nil {
 		return Device{}, false, err
 	}
+	seq, err := node.ask(unix.BLKGETDISKSEQ)
+	if err != nil {
+		seq = 0
+	}
 	device := Device{
 		Path: node.name, Number: number, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
+		DiskSeq:       seq,
 		BackingDevice: info.Device, BackingInode: info.Inode, BackingRdev: info.Rdevice,
 		Label:     string(bytes.TrimRight(info.File_name[:], "\x00")),
 		ReadOnly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
@@ -118,9 +123,13 @@ func (m *Manager) askWithin(ctx context.Context, number int, limit time.Duration
 	return device, attached, err
 }
 
-// isSilent reports whether err says that a device did not answer in time.
+// errNoAnswer says that a device did not tell what it has, because the filesystem of its backing file is dead.
+var errNoAnswer = errors.New("the filesystem of its backing file does not answer")
+
+// isSilent reports whether err says that a device did not answer, or not in time.
 func isSilent(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && (errors.Is(err, mount.ErrStuck) || errors.Is(err, context.DeadlineExceeded))
+	return ctx.Err() == nil &&
+		(errors.Is(err, errNoAnswer) || errors.Is(err, mount.ErrStuck) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // devices asks every device that has a file.
@@ -153,7 +162,7 @@ func (m *Manager) silent(number int, known row) Device {
 	rdev := m.table.rdev(number)
 	d := Device{
 		Path: nodePath(number), Number: number, Major: unix.Major(rdev), Minor: unix.Minor(rdev),
-		BackingDevice: known.id.dev, BackingInode: known.id.ino,
+		DiskSeq: known.seq, BackingDevice: known.id.dev, BackingInode: known.id.ino,
 	}
 	d.BackingPath, d.Deleted = sysBacking(number)
 	return d

@@ -116,7 +116,9 @@ type sysDevice struct {
 	number int
 }
 
-func (d sysDevice) path(element string) string { return "loop" + strconv.Itoa(d.number) + "/" + element }
+func (d sysDevice) path(element string) string {
+	return "loop" + strconv.Itoa(d.number) + "/" + element
+}
 
 // seq reads the sequence number of the device's disk without opening the device. Before Linux 5.15 there is none.
 func (d sysDevice) seq() (uint64, error) {

@@ -1,0 +1,58 @@
+package loop_test
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
+)
+
+// TestNothingLingersAfterAKill kills a process that attaches and detaches, at many different moments, and looks what the
+// next one finds.
+func TestNothingLingersAfterAKill(t *testing.T) {
+	mounttest.RequireRoot(t)
+	path := backing(t)
+	const kills = 14
+	attached := 0
+	for steps := range kills {
+		killAfter(t, path, steps)
+		left := devicesIn(t, filepath.Dir(path))
+		attached += len(left)
+		require.LessOrEqual(t, len(left), 1)
+		next := loop.New(loop.Options{})
+		device, err := next.Attach(t.Context(), path, loop.AttachOptions{})
+		require.NoError(t, err, "no lock is left, and no half of a device")
+		if len(left) == 1 {
+			assert.Equal(t, left[0], device, "what is there is taken over")
+		}
+		require.NoError(t, next.Detach(t.Context(), device))
+		require.Empty(t, devicesIn(t, filepath.Dir(path)))
+	}
+	t.Logf("killed %d times, attached %d times", kills, attached)
+}
+
+// killAfter starts a process that attaches the file and detaches it without end, and kills it when it has said so often
+// enough that it has taken a step.
+func killAfter(t *testing.T, path string, steps int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), childPair+"="+path)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	for range steps + 1 {
+		require.True(t, lines.Scan())
+		require.Equal(t, "step", strings.TrimSpace(lines.Text()))
+	}
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait(), "it was killed")
+}
