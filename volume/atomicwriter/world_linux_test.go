@@ -79,7 +79,7 @@ func requireSet(t *testing.T, root string, s set) {
 		files = append(files, name)
 		f, ok := s.find(name)
 		require.True(t, ok, "%q", name)
-		require.EqualValues(t, unix.S_IFREG|uint32(f.Mode), st.Mode, path)
+		require.Equal(t, unix.S_IFREG|uint32(f.Mode), st.Mode, path)
 		if f.FsUser != nil {
 			require.EqualValues(t, *f.FsUser, st.Uid, path)
 		}

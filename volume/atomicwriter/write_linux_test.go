@@ -105,7 +105,7 @@ func TestSetgidDirectoryHandsDownItsGroup(t *testing.T) {
 		".": unix.S_IFDIR | unix.S_ISGID | dirMode, "d": unix.S_IFDIR | unix.S_ISGID | dirMode, "d/f": unix.S_IFREG | 0o640,
 	} {
 		st := statOf(t, filepath.Join(dir, published(dir), name))
-		assert.EqualValues(t, mode, st.Mode, name)
+		assert.Equal(t, mode, st.Mode, name)
 		assert.EqualValues(t, 4321, st.Gid, name)
 	}
 }
