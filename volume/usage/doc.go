@@ -14,8 +14,11 @@
 // hard links counts once, wherever in the tree its names are. A directory counts like a file.
 //
 // One filesystem: what is mounted below the root does not count, nor does what is below it there. That is so for a
-// directory and for a single file on which another is mounted: the rest of their directory counts. A symbolic link
-// counts as the file that it is and is never followed; so does a root that is a symbolic link.
+// directory and for a single file on which another is mounted: the rest of their directory counts. It is the mount that
+// matters and not the device number: a directory of the same filesystem that is bound into the tree does not count, since
+// it lies elsewhere, while a subvolume of btrfs does, and so do the files of an overlay whatever layer they are from.
+//
+// A symbolic link counts as the file that it is and is never followed; so does a root that is a symbolic link.
 //
 // # What may happen meanwhile
 //

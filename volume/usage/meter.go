@@ -37,15 +37,16 @@ type Meter struct {
 // link; a root that is not a directory counts as the one file that it is. Below root no symbolic link is followed and
 // no mount is entered.
 //
-// The walk makes about one system call per file, by as many workers as there are processors, and more while the disk is
-// what it waits for. It stops soon after ctx has ended, with ctx's error. When a system call does not return even then,
-// it is left behind: the error is a [*LostError]. While it has not ended, further calls for this root fail with an error
-// that matches [ErrStuck]. Callers that measure one root at the same time do so one after the other.
+// The walk makes about one system call per file, by workers that are started as there is work for them: up to four for
+// each processor, at least eight and at most sixteen, because a disk answers several questions in little more time than
+// one. It stops soon after ctx has ended, with ctx's error. When a system call does not return even then, it is left
+// behind: the error is a [*LostError]. While it has not ended, further calls for this root fail with an error that matches
+// [ErrStuck]. Callers that measure one root at the same time do so one after the other.
 //
 // The kernel's count for the root's project is returned instead of a walk (see [Usage].ByQuota) while all this is so:
 // root has a project id that is inherited by what is made in it, the directory above does not have the same, the
 // filesystem counts projects and this process may ask it (CAP_SYS_ADMIN, Linux 5.14), and the count agreed exactly with
-// a walk at most [quotaTrust] measurements ago. Links and renames cannot bring files of another project into such a
+// a walk at most 64 measurements ago. Links and renames cannot bring files of another project into such a
 // directory (EXDEV), so the count stays that of the tree as long as nobody gives another project to a file in it, or
 // this one to a file elsewhere, which takes the owner of a file or CAP_FOWNER outside of any user namespace. What that
 // would falsify is found by the next walk. Unlike a walk, the count has what was deleted and is still open.

@@ -29,7 +29,8 @@ func newTmpfs(t *testing.T) string {
 	t.Helper()
 	mounttest.RequireMounts(t)
 	dir := t.TempDir()
-	mountAt(t, "usage", dir, "tmpfs", 0)
+	require.NoError(t, unix.Mount("usage", dir, "tmpfs", 0, "nr_inodes=400000"))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, 0)) })
 	return dir
 }
 
