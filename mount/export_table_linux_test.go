@@ -23,3 +23,9 @@ func (m *Mounter) HasFacts() bool {
 
 // Exists reports whether the mount with the identity is there.
 func (m *Mounter) Exists(ctx context.Context, id Identity) (bool, error) { return m.exists(ctx, id) }
+
+// Bounds of the kept table.
+const (
+	MaxTableAge  = maxTableAge
+	MaxRefsAsked = maxRefsAsked
+)
