@@ -76,35 +76,6 @@ func TestParseTableRefuses(t *testing.T) {
 	}
 }
 
-func FuzzParseTable(f *testing.F) {
-	for _, seed := range []string{
-		`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`,
-		`2 1 0:5 /a\040b /t\011n\012b\134 ro - tmpfs  ro`,
-		"1 1 0:0 / / rw - t s o\n2 1 0:0 / / rw - t s o\n3 2 0:0 / /\\377 rw - t s o",
-		`1 2 3:4 / /\999\8 rw shared:1 - t`,
-	} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, content string) {
-		table, err := parseTable(content)
-		if err != nil {
-			require.ErrorIs(t, err, ErrInvalid)
-			return
-		}
-		for _, m := range table {
-			if found, is := lookup(table, m.Path); is {
-				assert.Equal(t, m.Path, found.Path)
-			}
-			refs(table, m.Path)
-			again, err := parseTable(line(m))
-			require.NoError(t, err)
-			assert.Equal(t, m.Path, again[0].Path)
-			assert.Equal(t, m.Root, again[0].Root)
-			assert.Equal(t, m.Source, again[0].Source)
-		}
-	})
-}
-
 // line writes a mount as the kernel does.
 func line(m MountPoint) string {
 	var b strings.Builder
