@@ -52,7 +52,7 @@ func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 			checkLost(t, m, err, LostCall{Call: tc.call, Path: server.Path()})
 
 			for _, again := range []func(context.Context, *Meter, string) error{measure, statfs} {
-				err := again(t.Context(), m, server.Path())
+				err := again(t.Context(), m, server.Path()+"/") // another name of the same path
 				require.ErrorIs(t, err, ErrStuck)
 				assert.Equal(t, outcome.Transient, outcome.ClassOf(err))
 				require.ErrorContains(t, err, server.Path())

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"context"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -87,7 +88,7 @@ func (m *Meter) Lost() []LostCall {
 
 // call runs op in a goroutine of its own and waits for it or for ctx, whichever ends first.
 func call[T any](ctx context.Context, m *Meter, path string, op func(context.Context) (T, error)) (T, error) {
-	return lostcall.Value(ctx, m.calls(), lostcall.Key{Look: true, Path: path}, op)
+	return lostcall.Value(ctx, m.calls(), lostcall.Key{Look: true, Path: filepath.Clean(path)}, op)
 }
 
 // calls returns what keeps account of the calls.
