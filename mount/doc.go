@@ -20,8 +20,20 @@
 //
 // To look:
 //
-//	mounted, err := m.IsMountPoint(ctx, target) // one statx: it does not wait for the filesystem
-//	table, err := m.List(ctx)                   // the whole table, decoded
+//	mounted, err := m.IsMountPoint(ctx, target) // by statx, which does not wait for the filesystem
+//	top, err := m.Lookup(ctx, target)           // the facts of one mount, in the same time however many there are
+//	paths, err := m.GetMountRefs(ctx, target)   // where else the same is shown
+//	table, err := m.List(ctx)                   // the whole table, decoded, and kept until there is a change
+//
+// To know a mount again, and to tell it from one that somebody else has put in its place, keep its identity:
+//
+//	ours := top.Identity()
+//	now, err := m.Lookup(ctx, target)
+//	foreign := err == nil && !ours.Is(now)
+//
+// To be told when something is mounted, unmounted, moved or changed, by whomever:
+//
+//	err := m.Watch(ctx, func(c mount.Change) { ... }) // until ctx ends
 //
 // To end it:
 //
@@ -37,7 +49,7 @@
 // error means that the effect is not there. The errno is kept: errors.Is(err, unix.EBUSY) works.
 //
 // A system call on a dead server can last for ever, and nothing can interrupt it. Each operation therefore runs in a
-// goroutine of its own. When the context ends first, the operation is left behind: the caller gets a [*LostError] at
+// goroutine of its own, but for looks that the kernel can answer from what it has in memory. When the context ends first, the operation is left behind: the caller gets a [*LostError] at
 // once, and its channel Done closes when the operation has really ended. Until then a second operation on the same path
 // fails with [ErrStuck] and does not start. Operations on other paths go on, until [Options].MaxLost are lost.
 //
