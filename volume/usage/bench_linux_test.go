@@ -37,7 +37,7 @@ func BenchmarkMeasure(b *testing.B) {
 	for _, c := range []struct {
 		name      string
 		n, perDir int
-	}{{"nested-10000", 10_000, 100}, {"flat-50000", 50_000, 50_000}, {"nested-200000", 200_000, 100}} {
+	}{{"small-10", 10, 100}, {"nested-10000", 10_000, 100}, {"flat-50000", 50_000, 50_000}, {"nested-200000", 200_000, 100}} {
 		b.Run(c.name, func(b *testing.B) {
 			root := b.TempDir()
 			makeTree(b, root, c.n, c.perDir)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -151,10 +152,12 @@ func TestHungServerBelowATreeIsNotWaitedFor(t *testing.T) {
 	require.NoError(t, os.Mkdir(dead, 0o750))
 	server := mounttest.NewFUSE(t, mounttest.FUSEOptions{Target: dead, Files: map[string]string{"file": "x"}})
 	server.Hang(mounttest.FUSEAny)
-	got, err := Measure(t.Context(), root)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	got, err := Measure(ctx, root)
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, got.Inodes)
-	_, err = FS(t.Context(), dead, Expect{Device: 1})
+	_, err = FS(ctx, dead, Expect{Device: 1})
 	require.ErrorIs(t, err, ErrWrongFilesystem, "the check asks no server")
 }
 
