@@ -14,12 +14,23 @@ import (
 // again.
 var errCovered = errors.New("something was mounted on top")
 
-// isMeant refuses to go on when what was seen at the place is not the mount that the caller means.
-func (p *place) isMeant(ctx context.Context, s *steps, top seen, expect Identity) error {
-	if expect == (Identity{}) || !top.mounted {
-		return nil
+// lookFor looks at the place, and refuses to go on when what is uppermost there is not the mount that the caller means.
+func (p *place) lookFor(ctx context.Context, s *steps, expect Identity) (top seen, err error) {
+	for range maxTries {
+		if top, err = p.look(ctx, s); err != nil || !top.mounted {
+			return top, err
+		}
+		if err = p.check(ctx, s, top, expect); !errors.Is(err, ErrNotMounted) {
+			return top, err
+		}
+		// It has gone since it was seen: what is there now?
 	}
-	if top.id != 0 && top.id == expect.UniqueID {
+	return top, err
+}
+
+// check returns an error that matches ErrForeign when what was seen is not what is expected.
+func (p *place) check(ctx context.Context, s *steps, top seen, expect Identity) error {
+	if expect == (Identity{}) || top.id != 0 && top.id == expect.UniqueID {
 		return nil
 	}
 	found, err := p.facts(ctx, s, top)
@@ -105,11 +116,7 @@ func (t *takedown) checkUncovered(ctx context.Context, s *steps) error {
 	if !covered {
 		return nil
 	}
-	now, err := t.look(ctx, s)
-	if err != nil {
-		return err
-	}
-	if err := t.isMeant(ctx, s, now, t.options.Expect); err != nil {
+	if _, err := t.lookFor(ctx, s, t.options.Expect); err != nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errCovered, unix.EBUSY)

@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -82,9 +84,35 @@ var helpers = map[string]func(source, dir string, rest []string) error{
 		}
 		return child.Wait()
 	},
+	"noexec": func(dir, _ string, _ []string) error { return errors.Join(forbidExec(), mountAll(dir)) },
+	"exec": func(string, string, []string) error {
+		return errors.Join(forbidExec(), exec.Command("/proc/self/exe").Run())
+	},
 	"wait": func(string, string, []string) error {
 		return unix.Pause() // until it is killed
 	},
+}
+
+// mountAll mounts and unmounts in every way.
+func mountAll(dir string) error {
+	for _, without := range variants {
+		m := mount.New(mount.Options{Without: without})
+		target := filepath.Join(dir, "target")
+		for _, request := range []mount.Request{
+			{Source: dir, Target: target, Options: []string{"bind", "ro"}},
+			{Target: target, FSType: "tmpfs", Options: []string{"size=64k"}},
+			{Target: target, Options: []string{"remount", "ro"}},
+		} {
+			if err := m.Mount(context.Background(), request); err != nil {
+				return err
+			}
+		}
+		options := mount.UnmountOptions{Force: time.Minute, Lazy: true}
+		if err := mount.UnmountPath(context.Background(), m, target, options); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // secretsRead reads the file of secrets that the options name.

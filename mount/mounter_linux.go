@@ -76,13 +76,25 @@ func move(ctx context.Context, s *steps, tree int, t *target, plan *Plan) error 
 	}
 	const flags = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
 	if err := unix.MoveMount(tree, "", t.fd, "", flags); err != nil {
-		return fmt.Errorf("move_mount: %w", err)
+		return fmt.Errorf("move_mount: %w", t.mismatch(err))
 	}
 	// A mount that is put below a shared one becomes shared, whatever it was.
 	if err := t.mounter.setPropagation(s, tree, plan); err != nil {
 		return t.undo(s, err)
 	}
 	return nil
+}
+
+// mismatch says by ENOTDIR, as mount(2) does, that the target is a directory and what is mounted is not, or the reverse.
+func (t *target) mismatch(err error) error {
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	mode, modeErr := modeOf(t.fd)
+	if modeErr != nil || isDir(mode) == t.dir {
+		return err
+	}
+	return fmt.Errorf("a directory can be mounted on a directory only, a file on a file: %w: %w", unix.ENOTDIR, err)
 }
 
 // setPropagation changes the propagation of the mount whose root fd is.

@@ -83,6 +83,9 @@ func (r Request) Plan() (Plan, error) {
 	if err := r.checkOptions(); err != nil {
 		return Plan{}, fmt.Errorf("target %q: %w", target, err)
 	}
+	if err := r.checkSource(); err != nil {
+		return Plan{}, fmt.Errorf("target %q: %w", target, err)
+	}
 	p := Plan{Source: r.Source, Target: target, FSType: r.FSType, SELinuxContext: r.SELinuxContext}
 	for _, option := range slices.Concat(r.UserOptions, r.Options) {
 		p.add(option)
@@ -123,6 +126,15 @@ func (r Request) checkOptions() error {
 		return fmt.Errorf("source %q holds a NUL: %w", r.Source, ErrInvalid)
 	}
 	return nil
+}
+
+// checkSource refuses a path from which ".." leads elsewhere.
+func (r Request) checkSource() error {
+	if !path.IsAbs(r.Source) {
+		return nil
+	}
+	_, err := cleanPath("source", r.Source)
+	return err
 }
 
 // checkUserOptions refuses what a user may not say.

@@ -1,8 +1,6 @@
 package mount_test
 
 import (
-	"bytes"
-	"encoding/binary"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
 // TestInterruptedLookupIsRepeated lets a filesystem answer EINTR, as the server of a FUSE filesystem does when a thread of
@@ -23,30 +22,19 @@ func TestInterruptedLookupIsRepeated(t *testing.T) {
 
 func interruptedMount(t *testing.T, m *mount.Mounter) {
 	t.Helper()
-	f := newHungFUSE(t, m)
+	f := newFUSE(t)
+	f.Hang(mounttest.FUSELookup)
 	request := mount.Request{
-		Source: filepath.Join(f.path, "dir"), Target: filepath.Join(t.TempDir(), "target"), Options: []string{"bind"},
+		Source: filepath.Join(f.Path(), "dir"), Target: filepath.Join(t.TempDir(), "target"), Options: []string{"bind"},
 	}
 	result := make(chan error, 1)
 	go func() { result <- m.Mount(t.Context(), request) }()
 	for range 3 {
-		f.refuse(f.await(), unix.EINTR)
+		f.Await(mounttest.FUSELookup)
+		f.Answer(unix.EINTR)
 	}
-	f.refuse(f.await(), unix.EACCES)
+	f.Await(mounttest.FUSELookup)
+	f.Answer(unix.EACCES)
 	require.ErrorIs(t, <-result, unix.EACCES)
-	require.NoError(t, m.Unmount(t.Context(), f.path, mount.UnmountOptions{Force: time.Minute}))
-}
-
-// refuse answers a request with an error.
-func (f *hungFUSE) refuse(request uint64, errno unix.Errno) {
-	f.t.Helper()
-	var answer bytes.Buffer
-	header := struct {
-		Len    uint32
-		Error  int32
-		Unique uint64
-	}{16, -int32(errno), request}
-	require.NoError(f.t, binary.Write(&answer, binary.NativeEndian, header))
-	_, err := unix.Write(f.server, answer.Bytes())
-	require.NoError(f.t, err)
+	require.NoError(t, m.Unmount(t.Context(), f.Path(), mount.UnmountOptions{Force: time.Minute}))
 }

@@ -119,15 +119,12 @@ func (p *place) look(ctx context.Context, s *steps) (seen, error) {
 // takeAllOff takes off one mount after the other until there is none, and returns those that were taken.
 func (p *place) takeAllOff(ctx context.Context, s *steps, options UnmountOptions) (taken []seen, err error) {
 	for len(taken) < maxStack {
-		top, err := p.look(ctx, s)
-		if err != nil && !isAbsent(err) {
+		top, err := p.lookFor(ctx, s, options.Expect)
+		if err != nil && (top.mounted || !isAbsent(err)) {
 			return taken, err
 		}
 		if !top.mounted {
 			return taken, nil
-		}
-		if err := p.isMeant(ctx, s, top, options.Expect); err != nil {
-			return taken, err
 		}
 		t := takedown{place: p, options: options, top: top}
 		if err := t.takeOff(ctx, s); err != nil {
@@ -171,11 +168,8 @@ func (t *takedown) takeOff(ctx context.Context, s *steps) error {
 // isThere reports whether the mount is still the uppermost at its place, before something is done to whatever is. An error
 // says that it is there, but covered by another mount.
 func (t *takedown) isThere(ctx context.Context, s *steps) (bool, error) {
-	now, err := t.look(ctx, s)
+	now, err := t.lookFor(ctx, s, t.options.Expect)
 	if err != nil || !now.mounted {
-		return false, err
-	}
-	if err := t.isMeant(ctx, s, now, t.options.Expect); err != nil {
 		return false, err
 	}
 	if t.top.id == 0 || t.top.id == now.id {

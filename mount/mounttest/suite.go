@@ -399,6 +399,7 @@ func caseInvalid(b *bench) {
 		"no type":           {Source: source, Target: target},
 		"relative target":   tmpfs("target"),
 		"target with ..":    tmpfs(b.root + "/source/../target"),
+		"source with ..":    {Source: source + "/../source", Target: target, Options: []string{"bind"}},
 		"target with NUL":   tmpfs(target + "\x00"),
 		"no target":         tmpfs(""),
 		"root":              tmpfs("/"),
