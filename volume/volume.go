@@ -70,7 +70,8 @@ type Attributes struct {
 type MounterArgs struct {
 	// FsUser is the user that owns what the plugin writes, where all containers of the pod run as the same user.
 	FsUser *int64
-	// FsGroup is the group that must be able to use the content; nil leaves ownership alone.
+	// FsGroup is the group that must be able to use the content; nil leaves ownership alone. The package volume/ownership
+	// does what it asks for: call it at each set-up, also when the volume is mounted already.
 	FsGroup *int64
 	// FSGroupChangePolicy says when ownership is changed; nil means always.
 	FSGroupChangePolicy *v1.PodFSGroupChangePolicy
