@@ -190,7 +190,7 @@ func (n *node) mountsAt(path string) []mount.MountPoint {
 	n.t.Helper()
 	table, err := n.mounter.List(n.t.Context())
 	require.NoError(n.t, err)
-	return slices.DeleteFunc(table, func(m mount.MountPoint) bool { return m.Path != path })
+	return slices.DeleteFunc(slices.Clone(table), func(m mount.MountPoint) bool { return m.Path != path })
 }
 
 // sum is the hash of the first 32 MiB, the size of most images here.
