@@ -68,7 +68,7 @@ func (r *Root) Bind(ctx context.Context, name, target string, options BindOption
 	if err != nil {
 		return r.wrap("bind", name, err)
 	}
-	_, err = do(ctx, r, "bind", name, ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+	_, err = do(ctx, r.to("bind", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.bind(ctx, name, target, r.mounter, options)
 	})
 	return err

@@ -57,10 +57,10 @@ type KindError struct {
 // Unwrap returns the errno that the kernel has for it: ENOTDIR where a directory was wanted, EISDIR where one was found, and
 // else nil.
 func (e *KindError) Unwrap() error {
-	switch Directory {
-	case e.Want & Directory:
+	if e.Want&Directory != 0 {
 		return syscall.ENOTDIR
-	case e.Got:
+	}
+	if e.Got == Directory {
 		return syscall.EISDIR
 	}
 	return nil

@@ -29,7 +29,7 @@ func (s *Subpaths) prepare(ctx context.Context, name string, sub Subpath) error 
 	if err != nil {
 		return err
 	}
-	defer volume.Close()
+	defer func() { _ = volume.Close() }() // nothing was written
 	src, err := volume.openSource(ctx, name, sub)
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func (s *Subpaths) prepare(ctx context.Context, name string, sub Subpath) error 
 // openSource opens the part of the volume, and makes it when it is missing.
 func (r *Root) openSource(ctx context.Context, name string, sub Subpath) (source, error) {
 	discard := func(src source) { closeFile(src.file) }
-	return do(ctx, r, "open", name, discard, func(ctx context.Context, t *tree) (source, error) {
+	return do(ctx, r.to("open", name), discard, func(ctx context.Context, t *tree) (source, error) {
 		src, err := t.openSource(ctx, name, sub)
 		if err == nil && ctx.Err() != nil { // nobody waits for it any more
 			closeFile(src.file)
@@ -103,7 +103,7 @@ func (r *Root) unmakeSource(ctx context.Context, name string, made []madeDir) er
 	if len(made) == 0 {
 		return nil
 	}
-	_, err := do(ctx, r, "remove", name, ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+	_, err := do(ctx, r.to("remove", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.unmake(ctx, made)
 	})
 	return err

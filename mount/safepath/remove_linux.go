@@ -205,11 +205,11 @@ func (l *level) next() (string, error) {
 // enter goes down into the directory name.
 func (r *remover) enter(ctx context.Context, at int, name string) error {
 	dir, err := r.tree.openDir(ctx, at, name)
-	switch {
-	case ignoreGone(err) == nil && err != nil, errors.Is(err, unix.ELOOP):
-		return nil // changed meanwhile: the next pass finds it
-	case err != nil:
-		return fmt.Errorf("%q: %w", name, err)
+	if errors.Is(err, unix.ELOOP) {
+		return nil // a link by now: the next pass finds it
+	}
+	if err != nil {
+		return ignoreGone(fmt.Errorf("%q: %w", name, err))
 	}
 	l := level{name: name, dir: os.NewFile(uintptr(dir), name)}
 	now, err := look(dir, "")

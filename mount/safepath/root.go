@@ -97,7 +97,7 @@ func (r *Root) Open(ctx context.Context, name string, kinds Kind) (*os.File, err
 	if kinds == 0 || kinds&^(Directory|RegularFile) != 0 {
 		return nil, r.wrap("open", name, fmt.Errorf("a %v is not opened for reading: %w", kinds, ErrInvalid))
 	}
-	return do(ctx, r, "open", name, closeFile, func(ctx context.Context, t *tree) (*os.File, error) {
+	return do(ctx, r.to("open", name), closeFile, func(ctx context.Context, t *tree) (*os.File, error) {
 		return t.openFile(ctx, name, kinds)
 	})
 }
@@ -105,7 +105,7 @@ func (r *Root) Open(ctx context.Context, name string, kinds Kind) (*os.File, err
 // OpenPath opens what is at name without access to its content (O_PATH), if it is of one of the kinds. It is for system
 // calls that take a descriptor in the place of a path.
 func (r *Root) OpenPath(ctx context.Context, name string, kinds Kind) (*os.File, error) {
-	return do(ctx, r, "open", name, closeFile, func(ctx context.Context, t *tree) (*os.File, error) {
+	return do(ctx, r.to("open", name), closeFile, func(ctx context.Context, t *tree) (*os.File, error) {
 		return t.openPathFile(ctx, name, kinds)
 	})
 }
@@ -139,7 +139,7 @@ type MkdirOptions struct {
 // puts another directory in its place does not get that one opened up: the error matches [ErrRaced]. Filesystems whose
 // server says what belongs to whom (NFS, SMB, FUSE and the like) are believed.
 func (r *Root) MkdirAll(ctx context.Context, name string, options MkdirOptions) error {
-	_, err := do(ctx, r, "make directory", name, ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+	_, err := do(ctx, r.to("make directory", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.mkdirAll(ctx, name, options)
 	})
 	return err
@@ -148,7 +148,7 @@ func (r *Root) MkdirAll(ctx context.Context, name string, options MkdirOptions) 
 // Create makes an empty file with the mode, whatever the umask. Whatever is at name already, also a link, is an error that
 // matches fs.ErrExist.
 func (r *Root) Create(ctx context.Context, name string, mode fs.FileMode) error {
-	_, err := do(ctx, r, "create", name, ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+	_, err := do(ctx, r.to("create", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.create(ctx, name, mode)
 	})
 	return err
@@ -157,7 +157,7 @@ func (r *Root) Create(ctx context.Context, name string, mode fs.FileMode) error 
 // Remove removes one empty directory, or one file whatever its content; a link as such. What is mounted, or lies in a
 // mount beneath the root, is an error that matches [ErrMounted], and what is not there one that matches fs.ErrNotExist.
 func (r *Root) Remove(ctx context.Context, name string) error {
-	_, err := do(ctx, r, "remove", name, ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+	_, err := do(ctx, r.to("remove", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.remove(ctx, name)
 	})
 	return err
@@ -169,18 +169,28 @@ func (r *Root) Remove(ctx context.Context, name string) error {
 // somebody keeps writing to it, the error matches [ErrRaced]: end the workload first. The depth of the tree costs neither
 // stack nor descriptors.
 func (r *Root) RemoveAll(ctx context.Context, name string) error {
-	_, err := do(ctx, r, "remove", name, ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+	_, err := do(ctx, r.to("remove", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.removeAll(ctx, name, r.mounter)
 	})
 	return err
 }
 
+// task is what is to be done to a name beneath a root.
+type task struct {
+	root *Root
+	op   string // for errors
+	name string
+}
+
+func (r *Root) to(op, name string) task { return task{r, op, name} }
+
 // do runs op on the root, bounded by ctx. Discard is given a result that nobody waits for any more.
-func do[T any](ctx context.Context, r *Root, what, name string, discard func(T),
+func do[T any](ctx context.Context, what task, discard func(T),
 	op func(context.Context, *tree) (T, error),
 ) (result T, err error) {
-	if err := CheckName(name); err != nil {
-		return result, r.wrap(what, name, err)
+	r := what.root
+	if err := CheckName(what.name); err != nil {
+		return result, r.wrap(what.op, what.name, err)
 	}
 	result, err = run(ctx, r.calls, r.key, discard, func(ctx context.Context) (result T, err error) {
 		usedErr := use(r.dir, func(fd int) { result, err = op(ctx, &tree{fd: fd, without: r.without}) })
@@ -189,7 +199,7 @@ func do[T any](ctx context.Context, r *Root, what, name string, discard func(T),
 		}
 		return result, err
 	})
-	return result, r.wrap(what, name, err)
+	return result, r.wrap(what.op, what.name, err)
 }
 
 // use lends the descriptor of file, which stays open for that long even when the file is closed meanwhile.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -229,7 +230,7 @@ func TestSubpathThatLeadsOutOfTheVolumeIsRefusedAndLeavesNothing(t *testing.T) {
 			assert.NotContains(t, Public(err), n.dir)
 			n.isClean()
 		}
-		for _, name := range append(refused[:len(refused):len(refused)], "a/b") {
+		for _, name := range append(slices.Clone(refused), "a/b") {
 			sub := n.subpath("a")
 			sub.VolumeName = name
 			_, volumeErr := n.subpaths.Prepare(t.Context(), sub)

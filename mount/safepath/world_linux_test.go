@@ -1,7 +1,6 @@
 package safepath
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -186,6 +185,3 @@ func inodeOfFD(t *testing.T, fd int) uint64 {
 	require.NoError(t, unix.Fstat(fd, &stat))
 	return stat.Ino
 }
-
-// afterwards is a context for what comes when that of the test may have ended.
-func afterwards(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }

@@ -30,10 +30,20 @@ func makeDirectory(ctx context.Context, dir string, group *int64) error {
 	if err := errors.Join(prepare(parent, unready), own(ctx, partial(dir), group)); err != nil {
 		return errors.Join(fmt.Errorf("preparing %s: %w", dir, err), unprepare(parent, unready))
 	}
-	if err := unix.Renameat2(parent, unready, parent, filepath.Base(dir), unix.RENAME_NOREPLACE); err != nil {
+	if err := rename(parent, unready, filepath.Base(dir)); err != nil {
 		return errors.Join(fmt.Errorf("renaming to %s: %w", dir, err), unprepare(parent, unready))
 	}
 	return nil
+}
+
+// rename renames a directory to a name that nothing has. Some filesystems, NFS among them, cannot promise that there is
+// nothing; there an empty directory could be replaced, which somebody has made since we looked, and nothing else.
+func rename(parent int, from, to string) error {
+	err := unix.Renameat2(parent, from, parent, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		return unix.Renameat(parent, from, parent, to)
+	}
+	return err
 }
 
 // isDirectory reports whether name is there; anything but a directory is an error.

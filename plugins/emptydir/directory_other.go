@@ -3,7 +3,6 @@
 package emptydir
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 
@@ -12,8 +11,4 @@ import (
 
 func makeDirectory(_ context.Context, dir string, _ *int64) error {
 	return fmt.Errorf("making %s on %s: %w", dir, runtime.GOOS, volume.ErrUnsupported)
-}
-
-func removeTree(_ context.Context, path string) error {
-	return fmt.Errorf("emptying %s on %s: %w", path, runtime.GOOS, volume.ErrUnsupported)
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/ownership"
 )
@@ -188,15 +189,22 @@ func (u *unmounter) remove(ctx context.Context, path string) error {
 	if err == nil || !errors.Is(err, syscall.ENOTEMPTY) {
 		return err
 	}
-	inside, err := u.mountsBelow(ctx, path)
+	return u.removeTree(ctx, path)
+}
+
+// removeTree removes the directory at path and all that is in it; see [safepath.Root.RemoveAll]. The parent of path is the
+// node's own.
+func (d *directory) removeTree(ctx context.Context, path string) error {
+	parent, err := safepath.Open(ctx, filepath.Dir(path), safepath.Options{Mounter: d.mount})
 	if err != nil {
 		return err
 	}
-	if len(inside) > 0 {
-		return fmt.Errorf("%d mounts are inside, the first at %s: unmount it first, nothing was deleted: %w",
-			len(inside), inside[0], volume.ErrInUse)
+	defer func() { _ = parent.Close() }() // nothing was written to it
+	err = parent.RemoveAll(ctx, filepath.Base(path))
+	if errors.Is(err, safepath.ErrMounted) || errors.Is(err, safepath.ErrRaced) {
+		return errors.Join(err, volume.ErrInUse)
 	}
-	return removeTree(ctx, path)
+	return err
 }
 
 // mounted reports whether something is mounted at dir, which need not exist.
@@ -220,19 +228,4 @@ func (d *directory) ours(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
-}
-
-// mountsBelow returns the paths of the mounts inside dir.
-func (d *directory) mountsBelow(ctx context.Context, dir string) ([]string, error) {
-	table, err := d.mount.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var below []string
-	for _, m := range table {
-		if rel, err := filepath.Rel(dir, m.Path); err == nil && rel != "." && filepath.IsLocal(rel) {
-			below = append(below, m.Path)
-		}
-	}
-	return below, nil
 }
