@@ -3,6 +3,7 @@
 package emptydir
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 
