@@ -105,6 +105,7 @@ func (m *Mounter) setPropagation(s *steps, fd int, plan *Plan) error {
 	err := m.propagate(s, fd, plan)
 	if errors.Is(err, errNoSyscall) {
 		err = propagateOld(s, fd, plan)
+		m.hasChanged()
 	}
 	if err != nil {
 		return fmt.Errorf("making the mount %s: %w", plan.Propagation, err)
@@ -123,6 +124,14 @@ func (m *Mounter) propagate(s *steps, fd int, plan *Plan) error {
 	s.note("mount_setattr")
 	attr := unix.MountAttr{Propagation: propagationFlags[plan.Propagation]}
 	return missing(unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|recursive, &attr))
+}
+
+// hasChanged lets the mount table be read again, after changes that the kernel does not tell of: of propagation by mount(2)
+// and of a filesystem by fsconfig(2).
+func (m *Mounter) hasChanged() {
+	if last := m.current.table.Load(); last != nil {
+		last.forget()
+	}
 }
 
 // propagateOld is propagate by mount(2).
@@ -166,6 +175,7 @@ func (m *Mounter) remount(ctx context.Context, s *steps, plan *Plan) error {
 		return err
 	}
 	defer closeFD(fd)
+	defer m.hasChanged()
 	if err := m.change(ctx, s, fd, plan); err != nil {
 		return err
 	}
