@@ -146,7 +146,7 @@ func (e ending) deliver() error {
 	return e.err
 }
 
-//nolint:revive // The five belong together, and this is called once.
+// run is the goroutine of an operation.
 func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Context) error, result chan<- ending) {
 	e := ending{exited: true}
 	defer func() {

@@ -15,15 +15,21 @@ import (
 // dirMode is that of the directories that are made.
 const dirMode = 0o750
 
-// openDir opens a directory, one element after the other, and follows no link. Missing ones are made if they may be.
-func openDir(path string, make bool) (*os.File, error) { //nolint:revive // not exported; two functions would be one
+// openDir opens a directory, one element after the other, and follows no link. missing is called for each element that is
+// not there; nil says that it must be.
+func openDir(path string, missing func(parent int, name string) error) (*os.File, error) {
 	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for element := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
 		if err != nil {
 			break
 		}
 		parent := fd
-		fd, err = openElement(parent, element, make)
+		fd, err = openElement(parent, element)
+		if errors.Is(err, unix.ENOENT) && missing != nil {
+			if err = missing(parent, element); err == nil {
+				fd, err = openElement(parent, element)
+			}
+		}
 		_ = unix.Close(parent)
 	}
 	if err != nil {
@@ -32,21 +38,20 @@ func openDir(path string, make bool) (*os.File, error) { //nolint:revive // not 
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-func openElement(parent int, name string, make bool) (int, error) { //nolint:revive // see openDir
-	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Openat(parent, name, flags, 0)
-	if !make || !errors.Is(err, unix.ENOENT) {
-		return fd, err
-	}
+func openElement(parent int, name string) (int, error) {
+	return unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+func makeElement(parent int, name string) error {
 	if err := unix.Mkdirat(parent, name, dirMode); err != nil && !errors.Is(err, unix.EEXIST) {
-		return -1, err
+		return err
 	}
-	return unix.Openat(parent, name, flags, 0)
+	return nil
 }
 
 // makeLink makes the pod's link. An older one is replaced in one step; what is no link is left alone.
 func makeLink(mapping Mapping) error {
-	dir, err := openDir(mapping.PodMapDir, true)
+	dir, err := openDir(mapping.PodMapDir, makeElement)
 	if err != nil {
 		return err
 	}
@@ -102,7 +107,7 @@ func linkError(call string, mapping Mapping, err error) error {
 
 // removeLink removes the pod's link. What is no link is left alone.
 func removeLink(mapping Mapping) error {
-	dir, err := openDir(mapping.PodMapDir, false)
+	dir, err := openDir(mapping.PodMapDir, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -18,6 +18,8 @@ import (
 type device struct {
 	file *os.File
 	rdev uint64
+	// bound says that it was bound for the pod before.
+	bound bool
 }
 
 // openDevice opens what is at path once; everything else is done to the descriptor.
@@ -78,23 +80,22 @@ func (m *Mapper) mapDevice(ctx context.Context, mapping Mapping) (err error) {
 		return err
 	}
 	defer func() { d.closeAfter(err) }()
-	bound, err := m.isBound(ctx, mapping, d.rdev)
-	if err != nil {
+	if d.bound, err = m.isBound(ctx, mapping, d.rdev); err != nil {
 		return err
 	}
-	if !bound {
+	if !d.bound {
 		if err := m.probe(ctx, mapping, d); err != nil {
 			return err
 		}
 	}
-	return m.steps(ctx, mapping, d, bound)
+	return m.steps(ctx, mapping, d)
 }
 
 // steps takes the three steps. What was bound before is not undone.
-func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device, bound bool) error {
+func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device) error {
 	undo := func(cause error, step func(context.Context, Mapping) error) error {
 		var lost *mount.LostError
-		if bound || errors.As(cause, &lost) {
+		if d.bound || errors.As(cause, &lost) {
 			return cause
 		}
 		// The caller may have left, and what was done must go all the same.
@@ -106,7 +107,7 @@ func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device, bound boo
 	if _, err := m.loops.HoldDevice(ctx, d.file, mapping.label()); err != nil {
 		return err
 	}
-	if !bound {
+	if !d.bound {
 		if err := m.bind(ctx, mapping, d); err != nil {
 			return undo(err, m.unlock)
 		}
@@ -221,7 +222,7 @@ func (m *Mapper) unlock(ctx context.Context, mapping Mapping) error {
 }
 
 func (m *Mapper) mappedPods(ctx context.Context, globalMapPath string) ([]string, error) {
-	dir, err := openDir(globalMapPath, false)
+	dir, err := openDir(globalMapPath, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -14,22 +14,22 @@ import (
 
 // btrfsInfo is struct btrfs_ioctl_fs_info_args, of which only the first members matter.
 type btrfsInfo struct {
-	maxID, devices uint64
-	rest           [1008]byte
+	maxID uint64
+	_     [1016]byte
 }
 
 // btrfsDevice is struct btrfs_ioctl_dev_info_args.
 type btrfsDevice struct {
-	id         uint64
-	uuid       [16]byte
-	used, size uint64
-	rest       [3032]byte
-	path       [1024]byte
+	id   uint64
+	_    [24]byte // uuid, bytes_used
+	size uint64
+	_    [3032]byte
+	path [1024]byte
 }
 
 // btrfsVolume is struct btrfs_ioctl_vol_args.
 type btrfsVolume struct {
-	fd   int64
+	_    int64
 	name [4088]byte
 }
 

@@ -124,10 +124,11 @@ func (g growth) growExt(ctx context.Context, m mounted, rdev uint64) (GrowResult
 
 // xfsGeom is struct xfs_fsop_geom_v1, of which only the first members matter.
 type xfsGeom struct {
-	blockSize, rtExtSize, agBlocks, agCount   uint32
-	logBlocks, sectSize, inodeSize, imaxPct   uint32
-	dataBlocks, rtBlocks, rtExtents, logStart uint64
-	rest                                      [48]byte
+	blockSize  uint32
+	_          [24]byte
+	imaxPct    uint32
+	dataBlocks uint64
+	_          [72]byte
 }
 
 // xfsGrow is struct xfs_growfs_data.

@@ -22,3 +22,12 @@ func TestWhole(t *testing.T) {
 	assert.False(t, Device{Offset: 512}.Whole())
 	assert.False(t, Device{SizeLimit: 512}.Whole())
 }
+
+func TestOptionsCheckOfParts(t *testing.T) {
+	require.NoError(t, AttachOptions{Offset: 512, SizeLimit: 1024}.check())
+	for _, o := range []AttachOptions{
+		{Offset: 511}, {SizeLimit: 100}, {Offset: 512, SectorSize: 4096}, {SizeLimit: 512, SectorSize: 1024},
+	} {
+		require.ErrorIs(t, o.check(), fs.ErrInvalid, "%+v", o)
+	}
+}

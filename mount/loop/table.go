@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -126,8 +127,7 @@ func (r *rows) complete(seq uint64) bool {
 func (r *rows) covers(seq uint64) bool { return seq != 0 && seq <= r.upTo }
 
 // scanned says that all devices were looked at, after the change with number seq. before are the devices that were known
-// when the look began; those that are not among the present ones, which are sorted,
-// have been removed. present is sorted.
+// when the look began; those that are not among the present ones, which are sorted, have been removed.
 func (r *rows) scanned(seq uint64, before map[int]row, present []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,11 +150,7 @@ func (r *rows) isKnown() bool {
 func (r *rows) snapshot() map[int]row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make(map[int]row, len(r.all))
-	for number, row := range r.all {
-		all[number] = row
-	}
-	return all
+	return maps.Clone(r.all)
 }
 
 func (r *rows) get(number int) (row, bool) {

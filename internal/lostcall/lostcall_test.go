@@ -1,0 +1,206 @@
+package lostcall_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/outcome"
+)
+
+var errStuck = errors.New("stuck")
+
+// leftError is the error of a call that was left behind.
+type leftError struct {
+	call, path string
+	cause      error
+	done       <-chan struct{}
+}
+
+func (e *leftError) Error() string         { return fmt.Sprintf("%s of %s: %v", e.call, e.path, e.cause) }
+func (e *leftError) Unwrap() error         { return e.cause }
+func (e *leftError) Done() <-chan struct{} { return e.done }
+
+func newCalls(options lostcall.Options) *lostcall.Calls {
+	options.Stuck = errStuck
+	options.Lost = func(call, path string, cause error, done <-chan struct{}) error {
+		return &leftError{call, path, cause, done}
+	}
+	return lostcall.New(options)
+}
+
+func key(path string) lostcall.Key { return lostcall.Key{Path: path} }
+
+// hang is an operation that ends when release is closed.
+func hang(release <-chan struct{}) func(context.Context) error {
+	return func(ctx context.Context) error {
+		lostcall.Note(ctx, "hanging")
+		<-release
+		return lostcall.Begin(ctx, "after")
+	}
+}
+
+// leave runs an operation that hangs, and leaves it.
+func leave(t *testing.T, c *lostcall.Calls, path string, release <-chan struct{}) *leftError {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- c.Do(ctx, key(path), hang(release)) }()
+	synctest.Wait()
+	cause := errors.New("the user went home")
+	cancel(cause)
+	err := <-result
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, cause)
+	var left *leftError
+	require.ErrorAs(t, err, &left)
+	return left
+}
+
+func TestDo(t *testing.T) {
+	c := newCalls(lostcall.Options{})
+	fault := errors.New("fault")
+	require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }))
+	require.ErrorIs(t, c.Do(t.Context(), key("a"), func(context.Context) error { return fault }), fault)
+	value, err := lostcall.Value(t.Context(), c, key("a"), func(context.Context) (int, error) { return 7, nil })
+	require.NoError(t, err)
+	assert.Equal(t, 7, value)
+	value, err = lostcall.Value(t.Context(), c, key("a"), func(context.Context) (int, error) { return 7, fault })
+	require.ErrorIs(t, err, fault)
+	assert.Zero(t, value)
+	require.NoError(t, lostcall.Begin(t.Context(), "outside of an operation"))
+}
+
+func TestAnEndedContextBeginsNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := newCalls(lostcall.Options{}).Do(ctx, key("a"), func(context.Context) error { t.Error("begun"); return nil })
+	require.ErrorIs(t, err, outcome.ErrTransient)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestALostCallHoldsItsKeyAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		left := leave(t, c, "a", release)
+		assert.Equal(t, "hanging", left.call)
+		assert.Equal(t, []lostcall.Call{{Name: "hanging", Path: "a"}}, c.Lost())
+		err := c.Do(t.Context(), key("a"), func(context.Context) error { t.Error("begun"); return nil })
+		require.ErrorIs(t, err, errStuck)
+		require.ErrorIs(t, err, outcome.ErrTransient)
+		nothing := func(context.Context) error { return nil }
+		require.NoError(t, c.Do(t.Context(), lostcall.Key{Look: true, Path: "a"}, nothing))
+		require.NoError(t, c.Do(t.Context(), key("b"), nothing))
+		close(release)
+		<-left.Done()
+		synctest.Wait()
+		assert.Empty(t, c.Lost())
+		require.NoError(t, c.Do(t.Context(), key("a"), nothing))
+	})
+}
+
+func TestTooManyLostCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, release := newCalls(lostcall.Options{Max: 2}), make(chan struct{})
+		leave(t, c, "a", release)
+		second := leave(t, c, "b", release)
+		err := c.Do(t.Context(), key("c"), func(context.Context) error { t.Error("begun"); return nil })
+		require.ErrorIs(t, err, errStuck)
+		close(release)
+		<-second.Done()
+		synctest.Wait()
+		require.NoError(t, c.Do(t.Context(), key("c"), func(context.Context) error { return nil }))
+	})
+}
+
+func TestOperationsOfOneKeyTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		running := 0
+		op := func(context.Context) error {
+			running++
+			assert.Equal(t, 1, running)
+			<-release
+			running--
+			return nil
+		}
+		results := make(chan error, 3)
+		for range cap(results) {
+			go func() { results <- c.Do(t.Context(), key("a"), op) }()
+		}
+		synctest.Wait()
+		close(release)
+		for range cap(results) {
+			require.NoError(t, <-results)
+		}
+	})
+}
+
+func TestWhoWaitsLearnsThatTheOtherWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		defer close(release)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- c.Do(ctx, key("a"), hang(release)) }()
+		synctest.Wait()
+		go func() { second <- c.Do(t.Context(), key("a"), hang(release)) }()
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+		require.ErrorIs(t, <-second, errStuck)
+	})
+}
+
+func TestGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCalls(lostcall.Options{Grace: time.Second})
+		killed := errors.New("killed")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := c.Do(ctx, key("a"), func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(500 * time.Millisecond)
+			return killed
+		})
+		require.ErrorIs(t, err, killed, "it ended by itself")
+
+		release, start := make(chan struct{}), time.Now()
+		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var left *leftError
+		require.ErrorAs(t, c.Do(ctx, key("a"), hang(release)), &left)
+		assert.Equal(t, time.Minute+time.Second, time.Since(start))
+		close(release)
+		<-left.Done()
+	})
+}
+
+func TestAPanicIsTheCallers(t *testing.T) {
+	c := newCalls(lostcall.Options{})
+	assert.PanicsWithValue(t, "oops", func() {
+		_ = c.Do(t.Context(), key("a"), func(context.Context) error { panic("oops") })
+	})
+	require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }), "its key is free")
+}
+
+func TestGoexitIsTheCallers(t *testing.T) {
+	c := newCalls(lostcall.Options{})
+	ended, returned := make(chan struct{}), false
+	go func() {
+		defer close(ended)
+		_ = c.Do(t.Context(), key("a"), func(context.Context) error { runtime.Goexit(); return nil })
+		returned = true
+	}()
+	<-ended
+	assert.False(t, returned)
+	require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }), "its key is free")
+}
