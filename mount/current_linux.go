@@ -78,7 +78,7 @@ func (w *witness) isFresh() bool { return !w.hasChanged() && time.Since(w.opened
 func (w *witness) hasChanged() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.file != nil && pollNow(w.file) {
+	if w.file != nil && pollNow(int(w.file.Fd())) {
 		w.closeLocked()
 	}
 	return w.file == nil
@@ -99,8 +99,8 @@ func (w *witness) closeLocked() {
 }
 
 // pollNow reports whether the open mount table has changed, or whether that cannot be told. Polling takes the news away.
-func pollNow(file *os.File) bool {
-	fds := [1]unix.PollFd{{Fd: int32(file.Fd()), Events: unix.POLLPRI}} //nolint:gosec // A descriptor fits.
+func pollNow(fd int) bool {
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}} //nolint:gosec // A descriptor fits.
 	n, err := unix.Poll(fds[:], 0)
 	return err != nil || n > 0
 }
@@ -149,7 +149,18 @@ func (m *Mounter) takeSnapshot(ctx context.Context, room int) (*snapshot, error)
 	if err != nil {
 		return nil, err
 	}
-	if s.table, err = m.readTableFrom(ctx, fd, room); err != nil {
+	ids := m.uniqueIDs(room)
+	if m.canReadBothSides(ids) {
+		var ok bool
+		if s.table, ok, err = m.readBothSides(fd, ids); err == nil && !ok {
+			s.forget() // it may have been told of a change
+			fd, err = s.open()
+		}
+	}
+	if err == nil && s.table == nil {
+		s.table, err = m.readTableFrom(ctx, fd, ids)
+	}
+	if err != nil {
 		s.forget()
 		return nil, err
 	}

@@ -343,3 +343,48 @@ func TestManyRefs(t *testing.T) {
 		}
 	})
 }
+
+// TestLargeTableIsTheSameFromBothSides compares a table that is large enough to be read from both sides with one that is
+// read as a whole, and mounts while it is read.
+func TestLargeTableIsTheSameFromBothSides(t *testing.T) {
+	m := statmounts(t)
+	root := t.TempDir()
+	require.NoError(t, unix.Mount("memory", root, "tmpfs", 0, ""))
+	defer func() { assert.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) }()
+	oddMounts(t, root)
+	plain := filepath.Join(root, "plain")
+	for i := range mount.MinBothSides {
+		path := filepath.Join(root, strings.Repeat("d", 1+i/20)+string(rune('a'+i%20)))
+		require.NoError(t, os.Mkdir(path, 0o755))
+		require.NoError(t, unix.Mount(plain, path, "", unix.MS_BIND, ""))
+		if i%3 == 0 {
+			require.NoError(t, unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID, ""))
+		}
+	}
+	whole, err := m.ReadWholeTable(t.Context())
+	require.NoError(t, err)
+	require.True(t, m.ReadsBothSides(t), "it is large enough")
+	for range 20 { // the sides meet elsewhere each time
+		table, err := mount.New(mount.Options{}).List(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, whole, table)
+	}
+	dir := filepath.Join(root, "changing")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	ctx, cancel := context.WithCancel(t.Context())
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for ctx.Err() == nil {
+			assert.NoError(t, unix.Mount("foreign", dir, "tmpfs", 0, ""))
+			assert.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH))
+		}
+	})
+	for range 50 {
+		table, err := m.List(t.Context())
+		require.NoError(t, err)
+		table = slices.DeleteFunc(slices.Clone(table), func(mp mount.MountPoint) bool { return mp.Path == dir })
+		assert.Equal(t, whole, table, "the standing mounts are all there, with their ids")
+	}
+	cancel()
+	changing.Wait()
+}

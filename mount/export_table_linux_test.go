@@ -1,6 +1,9 @@
 package mount
 
-import "context"
+import (
+	"context"
+	"testing"
+)
 
 // HasMountEvents reports whether the kernel tells which mounts come and go.
 func HasMountEvents() bool {
@@ -29,3 +32,28 @@ const (
 	MaxTableAge  = maxTableAge
 	MaxRefsAsked = maxRefsAsked
 )
+
+// MinBothSides is from how many mounts on a table is read from both sides.
+const MinBothSides = minBothSides
+
+// ReadWholeTable reads the table as a text, from its beginning to its end.
+func (m *Mounter) ReadWholeTable(ctx context.Context) ([]MountPoint, error) { return m.readTable(ctx) }
+
+// ReadsBothSides reports whether a table is read from both sides now, as it should where nothing is mounted meanwhile.
+func (m *Mounter) ReadsBothSides(t testing.TB) bool {
+	t.Helper()
+	fd, err := openTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeFD(fd)
+	ids := m.uniqueIDs(0)
+	if !m.canReadBothSides(ids) {
+		return false
+	}
+	_, ok, err := m.readBothSides(fd, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
+}

@@ -38,6 +38,11 @@ func (m *Mounter) ask(id, mask uint64) (MountPoint, error) {
 	look := m.look()
 	defer m.looks.Put(look)
 	status, text, err := statmount(id, mask, look.facts[:])
+	return foundBy(id, &status, string(text), err, &words{parser: parser{words: make([]string, 0, 12)}})
+}
+
+// foundBy is what statmount has said of a mount.
+func foundBy(id uint64, status *mountStatus, text string, err error, p *words) (MountPoint, error) {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return MountPoint{}, fmt.Errorf("mount %d: %w", id, ErrNotMounted)
@@ -46,11 +51,27 @@ func (m *Mounter) ask(id, mask uint64) (MountPoint, error) {
 	case status.mask&statmountSBSource == 0: // before Linux 6.13, and when it is empty
 		return MountPoint{}, errNoSyscall
 	}
-	return status.mountPoint(text), nil
+	return status.mountPoint(text, p), nil
+}
+
+// words keeps the options of mounts in one array, and what two neighbours have alike only once, as parser does.
+type words struct {
+	parser
+
+	attr      uint64
+	attrWords []string
+	super     superKey
+	supers    []string
+}
+
+// superKey is what the options of a filesystem are made from.
+type superKey struct {
+	flags uint32
+	own   string
 }
 
 // mountPoint is the mount in the words of the mount table. Text holds the strings.
-func (s *mountStatus) mountPoint(text string) MountPoint {
+func (s *mountStatus) mountPoint(text string, p *words) MountPoint {
 	str := func(mask uint64, offset uint32) string {
 		if s.mask&mask == 0 {
 			return ""
@@ -62,12 +83,12 @@ func (s *mountStatus) mountPoint(text string) MountPoint {
 		Major: s.devMajor, Minor: s.devMinor,
 		Root: str(statmountMntRoot, s.mntRoot), Path: str(statmountMntPoint, s.mntPoint),
 		Source: tableSource(str(statmountSBSource, s.sbSource)), FSType: str(statmountFSType, s.fsType),
-		Options: s.options(), Propagation: s.propagationFields(),
+		Options: p.attributes(s.attr), Propagation: s.propagationFields(),
 	}
 	if subtype := str(statmountFSSubtype, s.fsSubtype); subtype != "" {
 		m.FSType += "." + subtype
 	}
-	m.SuperOptions = s.superOptions(text, str(statmountMntOpts, s.mntOpts))
+	m.SuperOptions = p.superOptions(s, text, str(statmountMntOpts, s.mntOpts))
 	return m
 }
 
@@ -92,23 +113,29 @@ var attrWords = []struct {
 	{unix.MOUNT_ATTR_NODIRATIME, "nodiratime"},
 }
 
-func (s *mountStatus) options() []string {
-	options := append(make([]string, 0, 6), accessWord(s.attr&unix.MOUNT_ATTR_RDONLY != 0))
+// attributes are the options of a mount.
+func (p *words) attributes(attr uint64) []string {
+	if attr == p.attr && p.attrWords != nil {
+		return p.attrWords
+	}
+	start := len(p.words)
+	p.words = append(p.words, accessWord(attr&unix.MOUNT_ATTR_RDONLY != 0))
 	for _, a := range attrWords {
-		if s.attr&a.attr != 0 {
-			options = append(options, a.word)
+		if attr&a.attr != 0 {
+			p.words = append(p.words, a.word)
 		}
 	}
-	if s.attr&unix.MOUNT_ATTR__ATIME == unix.MOUNT_ATTR_RELATIME {
-		options = append(options, "relatime")
+	if attr&unix.MOUNT_ATTR__ATIME == unix.MOUNT_ATTR_RELATIME {
+		p.words = append(p.words, "relatime")
 	}
-	if s.attr&unix.MOUNT_ATTR_NOSYMFOLLOW != 0 {
-		options = append(options, "nosymfollow")
+	if attr&unix.MOUNT_ATTR_NOSYMFOLLOW != 0 {
+		p.words = append(p.words, "nosymfollow")
 	}
-	if s.attr&unix.MOUNT_ATTR_IDMAP != 0 {
-		options = append(options, "idmapped")
+	if attr&unix.MOUNT_ATTR_IDMAP != 0 {
+		p.words = append(p.words, "idmapped")
 	}
-	return options
+	p.attr, p.attrWords = attr, p.since(start)
+	return p.attrWords
 }
 
 func accessWord(readOnly bool) string { //nolint:revive // It is the word for the flag.
@@ -119,31 +146,43 @@ func accessWord(readOnly bool) string { //nolint:revive // It is the word for th
 }
 
 // superOptions are the flags of the filesystem, the options of a security module, and its own, in that order.
-func (s *mountStatus) superOptions(text, own string) []string {
-	options := append(make([]string, 0, 4+strings.Count(own, ",")), accessWord(s.sbFlags&unix.MS_RDONLY != 0))
-	for _, f := range []struct {
-		flag uint32
-		word string
-	}{{unix.MS_SYNCHRONOUS, "sync"}, {unix.MS_DIRSYNC, "dirsync"}, {unix.MS_LAZYTIME, "lazytime"}} {
+func (p *words) superOptions(s *mountStatus, text, own string) []string {
+	key := superKey{s.sbFlags, own}
+	secured := s.mask&statmountOptSecArray != 0 && s.optSecNum > 0
+	if key == p.super && p.supers != nil && !secured {
+		return p.supers
+	}
+	start := len(p.words)
+	p.words = append(p.words, accessWord(s.sbFlags&unix.MS_RDONLY != 0))
+	for _, f := range superWords {
 		if s.sbFlags&f.flag != 0 {
-			options = append(options, f.word)
+			p.words = append(p.words, f.word)
 		}
 	}
-	if s.mask&statmountOptSecArray != 0 {
+	if secured {
 		for at, n := s.optSecArray, s.optSecNum; n > 0; n-- {
 			option := cString(text, at)
-			options = append(options, option)
+			p.words = append(p.words, option)
 			at += uint32(len(option)) + 1
 		}
 	}
-	if own == "" {
-		return options
+	if own != "" {
+		for option := range strings.SplitSeq(own, ",") {
+			p.words = append(p.words, unescape(option))
+		}
 	}
-	for option := range strings.SplitSeq(own, ",") {
-		options = append(options, unescape(option))
+	options := p.since(start)
+	if !secured {
+		p.super, p.supers = key, options
 	}
 	return options
 }
+
+// superWords are the words of the mount table for the flags of a filesystem, in its order.
+var superWords = []struct {
+	flag uint32
+	word string
+}{{unix.MS_SYNCHRONOUS, "sync"}, {unix.MS_DIRSYNC, "dirsync"}, {unix.MS_LAZYTIME, "lazytime"}}
 
 // propagationFields are the optional fields of the mount table.
 func (s *mountStatus) propagationFields() []string {

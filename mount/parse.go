@@ -23,9 +23,13 @@ type memo struct {
 
 // parseTable reads a whole mount table.
 func parseTable(content string) ([]MountPoint, error) {
-	lines := strings.Count(content, "\n") + 1
-	p := parser{words: make([]string, 0, 2*lines)}
-	table := make([]MountPoint, 0, lines)
+	table := make([]MountPoint, 0, strings.Count(content, "\n")+1)
+	return parseInto(table, content)
+}
+
+// parseInto appends the mounts of a text to table.
+func parseInto(table []MountPoint, content string) ([]MountPoint, error) {
+	p := parser{words: make([]string, 0, 2*(cap(table)-len(table)))}
 	for content != "" {
 		line, rest, _ := strings.Cut(content, "\n")
 		content = rest

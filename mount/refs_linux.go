@@ -122,8 +122,8 @@ func refsOnDevice(own MountPoint) (paths []string, err error) {
 		if err != nil {
 			continue
 		}
-		if cString(text, status.mntRoot) == own.Root {
-			paths = append(paths, cString(text, status.mntPoint))
+		if words := string(text); cString(words, status.mntRoot) == own.Root {
+			paths = append(paths, cString(words, status.mntPoint))
 		}
 	}
 	return paths, nil

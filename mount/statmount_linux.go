@@ -82,10 +82,10 @@ const (
 var _ [0]struct{} = [mountStatusSize - unsafe.Sizeof(mountStatus{})]struct{}{}
 
 // statmount asks for the facts of a mount of this namespace by its unique id. The buffer is used when it is large enough.
-// The strings that come with the facts are returned as they are. The error is ENOENT when there is no such mount.
-func statmount(id, mask uint64, buffer []byte) (status mountStatus, text string, err error) {
+// The strings that come with the facts are returned as they are, in the buffer or in a larger one. The error is ENOENT when there is no such mount.
+func statmount(id, mask uint64, buffer []byte) (status mountStatus, text []byte, err error) {
 	if id <= firstUniqueID {
-		return status, "", unix.ENOENT
+		return status, nil, unix.ENOENT
 	}
 	request := statmountRequest{size: uint32(unsafe.Sizeof(statmountRequest{})), id: id, param: mask}
 	for {
@@ -96,11 +96,11 @@ func statmount(id, mask uint64, buffer []byte) (status mountStatus, text string,
 		buffer = make([]byte, 2*max(len(buffer), statmountBuffer))
 	}
 	if err != nil {
-		return status, "", err
+		return status, nil, err
 	}
 	copy((*[mountStatusSize]byte)(unsafe.Pointer(&status))[:], buffer)
 	if size := int(status.size); size > mountStatusSize && size <= len(buffer) {
-		text = string(buffer[mountStatusSize:size])
+		text = buffer[mountStatusSize:size]
 	}
 	return status, text, nil
 }

@@ -26,7 +26,7 @@ func (m *Mounter) readTable(ctx context.Context) ([]MountPoint, error) {
 		return nil, err
 	}
 	defer closeFD(fd)
-	return m.readTableFrom(ctx, fd, 0)
+	return m.readTableFrom(ctx, fd, m.uniqueIDs(0))
 }
 
 // openTable opens the mount table. It is not opened by package os, whose poller would wait for the file and thereby use up
@@ -39,11 +39,11 @@ func openTable() (int, error) {
 	return fd, nil
 }
 
-// readTableFrom reads the mount table from its open file. Room is how many mounts are expected. Since Linux 5.8 one reading
-// cannot miss a mount that was there all the time; before, the table is read until two readings are equal.
-func (m *Mounter) readTableFrom(ctx context.Context, fd, room int) ([]MountPoint, error) {
-	before := m.uniqueIDs(room)
-	content, err := readAll(fd, max(room, len(before))*bytesPerMount)
+// readTableFrom reads the mount table from its open file. Before are the unique ids of all mounts, where there are such.
+// Since Linux 5.8 one reading cannot miss a mount that was there all the time; before, the table is read until two readings
+// are equal.
+func (m *Mounter) readTableFrom(ctx context.Context, fd int, before []uint64) ([]MountPoint, error) {
+	content, err := readAll(fd, len(before)*bytesPerMount)
 	if err != nil {
 		return nil, err
 	}
