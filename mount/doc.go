@@ -31,6 +31,10 @@
 //	now, err := m.Lookup(ctx, target)
 //	foreign := err == nil && !ours.Is(now)
 //
+// An unmount that is told which mount is meant leaves every other alone, and says [ErrForeign]:
+//
+//	err = m.Unmount(ctx, target, mount.UnmountOptions{Expect: ours})
+//
 // To be told when something is mounted, unmounted, moved or changed, by whomever:
 //
 //	err := m.Watch(ctx, func(c mount.Change) { ... }) // until ctx ends
@@ -49,9 +53,40 @@
 // error means that the effect is not there. The errno is kept: errors.Is(err, unix.EBUSY) works.
 //
 // A system call on a dead server can last for ever, and nothing can interrupt it. Each operation therefore runs in a
-// goroutine of its own, but for looks that the kernel can answer from what it has in memory. When the context ends first, the operation is left behind: the caller gets a [*LostError] at
-// once, and its channel Done closes when the operation has really ended. Until then a second operation on the same path
-// fails with [ErrStuck] and does not start. Operations on other paths go on, until [Options].MaxLost are lost.
+// goroutine of its own, but for looks that the kernel can answer from what it has in memory. When the context ends first,
+// the operation is left behind: the caller gets a [*LostError] at once, and its channel Done closes when the operation has
+// really ended. Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on
+// other paths go on, until [Options].MaxLost are lost.
+//
+// # How an unmount goes
+//
+// It looks what is mounted at the path, unmounts plainly, and believes neither success nor failure: it looks again, and
+// asks the kernel for the very mounts that it has taken off, by their unique ids (the mount table, where there are none).
+// With [UnmountOptions].Force it repeats a plain unmount that is refused as busy, or waits for one that does not return,
+// then aborts the filesystem (MNT_FORCE), looks, and unmounts plainly again. With Lazy a mount that is still busy is
+// detached.
+//
+// A plain umount2 that does not return is waited for until the context ends, and Lazy does not change that. Such a call
+// either has taken the mount out of the tree already and waits for its server to say good-bye, so that there is nothing
+// left to detach; or it waits for the filesystem that the mount point itself lies in, for which a lazy one would wait
+// likewise. Unmount what lies above first, by force if need be.
+//
+// Gone here is not gone everywhere: another mount namespace may have a copy, which keeps the filesystem and its device in
+// use. The kernel tells nobody of that. It also lets the directory be removed, and takes the copy off with it.
+//
+// # Filesystems that need a helper
+//
+// Some filesystems are mounted by a program, mount.TYPE. [Options].Helpers names the types for which it may be run; see
+// [Helper] for what it is given and what is believed of it.
+//
+// # Untrusted input
+//
+// Options that come from a volume's spec belong into [Request].UserOptions, over which [Request].Options have the last
+// word; secrets into Sensitive. A path with an element ".." is refused, and so is a link in the path of a target. The path
+// of a bind's source is followed through links, since a host path may have them. To bind what lies in a directory that
+// others can write to, use mount/safepath; or open it with openat2 (RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS) as O_PATH and
+// give /proc/self/fd/N, which leads to what was opened and to nothing else. Keep that descriptor open until Mount has
+// returned; a call that was left behind does not use it any more.
 //
 // # Words
 //
@@ -65,10 +100,10 @@
 //
 // # When not to use this package
 //
-// It does not format, check or grow a filesystem; mount/format does. It does not find loop devices; mount/loop does. It
-// does not run mount.<type> helpers, so that a filesystem that needs one cannot be mounted unless the options hold what
-// the helper would have found out (for NFS: addr=). To open files inside a volume that a workload can write, use
-// descriptors and openat2; a checked path is not a safe path. To make a container's root filesystem, use your
+// It does not format, check or grow a filesystem; mount/format does. It does not find loop devices; mount/loop does. A
+// filesystem that needs a helper, without one named, can be mounted only when the options hold what the helper would have
+// found out (for NFS: addr=). To open files inside a volume that a workload can write, use mount/safepath, or descriptors
+// and openat2; a checked path is not a safe path. To make a container's root filesystem, use your
 // runtime. It needs /proc. It mounts in the namespace of the process: a goroutine whose thread was moved into another is
 // not followed there. On other systems than Linux every method returns an error that matches [ErrUnsupported].
 package mount
