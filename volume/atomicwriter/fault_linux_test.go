@@ -90,7 +90,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	for name, start := range starts {
 		t.Run(name, func(t *testing.T) {
 			for n := range steps(t, start, Options{}) {
-				for _, next := range []payload{newPayload, oldPayload, {}} {
+				for _, next := range []payload{newPayload, []payload{oldPayload, {}}[n%2]} {
 					dir, at := t.TempDir(), 0
 					start(t, dir)
 					w := newWriter(t, dir, Options{})
