@@ -190,10 +190,13 @@ func TestDirectoryThatIsMovedAwayIsAFailure(t *testing.T) {
 	}
 }
 
-// TestLinkInPlaceOfAClosedDirectoryIsNotFollowed swaps a directory that was closed for a link to another tree of the same
-// shape. Nothing of that may be visited.
-func TestLinkInPlaceOfAClosedDirectoryIsNotFollowed(t *testing.T) {
-	for _, without := range []Feature{0, FeatureOpenat2} {
+// TestWhatTakesThePlaceOfAClosedDirectoryIsNotTakenForIt swaps a directory that was closed for a link to another tree of
+// the same shape, and for that tree itself. Nothing of it may be visited in place of what was there.
+func TestWhatTakesThePlaceOfAClosedDirectoryIsNotTakenForIt(t *testing.T) {
+	for _, c := range []struct {
+		without Feature
+		put     func(oldname, newname string) error
+	}{{0, os.Symlink}, {FeatureOpenat2, os.Symlink}, {0, os.Rename}, {FeatureOpenat2, os.Rename}} {
 		root, outside := t.TempDir(), t.TempDir()
 		makeDeep(t, root, "d", 60)
 		makeDeep(t, outside, "d", 60)
@@ -205,13 +208,16 @@ func TestLinkInPlaceOfAClosedDirectoryIsNotFollowed(t *testing.T) {
 			if e.Path() == bottom && !swapped {
 				swapped = true
 				require.NoError(t, os.Rename(filepath.Join(root, "d"), filepath.Join(root, "elsewhere")))
-				require.NoError(t, os.Symlink(filepath.Join(outside, "d"), filepath.Join(root, "d")))
+				require.NoError(t, c.put(filepath.Join(outside, "d"), filepath.Join(root, "d")))
 			}
 			return Next
 		}
-		require.NoError(t, r.walk(t, root, Options{Workers: 1, MaxOpen: 2, Without: without}))
+		require.NoError(t, r.walk(t, root, Options{Workers: 1, MaxOpen: 2, Without: c.without}))
 		require.True(t, swapped)
-		assert.NotEmpty(t, r.fails)
+		require.NotEmpty(t, r.fails)
+		for _, err := range r.fails {
+			require.ErrorIs(t, err, ErrMoved)
+		}
 		for _, path := range r.paths {
 			assert.NotContains(t, path, "canary")
 		}
