@@ -377,6 +377,41 @@ func TestForeignMountIsReportedAndNeverTakenOff(t *testing.T) {
 	})
 }
 
+// covering is a mounter on which somebody mounts on top between the look and the unmount.
+type covering struct {
+	mount.Interface
+	cover func(path string)
+}
+
+func (c *covering) Unmount(ctx context.Context, path string, options mount.UnmountOptions) error {
+	c.cover(path)
+	return c.Interface.Unmount(ctx, path, options)
+}
+
+func TestMountThatComesBetweenTheLookAndTheUnmountIsNotTakenOff(t *testing.T) {
+	onANode(t, func(t *testing.T, n *node) {
+		n.mkdir("a")
+		n.prepare(n.subpath("a"))
+		covered := &covering{Interface: n.mounter, cover: func(path string) { n.bind(n.outside, path) }}
+		n.subpaths = NewSubpaths(covered, SubpathsOptions{Without: n.without})
+		require.ErrorIs(t, n.subpaths.CleanContainer(t.Context(), n.owner(), mount.UnmountOptions{}), mount.ErrForeign)
+		assert.FileExists(t, filepath.Join(n.target(), "canary"))
+		n.unmount1(n.target())
+		n.restart()
+		n.clean()
+	})
+}
+
+// A filesystem that does not even tell its inode number is known by its device.
+func TestMountThatCannotBeLookedAtIsKnownByItsDevice(t *testing.T) {
+	onANode(t, func(t *testing.T, n *node) {
+		c := &container{tree: n.tree(), fd: n.tree().fd, dir: n.dir, mounter: n.mounter}
+		e := entry{index: 7, isTarget: true, marks: []mark{{index: 7, id: fileID{major: 8, minor: 1, inode: 9}}}}
+		require.NoError(t, c.checkOurs(e, mount.MountPoint{Major: 8, Minor: 1}))
+		require.ErrorIs(t, c.checkOurs(e, mount.MountPoint{Major: 8, Minor: 2}), mount.ErrForeign)
+	})
+}
+
 // unmount1 takes one mount off, whatever lies below.
 func (n *node) unmount1(path string) {
 	n.t.Helper()
