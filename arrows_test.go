@@ -17,6 +17,7 @@ var arrows = map[string][]string{
 	"":                            nil,
 	"volume":                      {"volume/usage", "internal/outcome"},
 	"volume/atomicwriter":         {"internal/outcome"},
+	"volume/ownership":            {"internal/outcome", "internal/treewalk"},
 	"volume/usage":                {"internal/outcome", "internal/lostcall", "internal/treewalk"},
 	"mount":                       {"internal/outcome"},
 	"mount/blockmap":              {"mount", "mount/loop"},
