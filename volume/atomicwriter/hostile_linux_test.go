@@ -348,3 +348,37 @@ func asOrdinaryUser(t *testing.T, do func(dir string)) {
 	require.NoError(t, os.Chown(dir, 65534, 65534))
 	onThreadOf(t, 65534, parent, do)
 }
+
+// TestSetThatIsSwappedIsNotPublished: what was filled is what is published, or nothing.
+func TestSetThatIsSwappedIsNotPublished(t *testing.T) {
+	for name, swap := range map[string]func(t *testing.T, dir, set string){
+		"its directory": func(t *testing.T, dir, set string) {
+			require.NoError(t, os.Rename(filepath.Join(dir, set), filepath.Join(dir, "stolen")))
+			require.NoError(t, os.Mkdir(filepath.Join(dir, set), 0o755))
+		},
+		"its link": func(t *testing.T, dir, _ string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, newDataLink)))
+			require.NoError(t, os.Symlink("elsewhere", filepath.Join(dir, newDataLink)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			w := newWriter(t, dir, Options{})
+			set := ""
+			w.before = func(call, of string) error {
+				switch {
+				case call == "mkdir" && isSetName(of):
+					set = of
+				case name == "its directory" && call == "create", name == "its link" && call == "rename":
+					w.before = nil
+					swap(t, dir, set)
+				}
+				return nil
+			}
+			result, err := w.Write(t.Context(), payload{"a": {Mode: 0o600}})
+			require.ErrorIs(t, err, ErrConflict)
+			assert.False(t, result.Published)
+			mustWrite(t, w, payload{"a": {Mode: 0o600}})
+		})
+	}
+}
