@@ -105,7 +105,7 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$OUT" "$bin/data"
 export BENCH_DIR=$bin/data
-go test -c -o "$bin/bench.test" .
+go test -c -vet=off -o "$bin/bench.test" .
 go build -o "$bin/summary" ./summary
 head_lines >"$bin/head.md"
 measured=()
