@@ -35,7 +35,7 @@ func (m *Mounter) canReadBothSides(ids []uint64) bool {
 func (m *Mounter) readBothSides(fd int, ids []uint64) (table []MountPoint, ok bool, err error) {
 	back := &backReader{ids: ids, table: make([]MountPoint, len(ids)), done: make(chan struct{})}
 	back.asked.Store(int64(len(ids)))
-	go back.run(m)
+	go back.run()
 	content, err := back.readFront(fd)
 	back.read.Store(int64(len(ids))) // which ends the other side, if it has not come so far
 	<-back.done
@@ -64,7 +64,7 @@ func (m *Mounter) hasFacts(id uint64) bool {
 }
 
 // run asks for one mount after the other until it meets the front.
-func (b *backReader) run(m *Mounter) {
+func (b *backReader) run() {
 	defer close(b.done)
 	facts := words{parser: parser{words: make([]string, 0, len(b.ids))}}
 	text := arena{}
