@@ -53,7 +53,9 @@ func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 			checkLost(t, m, err, LostCall{Call: tc.call, Path: server.Path()})
 
 			for _, again := range []func(context.Context, *Meter, string) error{measure, statfs} {
-				err := again(t.Context(), m, server.Path()+"/") // another name of the same path
+				soon, stop := context.WithTimeout(t.Context(), time.Minute)
+				err := again(soon, m, server.Path()+"/") // another name of the same path
+				stop()
 				require.ErrorIs(t, err, ErrStuck)
 				assert.Equal(t, outcome.Transient, outcome.ClassOf(err))
 				require.ErrorContains(t, err, server.Path())
@@ -85,6 +87,7 @@ func checkLost(t *testing.T, m *Meter, err error, want LostCall) {
 	var lost *LostError
 	require.ErrorAs(t, err, &lost)
 	assert.Equal(t, want, LostCall{Call: lost.Call, Path: lost.Path})
+	assert.True(t, lost.Uncertain())
 	assert.Equal(t, []LostCall{want}, m.Lost())
 	require.NotNil(t, outcome.DoneOf(err))
 	select {
