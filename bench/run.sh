@@ -64,14 +64,14 @@ calm() {
 
 # head says what was measured where. The commit has a mark when files were changed since.
 head_lines() {
-	local commit changed
+	local commit changed memory
+	memory=$(sed -n 's/^MemTotal:[^0-9]*\([0-9]*\).*/\1/p' /proc/meminfo)
 	commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 	changed=$( (git status --porcelain -uno -- .. 2>/dev/null || true) | wc -l)
 	((changed == 0)) || commit+=", with $changed files changed since"
 	printf '| | |\n|---|---|\n'
 	printf '| machine | %s, %s processors, %s GB of memory |\n' \
-		"$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" \
-		"$(awk '/^MemTotal/ { printf "%.0f", $2 / 1e6 }' /proc/meminfo)"
+		"$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$((memory / 1000000))"
 	printf '| kernel | %s |\n' "$(uname -sr)"
 	printf '| Go | %s |\n' "$(go env GOVERSION)"
 	printf '| Kubernetes | %s |\n' "$(go list -m -f '{{.Version}}' k8s.io/kubernetes)"
