@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/volumekit/volumekit/mount"
 )
 
 // The environment of a test binary that Main has started again.
@@ -14,14 +16,19 @@ const (
 	envOutside = "VOLUMEKIT_MOUNTTEST_OUTSIDE"
 	// envWithout holds the reason why there is no private namespace.
 	envWithout = "VOLUMEKIT_MOUNTTEST_WITHOUT"
+	// envProtected holds the mount namespace in which nothing but what tests need can be written, so that a test binary
+	// that a test starts again leaves it at that.
+	envProtected = "VOLUMEKIT_MOUNTTEST_PROTECTED"
 )
 
 // Main runs the tests of m in a private mount namespace and exits with their result. It is to be all of a TestMain.
 //
 // It starts the test binary again with the same arguments: as root in a new mount namespace; as an ordinary user in a
-// new user namespace too, in which it is root. Every mount there is private, so that nothing reaches the machine. The
-// temporary directory of the tests (t.TempDir, os.TempDir) is a new one without a symbolic link in its path. After the
-// tests, mounts and loop devices that lie in it are reported and fail the run.
+// new user namespace too, in which it is root. Every mount there is private, so that no mount reaches the machine, and
+// read-only, so that no code that goes wrong deletes or changes its files; what stays writable is the temporary directory
+// of the tests (t.TempDir, os.TempDir), which is a new one without a symbolic link in its path, the cache of the go
+// command, where the go command wants to be told of the run, and /dev, /proc and /sys. After the tests, mounts and loop
+// devices that lie in the temporary directory are reported and fail the run.
 func Main(m *testing.M) {
 	os.Exit(run(m))
 }
@@ -56,8 +63,13 @@ func runInside(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "mounttest: making the mounts private:", err)
 		return 1
 	}
+	machine := mount.New(mount.Options{}) // It keeps a descriptor, the same one during all tests.
+	if err := protectMachine(machine); err != nil {
+		fmt.Fprintln(os.Stderr, "mounttest: protecting the files of the machine from the tests:", err)
+		return 1
+	}
 	code := m.Run()
-	left, err := leftovers(os.TempDir())
+	left, err := leftovers(machine, os.TempDir())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mounttest: looking for what the tests left behind:", err)
 		return max(code, 1)

@@ -115,8 +115,8 @@ func removeTemp(dir string) {
 }
 
 // leftovers lists the mounts below dir and the loop devices backed by files there.
-func leftovers(dir string) ([]string, error) {
-	left, err := mountsBelow(dir)
+func leftovers(machine *mount.Mounter, dir string) ([]string, error) {
+	left, err := mountsBelow(machine, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -136,14 +136,19 @@ func leftovers(dir string) ([]string, error) {
 	return left, nil
 }
 
-func mountsBelow(dir string) ([]string, error) {
+func mountsBelow(machine *mount.Mounter, dir string) ([]string, error) {
 	//nolint:forbidigo // TestMain has no context, and reading the table does not block.
-	table, err := mount.New(mount.Options{}).List(context.Background())
+	table, err := machine.List(context.Background())
 	if err != nil {
 		return nil, err
 	}
 	var found []string
+	own := true // The first at dir itself is that of protectMachine.
 	for _, m := range table {
+		if m.Path == dir && own {
+			own = false
+			continue
+		}
 		if m.Path == dir || strings.HasPrefix(m.Path, dir+"/") {
 			found = append(found, "mount at "+m.Path)
 		}

@@ -137,3 +137,20 @@ func TestTemporaryDirectoryIsRemoved(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, left)
 }
+
+// TestNothingButTheTemporaryDirectoryCanBeWritten tries to write where a test that goes wrong must not.
+func TestNothingButTheTemporaryDirectoryCanBeWritten(t *testing.T) {
+	mounttest.RequireMounts(t)
+	outside := filepath.Dir(os.TempDir()) // the temporary directory of whoever runs the tests
+	for _, dir := range []string{".", "/", "/usr", outside} {
+		file, err := os.CreateTemp(dir, "mounttest-canary-")
+		if err == nil {
+			require.NoError(t, file.Close())
+			require.NoError(t, os.Remove(file.Name()))
+		}
+		if !errors.Is(err, unix.EACCES) {
+			assert.ErrorIs(t, err, unix.EROFS, dir)
+		}
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(t.TempDir(), "f"), nil, 0o600))
+}
