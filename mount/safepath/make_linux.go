@@ -90,7 +90,8 @@ func (t *tree) makeDir(ctx context.Context, at int, base string, h how, options 
 	return -1, nil, fmt.Errorf("making %q: after %d tries: %w", base, maxTries, ErrRaced)
 }
 
-// notDirectory makes of ENOTDIR, which may be about an element above, an error about the last one where it is.
+// notDirectory makes of ENOTDIR, which may be about an element above, an error about the last one where it is. By the time
+// that it looks there may be a directory; err is an error all the same.
 func (t *tree) notDirectory(ctx context.Context, at int, name string, err error) error {
 	if !errors.Is(err, unix.ENOTDIR) {
 		return err
@@ -100,7 +101,10 @@ func (t *tree) notDirectory(ctx context.Context, at int, name string, err error)
 		return err
 	}
 	defer closeFD(fd)
-	return checkKind(fd, Directory)
+	if kindErr := checkKind(fd, Directory); kindErr != nil {
+		return kindErr
+	}
+	return err
 }
 
 // finish gives a directory that was just made its mode and group. It closes fd when that fails.

@@ -73,6 +73,9 @@ func (t *tree) removeAll(ctx context.Context, name string, table mount.Interface
 	for range maxPasses {
 		// Mostly there is nothing in it; and afterwards this tells whether the name is free.
 		err = t.unlink(ctx, at, base)
+		if errors.Is(err, unix.EISDIR) {
+			continue // it was a directory and has become something else
+		}
 		if !errors.Is(err, unix.ENOTEMPTY) {
 			return ignoreGone(err)
 		}
@@ -172,7 +175,8 @@ func (r *remover) where() string {
 func (r *remover) proceed(ctx context.Context) error {
 	low := &r.levels[len(r.levels)-1]
 	name, err := low.next()
-	if errors.Is(err, io.EOF) {
+	// Of a directory that somebody else has removed there is nothing to be read (ENOENT).
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) {
 		return r.leave(ctx)
 	}
 	if err != nil {
@@ -294,6 +298,10 @@ func (r *remover) above() (int, error) {
 	}
 	if now.id != high.id {
 		return -1, fmt.Errorf("it was moved elsewhere while it was emptied: %w", ErrRaced)
+	}
+	// ".." leads into what is mounted over the level above, and that may be a bind of the same directory.
+	if err := r.tree.sameMount(low.fd(), fd); err != nil {
+		return -1, how{oneMount: true}.explain(err)
 	}
 	dir, err := openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

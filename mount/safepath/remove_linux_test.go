@@ -211,6 +211,37 @@ func TestMountOverADirectoryThatIsBeingEmptiedStaysWhole(t *testing.T) {
 	})
 }
 
+// The way back up is by "..", which leads into what is mounted over the level above: here the very same directory, which
+// device and inode do not tell apart.
+func TestRemovalDoesNotGoUpIntoABindOfTheSameDirectory(t *testing.T) {
+	mounttest.RequireMounts(t)
+	inEachWay(t, func(t *testing.T, w *world) {
+		w.deepTree("top", 2*maxOpen, 1)
+		r := w.startRemoval(maxOpen + 10)
+		level := w.path("top/d0/d0")
+		w.bind(level, level)
+		canary := filepath.Join(level, "canary")
+		w.write(canary)
+		require.ErrorIs(t, r.finish(t), ErrMounted)
+		assert.FileExists(t, canary)
+		w.unmount(level)
+	})
+}
+
+// Somebody else removes the same tree at the same time.
+func TestDirectoryThatSomebodyElseRemovesIsNoError(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		w.mkdir("top/a/b", "top/c")
+		r := w.startRemoval(2)
+		require.NoError(t, os.RemoveAll(w.path("top")))
+		require.NoError(t, r.finish(t))
+		w.deepTree("top", 2*maxOpen, 1)
+		r = w.startRemoval(maxOpen + 10)
+		require.NoError(t, os.RemoveAll(w.path("top")))
+		require.NoError(t, r.finish(t))
+	})
+}
+
 // A directory is moved out of the root while its content is removed, so deep that the way back up is by "..": nothing is
 // removed where it is moved to.
 func TestDirectoryThatIsMovedAwayDoesNotLeadTheRemovalOutside(t *testing.T) {

@@ -30,7 +30,7 @@ func (t *tree) resolve(ctx context.Context, name string) (string, error) {
 			if len(done) == 0 {
 				return "", fmt.Errorf("a link leads out of it: %w", ErrEscapes)
 			}
-			done = done[:len(done)-1]
+			done, isMissing = done[:len(done)-1], false
 			continue
 		}
 		done = append(done, element)

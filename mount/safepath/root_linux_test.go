@@ -256,6 +256,20 @@ func TestDirectoryThatWasSwappedInIsNotOpenedUp(t *testing.T) {
 	})
 }
 
+// A file is in the way, and then a directory: whoever was told of the file must not be told that all is well, without a
+// descriptor.
+func TestFileThatBecomesADirectoryIsAnErrorStill(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		w.mkdir("a/b")
+		w.write(w.path("a/file"))
+		tree := w.tree()
+		require.ErrorIs(t, tree.notDirectory(t.Context(), tree.fd, "a/b", unix.ENOTDIR), unix.ENOTDIR)
+		var kind *KindError
+		require.ErrorAs(t, tree.notDirectory(t.Context(), tree.fd, "a/file", unix.ENOTDIR), &kind)
+		require.NoError(t, tree.notDirectory(t.Context(), tree.fd, "a/b", nil))
+	})
+}
+
 func modeOf(t *testing.T, path string) fs.FileMode {
 	t.Helper()
 	info, err := os.Lstat(path)

@@ -257,7 +257,8 @@ func TestLinksOfAPublishedVolumeAreFollowedInsideItOnly(t *testing.T) {
 		n.link("..2026", "..data")
 		n.link("..data/key", "key")
 		n.link("../dir/../..data/sub", "dir/up")
-		for _, path := range []string{"key", "..data/key", "dir/up", "..data/missing/below"} {
+		n.link("nothing/../dir/up", "roundabout")
+		for _, path := range []string{"key", "..data/key", "dir/up", "roundabout", "..data/missing/below"} {
 			sub := n.subpath(path)
 			sub.FollowInside = true
 			n.prepare(sub)
