@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path"
 	"slices"
 	"unsafe"
 
@@ -87,34 +89,37 @@ func (p *place) factsInTable(ctx context.Context, err error) (MountPoint, error)
 // the kernel takes a mount off only at the second call, when nobody has used it since the first, which has marked it:
 //
 //  1. the first call marks whatever is uppermost, and says EAGAIN;
-//  2. nothing is mounted on the mount that is meant, so that it was the uppermost when it was marked, or is not marked;
-//  3. the second call takes off what is marked. What came on top in between is not, and is refused with EAGAIN.
+//  2. the mount that is meant is at the place, and nothing is mounted on it;
+//  3. the second call takes off what is marked. What has come in between is not, and is refused with EAGAIN.
 //
-// Somebody who walks over the mount removes the mark; then it is made again.
+// So another mount is taken off only if it is the uppermost at step 3 and was marked before. If we have marked it, it has
+// left the place again, by step 2: one that was unmounted never comes back, and who moves one uses it, which removes the
+// mark (and while it is in use, the answer is EBUSY). What remains is a mount that somebody puts there between the steps
+// and has marked himself, to be taken off as soon as nobody uses it, as nobody does: [UnmountOptions].Expect says so.
+//
+// Somebody who walks over the mount removes the mark; then it is made again, a bounded number of times. Whoever holds it
+// open makes the answer EBUSY, as does a busy copy of it in a peer. Step 2 must not use the mount: statx would.
 func (t *takedown) umountMeant(ctx context.Context, s *steps) error {
 	for range maxTries {
 		err := t.umount(ctx, s, unix.MNT_EXPIRE)
 		if !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		if err := t.checkUncovered(ctx, s); err != nil {
+		if err := t.checkOnTop(ctx, s); err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("umount2: somebody keeps using it: %w", unix.EBUSY)
 }
 
-// checkUncovered looks for a mount on the one that is meant, in a way that does not use the mount.
-func (t *takedown) checkUncovered(ctx context.Context, s *steps) error {
-	if err := s.begin(ctx, "listmount"); err != nil {
+// checkOnTop makes sure that the mount that is meant is the uppermost at its place, in a way that does not use it.
+func (t *takedown) checkOnTop(ctx context.Context, s *steps) error {
+	if err := s.begin(ctx, "statmount"); err != nil {
 		return err
 	}
-	covered, err := t.hasChild(ctx)
-	if err != nil {
+	isOnTop, err := t.isOnTop(ctx)
+	if err != nil || isOnTop {
 		return err
-	}
-	if !covered {
-		return nil
 	}
 	if _, err := t.lookFor(ctx, s, t.options.Expect); err != nil {
 		return err
@@ -122,12 +127,12 @@ func (t *takedown) checkUncovered(ctx context.Context, s *steps) error {
 	return fmt.Errorf("%w: %w", errCovered, unix.EBUSY)
 }
 
-// hasChild reports whether something is mounted on the mount, at its root or below. A mount that has gone has no child.
-func (t *takedown) hasChild(ctx context.Context) (bool, error) {
+// isOnTop reports whether the mount that is meant is where it was seen, and nothing is mounted on it, at its root or below.
+func (t *takedown) isOnTop(ctx context.Context) (bool, error) {
 	if t.top.id != 0 {
-		n, err := countChildren(t.top.id)
-		if err == nil || errors.Is(err, unix.ENOENT) {
-			return n > 0, nil
+		is, err := t.isOnTopByID()
+		if !errors.Is(err, errNoSyscall) {
+			return is, err
 		}
 	}
 	table, err := t.mounter.readTable(ctx)
@@ -136,7 +141,34 @@ func (t *takedown) hasChild(ctx context.Context) (bool, error) {
 	}
 	at, is := lookup(table, t.path)
 	covered := slices.ContainsFunc(table, func(mp MountPoint) bool { return mp.ParentID == at.ID })
-	return is && (covered || !t.options.Expect.Is(at)), nil
+	return is && !covered && t.options.Expect.Is(at), nil
+}
+
+// isOnTopByID is isOnTop by unique id.
+func (t *takedown) isOnTopByID() (bool, error) {
+	above, err := os.Readlink(fdPath(t.parent)) // which tells when a directory above was renamed
+	if err != nil {
+		return false, err
+	}
+	var buffer [statmountBuffer]byte
+	status, text, err := statmount(t.top.id, statmountMntPoint, buffer[:])
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, missing(err)
+	}
+	if cString(string(text), status.mntPoint) != path.Join(above, t.base) {
+		return false, nil // it was moved
+	}
+	n, err := countChildren(t.top.id)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, missing(err)
+	}
+	return n == 0, nil
 }
 
 // mountIDRequest is struct mnt_id_req of listmount(2).

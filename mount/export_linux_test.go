@@ -1,6 +1,10 @@
 package mount
 
-import "context"
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+)
 
 // IsMountPointHere is IsMountPoint in the goroutine of the caller, which may be locked to a thread.
 func (m *Mounter) IsMountPointHere(ctx context.Context, name string) (bool, error) {
@@ -43,3 +47,33 @@ func (r Request) OldData() (string, error) {
 
 // StagePath is where a helper mounts for the target.
 func (m *Mounter) StagePath(target string) string { return m.stagePath(target) }
+
+// Takedown is the end of one mount, in steps, so that a test can do something between them.
+type Takedown struct {
+	*takedown
+	ctx context.Context //nolint:containedctx // It is the test's.
+}
+
+// Takedown begins the end of the mount that is uppermost at the path and must be the one that is expected.
+func (m *Mounter) Takedown(ctx context.Context, name string, expect Identity) (*Takedown, error) {
+	p, err := m.openPlace(ctx, &steps{}, name)
+	if err != nil {
+		return nil, err
+	}
+	top, err := p.lookFor(ctx, &steps{}, expect)
+	return &Takedown{&takedown{place: p, options: UnmountOptions{Expect: expect}, top: top}, ctx}, err
+}
+
+// Mark is one of the calls of umountMeant, and reports whether that went well: no mount was taken off.
+func (t *Takedown) Mark() error { return t.umount(t.ctx, &steps{}, unix.MNT_EXPIRE) }
+
+// CheckOnTop is the look between two calls.
+func (t *Takedown) CheckOnTop() error { return t.checkOnTop(t.ctx, &steps{}) }
+
+// Close ends it.
+func (t *Takedown) Close() { t.close() }
+
+// VerifyGone is the look after an unmount that has taken off the mount with the unique id; 0 stands for one without.
+func (m *Mounter) VerifyGone(ctx context.Context, name string, id uint64) error {
+	return m.verifyGone(ctx, name, []seen{{mounted: true, id: id}})
+}

@@ -102,9 +102,12 @@ type UnmountOptions struct {
 	// mount is taken off. When anything else is uppermost at the path, the error matches [ErrForeign], names what was found
 	// and what was expected, and nothing is taken off, not even the mount that is meant and lies below. What lies below the
 	// mount that is meant stays, and is reported likewise: the error then matches [ErrUncertain] too, since a part is done.
-	// A plain unmount keeps this promise against somebody who mounts on top at the very moment. Before Force and Lazy the
-	// path is looked at once more; a mount that comes in the instant between that look and the call is aborted or detached
-	// in place of ours, which the kernel offers no means against. The zero Identity means whatever is there.
+	// A plain unmount keeps this promise against somebody who mounts on top, or moves the mount away, at the very moment,
+	// but for a mount which he has marked himself to be taken off when nobody uses it (MNT_EXPIRE), and which nobody uses. It
+	// finds the mount busy while it bears others, also those that the kernel makes by itself (NFS with crossmnt) and that an
+	// unmount without Expect takes along. Before Force and Lazy the path is looked at once more; a mount that comes in the
+	// instant between that look and the call is aborted or detached in place of ours, which the kernel offers no means
+	// against. The zero Identity means whatever is there.
 	Expect Identity
 }
 
