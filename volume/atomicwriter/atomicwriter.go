@@ -53,7 +53,7 @@ type Result struct {
 	// Dir is the name, in the volume's directory, of the directory that "..data" leads to. Empty when nothing is published.
 	Dir string
 	// Added, Modified and Removed are the paths of files, compared with the set that was published before, by what they
-	// hold. All are empty when only modes or owners have changed.
+	// hold. All are empty when only modes or owners have changed. Removed is cut off after some thousands.
 	Added, Modified, Removed []string
 	// Linked are the user-visible names whose links were missing or wrong, or had another owner.
 	Linked []string

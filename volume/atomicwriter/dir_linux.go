@@ -200,11 +200,6 @@ func (d dir) rmdir(name string) error {
 	return d.change("rmdir", name, func() error { return mountedIfBusy(unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR)) })
 }
 
-// lchown gives the entry itself to another user.
-func (d dir) lchown(name string, owner int) error {
-	return d.change("chown", name, func() error { return unix.Fchownat(d.fd, name, owner, -1, unix.AT_SYMLINK_NOFOLLOW) })
-}
-
 // sync waits until the names in the directory are on the disk.
 func (d dir) sync() error { return d.change("fsync", "", func() error { return unix.Fsync(d.fd) }) }
 

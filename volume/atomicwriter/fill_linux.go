@@ -138,7 +138,7 @@ func (d dir) finishFile(fd int, f *os.File, p FileProjection) error {
 // gone explains that a directory which is open has no place any more: only then can a new name in it not exist.
 func gone(err error) error {
 	if errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("the new set was removed while it was written: %w: %w", ErrConflict, err)
+		return fmt.Errorf("the set was removed meanwhile: %w: %w", ErrConflict, err)
 	}
 	return err
 }

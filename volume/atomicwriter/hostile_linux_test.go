@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -155,7 +156,7 @@ func TestDeviceIsNotOpened(t *testing.T) {
 func TestDeepLeftoverCostsNoDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	w := newWriter(t, dir, Options{})
-	plantDeep(t, dir, staleSet, 2500)
+	plantDeep(t, dir, staleSet, 2100)
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	few := limit
@@ -274,6 +275,52 @@ func inUserNamespace(t *testing.T) bool {
 	content, err := os.ReadFile("/proc/self/uid_map")
 	require.NoError(t, err)
 	return strings.Join(strings.Fields(string(content)), " ") != "0 0 4294967295"
+}
+
+// TestHardLinkInThePlaceOfALinkIsNotGivenAway: a workload must not get a file of somebody else's by its hard link.
+func TestHardLinkInThePlaceOfALinkIsNotGivenAway(t *testing.T) {
+	mounttest.RequireRoot(t)
+	dir := t.TempDir()
+	canary, _ := canary(t)
+	w := newWriter(t, dir, Options{})
+	published, planted := false, false
+	w.before = func(call, name string) error {
+		switch {
+		case call == "rename":
+			published = true
+		case published && call == "chown" && name == "a":
+			planted = true
+			require.NoError(t, os.Remove(filepath.Join(dir, "a")))
+			require.NoError(t, os.Link(canary+"/a", filepath.Join(dir, "a")))
+		}
+		return nil
+	}
+	_, err := w.Write(t.Context(), payload{"a": {Mode: 0o600, FsUser: user(12345)}})
+	require.NoError(t, err)
+	require.True(t, planted)
+	assert.Zero(t, statOf(t, canary+"/a").Uid)
+
+	root, err := w.openRoot()
+	require.NoError(t, err)
+	defer root.close()
+	_, err = root.ownLink("a", 12345)
+	require.ErrorIs(t, err, ErrConflict)
+	assert.Zero(t, statOf(t, canary+"/a").Uid)
+}
+
+// TestManyFilesPlantedInTheSet: neither what is looked at nor what is told grows with what a workload plants.
+func TestManyFilesPlantedInTheSet(t *testing.T) {
+	dir := mountTmpfs(t, "")
+	w := newWriter(t, dir, Options{})
+	p := payload{"d/f": {Mode: 0o600}}
+	first := mustWrite(t, w, p)
+	for i := range maxListed + 100 {
+		require.NoError(t, unix.Mknod(filepath.Join(dir, first.Dir, strconv.Itoa(i)), unix.S_IFREG|0o600, 0))
+	}
+	result := mustWrite(t, w, p)
+	assert.True(t, result.Published)
+	assert.NotEmpty(t, result.Removed)
+	assert.LessOrEqual(t, len(result.Removed), maxListed)
 }
 
 // swapper exchanges names for a link to the canary, and back.

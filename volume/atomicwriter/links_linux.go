@@ -50,11 +50,29 @@ func (a *attempt) ownLink(v visible) (changed bool, err error) {
 	if v.owner == nil {
 		return false, nil
 	}
-	st, err := a.root.stat(v.name)
-	if err != nil || int64(st.Uid) == *v.owner {
-		return false, err
+	return a.root.ownLink(v.name, *v.owner)
+}
+
+// ownLink gives a symbolic link to a user, unless it has it already. The link is held open: what a workload puts in its
+// place, a hard link to a file of somebody else's, is not given away.
+func (d dir) ownLink(name string, owner int64) (changed bool, err error) {
+	fd, err := d.open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	if err != nil {
+		return false, d.failed("open", name, err)
 	}
-	return true, a.root.lchown(v.name, int(*v.owner))
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := retry(func() error { return unix.Fstat(fd, &st) }); err != nil {
+		return false, d.failed("stat", name, err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFLNK:
+		return false, d.failed("chown", name, fmt.Errorf("no link any more: %w", ErrConflict))
+	case int64(st.Uid) == owner:
+		return false, nil
+	}
+	err = d.change("chown", name, func() error { return unix.Fchownat(fd, "", int(owner), -1, unix.AT_EMPTY_PATH) })
+	return err == nil, err
 }
 
 // prune removes the links that some Write has made for names that the payload no longer has. They are known by where they
@@ -64,6 +82,7 @@ func (a *attempt) prune() {
 	for _, v := range a.want.visible() {
 		wanted[v.name] = true
 	}
+	var unwanted []string
 	a.later(a.root.each(func(name string) error {
 		if wanted[name] || strings.HasPrefix(name, ownPrefix) {
 			return nil
@@ -71,11 +90,15 @@ func (a *attempt) prune() {
 		if target, err := a.root.readLink(name); err != nil || target != linkTarget(name) {
 			return nil //nolint:nilerr // What is no link, or cannot be read, is not ours.
 		}
-		a.result.Pruned = append(a.result.Pruned, name)
+		unwanted = append(unwanted, name)
 		return nil
 	}))
-	slices.Sort(a.result.Pruned)
-	for _, name := range a.result.Pruned {
-		a.later(ignoreGone(a.root.unlink(name)))
+	slices.Sort(unwanted)
+	for _, name := range unwanted {
+		if err := ignoreGone(a.root.unlink(name)); err != nil {
+			a.later(err)
+			continue
+		}
+		a.result.Pruned = append(a.result.Pruned, name)
 	}
 }

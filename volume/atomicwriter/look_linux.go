@@ -12,16 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxListed bounds how many entries of a published set are looked at, for somebody may have put any number there.
-const maxListed = 1 << 16
+const (
+	// maxListed bounds how many entries of a published set are looked at beside those that are wanted, for somebody may have
+	// put any number there.
+	maxListed = 1 << 12
+	// bytesListed is how much of a path counts as one more entry: what is deep or has a long name costs more to look at.
+	bytesListed = 64
+)
 
 // look compares a published set with the one that is wanted.
 type look struct {
 	want  set
 	found map[string]bool // each file: whether it holds what is wanted
 	odd   bool            // something lies there that no set has
-	seen  int
-	queue []string // directories that are still to be read
+	seen  int             // entries that are not wanted
+	queue []string        // directories that are still to be read
 }
 
 // lookAt compares what lies in d with want. What cannot be read is not what is wanted. The error is ctx's.
@@ -47,13 +52,17 @@ func (l *look) readDir(ctx context.Context, d dir, below string) error {
 	}
 	defer at.close()
 	return at.each(func(name string) error {
-		if l.seen++; l.seen > maxListed {
-			return errors.New("too many entries")
-		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return l.entry(at, name, path.Join(below, name))
+		whole := path.Join(below, name)
+		if !l.want.has(whole) {
+			l.seen += 1 + len(whole)/bytesListed
+		}
+		if l.seen > maxListed {
+			return errors.New("too many entries")
+		}
+		return l.entry(at, name, whole)
 	})
 }
 

@@ -111,6 +111,13 @@ func (s set) find(name string) (file, bool) {
 	return s.files[i], true
 }
 
+// has reports whether the set has a file or a directory at a path.
+func (s set) has(name string) bool {
+	_, isDir := s.dirs[name]
+	_, isFile := s.find(name)
+	return isDir || isFile
+}
+
 // visible is a user-visible name.
 type visible struct {
 	name  string

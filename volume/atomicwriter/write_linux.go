@@ -352,9 +352,14 @@ func (a *attempt) removeNewLink(name string) error {
 	return uncertain(ignoreGone(a.root.unlink(newDataLink)))
 }
 
+// undoTime bounds how long a set is removed after ctx has ended, for somebody may go on writing to it.
+const undoTime = 10 * time.Second
+
 // undo removes a set that was not published because of err.
 func (a *attempt) undo(ctx context.Context, d dir, err error) error {
-	left := ignoreGone(a.root.removeTree(context.WithoutCancel(ctx), filepath.Base(d.path), d))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	left := ignoreGone(a.root.removeTree(ctx, filepath.Base(d.path), d))
 	if left == nil {
 		return err
 	}

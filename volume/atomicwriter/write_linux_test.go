@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -141,6 +142,37 @@ func TestLinksAreRepairedThoughNothingChanged(t *testing.T) {
 	assert.Equal(t, Result{Dir: first.Dir, Linked: []string{"a", "b"}, Pruned: []string{"old"}}, result)
 	require.NoError(t, os.Remove(filepath.Join(dir, "workloads-own")))
 	requireShows(t, dir, p)
+}
+
+func TestOnlyWhatWasRemovedIsTold(t *testing.T) {
+	dir := t.TempDir()
+	w := newWriter(t, dir, Options{})
+	mustWrite(t, w, payload{"a": {}, "b": {}, "c": {}})
+	w.before = func(call, name string) error {
+		if call == "unlink" && name == "b" {
+			return unix.EIO
+		}
+		return nil
+	}
+	result, err := w.Write(t.Context(), payload{"c": {}})
+	require.ErrorIs(t, err, unix.EIO)
+	require.True(t, outcome.IsUncertain(err))
+	assert.Equal(t, []string{"a"}, result.Pruned)
+	w.before = nil
+	assert.Equal(t, []string{"b"}, mustWrite(t, w, payload{"c": {}}).Pruned)
+}
+
+func TestLargeSetIsNotWrittenAgain(t *testing.T) {
+	w := newWriter(t, mountTmpfs(t, ""), Options{})
+	p := payload{}
+	for i := range maxListed + 100 {
+		p[strconv.Itoa(i%50)+"/"+strconv.Itoa(i)] = FileProjection{Mode: 0o600}
+	}
+	first, err := w.Write(t.Context(), p)
+	require.NoError(t, err)
+	again, err := w.Write(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, Result{Dir: first.Dir}, again)
 }
 
 func TestFileThatIsMissingIsWrittenAgain(t *testing.T) {
@@ -295,7 +327,7 @@ func TestOddNames(t *testing.T) {
 	p := payload{}
 	for i, name := range []string{
 		"a b", "a\nb", "a\tb", `a\b`, `\040`, "x (deleted)", "\xff\xfe", strings.Repeat("n", 255), "p1", "p10", ".dot", "-rf", "*",
-		"deep/" + strings.Repeat("d/", 200) + "f", strings.Repeat("l", 255) + "/" + strings.Repeat("m", 255) + "/n",
+		"deep/" + strings.Repeat("d/", 50) + "f", strings.Repeat("l", 255) + "/" + strings.Repeat("m", 255) + "/n",
 	} {
 		p[name] = FileProjection{Data: []byte{byte(i)}, Mode: 0o644}
 	}
