@@ -24,7 +24,10 @@ func concurrencyCases() []testCase {
 	}
 }
 
-const writers = 8
+const (
+	writers    = 8
+	increments = 10 // by each writer
+)
 
 // together runs f in as many goroutines as there are writers, and returns how many returned true.
 func together(f func(i int) bool) int {
@@ -99,11 +102,10 @@ func testUpdateAgainstDelete(t *testing.T, s store.Store) {
 }
 
 func testIncrements(t *testing.T, s store.Store) {
-	const each = 10
 	create(t, s, newVolume("disk"))
 	events := watch(t, s, present(t, s))
 	together(func(int) bool {
-		for range each {
+		for range increments {
 			if err := increment(t.Context(), s); err != nil {
 				t.Error(err)
 				return false
@@ -111,7 +113,7 @@ func testIncrements(t *testing.T, s store.Store) {
 		}
 		return true
 	})
-	for i := 1; i <= writers*each; i++ {
+	for i := 1; i <= writers*increments; i++ {
 		event, _ := next(t, events)
 		pv, ok := event.Object.(*v1.PersistentVolume)
 		if !ok || pv.Labels["count"] != strconv.Itoa(i) {
@@ -120,9 +122,10 @@ func testIncrements(t *testing.T, s store.Store) {
 	}
 }
 
-// increment adds one to the volume's label, again until no other writer was faster.
+// increment adds one to the volume's label, again until no other writer was faster. Each time one of the others is done
+// with one of its increments, so that only a store that is broken is asked more often than there are increments.
 func increment(ctx context.Context, s store.Store) error {
-	for {
+	for range writers*increments + 1 {
 		pv, err := store.Get[*v1.PersistentVolume](ctx, s, "", "disk")
 		if err != nil {
 			return err
@@ -133,6 +136,7 @@ func increment(ctx context.Context, s store.Store) error {
 			return err
 		}
 	}
+	return fmt.Errorf("%w, though all others must be done by now", store.ErrConflict)
 }
 
 // testListThenWatch follows the store as every reader does, while others write, and must end with what is there.
