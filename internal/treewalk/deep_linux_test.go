@@ -2,6 +2,7 @@ package treewalk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -41,28 +42,42 @@ func makeDeep(t *testing.T, root, name string, depth int) {
 // makeChain makes the named directories, and in the one in the middle the same again, and so on.
 func makeChain(t *testing.T, root string, depth int, names ...string) {
 	t.Helper()
-	into := names[len(names)/2]
-	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	const levels = 10 // for which one directory is opened
+	down := names[len(names)/2] + "/"
+	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)
-	for range depth {
-		for _, name := range names {
-			if err := unix.Mkdirat(fd, name, 0o755); err != nil {
-				t.Fatal(err)
+	for made := 0; made < depth; {
+		path := ""
+		for range min(levels, depth-made) {
+			for _, name := range names {
+				if err := unix.Mkdirat(fd, path+name, 0o755); err != nil {
+					t.Fatal(err)
+				}
 			}
+			path += down
+			made++
 		}
-		below, err := unix.Openat(fd, into, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		below, err := unix.Openat(fd, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		require.NoError(t, err)
-		require.NoError(t, unix.Close(fd))
+		closeFD(fd)
 		fd = below
 	}
-	require.NoError(t, unix.Close(fd))
+	closeFD(fd)
 }
 
-func openDescriptors(t *testing.T) int {
+// openDescriptors counts what is open in the trees of the tests. What else a process has open may change at any time.
+func openDescriptors(t *testing.T) (open int) {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
+	links, err := filepath.Glob("/proc/self/fd/*")
 	require.NoError(t, err)
-	return len(entries)
+	for _, link := range links {
+		// The name of a directory may be too long to be told.
+		path, err := os.Readlink(link)
+		if strings.HasPrefix(path, os.TempDir()) || errors.Is(err, unix.ENAMETOOLONG) {
+			open++
+		}
+	}
+	return open
 }
 
 // withDescriptors calls f while this process may have only so many more open.
@@ -70,8 +85,10 @@ func withDescriptors(t *testing.T, more int, f func()) {
 	t.Helper()
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	used, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
 	few := limit
-	few.Cur = uint64(openDescriptors(t) + more)
+	few.Cur = uint64(len(used) + more)
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
 	f()

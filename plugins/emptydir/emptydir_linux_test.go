@@ -165,6 +165,7 @@ func TestTearDownRemovesAnUnfinishedSetUp(t *testing.T) {
 }
 
 func TestTearDownDeletesEverythingAndFollowsNoLink(t *testing.T) {
+	mounttest.RequireMounts(t) // where a mistake can reach nothing of the machine
 	plugin := newPlugin(t)
 	outside := t.TempDir()
 	canary := filepath.Join(outside, "canary")
@@ -190,6 +191,7 @@ func TestTearDownDeletesEverythingAndFollowsNoLink(t *testing.T) {
 }
 
 func TestTearDownOfADeepTreeKeepsFewDirectoriesOpen(t *testing.T) {
+	mounttest.RequireMounts(t) // as above
 	plugin := newPlugin(t)
 	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
 	const depth = 500

@@ -24,9 +24,11 @@ var (
 
 func of(gid int64) *int64 { return &gid }
 
-// requireChown skips the test where this process may not give files away: in a user namespace with one group.
+// requireChown skips the test where this process may not give files away: in a user namespace with one group. It also does
+// where a mistake could reach the machine, since links of the tests lead there.
 func requireChown(t testing.TB) {
 	t.Helper()
+	mounttest.RequireMounts(t)
 	dir := t.TempDir()
 	if err := os.Lchown(dir, -1, group); err != nil {
 		mounttest.RequireRoot(t)

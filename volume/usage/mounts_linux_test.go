@@ -99,7 +99,7 @@ func TestMeasureDeepTree(t *testing.T) {
 			root := newTmpfs(t)
 			makeDeep(t, root, tc.name, tc.depth, tc.siblings)
 			before := openDescriptors(t)
-			got, err := withFewDescriptors(t, before+16, func() (Usage, error) { return Measure(t.Context(), root) })
+			got, err := withFewDescriptors(t, 16, func() (Usage, error) { return Measure(t.Context(), root) })
 			require.NoError(t, err)
 			assert.EqualValues(t, 1+(1+tc.siblings)*tc.depth, got.Inodes)
 			assert.Equal(t, before, openDescriptors(t))
@@ -107,12 +107,15 @@ func TestMeasureDeepTree(t *testing.T) {
 	}
 }
 
-func withFewDescriptors(t *testing.T, n int, measure func() (Usage, error)) (Usage, error) {
+// withFewDescriptors measures while this process may have only so many more open.
+func withFewDescriptors(t *testing.T, more int, measure func() (Usage, error)) (Usage, error) {
 	t.Helper()
+	used, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	few := limit
-	few.Cur = uint64(n)
+	few.Cur = uint64(len(used) + more)
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
 	return measure()
@@ -121,15 +124,21 @@ func withFewDescriptors(t *testing.T, n int, measure func() (Usage, error)) (Usa
 // makeDeep makes depth directories in each other, each with siblings, by descriptors.
 func makeDeep(t *testing.T, root, name string, depth, siblings int) {
 	t.Helper()
+	const levels = 10 // for which one directory is opened
 	const flags = unix.O_PATH | unix.O_DIRECTORY
 	fd, err := openAt(unix.AT_FDCWD, root, flags)
 	require.NoError(t, err)
-	for range depth {
-		for i := range siblings {
-			require.NoError(t, unix.Mkdirat(fd, fmt.Sprintf("sibling-%d", i), 0o750))
+	for made := 0; made < depth; {
+		path := ""
+		for range min(levels, depth-made) {
+			for i := range siblings {
+				require.NoError(t, unix.Mkdirat(fd, fmt.Sprintf("%ssibling-%d", path, i), 0o750))
+			}
+			require.NoError(t, unix.Mkdirat(fd, path+name, 0o750))
+			path += name + "/"
+			made++
 		}
-		require.NoError(t, unix.Mkdirat(fd, name, 0o750))
-		below, err := openAt(fd, name, flags)
+		below, err := openAt(fd, path, flags)
 		require.NoError(t, err)
 		closeFD(fd)
 		fd = below
