@@ -37,16 +37,9 @@ func proveBlank(ctx context.Context, file *os.File) error {
 // dropCached forgets what was read of a device before, so that it is the device that is read: one that several machines
 // share may hold something else by now.
 func dropCached(file *os.File) error {
-	raw, err := file.SyscallConn()
+	err := onDescriptor(file, func(fd int) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) })
 	if err != nil {
-		return err
-	}
-	var inner error
-	if err := raw.Control(func(fd uintptr) { inner = unix.Fadvise(int(fd), 0, 0, unix.FADV_DONTNEED) }); err != nil {
-		return err
-	}
-	if inner != nil {
-		return fmt.Errorf("posix_fadvise of %q: %w", file.Name(), inner)
+		return fmt.Errorf("posix_fadvise of %q: %w", file.Name(), err)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ type MakeOptions struct {
 // does not die within a second: what is there then is neither blank nor a filesystem, and so it is after every failure of
 // the tool, a [*ToolError]. It is never formatted again: who makes filesystems on devices keeps a record of it.
 //
-// Nothing is discarded or punched, so that space which was allocated stays allocated. ext filesystems are made without
+// Nothing is discarded, and a file of which all space was allocated has it afterwards, too. ext filesystems are made without
 // blocks reserved for root, as Kubernetes does.
 func Make(ctx context.Context, path string, options MakeOptions) error {
 	_, err := onPath(ctx, path, os.O_RDWR, options.op)
@@ -175,7 +175,11 @@ func (r GrowResult) Grown() bool { return r.After > r.Before }
 // path grows. When ctx ends meanwhile, the error matches mount.ErrUncertain: a filesystem that is growing goes on, is
 // valid throughout, and the next Grow finds out.
 func Grow(ctx context.Context, path string, options GrowOptions) (GrowResult, error) {
-	return onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (GrowResult, error) {
+	mode := os.O_RDWR
+	if options.MountPath != "" {
+		mode = os.O_RDONLY // the kernel may forbid to write to what is mounted
+	}
+	return onPath(ctx, path, mode, func(ctx context.Context, file *os.File) (GrowResult, error) {
 		result, err := grow(ctx, file, options)
 		if err != nil {
 			return result, fmt.Errorf("cannot grow the filesystem on %q: %w", path, err)

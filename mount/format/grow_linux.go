@@ -103,15 +103,10 @@ func checkUnclaimed(file *os.File) error {
 }
 
 // reopen opens the very device again.
-func reopen(file *os.File, flags int) (*os.File, error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var again *os.File
-	var inner error
-	err = raw.Control(func(fd uintptr) {
-		again, inner = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+func reopen(file *os.File, flags int) (again *os.File, err error) {
+	err = onDescriptor(file, func(fd int) (err error) {
+		again, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		return err
 	})
-	return again, errors.Join(err, inner)
+	return again, err
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount"
 )
 
 func openMedium(path string, flags int) (*os.File, error) {
@@ -46,10 +48,64 @@ func makeFilesystem(ctx context.Context, file *os.File, options MakeOptions) err
 	if options.Label != "" {
 		args = append(args, m.label, options.Label)
 	}
+	whole, err := isAllocated(file)
+	if err != nil {
+		return err
+	}
 	if err := run(ctx, "mkfs."+options.FSType, m.pkg, args, file); err != nil {
 		return err
 	}
+	if whole {
+		if err := allocateAgain(file); err != nil {
+			return err
+		}
+	}
 	return verifyMade(ctx, file, options.FSType)
+}
+
+// isAllocated reports whether file is a regular one without a hole.
+func isAllocated(file *os.File) (bool, error) {
+	st, err := fstat(file)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Blocks*512 >= st.Size, err
+}
+
+// allocateAgain takes the space that a tool has given back: mkfs.ext4 punches holes for its zeros where the filesystem
+// below cannot write zeros otherwise (a tmpfs).
+func allocateAgain(file *os.File) error {
+	whole, err := isAllocated(file)
+	if err != nil || whole {
+		return err
+	}
+	st, err := fstat(file)
+	if err != nil {
+		return err
+	}
+	err = onDescriptor(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, st.Size) })
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("allocating %q again: %w: %w", file.Name(), mount.ErrUncertain, err)
+	}
+	return nil
+}
+
+func fstat(file *os.File) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := onDescriptor(file, func(fd int) error { return unix.Fstat(fd, &st) })
+	return st, err
+}
+
+// onDescriptor calls f with the descriptor of file, which stays open meanwhile, again when a signal has interrupted it.
+func onDescriptor(file *os.File, f func(fd int) error) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	err = raw.Control(func(fd uintptr) {
+		for inner = f(int(fd)); errors.Is(inner, unix.EINTR); {
+			inner = f(int(fd))
+		}
+	})
+	return errors.Join(err, inner)
 }
 
 // verifyMade looks whether what was asked for is there: the tool's word is not enough.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -120,6 +121,26 @@ func TestMakeKeepsWhatIsAllocated(t *testing.T) {
 	require.NoError(t, format.ProveBlank(t.Context(), path), "allocated and never written")
 	require.NoError(t, format.MakeFile(t.Context(), file, format.MakeOptions{FSType: "ext4", Label: "kept"}))
 	assert.GreaterOrEqual(t, blocks(t, path)*512, int64(64*mib))
+}
+
+// TestMakeKeepsWhatIsAllocatedWhereZerosAreHoles: a tmpfs cannot write zeros but as holes.
+func TestMakeKeepsWhatIsAllocatedWhereZerosAreHoles(t *testing.T) {
+	mounttest.RequireMounts(t)
+	requireTool(t, "ext4")
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=64m"))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, 0)) })
+	for name, allocated := range map[string]bool{"whole": true, "sparse": false} {
+		file, err := os.Create(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.NoError(t, file.Truncate(16*mib))
+		if allocated {
+			require.NoError(t, unix.Fallocate(int(file.Fd()), 0, 0, 16*mib))
+		}
+		require.NoError(t, format.MakeFile(t.Context(), file, format.MakeOptions{FSType: "ext4"}))
+		assert.Equal(t, allocated, blocks(t, file.Name())*512 >= 16*mib, name)
+		require.NoError(t, file.Close())
+	}
 }
 
 func TestProveBlankFile(t *testing.T) {
@@ -287,10 +308,10 @@ func TestBlockDevice(t *testing.T) {
 }
 
 func TestUnreadableDeviceIsNotBlank(t *testing.T) {
+	f := mounttest.NewFUSE(t, mounttest.FUSEOptions{Files: map[string]string{"disk.img": strings.Repeat("\x00", 1<<20)}})
 	mounttest.RequireRoot(t)
-	file := image(t, 8*mib)
-	path := device(t, file)
-	require.NoError(t, os.Truncate(file, mib)) // what the device says to have is not there any more
+	path := device(t, filepath.Join(f.Path(), "disk.img"))
+	f.Fail(mounttest.FUSERead, unix.EIO)
 	err := format.ProveBlank(t.Context(), path)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, format.ErrNotBlank)

@@ -41,9 +41,9 @@ func (g growth) online(ctx context.Context, path string) (GrowResult, error) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	m := mounted{fd: fd, path: path}
-	var device unix.Stat_t
-	if err := g.stat(&device); err != nil {
-		return GrowResult{}, err
+	device, err := fstat(g.file)
+	if err != nil {
+		return GrowResult{}, fmt.Errorf("fstat of %q: %w", g.file.Name(), err)
 	}
 	if device.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return GrowResult{}, fmt.Errorf("%q is no device, so that it is not mounted at %q: %w", g.file.Name(), path, mount.ErrForeign)
@@ -55,16 +55,6 @@ func (g growth) online(ctx context.Context, path string) (GrowResult, error) {
 		return g.growBtrfs(ctx, m, device.Rdev)
 	}
 	return g.growExt(ctx, m, device.Rdev)
-}
-
-func (g growth) stat(st *unix.Stat_t) error {
-	raw, err := g.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	err = raw.Control(func(fd uintptr) { inner = unix.Fstat(int(fd), st) })
-	return errors.Join(err, inner)
 }
 
 // isOf makes sure that the mount is of the very device: its filesystem has the magic number, and the device's number.
