@@ -162,7 +162,7 @@ func (m *Manager) silent(number int, known row) Device {
 	rdev := m.table.rdev(number)
 	d := Device{
 		Path: nodePath(number), Number: number, Major: unix.Major(rdev), Minor: unix.Minor(rdev),
-		DiskSeq: known.seq, BackingDevice: known.id.dev, BackingInode: known.id.ino,
+		Silent: true, DiskSeq: known.seq, BackingDevice: known.id.dev, BackingInode: known.id.ino,
 	}
 	d.BackingPath, d.Deleted = sysBacking(number)
 	return d

@@ -52,6 +52,10 @@ type Device struct {
 	DirectIO bool
 	// AutoClear is true when the kernel detaches the device with its last close.
 	AutoClear bool
+	// Silent is true when the device did not answer in time, because the filesystem of its backing file hangs, so that only
+	// its path, its numbers and BackingPath are known, and the identity of its file if it was known before. Only
+	// [Manager.Devices] returns such ones.
+	Silent bool
 	// Offset and SizeLimit are the part of the file that the device shows, in bytes. Both are 0 for a whole file.
 	Offset, SizeLimit uint64
 }

@@ -118,8 +118,7 @@ func (m *Manager) Inspect(ctx context.Context, path string) (Device, error) {
 }
 
 // Devices returns every attached loop device of the machine, whoever attached it, in the order of their numbers. A device
-// that does not answer, because its backing filesystem hangs, is returned with what is known of it without asking: its
-// path, its numbers and BackingPath, and the identity of its file if it was known before.
+// that does not answer, because its backing filesystem hangs, is returned as Silent, with what is known of it.
 func (m *Manager) Devices(ctx context.Context) ([]Device, error) { return m.devices(ctx) }
 
 // Resize makes the device of the regular file at path as large as the file has become, or as its size limit allows, and
