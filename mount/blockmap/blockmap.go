@@ -80,8 +80,8 @@ func New(options Options) *Mapper {
 }
 
 // MapDevice locks the device, binds it and makes the link. What is there already, and right, is kept. A device that is
-// claimed is an error that matches loop.ErrInUse, unless it is mapped for another pod of the same GlobalMapPath: one that
-// shares the device may have claimed it. A bind of another device at the same place matches mount.ErrForeign.
+// claimed is an error that matches loop.ErrInUse, unless this very device is mapped for another pod of the same
+// GlobalMapPath: one that shares the device may have claimed it. A bind of another device at the same place matches mount.ErrForeign.
 func (m *Mapper) MapDevice(ctx context.Context, mapping Mapping) error {
 	err := mapping.check()
 	if err == nil {

@@ -163,6 +163,20 @@ func TestAClaimedDeviceIsNotMapped(t *testing.T) {
 	n.requireNothing(m)
 }
 
+func TestAClaimedDeviceIsNotMappedBesideTheOneThatTheVolumeHadBefore(t *testing.T) {
+	n := newNode(t)
+	other := n.newDevice("other.img").Path
+	require.NoError(t, n.mapper.MapDevice(t.Context(), n.mapping("earlier")))
+	m := n.mapping("pod")
+	m.DevicePath = other
+	holder, err := os.OpenFile(m.DevicePath, os.O_RDONLY|unix.O_EXCL, 0)
+	require.NoError(t, err)
+	require.ErrorIs(t, n.mapper.MapDevice(t.Context(), m), loop.ErrInUse)
+	assert.NoFileExists(t, bindOf(m))
+	require.NoError(t, holder.Close())
+	require.NoError(t, n.mapper.MapDevice(t.Context(), m))
+}
+
 func TestAnotherDeviceAtThePlaceIsForeign(t *testing.T) {
 	n := newNode(t)
 	m := n.mapping("pod")

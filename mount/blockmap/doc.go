@@ -25,7 +25,7 @@
 // bind. A device that is mounted in any mount namespace, or otherwise claimed, is not given to a first pod: writing to
 // it would destroy the filesystem. That a second pod may share it is the caller's to say.
 //
-// When a step fails, those before it are undone, unless they were there before. Both calls can be repeated: what is there
+// When a step fails, those before it are undone, unless the device was bound for the pod before. Both calls can be repeated: what is there
 // is kept, what is gone is no error. What is found and cannot be this package's is left alone and is an error that matches
 // mount.ErrForeign. No element of GlobalMapPath and PodMapDir may be a symbolic link.
 //

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -151,8 +153,8 @@ func checkBind(path string, rdev uint64) error {
 
 // probe refuses a device that somebody has for himself. A pod that shares it may.
 func (m *Mapper) probe(ctx context.Context, mapping Mapping, d device) error {
-	pods, err := m.mappedPods(ctx, mapping.GlobalMapPath)
-	if err != nil || len(pods) > 0 {
+	shared, err := m.isShared(ctx, mapping.GlobalMapPath, d.rdev)
+	if err != nil || shared {
 		return err
 	}
 	opened, err := m.loops.DeviceOpened(ctx, d.proc())
@@ -161,6 +163,25 @@ func (m *Mapper) probe(ctx context.Context, mapping Mapping, d device) error {
 			loop.ErrInUse, unix.EBUSY)
 	}
 	return err
+}
+
+// isShared reports whether this very device is mapped for another pod. That another one is, which the volume had before,
+// does not count.
+func (m *Mapper) isShared(ctx context.Context, globalMapPath string, rdev uint64) (bool, error) {
+	pods, err := m.mappedPods(ctx, globalMapPath)
+	if err != nil {
+		return false, err
+	}
+	for _, pod := range pods {
+		err := checkBind(filepath.Join(globalMapPath, pod), rdev)
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, mount.ErrForeign) && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // bind shows the device at the pod's place, and looks whether it is there.
@@ -211,6 +232,9 @@ func (m *Mapper) unlock(ctx context.Context, mapping Mapping) error {
 		return err
 	}
 	for _, d := range all {
+		if d, err = m.awaitAnswer(ctx, d); err != nil {
+			return err
+		}
 		if d.BackingRdev == 0 || d.Label != mapping.label() {
 			continue
 		}
@@ -219,6 +243,19 @@ func (m *Mapper) unlock(ctx context.Context, mapping Mapping) error {
 		}
 	}
 	return nil
+}
+
+// awaitAnswer waits for a device that did not answer in time and may be a lock: one over a node of /dev, where nothing
+// hangs, so that it was the machine that was slow. One that is free by now is the zero Device.
+func (m *Mapper) awaitAnswer(ctx context.Context, d loop.Device) (loop.Device, error) {
+	if !d.Silent || !strings.HasPrefix(d.BackingPath, "/dev/") {
+		return d, nil
+	}
+	d, err := m.loops.Inspect(ctx, d.Path)
+	if errors.Is(err, loop.ErrNotAttached) {
+		return loop.Device{}, nil
+	}
+	return d, err
 }
 
 func (m *Mapper) mappedPods(ctx context.Context, globalMapPath string) ([]string, error) {
