@@ -40,12 +40,10 @@ func (n *node) Attach(ctx context.Context, spec *volume.Spec, nodeName types.Nod
 	if err := n.plugin.checkNode(nodeName); err != nil {
 		return "", err
 	}
-	var device loop.Device
-	err = n.plugin.withImage(src.handle, func(file *os.File) (err error) {
-		device, err = n.plugin.loops.AttachFile(ctx, file, loop.AttachOptions{
+	device, err := withImage(ctx, n.plugin, src.handle, func(file *os.File) (loop.Device, error) {
+		return n.plugin.loops.AttachFile(ctx, file, loop.AttachOptions{
 			ReadOnly: src.readOnly, DirectIO: n.plugin.options.DirectIO, Label: label(src.handle),
 		})
-		return err
 	})
 	return device.Path, classify(err)
 }
@@ -81,7 +79,7 @@ func (n *node) VolumesAreAttached(
 		if err != nil {
 			continue
 		}
-		if found, err := n.plugin.among(all, src.handle); err == nil {
+		if found, err := n.plugin.among(ctx, all, src.handle); err == nil {
 			answer[name] = len(found) > 0
 		}
 	}
@@ -118,10 +116,8 @@ const maxLabel = 63
 
 // find returns the device of an image. None is an error that matches loop.ErrNotAttached.
 func (p *Plugin) find(ctx context.Context, handle string) (loop.Device, error) {
-	var device loop.Device
-	err := p.withImage(handle, func(file *os.File) (err error) {
-		device, err = p.loops.FindFile(ctx, file)
-		return err
+	device, err := withImage(ctx, p, handle, func(file *os.File) (loop.Device, error) {
+		return p.loops.FindFile(ctx, file)
 	})
 	if !errors.Is(err, fs.ErrNotExist) {
 		return device, err
@@ -135,7 +131,7 @@ func (p *Plugin) findDeleted(ctx context.Context, handle string) (loop.Device, e
 	if err != nil {
 		return loop.Device{}, err
 	}
-	found, err := p.among(all, handle)
+	found, err := p.among(ctx, all, handle)
 	switch {
 	case err != nil:
 		return loop.Device{}, err
@@ -148,13 +144,9 @@ func (p *Plugin) findDeleted(ctx context.Context, handle string) (loop.Device, e
 	return found[0], nil
 }
 
-// among returns the devices that have the image of handle.
-func (p *Plugin) among(all []loop.Device, handle string) ([]loop.Device, error) {
-	var info os.FileInfo
-	err := p.withImage(handle, func(file *os.File) (err error) {
-		info, err = file.Stat()
-		return err
-	})
+// among returns the devices that have the image of handle. That one which does not answer may have it is an error.
+func (p *Plugin) among(ctx context.Context, all []loop.Device, handle string) ([]loop.Device, error) {
+	info, err := withImage(ctx, p, handle, (*os.File).Stat)
 	gone := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !gone {
 		return nil, err
@@ -163,6 +155,8 @@ func (p *Plugin) among(all []loop.Device, handle string) ([]loop.Device, error) 
 	for _, d := range all {
 		if (gone && p.hadImage(d, handle)) || (!gone && d.Has(info)) {
 			found = append(found, d)
+		} else if d.Silent && d.BackingPath == p.shownPath(handle) {
+			return nil, fmt.Errorf("%s does not answer and may have the image of volume %q: %w", d.Path, handle, loop.ErrInUse)
 		}
 	}
 	return found, nil
@@ -172,9 +166,14 @@ func (p *Plugin) among(all []loop.Device, handle string) ([]loop.Device, error) 
 func (p *Plugin) hadImage(d loop.Device, handle string) bool {
 	mark := label(handle)
 	mark = mark[:min(len(mark), maxLabel)]
+	return d.Deleted && d.Label == mark && d.BackingPath == p.shownPath(handle)
+}
+
+// shownPath is the path of an image as the kernel shows it.
+func (p *Plugin) shownPath(handle string) string {
 	dir, err := filepath.EvalSymlinks(p.baseDir)
 	if err != nil {
 		dir = p.baseDir
 	}
-	return d.Deleted && d.Label == mark && d.BackingPath == filepath.Join(dir, handle+imageSuffix)
+	return filepath.Join(dir, handle+imageSuffix)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -28,7 +27,7 @@ func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 }
 
 // GetPath returns the absolute path of the image.
-func (d *deleter) GetPath() string { return filepath.Join(d.plugin.baseDir, d.handle+imageSuffix) }
+func (d *deleter) GetPath() string { return d.plugin.imagePath(d.handle) }
 
 // Delete implements volume.Deleter: an image that is attached is left whole.
 func (d *deleter) Delete(ctx context.Context) error {

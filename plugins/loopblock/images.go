@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -142,28 +143,63 @@ func (i *images) delete(ctx context.Context, handle string) error {
 	return i.loops.WhileDetached(ctx, file, func() error { return i.remove(handle+imageSuffix, file) })
 }
 
+// imagePath is the path of the image of a volume, for messages and for comparisons.
+func (p *Plugin) imagePath(handle string) string { return filepath.Join(p.baseDir, handle+imageSuffix) }
+
 // errNoImage says which image is missing.
 func (p *Plugin) errNoImage(handle string, err error) error {
-	return fmt.Errorf("volume %q has no image at %q: %w", handle, filepath.Join(p.baseDir, handle+imageSuffix), err)
+	return fmt.Errorf("volume %q has no image at %q: %w", handle, p.imagePath(handle), err)
 }
 
-// withImage calls do with the open image of a volume. A missing one is an error that matches fs.ErrNotExist.
-func (p *Plugin) withImage(handle string, do func(*os.File) error) error {
+// withImage calls do with the open image of a volume. It returns when ctx ends, also while the filesystem of the images
+// hangs: the error is then a *mount.LostError. A missing image is an error that matches fs.ErrNotExist.
+func withImage[T any](ctx context.Context, p *Plugin, handle string, do func(*os.File) (T, error)) (T, error) {
+	path := p.imagePath(handle)
+	if ctx.Err() != nil {
+		return *new(T), fmt.Errorf("image %q was not opened: %w: %w", path, volume.ErrTransient, context.Cause(ctx))
+	}
+	var value T
+	ended, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		var err error
+		value, err = useImage(p, handle, do)
+		ended <- err
+		awaitLost(err)
+	}()
+	select {
+	case err := <-ended:
+		return value, err
+	case <-ctx.Done():
+		return *new(T), mount.NewLostError("use of the image", path, context.Cause(ctx), done)
+	}
+}
+
+// useImage is withImage without a bound.
+func useImage[T any](p *Plugin, handle string, do func(*os.File) (T, error)) (T, error) {
 	i, err := p.openImages()
 	if errors.Is(err, fs.ErrNotExist) {
-		return p.errNoImage(handle, err)
+		return *new(T), p.errNoImage(handle, err)
 	}
 	if err != nil {
-		return err
+		return *new(T), err
 	}
 	defer i.close()
 	file, err := i.openImage(handle)
 	if errors.Is(err, fs.ErrNotExist) {
-		return p.errNoImage(handle, err)
+		return *new(T), p.errNoImage(handle, err)
 	}
 	if err != nil {
-		return err
+		return *new(T), err
 	}
 	defer file.Close()
 	return do(file)
+}
+
+// awaitLost waits for the call that err says was left behind.
+func awaitLost(err error) {
+	var lost *mount.LostError
+	if errors.As(err, &lost) {
+		<-lost.Done()
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -356,19 +357,82 @@ func (l *listing) List(ctx context.Context) ([]mount.MountPoint, error) {
 	return l.Interface.List(ctx)
 }
 
-func TestSetUpReadsTheMountTableOnceBeforeAndOnceAfterTheBind(t *testing.T) {
+func TestALifeReadsNoMountTable(t *testing.T) {
 	n := newNode(t)
 	spec := n.provision("pv")
 	table := &listing{Interface: n.mounter}
 	n.plugin = n.pluginOver(table)
 	n.stage(spec)
-	table.lists = 0
 	n.setUp(spec, "pod")
-	assert.Equal(t, 2, table.lists)
 	n.setUp(spec, "pod")
-	assert.Equal(t, 3, table.lists, "nothing was bound")
 	n.tearDown(spec, "pod")
 	n.release(spec)
+	assert.Zero(t, table.lists)
+}
+
+func TestAForeignMountIsNotTakenOff(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	staging := n.stage(spec)
+	pod := n.setUp(spec, "pod")
+	unmounter, err := n.plugin.NewUnmounter(spec.Name(), "pod")
+	require.NoError(t, err)
+	deviceUnmounter, err := n.plugin.NewDeviceUnmounter()
+	require.NoError(t, err)
+	for path, takeOff := range map[string]func(context.Context) error{
+		pod:     unmounter.TearDown,
+		staging: func(ctx context.Context) error { return deviceUnmounter.UnmountDevice(ctx, staging) },
+	} {
+		require.NoError(t, unix.Mount("tmpfs", path, "tmpfs", 0, ""))
+		require.ErrorIs(t, takeOff(t.Context()), mount.ErrForeign)
+		assert.Len(t, n.mountsAt(path), 2, "ours is below it, and stays")
+		require.NoError(t, unix.Unmount(path, 0))
+	}
+	n.tearDown(spec, "pod")
+	n.release(spec)
+}
+
+func TestTwoMountsOfOursAreBothTakenOff(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	staging := n.stage(spec)
+	pod := n.setUp(spec, "pod")
+	require.NoError(t, unix.Mount(staging, pod, "", unix.MS_BIND, ""))
+	require.Len(t, n.mountsAt(pod), 2)
+	n.tearDown(spec, "pod")
+	assert.Empty(t, n.mountsAt(pod))
+	assert.NoDirExists(t, pod)
+	n.release(spec)
+}
+
+func TestACallReturnsWhileTheImagesHang(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	f := mounttest.NewFUSE(t, mounttest.FUSEOptions{Files: map[string]string{"pv.img": "", "other.img": ""}})
+	n.images = f.Path()
+	n.plugin = n.pluginOver(n.mounter)
+	f.Hang(mounttest.FUSELookup)
+	for name, call := range map[string]func(context.Context) error{
+		"attach": func(ctx context.Context) error { _, err := n.attacher().Attach(ctx, spec, nodeName); return err },
+		"wait": func(ctx context.Context) error {
+			_, err := n.attacher().WaitForAttach(ctx, spec, "", nil)
+			return err
+		},
+		"detach": func(ctx context.Context) error { return n.tryDetach(ctx, spec) },
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() { result <- call(ctx) }()
+		f.Await(mounttest.FUSELookup)
+		cancel()
+		err := <-result
+		require.ErrorIs(t, err, mount.ErrUncertain, name)
+		require.ErrorIs(t, err, context.Canceled, name)
+		var lost *mount.LostError
+		require.ErrorAs(t, err, &lost, name)
+		f.Answer(unix.EIO)
+		<-lost.Done()
+	}
 }
 
 func TestAMountThatFailsLeavesNoDirectory(t *testing.T) {

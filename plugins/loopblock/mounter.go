@@ -85,15 +85,14 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if err := checkGroup(args.FsGroup); err != nil {
 		return err
 	}
-	table, err := m.plugin.mounter.List(ctx)
+	device, err := m.stagedDevice(ctx)
 	if err != nil {
 		return err
 	}
-	device, err := m.stagedDevice(ctx, table)
+	there, mounted, err := m.plugin.mountAt(ctx, dir)
 	if err != nil {
 		return err
 	}
-	there, mounted := mountAt(table, dir)
 	if mounted {
 		if err := m.fits(there, device); err != nil {
 			return fmt.Errorf("at %q %w", dir, err)
@@ -105,10 +104,13 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	return m.bind(ctx, device, dir)
 }
 
-// stagedDevice returns the device that the mount table shows as staged, if it is that of the volume's image.
-func (m *mounter) stagedDevice(ctx context.Context, table []mount.MountPoint) (loop.Device, error) {
+// stagedDevice returns the device that is mounted as staged, if it is that of the volume's image.
+func (m *mounter) stagedDevice(ctx context.Context) (loop.Device, error) {
 	staging := m.plugin.stagingPath(m.src.handle)
-	there, mounted := mountAt(table, staging)
+	there, mounted, err := m.plugin.mountAt(ctx, staging)
+	if err != nil {
+		return loop.Device{}, err
+	}
 	if !mounted {
 		return loop.Device{}, fmt.Errorf("nothing is mounted at %q: stage the volume first: %w", staging, ErrNotStaged)
 	}
@@ -140,8 +142,8 @@ func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) erro
 	if err != nil {
 		return err
 	}
-	table, err := m.plugin.mounter.List(ctx)
-	if there, mounted := mountAt(table, dir); err == nil && (!mounted || !isMountOf(there, device)) {
+	there, mounted, err := m.plugin.mountAt(ctx, dir)
+	if err == nil && (!mounted || !isMountOf(there, device)) {
 		err = fmt.Errorf("what was bound at %q is not the volume: %w", dir, ErrNotStaged)
 	}
 	if err == nil {
@@ -157,7 +159,8 @@ func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) erro
 // TearDown implements volume.Unmounter.
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
-// TearDownAt unmounts dir and removes it by rmdir.
+// TearDownAt unmounts dir and removes it by rmdir. What is mounted there and is no loop device is left alone, and is an
+// error that matches mount.ErrForeign.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return classify(mount.UnmountPath(ctx, u.plugin.mounter, dir, mount.UnmountOptions{}))
+	return classify(u.plugin.takeOff(ctx, dir))
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
@@ -62,11 +63,11 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 	if err != nil {
 		return err
 	}
-	table, err := p.mounter.List(ctx)
+	there, mounted, err := p.mountAt(ctx, target)
 	if err != nil {
 		return err
 	}
-	if there, mounted := mountAt(table, target); mounted {
+	if mounted {
 		if !isMountOf(there, device) {
 			return fmt.Errorf("%s is mounted at %q: unmount it first: %w", there.Source, target, mount.ErrForeign)
 		}
@@ -120,12 +121,13 @@ func (p *Plugin) check(ctx context.Context, device loop.Device, fsType string) e
 	return err
 }
 
-// UnmountDevice unmounts the staging directory and removes it.
+// UnmountDevice unmounts the staging directory and removes it. What is mounted there and is no loop device is left alone,
+// and is an error that matches mount.ErrForeign.
 func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error {
 	if err := n.plugin.checkStagingPath(deviceMountPath); err != nil {
 		return err
 	}
-	return classify(mount.UnmountPath(ctx, n.plugin.mounter, deviceMountPath, mount.UnmountOptions{}))
+	return classify(n.plugin.takeOff(ctx, deviceMountPath))
 }
 
 // checkStagingPath refuses every path that is not one of a staging directory of ours.
@@ -143,25 +145,50 @@ func (p *Plugin) deviceAt(ctx context.Context, handle, path string) (loop.Device
 	if err != nil {
 		return loop.Device{}, err
 	}
-	err = p.withImage(handle, func(file *os.File) error {
-		info, err := file.Stat()
-		if err == nil && !device.Has(info) {
-			err = fmt.Errorf("%s has %q and not the image of volume %q: %w", path, device.BackingPath, handle, mount.ErrForeign)
-		}
-		return err
-	})
+	info, err := withImage(ctx, p, handle, (*os.File).Stat)
+	if err == nil && !device.Has(info) {
+		err = fmt.Errorf("%s has %q and not the image of volume %q: %w", path, device.BackingPath, handle, mount.ErrForeign)
+	}
 	return device, err
 }
 
-// mountAt returns what a mount table shows at path: of several mounts the last, which hides the others.
-func mountAt(table []mount.MountPoint, path string) (mount.MountPoint, bool) {
-	for _, m := range slices.Backward(table) {
-		if m.Path == path {
-			return m, true
-		}
+// mountAt returns what is mounted at path: of several mounts the uppermost.
+func (p *Plugin) mountAt(ctx context.Context, path string) (there mount.MountPoint, mounted bool, err error) {
+	there, err = p.mounter.Lookup(ctx, path)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return mount.MountPoint{}, false, nil
 	}
-	return mount.MountPoint{}, false
+	return there, err == nil, err
 }
+
+// takeOff unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device; anything
+// else is somebody else's, on top of ours or in its place.
+func (p *Plugin) takeOff(ctx context.Context, dir string) error {
+	there, mounted, err := p.mountAt(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if mounted && !isOfLoopDevice(there) {
+		return fmt.Errorf("%s %q is mounted at %q, and no loop device: unmount it if you know whose it is: %w",
+			there.FSType, there.Source, dir, mount.ErrForeign)
+	}
+	// Not the ids: what is stacked below and shows the same device is ours, too.
+	expect := mount.Identity{
+		Major: there.Major, Minor: there.Minor, Root: there.Root, FSType: there.FSType, Source: there.Source,
+	}
+	return mount.UnmountPath(ctx, p.mounter, dir, mount.UnmountOptions{Expect: expect})
+}
+
+// isOfLoopDevice reports whether a mount shows the whole filesystem on some loop device. A btrfs has a number of its own.
+func isOfLoopDevice(m mount.MountPoint) bool {
+	if m.FSType == "btrfs" {
+		return m.Root == "/" && strings.HasPrefix(m.Source, "/dev/loop")
+	}
+	return m.Root == "/" && m.Major == loopMajor
+}
+
+// loopMajor is the number of the kernel's driver of loop devices.
+const loopMajor = 7
 
 // isMountOf reports whether a mount shows the whole filesystem on a device. A btrfs has a number of its own in the mount
 // table, so that it is known by the path of the device.
