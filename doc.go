@@ -19,6 +19,10 @@
 // volume at a time, and how it ends), cache (what should be, what is), volumemanager (from one to the other), store and
 // controller/persistentvolume (claims). docs/architecture.md draws it.
 //
+// What a plugin needs beside that, each usable alone: mount/loop, mount/format, mount/blockmap (devices), mount/safepath
+// (directories that a workload writes to), volume/ownership (fsGroup), volume/usage, volume/atomicwriter (config maps and
+// secrets). mount/mounttest gives tests a mount namespace of their own.
+//
 // # Import rule
 //
 // Packages depend on each other in one direction only, as docs/architecture.md draws it and as a test holds. The module
