@@ -160,20 +160,29 @@ func (p *words) superOptions(s *mountStatus, text, own string) []string {
 		}
 	}
 	if secured {
-		for at, n := s.optSecArray, s.optSecNum; n > 0; n-- {
-			option := cString(text, at)
-			p.words = append(p.words, option)
-			at += uint32(len(option)) + 1
-		}
+		p.words = append(p.words, securityOptions(text, s.optSecArray, s.optSecNum)...)
 	}
 	if own != "" {
-		for option := range strings.SplitSeq(own, ",") {
-			p.words = append(p.words, unescape(option))
-		}
+		p.addOptions(own)
 	}
 	options := p.since(start)
 	if !secured {
 		p.super, p.supers = key, options
+	}
+	return options
+}
+
+// securityOptions are the n options that begin in text at the offset. The kernel parts them at every comma, also at those of
+// a label in quotes, which are joined again here.
+func securityOptions(text string, at, n uint32) (options []string) {
+	for ; n > 0; n-- {
+		part := cString(text, at)
+		at += uint32(len(part)) + 1
+		if last := len(options) - 1; last >= 0 && opensLabel(options[last]) {
+			options[last] += "," + part
+			continue
+		}
+		options = append(options, part)
 	}
 	return options
 }

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -96,11 +97,39 @@ func (p *parser) split(text string, last *memo) []string {
 		return last.parts
 	}
 	start := len(p.words)
-	for option := range strings.SplitSeq(text, ",") {
-		p.words = append(p.words, unescape(option))
-	}
+	p.addOptions(text)
 	*last = memo{text, p.since(start)}
 	return last.parts
+}
+
+// addOptions adds the words of options that are joined by commas.
+func (p *parser) addOptions(text string) {
+	for more := true; more; {
+		var option string
+		option, text, more = cutOption(text)
+		p.words = append(p.words, unescape(option))
+	}
+}
+
+// cutOption is strings.Cut at the first comma that parts two options. The kernel puts a label of SELinux into quotes when
+// it holds commas, and writes a quote in it as an escape; nothing else is quoted.
+func cutOption(text string) (option, rest string, more bool) {
+	option, rest, more = strings.Cut(text, ",")
+	if !more || !opensLabel(option) {
+		return option, rest, more
+	}
+	label, after, closed := strings.Cut(rest, `"`)
+	if !closed || after != "" && after[0] != ',' {
+		return option, rest, more
+	}
+	end := len(option) + 1 + len(label) + 1
+	return text[:end], strings.TrimPrefix(after, ","), after != ""
+}
+
+// opensLabel reports whether the option is the beginning of a label in quotes.
+func opensLabel(option string) bool {
+	key, label, _ := strings.Cut(option, "=")
+	return strings.HasPrefix(label, `"`) && strings.Count(label, `"`) == 1 && slices.Contains(contextOptions, key)
 }
 
 // since returns the words that were added, with no room behind them.

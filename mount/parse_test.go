@@ -54,10 +54,51 @@ func simpleOptions(text string) (options []string) {
 	if text == "" {
 		return nil
 	}
-	for option := range strings.SplitSeq(text, ",") {
-		options = append(options, simpleUnescape(option))
+	for pieces := strings.Split(text, ","); len(pieces) > 0; {
+		n := simpleLabel(pieces)
+		options = append(options, simpleUnescape(strings.Join(pieces[:n], ",")))
+		pieces = pieces[n:]
 	}
 	return options
+}
+
+// simpleLabel is of how many pieces the first option is made: of more than one, when it is a label in quotes.
+func simpleLabel(pieces []string) int {
+	for _, key := range []string{"context", "fscontext", "defcontext", "rootcontext"} {
+		label, is := strings.CutPrefix(pieces[0], key+`="`)
+		if !is || strings.Contains(label, `"`) {
+			continue
+		}
+		for i, piece := range pieces[1:] {
+			if at := strings.Index(piece, `"`); at >= 0 && at == len(piece)-1 {
+				return i + 2
+			} else if at >= 0 {
+				break
+			}
+		}
+	}
+	return 1
+}
+
+func TestLabelInQuotesIsOneOption(t *testing.T) {
+	const label = `context="system_u:object_r:container_file_t:s0:c1,c2"`
+	for text, want := range map[string][]string{
+		"rw," + label + ",size=1k": {"rw", label, "size=1k"},
+		label:                      {label},
+		"rw," + label:              {"rw", label},
+		`rw,fscontext="a,b,c",defcontext="d,e",x`: {"rw", `fscontext="a,b,c"`, `defcontext="d,e"`, "x"},
+		`rw,rootcontext="a",x`:                    {"rw", `rootcontext="a"`, "x"},
+		`rw,context=a,b"`:                         {"rw", "context=a", `b"`},
+		`rw,context="a,b`:                         {"rw", `context="a`, "b"},
+		`rw,context="a,b"c,d`:                     {"rw", `context="a`, `b"c`, "d"},
+		`rw,user="a,b",x`:                         {"rw", `user="a`, `b"`, "x"},
+		"rw,,":                                    {"rw", "", ""},
+	} {
+		table, err := parseTable("1 1 0:1 / / rw - tmpfs none " + text)
+		require.NoError(t, err)
+		assert.Equal(t, want, table[0].SuperOptions)
+		assert.Equal(t, want, simpleOptions(text))
+	}
 }
 
 func simpleUnescape(s string) string {
@@ -81,6 +122,7 @@ func FuzzParseTable(f *testing.F) {
 		"1 1 0:0 / / rw - t s o\n2 1 0:0 / / rw - t s o\n3 2 0:0 / /\\377 rw - t s o",
 		"1 1 0:0 / / rw,a - t s o,p\n\n2 1 0:0 / / rw,a shared:1 - t s o,p\n3 2 0:0 / / ro shared:1 master:2 - t none o",
 		`1 2 3:4 / /\999\8 rw shared:1 - t`,
+		`1 2 3:4 / / rw - t s rw,context="a:s0:c1,c2",fscontext="b,c"x,user="d,e",rootcontext="f`,
 		`1 2 3:4 / /\40\0400\777 , - - - -`,
 		"1 2 3:4 / / rw -", "1 2 3:4  /a  -  ", "1 2 3 / / rw - t", "1 2 3:4294967296 / / rw - t",
 	} {

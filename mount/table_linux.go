@@ -100,33 +100,49 @@ func (m *Mounter) uniqueIDs(room int) []uint64 {
 }
 
 // setUniqueIDs gives the mounts of the table their unique ids. Before and after are those of all mounts before and after
-// the table was read. A mount that was there all the time is in all three, and they have the same order, that of the
-// unique ids. So when before and after are the same and the table is as long, it holds just these. Otherwise the mounts in
-// both are found in the table one after the other by their other ids: no two mounts have the same one at a time. What has
-// come or gone in between keeps 0, unless the kernel has something to say of it still.
+// the table was read.
 func (m *Mounter) setUniqueIDs(table []MountPoint, before, after []uint64) {
-	if len(table) == len(before) && slices.Equal(before, after) {
-		for i := range table {
-			table[i].UniqueID = before[i]
+	r := reading{table: table, before: before, after: after}
+	r.setUniqueIDs(oldID, m.facts)
+}
+
+// oldID returns the other id of the mount with the unique id, or false when it has gone.
+func oldID(id uint64) (uint64, bool) {
+	var status mountStatus
+	err := statmountBasic(id, statmountMntBasic, &status)
+	return uint64(status.mntIDOld), err == nil
+}
+
+// reading is a table as it was read, without unique ids, and the unique ids of all mounts before and after that, ascending.
+type reading struct {
+	table         []MountPoint
+	before, after []uint64
+}
+
+// setUniqueIDs is that of Mounter. A mount that was there all the time is in all three, and they have the same order, that
+// of the unique ids. So when before and after are the same and the table is as long, it holds just these. Otherwise the
+// mounts in both are found in the table one after the other by their other ids: no two mounts have the same one at a time.
+// What has come or gone in between keeps 0, unless the kernel has something to say of it still.
+func (r *reading) setUniqueIDs(oldID func(uint64) (uint64, bool), facts func(uint64) (MountPoint, error)) {
+	if len(r.table) == len(r.before) && slices.Equal(r.before, r.after) {
+		for i := range r.table {
+			r.table[i].UniqueID = r.before[i]
 		}
 		return
 	}
-	all := inBoth(before, after)
 	next := 0
-	for _, id := range all {
-		var status mountStatus
-		if statmountBasic(id, statmountMntBasic, &status) != nil {
+	for _, id := range inBoth(r.before, r.after) {
+		old, there := oldID(id)
+		if !there {
 			continue // it has gone since
 		}
-		for i := next; i < len(table); i++ {
-			if table[i].ID == uint64(status.mntIDOld) {
-				table[i].UniqueID = id
-				next = i + 1
-				break
-			}
+		hasID := func(m MountPoint) bool { return m.ID == old }
+		if at := slices.IndexFunc(r.table[next:], hasID); at >= 0 {
+			r.table[next+at].UniqueID = id
+			next += at + 1
 		}
 	}
-	m.nameNew(table, before, after)
+	r.nameNew(facts)
 }
 
 // inBoth returns what two ascending lists have in common.
@@ -145,19 +161,21 @@ func inBoth(a, b []uint64) (both []uint64) {
 	return both
 }
 
-// nameNew describes anew, with their unique ids, those mounts of the table that have come while it was read.
-func (m *Mounter) nameNew(table []MountPoint, before, after []uint64) {
-	for _, id := range after {
-		if _, old := slices.BinarySearch(before, id); old {
+// nameNew describes anew, with their unique ids, those mounts of the table that have come while it was read. When one that
+// has gone meanwhile had the same other id, it stands before.
+func (r *reading) nameNew(facts func(uint64) (MountPoint, error)) {
+	for _, id := range r.after {
+		if _, old := slices.BinarySearch(r.before, id); old {
 			continue
 		}
-		found, err := m.facts(id)
+		found, err := facts(id)
 		if err != nil {
 			continue
 		}
-		for i := range table {
-			if table[i].UniqueID == 0 && table[i].ID == found.ID {
-				table[i] = found
+		for i := range slices.Backward(r.table) {
+			if r.table[i].UniqueID == 0 && r.table[i].ID == found.ID {
+				r.table[i] = found
+				break
 			}
 		}
 	}

@@ -62,8 +62,15 @@ func attachedAt(path string) func(mount.Change) bool {
 	}
 }
 
+// eachWatch is eachVariant, and one that Watch alone has.
+func eachWatch(t *testing.T, run func(t *testing.T, m *mount.Mounter)) {
+	t.Helper()
+	eachVariant(t, run)
+	t.Run("without fanotify", func(t *testing.T) { run(t, mount.New(mount.Options{Without: mount.FeatureFanotify})) })
+}
+
 func TestWatchTellsOfForeignMounts(t *testing.T) {
-	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+	eachWatch(t, func(t *testing.T, m *mount.Mounter) {
 		dir := t.TempDir()
 		changes := watch(t, m)
 		mountForeign(t, dir)
@@ -135,7 +142,7 @@ func TestWatchTellsOfMoves(t *testing.T) {
 }
 
 func TestWatchTellsOfOptions(t *testing.T) {
-	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+	eachWatch(t, func(t *testing.T, m *mount.Mounter) {
 		dir := t.TempDir()
 		mountForeign(t, dir)
 		changes := watch(t, m)
@@ -194,7 +201,7 @@ func TestWatchEndsAtOnceWhenItsContextHas(t *testing.T) {
 }
 
 func TestWatchLeavesNoDescriptor(t *testing.T) {
-	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+	eachWatch(t, func(t *testing.T, m *mount.Mounter) {
 		before := openFiles(t)
 		for range 10 {
 			ctx, cancel := context.WithCancel(t.Context())
