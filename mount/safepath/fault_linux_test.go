@@ -69,6 +69,26 @@ func TestPrepareInAHungVolumeReturnsAtItsDeadlineAndHoldsUpNobodyElse(t *testing
 	})
 }
 
+// The directory is made after the caller has gone.
+func TestSubpathThatIsMadeTooLateIsRemovedAgain(t *testing.T) {
+	withFUSE(t, func(t *testing.T, n *node, f *mounttest.FUSE) {
+		f.Hang(mounttest.FUSEMkdir)
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() {
+			_, err := n.subpaths.Prepare(ctx, n.subpath("a/new"))
+			result <- err
+		}()
+		f.Await(mounttest.FUSEMkdir)
+		cancel()
+		done := doneOf(t, <-result)
+		f.Heal()
+		<-done
+		assert.NoDirExists(t, n.path("a/new"))
+		n.isClean()
+	})
+}
+
 func TestRootInAHungFilesystemReturnsAtItsDeadline(t *testing.T) {
 	withFUSE(t, func(t *testing.T, n *node, f *mounttest.FUSE) {
 		root := n.open(n.dir)

@@ -78,7 +78,8 @@ func (t *tree) makeDir(ctx context.Context, at int, base string, h how, options 
 		if err != nil {
 			return -1, nil, fmt.Errorf("mkdirat: %w", err)
 		}
-		fd, err = t.openPath(ctx, at, base, h)
+		// What was made is opened in any case: who does not know it cannot remove it again.
+		fd, err = t.openPath(context.WithoutCancel(ctx), at, base, h)
 		if errors.Is(err, unix.ENOENT) {
 			continue // somebody was quick to remove it
 		}

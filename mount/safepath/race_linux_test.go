@@ -111,6 +111,24 @@ func TestNothingIsRemovedOutsideWhileALinkIsSwapped(t *testing.T) {
 	})
 }
 
+// The tree itself is now a directory and now a link.
+func TestNoTreeIsRemovedOutsideWhileItIsSwappedForALink(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		tree := w.tree()
+		var o outcomes
+		swaps := w.race("a", "link", func() {
+			_ = unix.Mkdir(w.path("a"), 0o755) // one of the two is gone
+			_ = unix.Symlink(w.outside, w.path("link"))
+			_ = unix.Mkdir(w.path("a/full"), 0o755) // or outside, while the link is there
+			_ = unix.Rmdir(filepath.Join(w.outside, "full"))
+			o.count(t, tree.removeAll(t.Context(), "a", w.mounter))
+		})
+		t.Logf("%d trees were removed, %d were not, %d swaps", o.worked, o.refused, swaps)
+		assert.Positive(t, swaps)
+		w.isUnharmed()
+	})
+}
+
 func TestNoTreeIsRemovedOutsideWhileALinkIsSwappedInsideIt(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
 		tree := w.tree()

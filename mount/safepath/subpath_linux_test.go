@@ -122,6 +122,14 @@ func TestMissingSubpathIsMadeLikeTheRootOfTheVolume(t *testing.T) {
 		}
 		n.clean()
 		assert.DirExists(t, n.path("a/b"), "it belongs to the volume")
+
+		// Without setgid the kernel would give it to the group of this process.
+		require.NoError(t, unix.Stat(n.dir, &root))
+		require.NoError(t, os.Chmod(n.dir, 0o770))
+		n.prepare(n.subpath("plain"))
+		require.NoError(t, unix.Stat(n.path("plain"), &made))
+		assert.Equal(t, root.Gid, made.Gid)
+		n.clean()
 	})
 }
 
@@ -323,6 +331,68 @@ type failing struct {
 }
 
 func (f *failing) Mount(context.Context, mount.Request) error { return f.err }
+
+// sticky is a mounter that mounts something else than it is told, and may not take it off again.
+type sticky struct {
+	*between
+	unmountErr error
+}
+
+func (s *sticky) Unmount(ctx context.Context, path string, options mount.UnmountOptions) error {
+	if s.unmountErr != nil {
+		return s.unmountErr
+	}
+	return s.between.Unmount(ctx, path, options)
+}
+
+func TestMountOfAnythingElseThanWhatWasOpenedIsTakenOffAgain(t *testing.T) {
+	onANode(t, func(t *testing.T, n *node) {
+		n.mkdir("a")
+		wrong := &sticky{between: &between{Interface: n.mounter, before: func(request mount.Request) mount.Request {
+			request.Source = n.outside
+			return request
+		}}}
+		n.subpaths = NewSubpaths(wrong, SubpathsOptions{Without: n.without})
+		_, err := n.subpaths.Prepare(t.Context(), n.subpath("a"))
+		require.ErrorIs(t, err, ErrEscapes)
+		require.NotErrorIs(t, err, mount.ErrUncertain)
+		n.isClean()
+
+		wrong.unmountErr = unix.EBUSY
+		_, err = n.subpaths.Prepare(t.Context(), n.subpath("a"))
+		require.ErrorIs(t, err, ErrEscapes)
+		require.ErrorIs(t, err, unix.EBUSY)
+		require.ErrorIs(t, err, mount.ErrUncertain, "it is mounted")
+		assert.FileExists(t, filepath.Join(n.target(), "canary"))
+		n.unmount1(n.target())
+		n.restart()
+		n.clean()
+		n.isUnharmed()
+	})
+}
+
+// What may still come to be mounted keeps its source and its mark, by which it is known later.
+func TestLostMountKeepsItsSourceAndItsMark(t *testing.T) {
+	onANode(t, func(t *testing.T, n *node) {
+		ended := make(chan struct{})
+		close(ended)
+		lost := mount.NewLostError("mount", n.target(), context.Canceled, ended)
+		n.subpaths = NewSubpaths(&failing{Interface: n.mounter, err: lost}, SubpathsOptions{Without: n.without})
+		_, err := n.subpaths.Prepare(t.Context(), n.subpath("new/dir"))
+		require.ErrorIs(t, err, mount.ErrUncertain)
+		assert.DirExists(t, n.path("new/dir"))
+		names, err := os.ReadDir(filepath.Dir(n.target()))
+		require.NoError(t, err)
+		require.Len(t, names, 1)
+		_, isMark := parseMark(names[0].Name())
+		assert.True(t, isMark)
+
+		require.NoError(t, os.Mkdir(n.target(), 0o750)) // it comes to be mounted
+		n.bind(n.path("new/dir"), n.target())
+		n.restart()
+		n.clean()
+	})
+}
 
 func TestCleanVolumeCleansAllContainersAndNoOtherVolume(t *testing.T) {
 	onANode(t, func(t *testing.T, n *node) {
