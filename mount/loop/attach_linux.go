@@ -69,7 +69,7 @@ func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOpt
 		return m.reuse(ctx, f, options)
 	}
 	// Whoever deletes the file holds the lock, too, so that this stays true until the end.
-	if !f.named {
+	if f.links == 0 {
 		return Device{}, fmt.Errorf("it was deleted: %w", fs.ErrNotExist)
 	}
 	a := attachment{file: f, mode: unix.O_RDWR, options: options, alone: true}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
@@ -332,7 +333,12 @@ func TestDetachWhileRead(t *testing.T) {
 	require.NoError(t, err)
 
 	err = loops.Detach(t.Context(), device)
+	var inUse *loop.InUseError
+	require.ErrorAs(t, err, &inUse)
 	require.ErrorIs(t, err, loop.ErrInUse)
+	require.ErrorIs(t, err, mount.ErrUncertain, "it is under way")
+	require.ErrorIs(t, err, unix.EBUSY)
+	assert.Equal(t, []loop.Holder{{PID: os.Getpid()}}, inUse.Holders)
 	_, err = loops.Attach(t.Context(), path, loop.AttachOptions{})
 	require.ErrorIs(t, err, loop.ErrInUse, "no second device while the first one lingers")
 	assert.Len(t, devicesIn(t, filepath.Dir(path)), 1)

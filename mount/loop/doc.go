@@ -22,13 +22,15 @@
 // The kernel gladly attaches one file to two devices and mounts both for writing, which destroys the filesystem.
 //
 // Against users of this package, in this process and in others, it never happens, not for an instant: they look and
-// attach under a lock (flock(2)) on the file.
+// attach under a lock (flock(2)) on the file. (The one exception is a filesystem that hangs for some and answers others;
+// see What hangs.)
 //
-// Against everybody else, such as losetup(8), which takes no lock, [Manager.Attach] promises this: at one moment before
-// it returned, the file had the returned device and no other one. What somebody attached before, or while Attach was at
-// work, is found, and then Attach returns that device or an error that matches [ErrInUse], never a second device; its
-// own is taken off again, and was claimed in between, so that nobody could mount it. Who attaches the file once more
-// after Attach has returned is not kept from it, since the kernel has no means for that; [Manager.Find] tells.
+// Against everybody else, such as losetup(8), which takes no lock, [Manager.Attach] promises this: at one moment of the
+// call no other device had the file. It is the moment in which the kernel began with the attachment of the device that is
+// returned, or in which that was found. What somebody attached before, or had begun to, is found, and then Attach returns
+// that device or an error that matches [ErrInUse], never a second device; its own is taken off again, and was claimed in
+// between, so that nobody could mount it. Who attaches the file once more after that moment is not kept from it, since the
+// kernel has no means for that; [Manager.Find] tells.
 //
 // # What that costs
 //
@@ -52,8 +54,11 @@
 // The kernel asks the filesystem of the backing file to attach a file, to detach it and even to say what a device has. On a
 // dead filesystem that lasts for ever. Every method returns all the same when its context ends, with a *mount.LostError
 // whose Done tells when the call has ended. A device that does not say what it has is waited for for a quarter of a second,
-// once, and then counts as having another file than the one in question, which did answer, unless the kernel shows both
-// under one path: then Attach refuses. So volumes on other filesystems go on.
+// once, and then counts as having another file than the one in question, which did answer. So volumes on other filesystems
+// go on. Attach refuses when the kernel shows both under one path, and when the file in question has several names (hard
+// links). What is left is a filesystem that is mounted twice, and that is silent about the device's file and then answers
+// about the same file by its other path, to a Manager that has not seen the device before: there a file can get a second
+// device.
 //
 // # What is left behind
 //

@@ -35,8 +35,8 @@ type backing struct {
 	handle
 	id   identity
 	size int64
-	// named is false for a file that was deleted.
-	named bool
+	// links is how many names the file has: none when it was deleted.
+	links uint64
 }
 
 // regular looks at a file that must be regular. The filesystem is asked, so that one that hangs does so here and not in
@@ -55,7 +55,7 @@ func regular(ctx context.Context, file handle) (backing, error) {
 	} else if !errors.Is(err, unix.ENOSYS) {
 		return backing{}, fmt.Errorf("statx of %q: %w", file.name, err)
 	}
-	return backing{handle: file, id: identity{dev: st.Dev, ino: st.Ino}, size: size, named: links > 0}, nil
+	return backing{handle: file, id: identity{dev: st.Dev, ino: st.Ino}, size: size, links: links}, nil
 }
 
 func statRegular(ctx context.Context, file handle) (unix.Stat_t, error) {

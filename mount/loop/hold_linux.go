@@ -39,7 +39,7 @@ func (m *Manager) hold(ctx context.Context, h handle, label string) (Device, err
 		}
 	}
 	return m.attachFree(ctx, attachment{
-		file:    backing{handle: h, id: identity{dev: st.Dev, ino: st.Ino}, named: true},
+		file:    backing{handle: h, id: identity{dev: st.Dev, ino: st.Ino}, links: 1},
 		mode:    unix.O_RDONLY,
 		options: AttachOptions{ReadOnly: true, Label: label},
 	})

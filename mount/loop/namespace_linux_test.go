@@ -73,21 +73,6 @@ func requireExt4(t *testing.T) {
 	}
 }
 
-func TestDetachWhileReadSaysWhoAndThatItIsUnderWay(t *testing.T) {
-	mounttest.RequireRoot(t)
-	device := attach(t, backing(t), loop.AttachOptions{})
-	reader, err := os.Open(device.Path)
-	require.NoError(t, err)
-	err = loops.Detach(t.Context(), device)
-	var inUse *loop.InUseError
-	require.ErrorAs(t, err, &inUse)
-	require.ErrorIs(t, err, mount.ErrUncertain)
-	require.ErrorIs(t, err, unix.EBUSY)
-	assert.Equal(t, []loop.Holder{{PID: os.Getpid()}}, inUse.Holders)
-	require.NoError(t, reader.Close())
-	require.NoError(t, loops.Detach(t.Context(), device))
-}
-
 func TestDetachOfATruncatedAndDeletedFile(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)

@@ -169,7 +169,7 @@ func (d Device) hasIdentity(id identity) bool {
 }
 
 // checkSilent refuses a file that a device that does not answer may have. The file itself has just answered, and so the
-// device has another one, unless its path says the contrary.
+// device has another one, unless its path says the contrary, or could not say so since the file has another name, too.
 func (f backing) checkSilent(silent []int) error {
 	if len(silent) == 0 {
 		return nil
@@ -180,8 +180,8 @@ func (f backing) checkSilent(silent []int) error {
 	}
 	path = strings.TrimSuffix(path, deletedMark)
 	for _, number := range silent {
-		if other, _ := sysBacking(number); other == path {
-			return fmt.Errorf("%s does not answer and may have %q: %w", nodePath(number), path, ErrInUse)
+		if other, _ := sysBacking(number); other == path || f.links > 1 {
+			return fmt.Errorf("%s does not answer and may have %q, which has %d names: %w", nodePath(number), path, f.links, ErrInUse)
 		}
 	}
 	return nil

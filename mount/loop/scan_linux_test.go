@@ -1,9 +1,13 @@
 package loop
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestLoopNumber(t *testing.T) {
@@ -34,4 +38,23 @@ func TestFits(t *testing.T) {
 	} {
 		assert.ErrorIs(t, fits(c.device, c.options), ErrInUse, name)
 	}
+}
+
+// TestASilentDeviceMayHaveAFileUnderAnotherName: nothing is known of such a device but a path.
+func TestASilentDeviceMayHaveAFileUnderAnotherName(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	const silent = 1 << 20 // no machine has so many
+	check := func() error {
+		h, err := open(path, unix.O_RDONLY)
+		require.NoError(t, err)
+		defer h.close()
+		f, err := regular(t.Context(), h)
+		require.NoError(t, err)
+		require.NoError(t, f.checkSilent(nil))
+		return f.checkSilent([]int{silent})
+	}
+	require.NoError(t, check(), "the file has answered, so that it is another one")
+	require.NoError(t, os.Link(path, path+".link"))
+	require.ErrorIs(t, check(), ErrInUse)
 }

@@ -33,6 +33,11 @@ type row struct {
 // Each attachment and each detachment counts the kernel's counter up by one. When a change of our own gets the number
 // that follows the last one that we know of, then nobody else has changed any disk in between, and what we know is
 // still all that there is. That is how a file is proven to have one device without a look at all devices.
+//
+// The kernel counts before it gives the device its file, and holds a lock of the device until that is done, for which
+// whoever asks the device waits; so a change that was counted and is not done yet is found by a look, too. Between counting
+// and writing the number down are two instructions of the kernel. A look at the device at that very instant takes the change
+// for one that is still to come; the next look finds it.
 type table struct {
 	// turn is held from before a change of our own until its number is known, so that the numbers of changes that are
 	// made here are seen in their order. It saves looks, and nothing depends on it.
