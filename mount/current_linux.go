@@ -37,6 +37,22 @@ type current struct {
 
 func newCurrent() *current { return &current{reading: make(chan struct{}, 1)} }
 
+// acquire takes the right to read the table. It asks ctx for its channel only if it has to wait: whoever asks first makes
+// the channel, and in a bubble of testing/synctest that must not be of a context from outside.
+func (c *current) acquire(ctx context.Context) error {
+	select {
+	case c.reading <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case c.reading <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the mount table was not read: %w: %w", ErrTransient, ctx.Err())
+	}
+}
+
 // snapshot is one reading of the whole table.
 type snapshot struct {
 	witness
@@ -119,10 +135,8 @@ func (m *Mounter) snapshot(ctx context.Context) (*snapshot, error) {
 	if s := m.current.table.Load(); s.isGood() {
 		return s, nil
 	}
-	select {
-	case m.current.reading <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("the mount table was not read: %w: %w", ErrTransient, ctx.Err())
+	if err := m.current.acquire(ctx); err != nil {
+		return nil, err
 	}
 	defer func() { <-m.current.reading }()
 	last := m.current.table.Load()

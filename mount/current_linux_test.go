@@ -49,6 +49,17 @@ func TestListIsKeptUntilThereIsAChange(t *testing.T) {
 	})
 }
 
+// TestListMakesNothingOfItsContext reads the table in a bubble with a context from outside, which ends there.
+func TestListMakesNothingOfItsContext(t *testing.T) {
+	mounttest.RequireMounts(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel() // which closes its channel, if somebody has asked for it
+	synctest.Test(t, func(t *testing.T) {
+		_, err := mount.New(mount.Options{}).List(ctx)
+		require.NoError(t, err)
+	})
+}
+
 // TestListSeesEveryReportedChangeAtOnce makes changes behind the back of a Mounter whose table is kept.
 func TestListSeesEveryReportedChangeAtOnce(t *testing.T) {
 	eachVariant(t, func(t *testing.T, m *mount.Mounter) {

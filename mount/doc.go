@@ -58,6 +58,10 @@
 // really ended. Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on
 // other paths go on, until [Options].MaxLost are lost.
 //
+// Of those looks the kernel answers from memory on FUSE, NFS, CIFS, Ceph and all local filesystems. The root of a mount of
+// 9p (without a cache), gfs2, ocfs2 or orangefs it cannot describe without asking, though it is told not to: on a dead
+// server of these IsMountPoint, Lookup and GetMountRefs may outlast the context, and List does not.
+//
 // # How an unmount goes
 //
 // It looks what is mounted at the path, unmounts plainly, and believes neither success nor failure: it looks again, and

@@ -164,7 +164,8 @@ type glance struct {
 	uniqueID uint64 // of the mount that it lies in; 0 where the kernel has none
 }
 
-// glanceFlags are for looks that do not go to a server, start no mount and follow no link.
+// glanceFlags are for looks that do not go to a server, start no mount and follow no link. A filesystem may ignore them:
+// 9p without a cache, gfs2, ocfs2 and orangefs do.
 const glanceFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
 // glanceAt looks at the name in an open directory.
