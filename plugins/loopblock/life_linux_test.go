@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -392,6 +393,26 @@ func TestAForeignMountIsNotTakenOff(t *testing.T) {
 	n.release(spec)
 }
 
+func TestAForeignMountBelowOursStays(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	staging := n.stage(spec)
+	pod := n.setUp(spec, "pod")
+	require.NoError(t, unix.Mount("tmpfs", pod, "tmpfs", 0, ""))
+	require.NoError(t, unix.Mount(staging, pod, "", unix.MS_BIND, ""))
+	unmounter, err := n.plugin.NewUnmounter(spec.Name(), "pod")
+	require.NoError(t, err)
+	err = unmounter.TearDown(t.Context())
+	require.ErrorIs(t, err, mount.ErrForeign)
+	require.ErrorIs(t, err, volume.ErrUncertain, "a part is done")
+	there := n.mountsAt(pod)
+	require.Len(t, there, 2, "ours of before, and the foreign one on it")
+	assert.Equal(t, "tmpfs", there[1].FSType)
+	require.NoError(t, unix.Unmount(pod, 0))
+	n.tearDown(spec, "pod")
+	n.release(spec)
+}
+
 func TestTwoMountsOfOursAreBothTakenOff(t *testing.T) {
 	n := newNode(t)
 	spec := n.provision("pv")
@@ -425,14 +446,28 @@ func TestACallReturnsWhileTheImagesHang(t *testing.T) {
 		go func() { result <- call(ctx) }()
 		f.Await(mounttest.FUSELookup)
 		cancel()
-		err := <-result
+		err := receive(t, result)
 		require.ErrorIs(t, err, mount.ErrUncertain, name)
 		require.ErrorIs(t, err, context.Canceled, name)
 		var lost *mount.LostError
 		require.ErrorAs(t, err, &lost, name)
 		f.Answer(unix.EIO)
-		<-lost.Done()
+		receive(t, lost.Done())
 	}
+}
+
+// receive returns what comes from c, which is nothing when c is closed. It is not waited for until all tests are killed.
+func receive[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	patience := time.NewTimer(30 * time.Second)
+	defer patience.Stop()
+	var v T
+	select {
+	case v = <-c:
+	case <-patience.C:
+		require.Fail(t, "nothing comes")
+	}
+	return v
 }
 
 func TestAMountThatFailsLeavesNoDirectory(t *testing.T) {
