@@ -6,13 +6,15 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // bind makes a bind. With the new system calls the mount is complete before it can be seen.
-func (m *Mounter) bind(ctx context.Context, s *steps, p *place, plan *Plan) error {
-	tree, err := m.cloneTree(ctx, s, plan)
+func (m *Mounter) bind(ctx context.Context, p *place, plan *Plan) error {
+	tree, err := m.cloneTree(ctx, plan)
 	if errors.Is(err, errNoSyscall) {
-		return m.bindOld(ctx, s, p, plan)
+		return m.bindOld(ctx, p, plan)
 	}
 	if err != nil {
 		return err
@@ -22,15 +24,15 @@ func (m *Mounter) bind(ctx context.Context, s *steps, p *place, plan *Plan) erro
 	if err != nil {
 		return err
 	}
-	return p.attach(ctx, s, isDir(mode), func(t *target) error {
-		return move(ctx, s, tree, t, plan)
+	return p.attach(ctx, isDir(mode), func(t *target) error {
+		return move(ctx, tree, t, plan)
 	})
 }
 
 func isDir(mode uint32) bool { return mode&unix.S_IFMT == unix.S_IFDIR }
 
 // cloneTree makes a copy of the mount at the source that is not attached yet, and gives it its options.
-func (m *Mounter) cloneTree(ctx context.Context, s *steps, plan *Plan) (int, error) {
+func (m *Mounter) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 	if m.without.has(FeatureMountFD) {
 		return -1, errNoSyscall
 	}
@@ -38,7 +40,7 @@ func (m *Mounter) cloneTree(ctx context.Context, s *steps, plan *Plan) (int, err
 	if plan.Recursive {
 		recursive = unix.AT_RECURSIVE
 	}
-	if err := s.begin(ctx, "open_tree"); err != nil {
+	if err := lostcall.Begin(ctx, "open_tree"); err != nil {
 		return -1, err
 	}
 	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | recursive
@@ -46,7 +48,7 @@ func (m *Mounter) cloneTree(ctx context.Context, s *steps, plan *Plan) (int, err
 	if err != nil {
 		return -1, fmt.Errorf("open_tree: %w", missing(err))
 	}
-	err = s.begin(ctx, "mount_setattr")
+	err = lostcall.Begin(ctx, "mount_setattr")
 	if err == nil {
 		err = m.setattr(tree, plan, recursive)
 	}
@@ -59,8 +61,8 @@ func (m *Mounter) cloneTree(ctx context.Context, s *steps, plan *Plan) (int, err
 
 // bindOld makes a bind by mount(2), and gives it its options afterwards. A read-only bind is writable for an instant;
 // when it cannot be made read-only, it is taken off again.
-func (m *Mounter) bindOld(ctx context.Context, s *steps, p *place, plan *Plan) error {
-	if err := s.begin(ctx, "open"); err != nil {
+func (m *Mounter) bindOld(ctx context.Context, p *place, plan *Plan) error {
+	if err := lostcall.Begin(ctx, "open"); err != nil {
 		return err
 	}
 	source, err := retryOpen(func() (int, error) { return unix.Open(plan.Source, unix.O_PATH|unix.O_CLOEXEC, 0) })
@@ -72,13 +74,13 @@ func (m *Mounter) bindOld(ctx context.Context, s *steps, p *place, plan *Plan) e
 	if err != nil {
 		return err
 	}
-	return p.attach(ctx, s, isDir(mode), func(t *target) error {
-		return m.bindTo(ctx, s, source, t, plan)
+	return p.attach(ctx, isDir(mode), func(t *target) error {
+		return m.bindTo(ctx, source, t, plan)
 	})
 }
 
-func (m *Mounter) bindTo(ctx context.Context, s *steps, source int, t *target, plan *Plan) error {
-	if err := s.begin(ctx, "mount(MS_BIND)"); err != nil {
+func (m *Mounter) bindTo(ctx context.Context, source int, t *target, plan *Plan) error {
+	if err := lostcall.Begin(ctx, "mount(MS_BIND)"); err != nil {
 		return err
 	}
 	flags := uintptr(unix.MS_BIND)
@@ -88,36 +90,36 @@ func (m *Mounter) bindTo(ctx context.Context, s *steps, source int, t *target, p
 	if err := unix.Mount(fdPath(source), fdPath(t.fd), "", flags, ""); err != nil {
 		return fmt.Errorf("mount(MS_BIND): %w", err)
 	}
-	if err := m.finishOld(ctx, s, t, plan); err != nil {
-		return t.undo(s, err)
+	if err := m.finishOld(ctx, t, plan); err != nil {
+		return t.undo(ctx, err)
 	}
 	return nil
 }
 
 // finishOld gives a mount that mount(2) has attached its propagation and its options.
-func (m *Mounter) finishOld(ctx context.Context, s *steps, t *target, plan *Plan) error {
+func (m *Mounter) finishOld(ctx context.Context, t *target, plan *Plan) error {
 	fd, err := t.open()
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
-	if err := m.setPropagation(s, fd, plan); err != nil {
+	if err := m.setPropagation(ctx, fd, plan); err != nil {
 		return err
 	}
 	if !plan.Bind || !plan.changesMount() {
 		return nil
 	}
-	if err := m.remountBindOld(ctx, s, fd, plan); err != nil {
+	if err := m.remountBindOld(ctx, fd, plan); err != nil {
 		return err
 	}
 	if plan.Below {
-		return m.changeBelow(ctx, s, fd, plan)
+		return m.changeBelow(ctx, fd, plan)
 	}
 	return nil
 }
 
 // changeBelow gives the mounts below the one whose root fd is the options of the plan, by mount(2).
-func (m *Mounter) changeBelow(ctx context.Context, s *steps, fd int, plan *Plan) error {
+func (m *Mounter) changeBelow(ctx context.Context, fd int, plan *Plan) error {
 	top, err := m.mountOf(ctx, fd)
 	if err != nil {
 		return err
@@ -127,7 +129,7 @@ func (m *Mounter) changeBelow(ctx context.Context, s *steps, fd int, plan *Plan)
 		return err
 	}
 	for _, mp := range descendants(table, top.ID) {
-		if err := m.changeOne(ctx, s, mp, plan); err != nil {
+		if err := m.changeOne(ctx, mp, plan); err != nil {
 			return fmt.Errorf("at %q: %w", mp.Path, err)
 		}
 	}
@@ -151,7 +153,7 @@ func descendants(table []MountPoint, id uint64) (found []MountPoint) {
 
 // changeOne changes a mount of the table, when it is that which its path leads to: what another mount hides cannot be
 // reached, neither by us nor by anybody else.
-func (m *Mounter) changeOne(ctx context.Context, s *steps, mp MountPoint, plan *Plan) error {
+func (m *Mounter) changeOne(ctx context.Context, mp MountPoint, plan *Plan) error {
 	fd, err := m.openPath(unix.AT_FDCWD, mp.Path)
 	if isAbsent(err) {
 		return nil
@@ -163,5 +165,5 @@ func (m *Mounter) changeOne(ctx context.Context, s *steps, mp MountPoint, plan *
 	if id, err := mountID(fd); err != nil || id != mp.ID {
 		return err
 	}
-	return m.remountBindOld(ctx, s, fd, plan)
+	return m.remountBindOld(ctx, fd, plan)
 }

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // errCovered says that something was mounted on the mount that is to be taken off, so that the place must be looked at
@@ -17,12 +19,12 @@ import (
 var errCovered = errors.New("something was mounted on top")
 
 // lookFor looks at the place, and refuses to go on when what is uppermost there is not the mount that the caller means.
-func (p *place) lookFor(ctx context.Context, s *steps, expect Identity) (top seen, err error) {
+func (p *place) lookFor(ctx context.Context, expect Identity) (top seen, err error) {
 	for range maxTries {
-		if top, err = p.look(ctx, s); err != nil || !top.mounted {
+		if top, err = p.look(ctx); err != nil || !top.mounted {
 			return top, err
 		}
-		if err = p.check(ctx, s, top, expect); !errors.Is(err, ErrNotMounted) {
+		if err = p.check(ctx, top, expect); !errors.Is(err, ErrNotMounted) {
 			return top, err
 		}
 		// It has gone since it was seen: what is there now?
@@ -31,11 +33,11 @@ func (p *place) lookFor(ctx context.Context, s *steps, expect Identity) (top see
 }
 
 // check returns an error that matches ErrForeign when what was seen is not what is expected.
-func (p *place) check(ctx context.Context, s *steps, top seen, expect Identity) error {
+func (p *place) check(ctx context.Context, top seen, expect Identity) error {
 	if expect == (Identity{}) || top.id != 0 && top.id == expect.UniqueID {
 		return nil
 	}
-	found, err := p.facts(ctx, s, top)
+	found, err := p.facts(ctx, top)
 	if err != nil {
 		return fmt.Errorf("what is mounted there cannot be told: %w", err)
 	}
@@ -52,14 +54,14 @@ func foreign(found MountPoint, expect Identity) error {
 }
 
 // facts describes the mount that was seen at the place.
-func (p *place) facts(ctx context.Context, s *steps, top seen) (MountPoint, error) {
+func (p *place) facts(ctx context.Context, top seen) (MountPoint, error) {
 	if top.id != 0 {
 		found, err := p.mounter.lookupID(top.id)
 		if !errors.Is(err, ErrUnsupported) {
 			return found, err
 		}
 	}
-	if err := s.begin(ctx, "openat2"); err != nil {
+	if err := lostcall.Begin(ctx, "openat2"); err != nil {
 		return MountPoint{}, err
 	}
 	fd, err := p.open()
@@ -99,13 +101,13 @@ func (p *place) factsInTable(ctx context.Context, err error) (MountPoint, error)
 //
 // Somebody who walks over the mount removes the mark; then it is made again, a bounded number of times. Whoever holds it
 // open makes the answer EBUSY, as does a busy copy of it in a peer. Step 2 must not use the mount: statx would.
-func (t *takedown) umountMeant(ctx context.Context, s *steps) error {
+func (t *takedown) umountMeant(ctx context.Context) error {
 	for range maxTries {
-		err := t.umount(ctx, s, unix.MNT_EXPIRE)
+		err := t.umount(ctx, unix.MNT_EXPIRE)
 		if !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		if err := t.checkOnTop(ctx, s); err != nil {
+		if err := t.checkOnTop(ctx); err != nil {
 			return err
 		}
 	}
@@ -113,15 +115,15 @@ func (t *takedown) umountMeant(ctx context.Context, s *steps) error {
 }
 
 // checkOnTop makes sure that the mount that is meant is the uppermost at its place, in a way that does not use it.
-func (t *takedown) checkOnTop(ctx context.Context, s *steps) error {
-	if err := s.begin(ctx, "statmount"); err != nil {
+func (t *takedown) checkOnTop(ctx context.Context) error {
+	if err := lostcall.Begin(ctx, "statmount"); err != nil {
 		return err
 	}
 	isOnTop, err := t.isOnTop(ctx)
 	if err != nil || isOnTop {
 		return err
 	}
-	if _, err := t.lookFor(ctx, s, t.options.Expect); err != nil {
+	if _, err := t.lookFor(ctx, t.options.Expect); err != nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errCovered, unix.EBUSY)

@@ -8,18 +8,18 @@ import (
 
 // IsMountPointHere is IsMountPoint in the goroutine of the caller, which may be locked to a thread.
 func (m *Mounter) IsMountPointHere(ctx context.Context, name string) (bool, error) {
-	return m.isMountPoint(ctx, &steps{}, name)
+	return m.isMountPoint(ctx, name)
 }
 
 // ForceHere is what Unmount does when its patience has ended and no plain unmount is under way.
 func (m *Mounter) ForceHere(ctx context.Context, name string) error {
-	p, err := m.openPlace(context.WithoutCancel(ctx), &steps{}, name)
+	p, err := m.openPlace(context.WithoutCancel(ctx), name)
 	if err != nil {
 		return err
 	}
 	defer p.close()
 	t := takedown{place: p}
-	return t.force(ctx, &steps{}, nil)
+	return t.force(ctx, nil)
 }
 
 // CreateHere makes the superblock of the request without looking for SELinux, and mounts it nowhere.
@@ -28,7 +28,7 @@ func (m *Mounter) CreateHere(ctx context.Context, request Request) error {
 	if err != nil {
 		return err
 	}
-	tree, err := m.newTree(ctx, &steps{}, &plan)
+	tree, err := m.newTree(ctx, &plan)
 	if err == nil {
 		closeFD(tree)
 	}
@@ -56,19 +56,19 @@ type Takedown struct {
 
 // Takedown begins the end of the mount that is uppermost at the path and must be the one that is expected.
 func (m *Mounter) Takedown(ctx context.Context, name string, expect Identity) (*Takedown, error) {
-	p, err := m.openPlace(ctx, &steps{}, name)
+	p, err := m.openPlace(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	top, err := p.lookFor(ctx, &steps{}, expect)
+	top, err := p.lookFor(ctx, expect)
 	return &Takedown{&takedown{place: p, options: UnmountOptions{Expect: expect}, top: top}, ctx}, err
 }
 
 // Mark is one of the calls of umountMeant, and reports whether that went well: no mount was taken off.
-func (t *Takedown) Mark() error { return t.umount(t.ctx, &steps{}, unix.MNT_EXPIRE) }
+func (t *Takedown) Mark() error { return t.umount(t.ctx, unix.MNT_EXPIRE) }
 
 // CheckOnTop is the look between two calls.
-func (t *Takedown) CheckOnTop() error { return t.checkOnTop(t.ctx, &steps{}) }
+func (t *Takedown) CheckOnTop() error { return t.checkOnTop(t.ctx) }
 
 // Close ends it.
 func (t *Takedown) Close() { t.close() }

@@ -8,30 +8,32 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // filesystem mounts a filesystem at the place.
-func (m *Mounter) filesystem(ctx context.Context, s *steps, p *place, plan *Plan) error {
+func (m *Mounter) filesystem(ctx context.Context, p *place, plan *Plan) error {
 	if err := plan.checkSELinux(); err != nil {
 		return err
 	}
-	tree, err := m.newTree(ctx, s, plan)
+	tree, err := m.newTree(ctx, plan)
 	if errors.Is(err, errNoSyscall) {
-		return p.attach(ctx, s, true, func(t *target) error { return m.filesystemOld(ctx, s, t, plan) })
+		return p.attach(ctx, true, func(t *target) error { return m.filesystemOld(ctx, t, plan) })
 	}
 	if err != nil {
 		return err
 	}
 	defer closeFD(tree)
-	return p.attach(ctx, s, true, func(t *target) error { return move(ctx, s, tree, t, plan) })
+	return p.attach(ctx, true, func(t *target) error { return move(ctx, tree, t, plan) })
 }
 
 // newTree makes the filesystem's superblock and a mount of it that is not attached yet.
-func (m *Mounter) newTree(ctx context.Context, s *steps, plan *Plan) (int, error) {
+func (m *Mounter) newTree(ctx context.Context, plan *Plan) (int, error) {
 	if m.without.has(FeatureMountFD) {
 		return -1, errNoSyscall
 	}
-	if err := s.begin(ctx, "fsopen"); err != nil {
+	if err := lostcall.Begin(ctx, "fsopen"); err != nil {
 		return -1, err
 	}
 	fd, err := unix.Fsopen(plan.FSType, unix.FSOPEN_CLOEXEC)
@@ -42,13 +44,13 @@ func (m *Mounter) newTree(ctx context.Context, s *steps, plan *Plan) (int, error
 	if err := plan.configure(fd); err != nil {
 		return -1, err
 	}
-	if err := s.begin(ctx, "fsconfig(CREATE)"); err != nil {
+	if err := lostcall.Begin(ctx, "fsconfig(CREATE)"); err != nil {
 		return -1, err
 	}
 	if err := unix.FsconfigCreate(fd); err != nil {
 		return -1, plan.explain("creating the superblock", fd, err)
 	}
-	if err := s.begin(ctx, "fsmount"); err != nil {
+	if err := lostcall.Begin(ctx, "fsmount"); err != nil {
 		return -1, err
 	}
 	attr := plan.mountAttr()
@@ -126,11 +128,11 @@ func (p *Plan) explain(what string, fd int, err error) error {
 }
 
 // reconfigure changes the filesystem of the mount whose root fd is.
-func (m *Mounter) reconfigure(ctx context.Context, s *steps, fd int, plan *Plan) error {
+func (m *Mounter) reconfigure(ctx context.Context, fd int, plan *Plan) error {
 	if m.without.has(FeatureMountFD) {
 		return errNoSyscall
 	}
-	if err := s.begin(ctx, "fspick"); err != nil {
+	if err := lostcall.Begin(ctx, "fspick"); err != nil {
 		return err
 	}
 	picked, err := unix.Fspick(fd, "", unix.FSPICK_CLOEXEC|unix.FSPICK_EMPTY_PATH|unix.FSPICK_NO_AUTOMOUNT)
@@ -141,7 +143,7 @@ func (m *Mounter) reconfigure(ctx context.Context, s *steps, fd int, plan *Plan)
 	if err := plan.configure(picked); err != nil {
 		return err
 	}
-	if err := s.begin(ctx, "fsconfig(RECONFIGURE)"); err != nil {
+	if err := lostcall.Begin(ctx, "fsconfig(RECONFIGURE)"); err != nil {
 		return err
 	}
 	if err := unix.FsconfigReconfigure(picked); err != nil {
@@ -151,19 +153,19 @@ func (m *Mounter) reconfigure(ctx context.Context, s *steps, fd int, plan *Plan)
 }
 
 // filesystemOld mounts by mount(2).
-func (m *Mounter) filesystemOld(ctx context.Context, s *steps, t *target, plan *Plan) error {
+func (m *Mounter) filesystemOld(ctx context.Context, t *target, plan *Plan) error {
 	super, data, err := plan.oldData()
 	if err != nil {
 		return err
 	}
-	if err := s.begin(ctx, "mount"); err != nil {
+	if err := lostcall.Begin(ctx, "mount"); err != nil {
 		return err
 	}
 	if err := unix.Mount(plan.Source, fdPath(t.fd), plan.FSType, plan.flags(nil)|super, data); err != nil {
 		return fmt.Errorf("mount: %w", unknownFilesystem(plan.FSType, err))
 	}
-	if err := m.finishOld(ctx, s, t, plan); err != nil {
-		return t.undo(s, err)
+	if err := m.finishOld(ctx, t, plan); err != nil {
+		return t.undo(ctx, err)
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 )
 
 // byHelper mounts a filesystem by its helper.
-func (m *Mounter) byHelper(ctx context.Context, s *steps, p *place, plan *Plan) error {
+func (m *Mounter) byHelper(ctx context.Context, p *place, plan *Plan) error {
 	h := m.helpers[plan.FSType]
 	program, err := h.find(plan.FSType)
 	if err != nil {
@@ -38,12 +40,12 @@ func (m *Mounter) byHelper(ctx context.Context, s *steps, p *place, plan *Plan) 
 	if err := plan.checkSELinux(); err != nil {
 		return err
 	}
-	st, err := m.openStage(ctx, s, plan.Target)
+	st, err := m.openStage(ctx, plan.Target)
 	if err != nil {
 		return err
 	}
-	err = st.mount(ctx, s, p, &helperRun{program: program, helper: h, plan: plan})
-	if closeErr := st.close(s); closeErr != nil {
+	err = st.mount(ctx, p, &helperRun{program: program, helper: h, plan: plan})
+	if closeErr := st.close(ctx); closeErr != nil {
 		return fmt.Errorf("%w: %w", ErrUncertain, errors.Join(err, closeErr))
 	}
 	return err
@@ -72,52 +74,52 @@ type helperRun struct {
 }
 
 // mount lets the helper mount on the stage and moves what it has mounted to the place.
-func (st *stage) mount(ctx context.Context, s *steps, p *place, run *helperRun) error {
-	if err := run.do(ctx, s, st.point()); err != nil {
+func (st *stage) mount(ctx context.Context, p *place, run *helperRun) error {
+	if err := run.do(ctx, st.point()); err != nil {
 		return err
 	}
-	fd, err := st.result(ctx, s)
+	fd, err := st.result(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", run.program, err)
 	}
 	defer closeFD(fd)
-	if err := st.mounter.finishStaged(ctx, s, fd, run.plan); err != nil {
+	if err := st.mounter.finishStaged(ctx, fd, run.plan); err != nil {
 		return err
 	}
-	return p.attach(ctx, s, true, func(t *target) error { return moveStaged(ctx, s, fd, t, run.plan) })
+	return p.attach(ctx, true, func(t *target) error { return moveStaged(ctx, fd, t, run.plan) })
 }
 
 // finishStaged gives the helper's mount the options of the plan, whatever the helper has made of them.
-func (m *Mounter) finishStaged(ctx context.Context, s *steps, fd int, plan *Plan) error {
+func (m *Mounter) finishStaged(ctx context.Context, fd int, plan *Plan) error {
 	if !plan.changesMount() {
 		return nil
 	}
-	return m.changeMount(ctx, s, fd, plan)
+	return m.changeMount(ctx, fd, plan)
 }
 
 // moveStaged moves the helper's mount from the stage to the target.
-func moveStaged(ctx context.Context, s *steps, fd int, t *target, plan *Plan) error {
+func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 	if !t.mounter.without.has(FeatureMountFD) {
-		err := move(ctx, s, fd, t, plan)
+		err := move(ctx, fd, t, plan)
 		if !errors.Is(err, unix.ENOSYS) {
 			return err
 		}
 	}
-	if err := s.begin(ctx, "mount(MS_MOVE)"); err != nil {
+	if err := lostcall.Begin(ctx, "mount(MS_MOVE)"); err != nil {
 		return err
 	}
 	if err := unix.Mount(fdPath(fd), fdPath(t.fd), "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("mount(MS_MOVE): %w", err)
 	}
-	if err := t.mounter.setPropagation(s, fd, plan); err != nil {
-		return t.undo(s, err)
+	if err := t.mounter.setPropagation(ctx, fd, plan); err != nil {
+		return t.undo(ctx, err)
 	}
 	return nil
 }
 
 // do runs the helper. The thread is kept, because the helper is killed when the thread that has started it ends.
-func (r *helperRun) do(ctx context.Context, s *steps, dir string) error {
-	if err := s.begin(ctx, r.program); err != nil {
+func (r *helperRun) do(ctx context.Context, dir string) error {
+	if err := lostcall.Begin(ctx, r.program); err != nil {
 		return err
 	}
 	secrets, err := r.credentials()

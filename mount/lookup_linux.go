@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // resolveCached is RESOLVE_CACHED of openat2(2), Linux 5.12: the walk fails with EAGAIN where the kernel does not know a
@@ -153,8 +155,8 @@ func (m *Mounter) factsOf(g glance, name string) (MountPoint, error) {
 func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
 	found, err := m.lookupNow(name)
 	if errors.Is(err, errWouldWait) && !m.without.has(FeatureStatxMountRoot) {
-		found, err = call(ctx, m.calls, name, func(ctx context.Context, s *steps) (MountPoint, error) {
-			return m.lookupSlowly(ctx, s, name)
+		found, err = lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: name}, func(ctx context.Context) (MountPoint, error) {
+			return m.lookupSlowly(ctx, name)
 		})
 		var lost *LostError
 		if errors.As(err, &lost) {
@@ -171,17 +173,17 @@ func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
 }
 
 // lookupSlowly is lookupNow that may wait.
-func (m *Mounter) lookupSlowly(ctx context.Context, s *steps, name string) (MountPoint, error) {
+func (m *Mounter) lookupSlowly(ctx context.Context, name string) (MountPoint, error) {
 	if name == "/" {
 		return MountPoint{}, errNoSyscall
 	}
-	p, err := m.openPlace(ctx, s, name)
+	p, err := m.openPlace(ctx, name)
 	if err != nil {
 		return MountPoint{}, err
 	}
 	defer p.close()
 	for range maxTries {
-		if err := s.begin(ctx, "statx"); err != nil {
+		if err := lostcall.Begin(ctx, "statx"); err != nil {
 			return MountPoint{}, err
 		}
 		g, err := glanceAt(p.parent, p.base)

@@ -5,16 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"sync"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // Mounter is the [Interface] of the kernel. It may be used by several goroutines at once and needs no closing. Two
 // Mounters know nothing of each other's lost calls, so a program should have one.
 type Mounter struct {
-	logger  *slog.Logger
-	calls   *calls
+	calls   *lostcall.Calls
 	current *current
 	looks   sync.Pool
 	without Feature
@@ -30,22 +30,14 @@ var errWouldWait = errors.New("a filesystem would have to be asked")
 
 // New returns a Mounter. It starts nothing and looks at nothing.
 func New(options Options) *Mounter {
-	logger := options.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
-	maxLost := options.MaxLost
-	if maxLost <= 0 {
-		maxLost = DefaultMaxLost
-	}
 	return &Mounter{
-		logger: logger, calls: newCalls(maxLost, logger), current: newCurrent(), without: options.Without,
+		calls: newCalls(options), current: newCurrent(), without: options.Without,
 		helpers: maps.Clone(options.Helpers), helperDir: cmp.Or(options.HelperDir, DefaultHelperDir),
 	}
 }
 
 // Lost returns the calls that were left behind and are still in the kernel, ordered by path.
-func (m *Mounter) Lost() []LostCall { return m.calls.lost() }
+func (m *Mounter) Lost() []LostCall { return lostCalls(m.calls) }
 
 // Mount mounts request.Source at request.Target; see [Interface].
 func (m *Mounter) Mount(ctx context.Context, request Request) error {
@@ -53,8 +45,8 @@ func (m *Mounter) Mount(ctx context.Context, request Request) error {
 	if err != nil {
 		return err
 	}
-	return m.calls.do(ctx, callKey{change, plan.Target}, func(ctx context.Context, s *steps) error {
-		return m.mount(ctx, s, plan)
+	return m.calls.Do(ctx, lostcall.Key{Path: plan.Target}, func(ctx context.Context) error {
+		return m.mount(ctx, plan)
 	})
 }
 
@@ -64,8 +56,8 @@ func (m *Mounter) Unmount(ctx context.Context, target string, options UnmountOpt
 	if err != nil {
 		return err
 	}
-	return m.calls.do(ctx, callKey{change, target}, func(ctx context.Context, s *steps) error {
-		return m.unmount(ctx, s, target, options)
+	return m.calls.Do(ctx, lostcall.Key{Path: target}, func(ctx context.Context) error {
+		return m.unmount(ctx, target, options)
 	})
 }
 
@@ -75,8 +67,8 @@ func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return m.calls.do(ctx, callKey{change, name}, func(ctx context.Context, s *steps) error {
-		return m.removeTarget(ctx, s, name)
+	return m.calls.Do(ctx, lostcall.Key{Path: name}, func(ctx context.Context) error {
+		return m.removeTarget(ctx, name)
 	})
 }
 
@@ -94,8 +86,8 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	if !errors.Is(err, errWouldWait) {
 		return is, err
 	}
-	is, err = call(ctx, m.calls, name, func(ctx context.Context, s *steps) (bool, error) {
-		return m.isMountPoint(ctx, s, name)
+	is, err = lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: name}, func(ctx context.Context) (bool, error) {
+		return m.isMountPoint(ctx, name)
 	})
 	if errors.Is(err, ErrStuck) {
 		return m.isInTable(ctx, name)

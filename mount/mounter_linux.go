@@ -6,20 +6,22 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // mount is Mount.
-func (m *Mounter) mount(ctx context.Context, s *steps, plan Plan) error {
+func (m *Mounter) mount(ctx context.Context, plan Plan) error {
 	var err error
 	switch {
 	case plan.Remount:
-		err = m.remount(ctx, s, &plan)
+		err = m.remount(ctx, &plan)
 	case plan.Bind:
-		err = m.mountNew(ctx, s, &plan, m.bind)
+		err = m.mountNew(ctx, &plan, m.bind)
 	case m.hasHelper(plan.FSType):
-		err = m.mountNew(ctx, s, &plan, m.byHelper)
+		err = m.mountNew(ctx, &plan, m.byHelper)
 	default:
-		err = m.mountNew(ctx, s, &plan, m.filesystem)
+		err = m.mountNew(ctx, &plan, m.filesystem)
 	}
 	if err != nil {
 		return fmt.Errorf("mounting %s: %w", plan.describe(), err)
@@ -28,15 +30,15 @@ func (m *Mounter) mount(ctx context.Context, s *steps, plan Plan) error {
 }
 
 // mountNew makes a mount by how, and removes the directories that were made for it when that fails.
-func (m *Mounter) mountNew(ctx context.Context, s *steps, plan *Plan,
-	how func(context.Context, *steps, *place, *Plan) error,
+func (m *Mounter) mountNew(ctx context.Context, plan *Plan,
+	how func(context.Context, *place, *Plan) error,
 ) error {
-	p, err := m.makePlace(ctx, s, plan.Target)
+	p, err := m.makePlace(ctx, plan.Target)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	err = how(ctx, s, p, plan)
+	err = how(ctx, p, plan)
 	if err == nil || errors.Is(err, ErrUncertain) {
 		return err
 	}
@@ -56,8 +58,8 @@ func (p *Plan) describe() string {
 }
 
 // attach mounts what attachTo puts on the target, and removes the target that was made when that fails.
-func (p *place) attach(ctx context.Context, s *steps, dir bool, attachTo func(*target) error) error {
-	t, err := p.openTarget(ctx, s, dir)
+func (p *place) attach(ctx context.Context, dir bool, attachTo func(*target) error) error {
+	t, err := p.openTarget(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -70,8 +72,8 @@ func (p *place) attach(ctx context.Context, s *steps, dir bool, attachTo func(*t
 }
 
 // move puts a detached mount on the target.
-func move(ctx context.Context, s *steps, tree int, t *target, plan *Plan) error {
-	if err := s.begin(ctx, "move_mount"); err != nil {
+func move(ctx context.Context, tree int, t *target, plan *Plan) error {
+	if err := lostcall.Begin(ctx, "move_mount"); err != nil {
 		return err
 	}
 	const flags = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
@@ -79,8 +81,8 @@ func move(ctx context.Context, s *steps, tree int, t *target, plan *Plan) error 
 		return fmt.Errorf("move_mount: %w", t.mismatch(err))
 	}
 	// A mount that is put below a shared one becomes shared, whatever it was.
-	if err := t.mounter.setPropagation(s, tree, plan); err != nil {
-		return t.undo(s, err)
+	if err := t.mounter.setPropagation(ctx, tree, plan); err != nil {
+		return t.undo(ctx, err)
 	}
 	return nil
 }
@@ -98,13 +100,13 @@ func (t *target) mismatch(err error) error {
 }
 
 // setPropagation changes the propagation of the mount whose root fd is.
-func (m *Mounter) setPropagation(s *steps, fd int, plan *Plan) error {
+func (m *Mounter) setPropagation(ctx context.Context, fd int, plan *Plan) error {
 	if propagationFlags[plan.Propagation] == 0 {
 		return nil
 	}
-	err := m.propagate(s, fd, plan)
+	err := m.propagate(ctx, fd, plan)
 	if errors.Is(err, errNoSyscall) {
-		err = propagateOld(s, fd, plan)
+		err = propagateOld(ctx, fd, plan)
 		m.hasChanged()
 	}
 	if err != nil {
@@ -113,7 +115,7 @@ func (m *Mounter) setPropagation(s *steps, fd int, plan *Plan) error {
 	return nil
 }
 
-func (m *Mounter) propagate(s *steps, fd int, plan *Plan) error {
+func (m *Mounter) propagate(ctx context.Context, fd int, plan *Plan) error {
 	if m.without.has(FeatureMountSetattr) {
 		return errNoSyscall
 	}
@@ -121,7 +123,7 @@ func (m *Mounter) propagate(s *steps, fd int, plan *Plan) error {
 	if plan.recursivePropagation() {
 		recursive = unix.AT_RECURSIVE
 	}
-	s.note("mount_setattr")
+	lostcall.Note(ctx, "mount_setattr")
 	attr := unix.MountAttr{Propagation: propagationFlags[plan.Propagation]}
 	return missing(unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|recursive, &attr))
 }
@@ -135,18 +137,18 @@ func (m *Mounter) hasChanged() {
 }
 
 // propagateOld is propagate by mount(2).
-func propagateOld(s *steps, fd int, plan *Plan) error {
+func propagateOld(ctx context.Context, fd int, plan *Plan) error {
 	flags := uintptr(propagationFlags[plan.Propagation])
 	if plan.recursivePropagation() {
 		flags |= unix.MS_REC
 	}
-	s.note("mount(propagation)")
+	lostcall.Note(ctx, "mount(propagation)")
 	return unix.Mount("", fdPath(fd), "", flags, "")
 }
 
 // undo takes a mount off again that was just made and then could not be finished because of err.
-func (p *place) undo(s *steps, err error) error {
-	s.note("umount2")
+func (p *place) undo(ctx context.Context, err error) error {
+	lostcall.Note(ctx, "umount2")
 	if undoErr := unix.Unmount(p.name(), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); undoErr != nil {
 		return fmt.Errorf("%w: the mount is there, since undoing it failed (%w): %w", ErrUncertain, undoErr, err)
 	}
@@ -154,20 +156,20 @@ func (p *place) undo(s *steps, err error) error {
 }
 
 // remount changes the mount at the target.
-func (m *Mounter) remount(ctx context.Context, s *steps, plan *Plan) error {
-	p, err := m.openPlace(ctx, s, plan.Target)
+func (m *Mounter) remount(ctx context.Context, plan *Plan) error {
+	p, err := m.openPlace(ctx, plan.Target)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	mounted, err := p.mounted(ctx, s)
+	mounted, err := p.mounted(ctx)
 	if err != nil {
 		return err
 	}
 	if !mounted {
 		return fmt.Errorf("%q: %w", p.path, ErrNotMounted)
 	}
-	if err := s.begin(ctx, "openat2"); err != nil {
+	if err := lostcall.Begin(ctx, "openat2"); err != nil {
 		return err
 	}
 	fd, err := p.open()
@@ -176,10 +178,10 @@ func (m *Mounter) remount(ctx context.Context, s *steps, plan *Plan) error {
 	}
 	defer closeFD(fd)
 	defer m.hasChanged()
-	if err := m.change(ctx, s, fd, plan); err != nil {
+	if err := m.change(ctx, fd, plan); err != nil {
 		return err
 	}
-	return inPart(m.setPropagation(s, fd, plan))
+	return inPart(m.setPropagation(ctx, fd, plan))
 }
 
 // inPart marks an error that came when a part of the work was done.
@@ -192,11 +194,11 @@ func inPart(err error) error {
 
 // change changes filesystem and mount at once where mount(2) is all there is, else the filesystem first, so that a mount
 // whose filesystem refuses stays as it was.
-func (m *Mounter) change(ctx context.Context, s *steps, fd int, plan *Plan) error {
+func (m *Mounter) change(ctx context.Context, fd int, plan *Plan) error {
 	if !plan.Bind && plan.changesFilesystem() {
-		err := m.reconfigure(ctx, s, fd, plan)
+		err := m.reconfigure(ctx, fd, plan)
 		if errors.Is(err, errNoSyscall) {
-			return m.remountAllOld(ctx, s, fd, plan)
+			return m.remountAllOld(ctx, fd, plan)
 		}
 		if err != nil {
 			return err
@@ -205,7 +207,7 @@ func (m *Mounter) change(ctx context.Context, s *steps, fd int, plan *Plan) erro
 	if !plan.changesMount() {
 		return nil
 	}
-	err := m.changeMount(ctx, s, fd, plan)
+	err := m.changeMount(ctx, fd, plan)
 	if plan.Bind {
 		return err
 	}
@@ -213,8 +215,8 @@ func (m *Mounter) change(ctx context.Context, s *steps, fd int, plan *Plan) erro
 }
 
 // changeMount changes the options of one mount.
-func (m *Mounter) changeMount(ctx context.Context, s *steps, fd int, plan *Plan) error {
-	if err := s.begin(ctx, "mount_setattr"); err != nil {
+func (m *Mounter) changeMount(ctx context.Context, fd int, plan *Plan) error {
+	if err := lostcall.Begin(ctx, "mount_setattr"); err != nil {
 		return err
 	}
 	var recursive uint
@@ -225,13 +227,13 @@ func (m *Mounter) changeMount(ctx context.Context, s *steps, fd int, plan *Plan)
 	if !errors.Is(err, errNoSyscall) {
 		return err
 	}
-	if err := m.remountBindOld(ctx, s, fd, plan); err != nil {
+	if err := m.remountBindOld(ctx, fd, plan); err != nil {
 		return err
 	}
 	if !plan.Below {
 		return nil
 	}
-	return inPart(m.changeBelow(ctx, s, fd, plan))
+	return inPart(m.changeBelow(ctx, fd, plan))
 }
 
 // setattr changes the options of the mount whose root fd is, which need not be attached.
@@ -247,20 +249,20 @@ func (m *Mounter) setattr(fd int, plan *Plan, flags uint) error {
 }
 
 // remountBindOld is changeMount by mount(2), which sets all flags and so has to be told those that stay.
-func (m *Mounter) remountBindOld(ctx context.Context, s *steps, fd int, plan *Plan) error {
-	return m.remountFlags(ctx, s, fd, plan, unix.MS_BIND)
+func (m *Mounter) remountBindOld(ctx context.Context, fd int, plan *Plan) error {
+	return m.remountFlags(ctx, fd, plan, unix.MS_BIND)
 }
 
 // remountAllOld is reconfigure and changeMount by mount(2).
-func (m *Mounter) remountAllOld(ctx context.Context, s *steps, fd int, plan *Plan) error {
-	err := m.remountFlags(ctx, s, fd, plan, 0)
+func (m *Mounter) remountAllOld(ctx context.Context, fd int, plan *Plan) error {
+	err := m.remountFlags(ctx, fd, plan, 0)
 	if err != nil || !plan.Below {
 		return err
 	}
-	return inPart(m.changeBelow(ctx, s, fd, plan))
+	return inPart(m.changeBelow(ctx, fd, plan))
 }
 
-func (m *Mounter) remountFlags(ctx context.Context, s *steps, fd int, plan *Plan, flags uintptr) error {
+func (m *Mounter) remountFlags(ctx context.Context, fd int, plan *Plan, flags uintptr) error {
 	now, err := m.mountOf(ctx, fd)
 	if err != nil {
 		return err
@@ -269,7 +271,7 @@ func (m *Mounter) remountFlags(ctx context.Context, s *steps, fd int, plan *Plan
 	if err != nil {
 		return err
 	}
-	if err := s.begin(ctx, "mount(MS_REMOUNT)"); err != nil {
+	if err := lostcall.Begin(ctx, "mount(MS_REMOUNT)"); err != nil {
 		return err
 	}
 	flags |= unix.MS_REMOUNT | plan.flags(now.Options) | super

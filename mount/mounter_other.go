@@ -12,15 +12,15 @@ func unsupported() error {
 	return fmt.Errorf("mounts on %s: %w", runtime.GOOS, ErrUnsupported)
 }
 
-func (m *Mounter) mount(context.Context, *steps, Plan) error { return unsupported() }
+func (m *Mounter) mount(context.Context, Plan) error { return unsupported() }
 
-func (m *Mounter) unmount(context.Context, *steps, string, UnmountOptions) error {
+func (m *Mounter) unmount(context.Context, string, UnmountOptions) error {
 	return unsupported()
 }
 
-func (m *Mounter) removeTarget(context.Context, *steps, string) error { return unsupported() }
+func (m *Mounter) removeTarget(context.Context, string) error { return unsupported() }
 
-func (m *Mounter) isMountPoint(context.Context, *steps, string) (bool, error) {
+func (m *Mounter) isMountPoint(context.Context, string) (bool, error) {
 	return false, unsupported()
 }
 

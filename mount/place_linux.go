@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // place is a name in an open directory, so that nobody who renames the directories above can make it another.
@@ -26,12 +28,12 @@ type madeDir struct {
 }
 
 // openPlace opens the directory that holds name.
-func (m *Mounter) openPlace(ctx context.Context, s *steps, name string) (*place, error) {
+func (m *Mounter) openPlace(ctx context.Context, name string) (*place, error) {
 	p, err := m.placeOf(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.begin(ctx, "openat2"); err != nil {
+	if err := lostcall.Begin(ctx, "openat2"); err != nil {
 		return nil, err
 	}
 	p.parent, err = m.openPath(unix.AT_FDCWD, path.Dir(name))
@@ -42,12 +44,12 @@ func (m *Mounter) openPlace(ctx context.Context, s *steps, name string) (*place,
 }
 
 // makePlace is openPlace that makes the directory, and those above it, where there is none.
-func (m *Mounter) makePlace(ctx context.Context, s *steps, name string) (*place, error) {
+func (m *Mounter) makePlace(ctx context.Context, name string) (*place, error) {
 	p, err := m.placeOf(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.makeParent(ctx, s); err != nil {
+	if err := p.makeParent(ctx); err != nil {
 		err = errors.Join(err, p.unmakeParents())
 		p.close()
 		return nil, err
@@ -72,12 +74,12 @@ func parentError(name string, err error) error {
 // makeParent opens the directory that holds the name, in place of one that is open, and makes what is missing of it. A
 // directory that another Mount has made may go while this one is in it, because that other has failed: then it is made
 // again.
-func (p *place) makeParent(ctx context.Context, s *steps) (err error) {
+func (p *place) makeParent(ctx context.Context) (err error) {
 	if p.parent >= 0 {
 		closeFD(p.parent)
 	}
 	for range maxTries {
-		p.parent, err = p.makeDir(ctx, s, path.Dir(p.path))
+		p.parent, err = p.makeDir(ctx, path.Dir(p.path))
 		if !errors.Is(err, unix.ENOENT) {
 			break
 		}
@@ -90,20 +92,20 @@ func (p *place) makeParent(ctx context.Context, s *steps) (err error) {
 
 // makeDir opens the directory name, and makes it and those above it beneath the lowest that is there. Like every walk it
 // follows no link.
-func (p *place) makeDir(ctx context.Context, s *steps, name string) (int, error) {
-	if err := s.begin(ctx, "openat2"); err != nil {
+func (p *place) makeDir(ctx context.Context, name string) (int, error) {
+	if err := lostcall.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
 	fd, err := p.mounter.openPath(unix.AT_FDCWD, name)
 	if !errors.Is(err, unix.ENOENT) || name == "/" {
 		return fd, err
 	}
-	above, err := p.makeDir(ctx, s, path.Dir(name))
+	above, err := p.makeDir(ctx, path.Dir(name))
 	if err != nil {
 		return -1, err
 	}
 	base := path.Base(name)
-	s.note("mkdirat")
+	lostcall.Note(ctx, "mkdirat")
 	switch err := unix.Mkdirat(above, base, dirMode); {
 	case err == nil:
 		p.made = append(p.made, madeDir{above, base}) // which keeps it open

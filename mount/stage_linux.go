@@ -9,6 +9,8 @@ import (
 	"path"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // stagePoint is the directory on the stage that a helper mounts at.
@@ -27,14 +29,14 @@ func (m *Mounter) stagePath(target string) string {
 }
 
 // openStage makes the stage.
-func (m *Mounter) openStage(ctx context.Context, s *steps, target string) (*stage, error) {
+func (m *Mounter) openStage(ctx context.Context, target string) (*stage, error) {
 	if _, err := cleanPath("the helpers' directory", m.helperDir); err != nil {
 		return nil, err
 	}
-	if err := m.clearStage(ctx, s, target); err != nil {
+	if err := m.clearStage(ctx, target); err != nil {
 		return nil, err
 	}
-	p, err := m.makePlace(ctx, s, m.stagePath(target))
+	p, err := m.makePlace(ctx, m.stagePath(target))
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +45,8 @@ func (m *Mounter) openStage(ctx context.Context, s *steps, target string) (*stag
 		p.close()
 		return nil, err
 	}
-	if err := st.make(ctx, s); err != nil {
-		return nil, errors.Join(err, st.close(s))
+	if err := st.make(ctx); err != nil {
+		return nil, errors.Join(err, st.close(ctx))
 	}
 	return st, nil
 }
@@ -62,14 +64,14 @@ func (st *stage) checkDir() error {
 	return nil
 }
 
-func (st *stage) make(ctx context.Context, s *steps) error {
-	if err := s.begin(ctx, "mkdirat"); err != nil {
+func (st *stage) make(ctx context.Context) error {
+	if err := lostcall.Begin(ctx, "mkdirat"); err != nil {
 		return err
 	}
 	if err := unix.Mkdirat(st.parent, st.base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("making %q: %w", st.path, err)
 	}
-	s.note("mount")
+	lostcall.Note(ctx, "mount")
 	if err := unix.Mount("stage", st.name(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=64k"); err != nil {
 		return fmt.Errorf("mounting at %q: %w", st.path, err)
 	}
@@ -86,8 +88,8 @@ func (st *stage) make(ctx context.Context, s *steps) error {
 func (st *stage) point() string { return st.path + "/" + stagePoint }
 
 // result opens the root of what the helper has mounted.
-func (st *stage) result(ctx context.Context, s *steps) (int, error) {
-	if err := s.begin(ctx, "openat2"); err != nil {
+func (st *stage) result(ctx context.Context) (int, error) {
+	if err := lostcall.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
 	dir, err := st.open()
@@ -96,7 +98,7 @@ func (st *stage) result(ctx context.Context, s *steps) (int, error) {
 	}
 	defer closeFD(dir)
 	point := &place{mounter: st.mounter, parent: dir, base: stagePoint, path: st.point()}
-	mounted, err := point.mounted(ctx, s)
+	mounted, err := point.mounted(ctx)
 	if err != nil {
 		return -1, err
 	}
@@ -107,9 +109,9 @@ func (st *stage) result(ctx context.Context, s *steps) (int, error) {
 }
 
 // close takes the stage off, with what the helper may have left on it, and closes the place.
-func (st *stage) close(s *steps) error {
+func (st *stage) close(ctx context.Context) error {
 	defer st.place.close()
-	s.note("umount2(MNT_DETACH)")
+	lostcall.Note(ctx, "umount2(MNT_DETACH)")
 	return st.clear()
 }
 
@@ -131,11 +133,11 @@ func (st *stage) clear() error {
 }
 
 // clearStage takes off the stage that a killed program has left for the target.
-func (m *Mounter) clearStage(ctx context.Context, s *steps, target string) error {
+func (m *Mounter) clearStage(ctx context.Context, target string) error {
 	if len(m.helpers) == 0 {
 		return nil
 	}
-	p, err := m.openPlace(ctx, s, m.stagePath(target))
+	p, err := m.openPlace(ctx, m.stagePath(target))
 	if isAbsent(err) {
 		return nil
 	}

@@ -6,13 +6,15 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // mounted reports whether something is mounted at the place. It does not ask the filesystem that is mounted there, and
 // it believes the mount table when the path cannot be looked at: a mount can outlive what it is a bind of, and the
 // filesystem of a server that has gone can refuse every look (ESTALE, EIO, ENOTCONN, EACCES).
-func (p *place) mounted(ctx context.Context, s *steps) (bool, error) {
-	if err := s.begin(ctx, "statx"); err != nil {
+func (p *place) mounted(ctx context.Context) (bool, error) {
+	if err := lostcall.Begin(ctx, "statx"); err != nil {
 		return false, err
 	}
 	is, err := p.mountRoot()
@@ -57,16 +59,16 @@ func mountRoot(at int, name string) (bool, error) {
 }
 
 // isMountPoint is IsMountPoint.
-func (m *Mounter) isMountPoint(ctx context.Context, s *steps, name string) (bool, error) {
+func (m *Mounter) isMountPoint(ctx context.Context, name string) (bool, error) {
 	if name == "/" {
 		return true, nil
 	}
-	p, err := m.openPlace(ctx, s, name)
+	p, err := m.openPlace(ctx, name)
 	if err != nil {
 		return m.hiddenMount(ctx, name, err)
 	}
 	defer p.close()
-	is, err := p.mounted(ctx, s)
+	is, err := p.mounted(ctx)
 	if err != nil {
 		return false, fmt.Errorf("is %q a mount point: %w", name, err)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // maxTries bounds the repetition of a call that the kernel interrupts or that loses against a rename.
@@ -144,13 +146,13 @@ const (
 )
 
 // openTarget opens the mount point, and makes it when there is none: a directory, or a file.
-func (p *place) openTarget(ctx context.Context, s *steps, dir bool) (*target, error) {
+func (p *place) openTarget(ctx context.Context, dir bool) (*target, error) {
 	t := &target{place: p, dir: dir}
 	var err error
 	if t.fd, err = p.open(); !errors.Is(err, unix.ENOENT) {
 		return t, err
 	}
-	if t.made, err = t.make(ctx, s); err != nil {
+	if t.made, err = t.make(ctx); err != nil {
 		return nil, fmt.Errorf("making the mount point: %w", err)
 	}
 	if t.fd, err = p.open(); err != nil {
@@ -160,15 +162,15 @@ func (p *place) openTarget(ctx context.Context, s *steps, dir bool) (*target, er
 }
 
 // make makes the mount point, and its parent where that has gone in the meantime. It reports whether it was missing.
-func (t *target) make(ctx context.Context, s *steps) (made bool, err error) {
+func (t *target) make(ctx context.Context) (made bool, err error) {
 	for range maxTries {
-		if err := s.begin(ctx, "mkdirat"); err != nil {
+		if err := lostcall.Begin(ctx, "mkdirat"); err != nil {
 			return false, err
 		}
 		if err = t.mknod(); !errors.Is(err, unix.ENOENT) {
 			break
 		}
-		if err := t.makeParent(ctx, s); err != nil {
+		if err := t.makeParent(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -207,8 +209,8 @@ func (t *target) unmake() error {
 }
 
 // removeTarget is RemoveTarget.
-func (m *Mounter) removeTarget(ctx context.Context, s *steps, name string) error {
-	p, err := m.openPlace(ctx, s, name)
+func (m *Mounter) removeTarget(ctx context.Context, name string) error {
+	p, err := m.openPlace(ctx, name)
 	if isAbsent(err) {
 		return nil // nothing can be removed below a parent that is not there
 	}
@@ -216,7 +218,7 @@ func (m *Mounter) removeTarget(ctx context.Context, s *steps, name string) error
 		return err
 	}
 	defer p.close()
-	mounted, err := p.mounted(ctx, s)
+	mounted, err := p.mounted(ctx)
 	if mounted {
 		return fmt.Errorf("removing %q: it is a mount point; unmount it first: %w", name, unix.EBUSY)
 	}
@@ -226,14 +228,14 @@ func (m *Mounter) removeTarget(ctx context.Context, s *steps, name string) error
 	if err != nil {
 		return fmt.Errorf("removing %q: %w", name, err)
 	}
-	if err := p.remove(ctx, s); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := p.remove(ctx); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("removing %q: %w", name, err)
 	}
 	return nil
 }
 
-func (p *place) remove(ctx context.Context, s *steps) error {
-	if err := s.begin(ctx, "fstatat"); err != nil {
+func (p *place) remove(ctx context.Context) error {
+	if err := lostcall.Begin(ctx, "fstatat"); err != nil {
 		return err
 	}
 	stat, err := p.stat()
@@ -242,14 +244,14 @@ func (p *place) remove(ctx context.Context, s *steps) error {
 	}
 	switch {
 	case stat.Mode&unix.S_IFMT == unix.S_IFDIR:
-		s.note("rmdir")
+		lostcall.Note(ctx, "rmdir")
 		return unix.Unlinkat(p.parent, p.base, unix.AT_REMOVEDIR)
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
 		return fmt.Errorf("neither a directory nor a file: %w", unix.ENOTDIR)
 	case stat.Size > 0:
 		return fmt.Errorf("a file of %d bytes is no mount point: %w", stat.Size, unix.ENOTEMPTY)
 	}
-	s.note("unlink")
+	lostcall.Note(ctx, "unlink")
 	return unix.Unlinkat(p.parent, p.base, 0)
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 const (
@@ -19,16 +21,16 @@ const (
 )
 
 // unmount is Unmount.
-func (m *Mounter) unmount(ctx context.Context, s *steps, name string, options UnmountOptions) error {
-	if err := m.clearStage(ctx, s, name); err != nil {
+func (m *Mounter) unmount(ctx context.Context, name string, options UnmountOptions) error {
+	if err := m.clearStage(ctx, name); err != nil {
 		return fmt.Errorf("unmounting %q: what a helper has left: %w", name, err)
 	}
-	p, err := m.openPlace(ctx, s, name)
+	p, err := m.openPlace(ctx, name)
 	if err != nil {
 		return m.unreachable(ctx, name, err)
 	}
 	defer p.close()
-	taken, err := p.takeAllOff(ctx, s, options)
+	taken, err := p.takeAllOff(ctx, options)
 	if err != nil {
 		if len(taken) > 0 {
 			err = fmt.Errorf("%w: %d mounts were taken off: %w", ErrUncertain, len(taken), err)
@@ -100,26 +102,26 @@ type seen struct {
 }
 
 // look asks what is mounted at the place, in one call where the kernel can.
-func (p *place) look(ctx context.Context, s *steps) (seen, error) {
+func (p *place) look(ctx context.Context) (seen, error) {
 	if p.mounter.without.has(FeatureStatxMountRoot) {
-		mounted, err := p.mounted(ctx, s)
+		mounted, err := p.mounted(ctx)
 		return seen{mounted: mounted}, err
 	}
-	if err := s.begin(ctx, "statx"); err != nil {
+	if err := lostcall.Begin(ctx, "statx"); err != nil {
 		return seen{}, err
 	}
 	g, err := glanceAt(p.parent, p.base)
 	if err != nil {
-		mounted, err := p.mounted(ctx, s)
+		mounted, err := p.mounted(ctx)
 		return seen{mounted: mounted}, err
 	}
 	return seen{mounted: g.isRoot, id: p.mounter.blind(g).uniqueID}, nil
 }
 
 // takeAllOff takes off one mount after the other until there is none, and returns those that were taken.
-func (p *place) takeAllOff(ctx context.Context, s *steps, options UnmountOptions) (taken []seen, err error) {
+func (p *place) takeAllOff(ctx context.Context, options UnmountOptions) (taken []seen, err error) {
 	for len(taken) < maxStack {
-		top, err := p.lookFor(ctx, s, options.Expect)
+		top, err := p.lookFor(ctx, options.Expect)
 		if err != nil && (top.mounted || !isAbsent(err)) {
 			return taken, err
 		}
@@ -127,7 +129,7 @@ func (p *place) takeAllOff(ctx context.Context, s *steps, options UnmountOptions
 			return taken, nil
 		}
 		t := takedown{place: p, options: options, top: top}
-		if err := t.takeOff(ctx, s); err != nil {
+		if err := t.takeOff(ctx); err != nil {
 			return taken, err
 		}
 		taken = append(taken, top)
@@ -143,17 +145,17 @@ type takedown struct {
 }
 
 // takeOff takes the mount off: plainly, then by force, then lazily, as far as the options allow.
-func (t *takedown) takeOff(ctx context.Context, s *steps) error {
+func (t *takedown) takeOff(ctx context.Context) error {
 	var err error
 	if t.options.Force > 0 {
-		err = t.umountByForce(ctx, s)
+		err = t.umountByForce(ctx)
 	} else {
-		err = t.plain(ctx, s)
+		err = t.plain(ctx)
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	there, lookErr := t.isThere(ctx, s)
+	there, lookErr := t.isThere(ctx)
 	switch {
 	case lookErr == nil && !there:
 		return nil // the call failed, or somebody else was faster, and yet it is gone
@@ -162,13 +164,13 @@ func (t *takedown) takeOff(ctx context.Context, s *steps) error {
 	case lookErr != nil:
 		return errors.Join(err, lookErr)
 	}
-	return t.umount(ctx, s, unix.MNT_DETACH)
+	return t.umount(ctx, unix.MNT_DETACH)
 }
 
 // isThere reports whether the mount is still the uppermost at its place, before something is done to whatever is. An error
 // says that it is there, but covered by another mount.
-func (t *takedown) isThere(ctx context.Context, s *steps) (bool, error) {
-	now, err := t.lookFor(ctx, s, t.options.Expect)
+func (t *takedown) isThere(ctx context.Context) (bool, error) {
+	now, err := t.lookFor(ctx, t.options.Expect)
 	if err != nil || !now.mounted {
 		return false, err
 	}
@@ -182,15 +184,15 @@ func (t *takedown) isThere(ctx context.Context, s *steps) (bool, error) {
 }
 
 // plain is one plain unmount: of what is uppermost, or, if the caller has said what it must be, of that only.
-func (t *takedown) plain(ctx context.Context, s *steps) error {
+func (t *takedown) plain(ctx context.Context) error {
 	if t.options.Expect == (Identity{}) {
-		return t.umount(ctx, s, 0)
+		return t.umount(ctx, 0)
 	}
-	return t.umountMeant(ctx, s)
+	return t.umountMeant(ctx)
 }
 
-func (p *place) umount(ctx context.Context, s *steps, flags int) error {
-	if err := s.begin(ctx, "umount2"); err != nil {
+func (p *place) umount(ctx context.Context, flags int) error {
+	if err := lostcall.Begin(ctx, "umount2"); err != nil {
 		return err
 	}
 	return p.umount2(flags)
@@ -212,27 +214,27 @@ func (p *place) umount2(flags int) error {
 // umountByForce tries a plain unmount for as long as the options say, whether it is refused as busy or does not return;
 // then it aborts the mount, so that its callers fail and leave, and tries plainly again. It returns after every call that
 // it has begun has returned.
-func (t *takedown) umountByForce(ctx context.Context, s *steps) error {
+func (t *takedown) umountByForce(ctx context.Context) error {
 	timer := time.NewTimer(t.options.Force)
 	defer timer.Stop()
 	for {
-		if err := s.begin(ctx, "umount2"); err != nil {
+		if err := lostcall.Begin(ctx, "umount2"); err != nil {
 			return err
 		}
 		result := make(chan error, 1)
-		go func() { result <- t.plain(ctx, s) }()
+		go func() { result <- t.plain(ctx) }()
 		select {
 		case err := <-result:
 			if !errors.Is(err, unix.EBUSY) {
 				return err
 			}
 		case <-timer.C:
-			return t.force(ctx, s, result)
+			return t.force(ctx, result)
 		}
 		select {
 		case <-time.After(busyInterval):
 		case <-timer.C:
-			return t.force(ctx, s, nil)
+			return t.force(ctx, nil)
 		case <-ctx.Done():
 		}
 	}
@@ -241,10 +243,10 @@ func (t *takedown) umountByForce(ctx context.Context, s *steps) error {
 // force aborts the mount, unless the caller has gone. Pending is the result of a plain unmount that has not returned, or
 // nil: such a call may have taken the mount out of the tree already and wait for its server, and what is at the place then
 // is another mount, which is left alone.
-func (t *takedown) force(ctx context.Context, s *steps, pending <-chan error) error {
-	err := t.abort(ctx, s)
+func (t *takedown) force(ctx context.Context, pending <-chan error) error {
+	err := t.abort(ctx)
 	if pending != nil {
-		s.note("umount2")
+		lostcall.Note(ctx, "umount2")
 		if plainErr := <-pending; plainErr == nil {
 			return nil
 		}
@@ -258,18 +260,18 @@ func (t *takedown) force(ctx context.Context, s *steps, pending <-chan error) er
 		case <-ctx.Done():
 			return err
 		}
-		err = t.plain(ctx, s)
+		err = t.plain(ctx)
 	}
 	return err
 }
 
 // abort makes all callers of the mount fail, when the mount is still the uppermost at its place.
-func (t *takedown) abort(ctx context.Context, s *steps) error {
-	there, err := t.isThere(ctx, s)
+func (t *takedown) abort(ctx context.Context) error {
+	there, err := t.isThere(ctx)
 	if err != nil || !there {
 		return err
 	}
-	if err := s.begin(ctx, "umount2(MNT_FORCE)"); err != nil {
+	if err := lostcall.Begin(ctx, "umount2(MNT_FORCE)"); err != nil {
 		return err
 	}
 	return t.umount2(unix.MNT_FORCE)
