@@ -292,6 +292,14 @@ func TestCallWhoseContextHasEndedBeginsNothing(t *testing.T) {
 	})
 }
 
+func TestFileOfACallThatFailedIsClosed(t *testing.T) {
+	opened, err := os.Open(os.TempDir())
+	require.NoError(t, err)
+	_, err = run(t.Context(), newCalls(), "key", closeFile, func(context.Context) (*os.File, error) { return opened, unix.EIO })
+	require.ErrorIs(t, err, unix.EIO)
+	require.ErrorIs(t, opened.Close(), os.ErrClosed)
+}
+
 // The result of a call that was left behind is closed by nobody but the call.
 func TestFileThatIsOpenedTooLateIsClosed(t *testing.T) {
 	opened, err := os.Open(os.TempDir())

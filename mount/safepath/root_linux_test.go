@@ -256,6 +256,19 @@ func TestDirectoryThatWasSwappedInIsNotOpenedUp(t *testing.T) {
 	})
 }
 
+// What took the place of a directory that was made is not removed in its stead, though it is empty.
+func TestDirectoryOfSomebodyElseIsNotUnmade(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		w.mkdir("mine", "theirs")
+		tree := w.tree()
+		mine, err := look(tree.fd, "mine")
+		require.NoError(t, err)
+		require.NoError(t, tree.unmake(t.Context(), []madeDir{{"mine", mine.id}, {"theirs", mine.id}, {"gone", mine.id}}))
+		assert.NoDirExists(t, w.path("mine"))
+		assert.DirExists(t, w.path("theirs"))
+	})
+}
+
 // A file is in the way, and then a directory: whoever was told of the file must not be told that all is well, without a
 // descriptor.
 func TestFileThatBecomesADirectoryIsAnErrorStill(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -200,6 +201,28 @@ func TestSubpathThatIsMountedOnlyOnceThoughAskedForByMany(t *testing.T) {
 		}
 		assert.Equal(t, 1, mounts)
 		n.clean()
+	})
+}
+
+// What one removes when it is empty the other has just found.
+func TestContainersOfOneVolumeDoNotDisturbEachOther(t *testing.T) {
+	onANode(t, func(t *testing.T, n *node) {
+		n.mkdir("a")
+		const rounds = 100
+		var all sync.WaitGroup
+		for _, name := range []string{"web", "init", "sidecar"} {
+			all.Go(func() {
+				sub := n.subpath("a")
+				sub.ContainerName = name
+				for range rounds {
+					_, err := n.subpaths.Prepare(t.Context(), sub)
+					assert.NoError(t, err)
+					assert.NoError(t, n.subpaths.CleanContainer(t.Context(), sub.Owner, mount.UnmountOptions{}))
+				}
+			})
+		}
+		all.Wait()
+		n.isClean()
 	})
 }
 
