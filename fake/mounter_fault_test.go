@@ -134,16 +134,18 @@ func TestMounterLooksCanHangToo(t *testing.T) {
 }
 
 func TestMounterAwaitsCalls(t *testing.T) {
-	m := fake.NewMounter(fake.MounterOptions{})
-	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan error, 1)
-	go func() { result <- m.AwaitCalls(ctx, fake.MethodMount, 2) }()
-	for _, path := range []string{"/a", "relative"} {
-		_ = m.Mount(t.Context(), tmpfs(path))
-	}
-	require.NoError(t, <-result)
-	cancel()
-	require.ErrorIs(t, m.AwaitCalls(ctx, fake.MethodMount, 3), context.Canceled)
+	synctest.Test(t, func(t *testing.T) {
+		m := fake.NewMounter(fake.MounterOptions{})
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() { result <- m.AwaitCalls(ctx, fake.MethodMount, 2) }()
+		for _, path := range []string{"/a", "relative"} {
+			_ = m.Mount(t.Context(), tmpfs(path))
+		}
+		require.NoError(t, <-result)
+		cancel()
+		require.ErrorIs(t, m.AwaitCalls(ctx, fake.MethodMount, 3), context.Canceled)
+	})
 }
 
 func TestMounterIsBusyWhileHeld(t *testing.T) {
@@ -215,28 +217,30 @@ func TestMounterFiles(t *testing.T) {
 }
 
 func TestMounterMayBeUsedAtOnce(t *testing.T) {
-	m := fake.NewMounter(fake.MounterOptions{})
-	done := make(chan error, 8)
-	for i := range cap(done) {
-		path := string(rune('a' + i))
-		go func() {
-			for range 50 {
-				if err := m.Mount(t.Context(), tmpfs("/"+path)); err != nil {
-					done <- err
-					return
+	synctest.Test(t, func(t *testing.T) {
+		m := fake.NewMounter(fake.MounterOptions{})
+		done := make(chan error, 8)
+		for i := range cap(done) {
+			path := string(rune('a' + i))
+			go func() {
+				for range 50 {
+					if err := m.Mount(t.Context(), tmpfs("/"+path)); err != nil {
+						done <- err
+						return
+					}
+					if err := mount.UnmountPath(t.Context(), m, "/"+path, mount.UnmountOptions{}); err != nil {
+						done <- err
+						return
+					}
 				}
-				if err := mount.UnmountPath(t.Context(), m, "/"+path, mount.UnmountOptions{}); err != nil {
-					done <- err
-					return
-				}
-			}
-			done <- nil
-		}()
-	}
-	for range cap(done) {
-		require.NoError(t, <-done)
-	}
-	table, err := m.List(t.Context())
-	require.NoError(t, err)
-	assert.Len(t, table, 1)
+				done <- nil
+			}()
+		}
+		for range cap(done) {
+			require.NoError(t, <-done)
+		}
+		table, err := m.List(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, table, 1)
+	})
 }

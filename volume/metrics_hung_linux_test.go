@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,7 +29,7 @@ func TestMetricsOfAHungServer(t *testing.T) {
 			require.ErrorIs(t, lost, context.Canceled)
 			require.ErrorIs(t, lost, ErrUncertain)
 			server.Heal()
-			<-outcome.DoneOf(lost)
+			receive(t, outcome.DoneOf(lost))
 			metrics, err := p.GetMetrics(t.Context())
 			require.NoError(t, err)
 			assert.NotNil(t, metrics.Capacity)
@@ -48,7 +49,21 @@ func leave(t *testing.T, server *mounttest.FUSE, p MetricsProvider) error {
 	}()
 	server.Await(mounttest.FUSEStatfs)
 	cancel()
-	return <-result
+	return receive(t, result)
+}
+
+// receive returns what comes from c, which is nothing when c is closed. It is not waited for until all tests are killed.
+func receive[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	patience := time.NewTimer(30 * time.Second)
+	defer patience.Stop()
+	var v T
+	select {
+	case v = <-c:
+	case <-patience.C:
+		require.Fail(t, "nothing comes")
+	}
+	return v
 }
 
 // TestProvidersThatShareAMeterLeaveOneCallBehind holds that a volume whose providers come and go does not get one lost
@@ -68,7 +83,7 @@ func TestProvidersThatShareAMeterLeaveOneCallBehind(t *testing.T) {
 	}
 	assert.Len(t, options.Meter.Lost(), 1)
 	server.Heal()
-	<-outcome.DoneOf(lost)
+	receive(t, outcome.DoneOf(lost))
 	assert.Empty(t, options.Meter.Lost())
 	_, err := NewMetricsDuWith(server.Path(), options).GetMetrics(t.Context())
 	require.NoError(t, err)

@@ -112,7 +112,14 @@ func (n realNode) start(t *testing.T) (m *Manager, stop func()) {
 	go func() { ended <- m.Run(ctx) }()
 	return m, func() {
 		cancel()
-		require.NoError(t, <-ended)
+		patience := time.NewTimer(time.Minute)
+		defer patience.Stop()
+		select {
+		case err := <-ended:
+			require.NoError(t, err)
+		case <-patience.C:
+			require.Fail(t, "Run has not returned a minute after its context ended")
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -86,7 +87,12 @@ func (w *world) run() {
 		}
 		stopped = true
 		cancel()
-		return <-ended
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(24 * time.Hour): // of the bubble
+			return errors.New("Run has not returned a day after its context ended")
+		}
 	}
 	w.t.Cleanup(func() { _ = w.stop() })
 	synctest.Wait()

@@ -240,20 +240,22 @@ func TestRunNeedsWhatItWorksOn(t *testing.T) {
 }
 
 func TestRunRunsOnce(t *testing.T) {
-	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
-	require.NoError(t, err)
-	c := New(volume.NewVolumePluginMgr(host), store.NewMemory(store.MemoryOptions{}), Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	ended := make(chan error, 2)
-	for range 2 {
-		go func() { ended <- c.Run(ctx) }()
-	}
-	require.Error(t, <-ended, "one of the two runs, the other returns at once")
-	require.NoError(t, ctx.Err())
-	cancel()
-	require.NoError(t, <-ended)
-	require.Error(t, c.Run(t.Context()))
+	synctest.Test(t, func(t *testing.T) {
+		host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
+		require.NoError(t, err)
+		c := New(volume.NewVolumePluginMgr(host), store.NewMemory(store.MemoryOptions{}), Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		ended := make(chan error, 2)
+		for range 2 {
+			go func() { ended <- c.Run(ctx) }()
+		}
+		require.Error(t, <-ended, "one of the two runs, the other returns at once")
+		require.NoError(t, ctx.Err())
+		cancel()
+		require.NoError(t, <-ended)
+		require.Error(t, c.Run(t.Context()))
+	})
 }
 
 // hasty is a store whose watches end at once.

@@ -193,14 +193,16 @@ func TestAPanicIsTheCallers(t *testing.T) {
 }
 
 func TestGoexitIsTheCallers(t *testing.T) {
-	c := newCalls(lostcall.Options{})
-	ended, returned := make(chan struct{}), false
-	go func() {
-		defer close(ended)
-		_ = c.Do(t.Context(), key("a"), func(context.Context) error { runtime.Goexit(); return nil })
-		returned = true
-	}()
-	<-ended
-	assert.False(t, returned)
-	require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }), "its key is free")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCalls(lostcall.Options{})
+		ended, returned := make(chan struct{}), false
+		go func() {
+			defer close(ended)
+			_ = c.Do(t.Context(), key("a"), func(context.Context) error { runtime.Goexit(); return nil })
+			returned = true
+		}()
+		<-ended
+		assert.False(t, returned)
+		require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }), "its key is free")
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,20 @@ import (
 func newFUSE(t *testing.T) *mounttest.FUSE {
 	t.Helper()
 	return mounttest.NewFUSE(t, mounttest.FUSEOptions{Files: map[string]string{"dir/file": "content", "empty/": ""}})
+}
+
+// receive returns what a call on the filesystem has returned. It is not waited for until all tests are killed.
+func receive(t *testing.T, result <-chan error) error {
+	t.Helper()
+	patience := time.NewTimer(30 * time.Second)
+	defer patience.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-patience.C:
+		require.Fail(t, "the call hangs")
+		return nil
+	}
 }
 
 func TestFUSEIsAFilesystem(t *testing.T) {
@@ -116,7 +131,7 @@ func TestFUSEHangsUntilItIsHealed(t *testing.T) {
 		f.Await(op)
 		assert.Empty(t, result)
 		f.Heal()
-		require.NoError(t, <-result)
+		require.NoError(t, receive(t, result))
 	}
 }
 
@@ -128,7 +143,7 @@ func TestFUSEAnswersWhatHangsAndHangsAgain(t *testing.T) {
 		go func() { result <- unix.Statfs(f.Path(), &unix.Statfs_t{}) }()
 		f.AwaitHung(mounttest.FUSEStatfs, 1)
 		f.Answer(errno)
-		require.ErrorIs(t, <-result, errno)
+		require.ErrorIs(t, receive(t, result), errno)
 	}
 }
 
@@ -139,7 +154,7 @@ func TestFUSEServerDies(t *testing.T) {
 	go func() { result <- fuseCall[mounttest.FUSEStatfs](f.Path()) }()
 	f.Await(mounttest.FUSEStatfs)
 	f.Kill()
-	require.ErrorIs(t, <-result, unix.ECONNABORTED)
+	require.ErrorIs(t, receive(t, result), unix.ECONNABORTED)
 	require.ErrorIs(t, fuseCall[mounttest.FUSEGetattr](f.Path()), unix.ENOTCONN)
 	f.Kill()
 }

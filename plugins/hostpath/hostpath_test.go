@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -249,27 +250,29 @@ func TestOtherDirectoryIsRefused(t *testing.T) {
 }
 
 func TestCallOnDeadFilesystemIsLeftBehind(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	release := make(chan struct{})
-	started := make(chan struct{})
-	go func() {
-		<-started
-		cancel()
-	}()
-	err := leaveBehind(ctx, "/dead", func() error {
-		close(started)
-		<-release
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		release := make(chan struct{})
+		started := make(chan struct{})
+		go func() {
+			<-started
+			cancel()
+		}()
+		err := leaveBehind(ctx, "/dead", func() error {
+			close(started)
+			<-release
+			return nil
+		})
+		require.ErrorIs(t, err, volume.ErrUncertain)
+		require.ErrorIs(t, err, context.Canceled)
+		var lost interface{ Done() <-chan struct{} }
+		require.ErrorAs(t, err, &lost)
+		select {
+		case <-lost.Done():
+			t.Fatal("the call is said to have ended, and has not")
+		default:
+		}
+		close(release)
+		<-lost.Done()
 	})
-	require.ErrorIs(t, err, volume.ErrUncertain)
-	require.ErrorIs(t, err, context.Canceled)
-	var lost interface{ Done() <-chan struct{} }
-	require.ErrorAs(t, err, &lost)
-	select {
-	case <-lost.Done():
-		t.Fatal("the call is said to have ended, and has not")
-	default:
-	}
-	close(release)
-	<-lost.Done()
 }

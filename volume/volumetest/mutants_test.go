@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -478,7 +479,13 @@ func try(t *testing.T, c Case, config Config) *recorder {
 		defer close(done)
 		c.Run(r, config)
 	}()
-	<-done
+	patience := time.NewTimer(2 * time.Minute)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C:
+		require.Fail(t, "the case hangs")
+	}
 	return r
 }
 
