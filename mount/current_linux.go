@@ -127,7 +127,7 @@ func (m *Mounter) listTable(ctx context.Context) ([]MountPoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.table, nil
+	return slices.Clip(s.table), nil // who appends to it gets a copy
 }
 
 // snapshot returns the present state of the mount table.

@@ -316,6 +316,7 @@ func TestRefs(t *testing.T) {
 		for range 2 { // the second time from memory
 			assert.Equal(t, []string{one, memory}, refs(two))
 		}
+		requireClipped(t, m, two)
 		assert.Equal(t, []string{memory, two}, sorted(refs(one)), "of another, from the table")
 		assert.Empty(t, refs(other))
 		assert.Empty(t, refs(part), "no mount point")
@@ -328,6 +329,17 @@ func TestRefs(t *testing.T) {
 		assert.Empty(t, refs(two))
 		assert.Empty(t, refs(memory))
 	})
+}
+
+// requireClipped has nobody who appends to what is shared write to what others see.
+func requireClipped(t *testing.T, m *mount.Mounter, path string) {
+	t.Helper()
+	paths, err := m.GetMountRefs(t.Context(), path)
+	require.NoError(t, err)
+	assert.Len(t, paths, cap(paths))
+	table, err := m.List(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, table, cap(table))
 }
 
 func sorted(paths []string) []string { return slices.Sorted(slices.Values(paths)) }

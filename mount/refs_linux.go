@@ -126,5 +126,5 @@ func refsOnDevice(own MountPoint) (paths []string, err error) {
 			paths = append(paths, cString(words, status.mntPoint))
 		}
 	}
-	return paths, nil
+	return slices.Clip(paths), nil // who appends to it gets a copy
 }
