@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,6 +22,9 @@ import (
 // programEnv makes the test binary be the program, so that the tests run it as a process of its own, race detector
 // included.
 const programEnv = "VOLUMEKIT_QUICKSTART_IS_THE_PROGRAM"
+
+// patience is how long a run may take before it is stopped, and how long until it is killed.
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(programEnv) != "" {
@@ -55,9 +60,13 @@ func newProgram(t *testing.T, args ...string) *program {
 	temp := t.TempDir()
 	require.NoError(t, openTo(temp))
 	require.NoError(t, os.Chmod(temp, 0o777|os.ModeSticky)) // as /tmp
-	p := &program{Cmd: exec.CommandContext(t.Context(), "/proc/self/exe", args...), temp: temp}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	p := &program{Cmd: exec.CommandContext(ctx, "/proc/self/exe", args...), temp: temp}
 	p.Cmd.Cancel = func() error { return p.Process.Signal(syscall.SIGTERM) }
-	p.Env = append(os.Environ(), "TMPDIR="+temp, programEnv+"=1")
+	p.WaitDelay = patience
+	// A program with the race detector otherwise waits for a second when it ends.
+	p.Env = append(os.Environ(), "TMPDIR="+temp, programEnv+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	p.Dir = temp
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	return p
