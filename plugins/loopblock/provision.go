@@ -38,6 +38,15 @@ func minSize(fsType string) int64 {
 	return 8 * mebibyte
 }
 
+// maxSize is the greatest size in bytes with which a filesystem can be made: an ext4 has blocks of 4 KiB and numbers of 48
+// bits for them, and the others can be as large as a file.
+func maxSize(fsType string) int64 {
+	if fsType == "ext4" {
+		return 1<<60 - mebibyte
+	}
+	return math.MaxInt64 - mebibyte
+}
+
 type provisioner struct {
 	plugin  *Plugin
 	options volume.VolumeOptions
@@ -76,8 +85,8 @@ func requestOf(options volume.VolumeOptions) (request, error) {
 		return r, err
 	}
 	size = max(size, minSize(r.fsType))
-	if size > math.MaxInt64-mebibyte {
-		return r, fmt.Errorf("%d bytes are more than a file can have: %w", size, volume.ErrInfeasible)
+	if limit := maxSize(r.fsType); size > limit {
+		return r, fmt.Errorf("%d bytes are more than the %d that %s can have: %w", size, limit, r.fsType, volume.ErrInfeasible)
 	}
 	r.size = (size + mebibyte - 1) / mebibyte * mebibyte
 	return r, nil

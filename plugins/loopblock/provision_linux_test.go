@@ -187,11 +187,24 @@ func TestProvisionWithoutSpaceLeavesNothing(t *testing.T) {
 
 func TestProvisionOfMoreThanAFileCanHoldIsInfeasible(t *testing.T) {
 	n := newNode(t)
+	outer := n.provision("outer")
+	images := n.images
+	n.images = n.stage(outer) // an ext4, in which a file has at most 16 TiB
+	n.plugin = n.pluginOver(n.mounter)
 	options := claimOf("pv")
-	options.PVC.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("7Ei")
+	options.PVC.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("900Pi")
 	_, err := n.tryProvision(t.Context(), options)
 	require.ErrorIs(t, err, volume.ErrInfeasible)
-	assert.Empty(t, n.names())
+	require.ErrorIs(t, err, unix.EFBIG)
+	assert.NoFileExists(t, filepath.Join(n.images, "pv.partial"))
+
+	options.PVC.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("7Ei")
+	_, err = n.plugin.NewProvisioner(options)
+	require.ErrorIs(t, err, volume.ErrInfeasible, "whatever lies below")
+
+	n.images = images
+	n.plugin = n.pluginOver(n.mounter)
+	n.release(outer)
 }
 
 func TestProvisionForAnotherNode(t *testing.T) {
