@@ -11,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
 // recorder is a visitor that keeps the paths that it was told of.
@@ -69,5 +72,43 @@ func TestWalkSeesEverythingOnce(t *testing.T) {
 		sort.Strings(r.paths)
 		assert.Equal(t, want, r.paths)
 		assert.Empty(t, r.fails)
+	}
+}
+
+// TestWhatTakesThePlaceOfADirectoryBeforeItIsEntered puts something else there after the visitor was told of a directory and
+// before it is opened: a link to what lies outside, and a mount. Neither may be entered.
+func TestWhatTakesThePlaceOfADirectoryBeforeItIsEntered(t *testing.T) {
+	mounttest.RequireMounts(t)
+	link := func(t *testing.T, outside, dir string) {
+		require.NoError(t, os.Rename(dir, filepath.Join(t.TempDir(), "away")))
+		require.NoError(t, os.Symlink(outside, dir))
+	}
+	bind := func(t *testing.T, outside, dir string) {
+		require.NoError(t, unix.Mount(outside, dir, "", unix.MS_BIND, ""))
+		t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, 0)) })
+	}
+	for _, c := range []struct {
+		name string
+		put  func(t *testing.T, outside, dir string)
+		want Skipped
+	}{{"a link", link, Skipped{Vanished: 1}}, {"a mount", bind, Skipped{Foreign: 1}}} {
+		for _, without := range []Feature{0, FeatureOpenat2, FeatureMountRoot, FeatureOpenat2 | FeatureMountRoot} {
+			t.Run(fmt.Sprint(c.name, " without ", without), func(t *testing.T) {
+				root, outside := t.TempDir(), t.TempDir()
+				dir := filepath.Join(root, "dir")
+				for _, path := range []string{dir, filepath.Join(outside, "canary")} {
+					require.NoError(t, os.Mkdir(path, 0o755))
+				}
+				r := &recorder{}
+				r.visit = func(*Entry) Verdict { c.put(t, outside, dir); return Next }
+				tree, err := Open(root, Options{Workers: 1, Without: without})
+				require.NoError(t, err)
+				defer tree.Close()
+				require.NoError(t, tree.Walk(t.Context(), func() Visitor { return r }))
+				assert.Equal(t, []string{dir}, r.paths)
+				assert.Empty(t, r.fails)
+				assert.Equal(t, c.want, tree.Skipped())
+			})
+		}
 	}
 }
