@@ -118,3 +118,26 @@ func TestMountThatIsStillThereIsNotTakenForUnmounted(t *testing.T) {
 		}
 	})
 }
+
+// TestMountWithABusyCopyInAPeerIsBusy has the kernel look at the copies, too, when it is told which mount is meant.
+func TestMountWithABusyCopyInAPeerIsBusy(t *testing.T) {
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		host, agent := filepath.Join(t.TempDir(), "host"), filepath.Join(t.TempDir(), "agent")
+		mountTmpfs(t, m, host)
+		require.NoError(t, unix.Mount("", host, "", unix.MS_SHARED, ""))
+		require.NoError(t, m.Mount(t.Context(), mount.Request{Source: host, Target: agent, Options: []string{"bind", "shared"}}))
+		target := filepath.Join(agent, "target")
+		require.NoError(t, m.Mount(t.Context(), mount.Request{Target: target, FSType: "tmpfs"}))
+		file, err := os.Create(filepath.Join(host, "target", "f"))
+		require.NoError(t, err)
+		defer file.Close()
+		ours := mount.UnmountOptions{Expect: lineOf(t, m, target).Identity()}
+		require.ErrorIs(t, m.Unmount(t.Context(), target, ours), unix.EBUSY)
+		assert.True(t, isMounted(t, m, target))
+		require.NoError(t, file.Close())
+		require.NoError(t, m.Unmount(t.Context(), target, ours))
+		assert.False(t, isMounted(t, m, filepath.Join(host, "target")))
+		require.NoError(t, m.Unmount(t.Context(), agent, plain))
+		require.NoError(t, m.Unmount(t.Context(), host, plain))
+	})
+}
