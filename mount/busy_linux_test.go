@@ -15,14 +15,15 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
+// ownProgram leads to the program of these tests wherever that lies: an ordinary user may have no way to its path.
+const ownProgram = "/proc/self/exe"
+
 // startWaiting starts a process that does nothing, in the directory and with the flags of clone(2), and ends it with the
 // test or when stop is called.
 func startWaiting(t *testing.T, dir string, flags uintptr) (pid int, stop func()) {
 	t.Helper()
-	binary, err := os.Readlink("/proc/self/exe")
-	require.NoError(t, err)
 	program := filepath.Join(t.TempDir(), "mount.wait")
-	require.NoError(t, os.Symlink(binary, program))
+	require.NoError(t, os.Symlink(ownProgram, program))
 	cmd := exec.CommandContext(t.Context(), program, "", "")
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}

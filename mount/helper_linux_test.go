@@ -148,11 +148,9 @@ func newHelperWorld(t *testing.T, without mount.Feature) helperWorld {
 	w := helperWorld{root: t.TempDir()}
 	w.dir = filepath.Join(w.root, "stages")
 	options := mount.Options{Without: without, HelperDir: w.dir, Helpers: map[string]mount.Helper{}}
-	binary, err := os.Readlink("/proc/self/exe")
-	require.NoError(t, err)
 	for kind := range helpers {
 		program := filepath.Join(w.root, "mount."+kind)
-		require.NoError(t, os.Symlink(binary, program))
+		require.NoError(t, os.Symlink(ownProgram, program))
 		options.Helpers[kind] = mount.Helper{Path: program, Credentials: "credentials"}
 	}
 	options.Helpers["none"] = mount.Helper{}
