@@ -157,13 +157,11 @@ func TestKilledAtEveryStep(t *testing.T) {
 		return
 	}
 	start := starts["the old set and leftovers"]
-	exe, err := os.Executable()
-	require.NoError(t, err)
 	n := steps(t, start, Options{})
 	for at := 1; at <= n; at++ {
 		dir := t.TempDir()
 		start(t, dir)
-		cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestKilledAtEveryStep$")
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestKilledAtEveryStep$")
 		cmd.Env = append(os.Environ(), envKillDir+"="+dir, envKillAt+"="+strconv.Itoa(at))
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
