@@ -104,7 +104,7 @@ bin=$(mktemp -d)
 trap clean EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$OUT" "$bin/data"
-export BENCH_DIR=$bin/data
+export BENCH_DIR=$bin/data VOLUMEKIT_MOUNTTEST_WRITABLE=$bin/data
 go test -c -vet=off -o "$bin/bench.test" .
 go build -o "$bin/summary" ./summary
 head_lines >"$bin/head.md"

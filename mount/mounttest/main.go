@@ -19,6 +19,8 @@ const (
 	// envProtected holds the mount namespace in which nothing but what tests need can be written, so that a test binary
 	// that a test starts again leaves it at that.
 	envProtected = "VOLUMEKIT_MOUNTTEST_PROTECTED"
+	// envWritable lists directories, as PATH does, that are to stay writable too.
+	envWritable = "VOLUMEKIT_MOUNTTEST_WRITABLE"
 )
 
 // Main runs the tests of m in a private mount namespace and exits with their result. It is to be all of a TestMain.
@@ -27,7 +29,8 @@ const (
 // new user namespace too, in which it is root. Every mount there is private, so that no mount reaches the machine, and
 // read-only, so that no code that goes wrong deletes or changes its files; what stays writable is the temporary directory
 // of the tests (t.TempDir, os.TempDir), which is a new one without a symbolic link in its path, the cache of the go
-// command, where the go command wants to be told of the run, and /dev, /proc and /sys. After the tests, mounts and loop
+// command, where the go command wants to be told of the run, the directories in the environment variable
+// VOLUMEKIT_MOUNTTEST_WRITABLE (a list like PATH), and /dev, /proc and /sys. After the tests, mounts and loop
 // devices that lie in the temporary directory are reported and fail the run.
 func Main(m *testing.M) {
 	os.Exit(run(m))

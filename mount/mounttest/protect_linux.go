@@ -71,7 +71,7 @@ func makeReadOnly(path string) error {
 // writableDirs are the temporary directory of the tests, the cache of the go command, for tests that build programs, and
 // where the go command has this binary write what it tells of the run.
 func writableDirs() []string {
-	dirs := []string{os.TempDir()}
+	dirs := append(filepath.SplitList(os.Getenv(envWritable)), os.TempDir())
 	if cache := goCache(); cache != "" {
 		dirs = append(dirs, cache)
 	}
