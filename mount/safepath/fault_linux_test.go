@@ -306,8 +306,8 @@ func TestFileThatIsOpenedTooLateIsClosed(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	goOn := make(chan struct{})
-	go func() { cancel() }()
 	_, err = run(ctx, newCalls(), "key", closeFile, func(context.Context) (*os.File, error) {
+		cancel() // not before: the call would not begin
 		<-goOn
 		return opened, nil
 	})
