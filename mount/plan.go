@@ -96,6 +96,9 @@ func (r Request) Plan() (Plan, error) {
 	if p.Propagation == "" && !p.Remount {
 		p.Propagation = "private"
 	}
+	if p.Remount && p.Bind {
+		p.FSType = "" // The filesystem has no part in it, as for mount(8).
+	}
 	return p, p.check()
 }
 

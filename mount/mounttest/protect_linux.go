@@ -27,6 +27,9 @@ func protectMachine(machine *mount.Mounter) error {
 			return fmt.Errorf("binding %q to itself: %w", dir, err)
 		}
 	}
+	if err := enterAgain(); err != nil {
+		return err
+	}
 	//nolint:forbidigo // TestMain has no context, and reading the table does not block.
 	table, err := machine.List(context.Background())
 	if err != nil {
@@ -41,6 +44,15 @@ func protectMachine(machine *mount.Mounter) error {
 		}
 	}
 	return os.Setenv(envProtected, here)
+}
+
+// enterAgain makes the working directory one of the mounts that were just made; it was on the one below.
+func enterAgain() error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	return os.Chdir(dir)
 }
 
 // isWritable reports whether the mount at path stays writable.
