@@ -42,6 +42,8 @@ type knownVolume struct {
 	deviceReconstructed bool
 	devicePath          string
 	deviceMountPath     string
+	seLinuxMountContext string
+	expansion           expansion
 
 	pods map[volume.UniquePodName]*knownMount
 }

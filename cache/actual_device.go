@@ -7,13 +7,13 @@ import (
 )
 
 // MarkDeviceAsMounted implements the executor's mounter updater. An empty path does not replace one that is known.
-func (a *ActualStateOfWorld) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error {
-	return a.markDevice(volumeName, succeeded, devicePath, deviceMountPath)
+func (a *ActualStateOfWorld) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
+	return a.markDevice(volumeName, succeeded, staging{devicePath, deviceMountPath, seLinuxMountContext})
 }
 
 // MarkDeviceAsUncertain implements the executor's mounter updater. An empty path does not replace one that is known.
-func (a *ActualStateOfWorld) MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error {
-	return a.markDevice(volumeName, doubted, devicePath, deviceMountPath)
+func (a *ActualStateOfWorld) MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
+	return a.markDevice(volumeName, doubted, staging{devicePath, deviceMountPath, seLinuxMountContext})
 }
 
 // MarkDeviceAsUnmounted implements the executor's mounter updater. It refuses, with an error that matches
@@ -23,17 +23,21 @@ func (a *ActualStateOfWorld) MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeNam
 		if err := v.moveDevice(undone); err != nil {
 			return err
 		}
-		v.deviceMountPath, v.deviceReconstructed = "", false
+		v.deviceMountPath, v.seLinuxMountContext, v.deviceReconstructed = "", "", false
 		return nil
 	})
 }
 
-func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event, devicePath, deviceMountPath string) error {
+// staging is how a device is staged.
+type staging struct{ devicePath, deviceMountPath, seLinuxMountContext string }
+
+func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event, s staging) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
 		if err := v.moveDevice(e); err != nil {
 			return err
 		}
-		v.setPaths(devicePath, deviceMountPath)
+		v.setPaths(s.devicePath, s.deviceMountPath)
+		v.seLinuxMountContext = s.seLinuxMountContext
 		if e == succeeded {
 			v.deviceReconstructed = false
 		}

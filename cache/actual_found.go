@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -81,4 +82,26 @@ func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolu
 		a.options.changed(opts.VolumeName)
 	}
 	return added, err
+}
+
+// CheckAndMarkVolumeAsUncertainViaReconstruction implements the executor's mounter updater.
+func (a *ActualStateOfWorld) CheckAndMarkVolumeAsUncertainViaReconstruction(opts operationexecutor.MarkVolumeOpts) (bool, error) {
+	added, err := a.AddReconstructedPod(opts)
+	if errors.Is(err, ErrNotAttached) {
+		return false, nil
+	}
+	return added, err
+}
+
+// CheckAndMarkDeviceUncertainViaReconstruction implements the executor's mounter updater.
+func (a *ActualStateOfWorld) CheckAndMarkDeviceUncertainViaReconstruction(volumeName v1.UniqueVolumeName, deviceMountPath string) bool {
+	err := a.updateKnown(volumeName, func(v *knownVolume) error {
+		if v.device != operationexecutor.DeviceNotMounted {
+			return fmt.Errorf("volume %q is %v: %w", volumeName, v.device, volume.ErrInUse)
+		}
+		v.deviceReconstructed = true
+		v.setPaths("", deviceMountPath)
+		return v.moveDevice(found)
+	})
+	return err == nil
 }

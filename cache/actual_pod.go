@@ -80,6 +80,12 @@ func filled(opts, old operationexecutor.MarkVolumeOpts) operationexecutor.MarkVo
 	if opts.Mounter == nil {
 		opts.Mounter = old.Mounter
 	}
+	if opts.BlockVolumeMapper == nil {
+		opts.BlockVolumeMapper = old.BlockVolumeMapper
+	}
+	if opts.SELinuxMountContext == "" {
+		opts.SELinuxMountContext = old.SELinuxMountContext
+	}
 	if opts.VolumeGidValue == "" {
 		opts.VolumeGidValue = old.VolumeGidValue
 	}

@@ -34,8 +34,6 @@ type MountedVolume struct {
 	RemountRequired bool
 	// Reconstructed says that the set-up was found after a restart and that nothing has succeeded on it since.
 	Reconstructed bool
-	// DevicePath is the absolute path of the volume's device; empty when there is none or it is not known.
-	DevicePath string
 }
 
 // VolumeSnapshot is all that is known of one volume at one moment.
@@ -102,13 +100,14 @@ func (a *ActualStateOfWorld) attached(keep func(*knownVolume) bool) []AttachedVo
 func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
 	return AttachedVolume{
 		AttachedVolume: operationexecutor.AttachedVolume{
-			VolumeName:         v.name,
-			VolumeSpec:         v.spec,
-			NodeName:           a.nodeName,
-			PluginName:         v.plugin.name,
-			PluginIsAttachable: v.plugin.attachable,
-			DevicePath:         v.devicePath,
-			DeviceMountPath:    v.deviceMountPath,
+			VolumeName:          v.name,
+			VolumeSpec:          v.spec,
+			NodeName:            a.nodeName,
+			PluginName:          v.plugin.name,
+			PluginIsAttachable:  v.plugin.attachable,
+			DevicePath:          v.devicePath,
+			DeviceMountPath:     v.deviceMountPath,
+			SELinuxMountContext: v.seLinuxMountContext,
 		},
 		PluginIsDeviceMountable: v.plugin.deviceMountable,
 		AttachState:             v.attach,
@@ -210,10 +209,12 @@ func (v *knownVolume) mount(podName volume.UniquePodName) MountedVolume {
 			Mounter:              m.opts.Mounter,
 			VolumeGidValue:       m.opts.VolumeGidValue,
 			DeviceMountPath:      v.deviceMountPath,
+			BlockVolumeMapper:    m.opts.BlockVolumeMapper,
+			SELinuxMountContext:  m.opts.SELinuxMountContext,
+			DevicePath:           v.devicePath,
 		},
 		State:           m.state,
 		RemountRequired: m.remountRequired,
 		Reconstructed:   m.reconstructed,
-		DevicePath:      v.devicePath,
 	}
 }

@@ -24,7 +24,7 @@ func newStaged(t *testing.T) (*cache.ActualStateOfWorld, v1.UniqueVolumeName, *c
 	a, told := newActual(t, &plugin{})
 	name := shared("s1")
 	require.NoError(t, a.MarkVolumeAsAttached("", spec("s1"), node, "/dev/s1"))
-	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged/s1"))
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged/s1", ""))
 	told.take()
 	return a, name, told
 }
@@ -81,7 +81,7 @@ func TestAVolumeThatIsNotAttachedIsNotStagedNorMounted(t *testing.T) {
 	a, told := newActual(t, &plugin{})
 	name := shared("s1")
 	for _, err := range []error{
-		a.MarkDeviceAsMounted(name, "", "/x"), a.MarkDeviceAsUncertain(name, "", "/x"), a.MarkDeviceAsUnmounted(name),
+		a.MarkDeviceAsMounted(name, "", "/x", ""), a.MarkDeviceAsUncertain(name, "", "/x", ""), a.MarkDeviceAsUnmounted(name),
 		a.MarkVolumeAsMounted(opts(name, "p", "s1")), a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")),
 		a.MarkVolumeAsUnmounted("p", name),
 	} {
@@ -156,9 +156,8 @@ func TestARowHoldsWhatTeardownNeeds(t *testing.T) {
 	require.True(t, ok)
 	assert.Equal(t, operationexecutor.MountedVolume{
 		PodName: "p", PodUID: "p", Pod: o.Pod, VolumeName: name, InnerVolumeSpecName: "s1", OuterVolumeSpecNames: []string{"outer"},
-		PluginName: pluginName, VolumeSpec: o.VolumeSpec, VolumeGidValue: "1234", DeviceMountPath: "/staged/s1",
+		PluginName: pluginName, VolumeSpec: o.VolumeSpec, VolumeGidValue: "1234", DeviceMountPath: "/staged/s1", DevicePath: "/dev/s1",
 	}, before.MountedVolume)
-	assert.Equal(t, "/dev/s1", before.DevicePath)
 
 	require.NoError(t, a.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{VolumeName: name, PodName: "p"}))
 	after, _ := a.GetMountedVolume(name, "p")
@@ -221,12 +220,12 @@ func TestWhatIsFoundIsUncertainUntilSomethingSucceeds(t *testing.T) {
 	assert.True(t, a.IsVolumeReconstructed(name, "p"))
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, a.GetVolumeMountState(name, "p"))
 
-	require.NoError(t, a.MarkDeviceAsUncertain(name, "", ""))
+	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
 	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
 	assert.True(t, a.IsVolumeReconstructed(name, ""), "a failure is no success")
 	assert.True(t, a.IsVolumeReconstructed(name, "p"))
 
-	require.NoError(t, a.MarkDeviceAsMounted(name, "", ""))
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", ""))
 	assert.False(t, a.IsVolumeReconstructed(name, ""))
 	assert.True(t, a.IsVolumeReconstructed(name, "p"), "staging says nothing of the set-up")
 	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
@@ -272,7 +271,7 @@ func TestTheActualStateIsUsedByManyAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	b := cache.NewActualStateOfWorld(node, newPlugins(t, &plugin{}), cache.Options{})
 	require.NoError(t, b.MarkVolumeAsAttached(name, spec("s1"), node, ""))
-	require.NoError(t, b.MarkDeviceAsMounted(name, "", "/staged/s1"))
+	require.NoError(t, b.MarkDeviceAsMounted(name, "", "/staged/s1", ""))
 	for i := range 8 {
 		all.Go(func() {
 			podName := fmt.Sprint("p", i)

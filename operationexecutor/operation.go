@@ -15,11 +15,18 @@ type OperationKind string
 
 // The kinds of operation.
 const (
-	OpAttach        OperationKind = "volume_attach"
-	OpDetach        OperationKind = "volume_detach"
-	OpMount         OperationKind = "volume_mount"
-	OpUnmount       OperationKind = "volume_unmount"
-	OpUnmountDevice OperationKind = "unmount_device"
+	OpAttach                   OperationKind = "volume_attach"
+	OpDetach                   OperationKind = "volume_detach"
+	OpMount                    OperationKind = "volume_mount"
+	OpUnmount                  OperationKind = "volume_unmount"
+	OpUnmountDevice            OperationKind = "unmount_device"
+	OpMap                      OperationKind = "map_volume"
+	OpUnmap                    OperationKind = "unmap_volume"
+	OpUnmapDevice              OperationKind = "unmap_device"
+	OpVerifyAttached           OperationKind = "verify_volumes_are_attached_per_node"
+	OpVerifyControllerAttached OperationKind = "verify_controller_attached_volume"
+	OpExpand                   OperationKind = "expand_volume"
+	OpExpandInUse              OperationKind = "volume_fs_resize"
 )
 
 // Result is how an operation ended.

@@ -76,7 +76,7 @@ func TestWhatAFailureMeans(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("set-up/%s/%v/found %v", name, test.before, test.reconstructed), func(t *testing.T) {
 				w := stagedWorld(t)
-				require.NoError(t, w.actual.MarkDeviceAsMounted(volumeName("data"), "", "/staged"))
+				require.NoError(t, w.actual.MarkDeviceAsMounted(volumeName("data"), "", "/staged", ""))
 				w.believe(test.before, test.reconstructed)
 				w.plugin.fail("SetUp", cause)
 				op := w.ended(w.remount("data", "p"))
@@ -136,7 +136,7 @@ func (w *world) believeDevice(state operationexecutor.VolumeMountState, reconstr
 	}
 	w.attached("data")
 	if state == operationexecutor.VolumeMountUncertain {
-		require.NoError(w.t, w.actual.MarkDeviceAsUncertain(volumeName("data"), "", "/staged"))
+		require.NoError(w.t, w.actual.MarkDeviceAsUncertain(volumeName("data"), "", "/staged", ""))
 	}
 }
 

@@ -22,10 +22,11 @@ type ActualStateOfWorldMounterUpdater interface {
 	MarkVolumeMountAsUncertain(opts MarkVolumeOpts) error
 	// MarkVolumeAsUnmounted says that the volume is not set up for the pod.
 	MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error
-	// MarkDeviceAsMounted says that the volume is staged at deviceMountPath.
-	MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error
+	// MarkDeviceAsMounted says that the volume is staged at deviceMountPath, with the SELinux context; an empty one says
+	// that it was mounted without.
+	MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error
 	// MarkDeviceAsUncertain says that the volume may be staged at deviceMountPath.
-	MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath string) error
+	MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error
 	// MarkDeviceAsUnmounted says that the volume is not staged.
 	MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeName) error
 	// GetDeviceMountState returns what is known of the volume's staging.
@@ -35,6 +36,38 @@ type ActualStateOfWorldMounterUpdater interface {
 	// IsVolumeReconstructed reports whether the volume was found after a restart and nothing has succeeded on it since.
 	// A final error then proves nothing: it stays uncertain. An empty podName asks for the volume's staging.
 	IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool
+	// CheckAndMarkVolumeAsUncertainViaReconstruction says that a restart found the volume set up for the pod. It returns
+	// false, and changes nothing, when the volume is not known or something is known of the set-up already.
+	CheckAndMarkVolumeAsUncertainViaReconstruction(opts MarkVolumeOpts) (bool, error)
+	// CheckAndMarkDeviceUncertainViaReconstruction is the same for the staging.
+	CheckAndMarkDeviceUncertainViaReconstruction(volumeName v1.UniqueVolumeName, deviceMountPath string) bool
+
+	ExpansionUpdater
+}
+
+// ExpansionUpdater is told how the expansion of volumes on this node went. Its methods do no I/O. A volume that is not
+// known has no size and no failures.
+type ExpansionUpdater interface {
+	// InitializeClaimSize says how large the volume's claim was when the volume was found attached; it does not replace a
+	// size that is known.
+	InitializeClaimSize(volumeName v1.UniqueVolumeName, claimSize resource.Quantity)
+	// GetClaimSize returns the size in bytes to which the volume was last expanded on this node; zero when it is not
+	// known.
+	GetClaimSize(volumeName v1.UniqueVolumeName) resource.Quantity
+	// MarkVolumeAsResized says that the volume has this size in bytes on this node now. It returns false when the volume
+	// is not known.
+	MarkVolumeAsResized(volumeName v1.UniqueVolumeName, claimSize resource.Quantity) bool
+	// MarkForInUseExpansionError says that the plugin cannot expand the volume while it is used. It is not tried again
+	// before the volume has left the node.
+	MarkForInUseExpansionError(volumeName v1.UniqueVolumeName)
+	// MarkVolumeExpansionFailedWithFinalError says that the volume's expansion on this node failed for good at the size
+	// that was asked for.
+	MarkVolumeExpansionFailedWithFinalError(volumeName v1.UniqueVolumeName)
+	// RemoveVolumeFromFailedWithFinalErrors undoes MarkVolumeExpansionFailedWithFinalError.
+	RemoveVolumeFromFailedWithFinalErrors(volumeName v1.UniqueVolumeName)
+	// CheckVolumeInFailedExpansionWithFinalErrors reports whether MarkVolumeExpansionFailedWithFinalError was called for
+	// the volume and not undone.
+	CheckVolumeInFailedExpansionWithFinalErrors(volumeName v1.UniqueVolumeName) bool
 }
 
 // VolumeUsers is an optional interface of an [ActualStateOfWorldMounterUpdater] and of an
@@ -60,8 +93,12 @@ type MarkVolumeOpts struct {
 	VolumeSpec *volume.Spec
 	// OuterVolumeSpecNames are the names under which the pod refers to the volume, sorted.
 	OuterVolumeSpecNames []string
-	// Mounter set the volume up; nil for one that is being torn down.
+	// Mounter set the volume up; nil for one that is being torn down, and for a block volume.
 	Mounter volume.Mounter
+	// BlockVolumeMapper mapped the block volume; nil for one that is being unmapped, and for a filesystem.
+	BlockVolumeMapper volume.BlockVolumeMapper
+	// SELinuxMountContext is the context with which the volume was mounted; empty when it was mounted without.
+	SELinuxMountContext string
 	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
 	VolumeGidValue string
 }

@@ -104,11 +104,11 @@ func (m *mounting) waitForAttach(ctx context.Context) error {
 }
 
 func (m *mounting) staged(ctx context.Context, intent Intent) error {
-	err := m.state.MarkDeviceAsMounted(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath)
+	err := m.state.MarkDeviceAsMounted(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath, m.v.SELinuxLabel)
 	if err != nil {
 		m.conclude(ctx, m.x, intent, IntentUncertain)
 		err = fmt.Errorf("volume is staged, but the actual state does not take it: %w", err)
-		return uncertainToo(err, m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath))
+		return uncertainToo(err, m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath, m.v.SELinuxLabel))
 	}
 	m.conclude(ctx, m.x, intent, IntentDone)
 	return nil
@@ -119,7 +119,7 @@ func (m *mounting) stageFailed(ctx context.Context, intent Intent, err error) er
 	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, "")}
 	err = f.apply(m.deviceState(), marks{
 		uncertain: func() error {
-			return m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath)
+			return m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath, m.v.SELinuxLabel)
 		},
 		absent: func() error { return m.state.MarkDeviceAsUnmounted(m.v.VolumeName) },
 	})

@@ -20,6 +20,8 @@ type VolumeToAttach struct {
 	NodeName types.NodeName
 	// ScheduledPods are the pods on that node that use the volume; they are told of success and failure.
 	ScheduledPods []*v1.Pod
+	// MultiAttachErrorReported says that its pods were told that another node has the volume.
+	MultiAttachErrorReported bool
 }
 
 // VolumeToMount is a volume that should be attached to this node and set up for a pod.
@@ -51,6 +53,9 @@ type VolumeToMount struct {
 	DesiredSizeLimit *resource.Quantity
 	// SELinuxLabel is the context with which to mount; empty means none.
 	SELinuxLabel string
+	// DesiredPersistentVolumeSize is the size in bytes that the PersistentVolume has been given; zero when the volume has
+	// no claim, or when the pod only reads it.
+	DesiredPersistentVolumeSize resource.Quantity
 	// MountRequestTime is when the pod first asked for the volume.
 	MountRequestTime time.Time
 }
@@ -71,6 +76,8 @@ type AttachedVolume struct {
 	DevicePath string
 	// DeviceMountPath is the absolute path at which the device is staged; empty when it is not.
 	DeviceMountPath string
+	// SELinuxMountContext is the context with which the device is staged; empty when it is staged without.
+	SELinuxMountContext string
 }
 
 // MountedVolume is a volume that is, or may be, set up for a pod.
@@ -92,8 +99,14 @@ type MountedVolume struct {
 	PluginName string
 	// VolumeSpec is the volume.
 	VolumeSpec *volume.Spec
-	// Mounter set the volume up; nil when the volume was found after a restart.
+	// Mounter set the volume up; nil when the volume was found after a restart, and for a block volume.
 	Mounter volume.Mounter
+	// BlockVolumeMapper mapped the block volume; nil when it was found after a restart, and for a filesystem.
+	BlockVolumeMapper volume.BlockVolumeMapper
+	// SELinuxMountContext is the context with which the volume was mounted; empty when it was mounted without.
+	SELinuxMountContext string
+	// DevicePath is the absolute path of the volume's device; empty when there is none or it is not known.
+	DevicePath string
 	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
 	VolumeGidValue string
 	// DeviceMountPath is the absolute path at which the device is staged; empty when it is not.

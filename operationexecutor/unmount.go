@@ -75,6 +75,7 @@ func (u *unmounting) failed(ctx context.Context, intent Intent, err error) error
 	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(MarkVolumeOpts{
 		VolumeName: u.v.VolumeName, PodName: u.v.PodName, PodUID: u.v.PodUID, Pod: u.v.Pod, VolumeSpec: u.v.VolumeSpec,
 		OuterVolumeSpecNames: u.v.OuterVolumeSpecNames, Mounter: u.v.Mounter, VolumeGidValue: u.v.VolumeGidValue,
+		SELinuxMountContext: u.v.SELinuxMountContext,
 	}))
 }
 

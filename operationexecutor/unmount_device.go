@@ -159,5 +159,5 @@ func (u *unmountingDevice) failed(ctx context.Context, intent Intent, err error)
 		return err
 	}
 	u.conclude(ctx, u.x, intent, IntentUncertain)
-	return uncertainToo(err, u.state.MarkDeviceAsUncertain(u.v.VolumeName, u.v.DevicePath, intent.DeviceMountPath))
+	return uncertainToo(err, u.state.MarkDeviceAsUncertain(u.v.VolumeName, u.v.DevicePath, intent.DeviceMountPath, u.v.SELinuxMountContext))
 }
