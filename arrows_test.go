@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 	"mount/blockmap":              {"mount", "mount/loop"},
 	"mount/format":                {"mount", "internal/outcome", "internal/lostcall"},
 	"mount/loop":                  {"mount", "internal/outcome", "internal/lostcall"},
-	"mount/mounttest":             {"mount"},
+	"mount/mounttest":             {"mount", "internal/leak"},
 	"mount/safepath":              {"mount", "internal/lostcall", "internal/outcome"},
 	"fake":                        {"volume", "mount"},
 	"volume/volumetest":           {"volume", "mount", "fake"},

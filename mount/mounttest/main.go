@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/volumekit/volumekit/internal/leak"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -31,7 +32,8 @@ const (
 // of the tests (t.TempDir, os.TempDir), which is a new one without a symbolic link in its path, the cache of the go
 // command, where the go command wants to be told of the run, the directories in the environment variable
 // VOLUMEKIT_MOUNTTEST_WRITABLE (a list like PATH), and /dev, /proc and /sys. After the tests, mounts and loop
-// devices that lie in the temporary directory are reported and fail the run.
+// devices that lie in the temporary directory are reported and fail the run, and so do goroutines and descriptors that are
+// left.
 func Main(m *testing.M) {
 	os.Exit(run(m))
 }
@@ -57,7 +59,7 @@ func runWithout(m *testing.M, reason error) int {
 		fmt.Fprintln(os.Stderr, "mounttest:", err)
 		return 1
 	}
-	return m.Run()
+	return leak.Run(m)
 }
 
 // runInside runs the tests in the private namespace and then looks for what they left.
@@ -71,7 +73,7 @@ func runInside(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "mounttest: protecting the files of the machine from the tests:", err)
 		return 1
 	}
-	code := m.Run()
+	code := leak.Run(m)
 	left, err := leftovers(machine, os.TempDir())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mounttest: looking for what the tests left behind:", err)

@@ -417,15 +417,15 @@ func defects() map[string]func(m *mutant) {
 		"C1": func(m *mutant) { m.construct = func(name string) string { return name + "-again" } },
 		"L1": func(m *mutant) {
 			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
-				go func() { <-leaked }()
+				go func(end <-chan struct{}) { <-end }(leaked)
 				return made.SetUp(ctx, args)
 			})
 		},
 	}
 }
 
-// leaked holds the goroutine that a mutant leaves.
-var leaked = make(chan struct{})
+// leaked holds the goroutines that a mutant leaves, until its test has ended.
+var leaked chan struct{}
 
 func closed() <-chan struct{} {
 	c := make(chan struct{})
@@ -506,6 +506,8 @@ func mutantConfig(arrange func(*mutant)) Config {
 }
 
 func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
+	leaked = make(chan struct{})
+	defer close(leaked)
 	mutants := defects()
 	for _, c := range Cases() {
 		t.Run(c.String(), func(t *testing.T) {
