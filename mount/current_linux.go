@@ -28,6 +28,9 @@ const maxTableAge = time.Second
 //
 // So a table is handed out again when poll reports nothing, no filesystem on a block device has other flags, as those
 // are the ones that turn read-only without anybody's doing, and it is at most maxTableAge old.
+//
+// What is kept has one descriptor, whether it is the table or references: a table that is good answers for the references,
+// and references are only asked for when there is none.
 type current struct {
 	// reading holds a token while the table is read, so that it is read once for all who ask.
 	reading chan struct{}
@@ -36,6 +39,34 @@ type current struct {
 }
 
 func newCurrent() *current { return &current{reading: make(chan struct{}, 1)} }
+
+// keepTable keeps a table that was just read, in place of everything else.
+func (c *current) keepTable(s *snapshot) {
+	c.table.Store(s)
+	c.dropRefs()
+}
+
+// keepRefs keeps references, unless a table was read meanwhile. Whoever keeps something stores it before it looks for the
+// other, so that of two at once one at least sees it.
+func (c *current) keepRefs(s *refsSnapshot) {
+	if old := c.refs.Swap(s); old != nil {
+		old.forget()
+	}
+	switch table := c.table.Load(); {
+	case table == nil:
+	case table.isFresh():
+		c.dropRefs()
+	default:
+		table.forget() // it is too old
+	}
+}
+
+// dropRefs forgets the references.
+func (c *current) dropRefs() {
+	if old := c.refs.Swap(nil); old != nil {
+		old.forget()
+	}
+}
 
 // acquire takes the right to read the table. It asks ctx for its channel only if it has to wait: whoever asks first makes
 // the channel, and in a bubble of testing/synctest that must not be of a context from outside.
@@ -152,7 +183,7 @@ func (m *Mounter) snapshot(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.current.table.Store(s)
+	m.current.keepTable(s)
 	return s, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -223,21 +225,83 @@ func TestUniqueIDsAreRightWhileMountsChange(t *testing.T) {
 	changing.Wait()
 }
 
-func TestMounterKeepsFewDescriptors(t *testing.T) {
+// TestMounterKeepsOneDescriptor asks in turn for what is kept, of the table and of references. No collection of garbage
+// closes what was only forgotten, and what other tests have left can but become less.
+func TestMounterKeepsOneDescriptor(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		dir, other := t.TempDir(), t.TempDir()
+		mountForeign(t, other)
+		references := func(path string) {
+			_, err := m.GetMountRefs(t.Context(), path)
+			require.NoError(t, err)
+		}
+		before := openTables(t)
+		check := func() {
+			t.Helper()
+			require.LessOrEqual(t, openTables(t)-before, 1)
+		}
+		for range 10 {
+			mountForeign(t, dir)
+			references(dir)
+			check()
+			references(other)
+			check()
+			require.NotNil(t, at(t, m, dir))
+			check()
+			require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
+			references(other)
+			check()
+			require.Nil(t, at(t, m, dir))
+			check()
+		}
+		require.NoError(t, unix.Unmount(other, unix.UMOUNT_NOFOLLOW))
+	})
+}
+
+// TestMounterKeepsOneDescriptorWhenItsTableIsOld has nothing change but the time.
+func TestMounterKeepsOneDescriptorWhenItsTableIsOld(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
 		dir := t.TempDir()
+		mountForeign(t, dir)
+		before := openTables(t)
+		synctest.Test(t, func(t *testing.T) {
+			require.NotNil(t, at(t, m, dir))
+			time.Sleep(mount.MaxTableAge) // of the bubble
+			_, err := m.GetMountRefs(t.Context(), dir)
+			require.NoError(t, err)
+		})
+		assert.LessOrEqual(t, openTables(t)-before, 1)
+		require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
+	})
+}
+
+// TestMounterKeepsOneDescriptorForAllWhoAsk has several ask at once for the table and for references.
+func TestMounterKeepsOneDescriptorForAllWhoAsk(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		dir, other := t.TempDir(), t.TempDir()
+		mountForeign(t, other)
 		before := openTables(t)
 		for range 20 {
 			mountForeign(t, dir)
-			_, err := m.GetMountRefs(t.Context(), dir)
-			require.NoError(t, err)
-			require.NotNil(t, at(t, m, dir))
+			var all sync.WaitGroup
+			for range 2 {
+				all.Go(func() {
+					_, err := m.GetMountRefs(t.Context(), other)
+					assert.NoError(t, err)
+				})
+				all.Go(func() {
+					_, err := m.List(t.Context())
+					assert.NoError(t, err)
+				})
+			}
+			all.Wait()
+			require.LessOrEqual(t, openTables(t)-before, 1)
 			require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
-			require.Nil(t, at(t, m, dir))
-			_, err = m.GetMountRefs(t.Context(), dir)
-			require.NoError(t, err)
 		}
-		assert.LessOrEqual(t, openTables(t)-before, 1)
+		require.NoError(t, unix.Unmount(other, unix.UMOUNT_NOFOLLOW))
 	})
 }
 
@@ -266,30 +330,40 @@ func TestListAllocates(t *testing.T) {
 		require.NoError(t, os.Mkdir(path, 0o755))
 		require.NoError(t, unix.Mount(source, path, "", unix.MS_BIND, ""))
 	}
-	ctx := t.Context()
-	assert.LessOrEqual(t, testing.AllocsPerRun(10, func() {
-		_, err := mount.New(mount.Options{}).List(ctx)
-		assert.NoError(t, err)
-	}), 20.0, "the first time, with a new Mounter")
-	m := mount.New(mount.Options{})
-	_, err := m.List(ctx)
-	require.NoError(t, err)
-	assert.Zero(t, testing.AllocsPerRun(10, func() {
-		_, err := m.List(ctx)
-		assert.NoError(t, err)
-	}), "again")
+	synctest.Test(t, func(t *testing.T) { // in which the table does not get old
+		ctx := t.Context()
+		list := func(m *mount.Mounter) {
+			_, err := m.List(ctx)
+			assert.NoError(t, err)
+		}
+		assert.LessOrEqual(t, fewestAllocs(func() { list(mount.New(mount.Options{})) }), 20.0, "the first time, with a new Mounter")
+		m := mount.New(mount.Options{})
+		list(m)
+		assert.Zero(t, fewestAllocs(func() { list(m) }), "again")
+	})
+	m, ctx := mount.New(mount.Options{}), t.Context()
 	if !m.HasFacts() {
 		return // then the table is asked
 	}
-	assert.LessOrEqual(t, testing.AllocsPerRun(10, func() {
+	assert.Zero(t, fewestAllocs(func() {
 		is, err := m.IsMountPoint(ctx, root)
 		assert.True(t, is)
 		assert.NoError(t, err)
-	}), 0.0)
-	assert.LessOrEqual(t, testing.AllocsPerRun(10, func() {
+	}))
+	assert.LessOrEqual(t, fewestAllocs(func() {
 		_, err := m.Lookup(ctx, root)
 		assert.NoError(t, err)
 	}), 8.0)
+}
+
+// fewestAllocs is how often f allocates when nobody is in its way: the rest of this process allocates too, and a walk that
+// another process disturbs by a mount has to be repeated where it may wait.
+func fewestAllocs(f func()) float64 {
+	least := testing.AllocsPerRun(1, f)
+	for range 100 {
+		least = min(least, testing.AllocsPerRun(1, f))
+	}
+	return least
 }
 
 // TestRefs finds the references of a mount in each of the ways: asked for one by one, from memory, and from the table.
@@ -371,6 +445,7 @@ func TestManyRefs(t *testing.T) {
 // read as a whole, and mounts while it is read.
 func TestLargeTableIsTheSameFromBothSides(t *testing.T) {
 	m := statmounts(t)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // with one processor there would be one side
 	root := t.TempDir()
 	require.NoError(t, unix.Mount("memory", root, "tmpfs", 0, ""))
 	defer func() { assert.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) }()

@@ -44,9 +44,7 @@ func (m *Mounter) mountRefs(ctx context.Context, name string) ([]string, error) 
 	if err != nil {
 		return m.refsInTable(ctx, name, g)
 	}
-	if old := m.current.refs.Swap(s); old != nil {
-		old.forget()
-	}
+	m.current.keepRefs(s)
 	return s.paths, nil
 }
 
@@ -55,9 +53,6 @@ func (m *Mounter) refsInTable(ctx context.Context, name string, g glance) ([]str
 	s, err := m.snapshot(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if old := m.current.refs.Swap(nil); old != nil {
-		old.forget()
 	}
 	if paths, ok := s.refsOf(g); ok {
 		return paths, nil
