@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -147,36 +146,42 @@ func (m *VolumePluginMgr) SupportsMountOption(pluginName string) bool {
 // updated. It is false for a plugin without [RemountableVolumePlugin]; an error is that of the look-up, or a
 // [*PanicError].
 func (m *VolumePluginMgr) RequiresRemount(spec *Spec) (bool, error) {
-	plugin, entry, err := findBySpec[RemountableVolumePlugin](m, spec, CapRemount)
+	entry, err := m.entryBySpec(spec)
 	if err != nil {
-		return false, ignoreUnsupported(err)
+		return false, err
 	}
-	return entry.can("RequiresRemount", func(s *Spec) (bool, error) { return plugin.RequiresRemount(s), nil }, spec)
+	return entry.remounts(spec)
 }
 
 // SupportsSELinuxContextMount reports whether the plugin that supports spec can mount it with an SELinux context. It is
 // false for a plugin without [SELinuxVolumePlugin].
 func (m *VolumePluginMgr) SupportsSELinuxContextMount(spec *Spec) (bool, error) {
-	plugin, entry, err := findBySpec[SELinuxVolumePlugin](m, spec, CapSELinux)
+	entry, err := m.entryBySpec(spec)
 	if err != nil {
-		return false, ignoreUnsupported(err)
+		return false, err
 	}
-	return entry.can("SupportsSELinuxContextMount", plugin.SupportsSELinuxContextMount, spec)
+	return entry.mountsWithContext(spec)
 }
 
 // IsAttachable reports whether spec is a volume that must be attached to a node. It is
 // [VolumePluginMgr.FindAttachablePluginBySpec] for those who only want to know: a plugin that does not attach is no
 // error, one that is not there is.
 func (m *VolumePluginMgr) IsAttachable(spec *Spec) (bool, error) {
-	plugin, err := m.FindAttachablePluginBySpec(spec)
-	return plugin != nil, ignoreUnsupported(err)
+	entry, err := m.entryBySpec(spec)
+	if err != nil {
+		return false, err
+	}
+	return entry.attaches(spec)
 }
 
 // IsDeviceMountable reports whether spec is a volume that must be staged before it is set up, as
 // [VolumePluginMgr.IsAttachable] does for attaching.
 func (m *VolumePluginMgr) IsDeviceMountable(spec *Spec) (bool, error) {
-	plugin, err := m.FindDeviceMountablePluginBySpec(spec)
-	return plugin != nil, ignoreUnsupported(err)
+	entry, err := m.entryBySpec(spec)
+	if err != nil {
+		return false, err
+	}
+	return entry.stages(spec)
 }
 
 // UniqueVolumeName returns the unique name of spec for the pod podName: the name that all pods share
@@ -191,28 +196,18 @@ func (m *VolumePluginMgr) UniqueVolumeName(podName UniquePodName, spec *Spec) (v
 	if err != nil {
 		return "", err
 	}
-	if !shared {
-		return GetUniqueVolumeName(entry.name, string(podName)+"-"+spec.Name()), nil
+	if shared {
+		return entry.sharedName(spec)
 	}
-	var name v1.UniqueVolumeName
-	p := guard(entry.name, "GetVolumeName", func() { name, err = GetUniqueVolumeNameFromSpec(entry.plugin, spec) })
-	if p != nil {
-		return "", p
-	}
-	return name, err
+	return entry.ownName(podName, spec), nil
 }
 
 // shares reports whether the pods of a node share what the plugin makes of spec.
 func (r *registered) shares(spec *Spec) (bool, error) {
-	if plugin, ok := r.plugin.(AttachableVolumePlugin); ok && r.capabilities.Has(CapAttach) {
-		if yes, err := r.can("CanAttach", plugin.CanAttach, spec); yes || err != nil {
-			return yes, err
-		}
+	if yes, err := r.attaches(spec); yes || err != nil {
+		return yes, err
 	}
-	if plugin, ok := r.plugin.(DeviceMountableVolumePlugin); ok && r.capabilities.Has(CapDeviceMount) {
-		return r.can("CanDeviceMount", plugin.CanDeviceMount, spec)
-	}
-	return false, nil
+	return r.stages(spec)
 }
 
 // can asks a plugin a question about spec; call is the name of the method ask.
@@ -224,14 +219,4 @@ func (r *registered) can(call string, ask func(*Spec) (bool, error), spec *Spec)
 		return false, fmt.Errorf("volume plugin %q: %s of %s: %w", r.name, call, describeSpec(spec), err)
 	}
 	return ok, nil
-}
-
-// ignoreUnsupported drops the error of a plugin that is there but lacks the ability. Only a [*LookupError] says so: an
-// error of CanAttach may match ErrUnsupported too.
-func ignoreUnsupported(err error) error {
-	var lookup *LookupError
-	if errors.As(err, &lookup) && errors.Is(lookup, ErrUnsupported) {
-		return nil
-	}
-	return err
 }
