@@ -76,9 +76,10 @@ func TestResolveReportsWhatThePluginDoes(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoPlugin)
 }
 
-// TestResolveAllocatesNothing of its own: it is asked for each volume of each pod.
-func TestResolveAllocatesNothing(t *testing.T) {
+// TestResolveAllocatesNoMoreThanALookUp: it is asked for each volume of each pod.
+func TestResolveAllocatesNoMoreThanALookUp(t *testing.T) {
 	m := registry(t, newAble("example.com/a"))
 	spec := NewSpecFromVolume(&v1.Volume{Name: "data"})
-	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = m.Resolve(spec) }))
+	find := testing.AllocsPerRun(100, func() { _, _ = m.FindPluginBySpec(spec) })
+	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = m.Resolve(spec) }), find)
 }
