@@ -2,9 +2,12 @@ package operationexecutor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -37,6 +40,9 @@ func (g *Generator) GenerateAttachVolumeFunc(v VolumeToAttach, actualState Actua
 }
 
 func (a *attaching) run(ctx context.Context) error {
+	if err := a.checkOneNode(); err != nil {
+		return err
+	}
 	attacher, err := a.attacher(ctx)
 	if err != nil {
 		return err
@@ -70,18 +76,64 @@ func (a *attaching) attacher(ctx context.Context) (volume.Attacher, error) {
 	return construct(ctx, a.x, "NewAttacher", plugin.NewAttacher)
 }
 
-// failed says that the volume may be attached, whatever the class of err; unless the plugin was never called.
+// MultiAttachError says that a volume that one node alone may have is, or may be, attached to others. It matches
+// volume.ErrInUse.
+type MultiAttachError struct {
+	// Nodes are those that have, or may have, the volume.
+	Nodes []types.NodeName
+}
+
+// Error names the nodes.
+func (e *MultiAttachError) Error() string {
+	return fmt.Sprintf("one node alone may have the volume, and it is or may be attached to %q: it is attached here when it was detached there", e.Nodes)
+}
+
+// Unwrap returns volume.ErrInUse.
+func (e *MultiAttachError) Unwrap() error { return volume.ErrInUse }
+
+// checkOneNode refuses a second node for a volume that one node alone may have. It holds the volume's key, so that no other
+// attachment of it comes meanwhile; one that is uncertain counts.
+func (a *attaching) checkOneNode() error {
+	state, ok := a.state.(VolumeNodes)
+	if !ok || volume.IsMultiAttachAllowed(a.v.VolumeSpec) {
+		return nil
+	}
+	nodes := slices.DeleteFunc(slices.Clone(state.NodesOfVolume(a.v.VolumeName)), func(n types.NodeName) bool { return n == a.v.NodeName })
+	if len(nodes) == 0 {
+		return nil
+	}
+	return &MultiAttachError{Nodes: nodes}
+}
+
+// failed says to which node the volume may be attached now: to the one that was asked for, whatever the class of err, or
+// to the one on which the plugin found it; to none by this operation when the plugin was never called.
 func (a *attaching) failed(ctx context.Context, intent Intent, err error) error {
-	// A volume that was not attached before is not now; but it may have been, and so the record stays.
-	a.conclude(ctx, a.x, intent, IntentUncertain)
+	node, end := a.v.NodeName, IntentUncertain // A volume that was not attached before may have been, and so the record stays.
+	if current := a.dangling(err); current != "" {
+		node, end = current, IntentForgotten
+	}
+	a.conclude(ctx, a.x, intent, end)
 	if notCalled(err) {
 		return err
 	}
-	return uncertainToo(err, a.state.MarkVolumeAsUncertain(a.v.VolumeName, a.v.VolumeSpec, a.v.NodeName))
+	return uncertainToo(err, a.state.MarkVolumeAsUncertain(a.v.VolumeName, a.v.VolumeSpec, node))
 }
 
-// tell records what became of the operation on every pod that waits for it.
+// dangling returns the other node that has the volume, when err says so and the volume can be on one node only.
+func (a *attaching) dangling(err error) types.NodeName {
+	var dangling *volume.DanglingAttachError
+	if !errors.As(err, &dangling) || dangling.CurrentNode == a.v.NodeName || volume.IsMultiAttachAllowed(a.v.VolumeSpec) {
+		return ""
+	}
+	return dangling.CurrentNode
+}
+
+// tell records what became of the operation on every pod that waits for it. That another node has the volume is told once.
 func (a *attaching) tell(err error) {
+	var elsewhere *MultiAttachError
+	if a.v.MultiAttachErrorReported && errors.As(err, &elsewhere) {
+		return
+	}
 	for _, pod := range a.v.ScheduledPods {
 		if err != nil {
 			a.event(podObject(pod), v1.EventTypeWarning, ReasonFailedAttachVolume, "attaching volume %q to node %q failed: %v",

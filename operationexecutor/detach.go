@@ -38,20 +38,35 @@ func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOpt
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		d := &detaching{Generator: g, x: x, v: v, options: options, state: actualState}
 		err := d.run(ctx)
-		if err != nil && !d.called {
-			actualState.AddVolumeToReportAsAttached(v.VolumeName, v.NodeName) // It still is attached for certain.
-		}
-		if err != nil {
-			d.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedDetachVolume,
-				"detaching volume %q from node %q failed: %v", v.VolumeName, v.NodeName, err)
-		}
+		d.tell(err)
 		return err
 	})
+}
+
+// tell takes back that the volume is being withdrawn when it still is attached for certain, and records what became of the
+// operation. One that Detach failed on is not told to the node as attached again: nobody knows whether it is.
+func (d *detaching) tell(err error) {
+	if err != nil && !d.called {
+		d.state.AddVolumeToReportAsAttached(d.v.VolumeName, d.v.NodeName)
+	}
+	if err != nil {
+		d.event(volumeObject(d.v.VolumeSpec), v1.EventTypeWarning, ReasonFailedDetachVolume,
+			"detaching volume %q from node %q failed: %v", d.v.VolumeName, d.v.NodeName, err)
+		return
+	}
+	d.event(volumeObject(d.v.VolumeSpec), v1.EventTypeNormal, ReasonSuccessfulDetachVolume,
+		"volume %q is detached from node %q", d.v.VolumeName, d.v.NodeName)
 }
 
 func (d *detaching) run(ctx context.Context) error {
 	detachment, err := d.detachment(ctx)
 	if err != nil {
+		return err
+	}
+	if err := d.checkUnused(); err != nil {
+		return err
+	}
+	if err := d.withdraw(ctx); err != nil {
 		return err
 	}
 	if err := d.verifySafe(ctx); err != nil {
@@ -101,17 +116,42 @@ func (d *detaching) detachment(ctx context.Context) (detachment, error) {
 	return detachment{detacher: detacher, volumeName: volumeName}, err
 }
 
-// verifySafe refuses while the state, which may be that of the node itself, knows that the volume is or may be staged or
-// set up; and, if that is asked for, while the node says that it uses the volume, and while it cannot be asked.
-func (d *detaching) verifySafe(ctx context.Context) error {
+// checkUnused refuses while the state, which may be that of the node itself, knows that the volume is or may be staged or
+// set up.
+func (d *detaching) checkUnused() error {
 	if err := checkNoPods(d.state, d.v.VolumeName); err != nil {
 		return err
 	}
-	if own, ok := d.state.(ActualStateOfWorldMounterUpdater); ok {
-		if device := own.GetDeviceMountState(d.v.VolumeName); device != DeviceNotMounted {
-			return fmt.Errorf("the volume is still %v: %w", device, volume.ErrInUse)
-		}
+	own, ok := d.state.(ActualStateOfWorldMounterUpdater)
+	if !ok {
+		return nil
 	}
+	if device := own.GetDeviceMountState(d.v.VolumeName); device != DeviceNotMounted {
+		return fmt.Errorf("the volume is still %v: %w", device, volume.ErrInUse)
+	}
+	return nil
+}
+
+// withdraw tells the node that the volume is not attached to it any more, before anything else is asked or done, so that
+// the node does not begin to use it meanwhile.
+func (d *detaching) withdraw(ctx context.Context) error {
+	if err := d.state.RemoveVolumeFromReportAsAttached(d.v.VolumeName, d.v.NodeName); err != nil {
+		return fmt.Errorf("the volume could not be withdrawn from node %q: %w", d.v.NodeName, err)
+	}
+	if d.reporter == nil {
+		return nil
+	}
+	return d.x.step("ReportAttached", func() error {
+		if err := d.reporter.ReportAttached(ctx, d.v.NodeName); err != nil {
+			return fmt.Errorf("node %q could not be told that the volume is withdrawn: %w", d.v.NodeName, err)
+		}
+		return nil
+	})
+}
+
+// verifySafe refuses, if that is asked for, while the node says that it uses the volume, and while it cannot be asked. It
+// changes nothing, and so its failure makes nothing uncertain.
+func (d *detaching) verifySafe(ctx context.Context) error {
 	if !d.options.VerifySafeToDetach {
 		return nil
 	}

@@ -15,6 +15,16 @@ const (
 	ReasonFailedUnmount          = "FailedUnmount"          // warning, on the pod, or on the PersistentVolume when the pod is not known
 	ReasonFailedUnmountDevice    = "FailedUnmountDevice"    // warning, on the PersistentVolume
 	ReasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
+	ReasonSuccessfulDetachVolume = "SuccessfulDetachVolume" // normal, on the PersistentVolume
+	ReasonVolumeNotAttached      = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached
+	ReasonVolumeResizeFailed     = "VolumeResizeFailed"     // warning, on the claim, or on the pod
+	ReasonVolumeResizeSuccessful = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
+	// ReasonFileSystemResizeRequired is normal, on the claim, when a node has to go on.
+	ReasonFileSystemResizeRequired = "FileSystemResizeRequired"
+	// ReasonFileSystemResizeSuccessful is normal, on the pod and the claim.
+	ReasonFileSystemResizeSuccessful = "FileSystemResizeSuccessful"
+	// ReasonFileSystemResizeFailed is a warning, on the pod and the claim, when the volume is read-only here.
+	ReasonFileSystemResizeFailed = "FileSystemResizeFailed"
 )
 
 // event records an event on object, if there is one.

@@ -31,6 +31,15 @@ type GeneratorOptions struct {
 	DeviceUse DeviceUse
 	// NodeReader tells what a node uses. Nil: a detach that is to be verified fails.
 	NodeReader NodeReader
+	// Reporter tells a node that a volume is withdrawn from it. Nil: whoever starts a detach has told the node before.
+	Reporter AttachmentReporter
+	// NodeLabels tells the labels of this node. Nil: the node affinity of PersistentVolumes is not checked.
+	NodeLabels NodeLabels
+	// Claims reads and writes claims whose volumes are expanded. Nil: nothing is expanded while it is mounted, and other
+	// expansions fail.
+	Claims ClaimStatus
+	// Capacity writes the size of a PersistentVolume that was expanded. Nil: expansions by the control plane fail.
+	Capacity VolumeCapacity
 	// Recorder gets events. Nil: they are dropped.
 	Recorder EventRecorder
 	// Logger gets journal entries that could not be concluded. Nil: it is discarded.
@@ -43,6 +52,10 @@ type Generator struct {
 	journal    Journal
 	deviceUse  DeviceUse
 	nodeReader NodeReader
+	reporter   AttachmentReporter
+	nodeLabels NodeLabels
+	claims     ClaimStatus
+	capacity   VolumeCapacity
 	recorder   EventRecorder
 	logger     *slog.Logger
 }
@@ -56,6 +69,10 @@ func NewOperationGenerator(options GeneratorOptions) *Generator {
 		journal:    options.Journal,
 		deviceUse:  options.DeviceUse,
 		nodeReader: options.NodeReader,
+		reporter:   options.Reporter,
+		nodeLabels: options.NodeLabels,
+		claims:     options.Claims,
+		capacity:   options.Capacity,
 		recorder:   options.Recorder,
 		logger:     options.Logger,
 	}

@@ -40,7 +40,7 @@ func TestIntentPrecedesEveryCallThatChangesTheWorld(t *testing.T) {
 	}, w.all())
 	assert.Empty(t, w.actual.GetAttachedVolumes())
 	assert.Empty(t, w.journal.records, "no record may stay when no trace is left")
-	assert.Equal(t, []string{"Normal SuccessfulAttachVolume p", "Normal SuccessfulAttachVolume q"}, w.recorder.all())
+	assert.Equal(t, []string{"Normal SuccessfulAttachVolume p", "Normal SuccessfulAttachVolume q", "Normal SuccessfulDetachVolume data"}, w.recorder.all())
 }
 
 // TestDevicePathIsOnRecordBeforeItIsStaged holds when only the wait tells the path.

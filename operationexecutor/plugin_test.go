@@ -57,6 +57,8 @@ type plugin struct {
 	mu     sync.Mutex
 	script map[string]func(ctx context.Context) error
 	refs   []string
+
+	onDetach func(volumeName string) // nil does nothing
 }
 
 // on says what a method does; nil succeeds.
@@ -119,7 +121,10 @@ type attacher struct{ *plugin }
 func (a attacher) Attach(ctx context.Context, spec *volume.Spec, _ types.NodeName) (string, error) {
 	return "/dev/" + spec.Name(), a.do(ctx, "Attach")
 }
-func (a attacher) Detach(ctx context.Context, _ string, _ types.NodeName) error {
+func (a attacher) Detach(ctx context.Context, volumeName string, _ types.NodeName) error {
+	if a.onDetach != nil {
+		a.onDetach(volumeName)
+	}
 	return a.do(ctx, "Detach")
 }
 func (a attacher) VolumesAreAttached(context.Context, map[v1.UniqueVolumeName]*volume.Spec, types.NodeName) (map[v1.UniqueVolumeName]bool, error) {

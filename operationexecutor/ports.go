@@ -45,15 +45,21 @@ type ActualStateOfWorldMounterUpdater interface {
 	ExpansionUpdater
 }
 
-// ExpansionUpdater is told how the expansion of volumes on this node went. Its methods do no I/O. A volume that is not
-// known has no size and no failures.
-type ExpansionUpdater interface {
+// ClaimSizes remembers how large the volumes of this node are. It is an optional interface of an
+// [ActualStateOfWorldAttacherUpdater]. Absent, no claim is read when a volume is found attached. Its methods do no I/O.
+type ClaimSizes interface {
 	// InitializeClaimSize says how large the volume's claim was when the volume was found attached; it does not replace a
 	// size that is known.
 	InitializeClaimSize(volumeName v1.UniqueVolumeName, claimSize resource.Quantity)
 	// GetClaimSize returns the size in bytes to which the volume was last expanded on this node; zero when it is not
 	// known.
 	GetClaimSize(volumeName v1.UniqueVolumeName) resource.Quantity
+}
+
+// ExpansionUpdater is told how the expansion of volumes on this node went. Its methods do no I/O. A volume that is not
+// known has no size and no failures.
+type ExpansionUpdater interface {
+	ClaimSizes
 	// MarkVolumeAsResized says that the volume has this size in bytes on this node now. It returns false when the volume
 	// is not known.
 	MarkVolumeAsResized(volumeName v1.UniqueVolumeName, claimSize resource.Quantity) bool
@@ -113,10 +119,17 @@ type ActualStateOfWorldAttacherUpdater interface {
 	// MarkVolumeAsDetached says that the volume is not attached to the node.
 	MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
 	// RemoveVolumeFromReportAsAttached withdraws the volume from what the node is told is attached to it, which must
-	// happen before it is detached.
+	// happen before it is detached. A volume that is withdrawn already is no error.
 	RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error
 	// AddVolumeToReportAsAttached undoes RemoveVolumeFromReportAsAttached, when the volume is not detached after all.
 	AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
+}
+
+// VolumeNodes is an optional interface of an [ActualStateOfWorldAttacherUpdater]. Present, a volume that one node alone may
+// have is not attached to a second one, which is checked when the operation has its key. Absent, only the plugin knows.
+type VolumeNodes interface {
+	// NodesOfVolume returns the nodes to which the volume is, or may be, attached. It does no I/O.
+	NodesOfVolume(volumeName v1.UniqueVolumeName) []types.NodeName
 }
 
 // BlockMapper binds a block device for a pod and undoes it.
@@ -148,7 +161,7 @@ type DeviceUse interface {
 	DeviceOpened(ctx context.Context, devicePath string) (bool, error)
 }
 
-// NodeReader tells what a node's status says.
+// NodeReader tells what a node's status says. It reads the source of truth, not a cache.
 type NodeReader interface {
 	// VolumesInUse returns the volumes that the node says it uses. A node that is gone uses none.
 	VolumesInUse(ctx context.Context, nodeName types.NodeName) ([]v1.UniqueVolumeName, error)
@@ -156,22 +169,42 @@ type NodeReader interface {
 	VolumesAttached(ctx context.Context, nodeName types.NodeName) (map[v1.UniqueVolumeName]string, error)
 }
 
-// ClaimStatus reads and writes how far the expansion of a claim has come.
-type ClaimStatus interface {
-	// Claim returns the claim that the PersistentVolume of spec is bound to; the UIDs of both are compared.
-	Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error)
-	// SetExpansion writes the state of the claim's expansion and, where it is finished, its new size.
-	SetExpansion(ctx context.Context, claim *v1.PersistentVolumeClaim, expansion Expansion) error
+// NodeStatusCache is an optional interface of a [NodeReader]. Present, a volume that the node's last status does not list
+// as attached is refused before an operation begins, at no cost. Absent, each attempt reads the node.
+type NodeStatusCache interface {
+	// LastVolumesAttached returns the volumes that the last status seen of the node listed as attached, and false when none
+	// was seen. It does no I/O.
+	LastVolumesAttached(nodeName types.NodeName) (map[v1.UniqueVolumeName]string, bool)
 }
 
-// Expansion is how far the expansion of a claim has come.
-type Expansion struct {
-	// Status is the state of the resource "storage"; empty when the expansion is finished.
-	Status v1.ClaimResourceStatus
-	// Size is the size in bytes that is being allocated, or that the volume has when the expansion is finished.
-	Size resource.Quantity
-	// Err is why it did not go on; nil when nothing failed.
-	Err error
+// AttachmentReporter writes into a node's status what the actual state says is attached to the node.
+type AttachmentReporter interface {
+	// ReportAttached returns when the node's status says what the actual state says. It is called after a volume was
+	// withdrawn and before it is detached, so that the node does not begin to use what is being taken from it.
+	ReportAttached(ctx context.Context, nodeName types.NodeName) error
+}
+
+// NodeLabels tells the labels of this node.
+type NodeLabels interface {
+	// NodeLabels returns the labels that the node has now. The map is not changed.
+	NodeLabels(ctx context.Context) (map[string]string, error)
+}
+
+// ClaimStatus reads and writes how far the expansion of a claim has come.
+type ClaimStatus interface {
+	// Claim returns the claim that the PersistentVolume of spec is bound to, read from the source of truth; the UIDs of
+	// both are compared.
+	Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error)
+	// SetExpansion writes what [Expansion.Apply] makes of the claim's status, on the condition that the claim still has the
+	// version of claim, and returns the claim as it is then. An error says that nothing was written, or perhaps so.
+	SetExpansion(ctx context.Context, claim *v1.PersistentVolumeClaim, expansion Expansion) (*v1.PersistentVolumeClaim, error)
+}
+
+// VolumeCapacity writes the size of PersistentVolumes.
+type VolumeCapacity interface {
+	// SetCapacity writes the capacity of the PersistentVolume, on the condition that it still has the version of pv, and
+	// returns it as it is then.
+	SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) (*v1.PersistentVolume, error)
 }
 
 // Journal keeps the intent of every call that changes the world, before the call, so that nothing is lost in a crash.

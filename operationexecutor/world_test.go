@@ -32,12 +32,16 @@ type world struct {
 	nodes    *nodeReader
 	devices  *deviceUse
 	recorder *recorder
+	reporter *reporter
 }
 
 // setup says how a world is made.
 type setup struct {
 	attachable, stageable bool
+	withReporter          bool
 	executor              operationexecutor.ExecutorOptions
+	// generator changes the options of the generator; nil leaves them.
+	generator func(o *operationexecutor.GeneratorOptions)
 }
 
 func newWorld(t *testing.T, s setup) *world {
@@ -50,14 +54,21 @@ func newWorld(t *testing.T, s setup) *world {
 		plugin: &plugin{
 			history: h, attachable: s.attachable, stageable: s.stageable, script: map[string]func(context.Context) error{},
 		},
-		nodes: &nodeReader{}, devices: &deviceUse{}, recorder: &recorder{},
+		nodes: &nodeReader{}, devices: &deviceUse{}, recorder: &recorder{}, reporter: &reporter{history: h},
 	}
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(t, plugins.InitPlugins(t.Context(), w.plugin))
 	w.actual = cache.NewActualStateOfWorld(node, plugins, cache.Options{})
-	generator := operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
+	options := operationexecutor.GeneratorOptions{
 		Plugins: plugins, Journal: w.journal, DeviceUse: w.devices, NodeReader: w.nodes, Recorder: w.recorder,
-	})
+	}
+	if s.withReporter {
+		options.Reporter = w.reporter
+	}
+	if s.generator != nil {
+		s.generator(&options)
+	}
+	generator := operationexecutor.NewOperationGenerator(options)
 	if s.executor.Backoff.Jitter == 0 {
 		s.executor.Backoff.Jitter = -1
 	}
@@ -243,16 +254,26 @@ func (j *journal) set(i operationexecutor.Intent, end operationexecutor.IntentEn
 }
 
 type nodeReader struct {
-	inUse []v1.UniqueVolumeName
-	err   error
+	*history // nil: nothing is kept
+	inUse    []v1.UniqueVolumeName
+	attached map[v1.UniqueVolumeName]string
+	err      error
 }
 
-func (n *nodeReader) VolumesInUse(context.Context, types.NodeName) ([]v1.UniqueVolumeName, error) {
+func (n *nodeReader) VolumesInUse(_ context.Context, nodeName types.NodeName) ([]v1.UniqueVolumeName, error) {
+	n.asked("VolumesInUse", nodeName)
 	return n.inUse, n.err
 }
 
-func (n *nodeReader) VolumesAttached(context.Context, types.NodeName) (map[v1.UniqueVolumeName]string, error) {
-	return nil, nil
+func (n *nodeReader) VolumesAttached(_ context.Context, nodeName types.NodeName) (map[v1.UniqueVolumeName]string, error) {
+	n.asked("VolumesAttached", nodeName)
+	return n.attached, n.err
+}
+
+func (n *nodeReader) asked(what string, nodeName types.NodeName) {
+	if n.history != nil {
+		n.add(what, string(nodeName))
+	}
 }
 
 type deviceUse struct {

@@ -82,6 +82,32 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// DanglingAttachError is what [Attacher].Attach returns when it finds the volume attached to another node than the one that
+// was asked for. That node is then the one to which the volume may be attached, not the one that was asked for.
+type DanglingAttachError struct {
+	// CurrentNode is the node to which the volume is attached.
+	CurrentNode types.NodeName
+	// DevicePath is the absolute path of the device on that node; empty when it is not known.
+	DevicePath string
+	// Err is the cause; nil when there is nothing to add.
+	Err error
+}
+
+// Error names the node.
+func (e *DanglingAttachError) Error() string {
+	s := fmt.Sprintf("the volume is attached to node %q", e.CurrentNode)
+	if e.DevicePath != "" {
+		s += fmt.Sprintf(" as %q", e.DevicePath)
+	}
+	if e.Err != nil {
+		s += fmt.Sprintf(": %v", e.Err)
+	}
+	return s
+}
+
+// Unwrap returns the cause, or nil.
+func (e *DanglingAttachError) Unwrap() error { return e.Err }
+
 // PendingError says that an operation did not start because another one on the same volume, pod or node is running.
 type PendingError struct {
 	// Op is the operation that did not start.

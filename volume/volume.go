@@ -214,7 +214,8 @@ type Attacher interface {
 	DeviceMounter
 	// Attach attaches the volume to the node and returns the absolute path of the device there, or "" when only the
 	// node can know it. It must succeed when the volume is attached to that node already. Any error leaves the
-	// attachment uncertain, whatever its class.
+	// attachment uncertain, whatever its class. A volume that is found on another node, and may be on one only, is a
+	// [*DanglingAttachError].
 	Attach(ctx context.Context, spec *Spec, nodeName types.NodeName) (devicePath string, err error)
 	// VolumesAreAttached says for each volume whether it is attached to the node. A volume that is left out of the
 	// answer is unknown and keeps its state.
