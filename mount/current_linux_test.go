@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -439,6 +440,32 @@ func TestManyRefs(t *testing.T) {
 			assert.NotContains(t, refs, source)
 		}
 	})
+}
+
+// TestRefsAmongMany finds the references of a mount among so many others that they are shared out.
+func TestRefsAmongMany(t *testing.T) {
+	mounttest.RequireMounts(t)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // with one processor nobody would share
+	root := t.TempDir()
+	require.NoError(t, unix.Mount("memory", root, "tmpfs", 0, ""))
+	defer func() { assert.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) }()
+	one := filepath.Join(root, "one")
+	require.NoError(t, os.Mkdir(one, 0o755))
+	mountForeign(t, one)
+	var want []string
+	for i := range 5 * mount.RefsPart {
+		path, source := filepath.Join(root, strconv.Itoa(i)), root
+		if i%100 == 0 {
+			source, want = one, append(want, path)
+		}
+		require.NoError(t, os.Mkdir(path, 0o755))
+		require.NoError(t, unix.Mount(source, path, "", unix.MS_BIND, ""))
+	}
+	for range 20 { // shared out in another way each time
+		refs, err := mount.New(mount.Options{}).GetMountRefs(t.Context(), one)
+		require.NoError(t, err)
+		require.Equal(t, want, refs)
+	}
 }
 
 // TestLargeTableIsTheSameFromBothSides compares a table that is large enough to be read from both sides with one that is

@@ -31,6 +31,7 @@ func (m *Mounter) Exists(ctx context.Context, id Identity) (bool, error) { retur
 const (
 	MaxTableAge  = maxTableAge
 	MaxRefsAsked = maxRefsAsked
+	RefsPart     = refsPart
 )
 
 // MinBothSides is from how many mounts on a table is read from both sides.

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 )
 
 // maxRefsAsked is how many references are asked for one by one, before reading the whole table is faster.
@@ -96,30 +99,79 @@ func (m *Mounter) askRefs(g glance) (*refsSnapshot, error) {
 }
 
 // refsOnDevice returns the paths of the other mounts that show the same as own.
-func refsOnDevice(own MountPoint) (paths []string, err error) {
+func refsOnDevice(own MountPoint) ([]string, error) {
 	ids, err := listMounts(0)
 	if err != nil {
 		return nil, err
 	}
+	search := refsSearch{own: own, parts: slices.Collect(slices.Chunk(ids, refsPart))}
+	search.found = make([][]string, len(search.parts))
+	search.run()
+	if search.tooMany() {
+		return nil, errManyRefs
+	}
+	return slices.Clip(slices.Concat(search.found...)), nil // who appends to it gets a copy
+}
+
+const (
+	// refsPart is how many mounts a goroutine asks for before it looks for more work.
+	refsPart = 128
+	// maxRefsWorkers is how many goroutines there are at most, as they all want the kernel's lock of the mount namespace.
+	maxRefsWorkers = 4
+)
+
+// refsSearch looks for references, one part of all mounts after the other.
+type refsSearch struct {
+	own   MountPoint
+	parts [][]uint64   // unique ids
+	found [][]string   // the paths of each part
+	next  atomic.Int32 // part that nobody has taken
+	asked atomic.Int32 // mounts that were asked for their paths
+}
+
+// run looks through all parts, and returns after every goroutine that it has started.
+func (s *refsSearch) run() {
+	var others sync.WaitGroup
+	for range min(maxRefsWorkers, runtime.GOMAXPROCS(0), len(s.parts)/2) - 1 {
+		others.Go(s.work)
+	}
+	s.work()
+	others.Wait()
+}
+
+func (s *refsSearch) work() {
+	for !s.tooMany() {
+		i := int(s.next.Add(1)) - 1
+		if i >= len(s.parts) {
+			return
+		}
+		s.found[i] = s.in(s.parts[i])
+	}
+}
+
+func (s *refsSearch) tooMany() bool { return s.asked.Load() > maxRefsAsked }
+
+// in returns the paths of those mounts among the ids that show the same.
+func (s *refsSearch) in(ids []uint64) (paths []string) {
 	var status mountStatus
 	var buffer [statmountBuffer]byte
-	for asked, i := 0, 0; i < len(ids); i++ {
-		if ids[i] == own.UniqueID || statmountBasic(ids[i], statmountSBBasic, &status) != nil {
+	for _, id := range ids {
+		if id == s.own.UniqueID || statmountBasic(id, statmountSBBasic, &status) != nil {
 			continue // it has gone since
 		}
-		if status.devMajor != own.Major || status.devMinor != own.Minor {
+		if status.devMajor != s.own.Major || status.devMinor != s.own.Minor {
 			continue
 		}
-		if asked++; asked > maxRefsAsked {
-			return nil, errManyRefs
+		if s.asked.Add(1); s.tooMany() {
+			return nil
 		}
-		status, text, err := statmount(ids[i], statmountMntRoot|statmountMntPoint, buffer[:])
+		status, text, err := statmount(id, statmountMntRoot|statmountMntPoint, buffer[:])
 		if err != nil {
 			continue
 		}
-		if words := string(text); cString(words, status.mntRoot) == own.Root {
+		if words := string(text); cString(words, status.mntRoot) == s.own.Root {
 			paths = append(paths, cString(words, status.mntPoint))
 		}
 	}
-	return slices.Clip(paths), nil // who appends to it gets a copy
+	return paths
 }
