@@ -195,7 +195,7 @@ func (m *Mounter) takeSnapshot(ctx context.Context, room int) (*snapshot, error)
 		return nil, err
 	}
 	ids := m.uniqueIDs(room)
-	if m.canReadBothSides(ids) {
+	if canReadBothSides(ids) {
 		var ok bool
 		if s.table, ok, err = m.readBothSides(fd, ids); err == nil && !ok {
 			s.forget() // it may have been told of a change

@@ -49,7 +49,7 @@ func (m *Mounter) ReadsBothSides(t testing.TB) bool {
 	}
 	defer closeFD(fd)
 	ids := m.uniqueIDs(0)
-	if !m.canReadBothSides(ids) {
+	if !canReadBothSides(ids) {
 		return false
 	}
 	_, ok, err := m.readBothSides(fd, ids)

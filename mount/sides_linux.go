@@ -26,8 +26,8 @@ type backReader struct {
 }
 
 // canReadBothSides reports whether it is worth while and possible for the mounts with the ids.
-func (m *Mounter) canReadBothSides(ids []uint64) bool {
-	return len(ids) >= minBothSides && runtime.GOMAXPROCS(0) > 1 && m.hasFacts(ids[0])
+func canReadBothSides(ids []uint64) bool {
+	return len(ids) >= minBothSides && runtime.GOMAXPROCS(0) > 1 && tellsSource(ids[0])
 }
 
 // readBothSides reads a table of the mounts with the ids from its open file, which has not been read, and from its end. It
@@ -57,17 +57,18 @@ func (m *Mounter) readBothSides(fd int, ids []uint64) (table []MountPoint, ok bo
 	return back.table, true, nil
 }
 
-// hasFacts reports whether the kernel gives all facts of the mount.
-func (m *Mounter) hasFacts(id uint64) bool {
-	_, err := m.facts(id)
-	return err == nil
+// tellsSource reports whether the kernel tells the source of the mount, without which there are no facts (foundBy).
+func tellsSource(id uint64) bool {
+	var buffer [statmountBuffer]byte
+	status, _, err := statmount(id, statmountSBSource, buffer[:])
+	return err == nil && status.mask&statmountSBSource != 0
 }
 
 // run asks for one mount after the other until it meets the front.
 func (b *backReader) run() {
 	defer close(b.done)
 	facts := words{parser: parser{words: make([]string, 0, len(b.ids))}}
-	text := arena{}
+	text := arena{size: len(b.ids) / 2 * bytesPerMount}
 	buffer := make([]byte, statmountBuffer)
 	for i := len(b.ids) - 1; i >= 0 && int64(i) >= b.read.Load(); i-- {
 		b.asked.Store(int64(i))
@@ -114,13 +115,14 @@ func lineEnd(content []byte, n int) (end int) {
 }
 
 // arena keeps strings in few pieces of memory.
-type arena struct{ free []byte }
-
-const arenaSize = 256 << 10
+type arena struct {
+	size int // of a piece
+	free []byte
+}
 
 func (a *arena) keep(text []byte) string {
 	if len(a.free) < len(text) {
-		a.free = make([]byte, max(arenaSize, len(text)))
+		a.free = make([]byte, max(a.size, len(text)))
 	}
 	n := copy(a.free, text)
 	kept := unsafe.String(unsafe.SliceData(a.free), n) // nobody writes to it again

@@ -71,9 +71,6 @@ func New(options Options) *Calls {
 	if options.Max <= 0 {
 		options.Max = DefaultMax
 	}
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
 	return &Calls{options: options, slots: map[Key]*slot{}}
 }
 
@@ -228,7 +225,7 @@ func (c *Calls) release(key Key, s *slot) (wasLost bool) {
 	}
 	c.mu.Unlock()
 	close(s.ended)
-	if wasLost {
+	if wasLost && c.options.Logger != nil {
 		c.options.Logger.Info("a lost call has ended", "call", s.steps.current(), "path", key.Path)
 	}
 	return wasLost
