@@ -21,8 +21,13 @@ type ActualStateOfWorld struct {
 
 	mu      sync.RWMutex
 	volumes map[v1.UniqueVolumeName]*knownVolume
-	// pods holds the volumes that are, or may be, set up for each pod.
-	pods map[volume.UniquePodName]map[v1.UniqueVolumeName]struct{}
+	// mounts holds the volumes that are, or may be, set up for each pod.
+	mounts      pairs[knownMount]
+	paths       paths
+	byPlugin    rosters[string, *knownVolume]
+	attachables roster[*knownVolume]
+	// idle are the volumes that are not, and may not be, set up for any pod; staged those that are staged for certain.
+	idle, staged roster[*knownVolume]
 }
 
 var (
@@ -45,15 +50,16 @@ type knownVolume struct {
 	seLinuxMountContext string
 	expansion           expansion
 
-	pods map[volume.UniquePodName]*knownMount
+	mounts roster[*pair[knownMount]]
+
+	ofPlugin, ofAttachables, ofIdle, ofStaged seat[*knownVolume]
+	ofDevicePath, ofDeviceMountPath           *pathSeat
 }
 
-// knownMount is a volume that is, or may be, set up for a pod.
+// knownMount is a volume that is, or may be, set up for a pod, as it was at one moment. It never changes.
 type knownMount struct {
-	opts            operationexecutor.MarkVolumeOpts
-	state           operationexecutor.VolumeMountState
-	reconstructed   bool
-	remountRequired bool
+	MountedVolume
+	ofPath *pathSeat
 }
 
 // NewActualStateOfWorld returns a state in which nothing is known of the node's volumes.
@@ -63,7 +69,9 @@ func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePlugin
 		plugins:  plugins,
 		options:  options,
 		volumes:  map[v1.UniqueVolumeName]*knownVolume{},
-		pods:     map[volume.UniquePodName]map[v1.UniqueVolumeName]struct{}{},
+		mounts:   newPairs[knownMount](),
+		paths:    paths{byPath: rosters[string, PathUse]{}},
+		byPlugin: rosters[string, *knownVolume]{},
 	}
 }
 
@@ -73,7 +81,11 @@ var errUnchanged = errors.New("nothing to change")
 // update runs f with the volume's row, or nil when there is none, and tells of the change when f succeeds.
 func (a *ActualStateOfWorld) update(name v1.UniqueVolumeName, f func(v *knownVolume) error) error {
 	a.mu.Lock()
-	err := f(a.volumes[name])
+	v := a.volumes[name]
+	err := f(v)
+	if err == nil {
+		a.reindex(name)
+	}
 	a.mu.Unlock()
 	switch {
 	case err == nil:
@@ -94,8 +106,16 @@ func (a *ActualStateOfWorld) updateKnown(name v1.UniqueVolumeName, f func(v *kno
 	})
 }
 
-// MarkVolumeAsAttached implements the executor's attacher updater. It adds the volume, or refreshes its spec and, unless
-// devicePath is empty, the path of its device. A volume that needs no attaching is marked so too, before it is mounted.
+// newVolume adds a volume of which nothing is known but its name and its plugin.
+func (a *ActualStateOfWorld) newVolume(name v1.UniqueVolumeName, facts pluginFacts) *knownVolume {
+	v := &knownVolume{name: name, plugin: facts}
+	v.ofPlugin.member, v.ofAttachables.member, v.ofIdle.member, v.ofStaged.member = v, v, v, v
+	return v
+}
+
+// MarkVolumeAsAttached implements the executor's attacher updater. It adds the volume, or refreshes its spec, what its
+// plugin can do and, unless devicePath is empty, the path of its device. A volume that needs no attaching is marked so
+// too, before it is mounted.
 func (a *ActualStateOfWorld) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
 	return a.mark(succeeded, attachment{name: volumeName, spec: spec, node: nodeName, devicePath: devicePath})
 }
@@ -145,20 +165,21 @@ func (a *ActualStateOfWorld) mark(e event, at attachment) error {
 // attach moves the attachment of v, which is nil when the volume is new.
 func (a *ActualStateOfWorld) attach(v *knownVolume, e event, at attachment, facts pluginFacts) error {
 	if v == nil {
-		v = &knownVolume{name: at.name, pods: map[volume.UniquePodName]*knownMount{}}
+		v = a.newVolume(at.name, facts)
 	}
 	state, err := attachMoves.next(v, v.attach, e)
 	if err != nil {
 		return err
 	}
+	if v.plugin.name != facts.name {
+		a.byPlugin.leave(v.plugin.name, &v.ofPlugin)
+	}
 	v.attach, v.plugin = state, facts
 	if at.spec != nil {
 		v.spec = at.spec
 	}
-	if at.devicePath != "" {
-		v.devicePath = at.devicePath
-	}
 	a.volumes[at.name] = v
+	a.setPaths(v, at.devicePath, "")
 	return nil
 }
 
@@ -180,7 +201,7 @@ func (a *ActualStateOfWorld) DeleteVolume(volumeName v1.UniqueVolumeName) error 
 		if _, err := attachMoves.next(v, v.attach, undone); err != nil {
 			return err
 		}
-		delete(a.volumes, volumeName)
+		a.forget(v)
 		return nil
 	})
 }

@@ -11,7 +11,8 @@ func (a *ActualStateOfWorld) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName,
 	return a.markDevice(volumeName, succeeded, staging{devicePath, deviceMountPath, seLinuxMountContext})
 }
 
-// MarkDeviceAsUncertain implements the executor's mounter updater. An empty path does not replace one that is known.
+// MarkDeviceAsUncertain implements the executor's mounter updater. An empty path or context does not replace one that is
+// known: it may still be so mounted.
 func (a *ActualStateOfWorld) MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
 	return a.markDevice(volumeName, doubted, staging{devicePath, deviceMountPath, seLinuxMountContext})
 }
@@ -23,7 +24,8 @@ func (a *ActualStateOfWorld) MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeNam
 		if err := v.moveDevice(undone); err != nil {
 			return err
 		}
-		v.deviceMountPath, v.seLinuxMountContext, v.deviceReconstructed = "", "", false
+		a.replacePaths(v, v.devicePath, "")
+		v.seLinuxMountContext, v.deviceReconstructed = "", false
 		return nil
 	})
 }
@@ -36,8 +38,10 @@ func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event,
 		if err := v.moveDevice(e); err != nil {
 			return err
 		}
-		v.setPaths(s.devicePath, s.deviceMountPath)
-		v.seLinuxMountContext = s.seLinuxMountContext
+		a.setPaths(v, s.devicePath, s.deviceMountPath)
+		if e == succeeded || s.seLinuxMountContext != "" {
+			v.seLinuxMountContext = s.seLinuxMountContext
+		}
 		if e == succeeded {
 			v.deviceReconstructed = false
 		}
@@ -51,15 +55,6 @@ func (v *knownVolume) moveDevice(e event) error {
 		v.device = state
 	}
 	return err
-}
-
-func (v *knownVolume) setPaths(devicePath, deviceMountPath string) {
-	if devicePath != "" {
-		v.devicePath = devicePath
-	}
-	if deviceMountPath != "" {
-		v.deviceMountPath = deviceMountPath
-	}
 }
 
 // GetDeviceMountState implements the executor's mounter updater. Nothing is staged of a volume that is not known.

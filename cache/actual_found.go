@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -28,6 +29,8 @@ type ReconstructedVolume struct {
 	DevicePath string
 	// DeviceMountPath is the absolute path at which the volume may be staged; empty says that it is not staged.
 	DeviceMountPath string
+	// SELinuxMountContext is the context with which it may be staged; empty says without.
+	SELinuxMountContext string
 }
 
 // AddReconstructedVolume adds what was found of a volume: its attachment, where it needs one, and its staging are
@@ -46,9 +49,10 @@ func (a *ActualStateOfWorld) AddReconstructedVolume(r ReconstructedVolume) error
 
 func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts pluginFacts) (err error) {
 	e := found
+	devicePath := ""
 	if v == nil {
-		v = &knownVolume{name: r.VolumeName, spec: r.VolumeSpec, plugin: facts, pods: map[volume.UniquePodName]*knownMount{}}
-		v.devicePath = r.DevicePath
+		v = a.newVolume(r.VolumeName, facts)
+		v.spec, devicePath = r.VolumeSpec, r.DevicePath
 		if !facts.attachable {
 			e = succeeded // A volume that needs no attaching is attached.
 		}
@@ -57,31 +61,26 @@ func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts 
 		return err
 	}
 	a.volumes[r.VolumeName] = v
+	a.setPaths(v, devicePath, "")
 	if r.DeviceMountPath == "" || v.device != operationexecutor.DeviceNotMounted {
 		return nil
 	}
-	v.deviceReconstructed = true
-	v.setPaths(r.DevicePath, r.DeviceMountPath)
+	v.deviceReconstructed, v.seLinuxMountContext = true, r.SELinuxMountContext
+	a.setPaths(v, r.DevicePath, r.DeviceMountPath)
 	return v.moveDevice(found)
 }
 
 // AddReconstructedPod adds a set-up that was found: it is uncertain and reconstructed. It reports false, and changes
 // nothing, when the pod's mount is known already. The volume must have been added before.
 func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolumeOpts) (added bool, err error) {
-	a.mu.Lock()
-	v := a.volumes[opts.VolumeName]
-	switch {
-	case v == nil:
-		err = fmt.Errorf("volume %q: %w", opts.VolumeName, ErrNotAttached)
-	case v.mountState(opts.PodName) == operationexecutor.VolumeNotMounted:
-		err = a.moveMount(v, found, opts)
-		added = err == nil
-	}
-	a.mu.Unlock()
-	if added {
-		a.options.changed(opts.VolumeName)
-	}
-	return added, err
+	err = a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
+		if a.mounts.get(pairKey{v.name, opts.PodName}) != nil {
+			return errUnchanged
+		}
+		added = true
+		return a.moveMount(v, found, &opts)
+	})
+	return added && err == nil, err
 }
 
 // CheckAndMarkVolumeAsUncertainViaReconstruction implements the executor's mounter updater.
@@ -100,8 +99,50 @@ func (a *ActualStateOfWorld) CheckAndMarkDeviceUncertainViaReconstruction(volume
 			return fmt.Errorf("volume %q is %v: %w", volumeName, v.device, volume.ErrInUse)
 		}
 		v.deviceReconstructed = true
-		v.setPaths("", deviceMountPath)
+		a.setPaths(v, "", deviceMountPath)
 		return v.moveDevice(found)
 	})
 	return err == nil
+}
+
+// AddAttachUncertainReconstructedVolume is [ActualStateOfWorld.AddReconstructedVolume] for a volume of which only the
+// attachment was found. Its plugin is asked whether it has to be attached at all; where it cannot be asked, it has.
+func (a *ActualStateOfWorld) AddAttachUncertainReconstructedVolume(volumeName v1.UniqueVolumeName, volumeSpec *volume.Spec, nodeName types.NodeName, devicePath string) error {
+	if err := a.checkNode(nodeName); err != nil {
+		return err
+	}
+	facts, err := factsOf(a.plugins, volumeSpec, volumeName)
+	return a.AddReconstructedVolume(ReconstructedVolume{
+		VolumeName: volumeName, VolumeSpec: volumeSpec, PluginName: facts.name,
+		PluginIsAttachable: facts.attachable || err != nil, PluginIsDeviceMountable: facts.deviceMountable,
+		DevicePath: devicePath,
+	})
+}
+
+// UpdateReconstructedDevicePath says where the device of a volume is that was found staged after a restart. Once
+// something has succeeded on the staging, its path is known better and stays.
+func (a *ActualStateOfWorld) UpdateReconstructedDevicePath(volumeName v1.UniqueVolumeName, devicePath string) {
+	_ = a.update(volumeName, func(v *knownVolume) error {
+		if v == nil || v.device != operationexecutor.DeviceMountUncertain || !v.deviceReconstructed {
+			return errUnchanged
+		}
+		a.replacePaths(v, devicePath, v.deviceMountPath)
+		return nil
+	})
+}
+
+// UpdateReconstructedVolumeAttachability says whether a volume whose attachment is uncertain is attached for certain
+// (attachable), as the node's status tells, or is one that needs no attaching. An attachment that is certain stays so.
+func (a *ActualStateOfWorld) UpdateReconstructedVolumeAttachability(volumeName v1.UniqueVolumeName, attachable bool) {
+	_ = a.update(volumeName, func(v *knownVolume) error {
+		if v == nil || v.attach != AttachUncertain {
+			return errUnchanged
+		}
+		state, err := attachMoves.next(v, v.attach, succeeded)
+		if err != nil {
+			return err
+		}
+		v.attach, v.plugin.attachable = state, attachable
+		return nil
+	})
 }

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,152 +9,230 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// MarkVolumeAsMounted implements the executor's mounter updater. What opts leaves out stays as it was.
+// MarkVolumeAsMounted implements the executor's mounter updater. What opts leaves out stays as it was, but for the
+// SELinux context: empty says that the volume is mounted without.
 func (a *ActualStateOfWorld) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
-	return a.markMount(succeeded, opts)
+	if err := a.markMount(succeeded, &opts); err != nil {
+		return err
+	}
+	a.learn(opts.VolumeName, opts.VolumeSpec)
+	return nil
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater. What opts leaves out stays as it was.
 func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolumeOpts) error {
-	return a.markMount(doubted, opts)
+	return a.markMount(doubted, &opts)
 }
 
 // MarkVolumeAsUnmounted implements the executor's mounter updater. A pod that did not have the volume is no error.
 func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
-		if v.pods[podName] == nil {
+		m := a.mounts.get(pairKey{volumeName, podName})
+		if m == nil {
 			return errUnchanged
 		}
-		if _, err := podMoves.next(v, v.mountState(podName), undone); err != nil {
+		if _, err := podMoves.next(v, m.State, undone); err != nil {
 			return err
 		}
-		delete(v.pods, podName)
-		delete(a.pods[podName], volumeName)
-		if len(a.pods[podName]) == 0 {
-			delete(a.pods, podName)
-		}
+		a.dropMount(v, m)
 		return nil
 	})
 }
 
-func (a *ActualStateOfWorld) markMount(e event, opts operationexecutor.MarkVolumeOpts) error {
+func (a *ActualStateOfWorld) markMount(e event, opts *operationexecutor.MarkVolumeOpts) error {
 	return a.updateKnown(opts.VolumeName, func(v *knownVolume) error { return a.moveMount(v, e, opts) })
 }
 
-func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts operationexecutor.MarkVolumeOpts) error {
-	state, err := podMoves.next(v, v.mountState(opts.PodName), e)
+func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operationexecutor.MarkVolumeOpts) error {
+	old := a.mounts.get(pairKey{v.name, opts.PodName})
+	state, err := podMoves.next(v, old.state(), e)
 	if err != nil {
 		return err
 	}
-	m := v.pods[opts.PodName]
-	if m == nil {
-		m = &knownMount{reconstructed: e == found}
-		v.pods[opts.PodName] = m
+	m := v.newMount(opts)
+	m.State, m.Reconstructed = state, e == found
+	if old != nil {
+		m.fill(old)
 	}
-	m.opts, m.state = filled(opts, m.opts), state
 	if e == succeeded {
-		m.reconstructed, m.remountRequired = false, false
+		m.Reconstructed, m.RemountRequired, m.SELinuxMountContext = false, false, opts.SELinuxMountContext
 	}
-	if a.pods[opts.PodName] == nil {
-		a.pods[opts.PodName] = map[v1.UniqueVolumeName]struct{}{}
-	}
-	a.pods[opts.PodName][opts.VolumeName] = struct{}{}
+	a.setMount(v, m)
 	return nil
 }
 
-// filled returns opts with what it leaves out taken from old.
-func filled(opts, old operationexecutor.MarkVolumeOpts) operationexecutor.MarkVolumeOpts {
-	if opts.PodUID == "" {
-		opts.PodUID = old.PodUID
+// state is the state of a set-up, which may be nil.
+func (m *knownMount) state() operationexecutor.VolumeMountState {
+	if m == nil {
+		return operationexecutor.VolumeNotMounted
 	}
-	if opts.Pod == nil {
-		opts.Pod = old.Pod
-	}
-	if opts.VolumeSpec == nil {
-		opts.VolumeSpec = old.VolumeSpec
-	}
-	if len(opts.OuterVolumeSpecNames) == 0 {
-		opts.OuterVolumeSpecNames = old.OuterVolumeSpecNames
-	}
-	if opts.Mounter == nil {
-		opts.Mounter = old.Mounter
-	}
-	if opts.BlockVolumeMapper == nil {
-		opts.BlockVolumeMapper = old.BlockVolumeMapper
-	}
-	if opts.SELinuxMountContext == "" {
-		opts.SELinuxMountContext = old.SELinuxMountContext
-	}
-	if opts.VolumeGidValue == "" {
-		opts.VolumeGidValue = old.VolumeGidValue
-	}
-	return opts
+	return m.State
 }
 
-func (v *knownVolume) mountState(podName volume.UniquePodName) operationexecutor.VolumeMountState {
-	if m := v.pods[podName]; m != nil {
-		return m.state
+// newMount returns the row of a set-up that opts tell of.
+func (v *knownVolume) newMount(opts *operationexecutor.MarkVolumeOpts) *knownMount {
+	return &knownMount{MountedVolume: MountedVolume{MountedVolume: operationexecutor.MountedVolume{
+		PodName:              opts.PodName,
+		PodUID:               opts.PodUID,
+		Pod:                  opts.Pod,
+		VolumeName:           v.name,
+		InnerVolumeSpecName:  opts.VolumeSpec.Name(),
+		OuterVolumeSpecNames: opts.OuterVolumeSpecNames,
+		PluginName:           v.plugin.name,
+		VolumeSpec:           opts.VolumeSpec,
+		Mounter:              opts.Mounter,
+		BlockVolumeMapper:    opts.BlockVolumeMapper,
+		MountPath:            opts.MountPath,
+		SELinuxMountContext:  opts.SELinuxMountContext,
+		VolumeGidValue:       opts.VolumeGidValue,
+		DeviceMountPath:      v.deviceMountPath,
+		DevicePath:           v.devicePath,
+	}}}
+}
+
+// fill takes over from old what is not known of m.
+func (m *knownMount) fill(old *knownMount) {
+	m.Reconstructed, m.RemountRequired, m.ofPath = old.Reconstructed, old.RemountRequired, old.ofPath
+	if m.VolumeSpec == nil {
+		m.VolumeSpec, m.InnerVolumeSpecName = old.VolumeSpec, old.InnerVolumeSpecName
 	}
-	return operationexecutor.VolumeNotMounted
+	if len(m.OuterVolumeSpecNames) == 0 {
+		m.OuterVolumeSpecNames = old.OuterVolumeSpecNames
+	}
+	orElse(&m.PodUID, old.PodUID)
+	orElse(&m.Pod, old.Pod)
+	orElse(&m.MountPath, old.MountPath)
+	orElse(&m.SELinuxMountContext, old.SELinuxMountContext)
+	orElse(&m.VolumeGidValue, old.VolumeGidValue)
+	if m.Mounter == nil {
+		m.Mounter = old.Mounter
+	}
+	if m.BlockVolumeMapper == nil {
+		m.BlockVolumeMapper = old.BlockVolumeMapper
+	}
+}
+
+// orElse makes *value other when it is the zero value.
+func orElse[T comparable](value *T, other T) {
+	var zero T
+	if *value == zero {
+		*value = other
+	}
+}
+
+// learn asks the plugin of a volume what it can do, where that is not known because a restart found the volume.
+func (a *ActualStateOfWorld) learn(volumeName v1.UniqueVolumeName, spec *volume.Spec) {
+	if spec == nil || a.hasAsked(volumeName) {
+		return
+	}
+	facts, err := factsOf(a.plugins, spec, volumeName)
+	if err != nil {
+		return
+	}
+	a.setFacts(volumeName, facts)
+}
+
+func (a *ActualStateOfWorld) hasAsked(volumeName v1.UniqueVolumeName) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	v := a.volumes[volumeName]
+	return v == nil || v.plugin.asked
+}
+
+func (a *ActualStateOfWorld) setFacts(volumeName v1.UniqueVolumeName, facts pluginFacts) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if v := a.volumes[volumeName]; v != nil {
+		v.plugin.learn(facts)
+	}
+}
+
+// RefreshPlugin asks a plugin once more what it can do for each of its volumes: its driver has changed its mind, say.
+// Whether they are to be unstaged and detached stays as it was: that is a matter of what was done. A volume about which
+// it cannot be asked stays as it was.
+func (a *ActualStateOfWorld) RefreshPlugin(pluginName string) {
+	for _, row := range a.GetVolumesOfPlugin(pluginName) {
+		if row.VolumeSpec == nil {
+			continue
+		}
+		if facts, err := factsOf(a.plugins, row.VolumeSpec, row.VolumeName); err == nil {
+			a.setFacts(row.VolumeName, facts)
+		}
+	}
 }
 
 // GetVolumeMountState implements the executor's mounter updater.
 func (a *ActualStateOfWorld) GetVolumeMountState(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) operationexecutor.VolumeMountState {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	if v := a.volumes[volumeName]; v != nil {
-		return v.mountState(podName)
-	}
-	return operationexecutor.VolumeNotMounted
+	return a.mount(volumeName, podName).state()
 }
 
 // IsVolumeReconstructed implements the executor's mounter updater. An empty podName asks for the staging.
 func (a *ActualStateOfWorld) IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool {
+	if podName == "" {
+		return a.IsVolumeDeviceReconstructed(volumeName)
+	}
+	m := a.mount(volumeName, podName)
+	return m != nil && m.Reconstructed
+}
+
+// IsVolumeDeviceReconstructed reports whether the staging was found after a restart and nothing has succeeded on it since.
+func (a *ActualStateOfWorld) IsVolumeDeviceReconstructed(volumeName v1.UniqueVolumeName) bool {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	v := a.volumes[volumeName]
-	switch {
-	case v == nil:
+	return v != nil && v.deviceReconstructed
+}
+
+// IsVolumeMountedElsewhere reports whether the volume is, or may be, set up for any other pod.
+func (a *ActualStateOfWorld) IsVolumeMountedElsewhere(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	v := a.volumes[volumeName]
+	if v == nil {
 		return false
-	case podName == "":
-		return v.deviceReconstructed
 	}
-	m := v.pods[podName]
-	return m != nil && m.reconstructed
+	others := v.mounts.count
+	if a.mounts.get(pairKey{volumeName, podName}) != nil {
+		others--
+	}
+	return others > 0
 }
 
 // PodsOfVolume implements operationexecutor.VolumeUsers; sorted.
 func (a *ActualStateOfWorld) PodsOfVolume(volumeName v1.UniqueVolumeName) []volume.UniquePodName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if v := a.volumes[volumeName]; v != nil {
-		return slices.Sorted(maps.Keys(v.pods))
+	v := a.volumes[volumeName]
+	if v == nil {
+		return nil
 	}
-	return nil
+	names := make([]volume.UniquePodName, 0, v.mounts.count)
+	for x := range v.mounts.all {
+		names = append(names, x.key.pod)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // MarkRemountRequired says that the pod was updated: each of its mounted volumes whose plugin wants it is to be set up
-// again. A plugin that cannot be asked does not get it.
+// again. What the plugin wants was asked when the volume was attached.
 func (a *ActualStateOfWorld) MarkRemountRequired(podName volume.UniquePodName) {
-	var names []v1.UniqueVolumeName
-	for _, m := range a.GetMountedVolumesForPod(podName) {
-		if remount, err := a.plugins.RequiresRemount(m.VolumeSpec); err == nil && remount {
-			names = append(names, m.VolumeName)
-		}
-	}
-	a.options.changed(a.setRemountRequired(podName, names)...)
+	a.options.changed(a.setRemountRequired(podName)...)
 }
 
-func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName, names []v1.UniqueVolumeName) (changed []v1.UniqueVolumeName) {
+func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, name := range names {
-		v := a.volumes[name]
-		if v == nil || v.mountState(podName) != operationexecutor.VolumeMounted || v.pods[podName].remountRequired {
+	for s := a.mounts.byPod[podName].first; s != nil; s = s.next {
+		x := s.member
+		if x.row.State != operationexecutor.VolumeMounted || x.row.RemountRequired || !a.volumes[x.key.volume].plugin.remountable {
 			continue
 		}
-		v.pods[podName].remountRequired = true
-		changed = append(changed, name)
+		m := *x.row
+		m.RemountRequired = true
+		a.mounts.replace(x, &m)
+		changed = append(changed, x.key.volume)
 	}
+	slices.Sort(changed)
 	return changed
 }

@@ -1,10 +1,13 @@
 package cache
 
 import (
+	"cmp"
+	"iter"
 	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -21,6 +24,8 @@ type AttachedVolume struct {
 	DeviceMountState operationexecutor.DeviceMountState
 	// DeviceReconstructed says that the staging was found after a restart and that nothing has succeeded on it since.
 	DeviceReconstructed bool
+	// ClaimSize is the size in bytes that the volume has on this node; zero when it is not known.
+	ClaimSize resource.Quantity
 	// PodCount is the number of pods for which the volume is, or may be, set up.
 	PodCount int
 }
@@ -51,13 +56,57 @@ func (a *ActualStateOfWorld) Snapshot(volumeName v1.UniqueVolumeName) (VolumeSna
 	if v == nil {
 		return VolumeSnapshot{}, false
 	}
-	return VolumeSnapshot{AttachedVolume: a.row(v), Mounts: v.mounts()}, true
+	return VolumeSnapshot{AttachedVolume: a.row(v), Mounts: v.copyMounts(make([]MountedVolume, 0, v.mounts.count))}, true
+}
+
+// AllMountedVolumes yields every set-up, uncertain ones included, in no particular order. It copies nothing, allocates
+// nothing and holds no lock, so that the caller may change the state meanwhile: each row that is there all the time is
+// yielded exactly once, as it was at one moment; one that comes or goes meanwhile may be yielded or not. A row never
+// changes. It is shared: whoever changes it changes it for all.
+func (a *ActualStateOfWorld) AllMountedVolumes() iter.Seq[*MountedVolume] {
+	return func(yield func(*MountedVolume) bool) {
+		for m := range a.mounts.rows.all {
+			if !yield(&m.MountedVolume) {
+				return
+			}
+		}
+	}
+}
+
+// VolumesOfPod yields the volumes that are, or may be, set up for a pod, in no particular order. The set of rows is that
+// of the moment in which the loop begins; otherwise it is as [ActualStateOfWorld.AllMountedVolumes].
+func (a *ActualStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*MountedVolume] {
+	return func(yield func(*MountedVolume) bool) {
+		var buffer [few]*knownMount
+		for _, m := range a.rowsOfPod(podName, buffer[:0]) {
+			if !yield(&m.MountedVolume) {
+				return
+			}
+		}
+	}
+}
+
+func (a *ActualStateOfWorld) rowsOfPod(podName volume.UniquePodName, rows []*knownMount) []*knownMount {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.mounts.ofPod(podName, rows)
 }
 
 // VolumeExists reports whether the volume is, or may be, attached.
 func (a *ActualStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName) bool {
-	_, ok := a.GetAttachedVolume(volumeName)
-	return ok
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.volumes[volumeName] != nil
+}
+
+// VolumeExistsWithSpecName reports whether a volume with that inner name is, or may be, set up for the pod.
+func (a *ActualStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodName, innerName string) bool {
+	for m := range a.VolumesOfPod(podName) {
+		if m.InnerVolumeSpecName == innerName {
+			return true
+		}
+	}
+	return false
 }
 
 // GetAttachedVolume returns what is known of a volume, and false when nothing is.
@@ -72,28 +121,64 @@ func (a *ActualStateOfWorld) GetAttachedVolume(volumeName v1.UniqueVolumeName) (
 
 // GetAttachedVolumes returns every volume that is known, by name.
 func (a *ActualStateOfWorld) GetAttachedVolumes() []AttachedVolume {
-	return a.attached(func(*knownVolume) bool { return true })
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.copyRows(len(a.volumes), maps.Values(a.volumes))
 }
 
 // GetGloballyMountedVolumes returns the volumes that are staged for certain, by name.
 func (a *ActualStateOfWorld) GetGloballyMountedVolumes() []AttachedVolume {
-	return a.attached(func(v *knownVolume) bool { return v.device == operationexecutor.DeviceGloballyMounted })
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.copyRows(a.staged.count, a.staged.all)
 }
 
 // GetUnmountedVolumes returns the volumes that are not, and may not be, set up for any pod, by name.
 func (a *ActualStateOfWorld) GetUnmountedVolumes() []AttachedVolume {
-	return a.attached(func(v *knownVolume) bool { return len(v.pods) == 0 })
-}
-
-func (a *ActualStateOfWorld) attached(keep func(*knownVolume) bool) []AttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	var rows []AttachedVolume
-	for _, name := range slices.Sorted(maps.Keys(a.volumes)) {
-		if v := a.volumes[name]; keep(v) {
-			rows = append(rows, a.row(v))
-		}
+	return a.copyRows(a.idle.count, a.idle.all)
+}
+
+// GetVolumesOfPlugin returns the volumes of one plugin that are known, by name.
+func (a *ActualStateOfWorld) GetVolumesOfPlugin(pluginName string) []AttachedVolume {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	volumes := a.byPlugin[pluginName]
+	return a.copyRows(volumes.count, volumes.all)
+}
+
+// GetVolumeNames returns the names of all volumes that are known, sorted.
+func (a *ActualStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return slices.Sorted(maps.Keys(a.volumes))
+}
+
+// GetAttachableVolumeNames returns the names of the volumes that are, or may be, attached and must be detached, sorted.
+func (a *ActualStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return sortedNames(&a.attachables)
+}
+
+// GetUsesOfPath returns which devices, stagings and set-ups are, or may be, at an absolute path, by volume and pod. More
+// than one says that two of them are in each other's way.
+func (a *ActualStateOfWorld) GetUsesOfPath(path string) []PathUse {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.paths.at(path)
+}
+
+func (v *knownVolume) uniqueName() v1.UniqueVolumeName { return v.name }
+
+// copyRows returns the rows of count volumes, by name.
+func (a *ActualStateOfWorld) copyRows(count int, volumes iter.Seq[*knownVolume]) []AttachedVolume {
+	rows := make([]AttachedVolume, 0, count)
+	for v := range volumes {
+		rows = append(rows, a.row(v))
 	}
+	slices.SortFunc(rows, func(a, b AttachedVolume) int { return cmp.Compare(a.VolumeName, b.VolumeName) })
 	return rows
 }
 
@@ -113,34 +198,51 @@ func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
 		AttachState:             v.attach,
 		DeviceMountState:        v.device,
 		DeviceReconstructed:     v.deviceReconstructed,
-		PodCount:                len(v.pods),
+		ClaimSize:               v.expansion.size,
+		PodCount:                v.mounts.count,
 	}
+}
+
+// mount returns the row of a set-up, or nil.
+func (a *ActualStateOfWorld) mount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *knownMount {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.mounts.get(pairKey{volumeName, podName})
 }
 
 // GetMountedVolume returns what is known of a volume's set-up for a pod, uncertain ones included, and false when there is
 // none.
 func (a *ActualStateOfWorld) GetMountedVolume(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (MountedVolume, bool) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	v := a.volumes[volumeName]
-	if v == nil || v.pods[podName] == nil {
+	m := a.mount(volumeName, podName)
+	if m == nil {
 		return MountedVolume{}, false
 	}
-	return v.mount(podName), true
+	return m.MountedVolume, true
 }
 
-// GetMountedVolumes returns every set-up that is there for certain, by volume and pod.
+// GetMountedVolumeForPod returns a volume that is set up for a pod for certain, and false when it is not.
+func (a *ActualStateOfWorld) GetMountedVolumeForPod(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) (MountedVolume, bool) {
+	m := a.mount(volumeName, podName)
+	if m.state() != operationexecutor.VolumeMounted {
+		return MountedVolume{}, false
+	}
+	return m.MountedVolume, true
+}
+
+// GetMountedVolumes returns every set-up that is there for certain, by volume and pod. It copies everything: to look at
+// all, use [ActualStateOfWorld.AllMountedVolumes].
 func (a *ActualStateOfWorld) GetMountedVolumes() []MountedVolume {
 	return slices.DeleteFunc(a.GetAllMountedVolumes(), notMounted)
 }
 
-// GetAllMountedVolumes returns every set-up, uncertain ones included, by volume and pod.
+// GetAllMountedVolumes returns every set-up, uncertain ones included, by volume and pod. It copies everything: to look at
+// all, use [ActualStateOfWorld.AllMountedVolumes].
 func (a *ActualStateOfWorld) GetAllMountedVolumes() []MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	var rows []MountedVolume
+	rows := make([]MountedVolume, 0, len(a.mounts.byKey))
 	for _, name := range slices.Sorted(maps.Keys(a.volumes)) {
-		rows = append(rows, a.volumes[name].mounts()...)
+		rows = a.volumes[name].copyMounts(rows)
 	}
 	return rows
 }
@@ -152,11 +254,15 @@ func (a *ActualStateOfWorld) GetMountedVolumesForPod(podName volume.UniquePodNam
 
 // GetPossiblyMountedVolumesForPod returns the volumes that are, or may be, set up for a pod, by name.
 func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForPod(podName volume.UniquePodName) []MountedVolume {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	var rows []MountedVolume
-	for _, name := range slices.Sorted(maps.Keys(a.pods[podName])) {
-		rows = append(rows, a.volumes[name].mount(podName))
+	var buffer [few]*knownMount
+	found := a.rowsOfPod(podName, buffer[:0])
+	if len(found) == 0 {
+		return nil
+	}
+	slices.SortFunc(found, func(a, b *knownMount) int { return cmp.Compare(a.VolumeName, b.VolumeName) })
+	rows := make([]MountedVolume, 0, len(found))
+	for _, m := range found {
+		rows = append(rows, m.MountedVolume)
 	}
 	return rows
 }
@@ -169,52 +275,34 @@ func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForVolume(volumeName v1.Un
 
 // PodHasMountedVolumes reports whether any volume is set up for the pod for certain.
 func (a *ActualStateOfWorld) PodHasMountedVolumes(podName volume.UniquePodName) bool {
-	return len(a.GetMountedVolumesForPod(podName)) > 0
+	for m := range a.VolumesOfPod(podName) {
+		if m.State == operationexecutor.VolumeMounted {
+			return true
+		}
+	}
+	return false
 }
 
 // PodRemovedFromVolume reports whether the volume is not, and may not be, set up for the pod.
 func (a *ActualStateOfWorld) PodRemovedFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) bool {
-	return a.GetVolumeMountState(volumeName, podName) == operationexecutor.VolumeNotMounted
+	return a.mount(volumeName, podName) == nil
 }
 
 // GetPods returns the pods for which any volume is, or may be, set up, sorted.
 func (a *ActualStateOfWorld) GetPods() []volume.UniquePodName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return slices.Sorted(maps.Keys(a.pods))
+	return slices.Sorted(maps.Keys(a.mounts.byPod))
 }
 
 func notMounted(m MountedVolume) bool { return m.State != operationexecutor.VolumeMounted }
 
-func (v *knownVolume) mounts() []MountedVolume {
-	rows := make([]MountedVolume, 0, len(v.pods))
-	for _, podName := range slices.Sorted(maps.Keys(v.pods)) {
-		rows = append(rows, v.mount(podName))
+// copyMounts adds the set-ups of the volume to rows, by pod.
+func (v *knownVolume) copyMounts(rows []MountedVolume) []MountedVolume {
+	before := len(rows)
+	for x := range v.mounts.all {
+		rows = append(rows, x.row.MountedVolume)
 	}
+	slices.SortFunc(rows[before:], func(a, b MountedVolume) int { return cmp.Compare(a.PodName, b.PodName) })
 	return rows
-}
-
-func (v *knownVolume) mount(podName volume.UniquePodName) MountedVolume {
-	m := v.pods[podName]
-	return MountedVolume{
-		MountedVolume: operationexecutor.MountedVolume{
-			PodName:              podName,
-			PodUID:               m.opts.PodUID,
-			Pod:                  m.opts.Pod,
-			VolumeName:           v.name,
-			InnerVolumeSpecName:  m.opts.VolumeSpec.Name(),
-			OuterVolumeSpecNames: m.opts.OuterVolumeSpecNames,
-			PluginName:           v.plugin.name,
-			VolumeSpec:           m.opts.VolumeSpec,
-			Mounter:              m.opts.Mounter,
-			VolumeGidValue:       m.opts.VolumeGidValue,
-			DeviceMountPath:      v.deviceMountPath,
-			BlockVolumeMapper:    m.opts.BlockVolumeMapper,
-			SELinuxMountContext:  m.opts.SELinuxMountContext,
-			DevicePath:           v.devicePath,
-		},
-		State:           m.state,
-		RemountRequired: m.remountRequired,
-		Reconstructed:   m.reconstructed,
-	}
 }

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -19,43 +20,41 @@ type DesiredStateOfWorld struct {
 
 	mu      sync.RWMutex
 	volumes map[v1.UniqueVolumeName]*wantedVolume
-	pods    map[volume.UniquePodName]*wantingPod
+	// wants holds what each pod wants of each volume.
+	wants       pairs[want]
+	byPlugin    rosters[string, *wantedVolume]
+	attachables roster[*wantedVolume]
+	// reported are the volumes that the node's status lists as in use.
+	reported roster[*wantedVolume]
+	errors   map[volume.UniquePodName][]podError
 }
 
 // wantedVolume is a volume that at least one pod wants.
 type wantedVolume struct {
-	name          v1.UniqueVolumeName
-	plugin        pluginFacts
-	reportedInUse bool
-	pods          map[volume.UniquePodName]*want
+	name   v1.UniqueVolumeName
+	plugin pluginFacts
+	// size is what the PersistentVolume has been given; zero when there is none.
+	size resource.Quantity
+	pods roster[*pair[want]]
+
+	ofPlugin, ofAttachables, ofReported seat[*wantedVolume]
 }
 
-// want is one pod that wants one volume.
+// want is one pod that wants one volume, as it was at one moment. It never changes.
 type want struct {
-	options    AddPodOptions
-	outerNames []string // sorted
-	requested  time.Time
-}
-
-// wantingPod is what is known of one pod beside its wants.
-type wantingPod struct {
-	outer  map[string]v1.UniqueVolumeName
-	errors []podError
-}
-
-// podError is an error of a pod and its text, which is asked once, outside of all locks.
-type podError struct {
-	err  error
-	text string
+	operationexecutor.VolumeToMount
+	one [1]string // the outer names, where there is one
 }
 
 // NewDesiredStateOfWorld returns a state in which no pod wants anything.
 func NewDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *DesiredStateOfWorld {
 	return &DesiredStateOfWorld{
-		plugins: plugins,
-		options: options,
-		volumes: map[v1.UniqueVolumeName]*wantedVolume{},
-		pods:    map[volume.UniquePodName]*wantingPod{},
+		plugins:  plugins,
+		options:  options,
+		volumes:  map[v1.UniqueVolumeName]*wantedVolume{},
+		wants:    newPairs[want](),
+		byPlugin: rosters[string, *wantedVolume]{},
+		errors:   map[volume.UniquePodName][]podError{},
 	}
 }
 
@@ -69,40 +68,46 @@ type AddPodOptions struct {
 	OuterVolumeSpecName string
 	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
 	VolumeGidValue string
-	// DesiredSizeLimit is the size limit in bytes of a volume that is local to the pod; nil means no limit.
-	DesiredSizeLimit *resource.Quantity
-	// SELinuxLabel is the context with which to mount; empty means none.
-	SELinuxLabel string
+	// SELinuxLabels are the SELinux labels, as files get them, of the containers that use the volume; none where SELinux
+	// is off. Whether the volume is mounted with them is decided here: see [Options.SELinuxMount].
+	SELinuxLabels []string
 }
 
-// AddPodToVolume says that a pod wants a volume, and returns the volume's unique name. Pod and spec replace those of an
-// earlier call for the same pod and volume, outer names add up, and the time of the first request stays, unless the plugin
-// wants to set the volume up again at each update of the pod.
+// AddPodToVolume says that a pod wants a volume, and returns the volume's unique name. What options say replaces what an
+// earlier call for the same pod and volume said, outer names add up, and the time of the first request stays, unless the
+// plugin wants to set the volume up again at each update of the pod. What belongs to the volume (what its plugin can do,
+// the size of a PersistentVolume, which only grows) is renewed for all of its pods.
 //
 // The pod's UID and the inner name become parts of paths and are checked here; the error then matches volume.ErrInvalid,
 // as it does when the outer name already stands for another volume. A volume that no plugin, or more than one, serves is
-// an error of the registry's look-up. After an error nothing has changed.
+// an error of the registry's look-up. A volume that would have to be mounted with two SELinux contexts is a
+// [*SELinuxConflictError]. After an error nothing has changed.
 func (d *DesiredStateOfWorld) AddPodToVolume(options AddPodOptions) (v1.UniqueVolumeName, error) {
 	if err := options.check(); err != nil {
 		return "", err
 	}
-	podName := volume.GetUniquePodName(options.Pod)
-	name, err := d.plugins.UniqueVolumeName(podName, options.VolumeSpec)
+	resolved, err := d.plugins.Resolve(options.VolumeSpec)
 	if err != nil {
 		return "", err
 	}
-	facts, err := factsOf(d.plugins, options.VolumeSpec, name)
+	name, err := resolved.UniqueVolumeName(volume.GetUniquePodName(options.Pod))
 	if err != nil {
 		return "", err
 	}
-	if err := d.add(name, facts, options); err != nil {
+	facts := factsFrom(resolved)
+	label, err := options.mountLabel(facts, d.options.SELinuxMount)
+	if err != nil {
+		return "", err
+	}
+	w := options.want(name, label)
+	if err := d.add(w, facts, &options); err != nil {
 		return "", err
 	}
 	d.options.changed(name)
 	return name, nil
 }
 
-func (o AddPodOptions) check() error {
+func (o *AddPodOptions) check() error {
 	if o.Pod == nil || o.VolumeSpec == nil || o.OuterVolumeSpecName == "" {
 		return fmt.Errorf("a pod, a volume and its name in the pod's spec are required: %w", volume.ErrInvalid)
 	}
@@ -115,61 +120,151 @@ func (o AddPodOptions) check() error {
 	return nil
 }
 
-// add changes the state.
-func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, options AddPodOptions) error {
-	podName, outer := volume.GetUniquePodName(options.Pod), options.OuterVolumeSpecName
+// want returns what the options ask for; what belongs to the volume is filled in by it.
+func (o *AddPodOptions) want(name v1.UniqueVolumeName, label string) *want {
+	w := &want{VolumeToMount: operationexecutor.VolumeToMount{
+		VolumeName:       name,
+		PodName:          volume.GetUniquePodName(o.Pod),
+		VolumeSpec:       o.VolumeSpec,
+		Pod:              o.Pod,
+		VolumeGidValue:   o.VolumeGidValue,
+		DesiredSizeLimit: sizeLimit(o.Pod, o.VolumeSpec),
+		SELinuxLabel:     label,
+		MountRequestTime: time.Now(),
+	}}
+	w.setOuterNames(nil, o.OuterVolumeSpecName)
+	return w
+}
+
+// setOuterNames makes the outer names those of old and name, sorted. What old refers to stays as it is.
+func (w *want) setOuterNames(old []string, name string) {
+	if len(old) == 0 || len(old) == 1 && old[0] == name {
+		w.one[0] = name
+		w.OuterVolumeSpecNames = w.one[:]
+		return
+	}
+	names := append(slices.Clone(old), name)
+	slices.Sort(names)
+	w.OuterVolumeSpecNames = slices.Clip(slices.Compact(names))
+}
+
+// add changes the state. Who else may see w does so afterwards.
+func (d *DesiredStateOfWorld) add(w *want, facts pluginFacts, o *AddPodOptions) error {
+	key := pairKey{w.VolumeName, w.PodName}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pod := d.pod(podName)
-	if other := pod.outer[outer]; other != "" && other != name {
-		return fmt.Errorf("volume %q of pod %q is %q already and cannot become %q: remove the pod first: %w",
-			outer, podName, other, name, volume.ErrInvalid)
+	old := d.wants.get(key)
+	if err := d.checkOuterName(key, old, o.OuterVolumeSpecName); err != nil {
+		return err
 	}
-	v := d.volumes[name]
+	v := d.volumes[w.VolumeName]
 	if v == nil {
-		v = &wantedVolume{name: name, pods: map[volume.UniquePodName]*want{}}
-		d.volumes[name] = v
+		v = d.newVolume(w.VolumeName)
+	} else if err := v.conflict(o, w.SELinuxLabel); err != nil {
+		return err
 	}
-	v.plugin = facts
-	w := &want{options: options, outerNames: []string{outer}, requested: time.Now()}
-	if old := v.pods[podName]; old != nil {
-		w.outerNames = merged(old.outerNames, outer)
+	if old != nil {
+		w.setOuterNames(old.OuterVolumeSpecNames, o.OuterVolumeSpecName)
 		if !facts.remountable {
-			w.requested = old.requested
+			w.MountRequestTime = old.MountRequestTime
 		}
 	}
-	v.pods[podName] = w
-	pod.outer[outer] = name
-	d.pods[podName] = pod
+	if d.setFacts(v, facts) || v.setLeastSize(o.VolumeSpec) {
+		d.refresh(v)
+	}
+	v.fill(w)
+	d.wants.put(&v.pods, key, w)
 	return nil
 }
 
-// merged returns sorted names with name among them. The slice is new: the old one may have been copied out.
-func merged(names []string, name string) []string {
-	names = append(slices.Clone(names), name)
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// pod returns the pod's entry, or a new one that is not in the map yet.
-func (d *DesiredStateOfWorld) pod(podName volume.UniquePodName) *wantingPod {
-	if pod := d.pods[podName]; pod != nil {
-		return pod
+// checkOuterName refuses an outer name that stands for another volume of the pod.
+func (d *DesiredStateOfWorld) checkOuterName(key pairKey, old *want, outer string) error {
+	if old != nil && slices.Contains(old.OuterVolumeSpecNames, outer) {
+		return nil
 	}
-	return &wantingPod{outer: map[string]v1.UniqueVolumeName{}}
+	other := d.volumeOfOuterName(key.pod, outer)
+	if other == "" || other == key.volume {
+		return nil
+	}
+	return fmt.Errorf("volume %q of pod %q is %q already and cannot become %q: remove the pod first: %w",
+		outer, key.pod, other, key.volume, volume.ErrInvalid)
 }
 
-// empty reports whether there is nothing to keep of the pod, which may be nil.
-func (p *wantingPod) empty() bool { return p == nil || len(p.outer) == 0 && len(p.errors) == 0 }
+// volumeOfOuterName returns the volume of a pod under an outer name; empty when there is none.
+func (d *DesiredStateOfWorld) volumeOfOuterName(podName volume.UniquePodName, outer string) v1.UniqueVolumeName {
+	for s := d.wants.byPod[podName].first; s != nil; s = s.next {
+		if row := s.member.row; slices.Contains(row.OuterVolumeSpecNames, outer) {
+			return row.VolumeName
+		}
+	}
+	return ""
+}
+
+func (d *DesiredStateOfWorld) newVolume(name v1.UniqueVolumeName) *wantedVolume {
+	v := &wantedVolume{name: name}
+	v.ofPlugin.member, v.ofAttachables.member, v.ofReported.member = v, v, v
+	d.volumes[name] = v
+	return v
+}
+
+// setFacts replaces what is known of the volume's plugin and reports whether that changes its rows.
+func (d *DesiredStateOfWorld) setFacts(v *wantedVolume, facts pluginFacts) bool {
+	if v.plugin == facts {
+		return false
+	}
+	d.byPlugin.leave(v.plugin.name, &v.ofPlugin)
+	d.byPlugin.join(facts.name, &v.ofPlugin)
+	d.attachables.leave(&v.ofAttachables)
+	if facts.attachable {
+		d.attachables.join(&v.ofAttachables)
+	}
+	v.plugin = facts
+	return true
+}
+
+// setLeastSize raises the size to that of the spec and reports whether that changes the volume's rows. A spec that is
+// older than what is known does not shrink it.
+func (v *wantedVolume) setLeastSize(spec *volume.Spec) bool {
+	if spec.PersistentVolume == nil {
+		return false
+	}
+	size, ok := spec.PersistentVolume.Spec.Capacity[v1.ResourceStorage]
+	if !ok || size.Cmp(v.size) <= 0 {
+		return false
+	}
+	v.size = size.DeepCopy()
+	return true
+}
+
+// fill sets what a row has from its volume.
+func (v *wantedVolume) fill(w *want) {
+	w.PluginName = v.plugin.name
+	w.PluginIsAttachable = v.plugin.attachable
+	w.PluginIsDeviceMountable = v.plugin.deviceMountable
+	w.ReportedInUse = v.ofReported.taken
+	w.DesiredPersistentVolumeSize = resource.Quantity{}
+	if w.VolumeSpec.PersistentVolume != nil && !w.VolumeSpec.ReadOnly {
+		w.DesiredPersistentVolumeSize = v.size
+	}
+}
+
+// refresh replaces the rows of the volume after it has changed.
+func (d *DesiredStateOfWorld) refresh(v *wantedVolume) {
+	for x := range v.pods.all {
+		w := &want{VolumeToMount: x.row.VolumeToMount}
+		if names := x.row.OuterVolumeSpecNames; len(names) == 1 {
+			w.setOuterNames(nil, names[0]) // The old row need not be kept for its array.
+		}
+		v.fill(w)
+		d.wants.replace(x, w)
+	}
+}
 
 // DeletePodFromVolume says that the pod no longer wants the volume. A pod that did not want it is no error. The errors of
 // the pod stay.
 func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) {
 	d.mu.Lock()
-	deleted := d.remove(podName, volumeName)
-	if pod := d.pods[podName]; deleted && pod.empty() {
-		delete(d.pods, podName)
-	}
+	deleted := d.remove(pairKey{volumeName, podName})
 	d.mu.Unlock()
 	if deleted {
 		d.options.changed(volumeName)
@@ -179,61 +274,29 @@ func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, 
 // DeletePod says that the pod no longer wants anything, forgets its errors, and returns the volumes that it wanted, sorted.
 func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	d.mu.Lock()
-	names := d.namesOf(podName)
-	for _, name := range names {
-		d.remove(podName, name)
+	var names []v1.UniqueVolumeName
+	for _, row := range d.wants.ofPod(podName, nil) {
+		names = append(names, row.VolumeName)
+		d.remove(pairKey{row.VolumeName, podName})
 	}
-	delete(d.pods, podName)
+	delete(d.errors, podName)
 	d.mu.Unlock()
+	slices.Sort(names)
 	d.options.changed(names...)
 	return names
 }
 
 // remove takes the pod from the volume, and the volume with its last pod. It reports whether it was there.
-func (d *DesiredStateOfWorld) remove(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) bool {
-	v := d.volumes[volumeName]
-	if v == nil || v.pods[podName] == nil {
+func (d *DesiredStateOfWorld) remove(key pairKey) bool {
+	v := d.volumes[key.volume]
+	if v == nil || d.wants.remove(&v.pods, key) == nil {
 		return false
 	}
-	for _, outer := range v.pods[podName].outerNames {
-		delete(d.pods[podName].outer, outer)
-	}
-	delete(v.pods, podName)
-	if len(v.pods) == 0 {
-		delete(d.volumes, volumeName)
+	if v.pods.count == 0 {
+		d.byPlugin.leave(v.plugin.name, &v.ofPlugin)
+		d.attachables.leave(&v.ofAttachables)
+		d.reported.leave(&v.ofReported)
+		delete(d.volumes, key.volume)
 	}
 	return true
-}
-
-// namesOf returns the volumes of a pod, sorted.
-func (d *DesiredStateOfWorld) namesOf(podName volume.UniquePodName) []v1.UniqueVolumeName {
-	pod := d.pods[podName]
-	if pod == nil {
-		return nil
-	}
-	names := make([]v1.UniqueVolumeName, 0, len(pod.outer))
-	for _, name := range pod.outer {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// MarkVolumesReportedInUse says which volumes the node's status lists as in use; all others are not listed.
-func (d *DesiredStateOfWorld) MarkVolumesReportedInUse(reported []v1.UniqueVolumeName) {
-	listed := make(map[v1.UniqueVolumeName]bool, len(reported))
-	for _, name := range reported {
-		listed[name] = true
-	}
-	d.mu.Lock()
-	var changed []v1.UniqueVolumeName
-	for name, v := range d.volumes {
-		if v.reportedInUse != listed[name] {
-			v.reportedInUse = listed[name]
-			changed = append(changed, name)
-		}
-	}
-	d.mu.Unlock()
-	slices.Sort(changed)
-	d.options.changed(changed...)
 }

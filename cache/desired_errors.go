@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/volumekit/volumekit/volume"
@@ -8,6 +9,12 @@ import (
 
 // maxPodErrors bounds the errors that are kept per pod.
 const maxPodErrors = 10
+
+// podError is an error of a pod and its text, which is asked once, outside of all locks.
+type podError struct {
+	err  error
+	text string
+}
 
 // AddErrorToPod keeps an error that belongs to a pod and to no operation, such as a claim that could not be read. The
 // latest ten with different texts are kept.
@@ -18,23 +25,19 @@ func (d *DesiredStateOfWorld) AddErrorToPod(podName volume.UniquePodName, err er
 	added := podError{err: err, text: err.Error()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pod := d.pod(podName)
-	pod.errors = slices.DeleteFunc(pod.errors, func(e podError) bool { return e.text == added.text })
-	pod.errors = append(pod.errors, added)
-	if extra := len(pod.errors) - maxPodErrors; extra > 0 {
-		pod.errors = slices.Delete(pod.errors, 0, extra)
+	errs := slices.DeleteFunc(d.errors[podName], func(e podError) bool { return e.text == added.text })
+	errs = append(errs, added)
+	if extra := len(errs) - maxPodErrors; extra > 0 {
+		errs = slices.Delete(errs, 0, extra)
 	}
-	d.pods[podName] = pod
+	d.errors[podName] = errs
 }
 
 // PodErrors returns the errors of a pod, oldest first; a copy.
 func (d *DesiredStateOfWorld) PodErrors(podName volume.UniquePodName) []error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if pod := d.pods[podName]; pod != nil {
-		return causes(pod.errors)
-	}
-	return nil
+	return causes(d.errors[podName])
 }
 
 func causes(errs []podError) []error {
@@ -49,15 +52,8 @@ func causes(errs []podError) []error {
 func (d *DesiredStateOfWorld) PopPodErrors(podName volume.UniquePodName) []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pod := d.pods[podName]
-	if pod == nil {
-		return nil
-	}
-	errs := causes(pod.errors)
-	pod.errors = nil
-	if pod.empty() {
-		delete(d.pods, podName)
-	}
+	errs := causes(d.errors[podName])
+	delete(d.errors, podName)
 	return errs
 }
 
@@ -65,5 +61,5 @@ func (d *DesiredStateOfWorld) PopPodErrors(podName volume.UniquePodName) []error
 func (d *DesiredStateOfWorld) GetPodsWithErrors() []volume.UniquePodName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.sortedPods(func(pod *wantingPod) bool { return len(pod.errors) > 0 })
+	return slices.Sorted(maps.Keys(d.errors))
 }

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 
@@ -11,6 +12,39 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+// AllVolumesToMount yields what is to be mounted of all volumes, in no particular order. It copies nothing, allocates
+// nothing and holds no lock, so that the caller may change the state meanwhile: each row that is there all the time is
+// yielded exactly once, as it was at one moment; one that comes or goes meanwhile may be yielded or not. A row never
+// changes. It is shared: whoever changes it changes it for all.
+func (d *DesiredStateOfWorld) AllVolumesToMount() iter.Seq[*operationexecutor.VolumeToMount] {
+	return func(yield func(*operationexecutor.VolumeToMount) bool) {
+		for w := range d.wants.rows.all {
+			if !yield(&w.VolumeToMount) {
+				return
+			}
+		}
+	}
+}
+
+// VolumesOfPod yields what is to be mounted for one pod, in no particular order. The set of rows is that of the moment in
+// which the loop begins; otherwise it is as [DesiredStateOfWorld.AllVolumesToMount].
+func (d *DesiredStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*operationexecutor.VolumeToMount] {
+	return func(yield func(*operationexecutor.VolumeToMount) bool) {
+		var buffer [few]*want
+		for _, w := range d.rowsOfPod(podName, buffer[:0]) {
+			if !yield(&w.VolumeToMount) {
+				return
+			}
+		}
+	}
+}
+
+func (d *DesiredStateOfWorld) rowsOfPod(podName volume.UniquePodName, rows []*want) []*want {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.wants.ofPod(podName, rows)
+}
+
 // VolumeExists reports whether any pod wants the volume.
 func (d *DesiredStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName) bool {
 	d.mu.RLock()
@@ -18,18 +52,36 @@ func (d *DesiredStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName) bool 
 	return d.volumes[volumeName] != nil
 }
 
+// VolumeExistsWithContext reports whether any pod wants the volume mounted with that SELinux context; empty means none.
+// What is mounted with another one is to be unmounted.
+func (d *DesiredStateOfWorld) VolumeExistsWithContext(volumeName v1.UniqueVolumeName, seLinuxMountContext string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	v := d.volumes[volumeName]
+	return v != nil && v.pods.first.member.row.SELinuxLabel == seLinuxMountContext // All pods agree.
+}
+
 // PodExistsInVolume reports whether the pod wants the volume.
 func (d *DesiredStateOfWorld) PodExistsInVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) bool {
-	_, ok := d.VolumeToMount(volumeName, podName)
-	return ok
+	return d.row(pairKey{volumeName, podName}) != nil
+}
+
+// PodExistsInVolumeWithContext reports whether the pod wants the volume mounted with that SELinux context.
+func (d *DesiredStateOfWorld) PodExistsInVolumeWithContext(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, seLinuxMountContext string) bool {
+	w := d.row(pairKey{volumeName, podName})
+	return w != nil && w.SELinuxLabel == seLinuxMountContext
+}
+
+func (d *DesiredStateOfWorld) row(key pairKey) *want {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.wants.get(key)
 }
 
 // VolumeExistsWithSpecName reports whether the pod wants a volume with that inner name.
 func (d *DesiredStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodName, innerName string) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	for _, name := range d.namesOf(podName) {
-		if d.volumes[name].pods[podName].options.VolumeSpec.Name() == innerName {
+	for w := range d.VolumesOfPod(podName) {
+		if w.VolumeSpec.Name() == innerName {
 			return true
 		}
 	}
@@ -39,13 +91,11 @@ func (d *DesiredStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodN
 // VolumeToMount returns what is to be mounted for the pod, and false when the pod does not want the volume. DevicePath is
 // empty: the actual state knows it.
 func (d *DesiredStateOfWorld) VolumeToMount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (operationexecutor.VolumeToMount, bool) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	v := d.volumes[volumeName]
-	if v == nil || v.pods[podName] == nil {
+	w := d.row(pairKey{volumeName, podName})
+	if w == nil {
 		return operationexecutor.VolumeToMount{}, false
 	}
-	return v.row(podName), true
+	return w.VolumeToMount, true
 }
 
 // VolumesToMount returns what is to be mounted of one volume, for each pod that wants it, those that asked first coming
@@ -57,17 +107,30 @@ func (d *DesiredStateOfWorld) VolumesToMount(volumeName v1.UniqueVolumeName) []o
 	if v == nil {
 		return nil
 	}
-	return v.rows()
+	return v.appendRows(make([]operationexecutor.VolumeToMount, 0, v.pods.count))
 }
 
-// GetVolumesToMount returns what is to be mounted of all volumes, by the name of the volume and then as [DesiredStateOfWorld.VolumesToMount].
+// GetVolumesToMount returns what is to be mounted of all volumes, by the name of the volume and then as
+// [DesiredStateOfWorld.VolumesToMount]. It copies everything: to look at all, use [DesiredStateOfWorld.AllVolumesToMount].
 func (d *DesiredStateOfWorld) GetVolumesToMount() []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	var rows []operationexecutor.VolumeToMount
+	rows := make([]operationexecutor.VolumeToMount, 0, len(d.wants.byKey))
 	for _, name := range slices.Sorted(maps.Keys(d.volumes)) {
-		rows = append(rows, d.volumes[name].rows()...)
+		rows = d.volumes[name].appendRows(rows)
 	}
+	return rows
+}
+
+// appendRows adds the rows of the volume to rows, those that asked first coming first.
+func (v *wantedVolume) appendRows(rows []operationexecutor.VolumeToMount) []operationexecutor.VolumeToMount {
+	before := len(rows)
+	for x := range v.pods.all {
+		rows = append(rows, x.row.VolumeToMount)
+	}
+	slices.SortFunc(rows[before:], func(a, b operationexecutor.VolumeToMount) int {
+		return cmp.Or(a.MountRequestTime.Compare(b.MountRequestTime), cmp.Compare(a.PodName, b.PodName))
+	})
 	return rows
 }
 
@@ -78,60 +141,49 @@ func (d *DesiredStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 	return slices.Sorted(maps.Keys(d.volumes))
 }
 
-// GetVolumeNamesForPod returns the unique names of the pod's volumes by their outer names; a copy.
-func (d *DesiredStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName) map[string]v1.UniqueVolumeName {
+// GetVolumeNamesOfPlugin returns the names of the volumes that pods want of one plugin, sorted.
+func (d *DesiredStateOfWorld) GetVolumeNamesOfPlugin(pluginName string) []v1.UniqueVolumeName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if pod := d.pods[podName]; pod != nil {
-		return maps.Clone(pod.outer)
+	volumes := d.byPlugin[pluginName]
+	return sortedNames(&volumes)
+}
+
+// GetAttachableVolumeNames returns the names of the volumes that pods want and that must be attached, sorted.
+func (d *DesiredStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return sortedNames(&d.attachables)
+}
+
+func (v *wantedVolume) uniqueName() v1.UniqueVolumeName { return v.name }
+
+// sortedNames returns the names of the members of a roster of volumes.
+func sortedNames[V interface{ uniqueName() v1.UniqueVolumeName }](volumes *roster[V]) []v1.UniqueVolumeName {
+	names := make([]v1.UniqueVolumeName, 0, volumes.count)
+	for v := range volumes.all {
+		names = append(names, v.uniqueName())
 	}
-	return map[string]v1.UniqueVolumeName{}
+	slices.Sort(names)
+	return names
+}
+
+// GetVolumeNamesForPod returns the unique names of the pod's volumes by their outer names; a copy.
+func (d *DesiredStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName) map[string]v1.UniqueVolumeName {
+	var buffer [few]*want
+	rows := d.rowsOfPod(podName, buffer[:0])
+	names := make(map[string]v1.UniqueVolumeName, len(rows))
+	for _, w := range rows {
+		for _, outer := range w.OuterVolumeSpecNames {
+			names[outer] = w.VolumeName
+		}
+	}
+	return names
 }
 
 // GetPods returns the pods that want at least one volume, sorted.
 func (d *DesiredStateOfWorld) GetPods() []volume.UniquePodName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.sortedPods(func(pod *wantingPod) bool { return len(pod.outer) > 0 })
-}
-
-func (d *DesiredStateOfWorld) sortedPods(keep func(*wantingPod) bool) []volume.UniquePodName {
-	var names []volume.UniquePodName
-	for name, pod := range d.pods {
-		if keep(pod) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-func (v *wantedVolume) rows() []operationexecutor.VolumeToMount {
-	rows := make([]operationexecutor.VolumeToMount, 0, len(v.pods))
-	for podName := range v.pods {
-		rows = append(rows, v.row(podName))
-	}
-	slices.SortFunc(rows, func(a, b operationexecutor.VolumeToMount) int {
-		return cmp.Or(a.MountRequestTime.Compare(b.MountRequestTime), cmp.Compare(a.PodName, b.PodName))
-	})
-	return rows
-}
-
-func (v *wantedVolume) row(podName volume.UniquePodName) operationexecutor.VolumeToMount {
-	w := v.pods[podName]
-	return operationexecutor.VolumeToMount{
-		VolumeName:              v.name,
-		PodName:                 podName,
-		VolumeSpec:              w.options.VolumeSpec,
-		OuterVolumeSpecNames:    w.outerNames,
-		Pod:                     w.options.Pod,
-		PluginName:              v.plugin.name,
-		PluginIsAttachable:      v.plugin.attachable,
-		PluginIsDeviceMountable: v.plugin.deviceMountable,
-		VolumeGidValue:          w.options.VolumeGidValue,
-		ReportedInUse:           v.reportedInUse,
-		DesiredSizeLimit:        w.options.DesiredSizeLimit,
-		SELinuxLabel:            w.options.SELinuxLabel,
-		MountRequestTime:        w.requested,
-	}
+	return slices.Sorted(maps.Keys(d.wants.byPod))
 }

@@ -13,8 +13,13 @@
 // changes nothing. A volume is not forgotten while it is, or may be, staged or set up for a pod. A staging is not
 // forgotten while pods may have the volume. A volume that is staged for its pods is not mounted before it is staged.
 //
-// Rows are copied out: a row never changes after it was returned. What it points to (pods, specs) is shared and must not
-// be changed by anybody. A query by pod or by volume costs what it returns and no more.
+// Rows never change: a change puts a new row in the place of the old one. Queries with Get copy rows out, in a fixed
+// order; All... and VolumesOfPod yield the rows themselves, in no order, without a copy, an allocation or a lock. What a
+// row points to (pods, specs) is shared, and so is a row that is yielded; nobody may change it. A query costs what it
+// returns and no more: there are indexes by volume, by pod, by plugin and by path.
+//
+// What a plugin can do for a volume is asked when a pod wants it and when it is attached, and kept with it until then;
+// RefreshPlugin asks anew.
 //
 // No lock is held while a plugin is asked something or the Changed hook is called. The hook is called after each change,
 // with the name of the volume that it touched; several changes may be told out of order, so it says where to look, not

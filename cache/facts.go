@@ -6,13 +6,32 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pluginFacts is what a state needs to know of a volume's plugin. It is asked once, outside of all locks.
+// pluginFacts is what a state needs to know of a volume's plugin. It is asked outside of all locks and kept with the
+// volume.
 type pluginFacts struct {
 	name            string
 	attachable      bool
 	deviceMountable bool
 	// remountable says that the volume is set up again at each update of the pod.
 	remountable bool
+	// seLinuxMount says that it can be mounted with an SELinux context.
+	seLinuxMount bool
+	// nodeExpandable says that the node grows what is on it.
+	nodeExpandable bool
+	// asked says that the plugin was asked about the spec, so that all of this is known.
+	asked bool
+}
+
+func factsFrom(r volume.Resolved) pluginFacts {
+	return pluginFacts{
+		name:            r.PluginName,
+		attachable:      r.Attachable,
+		deviceMountable: r.DeviceMountable,
+		remountable:     r.RequiresRemount,
+		seLinuxMount:    r.SELinuxMount,
+		nodeExpandable:  r.NodeExpandable,
+		asked:           true,
+	}
 }
 
 // factsOf asks the registry for the plugin of spec; when spec is nil, for the plugin that name begins with.
@@ -26,17 +45,15 @@ func factsOf(plugins *volume.VolumePluginMgr, spec *volume.Spec, name v1.UniqueV
 			deviceMountable: capabilities.Has(volume.CapDeviceMount),
 		}, err
 	}
-	plugin, err := plugins.FindPluginBySpec(spec)
+	r, err := plugins.Resolve(spec)
 	if err != nil {
 		return pluginFacts{}, err
 	}
-	facts := pluginFacts{name: plugin.GetPluginName()}
-	if facts.attachable, err = plugins.IsAttachable(spec); err != nil {
-		return pluginFacts{}, err
-	}
-	if facts.deviceMountable, err = plugins.IsDeviceMountable(spec); err != nil {
-		return pluginFacts{}, err
-	}
-	facts.remountable, err = plugins.RequiresRemount(spec)
-	return facts, err
+	return factsFrom(r), nil
+}
+
+// learn takes over what only the plugin knows and what cannot make a volume need more or less undoing: whether it is
+// attached and staged is a matter of what was done.
+func (f *pluginFacts) learn(now pluginFacts) {
+	f.remountable, f.seLinuxMount, f.nodeExpandable, f.asked = now.remountable, now.seLinuxMount, now.nodeExpandable, true
 }

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -46,15 +45,6 @@ const (
 	noPods             // it is, or may be, set up for no pod
 	unused             // noPods, and it is not, and may not be, staged
 	isStaged           // it is staged, if it is one that is staged
-)
-
-// The sentinels of this package. Match them with errors.Is.
-var (
-	// ErrNotAttached says that the actual state does not know the volume: it must be attached first, or, when it needs
-	// no attaching, marked as attached.
-	ErrNotAttached = errors.New("volume is not attached")
-	// ErrNotStaged says that a volume cannot be mounted for a pod because it is not staged.
-	ErrNotStaged = errors.New("volume is not staged")
 )
 
 // move is where an event leads, and what must hold for it.
@@ -137,8 +127,8 @@ func (m *moves[S]) next(v *knownVolume, state S, e event) (S, error) {
 func (v *knownVolume) meets(c condition) error {
 	staged := v.device != operationexecutor.DeviceNotMounted
 	switch {
-	case (c == noPods || c == unused) && len(v.pods) > 0:
-		return fmt.Errorf("%d pods have it: %w", len(v.pods), volume.ErrInUse)
+	case (c == noPods || c == unused) && v.mounts.count > 0:
+		return fmt.Errorf("%d pods have it: %w", v.mounts.count, volume.ErrInUse)
 	case c == unused && staged:
 		return fmt.Errorf("it is %v: %w", v.device, volume.ErrInUse)
 	case c == isStaged && v.plugin.deviceMountable && v.device != operationexecutor.DeviceGloballyMounted:

@@ -178,7 +178,7 @@ func (m *mounting) mounterArgs() volume.MounterArgs {
 func (m *mounting) markOpts() MarkVolumeOpts {
 	return MarkVolumeOpts{
 		VolumeName: m.v.VolumeName, PodName: m.v.PodName, PodUID: m.pod().UID, Pod: m.v.Pod, VolumeSpec: m.v.VolumeSpec,
-		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, VolumeGidValue: m.v.VolumeGidValue,
+		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, MountPath: m.path, VolumeGidValue: m.v.VolumeGidValue,
 		SELinuxMountContext: m.v.SELinuxLabel,
 	}
 }

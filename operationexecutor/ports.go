@@ -103,6 +103,8 @@ type MarkVolumeOpts struct {
 	Mounter volume.Mounter
 	// BlockVolumeMapper mapped the block volume; nil for one that is being unmapped, and for a filesystem.
 	BlockVolumeMapper volume.BlockVolumeMapper
+	// MountPath is the absolute path of the set-up; empty when it is not known.
+	MountPath string
 	// SELinuxMountContext is the context with which the volume was mounted; empty when it was mounted without.
 	SELinuxMountContext string
 	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.

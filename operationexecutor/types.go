@@ -103,6 +103,8 @@ type MountedVolume struct {
 	Mounter volume.Mounter
 	// BlockVolumeMapper mapped the block volume; nil when it was found after a restart, and for a filesystem.
 	BlockVolumeMapper volume.BlockVolumeMapper
+	// MountPath is the absolute path of the set-up; empty when it is not known.
+	MountPath string
 	// SELinuxMountContext is the context with which the volume was mounted; empty when it was mounted without.
 	SELinuxMountContext string
 	// DevicePath is the absolute path of the volume's device; empty when there is none or it is not known.

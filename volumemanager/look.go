@@ -204,10 +204,7 @@ func pathOf(mounted cache.MountedVolume) string {
 
 // allVolumes returns the names of all volumes that are wanted or known.
 func (m *Manager) allVolumes() []v1.UniqueVolumeName {
-	names := m.desired.GetVolumeNames()
-	for _, row := range m.actual.GetAttachedVolumes() {
-		names = append(names, row.VolumeName)
-	}
+	names := append(m.desired.GetVolumeNames(), m.actual.GetVolumeNames()...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -215,8 +212,9 @@ func (m *Manager) allVolumes() []v1.UniqueVolumeName {
 // actualVolumesOf returns the volumes that are, or may be, set up for a pod.
 func (m *Manager) actualVolumesOf(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	var names []v1.UniqueVolumeName
-	for _, mounted := range m.actual.GetPossiblyMountedVolumesForPod(podName) {
+	for mounted := range m.actual.VolumesOfPod(podName) {
 		names = append(names, mounted.VolumeName)
 	}
+	slices.Sort(names)
 	return names
 }

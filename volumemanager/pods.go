@@ -275,7 +275,7 @@ func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error
 			continue
 		}
 		_, err := m.desired.AddPodToVolume(cache.AddPodOptions{
-			Pod: entry.pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid, DesiredSizeLimit: sizeLimit(a.spec),
+			Pod: entry.pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid,
 		})
 		if err != nil {
 			if failed == nil {

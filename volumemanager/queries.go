@@ -1,7 +1,6 @@
 package volumemanager
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 
@@ -79,18 +78,7 @@ func (m *Manager) GetExtraSupplementalGroupsForPod(pod *v1.Pod) []int64 {
 // GetVolumesInUse returns the attachable volumes that pods want, or that are, or may be, attached to this node; sorted.
 // A controller must not detach them.
 func (m *Manager) GetVolumesInUse() []v1.UniqueVolumeName {
-	names := sets.New[v1.UniqueVolumeName]()
-	for _, row := range m.desired.GetVolumesToMount() {
-		if row.PluginIsAttachable {
-			names.Insert(row.VolumeName)
-		}
-	}
-	for _, row := range m.actual.GetAttachedVolumes() {
-		if row.PluginIsAttachable {
-			names.Insert(row.VolumeName)
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
+	return cache.VolumesInUse(m.desired, m.actual.ActualStateOfWorld)
 }
 
 // VolumeIsAttached reports whether the volume is attached to this node, or needs no attaching and is known. A volume that

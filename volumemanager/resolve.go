@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -223,15 +222,4 @@ func checkVolumeMode(spec *volume.Spec) error {
 // podKey returns the namespace and name of pod.
 func podKey(pod *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-}
-
-// sizeLimit returns the size limit of a volume that is local to its pod, or nil.
-func sizeLimit(spec *volume.Spec) *resource.Quantity {
-	if spec.Volume == nil || !volume.IsLocalEphemeralVolume(spec.Volume) || spec.Volume.EmptyDir == nil {
-		return nil
-	}
-	if limit := spec.Volume.EmptyDir.SizeLimit; limit != nil && limit.Sign() > 0 {
-		return limit
-	}
-	return nil
 }
