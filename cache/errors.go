@@ -32,6 +32,7 @@ var (
 // FsResizeRequiredError says that a volume that is mounted has to be expanded on this node. It matches
 // [ErrFsResizeRequired].
 type FsResizeRequiredError struct {
+	// VolumeName and PodName say which volume of which pod.
 	VolumeName v1.UniqueVolumeName
 	PodName    volume.UniquePodName
 	// CurrentSize is the size in bytes that the volume has here, DesiredSize the one that it should have.
@@ -50,6 +51,7 @@ func (e *FsResizeRequiredError) Unwrap() error { return ErrFsResizeRequired }
 // SELinuxMountMismatchError says that a volume is, or may be, mounted with another SELinux context than a pod wants, and
 // has to be unmounted from all before that pod gets it. It matches [ErrSELinuxMismatch].
 type SELinuxMountMismatchError struct {
+	// VolumeName and PodName say which volume which pod has to wait for.
 	VolumeName v1.UniqueVolumeName
 	PodName    volume.UniquePodName
 	// Mounted is the context that it is mounted with, Wanted the one that the pod wants; empty means none.
