@@ -1,11 +1,16 @@
 package operationexecutor
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 // Expansion is how far the expansion of a claim has come.
@@ -36,6 +41,12 @@ var waits = map[v1.ClaimResourceStatus]struct {
 		v1.PersistentVolumeClaimFileSystemResizePending, "a node expands the volume", v1.PersistentVolumeClaimNodeResizeError,
 	},
 	v1.PersistentVolumeClaimNodeResizeInfeasible: {failure: v1.PersistentVolumeClaimNodeResizeError},
+}
+
+// expansionConditions are the conditions that tell of an expansion.
+var expansionConditions = []v1.PersistentVolumeClaimConditionType{
+	v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending,
+	v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError,
 }
 
 // Apply returns a copy of claim whose status says how far the expansion has come: the allocated size and its state while
@@ -71,7 +82,9 @@ func setResource(list *v1.ResourceList, size resource.Quantity) {
 // conditions returns those of before that have nothing to do with expansion, and those of e. One that says what it said
 // before keeps its time.
 func (e Expansion) conditions(before []v1.PersistentVolumeClaimCondition) []v1.PersistentVolumeClaimCondition {
-	after := slices.DeleteFunc(slices.Clone(before), isExpansion)
+	after := slices.DeleteFunc(slices.Clone(before), func(c v1.PersistentVolumeClaimCondition) bool {
+		return slices.Contains(expansionConditions, c.Type)
+	})
 	wait := waits[e.Status]
 	if wait.condition != "" {
 		after = append(after, condition(before, wait.condition, wait.message))
@@ -80,15 +93,6 @@ func (e Expansion) conditions(before []v1.PersistentVolumeClaimCondition) []v1.P
 		after = append(after, condition(before, wait.failure, e.Err.Error()))
 	}
 	return after
-}
-
-func isExpansion(c v1.PersistentVolumeClaimCondition) bool {
-	switch c.Type {
-	case v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending,
-		v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError:
-		return true
-	}
-	return false
 }
 
 func condition(before []v1.PersistentVolumeClaimCondition, kind v1.PersistentVolumeClaimConditionType, message string) v1.PersistentVolumeClaimCondition {
@@ -116,4 +120,41 @@ func allocatedSize(claim *v1.PersistentVolumeClaim) (resource.Quantity, bool) {
 // resizeStatus returns how far the claim's expansion has come; empty when none goes on.
 func resizeStatus(claim *v1.PersistentVolumeClaim) v1.ClaimResourceStatus {
 	return claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
+}
+
+// claimed reports whether spec is a PersistentVolume that has a claim.
+func claimed(spec *volume.Spec) bool {
+	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.ClaimRef != nil
+}
+
+// readClaim returns the claim of spec from the source of truth. Its error is transient.
+func (g *Generator) readClaim(ctx context.Context, x *execution, spec *volume.Spec) (claim *v1.PersistentVolumeClaim, err error) {
+	err = x.step("Claim", func() error {
+		claim, err = g.claims.Claim(ctx, spec)
+		if err == nil && claim == nil {
+			err = errors.New("there is none")
+		}
+		if err != nil {
+			return volume.Transient(fmt.Errorf("the claim of volume %q could not be read: %w", spec.Name(), err))
+		}
+		return nil
+	})
+	return claim, err
+}
+
+// setExpansion writes how far the expansion of claim has come, and returns the claim as it is then. Its error is transient:
+// somebody else may have written first.
+func (g *Generator) setExpansion(ctx context.Context, x *execution, claim *v1.PersistentVolumeClaim, e Expansion) (written *v1.PersistentVolumeClaim, err error) {
+	err = x.step("SetExpansion", func() error {
+		written, err = g.claims.SetExpansion(ctx, claim, e)
+		if err == nil && written == nil {
+			err = fmt.Errorf("ClaimStatus returned neither a claim nor an error: %w", volume.ErrInvalid)
+		}
+		if err != nil {
+			return volume.Transient(fmt.Errorf("how far the expansion has come could not be written to claim %q: %w",
+				volume.GetPersistentVolumeClaimQualifiedName(claim), err))
+		}
+		return nil
+	})
+	return written, err
 }

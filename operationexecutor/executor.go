@@ -19,6 +19,8 @@ type Executor struct {
 	options   ExecutorOptions
 	table     *keyed.Table
 	workers   workers
+	// attachments tells a verification which of its answers are too old.
+	attachments attachments
 
 	mu sync.Mutex
 	// running holds the operations that have not ended; left those that have, and that left calls behind.
@@ -95,6 +97,7 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 		return nil, refused(info, refusal)
 	}
 	op.begin(claim.Started)
+	e.attachments.begin(info)
 	e.mu.Lock()
 	e.running[op] = struct{}{}
 	e.mu.Unlock()
@@ -139,9 +142,11 @@ func (e *Executor) finish(x *execution, claim *keyed.Claim, cause error) {
 // closes Done.
 func (e *Executor) release(x *execution, claim *keyed.Claim, result Result) {
 	defer e.retire(x.op)
-	if result.Err == nil {
+	switch {
+	case claim.Key.Volume == "": // Without a key there is nobody to wait.
+	case result.Err == nil:
 		e.table.Succeed(claim)
-	} else {
+	default:
 		e.table.Fail(claim, result.Err)
 	}
 	if lost := x.stillRunning(); len(lost) > 0 {

@@ -3,6 +3,9 @@ package operationexecutor
 import (
 	"log/slog"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -19,6 +22,21 @@ type OperationGenerator interface {
 	GenerateUnmountVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
 	// GenerateUnmountDeviceFunc makes the operation that unstages v.
 	GenerateUnmountDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
+	// GenerateVolumesAreAttachedFunc makes the operation that asks a plugin which of its volumes a node still has.
+	GenerateVolumesAreAttachedFunc(volumes []AttachedVolume, nodeName types.NodeName, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation
+	// GenerateBulkVolumeVerifyFunc is the same for several nodes in one call.
+	GenerateBulkVolumeVerifyFunc(volumesByNode map[types.NodeName][]AttachedVolume, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation
+	// GenerateVerifyControllerAttachedVolumeFunc makes the operation that takes v as attached when the node's status says
+	// so. It alone may refuse at once: the error is a [*MountPreconditionError].
+	GenerateVerifyControllerAttachedVolumeFunc(v VolumeToMount, nodeName types.NodeName, actualState ActualStateOfWorldAttacherUpdater) (*Operation, error)
+	// GenerateExpandVolumeFunc makes the operation that expands the storage behind v.
+	GenerateExpandVolumeFunc(v VolumeToExpand) *Operation
+	// GenerateExpandInUseVolumeFunc makes the operation that expands v, which has currentSize, where it is mounted.
+	GenerateExpandInUseVolumeFunc(v VolumeToMount, actualState ActualStateOfWorldMounterUpdater, currentSize resource.Quantity) *Operation
+	// GenerateReconstructVolumeFunc makes the operation that asks the plugin what v is, and calls found with the answer.
+	GenerateReconstructVolumeFunc(v VolumeToReconstruct, found func(volume.ReconstructedVolume)) *Operation
+	// GetVolumePluginMgr returns the registry of plugins.
+	GetVolumePluginMgr() *volume.VolumePluginMgr
 }
 
 // GeneratorOptions says what operations use. Only Plugins is required.
@@ -81,3 +99,6 @@ func NewOperationGenerator(options GeneratorOptions) *Generator {
 	}
 	return g
 }
+
+// GetVolumePluginMgr implements [OperationGenerator].
+func (g *Generator) GetVolumePluginMgr() *volume.VolumePluginMgr { return g.plugins }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -83,6 +81,9 @@ func (m *mounting) check(ctx context.Context) error {
 	if err := m.checkSpec(); err != nil {
 		return err
 	}
+	if err := m.checkNodeAffinity(ctx, m.x, m.v.VolumeSpec); err != nil {
+		return err
+	}
 	if err := m.checkSinglePod(); err != nil {
 		return err
 	}
@@ -134,9 +135,19 @@ func (m *mounting) setUp(ctx context.Context) error {
 		return err
 	}
 	args := m.mounterArgs()
+	mounted := m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
 	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error { return m.mounter.SetUp(ctx, args) })
 	if err != nil {
 		return m.setUpFailed(ctx, intent, err)
+	}
+	if !mounted { // A volume that the pod has is expanded in use.
+		err = m.expandDuringMount(ctx, m.x, m.v, m.state, volume.NodeResizeOptions{
+			DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
+		})
+	}
+	if err != nil {
+		m.conclude(ctx, m.x, intent, IntentUncertain)
+		return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
 	}
 	if err := m.state.MarkVolumeAsMounted(m.markOpts()); err != nil {
 		err = fmt.Errorf("volume is set up, but the actual state does not take it: %w", err)
@@ -184,12 +195,7 @@ func (m *mounting) markOpts() MarkVolumeOpts {
 }
 
 // pod returns the pod, or one that holds no more than its UID.
-func (m *mounting) pod() *v1.Pod {
-	if m.v.Pod != nil {
-		return m.v.Pod
-	}
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(m.v.PodName)}}
-}
+func (m *mounting) pod() *v1.Pod { return podOf(m.v) }
 
 // podIntent is the intent to set the volume up for the pod.
 func (m *mounting) podIntent() Intent {

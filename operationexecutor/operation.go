@@ -24,9 +24,11 @@ const (
 	OpUnmap                    OperationKind = "unmap_volume"
 	OpUnmapDevice              OperationKind = "unmap_device"
 	OpVerifyAttached           OperationKind = "verify_volumes_are_attached_per_node"
+	OpBulkVerifyAttached       OperationKind = "verify_volumes_are_attached"
 	OpVerifyControllerAttached OperationKind = "verify_controller_attached_volume"
 	OpExpand                   OperationKind = "expand_volume"
 	OpExpandInUse              OperationKind = "volume_fs_resize"
+	OpReconstruct              OperationKind = "reconstruct_volume"
 )
 
 // Result is how an operation ended.

@@ -68,12 +68,19 @@ type Timeouts struct {
 	Unmount time.Duration
 	// UnmountDevice bounds UnmountDevice.
 	UnmountDevice time.Duration
+	// Verify bounds VolumesAreAttached and BulkVerifyVolumes.
+	Verify time.Duration
+	// Expand bounds ExpandVolumeDevice.
+	Expand time.Duration
+	// NodeExpand bounds NodeExpand, also while the volume is mounted. Growing a large filesystem may take long.
+	NodeExpand time.Duration
 }
 
 // of returns the bound of a call in an operation of kind.
 func (t Timeouts) of(kind OperationKind) time.Duration {
 	bound := map[OperationKind]time.Duration{
 		OpAttach: t.Attach, OpDetach: t.Detach, OpMount: t.Mount, OpUnmount: t.Unmount, OpUnmountDevice: t.UnmountDevice,
+		OpVerifyAttached: t.Verify, OpBulkVerifyAttached: t.Verify, OpExpand: t.Expand, OpExpandInUse: t.NodeExpand,
 	}[kind]
 	if bound <= 0 {
 		return DefaultTimeout

@@ -430,11 +430,11 @@ func TestWhatWasNotCalledMarksNothing(t *testing.T) {
 }
 
 func TestInjectedOperationsAreIsolatedToo(t *testing.T) {
-	g := generatorFunc(func() *operationexecutor.Operation {
+	g := mountGenerator{operation: func() *operationexecutor.Operation {
 		return operationexecutor.NewOperation(
 			operationexecutor.OperationInfo{Kind: operationexecutor.OpMount, VolumeName: "a/b/c"},
 			func(context.Context) error { panic(errors.New("boom")) })
-	})
+	}}
 	e := operationexecutor.NewOperationExecutor(g, operationexecutor.ExecutorOptions{})
 	op, err := e.MountVolume(t.Context(), operationexecutor.VolumeToMount{VolumeName: "a/b/c"}, operationexecutor.MountOptions{}, nil)
 	require.NoError(t, err)
@@ -443,21 +443,12 @@ func TestInjectedOperationsAreIsolatedToo(t *testing.T) {
 	assert.Len(t, op.Steps(), 1)
 }
 
-// generatorFunc makes the same operation for every mount.
-type generatorFunc func() *operationexecutor.Operation
+// mountGenerator makes the same operation for every mount, and no other.
+type mountGenerator struct {
+	operationexecutor.OperationGenerator
+	operation func() *operationexecutor.Operation
+}
 
-func (g generatorFunc) GenerateMountVolumeFunc(operationexecutor.VolumeToMount, operationexecutor.MountOptions, operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
-	return g()
-}
-func (g generatorFunc) GenerateAttachVolumeFunc(operationexecutor.VolumeToAttach, operationexecutor.ActualStateOfWorldAttacherUpdater) *operationexecutor.Operation {
-	return g()
-}
-func (g generatorFunc) GenerateDetachVolumeFunc(operationexecutor.AttachedVolume, operationexecutor.DetachOptions, operationexecutor.ActualStateOfWorldAttacherUpdater) *operationexecutor.Operation {
-	return g()
-}
-func (g generatorFunc) GenerateUnmountVolumeFunc(operationexecutor.MountedVolume, operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
-	return g()
-}
-func (g generatorFunc) GenerateUnmountDeviceFunc(operationexecutor.AttachedVolume, operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
-	return g()
+func (g mountGenerator) GenerateMountVolumeFunc(operationexecutor.VolumeToMount, operationexecutor.MountOptions, operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
+	return g.operation()
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
@@ -48,4 +49,12 @@ func podKey(pod *v1.Pod) types.NamespacedName {
 		return types.NamespacedName{}
 	}
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// podOf returns the pod of v, or one that holds no more than its UID.
+func podOf(v VolumeToMount) *v1.Pod {
+	if v.Pod != nil {
+		return v.Pod
+	}
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(v.PodName)}}
 }

@@ -115,6 +115,30 @@ type MountedVolume struct {
 	DeviceMountPath string
 }
 
+// VolumeToExpand is a volume whose storage the control plane should expand to what its claim asks for.
+type VolumeToExpand struct {
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// VolumeSpec is the volume, with its PersistentVolume as it is now.
+	VolumeSpec *volume.Spec
+	// PluginName is the name of the volume's plugin; it may be empty.
+	PluginName string
+}
+
+// VolumeToReconstruct is a volume that was found on disk, of which nothing is on record.
+type VolumeToReconstruct struct {
+	// VolumeMode is Block for a device that is mapped; empty and Filesystem are a mount.
+	VolumeMode v1.PersistentVolumeMode
+	// PluginName is the name of the volume's plugin, as the path tells it.
+	PluginName string
+	// PodUID is the UID of the pod, as the path tells it.
+	PodUID types.UID
+	// InnerVolumeSpecName is the inner name of the volume, as the path tells it.
+	InnerVolumeSpecName string
+	// VolumePath is the absolute path of the mount, or of the link to the device.
+	VolumePath string
+}
+
 // DeviceMountState is what is known of a volume's staging on this node.
 type DeviceMountState uint8
 

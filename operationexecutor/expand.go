@@ -1,0 +1,179 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ExpandVolume begins to expand the storage behind a volume to what its claim asks for, on the control plane. How far that
+// came is written to the claim before and after the plugin is called, so that an expansion that was broken off goes on from
+// there, and that one that can never be met is given up when the claim asks for less. It succeeds without doing anything
+// when there is nothing to do. The error matches volume.ErrInfeasible when the plugin says that the size can never be met.
+func (e *Executor) ExpandVolume(ctx context.Context, v VolumeToExpand) (*Operation, error) {
+	return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateExpandVolumeFunc(v))
+}
+
+// expanding is one expansion by the control plane.
+type expanding struct {
+	*Generator
+	x *execution
+	v VolumeToExpand
+
+	plugin volume.ExpandableVolumePlugin
+	// resizesFS says that a node has to go on after the storage was expanded.
+	resizesFS bool
+	// claim is the claim as it was read or written last; nil before.
+	claim *v1.PersistentVolumeClaim
+}
+
+// GenerateExpandVolumeFunc implements [OperationGenerator].
+func (g *Generator) GenerateExpandVolumeFunc(v VolumeToExpand) *Operation {
+	info := OperationInfo{Kind: OpExpand, PluginName: v.PluginName, VolumeName: v.VolumeName}
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		e := &expanding{Generator: g, x: x, v: v}
+		err := e.run(ctx)
+		if err != nil {
+			e.event(e.object(), v1.EventTypeWarning, ReasonVolumeResizeFailed, "expanding volume %q failed: %v", v.VolumeSpec.Name(), err)
+		}
+		return err
+	})
+}
+
+func (e *expanding) run(ctx context.Context) (err error) {
+	if err := e.prepare(ctx); err != nil {
+		return err
+	}
+	if e.claim, err = e.readClaim(ctx, e.x, e.v.VolumeSpec); err != nil {
+		return err
+	}
+	switch plan := planControl(e.claim, e.capacityOf()); plan.step {
+	case controlExpand:
+		return e.expand(ctx, plan.target)
+	case controlNodeAgain:
+		return e.finish(ctx, plan.target)
+	case controlNothing:
+	}
+	return nil
+}
+
+// prepare finds the plugin, and refuses what cannot be expanded.
+func (e *expanding) prepare(ctx context.Context) (err error) {
+	if e.claims == nil || e.capacity == nil {
+		return errors.New("an expansion cannot be written down: give GeneratorOptions Claims and Capacity")
+	}
+	if !claimed(e.v.VolumeSpec) {
+		return fmt.Errorf("volume %q is no PersistentVolume with a claim, and so cannot be expanded: %w", e.v.VolumeSpec.Name(), volume.ErrUnsupported)
+	}
+	e.plugin, err = find(ctx, e.x, func() (volume.ExpandableVolumePlugin, error) {
+		return e.plugins.FindExpandablePluginBySpec(e.v.VolumeSpec)
+	})
+	if err != nil {
+		return err
+	}
+	e.resizesFS, err = construct(ctx, e.x, "RequiresFSResize", func() (bool, error) { return e.plugin.RequiresFSResize(), nil })
+	return err
+}
+
+// expand writes down what it is about to do, expands the storage, and writes down what became of it.
+func (e *expanding) expand(ctx context.Context, target resource.Quantity) error {
+	if err := e.mark(ctx, Expansion{Status: v1.PersistentVolumeClaimControllerResizeInProgress, Size: target}); err != nil {
+		return err
+	}
+	spec, current := e.v.VolumeSpec, claimSize(e.claim)
+	size, err := perform(ctx, e.x, e.x.changing("ExpandVolumeDevice"), func(ctx context.Context) (resource.Quantity, error) {
+		return e.plugin.ExpandVolumeDevice(ctx, spec, target, current)
+	})
+	if err == nil && size.Cmp(target) < 0 {
+		err = fmt.Errorf("plugin %q expanded the volume to %s, which is less than %s: %w", e.x.pluginName(), size.String(), target.String(), volume.ErrInvalid)
+	}
+	if err != nil {
+		return e.failed(ctx, target, err)
+	}
+	if capacity := e.capacityOf(); capacity.Cmp(size) < 0 {
+		if err := e.setCapacity(ctx, size); err != nil {
+			return err
+		}
+	}
+	return e.finish(ctx, size)
+}
+
+// failed writes why the expansion did not go on, if it is over. One that may have happened, and one that was not begun,
+// stays as it was written down, and is resumed.
+func (e *expanding) failed(ctx context.Context, target resource.Quantity, cause error) error {
+	if outcome.ClassOf(cause) != Final {
+		return cause
+	}
+	failed := Expansion{Status: v1.PersistentVolumeClaimControllerResizeInProgress, Size: target, Err: cause}
+	if errors.Is(cause, volume.ErrInfeasible) {
+		failed.Status = v1.PersistentVolumeClaimControllerResizeInfeasible
+	}
+	if err := e.mark(ctx, failed); err != nil {
+		return notWritten(cause, err)
+	}
+	return cause
+}
+
+// notWritten returns cause, whose class stays, with why it could not be written to the claim.
+func notWritten(cause, err error) error {
+	return fmt.Errorf("%w (and this could not be written down: %s)", cause, err.Error())
+}
+
+func (e *expanding) setCapacity(ctx context.Context, size resource.Quantity) error {
+	return e.x.step("SetCapacity", func() error {
+		if _, err := e.capacity.SetCapacity(ctx, e.v.VolumeSpec.PersistentVolume, size); err != nil {
+			return volume.Transient(fmt.Errorf("the capacity of PersistentVolume %q could not be written: %w", e.v.VolumeSpec.Name(), err))
+		}
+		return nil
+	})
+}
+
+// finish writes that the storage has its size, and that a node has to go on where the volume has a filesystem to grow.
+func (e *expanding) finish(ctx context.Context, size resource.Quantity) error {
+	filesystem, err := volume.CheckVolumeModeFilesystem(e.v.VolumeSpec)
+	if err != nil {
+		return err
+	}
+	if filesystem && e.resizesFS {
+		if err := e.mark(ctx, Expansion{Status: v1.PersistentVolumeClaimNodeResizePending, Size: size}); err != nil {
+			return err
+		}
+		e.event(e.object(), v1.EventTypeNormal, ReasonFileSystemResizeRequired, "the storage of volume %q has %s; a node has to go on",
+			e.v.VolumeSpec.Name(), size.String())
+		return nil
+	}
+	if err := e.mark(ctx, Expansion{Size: size}); err != nil {
+		return err
+	}
+	e.event(e.object(), v1.EventTypeNormal, ReasonVolumeResizeSuccessful, "volume %q has %s", e.v.VolumeSpec.Name(), size.String())
+	return nil
+}
+
+// mark writes how far the expansion has come.
+func (e *expanding) mark(ctx context.Context, expansion Expansion) error {
+	claim, err := e.setExpansion(ctx, e.x, e.claim, expansion)
+	if err == nil {
+		e.claim = claim
+	}
+	return err
+}
+
+// capacityOf returns the size of the PersistentVolume.
+func (e *expanding) capacityOf() resource.Quantity {
+	return e.v.VolumeSpec.PersistentVolume.Spec.Capacity[v1.ResourceStorage]
+}
+
+// object is what events are about: the claim, or the PersistentVolume until the claim is known.
+func (e *expanding) object() runtime.Object {
+	if e.claim == nil {
+		return volumeObject(e.v.VolumeSpec)
+	}
+	return e.claim
+}

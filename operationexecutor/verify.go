@@ -1,0 +1,204 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// VerifyVolumesAreAttached begins to ask whether volumes still are attached to the nodes under which they are listed: one
+// operation for each plugin that is a volume.BulkVolumeVerifier, and one for each node and plugin otherwise, side by side.
+// One that a plugin says is not attached is marked as detached, unless it is being or has been attached or detached since
+// the plugin was asked; what is left out of an answer keeps its state. The operations hold no key and are never refused for
+// another one, nor for an earlier failure; the calls of one plugin are bounded as all its calls are. A volume whose spec is
+// not known, and one that needs no attaching, is not asked about.
+func (e *Executor) VerifyVolumesAreAttached(ctx context.Context, volumesByNode map[types.NodeName][]AttachedVolume, actualState ActualStateOfWorldAttacherUpdater) ([]*Operation, error) {
+	var ops []*Operation
+	var errs []error
+	for pluginName, byNode := range byPlugin(volumesByNode) {
+		for _, op := range e.verifications(pluginName, byNode, actualState) {
+			op, err := e.begin(ctx, Key{}, op)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			ops = append(ops, op)
+		}
+	}
+	return ops, errors.Join(errs...)
+}
+
+// VerifyVolumesAreAttachedPerNode is [Executor.VerifyVolumesAreAttached] for one node.
+func (e *Executor) VerifyVolumesAreAttachedPerNode(ctx context.Context, volumes []AttachedVolume, nodeName types.NodeName, actualState ActualStateOfWorldAttacherUpdater) ([]*Operation, error) {
+	return e.VerifyVolumesAreAttached(ctx, map[types.NodeName][]AttachedVolume{nodeName: volumes}, actualState)
+}
+
+// verifications returns the operations that ask one plugin.
+func (e *Executor) verifications(pluginName string, byNode map[types.NodeName][]AttachedVolume, actualState ActualStateOfWorldAttacherUpdater) []*Operation {
+	if len(byNode) > 1 && e.generator.GetVolumePluginMgr().Capabilities(pluginName).Has(volume.CapBulkVerify) {
+		return []*Operation{e.generator.GenerateBulkVolumeVerifyFunc(byNode, pluginName, actualState)}
+	}
+	var ops []*Operation
+	for nodeName, volumes := range byNode {
+		ops = append(ops, e.generator.GenerateVolumesAreAttachedFunc(volumes, nodeName, pluginName, actualState))
+	}
+	return ops
+}
+
+// byPlugin returns the volumes that can be asked about by the name of their plugin.
+func byPlugin(volumesByNode map[types.NodeName][]AttachedVolume) map[string]map[types.NodeName][]AttachedVolume {
+	grouped := map[string]map[types.NodeName][]AttachedVolume{}
+	for nodeName, volumes := range volumesByNode {
+		for _, v := range volumes {
+			if v.VolumeSpec == nil || !v.PluginIsAttachable {
+				continue
+			}
+			name := pluginOf(v)
+			if grouped[name] == nil {
+				grouped[name] = map[types.NodeName][]AttachedVolume{}
+			}
+			grouped[name][nodeName] = append(grouped[name][nodeName], v)
+		}
+	}
+	return grouped
+}
+
+// pluginOf returns the name of the volume's plugin: the one that it says, or the one that its name begins with.
+func pluginOf(v AttachedVolume) string {
+	if v.PluginName != "" {
+		return v.PluginName
+	}
+	name, _, _ := volume.SplitUniqueName(v.VolumeName) // No plugin has an empty name, and so the look-up says what is wrong.
+	return name
+}
+
+// verifying is one operation that asks one plugin about attachments.
+type verifying struct {
+	*Generator
+	x          *execution
+	pluginName string
+	volumes    map[types.NodeName][]AttachedVolume
+	state      ActualStateOfWorldAttacherUpdater
+	ask        func(v *verifying, ctx context.Context, specs specsByNode) (answerByNode, error)
+}
+
+// specsByNode is what a plugin is asked about, and answerByNode what it answers.
+type (
+	specsByNode  = map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec
+	answerByNode = map[types.NodeName]map[v1.UniqueVolumeName]bool
+)
+
+// GenerateVolumesAreAttachedFunc implements [OperationGenerator].
+func (g *Generator) GenerateVolumesAreAttachedFunc(volumes []AttachedVolume, nodeName types.NodeName, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
+	info := OperationInfo{Kind: OpVerifyAttached, PluginName: pluginName, NodeName: nodeName}
+	return g.verification(info, verifying{
+		volumes: map[types.NodeName][]AttachedVolume{nodeName: volumes}, state: actualState, ask: (*verifying).askNode,
+	})
+}
+
+// GenerateBulkVolumeVerifyFunc implements [OperationGenerator].
+func (g *Generator) GenerateBulkVolumeVerifyFunc(volumesByNode map[types.NodeName][]AttachedVolume, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
+	info := OperationInfo{Kind: OpBulkVerifyAttached, PluginName: pluginName}
+	return g.verification(info, verifying{volumes: volumesByNode, state: actualState, ask: (*verifying).askBulk})
+}
+
+func (g *Generator) verification(info OperationInfo, v verifying) *Operation {
+	v.Generator, v.pluginName = g, info.PluginName
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		v.x = x
+		return v.run(ctx)
+	})
+}
+
+// run asks about every attachment of which no operation is pending, and marks those that are gone.
+func (v *verifying) run(ctx context.Context) error {
+	watch := v.x.executor.attachments.watch(v.volumes)
+	defer watch.end()
+	asked := v.settled()
+	answer, err := v.ask(v, ctx, specsOf(asked))
+	if err != nil {
+		return err
+	}
+	for _, at := range asked {
+		if attached, known := answer[at.NodeName][at.VolumeName]; known && !attached {
+			v.gone(at, watch)
+		}
+	}
+	return nil
+}
+
+// settled returns the attachments that are not being made or undone. Those that are have no state that could be asked.
+func (v *verifying) settled() []AttachedVolume {
+	var settled []AttachedVolume
+	for nodeName, volumes := range v.volumes {
+		for _, at := range volumes {
+			at.NodeName = nodeName
+			if !v.x.executor.IsOperationPending(Key{Volume: at.VolumeName, Node: nodeName}) {
+				settled = append(settled, at)
+			}
+		}
+	}
+	return settled
+}
+
+// specsOf returns the question. Its maps are the plugin's, which may be left behind with them.
+func specsOf(volumes []AttachedVolume) specsByNode {
+	specs := specsByNode{}
+	for _, at := range volumes {
+		if specs[at.NodeName] == nil {
+			specs[at.NodeName] = map[v1.UniqueVolumeName]*volume.Spec{}
+		}
+		specs[at.NodeName][at.VolumeName] = at.VolumeSpec
+	}
+	return specs
+}
+
+func (v *verifying) askBulk(ctx context.Context, specs specsByNode) (answerByNode, error) {
+	verifier, err := construct(ctx, v.x, "FindPlugin", func() (volume.BulkVolumeVerifier, error) {
+		return v.plugins.FindBulkVerifierByName(v.pluginName)
+	})
+	if err != nil || len(specs) == 0 {
+		return nil, err
+	}
+	return perform(ctx, v.x, v.x.asking("BulkVerifyVolumes"), func(ctx context.Context) (answerByNode, error) {
+		return verifier.BulkVerifyVolumes(ctx, specs)
+	})
+}
+
+func (v *verifying) askNode(ctx context.Context, specs specsByNode) (answerByNode, error) {
+	plugin, err := find(ctx, v.x, func() (volume.AttachableVolumePlugin, error) {
+		return v.plugins.FindAttachablePluginByName(v.pluginName)
+	})
+	if err != nil || len(specs) == 0 {
+		return nil, err
+	}
+	attacher, err := construct(ctx, v.x, "NewAttacher", plugin.NewAttacher)
+	if err != nil {
+		return nil, err
+	}
+	nodeName := v.x.op.Info().NodeName
+	answer, err := perform(ctx, v.x, v.x.asking("VolumesAreAttached"), func(ctx context.Context) (map[v1.UniqueVolumeName]bool, error) {
+		return attacher.VolumesAreAttached(ctx, specs[nodeName], nodeName)
+	})
+	return answerByNode{nodeName: answer}, err
+}
+
+// gone marks an attachment as detached, while its key is held and unless an attach or detach began after the plugin was
+// asked, for then the answer says nothing about what is now.
+func (v *verifying) gone(at AttachedVolume, watch *attachmentWatch) {
+	key := Key{Volume: at.VolumeName, Node: at.NodeName}
+	stale := true
+	v.x.executor.hold(key, v.x.op.Info(), func() {
+		if stale = watch.stale(at.VolumeName, at.NodeName); !stale {
+			v.state.MarkVolumeAsDetached(at.VolumeName, at.NodeName)
+		}
+	})
+	if !stale {
+		v.event(volumeObject(at.VolumeSpec), v1.EventTypeWarning, ReasonVolumeNotAttached,
+			"volume %q is not attached to node %q any more, and nobody here detached it", at.VolumeName, at.NodeName)
+	}
+}
