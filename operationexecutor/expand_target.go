@@ -64,6 +64,7 @@ func growing(status v1.ClaimResourceStatus, requested, allocated resource.Quanti
 	case v1.PersistentVolumeClaimControllerResizeInProgress, v1.PersistentVolumeClaimNodeResizePending,
 		v1.PersistentVolumeClaimNodeResizeInProgress, v1.PersistentVolumeClaimNodeResizeInfeasible:
 		return allocated
+	case v1.PersistentVolumeClaimControllerResizeInfeasible:
 	}
 	return requested
 }

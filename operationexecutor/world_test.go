@@ -25,20 +25,23 @@ const node = types.NodeName("node-1")
 type world struct {
 	t *testing.T
 	*history
-	plugin   *plugin
-	actual   *cache.ActualStateOfWorld
-	executor *operationexecutor.Executor
-	journal  *journal
-	nodes    *nodeReader
-	devices  *deviceUse
-	recorder *recorder
-	reporter *reporter
+	plugin    *plugin
+	actual    *cache.ActualStateOfWorld
+	executor  *operationexecutor.Executor
+	journal   *journal
+	nodes     *nodeReader
+	devices   *deviceUse
+	recorder  *recorder
+	reporter  *reporter
+	generator operationexecutor.OperationGenerator
+	able      *ablePlugin // nil unless setup.abilities says otherwise
 }
 
 // setup says how a world is made.
 type setup struct {
 	attachable, stageable bool
 	withReporter          bool
+	abilities             volume.Capabilities // beside the plain ones; 0: none
 	executor              operationexecutor.ExecutorOptions
 	// generator changes the options of the generator; nil leaves them.
 	generator func(o *operationexecutor.GeneratorOptions)
@@ -57,7 +60,12 @@ func newWorld(t *testing.T, s setup) *world {
 		nodes: &nodeReader{}, devices: &deviceUse{}, recorder: &recorder{}, reporter: &reporter{history: h},
 	}
 	plugins := volume.NewVolumePluginMgr(host)
-	require.NoError(t, plugins.InitPlugins(t.Context(), w.plugin))
+	if s.abilities == 0 {
+		require.NoError(t, plugins.InitPlugins(t.Context(), w.plugin))
+	} else {
+		w.able = &ablePlugin{plugin: w.plugin, abilities: s.abilities}
+		require.NoError(t, plugins.InitPlugins(t.Context(), w.able))
+	}
 	w.actual = cache.NewActualStateOfWorld(node, plugins, cache.Options{})
 	options := operationexecutor.GeneratorOptions{
 		Plugins: plugins, Journal: w.journal, DeviceUse: w.devices, NodeReader: w.nodes, Recorder: w.recorder,
@@ -68,11 +76,11 @@ func newWorld(t *testing.T, s setup) *world {
 	if s.generator != nil {
 		s.generator(&options)
 	}
-	generator := operationexecutor.NewOperationGenerator(options)
+	w.generator = operationexecutor.NewOperationGenerator(options)
 	if s.executor.Backoff.Jitter == 0 {
 		s.executor.Backoff.Jitter = -1
 	}
-	w.executor = operationexecutor.NewOperationExecutor(generator, s.executor)
+	w.executor = operationexecutor.NewOperationExecutor(w.generator, s.executor)
 	return w
 }
 
