@@ -34,6 +34,8 @@ const (
 	minBatch = 2 << 10
 	// yieldEvery is after how many entries a worker lets others run, which must be well within 10 ms.
 	yieldEvery = 256
+	// waryTurns is how many times a worker that has waited for the kernel does not.
+	waryTurns = 8
 	// The fields of struct linux_dirent64, see getdents64(2).
 	direntLength = 16
 	direntName   = 19
@@ -52,6 +54,8 @@ type worker struct {
 	path    []byte // scratch
 	pinning bool   // whether entries are pinned before they are looked at
 	seen    int    // entries
+	wary    int    // turns until it may yield
+	thread  thread // that ran it when it last could have yielded
 }
 
 // Walk tells visitors of everything beneath the root, and of nothing when the root is no directory. newVisitor is called
@@ -235,11 +239,20 @@ func (w *worker) entries(d *dir, at int, buf []byte) {
 
 // yield lets other goroutines run now and then. From a worker that does not, the runtime takes the processor after 10 ms,
 // in the middle of a system call, and then looks every few microseconds for calls that last: about a tenth of the time
-// that a walk through what is in memory takes.
+// that a walk through what is in memory takes. Where calls do wait, for a disk or a server, that look is what lets other
+// workers go on, and for a while nothing is done here to prevent it.
 func (w *worker) yield() {
-	if w.seen++; w.seen%yieldEvery == 0 {
+	if w.seen++; w.seen%yieldEvery != 0 {
+		return
+	}
+	w.wary = max(w.wary-1, 0)
+	if now := currentThread(); now.id == w.thread.id && now.waits != w.thread.waits {
+		w.wary = waryTurns
+	}
+	if w.wary == 0 {
 		runtime.Gosched()
 	}
+	w.thread = currentThread()
 }
 
 func isDot(name []byte) bool {
