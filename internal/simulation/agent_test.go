@@ -1,0 +1,288 @@
+package simulation_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// agent is the program under test on a node: the real executor and caches, and the plainest reconciler that uses them
+// rightly. It looks at everything at each kick and begins whatever is not as it should be; the executor refuses what must
+// not run now.
+type agent struct {
+	p        *world.Process
+	desired  *cache.DesiredStateOfWorld
+	actual   *cache.ActualStateOfWorld
+	executor *operationexecutor.Executor
+	bug      bug
+	// bugs holds what planted bugs remember.
+	bugs planted
+}
+
+var _ world.Engine = (*agent)(nil)
+
+func startAgent(p *world.Process, b bug) *agent {
+	a := &agent{
+		p: p, bug: b, desired: cache.NewDesiredStateOfWorld(p.Plugins(), cache.Options{}),
+		actual: cache.NewActualStateOfWorld(types.NodeName(p.Node()), p.Plugins(), cache.Options{}),
+	}
+	a.executor = a.newExecutor()
+	if !b.startsEmpty {
+		a.recover()
+	}
+	return a
+}
+
+func (a *agent) newExecutor() *operationexecutor.Executor {
+	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(a.generatorOptions()), executorOptions(a.p))
+}
+
+func (a *agent) generatorOptions() operationexecutor.GeneratorOptions {
+	options := operationexecutor.GeneratorOptions{Plugins: a.p.Plugins(), Journal: a.p}
+	if a.bug.journal != nil {
+		options.Journal = a.bug.journal(a.p)
+	}
+	return options
+}
+
+func executorOptions(p *world.Process) operationexecutor.ExecutorOptions {
+	return operationexecutor.ExecutorOptions{
+		Observer: p,
+		// What is left out of a wait at random would be another wait each time.
+		Backoff: operationexecutor.Backoff{Max: world.MaxBackoff, Jitter: -1},
+		Timeouts: operationexecutor.Timeouts{
+			Attach: world.Timeout, Detach: world.Timeout, Mount: world.Timeout, Unmount: world.Timeout, UnmountDevice: world.Timeout,
+		},
+	}
+}
+
+// recover makes the records what is known, as uncertain.
+func (a *agent) recover() {
+	for _, r := range a.p.Records() {
+		v := a.p.Volume(r.Spec.Name())
+		must(a.actual.AddReconstructedVolume(cache.ReconstructedVolume{
+			VolumeName: r.Name, VolumeSpec: r.Spec, PluginName: world.PluginName,
+			PluginIsAttachable: v.Attachable, PluginIsDeviceMountable: v.Stageable, DeviceMountPath: r.Staged,
+		}))
+		for uid := range r.Pods {
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(uid), UID: uid}}
+			_, err := a.actual.AddReconstructedPod(operationexecutor.MarkVolumeOpts{
+				VolumeName: r.Name, PodName: volume.GetUniquePodName(pod), PodUID: uid, Pod: pod, VolumeSpec: r.Spec,
+			})
+			must(err)
+		}
+	}
+}
+
+// must is for what cannot fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// Kick implements world.Engine.
+func (a *agent) Kick() {
+	a.populate()
+	for _, name := range a.names() {
+		a.reconcile(name)
+	}
+}
+
+// populate makes the desired state what the orchestrator wishes.
+func (a *agent) populate() {
+	wanted := a.p.Wanted(a.p.Node())
+	for _, row := range a.desired.GetVolumesToMount() {
+		if !slices.ContainsFunc(wanted, func(p world.Pod) bool { return p.Name == string(row.PodName) }) {
+			a.desired.DeletePod(row.PodName)
+		}
+	}
+	for _, pod := range wanted {
+		for _, v := range pod.Volumes {
+			name := a.p.UniqueName(v, pod.Name)
+			row, ok := a.desired.VolumeToMount(name, volume.UniquePodName(pod.Name))
+			if ok && row.Pod == a.p.Pod(pod.Name) {
+				continue
+			}
+			_, err := a.desired.AddPodToVolume(cache.AddPodOptions{Pod: a.p.Pod(pod.Name), VolumeSpec: a.p.Spec(v), OuterVolumeSpecName: v})
+			must(err)
+			a.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: volume.UniquePodName(pod.Name)})
+		}
+	}
+}
+
+// names returns every volume that is wanted or known, sorted.
+func (a *agent) names() []v1.UniqueVolumeName {
+	var names []v1.UniqueVolumeName
+	for _, row := range a.desired.GetVolumesToMount() {
+		names = append(names, row.VolumeName)
+	}
+	for _, row := range a.actual.GetAttachedVolumes() {
+		names = append(names, row.VolumeName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// reconcile begins what is to be done with one volume.
+func (a *agent) reconcile(name v1.UniqueVolumeName) {
+	snapshot, known := a.actual.Snapshot(name)
+	a.tearDown(name, snapshot)
+	rows := a.desired.VolumesToMount(name)
+	switch {
+	case len(rows) > 0:
+		a.setUp(rows, snapshot, known)
+	case known && len(snapshot.Mounts) == 0 && !a.executor.IsOperationPending(operationexecutor.Key{Volume: name}):
+		a.release(name, snapshot)
+	}
+}
+
+// tearDown takes the volume from each pod that does not want it.
+func (a *agent) tearDown(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot) {
+	for _, m := range snapshot.Mounts {
+		if a.bug.tearsDownWhatIsWanted && m.Reconstructed || !a.desired.PodExistsInVolume(m.PodName, name) {
+			op, err := a.executor.UnmountVolume(a.p.Context(), m.MountedVolume, a.unmounting())
+			a.began(op, err)
+		}
+	}
+}
+
+// setUp attaches the volume, or sets it up for each pod that wants it.
+func (a *agent) setUp(rows []operationexecutor.VolumeToMount, snapshot cache.VolumeSnapshot, known bool) {
+	first := rows[0]
+	node := types.NodeName(a.p.Node())
+	if first.PluginIsAttachable && snapshot.AttachState != cache.Attached {
+		toAttach := operationexecutor.VolumeToAttach{VolumeName: first.VolumeName, VolumeSpec: first.VolumeSpec, NodeName: node}
+		op, err := a.executor.AttachVolume(a.p.Context(), toAttach, a.attaching())
+		a.began(op, err)
+		return
+	}
+	if !known {
+		must(a.actual.MarkVolumeAsAttached(first.VolumeName, first.VolumeSpec, node, ""))
+	}
+	for _, row := range rows {
+		a.mount(row)
+	}
+}
+
+func (a *agent) mount(row operationexecutor.VolumeToMount) {
+	mounted, known := a.actual.GetMountedVolume(row.VolumeName, row.PodName)
+	there := known && mounted.State == operationexecutor.VolumeMounted
+	if there && !a.outdated(row, mounted) || a.bugs.waits(a, row) {
+		return
+	}
+	options := operationexecutor.MountOptions{WaitForAttachTimeout: world.Timeout, IsRemount: there}
+	op, err := a.executor.MountVolume(a.p.Context(), row, options, a.mounting())
+	a.bugs.began(a, row, err)
+	a.began(op, err)
+}
+
+// outdated reports whether the volume has to be set up again for an update of the pod. One that came while the volume was
+// being set up is told by the pod alone.
+func (a *agent) outdated(row operationexecutor.VolumeToMount, mounted cache.MountedVolume) bool {
+	remountable := a.p.Volume(row.VolumeSpec.Name()).Remountable
+	return mounted.RemountRequired || remountable && mounted.Pod != row.Pod
+}
+
+// release undoes what is left when no pod has the volume.
+func (a *agent) release(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot) {
+	row := snapshot.AttachedVolume.AttachedVolume
+	switch {
+	case snapshot.DeviceMountState != operationexecutor.DeviceNotMounted:
+		op, err := a.deviceExecutor().UnmountDevice(a.p.Context(), row, a.unmountingDevice())
+		a.began(op, err)
+	case snapshot.PluginIsAttachable && snapshot.AttachState != cache.NotAttached:
+		op, err := a.executor.DetachVolume(a.p.Context(), row, operationexecutor.DetachOptions{}, a.attaching())
+		a.began(op, err)
+	default:
+		must(a.actual.DeleteVolume(name))
+		a.executor.Forget(name)
+	}
+}
+
+// began looks at what the executor said: an operation that does not start now is tried at the next kick.
+func (a *agent) began(op *operationexecutor.Operation, err error) {
+	var pending *volume.PendingError
+	var backoff *volume.BackoffError
+	switch {
+	case err == nil:
+		a.bugs.started(a, op)
+	case errors.As(err, &pending):
+	case errors.As(err, &backoff):
+		if a.bug.forgetsBackoff {
+			a.executor.Forget(backoff.Volume)
+		}
+	default:
+		panic(err)
+	}
+}
+
+// Belief implements world.Engine.
+func (a *agent) Belief() world.Belief {
+	b := world.Belief{
+		Attached: map[world.At]world.State{}, Staged: map[world.At]world.State{}, Mounted: map[world.At]world.State{},
+		Ready: map[string]bool{},
+	}
+	node := a.p.Node()
+	for _, row := range a.actual.GetAttachedVolumes() {
+		at := world.At{Node: node, Volume: a.p.Inner(row.VolumeName)}
+		if row.PluginIsAttachable {
+			b.Attached[at] = world.State(row.AttachState)
+		}
+		if row.PluginIsDeviceMountable {
+			b.Staged[at] = world.State(row.DeviceMountState)
+		}
+	}
+	for _, row := range a.actual.GetAllMountedVolumes() {
+		b.Mounted[world.At{Node: node, Volume: a.p.Inner(row.VolumeName), Pod: string(row.PodName)}] = world.State(row.State)
+	}
+	for _, pod := range a.p.Wanted(node) {
+		b.Ready[pod.Name] = a.ready(pod, b)
+	}
+	return b
+}
+
+// ready reports whether a pod may use its volumes: a teardown that runs may already have taken one.
+func (a *agent) ready(pod world.Pod, b world.Belief) bool {
+	for _, v := range pod.Volumes {
+		key := operationexecutor.Key{Volume: a.p.UniqueName(v, pod.Name), Pod: volume.UniquePodName(pod.Name)}
+		at := world.At{Node: a.p.Node(), Volume: v, Pod: pod.Name}
+		if b.Mounted[at] != world.Present || a.executor.IsOperationPending(key) {
+			return false
+		}
+	}
+	return true
+}
+
+// PodUpdated implements world.Engine.
+func (a *agent) PodUpdated(pod string) { a.actual.MarkRemountRequired(volume.UniquePodName(pod)) }
+
+// MountLost implements world.Engine.
+func (a *agent) MountLost(name, pod string) {
+	unique := a.p.UniqueName(name, pod)
+	if pod == "" {
+		row, ok := a.actual.GetAttachedVolume(unique)
+		if ok && row.DeviceMountState == operationexecutor.DeviceGloballyMounted {
+			must(a.actual.MarkDeviceAsUncertain(unique, "", "", ""))
+		}
+		return
+	}
+	m, ok := a.actual.GetMountedVolume(unique, volume.UniquePodName(pod))
+	if ok {
+		must(a.actual.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
+			VolumeName: unique, PodName: m.PodName, PodUID: m.PodUID, VolumeSpec: m.VolumeSpec,
+		}))
+	}
+}
+
+// Stop implements world.Engine.
+func (a *agent) Stop(ctx context.Context) error { return a.executor.Wait(ctx) }

@@ -1,0 +1,58 @@
+package simulation
+
+// Explore calls run once for each schedule of depth steps, each time with the source that takes it, and returns how many
+// there were. run makes a new world and drives it by the source; a world must offer the same choices after the same
+// steps. Choices of no weight are not taken. It ends early when run reports false.
+func Explore(depth int, run func(source Source) bool) (schedules int) {
+	path := &path{depth: depth}
+	for {
+		path.at = 0
+		schedules++
+		if !run(path) || !path.advance() {
+			return schedules
+		}
+	}
+}
+
+// path takes, at each step, the choice that taken says, and the first one beyond its end.
+type path struct {
+	depth, at int
+	taken     []int
+	offered   []int
+}
+
+// Next implements [Source].
+func (p *path) Next(choices []Choice) (Step, bool) {
+	if p.at == p.depth {
+		return Step{}, false
+	}
+	open := make([]Step, 0, len(choices))
+	for _, c := range choices {
+		if c.Weight > 0 {
+			open = append(open, c.Step)
+		}
+	}
+	if len(open) == 0 {
+		return Step{}, false
+	}
+	if p.at == len(p.taken) {
+		p.taken, p.offered = append(p.taken, 0), append(p.offered, 0)
+	}
+	p.offered[p.at] = len(open)
+	step := open[min(p.taken[p.at], len(open)-1)]
+	p.at++
+	return step, true
+}
+
+// advance makes taken the next schedule, and reports false when there is none.
+func (p *path) advance() bool {
+	p.taken, p.offered = p.taken[:p.at], p.offered[:p.at]
+	for i := len(p.taken) - 1; i >= 0; i-- {
+		if p.taken[i]+1 < p.offered[i] {
+			p.taken[i]++
+			p.taken, p.offered = p.taken[:i+1], p.offered[:i+1]
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,202 @@
+package simulation_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/internal/simulation/world"
+)
+
+// result is how a run ended.
+type result struct {
+	steps []simulation.Step
+	hash  uint64
+	lines []string
+	err   error
+}
+
+// rule returns the rule that was broken, or "".
+func (r result) rule() string {
+	var broken *world.RuleError
+	if errors.As(r.err, &broken) {
+		return broken.Rule
+	}
+	return ""
+}
+
+// scenario is a world and the program that runs in it.
+type scenario struct {
+	config world.Config
+	bug    bug
+	keep   bool // keep the lines of the trace
+}
+
+// run drives a new world by source, and lets it converge.
+func (s scenario) run(t *testing.T, source simulation.Source) (r result) {
+	synctest.Test(t, func(t *testing.T) {
+		trace := &simulation.Trace{Keep: s.keep}
+		w, err := world.New(s.config, world.Options{
+			Context: t.Context(), Wait: synctest.Wait, Sleep: time.Sleep, Trace: trace,
+			Start: func(p *world.Process) world.Engine { return startAgent(p, s.bug) },
+		})
+		require.NoError(t, err)
+		r.steps, r.err = simulation.Drive(w, source)
+		if r.err == nil {
+			r.err = w.Converge()
+		}
+		r.hash, r.lines = trace.Hash(), trace.Lines()
+		w.Close()
+	})
+	return r
+}
+
+// replay runs the steps of a list.
+func (s scenario) replay(t *testing.T, steps []simulation.Step) result {
+	return s.run(t, simulation.NewScript(steps))
+}
+
+// shrink returns the shortest list of steps that breaks the same rule.
+func (s scenario) shrink(t *testing.T, r result) result {
+	s.keep = false
+	steps := simulation.Shrink(r.steps, 3000, plainer, func(steps []simulation.Step) bool {
+		return s.replay(t, steps).rule() == r.rule()
+	})
+	s.keep = true
+	return s.replay(t, steps)
+}
+
+func plainer(step simulation.Step) simulation.Step {
+	if step.Verb == "release" {
+		step.Detail = world.OK
+	}
+	return step
+}
+
+// seeded returns the scenario of a seed, and the source that drives it.
+func seeded(seed uint64, b bug) (scenario, simulation.Source) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	return scenario{config: randomConfig(random), bug: b}, simulation.NewRandom(random, 20+random.IntN(60))
+}
+
+var allVerdicts = []string{
+	world.Transient, world.Final, world.FinalAfter, world.Unsure, world.UnsureAfter, world.Panic, world.PanicAfter, world.Goexit,
+	world.GoexitAfter, world.Cancelled, world.CancelledAfter, world.LoseAnswer, world.NilError,
+}
+
+// kinds are the kinds of volume.
+var kinds = []world.Volume{
+	{},
+	{Stageable: true},
+	{Attachable: true},
+	{Attachable: true, Stageable: true},
+	{Remountable: true},
+	{Stageable: true, Remountable: true},
+}
+
+var modes = []string{"ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"}
+
+func randomConfig(random *rand.Rand) world.Config {
+	c := world.Config{Nodes: []string{"n1"}, Faults: world.Faults{
+		Verdicts: allVerdicts, Journal: random.IntN(3) == 0, Crashes: random.IntN(3) > 0, Foreign: random.IntN(3) == 0,
+		Sleeps: []time.Duration{time.Second, 25 * time.Second, 5 * time.Minute},
+	}}
+	for i := range 1 + random.IntN(3) {
+		v := kinds[random.IntN(len(kinds))]
+		v.Name, v.Mode = "v"+strconv.Itoa(i+1), modes[random.IntN(len(modes))]
+		c.Volumes = append(c.Volumes, v)
+	}
+	for i := range 1 + random.IntN(3) {
+		p := world.Pod{Name: "p" + strconv.Itoa(i+1), Node: "n1"}
+		for _, v := range c.Volumes {
+			if random.IntN(3) > 0 {
+				p.Volumes = append(p.Volumes, v.Name)
+			}
+		}
+		c.Pods = append(c.Pods, p)
+	}
+	switch random.IntN(3) {
+	case 0:
+		c.Sick = c.Volumes[random.IntN(len(c.Volumes))].Name
+	case 1:
+		c.Broken = c.Pods[random.IntN(len(c.Pods))].Name
+	}
+	return c
+}
+
+// number returns what a variable of the environment says, or the default.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err, name)
+	return n
+}
+
+// report fails the test with all that is needed to see the failure again.
+func report(t *testing.T, seed uint64, s scenario, r result) {
+	t.Helper()
+	short := s.shrink(t, r)
+	var steps strings.Builder
+	for _, step := range short.steps {
+		fmt.Fprintln(&steps, step)
+	}
+	t.Errorf("seed %d: %v\nreplay it: SIMULATION_SEED=%d go test -run TestSeeds -v ./internal/simulation\n"+
+		"the world: %+v\nthe shortest steps that break %s:\n%s\ntheir trace:\n%s",
+		seed, r.err, seed, s.config, r.rule(), steps.String(), strings.Join(short.lines, "\n"))
+}
+
+// TestSeeds drives random worlds. The package comment says how to choose the seeds.
+func TestSeeds(t *testing.T) {
+	if os.Getenv("SIMULATION_SEED") != "" {
+		oneSeed(t, number(t, "SIMULATION_SEED", 0))
+		return
+	}
+	first, seeds := number(t, "SIMULATION_FIRST", 1), number(t, "SIMULATION_SEEDS", 500)
+	const shards = 2
+	for shard := range uint64(shards) {
+		t.Run(strconv.Itoa(int(shard)), func(t *testing.T) {
+			t.Parallel()
+			for seed := first + shard; seed < first+seeds && !t.Failed(); seed += shards {
+				s, source := seeded(seed, bug{})
+				if r := s.run(t, source); r.err != nil {
+					report(t, seed, s, r)
+				}
+			}
+		})
+	}
+}
+
+func oneSeed(t *testing.T, seed uint64) {
+	s, source := seeded(seed, bug{})
+	s.keep = true
+	r := s.run(t, source)
+	t.Logf("seed %d, %d steps, hash %x:\n%s", seed, len(r.steps), r.hash, strings.Join(r.lines, "\n"))
+	if r.err != nil {
+		report(t, seed, s, r)
+	}
+}
+
+func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
+	for seed := uint64(1); seed <= 50; seed++ {
+		s, source := seeded(seed, bug{})
+		first := s.run(t, source)
+		s, source = seeded(seed, bug{})
+		second := s.run(t, source)
+		require.Equal(t, first.hash, second.hash, "seed %d", seed)
+		assert.Equal(t, first.hash, s.replay(t, first.steps).hash, "seed %d, replayed from its steps", seed)
+	}
+}

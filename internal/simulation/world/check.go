@@ -1,0 +1,204 @@
+package world
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// Check implements simulation.World: it holds the rules of safety.
+func (w *World) Check() error {
+	beliefs := w.beliefs()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.checkOrder()
+	w.checkRecords()
+	for _, node := range w.nodes {
+		w.checkBelief(w.processes[node], beliefs[node])
+		w.checkFlights(w.processes[node], beliefs[node])
+	}
+	w.checkReady(beliefs)
+	return w.fault()
+}
+
+func (w *World) beliefs() map[string]Belief {
+	beliefs := make(map[string]Belief, len(w.nodes))
+	for _, node := range w.nodes {
+		beliefs[node] = w.engines[node].Belief()
+	}
+	return beliefs
+}
+
+// checkOrder holds S3 and S8 of the truth.
+func (w *World) checkOrder() {
+	for at := range w.mounted {
+		whole := At{Node: at.Node, Volume: at.Volume}
+		if w.volumes[at.Volume].Stageable && !w.staged[whole] && !w.foreign[whole] {
+			w.broken("S3", "%v is set up and not staged", at)
+		}
+	}
+	for at := range w.staged {
+		if w.volumes[at.Volume].Attachable && !w.attached[at] {
+			w.broken("S3", "%v is staged and not attached", at)
+		}
+	}
+}
+
+// checkRecords holds S4 for what is there.
+func (w *World) checkRecords() {
+	for at := range w.mounted {
+		r := w.records[at.Node][w.uniqueName(w.volumes[at.Volume], at.Pod)]
+		if r == nil || !r.Pods[w.pods[at.Pod].UID] {
+			w.broken("S4", "%v is set up and not on record", at)
+		}
+	}
+	for at := range w.staged {
+		if r := w.records[at.Node][w.uniqueName(w.volumes[at.Volume], "")]; r == nil || r.Staged == "" {
+			w.broken("S4", "%v is staged and not on record", at)
+		}
+	}
+	if w.config.WithController {
+		return
+	}
+	for at := range w.attached {
+		if r := w.records[at.Node][w.uniqueName(w.volumes[at.Volume], "")]; r == nil || !r.Attached {
+			w.broken("S4", "%v is attached and not on record", at)
+		}
+	}
+}
+
+// checkBelief holds S2, and S8 of what is believed.
+func (w *World) checkBelief(p *Process, b Belief) {
+	if p.node == Controller || !w.config.WithController {
+		w.compare(b.Attached, w.of(w.attached, p), func(at At) bool {
+			return p.runs(at, operationexecutor.OpAttach, operationexecutor.OpDetach)
+		}, "attached")
+	}
+	if p.node == Controller {
+		w.checkExclusive(b.Attached)
+		return
+	}
+	w.compare(b.Staged, w.of(w.staged, p), func(at At) bool {
+		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmountDevice)
+	}, "staged")
+	w.compare(b.Mounted, w.of(w.mounted, p), func(at At) bool {
+		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmount)
+	}, "set up")
+	pods := map[string]string{}
+	for at, state := range b.Mounted {
+		v := w.volumes[at.Volume]
+		if state == Absent || v.Mode != "ReadWriteOncePod" || !v.shared() {
+			continue
+		}
+		if pods[at.Volume] != "" {
+			w.broken("S8", "%s is for one pod, and is believed set up for two", at.Volume)
+		}
+		pods[at.Volume] = at.Pod
+	}
+}
+
+// of returns the part of the truth that a process should know: all of it for the controller.
+func (w *World) of(truth map[At]bool, p *Process) map[At]bool {
+	if p.node == Controller || len(w.config.Nodes) == 1 {
+		return truth
+	}
+	part := make(map[At]bool, len(truth))
+	for at := range truth {
+		if at.Node == p.node {
+			part[at] = true
+		}
+	}
+	return part
+}
+
+// runs reports whether an operation of one of the kinds runs for at, which is not the whole volume unless it has no pod.
+func (p *Process) runs(at At, kinds ...operationexecutor.OperationKind) bool {
+	for r := range p.running {
+		same := r.at.Volume == at.Volume && (r.at.Node == at.Node) && (at.Pod == "" || r.at.Pod == at.Pod)
+		if same && slices.Contains(kinds, r.kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// compare holds S2 of one kind of effect. What an operation is changing may be either.
+func (w *World) compare(believed map[At]State, truth map[At]bool, changing func(At) bool, what string) {
+	for at, state := range believed {
+		if state == Present && !truth[at] && !w.foreign[at] && !changing(at) {
+			w.broken("S2", "%v is believed %s and is not", at, what)
+		}
+	}
+	for at := range truth {
+		if believed[at] == Absent && !changing(at) {
+			w.broken("S2", "%v is %s and believed not to be", at, what)
+		}
+	}
+}
+
+func (w *World) checkExclusive(attached map[At]State) {
+	nodes := map[string]string{}
+	for at, state := range attached {
+		if state == Absent || w.volumes[at.Volume].Mode == "ReadWriteMany" {
+			continue
+		}
+		if nodes[at.Volume] != "" {
+			w.broken("S8", "%s is for one node, and is believed attached to two", at.Volume)
+		}
+		nodes[at.Volume] = at.Node
+	}
+}
+
+// checkFlights holds S2 and S3 for calls that have not returned.
+func (w *World) checkFlights(p *Process, b Belief) {
+	for f := range w.flights {
+		if f.process != p {
+			continue
+		}
+		switch f.name {
+		case "SetUp":
+			if b.Mounted[f.at] == Absent && !p.runs(f.at, operationexecutor.OpMount) {
+				w.broken("S2", "%s has not returned, and it is believed not to be set up", f.label)
+			}
+		case "TearDown":
+			if b.Mounted[f.at] != Uncertain && !p.runs(f.at, operationexecutor.OpUnmount) {
+				w.broken("S2", "%s has not returned, and it is believed %v", f.label, b.Mounted[f.at])
+			}
+		case "UnmountDevice":
+			for at, state := range b.Mounted {
+				if state != Absent && at.Node == f.at.Node && at.Volume == f.at.Volume {
+					w.broken("S3", "%s goes on while %v is believed %v", f.label, at, state)
+				}
+			}
+		case "Detach":
+			if b.Staged[f.at] != Absent {
+				w.broken("S3", "%s goes on while it is believed to be staged", f.label)
+			}
+		}
+	}
+}
+
+// checkReady holds S12, and notes what pods use.
+func (w *World) checkReady(beliefs map[string]Belief) {
+	for _, pod := range w.config.Pods {
+		if !w.desired[pod.Name] || !beliefs[pod.Node].Ready[pod.Name] {
+			continue
+		}
+		for _, v := range pod.Volumes {
+			at := At{Node: pod.Node, Volume: v, Pod: pod.Name}
+			if w.foreign[at] {
+				continue
+			}
+			if !w.mounted[at] {
+				w.broken("S12", "%s is said to be ready, and %v is not set up", pod.Name, at)
+			}
+			w.used[at] = true
+		}
+	}
+}
+
+func sorted(set map[At]bool) []At {
+	return slices.SortedFunc(maps.Keys(set), func(a, b At) int { return strings.Compare(a.String(), b.String()) })
+}

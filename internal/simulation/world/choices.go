@@ -1,0 +1,295 @@
+package world
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+)
+
+// The verbs of a world's steps. The subject of those that are about one pod, node, mount or call is its name or label.
+const (
+	verbAdd     = "add"     // a pod is wanted
+	verbRemove  = "remove"  // a pod is not wanted any more
+	verbUpdate  = "update"  // a pod was updated
+	verbKick    = "kick"    // the program on a node does what there is to do
+	verbRelease = "release" // a call goes on, with a verdict
+	verbCrash   = "crash"   // the program on a node is killed and started
+	verbReboot  = "reboot"  // a node is restarted
+	verbCancel  = "cancel"  // the context of the operations of a node ends
+	verbUnmount = "unmount" // somebody else unmounts
+	verbSleep   = "sleep"   // time passes
+)
+
+// weights are how likely the verbs are, of which add to all that are offered together.
+var weights = map[string]int{
+	verbAdd: 25, verbRemove: 10, verbUpdate: 8, verbKick: 40, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 5,
+}
+
+// weightOK is how likely success of a call is, beside 1 for each other verdict.
+const weightOK = 14
+
+// Choices implements simulation.World.
+func (w *World) Choices() []simulation.Choice {
+	w.choices = w.choices[:0]
+	w.offerPods()
+	w.offerCalls()
+	for _, node := range w.nodes {
+		if !w.config.Eager {
+			w.offer(verbKick, node, "")
+		}
+		if w.config.Faults.Crashes {
+			w.offer(verbCrash, node, "")
+		}
+		if w.config.Faults.Crashes && !w.config.Faults.Quiet {
+			w.offer(verbCancel, node, "")
+			if node != Controller {
+				w.offer(verbReboot, node, "")
+			}
+		}
+	}
+	w.offerUnmounts()
+	for _, d := range w.config.Faults.Sleeps {
+		w.offer(verbSleep, d.String(), "")
+	}
+	return w.choices
+}
+
+func (w *World) offer(verb, subject, detail string) {
+	w.offerAs(weights[verb], verb, subject, detail)
+}
+
+func (w *World) offerAs(weight int, verb, subject, detail string) {
+	w.choices = append(w.choices, simulation.Choice{
+		Step: simulation.Step{Verb: verb, Subject: subject, Detail: detail}, Weight: weight,
+	})
+}
+
+func (w *World) offerPods() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, pod := range w.config.Pods {
+		if !w.desired[pod.Name] {
+			w.offer(verbAdd, pod.Name, "")
+			continue
+		}
+		w.offer(verbRemove, pod.Name, "")
+		if slices.ContainsFunc(pod.Volumes, func(v string) bool { return w.volumes[v].Remountable }) {
+			w.offer(verbUpdate, pod.Name, "")
+		}
+	}
+}
+
+func (w *World) offerUnmounts() {
+	if !w.config.Faults.Foreign {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range sorted(w.mounted) {
+		w.offer(verbUnmount, at.String(), "")
+	}
+	for _, at := range sorted(w.staged) {
+		w.offer(verbUnmount, at.String(), "")
+	}
+}
+
+// offerCalls offers each verdict on each call that waits.
+func (w *World) offerCalls() {
+	for _, call := range w.calls.Waiting() {
+		w.offerAs(weightOK, verbRelease, call.Label, OK)
+		switch call.Name {
+		case "Intend", "Conclude":
+			if w.config.Faults.Journal {
+				w.offerAs(1, verbRelease, call.Label, Final)
+				w.offerAs(1, verbRelease, call.Label, failWritten)
+			}
+			continue
+		}
+		for _, verdict := range w.config.Faults.Verdicts {
+			if w.mayEnd(call, verdict) {
+				w.offerAs(1, verbRelease, call.Label, verdict)
+			}
+		}
+	}
+}
+
+// mayEnd reports whether a plugin that keeps the contract may end a call so, or may lie.
+func (w *World) mayEnd(call simulation.Call, verdict string) bool {
+	lies := w.config.Faults.Lies
+	switch call.Name {
+	case "Answer":
+		return verdict == Unsure || verdict == Panic || verdict == Goexit || verdict == Cancelled
+	case "WaitForAttach":
+		return !slices.Contains([]string{FinalAfter, UnsureAfter, PanicAfter, GoexitAfter, CancelledAfter, LoseAnswer, NilError, Lie}, verdict)
+	case "SetUp":
+		return lies || verdict != Lie && verdict != FinalAfter
+	case "MountDevice":
+		if verdict == Final {
+			return !w.isStagedForPods(atOf(call))
+		}
+		return lies || verdict != Lie && verdict != FinalAfter
+	case "TearDown", "UnmountDevice":
+		return lies || verdict != Lie
+	}
+	return verdict != Lie
+}
+
+// isStagedForPods reports whether the volume of a call is staged already, and pods have it: a plugin then does not clean
+// up, and so cannot say that nothing is there.
+func (w *World) isStagedForPods(at At) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hasPods(at)
+}
+
+// atOf returns what a call that waits is about.
+func atOf(call simulation.Call) At {
+	label := strings.TrimPrefix(call.Label, "Answer:")
+	return parseAt(label[strings.IndexByte(label, ':')+1:])
+}
+
+// parseAt reads what At.String wrote.
+func parseAt(text string) At {
+	text, _, _ = strings.Cut(text, "~")
+	parts := append(strings.Split(text, ":"), "", "", "")
+	return At{Node: parts[0], Volume: parts[1], Pod: parts[2]}
+}
+
+// Do implements simulation.World.
+func (w *World) Do(step simulation.Step) bool {
+	w.trace.Step(time.Since(w.began).String() + " " + step.String())
+	if !w.do(step) {
+		return false
+	}
+	w.options.Wait()
+	if w.config.Eager && step.Verb != verbKick {
+		w.kickAll()
+	}
+	return true
+}
+
+func (w *World) do(step simulation.Step) bool {
+	switch step.Verb {
+	case verbAdd, verbRemove:
+		return w.wish(step.Subject, step.Verb == verbAdd)
+	case verbRelease:
+		return w.calls.Release(step.Subject, step.Detail)
+	case verbUnmount:
+		return w.unmount(parseAt(step.Subject))
+	case verbUpdate:
+		return w.updatePod(step.Subject)
+	case verbSleep:
+		d, err := time.ParseDuration(step.Subject)
+		if err == nil {
+			w.options.Sleep(d)
+		}
+		return err == nil
+	}
+	return w.doNode(step)
+}
+
+// doNode does what is done to a node.
+func (w *World) doNode(step simulation.Step) bool {
+	node := step.Subject
+	if w.engines[node] == nil {
+		return false
+	}
+	switch step.Verb {
+	case verbKick:
+		w.engines[node].Kick()
+	case verbCancel:
+		w.cancel(node)
+	case verbCrash:
+		w.kill(node)
+		return w.start(node) == nil
+	case verbReboot:
+		w.kill(node)
+		w.change(func() { w.forgetMounts(node) })
+		return w.start(node) == nil
+	default:
+		return false
+	}
+	return true
+}
+
+// wish makes a pod wanted or not; it reports false when it is so already.
+func (w *World) wish(name string, wanted bool) bool { //nolint:revive // Two verbs, one thing.
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.pods[name] == nil || w.desired[name] == wanted {
+		return false
+	}
+	w.desired[name] = wanted
+	if !wanted {
+		for at := range w.used {
+			if at.Pod == name {
+				delete(w.used, at)
+			}
+		}
+	}
+	return true
+}
+
+func (w *World) updatePod(name string) bool {
+	for _, pod := range w.config.Pods {
+		if pod.Name == name && w.engines[pod.Node] != nil {
+			w.change(func() {
+				w.updates[name]++
+				w.pods[name] = podObject(pod)
+			})
+			w.engines[pod.Node].PodUpdated(name)
+			return true
+		}
+	}
+	return false
+}
+
+// unmount is what somebody else does. The mount watch tells the program at once.
+func (w *World) unmount(at At) bool {
+	w.mu.Lock()
+	truth := w.mounted
+	if at.Pod == "" {
+		truth = w.staged
+	}
+	there := truth[at]
+	if there {
+		delete(truth, at)
+		delete(w.used, at)
+		w.foreign[at] = true
+	}
+	w.mu.Unlock()
+	if there {
+		w.engines[at.Node].MountLost(at.Volume, at.Pod)
+	}
+	return there
+}
+
+// forgetMounts is what a reboot does. The lock is held.
+func (w *World) forgetMounts(node string) {
+	for _, truth := range []map[At]bool{w.mounted, w.staged, w.used, w.foreign} {
+		for at := range truth {
+			if at.Node == node {
+				delete(truth, at)
+			}
+		}
+	}
+}
+
+// cancel ends the context of the operations that run.
+func (w *World) cancel(node string) {
+	p := w.processes[node]
+	w.mu.Lock()
+	old := p.cancel
+	p.renew(w.options.Context)
+	w.mu.Unlock()
+	old()
+}
+
+func (w *World) kickAll() {
+	for _, node := range w.nodes {
+		w.engines[node].Kick()
+		w.options.Wait()
+	}
+}

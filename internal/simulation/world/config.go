@@ -1,0 +1,166 @@
+package world
+
+import (
+	"context"
+	"time"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+)
+
+// Controller is the name of the node on which the controller runs, in a world that has one.
+const Controller = "controller"
+
+// Config says what there is in a world.
+type Config struct {
+	// Nodes are the nodes, by name. Without a controller there is one, which attaches its volumes itself.
+	Nodes []string
+	// Volumes are the volumes.
+	Volumes []Volume
+	// Pods are the pods that may come.
+	Pods []Pod
+	// WithController says that a controller attaches and detaches.
+	WithController bool
+	// Sick is the volume whose calls hang when faults have stopped, until the pods that do not need it are ready. Empty:
+	// none.
+	Sick string
+	// Broken is the pod whose set-ups fail when faults have stopped, until the other pods are ready. Empty: none.
+	Broken string
+	// Eager says that the programs are kicked after each step, so that a kick is no step of its own.
+	Eager bool
+	// Faults says what may go wrong.
+	Faults Faults
+}
+
+// Volume is one volume.
+type Volume struct {
+	// Name is its name.
+	Name string
+	// Attachable says that it must be attached.
+	Attachable bool
+	// Stageable says that it must be staged.
+	Stageable bool
+	// Remountable says that it is set up again at each update of a pod.
+	Remountable bool
+	// Mode is ReadWriteOnce, ReadWriteMany or ReadWriteOncePod.
+	Mode string
+}
+
+// shared says that the volume has one name for all pods.
+func (v Volume) shared() bool { return v.Attachable || v.Stageable }
+
+// Pod is one pod.
+type Pod struct {
+	// Name is its name, and its UID.
+	Name string
+	// Node is where it runs.
+	Node string
+	// Volumes are those that it uses.
+	Volumes []string
+}
+
+// Faults says what may go wrong. The zero value: nothing.
+type Faults struct {
+	// Verdicts are the verdicts on calls of the plugin beside OK; nil means none.
+	Verdicts []string
+	// Journal says that writing a record may fail.
+	Journal bool
+	// Crashes says that processes may be killed and nodes rebooted.
+	Crashes bool
+	// Foreign says that somebody else may unmount.
+	Foreign bool
+	// Quiet says that the journal and the wait for a device do not park, for short schedules; so nothing of that fails.
+	Quiet bool
+	// Lies says that the plugin may say what is not so.
+	Lies bool
+	// Sleeps are how long the clock may be advanced at a time.
+	Sleeps []time.Duration
+}
+
+// Options is what a world needs of the test that it is part of.
+type Options struct {
+	// Context is the one of the test.
+	Context context.Context //nolint:containedctx // It is given to each process, which lives as long as the world.
+	// Wait returns when every goroutine is blocked: synctest.Wait.
+	Wait func()
+	// Sleep advances the clock: time.Sleep.
+	Sleep func(time.Duration)
+	// Start starts the program under test in a process.
+	Start func(p *Process) Engine
+	// Trace gets what happens.
+	Trace *simulation.Trace
+}
+
+// Engine is a program under test, on one node or on the controller.
+type Engine interface {
+	// Kick does what there is to do now, and returns at once.
+	Kick()
+	// Belief returns what is believed of this node; of all nodes by the controller.
+	Belief() Belief
+	// PodUpdated says that a pod's volumes have to be set up again.
+	PodUpdated(pod string)
+	// MountLost says that somebody has unmounted what was set up for a pod, or, with no pod, what was staged.
+	MountLost(volume, pod string)
+	// Stop waits until nothing runs any more.
+	Stop(ctx context.Context) error
+}
+
+// At is an effect: a volume that is attached to a node or staged there, or, with a pod, set up for it.
+type At struct {
+	// Node, Volume and Pod say where.
+	Node, Volume, Pod string
+}
+
+// String returns the parts that are not empty.
+func (a At) String() string {
+	s := a.Node + ":" + a.Volume
+	if a.Pod != "" {
+		s += ":" + a.Pod
+	}
+	return s
+}
+
+// State is what is believed of an effect.
+type State uint8
+
+// The states. What is not in a map is absent.
+const (
+	Absent State = iota
+	Uncertain
+	Present
+)
+
+// String returns the state in lower case.
+func (s State) String() string { return [...]string{"absent", "uncertain", "present"}[s] }
+
+// Belief is what a program believes.
+type Belief struct {
+	// Attached, Staged and Mounted are the effects that it knows.
+	Attached, Staged, Mounted map[At]State
+	// Ready are the pods that may use their volumes.
+	Ready map[string]bool
+}
+
+// Verdicts on calls of the plugin. All but OK, and those that say so, are errors.
+const (
+	OK             = "ok"              // the effect, and success
+	Transient      = "transient"       // nothing was begun
+	Final          = "final"           // there is no effect; one that was there is cleaned up
+	FinalAfter     = "final-after"     // the effect, and yet an error that says there is none
+	Unsure         = "uncertain"       // no effect, but the plugin does not know
+	UnsureAfter    = "uncertain-after" // the effect, but the plugin does not know
+	Panic          = "panic"           // before the effect
+	PanicAfter     = "panic-after"     // after it
+	Goexit         = "goexit"          // runtime.Goexit before the effect
+	GoexitAfter    = "goexit-after"    // after it
+	Cancelled      = "cancelled"       // waits for the end of its context, without effect
+	CancelledAfter = "cancelled-after" // waits for the end of its context, with the effect
+	LoseAnswer     = "lose-answer"     // the effect, and no answer until a later step
+	NilError       = "nil-error"       // the effect, and a nil pointer as the error
+	Lie            = "lie"             // success without the effect
+)
+
+// Verdict on calls of the journal beside OK and [Final], which does not write.
+const failWritten = "fail-written" // written, and yet an error
+
+// killed is the verdict on all calls of a process that was killed: no effect.
+const killed = "killed"

@@ -1,0 +1,330 @@
+package world
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+)
+
+// The bounds of liveness, in virtual time and in calls. An engine is expected to use Timeout for each call, to leave calls
+// behind after a second, and to wait at most MaxBackoff after failures.
+const (
+	// Timeout is the deadline of each call.
+	Timeout = 20 * time.Second
+	// MaxBackoff is the longest wait after failures.
+	MaxBackoff = 8 * time.Second
+
+	bound = 3 * (Timeout + MaxBackoff)
+	pause = time.Second
+)
+
+// Converge stops all faults and holds the rules of liveness: pods get ready while the calls of the sick volume hang and
+// those of the broken pod fail; then, all calls succeeding, what is wanted is there and nothing else; then the same with
+// nothing wanted, and once more after every program was killed; and the programs stop.
+func (w *World) Converge() error {
+	w.make()
+	if err := w.becomeReady(); err != nil {
+		return err
+	}
+	if err := w.settle("wanted"); err != nil {
+		return err
+	}
+	if err := w.stayQuiet(); err != nil {
+		return err
+	}
+	for _, pod := range w.config.Pods {
+		w.wish(pod.Name, false)
+	}
+	if err := w.settle("nothing"); err != nil {
+		return err
+	}
+	if err := w.restartAll(); err != nil {
+		return err
+	}
+	return w.stop()
+}
+
+// make makes what is wanted possible, where several pods want what only one can have.
+func (w *World) make() {
+	w.trace.Step("faults stop")
+	w.mu.Lock()
+	lost := sorted(w.foreign)
+	has := map[string]Pod{}
+	var others []string
+	for _, pod := range w.config.Pods {
+		for _, v := range pod.Volumes {
+			mode := w.volumes[v].Mode
+			first, taken := has[v]
+			alone := taken && w.volumes[v].shared() && (mode == "ReadWriteOncePod" || mode == "ReadWriteOnce" && first.Node != pod.Node)
+			if w.desired[pod.Name] && alone {
+				others = append(others, pod.Name)
+			}
+			if w.desired[pod.Name] && !taken {
+				has[v] = pod
+			}
+		}
+	}
+	w.mu.Unlock()
+	for _, name := range others {
+		w.wish(name, false)
+	}
+	for _, at := range lost {
+		w.engines[at.Node].MountLost(at.Volume, at.Pod)
+	}
+}
+
+// becomeReady holds L3, and L5 for what fails again and again.
+func (w *World) becomeReady() error {
+	until := time.Now().Add(bound)
+	before := w.callsMade()
+	for {
+		if err := w.calm(w.verdictWithTrouble); err != nil {
+			return err
+		}
+		missing := w.missing()
+		if len(missing) == 0 {
+			break
+		}
+		if !time.Now().Before(until) {
+			return &RuleError{Rule: "L3", Text: "not ready although healthy: " + missing[0]}
+		}
+		w.options.Sleep(pause)
+	}
+	for range 20 {
+		w.options.Sleep(pause)
+		if err := w.calm(w.verdictWithTrouble); err != nil {
+			return err
+		}
+	}
+	// What fails waits longer each time; what hangs is called once. The time that has passed is at most bound and 20 s.
+	attempts := 8 + int((bound+20*time.Second)/MaxBackoff)
+	if made := w.callsMade() - before; made > attempts*8*w.size() {
+		return &RuleError{Rule: "L5", Text: "calls that fail are made again and again without a wait"}
+	}
+	return nil
+}
+
+// size is how much there is in the world.
+func (w *World) size() int {
+	n := 1
+	for _, pod := range w.config.Pods {
+		n += len(pod.Volumes)
+	}
+	return n
+}
+
+// calm kicks everybody and lets calls go on with the verdict that of gives, or leaves them when it gives none, until
+// nothing happens any more at this time.
+func (w *World) calm(of func(call simulation.Call) string) error {
+	for range 60 * w.size() {
+		w.kickAll()
+		released := false
+		for _, call := range w.calls.Waiting() {
+			verdict := of(call)
+			if verdict == "" {
+				continue
+			}
+			w.trace.Step(time.Since(w.began).String() + " calm " + call.Label + " " + verdict)
+			released = w.calls.Release(call.Label, verdict) || released
+			w.options.Wait()
+		}
+		if err := w.Check(); err != nil {
+			return err
+		}
+		if !released {
+			return nil
+		}
+	}
+	return &RuleError{Rule: "L5", Text: "calls are made without end"}
+}
+
+func always(simulation.Call) string { return OK }
+
+// verdictWithTrouble leaves the calls of the sick volume alone and fails the set-ups of the broken pod.
+func (w *World) verdictWithTrouble(call simulation.Call) string {
+	at := atOf(call)
+	switch {
+	case call.Name == "Intend" || call.Name == "Conclude":
+		return OK
+	case w.config.Sick != "" && at.Volume == w.config.Sick:
+		return ""
+	case call.Name == "SetUp" && w.config.Broken != "" && at.Pod == w.config.Broken:
+		return Unsure
+	}
+	return OK
+}
+
+// missing returns the pods that are wanted, not ready, and need nothing that is in trouble.
+func (w *World) missing() []string {
+	var names []string
+	for _, pod := range w.config.Pods {
+		w.mu.Lock()
+		wanted := w.desired[pod.Name]
+		w.mu.Unlock()
+		troubled := pod.Name == w.config.Broken || slices.Contains(pod.Volumes, w.config.Sick)
+		if wanted && !troubled && !w.engines[pod.Node].Belief().Ready[pod.Name] {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
+// settle holds L1 and L2: with all calls succeeding, what is wanted is there, and nothing else. And L5.
+func (w *World) settle(what string) error {
+	before, until := w.callsMade(), time.Now().Add(bound)
+	for {
+		if err := w.calm(always); err != nil {
+			return err
+		}
+		err := w.difference()
+		if err == nil {
+			break
+		}
+		if !time.Now().Before(until) {
+			return err
+		}
+		w.options.Sleep(pause)
+	}
+	w.trace.Step("settled: " + what)
+	if made := w.callsMade() - before; made > 12*w.size() {
+		return &RuleError{Rule: "L5", Text: "more calls than changes"}
+	}
+	return nil
+}
+
+// stayQuiet holds L5: nothing is called when nothing changes.
+func (w *World) stayQuiet() error {
+	w.options.Sleep(MaxBackoff) // What was to be refreshed and failed may still wait.
+	if err := w.calm(always); err != nil {
+		return err
+	}
+	before := w.callsMade()
+	for range 5 {
+		w.options.Sleep(time.Minute)
+		if err := w.calm(always); err != nil {
+			return err
+		}
+	}
+	if w.callsMade() != before {
+		return &RuleError{Rule: "L5", Text: "calls are made although nothing changes"}
+	}
+	return nil
+}
+
+// restartAll holds L2 for the records that could not be written when an operation ended: the next life finds them.
+func (w *World) restartAll() error {
+	for _, node := range w.nodes {
+		w.trace.Step("crash " + node)
+		w.kill(node)
+		if err := w.start(node); err != nil {
+			return err
+		}
+	}
+	return w.settle("nothing, after a crash")
+}
+
+// stop holds L4.
+func (w *World) stop() error {
+	for _, node := range w.nodes {
+		ctx, cancel := context.WithTimeout(w.options.Context, bound)
+		err := w.engines[node].Stop(ctx)
+		cancel()
+		if err != nil {
+			return &RuleError{Rule: "L4", Text: err.Error()}
+		}
+	}
+	if waiting := w.calls.Waiting(); len(waiting) > 0 {
+		return &RuleError{Rule: "L4", Text: waiting[0].Label + " still waits"}
+	}
+	return nil
+}
+
+// difference returns in what the truth and the records differ from what is wanted.
+func (w *World) difference() error {
+	beliefs := w.beliefs()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, pod := range w.config.Pods {
+		if w.desired[pod.Name] && !beliefs[pod.Node].Ready[pod.Name] {
+			return &RuleError{Rule: "L1", Text: pod.Name + " is wanted and not ready"}
+		}
+	}
+	attached, staged, mounted := w.wanted()
+	for _, kind := range []struct {
+		what         string
+		is, shouldBe map[At]bool
+	}{{"attached", w.attached, attached}, {"staged", w.staged, staged}, {"set up", w.mounted, mounted}} {
+		for _, at := range sorted(kind.shouldBe) {
+			if !kind.is[at] {
+				return &RuleError{Rule: "L1", Text: at.String() + " is wanted and not " + kind.what}
+			}
+		}
+		for _, at := range sorted(kind.is) {
+			if !kind.shouldBe[at] {
+				return &RuleError{Rule: "L2", Text: at.String() + " is not wanted and still " + kind.what}
+			}
+		}
+	}
+	for _, at := range sorted(mounted) {
+		if w.volumes[at.Volume].Remountable && w.refreshed[at] != w.updates[at.Pod] {
+			return &RuleError{Rule: "L1", Text: at.String() + " was not set up again after its pod was updated"}
+		}
+	}
+	for _, p := range w.processes {
+		if len(p.running) > 0 {
+			return &RuleError{Rule: "L1", Text: "operations of " + p.node + " still run"}
+		}
+	}
+	return w.leftOnRecord(attached, staged, mounted)
+}
+
+// wanted returns the effects that the pods need.
+func (w *World) wanted() (attached, staged, mounted map[At]bool) {
+	attached, staged, mounted = map[At]bool{}, map[At]bool{}, map[At]bool{}
+	for _, pod := range w.config.Pods {
+		if !w.desired[pod.Name] {
+			continue
+		}
+		for _, name := range pod.Volumes {
+			whole := At{Node: pod.Node, Volume: name}
+			if w.volumes[name].Attachable {
+				attached[whole] = true
+			}
+			if w.volumes[name].Stageable {
+				staged[whole] = true
+			}
+			mounted[At{Node: pod.Node, Volume: name, Pod: pod.Name}] = true
+		}
+	}
+	return attached, staged, mounted
+}
+
+// leftOnRecord returns what is on record and not wanted. It may be, where the journal could not be written.
+func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
+	for _, node := range w.nodes {
+		if w.stale[node] {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(w.records[node])) {
+			r := w.records[node][name]
+			whole := At{Node: node, Volume: w.inner[name]}
+			left := r.Attached && !attached[whole] || r.Staged != "" && !staged[whole]
+			for uid := range r.Pods {
+				left = left || !mounted[At{Node: node, Volume: w.inner[name], Pod: string(uid)}]
+			}
+			if left {
+				return &RuleError{Rule: "L2", Text: whole.String() + " is not wanted and still on record"}
+			}
+		}
+	}
+	return nil
+}
+
+func (w *World) callsMade() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.made
+}

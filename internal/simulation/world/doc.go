@@ -1,0 +1,31 @@
+// Package world is a world of nodes, volumes and pods for package simulation: what is attached, staged and set up in
+// truth, a plugin whose calls end as the driver says, a journal that survives crashes, and the rules that must hold.
+//
+// # Words
+//
+// The truth is what the storage and the kernels know: [World] holds it, and it survives everything but a reboot. A
+// program under test, an [Engine], is what runs on one node, or, in a world with a controller, on the controller, which
+// is the node [Controller]. Each of its lives is a [Process]: what the process asks of the outside goes through it, and
+// nothing of that has an effect after it was killed. The orchestrator's wish is which pods are there.
+//
+// A call of the plugin parks twice at most: before its effect, and, when its answer is lost, after it. A call of the
+// journal parks before it writes. So a program can be killed before and after each of its effects.
+//
+// # Rules
+//
+// They are checked after every step; each error begins with the rule's name. S1 to S8 and S12 are safety, L1 to L5 are
+// liveness, checked by [World.Converge] when faults have stopped.
+//
+//	S1   calls for one volume exclude each other as the keys of the executor promise, also calls past their deadline
+//	S2   what is believed present is there, what is believed absent is not; all else is believed uncertain
+//	S3   set up only what is staged, stage only what is attached; unstage and detach only what nobody uses
+//	S4   each effect is on record before it is made, and until it is gone
+//	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, no set-up that fails unmounts it
+//	S8   a volume for one node is attached to one, a volume for one pod is set up for one, uncertain ones counted
+//	S12  a pod that is said to be ready has its volumes
+//	L1   what is wanted is there
+//	L2   what is not wanted is gone: mounts, attachments, records
+//	L3   pods whose volumes are healthy get ready while the calls of other volumes hang or fail
+//	L4   the program stops
+//	L5   the number of calls is bounded, and none is made when nothing changes
+package world

@@ -1,0 +1,147 @@
+package world
+
+import (
+	"fmt"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file holds what happens when a call of the plugin begins, has its effect, and returns, and the rules of these
+// moments.
+
+// takeOff enters a call that begins, and reports false when its process was killed.
+func (w *World) takeOff(f *flight) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.process.dead {
+		return false
+	}
+	w.made++
+	w.note("call %s", f.label)
+	for other := range w.flights {
+		if other.excludes(f) {
+			w.broken("S1", "%s begins while %s has not returned", f.label, other.label)
+		}
+	}
+	if !w.onRecord(f) {
+		w.broken("S4", "%s begins and is not on record", f.label)
+	}
+	w.flights[f] = true
+	return true
+}
+
+// land takes a call out that returns.
+func (w *World) land(f *flight) {
+	w.change(func() { delete(w.flights, f) })
+}
+
+// excludes reports whether two calls must not run together.
+func (f *flight) excludes(other *flight) bool {
+	switch {
+	case f.process != other.process || f.at.Volume != other.at.Volume:
+		return false
+	case !f.process.world.volumes[f.at.Volume].shared():
+		return f.at.Pod == other.at.Pod
+	case deviceCalls[f.name] || deviceCalls[other.name]:
+		many := f.process.world.volumes[f.at.Volume].Mode == "ReadWriteMany"
+		return !many || f.at.Node == other.at.Node
+	}
+	return f.at.Pod == other.at.Pod
+}
+
+// onRecord reports whether the effect of a call is on record. The lock is held.
+func (w *World) onRecord(f *flight) bool {
+	node := f.process.node
+	if node == Controller {
+		return true // Its record is the object in the store.
+	}
+	r := w.records[node][w.uniqueName(w.volumes[f.at.Volume], f.at.Pod)]
+	switch f.name {
+	case "WaitForAttach":
+		return true
+	case "Attach", "Detach":
+		return r != nil && r.Attached
+	case "MountDevice", "UnmountDevice":
+		return r != nil && r.Staged != ""
+	}
+	return r != nil && r.Pods[w.pods[f.at.Pod].UID]
+}
+
+// apply makes the effect of a call, if the storage and the kernel allow it.
+func (w *World) apply(f *flight, effect func()) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.process.dead {
+		return errKilled
+	}
+	if err := w.refuses(f); err != nil {
+		return volume.Transient(fmt.Errorf("%s: %w", f.label, err))
+	}
+	w.watch(f)
+	effect()
+	w.note("effect %s", f.label)
+	return nil
+}
+
+// refuses returns why the storage or the kernel cannot do what is asked. The lock is held.
+func (w *World) refuses(f *flight) error {
+	v, whole := w.volumes[f.at.Volume], At{Node: f.at.Node, Volume: f.at.Volume}
+	switch f.name {
+	case "WaitForAttach", "MountDevice":
+		if v.Attachable && !w.attached[whole] {
+			return fmt.Errorf("there is no such device: %w", errNotThere)
+		}
+	case "SetUp":
+		if v.Stageable && !w.staged[whole] && !w.mounted[f.at] {
+			return fmt.Errorf("it is not staged: %w", errNotThere)
+		}
+	}
+	return nil
+}
+
+// watch holds the rules of the moment of an effect. The lock is held.
+func (w *World) watch(f *flight) {
+	v, whole := w.volumes[f.at.Volume], At{Node: f.at.Node, Volume: f.at.Volume}
+	switch f.name {
+	case "Attach":
+		for other := range w.attached {
+			if other.Volume == v.Name && other.Node != f.at.Node && v.Mode != "ReadWriteMany" {
+				w.broken("S8", "%s while it is attached to %s", f.label, other.Node)
+			}
+		}
+	case "Detach":
+		if w.staged[whole] || w.hasPods(whole) {
+			w.broken("S3", "%s while it is staged or set up", f.label)
+		}
+	case "UnmountDevice":
+		if w.hasPods(whole) {
+			w.broken("S3", "%s while it is set up", f.label)
+		}
+	case "SetUp":
+		for other := range w.mounted {
+			if other.Volume == v.Name && other.Pod != f.at.Pod && v.Mode == "ReadWriteOncePod" && v.shared() {
+				w.broken("S8", "%s while pod %s has it", f.label, other.Pod)
+			}
+		}
+	case "TearDown":
+		delete(w.used, f.at)
+	}
+}
+
+// hasPods reports whether a volume is set up for any pod. The lock is held.
+func (w *World) hasPods(whole At) bool {
+	for at := range w.mounted {
+		if at.Node == whole.Node && at.Volume == whole.Volume {
+			return true
+		}
+	}
+	return false
+}
+
+// removeMount unmounts what a set-up that failed has made. The lock is held.
+func (w *World) removeMount(at At) {
+	if w.mounted[at] && w.used[at] {
+		w.broken("S5", "a set-up that failed unmounted %v, which its pod uses", at)
+	}
+	delete(w.mounted, at)
+}

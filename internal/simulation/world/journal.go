@@ -1,0 +1,108 @@
+package world
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Record is what the journal of a node says of one volume.
+type Record struct {
+	// Name is the unique name of the volume.
+	Name v1.UniqueVolumeName
+	// Spec is the volume.
+	Spec *volume.Spec
+	// Attached, and Staged unless it is empty, say that it may be attached, and staged at that path.
+	Attached bool
+	// Staged is the path at which it may be staged.
+	Staged string
+	// Pods are those for which it may be set up.
+	Pods map[types.UID]bool
+}
+
+func (r *Record) isEmpty() bool { return !r.Attached && r.Staged == "" && len(r.Pods) == 0 }
+
+// Intend implements operationexecutor.Journal.
+func (p *Process) Intend(_ context.Context, intent operationexecutor.Intent) error {
+	return p.record("Intend", intent, func(r *Record) { r.add(intent) })
+}
+
+// Conclude implements operationexecutor.Journal.
+func (p *Process) Conclude(_ context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+	return p.record("Conclude", intent, func(r *Record) {
+		if end == operationexecutor.IntentForgotten {
+			r.drop(intent)
+			return
+		}
+		r.add(intent)
+	})
+}
+
+// record changes the record of a volume.
+func (p *Process) record(name string, intent operationexecutor.Intent, f func(*Record)) error {
+	at := At{Node: p.node, Volume: intent.Spec.Name(), Pod: string(intent.PodUID)}
+	verdict := OK
+	if !p.world.config.Faults.Quiet {
+		verdict = p.park(name, name+":"+at.String())
+	}
+	if verdict == killed || p.isDead() {
+		return errKilled
+	}
+	p.world.change(func() {
+		if verdict != Final {
+			p.world.write(p.node, intent, f)
+		}
+		if verdict == failWritten || name == "Conclude" && verdict == Final {
+			p.world.stale[p.node] = true
+		}
+	})
+	if verdict != OK {
+		return fmt.Errorf("no space left for the record of %v: %w", at, errSimulated)
+	}
+	return nil
+}
+
+// write changes a record. The lock is held.
+func (w *World) write(node string, intent operationexecutor.Intent, f func(*Record)) {
+	records := w.records[node]
+	r := records[intent.VolumeName]
+	if r == nil {
+		r = &Record{Name: intent.VolumeName, Spec: intent.Spec, Pods: map[types.UID]bool{}}
+		records[intent.VolumeName] = r
+	}
+	f(r)
+	if r.isEmpty() {
+		delete(records, intent.VolumeName)
+	}
+}
+
+func (r *Record) add(intent operationexecutor.Intent) {
+	switch {
+	case isAttachment(intent):
+		r.Attached = true
+	case intent.PodUID != "":
+		r.Pods[intent.PodUID] = true
+	default:
+		r.Staged = intent.DeviceMountPath
+	}
+}
+
+func (r *Record) drop(intent operationexecutor.Intent) {
+	switch {
+	case isAttachment(intent):
+		r.Attached = false
+	case intent.PodUID != "":
+		delete(r.Pods, intent.PodUID)
+	default:
+		r.Staged = ""
+	}
+}
+
+func isAttachment(intent operationexecutor.Intent) bool {
+	return intent.Kind == operationexecutor.OpAttach || intent.Kind == operationexecutor.OpDetach
+}

@@ -1,0 +1,233 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Process is one life of a program on a node, from its start until it is killed. It is the program's journal and its
+// observer, and tells it what the orchestrator wishes.
+type Process struct {
+	world   *World
+	node    string
+	plugins *volume.VolumePluginMgr
+
+	// What follows is guarded by the world's lock.
+	dead    bool
+	ctx     context.Context //nolint:containedctx // It is the one of the operations that are begun now.
+	cancel  context.CancelFunc
+	running map[running]int
+}
+
+var (
+	_ operationexecutor.Journal  = (*Process)(nil)
+	_ operationexecutor.Observer = (*Process)(nil)
+)
+
+// running is an operation that runs.
+type running struct {
+	kind operationexecutor.OperationKind
+	at   At
+}
+
+func (w *World) newProcess(node string) (*Process, error) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/" + node, NodeName: types.NodeName(node)})
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{world: w, node: node, plugins: volume.NewVolumePluginMgr(host), running: map[running]int{}}
+	p.renew(w.options.Context)
+	return p, p.plugins.InitPlugins(w.options.Context, &plugin{process: p})
+}
+
+// renew gives the process a context for the operations that are begun from now on.
+func (p *Process) renew(parent context.Context) { p.ctx, p.cancel = context.WithCancel(parent) }
+
+// Node returns the name of the node.
+func (p *Process) Node() string { return p.node }
+
+// Plugins returns the registry of the process.
+func (p *Process) Plugins() *volume.VolumePluginMgr { return p.plugins }
+
+// Context returns the context for an operation that is begun now.
+func (p *Process) Context() context.Context {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	return p.ctx
+}
+
+// Records returns what an earlier process left on record, by the name of the volume.
+func (p *Process) Records() []Record {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	var records []Record
+	byName := p.world.records[p.node]
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		r := *byName[name]
+		r.Pods = maps.Clone(r.Pods)
+		records = append(records, r)
+	}
+	return records
+}
+
+// Wanted returns the pods that the orchestrator wishes on a node, by name.
+func (p *Process) Wanted(node string) []Pod {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	var pods []Pod
+	for _, pod := range p.world.config.Pods {
+		if pod.Node == node && p.world.desired[pod.Name] {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// Spec returns the spec of a volume.
+func (p *Process) Spec(name string) *volume.Spec { return p.world.specs[name] }
+
+// Volume returns what a volume is.
+func (p *Process) Volume(name string) Volume { return p.world.volumes[name] }
+
+// Pod returns the object of a pod: another one after each update.
+func (p *Process) Pod(name string) *v1.Pod {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	return p.world.pods[name]
+}
+
+// UniqueName returns the unique name of a volume for a pod.
+func (p *Process) UniqueName(name, pod string) v1.UniqueVolumeName {
+	return p.world.uniqueName(p.world.volumes[name], pod)
+}
+
+// Inner returns the name of a volume by its unique name.
+func (p *Process) Inner(name v1.UniqueVolumeName) string { return p.world.inner[name] }
+
+// IsMountPoint reports whether something is mounted at a path of this node.
+func (p *Process) IsMountPoint(_ context.Context, path string) (bool, error) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	at, ok := p.at(path)
+	if !ok {
+		return false, fmt.Errorf("path %q belongs to no volume", path)
+	}
+	if at.Pod == "" {
+		return p.world.staged[at], nil
+	}
+	return p.world.mounted[at], nil
+}
+
+// at returns what a path is for.
+func (p *Process) at(path string) (At, bool) {
+	host := p.plugins.Host()
+	for _, v := range p.world.config.Volumes {
+		if path == host.GetPluginDir(PluginName)+"/mounts/"+v.Name {
+			return At{Node: p.node, Volume: v.Name}, true
+		}
+		for _, pod := range p.world.config.Pods {
+			if path == host.GetPodVolumeDir(types.UID(pod.Name), PluginName, v.Name) {
+				return At{Node: p.node, Volume: v.Name, Pod: pod.Name}, true
+			}
+		}
+	}
+	return At{}, false
+}
+
+// OperationStarted implements operationexecutor.Observer.
+func (p *Process) OperationStarted(o operationexecutor.OperationInfo) {
+	w := p.world
+	w.change(func() {
+		if p.dead {
+			return
+		}
+		r := p.runningOf(o)
+		p.running[r]++
+		w.note("begin %s %v", o.Kind, r.at)
+		if o.Kind == operationexecutor.OpUnmount && w.desired[r.at.Pod] {
+			w.broken("S5", "%v is being taken from a pod that is wanted", r.at)
+		}
+	})
+}
+
+// OperationStepped implements operationexecutor.Observer.
+func (p *Process) OperationStepped(operationexecutor.OperationInfo, operationexecutor.Step) {}
+
+// OperationFinished implements operationexecutor.Observer.
+func (p *Process) OperationFinished(o operationexecutor.OperationInfo, result operationexecutor.Result) {
+	p.world.change(func() {
+		if p.dead {
+			return
+		}
+		r := p.runningOf(o)
+		if p.running[r]--; p.running[r] == 0 {
+			delete(p.running, r)
+		}
+		p.world.note("end %s %v: %v", o.Kind, r.at, result.Class)
+	})
+}
+
+func (p *Process) runningOf(o operationexecutor.OperationInfo) running {
+	at := At{Node: p.node, Volume: p.world.inner[o.VolumeName], Pod: string(o.PodName)}
+	if o.NodeName != "" {
+		at.Node = string(o.NodeName)
+	}
+	return running{kind: o.Kind, at: at}
+}
+
+func (p *Process) isDead() bool {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	return p.dead
+}
+
+// park waits for a verdict of the driver. One who was killed gets his at once.
+func (p *Process) park(name, label string) string {
+	if p.isDead() {
+		return killed
+	}
+	verdict := p.world.calls.Park(simulation.Call{Name: name, Label: label, Owner: p})
+	if p.isDead() {
+		return killed
+	}
+	return verdict
+}
+
+// flight is a call of the plugin that has begun and not returned.
+type flight struct {
+	process *Process
+	name    string
+	at      At
+	label   string
+}
+
+// deviceCalls are the calls that are about the volume as a whole.
+var deviceCalls = map[string]bool{"Attach": true, "Detach": true, "WaitForAttach": true, "MountDevice": true, "UnmountDevice": true}
+
+// call is one call of the plugin.
+func (p *Process) call(ctx context.Context, name string, at At, e effect) error {
+	e.call = &flight{process: p, name: name, at: at, label: name + ":" + at.String()}
+	if !p.world.takeOff(e.call) {
+		return errKilled
+	}
+	defer p.world.land(e.call)
+	verdict := OK
+	if name != "WaitForAttach" || !p.world.config.Faults.Quiet {
+		verdict = p.park(name, e.call.label)
+	}
+	return p.end(ctx, e, verdict)
+}
+
+func podObject(pod Pod) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name, UID: types.UID(pod.Name)}}
+}

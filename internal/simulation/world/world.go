@@ -1,0 +1,177 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// World is nodes, volumes and pods. Make it with [New]; [World.Close] ends it. One goroutine, the driver's, calls its
+// methods.
+type World struct {
+	config  Config
+	options Options
+	trace   *simulation.Trace
+	calls   simulation.Calls
+	began   time.Time
+
+	// What follows does not change.
+	volumes map[string]Volume
+	specs   map[string]*volume.Spec
+	inner   map[v1.UniqueVolumeName]string
+	nodes   []string // with the controller
+
+	// What follows is the driver's.
+	engines   map[string]Engine
+	processes map[string]*Process
+	choices   []simulation.Choice
+
+	mu sync.Mutex
+	// The truth: what is attached, staged and set up.
+	attached, staged, mounted map[At]bool
+	// foreign holds what somebody else has unmounted and the plugin has not been called for since.
+	foreign map[At]bool
+	// used holds what is set up for a pod that was ready and has been wanted since.
+	used    map[At]bool
+	desired map[string]bool
+	pods    map[string]*v1.Pod
+	// updates counts the updates of each pod; refreshed says how many there had been when the set-up began that
+	// succeeded last.
+	updates   map[string]int
+	refreshed map[At]int
+	records   map[string]map[v1.UniqueVolumeName]*Record
+	// stale says that the records of a node may say more than is true since its last start, as a write failed.
+	stale   map[string]bool
+	flights map[*flight]bool
+	made    int // calls of the plugin
+	faults  []error
+}
+
+// New returns a world in which nothing is attached and no pod is wanted, with all programs started.
+func New(config Config, options Options) (*World, error) {
+	w := &World{
+		config: config, options: options, trace: options.Trace, began: time.Now(), nodes: slices.Clone(config.Nodes),
+		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
+		inner: map[v1.UniqueVolumeName]string{}, engines: map[string]Engine{}, processes: map[string]*Process{},
+		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, foreign: map[At]bool{},
+		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[v1.UniqueVolumeName]*Record{},
+		stale: map[string]bool{}, flights: map[*flight]bool{},
+	}
+	for _, v := range config.Volumes {
+		w.volumes[v.Name], w.specs[v.Name] = v, specOf(v)
+		w.inner[w.uniqueName(v, "")] = v.Name
+		for _, p := range config.Pods {
+			w.inner[w.uniqueName(v, p.Name)] = v.Name
+		}
+	}
+	for _, p := range config.Pods {
+		w.pods[p.Name] = podObject(p)
+	}
+	if config.WithController {
+		w.nodes = append(w.nodes, Controller)
+	}
+	for _, node := range w.nodes {
+		w.records[node] = map[v1.UniqueVolumeName]*Record{}
+		if err := w.start(node); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+func specOf(v Volume) *volume.Spec {
+	return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: v.Name},
+		Spec:       v1.PersistentVolumeSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.PersistentVolumeAccessMode(v.Mode)}},
+	}, false)
+}
+
+// uniqueName is the name that VolumePluginMgr.UniqueVolumeName gives.
+func (w *World) uniqueName(v Volume, pod string) v1.UniqueVolumeName {
+	if v.shared() || pod == "" {
+		return volume.GetUniqueVolumeName(PluginName, v.Name)
+	}
+	return volume.GetUniqueVolumeName(PluginName, pod+"-"+v.Name)
+}
+
+// start begins a life of the program on a node.
+func (w *World) start(node string) error {
+	p, err := w.newProcess(node)
+	if err != nil {
+		return err
+	}
+	w.processes[node] = p
+	w.stale[node] = false
+	w.engines[node] = w.options.Start(p)
+	w.options.Wait()
+	return nil
+}
+
+// kill ends the life of the program on a node, without an effect of anything that it was doing.
+func (w *World) kill(node string) {
+	p := w.processes[node]
+	w.change(func() {
+		p.dead = true
+		p.running = map[running]int{}
+		for f := range w.flights {
+			if f.process == p {
+				delete(w.flights, f)
+			}
+		}
+	})
+	w.calls.Drop(p, killed)
+	p.cancel()
+	w.options.Wait()
+}
+
+// Close kills all programs, so that no goroutine is left.
+func (w *World) Close() {
+	for _, node := range w.nodes {
+		w.kill(node)
+	}
+}
+
+// change runs f with the lock held.
+func (w *World) change(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// note adds to the trace.
+func (w *World) note(format string, args ...any) {
+	w.trace.Note(fmt.Sprintf(format, args...))
+}
+
+// RuleError says which rule does not hold.
+type RuleError struct {
+	// Rule is its name, such as "S1".
+	Rule string
+	// Text says what is wrong.
+	Text string
+}
+
+// Error begins with the rule.
+func (e *RuleError) Error() string { return e.Rule + ": " + e.Text }
+
+// broken notes that a rule does not hold. The lock is held.
+func (w *World) broken(rule, format string, args ...any) {
+	w.faults = append(w.faults, &RuleError{Rule: rule, Text: fmt.Sprintf(format, args...)})
+}
+
+// fault returns the first of the faults by their text, since goroutines find them in any order. The lock is held.
+func (w *World) fault() error {
+	slices.SortFunc(w.faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	if len(w.faults) == 0 {
+		return nil
+	}
+	return w.faults[0]
+}
