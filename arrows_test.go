@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 	"volumemanager":               {"volume", "mount", "mount/loop", "operationexecutor", "cache", "store", "internal/..."},
 	"controller/persistentvolume": {"volume", "operationexecutor", "cache", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
+	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},
 	"examples/...":                {"..."},
 }
 
@@ -54,6 +55,17 @@ func TestArrowsBetweenPackagesAreThoseOfTheDesign(t *testing.T) {
 		for _, imported := range ours(imports) {
 			if !matches(allowed, imported) {
 				t.Errorf("%q must not import %q: no arrow is drawn", name, imported)
+			}
+		}
+	}
+}
+
+// The simulation is for tests, and knows what it tests: nothing else may follow its arrows.
+func TestOnlyTestsImportTheSimulation(t *testing.T) {
+	for _, p := range packages(t, `{{join .Imports ","}}`) {
+		for _, imported := range ours(p[1]) {
+			if matches([]string{"internal/simulation/..."}, imported) && !matches([]string{"internal/simulation/..."}, p[0]) {
+				t.Errorf("%q imports %q outside its tests", p[0], imported)
 			}
 		}
 	}

@@ -4,6 +4,7 @@
 #
 #   ./test.sh              all of it
 #   ./test.sh lint         only the linters
+#   ./test.sh simulation   only the simulation; soak the same for as long as it takes: a million seeds, schedules of depth 6
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
 #
@@ -222,6 +223,14 @@ run_fuzz() {
   [ $status = 0 ] || fail "fuzz targets failed"
 }
 
+# The tests run a part of the simulation with the race detector; this is more of it without.
+run_simulation() {
+  export SIMULATION_SEEDS=${SIMULATION_SEEDS:-$1} SIMULATION_DEPTH=${SIMULATION_DEPTH:-$2}
+  step "simulation: $SIMULATION_SEEDS seeds, every schedule of depth $SIMULATION_DEPTH"
+  GOGC=400 go test -count=1 -timeout "$3" -v -run '^(TestSeeds|TestEverySchedule)$' ./internal/simulation |
+    grep -vE '^=== |^PASS$|^ +--- PASS'
+}
+
 run_quickstart() {
   step "go run ./examples/quickstart"
   go run ./examples/quickstart
@@ -236,12 +245,15 @@ all)
   check_vet
   check_lint
   run_tests $(race_flag) -shuffle=on ./...
+  run_simulation 20000 4 5m
   run_tests_as_user
   run_fuzz ./...
   run_quickstart
   step "all passed"
   ;;
 lint) check_lint ;;
+simulation) run_simulation 20000 4 5m ;;
+soak) run_simulation 1000000 6 0 ;;
 fuzz) shift && run_fuzz "${@:-./...}" ;;
 *) run_tests $(race_flag) "$@" ;;
 esac

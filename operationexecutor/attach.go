@@ -108,15 +108,26 @@ func (a *attaching) checkOneNode() error {
 // failed says to which node the volume may be attached now: to the one that was asked for, whatever the class of err, or
 // to the one on which the plugin found it; to none by this operation when the plugin was never called.
 func (a *attaching) failed(ctx context.Context, intent Intent, err error) error {
+	if notCalled(err) {
+		a.conclude(ctx, a.x, intent, a.before())
+		return err
+	}
 	node, end := a.v.NodeName, IntentUncertain // A volume that was not attached before may have been, and so the record stays.
 	if current := a.dangling(err); current != "" {
 		node, end = current, IntentForgotten
 	}
 	a.conclude(ctx, a.x, intent, end)
-	if notCalled(err) {
-		return err
-	}
 	return uncertainToo(err, a.state.MarkVolumeAsUncertain(a.v.VolumeName, a.v.VolumeSpec, node))
+}
+
+// before returns how the intent ends of an operation that has done nothing. The record stays unless the state knows that
+// there was nothing before: one of a volume that nobody knows would stay for ever.
+func (a *attaching) before() IntentEnd {
+	state, ok := a.state.(VolumeNodes)
+	if ok && !slices.Contains(state.NodesOfVolume(a.v.VolumeName), a.v.NodeName) {
+		return IntentForgotten
+	}
+	return IntentUncertain
 }
 
 // dangling returns the other node that has the volume, when err says so and the volume can be on one node only.

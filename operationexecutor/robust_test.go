@@ -419,6 +419,7 @@ func TestWhatWasNotCalledMarksNothing(t *testing.T) {
 		}, w.actual))
 		assert.Equal(t, operationexecutor.Transient, op.Result().Class)
 		assert.False(t, w.actual.VolumeExists(volumeName("new")))
+		assert.NotContains(t, w.journal.records, string(volumeName("new"))+"attachment", "nobody would come back for the record")
 		ctx, cancel = context.WithCancel(t.Context())
 		w.journal.onIntend = cancel
 		op = w.ended(w.executor.DetachVolume(ctx, w.attachedVolume("data"), operationexecutor.DetachOptions{}, w.actual))

@@ -92,6 +92,7 @@ func must(err error) {
 
 // Kick implements world.Engine.
 func (a *agent) Kick() {
+	a.bugs.kicked(a)
 	a.populate()
 	for _, name := range a.names() {
 		a.reconcile(name)
@@ -141,7 +142,7 @@ func (a *agent) reconcile(name v1.UniqueVolumeName) {
 	switch {
 	case len(rows) > 0:
 		a.setUp(rows, snapshot, known)
-	case known && len(snapshot.Mounts) == 0 && !a.executor.IsOperationPending(operationexecutor.Key{Volume: name}):
+	case known && len(snapshot.Mounts) == 0 && (a.bug.forgetsBesideMounts || !a.executor.IsOperationPending(operationexecutor.Key{Volume: name})):
 		a.release(name, snapshot)
 	}
 }
@@ -177,12 +178,11 @@ func (a *agent) setUp(rows []operationexecutor.VolumeToMount, snapshot cache.Vol
 func (a *agent) mount(row operationexecutor.VolumeToMount) {
 	mounted, known := a.actual.GetMountedVolume(row.VolumeName, row.PodName)
 	there := known && mounted.State == operationexecutor.VolumeMounted
-	if there && !a.outdated(row, mounted) || a.bugs.waits(a, row) {
+	if there && !a.outdated(row, mounted) || a.bugs.waits(a) {
 		return
 	}
 	options := operationexecutor.MountOptions{WaitForAttachTimeout: world.Timeout, IsRemount: there}
 	op, err := a.executor.MountVolume(a.p.Context(), row, options, a.mounting())
-	a.bugs.began(a, row, err)
 	a.began(op, err)
 }
 
@@ -190,7 +190,7 @@ func (a *agent) mount(row operationexecutor.VolumeToMount) {
 // being set up is told by the pod alone.
 func (a *agent) outdated(row operationexecutor.VolumeToMount, mounted cache.MountedVolume) bool {
 	remountable := a.p.Volume(row.VolumeSpec.Name()).Remountable
-	return mounted.RemountRequired || remountable && mounted.Pod != row.Pod
+	return mounted.RemountRequired || remountable && mounted.Pod != row.Pod && !a.bug.ignoresUpdates
 }
 
 // release undoes what is left when no pod has the volume.
@@ -200,7 +200,7 @@ func (a *agent) release(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot)
 	case snapshot.DeviceMountState != operationexecutor.DeviceNotMounted:
 		op, err := a.deviceExecutor().UnmountDevice(a.p.Context(), row, a.unmountingDevice())
 		a.began(op, err)
-	case snapshot.PluginIsAttachable && snapshot.AttachState != cache.NotAttached:
+	case snapshot.PluginIsAttachable && snapshot.AttachState != cache.NotAttached && !a.bug.neverDetaches:
 		op, err := a.executor.DetachVolume(a.p.Context(), row, operationexecutor.DetachOptions{}, a.attaching())
 		a.began(op, err)
 	default:
@@ -218,9 +218,7 @@ func (a *agent) began(op *operationexecutor.Operation, err error) {
 		a.bugs.started(a, op)
 	case errors.As(err, &pending):
 	case errors.As(err, &backoff):
-		if a.bug.forgetsBackoff {
-			a.executor.Forget(backoff.Volume)
-		}
+		a.bugs.refused(backoff, a)
 	default:
 		panic(err)
 	}
@@ -256,7 +254,7 @@ func (a *agent) ready(pod world.Pod, b world.Belief) bool {
 	for _, v := range pod.Volumes {
 		key := operationexecutor.Key{Volume: a.p.UniqueName(v, pod.Name), Pod: volume.UniquePodName(pod.Name)}
 		at := world.At{Node: a.p.Node(), Volume: v, Pod: pod.Name}
-		if b.Mounted[at] != world.Present || a.executor.IsOperationPending(key) {
+		if b.Mounted[at] != world.Present || a.executor.IsOperationPending(key) && !a.bug.readyTooSoon {
 			return false
 		}
 	}

@@ -16,9 +16,12 @@
 //
 // # Running it
 //
-//	go test ./internal/simulation                                       500 seeds, schedules of depth 2
-//	SIMULATION_SEEDS=20000 SIMULATION_DEPTH=4 go test ./internal/simulation
-//	SIMULATION_SEED=1234 go test -run TestSeeds -v ./internal/simulation   one seed, with its trace, shrunk when it fails
-//	SIMULATION_FIRST=1000000 SIMULATION_SEEDS=20000 go test ...            other seeds
-//	SIMULATION_TIME=2m SIMULATION_SEEDS=1000000 go test ...                as many of them as there is time for
+//	go test ./internal/simulation                  500 seeds, every schedule of depth 2, and the planted bugs
+//	./test.sh simulation                           20,000 seeds and depth 4, without the race detector
+//	make soak                                      a million seeds and depth 6
+//
+// The environment says more: SIMULATION_SEED=n runs one seed and, with -v, prints its trace; SIMULATION_FIRST=n and
+// SIMULATION_SEEDS=n run n seeds from that one on, SIMULATION_SECONDS=n as many of them as there is time for;
+// SIMULATION_DEPTH=n is how long the schedules are. A seed that fails prints the command that replays it, and the shortest
+// list of steps that breaks the same rule.
 package simulation

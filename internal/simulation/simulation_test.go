@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,7 +87,7 @@ func plainer(step simulation.Step) simulation.Step {
 // seeded returns the scenario of a seed, and the source that drives it.
 func seeded(seed uint64, b bug) (scenario, simulation.Source) {
 	random := rand.New(rand.NewPCG(seed, 0))
-	return scenario{config: randomConfig(random), bug: b}, simulation.NewRandom(random, 20+random.IntN(60))
+	return scenario{config: randomConfig(random), bug: b}, simulation.NewRandom(random, 20+random.IntN(130))
 }
 
 var allVerdicts = []string{
@@ -107,11 +108,12 @@ var kinds = []world.Volume{
 var modes = []string{"ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"}
 
 func randomConfig(random *rand.Rand) world.Config {
-	c := world.Config{Nodes: []string{"n1"}, Faults: world.Faults{
-		Verdicts: allVerdicts, Journal: random.IntN(3) == 0, Crashes: random.IntN(3) > 0, Foreign: random.IntN(3) == 0,
+	c := world.Config{Nodes: []string{"n1"}, Often: map[string]int{}, Faults: world.Faults{
+		Verdicts: someOf(random, allVerdicts), Often: 3 + random.IntN(16), Journal: random.IntN(3) == 0, Foreign: random.IntN(3) == 0, Quiet: random.IntN(2) == 0,
+		Crashes: random.IntN(3) > 0, Reboots: random.IntN(3) == 0, Cancels: random.IntN(3) == 0,
 		Sleeps: []time.Duration{time.Second, 25 * time.Second, 5 * time.Minute},
 	}}
-	for i := range 1 + random.IntN(3) {
+	for i := range 1 + random.IntN(3)*random.IntN(2) {
 		v := kinds[random.IntN(len(kinds))]
 		v.Name, v.Mode = "v"+strconv.Itoa(i+1), modes[random.IntN(len(modes))]
 		c.Volumes = append(c.Volumes, v)
@@ -119,11 +121,16 @@ func randomConfig(random *rand.Rand) world.Config {
 	for i := range 1 + random.IntN(3) {
 		p := world.Pod{Name: "p" + strconv.Itoa(i+1), Node: "n1"}
 		for _, v := range c.Volumes {
-			if random.IntN(3) > 0 {
+			if random.IntN(4) > 0 {
 				p.Volumes = append(p.Volumes, v.Name)
 			}
 		}
 		c.Pods = append(c.Pods, p)
+	}
+	for _, verb := range []string{"add", "remove", "update", "crash", "sleep"} {
+		if random.IntN(3) == 0 {
+			c.Often[verb] = 3
+		}
 	}
 	switch random.IntN(3) {
 	case 0:
@@ -132,6 +139,11 @@ func randomConfig(random *rand.Rand) world.Config {
 		c.Broken = c.Pods[random.IntN(len(c.Pods))].Name
 	}
 	return c
+}
+
+// someOf returns a few verdicts: a world in which few things go wrong, but those often, gets deeper.
+func someOf(random *rand.Rand, verdicts []string) []string {
+	return slices.DeleteFunc(slices.Clone(verdicts), func(string) bool { return random.IntN(3) > 0 })
 }
 
 // number returns what a variable of the environment says, or the default.
@@ -166,16 +178,20 @@ func TestSeeds(t *testing.T) {
 		return
 	}
 	first, seeds := number(t, "SIMULATION_FIRST", 1), number(t, "SIMULATION_SEEDS", 500)
+	until := time.Now().Add(time.Duration(number(t, "SIMULATION_SECONDS", 1<<30)) * time.Second)
 	const shards = 2
 	for shard := range uint64(shards) {
 		t.Run(strconv.Itoa(int(shard)), func(t *testing.T) {
 			t.Parallel()
-			for seed := first + shard; seed < first+seeds && !t.Failed(); seed += shards {
+			seed, run := first+shard, 0
+			for ; seed < first+seeds && !t.Failed() && time.Now().Before(until); seed += shards {
+				run++
 				s, source := seeded(seed, bug{})
 				if r := s.run(t, source); r.err != nil {
 					report(t, seed, s, r)
 				}
 			}
+			t.Logf("%d seeds before %d", run, seed)
 		})
 	}
 }

@@ -92,7 +92,7 @@ func (w *World) checkBelief(p *Process, b Belief) {
 		if state == Absent || v.Mode != "ReadWriteOncePod" || !v.shared() {
 			continue
 		}
-		if pods[at.Volume] != "" {
+		if pods[at.Volume] != "" && !w.misled[p.node] {
 			w.broken("S8", "%s is for one pod, and is believed set up for two", at.Volume)
 		}
 		pods[at.Volume] = at.Pod
@@ -154,28 +154,32 @@ func (w *World) checkExclusive(attached map[At]State) {
 // checkFlights holds S2 and S3 for calls that have not returned.
 func (w *World) checkFlights(p *Process, b Belief) {
 	for f := range w.flights {
-		if f.process != p {
-			continue
+		if f.process == p {
+			w.checkFlight(f, b)
 		}
-		switch f.name {
-		case "SetUp":
-			if b.Mounted[f.at] == Absent && !p.runs(f.at, operationexecutor.OpMount) {
-				w.broken("S2", "%s has not returned, and it is believed not to be set up", f.label)
+	}
+}
+
+func (w *World) checkFlight(f *flight, b Belief) {
+	state := b.Mounted[f.at]
+	switch f.name {
+	case "SetUp":
+		if state == Absent && !f.process.runs(f.at, operationexecutor.OpMount) {
+			w.broken("S2", "%s has not returned, and it is believed not to be set up", f.label)
+		}
+	case "TearDown":
+		if state != Uncertain && !f.process.runs(f.at, operationexecutor.OpUnmount) {
+			w.broken("S2", "%s has not returned, and it is believed %v", f.label, state)
+		}
+	case "UnmountDevice":
+		for at := range b.Mounted {
+			if at.Node == f.at.Node && at.Volume == f.at.Volume {
+				w.broken("S3", "%s goes on while %v is believed %v", f.label, at, b.Mounted[at])
 			}
-		case "TearDown":
-			if b.Mounted[f.at] != Uncertain && !p.runs(f.at, operationexecutor.OpUnmount) {
-				w.broken("S2", "%s has not returned, and it is believed %v", f.label, b.Mounted[f.at])
-			}
-		case "UnmountDevice":
-			for at, state := range b.Mounted {
-				if state != Absent && at.Node == f.at.Node && at.Volume == f.at.Volume {
-					w.broken("S3", "%s goes on while %v is believed %v", f.label, at, state)
-				}
-			}
-		case "Detach":
-			if b.Staged[f.at] != Absent {
-				w.broken("S3", "%s goes on while it is believed to be staged", f.label)
-			}
+		}
+	case "Detach":
+		if b.Staged[f.at] != Absent {
+			w.broken("S3", "%s goes on while it is believed to be staged", f.label)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -24,11 +25,9 @@ const (
 
 // weights are how likely the verbs are, of which add to all that are offered together.
 var weights = map[string]int{
-	verbAdd: 25, verbRemove: 10, verbUpdate: 8, verbKick: 40, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 5,
+	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
+	verbRelease: 4,
 }
-
-// weightOK is how likely success of a call is, beside 1 for each other verdict.
-const weightOK = 14
 
 // Choices implements simulation.World.
 func (w *World) Choices() []simulation.Choice {
@@ -37,27 +36,27 @@ func (w *World) Choices() []simulation.Choice {
 	w.offerCalls()
 	for _, node := range w.nodes {
 		if !w.config.Eager {
-			w.offer(verbKick, node, "")
+			w.offer(verbKick, node)
 		}
 		if w.config.Faults.Crashes {
-			w.offer(verbCrash, node, "")
+			w.offer(verbCrash, node)
 		}
-		if w.config.Faults.Crashes && !w.config.Faults.Quiet {
-			w.offer(verbCancel, node, "")
-			if node != Controller {
-				w.offer(verbReboot, node, "")
-			}
+		if w.config.Faults.Cancels {
+			w.offer(verbCancel, node)
+		}
+		if w.config.Faults.Reboots && node != Controller {
+			w.offer(verbReboot, node)
 		}
 	}
 	w.offerUnmounts()
 	for _, d := range w.config.Faults.Sleeps {
-		w.offer(verbSleep, d.String(), "")
+		w.offer(verbSleep, d.String())
 	}
 	return w.choices
 }
 
-func (w *World) offer(verb, subject, detail string) {
-	w.offerAs(weights[verb], verb, subject, detail)
+func (w *World) offer(verb, subject string) {
+	w.offerAs(weights[verb]*cmp.Or(w.config.Often[verb], 1), verb, subject, "")
 }
 
 func (w *World) offerAs(weight int, verb, subject, detail string) {
@@ -71,12 +70,12 @@ func (w *World) offerPods() {
 	defer w.mu.Unlock()
 	for _, pod := range w.config.Pods {
 		if !w.desired[pod.Name] {
-			w.offer(verbAdd, pod.Name, "")
+			w.offer(verbAdd, pod.Name)
 			continue
 		}
-		w.offer(verbRemove, pod.Name, "")
+		w.offer(verbRemove, pod.Name)
 		if slices.ContainsFunc(pod.Volumes, func(v string) bool { return w.volumes[v].Remountable }) {
-			w.offer(verbUpdate, pod.Name, "")
+			w.offer(verbUpdate, pod.Name)
 		}
 	}
 }
@@ -88,28 +87,29 @@ func (w *World) offerUnmounts() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, at := range sorted(w.mounted) {
-		w.offer(verbUnmount, at.String(), "")
+		w.offer(verbUnmount, at.String())
 	}
 	for _, at := range sorted(w.staged) {
-		w.offer(verbUnmount, at.String(), "")
+		w.offer(verbUnmount, at.String())
 	}
 }
 
 // offerCalls offers each verdict on each call that waits.
 func (w *World) offerCalls() {
+	often := cmp.Or(w.config.Faults.Often, 14)
 	for _, call := range w.calls.Waiting() {
-		w.offerAs(weightOK, verbRelease, call.Label, OK)
+		w.offerAs(often*weights[verbRelease], verbRelease, call.Label, OK)
 		switch call.Name {
 		case "Intend", "Conclude":
 			if w.config.Faults.Journal {
-				w.offerAs(1, verbRelease, call.Label, Final)
-				w.offerAs(1, verbRelease, call.Label, failWritten)
+				w.offerAs(weights[verbRelease], verbRelease, call.Label, Final)
+				w.offerAs(weights[verbRelease], verbRelease, call.Label, failWritten)
 			}
 			continue
 		}
 		for _, verdict := range w.config.Faults.Verdicts {
 			if w.mayEnd(call, verdict) {
-				w.offerAs(1, verbRelease, call.Label, verdict)
+				w.offerAs(weights[verbRelease], verbRelease, call.Label, verdict)
 			}
 		}
 	}

@@ -27,6 +27,8 @@ type Config struct {
 	Broken string
 	// Eager says that the programs are kicked after each step, so that a kick is no step of its own.
 	Eager bool
+	// Often says, by verb, how many times as often as usual a step is taken; a verb that is not there counts once.
+	Often map[string]int
 	// Faults says what may go wrong.
 	Faults Faults
 }
@@ -62,13 +64,17 @@ type Pod struct {
 type Faults struct {
 	// Verdicts are the verdicts on calls of the plugin beside OK; nil means none.
 	Verdicts []string
+	// Often is how often a call succeeds for each time that it ends with one of them; zero means 14.
+	Often int
 	// Journal says that writing a record may fail.
 	Journal bool
-	// Crashes says that processes may be killed and nodes rebooted.
-	Crashes bool
+	// Crashes says that processes may be killed, Reboots that nodes may be rebooted.
+	Crashes, Reboots bool
+	// Cancels says that the context of operations may end.
+	Cancels bool
 	// Foreign says that somebody else may unmount.
 	Foreign bool
-	// Quiet says that the journal and the wait for a device do not park, for short schedules; so nothing of that fails.
+	// Quiet says that the journal and the wait for a device do not park, so that nothing of that fails.
 	Quiet bool
 	// Lies says that the plugin may say what is not so.
 	Lies bool

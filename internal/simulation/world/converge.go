@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -242,43 +243,67 @@ func (w *World) stop() error {
 	return nil
 }
 
-// difference returns in what the truth and the records differ from what is wanted.
+// difference returns in what the truth, the records and what is believed differ from what is wanted.
 func (w *World) difference() error {
 	beliefs := w.beliefs()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	attached, staged, mounted := w.wanted()
+	return cmp.Or(
+		w.unready(beliefs),
+		w.misplaced("attached", w.attached, attached),
+		w.misplaced("staged", w.staged, staged),
+		w.misplaced("set up", w.mounted, mounted),
+		w.outdated(mounted),
+		w.stillRunning(),
+		w.leftOnRecord(attached, staged, mounted),
+	)
+}
+
+// unready returns a pod that is wanted and not ready.
+func (w *World) unready(beliefs map[string]Belief) error {
 	for _, pod := range w.config.Pods {
 		if w.desired[pod.Name] && !beliefs[pod.Node].Ready[pod.Name] {
 			return &RuleError{Rule: "L1", Text: pod.Name + " is wanted and not ready"}
 		}
 	}
-	attached, staged, mounted := w.wanted()
-	for _, kind := range []struct {
-		what         string
-		is, shouldBe map[At]bool
-	}{{"attached", w.attached, attached}, {"staged", w.staged, staged}, {"set up", w.mounted, mounted}} {
-		for _, at := range sorted(kind.shouldBe) {
-			if !kind.is[at] {
-				return &RuleError{Rule: "L1", Text: at.String() + " is wanted and not " + kind.what}
-			}
-		}
-		for _, at := range sorted(kind.is) {
-			if !kind.shouldBe[at] {
-				return &RuleError{Rule: "L2", Text: at.String() + " is not wanted and still " + kind.what}
-			}
+	return nil
+}
+
+// misplaced returns an effect that is not there and should be, or that is and should not.
+func (w *World) misplaced(what string, is, shouldBe map[At]bool) error {
+	for _, at := range sorted(shouldBe) {
+		// What was unmounted by somebody else is staged again for the next pod; those that have it keep it.
+		if !is[at] && !w.foreign[at] {
+			return &RuleError{Rule: "L1", Text: at.String() + " is wanted and not " + what}
 		}
 	}
+	for _, at := range sorted(is) {
+		if !shouldBe[at] {
+			return &RuleError{Rule: "L2", Text: at.String() + " is not wanted and still " + what}
+		}
+	}
+	return nil
+}
+
+// outdated returns a set-up that began before the last update of its pod and that should have been refreshed.
+func (w *World) outdated(mounted map[At]bool) error {
 	for _, at := range sorted(mounted) {
 		if w.volumes[at.Volume].Remountable && w.refreshed[at] != w.updates[at.Pod] {
 			return &RuleError{Rule: "L1", Text: at.String() + " was not set up again after its pod was updated"}
 		}
 	}
-	for _, p := range w.processes {
-		if len(p.running) > 0 {
-			return &RuleError{Rule: "L1", Text: "operations of " + p.node + " still run"}
+	return nil
+}
+
+// stillRunning returns a node on which operations run.
+func (w *World) stillRunning() error {
+	for _, node := range w.nodes {
+		if len(w.processes[node].running) > 0 {
+			return &RuleError{Rule: "L1", Text: "operations of " + node + " still run"}
 		}
 	}
-	return w.leftOnRecord(attached, staged, mounted)
+	return nil
 }
 
 // wanted returns the effects that the pods need.

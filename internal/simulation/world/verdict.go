@@ -74,7 +74,7 @@ func (p *Process) endAfter(ctx context.Context, e effect, verdict string) error 
 	case CancelledAfter:
 		return p.cancelled(ctx)
 	case NilError:
-		return (*nilError)(nil) //nolint:staticcheck // This is the mistake that is simulated.
+		return (*nilError)(nil) // This is the mistake that is simulated.
 	case LoseAnswer:
 		return p.answer(ctx, e)
 	}

@@ -49,7 +49,9 @@ type World struct {
 	refreshed map[At]int
 	records   map[string]map[v1.UniqueVolumeName]*Record
 	// stale says that the records of a node may say more than is true since its last start, as a write failed.
-	stale   map[string]bool
+	stale map[string]bool
+	// misled says that the program of a node found such records when it started.
+	misled  map[string]bool
 	flights map[*flight]bool
 	made    int // calls of the plugin
 	faults  []error
@@ -63,7 +65,7 @@ func New(config Config, options Options) (*World, error) {
 		inner: map[v1.UniqueVolumeName]string{}, engines: map[string]Engine{}, processes: map[string]*Process{},
 		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, foreign: map[At]bool{},
 		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[v1.UniqueVolumeName]*Record{},
-		stale: map[string]bool{}, flights: map[*flight]bool{},
+		stale: map[string]bool{}, misled: map[string]bool{}, flights: map[*flight]bool{},
 	}
 	for _, v := range config.Volumes {
 		w.volumes[v.Name], w.specs[v.Name] = v, specOf(v)
@@ -109,7 +111,7 @@ func (w *World) start(node string) error {
 		return err
 	}
 	w.processes[node] = p
-	w.stale[node] = false
+	w.misled[node], w.stale[node] = w.misled[node] || w.stale[node], false
 	w.engines[node] = w.options.Start(p)
 	w.options.Wait()
 	return nil

@@ -1,0 +1,102 @@
+package simulation_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/internal/simulation/world"
+)
+
+// scope is a small world of which every schedule is tried.
+type scope struct {
+	volume world.Volume
+	pods   int
+	// prefix is done first, so that few steps lead far.
+	prefix string
+}
+
+const (
+	mounted = "add p1\nrelease SetUp:n1:v1:p1 ok"
+	staged  = "add p1\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok"
+	unused  = "remove p1\nrelease TearDown:n1:v1:p1 ok"
+	both    = staged + "\nadd p2\nrelease SetUp:n1:v1:p2 ok"
+	undone  = "add p1\nrelease Attach:n1:v1 ok\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok\n" + unused + "\nrelease UnmountDevice:n1:v1 ok"
+)
+
+// scopes begin where something is to be done, where something is there, and where it is to be undone.
+var scopes = map[string]scope{
+	"plain":                       {world.Volume{}, 1, ""},
+	"plain, mounted":              {world.Volume{}, 1, mounted},
+	"remounted":                   {world.Volume{Remountable: true}, 1, mounted + "\nupdate p1"},
+	"staged":                      {world.Volume{Stageable: true}, 1, ""},
+	"staged, mounted":             {world.Volume{Stageable: true}, 1, staged},
+	"staged, unused":              {world.Volume{Stageable: true}, 1, staged + "\n" + unused},
+	"attached":                    {world.Volume{Attachable: true}, 1, "add p1"},
+	"attached, staged, unused":    {world.Volume{Attachable: true, Stageable: true}, 1, undone},
+	"staged, two pods":            {world.Volume{Stageable: true}, 2, staged},
+	"staged, two pods, both":      {world.Volume{Stageable: true}, 2, both},
+	"staged, one pod of two":      {world.Volume{Stageable: true, Mode: "ReadWriteOncePod"}, 2, staged},
+	"staged, refreshed, two pods": {world.Volume{Stageable: true, Remountable: true}, 2, both + "\nupdate p2"},
+}
+
+func (s scope) config() world.Config {
+	v := s.volume
+	v.Name = "v1"
+	if v.Mode == "" {
+		v.Mode = "ReadWriteOnce"
+	}
+	c := world.Config{
+		Nodes: []string{"n1"}, Volumes: []world.Volume{v}, Eager: true,
+		Pods: []world.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}, {Name: "p2", Node: "n1", Volumes: []string{"v1"}}}[:s.pods],
+		Faults: world.Faults{
+			Verdicts: []string{world.Final, world.UnsureAfter, world.LoseAnswer}, Quiet: true, Crashes: true,
+			Sleeps: []time.Duration{25 * time.Second},
+		},
+	}
+	return c
+}
+
+// explore runs every schedule of a scope, and returns how many there are and the first that fails.
+func (s scope) explore(t *testing.T, depth int, b bug) (schedules int, failed result) {
+	prefix, err := simulation.ParseSteps(s.prefix)
+	require.NoError(t, err)
+	run := scenario{config: s.config(), bug: b}
+	schedules = simulation.Explore(depth, func(source simulation.Source) bool {
+		failed = run.run(t, &simulation.Chain{simulation.NewScript(prefix), source})
+		return failed.err == nil
+	})
+	return schedules, failed
+}
+
+// TestEverySchedule tries every schedule of a few small scopes. The package comment says how to choose the depth.
+func TestEverySchedule(t *testing.T) {
+	depth := int(number(t, "SIMULATION_DEPTH", 2))
+	for name, s := range scopes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			schedules, failed := s.explore(t, depth, bug{})
+			t.Logf("%d schedules of depth %d", schedules, depth)
+			if failed.err != nil {
+				run := scenario{config: s.config()}
+				short := run.shrink(t, failed)
+				t.Errorf("%v\nthe shortest steps:\n%s", failed.err, strings.Join(short.lines, "\n"))
+			}
+		})
+	}
+}
+
+// TestThePrefixesOfScopesLeadWhereTheySay so that a step that is misspelt, and so skipped, is not overlooked.
+func TestThePrefixesOfScopesLeadWhereTheySay(t *testing.T) {
+	for name, s := range scopes {
+		prefix, err := simulation.ParseSteps(s.prefix)
+		require.NoError(t, err)
+		r := scenario{config: s.config()}.replay(t, prefix)
+		require.NoError(t, r.err, name)
+		assert.Equal(t, prefix, r.steps, name)
+	}
+}
