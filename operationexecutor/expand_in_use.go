@@ -23,18 +23,13 @@ func (e *Executor) ExpandInUseVolume(ctx context.Context, v VolumeToMount, actua
 }
 
 // expandingInUse is one expansion of a volume that a pod has.
-type expandingInUse struct {
-	nodeExpansion
-	current resource.Quantity
-}
+type expandingInUse struct{ nodeExpansion }
 
 // GenerateExpandInUseVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateExpandInUseVolumeFunc(v VolumeToMount, actualState ActualStateOfWorldMounterUpdater, currentSize resource.Quantity) *Operation {
 	info := OperationInfo{Kind: OpExpandInUse, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
-		e := &expandingInUse{
-			nodeExpansion: nodeExpansion{Generator: g, x: x, v: v, state: actualState}, current: currentSize,
-		}
+		e := &expandingInUse{nodeExpansion{Generator: g, x: x, v: v, state: actualState, current: currentSize}}
 		return e.run(ctx)
 	})
 }
@@ -68,7 +63,7 @@ func (e *expandingInUse) expand(ctx context.Context) (err error) {
 	if e.claim, err = e.readClaim(ctx, e.x, e.v.VolumeSpec); err != nil {
 		return err
 	}
-	plan := e.plan(e.current)
+	plan := e.plan()
 	if plan.step != nodeWait {
 		return e.do(ctx, plan)
 	}

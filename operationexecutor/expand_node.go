@@ -24,6 +24,8 @@ type nodeExpansion struct {
 	plugin volume.NodeExpandableVolumePlugin
 	// claim is the claim as it was read or written last.
 	claim *v1.PersistentVolumeClaim
+	// current is the size that the volume has here.
+	current resource.Quantity
 }
 
 // expandDuringMount grows a volume that was just set up or mapped for a pod, where it is smaller than its PersistentVolume. An
@@ -40,9 +42,9 @@ func (g *Generator) expandDuringMount(ctx context.Context, x *execution, v Volum
 	if n.claim, err = n.readClaim(ctx, x, v.VolumeSpec); err != nil {
 		return err
 	}
-	current := claimSize(n.claim)
-	state.InitializeClaimSize(v.VolumeName, current)
-	plan := n.plan(current)
+	n.current = claimSize(n.claim)
+	state.InitializeClaimSize(v.VolumeName, n.current)
+	plan := n.plan()
 	if plan.step == nodeNothing || plan.step == nodeWait {
 		return nil // What the control plane has not asked for yet is grown in use.
 	}
@@ -63,10 +65,10 @@ func (n *nodeExpansion) prepare(ctx context.Context) (expands bool, err error) {
 	return construct(ctx, n.x, "RequiresFSResize", func() (bool, error) { return n.plugin.RequiresFSResize(), nil })
 }
 
-// plan chooses what is done for a volume that has the size current here.
-func (n *nodeExpansion) plan(current resource.Quantity) nodePlan {
+// plan chooses what is done.
+func (n *nodeExpansion) plan() nodePlan {
 	return planNode(nodeFacts{
-		spec: n.v.VolumeSpec, claim: n.claim, desired: n.desired(), current: current,
+		spec: n.v.VolumeSpec, claim: n.claim, desired: n.desired(), current: n.current,
 		failedBefore: n.state.CheckVolumeInFailedExpansionWithFinalErrors(n.v.VolumeName),
 	})
 }
@@ -132,7 +134,7 @@ func (n *nodeExpansion) finish(ctx context.Context, plan nodePlan) error {
 // call calls the plugin. That it did nothing and has no error is an error too, which may go away.
 func (n *nodeExpansion) call(ctx context.Context, plan nodePlan) error {
 	options, plugin := n.paths, n.plugin
-	options.VolumeSpec, options.NewSize, options.OldSize = n.v.VolumeSpec, plan.target, claimSize(n.claim)
+	options.VolumeSpec, options.NewSize, options.OldSize = n.v.VolumeSpec, plan.target, n.current
 	c := n.x.changing("NodeExpand")
 	c.timeout = n.x.executor.options.Timeouts.of(OpExpandInUse)
 	done, err := perform(ctx, n.x, c, func(ctx context.Context) (bool, error) { return plugin.NodeExpand(ctx, options) })

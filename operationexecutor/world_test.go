@@ -261,6 +261,13 @@ func (j *journal) set(i operationexecutor.Intent, end operationexecutor.IntentEn
 	}
 }
 
+// record returns what the record of a volume's set-up for a pod says.
+func (j *journal) record(name, podName string) operationexecutor.IntentEnd {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.records[fmt.Sprint(volumeName(name), "set-up", types.UID(podName))]
+}
+
 type nodeReader struct {
 	*history // nil: nothing is kept
 	inUse    []v1.UniqueVolumeName
