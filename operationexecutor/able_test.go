@@ -93,7 +93,9 @@ func (p *ablePlugin) questions() map[attachment]bool {
 func (p *ablePlugin) RequiresFSResize() bool { return !p.noFS }
 
 func (p *ablePlugin) ExpandVolumeDevice(ctx context.Context, _ *volume.Spec, newSize, oldSize resource.Quantity) (resource.Quantity, error) {
+	p.mu.Lock()
 	p.oldSize = oldSize
+	p.mu.Unlock()
 	err := p.do(ctx, "ExpandVolumeDevice "+newSize.String())
 	if err == nil {
 		err = p.do(ctx, "ExpandVolumeDevice")
@@ -105,7 +107,9 @@ func (p *ablePlugin) ExpandVolumeDevice(ctx context.Context, _ *volume.Spec, new
 }
 
 func (p *ablePlugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
+	p.mu.Lock()
 	p.nodeGrown = options
+	p.mu.Unlock()
 	return !p.notYet, p.do(ctx, "NodeExpand")
 }
 
