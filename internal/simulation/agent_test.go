@@ -47,7 +47,7 @@ func (a *agent) newExecutor() *operationexecutor.Executor {
 }
 
 func (a *agent) generatorOptions() operationexecutor.GeneratorOptions {
-	options := operationexecutor.GeneratorOptions{Plugins: a.p.Plugins(), Journal: a.p}
+	options := operationexecutor.GeneratorOptions{Plugins: a.p.Plugins(), Journal: a.p, NodeReader: a.p}
 	if a.bug.journal != nil {
 		options.Journal = a.bug.journal(a.p)
 	}
@@ -161,6 +161,12 @@ func (a *agent) tearDown(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot
 func (a *agent) setUp(rows []operationexecutor.VolumeToMount, snapshot cache.VolumeSnapshot, known bool) {
 	first := rows[0]
 	node := types.NodeName(a.p.Node())
+	if first.PluginIsAttachable && snapshot.AttachState != cache.Attached && a.p.HasController() {
+		first.ReportedInUse = first.ReportedInUse || a.bug.mountsUnreported
+		op, err := a.executor.VerifyControllerAttachedVolume(a.p.Context(), first, node, a.actual)
+		a.began(op, err)
+		return
+	}
 	if first.PluginIsAttachable && snapshot.AttachState != cache.Attached {
 		toAttach := operationexecutor.VolumeToAttach{VolumeName: first.VolumeName, VolumeSpec: first.VolumeSpec, NodeName: node}
 		op, err := a.executor.AttachVolume(a.p.Context(), toAttach, a.attaching())
@@ -200,7 +206,7 @@ func (a *agent) release(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot)
 	case snapshot.DeviceMountState != operationexecutor.DeviceNotMounted:
 		op, err := a.deviceExecutor().UnmountDevice(a.p.Context(), row, a.unmountingDevice())
 		a.began(op, err)
-	case snapshot.PluginIsAttachable && snapshot.AttachState != cache.NotAttached && !a.bug.neverDetaches:
+	case snapshot.PluginIsAttachable && snapshot.AttachState != cache.NotAttached && !a.bug.neverDetaches && !a.p.HasController():
 		op, err := a.executor.DetachVolume(a.p.Context(), row, operationexecutor.DetachOptions{}, a.attaching())
 		a.began(op, err)
 	default:
@@ -213,10 +219,11 @@ func (a *agent) release(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot)
 func (a *agent) began(op *operationexecutor.Operation, err error) {
 	var pending *volume.PendingError
 	var backoff *volume.BackoffError
+	var precondition *operationexecutor.MountPreconditionError
 	switch {
 	case err == nil:
 		a.bugs.started(a, op)
-	case errors.As(err, &pending):
+	case errors.As(err, &pending), errors.As(err, &precondition):
 	case errors.As(err, &backoff):
 		a.bugs.refused(backoff, a)
 	default:
@@ -260,6 +267,12 @@ func (a *agent) ready(pod world.Pod, b world.Belief) bool {
 	}
 	return true
 }
+
+// InUse implements world.Engine.
+func (a *agent) InUse() []v1.UniqueVolumeName { return cache.VolumesInUse(a.desired, a.actual) }
+
+// ReportedInUse implements world.Engine.
+func (a *agent) ReportedInUse(names []v1.UniqueVolumeName) { a.desired.MarkVolumesReportedInUse(names) }
 
 // PodUpdated implements world.Engine.
 func (a *agent) PodUpdated(pod string) { a.actual.MarkRemountRequired(volume.UniquePodName(pod)) }

@@ -49,7 +49,7 @@ func (s scenario) run(t *testing.T, source simulation.Source) (r result) {
 		trace := &simulation.Trace{Keep: s.keep}
 		w, err := world.New(s.config, world.Options{
 			Context: t.Context(), Wait: synctest.Wait, Sleep: time.Sleep, Trace: trace,
-			Start: func(p *world.Process) world.Engine { return startAgent(p, s.bug) },
+			Start: func(p *world.Process) world.Engine { return start(p, s.bug) },
 		})
 		require.NoError(t, err)
 		r.steps, r.err = simulation.Drive(w, source)
@@ -60,6 +60,13 @@ func (s scenario) run(t *testing.T, source simulation.Source) (r result) {
 		w.Close()
 	})
 	return r
+}
+
+func start(p *world.Process, b bug) world.Engine {
+	if p.Node() == world.Controller {
+		return startController(p, b)
+	}
+	return startAgent(p, b)
 }
 
 // replay runs the steps of a list.
@@ -113,13 +120,18 @@ func randomConfig(random *rand.Rand) world.Config {
 		Crashes: random.IntN(3) > 0, Reboots: random.IntN(3) == 0, Cancels: random.IntN(3) == 0,
 		Sleeps: []time.Duration{time.Second, 25 * time.Second, 5 * time.Minute},
 	}}
+	kinds := kinds
+	if random.IntN(3) == 0 {
+		c.WithController, c.Nodes, kinds = true, []string{"n1", "n2"}, kinds[1:4]
+	}
+	c.Eager = random.IntN(3) == 0
 	for i := range 1 + random.IntN(3)*random.IntN(2) {
 		v := kinds[random.IntN(len(kinds))]
 		v.Name, v.Mode = "v"+strconv.Itoa(i+1), modes[random.IntN(len(modes))]
 		c.Volumes = append(c.Volumes, v)
 	}
 	for i := range 1 + random.IntN(3) {
-		p := world.Pod{Name: "p" + strconv.Itoa(i+1), Node: "n1"}
+		p := world.Pod{Name: "p" + strconv.Itoa(i+1), Node: c.Nodes[random.IntN(len(c.Nodes))]}
 		for _, v := range c.Volumes {
 			if random.IntN(4) > 0 {
 				p.Volumes = append(p.Volumes, v.Name)
@@ -131,6 +143,13 @@ func randomConfig(random *rand.Rand) world.Config {
 		if random.IntN(3) == 0 {
 			c.Often[verb] = 3
 		}
+	}
+	if random.IntN(2) == 0 {
+		slow := []string{"Attach", "Detach", "MountDevice", "UnmountDevice", "SetUp", "TearDown"}
+		if c.WithController {
+			slow = []string{"Detach", "Detach", "WriteStatus", "Attach"}
+		}
+		c.Faults.Slow = slow[random.IntN(len(slow))]
 	}
 	switch random.IntN(3) {
 	case 0:

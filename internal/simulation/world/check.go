@@ -49,21 +49,17 @@ func (w *World) checkOrder() {
 // checkRecords holds S4 for what is there.
 func (w *World) checkRecords() {
 	for at := range w.mounted {
-		r := w.records[at.Node][w.uniqueName(w.volumes[at.Volume], at.Pod)]
-		if r == nil || !r.Pods[w.pods[at.Pod].UID] {
+		if r := w.recordOf(at, false); r == nil || !r.Pods[w.pods[at.Pod].UID] {
 			w.broken("S4", "%v is set up and not on record", at)
 		}
 	}
 	for at := range w.staged {
-		if r := w.records[at.Node][w.uniqueName(w.volumes[at.Volume], "")]; r == nil || r.Staged == "" {
+		if r := w.recordOf(at, false); r == nil || r.Staged == "" {
 			w.broken("S4", "%v is staged and not on record", at)
 		}
 	}
-	if w.config.WithController {
-		return
-	}
 	for at := range w.attached {
-		if r := w.records[at.Node][w.uniqueName(w.volumes[at.Volume], "")]; r == nil || !r.Attached {
+		if r := w.recordOf(at, true); r == nil || !r.Attached {
 			w.broken("S4", "%v is attached and not on record", at)
 		}
 	}
@@ -77,7 +73,9 @@ func (w *World) checkBelief(p *Process, b Belief) {
 		}, "attached")
 	}
 	if p.node == Controller {
-		w.checkExclusive(b.Attached)
+		if !w.misled[Controller] {
+			w.checkExclusive(b.Attached)
+		}
 		return
 	}
 	w.compare(b.Staged, w.of(w.staged, p), func(at At) bool {

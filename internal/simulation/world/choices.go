@@ -16,6 +16,7 @@ const (
 	verbUpdate  = "update"  // a pod was updated
 	verbKick    = "kick"    // the program on a node does what there is to do
 	verbRelease = "release" // a call goes on, with a verdict
+	verbReport  = "report"  // the status of a node lists what it uses
 	verbCrash   = "crash"   // the program on a node is killed and started
 	verbReboot  = "reboot"  // a node is restarted
 	verbCancel  = "cancel"  // the context of the operations of a node ends
@@ -26,7 +27,7 @@ const (
 // weights are how likely the verbs are, of which add to all that are offered together.
 var weights = map[string]int{
 	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
-	verbRelease: 4,
+	verbRelease: 4, verbReport: 15,
 }
 
 // Choices implements simulation.World.
@@ -37,6 +38,9 @@ func (w *World) Choices() []simulation.Choice {
 	for _, node := range w.nodes {
 		if !w.config.Eager {
 			w.offer(verbKick, node)
+		}
+		if w.config.WithController && node != Controller {
+			w.offer(verbReport, node)
 		}
 		if w.config.Faults.Crashes {
 			w.offer(verbCrash, node)
@@ -96,20 +100,25 @@ func (w *World) offerUnmounts() {
 
 // offerCalls offers each verdict on each call that waits.
 func (w *World) offerCalls() {
-	often := cmp.Or(w.config.Faults.Often, 14)
 	for _, call := range w.calls.Waiting() {
-		w.offerAs(often*weights[verbRelease], verbRelease, call.Label, OK)
+		weight, often := weights[verbRelease], cmp.Or(w.config.Faults.Often, 14)
+		if call.Name == w.config.Faults.Slow {
+			weight, often = 1, 2
+		}
+		w.offerAs(often*weight, verbRelease, call.Label, OK)
 		switch call.Name {
+		case "WriteStatus":
+			continue
 		case "Intend", "Conclude":
 			if w.config.Faults.Journal {
-				w.offerAs(weights[verbRelease], verbRelease, call.Label, Final)
-				w.offerAs(weights[verbRelease], verbRelease, call.Label, failWritten)
+				w.offerAs(weight, verbRelease, call.Label, Final)
+				w.offerAs(weight, verbRelease, call.Label, failWritten)
 			}
 			continue
 		}
 		for _, verdict := range w.config.Faults.Verdicts {
 			if w.mayEnd(call, verdict) {
-				w.offerAs(weights[verbRelease], verbRelease, call.Label, verdict)
+				w.offerAs(weight, verbRelease, call.Label, verdict)
 			}
 		}
 	}
@@ -199,6 +208,8 @@ func (w *World) doNode(step simulation.Step) bool {
 	switch step.Verb {
 	case verbKick:
 		w.engines[node].Kick()
+	case verbReport:
+		w.report(node)
 	case verbCancel:
 		w.cancel(node)
 	case verbCrash:
@@ -292,4 +303,11 @@ func (w *World) kickAll() {
 		w.engines[node].Kick()
 		w.options.Wait()
 	}
+}
+
+// report makes the status of a node list what it uses.
+func (w *World) report(node string) {
+	names := w.engines[node].InUse()
+	w.change(func() { w.inUse[node] = names })
+	w.engines[node].ReportedInUse(names)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/volumekit/volumekit/internal/simulation"
 )
 
@@ -50,6 +52,14 @@ type Volume struct {
 // shared says that the volume has one name for all pods.
 func (v Volume) shared() bool { return v.Attachable || v.Stageable }
 
+// excludes reports whether only one of two pods can have the volume.
+func (v Volume) excludes(a, b Pod) bool {
+	if a.Node == b.Node {
+		return v.shared() && v.Mode == "ReadWriteOncePod"
+	}
+	return v.Attachable && v.Mode != "ReadWriteMany"
+}
+
 // Pod is one pod.
 type Pod struct {
 	// Name is its name, and its UID.
@@ -66,6 +76,8 @@ type Faults struct {
 	Verdicts []string
 	// Often is how often a call succeeds for each time that it ends with one of them; zero means 14.
 	Often int
+	// Slow is the call that takes long, so that much happens meanwhile; empty: none.
+	Slow string
 	// Journal says that writing a record may fail.
 	Journal bool
 	// Crashes says that processes may be killed, Reboots that nodes may be rebooted.
@@ -102,6 +114,10 @@ type Engine interface {
 	Kick()
 	// Belief returns what is believed of this node; of all nodes by the controller.
 	Belief() Belief
+	// InUse returns the volumes that the node's status has to list as in use.
+	InUse() []v1.UniqueVolumeName
+	// ReportedInUse says that the node's status lists these.
+	ReportedInUse(names []v1.UniqueVolumeName)
 	// PodUpdated says that a pod's volumes have to be set up again.
 	PodUpdated(pod string)
 	// MountLost says that somebody has unmounted what was set up for a pod, or, with no pod, what was staged.

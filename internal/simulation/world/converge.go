@@ -53,19 +53,15 @@ func (w *World) make() {
 	w.trace.Step("faults stop")
 	w.mu.Lock()
 	lost := sorted(w.foreign)
-	has := map[string]Pod{}
+	var stay []Pod
 	var others []string
 	for _, pod := range w.config.Pods {
-		for _, v := range pod.Volumes {
-			mode := w.volumes[v].Mode
-			first, taken := has[v]
-			alone := taken && w.volumes[v].shared() && (mode == "ReadWriteOncePod" || mode == "ReadWriteOnce" && first.Node != pod.Node)
-			if w.desired[pod.Name] && alone {
-				others = append(others, pod.Name)
-			}
-			if w.desired[pod.Name] && !taken {
-				has[v] = pod
-			}
+		switch {
+		case !w.desired[pod.Name]:
+		case slices.ContainsFunc(stay, func(p Pod) bool { return w.excludes(p, pod) }):
+			others = append(others, pod.Name)
+		default:
+			stay = append(stay, pod)
 		}
 	}
 	w.mu.Unlock()
@@ -75,6 +71,13 @@ func (w *World) make() {
 	for _, at := range lost {
 		w.engines[at.Node].MountLost(at.Volume, at.Pod)
 	}
+}
+
+// excludes reports whether two pods want a volume that only one of them can have.
+func (w *World) excludes(a, b Pod) bool {
+	return slices.ContainsFunc(a.Volumes, func(v string) bool {
+		return slices.Contains(b.Volumes, v) && w.volumes[v].excludes(a, b)
+	})
 }
 
 // becomeReady holds L3, and L5 for what fails again and again.
@@ -122,6 +125,9 @@ func (w *World) size() int {
 func (w *World) calm(of func(call simulation.Call) string) error {
 	for range 60 * w.size() {
 		w.kickAll()
+		for _, node := range w.nodes {
+			w.report(node)
+		}
 		released := false
 		for _, call := range w.calls.Waiting() {
 			verdict := of(call)
@@ -148,7 +154,7 @@ func always(simulation.Call) string { return OK }
 func (w *World) verdictWithTrouble(call simulation.Call) string {
 	at := atOf(call)
 	switch {
-	case call.Name == "Intend" || call.Name == "Conclude":
+	case call.Name == "Intend" || call.Name == "Conclude" || call.Name == "WriteStatus":
 		return OK
 	case w.config.Sick != "" && at.Volume == w.config.Sick:
 		return ""
@@ -333,12 +339,12 @@ func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
 		if w.stale[node] {
 			continue
 		}
-		for _, name := range slices.Sorted(maps.Keys(w.records[node])) {
-			r := w.records[node][name]
-			whole := At{Node: node, Volume: w.inner[name]}
+		for _, key := range slices.SortedFunc(maps.Keys(w.records[node]), recordKey.compare) {
+			r := w.records[node][key]
+			whole := At{Node: cmp.Or(r.Node, node), Volume: w.inner[r.Name]}
 			left := r.Attached && !attached[whole] || r.Staged != "" && !staged[whole]
 			for uid := range r.Pods {
-				left = left || !mounted[At{Node: node, Volume: w.inner[name], Pod: string(uid)}]
+				left = left || !mounted[At{Node: node, Volume: whole.Volume, Pod: string(uid)}]
 			}
 			if left {
 				return &RuleError{Rule: "L2", Text: whole.String() + " is not wanted and still on record"}

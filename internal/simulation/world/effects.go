@@ -51,11 +51,7 @@ func (f *flight) excludes(other *flight) bool {
 
 // onRecord reports whether the effect of a call is on record. The lock is held.
 func (w *World) onRecord(f *flight) bool {
-	node := f.process.node
-	if node == Controller {
-		return true // Its record is the object in the store.
-	}
-	r := w.records[node][w.uniqueName(w.volumes[f.at.Volume], f.at.Pod)]
+	r := w.recordOf(f.at, f.name == "Attach" || f.name == "Detach")
 	switch f.name {
 	case "WaitForAttach":
 		return true
@@ -119,7 +115,7 @@ func (w *World) watch(f *flight) {
 		}
 	case "SetUp":
 		for other := range w.mounted {
-			if other.Volume == v.Name && other.Pod != f.at.Pod && v.Mode == "ReadWriteOncePod" && v.shared() {
+			if other.Volume == v.Name && other.Node == f.at.Node && other.Pod != f.at.Pod && v.Mode == "ReadWriteOncePod" && v.shared() {
 				w.broken("S8", "%s while pod %s has it", f.label, other.Pod)
 			}
 		}

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -17,7 +18,9 @@ type Record struct {
 	Name v1.UniqueVolumeName
 	// Spec is the volume.
 	Spec *volume.Spec
-	// Attached, and Staged unless it is empty, say that it may be attached, and staged at that path.
+	// Node is the node of an attachment that the controller made; empty on a node.
+	Node string
+	// Attached says that it may be attached.
 	Attached bool
 	// Staged is the path at which it may be staged.
 	Staged string
@@ -45,7 +48,7 @@ func (p *Process) Conclude(_ context.Context, intent operationexecutor.Intent, e
 
 // record changes the record of a volume.
 func (p *Process) record(name string, intent operationexecutor.Intent, f func(*Record)) error {
-	at := At{Node: p.node, Volume: intent.Spec.Name(), Pod: string(intent.PodUID)}
+	at := At{Node: cmp.Or(string(intent.NodeName), p.node), Volume: intent.Spec.Name(), Pod: string(intent.PodUID)}
 	verdict := OK
 	if !p.world.config.Faults.Quiet {
 		verdict = p.park(name, name+":"+at.String())
@@ -70,15 +73,39 @@ func (p *Process) record(name string, intent operationexecutor.Intent, f func(*R
 // write changes a record. The lock is held.
 func (w *World) write(node string, intent operationexecutor.Intent, f func(*Record)) {
 	records := w.records[node]
-	r := records[intent.VolumeName]
+	key := recordKey{name: intent.VolumeName}
+	if node == Controller {
+		key.node = string(intent.NodeName)
+	}
+	r := records[key]
 	if r == nil {
-		r = &Record{Name: intent.VolumeName, Spec: intent.Spec, Pods: map[types.UID]bool{}}
-		records[intent.VolumeName] = r
+		r = &Record{Name: intent.VolumeName, Node: key.node, Spec: intent.Spec, Pods: map[types.UID]bool{}}
+		records[key] = r
 	}
 	f(r)
 	if r.isEmpty() {
-		delete(records, intent.VolumeName)
+		delete(records, key)
 	}
+}
+
+// recordKey is what a record is kept by: the volume, and by the controller the node of the attachment too.
+type recordKey struct {
+	name v1.UniqueVolumeName
+	node string
+}
+
+func (k recordKey) compare(other recordKey) int {
+	return cmp.Or(cmp.Compare(k.name, other.name), cmp.Compare(k.node, other.node))
+}
+
+// recordOf returns what is on record of an effect, or nil: of an attachment with the one who makes it. The lock is held.
+func (w *World) recordOf(at At, attachment bool) *Record { //nolint:revive // An attachment is recorded elsewhere.
+	key := recordKey{name: w.uniqueName(w.volumes[at.Volume], at.Pod)}
+	if attachment && w.config.WithController {
+		key.node = at.Node
+		return w.records[Controller][key]
+	}
+	return w.records[at.Node][key]
 }
 
 func (r *Record) add(intent operationexecutor.Intent) {

@@ -30,8 +30,9 @@ type Process struct {
 }
 
 var (
-	_ operationexecutor.Journal  = (*Process)(nil)
-	_ operationexecutor.Observer = (*Process)(nil)
+	_ operationexecutor.Journal    = (*Process)(nil)
+	_ operationexecutor.Observer   = (*Process)(nil)
+	_ operationexecutor.NodeReader = (*Process)(nil)
 )
 
 // running is an operation that runs.
@@ -66,14 +67,13 @@ func (p *Process) Context() context.Context {
 	return p.ctx
 }
 
-// Records returns what an earlier process left on record, by the name of the volume.
+// Records returns what an earlier process left on record, by the names of volume and node.
 func (p *Process) Records() []Record {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	var records []Record
-	byName := p.world.records[p.node]
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		r := *byName[name]
+	for _, key := range slices.SortedFunc(maps.Keys(p.world.records[p.node]), recordKey.compare) {
+		r := *p.world.records[p.node][key]
 		r.Pods = maps.Clone(r.Pods)
 		records = append(records, r)
 	}
@@ -143,6 +143,45 @@ func (p *Process) at(path string) (At, bool) {
 	}
 	return At{}, false
 }
+
+// VolumesInUse implements operationexecutor.NodeReader.
+func (p *Process) VolumesInUse(_ context.Context, node types.NodeName) ([]v1.UniqueVolumeName, error) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	return p.world.inUse[string(node)], nil
+}
+
+// VolumesAttached implements operationexecutor.NodeReader.
+func (p *Process) VolumesAttached(_ context.Context, node types.NodeName) (map[v1.UniqueVolumeName]string, error) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	return p.world.reported[string(node)], nil
+}
+
+// WriteAttached makes the status of a node list what attached returns at that time. It parks before, for an operation waits
+// for it.
+func (p *Process) WriteAttached(node string, attached func() map[v1.UniqueVolumeName]string) error {
+	if p.park("WriteStatus", "WriteStatus:"+node) == killed {
+		return errKilled
+	}
+	p.SetAttached(node, attached())
+	return nil
+}
+
+// SetAttached makes the status of a node list what is attached to it, at once.
+func (p *Process) SetAttached(node string, attached map[v1.UniqueVolumeName]string) {
+	p.world.change(func() {
+		if !p.dead {
+			p.world.reported[node] = attached
+		}
+	})
+}
+
+// Nodes returns the names of all nodes.
+func (p *Process) Nodes() []string { return p.world.config.Nodes }
+
+// HasController reports whether a controller attaches.
+func (p *Process) HasController() bool { return p.world.config.WithController }
 
 // OperationStarted implements operationexecutor.Observer.
 func (p *Process) OperationStarted(o operationexecutor.OperationInfo) {

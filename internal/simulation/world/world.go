@@ -47,7 +47,10 @@ type World struct {
 	// succeeded last.
 	updates   map[string]int
 	refreshed map[At]int
-	records   map[string]map[v1.UniqueVolumeName]*Record
+	records   map[string]map[recordKey]*Record
+	// inUse and reported are the status of each node: what it says that it uses, what it is told is attached.
+	inUse    map[string][]v1.UniqueVolumeName
+	reported map[string]map[v1.UniqueVolumeName]string
 	// stale says that the records of a node may say more than is true since its last start, as a write failed.
 	stale map[string]bool
 	// misled says that the program of a node found such records when it started.
@@ -64,7 +67,8 @@ func New(config Config, options Options) (*World, error) {
 		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
 		inner: map[v1.UniqueVolumeName]string{}, engines: map[string]Engine{}, processes: map[string]*Process{},
 		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, foreign: map[At]bool{},
-		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[v1.UniqueVolumeName]*Record{},
+		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
+		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
 		stale: map[string]bool{}, misled: map[string]bool{}, flights: map[*flight]bool{},
 	}
 	for _, v := range config.Volumes {
@@ -81,7 +85,7 @@ func New(config Config, options Options) (*World, error) {
 		w.nodes = append(w.nodes, Controller)
 	}
 	for _, node := range w.nodes {
-		w.records[node] = map[v1.UniqueVolumeName]*Record{}
+		w.records[node] = map[recordKey]*Record{}
 		if err := w.start(node); err != nil {
 			return nil, err
 		}

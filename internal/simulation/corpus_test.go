@@ -1,0 +1,52 @@
+package simulation_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/internal/simulation/world"
+)
+
+// found are the shortest steps to what was found once, so that it stays found whatever becomes of the seeds. Those that
+// only a program with a planted bug stumbles over show that the program without it is right.
+var found = map[string]struct {
+	volumes []world.Volume
+	steps   string
+	bug     bug
+	rule    string
+}{
+	"an attach that was never called leaves no record": {
+		volumes: []world.Volume{{Name: "v1", Attachable: true, Mode: "ReadWriteOnce"}},
+		steps:   "add p1\nkick n1\ncancel n1\nremove p1",
+	},
+	"an update during the first set-up": {
+		volumes: []world.Volume{{Name: "v1", Remountable: true, Mode: "ReadWriteOnce"}},
+		steps:   "add p1\nkick n1\nrelease Intend:n1:v1:p1 ok\nupdate p1",
+	},
+	"an update during the first set-up, not noticed": {
+		volumes: []world.Volume{{Name: "v1", Remountable: true, Mode: "ReadWriteOnce"}},
+		steps:   "add p1\nkick n1\nrelease Intend:n1:v1:p1 ok\nupdate p1",
+		bug:     bug{ignoresUpdates: true}, rule: "L1",
+	},
+}
+
+func TestWhatWasFoundStaysFound(t *testing.T) {
+	for name, test := range found {
+		t.Run(name, func(t *testing.T) {
+			s := scenario{bug: test.bug, config: world.Config{Nodes: []string{"n1"}, Volumes: test.volumes}}
+			p := world.Pod{Name: "p1", Node: "n1"}
+			for _, v := range test.volumes {
+				p.Volumes = append(p.Volumes, v.Name)
+			}
+			s.config.Pods = []world.Pod{p}
+			steps, err := simulation.ParseSteps(test.steps)
+			require.NoError(t, err)
+			r := s.replay(t, steps)
+			assert.Equal(t, steps, r.steps, "no step may be skipped")
+			assert.Equal(t, test.rule, r.rule(), "%v", r.err)
+		})
+	}
+}
