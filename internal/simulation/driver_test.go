@@ -22,7 +22,7 @@ type letters struct {
 
 func (l *letters) Choices() []simulation.Choice {
 	var choices []simulation.Choice
-	for _, letter := range strings.SplitSeq(l.offered, "") {
+	for letter := range strings.SplitSeq(l.offered, "") {
 		choices = append(choices, simulation.Choice{Step: simulation.Step{Verb: letter}, Weight: 1})
 	}
 	return append(choices, simulation.Choice{Step: simulation.Step{Verb: "never"}})
@@ -40,7 +40,7 @@ func (l *letters) Check() error { return nil }
 
 func steps(text string) []simulation.Step {
 	var steps []simulation.Step
-	for _, letter := range strings.SplitSeq(text, "") {
+	for letter := range strings.SplitSeq(text, "") {
 		steps = append(steps, simulation.Step{Verb: letter})
 	}
 	return steps
