@@ -99,8 +99,8 @@ func (w *attachmentWatch) end() {
 // f returns at once. by is the operation that asks for it.
 func (e *Executor) hold(key Key, by OperationInfo, f func()) {
 	by.VolumeName, by.NodeName = key.Volume, key.Node
-	claim, refusal := e.table.Begin(key.keyed(), keyed.Subject{Key: key.keyed(), Kind: string(by.Kind)})
-	if refusal != nil {
+	claim := &keyed.Claim{Subject: subjectOf(&by), AllNodes: key.Node == "", AllPods: true}
+	if refusal := e.table.Begin(claim); refusal != nil {
 		return
 	}
 	defer e.keyFreed(by)

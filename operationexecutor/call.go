@@ -6,30 +6,17 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file is the one place from which plugins are called.
+// This file is the one place from which plugins are called, but for operations that are one call (see execution.go).
 
 // ErrGoexit is the value of a [volume.PanicError] of a call that ended its goroutine by runtime.Goexit instead of
 // returning.
 var ErrGoexit = errors.New("runtime.Goexit was called")
-
-// errNotEnded is the cause of an operation whose goroutine ended before the operation did, by a panic or a
-// runtime.Goexit in a port.
-var errNotEnded = volume.Uncertain(errors.New("the operation was broken off by a panic outside of the plugin"))
-
-// execution is one operation that runs. It belongs to the operation's goroutine.
-type execution struct {
-	op       *Operation
-	executor *Executor
-	// lost are closed when calls that were left behind, by us or by the plugin, have really ended.
-	lost []<-chan struct{}
-}
 
 // call says how a plugin is called.
 type call struct {
@@ -62,109 +49,53 @@ func (x *execution) changing(name string) call {
 func (x *execution) asking(name string) call { return call{name: name, timeout: x.timeout()} }
 
 func (x *execution) timeout() time.Duration {
-	return x.executor.options.Timeouts.of(x.op.Info().Kind)
-}
-
-// step does f, which is not a call of a plugin, and tells of it.
-func (x *execution) step(name string, f func() error) error {
-	started := time.Now()
-	err := f()
-	x.stepped(Step{Name: name, Started: started, Duration: time.Since(started), Err: err})
-	return err
-}
-
-func (x *execution) stepped(s Step) {
-	x.op.addStep(s)
-	if o := x.executor.options.Observer; o != nil {
-		o.OperationStepped(x.op.Info(), s)
-	}
-}
-
-// stillRunning returns the calls that were left behind and have not ended.
-func (x *execution) stillRunning() []<-chan struct{} {
-	var running []<-chan struct{}
-	for _, done := range x.lost {
-		select {
-		case <-done:
-		default:
-			running = append(running, done)
-		}
-	}
-	return running
+	return x.executor.options.timeout(x.op.plugin, x.op.kind())
 }
 
 // perform calls f as one step: in a goroutine of its own, with a deadline, when a worker of the plugin is free. The
 // error is safe to read, and its class is true for a call that was broken off. A value is passed through a channel, so
 // that a call that was left behind shares no memory with the operation.
-func perform[T any](ctx context.Context, x *execution, c call, f func(ctx context.Context) (T, error)) (T, error) {
-	started := time.Now()
-	value, err := performInTurn(ctx, x, c, f)
-	x.lost = append(x.lost, outcome.Running(err)...)
-	x.stepped(Step{Name: c.name, Started: started, Duration: time.Since(started), Err: err})
-	return value, err
+func perform[T any](ctx context.Context, x *execution, c call, do func(ctx context.Context) (T, error)) (T, error) {
+	f := &flight{call: c, givenUp: make(chan struct{})}
+	var a answer[T]
+	if f.result = x.takeOff(ctx, f); f.result == nil {
+		answers := make(chan answer[T], 1)
+		go flyBeside(x, f, x.op.plugin, do, answers)
+		select {
+		case a = <-answers:
+			f.result = a.err
+		case <-f.givenUp:
+			f.result = f.lostError() //nolint:contextcheck // The flight is the context.
+		}
+	}
+	x.flown(f, f.result)
+	return a.value, f.result
 }
 
-func performInTurn[T any](ctx context.Context, x *execution, c call, f func(ctx context.Context) (T, error)) (T, error) {
-	var none T
-	plugin := x.op.Info().PluginName
-	release, err := x.executor.workers.acquire(ctx, plugin)
-	if err != nil {
-		return none, volume.Transient(fmt.Errorf("%s: %w: %w", c.name, errNotCalled, err))
-	}
-	defer release()
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	answers, ended := make(chan answer[T], 1), make(chan struct{})
-	go func() {
-		defer close(ended)
-		protect(plugin, c, answers, func() (T, error) { return f(ctx) })
-	}()
-	a, ok := await(ctx, x.executor.options.Grace, answers)
-	if !ok {
-		return none, &LostError{Call: c.name, changes: c.changes, cause: context.Cause(ctx), done: ended}
-	}
-	return a.value, a.err
-}
-
-// await returns the answer, or false when it has not come a grace after ctx ended.
-func await[T any](ctx context.Context, grace time.Duration, answers <-chan answer[T]) (answer[T], bool) {
-	select {
-	case a := <-answers:
-		return a, true
-	case <-ctx.Done():
-	}
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	select {
-	case a := <-answers:
-		return a, true
-	case <-timer.C:
-	}
-	select {
-	case a := <-answers:
-		return a, true
-	default:
-		return answer[T]{}, false
-	}
-}
-
-// protect calls f and sends one answer whatever f does, short of ending the process.
-func protect[T any](plugin string, c call, answers chan<- answer[T], f func() (T, error)) {
+// flyBeside is the goroutine of a call. It sends one answer whatever do does, short of ending the process, unless the call
+// was given up.
+func flyBeside[T any](x *execution, f *flight, plugin string, do func(ctx context.Context) (T, error), answers chan<- answer[T]) {
+	e := x.executor
 	var a answer[T]
 	returned := false
 	defer func() {
 		if !returned {
-			a = answer[T]{err: panicked(plugin, c, recover())}
+			a = answer[T]{err: f.call.panicked(plugin, recover())}
 		}
-		answers <- a
+		if e.land(f) {
+			answers <- a
+		}
 	}()
-	a.value, a.err = f()
-	a.err = c.sane(plugin, a.err)
+	a.err = f.fly(func(ctx context.Context) (err error) {
+		a.value, err = do(ctx)
+		return err
+	})
+	a.err = f.call.sane(plugin, a.err)
 	returned = true
 }
 
 // panicked returns the error of a call that did not return. It must be called while the panic unwinds, for the stack.
-func panicked(plugin string, c call, value any) error {
+func (c call) panicked(plugin string, value any) error {
 	if value == nil {
 		value = ErrGoexit
 	}
@@ -203,7 +134,7 @@ func read(plugin string, c call, err error) (bad error) {
 	defer func() {
 		if value := recover(); value != nil {
 			c.name += " (reading its error)"
-			bad = panicked(plugin, c, value)
+			bad = c.panicked(plugin, value)
 		}
 	}()
 	_ = err.Error()
@@ -239,34 +170,3 @@ func (e *LostError) Is(target error) bool { return e.changes && target == volume
 
 // Unwrap returns what ended the call's context.
 func (e *LostError) Unwrap() error { return e.cause }
-
-// workers bounds the calls of each plugin that run at once.
-type workers struct {
-	limit int
-
-	mu    sync.Mutex
-	slots map[string]chan struct{} // by plugin; there are as many as plugins
-}
-
-// acquire waits for a worker of plugin. The error is what ended ctx.
-func (w *workers) acquire(ctx context.Context, plugin string) (release func(), err error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	slots := w.of(plugin)
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("no worker of plugin %q became free: %w", plugin, context.Cause(ctx))
-	}
-}
-
-func (w *workers) of(plugin string) chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.slots[plugin] == nil {
-		w.slots[plugin] = make(chan struct{}, w.limit)
-	}
-	return w.slots[plugin]
-}

@@ -2,7 +2,7 @@ package operationexecutor
 
 import (
 	"context"
-	"log/slog"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,36 +18,40 @@ type Executor struct {
 	generator OperationGenerator
 	options   ExecutorOptions
 	table     *keyed.Table
-	workers   workers
 	// attachments tells a verification which of its answers are too old.
 	attachments attachments
+	// epoch is when the executor was made; what is due is counted from it.
+	epoch time.Time
 
 	mu sync.Mutex
-	// running holds the operations that have not ended; left those that have, and that left calls behind.
-	running, left map[*Operation]struct{}
-	// changed is closed and replaced whenever an operation leaves running.
-	changed chan struct{}
+	// running is the number of operations that have not ended; bounds has them, by the context that bounds them.
+	running   int
+	bounds    map[<-chan struct{}]*bound
+	lastBound *bound
+	// quiet is closed when the last operation has ended; nil while nobody waits for that.
+	quiet      chan struct{}
+	isShutDown bool
+	// left holds the operations that have ended and of which a call still runs, with what awaits those calls.
+	left map[*Operation][]leftCall
+	// plugins holds what is known of the calls of each plugin; there are as many as plugins.
+	plugins map[string]*pluginCalls
+	// queues holds the calls that are under way, by when they are due, hung those that were left behind.
+	queues map[time.Duration]*queue
+	hung   map[*flight]struct{}
 }
 
 // NewOperationExecutor returns an executor of the operations that generator makes. It starts nothing.
 func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions) *Executor {
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
-	if options.Grace <= 0 {
-		options.Grace = DefaultGrace
-	}
-	if options.WorkersPerPlugin <= 0 {
-		options.WorkersPerPlugin = DefaultWorkersPerPlugin
-	}
 	return &Executor{
 		generator: generator,
-		options:   options,
+		options:   options.withDefaults(),
+		epoch:     time.Now(),
 		table:     keyed.New(backoff.Policy(options.Backoff)),
-		workers:   workers{limit: options.WorkersPerPlugin, slots: map[string]chan struct{}{}},
-		running:   map[*Operation]struct{}{},
-		left:      map[*Operation]struct{}{},
-		changed:   make(chan struct{}),
+		bounds:    map[<-chan struct{}]*bound{},
+		left:      map[*Operation][]leftCall{},
+		plugins:   map[string]*pluginCalls{},
+		queues:    map[time.Duration]*queue{},
+		hung:      map[*flight]struct{}{},
 	}
 }
 
@@ -90,114 +94,35 @@ func (e *Executor) Forget(name v1.UniqueVolumeName) { e.ResetBackoff(Key{Volume:
 
 // begin claims the key and runs the operation in a goroutine.
 func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operation, error) {
-	info := op.Info()
-	subject := keyed.Subject{Key: subjectOf(info), Kind: string(info.Kind)}
-	claim, refusal := e.table.Begin(key.keyed(), subject)
-	if refusal != nil {
-		return nil, refused(info, refusal)
+	if !op.begun.CompareAndSwap(false, true) {
+		return nil, fmt.Errorf("an operation is begun once, and this one was begun before: have the generator make another: %w", volume.ErrInvalid)
 	}
-	op.begin(claim.Started)
-	e.attachments.begin(info)
-	e.mu.Lock()
-	e.running[op] = struct{}{}
-	e.mu.Unlock()
-	go e.execute(ctx, op, claim)
+	op.x.op, op.x.executor = op, e
+	claim := &op.claim
+	claim.AllPods, claim.AllNodes = key.Pod == "", key.Node == ""
+	if refusal := e.table.Begin(claim); refusal != nil {
+		op.begun.Store(false)
+		return nil, refused(claim, refusal)
+	}
+	if !e.enter(ctx, op) {
+		e.table.End(claim)
+		return nil, fmt.Errorf("%s of volume %q did not start: %w", claim.Subject.Kind, claim.Subject.Key.Volume, ErrShutDown)
+	}
+	e.attachments.begin(infoOf(claim))
+	if op.alone != nil {
+		go op.executeAlone(ctx)
+	} else {
+		go op.execute(ctx)
+	}
 	return op, nil
 }
 
-func refused(info OperationInfo, r *keyed.Refusal) error {
+func refused(claim *keyed.Claim, r *keyed.Refusal) error {
+	op, name := claim.Subject.Kind, v1.UniqueVolumeName(claim.Subject.Key.Volume)
 	if r.Running != nil {
-		return &volume.PendingError{
-			Op: string(info.Kind), Running: r.Running.Subject.Kind, Volume: info.VolumeName, Since: r.Running.Started,
-		}
+		return &volume.PendingError{Op: op, Running: r.Running.Subject.Kind, Volume: name, Since: r.Running.Started}
 	}
 	return &volume.BackoffError{
-		Op: string(info.Kind), Volume: info.VolumeName,
-		Attempts: r.Failure.Attempts, Until: r.Failure.Until, Err: r.Failure.Err,
+		Op: op, Volume: name, Attempts: r.Failure.Attempts, Until: r.Failure.Until, Err: r.Failure.Err,
 	}
-}
-
-// execute is the goroutine of an operation.
-func (e *Executor) execute(ctx context.Context, op *Operation, claim *keyed.Claim) {
-	x := &execution{op: op, executor: e}
-	err := errNotEnded
-	defer func() { e.finish(x, claim, err) }()
-	if e.options.Observer != nil {
-		e.options.Observer.OperationStarted(op.Info())
-	}
-	err = op.run(ctx, x)
-}
-
-// finish ends an operation in the order that the package comment promises. It runs also when a port panicked or ended
-// the goroutine: a panic goes on to crash the program, for it is not a plugin's.
-func (e *Executor) finish(x *execution, claim *keyed.Claim, cause error) {
-	result := x.op.conclude(cause)
-	defer e.release(x, claim, result)
-	if e.options.Observer != nil {
-		e.options.Observer.OperationFinished(x.op.Info(), result)
-	}
-}
-
-// release counts the result, frees the key or leaves it to those who wait for the calls that were left behind, and
-// closes Done.
-func (e *Executor) release(x *execution, claim *keyed.Claim, result Result) {
-	defer e.retire(x.op)
-	switch {
-	case claim.Key.Volume == "": // Without a key there is nobody to wait.
-	case result.Err == nil:
-		e.table.Succeed(claim)
-	default:
-		e.table.Fail(claim, result.Err)
-	}
-	if lost := x.stillRunning(); len(lost) > 0 {
-		e.leave(x.op)
-		close(x.op.done)
-		e.options.Logger.Warn("a call of a plugin was left behind; its key stays taken", logKeys(x.op.Info())...)
-		go e.awaitLost(x.op, claim, lost)
-	} else {
-		e.table.End(claim)
-		close(x.op.done)
-		e.keyFreed(x.op.Info())
-	}
-}
-
-// leave puts an operation among those of which a call still runs.
-func (e *Executor) leave(op *Operation) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.left[op] = struct{}{}
-}
-
-// retire takes an operation from those that run, and wakes those who wait for that.
-func (e *Executor) retire(op *Operation) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.running, op)
-	close(e.changed)
-	e.changed = make(chan struct{})
-}
-
-// awaitLost frees the key when the last call that was left behind has returned. It ends with that call.
-func (e *Executor) awaitLost(op *Operation, claim *keyed.Claim, lost []<-chan struct{}) {
-	for _, done := range lost {
-		<-done
-	}
-	e.table.End(claim)
-	e.mu.Lock()
-	delete(e.left, op)
-	e.mu.Unlock()
-	info := op.Info()
-	e.options.Logger.Info("a call that was left behind has returned", append(logKeys(info), "after", time.Since(info.Started))...)
-	e.keyFreed(info)
-}
-
-func (e *Executor) keyFreed(info OperationInfo) {
-	if e.options.KeyFreed != nil {
-		e.options.KeyFreed(info)
-	}
-}
-
-func logKeys(info OperationInfo) []any {
-	return []any{"operation", string(info.Kind), "plugin", info.PluginName, "volume", string(info.VolumeName),
-		"pod", string(info.PodName), "node", string(info.NodeName)}
 }

@@ -136,7 +136,7 @@ func (n *nodeExpansion) call(ctx context.Context, plan nodePlan) error {
 	options, plugin := n.paths, n.plugin
 	options.VolumeSpec, options.NewSize, options.OldSize = n.v.VolumeSpec, plan.target, n.current
 	c := n.x.changing("NodeExpand")
-	c.timeout = n.x.executor.options.Timeouts.of(OpExpandInUse)
+	c.timeout = n.x.executor.options.timeout(n.x.pluginName(), OpExpandInUse)
 	done, err := perform(ctx, n.x, c, func(ctx context.Context) (bool, error) { return plugin.NodeExpand(ctx, options) })
 	if err == nil && !done {
 		return volume.Transient(fmt.Errorf("plugin %q says that the volume does not have %s yet", n.x.pluginName(), plan.target.String()))

@@ -29,6 +29,18 @@ func (k Key) keyed() keyed.Key {
 
 // subjectOf is what the back-off of an operation is kept by: finer than its key, so that a pod does not wait for the
 // failures of another one.
-func subjectOf(info OperationInfo) keyed.Key {
-	return Key{Volume: info.VolumeName, Pod: info.PodName, Node: info.NodeName}.keyed()
+func subjectOf(info *OperationInfo) keyed.Subject {
+	return keyed.Subject{
+		Key:  keyed.Key{Volume: string(info.VolumeName), Pod: string(info.PodName), Node: string(info.NodeName)},
+		Kind: string(info.Kind),
+	}
+}
+
+// infoOf undoes subjectOf.
+func infoOf(claim *keyed.Claim) OperationInfo {
+	subject := &claim.Subject
+	return OperationInfo{
+		Kind: OperationKind(subject.Kind), VolumeName: v1.UniqueVolumeName(subject.Key.Volume),
+		PodName: volume.UniquePodName(subject.Key.Pod), NodeName: types.NodeName(subject.Key.Node), Started: claim.Started,
+	}
 }

@@ -2,10 +2,15 @@ package operationexecutor
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/internal/keyed"
 	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -37,6 +42,8 @@ type Result struct {
 	Class Class
 	// Err is the error; nil when the class is done. It is a [volume.Error].
 	Err error
+	// Duration is how long the operation took, from the moment in which it had its key.
+	Duration time.Duration
 }
 
 // Class is how an operation ended.
@@ -53,12 +60,28 @@ const (
 // Operation is one operation. A generator makes it, an executor begins it and returns it as the handle of what runs.
 // It is begun at most once.
 type Operation struct {
-	run  func(ctx context.Context, x *execution) error
-	done chan struct{}
+	// run does it. An operation that is one call of a plugin has alone instead.
+	run   func(ctx context.Context, x *execution) error
+	alone func(ctx context.Context) error
+
+	begun  atomic.Bool
+	claim  keyed.Claim // says which operation it is, too
+	x      execution
+	single flight // that of alone
+	// calls is what is known of the calls of the plugin; of the operation's goroutine.
+	calls *pluginCalls
+
+	// What follows is guarded by the executor's lock.
+
+	bound         *bound
+	before, after *Operation // among those of the same bound
+	flight        *flight    // the call that is under way
 
 	mu     sync.Mutex
-	info   OperationInfo
-	steps  []Step
+	plugin string // written by the operation's goroutine only, which reads it without the lock
+	ended  bool
+	done   chan struct{} // made when it is asked for
+	steps  []Step        // but for the one of an operation that is one call
 	result Result
 }
 
@@ -66,18 +89,38 @@ type Operation struct {
 // call of the plugin that info names: it gets a deadline, a panic in it is an error, and it is left behind when it does
 // not return after its context has ended. info.Kind and info.VolumeName are required.
 func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Operation {
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		return x.change(ctx, string(info.Kind), run)
-	})
+	o := &Operation{alone: run, plugin: info.PluginName}
+	o.claim.Subject = subjectOf(&info)
+	return o
 }
 
 func newOperation(info OperationInfo, run func(ctx context.Context, x *execution) error) *Operation {
-	return &Operation{info: info, run: run, done: make(chan struct{})}
+	o := &Operation{run: run, plugin: info.PluginName}
+	o.claim.Subject = subjectOf(&info)
+	return o
 }
+
+// closed is the channel of all operations that had ended before anybody asked for it. Nothing is ever sent on it.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 // Done returns a channel that is closed when the operation has ended. A call of the plugin that was left behind may
 // still run then.
-func (o *Operation) Done() <-chan struct{} { return o.done }
+func (o *Operation) Done() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.done != nil:
+		return o.done
+	case o.ended:
+		return closed
+	}
+	o.done = make(chan struct{})
+	return o.done
+}
 
 // Err returns nil until Done is closed, and then how the operation ended: nil, or a *volume.Error that wraps the cause
 // once and matches its class.
@@ -85,41 +128,52 @@ func (o *Operation) Err() error { return o.Result().Err }
 
 // Result returns how the operation ended; the zero value until Done is closed.
 func (o *Operation) Result() Result {
-	select {
-	case <-o.done:
-	default:
-		return Result{}
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.ended {
+		return Result{}
+	}
 	return o.result
 }
 
 // Info says which operation this is. Started is zero before it is begun; PluginName may be empty until the plugin is
 // found.
 func (o *Operation) Info() OperationInfo {
+	info := infoOf(&o.claim)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.info
+	info.PluginName = o.plugin
+	return info
 }
+
+func (o *Operation) kind() OperationKind { return OperationKind(o.claim.Subject.Kind) }
 
 // Steps returns the steps that have ended so far, in order; a copy.
 func (o *Operation) Steps() []Step {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.alone != nil && o.ended {
+		return []Step{o.onlyStep()}
+	}
 	return slices.Clone(o.steps)
 }
 
-func (o *Operation) begin(now time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.info.Started = now
+// onlyStep is the step of an operation that is one call and has ended: it is told by the result.
+func (o *Operation) onlyStep() Step {
+	s := Step{Name: o.claim.Subject.Kind, Started: o.single.started, Err: o.result.Err}
+	s.Duration = o.result.Duration - s.Started.Sub(o.claim.Started)
+	var failed *volume.Error
+	if errors.As(s.Err, &failed) {
+		s.Err = failed.Err
+	}
+	return s
 }
 
 func (o *Operation) setPlugin(name string) {
+	calls := o.x.executor.callsOfPlugin(name)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.info.PluginName = name
+	o.plugin, o.calls = name, calls
 }
 
 func (o *Operation) addStep(s Step) {
@@ -128,19 +182,34 @@ func (o *Operation) addStep(s Step) {
 	o.steps = append(o.steps, s)
 }
 
-// conclude sets the result and returns it. cause is what the operation failed with; its class is asked outside of the
-// lock, for it may be a plugin's own.
-func (o *Operation) conclude(cause error) Result {
-	var result Result
-	if cause != nil {
-		info := o.Info()
-		result = Result{
-			Class: outcome.ClassOf(cause),
-			Err:   &volume.Error{Op: string(info.Kind), Plugin: info.PluginName, Volume: info.VolumeName, Err: cause},
-		}
+// conclude sets the result. cause is what the operation failed with; its class is asked outside of the lock, for it may be
+// a plugin's own.
+func (o *Operation) conclude(cause error) {
+	if cause == nil {
+		o.mu.Lock()
+		o.result.Duration = time.Since(o.claim.Started)
+		o.mu.Unlock()
+		return
 	}
+	result := o.failed(cause)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.result = result
-	return result
+}
+
+func (o *Operation) failed(cause error) Result {
+	return Result{
+		Class: outcome.ClassOf(cause), Duration: time.Since(o.claim.Started),
+		Err: &volume.Error{Op: string(o.kind()), Plugin: o.plugin, Volume: v1.UniqueVolumeName(o.claim.Subject.Key.Volume), Err: cause},
+	}
+}
+
+// close tells everybody that the operation has ended. Twice is as good as once.
+func (o *Operation) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.ended && o.done != nil {
+		close(o.done)
+	}
+	o.ended = true
 }

@@ -1,7 +1,9 @@
 package operationexecutor
 
 import (
+	"cmp"
 	"log/slog"
+	"maps"
 	"time"
 )
 
@@ -15,6 +17,8 @@ const (
 	DefaultGrace = 2 * time.Second
 	// DefaultWorkersPerPlugin is how many calls of one plugin run at once.
 	DefaultWorkersPerPlugin = 64
+	// DefaultHungPerPlugin is how many calls of one plugin may hang before no more are made.
+	DefaultHungPerPlugin = 64
 )
 
 // ExecutorOptions says how an executor works. The zero value is useful.
@@ -25,12 +29,18 @@ type ExecutorOptions struct {
 	Backoff Backoff
 	// Timeouts bounds the calls of plugins.
 	Timeouts Timeouts
+	// PluginTimeouts bounds the calls of one plugin, by its name. A field that is zero there has the bound of Timeouts.
+	PluginTimeouts map[string]Timeouts
 	// Grace is how long a call of a plugin may take to return after its context has ended, before it is left behind.
 	// Zero means [DefaultGrace].
 	Grace time.Duration
 	// WorkersPerPlugin is how many calls of one plugin run at once; others wait for their turn. Calls that were left
 	// behind do not count. Zero means [DefaultWorkersPerPlugin].
 	WorkersPerPlugin int
+	// HungPerPlugin is how many calls of one plugin that were left behind may still run before no more of its calls are
+	// made: each then fails with a [*PluginHungError]. Each of them keeps a goroutine, and most often a thread. Zero means
+	// [DefaultHungPerPlugin].
+	HungPerPlugin int
 	// KeyFreed is called whenever the key of an operation becomes free: when the operation has ended, or later, when
 	// the last call that it left behind has really returned. It runs in a goroutine of the executor, with no lock held,
 	// after Done is closed, and must return soon. Nil: nobody is told.
@@ -55,19 +65,63 @@ type Backoff struct {
 	Jitter float64
 }
 
+// withDefaults fills in what was left out.
+func (o ExecutorOptions) withDefaults() ExecutorOptions {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Grace <= 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.WorkersPerPlugin <= 0 {
+		o.WorkersPerPlugin = DefaultWorkersPerPlugin
+	}
+	if o.HungPerPlugin <= 0 {
+		o.HungPerPlugin = DefaultHungPerPlugin
+	}
+	o.PluginTimeouts = maps.Clone(o.PluginTimeouts)
+	return o
+}
+
+// timeout returns the bound of a call of plugin in an operation of kind.
+func (o *ExecutorOptions) timeout(plugin string, kind OperationKind) time.Duration {
+	if own, ok := o.PluginTimeouts[plugin]; ok {
+		if bound := own.of(kind); bound > 0 {
+			return bound
+		}
+	}
+	if bound := o.Timeouts.of(kind); bound > 0 {
+		return bound
+	}
+	return DefaultTimeout
+}
+
+// waitForAttach returns the bound of the wait for a device.
+func (o *ExecutorOptions) waitForAttach(plugin string) time.Duration {
+	return cmp.Or(max(o.PluginTimeouts[plugin].WaitForAttach, 0), max(o.Timeouts.WaitForAttach, 0), DefaultWaitForAttachTimeout)
+}
+
 // Timeouts bounds one call of a plugin by the kind of operation that makes it. A zero field means [DefaultTimeout].
 type Timeouts struct {
 	// Attach bounds Attach.
 	Attach time.Duration
 	// Detach bounds Detach.
 	Detach time.Duration
-	// Mount bounds each of MountDevice and SetUp. Checking a large filesystem may take long. The wait for the device
-	// between them is bounded by MountOptions.WaitForAttachTimeout.
+	// WaitForAttach bounds the wait for a device before it is staged or mapped, unless MountOptions.WaitForAttachTimeout
+	// does. Zero means [DefaultWaitForAttachTimeout].
+	WaitForAttach time.Duration
+	// Mount bounds each of MountDevice and SetUp. Checking a large filesystem may take long.
 	Mount time.Duration
 	// Unmount bounds TearDown.
 	Unmount time.Duration
 	// UnmountDevice bounds UnmountDevice.
 	UnmountDevice time.Duration
+	// Map bounds each of SetUpDevice and MapPodDevice.
+	Map time.Duration
+	// Unmap bounds UnmapPodDevice.
+	Unmap time.Duration
+	// UnmapDevice bounds TearDownDevice.
+	UnmapDevice time.Duration
 	// Verify bounds VolumesAreAttached and BulkVerifyVolumes.
 	Verify time.Duration
 	// Expand bounds ExpandVolumeDevice.
@@ -76,21 +130,38 @@ type Timeouts struct {
 	NodeExpand time.Duration
 }
 
-// of returns the bound of a call in an operation of kind.
-func (t Timeouts) of(kind OperationKind) time.Duration {
-	bound := map[OperationKind]time.Duration{
-		OpAttach: t.Attach, OpDetach: t.Detach, OpMount: t.Mount, OpUnmount: t.Unmount, OpUnmountDevice: t.UnmountDevice,
-		OpVerifyAttached: t.Verify, OpBulkVerifyAttached: t.Verify, OpExpand: t.Expand, OpExpandInUse: t.NodeExpand,
-	}[kind]
-	if bound <= 0 {
-		return DefaultTimeout
+// of returns the bound of a call in an operation of kind; zero when none was set.
+func (t *Timeouts) of(kind OperationKind) time.Duration {
+	switch kind {
+	case OpAttach:
+		return t.Attach
+	case OpDetach:
+		return t.Detach
+	case OpMount:
+		return t.Mount
+	case OpUnmount:
+		return t.Unmount
+	case OpUnmountDevice:
+		return t.UnmountDevice
+	case OpMap:
+		return t.Map
+	case OpUnmap:
+		return t.Unmap
+	case OpUnmapDevice:
+		return t.UnmapDevice
+	case OpVerifyAttached, OpBulkVerifyAttached, OpVerifyControllerAttached:
+		return t.Verify
+	case OpExpand:
+		return t.Expand
+	case OpExpandInUse:
+		return t.NodeExpand
 	}
-	return bound
+	return 0
 }
 
 // MountOptions says how a volume is to be mounted. The zero value mounts it for the first time.
 type MountOptions struct {
-	// WaitForAttachTimeout bounds the wait for the device. Zero means [DefaultWaitForAttachTimeout].
+	// WaitForAttachTimeout bounds the wait for the device. Zero means Timeouts.WaitForAttach of the executor.
 	WaitForAttachTimeout time.Duration
 	// IsRemount says that the volume is mounted and is only to be refreshed. It has no effect while the volume is not
 	// known to be mounted.

@@ -88,7 +88,7 @@ func (m *mounting) waitForAttach(ctx context.Context) error {
 	c := m.x.asking("WaitForAttach")
 	c.timeout = m.options.WaitForAttachTimeout
 	if c.timeout <= 0 {
-		c.timeout = DefaultWaitForAttachTimeout
+		c.timeout = m.x.executor.options.waitForAttach(m.x.pluginName())
 	}
 	known := m.devicePath
 	path, err := perform(ctx, m.x, c, func(ctx context.Context) (string, error) {

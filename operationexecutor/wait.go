@@ -2,8 +2,8 @@ package operationexecutor
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -43,37 +43,46 @@ func describe(infos []OperationInfo) string {
 	return strings.Join(names, ", ")
 }
 
-// Wait returns when no operation runs, or when ctx ends. The error is a [*WaitError] when ctx ended first, and also when
-// calls that were left behind still run: those are named and not waited for. Begin nothing after Wait was called.
-func (e *Executor) Wait(ctx context.Context) error {
-	for {
-		running, left, changed := e.snapshot()
-		if len(running) == 0 {
-			if len(left) == 0 {
-				return nil
-			}
-			return &WaitError{Left: left}
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return &WaitError{Running: running, Left: left, Err: context.Cause(ctx)}
-		}
-	}
+// ErrShutDown matches the error of an operation that was not begun because [Executor.Shutdown] had been called.
+var ErrShutDown = errors.New("the operation executor was shut down")
+
+// Shutdown has no operation begin any more, and then does as [Executor.Wait] does: it drains. It cancels nothing; end the
+// contexts of the operations for that. It may be called again, to wait longer.
+func (e *Executor) Shutdown(ctx context.Context) error {
+	e.mu.Lock()
+	e.isShutDown = true
+	e.mu.Unlock()
+	return e.Wait(ctx)
 }
 
-func (e *Executor) snapshot() (running, left []OperationInfo, changed <-chan struct{}) {
+// Wait returns when no operation runs, or when ctx ends. The error is a [*WaitError] when ctx ended first, and also when
+// calls that were left behind still run: those are named and not waited for. Other operations may begin meanwhile.
+func (e *Executor) Wait(ctx context.Context) error {
+	var err error
+	if quiet := e.whenQuiet(); quiet != nil {
+		select {
+		case <-quiet:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	e.forgetBounds()
+	running, left := e.namesLeft()
+	switch {
+	case err != nil && len(running) > 0:
+		return &WaitError{Running: running, Left: left, Err: err}
+	case len(left) > 0:
+		return &WaitError{Left: left}
+	}
+	return nil
+}
+
+// whenQuiet returns a channel that is closed when no operation runs; nil when none does.
+func (e *Executor) whenQuiet() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return infosOf(e.running), infosOf(e.left), e.changed
-}
-
-// infosOf returns the operations in the order in which they began.
-func infosOf(ops map[*Operation]struct{}) []OperationInfo {
-	infos := make([]OperationInfo, 0, len(ops))
-	for op := range ops {
-		infos = append(infos, op.Info())
+	if e.running > 0 && e.quiet == nil {
+		e.quiet = make(chan struct{})
 	}
-	slices.SortFunc(infos, func(a, b OperationInfo) int { return a.Started.Compare(b.Started) })
-	return infos
+	return e.quiet
 }

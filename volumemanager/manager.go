@@ -149,7 +149,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumes) })
 	}
 	wg.Wait()
-	if err := m.executor.Wait(context.WithoutCancel(ctx)); err != nil {
+	if err := m.executor.Shutdown(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	return m.closeJournal()

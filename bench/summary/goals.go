@@ -20,8 +20,16 @@ type goal struct {
 	flat  float64
 }
 
-// goals are those of the kernel layer. Later layers add theirs.
+// goals are those of the operation table and of the kernel layer. Later layers add theirs.
 var goals = []goal{
+	{work: "start and finish an operation, no others pending", bench: "PendingRun/pending=0", limit: "limit", least: 1},
+	{work: "the same, 1,000 others", bench: "PendingRun/pending=1000", limit: "limit", least: 15},
+	{work: "the same, 10,000 others", bench: "PendingRun/pending=10000", limit: "limit", least: 100},
+	{work: "the same, time with 10,000 others ÷ time with 100", bench: "PendingRun/pending=10000", small: "PendingRun/pending=100", flat: 1.5},
+	{work: "the same, allocations", bench: "PendingRun/pending=10000", metric: "allocs/op", limited: true, most: 3},
+	{work: "a burst of 10,000 operations", bench: "PendingBurst/operations=10000", limit: "limit", least: 20},
+	{work: "is an operation pending, 10,000 pending", bench: "IsPending/pending=10000", limit: "limit", least: 1000},
+	{work: "the same, allocations", bench: "IsPending/pending=10000", metric: "allocs/op", limited: true},
 	{work: "read-only bind mount + unmount of a mount's root, 10 mounts in the table", bench: "BindMount/source=root/mounts=10", limit: "limit", least: 200},
 	{work: "the same, 1,000 mounts", bench: "BindMount/source=root/mounts=1000", limit: "limit", least: 200},
 	{work: "the same, 5,000 mounts", bench: "BindMount/source=root/mounts=5000", limit: "limit", least: 200},

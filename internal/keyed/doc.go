@@ -6,14 +6,17 @@
 // when their volumes are equal and their pods and their nodes each are equal or one of the two is empty. Operations whose
 // keys meet never run together. A key without a volume meets nothing.
 //
+// A [Claim] is the right of one operation to its key. Its owner keeps it, most often as a part of something larger; the
+// table only points to it.
+//
 // A [Subject] is what back-off is kept by: a key and the kind of operation. It need not be the key that the operation
 // takes; usually it is finer, so that one pod does not wait for the failures of another.
 //
 // # Guarantees
 //
-// Starting, ending and asking cost the same however many operations run and however many have failed: a volume's entry
-// counts its keys by pod and by node. The table holds nothing of a volume of which nothing runs and nothing has failed;
-// a failure goes when the same subject succeeds, when it is forgotten, and, some time after it could have been tried again,
-// when nobody came back for it. All methods may be called
-// from several goroutines at once; the table calls nothing and starts nothing.
+// Starting, ending and asking cost the same however many operations run and however many have failed. As long as a volume
+// has one claim, which is nearly always, that costs one map entry and no allocation; with more, its claims are indexed by
+// pod and by node. The table holds nothing of a volume of which nothing runs and nothing has failed; a failure goes when
+// the same subject succeeds, when it is forgotten, and, some time after it could have been tried again, when nobody came
+// back for it. All methods may be called from several goroutines at once; the table calls nothing and starts nothing.
 package keyed

@@ -2,6 +2,7 @@ package keyed
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/volumekit/volumekit/internal/backoff"
@@ -32,14 +33,29 @@ type Subject struct {
 	Kind string
 }
 
-// Claim is the right of one operation to its key. It is held until [Table.End].
+// Claim is the right of one operation to its key. Fill in what is exported, but for Started; it is held from [Table.Begin]
+// to [Table.End], and must not be moved or changed meanwhile.
 type Claim struct {
-	// Key is the key.
-	Key Key
 	// Subject is what the operation's failures count for.
 	Subject Subject
-	// Started is when the claim was made.
+	// AllPods and AllNodes say that the key is that of the subject without its pod, or without its node.
+	AllPods, AllNodes bool
+	// Started is when the claim was made; Begin sets it.
 	Started time.Time
+
+	links *links // nil while the volume has no other claim
+}
+
+// Key returns what the operation needs for itself.
+func (c *Claim) Key() Key {
+	k := c.Subject.Key
+	if c.AllPods {
+		k.Pod = ""
+	}
+	if c.AllNodes {
+		k.Node = ""
+	}
+	return k
 }
 
 // Failure is how often and why a subject failed.
@@ -65,166 +81,150 @@ type Table struct {
 	policy backoff.Policy
 
 	mu      sync.Mutex
-	volumes map[string]*entry
-	// failed is the number of failures; when it reaches sweepAt, those that nobody came back for are dropped.
-	failed, sweepAt int
+	running map[string]claims    // by volume
+	failed  map[string]*failures // by volume
+	// count is the number of failures; when it reaches sweepAt, those that nobody came back for are dropped.
+	count   atomic.Int64
+	sweepAt int64
 }
 
 // minSweep is the number of failures below which none is dropped for its age.
 const minSweep = 64
 
-// entry is what is known of one volume.
-type entry struct {
-	byPod    map[string]set
-	byNode   map[string]set
-	byBoth   map[Key]set
-	all      set
-	failures map[Subject]Failure
-}
-
-type set map[*Claim]struct{}
-
 // New returns an empty table whose failures wait as policy says.
 func New(policy backoff.Policy) *Table {
-	return &Table{policy: policy.WithDefaults(), volumes: map[string]*entry{}, sweepAt: minSweep}
+	return &Table{
+		policy: policy.WithDefaults(), running: map[string]claims{}, failed: map[string]*failures{}, sweepAt: minSweep,
+	}
 }
 
-// Begin claims key for an operation of subject. It returns a refusal instead when a claim that key meets is held, or when
-// the subject failed and has not waited long enough. A claim that is in the way is told before a failure.
-func (t *Table) Begin(key Key, subject Subject) (*Claim, *Refusal) {
+// Begin claims the key of claim for an operation of its subject. It returns a refusal instead when a claim that the key
+// meets is held, or when the subject failed and has not waited long enough. A claim that is in the way is told before a
+// failure.
+func (t *Table) Begin(claim *Claim) *Refusal {
+	claim.Started = time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	volume := claim.Subject.Key.Volume
+	held := t.running[volume]
+	if c := held.meetingClaim(claim); c != nil {
+		return &Refusal{Running: c}
+	}
+	if f := t.waits(claim); f != nil {
+		return &Refusal{Failure: f}
+	}
+	if volume != "" {
+		t.running[volume] = held.with(claim)
+	}
+	return nil
+}
+
+// waits returns the failure that the subject of claim has to wait for, or nil.
+func (t *Table) waits(claim *Claim) *Failure {
+	if t.count.Load() == 0 {
+		return nil
+	}
+	f, ok := t.failed[claim.Subject.Key.Volume].of(claim.Subject)
+	if !ok || !claim.Started.Before(f.Until) {
+		return nil
+	}
+	return &f
+}
+
+// Fail counts a failure of a subject and returns it. It need not hold a claim, so that what fails before it starts waits
+// as well.
+func (t *Table) Fail(subject Subject, err error) Failure {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.volumes[key.Volume]
-	if c := e.meeting(key); c != nil {
-		return nil, &Refusal{Running: c}
-	}
-	if f, ok := t.failure(subject); ok && now.Before(f.Until) {
-		return nil, &Refusal{Failure: &f}
-	}
-	claim := &Claim{Key: key, Subject: subject, Started: now}
-	if key.Volume != "" {
-		t.entry(key.Volume).add(claim)
-	}
-	return claim, nil
-}
-
-// Fail counts a failure of the subject of claim, which is still held, and returns it.
-func (t *Table) Fail(claim *Claim, err error) Failure {
-	now := time.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.failed >= t.sweepAt {
+	if t.count.Load() >= t.sweepAt {
 		t.sweep(now)
 	}
-	e := t.entry(claim.Subject.Key.Volume)
-	f, known := e.failures[claim.Subject]
-	if !known {
-		t.failed++
+	ofVolume := t.failed[subject.Key.Volume]
+	if ofVolume == nil {
+		ofVolume = &failures{bySubject: map[place]map[string]Failure{}}
+		t.failed[subject.Key.Volume] = ofVolume
 	}
+	f, _ := ofVolume.of(subject)
 	f.Attempts++
 	f.Until = now.Add(t.policy.Delay(f.Attempts))
 	f.Err = err
-	if e.failures == nil {
-		e.failures = map[Subject]Failure{}
-	}
-	e.failures[claim.Subject] = f
+	t.count.Add(int64(ofVolume.set(subject, f)))
 	return f
 }
 
-// Succeed forgets every failure of the key of the subject of claim, of each kind: a mount that worked ends the troubles
-// of an unmount as well.
+// Succeed forgets every failure of the key of the subject of claim, of each kind: a mount that worked ends the troubles of
+// an unmount as well.
 func (t *Table) Succeed(claim *Claim) {
+	if t.count.Load() == 0 {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(claim.Subject.Key.Volume, func(k Key) bool { return k == claim.Subject.Key })
+	t.forget(claim.Subject.Key.Volume, func(f *failures) int { return f.drop(claim.Subject.place()) })
 }
 
 // End gives the key of claim back. It must be called once.
 func (t *Table) End(claim *Claim) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.volumes[claim.Key.Volume]
-	if e == nil {
+	volume := claim.Subject.Key.Volume
+	if volume == "" {
 		return
 	}
-	e.remove(claim)
-	t.drop(claim.Key.Volume)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if claim.links == nil {
+		delete(t.running, volume)
+		return
+	}
+	if left := t.running[volume].without(claim); left.isEmpty() {
+		delete(t.running, volume)
+	}
 }
 
 // Pending returns a claim that key meets, or nil.
 func (t *Table) Pending(key Key) *Claim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.volumes[key.Volume].meeting(key)
+	return t.running[key.Volume].meeting(key)
 }
 
 // Forget forgets the failures of key, of each kind. An empty Pod or Node stands for all of them.
 func (t *Table) Forget(key Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(key.Volume, func(k Key) bool {
-		return (key.Pod == "" || key.Pod == k.Pod) && (key.Node == "" || key.Node == k.Node)
-	})
+	t.forget(key.Volume, func(f *failures) int { return f.forget(place{key.Pod, key.Node}) })
 }
 
 // Len returns the number of volumes of which the table holds anything.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.volumes)
-}
-
-func (t *Table) entry(volume string) *entry {
-	e := t.volumes[volume]
-	if e == nil {
-		e = &entry{byPod: map[string]set{}, byNode: map[string]set{}, byBoth: map[Key]set{}, all: set{}}
-		t.volumes[volume] = e
-	}
-	return e
-}
-
-func (t *Table) failure(s Subject) (Failure, bool) {
-	e := t.volumes[s.Key.Volume]
-	if e == nil {
-		return Failure{}, false
-	}
-	f, ok := e.failures[s]
-	return f, ok
-}
-
-func (t *Table) forget(volume string, match func(Key) bool) {
-	e := t.volumes[volume]
-	if e == nil {
-		return
-	}
-	for s := range e.failures {
-		if match(s.Key) {
-			delete(e.failures, s)
-			t.failed--
+	n := len(t.running)
+	for volume := range t.failed {
+		if _, ok := t.running[volume]; !ok {
+			n++
 		}
 	}
-	t.drop(volume)
+	return n
+}
+
+// forget drops failures of a volume, and the volume when none is left.
+func (t *Table) forget(volume string, drop func(f *failures) int) {
+	f := t.failed[volume]
+	if f == nil {
+		return
+	}
+	t.count.Add(int64(-drop(f)))
+	if len(f.bySubject) == 0 {
+		delete(t.failed, volume)
+	}
 }
 
 // sweep drops the failures that have waited longer than any wait lasts since they might have been tried again: their
 // subject is gone. The next sweep comes when the failures have doubled, so that each costs a constant amount of it.
 func (t *Table) sweep(now time.Time) {
-	for volume, e := range t.volumes {
-		for s, f := range e.failures {
-			if now.Sub(f.Until) > t.policy.Max {
-				delete(e.failures, s)
-				t.failed--
-			}
-		}
-		t.drop(volume)
+	for volume := range t.failed {
+		t.forget(volume, func(f *failures) int { return f.dropOld(now.Add(-t.policy.Max)) })
 	}
-	t.sweepAt = max(minSweep, 2*t.failed)
-}
-
-// drop removes the entry of a volume of which nothing is known any more.
-func (t *Table) drop(volume string) {
-	if e := t.volumes[volume]; e != nil && len(e.all) == 0 && len(e.failures) == 0 {
-		delete(t.volumes, volume)
-	}
+	t.sweepAt = max(minSweep, 2*t.count.Load())
 }

@@ -25,9 +25,20 @@ func subject(k keyed.Key, kind string) keyed.Subject { return keyed.Subject{Key:
 // newTable returns a table without jitter.
 func newTable() *keyed.Table { return keyed.New(backoff.Policy{Jitter: -1}) }
 
+// try claims k; the claim is nil when that is refused.
+func try(table *keyed.Table, k keyed.Key, s keyed.Subject) (*keyed.Claim, *keyed.Refusal) {
+	claim := &keyed.Claim{
+		Subject: s, AllPods: k.Pod == "" && s.Key.Pod != "", AllNodes: k.Node == "" && s.Key.Node != "",
+	}
+	if refusal := table.Begin(claim); refusal != nil {
+		return nil, refusal
+	}
+	return claim, nil
+}
+
 func begin(t *testing.T, table *keyed.Table, k keyed.Key, kind string) *keyed.Claim {
 	t.Helper()
-	claim, refusal := table.Begin(k, subject(k, kind))
+	claim, refusal := try(table, k, subject(k, kind))
 	require.Nil(t, refusal)
 	return claim
 }
@@ -59,7 +70,7 @@ func TestWhichKeysMeet(t *testing.T) {
 			table := newTable()
 			begin(t, table, test.a, "first")
 			assert.Equal(t, test.meets, table.Pending(test.b) != nil)
-			_, refusal := table.Begin(test.b, subject(test.b, "second"))
+			_, refusal := try(table, test.b, subject(test.b, "second"))
 			assert.Equal(t, test.meets, refusal != nil)
 		})
 	}
@@ -84,16 +95,16 @@ func TestIndexAgreesWithTheRule(t *testing.T) {
 		}
 		k, want := pick(), false
 		for claim := range held {
-			want = want || claim.Key.Meets(k)
+			want = want || claim.Key().Meets(k)
 		}
-		claim, refusal := table.Begin(k, subject(k, "op"))
+		claim, refusal := try(table, k, subject(k, "op"))
 		require.Equal(t, want, refusal != nil, "%v", k)
 		if claim != nil {
 			held[claim] = true
 			continue
 		}
 		require.True(t, held[refusal.Running])
-		require.True(t, refusal.Running.Key.Meets(k))
+		require.True(t, refusal.Running.Key().Meets(k))
 	}
 	for claim := range held {
 		table.End(claim)
@@ -106,13 +117,13 @@ func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
 		table, k := newTable(), key("v", "p", "")
 		for i, wait := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
 			claim := begin(t, table, k, "mount")
-			table.Fail(claim, errBroken)
+			table.Fail(claim.Subject, errBroken)
 			table.End(claim)
-			_, refusal := table.Begin(k, subject(k, "mount"))
+			_, refusal := try(table, k, subject(k, "mount"))
 			require.NotNil(t, refusal)
 			assert.Equal(t, keyed.Failure{Attempts: i + 1, Until: time.Now().Add(wait), Err: errBroken}, *refusal.Failure)
 			time.Sleep(wait - time.Nanosecond)
-			_, refusal = table.Begin(k, subject(k, "mount"))
+			_, refusal = try(table, k, subject(k, "mount"))
 			require.NotNil(t, refusal, "one nanosecond early")
 			time.Sleep(time.Nanosecond)
 		}
@@ -121,9 +132,9 @@ func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
 		table.End(claim)
 		assert.Zero(t, table.Len())
 		claim = begin(t, table, k, "mount")
-		table.Fail(claim, errBroken)
+		table.Fail(claim.Subject, errBroken)
 		table.End(claim)
-		_, refusal := table.Begin(k, subject(k, "mount"))
+		_, refusal := try(table, k, subject(k, "mount"))
 		assert.Equal(t, 1, refusal.Failure.Attempts)
 	})
 }
@@ -131,12 +142,12 @@ func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
 func TestBackoffIsPerSubjectAndKind(t *testing.T) {
 	table, whole := newTable(), key("v", "", "")
 	for _, pod := range []string{"p", "q"} {
-		claim, refusal := table.Begin(whole, subject(key("v", pod, ""), "mount"))
+		claim, refusal := try(table, whole, subject(key("v", pod, ""), "mount"))
 		require.Nil(t, refusal, "pod q must not wait for the failure of pod p")
-		table.Fail(claim, errBroken)
+		table.Fail(claim.Subject, errBroken)
 		table.End(claim)
 	}
-	_, refusal := table.Begin(whole, subject(key("v", "p", ""), "mount"))
+	_, refusal := try(table, whole, subject(key("v", "p", ""), "mount"))
 	require.NotNil(t, refusal)
 	begin(t, table, key("v", "p", ""), "unmount")
 }
@@ -144,8 +155,8 @@ func TestBackoffIsPerSubjectAndKind(t *testing.T) {
 func TestWhatRunsIsToldBeforeWhatFailed(t *testing.T) {
 	table, k := newTable(), key("v", "", "")
 	claim := begin(t, table, k, "mount")
-	table.Fail(claim, errBroken)
-	_, refusal := table.Begin(k, subject(k, "mount"))
+	table.Fail(claim.Subject, errBroken)
+	_, refusal := try(table, k, subject(k, "mount"))
 	assert.Same(t, claim, refusal.Running)
 	assert.Nil(t, refusal.Failure)
 	table.End(claim)
@@ -156,13 +167,13 @@ func TestForget(t *testing.T) {
 		table := newTable()
 		for _, k := range []keyed.Key{key("v", "p", ""), key("v", "q", ""), key("v", "", "n"), key("v", "", ""), key("w", "p", "")} {
 			claim := begin(t, table, k, "op")
-			table.Fail(claim, errBroken)
+			table.Fail(claim.Subject, errBroken)
 			table.End(claim)
 		}
 		return table
 	}
 	waits := func(table *keyed.Table, k keyed.Key) bool {
-		claim, refusal := table.Begin(k, subject(k, "op"))
+		claim, refusal := try(table, k, subject(k, "op"))
 		if claim != nil {
 			table.End(claim)
 		}
@@ -187,7 +198,7 @@ func TestFailuresThatNobodyComesBackForGo(t *testing.T) {
 		table := newTable()
 		for i := range 10000 {
 			claim := begin(t, table, key(strconv.Itoa(i), "", ""), "op")
-			table.Fail(claim, errBroken)
+			table.Fail(claim.Subject, errBroken)
 			table.End(claim)
 			time.Sleep(2 * time.Second)
 		}
@@ -204,9 +215,9 @@ func BenchmarkPending(b *testing.B) {
 			table := newTable()
 			for i := range n {
 				k := key("shared", strconv.Itoa(i), "")
-				table.Begin(k, subject(k, "op"))
+				try(table, k, subject(k, "op"))
 				k = key(strconv.Itoa(i), "", "")
-				table.Begin(k, subject(k, "op"))
+				try(table, k, subject(k, "op"))
 			}
 			b.ReportAllocs()
 			for b.Loop() {

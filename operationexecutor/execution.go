@@ -1,0 +1,248 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file is the life of an operation that runs, from its goroutine's first line to the moment in which its key is free.
+
+// errNotEnded is the cause of an operation whose goroutine ended before the operation did, by a panic or a
+// runtime.Goexit in a port.
+var errNotEnded = volume.Uncertain(errors.New("the operation was broken off by a panic outside of the plugin"))
+
+// execution is one operation that runs. It belongs to the operation's goroutine.
+type execution struct {
+	op       *Operation
+	executor *Executor
+	// left are the calls that were left behind, by us or by the plugin.
+	left []leftCall
+}
+
+// leftCall is a call that was left behind.
+type leftCall struct {
+	name    string
+	started time.Time
+	done    <-chan struct{} // closed when it has really ended
+	flight  *flight         // nil when the plugin left it behind
+}
+
+// execute is the goroutine of an operation of several steps. When a port panics or ends the goroutine, the operation ends as
+// well; the panic goes on to crash the program, for it is not a plugin's.
+func (o *Operation) execute(ctx context.Context) {
+	err := errNotEnded
+	defer func() { o.x.finish(err) }()
+	o.x.tellStarted()
+	err = o.run(ctx, &o.x)
+}
+
+// executeAlone is the goroutine of an operation that is one call: the call is made in it, with nobody waiting beside. It
+// and what it calls keep their frames small, because the stack of a goroutine begins small and is copied when it grows,
+// which takes longer than all the rest.
+func (o *Operation) executeAlone(ctx context.Context) {
+	f := &o.single
+	f.result = errNotEnded
+	defer o.endAlone()
+	o.x.tellStarted()
+	if !f.tookOff() {
+		if err := o.x.takeOff(ctx, f); err != nil {
+			f.result = err
+			return
+		}
+	}
+	o.flyAlone(f) //nolint:contextcheck // The flight is the context.
+}
+
+// endAlone ends an operation that is one call, unless that was given up. It is deferred, since a call may end the
+// goroutine.
+func (o *Operation) endAlone() {
+	f := &o.single
+	if !f.tookOff() || o.x.executor.land(f) {
+		o.finishAlone(f.result)
+	}
+}
+
+// flyAlone makes the call and keeps its error, also when the call ends the goroutine.
+func (o *Operation) flyAlone(f *flight) {
+	defer o.keepPanic(f)
+	err := f.fly(o.alone)
+	if err != nil {
+		err = f.call.sane(o.plugin, err)
+	}
+	f.result = err
+}
+
+// keepPanic keeps the panic of a call that has not returned.
+func (o *Operation) keepPanic(f *flight) {
+	if f.result == errNotEnded { //nolint:errorlint // It is this very error.
+		f.result = f.call.panicked(o.plugin, recover())
+	}
+}
+
+// loseAlone ends an operation whose one call was given up. It is a goroutine.
+func (o *Operation) loseAlone(f *flight) { o.finishAlone(f.lostError()) }
+
+// finishAlone ends an operation that is one call, which has returned or was given up.
+func (o *Operation) finishAlone(err error) {
+	if err != nil {
+		o.x.noteLeft(&o.single, err)
+	}
+	if observer := o.x.executor.options.Observer; observer != nil {
+		o.single.tellFlown(observer, err)
+	}
+	o.x.finish(err)
+}
+
+// flown notes how a call went that has ended.
+func (x *execution) flown(f *flight, err error) {
+	if err != nil {
+		x.noteLeft(f, err)
+	}
+	x.op.addStep(f.step(err))
+	if o := x.executor.options.Observer; o != nil {
+		f.tellFlown(o, err)
+	}
+}
+
+// step is the call as a step that has ended just now.
+func (f *flight) step(err error) Step {
+	s := Step{Name: f.call.name, Started: f.started, Err: err}
+	if f.tookOff() {
+		s.Duration = time.Since(f.started)
+	} else {
+		s.Started = time.Now()
+	}
+	return s
+}
+
+// noteLeft notes the calls that err says were left behind.
+func (x *execution) noteLeft(f *flight, err error) {
+	for _, done := range outcome.Running(err) {
+		left := leftCall{name: f.call.name, started: f.started, done: done}
+		if f.returned == done {
+			left.flight = f
+		}
+		x.left = append(x.left, left)
+	}
+}
+
+func (x *execution) tellStarted() {
+	if o := x.executor.options.Observer; o != nil {
+		tellStarted(o, x.op)
+	}
+}
+
+// step does f, which is not a call of a plugin, and tells of it.
+func (x *execution) step(name string, f func() error) error {
+	s := Step{Name: name, Started: time.Now()}
+	s.Err = f()
+	s.Duration = time.Since(s.Started)
+	x.op.addStep(s)
+	if o := x.executor.options.Observer; o != nil {
+		o.OperationStepped(x.op.Info(), s)
+	}
+	return s.Err
+}
+
+// tellStarted, tellFlown and tellFinished are functions of their own because they copy what they tell.
+//
+//go:noinline
+func tellStarted(o Observer, op *Operation) { o.OperationStarted(op.Info()) }
+
+//go:noinline
+func (f *flight) tellFlown(o Observer, err error) { o.OperationStepped(f.op.Info(), f.step(err)) }
+
+//go:noinline
+func tellFinished(o Observer, op *Operation) { o.OperationFinished(op.Info(), op.result) }
+
+// finish ends an operation in the order that the package comment promises, also when the observer or KeyFreed panics.
+func (x *execution) finish(cause error) {
+	x.op.conclude(cause)
+	defer x.free()
+	if o := x.executor.options.Observer; o != nil {
+		tellFinished(o, x.op)
+	}
+}
+
+// free counts the result, frees the key or leaves it to those who wait for the calls that were left behind, closes Done and
+// takes the operation from those that run.
+func (x *execution) free() {
+	e, op := x.executor, x.op
+	defer e.leave(op)
+	switch err := op.result.Err; {
+	case op.claim.Subject.Key.Volume == "": // Without a key there is nobody to wait.
+	case err == nil:
+		e.table.Succeed(&op.claim)
+	default:
+		e.table.Fail(op.claim.Subject, err)
+	}
+	if x.left != nil && e.leaveBehind(x) {
+		return
+	}
+	e.table.End(&op.claim)
+	if e.options.KeyFreed != nil {
+		op.close()
+		e.tellFreed(op)
+	}
+}
+
+// leaveBehind leaves the key to those who wait for the calls that were left behind. It returns false when all have
+// returned.
+//
+//go:noinline
+func (e *Executor) leaveBehind(x *execution) bool {
+	op, left := x.op, x.stillRunning()
+	if len(left) == 0 {
+		return false
+	}
+	e.mu.Lock()
+	e.left[op] = left
+	e.mu.Unlock()
+	op.close()
+	e.options.Logger.Warn("a call of a plugin was left behind; its key stays taken", logKeys(op.Info())...)
+	go e.awaitLeft(op, left)
+	return true
+}
+
+// stillRunning returns the calls that were left behind and have not ended.
+func (x *execution) stillRunning() []leftCall {
+	var running []leftCall
+	for _, call := range x.left {
+		if !isClosed(call.done) {
+			running = append(running, call)
+		}
+	}
+	return running
+}
+
+// awaitLeft frees the key when the last call that was left behind has returned. It ends with that call.
+func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
+	for _, call := range calls {
+		<-call.done
+	}
+	e.table.End(&op.claim)
+	e.mu.Lock()
+	delete(e.left, op)
+	e.mu.Unlock()
+	info := op.Info()
+	e.options.Logger.Info("a call that was left behind has returned", append(logKeys(info), "after", time.Since(info.Started))...)
+	e.keyFreed(info)
+}
+
+//go:noinline
+func (e *Executor) tellFreed(op *Operation) { e.options.KeyFreed(op.Info()) }
+
+func (e *Executor) keyFreed(info OperationInfo) {
+	if e.options.KeyFreed != nil {
+		e.options.KeyFreed(info)
+	}
+}
+
+func logKeys(info OperationInfo) []any {
+	return []any{"operation", string(info.Kind), "plugin", info.PluginName, "volume", string(info.VolumeName),
+		"pod", string(info.PodName), "node", string(info.NodeName)}
+}

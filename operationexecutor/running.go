@@ -1,0 +1,203 @@
+package operationexecutor
+
+import (
+	"context"
+	"slices"
+)
+
+// This file keeps the operations that run, by the context that bounds them: many share one, and it is watched once.
+
+// bound is a context and the operations that it bounds. The executor's lock guards it.
+type bound struct {
+	done  <-chan struct{} // tells one context from another; nil for one that never ends
+	ended bool
+	first *Operation
+	// stop ends the watch; nil while it is not watched.
+	stop func() bool
+}
+
+// enter puts an operation among those that run. It returns false after a shutdown.
+func (e *Executor) enter(ctx context.Context, op *Operation) bool {
+	if op.alone != nil {
+		op.prepareAlone(ctx)
+	}
+	b, isNew := e.join(ctx.Done(), op) //nolint:contextcheck // The flight is the context.
+	if b == nil {
+		return false
+	}
+	if isNew && b.done != nil {
+		// The operation has not begun yet, so that b stays until stop is set.
+		b.stop = context.AfterFunc(ctx, func() { e.contextEnded(ctx, b) })
+	}
+	return true
+}
+
+// prepareAlone makes the one call of the operation ready, unless its context has ended.
+func (o *Operation) prepareAlone(ctx context.Context) {
+	f := &o.single
+	f.op, f.call = o, call{name: o.claim.Subject.Kind, timeout: o.x.timeout(), changes: true}
+	if ctx.Err() == nil {
+		f.parent = ctx
+	}
+}
+
+// join enters op among those of its context.
+func (e *Executor) join(done <-chan struct{}, op *Operation) (b *bound, isNew bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.isShutDown {
+		return nil, false
+	}
+	b = e.lastBound
+	if b == nil || b.done != done || b.ended {
+		b = e.bounds[done]
+	}
+	isNew = b == nil
+	if isNew {
+		b = &bound{done: done}
+		e.bounds[done] = b
+	}
+	op.bound, op.after = b, b.first
+	if b.first != nil {
+		b.first.before = op
+	}
+	b.first = op
+	op.calls = e.callsOf(op.plugin)
+	e.running++
+	if op.single.parent != nil && !b.ended && op.calls.tryAcquire(e.options.HungPerPlugin) {
+		// Nothing holds the one call up, so that it is under way from here on.
+		op.single.plugin = op.calls
+		e.launchNow(&op.single, op.claim.Started)
+	}
+	return b, isNew
+}
+
+// contextEnded ends the calls of all operations of b.
+func (e *Executor) contextEnded(ctx context.Context, b *bound) {
+	var flights []*flight
+	e.mu.Lock()
+	b.ended = true
+	if b.first == nil {
+		delete(e.bounds, b.done)
+	}
+	for op := b.first; op != nil; op = op.after {
+		if op.flight != nil {
+			flights = append(flights, op.flight)
+		}
+	}
+	e.mu.Unlock()
+	for _, f := range flights {
+		e.expire(f, ctx.Err())
+	}
+}
+
+// leave takes an operation from those that run, and wakes those who wait for it, and for the last one.
+func (e *Executor) leave(op *Operation) {
+	e.mu.Lock()
+	op.bound.remove(op)
+	unused := e.retire(op.bound)
+	e.running--
+	op.close()
+	if e.running == 0 && e.quiet != nil {
+		close(e.quiet)
+		e.quiet = nil
+	}
+	e.mu.Unlock()
+	unused.unwatch()
+}
+
+func (b *bound) remove(op *Operation) {
+	if op.before != nil {
+		op.before.after = op.after
+	} else {
+		b.first = op.after
+	}
+	if op.after != nil {
+		op.after.before = op.before
+	}
+	op.before, op.after = nil, nil
+}
+
+// retire forgets a context that bounds no operation, and returns one that need not be watched any longer. The one that
+// was the last to lose all its operations stays, since the next operation most often has the same. The lock must be held.
+func (e *Executor) retire(b *bound) (unused *bound) {
+	switch {
+	case b.first != nil:
+		return nil
+	case b.ended:
+		delete(e.bounds, b.done)
+		return nil
+	case b == e.lastBound:
+		return nil
+	}
+	unused, e.lastBound = e.lastBound, b
+	if unused == nil || unused.first != nil || unused.ended {
+		return nil
+	}
+	delete(e.bounds, unused.done)
+	return unused
+}
+
+// unwatch ends the watch of a context that is forgotten.
+func (b *bound) unwatch() {
+	if b != nil && b.stop != nil {
+		b.stop()
+	}
+}
+
+// forgetBounds forgets the contexts that bound no operation.
+func (e *Executor) forgetBounds() {
+	var unused []*bound
+	e.mu.Lock()
+	e.lastBound = nil
+	for done, b := range e.bounds {
+		if b.first == nil {
+			delete(e.bounds, done)
+			unused = append(unused, b)
+		}
+	}
+	e.mu.Unlock()
+	for _, b := range unused {
+		b.unwatch()
+	}
+}
+
+// callsOf returns the calls of a plugin. The lock must be held.
+func (e *Executor) callsOf(plugin string) *pluginCalls {
+	calls := e.plugins[plugin]
+	if calls == nil {
+		calls = &pluginCalls{name: plugin}
+		if plugin != "" {
+			calls.workers = make(chan struct{}, e.options.WorkersPerPlugin)
+		}
+		e.plugins[plugin] = calls
+	}
+	return calls
+}
+
+func (e *Executor) callsOfPlugin(plugin string) *pluginCalls {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.callsOf(plugin)
+}
+
+// namesLeft returns the operations that run, and those that have ended and of which a call still runs, each in the order
+// in which they began.
+func (e *Executor) namesLeft() (running, left []OperationInfo) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, b := range e.bounds {
+		for op := b.first; op != nil; op = op.after {
+			running = append(running, op.Info())
+		}
+	}
+	for op := range e.left {
+		left = append(left, op.Info())
+	}
+	return inOrder(running), inOrder(left)
+}
+
+func inOrder(infos []OperationInfo) []OperationInfo {
+	slices.SortFunc(infos, func(a, b OperationInfo) int { return a.Started.Compare(b.Started) })
+	return infos
+}

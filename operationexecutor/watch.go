@@ -1,0 +1,206 @@
+package operationexecutor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file watches the calls that are under way: it ends their contexts at their deadlines and gives up those that have
+// not returned a grace later.
+
+// queue holds the flights that are due a certain time after they entered it: those that enter later are due later, so that
+// entering and leaving cost the same however many there are. It has one timer, which runs while the queue is not empty,
+// and once more after that.
+type queue struct {
+	lasts       time.Duration
+	first, last *flight
+	timer       *time.Timer
+	armed       bool
+}
+
+func (q *queue) add(f *flight, now time.Duration) {
+	f.queue, f.due = q, now+q.lasts
+	f.before, f.after = q.last, nil
+	if q.last != nil {
+		q.last.after = f
+	} else {
+		q.first = f
+	}
+	q.last = f
+}
+
+func (q *queue) remove(f *flight) {
+	if f.before != nil {
+		f.before.after = f.after
+	} else {
+		q.first = f.after
+	}
+	if f.after != nil {
+		f.after.before = f.before
+	} else {
+		q.last = f.before
+	}
+	f.queue, f.before, f.after = nil, nil, nil
+}
+
+// takeOff begins a call, when a worker of its plugin is free. The error is transient: the call was not made.
+func (x *execution) takeOff(ctx context.Context, f *flight) error {
+	f.op, f.parent, f.plugin = x.op, ctx, x.op.calls
+	if err := f.plugin.acquire(ctx, x.executor.options.HungPerPlugin); err != nil {
+		return f.notMade(err)
+	}
+	if !x.executor.launch(f, time.Now(), ctx.Done()) { //nolint:contextcheck // The flight is the context.
+		f.watchContext(ctx)
+	}
+	return nil
+}
+
+func (f *flight) notMade(err error) error {
+	return volume.Transient(fmt.Errorf("%s: %w: %w", f.call.name, errNotCalled, err))
+}
+
+// launch puts f into the queue. It returns false when nobody watches its context, or when that has ended already.
+func (e *Executor) launch(f *flight, now time.Time, done <-chan struct{}) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.launchNow(f, now)
+	return f.op.bound.done == done && !f.op.bound.ended
+}
+
+// launchNow is launch with the lock held.
+func (e *Executor) launchNow(f *flight, now time.Time) {
+	f.started, f.stage = now, flying
+	e.enqueue(f, f.call.timeout, now.Sub(e.epoch))
+	f.op.flight = f
+}
+
+// watchContext ends the flight when a context ends that is not that of the operation.
+func (f *flight) watchContext(ctx context.Context) {
+	f.stop = context.AfterFunc(ctx, func() { f.op.x.executor.expire(f, ctx.Err()) })
+}
+
+// land ends a call that has returned. It returns false when the call was given up meanwhile, so that the operation goes on
+// without it.
+func (e *Executor) land(f *flight) bool {
+	e.mu.Lock()
+	if f.stage == lost {
+		delete(e.hung, f)
+		f.plugin.hung.Add(-1)
+		e.mu.Unlock()
+		close(f.returned)
+		return false
+	}
+	f.stage = landed
+	f.queue.remove(f)
+	f.op.flight = nil
+	e.mu.Unlock()
+	f.plugin.release()
+	if f.stop != nil {
+		f.stop()
+	}
+	f.end(context.Canceled)
+	return true
+}
+
+// enqueue makes f due in a time. The lock must be held.
+func (e *Executor) enqueue(f *flight, in, now time.Duration) {
+	q := e.queues[in]
+	if q == nil {
+		q = &queue{lasts: in}
+		e.queues[in] = q
+	}
+	q.add(f, now)
+	if !q.armed {
+		e.arm(q, in)
+	}
+}
+
+func (e *Executor) arm(q *queue, in time.Duration) {
+	q.armed = true
+	if q.timer == nil {
+		q.timer = time.AfterFunc(in, func() { e.ring(q) })
+		return
+	}
+	q.timer.Reset(in)
+}
+
+// ring is the timer of a queue: it takes out what is due.
+func (e *Executor) ring(q *queue) {
+	var ended, gone []*flight
+	e.mu.Lock()
+	now := time.Since(e.epoch)
+	for q.first != nil && q.first.due <= now {
+		f := q.first
+		if f.stage == flying {
+			e.startGrace(f, now)
+			ended = append(ended, f)
+		} else {
+			e.giveUp(f)
+			gone = append(gone, f)
+		}
+	}
+	if q.first != nil {
+		e.arm(q, q.first.due-now)
+	} else {
+		q.armed = false
+		delete(e.queues, q.lasts)
+	}
+	e.mu.Unlock()
+	for _, f := range ended {
+		f.end(context.DeadlineExceeded)
+	}
+	for _, f := range gone {
+		e.gaveUp(f)
+	}
+}
+
+// expire ends the context of a flight before its deadline.
+func (e *Executor) expire(f *flight, cause error) {
+	e.mu.Lock()
+	begun := f.stage == flying
+	if begun {
+		e.startGrace(f, time.Since(e.epoch))
+	}
+	e.mu.Unlock()
+	if begun {
+		f.end(cause)
+	}
+}
+
+// startGrace gives f the time that a call has to return after its context has ended. The lock must be held.
+func (e *Executor) startGrace(f *flight, now time.Duration) {
+	f.stage = expired
+	f.queue.remove(f)
+	e.enqueue(f, e.options.Grace, now)
+}
+
+// giveUp leaves the call of f behind. The lock must be held.
+func (e *Executor) giveUp(f *flight) {
+	f.stage = lost
+	f.queue.remove(f)
+	f.op.flight = nil
+	f.returned = make(chan struct{})
+	f.plugin.hung.Add(1)
+	e.hung[f] = struct{}{}
+}
+
+// gaveUp lets the plugin's other calls and the operation go on.
+func (e *Executor) gaveUp(f *flight) {
+	f.plugin.release()
+	if f.stop != nil {
+		f.stop()
+	}
+	if f.givenUp != nil {
+		close(f.givenUp)
+		return
+	}
+	go f.op.loseAlone(f)
+}
+
+// lostError is the error of a call that was given up.
+func (f *flight) lostError() error {
+	return &LostError{Call: f.call.name, changes: f.call.changes, cause: context.Cause(f), done: f.returned}
+}
