@@ -155,6 +155,7 @@ func (t *Timeouts) of(kind OperationKind) time.Duration {
 		return t.Expand
 	case OpExpandInUse:
 		return t.NodeExpand
+	case OpReconstruct: // It asks what costs nothing, and has the default.
 	}
 	return 0
 }
