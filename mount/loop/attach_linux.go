@@ -39,15 +39,19 @@ const maxVanished = 8
 
 // locked calls do while the backing file is locked against every other user of this package.
 func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (T, error) {
-	if _, err := statRegular(ctx, h); err != nil {
-		return *new(T), err
-	}
-	held, err := lock(ctx, h)
+	st, err := statRegular(ctx, h)
 	if err != nil {
 		return *new(T), err
 	}
-	defer held.close()
-	f, err := regular(ctx, h) // as it is now that it is locked
+	unlock, err := lock(ctx, h)
+	if err != nil {
+		return *new(T), err
+	}
+	defer unlock()
+	if err := lostcall.Begin(ctx, "statx"); err != nil {
+		return *new(T), err
+	}
+	f, err := asItIs(h, st) // now that it is locked
 	if err != nil {
 		return *new(T), err
 	}
@@ -208,7 +212,7 @@ func (m *Manager) withdraw(node handle, device Device) error {
 	return nil
 }
 
-// configureFree gives the file to the device that the kernel says is free, and returns that with its open node.
+// configureFree gives the file to a device that is free, and returns that with its open node.
 func (m *Manager) configureFree(ctx context.Context, a attachment) (Device, handle, error) {
 	defer m.table.takeTurn(ctx)()
 	number, err := freeNumber()
@@ -222,6 +226,7 @@ func (m *Manager) configureFree(ctx context.Context, a attachment) (Device, hand
 	if err != nil {
 		return Device{}, handle{}, err
 	}
+	m.settle(node, number)
 	device, err := m.configure(node, number, a)
 	if err != nil {
 		node.close()
@@ -241,9 +246,7 @@ func (m *Manager) configure(node handle, number int, a attachment) (Device, erro
 	if err != nil {
 		return Device{}, errors.Join(err, clearFile(node))
 	}
-	if path, err := os.Readlink(a.file.proc()); err == nil {
-		device.BackingPath = path
-	}
+	device.BackingPath = a.file.realPath()
 	m.table.own(number, row{seq: device.DiskSeq, state: rowAttached, id: a.file.id})
 	return device, nil
 }

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -62,4 +63,43 @@ func stepsToFreeDevice(t *testing.T, m *Manager, a attachment) int {
 	}
 	t.Fatal("every free device was taken by others")
 	return 0
+}
+
+// TestNoLookBetweenChangesOfOurOwn: the number of a detachment is found out by the change that follows it, be it of the
+// same device or of another one. Somebody else may change a disk at any time, so that it is tried more than once.
+func TestNoLookBetweenChangesOfOurOwn(t *testing.T) {
+	mounttest.RequireRoot(t)
+	m, dir := New(Options{}), t.TempDir()
+	file := func(name string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+		return path
+	}
+	attach := func(name string) Device {
+		device, err := m.Attach(t.Context(), file(name), AttachOptions{})
+		require.NoError(t, err)
+		return device
+	}
+	opened, err := open(file("three"), unix.O_RDWR)
+	require.NoError(t, err)
+	defer opened.close()
+	f, err := regular(t.Context(), opened)
+	require.NoError(t, err)
+	for range maxAttempt {
+		one, two := attach("one"), attach("two")
+		require.NoError(t, m.Detach(t.Context(), two))
+		require.NoError(t, m.Detach(t.Context(), one))
+		three, node, err := m.configureFree(t.Context(), attachment{file: f, mode: unix.O_RDWR})
+		if errors.Is(err, errTaken) {
+			continue
+		}
+		require.NoError(t, err)
+		complete := m.table.complete(three.DiskSeq)
+		node.close()
+		require.NoError(t, m.Detach(t.Context(), three))
+		if complete {
+			return
+		}
+	}
+	t.Fatal("every attachment would look at all devices")
 }

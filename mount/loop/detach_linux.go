@@ -70,6 +70,7 @@ func (m *Manager) claim(ctx context.Context, number int) (handle, error) {
 // clear takes the file off an open device and closes that. It reports whether the device may still have the file.
 func (m *Manager) clear(ctx context.Context, node handle, device Device) (lingers bool, err error) {
 	defer m.table.takeTurn(ctx)()
+	m.settle(node, device.Number)
 	err = clearFile(node)
 	if err == nil {
 		// Nobody else has it open: it is free for LOOP_GET_STATUS64 at once, and for others with the close.
@@ -79,7 +80,7 @@ func (m *Manager) clear(ctx context.Context, node handle, device Device) (linger
 	node.close()
 	switch {
 	case isGone(err):
-		m.noteFree(device.Number)
+		m.table.detached(device.Number, device.DiskSeq)
 		return false, nil
 	case errors.Is(err, unix.EBUSY):
 		return false, m.claimedError(device)
@@ -87,13 +88,30 @@ func (m *Manager) clear(ctx context.Context, node handle, device Device) (linger
 	return lingers, err
 }
 
-// noteFree keeps in the table that a device was detached. Should it have got another file by now, its number is another.
+// settle finds out the number of the detachment before, so that the change that comes next is seen to follow it. node is
+// the open node of the device with that number. Detach leaves this to the next change, which has that device open anyway.
+func (m *Manager) settle(node handle, number int) {
+	switch before := m.table.takePending(); before {
+	case noDevice:
+	case number:
+		m.noteFreeNode(node, number)
+	default:
+		m.noteFree(before)
+	}
+}
+
+// noteFree keeps in the table that a device was detached, if it is still free.
 func (m *Manager) noteFree(number int) {
 	node, err := m.openNode(number, unix.O_RDONLY)
 	if err != nil {
 		return
 	}
 	defer node.close()
+	m.noteFreeNode(node, number)
+}
+
+// noteFreeNode asks for the number first: should the device get another file meanwhile, its number is another.
+func (m *Manager) noteFreeNode(node handle, number int) {
 	seq, err := node.ask(unix.BLKGETDISKSEQ)
 	if err != nil {
 		return

@@ -19,7 +19,7 @@ func withPath(ctx context.Context, path string, do func(handle) (Device, error))
 	if err := lostcall.Begin(ctx, "open"); err != nil {
 		return Device{}, err
 	}
-	opened, err := open(path, unix.O_RDONLY)
+	opened, err := openReal(path)
 	if errors.Is(err, unix.ELOOP) {
 		return Device{}, fmt.Errorf("backing file is a symbolic link: %w: %w", ErrNotRegular, err)
 	}
@@ -46,13 +46,26 @@ func regular(ctx context.Context, file handle) (backing, error) {
 	if err != nil {
 		return backing{}, err
 	}
-	size, links := st.Size, uint64(st.Nlink) //nolint:unconvert // narrower elsewhere
+	return asItIs(file, st)
+}
+
+// asItIs asks how long the file is now and how many names it has. st is an earlier answer, for what never changes.
+func asItIs(file handle, st unix.Stat_t) (backing, error) {
+	var size int64
+	var links uint64
 	var fresh unix.Statx_t
 	flags := unix.AT_EMPTY_PATH | unix.AT_STATX_FORCE_SYNC
-	err = ignoringEINTR(func() error { return unix.Statx(file.fd, "", flags, unix.STATX_SIZE|unix.STATX_NLINK, &fresh) })
-	if err == nil {
+	err := ignoringEINTR(func() error { return unix.Statx(file.fd, "", flags, unix.STATX_SIZE|unix.STATX_NLINK, &fresh) })
+	switch {
+	case err == nil:
 		size, links = int64(fresh.Size), uint64(fresh.Nlink)
-	} else if !errors.Is(err, unix.ENOSYS) {
+	case errors.Is(err, unix.ENOSYS):
+		now, err := file.stat()
+		if err != nil {
+			return backing{}, err
+		}
+		size, links = now.Size, uint64(now.Nlink) //nolint:unconvert // narrower elsewhere
+	default:
 		return backing{}, fmt.Errorf("statx of %q: %w", file.name, err)
 	}
 	return backing{handle: file, id: identity{dev: st.Dev, ino: st.Ino}, size: size, links: links}, nil
@@ -76,20 +89,24 @@ const (
 	maxAttempt = 64
 )
 
-// lock takes the lock of a backing file against every other user of this package. Closing the handle ends it.
-func lock(ctx context.Context, file handle) (handle, error) {
+// lock takes the lock of a backing file against every other user of this package. It ends with what is returned and, when
+// the file is our own, with the closing of that.
+func lock(ctx context.Context, file handle) (unlock func(), err error) {
 	if err := lostcall.Begin(ctx, "flock"); err != nil {
-		return handle{}, err
+		return nil, err
+	}
+	if !file.borrowed {
+		return func() {}, flock(ctx, file)
 	}
 	locked, err := file.reopen(unix.O_RDONLY)
 	if err != nil {
-		return handle{}, err
+		return nil, err
 	}
 	if err := flock(ctx, locked); err != nil {
 		locked.close()
-		return handle{}, err
+		return nil, err
 	}
-	return locked, nil
+	return locked.close, nil
 }
 
 // flock takes the exclusive lock on a file, and waits for it until ctx ends.

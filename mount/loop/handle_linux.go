@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +16,12 @@ import (
 type handle struct {
 	fd   int
 	name string
+	// real is the path of the file as the kernel has it, where that is known without asking.
+	real string
+	// borrowed says that the description is the caller's, who must not get a lock of ours with it.
+	borrowed bool
+	// rdev is the number of the device, where it is the node of one that openNode has opened.
+	rdev uint64
 }
 
 // open opens path without following a link at its end. O_NONBLOCK keeps a FIFO from waiting for its other end.
@@ -27,6 +35,23 @@ func open(path string, flags int) (handle, error) {
 		return handle{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	return handle{fd: fd, name: path}, nil
+}
+
+// openReal is open for reading, and knows the real path of what it has opened when no part of path is a link. Where that
+// is not so, or the kernel is older than 5.6, it is open.
+func openReal(path string) (handle, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK,
+		Resolve: unix.RESOLVE_NO_SYMLINKS,
+	}
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return open(path, unix.O_RDONLY)
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	if err != nil {
+		return open(path, unix.O_RDONLY)
+	}
+	return handle{fd: fd, name: path, real: path}, nil
 }
 
 // close closes the descriptor. The kernel detaches a device with its last close.
@@ -47,11 +72,23 @@ func (h handle) reopen(flags int) (handle, error) {
 	if err != nil {
 		return handle{}, fmt.Errorf("cannot open %q again through /proc: %w", h.name, err)
 	}
-	return handle{fd: fd, name: h.name}, nil
+	return handle{fd: fd, name: h.name, real: h.real}, nil
 }
 
 // proc is a path that leads to the very file of the descriptor.
-func (h handle) proc() string { return fmt.Sprintf("/proc/self/fd/%d", h.fd) }
+func (h handle) proc() string { return "/proc/self/fd/" + strconv.Itoa(h.fd) }
+
+// realPath returns the path of the file as the kernel has it, or nothing.
+func (h handle) realPath() string {
+	if h.real != "" {
+		return h.real
+	}
+	path, err := os.Readlink(h.proc())
+	if err != nil {
+		return ""
+	}
+	return path
+}
 
 // ask makes an ioctl that returns a number of 64 bits.
 func (h handle) ask(request uint) (uint64, error) {
@@ -74,7 +111,7 @@ func withHandle[T any](file *os.File, do func(handle) (T, error)) (T, error) {
 		return result, err
 	}
 	var inner error
-	err = raw.Control(func(fd uintptr) { result, inner = do(handle{fd: int(fd), name: file.Name()}) })
+	err = raw.Control(func(fd uintptr) { result, inner = do(handle{fd: int(fd), name: file.Name(), borrowed: true}) })
 	return result, errors.Join(err, inner)
 }
 

@@ -57,16 +57,12 @@ func inspectNode(node handle, number int) (Device, bool, error) {
 	if err != nil {
 		return Device{}, false, fmt.Errorf("LOOP_GET_STATUS64 of %q: %w: %w", node.name, errNoAnswer, err)
 	}
-	st, err := node.stat()
-	if err != nil {
-		return Device{}, false, err
-	}
 	seq, err := node.ask(unix.BLKGETDISKSEQ)
 	if err != nil {
 		seq = 0
 	}
 	device := Device{
-		Path: node.name, Number: number, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
+		Path: node.name, Number: number, Major: unix.Major(node.rdev), Minor: unix.Minor(node.rdev),
 		DiskSeq:       seq,
 		BackingDevice: info.Device, BackingInode: info.Inode, BackingRdev: info.Rdevice,
 		Label:     string(bytes.TrimRight(info.File_name[:], "\x00")),

@@ -50,7 +50,8 @@ func (m *Manager) openNode(number, flags int) (handle, error) {
 	if err != nil {
 		return handle{}, openError(err, "cannot open loop device")
 	}
-	if err := m.checkNode(node, number); err != nil {
+	node.rdev, err = m.checkNode(node, number)
+	if err != nil {
 		node.close()
 		return handle{}, err
 	}
@@ -81,39 +82,39 @@ func makeNode(path string, number int) error {
 	return nil
 }
 
-// checkNode makes sure that what was opened is the loop device of that number. The number that sysfs tells of a device
-// stays the same for as long as the module is loaded, and is asked for again when it does not match.
-func (m *Manager) checkNode(node handle, number int) error {
+// checkNode makes sure that what was opened is the loop device of that number, and returns its st_rdev. The number that
+// sysfs tells of a device stays the same for as long as the module is loaded, and is asked for again when it does not match.
+func (m *Manager) checkNode(node handle, number int) (rdev uint64, err error) {
 	st, err := node.stat()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	block := st.Mode&unix.S_IFMT == unix.S_IFBLK
 	if block && st.Rdev != 0 && st.Rdev == m.table.rdev(number) {
-		return nil
+		return st.Rdev, nil
 	}
-	rdev, err := sysRdev(number)
+	rdev, err = sysRdev(number)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is gone: %w", node.name, unix.ENXIO)
+		return 0, fmt.Errorf("%s is gone: %w", node.name, unix.ENXIO)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read the number of %s: %w", node.name, err)
+		return 0, fmt.Errorf("cannot read the number of %s: %w", node.name, err)
 	}
 	if !block || st.Rdev != rdev || unix.Major(rdev) != loopMajor {
-		return fmt.Errorf("%s is not block device %d:%d: remove it: %w",
+		return 0, fmt.Errorf("%s is not block device %d:%d: remove it: %w",
 			node.name, unix.Major(rdev), unix.Minor(rdev), ErrNoDevice)
 	}
 	m.table.keepRdev(number, rdev)
-	return nil
+	return rdev, nil
 }
 
 // sysRdev reads the number of a device from sysfs: the minor is not the index when devices have partitions.
 func sysRdev(number int) (uint64, error) {
-	content, err := os.ReadFile(sysPath(number, "dev"))
+	content, err := sysDeviceOf(number).read("dev")
 	if err != nil {
 		return 0, err
 	}
-	major, minor, ok := strings.Cut(strings.TrimSpace(string(content)), ":")
+	major, minor, ok := strings.Cut(content, ":")
 	ma, errMajor := strconv.ParseUint(major, 10, 32)
 	mi, errMinor := strconv.ParseUint(minor, 10, 32)
 	if err := errors.Join(errMajor, errMinor); err != nil || !ok {

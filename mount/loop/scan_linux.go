@@ -58,7 +58,7 @@ func (m *Manager) refreshAll(ctx context.Context) ([]int, error) {
 	slices.Sort(numbers)
 	_, err = withHandle(dir, func(h handle) (struct{}, error) {
 		for _, number := range numbers {
-			if err := m.refresh(ctx, sysDevice{dir: h.fd, number: number}); err != nil {
+			if err := m.refresh(ctx, sysDevice{dir: h.fd, name: "loop" + strconv.Itoa(number), number: number}); err != nil {
 				return struct{}{}, err
 			}
 		}
@@ -110,41 +110,52 @@ func (m *Manager) askRow(ctx context.Context, d sysDevice) (row, error) {
 	return row{state: rowFree}, nil
 }
 
-// sysDevice is what sysfs shows of a device, beneath an open directory. Nothing there waits for anything.
+// sysDevice is what sysfs shows of a device, at name beneath an open directory. Nothing there waits for anything.
 type sysDevice struct {
 	dir    int
+	name   string
 	number int
 }
 
-func (d sysDevice) path(element string) string {
-	return "loop" + strconv.Itoa(d.number) + "/" + element
+// sysDeviceOf is for one device, where no directory is open.
+func sysDeviceOf(number int) sysDevice {
+	return sysDevice{dir: unix.AT_FDCWD, name: sysBlock + "/loop" + strconv.Itoa(number), number: number}
 }
 
-// seq reads the sequence number of the device's disk without opening the device. Before Linux 5.15 there is none.
-func (d sysDevice) seq() (uint64, error) {
+// read returns a short line.
+func (d sysDevice) read(element string) (string, error) {
 	fd := -1
 	err := ignoringEINTR(func() (err error) {
-		fd, err = unix.Openat(d.dir, d.path("diskseq"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err = unix.Openat(d.dir, d.name+"/"+element, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		return err
 	})
 	if err != nil {
-		return 0, &fs.PathError{Op: "open", Path: sysPath(d.number, "diskseq"), Err: err}
+		return "", &fs.PathError{Op: "open", Path: sysPath(d.number, element), Err: err}
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var buffer [32]byte
 	n := 0
 	err = ignoringEINTR(func() (err error) { n, err = unix.Read(fd, buffer[:]); return err })
 	if err != nil {
-		return 0, &fs.PathError{Op: "read", Path: sysPath(d.number, "diskseq"), Err: err}
+		return "", &fs.PathError{Op: "read", Path: sysPath(d.number, element), Err: err}
 	}
-	return strconv.ParseUint(strings.TrimSpace(string(buffer[:n])), 10, 64)
+	return strings.TrimSpace(string(buffer[:n])), nil
+}
+
+// seq reads the sequence number of the device's disk without opening the device. Before Linux 5.15 there is none.
+func (d sysDevice) seq() (uint64, error) {
+	content, err := d.read("diskseq")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(content, 10, 64)
 }
 
 // hasFile reports whether sysfs has the directory that a device has only while it is attached. What cannot be found out
 // counts as attached.
 func (d sysDevice) hasFile() bool {
 	var st unix.Stat_t
-	err := unix.Fstatat(d.dir, d.path("loop"), &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(d.dir, d.name+"/loop", &st, unix.AT_SYMLINK_NOFOLLOW)
 	return !errors.Is(err, unix.ENOENT)
 }
 

@@ -49,18 +49,24 @@ type table struct {
 }
 
 type rows struct {
-	mu    sync.Mutex
-	all   map[int]row
-	upTo  uint64         // every change with a number up to this is in all
-	known bool           // all devices were looked at once
-	rdevs map[int]uint64 // st_rdev of the nodes, by number
+	mu      sync.Mutex
+	all     map[int]row
+	byFile  map[identity][]int // the numbers in all whose state is rowAttached, by their file
+	silent  map[int]struct{}   // the numbers in all whose state is rowSilent
+	pending int                // a device that was detached here, and whose number since then is not known; or noDevice
+	upTo    uint64             // every change with a number up to this is in all
+	known   bool               // all devices were looked at once
+	rdevs   map[int]uint64     // st_rdev of the nodes, by number
 }
 
 func newTable() table {
 	return table{
 		turn: make(chan struct{}, 1),
 		scan: make(chan struct{}, 1),
-		rows: &rows{all: map[int]row{}, rdevs: map[int]uint64{}},
+		rows: &rows{
+			all: map[int]row{}, byFile: map[identity][]int{}, silent: map[int]struct{}{}, pending: noDevice,
+			rdevs: map[int]uint64{},
+		},
 	}
 }
 
@@ -106,7 +112,36 @@ func (r *rows) put(number int, found row) {
 
 func (r *rows) keep(number int, found row) {
 	if old, ok := r.all[number]; !ok || found.seq >= old.seq {
-		r.all[number] = found
+		r.drop(number)
+		r.add(number, found)
+	}
+}
+
+// add and drop are the only ones that change all, byFile and silent.
+func (r *rows) add(number int, found row) {
+	r.all[number] = found
+	switch found.state {
+	case rowFree:
+	case rowAttached:
+		r.byFile[found.id] = append(r.byFile[found.id], number)
+	case rowSilent:
+		r.silent[number] = struct{}{}
+	}
+}
+
+func (r *rows) drop(number int) {
+	old, ok := r.all[number]
+	if !ok {
+		return
+	}
+	delete(r.all, number)
+	delete(r.silent, number)
+	if old.state != rowAttached {
+		return
+	}
+	left := slices.DeleteFunc(r.byFile[old.id], func(n int) bool { return n == number })
+	if r.byFile[old.id] = left; len(left) == 0 {
+		delete(r.byFile, old.id)
 	}
 }
 
@@ -139,7 +174,7 @@ func (r *rows) scanned(seq uint64, before map[int]row, present []int) {
 	r.upTo, r.known = max(r.upTo, seq), true
 	for number, old := range before {
 		if _, there := slices.BinarySearch(present, number); !there && r.all[number] == old {
-			delete(r.all, number)
+			r.drop(number)
 		}
 	}
 }
@@ -169,17 +204,31 @@ func (r *rows) get(number int) (row, bool) {
 func (r *rows) with(id identity) (having, silent []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for number, row := range r.all {
-		switch {
-		case row.state == rowSilent:
-			silent = append(silent, number)
-		case row.state == rowAttached && row.id == id:
-			having = append(having, number)
-		}
+	having = slices.Sorted(slices.Values(r.byFile[id]))
+	return having, slices.Sorted(maps.Keys(r.silent))
+}
+
+// noDevice is in place of the number of a device.
+const noDevice = -1
+
+// detached keeps that the attachment with number seq has ended here. What the end has for a number is asked later.
+func (r *rows) detached(number int, seq uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = number
+	if old, ok := r.all[number]; ok && old.state == rowAttached && old.seq == seq && seq != 0 {
+		r.drop(number)
+		r.add(number, row{seq: seq, state: rowFree})
 	}
-	slices.Sort(having)
-	slices.Sort(silent)
-	return having, silent
+}
+
+// takePending returns the device that was kept by detached, once.
+func (r *rows) takePending() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	number := r.pending
+	r.pending = noDevice
+	return number
 }
 
 // rdev returns what was kept by keepRdev.

@@ -65,6 +65,21 @@ func TestTableForgetsRemovedDevices(t *testing.T) {
 	}
 }
 
+func TestTableKeepsOneDetachmentWhoseNumberIsNotKnown(t *testing.T) {
+	r := newTable()
+	assert.Equal(t, noDevice, r.takePending())
+	r.put(1, attachedRow(8, 1))
+	r.detached(1, 8)
+	having, _ := r.with(identity{dev: 1, ino: 1})
+	assert.Empty(t, having)
+	assert.Equal(t, 1, r.takePending())
+	assert.Equal(t, noDevice, r.takePending(), "once")
+	r.put(1, attachedRow(12, 2)) // somebody was faster
+	r.detached(1, 8)
+	having, _ = r.with(identity{dev: 1, ino: 2})
+	assert.Equal(t, []int{1}, having, "a newer attachment is not taken for the one that has ended")
+}
+
 func TestTurnIsNotWaitedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable()
