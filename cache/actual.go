@@ -22,7 +22,7 @@ type ActualStateOfWorld struct {
 	mu      sync.RWMutex
 	volumes map[v1.UniqueVolumeName]*knownVolume
 	// mounts holds the volumes that are, or may be, set up for each pod.
-	mounts      pairs[knownMount]
+	mounts      pairs[MountedVolume]
 	paths       paths
 	byPlugin    rosters[string, *knownVolume]
 	attachables roster[*knownVolume]
@@ -50,16 +50,9 @@ type knownVolume struct {
 	seLinuxMountContext string
 	expansion           expansion
 
-	mounts roster[*pair[knownMount]]
+	mounts users[MountedVolume]
 
 	ofPlugin, ofAttachables, ofIdle, ofStaged seat[*knownVolume]
-	ofDevicePath, ofDeviceMountPath           *pathSeat
-}
-
-// knownMount is a volume that is, or may be, set up for a pod, as it was at one moment. It never changes.
-type knownMount struct {
-	MountedVolume
-	ofPath *pathSeat
 }
 
 // NewActualStateOfWorld returns a state in which nothing is known of the node's volumes.
@@ -69,8 +62,8 @@ func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePlugin
 		plugins:  plugins,
 		options:  options,
 		volumes:  map[v1.UniqueVolumeName]*knownVolume{},
-		mounts:   newPairs[knownMount](),
-		paths:    paths{byPath: rosters[string, PathUse]{}},
+		mounts:   pairs[MountedVolume]{byPod: rosters[volume.UniquePodName, *pair[MountedVolume]]{}},
+		paths:    newPaths(),
 		byPlugin: rosters[string, *knownVolume]{},
 	}
 }
@@ -81,11 +74,7 @@ var errUnchanged = errors.New("nothing to change")
 // update runs f with the volume's row, or nil when there is none, and tells of the change when f succeeds.
 func (a *ActualStateOfWorld) update(name v1.UniqueVolumeName, f func(v *knownVolume) error) error {
 	a.mu.Lock()
-	v := a.volumes[name]
-	err := f(v)
-	if err == nil {
-		a.reindex(name)
-	}
+	err := f(a.volumes[name])
 	a.mu.Unlock()
 	switch {
 	case err == nil:
@@ -110,6 +99,7 @@ func (a *ActualStateOfWorld) updateKnown(name v1.UniqueVolumeName, f func(v *kno
 func (a *ActualStateOfWorld) newVolume(name v1.UniqueVolumeName, facts pluginFacts) *knownVolume {
 	v := &knownVolume{name: name, plugin: facts}
 	v.ofPlugin.member, v.ofAttachables.member, v.ofIdle.member, v.ofStaged.member = v, v, v, v
+	a.volumes[name] = v
 	return v
 }
 
@@ -169,7 +159,7 @@ func (a *ActualStateOfWorld) attach(v *knownVolume, e event, at attachment, fact
 	}
 	state, err := attachMoves.next(v, v.attach, e)
 	if err != nil {
-		return err
+		return err // It was there: from nothing every event leads on.
 	}
 	if v.plugin.name != facts.name {
 		a.byPlugin.leave(v.plugin.name, &v.ofPlugin)
@@ -178,8 +168,8 @@ func (a *ActualStateOfWorld) attach(v *knownVolume, e event, at attachment, fact
 	if at.spec != nil {
 		v.spec = at.spec
 	}
-	a.volumes[at.name] = v
 	a.setPaths(v, at.devicePath, "")
+	a.reindex(v)
 	return nil
 }
 

@@ -34,7 +34,7 @@ func (a *ActualStateOfWorld) PodExistsInVolume(podName volume.UniquePodName, vol
 			VolumeName: volumeName, PodName: podName, Mounted: context, Wanted: seLinuxLabel,
 		}
 	}
-	m := a.mounts.get(pairKey{volumeName, podName})
+	m := v.mounts.get(podName)
 	switch {
 	case m.state() != operationexecutor.VolumeMounted || v.meets(isStaged) != nil:
 		return false, v.devicePath, nil
@@ -57,7 +57,7 @@ func (v *knownVolume) mountedContext() (string, bool) {
 	case v.device != operationexecutor.DeviceNotMounted:
 		return v.seLinuxMountContext, true
 	case v.mounts.count > 0:
-		return v.mounts.first.member.row.SELinuxMountContext, true
+		return v.mounts.first.member.row.Load().SELinuxMountContext, true
 	}
 	return "", false
 }

@@ -21,7 +21,7 @@ func (a *ActualStateOfWorld) MarkDeviceAsUncertain(volumeName v1.UniqueVolumeNam
 // volume.ErrInUse, while the volume is or may be set up for a pod.
 func (a *ActualStateOfWorld) MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeName) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
-		if err := v.moveDevice(undone); err != nil {
+		if err := a.moveDevice(v, undone); err != nil {
 			return err
 		}
 		a.replacePaths(v, v.devicePath, "")
@@ -35,7 +35,7 @@ type staging struct{ devicePath, deviceMountPath, seLinuxMountContext string }
 
 func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event, s staging) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
-		if err := v.moveDevice(e); err != nil {
+		if err := a.moveDevice(v, e); err != nil {
 			return err
 		}
 		a.setPaths(v, s.devicePath, s.deviceMountPath)
@@ -49,12 +49,14 @@ func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event,
 	})
 }
 
-func (v *knownVolume) moveDevice(e event) error {
+func (a *ActualStateOfWorld) moveDevice(v *knownVolume, e event) error {
 	state, err := deviceMoves.next(v, v.device, e)
-	if err == nil {
-		v.device = state
+	if err != nil {
+		return err
 	}
-	return err
+	v.device = state
+	a.reindex(v)
+	return nil
 }
 
 // GetDeviceMountState implements the executor's mounter updater. Nothing is staged of a volume that is not known.

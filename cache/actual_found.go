@@ -60,21 +60,21 @@ func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts 
 	if v.attach, err = attachMoves.next(v, v.attach, e); err != nil {
 		return err
 	}
-	a.volumes[r.VolumeName] = v
 	a.setPaths(v, devicePath, "")
+	a.reindex(v)
 	if r.DeviceMountPath == "" || v.device != operationexecutor.DeviceNotMounted {
 		return nil
 	}
 	v.deviceReconstructed, v.seLinuxMountContext = true, r.SELinuxMountContext
 	a.setPaths(v, r.DevicePath, r.DeviceMountPath)
-	return v.moveDevice(found)
+	return a.moveDevice(v, found)
 }
 
 // AddReconstructedPod adds a set-up that was found: it is uncertain and reconstructed. It reports false, and changes
 // nothing, when the pod's mount is known already. The volume must have been added before.
 func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolumeOpts) (added bool, err error) {
 	err = a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
-		if a.mounts.get(pairKey{v.name, opts.PodName}) != nil {
+		if v.mounts.find(opts.PodName) != nil {
 			return errUnchanged
 		}
 		added = true
@@ -100,7 +100,7 @@ func (a *ActualStateOfWorld) CheckAndMarkDeviceUncertainViaReconstruction(volume
 		}
 		v.deviceReconstructed = true
 		a.setPaths(v, "", deviceMountPath)
-		return v.moveDevice(found)
+		return a.moveDevice(v, found)
 	})
 	return err == nil
 }
@@ -143,6 +143,7 @@ func (a *ActualStateOfWorld) UpdateReconstructedVolumeAttachability(volumeName v
 			return err
 		}
 		v.attach, v.plugin.attachable = state, attachable
+		a.reindex(v)
 		return nil
 	})
 }

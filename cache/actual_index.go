@@ -1,22 +1,14 @@
 package cache
 
 import (
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
 // This file keeps the indexes of the actual state. All of it runs with the lock held.
 
 // reindex puts a volume that may have changed into the rosters where it belongs.
-func (a *ActualStateOfWorld) reindex(name v1.UniqueVolumeName) {
-	v := a.volumes[name]
-	if v == nil {
-		return
-	}
-	if !v.ofPlugin.taken {
-		a.byPlugin.join(v.plugin.name, &v.ofPlugin)
-	}
+func (a *ActualStateOfWorld) reindex(v *knownVolume) {
+	a.byPlugin.join(v.plugin.name, &v.ofPlugin)
 	for _, place := range [...]struct {
 		belongs bool
 		in      *roster[*knownVolume]
@@ -40,8 +32,7 @@ func (a *ActualStateOfWorld) forget(v *knownVolume) {
 	a.attachables.leave(&v.ofAttachables)
 	a.idle.leave(&v.ofIdle)
 	a.staged.leave(&v.ofStaged)
-	a.paths.drop(v.ofDevicePath)
-	a.paths.drop(v.ofDeviceMountPath)
+	a.movePaths(v, "", "")
 	delete(a.volumes, v.name)
 }
 
@@ -61,24 +52,34 @@ func (a *ActualStateOfWorld) replacePaths(v *knownVolume, devicePath, deviceMoun
 	if v.devicePath == devicePath && v.deviceMountPath == deviceMountPath {
 		return
 	}
-	v.devicePath, v.deviceMountPath = devicePath, deviceMountPath
-	v.ofDevicePath = a.paths.move(v.ofDevicePath, PathUse{Path: devicePath, Kind: DevicePath, VolumeName: v.name})
-	v.ofDeviceMountPath = a.paths.move(v.ofDeviceMountPath, PathUse{Path: deviceMountPath, Kind: DeviceMountPath, VolumeName: v.name})
+	a.movePaths(v, devicePath, deviceMountPath)
 	for x := range v.mounts.all {
-		m := *x.row
+		m := *x.row.Load()
 		m.DevicePath, m.DeviceMountPath = devicePath, deviceMountPath
-		a.mounts.replace(x, &m)
+		x.row.Store(&m)
 	}
 }
 
-// setMount adds or replaces a set-up.
-func (a *ActualStateOfWorld) setMount(v *knownVolume, m *knownMount) {
-	m.ofPath = a.paths.move(m.ofPath, PathUse{Path: m.MountPath, Kind: MountPath, VolumeName: v.name, PodName: m.PodName})
-	a.mounts.put(&v.mounts, pairKey{v.name, m.PodName}, m)
+func (a *ActualStateOfWorld) movePaths(v *knownVolume, devicePath, deviceMountPath string) {
+	a.paths.move(pathOwner{volume: v, kind: DevicePath}, v.devicePath, devicePath)
+	a.paths.move(pathOwner{volume: v, kind: DeviceMountPath}, v.deviceMountPath, deviceMountPath)
+	v.devicePath, v.deviceMountPath = devicePath, deviceMountPath
+}
+
+// setMount adds a set-up, or replaces old, which is nil where there is none.
+func (a *ActualStateOfWorld) setMount(v *knownVolume, m, old *MountedVolume) {
+	x := a.mounts.put(&v.mounts, m.PodName, m)
+	var from string
+	if old != nil {
+		from = old.MountPath
+	}
+	a.paths.move(pathOwner{v, x, MountPath}, from, m.MountPath)
+	a.reindex(v)
 }
 
 // dropMount takes a set-up out.
-func (a *ActualStateOfWorld) dropMount(v *knownVolume, m *knownMount) {
-	a.paths.drop(m.ofPath)
-	a.mounts.remove(&v.mounts, pairKey{v.name, m.PodName})
+func (a *ActualStateOfWorld) dropMount(v *knownVolume, x *pair[MountedVolume]) {
+	a.paths.move(pathOwner{v, x, MountPath}, x.row.Load().MountPath, "")
+	a.mounts.remove(&v.mounts, x)
+	a.reindex(v)
 }

@@ -12,39 +12,39 @@ import (
 // MarkVolumeAsMounted implements the executor's mounter updater. What opts leaves out stays as it was, but for the
 // SELinux context: empty says that the volume is mounted without.
 func (a *ActualStateOfWorld) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
-	if err := a.markMount(succeeded, &opts); err != nil {
-		return err
+	asked := true
+	err := a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
+		asked = v.plugin.asked
+		return a.moveMount(v, succeeded, &opts)
+	})
+	if err == nil && !asked {
+		a.learn(opts.VolumeName, opts.VolumeSpec)
 	}
-	a.learn(opts.VolumeName, opts.VolumeSpec)
-	return nil
+	return err
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater. What opts leaves out stays as it was.
 func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolumeOpts) error {
-	return a.markMount(doubted, &opts)
+	return a.updateKnown(opts.VolumeName, func(v *knownVolume) error { return a.moveMount(v, doubted, &opts) })
 }
 
 // MarkVolumeAsUnmounted implements the executor's mounter updater. A pod that did not have the volume is no error.
 func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
-		m := a.mounts.get(pairKey{volumeName, podName})
-		if m == nil {
+		x := v.mounts.find(podName)
+		if x == nil {
 			return errUnchanged
 		}
-		if _, err := podMoves.next(v, m.State, undone); err != nil {
+		if _, err := podMoves.next(v, x.row.Load().State, undone); err != nil {
 			return err
 		}
-		a.dropMount(v, m)
+		a.dropMount(v, x)
 		return nil
 	})
 }
 
-func (a *ActualStateOfWorld) markMount(e event, opts *operationexecutor.MarkVolumeOpts) error {
-	return a.updateKnown(opts.VolumeName, func(v *knownVolume) error { return a.moveMount(v, e, opts) })
-}
-
 func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operationexecutor.MarkVolumeOpts) error {
-	old := a.mounts.get(pairKey{v.name, opts.PodName})
+	old := v.mounts.get(opts.PodName)
 	state, err := podMoves.next(v, old.state(), e)
 	if err != nil {
 		return err
@@ -57,12 +57,12 @@ func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operatione
 	if e == succeeded {
 		m.Reconstructed, m.RemountRequired, m.SELinuxMountContext = false, false, opts.SELinuxMountContext
 	}
-	a.setMount(v, m)
+	a.setMount(v, m, old)
 	return nil
 }
 
 // state is the state of a set-up, which may be nil.
-func (m *knownMount) state() operationexecutor.VolumeMountState {
+func (m *MountedVolume) state() operationexecutor.VolumeMountState {
 	if m == nil {
 		return operationexecutor.VolumeNotMounted
 	}
@@ -70,8 +70,8 @@ func (m *knownMount) state() operationexecutor.VolumeMountState {
 }
 
 // newMount returns the row of a set-up that opts tell of.
-func (v *knownVolume) newMount(opts *operationexecutor.MarkVolumeOpts) *knownMount {
-	return &knownMount{MountedVolume: MountedVolume{MountedVolume: operationexecutor.MountedVolume{
+func (v *knownVolume) newMount(opts *operationexecutor.MarkVolumeOpts) *MountedVolume {
+	return &MountedVolume{MountedVolume: operationexecutor.MountedVolume{
 		PodName:              opts.PodName,
 		PodUID:               opts.PodUID,
 		Pod:                  opts.Pod,
@@ -87,12 +87,12 @@ func (v *knownVolume) newMount(opts *operationexecutor.MarkVolumeOpts) *knownMou
 		VolumeGidValue:       opts.VolumeGidValue,
 		DeviceMountPath:      v.deviceMountPath,
 		DevicePath:           v.devicePath,
-	}}}
+	}}
 }
 
 // fill takes over from old what is not known of m.
-func (m *knownMount) fill(old *knownMount) {
-	m.Reconstructed, m.RemountRequired, m.ofPath = old.Reconstructed, old.RemountRequired, old.ofPath
+func (m *MountedVolume) fill(old *MountedVolume) {
+	m.Reconstructed, m.RemountRequired = old.Reconstructed, old.RemountRequired
 	if m.VolumeSpec == nil {
 		m.VolumeSpec, m.InnerVolumeSpecName = old.VolumeSpec, old.InnerVolumeSpecName
 	}
@@ -122,21 +122,12 @@ func orElse[T comparable](value *T, other T) {
 
 // learn asks the plugin of a volume what it can do, where that is not known because a restart found the volume.
 func (a *ActualStateOfWorld) learn(volumeName v1.UniqueVolumeName, spec *volume.Spec) {
-	if spec == nil || a.hasAsked(volumeName) {
+	if spec == nil {
 		return
 	}
-	facts, err := factsOf(a.plugins, spec, volumeName)
-	if err != nil {
-		return
+	if facts, err := factsOf(a.plugins, spec, volumeName); err == nil {
+		a.setFacts(volumeName, facts)
 	}
-	a.setFacts(volumeName, facts)
-}
-
-func (a *ActualStateOfWorld) hasAsked(volumeName v1.UniqueVolumeName) bool {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	v := a.volumes[volumeName]
-	return v == nil || v.plugin.asked
 }
 
 func (a *ActualStateOfWorld) setFacts(volumeName v1.UniqueVolumeName, facts pluginFacts) {
@@ -192,7 +183,7 @@ func (a *ActualStateOfWorld) IsVolumeMountedElsewhere(volumeName v1.UniqueVolume
 		return false
 	}
 	others := v.mounts.count
-	if a.mounts.get(pairKey{volumeName, podName}) != nil {
+	if v.mounts.find(podName) != nil {
 		others--
 	}
 	return others > 0
@@ -208,7 +199,7 @@ func (a *ActualStateOfWorld) PodsOfVolume(volumeName v1.UniqueVolumeName) []volu
 	}
 	names := make([]volume.UniquePodName, 0, v.mounts.count)
 	for x := range v.mounts.all {
-		names = append(names, x.key.pod)
+		names = append(names, x.pod)
 	}
 	slices.Sort(names)
 	return names
@@ -223,15 +214,15 @@ func (a *ActualStateOfWorld) MarkRemountRequired(podName volume.UniquePodName) {
 func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for s := a.mounts.byPod[podName].first; s != nil; s = s.next {
-		x := s.member
-		if x.row.State != operationexecutor.VolumeMounted || x.row.RemountRequired || !a.volumes[x.key.volume].plugin.remountable {
+	for x := range a.mounts.byPod[podName].all {
+		row := x.row.Load()
+		if row.State != operationexecutor.VolumeMounted || row.RemountRequired || !a.volumes[row.VolumeName].plugin.remountable {
 			continue
 		}
-		m := *x.row
+		m := *row
 		m.RemountRequired = true
-		a.mounts.replace(x, &m)
-		changed = append(changed, x.key.volume)
+		x.row.Store(&m)
+		changed = append(changed, row.VolumeName)
 	}
 	slices.Sort(changed)
 	return changed

@@ -65,11 +65,7 @@ func (a *ActualStateOfWorld) Snapshot(volumeName v1.UniqueVolumeName) (VolumeSna
 // changes. It is shared: whoever changes it changes it for all.
 func (a *ActualStateOfWorld) AllMountedVolumes() iter.Seq[*MountedVolume] {
 	return func(yield func(*MountedVolume) bool) {
-		for m := range a.mounts.rows.all {
-			if !yield(&m.MountedVolume) {
-				return
-			}
-		}
+		a.mounts.all(yield)
 	}
 }
 
@@ -77,16 +73,16 @@ func (a *ActualStateOfWorld) AllMountedVolumes() iter.Seq[*MountedVolume] {
 // of the moment in which the loop begins; otherwise it is as [ActualStateOfWorld.AllMountedVolumes].
 func (a *ActualStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*MountedVolume] {
 	return func(yield func(*MountedVolume) bool) {
-		var buffer [few]*knownMount
+		var buffer [few]*MountedVolume
 		for _, m := range a.rowsOfPod(podName, buffer[:0]) {
-			if !yield(&m.MountedVolume) {
+			if !yield(m) {
 				return
 			}
 		}
 	}
 }
 
-func (a *ActualStateOfWorld) rowsOfPod(podName volume.UniquePodName, rows []*knownMount) []*knownMount {
+func (a *ActualStateOfWorld) rowsOfPod(podName volume.UniquePodName, rows []*MountedVolume) []*MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.mounts.ofPod(podName, rows)
@@ -144,8 +140,7 @@ func (a *ActualStateOfWorld) GetUnmountedVolumes() []AttachedVolume {
 func (a *ActualStateOfWorld) GetVolumesOfPlugin(pluginName string) []AttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	volumes := a.byPlugin[pluginName]
-	return a.copyRows(volumes.count, volumes.all)
+	return a.copyRows(0, a.byPlugin[pluginName].all)
 }
 
 // GetVolumeNames returns the names of all volumes that are known, sorted.
@@ -159,7 +154,7 @@ func (a *ActualStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 func (a *ActualStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return sortedNames(&a.attachables)
+	return sortedNames(a.attachables.first)
 }
 
 // GetUsesOfPath returns which devices, stagings and set-ups are, or may be, at an absolute path, by volume and pod. More
@@ -172,7 +167,7 @@ func (a *ActualStateOfWorld) GetUsesOfPath(path string) []PathUse {
 
 func (v *knownVolume) uniqueName() v1.UniqueVolumeName { return v.name }
 
-// copyRows returns the rows of count volumes, by name.
+// copyRows returns the rows of volumes, about count, by name.
 func (a *ActualStateOfWorld) copyRows(count int, volumes iter.Seq[*knownVolume]) []AttachedVolume {
 	rows := make([]AttachedVolume, 0, count)
 	for v := range volumes {
@@ -204,10 +199,13 @@ func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
 }
 
 // mount returns the row of a set-up, or nil.
-func (a *ActualStateOfWorld) mount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *knownMount {
+func (a *ActualStateOfWorld) mount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.mounts.get(pairKey{volumeName, podName})
+	if v := a.volumes[volumeName]; v != nil {
+		return v.mounts.get(podName)
+	}
+	return nil
 }
 
 // GetMountedVolume returns what is known of a volume's set-up for a pod, uncertain ones included, and false when there is
@@ -217,7 +215,7 @@ func (a *ActualStateOfWorld) GetMountedVolume(volumeName v1.UniqueVolumeName, po
 	if m == nil {
 		return MountedVolume{}, false
 	}
-	return m.MountedVolume, true
+	return *m, true
 }
 
 // GetMountedVolumeForPod returns a volume that is set up for a pod for certain, and false when it is not.
@@ -226,7 +224,7 @@ func (a *ActualStateOfWorld) GetMountedVolumeForPod(podName volume.UniquePodName
 	if m.state() != operationexecutor.VolumeMounted {
 		return MountedVolume{}, false
 	}
-	return m.MountedVolume, true
+	return *m, true
 }
 
 // GetMountedVolumes returns every set-up that is there for certain, by volume and pod. It copies everything: to look at
@@ -240,7 +238,7 @@ func (a *ActualStateOfWorld) GetMountedVolumes() []MountedVolume {
 func (a *ActualStateOfWorld) GetAllMountedVolumes() []MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	rows := make([]MountedVolume, 0, len(a.mounts.byKey))
+	rows := make([]MountedVolume, 0, a.mounts.inUse)
 	for _, name := range slices.Sorted(maps.Keys(a.volumes)) {
 		rows = a.volumes[name].copyMounts(rows)
 	}
@@ -254,15 +252,15 @@ func (a *ActualStateOfWorld) GetMountedVolumesForPod(podName volume.UniquePodNam
 
 // GetPossiblyMountedVolumesForPod returns the volumes that are, or may be, set up for a pod, by name.
 func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForPod(podName volume.UniquePodName) []MountedVolume {
-	var buffer [few]*knownMount
+	var buffer [few]*MountedVolume
 	found := a.rowsOfPod(podName, buffer[:0])
 	if len(found) == 0 {
 		return nil
 	}
-	slices.SortFunc(found, func(a, b *knownMount) int { return cmp.Compare(a.VolumeName, b.VolumeName) })
+	slices.SortFunc(found, func(a, b *MountedVolume) int { return cmp.Compare(a.VolumeName, b.VolumeName) })
 	rows := make([]MountedVolume, 0, len(found))
 	for _, m := range found {
-		rows = append(rows, m.MountedVolume)
+		rows = append(rows, *m)
 	}
 	return rows
 }
@@ -301,7 +299,7 @@ func notMounted(m MountedVolume) bool { return m.State != operationexecutor.Volu
 func (v *knownVolume) copyMounts(rows []MountedVolume) []MountedVolume {
 	before := len(rows)
 	for x := range v.mounts.all {
-		rows = append(rows, x.row.MountedVolume)
+		rows = append(rows, *x.row.Load())
 	}
 	slices.SortFunc(rows[before:], func(a, b MountedVolume) int { return cmp.Compare(a.PodName, b.PodName) })
 	return rows

@@ -35,7 +35,7 @@ type wantedVolume struct {
 	plugin pluginFacts
 	// size is what the PersistentVolume has been given; zero when there is none.
 	size resource.Quantity
-	pods roster[*pair[want]]
+	pods users[want]
 
 	ofPlugin, ofAttachables, ofReported seat[*wantedVolume]
 }
@@ -52,7 +52,7 @@ func NewDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *D
 		plugins:  plugins,
 		options:  options,
 		volumes:  map[v1.UniqueVolumeName]*wantedVolume{},
-		wants:    newPairs[want](),
+		wants:    pairs[want]{byPod: rosters[volume.UniquePodName, *pair[want]]{}},
 		byPlugin: rosters[string, *wantedVolume]{},
 		errors:   map[volume.UniquePodName][]podError{},
 	}
@@ -150,14 +150,16 @@ func (w *want) setOuterNames(old []string, name string) {
 
 // add changes the state. Who else may see w does so afterwards.
 func (d *DesiredStateOfWorld) add(w *want, facts pluginFacts, o *AddPodOptions) error {
-	key := pairKey{w.VolumeName, w.PodName}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	old := d.wants.get(key)
-	if err := d.checkOuterName(key, old, o.OuterVolumeSpecName); err != nil {
+	v := d.volumes[w.VolumeName]
+	var old *want
+	if v != nil {
+		old = v.pods.get(w.PodName)
+	}
+	if err := d.checkOuterName(w, old, o.OuterVolumeSpecName); err != nil {
 		return err
 	}
-	v := d.volumes[w.VolumeName]
 	if v == nil {
 		v = d.newVolume(w.VolumeName)
 	} else if err := v.conflict(o, w.SELinuxLabel); err != nil {
@@ -170,30 +172,30 @@ func (d *DesiredStateOfWorld) add(w *want, facts pluginFacts, o *AddPodOptions) 
 		}
 	}
 	if d.setFacts(v, facts) || v.setLeastSize(o.VolumeSpec) {
-		d.refresh(v)
+		v.refresh()
 	}
 	v.fill(w)
-	d.wants.put(&v.pods, key, w)
+	d.wants.put(&v.pods, w.PodName, w)
 	return nil
 }
 
 // checkOuterName refuses an outer name that stands for another volume of the pod.
-func (d *DesiredStateOfWorld) checkOuterName(key pairKey, old *want, outer string) error {
+func (d *DesiredStateOfWorld) checkOuterName(w, old *want, outer string) error {
 	if old != nil && slices.Contains(old.OuterVolumeSpecNames, outer) {
 		return nil
 	}
-	other := d.volumeOfOuterName(key.pod, outer)
-	if other == "" || other == key.volume {
+	other := d.volumeOfOuterName(w.PodName, outer)
+	if other == "" || other == w.VolumeName {
 		return nil
 	}
 	return fmt.Errorf("volume %q of pod %q is %q already and cannot become %q: remove the pod first: %w",
-		outer, key.pod, other, key.volume, volume.ErrInvalid)
+		outer, w.PodName, other, w.VolumeName, volume.ErrInvalid)
 }
 
 // volumeOfOuterName returns the volume of a pod under an outer name; empty when there is none.
 func (d *DesiredStateOfWorld) volumeOfOuterName(podName volume.UniquePodName, outer string) v1.UniqueVolumeName {
-	for s := d.wants.byPod[podName].first; s != nil; s = s.next {
-		if row := s.member.row; slices.Contains(row.OuterVolumeSpecNames, outer) {
+	for x := range d.wants.byPod[podName].all {
+		if row := x.row.Load(); slices.Contains(row.OuterVolumeSpecNames, outer) {
 			return row.VolumeName
 		}
 	}
@@ -249,14 +251,15 @@ func (v *wantedVolume) fill(w *want) {
 }
 
 // refresh replaces the rows of the volume after it has changed.
-func (d *DesiredStateOfWorld) refresh(v *wantedVolume) {
+func (v *wantedVolume) refresh() {
 	for x := range v.pods.all {
-		w := &want{VolumeToMount: x.row.VolumeToMount}
-		if names := x.row.OuterVolumeSpecNames; len(names) == 1 {
+		old := x.row.Load()
+		w := &want{VolumeToMount: old.VolumeToMount}
+		if names := old.OuterVolumeSpecNames; len(names) == 1 {
 			w.setOuterNames(nil, names[0]) // The old row need not be kept for its array.
 		}
 		v.fill(w)
-		d.wants.replace(x, w)
+		x.row.Store(w)
 	}
 }
 
@@ -264,7 +267,7 @@ func (d *DesiredStateOfWorld) refresh(v *wantedVolume) {
 // the pod stay.
 func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) {
 	d.mu.Lock()
-	deleted := d.remove(pairKey{volumeName, podName})
+	deleted := d.remove(volumeName, podName)
 	d.mu.Unlock()
 	if deleted {
 		d.options.changed(volumeName)
@@ -277,7 +280,7 @@ func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.Uniqu
 	var names []v1.UniqueVolumeName
 	for _, row := range d.wants.ofPod(podName, nil) {
 		names = append(names, row.VolumeName)
-		d.remove(pairKey{row.VolumeName, podName})
+		d.remove(row.VolumeName, podName)
 	}
 	delete(d.errors, podName)
 	d.mu.Unlock()
@@ -287,16 +290,21 @@ func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.Uniqu
 }
 
 // remove takes the pod from the volume, and the volume with its last pod. It reports whether it was there.
-func (d *DesiredStateOfWorld) remove(key pairKey) bool {
-	v := d.volumes[key.volume]
-	if v == nil || d.wants.remove(&v.pods, key) == nil {
+func (d *DesiredStateOfWorld) remove(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool {
+	v := d.volumes[volumeName]
+	if v == nil {
 		return false
 	}
+	x := v.pods.find(podName)
+	if x == nil {
+		return false
+	}
+	d.wants.remove(&v.pods, x)
 	if v.pods.count == 0 {
 		d.byPlugin.leave(v.plugin.name, &v.ofPlugin)
 		d.attachables.leave(&v.ofAttachables)
 		d.reported.leave(&v.ofReported)
-		delete(d.volumes, key.volume)
+		delete(d.volumes, volumeName)
 	}
 	return true
 }

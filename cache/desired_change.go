@@ -40,7 +40,7 @@ func (d *DesiredStateOfWorld) MarkVolumesReportedInUse(reported []v1.UniqueVolum
 func (d *DesiredStateOfWorld) tell(changed []*wantedVolume) {
 	names := make([]v1.UniqueVolumeName, 0, len(changed))
 	for _, v := range changed {
-		d.refresh(v)
+		v.refresh()
 		names = append(names, v.name)
 	}
 	d.mu.Unlock()
@@ -84,10 +84,9 @@ func (d *DesiredStateOfWorld) RefreshPlugin(pluginName string) {
 func (d *DesiredStateOfWorld) ofPlugin(pluginName string) []*want {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	volumes := d.byPlugin[pluginName]
-	rows := make([]*want, 0, volumes.count)
-	for v := range volumes.all {
-		rows = append(rows, v.pods.first.member.row)
+	var rows []*want
+	for v := range d.byPlugin[pluginName].all {
+		rows = append(rows, v.pods.first.member.row.Load())
 	}
 	return rows
 }

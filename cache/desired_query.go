@@ -18,7 +18,7 @@ import (
 // changes. It is shared: whoever changes it changes it for all.
 func (d *DesiredStateOfWorld) AllVolumesToMount() iter.Seq[*operationexecutor.VolumeToMount] {
 	return func(yield func(*operationexecutor.VolumeToMount) bool) {
-		for w := range d.wants.rows.all {
+		for w := range d.wants.all {
 			if !yield(&w.VolumeToMount) {
 				return
 			}
@@ -58,24 +58,27 @@ func (d *DesiredStateOfWorld) VolumeExistsWithContext(volumeName v1.UniqueVolume
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	v := d.volumes[volumeName]
-	return v != nil && v.pods.first.member.row.SELinuxLabel == seLinuxMountContext // All pods agree.
+	return v != nil && v.pods.first.member.row.Load().SELinuxLabel == seLinuxMountContext // All pods agree.
 }
 
 // PodExistsInVolume reports whether the pod wants the volume.
 func (d *DesiredStateOfWorld) PodExistsInVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) bool {
-	return d.row(pairKey{volumeName, podName}) != nil
+	return d.row(volumeName, podName) != nil
 }
 
 // PodExistsInVolumeWithContext reports whether the pod wants the volume mounted with that SELinux context.
 func (d *DesiredStateOfWorld) PodExistsInVolumeWithContext(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, seLinuxMountContext string) bool {
-	w := d.row(pairKey{volumeName, podName})
+	w := d.row(volumeName, podName)
 	return w != nil && w.SELinuxLabel == seLinuxMountContext
 }
 
-func (d *DesiredStateOfWorld) row(key pairKey) *want {
+func (d *DesiredStateOfWorld) row(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *want {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.wants.get(key)
+	if v := d.volumes[volumeName]; v != nil {
+		return v.pods.get(podName)
+	}
+	return nil
 }
 
 // VolumeExistsWithSpecName reports whether the pod wants a volume with that inner name.
@@ -91,7 +94,7 @@ func (d *DesiredStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodN
 // VolumeToMount returns what is to be mounted for the pod, and false when the pod does not want the volume. DevicePath is
 // empty: the actual state knows it.
 func (d *DesiredStateOfWorld) VolumeToMount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (operationexecutor.VolumeToMount, bool) {
-	w := d.row(pairKey{volumeName, podName})
+	w := d.row(volumeName, podName)
 	if w == nil {
 		return operationexecutor.VolumeToMount{}, false
 	}
@@ -115,7 +118,7 @@ func (d *DesiredStateOfWorld) VolumesToMount(volumeName v1.UniqueVolumeName) []o
 func (d *DesiredStateOfWorld) GetVolumesToMount() []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	rows := make([]operationexecutor.VolumeToMount, 0, len(d.wants.byKey))
+	rows := make([]operationexecutor.VolumeToMount, 0, d.wants.inUse)
 	for _, name := range slices.Sorted(maps.Keys(d.volumes)) {
 		rows = d.volumes[name].appendRows(rows)
 	}
@@ -126,7 +129,7 @@ func (d *DesiredStateOfWorld) GetVolumesToMount() []operationexecutor.VolumeToMo
 func (v *wantedVolume) appendRows(rows []operationexecutor.VolumeToMount) []operationexecutor.VolumeToMount {
 	before := len(rows)
 	for x := range v.pods.all {
-		rows = append(rows, x.row.VolumeToMount)
+		rows = append(rows, x.row.Load().VolumeToMount)
 	}
 	slices.SortFunc(rows[before:], func(a, b operationexecutor.VolumeToMount) int {
 		return cmp.Or(a.MountRequestTime.Compare(b.MountRequestTime), cmp.Compare(a.PodName, b.PodName))
@@ -145,22 +148,21 @@ func (d *DesiredStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 func (d *DesiredStateOfWorld) GetVolumeNamesOfPlugin(pluginName string) []v1.UniqueVolumeName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	volumes := d.byPlugin[pluginName]
-	return sortedNames(&volumes)
+	return sortedNames(d.byPlugin[pluginName])
 }
 
 // GetAttachableVolumeNames returns the names of the volumes that pods want and that must be attached, sorted.
 func (d *DesiredStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return sortedNames(&d.attachables)
+	return sortedNames(d.attachables.first)
 }
 
 func (v *wantedVolume) uniqueName() v1.UniqueVolumeName { return v.name }
 
-// sortedNames returns the names of the members of a roster of volumes.
-func sortedNames[V interface{ uniqueName() v1.UniqueVolumeName }](volumes *roster[V]) []v1.UniqueVolumeName {
-	names := make([]v1.UniqueVolumeName, 0, volumes.count)
+// sortedNames returns the names of the volumes of a list.
+func sortedNames[V interface{ uniqueName() v1.UniqueVolumeName }](volumes *seat[V]) []v1.UniqueVolumeName {
+	var names []v1.UniqueVolumeName
 	for v := range volumes.all {
 		names = append(names, v.uniqueName())
 	}

@@ -3,9 +3,11 @@ package cache
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -51,46 +53,121 @@ func TestRosterAgainstASlice(t *testing.T) {
 	assert.Nil(t, r.first)
 }
 
-func TestSlotsAgainstAMap(t *testing.T) {
-	var s slots[int]
-	model := map[int32]int{}
+func TestRostersAgainstAMap(t *testing.T) {
+	m := rosters[int, int]{}
+	seats := make([]seat[int], 8)
+	model := map[int][]int{}
+	for i := range seats {
+		seats[i].member = i
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range rounds {
+		i := random.IntN(len(seats))
+		key := i % 3
+		if random.IntN(2) == 0 {
+			m.join(key, &seats[i])
+			if !slices.Contains(model[key], i) {
+				model[key] = append(model[key], i)
+			}
+		} else {
+			m.leave(key, &seats[i])
+			model[key] = slices.DeleteFunc(model[key], func(j int) bool { return i == j })
+		}
+		for key := range 3 {
+			require.ElementsMatch(t, model[key], slices.Collect(m[key].all))
+			require.Equal(t, len(model[key]) > 0, m[key] != nil)
+		}
+	}
+}
+
+// TestPairsAgainstAMap has more users of one volume than are looked through, and more rows than fit into one chunk.
+func TestPairsAgainstAMap(t *testing.T) {
+	p := pairs[int]{byPod: rosters[volume.UniquePodName, *pair[int]]{}}
+	of := make([]users[int], 30)
+	type key struct {
+		volume int
+		pod    volume.UniquePodName
+	}
+	model := map[key]int{}
 	random := rand.New(rand.NewPCG(3, 4))
 	check := func() {
-		var want []int
-		for _, v := range model {
-			want = append(want, v)
-		}
 		var got []int
-		for v := range s.all {
+		for v := range p.all {
 			got = append(got, *v)
 		}
-		require.ElementsMatch(t, want, got)
+		require.ElementsMatch(t, slices.Collect(maps.Values(model)), got)
+		require.Equal(t, len(model), p.inUse)
+		for k, v := range model {
+			require.Equal(t, v, *of[k.volume].get(k.pod))
+		}
 	}
-	for i := range rounds {
-		switch n := random.IntN(3); {
-		case n < 2 || len(model) == 0:
-			slot := s.put(&i)
-			require.NotContains(t, model, slot, "a slot is given to one at a time")
-			model[slot] = i
-		default:
-			for slot := range model {
-				s.drop(slot)
-				delete(model, slot)
-				break
+	for i := range 20 * rounds {
+		k := key{random.IntN(len(of)), volume.UniquePodName(fmt.Sprint(random.IntN(40)))}
+		if random.IntN(3) > 0 {
+			p.put(&of[k.volume], k.pod, &i)
+			model[k] = i
+		} else {
+			x := of[k.volume].find(k.pod)
+			_, there := model[k]
+			require.Equal(t, there, x != nil)
+			if there {
+				p.remove(&of[k.volume], x)
+				delete(model, k)
 			}
 		}
-		if i%100 == 0 {
+		if i%1000 == 0 {
 			check()
 		}
 	}
-	check()
-	for slot := range model {
-		s.drop(slot)
-		delete(model, slot)
+	require.Greater(t, p.inUse, chunkSize)
+	for k := range model {
+		p.remove(&of[k.volume], of[k.volume].find(k.pod))
+		delete(model, k)
 	}
 	check()
-	assert.Nil(t, s.chunks.Load(), "the memory goes with the last row")
-	assert.Empty(t, s.free)
+	assert.Nil(t, p.chunks.Load(), "the memory goes with the last row")
+	assert.Empty(t, p.byPod)
+	p.put(&of[0], "pod", new(int))
+	assert.Equal(t, 1, p.inUse)
+}
+
+// TestGoingThroughAllWhileRowsChange: what is there all the time is seen once each time, whatever else comes and goes.
+func TestGoingThroughAllWhileRowsChange(t *testing.T) {
+	d, _ := filled(t, 200)
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	all.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			o := wanting("coming", fmt.Sprint("s-coming", i%300))
+			name, _ := d.AddPodToVolume(o)
+			d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{name, "example.com/any/s7-1"})
+			if i%2 == 0 {
+				d.DeletePod("coming")
+			}
+		}
+	})
+	for range 50 {
+		seen := map[string]int{}
+		for v := range d.AllVolumesToMount() {
+			if v.PodName != "coming" {
+				seen[string(v.PodName)+string(v.VolumeName)]++
+			}
+			if len(seen) == 500 {
+				d.DeletePod("coming") // No lock is held.
+			}
+		}
+		require.Len(t, seen, 1000)
+		for name, n := range seen {
+			require.Equal(t, 1, n, name)
+		}
+	}
+	close(stop)
+	all.Wait()
 }
 
 // anyPlugin serves all volumes. Those whose names begin with "s" are shared by pods, attached and staged.
@@ -162,12 +239,12 @@ func changeDesired(d *DesiredStateOfWorld, random *rand.Rand) {
 // verify holds every index against the rows of all pairs.
 func (d *DesiredStateOfWorld) verify(t *testing.T) {
 	t.Helper()
-	verifyPairs(t, &d.wants, func(v v1.UniqueVolumeName) *roster[*pair[want]] { return &d.volumes[v].pods })
+	verifyPairs(t, &d.wants, slices.Sorted(maps.Keys(d.volumes)), func(v v1.UniqueVolumeName) *users[want] { return &d.volumes[v].pods })
 	attachable, reported, of := 0, 0, 0
 	for name, v := range d.volumes {
 		require.Positive(t, v.pods.count, "no volume without a pod")
 		for x := range v.pods.all {
-			w := x.row
+			w := x.row.Load()
 			require.Equal(t, name, w.VolumeName)
 			require.Equal(t, v.plugin.attachable, w.PluginIsAttachable)
 			require.Equal(t, v.ofReported.taken, w.ReportedInUse)
@@ -189,26 +266,26 @@ func one(yes bool) int {
 	return 0
 }
 
-func verifyPairs[R any](t *testing.T, p *pairs[R], ofVolume func(v1.UniqueVolumeName) *roster[*pair[R]]) {
+func verifyPairs[R any](t *testing.T, p *pairs[R], names []v1.UniqueVolumeName, of func(v1.UniqueVolumeName) *users[R]) {
 	t.Helper()
 	rows := map[*R]bool{}
-	for row := range p.rows.all {
+	for row := range p.all {
 		require.False(t, rows[row], "no row twice")
 		rows[row] = true
 	}
-	require.Len(t, rows, len(p.byKey))
-	volumes, byPod := map[v1.UniqueVolumeName]int{}, map[volume.UniquePodName]int{}
-	for key, x := range p.byKey {
-		require.Equal(t, key, x.key)
-		require.True(t, rows[x.row])
-		require.True(t, x.ofVolume.taken && x.ofPod.taken)
-		volumes[key.volume]++
-		byPod[key.pod]++
+	require.Len(t, rows, p.inUse)
+	byPod, sum := map[volume.UniquePodName]int{}, 0
+	for _, name := range names {
+		require.Len(t, slices.Collect(of(name).all), of(name).count)
+		for x := range of(name).all {
+			require.True(t, rows[x.row.Load()])
+			require.Same(t, x, of(name).find(x.pod))
+			require.True(t, x.ofPod.taken)
+			byPod[x.pod]++
+			sum++
+		}
 	}
-	for name, n := range volumes {
-		require.Equal(t, n, ofVolume(name).count)
-		require.Len(t, slices.Collect(ofVolume(name).all), n)
-	}
+	require.Equal(t, p.inUse, sum)
 	require.Len(t, p.byPod, len(byPod))
 	for name, n := range byPod {
 		require.Len(t, p.ofPod(name, nil), n)
@@ -232,7 +309,8 @@ func TestTheIndexesOfTheActualState(t *testing.T) {
 	a.verify(t)
 	assert.Empty(t, a.volumes)
 	assert.Empty(t, a.byPlugin)
-	assert.Empty(t, a.paths.byPath, "no path without an owner")
+	assert.Empty(t, a.paths.first, "no path without an owner")
+	assert.Empty(t, a.paths.more)
 	assert.Zero(t, a.attachables.count+a.idle.count+a.staged.count)
 }
 
@@ -275,7 +353,7 @@ func changeActual(a *ActualStateOfWorld, random *rand.Rand) {
 // verify holds every index against the rows of all volumes.
 func (a *ActualStateOfWorld) verify(t *testing.T) {
 	t.Helper()
-	verifyPairs(t, &a.mounts, func(v v1.UniqueVolumeName) *roster[*pair[knownMount]] { return &a.volumes[v].mounts })
+	verifyPairs(t, &a.mounts, slices.Sorted(maps.Keys(a.volumes)), func(v v1.UniqueVolumeName) *users[MountedVolume] { return &a.volumes[v].mounts })
 	uses := map[PathUse]bool{}
 	use := func(u PathUse) {
 		if u.Path != "" {
@@ -291,9 +369,10 @@ func (a *ActualStateOfWorld) verify(t *testing.T) {
 		use(PathUse{v.devicePath, DevicePath, name, ""})
 		use(PathUse{v.deviceMountPath, DeviceMountPath, name, ""})
 		for x := range v.mounts.all {
-			require.Equal(t, v.devicePath, x.row.DevicePath)
-			require.Equal(t, v.deviceMountPath, x.row.DeviceMountPath)
-			use(PathUse{x.row.MountPath, MountPath, name, x.key.pod})
+			row := x.row.Load()
+			require.Equal(t, v.devicePath, row.DevicePath)
+			require.Equal(t, v.deviceMountPath, row.DeviceMountPath)
+			use(PathUse{row.MountPath, MountPath, name, x.pod})
 		}
 	}
 	require.Len(t, a.GetAttachableVolumeNames(), attachable)
@@ -301,7 +380,7 @@ func (a *ActualStateOfWorld) verify(t *testing.T) {
 	require.Len(t, a.GetGloballyMountedVolumes(), staged)
 	require.Len(t, a.GetVolumesOfPlugin("example.com/any"), len(a.volumes))
 	found := 0
-	for path := range a.paths.byPath {
+	for path := range a.paths.first {
 		for _, u := range a.GetUsesOfPath(path) {
 			require.True(t, uses[u], "%+v", u)
 			found++

@@ -36,41 +36,83 @@ type PathUse struct {
 	PodName volume.UniquePodName
 }
 
-// pathSeat is the place of one use among those of the same path.
-type pathSeat = seat[PathUse]
-
-// paths says who uses which path.
-type paths struct{ byPath rosters[string, PathUse] }
-
-// move makes seat, which may be nil, that of use, and returns it: nil when use has no path. A use that is there already
-// keeps its seat.
-func (p *paths) move(old *pathSeat, use PathUse) *pathSeat {
-	if old != nil && old.member == use {
-		return old
-	}
-	p.drop(old)
-	if use.Path == "" {
-		return nil
-	}
-	s := &pathSeat{member: use}
-	p.byPath.join(use.Path, s)
-	return s
+// pathOwner is who uses a path: a volume, or one of its set-ups.
+type pathOwner struct {
+	volume *knownVolume
+	mount  *pair[MountedVolume] // nil: the path is the volume's
+	kind   PathKind
 }
 
-// drop gives up a seat, which may be nil.
-func (p *paths) drop(s *pathSeat) {
-	if s != nil {
-		p.byPath.leave(s.member.Path, s)
+func (o pathOwner) use(path string) PathUse {
+	use := PathUse{Path: path, Kind: o.kind, VolumeName: o.volume.name}
+	if o.mount != nil {
+		use.PodName = o.mount.pod
+	}
+	return use
+}
+
+// paths says who uses which path. As a rule that is one: the others, if any, are in more.
+type paths struct {
+	first map[string]pathOwner
+	more  map[string]map[pathOwner]struct{}
+}
+
+func newPaths() paths {
+	return paths{first: map[string]pathOwner{}, more: map[string]map[pathOwner]struct{}{}}
+}
+
+// move takes an owner from one path to another; empty means none.
+func (p *paths) move(owner pathOwner, from, to string) {
+	if from == to {
+		return
+	}
+	if from != "" {
+		p.remove(owner, from)
+	}
+	if to != "" {
+		p.add(owner, to)
+	}
+}
+
+func (p *paths) add(owner pathOwner, path string) {
+	if _, taken := p.first[path]; !taken {
+		p.first[path] = owner
+		return
+	}
+	if p.more[path] == nil {
+		p.more[path] = map[pathOwner]struct{}{}
+	}
+	p.more[path][owner] = struct{}{}
+}
+
+func (p *paths) remove(owner pathOwner, path string) {
+	others := p.more[path]
+	if len(others) == 0 {
+		delete(p.first, path)
+		return
+	}
+	if p.first[path] == owner {
+		for owner = range others { // Any of them.
+			break
+		}
+		p.first[path] = owner
+	}
+	delete(others, owner)
+	if len(others) == 0 {
+		delete(p.more, path)
 	}
 }
 
 // at returns what is at a path, by volume, pod and kind.
 func (p *paths) at(path string) []PathUse {
-	users := p.byPath[path]
-	if users.count == 0 {
+	first, taken := p.first[path]
+	if !taken {
 		return nil
 	}
-	uses := slices.AppendSeq(make([]PathUse, 0, users.count), users.all)
+	uses := []PathUse{first.use(path)}
+	for owner := range p.more[path] {
+		uses = append(uses, owner.use(path))
+	}
 	slices.SortFunc(uses, func(a, b PathUse) int {
 		return cmp.Or(cmp.Compare(a.VolumeName, b.VolumeName), cmp.Compare(a.PodName, b.PodName), cmp.Compare(a.Kind, b.Kind))
 	})

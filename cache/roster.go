@@ -1,17 +1,47 @@
 package cache
 
-// roster is a list of which each member keeps its own seat, so that joining, leaving and being asked for take the same
-// time however long it is. Whoever uses it holds the lock of its state.
-type roster[T any] struct {
-	first *seat[T]
-	count int
-}
-
-// seat is the place of a member in one roster.
+// seat is the place of a member in a list of which each member keeps its own, so that joining, leaving and being asked
+// for take the same time however long the list is. Whoever uses it holds the lock of its state.
 type seat[T any] struct {
 	member     T
 	prev, next *seat[T]
 	taken      bool
+}
+
+// link puts the seat before first, which may be nil.
+func (s *seat[T]) link(first *seat[T]) {
+	s.taken, s.next = true, first
+	if first != nil {
+		first.prev = s
+	}
+}
+
+// unlink takes the seat out from between its neighbours.
+func (s *seat[T]) unlink() {
+	if s.prev != nil {
+		s.prev.next = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	}
+	s.taken, s.prev, s.next = false, nil, nil
+}
+
+// all yields the members from the seat on, which may be nil. The one that is yielded may leave meanwhile.
+func (s *seat[T]) all(yield func(T) bool) {
+	for s != nil {
+		next := s.next
+		if !yield(s.member) {
+			return
+		}
+		s = next
+	}
+}
+
+// roster is one list, whose length is known.
+type roster[T any] struct {
+	first *seat[T]
+	count int
 }
 
 // join adds the seat. One that is taken stays where it is.
@@ -19,10 +49,7 @@ func (r *roster[T]) join(s *seat[T]) {
 	if s.taken {
 		return
 	}
-	s.taken, s.next = true, r.first
-	if r.first != nil {
-		r.first.prev = s
-	}
+	s.link(r.first)
 	r.first = s
 	r.count++
 }
@@ -32,44 +59,39 @@ func (r *roster[T]) leave(s *seat[T]) {
 	if !s.taken {
 		return
 	}
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
+	if r.first == s {
 		r.first = s.next
 	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	}
-	s.taken, s.prev, s.next = false, nil, nil
+	s.unlink()
 	r.count--
 }
 
 // all yields the members. The one that is yielded may leave meanwhile.
-func (r *roster[T]) all(yield func(T) bool) {
-	for s := r.first; s != nil; {
-		next := s.next
-		if !yield(s.member) {
-			return
-		}
-		s = next
-	}
-}
+func (r *roster[T]) all(yield func(T) bool) { r.first.all(yield) }
 
-// rosters is one roster for each key that has members.
-type rosters[K comparable, T any] map[K]roster[T]
+// rosters is one list for each key that has members.
+type rosters[K comparable, T any] map[K]*seat[T]
 
+// join adds the seat to the list of key. One that is taken stays where it is.
 func (m rosters[K, T]) join(key K, s *seat[T]) {
-	r := m[key]
-	r.join(s)
-	m[key] = r
-}
-
-func (m rosters[K, T]) leave(key K, s *seat[T]) {
-	r := m[key]
-	r.leave(s)
-	if r.count == 0 {
-		delete(m, key)
+	if s.taken {
 		return
 	}
-	m[key] = r
+	s.link(m[key])
+	m[key] = s
+}
+
+// leave takes the seat out of the list of key, where it is. One that is free stays so.
+func (m rosters[K, T]) leave(key K, s *seat[T]) {
+	if !s.taken {
+		return
+	}
+	switch {
+	case s.prev != nil:
+	case s.next != nil:
+		m[key] = s.next
+	default:
+		delete(m, key)
+	}
+	s.unlink()
 }

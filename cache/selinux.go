@@ -56,13 +56,12 @@ func (m SELinuxMount) covers(spec *volume.Spec) bool {
 func (v *wantedVolume) conflict(o *AddPodOptions, label string) error {
 	podName := volume.GetUniquePodName(o.Pod)
 	for x := range v.pods.all {
-		if x.key.pod == podName {
+		if x.pod == podName {
 			continue
 		}
-		if x.row.SELinuxLabel != label {
+		if other := x.row.Load().SELinuxLabel; other != label {
 			return &SELinuxConflictError{
-				VolumeName: o.VolumeSpec.Name(), PodName: podName, Label: label,
-				OtherPodName: x.key.pod, OtherLabel: x.row.SELinuxLabel,
+				VolumeName: o.VolumeSpec.Name(), PodName: podName, Label: label, OtherPodName: x.pod, OtherLabel: other,
 			}
 		}
 		return nil // All others agree.
