@@ -164,7 +164,8 @@ func (a *ActualStateOfWorld) attach(v *knownVolume, e event, at attachment, fact
 	if v.plugin.name != facts.name {
 		a.byPlugin.leave(v.plugin.name, &v.ofPlugin)
 	}
-	v.attach, v.plugin = state, facts
+	v.attach = state
+	v.setFacts(facts)
 	if at.spec != nil {
 		v.spec = at.spec
 	}

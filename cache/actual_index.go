@@ -26,6 +26,17 @@ func (a *ActualStateOfWorld) reindex(v *knownVolume) {
 	}
 }
 
+// setFacts replaces what is known of the volume's plugin.
+func (v *knownVolume) setFacts(facts pluginFacts) {
+	if v.plugin == facts {
+		return
+	}
+	v.plugin = facts
+	for x := range v.mounts.all {
+		v.setRefreshable(x)
+	}
+}
+
 // forget takes a volume out of everything.
 func (a *ActualStateOfWorld) forget(v *knownVolume) {
 	a.byPlugin.leave(v.plugin.name, &v.ofPlugin)
@@ -74,6 +85,7 @@ func (a *ActualStateOfWorld) setMount(v *knownVolume, m, old *MountedVolume) {
 		from = old.MountPath
 	}
 	a.paths.move(pathOwner{v, x, MountPath}, from, m.MountPath)
+	v.setRefreshable(x)
 	a.reindex(v)
 }
 

@@ -134,7 +134,7 @@ func (a *ActualStateOfWorld) setFacts(volumeName v1.UniqueVolumeName, facts plug
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if v := a.volumes[volumeName]; v != nil {
-		v.plugin.learn(facts)
+		v.setFacts(v.plugin.learn(facts))
 	}
 }
 
@@ -215,15 +215,21 @@ func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (c
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for x := range a.mounts.byPod[podName].all {
-		row := x.row.Load()
-		if row.State != operationexecutor.VolumeMounted || row.RemountRequired || !a.volumes[row.VolumeName].plugin.remountable {
+		if !x.refreshable {
 			continue
 		}
-		m := *row
+		m := *x.row.Load()
 		m.RemountRequired = true
 		x.row.Store(&m)
-		changed = append(changed, row.VolumeName)
+		x.refreshable = false
+		changed = append(changed, m.VolumeName)
 	}
 	slices.Sort(changed)
 	return changed
+}
+
+// setRefreshable notes in a pair whether an update of its pod makes it necessary to set the volume up again.
+func (v *knownVolume) setRefreshable(x *pair[MountedVolume]) {
+	m := x.row.Load()
+	x.refreshable = v.plugin.remountable && m.State == operationexecutor.VolumeMounted && !m.RemountRequired
 }

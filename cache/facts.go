@@ -52,8 +52,9 @@ func factsOf(plugins *volume.VolumePluginMgr, spec *volume.Spec, name v1.UniqueV
 	return factsFrom(r), nil
 }
 
-// learn takes over what only the plugin knows and what cannot make a volume need more or less undoing: whether it is
-// attached and staged is a matter of what was done.
-func (f *pluginFacts) learn(now pluginFacts) {
-	f.remountable, f.seLinuxMount, f.nodeExpandable, f.asked = now.remountable, now.seLinuxMount, now.nodeExpandable, true
+// learn returns the facts with what only the plugin knows, as it answers now. What is to be undone stays as it was:
+// whether a volume is attached and staged is a matter of what was done.
+func (f pluginFacts) learn(now pluginFacts) pluginFacts {
+	now.name, now.attachable, now.deviceMountable = f.name, f.attachable, f.deviceMountable
+	return now
 }

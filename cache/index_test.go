@@ -372,6 +372,7 @@ func (a *ActualStateOfWorld) verify(t *testing.T) {
 			row := x.row.Load()
 			require.Equal(t, v.devicePath, row.DevicePath)
 			require.Equal(t, v.deviceMountPath, row.DeviceMountPath)
+			require.Equal(t, v.plugin.remountable && row.State == operationexecutor.VolumeMounted && !row.RemountRequired, x.refreshable)
 			use(PathUse{row.MountPath, MountPath, name, x.pod})
 		}
 	}

@@ -27,11 +27,13 @@ type chunk[R any] [chunkSize]pair[R]
 
 // pair is the place of one row. It is taken again when its row has gone.
 type pair[R any] struct {
-	row      atomic.Pointer[R] // nil: free
-	pod      volume.UniquePodName
-	ofVolume seat[*pair[R]]
-	ofPod    seat[*pair[R]]
-	nextFree *pair[R]
+	row atomic.Pointer[R] // nil: free
+	pod volume.UniquePodName
+	// refreshable is for the actual state: an update of the pod makes it necessary to set the volume up again.
+	refreshable bool
+	ofVolume    seat[*pair[R]]
+	ofPod       seat[*pair[R]]
+	nextFree    *pair[R]
 }
 
 // users are the pairs of one volume.
@@ -103,7 +105,7 @@ func (p *pairs[R]) remove(of *users[R], x *pair[R]) {
 	x.row.Store(nil)
 	of.leave(x)
 	p.byPod.leave(x.pod, &x.ofPod)
-	x.pod = ""
+	x.pod, x.refreshable = "", false
 	p.inUse--
 	if p.inUse == 0 && p.taken > chunkSize {
 		p.chunks.Store(nil) // Whoever goes through finds nothing in those that it has.

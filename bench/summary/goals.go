@@ -6,6 +6,8 @@ type goal struct {
 	work string
 	// bench is the benchmark without its implementation, and metric what is looked at of it; empty means time.
 	bench, metric string
+	// ours is our implementation; empty means ours.
+	ours string
 	// against is the implementation that ours is compared with; empty means k8s.
 	against string
 	// limit is the implementation that shows what bare system calls take, if there is one.
@@ -20,7 +22,7 @@ type goal struct {
 	flat  float64
 }
 
-// goals are those of the operation table and of the kernel layer. Later layers add theirs.
+// goals are those of the orchestration and of the kernel layer. Later layers add theirs.
 var goals = []goal{
 	{work: "start and finish an operation, no others pending", bench: "PendingRun/pending=0", limit: "limit", least: 1},
 	{work: "the same, 1,000 others", bench: "PendingRun/pending=1000", limit: "limit", least: 15},
@@ -30,6 +32,24 @@ var goals = []goal{
 	{work: "a burst of 10,000 operations", bench: "PendingBurst/operations=10000", limit: "limit", least: 20},
 	{work: "is an operation pending, 10,000 pending", bench: "IsPending/pending=10000", limit: "limit", least: 1000},
 	{work: "the same, allocations", bench: "IsPending/pending=10000", metric: "allocs/op", limited: true},
+	{work: "the volumes of one pod, yielded, 10,000 pods with 5 volumes each", bench: podNames, limit: "limit", least: 10_000},
+	{work: "the same, copied into a map, as Kubernetes does", bench: podNames, ours: "ours-copied", limit: "limit", least: 10_000},
+	{work: "the same, time with 10,000 pods ÷ time with 1,000", bench: podNames, small: "Cache/op=names-of-pod/pods=1000", flat: 1.5},
+	{work: "the mounted volumes of one pod, yielded", bench: podMounts, limit: "limit", least: 10_000},
+	{work: "the same, copied, as Kubernetes does", bench: podMounts, ours: "ours-copied", limit: "limit", least: 10_000},
+	{work: "which volumes of one pod must be remounted", bench: "Cache/op=MarkRemountRequired/pods=10000", limit: "limit", least: 10_000},
+	{work: "add a pod to a volume and take it off, 50,000 volumes", bench: addPod, limit: "limit", least: 4},
+	{work: "the same, allocations", bench: addPod, metric: "allocs/op", limited: true, most: 4},
+	{work: "mark a volume attached, and detached", bench: markAttached, limit: "limit", least: 1},
+	{work: "the same, allocations", bench: markAttached, metric: "allocs/op", limited: true, most: 4},
+	{work: "mark a volume mounted, and unmounted", bench: markMounted, limit: "limit", least: 1},
+	{work: "the same, allocations", bench: markMounted, metric: "allocs/op", limited: true, most: 4},
+	{work: "go through all volumes to mount, 50,000", bench: allToMount, limit: "limit", least: 10},
+	{work: "the same, allocations", bench: allToMount, metric: "allocs/op", limited: true},
+	{work: "go through all mounted volumes, 50,000", bench: allMounted, limit: "limit", least: 10},
+	{work: "the same, allocations", bench: allMounted, metric: "allocs/op", limited: true},
+	{work: "the volumes that no pod has, 50,000 volumes, none of them", bench: "Cache/op=GetUnmountedVolumes/pods=10000"},
+	{work: "what a volume needs before a pod can use it", bench: "Cache/op=ASW.PodExistsInVolume/pods=10000", limit: "limit"},
 	{work: "read-only bind mount + unmount of a mount's root, 10 mounts in the table", bench: "BindMount/source=root/mounts=10", limit: "limit", least: 200},
 	{work: "the same, 1,000 mounts", bench: "BindMount/source=root/mounts=1000", limit: "limit", least: 200},
 	{work: "the same, 5,000 mounts", bench: "BindMount/source=root/mounts=5000", limit: "limit", least: 200},
@@ -65,6 +85,13 @@ var goals = []goal{
 }
 
 const (
+	podNames     = "Cache/op=names-of-pod/pods=10000"
+	podMounts    = "Cache/op=mounted-of-pod/pods=10000"
+	addPod       = "Cache/op=AddPodToVolume+Delete/pods=10000"
+	markAttached = "Cache/op=MarkVolumeAsAttached+Detached/pods=10000"
+	markMounted  = "Cache/op=MarkVolumeAsMounted+Unmounted/pods=10000"
+	allToMount   = "Cache/op=all-to-mount/pods=10000"
+	allMounted   = "Cache/op=all-mounted/pods=10000"
 	duWarm       = "DiskUsageWarm/tree=nested/files=200000"
 	duCold       = "DiskUsageCold/tree=nested/files=200000"
 	ownFirst     = "Ownership/tree=nested/files=200000/state=first"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -51,12 +52,13 @@ func (g goal) row(all results) (string, bool) {
 	if against == "" {
 		against = "k8s"
 	}
-	ours := g.figures(all, "ours")
+	mineImpl := cmp.Or(g.ours, "ours")
+	ours := g.figures(all, mineImpl)
 	if len(ours) == 0 {
 		return "", false
 	}
 	var ratio, wanted, verdict string
-	mine := g.median(all, "ours")
+	mine := g.median(all, mineImpl)
 	switch {
 	case g.limited:
 		worst := spreadOf(ours).greatest
