@@ -21,6 +21,7 @@ type Backend struct {
 type backendVolume struct {
 	size  int64
 	nodes map[types.NodeName]bool
+	grown map[types.NodeName]int64 // what NodeExpand made of it; nil until then
 }
 
 // NewBackend returns a backend without volumes.
@@ -42,6 +43,33 @@ func (b *Backend) Size(handle string) (int64, bool) {
 		return 0, false
 	}
 	return v.size, true
+}
+
+// SizeOn returns the size in bytes to which a volume was grown on a node, and false when it was not.
+func (b *Backend) SizeOn(handle string, node types.NodeName) (int64, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.volumes[handle]
+	if !ok {
+		return 0, false
+	}
+	size, ok := v.grown[node]
+	return size, ok
+}
+
+// growOn grows what a node has of a volume, which cannot be more than the storage behind it.
+func (b *Backend) growOn(handle string, node types.NodeName, size int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := b.ensure(handle)
+	if size > v.size {
+		return fmt.Errorf("volume %q has %d bytes and cannot have %d on node %q: expand its storage first", handle, v.size, size, node)
+	}
+	if v.grown == nil {
+		v.grown = map[types.NodeName]int64{}
+	}
+	v.grown[node] = max(v.grown[node], size)
+	return nil
 }
 
 // Nodes returns the nodes that a volume is attached to, sorted.
@@ -96,14 +124,17 @@ func (b *Backend) remove(handle string) error {
 	return nil
 }
 
-// attach attaches a volume, which exists from then on if it did not. An exclusive volume goes to one node only.
+// attach attaches a volume, which exists from then on if it did not. An exclusive volume goes to one node only: the error
+// says which has it.
 func (b *Backend) attach(info volumeInfo, node types.NodeName) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v := b.ensure(info.handle)
 	if info.exclusive && len(v.nodes) > 0 && !v.nodes[node] {
-		return fmt.Errorf("volume %q is attached to %v and its access modes allow one node only: detach it first: %w",
-			info.handle, slices.Sorted(maps.Keys(v.nodes)), volume.ErrInUse)
+		return &volume.DanglingAttachError{
+			CurrentNode: slices.Sorted(maps.Keys(v.nodes))[0], DevicePath: devicePath(info.handle),
+			Err: fmt.Errorf("volume %q: its access modes allow one node only: detach it there first: %w", info.handle, volume.ErrInUse),
+		}
 	}
 	v.nodes[node] = true
 	return nil

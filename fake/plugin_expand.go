@@ -31,14 +31,23 @@ func (p *Plugin) ExpandVolumeDevice(
 // RequiresFSResize implements [volume.ExpandableVolumePlugin] and [volume.NodeExpandableVolumePlugin].
 func (p *Plugin) RequiresFSResize() bool { return p.Capabilities().Has(volume.CapNodeExpand) }
 
-// NodeExpand implements [volume.NodeExpandableVolumePlugin].
+// NodeExpand implements [volume.NodeExpandableVolumePlugin]. More than the storage has is an error. That it cannot while the
+// volume is in use, or never, is made by [Plugin.Inject] with an error that matches volume.ErrInUse or
+// volume.ErrInfeasible; that it has done nothing, by [Pretend].
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
-	call := Call{Method: MethodNodeExpand, Volume: options.VolumeSpec.Name(), Path: options.DeviceMountPath}
+	v, err := p.persistent(options.VolumeSpec)
+	if err != nil {
+		return false, err
+	}
+	call := Call{Method: MethodNodeExpand, Volume: v.name, Path: options.DeviceMountPath}
 	if host, err := p.host.get(); err == nil {
 		call.Node = host.GetNodeName()
 	}
 	grown := false
-	err := p.log.run(ctx, call, func() error {
+	err = p.log.run(ctx, call, func() error {
+		if err := p.options.Backend.growOn(v.handle, call.Node, options.NewSize.Value()); err != nil {
+			return err
+		}
 		grown = true
 		return nil
 	})

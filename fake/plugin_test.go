@@ -157,9 +157,48 @@ func TestExpansionStopsAtTheLargestSize(t *testing.T) {
 	size, ok := plugin.Backend().Size("data")
 	assert.True(t, ok)
 	assert.EqualValues(t, 50, size)
-	done, err := plugin.NodeExpand(t.Context(), volume.NodeResizeOptions{VolumeSpec: persistent("data")})
+}
+
+// TestANodeGrowsWhatTheStorageHas and no more; and may be told to do nothing.
+func TestANodeGrowsWhatTheStorageHas(t *testing.T) {
+	plugin := initialised(t, PluginOptions{Mounter: NewMounter(MounterOptions{})})
+	require.NoError(t, plugin.Backend().Create("data", 50))
+	_, ok := plugin.Backend().SizeOn("data", "node-1")
+	assert.False(t, ok)
+	options := volume.NodeResizeOptions{VolumeSpec: persistent("data"), NewSize: *resource.NewQuantity(51, resource.BinarySI)}
+	done, err := plugin.NodeExpand(t.Context(), options)
+	require.Error(t, err)
+	assert.False(t, done)
+
+	options.NewSize.Set(50)
+	plugin.Inject(MethodNodeExpand, Pretend())
+	done, err = plugin.NodeExpand(t.Context(), options)
+	require.NoError(t, err)
+	assert.False(t, done)
+	done, err = plugin.NodeExpand(t.Context(), options)
 	require.NoError(t, err)
 	assert.True(t, done)
+	size, ok := plugin.Backend().SizeOn("data", "node-1")
+	assert.True(t, ok)
+	assert.EqualValues(t, 50, size)
+	_, err = plugin.NodeExpand(t.Context(), volume.NodeResizeOptions{VolumeSpec: volume.NewSpecFromVolume(&v1.Volume{Name: "own"})})
+	require.ErrorIs(t, err, volume.ErrInvalid)
+}
+
+func TestAnExclusiveVolumeSaysWhichNodeHasIt(t *testing.T) {
+	plugin := initialised(t, PluginOptions{Mounter: NewMounter(MounterOptions{})})
+	exclusive := persistent("data")
+	exclusive.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	attacher, err := plugin.NewAttacher()
+	require.NoError(t, err)
+	_, err = attacher.Attach(t.Context(), exclusive, "node-2")
+	require.NoError(t, err)
+	_, err = attacher.Attach(t.Context(), exclusive, "node-1")
+	var dangling *volume.DanglingAttachError
+	require.ErrorAs(t, err, &dangling)
+	require.ErrorIs(t, err, volume.ErrInUse)
+	assert.Equal(t, types.NodeName("node-2"), dangling.CurrentNode)
+	assert.Equal(t, []types.NodeName{"node-2"}, plugin.Backend().Nodes("data"))
 }
 
 func TestAttachLimitIsReported(t *testing.T) {

@@ -112,12 +112,21 @@ func (a *attaching) failed(ctx context.Context, intent Intent, err error) error 
 		a.conclude(ctx, a.x, intent, a.before())
 		return err
 	}
-	node, end := a.v.NodeName, IntentUncertain // A volume that was not attached before may have been, and so the record stays.
 	if current := a.dangling(err); current != "" {
-		node, end = current, IntentForgotten
+		return a.failedElsewhere(ctx, intent, current, err)
 	}
-	a.conclude(ctx, a.x, intent, end)
-	return uncertainToo(err, a.state.MarkVolumeAsUncertain(a.v.VolumeName, a.v.VolumeSpec, node))
+	a.conclude(ctx, a.x, intent, IntentUncertain) // A volume that was not attached before may have been, and so the record stays.
+	return uncertainToo(err, a.state.MarkVolumeAsUncertain(a.v.VolumeName, a.v.VolumeSpec, a.v.NodeName))
+}
+
+// failedElsewhere says that the volume may be attached to another node. A state that is both updaters is that of this node
+// alone, and has no row for another one.
+func (a *attaching) failedElsewhere(ctx context.Context, intent Intent, current types.NodeName, err error) error {
+	a.conclude(ctx, a.x, intent, IntentForgotten)
+	if _, own := a.state.(ActualStateOfWorldMounterUpdater); own {
+		return err
+	}
+	return uncertainToo(err, a.state.MarkVolumeAsUncertain(a.v.VolumeName, a.v.VolumeSpec, current))
 }
 
 // before returns how the intent ends of an operation that has done nothing. The record stays unless the state knows that

@@ -67,6 +67,17 @@ func TestADanglingAttachmentIsUncertainOnTheNodeThatHasIt(t *testing.T) {
 	}
 }
 
+// TestANodeKnowsNothingOfAVolumeThatAnotherNodeHas: the state of one node has no row for another, and no trace is left.
+func TestANodeKnowsNothingOfAVolumeThatAnotherNodeHas(t *testing.T) {
+	w := newWorld(t, setup{attachable: true, stageable: true})
+	w.plugin.fail("Attach", &volume.DanglingAttachError{CurrentNode: "b", Err: errBroken})
+	err := w.failed(w.attach("data"))
+	require.ErrorIs(t, err, errBroken)
+	require.NotErrorIs(t, err, volume.ErrInvalid, "the state is not asked for what it cannot hold")
+	assert.False(t, w.actual.VolumeExists(volumeName("data")))
+	assert.Empty(t, w.journal.records)
+}
+
 // TestAFailureBeforeTheCallMarksNothing, for attach and for detach.
 func TestAFailureBeforeTheCallMarksNothing(t *testing.T) {
 	w := newWorld(t, setup{attachable: false})

@@ -258,6 +258,27 @@ func TestAStaleAnswerIsNotBelieved(t *testing.T) {
 	}
 }
 
+// TestAnAnswerWaitsForNobody: what another operation holds when the answer comes keeps its state until it is asked again.
+func TestAnAnswerWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, state := verifyWorld(t, volume.CapExpand, at("data", "a"))
+		w.able.answers = map[attachment]bool{at("data", "a"): false}
+		answer, mount := make(chan struct{}), make(chan struct{})
+		w.plugin.on("VolumesAreAttached", func(context.Context) error { <-answer; return nil })
+		w.plugin.on("WaitForAttach", func(context.Context) error { <-mount; return errBroken })
+		ops, err := w.executor.VerifyVolumesAreAttached(t.Context(), listed(at("data", "a")), state)
+		require.NoError(t, err)
+		synctest.Wait()
+		_, err = w.mount("data", "p")
+		require.NoError(t, err)
+		close(answer)
+		w.verified(ops, err)
+		assert.Equal(t, "attached", state.get(volumeName("data"), "a"))
+		close(mount)
+		require.NoError(t, w.executor.Wait(t.Context()))
+	})
+}
+
 // TestWhoIsRefusedByAVerificationIsTold when the key is free: the mark is made while the key is held.
 func TestWhoIsRefusedByAVerificationIsTold(t *testing.T) {
 	var freed atomic.Int32
