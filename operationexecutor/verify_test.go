@@ -258,6 +258,24 @@ func TestAStaleAnswerIsNotBelieved(t *testing.T) {
 	}
 }
 
+// TestADetachSinceMakesAnAnswerStaleToo: one that failed has left the attachment uncertain, and it stays so.
+func TestADetachSinceMakesAnAnswerStaleToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, state := verifyWorld(t, volume.CapExpand, at("data", "a"))
+		w.able.answers = map[attachment]bool{at("data", "a"): false}
+		answer := make(chan struct{})
+		w.plugin.on("VolumesAreAttached", func(context.Context) error { <-answer; return nil })
+		w.plugin.fail("Detach", errBroken)
+		ops, err := w.executor.VerifyVolumesAreAttached(t.Context(), listed(at("data", "a")), state)
+		require.NoError(t, err)
+		synctest.Wait()
+		_ = w.failed(w.detachFrom(state, spec("data"), "a"))
+		close(answer)
+		w.verified(ops, err)
+		assert.Equal(t, "uncertain", state.get(volumeName("data"), "a"))
+	})
+}
+
 // TestAnAnswerWaitsForNobody: what another operation holds when the answer comes keeps its state until it is asked again.
 func TestAnAnswerWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,28 @@
+package operationexecutor
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestNothingIsKeptOfWhatNobodyVerifies, also when two watch the same and one of them twice.
+func TestNothingIsKeptOfWhatNobodyVerifies(t *testing.T) {
+	var a attachments
+	begun := OperationInfo{Kind: OpDetach, VolumeName: "v", NodeName: "n"}
+	a.begin(begun)
+	assert.Empty(t, a.watched)
+	asked := map[types.NodeName][]AttachedVolume{"n": {{VolumeName: "v"}, {VolumeName: "v"}}, "m": {{VolumeName: "v"}}}
+	first := a.watch(asked)
+	a.begin(begun)
+	second := a.watch(asked)
+	assert.True(t, first.stale("v", "n"))
+	assert.False(t, first.stale("v", "m"))
+	assert.False(t, second.stale("v", "n"), "it asked afterwards")
+	first.end()
+	a.begin(begun)
+	assert.True(t, second.stale("v", "n"))
+	second.end()
+	assert.Empty(t, a.watched)
+}
