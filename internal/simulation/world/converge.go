@@ -52,7 +52,6 @@ func (w *World) Converge() error {
 func (w *World) make() {
 	w.trace.Step("faults stop")
 	w.mu.Lock()
-	lost := sorted(w.foreign)
 	var stay []Pod
 	var others []string
 	for _, pod := range w.config.Pods {
@@ -68,6 +67,13 @@ func (w *World) make() {
 	for _, name := range others {
 		w.wish(name, false)
 	}
+}
+
+// resync tells the programs what somebody else has unmounted, once more: a call that was going on may have ended since.
+func (w *World) resync() {
+	w.mu.Lock()
+	lost := sorted(w.foreign)
+	w.mu.Unlock()
 	for _, at := range lost {
 		w.engines[at.Node].MountLost(at.Volume, at.Pod)
 	}
@@ -123,6 +129,7 @@ func (w *World) size() int {
 // calm kicks everybody and lets calls go on with the verdict that of gives, or leaves them when it gives none, until
 // nothing happens any more at this time.
 func (w *World) calm(of func(call simulation.Call) string) error {
+	w.resync()
 	for range 60 * w.size() {
 		w.kickAll()
 		for _, node := range w.nodes {
