@@ -18,6 +18,8 @@ type AttachedVolume struct {
 	operationexecutor.AttachedVolume
 	// PluginIsDeviceMountable says that the volume is one that is staged.
 	PluginIsDeviceMountable bool
+	// PluginRequiresRemount says that the volume is to be set up again at each update of a pod.
+	PluginRequiresRemount bool
 	// AttachState is what is known of the attachment. A volume that needs no attaching is attached.
 	AttachState AttachState
 	// DeviceMountState is what is known of the staging.
@@ -190,6 +192,7 @@ func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
 			SELinuxMountContext: v.seLinuxMountContext,
 		},
 		PluginIsDeviceMountable: v.plugin.deviceMountable,
+		PluginRequiresRemount:   v.plugin.remountable,
 		AttachState:             v.attach,
 		DeviceMountState:        v.device,
 		DeviceReconstructed:     v.deviceReconstructed,

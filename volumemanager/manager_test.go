@@ -357,13 +357,39 @@ func TestUpdateAddsAndTakesVolumesAndRefreshesTheOthers(t *testing.T) {
 		volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(updated))
 		assert.Len(t, volumes, 2)
 		assert.NotContains(t, volumes, "a")
-		setUps := 0
-		for _, c := range w.plugin.Calls() {
-			if c.Method == fake.MethodSetUp && c.Volume == "b" {
-				setUps++
-			}
+		assert.Equal(t, 2, w.setUps("b"), "what stays is refreshed once")
+	})
+}
+
+// setUps returns how often a volume was set up.
+func (w *world) setUps(name string) int {
+	n := 0
+	for _, c := range w.plugin.Calls() {
+		if c.Method == fake.MethodSetUp && c.Volume == name {
+			n++
 		}
-		assert.Equal(t, 2, setUps, "what stays is refreshed once")
+	}
+	return n
+}
+
+// TestAnUpdateDuringASetUpIsNotLost was found by the simulation: the pod that the set-up began with is not the one that is
+// wanted when it ends.
+func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		m.PodsComplete()
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUntil(release))
+		require.NoError(t, m.AddPod(t.Context(), podOf("web", "-a")))
+		synctest.Wait()
+		require.NoError(t, m.UpdatePod(t.Context(), podOf("web", "-a")))
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		assert.Equal(t, 2, w.setUps("a"))
+		pass(time.Hour)
+		assert.Equal(t, 2, w.setUps("a"), "it is refreshed once")
 	})
 }
 

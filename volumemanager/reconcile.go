@@ -97,7 +97,7 @@ func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (su
 			i, at[mounted.PodName] = len(pods), len(pods)
 			pods = append(pods, podView{name: mounted.PodName})
 		}
-		pods[i].state, pods[i].remount = mounted.State, mounted.RemountRequired
+		pods[i].state, pods[i].remount = mounted.State, s.isOutdated(mounted)
 	}
 	for _, r := range running {
 		if r.pod == "" {
@@ -111,6 +111,13 @@ func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (su
 	view.pods = pods
 	m.judge(name, &view)
 	return s, view
+}
+
+// isOutdated reports whether a set-up has to be refreshed for an update of its pod. One that came while the volume was being
+// set up for the pod as it was before is told by the pod alone.
+func (s subject) isOutdated(mounted cache.MountedVolume) bool {
+	row, wanted := s.wanted[mounted.PodName]
+	return mounted.RemountRequired || wanted && s.actual.PluginRequiresRemount && row.Pod != mounted.Pod
 }
 
 // judge fills in what is not known yet: which pods may turn out to use the volume.

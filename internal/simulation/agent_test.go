@@ -184,7 +184,7 @@ func (a *agent) setUp(rows []operationexecutor.VolumeToMount, snapshot cache.Vol
 func (a *agent) mount(row operationexecutor.VolumeToMount) {
 	mounted, known := a.actual.GetMountedVolume(row.VolumeName, row.PodName)
 	there := known && mounted.State == operationexecutor.VolumeMounted
-	if there && !a.outdated(row, mounted) || a.bugs.waits(a) {
+	if there && !a.isOutdated(row, mounted) || a.bugs.waits(a) {
 		return
 	}
 	options := operationexecutor.MountOptions{WaitForAttachTimeout: world.Timeout, IsRemount: there}
@@ -192,11 +192,12 @@ func (a *agent) mount(row operationexecutor.VolumeToMount) {
 	a.began(op, err)
 }
 
-// outdated reports whether the volume has to be set up again for an update of the pod. One that came while the volume was
+// isOutdated reports whether the volume has to be set up again for an update of the pod. One that came while the volume was
 // being set up is told by the pod alone.
-func (a *agent) outdated(row operationexecutor.VolumeToMount, mounted cache.MountedVolume) bool {
-	remountable := a.p.Volume(row.VolumeSpec.Name()).Remountable
-	return mounted.RemountRequired || remountable && mounted.Pod != row.Pod && !a.bug.ignoresUpdates
+func (a *agent) isOutdated(row operationexecutor.VolumeToMount, mounted cache.MountedVolume) bool {
+	known, _ := a.actual.GetAttachedVolume(row.VolumeName)
+	other := known.PluginRequiresRemount && mounted.Pod != row.Pod
+	return mounted.RemountRequired || other && !a.bug.ignoresUpdates
 }
 
 // release undoes what is left when no pod has the volume.
