@@ -70,6 +70,7 @@ var goals = []goal{
 	{work: "the same, 512 others", bench: "Loop/attached=512", limit: "limit", least: 200},
 	{work: "the same, time with 512 others ÷ time with none", bench: "Loop/attached=512", small: "Loop/attached=0", flat: 1.3},
 	{work: "the same, child processes", bench: "Loop/attached=512", metric: "children/op", limited: true},
+	{work: "the first pair of a new `loop.Manager`, 512 others", bench: "LoopFirst/attached=512"},
 	{work: "disk usage, 200,000 files with hard links, warm", bench: duWarm, limit: "limit-j2-raw", least: 3},
 	{work: "the same, beside du", bench: duWarm, against: "du", limit: "limit-j2-raw", least: 1.7},
 	{work: "the same, processor time per file", bench: duWarm, metric: "cpu-ns/file", limit: "limit-j2-raw", least: 1.5},

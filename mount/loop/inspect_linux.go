@@ -23,7 +23,7 @@ func (m *Manager) inspectPath(ctx context.Context, path string) (Device, error) 
 	if !ok || filepath.Dir(path) != devDir {
 		return Device{}, fmt.Errorf("%q is no loop device: %w", path, ErrNotAttached)
 	}
-	device, attached, err := m.askWithin(ctx, number, 0)
+	device, attached, err := m.askWithin(ctx, 0, number, m.inspect)
 	if err == nil && !attached {
 		err = fmt.Errorf("%s has no file: %w", path, ErrNotAttached)
 	}
@@ -33,6 +33,15 @@ func (m *Manager) inspectPath(ctx context.Context, path string) (Device, error) 
 // inspect asks a device what it has. A device that is free, or gone, is not attached. The kernel asks the filesystem of
 // the backing file to answer this (LOOP_GET_STATUS64), so that it may hang.
 func (m *Manager) inspect(number int) (Device, bool, error) {
+	device, attached, err := m.identify(number)
+	if attached {
+		device.BackingPath, device.Deleted = sysBacking(number)
+	}
+	return device, attached, err
+}
+
+// identify is inspect without the path of the backing file, which is dear and nothing is decided by.
+func (m *Manager) identify(number int) (Device, bool, error) {
 	node, err := m.openNode(number, unix.O_RDONLY)
 	if isGone(err) {
 		return Device{}, false, nil
@@ -41,11 +50,7 @@ func (m *Manager) inspect(number int) (Device, bool, error) {
 		return Device{}, false, err
 	}
 	defer node.close()
-	device, attached, err := inspectNode(node, number)
-	if attached {
-		device.BackingPath, device.Deleted = sysBacking(number)
-	}
-	return device, attached, err
+	return inspectNode(node, number)
 }
 
 // inspectNode tells all but the path of the backing file.
@@ -95,8 +100,10 @@ func sysBacking(number int) (path string, deleted bool) {
 // filesystem of its backing file hangs.
 const askLimit = 250 * time.Millisecond
 
-// askWithin is inspect in a call that can be left behind, after limit unless that is zero.
-func (m *Manager) askWithin(ctx context.Context, number int, limit time.Duration) (Device, bool, error) {
+// askWithin asks a device in a call that can be left behind, after limit unless that is zero.
+func (m *Manager) askWithin(ctx context.Context, limit time.Duration, number int,
+	ask func(number int) (Device, bool, error),
+) (Device, bool, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
@@ -107,7 +114,7 @@ func (m *Manager) askWithin(ctx context.Context, number int, limit time.Duration
 		if err := lostcall.Begin(ctx, "LOOP_GET_STATUS64"); err != nil {
 			return Device{}, err
 		}
-		device, is, err := m.inspect(number)
+		device, is, err := ask(number)
 		if !is {
 			device = Device{Number: -1}
 		}
@@ -138,7 +145,7 @@ func (m *Manager) devices(ctx context.Context) ([]Device, error) {
 		if known.state == rowFree {
 			continue
 		}
-		device, attached, err := m.askWithin(ctx, number, askLimit)
+		device, attached, err := m.askWithin(ctx, askLimit, number, m.inspect)
 		if isSilent(ctx, err) {
 			device, attached, err = m.silent(number, known), true, nil
 		}

@@ -94,9 +94,9 @@ func (m *Manager) refresh(ctx context.Context, d sysDevice) error {
 // askRow asks a device what it has. One that sysfs shows as free is asked, too: it may be about to get its file, and has
 // counted the change already. There is no filesystem yet that could make it hang.
 func (m *Manager) askRow(ctx context.Context, d sysDevice) (row, error) {
-	ask := func() (Device, bool, error) { return m.askWithin(ctx, d.number, askLimit) }
+	ask := func() (Device, bool, error) { return m.askWithin(ctx, askLimit, d.number, m.identify) }
 	if !d.hasFile() {
-		ask = func() (Device, bool, error) { return m.inspect(d.number) }
+		ask = func() (Device, bool, error) { return m.identify(d.number) }
 	}
 	device, attached, err := ask()
 	switch {
