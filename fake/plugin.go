@@ -43,7 +43,7 @@ type PluginOptions struct {
 	// Remount makes the plugin ask for a new SetUp whenever a pod is updated.
 	Remount bool
 	// AlsoSupports widens CanSupport beyond the specs that name the plugin as their driver, so that two plugins can be
-	// made to claim one spec. Nil supports no other spec.
+	// made to claim one spec; the plugin then declares no kinds. Nil supports no other spec.
 	AlsoSupports func(spec *volume.Spec) bool
 }
 
@@ -74,6 +74,7 @@ var (
 	_ volume.ReconstructableVolumePlugin  = (*Plugin)(nil)
 	_ volume.BulkVolumeVerifier           = (*Plugin)(nil)
 	_ volume.Explainer                    = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer             = (*Plugin)(nil)
 	_ volume.CapabilityLimiter            = (*Plugin)(nil)
 )
 
@@ -140,10 +141,15 @@ func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 
 // CanSupport implements [volume.VolumePlugin].
 func (p *Plugin) CanSupport(spec *volume.Spec) bool {
-	if d, ok := spec.Driver(); ok && d.PluginName == p.options.Name {
-		return true
+	return spec.HasDriver(p.options.Name) || p.options.AlsoSupports != nil && p.options.AlsoSupports(spec)
+}
+
+// SpecKinds implements [volume.SpecKindDeclarer]: the csi and flexVolume sources that name the plugin.
+func (p *Plugin) SpecKinds() []volume.SpecKind {
+	if p.options.AlsoSupports != nil {
+		return nil
 	}
-	return p.options.AlsoSupports != nil && p.options.AlsoSupports(spec)
+	return volume.DriverKinds(p.options.Name)
 }
 
 // ExplainSupport implements [volume.Explainer].

@@ -45,10 +45,12 @@
 //
 //	plugin.Init(ctx, host)                      before everything else
 //	plugin.Capabilities()                       if it has that method: what it cannot do after all
+//	plugin.SpecKinds()                          if it has that method: which specs it is asked about
 //
 // The pod wants the volume. spec is made from the PersistentVolume, spec.Name() is "pv-1":
 //
-//	plugin.CanSupport(spec)                     every plugin is asked, exactly one must say yes
+//	plugin.CanSupport(spec)                     every plugin that declares the kind of spec, or declares none, is
+//	                                            asked; exactly one must say yes
 //	plugin.CanAttach(spec), CanDeviceMount(spec)
 //	plugin.GetVolumeName(spec)                  "disk-9": the unique name is example.com/disk/disk-9
 //
@@ -99,7 +101,8 @@
 //     nothing to say about. This is a whole plugin: put it into a registry with [VolumePluginMgr.InitPlugins]. The
 //     example of this package is one, and lives through its volume's life.
 //  2. Run the conformance suite, package volumetest, on it: one call proves what this page says.
-//  3. [Explainer], so that a user is told why a spec was declined.
+//  3. [SpecKindDeclarer], so that the registry finds the plugin at once, however many there are, and [Explainer], so
+//     that a user is told why a spec was declined.
 //  4. [PersistentVolumePlugin], and with it [ProvisionableVolumePlugin] and [DeletableVolumePlugin], when claims are to
 //     find or make volumes of this kind.
 //  5. [DeviceMountableVolumePlugin] when several pods of a node share one mount, [AttachableVolumePlugin] when a node
@@ -108,7 +111,11 @@
 //     comment of each says what holds when it is absent.
 //
 // What a plugin can do is told by its type, narrowed by [CapabilityLimiter] at run time and by CanAttach and
-// CanDeviceMount for each spec. The registry resolves the first two once: see [Capabilities].
+// CanDeviceMount for each spec. The registry resolves the first two once: see [Capabilities]. In the same way
+// [SpecKindDeclarer] tells which kinds of spec concern a plugin, once, and CanSupport decides about each. A plugin should
+// declare them: [DriverKinds] are those of a plugin that specs name as their driver. Who declares nothing is asked about
+// every spec of every look-up, and when its CanSupport does not return, neither does any of them; that of a plugin which
+// declares holds up only who looks up its own kinds.
 //
 // # Contexts
 //

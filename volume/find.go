@@ -1,7 +1,5 @@
 package volume
 
-import "slices"
-
 // This file holds the look-ups that ask for a plugin of any ability, and the machinery of all of them.
 
 // FindPluginBySpec returns the one plugin that supports spec. Every failure is a [*LookupError]. A plugin whose
@@ -40,44 +38,24 @@ func (m *VolumePluginMgr) entryBySpec(spec *Spec) (*registered, error) {
 		return nil, errNilSpec()
 	}
 	set := m.plugins.Load()
-	matched, panics := set.ask(spec)
-	if len(matched) != 1 {
-		return nil, set.explain(spec, matched, panics)
+	a := set.ask(spec)
+	if a.matched == nil || a.more != nil {
+		return nil, set.explain(spec, a)
 	}
-	return matched[0], nil
-}
-
-// ask returns the plugins that support spec, in the order of their names, and those whose CanSupport panicked.
-func (s *pluginSet) ask(spec *Spec) (matched []*registered, panics map[*registered]error) {
-	for _, entry := range s.sorted {
-		ok, err := entry.supports(spec)
-		switch {
-		case err != nil:
-			if panics == nil {
-				panics = map[*registered]error{}
-			}
-			panics[entry] = err
-		case ok:
-			matched = append(matched, entry)
-		}
-	}
-	return matched, panics
+	return a.matched, nil
 }
 
 // explain returns the error of a look-up that not exactly one plugin matched, with the reasons of those that declined.
-func (s *pluginSet) explain(spec *Spec, matched []*registered, panics map[*registered]error) error {
+func (s *pluginSet) explain(spec *Spec, a answers) error {
 	err := &LookupError{Asked: describeSpec(spec), classes: []error{ErrNoPlugin}}
 	for _, entry := range s.sorted {
-		switch why, panicked := panics[entry]; {
-		case slices.Contains(matched, entry):
+		if a.has(entry) {
 			err.Matched = append(err.Matched, entry.name)
-		case panicked:
-			err.Declined = append(err.Declined, Declined{Plugin: entry.name, Why: why})
-		default:
-			err.Declined = append(err.Declined, Declined{Plugin: entry.name, Why: entry.reason(spec)})
+			continue
 		}
+		err.Declined = append(err.Declined, Declined{Plugin: entry.name, Why: a.why(entry, spec)})
 	}
-	if len(matched) > 1 {
+	if len(err.Matched) > 1 {
 		err.classes = []error{ErrMultiplePlugins}
 	}
 	return err

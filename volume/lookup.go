@@ -23,7 +23,8 @@ type LookupError struct {
 	// Matched are the names of the plugins that serve what was asked for, sorted; more than one when the error matches
 	// [ErrMultiplePlugins], one when the plugin lacks what Needs says.
 	Matched []string
-	// Declined are the plugins that were asked and said no, in the order of their names. A look-up by name asks none and
+	// Declined are the plugins that said no, in the order of their names. Those that declare other kinds of spec
+	// ([SpecKindDeclarer]) are not asked: they are listed, and Why says what they declare. A look-up by name asks none and
 	// lists all.
 	Declined []Declined
 
@@ -34,7 +35,8 @@ type LookupError struct {
 type Declined struct {
 	// Plugin is the plugin's name.
 	Plugin string
-	// Why is the reason that the plugin gives through [Explainer], or a [*PanicError]; nil when it gives none.
+	// Why is the reason that the plugin gives through [Explainer] or the kinds of spec that it declares, or a
+	// [*PanicError]; nil when it gives none.
 	Why error
 }
 

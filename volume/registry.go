@@ -17,8 +17,9 @@ import (
 // It is an ordinary value made by [NewVolumePluginMgr]; two of them in one process never meet.
 //
 // All methods may be called from several goroutines at once. A look-up takes no lock: it reads the set of plugins as it
-// was when the look-up began. Whether a plugin can do something is resolved once, at registration: see
-// [CapabilitiesOf].
+// was when the look-up began. What a plugin can do and which kinds of spec it serves is resolved once, at registration:
+// see [CapabilitiesOf] and [SpecKindDeclarer]. No lock is held while a plugin is asked something, so that a plugin that
+// does not answer holds up only those who asked it.
 type VolumePluginMgr struct {
 	host    VolumeHost
 	plugins atomic.Pointer[pluginSet]
@@ -33,6 +34,7 @@ type VolumePluginMgr struct {
 type pluginSet struct {
 	byName map[string]*registered
 	sorted []*registered // by name
+	kinds  *kindIndex
 }
 
 // registered is one plugin as it was at registration. It is immutable.
@@ -40,12 +42,14 @@ type registered struct {
 	name         string
 	plugin       VolumePlugin
 	capabilities Capabilities
+	// kinds are those that the plugin declares; empty means that it is asked about every spec.
+	kinds []SpecKind
 }
 
 // NewVolumePluginMgr returns an empty registry whose plugins are initialised with host. It starts nothing.
 func NewVolumePluginMgr(host VolumeHost) *VolumePluginMgr {
 	m := &VolumePluginMgr{host: host, reserved: map[string]VolumePlugin{}}
-	m.plugins.Store(&pluginSet{})
+	m.plugins.Store(&pluginSet{kinds: newKindIndex(nil)})
 	return m
 }
 
@@ -54,8 +58,8 @@ func NewVolumePluginMgr(host VolumeHost) *VolumePluginMgr {
 //
 // It returns every failure, joined; the good plugins stay registered all the same, so that a caller may go on with
 // them. A plugin is refused, with an error that matches [ErrInvalid], when its name is not a DNS-1123 subdomain, one
-// slash and a qualified name, or when another plugin of that name is registered: the error then names the types of
-// both. A plugin whose Init fails, panics, or does not start because ctx has ended is not registered and may be tried
+// slash and a qualified name, when it declares a kind of spec that does not exist, or when another plugin of that name is
+// registered: the error then names the types of both. A plugin whose Init fails, panics, or does not start because ctx has ended is not registered and may be tried
 // again.
 func (m *VolumePluginMgr) InitPlugins(ctx context.Context, plugins ...VolumePlugin) error {
 	if m.host == nil {
@@ -95,7 +99,7 @@ func nameOf(plugin VolumePlugin) (name string, err error) {
 	return name, nil
 }
 
-// initialised calls Init and resolves what the plugin can do.
+// initialised calls Init and resolves what the plugin can do and serves.
 func initialised(ctx context.Context, name string, plugin VolumePlugin, host VolumeHost) (*registered, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("volume plugin %q (%T) was not initialised: %w", name, plugin, err)
@@ -110,6 +114,12 @@ func initialised(ctx context.Context, name string, plugin VolumePlugin, host Vol
 	entry := &registered{name: name, plugin: plugin}
 	if p := guard(name, "Capabilities", func() { entry.capabilities = CapabilitiesOf(plugin) }); p != nil {
 		return nil, p
+	}
+	if p := guard(name, "SpecKinds", func() { entry.kinds, err = declaredKinds(plugin) }); p != nil {
+		return nil, p
+	}
+	if err != nil {
+		return nil, fmt.Errorf("volume plugin %q (%T): %w", name, plugin, err)
 	}
 	return entry, nil
 }
@@ -145,6 +155,7 @@ func (m *VolumePluginMgr) publish(name string, entry *registered) {
 	next.sorted = slices.SortedFunc(maps.Values(next.byName), func(a, b *registered) int {
 		return strings.Compare(a.name, b.name)
 	})
+	next.kinds = newKindIndex(next.sorted)
 	m.plugins.Store(next)
 }
 

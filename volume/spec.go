@@ -74,6 +74,29 @@ func (s *Spec) Driver() (Driver, bool) {
 	return Driver{}, false
 }
 
+// HasDriver reports whether [Spec.Driver] names the plugin pluginName. It copies nothing, and so is the one to call in
+// CanSupport.
+func (s *Spec) HasDriver(pluginName string) bool {
+	if s == nil {
+		return false
+	}
+	if driver, ok := s.csiDriver(); ok {
+		return drives(driver, pluginName)
+	}
+	driver, ok := s.flexDriver()
+	return ok && driver == pluginName
+}
+
+// drives reports whether [PluginNameOfDriver] of driver is pluginName.
+func drives(driver, pluginName string) bool {
+	name, domain, ok := strings.Cut(driver, ".")
+	if !ok {
+		return driver == pluginName
+	}
+	rest, found := strings.CutPrefix(pluginName, domain)
+	return found && len(rest) == len(name)+1 && rest[0] == '/' && rest[1:] == name
+}
+
 func inlineDriver(source *v1.VolumeSource) (Driver, bool) {
 	switch {
 	case source.CSI != nil:

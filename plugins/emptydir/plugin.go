@@ -37,6 +37,7 @@ var (
 	_ volume.VolumePlugin                = (*Plugin)(nil)
 	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
 	_ volume.Explainer                   = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer            = (*Plugin)(nil)
 )
 
 // New returns the plugin. It does no I/O.
@@ -68,6 +69,9 @@ func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 	return spec != nil && spec.Volume != nil && spec.Volume.EmptyDir != nil
 }
+
+// SpecKinds implements [volume.SpecKindDeclarer].
+func (p *Plugin) SpecKinds() []volume.SpecKind { return []volume.SpecKind{{Source: "emptyDir"}} }
 
 // ExplainSupport implements [volume.Explainer].
 func (p *Plugin) ExplainSupport(spec *volume.Spec) error {

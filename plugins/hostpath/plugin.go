@@ -32,6 +32,7 @@ type Plugin struct {
 var (
 	_ volume.PersistentVolumePlugin = (*Plugin)(nil)
 	_ volume.Explainer              = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer       = (*Plugin)(nil)
 )
 
 // New returns the plugin. It does no I/O; options are checked by Init.
@@ -66,6 +67,9 @@ func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 
 // CanSupport implements [volume.VolumePlugin].
 func (p *Plugin) CanSupport(spec *volume.Spec) bool { return hostPathOf(spec) != nil }
+
+// SpecKinds implements [volume.SpecKindDeclarer].
+func (p *Plugin) SpecKinds() []volume.SpecKind { return []volume.SpecKind{{Source: "hostPath"}} }
 
 // ExplainSupport implements [volume.Explainer].
 func (p *Plugin) ExplainSupport(spec *volume.Spec) error {

@@ -67,6 +67,7 @@ var (
 	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
 	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
 	_ volume.Explainer                   = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer            = (*Plugin)(nil)
 )
 
 // New returns a plugin. It does nothing yet: register it with a volume.VolumePluginMgr.
@@ -109,6 +110,11 @@ func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 
 // CanSupport implements volume.VolumePlugin: it is true for a PersistentVolume whose csi source names this plugin.
 func (p *Plugin) CanSupport(spec *volume.Spec) bool { return p.ExplainSupport(spec) == nil }
+
+// SpecKinds implements volume.SpecKindDeclarer: the csi source with the driver [Driver].
+func (p *Plugin) SpecKinds() []volume.SpecKind {
+	return []volume.SpecKind{{Source: "csi", Driver: Driver}}
+}
 
 // ExplainSupport implements volume.Explainer.
 func (p *Plugin) ExplainSupport(spec *volume.Spec) error { return supports(spec) }

@@ -25,14 +25,11 @@ type source struct {
 
 // supports says why a spec is none of this plugin's.
 func supports(spec *volume.Spec) error {
-	driver, ok := spec.Driver()
-	switch {
-	case !ok:
-		return fmt.Errorf("the volume has no csi source: %w", volume.ErrInvalid)
-	case driver.PluginName != Name:
-		return fmt.Errorf("the volume's driver is not %s: %w", Driver, volume.ErrInvalid)
-	case spec.PersistentVolume == nil || spec.PersistentVolume.Spec.CSI == nil:
+	if spec == nil || spec.PersistentVolume == nil || spec.PersistentVolume.Spec.CSI == nil {
 		return fmt.Errorf("only a PersistentVolume with a csi source names an image: %w", volume.ErrInvalid)
+	}
+	if !spec.HasDriver(Name) {
+		return fmt.Errorf("the volume's driver is not %s: %w", Driver, volume.ErrInvalid)
 	}
 	return nil
 }

@@ -43,6 +43,11 @@ func identityCases() []Case {
 			Sentence: "No method MAY change the spec or the pod that it is given.",
 			run:      specUnchanged,
 		},
+		{
+			Rule: "I7", Group: "identity", Name: "kinds that are declared",
+			Sentence: "A plugin that declares kinds of spec MUST support some spec of each of them, and MUST NOT support a spec of any other kind.",
+			run:      kindsDeclared,
+		},
 	}
 }
 

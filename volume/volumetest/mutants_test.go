@@ -35,6 +35,8 @@ type mutant struct {
 	provisioner func(volume.VolumeOptions) volume.VolumeOptions
 	refs        func([]string) []string
 	construct   func(string) string
+	kinds       func([]volume.SpecKind) []volume.SpecKind
+	supports    func(*volume.Spec) bool
 	capacity    string
 }
 
@@ -56,6 +58,17 @@ func (m *mutant) GetPluginName() string {
 		return m.name(m.Plugin.GetPluginName())
 	}
 	return m.Plugin.GetPluginName()
+}
+
+func (m *mutant) SpecKinds() []volume.SpecKind {
+	if m.kinds != nil {
+		return m.kinds(m.Plugin.SpecKinds())
+	}
+	return m.Plugin.SpecKinds()
+}
+
+func (m *mutant) CanSupport(spec *volume.Spec) bool {
+	return m.Plugin.CanSupport(spec) || m.supports != nil && m.supports(spec)
 }
 
 func (m *mutant) GetVolumeName(spec *volume.Spec) (string, error) {
@@ -284,6 +297,9 @@ func defects() map[string]func(m *mutant) {
 				}
 				return s
 			}
+		},
+		"I7": func(m *mutant) {
+			m.supports = func(s *volume.Spec) bool { return s.Volume != nil && s.Volume.NFS != nil }
 		},
 		"M1": inject(fake.MethodSetUp, always),
 		"M2": func(m *mutant) {
@@ -534,6 +550,33 @@ func generous() Config {
 		return fake.NewPlugin(fake.PluginOptions{Mounter: world, AlsoSupports: func(*volume.Spec) bool { return true }})
 	}
 	return config
+}
+
+// TestDeclarationsThatAreNotTrueAreCaught holds every way in which a declaration can be wrong; I7 of defects is one more.
+func TestDeclarationsThatAreNotTrueAreCaught(t *testing.T) {
+	var declared Case
+	for _, c := range identityCases() {
+		if c.Rule == "I7" {
+			declared = c
+		}
+	}
+	for want, arrange := range map[string]func(*mutant){
+		"SpecKinds declares nfs, and CanSupport is false": func(m *mutant) {
+			m.kinds = func(k []volume.SpecKind) []volume.SpecKind { return append(k, volume.SpecKind{Source: "nfs"}) }
+		},
+		"CanSupport is true for a spec with flexVolume": func(m *mutant) {
+			m.supports = func(s *volume.Spec) bool { return volume.SpecKind{Source: "flexVolume"}.Matches(s) }
+		},
+		"looking up the plugin": func(m *mutant) {
+			m.kinds = func(k []volume.SpecKind) []volume.SpecKind { return k[1:] }
+		},
+	} {
+		r := try(t, declared, mutantConfig(arrange))
+		require.Len(t, r.failures, 1, want)
+		assert.Contains(t, r.failures[0], want)
+	}
+	r := try(t, declared, mutantConfig(func(m *mutant) { m.kinds = func([]volume.SpecKind) []volume.SpecKind { return nil } }))
+	assert.Empty(t, r.failures, "who declares nothing is asked about everything")
 }
 
 func TestRequiredCapabilityThatIsAbsentFails(t *testing.T) {

@@ -1,0 +1,117 @@
+package volumetest
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// kindsDeclared: the registry asks a plugin about the kinds that it declares and about nothing else, so that a kind which
+// is missing hides the plugin, and a spec of another kind that it would serve hides that two plugins do.
+func kindsDeclared(e *env) {
+	declarer, ok := e.plugin.(volume.SpecKindDeclarer)
+	if !ok || len(declarer.SpecKinds()) == 0 {
+		return
+	}
+	kinds := declarer.SpecKinds()
+	own := e.newSpec()
+	if _, err := e.registry.FindPluginBySpec(own); err != nil {
+		e.broken("looking up the plugin of the spec of Config: %v", err)
+	}
+	specs := []*volume.Spec{own}
+	for _, kind := range append(slices.Clone(kinds), otherKinds()...) {
+		specs = append(specs, bareSpecs(kind)...)
+	}
+	supported := map[volume.SpecKind]bool{}
+	for _, spec := range specs {
+		if e.plugin.CanSupport(spec) {
+			e.noteSupported(spec, kinds, supported)
+		}
+	}
+	for _, kind := range kinds {
+		if !supported[kind] {
+			e.broken("SpecKinds declares %s, and CanSupport is false for every spec of that kind", kind)
+		}
+	}
+}
+
+// noteSupported adds the kinds of a spec that the plugin supports to supported.
+func (e *env) noteSupported(spec *volume.Spec, kinds []volume.SpecKind, supported map[volume.SpecKind]bool) {
+	e.t.Helper()
+	declared := false
+	for _, kind := range kinds {
+		if kind.Matches(spec) {
+			declared, supported[kind] = true, true
+		}
+	}
+	if !declared {
+		e.broken("CanSupport is true for a spec with %s, and SpecKinds declares %v alone", sourceOf(spec), kinds)
+	}
+}
+
+// otherKinds are every source that k8s.io/api knows, with a driver that no plugin has where it has one.
+func otherKinds() []volume.SpecKind {
+	var kinds []volume.SpecKind
+	for _, source := range []reflect.Type{reflect.TypeFor[v1.VolumeSource](), reflect.TypeFor[v1.PersistentVolumeSource]()} {
+		for i := range source.NumField() {
+			kinds = append(kinds, volume.SpecKind{Source: sourceName(source.Field(i)), Driver: "volumetest.foreign.invalid"})
+		}
+	}
+	return kinds
+}
+
+// sourceOf names the source of spec.
+func sourceOf(spec *volume.Spec) string {
+	for _, kind := range otherKinds() {
+		if (volume.SpecKind{Source: kind.Source}).Matches(spec) {
+			return kind.Source
+		}
+	}
+	return "no source"
+}
+
+// bareSpecs are a pod's volume and a PersistentVolume of kind, as far as there are such: they say nothing but the
+// driver, and a handle.
+func bareSpecs(kind volume.SpecKind) []*volume.Spec {
+	var specs []*volume.Spec
+	vol := &v1.Volume{Name: "bare"}
+	if setSource(reflect.ValueOf(&vol.VolumeSource).Elem(), kind) {
+		specs = append(specs, volume.NewSpecFromVolume(vol))
+	}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}
+	if setSource(reflect.ValueOf(&pv.Spec.PersistentVolumeSource).Elem(), kind) {
+		specs = append(specs, volume.NewSpecFromPersistentVolume(pv, false))
+	}
+	return specs
+}
+
+// setSource sets the field of sources that kind names, and reports whether there is one.
+func setSource(sources reflect.Value, kind volume.SpecKind) bool {
+	for i := range sources.NumField() {
+		if sourceName(sources.Type().Field(i)) != kind.Source {
+			continue
+		}
+		source := reflect.New(sources.Type().Field(i).Type.Elem())
+		setText(source.Elem(), "Driver", kind.Driver)
+		setText(source.Elem(), "VolumeHandle", "bare")
+		sources.Field(i).Set(source)
+		return true
+	}
+	return false
+}
+
+func setText(object reflect.Value, field, text string) {
+	if f := object.FieldByName(field); f.IsValid() && f.Kind() == reflect.String {
+		f.SetString(text)
+	}
+}
+
+func sourceName(field reflect.StructField) string {
+	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+	return name
+}
