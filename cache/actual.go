@@ -28,6 +28,7 @@ type ActualStateOfWorld struct {
 	attachables roster[*knownVolume]
 	// idle are the volumes that are not, and may not be, set up for any pod; staged those that are staged for certain.
 	idle, staged roster[*knownVolume]
+	spares       spares[knownVolume]
 }
 
 var (
@@ -63,7 +64,6 @@ func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePlugin
 		options:  options,
 		volumes:  map[v1.UniqueVolumeName]*knownVolume{},
 		mounts:   pairs[MountedVolume]{byPod: rosters[volume.UniquePodName, *pair[MountedVolume]]{}},
-		paths:    newPaths(),
 		byPlugin: rosters[string, *knownVolume]{},
 	}
 }
@@ -97,7 +97,8 @@ func (a *ActualStateOfWorld) updateKnown(name v1.UniqueVolumeName, f func(v *kno
 
 // newVolume adds a volume of which nothing is known but its name and its plugin.
 func (a *ActualStateOfWorld) newVolume(name v1.UniqueVolumeName, facts pluginFacts) *knownVolume {
-	v := &knownVolume{name: name, plugin: facts}
+	v := a.spares.take()
+	v.name, v.plugin = name, facts
 	v.ofPlugin.member, v.ofAttachables.member, v.ofIdle.member, v.ofStaged.member = v, v, v, v
 	a.volumes[name] = v
 	return v

@@ -45,6 +45,7 @@ func (a *ActualStateOfWorld) forget(v *knownVolume) {
 	a.staged.leave(&v.ofStaged)
 	a.movePaths(v, "", "")
 	delete(a.volumes, v.name)
+	a.spares.give(v)
 }
 
 // setPaths replaces the paths of a volume by those that are not empty.
@@ -94,4 +95,21 @@ func (a *ActualStateOfWorld) dropMount(v *knownVolume, x *pair[MountedVolume]) {
 	a.paths.move(pathOwner{v, x, MountPath}, x.row.Load().MountPath, "")
 	a.mounts.remove(&v.mounts, x)
 	a.reindex(v)
+}
+
+// usesOfPath returns who uses a path. The index by path is made when it is asked for the first time: most never ask.
+func (a *ActualStateOfWorld) usesOfPath(path string) []PathUse {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.paths.first == nil {
+		a.paths = newPaths()
+		for _, v := range a.volumes {
+			a.paths.move(pathOwner{volume: v, kind: DevicePath}, "", v.devicePath)
+			a.paths.move(pathOwner{volume: v, kind: DeviceMountPath}, "", v.deviceMountPath)
+			for x := range v.mounts.all {
+				a.paths.move(pathOwner{v, x, MountPath}, "", x.row.Load().MountPath)
+			}
+		}
+	}
+	return a.paths.at(path)
 }

@@ -160,11 +160,9 @@ func (a *ActualStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
 }
 
 // GetUsesOfPath returns which devices, stagings and set-ups are, or may be, at an absolute path, by volume and pod. More
-// than one says that two of them are in each other's way.
+// than one says that two of them are in each other's way. The first call takes time for each volume that is known.
 func (a *ActualStateOfWorld) GetUsesOfPath(path string) []PathUse {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.paths.at(path)
+	return a.usesOfPath(path)
 }
 
 func (v *knownVolume) uniqueName() v1.UniqueVolumeName { return v.name }

@@ -27,6 +27,7 @@ type DesiredStateOfWorld struct {
 	// reported are the volumes that the node's status lists as in use.
 	reported roster[*wantedVolume]
 	errors   map[volume.UniquePodName][]podError
+	spares   spares[wantedVolume]
 }
 
 // wantedVolume is a volume that at least one pod wants.
@@ -203,7 +204,8 @@ func (d *DesiredStateOfWorld) volumeOfOuterName(podName volume.UniquePodName, ou
 }
 
 func (d *DesiredStateOfWorld) newVolume(name v1.UniqueVolumeName) *wantedVolume {
-	v := &wantedVolume{name: name}
+	v := d.spares.take()
+	v.name = name
 	v.ofPlugin.member, v.ofAttachables.member, v.ofReported.member = v, v, v
 	d.volumes[name] = v
 	return v
@@ -305,6 +307,7 @@ func (d *DesiredStateOfWorld) remove(volumeName v1.UniqueVolumeName, podName vol
 		d.attachables.leave(&v.ofAttachables)
 		d.reported.leave(&v.ofReported)
 		delete(d.volumes, volumeName)
+		d.spares.give(v)
 	}
 	return true
 }

@@ -16,7 +16,8 @@
 // Rows never change: a change puts a new row in the place of the old one. Queries with Get copy rows out, in a fixed
 // order; All... and VolumesOfPod yield the rows themselves, in no order, without a copy, an allocation or a lock. What a
 // row points to (pods, specs) is shared, and so is a row that is yielded; nobody may change it. A query costs what it
-// returns and no more: there are indexes by volume, by pod, by plugin and by path.
+// returns and no more: there are indexes by volume, by pod, by plugin and, once
+// it has been asked for, by path.
 //
 // What a plugin can do for a volume is asked when a pod wants it and when it is attached, and kept with it until then;
 // RefreshPlugin asks anew.

@@ -51,7 +51,7 @@ func (o pathOwner) use(path string) PathUse {
 	return use
 }
 
-// paths says who uses which path. As a rule that is one: the others, if any, are in more.
+// paths says who uses which path. As a rule that is one: the others, if any, are in more. The zero value keeps nothing.
 type paths struct {
 	first map[string]pathOwner
 	more  map[string]map[pathOwner]struct{}
@@ -63,7 +63,7 @@ func newPaths() paths {
 
 // move takes an owner from one path to another; empty means none.
 func (p *paths) move(owner pathOwner, from, to string) {
-	if from == to {
+	if p.first == nil || from == to {
 		return
 	}
 	if from != "" {

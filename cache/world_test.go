@@ -23,6 +23,7 @@ const (
 type plugin struct {
 	volume.AttachableVolumePlugin // The methods that the caches do not call.
 	remount                       bool
+	any                           bool // it serves everything
 	asked                         func()
 }
 
@@ -33,7 +34,7 @@ func (p *plugin) CanSupport(spec *volume.Spec) bool {
 		p.asked()
 	}
 	d, ok := spec.Driver()
-	return ok && d.PluginName == pluginName
+	return p.any || ok && d.PluginName == pluginName
 }
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) { return spec.Name(), nil }
 func (p *plugin) CanAttach(spec *volume.Spec) (bool, error)       { return spec.Name()[0] == 's', nil }
@@ -41,6 +42,11 @@ func (p *plugin) CanDeviceMount(spec *volume.Spec) (bool, error)  { return spec.
 func (p *plugin) RequiresRemount(*volume.Spec) bool               { return p.remount }
 
 func newPlugins(t *testing.T, p *plugin) *volume.VolumePluginMgr {
+	t.Helper()
+	return newPluginsOf(t, p)
+}
+
+func newPluginsOf(t *testing.T, p volume.VolumePlugin) *volume.VolumePluginMgr {
 	t.Helper()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/agent", NodeName: node})
 	require.NoError(t, err)

@@ -1,0 +1,300 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// able is a plugin that grows volumes on the node and mounts them with an SELinux context.
+type able struct {
+	plugin
+	grows, context bool
+}
+
+func (p *able) RequiresFSResize() bool                                 { return p.grows }
+func (p *able) SupportsSELinuxContextMount(*volume.Spec) (bool, error) { return p.context, nil }
+func (p *able) NodeExpand(context.Context, volume.NodeResizeOptions) (bool, error) {
+	return false, errors.ErrUnsupported
+}
+
+func size(s string) resource.Quantity { return resource.MustParse(s) }
+
+// TestWhatAVolumeNeedsBeforeAPodCanUseIt goes through every answer in the order in which they count.
+func TestWhatAVolumeNeedsBeforeAPodCanUseIt(t *testing.T) {
+	p := &able{plugin: plugin{remount: true}, grows: true, context: true}
+	a := cache.NewActualStateOfWorld(node, newPluginsOf(t, p), cache.Options{})
+	name := shared("s1")
+	wanted, label := resource.Quantity{}, ""
+	ask := func() (bool, string, error) { return a.PodExistsInVolume("p", name, wanted, label) }
+	needs := func(mounted bool, target error) {
+		t.Helper()
+		got, devicePath, err := ask()
+		assert.Equal(t, mounted, got)
+		require.ErrorIs(t, err, target)
+		if target != cache.ErrNotAttached { //nolint:errorlint // Which of the sentinels was given.
+			assert.Equal(t, "/dev/s1", devicePath)
+		}
+	}
+
+	needs(false, cache.ErrNotAttached)
+	require.NoError(t, a.MarkVolumeAsUncertain(name, spec("s1"), node))
+	needs(false, cache.ErrNotAttached)
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, "/dev/s1"))
+	needs(false, nil)
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", "context"))
+	needs(false, cache.ErrSELinuxMismatch)
+	label = "context"
+	needs(false, nil)
+	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+	needs(false, nil)
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	needs(true, nil)
+
+	a.InitializeClaimSize(name, size("1Gi"))
+	wanted = size("2Gi")
+	_, _, err := ask()
+	var grow *cache.FsResizeRequiredError
+	require.ErrorAs(t, err, &grow)
+	assert.Equal(t, "1Gi 2Gi", grow.CurrentSize.String()+" "+grow.DesiredSize.String())
+	needs(true, cache.ErrFsResizeRequired)
+	a.MarkRemountRequired("p")
+	needs(true, cache.ErrRemountRequired)
+	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
+	needs(false, nil) // It has to be staged again.
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", "context"))
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	needs(true, cache.ErrFsResizeRequired)
+	wanted = size("1Gi")
+	needs(true, nil)
+}
+
+func TestAVolumeIsGrownOnlyWhereThatCanWork(t *testing.T) {
+	grown := func(t *testing.T, p *able, change func(a *cache.ActualStateOfWorld, name v1.UniqueVolumeName)) error {
+		t.Helper()
+		a := cache.NewActualStateOfWorld(node, newPluginsOf(t, p), cache.Options{})
+		name := shared("s1")
+		require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+		require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
+		require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+		change(a, name)
+		_, _, err := a.PodExistsInVolume("p", name, size("2Gi"), "")
+		return err
+	}
+	known := func(a *cache.ActualStateOfWorld, name v1.UniqueVolumeName) { a.InitializeClaimSize(name, size("1Gi")) }
+	require.ErrorIs(t, grown(t, &able{grows: true}, known), cache.ErrFsResizeRequired)
+	require.NoError(t, grown(t, &able{}, known), "the plugin does not")
+	require.NoError(t, grown(t, &able{grows: true}, func(*cache.ActualStateOfWorld, v1.UniqueVolumeName) {}), "its size is not known")
+	require.NoError(t, grown(t, &able{grows: true}, func(a *cache.ActualStateOfWorld, name v1.UniqueVolumeName) {
+		known(a, name)
+		a.MarkForInUseExpansionError(name)
+		assert.True(t, a.MarkVolumeAsResized(name, size("1500Mi")), "that changes nothing about the plugin")
+	}), "it cannot be grown while it is used")
+}
+
+func TestTheBooksOfSizesGoWithTheVolume(t *testing.T) {
+	a, told := newActual(t, &plugin{})
+	name := shared("s1")
+	assert.False(t, a.MarkVolumeAsResized(name, size("1Gi")))
+	a.InitializeClaimSize(name, size("1Gi"))
+	a.MarkForInUseExpansionError(name)
+	assert.Empty(t, told.take(), "nothing is kept of a volume that is not known")
+
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	told.take()
+	a.InitializeClaimSize(name, size("1Gi"))
+	a.InitializeClaimSize(name, size("5Gi"))
+	assert.Equal(t, []v1.UniqueVolumeName{name}, told.take(), "a size that is known stays, and nobody is told")
+	assert.Equal(t, size("1Gi"), a.GetClaimSize(name))
+	a.MarkVolumeExpansionFailedWithFinalError(name)
+	assert.True(t, a.CheckVolumeInFailedExpansionWithFinalErrors(name))
+	assert.True(t, a.MarkVolumeAsResized(name, size("2Gi")))
+	assert.False(t, a.CheckVolumeInFailedExpansionWithFinalErrors(name), "it has succeeded since")
+	a.MarkVolumeExpansionFailedWithFinalError(name)
+	a.RemoveVolumeFromFailedWithFinalErrors(name)
+	assert.False(t, a.CheckVolumeInFailedExpansionWithFinalErrors(name))
+	a.MarkForInUseExpansionError(name)
+	a.MarkVolumeExpansionFailedWithFinalError(name)
+	assert.True(t, a.HasInUseExpansionError(name))
+	row, _ := a.GetAttachedVolume(name)
+	assert.Equal(t, size("2Gi"), row.ClaimSize)
+
+	require.NoError(t, a.DeleteVolume(name))
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	assert.False(t, a.HasInUseExpansionError(name))
+	assert.False(t, a.CheckVolumeInFailedExpansionWithFinalErrors(name))
+	claimSize := a.GetClaimSize(name)
+	assert.True(t, claimSize.IsZero())
+}
+
+// TestAVolumeIsInUseFromTheIntentToTheLastTrace follows one volume through its life.
+func TestAVolumeIsInUseFromTheIntentToTheLastTrace(t *testing.T) {
+	plugins := newPlugins(t, &plugin{})
+	d, a := cache.NewDesiredStateOfWorld(plugins, cache.Options{}), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
+	name, inUse := shared("s1"), []v1.UniqueVolumeName{shared("s1")}
+	add(t, d, "p", "own", "tmp")
+	assert.Empty(t, cache.VolumesInUse(d, a), "what is not attached is not listed")
+	add(t, d, "p", "s1", "data")
+	for _, step := range []func() error{
+		func() error { return nil },
+		func() error { return a.MarkVolumeAsAttached(name, spec("s1"), node, "") },
+		func() error { return a.MarkDeviceAsUncertain(name, "", "/staged", "") },
+		func() error { d.DeletePod("p"); return nil }, // while it is formatted, say
+		func() error { return a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")) },
+		func() error { return a.MarkVolumeAsUnmounted("p", name) },
+		func() error { return a.MarkDeviceAsUnmounted(name) },
+		func() error { return a.MarkVolumeAsUncertain(name, nil, node) },
+	} {
+		require.NoError(t, step())
+		assert.Equal(t, inUse, cache.VolumesInUse(d, a))
+	}
+	require.NoError(t, a.DeleteVolume(name))
+	assert.Empty(t, cache.VolumesInUse(d, a))
+	assert.Empty(t, d.GetAttachableVolumeNames())
+}
+
+func TestVolumesInUseAreSortedAndListedOnce(t *testing.T) {
+	plugins := newPlugins(t, &plugin{})
+	d, a := cache.NewDesiredStateOfWorld(plugins, cache.Options{}), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
+	add(t, d, "p", "s3", "x")
+	add(t, d, "p", "s1", "y")
+	for _, name := range []string{"s2", "s3"} {
+		require.NoError(t, a.MarkVolumeAsAttached(shared(name), spec(name), node, ""))
+	}
+	assert.Equal(t, []v1.UniqueVolumeName{shared("s1"), shared("s2"), shared("s3")}, cache.VolumesInUse(d, a))
+}
+
+func TestThePathsOfANode(t *testing.T) {
+	a, name, _ := newStaged(t)
+	o := opts(name, "p", "s1")
+	o.MountPath = "/mnt/p"
+	require.NoError(t, a.MarkVolumeAsMounted(o))
+	assert.Equal(t, []cache.PathUse{{Path: "/dev/s1", Kind: cache.DevicePath, VolumeName: name}}, a.GetUsesOfPath("/dev/s1"))
+	assert.Equal(t, []cache.PathUse{{Path: "/staged/s1", Kind: cache.DeviceMountPath, VolumeName: name}}, a.GetUsesOfPath("/staged/s1"))
+	assert.Equal(t, []cache.PathUse{{Path: "/mnt/p", Kind: cache.MountPath, VolumeName: name, PodName: "p"}}, a.GetUsesOfPath("/mnt/p"))
+	assert.Empty(t, a.GetUsesOfPath(""))
+
+	// Two in each other's way, and what is left when the first has gone.
+	require.NoError(t, a.MarkVolumeAsAttached(shared("s2"), spec("s2"), node, "/dev/s1"))
+	require.Len(t, a.GetUsesOfPath("/dev/s1"), 2)
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, "/dev/other"))
+	assert.Equal(t, []cache.PathUse{{Path: "/dev/s1", Kind: cache.DevicePath, VolumeName: shared("s2")}}, a.GetUsesOfPath("/dev/s1"))
+	row, _ := a.GetMountedVolume(name, "p")
+	assert.Equal(t, "/dev/other", row.DevicePath, "a set-up tells where its device is now")
+
+	require.NoError(t, a.MarkVolumeAsUnmounted("p", name))
+	require.NoError(t, a.MarkDeviceAsUnmounted(name))
+	require.NoError(t, a.DeleteVolume(name))
+	for _, path := range []string{"/mnt/p", "/staged/s1", "/dev/other"} {
+		assert.Empty(t, a.GetUsesOfPath(path))
+	}
+}
+
+func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
+	p := &able{}
+	plugins := newPluginsOf(t, p)
+	told := &changes{}
+	d, a := cache.NewDesiredStateOfWorld(plugins, told.options()), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
+	name := add(t, d, "p", "s1", "data")
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	a.MarkRemountRequired("p")
+	row, _ := a.GetMountedVolume(name, "p")
+	assert.False(t, row.RemountRequired)
+	p.remount = true
+	a.RefreshPlugin(pluginName)
+	a.MarkRemountRequired("p")
+	row, _ = a.GetMountedVolume(name, "p")
+	assert.True(t, row.RemountRequired)
+
+	told.take()
+	d.MarkVolumeAttachability(name, false)
+	wanted, _ := d.VolumeToMount(name, "p")
+	assert.False(t, wanted.PluginIsAttachable)
+	assert.Empty(t, d.GetAttachableVolumeNames())
+	d.MarkVolumeAttachability(name, false)
+	assert.Len(t, told.take(), 1, "nobody is told of what is known")
+	d.RefreshPlugin(pluginName)
+	wanted, _ = d.VolumeToMount(name, "p")
+	assert.True(t, wanted.PluginIsAttachable, "the plugin says so")
+	assert.Equal(t, []v1.UniqueVolumeName{name}, d.GetVolumeNamesOfPlugin(pluginName))
+	assert.Len(t, a.GetVolumesOfPlugin(pluginName), 1)
+	assert.Empty(t, a.GetVolumesOfPlugin("example.com/other"))
+}
+
+// TestAPluginIsAskedLateOfWhatARestartFound: it may not have been registered when that was found.
+func TestAPluginIsAskedLateOfWhatARestartFound(t *testing.T) {
+	a, _ := newActual(t, &plugin{remount: true})
+	name := shared("p-own")
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: spec("own")}))
+	_, err := a.AddReconstructedPod(opts(name, "p", "own"))
+	require.NoError(t, err)
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "own")))
+	a.MarkRemountRequired("p")
+	row, _ := a.GetMountedVolume(name, "p")
+	assert.True(t, row.RemountRequired)
+}
+
+func TestWhatTheNodesStatusTellsAfterARestart(t *testing.T) {
+	a, _ := newActual(t, &plugin{})
+	name := shared("s1")
+	require.ErrorIs(t, a.AddAttachUncertainReconstructedVolume(name, spec("s1"), "other", ""), volume.ErrInvalid)
+	require.NoError(t, a.AddAttachUncertainReconstructedVolume(name, spec("s1"), node, ""))
+	row, _ := a.GetAttachedVolume(name)
+	assert.Equal(t, cache.AttachUncertain, row.AttachState)
+	a.UpdateReconstructedDevicePath(name, "/dev/early")
+	assert.True(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/staged"))
+	assert.False(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/elsewhere"))
+	a.UpdateReconstructedDevicePath(name, "/dev/s1")
+	a.UpdateReconstructedVolumeAttachability(name, true)
+	row, _ = a.GetAttachedVolume(name)
+	assert.Equal(t, cache.Attached, row.AttachState)
+	assert.True(t, row.PluginIsAttachable)
+	assert.Equal(t, "/dev/s1", row.DevicePath)
+	a.UpdateReconstructedVolumeAttachability(name, false)
+	row, _ = a.GetAttachedVolume(name)
+	assert.True(t, row.PluginIsAttachable, "what is certain stays")
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", ""))
+	a.UpdateReconstructedDevicePath(name, "/dev/late")
+	row, _ = a.GetAttachedVolume(name)
+	assert.Equal(t, "/dev/s1", row.DevicePath)
+	assert.Equal(t, operationexecutor.DeviceGloballyMounted, row.DeviceMountState)
+}
+
+// TestAContextStaysWhileItMayBeMounted: a failed teardown says nothing of it.
+func TestAContextStaysWhileItMayBeMounted(t *testing.T) {
+	a, _ := newActual(t, &plugin{})
+	name := shared("s1")
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", "context"))
+	label := func() string {
+		row, _ := a.GetAttachedVolume(name)
+		return row.SELinuxMountContext
+	}
+	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
+	assert.Equal(t, "context", label())
+	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", ""))
+	assert.Empty(t, label(), "it was mounted without")
+	o := opts(name, "p", "s1")
+	o.SELinuxMountContext = "context"
+	require.NoError(t, a.MarkVolumeAsMounted(o))
+	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+	m, _ := a.GetMountedVolume(name, "p")
+	assert.Equal(t, "context", m.SELinuxMountContext)
+	_, ok := a.GetMountedVolumeForPod("p", name)
+	assert.False(t, ok, "it only may be mounted")
+	assert.True(t, a.VolumeExistsWithSpecName("p", "s1"))
+	assert.False(t, a.VolumeExistsWithSpecName("p", "s2"))
+	assert.False(t, a.IsVolumeMountedElsewhere(name, "p"))
+	assert.True(t, a.IsVolumeMountedElsewhere(name, "q"))
+}
