@@ -70,6 +70,7 @@ var (
 	_ volume.BlockVolumePlugin            = (*Plugin)(nil)
 	_ volume.RemountableVolumePlugin      = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin      = (*Plugin)(nil)
+	_ volume.MountingVolumePlugin         = (*Plugin)(nil)
 	_ volume.SELinuxVolumePlugin          = (*Plugin)(nil)
 	_ volume.ReconstructableVolumePlugin  = (*Plugin)(nil)
 	_ volume.BulkVolumeVerifier           = (*Plugin)(nil)

@@ -25,6 +25,12 @@ func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
 	return v.handle != "", err
 }
 
+// SetUpIsMount implements [volume.MountingVolumePlugin].
+func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return true }
+
+// MountDeviceIsMount implements [volume.MountingVolumePlugin].
+func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return true }
+
 // NewAttacher implements [volume.AttachableVolumePlugin].
 func (p *Plugin) NewAttacher() (volume.Attacher, error) { return &device{plugin: p}, nil }
 

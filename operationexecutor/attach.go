@@ -53,8 +53,9 @@ func (a *attaching) run(ctx context.Context) error {
 	if err := a.intend(ctx, a.x, intent); err != nil {
 		return err
 	}
+	spec := a.lend(a.x, a.v.VolumeSpec)
 	intent.DevicePath, err = perform(ctx, a.x, a.x.changing("Attach"), func(ctx context.Context) (string, error) {
-		return attacher.Attach(ctx, a.v.VolumeSpec, a.v.NodeName)
+		return attacher.Attach(ctx, spec, a.v.NodeName)
 	})
 	if err != nil {
 		return a.failed(ctx, intent, err)
@@ -67,8 +68,9 @@ func (a *attaching) run(ctx context.Context) error {
 }
 
 func (a *attaching) attacher(ctx context.Context) (volume.Attacher, error) {
+	spec := a.lend(a.x, a.v.VolumeSpec)
 	plugin, err := find(ctx, a.x, func() (volume.AttachableVolumePlugin, error) {
-		return a.plugins.FindAttachablePluginBySpec(a.v.VolumeSpec)
+		return a.plugins.FindAttachablePluginBySpec(spec)
 	})
 	if err != nil {
 		return nil, err

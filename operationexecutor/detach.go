@@ -106,8 +106,8 @@ func (d *detaching) detachment(ctx context.Context) (detachment, error) {
 	if err != nil {
 		return detachment{}, err
 	}
-	if d.v.VolumeSpec != nil {
-		volumeName, err = construct(ctx, d.x, "GetVolumeName", func() (string, error) { return plugin.GetVolumeName(d.v.VolumeSpec) })
+	if spec := d.lend(d.x, d.v.VolumeSpec); spec != nil {
+		volumeName, err = construct(ctx, d.x, "GetVolumeName", func() (string, error) { return plugin.GetVolumeName(spec) })
 		if err != nil {
 			return detachment{}, err
 		}

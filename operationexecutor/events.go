@@ -14,6 +14,7 @@ const (
 	ReasonFailedMount            = "FailedMount"            // warning, on the pod
 	ReasonFailedUnmount          = "FailedUnmount"          // warning, on the pod, or on the PersistentVolume when the pod is not known
 	ReasonFailedUnmountDevice    = "FailedUnmountDevice"    // warning, on the PersistentVolume
+	ReasonVolumePluginMisbehaved = "VolumePluginMisbehaved" // warning, on the PersistentVolume
 	ReasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
 	ReasonSuccessfulDetachVolume = "SuccessfulDetachVolume" // normal, on the PersistentVolume
 	ReasonVolumeNotAttached      = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached

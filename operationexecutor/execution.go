@@ -21,6 +21,8 @@ type execution struct {
 	executor *Executor
 	// left are the calls that were left behind, by us or by the plugin.
 	left []leftCall
+	// loans are the specs that plugins got, by the original.
+	loans map[*volume.Spec]loan
 }
 
 // leftCall is a call that was left behind.
@@ -38,6 +40,7 @@ func (o *Operation) execute(ctx context.Context) {
 	defer func() { o.x.finish(err) }()
 	o.x.tellStarted()
 	err = o.run(ctx, &o.x)
+	o.x.settleLoans()
 }
 
 // executeAlone is the goroutine of an operation that is one call: the call is made in it, with nobody waiting beside. It

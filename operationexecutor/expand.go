@@ -72,8 +72,9 @@ func (e *expanding) prepare(ctx context.Context) (err error) {
 	if !claimed(e.v.VolumeSpec) {
 		return fmt.Errorf("volume %q is no PersistentVolume with a claim, and so cannot be expanded: %w", e.v.VolumeSpec.Name(), volume.ErrUnsupported)
 	}
+	spec := e.lend(e.x, e.v.VolumeSpec)
 	e.plugin, err = find(ctx, e.x, func() (volume.ExpandableVolumePlugin, error) {
-		return e.plugins.FindExpandablePluginBySpec(e.v.VolumeSpec)
+		return e.plugins.FindExpandablePluginBySpec(spec)
 	})
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (e *expanding) expand(ctx context.Context, target resource.Quantity) error 
 	if err := e.mark(ctx, Expansion{Status: v1.PersistentVolumeClaimControllerResizeInProgress, Size: target}); err != nil {
 		return err
 	}
-	spec, current := e.v.VolumeSpec, claimSize(e.claim)
+	spec, current := e.lend(e.x, e.v.VolumeSpec), claimSize(e.claim)
 	size, err := perform(ctx, e.x, e.x.changing("ExpandVolumeDevice"), func(ctx context.Context) (resource.Quantity, error) {
 		return e.plugin.ExpandVolumeDevice(ctx, spec, target, current)
 	})

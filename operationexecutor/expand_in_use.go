@@ -41,7 +41,8 @@ func (e *expandingInUse) run(ctx context.Context) error {
 	if e.state.GetVolumeMountState(e.v.VolumeName, e.v.PodName) != VolumeMounted {
 		return volume.Transient(fmt.Errorf("pod %q does not have the volume any more, or not for certain: it is expanded when it is mounted", e.v.PodName))
 	}
-	plugin, err := find(ctx, e.x, func() (volume.VolumePlugin, error) { return e.plugins.FindPluginBySpec(e.v.VolumeSpec) })
+	spec := e.lend(e.x, e.v.VolumeSpec)
+	plugin, err := find(ctx, e.x, func() (volume.VolumePlugin, error) { return e.plugins.FindPluginBySpec(spec) })
 	if err != nil {
 		return err
 	}
@@ -83,12 +84,20 @@ func (e *expandingInUse) findPaths(ctx context.Context, plugin volume.VolumePlug
 	if !filesystem {
 		return e.findMapPaths(ctx)
 	}
-	e.paths.DeviceMountPath, err = construct(ctx, e.x, "GetPath", func() (string, error) { return mounterPath(plugin, e.v) })
+	lent := e.lent()
+	e.paths.DeviceMountPath, err = construct(ctx, e.x, "GetPath", func() (string, error) { return mounterPath(plugin, lent) })
 	if err != nil || !e.v.PluginIsDeviceMountable {
 		return err
 	}
-	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetDeviceMountPath", e.stagePath)
+	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetDeviceMountPath", func() (string, error) { return e.stagePath(lent) })
 	return err
+}
+
+// lent is the volume as plugins get it.
+func (e *expandingInUse) lent() VolumeToMount {
+	v := e.v
+	v.VolumeSpec = e.lend(e.x, v.VolumeSpec)
+	return v
 }
 
 func mounterPath(plugin volume.VolumePlugin, v VolumeToMount) (string, error) {
@@ -99,8 +108,8 @@ func mounterPath(plugin volume.VolumePlugin, v VolumeToMount) (string, error) {
 	return mounter.GetPath(), nil
 }
 
-func (e *expandingInUse) stagePath() (string, error) {
-	plugin, err := e.plugins.FindDeviceMountablePluginBySpec(e.v.VolumeSpec)
+func (e *expandingInUse) stagePath(v VolumeToMount) (string, error) {
+	plugin, err := e.plugins.FindDeviceMountablePluginBySpec(v.VolumeSpec)
 	if err != nil {
 		return "", err
 	}
@@ -108,21 +117,22 @@ func (e *expandingInUse) stagePath() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return mounter.GetDeviceMountPath(e.v.VolumeSpec)
+	return mounter.GetDeviceMountPath(v.VolumeSpec)
 }
 
 // findMapPaths is findPaths for a block volume. A plugin that stages nothing has the device alone.
 func (e *expandingInUse) findMapPaths(ctx context.Context) (err error) {
-	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetStagingPath", e.blockStagePath)
+	lent := e.lent()
+	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetStagingPath", func() (string, error) { return e.blockStagePath(lent) })
 	return err
 }
 
-func (e *expandingInUse) blockStagePath() (string, error) {
-	plugin, err := e.plugins.FindMapperPluginBySpec(e.v.VolumeSpec)
+func (e *expandingInUse) blockStagePath(v VolumeToMount) (string, error) {
+	plugin, err := e.plugins.FindMapperPluginBySpec(v.VolumeSpec)
 	if err != nil {
 		return "", err
 	}
-	mapper, err := plugin.NewBlockVolumeMapper(e.v.VolumeSpec, podOf(e.v))
+	mapper, err := plugin.NewBlockVolumeMapper(v.VolumeSpec, podOf(v))
 	if err != nil {
 		return "", err
 	}

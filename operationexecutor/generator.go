@@ -58,6 +58,9 @@ type GeneratorOptions struct {
 	Claims ClaimStatus
 	// Capacity writes the size of a PersistentVolume that was expanded. Nil: expansions by the control plane fail.
 	Capacity VolumeCapacity
+	// Mounts tells whether something is mounted where a plugin says that it is, or that it is not. Nil: plugins are
+	// believed.
+	Mounts MountPoints
 	// Recorder gets events. Nil: they are dropped.
 	Recorder EventRecorder
 	// Logger gets journal entries that could not be concluded. Nil: it is discarded.
@@ -74,6 +77,7 @@ type Generator struct {
 	nodeLabels NodeLabels
 	claims     ClaimStatus
 	capacity   VolumeCapacity
+	mounts     MountPoints
 	recorder   EventRecorder
 	logger     *slog.Logger
 }
@@ -91,6 +95,7 @@ func NewOperationGenerator(options GeneratorOptions) *Generator {
 		nodeLabels: options.NodeLabels,
 		claims:     options.Claims,
 		capacity:   options.Capacity,
+		mounts:     options.Mounts,
 		recorder:   options.Recorder,
 		logger:     options.Logger,
 	}

@@ -214,8 +214,13 @@ func TestTheContextOfACallIsAContext(t *testing.T) {
 		require.ErrorIs(t, kept.Err(), context.Canceled, "it ends with the call")
 
 		for name, wait := range map[string]func(ctx context.Context) error{
-			"done":    func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
-			"derived": func(ctx context.Context) error { d, stop := context.WithCancel(ctx); defer stop(); <-d.Done(); return context.Cause(d) },
+			"done": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+			"derived": func(ctx context.Context) error {
+				d, stop := context.WithCancel(ctx)
+				defer stop()
+				<-d.Done()
+				return context.Cause(d)
+			},
 		} {
 			start := time.Now()
 			op = run(t.Context(), wait)
@@ -308,8 +313,8 @@ func TestOneContextIsWatchedOnce(t *testing.T) {
 
 // countingContext counts who watches it. It hides what is within from package context.
 type countingContext struct {
-	context.Context
-	watches int
+	context.Context //nolint:containedctx // It is a context.
+	watches         int
 }
 
 func (c *countingContext) Value(any) any { return nil }

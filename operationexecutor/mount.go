@@ -25,8 +25,10 @@ type mounting struct {
 	options MountOptions
 	state   ActualStateOfWorldMounterUpdater
 
+	spec    *volume.Spec // as plugins get it
 	mounter volume.Mounter
 	path    string // where the mounter sets up
+	mounts  bool   // whether the set-up is a mount, by the plugin's word
 	staging staging
 	// devicePath is the device, as far as it is known.
 	devicePath string
@@ -61,11 +63,15 @@ func (m *mounting) run(ctx context.Context) error {
 
 // prepare asks the plugin for all that will be called. It changes nothing.
 func (m *mounting) prepare(ctx context.Context) error {
-	plugin, err := find(ctx, m.x, func() (volume.VolumePlugin, error) { return m.plugins.FindPluginBySpec(m.v.VolumeSpec) })
+	m.spec = m.lend(m.x, m.v.VolumeSpec)
+	plugin, err := find(ctx, m.x, func() (volume.VolumePlugin, error) { return m.plugins.FindPluginBySpec(m.spec) })
 	if err != nil {
 		return err
 	}
-	m.mounter, err = construct(ctx, m.x, "NewMounter", func() (volume.Mounter, error) { return plugin.NewMounter(m.v.VolumeSpec, m.pod()) })
+	if err := m.askMounts(ctx, plugin); err != nil {
+		return err
+	}
+	m.mounter, err = construct(ctx, m.x, "NewMounter", func() (volume.Mounter, error) { return plugin.NewMounter(m.spec, m.pod()) })
 	if err != nil {
 		return err
 	}
@@ -74,6 +80,20 @@ func (m *mounting) prepare(ctx context.Context) error {
 		return err
 	}
 	return m.prepareStaging(ctx)
+}
+
+// askMounts asks the plugin which of its calls leave a mount.
+func (m *mounting) askMounts(ctx context.Context, plugin volume.VolumePlugin) (err error) {
+	says := m.mountsOf(plugin)
+	if says == nil {
+		return nil
+	}
+	m.mounts, err = m.x.asksMount(ctx, "SetUpIsMount", func() bool { return says.SetUpIsMount(m.spec) })
+	if err != nil || !m.v.PluginIsDeviceMountable {
+		return err
+	}
+	m.staging.mounts, err = m.x.asksMount(ctx, "MountDeviceIsMount", func() bool { return says.MountDeviceIsMount(m.spec) })
+	return err
 }
 
 // check refuses what cannot work before anything is changed.
@@ -138,9 +158,15 @@ func (m *mounting) setUp(ctx context.Context) error {
 	mounted := m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
 	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error { return m.mounter.SetUp(ctx, args) })
 	if err != nil {
+		if !mounted {
+			err = m.doubtFailure(ctx, m.x, m.path, err)
+		}
 		return m.setUpFailed(ctx, intent, err)
 	}
-	if !mounted { // A volume that the pod has is expanded in use.
+	if m.mounts {
+		err = m.checkDone(ctx, m.x, "SetUp", m.path)
+	}
+	if !mounted && err == nil { // A volume that the pod has is expanded in use.
 		err = m.expandDuringMount(ctx, m.x, m.v, m.state, volume.NodeResizeOptions{
 			DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
 		})

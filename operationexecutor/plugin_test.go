@@ -58,6 +58,9 @@ type plugin struct {
 	script map[string]func(ctx context.Context) error
 	refs   []string
 
+	mounting bool                    // it says that set-up and staging are mounts
+	path     string                  // of every mounter; empty: that of the host
+	spoil    func(spec *volume.Spec) // what NewMounter does to its spec; nil: nothing
 	onDetach func(volumeName string) // nil does nothing
 }
 
@@ -92,6 +95,8 @@ func (p *plugin) GetPluginName() string { return pluginName }
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	return spec.Name(), nil
 }
+func (p *plugin) SetUpIsMount(*volume.Spec) bool                  { return p.mounting }
+func (p *plugin) MountDeviceIsMount(*volume.Spec) bool            { return p.mounting }
 func (p *plugin) CanSupport(*volume.Spec) bool                    { return true }
 func (p *plugin) CanAttach(*volume.Spec) (bool, error)            { return p.attachable, nil }
 func (p *plugin) CanDeviceMount(*volume.Spec) (bool, error)       { return p.stageable, nil }
@@ -101,17 +106,26 @@ func (p *plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return attac
 func (p *plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) {
 	return attacher{p}, nil
 }
+func (p *plugin) pathOf(podUID types.UID, name string) string {
+	if p.path != "" {
+		return p.path
+	}
+	return p.host.GetPodVolumeDir(podUID, pluginName, name)
+}
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	if p.spoil != nil {
+		p.spoil(spec)
+	}
 	p.mu.Lock()
 	do := p.script["NewMounter"]
 	p.mu.Unlock()
 	if do != nil {
 		return nil, do(context.Background())
 	}
-	return &mounter{plugin: p, path: p.host.GetPodVolumeDir(pod.UID, pluginName, spec.Name())}, nil
+	return &mounter{plugin: p, path: p.pathOf(pod.UID, spec.Name())}, nil
 }
 func (p *plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
-	return &mounter{plugin: p, path: p.host.GetPodVolumeDir(podUID, pluginName, name)}, nil
+	return &mounter{plugin: p, path: p.pathOf(podUID, name)}, nil
 }
 func (p *plugin) GetDeviceMountRefs(context.Context, string) ([]string, error) { return p.refs, nil }
 

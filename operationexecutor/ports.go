@@ -163,6 +163,12 @@ type DeviceUse interface {
 	DeviceOpened(ctx context.Context, devicePath string) (bool, error)
 }
 
+// MountPoints tells what is mounted. A mount.Interface is one.
+type MountPoints interface {
+	// IsMountPoint reports whether path, an absolute one, is the root of a mount. It does not wait for the filesystem there.
+	IsMountPoint(ctx context.Context, path string) (bool, error)
+}
+
 // NodeReader tells what a node's status says. It reads the source of truth, not a cache.
 type NodeReader interface {
 	// VolumesInUse returns the volumes that the node says it uses. A node that is gone uses none.

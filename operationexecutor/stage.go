@@ -15,13 +15,14 @@ type staging struct {
 	attacher volume.Attacher      // nil: the volume is not attached
 	mounter  volume.DeviceMounter // nil: the volume is not staged
 	path     string               // where it is staged
+	mounts   bool                 // whether the staging is a mount, by the plugin's word
 }
 
 // prepareStaging asks the plugin for what handles the device.
 func (m *mounting) prepareStaging(ctx context.Context) error {
 	if m.v.PluginIsAttachable {
 		plugin, err := find(ctx, m.x, func() (volume.AttachableVolumePlugin, error) {
-			return m.plugins.FindAttachablePluginBySpec(m.v.VolumeSpec)
+			return m.plugins.FindAttachablePluginBySpec(m.spec)
 		})
 		if err != nil {
 			return err
@@ -34,7 +35,7 @@ func (m *mounting) prepareStaging(ctx context.Context) error {
 		return nil
 	}
 	plugin, err := find(ctx, m.x, func() (volume.DeviceMountableVolumePlugin, error) {
-		return m.plugins.FindDeviceMountablePluginBySpec(m.v.VolumeSpec)
+		return m.plugins.FindDeviceMountablePluginBySpec(m.spec)
 	})
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func (m *mounting) prepareStaging(ctx context.Context) error {
 		return err
 	}
 	m.staging.path, err = construct(ctx, m.x, "GetDeviceMountPath", func() (string, error) {
-		return m.staging.mounter.GetDeviceMountPath(m.v.VolumeSpec)
+		return m.staging.mounter.GetDeviceMountPath(m.spec)
 	})
 	return err
 }
@@ -73,10 +74,13 @@ func (m *mounting) stage(ctx context.Context) error {
 	}
 	args := volume.DeviceMounterArgs{FsGroup: m.mounterArgs().FsGroup, SELinuxLabel: m.v.SELinuxLabel}
 	err = m.x.change(ctx, "MountDevice", func(ctx context.Context) error {
-		return m.staging.mounter.MountDevice(ctx, m.v.VolumeSpec, intent.DevicePath, intent.DeviceMountPath, args)
+		return m.staging.mounter.MountDevice(ctx, m.spec, intent.DevicePath, intent.DeviceMountPath, args)
 	})
+	if err == nil && m.staging.mounts {
+		err = m.checkDone(ctx, m.x, "MountDevice", intent.DeviceMountPath)
+	}
 	if err != nil {
-		return m.stageFailed(ctx, intent, err)
+		return m.stageFailed(ctx, intent, m.doubtFailure(ctx, m.x, intent.DeviceMountPath, err))
 	}
 	return m.staged(ctx, intent)
 }
@@ -92,7 +96,7 @@ func (m *mounting) waitForAttach(ctx context.Context) error {
 	}
 	known := m.devicePath
 	path, err := perform(ctx, m.x, c, func(ctx context.Context) (string, error) {
-		return m.staging.attacher.WaitForAttach(ctx, m.v.VolumeSpec, known, m.pod())
+		return m.staging.attacher.WaitForAttach(ctx, m.spec, known, m.pod())
 	})
 	if err == nil {
 		m.devicePath = path

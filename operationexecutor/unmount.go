@@ -53,7 +53,11 @@ func (u *unmounting) tearDown(ctx context.Context, unmounter volume.Unmounter, p
 	if err := u.intend(ctx, u.x, intent); err != nil {
 		return err
 	}
-	if err := u.x.change(ctx, "TearDown", unmounter.TearDown); err != nil {
+	err := u.x.change(ctx, "TearDown", unmounter.TearDown)
+	if err == nil {
+		err = u.checkUndone(ctx, u.x, "TearDown", path)
+	}
+	if err != nil {
 		return u.failed(ctx, intent, err)
 	}
 	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {

@@ -63,11 +63,12 @@ func (u *unmountingDevice) path(ctx context.Context, plugin volume.DeviceMountab
 	if u.v.VolumeSpec == nil {
 		return "", errors.New("neither the path at which the volume is staged nor its spec is known")
 	}
+	spec := u.lend(u.x, u.v.VolumeSpec)
 	mounter, err := construct(ctx, u.x, "NewDeviceMounter", plugin.NewDeviceMounter)
 	if err != nil {
 		return "", err
 	}
-	return construct(ctx, u.x, "GetDeviceMountPath", func() (string, error) { return mounter.GetDeviceMountPath(u.v.VolumeSpec) })
+	return construct(ctx, u.x, "GetDeviceMountPath", func() (string, error) { return mounter.GetDeviceMountPath(spec) })
 }
 
 // checkUnused refuses while the volume has users, now that the operation has the volume for itself: pods that the actual
@@ -120,6 +121,9 @@ func (u *unmountingDevice) unstage(ctx context.Context, unmounter volume.DeviceU
 		return err
 	}
 	err := u.x.change(ctx, "UnmountDevice", func(ctx context.Context) error { return unmounter.UnmountDevice(ctx, path) })
+	if err == nil {
+		err = u.checkUndone(ctx, u.x, "UnmountDevice", path)
+	}
 	if err == nil {
 		err = u.checkClosed(ctx)
 	}

@@ -41,6 +41,8 @@ type world struct {
 type setup struct {
 	attachable, stageable bool
 	withReporter          bool
+	mounting              bool                // the plugin says that it mounts
+	mounts                *mountTable         // nil: nobody looks
 	abilities             volume.Capabilities // beside the plain ones; 0: none
 	executor              operationexecutor.ExecutorOptions
 	// generator changes the options of the generator; nil leaves them.
@@ -69,6 +71,10 @@ func newWorld(t *testing.T, s setup) *world {
 	w.actual = cache.NewActualStateOfWorld(node, plugins, cache.Options{})
 	options := operationexecutor.GeneratorOptions{
 		Plugins: plugins, Journal: w.journal, DeviceUse: w.devices, NodeReader: w.nodes, Recorder: w.recorder,
+	}
+	w.plugin.mounting = s.mounting
+	if s.mounts != nil {
+		options.Mounts = s.mounts
 	}
 	if s.withReporter {
 		options.Reporter = w.reporter

@@ -173,6 +173,17 @@ type MountOptionVolumePlugin interface {
 	SupportsMountOption() bool
 }
 
+// MountingVolumePlugin says which successes leave a mount. Implement it where that is so: an executor that can look then
+// finds out a set-up that mounted nothing, so that no pod writes into the directory beneath. Absent, nobody looks. Its
+// methods are pure tests of the spec.
+type MountingVolumePlugin interface {
+	VolumePlugin
+	// SetUpIsMount reports whether GetPath of spec's Mounter is a mount after SetUp has succeeded.
+	SetUpIsMount(spec *Spec) bool
+	// MountDeviceIsMount reports whether the staging path of spec is a mount after MountDevice has succeeded.
+	MountDeviceIsMount(spec *Spec) bool
+}
+
 // SELinuxVolumePlugin is optional. Absent, no context is passed at mount time.
 type SELinuxVolumePlugin interface {
 	// SupportsSELinuxContextMount reports whether spec can be mounted with a context.

@@ -45,6 +45,10 @@ func (m *Manager) Status() NodeStatus {
 	return status
 }
 
+// Hung returns the calls of plugins that were left behind and still run, the oldest first: what hangs, since when, and on
+// request the stack of its goroutine.
+func (m *Manager) Hung() []operationexecutor.HungCall { return m.executor.Hung() }
+
 // PodStatus returns where the volumes of one pod stand, by outer name: those that it uses, and those that are still to be
 // taken away. It is empty for a pod that is not known.
 func (m *Manager) PodStatus(uid types.UID) []VolumeStatus { return m.statusOfPod(uid) }

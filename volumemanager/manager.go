@@ -105,7 +105,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 
 func (m *Manager) newExecutor() *operationexecutor.Executor {
 	generator := operationexecutor.GeneratorOptions{
-		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Recorder: m.options.Recorder, Logger: m.options.Logger,
+		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounts, Recorder: m.options.Recorder, Logger: m.options.Logger,
 	}
 	if m.options.RuntimeDir != "" {
 		m.journal = newJournal()
@@ -113,8 +113,9 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 	}
 	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator),
 		operationexecutor.ExecutorOptions{
-			Observer: m.options.Observer, Backoff: m.options.Backoff, Timeouts: m.options.Timeouts,
-			WorkersPerPlugin: m.options.WorkersPerPlugin, Logger: m.options.Logger,
+			Observer: m.options.Observer, Backoff: m.options.Backoff,
+			Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
+			WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
 			KeyFreed: m.keyFreed,
 		})
 }

@@ -26,6 +26,9 @@ type Options struct {
 	Store store.Store
 	// DeviceUse tells, before a device is detached, whether it is still open. Nil: it is not asked.
 	DeviceUse operationexecutor.DeviceUse
+	// Mounts tells whether something is mounted where a plugin says so; a *mount.Mounter is one. With it, a plugin that
+	// reports success without a mount, or a failure in spite of one, is found out. Nil: plugins are believed.
+	Mounts operationexecutor.MountPoints
 	// Observer is told of every operation. Nil: nobody is.
 	Observer operationexecutor.Observer
 	// Recorder gets the events of pods and volumes. Nil: they are dropped.
@@ -52,6 +55,11 @@ type Options struct {
 	Backoff operationexecutor.Backoff
 	// Timeouts bounds operations. The zero value has the executor's defaults.
 	Timeouts operationexecutor.Timeouts
+	// PluginTimeouts bounds operations of one plugin, by its name; a field that is zero there has the bound of Timeouts.
+	PluginTimeouts map[string]operationexecutor.Timeouts
+	// HungPerPlugin is how many calls of one plugin may hang before no more of them are made. Zero means the executor's
+	// default.
+	HungPerPlugin int
 	// WorkersPerPlugin is how many operations of one plugin run at once. Zero means the executor's default.
 	WorkersPerPlugin int
 }
@@ -73,6 +81,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.WorkersPerPlugin < 0 {
 		errs = append(errs, fmt.Errorf("WorkersPerPlugin %d: give a positive number: %w", o.WorkersPerPlugin, volume.ErrInvalid))
+	}
+	if o.HungPerPlugin < 0 {
+		errs = append(errs, fmt.Errorf("HungPerPlugin %d: give a positive number: %w", o.HungPerPlugin, volume.ErrInvalid))
 	}
 	if o.RuntimeDir == "" && o.StateDir != "" {
 		errs = append(errs, fmt.Errorf("StateDir is set and RuntimeDir is not: give both or neither: %w", volume.ErrInvalid))

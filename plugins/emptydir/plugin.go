@@ -38,6 +38,7 @@ var (
 	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
 	_ volume.Explainer                   = (*Plugin)(nil)
 	_ volume.SpecKindDeclarer            = (*Plugin)(nil)
+	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
 )
 
 // New returns the plugin. It does no I/O.
@@ -72,6 +73,14 @@ func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 
 // SpecKinds implements [volume.SpecKindDeclarer].
 func (p *Plugin) SpecKinds() []volume.SpecKind { return []volume.SpecKind{{Source: "emptyDir"}} }
+
+// SetUpIsMount implements [volume.MountingVolumePlugin]: what is in memory is a mount, what is on the disk a directory.
+func (p *Plugin) SetUpIsMount(spec *volume.Spec) bool {
+	return p.CanSupport(spec) && spec.Volume.EmptyDir.Medium == v1.StorageMediumMemory
+}
+
+// MountDeviceIsMount implements [volume.MountingVolumePlugin]: nothing is staged.
+func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return false }
 
 // ExplainSupport implements [volume.Explainer].
 func (p *Plugin) ExplainSupport(spec *volume.Spec) error {

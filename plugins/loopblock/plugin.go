@@ -65,6 +65,7 @@ var (
 	_ volume.DeletableVolumePlugin       = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin      = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
+	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
 	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
 	_ volume.Explainer                   = (*Plugin)(nil)
 	_ volume.SpecKindDeclarer            = (*Plugin)(nil)

@@ -25,6 +25,12 @@ func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &
 // CanDeviceMount implements volume.DeviceMountableVolumePlugin: every volume is staged.
 func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) { return p.CanAttach(spec) }
 
+// SetUpIsMount implements volume.MountingVolumePlugin.
+func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return true }
+
+// MountDeviceIsMount implements volume.MountingVolumePlugin.
+func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return true }
+
 // GetDeviceMountRefs implements volume.DeviceMountableVolumePlugin.
 func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
 	return p.mounter.GetMountRefs(ctx, deviceMountPath)
