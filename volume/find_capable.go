@@ -150,7 +150,7 @@ func (m *VolumePluginMgr) RequiresRemount(spec *Spec) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return entry.remounts(spec)
+	return entry.answer(requiresRemount(), spec)
 }
 
 // SupportsSELinuxContextMount reports whether the plugin that supports spec can mount it with an SELinux context. It is
@@ -160,7 +160,7 @@ func (m *VolumePluginMgr) SupportsSELinuxContextMount(spec *Spec) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	return entry.mountsWithContext(spec)
+	return entry.answer(supportsSELinuxContextMount(), spec)
 }
 
 // IsAttachable reports whether spec is a volume that must be attached to a node. It is
@@ -171,7 +171,7 @@ func (m *VolumePluginMgr) IsAttachable(spec *Spec) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return entry.attaches(spec)
+	return entry.answer(canAttach(), spec)
 }
 
 // IsDeviceMountable reports whether spec is a volume that must be staged before it is set up, as
@@ -181,7 +181,7 @@ func (m *VolumePluginMgr) IsDeviceMountable(spec *Spec) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return entry.stages(spec)
+	return entry.answer(canDeviceMount(), spec)
 }
 
 // UniqueVolumeName returns the unique name of spec for the pod podName: the name that all pods share
@@ -204,10 +204,10 @@ func (m *VolumePluginMgr) UniqueVolumeName(podName UniquePodName, spec *Spec) (v
 
 // shares reports whether the pods of a node share what the plugin makes of spec.
 func (r *registered) shares(spec *Spec) (bool, error) {
-	if yes, err := r.attaches(spec); yes || err != nil {
+	if yes, err := r.answer(canAttach(), spec); yes || err != nil {
 		return yes, err
 	}
-	return r.stages(spec)
+	return r.answer(canDeviceMount(), spec)
 }
 
 // can asks a plugin a question about spec; call is the name of the method ask.
@@ -216,7 +216,12 @@ func (r *registered) can(call string, ask func(*Spec) (bool, error), spec *Spec)
 		return false, p
 	}
 	if err != nil {
-		return false, fmt.Errorf("volume plugin %q: %s of %s: %w", r.name, call, describeSpec(spec), err)
+		return false, r.cannotSay(call, spec, err)
 	}
 	return ok, nil
+}
+
+// cannotSay is the error of a plugin that did not answer a question.
+func (r *registered) cannotSay(call string, spec *Spec, err error) error {
+	return fmt.Errorf("volume plugin %q: %s of %s: %w", r.name, call, describeSpec(spec), err)
 }

@@ -33,10 +33,13 @@ func (e *PanicError) Unwrap() error {
 }
 
 // guard runs f, which calls a method of a plugin, and returns a panic of it as a [*PanicError].
-func guard(plugin, call string, f func()) (err error) {
+func guard(plugin, call string, f func()) error { return guardCalls(plugin, &call, f) }
+
+// guardCalls is guard for several methods: *call is the one that runs.
+func guardCalls(plugin string, call *string, f func()) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = &PanicError{Plugin: plugin, Call: call, Value: value, Stack: debug.Stack()}
+			err = &PanicError{Plugin: plugin, Call: *call, Value: value, Stack: debug.Stack()}
 		}
 	}()
 	f()

@@ -28,21 +28,31 @@ func (m *VolumePluginMgr) Resolve(spec *Spec) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
-	r := Resolved{PluginName: entry.name, entry: entry, spec: spec}
-	if r.Attachable, err = entry.attaches(spec); err != nil {
-		return Resolved{}, err
+	var call string
+	var yes [5]bool
+	if p := guardCalls(entry.name, &call, func() { yes, err = entry.askAll(spec, &call) }); p != nil {
+		return Resolved{}, p
 	}
-	if r.DeviceMountable, err = entry.stages(spec); err != nil {
-		return Resolved{}, err
+	return Resolved{
+		PluginName: entry.name, Attachable: yes[0], DeviceMountable: yes[1], RequiresRemount: yes[2],
+		SELinuxMount: yes[3], NodeExpandable: yes[4], entry: entry, spec: spec,
+	}, err
+}
+
+// askAll asks the plugin all questions, one after the other; *call is what it is being asked.
+func (r *registered) askAll(spec *Spec, call *string) (yes [5]bool, err error) {
+	for i, q := range [...]question{
+		canAttach(), canDeviceMount(), requiresRemount(), supportsSELinuxContextMount(), requiresFSResize(),
+	} {
+		if !r.capabilities.Has(q.needs) {
+			continue
+		}
+		*call = q.call
+		if yes[i], err = q.ask(r.plugin, spec); err != nil {
+			return yes, r.cannotSay(q.call, spec, err)
+		}
 	}
-	if r.RequiresRemount, err = entry.remounts(spec); err != nil {
-		return Resolved{}, err
-	}
-	if r.SELinuxMount, err = entry.mountsWithContext(spec); err != nil {
-		return Resolved{}, err
-	}
-	r.NodeExpandable, err = entry.growsOnNode(spec)
-	return r, err
+	return yes, nil
 }
 
 // UniqueVolumeName is [VolumePluginMgr.UniqueVolumeName] of the spec that was resolved.
@@ -67,42 +77,47 @@ func (r *registered) sharedName(spec *Spec) (name v1.UniqueVolumeName, err error
 	return name, err
 }
 
-func (r *registered) attaches(spec *Spec) (bool, error) {
-	plugin, ok := r.plugin.(AttachableVolumePlugin)
-	if !ok || !r.capabilities.Has(CapAttach) {
-		return false, nil
-	}
-	return r.can("CanAttach", plugin.CanAttach, spec)
+// question is what a plugin with a capability can be asked about a spec. Without the capability the answer is no.
+type question struct {
+	needs Capabilities
+	call  string // the method
+	ask   func(VolumePlugin, *Spec) (bool, error)
 }
 
-func (r *registered) stages(spec *Spec) (bool, error) {
-	plugin, ok := r.plugin.(DeviceMountableVolumePlugin)
-	if !ok || !r.capabilities.Has(CapDeviceMount) {
-		return false, nil
-	}
-	return r.can("CanDeviceMount", plugin.CanDeviceMount, spec)
+func canAttach() question {
+	return question{CapAttach, "CanAttach", func(p VolumePlugin, s *Spec) (bool, error) {
+		return p.(AttachableVolumePlugin).CanAttach(s) //nolint:forcetypeassert // The capability says that it is one.
+	}}
 }
 
-func (r *registered) remounts(spec *Spec) (bool, error) {
-	plugin, ok := r.plugin.(RemountableVolumePlugin)
-	if !ok || !r.capabilities.Has(CapRemount) {
-		return false, nil
-	}
-	return r.can("RequiresRemount", func(s *Spec) (bool, error) { return plugin.RequiresRemount(s), nil }, spec)
+func canDeviceMount() question {
+	return question{CapDeviceMount, "CanDeviceMount", func(p VolumePlugin, s *Spec) (bool, error) {
+		return p.(DeviceMountableVolumePlugin).CanDeviceMount(s) //nolint:forcetypeassert // The capability says that it is one.
+	}}
 }
 
-func (r *registered) mountsWithContext(spec *Spec) (bool, error) {
-	plugin, ok := r.plugin.(SELinuxVolumePlugin)
-	if !ok || !r.capabilities.Has(CapSELinux) {
-		return false, nil
-	}
-	return r.can("SupportsSELinuxContextMount", plugin.SupportsSELinuxContextMount, spec)
+func requiresRemount() question {
+	return question{CapRemount, "RequiresRemount", func(p VolumePlugin, s *Spec) (bool, error) {
+		return p.(RemountableVolumePlugin).RequiresRemount(s), nil //nolint:forcetypeassert // The capability says that it is one.
+	}}
 }
 
-func (r *registered) growsOnNode(spec *Spec) (bool, error) {
-	plugin, ok := r.plugin.(NodeExpandableVolumePlugin)
-	if !ok || !r.capabilities.Has(CapNodeExpand) {
+func supportsSELinuxContextMount() question {
+	return question{CapSELinux, "SupportsSELinuxContextMount", func(p VolumePlugin, s *Spec) (bool, error) {
+		return p.(SELinuxVolumePlugin).SupportsSELinuxContextMount(s) //nolint:forcetypeassert // The capability says that it is one.
+	}}
+}
+
+func requiresFSResize() question {
+	return question{CapNodeExpand, "RequiresFSResize", func(p VolumePlugin, _ *Spec) (bool, error) {
+		return p.(NodeExpandableVolumePlugin).RequiresFSResize(), nil //nolint:forcetypeassert // The capability says that it is one.
+	}}
+}
+
+// answer returns the plugin's answer to one question.
+func (r *registered) answer(q question, spec *Spec) (bool, error) {
+	if !r.capabilities.Has(q.needs) {
 		return false, nil
 	}
-	return r.can("RequiresFSResize", func(*Spec) (bool, error) { return plugin.RequiresFSResize(), nil }, spec)
+	return r.can(q.call, func(s *Spec) (bool, error) { return q.ask(r.plugin, s) }, spec)
 }
