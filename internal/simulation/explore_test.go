@@ -18,6 +18,9 @@ type scope struct {
 	pods   int
 	// prefix is done first, so that few steps lead far.
 	prefix string
+	// nodes is how many nodes a controller attaches for; zero means one node that attaches itself. The second pod is on the
+	// second node. So much can happen there that schedules are one step shorter.
+	nodes int
 }
 
 const (
@@ -25,23 +28,26 @@ const (
 	staged  = "add p1\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok"
 	unused  = "remove p1\nrelease TearDown:n1:v1:p1 ok"
 	both    = staged + "\nadd p2\nrelease SetUp:n1:v1:p2 ok"
+	moving  = "add p1\nadd p2\nrelease Attach:n1:v1 ok\nreport n1\nkick n1\nrelease SetUp:n1:v1:p1 ok\nremove p1\nrelease TearDown:n1:v1:p1 ok\nkick n1\nreport n1"
 	undone  = "add p1\nrelease Attach:n1:v1 ok\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok\n" + unused + "\nrelease UnmountDevice:n1:v1 ok"
 )
 
 // scopes begin where something is to be done, where something is there, and where it is to be undone.
 var scopes = map[string]scope{
-	"plain":                       {world.Volume{}, 1, ""},
-	"plain, mounted":              {world.Volume{}, 1, mounted},
-	"remounted":                   {world.Volume{Remountable: true}, 1, mounted + "\nupdate p1"},
-	"staged":                      {world.Volume{Stageable: true}, 1, ""},
-	"staged, mounted":             {world.Volume{Stageable: true}, 1, staged},
-	"staged, unused":              {world.Volume{Stageable: true}, 1, staged + "\n" + unused},
-	"attached":                    {world.Volume{Attachable: true}, 1, "add p1"},
-	"attached, staged, unused":    {world.Volume{Attachable: true, Stageable: true}, 1, undone},
-	"staged, two pods":            {world.Volume{Stageable: true}, 2, staged},
-	"staged, two pods, both":      {world.Volume{Stageable: true}, 2, both},
-	"staged, one pod of two":      {world.Volume{Stageable: true, Mode: "ReadWriteOncePod"}, 2, staged},
-	"staged, refreshed, two pods": {world.Volume{Stageable: true, Remountable: true}, 2, both + "\nupdate p2"},
+	"plain":                       {world.Volume{}, 1, "", 0},
+	"plain, mounted":              {world.Volume{}, 1, mounted, 0},
+	"remounted":                   {world.Volume{Remountable: true}, 1, mounted + "\nupdate p1", 0},
+	"staged":                      {world.Volume{Stageable: true}, 1, "", 0},
+	"staged, mounted":             {world.Volume{Stageable: true}, 1, staged, 0},
+	"staged, unused":              {world.Volume{Stageable: true}, 1, staged + "\n" + unused, 0},
+	"attached":                    {world.Volume{Attachable: true}, 1, "add p1", 0},
+	"attached, staged, unused":    {world.Volume{Attachable: true, Stageable: true}, 1, undone, 0},
+	"staged, two pods":            {world.Volume{Stageable: true}, 2, staged, 0},
+	"staged, two pods, both":      {world.Volume{Stageable: true}, 2, both, 0},
+	"staged, one pod of two":      {world.Volume{Stageable: true, Mode: "ReadWriteOncePod"}, 2, staged, 0},
+	"staged, refreshed, two pods": {world.Volume{Stageable: true, Remountable: true}, 2, both + "\nupdate p2", 0},
+	"two nodes":                   {world.Volume{Attachable: true}, 2, "add p1\nadd p2", 2},
+	"from node to node":           {world.Volume{Attachable: true}, 2, moving, 2},
 }
 
 func (s scope) config() world.Config {
@@ -58,6 +64,11 @@ func (s scope) config() world.Config {
 			Sleeps: []time.Duration{25 * time.Second},
 		},
 	}
+	if s.nodes > 0 {
+		c.WithController, c.Nodes = true, []string{"n1", "n2"}
+		c.Pods[1].Node = "n2"
+		c.Faults.Verdicts, c.Faults.Sleeps = []string{world.UnsureAfter}, nil
+	}
 	return c
 }
 
@@ -65,6 +76,9 @@ func (s scope) config() world.Config {
 func (s scope) explore(t *testing.T, depth int, b bug) (schedules int, failed result) {
 	prefix, err := simulation.ParseSteps(s.prefix)
 	require.NoError(t, err)
+	if s.nodes > 0 {
+		depth--
+	}
 	run := scenario{config: s.config(), bug: b}
 	schedules = simulation.Explore(depth, func(source simulation.Source) bool {
 		failed = run.run(t, &simulation.Chain{simulation.NewScript(prefix), source})
@@ -80,7 +94,7 @@ func TestEverySchedule(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			schedules, failed := s.explore(t, depth, bug{})
-			t.Logf("%d schedules of depth %d", schedules, depth)
+			t.Logf("%d schedules", schedules)
 			if failed.err != nil {
 				run := scenario{config: s.config()}
 				short := run.shrink(t, failed)

@@ -3,6 +3,7 @@ package simulation_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -199,19 +200,59 @@ func TestSeeds(t *testing.T) {
 	first, seeds := number(t, "SIMULATION_FIRST", 1), number(t, "SIMULATION_SEEDS", 500)
 	until := time.Now().Add(time.Duration(number(t, "SIMULATION_SECONDS", 1<<30)) * time.Second)
 	const shards = 2
-	for shard := range uint64(shards) {
-		t.Run(strconv.Itoa(int(shard)), func(t *testing.T) {
-			t.Parallel()
-			seed, run := first+shard, 0
-			for ; seed < first+seeds && !t.Failed() && time.Now().Before(until); seed += shards {
-				run++
-				s, source := seeded(seed, bug{})
-				if r := s.run(t, source); r.err != nil {
-					report(t, seed, s, r)
+	var reached [shards]map[string]bool
+	t.Run("shard", func(t *testing.T) {
+		for shard := range uint64(shards) {
+			reached[shard] = map[string]bool{}
+			t.Run(strconv.FormatUint(shard, 10), func(t *testing.T) {
+				t.Parallel()
+				seed, runs := first+shard, 0
+				for ; seed < first+seeds && !t.Failed() && time.Now().Before(until); seed += shards {
+					runs++
+					s, source := seeded(seed, bug{})
+					r := s.run(t, source)
+					r.addTo(reached[shard])
+					if r.err != nil {
+						report(t, seed, s, r)
+					}
 				}
+				t.Logf("%d seeds before %d", runs, seed)
+			})
+		}
+	})
+	maps.Copy(reached[0], reached[1])
+	if seeds >= 5000 && !t.Failed() && time.Now().Before(until) {
+		checkReached(t, reached[0])
+	}
+}
+
+// addTo notes which verbs were done, and how which calls ended.
+func (r result) addTo(reached map[string]bool) {
+	for _, step := range r.steps {
+		call, _, _ := strings.Cut(strings.TrimPrefix(step.Subject, "Answer:"), ":")
+		if step.Verb == "release" {
+			reached[call+" "+step.Detail] = true
+		}
+		reached[step.Verb] = true
+	}
+}
+
+// checkReached holds that the seeds are not idle: everything that can happen has happened.
+func checkReached(t *testing.T, reached map[string]bool) {
+	t.Helper()
+	want := []string{"add", "remove", "update", "kick", "report", "crash", "reboot", "cancel", "unmount", "sleep", "WriteStatus ok"}
+	for _, call := range []string{"Intend", "Conclude"} {
+		want = append(want, call+" final", call+" fail-written")
+	}
+	for _, call := range []string{"Attach", "Detach", "MountDevice", "UnmountDevice", "SetUp", "TearDown"} {
+		for _, verdict := range allVerdicts {
+			if verdict != world.FinalAfter || call != "SetUp" && call != "MountDevice" {
+				want = append(want, call+" "+verdict)
 			}
-			t.Logf("%d seeds before %d", run, seed)
-		})
+		}
+	}
+	for _, event := range want {
+		assert.True(t, reached[event], "%s has not happened in any seed", event)
 	}
 }
 
@@ -223,6 +264,22 @@ func oneSeed(t *testing.T, seed uint64) {
 	if r.err != nil {
 		report(t, seed, s, r)
 	}
+}
+
+func TestAFailingSeedIsShrunk(t *testing.T) {
+	for seed := uint64(1); seed <= 500; seed++ {
+		s, source := seeded(seed, bugs["a failed teardown is forgotten"].bug)
+		r := s.run(t, source)
+		if r.rule() != "S2" {
+			continue
+		}
+		short := s.shrink(t, r)
+		assert.Equal(t, "S2", short.rule())
+		assert.Less(t, len(short.steps), 12, "a pod comes, is set up and goes, and its teardown fails: %v", short.steps)
+		assert.Equal(t, short.hash, s.replay(t, short.steps).hash)
+		return
+	}
+	t.Error("no seed fails")
 }
 
 func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
