@@ -96,7 +96,7 @@ func (w *attachmentWatch) end() {
 }
 
 // hold calls f while no operation holds a key that meets key, and lets none begin meanwhile; it does nothing when one does.
-// f returns at once. by is the operation that asks for it.
+// No lock is held while f runs. by is the operation that asks for it.
 func (e *Executor) hold(key Key, by OperationInfo, f func()) {
 	by.VolumeName, by.NodeName = key.Volume, key.Node
 	claim := &keyed.Claim{Subject: subjectOf(&by), AllNodes: key.Node == "", AllPods: true}

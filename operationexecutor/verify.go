@@ -3,6 +3,7 @@ package operationexecutor
 import (
 	"context"
 	"errors"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -125,7 +126,7 @@ func (v *verifying) run(ctx context.Context) error {
 	}
 	for _, at := range asked {
 		if attached, known := answer[at.NodeName][at.VolumeName]; known && !attached {
-			v.gone(at, watch)
+			v.gone(ctx, at, watch)
 		}
 	}
 	return nil
@@ -189,16 +190,31 @@ func (v *verifying) askNode(ctx context.Context, specs specsByNode) (answerByNod
 
 // gone marks an attachment as detached, while its key is held and unless an attach or detach began after the plugin was
 // asked, for then the answer says nothing about what is now.
-func (v *verifying) gone(at AttachedVolume, watch *attachmentWatch) {
+func (v *verifying) gone(ctx context.Context, at AttachedVolume, watch *attachmentWatch) {
 	key := Key{Volume: at.VolumeName, Node: at.NodeName}
 	stale := true
 	v.x.executor.hold(key, v.x.op.Info(), func() {
 		if stale = watch.stale(at.VolumeName, at.NodeName); !stale {
 			v.state.MarkVolumeAsDetached(at.VolumeName, at.NodeName)
+			v.forget(ctx, at)
 		}
 	})
 	if !stale {
 		v.event(volumeObject(at.VolumeSpec), v1.EventTypeWarning, ReasonVolumeNotAttached,
 			"volume %q is not attached to node %q any more, and nobody here detached it", at.VolumeName, at.NodeName)
 	}
+}
+
+// forget takes the attachment off the record, on which nobody would come back to it, unless the state still has it: one that
+// is used stays.
+func (v *verifying) forget(ctx context.Context, at AttachedVolume) {
+	state, ok := v.state.(VolumeNodes)
+	if ok && slices.Contains(state.NodesOfVolume(at.VolumeName), at.NodeName) {
+		return
+	}
+	intent := Intent{
+		Kind: OpDetach, VolumeName: at.VolumeName, PluginName: v.x.pluginName(), Spec: at.VolumeSpec,
+		NodeName: at.NodeName, DevicePath: at.DevicePath,
+	}
+	v.conclude(ctx, v.x, intent, IntentForgotten)
 }

@@ -77,6 +77,7 @@ func TestAnAnswerMarksWhatIsGone(t *testing.T) {
 				assert.Equal(t, want, state.get(a.volume, a.node), a)
 			}
 			assert.Equal(t, "attached", state.get(volumeName("other"), "a"))
+			assert.Equal(t, 2, w.count("conclude attachment forgotten"), "nobody would come back to the record")
 			assert.Len(t, w.able.questions(), len(known))
 			for call, n := range test.calls {
 				assert.Equal(t, n, w.count(call))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -216,13 +217,15 @@ func (a *agent) release(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot)
 	}
 }
 
-// began looks at what the executor said: an operation that does not start now is tried at the next kick.
+// began looks at what the executor said: an operation that does not start now is tried at the next kick. One that did runs
+// until it waits for something, so that what begins next finds the same each time.
 func (a *agent) began(op *operationexecutor.Operation, err error) {
 	var pending *volume.PendingError
 	var backoff *volume.BackoffError
 	var precondition *operationexecutor.MountPreconditionError
 	switch {
 	case err == nil:
+		synctest.Wait()
 		a.bugs.started(a, op)
 	case errors.As(err, &pending), errors.As(err, &precondition):
 	case errors.As(err, &backoff):
@@ -274,6 +277,17 @@ func (a *agent) InUse() []v1.UniqueVolumeName { return cache.VolumesInUse(a.desi
 
 // ReportedInUse implements world.Engine.
 func (a *agent) ReportedInUse(names []v1.UniqueVolumeName) { a.desired.MarkVolumesReportedInUse(names) }
+
+// Verify implements world.Engine.
+func (a *agent) Verify() {
+	var rows []operationexecutor.AttachedVolume
+	for _, row := range a.actual.GetAttachedVolumes() {
+		rows = append(rows, row.AttachedVolume)
+	}
+	_, err := a.executor.VerifyVolumesAreAttachedPerNode(a.p.Context(), rows, types.NodeName(a.p.Node()), a.actual)
+	must(err)
+	synctest.Wait()
+}
 
 // PodUpdated implements world.Engine.
 func (a *agent) PodUpdated(pod string) { a.actual.MarkRemountRequired(volume.UniquePodName(pod)) }

@@ -209,6 +209,21 @@ func (c *controller) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName {
 	return nodes
 }
 
+// Verify implements world.Engine.
+func (c *controller) Verify() {
+	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
+	for _, at := range c.known(nil) {
+		c.mu.Lock()
+		spec := c.attachments[at].spec
+		c.mu.Unlock()
+		byNode[at.node] = append(byNode[at.node], operationexecutor.AttachedVolume{
+			VolumeName: at.name, VolumeSpec: spec, NodeName: at.node, PluginName: world.PluginName, PluginIsAttachable: true,
+		})
+	}
+	_, err := c.executor.VerifyVolumesAreAttached(c.p.Context(), byNode, c)
+	must(err)
+}
+
 // Belief implements world.Engine.
 func (c *controller) Belief() world.Belief {
 	c.mu.Lock()

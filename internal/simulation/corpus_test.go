@@ -22,6 +22,10 @@ var found = map[string]struct {
 		volumes: []world.Volume{{Name: "v1", Attachable: true, Mode: "ReadWriteOnce"}},
 		steps:   "add p1\nkick n1\ncancel n1\nremove p1",
 	},
+	"a verification takes what is gone off the record": {
+		volumes: []world.Volume{{Name: "v1", Attachable: true, Mode: "ReadWriteOnce"}},
+		steps:   "add p1\nkick n1\nremove p1\nrelease Intend:n1:v1 ok\ncrash n1\nverify n1\nrelease VolumesAreAttached:n1 ok",
+	},
 	"an update during the first set-up": {
 		volumes: []world.Volume{{Name: "v1", Remountable: true, Mode: "ReadWriteOnce"}},
 		steps:   "add p1\nkick n1\nrelease Intend:n1:v1:p1 ok\nupdate p1",

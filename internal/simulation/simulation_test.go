@@ -117,7 +117,7 @@ var modes = []string{"ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadWri
 
 func randomConfig(random *rand.Rand) world.Config {
 	c := world.Config{Nodes: []string{"n1"}, Often: map[string]int{}, Faults: world.Faults{
-		Verdicts: someOf(random, allVerdicts), Often: 3 + random.IntN(16), Journal: random.IntN(3) == 0, Foreign: random.IntN(3) == 0, Quiet: random.IntN(2) == 0,
+		Verdicts: someOf(random, allVerdicts), Often: 3 + random.IntN(16), Journal: random.IntN(3) == 0, Foreign: random.IntN(3) == 0, Quiet: random.IntN(2) == 0, Verifies: random.IntN(2) == 0,
 		Crashes: random.IntN(3) > 0, Reboots: random.IntN(3) == 0, Cancels: random.IntN(3) == 0,
 		Sleeps: []time.Duration{time.Second, 25 * time.Second, 5 * time.Minute},
 	}}
@@ -240,7 +240,7 @@ func (r result) addTo(reached map[string]bool) {
 // checkReached holds that the seeds are not idle: everything that can happen has happened.
 func checkReached(t *testing.T, reached map[string]bool) {
 	t.Helper()
-	want := []string{"add", "remove", "update", "kick", "report", "crash", "reboot", "cancel", "unmount", "sleep", "WriteStatus ok"}
+	want := []string{"add", "remove", "update", "kick", "report", "verify", "VolumesAreAttached ok", "VolumesAreAttached final", "crash", "reboot", "cancel", "unmount", "sleep", "WriteStatus ok"}
 	for _, call := range []string{"Intend", "Conclude"} {
 		want = append(want, call+" final", call+" fail-written")
 	}
@@ -283,7 +283,7 @@ func TestAFailingSeedIsShrunk(t *testing.T) {
 }
 
 func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
-	for seed := uint64(1); seed <= 50; seed++ {
+	for seed := uint64(1); seed <= 100; seed++ {
 		s, source := seeded(seed, bug{})
 		first := s.run(t, source)
 		s, source = seeded(seed, bug{})

@@ -17,6 +17,7 @@ const (
 	verbKick    = "kick"    // the program on a node does what there is to do
 	verbRelease = "release" // a call goes on, with a verdict
 	verbReport  = "report"  // the status of a node lists what it uses
+	verbVerify  = "verify"  // the program asks what is attached
 	verbCrash   = "crash"   // the program on a node is killed and started
 	verbReboot  = "reboot"  // a node is restarted
 	verbCancel  = "cancel"  // the context of the operations of a node ends
@@ -27,7 +28,7 @@ const (
 // weights are how likely the verbs are, of which add to all that are offered together.
 var weights = map[string]int{
 	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
-	verbRelease: 4, verbReport: 15,
+	verbRelease: 4, verbReport: 15, verbVerify: 3,
 }
 
 // Choices implements simulation.World.
@@ -41,6 +42,9 @@ func (w *World) Choices() []simulation.Choice {
 		}
 		if w.config.WithController && node != Controller {
 			w.offer(verbReport, node)
+		}
+		if w.config.Faults.Verifies && (node == Controller || !w.config.WithController) {
+			w.offer(verbVerify, node)
 		}
 		if w.config.Faults.Crashes {
 			w.offer(verbCrash, node)
@@ -130,6 +134,8 @@ func (w *World) mayEnd(call simulation.Call, verdict string) bool {
 	switch call.Name {
 	case "Answer":
 		return verdict == Unsure || verdict == Panic || verdict == Goexit || verdict == Cancelled
+	case "VolumesAreAttached":
+		return verdict == Final || verdict == Unsure || verdict == Panic || verdict == Goexit
 	case "WaitForAttach":
 		return !slices.Contains([]string{FinalAfter, UnsureAfter, PanicAfter, GoexitAfter, CancelledAfter, LoseAnswer, NilError, Lie}, verdict)
 	case "SetUp":
@@ -210,6 +216,8 @@ func (w *World) doNode(step simulation.Step) bool {
 		w.engines[node].Kick()
 	case verbReport:
 		w.report(node)
+	case verbVerify:
+		w.engines[node].Verify()
 	case verbCancel:
 		w.cancel(node)
 	case verbCrash:

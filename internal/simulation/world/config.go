@@ -84,6 +84,8 @@ type Faults struct {
 	Crashes, Reboots bool
 	// Cancels says that the context of operations may end.
 	Cancels bool
+	// Verifies says that the programs ask the storage, now and then, what is attached.
+	Verifies bool
 	// Foreign says that somebody else may unmount.
 	Foreign bool
 	// Quiet says that the journal and the wait for a device do not park, so that nothing of that fails.
@@ -118,6 +120,8 @@ type Engine interface {
 	InUse() []v1.UniqueVolumeName
 	// ReportedInUse says that the node's status lists these.
 	ReportedInUse(names []v1.UniqueVolumeName)
+	// Verify asks the storage what is attached.
+	Verify()
 	// PodUpdated says that a pod's volumes have to be set up again.
 	PodUpdated(pod string)
 	// MountLost says that somebody has unmounted what was set up for a pod, or, with no pod, what was staged.

@@ -101,10 +101,10 @@ func (w *World) becomeReady() error {
 		if !time.Now().Before(until) {
 			return &RuleError{Rule: "L3", Text: "not ready although healthy: " + missing[0]}
 		}
-		w.options.Sleep(pause)
+		w.sleep(pause)
 	}
 	for range 20 {
-		w.options.Sleep(pause)
+		w.sleep(pause)
 		if err := w.calm(w.verdictWithTrouble); err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (w *World) settle(what string) error {
 		if !time.Now().Before(until) {
 			return err
 		}
-		w.options.Sleep(pause)
+		w.sleep(pause)
 	}
 	w.trace.Step("settled: " + what)
 	if made := w.callsMade() - before; made > 12*w.size() {
@@ -211,13 +211,13 @@ func (w *World) settle(what string) error {
 
 // stayQuiet holds L5: nothing is called when nothing changes.
 func (w *World) stayQuiet() error {
-	w.options.Sleep(MaxBackoff) // What was to be refreshed and failed may still wait.
+	w.sleep(MaxBackoff) // What was to be refreshed and failed may still wait.
 	if err := w.calm(always); err != nil {
 		return err
 	}
 	before := w.callsMade()
 	for range 5 {
-		w.options.Sleep(time.Minute)
+		w.sleep(time.Minute)
 		if err := w.calm(always); err != nil {
 			return err
 		}
@@ -359,6 +359,12 @@ func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
 		}
 	}
 	return nil
+}
+
+// sleep lets time pass, and what it wakes come to rest.
+func (w *World) sleep(d time.Duration) {
+	w.options.Sleep(d)
+	w.options.Wait()
 }
 
 func (w *World) callsMade() int {

@@ -125,8 +125,9 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 	return a.process.call(ctx, "Detach", at, effect{apply: func() { delete(w.attached, at) }})
 }
 
-// VolumesAreAttached implements volume.Attacher.
-func (a attacher) VolumesAreAttached(_ context.Context, specs map[v1.UniqueVolumeName]*volume.Spec, nodeName types.NodeName) (map[v1.UniqueVolumeName]bool, error) {
+// VolumesAreAttached implements volume.Attacher. The answer is the truth of the moment in which it is called, and may be old
+// when it is told.
+func (a attacher) VolumesAreAttached(ctx context.Context, specs map[v1.UniqueVolumeName]*volume.Spec, nodeName types.NodeName) (map[v1.UniqueVolumeName]bool, error) {
 	answers := make(map[v1.UniqueVolumeName]bool, len(specs))
 	w := a.process.world
 	w.change(func() {
@@ -134,7 +135,9 @@ func (a attacher) VolumesAreAttached(_ context.Context, specs map[v1.UniqueVolum
 			answers[name] = w.attached[At{Node: string(nodeName), Volume: spec.Name()}]
 		}
 	})
-	return answers, nil
+	label := "VolumesAreAttached:" + string(nodeName)
+	verdict := a.process.park("VolumesAreAttached", label)
+	return answers, a.process.end(ctx, effect{call: &flight{process: a.process, label: label}}, verdict)
 }
 
 // WaitForAttach implements volume.Attacher.
