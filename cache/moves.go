@@ -7,7 +7,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// AttachState is what is known of a volume's attachment to this node. A volume that needs no attaching is attached.
+// AttachState is what is known of a volume's attachment to a node. A volume that needs no attaching is attached to its
+// node.
 type AttachState uint8
 
 // The states of attachment. Uncertain: it must be attached again before use and detached before it is forgotten.
@@ -15,11 +16,15 @@ const (
 	NotAttached AttachState = iota
 	AttachUncertain
 	Attached
+	// Attaching and Detaching are known to the cluster side only. Attaching: an attempt has begun of which nothing is known
+	// yet. Detaching: it is attached, but withdrawn from what the node is told.
+	Attaching
+	Detaching
 )
 
 // String returns the state in lower case.
 func (s AttachState) String() string {
-	return [...]string{"not attached", "attachment uncertain", "attached"}[s]
+	return [...]string{"not attached", "attachment uncertain", "attached", "being attached", "being detached"}[s]
 }
 
 // event is what an updater was told of an effect.
@@ -30,11 +35,17 @@ const (
 	doubted                // it may be there
 	undone                 // it is not there
 	found                  // a restart found traces of it
+
+	// What follows is told of attachments in a cluster only.
+	begun     // somebody is about to make it
+	ended     // that attempt is over
+	withdrawn // the node must not begin to use it, for it is about to be undone
+	restored  // it is not undone after all
 )
 
 // String returns the event in lower case.
 func (e event) String() string {
-	return [...]string{"succeeded", "doubted", "undone", "found"}[e]
+	return [...]string{"succeeded", "doubted", "undone", "found", "begun", "ended", "withdrawn", "restored"}[e]
 }
 
 // condition is what must hold of a volume for a move.

@@ -53,7 +53,7 @@ func SplitUniqueName(name v1.UniqueVolumeName) (pluginName, volumeName string, e
 	if !ok || domain == "" || base == "" || volumeName == "" {
 		return "", "", fmt.Errorf("unique volume name %q is not domain/plugin/volume: %w", name, ErrInvalid)
 	}
-	return domain + "/" + base, volumeName, nil
+	return string(name)[:len(domain)+len("/")+len(base)], volumeName, nil
 }
 
 // EscapeQualifiedName makes a plugin name one path element: every slash becomes a tilde. A name that is escaped

@@ -1,0 +1,298 @@
+package cache
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ClusterActualStateOfWorld says which volumes are, or may be, attached to which nodes of a cluster. It implements the
+// executor's attacher updater and operationexecutor.VolumeNodes. It is not an operationexecutor.VolumeUsers: those are
+// asked about the pods of all nodes; here each node is guarded for itself, by what it says that it uses. Make it with
+// [NewClusterActualStateOfWorld].
+type ClusterActualStateOfWorld struct {
+	plugins *volume.VolumePluginMgr
+	options ClusterOptions
+
+	mu          sync.RWMutex
+	nodes       map[types.NodeName]*clusterNode
+	attachments table[types.NodeName, v1.UniqueVolumeName, clusterRow]
+	// unreported are the nodes that have not been told of all changes.
+	unreported roster[*clusterNode]
+	// version is that of the last change of what any node is to be told.
+	version uint64
+}
+
+var (
+	_ operationexecutor.ActualStateOfWorldAttacherUpdater = (*ClusterActualStateOfWorld)(nil)
+	_ operationexecutor.VolumeNodes                       = (*ClusterActualStateOfWorld)(nil)
+)
+
+// ClusterAttachedVolume is what is known of one volume on one node.
+type ClusterAttachedVolume struct {
+	// AttachedVolume is the volume, with the node and the device path that it has on this node. That it is staged is not
+	// known here.
+	operationexecutor.AttachedVolume
+	// NodeUID is the node of which that is known: a node of the same name that came later has another one. It is empty when
+	// the node was not known.
+	NodeUID types.UID
+	// AttachState is what is known of the attachment. It is never NotAttached.
+	AttachState AttachState
+	// InUse is what the node says of its use.
+	InUse UseState
+	// Reported says that the node is told that the volume is attached.
+	Reported bool
+	// DetachRequestedSince is since when the volume is to be detached; zero when it is not.
+	DetachRequestedSince time.Time
+	// ForcedDetachAllowed says that it may be detached also while the node uses it.
+	ForcedDetachAllowed bool
+}
+
+// clusterRow is a volume on a node, as it was at one moment. It never changes, but for the last field.
+type clusterRow struct {
+	ClusterAttachedVolume
+	attempt *AttachAttempt // the one that is going on in the state Attaching
+	// listedIn is the node's last report of volumes in use that lists the volume. It belongs to the lock of the state; who
+	// goes through the rows without that never looks at it.
+	listedIn uint64
+}
+
+type clusterPair = place[types.NodeName, v1.UniqueVolumeName, clusterRow]
+
+// NewClusterActualStateOfWorld returns a state in which no node is known and nothing is attached.
+func NewClusterActualStateOfWorld(plugins *volume.VolumePluginMgr, options ClusterOptions) *ClusterActualStateOfWorld {
+	return &ClusterActualStateOfWorld{
+		plugins:     plugins,
+		options:     options,
+		nodes:       map[types.NodeName]*clusterNode{},
+		attachments: newTable[types.NodeName, v1.UniqueVolumeName, clusterRow](),
+	}
+}
+
+// attachmentNews is what the state is told of one attachment.
+type attachmentNews struct {
+	key        attachmentKey
+	pluginName string
+	spec       *volume.Spec   // nil when it is not known
+	devicePath string         // empty when it is not known
+	uid        types.UID      // of the node that is meant; empty when that of the name is
+	limit      int            // of a new attachment; zero when there is none
+	attempt    *AttachAttempt // that begins, or has ended
+	inStatus   bool           // the node's status lists the volume
+}
+
+// MarkVolumeAsAttached implements the executor's attacher updater. Unless devicePath is empty, it replaces the path that is
+// known on this node; the same holds of spec. It fails, with an error that matches [ErrNodeUnknown], when the node is not
+// known or has gone: the executor then marks the volume as uncertain.
+func (a *ClusterActualStateOfWorld) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
+	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
+	return a.mark(succeeded, &n)
+}
+
+// MarkVolumeAsUncertain implements the executor's attacher updater. The path and the spec that are known stay. The volume is
+// kept also when its plugin cannot be asked any more, and when the node is not known.
+func (a *ClusterActualStateOfWorld) MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error {
+	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec}
+	return a.mark(doubted, &n)
+}
+
+// MarkVolumeAsDetached implements the executor's attacher updater. An attempt to attach it that is going on stays.
+func (a *ClusterActualStateOfWorld) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+	// Nothing is refused: what is detached is detached.
+	_ = a.update(undone, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
+}
+
+// RemoveVolumeFromReportAsAttached implements the executor's attacher updater. It is the guard of the volume, too: it fails,
+// with a [*NodeUsesVolumeError], while the node uses the volume or is assumed to, unless a forced detach is allowed; and
+// with [ErrNotAttached] when the volume is not, and may not be, attached.
+func (a *ClusterActualStateOfWorld) RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error {
+	return a.update(withdrawn, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
+}
+
+// AddVolumeToReportAsAttached implements the executor's attacher updater. A volume that is not attached for certain is not
+// told to the node.
+func (a *ClusterActualStateOfWorld) AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+	_ = a.update(restored, &attachmentNews{key: attachmentKey{nodeName, volumeName}}) // Nothing is refused.
+}
+
+// mark names the volume and its plugin and updates the state.
+func (a *ClusterActualStateOfWorld) mark(e event, n *attachmentNews) error {
+	if n.key.owner == "" {
+		return fmt.Errorf("volume %q: a node is required: %w", n.key.partner, volume.ErrInvalid)
+	}
+	if err := a.name(n); err != nil {
+		return err
+	}
+	return a.update(e, n)
+}
+
+// name fills in the volume's name, where it is missing, and that of its plugin. A name of no plugin is kept as it is.
+func (a *ClusterActualStateOfWorld) name(n *attachmentNews) error {
+	if n.key.partner == "" {
+		name, err := a.plugins.UniqueVolumeName("", n.spec)
+		if err != nil {
+			return err
+		}
+		n.key.partner = name
+	}
+	n.pluginName, _, _ = volume.SplitUniqueName(n.key.partner)
+	return nil
+}
+
+// update moves one attachment and tells of it.
+func (a *ClusterActualStateOfWorld) update(e event, n *attachmentNews) error {
+	a.mu.Lock()
+	told, err := a.move(e, n)
+	a.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	a.tell(n.key, told)
+	return nil
+}
+
+// toldOf is what has changed.
+type toldOf struct{ row, report bool }
+
+func (a *ClusterActualStateOfWorld) tell(key attachmentKey, told toldOf) {
+	if told.row {
+		a.options.changed(key)
+	}
+	if told.report {
+		a.options.reportChanged(key.owner)
+	}
+}
+
+// move moves one attachment by the table.
+func (a *ClusterActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, error) {
+	node, old := a.nodes[n.key.owner], a.attachments.get(n.key)
+	state := NotAttached
+	if old != nil {
+		state = old.AttachState
+	}
+	if e == succeeded || e == begun {
+		if err := node.check(n.key.owner, n.uid); err != nil {
+			return toldOf{}, err
+		}
+	}
+	if e == ended && (old == nil || old.attempt != n.attempt) {
+		return toldOf{}, nil
+	}
+	m := clusterMoves[state][e]
+	if err := a.meets(m.given, n, node, old); err != nil {
+		return toldOf{}, refuse(n.key, state, e, err)
+	}
+	return a.follow(m, e, n, old), nil
+}
+
+// follow makes a move that is legal.
+func (a *ClusterActualStateOfWorld) follow(m clusterMove, e event, n *attachmentNews, old *clusterRow) toldOf {
+	switch {
+	case m.to != NotAttached:
+		node := a.node(n.key.owner)
+		return a.put(node, n.key, old, nextRow(m, e, n, node, old))
+	case old != nil:
+		return a.drop(n.key, old)
+	}
+	return toldOf{}
+}
+
+// nextRow returns what is known of the attachment after a move.
+func nextRow(m clusterMove, e event, n *attachmentNews, node *clusterNode, old *clusterRow) clusterRow {
+	var row clusterRow
+	if old != nil {
+		row = *old
+	} else {
+		row = newRow(n, node)
+	}
+	if e == succeeded {
+		row.succeed(node)
+	}
+	if e == succeeded || e == begun {
+		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false // It is wanted again.
+	}
+	row.AttachState = m.to
+	row.learn(e, n)
+	row.attempt = nil
+	if m.to == Attaching {
+		row.attempt = n.attempt
+		if old != nil {
+			row.attempt = old.attempt
+		}
+	}
+	if m.tells != asBefore {
+		row.Reported = m.tells == listed
+	}
+	return row
+}
+
+func newRow(n *attachmentNews, node *clusterNode) clusterRow {
+	return clusterRow{ClusterAttachedVolume: ClusterAttachedVolume{
+		AttachedVolume: operationexecutor.AttachedVolume{
+			VolumeName: n.key.partner, NodeName: n.key.owner, PluginName: n.pluginName, PluginIsAttachable: true,
+		},
+		NodeUID: node.uid, InUse: AssumedInUse, Reported: n.inStatus,
+	}}
+}
+
+// succeed takes over that the volume is attached. The path that an earlier node of that name had is none of this one's.
+func (r *clusterRow) succeed(node *clusterNode) {
+	if r.NodeUID != node.uid {
+		r.NodeUID, r.DevicePath = node.uid, ""
+	}
+	if r.AttachState != Attached && r.InUse == NotInUse {
+		r.InUse = AssumedInUse // From now on the node may begin to use it.
+	}
+}
+
+// learn takes over what is told of the volume. Only success replaces what is known.
+func (r *clusterRow) learn(e event, n *attachmentNews) {
+	if n.spec != nil && (e == succeeded || r.VolumeSpec == nil) {
+		r.VolumeSpec = n.spec
+	}
+	if n.devicePath != "" && (e == succeeded || r.DevicePath == "") {
+		r.DevicePath = n.devicePath
+	}
+}
+
+// put makes row that of an attachment, unless it is so already.
+func (a *ClusterActualStateOfWorld) put(node *clusterNode, key attachmentKey, old *clusterRow, row clusterRow) toldOf {
+	if old == nil {
+		node.count(row.PluginName, +1)
+	} else if row == *old {
+		return toldOf{}
+	}
+	kept := new(clusterRow)
+	*kept = row
+	a.attachments.put(&node.attachments, key, kept)
+	if !row.reportedOtherwise(old) {
+		return toldOf{row: true}
+	}
+	return toldOf{row: true, report: a.reportChange(node, key.partner)}
+}
+
+// reportedOtherwise reports whether the node is told something else by the row than by old, which may be nil.
+func (r *clusterRow) reportedOtherwise(old *clusterRow) bool {
+	if old == nil {
+		return r.AttachState == Attached // What a restart found in the node's status is there already.
+	}
+	return r.Reported != old.Reported || r.Reported && r.DevicePath != old.DevicePath
+}
+
+// drop forgets an attachment, and its node with it when that has gone.
+func (a *ClusterActualStateOfWorld) drop(key attachmentKey, old *clusterRow) toldOf {
+	node := a.nodes[key.owner]
+	a.attachments.remove(&node.attachments, key)
+	node.count(old.PluginName, -1)
+	told := toldOf{row: true, report: old.Reported && a.reportChange(node, key.partner)}
+	if !node.present && node.attachments.count == 0 {
+		delete(a.nodes, key.owner)
+	}
+	return told
+}

@@ -1,0 +1,125 @@
+package cache_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// TestOfManyWhoBeginAtOnceOneGetsTheVolume holds while others go through the state, report and come and go as nodes.
+func TestOfManyWhoBeginAtOnceOneGetsTheVolume(t *testing.T) {
+	const nodes, times = 8, 200
+	a := newCluster(t, nil)
+	var holders, won atomic.Int32
+	var users, onlookers sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range nodes {
+		nodeName := types.NodeName(fmt.Sprint("n", i))
+		a.AddNode(nodeName, "uid")
+		users.Go(func() {
+			for range times {
+				attempt, err := a.BeginAttach(cache.AttachRequest{VolumeName: shared("s1"), VolumeSpec: rwo("s1"), NodeName: nodeName})
+				if err != nil {
+					continue
+				}
+				won.Add(1)
+				assert.Equal(t, int32(1), holders.Add(1))
+				assert.NoError(t, attempt.MarkVolumeAsAttached(shared("s1"), nil, nodeName, "/dev/x"))
+				attempt.End()
+				assert.NoError(t, a.SetVolumesInUse(nodeName, "uid", nil))
+				assert.NoError(t, a.RemoveVolumeFromReportAsAttached(shared("s1"), nodeName))
+				holders.Add(-1)
+				a.MarkVolumeAsDetached(shared("s1"), nodeName)
+			}
+		})
+	}
+	onlookers.Go(func() { watchCluster(a, stop) })
+	onlookers.Go(func() { comeAndGo(a, stop) })
+	users.Wait()
+	close(stop)
+	onlookers.Wait()
+	assert.Positive(t, won.Load())
+	assert.Empty(t, a.NodesOfVolume(shared("s1")))
+}
+
+// watchCluster asks and reports until stop is closed.
+func watchCluster(a *cache.ClusterActualStateOfWorld, stop <-chan struct{}) {
+	for seen := 0; ; {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		for row := range a.AllAttachments() {
+			seen += len(row.DevicePath) + int(row.AttachState) + int(row.InUse)
+			for other := range a.AttachmentsOfNode(row.NodeName) {
+				seen += len(other.VolumeName)
+			}
+		}
+		for _, nodeName := range a.NodesToReport() {
+			if r, ok := a.ReportChanges(nodeName); ok {
+				a.ReportWritten(r)
+			}
+		}
+	}
+}
+
+// comeAndGo adds and deletes a node with a volume until stop is closed.
+func comeAndGo(a *cache.ClusterActualStateOfWorld, stop <-chan struct{}) {
+	for life := 0; ; life++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		a.AddNode("comes", types.UID(fmt.Sprint(life)))
+		_ = a.MarkVolumeAsAttached(shared("s2"), rwx("s2"), "comes", "/dev/y")
+		a.DeleteNode("comes", "")
+		a.MarkVolumeAsDetached(shared("s2"), "comes")
+	}
+}
+
+func TestPodsAndNodesComeAndGoAtOnce(t *testing.T) {
+	d := newDesiredCluster(t, &hooks{})
+	var users sync.WaitGroup
+	for i := range 4 {
+		users.Go(func() {
+			nodeName := []types.NodeName{nodeA, nodeB}[i%2]
+			p := onNode(fmt.Sprint("p", i), nodeName)
+			for range 200 {
+				for _, name := range []string{"s1", "s2"} {
+					if _, err := d.AddPod(p, rwx(name)); err != nil {
+						assert.ErrorIs(t, err, cache.ErrNodeUnknown)
+					}
+				}
+				for row := range d.AllVolumesToAttach() {
+					at, ok := d.VolumeToAttach(row.VolumeName, row.NodeName)
+					assert.Equal(t, ok, len(at.ScheduledPods) > 0)
+				}
+				d.DeletePod(volume.GetUniquePodName(p))
+			}
+		})
+	}
+	users.Go(func() {
+		for range 100 {
+			d.DeleteNode(nodeB, "")
+			d.AddNode(nodeB, "uid-b")
+		}
+	})
+	users.Wait()
+	require.Equal(t, []types.NodeName{nodeA, nodeB}, d.Nodes())
+	var left []v1.UniqueVolumeName
+	for row := range d.AllVolumesToAttach() {
+		left = append(left, row.VolumeName)
+	}
+	assert.Empty(t, left)
+}

@@ -1,0 +1,169 @@
+package cache_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/volume"
+)
+
+func onNode(name string, nodeName types.NodeName) *v1.Pod {
+	p := pod(name)
+	p.Spec.NodeName = string(nodeName)
+	return p
+}
+
+func newDesiredCluster(t *testing.T, h *hooks) *cache.ClusterDesiredStateOfWorld {
+	t.Helper()
+	d := cache.NewClusterDesiredStateOfWorld(newPlugins(t, &plugin{}), h.options())
+	d.AddNode(nodeA, "uid-a")
+	d.AddNode(nodeB, "uid-b")
+	return d
+}
+
+func wants(t *testing.T, d *cache.ClusterDesiredStateOfWorld, p *v1.Pod, specs ...*volume.Spec) {
+	t.Helper()
+	for _, s := range specs {
+		name, err := d.AddPod(p, s)
+		require.NoError(t, err)
+		assert.Equal(t, shared(s.Name()), name)
+	}
+}
+
+func uids(pods []*v1.Pod) (uids []types.UID) {
+	for _, p := range pods {
+		uids = append(uids, p.UID)
+	}
+	return uids
+}
+
+func TestAPodIsRemovedFromAllItsVolumesAtOnce(t *testing.T) {
+	h := &hooks{}
+	d := newDesiredCluster(t, h)
+	wants(t, d, onNode("p1", nodeA), rwo("s1"), rwo("s2"), rwo("s3"))
+	wants(t, d, onNode("p2", nodeA), rwo("s2"))
+	h.take()
+	assert.Equal(t, []v1.UniqueVolumeName{shared("s1"), shared("s2"), shared("s3")}, d.DeletePod("p1"))
+	changed, _ := h.take()
+	assert.Equal(t, []string{string(shared("s1")) + " a", string(shared("s2")) + " a", string(shared("s3")) + " a"}, changed)
+	assert.False(t, d.VolumeExists(shared("s1"), nodeA))
+	assert.True(t, d.VolumeExists(shared("s2"), nodeA), "another pod wants it")
+	assert.False(t, d.PodExists("p1", shared("s2"), nodeA))
+	assert.True(t, d.PodExists("p2", shared("s2"), nodeA))
+	assert.Empty(t, slices.Collect(d.VolumesOfPod("p1")))
+	assert.Empty(t, d.DeletePod("p1"))
+	d.DeletePodFromVolume("p2", shared("s2"), nodeB)
+	assert.True(t, d.VolumeExists(shared("s2"), nodeA))
+	d.DeletePodFromVolume("p2", shared("s2"), nodeA)
+	assert.False(t, d.VolumeExists(shared("s2"), nodeA))
+}
+
+func TestOneVolumeIsWantedOnTwoNodesByPodsOfEach(t *testing.T) {
+	d := newDesiredCluster(t, &hooks{})
+	specA, specB := rwx("s1"), rwx("s1")
+	wants(t, d, onNode("p2", nodeA), specA)
+	wants(t, d, onNode("p1", nodeA), specA)
+	wants(t, d, onNode("p3", nodeB), specB)
+	at := d.VolumesToAttach(shared("s1"))
+	require.Len(t, at, 2)
+	assert.Equal(t, nodeA, at[0].NodeName)
+	assert.Same(t, specA, at[0].VolumeSpec)
+	assert.Equal(t, []types.UID{"p1", "p2"}, uids(at[0].ScheduledPods))
+	assert.Equal(t, nodeB, at[1].NodeName)
+	assert.Same(t, specB, at[1].VolumeSpec)
+	assert.Equal(t, []types.UID{"p3"}, uids(at[1].ScheduledPods))
+	one, ok := d.VolumeToAttach(shared("s1"), nodeB)
+	require.True(t, ok)
+	assert.Equal(t, at[1], one)
+	row := slices.Collect(d.VolumesOfNode(nodeA))[0]
+	assert.Equal(t, cache.ClusterVolumeToAttach{
+		VolumeName: shared("s1"), VolumeSpec: specA, PluginName: pluginName, NodeName: nodeA, NodeUID: "uid-a", PodCount: 2,
+	}, *row)
+	assert.Len(t, slices.Collect(d.NodesOfVolume(shared("s1"))), 2)
+	assert.Len(t, slices.Collect(d.AllVolumesToAttach()), 2)
+	assert.Nil(t, d.VolumesToAttach(shared("s2")))
+	_, ok = d.VolumeToAttach(shared("s2"), nodeA)
+	assert.False(t, ok)
+}
+
+func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
+	d := newDesiredCluster(t, &hooks{})
+	first, second := onNode("p", nodeA), onNode("p", nodeA)
+	first.UID, second.UID = "uid-1", "uid-2"
+	wants(t, d, first, rwo("s1"))
+	wants(t, d, second, rwo("s1"))
+	d.DeletePod(volume.GetUniquePodName(first))
+	at, ok := d.VolumeToAttach(shared("s1"), nodeA)
+	require.True(t, ok)
+	assert.Equal(t, []types.UID{"uid-2"}, uids(at.ScheduledPods))
+}
+
+func TestThatAnotherNodeHasTheVolumeIsToldOnce(t *testing.T) {
+	d := newDesiredCluster(t, &hooks{})
+	assert.False(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeA), "nobody wants it")
+	wants(t, d, onNode("p1", nodeA), rwo("s1"))
+	wants(t, d, onNode("p3", nodeB), rwo("s1"))
+	assert.True(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeA))
+	assert.False(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeA))
+	at, _ := d.VolumeToAttach(shared("s1"), nodeA)
+	assert.True(t, at.MultiAttachErrorReported)
+	wants(t, d, onNode("p1", nodeA), rwo("s1"))
+	assert.False(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeA), "the same pod was told")
+	assert.True(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeB), "the pods of each node are told")
+	wants(t, d, onNode("p2", nodeA), rwo("s1"))
+	assert.True(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeA), "the new pod was not told")
+	d.DeletePod("p2")
+	assert.False(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeA))
+}
+
+func TestADeletedNodeTakesItsPodsWithIt(t *testing.T) {
+	h := &hooks{}
+	d := newDesiredCluster(t, h)
+	wants(t, d, onNode("p1", nodeA), rwo("s2"), rwo("s1"))
+	wants(t, d, onNode("p2", nodeB), rwx("s1"))
+	h.take()
+	assert.Empty(t, d.DeleteNode(nodeA, "uid-of-another"))
+	assert.True(t, d.VolumeExists(shared("s1"), nodeA), "a late word of an earlier node changes nothing")
+	assert.Equal(t, []v1.UniqueVolumeName{shared("s1"), shared("s2")}, d.DeleteNode(nodeA, "uid-a"))
+	changed, _ := h.take()
+	assert.Equal(t, []string{string(shared("s1")) + " a", string(shared("s2")) + " a"}, changed)
+	assert.Equal(t, []types.NodeName{nodeB}, d.Nodes())
+	assert.Empty(t, slices.Collect(d.VolumesOfPod("p1")))
+	assert.Empty(t, d.DeletePod("p1"))
+	assert.Empty(t, d.DeleteNode(nodeA, ""))
+	assert.True(t, d.VolumeExists(shared("s1"), nodeB))
+	_, err := d.AddPod(onNode("p1", nodeA), rwo("s1"))
+	require.ErrorIs(t, err, cache.ErrNodeUnknown)
+
+	assert.Empty(t, d.AddNode(nodeB, "uid-b"), "the same node once more")
+	assert.True(t, d.VolumeExists(shared("s1"), nodeB))
+	assert.Equal(t, []v1.UniqueVolumeName{shared("s1")}, d.AddNode(nodeB, "uid-new"), "another one inherits nothing")
+	assert.Empty(t, slices.Collect(d.AllVolumesToAttach()))
+	uid, ok := d.NodeUID(nodeB)
+	assert.True(t, ok)
+	assert.Equal(t, types.UID("uid-new"), uid)
+}
+
+func TestWhatNeedsNoAttachingIsNotKept(t *testing.T) {
+	d := newDesiredCluster(t, &hooks{})
+	name, err := d.AddPod(onNode("p1", nodeA), rwo("local"))
+	require.NoError(t, err)
+	assert.Empty(t, name)
+	assert.Empty(t, slices.Collect(d.AllVolumesToAttach()))
+	for _, p := range []*v1.Pod{nil, pod("without-node"), {Spec: v1.PodSpec{NodeName: "a"}}} {
+		_, err = d.AddPod(p, rwo("s1"))
+		require.ErrorIs(t, err, volume.ErrInvalid)
+	}
+	_, err = d.AddPod(onNode("p1", nodeA), nil)
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	_, err = d.AddPod(onNode("p1", nodeA), volume.NewSpecFromVolume(&v1.Volume{Name: "s1"}))
+	require.ErrorIs(t, err, volume.ErrNoPlugin)
+	_, ok := d.NodeUID("c")
+	assert.False(t, ok)
+}

@@ -1,0 +1,56 @@
+package cache
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file holds what fills the actual state at start-up from what an earlier process left.
+
+// RecoverNode adds a node and what its status says: each volume that it lists as attached is uncertain, with its path, until
+// something succeeds on it, and goes on to be listed until it is doubted or withdrawn; its volumes in use are taken over.
+// What is known already is never overwritten; what the status lists and the state does not is to be withdrawn.
+func (a *ClusterActualStateOfWorld) RecoverNode(node *v1.Node) error {
+	name := types.NodeName(node.Name)
+	a.AddNode(name, node.UID)
+	for _, at := range node.Status.VolumesAttached {
+		n := attachmentNews{key: attachmentKey{name, at.Name}, devicePath: at.DevicePath, inStatus: true}
+		if err := a.mark(found, &n); err != nil {
+			return err
+		}
+		a.reconcileReport(n.key)
+	}
+	return a.SetVolumesInUse(name, node.UID, node.Status.VolumesInUse)
+}
+
+// reconcileReport notes that the status of a node lists a volume of which it is not to be told.
+func (a *ClusterActualStateOfWorld) reconcileReport(key attachmentKey) {
+	a.mu.Lock()
+	var told toldOf
+	node, row := a.nodes[key.owner], a.attachments.get(key)
+	if node != nil && (row == nil || !row.Reported) {
+		told.report = a.reportChange(node, key.partner)
+	}
+	a.mu.Unlock()
+	a.tell(key, told)
+}
+
+// RecoverAttachment adds an attachment that something else than the node's status tells of, such as a VolumeAttachment: it
+// is uncertain. VolumeName, or VolumeSpec, and NodeName are required. What is known already is never overwritten, but what
+// at says is filled in where it is missing: so a volume that was found without its spec is given it.
+func (a *ClusterActualStateOfWorld) RecoverAttachment(at operationexecutor.AttachedVolume) error {
+	return a.mark(found, &attachmentNews{key: attachmentKey{at.NodeName, at.VolumeName}, spec: at.VolumeSpec, devicePath: at.DevicePath})
+}
+
+// SetVolumeSpec gives an attachment that was found without one its spec, which a plugin needs to be asked about it. It does
+// nothing for one that is not known or has a spec.
+func (a *ClusterActualStateOfWorld) SetVolumeSpec(volumeName v1.UniqueVolumeName, nodeName types.NodeName, spec *volume.Spec) {
+	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) {
+		if row.VolumeSpec == nil {
+			row.VolumeSpec = spec
+		}
+	})
+}

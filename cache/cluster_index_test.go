@@ -1,0 +1,342 @@
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+func claimSpec(name string, mode v1.PersistentVolumeAccessMode) *volume.Spec {
+	return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1.PersistentVolumeSpec{AccessModes: []v1.PersistentVolumeAccessMode{mode}},
+	}, false)
+}
+
+func exclusiveSpec(name string) *volume.Spec { return claimSpec(name, v1.ReadWriteOnce) }
+
+func podOn(name, nodeName string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}, Spec: v1.PodSpec{NodeName: nodeName}}
+}
+
+// TestTheIndexesOfTheClustersDesiredState changes the state at random and holds every index against all rows.
+func TestTheIndexesOfTheClustersDesiredState(t *testing.T) {
+	d := NewClusterDesiredStateOfWorld(newAnyPlugins(t), ClusterOptions{})
+	random := rand.New(rand.NewPCG(9, 10))
+	for range rounds {
+		changeClusterDesired(d, random)
+		d.verify(t)
+	}
+	for _, name := range d.Nodes() {
+		d.DeleteNode(name, "")
+	}
+	d.verify(t)
+	assert.Empty(t, d.nodes)
+	assert.Empty(t, d.attachments.byKey)
+	assert.Empty(t, d.attachments.byPartner)
+	assert.Empty(t, d.pods.byKey)
+	assert.Empty(t, d.pods.byPartner)
+}
+
+func changeClusterDesired(d *ClusterDesiredStateOfWorld, random *rand.Rand) {
+	nodeName := fmt.Sprint("n", random.IntN(3))
+	p := podOn(fmt.Sprint(nodeName, "-pod", random.IntN(3)), nodeName)
+	podName := volume.GetUniquePodName(p)
+	volumeName := fmt.Sprint("s", random.IntN(4))
+	unique := volume.GetUniqueVolumeName("example.com/any", volumeName)
+	switch random.IntN(12) {
+	case 0:
+		d.DeletePod(podName)
+	case 1, 2:
+		d.DeletePodFromVolume(podName, unique, types.NodeName(nodeName))
+	case 3:
+		d.DeleteNode(types.NodeName(nodeName), types.UID(fmt.Sprint(random.IntN(2))))
+	case 4, 5:
+		d.AddNode(types.NodeName(nodeName), types.UID(fmt.Sprint(random.IntN(2))))
+	case 6:
+		d.MarkMultiAttachErrorReported(unique, types.NodeName(nodeName))
+	default:
+		_, _ = d.AddPod(p, exclusiveSpec(volumeName))
+	}
+}
+
+func (d *ClusterDesiredStateOfWorld) verify(t *testing.T) {
+	t.Helper()
+	verifyAll(t, &d.attachments, func(name types.NodeName) int { return d.nodes[name].attachments.count })
+	verifyAll(t, &d.pods, func(key attachmentKey) int { return d.attachments.get(key).pods.count })
+	for key, x := range d.attachments.byKey {
+		row := x.row
+		require.Equal(t, attachmentKey{row.NodeName, row.VolumeName}, key)
+		require.Equal(t, d.nodes[key.owner].uid, row.NodeUID)
+		require.Positive(t, row.PodCount, "nothing is wanted by nobody")
+		require.Equal(t, row.pods.count, row.PodCount)
+	}
+}
+
+// verifyAll holds the indexes of pairs against its rows; count is how many the roster of an owner has.
+func verifyAll[O, P comparable, R any](t *testing.T, p *table[O, P, R], count func(owner O) int) {
+	t.Helper()
+	rows := map[*R]int{}
+	for row := range p.rows.all {
+		rows[row]++
+	}
+	owners, partners := map[O]int{}, map[P]int{}
+	for key, x := range p.byKey {
+		require.Equal(t, key, x.key)
+		require.Positive(t, rows[x.row])
+		require.True(t, x.ofOwner.taken && x.ofPartner.taken)
+		owners[key.owner]++
+		partners[key.partner]++
+	}
+	for owner, n := range owners {
+		require.Equal(t, n, count(owner))
+	}
+	require.Len(t, p.byPartner, len(partners))
+	for partner, n := range partners {
+		require.Len(t, p.ofPartner(partner, nil), n)
+	}
+}
+
+// clusterModel knows by plain maps what the actual state should know.
+type clusterModel struct {
+	// status is what the nodes have been told, by node, and reports the report that is under way.
+	status  map[types.NodeName]map[v1.UniqueVolumeName]string
+	reports map[types.NodeName]NodeReport
+	uids    map[types.NodeName]types.UID
+	lives   int
+}
+
+// TestTheIndexesOfTheClustersActualState changes the state at random, by every method, and holds every index against all
+// rows; what the nodes are told by reports of changes alone is what the whole report says.
+func TestTheIndexesOfTheClustersActualState(t *testing.T) {
+	a := NewClusterActualStateOfWorld(newAnyPlugins(t), ClusterOptions{})
+	m := &clusterModel{status: map[types.NodeName]map[v1.UniqueVolumeName]string{}, reports: map[types.NodeName]NodeReport{}, uids: map[types.NodeName]types.UID{}}
+	random := rand.New(rand.NewPCG(11, 12))
+	for range 3 * rounds {
+		m.change(a, random)
+		a.verify(t)
+		m.verify(t, a)
+	}
+	for _, name := range a.Nodes() {
+		a.DeleteNode(name, "")
+	}
+	for row := range a.AllAttachments() {
+		a.MarkVolumeAsDetached(row.VolumeName, row.NodeName)
+	}
+	a.verify(t)
+	assert.Empty(t, a.nodes, "nodes that have gone leave nothing behind")
+	assert.Empty(t, a.attachments.byKey)
+	assert.Empty(t, a.attachments.byPartner)
+	assert.Zero(t, a.unreported.count)
+}
+
+func (m *clusterModel) change(a *ClusterActualStateOfWorld, random *rand.Rand) {
+	node := types.NodeName(fmt.Sprint("n", random.IntN(3)))
+	inner := fmt.Sprint("s", random.IntN(5))
+	name := volume.GetUniqueVolumeName("example.com/any", inner)
+	spec := exclusiveSpec(inner)
+	if random.IntN(2) == 0 {
+		spec = claimSpec(inner, v1.ReadWriteMany)
+	}
+	uid, _ := a.NodeUID(node)
+	if random.IntN(2) == 0 {
+		m.lives++
+		uid = types.UID(fmt.Sprint("uid", m.lives)) // UIDs never come again.
+	}
+	switch random.IntN(20) {
+	case 0:
+		if uid != "" {
+			a.AddNode(node, uid)
+		}
+	case 1:
+		a.DeleteNode(node, uid)
+	case 2, 3:
+		if attempt, err := a.BeginAttach(AttachRequest{VolumeName: name, VolumeSpec: spec, NodeName: node, AttachLimit: 4}); err == nil {
+			m.finish(attempt, random, name, spec, node)
+		}
+	case 4, 5, 6:
+		_ = a.MarkVolumeAsAttached(name, spec, node, [...]string{"", "/dev/1", "/dev/2"}[random.IntN(3)])
+	case 7:
+		_ = a.MarkVolumeAsUncertain(name, nil, node)
+	case 8:
+		a.MarkVolumeAsDetached(name, node)
+	case 9:
+		_ = a.RemoveVolumeFromReportAsAttached(name, node)
+	case 10:
+		a.AddVolumeToReportAsAttached(name, node)
+	case 11:
+		_ = a.SetVolumesInUse(node, "", []v1.UniqueVolumeName{name})
+	case 12:
+		a.RequestDetach(name, node)
+	case 13:
+		a.CancelDetachRequest(name, node)
+	case 14:
+		a.AllowForcedDetach(name, node)
+	case 15:
+		_ = a.RecoverAttachment(operationexecutor.AttachedVolume{VolumeName: name, NodeName: node, DevicePath: "/dev/3"})
+	case 16:
+		if r, ok := a.ReportChanges(node); ok {
+			m.reports[node] = r
+		}
+	case 17, 18:
+		m.write(a, node)
+	default:
+		m.recover(a, node)
+	}
+}
+
+// finish ends an attempt: at once, with success, or in doubt.
+func (m *clusterModel) finish(attempt *AttachAttempt, random *rand.Rand, name v1.UniqueVolumeName, spec *volume.Spec, node types.NodeName) {
+	switch random.IntN(3) {
+	case 0:
+		_ = attempt.MarkVolumeAsAttached(name, spec, node, "/dev/4")
+	case 1:
+		_ = attempt.MarkVolumeAsUncertain(name, spec, node)
+	}
+	if random.IntN(4) > 0 {
+		attempt.End()
+	}
+}
+
+// write tells a node what the report says that was made some time ago.
+func (m *clusterModel) write(a *ClusterActualStateOfWorld, node types.NodeName) {
+	r, ok := m.reports[node]
+	if uid, there := a.NodeUID(node); !ok || !there || uid != r.NodeUID {
+		return
+	}
+	if m.status[node] == nil {
+		m.status[node], m.uids[node] = map[v1.UniqueVolumeName]string{}, r.NodeUID
+	}
+	for _, at := range r.Attached {
+		m.status[node][at.Name] = at.DevicePath
+	}
+	for _, name := range r.Withdrawn {
+		delete(m.status[node], name)
+	}
+	delete(m.reports, node)
+	a.ReportWritten(r)
+}
+
+// recover reads the node's status anew.
+func (m *clusterModel) recover(a *ClusterActualStateOfWorld, node types.NodeName) {
+	uid, there := a.NodeUID(node)
+	if !there {
+		return
+	}
+	object := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(node), UID: uid}}
+	for name, path := range m.status[node] {
+		object.Status.VolumesAttached = append(object.Status.VolumesAttached, v1.AttachedVolume{Name: name, DevicePath: path})
+	}
+	_ = a.RecoverNode(object)
+}
+
+// verify holds what a node was told, with what it is still to be told, against what it should be told.
+func (m *clusterModel) verify(t *testing.T, a *ClusterActualStateOfWorld) {
+	t.Helper()
+	for name := range m.status {
+		uid, there := a.NodeUID(name)
+		if !there || uid != m.uids[name] {
+			delete(m.status, name) // A node that comes again has a status of its own.
+			delete(m.reports, name)
+			m.uids[name] = uid
+			continue
+		}
+		told := map[v1.UniqueVolumeName]string{}
+		maps.Copy(told, m.status[name])
+		changes, _ := a.ReportChanges(name)
+		for _, at := range changes.Attached {
+			told[at.Name] = at.DevicePath
+		}
+		for _, volumeName := range changes.Withdrawn {
+			delete(told, volumeName)
+		}
+		all, _ := a.Report(name)
+		want := map[v1.UniqueVolumeName]string{}
+		for _, at := range all.Attached {
+			want[at.Name] = at.DevicePath
+		}
+		require.Equal(t, want, told)
+	}
+}
+
+// verify holds every index and every rule against the rows of all attachments.
+func (a *ClusterActualStateOfWorld) verify(t *testing.T) {
+	t.Helper()
+	verifyAll(t, &a.attachments, func(name types.NodeName) int { return a.nodes[name].attachments.count })
+	counts := map[types.NodeName]int{}
+	for key, x := range a.attachments.byKey {
+		row, node := x.row, a.nodes[key.owner]
+		require.Equal(t, attachmentKey{row.NodeName, row.VolumeName}, key)
+		require.NotEqual(t, NotAttached, row.AttachState)
+		require.True(t, row.AttachState != Attached || row.Reported, "what is certain is told")
+		require.False(t, row.Reported && row.AttachState != Attached && row.AttachState != AttachUncertain)
+		require.False(t, row.Reported && !node.present, "nobody is told of a node that has gone")
+		require.False(t, row.AttachState == Attached && row.NodeUID != node.uid, "nothing is inherited")
+		require.Equal(t, row.AttachState == Attaching, row.attempt != nil)
+		counts[key.owner]++
+	}
+	var unreported []types.NodeName
+	for name, node := range a.nodes {
+		require.True(t, node.present || node.attachments.count > 0, "no node without a reason")
+		require.Equal(t, counts[name], a.AttachCount(name, "example.com/any"))
+		require.False(t, !node.present && len(node.changes) > 0)
+		if len(node.changes) > 0 {
+			unreported = append(unreported, name)
+		}
+	}
+	slices.Sort(unreported)
+	require.Equal(t, unreported, a.NodesToReport())
+}
+
+func TestSlotsAgainstAMap(t *testing.T) {
+	var s slots[int]
+	model := map[int32]int{}
+	random := rand.New(rand.NewPCG(3, 4))
+	check := func() {
+		var want []int
+		for _, v := range model {
+			want = append(want, v)
+		}
+		var got []int
+		for v := range s.all {
+			got = append(got, *v)
+		}
+		require.ElementsMatch(t, want, got)
+	}
+	for i := range rounds {
+		switch n := random.IntN(3); {
+		case n < 2 || len(model) == 0:
+			slot := s.put(&i)
+			require.NotContains(t, model, slot, "a slot is given to one at a time")
+			model[slot] = i
+		default:
+			for slot := range model {
+				s.drop(slot)
+				delete(model, slot)
+				break
+			}
+		}
+		if i%100 == 0 {
+			check()
+		}
+	}
+	check()
+	for slot := range model {
+		s.drop(slot)
+		delete(model, slot)
+	}
+	check()
+	assert.Nil(t, s.chunks.Load(), "the memory goes with the last row")
+	assert.Empty(t, s.free)
+}

@@ -1,0 +1,120 @@
+package cache
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// UseState is what is known of a node's use of a volume that is attached to it.
+type UseState uint8
+
+// The states of use. A volume that a node has just got is assumed to be in use until the node says otherwise: read its
+// status anew when a detach waits for no more than that.
+const (
+	AssumedInUse UseState = iota
+	ReportedInUse
+	NotInUse
+)
+
+// String returns the state in lower case.
+func (s UseState) String() string {
+	return [...]string{"assumed to be in use", "in use", "not in use"}[s]
+}
+
+// SetVolumesInUse says which volumes a node says that it uses; all others of that node are not in use. The status must be
+// one that was read or written after all that is attached was marked so; an older one is noticed when the executor asks the
+// node before it detaches. It costs as much as the node has volumes. The error matches [ErrNodeUnknown] when the node is
+// not there, or is not the one with that UID.
+func (a *ClusterActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid types.UID, inUse []v1.UniqueVolumeName) error {
+	a.mu.Lock()
+	node := a.nodes[name]
+	if err := node.check(name, uid); err != nil {
+		a.mu.Unlock()
+		return err
+	}
+	changed := a.setInUse(node, inUse)
+	a.mu.Unlock()
+	a.options.changed(changed...)
+	return nil
+}
+
+// setInUse replaces the rows of the volumes of which the node says something else than before, and returns them.
+func (a *ClusterActualStateOfWorld) setInUse(node *clusterNode, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
+	node.inUseReport++
+	for _, volumeName := range inUse {
+		if row := a.attachments.get(attachmentKey{node.name, volumeName}); row != nil {
+			row.listedIn = node.inUseReport
+		}
+	}
+	for x := range node.attachments.all {
+		use := NotInUse
+		if x.row.listedIn == node.inUseReport {
+			use = ReportedInUse
+		}
+		if x.row.InUse == use {
+			continue
+		}
+		row := *x.row
+		row.InUse = use
+		a.attachments.replace(x, &row)
+		changed = append(changed, x.key)
+	}
+	sortKeys(changed)
+	return changed
+}
+
+// VolumesInUse returns the volumes that a node uses, or is assumed to, sorted.
+func (a *ClusterActualStateOfWorld) VolumesInUse(name types.NodeName) []v1.UniqueVolumeName {
+	var names []v1.UniqueVolumeName
+	for row := range a.AttachmentsOfNode(name) {
+		if row.InUse != NotInUse {
+			names = append(names, row.VolumeName)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// RequestDetach says that a volume is to be detached from a node, and returns since when: a request that was made before
+// and not taken back stays as old as it is, whatever became of attempts. It returns zero when the volume is not, and may
+// not be, attached. Attaching it again takes the request back.
+func (a *ClusterActualStateOfWorld) RequestDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (since time.Time) {
+	now := time.Now()
+	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) {
+		if row.DetachRequestedSince.IsZero() {
+			row.DetachRequestedSince = now
+		}
+		since = row.DetachRequestedSince
+	})
+	return since
+}
+
+// CancelDetachRequest takes back that a volume is to be detached, and that it may be by force.
+func (a *ClusterActualStateOfWorld) CancelDetachRequest(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) {
+		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false
+	})
+}
+
+// AllowForcedDetach says that a volume may be detached also while the node uses it, by the caller's policy: the node is out
+// of order and time has run out, or it was fenced. That is taken back by CancelDetachRequest, by attaching the volume
+// again, and by another node of that name.
+func (a *ClusterActualStateOfWorld) AllowForcedDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) { row.ForcedDetachAllowed = true })
+}
+
+// change replaces the row of an attachment, if there is one, by what f makes of it.
+func (a *ClusterActualStateOfWorld) change(key attachmentKey, f func(row *clusterRow)) {
+	a.mu.Lock()
+	var told toldOf
+	if old := a.attachments.get(key); old != nil {
+		row := *old
+		f(&row)
+		told = a.put(a.nodes[key.owner], key, old, row)
+	}
+	a.mu.Unlock()
+	a.tell(key, told)
+}

@@ -1,0 +1,126 @@
+package cache
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// clusterCondition is what must hold of an attachment for a move.
+type clusterCondition uint8
+
+const (
+	anyhow       clusterCondition = iota
+	mayHave                       // nobody else has it, if one node alone may have it, and the node has room for it
+	released                      // the node does not use it, or may lose it all the same
+	notAttaching                  // no attempt is going on: never, in the state in which one is
+	notDetaching                  // it is not withdrawn: never, in the state in which it is
+	isKnown                       // it is, or may be, attached: never, in the state in which it is not
+)
+
+// listing is what a move does to what the node is told.
+type listing uint8
+
+const (
+	asBefore listing = iota
+	listed           // the node is told that the volume is attached
+	unlisted         // the node is not, or no longer, told so
+)
+
+// clusterMove is where an event leads, what must hold for it, and what the node is told then.
+type clusterMove struct {
+	to    AttachState
+	given clusterCondition
+	tells listing
+}
+
+// clusterMoves is the table of legal moves of an attachment in a cluster. A node is told of an attachment when it becomes
+// certain, never while it is in doubt, and no longer once it is to be undone. What a restart finds never overwrites what is
+// known; what the node's status lists already (asBefore) goes on to be listed until it is doubted or withdrawn.
+var clusterMoves = [5][8]clusterMove{
+	NotAttached: {
+		succeeded: {Attached, anyhow, listed}, doubted: {AttachUncertain, anyhow, unlisted},
+		undone: {NotAttached, anyhow, unlisted}, found: {AttachUncertain, anyhow, asBefore},
+		begun: {Attaching, mayHave, unlisted}, ended: {NotAttached, anyhow, unlisted},
+		withdrawn: {NotAttached, isKnown, unlisted}, restored: {NotAttached, anyhow, unlisted},
+	},
+	Attaching: {
+		succeeded: {Attached, anyhow, listed}, doubted: {AttachUncertain, anyhow, unlisted},
+		undone: {Attaching, anyhow, unlisted}, found: {AttachUncertain, anyhow, asBefore},
+		begun: {Attaching, notAttaching, unlisted}, ended: {NotAttached, anyhow, unlisted},
+		withdrawn: {Attaching, notAttaching, unlisted}, restored: {Attaching, anyhow, unlisted},
+	},
+	AttachUncertain: {
+		succeeded: {Attached, anyhow, listed}, doubted: {AttachUncertain, anyhow, unlisted},
+		undone: {NotAttached, anyhow, unlisted}, found: {AttachUncertain, anyhow, asBefore},
+		begun: {AttachUncertain, mayHave, asBefore}, ended: {AttachUncertain, anyhow, asBefore},
+		withdrawn: {AttachUncertain, released, unlisted}, restored: {AttachUncertain, anyhow, asBefore},
+	},
+	Attached: {
+		succeeded: {Attached, anyhow, listed}, doubted: {AttachUncertain, anyhow, unlisted},
+		undone: {NotAttached, anyhow, unlisted}, found: {Attached, anyhow, asBefore},
+		begun: {Attached, anyhow, asBefore}, ended: {Attached, anyhow, asBefore},
+		withdrawn: {Detaching, released, unlisted}, restored: {Attached, anyhow, asBefore},
+	},
+	Detaching: {
+		succeeded: {Attached, anyhow, listed}, doubted: {AttachUncertain, anyhow, unlisted},
+		undone: {NotAttached, anyhow, unlisted}, found: {Detaching, anyhow, asBefore},
+		begun: {Detaching, notDetaching, unlisted}, ended: {Detaching, anyhow, asBefore},
+		withdrawn: {Detaching, anyhow, unlisted}, restored: {Attached, anyhow, listed},
+	},
+}
+
+// meets returns nil when what a move needs holds. old is the row as it is, node the record of its node; both may be nil.
+func (a *ClusterActualStateOfWorld) meets(c clusterCondition, n *attachmentNews, node *clusterNode, old *clusterRow) error {
+	switch c {
+	case anyhow:
+		return nil
+	case mayHave:
+		return a.mayHave(n, node, old)
+	case released:
+		return old.released()
+	case notAttaching:
+		return ErrAttaching
+	case notDetaching:
+		return ErrDetaching
+	case isKnown:
+		return ErrNotAttached
+	}
+	return nil
+}
+
+// mayHave refuses a volume that others have and one node alone may have, and one for which the node has no room.
+func (a *ClusterActualStateOfWorld) mayHave(n *attachmentNews, node *clusterNode, old *clusterRow) error {
+	if !volume.IsMultiAttachAllowed(n.spec) {
+		if others := a.others(n.key.partner, n.key.owner); len(others) > 0 {
+			return &operationexecutor.MultiAttachError{Nodes: others}
+		}
+	}
+	if old != nil || n.limit <= 0 {
+		return nil // What is there counts already.
+	}
+	if count := node.perPlugin[n.pluginName]; count >= n.limit {
+		return &AttachLimitError{NodeName: n.key.owner, PluginName: n.pluginName, Limit: n.limit, Count: count}
+	}
+	return nil
+}
+
+// released refuses to take from a node what it uses.
+func (r *clusterRow) released() error {
+	if r.InUse == NotInUse || r.ForcedDetachAllowed {
+		return nil
+	}
+	return &NodeUsesVolumeError{VolumeName: r.VolumeName, NodeName: r.NodeName, InUse: r.InUse}
+}
+
+// refuse says which move was refused.
+func refuse(key attachmentKey, state AttachState, e event, err error) error {
+	return fmt.Errorf("volume %q on node %q is %v and this cannot be %v: %w", key.partner, key.owner, state, e, err)
+}
+
+// attachmentKey names one volume on one node.
+type attachmentKey = placeKey[types.NodeName, v1.UniqueVolumeName]

@@ -1,0 +1,168 @@
+package cache
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// TestEveryMoveOfAnAttachmentInACluster holds for every state, every event and every condition. The table is written here
+// once more, in words, so that a change of a move is a change of two places.
+func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
+	yes, no, same := listed, unlisted, asBefore
+	tests := []struct {
+		from  AttachState
+		e     event
+		to    AttachState // where it leads when all is well
+		tells listing
+		// What refuses the move while others have the volume, while the node uses it, and always.
+		others, inUse, never error
+	}{
+		{NotAttached, succeeded, Attached, yes, nil, nil, nil},
+		{NotAttached, doubted, AttachUncertain, no, nil, nil, nil},
+		{NotAttached, undone, NotAttached, no, nil, nil, nil},
+		{NotAttached, found, AttachUncertain, same, nil, nil, nil},
+		{NotAttached, begun, Attaching, no, volume.ErrInUse, nil, nil},
+		{NotAttached, ended, NotAttached, no, nil, nil, nil},
+		{NotAttached, withdrawn, NotAttached, no, nil, nil, ErrNotAttached},
+		{NotAttached, restored, NotAttached, no, nil, nil, nil},
+
+		{Attaching, succeeded, Attached, yes, nil, nil, nil},
+		{Attaching, doubted, AttachUncertain, no, nil, nil, nil},
+		{Attaching, undone, Attaching, no, nil, nil, nil},
+		{Attaching, found, AttachUncertain, same, nil, nil, nil},
+		{Attaching, begun, Attaching, no, nil, nil, ErrAttaching},
+		{Attaching, ended, NotAttached, no, nil, nil, nil},
+		{Attaching, withdrawn, Attaching, no, nil, nil, ErrAttaching},
+		{Attaching, restored, Attaching, no, nil, nil, nil},
+
+		{AttachUncertain, succeeded, Attached, yes, nil, nil, nil},
+		{AttachUncertain, doubted, AttachUncertain, no, nil, nil, nil},
+		{AttachUncertain, undone, NotAttached, no, nil, nil, nil},
+		{AttachUncertain, found, AttachUncertain, same, nil, nil, nil},
+		{AttachUncertain, begun, AttachUncertain, same, volume.ErrInUse, nil, nil},
+		{AttachUncertain, ended, AttachUncertain, same, nil, nil, nil},
+		{AttachUncertain, withdrawn, AttachUncertain, no, nil, volume.ErrInUse, nil},
+		{AttachUncertain, restored, AttachUncertain, same, nil, nil, nil},
+
+		{Attached, succeeded, Attached, yes, nil, nil, nil},
+		{Attached, doubted, AttachUncertain, no, nil, nil, nil},
+		{Attached, undone, NotAttached, no, nil, nil, nil},
+		{Attached, found, Attached, same, nil, nil, nil},
+		{Attached, begun, Attached, same, nil, nil, nil},
+		{Attached, ended, Attached, same, nil, nil, nil},
+		{Attached, withdrawn, Detaching, no, nil, volume.ErrInUse, nil},
+		{Attached, restored, Attached, same, nil, nil, nil},
+
+		{Detaching, succeeded, Attached, yes, nil, nil, nil},
+		{Detaching, doubted, AttachUncertain, no, nil, nil, nil},
+		{Detaching, undone, NotAttached, no, nil, nil, nil},
+		{Detaching, found, Detaching, same, nil, nil, nil},
+		{Detaching, begun, Detaching, no, nil, nil, ErrDetaching},
+		{Detaching, ended, Detaching, same, nil, nil, nil},
+		{Detaching, withdrawn, Detaching, no, nil, nil, nil},
+		{Detaching, restored, Attached, yes, nil, nil, nil},
+	}
+	require.Len(t, tests, len(clusterMoves)*len(clusterMoves[0]))
+	for _, test := range tests {
+		t.Run(fmt.Sprintf("%v %v", test.from, test.e), func(t *testing.T) {
+			for _, reported := range []bool{false, true} {
+				at := movedFrom{from: test.from, e: test.e, reported: reported}
+				want := at
+				want.to, want.tells, want.why = test.to, test.tells, test.never
+				want.check(t)
+				want.use, want.why = ReportedInUse, firstOf(test.never, test.inUse)
+				want.check(t)
+				want.use = AssumedInUse
+				want.check(t)
+				want.forced, want.why = true, test.never
+				want.check(t)
+				want.others, want.why = true, firstOf(test.never, test.others)
+				want.check(t)
+			}
+		})
+	}
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// movedFrom is one attempt at a move, and what should come of it.
+type movedFrom struct {
+	from             AttachState
+	e                event
+	reported, forced bool
+	others           bool
+	use              UseState
+
+	to    AttachState
+	tells listing
+	why   error
+}
+
+// check makes the move in a state of its own.
+func (m *movedFrom) check(t *testing.T) {
+	t.Helper()
+	a := NewClusterActualStateOfWorld(nil, ClusterOptions{})
+	a.AddNode("n", "uid")
+	a.AddNode("other", "uid")
+	n := attachmentNews{key: attachmentKey{"n", "example.com/any/v"}, spec: exclusiveSpec("v"), pluginName: "example.com/any"}
+	attempt := &AttachAttempt{}
+	n.attempt = attempt
+	if m.from != NotAttached {
+		row := newRow(&n, a.nodes["n"])
+		row.AttachState, row.Reported, row.InUse, row.ForcedDetachAllowed = m.from, m.reported, m.use, m.forced
+		row.attempt = attempt
+		if m.use == AssumedInUse && m.why == nil {
+			row.InUse = NotInUse
+		}
+		a.put(a.nodes["n"], n.key, nil, row)
+	}
+	if m.others {
+		require.NoError(t, a.MarkVolumeAsUncertain(n.key.partner, nil, "other"))
+	}
+	before, _ := a.Attachment(n.key.partner, "n")
+	_, err := a.move(m.e, &n)
+	after, there := a.Attachment(n.key.partner, "n")
+	if m.why != nil {
+		require.ErrorIs(t, err, m.why)
+		assert.Equal(t, before, after, "a move that is refused changes nothing")
+		return
+	}
+	require.NoError(t, err)
+	assert.Equal(t, m.to, after.AttachState)
+	assert.Equal(t, m.to != NotAttached, there)
+	if there {
+		assert.Equal(t, m.tells == listed || m.tells == asBefore && before.Reported, after.Reported)
+	}
+}
+
+func TestTheStatesAndEventsHaveWords(t *testing.T) {
+	words := map[string]bool{}
+	for s := range AttachState(len(clusterMoves)) {
+		words[s.String()] = true
+	}
+	for e := range event(len(clusterMoves[0])) {
+		words[e.String()] = true
+	}
+	assert.Len(t, words, len(clusterMoves)+len(clusterMoves[0]))
+	assert.Equal(t, []string{"assumed to be in use", "in use", "not in use"},
+		[]string{AssumedInUse.String(), ReportedInUse.String(), NotInUse.String()})
+}
+
+// The executor and the state agree on what the state can be asked.
+var (
+	_ operationexecutor.VolumeNodes = (*ClusterActualStateOfWorld)(nil)
+	_ operationexecutor.VolumeNodes = (*AttachAttempt)(nil)
+)

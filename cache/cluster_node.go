@@ -1,0 +1,158 @@
+package cache
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// clusterNode is a node that is there, or to which volumes may be attached.
+type clusterNode struct {
+	name    types.NodeName
+	uid     types.UID // of the node that is or was there last; empty when none was
+	present bool
+
+	attachments roster[*clusterPair]
+	perPlugin   map[string]int
+	inUseReport uint64 // the number of its last report of volumes in use
+
+	// changes are the volumes that the node was to be told otherwise of since its status was written last, each with the
+	// version of that change. version is that of the last change.
+	changes      map[v1.UniqueVolumeName]uint64
+	version      uint64
+	ofUnreported seat[*clusterNode]
+}
+
+// node returns the record of a node, and makes one that is not present when there is none.
+func (a *ClusterActualStateOfWorld) node(name types.NodeName) *clusterNode {
+	node := a.nodes[name]
+	if node == nil {
+		node = &clusterNode{name: name, perPlugin: map[string]int{}, changes: map[v1.UniqueVolumeName]uint64{}}
+		node.ofUnreported.member = node
+		a.nodes[name] = node
+	}
+	return node
+}
+
+// check refuses a node that is not there; uid is that of the node that is meant, and empty when any of the name is.
+func (n *clusterNode) check(name types.NodeName, uid types.UID) error {
+	switch {
+	case n == nil || !n.present:
+		return nodeUnknown(name, "", "")
+	case uid != "" && uid != n.uid:
+		return nodeUnknown(name, uid, n.uid)
+	}
+	return nil
+}
+
+// count adds to the number of volumes of a plugin.
+func (n *clusterNode) count(pluginName string, by int) {
+	n.perPlugin[pluginName] += by
+	if n.perPlugin[pluginName] == 0 {
+		delete(n.perPlugin, pluginName)
+	}
+}
+
+// AddNode says that there is a node. One of the same name with another UID is another node: what was attached to the old one
+// may be attached to it still, and is uncertain; the new one is to be told that none of it is attached, is assumed to use all
+// of it until it says otherwise, and inherits no device path.
+func (a *ClusterActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
+	a.mu.Lock()
+	node := a.node(name)
+	if node.present && node.uid == uid {
+		a.mu.Unlock()
+		return
+	}
+	var changed []attachmentKey
+	if node.uid != "" && node.uid != uid {
+		changed = a.endLife(node, func(row *clusterRow) { row.InUse = AssumedInUse })
+	}
+	node.uid, node.present = uid, true
+	report := a.reportAll(node)
+	a.mu.Unlock()
+	a.options.changed(changed...)
+	if report {
+		a.options.reportChanged(name)
+	}
+}
+
+// reportAll notes that a node is to be told anew of all its volumes, and reports whether there are any.
+func (a *ClusterActualStateOfWorld) reportAll(node *clusterNode) bool {
+	for x := range node.attachments.all {
+		a.reportChange(node, x.key.partner)
+	}
+	return node.attachments.count > 0
+}
+
+// DeleteNode says that a node has gone. Nobody is told of its attachments any more. They are uncertain and stay until each is
+// marked as detached, for the storage may still have them; with the last one, the last trace of the node goes. What it used
+// by its last word it still uses: that its object has gone does not say that its processes have. A late word of an earlier
+// node of that name, by its UID, changes nothing; an empty UID means whichever is there.
+func (a *ClusterActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
+	a.mu.Lock()
+	node := a.nodes[name]
+	if node.check(name, uid) != nil {
+		a.mu.Unlock()
+		return
+	}
+	changed := a.endLife(node, func(*clusterRow) {})
+	node.present = false
+	if node.attachments.count == 0 {
+		delete(a.nodes, name)
+	}
+	a.mu.Unlock()
+	a.options.changed(changed...)
+}
+
+// endLife doubts all attachments of a node, which then may change the rows, forgets what the node was to be told, and
+// returns what has changed, by name.
+func (a *ClusterActualStateOfWorld) endLife(node *clusterNode, then func(row *clusterRow)) []attachmentKey {
+	clear(node.changes)
+	a.unreported.leave(&node.ofUnreported)
+	keys := make([]attachmentKey, 0, node.attachments.count)
+	for x := range node.attachments.all {
+		row := *x.row
+		row.AttachState, row.Reported, row.attempt = clusterMoves[row.AttachState][doubted].to, false, nil
+		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false
+		then(&row)
+		a.attachments.replace(x, &row)
+		keys = append(keys, x.key)
+	}
+	sortKeys(keys)
+	return keys
+}
+
+// NodeUID returns the UID of a node that is there, and false when there is none of that name.
+func (a *ClusterActualStateOfWorld) NodeUID(name types.NodeName) (types.UID, bool) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	node := a.nodes[name]
+	if node == nil || !node.present {
+		return "", false
+	}
+	return node.uid, true
+}
+
+// Nodes returns the nodes that are there, and those that have gone and to which volumes may still be attached, sorted.
+func (a *ClusterActualStateOfWorld) Nodes() []types.NodeName {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	names := make([]types.NodeName, 0, len(a.nodes))
+	for name := range a.nodes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// AttachCount returns how many volumes of a plugin are, may be or are being attached to a node: what its limit counts.
+func (a *ClusterActualStateOfWorld) AttachCount(name types.NodeName, pluginName string) int {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if node := a.nodes[name]; node != nil {
+		return node.perPlugin[pluginName]
+	}
+	return 0
+}
