@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -130,6 +131,10 @@ func TestANodeExpandsAVolumeInUse(t *testing.T) {
 		"the claim says nothing of expansions": {
 			volume: "20Gi", has: "10Gi",
 			wantCall: true, wantWritten: []string{" 20Gi"}, wantHere: "20Gi",
+		},
+		"the claim says nothing of expansions, and another node was first": {
+			volume: "20Gi", has: "20Gi", here: "10Gi",
+			wantCall: true, wantHere: "20Gi",
 		},
 		"the control plane is at it": {
 			volume: "20Gi", has: "10Gi", status: controlInProgress, allocated: "20Gi",
@@ -308,6 +313,40 @@ func TestExpansionDuringMount(t *testing.T) {
 			assert.Equal(t, 1, w.count("TearDown"))
 		})
 	}
+}
+
+// tellingState keeps in the history what it is told of volumes that cannot be expanded while they are used.
+type tellingState struct {
+	*cache.ActualStateOfWorld
+	*history
+}
+
+func (s tellingState) MarkForInUseExpansionError(name v1.UniqueVolumeName) {
+	s.add("cannot be expanded in use", string(name))
+	s.ActualStateOfWorld.MarkForInUseExpansionError(name)
+}
+
+func (s tellingState) RemoveVolumeFromFailedWithFinalErrors(name v1.UniqueVolumeName) {
+	s.add("did not fail", string(name))
+	s.ActualStateOfWorld.RemoveVolumeFromFailedWithFinalErrors(name)
+}
+
+// TestTheStateLearnsWhatCannotBeExpandedInUse so that it is not tried again before the volume has left the node.
+func TestTheStateLearnsWhatCannotBeExpandedInUse(t *testing.T) {
+	for cause, want := range map[error]int{errInUse: 1, errBroken: 0, volume.Uncertain(errInUse): 0} {
+		w, _, s := nodeCase{volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: cause}.world(t)
+		_ = w.ended(w.executor.MountVolume(t.Context(), w.volumeToMount(s, "p", "20Gi"), operationexecutor.MountOptions{},
+			tellingState{w.actual, w.history}))
+		assert.Equal(t, want, w.count("cannot be expanded in use "+string(volumeName("data"))))
+		assert.Zero(t, w.count("did not fail "+string(volumeName("data"))))
+	}
+}
+
+func TestASuccessForgetsTheFailureOfAnExpansion(t *testing.T) {
+	w, _, s := nodeCase{volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", failedBefore: true}.world(t)
+	w.succeeded(w.executor.MountVolume(t.Context(), w.volumeToMount(s, "p", "20Gi"), operationexecutor.MountOptions{},
+		tellingState{w.actual, w.history}))
+	assert.Equal(t, 1, w.count("did not fail "+string(volumeName("data"))))
 }
 
 // TestALiveMountIsNotExpandedByARefresh, and so is never taken from its pod by an expansion that fails.

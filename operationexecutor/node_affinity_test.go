@@ -3,6 +3,7 @@ package operationexecutor_test
 import (
 	"context"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -86,6 +87,8 @@ func TestNodeAffinity(t *testing.T) {
 		"all requirements of a term":        {terms(exprs(need(zone, in, "z"), need(disk, exists))), allowed},
 		"one requirement that fails":        {terms(exprs(need(zone, in, "z"), need(disk, no))), refused},
 		"the second term":                   {terms(exprs(need(zone, in, "x")), exprs(need(zone, in, "z"))), allowed},
+		"the first term":                    {terms(exprs(need(zone, in, "z")), exprs(need(zone, in, "x"))), allowed},
+		"the last requirement alone holds":  {terms(exprs(need(zone, in, "x"), need(disk, exists))), refused},
 		"no terms":                          {nil, refused},
 		"an empty term":                     {terms(exprs()), refused},
 		"an empty term and one that allows": {terms(exprs(), exprs(need(zone, in, "z"))), allowed},
@@ -97,7 +100,12 @@ func TestNodeAffinity(t *testing.T) {
 		"not that name":                     {terms(fields(need("metadata.name", notIn, "other"))), allowed},
 		"name and label":                    {terms(v1.NodeSelectorTerm{MatchFields: fields(need("metadata.name", in, string(node))).MatchFields, MatchExpressions: exprs(need(zone, in, "x")).MatchExpressions}), refused},
 		"another field":                     {terms(fields(need("spec.x", in, "y"))), malformed},
-		"two names":                         {terms(fields(need("metadata.name", in, "a", "b"))), malformed},
+		"one of two names":                  {terms(fields(need("metadata.name", in, "a", string(node)))), allowed},
+		"none of two names":                 {terms(fields(need("metadata.name", notIn, "a", string(node)))), refused},
+		"a name that no label could have":   {terms(fields(need("metadata.name", notIn, strings.Repeat("n", 100)))), allowed},
+		"the name first, then no such one":  {terms(fields(need("metadata.name", in, string(node)), need("metadata.name", notIn, string(node)))), refused},
+		"no name first, then the name":      {terms(fields(need("metadata.name", in, "a"), need("metadata.name", in, string(node)))), refused},
+		"no name":                           {terms(fields(need("metadata.name", in))), malformed},
 		"a name, greater":                   {terms(fields(need("metadata.name", gt, "1"))), malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +121,7 @@ func TestNodeAffinity(t *testing.T) {
 				require.NoError(t, op.Err())
 				return
 			}
-			require.ErrorIs(t, op.Err(), map[string]error{refused: operationexecutor.ErrNodeAffinity, malformed: volume.ErrInvalid}[test.want])
+			require.ErrorIs(t, op.Err(), map[string]error{refused: volume.ErrNodeAffinity, malformed: volume.ErrInvalid}[test.want])
 			assert.Equal(t, operationexecutor.Final, op.Result().Class)
 			assert.Empty(t, w.history.all(), "nothing is done before the node is known to be allowed")
 			assert.Equal(t, []string{"Warning FailedMount p"}, w.recorder.all())

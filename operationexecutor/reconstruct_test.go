@@ -51,6 +51,7 @@ func TestWhatIsNotWhatWasFoundIsRefused(t *testing.T) {
 	}{
 		"nothing":                         {foundVolume(), nil},
 		"nothing, for a device":           {foundDevice(), nil},
+		"nothing, of no name":             {operationexecutor.VolumeToReconstruct{PluginName: pluginName}, nil},
 		"another name":                    {foundVolume(), spec("other")},
 		"a device for a mount":            {foundVolume(), block(spec("data"))},
 		"a mount for a device":            {foundDevice(), spec("data")},

@@ -1,0 +1,106 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// ErrNodeAffinity says that a PersistentVolume's node affinity does not allow the node. Put the pod on a node that it
+// allows.
+var ErrNodeAffinity = errors.New("the node affinity of the volume does not allow the node")
+
+// CheckNodeAffinity returns nil when the node affinity of pv allows node, of which the name and the labels are read, or
+// when pv has none. As in Kubernetes, one term is enough, a term holds when all of it does, an empty one never does, and a
+// selector without terms allows no node. Otherwise the error matches [ErrNodeAffinity]; or [ErrInvalid] when a term is
+// malformed, whatever the others say.
+func CheckNodeAffinity(pv *v1.PersistentVolume, node *v1.Node) error {
+	if !HasNodeAffinity(pv) {
+		return nil
+	}
+	return affinityNode{labels: node.Labels, name: node.Name}.check(pv.Spec.NodeAffinity.Required)
+}
+
+// HasNodeAffinity reports whether there are nodes that pv may not allow.
+func HasNodeAffinity(pv *v1.PersistentVolume) bool {
+	return pv != nil && pv.Spec.NodeAffinity != nil && pv.Spec.NodeAffinity.Required != nil
+}
+
+// affinityNode is what a node selector is asked about.
+type affinityNode struct {
+	labels labels.Set
+	name   string
+}
+
+// check reports whether one of the terms allows the node.
+func (n affinityNode) check(required *v1.NodeSelector) error {
+	allowed := false
+	for i, term := range required.NodeSelectorTerms {
+		ok, err := n.matches(term)
+		if err != nil {
+			return fmt.Errorf("term %d of the volume's node affinity: %w: %w", i+1, err, ErrInvalid)
+		}
+		allowed = allowed || ok
+	}
+	if !allowed {
+		return fmt.Errorf("node %q: %w", n.name, ErrNodeAffinity)
+	}
+	return nil
+}
+
+// matches reports whether all requirements of the term hold. A term without any matches nothing.
+func (n affinityNode) matches(term v1.NodeSelectorTerm) (bool, error) {
+	byLabels, err := matchesAll(term.MatchExpressions, n.labels)
+	if err != nil {
+		return false, err
+	}
+	byFields, err := n.matchesFields(term.MatchFields)
+	if err != nil {
+		return false, err
+	}
+	return byLabels && byFields && len(term.MatchExpressions)+len(term.MatchFields) > 0, nil
+}
+
+// matchesFields is about the one field that a node can be chosen by, its name, which need not be a label's value.
+func (n affinityNode) matchesFields(requirements []v1.NodeSelectorRequirement) (bool, error) {
+	all := true
+	for _, r := range requirements {
+		wanted := r.Operator == v1.NodeSelectorOpIn
+		if r.Key != metav1.ObjectNameField || !wanted && r.Operator != v1.NodeSelectorOpNotIn || len(r.Values) == 0 {
+			return false, fmt.Errorf("field %q %s %q: use %q with In or NotIn and a name", r.Key, r.Operator, r.Values, metav1.ObjectNameField)
+		}
+		all = all && slices.Contains(r.Values, n.name) == wanted
+	}
+	return all, nil
+}
+
+func matchesAll(requirements []v1.NodeSelectorRequirement, of labels.Set) (bool, error) {
+	all := true
+	for _, r := range requirements {
+		operator, ok := operators[r.Operator]
+		if !ok {
+			return false, fmt.Errorf("%q has operator %q: use In, NotIn, Exists, DoesNotExist, Gt or Lt", r.Key, r.Operator)
+		}
+		requirement, err := labels.NewRequirement(r.Key, operator, r.Values)
+		if err != nil {
+			return false, err
+		}
+		all = all && requirement.Matches(of)
+	}
+	return all, nil
+}
+
+// operators are those of a node selector, in the words of label selectors.
+var operators = map[v1.NodeSelectorOperator]selection.Operator{
+	v1.NodeSelectorOpIn:           selection.In,
+	v1.NodeSelectorOpNotIn:        selection.NotIn,
+	v1.NodeSelectorOpExists:       selection.Exists,
+	v1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
+	v1.NodeSelectorOpGt:           selection.GreaterThan,
+	v1.NodeSelectorOpLt:           selection.LessThan,
+}
