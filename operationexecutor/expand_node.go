@@ -35,6 +35,9 @@ type nodeExpansion struct {
 // The size that the volume has is that of the claim's status; that of the PersistentVolume is what it should have.
 func (g *Generator) expandDuringMount(ctx context.Context, x *execution, v VolumeToMount, state ActualStateOfWorldMounterUpdater, paths volume.NodeResizeOptions) error {
 	n := &nodeExpansion{Generator: g, x: x, v: v, state: state, paths: paths}
+	if n.hasItsSize() {
+		return nil
+	}
 	expands, err := n.prepare(ctx)
 	if err != nil || !expands {
 		return err
@@ -43,12 +46,24 @@ func (g *Generator) expandDuringMount(ctx context.Context, x *execution, v Volum
 		return err
 	}
 	n.current = claimSize(n.claim)
+	if n.current.IsZero() {
+		return nil // A claim that does not say what it has asks for nothing.
+	}
 	state.InitializeClaimSize(v.VolumeName, n.current)
 	plan := n.plan()
 	if plan.step == nodeNothing || plan.step == nodeWait {
 		return nil // What the control plane has not asked for yet is grown in use.
 	}
 	return n.do(ctx, plan)
+}
+
+// hasItsSize reports whether it is known, without asking anybody, that the volume has its size on this node.
+func (n *nodeExpansion) hasItsSize() bool {
+	if !claimed(n.v.VolumeSpec) {
+		return true
+	}
+	desired, known := n.desired(), n.state.GetClaimSize(n.v.VolumeName)
+	return known.Cmp(desired) >= 0
 }
 
 // prepare finds the plugin, and reports whether the node has anything to do for such a volume at all.

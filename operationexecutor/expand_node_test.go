@@ -197,6 +197,11 @@ func TestANodeExpandsAVolumeInUse(t *testing.T) {
 			wantCall: true, wantErr: errBroken, wantClass: final, wantFinal: true,
 			wantWritten: []string{"NodeResizeInProgress 20Gi", "NodeResizeInfeasible 20Gi failed"},
 		},
+		"it fails again, and as much is asked for as before": {
+			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", failedBefore: true, fail: errBroken,
+			wantCall: true, wantErr: errBroken, wantClass: final, wantFinal: true,
+			wantWritten: []string{"NodeResizeInProgress 20Gi", "NodeResizeInProgress 20Gi failed"},
+		},
 		"it fails for the first time, and less is asked for by now": {
 			volume: "20Gi", has: "10Gi", requested: "15Gi", status: nodePending, allocated: "20Gi", fail: errBroken,
 			wantCall: true, wantErr: errBroken, wantClass: final, wantFinal: true,
@@ -276,6 +281,7 @@ func TestExpansionDuringMount(t *testing.T) {
 		"read-only": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", readOnly: true, wantHere: "20Gi",
 		},
+		"the claim does not say what it has": {volume: "20Gi", has: "0"},
 		"it cannot while it is used": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: errInUse, wantCall: true, wantFinal: true,
 			wantWritten: []string{"NodeResizeInProgress 20Gi", "NodeResizePending 20Gi failed"},
@@ -374,8 +380,14 @@ func TestASecondAttemptMountsAndExpands(t *testing.T) {
 	assert.Empty(t, claims.claim.Status.AllocatedResourceStatuses)
 }
 
+// TestAClaimIsReadOnlyForAVolumeThatANodeExpands and that is not known to have its size.
 func TestAClaimIsReadOnlyForAVolumeThatANodeExpands(t *testing.T) {
-	w, claims, s := nodeCase{volume: "20Gi", has: "10Gi"}.world(t)
+	w, claims, s := nodeCase{volume: "20Gi", has: "10Gi", here: "20Gi"}.world(t)
+	claims.err = errBroken
+	w.succeeded(w.executor.MountVolume(t.Context(), w.volumeToMount(s, "o", "20Gi"), operationexecutor.MountOptions{}, w.actual))
+	w.succeeded(w.unmount("data", "o"))
+
+	w, claims, s = nodeCase{volume: "20Gi", has: "10Gi"}.world(t)
 	claims.err = errBroken
 	w.able.noFS = true
 	w.succeeded(w.executor.MountVolume(t.Context(), w.volumeToMount(s, "p", "20Gi"), operationexecutor.MountOptions{}, w.actual))

@@ -111,6 +111,10 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 		m.journal = newJournal()
 		generator.Journal = m.journal
 	}
+	if m.options.Store != nil {
+		generator.Claims = claimStatus{store: m.options.Store}
+		generator.NodeLabels = nodeLabels{store: m.options.Store, name: string(m.node())}
+	}
 	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator),
 		operationexecutor.ExecutorOptions{
 			Observer: m.options.Observer, Backoff: m.options.Backoff,
