@@ -172,6 +172,21 @@ func TestATeardownThatLeavesAMountIsFoundOut(t *testing.T) {
 	assert.Equal(t, 1, w.count("conclude staging uncertain"))
 }
 
+// TestACallIsCheckedAlsoWhenItsContextHasEnded was found by the simulation: a teardown that said it had succeeded after its
+// operation was cancelled was believed.
+func TestACallIsCheckedAlsoWhenItsContextHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, table := lyingWorld(t)
+		w.honest(table)
+		w.succeeded(w.mount("data", "p"))
+		ctx, cancel := context.WithCancel(t.Context())
+		w.plugin.on("TearDown", func(context.Context) error { cancel(); return nil })
+		op := w.ended(w.executor.UnmountVolume(ctx, w.mounted("data", "p"), w.actual))
+		require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+		assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
+	})
+}
+
 // TestWhatCannotBeAskedIsBelieved also when the look fails or hangs, which holds nothing up but for its bound.
 func TestWhatCannotBeAskedIsBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -49,6 +49,9 @@ func (a *agent) newExecutor() *operationexecutor.Executor {
 
 func (a *agent) generatorOptions() operationexecutor.GeneratorOptions {
 	options := operationexecutor.GeneratorOptions{Plugins: a.p.Plugins(), Journal: a.p, NodeReader: a.p}
+	if !a.bug.trusts {
+		options.Mounts = a.p
+	}
 	if a.bug.journal != nil {
 		options.Journal = a.bug.journal(a.p)
 	}

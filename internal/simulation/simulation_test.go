@@ -100,7 +100,7 @@ func seeded(seed uint64, b bug) (scenario, simulation.Source) {
 
 var allVerdicts = []string{
 	world.Transient, world.Final, world.FinalAfter, world.Unsure, world.UnsureAfter, world.Panic, world.PanicAfter, world.Goexit,
-	world.GoexitAfter, world.Cancelled, world.CancelledAfter, world.LoseAnswer, world.NilError,
+	world.GoexitAfter, world.Cancelled, world.CancelledAfter, world.LoseAnswer, world.NilError, world.Lie, world.TransientAfter,
 }
 
 // kinds are the kinds of volume.
@@ -117,7 +117,7 @@ var modes = []string{"ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadWri
 
 func randomConfig(random *rand.Rand) world.Config {
 	c := world.Config{Nodes: []string{"n1"}, Often: map[string]int{}, Faults: world.Faults{
-		Verdicts: someOf(random, allVerdicts), Often: 3 + random.IntN(16), Journal: random.IntN(3) == 0, Foreign: random.IntN(3) == 0, Quiet: random.IntN(2) == 0, Verifies: random.IntN(2) == 0,
+		Verdicts: someOf(random, allVerdicts), Often: 3 + random.IntN(16), Journal: random.IntN(3) == 0, Foreign: random.IntN(3) == 0, Quiet: random.IntN(2) == 0, Verifies: random.IntN(2) == 0, Lies: random.IntN(3) == 0,
 		Crashes: random.IntN(3) > 0, Reboots: random.IntN(3) == 0, Cancels: random.IntN(3) == 0,
 		Sleeps: []time.Duration{time.Second, 25 * time.Second, 5 * time.Minute},
 	}}
@@ -246,7 +246,7 @@ func checkReached(t *testing.T, reached map[string]bool) {
 	}
 	for _, call := range []string{"Attach", "Detach", "MountDevice", "UnmountDevice", "SetUp", "TearDown"} {
 		for _, verdict := range allVerdicts {
-			if verdict != world.FinalAfter || call != "SetUp" && call != "MountDevice" {
+			if verdict != world.Lie || call != "Attach" && call != "Detach" {
 				want = append(want, call+" "+verdict)
 			}
 		}

@@ -130,23 +130,25 @@ func (w *World) offerCalls() {
 
 // mayEnd reports whether a plugin that keeps the contract may end a call so, or may lie.
 func (w *World) mayEnd(call simulation.Call, verdict string) bool {
-	lies := w.config.Faults.Lies
 	switch call.Name {
 	case "Answer":
 		return verdict == Unsure || verdict == Panic || verdict == Goexit || verdict == Cancelled
 	case "VolumesAreAttached":
 		return verdict == Final || verdict == Unsure || verdict == Panic || verdict == Goexit
 	case "WaitForAttach":
-		return !slices.Contains([]string{FinalAfter, UnsureAfter, PanicAfter, GoexitAfter, CancelledAfter, LoseAnswer, NilError, Lie}, verdict)
+		return !slices.Contains([]string{FinalAfter, TransientAfter, UnsureAfter, PanicAfter, GoexitAfter, CancelledAfter, LoseAnswer, NilError, Lie}, verdict)
 	case "SetUp":
-		return lies || verdict != Lie && verdict != FinalAfter
+		if verdict == Lie && w.isMounted(atOf(call)) {
+			return false // Nobody can find out that nothing was refreshed.
+		}
+		return w.config.Faults.Lies || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
 	case "MountDevice":
 		if verdict == Final {
 			return !w.isStagedForPods(atOf(call))
 		}
-		return lies || verdict != Lie && verdict != FinalAfter
+		return w.config.Faults.Lies || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
 	case "TearDown", "UnmountDevice":
-		return lies || verdict != Lie
+		return w.config.Faults.Lies || verdict != Lie
 	}
 	return verdict != Lie
 }
@@ -157,6 +159,12 @@ func (w *World) isStagedForPods(at At) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.hasPods(at)
+}
+
+func (w *World) isMounted(at At) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mounted[at]
 }
 
 // atOf returns what a call that waits is about.

@@ -170,6 +170,7 @@ type Belief struct {
 const (
 	OK             = "ok"              // the effect, and success
 	Transient      = "transient"       // nothing was begun
+	TransientAfter = "transient-after" // the effect, and yet an error that says nothing was begun
 	Final          = "final"           // there is no effect; one that was there is cleaned up
 	FinalAfter     = "final-after"     // the effect, and yet an error that says there is none
 	Unsure         = "uncertain"       // no effect, but the plugin does not know

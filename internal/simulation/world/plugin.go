@@ -23,6 +23,7 @@ type plugin struct {
 var (
 	_ volume.AttachableVolumePlugin      = (*plugin)(nil)
 	_ volume.RemountableVolumePlugin     = (*plugin)(nil)
+	_ volume.MountingVolumePlugin        = (*plugin)(nil)
 	_ volume.Attacher                    = attacher{}
 	_ volume.Detacher                    = attacher{}
 	_ volume.Mounter                     = (*mounter)(nil)
@@ -57,6 +58,12 @@ func (p *plugin) CanDeviceMount(spec *volume.Spec) (bool, error) { return p.of(s
 
 // RequiresRemount implements volume.RemountableVolumePlugin.
 func (p *plugin) RequiresRemount(spec *volume.Spec) bool { return p.of(spec).Remountable }
+
+// SetUpIsMount implements volume.MountingVolumePlugin.
+func (p *plugin) SetUpIsMount(*volume.Spec) bool { return true }
+
+// MountDeviceIsMount implements volume.MountingVolumePlugin.
+func (p *plugin) MountDeviceIsMount(*volume.Spec) bool { return true }
 
 func (p *plugin) of(spec *volume.Spec) Volume { return p.process.world.volumes[spec.Name()] }
 

@@ -30,9 +30,10 @@ type Process struct {
 }
 
 var (
-	_ operationexecutor.Journal    = (*Process)(nil)
-	_ operationexecutor.Observer   = (*Process)(nil)
-	_ operationexecutor.NodeReader = (*Process)(nil)
+	_ operationexecutor.Journal     = (*Process)(nil)
+	_ operationexecutor.Observer    = (*Process)(nil)
+	_ operationexecutor.NodeReader  = (*Process)(nil)
+	_ operationexecutor.MountPoints = (*Process)(nil)
 )
 
 // running is an operation that runs.

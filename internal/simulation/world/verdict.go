@@ -65,6 +65,8 @@ func (p *Process) endAfter(ctx context.Context, e effect, verdict string) error 
 	switch verdict {
 	case FinalAfter:
 		return failed
+	case TransientAfter:
+		return volume.Transient(failed)
 	case UnsureAfter:
 		return fmt.Errorf("wrapped: %w", volume.Uncertain(failed))
 	case PanicAfter:
