@@ -37,12 +37,11 @@ func (v *knownVolume) setFacts(facts pluginFacts) {
 	}
 }
 
-// forget takes a volume out of everything.
+// forget takes a volume, which is not staged, out of everything.
 func (a *ActualStateOfWorld) forget(v *knownVolume) {
 	a.byPlugin.leave(v.plugin.name, &v.ofPlugin)
 	a.attachables.leave(&v.ofAttachables)
 	a.idle.leave(&v.ofIdle)
-	a.staged.leave(&v.ofStaged)
 	a.movePaths(v, "", "")
 	delete(a.volumes, v.name)
 	a.spares.give(v)

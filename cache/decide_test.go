@@ -298,3 +298,29 @@ func TestAContextStaysWhileItMayBeMounted(t *testing.T) {
 	assert.False(t, a.IsVolumeMountedElsewhere(name, "p"))
 	assert.True(t, a.IsVolumeMountedElsewhere(name, "q"))
 }
+
+func TestWhatHasNoContextNeverDiffers(t *testing.T) {
+	a, name, _ := newStaged(t)
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	mounted, _, err := a.PodExistsInVolume("p", name, resource.Quantity{}, "context")
+	require.NoError(t, err, "the plugin mounts with none")
+	assert.True(t, mounted)
+}
+
+func TestASetUpThatSucceededHasTheContextThatItWasGiven(t *testing.T) {
+	a, name, _ := newStaged(t)
+	o := opts(name, "p", "s1")
+	o.SELinuxMountContext = "context"
+	require.NoError(t, a.MarkVolumeMountAsUncertain(o))
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	m, _ := a.GetMountedVolume(name, "p")
+	assert.Empty(t, m.SELinuxMountContext)
+}
+
+func TestAPathThatWasNotFoundIsNotReplaced(t *testing.T) {
+	a, name, _ := newStaged(t)
+	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
+	a.UpdateReconstructedDevicePath(name, "/dev/other")
+	row, _ := a.GetAttachedVolume(name)
+	assert.Equal(t, "/dev/s1", row.DevicePath, "a failed teardown is no finding of a restart")
+}
