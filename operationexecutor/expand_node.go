@@ -141,7 +141,7 @@ func (n *nodeExpansion) finish(ctx context.Context, plan nodePlan) error {
 	switch {
 	case has.Cmp(plan.target) < 0:
 		has = plan.target
-	case !plan.recorded || plan.updated:
+	case plan.updated:
 		return nil
 	}
 	return n.mark(ctx, Expansion{Size: has})
