@@ -28,13 +28,12 @@ type nodeExpansion struct {
 	current resource.Quantity
 }
 
-// expandDuringMount grows a volume that was just set up or mapped for a pod, where it is smaller than its PersistentVolume. An
+// duringMount grows a volume that was just set up or mapped for a pod, where it is smaller than its PersistentVolume. An
 // error says that the pod must not start: it would find too little space. One that the plugin cannot grow while it is in
-// use, or never, is left as it is, and the pod starts. paths says where the volume is reached.
+// use, or never, is left as it is, and the pod starts.
 //
 // The size that the volume has is that of the claim's status; that of the PersistentVolume is what it should have.
-func (g *Generator) expandDuringMount(ctx context.Context, x *execution, v VolumeToMount, state ActualStateOfWorldMounterUpdater, paths volume.NodeResizeOptions) error {
-	n := &nodeExpansion{Generator: g, x: x, v: v, state: state, paths: paths}
+func (n *nodeExpansion) duringMount(ctx context.Context) error {
 	if n.hasItsSize() {
 		return nil
 	}
@@ -42,14 +41,14 @@ func (g *Generator) expandDuringMount(ctx context.Context, x *execution, v Volum
 	if err != nil || !expands {
 		return err
 	}
-	if n.claim, err = n.readClaim(ctx, x, v.VolumeSpec); err != nil {
+	if n.claim, err = n.readClaim(ctx, n.x, n.v.VolumeSpec); err != nil {
 		return err
 	}
 	n.current = claimSize(n.claim)
 	if n.current.IsZero() {
 		return nil // A claim that does not say what it has asks for nothing.
 	}
-	state.InitializeClaimSize(v.VolumeName, n.current)
+	n.state.InitializeClaimSize(n.v.VolumeName, n.current)
 	plan := n.plan()
 	if plan.step == nodeNothing || plan.step == nodeWait {
 		return nil // What the control plane has not asked for yet is grown in use.
@@ -103,6 +102,7 @@ func (n *nodeExpansion) do(ctx context.Context, plan nodePlan) error {
 	switch plan.step {
 	case nodeReadOnly:
 		n.tell(v1.EventTypeWarning, ReasonFileSystemResizeFailed, "volume %q is read-only here and is not expanded", n.v.VolumeSpec.Name())
+		return nil // Another pod may have it writable.
 	case nodeGrow:
 		return n.grow(ctx, plan)
 	case nodeNothing, nodeTake, nodeWait:

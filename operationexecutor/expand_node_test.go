@@ -229,7 +229,7 @@ func TestANodeExpandsAVolumeInUse(t *testing.T) {
 		},
 		"read-only": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", readOnly: true,
-			wantHere: "20Gi", wantEventsPart: "Warning FileSystemResizeFailed p Warning FileSystemResizeFailed data-claim",
+			wantEventsPart: "Warning FileSystemResizeFailed p Warning FileSystemResizeFailed data-claim",
 		},
 		"the node has the size": {
 			volume: "20Gi", has: "20Gi", wantHere: "20Gi",
@@ -279,7 +279,7 @@ func TestExpansionDuringMount(t *testing.T) {
 			volume: "20Gi", has: "10Gi", status: nodeInfeasible, allocated: "20Gi",
 		},
 		"read-only": {
-			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", readOnly: true, wantHere: "20Gi",
+			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", readOnly: true,
 		},
 		"the claim does not say what it has": {volume: "20Gi", has: "0"},
 		"it cannot while it is used": {
@@ -353,6 +353,18 @@ func TestASuccessForgetsTheFailureOfAnExpansion(t *testing.T) {
 	w.succeeded(w.executor.MountVolume(t.Context(), w.volumeToMount(s, "p", "20Gi"), operationexecutor.MountOptions{},
 		tellingState{w.actual, w.history}))
 	assert.Equal(t, 1, w.count("did not fail "+string(volumeName("data"))))
+}
+
+// TestAPodThatOnlyReadsLeavesTheExpansionToOneThatWrites, on the same node.
+func TestAPodThatOnlyReadsLeavesTheExpansionToOneThatWrites(t *testing.T) {
+	w, claims, s := nodeCase{volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi"}.world(t)
+	reads := *s
+	reads.ReadOnly = true
+	w.succeeded(w.executor.MountVolume(t.Context(), w.volumeToMount(&reads, "p", "0"), operationexecutor.MountOptions{}, w.actual))
+	assert.Zero(t, w.count("NodeExpand"))
+	w.succeeded(w.executor.MountVolume(t.Context(), w.volumeToMount(s, "q", "20Gi"), operationexecutor.MountOptions{}, w.actual))
+	assert.Equal(t, 1, w.count("NodeExpand"))
+	assert.Equal(t, []string{"NodeResizeInProgress 20Gi", " 20Gi"}, claims.written())
 }
 
 // TestALiveMountIsNotExpandedByARefresh, and so is never taken from its pod by an expansion that fails.

@@ -167,9 +167,10 @@ func (m *mounting) setUp(ctx context.Context) error {
 		err = m.checkDone(ctx, m.x, "SetUp", m.path)
 	}
 	if !mounted && err == nil { // A volume that the pod has is expanded in use.
-		err = m.expandDuringMount(ctx, m.x, m.v, m.state, volume.NodeResizeOptions{
+		expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
 			DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
-		})
+		}}
+		err = expansion.duringMount(ctx)
 	}
 	if err != nil {
 		m.conclude(ctx, m.x, intent, IntentUncertain)
