@@ -1,6 +1,6 @@
-// Package operationexecutor runs what is done to volumes: attach, detach, mount, unmount, unmount device. It starts each
-// in a goroutine of its own, never two at once that must not meet, waits longer after each failure, and makes sure that
-// what is believed of the world afterwards is never more than what is known.
+// Package operationexecutor runs what is done to volumes: attach, detach, verify, mount, unmount, unmount device, expand,
+// reconstruct. It starts each in a goroutine of its own, never two at once that must not meet, waits longer after each
+// failure, and makes sure that what is believed of the world afterwards is never more than what is known.
 //
 // # Words
 //
