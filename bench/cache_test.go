@@ -119,7 +119,7 @@ type k8sStates struct {
 }
 
 func newK8sStates(b *testing.B, extra entry) *k8sStates {
-	plugins := k8sPlugins(b)
+	plugins := k8sPlugins(b, &instantK8s{})
 	return &k8sStates{
 		b: b, dsw: k8scache.NewDesiredStateOfWorld(plugins, k8sutil.NewSELinuxLabelTranslator()),
 		asw: k8scache.NewActualStateOfWorld("node", plugins), extra: extra,
@@ -205,7 +205,7 @@ type ourStates struct {
 }
 
 func newOurStates(b *testing.B, extra entry) *ourStates {
-	plugins := ourPlugins(b)
+	plugins := ourPlugins(b, &instantOurs{})
 	return &ourStates{
 		b: b, dsw: cache.NewDesiredStateOfWorld(plugins, cache.Options{}),
 		asw: cache.NewActualStateOfWorld("node", plugins, cache.Options{}), extra: extra,

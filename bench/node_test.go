@@ -81,10 +81,10 @@ func (*instantK8s) GetAttributes() k8svolume.Attributes          { return k8svol
 func (*instantK8s) TearDown() error                              { return nil }
 func (*instantK8s) TearDownAt(string) error                      { return nil }
 
-func k8sPlugins(tb testing.TB) *k8svolume.VolumePluginMgr {
+func k8sPlugins(tb testing.TB, of ...k8svolume.VolumePlugin) *k8svolume.VolumePluginMgr {
 	plugins := &k8svolume.VolumePluginMgr{}
 	host := k8svolumetest.NewFakeKubeletVolumeHost(nil, "/nowhere", nil, nil)
-	must(tb, plugins.InitPlugins([]k8svolume.VolumePlugin{&instantK8s{}}, nil, host))
+	must(tb, plugins.InitPlugins(of, nil, host))
 	return plugins
 }
 
@@ -124,10 +124,10 @@ func (*instantOurs) SetUpAt(context.Context, string, volume.MounterArgs) error {
 func (*instantOurs) TearDown(context.Context) error                            { return nil }
 func (*instantOurs) TearDownAt(context.Context, string) error                  { return nil }
 
-func ourPlugins(tb testing.TB) *volume.VolumePluginMgr {
+func ourPlugins(tb testing.TB, of ...volume.VolumePlugin) *volume.VolumePluginMgr {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/nowhere", NodeName: "node"})
 	must(tb, err)
 	plugins := volume.NewVolumePluginMgr(host)
-	must(tb, plugins.InitPlugins(tb.Context(), &instantOurs{}))
+	must(tb, plugins.InitPlugins(tb.Context(), of...))
 	return plugins
 }

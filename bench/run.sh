@@ -16,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 COUNT=${COUNT:-5} CALM=${CALM:-60} OUT=${OUT:-$PWD/results}
 command_line="./run.sh${*:+ $*}"
-all_groups='0 1 3 5a 5b 6a 6b 7a 7b 8'
+all_groups='0 1 2 3 5a 5b 6a 6b 7a 7b 8'
 
 die() { echo "run.sh: $*" >&2; exit 1; }
 
@@ -25,6 +25,7 @@ group() {
 	case $1 in
 	0) agreement ;;
 	1) bench 1-pending 300ms 'Pending' ;;
+	2) bench 2-plugins 200ms 'FindPlugin' ;;
 	3) bench 3-caches 200ms 'Cache' ;;
 	5a) bench 5a-du-warm 3x 'DiskUsageWarm' ;;
 	5b) bench 5b-du-cold 1x 'DiskUsageCold' ;;

@@ -45,12 +45,12 @@
 //
 //	plugin.Init(ctx, host)                      before everything else
 //	plugin.Capabilities()                       if it has that method: what it cannot do after all
-//	plugin.SpecKinds()                          if it has that method: which specs it is asked about
+//	plugin.SpecKinds()                          if it has that method: which specs it serves
 //
 // The pod wants the volume. spec is made from the PersistentVolume, spec.Name() is "pv-1":
 //
-//	plugin.CanSupport(spec)                     every plugin that declares the kind of spec, or declares none, is
-//	                                            asked; exactly one must say yes
+//	plugin.CanSupport(spec)                     every plugin without SpecKinds is asked; exactly one plugin must say
+//	                                            yes, or declare the kind of spec
 //	plugin.CanAttach(spec), CanDeviceMount(spec)
 //	plugin.GetVolumeName(spec)                  "disk-9": the unique name is example.com/disk/disk-9
 //
@@ -112,10 +112,9 @@
 //
 // What a plugin can do is told by its type, narrowed by [CapabilityLimiter] at run time and by CanAttach and
 // CanDeviceMount for each spec. The registry resolves the first two once: see [Capabilities]. In the same way
-// [SpecKindDeclarer] tells which kinds of spec concern a plugin, once, and CanSupport decides about each. A plugin should
-// declare them: [DriverKinds] are those of a plugin that specs name as their driver. Who declares nothing is asked about
-// every spec of every look-up, and when its CanSupport does not return, neither does any of them; that of a plugin which
-// declares holds up only who looks up its own kinds.
+// [SpecKindDeclarer] tells which kinds of spec a plugin serves, and takes the place of CanSupport in look-ups: a plugin
+// should declare them where it can; [DriverKinds] are those of a plugin that specs name as their driver. Who declares
+// nothing is asked about every spec of every look-up, and when its CanSupport does not return, neither do they.
 //
 // # Contexts
 //

@@ -38,7 +38,11 @@ func (m *VolumePluginMgr) entryBySpec(spec *Spec) (*registered, error) {
 		return nil, errNilSpec()
 	}
 	set := m.plugins.Load()
-	a := set.ask(spec)
+	declaring := set.declaring(spec)
+	if len(declaring) == 1 && len(set.kinds.undeclared) == 0 {
+		return declaring[0], nil
+	}
+	a := set.ask(spec, declaring)
 	if a.matched == nil || a.more != nil {
 		return nil, set.explain(spec, a)
 	}

@@ -5,107 +5,152 @@ import (
 	"slices"
 )
 
-// kindIndex finds the plugins that may serve a spec, by the kinds that they declare. It is immutable.
+// kindIndex finds the plugins that serve a spec by the kinds that they declare. It is immutable.
 type kindIndex struct {
-	// bySource are the plugins that declare a source whatever its driver, byDriver those of one driver.
-	bySource [sourceCount][]*registered
-	byDriver [sourceCount]map[string][]*registered
+	scopes [scopeCount]scopeIndex // of PodScope and PersistentScope
 	// undeclared are the plugins that declare nothing: they are asked about every spec.
 	undeclared []*registered
 }
 
-// newKindIndex returns the index of entries; what it finds is in their order.
+// scopeIndex is the index of one scope. byDriver has the plugins of bySource in it, too.
+type scopeIndex struct {
+	bySource [sourceCount][]*registered
+	byDriver [sourceCount]map[string][]*registered
+}
+
+// newKindIndex returns the index of entries.
 func newKindIndex(entries []*registered) *kindIndex {
 	x := &kindIndex{}
 	for _, entry := range entries {
 		if len(entry.kinds) == 0 {
 			x.undeclared = append(x.undeclared, entry)
 		}
-		for _, kind := range entry.kinds {
-			x.add(kind, entry)
-		}
+		x.add(entry, (*scopeIndex).addSource)
+	}
+	for _, entry := range entries {
+		x.add(entry, (*scopeIndex).addDriver)
 	}
 	return x
 }
 
-func (x *kindIndex) add(kind SpecKind, entry *registered) {
+// add adds the kinds of entry to the scopes that they are of.
+func (x *kindIndex) add(entry *registered, to func(*scopeIndex, SpecKind, *registered)) {
+	for _, kind := range entry.kinds {
+		for _, scope := range []SpecScope{PodScope, PersistentScope} {
+			if kind.Scope == AnyScope || kind.Scope == scope {
+				to(&x.scopes[scope], kind, entry)
+			}
+		}
+	}
+}
+
+func (x *scopeIndex) addSource(kind SpecKind, entry *registered) {
 	src, ok := sourceNamed(kind.Source)
-	if !ok { // declaredKinds has refused it
+	if !ok || kind.Driver != "" || slices.Contains(x.bySource[src], entry) {
 		return
 	}
-	if kind.Driver == "" {
-		x.bySource[src] = append(x.bySource[src], entry)
+	x.bySource[src] = append(x.bySource[src], entry)
+}
+
+// addDriver comes after every addSource.
+func (x *scopeIndex) addDriver(kind SpecKind, entry *registered) {
+	src, ok := sourceNamed(kind.Source)
+	if !ok || kind.Driver == "" {
 		return
 	}
 	if x.byDriver[src] == nil {
 		x.byDriver[src] = map[string][]*registered{}
 	}
-	x.byDriver[src][kind.Driver] = append(x.byDriver[src][kind.Driver], entry)
+	found, ok := x.byDriver[src][kind.Driver]
+	if !ok {
+		found = slices.Clone(x.bySource[src])
+	}
+	if !slices.Contains(found, entry) {
+		found = append(found, entry)
+	}
+	x.byDriver[src][kind.Driver] = found
 }
 
-// ofDriver returns the plugins that declare the driver which spec names in src.
-func (x *kindIndex) ofDriver(src source, spec *Spec) []*registered {
-	drivers := x.byDriver[src]
-	if drivers == nil {
+// find returns the plugins that declare the kind of spec, whose only source is src.
+func (x *scopeIndex) find(spec *Spec, src source) []*registered {
+	if drivers := x.byDriver[src]; drivers != nil {
+		driver, _ := spec.driverOf(src)
+		if found, ok := drivers[driver]; ok {
+			return found
+		}
+	}
+	return x.bySource[src]
+}
+
+// declaring returns the plugins that declare a kind of spec. How many others there are makes no difference, unless more
+// than one source is set.
+func (s *pluginSet) declaring(spec *Spec) []*registered {
+	var scope SpecScope
+	var set sourceSet
+	switch {
+	case spec.PersistentVolume == nil && spec.Volume != nil:
+		scope, set = PodScope, inlineSources(&spec.Volume.VolumeSource)
+	case spec.Volume == nil && spec.PersistentVolume != nil:
+		scope, set = PersistentScope, persistentSources(&spec.PersistentVolume.Spec.PersistentVolumeSource)
+	default:
+		return s.declaringAny(spec)
+	}
+	if set&(set-1) != 0 {
+		return s.declaringAny(spec)
+	}
+	if set == 0 {
 		return nil
 	}
-	driver, _ := spec.driverOf(src)
-	return drivers[driver]
+	return s.kinds.scopes[scope].find(spec, source(bits.TrailingZeros64(uint64(set))))
 }
 
-// ask asks the plugins that may serve spec: those that declare a kind of it, and those that declare nothing. How many
-// others there are makes no difference, unless more than one source is set.
-func (s *pluginSet) ask(spec *Spec) answers {
-	var a answers
-	set := uint64(spec.sources())
-	if set&(set-1) != 0 {
-		a.ask(spec, s.candidates(spec))
-		return a
-	}
-	a.ask(spec, s.kinds.undeclared)
-	if set != 0 {
-		src := source(bits.TrailingZeros64(set))
-		a.ask(spec, s.kinds.bySource[src])
-		a.ask(spec, s.kinds.ofDriver(src, spec))
-	}
-	return a
-}
-
-// candidates are the plugins that may serve spec, in the order of their names.
-func (s *pluginSet) candidates(spec *Spec) []*registered {
+// declaringAny is declaring for any number of sources.
+func (s *pluginSet) declaringAny(spec *Spec) []*registered {
 	var found []*registered
 	for _, entry := range s.sorted {
-		if entry.mayServe(spec) {
+		if entry.declares(spec) {
 			found = append(found, entry)
 		}
 	}
 	return found
 }
 
-// mayServe reports whether CanSupport is asked: a plugin that declares kinds is asked about specs of these alone.
-func (r *registered) mayServe(spec *Spec) bool {
-	return len(r.kinds) == 0 || slices.ContainsFunc(r.kinds, func(k SpecKind) bool { return k.Matches(spec) })
+// declares reports whether spec is of a kind that the plugin declares.
+func (r *registered) declares(spec *Spec) bool {
+	return slices.ContainsFunc(r.kinds, func(k SpecKind) bool { return k.Matches(spec) })
 }
 
-// answers are what plugins have said about a spec. That one serves it, the usual answer, allocates nothing.
+// answers are the plugins that serve a spec. That it is one, the usual answer, allocates nothing.
 type answers struct {
-	matched *registered   // the first that serves it
-	more    []*registered // the others that do
+	matched *registered   // the first
+	more    []*registered // the others
 	panics  map[*registered]error
 }
 
-func (a *answers) ask(spec *Spec, entries []*registered) {
-	for _, entry := range entries {
+// ask returns the plugins that declare a kind of spec, which are declaring, and those that declare nothing and support it.
+func (s *pluginSet) ask(spec *Spec, declaring []*registered) answers {
+	var a answers
+	for _, entry := range declaring {
+		a.add(entry)
+	}
+	for _, entry := range s.kinds.undeclared {
 		ok, err := entry.supports(spec)
 		switch {
 		case err != nil:
 			a.panicked(entry, err)
-		case ok && a.matched == nil:
-			a.matched = entry
 		case ok:
-			a.more = append(a.more, entry)
+			a.add(entry)
 		}
 	}
+	return a
+}
+
+func (a *answers) add(entry *registered) {
+	if a.matched == nil {
+		a.matched = entry
+		return
+	}
+	a.more = append(a.more, entry)
 }
 
 func (a *answers) panicked(entry *registered, err error) {
@@ -119,12 +164,12 @@ func (a *answers) has(entry *registered) bool {
 	return a.matched == entry || slices.Contains(a.more, entry)
 }
 
-// why returns the reason of a plugin that did not match. One that declares other kinds is not asked for a reason either.
+// why returns the reason of a plugin that did not match. One that declares kinds is not asked.
 func (a *answers) why(entry *registered, spec *Spec) error {
 	if err := a.panics[entry]; err != nil {
 		return err
 	}
-	if !entry.mayServe(spec) {
+	if len(entry.kinds) > 0 {
 		return notDeclared(entry.kinds)
 	}
 	return entry.reason(spec)

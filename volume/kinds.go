@@ -9,13 +9,30 @@ import (
 
 // SpecKind is a kind of spec: those that have one source of k8s.io/api, or those that name one driver in it.
 type SpecKind struct {
-	// Source is the source as it is written in a manifest, such as "nfs" or "hostPath"; it means the volume of a pod and
-	// the PersistentVolume alike.
+	// Source is the source as it is written in a manifest, such as "nfs" or "hostPath".
 	Source string
 	// Driver narrows the sources "csi" and "flexVolume" to the specs that name this driver, as it is written there.
 	// Empty means every driver.
 	Driver string
+	// Scope narrows the kind to specs of a pod's own volumes or to those of PersistentVolumes. The zero value means both.
+	Scope SpecScope
 }
+
+// SpecScope says where a spec's source stands.
+type SpecScope uint8
+
+const (
+	// AnyScope is the volume of a pod and the PersistentVolume alike.
+	AnyScope SpecScope = iota
+	// PodScope is [Spec.Volume] alone.
+	PodScope
+	// PersistentScope is [Spec.PersistentVolume] alone.
+	PersistentScope
+	scopeCount
+)
+
+// scopeTexts follow the source and the driver in a text.
+var scopeTexts = [scopeCount]string{"", " of a pod", " of a PersistentVolume"}
 
 // DriverKinds returns the kinds of a plugin that specs name as their driver (see [Spec.Driver]): for "example.com/ram",
 // csi volumes of driver ram.example.com and flexVolumes of driver example.com/ram.
@@ -28,18 +45,22 @@ func DriverKinds(pluginName string) []SpecKind {
 	return []SpecKind{{Source: sourceNames[sourceCSI], Driver: driver}, flex}
 }
 
-// String returns the source, and the driver where there is one: "nfs", "csi ram.example.com".
+// String returns what narrows the kind after its source: "nfs", "csi ram.example.com of a PersistentVolume".
 func (k SpecKind) String() string {
-	if k.Driver == "" {
-		return k.Source
+	text := k.Source
+	if k.Driver != "" {
+		text += " " + k.Driver
 	}
-	return k.Source + " " + k.Driver
+	if k.Scope < scopeCount {
+		text += scopeTexts[k.Scope]
+	}
+	return text
 }
 
 // Matches reports whether spec is of this kind. It allocates nothing.
 func (k SpecKind) Matches(spec *Spec) bool {
 	src, ok := sourceNamed(k.Source)
-	if !ok || spec == nil || spec.sources()&(1<<src) == 0 {
+	if !ok || spec == nil || spec.sources(k.Scope)&(1<<src) == 0 {
 		return false
 	}
 	if k.Driver == "" {
@@ -58,33 +79,27 @@ func (k SpecKind) check() error {
 			k, strings.Join(sourceNames[:], ", "), ErrInvalid)
 	case k.Driver != "" && src != sourceCSI && src != sourceFlexVolume:
 		return fmt.Errorf("spec kind %q: only csi and flexVolume have drivers: leave Driver empty: %w", k, ErrInvalid)
+	case k.Scope >= scopeCount:
+		return fmt.Errorf("spec kind %q: there is no scope %d: use one of the constants: %w", k, k.Scope, ErrInvalid)
 	}
 	return nil
 }
 
-// declaredKinds returns the kinds that plugin declares, checked and without those that another one covers; none when it
-// declares nothing.
+// declaredKinds returns the kinds that plugin declares, checked; none when it declares nothing.
 func declaredKinds(plugin VolumePlugin) ([]SpecKind, error) {
 	declarer, ok := plugin.(SpecKindDeclarer)
 	if !ok {
 		return nil, nil
 	}
-	declared := slices.Clone(declarer.SpecKinds())
+	kinds := slices.Clone(declarer.SpecKinds())
 	var errs []error
-	for _, kind := range declared {
+	for _, kind := range kinds {
 		errs = append(errs, kind.check())
-	}
-	kinds := declared[:0:0]
-	for _, kind := range declared {
-		whole := SpecKind{Source: kind.Source}
-		if !slices.Contains(kinds, kind) && (kind == whole || !slices.Contains(declared, whole)) {
-			kinds = append(kinds, kind)
-		}
 	}
 	return kinds, errors.Join(errs...)
 }
 
-// notDeclared says why a plugin of these kinds was not asked.
+// notDeclared says why a plugin that declares these kinds does not serve a spec.
 type notDeclared []SpecKind
 
 func (n notDeclared) Error() string {

@@ -23,9 +23,8 @@ type LookupError struct {
 	// Matched are the names of the plugins that serve what was asked for, sorted; more than one when the error matches
 	// [ErrMultiplePlugins], one when the plugin lacks what Needs says.
 	Matched []string
-	// Declined are the plugins that said no, in the order of their names. Those that declare other kinds of spec
-	// ([SpecKindDeclarer]) are not asked: they are listed, and Why says what they declare. A look-up by name asks none and
-	// lists all.
+	// Declined are the plugins that do not serve it, in the order of their names: those that were asked and said no, and
+	// those that declare other kinds of spec ([SpecKindDeclarer]). A look-up by name asks none and lists all.
 	Declined []Declined
 
 	classes []error

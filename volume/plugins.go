@@ -21,8 +21,8 @@ type VolumePlugin interface {
 	// GetVolumeName returns what identifies the storage behind spec, the same for each spec of the same storage, and
 	// what Detach is given. It must not be empty. A spec of another plugin is an error.
 	GetVolumeName(spec *Spec) (string, error)
-	// CanSupport reports whether this plugin serves spec. It is a pure test of the spec. Implement [SpecKindDeclarer] to
-	// be asked about your own kinds of spec alone, and [Explainer] to say why not.
+	// CanSupport reports whether this plugin serves spec. It is a pure test of the spec. Implement [SpecKindDeclarer]
+	// where the kind of a spec alone decides: the plugin is then found at once. Implement [Explainer] to say why not.
 	CanSupport(spec *Spec) bool
 	// NewMounter returns what sets spec up for pod. It does no I/O. pod may hold no more than its UID.
 	NewMounter(spec *Spec, pod *v1.Pod) (Mounter, error)
@@ -211,12 +211,13 @@ type Explainer interface {
 	ExplainSupport(spec *Spec) error
 }
 
-// SpecKindDeclarer is optional. Absent, the plugin is asked about every spec, and each such plugin makes every look-up
+// SpecKindDeclarer is optional. Absent, CanSupport is asked about every spec, and each such plugin makes every look-up
 // slower.
 type SpecKindDeclarer interface {
-	// SpecKinds returns the kinds of spec that the plugin serves: it is asked about these alone. CanSupport still decides
-	// about each spec, and must be false for every other kind. Empty means that nothing is declared. It is asked once,
-	// after Init; a source that does not exist is an error of the registration.
+	// SpecKinds returns the kinds of spec that the plugin serves: each spec of one of them and no other. The registry then
+	// asks neither CanSupport nor [Explainer], which must say the same. Empty means that nothing is declared, as it must be
+	// by a plugin that serves some specs of a kind and not others. It is asked once, after Init; a source that does not
+	// exist is an error of the registration.
 	SpecKinds() []SpecKind
 }
 

@@ -62,50 +62,88 @@ func sourceNamed(name string) (source, bool) {
 	return source(max(i, 0)), i >= 0
 }
 
-// sources returns which sources are set in the spec. It is in the way of every look-up: no reflection here. A field of a
-// newer k8s.io/api is not seen; such a spec is served by plugins that declare no kinds.
-func (s *Spec) sources() sourceSet {
+// sources returns which sources are set in the spec. A field of a newer k8s.io/api is not seen; such a spec is served by
+// plugins that declare no kinds.
+func (s *Spec) sources(scope SpecScope) sourceSet {
 	var set sourceSet
-	if s.Volume != nil {
+	if s.Volume != nil && scope != PersistentScope {
 		set = inlineSources(&s.Volume.VolumeSource)
 	}
-	if s.PersistentVolume != nil {
+	if s.PersistentVolume != nil && scope != PodScope {
 		set |= persistentSources(&s.PersistentVolume.Spec.PersistentVolumeSource)
 	}
 	return set
 }
 
+// inlineSources is in the way of every look-up: no reflection here.
 func inlineSources(v *v1.VolumeSource) sourceSet {
-	return has(v.AWSElasticBlockStore, sourceAWS) | has(v.AzureDisk, sourceAzureDisk) |
-		has(v.AzureFile, sourceAzureFile) | has(v.CephFS, sourceCephFS) | has(v.Cinder, sourceCinder) |
-		has(v.ConfigMap, sourceConfigMap) | has(v.CSI, sourceCSI) | has(v.DownwardAPI, sourceDownwardAPI) |
-		has(v.EmptyDir, sourceEmptyDir) | has(v.Ephemeral, sourceEphemeral) | has(v.FC, sourceFC) |
-		has(v.FlexVolume, sourceFlexVolume) | has(v.Flocker, sourceFlocker) | has(v.GCEPersistentDisk, sourceGCE) |
-		has(v.GitRepo, sourceGitRepo) | has(v.Glusterfs, sourceGlusterfs) | has(v.HostPath, sourceHostPath) |
-		has(v.Image, sourceImage) | has(v.ISCSI, sourceISCSI) | has(v.NFS, sourceNFS) |
-		has(v.PersistentVolumeClaim, sourceClaim) | has(v.PhotonPersistentDisk, sourcePhoton) |
-		has(v.PortworxVolume, sourcePortworx) | has(v.Projected, sourceProjected) | has(v.Quobyte, sourceQuobyte) |
-		has(v.RBD, sourceRBD) | has(v.ScaleIO, sourceScaleIO) | has(v.Secret, sourceSecret) |
-		has(v.StorageOS, sourceStorageOS) | has(v.VsphereVolume, sourceVsphere)
+	var set sourceSet
+	add(&set, v.AWSElasticBlockStore, sourceAWS)
+	add(&set, v.AzureDisk, sourceAzureDisk)
+	add(&set, v.AzureFile, sourceAzureFile)
+	add(&set, v.CephFS, sourceCephFS)
+	add(&set, v.Cinder, sourceCinder)
+	add(&set, v.ConfigMap, sourceConfigMap)
+	add(&set, v.CSI, sourceCSI)
+	add(&set, v.DownwardAPI, sourceDownwardAPI)
+	add(&set, v.EmptyDir, sourceEmptyDir)
+	add(&set, v.Ephemeral, sourceEphemeral)
+	add(&set, v.FC, sourceFC)
+	add(&set, v.FlexVolume, sourceFlexVolume)
+	add(&set, v.Flocker, sourceFlocker)
+	add(&set, v.GCEPersistentDisk, sourceGCE)
+	add(&set, v.GitRepo, sourceGitRepo)
+	add(&set, v.Glusterfs, sourceGlusterfs)
+	add(&set, v.HostPath, sourceHostPath)
+	add(&set, v.Image, sourceImage)
+	add(&set, v.ISCSI, sourceISCSI)
+	add(&set, v.NFS, sourceNFS)
+	add(&set, v.PersistentVolumeClaim, sourceClaim)
+	add(&set, v.PhotonPersistentDisk, sourcePhoton)
+	add(&set, v.PortworxVolume, sourcePortworx)
+	add(&set, v.Projected, sourceProjected)
+	add(&set, v.Quobyte, sourceQuobyte)
+	add(&set, v.RBD, sourceRBD)
+	add(&set, v.ScaleIO, sourceScaleIO)
+	add(&set, v.Secret, sourceSecret)
+	add(&set, v.StorageOS, sourceStorageOS)
+	add(&set, v.VsphereVolume, sourceVsphere)
+	return set
 }
 
 func persistentSources(v *v1.PersistentVolumeSource) sourceSet {
-	return has(v.AWSElasticBlockStore, sourceAWS) | has(v.AzureDisk, sourceAzureDisk) |
-		has(v.AzureFile, sourceAzureFile) | has(v.CephFS, sourceCephFS) | has(v.Cinder, sourceCinder) |
-		has(v.CSI, sourceCSI) | has(v.FC, sourceFC) | has(v.FlexVolume, sourceFlexVolume) |
-		has(v.Flocker, sourceFlocker) | has(v.GCEPersistentDisk, sourceGCE) | has(v.Glusterfs, sourceGlusterfs) |
-		has(v.HostPath, sourceHostPath) | has(v.ISCSI, sourceISCSI) | has(v.Local, sourceLocal) |
-		has(v.NFS, sourceNFS) | has(v.PhotonPersistentDisk, sourcePhoton) | has(v.PortworxVolume, sourcePortworx) |
-		has(v.Quobyte, sourceQuobyte) | has(v.RBD, sourceRBD) | has(v.ScaleIO, sourceScaleIO) |
-		has(v.StorageOS, sourceStorageOS) | has(v.VsphereVolume, sourceVsphere)
+	var set sourceSet
+	add(&set, v.AWSElasticBlockStore, sourceAWS)
+	add(&set, v.AzureDisk, sourceAzureDisk)
+	add(&set, v.AzureFile, sourceAzureFile)
+	add(&set, v.CephFS, sourceCephFS)
+	add(&set, v.Cinder, sourceCinder)
+	add(&set, v.CSI, sourceCSI)
+	add(&set, v.FC, sourceFC)
+	add(&set, v.FlexVolume, sourceFlexVolume)
+	add(&set, v.Flocker, sourceFlocker)
+	add(&set, v.GCEPersistentDisk, sourceGCE)
+	add(&set, v.Glusterfs, sourceGlusterfs)
+	add(&set, v.HostPath, sourceHostPath)
+	add(&set, v.ISCSI, sourceISCSI)
+	add(&set, v.Local, sourceLocal)
+	add(&set, v.NFS, sourceNFS)
+	add(&set, v.PhotonPersistentDisk, sourcePhoton)
+	add(&set, v.PortworxVolume, sourcePortworx)
+	add(&set, v.Quobyte, sourceQuobyte)
+	add(&set, v.RBD, sourceRBD)
+	add(&set, v.ScaleIO, sourceScaleIO)
+	add(&set, v.StorageOS, sourceStorageOS)
+	add(&set, v.VsphereVolume, sourceVsphere)
+	return set
 }
 
-// has is the set of source when field is set, else the empty set.
-func has[T any](field *T, s source) sourceSet {
-	if field == nil {
-		return 0
+// add adds s to set when field is set. It writes through a pointer so that the compiler makes it a jump that is nearly
+// never taken: thirty of those take half the time of thirty conditional moves.
+func add[T any](set *sourceSet, field *T, s source) {
+	if field != nil {
+		*set |= 1 << s
 	}
-	return 1 << s
 }
 
 // driverOf returns the driver that is named in src, as it stands there, and false when src is not set or names none.

@@ -112,9 +112,9 @@ func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 // CanSupport implements volume.VolumePlugin: it is true for a PersistentVolume whose csi source names this plugin.
 func (p *Plugin) CanSupport(spec *volume.Spec) bool { return p.ExplainSupport(spec) == nil }
 
-// SpecKinds implements volume.SpecKindDeclarer: the csi source with the driver [Driver].
+// SpecKinds implements volume.SpecKindDeclarer: the csi source of a PersistentVolume with the driver [Driver].
 func (p *Plugin) SpecKinds() []volume.SpecKind {
-	return []volume.SpecKind{{Source: "csi", Driver: Driver}}
+	return []volume.SpecKind{{Source: "csi", Driver: Driver, Scope: volume.PersistentScope}}
 }
 
 // ExplainSupport implements volume.Explainer.

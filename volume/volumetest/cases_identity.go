@@ -45,7 +45,7 @@ func identityCases() []Case {
 		},
 		{
 			Rule: "I7", Group: "identity", Name: "kinds that are declared",
-			Sentence: "A plugin that declares kinds of spec MUST support some spec of each of them, and MUST NOT support a spec of any other kind.",
+			Sentence: "A plugin that declares kinds of spec MUST support every spec of them and MUST NOT support a spec of any other kind.",
 			run:      kindsDeclared,
 		},
 	}

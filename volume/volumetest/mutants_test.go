@@ -561,13 +561,13 @@ func TestDeclarationsThatAreNotTrueAreCaught(t *testing.T) {
 		}
 	}
 	for want, arrange := range map[string]func(*mutant){
-		"SpecKinds declares nfs, and CanSupport is false": func(m *mutant) {
+		`CanSupport is false for volume "bare" with nfs`: func(m *mutant) {
 			m.kinds = func(k []volume.SpecKind) []volume.SpecKind { return append(k, volume.SpecKind{Source: "nfs"}) }
 		},
-		"CanSupport is true for a spec with flexVolume": func(m *mutant) {
+		`CanSupport is true for volume "bare" with flexVolume`: func(m *mutant) {
 			m.supports = func(s *volume.Spec) bool { return volume.SpecKind{Source: "flexVolume"}.Matches(s) }
 		},
-		"looking up the plugin": func(m *mutant) {
+		"CanSupport is true for volume": func(m *mutant) {
 			m.kinds = func(k []volume.SpecKind) []volume.SpecKind { return k[1:] }
 		},
 	} {
