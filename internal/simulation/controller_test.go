@@ -1,31 +1,31 @@
 package simulation_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// controller is the program under test that attaches and detaches for all nodes: the real executor, and the plainest state
-// and reconciler that use it rightly.
+// controller is the program under test that attaches and detaches for all nodes: the real executor and the real state of a
+// cluster, and the plainest reconciler that uses them rightly.
 type controller struct {
 	p        *world.Process
 	executor *operationexecutor.Executor
+	actual   *cache.ClusterActualStateOfWorld
 	bug      bug
-
-	mu          sync.Mutex
-	attachments map[attachment]*attached
+	// attempts are those to attach whose operation had not ended when it was last looked.
+	attempts map[*cache.AttachAttempt]*operationexecutor.Operation
 }
 
 // attachment is a volume and a node.
@@ -35,48 +35,67 @@ type attachment struct {
 }
 
 func (a attachment) compare(b attachment) int {
-	return strings.Compare(string(a.name)+"@"+string(a.node), string(b.name)+"@"+string(b.node))
-}
-
-// attached is a volume that is, or may be, attached to a node.
-type attached struct {
-	spec      *volume.Spec
-	state     world.State
-	withdrawn bool
+	return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.node, b.node))
 }
 
 var (
-	_ world.Engine                                        = (*controller)(nil)
-	_ operationexecutor.ActualStateOfWorldAttacherUpdater = (*controller)(nil)
-	_ operationexecutor.VolumeNodes                       = (*controller)(nil)
-	_ operationexecutor.AttachmentReporter                = (*controller)(nil)
+	_ world.Engine                         = (*controller)(nil)
+	_ operationexecutor.AttachmentReporter = (*controller)(nil)
 )
 
 func startController(p *world.Process, b bug) *controller {
-	c := &controller{p: p, bug: b, attachments: map[attachment]*attached{}}
+	c := &controller{
+		p: p, bug: b, actual: cache.NewClusterActualStateOfWorld(p.Plugins(), cache.ClusterOptions{}),
+		attempts: map[*cache.AttachAttempt]*operationexecutor.Operation{},
+	}
 	options := operationexecutor.GeneratorOptions{Plugins: p.Plugins(), Journal: p, NodeReader: p, Reporter: c}
 	c.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(options), executorOptions(p))
-	for _, r := range p.Records() {
-		c.attachments[attachment{r.Name, types.NodeName(r.Node)}] = &attached{spec: r.Spec, state: world.Uncertain}
-	}
+	c.recover()
 	return c
+}
+
+// recover makes what the nodes' status and the records say what is known, as uncertain.
+func (c *controller) recover() {
+	for _, name := range c.p.Nodes() {
+		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+		node.Status.VolumesInUse, _ = c.p.VolumesInUse(c.p.Context(), types.NodeName(name))
+		attached, _ := c.p.VolumesAttached(c.p.Context(), types.NodeName(name))
+		for volumeName, path := range attached {
+			node.Status.VolumesAttached = append(node.Status.VolumesAttached, v1.AttachedVolume{Name: volumeName, DevicePath: path})
+		}
+		must(c.actual.RecoverNode(node))
+	}
+	for _, r := range c.p.Records() {
+		must(c.actual.RecoverAttachment(operationexecutor.AttachedVolume{
+			VolumeName: r.Name, VolumeSpec: r.Spec, NodeName: types.NodeName(r.Node), PluginName: world.PluginName, PluginIsAttachable: true,
+		}))
+	}
 }
 
 // Kick implements world.Engine. Operations are begun one after the other, so that those that wait for the same status wait
 // in the same order each time.
 func (c *controller) Kick() {
+	for attempt, op := range c.attempts {
+		select {
+		case <-op.Done():
+			attempt.End()
+			delete(c.attempts, attempt)
+		default:
+		}
+	}
+	for _, node := range c.p.Nodes() {
+		inUse, _ := c.p.VolumesInUse(c.p.Context(), types.NodeName(node))
+		must(c.actual.SetVolumesInUse(types.NodeName(node), types.UID(node), inUse))
+	}
 	wanted := c.wanted()
 	for _, at := range c.known(wanted) {
-		op, err := c.reconcile(at, wanted[at])
-		var pending *volume.PendingError
-		var backoff *volume.BackoffError
-		if op == nil && err != nil && !errors.As(err, &pending) && !errors.As(err, &backoff) {
-			panic(err)
-		}
+		c.reconcile(at, wanted[at])
 		synctest.Wait()
 	}
 	for _, node := range c.p.Nodes() {
-		c.p.SetAttached(node, c.report(types.NodeName(node)))
+		report, attached := c.report(node)
+		c.p.SetAttached(node, attached)
+		c.actual.ReportWritten(report)
 	}
 }
 
@@ -97,140 +116,121 @@ func (c *controller) wanted() map[attachment]*volume.Spec {
 
 // known returns all attachments that are wanted or known, sorted.
 func (c *controller) known(wanted map[attachment]*volume.Spec) []attachment {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := slices.Concat(slices.Collect(maps.Keys(wanted)), slices.Collect(maps.Keys(c.attachments)))
+	var all []attachment
+	for at := range wanted {
+		all = append(all, at)
+	}
+	for row := range c.actual.AllAttachments() {
+		all = append(all, attachment{row.VolumeName, row.NodeName})
+	}
 	slices.SortFunc(all, attachment.compare)
 	return slices.Compact(all)
 }
 
-func (c *controller) reconcile(at attachment, wanted *volume.Spec) (*operationexecutor.Operation, error) {
-	c.mu.Lock()
-	row, known := attached{}, false
-	if a := c.attachments[at]; a != nil {
-		row, known = *a, true
-	}
-	c.mu.Unlock()
+func (c *controller) reconcile(at attachment, wanted *volume.Spec) {
+	row, known := c.actual.Attachment(at.name, at.node)
 	switch {
-	case wanted != nil && row.state != world.Present:
-		v := operationexecutor.VolumeToAttach{VolumeName: at.name, VolumeSpec: wanted, NodeName: at.node}
-		return c.executor.AttachVolume(c.p.Context(), v, c)
-	case wanted == nil && known:
-		v := operationexecutor.AttachedVolume{
-			VolumeName: at.name, VolumeSpec: row.spec, NodeName: at.node, PluginName: world.PluginName, PluginIsAttachable: true,
+	case wanted != nil && row.AttachState != cache.Attached:
+		c.attach(operationexecutor.VolumeToAttach{VolumeName: at.name, VolumeSpec: wanted, NodeName: at.node})
+	case wanted == nil && known && row.AttachState != cache.Attaching:
+		if c.bug.detachesUnasked {
+			c.actual.AllowForcedDetach(at.name, at.node)
 		}
 		options := operationexecutor.DetachOptions{VerifySafeToDetach: !c.bug.detachesUnasked}
-		return c.executor.DetachVolume(c.p.Context(), v, options, c)
+		_, err := c.executor.DetachVolume(c.p.Context(), row.AttachedVolume, options, c.actual)
+		mayWait(err)
 	}
-	return nil, nil
+}
+
+// attach begins to attach a volume, if its place on the node can be had.
+func (c *controller) attach(v operationexecutor.VolumeToAttach) {
+	if c.bug.countsCertainNodes {
+		_, err := c.executor.AttachVolume(c.p.Context(), v, countsCertainNodes{c.actual})
+		mayWait(err)
+		return
+	}
+	attempt, err := c.actual.BeginAttach(cache.AttachRequest{VolumeName: v.VolumeName, VolumeSpec: v.VolumeSpec, NodeName: v.NodeName})
+	if err != nil {
+		return // Somebody else has it, or it is being attached or detached here.
+	}
+	op, err := c.executor.AttachVolume(c.p.Context(), v, attempt)
+	if err != nil {
+		mayWait(err)
+		attempt.End()
+		return
+	}
+	c.attempts[attempt] = op
+}
+
+// mayWait accepts the errors of operations that do not begin now.
+func mayWait(err error) {
+	var pending *volume.PendingError
+	var backoff *volume.BackoffError
+	if err != nil && !errors.As(err, &pending) && !errors.As(err, &backoff) {
+		panic(err)
+	}
+}
+
+// countsCertainNodes is a state that forgets the nodes that may have a volume.
+type countsCertainNodes struct {
+	*cache.ClusterActualStateOfWorld
+}
+
+func (s countsCertainNodes) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName {
+	return slices.DeleteFunc(s.ClusterActualStateOfWorld.NodesOfVolume(name), func(node types.NodeName) bool {
+		return s.AttachState(name, node) != cache.Attached
+	})
 }
 
 // report returns what a node is told is attached to it.
-func (c *controller) report(node types.NodeName) map[v1.UniqueVolumeName]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	report := map[v1.UniqueVolumeName]string{}
-	for at, row := range c.attachments {
-		if at.node == node && row.state == world.Present && (!row.withdrawn || c.bug.withdrawsNothing) {
-			report[at.name] = "/dev/" + row.spec.Name()
+func (c *controller) report(node string) (cache.NodeReport, map[v1.UniqueVolumeName]string) {
+	report, _ := c.actual.Report(types.NodeName(node))
+	attached := map[v1.UniqueVolumeName]string{}
+	for _, v := range report.Attached {
+		attached[v.Name] = v.DevicePath
+	}
+	if c.bug.withdrawsNothing {
+		for row := range c.actual.AttachmentsOfNode(types.NodeName(node)) {
+			attached[row.VolumeName] = row.DevicePath
 		}
 	}
-	return report
+	return report, attached
 }
 
 // ReportAttached implements operationexecutor.AttachmentReporter.
 func (c *controller) ReportAttached(_ context.Context, node types.NodeName) error {
-	return c.p.WriteAttached(string(node), func() map[v1.UniqueVolumeName]string { return c.report(node) })
-}
-
-func (c *controller) set(at attachment, spec *volume.Spec, state world.State) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	row := c.attachments[at]
-	if row == nil {
-		row = &attached{spec: spec}
-		c.attachments[at] = row
+	var report cache.NodeReport
+	err := c.p.WriteAttached(string(node), func() (attached map[v1.UniqueVolumeName]string) {
+		report, attached = c.report(string(node))
+		return attached
+	})
+	if err == nil {
+		c.actual.ReportWritten(report)
 	}
-	row.state = state
-	if state == world.Present {
-		row.withdrawn = false
-	}
-}
-
-// MarkVolumeAsAttached implements the attacher updater.
-func (c *controller) MarkVolumeAsAttached(name v1.UniqueVolumeName, spec *volume.Spec, node types.NodeName, _ string) error {
-	c.set(attachment{name, node}, spec, world.Present)
-	return nil
-}
-
-// MarkVolumeAsUncertain implements the attacher updater.
-func (c *controller) MarkVolumeAsUncertain(name v1.UniqueVolumeName, spec *volume.Spec, node types.NodeName) error {
-	c.set(attachment{name, node}, spec, world.Uncertain)
-	return nil
-}
-
-// MarkVolumeAsDetached implements the attacher updater.
-func (c *controller) MarkVolumeAsDetached(name v1.UniqueVolumeName, node types.NodeName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.attachments, attachment{name, node})
-}
-
-// RemoveVolumeFromReportAsAttached implements the attacher updater.
-func (c *controller) RemoveVolumeFromReportAsAttached(name v1.UniqueVolumeName, node types.NodeName) error {
-	c.withdraw(attachment{name, node}, true)
-	return nil
-}
-
-// AddVolumeToReportAsAttached implements the attacher updater.
-func (c *controller) AddVolumeToReportAsAttached(name v1.UniqueVolumeName, node types.NodeName) {
-	c.withdraw(attachment{name, node}, false)
-}
-
-func (c *controller) withdraw(at attachment, withdrawn bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if row := c.attachments[at]; row != nil {
-		row.withdrawn = withdrawn
-	}
-}
-
-// NodesOfVolume implements operationexecutor.VolumeNodes.
-func (c *controller) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var nodes []types.NodeName
-	for at, row := range c.attachments {
-		if at.name == name && (row.state == world.Present || !c.bug.countsCertainNodes) {
-			nodes = append(nodes, at.node)
-		}
-	}
-	slices.Sort(nodes)
-	return nodes
+	return err
 }
 
 // Verify implements world.Engine.
 func (c *controller) Verify() {
 	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
 	for _, at := range c.known(nil) {
-		c.mu.Lock()
-		spec := c.attachments[at].spec
-		c.mu.Unlock()
-		byNode[at.node] = append(byNode[at.node], operationexecutor.AttachedVolume{
-			VolumeName: at.name, VolumeSpec: spec, NodeName: at.node, PluginName: world.PluginName, PluginIsAttachable: true,
-		})
+		row, _ := c.actual.Attachment(at.name, at.node)
+		byNode[at.node] = append(byNode[at.node], row.AttachedVolume)
 	}
-	_, err := c.executor.VerifyVolumesAreAttached(c.p.Context(), byNode, c)
+	_, err := c.executor.VerifyVolumesAreAttached(c.p.Context(), byNode, c.actual)
 	must(err)
+	synctest.Wait()
 }
 
-// Belief implements world.Engine.
+// Belief implements world.Engine. What is being attached may be attached.
 func (c *controller) Belief() world.Belief {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	b := world.Belief{Attached: map[world.At]world.State{}}
-	for at, row := range c.attachments {
-		b.Attached[world.At{Node: string(at.node), Volume: c.p.Inner(at.name)}] = row.state
+	for row := range c.actual.AllAttachments() {
+		state := world.Uncertain
+		if row.AttachState == cache.Attached {
+			state = world.Present
+		}
+		b.Attached[world.At{Node: string(row.NodeName), Volume: c.p.Inner(row.VolumeName)}] = state
 	}
 	return b
 }

@@ -48,7 +48,7 @@ func (p *Process) Conclude(_ context.Context, intent operationexecutor.Intent, e
 
 // record changes the record of a volume.
 func (p *Process) record(name string, intent operationexecutor.Intent, f func(*Record)) error {
-	at := At{Node: cmp.Or(string(intent.NodeName), p.node), Volume: intent.Spec.Name(), Pod: string(intent.PodUID)}
+	at := At{Node: cmp.Or(string(intent.NodeName), p.node), Volume: p.world.inner[intent.VolumeName], Pod: string(intent.PodUID)}
 	verdict := OK
 	if !p.world.config.Faults.Quiet {
 		verdict = p.park(name, name+":"+at.String())
