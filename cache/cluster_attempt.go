@@ -78,6 +78,15 @@ func (t *AttachAttempt) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spe
 	return t.mark(succeeded, &n)
 }
 
+// NodesOfVolume implements operationexecutor.VolumeNodes. The place that the attempt itself has taken does not count while
+// nothing has come of it: nothing was there before.
+func (t *AttachAttempt) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName {
+	if name == t.key.partner && t.AttachState(name, t.key.owner) == Attaching {
+		return t.OtherNodesOfVolume(name, t.key.owner)
+	}
+	return t.ClusterActualStateOfWorld.NodesOfVolume(name)
+}
+
 // End gives up the place when nothing has come of the attempt. What is, or may be, attached stays. It may be called twice.
 func (t *AttachAttempt) End() {
 	_ = t.update(ended, &attachmentNews{key: t.key, attempt: t}) // Nothing is refused.

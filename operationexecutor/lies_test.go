@@ -2,6 +2,7 @@ package operationexecutor_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"path"
 	"sync"
@@ -153,6 +154,22 @@ func TestALiveMountIsNoProofAgainstARemountThatFailed(t *testing.T) {
 	op := w.ended(w.remount("data", "p"))
 	assert.Equal(t, operationexecutor.Final, op.Result().Class)
 	assert.Equal(t, operationexecutor.VolumeMounted, w.pod("data", "p"))
+}
+
+// TestARemountIsDoubtedWhenItsMountIs was found by the simulation: somebody unmounted the volume while it was refreshed, and
+// the plugin mounted it again and said that it had failed.
+func TestARemountIsDoubtedWhenItsMountIs(t *testing.T) {
+	w, table := lyingWorld(t)
+	w.honest(table)
+	w.succeeded(w.mount("data", "p"))
+	w.plugin.on("SetUp", func(context.Context) error {
+		return errors.Join(errBroken, w.actual.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
+			VolumeName: volumeName("data"), PodName: "p", VolumeSpec: spec("data"),
+		}))
+	})
+	op := w.ended(w.remount("data", "p"))
+	require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
 }
 
 func TestATeardownThatLeavesAMountIsFoundOut(t *testing.T) {

@@ -155,10 +155,10 @@ func (m *mounting) setUp(ctx context.Context) error {
 		return err
 	}
 	args := m.mounterArgs()
-	mounted := m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
+	mounted := m.isBelievedMounted()
 	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error { return m.mounter.SetUp(ctx, args) })
 	if err != nil {
-		if !mounted {
+		if !m.isBelievedMounted() { // Also one that was mounted, and that somebody has come to doubt meanwhile.
 			err = m.doubtFailure(ctx, m.x, m.path, err)
 		}
 		return m.setUpFailed(ctx, intent, err)
@@ -183,6 +183,10 @@ func (m *mounting) setUp(ctx context.Context) error {
 	}
 	m.conclude(ctx, m.x, intent, IntentDone)
 	return nil
+}
+
+func (m *mounting) isBelievedMounted() bool {
+	return m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
 }
 
 // setUpFailed marks what the failure means for what is believed.
