@@ -28,11 +28,19 @@
 // downgraded because a remount failed; a failed teardown is always uncertain; what was found after a restart stays
 // uncertain until something succeeded; every error of an attach or detach call is uncertain.
 //
-// A plugin's call gets a context with a deadline. A call that has not returned a short grace after its context ended is
-// left behind: its operation ends as uncertain if the call may change the world, and the key stays taken until the call
-// has really returned, so that nothing starts beside it. It takes no worker of the plugin meanwhile. A panic in a call,
+// A plugin's call gets a context with a deadline, by the kind of operation and by the plugin. A call that has not returned a
+// short grace after its context ended is left behind: its operation ends as uncertain if the call may change the world, and
+// the key stays taken until the call has really returned, so that nothing starts beside it. It takes no worker of the
+// plugin meanwhile, so that the plugin's other volumes go on; when too many hang, further calls fail with a
+// [PluginHungError]. [Executor.Hung] tells which hang since when, and shows their stacks. A panic in a call,
 // runtime.Goexit, an error that is a nil pointer and an error that panics when it is read are errors of that operation
 // and of nothing else.
+//
+// A plugin is not believed blindly. With GeneratorOptions.Mounts, a call that failed and left a mount, a teardown that left
+// one, and a success without the mount that the plugin promises (volume.MountingVolumePlugin) end as uncertain, with an
+// error that matches [ErrUntrue]. The specs that plugins get are copies, one for each operation: what a plugin changes in
+// one harms nobody, and is told by the step CheckSpec and an event. Paths outside of the pods' and the plugin's
+// directories are never asked about.
 //
 // Intent comes before effect: each call that changes the world has its record first, and is not made when the record
 // cannot be written.
@@ -41,5 +49,12 @@
 //
 // All methods of [Executor] and [Operation] may be called from several goroutines at once. No lock is held while a
 // plugin, a port or a callback runs. Constructors start nothing; [Executor.Wait] waits for every goroutine but those of
-// calls that were left behind, which it names.
+// calls that were left behind, which it names; after [Executor.Shutdown] nothing begins.
+//
+// # Cost
+//
+// Beginning, ending and asking cost the same however many operations are under way. An operation that is one call (see
+// [NewOperation]) has one goroutine and three allocations, with its deadline, its context, its key and its back-off; one
+// of several steps has one more goroutine for each call. One timer serves all calls of one timeout, and one registration
+// all operations of one context.
 package operationexecutor

@@ -29,6 +29,22 @@ type unclassifiable struct{}
 func (unclassifiable) Error() string   { return "unclassifiable" }
 func (unclassifiable) Uncertain() bool { panic("no class") }
 
+// unmatchable, unreachable and unfit are errors of which one method of those that package errors calls panics.
+type unmatchable struct{}
+
+func (unmatchable) Error() string { return "unmatchable" }
+func (unmatchable) Is(error) bool { panic("no match") }
+
+type unreachable struct{}
+
+func (unreachable) Error() string { return "unreachable" }
+func (unreachable) Unwrap() error { panic("nothing within") }
+
+type unfit struct{}
+
+func (unfit) Error() string { return "unfit" }
+func (unfit) As(any) bool   { panic("no such type") }
+
 // typedNil is an error type whose nil pointer is returned by mistake.
 type typedNil struct{}
 
@@ -43,6 +59,9 @@ func badCalls() map[string]func(ctx context.Context) error {
 		"Goexit":                func(context.Context) error { runtime.Goexit(); return nil },
 		"nil pointer":           func(context.Context) error { var err *typedNil; return err },
 		"error that panics":     func(context.Context) error { return unreadable{} },
+		"Is that panics":        func(context.Context) error { return fmt.Errorf("%w", unmatchable{}) },
+		"Unwrap that panics":    func(context.Context) error { return unreachable{} },
+		"As that panics":        func(context.Context) error { return errors.Join(errBroken, unfit{}) },
 		"error without a class": func(context.Context) error { return unclassifiable{} },
 		"wrapped, that panics":  func(context.Context) error { return fmt.Errorf("%w, %w", errBroken, unclassifiable{}) },
 	}

@@ -69,6 +69,7 @@ func (w *world) prepare() *Manager {
 	w.plugin = fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend, Remount: true})
 	w.plugins = volume.NewVolumePluginMgr(host)
 	require.NoError(w.t, w.plugins.InitPlugins(w.t.Context(), w.plugin))
+	w.options.Mounts = w.mounter
 	w.manager, err = New(w.plugins, w.options)
 	require.NoError(w.t, err)
 	return w.manager
