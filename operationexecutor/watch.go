@@ -79,7 +79,11 @@ func (e *Executor) launchNow(f *flight, now time.Time) {
 
 // watchContext ends the flight when a context ends that is not that of the operation.
 func (f *flight) watchContext(ctx context.Context) {
-	f.stop = context.AfterFunc(ctx, func() { f.op.x.executor.expire(f, ctx.Err()) })
+	e := f.op.x.executor
+	stop := context.AfterFunc(ctx, func() { e.expire(f, ctx.Err()) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f.stop = stop
 }
 
 // land ends a call that has returned. It returns false when the call was given up meanwhile, so that the operation goes on
@@ -190,8 +194,11 @@ func (e *Executor) giveUp(f *flight) {
 // gaveUp lets the plugin's other calls and the operation go on.
 func (e *Executor) gaveUp(f *flight) {
 	f.plugin.release()
-	if f.stop != nil {
-		f.stop()
+	e.mu.Lock()
+	stop := f.stop
+	e.mu.Unlock()
+	if stop != nil {
+		stop()
 	}
 	if f.givenUp != nil {
 		close(f.givenUp)
