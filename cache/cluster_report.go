@@ -100,12 +100,12 @@ func (r *NodeReport) sort() {
 
 // ReportWritten says that a node has been told what r, a report or one of changes, says. What has changed since r was made
 // is still to be told; whoever does not know whether the node was told says nothing. A report for an earlier node of that
-// name changes nothing.
+// name changes nothing: all that this one is to be told is newer.
 func (a *ClusterActualStateOfWorld) ReportWritten(r NodeReport) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	node := a.nodes[r.NodeName]
-	if node == nil || node.uid != r.NodeUID {
+	if node == nil {
 		return
 	}
 	for name, version := range node.changes {

@@ -274,6 +274,12 @@ func TestNobodyDetachesWhatTheNodeUses(t *testing.T) {
 	attachTo(t, a, "s1", nodeA, "")
 	require.ErrorIs(t, withdraw("s1"), volume.ErrInUse, "who attaches it wants it")
 
+	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-a", nil))
+	assert.Empty(t, a.VolumesInUse(nodeA), "what was used is not used any more")
+	require.NoError(t, withdraw("s1"))
+	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-a", []v1.UniqueVolumeName{shared("s1")}))
+	a.AddVolumeToReportAsAttached(shared("s1"), nodeA)
+
 	require.ErrorIs(t, a.SetVolumesInUse(nodeA, "uid-of-another", nil), cache.ErrNodeUnknown)
 	require.ErrorIs(t, a.SetVolumesInUse("c", "", nil), cache.ErrNodeUnknown)
 	require.ErrorIs(t, withdraw("s1"), volume.ErrInUse, "another node says nothing of this one")
