@@ -14,6 +14,10 @@ const (
 	ReasonFailedMount            = "FailedMount"            // warning, on the pod
 	ReasonFailedUnmount          = "FailedUnmount"          // warning, on the pod, or on the PersistentVolume when the pod is not known
 	ReasonFailedUnmountDevice    = "FailedUnmountDevice"    // warning, on the PersistentVolume
+	ReasonFailedMapVolume        = "FailedMapVolume"        // warning, on the pod
+	ReasonSuccessfulMountVolume  = "SuccessfulMountVolume"  // normal, on the pod, when a block volume was mapped
+	ReasonFailedUnmapVolume      = "FailedUnmapVolume"      // warning, on the pod, or on the PersistentVolume when the pod is not known
+	ReasonFailedUnmapDevice      = "FailedUnmapDevice"      // warning, on the PersistentVolume
 	ReasonVolumePluginMisbehaved = "VolumePluginMisbehaved" // warning, on the PersistentVolume
 	ReasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
 	ReasonSuccessfulDetachVolume = "SuccessfulDetachVolume" // normal, on the PersistentVolume

@@ -67,18 +67,28 @@ func (e *Executor) DetachVolume(ctx context.Context, v AttachedVolume, options D
 	return e.begin(ctx, detachKey(v), e.generator.GenerateDetachVolumeFunc(v, options, actualState))
 }
 
-// MountVolume begins to wait for the device of a volume, to stage it where it is not staged, and to set it up for a pod.
+// MountVolume begins to wait for the device of a volume, to stage it where it is not staged, and to set it up for a pod; or
+// to map it for the pod, when its PersistentVolume has volumeMode Block.
 func (e *Executor) MountVolume(ctx context.Context, v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
+	if isBlock(v.VolumeSpec) {
+		return e.begin(ctx, mountKey(v), e.generator.GenerateMapVolumeFunc(v, options, actualState))
+	}
 	return e.begin(ctx, mountKey(v), e.generator.GenerateMountVolumeFunc(v, options, actualState))
 }
 
-// UnmountVolume begins to take a volume away from a pod.
+// UnmountVolume begins to take a volume away from a pod: to tear it down, or to unmap it.
 func (e *Executor) UnmountVolume(ctx context.Context, v MountedVolume, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
+	if isBlock(v.VolumeSpec) {
+		return e.begin(ctx, Key{Volume: v.VolumeName, Pod: v.PodName}, e.generator.GenerateUnmapVolumeFunc(v, actualState))
+	}
 	return e.begin(ctx, Key{Volume: v.VolumeName, Pod: v.PodName}, e.generator.GenerateUnmountVolumeFunc(v, actualState))
 }
 
-// UnmountDevice begins to unstage a volume that no pod uses.
+// UnmountDevice begins to unstage a volume that no pod uses, or to undo what was prepared to map it.
 func (e *Executor) UnmountDevice(ctx context.Context, v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
+	if isBlock(v.VolumeSpec) {
+		return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateUnmapDeviceFunc(v, actualState))
+	}
 	return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateUnmountDeviceFunc(v, actualState))
 }
 

@@ -22,6 +22,12 @@ type OperationGenerator interface {
 	GenerateUnmountVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
 	// GenerateUnmountDeviceFunc makes the operation that unstages v.
 	GenerateUnmountDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
+	// GenerateMapVolumeFunc makes the operation that maps the block volume v for a pod.
+	GenerateMapVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation
+	// GenerateUnmapVolumeFunc makes the operation that takes the block volume v away from a pod.
+	GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
+	// GenerateUnmapDeviceFunc makes the operation that undoes what was prepared for the pods of the block volume v.
+	GenerateUnmapDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation
 	// GenerateVolumesAreAttachedFunc makes the operation that asks a plugin which of its volumes a node still has.
 	GenerateVolumesAreAttachedFunc(volumes []AttachedVolume, nodeName types.NodeName, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation
 	// GenerateBulkVolumeVerifyFunc is the same for several nodes in one call.
@@ -47,6 +53,8 @@ type GeneratorOptions struct {
 	Journal Journal
 	// DeviceUse tells whether a device is still open after it was unstaged. Nil: it is not asked.
 	DeviceUse DeviceUse
+	// BlockMapper binds block devices for pods. Nil: block volumes are refused.
+	BlockMapper BlockMapper
 	// NodeReader tells what a node uses. Nil: a detach that is to be verified fails.
 	NodeReader NodeReader
 	// Reporter tells a node that a volume is withdrawn from it. Nil: whoever starts a detach has told the node before.
@@ -72,6 +80,7 @@ type Generator struct {
 	plugins    *volume.VolumePluginMgr
 	journal    Journal
 	deviceUse  DeviceUse
+	blocks     BlockMapper
 	nodeReader NodeReader
 	reporter   AttachmentReporter
 	nodeLabels NodeLabels
@@ -90,6 +99,7 @@ func NewOperationGenerator(options GeneratorOptions) *Generator {
 		plugins:    options.Plugins,
 		journal:    options.Journal,
 		deviceUse:  options.DeviceUse,
+		blocks:     options.BlockMapper,
 		nodeReader: options.NodeReader,
 		reporter:   options.Reporter,
 		nodeLabels: options.NodeLabels,

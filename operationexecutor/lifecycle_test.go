@@ -136,7 +136,8 @@ func TestChecksComeBeforeSideEffects(t *testing.T) {
 			assert.Subset(t, []string{"CanMount"}, w.all(), "nothing may be recorded or called")
 			assert.Equal(t, operationexecutor.DeviceNotMounted, w.device("data"))
 			assert.Equal(t, operationexecutor.VolumeNotMounted, w.pod("data", "p"))
-			assert.Equal(t, []string{"Warning FailedMount p"}, w.recorder.all())
+			reason := map[bool]string{true: "FailedMapVolume", false: "FailedMount"}[test.name == "a block volume"]
+			assert.Equal(t, []string{"Warning " + reason + " p"}, w.recorder.all())
 		})
 	}
 }

@@ -27,8 +27,9 @@ type mounting struct {
 
 	spec    *volume.Spec // as plugins get it
 	mounter volume.Mounter
-	path    string // where the mounter sets up
-	mounts  bool   // whether the set-up is a mount, by the plugin's word
+	mapper  volume.BlockVolumeMapper // of a block volume, in place of mounter
+	path    string                   // where the mounter sets up
+	mounts  bool                     // whether the set-up is a mount, by the plugin's word
 	staging staging
 	// devicePath is the device, as far as it is known.
 	devicePath string
@@ -220,7 +221,7 @@ func (m *mounting) mounterArgs() volume.MounterArgs {
 func (m *mounting) markOpts() MarkVolumeOpts {
 	return MarkVolumeOpts{
 		VolumeName: m.v.VolumeName, PodName: m.v.PodName, PodUID: m.pod().UID, Pod: m.v.Pod, VolumeSpec: m.v.VolumeSpec,
-		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, MountPath: m.path, VolumeGidValue: m.v.VolumeGidValue,
+		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, BlockVolumeMapper: m.mapper, MountPath: m.path, VolumeGidValue: m.v.VolumeGidValue,
 		SELinuxMountContext: m.v.SELinuxLabel,
 	}
 }

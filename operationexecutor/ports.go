@@ -141,6 +141,19 @@ type BlockMapper interface {
 	MapDevice(ctx context.Context, m DeviceMapping) error
 	// UnmapDevice undoes MapDevice. It succeeds when nothing is there.
 	UnmapDevice(ctx context.Context, m DeviceMapping) error
+
+	MapPaths
+}
+
+// MapPaths is the part of a [BlockMapper] that is about paths alone.
+type MapPaths interface {
+	// ResolveDevice returns the path of the device itself: devicePath with its symbolic links followed.
+	ResolveDevice(ctx context.Context, devicePath string) (string, error)
+	// MappedPods returns the UIDs of the pods for which a device is bound in globalMapPath, sorted. A directory that does
+	// not exist has none.
+	MappedPods(ctx context.Context, globalMapPath string) ([]string, error)
+	// RemoveMapPath removes globalMapPath by rmdir. It succeeds when it is gone already.
+	RemoveMapPath(ctx context.Context, globalMapPath string) error
 }
 
 // DeviceMapping says which device is mapped where.
@@ -257,9 +270,11 @@ type Intent struct {
 	OuterVolumeSpecNames []string
 	// DevicePath is the absolute path of the device; empty while it is not known.
 	DevicePath string
-	// DeviceMountPath is the absolute path of the staging; empty when the volume is not staged.
+	// DeviceMountPath is the absolute path of the staging; empty when the volume is not staged. That of a block volume is
+	// its global map path.
 	DeviceMountPath string
-	// MountPath is the absolute path of the set-up; empty when no pod is concerned.
+	// MountPath is the absolute path of the set-up; empty when no pod is concerned. That of a block volume is the pod's
+	// link: its directory and its name in it are what unmapping needs, beside DeviceMountPath and PodUID.
 	MountPath string
 }
 

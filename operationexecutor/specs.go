@@ -12,6 +12,13 @@ import (
 
 // This file holds what operations read from pods and volumes.
 
+// isBlock reports whether pods get the volume as a device. A volume whose mode does not exist is left to the mount, which
+// says so.
+func isBlock(spec *volume.Spec) bool {
+	mode, err := volume.GetVolumeMode(spec)
+	return err == nil && mode == v1.PersistentVolumeBlock
+}
+
 // singlePod reports whether only one pod may use the volume.
 func singlePod(spec *volume.Spec) bool {
 	if spec == nil || spec.PersistentVolume == nil {

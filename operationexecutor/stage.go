@@ -20,16 +20,8 @@ type staging struct {
 
 // prepareStaging asks the plugin for what handles the device.
 func (m *mounting) prepareStaging(ctx context.Context) error {
-	if m.v.PluginIsAttachable {
-		plugin, err := find(ctx, m.x, func() (volume.AttachableVolumePlugin, error) {
-			return m.plugins.FindAttachablePluginBySpec(m.spec)
-		})
-		if err != nil {
-			return err
-		}
-		if m.staging.attacher, err = construct(ctx, m.x, "NewAttacher", plugin.NewAttacher); err != nil {
-			return err
-		}
+	if err := m.prepareAttacher(ctx); err != nil {
+		return err
 	}
 	if !m.v.PluginIsDeviceMountable {
 		return nil
@@ -46,6 +38,21 @@ func (m *mounting) prepareStaging(ctx context.Context) error {
 	m.staging.path, err = construct(ctx, m.x, "GetDeviceMountPath", func() (string, error) {
 		return m.staging.mounter.GetDeviceMountPath(m.spec)
 	})
+	return err
+}
+
+// prepareAttacher asks the plugin for what waits for the device.
+func (m *mounting) prepareAttacher(ctx context.Context) error {
+	if !m.v.PluginIsAttachable {
+		return nil
+	}
+	plugin, err := find(ctx, m.x, func() (volume.AttachableVolumePlugin, error) {
+		return m.plugins.FindAttachablePluginBySpec(m.spec)
+	})
+	if err != nil {
+		return err
+	}
+	m.staging.attacher, err = construct(ctx, m.x, "NewAttacher", plugin.NewAttacher)
 	return err
 }
 
@@ -138,7 +145,7 @@ func (m *mounting) deviceState() believed {
 // deviceIntent is the intent to stage the volume.
 func (m *mounting) deviceIntent() Intent {
 	return Intent{
-		Kind: OpMount, VolumeName: m.v.VolumeName, PluginName: m.x.pluginName(), Spec: m.v.VolumeSpec,
+		Kind: m.x.op.Info().Kind, VolumeName: m.v.VolumeName, PluginName: m.x.pluginName(), Spec: m.v.VolumeSpec,
 		DevicePath: m.devicePath, DeviceMountPath: m.staging.path,
 	}
 }

@@ -75,17 +75,22 @@ func (u *unmounting) failed(ctx context.Context, intent Intent, err error) error
 		u.conclude(ctx, u.x, intent, believed(u.state.GetVolumeMountState(u.v.VolumeName, u.v.PodName)).end())
 		return err
 	}
+	return u.halfDone(ctx, intent, err)
+}
+
+// halfDone says that the volume may be half taken away.
+func (u *unmounting) halfDone(ctx context.Context, intent Intent, err error) error {
 	u.conclude(ctx, u.x, intent, IntentUncertain)
 	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(MarkVolumeOpts{
 		VolumeName: u.v.VolumeName, PodName: u.v.PodName, PodUID: u.v.PodUID, Pod: u.v.Pod, VolumeSpec: u.v.VolumeSpec,
-		OuterVolumeSpecNames: u.v.OuterVolumeSpecNames, Mounter: u.v.Mounter, VolumeGidValue: u.v.VolumeGidValue,
+		OuterVolumeSpecNames: u.v.OuterVolumeSpecNames, Mounter: u.v.Mounter, BlockVolumeMapper: u.v.BlockVolumeMapper, VolumeGidValue: u.v.VolumeGidValue,
 		SELinuxMountContext: u.v.SELinuxMountContext,
 	}))
 }
 
 func (u *unmounting) intent(path string) Intent {
 	return Intent{
-		Kind: OpUnmount, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
+		Kind: u.x.op.Info().Kind, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
 		PodUID: u.v.PodUID, Pod: podKey(u.v.Pod), OuterVolumeSpecNames: u.v.OuterVolumeSpecNames,
 		DeviceMountPath: u.v.DeviceMountPath, MountPath: path,
 	}

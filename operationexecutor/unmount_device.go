@@ -113,10 +113,7 @@ func sameStaging(ref, path string) bool {
 }
 
 func (u *unmountingDevice) unstage(ctx context.Context, unmounter volume.DeviceUnmounter, path string) error {
-	intent := Intent{
-		Kind: OpUnmountDevice, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
-		DevicePath: u.v.DevicePath, DeviceMountPath: path,
-	}
+	intent := u.intent(path)
 	if err := u.intend(ctx, u.x, intent); err != nil {
 		return err
 	}
@@ -136,6 +133,13 @@ func (u *unmountingDevice) unstage(ctx context.Context, unmounter volume.DeviceU
 	}
 	u.conclude(ctx, u.x, intent, IntentForgotten)
 	return nil
+}
+
+func (u *unmountingDevice) intent(path string) Intent {
+	return Intent{
+		Kind: u.x.op.Info().Kind, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
+		DevicePath: u.v.DevicePath, DeviceMountPath: path,
+	}
 }
 
 // checkClosed asks whether the device is still open, in another mount namespace for example.
@@ -162,6 +166,11 @@ func (u *unmountingDevice) failed(ctx context.Context, intent Intent, err error)
 		u.conclude(ctx, u.x, intent, believed(u.state.GetDeviceMountState(u.v.VolumeName)).end())
 		return err
 	}
+	return u.halfDone(ctx, intent, err)
+}
+
+// halfDone says that what is staged may be half undone.
+func (u *unmountingDevice) halfDone(ctx context.Context, intent Intent, err error) error {
 	u.conclude(ctx, u.x, intent, IntentUncertain)
 	return uncertainToo(err, u.state.MarkDeviceAsUncertain(u.v.VolumeName, u.v.DevicePath, intent.DeviceMountPath, u.v.SELinuxMountContext))
 }

@@ -41,6 +41,7 @@ type world struct {
 type setup struct {
 	attachable, stageable bool
 	withReporter          bool
+	block                 bool                // the plugin serves devices
 	mounting              bool                // the plugin says that it mounts
 	mounts                *mountTable         // nil: nobody looks
 	abilities             volume.Capabilities // beside the plain ones; 0: none
@@ -62,9 +63,12 @@ func newWorld(t *testing.T, s setup) *world {
 		nodes: &nodeReader{}, devices: &deviceUse{}, recorder: &recorder{}, reporter: &reporter{history: h},
 	}
 	plugins := volume.NewVolumePluginMgr(host)
-	if s.abilities == 0 {
+	switch {
+	case s.block:
+		require.NoError(t, plugins.InitPlugins(t.Context(), &blockPlugin{w.plugin}))
+	case s.abilities == 0:
 		require.NoError(t, plugins.InitPlugins(t.Context(), w.plugin))
-	} else {
+	default:
 		w.able = &ablePlugin{plugin: w.plugin, abilities: s.abilities}
 		require.NoError(t, plugins.InitPlugins(t.Context(), w.able))
 	}

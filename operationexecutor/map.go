@@ -1,0 +1,215 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// errNoBlockMapper is the error of every operation on a block volume where nobody can bind its device.
+var errNoBlockMapper = fmt.Errorf("this program maps no block devices (GeneratorOptions.BlockMapper): %w", volume.ErrUnsupported)
+
+// mapping is one map operation. Its staging path is the volume's global map path, its path the pod's link.
+type mapping struct {
+	mounting
+	mapDir, linkName string
+	stagePath        string // what the plugin calls its staging path; empty when it has none
+}
+
+// GenerateMapVolumeFunc implements [OperationGenerator].
+func (g *Generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
+	info := OperationInfo{Kind: OpMap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		m := &mapping{mounting: mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}}
+		err := m.run(ctx)
+		if err != nil {
+			m.event(podObject(v.Pod), v1.EventTypeWarning, ReasonFailedMapVolume,
+				"mapping volume %q failed: %v", v.VolumeSpec.Name(), err)
+		}
+		return err
+	})
+}
+
+func (m *mapping) run(ctx context.Context) error {
+	if err := m.check(ctx); err != nil {
+		return err
+	}
+	if err := m.prepare(ctx); err != nil {
+		return err
+	}
+	if err := m.setUpDevice(ctx); err != nil {
+		return err
+	}
+	return m.mapPod(ctx)
+}
+
+// check refuses what cannot work before the plugin is asked.
+func (m *mapping) check(ctx context.Context) error {
+	switch {
+	case m.blocks == nil:
+		return errNoBlockMapper
+	case !isBlock(m.v.VolumeSpec):
+		return fmt.Errorf("the volume does not have volumeMode Block and cannot be mapped: %w", volume.ErrUnsupported)
+	}
+	if err := m.checkNodeAffinity(ctx, m.x, m.v.VolumeSpec); err != nil {
+		return err
+	}
+	return m.checkSinglePod()
+}
+
+// prepare asks the plugin for all that will be called. It changes nothing.
+func (m *mapping) prepare(ctx context.Context) error {
+	m.spec = m.lend(m.x, m.v.VolumeSpec)
+	plugin, err := find(ctx, m.x, func() (volume.BlockVolumePlugin, error) { return m.plugins.FindMapperPluginBySpec(m.spec) })
+	if err != nil {
+		return err
+	}
+	m.mapper, err = construct(ctx, m.x, "NewBlockVolumeMapper", func() (volume.BlockVolumeMapper, error) {
+		return plugin.NewBlockVolumeMapper(m.spec, m.pod())
+	})
+	if err != nil {
+		return err
+	}
+	m.staging.path, err = construct(ctx, m.x, "GetGlobalMapPath", func() (string, error) { return m.mapper.GetGlobalMapPath(m.spec) })
+	if err != nil {
+		return err
+	}
+	link, err := linkOf(ctx, m.x, m.mapper)
+	if err != nil {
+		return err
+	}
+	m.mapDir, m.linkName = link.dir, link.name
+	m.path = filepath.Join(link.dir, link.name)
+	if custom, ok := m.mapper.(volume.CustomBlockVolumeMapper); ok {
+		m.stagePath, err = construct(ctx, m.x, "GetStagingPath", func() (string, error) { return custom.GetStagingPath(), nil })
+		if err != nil {
+			return err
+		}
+	}
+	return m.prepareAttacher(ctx)
+}
+
+// link is where a pod's link to its device is.
+type link struct{ dir, name string }
+
+func linkOf(ctx context.Context, x *execution, v volume.BlockVolume) (link, error) {
+	return construct(ctx, x, "GetPodDeviceMapPath", func() (link, error) {
+		dir, name := v.GetPodDeviceMapPath()
+		return link{dir, name}, nil
+	})
+}
+
+// setUpDevice waits for the device and prepares it for the first pod. The intent comes first, as in stage.
+func (m *mapping) setUpDevice(ctx context.Context) error {
+	if m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
+		return m.waitForAttach(ctx)
+	}
+	intent := m.deviceIntent()
+	if err := m.intend(ctx, m.x, intent); err != nil {
+		return err
+	}
+	err := m.waitForAttach(ctx)
+	if outcome.IsUncertain(err) {
+		return m.stageFailed(ctx, intent, err)
+	}
+	if err == nil && intent.DevicePath != m.devicePath {
+		intent.DevicePath = m.devicePath
+		err = m.intend(ctx, m.x, intent)
+	}
+	if err != nil {
+		m.conclude(ctx, m.x, intent, m.deviceState().end())
+		return err
+	}
+	if custom, ok := m.mapper.(volume.CustomBlockVolumeMapper); ok {
+		err := m.x.change(ctx, "SetUpDevice", func(ctx context.Context) error {
+			_, err := custom.SetUpDevice(ctx, volume.SetUpDeviceArgs{DevicePath: intent.DevicePath})
+			return err
+		})
+		if err != nil {
+			return m.stageFailed(ctx, intent, err)
+		}
+	}
+	return m.staged(ctx, intent)
+}
+
+// mapPod maps the device for the pod. What MapPodDevice fails with means what it says; from there on every failure leaves
+// the mapping uncertain, since it must be undone.
+func (m *mapping) mapPod(ctx context.Context) error {
+	intent := m.podIntent()
+	if err := m.intend(ctx, m.x, intent); err != nil {
+		return err
+	}
+	if err := m.mapPodDevice(ctx); err != nil {
+		return m.setUpFailed(ctx, intent, err)
+	}
+	if err := m.bind(ctx); err != nil {
+		return m.setUpFailed(ctx, intent, volume.Uncertain(err))
+	}
+	if err := m.state.MarkVolumeAsMounted(m.markOpts()); err != nil {
+		err = fmt.Errorf("volume is mapped, but the actual state does not take it: %w", err)
+		m.conclude(ctx, m.x, intent, IntentUncertain)
+		return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
+	}
+	m.conclude(ctx, m.x, intent, IntentDone)
+	return nil
+}
+
+// mapPodDevice lets the plugin make the device ready for the pod. The path that it returns counts.
+func (m *mapping) mapPodDevice(ctx context.Context) error {
+	custom, ok := m.mapper.(volume.CustomBlockVolumeMapper)
+	if !ok {
+		return nil
+	}
+	args := volume.MapPodDeviceArgs{DevicePath: m.devicePath, GlobalMapPath: m.staging.path, PodUID: m.pod().UID}
+	path, err := perform(ctx, m.x, m.x.changing("MapPodDevice"), func(ctx context.Context) (string, error) {
+		return custom.MapPodDevice(ctx, args)
+	})
+	if err == nil && path != "" {
+		m.devicePath = path
+	}
+	return err
+}
+
+// bind gives the device to the pod and grows it to its size.
+func (m *mapping) bind(ctx context.Context) error {
+	if err := m.resolve(ctx); err != nil {
+		return err
+	}
+	d := DeviceMapping{
+		DevicePath: m.devicePath, GlobalMapPath: m.staging.path, PodMapDir: m.mapDir, LinkName: m.linkName, PodUID: m.pod().UID,
+	}
+	mapped := m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
+	if err := m.x.change(ctx, "MapDevice", func(ctx context.Context) error { return m.blocks.MapDevice(ctx, d) }); err != nil {
+		return err
+	}
+	if mapped {
+		return nil // A volume that the pod has is expanded in use.
+	}
+	m.event(podObject(m.v.Pod), v1.EventTypeNormal, ReasonSuccessfulMountVolume,
+		"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.devicePath, m.staging.path, m.path)
+	expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
+		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.stagePath,
+	}}
+	return expansion.duringMount(ctx)
+}
+
+// resolve finds the device itself, whose path the actual state keeps: it is asked for by that path when it is unmapped.
+func (m *mapping) resolve(ctx context.Context) error {
+	if m.devicePath == "" {
+		return errors.New("the path of the volume's device is empty: neither WaitForAttach nor MapPodDevice returned one")
+	}
+	path, err := perform(ctx, m.x, m.x.asking("ResolveDevice"), func(ctx context.Context) (string, error) {
+		return m.blocks.ResolveDevice(ctx, m.devicePath)
+	})
+	if err != nil {
+		return fmt.Errorf("device %q: %w", m.devicePath, err)
+	}
+	m.devicePath = path
+	return m.state.MarkDeviceAsMounted(m.v.VolumeName, path, m.staging.path, m.v.SELinuxLabel)
+}

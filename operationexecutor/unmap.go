@@ -1,0 +1,91 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// GenerateUnmapVolumeFunc implements [OperationGenerator].
+func (g *Generator) GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
+	info := OperationInfo{Kind: OpUnmap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
+	return newOperation(info, func(ctx context.Context, x *execution) error {
+		u := &unmapping{unmounting{Generator: g, x: x, v: v, state: actualState}}
+		err := u.run(ctx)
+		if err != nil {
+			u.event(eitherObject(v.Pod, v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmapVolume,
+				"unmapping volume %q failed: %v", v.InnerVolumeSpecName, err)
+		}
+		return err
+	})
+}
+
+// unmapping is one unmap operation.
+type unmapping struct{ unmounting }
+
+func (u *unmapping) run(ctx context.Context) error {
+	if u.blocks == nil {
+		return errNoBlockMapper
+	}
+	plugin, err := find(ctx, u.x, func() (volume.BlockVolumePlugin, error) { return u.plugins.FindMapperPluginByName(u.v.PluginName) })
+	if err != nil {
+		return err
+	}
+	unmapper, err := construct(ctx, u.x, "NewBlockVolumeUnmapper", func() (volume.BlockVolumeUnmapper, error) {
+		return plugin.NewBlockVolumeUnmapper(u.v.InnerVolumeSpecName, u.v.PodUID)
+	})
+	if err != nil {
+		return err
+	}
+	d := DeviceMapping{PodUID: u.v.PodUID}
+	if d.GlobalMapPath, err = u.globalMapPath(ctx, u.x, u.v.DeviceMountPath, u.v.VolumeSpec, unmapper); err != nil {
+		return err
+	}
+	link, err := linkOf(ctx, u.x, unmapper)
+	if err != nil {
+		return err
+	}
+	d.PodMapDir, d.LinkName = link.dir, link.name
+	return u.unmap(ctx, unmapper, d)
+}
+
+// globalMapPath returns where the volume's binds are: where they were made, or where the plugin would have them.
+func (g *Generator) globalMapPath(ctx context.Context, x *execution, known string, spec *volume.Spec, unmapper volume.BlockVolumeUnmapper) (string, error) {
+	if known != "" {
+		return known, nil
+	}
+	if spec == nil {
+		return "", errors.New("neither the global map path of the volume nor its spec is known")
+	}
+	lent := g.lend(x, spec)
+	return construct(ctx, x, "GetGlobalMapPath", func() (string, error) { return unmapper.GetGlobalMapPath(lent) })
+}
+
+// unmap undoes the binding and then what the plugin did for the pod.
+func (u *unmapping) unmap(ctx context.Context, unmapper volume.BlockVolumeUnmapper, d DeviceMapping) error {
+	intent := u.intent(filepath.Join(d.PodMapDir, d.LinkName))
+	intent.DeviceMountPath = d.GlobalMapPath
+	if err := u.intend(ctx, u.x, intent); err != nil {
+		return err
+	}
+	if err := u.x.change(ctx, "UnmapDevice", func(ctx context.Context) error { return u.blocks.UnmapDevice(ctx, d) }); err != nil {
+		return u.failed(ctx, intent, err)
+	}
+	if custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper); ok {
+		args := volume.UnmapPodDeviceArgs{GlobalMapPath: d.GlobalMapPath, PodUID: d.PodUID}
+		err := u.x.change(ctx, "UnmapPodDevice", func(ctx context.Context) error { return custom.UnmapPodDevice(ctx, args) })
+		if err != nil {
+			return u.halfDone(ctx, intent, err)
+		}
+	}
+	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
+		u.conclude(ctx, u.x, intent, IntentUncertain)
+		return err
+	}
+	u.conclude(ctx, u.x, intent, IntentForgotten)
+	return nil
+}
