@@ -117,8 +117,9 @@ var podMoves = moves[operationexecutor.VolumeMountState]{
 		undone:    {operationexecutor.VolumeNotMounted, always},
 		found:     {operationexecutor.VolumeMountUncertain, always},
 	},
+	// A mount that is refreshed stays, whatever has become of its staging meanwhile: a pod uses it.
 	operationexecutor.VolumeMounted: {
-		succeeded: {operationexecutor.VolumeMounted, isStaged},
+		succeeded: {operationexecutor.VolumeMounted, always},
 		doubted:   {operationexecutor.VolumeMountUncertain, always},
 		undone:    {operationexecutor.VolumeNotMounted, always},
 		found:     {operationexecutor.VolumeMounted, always},

@@ -94,7 +94,7 @@ func TestEveryMoveOfASetUp(t *testing.T) {
 		{uncertain, doubted, uncertain, uncertain},
 		{uncertain, undone, absent, absent},
 		{uncertain, found, uncertain, uncertain},
-		{mounted, succeeded, mounted, refused},
+		{mounted, succeeded, mounted, mounted}, // What is there stays there, whatever has become of its staging.
 		{mounted, doubted, uncertain, uncertain},
 		{mounted, undone, absent, absent},
 		{mounted, found, mounted, mounted},
