@@ -14,6 +14,7 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/internal/workqueue"
+	"github.com/volumekit/volumekit/mount/blockmap"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -106,6 +107,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 func (m *Manager) newExecutor() *operationexecutor.Executor {
 	generator := operationexecutor.GeneratorOptions{
 		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounts, Recorder: m.options.Recorder, Logger: m.options.Logger,
+		BlockMapper: NewBlockMapper(blockmap.New(blockmap.Options{})),
 	}
 	if m.options.RuntimeDir != "" {
 		m.journal = newJournal()

@@ -40,14 +40,21 @@ func (m Mapping) label() string {
 
 func (m Mapping) check() error {
 	for _, path := range []string{m.GlobalMapPath, m.PodMapDir} {
-		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
-			return fmt.Errorf("%q: give an absolute, clean path of a directory: %w", path, mount.ErrInvalid)
+		if err := checkDir(path); err != nil {
+			return err
 		}
 	}
 	for _, element := range []string{m.LinkName, m.PodUID} {
 		if element == "" || element == "." || element == ".." || strings.ContainsAny(element, "/\x00\n") {
 			return fmt.Errorf("%q: give one element of a path: %w", element, mount.ErrInvalid)
 		}
+	}
+	return nil
+}
+
+func checkDir(path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+		return fmt.Errorf("%q: give an absolute, clean path of a directory: %w", path, mount.ErrInvalid)
 	}
 	return nil
 }
@@ -110,4 +117,28 @@ func (m *Mapper) UnmapDevice(ctx context.Context, mapping Mapping) error {
 // exist has none.
 func (m *Mapper) MappedPods(ctx context.Context, globalMapPath string) ([]string, error) {
 	return m.mappedPods(ctx, globalMapPath)
+}
+
+// ResolveDevice returns the path of the block device that devicePath is, or leads to by symbolic links. What is something
+// else is an error that matches [ErrNotDevice].
+func (m *Mapper) ResolveDevice(_ context.Context, devicePath string) (string, error) {
+	path, err := resolveDevice(devicePath)
+	if err != nil {
+		return "", fmt.Errorf("device %q: %w", devicePath, err)
+	}
+	return path, nil
+}
+
+// RemoveMapPath removes the directory of a volume's binds by rmdir, and nothing in it: one in which something is left is
+// an error that matches unix.ENOTEMPTY. It succeeds when the directory is gone. No element of the path may be a symbolic
+// link.
+func (m *Mapper) RemoveMapPath(_ context.Context, globalMapPath string) error {
+	err := checkDir(globalMapPath)
+	if err == nil {
+		err = removeDir(globalMapPath)
+	}
+	if err != nil {
+		return fmt.Errorf("removing the directory %q of the volume's binds: %w", globalMapPath, err)
+	}
+	return nil
 }

@@ -336,3 +336,46 @@ func TestRefusals(t *testing.T) {
 		n.requireNothing(m)
 	}
 }
+
+func TestADeviceIsResolvedToItsPath(t *testing.T) {
+	n := newNode(t)
+	byID := filepath.Join(n.root, "by-id")
+	require.NoError(t, os.Symlink(n.device.Path, byID))
+	require.NoError(t, os.Symlink("by-id", filepath.Join(n.root, "link")))
+	for _, path := range []string{n.device.Path, byID, filepath.Join(n.root, "link")} {
+		resolved, err := n.mapper.ResolveDevice(t.Context(), path)
+		require.NoError(t, err)
+		assert.Equal(t, n.device.Path, resolved)
+	}
+	for path, want := range map[string]error{
+		n.device.BackingPath: blockmap.ErrNotDevice, n.root: blockmap.ErrNotDevice, "/dev/null": blockmap.ErrNotDevice,
+		filepath.Join(n.root, "missing"): os.ErrNotExist,
+	} {
+		_, err := n.mapper.ResolveDevice(t.Context(), path)
+		require.ErrorIs(t, err, want, path)
+	}
+}
+
+func TestTheDirectoryOfTheBindsIsRemovedWhenItIsEmpty(t *testing.T) {
+	n := newNode(t)
+	m := n.mapping("pod")
+	require.NoError(t, n.mapper.RemoveMapPath(t.Context(), m.GlobalMapPath), "nothing is there, nor above")
+	require.NoError(t, n.mapper.MapDevice(t.Context(), m))
+	require.ErrorIs(t, n.mapper.RemoveMapPath(t.Context(), m.GlobalMapPath), unix.ENOTEMPTY)
+	n.requireMapped(m)
+	require.NoError(t, n.mapper.UnmapDevice(t.Context(), m))
+	require.NoError(t, n.mapper.RemoveMapPath(t.Context(), m.GlobalMapPath))
+	assert.NoDirExists(t, m.GlobalMapPath)
+	assert.DirExists(t, filepath.Dir(m.GlobalMapPath))
+	require.NoError(t, n.mapper.RemoveMapPath(t.Context(), m.GlobalMapPath), "a second time")
+
+	require.NoError(t, os.WriteFile(m.GlobalMapPath, nil, 0o600))
+	require.ErrorIs(t, n.mapper.RemoveMapPath(t.Context(), m.GlobalMapPath), unix.ENOTDIR, "an empty file is not removed")
+	require.NoError(t, os.Remove(m.GlobalMapPath))
+	outside := filepath.Join(n.root, "outside")
+	require.NoError(t, os.MkdirAll(filepath.Join(outside, "volume"), 0o750))
+	require.NoError(t, os.Symlink(outside, filepath.Join(n.root, "link")))
+	require.Error(t, n.mapper.RemoveMapPath(t.Context(), filepath.Join(n.root, "link/volume")), "by way of a link")
+	assert.DirExists(t, filepath.Join(outside, "volume"))
+	require.ErrorIs(t, n.mapper.RemoveMapPath(t.Context(), "relative"), mount.ErrInvalid)
+}

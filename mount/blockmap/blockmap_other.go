@@ -18,4 +18,8 @@ func (m *Mapper) mapDevice(context.Context, Mapping) error { return unsupported(
 
 func (m *Mapper) unmapDevice(context.Context, Mapping) error { return unsupported() }
 
+func resolveDevice(string) (string, error) { return "", unsupported() }
+
+func removeDir(string) error { return unsupported() }
+
 func (m *Mapper) mappedPods(context.Context, string) ([]string, error) { return nil, unsupported() }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +48,25 @@ func makeElement(parent int, name string) error {
 		return err
 	}
 	return nil
+}
+
+// removeDir removes an empty directory.
+func removeDir(path string) error {
+	parent, err := openDir(filepath.Dir(path), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	return control(parent, func(fd int) error {
+		err := unix.Unlinkat(fd, filepath.Base(path), unix.AT_REMOVEDIR)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return &fs.PathError{Op: "rmdir", Path: path, Err: err}
+		}
+		return nil
+	})
 }
 
 // makeLink makes the pod's link. An older one is replaced in one step; what is no link is left alone.

@@ -38,6 +38,24 @@ func openDevice(path string) (device, error) {
 	return device{file: file, rdev: rdev}, nil
 }
 
+// resolveDevice follows the links, and makes sure that they end at a block device.
+func resolveDevice(path string) (string, error) {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	return path, checkBlock(path)
+}
+
+// checkBlock makes sure that a block device is at path itself.
+func checkBlock(path string) error {
+	d, err := openDevice(path)
+	if err != nil {
+		return err
+	}
+	return d.file.Close()
+}
+
 // blockNumber returns the number of the block device that a descriptor is of.
 func blockNumber(file *os.File) (uint64, error) {
 	var st unix.Stat_t

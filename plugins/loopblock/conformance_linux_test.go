@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 		NewPlugin: func(testing.TB) volume.VolumePlugin { return loopblock.New(loopblock.Options{}) },
 		Shared:    true,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
-			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct,
+			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock,
 	})
 }
 

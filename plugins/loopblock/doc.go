@@ -51,6 +51,15 @@
 // volume/ownership). A file that cannot be changed fails the set-up, and the next one goes on where it ended. A read-only
 // volume is left as it is.
 //
-// Not here: raw block volumes, expansion, snapshots and clones. It works on Linux, as root; elsewhere every call that
+// # Raw block volumes
+//
+// A PersistentVolume with volumeMode Block, and no fsType, is attached in the same way and not staged: its pods get the loop
+// device itself, bound and locked by the executor below {root}/plugins/volumekit.io/loop-block/volumeDevices/H. Its image is
+// provisioned without a filesystem. What the image holds is its pods' own business, a filesystem too, which they may have
+// made: the mode that the PersistentVolume says decides, and so it must not say both Block and an fsType. A volume that
+// nobody may write to has a read-only loop device; one that is read-only for a single pod is refused, since a bind cannot
+// keep that pod from writing to the device.
+//
+// Not here: expansion, snapshots and clones. It works on Linux, as root; elsewhere every call that
 // touches the world returns an error that matches volume.ErrUnsupported or mount.ErrUnsupported.
 package loopblock

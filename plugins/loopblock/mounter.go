@@ -30,7 +30,7 @@ type unmounter struct {
 
 // NewMounter implements volume.VolumePlugin.
 func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	src, err := sourceOf(spec)
+	src, err := filesystemOf(spec)
 	if err != nil {
 		return nil, err
 	}

@@ -27,8 +27,10 @@ func (i *images) ensure(ctx context.Context, r request) (int64, error) {
 		return size, err
 	}
 	// Looked for before space is taken, and again when it is run.
-	if err := format.CanMake(r.fsType); err != nil {
-		return 0, err
+	if r.fsType != noFilesystem {
+		if err := format.CanMake(r.fsType); err != nil {
+			return 0, err
+		}
 	}
 	partial, err := i.newPartial(r.handle)
 	if err != nil {
@@ -67,15 +69,23 @@ func (i *images) existing(ctx context.Context, r request) (int64, error) {
 		return 0, fmt.Errorf("image %q is there with %d bytes, and %d are asked for: %w",
 			file.Name(), info.Size(), r.size, volume.ErrInfeasible)
 	}
-	found, err := format.ProbeFile(ctx, file)
-	if err != nil {
+	if err := checkContent(ctx, file, r.fsType); err != nil {
 		return 0, err
 	}
-	if found.Type != r.fsType {
-		return 0, fmt.Errorf("image %q is there and holds %s instead of %s: %w",
-			file.Name(), found, r.fsType, volume.ErrInfeasible)
-	}
 	return info.Size(), i.sync() // whoever made it may have been killed before
+}
+
+// checkContent makes sure that an image that is there holds the filesystem that is asked for. One that is mapped holds what
+// its pods have written.
+func checkContent(ctx context.Context, file *os.File, fsType string) error {
+	if fsType == noFilesystem {
+		return nil
+	}
+	found, err := format.ProbeFile(ctx, file)
+	if err == nil && found.Type != fsType {
+		err = fmt.Errorf("image %q is there and holds %s instead of %s: %w", file.Name(), found, fsType, volume.ErrInfeasible)
+	}
+	return err
 }
 
 // makeImage turns the partial image into the image.
@@ -106,6 +116,9 @@ func fill(ctx context.Context, file *os.File, r request) error {
 		if err := allocate(file, r.size); err != nil {
 			return fmt.Errorf("allocating %d bytes for image %q: %w", r.size, file.Name(), err)
 		}
+	}
+	if r.fsType == noFilesystem {
+		return nil
 	}
 	return format.MakeFile(ctx, file, format.MakeOptions{FSType: r.fsType})
 }

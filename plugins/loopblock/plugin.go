@@ -64,6 +64,7 @@ var (
 	_ volume.ProvisionableVolumePlugin   = (*Plugin)(nil)
 	_ volume.DeletableVolumePlugin       = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin      = (*Plugin)(nil)
+	_ volume.BlockVolumePlugin           = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
 	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
 	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)

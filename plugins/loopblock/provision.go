@@ -20,16 +20,19 @@ const ParameterPreallocate = "preallocate"
 
 const (
 	defaultFSType = "ext4"
+	noFilesystem  = "" // of a volume that is mapped
 	mebibyte      = int64(1) << 20
 )
 
 // fsTypes are the filesystems that a volume can have.
 func fsTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
 
-// minSize is the least size in bytes with which a filesystem can be made: mkfs.xfs refuses less than 300 MiB, mkfs.btrfs
+// minSize is the least size in bytes of an image, with which a filesystem can be made: mkfs.xfs refuses less than 300 MiB, mkfs.btrfs
 // about 109 MiB, and ext4 has no journal in less than 8 MiB.
 func minSize(fsType string) int64 {
 	switch fsType {
+	case noFilesystem:
+		return mebibyte
 	case "xfs":
 		return 300 * mebibyte
 	case "btrfs":
@@ -54,8 +57,9 @@ type provisioner struct {
 }
 
 // NewProvisioner implements volume.ProvisionableVolumePlugin. It checks options and does no I/O: a parameter that is not
-// known or malformed is an error that matches volume.ErrInvalid, a claim that no image can meet (a block volume, an access
-// mode, a source of data, a limit below the least size) one that matches volume.ErrInfeasible.
+// known or malformed is an error that matches volume.ErrInvalid, a claim that no image can meet (an access mode, a source of
+// data, a limit below the least size) one that matches volume.ErrInfeasible. The image of a claim with volumeMode Block gets
+// no filesystem, whatever the parameter fstype says.
 func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	r, err := requestOf(options)
 	if err != nil {
@@ -80,13 +84,16 @@ func requestOf(options volume.VolumeOptions) (request, error) {
 			return r, err
 		}
 	}
+	if volume.CheckPersistentVolumeClaimModeBlock(options.PVC) {
+		r.fsType = noFilesystem
+	}
 	size, err := volume.RequestedBytes(options.PVC)
 	if err != nil {
 		return r, err
 	}
 	size = max(size, minSize(r.fsType))
 	if limit := maxSize(r.fsType); size > limit {
-		return r, fmt.Errorf("%d bytes are more than the %d that %s can have: %w", size, limit, r.fsType, volume.ErrInfeasible)
+		return r, fmt.Errorf("%d bytes are more than the %d that the volume can have: %w", size, limit, volume.ErrInfeasible)
 	}
 	r.size = (size + mebibyte - 1) / mebibyte * mebibyte
 	return r, nil
@@ -117,8 +124,6 @@ func (p *Plugin) checkClaim(claim *v1.PersistentVolumeClaim, size int64) error {
 	spec := claim.Spec
 	limit, limited := spec.Resources.Limits[v1.ResourceStorage]
 	switch {
-	case volume.CheckPersistentVolumeClaimModeBlock(claim):
-		return fmt.Errorf("this plugin serves no block volumes: %w", volume.ErrInfeasible)
 	case spec.DataSource != nil || spec.DataSourceRef != nil:
 		return fmt.Errorf("this plugin makes no copies of other volumes: %w", volume.ErrInfeasible)
 	case !volume.ContainsAllAccessModes(p.GetAccessModes(), spec.AccessModes):
@@ -160,6 +165,9 @@ func (p *provisioner) Provision(
 
 func (p *provisioner) persistentVolume(size int64) *v1.PersistentVolume {
 	mode := v1.PersistentVolumeFilesystem
+	if p.request.fsType == noFilesystem {
+		mode = v1.PersistentVolumeBlock
+	}
 	modes := append([]v1.PersistentVolumeAccessMode(nil), p.options.PVC.Spec.AccessModes...)
 	if len(modes) == 0 {
 		modes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}

@@ -54,7 +54,6 @@ func TestRequestDefaults(t *testing.T) {
 }
 
 func TestNewProvisionerRefuses(t *testing.T) {
-	block := v1.PersistentVolumeBlock
 	for name, c := range map[string]struct {
 		change func(*volume.VolumeOptions)
 		want   error
@@ -68,7 +67,6 @@ func TestNewProvisionerRefuses(t *testing.T) {
 		"no claim":           {func(o *volume.VolumeOptions) { o.PVC = nil }, volume.ErrInvalid},
 		"no size":            {func(o *volume.VolumeOptions) { o.PVC.Spec.Resources.Requests = nil }, volume.ErrInvalid},
 		"too large":          {func(o *volume.VolumeOptions) { o.PVC = newClaim("8191Pi"); o.PVC = newClaim("9223372036854775807") }, volume.ErrInfeasible},
-		"block volume":       {func(o *volume.VolumeOptions) { o.PVC.Spec.VolumeMode = &block }, volume.ErrInfeasible},
 		"many writing nodes": {func(o *volume.VolumeOptions) {
 			o.PVC.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
 		}, volume.ErrInfeasible},

@@ -27,8 +27,12 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q at %q is backed by %q, which is no image in %q: %w",
 			volumeName, mountPath, image, p.baseDir, volume.ErrInvalid)
 	}
-	mode := v1.PersistentVolumeFilesystem
-	pv := &v1.PersistentVolume{
+	return volume.ReconstructedVolume{Spec: reconstructed(volumeName, handle, v1.PersistentVolumeFilesystem)}, nil
+}
+
+// reconstructed is what is known of a volume that was found on disk.
+func reconstructed(volumeName, handle string, mode v1.PersistentVolumeMode) *volume.Spec {
+	return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: volumeName},
 		Spec: v1.PersistentVolumeSpec{
 			VolumeMode: &mode,
@@ -36,8 +40,7 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 				CSI: &v1.CSIPersistentVolumeSource{Driver: Driver, VolumeHandle: handle},
 			},
 		},
-	}
-	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, false)}, nil
+	}, false)
 }
 
 // handleOf returns the handle of an image by its path.

@@ -15,6 +15,8 @@ type source struct {
 	handle string
 	// fsType is the filesystem that the image must have; empty means any that is known.
 	fsType string
+	// block is true when pods get the image as a device, without a filesystem.
+	block bool
 	// readOnly is true when the volume is never written to, by no pod.
 	readOnly bool
 	// podReadOnly is true when this pod must not write; readOnly implies it.
@@ -34,7 +36,7 @@ func supports(spec *volume.Spec) error {
 	return nil
 }
 
-// sourceOf reads a spec. Every error matches volume.ErrInvalid but one for a volume that is wanted as a device.
+// sourceOf reads a spec. Every error matches volume.ErrInvalid.
 func sourceOf(spec *volume.Spec) (source, error) {
 	if err := supports(spec); err != nil {
 		return source{}, err
@@ -47,8 +49,14 @@ func sourceOf(spec *volume.Spec) (source, error) {
 		return source{}, fmt.Errorf("volume %q has volumeAttributes, and this plugin knows none: remove them: %w",
 			spec.Name(), volume.ErrInvalid)
 	}
-	if err := checkMode(spec); err != nil {
+	mode, err := volume.GetVolumeMode(spec)
+	if err != nil {
 		return source{}, err
+	}
+	block := mode == v1.PersistentVolumeBlock
+	if block && driver.FSType != "" {
+		return source{}, fmt.Errorf("volume %q has volumeMode Block and fsType %q, and a pod that writes to the device would destroy the filesystem: give one of them: %w",
+			spec.Name(), driver.FSType, volume.ErrInvalid)
 	}
 	if driver.FSType != "" && !slices.Contains(fsTypes(), driver.FSType) {
 		return source{}, fmt.Errorf("volume %q has fsType %q: use one of %v: %w", spec.Name(), driver.FSType, fsTypes(), volume.ErrInvalid)
@@ -59,7 +67,7 @@ func sourceOf(spec *volume.Spec) (source, error) {
 	}
 	readOnly := neverWritten(spec, options)
 	return source{
-		handle: driver.Handle, fsType: driver.FSType, options: options,
+		handle: driver.Handle, fsType: driver.FSType, options: options, block: block,
 		readOnly: readOnly, podReadOnly: readOnly || driver.ReadOnly,
 	}, nil
 }
@@ -72,15 +80,28 @@ func checkHandle(handle string) error {
 	return volume.CheckPathElement(handle + partialSuffix)
 }
 
-func checkMode(spec *volume.Spec) error {
-	mode, err := volume.GetVolumeMode(spec)
-	if err != nil {
-		return err
+// filesystemOf reads the spec of a volume that is to be mounted.
+func filesystemOf(spec *volume.Spec) (source, error) {
+	src, err := sourceOf(spec)
+	if err == nil && src.block {
+		err = fmt.Errorf("volume %q has volumeMode Block: it is mapped and not mounted: %w", spec.Name(), volume.ErrUnsupported)
 	}
-	if mode != v1.PersistentVolumeFilesystem {
-		return fmt.Errorf("volume %q has volumeMode %s: this plugin serves filesystems: %w", spec.Name(), mode, volume.ErrUnsupported)
+	return src, err
+}
+
+// deviceOf reads the spec of a volume that is to be mapped.
+func deviceOf(spec *volume.Spec) (source, error) {
+	src, err := sourceOf(spec)
+	switch {
+	case err != nil:
+		return source{}, err
+	case !src.block:
+		return source{}, fmt.Errorf("volume %q has volumeMode Filesystem: it is mounted and not mapped: %w", spec.Name(), volume.ErrUnsupported)
+	case src.podReadOnly && !src.readOnly:
+		return source{}, fmt.Errorf("volume %q is read-only for one pod, and a device cannot be: make the volume read-only, by its source or its access modes: %w",
+			spec.Name(), volume.ErrUnsupported)
 	}
-	return nil
+	return src, nil
 }
 
 // checkOptions refuses what would not mount the volume, but do something else.

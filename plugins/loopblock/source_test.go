@@ -64,7 +64,7 @@ func TestSourceRefuses(t *testing.T) {
 	}{
 		"attributes": {func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeAttributes = map[string]string{"baseDir": "/etc"} }, volume.ErrInvalid},
 		"filesystem": {func(pv *v1.PersistentVolume) { pv.Spec.CSI.FSType = "ntfs" }, volume.ErrInvalid},
-		"block mode": {func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &block }, volume.ErrUnsupported},
+		"block mode": {func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode, pv.Spec.CSI.FSType = &block, "ext4" }, volume.ErrInvalid},
 		"bind":       {func(pv *v1.PersistentVolume) { pv.Spec.MountOptions = []string{"bind"} }, volume.ErrInvalid},
 		"two in one": {func(pv *v1.PersistentVolume) { pv.Spec.MountOptions = []string{"noatime,suid"} }, volume.ErrInvalid},
 	} {

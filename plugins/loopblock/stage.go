@@ -22,8 +22,11 @@ func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &node
 // NewDeviceUnmounter implements volume.DeviceMountableVolumePlugin.
 func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &node{p}, nil }
 
-// CanDeviceMount implements volume.DeviceMountableVolumePlugin: every volume is staged.
-func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) { return p.CanAttach(spec) }
+// CanDeviceMount implements volume.DeviceMountableVolumePlugin: every volume is staged but one that is mapped.
+func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
+	src, err := sourceOf(spec)
+	return err == nil && !src.block, err
+}
 
 // SetUpIsMount implements volume.MountingVolumePlugin.
 func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return true }
@@ -38,7 +41,7 @@ func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string)
 
 // GetDeviceMountPath returns {root}/plugins/volumekit.io/loop-block/mounts/{handle}.
 func (n *node) GetDeviceMountPath(spec *volume.Spec) (string, error) {
-	src, err := sourceOf(spec)
+	src, err := filesystemOf(spec)
 	if err != nil {
 		return "", err
 	}
@@ -51,7 +54,7 @@ func (n *node) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 func (n *node) MountDevice(
 	ctx context.Context, spec *volume.Spec, devicePath, deviceMountPath string, _ volume.DeviceMounterArgs,
 ) error {
-	src, err := sourceOf(spec)
+	src, err := filesystemOf(spec)
 	if err != nil {
 		return err
 	}
