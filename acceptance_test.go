@@ -1,0 +1,54 @@
+package volumekit_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestEveryTestThatTheAcceptancePageNamesIsThere, and every line of its two lists is there with a test or with the part of
+// the project that will have one.
+func TestEveryTestThatTheAcceptancePageNamesIsThere(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("docs", "acceptance.md"))
+	require.NoError(t, err)
+	named := regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`")
+	tests := map[string]map[string]bool{} // by directory
+	for _, match := range named.FindAllStringSubmatch(string(page), -1) {
+		dir, name := match[1], match[2]
+		if tests[dir] == nil {
+			tests[dir] = testsIn(t, dir)
+		}
+		assert.True(t, tests[dir][name], "%s has no %s", dir, name)
+	}
+	assert.Empty(t, regexp.MustCompile("`Test\\w*").FindAllString(string(page), -1), "a test is named with its package")
+
+	rows := map[string]int{}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([AM])\d+ \|.*$`).FindAllStringSubmatch(string(page), -1) {
+		rows[row[1]]++
+		if !named.MatchString(row[0]) {
+			assert.Contains(t, row[0], "to come: ", "neither a test nor who will have it")
+		}
+	}
+	assert.Equal(t, map[string]int{"A": 18, "M": 15}, rows)
+}
+
+// testsIn returns the names of the tests in a directory, on whatever platform they run.
+func testsIn(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(filepath.FromSlash(dir), "*_test.go"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files, "%s has no tests", dir)
+	names := map[string]bool{}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(\w+ \*testing\.T\)`).FindAllStringSubmatch(string(source), -1) {
+			names[match[1]] = true
+		}
+	}
+	return names
+}

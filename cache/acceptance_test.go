@@ -1,0 +1,184 @@
+package cache_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file holds what docs/acceptance.md asks for and no other test does on its own.
+
+// TestUncertainIsKeptUntilItIsTornDown, the device and each pod for itself: nothing is forgotten that may be there, and
+// nothing that may not be there is taken for usable.
+func TestUncertainIsKeptUntilItIsTornDown(t *testing.T) {
+	t.Run("the device", func(t *testing.T) {
+		a, name, _ := newStaged(t)
+		require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+		require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
+		usable, _, err := a.PodExistsInVolume("p", name, size("0"), "")
+		require.NoError(t, err)
+		assert.False(t, usable, "it is staged again before it is used")
+		require.NoError(t, a.MarkVolumeAsUnmounted("p", name))
+		require.ErrorIs(t, a.DeleteVolume(name), volume.ErrInUse)
+		require.NoError(t, a.MarkDeviceAsUnmounted(name))
+		require.NoError(t, a.DeleteVolume(name))
+	})
+	t.Run("a pod of a volume that is staged", func(t *testing.T) {
+		a, name, _ := newStaged(t)
+		require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+		usable, _, err := a.PodExistsInVolume("p", name, size("0"), "")
+		require.NoError(t, err)
+		assert.False(t, usable, "it is set up again before it is used")
+		require.ErrorIs(t, a.MarkDeviceAsUnmounted(name), volume.ErrInUse, "the pod comes first")
+	})
+	t.Run("a pod of one that is not", func(t *testing.T) {
+		a, _ := newActual(t, &plugin{})
+		name := shared("p-own")
+		require.NoError(t, a.MarkVolumeAsAttached(name, spec("own"), node, ""))
+		require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "own")))
+		require.ErrorIs(t, a.DeleteVolume(name), volume.ErrInUse)
+		require.NoError(t, a.MarkVolumeAsUnmounted("p", name))
+		require.NoError(t, a.DeleteVolume(name))
+	})
+}
+
+// TestAVolumeThatMayBeStagedCountsAsUsed: not what is mounted for certain decides, but what may be.
+func TestAVolumeThatMayBeStagedCountsAsUsed(t *testing.T) {
+	plugins := newPlugins(t, &plugin{})
+	d, a := cache.NewDesiredStateOfWorld(plugins, cache.Options{}), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
+	name := shared("s1")
+	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "/staged", ""))
+	assert.Empty(t, a.GetGloballyMountedVolumes())
+	assert.Equal(t, []v1.UniqueVolumeName{name}, cache.VolumesInUse(d, a))
+}
+
+// TestABlockVolumeAndAFilesystemOfOneAssetShareItsName, so that the one is not staged beside the other.
+func TestABlockVolumeAndAFilesystemOfOneAssetShareItsName(t *testing.T) {
+	d, _ := newDesired(t, &plugin{})
+	filesystem, block := rwx("s1"), rwx("s1")
+	mode := v1.PersistentVolumeBlock
+	block.PersistentVolume.Spec.VolumeMode = &mode
+	for podName, s := range map[string]*volume.Spec{"p": filesystem, "q": block} {
+		name, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod(podName), VolumeSpec: s, OuterVolumeSpecName: "data"})
+		require.NoError(t, err)
+		assert.Equal(t, shared("s1"), name)
+	}
+	assert.Len(t, d.VolumesToMount(shared("s1")), 2)
+}
+
+// TestAPodThatIsMadeAgainInheritsNothing on its node, neither set-ups nor errors, although it has the name of the first.
+func TestAPodThatIsMadeAgainInheritsNothing(t *testing.T) {
+	first, second := pod("p"), pod("p")
+	first.UID, second.UID = "uid-1", "uid-2"
+	d, _ := newDesired(t, &plugin{})
+	a, name, _ := newStaged(t)
+	add := func(p *v1.Pod) {
+		_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: p, VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"})
+		require.NoError(t, err)
+	}
+	add(first)
+	d.AddErrorToPod("uid-1", errors.New("broken"))
+	mark := opts(name, "uid-1", "s1")
+	mark.Pod = first
+	require.NoError(t, a.MarkVolumeAsMounted(mark))
+
+	add(second)
+	assert.Len(t, d.VolumesToMount(name), 2, "both are wanted until the first is taken away")
+	assert.Empty(t, d.PodErrors("uid-2"))
+	mounted, _, err := a.PodExistsInVolume("uid-2", name, size("0"), "")
+	require.NoError(t, err)
+	assert.False(t, mounted)
+	d.DeletePod("uid-1")
+	assert.Len(t, d.VolumesToMount(name), 1)
+	assert.Equal(t, []volume.UniquePodName{"uid-1"}, a.PodsOfVolume(name), "what the first had is still to be taken away")
+}
+
+// TestNothingGrowsWithWhatIsGone: volumes, pods and nodes that came and went leave no memory behind, on either side.
+func TestNothingGrowsWithWhatIsGone(t *testing.T) {
+	for name, life := range map[string]func(t *testing.T) func(i int){
+		"on a node": lifeOnANode, "in a cluster": lifeInACluster,
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := life(t)
+			const n = 1000
+			for i := range n { // What is kept for reuse is there afterwards.
+				live(i)
+			}
+			before := heapObjects()
+			for i := n; i < 4*n; i++ {
+				live(i)
+			}
+			assert.Less(t, heapObjects()-before, int64(n), "fewer than one object of every three")
+			runtime.KeepAlive(live)
+		})
+	}
+}
+
+func lifeOnANode(t *testing.T) func(i int) {
+	plugins := newPlugins(t, &plugin{})
+	d, a := cache.NewDesiredStateOfWorld(plugins, cache.Options{}), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
+	return func(i int) {
+		inner, podName := fmt.Sprint("s", i), fmt.Sprint("pod-", i)
+		name := add(t, d, podName, inner, "data")
+		d.AddErrorToPod(volume.UniquePodName(podName), errors.New("broken"))
+		d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{name})
+		require.NoError(t, a.MarkVolumeAsAttached(name, spec(inner), node, "/dev/"+inner))
+		require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged/"+inner, ""))
+		require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, podName, inner)))
+		a.InitializeClaimSize(name, size("1Gi"))
+		a.MarkForInUseExpansionError(name)
+		a.MarkVolumeExpansionFailedWithFinalError(name)
+		require.NotEmpty(t, cache.VolumesInUse(d, a))
+
+		d.DeletePod(volume.UniquePodName(podName))
+		d.PopPodErrors(volume.UniquePodName(podName))
+		require.NoError(t, a.MarkVolumeAsUnmounted(volume.UniquePodName(podName), name))
+		require.NoError(t, a.MarkDeviceAsUnmounted(name))
+		require.NoError(t, a.DeleteVolume(name))
+	}
+}
+
+func lifeInACluster(t *testing.T) func(i int) {
+	plugins := newPlugins(t, &plugin{})
+	d, a := cache.NewClusterDesiredStateOfWorld(plugins, cache.ClusterOptions{}), cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{})
+	return func(i int) {
+		inner, nodeName, uid := fmt.Sprint("s", i), types.NodeName(fmt.Sprint("node-", i)), types.UID(fmt.Sprint("uid-", i))
+		d.AddNode(nodeName, uid)
+		a.AddNode(nodeName, uid)
+		p := pod(fmt.Sprint("pod-", i))
+		p.Spec.NodeName = string(nodeName)
+		name, err := d.AddPod(p, rwo(inner))
+		require.NoError(t, err)
+		require.NoError(t, a.MarkVolumeAsAttached(name, rwo(inner), nodeName, "/dev/"+inner))
+		report, ok := a.Report(nodeName)
+		require.True(t, ok)
+		a.ReportWritten(report)
+		require.NoError(t, a.SetVolumesInUse(nodeName, uid, nil))
+
+		d.DeletePod(volume.GetUniquePodName(p))
+		require.NoError(t, a.RemoveVolumeFromReportAsAttached(name, nodeName))
+		a.MarkVolumeAsDetached(name, nodeName)
+		require.Equal(t, cache.NotAttached, a.AttachState(name, nodeName))
+		d.DeleteNode(nodeName, uid)
+		a.DeleteNode(nodeName, uid)
+		require.Empty(t, a.Nodes())
+	}
+}
+
+func heapObjects() int64 {
+	runtime.GC()
+	runtime.GC() // What a finalizer or a pool kept.
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapObjects)
+}
