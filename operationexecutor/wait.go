@@ -67,6 +67,7 @@ func (e *Executor) Wait(ctx context.Context) error {
 		}
 	}
 	e.forgetBounds()
+	e.stopTimers()
 	running, left := e.namesLeft()
 	switch {
 	case err != nil && len(running) > 0:

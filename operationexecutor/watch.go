@@ -148,8 +148,7 @@ func (e *Executor) ring(q *queue) {
 	}
 	if q.first != nil {
 		e.arm(q, q.first.due-now)
-	} else {
-		q.armed = false
+	} else if q.armed = false; e.queues[q.lasts] == q {
 		delete(e.queues, q.lasts)
 	}
 	e.mu.Unlock()
@@ -158,6 +157,18 @@ func (e *Executor) ring(q *queue) {
 	}
 	for _, f := range gone {
 		e.gaveUp(f)
+	}
+}
+
+// stopTimers stops the timers that nobody waits for: an executor that rests does not wake up, and nothing holds it.
+func (e *Executor) stopTimers() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for lasts, q := range e.queues {
+		if q.first == nil {
+			q.timer.Stop()
+			delete(e.queues, lasts)
+		}
 	}
 }
 
