@@ -141,9 +141,9 @@ func (d *detaching) withdraw(ctx context.Context) error {
 	if d.reporter == nil {
 		return nil
 	}
-	return d.x.step("ReportAttached", func() error {
+	return d.x.port(ctx, "ReportAttached", func(ctx context.Context) error {
 		if err := d.reporter.ReportAttached(ctx, d.v.NodeName); err != nil {
-			return fmt.Errorf("node %q could not be told that the volume is withdrawn: %w", d.v.NodeName, err)
+			return volume.Transient(fmt.Errorf("node %q could not be told that the volume is withdrawn: %w", d.v.NodeName, err))
 		}
 		return nil
 	})
@@ -158,10 +158,10 @@ func (d *detaching) verifySafe(ctx context.Context) error {
 	if d.nodeReader == nil {
 		return errors.New("whether the volume is in use cannot be asked: give GeneratorOptions a NodeReader")
 	}
-	return d.x.step("VolumesInUse", func() error {
+	return d.x.port(ctx, "VolumesInUse", func(ctx context.Context) error {
 		inUse, err := d.nodeReader.VolumesInUse(ctx, d.v.NodeName)
 		if err != nil {
-			return fmt.Errorf("which volumes node %q uses is not known: %w", d.v.NodeName, err)
+			return volume.Transient(fmt.Errorf("which volumes node %q uses is not known: %w", d.v.NodeName, err))
 		}
 		if slices.Contains(inUse, d.v.VolumeName) {
 			return fmt.Errorf("node %q still uses the volume: %w", d.v.NodeName, volume.ErrInUse)

@@ -1,6 +1,7 @@
-// Package operationexecutor runs what is done to volumes: attach, detach, verify, mount, unmount, unmount device, expand,
-// reconstruct. It starts each in a goroutine of its own, never two at once that must not meet, waits longer after each
-// failure, and makes sure that what is believed of the world afterwards is never more than what is known.
+// Package operationexecutor runs what is done to volumes: attach, detach, verify, mount or map, unmount or unmap, unmount
+// or unmap the device, expand, reconstruct. It starts each in a goroutine of its own, never two at once that must not
+// meet, waits longer after each failure, and makes sure that what is believed of the world afterwards is never more than
+// what is known.
 //
 // # Words
 //
@@ -28,13 +29,13 @@
 // downgraded because a remount failed; a failed teardown is always uncertain; what was found after a restart stays
 // uncertain until something succeeded; every error of an attach or detach call is uncertain.
 //
-// A plugin's call gets a context with a deadline, by the kind of operation and by the plugin. A call that has not returned a
-// short grace after its context ended is left behind: its operation ends as uncertain if the call may change the world, and
-// the key stays taken until the call has really returned, so that nothing starts beside it. It takes no worker of the
-// plugin meanwhile, so that the plugin's other volumes go on; when too many hang, further calls fail with a
-// [PluginHungError]. [Executor.Hung] tells which hang since when, and shows their stacks. A panic in a call,
-// runtime.Goexit, an error that is a nil pointer and an error that panics when it is read are errors of that operation
-// and of nothing else.
+// A plugin's call gets a context with a deadline, by the kind of operation and by the plugin, and so does a port's. A
+// plugin's call that has not returned a short grace after its context ended is left behind: its operation ends as
+// uncertain if the call may change the world, and the key stays taken until the call has really returned, so that nothing
+// starts beside it. It takes no worker of the plugin meanwhile, so that the plugin's other volumes go on; when too many
+// hang, further calls fail with a [PluginHungError]. [Executor.Hung] tells which hang since when, and shows their stacks.
+// A panic in a call, runtime.Goexit, an error that is a nil pointer and an error that panics when it is read are errors
+// of that operation and of nothing else.
 //
 // A plugin is not believed blindly. With GeneratorOptions.Mounts, a call that failed and left a mount, a teardown that left
 // one, and a success without the mount that the plugin promises (volume.MountingVolumePlugin) end as uncertain, with an

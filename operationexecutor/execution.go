@@ -139,6 +139,13 @@ func (x *execution) tellStarted() {
 	}
 }
 
+// port does f, which calls a port, as one step with the deadline of the operation's kind.
+func (x *execution) port(ctx context.Context, name string, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, x.timeout())
+	defer cancel()
+	return x.step(name, func() error { return f(ctx) })
+}
+
 // step does f, which is not a call of a plugin, and tells of it.
 func (x *execution) step(name string, f func() error) error {
 	s := Step{Name: name, Started: time.Now()}

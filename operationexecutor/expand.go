@@ -128,7 +128,7 @@ func notWritten(cause, err error) error {
 }
 
 func (e *expanding) setCapacity(ctx context.Context, size resource.Quantity) error {
-	return e.x.step("SetCapacity", func() error {
+	return e.x.port(ctx, "SetCapacity", func(ctx context.Context) error {
 		if _, err := e.capacity.SetCapacity(ctx, e.v.VolumeSpec.PersistentVolume, size); err != nil {
 			return volume.Transient(fmt.Errorf("the capacity of PersistentVolume %q could not be written: %w", e.v.VolumeSpec.Name(), err))
 		}

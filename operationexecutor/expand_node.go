@@ -29,8 +29,8 @@ type nodeExpansion struct {
 }
 
 // duringMount grows a volume that was just set up or mapped for a pod, where it is smaller than its PersistentVolume. An
-// error says that the pod must not start: it would find too little space. One that the plugin cannot grow while it is in
-// use, or never, is left as it is, and the pod starts.
+// error says that the pod must not start: it would find too little space. A volume that the plugin cannot grow while it is in
+// use, or of which the claim says that it never can, is left as it is, and the pod starts.
 //
 // The size that the volume has is that of the claim's status; that of the PersistentVolume is what it should have.
 func (n *nodeExpansion) duringMount(ctx context.Context) error {

@@ -12,7 +12,7 @@ func (g *Generator) intend(ctx context.Context, x *execution, intent Intent) err
 	if g.journal == nil {
 		return nil
 	}
-	return x.step("Intend", func() error {
+	return x.port(ctx, "Intend", func(ctx context.Context) error {
 		if err := g.journal.Intend(ctx, intent); err != nil {
 			return volume.Transient(fmt.Errorf("the intent could not be recorded, so nothing was begun: %w", err))
 		}
@@ -26,9 +26,7 @@ func (g *Generator) conclude(ctx context.Context, x *execution, intent Intent, e
 	if g.journal == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.timeout())
-	defer cancel()
-	err := x.step("Conclude", func() error { return g.journal.Conclude(ctx, intent, end) })
+	err := x.port(context.WithoutCancel(ctx), "Conclude", func(ctx context.Context) error { return g.journal.Conclude(ctx, intent, end) })
 	if err != nil {
 		g.logger.Warn("how an operation ended could not be recorded", append(logKeys(x.op.Info()), "error", err)...)
 	}

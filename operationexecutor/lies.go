@@ -24,8 +24,8 @@ import (
 var ErrUntrue = errors.New("the plugin reported what is not so")
 
 // isMounted reports whether something is mounted at a path of the pod's or the plugin's directories; known is false when
-// that was not or could not be asked. Other paths are not ours to ask about. It is asked also when ctx has ended meanwhile,
-// for a call that succeeded although has to be checked like any other; the deadline of a call bounds it.
+// that was not or could not be asked. Other paths are not ours to ask about. It is asked also when ctx has ended
+// meanwhile, since a call that succeeded all the same is checked like any other; the deadline of a call bounds it.
 func (g *Generator) isMounted(ctx context.Context, x *execution, path string) (mounted, known bool) {
 	if g.mounts == nil || !g.isOurs(x, path) {
 		return false, false

@@ -16,7 +16,7 @@ func (g *Generator) checkNodeAffinity(ctx context.Context, x *execution, spec *v
 	if g.nodeLabels == nil || !volume.HasNodeAffinity(spec.PersistentVolume) {
 		return nil
 	}
-	return x.step("NodeLabels", func() error {
+	return x.port(ctx, "NodeLabels", func(ctx context.Context) error {
 		labels, err := g.nodeLabels.NodeLabels(ctx)
 		if err != nil {
 			return volume.Transient(fmt.Errorf("the labels of this node are not known: %w", err))

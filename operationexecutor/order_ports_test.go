@@ -109,3 +109,94 @@ func TestWhatRunsTogetherOfWhatAsksPorts(t *testing.T) {
 		})
 	}
 }
+
+// mutePorts never answer before they must.
+type mutePorts struct{}
+
+func (mutePorts) Claim(ctx context.Context, _ *volume.Spec) (*v1.PersistentVolumeClaim, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (mutePorts) SetExpansion(ctx context.Context, _ *v1.PersistentVolumeClaim, _ operationexecutor.Expansion) (*v1.PersistentVolumeClaim, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (mutePorts) VolumesInUse(ctx context.Context, _ types.NodeName) ([]v1.UniqueVolumeName, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (mutePorts) VolumesAttached(ctx context.Context, _ types.NodeName) (map[v1.UniqueVolumeName]string, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (mutePorts) ReportAttached(ctx context.Context, _ types.NodeName) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (mutePorts) NodeLabels(ctx context.Context) (map[string]string, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (mutePorts) Intend(ctx context.Context, _ operationexecutor.Intent) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (mutePorts) Conclude(context.Context, operationexecutor.Intent, operationexecutor.IntentEnd) error {
+	return nil
+}
+
+// TestAPortThatNeverAnswersHoldsAKeyNoLongerThanTheDeadline: nobody else ends the operation, and nothing was begun.
+func TestAPortThatNeverAnswersHoldsAKeyNoLongerThanTheDeadline(t *testing.T) {
+	detach := func(w *world) (*operationexecutor.Operation, error) {
+		return w.detachFrom(newClusterState(w.history), spec("data"), "a")
+	}
+	mount := func(w *world) (*operationexecutor.Operation, error) {
+		v := w.toMount("data", "p")
+		v.VolumeSpec.PersistentVolume.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{}}
+		return w.executor.MountVolume(w.t.Context(), v, operationexecutor.MountOptions{}, w.actual)
+	}
+	for name, test := range map[string]struct {
+		start start
+		mute  func(o *operationexecutor.GeneratorOptions)
+	}{
+		"who tells the node":        {detach, func(o *operationexecutor.GeneratorOptions) { o.Reporter = mutePorts{} }},
+		"what the node uses":        {detach, func(o *operationexecutor.GeneratorOptions) { o.NodeReader = mutePorts{} }},
+		"the journal":               {detach, func(o *operationexecutor.GeneratorOptions) { o.Journal = mutePorts{} }},
+		"what the node has":         {takeOverOf("data"), func(o *operationexecutor.GeneratorOptions) { o.NodeReader = mutePorts{} }},
+		"the node's labels":         {mount, func(o *operationexecutor.GeneratorOptions) { o.NodeLabels = mutePorts{} }},
+		"the claim":                 {expandOf("data"), func(o *operationexecutor.GeneratorOptions) { o.Claims = mutePorts{} }},
+		"the claim, before a write": {expandOf("data"), func(o *operationexecutor.GeneratorOptions) { o.Claims = muteWrites{o.Claims} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setup{
+					attachable: true, stageable: true, abilities: volume.CapExpand | volume.CapNodeExpand,
+					generator: func(o *operationexecutor.GeneratorOptions) {
+						claims := newClaimStatus(claimOf("data", "20Gi", "10Gi"))
+						o.Claims, o.Capacity = claims, claims
+						test.mute(o)
+					},
+				})
+				w.attached("data")
+				op := w.ended(test.start(w))
+				require.ErrorIs(t, op.Err(), context.DeadlineExceeded)
+				assert.Equal(t, operationexecutor.Transient, op.Result().Class)
+				assert.False(t, w.executor.IsOperationPending(operationexecutor.Key{Volume: volumeName("data")}))
+			})
+		})
+	}
+}
+
+// muteWrites answers what is read and never what is written.
+type muteWrites struct{ operationexecutor.ClaimStatus }
+
+func (muteWrites) SetExpansion(ctx context.Context, claim *v1.PersistentVolumeClaim, e operationexecutor.Expansion) (*v1.PersistentVolumeClaim, error) {
+	return mutePorts{}.SetExpansion(ctx, claim, e)
+}

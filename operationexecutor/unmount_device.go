@@ -147,7 +147,7 @@ func (u *unmountingDevice) checkClosed(ctx context.Context) error {
 	if u.deviceUse == nil || u.v.DevicePath == "" {
 		return nil
 	}
-	return u.x.step("DeviceOpened", func() error {
+	return u.x.port(ctx, "DeviceOpened", func(ctx context.Context) error {
 		opened, err := u.deviceUse.DeviceOpened(ctx, u.v.DevicePath)
 		if err != nil {
 			return fmt.Errorf("whether device %q is still open is not known: %w", u.v.DevicePath, err)

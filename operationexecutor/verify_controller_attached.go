@@ -118,7 +118,7 @@ func (c *verifyingController) devicePath(ctx context.Context) (devicePath string
 	if c.nodeReader == nil {
 		return "", errors.New("what is attached to the node cannot be asked: give GeneratorOptions a NodeReader")
 	}
-	err = c.x.step("VolumesAttached", func() error {
+	err = c.x.port(ctx, "VolumesAttached", func(ctx context.Context) error {
 		attached, err := c.nodeReader.VolumesAttached(ctx, c.node)
 		if err != nil {
 			return volume.Transient(fmt.Errorf("what is attached to node %q is not known: %w", c.node, err))
