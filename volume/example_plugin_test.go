@@ -30,17 +30,19 @@ func (p *scratchPlugin) Init(_ context.Context, host volume.VolumeHost) error {
 
 func (p *scratchPlugin) GetPluginName() string { return scratchName }
 
-func (p *scratchPlugin) CanSupport(spec *volume.Spec) bool { return p.ExplainSupport(spec) == nil }
-
-func (p *scratchPlugin) ExplainSupport(spec *volume.Spec) error {
-	driver, ok := spec.Driver()
-	switch {
-	case !ok || driver.PluginName != scratchName:
-		return fmt.Errorf("the driver is not %s", volume.DriverOfPluginName(scratchName))
-	case spec.PersistentVolume != nil:
-		return errors.New("a scratch volume cannot be claimed")
+// SpecKinds spares the plugin the question about every volume that is not its own. Both sources by which a pod can name
+// it are there; of a PersistentVolume it serves none.
+func (p *scratchPlugin) SpecKinds() []volume.SpecKind {
+	kinds := volume.DriverKinds(scratchName)
+	for i := range kinds {
+		kinds[i].Scope = volume.PodScope
 	}
-	return nil
+	return kinds
+}
+
+// CanSupport says the same of one spec.
+func (p *scratchPlugin) CanSupport(spec *volume.Spec) bool {
+	return spec.PersistentVolume == nil && spec.HasDriver(scratchName)
 }
 
 func (p *scratchPlugin) GetVolumeName(spec *volume.Spec) (string, error) { return spec.Name(), nil }
@@ -164,7 +166,7 @@ func ExampleVolumePluginMgr_FindPluginBySpec() {
 	fmt.Println(errors.Is(err, volume.ErrUnsupported))
 
 	// Output:
-	// no volume plugin matched: volume "logs" (hostPath): asked example.com/scratch (the driver is not scratch.example.com)
+	// no volume plugin matched: volume "logs" (hostPath): asked example.com/scratch (it declares csi scratch.example.com of a pod, flexVolume example.com/scratch of a pod)
 	// true
 	// no volume plugin matched: plugin name "example.com/scratch": example.com/scratch does not support provision
 	// true

@@ -65,12 +65,6 @@ func (s *pluginSet) explain(spec *Spec, a answers) error {
 	return err
 }
 
-// supports calls CanSupport. The error is a [*PanicError].
-func (r *registered) supports(spec *Spec) (ok bool, err error) {
-	err = guard(r.name, "CanSupport", func() { ok = r.plugin.CanSupport(spec) })
-	return ok, err
-}
-
 // reason returns why the plugin declines spec, or nil when it gives no reason.
 func (r *registered) reason(spec *Spec) (why error) {
 	explainer, ok := r.plugin.(Explainer)

@@ -111,6 +111,43 @@ func TestPanicOfOnePluginDoesNotHideAnother(t *testing.T) {
 	assert.ErrorContains(t, err, `example.com/broken (volume plugin "example.com/broken" panicked in CanSupport`)
 }
 
+// TestPanicsBetweenAnswersHideNoneOfThem: each plugin is asked once, and each panic is that of its plugin.
+func TestPanicsBetweenAnswersHideNoneOfThem(t *testing.T) {
+	var asked []string
+	answer := func(name string, serves func(*Spec) bool) *plain {
+		return &plain{name: name, serves: func(s *Spec) bool {
+			asked = append(asked, name)
+			return serves(s)
+		}}
+	}
+	boom := map[string]error{"example.com/a": errors.New("boom a"), "example.com/c": errors.New("boom c"), "example.com/e": errors.New("boom e")}
+	all := []string{"example.com/a", "example.com/b", "example.com/c", "example.com/d", "example.com/e"}
+	var plugins []VolumePlugin
+	for _, name := range all {
+		serves := servesNFS
+		if cause := boom[name]; cause != nil {
+			serves = func(*Spec) bool { panic(cause) }
+		}
+		plugins = append(plugins, answer(name, serves))
+	}
+	m := registry(t, plugins...)
+
+	_, err := m.FindPluginBySpec(NewSpecFromVolume(nfsVolume("data")))
+	require.ErrorIs(t, err, ErrMultiplePlugins)
+	var lookup *LookupError
+	require.ErrorAs(t, err, &lookup)
+	assert.Equal(t, []string{"example.com/b", "example.com/d"}, lookup.Matched)
+	require.Len(t, lookup.Declined, len(boom))
+	for _, d := range lookup.Declined {
+		var panicked *PanicError
+		require.ErrorAs(t, d.Why, &panicked)
+		assert.Equal(t, d.Plugin, panicked.Plugin)
+		assert.Equal(t, boom[d.Plugin], panicked.Value)
+		assert.Contains(t, string(panicked.Stack), "TestPanicsBetweenAnswersHideNoneOfThem", "where it panicked")
+	}
+	assert.Equal(t, all, asked)
+}
+
 type explainPanics struct{ plain }
 
 func (*explainPanics) ExplainSupport(*Spec) error { panic("no words") }

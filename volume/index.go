@@ -133,16 +133,28 @@ func (s *pluginSet) ask(spec *Spec, declaring []*registered) answers {
 	for _, entry := range declaring {
 		a.add(entry)
 	}
-	for _, entry := range s.kinds.undeclared {
-		ok, err := entry.supports(spec)
-		switch {
-		case err != nil:
-			a.panicked(entry, err)
-		case ok:
+	for rest := s.kinds.undeclared; len(rest) > 0; {
+		rest = rest[a.askInTurn(spec, rest):]
+	}
+	return a
+}
+
+// askInTurn asks plugins for CanSupport until one panics, and returns how many it has asked. One guard is for all of them:
+// one for each would cost more than most answers do.
+func (a *answers) askInTurn(spec *Spec, entries []*registered) (asked int) {
+	defer func() {
+		if value := recover(); value != nil {
+			entry := entries[asked-1]
+			a.panicked(entry, newPanicError(entry.name, "CanSupport", value))
+		}
+	}()
+	for _, entry := range entries {
+		asked++
+		if entry.plugin.CanSupport(spec) {
 			a.add(entry)
 		}
 	}
-	return a
+	return asked
 }
 
 func (a *answers) add(entry *registered) {

@@ -39,9 +39,14 @@ func guard(plugin, call string, f func()) error { return guardCalls(plugin, &cal
 func guardCalls(plugin string, call *string, f func()) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = &PanicError{Plugin: plugin, Call: *call, Value: value, Stack: debug.Stack()}
+			err = newPanicError(plugin, *call, value)
 		}
 	}()
 	f()
 	return nil
+}
+
+// newPanicError is for the deferred function that has recovered value.
+func newPanicError(plugin, call string, value any) *PanicError {
+	return &PanicError{Plugin: plugin, Call: call, Value: value, Stack: debug.Stack()}
 }

@@ -32,6 +32,15 @@ func (p *ramPlugin) Init(_ context.Context, host volume.VolumeHost) error {
 
 func (p *ramPlugin) GetPluginName() string { return ramName }
 
+// SpecKinds lets the registry find the plugin without asking it: by the driver, among the volumes of pods.
+func (p *ramPlugin) SpecKinds() []volume.SpecKind {
+	kinds := volume.DriverKinds(ramName)
+	for i := range kinds {
+		kinds[i].Scope = volume.PodScope
+	}
+	return kinds
+}
+
 func (p *ramPlugin) CanSupport(spec *volume.Spec) bool { return p.check(spec) == nil }
 
 func (p *ramPlugin) check(spec *volume.Spec) error {
