@@ -21,20 +21,27 @@ var errBroken = errors.New("broken")
 // classes are errors of every class, each plain and wrapped.
 func classes() map[string]error {
 	return map[string]error{
-		"final":                errBroken,
-		"final, wrapped":       fmt.Errorf("set up: %w", errBroken),
-		"uncertain":            volume.Uncertain(errBroken),
-		"uncertain, twice":     fmt.Errorf("a: %w", fmt.Errorf("b: %w", volume.Uncertain(errBroken))),
-		"uncertain, joined":    errors.Join(errors.New("clean-up"), volume.Uncertain(errBroken)),
-		"transient":            volume.Transient(errBroken),
-		"transient, wrapped":   fmt.Errorf("set up: %w", volume.Transient(errBroken)),
-		"a context that ended": fmt.Errorf("mount: %w: %w", errBroken, context.DeadlineExceeded),
+		"final":                  errBroken,
+		"final, wrapped":         fmt.Errorf("set up: %w", errBroken),
+		"uncertain":              volume.Uncertain(errBroken),
+		"uncertain, twice":       fmt.Errorf("a: %w", fmt.Errorf("b: %w", volume.Uncertain(errBroken))),
+		"uncertain, joined":      errors.Join(errors.New("clean-up"), volume.Uncertain(errBroken)),
+		"uncertain, its own way": fmt.Errorf("set up: %w", fmt.Errorf("mount: %w", unsure{errBroken})),
+		"transient":              volume.Transient(errBroken),
+		"transient, wrapped":     fmt.Errorf("set up: %w", volume.Transient(errBroken)),
+		"a context that ended":   fmt.Errorf("mount: %w: %w", errBroken, context.DeadlineExceeded),
 	}
 }
 
+// unsure says by its method what it is, as the errors of the mount layer do.
+type unsure struct{ error }
+
+func (unsure) Uncertain() bool { return true }
+func (u unsure) Unwrap() error { return u.error }
+
 func classOf(err error) operationexecutor.Class {
 	switch {
-	case errors.Is(err, volume.ErrUncertain), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, volume.ErrUncertain), errors.Is(err, context.DeadlineExceeded), errors.As(err, &unsure{}):
 		return operationexecutor.Uncertain
 	case errors.Is(err, volume.ErrTransient):
 		return operationexecutor.Transient
