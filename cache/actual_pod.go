@@ -131,11 +131,13 @@ func (a *ActualStateOfWorld) learn(volumeName v1.UniqueVolumeName, spec *volume.
 }
 
 func (a *ActualStateOfWorld) setFacts(volumeName v1.UniqueVolumeName, facts pluginFacts) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if v := a.volumes[volumeName]; v != nil {
+	_ = a.update(volumeName, func(v *knownVolume) error {
+		if v == nil || v.plugin == v.plugin.learn(facts) {
+			return errUnchanged
+		}
 		v.setFacts(v.plugin.learn(facts))
-	}
+		return nil
+	})
 }
 
 // RefreshPlugin asks a plugin once more what it can do for each of its volumes: its driver has changed its mind, say.

@@ -1,6 +1,9 @@
 package cache
 
 import (
+	"errors"
+	"fmt"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -12,18 +15,21 @@ import (
 
 // RecoverNode adds a node and what its status says: each volume that it lists as attached is uncertain, with its path, until
 // something succeeds on it, and goes on to be listed until it is doubted or withdrawn; its volumes in use are taken over.
-// What is known already is never overwritten; what the status lists and the state does not is to be withdrawn.
+// What is known already is never overwritten; what the status lists and the state does not is to be withdrawn. An entry that
+// cannot be taken over is an error; all others are taken over nevertheless.
 func (a *ClusterActualStateOfWorld) RecoverNode(node *v1.Node) error {
 	name := types.NodeName(node.Name)
 	a.AddNode(name, node.UID)
+	var errs []error
 	for _, at := range node.Status.VolumesAttached {
 		n := attachmentNews{key: attachmentKey{name, at.Name}, devicePath: at.DevicePath, inStatus: true}
 		if err := a.mark(found, &n); err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("node %q: a volume that its status lists as attached: %w", name, err))
+			continue
 		}
 		a.reconcileReport(n.key)
 	}
-	return a.SetVolumesInUse(name, node.UID, node.Status.VolumesInUse)
+	return errors.Join(append(errs, a.SetVolumesInUse(name, node.UID, node.Status.VolumesInUse))...)
 }
 
 // reconcileReport notes that the status of a node lists a volume of which it is not to be told.

@@ -466,6 +466,20 @@ func TestWhatANodesStatusAndAttachmentsTellAfterARestartIsUncertain(t *testing.T
 	assert.NotNil(t, get(t, a, "s3", nodeB).VolumeSpec)
 }
 
+func TestOneBadEntryOfAStatusHidesNoOther(t *testing.T) {
+	a := cache.NewClusterActualStateOfWorld(newPlugins(t, &plugin{}), cache.ClusterOptions{})
+	err := a.RecoverNode(&v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: string(nodeA), UID: "uid-a"},
+		Status: v1.NodeStatus{
+			VolumesAttached: []v1.AttachedVolume{{Name: ""}, {Name: shared("s1")}},
+			VolumesInUse:    []v1.UniqueVolumeName{shared("s1")},
+		},
+	})
+	require.ErrorContains(t, err, string(nodeA))
+	assert.Equal(t, cache.AttachUncertain, a.AttachState(shared("s1"), nodeA))
+	assert.Equal(t, cache.ReportedInUse, get(t, a, "s1", nodeA).InUse)
+}
+
 func TestAStatusThatListsWhatIsNotToBeToldIsWrittenAnew(t *testing.T) {
 	a := newCluster(t, nil)
 	require.NoError(t, a.MarkVolumeAsUncertain(shared("s1"), rwo("s1"), nodeA))

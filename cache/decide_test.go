@@ -203,7 +203,7 @@ func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 	p := &able{}
 	plugins := newPluginsOf(t, p)
 	told := &changes{}
-	d, a := cache.NewDesiredStateOfWorld(plugins, told.options()), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
+	d, a := cache.NewDesiredStateOfWorld(plugins, told.options()), cache.NewActualStateOfWorld(node, plugins, told.options())
 	name := add(t, d, "p", "s1", "data")
 	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
@@ -212,7 +212,11 @@ func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 	row, _ := a.GetMountedVolume(name, "p")
 	assert.False(t, row.RemountRequired)
 	p.remount = true
+	told.take()
 	a.RefreshPlugin(pluginName)
+	assert.Equal(t, []v1.UniqueVolumeName{name}, told.take(), "what the plugin wants is told")
+	a.RefreshPlugin(pluginName)
+	assert.Empty(t, told.take(), "and once")
 	a.MarkRemountRequired("p")
 	row, _ = a.GetMountedVolume(name, "p")
 	assert.True(t, row.RemountRequired)

@@ -172,7 +172,8 @@ func (d *DesiredStateOfWorld) add(w *want, facts pluginFacts, o *AddPodOptions) 
 			w.MountRequestTime = old.MountRequestTime
 		}
 	}
-	if d.setFacts(v, facts) || v.setLeastSize(o.VolumeSpec) {
+	newFacts, newSize := d.setFacts(v, facts), v.setLeastSize(o.VolumeSpec)
+	if newFacts || newSize {
 		v.refresh()
 	}
 	v.fill(w)

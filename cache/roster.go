@@ -8,11 +8,14 @@ type seat[T any] struct {
 	taken      bool
 }
 
-// link puts the seat before first, which may be nil.
-func (s *seat[T]) link(first *seat[T]) {
-	s.taken, s.next = true, first
-	if first != nil {
-		first.prev = s
+// link puts the seat between its neighbours; both may be nil.
+func (s *seat[T]) link(prev, next *seat[T]) {
+	s.taken, s.prev, s.next = true, prev, next
+	if prev != nil {
+		prev.next = s
+	}
+	if next != nil {
+		next.prev = s
 	}
 }
 
@@ -49,7 +52,7 @@ func (r *roster[T]) join(s *seat[T]) {
 	if s.taken {
 		return
 	}
-	s.link(r.first)
+	s.link(nil, r.first)
 	r.first = s
 	r.count++
 }
@@ -77,7 +80,12 @@ func (m rosters[K, T]) join(key K, s *seat[T]) {
 	if s.taken {
 		return
 	}
-	s.link(m[key])
+	first := m[key]
+	if first != nil {
+		s.link(first, first.next) // Who comes and goes behind the first spares the map both.
+		return
+	}
+	s.link(nil, nil)
 	m[key] = s
 }
 

@@ -123,6 +123,7 @@ func TestTheSizeOfAPersistentVolumeGrowsForAllItsPods(t *testing.T) {
 		return spec
 	}
 	want("p", "1Gi")
+	assert.Equal(t, "1Gi", sized("p"), "the first pod brings it")
 	want("q", "2Gi")
 	assert.Equal(t, "2Gi 2Gi", sized("p")+" "+sized("q"), "a later pod brings the news for all")
 	want("r", "1Gi")

@@ -101,11 +101,11 @@ func isPlainElement(name string) bool {
 		return false
 	}
 	for i := range len(name) {
-		if c := name[i]; c <= ' ' || c >= 0x7f || c == '/' || c == '\\' {
+		if c := name[i]; c <= ' ' || c >= 0x7f {
 			return false
 		}
 	}
-	return true
+	return strings.IndexByte(name, '/') < 0 && strings.IndexByte(name, '\\') < 0
 }
 
 // ValidatePathNoBacksteps reports whether path has no element "..". The error matches [ErrInvalid].
