@@ -29,13 +29,14 @@ type watchedAttachment struct {
 }
 
 // begin counts an operation, after it has its key and before it does anything.
-func (a *attachments) begin(info OperationInfo) {
-	if info.Kind != OpAttach && info.Kind != OpDetach {
+func (a *attachments) begin(claim *keyed.Claim) {
+	if kind := OperationKind(claim.Subject.Kind); kind != OpAttach && kind != OpDetach {
 		return
 	}
+	key := attachmentKey{v1.UniqueVolumeName(claim.Subject.Key.Volume), types.NodeName(claim.Subject.Key.Node)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if w := a.watched[attachmentKey{info.VolumeName, info.NodeName}]; w != nil {
+	if w := a.watched[key]; w != nil {
 		w.begun++
 	}
 }

@@ -5,12 +5,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/keyed"
 )
 
 // TestNothingIsKeptOfWhatNobodyVerifies, also when two watch the same and one of them twice.
 func TestNothingIsKeptOfWhatNobodyVerifies(t *testing.T) {
 	var a attachments
-	begun := OperationInfo{Kind: OpDetach, VolumeName: "v", NodeName: "n"}
+	begun := &keyed.Claim{Subject: subjectOf(&OperationInfo{Kind: OpDetach, VolumeName: "v", NodeName: "n"})}
 	a.begin(begun)
 	assert.Empty(t, a.watched)
 	asked := map[types.NodeName][]AttachedVolume{"n": {{VolumeName: "v"}, {VolumeName: "v"}}, "m": {{VolumeName: "v"}}}

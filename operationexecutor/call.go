@@ -58,18 +58,17 @@ func (x *execution) timeout() time.Duration {
 func perform[T any](ctx context.Context, x *execution, c call, do func(ctx context.Context) (T, error)) (T, error) {
 	f := &flight{call: c, givenUp: make(chan struct{})}
 	var a answer[T]
-	if f.result = x.takeOff(ctx, f); f.result == nil {
+	if a.err = x.takeOff(ctx, f); a.err == nil {
 		answers := make(chan answer[T], 1)
 		go flyBeside(x, f, x.op.plugin, do, answers)
 		select {
 		case a = <-answers:
-			f.result = a.err
 		case <-f.givenUp:
-			f.result = f.lostError() //nolint:contextcheck // The flight is the context.
+			a.err = f.lostError() //nolint:contextcheck // The flight is the context.
 		}
 	}
-	x.flown(f, f.result)
-	return a.value, f.result
+	x.flown(f, a.err)
+	return a.value, a.err
 }
 
 // flyBeside is the goroutine of a call. It sends one answer whatever do does, short of ending the process, unless the call

@@ -19,10 +19,17 @@ var errNotEnded = volume.Uncertain(errors.New("the operation was broken off by a
 type execution struct {
 	op       *Operation
 	executor *Executor
+	*trail   // nil as long as an operation that is one call has left none behind
+}
+
+// trail is what an operation of several steps leaves. One that is one call most often has none of it, and is smaller.
+type trail struct {
 	// left are the calls that were left behind, by us or by the plugin.
 	left []leftCall
 	// loans are the specs that plugins got, by the original.
 	loans map[*volume.Spec]loan
+	// steps are those that have ended; the operation's own lock guards them.
+	steps []Step
 }
 
 // leftCall is a call that was left behind.
@@ -46,43 +53,43 @@ func (o *Operation) execute(ctx context.Context) {
 // executeAlone is the goroutine of an operation that is one call: the call is made in it, with nobody waiting beside. It
 // and what it calls keep their frames small, because the stack of a goroutine begins small and is copied when it grows,
 // which takes longer than all the rest.
-func (o *Operation) executeAlone(ctx context.Context) {
+func (o *Operation) executeAlone() {
 	f := &o.single
-	f.result = errNotEnded
-	defer o.endAlone()
+	err := errNotEnded
+	defer o.endAlone(&err)
 	o.x.tellStarted()
 	if !f.tookOff() {
-		if err := o.x.takeOff(ctx, f); err != nil {
-			f.result = err
+		if err = o.x.takeOff(f.parent, f); err != nil {
 			return
 		}
 	}
-	o.flyAlone(f) //nolint:contextcheck // The flight is the context.
+	o.flyAlone(f, &err)
 }
 
 // endAlone ends an operation that is one call, unless that was given up. It is deferred, since a call may end the
 // goroutine.
-func (o *Operation) endAlone() {
+func (o *Operation) endAlone(err *error) {
 	f := &o.single
 	if !f.tookOff() || o.x.executor.land(f) {
-		o.finishAlone(f.result)
+		o.finishAlone(*err)
 	}
 }
 
 // flyAlone makes the call and keeps its error, also when the call ends the goroutine.
-func (o *Operation) flyAlone(f *flight) {
-	defer o.keepPanic(f)
+func (o *Operation) flyAlone(f *flight, result *error) {
+	*result = errNotEnded
+	defer o.keepPanic(f, result)
 	err := f.fly(o.alone)
 	if err != nil {
 		err = f.call.sane(o.plugin, err)
 	}
-	f.result = err
+	*result = err
 }
 
 // keepPanic keeps the panic of a call that has not returned.
-func (o *Operation) keepPanic(f *flight) {
-	if f.result == errNotEnded { //nolint:errorlint // It is this very error.
-		f.result = f.call.panicked(o.plugin, recover())
+func (o *Operation) keepPanic(f *flight, result *error) {
+	if *result == errNotEnded { //nolint:errorlint // It is this very error.
+		*result = f.call.panicked(o.plugin, recover())
 	}
 }
 
@@ -113,9 +120,9 @@ func (x *execution) flown(f *flight, err error) {
 
 // step is the call as a step that has ended just now.
 func (f *flight) step(err error) Step {
-	s := Step{Name: f.call.name, Started: f.started, Err: err}
+	s := Step{Name: f.call.name, Started: f.startedAt(), Err: err}
 	if f.tookOff() {
-		s.Duration = time.Since(f.started)
+		s.Duration = time.Since(s.Started)
 	} else {
 		s.Started = time.Now()
 	}
@@ -125,9 +132,12 @@ func (f *flight) step(err error) Step {
 // noteLeft notes the calls that err says were left behind.
 func (x *execution) noteLeft(f *flight, err error) {
 	for _, done := range outcome.Running(err) {
-		left := leftCall{name: f.call.name, started: f.started, done: done}
+		left := leftCall{name: f.call.name, started: f.startedAt(), done: done}
 		if f.returned == done {
 			left.flight = f
+		}
+		if x.trail == nil {
+			x.trail = &trail{}
 		}
 		x.left = append(x.left, left)
 	}
@@ -190,7 +200,7 @@ func (x *execution) free() {
 	default:
 		e.table.Fail(op.claim.Subject, err)
 	}
-	if x.left != nil && e.leaveBehind(x) {
+	if x.trail != nil && e.leaveBehind(x) {
 		return
 	}
 	e.table.End(&op.claim)

@@ -118,9 +118,9 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 		e.table.End(claim)
 		return nil, fmt.Errorf("%s of volume %q did not start: %w", claim.Subject.Kind, claim.Subject.Key.Volume, ErrShutDown)
 	}
-	e.attachments.begin(infoOf(claim))
+	e.attachments.begin(claim)
 	if op.alone != nil {
-		go op.executeAlone(ctx)
+		go op.executeAlone()
 	} else {
 		go op.execute(ctx)
 	}

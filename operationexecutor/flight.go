@@ -16,15 +16,13 @@ import (
 type flight struct {
 	call    call
 	op      *Operation
-	plugin  *pluginCalls
-	started time.Time // zero when the call was not made
-	// stop ends the registration with a context that is not that of the operation; nil when there is none.
-	stop func() bool
-	// result is what the call failed with, once it has ended.
-	result error
+	plugin  *pluginCalls  // nil when the call was not made
+	started time.Duration // since the operation has its key
 
 	// What follows is guarded by the executor's lock.
 
+	// stop ends the registration with a context that is not that of the operation; nil when there is none.
+	stop          func() bool
 	stage         stage
 	queue         *queue
 	before, after *flight       // in its queue
@@ -55,7 +53,10 @@ const (
 	lost           // the call was left behind
 )
 
-func (f *flight) tookOff() bool { return !f.started.IsZero() }
+func (f *flight) tookOff() bool { return f.plugin != nil }
+
+// startedAt is when the call began, or the operation when the call was not made.
+func (f *flight) startedAt() time.Time { return f.op.claim.Started.Add(f.started) }
 
 // fly calls f. Its frame, with the flight as its first argument, is how the goroutine of the call is found when it hangs:
 // that costs nothing as long as nobody asks.
@@ -88,7 +89,7 @@ func (f *flight) end(cause error) {
 
 // Deadline implements context.Context.
 func (f *flight) Deadline() (time.Time, bool) {
-	deadline := f.started.Add(f.call.timeout)
+	deadline := f.startedAt().Add(f.call.timeout)
 	if parents, ok := f.parent.Deadline(); ok && parents.Before(deadline) {
 		return parents, true
 	}

@@ -64,7 +64,6 @@ type Operation struct {
 	run   func(ctx context.Context, x *execution) error
 	alone func(ctx context.Context) error
 
-	begun  atomic.Bool
 	claim  keyed.Claim // says which operation it is, too
 	x      execution
 	single flight // that of alone
@@ -77,11 +76,11 @@ type Operation struct {
 	before, after *Operation // among those of the same bound
 	flight        *flight    // the call that is under way
 
+	begun  atomic.Bool
 	mu     sync.Mutex
-	plugin string // written by the operation's goroutine only, which reads it without the lock
 	ended  bool
+	plugin string        // written by the operation's goroutine only, which reads it without the lock
 	done   chan struct{} // made when it is asked for
-	steps  []Step        // but for the one of an operation that is one call
 	result Result
 }
 
@@ -95,7 +94,7 @@ func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Oper
 }
 
 func newOperation(info OperationInfo, run func(ctx context.Context, x *execution) error) *Operation {
-	o := &Operation{run: run, plugin: info.PluginName}
+	o := &Operation{run: run, plugin: info.PluginName, x: execution{trail: &trail{}}}
 	o.claim.Subject = subjectOf(&info)
 	return o
 }
@@ -155,12 +154,15 @@ func (o *Operation) Steps() []Step {
 	if o.alone != nil && o.ended {
 		return []Step{o.onlyStep()}
 	}
-	return slices.Clone(o.steps)
+	if o.alone != nil {
+		return nil
+	}
+	return slices.Clone(o.x.trail.steps)
 }
 
 // onlyStep is the step of an operation that is one call and has ended: it is told by the result.
 func (o *Operation) onlyStep() Step {
-	s := Step{Name: o.claim.Subject.Kind, Started: o.single.started, Err: o.result.Err}
+	s := Step{Name: o.claim.Subject.Kind, Started: o.single.startedAt(), Err: o.result.Err}
 	s.Duration = o.result.Duration - s.Started.Sub(o.claim.Started)
 	var failed *volume.Error
 	if errors.As(s.Err, &failed) {
@@ -179,7 +181,7 @@ func (o *Operation) setPlugin(name string) {
 func (o *Operation) addStep(s Step) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.steps = append(o.steps, s)
+	o.x.trail.steps = append(o.x.trail.steps, s)
 }
 
 // conclude sets the result. cause is what the operation failed with; its class is asked outside of the lock, for it may be

@@ -18,10 +18,11 @@ type bound struct {
 
 // enter puts an operation among those that run. It returns false after a shutdown.
 func (e *Executor) enter(ctx context.Context, op *Operation) bool {
+	var ready *flight
 	if op.alone != nil {
-		op.prepareAlone(ctx)
+		ready = op.prepareAlone(ctx)
 	}
-	b, isNew := e.join(ctx.Done(), op) //nolint:contextcheck // The flight is the context.
+	b, isNew := e.join(ctx.Done(), op, ready) //nolint:contextcheck // The flight is the context.
 	if b == nil {
 		return false
 	}
@@ -32,17 +33,19 @@ func (e *Executor) enter(ctx context.Context, op *Operation) bool {
 	return true
 }
 
-// prepareAlone makes the one call of the operation ready, unless its context has ended.
-func (o *Operation) prepareAlone(ctx context.Context) {
+// prepareAlone returns the one call of the operation when it may begin, nil when its context has ended.
+func (o *Operation) prepareAlone(ctx context.Context) *flight {
 	f := &o.single
-	f.op, f.call = o, call{name: o.claim.Subject.Kind, timeout: o.x.timeout(), changes: true}
-	if ctx.Err() == nil {
-		f.parent = ctx
+	f.op, f.parent, f.call = o, ctx, call{name: o.claim.Subject.Kind, timeout: o.x.timeout(), changes: true}
+	if ctx.Err() != nil {
+		return nil
 	}
+	return f
 }
 
-// join enters op among those of its context.
-func (e *Executor) join(done <-chan struct{}, op *Operation) (b *bound, isNew bool) {
+// join enters op among those of its context. The call that is ready, if any, is under way from here on, when nothing holds
+// it up.
+func (e *Executor) join(done <-chan struct{}, op *Operation, ready *flight) (b *bound, isNew bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.isShutDown {
@@ -64,10 +67,9 @@ func (e *Executor) join(done <-chan struct{}, op *Operation) (b *bound, isNew bo
 	b.first = op
 	op.calls = e.callsOf(op.plugin)
 	e.running++
-	if op.single.parent != nil && !b.ended && op.calls.tryAcquire(e.options.HungPerPlugin) {
-		// Nothing holds the one call up, so that it is under way from here on.
-		op.single.plugin = op.calls
-		e.launchNow(&op.single, op.claim.Started)
+	if ready != nil && !b.ended && op.calls.tryAcquire(e.options.HungPerPlugin) {
+		ready.plugin = op.calls
+		e.launchNow(ready, op.claim.Started)
 	}
 	return b, isNew
 }

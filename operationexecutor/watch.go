@@ -48,10 +48,11 @@ func (q *queue) remove(f *flight) {
 
 // takeOff begins a call, when a worker of its plugin is free. The error is transient: the call was not made.
 func (x *execution) takeOff(ctx context.Context, f *flight) error {
-	f.op, f.parent, f.plugin = x.op, ctx, x.op.calls
-	if err := f.plugin.acquire(ctx, x.executor.options.HungPerPlugin); err != nil {
+	f.op, f.parent = x.op, ctx
+	if err := x.op.calls.acquire(ctx, x.executor.options.HungPerPlugin); err != nil {
 		return f.notMade(err)
 	}
+	f.plugin = x.op.calls
 	if !x.executor.launch(f, time.Now(), ctx.Done()) { //nolint:contextcheck // The flight is the context.
 		f.watchContext(ctx)
 	}
@@ -72,7 +73,7 @@ func (e *Executor) launch(f *flight, now time.Time, done <-chan struct{}) bool {
 
 // launchNow is launch with the lock held.
 func (e *Executor) launchNow(f *flight, now time.Time) {
-	f.started, f.stage = now, flying
+	f.started, f.stage = now.Sub(f.op.claim.Started), flying
 	e.enqueue(f, f.call.timeout, now.Sub(e.epoch))
 	f.op.flight = f
 }
