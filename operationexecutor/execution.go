@@ -177,7 +177,7 @@ func tellStarted(o Observer, op *Operation) { o.OperationStarted(op.Info()) }
 func (f *flight) tellFlown(o Observer, err error) { o.OperationStepped(f.op.Info(), f.step(err)) }
 
 //go:noinline
-func tellFinished(o Observer, op *Operation) { o.OperationFinished(op.Info(), op.result) }
+func tellFinished(o Observer, op *Operation) { o.OperationFinished(op.Info(), op.outcome()) }
 
 // finish ends an operation in the order that the package comment promises, also when the observer or KeyFreed panics.
 func (x *execution) finish(cause error) {
@@ -193,7 +193,7 @@ func (x *execution) finish(cause error) {
 func (x *execution) free() {
 	e, op := x.executor, x.op
 	defer e.leave(op)
-	switch err := op.result.Err; {
+	switch err := op.err; {
 	case op.claim.Subject.Key.Volume == "": // Without a key there is nobody to wait.
 	case err == nil:
 		e.table.Succeed(&op.claim)

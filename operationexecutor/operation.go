@@ -67,8 +67,6 @@ type Operation struct {
 	claim  keyed.Claim // says which operation it is, too
 	x      execution
 	single flight // that of alone
-	// calls is what is known of the calls of the plugin; of the operation's goroutine.
-	calls *pluginCalls
 
 	// What follows is guarded by the executor's lock.
 
@@ -78,10 +76,15 @@ type Operation struct {
 
 	begun  atomic.Bool
 	mu     sync.Mutex
+	class  Class
 	ended  bool
 	plugin string        // written by the operation's goroutine only, which reads it without the lock
 	done   chan struct{} // made when it is asked for
-	result Result
+
+	// These, with the class, are how it ended: written by the operation's goroutine only, and by nobody once it has ended.
+
+	err      error
+	duration time.Duration
 }
 
 // NewOperation returns an operation that does run, for generators of other kinds than [Generator]. run is treated as one
@@ -132,7 +135,12 @@ func (o *Operation) Result() Result {
 	if !o.ended {
 		return Result{}
 	}
-	return o.result
+	return o.outcome()
+}
+
+// outcome is the result of an operation that has ended, or of one that asks in its own goroutine.
+func (o *Operation) outcome() Result {
+	return Result{Class: o.class, Err: o.err, Duration: o.duration}
 }
 
 // Info says which operation this is. Started is zero before it is begun; PluginName may be empty until the plugin is
@@ -162,8 +170,8 @@ func (o *Operation) Steps() []Step {
 
 // onlyStep is the step of an operation that is one call and has ended: it is told by the result.
 func (o *Operation) onlyStep() Step {
-	s := Step{Name: o.claim.Subject.Kind, Started: o.single.startedAt(), Err: o.result.Err}
-	s.Duration = o.result.Duration - s.Started.Sub(o.claim.Started)
+	s := Step{Name: o.claim.Subject.Kind, Started: o.single.startedAt(), Err: o.err}
+	s.Duration = o.duration - s.Started.Sub(o.claim.Started)
 	var failed *volume.Error
 	if errors.As(s.Err, &failed) {
 		s.Err = failed.Err
@@ -172,10 +180,9 @@ func (o *Operation) onlyStep() Step {
 }
 
 func (o *Operation) setPlugin(name string) {
-	calls := o.x.executor.callsOfPlugin(name)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.plugin, o.calls = name, calls
+	o.plugin = name
 }
 
 func (o *Operation) addStep(s Step) {
@@ -184,26 +191,18 @@ func (o *Operation) addStep(s Step) {
 	o.x.trail.steps = append(o.x.trail.steps, s)
 }
 
-// conclude sets the result. cause is what the operation failed with; its class is asked outside of the lock, for it may be
-// a plugin's own.
+// conclude sets the result. cause is what the operation failed with; no lock is held, for its class may be a plugin's own.
 func (o *Operation) conclude(cause error) {
-	if cause == nil {
-		o.mu.Lock()
-		o.result.Duration = time.Since(o.claim.Started)
-		o.mu.Unlock()
-		return
+	if cause != nil {
+		o.fail(cause)
 	}
-	result := o.failed(cause)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.result = result
+	o.duration = time.Since(o.claim.Started)
 }
 
-func (o *Operation) failed(cause error) Result {
-	return Result{
-		Class: outcome.ClassOf(cause), Duration: time.Since(o.claim.Started),
-		Err: &volume.Error{Op: string(o.kind()), Plugin: o.plugin, Volume: v1.UniqueVolumeName(o.claim.Subject.Key.Volume), Err: cause},
-	}
+//go:noinline
+func (o *Operation) fail(cause error) {
+	o.class = outcome.ClassOf(cause)
+	o.err = &volume.Error{Op: string(o.kind()), Plugin: o.plugin, Volume: v1.UniqueVolumeName(o.claim.Subject.Key.Volume), Err: cause}
 }
 
 // close tells everybody that the operation has ended. Twice is as good as once.

@@ -65,13 +65,21 @@ func (e *Executor) join(done <-chan struct{}, op *Operation, ready *flight) (b *
 		b.first.before = op
 	}
 	b.first = op
-	op.calls = e.callsOf(op.plugin)
 	e.running++
-	if ready != nil && !b.ended && op.calls.tryAcquire(e.options.HungPerPlugin) {
-		ready.plugin = op.calls
-		e.launchNow(ready, op.claim.Started)
+	if ready != nil && !b.ended {
+		e.tryLaunch(ready)
 	}
 	return b, isNew
+}
+
+// tryLaunch has a call under way when a worker of its plugin is free. The lock must be held.
+func (e *Executor) tryLaunch(f *flight) {
+	calls := e.callsOf(f.op.plugin)
+	if !calls.tryAcquire(e.options.HungPerPlugin) {
+		return
+	}
+	f.plugin = calls
+	e.launchNow(f, f.op.claim.Started)
 }
 
 // contextEnded ends the calls of all operations of b.

@@ -49,10 +49,11 @@ func (q *queue) remove(f *flight) {
 // takeOff begins a call, when a worker of its plugin is free. The error is transient: the call was not made.
 func (x *execution) takeOff(ctx context.Context, f *flight) error {
 	f.op, f.parent = x.op, ctx
-	if err := x.op.calls.acquire(ctx, x.executor.options.HungPerPlugin); err != nil {
+	calls := x.executor.callsOfPlugin(x.op.plugin)
+	if err := calls.acquire(ctx, x.executor.options.HungPerPlugin); err != nil {
 		return f.notMade(err)
 	}
-	f.plugin = x.op.calls
+	f.plugin = calls
 	if !x.executor.launch(f, time.Now(), ctx.Done()) { //nolint:contextcheck // The flight is the context.
 		f.watchContext(ctx)
 	}
