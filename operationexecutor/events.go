@@ -7,7 +7,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The reasons of events. Those of attach and mount are Kubernetes' own; Kubernetes tells nobody of the others.
+// The reasons of events. Those of attach are Kubernetes' own, and so is FailedMount; Kubernetes tells nobody how a volume is
+// taken away.
 const (
 	ReasonSuccessfulAttachVolume = "SuccessfulAttachVolume" // normal, on every pod that waits for the volume
 	ReasonFailedAttachVolume     = "FailedAttachVolume"     // warning, on every pod that waits for the volume
@@ -15,15 +16,20 @@ const (
 	ReasonFailedUnmount          = "FailedUnmount"          // warning, on the pod, or on the PersistentVolume when the pod is not known
 	ReasonFailedUnmountDevice    = "FailedUnmountDevice"    // warning, on the PersistentVolume
 	ReasonFailedMapVolume        = "FailedMapVolume"        // warning, on the pod
-	ReasonSuccessfulMountVolume  = "SuccessfulMountVolume"  // normal, on the pod, when a block volume was mapped
-	ReasonFailedUnmapVolume      = "FailedUnmapVolume"      // warning, on the pod, or on the PersistentVolume when the pod is not known
-	ReasonFailedUnmapDevice      = "FailedUnmapDevice"      // warning, on the PersistentVolume
-	ReasonVolumePluginMisbehaved = "VolumePluginMisbehaved" // warning, on the PersistentVolume
-	ReasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
-	ReasonSuccessfulDetachVolume = "SuccessfulDetachVolume" // normal, on the PersistentVolume
-	ReasonVolumeNotAttached      = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached
-	ReasonVolumeResizeFailed     = "VolumeResizeFailed"     // warning, on the claim, or on the pod
-	ReasonVolumeResizeSuccessful = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
+	ReasonSuccessfulMountVolume  = "SuccessfulMountVolume"  // normal, on the pod, when a volume was set up or mapped; not when it was refreshed
+	// ReasonSuccessfulUnmountVolume is normal, on the pod, or on the PersistentVolume when the pod is not known: the volume
+	// was torn down or unmapped.
+	ReasonSuccessfulUnmountVolume = "SuccessfulUnmountVolume"
+	// ReasonSuccessfulUnmountDevice is normal, on the PersistentVolume: it was unstaged, or its device undone.
+	ReasonSuccessfulUnmountDevice = "SuccessfulUnmountDevice"
+	ReasonFailedUnmapVolume       = "FailedUnmapVolume"      // warning, on the pod, or on the PersistentVolume when the pod is not known
+	ReasonFailedUnmapDevice       = "FailedUnmapDevice"      // warning, on the PersistentVolume
+	ReasonVolumePluginMisbehaved  = "VolumePluginMisbehaved" // warning, on the PersistentVolume
+	ReasonFailedDetachVolume      = "FailedDetachVolume"     // warning, on the PersistentVolume
+	ReasonSuccessfulDetachVolume  = "SuccessfulDetachVolume" // normal, on the PersistentVolume
+	ReasonVolumeNotAttached       = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached
+	ReasonVolumeResizeFailed      = "VolumeResizeFailed"     // warning, on the claim, or on the pod
+	ReasonVolumeResizeSuccessful  = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
 	// ReasonFileSystemResizeRequired is normal, on the claim, when a node has to go on.
 	ReasonFileSystemResizeRequired = "FileSystemResizeRequired"
 	// ReasonFileSystemResizeSuccessful is normal, on the pod and the claim.
@@ -36,6 +42,13 @@ const (
 func (g *Generator) event(object runtime.Object, eventtype, reason, format string, args ...any) {
 	if g.recorder != nil && object != nil {
 		g.recorder.Eventf(object, eventtype, reason, format, args...)
+	}
+}
+
+// succeeded records that something succeeded with the volume of that name. It allocates nothing when nobody records.
+func (g *Generator) succeeded(object runtime.Object, reason, format, name string) {
+	if g.recorder != nil && object != nil {
+		g.recorder.Eventf(object, v1.EventTypeNormal, reason, format, name)
 	}
 }
 

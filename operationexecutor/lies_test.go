@@ -263,7 +263,7 @@ func TestAPluginThatChangesItsSpecHarmsNobody(t *testing.T) {
 	last := op.Steps()[len(op.Steps())-1]
 	assert.Equal(t, "CheckSpec", last.Name)
 	require.ErrorIs(t, last.Err, operationexecutor.ErrUntrue)
-	assert.Equal(t, []string{"Warning VolumePluginMisbehaved data"}, w.recorder.all())
+	assert.Equal(t, []string{"Normal SuccessfulMountVolume p", "Warning VolumePluginMisbehaved data"}, w.recorder.all())
 
 	w.plugin.spoil = func(spec *volume.Spec) { _ = spec.PersistentVolume.Spec.Capacity.Storage().String() }
 	op = w.ended(w.executor.MountVolume(t.Context(), v, operationexecutor.MountOptions{}, w.actual))

@@ -40,7 +40,12 @@ func TestIntentPrecedesEveryCallThatChangesTheWorld(t *testing.T) {
 	}, w.all())
 	assert.Empty(t, w.actual.GetAttachedVolumes())
 	assert.Empty(t, w.journal.records, "no record may stay when no trace is left")
-	assert.Equal(t, []string{"Normal SuccessfulAttachVolume p", "Normal SuccessfulAttachVolume q", "Normal SuccessfulDetachVolume data"}, w.recorder.all())
+	assert.Equal(t, []string{
+		"Normal SuccessfulAttachVolume p", "Normal SuccessfulAttachVolume q",
+		"Normal SuccessfulMountVolume p", "Normal SuccessfulMountVolume q",
+		"Normal SuccessfulUnmountVolume p", "Normal SuccessfulUnmountVolume q",
+		"Normal SuccessfulUnmountDevice data", "Normal SuccessfulDetachVolume data",
+	}, w.recorder.all())
 }
 
 // TestDevicePathIsOnRecordBeforeItIsStaged holds when only the wait tells the path.

@@ -121,7 +121,9 @@ func TestABlockVolumeIsMappedAndUnmappedInOrder(t *testing.T) {
 	}, w.all())
 	assert.Equal(t, operationexecutor.DeviceNotMounted, w.device("data"))
 	assert.Equal(t, operationexecutor.VolumeNotMounted, w.pod("data", "p"))
-	assert.Equal(t, []string{"Normal SuccessfulMountVolume p"}, w.recorder.all())
+	assert.Equal(t, []string{
+		"Normal SuccessfulMountVolume p", "Normal SuccessfulUnmountVolume p", "Normal SuccessfulUnmountDevice data",
+	}, w.recorder.all())
 	assert.Empty(t, w.journal.records)
 }
 

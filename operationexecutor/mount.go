@@ -31,6 +31,8 @@ type mounting struct {
 	path    string                   // where the mounter sets up
 	mounts  bool                     // whether the set-up is a mount, by the plugin's word
 	staging staging
+	// wasMounted says that the pod had the volume, which is only refreshed.
+	wasMounted bool
 	// devicePath is the device, as far as it is known.
 	devicePath string
 }
@@ -44,8 +46,12 @@ func (g *Generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOption
 		if err != nil {
 			m.event(podObject(v.Pod), v1.EventTypeWarning, ReasonFailedMount,
 				"mounting volume %q failed: %v", v.VolumeSpec.Name(), err)
+			return err
 		}
-		return err
+		if !m.wasMounted {
+			m.succeeded(podObject(v.Pod), ReasonSuccessfulMountVolume, "volume %q is mounted", v.VolumeSpec.Name())
+		}
+		return nil
 	})
 }
 
@@ -156,7 +162,7 @@ func (m *mounting) setUp(ctx context.Context) error {
 		return err
 	}
 	args := m.mounterArgs()
-	mounted := m.isBelievedMounted()
+	m.wasMounted = m.isBelievedMounted()
 	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error { return m.mounter.SetUp(ctx, args) })
 	if err != nil {
 		if !m.isBelievedMounted() { // Also one that was mounted, and that somebody has come to doubt meanwhile.
@@ -167,7 +173,7 @@ func (m *mounting) setUp(ctx context.Context) error {
 	if m.mounts {
 		err = m.checkDone(ctx, m.x, "SetUp", m.path)
 	}
-	if !mounted && err == nil { // A volume that the pod has is expanded in use.
+	if !m.wasMounted && err == nil { // A volume that the pod has is expanded in use.
 		expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
 			DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
 		}}

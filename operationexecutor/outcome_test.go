@@ -185,7 +185,10 @@ func TestTeardownFailureOfAnyKindMakesTheNextUserSetUpAgain(t *testing.T) {
 			assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
 			w.succeeded(w.mount("data", "p"))
 			assert.Equal(t, 2, w.count("MountDevice"))
-			assert.Equal(t, []string{"Warning FailedUnmount p", "Warning FailedUnmountDevice data"}, w.recorder.all())
+			assert.Equal(t, []string{
+				"Normal SuccessfulMountVolume p", "Warning FailedUnmount p", "Normal SuccessfulUnmountVolume p",
+				"Warning FailedUnmountDevice data", "Normal SuccessfulMountVolume p",
+			}, w.recorder.all())
 		})
 	}
 }

@@ -19,8 +19,10 @@ func (g *Generator) GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualS
 		if err != nil {
 			u.event(eitherObject(v.Pod, v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmapVolume,
 				"unmapping volume %q failed: %v", v.InnerVolumeSpecName, err)
+			return err
 		}
-		return err
+		u.succeeded(eitherObject(v.Pod, v.VolumeSpec), ReasonSuccessfulUnmountVolume, "volume %q is unmapped", v.InnerVolumeSpecName)
+		return nil
 	})
 }
 

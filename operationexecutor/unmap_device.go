@@ -19,8 +19,10 @@ func (g *Generator) GenerateUnmapDeviceFunc(v AttachedVolume, actualState Actual
 		if err != nil {
 			u.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmapDevice,
 				"unmapping the device of volume %q failed: %v", v.VolumeName, err)
+			return err
 		}
-		return err
+		u.succeeded(volumeObject(v.VolumeSpec), ReasonSuccessfulUnmountDevice, "the device of volume %q is undone", string(v.VolumeName))
+		return nil
 	})
 }
 

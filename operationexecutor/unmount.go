@@ -25,8 +25,10 @@ func (g *Generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState Actua
 		if err != nil {
 			u.event(eitherObject(v.Pod, v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmount,
 				"unmounting volume %q failed: %v", v.InnerVolumeSpecName, err)
+			return err
 		}
-		return err
+		u.succeeded(eitherObject(v.Pod, v.VolumeSpec), ReasonSuccessfulUnmountVolume, "volume %q is unmounted", v.InnerVolumeSpecName)
+		return nil
 	})
 }
 

@@ -29,8 +29,10 @@ func (g *Generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState Actu
 		if err != nil {
 			u.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmountDevice,
 				"unstaging volume %q failed: %v", v.VolumeName, err)
+			return err
 		}
-		return err
+		u.succeeded(volumeObject(v.VolumeSpec), ReasonSuccessfulUnmountDevice, "volume %q is unstaged", string(v.VolumeName))
+		return nil
 	})
 }
 
