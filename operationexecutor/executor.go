@@ -120,7 +120,7 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 	}
 	e.attachments.begin(claim)
 	if op.alone != nil {
-		go op.executeAlone()
+		go op.executeAlone() //nolint:contextcheck // The flight has it.
 	} else {
 		go op.execute(ctx)
 	}
