@@ -58,6 +58,7 @@ const (
 	opToMount   = "all-to-mount"
 	opMounted   = "all-mounted"
 	opNames     = "names-of-pod"
+	opSame      = "names-of-same-pod"
 	opOfPod     = "mounted-of-pod"
 	opRemount   = "MarkRemountRequired"
 	opWanted    = "DSW.PodExistsInVolume"
@@ -80,7 +81,8 @@ var manyStates = []struct {
 }
 
 // BenchmarkCache measures both states of a node whose volumes are all mounted. Queries are about another pod each time, as
-// the pods of a node are, so that what they look at is not in the processor's caches on a large node.
+// the pods of a node are, so that what they look at is not in the processor's caches on a large node. Those of opSame are
+// about the same pod each time: what then grows with the node is the work, and not the way to memory.
 func BenchmarkCache(b *testing.B) {
 	for _, pods := range []int{100, 1000, 10_000} {
 		es := entries(0, pods, 5)
@@ -101,6 +103,12 @@ func BenchmarkCache(b *testing.B) {
 					}
 				})
 			}
+			b.Run(fmt.Sprintf("op=%s/pods=%d/impl=%s", opSame, pods, many.impl), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					ops[opNames](es[len(es)/2])
+				}
+			})
 		}
 	}
 }

@@ -41,6 +41,7 @@ var goals = []goal{
 	{work: "the volumes of one pod, yielded, 10,000 pods with 5 volumes each", bench: podNames, limit: "limit", least: 10_000},
 	{work: "the same, copied into a map, as Kubernetes does", bench: podNames, ours: "ours-copied", limit: "limit", least: 10_000},
 	{work: "the same, time with 10,000 pods ÷ time with 1,000", bench: podNames, small: "Cache/op=names-of-pod/pods=1000", flat: 1.5},
+	{work: "the same, of one pod again and again", bench: samePod, small: "Cache/op=names-of-same-pod/pods=1000", flat: 1.5},
 	{work: "the mounted volumes of one pod, yielded", bench: podMounts, limit: "limit", least: 10_000},
 	{work: "the same, copied, as Kubernetes does", bench: podMounts, ours: "ours-copied", limit: "limit", least: 10_000},
 	{work: "which volumes of one pod must be remounted", bench: "Cache/op=MarkRemountRequired/pods=10000", limit: "limit", least: 10_000},
@@ -93,6 +94,7 @@ var goals = []goal{
 
 const (
 	podNames     = "Cache/op=names-of-pod/pods=10000"
+	samePod      = "Cache/op=names-of-same-pod/pods=10000"
 	podMounts    = "Cache/op=mounted-of-pod/pods=10000"
 	addPod       = "Cache/op=AddPodToVolume+Delete/pods=10000"
 	markAttached = "Cache/op=MarkVolumeAsAttached+Detached/pods=10000"
