@@ -141,7 +141,7 @@ func (m *mapping) setUpDevice(ctx context.Context) error {
 // mapPod maps the device for the pod. What MapPodDevice fails with means what it says; from there on every failure leaves
 // the mapping uncertain, since it must be undone.
 func (m *mapping) mapPod(ctx context.Context) error {
-	intent := m.podIntent()
+	intent, had := m.podIntent(), m.isMapped()
 	if err := m.intend(ctx, m.x, intent); err != nil {
 		return err
 	}
@@ -157,7 +157,16 @@ func (m *mapping) mapPod(ctx context.Context) error {
 		return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
 	}
 	m.conclude(ctx, m.x, intent, IntentDone)
+	if !had {
+		m.event(podObject(m.v.Pod), v1.EventTypeNormal, ReasonSuccessfulMountVolume,
+			"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.devicePath, m.staging.path, m.path)
+	}
 	return nil
+}
+
+// isMapped reports whether the pod has the volume for certain, so that it is only refreshed.
+func (m *mapping) isMapped() bool {
+	return m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
 }
 
 // mapPodDevice lets the plugin make the device ready for the pod. The path that it returns counts.
@@ -184,15 +193,12 @@ func (m *mapping) bind(ctx context.Context) error {
 	d := DeviceMapping{
 		DevicePath: m.devicePath, GlobalMapPath: m.staging.path, PodMapDir: m.mapDir, LinkName: m.linkName, PodUID: m.pod().UID,
 	}
-	mapped := m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
 	if err := m.x.change(ctx, "MapDevice", func(ctx context.Context) error { return m.blocks.MapDevice(ctx, d) }); err != nil {
 		return err
 	}
-	if mapped {
+	if m.isMapped() {
 		return nil // A volume that the pod has is expanded in use.
 	}
-	m.event(podObject(m.v.Pod), v1.EventTypeNormal, ReasonSuccessfulMountVolume,
-		"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.devicePath, m.staging.path, m.path)
 	expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
 		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.stagePath,
 	}}

@@ -27,10 +27,23 @@ func (e *Executor) enter(ctx context.Context, op *Operation) bool {
 		return false
 	}
 	if isNew && b.done != nil {
-		// The operation has not begun yet, so that b stays until stop is set.
-		b.stop = context.AfterFunc(ctx, func() { e.contextEnded(ctx, b) })
+		e.watchBound(ctx, b)
 	}
 	return true
+}
+
+// watchBound lets the end of a context end the calls of the operations of b, until b is forgotten, which it may be by now.
+func (e *Executor) watchBound(ctx context.Context, b *bound) {
+	stop := context.AfterFunc(ctx, func() { e.contextEnded(ctx, b) })
+	e.mu.Lock()
+	kept := e.bounds[b.done] == b
+	if kept {
+		b.stop = stop
+	}
+	e.mu.Unlock()
+	if !kept {
+		stop()
+	}
 }
 
 // prepareAlone returns the one call of the operation when it may begin, nil when its context has ended.
