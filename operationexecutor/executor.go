@@ -71,14 +71,15 @@ func (e *Executor) DetachVolume(ctx context.Context, v AttachedVolume, options D
 // to map it for the pod, when its PersistentVolume has volumeMode Block.
 func (e *Executor) MountVolume(ctx context.Context, v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
 	if isBlock(v.VolumeSpec) {
-		return e.begin(ctx, mountKey(v), e.generator.GenerateMapVolumeFunc(v, options, actualState))
+		return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateMapVolumeFunc(v, options, actualState))
 	}
 	return e.begin(ctx, mountKey(v), e.generator.GenerateMountVolumeFunc(v, options, actualState))
 }
 
-// UnmountVolume begins to take a volume away from a pod: to tear it down, or to unmap it.
+// UnmountVolume begins to take a volume away from a pod: to tear it down, or to unmap it. One whose spec is not known is
+// unmapped when it has a mapper, or when its paths are those of a block volume.
 func (e *Executor) UnmountVolume(ctx context.Context, v MountedVolume, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
-	if isBlock(v.VolumeSpec) {
+	if e.isMapped(v) {
 		return e.begin(ctx, Key{Volume: v.VolumeName, Pod: v.PodName}, e.generator.GenerateUnmapVolumeFunc(v, actualState))
 	}
 	return e.begin(ctx, Key{Volume: v.VolumeName, Pod: v.PodName}, e.generator.GenerateUnmountVolumeFunc(v, actualState))
@@ -86,10 +87,28 @@ func (e *Executor) UnmountVolume(ctx context.Context, v MountedVolume, actualSta
 
 // UnmountDevice begins to unstage a volume that no pod uses, or to undo what was prepared to map it.
 func (e *Executor) UnmountDevice(ctx context.Context, v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
-	if isBlock(v.VolumeSpec) {
+	if isBlock(v.VolumeSpec) || v.VolumeSpec == nil && e.isMapPath(v.PluginName, v.DeviceMountPath) {
 		return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateUnmapDeviceFunc(v, actualState))
 	}
 	return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateUnmountDeviceFunc(v, actualState))
+}
+
+// isMapped reports whether the pod has the volume as a device.
+func (e *Executor) isMapped(v MountedVolume) bool {
+	if v.VolumeSpec != nil {
+		return isBlock(v.VolumeSpec)
+	}
+	return v.BlockVolumeMapper != nil || e.isMapPath(v.PluginName, v.DeviceMountPath) || e.isLink(v)
+}
+
+// isMapPath reports whether path is the global map path of a volume of the plugin.
+func (e *Executor) isMapPath(pluginName, path string) bool {
+	return path != "" && isBeneath(path, e.generator.GetVolumePluginMgr().Host().GetVolumeDevicePluginDir(pluginName))
+}
+
+// isLink reports whether what the pod has is a link to a device.
+func (e *Executor) isLink(v MountedVolume) bool {
+	return v.MountPath != "" && isBeneath(v.MountPath, e.generator.GetVolumePluginMgr().Host().GetPodVolumeDeviceDir(v.PodUID, v.PluginName))
 }
 
 // IsOperationPending reports whether an operation holds a key that meets key, a call that was left behind included.

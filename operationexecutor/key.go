@@ -14,8 +14,9 @@ import (
 // Mount takes the whole volume when it is attached or staged, else (v, p); unmount takes (v, p); unmount device takes the
 // whole volume; attach and detach take the whole volume when it may be attached to one node only, else (v, n). So
 // staging and set-ups exclude one another and all teardowns, and teardowns of several pods run side by side. Expansions, and
-// taking over what the control plane attached, take the whole volume; verifications and reconstruction take nothing. Map,
-// unmap and unmap device take what mount, unmount and unmount device take.
+// taking over what the control plane attached, take the whole volume; verifications and reconstruction take nothing. Map
+// takes the whole volume, since its pods share what SetUpDevice prepares; unmap and unmap device take what unmount and unmount
+// device take.
 type Key struct {
 	// Volume is the unique name of the volume. An operation with none meets no other.
 	Volume v1.UniqueVolumeName

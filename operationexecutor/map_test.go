@@ -18,10 +18,16 @@ import (
 type blockPlugin struct{ *plugin }
 
 func (p *blockPlugin) NewBlockVolumeMapper(*volume.Spec, *v1.Pod) (volume.BlockVolumeMapper, error) {
+	if p.plain {
+		return plainVolume{blockVolume{p.plugin}}, nil
+	}
 	return blockVolume{p.plugin}, nil
 }
 
 func (p *blockPlugin) NewBlockVolumeUnmapper(string, types.UID) (volume.BlockVolumeUnmapper, error) {
+	if p.plain {
+		return plainVolume{blockVolume{p.plugin}}, nil
+	}
 	return blockVolume{p.plugin}, nil
 }
 
@@ -84,7 +90,7 @@ func blockSpec() *volume.Spec {
 func newBlockWorld(t *testing.T) (*world, *blockMapper) {
 	mapper := &blockMapper{}
 	w := newWorld(t, setup{attachable: true, stageable: true, block: true, generator: func(o *operationexecutor.GeneratorOptions) {
-		o.BlockMapper = mapper
+		o.BlockMapper, o.NodeLabels = mapper, &nodeLabels{labels: map[string]string{"zone": "here"}}
 	}})
 	mapper.plugin = w.plugin
 	require.NoError(t, w.actual.MarkVolumeAsAttached(volumeName("data"), blockSpec(), node, ""))

@@ -58,6 +58,7 @@ type plugin struct {
 	script map[string]func(ctx context.Context) error
 	refs   []string
 
+	plain    bool                    // its devices need no custom calls
 	mounting bool                    // it says that set-up and staging are mounts
 	path     string                  // of every mounter; empty: that of the host
 	spoil    func(spec *volume.Spec) // what NewMounter does to its spec; nil: nothing

@@ -34,7 +34,7 @@ func (u *unmappingDevice) run(ctx context.Context) error {
 	case u.blocks == nil:
 		return errNoBlockMapper
 	case u.v.VolumeSpec == nil:
-		return errors.New("the spec of the volume is not known")
+		return errors.New("the spec of the block volume is not known, and by its name the plugin is asked: reconstruct the volume first")
 	}
 	plugin, err := find(ctx, u.x, func() (volume.BlockVolumePlugin, error) { return u.plugins.FindMapperPluginByName(u.v.PluginName) })
 	if err != nil {
