@@ -8,7 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -105,25 +104,13 @@ func linkOf(ctx context.Context, x *execution, v volume.BlockVolume) (link, erro
 	})
 }
 
-// setUpDevice waits for the device and prepares it for the first pod. The intent comes first, as in stage.
+// setUpDevice waits for the device and prepares it for the first pod. See awaitDevice for its intent.
 func (m *mapping) setUpDevice(ctx context.Context) error {
 	if m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
 		return m.waitForAttach(ctx)
 	}
-	intent := m.deviceIntent()
-	if err := m.intend(ctx, m.x, intent); err != nil {
-		return err
-	}
-	err := m.waitForAttach(ctx)
-	if outcome.IsUncertain(err) {
-		return m.stageFailed(ctx, intent, err)
-	}
-	if err == nil && intent.DevicePath != m.devicePath {
-		intent.DevicePath = m.devicePath
-		err = m.intend(ctx, m.x, intent)
-	}
+	intent, err := m.awaitDevice(ctx)
 	if err != nil {
-		m.conclude(ctx, m.x, intent, m.deviceState().end())
 		return err
 	}
 	if custom, ok := m.mapper.(volume.CustomBlockVolumeMapper); ok {

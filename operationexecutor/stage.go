@@ -56,27 +56,13 @@ func (m *mounting) prepareAttacher(ctx context.Context) error {
 	return err
 }
 
-// stage waits for the device and stages it where it is not staged. The intent comes before the wait, in which many a
-// plugin logs in to its server, and again with the device's path as soon as that is known. A wait that was left behind, or
-// that is uncertain by its own account, leaves the staging uncertain; any other that fails has begun nothing.
+// stage waits for the device and stages it where it is not staged.
 func (m *mounting) stage(ctx context.Context) error {
 	if m.staging.mounter == nil || m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
 		return m.waitForAttach(ctx)
 	}
-	intent := m.deviceIntent()
-	if err := m.intend(ctx, m.x, intent); err != nil {
-		return err
-	}
-	err := m.waitForAttach(ctx)
-	if outcome.IsUncertain(err) {
-		return m.stageFailed(ctx, intent, err)
-	}
-	if err == nil && intent.DevicePath != m.devicePath {
-		intent.DevicePath = m.devicePath
-		err = m.intend(ctx, m.x, intent)
-	}
+	intent, err := m.awaitDevice(ctx)
 	if err != nil {
-		m.conclude(ctx, m.x, intent, m.deviceState().end())
 		return err
 	}
 	args := volume.DeviceMounterArgs{FsGroup: m.mounterArgs().FsGroup, SELinuxLabel: m.v.SELinuxLabel}
@@ -90,6 +76,30 @@ func (m *mounting) stage(ctx context.Context) error {
 		return m.stageFailed(ctx, intent, m.doubtFailure(ctx, m.x, intent.DeviceMountPath, err))
 	}
 	return m.staged(ctx, intent)
+}
+
+// awaitDevice waits for a device that is to be staged and returns the intent to stage it, which is on record. The intent
+// comes before the wait, in which many a plugin logs in to its server, and again with the device's path as soon as that is
+// known. A wait that was left behind, or that is uncertain by its own account, leaves the staging uncertain; any other that
+// fails has begun nothing.
+func (m *mounting) awaitDevice(ctx context.Context) (Intent, error) {
+	intent := m.deviceIntent()
+	if err := m.intend(ctx, m.x, intent); err != nil {
+		return Intent{}, err
+	}
+	err := m.waitForAttach(ctx)
+	if outcome.IsUncertain(err) {
+		return Intent{}, m.stageFailed(ctx, intent, err)
+	}
+	if err == nil && intent.DevicePath != m.devicePath {
+		intent.DevicePath = m.devicePath
+		err = m.intend(ctx, m.x, intent)
+	}
+	if err != nil {
+		m.conclude(ctx, m.x, intent, m.deviceState().end())
+		return Intent{}, err
+	}
+	return intent, nil
 }
 
 func (m *mounting) waitForAttach(ctx context.Context) error {
