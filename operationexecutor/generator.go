@@ -69,6 +69,8 @@ type GeneratorOptions struct {
 	// Mounts tells whether something is mounted where a plugin says that it is, or that it is not. Nil: plugins are
 	// believed.
 	Mounts MountPoints
+	// Subpaths takes the parts of a volume from containers before the volume is torn down. Nil: nobody binds any.
+	Subpaths Subpaths
 	// Recorder gets events. Nil: they are dropped.
 	Recorder EventRecorder
 	// Logger gets journal entries that could not be concluded. Nil: it is discarded.
@@ -87,6 +89,7 @@ type Generator struct {
 	claims     ClaimStatus
 	capacity   VolumeCapacity
 	mounts     MountPoints
+	subpaths   Subpaths
 	recorder   EventRecorder
 	logger     *slog.Logger
 }
@@ -106,6 +109,7 @@ func NewOperationGenerator(options GeneratorOptions) *Generator {
 		claims:     options.Claims,
 		capacity:   options.Capacity,
 		mounts:     options.Mounts,
+		subpaths:   options.Subpaths,
 		recorder:   options.Recorder,
 		logger:     options.Logger,
 	}

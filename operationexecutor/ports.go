@@ -182,6 +182,14 @@ type MountPoints interface {
 	IsMountPoint(ctx context.Context, path string) (bool, error)
 }
 
+// Subpaths knows the parts of a volume that were bound for the containers of a pod, beside the volume.
+type Subpaths interface {
+	// CleanSubpaths takes them off, of all containers of the pod. It is called before the volume is torn down, which
+	// otherwise would leave it alive beneath them, or fail for them. It succeeds when there are none; one that
+	// cannot be taken off is an error. innerVolumeSpecName is the volume's inner name.
+	CleanSubpaths(ctx context.Context, podUID types.UID, innerVolumeSpecName string) error
+}
+
 // NodeReader tells what a node's status says. It reads the source of truth, not a cache.
 type NodeReader interface {
 	// VolumesInUse returns the volumes that the node says it uses. A node that is gone uses none.

@@ -2,6 +2,7 @@ package operationexecutor
 
 import (
 	"context"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -47,7 +48,25 @@ func (u *unmounting) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := u.cleanSubpaths(ctx); err != nil {
+		return err
+	}
 	return u.tearDown(ctx, unmounter, path)
+}
+
+// cleanSubpaths takes the parts of the volume from the pod's containers. When that fails, the volume itself is what it
+// was, and so is its state.
+func (u *unmounting) cleanSubpaths(ctx context.Context) error {
+	if u.subpaths == nil {
+		return nil
+	}
+	err := u.x.change(ctx, "CleanSubpaths", func(ctx context.Context) error {
+		return u.subpaths.CleanSubpaths(ctx, u.v.PodUID, u.v.InnerVolumeSpecName)
+	})
+	if err != nil {
+		return fmt.Errorf("it is not torn down as long as parts of it are mounted for containers: %w", err)
+	}
+	return nil
 }
 
 func (u *unmounting) tearDown(ctx context.Context, unmounter volume.Unmounter, path string) error {
