@@ -24,6 +24,7 @@ type agent struct {
 	desired  *cache.DesiredStateOfWorld
 	actual   *cache.ActualStateOfWorld
 	executor *operationexecutor.Executor
+	belief   world.Belief // used again and again
 	bug      bug
 	// bugs holds what planted bugs remember.
 	bugs planted
@@ -35,6 +36,7 @@ func startAgent(p *world.Process, b bug) *agent {
 	a := &agent{
 		p: p, bug: b, desired: cache.NewDesiredStateOfWorld(p.Plugins(), cache.Options{}),
 		actual: cache.NewActualStateOfWorld(types.NodeName(p.Node()), p.Plugins(), cache.Options{}),
+		belief: world.NewBelief(),
 	}
 	a.executor = a.newExecutor()
 	if !b.startsEmpty {
@@ -106,9 +108,9 @@ func (a *agent) Kick() {
 // populate makes the desired state what the orchestrator wishes.
 func (a *agent) populate() {
 	wanted := a.p.Wanted(a.p.Node())
-	for _, row := range a.desired.GetVolumesToMount() {
-		if !slices.ContainsFunc(wanted, func(p world.Pod) bool { return p.Name == string(row.PodName) }) {
-			a.desired.DeletePod(row.PodName)
+	for _, pod := range a.desired.GetPods() {
+		if !slices.ContainsFunc(wanted, func(p world.Pod) bool { return p.Name == string(pod) }) {
+			a.desired.DeletePod(pod)
 		}
 	}
 	for _, pod := range wanted {
@@ -127,13 +129,7 @@ func (a *agent) populate() {
 
 // names returns every volume that is wanted or known, sorted.
 func (a *agent) names() []v1.UniqueVolumeName {
-	var names []v1.UniqueVolumeName
-	for _, row := range a.desired.GetVolumesToMount() {
-		names = append(names, row.VolumeName)
-	}
-	for _, row := range a.actual.GetAttachedVolumes() {
-		names = append(names, row.VolumeName)
-	}
+	names := append(a.desired.GetVolumeNames(), a.actual.GetVolumeNames()...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -240,10 +236,11 @@ func (a *agent) began(op *operationexecutor.Operation, err error) {
 
 // Belief implements world.Engine.
 func (a *agent) Belief() world.Belief {
-	b := world.Belief{
-		Attached: map[world.At]world.State{}, Staged: map[world.At]world.State{}, Mounted: map[world.At]world.State{},
-		Ready: map[string]bool{},
-	}
+	b := a.belief
+	clear(b.Attached)
+	clear(b.Staged)
+	clear(b.Mounted)
+	clear(b.Ready)
 	node := a.p.Node()
 	for _, row := range a.actual.GetAttachedVolumes() {
 		at := world.At{Node: node, Volume: a.p.Inner(row.VolumeName)}
@@ -254,7 +251,7 @@ func (a *agent) Belief() world.Belief {
 			b.Staged[at] = world.State(row.DeviceMountState)
 		}
 	}
-	for _, row := range a.actual.GetAllMountedVolumes() {
+	for row := range a.actual.AllMountedVolumes() {
 		b.Mounted[world.At{Node: node, Volume: a.p.Inner(row.VolumeName), Pod: string(row.PodName)}] = world.State(row.State)
 	}
 	for _, pod := range a.p.Wanted(node) {

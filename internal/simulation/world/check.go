@@ -68,7 +68,7 @@ func (w *World) checkRecords() {
 // checkBelief holds S2, and S8 of what is believed.
 func (w *World) checkBelief(p *Process, b Belief) {
 	if p.node == Controller || !w.config.WithController {
-		w.compare(b.Attached, w.of(w.attached, p), func(at At) bool {
+		w.compare(b.Attached, w.attached, p, func(at At) bool {
 			return p.runs(at, operationexecutor.OpAttach, operationexecutor.OpDetach)
 		}, "attached")
 	}
@@ -78,10 +78,10 @@ func (w *World) checkBelief(p *Process, b Belief) {
 		}
 		return
 	}
-	w.compare(b.Staged, w.of(w.staged, p), func(at At) bool {
+	w.compare(b.Staged, w.staged, p, func(at At) bool {
 		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmountDevice)
 	}, "staged")
-	w.compare(b.Mounted, w.of(w.mounted, p), func(at At) bool {
+	w.compare(b.Mounted, w.mounted, p, func(at At) bool {
 		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmount)
 	}, "set up")
 	pods := map[string]string{}
@@ -97,19 +97,8 @@ func (w *World) checkBelief(p *Process, b Belief) {
 	}
 }
 
-// of returns the part of the truth that a process should know: all of it for the controller.
-func (w *World) of(truth map[At]bool, p *Process) map[At]bool {
-	if p.node == Controller || len(w.config.Nodes) == 1 {
-		return truth
-	}
-	part := make(map[At]bool, len(truth))
-	for at := range truth {
-		if at.Node == p.node {
-			part[at] = true
-		}
-	}
-	return part
-}
+// knows reports whether a process should know of an effect: the controller of all.
+func (p *Process) knows(at At) bool { return p.node == Controller || p.node == at.Node }
 
 // runs reports whether an operation of one of the kinds runs for at, which is not the whole volume unless it has no pod.
 func (p *Process) runs(at At, kinds ...operationexecutor.OperationKind) bool {
@@ -122,15 +111,15 @@ func (p *Process) runs(at At, kinds ...operationexecutor.OperationKind) bool {
 	return false
 }
 
-// compare holds S2 of one kind of effect. What an operation is changing may be either.
-func (w *World) compare(believed map[At]State, truth map[At]bool, changing func(At) bool, what string) {
+// compare holds S2 of one kind of effect, as far as p should know it. What an operation is changing may be either.
+func (w *World) compare(believed map[At]State, truth map[At]bool, p *Process, changing func(At) bool, what string) {
 	for at, state := range believed {
 		if state == Present && !truth[at] && !w.foreign[at] && !changing(at) {
 			w.broken("S2", "%v is believed %s and is not", at, what)
 		}
 	}
 	for at := range truth {
-		if believed[at] == Absent && !changing(at) {
+		if p.knows(at) && believed[at] == Absent && !changing(at) {
 			w.broken("S2", "%v is %s and believed not to be", at, what)
 		}
 	}

@@ -321,6 +321,16 @@ func (w *World) kickAll() {
 	}
 }
 
+// reportAll makes the status of all nodes list what they use. Without a controller nobody reads it.
+func (w *World) reportAll() {
+	if !w.config.WithController {
+		return
+	}
+	for _, node := range w.nodes {
+		w.report(node)
+	}
+}
+
 // report makes the status of a node list what it uses.
 func (w *World) report(node string) {
 	names := w.engines[node].InUse()

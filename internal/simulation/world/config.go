@@ -158,12 +158,17 @@ const (
 // String returns the state in lower case.
 func (s State) String() string { return [...]string{"absent", "uncertain", "present"}[s] }
 
-// Belief is what a program believes.
+// Belief is what a program believes. It may be used again for the next one.
 type Belief struct {
 	// Attached, Staged and Mounted are the effects that it knows.
 	Attached, Staged, Mounted map[At]State
 	// Ready are the pods that may use their volumes.
 	Ready map[string]bool
+}
+
+// NewBelief returns the belief that nothing is there.
+func NewBelief() Belief {
+	return Belief{Attached: map[At]State{}, Staged: map[At]State{}, Mounted: map[At]State{}, Ready: map[string]bool{}}
 }
 
 // Verdicts on calls of the plugin. All but OK, and those that say so, are errors.
