@@ -19,10 +19,12 @@ import (
 // A record says what may be there, not how sure that is: after a restart everything on it is uncertain until a set-up or
 // a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it.
 type journal struct {
+	disk disk
+
 	// What follows is set once, by open, before the first operation.
 	bootID string
 	// runtime holds mounts, state attachments. They are the same when there is no state directory.
-	runtime, state *record.Dir
+	runtime, state recordDir
 
 	// turns orders those who write the record of one volume.
 	turns turns[v1.UniqueVolumeName]
@@ -40,7 +42,24 @@ type journalEntry struct {
 	stale bool
 }
 
-func newJournal() *journal { return &journal{entries: make(map[v1.UniqueVolumeName]journalEntry)} }
+func newJournal() *journal {
+	return &journal{disk: disk{openDir: openRecords, bootID: bootID}, entries: make(map[v1.UniqueVolumeName]journalEntry)}
+}
+
+// disk is what a journal finds when it is opened: directories of records, and the boot in which it runs.
+type disk struct {
+	openDir func(path string, o record.Options) (recordDir, error)
+	bootID  func() (string, error)
+}
+
+// recordDir is a directory of records; a [*record.Dir] is one.
+type recordDir interface {
+	Load() ([]record.Record, []record.Damaged, error)
+	Put(key string, payload []byte) error
+	Remove(key string) error
+	Quarantine(key string, reason error) record.Damaged
+	Close() error
+}
 
 // Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands.
 func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
@@ -135,7 +154,7 @@ func (j *journal) write(r volumeRecord, p part) error {
 }
 
 // put writes a record, or removes it when nothing is on it.
-func put(dir *record.Dir, r volumeRecord) error {
+func put(dir recordDir, r volumeRecord) error {
 	if r.isEmpty() {
 		return dir.Remove(string(r.Volume))
 	}

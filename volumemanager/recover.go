@@ -95,31 +95,33 @@ func (m *Manager) adopt(r volumeRecord) error {
 
 // open locks the directories. One that another manager has locked is an error that matches [volume.ErrInUse].
 func (j *journal) open(o Options) (err error) {
-	if j.bootID, err = bootID(); err != nil {
+	if j.bootID, err = j.disk.bootID(); err != nil {
 		return err
 	}
-	if j.runtime, err = openRecords(o.RuntimeDir, record.Options{}); err != nil {
+	if j.runtime, err = j.disk.openDir(o.RuntimeDir, record.Options{}); err != nil {
 		return err
 	}
 	j.state = j.runtime
 	if o.StateDir == "" {
 		return nil
 	}
-	if j.state, err = openRecords(o.StateDir, record.Options{Sync: true}); err != nil {
+	if j.state, err = j.disk.openDir(o.StateDir, record.Options{Sync: true}); err != nil {
 		return errors.Join(err, j.runtime.Close())
 	}
 	return nil
 }
 
-func openRecords(path string, o record.Options) (*record.Dir, error) {
+func openRecords(path string, o record.Options) (recordDir, error) {
 	dir, err := record.Open(path, o)
 	switch {
 	case errors.Is(err, record.ErrLocked):
 		return nil, fmt.Errorf("%w: %w", err, volume.ErrInUse)
 	case errors.Is(err, record.ErrUnsafe):
 		return nil, fmt.Errorf("%w: %w", err, volume.ErrInvalid)
+	case err != nil:
+		return nil, err
 	}
-	return dir, err
+	return dir, nil
 }
 
 // load reads all records and enters them into the journal. What cannot be used is moved aside. The order is that of the
@@ -127,7 +129,7 @@ func openRecords(path string, o record.Options) (*record.Dir, error) {
 func (j *journal) load(host volume.VolumeHost) ([]volumeRecord, []DamagedRecord, error) {
 	var damaged []DamagedRecord
 	all, stale := make(map[v1.UniqueVolumeName]volumeRecord), make(map[v1.UniqueVolumeName]bool)
-	for _, dir := range slices.Compact([]*record.Dir{j.runtime, j.state}) {
+	for _, dir := range slices.Compact([]recordDir{j.runtime, j.state}) {
 		records, bad, err := dir.Load()
 		if err != nil {
 			return nil, nil, err
@@ -155,7 +157,7 @@ func (j *journal) load(host volume.VolumeHost) ([]volumeRecord, []DamagedRecord,
 
 // isMisplaced reports whether r holds what belongs into the other directory, because an earlier manager had none. The
 // next change then writes both.
-func (j *journal) isMisplaced(r volumeRecord, dir *record.Dir) bool {
+func (j *journal) isMisplaced(r volumeRecord, dir recordDir) bool {
 	if j.runtime == j.state {
 		return false
 	}
