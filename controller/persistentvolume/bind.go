@@ -42,7 +42,7 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if err := c.setClaimBound(ctx, bound, pv); err != nil {
 		return err
 	}
-	c.pending.remove(nameOf(claim))
+	c.pending.remove(store.NameOf(claim))
 	return nil
 }
 
@@ -50,10 +50,10 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 func (c *Controller) confirm(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	now, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.store, claim.Namespace, claim.Name)
 	if err != nil {
-		return fmt.Errorf("claim %q is not bound: %w", nameOf(claim), err)
+		return fmt.Errorf("claim %q is not bound: %w", store.NameOf(claim), err)
 	}
 	if now.UID != claim.UID || now.ResourceVersion != claim.ResourceVersion {
-		return fmt.Errorf("claim %q is not bound: %w", nameOf(claim), store.ErrConflict)
+		return fmt.Errorf("claim %q is not bound: %w", store.NameOf(claim), store.ErrConflict)
 	}
 	return nil
 }
@@ -155,16 +155,16 @@ func (c *Controller) updateVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	if err != nil {
 		return nil, fmt.Errorf("update volume %q: %w", pv.Name, err)
 	}
-	c.volumes.put(updated)
+	c.volumes.Put(updated)
 	return updated, nil
 }
 
 func (c *Controller) updateClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	updated, err := store.Update(ctx, c.store, claim)
 	if err != nil {
-		return nil, fmt.Errorf("update claim %q: %w", nameOf(claim), err)
+		return nil, fmt.Errorf("update claim %q: %w", store.NameOf(claim), err)
 	}
-	c.claims.put(updated)
+	c.claims.Put(updated)
 	return updated, nil
 }
 

@@ -16,16 +16,16 @@ import (
 
 // claimChanged is called when a claim is new, changed or gone.
 func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
-	c.work.add(claimItem, nameOf(claim))
+	c.work.add(claimItem, store.NameOf(claim))
 	if claim.Spec.VolumeName != "" {
 		c.work.add(volumeItem, volumeKey(claim.Spec.VolumeName))
 	}
-	if now, there := c.claims.get(nameOf(claim)); there && now.UID == claim.UID {
+	if now, there := c.claims.Get(store.NameOf(claim)); there && now.UID == claim.UID {
 		return
 	}
-	for _, pv := range c.volumes.all() {
+	for _, pv := range c.volumes.All() {
 		if ref := pv.Spec.ClaimRef; ref != nil && ref.Namespace == claim.Namespace && ref.Name == claim.Name {
-			c.work.add(volumeItem, nameOf(pv))
+			c.work.add(volumeItem, store.NameOf(pv))
 		}
 	}
 }
@@ -41,7 +41,7 @@ func (c *Controller) wakePending() {
 
 // syncClaim does the next thing for one claim.
 func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) error {
-	claim, ok := c.claims.get(name)
+	claim, ok := c.claims.Get(name)
 	if !ok {
 		c.pending.remove(name)
 		return nil
@@ -78,8 +78,8 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 	if err != nil {
 		return err
 	}
-	class, _ := c.classes.get(volumeKey(classOf(claim)))
-	volumes := c.volumes.all()
+	class, _ := c.classes.Get(volumeKey(classOf(claim)))
+	volumes := c.volumes.All()
 	if c.nodeIsAwaited(claim, class) {
 		volumes = onlyReserved(claim, volumes)
 	}
@@ -134,14 +134,14 @@ func (c *Controller) provisioned(ctx context.Context, claim *v1.PersistentVolume
 		return nil, err
 	case !ownedBy(pv, claim):
 		return nil, fmt.Errorf("volume %q has the name of the one for claim %q but is not its: rename or delete it: %w",
-			pv.Name, nameOf(claim), volume.ErrInUse)
+			pv.Name, store.NameOf(claim), volume.ErrInUse)
 	}
 	return pv, nil
 }
 
 // assignDefaultClass gives a claim that left its class open the default class, if there is one.
 func (c *Controller) assignDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	class := defaultClass(c.classes.all())
+	class := defaultClass(c.classes.All())
 	if class == nil {
 		return c.wait(ctx, claim, failedBinding("no persistent volumes available for this claim and no storage class is set"))
 	}
@@ -167,7 +167,7 @@ func (c *Controller) syncNamed(ctx context.Context, claim *v1.PersistentVolumeCl
 	}
 	if _, chosen := claim.Annotations[AnnBoundByController]; chosen {
 		return fmt.Errorf("claim %q was given volume %q, which is bound to another claim now: %w",
-			nameOf(claim), pv.Name, store.ErrConflict)
+			store.NameOf(claim), pv.Name, store.ErrConflict)
 	}
 	return c.wait(ctx, claim, failedBinding("volume %q already bound to a different claim", pv.Name))
 }
@@ -205,7 +205,7 @@ func (c *Controller) syncBound(ctx context.Context, claim *v1.PersistentVolumeCl
 
 // lose writes that the claim has lost its volume. It stays so.
 func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, why, message string) error {
-	c.pending.remove(nameOf(claim))
+	c.pending.remove(store.NameOf(claim))
 	if claim.Status.Phase == v1.ClaimLost {
 		return nil
 	}

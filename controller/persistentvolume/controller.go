@@ -53,9 +53,9 @@ type Controller struct {
 	store   store.Store
 	options Options
 
-	claims  *mirror[*v1.PersistentVolumeClaim]
-	volumes *mirror[*v1.PersistentVolume]
-	classes *mirror[*storagev1.StorageClass]
+	claims  *store.Mirror[*v1.PersistentVolumeClaim]
+	volumes *store.Mirror[*v1.PersistentVolume]
+	classes *store.Mirror[*storagev1.StorageClass]
 	work    *work
 	pending *pendingClaims
 	lost    *lostCalls
@@ -76,13 +76,14 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	if options.CallTimeout <= 0 {
 		options.CallTimeout = DefaultCallTimeout
 	}
+	mirrors := store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff}
 	return &Controller{
 		plugins: plugins,
 		store:   s,
 		options: options,
-		claims:  newMirror[*v1.PersistentVolumeClaim](),
-		volumes: newMirror[*v1.PersistentVolume](),
-		classes: newMirror[*storagev1.StorageClass](),
+		claims:  store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
+		volumes: store.NewMirror[*v1.PersistentVolume](s, mirrors),
+		classes: store.NewMirror[*storagev1.StorageClass](s, mirrors),
 		work:    newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
 		pending: newPendingClaims(),
 		lost:    newLostCalls(),
@@ -106,10 +107,10 @@ func (c *Controller) Run(ctx context.Context) error {
 func (c *Controller) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
 	defer c.work.stop()
-	feeds.Go(func() { follow(ctx, c, c.classes, c.classChanged) })
-	feeds.Go(func() { follow(ctx, c, c.volumes, c.volumeChanged) })
-	feeds.Go(func() { follow(ctx, c, c.claims, c.claimChanged) })
-	if c.classes.await(ctx) && c.volumes.await(ctx) && c.claims.await(ctx) {
+	feeds.Go(func() { c.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.volumes.Follow(ctx, c.volumeChanged) })
+	feeds.Go(func() { c.claims.Follow(ctx, c.claimChanged) })
+	if c.classes.WaitSynced(ctx) && c.volumes.WaitSynced(ctx) && c.claims.WaitSynced(ctx) {
 		for range c.options.Workers {
 			workers.Go(func() { c.work.run(ctx, c.sync) })
 		}

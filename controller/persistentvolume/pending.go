@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
 )
 
 // PendingClaim says why a claim has no volume.
@@ -95,14 +97,14 @@ func (c *Controller) waits(claim *v1.PersistentVolumeClaim, why reason) {
 
 func pendingFor(claim *v1.PersistentVolumeClaim, why reason) PendingClaim {
 	return PendingClaim{
-		Claim: nameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
+		Claim: store.NameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
 	}
 }
 
 func (c *Controller) tell(claim *v1.PersistentVolumeClaim, why reason) {
 	c.options.Events.Eventf(claim, why.eventType, why.reason, "%s", why.message)
 	if why.volume != nil {
-		c.options.Events.Eventf(why.volume, why.eventType, why.reason, "claim %q: %s", nameOf(claim), why.message)
+		c.options.Events.Eventf(why.volume, why.eventType, why.reason, "claim %q: %s", store.NameOf(claim), why.message)
 	}
 }
 

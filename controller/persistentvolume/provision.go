@@ -25,7 +25,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	if plugin == nil {
 		return c.wait(ctx, claim, why)
 	}
-	if err := c.work.held(item{claimItem, nameOf(claim)}, claim.UID); err != nil {
+	if err := c.work.held(item{claimItem, store.NameOf(claim)}, claim.UID); err != nil {
 		return err
 	}
 	job, err := c.prepare(ctx, claim, class, plugin)
@@ -100,7 +100,7 @@ func (c *Controller) prepare(
 
 // notBegun says why provisioning cannot begin; it is tried again. What an earlier attempt left on the claim stays.
 func (c *Controller) notBegun(ctx context.Context, claim *v1.PersistentVolumeClaim, err error) error {
-	failed := &callError{uid: claim.UID, err: fmt.Errorf("claim %q gets no volume: %w", nameOf(claim), err)}
+	failed := &callError{uid: claim.UID, err: fmt.Errorf("claim %q gets no volume: %w", store.NameOf(claim), err)}
 	if err := c.wait(ctx, claim, provisioningFailed(err)); err != nil {
 		failed.err = errors.Join(failed.err, err)
 	}
@@ -219,7 +219,7 @@ func (c *Controller) save(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	saved, err := store.Create(ctx, c.store, pv)
 	switch {
 	case err == nil:
-		c.volumes.put(saved)
+		c.volumes.Put(saved)
 		return saved, nil
 	case errors.Is(err, store.ErrInvalid):
 		return nil, c.discard(ctx, claim, pv, fmt.Errorf("the store refuses volume %q: %w", pv.Name, err))
@@ -232,7 +232,7 @@ func (c *Controller) save(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	}
 	if !ownedBy(saved, claim) {
 		return nil, volume.Uncertain(fmt.Errorf("volume %q has the name of the one for claim %q but is not its: rename or delete it: %w",
-			pv.Name, nameOf(claim), volume.ErrInUse))
+			pv.Name, store.NameOf(claim), volume.ErrInUse))
 	}
 	return saved, nil
 }
@@ -255,7 +255,7 @@ func (c *Controller) discard(ctx context.Context, claim *v1.PersistentVolumeClai
 // provisionFailed says so; it is tried again. When nothing is left behind the claim's finalizer goes, and with it a node
 // that a scheduler selected, so that it may select another.
 func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVolumeClaim, err error) error {
-	failed := &callError{uid: claim.UID, err: fmt.Errorf("claim %q gets no volume: %w", nameOf(claim), err)}
+	failed := &callError{uid: claim.UID, err: fmt.Errorf("claim %q gets no volume: %w", store.NameOf(claim), err)}
 	if ctx.Err() != nil {
 		return failed
 	}
@@ -279,7 +279,7 @@ func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVo
 // syncDying ends what was begun for a claim that is deleted before it was bound. Whether storage was made can only be
 // learnt by provisioning to the end; the volume is then released, and reclaimed, as soon as the claim is gone.
 func (c *Controller) syncDying(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	c.pending.remove(nameOf(claim))
+	c.pending.remove(store.NameOf(claim))
 	if !slices.Contains(claim.Finalizers, FinalizerProvisioning) {
 		return nil
 	}
@@ -302,10 +302,10 @@ func (c *Controller) syncDying(ctx context.Context, claim *v1.PersistentVolumeCl
 
 // finishProvisioning returns nil when either the volume is in the store, or nothing was left behind.
 func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	if err := c.work.held(item{claimItem, nameOf(claim)}, claim.UID); err != nil {
+	if err := c.work.held(item{claimItem, store.NameOf(claim)}, claim.UID); err != nil {
 		return err
 	}
-	class, ok := c.classes.get(volumeKey(classOf(claim)))
+	class, ok := c.classes.Get(volumeKey(classOf(claim)))
 	if !ok {
 		return c.orphaned(claim, fmt.Errorf("storage class %q is gone: create it again", classOf(claim)))
 	}
@@ -328,5 +328,5 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 func (c *Controller) orphaned(claim *v1.PersistentVolumeClaim, err error) error {
 	c.options.Events.Eventf(claim, v1.EventTypeWarning, ReasonProvisioningCleanupFailed,
 		"the claim stays until it is known whether storage was made for it: %v", err)
-	return &callError{uid: claim.UID, err: fmt.Errorf("claim %q cannot go: %w", nameOf(claim), err)}
+	return &callError{uid: claim.UID, err: fmt.Errorf("claim %q cannot go: %w", store.NameOf(claim), err)}
 }

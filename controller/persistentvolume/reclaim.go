@@ -52,7 +52,7 @@ func (c *Controller) fail(ctx context.Context, pv *v1.PersistentVolume, why, mes
 
 // reclaimByDelete deletes the storage and then the object.
 func (c *Controller) reclaimByDelete(ctx context.Context, pv *v1.PersistentVolume) error {
-	key := item{volumeItem, nameOf(pv)}
+	key := item{volumeItem, store.NameOf(pv)}
 	if err := c.work.held(key, pv.UID); err != nil {
 		return err
 	}

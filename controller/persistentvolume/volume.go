@@ -13,7 +13,7 @@ import (
 
 // volumeChanged is called when a volume is new, changed or gone.
 func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
-	c.work.add(volumeItem, nameOf(pv))
+	c.work.add(volumeItem, store.NameOf(pv))
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		c.work.add(claimItem, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
 	} else if pv.Status.Phase == v1.VolumeAvailable {
@@ -23,7 +23,7 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 
 // syncVolume does the next thing for one volume.
 func (c *Controller) syncVolume(ctx context.Context, name string) error {
-	pv, ok := c.volumes.get(volumeKey(name))
+	pv, ok := c.volumes.Get(volumeKey(name))
 	if !ok {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		return err
 	}
 	claimName := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	claim, ok := c.claims.get(claimName)
+	claim, ok := c.claims.Get(claimName)
 	if ok && claim.UID == ref.UID && claim.Spec.VolumeName == pv.Name {
 		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")
 		return err
@@ -52,7 +52,7 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	case claim == nil:
 		return c.release(ctx, pv)
 	case claim.Spec.VolumeName == "":
-		c.work.add(claimItem, nameOf(claim)) // to finish its bind, or to say why it cannot
+		c.work.add(claimItem, store.NameOf(claim)) // to finish its bind, or to say why it cannot
 		return nil
 	case claim.Spec.VolumeName == pv.Name:
 		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")
