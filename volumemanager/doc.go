@@ -33,7 +33,8 @@
 // and attachment that may have been made: what is wanted is set up again, what is not is undone, and nothing else is
 // touched. Records hold no secrets. A record that is damaged is moved aside, shown in [Status] and never guessed at.
 //
-// Only volumes that a container, an init container or an ephemeral container mounts are set up, as in Kubernetes.
+// Only volumes that a container, an init container or an ephemeral container uses are set up, as in Kubernetes: those in
+// its volumeMounts get a filesystem, those in its volumeDevices a raw block device, and the volumeMode must agree.
 //
 // # Words
 //

@@ -1,6 +1,8 @@
 package volumemanager
 
 import (
+	"cmp"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -13,8 +15,8 @@ import (
 // the flights first.
 type flight struct {
 	volume v1.UniqueVolumeName
-	pod    volume.UniquePodName // empty: it concerns the volume as a whole
-	kind   operationexecutor.OperationKind
+	pod    volume.UniquePodName            // empty: it concerns the volume as a whole
+	kind   operationexecutor.OperationKind // that of a filesystem, for block volumes too
 }
 
 // flights are counted, since a key is free a moment before that is told: the next operation may have begun by then.
@@ -28,6 +30,18 @@ var kindOf = map[verb]operationexecutor.OperationKind{
 	verbRemount:       operationexecutor.OpMount,
 	verbUnmountDevice: operationexecutor.OpUnmountDevice,
 	verbDetach:        operationexecutor.OpDetach,
+}
+
+// asOfFilesystem are the operations that the executor begins for a block volume where others get those of a filesystem.
+var asOfFilesystem = map[operationexecutor.OperationKind]operationexecutor.OperationKind{
+	operationexecutor.OpMap:         operationexecutor.OpMount,
+	operationexecutor.OpUnmap:       operationexecutor.OpUnmount,
+	operationexecutor.OpUnmapDevice: operationexecutor.OpUnmountDevice,
+}
+
+// flightOf returns the flight of an operation that was begun.
+func flightOf(o operationexecutor.OperationInfo) flight {
+	return flight{volume: o.VolumeName, pod: o.PodName, kind: cmp.Or(asOfFilesystem[o.Kind], o.Kind)}
 }
 
 // depart enters the flight of an action, unless its pod has come or gone since it was planned. Who changed the pod has
@@ -91,10 +105,11 @@ func (m *Manager) land(f flight) {
 
 // keyFreed is told by the executor when an operation has ended and all of its calls have returned.
 func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
-	if o.Kind == operationexecutor.OpUnmount {
+	f := flightOf(o)
+	if f.kind == operationexecutor.OpUnmount {
 		m.removePodDirs(o)
 	}
-	m.land(flight{volume: o.VolumeName, pod: o.PodName, kind: o.Kind})
+	m.land(f)
 	m.dirty.Add(o.VolumeName)
 }
 

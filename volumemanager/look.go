@@ -137,11 +137,13 @@ func (m *Manager) fill(s *VolumeStatus) {
 	leaving := m.isLeaving(s.Volume, podName)
 	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
+		s.Block = isBlock(row.VolumeSpec)
 	}
 	mounted, _ := m.actual.GetMountedVolume(s.Volume, podName)
+	s.Path = pathOf(mounted)
 	switch mounted.State {
 	case operationexecutor.VolumeMounted:
-		s.Phase, s.Path = PhaseMounted, pathOf(mounted)
+		s.Phase = PhaseMounted
 		s.ReadOnly = s.ReadOnly || mounted.Mounter != nil && mounted.Mounter.GetAttributes().ReadOnly
 	case operationexecutor.VolumeMountUncertain:
 		s.Phase = PhaseUncertain
@@ -198,10 +200,10 @@ func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
 	}
 }
 
-// pathOf returns where a volume is set up.
+// pathOf returns where a volume is, or may be, set up.
 func pathOf(mounted cache.MountedVolume) string {
 	if mounted.Mounter == nil {
-		return ""
+		return mounted.MountPath // It is a block volume, or was found after a restart.
 	}
 	return mounted.Mounter.GetPath()
 }

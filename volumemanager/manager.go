@@ -14,7 +14,6 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/internal/workqueue"
-	"github.com/volumekit/volumekit/mount/blockmap"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -107,7 +106,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 func (m *Manager) newExecutor() *operationexecutor.Executor {
 	generator := operationexecutor.GeneratorOptions{
 		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounts, Recorder: m.options.Recorder, Logger: m.options.Logger,
-		BlockMapper: NewBlockMapper(blockmap.New(blockmap.Options{})),
+		BlockMapper: m.options.BlockMapper,
 	}
 	if m.options.RuntimeDir != "" {
 		m.journal = newJournal()

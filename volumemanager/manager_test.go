@@ -126,9 +126,13 @@ func TestMistakesAreRefusedAtOnceAndChangeNothing(t *testing.T) {
 		"name is no element": {func(p *v1.Pod) { p.Spec.Volumes[0].Name = ".." }, volume.ErrInvalid},
 		"mount of nothing":   {func(p *v1.Pod) { p.Spec.Containers[0].VolumeMounts[0].Name = "nowhere" }, volume.ErrInvalid},
 		"no plugin":          {func(p *v1.Pod) { p.Spec.Volumes[0].CSI.Driver = "other.example.com" }, volume.ErrNoPlugin},
-		"block device": {func(p *v1.Pod) {
-			p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "scratch", DevicePath: "/dev/x"}}
-		}, volume.ErrUnsupported},
+		"device of nothing": {func(p *v1.Pod) {
+			p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "nowhere", DevicePath: "/dev/x"}}
+		}, volume.ErrInvalid},
+		"mounted and a device": {func(p *v1.Pod) {
+			p.Spec.InitContainers = []v1.Container{{Name: "init", VolumeDevices: []v1.VolumeDevice{{Name: "scratch", DevicePath: "/dev/x"}}}}
+		}, volume.ErrInvalid},
+		"a device that is a filesystem": {asDevice, volume.ErrInvalid},
 		"claim with a bad name": {func(p *v1.Pod) {
 			p.Spec.Volumes[0].VolumeSource = v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "a/b"}}
 		}, volume.ErrInvalid},

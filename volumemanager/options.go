@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/volumekit/volumekit/mount/blockmap"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -29,6 +30,8 @@ type Options struct {
 	// Mounts tells whether something is mounted where a plugin says so; a *mount.Mounter is one. With it, a plugin that
 	// reports success without a mount, or a failure in spite of one, is found out. Nil: plugins are believed.
 	Mounts operationexecutor.MountPoints
+	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewBlockMapper] has them.
+	BlockMapper operationexecutor.BlockMapper
 	// Observer is told of every operation. Nil: nobody is.
 	Observer operationexecutor.Observer
 	// Recorder gets the events of pods and volumes. Nil: they are dropped.
@@ -74,6 +77,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.WaitTimeout == 0 {
 		o.WaitTimeout = DefaultWaitTimeout
+	}
+	if o.BlockMapper == nil {
+		o.BlockMapper = NewBlockMapper(blockmap.New(blockmap.Options{}))
 	}
 	var errs []error
 	if o.WaitTimeout < 0 {

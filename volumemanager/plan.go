@@ -9,11 +9,11 @@ import (
 type verb uint8
 
 const (
-	verbUnmount       verb = iota // take the volume from a pod
+	verbUnmount       verb = iota // take the volume from a pod: tear it down, or unmap it
 	verbAttach                    // attach it to this node
-	verbMount                     // stage it and set it up for a pod
-	verbRemount                   // set it up again for a pod that uses it
-	verbUnmountDevice             // unstage it
+	verbMount                     // stage it and set it up for a pod, or map it
+	verbRemount                   // set it up, or map it, again for a pod that uses it
+	verbUnmountDevice             // unstage it, or undo what was prepared to map it
 	verbDetach                    // detach it from this node
 	verbForget                    // nothing is left of it: drop it from the actual state
 )
@@ -70,6 +70,9 @@ type podView struct {
 	// held says that it is not known whether the pod uses the volume: some of its claims were never resolved, or the
 	// pod itself was not added yet.
 	held bool
+	// waits says that the pod wants the volume in another way than it is here: as a device and not as a filesystem, or
+	// mounted with another SELinux context. It gets it once all others have given it up and it was released.
+	waits bool
 	// remount says that the set-up is to be refreshed.
 	remount bool
 	// pending says that an operation on the volume for this pod is running.
@@ -114,7 +117,7 @@ func (v volumeView) setUps() []action {
 	var actions []action
 	for _, p := range v.pods {
 		switch {
-		case !p.wanted || p.pending:
+		case !p.wanted || p.waits || p.pending:
 		case p.state != operationexecutor.VolumeMounted:
 			actions = append(actions, action{verb: verbMount, pod: p.name})
 		case p.remount:
@@ -124,7 +127,7 @@ func (v volumeView) setUps() []action {
 	return actions
 }
 
-// release undoes what is left when no pod uses the volume: staging first, then the attachment.
+// release undoes what is left when no pod uses the volume as it is: staging first, then the attachment.
 func (v volumeView) release() []action {
 	switch {
 	case v.device != operationexecutor.DeviceNotMounted:
@@ -137,9 +140,10 @@ func (v volumeView) release() []action {
 	return nil
 }
 
+// isWanted reports whether any pod wants the volume as it is.
 func (v volumeView) isWanted() bool {
 	for _, p := range v.pods {
-		if p.wanted {
+		if p.wanted && !p.waits {
 			return true
 		}
 	}

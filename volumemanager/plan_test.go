@@ -85,50 +85,47 @@ func parseView(lines []string) (volumeView, error) {
 	return v, nil
 }
 
+// volumeWords are what a case may say of a volume.
+var volumeWords = map[string]func(v *volumeView){
+	"plan":                 func(*volumeView) {},
+	"attachable":           func(v *volumeView) { v.attachable = true },
+	"pending":              func(v *volumeView) { v.pending = true },
+	"adopted":              func(v *volumeView) { v.adopted = true },
+	"known":                func(v *volumeView) { v.known = true },
+	"attached":             func(v *volumeView) { v.attached = attached },
+	"attachment-uncertain": func(v *volumeView) { v.attached = attachUncertain },
+	"staged":               func(v *volumeView) { v.device = operationexecutor.DeviceGloballyMounted },
+	"staging-uncertain":    func(v *volumeView) { v.device = operationexecutor.DeviceMountUncertain },
+}
+
 func (v *volumeView) parse(word string) error {
-	switch word {
-	case "plan":
-	case "attachable":
-		v.attachable = true
-	case "pending":
-		v.pending = true
-	case "adopted":
-		v.adopted = true
-	case "known":
-		v.known = true
-	case "attached":
-		v.attached = attached
-	case "attachment-uncertain":
-		v.attached = attachUncertain
-	case "staged":
-		v.device = operationexecutor.DeviceGloballyMounted
-	case "staging-uncertain":
-		v.device = operationexecutor.DeviceMountUncertain
-	default:
+	say := volumeWords[word]
+	if say == nil {
 		return fmt.Errorf("unknown word %q", word)
 	}
+	say(v)
 	return nil
+}
+
+// podWords are what a case may say of a pod.
+var podWords = map[string]func(p *podView){
+	"wanted":    func(p *podView) { p.wanted = true },
+	"held":      func(p *podView) { p.held = true },
+	"waits":     func(p *podView) { p.wanted, p.waits = true, true },
+	"remount":   func(p *podView) { p.remount = true },
+	"pending":   func(p *podView) { p.pending = true },
+	"mounted":   func(p *podView) { p.state = operationexecutor.VolumeMounted },
+	"uncertain": func(p *podView) { p.state = operationexecutor.VolumeMountUncertain },
 }
 
 func parsePod(words []string) (podView, error) {
 	p := podView{name: volume.UniquePodName(words[0])}
 	for _, word := range words[1:] {
-		switch word {
-		case "wanted":
-			p.wanted = true
-		case "held":
-			p.held = true
-		case "remount":
-			p.remount = true
-		case "pending":
-			p.pending = true
-		case "mounted":
-			p.state = operationexecutor.VolumeMounted
-		case "uncertain":
-			p.state = operationexecutor.VolumeMountUncertain
-		default:
+		say := podWords[word]
+		if say == nil {
 			return p, fmt.Errorf("unknown word %q of pod %q", word, p.name)
 		}
+		say(&p)
 	}
 	return p, nil
 }

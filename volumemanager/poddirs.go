@@ -10,7 +10,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// removePodDirs removes the pod's directories above a volume that was torn down, as far as they are empty and the pod is
+// removePodDirs removes the pod's directories above a volume that was torn down or unmapped, as far as they are empty and the pod is
 // gone. They go by rmdir alone, so that what somebody else put there stays, and with it all above. What cannot go now,
 // since another volume of the pod is still there, goes after that one.
 func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
@@ -20,6 +20,7 @@ func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
 	host, uid := m.plugins.Host(), types.UID(o.PodName)
 	pod := filepath.Join(host.GetPodsDir(), string(uid))
 	removeEmptyDirs(filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), pod)
+	removeEmptyDirs(host.GetPodVolumeDeviceDir(uid, o.PluginName), pod)
 	removeEmptyDirs(host.GetPodPluginDir(uid, o.PluginName), pod)
 }
 

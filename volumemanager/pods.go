@@ -92,7 +92,7 @@ func (p *podEntry) names() sets.Set[v1.UniqueVolumeName] {
 // it, as UpdatePod does.
 //
 // A mistake that only the caller can mend is returned, and nothing is changed then: malformed names, a volume that no
-// plugin or more than one plugin serves, a block device, a claim without a store. It matches [volume.ErrInvalid],
+// plugin or more than one plugin serves, a block device that is mounted, a claim without a store. It matches [volume.ErrInvalid],
 // [volume.ErrUnsupported], [volume.ErrNoPlugin] or [volume.ErrMultiplePlugins]. What may come right by itself is no
 // error: a claim that is missing or not bound, or a store that cannot be read. The pod is looked at again when that
 // changes; [Manager.PodStatus] and the error of a wait say why it is not ready. ctx bounds the reads of the store; when it

@@ -17,10 +17,16 @@ type VolumeMap map[string]VolumeInfo
 
 // VolumeInfo is a volume that is set up for a pod.
 type VolumeInfo struct {
-	// Mounter set the volume up. It is the plugin's own: what it panics with is the caller's.
+	// Mounter set the volume up; nil for a block volume. It is the plugin's own: what it panics with is the caller's.
 	Mounter volume.Mounter
+	// BlockVolumeMapper mapped the block volume, and is the plugin's own; nil for a filesystem.
+	BlockVolumeMapper volume.BlockVolumeMapper
 	// Path is the absolute path, as the host sees it, at which the volume is set up: what a container's mount is made of.
+	// It is empty for a block volume.
 	Path string
+	// DevicePath is the absolute path, as the host sees it, of a block volume's device: a link that is the pod's own and
+	// leads to the device as long as the pod has the volume. It is empty for a filesystem.
+	DevicePath string
 	// ReadOnly is true when every container must get the volume read-only: the pod's reference to the claim says so, or
 	// the plugin set it up so. A container may ask for read-only by itself.
 	ReadOnly bool
@@ -51,9 +57,14 @@ func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMa
 
 func infoOf(mounted cache.MountedVolume) VolumeInfo {
 	info := VolumeInfo{
-		Mounter: pluginsOwn(mounted.Mounter), Path: pathOf(mounted), ReadOnly: mounted.VolumeSpec.ReadOnly,
-		InnerVolumeSpecName: mounted.InnerVolumeSpecName, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
+		ReadOnly: mounted.VolumeSpec.ReadOnly, InnerVolumeSpecName: mounted.InnerVolumeSpecName,
+		Volume: mounted.VolumeName, Plugin: mounted.PluginName,
 	}
+	if isBlock(mounted.VolumeSpec) {
+		info.BlockVolumeMapper, info.DevicePath = mounted.BlockVolumeMapper, pathOf(mounted)
+		return info
+	}
+	info.Mounter, info.Path = pluginsOwn(mounted.Mounter), pathOf(mounted)
 	if mounted.Mounter != nil && mounted.Mounter.GetAttributes().ReadOnly {
 		info.ReadOnly = true
 	}

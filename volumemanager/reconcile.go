@@ -44,6 +44,8 @@ type subject struct {
 	wanted map[volume.UniquePodName]operationexecutor.VolumeToMount
 	known  bool
 	actual cache.VolumeSnapshot
+	// waits says of pods that want the volume in another way than it is here why they have to wait.
+	waits map[volume.UniquePodName]error
 }
 
 // reconcile plans one volume and begins what is to be done. Only the planner's goroutine calls it.
@@ -55,6 +57,9 @@ func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName) {
 	s, view := m.look(name, running)
 	actions := plan(view)
 	work := &volumeWork{running: running, troubles: make(map[volume.UniquePodName]trouble)}
+	for pod, err := range s.waits {
+		work.troubles[pod] = trouble{err: err}
+	}
 	for _, a := range actions {
 		m.begin(ctx, s, a, work)
 	}
@@ -88,7 +93,7 @@ func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (su
 	for _, row := range rows {
 		s.wanted[row.PodName] = row
 		at[row.PodName] = len(pods)
-		pods = append(pods, podView{name: row.PodName, wanted: true})
+		pods = append(pods, podView{name: row.PodName, wanted: true, waits: s.mustWait(&row)})
 		view.attachable = row.PluginIsAttachable
 	}
 	for _, mounted := range s.actual.Mounts {
@@ -188,7 +193,7 @@ func (m *Manager) start(ctx context.Context, s subject, a action) (runningOperat
 	}
 }
 
-// startMount begins a mount. The executor keys it by the volume when it may stage it, else by the pod.
+// startMount begins a mount, or a map. The executor keys it by the volume when it may stage it, else by the pod.
 func (m *Manager) startMount(ctx context.Context, s subject, a action) (runningOperation, error) {
 	row := s.wanted[a.pod]
 	row.DevicePath = s.actual.DevicePath
@@ -198,7 +203,7 @@ func (m *Manager) startMount(ctx context.Context, s subject, a action) (runningO
 		}
 	}
 	started := runningOperation{key: operationexecutor.Key{Volume: s.name}}
-	if !row.PluginIsAttachable && !row.PluginIsDeviceMountable {
+	if !row.PluginIsAttachable && !row.PluginIsDeviceMountable && !isBlock(row.VolumeSpec) {
 		started.key.Pod, started.pod = a.pod, a.pod
 	}
 	var err error
@@ -219,7 +224,10 @@ func (s subject) mounted(pod volume.UniquePodName) operationexecutor.MountedVolu
 // toAttach returns the volume with the pods that wait for it.
 func (s subject) toAttach(node types.NodeName) operationexecutor.VolumeToAttach {
 	v := operationexecutor.VolumeToAttach{VolumeName: s.name, NodeName: node}
-	for _, row := range s.wanted {
+	for pod, row := range s.wanted {
+		if s.waits[pod] != nil {
+			continue
+		}
 		v.VolumeSpec = row.VolumeSpec
 		v.ScheduledPods = append(v.ScheduledPods, row.Pod)
 	}
@@ -235,6 +243,9 @@ func (m *Manager) forget(name v1.UniqueVolumeName) {
 		return
 	}
 	m.executor.Forget(name)
+	if m.desired.VolumeExists(name) {
+		m.dirty.Add(name) // A pod wants it in another way.
+	}
 }
 
 // forgot notes whether the actual state forgot a volume of which nothing is left. When it did not, the two disagree about

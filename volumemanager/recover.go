@@ -84,7 +84,7 @@ func (m *Manager) adopt(r volumeRecord) error {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: uid}}
 		_, err := m.actual.AddReconstructedPod(operationexecutor.MarkVolumeOpts{
 			VolumeName: r.Volume, PodName: volume.GetUniquePodName(pod), PodUID: uid, Pod: pod,
-			VolumeSpec: spec, OuterVolumeSpecNames: p.OuterNames,
+			VolumeSpec: spec, OuterVolumeSpecNames: p.OuterNames, MountPath: p.Path,
 		})
 		if err != nil {
 			return fmt.Errorf("record of volume %q and pod %q: %w", r.Volume, uid, err)

@@ -63,8 +63,8 @@ type resolver struct {
 func (r resolver) resolve(ctx context.Context, pod *v1.Pod) []resolution {
 	used := usedVolumes(pod)
 	answers := make([]resolution, 0, len(used))
-	for _, vol := range used {
-		answers = append(answers, r.resolveVolume(ctx, pod, vol))
+	for _, u := range used {
+		answers = append(answers, r.resolveVolume(ctx, pod, u))
 	}
 	shareWritable(answers)
 	return answers
@@ -82,12 +82,16 @@ func shareWritable(answers []resolution) {
 	}
 }
 
-func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, vol *v1.Volume) resolution {
+func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, u usedVolume) resolution {
+	vol := u.vol
 	answer := resolution{outer: vol.Name}
 	if ref, ok := claimOf(pod, vol); ok {
 		r.resolveClaim(ctx, ref, &answer)
 	} else {
 		answer.spec = volume.NewSpecFromVolume(vol)
+	}
+	if answer.err == nil {
+		answer.err = u.checkMode(answer.spec)
 	}
 	if answer.err == nil {
 		answer.err = r.findPlugin(pod, &answer)
@@ -152,7 +156,6 @@ func (r resolver) resolveClaim(ctx context.Context, ref claimRef, answer *resolu
 	}
 	answer.spec = volume.NewSpecFromPersistentVolume(pv, ref.readOnly)
 	answer.gid, answer.readOnly = pv.Annotations[gidAnnotation], ref.readOnly
-	answer.err = checkVolumeMode(answer.spec)
 }
 
 func (r resolver) claim(ctx context.Context, ref claimRef) (*v1.PersistentVolumeClaim, error) {
@@ -194,6 +197,8 @@ func (r resolver) persistentVolume(
 	case owner.UID != claim.UID:
 		return nil, fmt.Errorf("PersistentVolume %q belongs to claim %q with UID %q, not to claim %q with UID %q: %w",
 			name, owner.Namespace+"/"+owner.Name, owner.UID, claimName, claim.UID, ErrClaimNotReady)
+	case volume.CheckPersistentVolumeClaimModeBlock(claim) != isBlock(volume.NewSpecFromPersistentVolume(pv, false)):
+		return nil, fmt.Errorf("claim %q and its PersistentVolume %q do not have the same volumeMode: %w", claimName, name, ErrClaimNotReady)
 	}
 	return pv, nil
 }
@@ -206,17 +211,26 @@ func unready(err error, format, name string) error {
 	return fmt.Errorf(format+": %w", name, err)
 }
 
-// checkVolumeMode refuses a volume that is a block device for a container that mounts it.
-func checkVolumeMode(spec *volume.Spec) error {
-	ok, err := volume.CheckVolumeModeFilesystem(spec)
-	if err != nil {
+// checkMode refuses a volume that is a block device for a container that mounts it, and the other way round.
+func (u usedVolume) checkMode(spec *volume.Spec) error {
+	mode, err := volume.GetVolumeMode(spec)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !ok {
-		return fmt.Errorf("PersistentVolume %q has volumeMode Block, but a container mounts it (volumeMounts): %w",
-			spec.Name(), volume.ErrInvalid)
+	case mode == v1.PersistentVolumeBlock && u.mountedBy != "":
+		return fmt.Errorf("%q has volumeMode Block, but container %q mounts it (volumeMounts): list it under volumeDevices: %w",
+			spec.Name(), u.mountedBy, volume.ErrInvalid)
+	case mode == v1.PersistentVolumeFilesystem && u.mappedBy != "":
+		return fmt.Errorf("%q has volumeMode Filesystem, but container %q uses it as a device (volumeDevices): list it under volumeMounts: %w",
+			spec.Name(), u.mappedBy, volume.ErrInvalid)
 	}
 	return nil
+}
+
+// isBlock reports whether pods get the volume as a device.
+func isBlock(spec *volume.Spec) bool {
+	mode, err := volume.GetVolumeMode(spec)
+	return err == nil && mode == v1.PersistentVolumeBlock
 }
 
 // podKey returns the namespace and name of pod.

@@ -12,7 +12,8 @@ import (
 // Phase is where a volume stands, for people and programs. The text is stable.
 type Phase string
 
-// The phases of a volume, in the order of its life.
+// The phases of a volume, in the order of its life. Those of a block volume are the same: it is mapped where another is
+// set up.
 const (
 	// PhaseUnresolved: the claim or its PersistentVolume is not ready, or could not be read.
 	PhaseUnresolved Phase = "unresolved"
@@ -41,8 +42,11 @@ const (
 var phaseOf = map[operationexecutor.OperationKind]Phase{
 	operationexecutor.OpAttach:        PhaseAttaching,
 	operationexecutor.OpMount:         PhaseMounting,
+	operationexecutor.OpMap:           PhaseMounting,
 	operationexecutor.OpUnmount:       PhaseUnmounting,
+	operationexecutor.OpUnmap:         PhaseUnmounting,
 	operationexecutor.OpUnmountDevice: PhaseUnstaging,
+	operationexecutor.OpUnmapDevice:   PhaseUnstaging,
 	operationexecutor.OpDetach:        PhaseDetaching,
 }
 
@@ -64,10 +68,13 @@ type VolumeStatus struct {
 	Phase Phase
 	// Wanted is true while the pod uses the volume; false while it is being taken away.
 	Wanted bool
-	// Path is the absolute path, as the host sees it, at which the volume is set up for the pod; empty when it is not.
+	// Block is true for a block volume, which the pod gets as a device.
+	Block bool
+	// Path is the absolute path, as the host sees it, at which the volume is, or may be, set up for the pod: that of the
+	// link to its device for a block volume. Empty when it is not, or not known.
 	Path string
-	// DeviceMountPath is the absolute path at which it is staged; DevicePath that of its device. Empty when it is not
-	// staged or has no device.
+	// DeviceMountPath is the absolute path at which it is, or may be, staged, or of the directory of a block volume's bind
+	// mounts; DevicePath that of its device. Empty when it is not staged or has no device.
 	DeviceMountPath, DevicePath string
 	// ReadOnly is true when the pod asks for read-only or the volume was set up so.
 	ReadOnly bool

@@ -165,12 +165,40 @@ func TestClaimIsResolved(t *testing.T) {
 	assert.Equal(t, v1.UniqueVolumeName(testPluginName+"/disk-data"), a.name)
 }
 
-func TestBlockVolumeCannotBeMounted(t *testing.T) {
-	mode := v1.PersistentVolumeBlock
-	r, pod := resolverFor(t, nil, func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &mode }, podOf("web", "data"))
-	err := r.resolve(t.Context(), pod)[0].err
-	require.ErrorIs(t, err, volume.ErrInvalid)
-	assert.True(t, isMistake(err))
+func TestTheVolumeModeMustBeWhatContainersUse(t *testing.T) {
+	block, filesystem, none := v1.PersistentVolumeBlock, v1.PersistentVolumeFilesystem, v1.PersistentVolumeMode("Tape")
+	cases := map[string]struct {
+		claim, volume *v1.PersistentVolumeMode
+		change        func(*v1.Pod)
+		want          error
+		says          string
+	}{
+		"mounted filesystem":    {&filesystem, nil, nil, nil, ""},
+		"mounted by default":    {nil, nil, nil, nil, ""},
+		"mapped device":         {&block, &block, asDevice, nil, ""},
+		"mounted device":        {&block, &block, nil, volume.ErrInvalid, `"pv-data" has volumeMode Block, but container "main" mounts it`},
+		"mapped filesystem":     {nil, &filesystem, asDevice, volume.ErrInvalid, `"pv-data" has volumeMode Filesystem, but container "main" uses it as a device`},
+		"mapped by default":     {nil, nil, asDevice, volume.ErrInvalid, "volumeMode Filesystem"},
+		"no mode that there is": {nil, &none, nil, volume.ErrInvalid, "Tape"},
+		"claim of another mode": {&filesystem, &block, asDevice, ErrClaimNotReady, "do not have the same volumeMode"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			r, pod := resolverFor(t, func(pvc *v1.PersistentVolumeClaim) { pvc.Spec.VolumeMode = c.claim },
+				func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = c.volume }, podOf("web", "data"))
+			if c.change != nil {
+				c.change(pod)
+			}
+			err := r.resolve(t.Context(), pod)[0].err
+			if c.want == nil {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, err, c.says)
+			assert.Equal(t, c.want == volume.ErrInvalid, isMistake(err))
+		})
+	}
 }
 
 func TestEphemeralClaimMustBelongToItsPod(t *testing.T) {

@@ -64,8 +64,22 @@ func validateUses(pod *v1.Pod) []error {
 			}
 		}
 		for _, d := range c.devices {
-			errs = append(errs, fmt.Errorf("container %q uses volume %q as a block device (volumeDevices): %w",
-				c.name, d.Name, volume.ErrUnsupported))
+			if !named.Has(d.Name) {
+				errs = append(errs, fmt.Errorf("container %q uses device %q (volumeDevices), which is not in spec.volumes: %w",
+					c.name, d.Name, volume.ErrInvalid))
+			}
+		}
+	}
+	return append(errs, validateModes(pod)...)
+}
+
+// validateModes refuses a volume that is both mounted and used as a device: it is one or the other.
+func validateModes(pod *v1.Pod) []error {
+	var errs []error
+	for _, u := range usedVolumes(pod) {
+		if u.mountedBy != "" && u.mappedBy != "" {
+			errs = append(errs, fmt.Errorf("container %q mounts volume %q (volumeMounts) and container %q uses it as a device (volumeDevices): choose one: %w",
+				u.mountedBy, u.vol.Name, u.mappedBy, volume.ErrInvalid))
 		}
 	}
 	return errs
@@ -90,19 +104,32 @@ func containersOf(pod *v1.Pod) []container {
 	return all
 }
 
-// usedVolumes returns the volumes of pod that a container mounts, in the order of the spec. The others are left alone,
-// as kubelet does.
-func usedVolumes(pod *v1.Pod) []*v1.Volume {
-	mounted := sets.New[string]()
-	for _, c := range containersOf(pod) {
+// usedVolume is a volume of a pod that a container uses.
+type usedVolume struct {
+	vol *v1.Volume
+	// mountedBy and mappedBy are the first container that mounts it and the first that uses it as a device; empty when
+	// there is none.
+	mountedBy, mappedBy string
+}
+
+// usedVolumes returns the volumes of pod that a container uses, in the order of the spec. The others are left alone, as
+// kubelet does.
+func usedVolumes(pod *v1.Pod) []usedVolume {
+	mountedBy, mappedBy := make(map[string]string), make(map[string]string)
+	for _, c := range slices.Backward(containersOf(pod)) {
 		for _, m := range c.mounts {
-			mounted.Insert(m.Name)
+			mountedBy[m.Name] = c.name
+		}
+		for _, d := range c.devices {
+			mappedBy[d.Name] = c.name
 		}
 	}
-	var used []*v1.Volume
+	var used []usedVolume
 	for i := range pod.Spec.Volumes {
-		if mounted.Has(pod.Spec.Volumes[i].Name) {
-			used = append(used, &pod.Spec.Volumes[i])
+		vol := &pod.Spec.Volumes[i]
+		u := usedVolume{vol: vol, mountedBy: mountedBy[vol.Name], mappedBy: mappedBy[vol.Name]}
+		if u.mountedBy != "" || u.mappedBy != "" {
+			used = append(used, u)
 		}
 	}
 	return used

@@ -35,6 +35,7 @@ type world struct {
 	plugin  *fake.Plugin
 	plugins *volume.VolumePluginMgr
 	store   *store.Memory
+	blocks  *fakeBlocks
 	options Options
 
 	manager *Manager
@@ -48,7 +49,8 @@ func newWorld(t *testing.T, o Options) *world {
 	if o.Resync == 0 {
 		o.Resync = -1
 	}
-	o.Store = w.store
+	w.blocks = &fakeBlocks{binds: make(map[string]string)}
+	o.Store, o.BlockMapper = w.store, w.blocks
 	w.options = o
 	return w
 }
@@ -99,10 +101,25 @@ func (w *world) run() {
 	synctest.Wait()
 }
 
+// blockClaim is claim for a block volume.
+func (w *world) blockClaim(name string, change ...func(*v1.PersistentVolume)) {
+	w.t.Helper()
+	mode := v1.PersistentVolumeBlock
+	pvc := claimOfName(name)
+	pvc.Spec.VolumeMode = &mode
+	w.bindClaim(pvc, append(change, func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &mode })...)
+}
+
 // claim binds a claim to a new PersistentVolume.
 func (w *world) claim(name string, change ...func(*v1.PersistentVolume)) {
 	w.t.Helper()
-	pvc := w.create(claimOfName(name)).(*v1.PersistentVolumeClaim)
+	w.bindClaim(claimOfName(name), change...)
+}
+
+func (w *world) bindClaim(pvc *v1.PersistentVolumeClaim, change ...func(*v1.PersistentVolume)) {
+	w.t.Helper()
+	name := pvc.Name
+	pvc = w.create(pvc).(*v1.PersistentVolumeClaim)
 	w.create(volumeOfClaim(pvc, change...))
 	w.bind(name)
 }
@@ -171,6 +188,22 @@ func podOf(name string, volumes ...string) *v1.Pod {
 	return pod
 }
 
+// asDevice makes the container of a pod use all of its volumes as devices.
+func asDevice(pod *v1.Pod) {
+	c := &pod.Spec.Containers[0]
+	for _, m := range c.VolumeMounts {
+		c.VolumeDevices = append(c.VolumeDevices, v1.VolumeDevice{Name: m.Name, DevicePath: "/dev" + m.MountPath})
+	}
+	c.VolumeMounts = nil
+}
+
+// blockPodOf is podOf for volumes that the container uses as devices.
+func blockPodOf(name string, volumes ...string) *v1.Pod {
+	pod := podOf(name, volumes...)
+	asDevice(pod)
+	return pod
+}
+
 // add adds a pod and waits until its volumes are ready.
 func (w *world) add(pod *v1.Pod) {
 	w.t.Helper()
@@ -206,6 +239,7 @@ func (w *world) isClean() {
 	require.NoError(w.t, w.manager.WaitForNodeEmpty(w.t.Context()))
 	synctest.Wait()
 	require.Empty(w.t, w.mounts())
+	require.Empty(w.t, w.blocks.mapped())
 	for _, handle := range w.backend.Handles() {
 		require.Empty(w.t, w.backend.Nodes(handle), handle)
 	}
