@@ -196,7 +196,7 @@ func TestTheVolumeModeMustBeWhatContainersUse(t *testing.T) {
 			}
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.says)
-			assert.Equal(t, c.want == volume.ErrInvalid, isMistake(err))
+			assert.Equal(t, errors.Is(c.want, volume.ErrInvalid), isMistake(err))
 		})
 	}
 }
