@@ -1,0 +1,10 @@
+//go:build linux && !amd64 && !arm64
+
+package faultrun
+
+// arch says that there is no filter for this architecture.
+const arch = 0
+
+func olderChanging() []rule { return nil }
+
+func olderSpellings() map[uint32]spelling { return nil }

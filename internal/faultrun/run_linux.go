@@ -1,0 +1,207 @@
+package faultrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Program says what is run.
+type Program struct {
+	// Path is the absolute path of the executable.
+	Path string
+	// Args are its arguments, without its name.
+	Args []string
+	// Env is its environment; nil means that of this process.
+	Env []string
+	// Dir is its working directory; empty means that of this process.
+	Dir string
+	// Stdin, Stdout and Stderr are those of os/exec.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Namespace is where it runs; nil means the mount namespace of this process.
+	Namespace *Namespace
+	// Calls are the system calls that are counted.
+	Calls Calls
+	// Judge says what becomes of each; nil lets all of them happen.
+	Judge Judge
+}
+
+// Result is how a run ended.
+type Result struct {
+	// Calls is how many calls were counted.
+	Calls int
+	// Killed says that a verdict killed the program.
+	Killed bool
+	// State is that of the process.
+	State *os.ProcessState
+}
+
+// Run is a program that runs. Make it with [Start].
+type Run struct {
+	command  *exec.Cmd
+	judge    Judge
+	listener int
+	ended    chan struct{} // closed when nothing of the program is alive any more
+	delayed  sync.WaitGroup
+
+	// What follows belongs to the goroutine that serves the listener, until ended is closed.
+	calls  int
+	killed bool
+	err    error
+}
+
+// Start starts a program. When ctx ends before the program does, it is killed. Call Wait.
+func Start(ctx context.Context, p Program) (*Run, error) {
+	if arch == 0 {
+		return nil, fmt.Errorf("faultrun: the system calls of this architecture are not known: %w", errors.ErrUnsupported)
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, fmt.Errorf("faultrun: %w", err)
+	}
+	defer ours.Close()
+	r := &Run{command: command(ctx, p, theirs), judge: p.Judge, ended: make(chan struct{})}
+	err = r.command.Start()
+	theirs.Close()
+	if err != nil {
+		return nil, fmt.Errorf("faultrun: starting the second process: %w", err)
+	}
+	if r.listener, err = receive(ours); err != nil {
+		err = errors.Join(err, r.command.Wait())
+		return nil, fmt.Errorf("faultrun: the second process did not become %q, see what it wrote to standard error: %w", p.Path, err)
+	}
+	go r.serve()
+	return r, nil
+}
+
+func command(ctx context.Context, p Program, socket *os.File) *exec.Cmd {
+	c := exec.CommandContext(ctx, "/proc/self/exe", append([]string{p.Path}, p.Args...)...)
+	c.Dir, c.Stdin, c.Stdout, c.Stderr = p.Dir, p.Stdin, p.Stdout, p.Stderr
+	c.Env = p.Env
+	if c.Env == nil {
+		c.Env = os.Environ()
+	}
+	c.Env = append(slices.Clip(c.Env), envStub+"="+order{p.Calls, p.Namespace != nil}.String())
+	if p.Dir != "" {
+		c.Env = append(c.Env, "PWD="+p.Dir)
+	}
+	c.ExtraFiles = []*os.File{socket}
+	if p.Namespace != nil {
+		c.ExtraFiles = append(c.ExtraFiles, p.Namespace.file)
+	}
+	return c
+}
+
+// Pid returns the process id of the program.
+func (r *Run) Pid() int { return r.command.Process.Pid }
+
+// Signal sends a signal to the program.
+func (r *Run) Signal(s os.Signal) error { return r.command.Process.Signal(s) }
+
+// Wait waits until the program, and every child of it, has ended. An error says that the runner failed; how the program
+// ended is in the result.
+func (r *Run) Wait() (Result, error) {
+	err := r.command.Wait()
+	<-r.ended
+	r.delayed.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = nil // It is in State.
+	}
+	if err = errors.Join(err, r.err, unix.Close(r.listener)); err != nil {
+		err = fmt.Errorf("faultrun: %w", err)
+	}
+	return Result{Calls: r.calls, Killed: r.killed, State: r.command.ProcessState}, err
+}
+
+// serve answers the calls of the program until nothing is left that could make one.
+func (r *Run) serve() {
+	defer close(r.ended)
+	for {
+		n, err := next(r.listener)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			r.err = err
+			_ = r.command.Process.Kill() // What is asked is never answered otherwise.
+			return
+		}
+		r.answer(n)
+	}
+}
+
+// answer decides what becomes of one call.
+func (r *Run) answer(n notification) {
+	call := Call{Thread: int(n.thread), Number: uint32(n.data.number), Args: n.data.args}
+	switch {
+	case r.killed:
+		killProcessOf(call.Thread)
+		return
+	case writesContent(call.Number) && !call.isFile():
+		r.respond(n, Verdict{})
+		return
+	}
+	r.calls++
+	call.N = r.calls
+	var verdict Verdict
+	if r.judge != nil {
+		verdict = r.judge(call)
+	}
+	r.carryOut(n, verdict)
+}
+
+func (r *Run) carryOut(n notification, v Verdict) {
+	switch {
+	case v.kill:
+		r.killed = true
+		_ = r.command.Process.Kill() // It fails only when the program has ended.
+		killProcessOf(int(n.thread)) // when a child made the call
+	case v.wait > 0:
+		r.delayed.Go(func() { r.respondAfter(n, v) })
+	default:
+		r.respond(n, v)
+	}
+}
+
+// socketPair returns two connected sockets, both of which are closed in programs that are started.
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "runner"), os.NewFile(uintptr(fds[1]), "program"), nil
+}
+
+// receive waits for the descriptor that the second process sends. One that has ended is io.EOF.
+func receive(socket *os.File) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := unix.Recvmsg(int(socket.Fd()), make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+	for errors.Is(err, unix.EINTR) {
+		n, oobn, _, _, err = unix.Recvmsg(int(socket.Fd()), make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+	}
+	if err != nil {
+		return -1, err
+	}
+	if n == 0 {
+		return -1, io.EOF
+	}
+	messages, err := syscall.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(messages) != 1 {
+		return -1, errors.Join(err, errors.New("no descriptor was sent"))
+	}
+	fds, err := syscall.ParseUnixRights(&messages[0])
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil
+}
