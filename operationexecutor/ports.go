@@ -284,6 +284,9 @@ type Intent struct {
 	// MountPath is the absolute path of the set-up; empty when no pod is concerned. That of a block volume is the pod's
 	// link: its directory and its name in it are what unmapping needs, beside DeviceMountPath and PodUID.
 	MountPath string
+	// SELinuxMountContext is the context with which the volume is staged or set up; empty: without, or, where it is taken
+	// away, with the one of the intent before.
+	SELinuxMountContext string
 }
 
 // Observer is told of every operation. Its methods are called from the operation's goroutine and must return soon.

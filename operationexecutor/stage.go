@@ -156,6 +156,6 @@ func (m *mounting) deviceState() believed {
 func (m *mounting) deviceIntent() Intent {
 	return Intent{
 		Kind: m.x.op.Info().Kind, VolumeName: m.v.VolumeName, PluginName: m.x.pluginName(), Spec: m.v.VolumeSpec,
-		DevicePath: m.devicePath, DeviceMountPath: m.staging.path,
+		DevicePath: m.devicePath, DeviceMountPath: m.staging.path, SELinuxMountContext: m.v.SELinuxLabel,
 	}
 }

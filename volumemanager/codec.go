@@ -43,6 +43,8 @@ type attachmentRecord struct {
 type stagingRecord struct {
 	Path       string `json:"path"`
 	DevicePath string `json:"devicePath,omitempty"`
+	// SELinux is the context with which it is mounted; empty means without.
+	SELinux string `json:"seLinuxContext,omitempty"`
 }
 
 // setUpRecord is a set-up for one pod that was made or is about to be.
@@ -51,6 +53,7 @@ type setUpRecord struct {
 	Name       string   `json:"name"`
 	OuterNames []string `json:"outerNames"`
 	Path       string   `json:"path"`
+	SELinux    string   `json:"seLinuxContext,omitempty"`
 }
 
 // specRecord is a volume.Spec without secrets.
@@ -273,7 +276,10 @@ func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
 		}
 		r.Attachment = &want
 	case partStaging:
-		want := stagingRecord{Path: intent.DeviceMountPath, DevicePath: intent.DevicePath}
+		want := stagingRecord{Path: intent.DeviceMountPath, DevicePath: intent.DevicePath, SELinux: intent.SELinuxMountContext}
+		if r.Staging != nil && want.SELinux == "" {
+			want.SELinux = r.Staging.SELinux
+		}
 		if r.Staging != nil && *r.Staging == want {
 			return false
 		}
@@ -287,7 +293,7 @@ func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
 		}
 		r.Pods[intent.PodUID] = setUpRecord{
 			Namespace: intent.Pod.Namespace, Name: intent.Pod.Name,
-			OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath,
+			OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath, SELinux: intent.SELinuxMountContext,
 		}
 	}
 	return true

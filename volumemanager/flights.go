@@ -99,7 +99,11 @@ func (m *Manager) land(f flight) {
 	if len(m.flights[f.pod]) == 0 {
 		delete(m.flights, f.pod)
 	}
+	_, released := m.released[f.pod]
 	m.mu.Unlock()
+	if released {
+		m.settle(f.pod)
+	}
 	m.changes.notify(f.pod)
 }
 

@@ -53,8 +53,12 @@ type Manager struct {
 	mu           sync.Mutex
 	pods         map[types.UID]*podEntry
 	podsComplete bool
-	// released holds pods that were removed before all had been added, of which a restart may have left volumes.
-	released map[volume.UniquePodName]struct{}
+	// released holds pods that were removed before all had been added, and of which a restart may have left volumes; each
+	// with the count of removals by then, which tells one removal from a later one.
+	released map[volume.UniquePodName]uint64
+	removals uint64
+	// recovered says that what a restart left is in the actual state.
+	recovered bool
 	// adopted holds the volumes that were found after a restart, until all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
 	// work is what is known of the operations on each volume.
@@ -84,14 +88,14 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		dirtyPods: workqueue.New[types.UID](),
 		stopped:   make(chan struct{}),
 		pods:      make(map[types.UID]*podEntry),
-		released:  make(map[volume.UniquePodName]struct{}),
+		released:  make(map[volume.UniquePodName]uint64),
 		adopted:   make(map[v1.UniqueVolumeName]struct{}),
 		work:      make(map[v1.UniqueVolumeName]*volumeWork),
 		flights:   make(flights),
 		refusals:  make(map[v1.UniqueVolumeName]trouble),
 	}
-	m.resolver = resolver{plugins: plugins, store: o.Store, reading: m.claims.add}
-	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add})
+	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, reading: m.claims.add}
+	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add, SELinuxMount: o.SELinuxMount})
 	m.actual = actualState{
 		ActualStateOfWorld: cache.NewActualStateOfWorld(m.node(), plugins, cache.Options{
 			Changed: func(v1.UniqueVolumeName) { m.changes.notify(anyPod) },
@@ -144,6 +148,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err := m.recover(); err != nil {
 		return fmt.Errorf("volume manager: %w", err)
 	}
+	m.settleAll()
 	var wg sync.WaitGroup
 	wg.Go(func() { m.planAll(ctx) })
 	wg.Go(func() { m.populateAll(ctx) })

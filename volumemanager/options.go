@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/mount/blockmap"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -32,6 +33,11 @@ type Options struct {
 	Mounts operationexecutor.MountPoints
 	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewBlockMapper] has them.
 	BlockMapper operationexecutor.BlockMapper
+	// SELinux tells the labels of containers. Nil: SELinux is off, and no volume is mounted with a label.
+	SELinux SELinuxLabels
+	// SELinuxMount says which volumes are mounted with the label of the containers that use them. Two pods with different
+	// labels do not get such a volume at once: the second one waits, and its status says for whom.
+	SELinuxMount cache.SELinuxMount
 	// Observer is told of every operation. Nil: nobody is.
 	Observer operationexecutor.Observer
 	// Recorder gets the events of pods and volumes. Nil: they are dropped.

@@ -179,14 +179,17 @@ func (m *Manager) RemovePod(uid types.UID) error {
 	m.mu.Lock()
 	delete(m.pods, uid)
 	if !m.podsComplete {
-		m.released[podName] = struct{}{}
+		m.removals++
+		m.released[podName] = m.removals
 	}
 	m.mu.Unlock()
 	m.claims.drop(uid)
 	for _, name := range m.desired.DeletePod(podName) {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
+		m.dirtyPods.AddAll(m.claims.waitingFor(volumeKey(name)))
 	}
 	m.dirty.AddAll(m.actualVolumesOf(podName))
+	m.settle(podName)
 	m.changes.notify(podName)
 	return nil
 }
@@ -223,11 +226,12 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	podName := volume.GetUniquePodName(pod)
 	for name := range old.names().Difference(entry.names()) {
 		m.desired.DeletePodFromVolume(podName, name)
+		m.dirtyPods.AddAll(m.claims.waitingFor(volumeKey(name)))
 	}
 	added := entry.names().Difference(old.names())
 	m.resetBackoff(added)
 	if failed := m.desire(entry, answers); len(failed) > 0 {
-		entry = entry.withErrors(failed)
+		entry = entry.withErrors(failed, old)
 	}
 	// The entry comes last: a pod that is known and complete has all that it wants in the desired state.
 	m.mu.Lock()
@@ -274,8 +278,9 @@ func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error
 		if entry.volumes[a.outer].err != nil {
 			continue
 		}
+		m.awaitVolume(entry.pod, a)
 		_, err := m.desired.AddPodToVolume(cache.AddPodOptions{
-			Pod: entry.pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid,
+			Pod: entry.pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid, SELinuxLabels: a.labels,
 		})
 		if err != nil {
 			if failed == nil {
@@ -287,12 +292,15 @@ func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error
 	return failed
 }
 
-// withErrors returns a copy of p in which some volumes are not resolved.
-func (p *podEntry) withErrors(failed map[string]error) *podEntry {
+// withErrors returns a copy of p in which some volumes are not resolved. One that the pod had before, by old, it still has.
+func (p *podEntry) withErrors(failed map[string]error, old *podEntry) *podEntry {
 	next := &podEntry{pod: p.pod, volumes: make(map[string]podVolume, len(p.volumes))}
 	for outer, v := range p.volumes {
 		if err := failed[outer]; err != nil {
-			v = podVolume{plugin: v.plugin, err: err}
+			if old.volume(outer).name != v.name {
+				v.name = ""
+			}
+			v.err = err
 		}
 		next.volumes[outer] = v
 	}

@@ -71,7 +71,7 @@ func (m *Manager) adopt(r volumeRecord) error {
 		found.DevicePath = r.Attachment.DevicePath
 	}
 	if r.Staging != nil {
-		found.DeviceMountPath = r.Staging.Path
+		found.DeviceMountPath, found.SELinuxMountContext = r.Staging.Path, r.Staging.SELinux
 		if r.Staging.DevicePath != "" {
 			found.DevicePath = r.Staging.DevicePath
 		}
@@ -85,6 +85,7 @@ func (m *Manager) adopt(r volumeRecord) error {
 		_, err := m.actual.AddReconstructedPod(operationexecutor.MarkVolumeOpts{
 			VolumeName: r.Volume, PodName: volume.GetUniquePodName(pod), PodUID: uid, Pod: pod,
 			VolumeSpec: spec, OuterVolumeSpecNames: p.OuterNames, MountPath: p.Path,
+			SELinuxMountContext: p.SELinux,
 		})
 		if err != nil {
 			return fmt.Errorf("record of volume %q and pod %q: %w", r.Volume, uid, err)
@@ -176,7 +177,7 @@ func (r volumeRecord) afterBoot(bootID string) volumeRecord {
 		r.Attachment = &attachmentRecord{Node: r.Attachment.Node}
 	}
 	if r.Staging != nil {
-		r.Staging = &stagingRecord{Path: r.Staging.Path}
+		r.Staging = &stagingRecord{Path: r.Staging.Path, SELinux: r.Staging.SELinux}
 	}
 	return r
 }

@@ -32,6 +32,8 @@ type resolution struct {
 	plugin string
 	name   v1.UniqueVolumeName
 	gid    string
+	// labels are the SELinux labels of the containers that use it.
+	labels []string
 	// readOnly says that the pod's reference to its claim asks for read-only.
 	readOnly bool
 	err      error
@@ -54,6 +56,7 @@ func isMistake(err error) bool {
 type resolver struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
+	seLinux SELinuxLabels
 	// reading is told of each object before it is read.
 	reading func(pod types.UID, key store.Key)
 }
@@ -95,6 +98,9 @@ func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, u usedVolume) 
 	}
 	if answer.err == nil {
 		answer.err = r.findPlugin(pod, &answer)
+	}
+	if answer.err == nil {
+		answer.labels, answer.err = labelsOf(r.seLinux, pod, vol)
 	}
 	if answer.err != nil {
 		answer.spec = nil

@@ -87,19 +87,20 @@ func validateModes(pod *v1.Pod) []error {
 
 // container is what the manager reads of a container of any kind.
 type container struct {
-	name    string
-	mounts  []v1.VolumeMount
-	devices []v1.VolumeDevice
+	name     string
+	mounts   []v1.VolumeMount
+	devices  []v1.VolumeDevice
+	security *v1.SecurityContext
 }
 
 // containersOf returns the init, ordinary and ephemeral containers of pod.
 func containersOf(pod *v1.Pod) []container {
 	var all []container
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices})
+		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext})
 	}
 	for _, c := range pod.Spec.EphemeralContainers {
-		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices})
+		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext})
 	}
 	return all
 }

@@ -1,0 +1,43 @@
+package volumemanager
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestPodsThatAreRemovedAreForgottenWithoutPodsComplete: an orchestrator may never call it.
+func TestPodsThatAreRemovedAreForgottenWithoutPodsComplete(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.claim("data")
+		m := w.prepare()
+		require.NoError(t, m.RemovePod("before-run"))
+		assert.Len(t, m.released, 1, "what a restart left is not known yet")
+		w.run()
+		assert.Empty(t, m.released)
+		left := podOf("left", "data", "-scratch")
+		w.add(left)
+		for i := range 20 {
+			pod := podOf(fmt.Sprint("pod-", i), "data", "-scratch")
+			w.add(pod)
+			w.remove(pod)
+		}
+		require.NoError(t, m.RemovePod("never-here"))
+		synctest.Wait()
+		assert.Empty(t, m.released)
+		require.NoError(t, w.stop())
+
+		m = w.prepare()
+		require.NoError(t, m.RemovePod(left.UID))
+		w.run()
+		require.NoError(t, m.WaitForUnmount(t.Context(), left))
+		synctest.Wait()
+		assert.Empty(t, m.released, "and forgotten when the last of it is gone")
+		m.PodsComplete()
+		w.isClean()
+	})
+}

@@ -1,0 +1,82 @@
+package volumemanager
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// SELinuxLabels tells which label files need so that a container may use them, as the container runtime of this node gives
+// labels to processes. It reads no more than the node's own configuration.
+type SELinuxLabels interface {
+	// FileLabel returns the label for a container with these options, such as
+	// "system_u:object_r:container_file_t:s0:c10,c20"; empty when such a container gets one that nobody can know before it
+	// starts. An error says that the options are malformed.
+	FileLabel(options *v1.SELinuxOptions) (string, error)
+}
+
+// labelsOf returns the labels, sorted, of the containers of pod that use a volume. A container that is privileged is not
+// confined, and one without options gets a label that nobody knows yet: neither has one.
+func labelsOf(labels SELinuxLabels, pod *v1.Pod, vol *v1.Volume) ([]string, error) {
+	if labels == nil {
+		return nil, nil
+	}
+	found := sets.New[string]()
+	for _, c := range containersOf(pod) {
+		options := c.seLinuxOptions(pod)
+		if options == nil || !c.uses(vol.Name) {
+			continue
+		}
+		label, err := labels.FileLabel(options)
+		if err != nil {
+			return nil, fmt.Errorf("SELinux options of container %q: %w", c.name, err)
+		}
+		if label != "" {
+			found.Insert(label)
+		}
+	}
+	return sets.List(found), nil
+}
+
+// seLinuxOptions returns the options that count for a container, or nil.
+func (c container) seLinuxOptions(pod *v1.Pod) *v1.SELinuxOptions {
+	own, ofPod := c.security, pod.Spec.SecurityContext
+	switch {
+	case own != nil && own.Privileged != nil && *own.Privileged:
+		return nil
+	case own != nil && own.SELinuxOptions != nil:
+		return own.SELinuxOptions
+	case ofPod != nil:
+		return ofPod.SELinuxOptions
+	}
+	return nil
+}
+
+// uses reports whether the container mounts a volume or has it as a device.
+func (c container) uses(volumeName string) bool {
+	for _, m := range c.mounts {
+		if m.Name == volumeName {
+			return true
+		}
+	}
+	for _, d := range c.devices {
+		if d.Name == volumeName {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitVolume enters that a pod waits until another one gives a volume up, before the pod asks for it: no such change is
+// missed then.
+func (m *Manager) awaitVolume(pod *v1.Pod, a resolution) {
+	if len(a.labels) > 0 {
+		m.claims.add(pod.UID, volumeKey(a.name))
+	}
+}
+
+// volumeKey is what a pod waits for that cannot have a volume beside another pod. No object of a store has such a key.
+func volumeKey[N ~string](name N) store.Key { return store.Key{Name: string(name)} }
