@@ -136,7 +136,6 @@ func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
 	away := o.RuntimeDir + "-away"
 	require.NoError(t, os.Rename(o.RuntimeDir, away))
 	require.NoError(t, os.Remove(recordsIn(t, away)[0]))
-	require.NoError(t, os.Remove(filepath.Join(away, "lock")))
 	require.NoError(t, os.Remove(away))
 	require.Error(t, j.Intend(t.Context(), setUpIntent("b")))
 	assert.NotContains(t, j.entry(testVolume).record.Pods, types.UID("b"))

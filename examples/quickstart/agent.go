@@ -92,7 +92,7 @@ func (a *agent) start(ctx context.Context) {
 	a.running.Go(func() { a.errs[1] = a.manager.Run(ctx) })
 }
 
-// stop ends both, waits for them, and removes the manager's lock files, which nobody holds any more. What is mounted then
+// stop ends both, waits for them, and removes what the manager marks its records with. What is mounted then
 // would stay mounted.
 func (a *agent) stop(ctx context.Context) error {
 	a.ended()

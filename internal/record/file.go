@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	// magic opens every file; its digit is the version of the format.
-	magic = "volumekit-record/1"
+	// format and the version of it open every file.
+	format  = "volumekit-record/"
+	version = 1
+	magic   = format + "1"
 	// suffix ends the name of every record; tempPrefix begins the name of one that is being written.
 	suffix     = ".record"
 	tempPrefix = ".tmp-"
@@ -43,8 +45,11 @@ func decode(content []byte) (key string, payload []byte, err error) {
 		return "", nil, fmt.Errorf("%w: no header", errDamaged)
 	}
 	fields := strings.SplitN(string(line), " ", 4)
-	if len(fields) != 4 || fields[0] != magic {
-		return "", nil, fmt.Errorf("%w: not a record of this version", errDamaged)
+	if len(fields) != 4 || !strings.HasPrefix(fields[0], format) {
+		return "", nil, fmt.Errorf("%w: not a record", errDamaged)
+	}
+	if fields[0] != magic {
+		return "", nil, foreignVersion(fields[0])
 	}
 	key, err = strconv.Unquote(fields[3])
 	if err != nil {
@@ -57,6 +62,16 @@ func decode(content []byte) (key string, payload []byte, err error) {
 		return "", nil, fmt.Errorf("%w: wrong checksum", errDamaged)
 	}
 	return key, payload, nil
+}
+
+// foreignVersion is the error of a file that says of itself that it is of another version. A program of a later version
+// will know what to do with its own.
+func foreignVersion(said string) error {
+	n, err := strconv.Atoi(strings.TrimPrefix(said, format))
+	if err != nil || n <= version {
+		return fmt.Errorf("%w: %q is no version of the format", errDamaged, said)
+	}
+	return fmt.Errorf("%q: %w", said, ErrNewer)
 }
 
 // checksum covers the key too, so that a record cannot pass for another.
