@@ -241,11 +241,11 @@ func TestPlantedBugsAreFound(t *testing.T) {
 					continue
 				}
 				r := s.run(t, source)
-				if r.err == nil {
+				if r.Err == nil {
 					continue
 				}
-				t.Logf("seed %d after %d steps: %v", seed, len(r.steps), r.err)
-				assert.Contains(t, test.rules, r.rule(), strconv.FormatUint(seed, 10))
+				t.Logf("seed %d after %d steps: %v", seed, len(r.Steps), r.Err)
+				assert.Contains(t, test.rules, r.Rule(), strconv.FormatUint(seed, 10))
 				return
 			}
 			t.Error("not found in 2000 seeds")

@@ -48,9 +48,9 @@ func TestWhatWasFoundStaysFound(t *testing.T) {
 			s.config.Pods = []world.Pod{p}
 			steps, err := simulation.ParseSteps(test.steps)
 			require.NoError(t, err)
-			r := s.replay(t, steps)
-			assert.Equal(t, steps, r.steps, "no step may be skipped")
-			assert.Equal(t, test.rule, r.rule(), "%v", r.err)
+			r := s.of().Replay(t, steps)
+			assert.Equal(t, steps, r.Steps, "no step may be skipped")
+			assert.Equal(t, test.rule, r.Rule(), "%v", r.Err)
 		})
 	}
 }

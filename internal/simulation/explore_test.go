@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
 	"github.com/volumekit/volumekit/internal/simulation/world"
 )
 
@@ -82,23 +83,23 @@ func (s scope) explore(t *testing.T, depth int, b bug) (schedules int, failed re
 	run := scenario{config: s.config(), bug: b}
 	schedules = simulation.Explore(depth, func(source simulation.Source) bool {
 		failed = run.run(t, &simulation.Chain{simulation.NewScript(prefix), source})
-		return failed.err == nil
+		return failed.Err == nil
 	})
 	return schedules, failed
 }
 
 // TestEverySchedule tries every schedule of a few small scopes. The package comment says how to choose the depth.
 func TestEverySchedule(t *testing.T) {
-	depth := int(number(t, "SIMULATION_DEPTH", 2))
+	depth := int(simulationtest.Number(t, "SIMULATION_DEPTH", 2))
 	for name, s := range scopes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			schedules, failed := s.explore(t, depth, bug{})
 			t.Logf("%d schedules", schedules)
-			if failed.err != nil {
+			if failed.Err != nil {
 				run := scenario{config: s.config()}
-				short := run.shrink(t, failed)
-				t.Errorf("%v\nthe shortest steps:\n%s", failed.err, strings.Join(short.lines, "\n"))
+				short := run.of().Shrink(t, failed)
+				t.Errorf("%v\nthe shortest steps:\n%s", failed.Err, strings.Join(short.Lines, "\n"))
 			}
 		})
 	}
@@ -109,8 +110,8 @@ func TestThePrefixesOfScopesLeadWhereTheySay(t *testing.T) {
 	for name, s := range scopes {
 		prefix, err := simulation.ParseSteps(s.prefix)
 		require.NoError(t, err)
-		r := scenario{config: s.config()}.replay(t, prefix)
-		require.NoError(t, r.err, name)
-		assert.Equal(t, prefix, r.steps, name)
+		r := scenario{config: s.config()}.of().Replay(t, prefix)
+		require.NoError(t, r.Err, name)
+		assert.Equal(t, prefix, r.Steps, name)
 	}
 }
