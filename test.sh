@@ -227,7 +227,7 @@ run_fuzz() {
 run_simulation() {
   export SIMULATION_SEEDS=${SIMULATION_SEEDS:-$1} SIMULATION_DEPTH=${SIMULATION_DEPTH:-$2}
   step "simulation: $SIMULATION_SEEDS seeds, every schedule of depth $SIMULATION_DEPTH"
-  GOGC=400 go test -count=1 -timeout "$3" -v -run '^(TestSeeds|TestEverySchedule)$' ./internal/simulation |
+  GOGC=400 go test -count=1 -timeout "$3" -v -run '^(TestSeeds|TestEverySchedule|TestSimulatedManager)$' ./internal/simulation ./volumemanager |
     grep -vE '^=== |^PASS$|^ +--- PASS'
 }
 

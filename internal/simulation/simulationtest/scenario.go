@@ -49,7 +49,7 @@ func (s Scenario) Run(t *testing.T, source simulation.Source) (r Result) {
 		t.Helper()
 		trace := &simulation.Trace{Keep: s.Keep}
 		w, err := world.New(s.Config, world.Options{
-			Context: t.Context(), Wait: synctest.Wait, Sleep: time.Sleep, Trace: trace, Start: s.Begin(t),
+			Context: t.Context(), Wait: synctest.Wait, Sleep: time.Sleep, Trace: trace, Start: s.Begin(t), //nolint:forbidigo // The time is the bubble's.
 		})
 		if err != nil {
 			t.Fatal(err)

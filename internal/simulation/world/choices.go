@@ -113,7 +113,7 @@ func (w *World) offerCalls() {
 		switch call.Name {
 		case "WriteStatus":
 			continue
-		case "Intend", "Conclude":
+		case "Intend", "Conclude", "Record":
 			if w.config.Faults.Journal {
 				w.offerAs(weight, verbRelease, call.Label, Final)
 				w.offerAs(weight, verbRelease, call.Label, failWritten)
@@ -233,7 +233,10 @@ func (w *World) doNode(step simulation.Step) bool {
 		return w.start(node) == nil
 	case verbReboot:
 		w.kill(node)
-		w.change(func() { w.forgetMounts(node) })
+		w.change(func() {
+			w.forgetMounts(node)
+			w.boots[node]++
+		})
 		return w.start(node) == nil
 	default:
 		return false

@@ -70,6 +70,51 @@ func (p *Process) record(name string, intent operationexecutor.Intent, f func(*R
 	return nil
 }
 
+// WriteRecord is for a program that keeps its records itself: it waits until it may write one of them, and enters what is on
+// record of the volume when that is done. write does it, and calls nothing of the world. A process that was killed writes
+// nothing.
+func (p *Process) WriteRecord(name v1.UniqueVolumeName, write func() Record) error {
+	w, at := p.world, At{Node: p.node, Volume: p.world.inner[name], Pod: p.world.owners[name]}
+	verdict := OK
+	if !w.config.Faults.Quiet {
+		verdict = p.park("Record", "Record:"+at.String())
+	}
+	if verdict == killed || p.isDead() {
+		return errKilled
+	}
+	w.change(func() {
+		if verdict != Final {
+			w.enter(p.node, name, write())
+		}
+		w.stale[p.node] = w.stale[p.node] || verdict != OK
+	})
+	if verdict != OK {
+		return fmt.Errorf("no space left for the record of %v: %w", at, errSimulated)
+	}
+	return nil
+}
+
+// KeepRecords is for a program that keeps its records itself: it says what is on record when the program starts.
+func (p *Process) KeepRecords(records map[v1.UniqueVolumeName]Record) {
+	p.world.change(func() {
+		clear(p.world.records[p.node])
+		for name, r := range records {
+			p.world.enter(p.node, name, r)
+		}
+	})
+}
+
+// enter makes r the record of a volume. The lock is held.
+func (w *World) enter(node string, name v1.UniqueVolumeName, r Record) {
+	key := recordKey{name: name}
+	if r.isEmpty() {
+		delete(w.records[node], key)
+		return
+	}
+	r.Name = name
+	w.records[node][key] = &r
+}
+
 // write changes a record. The lock is held.
 func (w *World) write(node string, intent operationexecutor.Intent, f func(*Record)) {
 	records := w.records[node]

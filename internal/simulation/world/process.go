@@ -58,6 +58,13 @@ func (p *Process) renew(parent context.Context) { p.ctx, p.cancel = context.With
 // Node returns the name of the node.
 func (p *Process) Node() string { return p.node }
 
+// Boot returns how many times the node was rebooted.
+func (p *Process) Boot() int {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	return p.world.boots[p.node]
+}
+
 // Plugins returns the registry of the process.
 func (p *Process) Plugins() *volume.VolumePluginMgr { return p.plugins }
 
@@ -92,6 +99,15 @@ func (p *Process) Wanted(node string) []Pod {
 		}
 	}
 	return pods
+}
+
+// Volumes returns the names of all volumes.
+func (p *Process) Volumes() []string {
+	names := make([]string, 0, len(p.world.config.Volumes))
+	for _, v := range p.world.config.Volumes {
+		names = append(names, v.Name)
+	}
+	return names
 }
 
 // Spec returns the spec of a volume.
@@ -268,6 +284,15 @@ func (p *Process) call(ctx context.Context, name string, at At, e effect) error 
 	return p.end(ctx, e, verdict)
 }
 
+// podObject is a pod whose container uses all its volumes, each by the claim of its name.
 func podObject(pod Pod) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name, UID: types.UID(pod.Name)}}
+	object := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name, UID: types.UID(pod.Name)}}
+	c := v1.Container{Name: "main"}
+	for _, name := range pod.Volumes {
+		claim := &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}
+		object.Spec.Volumes = append(object.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: claim}})
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: name, MountPath: "/" + name})
+	}
+	object.Spec.Containers = []v1.Container{c}
+	return object
 }

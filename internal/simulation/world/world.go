@@ -27,7 +27,8 @@ type World struct {
 	volumes map[string]Volume
 	specs   map[string]*volume.Spec
 	inner   map[v1.UniqueVolumeName]string
-	nodes   []string // with the controller
+	owners  map[v1.UniqueVolumeName]string // the pod of a volume that pods do not share
+	nodes   []string                       // with the controller
 
 	// What follows is the driver's.
 	engines   map[string]Engine
@@ -51,6 +52,8 @@ type World struct {
 	// inUse and reported are the status of each node: what it says that it uses, what it is told is attached.
 	inUse    map[string][]v1.UniqueVolumeName
 	reported map[string]map[v1.UniqueVolumeName]string
+	// boots counts the reboots of each node.
+	boots map[string]int
 	// stale says that the records of a node may say more than is true since its last start, as a write failed.
 	stale map[string]bool
 	// misled says that the program of a node found such records when it started.
@@ -65,7 +68,7 @@ func New(config Config, options Options) (*World, error) {
 	w := &World{
 		config: config, options: options, trace: options.Trace, began: time.Now(), nodes: slices.Clone(config.Nodes),
 		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
-		inner: map[v1.UniqueVolumeName]string{}, engines: map[string]Engine{}, processes: map[string]*Process{},
+		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
 		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, foreign: map[At]bool{},
 		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
@@ -76,6 +79,9 @@ func New(config Config, options Options) (*World, error) {
 		w.inner[w.uniqueName(v, "")] = v.Name
 		for _, p := range config.Pods {
 			w.inner[w.uniqueName(v, p.Name)] = v.Name
+			if !v.shared() {
+				w.owners[w.uniqueName(v, p.Name)] = p.Name
+			}
 		}
 	}
 	for _, p := range config.Pods {

@@ -1,0 +1,244 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/internal/record"
+	sim "github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// simulatedNode is what outlives the manager on a node of a simulated world: the store and the records.
+type simulatedNode struct {
+	t     *testing.T
+	store *store.Memory
+	disk  *simulatedDisk
+	// late is how many kicks the orchestrator takes after a start, when all pods have been added, to say so.
+	late int
+	bug  simulatedBug
+}
+
+// simulated is the real manager as the program of a node, and the orchestrator that tells it of pods: those that were wanted
+// when it started one at each kick.
+type simulated struct {
+	node   *simulatedNode
+	p      *sim.Process
+	m      *Manager
+	cancel context.CancelFunc
+	ended  chan error
+	belief sim.Belief
+
+	given    map[string]*v1.Pod
+	held     []string // wanted when the program started, and not added yet
+	late     int
+	complete bool
+}
+
+var _ sim.Engine = (*simulated)(nil)
+
+// newSimulatedNode returns a node and its store, with a bound claim for each volume.
+func newSimulatedNode(t *testing.T, late int, bug simulatedBug) *simulatedNode {
+	t.Helper()
+	return &simulatedNode{t: t, store: store.NewMemory(store.MemoryOptions{}), disk: newSimulatedDisk(bug), late: late, bug: bug}
+}
+
+// claim binds a claim to the volume of its name, once.
+func (n *simulatedNode) claim(spec *volume.Spec) {
+	n.t.Helper()
+	name := spec.Name()
+	pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	pvc.Spec.VolumeName, pvc.Status.Phase = name, v1.ClaimBound
+	created, err := n.store.Create(n.t.Context(), pvc)
+	if errors.Is(err, store.ErrAlreadyExists) {
+		return
+	}
+	require.NoError(n.t, err)
+	pv := spec.PersistentVolume.DeepCopy()
+	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: name, UID: created.(*v1.PersistentVolumeClaim).UID}
+	_, err = n.store.Create(n.t.Context(), pv)
+	require.NoError(n.t, err)
+}
+
+// start begins a life of the manager.
+func (n *simulatedNode) start(p *sim.Process) sim.Engine {
+	n.t.Helper()
+	for _, v := range p.Volumes() {
+		n.claim(p.Spec(v))
+	}
+	ctx, cancel := context.WithCancel(p.Context())
+	s := &simulated{
+		node: n, p: p, m: n.newManager(p), cancel: cancel, ended: make(chan error, 1), belief: sim.NewBelief(),
+		given: map[string]*v1.Pod{}, late: n.late,
+	}
+	for _, pod := range p.Wanted(p.Node()) {
+		s.held = append(s.held, pod.Name)
+	}
+	if n.bug.completesEarly {
+		s.m.PodsComplete()
+	}
+	go func() { s.ended <- s.m.Run(ctx) }()
+	return s
+}
+
+func (n *simulatedNode) newManager(p *sim.Process) *Manager {
+	n.t.Helper()
+	o := Options{
+		Store: n.store, Mounts: p, Observer: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
+		// What is left out of a wait at random would be another wait each time.
+		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Jitter: -1},
+		Timeouts: operationexecutor.Timeouts{
+			Attach: sim.Timeout, WaitForAttach: sim.Timeout, Detach: sim.Timeout, Mount: sim.Timeout, Unmount: sim.Timeout, UnmountDevice: sim.Timeout,
+		},
+	}
+	if n.bug.trusts {
+		o.Mounts = nil
+	}
+	m, err := New(p.Plugins(), o)
+	require.NoError(n.t, err)
+	m.journal.disk = disk{
+		openDir: func(path string, _ record.Options) (recordDir, error) { return n.disk.open(p, path), nil },
+		bootID:  func() (string, error) { return fmt.Sprintf("boot-%d", p.Boot()), nil },
+	}
+	if n.bug.change != nil {
+		n.bug.change(m)
+	}
+	return m
+}
+
+// Kick implements sim.Engine: the orchestrator tells the manager what has changed.
+func (s *simulated) Kick() {
+	select {
+	case err := <-s.ended:
+		panic(fmt.Sprintf("Run has returned: %v", err))
+	default:
+	}
+	wanted := s.p.Wanted(s.p.Node())
+	s.removeAll(wanted)
+	due := ""
+	if len(s.held) > 0 {
+		due, s.held = s.held[0], s.held[1:]
+	}
+	for _, pod := range wanted {
+		_, has := s.given[pod.Name]
+		if !has && (pod.Name == due || !slices.Contains(s.held, pod.Name)) {
+			s.add(pod.Name)
+		}
+	}
+	if due != "" || len(s.held) > 0 || s.complete {
+		return
+	}
+	if s.late--; s.late < 0 {
+		s.complete = true
+		s.m.PodsComplete()
+		synctest.Wait()
+	}
+}
+
+// removeAll removes the pods that are not wanted any more, those that had not been added since the start too.
+func (s *simulated) removeAll(wanted []sim.Pod) {
+	var gone []string
+	for _, name := range slices.Concat(s.held, s.names()) {
+		if !slices.ContainsFunc(wanted, func(p sim.Pod) bool { return p.Name == name }) {
+			gone = append(gone, name)
+		}
+	}
+	for _, name := range gone {
+		delete(s.given, name)
+		s.held = slices.DeleteFunc(s.held, func(held string) bool { return held == name })
+		require.NoError(s.node.t, s.m.RemovePod(s.p.Pod(name).UID))
+		synctest.Wait()
+	}
+}
+
+func (s *simulated) names() []string {
+	names := make([]string, 0, len(s.given))
+	for name := range s.given {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (s *simulated) add(name string) {
+	pod := s.p.Pod(name)
+	s.given[name] = pod
+	require.NoError(s.node.t, s.m.AddPod(s.p.Context(), pod))
+	synctest.Wait()
+}
+
+// PodUpdated implements sim.Engine.
+func (s *simulated) PodUpdated(name string) {
+	if s.given[name] == nil {
+		return
+	}
+	pod := s.p.Pod(name)
+	s.given[name] = pod
+	require.NoError(s.node.t, s.m.UpdatePod(s.p.Context(), pod))
+}
+
+// Belief implements sim.Engine.
+func (s *simulated) Belief() sim.Belief {
+	b, node := s.belief, s.p.Node()
+	clear(b.Attached)
+	clear(b.Staged)
+	clear(b.Mounted)
+	clear(b.Ready)
+	for _, row := range s.m.actual.GetAttachedVolumes() {
+		at := sim.At{Node: node, Volume: s.p.Inner(row.VolumeName)}
+		if row.PluginIsAttachable {
+			b.Attached[at] = sim.State(row.AttachState)
+		}
+		if row.PluginIsDeviceMountable {
+			b.Staged[at] = sim.State(row.DeviceMountState)
+		}
+	}
+	for row := range s.m.actual.AllMountedVolumes() {
+		b.Mounted[sim.At{Node: node, Volume: s.p.Inner(row.VolumeName), Pod: string(row.PodName)}] = sim.State(row.State)
+	}
+	for name, pod := range s.given {
+		b.Ready[name] = s.isReady(pod)
+	}
+	return b
+}
+
+func (s *simulated) isReady(pod *v1.Pod) bool {
+	if s.node.bug.readyTooSoon {
+		return len(s.m.actual.GetMountedVolumesForPod(volume.GetUniquePodName(pod))) == len(pod.Spec.Volumes)
+	}
+	ready, err := s.m.isReady(pod.UID)
+	return ready && err == nil
+}
+
+// InUse implements sim.Engine.
+func (s *simulated) InUse() []v1.UniqueVolumeName { return s.m.GetVolumesInUse() }
+
+// ReportedInUse implements sim.Engine.
+func (s *simulated) ReportedInUse(names []v1.UniqueVolumeName) { s.m.MarkVolumesAsReportedInUse(names) }
+
+// Verify implements sim.Engine.
+func (s *simulated) Verify() {}
+
+// MountLost implements sim.Engine.
+func (s *simulated) MountLost(string, string) {}
+
+// Stop implements sim.Engine.
+func (s *simulated) Stop(ctx context.Context) error {
+	s.cancel()
+	select {
+	case err := <-s.ended:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("run does not return: %w", context.Cause(ctx))
+	}
+}

@@ -1,0 +1,69 @@
+package volumemanager
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
+	sim "github.com/volumekit/volumekit/internal/simulation/world"
+)
+
+// simulatedSeed returns the scenario of a seed, and the source that drives it.
+func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simulation.Source) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	c := simulationtest.RandomConfig(random)
+	c.Nodes, c.WithController, c.Eager = []string{"n1"}, false, true
+	for i := range c.Pods {
+		c.Pods[i].Node = "n1"
+	}
+	c.Faults.Foreign, c.Faults.Verifies, c.Faults.Cancels = false, false, false
+	return simulatedScenario(c, random.IntN(4), bug), simulation.NewRandom(random, 20+random.IntN(100))
+}
+
+func simulatedScenario(c sim.Config, late int, bug simulatedBug) simulationtest.Scenario {
+	return simulationtest.Scenario{Config: c, Begin: func(t *testing.T) func(*sim.Process) sim.Engine {
+		t.Helper()
+		return newSimulatedNode(t, late, bug).start
+	}}
+}
+
+const simulationCommand = "go test -run TestSimulatedManager -v ./volumemanager"
+
+// TestSimulatedManager drives the manager through random worlds, as package simulation says: the variables of the
+// environment are the same, but that there are a tenth of the seeds.
+func TestSimulatedManager(t *testing.T) {
+	if seed := simulationtest.Number(t, "SIMULATION_SEED", 0); seed != 0 {
+		s, source := simulatedSeed(seed, simulatedBug{})
+		s.Keep = true
+		r := s.Run(t, source)
+		t.Logf("seed %d, %d steps, hash %x:\n%s", seed, len(r.Steps), r.Hash, strings.Join(r.Lines, "\n"))
+		if r.Err != nil {
+			s.Report(t, seed, simulationCommand, r)
+		}
+		return
+	}
+	first, seeds := simulationtest.Number(t, "SIMULATION_FIRST", 1), simulationtest.Number(t, "SIMULATION_SEEDS", 1000)/10
+	for seed := first; seed < first+seeds; seed++ {
+		s, source := simulatedSeed(seed, simulatedBug{})
+		if r := s.Run(t, source); r.Err != nil {
+			s.Report(t, seed, simulationCommand, r)
+			return
+		}
+	}
+	t.Logf("%d seeds from %d on", seeds, first)
+}
+
+func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
+	for seed := uint64(1); seed <= 20; seed++ {
+		s, source := simulatedSeed(seed, simulatedBug{})
+		first := s.Run(t, source)
+		s, source = simulatedSeed(seed, simulatedBug{})
+		require.Equal(t, first.Hash, s.Run(t, source).Hash, "seed %d", seed)
+		assert.Equal(t, first.Hash, s.Replay(t, first.Steps).Hash, "seed %d, replayed from its steps", seed)
+	}
+}
