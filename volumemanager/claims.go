@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -92,11 +93,43 @@ func (x *claimIndex) waitingForKind(kind schema.GroupVersionKind) []types.UID {
 	return pods.UnsortedList()
 }
 
-// watchKind queues the pods that wait for an object of a kind whenever it changes, until ctx ends. A watch that cannot
-// be had, or that ends, is begun again after a pause, and everything is looked at once.
-func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind) {
+// feed is told what becomes of the objects of one kind.
+type feed interface {
+	// listed is told of all objects at the beginning, and when a watch was begun again.
+	listed(objects []runtime.Object)
+	// changed is told of each change after that.
+	changed(event store.Event)
+}
+
+// claimFeed wakes the pods that wait for an object, and the volumes that grow.
+type claimFeed struct {
+	m    *Manager
+	kind schema.GroupVersionKind
+}
+
+func (m *Manager) claimFeed(kind schema.GroupVersionKind) claimFeed {
+	return claimFeed{m: m, kind: kind}
+}
+
+func (f claimFeed) listed(objects []runtime.Object) {
+	f.m.dirtyPods.AddAll(f.m.claims.waitingForKind(f.kind))
+	for _, obj := range objects {
+		f.m.growth.changed(obj)
+	}
+}
+
+func (f claimFeed) changed(event store.Event) {
+	if key, err := store.KeyOf(event.Object); err == nil {
+		f.m.dirtyPods.AddAll(f.m.claims.waitingFor(key))
+	}
+	f.m.growth.changed(event.Object)
+}
+
+// watchKind tells to of the objects of a kind until ctx ends. A watch that cannot be had, or that ends, is begun again
+// after a pause.
+func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind, to feed) {
 	for failures := 0; ctx.Err() == nil; {
-		received, err := m.followKind(ctx, kind)
+		received, err := m.followKind(ctx, kind, to)
 		if received > 0 {
 			failures = 0
 		}
@@ -110,31 +143,23 @@ func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind) {
 }
 
 // followKind lists and watches a kind until the watch ends, and returns how many events came.
-func (m *Manager) followKind(ctx context.Context, kind schema.GroupVersionKind) (received int, err error) {
+func (m *Manager) followKind(ctx context.Context, kind schema.GroupVersionKind, to feed) (received int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // also when the watch is given up before ctx ends
-	events, err := m.openWatch(ctx, kind)
+	list, err := m.options.Store.List(ctx, kind, "")
 	if err != nil {
 		return 0, err
 	}
-	m.dirtyPods.AddAll(m.claims.waitingForKind(kind))
+	events, err := m.options.Store.Watch(ctx, kind, "", list.ResourceVersion)
+	if err != nil {
+		return 0, err
+	}
+	to.listed(list.Items)
 	for event := range events {
 		received++
-		key, err := store.KeyOf(event.Object)
-		if err != nil {
-			return received, err
-		}
-		m.dirtyPods.AddAll(m.claims.waitingFor(key))
+		to.changed(event)
 	}
 	return received, nil
-}
-
-func (m *Manager) openWatch(ctx context.Context, kind schema.GroupVersionKind) (<-chan store.Event, error) {
-	list, err := m.options.Store.List(ctx, kind, "")
-	if err != nil {
-		return nil, err
-	}
-	return m.options.Store.Watch(ctx, kind, "", list.ResourceVersion)
 }
 
 // pause waits, or returns early when ctx ends.

@@ -26,8 +26,10 @@ type flights map[volume.UniquePodName]map[flight]int
 var kindOf = map[verb]operationexecutor.OperationKind{
 	verbUnmount:       operationexecutor.OpUnmount,
 	verbAttach:        operationexecutor.OpAttach,
+	verbVerify:        operationexecutor.OpVerifyControllerAttached,
 	verbMount:         operationexecutor.OpMount,
 	verbRemount:       operationexecutor.OpMount,
+	verbExpand:        operationexecutor.OpExpandInUse,
 	verbUnmountDevice: operationexecutor.OpUnmountDevice,
 	verbDetach:        operationexecutor.OpDetach,
 }
@@ -65,9 +67,9 @@ func (m *Manager) isDue(s subject, a action) bool {
 	switch a.verb {
 	case verbUnmount:
 		return !m.pods[types.UID(a.pod)].uses(s.name) && !m.mayUse(a.pod)
-	case verbMount, verbRemount:
+	case verbMount, verbRemount, verbExpand:
 		return m.pods[types.UID(a.pod)].uses(s.name)
-	case verbAttach:
+	case verbAttach, verbVerify:
 		for pod := range s.wanted {
 			if m.pods[types.UID(pod)].uses(s.name) {
 				return true
@@ -93,8 +95,10 @@ func (m *Manager) mayUse(podName volume.UniquePodName) bool {
 // land takes out the flight of an operation that did not begin, or whose key is free.
 func (m *Manager) land(f flight) {
 	m.mu.Lock()
-	if m.flights[f.pod][f]--; m.flights[f.pod][f] <= 0 {
-		delete(m.flights[f.pod], f)
+	if n := m.flights[f.pod][f]; n > 1 {
+		m.flights[f.pod][f] = n - 1
+	} else {
+		delete(m.flights[f.pod], f) // Also one that was not planned: a verification.
 	}
 	if len(m.flights[f.pod]) == 0 {
 		delete(m.flights, f.pod)
@@ -112,6 +116,9 @@ func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
 	f := flightOf(o)
 	if f.kind == operationexecutor.OpUnmount {
 		m.removePodDirs(o)
+	}
+	if o.VolumeName == "" {
+		return // It was about several volumes, or about none that is known.
 	}
 	m.land(f)
 	m.dirty.Add(o.VolumeName)

@@ -165,6 +165,11 @@ func put(dir recordDir, r volumeRecord) error {
 	return dir.Put(string(r.Volume), payload)
 }
 
+// hasAttachment reports whether this node has, or may have, attached a volume by itself. Without records it has not.
+func (j *journal) hasAttachment(name v1.UniqueVolumeName) bool {
+	return j != nil && j.entry(name).record.Attachment != nil
+}
+
 func (j *journal) entry(name v1.UniqueVolumeName) journalEntry {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -153,7 +153,8 @@ func (m *Manager) fill(s *VolumeStatus) {
 		s.Phase = PhaseUnmounting
 	}
 	live := s.Wanted && s.Phase == PhaseMounted
-	if live && !mounted.RemountRequired {
+	if live && !mounted.RemountRequired && !m.growth.isGrowing(s.Volume) {
+		s.Err = cmp.Or(s.Err, m.exchange.withdrawn(s.Volume))
 		return
 	}
 	m.fillWork(s, podName)

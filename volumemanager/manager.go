@@ -36,7 +36,9 @@ type Manager struct {
 	desired  *cache.DesiredStateOfWorld
 	actual   actualState
 	executor *operationexecutor.Executor
-	journal  *journal // nil: no records are kept
+	journal  *journal  // nil: no records are kept
+	exchange *exchange // nil: this node attaches by itself
+	growth   *growth
 	claims   *claimIndex
 
 	// dirty holds the volumes to be planned, dirtyPods the pods whose claims are to be resolved again.
@@ -94,7 +96,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		flights:   make(flights),
 		refusals:  make(map[v1.UniqueVolumeName]trouble),
 	}
-	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, reading: m.claims.add}
+	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, dynamic: o.Prober != nil, reading: m.claims.add}
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add, SELinuxMount: o.SELinuxMount})
 	m.actual = actualState{
 		ActualStateOfWorld: cache.NewActualStateOfWorld(m.node(), plugins, cache.Options{
@@ -103,6 +105,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		changes: &m.changes,
 		forgot:  m.forgot,
 	}
+	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.executor = m.newExecutor()
 	return m, nil
 }
@@ -118,6 +121,9 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 	}
 	if m.options.Store != nil {
 		generator.Claims = claimStatus{store: m.options.Store}
+		if m.exchange != nil {
+			generator.NodeReader = m.exchange.status
+		}
 		generator.NodeLabels = nodeLabels{store: m.options.Store, name: string(m.node())}
 	}
 	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator),
@@ -155,9 +161,17 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.options.Resync > 0 {
 		wg.Go(func() { m.resync(ctx) })
 	}
+	defer m.exchange.stop()
 	if m.options.Store != nil {
-		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumeClaims) })
-		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumes) })
+		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumeClaims, m.claimFeed(store.PersistentVolumeClaims)) })
+		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumes, m.claimFeed(store.PersistentVolumes)) })
+	}
+	if m.exchange != nil {
+		wg.Go(func() { m.watchKind(ctx, store.Nodes, m.exchange) })
+		wg.Go(func() { m.exchange.reportAll(ctx) })
+	}
+	if m.options.Prober != nil {
+		wg.Go(func() { m.probeAll(ctx) })
 	}
 	wg.Wait()
 	if err := m.executor.Shutdown(context.WithoutCancel(ctx)); err != nil {
@@ -192,6 +206,7 @@ func (m *Manager) resync(ctx context.Context) {
 		pause(ctx, m.options.Resync-time.Duration(tenth)+time.Duration(rand.Int64N(2*tenth+1)))
 		m.dirty.AddAll(m.allVolumes())
 		m.dirtyPods.AddAll(m.incompletePods())
+		m.verifyAttached(ctx)
 	}
 }
 
@@ -205,4 +220,5 @@ func (m *Manager) PodsComplete() {
 	clear(m.adopted)
 	m.mu.Unlock()
 	m.dirty.AddAll(m.allVolumes())
+	m.exchange.podsComplete()
 }

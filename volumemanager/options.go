@@ -26,6 +26,14 @@ const (
 type Options struct {
 	// Store is where claims and PersistentVolumes are read. Nil: a pod that uses a claim is refused.
 	Store store.Store
+	// AttachedBy says who attaches volumes to this node and detaches them. The zero value is [AttachedByNode].
+	AttachedBy AttachedBy
+	// VolumesInUse takes the list of the volumes that this node uses, where a controller attaches. Nil: it is written into
+	// the status of the node's object in Store.
+	VolumesInUse VolumesInUseReporter
+	// Prober tells of plugins that come and go while Run runs. A volume that no plugin serves is then no mistake: it waits
+	// for its plugin. Nil: the plugins are those that were registered.
+	Prober volume.DynamicPluginProber
 	// DeviceUse tells, before a device is detached, whether it is still open. Nil: it is not asked.
 	DeviceUse operationexecutor.DeviceUse
 	// Mounts tells whether something is mounted where a plugin says so; a *mount.Mounter is one. With it, a plugin that
@@ -97,6 +105,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.HungPerPlugin < 0 {
 		errs = append(errs, fmt.Errorf("HungPerPlugin %d: give a positive number: %w", o.HungPerPlugin, volume.ErrInvalid))
 	}
+	errs = append(errs, o.checkAttachment())
 	if o.RuntimeDir == "" && o.StateDir != "" {
 		errs = append(errs, fmt.Errorf("StateDir is set and RuntimeDir is not: give both or neither: %w", volume.ErrInvalid))
 	}

@@ -11,8 +11,10 @@ type verb uint8
 const (
 	verbUnmount       verb = iota // take the volume from a pod: tear it down, or unmap it
 	verbAttach                    // attach it to this node
+	verbVerify                    // look whether a controller has attached it to this node
 	verbMount                     // stage it and set it up for a pod, or map it
 	verbRemount                   // set it up, or map it, again for a pod that uses it
+	verbExpand                    // grow it here while a pod uses it
 	verbUnmountDevice             // unstage it, or undo what was prepared to map it
 	verbDetach                    // detach it from this node
 	verbForget                    // nothing is left of it: drop it from the actual state
@@ -20,7 +22,7 @@ const (
 
 // String returns the verb as it stands in the planner's cases.
 func (v verb) String() string {
-	return [...]string{"unmount", "attach", "mount", "remount", "unmount-device", "detach", "forget"}[v]
+	return [...]string{"unmount", "attach", "verify-attached", "mount", "remount", "expand", "unmount-device", "detach", "forget"}[v]
 }
 
 // action is one thing to be done to a volume.
@@ -49,6 +51,8 @@ func (s attachState) String() string {
 type volumeView struct {
 	// attachable says that the volume must be attached before it is staged or set up.
 	attachable bool
+	// byController says that it is not this node that attaches and detaches the volume.
+	byController bool
 	// known says that the volume is in the actual state.
 	known bool
 	// adopted says that the volume was found after a restart and that not every pod has been added since, so that nobody
@@ -75,6 +79,8 @@ type podView struct {
 	waits bool
 	// remount says that the set-up is to be refreshed.
 	remount bool
+	// grow says that the volume is smaller here than it is meant to be for the pod.
+	grow bool
 	// pending says that an operation on the volume for this pod is running.
 	pending bool
 	state   operationexecutor.VolumeMountState
@@ -109,11 +115,21 @@ func (v volumeView) tearDowns() []action {
 }
 
 // setUps attaches the volume or, when it is attached, sets it up for each pod that uses it. Uncertain counts as not set
-// up, and an uncertain attachment as none.
+// up, and an uncertain attachment as none. A volume that is set up as it is wanted grows last.
 func (v volumeView) setUps() []action {
-	if v.attachable && v.attached != attached {
+	switch {
+	case v.attachable && v.attached != attached && v.byController:
+		return []action{{verb: verbVerify}}
+	case v.attachable && v.attached != attached:
 		return []action{{verb: verbAttach}}
 	}
+	if actions := v.mounts(); len(actions) > 0 {
+		return actions
+	}
+	return v.expansion()
+}
+
+func (v volumeView) mounts() []action {
 	var actions []action
 	for _, p := range v.pods {
 		switch {
@@ -127,12 +143,23 @@ func (v volumeView) setUps() []action {
 	return actions
 }
 
-// release undoes what is left when no pod uses the volume as it is: staging first, then the attachment.
+// expansion grows the volume for the first pod that uses it and may write to it: that makes it larger for all.
+func (v volumeView) expansion() []action {
+	for _, p := range v.pods {
+		if p.wanted && p.grow && !p.pending && p.state == operationexecutor.VolumeMounted {
+			return []action{{verb: verbExpand, pod: p.name}}
+		}
+	}
+	return nil
+}
+
+// release undoes what is left when no pod uses the volume as it is: staging first, then the attachment, unless that is a
+// controller's: it detaches when it sees that the volume is not in use any more.
 func (v volumeView) release() []action {
 	switch {
 	case v.device != operationexecutor.DeviceNotMounted:
 		return []action{{verb: verbUnmountDevice}}
-	case v.attachable && v.attached != notAttached:
+	case v.attachable && v.attached != notAttached && !v.byController:
 		return []action{{verb: verbDetach}}
 	case v.known:
 		return []action{{verb: verbForget}}

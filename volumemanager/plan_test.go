@@ -89,6 +89,7 @@ func parseView(lines []string) (volumeView, error) {
 var volumeWords = map[string]func(v *volumeView){
 	"plan":                 func(*volumeView) {},
 	"attachable":           func(v *volumeView) { v.attachable = true },
+	"by-controller":        func(v *volumeView) { v.byController = true },
 	"pending":              func(v *volumeView) { v.pending = true },
 	"adopted":              func(v *volumeView) { v.adopted = true },
 	"known":                func(v *volumeView) { v.known = true },
@@ -113,6 +114,7 @@ var podWords = map[string]func(p *podView){
 	"held":      func(p *podView) { p.held = true },
 	"waits":     func(p *podView) { p.wanted, p.waits = true, true },
 	"remount":   func(p *podView) { p.remount = true },
+	"grow":      func(p *podView) { p.grow = true },
 	"pending":   func(p *podView) { p.pending = true },
 	"mounted":   func(p *podView) { p.state = operationexecutor.VolumeMounted },
 	"uncertain": func(p *podView) { p.state = operationexecutor.VolumeMountUncertain },

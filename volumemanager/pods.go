@@ -233,6 +233,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	if failed := m.desire(entry, answers); len(failed) > 0 {
 		entry = entry.withErrors(failed, old)
 	}
+	m.growth.settle(answers)
 	// The entry comes last: a pod that is known and complete has all that it wants in the desired state.
 	m.mu.Lock()
 	m.pods[pod.UID] = entry
@@ -360,7 +361,7 @@ func (m *Manager) populate(ctx context.Context, uid types.UID) error {
 // unread returns the first error that is no answer of the store.
 func unread(answers []resolution) error {
 	for _, a := range answers {
-		if a.err != nil && !errors.Is(a.err, ErrClaimNotReady) && !isMistake(a.err) {
+		if a.err != nil && !errors.Is(a.err, ErrClaimNotReady) && !errors.Is(a.err, ErrPluginAwaited) && !isMistake(a.err) {
 			return a.err
 		}
 	}

@@ -55,6 +55,7 @@ func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName) {
 	// marks the volume dirty when it is free.
 	running := m.stillRunning(name)
 	s, view := m.look(name, running)
+	m.exchange.planned(s)
 	actions := plan(view)
 	work := &volumeWork{running: running, troubles: make(map[volume.UniquePodName]trouble)}
 	for pod, err := range s.waits {
@@ -114,6 +115,8 @@ func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (su
 		}
 	}
 	view.pods = pods
+	m.exchange.judge(s, &view)
+	m.growth.judge(s, &view)
 	m.judge(name, &view)
 	return s, view
 }
@@ -145,6 +148,7 @@ func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWo
 	}
 	if a.verb == verbForget {
 		m.forget(s.name)
+		m.exchange.forgot(s.name)
 		return
 	}
 	f, ok := m.depart(s, a)
@@ -156,13 +160,19 @@ func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWo
 		m.land(f)
 	}
 	var pending *volume.PendingError
+	var missing *operationexecutor.MountPreconditionError
 	var backoff *volume.BackoffError
 	switch {
 	case err == nil:
 		work.running = append(slices.Clone(work.running), started)
 	case errors.As(err, &backoff):
 		work.troubles[a.pod] = trouble{err: backoff.Err, attempts: backoff.Attempts, until: backoff.Until}
-		m.dirty.AddAt(s.name, backoff.Until)
+		if a.verb != verbExpand || !m.growth.awaits(s, backoff.Err) {
+			m.dirty.AddAt(s.name, backoff.Until)
+		}
+	case errors.As(err, &missing):
+		// The change of the node's status that is waited for marks the volume dirty.
+		work.troubles[a.pod] = trouble{err: m.exchange.explain(missing)}
 	case errors.As(err, &pending):
 		// The key marks the volume dirty when it is free. The trouble before, if any, stays.
 	default:
@@ -182,8 +192,14 @@ func (m *Manager) start(ctx context.Context, s subject, a action) (runningOperat
 	case verbAttach:
 		op, err := m.executor.AttachVolume(ctx, s.toAttach(m.node()), m.actual)
 		return runningOperation{op: op, key: whole}, err
+	case verbVerify:
+		op, err := m.executor.VerifyControllerAttachedVolume(ctx, s.anyWanted(), m.node(), m.actual)
+		return runningOperation{op: op, key: whole}, err
 	case verbMount, verbRemount:
 		return m.startMount(ctx, s, a)
+	case verbExpand:
+		op, err := m.executor.ExpandInUseVolume(ctx, s.toExpand(a.pod), m.actual, s.actual.ClaimSize)
+		return runningOperation{op: op, key: whole}, err
 	case verbUnmountDevice:
 		op, err := m.executor.UnmountDevice(ctx, s.actual.AttachedVolume.AttachedVolume, m.actual)
 		return runningOperation{op: op, key: whole}, err

@@ -42,6 +42,9 @@ type resolution struct {
 // isMistake reports whether err is one that no change of the store mends, so that the pod itself is to be changed, or
 // the set of plugins.
 func isMistake(err error) bool {
+	if errors.Is(err, ErrPluginAwaited) {
+		return false
+	}
 	for _, target := range []error{
 		volume.ErrInvalid, volume.ErrUnsupported, volume.ErrNoPlugin, volume.ErrMultiplePlugins,
 	} {
@@ -57,6 +60,8 @@ type resolver struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
 	seLinux SELinuxLabels
+	// dynamic says that plugins may come.
+	dynamic bool
 	// reading is told of each object before it is read.
 	reading func(pod types.UID, key store.Key)
 }
@@ -116,7 +121,7 @@ func (r resolver) findPlugin(pod *v1.Pod, answer *resolution) error {
 	}
 	plugin, err := r.plugins.FindPluginBySpec(answer.spec)
 	if err != nil {
-		return err
+		return r.awaitPlugin(err)
 	}
 	answer.plugin = plugin.GetPluginName()
 	answer.name, err = r.plugins.UniqueVolumeName(volume.GetUniquePodName(pod), answer.spec)

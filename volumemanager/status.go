@@ -40,14 +40,16 @@ const (
 
 // phaseOf is what an operation does to the phase while it runs.
 var phaseOf = map[operationexecutor.OperationKind]Phase{
-	operationexecutor.OpAttach:        PhaseAttaching,
-	operationexecutor.OpMount:         PhaseMounting,
-	operationexecutor.OpMap:           PhaseMounting,
-	operationexecutor.OpUnmount:       PhaseUnmounting,
-	operationexecutor.OpUnmap:         PhaseUnmounting,
-	operationexecutor.OpUnmountDevice: PhaseUnstaging,
-	operationexecutor.OpUnmapDevice:   PhaseUnstaging,
-	operationexecutor.OpDetach:        PhaseDetaching,
+	operationexecutor.OpAttach:                   PhaseAttaching,
+	operationexecutor.OpVerifyControllerAttached: PhaseAttaching,
+	operationexecutor.OpMount:                    PhaseMounting,
+	operationexecutor.OpMap:                      PhaseMounting,
+	operationexecutor.OpExpandInUse:              PhaseMounted,
+	operationexecutor.OpUnmount:                  PhaseUnmounting,
+	operationexecutor.OpUnmap:                    PhaseUnmounting,
+	operationexecutor.OpUnmountDevice:            PhaseUnstaging,
+	operationexecutor.OpUnmapDevice:              PhaseUnstaging,
+	operationexecutor.OpDetach:                   PhaseDetaching,
 }
 
 // VolumeStatus is where one volume of one pod stands. A pod that refers to one claim under two names has two of them. A

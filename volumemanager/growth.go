@@ -1,0 +1,258 @@
+package volumemanager
+
+import (
+	"errors"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// growth sees to it that volumes in use get the size that they are given: it watches the PersistentVolumes that the control
+// plane has expanded, and the claims that ask this node to go on.
+type growth struct {
+	m *Manager
+
+	mu sync.Mutex
+	// given are the sizes of PersistentVolumes that have changed while the claims of a pod were being read, which may have
+	// been read before.
+	given map[string]resource.Quantity
+	// growing are the volumes that are smaller here than they are meant to be, claims what they wait for.
+	growing map[v1.UniqueVolumeName]store.Key
+	claims  map[store.Key]*growingClaim
+}
+
+// growingClaim is a claim whose volumes are to grow here.
+type growingClaim struct {
+	volumes sets.Set[v1.UniqueVolumeName]
+	// seen is what it said last; nil until it has changed.
+	seen *claimRequest
+}
+
+// claimRequest is the part of a claim that says whether a node has to do something.
+type claimRequest struct {
+	status               v1.ClaimResourceStatus
+	has, allocated, asks string
+}
+
+func newGrowth(m *Manager) *growth {
+	return &growth{
+		m: m, given: make(map[string]resource.Quantity),
+		growing: make(map[v1.UniqueVolumeName]store.Key), claims: make(map[store.Key]*growingClaim),
+	}
+}
+
+// judge tells the planner for which pods the volume is to grow.
+func (g *growth) judge(s subject, view *volumeView) {
+	grows := false
+	for i := range view.pods {
+		p := &view.pods[i]
+		p.grow = p.state == operationexecutor.VolumeMounted && g.mustGrow(s, p.name)
+		grows = grows || p.grow
+	}
+	g.watch(s, grows)
+}
+
+// mustGrow reports whether the volume is smaller than it is meant to be for a pod. Where its size is not known, and where
+// the plugin cannot make it grow while it is used, it is left alone.
+func (g *growth) mustGrow(s subject, pod volume.UniquePodName) bool {
+	row, ok := s.wanted[pod]
+	has, wants := s.actual.ClaimSize, row.DesiredPersistentVolumeSize
+	if !ok || has.IsZero() || wants.Cmp(has) <= 0 {
+		return false
+	}
+	return g.m.plugins.Capabilities(row.PluginName).Has(volume.CapNodeExpand) && !g.m.actual.HasInUseExpansionError(s.name)
+}
+
+// watch begins or ends to watch the claim of a volume. It begins before the claim is read.
+//
+//nolint:revive // grows is what was found, not a switch.
+func (g *growth) watch(s subject, grows bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	key, growing := g.growing[s.name]
+	switch {
+	case growing == grows:
+	case !grows:
+		delete(g.growing, s.name)
+		if claim := g.claims[key]; claim.volumes.Delete(s.name).Len() == 0 {
+			delete(g.claims, key)
+		}
+	default:
+		key := claimKey(s.claimRef())
+		g.growing[s.name] = key
+		if g.claims[key] == nil {
+			g.claims[key] = &growingClaim{volumes: sets.New[v1.UniqueVolumeName]()}
+		}
+		g.claims[key].volumes.Insert(s.name)
+	}
+}
+
+// claimRef returns the claim of the volume; the zero value when it has none.
+func (s subject) claimRef() v1.ObjectReference {
+	for _, row := range s.wanted {
+		if pv := row.VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
+			return *pv.Spec.ClaimRef
+		}
+	}
+	return v1.ObjectReference{}
+}
+
+func claimKey(ref v1.ObjectReference) store.Key {
+	return store.Key{Kind: store.PersistentVolumeClaims, Namespace: ref.Namespace, Name: ref.Name}
+}
+
+// toExpand returns the volume as a pod has it.
+func (s subject) toExpand(pod volume.UniquePodName) operationexecutor.VolumeToMount {
+	row := s.wanted[pod]
+	row.DevicePath = s.actual.DevicePath
+	return row
+}
+
+// awaits reports whether an expansion that failed is tried again when the claim or the PersistentVolume changes, and not
+// after a while: the control plane has not asked for it yet, or it can never be had at this size.
+func (g *growth) awaits(s subject, err error) bool {
+	if !errors.Is(err, operationexecutor.ErrExpansionNotRequested) && !errors.Is(err, volume.ErrInfeasible) {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	claim := g.claims[g.growing[s.name]]
+	return claim != nil && (claim.seen == nil || !claim.seen.asksNode())
+}
+
+// changed is told of each claim and PersistentVolume that was listed or has changed.
+func (g *growth) changed(obj runtime.Object) {
+	switch obj := obj.(type) {
+	case *v1.PersistentVolumeClaim:
+		g.claimChanged(obj)
+	case *v1.PersistentVolume:
+		g.volumeChanged(obj)
+	}
+}
+
+// claimChanged wakes the volumes of a claim that asks this node for something new. What this node writes while it works on
+// the volume says nothing new.
+func (g *growth) claimChanged(pvc *v1.PersistentVolumeClaim) {
+	key := claimKey(v1.ObjectReference{Namespace: pvc.Namespace, Name: pvc.Name})
+	now := requestOf(pvc)
+	g.mu.Lock()
+	claim := g.claims[key]
+	if claim == nil || claim.seen != nil && *claim.seen == now {
+		g.mu.Unlock()
+		return
+	}
+	claim.seen = &now
+	names := sets.List(claim.volumes)
+	g.mu.Unlock()
+	if now.asksNode() {
+		g.m.retryAll(names)
+	}
+}
+
+func requestOf(pvc *v1.PersistentVolumeClaim) claimRequest {
+	storage := func(list v1.ResourceList) string {
+		size := list[v1.ResourceStorage]
+		return size.String()
+	}
+	return claimRequest{
+		status: pvc.Status.AllocatedResourceStatuses[v1.ResourceStorage],
+		has:    storage(pvc.Status.Capacity), allocated: storage(pvc.Status.AllocatedResources), asks: storage(pvc.Spec.Resources.Requests),
+	}
+}
+
+// asksNode reports whether a node may go on. A claim that tells nothing is one of a control plane that does not, or one
+// that another node has finished with.
+func (r claimRequest) asksNode() bool {
+	switch r.status {
+	case "", v1.PersistentVolumeClaimNodeResizePending, v1.PersistentVolumeClaimNodeResizeInProgress:
+		return true
+	default:
+		return false
+	}
+}
+
+// volumeChanged takes over the size of a PersistentVolume.
+func (g *growth) volumeChanged(pv *v1.PersistentVolume) {
+	size, ok := pv.Spec.Capacity[v1.ResourceStorage]
+	if !ok {
+		return
+	}
+	// It is noted first: a pod that has read it before looks at the note after its volume is in the desired state.
+	g.note(pv.Name, size)
+	for _, name := range g.namesOf(pv) {
+		g.m.desired.UpdatePersistentVolumeSize(name, size)
+	}
+}
+
+// note keeps the size of a PersistentVolume that somebody may have read before.
+func (g *growth) note(name string, size resource.Quantity) {
+	if len(g.m.claims.waitingFor(store.Key{Kind: store.PersistentVolumes, Name: name})) == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.given[name] = size
+}
+
+// settle takes over the sizes of the volumes of a pod that have changed while they were read.
+func (g *growth) settle(answers []resolution) {
+	for _, a := range answers {
+		if a.spec == nil || a.spec.PersistentVolume == nil {
+			continue
+		}
+		if size, ok := g.noted(a.spec.PersistentVolume.Name); ok {
+			g.m.desired.UpdatePersistentVolumeSize(a.name, size)
+		}
+	}
+}
+
+// noted returns the size that was noted, which goes with the last pod that is reading it.
+func (g *growth) noted(name string) (resource.Quantity, bool) {
+	g.mu.Lock()
+	size, ok := g.given[name]
+	g.mu.Unlock()
+	if ok && len(g.m.claims.waitingFor(store.Key{Kind: store.PersistentVolumes, Name: name})) <= 1 {
+		g.mu.Lock()
+		delete(g.given, name)
+		g.mu.Unlock()
+	}
+	return size, ok
+}
+
+// namesOf returns the volumes that pods here want of a PersistentVolume that a node has to do something about when it grows.
+func (g *growth) namesOf(pv *v1.PersistentVolume) []v1.UniqueVolumeName {
+	r, err := g.m.plugins.Resolve(volume.NewSpecFromPersistentVolume(pv, false))
+	if err != nil || !r.NodeExpandable {
+		return nil // Nobody can want a volume without a plugin.
+	}
+	if r.Attachable || r.DeviceMountable {
+		name, err := r.UniqueVolumeName("")
+		if err != nil {
+			return nil
+		}
+		return []v1.UniqueVolumeName{name}
+	}
+	// Each pod has one of its own.
+	var names []v1.UniqueVolumeName
+	for row := range g.m.desired.AllVolumesToMount() {
+		if spec := row.VolumeSpec.PersistentVolume; spec != nil && spec.Name == pv.Name {
+			names = append(names, row.VolumeName)
+		}
+	}
+	return names
+}
+
+// isGrowing reports whether a volume is smaller here than it is meant to be.
+func (g *growth) isGrowing(name v1.UniqueVolumeName) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.growing[name]
+	return ok
+}

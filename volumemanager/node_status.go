@@ -1,0 +1,144 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+)
+
+// VolumesInUseReporter has the node's status list the volumes that the node uses, where a controller attaches. It is for
+// orchestrators that write the status of their nodes themselves.
+type VolumesInUseReporter interface {
+	// ReportVolumesInUse returns nil when the node's status, where the controller reads it, lists volumes as in use and no
+	// others; they are sorted. Nothing is mounted from a volume before that. An error that matches [ErrReportedLater] says
+	// that Manager.MarkVolumesAsReportedInUse will be called when it does; after any other one it is called again. The calls
+	// are made one after the other, each time the list may have changed, also with a list that is still there.
+	ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error
+}
+
+// ErrReportedLater says that the list of volumes in use was taken and is not in the node's status yet.
+var ErrReportedLater = errors.New("the node's status lists the volumes in use later")
+
+// conflicts bounds how often a node's object is read again because somebody else has written it in between.
+const conflicts = 16
+
+// nodeStatus is what the store says of this node, and what was last seen of it.
+type nodeStatus struct {
+	store store.Store
+	name  types.NodeName
+
+	mu sync.Mutex
+	// attached are the volumes that the status listed last, with their devices; nil until one was seen. It is replaced,
+	// never changed.
+	attached map[v1.UniqueVolumeName]string
+}
+
+var (
+	_ operationexecutor.NodeReader      = (*nodeStatus)(nil)
+	_ operationexecutor.NodeStatusCache = (*nodeStatus)(nil)
+	_ VolumesInUseReporter              = (*nodeStatus)(nil)
+)
+
+// VolumesInUse implements operationexecutor.NodeReader.
+func (n *nodeStatus) VolumesInUse(ctx context.Context, nodeName types.NodeName) ([]v1.UniqueVolumeName, error) {
+	node, err := store.Get[*v1.Node](ctx, n.store, "", string(nodeName))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return node.Status.VolumesInUse, nil
+}
+
+// VolumesAttached implements operationexecutor.NodeReader.
+func (n *nodeStatus) VolumesAttached(ctx context.Context, nodeName types.NodeName) (map[v1.UniqueVolumeName]string, error) {
+	node, err := store.Get[*v1.Node](ctx, n.store, "", string(nodeName))
+	if err != nil {
+		return nil, err
+	}
+	return devicesOf(node.Status.VolumesAttached), nil
+}
+
+// LastVolumesAttached implements operationexecutor.NodeStatusCache.
+func (n *nodeStatus) LastVolumesAttached(nodeName types.NodeName) (map[v1.UniqueVolumeName]string, bool) {
+	if nodeName != n.name {
+		return nil, false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.attached, n.attached != nil
+}
+
+// lookUp returns what the status that was seen last says of one volume.
+func (n *nodeStatus) lookUp(name v1.UniqueVolumeName) (devicePath string, listed, seen bool) {
+	attached, seen := n.LastVolumesAttached(n.name)
+	devicePath, listed = attached[name]
+	return devicePath, listed, seen
+}
+
+// replace takes over what a status lists, and returns the volumes of which it says something else than the one before.
+func (n *nodeStatus) replace(attached []v1.AttachedVolume) []v1.UniqueVolumeName {
+	next := devicesOf(attached)
+	n.mu.Lock()
+	last := n.attached
+	n.attached = next
+	n.mu.Unlock()
+	var changed []v1.UniqueVolumeName
+	for name, path := range next {
+		if before, ok := last[name]; !ok || before != path {
+			changed = append(changed, name)
+		}
+	}
+	for name := range last {
+		if _, ok := next[name]; !ok {
+			changed = append(changed, name)
+		}
+	}
+	slices.Sort(changed)
+	return changed
+}
+
+// devicesOf returns the devices by volume; never nil.
+func devicesOf(attached []v1.AttachedVolume) map[v1.UniqueVolumeName]string {
+	devices := make(map[v1.UniqueVolumeName]string, len(attached))
+	for _, at := range attached {
+		devices[at.Name] = at.DevicePath
+	}
+	return devices
+}
+
+// ReportVolumesInUse implements VolumesInUseReporter: it writes the list into the node's object.
+func (n *nodeStatus) ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
+	var err error
+	for range conflicts {
+		if err = n.writeInUse(ctx, volumes); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return err
+}
+
+// writeInUse reads the node's object, and writes it unless it has the list.
+func (n *nodeStatus) writeInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
+	node, err := store.Get[*v1.Node](ctx, n.store, "", string(n.name))
+	if err != nil {
+		return fmt.Errorf("status of this node: %w", err)
+	}
+	if slices.Equal(node.Status.VolumesInUse, volumes) {
+		return nil
+	}
+	node.Status.VolumesInUse = volumes
+	if _, err = n.store.Update(ctx, node); err != nil {
+		return fmt.Errorf("status of this node: %w", err)
+	}
+	return nil
+}

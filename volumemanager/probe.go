@@ -1,0 +1,66 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ErrPluginAwaited matches what keeps a pod from a volume that no plugin serves, where Options.Prober may tell of one. The
+// pod is looked at again when it does.
+var ErrPluginAwaited = errors.New("no plugin serves the volume yet")
+
+// awaitPlugin turns the mistake that no plugin serves a volume into a wait, where plugins may come.
+func (r resolver) awaitPlugin(err error) error {
+	if r.dynamic && errors.Is(err, volume.ErrNoPlugin) {
+		return fmt.Errorf("%w: %w", ErrPluginAwaited, err)
+	}
+	return err
+}
+
+// probeAll adds and removes the plugins of which the prober tells, until ctx ends. The prober is called again after a pause
+// when it fails.
+func (m *Manager) probeAll(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		changed, err := m.plugins.Probe(ctx, m.options.Prober)
+		m.pluginsChanged(changed)
+		if err == nil || ctx.Err() != nil {
+			failures = 0
+			continue
+		}
+		failures++
+		wait := retryAfter(failures)
+		m.options.Logger.Warn("plugins were probed with an error", "error", err, "retryAfter", wait)
+		pause(ctx, wait)
+	}
+}
+
+// pluginsChanged has everything looked at again that depends on plugins which have come, changed or gone. The volumes of
+// one that is gone stay known; what is to be done to them waits for it.
+func (m *Manager) pluginsChanged(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	m.dirtyPods.AddAll(m.incompletePods())
+	for _, name := range names {
+		m.desired.RefreshPlugin(name)
+		volumes := m.desired.GetVolumeNamesOfPlugin(name)
+		for _, row := range m.actual.GetVolumesOfPlugin(name) {
+			volumes = append(volumes, row.VolumeName)
+		}
+		m.retryAll(volumes)
+	}
+}
+
+// retryAll has volumes planned again as if nothing had failed before.
+func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
+	for _, name := range names {
+		m.executor.ResetBackoff(operationexecutor.Key{Volume: name})
+		m.dirty.Add(name)
+	}
+}
