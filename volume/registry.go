@@ -44,6 +44,8 @@ type registered struct {
 	capabilities Capabilities
 	// kinds are those that the plugin declares; empty means that it is asked about every spec.
 	kinds []SpecKind
+	// probed says that a prober told of it.
+	probed bool
 }
 
 // NewVolumePluginMgr returns an empty registry whose plugins are initialised with host. It starts nothing.
@@ -133,11 +135,14 @@ func (m *VolumePluginMgr) reserve(name string, plugin VolumePlugin) error {
 		holder = entry.plugin
 	}
 	if holder != nil {
-		return fmt.Errorf("volume plugin %q is registered twice: %T is refused because %T has that name: %w",
-			name, plugin, holder, ErrInvalid)
+		return registeredTwice(name, plugin, holder)
 	}
 	m.reserved[name] = plugin
 	return nil
+}
+
+func registeredTwice(name string, plugin, holder VolumePlugin) error {
+	return fmt.Errorf("volume plugin %q is registered twice: %T is refused because %T has that name: %w", name, plugin, holder, ErrInvalid)
 }
 
 // publish ends the reservation of name and, unless entry is nil, makes entry visible to look-ups.
@@ -148,15 +153,24 @@ func (m *VolumePluginMgr) publish(name string, entry *registered) {
 	if entry == nil {
 		return
 	}
-	old := m.plugins.Load()
-	next := &pluginSet{byName: make(map[string]*registered, len(old.byName)+1)}
-	maps.Copy(next.byName, old.byName)
+	next := m.plugins.Load().clone()
 	next.byName[name] = entry
-	next.sorted = slices.SortedFunc(maps.Values(next.byName), func(a, b *registered) int {
+	next.index()
+	m.plugins.Store(next)
+}
+
+// clone returns a copy that may be changed, until it is published; index comes last.
+func (s *pluginSet) clone() *pluginSet {
+	next := &pluginSet{byName: make(map[string]*registered, len(s.byName)+1)}
+	maps.Copy(next.byName, s.byName)
+	return next
+}
+
+func (s *pluginSet) index() {
+	s.sorted = slices.SortedFunc(maps.Values(s.byName), func(a, b *registered) int {
 		return strings.Compare(a.name, b.name)
 	})
-	next.kinds = newKindIndex(next.sorted)
-	m.plugins.Store(next)
+	s.kinds = newKindIndex(s.sorted)
 }
 
 // Host returns the host that the plugins were initialised with.
