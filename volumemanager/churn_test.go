@@ -41,11 +41,14 @@ type churn struct {
 	wanted map[string]*v1.Pod
 }
 
-func newChurn(t *testing.T, seed uint64) *churn {
+func newChurn(t *testing.T, seed uint64, with ...func(*world)) *churn {
 	t.Helper()
 	c := &churn{world: newWorld(t, withRecords(t)), rand: rand.New(rand.NewPCG(seed, 1)), wanted: make(map[string]*v1.Pod)}
 	for _, name := range []string{"x", "y", "z"} {
 		c.claim(name)
+	}
+	for _, f := range with {
+		f(c.world)
 	}
 	c.start().PodsComplete()
 	return c

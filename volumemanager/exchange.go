@@ -267,9 +267,23 @@ func (x *exchange) report(ctx context.Context) {
 	if err == nil {
 		err = x.reporter.ReportVolumesInUse(ctx, slices.Clone(list))
 	}
-	if x.reported(list, err) {
+	switch done, failed := x.reported(list, err); {
+	case done:
 		x.m.desired.MarkVolumesReportedInUse(list)
+	case failed:
+		x.m.dirty.AddAll(x.unreported()) // They are to say why they wait.
 	}
+}
+
+// unreported returns the volumes that wait for being reported.
+func (x *exchange) unreported() []v1.UniqueVolumeName {
+	var names []v1.UniqueVolumeName
+	for row := range x.m.desired.AllVolumesToMount() {
+		if row.PluginIsAttachable && !row.ReportedInUse {
+			names = append(names, row.VolumeName)
+		}
+	}
+	return names
 }
 
 // list returns the volumes that the node's status has to list. What is not known yet to be unused is in it.
@@ -307,21 +321,21 @@ func (x *exchange) readEarlier(ctx context.Context) ([]v1.UniqueVolumeName, erro
 	return earlier, nil
 }
 
-// reported notes how a report ended, and returns whether the status has the list now.
-func (x *exchange) reported(list []v1.UniqueVolumeName, err error) bool {
+// reported notes how a report ended: done says that the status has the list now.
+func (x *exchange) reported(list []v1.UniqueVolumeName, err error) (done, failed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if err == nil || errors.Is(err, ErrReportedLater) {
 		x.reports = sets.New(list...)
 		x.failures, x.retryAt, x.err = 0, time.Time{}, nil
-		return err == nil
+		return err == nil, false
 	}
 	x.failures++
 	x.err = fmt.Errorf("the volumes in use could not be reported: %w", err)
 	x.m.options.Logger.Warn("the volumes in use could not be reported", "error", err)
 	x.retryAt = timeAfter(x.failures)
 	x.due.AddAt(struct{}{}, x.retryAt)
-	return false
+	return false, true
 }
 
 // anyWanted returns what one of the pods wants of the volume; what concerns the volume is the same for all.

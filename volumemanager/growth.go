@@ -71,8 +71,6 @@ func (g *growth) mustGrow(s subject, pod volume.UniquePodName) bool {
 }
 
 // watch begins or ends to watch the claim of a volume. It begins before the claim is read.
-//
-//nolint:revive // grows is what was found, not a switch.
 func (g *growth) watch(s subject, grows bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
