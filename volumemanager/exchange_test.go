@@ -194,6 +194,7 @@ func TestAVolumeThatIsWithdrawnWhileItIsUsedIsShownAndLeftAlone(t *testing.T) {
 		mounts, calls := w.mounts(), w.changes()
 
 		c.withdraw("data")
+		synctest.Wait()
 		require.NoError(t, m.AddPod(t.Context(), second))
 		pass(time.Hour)
 		assert.Equal(t, mounts, w.mounts())
@@ -211,6 +212,7 @@ func TestAVolumeThatIsWithdrawnWhileItIsUsedIsShownAndLeftAlone(t *testing.T) {
 		assert.Equal(t, 1, reasons[operationexecutor.ReasonVolumeNotAttached])
 
 		c.list("data")
+		synctest.Wait()
 		require.NoError(t, m.WaitForAttachAndMount(t.Context(), second))
 		require.NoError(t, m.PodStatus(pod.UID)[0].Err)
 		w.remove(pod)

@@ -146,7 +146,7 @@ func (v volumeView) mounts() []action {
 // expansion grows the volume for the first pod that uses it and may write to it: that makes it larger for all.
 func (v volumeView) expansion() []action {
 	for _, p := range v.pods {
-		if p.wanted && p.grow && !p.pending && p.state == operationexecutor.VolumeMounted {
+		if p.wanted && !p.waits && p.grow && !p.pending && p.state == operationexecutor.VolumeMounted {
 			return []action{{verb: verbExpand, pod: p.name}}
 		}
 	}
