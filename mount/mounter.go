@@ -61,6 +61,39 @@ func (m *Mounter) Unmount(ctx context.Context, target string, options UnmountOpt
 	})
 }
 
+// UnmountHung is Unmount for a target on which an earlier call hangs, or a call of somebody else: it does not wait for that,
+// as it is to end it. options.Expect must say which mount is meant; otherwise the error matches [ErrInvalid]. With Force the
+// callers of a dead server fail and return; with Lazy alone they hang on, and the mount is out of the tree. At most one call
+// of it runs for each target.
+func (m *Mounter) UnmountHung(ctx context.Context, target string, options UnmountOptions) error {
+	target, err := cleanPath("target", target)
+	if err != nil {
+		return err
+	}
+	if options.Expect == (Identity{}) {
+		return fmt.Errorf("unmounting %q, which hangs: say which mount is meant: %w", target, ErrInvalid)
+	}
+	return m.calls.Do(ctx, lostcall.Key{Beside: true, Path: target}, func(ctx context.Context) error {
+		return m.unmount(ctx, target, options)
+	})
+}
+
+// SyncFS writes all that is dirty of the filesystem that is mounted at target, also what was written through its other
+// mounts (syncfs(2), whose errno the error matches). An error of an earlier write that nobody was told of is told of here,
+// which the unmount of a filesystem never does. When nothing is mounted at target, the error matches [ErrNotMounted].
+func (m *Mounter) SyncFS(ctx context.Context, target string) error {
+	target, err := cleanPath("target", target)
+	if err != nil {
+		return err
+	}
+	return m.calls.Do(ctx, lostcall.Key{Look: true, Path: target}, func(ctx context.Context) error {
+		if err := m.syncFS(ctx, target); err != nil {
+			return fmt.Errorf("writing what is dirty at %q: %w", target, err)
+		}
+		return nil
+	})
+}
+
 // RemoveTarget removes the mount point name; see [Interface].
 func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
 	name, err := cleanPath("path", name)

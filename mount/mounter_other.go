@@ -48,3 +48,5 @@ func newCurrent() *current { return nil }
 func (m *Mounter) isMountPointNow(context.Context, string) (bool, error) { return false, errWouldWait }
 
 func (m *Mounter) watch(context.Context, func(Change)) error { return unsupported() }
+
+func (m *Mounter) syncFS(context.Context, string) error { return unsupported() }

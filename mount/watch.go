@@ -15,8 +15,9 @@ type Change struct {
 	// Whole says that the two lists do not hold all: events were lost, or this kernel does not tell which mounts it was
 	// (before Linux 6.15). Compare with [Mounter.List] whatever you care about.
 	Whole bool
-	// Options says that the options of mounts may have changed too; the kernel does not tell of which. To be sure of one,
-	// ask [Mounter.Lookup].
+	// Options says that the mount table has changed, so that the options of mounts may be others too; the kernel does not
+	// tell of which. When no mount has come or gone at the same time, it is that: somebody has remounted one. To be sure
+	// of one, ask [Mounter.Lookup].
 	Options bool
 }
 

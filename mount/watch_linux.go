@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,7 +93,20 @@ func (w *watcher) next() (Change, error) {
 		change.Whole = change.Options
 		return change, nil
 	}
+	if change.Options && fds[2].Revents == 0 {
+		w.awaitEvents()
+	}
 	return change, w.readEvents(&change)
+}
+
+// maxEventLag is how long an event of fanotify may come after the mount table has told that something changed, as the
+// kernel tells of a mount in that order.
+const maxEventLag = 50 * time.Millisecond
+
+// awaitEvents gives the events time to come that explain why the table has changed: without them it must have been options.
+func (w *watcher) awaitEvents() {
+	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}, {Fd: int32(w.events), Events: unix.POLLIN}}
+	_, _ = unix.Poll(fds, int(maxEventLag.Milliseconds())) // what it says is read in any case
 }
 
 func (c *Change) isEmpty() bool {

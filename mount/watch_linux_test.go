@@ -210,3 +210,24 @@ func TestWatchLeavesNoDescriptor(t *testing.T) {
 		assert.Empty(t, openedSince(t, before))
 	})
 }
+
+// TestWatchExplainsChangesByTheirEvents: whoever looks at all mounts when options may have changed must not do so for each
+// mount that comes and goes.
+func TestWatchExplainsChangesByTheirEvents(t *testing.T) {
+	m := watchable(t)
+	dir := t.TempDir()
+	changes := watch(t, m)
+	unexplained := 0
+	for range 20 {
+		mountForeign(t, dir)
+		id := lineOf(t, m, dir).UniqueID
+		require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
+		until(t, changes, func(c mount.Change) bool {
+			if len(c.Attached)+len(c.Detached) == 0 {
+				unexplained++ // whoever mounts has lost its processor in the kernel
+			}
+			return slices.Contains(c.Detached, id)
+		})
+	}
+	assert.Less(t, unexplained, 5)
+}

@@ -36,6 +36,8 @@ type Options struct {
 type Key struct {
 	// Look is true for an operation that only looks; it need not wait for one that changes.
 	Look bool
+	// Beside is true for an operation that is to end the one that hangs, and so does not wait for it.
+	Beside bool
 	// Path is what the operation is about.
 	Path string
 }

@@ -1,0 +1,42 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
+)
+
+// syncFS is SyncFS.
+func (m *Mounter) syncFS(ctx context.Context, target string) error {
+	p, err := m.openPlace(ctx, target)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	mounted, err := p.mounted(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !mounted:
+		return ErrNotMounted
+	}
+	if err := lostcall.Begin(ctx, "open"); err != nil {
+		return err
+	}
+	// A descriptor of O_PATH would not do.
+	fd, err := unix.Openat(p.parent, p.base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	defer closeFD(fd)
+	if err := lostcall.Begin(ctx, "syncfs"); err != nil {
+		return err
+	}
+	if err := unix.Syncfs(fd); err != nil {
+		return fmt.Errorf("syncfs: %w", err)
+	}
+	return nil
+}
