@@ -15,7 +15,7 @@ import (
 
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
-	status := NodeStatus{Planned: m.planned.Load()}
+	status := NodeStatus{Planned: m.planned.Load(), LostData: m.health.lostData()}
 	uids := sets.New[types.UID]()
 	m.mu.Lock()
 	status.Damaged = slices.Clone(m.damaged)
@@ -134,6 +134,7 @@ func (m *Manager) statusOfVolume(row cache.AttachedVolume) VolumeStatus {
 // operation has just ended, the actual state is right.
 func (m *Manager) fill(s *VolumeStatus) {
 	podName := volume.UniquePodName(s.PodUID)
+	s.Conditions = m.conditionsOf(holder{volume: s.Volume, pod: podName})
 	leaving := m.isLeaving(s.Volume, podName)
 	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath

@@ -39,6 +39,10 @@ type Manager struct {
 	journal  *journal  // nil: no records are kept
 	exchange *exchange // nil: this node attaches by itself
 	growth   *growth
+	health   healthBook
+	// mounts are those that are ours for certain, suspects the paths of those of which there is news.
+	mounts   ownMounts
+	suspects *workqueue.Queue[string]
 	claims   *claimIndex
 
 	// dirty holds the volumes to be planned, dirtyPods the pods whose claims are to be resolved again.
@@ -88,6 +92,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		claims:    newClaimIndex(),
 		dirty:     workqueue.New[v1.UniqueVolumeName](),
 		dirtyPods: workqueue.New[types.UID](),
+		suspects:  workqueue.New[string](),
 		stopped:   make(chan struct{}),
 		pods:      make(map[types.UID]*podEntry),
 		released:  make(map[volume.UniquePodName]uint64),
@@ -119,6 +124,7 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 		m.journal = newJournal()
 		generator.Journal = m.journal
 	}
+	generator.Journal = m.guarded(generator.Journal)
 	if m.options.Store != nil {
 		generator.Claims = claimStatus{store: m.options.Store}
 		if m.exchange != nil {
@@ -151,6 +157,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer close(m.stopped)
 	defer m.dirty.Stop()
 	defer m.dirtyPods.Stop()
+	defer m.suspects.Stop()
 	if err := m.recover(); err != nil {
 		return fmt.Errorf("volume manager: %w", err)
 	}
@@ -158,6 +165,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.planAll(ctx) })
 	wg.Go(func() { m.populateAll(ctx) })
+	m.lookAfterMounts(ctx, &wg)
 	if m.options.Resync > 0 {
 		wg.Go(func() { m.resync(ctx) })
 	}
@@ -207,6 +215,7 @@ func (m *Manager) resync(ctx context.Context) {
 		m.dirty.AddAll(m.allVolumes())
 		m.dirtyPods.AddAll(m.incompletePods())
 		m.verifyAttached(ctx)
+		m.suspects.Add(everyMount)
 	}
 }
 

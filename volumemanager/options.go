@@ -38,6 +38,9 @@ type Options struct {
 	DeviceUse operationexecutor.DeviceUse
 	// Mounts tells whether something is mounted where a plugin says so; a *mount.Mounter is one. With it, a plugin that
 	// reports success without a mount, or a failure in spite of one, is found out. Nil: plugins are believed.
+	//
+	// A *mount.Mounter can do more, which is then made use of: what others do to the mounts of volumes is noticed by events,
+	// nothing is done to a mount that is not ours, data that may be lost is told of before an unmount, and see HungUnmount.
 	Mounts operationexecutor.MountPoints
 	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewBlockMapper] has them.
 	BlockMapper operationexecutor.BlockMapper

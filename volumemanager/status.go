@@ -88,6 +88,9 @@ type VolumeStatus struct {
 	NextTry time.Time
 	// Since is when the operation that runs began; zero when none runs. One that began long ago hangs.
 	Since time.Time
+	// Conditions are what is wrong with it, or worth knowing, whatever its phase: somebody has unmounted it, its server is
+	// lost, a call on it hangs. Empty when nothing is known to be wrong.
+	Conditions []Condition
 }
 
 // NodeStatus is where every volume on the node stands.
@@ -97,6 +100,8 @@ type NodeStatus struct {
 	// Damaged are the records that could not be used at the start. They were moved aside; what they stood for is not
 	// known and was left alone.
 	Damaged []DamagedRecord
+	// LostData tells of data that may have been lost when volumes were unmounted, the latest last.
+	LostData []LostData
 	// Planned is how often a volume was looked at since New. It stands still while the manager is idle.
 	Planned uint64
 }

@@ -1,0 +1,89 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// LostData says that data which was written to a volume may be lost, as its filesystem told before it was unmounted. The
+// unmount itself does not tell.
+type LostData struct {
+	// Volume is the unique name.
+	Volume v1.UniqueVolumeName
+	// PodUID is the UID of the pod for which it was set up; empty when it was staged for several.
+	PodUID types.UID
+	// At is when that was found out.
+	At time.Time
+	// Err is what the filesystem has said.
+	Err error
+}
+
+// maxLostData is how many of them are kept: the latest.
+const maxLostData = 100
+
+// inMemory are filesystems that nothing is written from.
+var inMemory = []string{"tmpfs", "ramfs", "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "overlay"}
+
+// syncBefore writes what is dirty before a mount is taken away that may be the last of its filesystem, as far as the
+// operation's deadline allows: what cannot be written is lost then, and the unmount says nothing of it. A bind of a part is
+// never the last, and of a volume that is staged the staging is.
+func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountPoint, intent operationexecutor.Intent) {
+	teardown := intent.Kind == operationexecutor.OpUnmountDevice || intent.Kind == operationexecutor.OpUnmount && intent.DeviceMountPath == ""
+	if !teardown || found.Root != "/" || found.ReadOnly() || slices.Contains(inMemory, found.FSType) {
+		return
+	}
+	// A half of the time is left for the unmount itself.
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	err := g.kernel.SyncFS(ctx, own.path)
+	if err == nil || couldNotSync(err) {
+		return
+	}
+	g.dataLost(own.holder, fmt.Errorf("data that was written may be lost: %w", err))
+}
+
+// couldNotSync reports whether err says nothing of the data: the root of the mount could not be opened, or is no mount.
+func couldNotSync(err error) bool {
+	for _, reason := range []error{mount.ErrNotMounted, mount.ErrTransient, mount.ErrUnsupported, fs.ErrPermission} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
+}
+
+// dataLost tells of data that may be lost.
+func (m *Manager) dataLost(h holder, err error) {
+	m.options.Logger.Error("data may be lost", "volume", h.volume, "pod", h.pod, "error", err)
+	m.health.addLostData(LostData{Volume: h.volume, PodUID: types.UID(h.pod), At: time.Now(), Err: err})
+	m.report(h, sourceUse, []Condition{abnormal(ReasonDataLost, err)})
+}
+
+func (b *healthBook) addLostData(d LostData) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tally = append(b.tally, d)
+	if len(b.tally) > maxLostData {
+		b.tally = slices.Delete(b.tally, 0, 1)
+	}
+}
+
+// lostData returns what was found out, the latest last.
+func (b *healthBook) lostData() []LostData {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.tally)
+}

@@ -1,0 +1,191 @@
+package volumemanager
+
+import (
+	"strings"
+	"sync"
+	"time"
+	"unique"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// holder is whose health is told of: a volume as a pod has it, or, without a pod, as it is staged.
+type holder struct {
+	volume v1.UniqueVolumeName
+	pod    volume.UniquePodName
+}
+
+// ownMount is a mount that an operation of this manager has made, or that was there when it was set up again. It does not
+// change; a new one takes its place.
+type ownMount struct {
+	holder
+
+	path string
+	// uniqueID is the mount's, and zero where the kernel has none: then identity says what is known of it.
+	uniqueID uint64
+	identity *mount.Identity
+	// flags are the options of the mount, joined, as they were. Most mounts have the same.
+	flags unique.Handle[string]
+	// readOnly says that the filesystem was read-only.
+	readOnly bool
+	// lost is when the mount in whose place this one was made was found gone; zero when none was.
+	lost time.Time
+}
+
+func newOwnMount(h holder, path string, found mount.MountPoint) *ownMount {
+	own := &ownMount{
+		holder: h, path: path, uniqueID: found.UniqueID,
+		flags: unique.Make(strings.Join(found.Options, ",")), readOnly: isReadOnly(found),
+	}
+	if found.UniqueID == 0 {
+		identity := found.Identity()
+		own.identity = &identity
+	}
+	return own
+}
+
+// expect is what tells the mount from others.
+func (o *ownMount) expect() mount.Identity {
+	if o.identity != nil {
+		return *o.identity
+	}
+	return mount.Identity{UniqueID: o.uniqueID}
+}
+
+// ownMounts are the mounts of this manager that it knows for certain, so that the news of a mount can be told to be about
+// one of them in the time of a look into a map. The zero value has none.
+type ownMounts struct {
+	mu     sync.Mutex
+	byPath map[string]*ownMount
+	// byID holds, beside ours, the mounts of others that lie on ours.
+	byID map[uint64]*ownMount
+	// covers are mounts of others above several of ours.
+	covers map[uint64]struct{}
+	// busy are the paths of which an operation is about to change something, and whether there was news of them meanwhile.
+	busy map[string]bool
+}
+
+func (t *ownMounts) get(path string) *ownMount {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byPath[path]
+}
+
+// byUniqueID returns the mount of ours that a mount is, or lies on.
+func (t *ownMounts) byUniqueID(id uint64) *ownMount {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+// all returns the mounts that no operation is about to change.
+func (t *ownMounts) all() []*ownMount {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*ownMount, 0, len(t.byPath))
+	for path, own := range t.byPath {
+		if _, busy := t.busy[path]; !busy {
+			all = append(all, own)
+		}
+	}
+	return all
+}
+
+// enter takes a mount as ours in place of what was known at its path.
+func (t *ownMounts) enter(own *ownMount) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byPath == nil {
+		t.byPath, t.byID = make(map[string]*ownMount), make(map[uint64]*ownMount)
+	}
+	t.dropLocked(own.path)
+	t.byPath[own.path] = own
+	if own.uniqueID != 0 {
+		t.byID[own.uniqueID] = own
+	}
+}
+
+// drop forgets what is known at a path.
+func (t *ownMounts) drop(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropLocked(path)
+}
+
+func (t *ownMounts) dropLocked(path string) {
+	old := t.byPath[path]
+	if old == nil {
+		return
+	}
+	delete(t.byPath, path)
+	delete(t.byID, old.uniqueID)
+}
+
+// cover remembers that a mount of somebody else lies on ours, so that it is noticed when it goes. It is forgotten by uncover.
+func (t *ownMounts) cover(own *ownMount, foreign uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if foreign != 0 && t.byPath[own.path] == own {
+		t.byID[foreign] = own
+	}
+}
+
+// uncover forgets a mount of somebody else that has gone.
+func (t *ownMounts) uncover(foreign uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if own := t.byID[foreign]; own != nil && own.uniqueID != foreign {
+		delete(t.byID, foreign)
+	}
+}
+
+// coverAll remembers a mount of somebody else above ours, and isCover reports whether one was that, and forgets it.
+func (t *ownMounts) coverAll(foreign uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.covers == nil {
+		t.covers = make(map[uint64]struct{})
+	}
+	t.covers[foreign] = struct{}{}
+}
+
+func (t *ownMounts) isCover(foreign uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, is := t.covers[foreign]
+	delete(t.covers, foreign)
+	return is
+}
+
+// begin says that an operation is about to change what is at a path, so that news of it says nothing until end.
+func (t *ownMounts) begin(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.busy == nil {
+		t.busy = make(map[string]bool)
+	}
+	t.busy[path] = false
+}
+
+// end says that the operation has ended, and returns whether there was news of the path meanwhile.
+func (t *ownMounts) end(path string) (news bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	news = t.busy[path]
+	delete(t.busy, path)
+	return news
+}
+
+// isBusy reports whether an operation is about to change what is at a path; then end will tell that there was news.
+func (t *ownMounts) isBusy(path string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, busy := t.busy[path]; !busy {
+		return false
+	}
+	t.busy[path] = true
+	return true
+}

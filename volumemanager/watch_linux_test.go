@@ -1,0 +1,335 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// eventLog keeps events.
+type eventLog struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (l *eventLog) Eventf(_ runtime.Object, eventtype, reason, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, eventtype+" "+reason+" "+fmt.Sprintf(format, args...))
+}
+
+func (l *eventLog) count(reason string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.events {
+		if slices.Contains(splitWords(e), reason) {
+			n++
+		}
+	}
+	return n
+}
+
+func splitWords(s string) (words []string) {
+	for len(s) > 0 {
+		var word string
+		if _, err := fmt.Sscan(s, &word); err != nil {
+			return words
+		}
+		words = append(words, word)
+		s = s[min(len(s), len(word)+1):]
+	}
+	return words
+}
+
+// watchedNode is a real node whose manager watches mounts.
+type watchedNode struct {
+	realNode
+	t       *testing.T
+	mounter *mount.Mounter
+	events  *eventLog
+	m       *Manager
+}
+
+// newWatchedNode returns a node on which the resync is off. Change its options before start.
+func newWatchedNode(t *testing.T) *watchedNode {
+	t.Helper()
+	n := &watchedNode{realNode: newRealNode(t), t: t, mounter: mount.New(mount.Options{}), events: &eventLog{}}
+	n.options.Mounts, n.options.Recorder = n.mounter, n.events
+	return n
+}
+
+// run runs the manager until the test ends, when everything that is still mounted by it is taken off.
+func (n *watchedNode) run() {
+	n.t.Helper()
+	var stop func()
+	n.m, stop = n.realNode.start(n.t)
+	n.m.PodsComplete()
+	n.t.Cleanup(stop)
+}
+
+// add adds a pod, waits until it is ready, and returns where its volume is.
+func (n *watchedNode) add(pod *v1.Pod) (path string) {
+	n.t.Helper()
+	require.NoError(n.t, n.m.AddPod(n.t.Context(), pod))
+	require.NoError(n.t, n.m.WaitForAttachAndMount(n.t.Context(), pod))
+	for _, info := range n.m.GetMountedVolumesForPod(volume.GetUniquePodName(pod)) {
+		path = info.Path
+	}
+	return path
+}
+
+func (n *watchedNode) remove(pod *v1.Pod) {
+	n.t.Helper()
+	require.NoError(n.t, n.m.RemovePod(pod.UID))
+	require.NoError(n.t, n.m.WaitForUnmount(n.t.Context(), pod))
+}
+
+// until returns the status of a pod's one volume when it is as wanted.
+func (n *watchedNode) until(pod *v1.Pod, wanted func(VolumeStatus) bool) VolumeStatus {
+	n.t.Helper()
+	changed, cancel := n.m.changes.subscribe(anyPod)
+	defer cancel()
+	patience := time.NewTimer(time.Minute)
+	defer patience.Stop()
+	for {
+		status := n.m.PodStatus(pod.UID)
+		if len(status) == 1 && wanted(status[0]) {
+			return status[0]
+		}
+		select {
+		case <-changed:
+		case <-patience.C:
+			require.Fail(n.t, "it never came to that", "%+v", status)
+		}
+	}
+}
+
+func has(reason string) func(VolumeStatus) bool {
+	return func(s VolumeStatus) bool { return slices.Contains(reasonsOf(s), reason) }
+}
+
+func isWell(s VolumeStatus) bool { return len(s.Conditions) == 0 && s.Phase == PhaseMounted }
+
+func reasonsOf(s VolumeStatus) (reasons []string) {
+	for _, c := range s.Conditions {
+		reasons = append(reasons, c.Reason)
+	}
+	return reasons
+}
+
+func (n *watchedNode) idAt(path string) uint64 {
+	n.t.Helper()
+	found, err := n.mounter.Lookup(n.t.Context(), path)
+	require.NoError(n.t, err)
+	return found.UniqueID
+}
+
+// settle returns when the news of all mounts so far has come, so that a remount is told of alone.
+func (n *watchedNode) settle(pod *v1.Pod, path string) {
+	n.t.Helper()
+	require.NoError(n.t, unix.Mount("foreign", path, "tmpfs", 0, "size=64k"))
+	n.until(pod, has(ReasonMountedOver))
+	require.NoError(n.t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	n.until(pod, isWell)
+}
+
+func TestForeignUnmountIsNoticedAndTheVolumeIsSetUpAgain(t *testing.T) {
+	n := newWatchedNode(t)
+	n.run()
+	pod := emptyDirPod("web")
+	path := n.add(pod)
+	first := n.idAt(path)
+	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	n.until(pod, func(s VolumeStatus) bool {
+		found, err := n.mounter.Lookup(t.Context(), path)
+		return isWell(s) && err == nil && found.UniqueID != first
+	})
+	assert.Equal(t, 1, n.events.count(EventVolumeConditionAbnormal))
+	assert.Equal(t, 1, n.events.count(EventVolumeConditionNormal))
+	n.remove(pod)
+	assert.NoDirExists(t, path)
+}
+
+func TestForeignMountOnTopIsReportedAndLeftAlone(t *testing.T) {
+	n := newWatchedNode(t)
+	n.options.Backoff.Initial = time.Millisecond
+	n.run()
+	pod := emptyDirPod("web")
+	path := n.add(pod)
+	ours := n.idAt(path)
+	require.NoError(t, unix.Mount("foreign", path, "tmpfs", 0, "size=64k"))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "precious"), nil, 0o600))
+	s := n.until(pod, has(ReasonMountedOver))
+	require.ErrorIs(t, s.Conditions[0].Err, mount.ErrForeign)
+	assert.Equal(t, volume.HealthAbnormal, s.Conditions[0].Status)
+	assert.False(t, s.Conditions[0].Since.IsZero())
+
+	require.NoError(t, n.m.RemovePod(pod.UID))
+	s = n.until(pod, func(s VolumeStatus) bool { return !s.Wanted && s.Err != nil })
+	require.ErrorIs(t, s.Err, mount.ErrForeign)
+	assert.FileExists(t, filepath.Join(path, "precious"))
+
+	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	require.NoError(t, n.m.WaitForUnmount(t.Context(), pod), "when it has gone, all goes on by itself")
+	_, err := n.mounter.LookupID(t.Context(), ours)
+	require.ErrorIs(t, err, mount.ErrNotMounted)
+	assert.NoDirExists(t, path)
+}
+
+func TestMountAboveThePodsHidesThemAndNothingIsSetUpInIt(t *testing.T) {
+	n := newWatchedNode(t)
+	n.run()
+	pod := emptyDirPod("web")
+	path := n.add(pod)
+	ours, pods := n.idAt(path), n.plugins.Host().GetPodsDir()
+	require.NoError(t, unix.Mount("foreign", pods, "tmpfs", 0, "size=64k"))
+	s := n.until(pod, has(ReasonMountedOver))
+	require.ErrorIs(t, s.Conditions[0].Err, mount.ErrForeign)
+	assert.Equal(t, PhaseMounted, s.Phase, "it is still there")
+	assert.NoDirExists(t, path)
+	require.NoError(t, unix.Unmount(pods, unix.UMOUNT_NOFOLLOW))
+	n.until(pod, isWell)
+	assert.Equal(t, ours, n.idAt(path))
+	n.remove(pod)
+}
+
+func TestChangedFlagsAreReported(t *testing.T) {
+	n := newWatchedNode(t)
+	n.run()
+	pod := emptyDirPod("web")
+	path := n.add(pod)
+	n.settle(pod, path)
+	remount := func(flags uintptr) {
+		require.NoError(t, unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|flags, ""))
+	}
+	remount(unix.MS_RDONLY)
+	s := n.until(pod, has(ReasonFlagsChanged))
+	assert.Equal(t, PhaseMounted, s.Phase, "it is not set up again: the mount may be read-only for a reason")
+	remount(0)
+	n.until(pod, isWell)
+	n.remove(pod)
+}
+
+func TestFilesystemThatHasBecomeReadOnlyIsReported(t *testing.T) {
+	n := newWatchedNode(t)
+	n.run()
+	pod := emptyDirPod("web")
+	path := n.add(pod)
+	n.settle(pod, path)
+	require.NoError(t, unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_RDONLY, ""))
+	n.until(pod, has(ReasonFilesystemReadOnly))
+	n.remove(pod)
+}
+
+// TestIdleNodeReadsNothing counts the looks at mounts, those of others too.
+func TestIdleNodeReadsNothing(t *testing.T) {
+	n := newWatchedNode(t)
+	counting := &countingMounter{Mounter: n.mounter}
+	n.options.Mounts = counting
+	n.run()
+	pods := make([]*v1.Pod, 20)
+	for i := range pods {
+		pods[i] = emptyDirPod(fmt.Sprint("web-", i))
+		n.add(pods[i])
+	}
+	lists, looks := counting.counts()
+	foreign := t.TempDir()
+	require.NoError(t, unix.Mount("foreign", foreign, "tmpfs", 0, "size=64k"))
+	require.NoError(t, unix.Unmount(foreign, unix.UMOUNT_NOFOLLOW))
+	n.remove(pods[0]) // after which the news of the foreign mount has come: it is in the order of the events
+	require.NoError(t, unix.Unmount(n.add(pods[0]), unix.UMOUNT_NOFOLLOW))
+	n.until(pods[0], isWell)
+	listsAfter, looksAfter := counting.counts()
+	if counting.told {
+		assert.Equal(t, lists, listsAfter, "the mount table was read")
+	}
+	assert.Less(t, looksAfter-looks, 20, "mounts were looked at that nothing has happened to")
+	for _, pod := range pods {
+		n.remove(pod)
+	}
+}
+
+// countingMounter counts looks.
+type countingMounter struct {
+	*mount.Mounter
+	mu           sync.Mutex
+	lists, looks int
+	told         bool // which mounts have changed
+}
+
+func (c *countingMounter) List(ctx context.Context) ([]mount.MountPoint, error) {
+	c.mu.Lock()
+	c.lists++
+	c.mu.Unlock()
+	return c.Mounter.List(ctx)
+}
+
+func (c *countingMounter) Lookup(ctx context.Context, path string) (mount.MountPoint, error) {
+	c.mu.Lock()
+	c.looks++
+	c.mu.Unlock()
+	return c.Mounter.Lookup(ctx, path)
+}
+
+func (c *countingMounter) Watch(ctx context.Context, changed func(mount.Change)) error {
+	return c.Mounter.Watch(ctx, func(change mount.Change) {
+		c.mu.Lock()
+		c.told = c.told || len(change.Attached) > 0
+		c.mu.Unlock()
+		changed(change)
+	})
+}
+
+func (c *countingMounter) counts() (lists, looks int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lists, c.looks
+}
+
+// TestLostEventsAreMadeGoodByOneLookAtAll lets the watcher say that it has lost events.
+func TestLostEventsAreMadeGoodByOneLookAtAll(t *testing.T) {
+	n := newWatchedNode(t)
+	deaf := &deafMounter{Mounter: n.mounter, lost: make(chan struct{})}
+	n.options.Mounts = deaf
+	n.run()
+	pod := emptyDirPod("web")
+	path := n.add(pod)
+	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	close(deaf.lost)
+	n.until(pod, func(s VolumeStatus) bool {
+		_, err := n.mounter.Lookup(t.Context(), path)
+		return isWell(s) && err == nil
+	})
+	n.remove(pod)
+}
+
+// deafMounter tells of no change but that some were lost.
+type deafMounter struct {
+	*mount.Mounter
+	lost chan struct{}
+}
+
+func (d *deafMounter) Watch(ctx context.Context, changed func(mount.Change)) error {
+	select {
+	case <-d.lost:
+		changed(mount.Change{Whole: true})
+	case <-ctx.Done():
+	}
+	<-ctx.Done()
+	return errors.Join(ctx.Err())
+}
