@@ -30,7 +30,8 @@ var manyOperations = []struct {
 	make func(b *testing.B) operations
 }{
 	{"k8s", func(b *testing.B) operations { return newK8sOperations(b) }},
-	{"ours", func(b *testing.B) operations { return newOurOperations(b) }},
+	{"ours", func(b *testing.B) operations { return newToldOperations(b) }},
+	{"ours-done", func(b *testing.B) operations { return newOurOperations(b) }},
 	{"limit", func(*testing.B) operations { return newBareOperations() }},
 }
 
@@ -167,6 +168,7 @@ type ourOperations struct {
 	executor *operationexecutor.Executor
 	gate     chan struct{}
 	do       func(ctx context.Context) error
+	kind     operationexecutor.OperationKind
 	op       *operationexecutor.Operation
 	wait     func()
 }
@@ -178,10 +180,13 @@ func newOurOperations(b *testing.B) *ourOperations {
 	return o
 }
 
+// toldKind is the kind of the operations that somebody waits for.
+const toldKind = operationexecutor.OpUnmountDevice
+
 // GenerateUnmountDeviceFunc makes the operation that is to be started.
 func (o *ourOperations) GenerateUnmountDeviceFunc(v operationexecutor.AttachedVolume, _ operationexecutor.ActualStateOfWorldMounterUpdater) *operationexecutor.Operation {
 	return operationexecutor.NewOperation(operationexecutor.OperationInfo{
-		Kind: operationexecutor.OpUnmountDevice, PluginName: v.PluginName, VolumeName: v.VolumeName,
+		Kind: o.kind, PluginName: v.PluginName, VolumeName: v.VolumeName,
 	}, o.do)
 }
 
@@ -192,12 +197,12 @@ func (o *ourOperations) run(name v1.UniqueVolumeName) (err error) {
 }
 
 func (o *ourOperations) start(name v1.UniqueVolumeName) (wait func(), ok bool) {
-	o.do = func(context.Context) error { return nil }
+	o.do, o.kind = func(context.Context) error { return nil }, toldKind
 	return o.wait, o.run(name) == nil
 }
 
 func (o *ourOperations) block(name v1.UniqueVolumeName) {
-	o.do = func(context.Context) error { <-o.gate; return nil }
+	o.do, o.kind = func(context.Context) error { <-o.gate; return nil }, operationexecutor.OpAttach
 	must(o.b, o.run(name))
 }
 
@@ -208,6 +213,25 @@ func (o *ourOperations) pending(name v1.UniqueVolumeName) bool {
 func (o *ourOperations) open() {
 	close(o.gate)
 	must(o.b, o.executor.Wait(context.Background()))
+}
+
+// toldOperations are ourOperations that tell of their end by a call, as Kubernetes' do and as our manager has it, and not
+// by the channel that each operation makes when it is asked for it.
+type toldOperations struct{ ourOperations }
+
+func newToldOperations(b *testing.B) *toldOperations {
+	o := &toldOperations{ourOperations{b: b, gate: make(chan struct{})}}
+	ended := make(chan struct{}, 1)
+	o.executor = operationexecutor.NewOperationExecutor(o, operationexecutor.ExecutorOptions{
+		WorkersPerPlugin: 1 << 20,
+		KeyFreed: func(info operationexecutor.OperationInfo) {
+			if info.Kind == toldKind {
+				ended <- struct{}{}
+			}
+		},
+	})
+	o.wait = func() { <-ended }
+	return o
 }
 
 // bareOperations are goroutines and a map of names.

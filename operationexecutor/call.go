@@ -56,14 +56,14 @@ func (x *execution) timeout() time.Duration {
 // error is safe to read, and its class is true for a call that was broken off. A value is passed through a channel, so
 // that a call that was left behind shares no memory with the operation.
 func perform[T any](ctx context.Context, x *execution, c call, do func(ctx context.Context) (T, error)) (T, error) {
-	f := &flight{call: c, givenUp: make(chan struct{})}
+	f := newFlight(x.op, c)
 	var a answer[T]
-	if a.err = x.takeOff(ctx, f); a.err == nil {
+	if a.err = f.takeOff(ctx); a.err == nil {
 		answers := make(chan answer[T], 1)
 		go flyBeside(x, f, x.op.plugin, do, answers)
 		select {
 		case a = <-answers:
-		case <-f.givenUp:
+		case <-f.seldom.givenUp:
 			a.err = f.lostError() //nolint:contextcheck // The flight is the context.
 		}
 	}
@@ -79,7 +79,7 @@ func flyBeside[T any](x *execution, f *flight, plugin string, do func(ctx contex
 	returned := false
 	defer func() {
 		if !returned {
-			a = answer[T]{err: f.call.panicked(plugin, recover())}
+			a = answer[T]{err: f.call().panicked(plugin, recover())}
 		}
 		if e.land(f) {
 			answers <- a
@@ -89,7 +89,7 @@ func flyBeside[T any](x *execution, f *flight, plugin string, do func(ctx contex
 		a.value, err = do(ctx)
 		return err
 	})
-	a.err = f.call.sane(plugin, a.err)
+	a.err = f.call().sane(plugin, a.err)
 	returned = true
 }
 

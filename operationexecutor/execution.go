@@ -15,15 +15,12 @@ import (
 // runtime.Goexit in a port.
 var errNotEnded = volume.Uncertain(errors.New("the operation was broken off by a panic outside of the plugin"))
 
-// execution is one operation that runs. It belongs to the operation's goroutine.
+// execution is an operation of several steps that runs. It belongs to the operation's goroutine.
 type execution struct {
 	op       *Operation
 	executor *Executor
-	*trail   // nil as long as an operation that is one call has left none behind
-}
-
-// trail is what an operation of several steps leaves. One that is one call most often has none of it, and is smaller.
-type trail struct {
+	run      func(ctx context.Context, x *execution) error
+	flight   *flight // the call that is under way; the executor's lock guards it
 	// left are the calls that were left behind, by us or by the plugin.
 	left []leftCall
 	// loans are the specs that plugins got, by the original.
@@ -44,9 +41,9 @@ type leftCall struct {
 // well; the panic goes on to crash the program, for it is not a plugin's.
 func (o *Operation) execute(ctx context.Context) {
 	err := errNotEnded
-	defer func() { o.x.finish(err) }()
-	o.x.tellStarted()
-	err = o.run(ctx, &o.x)
+	defer func() { o.finish(err) }()
+	o.tellStarted()
+	err = o.x.run(ctx, o.x)
 	o.x.settleLoans()
 }
 
@@ -57,9 +54,9 @@ func (o *Operation) executeAlone() {
 	f := &o.single
 	err := errNotEnded
 	defer o.endAlone(&err)
-	o.x.tellStarted()
+	o.tellStarted()
 	if !f.tookOff() {
-		if err = o.x.takeOff(f.parent, f); err != nil {
+		if err = f.takeOff(f.parent); err != nil {
 			return
 		}
 	}
@@ -70,7 +67,7 @@ func (o *Operation) executeAlone() {
 // goroutine.
 func (o *Operation) endAlone(err *error) {
 	f := &o.single
-	if !f.tookOff() || o.x.executor.land(f) {
+	if !f.tookOff() || o.executor().land(f) {
 		o.finishAlone(*err)
 	}
 }
@@ -81,7 +78,7 @@ func (o *Operation) flyAlone(f *flight, result *error) {
 	defer o.keepPanic(f, result)
 	err := f.fly(o.alone)
 	if err != nil {
-		err = f.call.sane(o.plugin, err)
+		err = f.call().sane(o.plugin, err)
 	}
 	*result = err
 }
@@ -89,7 +86,7 @@ func (o *Operation) flyAlone(f *flight, result *error) {
 // keepPanic keeps the panic of a call that has not returned.
 func (o *Operation) keepPanic(f *flight, result *error) {
 	if *result == errNotEnded { //nolint:errorlint // It is this very error.
-		*result = f.call.panicked(o.plugin, recover())
+		*result = f.call().panicked(o.plugin, recover())
 	}
 }
 
@@ -99,18 +96,18 @@ func (o *Operation) loseAlone(f *flight) { o.finishAlone(f.lostError()) }
 // finishAlone ends an operation that is one call, which has returned or was given up.
 func (o *Operation) finishAlone(err error) {
 	if err != nil {
-		o.x.noteLeft(&o.single, err)
+		o.noteLeft(&o.single, err)
 	}
-	if observer := o.x.executor.options.Observer; observer != nil {
+	if observer := o.executor().options.Observer; observer != nil {
 		o.single.tellFlown(observer, err)
 	}
-	o.x.finish(err)
+	o.finish(err)
 }
 
 // flown notes how a call went that has ended.
 func (x *execution) flown(f *flight, err error) {
 	if err != nil {
-		x.noteLeft(f, err)
+		x.op.noteLeft(f, err)
 	}
 	x.op.addStep(f.step(err))
 	if o := x.executor.options.Observer; o != nil {
@@ -120,7 +117,7 @@ func (x *execution) flown(f *flight, err error) {
 
 // step is the call as a step that has ended just now.
 func (f *flight) step(err error) Step {
-	s := Step{Name: f.call.name, Started: f.startedAt(), Err: err}
+	s := Step{Name: f.call().name, Started: f.startedAt(), Err: err}
 	if f.tookOff() {
 		s.Duration = time.Since(s.Started)
 	} else {
@@ -130,22 +127,22 @@ func (f *flight) step(err error) Step {
 }
 
 // noteLeft notes the calls that err says were left behind.
-func (x *execution) noteLeft(f *flight, err error) {
+func (o *Operation) noteLeft(f *flight, err error) {
 	for _, done := range outcome.Running(err) {
-		left := leftCall{name: f.call.name, started: f.startedAt(), done: done}
-		if f.returned == done {
+		left := leftCall{name: f.call().name, started: f.startedAt(), done: done}
+		if f.seldom != nil && f.seldom.returned == done {
 			left.flight = f
 		}
-		if x.trail == nil {
-			x.trail = &trail{}
+		if o.x == nil {
+			o.x = &execution{op: o, executor: o.executor()}
 		}
-		x.left = append(x.left, left)
+		o.x.left = append(o.x.left, left)
 	}
 }
 
-func (x *execution) tellStarted() {
-	if o := x.executor.options.Observer; o != nil {
-		tellStarted(o, x.op)
+func (o *Operation) tellStarted() {
+	if observer := o.executor().options.Observer; observer != nil {
+		tellStarted(observer, o)
 	}
 }
 
@@ -180,33 +177,33 @@ func (f *flight) tellFlown(o Observer, err error) { o.OperationStepped(f.op.Info
 func tellFinished(o Observer, op *Operation) { o.OperationFinished(op.Info(), op.outcome()) }
 
 // finish ends an operation in the order that the package comment promises, also when the observer or KeyFreed panics.
-func (x *execution) finish(cause error) {
-	x.op.conclude(cause)
-	defer x.free()
-	if o := x.executor.options.Observer; o != nil {
-		tellFinished(o, x.op)
+func (o *Operation) finish(cause error) {
+	o.conclude(cause)
+	defer o.free()
+	if observer := o.executor().options.Observer; observer != nil {
+		tellFinished(observer, o)
 	}
 }
 
 // free counts the result, frees the key or leaves it to those who wait for the calls that were left behind, closes Done and
 // takes the operation from those that run.
-func (x *execution) free() {
-	e, op := x.executor, x.op
-	defer e.leave(op)
-	switch err := op.err; {
-	case op.claim.Subject.Key.Volume == "": // Without a key there is nobody to wait.
+func (o *Operation) free() {
+	e := o.executor()
+	defer e.leave(o)
+	switch err := o.err; {
+	case o.claim.Subject.Key.Volume == "": // Without a key there is nobody to wait.
 	case err == nil:
-		e.table.Succeed(&op.claim)
+		e.table.Succeed(&o.claim)
 	default:
-		e.table.Fail(op.claim.Subject, err)
+		e.countFailure(o)
 	}
-	if x.trail != nil && e.leaveBehind(x) {
+	if o.x != nil && e.leaveBehind(o.x) {
 		return
 	}
-	e.table.End(&op.claim)
+	e.table.End(&o.claim)
 	if e.options.KeyFreed != nil {
-		op.close()
-		e.tellFreed(op)
+		o.close()
+		e.tellFreed(o)
 	}
 }
 
@@ -254,7 +251,14 @@ func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
 }
 
 //go:noinline
-func (e *Executor) tellFreed(op *Operation) { e.options.KeyFreed(op.Info()) }
+func (e *Executor) tellFreed(op *Operation) {
+	var info OperationInfo
+	op.describe(&info)
+	e.options.KeyFreed(info)
+}
+
+//go:noinline
+func (e *Executor) countFailure(op *Operation) { e.table.Fail(op.claim.Subject, op.err) }
 
 func (e *Executor) keyFreed(info OperationInfo) {
 	if e.options.KeyFreed != nil {

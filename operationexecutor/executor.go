@@ -126,7 +126,9 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 	if !op.begun.CompareAndSwap(false, true) {
 		return nil, fmt.Errorf("an operation is begun once, and this one was begun before: have the generator make another: %w", volume.ErrInvalid)
 	}
-	op.x.op, op.x.executor = op, e
+	if op.x != nil {
+		op.x.executor = e
+	}
 	claim := &op.claim
 	claim.AllPods, claim.AllNodes = key.Pod == "", key.Node == ""
 	if refusal := e.table.Begin(claim); refusal != nil {

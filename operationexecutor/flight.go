@@ -3,7 +3,6 @@ package operationexecutor
 import (
 	"context"
 	"runtime"
-	"sync"
 	"time"
 )
 
@@ -14,31 +13,70 @@ import (
 // It is begun by takeOff. Whoever of the call and of the watch is first ends it: land, when the call has returned, or
 // giveUp, when it has not returned a grace after its context ended.
 type flight struct {
-	call    call
 	op      *Operation
 	plugin  *pluginCalls  // nil when the call was not made
 	started time.Duration // since the operation has its key
+	timeout time.Duration
 
 	// What follows is guarded by the executor's lock.
 
-	// stop ends the registration with a context that is not that of the operation; nil when there is none.
-	stop          func() bool
 	stage         stage
 	queue         *queue
-	before, after *flight       // in its queue
-	due           time.Duration // since the executor began
+	before, after *flight // in its queue
+	seldom        *seldom
+
+	// What follows is the context. The operation's lock guards it.
+
+	parent context.Context //nolint:containedctx // It is a context, and this its parent.
+	err    error           // why it has ended
+	awaits *awaits
+}
+
+// seldom is what a flight needs that is not the only one of its operation, or that does not go as it should. It is nil for
+// others.
+type seldom struct {
+	// call is nil when the call is the whole operation.
+	call *call
+	// stop ends the registration with a context that is not that of the operation; nil when there is none.
+	stop func() bool
+	due  time.Duration // the end of the grace, since the executor began
 	// givenUp is closed when the flight is given up, returned when its call has returned after all. The first is nil
 	// when nobody waits for it.
 	givenUp, returned chan struct{}
+}
 
-	// What follows is the context.
-
-	parent context.Context //nolint:containedctx // It is a context, and this its parent.
-
-	mu     sync.Mutex
-	done   chan struct{} // made when it is asked for
-	err    error         // why it has ended
+// awaits is what waits for the end of a context; there is none until somebody asks.
+type awaits struct {
+	done   chan struct{}
 	afters map[*func()]struct{}
+}
+
+// newFlight returns the flight of one call of an operation that has several.
+func newFlight(op *Operation, c call) *flight {
+	f := &struct {
+		flight
+		seldom
+		call
+	}{call: c}
+	f.flight.op, f.flight.timeout, f.flight.seldom = op, c.timeout, &f.seldom
+	f.seldom.call, f.seldom.givenUp = &f.call, make(chan struct{})
+	return &f.flight
+}
+
+// call is what is called. One that is the whole operation changes the world, and has its name.
+func (f *flight) call() call {
+	if f.op.alone != nil {
+		return call{name: f.op.claim.Subject.Kind, timeout: f.timeout, changes: true}
+	}
+	return *f.seldom.call
+}
+
+// seldoms returns what few flights have. The executor's lock must be held.
+func (f *flight) seldoms() *seldom {
+	if f.seldom == nil {
+		f.seldom = &seldom{}
+	}
+	return f.seldom
 }
 
 // stage is how far a flight is.
@@ -70,26 +108,36 @@ func (f *flight) fly(run func(ctx context.Context) error) error {
 
 // end ends the context. Only the first cause counts.
 func (f *flight) end(cause error) {
-	f.mu.Lock()
+	f.op.mu.Lock()
 	if f.err != nil {
-		f.mu.Unlock()
+		f.op.mu.Unlock()
 		return
 	}
 	f.err = cause
-	afters := f.afters
-	f.afters = nil
-	if f.done != nil {
-		close(f.done)
+	var afters map[*func()]struct{}
+	if w := f.awaits; w != nil {
+		afters, w.afters = w.afters, nil
+		if w.done != nil {
+			close(w.done)
+		}
 	}
-	f.mu.Unlock()
+	f.op.mu.Unlock()
 	for after := range afters {
 		go (*after)()
 	}
 }
 
+// awaited returns what waits for the end. The operation's lock must be held.
+func (f *flight) awaited() *awaits {
+	if f.awaits == nil {
+		f.awaits = &awaits{}
+	}
+	return f.awaits
+}
+
 // Deadline implements context.Context.
 func (f *flight) Deadline() (time.Time, bool) {
-	deadline := f.startedAt().Add(f.call.timeout)
+	deadline := f.startedAt().Add(f.timeout)
 	if parents, ok := f.parent.Deadline(); ok && parents.Before(deadline) {
 		return parents, true
 	}
@@ -98,21 +146,22 @@ func (f *flight) Deadline() (time.Time, bool) {
 
 // Done implements context.Context.
 func (f *flight) Done() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.done == nil {
-		f.done = make(chan struct{})
+	f.op.mu.Lock()
+	defer f.op.mu.Unlock()
+	w := f.awaited()
+	if w.done == nil {
+		w.done = make(chan struct{})
 		if f.err != nil {
-			close(f.done)
+			close(w.done)
 		}
 	}
-	return f.done
+	return w.done
 }
 
 // Err implements context.Context.
 func (f *flight) Err() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.op.mu.Lock()
+	defer f.op.mu.Unlock()
 	return f.err
 }
 
@@ -122,21 +171,22 @@ func (f *flight) Value(key any) any { return f.parent.Value(key) }
 // AfterFunc is what package context asks of a context that is not its own, so that one that is derived from this one
 // needs no goroutine.
 func (f *flight) AfterFunc(do func()) (stop func() bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.op.mu.Lock()
+	defer f.op.mu.Unlock()
 	if f.err != nil {
 		go do()
 		return func() bool { return false }
 	}
-	if f.afters == nil {
-		f.afters = map[*func()]struct{}{}
+	w := f.awaited()
+	if w.afters == nil {
+		w.afters = map[*func()]struct{}{}
 	}
-	f.afters[&do] = struct{}{}
+	w.afters[&do] = struct{}{}
 	return func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		_, waits := f.afters[&do]
-		delete(f.afters, &do)
+		f.op.mu.Lock()
+		defer f.op.mu.Unlock()
+		_, waits := w.afters[&do]
+		delete(w.afters, &do)
 		return waits
 	}
 }

@@ -64,7 +64,7 @@ func (e *Executor) hungCalls() []HungCall {
 	defer e.mu.Unlock()
 	var calls []HungCall
 	for f := range e.hung {
-		calls = append(calls, HungCall{Operation: f.op.Info(), Call: f.call.name, Since: f.startedAt(), flight: f})
+		calls = append(calls, HungCall{Operation: f.op.Info(), Call: f.call().name, Since: f.startedAt(), flight: f})
 	}
 	for op, left := range e.left {
 		for _, call := range left {

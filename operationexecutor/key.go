@@ -38,12 +38,3 @@ func subjectOf(info *OperationInfo) keyed.Subject {
 		Kind: string(info.Kind),
 	}
 }
-
-// infoOf undoes subjectOf.
-func infoOf(claim *keyed.Claim) OperationInfo {
-	subject := &claim.Subject
-	return OperationInfo{
-		Kind: OperationKind(subject.Kind), VolumeName: v1.UniqueVolumeName(subject.Key.Volume),
-		PodName: volume.UniquePodName(subject.Key.Pod), NodeName: types.NodeName(subject.Key.Node), Started: claim.Started,
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/keyed"
 	"github.com/volumekit/volumekit/internal/outcome"
@@ -60,24 +61,24 @@ const (
 // Operation is one operation. A generator makes it, an executor begins it and returns it as the handle of what runs.
 // It is begun at most once.
 type Operation struct {
-	// run does it. An operation that is one call of a plugin has alone instead.
-	run   func(ctx context.Context, x *execution) error
+	// alone does it when it is one call of a plugin; else it is nil. The size of an operation is most of what one that is
+	// one call costs: what few need is elsewhere.
 	alone func(ctx context.Context) error
+	// x has the steps of an operation that has several; one that is one call has it when it left something behind.
+	x *execution
 
 	claim  keyed.Claim // says which operation it is, too
-	x      execution
-	single flight // that of alone
+	single flight      // that of alone
 
 	// What follows is guarded by the executor's lock.
 
 	bound         *bound
 	before, after *Operation // among those of the same bound
-	flight        *flight    // the call that is under way
 
 	begun  atomic.Bool
-	mu     sync.Mutex
 	class  Class
 	ended  bool
+	mu     sync.Mutex    // guards what follows, and what a flight says that it guards
 	plugin string        // written by the operation's goroutine only, which reads it without the lock
 	done   chan struct{} // made when it is asked for
 
@@ -97,8 +98,8 @@ func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Oper
 }
 
 func newOperation(info OperationInfo, run func(ctx context.Context, x *execution) error) *Operation {
-	o := &Operation{run: run, plugin: info.PluginName, x: execution{trail: &trail{}}}
-	o.claim.Subject = subjectOf(&info)
+	o := &Operation{x: &execution{run: run}, plugin: info.PluginName}
+	o.x.op, o.claim.Subject = o, subjectOf(&info)
 	return o
 }
 
@@ -146,12 +147,26 @@ func (o *Operation) outcome() Result {
 // Info says which operation this is. Started is zero before it is begun; PluginName may be empty until the plugin is
 // found.
 func (o *Operation) Info() OperationInfo {
-	info := infoOf(&o.claim)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	info.PluginName = o.plugin
+	var info OperationInfo
+	o.describe(&info)
 	return info
 }
+
+// describe fills info in, on a small stack: see executeAlone.
+//
+//go:noinline
+func (o *Operation) describe(info *OperationInfo) {
+	subject := &o.claim.Subject
+	info.Kind, info.VolumeName = OperationKind(subject.Kind), v1.UniqueVolumeName(subject.Key.Volume)
+	info.PodName, info.NodeName = volume.UniquePodName(subject.Key.Pod), types.NodeName(subject.Key.Node)
+	info.Started = o.claim.Started
+	o.mu.Lock()
+	info.PluginName = o.plugin
+	o.mu.Unlock()
+}
+
+// executor is the one that began the operation.
+func (o *Operation) executor() *Executor { return o.bound.executor }
 
 func (o *Operation) kind() OperationKind { return OperationKind(o.claim.Subject.Kind) }
 
@@ -165,7 +180,7 @@ func (o *Operation) Steps() []Step {
 	if o.alone != nil {
 		return nil
 	}
-	return slices.Clone(o.x.trail.steps)
+	return slices.Clone(o.x.steps)
 }
 
 // onlyStep is the step of an operation that is one call and has ended: it is told by the result.
@@ -188,7 +203,7 @@ func (o *Operation) setPlugin(name string) {
 func (o *Operation) addStep(s Step) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.x.trail.steps = append(o.x.trail.steps, s)
+	o.x.steps = append(o.x.steps, s)
 }
 
 // conclude sets the result. cause is what the operation failed with; no lock is held, for its class may be a plugin's own.

@@ -9,9 +9,10 @@ import (
 
 // bound is a context and the operations that it bounds. The executor's lock guards it.
 type bound struct {
-	done  <-chan struct{} // tells one context from another; nil for one that never ends
-	ended bool
-	first *Operation
+	executor *Executor
+	done     <-chan struct{} // tells one context from another; nil for one that never ends
+	ended    bool
+	first    *Operation
 	// stop ends the watch; nil while it is not watched.
 	stop func() bool
 }
@@ -20,7 +21,7 @@ type bound struct {
 func (e *Executor) enter(ctx context.Context, op *Operation) bool {
 	var ready *flight
 	if op.alone != nil {
-		ready = op.prepareAlone(ctx)
+		ready = e.prepareAlone(ctx, op)
 	}
 	b, isNew := e.join(ctx.Done(), op, ready) //nolint:contextcheck // The flight is the context.
 	if b == nil {
@@ -47,9 +48,9 @@ func (e *Executor) watchBound(ctx context.Context, b *bound) {
 }
 
 // prepareAlone returns the one call of the operation when it may begin, nil when its context has ended.
-func (o *Operation) prepareAlone(ctx context.Context) *flight {
+func (e *Executor) prepareAlone(ctx context.Context, o *Operation) *flight {
 	f := &o.single
-	f.op, f.parent, f.call = o, ctx, call{name: o.claim.Subject.Kind, timeout: o.x.timeout(), changes: true}
+	f.op, f.parent, f.timeout = o, ctx, e.options.timeout(o.plugin, o.kind())
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -70,7 +71,7 @@ func (e *Executor) join(done <-chan struct{}, op *Operation, ready *flight) (b *
 	}
 	isNew = b == nil
 	if isNew {
-		b = &bound{done: done}
+		b = &bound{executor: e, done: done}
 		e.bounds[done] = b
 	}
 	op.bound, op.after = b, b.first
@@ -104,14 +105,22 @@ func (e *Executor) contextEnded(ctx context.Context, b *bound) {
 		delete(e.bounds, b.done)
 	}
 	for op := b.first; op != nil; op = op.after {
-		if op.flight != nil {
-			flights = append(flights, op.flight)
+		if f := op.flight(); f != nil {
+			flights = append(flights, f)
 		}
 	}
 	e.mu.Unlock()
 	for _, f := range flights {
 		e.expire(f, ctx.Err())
 	}
+}
+
+// flight is the call that is under way, if any. The lock must be held.
+func (o *Operation) flight() *flight {
+	if o.alone != nil {
+		return &o.single // which is not ended when it is not under way
+	}
+	return o.x.flight
 }
 
 // leave takes an operation from those that run, and wakes those who wait for it, and for the last one.

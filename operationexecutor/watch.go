@@ -21,8 +21,8 @@ type queue struct {
 	armed       bool
 }
 
-func (q *queue) add(f *flight, now time.Duration) {
-	f.queue, f.due = q, now+q.lasts
+func (q *queue) add(f *flight) {
+	f.queue = q
 	f.before, f.after = q.last, nil
 	if q.last != nil {
 		q.last.after = f
@@ -47,21 +47,22 @@ func (q *queue) remove(f *flight) {
 }
 
 // takeOff begins a call, when a worker of its plugin is free. The error is transient: the call was not made.
-func (x *execution) takeOff(ctx context.Context, f *flight) error {
-	f.op, f.parent = x.op, ctx
-	calls := x.executor.callsOfPlugin(x.op.plugin)
-	if err := calls.acquire(ctx, x.executor.options.HungPerPlugin); err != nil {
+func (f *flight) takeOff(ctx context.Context) error {
+	f.parent = ctx
+	e := f.op.executor()
+	calls := e.callsOfPlugin(f.op.plugin)
+	if err := calls.acquire(ctx, e.options.HungPerPlugin); err != nil {
 		return f.notMade(err)
 	}
 	f.plugin = calls
-	if !x.executor.launch(f, time.Now(), ctx.Done()) { //nolint:contextcheck // The flight is the context.
+	if !e.launch(f, time.Now(), ctx.Done()) { //nolint:contextcheck // The flight is the context.
 		f.watchContext(ctx)
 	}
 	return nil
 }
 
 func (f *flight) notMade(err error) error {
-	return volume.Transient(fmt.Errorf("%s: %w: %w", f.call.name, errNotCalled, err))
+	return volume.Transient(fmt.Errorf("%s: %w: %w", f.call().name, errNotCalled, err))
 }
 
 // launch puts f into the queue. It returns false when nobody watches its context, or when that has ended already.
@@ -75,17 +76,19 @@ func (e *Executor) launch(f *flight, now time.Time, done <-chan struct{}) bool {
 // launchNow is launch with the lock held.
 func (e *Executor) launchNow(f *flight, now time.Time) {
 	f.started, f.stage = now.Sub(f.op.claim.Started), flying
-	e.enqueue(f, f.call.timeout, now.Sub(e.epoch))
-	f.op.flight = f
+	e.enqueue(f, f.timeout)
+	if x := f.op.x; x != nil {
+		x.flight = f
+	}
 }
 
 // watchContext ends the flight when a context ends that is not that of the operation.
 func (f *flight) watchContext(ctx context.Context) {
-	e := f.op.x.executor
+	e := f.op.executor()
 	stop := context.AfterFunc(ctx, func() { e.expire(f, ctx.Err()) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	f.stop = stop
+	f.seldoms().stop = stop
 }
 
 // land ends a call that has returned. It returns false when the call was given up meanwhile, so that the operation goes on
@@ -96,29 +99,45 @@ func (e *Executor) land(f *flight) bool {
 		delete(e.hung, f)
 		f.plugin.hung.Add(-1)
 		e.mu.Unlock()
-		close(f.returned)
+		close(f.seldom.returned)
 		return false
 	}
 	f.stage = landed
-	f.queue.remove(f)
-	f.op.flight = nil
+	f.leaveQueue()
+	stop := f.stopper()
 	e.mu.Unlock()
 	f.plugin.release()
-	if f.stop != nil {
-		f.stop()
+	if stop != nil {
+		stop()
 	}
 	f.end(context.Canceled)
 	return true
 }
 
+// leaveQueue takes f from the calls that are under way. The lock must be held.
+func (f *flight) leaveQueue() {
+	f.queue.remove(f)
+	if x := f.op.x; x != nil {
+		x.flight = nil
+	}
+}
+
+// stopper returns what ends the registration with a context of its own, if there is one. The lock must be held.
+func (f *flight) stopper() func() bool {
+	if f.seldom == nil {
+		return nil
+	}
+	return f.seldom.stop
+}
+
 // enqueue makes f due in a time. The lock must be held.
-func (e *Executor) enqueue(f *flight, in, now time.Duration) {
+func (e *Executor) enqueue(f *flight, in time.Duration) {
 	q := e.queues[in]
 	if q == nil {
 		q = &queue{lasts: in}
 		e.queues[in] = q
 	}
-	q.add(f, now)
+	q.add(f)
 	if !q.armed {
 		e.arm(q, in)
 	}
@@ -138,7 +157,7 @@ func (e *Executor) ring(q *queue) {
 	var ended, gone []*flight
 	e.mu.Lock()
 	now := time.Since(e.epoch)
-	for q.first != nil && q.first.due <= now {
+	for q.first != nil && e.due(q.first) <= now {
 		f := q.first
 		if f.stage == flying {
 			e.startGrace(f, now)
@@ -149,7 +168,7 @@ func (e *Executor) ring(q *queue) {
 		}
 	}
 	if q.first != nil {
-		e.arm(q, q.first.due-now)
+		e.arm(q, e.due(q.first)-now)
 	} else if q.armed = false; e.queues[q.lasts] == q {
 		delete(e.queues, q.lasts)
 	}
@@ -191,15 +210,23 @@ func (e *Executor) expire(f *flight, cause error) {
 func (e *Executor) startGrace(f *flight, now time.Duration) {
 	f.stage = expired
 	f.queue.remove(f)
-	e.enqueue(f, e.options.Grace, now)
+	f.seldoms().due = now + e.options.Grace
+	e.enqueue(f, e.options.Grace)
+}
+
+// due is when f is taken from its queue, since the executor began. The lock must be held.
+func (e *Executor) due(f *flight) time.Duration {
+	if f.stage == expired {
+		return f.seldom.due
+	}
+	return f.startedAt().Add(f.timeout).Sub(e.epoch)
 }
 
 // giveUp leaves the call of f behind. The lock must be held.
 func (e *Executor) giveUp(f *flight) {
 	f.stage = lost
-	f.queue.remove(f)
-	f.op.flight = nil
-	f.returned = make(chan struct{})
+	f.leaveQueue()
+	f.seldoms().returned = make(chan struct{})
 	f.plugin.hung.Add(1)
 	e.hung[f] = struct{}{}
 }
@@ -208,19 +235,19 @@ func (e *Executor) giveUp(f *flight) {
 func (e *Executor) gaveUp(f *flight) {
 	f.plugin.release()
 	e.mu.Lock()
-	stop := f.stop
+	stop := f.stopper()
 	e.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
-	if f.givenUp != nil {
-		close(f.givenUp)
+	if f.op.alone != nil {
+		go f.op.loseAlone(f)
 		return
 	}
-	go f.op.loseAlone(f)
+	close(f.seldom.givenUp)
 }
 
 // lostError is the error of a call that was given up.
 func (f *flight) lostError() error {
-	return &LostError{Call: f.call.name, changes: f.call.changes, cause: context.Cause(f), done: f.returned}
+	return &LostError{Call: f.call().name, changes: f.call().changes, cause: context.Cause(f), done: f.seldom.returned}
 }

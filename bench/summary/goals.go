@@ -27,6 +27,7 @@ var goals = []goal{
 	{work: "start and finish an operation, no others pending", bench: "PendingRun/pending=0", limit: "limit", least: 1},
 	{work: "the same, 1,000 others", bench: "PendingRun/pending=1000", limit: "limit", least: 15},
 	{work: "the same, 10,000 others", bench: "PendingRun/pending=10000", limit: "limit", least: 100},
+	{work: "the same, waited for by `Done`", bench: "PendingRun/pending=10000", ours: "ours-done", limit: "limit"},
 	{work: "the same, time with 10,000 others ÷ time with 100", bench: "PendingRun/pending=10000", small: "PendingRun/pending=100", flat: 1.5},
 	{work: "the same, allocations", bench: "PendingRun/pending=10000", metric: "allocs/op", limited: true, most: 3},
 	{work: "a burst of 10,000 operations", bench: "PendingBurst/operations=10000", limit: "limit", least: 20},
