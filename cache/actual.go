@@ -29,12 +29,15 @@ type ActualStateOfWorld struct {
 	// idle are the volumes that are not, and may not be, set up for any pod; staged those that are staged for certain.
 	idle, staged roster[*knownVolume]
 	spares       spares[knownVolume]
+	// settingUp holds the volumes that are being set up for each pod, and whether the pod was updated since that began.
+	settingUp map[volume.UniquePodName]map[v1.UniqueVolumeName]bool
 }
 
 var (
 	_ operationexecutor.ActualStateOfWorldMounterUpdater  = (*ActualStateOfWorld)(nil)
 	_ operationexecutor.ActualStateOfWorldAttacherUpdater = (*ActualStateOfWorld)(nil)
 	_ operationexecutor.VolumeUsers                       = (*ActualStateOfWorld)(nil)
+	_ operationexecutor.SetUpWatcher                      = (*ActualStateOfWorld)(nil)
 )
 
 // knownVolume is a volume that is, or may be, attached to this node.
@@ -65,6 +68,8 @@ func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePlugin
 		volumes:  map[v1.UniqueVolumeName]*knownVolume{},
 		mounts:   pairs[MountedVolume]{byPod: rosters[volume.UniquePodName, *pair[MountedVolume]]{}},
 		byPlugin: rosters[string, *knownVolume]{},
+
+		settingUp: map[volume.UniquePodName]map[v1.UniqueVolumeName]bool{},
 	}
 }
 

@@ -55,7 +55,8 @@ func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operatione
 		m.fill(old)
 	}
 	if e == succeeded {
-		m.Reconstructed, m.RemountRequired, m.SELinuxMountContext = false, false, opts.SELinuxMountContext
+		m.Reconstructed, m.SELinuxMountContext = false, opts.SELinuxMountContext
+		m.RemountRequired = v.plugin.remountable && a.settingUp[opts.PodName][v.name]
 	}
 	a.setMount(v, m, old)
 	return nil
@@ -216,6 +217,9 @@ func (a *ActualStateOfWorld) MarkRemountRequired(podName volume.UniquePodName) {
 func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for name := range a.settingUp[podName] {
+		a.settingUp[podName][name] = true
+	}
 	for x := range a.mounts.byPod[podName].all {
 		if !x.refreshable {
 			continue
@@ -228,6 +232,26 @@ func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (c
 	}
 	slices.Sort(changed)
 	return changed
+}
+
+// WatchSetUp implements operationexecutor.SetUpWatcher: an update of the pod while the volume is being set up makes it
+// necessary to set it up once more.
+func (a *ActualStateOfWorld) WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.settingUp[podName] == nil {
+		a.settingUp[podName] = make(map[v1.UniqueVolumeName]bool, 1)
+	}
+	a.settingUp[podName][volumeName] = false
+	return func() { a.setUpEnded(volumeName, podName) }
+}
+
+func (a *ActualStateOfWorld) setUpEnded(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if delete(a.settingUp[podName], volumeName); len(a.settingUp[podName]) == 0 {
+		delete(a.settingUp, podName)
+	}
 }
 
 // setRefreshable notes in a pair whether an update of its pod makes it necessary to set the volume up again.

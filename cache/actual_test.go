@@ -195,6 +195,31 @@ func TestRemountIsRequiredUntilItIsMountedAgain(t *testing.T) {
 	}
 }
 
+// TestAnUpdateDuringASetUpIsNotLost: the set-up, the first one or a later one, was of the pod as it was.
+func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
+	a, _ := newActual(t, &plugin{remount: true})
+	own := shared("p-own")
+	require.NoError(t, a.MarkVolumeAsAttached(own, spec("own"), node, ""))
+	setUp := func(during func()) bool {
+		end := a.WatchSetUp(own, "p")
+		during()
+		require.NoError(t, a.MarkVolumeAsMounted(opts(own, "p", "own")))
+		end()
+		row, _ := a.GetMountedVolume(own, "p")
+		return row.RemountRequired
+	}
+	update := func() { a.MarkRemountRequired("p") }
+	assert.True(t, setUp(update), "during the first")
+	assert.True(t, setUp(update), "while it was marked already")
+	assert.False(t, setUp(func() {}))
+	assert.False(t, setUp(func() { a.MarkRemountRequired("another") }))
+	a.WatchSetUp(own, "p")() // One that has failed.
+	update()
+	assert.False(t, setUp(func() {}), "it was updated before")
+	row, _ := a.GetMountedVolume(own, "p")
+	assert.Equal(t, operationexecutor.VolumeMounted, row.State)
+}
+
 func found(name string) cache.ReconstructedVolume {
 	return cache.ReconstructedVolume{
 		VolumeName: shared(name), VolumeSpec: spec(name), PluginIsAttachable: true, PluginIsDeviceMountable: true,

@@ -45,6 +45,9 @@ var (
 //   - [AttachLimitError]: the node has no room.
 //   - [ErrNodeUnknown]: there is no such node, or it is another one.
 //   - [ErrAttaching], [ErrDetaching]: wait until that has ended.
+//
+// What is, or may be, attached to the node has its place already, and so every attempt on it begins: the executor lets one
+// of them run at a time.
 func (a *ClusterActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error) {
 	n := attachmentNews{key: attachmentKey{r.NodeName, r.VolumeName}, spec: r.VolumeSpec, uid: r.NodeUID, limit: r.AttachLimit}
 	if r.VolumeSpec == nil {

@@ -140,7 +140,9 @@ func (d *ClusterDesiredStateOfWorld) AddPod(pod *v1.Pod, spec *volume.Spec) (v1.
 	}
 	key := attachmentKey{types.NodeName(pod.Spec.NodeName), name}
 	if !resolved.Attachable {
-		d.DeletePodFromVolume(podName, name, key.owner)
+		if shared, err := resolved.SharedVolumeName(); err == nil { // It may have been attachable before.
+			d.DeletePodFromVolume(podName, shared, key.owner)
+		}
 		return "", nil
 	}
 	if err := d.add(key, podName, pod, ClusterVolumeToAttach{VolumeSpec: spec, PluginName: resolved.PluginName}); err != nil {

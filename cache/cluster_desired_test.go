@@ -43,6 +43,33 @@ func uids(pods []*v1.Pod) (uids []types.UID) {
 	return uids
 }
 
+// moody changes its mind about what must be attached and staged.
+type moody struct {
+	*plugin
+	not bool
+}
+
+func (m *moody) CanAttach(*volume.Spec) (bool, error)      { return !m.not, nil }
+func (m *moody) CanDeviceMount(*volume.Spec) (bool, error) { return !m.not, nil }
+
+// TestAVolumeThatNeedsNoAttachingAnyMoreIsNotWanted, under whatever name it was.
+func TestAVolumeThatNeedsNoAttachingAnyMoreIsNotWanted(t *testing.T) {
+	p := &moody{plugin: &plugin{}}
+	d := cache.NewClusterDesiredStateOfWorld(newPluginsOf(t, p), (&hooks{}).options())
+	d.AddNode(nodeA, "uid-a")
+	wants(t, d, onNode("p1", nodeA), rwo("s1"))
+	wants(t, d, onNode("p2", nodeA), rwo("s1"))
+	p.not = true
+	name, err := d.AddPod(onNode("p1", nodeA), rwo("s1"))
+	require.NoError(t, err)
+	assert.Empty(t, name)
+	assert.False(t, d.PodExists("p1", shared("s1"), nodeA))
+	assert.True(t, d.PodExists("p2", shared("s1"), nodeA), "nothing was said of it")
+	_, err = d.AddPod(onNode("p2", nodeA), rwo("s1"))
+	require.NoError(t, err)
+	assert.False(t, d.VolumeExists(shared("s1"), nodeA))
+}
+
 func TestAPodIsRemovedFromAllItsVolumesAtOnce(t *testing.T) {
 	h := &hooks{}
 	d := newDesiredCluster(t, h)

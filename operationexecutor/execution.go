@@ -258,7 +258,13 @@ func (e *Executor) tellFreed(op *Operation) {
 }
 
 //go:noinline
-func (e *Executor) countFailure(op *Operation) { e.table.Fail(op.claim.Subject, op.err) }
+func (e *Executor) countFailure(op *Operation) {
+	var atLeast time.Duration
+	if errors.Is(op.err, volume.ErrInfeasible) {
+		atLeast = e.options.Backoff.infeasible()
+	}
+	e.table.Fail(op.claim.Subject, op.err, atLeast)
+}
 
 func (e *Executor) keyFreed(info OperationInfo) {
 	if e.options.KeyFreed != nil {

@@ -8,7 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/internal/keyed"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -46,7 +45,7 @@ func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions)
 		generator: generator,
 		options:   options.withDefaults(),
 		epoch:     time.Now(),
-		table:     keyed.New(backoff.Policy(options.Backoff)),
+		table:     keyed.New(options.Backoff.policy()),
 		bounds:    map[<-chan struct{}]*bound{},
 		left:      map[*Operation][]leftCall{},
 		plugins:   map[string]*pluginCalls{},

@@ -119,7 +119,7 @@ func (m *mapping) setUpDevice(ctx context.Context) error {
 			return err
 		})
 		if err != nil {
-			return m.stageFailed(ctx, intent, err)
+			return m.stageFailed(ctx, intent, m.afterWait(err))
 		}
 	}
 	return m.staged(ctx, intent)

@@ -56,6 +56,9 @@ func (g *Generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOption
 }
 
 func (m *mounting) run(ctx context.Context) error {
+	if watcher, ok := m.state.(SetUpWatcher); ok {
+		defer watcher.WatchSetUp(m.v.VolumeName, m.v.PodName)()
+	}
 	if err := m.prepare(ctx); err != nil {
 		return err
 	}

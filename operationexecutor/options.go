@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"maps"
 	"time"
+
+	"github.com/volumekit/volumekit/internal/backoff"
 )
 
 // The defaults of [ExecutorOptions].
@@ -19,6 +21,9 @@ const (
 	DefaultWorkersPerPlugin = 64
 	// DefaultHungPerPlugin is how many calls of one plugin may hang before no more are made.
 	DefaultHungPerPlugin = 64
+	// DefaultInfeasible is how long an operation waits that can never succeed as it was asked for. Kubernetes waits 12
+	// hours.
+	DefaultInfeasible = time.Hour
 )
 
 // ExecutorOptions says how an executor works. The zero value is useful.
@@ -43,7 +48,8 @@ type ExecutorOptions struct {
 	HungPerPlugin int
 	// KeyFreed is called whenever the key of an operation becomes free: when the operation has ended, or later, when
 	// the last call that it left behind has really returned. It runs in a goroutine of the executor, with no lock held,
-	// after Done is closed, and must return soon. Nil: nobody is told.
+	// after Done is closed, and must return soon. It is not called for an operation that [Executor.Shutdown] has refused,
+	// since nothing can begin then. Nil: nobody is told.
 	KeyFreed func(o OperationInfo)
 	// Logger gets what has no other way out: calls that were left behind, and journal entries that could not be
 	// concluded. Nil: it is discarded.
@@ -63,6 +69,20 @@ type Backoff struct {
 	// Jitter is the greatest part of a wait that may be left out at random, between 0 and 1; zero means 0.1, less than
 	// zero means none.
 	Jitter float64
+	// Infeasible is the shortest wait after an error that matches volume.ErrInfeasible: trying again does not help, but the
+	// storage may have been given more room. Zero means [DefaultInfeasible].
+	Infeasible time.Duration
+}
+
+func (b Backoff) policy() backoff.Policy {
+	return backoff.Policy{Initial: b.Initial, Max: b.Max, Factor: b.Factor, Jitter: b.Jitter}
+}
+
+func (b Backoff) infeasible() time.Duration {
+	if b.Infeasible <= 0 {
+		return DefaultInfeasible
+	}
+	return b.Infeasible
 }
 
 // withDefaults fills in what was left out.

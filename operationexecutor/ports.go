@@ -45,6 +45,14 @@ type ActualStateOfWorldMounterUpdater interface {
 	ExpansionUpdater
 }
 
+// SetUpWatcher learns when set-ups begin. It is an optional interface of an [ActualStateOfWorldMounterUpdater]. Absent, a
+// set-up counts as one of the pod as it is when the set-up has ended.
+type SetUpWatcher interface {
+	// WatchSetUp says that a volume is about to be set up for a pod, as the pod is now. What the state learns of the pod
+	// from now on is not in that set-up. end is called when it is over and the state has been told how it went.
+	WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func())
+}
+
 // ClaimSizes remembers how large the volumes of this node are. It is an optional interface of an
 // [ActualStateOfWorldAttacherUpdater]. Absent, no claim is read when a volume is found attached. Its methods do no I/O.
 type ClaimSizes interface {

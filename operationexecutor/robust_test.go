@@ -370,6 +370,42 @@ func TestWaitForAttachThatTimesOutLeavesNothingBehind(t *testing.T) {
 	})
 }
 
+// TestAWaitForADeviceIsNotForgotten: it may have logged in to a server, and when MountDevice was not called after it, nobody
+// but an UnmountDevice logs out.
+func TestAWaitForADeviceIsNotForgotten(t *testing.T) {
+	w := stagedWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.plugin.on("WaitForAttach", func(context.Context) error { cancel(); return nil })
+	op := w.ended(w.executor.MountVolume(ctx, w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual))
+	require.ErrorIs(t, op.Err(), context.Canceled)
+	assert.NotContains(t, w.all(), "MountDevice")
+	assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
+	assert.Len(t, w.journal.records, 1)
+	w.succeeded(w.executor.UnmountDevice(t.Context(), w.attachedVolume("data"), w.actual))
+	assert.Equal(t, operationexecutor.DeviceNotMounted, w.device("data"))
+	assert.Empty(t, w.journal.records)
+}
+
+// TestWhatCanNeverBeIsNotTriedAtOnce: it waits longer than what may work the next time.
+func TestWhatCanNeverBeIsNotTriedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.attached("data")
+		w.plugin.fail("SetUp", volume.ErrInfeasible)
+		op, err := w.mount("data", "p")
+		require.NoError(t, err)
+		awaitDone(t, op)
+		synctest.Wait()
+		var backoff *volume.BackoffError
+		_, err = w.mount("data", "p")
+		require.ErrorAs(t, err, &backoff)
+		assert.Equal(t, operationexecutor.DefaultInfeasible, time.Until(backoff.Until))
+		w.executor.Forget(volumeName("data"))
+		w.plugin.fail("SetUp", nil)
+		w.succeeded(w.mount("data", "p"))
+	})
+}
+
 // TestTheContextBoundsTheOperation: what is under way becomes uncertain and is concluded all the same, what was not begun
 // is not.
 func TestTheContextBoundsTheOperation(t *testing.T) {

@@ -73,7 +73,7 @@ func (m *mounting) stage(ctx context.Context) error {
 		err = m.checkDone(ctx, m.x, "MountDevice", intent.DeviceMountPath)
 	}
 	if err != nil {
-		return m.stageFailed(ctx, intent, m.doubtFailure(ctx, m.x, intent.DeviceMountPath, err))
+		return m.stageFailed(ctx, intent, m.doubtFailure(ctx, m.x, intent.DeviceMountPath, m.afterWait(err)))
 	}
 	return m.staged(ctx, intent)
 }
@@ -81,25 +81,36 @@ func (m *mounting) stage(ctx context.Context) error {
 // awaitDevice waits for a device that is to be staged and returns the intent to stage it, which is on record. The intent
 // comes before the wait, in which many a plugin logs in to its server, and again with the device's path as soon as that is
 // known. A wait that was left behind, or that is uncertain by its own account, leaves the staging uncertain; any other that
-// fails has begun nothing.
+// fails has begun nothing. One that succeeded may have logged in, and so what fails after it is uncertain too.
 func (m *mounting) awaitDevice(ctx context.Context) (Intent, error) {
 	intent := m.deviceIntent()
 	if err := m.intend(ctx, m.x, intent); err != nil {
 		return Intent{}, err
 	}
 	err := m.waitForAttach(ctx)
-	if outcome.IsUncertain(err) {
-		return Intent{}, m.stageFailed(ctx, intent, err)
-	}
 	if err == nil && intent.DevicePath != m.devicePath {
 		intent.DevicePath = m.devicePath
-		err = m.intend(ctx, m.x, intent)
+		if err = m.intend(ctx, m.x, intent); err != nil {
+			err = volume.Uncertain(err)
+		}
+	}
+	if outcome.IsUncertain(err) {
+		return Intent{}, m.stageFailed(ctx, intent, err)
 	}
 	if err != nil {
 		m.conclude(ctx, m.x, intent, m.deviceState().end())
 		return Intent{}, err
 	}
 	return intent, nil
+}
+
+// afterWait returns the error of a call that should have followed a wait for the device. When the call was not made, nobody
+// has undone what the wait did: an UnmountDevice is to do so.
+func (m *mounting) afterWait(err error) error {
+	if m.staging.attacher != nil && notCalled(err) {
+		return volume.Uncertain(err)
+	}
+	return err
 }
 
 func (m *mounting) waitForAttach(ctx context.Context) error {

@@ -18,7 +18,7 @@ var ErrNodeAffinity = errors.New("the node affinity of the volume does not allow
 // CheckNodeAffinity returns nil when the node affinity of pv allows node, of which the name and the labels are read, or
 // when pv has none. As in Kubernetes, one term is enough, a term holds when all of it does, an empty one never does, and a
 // selector without terms allows no node. Otherwise the error matches [ErrNodeAffinity]; or [ErrInvalid] when a term is
-// malformed, whatever the others say.
+// malformed, and none of the others allows the node.
 func CheckNodeAffinity(pv *v1.PersistentVolume, node *v1.Node) error {
 	if !HasNodeAffinity(pv) {
 		return nil
@@ -39,18 +39,20 @@ type affinityNode struct {
 
 // check reports whether one of the terms allows the node.
 func (n affinityNode) check(required *v1.NodeSelector) error {
-	allowed := false
+	var malformed []error
 	for i, term := range required.NodeSelectorTerms {
 		ok, err := n.matches(term)
-		if err != nil {
-			return fmt.Errorf("term %d of the volume's node affinity: %w: %w", i+1, err, ErrInvalid)
+		if ok {
+			return nil
 		}
-		allowed = allowed || ok
+		if err != nil {
+			malformed = append(malformed, fmt.Errorf("term %d of the volume's node affinity: %w: %w", i+1, err, ErrInvalid))
+		}
 	}
-	if !allowed {
-		return fmt.Errorf("node %q: %w", n.name, ErrNodeAffinity)
+	if len(malformed) > 0 {
+		return errors.Join(malformed...)
 	}
-	return nil
+	return fmt.Errorf("node %q: %w", n.name, ErrNodeAffinity)
 }
 
 // matches reports whether all requirements of the term hold. A term without any matches nothing.

@@ -63,6 +63,9 @@ func (r Resolved) UniqueVolumeName(podName UniquePodName) (v1.UniqueVolumeName, 
 	return r.entry.ownName(podName, r.spec), nil
 }
 
+// SharedVolumeName is the unique name that the volume has where it must be attached or staged, also when it need not be.
+func (r Resolved) SharedVolumeName() (v1.UniqueVolumeName, error) { return r.entry.sharedName(r.spec) }
+
 // ownName is the unique name of spec where it belongs to one pod.
 func (r *registered) ownName(podName UniquePodName, spec *Spec) v1.UniqueVolumeName {
 	return v1.UniqueVolumeName(r.name + "/" + string(podName) + "-" + spec.Name())

@@ -131,9 +131,9 @@ func (t *Table) waits(claim *Claim) *Failure {
 	return &f
 }
 
-// Fail counts a failure of a subject and returns it. It need not hold a claim, so that what fails before it starts waits
-// as well.
-func (t *Table) Fail(subject Subject, err error) Failure {
+// Fail counts a failure of a subject, which then waits for atLeast, and returns it. It need not hold a claim, so that what
+// fails before it starts waits as well.
+func (t *Table) Fail(subject Subject, err error, atLeast time.Duration) Failure {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,7 +147,7 @@ func (t *Table) Fail(subject Subject, err error) Failure {
 	}
 	f, _ := ofVolume.of(subject)
 	f.Attempts++
-	f.Until = now.Add(t.policy.Delay(f.Attempts))
+	f.Until = now.Add(max(atLeast, t.policy.Delay(f.Attempts)))
 	f.Err = err
 	t.count.Add(int64(ofVolume.set(subject, f)))
 	return f

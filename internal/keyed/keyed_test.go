@@ -117,7 +117,7 @@ func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
 		table, k := newTable(), key("v", "p", "")
 		for i, wait := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
 			claim := begin(t, table, k, "mount")
-			table.Fail(claim.Subject, errBroken)
+			table.Fail(claim.Subject, errBroken, 0)
 			table.End(claim)
 			_, refusal := try(table, k, subject(k, "mount"))
 			require.NotNil(t, refusal)
@@ -132,7 +132,7 @@ func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
 		table.End(claim)
 		assert.Zero(t, table.Len())
 		claim = begin(t, table, k, "mount")
-		table.Fail(claim.Subject, errBroken)
+		table.Fail(claim.Subject, errBroken, 0)
 		table.End(claim)
 		_, refusal := try(table, k, subject(k, "mount"))
 		assert.Equal(t, 1, refusal.Failure.Attempts)
@@ -144,7 +144,7 @@ func TestBackoffIsPerSubjectAndKind(t *testing.T) {
 	for _, pod := range []string{"p", "q"} {
 		claim, refusal := try(table, whole, subject(key("v", pod, ""), "mount"))
 		require.Nil(t, refusal, "pod q must not wait for the failure of pod p")
-		table.Fail(claim.Subject, errBroken)
+		table.Fail(claim.Subject, errBroken, 0)
 		table.End(claim)
 	}
 	_, refusal := try(table, whole, subject(key("v", "p", ""), "mount"))
@@ -155,7 +155,7 @@ func TestBackoffIsPerSubjectAndKind(t *testing.T) {
 func TestWhatRunsIsToldBeforeWhatFailed(t *testing.T) {
 	table, k := newTable(), key("v", "", "")
 	claim := begin(t, table, k, "mount")
-	table.Fail(claim.Subject, errBroken)
+	table.Fail(claim.Subject, errBroken, 0)
 	_, refusal := try(table, k, subject(k, "mount"))
 	assert.Same(t, claim, refusal.Running)
 	assert.Nil(t, refusal.Failure)
@@ -167,7 +167,7 @@ func TestForget(t *testing.T) {
 		table := newTable()
 		for _, k := range []keyed.Key{key("v", "p", ""), key("v", "q", ""), key("v", "", "n"), key("v", "", ""), key("w", "p", "")} {
 			claim := begin(t, table, k, "op")
-			table.Fail(claim.Subject, errBroken)
+			table.Fail(claim.Subject, errBroken, 0)
 			table.End(claim)
 		}
 		return table
@@ -198,7 +198,7 @@ func TestFailuresThatNobodyComesBackForGo(t *testing.T) {
 		table := newTable()
 		for i := range 10000 {
 			claim := begin(t, table, key(strconv.Itoa(i), "", ""), "op")
-			table.Fail(claim.Subject, errBroken)
+			table.Fail(claim.Subject, errBroken, 0)
 			table.End(claim)
 			time.Sleep(2 * time.Second)
 		}
