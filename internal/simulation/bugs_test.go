@@ -92,6 +92,9 @@ func (a *agent) deviceExecutor() *operationexecutor.Executor {
 }
 
 func (a *agent) mounting() operationexecutor.ActualStateOfWorldMounterUpdater {
+	if a.bug.ignoresUpdates {
+		return struct{ mounterUpdater }{a.actual} // which does not watch set-ups
+	}
 	return a.updater(a.bug.mounting)
 }
 
