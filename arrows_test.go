@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"cache":                       {"volume", "operationexecutor", "internal/..."},
 	"store":                       {"internal/..."},
 	"store/storetest":             {"store"},
-	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "operationexecutor", "cache", "store", "internal/..."},
+	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "mount/safepath", "operationexecutor", "cache", "store", "internal/..."},
 	"controller/persistentvolume": {"volume", "operationexecutor", "cache", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},

@@ -43,6 +43,7 @@ type Manager struct {
 	// mounts are those that are ours for certain, suspects the paths of those of which there is news.
 	mounts   ownMounts
 	suspects *workqueue.Queue[string]
+	subpaths *subpaths
 	claims   *claimIndex
 
 	// dirty holds the volumes to be planned, dirtyPods the pods whose claims are to be resolved again.
@@ -51,7 +52,9 @@ type Manager struct {
 	changes   broadcast
 	started   atomic.Bool
 	stopped   chan struct{}
-	planned   atomic.Uint64
+	// recordsRead is closed when they were, so that what is not known is not there; nil when there are none.
+	recordsRead chan struct{}
+	planned     atomic.Uint64
 	// podTurns orders those who change what one pod wants.
 	podTurns turns[types.UID]
 
@@ -111,6 +114,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		forgot:  m.forgot,
 	}
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
+	m.subpaths = newSubpaths(o.Mounter, plugins.Host().GetPodsDir())
 	m.executor = m.newExecutor()
 	return m, nil
 }
@@ -119,8 +123,10 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 	generator := operationexecutor.GeneratorOptions{
 		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounts, Recorder: m.options.Recorder, Logger: m.options.Logger,
 		BlockMapper: m.options.BlockMapper,
+		Subpaths:    m.subpaths,
 	}
 	if m.options.RuntimeDir != "" {
+		m.recordsRead = make(chan struct{})
 		m.journal = newJournal()
 		generator.Journal = m.journal
 	}
@@ -162,6 +168,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		return fmt.Errorf("volume manager: %w", err)
 	}
 	m.settleAll()
+	if m.recordsRead != nil {
+		close(m.recordsRead)
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() { m.planAll(ctx) })
 	wg.Go(func() { m.populateAll(ctx) })

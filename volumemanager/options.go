@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/blockmap"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -49,6 +50,12 @@ type Options struct {
 	// SELinuxMount says which volumes are mounted with the label of the containers that use them. Two pods with different
 	// labels do not get such a volume at once: the second one waits, and its status says for whom.
 	SELinuxMount cache.SELinuxMount
+	// Mounter binds sub-paths of volumes for containers, and devices where BlockMapper is nil. Nil: a mount.Mounter of the
+	// manager's own, which knows of no calls that others have lost; give the one that the program has.
+	Mounter mount.Interface
+	// RecursiveReadOnly says that the kernel (Linux 5.12) and the container runtime can make a mount read-only with all
+	// mounts beneath it. False: a container that needs it (recursiveReadOnly Enabled) gets no mounts.
+	RecursiveReadOnly bool
 	// Observer is told of every operation. Nil: nobody is.
 	Observer operationexecutor.Observer
 	// Recorder gets the events of pods and volumes. Nil: they are dropped.
@@ -89,6 +96,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Mounter == nil {
+		o.Mounter = mount.New(mount.Options{Logger: o.Logger})
+	}
 	if o.Resync == 0 {
 		o.Resync = DefaultResync
 	}
@@ -96,7 +106,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.WaitTimeout = DefaultWaitTimeout
 	}
 	if o.BlockMapper == nil {
-		o.BlockMapper = NewBlockMapper(blockmap.New(blockmap.Options{}))
+		o.BlockMapper = NewBlockMapper(blockmap.New(blockmap.Options{Mounter: o.Mounter}))
 	}
 	var errs []error
 	if o.WaitTimeout < 0 {

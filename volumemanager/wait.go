@@ -105,26 +105,31 @@ type awaited struct {
 
 // wait returns when what it waits for is there. It looks again after each change of the pod; of any pod when pod has no UID.
 func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, m.options.WaitTimeout)
-		defer cancel()
-	}
+	ctx, cancelTimeout := m.withWaitTimeout(ctx)
+	defer cancelTimeout()
 	changed, cancel := m.changes.subscribe(volume.GetUniquePodName(pod))
 	defer cancel()
+	reading := m.recordsRead // As long as the records are not read, not to know of anything means nothing.
+	select {
+	case <-reading:
+		reading = nil
+	default:
+	}
 	var ended error
 	for {
 		ready, err := what.isReady()
 		switch {
 		case err != nil:
 			return notReady(pod, what, err)
-		case ready:
+		case ready && reading == nil:
 			return nil
 		case ended != nil:
 			return notReady(pod, what, ended)
 		}
 		select {
 		case <-changed:
+		case <-reading:
+			reading = nil
 		case <-ctx.Done():
 			ended = context.Cause(ctx)
 		case <-m.stopped:

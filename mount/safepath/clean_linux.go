@@ -57,6 +57,18 @@ func (s *Subpaths) cleanOwner(ctx context.Context, owner Owner, options mount.Un
 	return errors.Join(errs...)
 }
 
+// volumes is Volumes.
+func (s *Subpaths) volumes(ctx context.Context, podDir string) ([]string, error) {
+	pod, err := s.openPod(ctx, podDir)
+	if err != nil {
+		return nil, ignoreGone(err)
+	}
+	defer closeFD(pod.fd)
+	names, err := pod.list(ctx, SubpathsDir)
+	slices.Sort(names)
+	return names, err
+}
+
 // list returns the names in a directory of ours; none when it is not there.
 func (t *tree) list(ctx context.Context, name string) ([]string, error) {
 	path, err := t.openPath(ctx, t.fd, name, how{directory: true, oneMount: true})

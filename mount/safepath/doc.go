@@ -57,5 +57,6 @@
 // Where nobody else can write, package os is simpler. For plain files with os.File only, os.Root is enough; but its
 // RemoveAll empties what is mounted below, and it can neither bind nor be left behind when a server hangs. A mount point is
 // removed by mount.Interface. To walk a volume for its usage or its owners use volume/usage and volume/ownership. The
-// package needs /proc. On other systems than Linux every call returns an error that matches mount.ErrUnsupported.
+// package needs /proc. On other systems than Linux every call returns an error that matches mount.ErrUnsupported; but to
+// clean sub-paths succeeds, since there are none.
 package safepath

@@ -48,4 +48,8 @@ func (t *tree) bind(context.Context, string, string, mount.Interface, BindOption
 
 func (s *Subpaths) prepare(context.Context, string, Subpath) error { return unsupported() }
 
-func (s *Subpaths) clean(context.Context, Owner, mount.UnmountOptions) error { return unsupported() }
+// clean finds nothing: nothing can be prepared.
+func (s *Subpaths) clean(context.Context, Owner, mount.UnmountOptions) error { return nil }
+
+// volumes finds nothing either.
+func (s *Subpaths) volumes(context.Context, string) ([]string, error) { return nil, nil }

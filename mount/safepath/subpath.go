@@ -141,6 +141,19 @@ func (s *Subpaths) CleanVolume(ctx context.Context, owner Owner, options mount.U
 	return owner.wrap(err)
 }
 
+// Volumes returns the names of the volumes of which containers of the pod have, or may have, sub-paths; sorted. It looks at
+// names only. A pod without sub-paths has none, and so has one without a directory.
+func (s *Subpaths) Volumes(ctx context.Context, podDir string) ([]string, error) {
+	err := checkPodDir(podDir)
+	if err != nil {
+		return nil, Owner{PodDir: podDir}.wrap(err)
+	}
+	names, err := run(ctx, s.calls, path.Join(podDir, SubpathsDir), func([]string) {}, func(ctx context.Context) ([]string, error) {
+		return s.volumes(ctx, podDir)
+	})
+	return names, Owner{PodDir: podDir}.wrap(err)
+}
+
 func (o Owner) wrap(err error) error {
 	if err == nil {
 		return nil
@@ -149,11 +162,18 @@ func (o Owner) wrap(err error) error {
 }
 
 func (o Owner) check() error {
-	if !path.IsAbs(o.PodDir) || strings.ContainsRune(o.PodDir, 0) || strings.Contains(o.PodDir+"/", "/../") {
-		return fmt.Errorf("the pod's directory %q is not an absolute path without \"..\": %w", o.PodDir, ErrInvalid)
+	if err := checkPodDir(o.PodDir); err != nil {
+		return err
 	}
 	if err := CheckElement(o.VolumeName); err != nil {
 		return fmt.Errorf("the volume's name: %w", err)
+	}
+	return nil
+}
+
+func checkPodDir(dir string) error {
+	if !path.IsAbs(dir) || strings.ContainsRune(dir, 0) || strings.Contains(dir+"/", "/../") {
+		return fmt.Errorf("the pod's directory %q is not an absolute path without \"..\": %w", dir, ErrInvalid)
 	}
 	return nil
 }

@@ -429,6 +429,9 @@ func TestCleanVolumeCleansAllContainersAndNoOtherVolume(t *testing.T) {
 		other.VolumeName = "other"
 		n.prepare(other)
 		n.restart()
+		volumes, err := n.subpaths.Volumes(t.Context(), n.podDir)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"data", "other"}, volumes)
 		n.clean()
 		require.NoError(t, n.subpaths.CleanVolume(t.Context(), Owner{PodDir: n.podDir, VolumeName: "data"}, mount.UnmountOptions{}))
 		assert.NoDirExists(t, filepath.Join(n.podDir, SubpathsDir, "data"))
@@ -436,6 +439,13 @@ func TestCleanVolumeCleansAllContainersAndNoOtherVolume(t *testing.T) {
 		n.mountAt(other.HostPath())
 		require.NoError(t, n.subpaths.CleanContainer(t.Context(), other.Owner, mount.UnmountOptions{}))
 		require.NoError(t, n.subpaths.CleanContainer(t.Context(), other.Owner, mount.UnmountOptions{}))
+		for _, dir := range []string{n.podDir, n.podDir + "-missing"} {
+			volumes, err = n.subpaths.Volumes(t.Context(), dir)
+			require.NoError(t, err)
+			assert.Empty(t, volumes)
+		}
+		_, err = n.subpaths.Volumes(t.Context(), "pod")
+		require.ErrorIs(t, err, ErrInvalid)
 		other.PodDir += "-missing"
 		require.NoError(t, n.subpaths.CleanContainer(t.Context(), other.Owner, mount.UnmountOptions{}))
 	})

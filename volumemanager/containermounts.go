@@ -1,0 +1,356 @@
+package volumemanager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The sentinels of [Manager.ContainerMounts].
+var (
+	// ErrUnknownContainer matches the error for a container that the pod does not have.
+	ErrUnknownContainer = errors.New("unknown container")
+	// ErrVolumeMode matches the error for a container that mounts a block device, or that wants a volume with a filesystem
+	// as a device.
+	ErrVolumeMode = errors.New("the volume is of the other mode")
+)
+
+// ContainerVolumes is what a container runtime needs to give a container its volumes. docs/embedding.md shows how it
+// becomes mounts and devices of OCI, and of CRI.
+type ContainerVolumes struct {
+	// Mounts are to be made in this order: one that lies in another comes after it.
+	Mounts []ContainerMount
+	// Devices are the block volumes, by their targets.
+	Devices []ContainerDevice
+}
+
+// ContainerMount is one bind mount in a container, with all mounts beneath its source.
+type ContainerMount struct {
+	// Name is the volume's name in the pod's spec.
+	Name string
+	// Source is the absolute path on the host: of a directory, or of a file, a socket and the like. Where it leads to no
+	// workload can change, a sub-path of a volume included; but that of a hostPath volume is the one in the pod's spec, in
+	// which there may be links.
+	Source string
+	// Target is the absolute, clean path in the container. A link in the container's own filesystem is the runtime's to
+	// deal with.
+	Target string
+	// ReadOnly is true when the container, the pod's reference to the claim, or the volume says so.
+	ReadOnly bool
+	// RecursiveReadOnly says that the mounts beneath must be read-only, too. It comes with ReadOnly only.
+	RecursiveReadOnly bool
+	// Propagation is None, HostToContainer or Bidirectional; never empty.
+	Propagation v1.MountPropagationMode
+	// Relabel says that the content is to be given the SELinux label of the container, where there is SELinux.
+	Relabel bool
+}
+
+// ContainerDevice is one block device in a container.
+type ContainerDevice struct {
+	// Name is the volume's name in the pod's spec.
+	Name string
+	// Source is the absolute path of the device's node on the host. It is that of this pod alone, and shows the same
+	// device whatever becomes of the names in /dev.
+	Source string
+	// Target is the absolute, clean path in the container.
+	Target string
+	// Permissions are those of the device cgroup: "rwm", or "rm" when the device is only to be read.
+	Permissions string
+	// Major and Minor are the device's number.
+	Major, Minor uint32
+}
+
+// ContainerMounts returns what a runtime needs to start a container of pod: of any kind, init and ephemeral ones too. pod
+// tells which pod is meant; what counts is what the last AddPod or UpdatePod said. It waits for no volume: call it after
+// [Manager.WaitForAttachAndMount].
+//
+// A sub-path (subPath, subPathExpr) is opened beneath the volume's root without following a link out of it, and that very
+// file or directory is bound at a place of the pod's where no workload can write. One that is missing is made, with the
+// mode and group of the volume's root. A call for a container that is started again returns the same sources; a sub-path
+// that the workload has replaced meanwhile is bound anew. [Manager.ReleaseContainer] undoes it, and whatever takes the
+// volume from the pod does so before.
+//
+// The variables of a subPathExpr are those that the pod itself tells: values, and fields of the pod. Another one is a
+// [*VariableError].
+//
+// When a volume of the container is not set up, or is being taken away, the error is a [*volume.NotReadyError]. Others
+// match [ErrUnknownContainer], [ErrVolumeMode], [volume.ErrInvalid] for what the pod must not ask for,
+// [volume.ErrUnsupported] for a recursively read-only mount that [Options] does not allow, or what package safepath
+// returns for a sub-path; they hold paths of the host: what may be shown to the pod's owner is safepath.Public.
+//
+// ctx bounds the call, or [Options].WaitTimeout if it has no deadline; a volume that hangs is left behind then, which
+// matches [volume.ErrUncertain]. When it fails, sub-paths that it has bound stay for the next call, ReleaseContainer
+// or the end of the pod.
+func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container string) (ContainerVolumes, error) {
+	if err := validatePod(pod); err != nil {
+		return ContainerVolumes{}, err
+	}
+	entry := m.entryOf(pod.UID)
+	if entry == nil {
+		return ContainerVolumes{}, unknownPod(pod)
+	}
+	c, err := containerOf(entry.pod, container)
+	if err == nil {
+		err = checkContainer(c)
+	}
+	if err != nil {
+		return ContainerVolumes{}, err
+	}
+	ctx, cancel := m.withWaitTimeout(ctx)
+	defer cancel()
+	ask := &containerAsk{manager: m, entry: entry, container: c}
+	volumes, err := ask.answer(ctx)
+	if err != nil {
+		return ContainerVolumes{}, fmt.Errorf("container %q of pod %q: %w", container, podKey(pod), err)
+	}
+	return volumes, nil
+}
+
+// withWaitTimeout bounds what waits by WaitTimeout, if ctx has no deadline.
+func (m *Manager) withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, m.options.WaitTimeout)
+}
+
+// containerAsk is one call of ContainerMounts.
+type containerAsk struct {
+	manager   *Manager
+	entry     *podEntry
+	container *v1.Container
+	rows      map[string]cache.MountedVolume // by outer name
+}
+
+func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.pod) }
+
+func (a *containerAsk) answer(ctx context.Context) (ContainerVolumes, error) {
+	var volumes ContainerVolumes
+	if err := a.readRows(); err != nil {
+		return volumes, err
+	}
+	if err := a.checkModes(); err != nil {
+		return volumes, err
+	}
+	for i := range a.container.VolumeMounts {
+		made, err := a.mount(ctx, i)
+		if err != nil {
+			return volumes, fmt.Errorf("volume %q: %w", a.container.VolumeMounts[i].Name, err)
+		}
+		volumes.Mounts = append(volumes.Mounts, made)
+	}
+	for _, d := range a.container.VolumeDevices {
+		made, err := a.device(d)
+		if err != nil {
+			return volumes, fmt.Errorf("volume %q: %w", d.Name, err)
+		}
+		volumes.Devices = append(volumes.Devices, made)
+	}
+	volumes.order()
+	return volumes, nil
+}
+
+// order sorts mounts so that nested ones come later, and lets each source be relabelled once.
+func (v *ContainerVolumes) order() {
+	slices.SortStableFunc(v.Mounts, func(a, b ContainerMount) int {
+		return cmp.Compare(strings.Count(a.Target, "/"), strings.Count(b.Target, "/"))
+	})
+	slices.SortFunc(v.Devices, func(a, b ContainerDevice) int { return cmp.Compare(a.Target, b.Target) })
+	labelled := make(map[string]bool)
+	for i := range v.Mounts {
+		if m := &v.Mounts[i]; m.Relabel {
+			m.Relabel = !labelled[m.Source]
+			labelled[m.Source] = true
+		}
+	}
+}
+
+// readRows reads what is known of the volumes of the container.
+func (a *containerAsk) readRows() error {
+	a.rows = make(map[string]cache.MountedVolume)
+	missing := make(map[string]bool)
+	for _, name := range a.names() {
+		row, ok := a.row(name)
+		a.rows[name] = row
+		if !ok {
+			missing[name] = true
+		}
+	}
+	if len(missing) > 0 {
+		return a.notReady(missing, nil)
+	}
+	return nil
+}
+
+// names returns the outer names of the volumes that the container uses.
+func (a *containerAsk) names() []string {
+	var names []string
+	for _, m := range a.container.VolumeMounts {
+		names = append(names, m.Name)
+	}
+	for _, d := range a.container.VolumeDevices {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// row returns what is known of a volume, and false when it is not set up, or is being taken away.
+func (a *containerAsk) row(outer string) (cache.MountedVolume, bool) {
+	name := a.entry.volume(outer).name
+	if name == "" {
+		return cache.MountedVolume{}, false
+	}
+	row, ok := a.manager.actual.GetMountedVolume(name, a.podName())
+	// In this order: the flight of what takes it away is entered before the state changes.
+	return row, ok && row.State == operationexecutor.VolumeMounted && !a.manager.isLeaving(name, a.podName())
+}
+
+func (a *containerAsk) notReady(missing map[string]bool, cause error) error {
+	return notReady(a.entry.pod, awaited{state: "ready", left: func() []VolumeStatus {
+		return slices.DeleteFunc(a.manager.statusOfPod(a.entry.pod.UID), func(s VolumeStatus) bool { return !missing[s.OuterName] })
+	}}, cause)
+}
+
+func (a *containerAsk) checkModes() error {
+	for _, m := range a.container.VolumeMounts {
+		if a.rows[m.Name].BlockVolumeMapper != nil {
+			return fmt.Errorf("volume %q is a block device and cannot be mounted: use volumeDevices: %w: %w", m.Name, ErrVolumeMode, volume.ErrInvalid)
+		}
+	}
+	for _, d := range a.container.VolumeDevices {
+		if a.rows[d.Name].BlockVolumeMapper == nil {
+			return fmt.Errorf("volume %q has a filesystem and is no device: use volumeMounts: %w: %w", d.Name, ErrVolumeMode, volume.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// mount returns one mount of the container, by its index in the spec.
+func (a *containerAsk) mount(ctx context.Context, index int) (ContainerMount, error) {
+	spec := &a.container.VolumeMounts[index]
+	row := a.rows[spec.Name]
+	info := infoOf(row)
+	made := ContainerMount{
+		Name: spec.Name, Source: info.Path, Target: path.Clean(spec.MountPath),
+		ReadOnly: spec.ReadOnly || info.ReadOnly || a.entry.volume(spec.Name).readOnly,
+		Relabel:  mayRelabel(row),
+	}
+	if !filepath.IsAbs(info.Path) {
+		return made, fmt.Errorf("plugin %q says that it is at %q, which is not an absolute path: %w", row.PluginName, info.Path, operationexecutor.ErrUntrue)
+	}
+	var err error
+	if made.Propagation, err = propagationOf(a.container, spec); err != nil {
+		return made, err
+	}
+	if made.RecursiveReadOnly, err = a.recursiveReadOnly(spec); err != nil {
+		return made, err
+	}
+	sub, err := a.subPath(spec)
+	if err == nil && sub != "" {
+		made.Source, err = a.bindSubPath(ctx, index, made, sub)
+	}
+	return made, err
+}
+
+// mayRelabel reports whether the content may be given another label: it is the node's own, the plugin says that it can be
+// labelled, it is not read-only, and it has no label for all of it already.
+func mayRelabel(row cache.MountedVolume) bool {
+	if row.Mounter == nil || row.SELinuxMountContext != "" {
+		return false
+	}
+	attributes := row.Mounter.GetAttributes()
+	return attributes.Managed && attributes.SupportsSELinux && !attributes.ReadOnly
+}
+
+func (a *containerAsk) recursiveReadOnly(spec *v1.VolumeMount) (bool, error) {
+	switch recursiveReadOnlyOf(spec) {
+	case v1.RecursiveReadOnlyIfPossible:
+		return a.manager.options.RecursiveReadOnly, nil
+	case v1.RecursiveReadOnlyEnabled:
+		if !a.manager.options.RecursiveReadOnly {
+			return false, fmt.Errorf("recursiveReadOnly Enabled: the runtime of this node cannot do it (Options.RecursiveReadOnly): %w", volume.ErrUnsupported)
+		}
+		return true, nil
+	default:
+		return false, nil
+	}
+}
+
+// subPath returns the sub-path of a mount, empty when it has none.
+func (a *containerAsk) subPath(spec *v1.VolumeMount) (string, error) {
+	if spec.SubPathExpr == "" {
+		return spec.SubPath, nil
+	}
+	node := types.NodeName(cmp.Or(a.entry.pod.Spec.NodeName, string(a.manager.node())))
+	sub, err := environmentOf(a.entry.pod, node, a.container).expandSubPath(spec.SubPathExpr)
+	if err != nil {
+		return "", err
+	}
+	if _, err := safepath.CleanSubpath(sub); err != nil {
+		return "", fmt.Errorf("subPathExpr %q: %w", spec.SubPathExpr, alsoOfPath(err))
+	}
+	return sub, nil
+}
+
+// propagations are the modes as safepath has them.
+var propagations = map[v1.MountPropagationMode]string{
+	v1.MountPropagationNone:            safepath.Private,
+	v1.MountPropagationHostToContainer: safepath.Slave,
+	v1.MountPropagationBidirectional:   safepath.Shared,
+}
+
+// bindSubPath binds a part of the volume and returns where.
+func (a *containerAsk) bindSubPath(ctx context.Context, index int, made ContainerMount, sub string) (string, error) {
+	uid := a.entry.pod.UID
+	row := a.rows[made.Name]
+	return a.manager.subpaths.prepare(ctx, uid, safepath.Subpath{
+		Owner:            safepath.Owner{VolumeName: row.InnerVolumeSpecName, ContainerName: a.container.Name},
+		VolumePath:       made.Source,
+		FollowVolumePath: !a.isOurs(made.Source),
+		Path:             sub,
+		FollowInside:     true,
+		VolumeMountIndex: index,
+		BindOptions: safepath.BindOptions{
+			Kinds: safepath.AnyKind, ReadOnly: made.ReadOnly, Propagation: propagations[made.Propagation],
+		},
+	}, func() error {
+		if now, ok := a.row(made.Name); !ok || now.VolumeName != row.VolumeName || a.manager.entryOf(uid) == nil {
+			return a.notReady(map[string]bool{made.Name: true}, errTakenAway)
+		}
+		return nil
+	})
+}
+
+// isOurs reports whether a path is one that the plugin has made for the pod. Any other one is a directory of the host,
+// which whoever wrote the pod or the PersistentVolume has chosen.
+func (a *containerAsk) isOurs(dir string) bool {
+	return strings.HasPrefix(dir, a.manager.subpaths.podDir(a.entry.pod.UID)+string(filepath.Separator))
+}
+
+// device returns one device of the container. What is bound for the pod is named after it, in the volume's map path.
+func (a *containerAsk) device(spec v1.VolumeDevice) (ContainerDevice, error) {
+	row := a.rows[spec.Name]
+	made := ContainerDevice{
+		Name: spec.Name, Source: filepath.Join(row.DeviceMountPath, string(a.entry.pod.UID)), Target: path.Clean(spec.DevicePath),
+		Permissions: "rwm",
+	}
+	if row.VolumeSpec.ReadOnly || a.entry.volume(spec.Name).readOnly {
+		made.Permissions = "rm"
+	}
+	var err error
+	made.Major, made.Minor, err = deviceNumber(made.Source)
+	return made, err
+}
