@@ -20,9 +20,10 @@ type growth struct {
 	m *Manager
 
 	mu sync.Mutex
-	// given are the sizes of PersistentVolumes that have changed while the claims of a pod were being read, which may have
-	// been read before.
-	given map[string]resource.Quantity
+	// readers is how many pods are being read, given the sizes of PersistentVolumes that have changed meanwhile: a pod may
+	// have read them before.
+	readers int
+	given   map[string]resource.Quantity
 	// growing are the volumes that are smaller here than they are meant to be, claims what they wait for.
 	growing map[v1.UniqueVolumeName]store.Key
 	claims  map[store.Key]*growingClaim
@@ -191,12 +192,27 @@ func (g *growth) volumeChanged(pv *v1.PersistentVolume) {
 
 // note keeps the size of a PersistentVolume that somebody may have read before.
 func (g *growth) note(name string, size resource.Quantity) {
-	if len(g.m.claims.waitingFor(store.Key{Kind: store.PersistentVolumes, Name: name})) == 0 {
-		return
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.given[name] = size
+	if g.readers > 0 {
+		g.given[name] = size
+	}
+}
+
+// reading is called before the volumes of a pod are read, and what it returns when they are in the desired state.
+func (g *growth) reading() (done func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.readers++
+	return g.read
+}
+
+func (g *growth) read() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.readers--; g.readers == 0 {
+		clear(g.given)
+	}
 }
 
 // settle takes over the sizes of the volumes of a pod that have changed while they were read.
@@ -211,16 +227,10 @@ func (g *growth) settle(answers []resolution) {
 	}
 }
 
-// noted returns the size that was noted, which goes with the last pod that is reading it.
 func (g *growth) noted(name string) (resource.Quantity, bool) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	size, ok := g.given[name]
-	g.mu.Unlock()
-	if ok && len(g.m.claims.waitingFor(store.Key{Kind: store.PersistentVolumes, Name: name})) <= 1 {
-		g.mu.Lock()
-		delete(g.given, name)
-		g.mu.Unlock()
-	}
 	return size, ok
 }
 

@@ -113,6 +113,7 @@ func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 // change makes the desired state what pod says, unless check refuses what the pod was before, which may be nil.
 func (m *Manager) change(ctx context.Context, pod *v1.Pod, check func(old *podEntry) error) error {
 	pod = pod.DeepCopy()
+	defer m.growth.reading()()
 	answers := m.resolver.resolve(ctx, pod)
 	if ctx.Err() != nil {
 		m.dirtyPods.Add(pod.UID) // which forgets what it waits for, if the pod is not known
@@ -343,6 +344,7 @@ func (m *Manager) populate(ctx context.Context, uid types.UID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	defer m.growth.reading()()
 	answers := m.resolver.resolve(ctx, entry.pod)
 	release, _ := m.podTurns.take(nil, uid)
 	defer release()
