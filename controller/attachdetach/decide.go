@@ -1,0 +1,101 @@
+package attachdetach
+
+import (
+	"time"
+
+	"github.com/volumekit/volumekit/cache"
+)
+
+// ForceReason is why a volume is taken from a node although the node uses it, or may use it.
+type ForceReason string
+
+// The reasons of a forced detach. The text is stable.
+const (
+	// NotForced: the node does not use the volume.
+	NotForced ForceReason = ""
+	// ForcedByTimeout: the node is not ready, and has not let go of the volume for as long as it is waited for.
+	ForcedByTimeout ForceReason = "timeout"
+	// ForcedByFence: the node has the taint [TaintOutOfService].
+	ForcedByFence ForceReason = "out-of-service"
+)
+
+// nodeHealth is what a node's object says of the node. A node without an object is sick.
+type nodeHealth uint8
+
+const (
+	sick      nodeHealth = iota // it is not ready, or not there
+	ready                       // it says that it is ready
+	fenced                      // somebody says that no process on it can write any more
+	unmanaged                   // its volumes are not this controller's
+)
+
+// attachmentView is all that the decision on one attachment depends on.
+type attachmentView struct {
+	// wanted says that a pod on the node wants the volume.
+	wanted bool
+	state  cache.AttachState
+	use    cache.UseState
+	node   nodeHealth
+	// unwantedFor is since how long nobody wants the volume there.
+	unwantedFor time.Duration
+}
+
+// step is what is to be done with an attachment.
+type step uint8
+
+const (
+	stay   step = iota // nothing, until something changes
+	keep               // it is as it should be
+	attach             // attach it, or confirm that it is attached
+	detach             // detach it
+)
+
+// decision is what is to be done with one attachment.
+type decision struct {
+	step step
+	// force is why the use of the node does not count; of a detach alone.
+	force ForceReason
+	// after is when to look again, with nothing having changed; zero means never.
+	after time.Duration
+}
+
+// decide says what is to be done. maxWait is [Options].MaxWaitForUnmount. It is a pure function.
+func decide(v attachmentView, maxWait time.Duration) decision {
+	if v.node == unmanaged {
+		return decision{}
+	}
+	switch v.state {
+	case cache.Attaching, cache.Detaching:
+		return decision{} // The operation's end tells.
+	case cache.Attached:
+		if v.wanted {
+			return decision{step: keep}
+		}
+		return release(v, maxWait)
+	case cache.AttachUncertain:
+		if v.wanted {
+			return decision{step: attach}
+		}
+		return release(v, maxWait)
+	case cache.NotAttached:
+		if v.wanted {
+			return decision{step: attach}
+		}
+	}
+	return decision{}
+}
+
+// release says how an attachment that nobody wants ends.
+func release(v attachmentView, maxWait time.Duration) decision {
+	switch {
+	case v.use == cache.NotInUse:
+		return decision{step: detach}
+	case v.node == fenced:
+		return decision{step: detach, force: ForcedByFence}
+	case v.node == ready || maxWait < 0:
+		return decision{}
+	case v.unwantedFor < maxWait:
+		return decision{after: maxWait - v.unwantedFor}
+	}
+	return decision{step: detach, force: ForcedByTimeout}
+}

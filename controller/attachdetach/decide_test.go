@@ -1,0 +1,42 @@
+package attachdetach
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/volumekit/volumekit/cache"
+)
+
+// TestDecide says what every state of an attachment leads to.
+func TestDecide(t *testing.T) {
+	const limit = 6 * time.Minute
+	free, held := cache.NotInUse, cache.ReportedInUse
+	for _, c := range []struct {
+		name string
+		view attachmentView
+		want decision
+	}{
+		{"nothing is there and nothing wanted", attachmentView{}, decision{}},
+		{"wanted", attachmentView{wanted: true, node: ready}, decision{step: attach}},
+		{"wanted on a sick node", attachmentView{wanted: true, node: sick}, decision{step: attach}},
+		{"wanted, may be there", attachmentView{wanted: true, state: cache.AttachUncertain, node: ready}, decision{step: attach}},
+		{"wanted and there", attachmentView{wanted: true, state: cache.Attached, node: ready, use: held}, decision{step: keep}},
+		{"wanted and there, on a fenced node", attachmentView{wanted: true, state: cache.Attached, node: fenced}, decision{step: keep}},
+		{"being attached", attachmentView{state: cache.Attaching, node: ready}, decision{}},
+		{"being detached, and wanted again", attachmentView{wanted: true, state: cache.Detaching, node: ready}, decision{}},
+		{"let go of", attachmentView{state: cache.Attached, node: ready, use: free}, decision{step: detach}},
+		{"may be there, let go of", attachmentView{state: cache.AttachUncertain, node: sick, use: free}, decision{step: detach}},
+		{"used by a ready node", attachmentView{state: cache.Attached, node: ready, use: held, unwantedFor: time.Hour}, decision{}},
+		{"used by a sick node", attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: time.Minute}, decision{after: 5 * time.Minute}},
+		{"assumed to be used by a sick node", attachmentView{state: cache.Attached, node: sick, unwantedFor: time.Minute}, decision{after: 5 * time.Minute}},
+		{"used by a sick node for too long", attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: limit}, decision{step: detach, force: ForcedByTimeout}},
+		{"used by a fenced node", attachmentView{state: cache.Attached, node: fenced, use: held}, decision{step: detach, force: ForcedByFence}},
+		{"on a node of others", attachmentView{state: cache.Attached, node: unmanaged, use: free, unwantedFor: time.Hour}, decision{}},
+		{"wanted on a node of others", attachmentView{wanted: true, node: unmanaged}, decision{}},
+	} {
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, decide(c.view, limit)) })
+	}
+	assert.Equal(t, decision{}, decide(attachmentView{state: cache.Attached, use: held, unwantedFor: time.Hour}, -1), "force is turned off")
+}

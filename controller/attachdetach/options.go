@@ -1,0 +1,64 @@
+package attachdetach
+
+import (
+	"log/slog"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// TaintOutOfService is the key of the taint, of any effect, by which a node is said to be fenced off, as in Kubernetes.
+const TaintOutOfService = v1.TaintNodeOutOfService
+
+// The defaults of [Options].
+const (
+	// DefaultMaxWaitForUnmount is that of Kubernetes.
+	DefaultMaxWaitForUnmount = 6 * time.Minute
+	// DefaultVerifyPeriod is that of Kubernetes.
+	DefaultVerifyPeriod = time.Minute
+)
+
+// Options are the options of a [Controller]. The zero value is useful.
+type Options struct {
+	// MaxWaitForUnmount is how long a node that is not ready may say that it uses a volume which nobody wants there, before the
+	// volume is taken from it by force. Zero means [DefaultMaxWaitForUnmount]; less than zero means for ever.
+	MaxWaitForUnmount time.Duration
+	// VerifyPeriod is how often plugins are asked whether volumes still are attached; zero means [DefaultVerifyPeriod], less
+	// than zero never.
+	VerifyPeriod time.Duration
+	// ManagesNode says whether the volumes of a node are attached by this controller; nil: those of every node. It is asked
+	// again whenever the node changes, and must return at once.
+	ManagesNode func(node *v1.Node) bool
+	// Recorder gets the events of pods, volumes and nodes. Nil: they are dropped.
+	Recorder operationexecutor.EventRecorder
+	// Observer is told of every operation. Nil: nobody is.
+	Observer operationexecutor.Observer
+	// Logger gets what happens beside operations. Nil: it is discarded.
+	Logger *slog.Logger
+	// Backoff is how long an operation that failed waits before it is tried again. The zero value is that of Kubernetes.
+	Backoff operationexecutor.Backoff
+	// Timeouts bounds operations, PluginTimeouts those of one plugin, by its name. Zero fields have the executor's defaults.
+	Timeouts       operationexecutor.Timeouts
+	PluginTimeouts map[string]operationexecutor.Timeouts
+	// WorkersPerPlugin is how many operations of one plugin run at once, HungPerPlugin how many of its calls may hang before
+	// no more of them are made. Zero means the executor's defaults.
+	WorkersPerPlugin, HungPerPlugin int
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxWaitForUnmount == 0 {
+		o.MaxWaitForUnmount = DefaultMaxWaitForUnmount
+	}
+	if o.VerifyPeriod == 0 {
+		o.VerifyPeriod = DefaultVerifyPeriod
+	}
+	if o.ManagesNode == nil {
+		o.ManagesNode = func(*v1.Node) bool { return true }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}

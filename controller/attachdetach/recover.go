@@ -1,0 +1,84 @@
+package attachdetach
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// recover learns what an earlier controller may have attached and what pods want, before anything is decided. It reports
+// whether that came to its end before ctx did.
+func (c *Controller) recover(ctx context.Context) bool {
+	synced := c.objects.csiNodes.WaitSynced(ctx) && c.objects.volumes.WaitSynced(ctx) && c.objects.claims.WaitSynced(ctx) &&
+		c.objects.pods.WaitSynced(ctx) && c.objects.nodes.WaitSynced(ctx)
+	if !synced || !c.recoverAttachments(ctx) {
+		return false
+	}
+	for _, pod := range c.objects.pods.All() {
+		c.populate(store.NameOf(pod))
+	}
+	return true
+}
+
+// recoverAttachments takes over what VolumeAttachment objects say.
+func (c *Controller) recoverAttachments(ctx context.Context) bool {
+	for failures := 1; ; failures++ {
+		found, err := attachmentRecords{store: c.store}.recorded(ctx)
+		if err == nil {
+			return c.adopt(found)
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		c.options.Logger.Warn("what is attached is not known yet", "err", err)
+		pause(ctx, backoff.Policy(c.options.Backoff).Delay(failures))
+	}
+}
+
+// adopt takes over what was found.
+func (c *Controller) adopt(found []operationexecutor.AttachedVolume) bool {
+	var errs []error
+	for _, at := range found {
+		errs = append(errs, c.actual.RecoverAttachment(at))
+	}
+	for _, pv := range c.objects.volumes.All() {
+		c.giveSpec(volume.NewSpecFromPersistentVolume(pv, false))
+	}
+	if err := errors.Join(errs...); err != nil {
+		c.options.Logger.Warn("an attachment that was recorded cannot be taken over", "err", err)
+	}
+	return true
+}
+
+// giveSpec gives the attachments of a PersistentVolume their spec: neither the status of a node nor a record has it. Without
+// one a volume counts as one that many nodes can have.
+func (c *Controller) giveSpec(spec *volume.Spec) {
+	name, err := c.plugins.UniqueVolumeName("", spec)
+	if err != nil {
+		return // It has no plugin here, or is a pod's own.
+	}
+	for at := range c.actual.AttachmentsOfVolume(name) {
+		c.actual.SetVolumeSpec(name, at.NodeName, spec)
+	}
+}
+
+// verifyAll has plugins asked from time to time whether volumes still are attached, until ctx ends.
+func (c *Controller) verifyAll(ctx context.Context) {
+	if c.options.VerifyPeriod < 0 {
+		return
+	}
+	for {
+		pause(ctx, c.options.VerifyPeriod-time.Duration(float64(c.options.VerifyPeriod)*verifyJitter()))
+		if ctx.Err() != nil {
+			return
+		}
+		if _, err := c.executor.VerifyVolumesAreAttached(ctx, c.confirmed(), c.actual); err != nil {
+			c.options.Logger.Warn("not every volume can be verified", "err", err)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package attachdetach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+)
+
+// conflictPause is how long a writer waits that has lost against another one, before it reads again.
+const conflictPause = 5 * time.Millisecond
+
+var (
+	_ operationexecutor.AttachmentReporter = reporter{}
+	_ operationexecutor.NodeReader         = nodeStatus{}
+)
+
+// reporter writes into the status of nodes what is attached to them.
+type reporter struct{ *Controller }
+
+// ReportAttached implements operationexecutor.AttachmentReporter. A node that is gone is told nothing, which is no error.
+func (r reporter) ReportAttached(ctx context.Context, name types.NodeName) error {
+	for {
+		node, err := store.Get[*v1.Node](ctx, r.store, "", string(name))
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		// The report is made after the node was read: who writes an older one meanwhile has made this write fail.
+		report, there := r.actual.Report(name)
+		if !there || report.NodeUID != node.UID {
+			return nil
+		}
+		if !slices.Equal(node.Status.VolumesAttached, report.Attached) {
+			node.Status.VolumesAttached = report.Attached
+			_, err = store.Update(ctx, r.store, node)
+		}
+		if errors.Is(err, store.ErrConflict) {
+			pause(ctx, conflictPause)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.actual.ReportWritten(report)
+		return nil
+	}
+}
+
+// reportAll tells nodes what is attached to them whenever that changes, until ctx ends.
+func (c *Controller) reportAll(ctx context.Context) {
+	failures := map[types.NodeName]int{}
+	for {
+		name, ok := c.dirtyNodes.Get(ctx)
+		if !ok {
+			return
+		}
+		err := reporter{c}.ReportAttached(ctx, name)
+		if err == nil {
+			delete(failures, name)
+			continue
+		}
+		failures[name]++
+		c.options.Logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
+		c.dirtyNodes.AddAt(name, time.Now().Add(backoff.Policy(c.options.Backoff).Delay(failures[name])))
+	}
+}
+
+// nodeStatus reads the status of nodes from the store itself.
+type nodeStatus struct{ store store.Store }
+
+// VolumesInUse implements operationexecutor.NodeReader.
+func (s nodeStatus) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.UniqueVolumeName, error) {
+	node, err := store.Get[*v1.Node](ctx, s.store, "", string(name))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("volumes in use: %w", err)
+	}
+	return node.Status.VolumesInUse, nil
+}
+
+// VolumesAttached implements operationexecutor.NodeReader.
+func (s nodeStatus) VolumesAttached(ctx context.Context, name types.NodeName) (map[v1.UniqueVolumeName]string, error) {
+	node, err := store.Get[*v1.Node](ctx, s.store, "", string(name))
+	if err != nil {
+		return nil, fmt.Errorf("volumes attached: %w", err)
+	}
+	attached := make(map[v1.UniqueVolumeName]string, len(node.Status.VolumesAttached))
+	for _, at := range node.Status.VolumesAttached {
+		attached[at.Name] = at.DevicePath
+	}
+	return attached, nil
+}
+
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

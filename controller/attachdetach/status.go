@@ -1,0 +1,127 @@
+package attachdetach
+
+import (
+	"cmp"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// Phase is where an attachment stands, for people and programs. The text is stable.
+type Phase string
+
+// The phases of an attachment, in the order of its life.
+const (
+	// PhaseRequested: pods want it, and nothing has begun.
+	PhaseRequested Phase = "requested"
+	// PhaseAttaching: it is being attached.
+	PhaseAttaching Phase = "attaching"
+	// PhaseAttached: it is attached, and the node has not said that it uses it.
+	PhaseAttached Phase = "attached"
+	// PhaseInUse: it is attached, and the node says that it uses it.
+	PhaseInUse Phase = "in use"
+	// PhaseDetaching: it is being detached, or waits until the node lets go of it.
+	PhaseDetaching Phase = "detaching"
+	// PhaseFenced: the node is fenced off, and the volume is taken from it.
+	PhaseFenced Phase = "fenced"
+	// PhaseUncertain: it may be attached.
+	PhaseUncertain Phase = "uncertain"
+)
+
+// AttachmentStatus is where one volume on one node stands.
+type AttachmentStatus struct {
+	// Volume is the unique name, Node the node.
+	Volume v1.UniqueVolumeName
+	Node   types.NodeName
+	// Phase is where it stands.
+	Phase Phase
+	// Wanted says that pods on the node want it.
+	Wanted bool
+	// DevicePath is the path of its device on the node; empty while it is not known.
+	DevicePath string
+	// DetachRequestedSince is since when nobody wants it there; zero when somebody does.
+	DetachRequestedSince time.Time
+	// Err is the last real cause why it is not what it should be; nil when there is none.
+	Err error
+	// Attempts is how often that has failed in a row, NextTry when it is tried again; zero when it waits for a change.
+	Attempts int
+	NextTry  time.Time
+}
+
+// Status returns where every attachment that is wanted or known stands, by node and volume. It does no I/O, waits for
+// nothing and calls no plugin.
+func (c *Controller) Status() []AttachmentStatus {
+	rows := map[attachment]AttachmentStatus{}
+	for want := range c.desired.AllVolumesToAttach() {
+		a := attachment{want.VolumeName, want.NodeName}
+		rows[a] = AttachmentStatus{Volume: a.volume, Node: a.node, Wanted: true, Phase: PhaseRequested}
+	}
+	for have := range c.actual.AllAttachments() {
+		a := attachment{have.VolumeName, have.NodeName}
+		row := AttachmentStatus{
+			Volume: a.volume, Node: a.node, Wanted: rows[a].Wanted,
+			DevicePath: have.DevicePath, DetachRequestedSince: have.DetachRequestedSince,
+		}
+		row.Phase = c.phaseOf(have, row.Wanted)
+		rows[a] = row
+	}
+	status := slices.AppendSeq(make([]AttachmentStatus, 0, len(rows)), maps.Values(rows))
+	c.mu.Lock()
+	for i := range status {
+		if t, ok := c.troubles[attachment{status[i].Volume, status[i].Node}]; ok {
+			status[i].Err, status[i].Attempts, status[i].NextTry = t.err, t.attempts, t.until
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(status, func(a, b AttachmentStatus) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Volume, b.Volume))
+	})
+	return status
+}
+
+func (c *Controller) phaseOf(have *cache.ClusterAttachedVolume, wanted bool) Phase {
+	switch {
+	case have.AttachState == cache.Attaching:
+		return PhaseAttaching
+	case !wanted && c.healthOf(have.NodeName) == fenced:
+		return PhaseFenced
+	case have.AttachState == cache.AttachUncertain:
+		return PhaseUncertain
+	case have.AttachState == cache.Detaching || !wanted:
+		return PhaseDetaching
+	case have.InUse == cache.ReportedInUse:
+		return PhaseInUse
+	}
+	return PhaseAttached
+}
+
+// ForcedDetaches returns how many volumes were taken from nodes by force since New, by the reason.
+func (c *Controller) ForcedDetaches() map[ForceReason]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.forced)
+}
+
+// Hung returns the calls of plugins that were left behind and still run, the oldest first.
+func (c *Controller) Hung() []operationexecutor.HungCall { return c.executor.Hung() }
+
+// confirmed returns what is attached for certain, by node: what a plugin can be asked about.
+func (c *Controller) confirmed() map[types.NodeName][]operationexecutor.AttachedVolume {
+	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
+	for have := range c.actual.AllAttachments() {
+		if have.AttachState == cache.Attached {
+			byNode[have.NodeName] = append(byNode[have.NodeName], have.AttachedVolume)
+		}
+	}
+	return byNode
+}
+
+// verifyJitter returns the part of a period that is left out, so that controllers do not ask at the same time.
+func verifyJitter() float64 { return 0.1 * rand.Float64() } // It needs no secrecy.
