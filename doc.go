@@ -16,7 +16,7 @@
 // # Reading order
 //
 // volume (the contract, as a tutorial), mount (what the kernel is asked for), operationexecutor (one operation per
-// volume at a time, and how it ends), cache (what should be, what is), volumemanager (from one to the other), store and
+// volume at a time, and how it ends), cache (what should be, what is), volumemanager (from one to the other), store,
 // controller/persistentvolume (claims) and controller/attachdetach (which node has what). docs/architecture.md draws it.
 //
 // What a plugin needs beside that, each usable alone: mount/loop, mount/format, mount/blockmap (devices), mount/safepath
