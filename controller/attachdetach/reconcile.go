@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -236,7 +235,7 @@ func (c *Controller) begun(a attachment, err error) {
 		c.note(a, trouble{err: err})
 	default:
 		attempts := c.troubleOf(a).attempts + 1
-		c.note(a, trouble{err: err, attempts: attempts, until: time.Now().Add(backoff.Policy(c.options.Backoff).Delay(attempts))})
+		c.note(a, trouble{err: err, attempts: attempts, until: time.Now().Add(c.options.delay(attempts))})
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -36,7 +35,7 @@ func (c *Controller) recoverAttachments(ctx context.Context) bool {
 			return false
 		}
 		c.options.Logger.Warn("what is attached is not known yet", "err", err)
-		pause(ctx, backoff.Policy(c.options.Backoff).Delay(failures))
+		pause(ctx, c.options.delay(failures))
 	}
 }
 

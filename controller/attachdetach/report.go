@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 )
@@ -72,7 +71,7 @@ func (c *Controller) reportAll(ctx context.Context) {
 		}
 		failures[name]++
 		c.options.Logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
-		c.dirtyNodes.AddAt(name, time.Now().Add(backoff.Policy(c.options.Backoff).Delay(failures[name])))
+		c.dirtyNodes.AddAt(name, time.Now().Add(c.options.delay(failures[name])))
 	}
 }
 
