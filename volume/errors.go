@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -164,6 +165,9 @@ type NotReadyError struct {
 
 // VolumeStanding is where one volume of a pod stands.
 type VolumeStanding struct {
+	// PodName is the pod's namespace and name where the wait was for a whole node; else empty, and where no pod has the
+	// volume.
+	PodName types.NamespacedName
 	// OuterName is the name in the pod's spec.
 	OuterName string
 	// Volume is the volume's unique name; empty while it is not known.
@@ -174,8 +178,13 @@ type VolumeStanding struct {
 	Phase string
 	// Err is the last real cause; nil when nothing has failed.
 	Err error
+	// Attempts is how often it has failed in a row.
+	Attempts int
 	// NextTry is when the volume is tried again; zero when it is not waiting for a time.
 	NextTry time.Time
+	// HungCall is the plugin's call that does not return, since HungSince; empty when none hangs.
+	HungCall  string
+	HungSince time.Time
 }
 
 // Error names each volume with its phase and cause in one line.
@@ -196,11 +205,21 @@ func (e *NotReadyError) Error() string {
 	return b.String()
 }
 
-// String returns the standing in one clause.
+// String returns the standing in one clause. A volume that has no name in a pod's spec is named by its unique name.
 func (v VolumeStanding) String() string {
-	s := fmt.Sprintf("%q is %s", v.OuterName, v.Phase)
+	s := strconv.Quote(cmp.Or(v.OuterName, string(v.Volume)))
+	if v.PodName != (types.NamespacedName{}) {
+		s += fmt.Sprintf(" of pod %q", v.PodName)
+	}
+	s += " is " + v.Phase
+	if v.HungCall != "" {
+		s += fmt.Sprintf(", %s of plugin %q does not return since %s", v.HungCall, v.Plugin, v.HungSince.Format(time.RFC3339))
+	}
 	if v.Err != nil {
 		s += fmt.Sprintf(": %v", v.Err)
+	}
+	if v.Attempts > 1 {
+		s += fmt.Sprintf(", failed %d times", v.Attempts)
 	}
 	if !v.NextTry.IsZero() {
 		s += ", next try at " + v.NextTry.Format(time.RFC3339)

@@ -3,14 +3,18 @@ package volumemanager
 import (
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/volumekit/volumekit/volume"
 )
 
 // broadcast wakes those who wait for a change of a pod's volumes. It costs nothing where nobody waits, and starts no
 // goroutine.
 type broadcast struct {
-	mu      sync.Mutex
-	waiting map[volume.UniquePodName]map[chan struct{}]struct{}
+	mu          sync.Mutex
+	waiting     map[volume.UniquePodName]map[chan struct{}]struct{}
+	subscribers subscribers
 }
 
 // anyPod is the key of those who wait for a change of any volume. No pod has this name.
@@ -41,8 +45,17 @@ func (b *broadcast) unsubscribe(pod volume.UniquePodName, c chan struct{}) {
 	}
 }
 
+// notifyVolume wakes those who wait for any pod, after a change of a volume as a whole.
+func (b *broadcast) notifyVolume(name v1.UniqueVolumeName) {
+	b.subscribers.tell(topic{volume: name})
+	b.notify(anyPod)
+}
+
 // notify wakes those who wait for pod, and those who wait for any.
 func (b *broadcast) notify(pod volume.UniquePodName) {
+	if pod != anyPod {
+		b.subscribers.tell(topic{pod: types.UID(pod)})
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range []volume.UniquePodName{pod, anyPod} {

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,9 +17,25 @@ import (
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.planned.Load(), LostData: m.health.lostData()}
-	uids := sets.New[types.UID]()
 	m.mu.Lock()
 	status.Damaged = slices.Clone(m.damaged)
+	m.mu.Unlock()
+	for uid := range m.knownPods() {
+		status.Volumes = append(status.Volumes, m.statusOfPod(uid)...)
+	}
+	slices.SortFunc(status.Volumes, func(a, b VolumeStatus) int {
+		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
+	})
+	for _, row := range m.actual.GetUnmountedVolumes() {
+		status.Volumes = append(status.Volumes, m.statusOfUnused(row.VolumeName)...)
+	}
+	return status
+}
+
+// knownPods returns the pods that were added, or that have, or may have, a volume.
+func (m *Manager) knownPods() sets.Set[types.UID] {
+	uids := sets.New[types.UID]()
+	m.mu.Lock()
 	for uid := range m.pods {
 		uids.Insert(uid)
 	}
@@ -31,18 +48,7 @@ func (m *Manager) Status() NodeStatus {
 	for _, podName := range m.actual.GetPods() {
 		uids.Insert(types.UID(podName))
 	}
-	for uid := range uids {
-		status.Volumes = append(status.Volumes, m.statusOfPod(uid)...)
-	}
-	slices.SortFunc(status.Volumes, func(a, b VolumeStatus) int {
-		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
-	})
-	for _, row := range m.actual.GetUnmountedVolumes() {
-		if !m.desired.VolumeExists(row.VolumeName) {
-			status.Volumes = append(status.Volumes, m.statusOfVolume(row))
-		}
-	}
-	return status
+	return uids
 }
 
 // Hung returns the calls of plugins that were left behind and still run, the oldest first: what hangs, since when, and on
@@ -123,11 +129,15 @@ func (m *Manager) statusOfFlying(uid types.UID, name v1.UniqueVolumeName) Volume
 	return s
 }
 
-// statusOfVolume returns where a volume stands that no pod uses.
-func (m *Manager) statusOfVolume(row cache.AttachedVolume) VolumeStatus {
-	s := VolumeStatus{Volume: row.VolumeName, Plugin: row.PluginName, Phase: PhaseReleased}
+// statusOfUnused returns where a volume stands that is here and that no pod uses or wants; nothing for any other.
+func (m *Manager) statusOfUnused(name v1.UniqueVolumeName) []VolumeStatus {
+	row, ok := m.actual.GetAttachedVolume(name)
+	if !ok || row.PodCount > 0 || m.desired.VolumeExists(name) {
+		return nil
+	}
+	s := VolumeStatus{Volume: name, Plugin: row.PluginName, Phase: PhaseReleased}
 	m.fill(&s)
-	return s
+	return []VolumeStatus{s}
 }
 
 // fill adds what the actual state and the operations say of a volume and a pod. Where they disagree, because an
@@ -159,6 +169,7 @@ func (m *Manager) fill(s *VolumeStatus) {
 		return
 	}
 	m.fillWork(s, podName)
+	m.fillHung(s, podName)
 	if live {
 		// It can be used while it is refreshed.
 		s.Phase = PhaseMounted
@@ -190,6 +201,7 @@ func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
 func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
 	info := r.op.Info()
 	if info.PodName != "" && info.PodName != podName {
+		s.waitsFor(r, info)
 		return
 	}
 	select {
@@ -199,6 +211,27 @@ func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
 		}
 	default:
 		s.Since, s.Phase = info.Started, phaseOf[info.Kind]
+	}
+}
+
+// waitsFor says that a volume waits for an operation for another pod, which has the volume to itself.
+func (s *VolumeStatus) waitsFor(r runningOperation, info operationexecutor.OperationInfo) {
+	if r.pod == "" && s.Wanted && s.Err == nil {
+		s.Err = &volume.PendingError{
+			Op: string(info.Kind), Running: fmt.Sprintf("%s for pod %q", info.Kind, info.PodName), Volume: s.Volume, Since: info.Started,
+		}
+	}
+}
+
+// fillHung adds which call hangs: the oldest of those that were left behind and are in the way of the volume.
+func (m *Manager) fillHung(s *VolumeStatus, podName volume.UniquePodName) {
+	for _, call := range m.executor.Hung() {
+		o := call.Operation
+		isOthers := o.PodName != "" && o.PodName != podName && flightOf(o).kind == operationexecutor.OpUnmount
+		if o.VolumeName == s.Volume && !isOthers {
+			s.HungSince, s.HungCall = call.Since, call.Call
+			return
+		}
 	}
 }
 

@@ -108,7 +108,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add, SELinuxMount: o.SELinuxMount})
 	m.actual = actualState{
 		ActualStateOfWorld: cache.NewActualStateOfWorld(m.node(), plugins, cache.Options{
-			Changed: func(v1.UniqueVolumeName) { m.changes.notify(anyPod) },
+			Changed: m.changes.notifyVolume,
 		}),
 		changes: &m.changes,
 		forgot:  m.forgot,
@@ -160,6 +160,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if !m.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)
 	}
+	defer m.changes.subscribers.tell(topicEnd)
 	defer close(m.stopped)
 	defer m.dirty.Stop()
 	defer m.dirtyPods.Stop()

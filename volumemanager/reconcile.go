@@ -296,6 +296,7 @@ func (m *Manager) refusal(name v1.UniqueVolumeName, v verb) (trouble, bool) {
 // keepWork replaces what is known of the operations on a volume. While one of them runs, earlier troubles stay, so that
 // a volume that fails again and again shows why also while it is tried.
 func (m *Manager) keepWork(name v1.UniqueVolumeName, work *volumeWork) {
+	defer m.changes.subscribers.tell(topic{volume: name})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(work.running) == 0 && len(work.troubles) == 0 {

@@ -86,8 +86,13 @@ type VolumeStatus struct {
 	Attempts int
 	// NextTry is when it is tried again; zero when it does not wait for a time.
 	NextTry time.Time
-	// Since is when the operation that runs began; zero when none runs. One that began long ago hangs.
+	// Since is when the operation that runs began; zero when none runs.
 	Since time.Time
+	// HungSince is when a call began that has not returned long after its deadline and was left behind; zero when none was.
+	// Nothing more is done about the volume before it returns. HungCall is its name, such as "MountDevice"; see
+	// [Manager.Hung] for its stack.
+	HungSince time.Time
+	HungCall  string
 	// Conditions are what is wrong with it, or worth knowing, whatever its phase: somebody has unmounted it, its server is
 	// lost, a call on it hangs. Empty when nothing is known to be wrong.
 	Conditions []Condition

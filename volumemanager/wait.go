@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -93,6 +94,18 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	})
 }
 
+// WaitForAllPodsUnmount is WaitForUnmount for several pods, all within one time. It waits for each of them, also when another
+// one is not gone in time; the error is then all of theirs.
+func (m *Manager) WaitForAllPodsUnmount(ctx context.Context, pods []*v1.Pod) error {
+	ctx, cancel := m.withWaitTimeout(ctx)
+	defer cancel()
+	var errs []error
+	for _, pod := range pods {
+		errs = append(errs, m.WaitForUnmount(ctx, pod))
+	}
+	return errors.Join(errs...)
+}
+
 // awaited is what a wait is for.
 type awaited struct {
 	// state is what the volumes are to be, as volume.NotReadyError says it.
@@ -142,9 +155,14 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 func notReady(pod *v1.Pod, what awaited, cause error) error {
 	err := &volume.NotReadyError{PodName: podKey(pod), Awaited: what.state, Err: cause}
 	for _, s := range what.left() {
-		err.Volumes = append(err.Volumes, volume.VolumeStanding{
-			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err, NextTry: s.NextTry,
-		})
+		standing := volume.VolumeStanding{
+			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err,
+			Attempts: s.Attempts, NextTry: s.NextTry, HungCall: s.HungCall, HungSince: s.HungSince,
+		}
+		if pod.UID == "" {
+			standing.PodName = s.PodName
+		}
+		err.Volumes = append(err.Volumes, standing)
 	}
 	return err
 }
