@@ -226,12 +226,12 @@ func (a *containerAsk) notReady(missing map[string]bool, cause error) error {
 
 func (a *containerAsk) checkModes() error {
 	for _, m := range a.container.VolumeMounts {
-		if a.rows[m.Name].BlockVolumeMapper != nil {
+		if isBlock(a.rows[m.Name].VolumeSpec) {
 			return fmt.Errorf("volume %q is a block device and cannot be mounted: use volumeDevices: %w: %w", m.Name, ErrVolumeMode, volume.ErrInvalid)
 		}
 	}
 	for _, d := range a.container.VolumeDevices {
-		if a.rows[d.Name].BlockVolumeMapper == nil {
+		if !isBlock(a.rows[d.Name].VolumeSpec) {
 			return fmt.Errorf("volume %q has a filesystem and is no device: use volumeMounts: %w: %w", d.Name, ErrVolumeMode, volume.ErrInvalid)
 		}
 	}

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -180,17 +182,20 @@ func TestASourceIsRelabelledOnce(t *testing.T) {
 }
 
 func TestAVolumeOfTheOtherModeIsRefused(t *testing.T) {
-	mapper := struct{ volume.BlockVolumeMapper }{}
+	modes := func(mode v1.PersistentVolumeMode) map[string]cache.MountedVolume {
+		spec := volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{VolumeMode: &mode}}, false)
+		return map[string]cache.MountedVolume{"data": {MountedVolume: operationexecutor.MountedVolume{VolumeSpec: spec}}}
+	}
 	ask := &containerAsk{
 		container: &v1.Container{VolumeMounts: []v1.VolumeMount{{Name: "data"}}},
-		rows:      map[string]cache.MountedVolume{"data": {MountedVolume: operationexecutor.MountedVolume{BlockVolumeMapper: mapper}}},
+		rows:      modes(v1.PersistentVolumeBlock),
 	}
 	err := ask.checkModes()
 	require.ErrorIs(t, err, ErrVolumeMode)
 	require.ErrorIs(t, err, volume.ErrInvalid)
 	ask.container = &v1.Container{VolumeDevices: []v1.VolumeDevice{{Name: "data"}}}
 	require.NoError(t, ask.checkModes())
-	ask.rows["data"] = cache.MountedVolume{}
+	ask.rows = modes(v1.PersistentVolumeFilesystem)
 	require.ErrorIs(t, ask.checkModes(), ErrVolumeMode)
 }
 
@@ -201,4 +206,47 @@ func TestAMalformedReleaseIsRefused(t *testing.T) {
 	}
 	require.ErrorIs(t, m.ReleaseContainer(t.Context(), "", "main"), volume.ErrInvalid)
 	require.NoError(t, m.ReleaseContainer(t.Context(), "nobody", "main"), "there is nothing")
+}
+
+// TestWhoWaitsForItsTurnLooksAgain: the volume was there when ContainerMounts began, and is being taken away when it comes
+// to bind a part of it.
+func TestWhoWaitsForItsTurnLooksAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "-scratch")
+		pod.Spec.Containers[0].VolumeMounts[0].SubPath = "part"
+		w.add(pod)
+		release, _ := m.subpaths.turns.take(nil, subpathKey{pod.UID, "scratch"})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := m.ContainerMounts(t.Context(), pod, "main")
+			ended <- err
+		}()
+		pass(0)
+		require.NoError(t, m.RemovePod(pod.UID))
+		pass(0)
+		assert.Equal(t, PhaseUnmounting, m.PodStatus(pod.UID)[0].Phase, "the teardown waits for the same turn")
+		release()
+		err := <-ended
+		var not *volume.NotReadyError
+		require.ErrorAs(t, err, &not)
+		require.ErrorIs(t, err, errTakenAway)
+		require.NoError(t, m.WaitForUnmount(t.Context(), pod))
+	})
+}
+
+// TestATurnThatIsNotGivenBackEndsWithTheContext, for those who prepare, release and take away.
+func TestATurnThatIsNotGivenBackEndsWithTheContext(t *testing.T) {
+	s := newSubpaths(nil, t.TempDir())
+	release, _ := s.turns.take(nil, subpathKey{"uid", "data"})
+	defer release()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", "data"), context.Canceled)
+	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", "data"), volume.ErrTransient)
+	require.ErrorIs(t, s.releaseVolume(ctx, subpathKey{"uid", "data"}, "main"), context.Canceled)
+	_, err := s.prepare(ctx, "uid", safepath.Subpath{Owner: safepath.Owner{VolumeName: "data"}}, nil)
+	require.ErrorIs(t, err, context.Canceled)
 }
