@@ -103,9 +103,6 @@ func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container st
 		return ContainerVolumes{}, unknownPod(pod)
 	}
 	c, err := containerOf(entry.pod, container)
-	if err == nil {
-		err = checkContainer(c)
-	}
 	if err != nil {
 		return ContainerVolumes{}, err
 	}

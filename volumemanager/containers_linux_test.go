@@ -404,10 +404,11 @@ func TestPropagationOfASubpathIsThatOfTheMount(t *testing.T) {
 	n := newContainerNode(t,
 		v1.VolumeMount{MountPath: "/none", SubPath: "a"},
 		v1.VolumeMount{MountPath: "/slave", SubPath: "a", MountPropagation: ptr(v1.MountPropagationHostToContainer)},
-		v1.VolumeMount{MountPath: "/zshared", SubPath: "a", MountPropagation: ptr(v1.MountPropagationBidirectional)},
+		v1.VolumeMount{MountPath: "/shared", SubPath: "a"},
 	)
-	require.ErrorIs(t, n.refused(), volume.ErrInvalid, "it is not privileged")
 	pod := n.pod.DeepCopy()
+	pod.Spec.Containers[0].VolumeMounts[2].MountPropagation = ptr(v1.MountPropagationBidirectional)
+	require.ErrorIs(t, n.manager.UpdatePod(t.Context(), pod), volume.ErrInvalid, "it is not privileged")
 	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: ptr(true)}
 	require.NoError(t, n.manager.UpdatePod(t.Context(), pod))
 	require.NoError(t, unix.Mount("", n.volumeDir(), "", unix.MS_SHARED, ""))

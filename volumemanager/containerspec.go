@@ -31,6 +31,21 @@ func containerOf(pod *v1.Pod, name string) (*v1.Container, error) {
 	return nil, fmt.Errorf("%w: pod %q has no container %q: %w", ErrUnknownContainer, podKey(pod), name, volume.ErrInvalid)
 }
 
+// checkContainers is checkContainer for every container of a pod.
+func checkContainers(pod *v1.Pod) []error {
+	var errs []error
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			errs = append(errs, checkContainer(&containers[i]))
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := v1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		errs = append(errs, checkContainer(&c))
+	}
+	return errs
+}
+
 // checkContainer returns all that is wrong with the volumeMounts and volumeDevices of a container, whatever its volumes
 // are. Each error matches [volume.ErrInvalid].
 func checkContainer(c *v1.Container) error {

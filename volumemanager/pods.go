@@ -91,7 +91,7 @@ func (p *podEntry) names() sets.Set[v1.UniqueVolumeName] {
 // AddPod says that pod is to run on this node, so that its volumes are wanted. pod is copied. Adding a pod again updates
 // it, as UpdatePod does.
 //
-// A mistake that only the caller can mend is returned, and nothing is changed then: malformed names, a volume that no
+// A mistake that only the caller can mend is returned, and nothing is changed then: malformed names or mounts, a volume that no
 // plugin or more than one plugin serves, a block device that is mounted, a claim without a store. It matches [volume.ErrInvalid],
 // [volume.ErrUnsupported], [volume.ErrNoPlugin] or [volume.ErrMultiplePlugins]. What may come right by itself is no
 // error: a claim that is missing or not bound, or a store that cannot be read. The pod is looked at again when that

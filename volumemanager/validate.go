@@ -12,7 +12,7 @@ import (
 )
 
 // validatePod checks what a manager needs of a pod, before anything is read or done: its names and UID, the names of its
-// volumes, and that containers refer to volumes that are there. It returns every fault, each matching
+// volumes, that containers refer to volumes that are there, and what they ask for. It returns every fault, each matching
 // [volume.ErrInvalid] or [volume.ErrUnsupported].
 func validatePod(pod *v1.Pod) error {
 	if pod == nil {
@@ -28,6 +28,7 @@ func validatePod(pod *v1.Pod) error {
 	}
 	errs = append(errs, validateVolumes(pod)...)
 	errs = append(errs, validateUses(pod)...)
+	errs = append(errs, checkContainers(pod)...)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pod %q: %w", podKey(pod), err)
 	}
