@@ -104,14 +104,25 @@ func (p *instantOurs) NewMounter(*volume.Spec, *v1.Pod) (volume.Mounter, error) 
 	return p, nil
 }
 func (p *instantOurs) NewUnmounter(string, types.UID) (volume.Unmounter, error) { return p, nil }
-func (*instantOurs) NewDeviceMounter() (volume.DeviceMounter, error) {
-	return nil, errors.ErrUnsupported
+func (p *instantOurs) NewDeviceMounter() (volume.DeviceMounter, error)          { return p, nil }
+func (p *instantOurs) NewDeviceUnmounter() (volume.DeviceUnmounter, error)      { return p, nil }
+func (p *instantOurs) NewAttacher() (volume.Attacher, error)                    { return p, nil }
+func (p *instantOurs) NewDetacher() (volume.Detacher, error)                    { return p, nil }
+func (*instantOurs) Attach(context.Context, *volume.Spec, types.NodeName) (string, error) {
+	return "/dev/x", nil
 }
-func (*instantOurs) NewDeviceUnmounter() (volume.DeviceUnmounter, error) {
-	return nil, errors.ErrUnsupported
+func (*instantOurs) Detach(context.Context, string, types.NodeName) error { return nil }
+func (*instantOurs) GetDeviceMountPath(*volume.Spec) (string, error)      { return "/nowhere", nil }
+func (*instantOurs) UnmountDevice(context.Context, string) error          { return nil }
+func (*instantOurs) MountDevice(context.Context, *volume.Spec, string, string, volume.DeviceMounterArgs) error {
+	return nil
 }
-func (*instantOurs) NewAttacher() (volume.Attacher, error)     { return nil, errors.ErrUnsupported }
-func (*instantOurs) NewDetacher() (volume.Detacher, error)     { return nil, errors.ErrUnsupported }
+func (*instantOurs) WaitForAttach(_ context.Context, _ *volume.Spec, path string, _ *v1.Pod) (string, error) {
+	return path, nil
+}
+func (*instantOurs) VolumesAreAttached(context.Context, map[v1.UniqueVolumeName]*volume.Spec, types.NodeName) (map[v1.UniqueVolumeName]bool, error) {
+	return nil, nil
+}
 func (*instantOurs) CanDeviceMount(*volume.Spec) (bool, error) { return true, nil }
 func (*instantOurs) CanAttach(*volume.Spec) (bool, error)      { return true, nil }
 func (*instantOurs) GetDeviceMountRefs(context.Context, string) ([]string, error) {
