@@ -31,6 +31,7 @@ type attaching struct {
 // GenerateAttachVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateAttachVolumeFunc(v VolumeToAttach, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpAttach, VolumeName: v.VolumeName, NodeName: v.NodeName}
+	info.PluginName, _, _ = volume.SplitUniqueName(v.VolumeName) // It is found for certain later.
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		a := &attaching{Generator: g, x: x, v: v, state: actualState}
 		err := a.run(ctx)
@@ -43,7 +44,7 @@ func (a *attaching) run(ctx context.Context) error {
 	if err := a.checkOneNode(); err != nil {
 		return err
 	}
-	attacher, err := a.attacher(ctx)
+	attacher, err := gather(ctx, a.x, a.attacher)
 	if err != nil {
 		return err
 	}
@@ -152,6 +153,9 @@ func (a *attaching) dangling(err error) types.NodeName {
 
 // tell records what became of the operation on every pod that waits for it. That another node has the volume is told once.
 func (a *attaching) tell(err error) {
+	if a.recorder == nil {
+		return
+	}
 	var elsewhere *MultiAttachError
 	if a.v.MultiAttachErrorReported && errors.As(err, &elsewhere) {
 		return

@@ -59,7 +59,7 @@ func (d *detaching) tell(err error) {
 }
 
 func (d *detaching) run(ctx context.Context) error {
-	detachment, err := d.detachment(ctx)
+	detachment, err := gather(ctx, d.x, d.detachment)
 	if err != nil {
 		return err
 	}

@@ -16,20 +16,24 @@ func notCalled(err error) bool { return errors.Is(err, errNotCalled) }
 // pluginName returns the name of the plugin, as far as it is known.
 func (x *execution) pluginName() string { return x.op.Info().PluginName }
 
+// found is a plugin that was looked up.
+type found[T any] struct {
+	plugin T
+	name   string
+}
+
 // find looks a plugin up and makes its name known.
 func find[T volume.VolumePlugin](ctx context.Context, x *execution, f func() (T, error)) (T, error) {
-	type found struct {
-		plugin T
-		name   string
-	}
-	p, err := perform(ctx, x, x.asking("FindPlugin"), func(context.Context) (found, error) {
+	p, err := construct(ctx, x, "FindPlugin", func() (found[T], error) {
 		plugin, err := f()
 		if err != nil {
-			return found{}, err
+			return found[T]{}, err
 		}
-		return found{plugin: plugin, name: plugin.GetPluginName()}, nil
+		return found[T]{plugin: plugin, name: plugin.GetPluginName()}, nil
 	})
-	if err == nil {
+	if q, ok := ctx.(*questions); ok {
+		q.plugin = p.name
+	} else if err == nil {
 		x.op.setPlugin(p.name)
 	}
 	return p.plugin, err
@@ -37,11 +41,21 @@ func find[T volume.VolumePlugin](ctx context.Context, x *execution, f func() (T,
 
 // construct calls a method of the plugin that does no I/O and returns something; nil is refused.
 func construct[T any](ctx context.Context, x *execution, name string, f func() (T, error)) (T, error) {
-	return perform(ctx, x, x.asking(name), func(context.Context) (T, error) {
-		value, err := f()
-		if err == nil && any(value) == nil {
-			err = fmt.Errorf("%s of plugin %q returned neither a value nor an error: %w", name, x.pluginName(), volume.ErrInvalid)
-		}
-		return value, err
-	})
+	q, ok := ctx.(*questions)
+	if !ok {
+		return perform(ctx, x, x.asking(name), func(context.Context) (T, error) { return something(x, name, f) })
+	}
+	if !q.next(name) {
+		var none T
+		return none, errNotCalled // Nobody reads it.
+	}
+	return something(x, name, f)
+}
+
+func something[T any](x *execution, name string, f func() (T, error)) (T, error) {
+	value, err := f()
+	if err == nil && any(value) == nil {
+		err = fmt.Errorf("%s of plugin %q returned neither a value nor an error: %w", name, x.pluginName(), volume.ErrInvalid)
+	}
+	return value, err
 }

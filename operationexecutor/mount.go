@@ -59,7 +59,7 @@ func (m *mounting) run(ctx context.Context) error {
 	if watcher, ok := m.state.(SetUpWatcher); ok {
 		defer watcher.WatchSetUp(m.v.VolumeName, m.v.PodName)()
 	}
-	if err := m.prepare(ctx); err != nil {
+	if err := m.x.together(ctx, m.prepare); err != nil {
 		return err
 	}
 	if err := m.check(ctx); err != nil {

@@ -200,10 +200,24 @@ func (o *Operation) setPlugin(name string) {
 	o.plugin = name
 }
 
+// manySteps is how many steps a mount has, as it most often is.
+const manySteps = 12
+
 func (o *Operation) addStep(s Step) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.x.steps = append(o.x.steps, s)
+}
+
+// addSteps adds steps, which are not appended to by anybody else any more.
+func (o *Operation) addSteps(steps []Step) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.x.steps == nil {
+		o.x.steps = steps
+		return
+	}
+	o.x.steps = append(o.x.steps, steps...)
 }
 
 // conclude sets the result. cause is what the operation failed with; no lock is held, for its class may be a plugin's own.

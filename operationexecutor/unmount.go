@@ -34,24 +34,36 @@ func (g *Generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState Actua
 }
 
 func (u *unmounting) run(ctx context.Context) error {
-	plugin, err := find(ctx, u.x, func() (volume.VolumePlugin, error) { return u.plugins.FindPluginByName(u.v.PluginName) })
-	if err != nil {
-		return err
-	}
-	unmounter, err := construct(ctx, u.x, "NewUnmounter", func() (volume.Unmounter, error) {
-		return plugin.NewUnmounter(u.v.InnerVolumeSpecName, u.v.PodUID)
-	})
-	if err != nil {
-		return err
-	}
-	path, err := construct(ctx, u.x, "GetPath", func() (string, error) { return unmounter.GetPath(), nil })
+	at, err := gather(ctx, u.x, u.prepare)
 	if err != nil {
 		return err
 	}
 	if err := u.cleanSubpaths(ctx); err != nil {
 		return err
 	}
-	return u.tearDown(ctx, unmounter, path)
+	return u.tearDown(ctx, at.unmounter, at.path)
+}
+
+// setUpAt is a set-up that is to be torn down.
+type setUpAt struct {
+	unmounter volume.Unmounter
+	path      string
+}
+
+// prepare asks the plugin for what tears down.
+func (u *unmounting) prepare(ctx context.Context) (at setUpAt, err error) {
+	plugin, err := find(ctx, u.x, func() (volume.VolumePlugin, error) { return u.plugins.FindPluginByName(u.v.PluginName) })
+	if err != nil {
+		return at, err
+	}
+	at.unmounter, err = construct(ctx, u.x, "NewUnmounter", func() (volume.Unmounter, error) {
+		return plugin.NewUnmounter(u.v.InnerVolumeSpecName, u.v.PodUID)
+	})
+	if err != nil {
+		return at, err
+	}
+	at.path, err = construct(ctx, u.x, "GetPath", func() (string, error) { return at.unmounter.GetPath(), nil })
+	return at, err
 }
 
 // cleanSubpaths takes the parts of the volume from the pod's containers. When that fails, the volume itself is what it

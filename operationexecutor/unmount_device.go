@@ -37,24 +37,36 @@ func (g *Generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState Actu
 }
 
 func (u *unmountingDevice) run(ctx context.Context) error {
-	plugin, err := find(ctx, u.x, func() (volume.DeviceMountableVolumePlugin, error) {
+	at, err := gather(ctx, u.x, u.prepare)
+	if err != nil {
+		return err
+	}
+	if err := u.checkUnused(ctx, at.plugin, at.path); err != nil {
+		return err
+	}
+	return u.unstage(ctx, at.unmounter, at.path)
+}
+
+// stagedAt is a staging that is to be undone.
+type stagedAt struct {
+	plugin    volume.DeviceMountableVolumePlugin
+	unmounter volume.DeviceUnmounter
+	path      string
+}
+
+// prepare asks the plugin for what unstages.
+func (u *unmountingDevice) prepare(ctx context.Context) (at stagedAt, err error) {
+	at.plugin, err = find(ctx, u.x, func() (volume.DeviceMountableVolumePlugin, error) {
 		return u.plugins.FindDeviceMountablePluginByName(u.v.PluginName)
 	})
 	if err != nil {
-		return err
+		return at, err
 	}
-	unmounter, err := construct(ctx, u.x, "NewDeviceUnmounter", plugin.NewDeviceUnmounter)
-	if err != nil {
-		return err
+	if at.unmounter, err = construct(ctx, u.x, "NewDeviceUnmounter", at.plugin.NewDeviceUnmounter); err != nil {
+		return at, err
 	}
-	path, err := u.path(ctx, plugin)
-	if err != nil {
-		return err
-	}
-	if err := u.checkUnused(ctx, plugin, path); err != nil {
-		return err
-	}
-	return u.unstage(ctx, unmounter, path)
+	at.path, err = u.path(ctx, at.plugin)
+	return at, err
 }
 
 // path returns where the volume is staged: where it was, or where the plugin would stage it.

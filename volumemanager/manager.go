@@ -219,9 +219,12 @@ func (m *Manager) planAll(ctx context.Context) {
 
 // resync marks everything dirty from time to time.
 func (m *Manager) resync(ctx context.Context) {
-	for ctx.Err() == nil {
+	for {
 		tenth := int64(m.options.Resync / 10)
 		pause(ctx, m.options.Resync-time.Duration(tenth)+time.Duration(rand.Int64N(2*tenth+1)))
+		if ctx.Err() != nil {
+			return
+		}
 		m.dirty.AddAll(m.allVolumes())
 		m.dirtyPods.AddAll(m.incompletePods())
 		m.verifyAttached(ctx)

@@ -24,6 +24,14 @@ type volumeWork struct {
 	troubles map[volume.UniquePodName]trouble
 }
 
+// note says why an operation for a pod, or for the volume as a whole, has to wait.
+func (w *volumeWork) note(podName volume.UniquePodName, t trouble) {
+	if w.troubles == nil {
+		w.troubles = make(map[volume.UniquePodName]trouble, 1)
+	}
+	w.troubles[podName] = t
+}
+
 // runningOperation is an operation whose key is not free yet.
 type runningOperation struct {
 	op  *operationexecutor.Operation
@@ -57,9 +65,9 @@ func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName) {
 	s, view := m.look(name, running)
 	m.exchange.planned(s)
 	actions := plan(view)
-	work := &volumeWork{running: running, troubles: make(map[volume.UniquePodName]trouble)}
+	work := &volumeWork{running: running}
 	for pod, err := range s.waits {
-		work.troubles[pod] = trouble{err: err}
+		work.note(pod, trouble{err: err})
 	}
 	for _, a := range actions {
 		m.begin(ctx, s, a, work)
@@ -142,7 +150,7 @@ func (m *Manager) judge(name v1.UniqueVolumeName, view *volumeView) {
 // begin begins one action and notes in work how that went.
 func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWork) {
 	if t, ok := m.refusal(s.name, a.verb); ok {
-		work.troubles[a.pod] = t
+		work.note(a.pod, t)
 		m.dirty.AddAt(s.name, t.until)
 		return
 	}
@@ -156,28 +164,33 @@ func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWo
 		return
 	}
 	started, err := m.start(ctx, s, a)
-	if err != nil {
-		m.land(f)
+	if err == nil {
+		work.running = append(slices.Clone(work.running), started)
+		return
 	}
+	m.land(f)
+	m.didNotBegin(s, a, err, work)
+}
+
+// didNotBegin notes why an operation did not begin, and sees to it that it is tried again.
+func (m *Manager) didNotBegin(s subject, a action, err error, work *volumeWork) {
 	var pending *volume.PendingError
 	var missing *operationexecutor.MountPreconditionError
 	var backoff *volume.BackoffError
 	switch {
-	case err == nil:
-		work.running = append(slices.Clone(work.running), started)
 	case errors.As(err, &backoff):
-		work.troubles[a.pod] = trouble{err: backoff.Err, attempts: backoff.Attempts, until: backoff.Until}
+		work.note(a.pod, trouble{err: backoff.Err, attempts: backoff.Attempts, until: backoff.Until})
 		if a.verb != verbExpand || !m.growth.awaits(s, backoff.Err) {
 			m.dirty.AddAt(s.name, backoff.Until)
 		}
 	case errors.As(err, &missing):
 		// The change of the node's status that is waited for marks the volume dirty.
-		work.troubles[a.pod] = trouble{err: m.exchange.explain(missing)}
+		work.note(a.pod, trouble{err: m.exchange.explain(missing)})
 	case errors.As(err, &pending):
 		// The key marks the volume dirty when it is free. The trouble before, if any, stays.
 	default:
 		until := timeAfter(1)
-		work.troubles[a.pod] = trouble{err: err, attempts: 1, until: until}
+		work.note(a.pod, trouble{err: err, attempts: 1, until: until})
 		m.dirty.AddAt(s.name, until)
 	}
 }
@@ -306,7 +319,7 @@ func (m *Manager) keepWork(name v1.UniqueVolumeName, work *volumeWork) {
 	if old := m.work[name]; old != nil && len(work.running) > 0 {
 		for pod, t := range old.troubles {
 			if _, ok := work.troubles[pod]; !ok {
-				work.troubles[pod] = t
+				work.note(pod, t)
 			}
 		}
 	}

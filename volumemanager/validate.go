@@ -96,11 +96,16 @@ type container struct {
 
 // containersOf returns the init, ordinary and ephemeral containers of pod.
 func containersOf(pod *v1.Pod) []container {
-	var all []container
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext})
+	s := &pod.Spec
+	all := make([]container, 0, len(s.InitContainers)+len(s.Containers)+len(s.EphemeralContainers))
+	for _, of := range [][]v1.Container{s.InitContainers, s.Containers} {
+		for i := range of {
+			c := &of[i]
+			all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext})
+		}
 	}
-	for _, c := range pod.Spec.EphemeralContainers {
+	for i := range s.EphemeralContainers {
+		c := &s.EphemeralContainers[i].EphemeralContainerCommon
 		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext})
 	}
 	return all

@@ -1,0 +1,98 @@
+package operationexecutor
+
+import (
+	"context"
+	"time"
+)
+
+// This file makes several calls of a plugin in one goroutine: those that do no I/O, and yet may hang. Each of them is a step
+// and can be told from the others when it does.
+
+// questions are the context of such calls. find and construct know it.
+type questions struct {
+	*flight
+	plugin string // the plugin that was found
+	// The executor's lock guards what follows, and the name of the call.
+	began time.Time
+	steps []Step // those that have ended
+}
+
+// together calls ask in a goroutine of its own, with a deadline for all that it asks with the context that it gets. What it
+// writes must not be read when it fails: a call that was left behind may go on, but not to the next question. Nothing is
+// put together as long as it is not known whose workers are to make the calls.
+func (x *execution) together(ctx context.Context, ask func(ctx context.Context) error) error {
+	if x.op.plugin == "" {
+		return ask(ctx)
+	}
+	q := &questions{flight: newFlight(x.op, x.asking("FindPlugin"))}
+	var a answer[struct{}]
+	if a.err = q.takeOff(ctx); a.err != nil {
+		x.flown(q.flight, a.err)
+		return a.err
+	}
+	answers := make(chan answer[struct{}], 1)
+	go flyBeside(x, q.flight, x.op.plugin, func(context.Context) (struct{}, error) { return struct{}{}, ask(q) }, answers)
+	select {
+	case a = <-answers:
+		if q.plugin != "" {
+			x.op.setPlugin(q.plugin)
+		}
+	case <-q.seldom.givenUp:
+		a.err = q.lostError() //nolint:contextcheck // The flight is the context.
+	}
+	x.asked(q, a.err)
+	return a.err
+}
+
+// gather is together for what returns something.
+func gather[T any](ctx context.Context, x *execution, ask func(ctx context.Context) (T, error)) (T, error) {
+	var value, none T
+	err := x.together(ctx, func(ctx context.Context) (err error) {
+		value, err = ask(ctx)
+		return err
+	})
+	if err != nil {
+		return none, err // The value may still be written.
+	}
+	return value, nil
+}
+
+// asked notes how the calls went, of which none is made any more.
+func (x *execution) asked(q *questions, err error) {
+	if err != nil {
+		x.op.noteLeft(q.flight, err)
+	}
+	q.endStep(time.Now(), err)
+	x.op.addSteps(q.steps)
+	o := x.executor.options.Observer
+	if o == nil {
+		return
+	}
+	for _, s := range q.steps {
+		o.OperationStepped(x.op.Info(), s)
+	}
+}
+
+// next ends the step before and begins another one. It returns false when the calls were given up.
+func (q *questions) next(name string) bool {
+	now, e := time.Now(), q.op.executor()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if q.stage == lost {
+		return false
+	}
+	q.endStep(now, nil)
+	q.seldom.call.name, q.began = name, now
+	return true
+}
+
+// endStep ends the step that has begun, if any.
+func (q *questions) endStep(now time.Time, err error) {
+	if q.began.IsZero() {
+		return
+	}
+	if q.steps == nil {
+		q.steps = make([]Step, 0, manySteps)
+	}
+	q.steps = append(q.steps, Step{Name: q.seldom.call.name, Started: q.began, Duration: now.Sub(q.began), Err: err})
+}
