@@ -31,7 +31,7 @@ func (x *execution) together(ctx context.Context, ask func(ctx context.Context) 
 		return a.err
 	}
 	answers := make(chan answer[struct{}], 1)
-	go flyBeside(x, q.flight, x.op.plugin, func(context.Context) (struct{}, error) { return struct{}{}, ask(q) }, answers)
+	go flyBeside(x, q.flight, x.op.plugin, func(context.Context) (struct{}, error) { return struct{}{}, ask(q) }, answers) //nolint:contextcheck // The flight is the context.
 	select {
 	case a = <-answers:
 		if q.plugin != "" {
