@@ -64,7 +64,7 @@ func TestArrowsBetweenPackagesAreThoseOfTheDesign(t *testing.T) {
 // The simulation is for tests, and knows what it tests: nothing else may follow its arrows. Nor is the runner that makes
 // system calls fail for anything else.
 func TestOnlyTestsImportTheSimulation(t *testing.T) {
-	forTests := []string{"internal/simulation/...", "internal/faultrun"}
+	forTests := []string{"internal/simulation/...", "internal/faultrun/..."}
 	for _, p := range packages(t, `{{join .Imports ","}}`) {
 		for _, imported := range ours(p[1]) {
 			if matches(forTests, imported) && !matches(forTests, p[0]) {

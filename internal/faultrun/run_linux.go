@@ -1,6 +1,7 @@
 package faultrun
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ type Program struct {
 	Stdout, Stderr io.Writer
 	// Namespace is where it runs; nil means the mount namespace of this process.
 	Namespace *Namespace
+	// Second is the executable of the second process, which calls [Main] first; empty means this one. That of the folder
+	// become starts faster than a test binary does.
+	Second string
 	// Calls are the system calls that are counted.
 	Calls Calls
 	// Judge says what becomes of each; nil lets all of them happen.
@@ -84,7 +88,8 @@ func Start(ctx context.Context, p Program) (*Run, error) {
 }
 
 func command(ctx context.Context, p Program, socket *os.File) *exec.Cmd {
-	c := exec.CommandContext(ctx, "/proc/self/exe", append([]string{p.Path}, p.Args...)...)
+	second := cmp.Or(p.Second, "/proc/self/exe")
+	c := exec.CommandContext(ctx, second, append([]string{p.Path}, p.Args...)...)
 	c.Dir, c.Stdin, c.Stdout, c.Stderr = p.Dir, p.Stdin, p.Stdout, p.Stderr
 	c.Env = p.Env
 	if c.Env == nil {

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/plugins/emptydir"
+	"github.com/volumekit/volumekit/plugins/hostpath"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+// agent is the agent of one node and, since it is the only one, the cluster's controller too.
+type agent struct {
+	options  options
+	out      *output
+	database *database
+	claims   *persistentvolume.Controller
+	manager  *volumemanager.Manager
+	complete sync.Once // the pods of the manifests were added for the first time
+}
+
+// newAgent puts an agent together. It mounts nothing and starts nothing.
+func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
+	plugins, mounter, err := newPlugins(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{options: o, out: out}
+	// Records that cannot be used, and the like: what no pod or volume can be told of by an event.
+	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	// What the controller decides (which claim has which volume) must survive the agent.
+	if a.database, err = openDatabase(ctx, filepath.Join(o.root, "objects")); err != nil {
+		return nil, err
+	}
+	// It binds claims to volumes, has volumes made for claims that find none, and deletes those whose claims are gone.
+	a.claims = persistentvolume.New(plugins, a.database, persistentvolume.Options{
+		NodeName: types.NodeName(o.node), Events: out, InitialBackoff: o.retry,
+	})
+	// With these directories a manager that starts after a crash knows every mount, device and attachment that the earlier
+	// one has made or was about to make.
+	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
+		Store: a.database, RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "attachments"),
+		Mounts: mounter, DeviceUse: loop.DeviceUse{}, Recorder: out, Logger: logger,
+		Backoff: operationexecutor.Backoff{Initial: o.retry},
+	})
+	if err != nil {
+		a.database.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// newPlugins returns the plugins of this agent: add your own here.
+func newPlugins(ctx context.Context, o options) (*volume.VolumePluginMgr, *mount.Mounter, error) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: o.root, NodeName: types.NodeName(o.node)})
+	if err != nil {
+		return nil, nil, err
+	}
+	mounter := mount.New(mount.Options{})
+	plugins := volume.NewVolumePluginMgr(host)
+	err = plugins.InitPlugins(ctx,
+		hostpath.New(hostpath.Options{Protected: []string{o.run}}),
+		emptydir.New(emptydir.Options{Mounter: mounter}),
+		loopblock.New(loopblock.Options{Mounter: mounter}),
+	)
+	return plugins, mounter, err
+}
+
+// start runs the controller and the manager until the context that it returns ends: with ctx, when one of them fails, or
+// when the database can write no more. ended waits for them and returns why.
+func (a *agent) start(ctx context.Context) (running context.Context, ended func() error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var parts sync.WaitGroup
+	var errs [3]error
+	keep := func(i int, name string, part func(context.Context) error) {
+		parts.Go(func() {
+			if err := part(ctx); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", name, err)
+			}
+			cancel(errs[i]) // None of them is of use without the others.
+		})
+	}
+	keep(0, "claims", a.claims.Run)
+	keep(1, "volumes", a.manager.Run)
+	keep(2, "database", a.database.run)
+	return ctx, func() error {
+		parts.Wait()
+		return errors.Join(errs[:]...)
+	}
+}

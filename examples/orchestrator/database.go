@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// database is a store of objects that survives the agent: a store in memory whose every write is appended to a file, and
+// synced, before the writer is told that it is done. The file is read at the start; what a crash left of its last line is
+// cut off. It only grows.
+//
+// An orchestrator puts a store.Store on the database that it has. This is all that the library expects of it: what was
+// written, and of which the writer was told so, is there after a crash; what fails is an error.
+//
+// A write that cannot be appended has happened in memory all the same. So it is the last one: the agent ends, and
+// starts again from what is in the file.
+type database struct {
+	*store.Memory
+
+	mu     sync.Mutex // orders the lines as the writes
+	file   *os.File
+	err    error         // the write that failed
+	failed chan struct{} // closed then
+}
+
+var _ store.Store = (*database)(nil)
+
+// line is one line of the file: an object as it was written, or the key of one that was deleted.
+type line struct {
+	Object  json.RawMessage `json:"object,omitempty"`
+	Deleted *store.Key      `json:"deleted,omitempty"`
+}
+
+// openDatabase opens the file, which is made when it is missing, and reads it.
+func openDatabase(ctx context.Context, name string) (*database, error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	d := &database{Memory: store.NewMemory(store.MemoryOptions{}), file: file, failed: make(chan struct{})}
+	if err := errors.Join(d.load(ctx), syncDir(filepath.Dir(name))); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("database %q: %w", name, err)
+	}
+	return d, nil
+}
+
+func (d *database) close() { d.file.Close() }
+
+// run returns when ctx ends, or with the error of a write that failed.
+func (d *database) run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.failed:
+		return d.err
+	}
+}
+
+// load puts into memory what the file says.
+func (d *database) load(ctx context.Context) error {
+	content, err := os.ReadFile(d.file.Name())
+	if err != nil {
+		return err
+	}
+	whole := content[:bytes.LastIndexByte(content, '\n')+1]
+	if len(whole) < len(content) {
+		if err := d.file.Truncate(int64(len(whole))); err != nil {
+			return err
+		}
+	}
+	objects, err := replay(whole)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := d.restore(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replay returns the objects that are left at the end of the lines.
+func replay(lines []byte) (map[store.Key]store.Object, error) {
+	objects := make(map[store.Key]store.Object)
+	for text := range bytes.Lines(lines) {
+		var l line
+		if err := json.Unmarshal(text, &l); err != nil {
+			return nil, fmt.Errorf("damaged, restore it from a backup: %w", err)
+		}
+		if l.Deleted != nil {
+			delete(objects, *l.Deleted)
+			continue
+		}
+		decoded, err := store.Decode(bytes.NewReader(l.Object))
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range decoded {
+			key, err := store.KeyOf(object)
+			if err != nil {
+				return nil, err
+			}
+			objects[key] = object.(store.Object) //nolint:forcetypeassert // Every kind of a store is one.
+		}
+	}
+	return objects, nil
+}
+
+// restore puts one object into memory, and lets it be deleted if it was.
+func (d *database) restore(ctx context.Context, object store.Object) error {
+	dying := object.GetDeletionTimestamp() != nil
+	object.SetResourceVersion("")
+	created, err := d.Memory.Create(ctx, object)
+	if err != nil || !dying {
+		return err
+	}
+	key, err := store.KeyOf(created)
+	if err != nil {
+		return err
+	}
+	return d.Memory.Delete(ctx, key, store.Preconditions{})
+}
+
+// Create implements store.Store.
+func (d *database) Create(ctx context.Context, object runtime.Object) (runtime.Object, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return nil, d.err
+	}
+	created, err := d.Memory.Create(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	return created, d.appendObject(created)
+}
+
+// Update implements store.Store.
+func (d *database) Update(ctx context.Context, object runtime.Object) (runtime.Object, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return nil, d.err
+	}
+	updated, err := d.Memory.Update(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	// The update that takes the last finalizer off a dying object deletes it.
+	key, err := store.KeyOf(updated)
+	if err != nil {
+		return nil, err
+	}
+	return updated, d.appendCurrent(ctx, key)
+}
+
+// Delete implements store.Store.
+func (d *database) Delete(ctx context.Context, key store.Key, preconditions store.Preconditions) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return d.err
+	}
+	if err := d.Memory.Delete(ctx, key, preconditions); err != nil {
+		return err
+	}
+	return d.appendCurrent(ctx, key)
+}
+
+// appendCurrent appends what is there under a key, or that nothing is.
+func (d *database) appendCurrent(ctx context.Context, key store.Key) error {
+	object, err := d.Memory.Get(context.WithoutCancel(ctx), key)
+	if errors.Is(err, store.ErrNotFound) {
+		return d.append(line{Deleted: &key})
+	}
+	if err != nil {
+		return err
+	}
+	return d.appendObject(object)
+}
+
+func (d *database) appendObject(object runtime.Object) error {
+	content, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	return d.append(line{Object: content})
+}
+
+// append appends a line. d.mu is held.
+func (d *database) append(l line) error {
+	text, err := json.Marshal(l)
+	if err == nil {
+		_, err = d.file.Write(append(text, '\n'))
+	}
+	if err == nil {
+		err = d.file.Sync()
+	}
+	if err != nil {
+		d.err = fmt.Errorf("writing %q: %w", d.file.Name(), err)
+		close(d.failed)
+		return d.err
+	}
+	return nil
+}
+
+// syncDir makes the names in a directory survive a power cut.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

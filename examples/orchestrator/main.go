@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// options are the flags.
+type options struct {
+	manifests string        // the directory of what is wanted
+	root      string        // the directory of volumes, images and of what must survive a reboot
+	run       string        // the directory of what must not; a tmpfs
+	node      string        // the name of this node
+	patience  time.Duration // how long until it is told why something is not ready
+	retry     time.Duration // how long until what failed is tried again, for the first time
+}
+
+// parse reads the flags.
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("orchestrator", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.manifests, "manifests", "", "`directory` of the pods, claims, classes and volumes that are wanted")
+	flags.StringVar(&o.root, "root", "/var/lib/orchestrator", "`directory` of volumes and of what must survive a reboot")
+	flags.StringVar(&o.run, "run", "/run/orchestrator", "`directory` on a tmpfs, of what must not survive a reboot")
+	flags.StringVar(&o.node, "node", "node", "`name` of this node")
+	flags.DurationVar(&o.patience, "patience", 10*time.Second, "how long until it is told why something is not ready")
+	flags.DurationVar(&o.retry, "retry", 500*time.Millisecond, "how long until what failed is tried again, for the first time")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if o.manifests == "" || flags.NArg() > 0 {
+		return o, errors.New("give -manifests, and no arguments")
+	}
+	for _, dir := range []*string{&o.manifests, &o.root, &o.run} {
+		var err error
+		if *dir, err = filepath.Abs(*dir); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// run is the program: it returns the exit code, which is 0 when a signal ended it, 1 when something else did, and 2 when
+// the flags are wrong.
+func run(args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(stderr, "orchestrator:", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A signal that comes while the manifests are read stays in the channel: they are read once more.
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGHUP)
+	defer signal.Stop(changed)
+	if err := serve(ctx, o, changed, newOutput(stdout)); err != nil {
+		fmt.Fprintln(stderr, "orchestrator:", err)
+		return 1
+	}
+	return 0
+}
+
+// serve runs the agent until ctx ends, or a part of it fails. What is mounted stays mounted.
+func serve(ctx context.Context, o options, changed <-chan os.Signal, out *output) error {
+	a, err := newAgent(ctx, o, out)
+	if err != nil {
+		return err
+	}
+	defer a.database.close()
+	ctx, ended := a.start(ctx)
+	for ctx.Err() == nil {
+		a.keepUp(ctx, changed)
+	}
+	return ended()
+}

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/faultrun"
+)
+
+// The manifests of the tests. Everything has a UID, so that every run has the same names.
+const (
+	podUID   = "7b1d0000-0000-4000-8000-000000000001"
+	dataUID  = "7b1d0000-0000-4000-8000-000000000002"
+	diskUID  = "7b1d0000-0000-4000-8000-000000000003"
+	classDoc = `{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "image"},
+		"provisioner": "volumekit.io/loop-block", "reclaimPolicy": "Delete"}`
+	claimDoc = `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q, "uid": %q}, "spec": {
+		"storageClassName": "image", "accessModes": ["ReadWriteOnce"], "volumeMode": %q,
+		"resources": {"requests": {"storage": "1Mi"}}}}`
+	podDoc = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": %q}, "spec": {
+		"containers": [{"name": "server", "image": "none", "volumeMounts": [
+			{"name": "data", "mountPath": "/data"}, {"name": "scratch", "mountPath": "/scratch"},
+			{"name": "memory", "mountPath": "/memory"}, {"name": "host", "mountPath": "/host"}],
+			"volumeDevices": [{"name": "disk", "devicePath": "/dev/disk"}]}],
+		"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+			{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}},
+			{"name": "scratch", "emptyDir": {}},
+			{"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+			{"name": "host", "hostPath": {"path": %q, "type": "Directory"}}]}}`
+)
+
+// node is one machine: a mount namespace with a filesystem in memory, in which agents run one after the other. Nothing
+// of it outlives the namespace but loop devices, for which check looks.
+type node struct {
+	programs  programs
+	namespace *faultrun.Namespace
+	dir       string // of its own, for a loop device tells the path of its file alone
+}
+
+// newNode makes a machine.
+func newNode(p programs, dir string) (*node, error) {
+	namespace, err := faultrun.NewNamespace()
+	if err != nil {
+		return nil, err
+	}
+	n := &node{programs: p, namespace: namespace, dir: dir}
+	if err := namespace.Do(n.furnish); err != nil {
+		return nil, errors.Join(err, namespace.Close())
+	}
+	return n, nil
+}
+
+// furnish makes what is on the machine before an agent is, and nothing of which is the agent's.
+func (n *node) furnish() error {
+	if err := unix.Mount("memory", n.dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		return err
+	}
+	for _, name := range []string{"wanted", "outside", "outside/mount", "outside/shared"} {
+		if err := os.Mkdir(n.path(name), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("memory", n.path("outside/mount"), "tmpfs", 0, "size=64k"); err != nil {
+		return err
+	}
+	for _, name := range foreign() {
+		if err := os.WriteFile(n.path(name), []byte(name), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// foreign are files that no agent may touch: in a directory, on a mount, and in the directory that a pod shares.
+func foreign() []string {
+	return []string{"outside/file", "outside/mount/file", "outside/shared/file"}
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) close() error { return n.namespace.Close() }
+
+// want writes the manifests. What is not named is not wanted.
+func (n *node) want(what want) error {
+	return n.namespace.Do(func() error {
+		files := map[string]string{"class.json": "", "claims.json": "", "pod.json": ""}
+		if what >= claimsWanted {
+			files["class.json"] = classDoc
+			files["claims.json"] = fmt.Sprintf(claimDoc, "data", dataUID, "Filesystem") + fmt.Sprintf(claimDoc, "disk", diskUID, "Block")
+		}
+		if what >= podWanted {
+			files["pod.json"] = fmt.Sprintf(podDoc, podUID, n.path("outside/shared"))
+		}
+		for name, content := range files {
+			if err := os.WriteFile(n.path("wanted/"+name), []byte(content), 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// want is what the manifests say.
+type want int
+
+const (
+	nothingWanted want = iota
+	claimsWanted
+	podWanted
+)
+
+// start starts an agent.
+func (n *node) start(ctx context.Context, judge faultrun.Judge, calls faultrun.Calls) (*process, error) {
+	ctx, stop := context.WithCancel(ctx)
+	p := &process{told: newTranscript(), stop: stop, ended: make(chan struct{})}
+	var err error
+	p.run, err = faultrun.Start(ctx, faultrun.Program{
+		Path: n.programs.agent, Second: n.programs.second, Namespace: n.namespace, Dir: "/", Judge: judge, Calls: calls,
+		Args:   []string{"-manifests", n.path("wanted"), "-root", n.path("root"), "-run", n.path("run"), "-retry", "5ms", "-patience", "10s"},
+		Env:    []string{"PATH=" + os.Getenv("PATH")},
+		Stdout: p.told, Stderr: p.told,
+	})
+	if err != nil {
+		stop()
+		return nil, errors.Join(err, errors.New(p.told.String()))
+	}
+	go func() {
+		defer close(p.ended)
+		defer stop()
+		p.result, p.err = p.run.Wait()
+	}()
+	return p, nil
+}
+
+// hangUp tells an agent that the manifests have changed.
+func (p *process) hangUp() { _ = p.run.Signal(syscall.SIGHUP) } // it may have ended
+
+// state is what is there: every mount, loop device, file and directory, as text.
+type state []string
+
+// look describes the machine. Files are told by name and mode, mounts without what differs from run to run.
+func (n *node) look() (state, error) {
+	var s state
+	err := n.namespace.Do(func() error {
+		mounts, err := n.mounts()
+		if err != nil {
+			return err
+		}
+		loops, err := n.loops()
+		if err != nil {
+			return err
+		}
+		files, err := n.files("root", "run", "outside")
+		s = slices.Concat(mounts, loops, files)
+		return err
+	})
+	return s, err
+}
+
+// mounts returns the lines of the mount table that are about this machine.
+func (n *node) mounts() (state, error) {
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var s state
+	for text := range strings.Lines(string(table)) {
+		f := strings.Fields(text)
+		if rel, ok := strings.CutPrefix(f[4], n.dir+"/"); ok {
+			dash := slices.Index(f, "-")
+			s = append(s, fmt.Sprintf("mount %s %s of %s %s %s", rel, f[5], withoutDigits(f[3]), f[dash+1], withoutDigits(f[dash+2])))
+		}
+	}
+	slices.Sort(s)
+	return s, nil
+}
+
+// withoutDigits is the source of a mount, or a device, without the number of the loop device.
+func withoutDigits(source string) string {
+	return strings.TrimRight(source, "0123456789")
+}
+
+// loops returns the loop devices whose files are on this machine.
+func (n *node) loops() (state, error) {
+	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var s state
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			continue // detached since: that of another machine
+		}
+		if rel, ok := strings.CutPrefix(strings.TrimSpace(string(content)), n.dir+"/"); ok {
+			s = append(s, "loop device of "+rel)
+		}
+	}
+	slices.Sort(s)
+	return s, nil
+}
+
+// files lists what lies in directories, without looking into mounts.
+func (n *node) files(dirs ...string) (state, error) {
+	var top unix.Stat_t
+	if err := unix.Stat(n.dir, &top); err != nil {
+		return nil, err
+	}
+	var s state
+	for _, dir := range dirs {
+		err := filepath.WalkDir(n.path(dir), func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) && path == n.path(dir) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			rel := strings.TrimPrefix(path, n.dir+"/")
+			s = append(s, fmt.Sprintf("%s %s", d.Type(), rel))
+			var here unix.Stat_t
+			if err := unix.Lstat(path, &here); err != nil {
+				return err
+			}
+			if d.IsDir() && here.Dev != top.Dev {
+				return filepath.SkipDir
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// beyond returns what is in s and not in allowed.
+func (s state) beyond(allowed state) state {
+	var more state
+	for _, one := range s {
+		if !slices.Contains(allowed, one) {
+			more = append(more, one)
+		}
+	}
+	return more
+}
+
+// checkForeign finds out whether anything was touched that is nobody's business.
+func (n *node) checkForeign() error {
+	return n.namespace.Do(func() error {
+		var errs []error
+		for _, name := range foreign() {
+			content, err := os.ReadFile(n.path(name))
+			if err == nil && string(content) != name {
+				err = fmt.Errorf("%s: it says %q", name, content)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// canaries are where a pod has written, and what.
+func (n *node) canaries() map[string]string {
+	pod := n.path("root/pods/" + podUID)
+	return map[string]string{
+		pod + "/volumes/volumekit.io~loop-block/pvc-" + dataUID + "/canary":        "data",
+		pod + "/volumes/kubernetes.io~empty-dir/scratch/canary":                    "scratch",
+		pod + "/volumes/kubernetes.io~empty-dir/memory/canary":                     "memory",
+		pod + "/volumeDevices/volumekit.io~loop-block/pvc-" + diskUID:              "disk",
+	}
+}
+
+// isLasting reports whether what was written there outlives the pod.
+func isLasting(path string) bool { return strings.Contains(path, "loop-block") }
+
+// use writes into every volume, as the pod would.
+func (n *node) use() error {
+	return n.namespace.Do(func() error {
+		for path, content := range n.canaries() {
+			if err := writeSynced(path, content); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func writeSynced(path, content string) error {
+	flags := os.O_WRONLY
+	if filepath.Base(path) == "canary" {
+		flags |= os.O_CREATE
+	}
+	file, err := os.OpenFile(path, flags, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(content)
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// checkUse finds out whether what was written is there still: everything, or what outlives a pod.
+func (n *node) checkUse(still func(path string) bool) error {
+	return n.namespace.Do(func() error {
+		var errs []error
+		canaries := n.canaries()
+		for _, path := range slices.Sorted(maps.Keys(canaries)) {
+			if !still(path) {
+				continue
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			content := make([]byte, len(canaries[path]))
+			_, err = file.Read(content)
+			if err == nil && string(content) != canaries[path] {
+				err = fmt.Errorf("%s says %q", path, content)
+			}
+			errs = append(errs, err, file.Close())
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// uuid returns the UUID of the filesystem of the volume, or nothing when there is no volume.
+func (n *node) uuid() (string, error) {
+	var id string
+	err := n.namespace.Do(func() error {
+		file, err := os.Open(n.path("root/plugins/volumekit.io/loop-block/images/pvc-" + dataUID + ".img"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		content := make([]byte, 16)
+		if _, err := file.ReadAt(content, 1024+0x68); err != nil {
+			return err
+		}
+		id = fmt.Sprintf("%x", content)
+		return nil
+	})
+	return id, err
+}
