@@ -145,9 +145,32 @@ func (r volumeRecord) checkPods(host volume.VolumeHost) error {
 		for _, name := range append([]string{string(uid), p.Namespace, p.Name}, p.OuterNames...) {
 			errs = append(errs, volume.CheckPathElement(name))
 		}
-		errs = append(errs, checkBeneath(p.Path, filepath.Join(host.GetPodsDir(), string(uid))))
+		errs = append(errs, r.checkSetUp(p.Path, filepath.Join(host.GetPodsDir(), string(uid))))
 	}
 	return errors.Join(errs...)
+}
+
+// checkSetUp refuses a path that is not in the pod's directory, but that of a hostPath volume, which is used where it is.
+func (r volumeRecord) checkSetUp(path, podDir string) error {
+	spec, err := r.spec()
+	if err != nil {
+		return err
+	}
+	if used := hostPathOf(spec); used != "" && path == filepath.Clean(used) {
+		return nil
+	}
+	return checkBeneath(path, podDir)
+}
+
+// hostPathOf returns the directory of the node that a volume is; empty when it is another kind of volume.
+func hostPathOf(spec *volume.Spec) string {
+	switch {
+	case spec.Volume != nil && spec.Volume.HostPath != nil:
+		return spec.Volume.HostPath.Path
+	case spec.PersistentVolume != nil && spec.PersistentVolume.Spec.HostPath != nil:
+		return spec.PersistentVolume.Spec.HostPath.Path
+	}
+	return ""
 }
 
 func checkDevice(path string) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/record"
@@ -294,6 +295,35 @@ func TestHostileRecordsLeadNowhere(t *testing.T) {
 				assert.Empty(t, m.Status().Volumes)
 			})
 		})
+	}
+}
+
+// A hostPath volume is set up where it is, outside of the pod's directory: its record is no hostile one, as that of
+// another volume with such a path is.
+func TestARecordOfAHostPathIsReadAgain(t *testing.T) {
+	record := func(spec string) volumeRecord {
+		return volumeRecord{
+			Version: recordVersion, Volume: "kubernetes.io/host-path/uid-web-logs", Plugin: "kubernetes.io/host-path",
+			Spec: json.RawMessage(spec), Pods: map[types.UID]setUpRecord{
+				"uid-web": {Namespace: "default", Name: "web", OuterNames: []string{"logs"}, Path: "/var/log"},
+			},
+		}
+	}
+	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: "node-1"})
+	require.NoError(t, err)
+	for name, spec := range map[string]string{
+		"of a pod":              `{"volume": {"name": "logs", "hostPath": {"path": "/var/log/"}}}`,
+		"a persistent volume's": `{"persistentVolume": {"metadata": {"name": "logs"}, "spec": {"hostPath": {"path": "/var/log"}}}}`,
+	} {
+		r := record(spec)
+		assert.NoError(t, r.check(string(r.Volume), host), name)
+	}
+	for name, spec := range map[string]string{
+		"another directory": `{"volume": {"name": "logs", "hostPath": {"path": "/var"}}}`,
+		"another kind":      `{"volume": {"name": "logs", "emptyDir": {}}}`,
+	} {
+		r := record(spec)
+		assert.ErrorIs(t, r.check(string(r.Volume), host), volume.ErrInvalid, name)
 	}
 }
 

@@ -134,7 +134,7 @@ func (l *life) goOn(ctx context.Context) error {
 	if err := l.settle(ctx); err != nil || l.killed {
 		return err
 	}
-	return errors.Join(l.node.checkUse(everything), l.sameAs(l.usedReady))
+	return errors.Join(l.node.checkUse(everything), l.sameAs(l.ready))
 }
 
 func (l *life) terminate(ctx context.Context) error {
