@@ -95,6 +95,29 @@ func (m *Manager) mayUse(podName volume.UniquePodName) bool {
 // land takes out the flight of an operation that did not begin, or whose key is free.
 func (m *Manager) land(f flight) {
 	m.mu.Lock()
+	last := f.kind == operationexecutor.OpUnmount && len(m.flights[f.pod]) == 1 && m.flights[f.pod][f] == 1
+	if !last {
+		m.takeOut(f)
+	}
+	m.mu.Unlock()
+	if last {
+		// Of two that end at once, one comes here; who waits for the pod waits for this too.
+		m.sweepNow(f.pod)
+		m.mu.Lock()
+		m.takeOut(f)
+		m.mu.Unlock()
+	}
+	m.mu.Lock()
+	_, released := m.released[f.pod]
+	m.mu.Unlock()
+	if released {
+		m.settle(f.pod)
+	}
+	m.changes.notify(f.pod)
+}
+
+// takeOut takes a flight out. Manager.mu must be held.
+func (m *Manager) takeOut(f flight) {
 	if n := m.flights[f.pod][f]; n > 1 {
 		m.flights[f.pod][f] = n - 1
 	} else {
@@ -103,12 +126,6 @@ func (m *Manager) land(f flight) {
 	if len(m.flights[f.pod]) == 0 {
 		delete(m.flights, f.pod)
 	}
-	_, released := m.released[f.pod]
-	m.mu.Unlock()
-	if released {
-		m.settle(f.pod)
-	}
-	m.changes.notify(f.pod)
 }
 
 // keyFreed is told by the executor when an operation has ended and all of its calls have returned.

@@ -68,6 +68,10 @@ type Manager struct {
 	removals uint64
 	// recovered says that what a restart left is in the actual state.
 	recovered bool
+	// unswept are the pods that were removed before that, of which directories may be left; nil when they have been looked
+	// for. swept says that this has begun.
+	unswept map[volume.UniquePodName]struct{}
+	swept   bool
 	// adopted holds the volumes that were found after a restart, until all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
 	// work is what is known of the operations on each volume.
@@ -99,6 +103,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		stopped:   make(chan struct{}),
 		pods:      make(map[types.UID]*podEntry),
 		released:  make(map[volume.UniquePodName]uint64),
+		unswept:   make(map[volume.UniquePodName]struct{}),
 		adopted:   make(map[v1.UniqueVolumeName]struct{}),
 		work:      make(map[v1.UniqueVolumeName]*volumeWork),
 		flights:   make(flights),
@@ -169,6 +174,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		return fmt.Errorf("volume manager: %w", err)
 	}
 	m.settleAll()
+	m.sweepAll()
 	if m.recordsRead != nil {
 		close(m.recordsRead)
 	}

@@ -191,6 +191,7 @@ func (m *Manager) RemovePod(uid types.UID) error {
 	}
 	m.dirty.AddAll(m.actualVolumesOf(podName))
 	m.settle(podName)
+	m.sweep(podName)
 	m.changes.notify(podName)
 	return nil
 }

@@ -51,8 +51,9 @@ func (m *Manager) isReady(uid types.UID) (bool, error) {
 }
 
 // WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
-// after RemovePod, and works also for a pod that was never added. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods
-// may still be staged and attached then: see [Manager.WaitForNodeEmpty].
+// after RemovePod, and works also for a pod that was never added: with a RuntimeDir it waits until Run has read what an
+// earlier manager left. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods may still
+// be staged and attached then: see [Manager.WaitForNodeEmpty].
 func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
 		return err

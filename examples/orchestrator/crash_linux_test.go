@@ -153,6 +153,9 @@ func (c *crashes) count(point string) {
 // be taken away.
 func (c *crashes) recover(ctx context.Context, before *life, g goal) error {
 	after := &life{node: before.node, uuid: before.uuid}
+	if before.deleted {
+		after.node.renew()
+	}
 	if err := after.node.want(want(g)); err != nil {
 		return err
 	}

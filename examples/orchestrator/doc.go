@@ -18,5 +18,5 @@
 //   - database.go keeps the objects over restarts. An orchestrator has a database of its own; see there what it must do.
 //   - manifests.go reads the directory, output.go prints.
 //
-// README.md in this folder tells how to try it.
+// README.md in this folder tells how to try it, and what its tests show.
 package main

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,6 +23,7 @@ const (
 	podUID   = "7b1d0000-0000-4000-8000-000000000001"
 	dataUID  = "7b1d0000-0000-4000-8000-000000000002"
 	diskUID  = "7b1d0000-0000-4000-8000-000000000003"
+	again    = "7b1d0001" // how the UIDs of claims begin that were deleted and are wanted again; of the first, 7b1d0000
 	classDoc = `{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "image"},
 		"provisioner": "volumekit.io/loop-block", "reclaimPolicy": "Delete"}`
 	claimDoc = `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q, "uid": %q}, "spec": {
@@ -44,7 +46,8 @@ const (
 type node struct {
 	programs  programs
 	namespace *faultrun.Namespace
-	dir       string // of its own, for a loop device tells the path of its file alone
+	uids      *strings.Replacer // of claims
+	dir       string            // of its own, for a loop device tells the path of its file alone
 }
 
 // newNode makes a machine.
@@ -53,7 +56,7 @@ func newNode(p programs, dir string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{programs: p, namespace: namespace, dir: dir}
+	n := &node{programs: p, namespace: namespace, dir: dir, uids: strings.NewReplacer()}
 	if err := namespace.Do(n.furnish); err != nil {
 		return nil, errors.Join(err, namespace.Close())
 	}
@@ -96,7 +99,7 @@ func (n *node) want(what want) error {
 		files := map[string]string{"class.json": "", "claims.json": "", "pod.json": ""}
 		if what >= claimsWanted {
 			files["class.json"] = classDoc
-			files["claims.json"] = fmt.Sprintf(claimDoc, "data", dataUID, "Filesystem") + fmt.Sprintf(claimDoc, "disk", diskUID, "Block")
+			files["claims.json"] = n.uids.Replace(fmt.Sprintf(claimDoc, "data", dataUID, "Filesystem") + fmt.Sprintf(claimDoc, "disk", diskUID, "Block"))
 		}
 		if what >= podWanted {
 			files["pod.json"] = fmt.Sprintf(podDoc, podUID, n.path("outside/shared"))
@@ -148,6 +151,14 @@ func (p *process) hangUp() { _ = p.run.Signal(syscall.SIGHUP) } // it may have e
 // state is what is there: every mount, loop device, file and directory, as text.
 type state []string
 
+// recordName is the name of a record, which is a hash of a name with an UID.
+var recordName = regexp.MustCompile(`/[0-9a-f]+\.record$`)
+
+// renew has claims that are wanted from now on be others than those that were deleted. Who looks is told the old names.
+func (n *node) renew() {
+	n.uids = strings.NewReplacer(dataUID, again+dataUID[8:], diskUID, again+diskUID[8:])
+}
+
 // look describes the machine. Files are told by name and mode, mounts without what differs from run to run.
 func (n *node) look() (state, error) {
 	var s state
@@ -162,6 +173,10 @@ func (n *node) look() (state, error) {
 		}
 		files, err := n.files("root", "run", "outside")
 		s = slices.Concat(mounts, loops, files)
+		for i := range s {
+			s[i] = recordName.ReplaceAllString(strings.ReplaceAll(s[i], again, "7b1d0000"), "/*.record")
+		}
+		slices.Sort(s)
 		return err
 	})
 	return s, err
@@ -249,8 +264,11 @@ func (n *node) files(dirs ...string) (state, error) {
 // beyond returns what is in s and not in allowed.
 func (s state) beyond(allowed state) state {
 	var more state
+	left := slices.Clone(allowed)
 	for _, one := range s {
-		if !slices.Contains(allowed, one) {
+		if i := slices.Index(left, one); i >= 0 {
+			left = slices.Delete(left, i, i+1)
+		} else {
 			more = append(more, one)
 		}
 	}
@@ -275,12 +293,22 @@ func (n *node) checkForeign() error {
 // canaries are where a pod has written, and what.
 func (n *node) canaries() map[string]string {
 	pod := n.path("root/pods/" + podUID)
+	dataUID, diskUID := n.claimOf(dataUID), n.claimOf(diskUID)
 	return map[string]string{
-		pod + "/volumes/volumekit.io~loop-block/pvc-" + dataUID + "/canary":        "data",
-		pod + "/volumes/kubernetes.io~empty-dir/scratch/canary":                    "scratch",
-		pod + "/volumes/kubernetes.io~empty-dir/memory/canary":                     "memory",
-		pod + "/volumeDevices/volumekit.io~loop-block/pvc-" + diskUID:              "disk",
+		pod + "/volumes/volumekit.io~loop-block/pvc-" + dataUID + "/canary": "data",
+		pod + "/volumes/kubernetes.io~empty-dir/scratch/canary":             "scratch",
+		pod + "/volumes/kubernetes.io~empty-dir/memory/canary":              "memory",
+		pod + "/volumeDevices/volumekit.io~loop-block/pvc-" + diskUID:       "disk",
 	}
+}
+
+// claimOf returns the UID of a claim: the new one, when there is a volume of that name.
+func (n *node) claimOf(uid string) string {
+	renewed := n.uids.Replace(uid)
+	if _, err := os.Lstat(n.path("root/plugins/volumekit.io/loop-block/images/pvc-" + renewed + ".img")); err != nil {
+		return uid
+	}
+	return renewed
 }
 
 // isLasting reports whether what was written there outlives the pod.

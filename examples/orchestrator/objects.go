@@ -46,29 +46,34 @@ func (a *agent) record(ctx context.Context, manifests []runtime.Object) (objects
 		if err != nil {
 			return o, err
 		}
-		for _, object := range list.Items {
-			key, err := store.KeyOf(object)
-			if err != nil {
-				return o, err
-			}
-			o.add(object, wanted[key])
+		if err := o.add(list.Items, wanted); err != nil {
+			return o, err
 		}
 	}
 	return o, nil
 }
 
-func (o *objects) add(object runtime.Object, wanted bool) {
-	if pod, ok := object.(*v1.Pod); ok {
-		if wanted {
-			o.pods = append(o.pods, pod)
-		} else {
-			o.goingPods = append(o.goingPods, pod)
+// add sorts what the database holds of one kind.
+func (o *objects) add(items []runtime.Object, wanted map[store.Key]bool) error {
+	for _, item := range items {
+		key, err := store.KeyOf(item)
+		if err != nil {
+			return err
 		}
-		return
+		switch object := item.(type) {
+		case *v1.Pod:
+			if wanted[key] {
+				o.pods = append(o.pods, object)
+			} else {
+				o.goingPods = append(o.goingPods, object)
+			}
+		case store.Object:
+			if !wanted[key] && isFromManifest(object) {
+				o.going = append(o.going, object)
+			}
+		}
 	}
-	if typed, ok := object.(store.Object); ok && !wanted && isFromManifest(typed) {
-		o.going = append(o.going, typed)
-	}
+	return nil
 }
 
 // create puts an object of a manifest into the database, unless it is there, and returns its key.
