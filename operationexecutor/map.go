@@ -125,15 +125,15 @@ func (m *mapping) setUpDevice(ctx context.Context) error {
 	return m.staged(ctx, intent)
 }
 
-// mapPod maps the device for the pod. What MapPodDevice fails with means what it says; from there on every failure leaves
-// the mapping uncertain, since it must be undone.
+// mapPod maps the device for the pod. What MapPodDevice fails with means what it says, unless an earlier attempt may have
+// bound the device; from there on every failure leaves the mapping uncertain, since it must be undone.
 func (m *mapping) mapPod(ctx context.Context) error {
 	intent, had := m.podIntent(), m.isMapped()
 	if err := m.intend(ctx, m.x, intent); err != nil {
 		return err
 	}
 	if err := m.mapPodDevice(ctx); err != nil {
-		return m.setUpFailed(ctx, intent, err)
+		return m.setUpFailed(ctx, intent, m.maybeBound(err))
 	}
 	if err := m.bind(ctx); err != nil {
 		return m.setUpFailed(ctx, intent, volume.Uncertain(err))
@@ -149,6 +149,15 @@ func (m *mapping) mapPod(ctx context.Context) error {
 			"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.devicePath, m.staging.path, m.path)
 	}
 	return nil
+}
+
+// maybeBound returns the error of MapPodDevice. That the plugin left nothing behind says nothing of a bind, a link and a lock
+// of an earlier attempt, of which the plugin does not know.
+func (m *mapping) maybeBound(err error) error {
+	if m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMountUncertain {
+		return volume.Uncertain(err)
+	}
+	return err
 }
 
 // isMapped reports whether the pod has the volume for certain, so that it is only refreshed.

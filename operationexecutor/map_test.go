@@ -165,6 +165,17 @@ func TestWhatAFailureToMapMeans(t *testing.T) {
 	}
 }
 
+// Found by the simulation: the plugin fails for good, and the bind of the attempt before was forgotten with its record.
+func TestWhatMayBeBoundStaysUncertainWhenThePluginFailsForGood(t *testing.T) {
+	w, _ := newBlockWorld(t)
+	w.plugin.fail("MapDevice", errBroken)
+	_ = w.failed(w.mapBlock())
+	require.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
+	w.plugin.fail("MapPodDevice", errBroken)
+	require.ErrorIs(t, w.failed(w.mapBlock()), volume.ErrUncertain)
+	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
+}
+
 func TestAFailureToUnmapLeavesItUncertain(t *testing.T) {
 	for _, call := range []string{"UnmapDevice", "UnmapPodDevice"} {
 		w, _ := newBlockWorld(t)

@@ -82,7 +82,8 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 
 // Conclude implements operationexecutor.Journal. When the record cannot be written, the next change writes it.
 func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
-	e, next, release, err := j.begin(ctx, intent)
+	// It has its turn however long that takes: nobody says again what is to be written.
+	e, next, release, err := j.begin(context.WithoutCancel(ctx), intent)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -47,6 +47,30 @@ type simulated struct {
 
 var _ sim.Engine = (*simulated)(nil)
 
+// inTurn lets operations begin one after the other, each when all that was going on has come to rest: those that end at once
+// would otherwise race with the planner that begins others beside them.
+type inTurn struct{ *sim.Process }
+
+// OperationStarted implements operationexecutor.Observer. The time is the bubble's.
+func (o inTurn) OperationStarted(info operationexecutor.OperationInfo) {
+	time.Sleep(o.turn(info))
+	o.Process.OperationStarted(info)
+}
+
+// turn is another one for each operation that may run beside others.
+func (o inTurn) turn(info operationexecutor.OperationInfo) time.Duration {
+	turn := 1 + 8*slices.Index(o.Volumes(), o.Inner(info.VolumeName))
+	if pod := string(info.PodName); pod != "" {
+		turn += int(pod[len(pod)-1] - '0')
+	}
+	return time.Duration(turn)
+}
+
+// comeToRest returns when everything has, operations that wait for their turn too.
+func comeToRest() {
+	pass(10 * time.Microsecond)
+}
+
 // newSimulatedNode returns a node and its store, with a bound claim for each volume.
 func newSimulatedNode(t *testing.T, late int, bug simulatedBug) *simulatedNode {
 	t.Helper()
@@ -59,6 +83,7 @@ func (n *simulatedNode) claim(spec *volume.Spec) {
 	name := spec.Name()
 	pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	pvc.Spec.VolumeName, pvc.Status.Phase = name, v1.ClaimBound
+	pvc.Spec.VolumeMode, pvc.Spec.AccessModes = spec.PersistentVolume.Spec.VolumeMode, spec.PersistentVolume.Spec.AccessModes
 	created, err := n.store.Create(n.t.Context(), pvc)
 	if errors.Is(err, store.ErrAlreadyExists) {
 		return
@@ -94,11 +119,12 @@ func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 func (n *simulatedNode) newManager(p *sim.Process) *Manager {
 	n.t.Helper()
 	o := Options{
-		Store: n.store, Mounts: p, Observer: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
+		Store: n.store, Mounts: p, Observer: inTurn{p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
 		// What is left out of a wait at random would be another wait each time.
 		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
 			Attach: sim.Timeout, WaitForAttach: sim.Timeout, Detach: sim.Timeout, Mount: sim.Timeout, Unmount: sim.Timeout, UnmountDevice: sim.Timeout,
+			Map: sim.Timeout, Unmap: sim.Timeout, UnmapDevice: sim.Timeout,
 		},
 	}
 	if n.bug.trusts {
@@ -141,7 +167,7 @@ func (s *simulated) Kick() {
 	if s.late--; s.late < 0 {
 		s.complete = true
 		s.m.PodsComplete()
-		synctest.Wait()
+		comeToRest()
 	}
 }
 
@@ -157,7 +183,7 @@ func (s *simulated) removeAll(wanted []sim.Pod) {
 		delete(s.given, name)
 		s.held = slices.DeleteFunc(s.held, func(held string) bool { return held == name })
 		require.NoError(s.node.t, s.m.RemovePod(s.p.Pod(name).UID))
-		synctest.Wait()
+		comeToRest()
 	}
 }
 
@@ -174,7 +200,7 @@ func (s *simulated) add(name string) {
 	pod := s.p.Pod(name)
 	s.given[name] = pod
 	require.NoError(s.node.t, s.m.AddPod(s.p.Context(), pod))
-	synctest.Wait()
+	comeToRest()
 }
 
 // PodUpdated implements sim.Engine.
@@ -199,7 +225,7 @@ func (s *simulated) Belief() sim.Belief {
 		if row.PluginIsAttachable {
 			b.Attached[at] = sim.State(row.AttachState)
 		}
-		if row.PluginIsDeviceMountable {
+		if s.p.Volume(at.Volume).Stageable {
 			b.Staged[at] = sim.State(row.DeviceMountState)
 		}
 	}

@@ -50,9 +50,12 @@ func (a *agent) newExecutor() *operationexecutor.Executor {
 }
 
 func (a *agent) generatorOptions() operationexecutor.GeneratorOptions {
-	options := operationexecutor.GeneratorOptions{Plugins: a.p.Plugins(), Journal: a.p, NodeReader: a.p}
+	options := operationexecutor.GeneratorOptions{Plugins: a.p.Plugins(), Journal: a.p, NodeReader: a.p, BlockMapper: a.p, DeviceUse: a.p}
 	if !a.bug.trusts {
 		options.Mounts = a.p
+	}
+	if a.bug.blocks != nil {
+		options.BlockMapper = a.bug.blocks(a.p)
 	}
 	if a.bug.journal != nil {
 		options.Journal = a.bug.journal(a.p)
@@ -67,6 +70,7 @@ func executorOptions(p *world.Process) operationexecutor.ExecutorOptions {
 		Backoff: operationexecutor.Backoff{Max: world.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
 			Attach: world.Timeout, Detach: world.Timeout, Mount: world.Timeout, Unmount: world.Timeout, UnmountDevice: world.Timeout,
+			Map: world.Timeout, Unmap: world.Timeout, UnmapDevice: world.Timeout,
 		},
 	}
 }
@@ -77,7 +81,7 @@ func (a *agent) recover() {
 		v := a.p.Volume(r.Spec.Name())
 		must(a.actual.AddReconstructedVolume(cache.ReconstructedVolume{
 			VolumeName: r.Name, VolumeSpec: r.Spec, PluginName: world.PluginName,
-			PluginIsAttachable: v.Attachable, PluginIsDeviceMountable: v.Stageable, DeviceMountPath: r.Staged,
+			PluginIsAttachable: v.Attachable, PluginIsDeviceMountable: v.Stageable || r.Staged != "", DeviceMountPath: r.Staged,
 		}))
 		for uid := range r.Pods {
 			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(uid), UID: uid}}
@@ -247,7 +251,7 @@ func (a *agent) Belief() world.Belief {
 		if row.PluginIsAttachable {
 			b.Attached[at] = world.State(row.AttachState)
 		}
-		if row.PluginIsDeviceMountable {
+		if a.p.Volume(at.Volume).Stageable {
 			b.Staged[at] = world.State(row.DeviceMountState)
 		}
 	}

@@ -25,6 +25,8 @@ type bug struct {
 	mounting, unmounting, unmountingDevice func(*cache.ActualStateOfWorld) operationexecutor.ActualStateOfWorldMounterUpdater
 	attaching                              func(*cache.ActualStateOfWorld) operationexecutor.ActualStateOfWorldAttacherUpdater
 
+	blocks func(operationexecutor.BlockMapper) operationexecutor.BlockMapper
+
 	startsEmpty           bool // nothing is recovered at the start
 	tearsDownWhatIsWanted bool // what was found after a restart is torn down first
 	sharesBackoff         bool // a volume that fails for one pod makes the others wait
@@ -93,7 +95,11 @@ func (a *agent) deviceExecutor() *operationexecutor.Executor {
 
 func (a *agent) mounting() operationexecutor.ActualStateOfWorldMounterUpdater {
 	if a.bug.ignoresUpdates {
-		return struct{ mounterUpdater }{a.actual} // which does not watch set-ups
+		// It does not watch set-ups.
+		return struct {
+			mounterUpdater
+			operationexecutor.VolumeUsers
+		}{a.actual, a.actual}
 	}
 	return a.updater(a.bug.mounting)
 }
@@ -194,9 +200,20 @@ func (j forgetsBefore) Intend(ctx context.Context, i operationexecutor.Intent) e
 	return j.Journal.Intend(ctx, i)
 }
 
+// The block mappers below do not do what they say.
+type (
+	bindsNothing   struct{ operationexecutor.BlockMapper }
+	unbindsNothing struct{ operationexecutor.BlockMapper }
+)
+
+func (bindsNothing) MapDevice(context.Context, operationexecutor.DeviceMapping) error { return nil }
+
+func (unbindsNothing) UnmapDevice(context.Context, operationexecutor.DeviceMapping) error { return nil }
+
 type (
 	mounterUpdater  = operationexecutor.ActualStateOfWorldMounterUpdater
 	attacherUpdater = operationexecutor.ActualStateOfWorldAttacherUpdater
+	blockMapper     = operationexecutor.BlockMapper
 )
 
 // bugs are the mistakes that the simulation must find, each with the rules that it may break.
@@ -226,6 +243,8 @@ var bugs = map[string]struct {
 	"a pod is ready while its volume is torn down": {bug{readyTooSoon: true}, []string{"S12"}},
 	"what is attached is forgotten":                {bug{neverDetaches: true}, []string{"S2"}},
 	"the plugin is believed":                       {bug{trusts: true}, []string{"S2", "S4", "S12"}},
+	"a device is not bound":                        {bug{blocks: func(m blockMapper) blockMapper { return bindsNothing{m} }}, []string{"S2", "S12"}},
+	"a bind, a link and a lock are left":           {bug{blocks: func(m blockMapper) blockMapper { return unbindsNothing{m} }}, []string{"S2", "S3", "S4"}},
 	"a node uses what it has not reported":         {bug{mountsUnreported: true}, []string{"S3"}},
 	"a volume is detached unasked":                 {bug{detachesUnasked: true}, []string{"S3"}},
 	"a node is not told of a detach":               {bug{withdrawsNothing: true}, []string{"S3"}},

@@ -30,6 +30,13 @@ var found = map[string]struct {
 		volumes: []world.Volume{{Name: "v1", Remountable: true, Mode: "ReadWriteOnce"}},
 		steps:   "add p1\nkick n1\nrelease Intend:n1:v1:p1 ok\nupdate p1",
 	},
+	"a mapping may be left although the plugin failed for good": {
+		volumes: []world.Volume{{Name: "v1", Attachable: true, Stageable: true, Block: true, Mode: "ReadWriteOnce"}},
+		steps: "add p1\nkick n1\nrelease Intend:n1:v1 ok\nrelease Attach:n1:v1 ok\nrelease Conclude:n1:v1 ok\nkick n1\n" +
+			"release Intend:n1:v1 ok\nrelease WaitForAttach:n1:v1 ok\nrelease Intend:n1:v1 ok\nrelease SetUpDevice:n1:v1 ok\nrelease Conclude:n1:v1 ok\n" +
+			"release Intend:n1:v1:p1 ok\nrelease MapPodDevice:n1:v1:p1 ok\nrelease MapDevice:n1:v1:p1 uncertain-after\nrelease Conclude:n1:v1:p1 ok\n" +
+			"sleep 25s\nkick n1\nrelease WaitForAttach:n1:v1 ok\nrelease Intend:n1:v1:p1 ok\nrelease MapPodDevice:n1:v1:p1 final",
+	},
 	"an update during the first set-up, not noticed": {
 		volumes: []world.Volume{{Name: "v1", Remountable: true, Mode: "ReadWriteOnce"}},
 		steps:   "add p1\nkick n1\nrelease Intend:n1:v1:p1 ok\nupdate p1",

@@ -25,12 +25,14 @@ type scope struct {
 }
 
 const (
-	mounted = "add p1\nrelease SetUp:n1:v1:p1 ok"
-	staged  = "add p1\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok"
-	unused  = "remove p1\nrelease TearDown:n1:v1:p1 ok"
-	both    = staged + "\nadd p2\nrelease SetUp:n1:v1:p2 ok"
-	moving  = "add p1\nadd p2\nrelease Attach:n1:v1 ok\nreport n1\nkick n1\nrelease SetUp:n1:v1:p1 ok\nremove p1\nrelease TearDown:n1:v1:p1 ok\nkick n1\nreport n1"
-	undone  = "add p1\nrelease Attach:n1:v1 ok\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok\n" + unused + "\nrelease UnmountDevice:n1:v1 ok"
+	mounted  = "add p1\nrelease SetUp:n1:v1:p1 ok"
+	staged   = "add p1\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok"
+	unused   = "remove p1\nrelease TearDown:n1:v1:p1 ok"
+	both     = staged + "\nadd p2\nrelease SetUp:n1:v1:p2 ok"
+	moving   = "add p1\nadd p2\nrelease Attach:n1:v1 ok\nreport n1\nkick n1\nrelease SetUp:n1:v1:p1 ok\nremove p1\nrelease TearDown:n1:v1:p1 ok\nkick n1\nreport n1"
+	mapped   = "add p1\nrelease SetUpDevice:n1:v1 ok\nrelease MapPodDevice:n1:v1:p1 ok\nrelease MapDevice:n1:v1:p1 ok"
+	unmapped = "add p1\nrelease Attach:n1:v1 ok\nrelease MapDevice:n1:v1:p1 ok\nremove p1\nrelease UnmapDevice:n1:v1:p1 ok"
+	undone   = "add p1\nrelease Attach:n1:v1 ok\nrelease MountDevice:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok\n" + unused + "\nrelease UnmountDevice:n1:v1 ok"
 )
 
 // scopes begin where something is to be done, where something is there, and where it is to be undone.
@@ -47,6 +49,9 @@ var scopes = map[string]scope{
 	"staged, two pods, both":      {world.Volume{Stageable: true}, 2, both, 0},
 	"staged, one pod of two":      {world.Volume{Stageable: true, Mode: "ReadWriteOncePod"}, 2, staged, 0},
 	"staged, refreshed, two pods": {world.Volume{Stageable: true, Remountable: true}, 2, both + "\nupdate p2", 0},
+	"mapped":                      {world.Volume{Stageable: true, Block: true}, 1, "add p1\nrelease SetUpDevice:n1:v1 ok", 0},
+	"mapped, undone":              {world.Volume{Stageable: true, Block: true}, 1, mapped + "\nremove p1", 0},
+	"mapped, unused":              {world.Volume{Attachable: true, Block: true}, 1, unmapped, 0},
 	"two nodes":                   {world.Volume{Attachable: true}, 2, "add p1\nadd p2", 2},
 	"from node to node":           {world.Volume{Attachable: true}, 2, moving, 2},
 }
@@ -61,7 +66,7 @@ func (s scope) config() world.Config {
 		Nodes: []string{"n1"}, Volumes: []world.Volume{v}, Eager: true,
 		Pods: []world.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}, {Name: "p2", Node: "n1", Volumes: []string{"v1"}}}[:s.pods],
 		Faults: world.Faults{
-			Verdicts: []string{world.Final, world.UnsureAfter, world.LoseAnswer}, Quiet: true, Crashes: true,
+			Verdicts: []string{world.Final, world.UnsureAfter, world.LoseAnswer, world.Half}, Quiet: true, Crashes: true,
 			Sleeps: []time.Duration{25 * time.Second},
 		},
 	}

@@ -111,11 +111,15 @@ func checkReached(t *testing.T, reached map[string]bool) {
 	}
 	for _, call := range []string{"Attach", "Detach", "MountDevice", "UnmountDevice", "SetUp", "TearDown"} {
 		for _, verdict := range simulationtest.Verdicts {
-			if verdict != world.Lie || call != "Attach" && call != "Detach" {
+			if verdict != world.Half && (verdict != world.Lie || call != "Attach" && call != "Detach") {
 				want = append(want, call+" "+verdict)
 			}
 		}
 	}
+	for _, call := range []string{"SetUpDevice", "TearDownDevice", "MapPodDevice", "UnmapPodDevice", "MapDevice", "UnmapDevice", "RemoveMapPath"} {
+		want = append(want, call+" ok", call+" "+world.Final, call+" "+world.UnsureAfter, call+" "+world.LoseAnswer, call+" "+world.PanicAfter)
+	}
+	want = append(want, "MapDevice "+world.Half, "UnmapDevice "+world.Half)
 	for _, event := range want {
 		assert.True(t, reached[event], "%s has not happened in any seed", event)
 	}

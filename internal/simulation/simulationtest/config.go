@@ -15,6 +15,7 @@ import (
 var Verdicts = []string{
 	world.Transient, world.Final, world.FinalAfter, world.Unsure, world.UnsureAfter, world.Panic, world.PanicAfter, world.Goexit,
 	world.GoexitAfter, world.Cancelled, world.CancelledAfter, world.LoseAnswer, world.NilError, world.Lie, world.TransientAfter,
+	world.Half,
 }
 
 // kinds are the kinds of volume.
@@ -25,6 +26,9 @@ var kinds = []world.Volume{
 	{Attachable: true, Stageable: true},
 	{Remountable: true},
 	{Stageable: true, Remountable: true},
+	{Block: true, Attachable: true},
+	{Block: true, Stageable: true},
+	{Block: true, Attachable: true, Stageable: true},
 }
 
 var modes = []string{"ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"}

@@ -18,6 +18,8 @@ type Scenario struct {
 	Config world.Config
 	// Begin is called for each run, in its bubble, and returns what starts a program in a process.
 	Begin func(t *testing.T) func(p *world.Process) world.Engine
+	// Wait returns when everything has come to rest; nil means synctest.Wait.
+	Wait func()
 	// Keep says that the lines of the trace are kept.
 	Keep bool
 }
@@ -47,9 +49,13 @@ func (s Scenario) Run(t *testing.T, source simulation.Source) (r Result) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
+		wait := s.Wait
+		if wait == nil {
+			wait = synctest.Wait
+		}
 		trace := &simulation.Trace{Keep: s.Keep}
 		w, err := world.New(s.Config, world.Options{
-			Context: t.Context(), Wait: synctest.Wait, Sleep: time.Sleep, Trace: trace, Start: s.Begin(t), //nolint:forbidigo // The time is the bubble's.
+			Context: t.Context(), Wait: wait, Sleep: time.Sleep, Trace: trace, Start: s.Begin(t), //nolint:forbidigo // The time is the bubble's.
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -79,10 +79,10 @@ func (w *World) checkBelief(p *Process, b Belief) {
 		return
 	}
 	w.compare(b.Staged, w.staged, p, func(at At) bool {
-		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmountDevice)
+		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmountDevice, operationexecutor.OpMap, operationexecutor.OpUnmapDevice)
 	}, "staged")
 	w.compare(b.Mounted, w.mounted, p, func(at At) bool {
-		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmount)
+		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmount, operationexecutor.OpMap, operationexecutor.OpUnmap)
 	}, "set up")
 	pods := map[string]string{}
 	for at, state := range b.Mounted {
@@ -114,7 +114,7 @@ func (p *Process) runs(at At, kinds ...operationexecutor.OperationKind) bool {
 // compare holds S2 of one kind of effect, as far as p should know it. What an operation is changing may be either.
 func (w *World) compare(believed map[At]State, truth map[At]bool, p *Process, changing func(At) bool, what string) {
 	for at, state := range believed {
-		if state == Present && !truth[at] && !w.foreign[at] && !changing(at) {
+		if state == Present && (!truth[at] || !w.isWhole(at)) && !w.foreign[at] && !changing(at) {
 			w.broken("S2", "%v is believed %s and is not", at, what)
 		}
 	}
@@ -150,15 +150,15 @@ func (w *World) checkFlights(p *Process, b Belief) {
 func (w *World) checkFlight(f *flight, b Belief) {
 	state := b.Mounted[f.at]
 	switch f.name {
-	case "SetUp":
-		if state == Absent && !f.process.runs(f.at, operationexecutor.OpMount) {
+	case "SetUp", "MapDevice", "MapPodDevice":
+		if state == Absent && !f.process.runs(f.at, operationexecutor.OpMount, operationexecutor.OpMap) {
 			w.broken("S2", "%s has not returned, and it is believed not to be set up", f.label)
 		}
-	case "TearDown":
-		if state != Uncertain && !f.process.runs(f.at, operationexecutor.OpUnmount) {
+	case "TearDown", "UnmapDevice", "UnmapPodDevice":
+		if state != Uncertain && !f.process.runs(f.at, operationexecutor.OpUnmount, operationexecutor.OpUnmap) {
 			w.broken("S2", "%s has not returned, and it is believed %v", f.label, state)
 		}
-	case "UnmountDevice":
+	case "UnmountDevice", "TearDownDevice", "RemoveMapPath":
 		for at := range b.Mounted {
 			if at.Node == f.at.Node && at.Volume == f.at.Volume {
 				w.broken("S3", "%s goes on while %v is believed %v", f.label, at, b.Mounted[at])
@@ -182,8 +182,8 @@ func (w *World) checkReady(beliefs map[string]Belief) {
 			if w.foreign[at] {
 				continue
 			}
-			if !w.mounted[at] {
-				w.broken("S12", "%s is said to be ready, and %v is not set up", pod.Name, at)
+			if !w.mounted[at] || !w.isWhole(at) {
+				w.broken("S12", "%s is said to be ready, and %v is not set up, or not wholly", pod.Name, at)
 			}
 			w.used[at] = true
 		}

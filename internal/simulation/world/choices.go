@@ -95,9 +95,14 @@ func (w *World) offerUnmounts() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, at := range sorted(w.mounted) {
-		w.offer(verbUnmount, at.String())
+		if !w.volumes[at.Volume].Block || w.parts[at]&partBound != 0 {
+			w.offer(verbUnmount, at.String())
+		}
 	}
 	for _, at := range sorted(w.staged) {
+		if w.volumes[at.Volume].Block {
+			continue
+		}
 		w.offer(verbUnmount, at.String())
 	}
 }
@@ -130,7 +135,18 @@ func (w *World) offerCalls() {
 
 // mayEnd reports whether a plugin that keeps the contract may end a call so, or may lie.
 func (w *World) mayEnd(call simulation.Call, verdict string) bool {
+	if verdict == Half && call.Name != "MapDevice" && call.Name != "UnmapDevice" {
+		return false
+	}
 	switch call.Name {
+	case "Half":
+		return false
+	case "MapDevice", "UnmapDevice":
+		return verdict != Lie && verdict != NilError
+	case "SetUpDevice", "MapPodDevice":
+		return !slices.Contains([]string{Lie, FinalAfter, TransientAfter}, verdict) && (call.Name == "MapPodDevice" || verdict != Final || !w.isStagedForPods(atOf(call)))
+	case "TearDownDevice", "UnmapPodDevice", "RemoveMapPath":
+		return verdict != Lie
 	case "Answer":
 		return verdict == Unsure || verdict == Panic || verdict == Goexit || verdict == Cancelled
 	case "VolumesAreAttached":
@@ -169,7 +185,7 @@ func (w *World) isMounted(at At) bool {
 
 // atOf returns what a call that waits is about.
 func atOf(call simulation.Call) At {
-	label := strings.TrimPrefix(call.Label, "Answer:")
+	label := strings.TrimPrefix(strings.TrimPrefix(call.Label, "Answer:"), "Half:")
 	return parseAt(label[strings.IndexByte(label, ':')+1:])
 }
 
@@ -267,7 +283,7 @@ func (w *World) updatePod(name string) bool {
 		if pod.Name == name && w.engines[pod.Node] != nil {
 			w.change(func() {
 				w.updates[name]++
-				w.pods[name] = podObject(pod)
+				w.pods[name] = w.podObject(pod)
 			})
 			w.engines[pod.Node].PodUpdated(name)
 			return true
@@ -284,8 +300,14 @@ func (w *World) unmount(at At) bool {
 		truth = w.staged
 	}
 	there := truth[at]
-	if there {
+	switch {
+	case !there:
+	case w.volumes[at.Volume].Block:
+		w.take(at, partBound)
+	default:
 		delete(truth, at)
+	}
+	if there {
 		delete(w.used, at)
 		w.foreign[at] = true
 	}
@@ -298,6 +320,11 @@ func (w *World) unmount(at At) bool {
 
 // forgetMounts is what a reboot does. The lock is held.
 func (w *World) forgetMounts(node string) {
+	for at := range w.parts {
+		if at.Node == node {
+			delete(w.parts, at)
+		}
+	}
 	for _, truth := range []map[At]bool{w.mounted, w.staged, w.used, w.foreign} {
 		for at := range truth {
 			if at.Node == node {

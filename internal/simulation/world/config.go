@@ -43,6 +43,8 @@ type Volume struct {
 	Attachable bool
 	// Stageable says that it must be staged.
 	Stageable bool
+	// Block says that it is a device that is mapped for pods; it must be attached or staged.
+	Block bool
 	// Remountable says that it is set up again at each update of a pod.
 	Remountable bool
 	// Mode is ReadWriteOnce, ReadWriteMany or ReadWriteOncePod.
@@ -189,6 +191,7 @@ const (
 	LoseAnswer     = "lose-answer"     // the effect, and no answer until a later step
 	NilError       = "nil-error"       // the effect, and a nil pointer as the error
 	Lie            = "lie"             // success without the effect
+	Half           = "half"            // a part of the effect, and an error in a later step
 )
 
 // Verdict on calls of the journal beside OK and [Final], which does not write.

@@ -171,7 +171,7 @@ func (w *World) verdictWithTrouble(call simulation.Call) string {
 		return OK
 	case w.config.Sick != "" && at.Volume == w.config.Sick:
 		return ""
-	case call.Name == "SetUp" && w.config.Broken != "" && at.Pod == w.config.Broken:
+	case (call.Name == "SetUp" || call.Name == "MapDevice") && w.config.Broken != "" && at.Pod == w.config.Broken:
 		return Unsure
 	}
 	return OK
@@ -268,6 +268,11 @@ func (w *World) difference() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	attached, staged, mounted := w.wanted()
+	for at := range mounted {
+		if !w.isWhole(at) && !w.foreign[at] {
+			return &RuleError{Rule: "L1", Text: at.String() + " is wanted and not mapped wholly"}
+		}
+	}
 	return cmp.Or(
 		w.unready(beliefs),
 		w.misplaced("attached", w.attached, attached),
@@ -355,7 +360,7 @@ func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
 		for _, key := range slices.SortedFunc(maps.Keys(w.records[node]), recordKey.compare) {
 			r := w.records[node][key]
 			whole := At{Node: cmp.Or(r.Node, node), Volume: w.inner[r.Name]}
-			left := r.Attached && !attached[whole] || r.Staged != "" && !staged[whole]
+			left := r.Attached && !attached[whole] || r.Staged != "" && !staged[whole] && !w.isMapped(whole, mounted)
 			for uid := range r.Pods {
 				left = left || !mounted[At{Node: node, Volume: whole.Volume, Pod: string(uid)}]
 			}
@@ -365,6 +370,16 @@ func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
 		}
 	}
 	return nil
+}
+
+// isMapped reports whether a block volume has pods: the directory of their binds is on record as its staging is.
+func (w *World) isMapped(whole At, mounted map[At]bool) bool {
+	for at := range mounted {
+		if at.Node == whole.Node && at.Volume == whole.Volume && w.volumes[at.Volume].Block {
+			return true
+		}
+	}
+	return false
 }
 
 // sleep lets time pass, and what it wakes come to rest.

@@ -57,7 +57,7 @@ func (w *World) onRecord(f *flight) bool {
 		return true
 	case "Attach", "Detach":
 		return r != nil && r.Attached
-	case "MountDevice", "UnmountDevice":
+	case "MountDevice", "UnmountDevice", "SetUpDevice", "TearDownDevice", "RemoveMapPath":
 		return r != nil && r.Staged != ""
 	}
 	return r != nil && r.Pods[w.pods[f.at.Pod].UID]
@@ -83,8 +83,12 @@ func (w *World) apply(f *flight, effect func()) error {
 func (w *World) refuses(f *flight) error {
 	v, whole := w.volumes[f.at.Volume], At{Node: f.at.Node, Volume: f.at.Volume}
 	switch f.name {
-	case "WaitForAttach", "MountDevice":
+	case "WaitForAttach", "MountDevice", "SetUpDevice":
 		if v.Attachable && !w.attached[whole] {
+			return fmt.Errorf("there is no such device: %w", errNotThere)
+		}
+	case "MapDevice", "MapPodDevice":
+		if v.Attachable && !w.attached[whole] || v.Stageable && !w.staged[whole] {
 			return fmt.Errorf("there is no such device: %w", errNotThere)
 		}
 	case "SetUp":
@@ -109,17 +113,17 @@ func (w *World) watch(f *flight) {
 		if w.staged[whole] || w.hasPods(whole) {
 			w.broken("S3", "%s while it is staged or set up", f.label)
 		}
-	case "UnmountDevice":
+	case "UnmountDevice", "TearDownDevice", "RemoveMapPath":
 		if w.hasPods(whole) {
 			w.broken("S3", "%s while it is set up", f.label)
 		}
-	case "SetUp":
+	case "SetUp", "MapDevice", "MapPodDevice":
 		for other := range w.mounted {
 			if other.Volume == v.Name && other.Node == f.at.Node && other.Pod != f.at.Pod && v.Mode == "ReadWriteOncePod" && v.shared() {
 				w.broken("S8", "%s while pod %s has it", f.label, other.Pod)
 			}
 		}
-	case "TearDown":
+	case "TearDown", "UnmapDevice":
 		delete(w.used, f.at)
 	}
 }

@@ -210,7 +210,7 @@ func (p *Process) OperationStarted(o operationexecutor.OperationInfo) {
 		r := p.runningOf(o)
 		p.running[r]++
 		w.note("begin %s %v", o.Kind, r.at)
-		if o.Kind == operationexecutor.OpUnmount && w.desired[r.at.Pod] {
+		if (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmap) && w.desired[r.at.Pod] {
 			w.broken("S5", "%v is being taken from a pod that is wanted", r.at)
 		}
 	})
@@ -268,7 +268,10 @@ type flight struct {
 }
 
 // deviceCalls are the calls that are about the volume as a whole.
-var deviceCalls = map[string]bool{"Attach": true, "Detach": true, "WaitForAttach": true, "MountDevice": true, "UnmountDevice": true}
+var deviceCalls = map[string]bool{
+	"Attach": true, "Detach": true, "WaitForAttach": true, "MountDevice": true, "UnmountDevice": true,
+	"SetUpDevice": true, "TearDownDevice": true, "RemoveMapPath": true,
+}
 
 // call is one call of the plugin.
 func (p *Process) call(ctx context.Context, name string, at At, e effect) error {
@@ -284,13 +287,17 @@ func (p *Process) call(ctx context.Context, name string, at At, e effect) error 
 	return p.end(ctx, e, verdict)
 }
 
-// podObject is a pod whose container uses all its volumes, each by the claim of its name.
-func podObject(pod Pod) *v1.Pod {
+// podObject is a pod of the world whose container uses all its volumes, each by the claim of its name.
+func (w *World) podObject(pod Pod) *v1.Pod {
 	object := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name, UID: types.UID(pod.Name)}}
 	c := v1.Container{Name: "main"}
 	for _, name := range pod.Volumes {
 		claim := &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}
 		object.Spec.Volumes = append(object.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: claim}})
+		if w.volumes[name].Block {
+			c.VolumeDevices = append(c.VolumeDevices, v1.VolumeDevice{Name: name, DevicePath: "/dev/" + name})
+			continue
+		}
 		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: name, MountPath: "/" + name})
 	}
 	object.Spec.Containers = []v1.Container{c}

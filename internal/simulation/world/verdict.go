@@ -25,6 +25,8 @@ type effect struct {
 	call *flight
 	// apply makes it, clean undoes what is left of it when the call fails for good; either may be nil.
 	apply, clean func()
+	// half makes or undoes a part; nil where there are no parts.
+	half func()
 }
 
 // end returns what the plugin's method returns for a verdict, after its effect.
@@ -52,6 +54,8 @@ func (p *Process) end(ctx context.Context, e effect, verdict string) error {
 		runtime.Goexit()
 	case Cancelled:
 		return p.cancelled(ctx)
+	case Half:
+		return p.endHalf(ctx, e)
 	}
 	return p.endAfter(ctx, e, verdict)
 }
@@ -83,6 +87,17 @@ func (p *Process) endAfter(ctx context.Context, e effect, verdict string) error 
 	return fmt.Errorf("verdict %q is not known", verdict)
 }
 
+// endHalf makes a part of the effect, and fails after the driver had the time to kill the process.
+func (p *Process) endHalf(_ context.Context, e effect) error {
+	if err := e.with(e.half); err != nil {
+		return err
+	}
+	if p.park("Half", "Half:"+e.call.label) == killed {
+		return errKilled
+	}
+	return fmt.Errorf("%s failed in its last step: %w", e.call.label, errSimulated)
+}
+
 // answer waits for a call's answer, which was lost, after its effect.
 func (p *Process) answer(ctx context.Context, e effect) error {
 	verdict := p.park("Answer", "Answer:"+e.call.label)
@@ -99,9 +114,11 @@ func (p *Process) cancelled(ctx context.Context) error {
 }
 
 // do makes the effect, if the world allows it.
-func (e effect) do() error {
-	if e.apply == nil {
+func (e effect) do() error { return e.with(e.apply) }
+
+func (e effect) with(apply func()) error {
+	if apply == nil {
 		return nil
 	}
-	return e.call.process.world.apply(e.call, e.apply)
+	return e.call.process.world.apply(e.call, apply)
 }

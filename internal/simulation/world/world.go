@@ -38,6 +38,8 @@ type World struct {
 	mu sync.Mutex
 	// The truth: what is attached, staged and set up.
 	attached, staged, mounted map[At]bool
+	// parts are those of each mapping of a block volume, which is in mounted too.
+	parts map[At]part
 	// foreign holds what somebody else has unmounted and the plugin has not been called for since.
 	foreign map[At]bool
 	// used holds what is set up for a pod that was ready and has been wanted since.
@@ -69,7 +71,7 @@ func New(config Config, options Options) (*World, error) {
 		config: config, options: options, trace: options.Trace, began: time.Now(), nodes: slices.Clone(config.Nodes),
 		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
 		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
-		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, foreign: map[At]bool{},
+		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, parts: map[At]part{}, foreign: map[At]bool{},
 		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
 		stale: map[string]bool{}, misled: map[string]bool{}, flights: map[*flight]bool{},
@@ -85,7 +87,7 @@ func New(config Config, options Options) (*World, error) {
 		}
 	}
 	for _, p := range config.Pods {
-		w.pods[p.Name] = podObject(p)
+		w.pods[p.Name] = w.podObject(p)
 	}
 	if config.WithController {
 		w.nodes = append(w.nodes, Controller)
@@ -100,10 +102,15 @@ func New(config Config, options Options) (*World, error) {
 }
 
 func specOf(v Volume) *volume.Spec {
-	return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
+	pv := &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: v.Name},
 		Spec:       v1.PersistentVolumeSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.PersistentVolumeAccessMode(v.Mode)}},
-	}, false)
+	}
+	if v.Block {
+		block := v1.PersistentVolumeBlock
+		pv.Spec.VolumeMode = &block
+	}
+	return volume.NewSpecFromPersistentVolume(pv, false)
 }
 
 // uniqueName is the name that VolumePluginMgr.UniqueVolumeName gives.
