@@ -19,6 +19,8 @@ type actualState struct {
 	changes *broadcast
 	// forgot is told of a volume that is detached, and why the state did not forget it, if it did not.
 	forgot func(name v1.UniqueVolumeName, err error)
+	// made is told of a mount before the state is.
+	made func(h holder, path string)
 }
 
 var (
@@ -37,8 +39,15 @@ func (a actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) 
 			return fmt.Errorf("where volume %q is set up is not known: %w", opts.VolumeName, err)
 		}
 		opts.Mounter = asked
+		a.made(holder{volume: opts.VolumeName, pod: opts.PodName}, opts.MountPath)
 	}
 	return a.ActualStateOfWorld.MarkVolumeAsMounted(opts)
+}
+
+// MarkDeviceAsMounted implements the executor's mounter updater.
+func (a actualState) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
+	a.made(holder{volume: volumeName}, deviceMountPath)
+	return a.ActualStateOfWorld.MarkDeviceAsMounted(volumeName, devicePath, deviceMountPath, seLinuxMountContext)
 }
 
 // MarkVolumeAsDetached implements the executor's attacher updater, which has no error: that the volume stays would only

@@ -63,6 +63,7 @@ func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) erro
 		return g.intend(ctx, intent)
 	}
 	g.mounts.begin(path)
+	g.mounts.takeBack(holderOf(intent))
 	err := g.checkOurs(ctx, path, intent)
 	if err == nil {
 		err = g.intend(ctx, intent)
@@ -92,12 +93,18 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 	}
 	switch end {
 	case operationexecutor.IntentDone:
-		g.learn(ctx, path, intent)
+		if intent.Kind == operationexecutor.OpMap {
+			g.learn(ctx, g.kernel, holderOf(intent), path)
+		}
 	case operationexecutor.IntentForgotten:
 		g.mounts.drop(path)
+		g.mounts.takeBack(holderOf(intent))
 		g.health.forget(holderOf(intent))
 	case operationexecutor.IntentUncertain:
 		g.suspects.Add(path) // it failed, perhaps since something is wrong with the filesystem
+		if g.options.HungUnmount.isSet() {
+			g.hung.Add(path)
+		}
 	}
 	g.ended(path)
 	return err
@@ -110,33 +117,51 @@ func (g guard) ended(path string) {
 	}
 }
 
+// mountMade returns what is told of a mount that was made, before anybody else is: who has waited for it may do with it what
+// he likes.
+func (m *Manager) mountMade() func(h holder, path string) {
+	kernel, ok := m.options.Mounts.(kernelMounts)
+	if !ok {
+		return func(holder, string) {}
+	}
+	return func(h holder, path string) {
+		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) //nolint:forbidigo // The port has no context.
+		defer cancel()
+		m.learn(ctx, kernel, h, path)
+	}
+}
+
 // learn takes what is mounted at path now as ours.
-func (g guard) learn(ctx context.Context, path string, intent operationexecutor.Intent) {
-	found, err := g.kernel.Lookup(ctx, path)
+func (m *Manager) learn(ctx context.Context, kernel mountLooker, h holder, path string) {
+	found, err := kernel.Lookup(ctx, path)
 	if err != nil {
-		g.mounts.drop(path) // not every volume is a mount
+		m.mounts.drop(path) // not every volume is a mount
 		return
 	}
-	old := g.mounts.get(path)
-	own := newOwnMount(holderOf(intent), path, found)
+	old, own := m.mounts.get(path), newOwnMount(h, path, found)
 	switch {
 	case old != nil && old.uniqueID == own.uniqueID && own.uniqueID != 0:
 		own = old // only refreshed: its flags should still be those that it had
 	case old != nil:
 		own.lost = old.lost
 	}
-	g.mounts.enter(own)
-	g.assess(own, found)
+	m.mounts.enter(own)
+	m.assess(own, found)
 }
 
 // checkOurs refuses when what is uppermost at path is not the mount that we made there.
 func (g guard) checkOurs(ctx context.Context, path string, intent operationexecutor.Intent) error {
 	own := g.mounts.get(path)
-	if own == nil {
+	if own == nil && !g.options.HungUnmount.isSet() {
 		return nil
 	}
 	found, err := g.kernel.Lookup(ctx, path)
 	switch {
+	case own == nil:
+		if err == nil && isTeardown(intent) { // It is on record, and a teardown would take it off in any case.
+			g.mounts.enter(newOwnMount(holderOf(intent), path, found))
+		}
+		return nil
 	case errors.Is(err, mount.ErrNotMounted):
 		err = hidden(ctx, g.kernel, own)
 	case err != nil:
@@ -186,6 +211,10 @@ func mountPathOf(intent operationexecutor.Intent) string {
 	default:
 		return ""
 	}
+}
+
+func isTeardown(intent operationexecutor.Intent) bool {
+	return intent.Kind == operationexecutor.OpUnmount || intent.Kind == operationexecutor.OpUnmountDevice
 }
 
 func holderOf(intent operationexecutor.Intent) holder {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -61,6 +62,8 @@ type source uint8
 const (
 	sourceMount source = iota // the mount table
 	sourceUse                 // a measurement
+	sourceSync                // what was written before an unmount
+	sourceHung                // the attempt to take off what hangs
 	sourcePlugin
 	sources
 )
@@ -156,10 +159,26 @@ func (m *Manager) report(h holder, from source, now []Condition) {
 
 // tell records an event on the pod, or on the PersistentVolume where no pod is concerned or known.
 func (m *Manager) tell(h holder, eventtype, reason, message string) {
-	object, name := m.objectOf(h)
-	if m.options.Recorder != nil && object != nil {
-		m.options.Recorder.Eventf(object, eventtype, reason, "volume %q: %s", name, message)
+	m.audienceOf(h).tell(eventtype, reason, message)
+}
+
+// audience is who is told of a volume.
+type audience struct {
+	recorder operationexecutor.EventRecorder
+	object   runtime.Object
+	name     string
+}
+
+func (a audience) tell(eventtype, reason, message string) {
+	if a.recorder != nil && a.object != nil {
+		a.recorder.Eventf(a.object, eventtype, reason, "volume %q: %s", a.name, message)
 	}
+}
+
+// audienceOf returns who is told of a volume, as long as something is known of it.
+func (m *Manager) audienceOf(h holder) audience {
+	object, name := m.objectOf(h)
+	return audience{recorder: m.options.Recorder, object: object, name: name}
 }
 
 func (m *Manager) objectOf(h holder) (object runtime.Object, name string) {
@@ -198,5 +217,5 @@ func (m *Manager) conditionsOf(h holder) []Condition {
 	if h.pod != "" {
 		found = append(found, m.health.of(holder{volume: h.volume})...)
 	}
-	return found
+	return append(found, m.hungConditions(h)...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,15 +32,18 @@ type LostData struct {
 // maxLostData is how many of them are kept: the latest.
 const maxLostData = 100
 
-// inMemory are filesystems that nothing is written from.
-var inMemory = []string{"tmpfs", "ramfs", "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "overlay"}
+// isOnBlock reports whether a filesystem lies on a block device. Others are not waited for before they are unmounted: a
+// server that hangs would keep busy what can be unmounted without it, and they tell of errors when files are closed.
+func isOnBlock(found mount.MountPoint) bool {
+	return found.Major != 0 || strings.HasPrefix(found.Source, "/dev/")
+}
 
 // syncBefore writes what is dirty before a mount is taken away that may be the last of its filesystem, as far as the
 // operation's deadline allows: what cannot be written is lost then, and the unmount says nothing of it. A bind of a part is
 // never the last, and of a volume that is staged the staging is.
 func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountPoint, intent operationexecutor.Intent) {
 	teardown := intent.Kind == operationexecutor.OpUnmountDevice || intent.Kind == operationexecutor.OpUnmount && intent.DeviceMountPath == ""
-	if !teardown || found.Root != "/" || found.ReadOnly() || slices.Contains(inMemory, found.FSType) {
+	if !teardown || found.Root != "/" || found.ReadOnly() || !isOnBlock(found) {
 		return
 	}
 	// A half of the time is left for the unmount itself.
@@ -57,6 +61,10 @@ func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountP
 
 // couldNotSync reports whether err says nothing of the data: the root of the mount could not be opened, or is no mount.
 func couldNotSync(err error) bool {
+	var lost *mount.LostError
+	if errors.As(err, &lost) {
+		return lost.Call != "syncfs"
+	}
 	for _, reason := range []error{mount.ErrNotMounted, mount.ErrTransient, mount.ErrUnsupported, fs.ErrPermission} {
 		if errors.Is(err, reason) {
 			return true
@@ -69,7 +77,7 @@ func couldNotSync(err error) bool {
 func (m *Manager) dataLost(h holder, err error) {
 	m.options.Logger.Error("data may be lost", "volume", h.volume, "pod", h.pod, "error", err)
 	m.health.addLostData(LostData{Volume: h.volume, PodUID: types.UID(h.pod), At: time.Now(), Err: err})
-	m.report(h, sourceUse, []Condition{abnormal(ReasonDataLost, err)})
+	m.report(h, sourceSync, []Condition{abnormal(ReasonDataLost, err)})
 }
 
 func (b *healthBook) addLostData(d LostData) {

@@ -44,6 +44,11 @@ type Manager struct {
 	mounts   ownMounts
 	suspects *workqueue.Queue[string]
 	subpaths *subpaths
+	// hung are the paths of mounts whose teardown may hang.
+	hung *workqueue.Queue[string]
+	// figures are what was measured, and measured tells of it.
+	figures  *figureBook
+	measured broadcast
 	claims   *claimIndex
 
 	// dirty holds the volumes to be planned, dirtyPods the pods whose claims are to be resolved again.
@@ -100,6 +105,8 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		dirty:     workqueue.New[v1.UniqueVolumeName](),
 		dirtyPods: workqueue.New[types.UID](),
 		suspects:  workqueue.New[string](),
+		hung:      workqueue.New[string](),
+		figures:   newFigureBook(),
 		stopped:   make(chan struct{}),
 		pods:      make(map[types.UID]*podEntry),
 		released:  make(map[volume.UniquePodName]uint64),
@@ -117,6 +124,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		}),
 		changes: &m.changes,
 		forgot:  m.forgot,
+		made:    m.mountMade(),
 	}
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.subpaths = newSubpaths(o.Mounter, plugins.Host().GetPodsDir())
@@ -170,6 +178,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.dirty.Stop()
 	defer m.dirtyPods.Stop()
 	defer m.suspects.Stop()
+	defer m.figures.queue.Stop()
+	defer m.hung.Stop()
 	if err := m.recover(); err != nil {
 		return fmt.Errorf("volume manager: %w", err)
 	}
@@ -182,6 +192,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	wg.Go(func() { m.planAll(ctx) })
 	wg.Go(func() { m.populateAll(ctx) })
 	m.lookAfterMounts(ctx, &wg)
+	m.measureVolumes(ctx, &wg)
+	m.endHung(ctx, &wg)
 	if m.options.Resync > 0 {
 		wg.Go(func() { m.resync(ctx) })
 	}
@@ -234,7 +246,7 @@ func (m *Manager) resync(ctx context.Context) {
 		m.dirty.AddAll(m.allVolumes())
 		m.dirtyPods.AddAll(m.incompletePods())
 		m.verifyAttached(ctx)
-		m.suspects.Add(everyMount)
+		m.lookAtAll()
 	}
 }
 

@@ -72,6 +72,8 @@ type Options struct {
 	// on a disk; every write is synced. It is made, locked and refused as RuntimeDir is. Empty: attachments are recorded in RuntimeDir, and so forgotten when the machine reboots.
 	StateDir string
 
+	// HungUnmount says what is done when the teardown of a volume hangs. The zero value does nothing but tell.
+	HungUnmount HungUnmount
 	// Resync is the mean time between two looks at every volume, for what no event tells of; each is jittered by a
 	// tenth. Zero means [DefaultResync]; less than zero turns it off.
 	Resync time.Duration
@@ -114,6 +116,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.WorkersPerPlugin < 0 {
 		errs = append(errs, fmt.Errorf("WorkersPerPlugin %d: give a positive number: %w", o.WorkersPerPlugin, volume.ErrInvalid))
+	}
+	if err := o.HungUnmount.check(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.HungPerPlugin < 0 {
 		errs = append(errs, fmt.Errorf("HungPerPlugin %d: give a positive number: %w", o.HungPerPlugin, volume.ErrInvalid))

@@ -64,6 +64,8 @@ type ownMounts struct {
 	byID map[uint64]*ownMount
 	// covers are mounts of others above several of ours.
 	covers map[uint64]struct{}
+	// gone are those that were taken off while their teardown hangs.
+	gone map[holder]struct{}
 	// busy are the paths of which an operation is about to change something, and whether there was news of them meanwhile.
 	busy map[string]bool
 }
@@ -158,6 +160,31 @@ func (t *ownMounts) isCover(foreign uint64) bool {
 	_, is := t.covers[foreign]
 	delete(t.covers, foreign)
 	return is
+}
+
+// letGo says that a mount was taken off while its teardown hangs.
+func (t *ownMounts) letGo(own *ownMount) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropLocked(own.path)
+	if t.gone == nil {
+		t.gone = make(map[holder]struct{})
+	}
+	t.gone[own.holder] = struct{}{}
+}
+
+func (t *ownMounts) isLetGo(h holder) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, is := t.gone[h]
+	return is
+}
+
+// takeBack ends letGo: there is an operation on it again, or nothing is left of it.
+func (t *ownMounts) takeBack(h holder) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.gone, h)
 }
 
 // begin says that an operation is about to change what is at a path, so that news of it says nothing until end.

@@ -60,10 +60,8 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	}
 	podName := volume.GetUniquePodName(pod)
 	return m.wait(ctx, pod, awaited{
-		state: "gone",
-		isReady: func() (bool, error) {
-			return len(m.flyingOf(podName)) == 0 && len(m.actual.GetPossiblyMountedVolumesForPod(podName)) == 0, nil
-		},
+		state:   "gone",
+		isReady: func() (bool, error) { return m.isGone(podName), nil },
 		left: func() []VolumeStatus {
 			flying := m.flyingOf(podName)
 			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {

@@ -100,6 +100,16 @@ func (t *ownMounts) suspectID(id uint64, suspect func(path string)) {
 	}
 }
 
+// lookAtAll looks for what no event tells of: all mounts, and whether those who serve them still answer.
+func (m *Manager) lookAtAll() {
+	m.suspects.Add(everyMount)
+	for _, own := range m.mounts.all() {
+		if own.pod != "" {
+			m.figures.probe(own.holder)
+		}
+	}
+}
+
 // examineMounts looks at suspects until ctx ends.
 func (m *Manager) examineMounts(ctx context.Context, kernel mountLooker) {
 	for {

@@ -1,0 +1,179 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// HungUnmount says what is done about a volume that is to be taken away and whose plugin's TearDown, or UnmountDevice, hangs:
+// it has not returned by its deadline (see operationexecutor.Timeouts). The zero value does nothing: the volume stays, and the
+// status says which call hangs since when. It needs a *mount.Mounter as [Options].Mounts.
+//
+// Only the mount that this manager has made, or found on record, at the recorded path is touched. Where it was aborted, the
+// call fails and returns as a rule, and the plugin's TearDown is called again, which finds nothing mounted. Where it was
+// detached, the call may hang on; the pod counts as gone all the same, and what else the plugin has to undo is undone
+// when the call returns.
+type HungUnmount struct {
+	// ForceAfter is how long after its begin a call that hangs is ended by aborting the mount (MNT_FORCE): everybody who
+	// waits for the server gets an error, and what was not written yet is lost. Local filesystems cannot be aborted. Zero
+	// never does.
+	ForceAfter time.Duration
+	// LazyAfter is how long after its begin the mount is detached (MNT_DETACH) when that has not helped, or is not allowed.
+	// The server may come back and get what was not written, or never. Zero never does.
+	LazyAfter time.Duration
+}
+
+// EventHungVolumeUnmounted is the reason of the event about a volume that is taken off beside a call that hangs.
+const EventHungVolumeUnmounted = "HungVolumeUnmounted"
+
+const (
+	// hungPatience is how long a plain unmount is tried once more before the force.
+	hungPatience = 100 * time.Millisecond
+	// hungTimeout bounds one attempt, hungPause is the time between two.
+	hungTimeout = 10 * time.Second
+	hungPause   = 10 * time.Second
+)
+
+func (h HungUnmount) check() error {
+	if h.ForceAfter < 0 || h.LazyAfter < 0 {
+		return fmt.Errorf("HungUnmount %+v: give times that are not negative: %w", h, volume.ErrInvalid)
+	}
+	return nil
+}
+
+func (h HungUnmount) isSet() bool { return h.ForceAfter > 0 || h.LazyAfter > 0 }
+
+// next returns what may be done to a call that has been hanging since that time, and when there is more; zero when there is
+// not.
+func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.Time) {
+	age := time.Since(since)
+	if h.ForceAfter > 0 {
+		if age < h.ForceAfter {
+			more = since.Add(h.ForceAfter)
+		} else {
+			now.Force = hungPatience
+		}
+	}
+	if h.LazyAfter > 0 {
+		if age >= h.LazyAfter {
+			now.Lazy = true
+		} else if at := since.Add(h.LazyAfter); more.IsZero() || at.Before(more) {
+			more = at
+		}
+	}
+	return now, more
+}
+
+// endHung starts what takes off mounts whose teardown hangs, where the options allow it.
+func (m *Manager) endHung(ctx context.Context, wg *sync.WaitGroup) {
+	kernel, ok := m.options.Mounts.(kernelMounts)
+	if !ok || !m.options.HungUnmount.isSet() {
+		return
+	}
+	wg.Go(func() {
+		for {
+			path, ok := m.hung.Get(ctx)
+			if !ok {
+				return
+			}
+			m.endHungAt(ctx, kernel, path)
+		}
+	})
+}
+
+// endHungAt takes off the mount at a path if its teardown hangs and it is time.
+func (m *Manager) endHungAt(ctx context.Context, kernel mountEnder, path string) {
+	own := m.mounts.get(path)
+	if own == nil {
+		return
+	}
+	call, ok := m.hungTeardown(own.holder)
+	if !ok {
+		return
+	}
+	options, more := m.options.HungUnmount.next(call.Since)
+	if options != (mount.UnmountOptions{}) {
+		options.Expect = own.expect()
+		if m.takeOffHung(ctx, kernel, own, call, options) {
+			return
+		}
+		if more.IsZero() {
+			more = time.Now().Add(hungPause)
+		}
+	}
+	if !more.IsZero() {
+		m.hung.AddAt(path, more)
+	}
+}
+
+// takeOffHung takes a mount off, and reports whether it is gone.
+func (m *Manager) takeOffHung(ctx context.Context, kernel mountEnder, own *ownMount, call operationexecutor.HungCall, options mount.UnmountOptions) bool {
+	ctx, cancel := context.WithTimeout(ctx, hungTimeout)
+	defer cancel()
+	how := "is detached"
+	if options.Force > 0 {
+		how = "is aborted"
+	}
+	m.tell(own.holder, v1.EventTypeWarning, EventHungVolumeUnmounted,
+		fmt.Sprintf("what is mounted at %q %s, because of %v: data that was not written yet may be lost", own.path, how, call))
+	err := kernel.UnmountHung(ctx, own.path, options)
+	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
+		m.options.Logger.Error("a volume whose teardown hangs could not be taken off", "volume", own.volume, "pod", own.pod, "path", own.path, "error", err)
+		m.report(own.holder, sourceHung, []Condition{abnormal(ReasonHung, fmt.Errorf("%v; it could not be taken off: %w", call, err))})
+		return false
+	}
+	m.report(own.holder, sourceHung, nil)
+	m.mounts.letGo(own)
+	m.changes.notify(own.pod)
+	return true
+}
+
+// hungTeardown returns the call that hangs while it takes a volume away.
+func (m *Manager) hungTeardown(h holder) (operationexecutor.HungCall, bool) {
+	for _, call := range m.executor.Hung() {
+		o := call.Operation
+		if o.VolumeName == h.volume && o.PodName == h.pod && (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmountDevice) {
+			return call, true
+		}
+	}
+	return operationexecutor.HungCall{}, false
+}
+
+// hungConditions says which calls on a volume hang.
+func (m *Manager) hungConditions(h holder) []Condition {
+	var found []Condition
+	for _, call := range m.executor.Hung() {
+		o := call.Operation
+		if o.VolumeName == h.volume && (o.PodName == "" || o.PodName == h.pod) {
+			c := abnormal(ReasonHung, errors.New(call.String()))
+			c.Since = call.Since
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// isGone reports whether nothing is, or may be, set up for a pod, or is being set up; but for what was taken off while its
+// teardown hangs on.
+func (m *Manager) isGone(podName volume.UniquePodName) bool {
+	for _, name := range m.flyingOf(podName) {
+		if !m.mounts.isLetGo(holder{volume: name, pod: podName}) {
+			return false
+		}
+	}
+	for mounted := range m.actual.VolumesOfPod(podName) {
+		if !m.mounts.isLetGo(holder{volume: mounted.VolumeName, pod: podName}) {
+			return false
+		}
+	}
+	return true
+}

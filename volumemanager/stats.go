@@ -1,0 +1,160 @@
+package volumemanager
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// VolumeStats is what was last measured of one volume of one pod, and what is wrong with it. The figures have the names of
+// kubelet's; one that is nil is not known. A pod that refers to one claim under two names has two of them.
+type VolumeStats struct {
+	// PodUID is the UID of the pod, PodName its namespace and name.
+	PodUID  types.UID
+	PodName types.NamespacedName
+	// OuterName is the name in the pod's spec.
+	OuterName string
+	// Claim is the claim to which the PersistentVolume is bound; empty for other volumes.
+	Claim types.NamespacedName
+	// Volume is the unique name, Plugin the name of the plugin.
+	Volume v1.UniqueVolumeName
+	Plugin string
+
+	// Time is when the figures were measured; zero when they never were. They stay when they cannot be measured again.
+	Time time.Time
+	// CapacityBytes, AvailableBytes and UsedBytes are those of volume.Metrics, as are the figures of inodes. A block device
+	// has a capacity alone.
+	CapacityBytes, AvailableBytes, UsedBytes *uint64
+	Inodes, InodesFree, InodesUsed           *uint64
+
+	// Err is why the last attempt to measure failed; nil when it did not. It matches volume.ErrUnsupported when the volume
+	// cannot be measured.
+	Err error
+	// Since is when the measurement that runs began; zero when none does. One that began long ago hangs, and no other is
+	// begun before it has returned.
+	Since time.Time
+	// Conditions are what is wrong with the volume, as in VolumeStatus.
+	Conditions []Condition
+}
+
+// Age is how old the figures are; zero when there are none.
+func (s VolumeStats) Age() time.Duration {
+	if s.Time.IsZero() {
+		return 0
+	}
+	return time.Since(s.Time)
+}
+
+// Stats returns what was last measured of every volume that is set up for a pod, sorted by pod and outer name, and has those
+// volumes measured again of which the last attempt is older than maxAge. It waits for nothing, for hung storage least of all: the
+// new figures are in the answer of a later call, or in that of WaitForStats. Nothing is measured unless somebody asks, and
+// while Run does not run.
+func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
+	var stats []VolumeStats
+	known := make(map[holder]struct{})
+	for mounted := range m.actual.AllMountedVolumes() {
+		h := holder{volume: mounted.VolumeName, pod: mounted.PodName}
+		known[h] = struct{}{}
+		stats = append(stats, m.statsOf(mounted, m.figures.ask(h, maxAge, mounted.State))...)
+	}
+	m.figures.keep(known)
+	return sortStats(stats)
+}
+
+// PodStats is Stats of the volumes of one pod. It is empty for a pod that is not known.
+func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
+	var stats []VolumeStats
+	for mounted := range m.actual.VolumesOfPod(volume.UniquePodName(uid)) {
+		h := holder{volume: mounted.VolumeName, pod: mounted.PodName}
+		stats = append(stats, m.statsOf(mounted, m.figures.ask(h, maxAge, mounted.State))...)
+	}
+	return sortStats(stats)
+}
+
+// WaitForStats is Stats that waits for the figures. A volume whose measurement has been running for a second is waited for
+// no more: it hangs, or is large. When ctx ends before, or Run has, the error says so and what is known is returned with it.
+func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]VolumeStats, error) {
+	changed, cancel := m.measured.subscribe(anyPod)
+	defer cancel()
+	asked := time.Now()
+	for {
+		// What is measured from now on is young enough.
+		stats := m.Stats(maxAge + time.Since(asked))
+		next, waits := m.figures.nextPatience()
+		if !waits {
+			return stats, nil
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-m.stopped:
+			timer.Stop()
+			return stats, ErrStopped
+		case <-ctx.Done():
+			timer.Stop()
+			return stats, context.Cause(ctx)
+		}
+		timer.Stop()
+	}
+}
+
+func sortStats(stats []VolumeStats) []VolumeStats {
+	slices.SortFunc(stats, func(a, b VolumeStats) int {
+		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
+	})
+	return stats
+}
+
+// statsOf returns the figures of a volume under each of its names in the pod.
+func (m *Manager) statsOf(mounted *cache.MountedVolume, f figures) []VolumeStats {
+	s := VolumeStats{
+		PodUID: mounted.PodUID, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
+		Err: f.err, Since: f.since, Conditions: m.conditionsOf(holder{volume: mounted.VolumeName, pod: mounted.PodName}),
+	}
+	if mounted.Pod != nil {
+		s.PodName = podKey(mounted.Pod)
+	}
+	if spec := mounted.VolumeSpec; spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.ClaimRef != nil {
+		ref := spec.PersistentVolume.Spec.ClaimRef
+		s.Claim = types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	}
+	if f.metrics != nil {
+		s.fill(f.metrics)
+	}
+	rows := make([]VolumeStats, 0, 1)
+	for _, outer := range mounted.OuterVolumeSpecNames {
+		s.OuterName = outer
+		rows = append(rows, s)
+	}
+	return rows
+}
+
+func (s *VolumeStats) fill(metrics *volume.Metrics) {
+	s.Time = metrics.Time.Time
+	s.CapacityBytes, s.AvailableBytes, s.UsedBytes = figure(metrics.Capacity), figure(metrics.Available), figure(metrics.Used)
+	s.Inodes, s.InodesFree, s.InodesUsed = figure(metrics.Inodes), figure(metrics.InodesFree), figure(metrics.InodesUsed)
+}
+
+func figure(q *resource.Quantity) *uint64 {
+	if q == nil || q.Sign() < 0 {
+		return nil
+	}
+	value := uint64(q.Value()) //nolint:gosec // It is not negative.
+	return &value
+}
+
+// canMeasure reports whether a volume may be measured: one of which it is not known whether it is there would give the
+// figures of what is below it.
+func canMeasure(state operationexecutor.VolumeMountState) bool {
+	return state == operationexecutor.VolumeMounted
+}
