@@ -121,6 +121,7 @@ func hungOf(s VolumeStatus) Condition {
 }
 
 func TestHungTeardownHoldsUpNobodyElseAndIsShown(t *testing.T) {
+	t.Parallel() // each waits for the grace of the executor
 	n, f, pod := newHungNode(t)
 	m, stop := n.start(t)
 	n.m = m
@@ -149,6 +150,7 @@ func TestHungTeardownHoldsUpNobodyElseAndIsShown(t *testing.T) {
 }
 
 func TestRunEndsBesideAHungTeardownAndNamesIt(t *testing.T) {
+	t.Parallel() // each waits for the grace of the executor
 	n, f, pod := newHungNode(t)
 	m, err := New(n.plugins, n.options)
 	require.NoError(t, err)
@@ -174,6 +176,7 @@ func TestRunEndsBesideAHungTeardownAndNamesIt(t *testing.T) {
 }
 
 func TestHungVolumeIsTakenOffByForceWhereTheOptionsSaySo(t *testing.T) {
+	t.Parallel() // each waits for the grace of the executor
 	n, f, pod := newHungNode(t)
 	n.options.HungUnmount.ForceAfter = time.Millisecond
 	var stop func()
@@ -192,6 +195,7 @@ func TestHungVolumeIsTakenOffByForceWhereTheOptionsSaySo(t *testing.T) {
 }
 
 func TestHungVolumeIsDetachedWhereTheOptionsSaySo(t *testing.T) {
+	t.Parallel() // each waits for the grace of the executor
 	n, f, pod := newHungNode(t)
 	n.options.HungUnmount.LazyAfter = time.Millisecond
 	n.run()
@@ -215,6 +219,7 @@ func canceled(t *testing.T) context.Context {
 }
 
 func TestForeignMountIsNotTakenOffInPlaceOfAHungOne(t *testing.T) {
+	t.Parallel() // each waits for the grace of the executor
 	n, f, pod := newHungNode(t)
 	n.options.HungUnmount = HungUnmount{ForceAfter: time.Millisecond, LazyAfter: time.Millisecond}
 	n.options.PluginTimeouts["example.com/bind"] = operationexecutor.Timeouts{Unmount: time.Second} // time to mount on top
