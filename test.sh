@@ -5,6 +5,7 @@
 #   ./test.sh              all of it
 #   ./test.sh lint         only the linters
 #   ./test.sh simulation   only the simulation; soak the same for as long as it takes: a million seeds, schedules of depth 6
+#   ./test.sh guest        only the tests of NFS, on the kernel's own server and client in a guest; as root
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
 #
@@ -27,6 +28,12 @@ needs=(
   unshare:util-linux
   gcc:gcc
   git:git
+  linux.uml:user-mode-linux
+  modprobe:kmod
+  rpc.nfsd:nfs-kernel-server
+  mount.nfs:nfs-common
+  rpcbind:rpcbind
+  busybox:busybox-static
 )
 
 missing_packages() {
@@ -169,6 +176,28 @@ run_tests_as_user() {
   [ $status = 0 ] || fail "tests failed as an ordinary user"
 }
 
+# The machine's kernel may have no NFS; a User-mode Linux guest has it. Its root is the machine's, read-only; what its tests
+# write is in its memory.
+run_guest() {
+  if [ "$(id -u)" != 0 ] || ! command -v linux.uml >/dev/null 2>&1; then
+    [ "${CI:-}" != true ] || fail "CI needs root and user-mode-linux for the guest"
+    echo "test.sh: missing: root and user-mode-linux: the tests of NFS are not run"
+    return 0
+  fi
+  step "tests of NFS, in a guest"
+  local dir status=0
+  dir=$(mktemp -d)
+  chmod 755 "$dir"
+  CGO_ENABLED=0 go vet -tags nfsguest ./plugins/nfs
+  CGO_ENABLED=0 go test -c -tags nfsguest -o "$dir/nfs.test" ./plugins/nfs
+  echo "$PWD/plugins/nfs /run/guest/nfs.test -test.timeout 5m" > "$dir/run"
+  timeout -k 5 6m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$PWD/internal/guest/init.sh" \
+    VOLUMEKIT_GUEST="$dir" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?
+  grep -q '^guest: passed' "$dir/log" || { cat "$dir/log"; status=1; }
+  rm -r "$dir"
+  [ $status = 0 ] || fail "tests failed in the guest"
+}
+
 # Every fuzz target of the packages, as "package directory target": a new one is found here and nowhere listed.
 fuzz_targets() {
   go list -f '{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}} {{$p.Dir}} {{.}}
@@ -247,6 +276,7 @@ all)
   run_tests $(race_flag) -shuffle=on ./...
   run_simulation 20000 4 5m
   run_tests_as_user
+  run_guest
   run_fuzz ./...
   run_quickstart
   step "all passed"
@@ -254,6 +284,7 @@ all)
 lint) check_lint ;;
 simulation) run_simulation 20000 4 5m ;;
 soak) run_simulation 1000000 6 0 ;;
+guest) run_guest ;;
 fuzz) shift && run_fuzz "${@:-./...}" ;;
 *) run_tests $(race_flag) "$@" ;;
 esac

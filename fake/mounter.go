@@ -95,7 +95,7 @@ func (m *Mounter) ForgetCalls() { m.log.forget() }
 func (m *Mounter) Mount(ctx context.Context, request mount.Request) error {
 	call := MountCall{
 		Method: MethodMount, Source: request.Source, Path: request.Target,
-		FSType: request.FSType, Options: slices.Clone(request.Options),
+		FSType: request.FSType, Options: slices.Concat(request.UserOptions, request.Options),
 	}
 	plan, err := request.Plan()
 	if err != nil {

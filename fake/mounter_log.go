@@ -13,7 +13,7 @@ type MountCall struct {
 	Source, FSType string
 	// Path is the absolute path that the call is about; empty for List.
 	Path string
-	// Options are those of a Mount, without the sensitive ones.
+	// Options are those of a Mount, the user's first, without the sensitive ones.
 	Options []string
 	// Ended is true when the caller has its answer.
 	Ended bool

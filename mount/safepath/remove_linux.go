@@ -92,6 +92,24 @@ func (t *tree) removeAll(ctx context.Context, name string, table mount.Interface
 	return fmt.Errorf("after %d passes: %w: %w", maxPasses, ErrRaced, err)
 }
 
+// removeContent is RemoveContent.
+func (t *tree) removeContent(ctx context.Context, table mount.Interface) error {
+	names, err := namesIn(t.fd)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if err := t.removeAll(ctx, name, table); err != nil {
+			errs = append(errs, fmt.Errorf("%q: %w", name, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // checkNoMounts refuses a tree in which the mount table shows a mount.
 func checkNoMounts(ctx context.Context, at int, base string, table mount.Interface) error {
 	above, err := os.Readlink(fdPath(at))

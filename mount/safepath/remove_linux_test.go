@@ -56,6 +56,20 @@ func TestRemoveAllRemovesEverythingAndFollowsNoLink(t *testing.T) {
 	})
 }
 
+func TestRemoveContentLeavesTheRootAndWhatIsMounted(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		w.mkdir("a/b/c", "d")
+		w.write(w.path("file"))
+		w.link(w.outside, "link")
+		require.NoError(t, w.root.RemoveContent(t.Context()))
+		entries, err := os.ReadDir(w.path(""))
+		require.NoError(t, err)
+		assert.Empty(t, entries)
+		require.NoError(t, w.root.RemoveContent(t.Context()), "nothing is left to be removed")
+		w.isUnharmed()
+	})
+}
+
 func TestDepthOfATreeCostsNoDescriptors(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
 		w.deepTree("top", 3*maxOpen, 2)

@@ -175,6 +175,15 @@ func (r *Root) RemoveAll(ctx context.Context, name string) error {
 	return err
 }
 
+// RemoveContent removes all that is in the root itself, as RemoveAll does with each entry. The root stays. What comes into it
+// meanwhile may stay.
+func (r *Root) RemoveContent(ctx context.Context) error {
+	_, err := doHere(ctx, r.to("remove the content of", ""), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+		return struct{}{}, t.removeContent(ctx, r.mounter)
+	})
+	return err
+}
+
 // task is what is to be done to a name beneath a root.
 type task struct {
 	root *Root
@@ -188,10 +197,17 @@ func (r *Root) to(op, name string) task { return task{r, op, name} }
 func do[T any](ctx context.Context, what task, discard func(T),
 	op func(context.Context, *tree) (T, error),
 ) (result T, err error) {
-	r := what.root
 	if err := CheckName(what.name); err != nil {
-		return result, r.wrap(what.op, what.name, err)
+		return result, what.root.wrap(what.op, what.name, err)
 	}
+	return doHere(ctx, what, discard, op)
+}
+
+// doHere is do for what has no name, or one that was checked.
+func doHere[T any](ctx context.Context, what task, discard func(T),
+	op func(context.Context, *tree) (T, error),
+) (result T, err error) {
+	r := what.root
 	result, err = run(ctx, r.calls, r.key, discard, func(ctx context.Context) (result T, err error) {
 		usedErr := use(r.dir, func(fd int) { result, err = op(ctx, &tree{fd: fd, without: r.without}) })
 		if usedErr != nil {

@@ -42,6 +42,8 @@ func (t *tree) remove(context.Context, string) error { return unsupported() }
 
 func (t *tree) removeAll(context.Context, string, mount.Interface) error { return unsupported() }
 
+func (t *tree) removeContent(context.Context, mount.Interface) error { return unsupported() }
+
 func (t *tree) bind(context.Context, string, string, mount.Interface, BindOptions) error {
 	return unsupported()
 }

@@ -1,0 +1,105 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// mounter mounts one export for one pod.
+type mounter struct {
+	place
+	export  export
+	options []string // those of the PersistentVolume
+}
+
+var _ volume.Mounter = (*mounter)(nil)
+
+// GetAttributes implements [volume.Mounter]. Whom files belong to is the server's affair.
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{ReadOnly: m.export.readOnly}
+}
+
+// SetUp implements [volume.Mounter].
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.path, args)
+}
+
+// SetUpAt implements [volume.Mounter].
+func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
+	if err := m.setUp(ctx, dir); err != nil {
+		return fmt.Errorf("nfs volume %q, %s: %w", m.name, m.export.device(), err)
+	}
+	return nil
+}
+
+func (m *mounter) setUp(ctx context.Context, dir string) error {
+	found, err := m.plugin.options.Mounter.Lookup(ctx, dir)
+	switch {
+	case errors.Is(err, mount.ErrNotMounted), errors.Is(err, fs.ErrNotExist):
+		return m.plugin.mount(ctx, m.export, m.options, dir)
+	case err != nil:
+		return err
+	case !isNFS(found) || found.Source != m.export.device():
+		return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", found.Source, found.FSType, dir, mount.ErrForeign)
+	}
+	return m.adopt(ctx, dir, found)
+}
+
+// adopt accepts what is mounted already when the server knows it. A handle that the server does not know any more never gets
+// better, and so the export is mounted anew.
+func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint) error {
+	_, err := m.GetMetrics(ctx)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // It is no word of a server: what is mounted is there.
+	case !errors.Is(err, syscall.ESTALE):
+		return err
+	}
+	if err := mount.UnmountPath(ctx, m.plugin.options.Mounter, dir, m.plugin.unmountOptions(found.Identity())); err != nil {
+		return fmt.Errorf("its handle is stale, and it cannot be unmounted: %w", err)
+	}
+	return m.plugin.mount(ctx, m.export, m.options, dir)
+}
+
+// unmounter takes one export from one pod.
+type unmounter struct{ place }
+
+var _ volume.Unmounter = (*unmounter)(nil)
+
+// TearDown implements [volume.Unmounter].
+func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.path) }
+
+// TearDownAt implements [volume.Unmounter]. It asks nothing of the server but to take what was written.
+func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
+	if err := u.tearDown(ctx, dir); err != nil {
+		return fmt.Errorf("nfs volume %q: %w", u.name, err)
+	}
+	return nil
+}
+
+func (u *unmounter) tearDown(ctx context.Context, dir string) error {
+	table, err := u.plugin.options.Mounter.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range table {
+		if m.Path == dir && !isNFS(m) {
+			return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", m.Source, m.FSType, dir, mount.ErrForeign)
+		}
+	}
+	err = mount.UnmountPath(ctx, u.plugin.options.Mounter, dir, u.plugin.unmountOptions(mount.Identity{}))
+	if errors.Is(err, syscall.EBUSY) {
+		return errors.Join(err, volume.ErrInUse)
+	}
+	return err
+}
+
+func (p *Plugin) unmountOptions(expect mount.Identity) mount.UnmountOptions {
+	return mount.UnmountOptions{Force: p.options.ForceAfter, Lazy: p.options.Lazy, Expect: expect}
+}

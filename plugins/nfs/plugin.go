@@ -1,0 +1,209 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Name is the name of the plugin, as in Kubernetes.
+const Name = "kubernetes.io/nfs"
+
+// Resolver finds the addresses of a server. *net.Resolver is one.
+type Resolver interface {
+	// LookupNetIP returns the addresses of host; network is "ip".
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Options says what the plugin works with. The zero value is useful.
+type Options struct {
+	// Mounter mounts by the kernel's own client, and unmounts. Nil: the host's own mounts, by mount.New.
+	Mounter mount.Interface
+	// Helper mounts by mount.nfs(8). Nil: a mount.Mounter with that helper, used where the kernel's own client does not
+	// suffice. One that is given mounts every volume.
+	Helper mount.Interface
+	// Resolver finds the addresses of servers. Nil: net.DefaultResolver.
+	Resolver Resolver
+	// ForceAfter is how long a teardown waits for a plain unmount before calls to the server are aborted (umount -f). Zero
+	// never forces.
+	ForceAfter time.Duration
+	// Lazy detaches a mount that is still busy after that, and leaves the rest to the kernel.
+	Lazy bool
+	// Recycler recycles volumes by a pod of the orchestrator's. Nil: the plugin recycles in this process.
+	Recycler volume.PodRecycler
+}
+
+// Plugin serves NFS exports. Make one with [New]; it may be used from several goroutines at once.
+type Plugin struct {
+	host    volume.VolumeHost
+	options Options
+	// helped says that every volume is mounted by the helper.
+	helped bool
+}
+
+var (
+	_ volume.VolumePlugin                = (*Plugin)(nil)
+	_ volume.PersistentVolumePlugin      = (*Plugin)(nil)
+	_ volume.RecyclableVolumePlugin      = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
+	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
+	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer            = (*Plugin)(nil)
+	_ volume.Explainer                   = (*Plugin)(nil)
+)
+
+// New returns the plugin. It does no I/O.
+func New(options Options) *Plugin {
+	helped := options.Helper != nil
+	if options.Mounter == nil {
+		options.Mounter = mount.New(mount.Options{})
+	}
+	if !helped {
+		options.Helper = mount.New(mount.Options{Helpers: map[string]mount.Helper{fsType: {Path: ""}}})
+	}
+	if options.Resolver == nil {
+		options.Resolver = net.DefaultResolver
+	}
+	return &Plugin{options: options, helped: helped}
+}
+
+// Init implements [volume.VolumePlugin].
+func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
+	p.host = host
+	return nil
+}
+
+// GetPluginName implements [volume.VolumePlugin].
+func (p *Plugin) GetPluginName() string { return Name }
+
+// GetVolumeName implements [volume.VolumePlugin]: server/path, as in Kubernetes, where the path has a slash of its own.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	e, err := exportOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return e.server + "/" + e.path, nil
+}
+
+// CanSupport implements [volume.VolumePlugin].
+func (p *Plugin) CanSupport(spec *volume.Spec) bool {
+	switch {
+	case spec == nil:
+		return false
+	case spec.Volume != nil:
+		return spec.Volume.NFS != nil
+	}
+	return spec.PersistentVolume != nil && spec.PersistentVolume.Spec.NFS != nil
+}
+
+// ExplainSupport implements [volume.Explainer].
+func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
+	if p.CanSupport(spec) {
+		return nil
+	}
+	return errors.New("it has no nfs source")
+}
+
+// SpecKinds implements [volume.SpecKindDeclarer].
+func (p *Plugin) SpecKinds() []volume.SpecKind { return []volume.SpecKind{{Source: "nfs"}} }
+
+// SetUpIsMount implements [volume.MountingVolumePlugin].
+func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return true }
+
+// MountDeviceIsMount implements [volume.MountingVolumePlugin]: nothing is staged.
+func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return false }
+
+// SupportsMountOption implements [volume.MountOptionVolumePlugin].
+func (p *Plugin) SupportsMountOption() bool { return true }
+
+// GetAccessModes implements [volume.PersistentVolumePlugin].
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany}
+}
+
+// NewMounter implements [volume.VolumePlugin].
+func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	e, err := exportOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	if pod == nil {
+		return nil, fmt.Errorf("nfs volume %q: the pod is nil: %w", spec.Name(), volume.ErrInvalid)
+	}
+	options := volume.MountOptionFromSpec(spec)
+	if err := volume.CheckMountOptions(options); err != nil {
+		return nil, fmt.Errorf("nfs volume %q: %w", spec.Name(), err)
+	}
+	at, err := p.place(spec.Name(), pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	return &mounter{place: at, export: e, options: options}, nil
+}
+
+// NewUnmounter implements [volume.VolumePlugin].
+func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	at, err := p.place(name, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &unmounter{at}, nil
+}
+
+// place is where one volume of one pod is mounted.
+type place struct {
+	volume.MetricsProvider
+	plugin *Plugin
+	name   string
+	path   string
+}
+
+func (p *Plugin) place(name string, podUID types.UID) (place, error) {
+	if err := errors.Join(volume.CheckPathElement(name), volume.CheckPathElement(string(podUID))); err != nil {
+		return place{}, fmt.Errorf("nfs volume of pod %q: %w", podUID, err)
+	}
+	path := p.host.GetPodVolumeDir(podUID, Name, name)
+	return place{MetricsProvider: volume.NewMetricsStatFS(path), plugin: p, name: name, path: path}, nil
+}
+
+// GetPath implements [volume.Volume].
+func (p place) GetPath() string { return p.path }
+
+// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. What is mounted tells the server, the path and whether
+// it is read-only; where nothing is, the spec is good for a teardown alone, and its server is [UnknownServer].
+func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
+	if err := volume.CheckPathElement(volumeName); err != nil {
+		return volume.ReconstructedVolume{}, fmt.Errorf("nfs volume at %s: %w", mountPath, err)
+	}
+	source := &v1.NFSVolumeSource{Server: UnknownServer, Path: "/" + volumeName}
+	//nolint:forbidigo // The interface has no context, and a look at the mount table waits for no server.
+	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	defer cancel()
+	if found, err := p.options.Mounter.Lookup(ctx, mountPath); err == nil && isNFS(found) {
+		if e, ok := exportOfDevice(found.Source); ok {
+			source = &v1.NFSVolumeSource{Server: e.server, Path: e.path, ReadOnly: found.ReadOnly()}
+		}
+	}
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
+		Name: volumeName, VolumeSource: v1.VolumeSource{NFS: source},
+	})}, nil
+}
+
+// UnknownServer is the server of a volume that was found and of which nothing tells the server. No server has that name.
+const UnknownServer = "unknown.invalid"
+
+// lookPatience bounds a look at the mount table, which waits for no server.
+const lookPatience = 10 * time.Second
+
+// isNFS reports whether a mount is of this plugin's kind.
+func isNFS(m mount.MountPoint) bool { return m.FSType == fsType || strings.HasPrefix(m.FSType, "nfs4") }
