@@ -11,14 +11,16 @@ import (
 	"strings"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volumemanager"
 )
 
 // containersDir is the directory of what containers see, under the root.
 const containersDir = "containers"
 
-// containers mounts the volumes of pods where their containers would see them, as a container runtime does: each
-// volumeMount is a bind of the volume's path, read-only where the container or the volume says so.
+// containers mounts the volumes of pods where their containers would see them, as a container runtime does with what the
+// manager tells it (ContainerMounts): a bind for each volumeMount.
 type containers struct {
+	manager *volumemanager.Manager
 	mounter mount.Interface
 	dir     string // holds a directory per namespace, in it one per pod, and in that one per container
 	binds   []bind
@@ -46,19 +48,19 @@ func (c *containers) mount(ctx context.Context, pods []*readyPod) error {
 }
 
 func (c *containers) mountPod(ctx context.Context, pod *readyPod) error {
-	for _, m := range containerMounts(pod.pod) {
-		v, ok := pod.volume(m.Name)
-		if !ok {
-			return fmt.Errorf("container %q of pod %q mounts volume %q, which is not ready", m.container, pod.name, m.Name)
+	for _, container := range containerNames(pod.pod) {
+		volumes, err := c.manager.ContainerMounts(ctx, pod.pod, container)
+		if err != nil {
+			return err
 		}
-		b := bind{
-			pod: pod.name, container: m.container, volume: m.Name,
-			mountPath: path.Clean(m.MountPath),
-			path:      filepath.Join(c.dir, pod.name, m.container, pathElement(m.MountPath)),
-			readOnly:  m.ReadOnly || v.ReadOnly,
-		}
-		if err := c.bind(ctx, v.Path, b); err != nil {
-			return fmt.Errorf("mount volume %q into container %q of pod %q: %w", m.Name, m.container, pod.name, err)
+		for _, m := range volumes.Mounts {
+			b := bind{
+				pod: pod.name, container: container, volume: m.Name, mountPath: m.Target,
+				path: filepath.Join(c.dir, pod.name, container, pathElement(m.Target)), readOnly: m.ReadOnly,
+			}
+			if err := c.bind(ctx, m.Source, b); err != nil {
+				return fmt.Errorf("mount volume %q into container %q of pod %q: %w", m.Name, container, pod.name, err)
+			}
 		}
 	}
 	return nil

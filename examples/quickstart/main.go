@@ -80,7 +80,7 @@ func look(ctx context.Context, o options, agent *agent) error {
 		return err
 	}
 	agent.out.ready(pods, agent.root)
-	containers := &containers{mounter: agent.mounter, dir: agent.root.dir(containersDir)}
+	containers := &containers{manager: agent.manager, mounter: agent.mounter, dir: agent.root.dir(containersDir)}
 	err = containers.mount(ctx, pods)
 	if err == nil {
 		err = agent.out.used(containers.use())

@@ -165,6 +165,15 @@ type containerMount struct {
 	v1.VolumeMount
 }
 
+// containerNames returns the names of the containers of pod, those that run first coming first.
+func containerNames(pod *v1.Pod) []string {
+	var names []string
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
 // containerMounts returns the mounts of all containers of pod, those that run first coming first.
 func containerMounts(pod *v1.Pod) []containerMount {
 	var mounts []containerMount

@@ -18,16 +18,6 @@ type readyPod struct {
 	volumes []row
 }
 
-// volume returns the row of a volume by its name in the pod's spec.
-func (p *readyPod) volume(name string) (row, bool) {
-	for _, r := range p.volumes {
-		if r.Volume == name {
-			return r, true
-		}
-	}
-	return row{}, false
-}
-
 // row is one volume of one pod.
 type row struct {
 	// Pod is the pod's namespace and name.
