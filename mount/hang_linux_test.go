@@ -281,3 +281,16 @@ func checkCloseOnExec(t *testing.T, number, link string) {
 		assert.NotZero(t, flags&unix.FD_CLOEXEC, "%s would be inherited", link)
 	}
 }
+
+// TestServerThatSaysItsRootIsMissingIsAMount: only the directory that it is mounted in can say that nothing is there.
+func TestServerThatSaysItsRootIsMissingIsAMount(t *testing.T) {
+	f := newFUSE(t)
+	m := mount.New(mount.Options{})
+	f.Fail(mounttest.FUSEAny, unix.ENOENT)
+	is, err := m.IsMountPoint(t.Context(), f.Path())
+	require.NoError(t, err)
+	assert.True(t, is)
+	is, err = m.IsMountPoint(t.Context(), f.Path()+"-not")
+	require.ErrorIs(t, err, unix.ENOENT)
+	assert.False(t, is)
+}
