@@ -255,8 +255,16 @@ func (s *simulated) ReportedInUse(names []v1.UniqueVolumeName) { s.m.MarkVolumes
 // Verify implements sim.Engine.
 func (s *simulated) Verify() {}
 
-// MountLost implements sim.Engine.
-func (s *simulated) MountLost(string, string) {}
+// MountLost implements sim.Engine: it is what the watch of the mount table says when it has looked.
+func (s *simulated) MountLost(name, pod string) {
+	h := holder{volume: s.p.UniqueName(name, pod), pod: volume.UniquePodName(pod)}
+	if s.m.executor.IsOperationPending(operationexecutor.Key{Volume: h.volume, Pod: h.pod}) {
+		return // Who changes it looks himself, and the watch looks again.
+	}
+	if s.m.doubt(h) {
+		s.m.dirty.Add(h.volume)
+	}
+}
 
 // Stop implements sim.Engine.
 func (s *simulated) Stop(ctx context.Context) error {

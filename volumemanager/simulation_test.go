@@ -21,7 +21,7 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 	for i := range c.Pods {
 		c.Pods[i].Node = "n1"
 	}
-	c.Faults.Foreign, c.Faults.Verifies, c.Faults.Cancels = false, false, false
+	c.Faults.Verifies, c.Faults.Cancels = false, false
 	return simulatedScenario(c, random.IntN(4), bug), simulation.NewRandom(random, 20+random.IntN(100))
 }
 
