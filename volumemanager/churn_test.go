@@ -39,6 +39,8 @@ type churn struct {
 	*world
 	rand   *rand.Rand
 	wanted map[string]*v1.Pod
+	// more is what else may happen; nil: nothing.
+	more func()
 }
 
 func newChurn(t *testing.T, seed uint64, with ...func(*world)) *churn {
@@ -55,6 +57,11 @@ func newChurn(t *testing.T, seed uint64, with ...func(*world)) *churn {
 }
 
 func (c *churn) run() {
+	c.steps()
+	c.check()
+}
+
+func (c *churn) steps() {
 	for range 60 {
 		switch c.rand.IntN(10) {
 		case 0, 1, 2, 3:
@@ -67,12 +74,14 @@ func (c *churn) run() {
 			c.restart()
 		default:
 			pass(time.Duration(c.rand.IntN(3000)) * time.Millisecond)
+			if c.more != nil {
+				c.more()
+			}
 		}
 		if c.rand.IntN(3) > 0 {
 			synctest.Wait()
 		}
 	}
-	c.check()
 }
 
 func (c *churn) addOne() {

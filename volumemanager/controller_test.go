@@ -24,12 +24,14 @@ import (
 type controller struct {
 	*world
 	plugin *fake.Plugin
+	// has holds the claims whose volumes run has attached.
+	has map[string]bool
 }
 
 // newController returns the controller of a node whose volumes are attached by one. The node's object is there.
 func newController(w *world) *controller {
 	w.options.AttachedBy = AttachedByController
-	c := &controller{world: w, plugin: fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend})}
+	c := &controller{world: w, has: map[string]bool{}, plugin: fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend})}
 	w.create(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(testNode)}})
 	return c
 }
@@ -57,14 +59,16 @@ func (c *controller) inUse() []string {
 	return claims
 }
 
-// changeNode changes the status of the node, however often somebody else does so at the same time.
+// changeNode changes the status of the node, if it is there, however often somebody else does so at the same time.
 func (c *controller) changeNode(change func(*v1.NodeStatus)) {
 	c.t.Helper()
 	for {
-		node := c.node()
-		change(&node.Status)
-		_, err := c.store.Update(c.t.Context(), node)
+		node, err := store.Get[*v1.Node](c.t.Context(), c.store, "", string(testNode))
 		if err == nil {
+			change(&node.Status)
+			_, err = c.store.Update(c.t.Context(), node)
+		}
+		if err == nil || errors.Is(err, store.ErrNotFound) {
 			return
 		}
 		require.ErrorIs(c.t, err, store.ErrConflict)
@@ -132,27 +136,37 @@ func (c *controller) run() {
 }
 
 func (c *controller) follow() {
-	used, attached := c.inUse(), []string{}
-	for _, at := range c.node().Status.VolumesAttached {
-		attached = append(attached, strings.TrimPrefix(string(at.Name), string(nameOfClaim(""))))
+	node, err := store.Get[*v1.Node](c.t.Context(), c.store, "", string(testNode))
+	if err != nil {
+		return // It is gone.
 	}
-	for _, claim := range used {
-		if !slices.Contains(attached, claim) {
+	used := map[string]bool{}
+	for _, name := range node.Status.VolumesInUse {
+		claim := strings.TrimPrefix(string(name), string(nameOfClaim("")))
+		used[claim] = true
+		listed := slices.ContainsFunc(node.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == name })
+		if !listed && claim != "unknown" {
 			c.attach(claim)
+			c.has[claim] = true
 		}
 	}
-	for _, claim := range attached {
-		if slices.Contains(used, claim) {
-			continue
+	for claim := range c.has {
+		if !used[claim] {
+			c.takeAway(claim)
 		}
-		c.withdraw(claim)
-		if slices.Contains(c.inUse(), claim) {
-			c.list(claim)
-			continue
-		}
-		assert.Empty(c.t, c.mountsOf(claim), "%s is detached", claim)
-		c.detach(claim)
 	}
+}
+
+// takeAway withdraws a volume, and detaches it unless the node has begun to use it.
+func (c *controller) takeAway(claim string) {
+	c.withdraw(claim)
+	node, err := store.Get[*v1.Node](c.t.Context(), c.store, "", string(testNode))
+	if err != nil || slices.Contains(node.Status.VolumesInUse, nameOfClaim(claim)) {
+		return // There will be another event.
+	}
+	assert.Empty(c.t, c.mountsOf(claim), "%s is detached", claim)
+	c.detach(claim)
+	delete(c.has, claim)
 }
 
 // mountsOf returns what is mounted of a claim's volume.

@@ -463,21 +463,98 @@ func TestOptionsOfTheExchangeAreChecked(t *testing.T) {
 	}
 }
 
-// TestChurnWithAController is TestChurnEndsWithWhatIsWanted with a controller that detaches at once what is not in use. It
-// proves that nothing is mounted of what it detaches.
-func TestChurnWithAController(t *testing.T) {
-	seeds := uint64(15)
+// TestWithTheResyncOffEverythingConverges is TestChurnEndsWithWhatIsWanted with all that comes from elsewhere: a controller
+// that attaches and detaches at once, withdraws what it should not, moves volumes to a node's object that is made anew;
+// somebody who overwrites what the node has reported; volumes that grow; a store that cannot be written; a plugin that goes
+// and comes back. It proves that nothing is mounted of what the controller detaches.
+func TestWithTheResyncOffEverythingConverges(t *testing.T) {
+	seeds := uint64(20)
 	if testing.Short() {
 		seeds = 3
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				var ctl *controller
-				c := newChurn(t, seed, func(w *world) { ctl = newController(w) })
-				ctl.run()
-				c.run()
+				newElsewhere(t, seed).run()
 			})
 		})
 	}
+}
+
+// elsewhere is a churn in which others act, too.
+type elsewhere struct {
+	*churn
+	controller *controller
+	broken     atomic.Bool
+	size       int64 // of each volume, in MiB
+}
+
+func newElsewhere(t *testing.T, seed uint64) *elsewhere {
+	t.Helper()
+	e := &elsewhere{size: 128}
+	e.churn = newChurn(t, seed, func(w *world) {
+		e.controller = newController(w)
+		w.wrapStore = func(s store.Store) store.Store {
+			return &nodeStore{Store: s, update: func(*v1.Node) error {
+				if e.broken.Load() {
+					return errUpdate
+				}
+				return nil
+			}}
+		}
+	})
+	for _, claim := range []string{"x", "z"} {
+		e.resize(claim)
+	}
+	e.controller.run()
+	e.more = e.act
+	return e
+}
+
+// resize gives a volume its size, and has the claim ask the node to go on.
+func (e *elsewhere) resize(claim string) {
+	size := fmt.Sprintf("%dMi", e.size)
+	e.changeClaim(claim, func(pvc *v1.PersistentVolumeClaim) {
+		if pvc.Status.Capacity == nil {
+			pvc.Status.Capacity = storage(size)
+		}
+	})
+	e.grow(claim, size)
+	e.askNode(claim, size)
+}
+
+func (e *elsewhere) act() {
+	switch e.rand.IntN(6) {
+	case 0:
+		e.broken.Store(!e.broken.Load())
+	case 1:
+		e.controller.withdraw("x") // It is attached, and used: the controller lists it again when it is told so.
+	case 2:
+		e.controller.changeNode(func(s *v1.NodeStatus) { s.VolumesInUse = append(s.VolumesInUse, nameOfClaim("unknown")) })
+	case 3:
+		node := e.controller.node()
+		assert.NoError(e.t, store.Delete(e.t.Context(), e.store, node))
+		pass(time.Duration(e.rand.IntN(2)) * time.Second)
+		e.create(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(testNode)}, Status: v1.NodeStatus{VolumesInUse: node.Status.VolumesInUse}})
+	case 4:
+		e.size *= 2
+		e.resize("x")
+		e.resize("z")
+	default:
+		e.plugin.Inject(fake.MethodNodeExpand, fake.Fail(volume.Uncertain(errStore)), fake.PanicWith("oops"))
+	}
+}
+
+func (e *elsewhere) run() {
+	e.steps()
+	e.broken.Store(false)
+	pass(20 * time.Minute)
+	for _, pod := range e.wanted {
+		require.NoError(e.t, e.manager.WaitForAttachAndMount(e.t.Context(), pod))
+		for _, status := range e.manager.PodStatus(pod.UID) {
+			require.NoError(e.t, status.Err)
+		}
+	}
+	e.check()
+	assert.Empty(e.t, e.controller.inUse())
 }

@@ -37,6 +37,8 @@ type world struct {
 	store   *store.Memory
 	blocks  *fakeBlocks
 	options Options
+	// wrapStore is put around the store of the manager, unless it is nil.
+	wrapStore func(store.Store) store.Store
 
 	manager *Manager
 	stop    func() error
@@ -72,6 +74,9 @@ func (w *world) prepare() *Manager {
 	w.plugins = volume.NewVolumePluginMgr(host)
 	require.NoError(w.t, w.plugins.InitPlugins(w.t.Context(), w.plugin))
 	w.options.Mounts = w.mounter
+	if w.wrapStore != nil {
+		w.options.Store = w.wrapStore(w.store)
+	}
 	w.manager, err = New(w.plugins, w.options)
 	require.NoError(w.t, err)
 	return w.manager
