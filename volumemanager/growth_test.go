@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -236,15 +237,16 @@ func TestEveryNodeGrowsWhatItHas(t *testing.T) {
 	})
 }
 
-// raceStore changes the store after a PersistentVolume was read, and before the reader has it.
+// raceStore changes the store after an object of a kind was read, and before the reader has it.
 type raceStore struct {
 	store.Store
+	kind  schema.GroupVersionKind
 	after func()
 }
 
 func (s *raceStore) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
 	obj, err := s.Store.Get(ctx, key)
-	if after := s.after; after != nil && key.Kind == store.PersistentVolumes {
+	if after := s.after; after != nil && key.Kind == s.kind {
 		s.after = nil
 		after()
 	}
@@ -256,7 +258,7 @@ func TestAVolumeThatGrowsWhileItsPodIsReadGrows(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		w.smallClaim("data")
-		m := w.startOn(&raceStore{Store: w.store, after: func() {
+		m := w.startOn(&raceStore{Store: w.store, kind: store.PersistentVolumes, after: func() {
 			w.askNode("data", "1Gi")
 			w.grow("data", "1Gi")
 			synctest.Wait()
@@ -267,6 +269,30 @@ func TestAVolumeThatGrowsWhileItsPodIsReadGrows(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, "1Gi", w.sizeOfClaim("data"))
 		assert.Empty(t, m.growth.given)
+		w.remove(pod)
+		w.isClean()
+	})
+}
+
+// TestAClaimThatAsksWhileItIsReadIsNotMissed: the node has read that it need not do anything yet, and no change comes after.
+func TestAClaimThatAsksWhileItIsReadIsNotMissed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.smallClaim("data")
+		race := &raceStore{Store: w.store, kind: store.PersistentVolumeClaims}
+		m := w.startOn(race)
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		w.add(pod)
+		w.setResize("data", "1Gi", v1.PersistentVolumeClaimControllerResizeInProgress)
+		synctest.Wait()
+		race.after = func() {
+			w.askNode("data", "1Gi")
+			time.Sleep(time.Millisecond) // of the bubble
+		}
+		w.grow("data", "1Gi")
+		pass(time.Minute)
+		assert.Equal(t, "1Gi", w.sizeOfClaim("data"))
 		w.remove(pod)
 		w.isClean()
 	})
