@@ -4,7 +4,9 @@
 #
 #   ./test.sh              all of it
 #   ./test.sh lint         only the linters
-#   ./test.sh simulation   only the simulation; soak the same for as long as it takes: a million seeds, schedules of depth 6
+#   ./test.sh simulation   only the simulation
+#   ./test.sh load         only pods that come and go on real mounts, for VOLUMEKIT_LOAD (1m)
+#   ./test.sh soak         ten minutes of load, and the simulation for as long as it takes: a million seeds, schedules of depth 6
 #   ./test.sh guest        only the tests of NFS, on the kernel's own server and client in a guest; as root
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
@@ -260,6 +262,13 @@ run_simulation() {
     grep -vE '^=== |^PASS$|^ +--- PASS'
 }
 
+# The tests run a few seconds of it with the race detector; this is more of it without.
+run_load() {
+  export VOLUMEKIT_LOAD=${VOLUMEKIT_LOAD:-$1}
+  step "load: pods on real mounts for $VOLUMEKIT_LOAD"
+  run_tests -count=1 -timeout "$2" -run '^TestLoad$' ./volumemanager
+}
+
 run_quickstart() {
   step "go run ./examples/quickstart"
   go run ./examples/quickstart
@@ -275,6 +284,7 @@ all)
   check_lint
   run_tests $(race_flag) -shuffle=on ./...
   run_simulation 20000 4 5m
+  run_load 20s 5m
   run_tests_as_user
   run_guest
   run_fuzz ./...
@@ -283,7 +293,11 @@ all)
   ;;
 lint) check_lint ;;
 simulation) run_simulation 20000 4 5m ;;
-soak) run_simulation 1000000 6 0 ;;
+load) run_load 1m 5m ;;
+soak)
+  run_load 10m 0
+  run_simulation 1000000 6 0
+  ;;
 guest) run_guest ;;
 fuzz) shift && run_fuzz "${@:-./...}" ;;
 *) run_tests $(race_flag) "$@" ;;

@@ -359,7 +359,7 @@ func TestAPodThatComesBackBeforeItsVolumeHasLeftIsNotForgotten(t *testing.T) {
 // TestManyVolumesAreReportedInAFewWrites: what comes while one is written goes with the next.
 func TestManyVolumesAreReportedInAFewWrites(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		const pods = 200
+		const pods = 100
 		w := newWorld(t, Options{})
 		c := newController(w)
 		for i := range pods {
@@ -468,7 +468,7 @@ func TestOptionsOfTheExchangeAreChecked(t *testing.T) {
 // somebody who overwrites what the node has reported; volumes that grow; a store that cannot be written; a plugin that goes
 // and comes back. It proves that nothing is mounted of what the controller detaches.
 func TestWithTheResyncOffEverythingConverges(t *testing.T) {
-	seeds := uint64(20)
+	seeds := uint64(10)
 	if testing.Short() {
 		seeds = 3
 	}

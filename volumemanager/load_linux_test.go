@@ -81,7 +81,9 @@ func newLoad(t *testing.T) *load {
 	require.NoError(t, l.node.plugins.InitPlugins(t.Context(), &loadPlugin{tmpfsPlugin{mounter: mounter}}))
 	l.node.options.WaitTimeout = 5 * time.Minute
 	l.mountRuntimeDir(t, mounter)
-	l.manager, l.stop = l.node.start(t)
+	m, stop := l.node.start(t)
+	l.manager, l.stop = m, sync.OnceFunc(stop)
+	t.Cleanup(l.stop)
 	l.manager.PodsComplete()
 	// What is made once and kept is made now.
 	pod := l.pod("warm")
@@ -122,12 +124,12 @@ func (l *load) pod(name string) *v1.Pod {
 // churn has pods come, change and go for a time, each pod in the hands of one worker.
 func (l *load) churn(t *testing.T, d time.Duration) {
 	t.Helper()
-	ends := time.Now().Add(d)
+	ends, seed := time.Now().Add(d), uint64(l.changes)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for worker := range loadWorkers {
 		wg.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(worker), uint64(l.changes)))
+			r := rand.New(rand.NewPCG(uint64(worker), seed))
 			for time.Now().Before(ends) && !t.Failed() {
 				n := r.IntN(loadPods/loadWorkers)*loadWorkers + worker
 				pod := l.pod(fmt.Sprintf("pod-%d", n))

@@ -157,11 +157,16 @@ func (w *world) bind(name string) {
 
 func (w *world) changeClaim(name string, change func(*v1.PersistentVolumeClaim)) {
 	w.t.Helper()
-	pvc, err := store.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, "default", name)
-	require.NoError(w.t, err)
-	change(pvc)
-	_, err = w.store.Update(w.t.Context(), pvc)
-	require.NoError(w.t, err)
+	for {
+		pvc, err := store.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, "default", name)
+		require.NoError(w.t, err)
+		change(pvc)
+		_, err = w.store.Update(w.t.Context(), pvc)
+		if !errors.Is(err, store.ErrConflict) { // The manager may have written it, too.
+			require.NoError(w.t, err)
+			return
+		}
+	}
 }
 
 func (w *world) create(obj runtime.Object) runtime.Object {
