@@ -151,8 +151,6 @@ func (l *load) churn(t *testing.T, d time.Duration) {
 }
 
 // change adds a pod, or updates or removes one that is here, and waits for that or not. It returns whether the pod stays.
-//
-//nolint:revive // here is what is known of the pod.
 func (l *load) change(t *testing.T, r *rand.Rand, pod *v1.Pod, here bool) (stays bool) {
 	ctx, waits := t.Context(), r.IntN(4) == 0
 	if here && r.IntN(5) > 0 {
