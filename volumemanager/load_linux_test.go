@@ -48,7 +48,7 @@ func loadDuration(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv(loadTime)
 	if text == "" {
-		return 3 * time.Second
+		return 2 * time.Second
 	}
 	d, err := time.ParseDuration(text)
 	require.NoError(t, err)
