@@ -205,6 +205,25 @@ func TestBlockVolumesAreKnownAfterARestart(t *testing.T) {
 	})
 }
 
+// TestBlockVolumesThatAreOfOnePodAlone: a plugin that neither attaches nor stages has a volume for each pod.
+func TestBlockVolumesThatAreOfOnePodAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.without = volume.CapAttach | volume.CapDeviceMount
+		w.blockClaim("disk")
+		m := w.start()
+		m.PodsComplete()
+		w.blocks.failNext(errors.New("no device"))
+		pod := blockPodOf("web", "disk")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		require.ErrorContains(t, m.PodStatus(pod.UID)[0].Err, "device")
+		w.remove(pod)
+		w.isClean()
+		assert.Empty(t, m.flights)
+	})
+}
+
 // TestAVolumeIsNotADeviceAndAFilesystemAtOnce: two PersistentVolumes may name one disk.
 func TestAVolumeIsNotADeviceAndAFilesystemAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

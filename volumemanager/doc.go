@@ -8,7 +8,7 @@
 //	err = m.AddPod(ctx, pod)              // what is wanted
 //	m.PodsComplete()                      // once, when all pods that run on this node have been added
 //	err = m.WaitForAttachAndMount(ctx, pod)
-//	volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod))
+//	volumes := m.GetMountedVolumesForPod(volume.GetUniquePodName(pod)) // Status and Subscribe tell more
 //	...                                   // containers run
 //	err = m.RemovePod(pod.UID)            // a promise: no process of the pod is alive
 //	err = m.WaitForUnmount(ctx, pod)

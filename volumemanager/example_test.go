@@ -86,6 +86,39 @@ func ExampleManager_WaitForAttachAndMount() {
 	// in time: false
 }
 
+// A subscriber shows where the volumes of each pod stand, for a dashboard or the status of pods. It begins with what is
+// there, and may take its time: what changes meanwhile is told once, as it is then.
+func ExampleManager_Subscribe() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/agent", NodeName: "node-1"})
+	check(err)
+	plugins := volume.NewVolumePluginMgr(host)
+	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
+	manager, err := volumemanager.New(plugins, volumemanager.Options{})
+	check(err)
+	go func() { _ = manager.Run(ctx) }()
+	check(manager.AddPod(ctx, podWith(v1.Volume{
+		Name: "scratch", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}},
+	})))
+
+	for change := range manager.Subscribe(ctx) {
+		ready := 0
+		for _, v := range change.Volumes {
+			if v.Phase == volumemanager.PhaseMounted {
+				ready++
+			}
+		}
+		if ready == 1 && ready == len(change.Volumes) {
+			fmt.Println("all volumes of pod", change.PodUID, "are ready")
+			break
+		}
+	}
+
+	// Output:
+	// all volumes of pod 0b8f are ready
+}
+
 // podWith returns a pod with one container that mounts one volume.
 func podWith(vol v1.Volume) *v1.Pod {
 	return &v1.Pod{

@@ -154,6 +154,7 @@ func (m *Manager) report(h holder, from source, now []Condition) {
 	if cleared {
 		m.tell(h, v1.EventTypeNormal, EventVolumeConditionNormal, "nothing is wrong with it any more")
 	}
+	m.changes.subscribers.tell(topic{volume: h.volume})
 	m.changes.notify(h.pod)
 }
 

@@ -232,7 +232,7 @@ func (m *Manager) startMount(ctx context.Context, s subject, a action) (runningO
 		}
 	}
 	started := runningOperation{key: operationexecutor.Key{Volume: s.name}}
-	if !row.PluginIsAttachable && !row.PluginIsDeviceMountable && !isBlock(row.VolumeSpec) {
+	if !row.PluginIsAttachable && !row.PluginIsDeviceMountable {
 		started.key.Pod, started.pod = a.pod, a.pod
 	}
 	var err error

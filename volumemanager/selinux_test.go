@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -96,21 +97,26 @@ func TestAPodThatComesWhileAnotherLabelIsTakenDownWaitsForThat(t *testing.T) {
 }
 
 func TestAPodFindsItsVolumeAfterARestartWithItsLabel(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newWorld(t, withSELinux(t))
-		w.claim("data")
-		w.start()
-		pod := labelled(podOf("web", "data"), "s0:c1")
-		w.add(pod)
-		require.NoError(t, w.stop())
-		m := w.start()
-		began := time.Now()
-		w.add(pod)
-		assert.Zero(t, time.Since(began))
-		m.PodsComplete()
-		w.remove(pod)
-		w.isClean()
-	})
+	for name, without := range map[string]volume.Capabilities{"staged": 0, "not staged": volume.CapAttach | volume.CapDeviceMount} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, withSELinux(t))
+				w.without = without
+				w.claim("data")
+				w.start()
+				pod := labelled(podOf("web", "data"), "s0:c1")
+				w.add(pod)
+				require.NoError(t, w.stop())
+				m := w.start()
+				began := time.Now()
+				w.add(pod)
+				assert.Zero(t, time.Since(began))
+				m.PodsComplete()
+				w.remove(pod)
+				w.isClean()
+			})
+		})
+	}
 }
 
 func TestLabelsOfContainers(t *testing.T) {
@@ -141,4 +147,14 @@ func TestLabelsOfContainers(t *testing.T) {
 	got, err = labelsOf(nil, pod, &pod.Spec.Volumes[1])
 	require.NoError(t, err)
 	assert.Empty(t, got, "SELinux is off")
+}
+
+// TestTheLabelOfAStagingStaysOnRecordWhileItIsUndone: the intent to undo it has none, and a write would be lost work.
+func TestTheLabelOfAStagingStaysOnRecordWhileItIsUndone(t *testing.T) {
+	var r volumeRecord
+	intent := operationexecutor.Intent{Kind: operationexecutor.OpMount, DeviceMountPath: "/stage", SELinuxMountContext: "label"}
+	assert.True(t, r.add(intent))
+	intent.Kind, intent.SELinuxMountContext = operationexecutor.OpUnmountDevice, ""
+	assert.False(t, r.add(intent))
+	assert.Equal(t, "label", r.Staging.SELinux)
 }
