@@ -205,6 +205,25 @@ func TestBlockVolumesAreKnownAfterARestart(t *testing.T) {
 	})
 }
 
+// TestAVolumeThatIsForgottenAndWantedIsPlannedAgain: who waited for it to go gets it now.
+func TestAVolumeThatIsForgottenAndWantedIsPlannedAgain(t *testing.T) {
+	w := newWorld(t, Options{})
+	m := w.prepare()
+	pod := podOf("web", "-scratch")
+	require.NoError(t, m.AddPod(t.Context(), pod))
+	name, ok := m.dirty.Get(t.Context())
+	require.True(t, ok)
+	require.Zero(t, m.dirty.Len())
+	m.forget(name)
+	assert.Equal(t, 1, m.dirty.Len())
+	require.NoError(t, m.RemovePod(pod.UID))
+	_, ok = m.dirty.Get(t.Context())
+	require.True(t, ok)
+	require.Zero(t, m.dirty.Len())
+	m.forget(name)
+	assert.Zero(t, m.dirty.Len(), "nobody wants it")
+}
+
 // TestBlockVolumesThatAreOfOnePodAlone: a plugin that neither attaches nor stages has a volume for each pod.
 func TestBlockVolumesThatAreOfOnePodAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
