@@ -12,12 +12,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // recordVersion is the version of the payload of a record. A record of another version is not read.
 const recordVersion = 1
+
+// ourVersion is how a record of that version begins.
+const ourVersion = `{"version":1,`
 
 // volumeRecord is all that may be left in the world of one volume: an attachment, a staging, and a set-up for each pod.
 type volumeRecord struct {
@@ -45,6 +49,8 @@ type stagingRecord struct {
 	DevicePath string `json:"devicePath,omitempty"`
 	// SELinux is the context with which it is mounted; empty means without.
 	SELinux string `json:"seLinuxContext,omitempty"`
+	// Mount is what is mounted there.
+	Mount mountRecord `json:"mount,omitzero"`
 }
 
 // setUpRecord is a set-up for one pod that was made or is about to be.
@@ -54,6 +60,8 @@ type setUpRecord struct {
 	OuterNames []string `json:"outerNames"`
 	Path       string   `json:"path"`
 	SELinux    string   `json:"seLinuxContext,omitempty"`
+	// Mount is what is mounted there.
+	Mount mountRecord `json:"mount,omitzero"`
 }
 
 // specRecord is a volume.Spec without secrets.
@@ -93,36 +101,72 @@ func (r volumeRecord) attachments() volumeRecord {
 
 // decodeRecord undoes json.Marshal and checks everything that the record will be trusted with. key is the key under
 // which it was kept.
-func decodeRecord(key string, payload []byte, host volume.VolumeHost) (volumeRecord, error) {
+func decodeRecord(key string, payload []byte, host volume.VolumeHost) (foundVolume, error) {
+	if newer := isNewer(payload); newer != nil {
+		return foundVolume{}, newer
+	}
 	var r volumeRecord
+	if err := decodeAll(payload, &r); err != nil {
+		return foundVolume{}, fmt.Errorf("record is no volume: %w", err)
+	}
+	spec, err := r.check(key, host)
+	return foundVolume{record: r, spec: spec}, err
+}
+
+// foundVolume is a volume that was found on record.
+type foundVolume struct {
+	record volumeRecord
+	spec   *volume.Spec
+}
+
+// decodeAll decodes one value, and nothing that this program does not know may be in it or after it.
+func decodeAll(payload []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&r); err != nil {
-		return r, fmt.Errorf("record is no volume: %w", err)
+	if err := decoder.Decode(into); err != nil {
+		return err
 	}
-	return r, r.check(key, host)
+	if rest := bytes.TrimSpace(payload[decoder.InputOffset():]); len(rest) > 0 {
+		return fmt.Errorf("%d bytes follow it: %w", len(rest), volume.ErrInvalid)
+	}
+	return nil
+}
+
+// isNewer returns an error that matches [record.ErrNewer] for a record that says that a newer manager has written it. It
+// may then hold anything.
+func isNewer(payload []byte) error {
+	if bytes.HasPrefix(payload, []byte(ourVersion)) {
+		return nil // as nearly all
+	}
+	var says struct {
+		Version int `json:"version"`
+	}
+	if json.Unmarshal(payload, &says) != nil || says.Version <= recordVersion {
+		return nil
+	}
+	return fmt.Errorf("record has version %d, this manager reads %d: %w: %w", says.Version, recordVersion, record.ErrNewer, volume.ErrUnsupported)
 }
 
 // check refuses what a manager would never have written: a record must not lead a teardown to a path of somebody else.
-func (r volumeRecord) check(key string, host volume.VolumeHost) error {
+func (r volumeRecord) check(key string, host volume.VolumeHost) (*volume.Spec, error) {
 	if r.Version != recordVersion {
-		return fmt.Errorf("record has version %d, this manager reads %d: %w", r.Version, recordVersion, volume.ErrUnsupported)
+		return nil, fmt.Errorf("record has version %d, this manager reads %d: %w", r.Version, recordVersion, volume.ErrUnsupported)
 	}
 	plugin, _, err := volume.SplitUniqueName(r.Volume)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case string(r.Volume) != key || r.Plugin != plugin:
-		return fmt.Errorf("record of volume %q names volume %q of plugin %q: %w", key, r.Volume, r.Plugin, volume.ErrInvalid)
+		return nil, fmt.Errorf("record of volume %q names volume %q of plugin %q: %w", key, r.Volume, r.Plugin, volume.ErrInvalid)
 	}
 	if err := volume.ValidatePluginName(plugin); err != nil {
-		return err
+		return nil, err
 	}
 	spec, err := r.spec()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return errors.Join(volume.CheckPathElement(spec.Name()), r.checkPaths(host), r.checkPods(host))
+	return spec, errors.Join(volume.CheckPathElement(spec.Name()), r.checkPaths(host), r.checkPods(host))
 }
 
 func (r volumeRecord) checkPaths(host volume.VolumeHost) error {
@@ -142,8 +186,11 @@ func (r volumeRecord) checkPaths(host volume.VolumeHost) error {
 func (r volumeRecord) checkPods(host volume.VolumeHost) error {
 	var errs []error
 	for uid, p := range r.Pods {
-		for _, name := range append([]string{string(uid), p.Namespace, p.Name}, p.OuterNames...) {
+		for _, name := range append([]string{string(uid)}, p.OuterNames...) {
 			errs = append(errs, volume.CheckPathElement(name))
+		}
+		if p.Namespace != "" || p.Name != "" { // Nobody knows them of a volume that was rebuilt from what was found.
+			errs = append(errs, volume.CheckPathElement(p.Namespace), volume.CheckPathElement(p.Name))
 		}
 		errs = append(errs, r.checkSetUp(p.Path, filepath.Join(host.GetPodsDir(), string(uid))))
 	}
@@ -190,6 +237,9 @@ func checkBeneath(path, dir string) error {
 // spec returns the spec of the record, which holds no secrets.
 func (r volumeRecord) spec() (*volume.Spec, error) {
 	var s specRecord
+	if len(r.Spec) == 0 {
+		return nil, fmt.Errorf("spec of volume %q is missing: %w", r.Volume, volume.ErrInvalid)
+	}
 	if err := json.Unmarshal(r.Spec, &s); err != nil {
 		return nil, fmt.Errorf("spec of volume %q: %w", r.Volume, err)
 	}
@@ -303,12 +353,19 @@ func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
 		if r.Staging != nil && want.SELinux == "" {
 			want.SELinux = r.Staging.SELinux
 		}
-		if r.Staging != nil && *r.Staging == want {
-			return false
+		if r.Staging != nil {
+			want.Mount = r.Staging.Mount
+			if *r.Staging == want || undoes(intent.Kind) {
+				return false
+			}
 		}
 		r.Staging = &want
 	case partSetUp:
-		if old, ok := r.Pods[intent.PodUID]; ok && old.Path == intent.MountPath {
+		old, ok := r.Pods[intent.PodUID]
+		if old.Path != intent.MountPath {
+			old.Mount = mountRecord{}
+		}
+		if ok && old.Path == intent.MountPath && (old.SELinux == intent.SELinuxMountContext || undoes(intent.Kind)) {
 			return false
 		}
 		if r.Pods == nil {
@@ -317,6 +374,7 @@ func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
 		r.Pods[intent.PodUID] = setUpRecord{
 			Namespace: intent.Pod.Namespace, Name: intent.Pod.Name,
 			OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath, SELinux: intent.SELinuxMountContext,
+			Mount: old.Mount,
 		}
 	}
 	return true

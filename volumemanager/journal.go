@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,7 +19,8 @@ import (
 // its attachment in the state directory where there is one.
 //
 // A record says what may be there, not how sure that is: after a restart everything on it is uncertain until a set-up or
-// a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it.
+// a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it. With a
+// mount table there is one more after the effect, which says by what the mount is known that is there now.
 type journal struct {
 	disk disk
 
@@ -31,6 +34,13 @@ type journal struct {
 	mu    sync.Mutex
 	// entries are the records as they are on disk. Who has the turn of a volume may change its entry.
 	entries map[v1.UniqueVolumeName]journalEntry
+	// stale holds those of which the disk may not know.
+	stale map[v1.UniqueVolumeName]struct{}
+
+	// mounts tells what is mounted; nil: it is not asked.
+	mounts MountTable
+	root   rootLock
+	claims pathClaims
 }
 
 var _ operationexecutor.Journal = (*journal)(nil)
@@ -43,7 +53,7 @@ type journalEntry struct {
 }
 
 func newJournal() *journal {
-	return &journal{disk: disk{openDir: openRecords, bootID: bootID}, entries: make(map[v1.UniqueVolumeName]journalEntry)}
+	return &journal{disk: disk{openDir: openRecords, bootID: bootID}, entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{})}
 }
 
 // disk is what a journal finds when it is opened: directories of records, and the boot in which it runs.
@@ -61,31 +71,58 @@ type recordDir interface {
 	Close() error
 }
 
-// Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands.
+// ErrNotRecorded matches the error of an operation that did not begin because its intent could not be recorded: the
+// directory of records is full, is read-only or fails. What is there is torn down all the same.
+var ErrNotRecorded = errors.New("the intent could not be recorded")
+
+// Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands, and only that
+// begins of which the disk knows already, or that takes away.
 func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
+	if err := j.root.take(); err != nil {
+		return err
+	}
 	e, next, release, err := j.begin(ctx, intent)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if !next.add(intent) && !e.stale {
+	if err := j.claims.intend(intent); err != nil {
+		return err
+	}
+	defer j.claims.end(intent)
+	changed := next.add(intent)
+	if !changed && !e.stale {
 		return nil
 	}
 	if err := j.write(next, e.touched(intent)); err != nil {
-		// The file may hold the intent, when only the sync failed: the next change writes it again.
+		// The file may hold the intent, when only the sync failed: the next change writes it again. What was on record before
+		// is on it in any case, or was never.
 		j.enter(journalEntry{record: e.record.of(intent.VolumeName), stale: true})
-		return fmt.Errorf("intent of %s was not recorded, so it does not begin: %w", intent.Kind, err)
+		if !changed || undoes(intent.Kind) {
+			return nil
+		}
+		return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
 	}
 	j.enter(journalEntry{record: next})
 	return nil
 }
 
-// Conclude implements operationexecutor.Journal. When the record cannot be written, the next change writes it.
+// Conclude implements operationexecutor.Journal. When the record cannot be written, it is kept in memory, and written with
+// the next change of the volume, when another record has made room, at the resync or at the end.
 func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+	freed, err := j.conclude(ctx, intent, end)
+	if freed {
+		j.catchUp(ctx)
+	}
+	return err
+}
+
+// conclude reports whether a record was removed, which may have made room.
+func (j *journal) conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) (freed bool, err error) {
 	// It has its turn however long that takes: nobody says again what is to be written.
 	e, next, release, err := j.begin(context.WithoutCancel(ctx), intent)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer release()
 	changed := false
@@ -93,13 +130,54 @@ func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent,
 		changed = next.drop(intent)
 	} else {
 		changed = next.add(intent)
+		changed = j.seen(ctx, &next, intent, end) || changed
 	}
 	if !changed && !e.stale {
-		return nil
+		return false, nil
 	}
 	err = j.write(next, e.touched(intent))
 	j.enter(journalEntry{record: next, stale: err != nil})
+	return err == nil && next.isEmpty(), err
+}
+
+// catchUp writes the records of a manager that could not be written.
+func (m *Manager) catchUp(ctx context.Context) {
+	if m.journal != nil {
+		m.journal.catchUp(ctx)
+	}
+}
+
+// catchUp writes the records that could not be written, until one cannot.
+func (j *journal) catchUp(ctx context.Context) {
+	for _, name := range j.behind() {
+		release, ok := j.turns.take(ctx.Done(), name)
+		if !ok {
+			return
+		}
+		err := j.rewrite(name)
+		release()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// rewrite writes the record of a volume, whose turn it is, when the disk may not have it.
+func (j *journal) rewrite(name v1.UniqueVolumeName) error {
+	e := j.entry(name)
+	if !e.stale {
+		return nil
+	}
+	err := j.write(e.record, partAll)
+	j.enter(journalEntry{record: e.record, stale: err != nil})
 	return err
+}
+
+// behind returns the volumes whose records could not be written.
+func (j *journal) behind() []v1.UniqueVolumeName {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Collect(maps.Keys(j.stale))
 }
 
 // begin takes the turn of a volume, which release ends, and returns its entry and a record to be changed.
@@ -181,17 +259,21 @@ func (j *journal) entry(name v1.UniqueVolumeName) journalEntry {
 func (j *journal) enter(e journalEntry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	name := e.record.Volume
+	if e.stale {
+		j.stale[name] = struct{}{}
+	} else if len(j.stale) > 0 {
+		delete(j.stale, name)
+	}
 	if e.record.isEmpty() && !e.stale {
-		delete(j.entries, e.record.Volume)
+		delete(j.entries, name)
 		return
 	}
-	j.entries[e.record.Volume] = e
+	j.entries[name] = e
 }
 
-// close unlocks the directories. The records stay.
-func (j *journal) close() error {
-	if j.runtime == j.state {
-		return j.runtime.Close()
-	}
-	return errors.Join(j.runtime.Close(), j.state.Close())
+// close unlocks the directories, once what could not be written before was tried again. The records stay.
+func (j *journal) close(ctx context.Context) error {
+	j.catchUp(ctx)
+	return errors.Join(j.runtime.Close(), j.closeState(), j.root.release())
 }

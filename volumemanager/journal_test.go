@@ -32,7 +32,7 @@ func openJournal(t *testing.T, o Options) *journal {
 	t.Helper()
 	j := newJournal()
 	require.NoError(t, j.open(o))
-	t.Cleanup(func() { _ = j.close() })
+	t.Cleanup(func() { _ = j.close(context.WithoutCancel(t.Context())) })
 	return j
 }
 
@@ -64,12 +64,16 @@ func setUpIntent(pod string) operationexecutor.Intent {
 // reread returns what a journal that is opened after j was closed finds.
 func reread(t *testing.T, j *journal, o Options) []volumeRecord {
 	t.Helper()
-	require.NoError(t, j.close())
+	require.NoError(t, j.close(t.Context()))
 	again := openJournal(t, o)
 	found, damaged, err := again.load(testHost(t))
 	require.NoError(t, err)
 	require.Empty(t, damaged)
-	return found
+	var records []volumeRecord
+	for _, v := range found {
+		records = append(records, v.record)
+	}
+	return records
 }
 
 func TestJournalRemembersEachPartUntilItIsForgotten(t *testing.T) {
@@ -219,10 +223,11 @@ func FuzzDecodeRecord(f *testing.F) {
 		`"attachment":{"node":"node-1"},"staging":{"path":"/var/lib/agent/plugins/example.com/fake/mounts/x"},` +
 		`"pods":{"u":{"namespace":"n","name":"p","outerNames":["o"],"path":"/var/lib/agent/pods/u/volumes/x/y"}}}`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		r, err := decodeRecord(string(testVolume), payload, testHost(t))
+		found, err := decodeRecord(string(testVolume), payload, testHost(t))
 		if err != nil {
 			return
 		}
+		r := found.record
 		if r.Staging != nil {
 			assert.True(t, strings.HasPrefix(filepath.Clean(r.Staging.Path), testRoot+"/plugins/"+testPluginName+"/"))
 		}

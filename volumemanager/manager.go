@@ -180,7 +180,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.suspects.Stop()
 	defer m.figures.queue.Stop()
 	defer m.hung.Stop()
-	if err := m.recover(); err != nil {
+	if err := m.recover(ctx); err != nil {
 		return fmt.Errorf("volume manager: %w", err)
 	}
 	m.settleAll()
@@ -213,14 +213,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err := m.executor.Shutdown(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
-	return m.closeJournal()
+	return m.closeJournal(context.WithoutCancel(ctx))
 }
 
-func (m *Manager) closeJournal() error {
+func (m *Manager) closeJournal(ctx context.Context) error {
 	if m.journal == nil {
 		return nil
 	}
-	return m.journal.close()
+	return m.journal.close(ctx)
 }
 
 // planAll plans dirty volumes until ctx ends. It is the one goroutine that begins operations: what it finds not pending
@@ -247,6 +247,7 @@ func (m *Manager) resync(ctx context.Context) {
 		m.dirtyPods.AddAll(m.incompletePods())
 		m.verifyAttached(ctx)
 		m.lookAtAll()
+		m.catchUp(ctx)
 	}
 }
 

@@ -1,10 +1,14 @@
 package volumemanager
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,29 +21,45 @@ import (
 
 // recover locks the directories of records, reads what an earlier manager left, and makes it the actual state: every
 // part of it uncertain. It asks no plugin to do anything and touches no mount.
-func (m *Manager) recover() error {
+func (m *Manager) recover(ctx context.Context) error {
 	if m.journal == nil {
 		return nil
 	}
+	m.journal.prepare(m)
 	if err := m.journal.open(m.options); err != nil {
 		return err
 	}
+	if err := m.readRecords(); err != nil {
+		return errors.Join(err, m.journal.close(ctx))
+	}
+	return nil
+}
+
+func (m *Manager) readRecords() error {
 	found, damaged, err := m.journal.load(m.plugins.Host())
 	if err != nil {
-		return errors.Join(err, m.journal.close())
+		return err
 	}
 	for _, d := range damaged {
 		m.options.Logger.Error("a record cannot be used; what it stands for is not known and is left alone", "path", d.Path, "error", d.Err)
 	}
-	var names []v1.UniqueVolumeName
-	for _, r := range found {
-		if err := m.adopt(r); err != nil {
-			return errors.Join(err, m.journal.close())
-		}
-		names = append(names, r.Volume)
-	}
 	m.mu.Lock()
 	m.damaged = damaged
+	m.mu.Unlock()
+	return m.adoptAll(found)
+}
+
+// adoptAll makes what was found a part of the actual state, and has it planned. Nothing of it is undone before all pods
+// are known.
+func (m *Manager) adoptAll(found []foundVolume) error {
+	names := make([]v1.UniqueVolumeName, 0, len(found))
+	for _, v := range found {
+		if err := m.adopt(v.record, v.spec); err != nil {
+			return err
+		}
+		names = append(names, v.record.Volume)
+	}
+	m.mu.Lock()
 	for _, name := range names {
 		if !m.podsComplete {
 			m.adopted[name] = struct{}{}
@@ -51,11 +71,7 @@ func (m *Manager) recover() error {
 }
 
 // adopt makes a record a part of the actual state.
-func (m *Manager) adopt(r volumeRecord) error {
-	spec, err := r.spec()
-	if err != nil {
-		return err
-	}
+func (m *Manager) adopt(r volumeRecord, spec *volume.Spec) error {
 	found := cache.ReconstructedVolume{
 		VolumeName: r.Volume, VolumeSpec: spec, PluginName: r.Plugin,
 		PluginIsAttachable: r.Attachment != nil, PluginIsDeviceMountable: r.Staging != nil,
@@ -94,6 +110,22 @@ func (m *Manager) adopt(r volumeRecord) error {
 	return nil
 }
 
+// prepare gives the journal what it needs of the manager.
+func (j *journal) prepare(m *Manager) {
+	j.mounts, _ = m.options.Mounts.(MountTable)
+	j.root.path = rootOf(m.plugins.Host(), m.options)
+}
+
+// rootOf returns the directory under which all volumes live; empty when it is one of those that hold the records, which are
+// locked in any case.
+func rootOf(host volume.VolumeHost, o Options) string {
+	root := filepath.Dir(filepath.Clean(host.GetPodsDir()))
+	if root == filepath.Clean(o.RuntimeDir) || root == filepath.Clean(o.StateDir) {
+		return ""
+	}
+	return root
+}
+
 // open locks the directories. One that another manager has locked is an error that matches [volume.ErrInUse].
 func (j *journal) open(o Options) (err error) {
 	if j.bootID, err = j.disk.bootID(); err != nil {
@@ -103,13 +135,23 @@ func (j *journal) open(o Options) (err error) {
 		return err
 	}
 	j.state = j.runtime
-	if o.StateDir == "" {
-		return nil
+	if o.StateDir != "" {
+		if j.state, err = j.disk.openDir(o.StateDir, record.Options{Sync: true}); err != nil {
+			return errors.Join(err, j.runtime.Close())
+		}
 	}
-	if j.state, err = j.disk.openDir(o.StateDir, record.Options{Sync: true}); err != nil {
-		return errors.Join(err, j.runtime.Close())
+	if err := j.root.take(); err != nil {
+		return errors.Join(err, j.runtime.Close(), j.closeState())
 	}
 	return nil
+}
+
+// closeState closes the directory of the attachments where it is one of its own.
+func (j *journal) closeState() error {
+	if j.runtime == j.state {
+		return nil
+	}
+	return j.state.Close()
 }
 
 func openRecords(path string, o record.Options) (recordDir, error) {
@@ -125,35 +167,57 @@ func openRecords(path string, o record.Options) (recordDir, error) {
 	return dir, nil
 }
 
-// load reads all records and enters them into the journal. What cannot be used is moved aside. The order is that of the
-// volumes' names.
-func (j *journal) load(host volume.VolumeHost) ([]volumeRecord, []DamagedRecord, error) {
+// load reads all records and enters them into the journal. What cannot be used is taken out of use. The order is that of
+// the volumes' names.
+func (j *journal) load(host volume.VolumeHost) ([]foundVolume, []DamagedRecord, error) {
 	var damaged []DamagedRecord
-	all, stale := make(map[v1.UniqueVolumeName]volumeRecord), make(map[v1.UniqueVolumeName]bool)
+	all, stale := make(map[v1.UniqueVolumeName]foundVolume), make(map[v1.UniqueVolumeName]bool)
 	for _, dir := range slices.Compact([]recordDir{j.runtime, j.state}) {
 		records, bad, err := dir.Load()
 		if err != nil {
 			return nil, nil, err
 		}
-		for _, raw := range records {
-			r, err := decodeRecord(raw.Key, raw.Payload, host)
-			if err != nil {
-				bad = append(bad, dir.Quarantine(raw.Key, err))
+		for i, d := range decodeRecords(records, host) {
+			if d.err != nil {
+				bad = append(bad, dir.Quarantine(records[i].Key, d.err))
 				continue
 			}
-			all[r.Volume] = merge(all[r.Volume], r.afterBoot(j.bootID))
-			stale[r.Volume] = stale[r.Volume] || j.isMisplaced(r, dir)
+			r, name := d.record, d.record.Volume
+			all[name] = foundVolume{record: merge(all[name].record, r.afterBoot(j.bootID)), spec: d.spec}
+			stale[name] = stale[name] || j.isMisplaced(r, dir)
 		}
 		for _, d := range bad {
 			damaged = append(damaged, DamagedRecord{Path: d.Path, Err: d.Err})
 		}
 	}
-	found := make([]volumeRecord, 0, len(all))
+	found := make([]foundVolume, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found = append(found, all[name])
-		j.enter(journalEntry{record: all[name], stale: stale[name]})
+		j.enter(journalEntry{record: all[name].record, stale: stale[name]})
 	}
 	return found, damaged, nil
+}
+
+// decodedRecord is a record, or what is wrong with it.
+type decodedRecord struct {
+	foundVolume
+	err error
+}
+
+// decodeRecords decodes records on every processor, in their order.
+func decodeRecords(records []record.Record, host volume.VolumeHost) []decodedRecord {
+	decoded := make([]decodedRecord, len(records))
+	share := len(records)/runtime.GOMAXPROCS(0) + 1
+	var wg sync.WaitGroup
+	for from := 0; from < len(records); from += share {
+		wg.Go(func() {
+			for i := from; i < min(from+share, len(records)); i++ {
+				decoded[i].foundVolume, decoded[i].err = decodeRecord(records[i].Key, records[i].Payload, host)
+			}
+		})
+	}
+	wg.Wait()
+	return decoded
 }
 
 // isMisplaced reports whether r holds what belongs into the other directory, because an earlier manager had none. The
@@ -178,6 +242,10 @@ func (r volumeRecord) afterBoot(bootID string) volumeRecord {
 	}
 	if r.Staging != nil {
 		r.Staging = &stagingRecord{Path: r.Staging.Path, SELinux: r.Staging.SELinux}
+	}
+	for uid, p := range r.Pods {
+		p.Mount = mountRecord{}
+		r.Pods[uid] = p
 	}
 	return r
 }

@@ -380,11 +380,13 @@ func TestRecordsWithoutAStateDirMoveToOne(t *testing.T) {
 		pod := podOf("web", "data")
 		w.start()
 		w.add(pod)
+		synctest.Wait()
 		require.Len(t, w.records(), 1)
 		require.NoError(t, w.stop())
 		w.options.StateDir = filepath.Join(t.TempDir(), "state")
 		m := w.start()
 		w.add(pod)
+		synctest.Wait()
 		moved, err := filepath.Glob(filepath.Join(w.options.StateDir, "*.record"))
 		require.NoError(t, err)
 		assert.Len(t, moved, 1)
@@ -428,6 +430,7 @@ func TestRecordsHoldNoSecrets(t *testing.T) {
 		pod.Annotations = map[string]string{"note": secret}
 		w.start()
 		w.add(pod)
+		synctest.Wait()
 		for _, file := range w.records() {
 			content, err := os.ReadFile(file)
 			require.NoError(t, err)

@@ -1,0 +1,111 @@
+package volumemanager
+
+import (
+	"context"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// MountTable is an optional interface of [Options].Mounts; a *mount.Mounter has it. Present, it is on record by what each
+// mount is known, and what is on record is compared at the start with what is mounted. Absent, the records are all that is
+// known.
+type MountTable interface {
+	// List returns the mount table.
+	List(ctx context.Context) ([]mount.MountPoint, error)
+	// Lookup returns the facts of the uppermost mount at path. The error matches mount.ErrNotMounted when there is none. It
+	// never waits for the filesystem there.
+	Lookup(ctx context.Context, path string) (mount.MountPoint, error)
+}
+
+// mountRecord tells the mount of a record from another one at the same path. The zero value says that there was none, or
+// that it is not known.
+type mountRecord struct {
+	// Unique is the id that the kernel gives to no other mount until the next boot.
+	Unique uint64 `json:"unique,omitempty"`
+	// Other is what it is known by where the kernel has no such ids.
+	Other *mount.Identity `json:"other,omitempty"`
+}
+
+func mountRecordOf(m mount.MountPoint) mountRecord {
+	if m.UniqueID != 0 {
+		return mountRecord{Unique: m.UniqueID}
+	}
+	id := m.Identity()
+	id.Flags = "" // Somebody may change them: it stays the same mount.
+	return mountRecord{Other: &id}
+}
+
+// identity returns what the mount is known by; the zero Identity when nothing is known.
+func (r mountRecord) identity() mount.Identity {
+	if r.Other != nil {
+		return *r.Other
+	}
+	return mount.Identity{UniqueID: r.Unique}
+}
+
+func (r mountRecord) isKnown() bool { return r.identity() != mount.Identity{} }
+
+// is reports whether m is the mount of the record. Of one of which nothing is known, any may be.
+func (r mountRecord) is(m mount.MountPoint) bool {
+	if r.Unique != 0 {
+		return r.Unique == m.UniqueID
+	}
+	return r.identity().Is(m)
+}
+
+// seen enters into r what an operation has left at its path, and reports whether that changed r. What cannot be looked at is
+// not known.
+func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexecutor.Intent, end operationexecutor.IntentEnd) bool {
+	if j.mounts == nil || undoes(intent.Kind) {
+		return false // What a teardown has left is what was there, or nothing.
+	}
+	path := mountPathOf(intent)
+	if path == "" {
+		return false
+	}
+	p := partOf(intent)
+	known := r.mountOf(intent, p)
+	var now mountRecord
+	if end == operationexecutor.IntentDone {
+		if m, err := j.mounts.Lookup(ctx, path); err == nil {
+			now = mountRecordOf(m)
+		}
+	}
+	if now.identity() == known.identity() {
+		return false
+	}
+	r.setMount(intent, p, now)
+	return true
+}
+
+// mountOf returns what is on record of the mount of what an intent is about.
+func (r volumeRecord) mountOf(intent operationexecutor.Intent, p part) mountRecord {
+	if p == partStaging && r.Staging != nil {
+		return r.Staging.Mount
+	}
+	return r.Pods[intent.PodUID].Mount
+}
+
+func (r *volumeRecord) setMount(intent operationexecutor.Intent, p part, m mountRecord) {
+	if p == partStaging && r.Staging != nil {
+		staging := *r.Staging
+		staging.Mount = m
+		r.Staging = &staging
+		return
+	}
+	if setUp, ok := r.Pods[intent.PodUID]; ok {
+		setUp.Mount = m
+		r.Pods[intent.PodUID] = setUp
+	}
+}
+
+// undoes reports whether an operation takes away what others make.
+func undoes(kind operationexecutor.OperationKind) bool {
+	switch kind {
+	case operationexecutor.OpUnmount, operationexecutor.OpUnmap, operationexecutor.OpUnmountDevice, operationexecutor.OpUnmapDevice, operationexecutor.OpDetach:
+		return true
+	default:
+		return false
+	}
+}
