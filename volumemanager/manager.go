@@ -86,6 +86,15 @@ type Manager struct {
 	// refusals are volumes of which nothing is left, and that the actual state did not forget.
 	refusals map[v1.UniqueVolumeName]trouble
 	damaged  []DamagedRecord
+	orphans  []Orphan
+	// looked says that orphans were looked for.
+	looked bool
+	// rebuilt is how many volumes were rebuilt for want of records.
+	rebuilt int
+	// completed is closed by PodsComplete.
+	completed chan struct{}
+	// found is the mount table as it was at the start. It is set before anything runs, and lives until it was looked at.
+	found mountsFound
 }
 
 // New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
@@ -108,6 +117,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		hung:      workqueue.New[string](),
 		figures:   newFigureBook(),
 		stopped:   make(chan struct{}),
+		completed: make(chan struct{}),
 		pods:      make(map[types.UID]*podEntry),
 		released:  make(map[volume.UniquePodName]uint64),
 		unswept:   make(map[volume.UniquePodName]struct{}),
@@ -194,6 +204,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.lookAfterMounts(ctx, &wg)
 	m.measureVolumes(ctx, &wg)
 	m.endHung(ctx, &wg)
+	if m.journal != nil {
+		wg.Go(func() { m.lookForOrphans(ctx) })
+	}
 	if m.options.Resync > 0 {
 		wg.Go(func() { m.resync(ctx) })
 	}
@@ -256,6 +269,9 @@ func (m *Manager) resync(ctx context.Context) {
 // AddPod counts as not added.
 func (m *Manager) PodsComplete() {
 	m.mu.Lock()
+	if !m.podsComplete {
+		close(m.completed)
+	}
 	m.podsComplete = true
 	clear(m.released)
 	clear(m.adopted)

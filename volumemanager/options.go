@@ -74,6 +74,10 @@ type Options struct {
 
 	// HungUnmount says what is done when the teardown of a volume hangs. The zero value does nothing but tell.
 	HungUnmount HungUnmount
+	// Orphans says what becomes of mounts and directories under the root of which nothing is on record. Without
+	// RuntimeDir they are not looked for.
+	Orphans OrphanPolicy
+
 	// Resync is the mean time between two looks at every volume, for what no event tells of; each is jittered by a
 	// tenth. Zero means [DefaultResync]; less than zero turns it off.
 	Resync time.Duration
@@ -119,6 +123,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if err := o.HungUnmount.check(); err != nil {
 		errs = append(errs, err)
+	}
+	if o.Orphans != OrphansAreReported && o.Orphans != OrphansAreRemoved {
+		errs = append(errs, fmt.Errorf("unknown policy %q of Orphans: %w", o.Orphans, volume.ErrInvalid))
 	}
 	if o.HungPerPlugin < 0 {
 		errs = append(errs, fmt.Errorf("HungPerPlugin %d: give a positive number: %w", o.HungPerPlugin, volume.ErrInvalid))

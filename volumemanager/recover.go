@@ -29,13 +29,13 @@ func (m *Manager) recover(ctx context.Context) error {
 	if err := m.journal.open(m.options); err != nil {
 		return err
 	}
-	if err := m.readRecords(); err != nil {
+	if err := m.readRecords(ctx); err != nil {
 		return errors.Join(err, m.journal.close(ctx))
 	}
 	return nil
 }
 
-func (m *Manager) readRecords() error {
+func (m *Manager) readRecords(ctx context.Context) error {
 	found, damaged, err := m.journal.load(m.plugins.Host())
 	if err != nil {
 		return err
@@ -46,6 +46,9 @@ func (m *Manager) readRecords() error {
 	m.mu.Lock()
 	m.damaged = damaged
 	m.mu.Unlock()
+	if m.found, err = m.compareMounts(ctx, found); err != nil {
+		m.options.Logger.Error("the mount table could not be compared with the records", "error", err)
+	}
 	return m.adoptAll(found)
 }
 

@@ -102,9 +102,14 @@ type VolumeStatus struct {
 type NodeStatus struct {
 	// Volumes are sorted by pod and outer name; those without a pod come last.
 	Volumes []VolumeStatus
-	// Damaged are the records that could not be used at the start. They were moved aside; what they stood for is not
-	// known and was left alone.
+	// Damaged are the records that could not be used at the start. They were moved aside, but for those of a newer manager,
+	// which stay until their volume is changed. What they stood for is not known, and was left alone where no plugin knew it.
 	Damaged []DamagedRecord
+	// Rebuilt is how many volumes were taken over from what was found, by the word of their plugins, because records were
+	// missing: the directory of records was new, or some were damaged or of a newer manager.
+	Rebuilt int
+	// Orphans are the mounts and directories that were found under the root at the start, and are on no record; by path.
+	Orphans []Orphan
 	// LostData tells of data that may have been lost when volumes were unmounted, the latest last.
 	LostData []LostData
 	// Planned is how often a volume was looked at since New. It stands still while the manager is idle.

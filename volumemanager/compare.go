@@ -1,0 +1,112 @@
+package volumemanager
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"unique"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file compares what is on record with the mount table, once, at the start.
+
+// mountsFound is the mount table as it was at the start.
+type mountsFound struct {
+	table []mount.MountPoint
+	// top says where in the table the uppermost mount at a path is.
+	top map[string]int
+	// byID says where a mount is.
+	byID map[uint64]int
+}
+
+func newMountsFound(table []mount.MountPoint) mountsFound {
+	f := mountsFound{table: table, top: make(map[string]int, len(table)), byID: make(map[uint64]int, len(table))}
+	for i := range table {
+		f.top[table[i].Path] = i
+		f.byID[table[i].UniqueID] = i
+	}
+	return f
+}
+
+// compareMounts reads the mount table and takes the mounts of the records that are there as ours. One that is gone is not
+// ours any more: what it was of stays uncertain, so that it is set up or staged anew before anybody gets it, and a plain
+// directory in its place is given to nobody. Where another is in its place, that is left alone.
+func (m *Manager) compareMounts(ctx context.Context, found []foundVolume) (mountsFound, error) {
+	if m.journal.mounts == nil {
+		return mountsFound{}, nil
+	}
+	table, err := m.journal.mounts.List(ctx)
+	if err != nil {
+		return mountsFound{}, err
+	}
+	mounts := newMountsFound(table)
+	for _, v := range found {
+		for _, r := range v.mounts() {
+			if own := mounts.own(r); own != nil {
+				m.mounts.enter(own)
+			}
+		}
+	}
+	m.suspects.Add(everyMount) // What is wrong with them is told.
+	return mounts, nil
+}
+
+// recordedMount is a mount of a record.
+type recordedMount struct {
+	holder
+
+	path  string
+	known mountRecord
+}
+
+// mounts returns the mounts of a record: of the staging, and of each pod. Those of a block volume are the binds of its
+// device.
+func (v foundVolume) mounts() []recordedMount {
+	r := v.record
+	mounts := make([]recordedMount, 0, 1+len(r.Pods))
+	if r.Staging != nil {
+		mounts = append(mounts, recordedMount{holder{volume: r.Volume}, r.Staging.Path, r.Staging.Mount})
+	}
+	for uid, p := range r.Pods {
+		path := p.Path
+		if mode, err := volume.GetVolumeMode(v.spec); err == nil && mode == v1.PersistentVolumeBlock && r.Staging != nil {
+			path = filepath.Join(r.Staging.Path, string(uid))
+		}
+		mounts = append(mounts, recordedMount{holder{r.Volume, volume.UniquePodName(uid)}, path, p.Mount})
+	}
+	return mounts
+}
+
+// own returns the mount of a record as one of ours; nil when it is not there, or when it is not known which it was.
+func (f mountsFound) own(r recordedMount) *ownMount {
+	top, mounted := f.top[r.path]
+	if !mounted || !r.known.isKnown() {
+		return nil
+	}
+	if at, ok := f.byID[r.known.Unique]; ok && r.known.Unique != 0 && f.table[at].Path == r.path {
+		return newOwnMount(r.holder, r.path, f.table[at]) // perhaps below another
+	}
+	if r.known.is(f.table[top]) {
+		return newOwnMount(r.holder, r.path, f.table[top])
+	}
+	// Ours is gone and another there: it is not to be taken for ours.
+	return &ownMount{holder: r.holder, path: r.path, uniqueID: r.known.Unique, identity: r.known.Other, flags: unique.Make("")}
+}
+
+// isAtOrBeneathAny reports whether path, or a directory above it, is in paths.
+func isAtOrBeneathAny(path string, paths map[string]struct{}) bool {
+	for {
+		if _, ok := paths[path]; ok {
+			return true
+		}
+		end := strings.LastIndexByte(path, '/')
+		if end <= 0 {
+			return false
+		}
+		path = path[:end]
+	}
+}

@@ -1,0 +1,179 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// OrphanPolicy says what becomes of orphans.
+type OrphanPolicy string
+
+const (
+	// OrphansAreReported leaves them where they are.
+	OrphansAreReported OrphanPolicy = ""
+	// OrphansAreRemoved removes them once all pods are known (PodsComplete) and when no pod of that UID is: mounts by a
+	// plain unmount, directories by rmdir, nothing else. One that is in use, or not empty, stays.
+	OrphansAreRemoved OrphanPolicy = "remove"
+)
+
+// Orphan is a mount or a directory that lies where the volumes of this node do, and that is on no record.
+type Orphan struct {
+	// Path is its absolute path.
+	Path string
+	// PodUID is the pod in whose directory it is; empty when it is in none.
+	PodUID types.UID
+	// Mounted is true for a mount, false for a directory.
+	Mounted bool
+	// FSType and Source are those of the mount.
+	FSType, Source string
+	// Err is why it could not be rebuilt or removed; nil when nothing was tried.
+	Err error
+
+	identity mount.Identity
+	// dir says which volume it is where the path tells that.
+	dir foundDir
+}
+
+// orphanMounts returns the mounts of a table that lie in the directories of pods and plugins and belong to no recorded path.
+func orphanMounts(f mountsFound, host volume.VolumeHost, recorded map[string]struct{}) []Orphan {
+	pods, plugins := host.GetPodsDir(), filepath.Clean(host.GetPluginDir(""))
+	var orphans []Orphan
+	for i, mp := range f.table {
+		inPods := strings.HasPrefix(mp.Path, pods+"/")
+		if !inPods && !strings.HasPrefix(mp.Path, plugins+"/") || f.top[mp.Path] != i || isAtOrBeneathAny(mp.Path, recorded) {
+			continue
+		}
+		o := Orphan{Path: mp.Path, Mounted: true, FSType: mp.FSType, Source: mp.Source, identity: mp.Identity()}
+		if inPods {
+			uid, rest, _ := strings.Cut(mp.Path[len(pods)+1:], "/")
+			o.PodUID = types.UID(uid)
+			if isPartOfRecorded(filepath.Join(pods, uid), rest, recorded) {
+				continue
+			}
+		}
+		orphans = append(orphans, o)
+	}
+	return orphans
+}
+
+// isPartOfRecorded reports whether a path in a pod's directory is that of a part of a recorded volume, which was bound for a
+// container beside it: {pod}/volume-subpaths/{volume}/{container}/{number}.
+func isPartOfRecorded(podDir, rest string, recorded map[string]struct{}) bool {
+	name, ok := strings.CutPrefix(rest, subpathsDir+"/")
+	if !ok {
+		return false
+	}
+	name, _, _ = strings.Cut(name, "/")
+	for path := range recorded {
+		if filepath.Base(path) == name && strings.HasPrefix(path, podDir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// subpathsDir is the directory of a pod's sub-paths.
+const subpathsDir = "volume-subpaths"
+
+// foundDir is the directory, or the link, of a volume of a pod, as the layout of [volume.VolumeHost] tells it.
+type foundDir struct {
+	path   string
+	uid    types.UID
+	plugin string
+	name   string
+	block  bool
+}
+
+// volumeDirs returns what lies where volumes of pods do. Names that no volume can have are left out. It looks at no volume:
+// what is mounted is not asked.
+func volumeDirs(ctx context.Context, host volume.VolumeHost) ([]foundDir, error) {
+	uids, err := namesIn(host.GetPodsDir())
+	var found []foundDir
+	for _, uid := range uids {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		pod := filepath.Join(host.GetPodsDir(), uid)
+		for _, kind := range []string{"volumes", "volumeDevices"} {
+			plugins, e := namesIn(filepath.Join(pod, kind))
+			err = errors.Join(err, e)
+			for _, plugin := range plugins {
+				dir := filepath.Join(pod, kind, plugin)
+				names, e := namesIn(dir)
+				err = errors.Join(err, e)
+				for _, name := range names {
+					found = append(found, foundDir{
+						path: filepath.Join(dir, name), uid: types.UID(uid), plugin: volume.UnescapeQualifiedName(plugin),
+						name: name, block: kind == "volumeDevices",
+					})
+				}
+			}
+		}
+	}
+	return found, err
+}
+
+// namesIn returns the names in a directory that can be those of a pod, a plugin or a volume. A directory that is missing has
+// none.
+func namesIn(dir string) ([]string, error) {
+	if info, err := os.Lstat(dir); err != nil || !info.IsDir() { // A link leads elsewhere.
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	var names []string
+	for _, e := range entries {
+		if volume.CheckPathElement(e.Name()) == nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// recordedPaths returns every path on record, as it is now.
+func (j *journal) recordedPaths() map[string]struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	paths := make(map[string]struct{}, len(j.entries))
+	for _, e := range j.entries {
+		if e.record.Staging != nil {
+			paths[e.record.Staging.Path] = struct{}{}
+		}
+		for _, p := range e.record.Pods {
+			paths[p.Path] = struct{}{}
+		}
+	}
+	return paths
+}
+
+// reportOrphans replaces what the status tells of orphans.
+func (m *Manager) reportOrphans(orphans []Orphan) {
+	slices.SortFunc(orphans, func(a, b Orphan) int { return strings.Compare(a.Path, b.Path) })
+	m.mu.Lock()
+	m.orphans, m.looked = orphans, true
+	m.mu.Unlock()
+	m.changes.notify(anyPod)
+}
+
+// tellFound adds what was found at the start, beside volumes, to the status. An orphan that has become a volume is none any
+// more.
+func (m *Manager) tellFound(status *NodeStatus) {
+	m.mu.Lock()
+	status.Damaged, status.Rebuilt, status.Orphans = slices.Clone(m.damaged), m.rebuilt, slices.Clone(m.orphans)
+	m.mu.Unlock()
+	if len(status.Orphans) > 0 {
+		status.Orphans = withoutRecorded(status.Orphans, m.journal.recordedPaths())
+	}
+}

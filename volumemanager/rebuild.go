@@ -1,0 +1,324 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file deals with what lies under the root and is on no record: it is rebuilt through its plugin where records are
+// missing, and told of, and perhaps removed, where they are not.
+
+// knownMark marks a directory of records that says all there is. It is missing from a new one, as after the loss of the
+// records or, in a tmpfs, after a reboot, until what is on the disk has been looked at.
+const knownMark = "known"
+
+// marker is what a directory of records can be marked with; a [*record.Dir] is one.
+type marker interface {
+	Mark(name string) error
+	IsMarked(name string) bool
+}
+
+// lookForOrphans finds what is on no record, in the background, and removes what may be removed once all pods are known.
+func (m *Manager) lookForOrphans(ctx context.Context) {
+	marks, ok := m.journal.runtime.(marker)
+	if !ok {
+		return
+	}
+	unrecorded, err := m.findUnrecorded(ctx)
+	m.found = mountsFound{}
+	if err != nil {
+		m.options.Logger.Error("what lies under the root and is on no record is not known", "error", err)
+	}
+	if m.mustRebuild(marks) {
+		unrecorded = m.rebuild(ctx, unrecorded)
+	}
+	if err == nil && ctx.Err() == nil && !marks.IsMarked(knownMark) {
+		if err := marks.Mark(knownMark); err != nil {
+			m.options.Logger.Warn("the records could not be marked as complete: the next start looks at the disk again", "error", err)
+		}
+	}
+	m.reportOrphans(unrecorded)
+	select {
+	case <-m.completed:
+	case <-ctx.Done():
+		return
+	}
+	if m.options.Orphans == OrphansAreRemoved {
+		m.reportOrphans(m.removeOrphans(ctx, unrecorded))
+	}
+	m.removeSkeletons(ctx)
+	m.changes.notify(anyPod)
+}
+
+// mustRebuild reports whether records are missing, so that what is on none may be of an earlier manager.
+func (m *Manager) mustRebuild(marks marker) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !marks.IsMarked(knownMark) || len(m.damaged) > 0
+}
+
+// findUnrecorded returns all mounts and directories of volumes that are on no record. The records are read after the
+// directories: what this manager has begun meanwhile is on one.
+func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
+	host := m.plugins.Host()
+	dirs, err := volumeDirs(ctx, host)
+	recorded := m.journal.recordedPaths()
+	unrecorded := orphanMounts(m.found, host, recorded)
+	mounted := make(map[string]int, len(unrecorded))
+	for i, o := range unrecorded {
+		mounted[o.Path] = i
+	}
+	for _, d := range dirs {
+		if _, ok := recorded[d.path]; ok {
+			continue
+		}
+		if i, ok := mounted[d.path]; ok {
+			unrecorded[i].dir = d
+			continue
+		}
+		unrecorded = append(unrecorded, Orphan{Path: d.path, PodUID: d.uid, dir: d})
+	}
+	return unrecorded, err
+}
+
+// rebuild asks the plugins what volumes it is that were found, takes those that they know into the actual state, uncertain,
+// and on record, and returns the rest.
+func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
+	var rest []Orphan
+	var built []foundVolume
+	silent := make(map[string]error)
+	for _, o := range unrecorded {
+		if o.dir.path == "" {
+			rest = append(rest, o)
+			continue
+		}
+		err := silent[o.dir.plugin]
+		var v foundVolume
+		if err == nil {
+			v, err = m.rebuildOne(ctx, o)
+		}
+		if err == nil {
+			built = append(built, v)
+			continue
+		}
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, volume.ErrUncertain) {
+			silent[o.dir.plugin] = err // It is not asked about the next, which would take as long.
+		}
+		o.Err = err
+		rest = append(rest, o)
+	}
+	if len(built) == 0 {
+		return rest
+	}
+	m.options.Logger.Warn("records were missing: volumes were rebuilt from what lies under the root", "volumes", len(built), "not rebuilt", len(rest))
+	// All at once: a volume is not unstaged while one of its pods is not known yet.
+	for _, v := range built {
+		if err := m.journal.adopt(ctx, v.record); err != nil {
+			m.options.Logger.Warn("a volume that was rebuilt could not be recorded", "volume", v.record.Volume, "error", err)
+		}
+	}
+	if err := m.adoptAll(built); err != nil {
+		m.options.Logger.Error("a volume that was rebuilt is not known", "error", err)
+	}
+	m.mu.Lock()
+	m.rebuilt = len(built)
+	m.mu.Unlock()
+	return withoutRecorded(rest, m.journal.recordedPaths())
+}
+
+// withoutRecorded leaves out what has come on record: the stagings of volumes that were rebuilt.
+func withoutRecorded(orphans []Orphan, recorded map[string]struct{}) []Orphan {
+	return slices.DeleteFunc(orphans, func(o Orphan) bool { return isAtOrBeneathAny(o.Path, recorded) })
+}
+
+// rebuildOne asks the plugin what volume it is that was found, and makes the record that there should have been.
+func (m *Manager) rebuildOne(ctx context.Context, o Orphan) (foundVolume, error) {
+	ask := operationexecutor.VolumeToReconstruct{
+		PluginName: o.dir.plugin, PodUID: o.dir.uid, InnerVolumeSpecName: o.dir.name, VolumePath: o.dir.path,
+	}
+	if o.dir.block {
+		ask.VolumeMode = v1.PersistentVolumeBlock
+	}
+	answer, err := m.executor.ReconstructVolume(ctx, ask)
+	if err != nil {
+		return foundVolume{}, err
+	}
+	r, err := m.recordOf(o, answer)
+	if err != nil {
+		return foundVolume{}, fmt.Errorf("volume at %q cannot be rebuilt: %w", o.Path, err)
+	}
+	spec, err := r.check(string(r.Volume), m.plugins.Host())
+	return foundVolume{record: r, spec: spec}, err
+}
+
+// recordOf makes the record of a volume that was found set up for a pod.
+func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volumeRecord, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &volume.PanicError{Call: "GetDeviceMountPath or GetGlobalMapPath", Value: value, Stack: debug.Stack()}
+		}
+	}()
+	spec, uid := answer.Spec, o.dir.uid
+	r = volumeRecord{Version: recordVersion, BootID: m.journal.bootID, Plugin: o.dir.plugin}
+	if r.Volume, err = m.plugins.UniqueVolumeName(volume.UniquePodName(uid), spec); err != nil {
+		return r, err
+	}
+	if r.Spec, err = encodeSpec(spec); err != nil {
+		return r, err
+	}
+	if ok, err := m.plugins.IsAttachable(spec); err != nil || ok {
+		r.Attachment = &attachmentRecord{Node: m.node()}
+	}
+	staged, err := m.stagingOf(o, spec)
+	if err != nil {
+		return r, err
+	}
+	if staged != "" {
+		r.Staging = &stagingRecord{Path: staged, SELinux: answer.SELinuxMountContext}
+	}
+	p := setUpRecord{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
+	if o.Mounted {
+		p.Mount = mountRecordOfIdentity(o.identity)
+	}
+	r.Pods = map[types.UID]setUpRecord{uid: p}
+	return r, nil
+}
+
+// mountRecordOfIdentity is mountRecordOf for a mount of which no more is kept.
+func mountRecordOfIdentity(id mount.Identity) mountRecord {
+	if id.UniqueID != 0 {
+		return mountRecord{Unique: id.UniqueID}
+	}
+	id.Flags = ""
+	return mountRecord{Other: &id}
+}
+
+// stagingOf asks the plugin where the volume is staged, or where its devices are bound; empty when nowhere. What it calls
+// does no I/O, by the plugins' contract.
+func (m *Manager) stagingOf(o Orphan, spec *volume.Spec) (string, error) {
+	if o.dir.block {
+		plugin, err := m.plugins.FindMapperPluginBySpec(spec)
+		if err != nil {
+			return "", err
+		}
+		mapper, err := plugin.NewBlockVolumeMapper(spec, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: o.dir.uid}})
+		if err != nil {
+			return "", err
+		}
+		return mapper.GetGlobalMapPath(spec)
+	}
+	if ok, err := m.plugins.IsDeviceMountable(spec); err != nil || !ok {
+		return "", err
+	}
+	plugin, err := m.plugins.FindDeviceMountablePluginBySpec(spec)
+	if err != nil {
+		return "", err
+	}
+	mounter, err := plugin.NewDeviceMounter()
+	if err != nil {
+		return "", err
+	}
+	return mounter.GetDeviceMountPath(spec)
+}
+
+// adopt puts a volume on record that was rebuilt. What is on record of it already counts.
+func (j *journal) adopt(ctx context.Context, r volumeRecord) error {
+	release, ok := j.turns.take(ctx.Done(), r.Volume)
+	if !ok {
+		return context.Cause(ctx)
+	}
+	defer release()
+	r = merge(j.entry(r.Volume).record, r)
+	err := j.write(r, partAll)
+	j.enter(journalEntry{record: r, stale: err != nil})
+	return err
+}
+
+// isRecorded reports whether a path, or one beneath it, is on record.
+func (j *journal) isRecorded(path string) bool {
+	for recorded := range j.recordedPaths() {
+		if isAtOrBeneath(recorded, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// orphanRemover is what removes the mounts of orphans; a [*mount.Mounter] is one.
+type orphanRemover interface {
+	Unmount(ctx context.Context, target string, options mount.UnmountOptions) error
+	RemoveTarget(ctx context.Context, path string) error
+}
+
+// removeOrphans removes what it can and returns the rest. What lies deeper goes first.
+func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan {
+	var rest []Orphan
+	for _, o := range slices.Backward(orphans) {
+		if ctx.Err() != nil || o.PodUID != "" && m.isKnown(volume.UniquePodName(o.PodUID)) {
+			rest = append(rest, o)
+			continue
+		}
+		if o.Err = m.removeOrphan(ctx, o); o.Err != nil {
+			rest = append(rest, o)
+		}
+	}
+	return rest
+}
+
+// removeOrphan removes a mount by a plain unmount of that very mount, and its directory, or the directory, by rmdir. Nobody
+// uses the path meanwhile: an intent there waits.
+func (m *Manager) removeOrphan(ctx context.Context, o Orphan) error {
+	release, ok := m.journal.claims.remove(o.Path, func() bool { return !m.journal.isRecorded(o.Path) })
+	if !ok {
+		return nil // It has become a volume.
+	}
+	defer release()
+	remove := func(context.Context, string) error { return rmdir(o.Path) }
+	if o.Mounted {
+		remover, ok := m.options.Mounts.(orphanRemover)
+		if !ok {
+			return fmt.Errorf("mount at %q cannot be taken off by what Options.Mounts is: %w", o.Path, volume.ErrUnsupported)
+		}
+		err := remover.Unmount(ctx, o.Path, mount.UnmountOptions{Expect: o.identity})
+		if err != nil && !errors.Is(err, mount.ErrNotMounted) {
+			return err
+		}
+		remove = remover.RemoveTarget
+	}
+	if err := remove(ctx, o.Path); err != nil && !isMissing(err) {
+		return fmt.Errorf("directory %q, of which nothing is on record, stays: %w", o.Path, err)
+	}
+	m.options.Logger.Info("an orphan was removed", "path", o.Path, "mounted", o.Mounted)
+	return nil
+}
+
+// removeSkeletons removes the empty directories that a manager which was killed has left of pods that are not there any
+// more. They go by rmdir: what anybody else keeps there stays.
+func (m *Manager) removeSkeletons(ctx context.Context) {
+	host := m.plugins.Host()
+	uids, _ := namesIn(host.GetPodsDir()) // What cannot be read stays.
+	for _, uid := range uids {
+		pod := filepath.Join(host.GetPodsDir(), uid)
+		if ctx.Err() != nil || m.isKnown(volume.UniquePodName(uid)) || m.journal.isRecorded(pod) {
+			continue
+		}
+		for _, kind := range []string{"volumes", "volumeDevices", "plugins"} {
+			plugins, _ := namesIn(filepath.Join(pod, kind))
+			for _, plugin := range append(plugins, "") {
+				removeEmptyDirs(filepath.Join(pod, kind, plugin), pod)
+			}
+		}
+	}
+}
