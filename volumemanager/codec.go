@@ -141,7 +141,8 @@ func isNewer(payload []byte) error {
 	var says struct {
 		Version int `json:"version"`
 	}
-	if json.Unmarshal(payload, &says) != nil || says.Version <= recordVersion {
+	_ = json.Unmarshal(payload, &says) // What cannot be read says nothing.
+	if says.Version <= recordVersion {
 		return nil
 	}
 	return fmt.Errorf("record has version %d, this manager reads %d: %w: %w", says.Version, recordVersion, record.ErrNewer, volume.ErrUnsupported)
@@ -349,33 +350,44 @@ func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
 		}
 		r.Attachment = &want
 	case partStaging:
-		want := stagingRecord{Path: intent.DeviceMountPath, DevicePath: intent.DevicePath, SELinux: intent.SELinuxMountContext}
-		if r.Staging != nil && want.SELinux == "" {
-			want.SELinux = r.Staging.SELinux
-		}
-		if r.Staging != nil {
-			want.Mount = r.Staging.Mount
-			if *r.Staging == want || undoes(intent.Kind) {
-				return false
-			}
-		}
-		r.Staging = &want
+		return r.addStaging(intent)
 	case partSetUp:
-		old, ok := r.Pods[intent.PodUID]
-		if old.Path != intent.MountPath {
-			old.Mount = mountRecord{}
-		}
-		if ok && old.Path == intent.MountPath && (old.SELinux == intent.SELinuxMountContext || undoes(intent.Kind)) {
-			return false
-		}
-		if r.Pods == nil {
-			r.Pods = make(map[types.UID]setUpRecord, 1)
-		}
-		r.Pods[intent.PodUID] = setUpRecord{
-			Namespace: intent.Pod.Namespace, Name: intent.Pod.Name,
-			OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath, SELinux: intent.SELinuxMountContext,
-			Mount: old.Mount,
-		}
+		return r.addSetUp(intent)
+	}
+	return true
+}
+
+func (r *volumeRecord) addStaging(intent operationexecutor.Intent) bool {
+	want := stagingRecord{Path: intent.DeviceMountPath, DevicePath: intent.DevicePath, SELinux: intent.SELinuxMountContext}
+	if r.Staging == nil {
+		r.Staging = &want
+		return true
+	}
+	if want.SELinux == "" {
+		want.SELinux = r.Staging.SELinux
+	}
+	want.Mount = r.Staging.Mount
+	if *r.Staging == want || undoes(intent.Kind) {
+		return false
+	}
+	r.Staging = &want
+	return true
+}
+
+func (r *volumeRecord) addSetUp(intent operationexecutor.Intent) bool {
+	old, ok := r.Pods[intent.PodUID]
+	if old.Path != intent.MountPath {
+		old.Mount = mountRecord{}
+	} else if ok && (old.SELinux == intent.SELinuxMountContext || undoes(intent.Kind)) {
+		return false
+	}
+	if r.Pods == nil {
+		r.Pods = make(map[types.UID]setUpRecord, 1)
+	}
+	r.Pods[intent.PodUID] = setUpRecord{
+		Namespace: intent.Pod.Namespace, Name: intent.Pod.Name,
+		OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath, SELinux: intent.SELinuxMountContext,
+		Mount: old.Mount,
 	}
 	return true
 }

@@ -98,10 +98,10 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 		// The file may hold the intent, when only the sync failed: the next change writes it again. What was on record before
 		// is on it in any case, or was never.
 		j.enter(journalEntry{record: e.record.of(intent.VolumeName), stale: true})
-		if !changed || undoes(intent.Kind) {
-			return nil
+		if changed && !undoes(intent.Kind) {
+			return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
 		}
-		return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
+		return nil // See above.
 	}
 	j.enter(journalEntry{record: next})
 	return nil

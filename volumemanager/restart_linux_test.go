@@ -1,0 +1,220 @@
+package volumemanager
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// BenchmarkRestart is how long it takes until all of 8,000 volumes that are set up for 8,000 pods are known again, with their
+// mounts in the mount table.
+func BenchmarkRestart(b *testing.B) {
+	const volumes = 8000
+	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: testNode})
+	require.NoError(b, err)
+	plugins := volume.NewVolumePluginMgr(host)
+	require.NoError(b, plugins.InitPlugins(b.Context(), &instantPlugin{}))
+	o := Options{RuntimeDir: filepath.Join(b.TempDir(), "run"), Resync: -1}
+	o.Mounts = recordManyVolumes(b, host, o.RuntimeDir, volumes)
+	b.ReportAllocs()
+	for b.Loop() {
+		m, err := New(plugins, o)
+		require.NoError(b, err)
+		require.NoError(b, m.recover(b.Context()))
+		b.StopTimer()
+		require.Len(b, m.allVolumes(), volumes)
+		require.Len(b, m.mounts.all(), volumes)
+		require.NoError(b, m.journal.close(b.Context()))
+		b.StartTimer()
+	}
+}
+
+// manyMounts is a mount table.
+type manyMounts []mount.MountPoint
+
+func (t manyMounts) List(context.Context) ([]mount.MountPoint, error)             { return t, nil }
+func (t manyMounts) IsMountPoint(context.Context, string) (bool, error)           { return true, nil }
+func (t manyMounts) Lookup(context.Context, string) (m mount.MountPoint, _ error) { return m, nil }
+
+// recordManyVolumes records volumes as an earlier manager has left them, and returns the table of their mounts.
+func recordManyVolumes(tb testing.TB, host volume.VolumeHost, dir string, n int) manyMounts {
+	tb.Helper()
+	table := make(manyMounts, 0, n)
+	j := newJournal()
+	require.NoError(tb, j.open(Options{RuntimeDir: dir}))
+	for i := range n {
+		pod := instantPod("pod-" + strconv.Itoa(i))
+		spec := volume.NewSpecFromVolume(&pod.Spec.Volumes[0])
+		path := host.GetPodVolumeDir(pod.UID, "example.com/instant", spec.Name())
+		table = append(table, mount.MountPoint{UniqueID: uint64(i + 1), ID: uint64(i + 1), Path: path, FSType: "tmpfs", Options: []string{"rw"}})
+		intent := operationexecutor.Intent{
+			Kind: operationexecutor.OpMount, PluginName: "example.com/instant", Spec: spec, PodUID: pod.UID,
+			VolumeName: volume.GetUniqueVolumeNameFromSpecWithPod(volume.GetUniquePodName(pod), &instantPlugin{}, spec),
+			Pod:        types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, OuterVolumeSpecNames: []string{"cache"}, MountPath: path,
+		}
+		require.NoError(tb, j.Intend(tb.Context(), intent))
+		r := j.entry(intent.VolumeName).record
+		r.setMount(intent, partSetUp, mountRecord{Unique: uint64(i + 1)})
+		require.NoError(tb, j.write(r, partAll))
+	}
+	require.NoError(tb, j.close(tb.Context()))
+	return table
+}
+
+// TestBadRecordsAreReportedAndHoldUpNothing is row 14 of the fault matrix: whatever lies where a record should, the others are
+// known, and the mounts that the bad ones stood for stay.
+func TestBadRecordsAreReportedAndHoldUpNothing(t *testing.T) {
+	spoil := map[string]func(t *testing.T, path string, content []byte){
+		"empty": func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Truncate(path, 0)) },
+		"torn":  func(t *testing.T, path string, c []byte) { require.NoError(t, os.Truncate(path, int64(len(c)-9))) },
+		"garbage": func(t *testing.T, path string, c []byte) {
+			require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte{0xff}, len(c)), 0o600))
+		},
+		"huge": func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Truncate(path, 1<<40)) },
+		"header of a newer format": func(t *testing.T, path string, c []byte) {
+			require.NoError(t, os.WriteFile(path, bytes.Replace(c, []byte("record/1"), []byte("record/2"), 1), 0o600))
+		},
+		"pipe": func(t *testing.T, path string, _ []byte) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, unix.Mkfifo(path, 0o600))
+		},
+		"link": func(t *testing.T, path string, _ []byte) {
+			require.NoError(t, os.Rename(path, path+".away"))
+			require.NoError(t, os.Symlink(path+".away", path))
+		},
+		"directory": func(t *testing.T, path string, _ []byte) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Mkdir(path, 0o700))
+		},
+		"none": func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Remove(path)) },
+	}
+	for name, spoil := range spoil {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, Options{RuntimeDir: filepath.Join(t.TempDir(), "run")})
+				w.start()
+				w.add(podOf("bad", "-scratch"))
+				synctest.Wait()
+				file := w.records()[0]
+				w.add(podOf("good", "-scratch"))
+				require.NoError(t, w.stop())
+				content, err := os.ReadFile(file)
+				require.NoError(t, err)
+				spoil(t, file, content)
+				before := w.mounts()
+
+				m := w.start()
+				m.PodsComplete()
+				pass(time.Hour)
+				require.NoError(t, m.WaitForUnmount(t.Context(), podOf("good")))
+				assert.Len(t, w.mounts(), len(before)-1, "the mount whose record is bad stays")
+				orphans := m.Status().Orphans
+				require.Len(t, orphans, 1)
+				assert.True(t, orphans[0].Mounted)
+				assert.Equal(t, types.UID("uid-bad"), orphans[0].PodUID)
+				if name == "none" {
+					assert.Empty(t, m.Status().Damaged)
+				} else {
+					require.Len(t, m.Status().Damaged, 1)
+				}
+				w.add(podOf("bad", "-scratch"))
+				assert.Empty(t, m.Status().Orphans, "it is a volume again")
+				w.remove(podOf("bad"))
+				require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+				require.Empty(t, w.mounts())
+			})
+		})
+	}
+}
+
+func TestRecordOfANewerManagerIsNeverOverwritten(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{RuntimeDir: filepath.Join(t.TempDir(), "run")})
+		pod := podOf("web", "-scratch")
+		w.start()
+		w.add(pod)
+		require.NoError(t, w.stop())
+		rewriteRecord(t, w.options.RuntimeDir, func(r map[string]any) { r["version"], r["surprise"] = 2, true })
+		file := w.records()[0]
+		newer, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for range 2 {
+			m := w.start()
+			pass(time.Hour)
+			require.Len(t, m.Status().Damaged, 1)
+			require.ErrorIs(t, m.Status().Damaged[0].Err, record.ErrNewer)
+			require.ErrorIs(t, m.Status().Damaged[0].Err, volume.ErrUnsupported)
+			assert.Equal(t, file, m.Status().Damaged[0].Path)
+			require.NoError(t, w.stop())
+		}
+		m := w.start()
+		w.add(pod)
+		w.remove(pod)
+		require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+		synctest.Wait()
+		aside, err := os.ReadFile(filepath.Join(w.options.RuntimeDir, "quarantine", filepath.Base(file)))
+		require.NoError(t, err)
+		assert.Equal(t, newer, aside)
+	})
+}
+
+// TestPlainDirectoryIsNeverBoundInPlaceOfAStage is row 16 of the fault matrix: what was staged is gone, its directory is
+// there, and a pod wants the volume.
+func TestPlainDirectoryIsNeverBoundInPlaceOfAStage(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.claim("data")
+		w.start()
+		w.add(podOf("old", "data"))
+		w.remove(podOf("old"))
+		w.add(podOf("web", "data"))
+		require.NoError(t, w.stop())
+		for _, path := range w.mounts() {
+			require.NoError(t, w.mounter.Unmount(t.Context(), testRoot+path, mount.UnmountOptions{}))
+		}
+		m := w.start()
+		w.add(podOf("web", "data"))
+		assert.Equal(t, []string{"Attach", "MountDevice", "SetUp uid-web"}, w.changes())
+		path := m.GetMountedVolumesForPod("uid-web")["data"].Path
+		refs, err := w.mounter.GetMountRefs(t.Context(), path)
+		require.NoError(t, err)
+		assert.Len(t, refs, 1, "it is what is staged")
+		m.PodsComplete()
+		w.remove(podOf("web"))
+		w.isClean()
+	})
+}
+
+func TestNothingMayFollowARecord(t *testing.T) {
+	intent := setUpIntent("a")
+	r := volumeRecord{Version: recordVersion, Volume: testVolume, Plugin: testPluginName, BootID: "b"}
+	spec, err := encodeSpec(intent.Spec)
+	require.NoError(t, err)
+	r.Spec = spec
+	r.add(intent)
+	payload, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.True(t, bytes.HasPrefix(payload, []byte(ourVersion)))
+	_, err = decodeRecord(string(testVolume), append(payload, " \n"...), testHost(t))
+	require.NoError(t, err)
+	for _, rest := range []string{"x", "{}", `{"version":1}`, "\x00"} {
+		_, err := decodeRecord(string(testVolume), append(bytes.Clone(payload), rest...), testHost(t))
+		require.ErrorIs(t, err, volume.ErrInvalid, rest)
+	}
+}
