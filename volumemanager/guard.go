@@ -83,19 +83,16 @@ func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) erro
 
 // Conclude implements [operationexecutor.Journal].
 func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
-	var err error
-	if g.inner != nil {
-		err = g.inner.Conclude(ctx, intent, end)
-	}
 	path := mountPathOf(intent)
 	if path == "" {
-		return err
+		return g.conclude(ctx, intent, end)
 	}
+	if end == operationexecutor.IntentDone && intent.Kind == operationexecutor.OpMap {
+		g.learn(ctx, g.kernel, holderOf(intent), path) // It goes on record, too.
+	}
+	err := g.conclude(ctx, intent, end)
 	switch end {
 	case operationexecutor.IntentDone:
-		if intent.Kind == operationexecutor.OpMap {
-			g.learn(ctx, g.kernel, holderOf(intent), path)
-		}
 	case operationexecutor.IntentForgotten:
 		g.mounts.drop(path)
 		g.mounts.takeBack(holderOf(intent))
@@ -108,6 +105,13 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 	}
 	g.ended(path)
 	return err
+}
+
+func (g guard) conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+	if g.inner == nil {
+		return nil
+	}
+	return g.inner.Conclude(ctx, intent, end)
 }
 
 // ended looks at what there was news of while an operation was under way.

@@ -27,11 +27,12 @@ type mountRecord struct {
 	Other *mount.Identity `json:"other,omitempty"`
 }
 
-func mountRecordOf(m mount.MountPoint) mountRecord {
-	if m.UniqueID != 0 {
-		return mountRecord{Unique: m.UniqueID}
+func mountRecordOf(m mount.MountPoint) mountRecord { return mountRecordOfIdentity(m.Identity()) }
+
+func mountRecordOfIdentity(id mount.Identity) mountRecord {
+	if id.UniqueID != 0 {
+		return mountRecord{Unique: id.UniqueID}
 	}
-	id := m.Identity()
 	id.Flags = "" // Somebody may change them: it stays the same mount.
 	return mountRecord{Other: &id}
 }
@@ -68,15 +69,33 @@ func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexe
 	known := r.mountOf(intent, p)
 	var now mountRecord
 	if end == operationexecutor.IntentDone {
-		if m, err := j.mounts.Lookup(ctx, path); err == nil {
-			now = mountRecordOf(m)
-		}
+		now = j.mountAt(ctx, path)
 	}
 	if now.identity() == known.identity() {
 		return false
 	}
 	r.setMount(intent, p, now)
 	return true
+}
+
+// mountAt returns by what the mount at a path is known that an operation has made.
+func (j *journal) mountAt(ctx context.Context, path string) mountRecord {
+	if j.learned != nil {
+		return j.learned(path)
+	}
+	m, err := j.mounts.Lookup(ctx, path)
+	if err != nil {
+		return mountRecord{}
+	}
+	return mountRecordOf(m)
+}
+
+// record returns what goes on record of a mount of ours.
+func (o *ownMount) record() mountRecord {
+	if o == nil {
+		return mountRecord{}
+	}
+	return mountRecordOfIdentity(o.expect())
 }
 
 // mountOf returns what is on record of the mount of what an intent is about.

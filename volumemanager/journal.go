@@ -39,8 +39,10 @@ type journal struct {
 
 	// mounts tells what is mounted; nil: it is not asked.
 	mounts MountTable
-	root   rootLock
-	claims pathClaims
+	// learned returns the mount that was learned to be at a path; nil: mounts is asked.
+	learned func(path string) mountRecord
+	root    rootLock
+	claims  pathClaims
 }
 
 var _ operationexecutor.Journal = (*journal)(nil)

@@ -196,15 +196,6 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 	return r, nil
 }
 
-// mountRecordOfIdentity is mountRecordOf for a mount of which no more is kept.
-func mountRecordOfIdentity(id mount.Identity) mountRecord {
-	if id.UniqueID != 0 {
-		return mountRecord{Unique: id.UniqueID}
-	}
-	id.Flags = ""
-	return mountRecord{Other: &id}
-}
-
 // stagingOf asks the plugin where the volume is staged, or where its devices are bound; empty when nowhere. What it calls
 // does no I/O, by the plugins' contract.
 func (m *Manager) stagingOf(o Orphan, spec *volume.Spec) (string, error) {
