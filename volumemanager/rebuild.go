@@ -55,11 +55,12 @@ func (m *Manager) lookForOrphans(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	if m.options.Orphans == OrphansAreRemoved {
-		m.reportOrphans(m.removeOrphans(ctx, unrecorded))
+	if m.options.Orphans != OrphansAreRemoved {
+		return
 	}
+	rest := m.removeOrphans(ctx, unrecorded)
 	m.removeSkeletons(ctx)
-	m.changes.notify(anyPod)
+	m.reportOrphans(rest)
 }
 
 // mustRebuild reports whether records are missing, so that what is on none may be of an earlier manager.
