@@ -42,6 +42,7 @@ func TestRecordsWithoutRoom(t *testing.T) {
 				require.NoError(t, m.AddPod(t.Context(), there))
 				require.NoError(t, m.WaitForAttachAndMount(t.Context(), there))
 				looked(t, m)
+				eventually(t, m, m.isQuiet) // What it has left is on record.
 				if restart {
 					stop()
 				}
@@ -65,6 +66,7 @@ func TestRecordsWithoutRoom(t *testing.T) {
 				require.NoError(t, m.RemovePod(there.UID))
 				require.NoError(t, m.WaitForUnmount(t.Context(), there))
 				assert.Zero(t, idAt(t, n.pathOf(there)))
+				eventually(t, m, m.isQuiet)
 				c.empty(t, dir)
 				require.NoError(t, m.WaitForAttachAndMount(t.Context(), late), "it is tried again")
 				require.NoError(t, m.RemovePod(late.UID))

@@ -83,15 +83,17 @@ func (t *ownMounts) byUniqueID(id uint64) *ownMount {
 	return t.byID[id]
 }
 
-// all returns the mounts that no operation is about to change.
+// all returns the mounts that no operation is about to change. Of the others end will tell that there was news.
 func (t *ownMounts) all() []*ownMount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make([]*ownMount, 0, len(t.byPath))
 	for path, own := range t.byPath {
-		if _, busy := t.busy[path]; !busy {
-			all = append(all, own)
+		if _, busy := t.busy[path]; busy {
+			t.busy[path] = true
+			continue
 		}
+		all = append(all, own)
 	}
 	return all
 }
