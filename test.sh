@@ -6,7 +6,8 @@
 #   ./test.sh lint         only the linters
 #   ./test.sh simulation   only the simulation
 #   ./test.sh load         only pods that come and go on real mounts, for VOLUMEKIT_LOAD (1m)
-#   ./test.sh soak         ten minutes of load, and the simulation for as long as it takes: a million seeds, schedules of depth 6
+#   ./test.sh soak         ten minutes of load, the agent of examples/orchestrator killed at every step and with
+#                          every failed call, and the simulation for as long as it takes: a million seeds, schedules of depth 6
 #   ./test.sh guest        only the tests of NFS, on the kernel's own server and client in a guest; as root
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
@@ -269,6 +270,12 @@ run_load() {
   run_tests -count=1 -timeout "$2" -run '^TestLoad$' ./volumemanager
 }
 
+# The tests kill the agent once at each point, and let some of its calls fail; this is both goals and every error.
+run_faults() {
+  step "every crash and every failed call of examples/orchestrator"
+  ORCHESTRATOR_ALL=1 go test -count=1 -timeout 0 -v ./examples/orchestrator | grep -vE '^=== |^PASS$'
+}
+
 run_quickstart() {
   step "go run ./examples/quickstart"
   go run ./examples/quickstart
@@ -296,6 +303,7 @@ simulation) run_simulation 20000 4 5m ;;
 load) run_load 1m 5m ;;
 soak)
   run_load 10m 0
+  run_faults
   run_simulation 1000000 6 0
   ;;
 guest) run_guest ;;

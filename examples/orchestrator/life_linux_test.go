@@ -20,7 +20,8 @@ type life struct {
 	agent *process
 	told  string // by the agents that have ended
 	// restart says to start an agent again that gives up, as a supervisor does.
-	restart bool
+	restart  bool
+	restarts int
 
 	// used says that there is something in the volumes that must stay there, until deleted says that the claims may be
 	// gone.
@@ -83,6 +84,7 @@ func (l *life) settle(ctx context.Context) error {
 		case !l.restart || result.State.ExitCode() != 1:
 			return fmt.Errorf("the agent has ended: %s; it has told:\n%s", result.State, l.told)
 		}
+		l.restarts++
 		if err := l.start(ctx); err != nil {
 			return err
 		}

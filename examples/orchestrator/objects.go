@@ -34,6 +34,8 @@ func isFromManifest(object metav1.Object) bool {
 func (a *agent) record(ctx context.Context, manifests []runtime.Object) (objects, error) {
 	var o objects
 	wanted := make(map[store.Key]bool)
+	// A claim is not to be seen before the class and the volume that it names.
+	slices.SortStableFunc(manifests, func(a, b runtime.Object) int { return rank(a) - rank(b) })
 	for _, object := range manifests {
 		key, err := a.create(ctx, object)
 		if err != nil {
@@ -51,6 +53,17 @@ func (a *agent) record(ctx context.Context, manifests []runtime.Object) (objects
 		}
 	}
 	return o, nil
+}
+
+// rank orders objects after those that they name.
+func rank(object runtime.Object) int {
+	switch object.(type) {
+	case *v1.Pod:
+		return 2
+	case *v1.PersistentVolumeClaim:
+		return 1
+	}
+	return 0
 }
 
 // add sorts what the database holds of one kind.

@@ -10,7 +10,7 @@ const (
 	// that happens before or after any other call. What is only made durable (fsync) or only prepared (fsopen, fsmount,
 	// a detached copy of a mount) is not among them.
 	Changing Calls = iota
-	// Fallible are those, and the calls that make durable, prepare, or ask, of which a program has to expect that they
+	// Fallible are those, and the calls that make durable, or prepare: of all of them a program has to expect that they
 	// fail.
 	Fallible
 )
@@ -79,19 +79,15 @@ func changing() []rule {
 		unix.LOOP_CTL_ADD, unix.LOOP_CTL_REMOVE, unix.LOOP_CTL_GET_FREE)...)
 }
 
-// What x/sys has under no name.
-const (
-	loopChangeFd    = 0x4c06
-	loopGetStatus64 = 0x4c05
-)
+// loopChangeFd is LOOP_CHANGE_FD, which x/sys does not have.
+const loopChangeFd = 0x4c06
 
 func fallible() []rule {
-	rules := always(
+	return always(
 		unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNCFS,
 		unix.SYS_OPEN_TREE, unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
 		unix.SYS_FLOCK,
 	)
-	return append(rules, when(unix.SYS_IOCTL, 1, loopGetStatus64)...)
 }
 
 // writesContent reports whether a call writes through the descriptor that is its first argument.
