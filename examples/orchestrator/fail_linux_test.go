@@ -92,7 +92,7 @@ func (f *failures) fail(ctx context.Context, n int, errno unix.Errno) error {
 		err = errors.Join(f.check(l, point, errno), f.checkGone(ctx, l))
 	}
 	if err != nil {
-		err = fmt.Errorf("call %d, %s, failed with %q: %w", n, point, errno, err)
+		err = fmt.Errorf("call %d, %s, failed with %q: %w", n, point, errno.Error(), err)
 	}
 	return errors.Join(err, node.close())
 }
