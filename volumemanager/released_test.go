@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/fake"
 )
 
 // TestPodsThatAreRemovedAreForgottenWithoutPodsComplete: an orchestrator may never call it.
@@ -37,6 +39,28 @@ func TestPodsThatAreRemovedAreForgottenWithoutPodsComplete(t *testing.T) {
 		require.NoError(t, m.WaitForUnmount(t.Context(), left))
 		synctest.Wait()
 		assert.Empty(t, m.released, "and forgotten when the last of it is gone")
+		m.PodsComplete()
+		w.isClean()
+	})
+}
+
+// TestAPodThatIsRemovedWhileItIsSetUpIsNotForgotten: what the set-up leaves has to go, before PodsComplete too.
+func TestAPodThatIsRemovedWhileItIsSetUpIsNotForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUntil(release))
+		pod := podOf("web", "-scratch")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		require.NoError(t, m.RemovePod(pod.UID))
+		synctest.Wait()
+		assert.Len(t, m.released, 1)
+		close(release)
+		require.NoError(t, m.WaitForUnmount(t.Context(), pod))
+		synctest.Wait()
+		assert.Empty(t, m.released)
 		m.PodsComplete()
 		w.isClean()
 	})

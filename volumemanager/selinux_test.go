@@ -130,7 +130,7 @@ func TestLabelsOfContainers(t *testing.T) {
 		{Name: "own", VolumeMounts: mounts[:1], SecurityContext: level("s0:c1")},
 		{Name: "device", VolumeDevices: []v1.VolumeDevice{{Name: "a"}}, SecurityContext: level("s0:c1")},
 		{Name: "of the pod", VolumeMounts: mounts[:1]},
-		{Name: "free", VolumeMounts: mounts, SecurityContext: &v1.SecurityContext{Privileged: &yes}},
+		{Name: "free", VolumeMounts: mounts, SecurityContext: &v1.SecurityContext{Privileged: &yes, SELinuxOptions: &v1.SELinuxOptions{Level: "s0:c5"}}},
 		{Name: "elsewhere", VolumeMounts: mounts[1:], SecurityContext: &v1.SecurityContext{SELinuxOptions: &v1.SELinuxOptions{User: "who"}}},
 	}
 	labels := func() ([]string, error) { return labelsOf(levels{}, pod, &pod.Spec.Volumes[0]) }
