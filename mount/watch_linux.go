@@ -101,7 +101,7 @@ func (w *watcher) next() (Change, error) {
 
 // maxEventLag is how long an event of fanotify may come after the mount table has told that something changed, as the
 // kernel tells of a mount in that order.
-const maxEventLag = 50 * time.Millisecond
+const maxEventLag = 500 * time.Millisecond
 
 // awaitEvents gives the events time to come that explain why the table has changed: without them it must have been options.
 func (w *watcher) awaitEvents() {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// bindPlugin binds the host path of a volume. Its teardown is a naive one: it looks into the volume first, and does not care
+// bindPlugin binds the host path of a volume, or mounts the device there. Its teardown is a naive one: it looks into the volume first, and does not care
 // about its context.
 type bindPlugin struct {
 	mounter *mount.Mounter
@@ -75,14 +76,16 @@ func (v *bindVolume) SetUpAt(ctx context.Context, dir string, _ volume.MounterAr
 	if mounted, err := v.mounter.IsMountPoint(ctx, dir); err == nil && mounted {
 		return nil
 	}
-	return v.mounter.Mount(ctx, mount.Request{Source: v.source, Target: dir, Options: []string{"bind", "nosuid", "nodev"}})
+	request := mount.Request{Source: v.source, Target: dir, Options: []string{"bind", "nosuid", "nodev"}}
+	if strings.HasPrefix(v.source, "/dev/") {
+		request.FSType, request.Options = "ext4", []string{"nosuid", "nodev"}
+	}
+	return v.mounter.Mount(ctx, request)
 }
 
 func (v *bindVolume) TearDownAt(ctx context.Context, dir string) error {
 	if mounted, err := v.mounter.IsMountPoint(ctx, dir); err == nil && mounted {
-		if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, unix.ENOTCONN) {
-			return err
-		}
+		_, _ = os.ReadDir(dir)
 	}
 	return mount.UnmountPath(ctx, v.mounter, dir, mount.UnmountOptions{})
 }
@@ -243,4 +246,24 @@ func errsOf(s VolumeStatus) (errs []error) {
 		errs = append(errs, c.Err)
 	}
 	return errs
+}
+
+// TestVolumeWhoseSourceIsDeletedIsStillMounted until its pod is removed.
+func TestVolumeWhoseSourceIsDeletedIsStillMounted(t *testing.T) {
+	n := newWatchedNode(t)
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), &bindPlugin{mounter: n.mounter}))
+	n.run()
+	source := filepath.Join(t.TempDir(), "source")
+	require.NoError(t, os.Mkdir(source, 0o750))
+	pod := podOf("web", "-data")
+	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: source}}
+	path := n.add(pod)
+	require.NoError(t, os.Remove(source))
+	n.m.examineAll(t.Context(), n.mounter)
+	n.m.examine(t.Context(), n.mounter, path)
+	assert.True(t, isWell(n.m.PodStatus(pod.UID)[0]))
+	n.remove(pod)
+	assert.NoDirExists(t, path)
+	_, err := n.mounter.Lookup(t.Context(), path)
+	require.ErrorIs(t, err, mount.ErrNotMounted)
 }

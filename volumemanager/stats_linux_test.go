@@ -71,7 +71,6 @@ func TestDeadServerIsNoticedAtStatsAndAtTheResync(t *testing.T) {
 			n, f, pod := newFaultyNode(t)
 			n.run()
 			path := n.add(pod)
-			look(n)
 			f.Kill()
 			for !isUnreachable(n.m.PodStatus(pod.UID)) {
 				look(n)

@@ -256,7 +256,7 @@ func TestIdleNodeReadsNothing(t *testing.T) {
 	n.until(pods[0], isWell)
 	listsAfter, looksAfter := counting.counts()
 	if counting.isTold() {
-		assert.Equal(t, lists, listsAfter, "the mount table was read")
+		assert.LessOrEqual(t, listsAfter-lists, 1, "the mount table was read; once it may be, when the kernel is late with an event")
 	}
 	assert.Less(t, looksAfter-looks, 20, "mounts were looked at that nothing has happened to")
 	for _, pod := range pods {

@@ -1,0 +1,114 @@
+package volumemanager
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
+)
+
+// deviceNode is a node with a volume on a device of its own, whose image lies on a small filesystem.
+type deviceNode struct {
+	*watchedNode
+	image string
+	pod   *v1.Pod
+}
+
+func newDeviceNode(t *testing.T) deviceNode {
+	t.Helper()
+	mounttest.RequireRoot(t)
+	mkfs, err := exec.LookPath("mkfs.ext4")
+	if err != nil {
+		t.Skip("missing: mkfs.ext4")
+	}
+	n := deviceNode{watchedNode: newWatchedNode(t)}
+	store := filepath.Join(t.TempDir(), "store")
+	require.NoError(t, n.mounter.Mount(t.Context(), mount.Request{Source: "store", Target: store, FSType: "tmpfs", Options: []string{"size=8m"}}))
+	t.Cleanup(func() { _ = unix.Unmount(store, unix.MNT_DETACH) })
+	n.image = filepath.Join(store, "image")
+	require.NoError(t, os.WriteFile(n.image, nil, 0o600))
+	require.NoError(t, os.Truncate(n.image, 64<<20))
+	out, err := exec.CommandContext(t.Context(), mkfs, "-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", "-O", "^has_journal", n.image).CombinedOutput()
+	require.NoError(t, err, string(out))
+	loops := loop.New(loop.Options{})
+	device, err := loops.Attach(t.Context(), n.image, loop.AttachOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, loops.Detach(context.Background(), device)) })
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), &bindPlugin{mounter: n.mounter}))
+	n.pod = podOf("faulty", "-data")
+	n.pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: device.Path}}
+	return n
+}
+
+// TestDataThatMayBeLostIsToldOf writes what cannot get to the image, and removes the pod, which succeeds.
+func TestDataThatMayBeLostIsToldOf(t *testing.T) {
+	for name, fault := range map[string]func(*testing.T, deviceNode){
+		"no space below":        func(*testing.T, deviceNode) {},
+		"the image is cut":      func(t *testing.T, n deviceNode) { require.NoError(t, os.Truncate(n.image, 0)) },
+		"the image has no name": func(t *testing.T, n deviceNode) { require.NoError(t, os.Remove(n.image)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newDeviceNode(t)
+			n.run()
+			path := n.add(n.pod)
+			f, err := os.Create(filepath.Join(path, "f"))
+			require.NoError(t, err)
+			fault(t, n)
+			_, err = f.Write(bytes.Repeat([]byte("precious"), 3<<20))
+			require.NoError(t, err, "it is in memory")
+			require.NoError(t, f.Close())
+			n.remove(n.pod)
+			assert.NoDirExists(t, path)
+			lost := n.m.Status().LostData
+			require.Len(t, lost, 1)
+			assert.Equal(t, n.pod.UID, lost[0].PodUID)
+			require.Error(t, lost[0].Err)
+			assert.Equal(t, 1, n.events.count(EventVolumeConditionAbnormal))
+		})
+	}
+}
+
+func TestNothingIsToldOfDataThatWasWritten(t *testing.T) {
+	n := newDeviceNode(t)
+	n.run()
+	path := n.add(n.pod)
+	require.NoError(t, os.WriteFile(filepath.Join(path, "f"), []byte("precious"), 0o600))
+	n.remove(n.pod)
+	assert.Empty(t, n.m.Status().LostData)
+	assert.Zero(t, n.events.count(EventVolumeConditionAbnormal))
+}
+
+// TestFilesystemThatWasShutDownIsNoticed at the next measurement, since no event tells of it.
+func TestFilesystemThatWasShutDownIsNoticed(t *testing.T) {
+	n := newDeviceNode(t)
+	n.run()
+	path := n.add(n.pod)
+	shutDown(t, path)
+	_, err := n.m.WaitForStats(t.Context(), 0)
+	require.NoError(t, err)
+	s := n.until(n.pod, has(ReasonFilesystemShutDown))
+	assert.Equal(t, PhaseMounted, s.Phase)
+	n.remove(n.pod)
+	assert.NoDirExists(t, path)
+}
+
+// shutDown lets the ext4 at path fail from now on.
+func shutDown(t *testing.T, path string) {
+	t.Helper()
+	const extShutdown, noLogFlush = 0x8004587d, 2
+	dir, err := os.Open(path)
+	require.NoError(t, err)
+	defer dir.Close()
+	require.NoError(t, unix.IoctlSetPointerInt(int(dir.Fd()), extShutdown, noLogFlush))
+}
