@@ -199,7 +199,7 @@ func BenchmarkManagerRestart(b *testing.B) {
 	for b.Loop() {
 		m = n.start(b)
 		for _, p := range ps {
-			for len(m.GetMountedVolumesForPod(volume.UniquePodName(p.UID))) != len(p.Spec.Volumes) {
+			for len(m.PodStatus(p.UID)) != len(p.Spec.Volumes) {
 				time.Sleep(100 * time.Microsecond)
 			}
 		}

@@ -16,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 COUNT=${COUNT:-5} CALM=${CALM:-60} OUT=${OUT:-$PWD/results}
 command_line="./run.sh${*:+ $*}"
-all_groups='0 1 2 3 5a 5b 6a 6b 7a 7b 8'
+all_groups='0 1 2 3 4a 4b 4c 4d 5a 5b 6a 6b 7a 7b 8 9'
 
 die() { echo "run.sh: $*" >&2; exit 1; }
 
@@ -27,6 +27,11 @@ group() {
 	1) bench 1-pending 300ms 'Pending' ;;
 	2) bench 2-plugins 200ms 'FindPlugin' ;;
 	3) bench 3-caches 200ms 'Cache' ;;
+	4a) bench 4a-manager 3x 'ManagerMount|ManagerUnmount' ;;
+	4b) bench 4b-idle 1x 'ManagerIdle' ;;
+	4c) bench 4c-wait 1x 'ManagerWait' ;;
+	4d) bench 4d-real 1x 'ManagerReal' ;;
+	9) footprint ;;
 	5a) bench 5a-du-warm 3x 'DiskUsageWarm' ;;
 	5b) bench 5b-du-cold 1x 'DiskUsageCold' ;;
 	6a) bench 6a-ownership 1x 'Ownership$' ;;
@@ -39,6 +44,19 @@ group() {
 }
 
 agreement() { "$bin/bench.test" -test.v -test.run Agrees; }
+
+# footprint prints what programs that embed a manager take: size, memory at the start, and the time of a start.
+footprint() {
+	local impl began i
+	printf '| program | stripped binary | resident at the start | start |\n|---|---|---|---|\n'
+	for impl in k8s ours; do
+		go build -ldflags='-s -w' -o "$bin/footprint-$impl" "./footprint/$impl"
+		began=$(date +%s%N)
+		for ((i = 0; i < 50; i++)); do "$bin/footprint-$impl" >/dev/null; done
+		printf '| %s | %s kB | %s kB | %s us |\n' "$impl" "$(($(stat -c %s "$bin/footprint-$impl") / 1000))" \
+			"$("$bin/footprint-$impl" | sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p')" "$((($(date +%s%N) - began) / 50000))"
+	done | tee "$OUT/9-footprint.md"
+}
 
 bench() { # name, time, benchmarks
 	local file=$OUT/$1.txt i

@@ -58,6 +58,27 @@ var goals = []goal{
 	{work: "the same, allocations", bench: allMounted, metric: "allocs/op", limited: true},
 	{work: "the volumes that no pod has, 50,000 volumes, none of them", bench: "Cache/op=GetUnmountedVolumes/pods=10000"},
 	{work: "what a volume needs before a pod can use it", bench: "Cache/op=ASW.PodExistsInVolume/pods=10000", limit: "limit"},
+	{work: "what a pod waits in `WaitForAttachAndMount`, idle node, median", bench: wait0, metric: "p50-ns", limit: "limit", least: 1000},
+	{work: "the same, 99th percentile", bench: wait0, metric: "p99-ns", limit: "limit", least: 300},
+	{work: "the same with 1,000 volumes mounted, median", bench: "ManagerWait/mounted=1000", metric: "p50-ns", limit: "limit", least: 1000},
+	{work: "the same, 99th percentile", bench: "ManagerWait/mounted=1000", metric: "p99-ns", limit: "limit", least: 300},
+	{work: "the same with 10,000 volumes mounted, median", bench: wait10k, metric: "p50-ns", limit: "limit", least: 1000},
+	{work: "the same, 99th percentile", bench: wait10k, metric: "p99-ns", limit: "limit", least: 300},
+	{work: "one volume, from wanted to mounted", bench: "ManagerMount/volumes=1/slow=false", limit: "limit", least: 1000},
+	{work: "one volume, until it is unmounted and detached", bench: "ManagerUnmount/volumes=1", least: 1000},
+	{work: "1,000 volumes at once", bench: mount1k, limit: "limit", least: 40},
+	{work: "the same, processor time per volume", bench: mount1k, metric: "cpu-ns/volume", limit: "limit", least: 8},
+	{work: "the same, allocations", bench: mount1k, metric: "allocs/op", limit: "limit", least: 6},
+	{work: "5,000 volumes at once", bench: mount5k, limit: "limit", least: 15},
+	{work: "the same, processor time per volume", bench: mount5k, metric: "cpu-ns/volume", limit: "limit", least: 8},
+	{work: "the same, allocations", bench: mount5k, metric: "allocs/op", limit: "limit", least: 6},
+	{work: "1,000 at once with a plugin that takes 200 ms, what is added to that", bench: "ManagerMount/volumes=1000/slow=true", metric: "added-ns", limit: "limit", least: 15},
+	{work: "5,000 at once with that plugin, what is added", bench: "ManagerMount/volumes=5000/slow=true", metric: "added-ns", limit: "limit", least: 15},
+	{work: "an idle node with 10,000 volumes, processor time in a second", bench: idle10k, metric: "cpu-ns/s", limit: "limit", limited: true, most: 3e6},
+	{work: "the same, bytes allocated in a second", bench: idle10k, metric: "alloc-B/s", limit: "limit", limited: true},
+	{work: "live heap for each mounted volume", bench: idle10k, metric: "live-B/volume", limit: "limit", limited: true, most: 1434},
+	{work: "1,000 real tmpfs volumes mounted and unmounted, records kept, beside the bare calls", bench: "ManagerReal/volumes=1000", against: "limit", least: 0.5},
+	{work: "the same, time with 8,000 ÷ time with 1,000", bench: "ManagerReal/volumes=8000", small: "ManagerReal/volumes=1000", flat: 12},
 	{work: "read-only bind mount + unmount of a mount's root, 10 mounts in the table", bench: "BindMount/source=root/mounts=10", limit: "limit", least: 200},
 	{work: "the same, 1,000 mounts", bench: "BindMount/source=root/mounts=1000", limit: "limit", least: 200},
 	{work: "the same, 5,000 mounts", bench: "BindMount/source=root/mounts=5000", limit: "limit", least: 200},
@@ -102,6 +123,11 @@ const (
 	markMounted  = "Cache/op=MarkVolumeAsMounted+Unmounted/pods=10000"
 	allToMount   = "Cache/op=all-to-mount/pods=10000"
 	allMounted   = "Cache/op=all-mounted/pods=10000"
+	wait0        = "ManagerWait/mounted=0"
+	wait10k      = "ManagerWait/mounted=10000"
+	mount1k      = "ManagerMount/volumes=1000/slow=false"
+	mount5k      = "ManagerMount/volumes=5000/slow=false"
+	idle10k      = "ManagerIdle/mounted=10000"
 	duWarm       = "DiskUsageWarm/tree=nested/files=200000"
 	duCold       = "DiskUsageCold/tree=nested/files=200000"
 	ownFirst     = "Ownership/tree=nested/files=200000/state=first"
