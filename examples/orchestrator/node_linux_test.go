@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -159,8 +160,21 @@ func (n *node) renew() {
 	n.uids = strings.NewReplacer(dataUID, again+dataUID[8:], diskUID, again+diskUID[8:])
 }
 
-// look describes the machine. Files are told by name and mode, mounts without what differs from run to run.
+// look describes the machine, when no record is just being written: the manager may still note what it has done.
 func (n *node) look() (state, error) {
+	end := time.Now().Add(5 * time.Second)
+	for {
+		s, err := n.lookOnce()
+		writing := slices.ContainsFunc(s, func(one string) bool { return strings.Contains(one, "/.tmp-") })
+		if err != nil || !writing || time.Now().After(end) {
+			return s, err
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// lookOnce describes the machine. Files are told by name and mode, mounts without what differs from run to run.
+func (n *node) lookOnce() (state, error) {
 	var s state
 	err := n.namespace.Do(func() error {
 		mounts, err := n.mounts()
