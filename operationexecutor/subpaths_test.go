@@ -3,12 +3,12 @@ package operationexecutor_test
 import (
 	"context"
 	"errors"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -49,8 +49,8 @@ func TestSubpathsGoBeforeTheVolume(t *testing.T) {
 // TestAVolumeWhoseSubpathsStayIsNotTornDown: nothing was done to the volume itself, so that it is what it was.
 func TestAVolumeWhoseSubpathsStayIsNotTornDown(t *testing.T) {
 	w, port := subpathWorld(t)
-	port.do = func(context.Context) error { return unix.EBUSY }
-	require.ErrorIs(t, w.failed(w.unmount("data", "p")), unix.EBUSY)
+	port.do = func(context.Context) error { return syscall.EBUSY }
+	require.ErrorIs(t, w.failed(w.unmount("data", "p")), syscall.EBUSY)
 	assert.Equal(t, []string{"CleanSubpaths p data"}, w.all())
 	assert.Equal(t, operationexecutor.VolumeMounted, w.pod("data", "p"))
 	assert.Equal(t, []string{"Warning FailedUnmount p"}, w.recorder.all()[1:])
