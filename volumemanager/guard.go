@@ -71,6 +71,9 @@ func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) erro
 	if err != nil {
 		g.ended(path)
 	}
+	if errors.Is(err, mount.ErrForeign) {
+		g.suspects.Add(path) // and then whenever a mount goes
+	}
 	return err
 }
 

@@ -236,7 +236,7 @@ func TestForeignMountIsNotTakenOffInPlaceOfAHungOne(t *testing.T) {
 	})
 	assert.False(t, s.Wanted)
 	assert.FileExists(t, filepath.Join(path, "precious"))
-	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	unmountForeign(t, path)
 	f.Heal()
 	require.NoError(t, n.m.WaitForUnmount(t.Context(), pod))
 }

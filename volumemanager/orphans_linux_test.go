@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -252,7 +251,7 @@ func TestMountThatTookThePlaceOfOursBetweenTwoManagersIsLeftAlone(t *testing.T) 
 		eventually(t, m, func() bool { return len(m.PodStatus(pod.UID)) == 1 && m.PodStatus(pod.UID)[0].Err != nil })
 		require.ErrorIs(t, m.PodStatus(pod.UID)[0].Err, mount.ErrForeign)
 		assert.Equal(t, foreign, idAt(t, path))
-		require.NoError(t, unix.Unmount(path, 0))
+		unmountForeign(t, path)
 		require.NoError(t, m.RemovePod(pod.UID))
 		require.NoError(t, m.WaitForNodeEmpty(t.Context()))
 		stop()

@@ -1,6 +1,8 @@
 package volumemanager
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -60,10 +62,9 @@ func (o *ownMount) expect() mount.Identity {
 type ownMounts struct {
 	mu     sync.Mutex
 	byPath map[string]*ownMount
-	// byID holds, beside ours, the mounts of others that lie on ours.
-	byID map[uint64]*ownMount
-	// covers are mounts of others above several of ours.
-	covers map[uint64]struct{}
+	byID   map[uint64]*ownMount
+	// hidden are the paths of ours at which somebody has mounted on top, or above.
+	hidden map[string]struct{}
 	// gone are those that were taken off while their teardown hangs.
 	gone map[holder]struct{}
 	// busy are the paths of which an operation is about to change something, and whether there was news of them meanwhile.
@@ -76,7 +77,7 @@ func (t *ownMounts) get(path string) *ownMount {
 	return t.byPath[path]
 }
 
-// byUniqueID returns the mount of ours that a mount is, or lies on.
+// byUniqueID returns the mount of ours with the unique id.
 func (t *ownMounts) byUniqueID(id uint64) *ownMount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,40 +129,26 @@ func (t *ownMounts) dropLocked(path string) {
 	delete(t.byID, old.uniqueID)
 }
 
-// cover remembers that a mount of somebody else lies on ours, so that it is noticed when it goes. It is forgotten by uncover.
-func (t *ownMounts) cover(own *ownMount, foreign uint64) {
+// hide remembers a path at which ours cannot be seen, until unhide: it is looked at again whenever any mount goes.
+func (t *ownMounts) hide(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if foreign != 0 && t.byPath[own.path] == own {
-		t.byID[foreign] = own
+	if t.hidden == nil {
+		t.hidden = make(map[string]struct{})
 	}
+	t.hidden[path] = struct{}{}
 }
 
-// uncover forgets a mount of somebody else that has gone.
-func (t *ownMounts) uncover(foreign uint64) {
+func (t *ownMounts) unhide(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if own := t.byID[foreign]; own != nil && own.uniqueID != foreign {
-		delete(t.byID, foreign)
-	}
+	delete(t.hidden, path)
 }
 
-// coverAll remembers a mount of somebody else above ours, and isCover reports whether one was that, and forgets it.
-func (t *ownMounts) coverAll(foreign uint64) {
+func (t *ownMounts) allHidden() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.covers == nil {
-		t.covers = make(map[uint64]struct{})
-	}
-	t.covers[foreign] = struct{}{}
-}
-
-func (t *ownMounts) isCover(foreign uint64) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, is := t.covers[foreign]
-	delete(t.covers, foreign)
-	return is
+	return slices.Collect(maps.Keys(t.hidden))
 }
 
 // letGo says that a mount was taken off while its teardown hangs.

@@ -54,10 +54,9 @@ func (m *Manager) watchMounts(ctx context.Context, kernel mountWatcher) {
 func (m *Manager) mountsChanged(c mount.Change) {
 	for _, id := range c.Detached {
 		m.mounts.suspectID(id, m.suspects.Add)
-		m.mounts.uncover(id)
-		if m.mounts.isCover(id) {
-			m.suspects.Add(everyMount)
-		}
+	}
+	if len(c.Detached) > 0 {
+		m.suspects.AddAll(m.mounts.allHidden())
 	}
 	for _, mp := range c.Attached {
 		m.mountAttached(mp)
@@ -71,11 +70,9 @@ func (m *Manager) mountsChanged(c mount.Change) {
 // mountAttached marks what a new mount lies on or hides.
 func (m *Manager) mountAttached(mp mount.MountPoint) {
 	if own := m.mounts.get(mp.Path); own != nil && own.uniqueID != mp.UniqueID {
-		m.mounts.cover(own, mp.UniqueID)
 		m.suspects.Add(own.path)
 	}
 	if m.bearsMounts(mp.Path) {
-		m.mounts.coverAll(mp.UniqueID)
 		m.suspects.Add(everyMount)
 	}
 }
@@ -93,7 +90,7 @@ func (m *Manager) bearsMounts(path string) bool {
 
 func isAtOrBeneath(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// suspectID tells of the mount of ours that the one with the unique id is, or lies on.
+// suspectID tells of the mount of ours with the unique id.
 func (t *ownMounts) suspectID(id uint64, suspect func(path string)) {
 	if own := t.byUniqueID(id); own != nil && !t.isBusy(own.path) {
 		suspect(own.path)
@@ -166,21 +163,28 @@ func (m *Manager) examine(ctx context.Context, kernel mountLooker, path string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
+	// What hides it may go while it is looked at.
+	m.mounts.hide(path)
 	found, err := kernel.Lookup(ctx, path)
-	switch {
-	case err == nil && own.expect().Is(found):
-		m.assessNow(own, found)
-	case err == nil:
-		m.mounts.cover(own, found.UniqueID)
-		m.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, foreignOn(own, found))})
-	case !errors.Is(err, mount.ErrNotMounted):
-		m.options.Logger.Warn("a mount could not be looked at", "path", path, "error", err)
-	default:
-		if err := hidden(ctx, kernel, own); err != nil {
-			m.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
-			return
+	if err == nil && !own.expect().Is(found) {
+		err = foreignOn(own, found)
+	} else if errors.Is(err, mount.ErrNotMounted) {
+		if hiddenErr := hidden(ctx, kernel, own); hiddenErr != nil {
+			err = hiddenErr
 		}
+	}
+	if errors.Is(err, mount.ErrForeign) {
+		m.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		return
+	}
+	m.mounts.unhide(path)
+	switch {
+	case err == nil:
+		m.assessNow(own, found)
+	case errors.Is(err, mount.ErrNotMounted):
 		m.lost(own)
+	default:
+		m.options.Logger.Warn("a mount could not be looked at", "path", path, "error", err)
 	}
 }
 

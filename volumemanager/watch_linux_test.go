@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -144,7 +145,7 @@ func (n *watchedNode) settle(pod *v1.Pod, path string) {
 	n.t.Helper()
 	require.NoError(n.t, unix.Mount("foreign", path, "tmpfs", 0, "size=64k"))
 	n.until(pod, has(ReasonMountedOver))
-	require.NoError(n.t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	unmountForeign(n.t, path)
 	n.until(pod, isWell)
 }
 
@@ -154,7 +155,7 @@ func TestForeignUnmountIsNoticedAndTheVolumeIsSetUpAgain(t *testing.T) {
 	pod := emptyDirPod("web")
 	path := n.add(pod)
 	first := n.idAt(path)
-	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	unmountForeign(t, path)
 	n.until(pod, func(s VolumeStatus) bool {
 		found, err := n.mounter.Lookup(t.Context(), path)
 		return isWell(s) && err == nil && found.UniqueID != first
@@ -184,7 +185,7 @@ func TestForeignMountOnTopIsReportedAndLeftAlone(t *testing.T) {
 	require.ErrorIs(t, s.Err, mount.ErrForeign)
 	assert.FileExists(t, filepath.Join(path, "precious"))
 
-	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	unmountForeign(t, path)
 	require.NoError(t, n.m.WaitForUnmount(t.Context(), pod), "when it has gone, all goes on by itself")
 	_, err := n.mounter.LookupID(t.Context(), ours)
 	require.ErrorIs(t, err, mount.ErrNotMounted)
@@ -202,7 +203,7 @@ func TestMountAboveThePodsHidesThemAndNothingIsSetUpInIt(t *testing.T) {
 	require.ErrorIs(t, s.Conditions[0].Err, mount.ErrForeign)
 	assert.Equal(t, PhaseMounted, s.Phase, "it is still there")
 	assert.NoDirExists(t, path)
-	require.NoError(t, unix.Unmount(pods, unix.UMOUNT_NOFOLLOW))
+	unmountForeign(t, pods)
 	n.until(pod, isWell)
 	assert.Equal(t, ours, n.idAt(path))
 	n.remove(pod)
@@ -250,9 +251,9 @@ func TestIdleNodeReadsNothing(t *testing.T) {
 	lists, looks := counting.counts()
 	foreign := t.TempDir()
 	require.NoError(t, unix.Mount("foreign", foreign, "tmpfs", 0, "size=64k"))
-	require.NoError(t, unix.Unmount(foreign, unix.UMOUNT_NOFOLLOW))
+	unmountForeign(t, foreign)
 	n.remove(pods[0]) // after which the news of the foreign mount has come: it is in the order of the events
-	require.NoError(t, unix.Unmount(n.add(pods[0]), unix.UMOUNT_NOFOLLOW))
+	unmountForeign(t, n.add(pods[0]))
 	n.until(pods[0], isWell)
 	listsAfter, looksAfter := counting.counts()
 	if counting.isTold() {
@@ -309,7 +310,7 @@ func TestLostEventsAreMadeGoodByOneLookAtAll(t *testing.T) {
 	n.run()
 	pod := emptyDirPod("web")
 	path := n.add(pod)
-	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+	unmountForeign(t, path)
 	close(deaf.lost)
 	n.until(pod, func(s VolumeStatus) bool {
 		_, err := n.mounter.Lookup(t.Context(), path)
@@ -338,4 +339,15 @@ func (c *countingMounter) isTold() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.told
+}
+
+// unmountForeign unmounts what is uppermost at path. It is busy for the moment of each look that the manager takes at it.
+func unmountForeign(t *testing.T, path string) {
+	t.Helper()
+	err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+	for deadline := time.Now().Add(20 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); {
+		goruntime.Gosched()
+		err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+	}
+	require.NoError(t, err)
 }
