@@ -160,8 +160,12 @@ func requestOf(pvc *v1.PersistentVolumeClaim) claimRequest {
 		size := list[v1.ResourceStorage]
 		return size.String()
 	}
+	status := pvc.Status.AllocatedResourceStatuses[v1.ResourceStorage]
+	if status == v1.PersistentVolumeClaimNodeResizeInProgress {
+		status = v1.PersistentVolumeClaimNodeResizePending // A node has begun with what it was asked for before.
+	}
 	return claimRequest{
-		status: pvc.Status.AllocatedResourceStatuses[v1.ResourceStorage],
+		status: status,
 		has:    storage(pvc.Status.Capacity), allocated: storage(pvc.Status.AllocatedResources), asks: storage(pvc.Spec.Resources.Requests),
 	}
 }
@@ -170,7 +174,7 @@ func requestOf(pvc *v1.PersistentVolumeClaim) claimRequest {
 // that another node has finished with.
 func (r claimRequest) asksNode() bool {
 	switch r.status {
-	case "", v1.PersistentVolumeClaimNodeResizePending, v1.PersistentVolumeClaimNodeResizeInProgress:
+	case "", v1.PersistentVolumeClaimNodeResizePending:
 		return true
 	default:
 		return false

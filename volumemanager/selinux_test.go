@@ -67,7 +67,7 @@ func TestPodsOfOneLabelShareAVolumeAndOthersWait(t *testing.T) {
 		assert.Zero(t, time.Since(began), "it is woken")
 		row, _ := m.actual.GetAttachedVolume(m.PodStatus(other.UID)[0].Volume)
 		assert.Equal(t, "system_u:object_r:container_file_t:s0:c2", row.SELinuxMountContext, "it was staged anew")
-		assert.Empty(t, m.claims.keys)
+		assert.Empty(t, m.claims.waiting())
 		w.remove(other)
 		w.isClean()
 	})

@@ -45,14 +45,27 @@ func (l *life) live(ctx context.Context) error {
 		return err
 	}
 	for i, stage := range l.stages() {
-		if err := stage(ctx); err != nil {
-			return fmt.Errorf("stage %d: %w", i, err)
-		}
-		if l.killed {
+		err := stage(ctx)
+		if l.killed || err != nil && l.wasKilledMeanwhile(ctx) {
 			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("stage %d: %w", i, err)
 		}
 	}
 	return nil
+}
+
+// wasKilledMeanwhile reports whether the agent was killed after it had settled, while it noted what it had done: then the stage
+// has looked at a node without one.
+func (l *life) wasKilledMeanwhile(ctx context.Context) bool {
+	select {
+	case <-l.agent.ended:
+	default:
+		return false
+	}
+	_, err := l.over(ctx)
+	return err == nil && l.killed
 }
 
 func (l *life) start(ctx context.Context) error {

@@ -101,7 +101,7 @@ func (a *agent) stop(ctx context.Context) error {
 		return err
 	}
 	for _, dir := range []string{runtimeDir, stateDir} {
-		if err := a.mounter.RemoveTarget(ctx, filepath.Join(a.root.dir(dir), "lock")); err != nil {
+		if err := a.mounter.RemoveTarget(ctx, filepath.Join(a.root.dir(dir), "known")); err != nil {
 			return err
 		}
 	}
