@@ -18,7 +18,7 @@ import (
 )
 
 // step is how many calls are passed over, to keep within CI's time, but for one of them.
-const step = 4
+const step = 8
 
 // faults are the errors that calls are made to return.
 func faults() []unix.Errno {
@@ -52,7 +52,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 		defer close(work)
 		for n := 1; n <= f.whole.made; n++ {
 			for i, errno := range faults() {
-				// Of each fourth call one error, of the next one another.
+				// Of each eighth call one error, of the next one another.
 				if os.Getenv(envAll) != "" || n%step == 0 && n/step%len(faults()) == i {
 					work <- func(ctx context.Context) error { return f.fail(ctx, n, errno) }
 				}
