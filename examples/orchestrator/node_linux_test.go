@@ -167,11 +167,15 @@ func (n *node) look() (state, error) {
 		s, err := n.lookOnce()
 		writing := slices.ContainsFunc(s, func(one string) bool { return strings.Contains(one, "/.tmp-") })
 		if err != nil || !writing || time.Now().After(end) {
-			return s, err
+			return slices.DeleteFunc(s, isMark), err
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 }
+
+// isMark reports whether something is the mark by which a manager knows that its records are complete: it makes that when it
+// can, and looks at the disk once more where it is missing.
+func isMark(one string) bool { return strings.HasSuffix(one, "/known") }
 
 // lookOnce describes the machine. Files are told by name and mode, mounts without what differs from run to run.
 func (n *node) lookOnce() (state, error) {
