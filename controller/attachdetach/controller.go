@@ -43,10 +43,11 @@ type Controller struct {
 
 	// wants is what pods want. It belongs to the goroutine that finds that out.
 	wants map[types.NamespacedName]podWants
+	// attempts are those to attach whose operations run, or have just ended. It belongs to the planner's goroutine.
+	attempts map[attachment]*cache.AttachAttempt
 
 	// mu guards what follows. No plugin, store or callback is called while it is held.
 	mu       sync.Mutex
-	attempts map[attachment]*cache.AttachAttempt
 	troubles map[attachment]trouble
 	// crowded are the volumes that wait for room on a node.
 	crowded map[types.NodeName]map[v1.UniqueVolumeName]struct{}

@@ -69,20 +69,15 @@ func (c *Controller) keyFreed(o operationexecutor.OperationInfo) {
 	if o.VolumeName == "" {
 		return
 	}
-	a := attachment{o.VolumeName, o.NodeName}
-	if o.Kind == operationexecutor.OpAttach {
-		c.endAttempt(a)
-	}
-	c.dirty.Add(a)
+	c.dirty.Add(attachment{o.VolumeName, o.NodeName})
 	c.volumeFreed(o.VolumeName)
 }
 
+// endAttempt gives up the place of an attempt whose operation has ended, or did not begin. Only the planner's goroutine begins
+// and ends attempts, so that none ends in place of the next one.
 func (c *Controller) endAttempt(a attachment) {
-	c.mu.Lock()
-	attempt := c.attempts[a]
-	delete(c.attempts, a)
-	c.mu.Unlock()
-	if attempt != nil {
+	if attempt := c.attempts[a]; attempt != nil {
+		delete(c.attempts, a)
 		attempt.End()
 	}
 }
@@ -105,6 +100,7 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 	if c.executor.IsOperationPending(operationexecutor.Key{Volume: a.volume, Node: a.node}) {
 		return
 	}
+	c.endAttempt(a)
 	view, want, have := c.look(a)
 	d := decide(view, c.options.MaxWaitForUnmount)
 	switch d.step {
@@ -202,9 +198,7 @@ func (c *Controller) beginAttempt(a attachment, want operationexecutor.VolumeToA
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
 	c.attempts[a] = attempt
-	c.mu.Unlock()
 	return attempt, nil
 }
 
