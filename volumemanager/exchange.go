@@ -76,7 +76,7 @@ func newExchange(m *Manager) *exchange {
 		return nil
 	}
 	x := &exchange{
-		m: m, status: &nodeStatus{store: m.options.Store, name: m.node()},
+		m: m, status: &nodeStatus{NodeStatus: store.NodeStatus{Store: m.options.Store}, name: m.node()},
 		reporter: m.options.VolumesInUse, due: workqueue.New[struct{}](),
 	}
 	if x.reporter == nil {

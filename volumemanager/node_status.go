@@ -32,8 +32,8 @@ const conflicts = 16
 
 // nodeStatus is what the store says of this node, and what was last seen of it.
 type nodeStatus struct {
-	store store.Store
-	name  types.NodeName
+	store.NodeStatus
+	name types.NodeName
 
 	mu sync.Mutex
 	// attached are the volumes that the status listed last, with their devices; nil until one was seen. It is replaced,
@@ -46,27 +46,6 @@ var (
 	_ operationexecutor.NodeStatusCache = (*nodeStatus)(nil)
 	_ VolumesInUseReporter              = (*nodeStatus)(nil)
 )
-
-// VolumesInUse implements operationexecutor.NodeReader.
-func (n *nodeStatus) VolumesInUse(ctx context.Context, nodeName types.NodeName) ([]v1.UniqueVolumeName, error) {
-	node, err := store.Get[*v1.Node](ctx, n.store, "", string(nodeName))
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return node.Status.VolumesInUse, nil
-}
-
-// VolumesAttached implements operationexecutor.NodeReader.
-func (n *nodeStatus) VolumesAttached(ctx context.Context, nodeName types.NodeName) (map[v1.UniqueVolumeName]string, error) {
-	node, err := store.Get[*v1.Node](ctx, n.store, "", string(nodeName))
-	if err != nil {
-		return nil, err
-	}
-	return devicesOf(node.Status.VolumesAttached), nil
-}
 
 // LastVolumesAttached implements operationexecutor.NodeStatusCache.
 func (n *nodeStatus) LastVolumesAttached(nodeName types.NodeName) (map[v1.UniqueVolumeName]string, bool) {
@@ -87,7 +66,7 @@ func (n *nodeStatus) lookUp(name v1.UniqueVolumeName) (devicePath string, listed
 
 // replace takes over what a status lists, and returns the volumes of which it says something else than the one before.
 func (n *nodeStatus) replace(attached []v1.AttachedVolume) []v1.UniqueVolumeName {
-	next := devicesOf(attached)
+	next := store.DevicesOf(attached)
 	n.mu.Lock()
 	last := n.attached
 	n.attached = next
@@ -107,15 +86,6 @@ func (n *nodeStatus) replace(attached []v1.AttachedVolume) []v1.UniqueVolumeName
 	return changed
 }
 
-// devicesOf returns the devices by volume; never nil.
-func devicesOf(attached []v1.AttachedVolume) map[v1.UniqueVolumeName]string {
-	devices := make(map[v1.UniqueVolumeName]string, len(attached))
-	for _, at := range attached {
-		devices[at.Name] = at.DevicePath
-	}
-	return devices
-}
-
 // ReportVolumesInUse implements VolumesInUseReporter: it writes the list into the node's object.
 func (n *nodeStatus) ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
 	var err error
@@ -129,7 +99,7 @@ func (n *nodeStatus) ReportVolumesInUse(ctx context.Context, volumes []v1.Unique
 
 // writeInUse reads the node's object, and writes it unless it has the list.
 func (n *nodeStatus) writeInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
-	node, err := store.Get[*v1.Node](ctx, n.store, "", string(n.name))
+	node, err := store.Get[*v1.Node](ctx, n.Store, "", string(n.name))
 	if err != nil {
 		return fmt.Errorf("status of this node: %w", err)
 	}
@@ -137,7 +107,7 @@ func (n *nodeStatus) writeInUse(ctx context.Context, volumes []v1.UniqueVolumeNa
 		return nil
 	}
 	node.Status.VolumesInUse = volumes
-	if _, err = n.store.Update(ctx, node); err != nil {
+	if _, err = n.Store.Update(ctx, node); err != nil {
 		return fmt.Errorf("status of this node: %w", err)
 	}
 	return nil

@@ -76,7 +76,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c.actual = cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{Changed: c.moved, ReportChanged: c.dirtyNodes.Add})
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
-			Plugins: plugins, Journal: attachmentRecords{store: s}, NodeReader: nodeStatus{store: s},
+			Plugins: plugins, Journal: attachmentRecords{store: s}, NodeReader: store.NodeStatus{Store: s},
 			Reporter: reporter{c}, Recorder: options.Recorder, Logger: options.Logger,
 		}),
 		operationexecutor.ExecutorOptions{

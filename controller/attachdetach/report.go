@@ -3,7 +3,6 @@ package attachdetach
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -19,7 +18,7 @@ const conflictPause = 5 * time.Millisecond
 
 var (
 	_ operationexecutor.AttachmentReporter = reporter{}
-	_ operationexecutor.NodeReader         = nodeStatus{}
+	_ operationexecutor.NodeReader         = store.NodeStatus{}
 )
 
 // reporter writes into the status of nodes what is attached to them.
@@ -73,34 +72,6 @@ func (c *Controller) reportAll(ctx context.Context) {
 		c.options.Logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
 		c.dirtyNodes.AddAt(name, time.Now().Add(c.options.delay(failures[name])))
 	}
-}
-
-// nodeStatus reads the status of nodes from the store itself.
-type nodeStatus struct{ store store.Store }
-
-// VolumesInUse implements operationexecutor.NodeReader.
-func (s nodeStatus) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.UniqueVolumeName, error) {
-	node, err := store.Get[*v1.Node](ctx, s.store, "", string(name))
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("volumes in use: %w", err)
-	}
-	return node.Status.VolumesInUse, nil
-}
-
-// VolumesAttached implements operationexecutor.NodeReader.
-func (s nodeStatus) VolumesAttached(ctx context.Context, name types.NodeName) (map[v1.UniqueVolumeName]string, error) {
-	node, err := store.Get[*v1.Node](ctx, s.store, "", string(name))
-	if err != nil {
-		return nil, fmt.Errorf("volumes attached: %w", err)
-	}
-	attached := make(map[v1.UniqueVolumeName]string, len(node.Status.VolumesAttached))
-	for _, at := range node.Status.VolumesAttached {
-		attached[at.Name] = at.DevicePath
-	}
-	return attached, nil
 }
 
 // pause waits for d or until ctx ends.
