@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 
@@ -53,6 +54,22 @@ func TestStatsOfHungStorageAreTheLastOnesWithTheirAge(t *testing.T) {
 	require.Len(t, healed, 2)
 	n.remove(pod)
 	n.remove(other)
+}
+
+// TestWaitForStatsReturnsWhatItHasWaitedFor asks for figures that are measured while it looks whether it must wait.
+func TestWaitForStatsReturnsWhatItHasWaitedFor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8)) // Who measures is to run in the middle of who asks.
+	n, _, pod := newFaultyNode(t)
+	n.run()
+	n.add(pod)
+	for range 500 {
+		asked := time.Now()
+		stats, err := n.m.WaitForStats(t.Context(), 0)
+		require.NoError(t, err)
+		require.Len(t, stats, 1)
+		require.False(t, stats[0].Time.Before(asked), "the figures are those that were there before")
+	}
+	n.remove(pod)
 }
 
 func hungCalls(f *mounttest.FUSE) int {
