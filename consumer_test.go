@@ -107,7 +107,7 @@ func inAny(dirs []string, name string) bool {
 }
 
 // strangersGo runs the go command as in a checkout of its own, with our module from the file tree and every other one
-// from this machine's module cache.
+// from this machine's module cache. What it compiles bears no path, so that the next run finds it in the build cache.
 func strangersGo(t *testing.T, dir, proxy string) func(args ...string) {
 	t.Helper()
 	cache := strings.TrimSpace(strings.Join(goOutput(t, "env", "GOMODCACHE"), ""))
@@ -123,7 +123,7 @@ func strangersGo(t *testing.T, dir, proxy string) func(args ...string) {
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(),
 			"GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download"),
-			"GOMODCACHE="+own, "GONOSUMDB=*", "GOFLAGS=-mod=mod", "GOWORK=off")
+			"GOMODCACHE="+own, "GONOSUMDB=*", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "go %s: %s", strings.Join(args, " "), out)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-// cycles is how often the pod is set up and torn down: VOLUMEKIT_CYCLES times, 25 with -short, else 1,000.
+// cycles is how often the pod is set up and torn down: VOLUMEKIT_CYCLES times, 25 with -short, 100 with the race detector,
+// else 1,000.
 func cycles(t *testing.T) int {
 	t.Helper()
 	if text := os.Getenv("VOLUMEKIT_CYCLES"); text != "" {
@@ -24,6 +25,9 @@ func cycles(t *testing.T) int {
 	}
 	if testing.Short() {
 		return 25
+	}
+	if raceDetector {
+		return 100
 	}
 	return 1000
 }
