@@ -119,66 +119,6 @@ func checkSyntax(path string, want v1.HostPathType) error {
 
 const typeNames = "Directory, DirectoryOrCreate, File, FileOrCreate, Socket, CharDevice, BlockDevice"
 
-// checkProtected refuses the protected directories, what is in them and what is above them. Errors match
-// volume.ErrInvalid.
-func checkProtected(path string, protected []string) error {
-	resolved, err := resolve(path)
-	if err != nil {
-		return err
-	}
-	for _, p := range protected {
-		guarded, err := resolve(p)
-		if err != nil {
-			return err
-		}
-		if contains(guarded, resolved) || contains(resolved, guarded) {
-			return fmt.Errorf("%s leads to %s, which holds volumes of this node or is held by them (%s): use another path: %w",
-				path, resolved, guarded, volume.ErrInvalid)
-		}
-	}
-	return nil
-}
-
-// contains reports whether path is dir or beneath it; both are clean and absolute.
-func contains(dir, path string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, string(filepath.Separator))+string(filepath.Separator))
-}
-
-// maxLinks is how many links to nothing are followed, as many as the kernel follows of any.
-const maxLinks = 40
-
-// resolve follows every link of path as far as it exists. A link to nothing is followed, too: what it names can be made
-// later.
-func resolve(path string) (string, error) { return resolveLinks(path, maxLinks) }
-
-func resolveLinks(path string, links int) (string, error) {
-	resolved, err := filepath.EvalSymlinks(path)
-	parent := filepath.Dir(path)
-	switch {
-	case err == nil:
-		return resolved, nil
-	case !errors.Is(err, fs.ErrNotExist) || parent == path:
-		return "", fmt.Errorf("following the links of %s: %w", path, err)
-	}
-	if parent, err = resolveLinks(parent, links); err != nil {
-		return "", err
-	}
-	path = filepath.Join(parent, filepath.Base(path))
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return path, nil
-	}
-	target, err := os.Readlink(path)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("following the links of %s: %w", path, err)
-	case links == 0:
-		return "", fmt.Errorf("following the links of %s: there are more than %d: %w", path, maxLinks, volume.ErrInvalid)
-	case !filepath.IsAbs(target):
-		target = parent + string(filepath.Separator) + target
-	}
-	return resolveLinks(target, links-1)
-}
-
 // checkType looks at path, following links, and makes what is missing where the type says so.
 func checkType(path string, want v1.HostPathType) error {
 	if want == v1.HostPathUnset {

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -247,32 +246,4 @@ func TestOtherDirectoryIsRefused(t *testing.T) {
 	mounter, err := plugin.NewMounter(spec(t.TempDir(), v1.HostPathUnset), &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod-1"}})
 	require.NoError(t, err)
 	require.ErrorIs(t, mounter.SetUpAt(t.Context(), t.TempDir(), volume.MounterArgs{}), volume.ErrUnsupported)
-}
-
-func TestCallOnDeadFilesystemIsLeftBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		release := make(chan struct{})
-		started := make(chan struct{})
-		go func() {
-			<-started
-			cancel()
-		}()
-		err := leaveBehind(ctx, "/dead", func() error {
-			close(started)
-			<-release
-			return nil
-		})
-		require.ErrorIs(t, err, volume.ErrUncertain)
-		require.ErrorIs(t, err, context.Canceled)
-		var lost interface{ Done() <-chan struct{} }
-		require.ErrorAs(t, err, &lost)
-		select {
-		case <-lost.Done():
-			t.Fatal("the call is said to have ended, and has not")
-		default:
-		}
-		close(release)
-		<-lost.Done()
-	})
 }

@@ -2,11 +2,14 @@ package hostpath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -40,7 +43,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 	if err := checkSyntax(m.path, m.want); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
-	if err := leaveBehind(ctx, m.path, m.check); err != nil {
+	if err := mount.LeaveBehind(ctx, "stat", m.path, m.check); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
 	return nil
@@ -48,7 +51,11 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 
 // check touches the filesystem, which may hang.
 func (m *mounter) check() error {
-	if err := checkProtected(m.GetPath(), m.protected); err != nil {
+	_, err := safepath.ResolveApart(m.GetPath(), m.protected...)
+	switch {
+	case errors.Is(err, safepath.ErrOverlap):
+		return fmt.Errorf("%w: %w", err, volume.ErrInvalid)
+	case err != nil:
 		return err
 	}
 	return checkType(m.GetPath(), m.want)
