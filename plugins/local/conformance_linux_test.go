@@ -1,0 +1,103 @@
+package local
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/volumetest"
+)
+
+const able = volume.CapPersistent | volume.CapDeviceMount | volume.CapBlock | volume.CapNodeExpand |
+	volume.CapMountOptions | volume.CapReconstruct
+
+// counter makes names.
+var counter atomic.Int64
+
+func named(path string) *volume.Spec {
+	pv := pvOf(path)
+	pv.Name = "disk-" + strconv.FormatInt(counter.Add(1), 10)
+	return specOf(pv)
+}
+
+func TestConformanceOfDirectories(t *testing.T) {
+	mounttest.RequireMounts(t)
+	volumetest.Run(t, volumetest.Config{
+		NewPlugin: func(testing.TB) volume.VolumePlugin { return New(Options{}) },
+		NewSpec:   func(t testing.TB) *volume.Spec { return named(t.TempDir()) },
+		Require:   able,
+		Shared:    true,
+	})
+}
+
+func TestConformanceOfDevices(t *testing.T) {
+	mounttest.RequireRoot(t)
+	volumetest.Run(t, volumetest.Config{
+		NewPlugin: func(testing.TB) volume.VolumePlugin { return New(Options{}) },
+		NewSpec:   func(t testing.TB) *volume.Spec { return named(newDevice(t)) },
+		NewReadOnlySpec: func(t testing.TB) *volume.Spec {
+			disk := newDevice(t) // A blank one is not formatted for who may not write to it.
+			require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext4"}))
+			spec := named(disk)
+			spec.ReadOnly = true
+			return spec
+		},
+		Require: able,
+		Shared:  true,
+	})
+}
+
+// byPath is a fake mounter that is told what a descriptor leads to, since it knows no others' descriptors.
+type byPath struct{ *fake.Mounter }
+
+func (m byPath) Mount(ctx context.Context, request mount.Request) error {
+	if path, err := os.Readlink(request.Source); err == nil {
+		request.Source = path
+	}
+	return m.Mounter.Mount(ctx, request)
+}
+
+func TestConformanceOnFakeMounts(t *testing.T) {
+	world := fake.NewMounter(fake.MounterOptions{})
+	volumetest.Run(t, volumetest.Config{
+		NewPlugin: func(testing.TB) volume.VolumePlugin {
+			plugin := New(Options{Mounter: byPath{world}})
+			plugin.isSame = func(string, string) (bool, error) { return true, nil } // no file is really there
+			return plugin
+		},
+		NewSpec: func(t testing.TB) *volume.Spec {
+			dir := t.TempDir()
+			require.NoError(t, world.MkdirAll(dir, 0o755))
+			return named(dir)
+		},
+		World:   world,
+		Require: able,
+		Shared:  true,
+	})
+}
+
+// newDevice returns a blank block device of 8 MiB.
+func newDevice(t testing.TB) string { return newDeviceOf(t, 8<<20) }
+
+func newDeviceOf(t testing.TB, size int64) string {
+	t.Helper()
+	mounttest.RequireRoot(t)
+	loops, image := loop.New(loop.Options{}), filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	require.NoError(t, os.Truncate(image, size))
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device)) })
+	return device.Path
+}

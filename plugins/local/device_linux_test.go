@@ -1,0 +1,178 @@
+package local
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/mount/blockmap"
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// imageOf returns the file behind a loop device.
+func imageOf(t *testing.T, device string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
+	require.NoError(t, err)
+	return strings.TrimSpace(string(content))
+}
+
+func TestABlankDiskIsFormattedOnceAndKept(t *testing.T) {
+	disk := newDevice(t)
+	plugin, root := newPlugin(t, Options{})
+	link := filepath.Join(t.TempDir(), "by-id")
+	require.NoError(t, os.Symlink(disk, link))
+	spec := specOf(pvOf(link, "noatime"))
+
+	readOnly := volume.NewSpecFromPersistentVolume(spec.PersistentVolume, true)
+	require.ErrorIs(t, stage(t, plugin, readOnly), ErrWrongContent, "who may not write formats nothing")
+	require.NoError(t, format.ProveBlank(t.Context(), disk))
+
+	require.NoError(t, stage(t, plugin, spec))
+	path := mustSetUp(t, plugin, spec, "pod-1", volume.MounterArgs{})
+	require.NoError(t, os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o600))
+	there, _, err := plugin.mountAt(t.Context(), path)
+	require.NoError(t, err)
+	assert.Equal(t, "ext4", there.FSType)
+	assert.Contains(t, there.Options, "noatime", "a bind has the options of what it shows")
+	tearDown(t, plugin, spec, "pod-1")
+	require.NoError(t, (&stager{plugin}).UnmountDevice(t.Context(), plugin.stagingPath("disk")))
+
+	plugin = pluginAt(t, root, Options{})
+	require.NoError(t, stage(t, plugin, spec))
+	content, err := os.ReadFile(filepath.Join(plugin.stagingPath("disk"), "file"))
+	require.NoError(t, err)
+	assert.Equal(t, "kept", string(content))
+}
+
+func TestADiskThatIsNotBlankIsLeftWhole(t *testing.T) {
+	disk := newDevice(t)
+	plugin, _ := newPlugin(t, Options{})
+	xfs := "xfs"
+	for what, content := range map[string]struct {
+		offset int64
+		bytes  string
+		err    error
+	}{
+		"a byte somewhere":           {offset: 5 << 20, bytes: "x", err: format.ErrNotBlank},
+		"a partition table":          {offset: 510, bytes: "\x55\xaa", err: ErrWrongContent},
+		"an encrypted disk":          {bytes: "LUKS\xba\xbe\x00\x01", err: ErrWrongContent},
+		"a filesystem of other kind": {offset: 1080, bytes: "\x53\xef", err: ErrWrongContent},
+	} {
+		t.Run(what, func(t *testing.T) {
+			file, err := os.OpenFile(disk, os.O_RDWR, 0)
+			require.NoError(t, err)
+			defer file.Close()
+			_, err = file.WriteAt([]byte(content.bytes), content.offset)
+			require.NoError(t, err)
+			require.NoError(t, file.Sync())
+			pv := pvOf(disk)
+			pv.Spec.Local.FSType = &xfs
+			require.ErrorIs(t, stage(t, plugin, specOf(pv)), content.err)
+			assert.NoDirExists(t, plugin.stagingPath("disk"))
+			found := make([]byte, len(content.bytes))
+			_, err = file.ReadAt(found, content.offset)
+			require.NoError(t, err)
+			assert.Equal(t, content.bytes, string(found))
+			_, err = file.WriteAt(make([]byte, len(content.bytes)), content.offset)
+			require.NoError(t, err)
+		})
+	}
+}
+
+func TestAFilesystemGrowsToItsDisk(t *testing.T) {
+	disk := newDeviceOf(t, 320<<20)
+	plugin, _ := newPlugin(t, Options{})
+	pv, xfs := pvOf(disk), "xfs" // ext4 takes a capability to grow that root may lack
+	pv.Spec.Local.FSType = &xfs
+	spec := specOf(pv)
+	require.NoError(t, stage(t, plugin, spec))
+	path := mustSetUp(t, plugin, spec, "pod-1", volume.MounterArgs{})
+	blocks := func() uint64 {
+		var fs unix.Statfs_t
+		require.NoError(t, unix.Statfs(path, &fs))
+		return fs.Blocks
+	}
+	before := blocks()
+	options := volume.NodeResizeOptions{
+		VolumeSpec: spec, DeviceMountPath: path, DeviceStagePath: plugin.stagingPath("disk"), NewSize: resource.MustParse("640Mi"),
+	}
+	_, err := plugin.NodeExpand(t.Context(), options)
+	require.ErrorIs(t, err, volume.ErrInfeasible, "the disk is too small")
+	assert.Equal(t, before, blocks())
+
+	image := imageOf(t, disk)
+	require.NoError(t, os.Truncate(image, 640<<20))
+	_, err = loop.New(loop.Options{}).Resize(t.Context(), image)
+	require.NoError(t, err)
+	for range 2 {
+		done, err := plugin.NodeExpand(t.Context(), options)
+		require.NoError(t, err)
+		assert.True(t, done)
+		assert.Greater(t, blocks(), before*3/2)
+	}
+	done, err := plugin.NodeExpand(t.Context(), volume.NodeResizeOptions{
+		VolumeSpec: specOf(pvOf(t.TempDir())), NewSize: resource.MustParse("1Ti"),
+	})
+	require.NoError(t, err, "a directory has no size of its own")
+	assert.True(t, done)
+}
+
+func TestADiskIsMappedAsItIs(t *testing.T) {
+	disk := newDevice(t)
+	plugin, _ := newPlugin(t, Options{})
+	link := filepath.Join(t.TempDir(), "by-id")
+	require.NoError(t, os.Symlink(disk, link))
+	spec := blockSpec(link)
+	created, err := plugin.NewBlockVolumeMapper(spec, pod)
+	require.NoError(t, err)
+	mapper := created.(volume.CustomBlockVolumeMapper)
+	_, err = mapper.SetUpDevice(t.Context(), volume.SetUpDeviceArgs{})
+	require.NoError(t, err)
+	path, err := mapper.MapPodDevice(t.Context(), volume.MapPodDeviceArgs{})
+	require.NoError(t, err)
+	assert.Equal(t, link, path, "it is the same after a reboot, whatever number the disk gets")
+
+	global, err := mapper.GetGlobalMapPath(spec)
+	require.NoError(t, err)
+	mapping := blockmap.Mapping{DevicePath: path, GlobalMapPath: global, PodUID: string(pod.UID)}
+	mapping.PodMapDir, mapping.LinkName = mapper.GetPodDeviceMapPath()
+	blocks := blockmap.New(blockmap.Options{})
+	t.Cleanup(func() { _ = blocks.UnmapDevice(afterwards(t), mapping) })
+	require.NoError(t, blocks.MapDevice(t.Context(), mapping))
+	inPod := filepath.Join(mapping.PodMapDir, mapping.LinkName)
+	require.NoError(t, os.WriteFile(inPod, []byte("of a pod"), 0))
+	found, err := plugin.ConstructBlockVolumeSpec(pod.UID, "disk", inPod)
+	require.NoError(t, err)
+	assert.Equal(t, "disk", found.Name())
+
+	require.NoError(t, blocks.UnmapDevice(t.Context(), mapping))
+	content := make([]byte, 8)
+	file, err := os.Open(disk)
+	require.NoError(t, err)
+	defer file.Close()
+	_, err = file.Read(content)
+	require.NoError(t, err)
+	assert.Equal(t, "of a pod", string(content))
+	require.ErrorIs(t, stage(t, plugin, specOf(pvOf(disk))), format.ErrNotBlank, "it is no filesystem, and is not made one")
+}
+
+func TestADirectoryIsNotMapped(t *testing.T) {
+	mounttest.RequireMounts(t)
+	plugin, _ := newPlugin(t, Options{})
+	created, err := plugin.NewBlockVolumeMapper(blockSpec(t.TempDir()), pod)
+	require.NoError(t, err)
+	_, err = created.(volume.CustomBlockVolumeMapper).SetUpDevice(t.Context(), volume.SetUpDeviceArgs{})
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	_, err = created.(volume.CustomBlockVolumeMapper).MapPodDevice(t.Context(), volume.MapPodDeviceArgs{})
+	require.ErrorIs(t, err, volume.ErrInvalid)
+}

@@ -1,0 +1,92 @@
+package local
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// source is what a spec says, checked.
+type source struct {
+	name string
+	path string
+	// fsType is the filesystem that a device must have, and gets when it is blank; empty means any, and ext4.
+	fsType string
+	// options are the mount options of the PersistentVolume.
+	options []string
+	// readOnly is true when nobody may write to the volume, podReadOnly when this pod must not; the first implies the second.
+	readOnly, podReadOnly bool
+}
+
+// localOf returns the local source of spec, nil when it has none.
+func localOf(spec *volume.Spec) *v1.LocalVolumeSource {
+	if spec == nil || spec.PersistentVolume == nil {
+		return nil
+	}
+	return spec.PersistentVolume.Spec.Local
+}
+
+// nameOf returns the name of the volume, which is an element of its paths. It is all that is known of a volume that was found
+// after a restart. The error matches volume.ErrInvalid, and so do those of the functions below.
+func nameOf(spec *volume.Spec) (string, error) {
+	if localOf(spec) == nil {
+		return "", fmt.Errorf("volume %q has no local source: it is not one of %s: %w", spec.Name(), Name, volume.ErrInvalid)
+	}
+	if err := volume.CheckPathElement(spec.Name()); err != nil {
+		return "", fmt.Errorf("local volume: %w", err)
+	}
+	return spec.Name(), nil
+}
+
+// filesystemNameOf is nameOf for a volume that is mounted. One that is mapped is an error that matches
+// volume.ErrUnsupported.
+func filesystemNameOf(spec *volume.Spec) (string, error) {
+	name, err := nameOf(spec)
+	if err != nil {
+		return "", err
+	}
+	filesystem, err := volume.CheckVolumeModeFilesystem(spec)
+	if err == nil && !filesystem {
+		err = fmt.Errorf("local volume %q has volumeMode Block: it is mapped and not mounted: %w", name, volume.ErrUnsupported)
+	}
+	return name, err
+}
+
+// sourceOf reads a spec that is to be staged, set up or mapped.
+func sourceOf(spec *volume.Spec) (source, error) {
+	name, err := nameOf(spec)
+	if err != nil {
+		return source{}, err
+	}
+	src := source{name: name, path: localOf(spec).Path, options: volume.MountOptionFromSpec(spec)}
+	if fsType := localOf(spec).FSType; fsType != nil {
+		src.fsType = *fsType
+	}
+	if err := src.check(spec.PersistentVolume); err != nil {
+		return source{}, fmt.Errorf("local volume %q: %w", name, err)
+	}
+	src.path = filepath.Clean(src.path)
+	src.readOnly = slices.Contains(src.options, "ro")
+	src.podReadOnly = src.readOnly || spec.ReadOnly
+	return src, nil
+}
+
+func (s source) check(pv *v1.PersistentVolume) error {
+	switch {
+	case !volume.HasNodeAffinity(pv):
+		return fmt.Errorf("it has no nodeAffinity: name the node that has %q: %w", s.path, volume.ErrInvalid)
+	case !filepath.IsAbs(s.path):
+		return fmt.Errorf("path %q: give the absolute path of a directory or of a block device: %w", s.path, volume.ErrInvalid)
+	case strings.ContainsRune(s.path, 0):
+		return fmt.Errorf("path %q holds a NUL: remove it: %w", s.path, volume.ErrInvalid)
+	}
+	if err := volume.ValidatePathNoBacksteps(s.path); err != nil {
+		return err
+	}
+	return volume.CheckMountOptions(s.options)
+}

@@ -1,0 +1,193 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// defaultFSType is what a blank disk gets when the volume does not say, as in Kubernetes.
+const defaultFSType = "ext4"
+
+// stager stages volumes on this node, and takes them off.
+type stager struct{ plugin *Plugin }
+
+// NewDeviceMounter implements [volume.DeviceMountableVolumePlugin].
+func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &stager{p}, nil }
+
+// NewDeviceUnmounter implements [volume.DeviceMountableVolumePlugin].
+func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &stager{p}, nil }
+
+// CanDeviceMount implements [volume.DeviceMountableVolumePlugin]: every volume is staged but one that is mapped.
+func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
+	if _, err := nameOf(spec); err != nil {
+		return false, err
+	}
+	return volume.CheckVolumeModeFilesystem(spec)
+}
+
+// GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]. A directory may be a mount that the node's operator has
+// made, and two volumes may name one directory: only the pods of this volume count.
+func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
+	refs, err := p.mount.GetMountRefs(ctx, deviceMountPath)
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Base(deviceMountPath)
+	return slices.DeleteFunc(slices.Clone(refs), func(ref string) bool {
+		return filepath.Base(ref) != name || !safepath.Contains(p.host.GetPodsDir(), ref)
+	}), nil
+}
+
+// GetDeviceMountPath implements [volume.DeviceMounter]: {root}/plugins/kubernetes.io/local-volume/mounts/{name}.
+func (s *stager) GetDeviceMountPath(spec *volume.Spec) (string, error) {
+	name, err := filesystemNameOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return s.plugin.stagingPath(name), nil
+}
+
+func (p *Plugin) mountsDir() string { return filepath.Join(p.host.GetPluginDir(Name), "mounts") }
+
+func (p *Plugin) stagingPath(name string) string { return filepath.Join(p.mountsDir(), name) }
+
+// MountDevice implements [volume.DeviceMounter]. deviceMountPath must be what GetDeviceMountPath returns; something else that
+// is mounted there is an error that matches mount.ErrForeign.
+func (s *stager) MountDevice(
+	ctx context.Context, spec *volume.Spec, _, deviceMountPath string, _ volume.DeviceMounterArgs,
+) error {
+	want, err := s.GetDeviceMountPath(spec)
+	if err != nil {
+		return err
+	}
+	src, err := sourceOf(spec)
+	switch {
+	case err != nil:
+		return err
+	case deviceMountPath != want:
+		return fmt.Errorf("local volume %q is staged at %q and not at %q: %w", src.name, want, deviceMountPath, volume.ErrInvalid)
+	}
+	if err := s.plugin.stage(ctx, src, deviceMountPath); err != nil {
+		return fmt.Errorf("staging local volume %q: %w", src.name, err)
+	}
+	return nil
+}
+
+func (p *Plugin) stage(ctx context.Context, src source, target string) error {
+	found, err := p.find(ctx, src)
+	if err != nil {
+		return err
+	}
+	there, mounted, err := p.mountAt(ctx, target)
+	switch {
+	case err != nil:
+		return err
+	case mounted:
+		return p.adopt(ctx, found, there)
+	case found.isDevice:
+		return p.mountDisk(ctx, src, found, target)
+	}
+	return p.bindDirectory(ctx, src, found, target)
+}
+
+// adopt accepts what is staged already, if it is the volume.
+func (p *Plugin) adopt(ctx context.Context, found place, there mount.MountPoint) error {
+	shown, err := p.isShownBy(ctx, found, there)
+	if err == nil && !shown {
+		err = fmt.Errorf("%s (%s) is mounted at %s, and not %s: unmount it first: %w",
+			there.Source, there.FSType, there.Path, found.path, mount.ErrForeign)
+	}
+	return err
+}
+
+// bindDirectory stages the very directory that was found: a link that has come into the path since is not followed.
+func (p *Plugin) bindDirectory(ctx context.Context, src source, found place, target string) error {
+	parent, err := safepath.Open(ctx, filepath.Dir(found.path), safepath.Options{Mounter: p.mount})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = parent.Close() }() // nothing was written to it
+	return parent.Bind(ctx, filepath.Base(found.path), target, safepath.BindOptions{
+		Kinds: safepath.Directory, ReadOnly: src.readOnly,
+	})
+}
+
+// mountDisk stages the filesystem of a disk, which it makes when the disk is proven to be blank.
+func (p *Plugin) mountDisk(ctx context.Context, src source, found place, target string) error {
+	fsType, err := p.prepare(ctx, src, found.path)
+	if err != nil {
+		return err
+	}
+	return p.mount.Mount(ctx, mount.Request{Source: found.path, Target: target, FSType: fsType, UserOptions: src.options})
+}
+
+// prepare returns the filesystem on a disk, made or checked.
+func (p *Plugin) prepare(ctx context.Context, src source, disk string) (string, error) {
+	found, err := format.Probe(ctx, disk)
+	switch {
+	case err != nil:
+		return "", err
+	case found.Type == "":
+		return p.format(ctx, src, disk)
+	case found.Kind != format.Filesystem:
+		return "", fmt.Errorf("%s holds %s: wipe it (wipefs) if nobody needs that: %w", disk, found, ErrWrongContent)
+	case src.fsType != "" && src.fsType != found.Type:
+		return "", fmt.Errorf("%s holds %s and the volume's fsType is %s: %w", disk, found, src.fsType, ErrWrongContent)
+	case src.podReadOnly:
+		return found.Type, nil
+	}
+	return found.Type, p.check(ctx, disk, found.Type)
+}
+
+// format makes the filesystem of a disk on which nothing was recognised, if that is proven to be blank.
+func (p *Plugin) format(ctx context.Context, src source, disk string) (string, error) {
+	if src.podReadOnly {
+		return "", fmt.Errorf("%s holds no filesystem, and none is made for a volume that is read-only: %w", disk, ErrWrongContent)
+	}
+	fsType := cmp.Or(src.fsType, defaultFSType)
+	if err := format.Make(ctx, disk, format.MakeOptions{FSType: fsType}); err != nil {
+		return "", err
+	}
+	p.logger.Info("a blank disk was formatted", "volume", src.name, "device", disk, "fstype", fsType)
+	return fsType, nil
+}
+
+// check runs the filesystem's check on a disk that nobody uses. Where the program is missing, the kernel replays the journal
+// alone.
+func (p *Plugin) check(ctx context.Context, disk, fsType string) error {
+	opened, err := p.devices.DeviceOpened(ctx, disk)
+	if err != nil || opened {
+		return err
+	}
+	result, err := format.Check(ctx, disk, fsType)
+	if errors.Is(err, format.ErrNoTool) {
+		p.logger.Warn("the filesystem is mounted without a check", "device", disk, "fstype", fsType, "err", err)
+		return nil
+	}
+	if err == nil && result.Repaired {
+		p.logger.Warn("the filesystem was repaired", "device", disk, "fstype", fsType)
+	}
+	return err
+}
+
+// UnmountDevice implements [volume.DeviceUnmounter]. A path that is not one of a staging directory of this plugin is an error
+// that matches volume.ErrInvalid.
+func (s *stager) UnmountDevice(ctx context.Context, deviceMountPath string) error {
+	name := filepath.Base(deviceMountPath)
+	if volume.CheckPathElement(name) != nil || s.plugin.stagingPath(name) != deviceMountPath {
+		return fmt.Errorf("%q is not a staging directory in %q: %w", deviceMountPath, s.plugin.mountsDir(), volume.ErrInvalid)
+	}
+	if err := s.plugin.takeOff(ctx, deviceMountPath); err != nil {
+		return fmt.Errorf("unstaging local volume %q: %w", name, err)
+	}
+	return nil
+}
