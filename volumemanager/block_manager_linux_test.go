@@ -22,7 +22,7 @@ import (
 // This file tests the manager with block volumes on real loop devices, from AddPod to the last trace on disk.
 
 const (
-	testPatience = 20 * time.Second
+	testPatience = time.Minute
 	testBackoff  = time.Millisecond
 )
 

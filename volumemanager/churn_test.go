@@ -22,12 +22,13 @@ import (
 // panic, the agent is restarted. When the faults stop, what is wanted is there and nothing else. The seed of a failure is
 // in its name.
 func TestChurnEndsWithWhatIsWanted(t *testing.T) {
-	seeds := uint64(30)
+	seeds := uint64(12)
 	if testing.Short() {
 		seeds = 5
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(t *testing.T) {
 				newChurn(t, seed).run()
 			})

@@ -297,7 +297,7 @@ func (n *containerNode) stopsTheTeardown(cause error) {
 	require.NoError(n.t, n.manager.RemovePod(n.pod.UID))
 	changed, cancel := n.manager.changes.subscribe(anyPod)
 	defer cancel()
-	patience := time.NewTimer(20 * time.Second)
+	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()
 	for {
 		status := n.manager.PodStatus(n.pod.UID)
@@ -445,7 +445,7 @@ func newHostPathNode(t *testing.T, path string, mounts ...v1.VolumeMount) *conta
 	require.NoError(t, os.MkdirAll(filepath.Join(host.GetPodsDir(), string(n.pod.UID)), 0o750))
 	n.plugins = volume.NewVolumePluginMgr(host)
 	require.NoError(t, n.plugins.InitPlugins(t.Context(), hostpath.New(hostpath.Options{})))
-	n.options = Options{Mounter: n.mounter, Resync: -1, WaitTimeout: 20 * time.Second}
+	n.options = Options{Mounter: n.mounter, Resync: -1, WaitTimeout: time.Minute}
 	n.restart()
 	require.NoError(t, n.manager.AddPod(t.Context(), n.pod))
 	n.ready()

@@ -98,7 +98,7 @@ func newRealNode(t *testing.T) realNode {
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(t, plugins.InitPlugins(t.Context(), &tmpfsPlugin{mounter: mounter}))
 	return realNode{root: root, plugins: plugins, options: Options{
-		RuntimeDir: filepath.Join(root, "run"), StateDir: filepath.Join(root, "state"), Resync: -1, WaitTimeout: 20 * time.Second,
+		RuntimeDir: filepath.Join(root, "run"), StateDir: filepath.Join(root, "state"), Resync: -1, WaitTimeout: time.Minute,
 	}}
 }
 

@@ -474,6 +474,7 @@ func TestWithTheResyncOffEverythingConverges(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(t *testing.T) {
 				newElsewhere(t, seed).run()
 			})

@@ -31,7 +31,9 @@ func TestRecordsWithoutRoom(t *testing.T) {
 	for name, c := range cases {
 		for _, restart := range []bool{false, true} {
 			t.Run(name+" restart "+strconv.FormatBool(restart), func(t *testing.T) {
+				t.Parallel()
 				n := knownNode(t, true)
+				n.options.Backoff.Initial = testBackoff
 				n.options.StateDir = ""
 				mounter := mount.New(mount.Options{})
 				dir := n.options.RuntimeDir

@@ -35,7 +35,8 @@ func (w *world) grow(name, size string) {
 	require.NoError(w.t, err)
 }
 
-// askNode has the claim ask the node to go on.
+// askNode has the claim ask the node to go on. Before grow: a volume that has grown and whose claim tells nothing is expanded
+// at once.
 func (w *world) askNode(name, size string) {
 	w.t.Helper()
 	w.setResize(name, size, v1.PersistentVolumeClaimNodeResizePending)
@@ -148,8 +149,8 @@ func TestWhatCanNeverBeIsNotTriedAgain(t *testing.T) {
 		pod := podOf("web", "data")
 		m := w.startWith(pod)
 		w.plugin.Inject(fake.MethodNodeExpand, fake.Fail(volume.ErrInfeasible))
-		w.grow("data", "1Gi")
 		w.askNode("data", "1Gi")
+		w.grow("data", "1Gi")
 		pass(24 * time.Hour)
 		assert.Equal(t, 1, w.count(fake.MethodNodeExpand))
 		assert.Equal(t, v1.PersistentVolumeClaimNodeResizeInfeasible, w.claimStatus("data").AllocatedResourceStatuses[v1.ResourceStorage])
@@ -175,8 +176,8 @@ func TestAnExpansionThatFailsIsTriedAgainAfterAWhile(t *testing.T) {
 				pod := podOf("web", "data")
 				m := w.startWith(pod)
 				w.plugin.Inject(fake.MethodNodeExpand, fake.FailN(6, err))
-				w.grow("data", "1Gi")
 				w.askNode("data", "1Gi")
+				w.grow("data", "1Gi")
 				pass(10 * time.Second)
 				assert.Less(t, w.count(fake.MethodNodeExpand), 7)
 				require.ErrorIs(t, m.PodStatus(pod.UID)[0].Err, errStore)
@@ -199,8 +200,8 @@ func TestWhatCannotGrowWhileItIsUsedGrowsWhenItIsMountedNext(t *testing.T) {
 		pod := podOf("web", "data")
 		w.startWith(pod)
 		w.plugin.Inject(fake.MethodNodeExpand, fake.Fail(volume.ErrInUse))
-		w.grow("data", "1Gi")
 		w.askNode("data", "1Gi")
+		w.grow("data", "1Gi")
 		pass(time.Hour)
 		assert.Equal(t, 1, w.count(fake.MethodNodeExpand))
 		assert.Equal(t, "512Mi", w.sizeOfClaim("data"))
@@ -306,8 +307,8 @@ func TestAPodMayGoWhileItsVolumeGrows(t *testing.T) {
 		m := w.startWith(pod)
 		release := make(chan struct{})
 		w.plugin.Inject(fake.MethodNodeExpand, fake.HangUntil(release))
-		w.grow("data", "1Gi")
 		w.askNode("data", "1Gi")
+		w.grow("data", "1Gi")
 		require.NoError(t, w.plugin.AwaitCalls(t.Context(), fake.MethodNodeExpand, 1))
 		require.NoError(t, m.RemovePod(pod.UID))
 		synctest.Wait()

@@ -492,6 +492,7 @@ func TestWaitEndsWhenThePodIsRemoved(t *testing.T) {
 }
 
 func TestManyPodsAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, withRecords(t))
 	w.claim("shared")
 	m := w.prepare()
@@ -503,7 +504,7 @@ func TestManyPodsAtOnce(t *testing.T) {
 	for i := range 50 {
 		wg.Go(func() {
 			pod := podOf(fmt.Sprintf("pod-%d", i), "shared", "-scratch", "-cache")
-			for range 3 {
+			for range 2 {
 				assert.NoError(t, m.AddPod(t.Context(), pod))
 				assert.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
 				_ = m.Status()

@@ -78,11 +78,14 @@ func copyRecords(t *testing.T, from, to string) {
 // call of the plugin, every conclusion.
 func TestKilledAfterAnyStepTheNextManagerEndsClean(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
-		steps := 1
-		for ; killedAfter(t, steps, wanted); steps++ {
-		}
-		assert.Greater(t, steps, 20)
-		t.Logf("wanted %t: killed after each of %d steps", wanted, steps-1)
+		t.Run(fmt.Sprintf("wanted=%t", wanted), func(t *testing.T) {
+			t.Parallel()
+			steps := 1
+			for ; killedAfter(t, steps, wanted); steps++ {
+			}
+			assert.Greater(t, steps, 20)
+			t.Logf("killed after each of %d steps", steps-1)
+		})
 	}
 }
 

@@ -37,6 +37,7 @@ const simulationCommand = "go test -run TestSimulatedManager -v ./volumemanager"
 // TestSimulatedManager drives the manager through random worlds, as package simulation says: the variables of the
 // environment are the same, but that there are a tenth of the seeds.
 func TestSimulatedManager(t *testing.T) {
+	t.Parallel()
 	if seed := simulationtest.Number(t, "SIMULATION_SEED", 0); seed != 0 {
 		s, source := simulatedSeed(seed, simulatedBug{})
 		s.Keep = true
@@ -72,7 +73,8 @@ func TestASlowRecordLosesNoEnd(t *testing.T) {
 }
 
 func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
-	for seed := uint64(1); seed <= 20; seed++ {
+	t.Parallel()
+	for seed := uint64(1); seed <= 10; seed++ {
 		s, source := simulatedSeed(seed, simulatedBug{})
 		first := s.Run(t, source)
 		s, source = simulatedSeed(seed, simulatedBug{})

@@ -105,7 +105,7 @@ func (n *watchedNode) until(pod *v1.Pod, wanted func(VolumeStatus) bool) VolumeS
 	n.t.Helper()
 	changed, cancel := n.m.changes.subscribe(anyPod)
 	defer cancel()
-	patience := time.NewTimer(15 * time.Second)
+	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()
 	for {
 		status := n.m.PodStatus(pod.UID)
@@ -345,7 +345,7 @@ func (c *countingMounter) isTold() bool {
 func unmountForeign(t *testing.T, path string) {
 	t.Helper()
 	err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
-	for deadline := time.Now().Add(20 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); {
 		goruntime.Gosched()
 		err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
 	}
