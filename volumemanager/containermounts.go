@@ -83,8 +83,9 @@ type ContainerDevice struct {
 // that the workload has replaced meanwhile is bound anew. [Manager.ReleaseContainer] undoes it, and whatever takes the
 // volume from the pod does so before.
 //
-// The variables of a subPathExpr are those that the pod itself tells: values, and fields of the pod. Another one is a
-// [*VariableError].
+// A subPath that leads to where it begins (".") is the whole volume. The variables of a subPathExpr are those that
+// [Options].Environment tells; without it, those that the pod itself does: values, and fields of the pod. Another one, and
+// one that is empty, is a [*VariableError].
 //
 // When a volume of the container is not set up, or is being taken away, the error is a [*volume.NotReadyError]. Others
 // match [ErrUnknownContainer], [ErrVolumeMode], [volume.ErrInvalid] for what the pod must not ask for,
@@ -130,6 +131,7 @@ type containerAsk struct {
 	entry     *podEntry
 	container *v1.Container
 	rows      map[string]cache.MountedVolume // by outer name
+	variables *environment                   // nil: nobody has asked for one
 }
 
 func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.pod) }
@@ -255,7 +257,7 @@ func (a *containerAsk) mount(ctx context.Context, index int) (ContainerMount, er
 	if made.RecursiveReadOnly, err = a.recursiveReadOnly(spec); err != nil {
 		return made, err
 	}
-	sub, err := a.subPath(spec)
+	sub, err := a.subPath(ctx, spec)
 	if err == nil && sub != "" {
 		made.Source, err = a.bindSubPath(ctx, index, made, sub)
 	}
@@ -286,13 +288,21 @@ func (a *containerAsk) recursiveReadOnly(spec *v1.VolumeMount) (bool, error) {
 	}
 }
 
-// subPath returns the sub-path of a mount, empty when it has none.
-func (a *containerAsk) subPath(spec *v1.VolumeMount) (string, error) {
-	if spec.SubPathExpr == "" {
+// subPath returns the sub-path of a mount, empty when it has none. An expression never leads to the whole volume: it is
+// there to keep those apart who share one.
+func (a *containerAsk) subPath(ctx context.Context, spec *v1.VolumeMount) (string, error) {
+	switch {
+	case spec.SubPathExpr != "":
+	case isWholeVolume(spec.SubPath):
+		return "", nil
+	default:
 		return spec.SubPath, nil
 	}
-	node := types.NodeName(cmp.Or(a.entry.pod.Spec.NodeName, string(a.manager.node())))
-	sub, err := environmentOf(a.entry.pod, node, a.container).expandSubPath(spec.SubPathExpr)
+	environment, err := a.environment(ctx)
+	if err != nil {
+		return "", err
+	}
+	sub, err := environment.expandSubPath(spec.SubPathExpr)
 	if err != nil {
 		return "", err
 	}
@@ -300,6 +310,24 @@ func (a *containerAsk) subPath(spec *v1.VolumeMount) (string, error) {
 		return "", fmt.Errorf("subPathExpr %q: %w", spec.SubPathExpr, alsoOfPath(err))
 	}
 	return sub, nil
+}
+
+// environment returns the variables of the container: those that the orchestrator tells, or else those that the pod does.
+func (a *containerAsk) environment(ctx context.Context) (environment, error) {
+	if a.variables != nil {
+		return *a.variables, nil
+	}
+	node := types.NodeName(cmp.Or(a.entry.pod.Spec.NodeName, string(a.manager.node())))
+	found := environmentOf(a.entry.pod, node, a.container)
+	if teller := a.manager.options.Environment; teller != nil {
+		values, err := teller.ContainerEnvironment(ctx, a.entry.pod, a.container)
+		if err != nil {
+			return environment{}, fmt.Errorf("the environment of the container, for its subPathExpr: %w", err)
+		}
+		found = environment{values: values}
+	}
+	a.variables = &found
+	return found, nil
 }
 
 // propagations are the modes as safepath has them.

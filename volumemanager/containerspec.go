@@ -91,7 +91,7 @@ func checkVolumeMount(c *v1.Container, m *v1.VolumeMount) error {
 	if m.SubPath != "" && m.SubPathExpr != "" {
 		return fmt.Errorf("it has a subPath and a subPathExpr: give one of them: %w", volume.ErrInvalid)
 	}
-	if m.SubPath != "" {
+	if m.SubPath != "" && !isWholeVolume(m.SubPath) {
 		if _, err := safepath.CleanSubpath(m.SubPath); err != nil {
 			return alsoOfPath(err)
 		}
@@ -101,6 +101,11 @@ func checkVolumeMount(c *v1.Container, m *v1.VolumeMount) error {
 		return err
 	}
 	return checkRecursiveReadOnly(m, propagation)
+}
+
+// isWholeVolume reports whether a sub-path leads to where it begins, such as "." and "./": that is none, as in Kubernetes.
+func isWholeVolume(subPath string) bool {
+	return strings.HasPrefix(subPath, ".") && strings.Trim(subPath, "./") == "" && !strings.Contains(subPath, "..")
 }
 
 // propagationOf returns the propagation of a mount, None where nothing is said.

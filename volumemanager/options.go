@@ -53,6 +53,9 @@ type Options struct {
 	// Mounter binds sub-paths of volumes for containers, and devices where BlockMapper is nil. Nil: a mount.Mounter of the
 	// manager's own, which knows of no calls that others have lost; give the one that the program has.
 	Mounter mount.Interface
+	// Environment tells the variables of a container for a subPathExpr. Nil: they are those that the pod itself tells, and one
+	// that a config map, a secret or a resource holds is a [VariableError].
+	Environment ContainerEnvironment
 	// RecursiveReadOnly says that the kernel (Linux 5.12) and the container runtime can make a mount read-only with all
 	// mounts beneath it. False: a container that needs it (recursiveReadOnly Enabled) gets no mounts.
 	RecursiveReadOnly bool

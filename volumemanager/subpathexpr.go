@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -9,6 +10,15 @@ import (
 
 	"github.com/volumekit/volumekit/volume"
 )
+
+// ContainerEnvironment tells the environment of a container, as the program that starts it has put it together: from config
+// maps, secrets, resources and services too, which the manager does not read.
+type ContainerEnvironment interface {
+	// ContainerEnvironment returns the value of every variable of a container, as its processes get it. It is asked by
+	// [Manager.ContainerMounts], once in a call and only if the container has a subPathExpr; what it returns is not kept. pod and
+	// container must not be changed. It is called in the goroutine of the caller of ContainerMounts, without a lock.
+	ContainerEnvironment(ctx context.Context, pod *v1.Pod, container *v1.Container) (map[string]string, error)
+}
 
 // VariableError says that a subPathExpr refers to a variable of the container's environment whose value is not known here.
 type VariableError struct {
@@ -64,7 +74,7 @@ func (e environment) read(variable v1.EnvVar) (string, error) {
 	case from.FieldRef != nil:
 		return e.field(from.FieldRef.FieldPath)
 	default:
-		return "", fmt.Errorf("its value comes from a config map, a secret, a file or a resource, which are not read here: %w", volume.ErrUnsupported)
+		return "", fmt.Errorf("its value comes from a config map, a secret, a file or a resource, which are not read here: set Options.Environment: %w", volume.ErrUnsupported)
 	}
 }
 
@@ -86,7 +96,7 @@ func (e environment) expandValue(value string) (string, error) {
 	return expanded, unknown
 }
 
-var errMayBeElsewhere = fmt.Errorf("it is not in env, and what envFrom names is not read here: %w", volume.ErrUnsupported)
+var errMayBeElsewhere = fmt.Errorf("it is not in env, and what envFrom names is not read here: set Options.Environment: %w", volume.ErrUnsupported)
 
 // lookUp returns the value of a variable. One that is empty counts as none, as in Kubernetes: the path would be another.
 func (e environment) lookUp(name string) (string, error) {
