@@ -213,7 +213,7 @@ func (v VolumeStanding) String() string {
 	}
 	s += " is " + v.Phase
 	if v.HungCall != "" {
-		s += fmt.Sprintf(", %s of plugin %q does not return since %s", v.HungCall, v.Plugin, v.HungSince.Format(time.RFC3339))
+		s += fmt.Sprintf(", %s of plugin %q has not returned since %s", v.HungCall, v.Plugin, v.HungSince.Format(time.RFC3339))
 	}
 	if v.Err != nil {
 		s += fmt.Sprintf(": %v", v.Err)

@@ -21,7 +21,8 @@ const (
 	ReasonFilesystemReadOnly = "FilesystemReadOnly" // its filesystem has become read-only
 	ReasonFilesystemShutDown = "FilesystemShutDown" // its filesystem has given up after an error
 	ReasonUnreachable        = "Unreachable"        // its server, its daemon or its device does not serve it any more
-	ReasonHung               = "Hung"               // a call on it does not return
+	ReasonHung               = "Hung"               // a call on it does not return: see HungError
+	ReasonNotTakenOff        = "NotTakenOff"        // it hangs, and HungUnmount has failed
 	ReasonDataLost           = "DataLost"           // data that was written may be lost
 )
 

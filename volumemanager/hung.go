@@ -128,7 +128,7 @@ func (m *Manager) takeOffHung(ctx context.Context, kernel mountEnder, own *ownMo
 	err := kernel.UnmountHung(ctx, own.path, options)
 	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
 		m.options.Logger.Error("a volume whose teardown hangs could not be taken off", "volume", own.volume, "pod", own.pod, "path", own.path, "error", err)
-		m.report(own.holder, sourceHung, []Condition{abnormal(ReasonHung, fmt.Errorf("%v; it could not be taken off: %w", call, err))})
+		m.report(own.holder, sourceHung, []Condition{abnormal(ReasonNotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
 		return false
 	}
 	m.report(own.holder, sourceHung, nil)
@@ -148,13 +148,33 @@ func (m *Manager) hungTeardown(h holder) (operationexecutor.HungCall, bool) {
 	return operationexecutor.HungCall{}, false
 }
 
-// hungConditions says which calls on a volume hang.
+// HungError is the cause of a condition with [ReasonHung] that is about a call of a plugin.
+type HungError struct {
+	// Call is the call.
+	Call operationexecutor.HungCall
+}
+
+// Error names the call.
+func (e *HungError) Error() string { return e.Call.String() + " does not return" }
+
+// hungConditions says which calls on a volume hang, as far as the pod is concerned.
 func (m *Manager) hungConditions(h holder) []Condition {
+	return m.hungCalls(h.volume, func(o operationexecutor.OperationInfo) bool { return o.PodName == "" || o.PodName == h.pod })
+}
+
+// hungBefore says which calls for other pods hang in the way of a volume that the pod does not have yet. What takes the
+// volume from another pod is in nobody's way.
+func (m *Manager) hungBefore(h holder) []Condition {
+	return m.hungCalls(h.volume, func(o operationexecutor.OperationInfo) bool {
+		return o.PodName != "" && o.PodName != h.pod && flightOf(o).kind != operationexecutor.OpUnmount
+	})
+}
+
+func (m *Manager) hungCalls(name v1.UniqueVolumeName, counts func(operationexecutor.OperationInfo) bool) []Condition {
 	var found []Condition
 	for _, call := range m.executor.Hung() {
-		o := call.Operation
-		if o.VolumeName == h.volume && (o.PodName == "" || o.PodName == h.pod) {
-			c := abnormal(ReasonHung, errors.New(call.String()))
+		if call.Operation.VolumeName == name && counts(call.Operation) {
+			c := abnormal(ReasonHung, &HungError{Call: call})
 			c.Since = call.Since
 			found = append(found, c)
 		}

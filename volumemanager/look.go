@@ -167,7 +167,7 @@ func (m *Manager) fill(s *VolumeStatus) {
 		return
 	}
 	m.fillWork(s, podName)
-	m.fillHung(s, podName)
+	s.Conditions = append(s.Conditions, m.hungBefore(holder{volume: s.Volume, pod: podName})...)
 	if live {
 		// It can be used while it is refreshed.
 		s.Phase = PhaseMounted
@@ -217,18 +217,6 @@ func (s *VolumeStatus) waitsFor(r runningOperation, info operationexecutor.Opera
 	if r.pod == "" && s.Wanted && s.Err == nil {
 		s.Err = &volume.PendingError{
 			Op: string(info.Kind), Running: fmt.Sprintf("%s for pod %q", info.Kind, info.PodName), Volume: s.Volume, Since: info.Started,
-		}
-	}
-}
-
-// fillHung adds which call hangs: the oldest of those that were left behind and are in the way of the volume.
-func (m *Manager) fillHung(s *VolumeStatus, podName volume.UniquePodName) {
-	for _, call := range m.executor.Hung() {
-		o := call.Operation
-		isOthers := o.PodName != "" && o.PodName != podName && flightOf(o).kind == operationexecutor.OpUnmount
-		if o.VolumeName == s.Volume && !isOthers {
-			s.HungSince, s.HungCall = call.Since, call.Call
-			return
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"errors"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -88,14 +89,23 @@ type VolumeStatus struct {
 	NextTry time.Time
 	// Since is when the operation that runs began; zero when none runs.
 	Since time.Time
-	// HungSince is when a call began that has not returned long after its deadline and was left behind; zero when none was.
-	// Nothing more is done about the volume before it returns. HungCall is its name, such as "MountDevice"; see
-	// [Manager.Hung] for its stack.
-	HungSince time.Time
-	HungCall  string
 	// Conditions are what is wrong with it, or worth knowing, whatever its phase: somebody has unmounted it, its server is
-	// lost, a call on it hangs. Empty when nothing is known to be wrong.
+	// lost, a call on it hangs (see HungCall). Empty when nothing is known to be wrong.
 	Conditions []Condition
+}
+
+// HungCall returns the call that is in the way of the volume, the oldest if there are several, and false if there is none:
+// one that has not returned long after its deadline and was left behind. It is the cause of a condition with [ReasonHung].
+// Nothing more is done about the volume before it returns.
+func (s VolumeStatus) HungCall() (operationexecutor.HungCall, bool) {
+	var oldest operationexecutor.HungCall
+	for _, c := range s.Conditions {
+		var hung *HungError
+		if errors.As(c.Err, &hung) && (oldest.Since.IsZero() || hung.Call.Since.Before(oldest.Since)) {
+			oldest = hung.Call
+		}
+	}
+	return oldest, !oldest.Since.IsZero()
 }
 
 // NodeStatus is where every volume on the node stands.

@@ -238,19 +238,31 @@ func TestStatusSaysWhichCallHangs(t *testing.T) {
 		var pending *volume.PendingError
 		require.ErrorAs(t, m.PodStatus(waits.UID)[0].Err, &pending, "another pod's operation is in its way")
 		assert.Contains(t, pending.Error(), "uid-hung")
-		assert.Empty(t, m.PodStatus(hung.UID)[0].HungCall, "not yet")
+		assert.Empty(t, m.PodStatus(hung.UID)[0].Conditions, "not yet")
 		pass(time.Hour)
 		for _, pod := range []string{"hung", "waits"} {
 			s := m.PodStatus(podOf(pod).UID)[0]
-			assert.Equal(t, "MountDevice", s.HungCall, pod)
-			assert.Equal(t, began, s.HungSince, pod)
+			call, hangs := s.HungCall()
+			assert.True(t, hangs, pod)
+			assert.Equal(t, "MountDevice", call.Call, pod)
+			assert.Equal(t, began, call.Since, pod)
+			assert.Equal(t, []string{ReasonHung}, reasonsOf(s), "it is told once")
+			assert.Equal(t, began, s.Conditions[0].Since)
+			assert.ErrorContains(t, s.Conditions[0].Err, "MountDevice")
 		}
-		assert.Empty(t, m.PodStatus(waits.UID)[1].HungCall, "the other volume is ready")
+		assert.Empty(t, m.PodStatus(waits.UID)[1].Conditions, "the other volume is ready")
 		close(release)
 		synctest.Wait()
 		require.NoError(t, m.WaitForAttachAndMount(t.Context(), waits))
-		assert.Empty(t, m.PodStatus(hung.UID)[0].HungCall)
+		assert.Empty(t, m.PodStatus(hung.UID)[0].Conditions)
 	})
+}
+
+func reasonsOf(s VolumeStatus) (reasons []string) {
+	for _, c := range s.Conditions {
+		reasons = append(reasons, c.Reason)
+	}
+	return reasons
 }
 
 // TestAnOperatorCanActOnTheErrorOfAWait holds the whole text.
@@ -276,13 +288,41 @@ func TestAnOperatorCanActOnTheErrorOfAWait(t *testing.T) {
 		numbers := regexp.MustCompile(`failed \d+ times, next try at 2000-01-01T00:2\d:\d\dZ`)
 		assert.Equal(t, `volumes of pod "default/web" are not ready: `+
 			`"broken" is waiting: volume_mount of volume "example.com/fake/disk-broken" by plugin "example.com/fake": wrong fs type, FAILED; `+
-			`"dead" is waiting, MountDevice of plugin "example.com/fake" does not return since 2000-01-01T00:00:00Z: `+
+			`"dead" is waiting, MountDevice of plugin "example.com/fake" has not returned since 2000-01-01T00:00:00Z: `+
 			`volume_mount of volume "example.com/fake/disk-dead" by plugin "example.com/fake": MountDevice has not returned and was left behind: context deadline exceeded; `+
 			`"missing" is unresolved: volume "missing" of pod "default/web": claim is not ready: create claim "default/missing": PersistentVolumeClaim "default/missing": not found `+
 			`(context deadline exceeded)`, numbers.ReplaceAllString(got, "FAILED"))
 
 		err := m.WaitForNodeEmpty(ctx)
 		require.ErrorContains(t, err, `volumes of the node are not gone: "broken" of pod "default/web" is waiting`)
+	})
+}
+
+func TestAWaitSaysThatNobodyHasCalledRun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newWorld(t, withRecords(t)).prepare()
+		pod := podOf("web", "-scratch")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		for _, wait := range []func(context.Context, *v1.Pod) error{m.WaitForAttachAndMount, m.WaitForUnmount} {
+			err := wait(t.Context(), pod)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "nothing is done before Run is called")
+		}
+	})
+}
+
+// TestWhatComesInTheMomentInWhichAWaitEndsIsNoError: an error would name no volume.
+func TestWhatComesInTheMomentInWhichAWaitEndsIsNoError(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newWorld(t, Options{}).start()
+		looks := 0
+		what := awaited{state: "ready", left: func() []VolumeStatus { return nil }, isReady: func() (bool, error) {
+			looks++
+			return looks > 2, nil // when the wait begins, when its time is over, afterwards
+		}}
+		require.NoError(t, m.wait(t.Context(), podOf("web"), what))
+		what.isReady = func() (bool, error) { return false, nil }
+		require.ErrorIs(t, m.wait(t.Context(), podOf("web"), what), context.DeadlineExceeded)
 	})
 }
 

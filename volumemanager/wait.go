@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -93,13 +94,13 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	})
 }
 
-// WaitForAllPodsUnmount is WaitForUnmount for several pods, all within one time. It waits for each of them, also when another
-// one is not gone in time; the error is then all of theirs.
+// WaitForAllPodsUnmount is WaitForUnmount for several pods, all within one time: it takes as long as the last of them. It
+// waits for each of them, also when another one is not gone in time; the error is then all of theirs.
 func (m *Manager) WaitForAllPodsUnmount(ctx context.Context, pods []*v1.Pod) error {
 	ctx, cancel := m.withWaitTimeout(ctx)
 	defer cancel()
 	var errs []error
-	for _, pod := range pods {
+	for _, pod := range pods { // Who has gone while another one was waited for is not waited for.
 		errs = append(errs, m.WaitForUnmount(ctx, pod))
 	}
 	return errors.Join(errs...)
@@ -136,7 +137,7 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 		case ready && reading == nil:
 			return nil
 		case ended != nil:
-			return notReady(pod, what, ended)
+			return m.endWait(pod, what, ended, reading)
 		}
 		select {
 		case <-changed:
@@ -150,13 +151,34 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 	}
 }
 
+// endWait returns the error of a wait that has ended, and none when what is missed has come in this moment.
+func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan struct{}) error {
+	switch {
+	case !m.started.Load():
+		ended = fmt.Errorf("nothing is done before Run is called: %w", ended)
+	case reading != nil:
+		ended = fmt.Errorf("the records of an earlier manager have not been read yet: %w", ended)
+	}
+	err := notReady(pod, what, ended)
+	if len(err.Volumes) > 0 || reading != nil {
+		return err
+	}
+	if ready, lost := what.isReady(); !ready || lost != nil {
+		return err
+	}
+	return nil
+}
+
 // notReady returns the error of a wait that ended with volumes missing.
-func notReady(pod *v1.Pod, what awaited, cause error) error {
+func notReady(pod *v1.Pod, what awaited, cause error) *volume.NotReadyError {
 	err := &volume.NotReadyError{PodName: podKey(pod), Awaited: what.state, Err: cause}
 	for _, s := range what.left() {
 		standing := volume.VolumeStanding{
 			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err,
-			Attempts: s.Attempts, NextTry: s.NextTry, HungCall: s.HungCall, HungSince: s.HungSince,
+			Attempts: s.Attempts, NextTry: s.NextTry,
+		}
+		if call, hangs := s.HungCall(); hangs {
+			standing.HungCall, standing.HungSince = call.Call, call.Since
 		}
 		if pod.UID == "" {
 			standing.PodName = s.PodName

@@ -126,13 +126,6 @@ func has(reason string) func(VolumeStatus) bool {
 
 func isWell(s VolumeStatus) bool { return len(s.Conditions) == 0 && s.Phase == PhaseMounted }
 
-func reasonsOf(s VolumeStatus) (reasons []string) {
-	for _, c := range s.Conditions {
-		reasons = append(reasons, c.Reason)
-	}
-	return reasons
-}
-
 func (n *watchedNode) idAt(path string) uint64 {
 	n.t.Helper()
 	found, err := n.mounter.Lookup(n.t.Context(), path)
