@@ -15,5 +15,14 @@
 // The check holds when it is made. A workload that may write to a directory above the path can put something else there
 // later: give paths whose parents belong to the node alone.
 //
+// # Making and removing volumes
+//
+// With [Options].BaseDir the plugin provisions: a volume is a directory BaseDir/NAME of this node, which its node affinity
+// names, for every user of a pod (mode 0777, behind a base of mode 0700). Nothing holds it to its size.
+//
+// What is recycled or deleted lies in the base, by its text and on disk: it is removed beneath a descriptor of the base, where
+// no link is followed and no mount entered (mount/safepath). The base is as far apart from the node's root as every path
+// must be.
+//
 // A volume cannot be rebuilt from a directory, because none is made for it.
 package hostpath

@@ -2,25 +2,23 @@ package hostpath
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
-	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // mounter checks one host path for one pod.
 type mounter struct {
 	volume.MetricsNil
-	name      string
-	path      string
-	want      v1.HostPathType
-	readOnly  bool
-	protected []string
+	plugin   *Plugin
+	name     string
+	path     string
+	want     v1.HostPathType
+	readOnly bool
 }
 
 var _ volume.Mounter = (*mounter)(nil)
@@ -51,11 +49,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 
 // check touches the filesystem, which may hang.
 func (m *mounter) check() error {
-	_, err := safepath.ResolveApart(m.GetPath(), m.protected...)
-	switch {
-	case errors.Is(err, safepath.ErrOverlap):
-		return fmt.Errorf("%w: %w", err, volume.ErrInvalid)
-	case err != nil:
+	if _, err := m.plugin.apart(m.GetPath()); err != nil {
 		return err
 	}
 	return checkType(m.GetPath(), m.want)

@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -21,36 +23,70 @@ type Options struct {
 	// Protected are absolute paths that are refused as the node's root is: each path, what is in it and what is above
 	// it. The root of the host is always one of them.
 	Protected []string
+	// BaseDir is the absolute directory in which volumes are provisioned, and in which alone they are recycled and deleted.
+	// It is made, with mode 0700, when the first volume is provisioned. It must lie apart from what is protected. Empty:
+	// nothing is provisioned, recycled or deleted.
+	BaseDir string
+	// Mounter tells what is mounted at and in what is to be removed. Nil: the host's own mounts, by mount.New.
+	Mounter mount.Interface
+	// Recycler recycles volumes by a pod of the orchestrator's. Nil: the plugin recycles in this process.
+	Recycler volume.PodRecycler
 }
 
 // Plugin serves host paths. Make one with [New]; it may be used from several goroutines at once.
 type Plugin struct {
 	host      volume.VolumeHost
 	protected []string
+	baseDir   string // clean; empty when there is none
+	mount     mount.Interface
+	recycler  volume.PodRecycler
 }
 
 var (
-	_ volume.PersistentVolumePlugin = (*Plugin)(nil)
-	_ volume.Explainer              = (*Plugin)(nil)
-	_ volume.SpecKindDeclarer       = (*Plugin)(nil)
+	_ volume.PersistentVolumePlugin    = (*Plugin)(nil)
+	_ volume.ProvisionableVolumePlugin = (*Plugin)(nil)
+	_ volume.RecyclableVolumePlugin    = (*Plugin)(nil)
+	_ volume.DeletableVolumePlugin     = (*Plugin)(nil)
+	_ volume.CapabilityLimiter         = (*Plugin)(nil)
+	_ volume.Explainer                 = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer          = (*Plugin)(nil)
 )
 
 // New returns the plugin. It does no I/O; options are checked by Init.
 func New(options Options) *Plugin {
-	return &Plugin{protected: slices.Clone(options.Protected)}
+	if options.Mounter == nil {
+		options.Mounter = mount.New(mount.Options{})
+	}
+	return &Plugin{
+		protected: slices.Clone(options.Protected), baseDir: options.BaseDir, mount: options.Mounter, recycler: options.Recycler,
+	}
 }
 
-// Init implements [volume.VolumePlugin]. A protected path that is not absolute is an error that matches
-// volume.ErrInvalid.
+// Init implements [volume.VolumePlugin]. A protected path or a base directory that is not absolute is an error
+// that matches volume.ErrInvalid.
 func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
 	for _, path := range p.protected {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("protected path %q: give an absolute path: %w", path, volume.ErrInvalid)
 		}
 	}
+	if p.baseDir != "" {
+		if !filepath.IsAbs(p.baseDir) || filepath.Clean(p.baseDir) == "/" {
+			return fmt.Errorf("BaseDir %q: give an absolute directory of its own: %w", p.baseDir, volume.ErrInvalid)
+		}
+		p.baseDir = filepath.Clean(p.baseDir)
+	}
 	p.host = host
 	p.protected = append(p.protected, filepath.Dir(host.GetPodsDir()))
 	return nil
+}
+
+// Capabilities implements [volume.CapabilityLimiter]: without a base directory nothing is provisioned, recycled or deleted.
+func (p *Plugin) Capabilities() volume.Capabilities {
+	if p.baseDir == "" {
+		return volume.AllCapabilities &^ (volume.CapProvision | volume.CapRecycle | volume.CapDelete)
+	}
+	return volume.AllCapabilities
 }
 
 // GetPluginName implements [volume.VolumePlugin].
@@ -102,7 +138,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	}
 	return &mounter{
 		name: spec.Name(), path: source.Path, want: want,
-		readOnly: spec.PersistentVolume != nil && spec.ReadOnly, protected: p.protected,
+		readOnly: spec.PersistentVolume != nil && spec.ReadOnly, plugin: p,
 	}, nil
 }
 
@@ -113,6 +149,15 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 		return nil, fmt.Errorf("host path volume: %w", err)
 	}
 	return &unmounter{path: p.host.GetPodVolumeDir(podUID, Name, name)}, nil
+}
+
+// apart returns what path leads to, unless that is protected, in it or above it: the error then matches volume.ErrInvalid.
+func (p *Plugin) apart(path string) (string, error) {
+	resolved, err := safepath.ResolveApart(path, p.protected...)
+	if errors.Is(err, safepath.ErrOverlap) {
+		err = fmt.Errorf("%w: %w", err, volume.ErrInvalid)
+	}
+	return resolved, err
 }
 
 // hostPathOf returns the source of spec, nil when it has none.

@@ -1,0 +1,73 @@
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The modes of what is provisioned. No other user of the node comes through the base, and so a volume, to which nobody gives
+// an fsGroup, can be for every user of a pod.
+const (
+	baseMode   = 0o700
+	volumeMode = 0o777
+)
+
+// nameInBase returns the name of path, relative to the base directory. Everything outside of the base, and the base itself, is
+// an error that matches volume.ErrInvalid. Only the text counts here: that no link and no mount leads out again is seen to
+// by who uses the name.
+func (p *Plugin) nameInBase(path string) (string, error) {
+	if err := checkSyntax(path, ""); err != nil {
+		return "", err
+	}
+	name, err := filepath.Rel(p.baseDir, path)
+	if err == nil {
+		err = safepath.CheckName(name)
+	}
+	if p.baseDir == "" || err != nil {
+		return "", fmt.Errorf("%s does not lie in the base directory %q, and nothing else is recycled or deleted: %w",
+			path, p.baseDir, volume.ErrInvalid)
+	}
+	return name, nil
+}
+
+// openBase opens the base directory, unless it leads to directories of the node. The caller closes it.
+func (p *Plugin) openBase(ctx context.Context) (*safepath.Root, error) {
+	var resolved string
+	err := mount.LeaveBehind(ctx, "stat", p.baseDir, func() (err error) {
+		resolved, err = p.apart(p.baseDir)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return safepath.Open(ctx, resolved, safepath.Options{Mounter: p.mount})
+}
+
+// makeBase makes the base directory where it is missing, and opens it.
+func (p *Plugin) makeBase(ctx context.Context) (*safepath.Root, error) {
+	base, err := p.openBase(ctx)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return base, err
+	}
+	err = mount.LeaveBehind(ctx, "mkdir", p.baseDir, func() error { return os.MkdirAll(p.baseDir, baseMode) })
+	if err != nil {
+		return nil, err
+	}
+	return p.openBase(ctx)
+}
+
+// inUse makes what says that a directory cannot be removed now match volume.ErrInUse.
+func inUse(err error) error {
+	if errors.Is(err, safepath.ErrMounted) || errors.Is(err, safepath.ErrRaced) {
+		return errors.Join(err, volume.ErrInUse)
+	}
+	return err
+}

@@ -1,0 +1,122 @@
+package hostpath
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// provisioner makes the directory of one volume.
+type provisioner struct {
+	plugin  *Plugin
+	options volume.VolumeOptions
+	size    int64
+}
+
+// NewProvisioner implements [volume.ProvisionableVolumePlugin]. It checks options and does no I/O. A class parameter and a
+// mount option, of which there are none, are errors that match volume.ErrInvalid; a claim of a block device, of a copy, or
+// with another access mode one that matches volume.ErrInfeasible.
+func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	size, err := volume.RequestedBytes(options.PVC)
+	if err == nil {
+		err = p.checkOptions(options)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host path volume %q: %w", options.PVName, err)
+	}
+	return &provisioner{plugin: p, options: options, size: size}, nil
+}
+
+func (p *Plugin) checkOptions(options volume.VolumeOptions) error {
+	claim := options.PVC.Spec
+	switch {
+	case p.baseDir == "":
+		return fmt.Errorf("nothing is provisioned without a base directory: set Options.BaseDir: %w", volume.ErrUnsupported)
+	case len(options.Parameters) > 0:
+		return fmt.Errorf("the class has parameters, and this plugin knows none: remove them: %w", volume.ErrInvalid)
+	case len(options.MountOptions) > 0:
+		return fmt.Errorf("the class has mount options, and nothing is mounted: remove them: %w", volume.ErrInvalid)
+	case volume.CheckPersistentVolumeClaimModeBlock(options.PVC):
+		return fmt.Errorf("the claim asks for a block device, and this plugin makes directories: %w", volume.ErrInfeasible)
+	case claim.DataSource != nil || claim.DataSourceRef != nil:
+		return fmt.Errorf("this plugin makes no copies of other volumes: %w", volume.ErrInfeasible)
+	case !volume.ContainsAllAccessModes(p.GetAccessModes(), claim.AccessModes):
+		return fmt.Errorf("access modes %v: use those of %v: %w", claim.AccessModes, p.GetAccessModes(), volume.ErrInfeasible)
+	}
+	return volume.CheckPathElement(options.PVName)
+}
+
+// Provision implements [volume.Provisioner]. The directory is made on this node, which the volume's node affinity says; another
+// selected node, and topologies, are errors that match volume.ErrInfeasible. Nothing holds the volume to its size.
+func (r *provisioner) Provision(
+	ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm,
+) (*v1.PersistentVolume, error) {
+	here := string(r.plugin.host.GetNodeName())
+	switch {
+	case selectedNode != nil && selectedNode.Name != here:
+		return nil, fmt.Errorf("a directory of node %q is of no use to node %q: %w", here, selectedNode.Name, volume.ErrInfeasible)
+	case len(allowedTopologies) > 0:
+		return nil, fmt.Errorf("this plugin knows no topologies: remove allowedTopologies from the class: %w", volume.ErrInfeasible)
+	}
+	if err := r.makeDirectory(ctx); err != nil {
+		return nil, fmt.Errorf("making the directory of host path volume %q: %w", r.options.PVName, err)
+	}
+	return r.persistentVolume(here), nil
+}
+
+// makeDirectory makes the directory, or takes the one of an earlier call, which may not have come to give it its mode.
+func (r *provisioner) makeDirectory(ctx context.Context) error {
+	base, err := r.plugin.makeBase(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = base.Close() }() // nothing was written to it
+	if err := base.MkdirAll(ctx, r.options.PVName, safepath.MkdirOptions{Mode: volumeMode}); err != nil {
+		return err
+	}
+	dir, err := base.Open(ctx, r.options.PVName, safepath.Directory)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // likewise
+	return dir.Chmod(volumeMode)
+}
+
+func (r *provisioner) persistentVolume(node string) *v1.PersistentVolume {
+	modes := slices.Clone(r.options.PVC.Spec.AccessModes)
+	if len(modes) == 0 {
+		modes = r.plugin.GetAccessModes()
+	}
+	want, mode := v1.HostPathDirectory, v1.PersistentVolumeFilesystem
+	return &v1.PersistentVolume{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
+		ObjectMeta: metav1.ObjectMeta{Name: r.options.PVName},
+		Spec: v1.PersistentVolumeSpec{
+			Capacity:                      v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(r.size, resource.BinarySI)},
+			AccessModes:                   modes,
+			PersistentVolumeReclaimPolicy: r.options.PersistentVolumeReclaimPolicy,
+			VolumeMode:                    &mode,
+			NodeAffinity:                  onNode(node),
+			PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{
+				Path: filepath.Join(r.plugin.baseDir, r.options.PVName), Type: &want,
+			}},
+		},
+	}
+}
+
+// onNode is the affinity to one node.
+func onNode(name string) *v1.VolumeNodeAffinity {
+	return &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+		MatchFields: []v1.NodeSelectorRequirement{{
+			Key: metav1.ObjectNameField, Operator: v1.NodeSelectorOpIn, Values: []string{name},
+		}},
+	}}}}
+}
