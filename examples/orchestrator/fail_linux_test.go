@@ -2,23 +2,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/faultrun"
 )
 
-// step is how many calls are passed over, to keep within CI's time, but for one of them.
-const step = 8
+// every so many calls one fails, to keep within CI's time.
+const every = 4
 
 // faults are the errors that calls are made to return.
 func faults() []unix.Errno {
@@ -27,9 +23,8 @@ func faults() []unix.Errno {
 
 // failures is the test of all calls that can fail.
 type failures struct {
-	programs programs
-	dir      string
-	whole    *life // without a failure
+	*machines
+	tasks *tasks
 
 	mu     sync.Mutex
 	tried  int
@@ -41,109 +36,64 @@ type failures struct {
 // Each system call is made to fail once. The agent goes on and reaches what is wanted all the same, or gives up and does so
 // when it is started again: no mount is lost, nothing is left, and where something went wrong it says what.
 func TestEveryCallFailsOnce(t *testing.T) {
-	f := &failures{programs: build(t), dir: t.TempDir(), silent: map[string]int{}}
-	node, err := f.newNode("whole")
-	require.NoError(t, err)
-	f.whole = &life{node: node, calls: faultrun.Fallible}
-	require.NoError(t, f.whole.live(t.Context()))
-	require.NoError(t, node.close())
-	work := make(chan func(context.Context) error)
-	go func() {
-		defer close(work)
-		for n := 1; n <= f.whole.made; n++ {
-			for i, errno := range faults() {
-				// Of each eighth call one error, of the next one another.
-				if os.Getenv(envAll) != "" || n%step == 0 && n/step%len(faults()) == i {
-					work <- func(ctx context.Context) error { return f.fail(ctx, n, errno) }
-				}
-			}
-		}
-	}()
-	inParallel(t, work)
+	f := &failures{machines: newMachines(t), tasks: newTasks(len(faults()), every), silent: map[string]int{}}
+	made := f.liveWhole(t, faultrun.Fallible)
+	f.liveAll(t, f.tasks, f.live)
 	t.Logf("made %d calls of %d fail: told of %d; gave up and was started again %d times; not told of: %v",
-		f.tried, f.whole.made, f.told, f.begun, f.silent)
-	assert.Greater(t, f.tried, f.whole.made/step*9/10, "calls that were really made to fail")
+		f.tried, made, f.told, f.begun, f.silent)
+	assert.Greater(t, f.tried, made/every*9/10, "calls that were really made to fail")
 }
 
-func (f *failures) newNode(name string) (*node, error) {
-	dir := filepath.Join(f.dir, name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, err
-	}
-	return newNode(f.programs, dir)
+// live lives a life in which one call fails in each step.
+func (f *failures) live(ctx context.Context) error {
+	return f.machines.live(ctx, &life{calls: faultrun.Fallible, restart: true}, f.fail)
 }
 
-// fail makes call n fail, and sees that the life goes on to its end.
-func (f *failures) fail(ctx context.Context, n int, errno unix.Errno) error {
-	node, err := f.newNode(fmt.Sprintf("%d-%d", n, errno))
-	if err != nil {
-		return err
-	}
-	point := ""
-	l := &life{node: node, calls: faultrun.Fallible, restart: true, judge: func(call faultrun.Call) faultrun.Verdict {
-		if call.N != n {
-			return faultrun.Verdict{}
-		}
-		point = call.String()
-		return faultrun.Fail(errno)
-	}}
-	err = l.live(ctx)
-	if err == nil {
-		err = errors.Join(f.check(l, point, errno), f.checkGone(ctx, l))
-	}
-	if err != nil {
-		err = fmt.Errorf("call %d, %s, failed with %q: %w", n, point, errno.Error(), err)
-	}
-	return errors.Join(err, node.close())
-}
-
-// check looks at a life that has come to its end.
-func (f *failures) check(l *life, point string, errno unix.Errno) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if point == "" {
+// fail goes through a step in which a call fails.
+func (f *failures) fail(ctx context.Context, l *life, i int) error {
+	next, ok := f.tasks.next(i)
+	if !ok {
 		return nil
 	}
-	f.tried++
-	f.begun += l.restarts
-	told := strings.Contains(strings.ToLower(l.told), errno.Error())
-	if told {
-		f.told++
-	} else {
-		f.silent[strings.SplitN(point, "(", 2)[0]]++
+	if err := l.reach(ctx, steps()[i].from); err != nil {
+		return err
 	}
-	if strings.Contains(l.told, "panic") || strings.Contains(l.told, "goroutine ") {
-		return fmt.Errorf("the agent has panicked:\n%s", l.told)
+	l.restarts = 0
+	errno := faults()[next.variant]
+	before := len(l.transcript())
+	l.aim.take(next.call, faultrun.Fail(errno))
+	err := steps()[i].do(l, ctx)
+	point, _ := l.aim.rest()
+	if point == "" {
+		f.tasks.exhaust(i)
+		return err
 	}
-	if l.restarts > 0 && !told {
-		return fmt.Errorf("the agent gave up, and does not say why:\n%s", l.told)
+	if err == nil {
+		err = f.check(l, l.transcript()[before:], point, errno)
+	}
+	if err != nil {
+		return fmt.Errorf("call %d, %s, failed with %q: %w", next.call, point, errno.Error(), err)
 	}
 	return nil
 }
 
-// checkGone finds out whether anything is left. A record that could not be removed goes with the next start.
-func (f *failures) checkGone(ctx context.Context, l *life) error {
-	more := l.gone.beyond(f.whole.gone)
-	if len(more) == 0 {
-		return nil
+// check looks at what was told in a step.
+func (f *failures) check(l *life, text, point string, errno unix.Errno) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tried++
+	f.begun += l.restarts
+	told := strings.Contains(strings.ToLower(text), errno.Error())
+	if told {
+		f.told++
+	} else {
+		f.silent[nameOfCall(point)]++
 	}
-	for _, one := range more {
-		if !strings.HasSuffix(one, ".record") {
-			return fmt.Errorf("left on the node: %q; the agent has told:\n%s", more, l.told)
-		}
+	if strings.Contains(text, "panic") || strings.Contains(text, "goroutine ") {
+		return fmt.Errorf("the agent has panicked:\n%s", text)
 	}
-	next := &life{node: l.node}
-	if err := next.start(ctx); err != nil {
-		return err
-	}
-	if err := next.settle(ctx); err != nil {
-		return err
-	}
-	if err := next.end(ctx); err != nil {
-		return err
-	}
-	if more := next.gone.beyond(f.whole.gone); len(more) > 0 {
-		return fmt.Errorf("left on the node, also by the next agent: %q; it has told:\n%s", more, next.told)
+	if l.restarts > 0 && !told {
+		return fmt.Errorf("the agent gave up, and does not say why:\n%s", text)
 	}
 	return nil
 }

@@ -24,7 +24,6 @@ const (
 	podUID   = "7b1d0000-0000-4000-8000-000000000001"
 	dataUID  = "7b1d0000-0000-4000-8000-000000000002"
 	diskUID  = "7b1d0000-0000-4000-8000-000000000003"
-	again    = "7b1d0001" // how the UIDs of claims begin that were deleted and are wanted again; of the first, 7b1d0000
 	classDoc = `{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "image"},
 		"provisioner": "volumekit.io/loop-block", "reclaimPolicy": "Delete"}`
 	claimDoc = `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q, "uid": %q}, "spec": {
@@ -45,10 +44,10 @@ const (
 // node is one machine: a mount namespace with a filesystem in memory, in which agents run one after the other. Nothing
 // of it outlives the namespace but loop devices, for which check looks.
 type node struct {
-	programs  programs
-	namespace *faultrun.Namespace
-	uids      *strings.Replacer // of claims
-	dir       string            // of its own, for a loop device tells the path of its file alone
+	programs   programs
+	namespace  *faultrun.Namespace
+	dir        string // of its own, for a loop device tells the path of its file alone
+	generation int    // of the claims: how often they were wanted anew
 }
 
 // newNode makes a machine.
@@ -57,7 +56,7 @@ func newNode(p programs, dir string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{programs: p, namespace: namespace, dir: dir, uids: strings.NewReplacer()}
+	n := &node{programs: p, namespace: namespace, dir: dir}
 	if err := namespace.Do(n.furnish); err != nil {
 		return nil, errors.Join(err, namespace.Close())
 	}
@@ -100,7 +99,8 @@ func (n *node) want(what want) error {
 		files := map[string]string{"class.json": "", "claims.json": "", "pod.json": ""}
 		if what >= claimsWanted {
 			files["class.json"] = classDoc
-			files["claims.json"] = n.uids.Replace(fmt.Sprintf(claimDoc, "data", dataUID, "Filesystem") + fmt.Sprintf(claimDoc, "disk", diskUID, "Block"))
+			files["claims.json"] = fmt.Sprintf(claimDoc, "data", nth(dataUID, n.generation), "Filesystem") +
+				fmt.Sprintf(claimDoc, "disk", nth(diskUID, n.generation), "Block")
 		}
 		if what >= podWanted {
 			files["pod.json"] = fmt.Sprintf(podDoc, podUID, n.path("outside/shared"))
@@ -118,10 +118,15 @@ func (n *node) want(what want) error {
 type want int
 
 const (
-	nothingWanted want = iota
+	gone want = iota // nothing is wanted, and no agent runs
+	nothingWanted
 	claimsWanted
 	podWanted
 )
+
+func (w want) String() string {
+	return [...]string{"nothing runs", "nothing is wanted", "the claims are wanted", "the pod is wanted"}[w]
+}
 
 // start starts an agent.
 func (n *node) start(ctx context.Context, judge faultrun.Judge, calls faultrun.Calls) (*process, error) {
@@ -131,7 +136,7 @@ func (n *node) start(ctx context.Context, judge faultrun.Judge, calls faultrun.C
 	p.run, err = faultrun.Start(ctx, faultrun.Program{
 		Path: n.programs.agent, Second: n.programs.second, Namespace: n.namespace, Dir: "/", Judge: judge, Calls: calls,
 		Args:   []string{"-manifests", n.path("wanted"), "-root", n.path("root"), "-run", n.path("run"), "-retry", "5ms", "-patience", "10s"},
-		Env:    []string{"PATH=" + os.Getenv("PATH")},
+		Env:    []string{"PATH=" + os.Getenv("PATH"), "GOGC=off"}, // it lives for milliseconds
 		Stdout: p.told, Stderr: p.told,
 	})
 	if err != nil {
@@ -155,10 +160,14 @@ type state []string
 // recordName is the name of a record, which is a hash of a name with an UID.
 var recordName = regexp.MustCompile(`/[0-9a-f]+\.record$`)
 
-// renew has claims that are wanted from now on be others than those that were deleted. Who looks is told the old names.
-func (n *node) renew() {
-	n.uids = strings.NewReplacer(dataUID, again+dataUID[8:], diskUID, again+diskUID[8:])
-}
+// renew has claims that are wanted from now on be others than those that were deleted.
+func (n *node) renew() { n.generation++ }
+
+// nth is the UID of the claim of a generation.
+func nth(uid string, generation int) string { return fmt.Sprintf("7b1d%04x%s", generation, uid[8:]) }
+
+// claimUID is how the UID of a claim begins, of whatever generation.
+var claimUID = regexp.MustCompile(`\b7b1d[0-9a-f]{4}-`)
 
 // look describes the machine, when no record is just being written: the manager may still note what it has done.
 func (n *node) look() (state, error) {
@@ -172,6 +181,8 @@ func (n *node) look() (state, error) {
 		<-time.After(5 * time.Millisecond)
 	}
 }
+
+func isRecord(one string) bool { return strings.HasSuffix(one, ".record") }
 
 // isMark reports whether something is the mark by which a manager knows that its records are complete: it makes that when it
 // can, and looks at the disk once more where it is missing.
@@ -192,7 +203,7 @@ func (n *node) lookOnce() (state, error) {
 		files, err := n.files("root", "run", "outside")
 		s = slices.Concat(mounts, loops, files)
 		for i := range s {
-			s[i] = recordName.ReplaceAllString(strings.ReplaceAll(s[i], again, "7b1d0000"), "/*.record")
+			s[i] = recordName.ReplaceAllString(claimUID.ReplaceAllString(s[i], "7b1d0000-"), "/*.record")
 		}
 		slices.Sort(s)
 		return err
@@ -225,15 +236,15 @@ func withoutDigits(source string) string {
 
 // loops returns the loop devices whose files are on this machine.
 func (n *node) loops() (state, error) {
-	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	devices, err := os.ReadDir("/sys/block")
 	if err != nil {
 		return nil, err
 	}
 	var s state
-	for _, name := range names {
-		content, err := os.ReadFile(name)
+	for _, device := range devices {
+		content, err := os.ReadFile("/sys/block/" + device.Name() + "/loop/backing_file")
 		if err != nil {
-			continue // detached since: that of another machine
+			continue // it is free, or no loop device
 		}
 		if rel, ok := strings.CutPrefix(strings.TrimSpace(string(content)), n.dir+"/"); ok {
 			s = append(s, "loop device of "+rel)
@@ -320,13 +331,20 @@ func (n *node) canaries() map[string]string {
 	}
 }
 
-// claimOf returns the UID of a claim: the new one, when there is a volume of that name.
+// claimOf returns the UID of a claim whose volume is there: an agent that was killed before it had deleted the claims finds
+// that they are wanted again.
 func (n *node) claimOf(uid string) string {
-	renewed := n.uids.Replace(uid)
-	if _, err := os.Lstat(n.path("root/plugins/volumekit.io/loop-block/images/pvc-" + renewed + ".img")); err != nil {
-		return uid
+	for generation := n.generation; generation > 0; generation-- {
+		if _, err := os.Lstat(n.image(nth(uid, generation))); err == nil {
+			return nth(uid, generation)
+		}
 	}
-	return renewed
+	return uid
+}
+
+// image is the path of the image of a claim's volume.
+func (n *node) image(uid string) string {
+	return n.path("root/plugins/volumekit.io/loop-block/images/pvc-" + uid + ".img")
 }
 
 // isLasting reports whether what was written there outlives the pod.
@@ -386,7 +404,7 @@ func (n *node) checkUse(still func(path string) bool) error {
 func (n *node) uuid() (string, error) {
 	var id string
 	err := n.namespace.Do(func() error {
-		file, err := os.Open(n.path("root/plugins/volumekit.io/loop-block/images/pvc-" + dataUID + ".img"))
+		file, err := os.Open(n.image(n.claimOf(dataUID)))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}

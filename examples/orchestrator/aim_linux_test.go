@@ -1,0 +1,102 @@
+package main
+
+import (
+	"os"
+	"sync"
+
+	"github.com/volumekit/volumekit/internal/faultrun"
+)
+
+// aim interferes with one call of a life. Calls are counted from where the aim was taken, over all agents.
+type aim struct {
+	mu      sync.Mutex
+	at      int // the number of the call; 0: none
+	verdict faultrun.Verdict
+	made    int    // calls since
+	point   string // the call with which was interfered
+}
+
+// take aims at a call.
+func (a *aim) take(at int, verdict faultrun.Verdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.at, a.verdict, a.made, a.point = at, verdict, 0, ""
+}
+
+// rest returns the call with which was interfered, if any, and how many were made. There is no aim any more.
+func (a *aim) rest() (point string, made int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.at = 0
+	return a.point, a.made
+}
+
+// judge is a faultrun.Judge.
+func (a *aim) judge(call faultrun.Call) faultrun.Verdict {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.made++
+	if a.made != a.at {
+		return faultrun.Verdict{}
+	}
+	a.point = call.String()
+	return a.verdict
+}
+
+// envAll asks for every case of the tests that interfere with the agent, which takes minutes.
+const envAll = "ORCHESTRATOR_ALL"
+
+// task is one call of a step, and which of several ways to interfere with it.
+type task struct{ call, variant int }
+
+// tasks are calls of all steps: all of them, or every so many, each in one of the variants in turn; or all in all variants.
+// How many calls a step has is known when it was gone through without the one that was aimed at.
+type tasks struct {
+	variants, every int
+	all             bool
+
+	mu    sync.Mutex
+	given []int
+	done  []bool
+}
+
+func newTasks(variants, every int) *tasks {
+	steps := len(steps())
+	return &tasks{
+		variants: variants, every: every, all: os.Getenv(envAll) != "", given: make([]int, steps), done: make([]bool, steps),
+	}
+}
+
+// next returns the next task of a step, unless there is none.
+func (t *tasks) next(step int) (task, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done[step] {
+		return task{}, false
+	}
+	i := t.given[step]
+	t.given[step]++
+	if t.all {
+		return task{call: 1 + i/t.variants, variant: i % t.variants}, true
+	}
+	return task{call: 1 + i*t.every, variant: i % t.variants}, true
+}
+
+// exhaust says that a step has not the call that it was given.
+func (t *tasks) exhaust(step int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.done[step] = true
+}
+
+// left reports whether there is anything to do.
+func (t *tasks) left() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, done := range t.done {
+		if !done {
+			return true
+		}
+	}
+	return false
+}
