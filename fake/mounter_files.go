@@ -118,6 +118,16 @@ func (m *Mounter) ReadDir(name string) (entries []fs.DirEntry, err error) {
 	return entries, err
 }
 
+// Capacity returns the size in bytes of the filesystem at name, as statfs does. Only a tmpfs with an option size in bytes, k, m
+// or g has one; every other filesystem returns an error that matches errors.ErrUnsupported.
+func (m *Mounter) Capacity(name string) (bytes int64, err error) {
+	err = m.visit("statfs", name, walk{follow: true}, func(at position) error {
+		bytes, err = at.mount.fs.capacity()
+		return err
+	})
+	return bytes, err
+}
+
 // Hold keeps what is at name open, as a process would, so that its mount is busy until release is called. Release may
 // be called more than once.
 func (m *Mounter) Hold(name string) (release func(), err error) {

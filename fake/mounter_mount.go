@@ -266,6 +266,7 @@ func (m *Mounter) remount(plan mount.Plan) error {
 		if err := filesystem.check(plan.Data); err != nil {
 			return err
 		}
+		filesystem.resize(plan.Data)
 		if !plan.Below {
 			filesystem.readOnly = plan.ReadOnly() || filesystem.readOnly && !slices.Contains(plan.Clear, "ro")
 		}
@@ -282,6 +283,39 @@ func (m *Mounter) changeAll(mp *mounted, plan mount.Plan) {
 			m.changeAll(below, plan)
 		}
 	}
+}
+
+// resize takes over the size that a remount gives to a tmpfs.
+func (f *filesystem) resize(options []string) {
+	isSize := func(option string) bool { return strings.HasPrefix(option, "size=") }
+	i := slices.IndexFunc(options, isSize)
+	if i < 0 || f.fsType != "tmpfs" {
+		return
+	}
+	f.options = append(slices.DeleteFunc(f.options, isSize), options[i])
+}
+
+// sizeUnits are the suffixes of tmpfs(5).
+var sizeUnits = map[byte]int64{'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30}
+
+// capacity reads the option size.
+func (f *filesystem) capacity() (int64, error) {
+	for _, option := range f.options {
+		text, ok := strings.CutPrefix(option, "size=")
+		if !ok || text == "" || f.fsType != "tmpfs" {
+			continue
+		}
+		unit, ok := sizeUnits[text[len(text)-1]|0x20]
+		if ok {
+			text = text[:len(text)-1]
+		} else {
+			unit = 1
+		}
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return n * unit, nil
+		}
+	}
+	return 0, fmt.Errorf("a %s without a size in bytes: %w", f.fsType, errors.ErrUnsupported)
 }
 
 // check refuses options that the filesystem does not know. Only those of tmpfs are known here.

@@ -193,10 +193,10 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	return volume.ReconstructedVolume{Spec: p.constructSpec(volumeName, v1.PersistentVolumeFilesystem)}, nil
 }
 
-// constructSpec builds what the name and the backend tell.
+// constructSpec builds what the name and the backend tell. A block device is always one that outlives the pod.
 func (p *Plugin) constructSpec(name string, mode v1.PersistentVolumeMode) *volume.Spec {
 	driver := volume.DriverOfPluginName(p.options.Name)
-	if !p.options.Backend.has(name) {
+	if mode != v1.PersistentVolumeBlock && !p.options.Backend.has(name) {
 		return volume.NewSpecFromVolume(&v1.Volume{
 			Name:         name,
 			VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: driver}},

@@ -20,7 +20,12 @@ func (p *Plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.Bl
 	if err != nil {
 		return nil, err
 	}
-	return p.newBlock(v.name, pod.UID)
+	mapper, err := p.newBlock(v.name, pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	mapper.handle = v.handle
+	return mapper, nil
 }
 
 // NewBlockVolumeUnmapper implements [volume.BlockVolumePlugin].
@@ -56,6 +61,7 @@ type block struct {
 	plugin *Plugin
 	host   volume.VolumeHost
 	name   string
+	handle string // empty where only the name is known
 	pod    types.UID
 }
 
@@ -87,8 +93,13 @@ func (b *block) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (s
 	return "", b.run(ctx, MethodSetUpDevice, args.DevicePath)
 }
 
+// MapPodDevice knows the device of a volume that nobody has attached.
 func (b *block) MapPodDevice(ctx context.Context, args volume.MapPodDeviceArgs) (string, error) {
-	return "", b.run(ctx, MethodMapPodDevice, args.DevicePath)
+	own := ""
+	if args.DevicePath == "" {
+		own = devicePath(b.handle)
+	}
+	return own, b.run(ctx, MethodMapPodDevice, args.DevicePath)
 }
 
 func (b *block) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceArgs) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -183,13 +184,22 @@ func (d *device) MountDevice(
 		}
 		err := d.plugin.mountOnce(ctx, mount.Request{
 			Source: source, Target: deviceMountPath, FSType: d.plugin.options.FSType,
-			Options: slices.Clone(v.mountOptions),
+			Options: append(slices.Clone(v.mountOptions), d.plugin.sizeOption(v)...),
 		})
 		if err != nil {
 			return fmt.Errorf("staging volume %q: %w", v.name, err)
 		}
 		return nil
 	})
+}
+
+// sizeOption makes what is mounted as large as the volume, where its filesystem is one that can be told.
+func (p *Plugin) sizeOption(v volumeInfo) []string {
+	size, _ := p.options.Backend.Size(v.handle)
+	if size == 0 || p.options.FSType != "tmpfs" {
+		return nil
+	}
+	return []string{"size=" + strconv.FormatInt(size, 10)}
 }
 
 func (d *device) UnmountDevice(ctx context.Context, deviceMountPath string) error {

@@ -1,11 +1,13 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -48,8 +50,24 @@ func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 		if err := p.options.Backend.growOn(v.handle, call.Node, options.NewSize.Value()); err != nil {
 			return err
 		}
+		if err := p.growMounted(ctx, v, cmp.Or(options.DeviceStagePath, options.DeviceMountPath)); err != nil {
+			return fmt.Errorf("growing volume %q: %w", v.name, err)
+		}
 		grown = true
 		return nil
 	})
 	return grown && err == nil, err
+}
+
+// growMounted makes what is mounted at path as large as the volume.
+func (p *Plugin) growMounted(ctx context.Context, v volumeInfo, path string) error {
+	size := p.sizeOption(v)
+	if len(size) == 0 || path == "" {
+		return nil
+	}
+	mounted, err := p.mounted(ctx, path)
+	if err != nil || !mounted {
+		return err
+	}
+	return p.options.Mounter.Mount(ctx, mount.Request{Target: path, Options: append([]string{"remount"}, size...)})
 }

@@ -138,6 +138,7 @@ func (m *mounter) request(ctx context.Context, dir string) (mount.Request, error
 	}
 	if !m.plugin.staged(m.volume) {
 		options := append(slices.Clone(m.volume.mountOptions), access)
+		options = append(options, m.plugin.sizeOption(m.volume)...)
 		return mount.Request{Source: m.name, Target: dir, FSType: m.plugin.options.FSType, Options: options}, nil
 	}
 	stage, err := m.plugin.stagePath(m.handle)

@@ -27,6 +27,7 @@ func config(medium v1.StorageMedium) volumetest.Config {
 		NewPlugin:      func(testing.TB) volume.VolumePlugin { return New(Options{Mounter: mounter}) },
 		NewSpec:        func(testing.TB) *volume.Spec { return named(medium) },
 		Require:        volume.CapReconstruct,
+		FSGroup:        true,
 		PlainDirectory: medium == v1.StorageMediumDefault,
 	}
 }

@@ -101,7 +101,9 @@ func TestConformance(t *testing.T) {
 			world := fake.NewMounter(fake.MounterOptions{})
 			volumetest.Run(t, volumetest.Config{
 				NewPlugin: func(testing.TB) volume.VolumePlugin {
-					return New(Options{Mounter: world, Resolver: names{"server": {"192.0.2.1"}}})
+					return New(Options{
+						Mounter: volumetest.Unsteady(world), Resolver: names{"server": {"192.0.2.1"}}, Recycler: worldRecycler{world},
+					})
 				},
 				NewSpec: func(testing.TB) *volume.Spec { return newSpec("server", fmt.Sprintf("/export/%d", exports.Add(1))) },
 				World:   world,
@@ -110,6 +112,22 @@ func TestConformance(t *testing.T) {
 			})
 		})
 	}
+}
+
+// worldRecycler is a pod in a world in memory, where the plugin itself cannot open a directory.
+type worldRecycler struct{ world *fake.Mounter }
+
+func (w worldRecycler) RecycleByPod(ctx context.Context, request volume.PodRecycleRequest, _ volume.RecycleEventRecorder) error {
+	dir := "/recycler/" + request.PVName
+	source := request.Volume.NFS.Server + ":" + request.Volume.NFS.Path
+	if err := w.world.Mount(ctx, mount.Request{Source: source, Target: dir, FSType: "nfs", Options: []string{"addr=192.0.2.1"}}); err != nil {
+		return err
+	}
+	files, err := w.world.ReadDir(dir)
+	for _, file := range files {
+		err = errors.Join(err, w.world.Remove(dir+"/"+file.Name()))
+	}
+	return errors.Join(err, w.world.Unmount(ctx, dir, mount.UnmountOptions{}))
 }
 
 func TestTheKernelMountsFromTheAddressesOfTheServer(t *testing.T) {

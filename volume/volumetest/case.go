@@ -89,7 +89,9 @@ func Cases() []Case {
 // groups are the cases of each group, which are all of the same group.
 func groups() [][]Case {
 	return [][]Case{
-		identityCases(), mountCases(), unmountCases(), readOnlyCases(), attachCases(), stageCases(),
-		provisionCases(), deleteCases(), metricsCases(), reconstructCases(), leakCases(),
+		identityCases(), mountCases(), unmountCases(), readOnlyCases(), ownershipCases(), secretCases(),
+		attachCases(), stageCases(), blockCases(),
+		provisionCases(), expandCases(), deleteCases(), recycleCases(),
+		metricsCases(), reconstructCases(), leakCases(),
 	}
 }

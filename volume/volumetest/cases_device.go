@@ -32,6 +32,11 @@ func attachCases() []Case {
 			Sentence: "WaitForAttach MUST return the absolute path of the device, the same each time while the volume is attached.",
 			Needs:    volume.CapAttach, run: waitForAttach,
 		},
+		{
+			Rule: "A5", Group: "attach", Name: "two nodes",
+			Sentence: "Attach of a volume whose access modes allow one node only MUST fail while the volume is attached to another, and MUST leave that as it is.",
+			Needs:    volume.CapAttach, run: attachTwoNodes,
+		},
 	}
 }
 
@@ -97,6 +102,27 @@ func waitForAttach(e *env) {
 	e.must("WaitForAttach", err)
 	if again != first {
 		e.broken("WaitForAttach returned %q and then %q", first, again)
+	}
+	s.release()
+}
+
+func attachTwoNodes(e *env) {
+	spec := copySpec(e.newSpec())
+	if spec.PersistentVolume == nil {
+		e.t.Skipf("volume %q has no access modes: give a PersistentVolume", spec.Name())
+	}
+	spec.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	s := e.attached(spec)
+	if !s.attached {
+		e.t.Skipf("CanAttach is false for volume %q: give a spec that is attached", spec.Name())
+	}
+	other := e.config.NodeName + "-other"
+	e.later(func() { _ = e.detacher().Detach(e.afterwards(), s.volumeName, other) })
+	if _, err := e.attacher(spec).Attach(e.ctx(), spec, other); err == nil {
+		e.broken("the volume is attached to %q, and Attach to %q has succeeded", e.config.NodeName, other)
+	}
+	if !s.isAttached() {
+		e.broken("VolumesAreAttached does not list the volume after Attach to another node")
 	}
 	s.release()
 }

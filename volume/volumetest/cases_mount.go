@@ -42,6 +42,16 @@ func mountCases() []Case {
 			Sentence: "SetUp with a context that has ended MUST do no harm: an error that is not uncertain MUST leave nothing mounted, and the next SetUp MUST work.",
 			run:      cancelledSetUp,
 		},
+		{
+			Rule: "M8", Group: "mount", Name: "SetUp cancelled midway",
+			Sentence: "SetUp whose context ends while it runs MUST do no harm: an error that is not uncertain MUST leave nothing mounted, and the next SetUp MUST work.",
+			run:      cancelledInSetUp,
+		},
+		{
+			Rule: "M9", Group: "mount", Name: "SetUp beside a TearDown",
+			Sentence: "SetUp for one pod and TearDown for another at the same time MUST leave the volume usable for the one and gone for the other.",
+			run:      setUpBesideTearDown,
+		},
 	}
 }
 
@@ -113,6 +123,7 @@ func twoPodsAtOnce(e *env) {
 	for _, p := range pods {
 		p.expectUsable()
 	}
+	e.expectNothingStacked()
 	if e.config.Shared {
 		pods[0].write("file", "from the first pod")
 		pods[1].expect("file", "from the first pod")
@@ -159,13 +170,66 @@ func volumesApart(e *env) {
 func cancelledSetUp(e *env) {
 	s := e.ready(e.newSpec())
 	p := s.forPod()
-	err := p.trySetUp(e.ended())
-	if err != nil && !isUncertain(err) && len(e.mountsAt(p.path)) > 0 {
-		e.broken("SetUp failed with %q, which is not uncertain, and the volume is mounted", err)
+	p.setUpAfterEnded(p.trySetUp(e.ended()))
+	s.release()
+}
+
+// setUpAfterEnded sets the volume up after a SetUp that returned err when its context had ended, and takes it away again.
+func (p *podVolume) setUpAfterEnded(err error) {
+	p.e.t.Helper()
+	if err != nil && !isUncertain(err) && len(p.e.mountsAt(p.path)) > 0 {
+		p.e.broken("SetUp failed with %q, which is not uncertain, and the volume is mounted", err)
 	}
+	p.e.awaitLost(err)
 	p.setUp()
 	p.expectUsable()
 	p.tearDown()
 	p.expectGone()
+}
+
+func cancelledInSetUp(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod()
+	whole := timeOf(func() { p.setUp() })
+	p.tearDown()
+	for n := range midways {
+		p := s.forPod()
+		ctx, cancel := e.endsAfter(whole, n)
+		err := p.trySetUp(ctx)
+		cancel()
+		p.setUpAfterEnded(err)
+	}
 	s.release()
+}
+
+func setUpBesideTearDown(e *env) {
+	s := e.ready(e.newSpec())
+	old := s.forPod().setUp()
+	for range 8 {
+		next := s.forPod()
+		goes, comes := together(func() error { return old.unmounter().TearDown(e.ctx()) }, func() error { return next.trySetUp(e.ctx()) })
+		e.must("TearDown beside a SetUp", goes)
+		e.must("SetUp beside a TearDown", comes)
+		old.expectGone()
+		next.expectUsable()
+		next.write("file", "content")
+		next.expect("file", "content")
+		old = next
+	}
+	old.tearDown()
+	s.release()
+}
+
+// together runs two calls at the same time and returns what each of them does.
+func together(one, two func() error) (errOne, errTwo error) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	wg.Go(func() {
+		<-start
+		errOne = one()
+	})
+	close(start)
+	errTwo = two()
+	wg.Wait()
+	return errOne, errTwo
 }

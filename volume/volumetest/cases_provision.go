@@ -42,6 +42,11 @@ func deleteCases() []Case {
 			Sentence: "Delete of a volume that is attached MUST fail with an error that matches ErrInUse and leave the volume and its content whole.",
 			Needs:    volume.CapProvision | volume.CapDelete | volume.CapAttach, run: deleteInUse,
 		},
+		{
+			Rule: "D3", Group: "delete", Name: "nothing is left",
+			Sentence: "After Delete nothing of the volume MUST be left: a volume that is provisioned under the same name MUST be empty.",
+			Needs:    volume.CapProvision | volume.CapDelete, run: deleteLeavesNothing,
+		},
 	}
 }
 
@@ -145,4 +150,18 @@ func deleteInUse(e *env) {
 	p.tearDown()
 	s.release()
 	e.must("Delete", e.deleter(spec).Delete(e.ctx()))
+}
+
+func deleteLeavesNothing(e *env) {
+	options := e.volumeOptions()
+	for _, life := range []string{"first", "second"} {
+		spec := volume.NewSpecFromPersistentVolume(e.provision(options), false)
+		s := e.ready(spec)
+		p := s.forPod().setUp()
+		p.expectEmptyOf("file")
+		p.write("file", "of the "+life)
+		p.tearDown()
+		s.release()
+		e.must("Delete", e.deleter(spec).Delete(e.ctx()))
+	}
 }

@@ -3,6 +3,8 @@ package volumetest
 import (
 	"errors"
 	"io/fs"
+	"path/filepath"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -40,6 +42,16 @@ func unmountCases() []Case {
 			Rule: "U6", Group: "unmount", Name: "cancelled TearDown",
 			Sentence: "TearDown with a context that has ended MUST do no harm: the next TearDown MUST finish the work.",
 			run:      cancelledTearDown,
+		},
+		{
+			Rule: "U7", Group: "unmount", Name: "TearDown cancelled midway",
+			Sentence: "TearDown whose context ends while it runs MUST do no harm: the next TearDown MUST finish the work.",
+			run:      cancelledInTearDown,
+		},
+		{
+			Rule: "U8", Group: "unmount", Name: "TearDown in use",
+			Sentence: "TearDown of a mount in which a file is open MUST fail and MUST leave the volume usable.",
+			run:      tearDownInUse,
 		},
 	}
 }
@@ -100,9 +112,62 @@ func contentOutlivesPod(e *env) {
 func cancelledTearDown(e *env) {
 	s := e.ready(e.newSpec())
 	p := s.forPod().setUp()
-	if err := p.unmounter().TearDown(e.ended()); err == nil {
+	p.tearDownAfterEnded(p.unmounter().TearDown(e.ended()))
+	s.release()
+}
+
+// tearDownAfterEnded takes the volume away after a TearDown that returned err when its context had ended.
+func (p *podVolume) tearDownAfterEnded(err error) {
+	p.e.t.Helper()
+	if err == nil {
 		p.expectGone()
 	}
+	p.e.awaitLost(err)
+	p.tearDown()
+	p.expectGone()
+}
+
+func cancelledInTearDown(e *env) {
+	s := e.ready(e.newSpec())
+	first := s.forPod().setUp()
+	whole := timeOf(first.tearDown)
+	for n := range midways {
+		p := s.forPod().setUp()
+		ctx, cancel := e.endsAfter(whole, n)
+		err := p.unmounter().TearDown(ctx)
+		cancel()
+		p.tearDownAfterEnded(err)
+	}
+	s.release()
+}
+
+// holder is a World in which a file can be kept open, as a process of the pod would.
+type holder interface {
+	// Hold opens what is at name until release is called.
+	Hold(name string) (release func(), err error)
+}
+
+func tearDownInUse(e *env) {
+	world, ok := e.world.(holder)
+	if !ok || e.config.PlainDirectory {
+		e.t.Skipf("nothing is mounted at the pod's path, or Config.World has no method Hold: a mount cannot be held")
+	}
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	release, err := world.Hold(filepath.Join(p.path, "file"))
+	if err != nil {
+		e.t.Fatalf("opening a file of the volume: %v", err)
+	}
+	e.later(release)
+	err = p.unmounter().TearDown(e.ctx())
+	if err == nil {
+		e.broken("TearDown has succeeded while a file of the volume was open")
+	}
+	p.expectUsable()
+	p.expect("file", "content")
+	release()
+	e.awaitLost(err)
 	p.tearDown()
 	p.expectGone()
 	s.release()
@@ -219,27 +284,58 @@ func reconstruct(e *env) {
 }
 
 func metricsCases() []Case {
-	return []Case{{
-		Rule: "X1", Group: "metrics", Name: "what is measured",
-		Sentence: "GetMetrics MUST return quantities that are known, not negative and not above the capacity, or an error that matches ErrUnsupported.",
-		run:      metrics,
-	}}
+	return []Case{
+		{
+			Rule: "X1", Group: "metrics", Name: "what is measured",
+			Sentence: "GetMetrics MUST return quantities that are known, not negative and not above the capacity, or an error that matches ErrUnsupported.",
+			run:      metrics,
+		},
+		{
+			Rule: "X2", Group: "metrics", Name: "what is there is counted",
+			Sentence: "GetMetrics of a volume that holds a file MUST NOT say that there is no capacity, that nothing is used or that there is no inode.",
+			run:      metricsCount,
+		},
+	}
+}
+
+// measured returns the metrics of a volume; nil where it cannot be measured.
+func (p *podVolume) measured() *volume.Metrics {
+	p.e.t.Helper()
+	m, err := p.mounter.GetMetrics(p.e.ctx())
+	switch {
+	case errors.Is(err, volume.ErrUnsupported):
+		p.e.t.Logf("the volume cannot be measured: %v", err)
+	case errors.Is(err, fs.ErrNotExist) && !p.e.isKernel():
+		p.e.t.Logf("the plugin measures a path of this machine, and the volume is in a world in memory: %v", err)
+	case err != nil:
+		p.e.broken("GetMetrics: %v", err)
+	case m == nil:
+		p.e.broken("GetMetrics returned neither metrics nor an error")
+	}
+	return m
+}
+
+func metricsCount(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.write("file", strings.Repeat("content\n", 128<<10))
+	if m := p.measured(); m != nil {
+		for name, value := range map[string]*quantity{
+			"Capacity": m.Capacity, "Used": m.Used, "Inodes": m.Inodes, "InodesUsed": m.InodesUsed,
+		} {
+			if value != nil && value.IsZero() {
+				e.broken("%s is zero", name)
+			}
+		}
+	}
+	p.tearDown()
+	s.release()
 }
 
 func metrics(e *env) {
 	s := e.ready(e.newSpec())
 	p := s.forPod().setUp()
-	m, err := p.mounter.GetMetrics(e.ctx())
-	switch {
-	case errors.Is(err, volume.ErrUnsupported):
-		e.t.Logf("the volume cannot be measured: %v", err)
-	case errors.Is(err, fs.ErrNotExist) && !e.isKernel():
-		e.t.Logf("the plugin measures a path of this machine, and the volume is in a world in memory: %v", err)
-	case err != nil:
-		e.broken("GetMetrics: %v", err)
-	case m == nil:
-		e.broken("GetMetrics returned neither metrics nor an error")
-	default:
+	if m := p.measured(); m != nil {
 		e.checkMetrics(m)
 	}
 	p.tearDown()
@@ -282,7 +378,7 @@ func (e *env) checkMetrics(m *volume.Metrics) {
 func leakCases() []Case {
 	return []Case{{
 		Rule: "L1", Group: "leak", Name: "nothing is left",
-		Sentence: "After TearDown, UnmountDevice and Detach nothing MUST be left: no mount, no directory of the pod or of staging, no goroutine, no open file.",
+		Sentence: "After TearDown, UnmountDevice and Detach nothing MUST be left: no mount, no directory of the pod or of staging, no goroutine, no open file, no loop device.",
 		run:      nothingLeft,
 	}}
 }
@@ -306,5 +402,8 @@ func nothingLeft(e *env) {
 	}
 	if left := openFilesLeft(e.ctx(), e.root, before); left != "" {
 		e.broken("open files are left: %s", left)
+	}
+	if left := loopDevicesLeft(e.ctx(), e.root); left != "" {
+		e.broken("loop devices are left: %s", left)
 	}
 }

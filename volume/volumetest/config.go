@@ -39,6 +39,8 @@ type Config struct {
 	// PlainDirectory says that SetUp makes no mount at the pod's path: the path is a directory, or lies outside of the
 	// root, as with a host path. By default a mount is expected there.
 	PlainDirectory bool
+	// FSGroup says that SetUp gives the content to the group that volume.MounterArgs names, as volume/ownership does it.
+	FSGroup bool
 	// Shared says that two pods that set one spec up see the same files. By default each sees its own, or it is not
 	// known.
 	Shared bool

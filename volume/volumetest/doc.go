@@ -21,8 +21,9 @@
 // # Rules and groups
 //
 // Each [Case] carries the number of a rule of docs/contract.md, and prints the rule when it fails. The groups attach,
-// stage, provision, delete and reconstruct run for a plugin that has the capability; one that is absent is skipped with
-// that reason, and fails when [Config.Require] lists it.
+// stage, block, provision, expand, delete, recycle and reconstruct run for a plugin that has the capability; one that is
+// absent is skipped with that reason, and fails when [Config.Require] lists it. For each rule there is a plugin that breaks
+// it, which the suite's own tests must see caught.
 //
 // The suite uses the package testing and nothing else. Cases run one after another; each has a directory of its own and
 // leak checks count only what lies under it, so that other tests may run beside it.

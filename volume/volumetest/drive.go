@@ -171,6 +171,14 @@ func (p *podVolume) expect(name, content string) {
 	}
 }
 
+// expectEmptyOf fails when the file is in the volume.
+func (p *podVolume) expectEmptyOf(name string) {
+	p.e.t.Helper()
+	if p.e.exists(filepath.Join(p.path, name)) {
+		p.e.broken("%s is still there", filepath.Join(p.path, name))
+	}
+}
+
 // expectUsable fails unless the volume is there, and mounted where it should be.
 func (p *podVolume) expectUsable() {
 	p.e.t.Helper()

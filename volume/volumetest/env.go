@@ -280,3 +280,15 @@ func (e *env) expectMounted(path string) {
 		e.broken("%d mounts are at %s instead of one", n, path)
 	}
 }
+
+// expectNothingStacked fails where one mount in the directory of this case hides another.
+func (e *env) expectNothingStacked() {
+	e.t.Helper()
+	seen := map[string]bool{}
+	for _, m := range e.mountsBeneathRoot() {
+		if seen[m.Path] {
+			e.broken("one mount is on top of another at %s", m.Path)
+		}
+		seen[m.Path] = true
+	}
+}

@@ -116,7 +116,7 @@ func (v *ramVolume) TearDownAt(ctx context.Context, dir string) error {
 func testConformance(t *testing.T) {
 	world := fake.NewMounter(fake.MounterOptions{})
 	volumetest.Run(t, volumetest.Config{
-		NewPlugin: func(testing.TB) volume.VolumePlugin { return &ramPlugin{mounter: world} },
+		NewPlugin: func(testing.TB) volume.VolumePlugin { return &ramPlugin{mounter: volumetest.Unsteady(world)} },
 		NewSpec: func(testing.TB) *volume.Spec {
 			return volume.NewSpecFromVolume(&v1.Volume{Name: "scratch", VolumeSource: v1.VolumeSource{
 				CSI: &v1.CSIVolumeSource{Driver: "ram.example.com"},

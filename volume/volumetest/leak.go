@@ -102,3 +102,25 @@ func openFiles(root string) []string {
 	}
 	return files
 }
+
+// loopDevices returns the loop devices of this machine whose file lies beneath root, each with its file. It is empty where
+// the system does not tell.
+func loopDevices(root string) []string {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil
+	}
+	var found []string
+	for _, name := range files {
+		backing, err := os.ReadFile(name)
+		if file := strings.TrimSpace(string(backing)); err == nil && strings.HasPrefix(file, root+"/") {
+			found = append(found, strings.Split(name, "/")[3]+" "+file)
+		}
+	}
+	return found
+}
+
+// loopDevicesLeft returns the loop devices that the case has left.
+func loopDevicesLeft(ctx context.Context, root string) string {
+	return lasting(ctx, func() string { return strings.Join(loopDevices(root), ", ") })
+}

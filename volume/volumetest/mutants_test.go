@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
@@ -37,6 +38,9 @@ type mutant struct {
 	construct   func(string) string
 	kinds       func([]volume.SpecKind) []volume.SpecKind
 	supports    func(*volume.Spec) bool
+	mapper      func(volume.CustomBlockVolumeMapper, *v1.Pod) volume.BlockVolumeMapper
+	expand      func(want, has resource.Quantity) resource.Quantity
+	nodeExpand  func() (bool, error)
 	capacity    string
 }
 
@@ -133,6 +137,73 @@ func (m *mutant) ConstructVolumeSpec(name, path string) (volume.ReconstructedVol
 		name = m.construct(name)
 	}
 	return m.Plugin.ConstructVolumeSpec(name, path)
+}
+
+func (m *mutant) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
+	made, err := m.Plugin.NewBlockVolumeMapper(m.given(spec), pod)
+	custom, ok := made.(volume.CustomBlockVolumeMapper)
+	if err != nil || !ok || m.mapper == nil {
+		return made, err
+	}
+	return m.mapper(custom, pod), nil
+}
+
+func (m *mutant) ConstructBlockVolumeSpec(podUID types.UID, name, path string) (*volume.Spec, error) {
+	if m.construct != nil {
+		name = m.construct(name)
+	}
+	return m.Plugin.ConstructBlockVolumeSpec(podUID, name, path)
+}
+
+func (m *mutant) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, want, has resource.Quantity) (resource.Quantity, error) {
+	if m.expand != nil {
+		return m.expand(want, has), nil
+	}
+	return m.Plugin.ExpandVolumeDevice(ctx, spec, want, has)
+}
+
+func (m *mutant) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
+	if m.nodeExpand != nil {
+		return m.nodeExpand()
+	}
+	return m.Plugin.NodeExpand(ctx, options)
+}
+
+// keeping is the mutant on a filesystem that keeps its content when it is unmounted, which the fake plugin never deletes.
+func (m *mutant) keeping() {
+	m.Plugin = fake.NewPlugin(fake.PluginOptions{Mounter: m.world, Backend: m.Backend(), FSType: "ext4"})
+}
+
+// ownMap is a mapper with a global map path for each pod.
+type ownMap struct {
+	volume.CustomBlockVolumeMapper
+	pod *v1.Pod
+}
+
+func (o ownMap) GetGlobalMapPath(spec *volume.Spec) (string, error) {
+	path, err := o.CustomBlockVolumeMapper.GetGlobalMapPath(spec)
+	return path + "-" + string(o.pod.UID), err
+}
+
+// wiping is a mapper that begins with an empty device each time.
+type wiping struct {
+	volume.CustomBlockVolumeMapper
+	world *fake.Mounter
+}
+
+func (w wiping) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (string, error) {
+	if err := w.world.WriteFile(args.DevicePath, nil, 0o600); err != nil {
+		return "", err
+	}
+	return w.CustomBlockVolumeMapper.SetUpDevice(ctx, args)
+}
+
+// noMetrics is a mounter that counts nothing.
+type noMetrics struct{ volume.Mounter }
+
+func (noMetrics) GetMetrics(context.Context) (*volume.Metrics, error) {
+	zero := resource.NewQuantity(0, resource.BinarySI)
+	return &volume.Metrics{Time: metav1.Now(), Capacity: zero, Used: zero, Available: zero}, nil
 }
 
 // respecced changes the spec that a device is given.
@@ -260,8 +331,8 @@ func defects() map[string]func(m *mutant) {
 		_, seen := shared.LoadOrStore(key, true)
 		return !seen
 	}
-	inject := func(method fake.Method, fault fake.Fault) func(*mutant) {
-		return func(m *mutant) { m.Inject(method, fault) }
+	inject := func(method fake.Method, faults ...fake.Fault) func(*mutant) {
+		return func(m *mutant) { m.Inject(method, faults...) }
 	}
 	always := fake.Fault{Times: -1}
 	return map[string]func(m *mutant){
@@ -342,6 +413,36 @@ func defects() map[string]func(m *mutant) {
 				return errors.Join(made.SetUp(context.WithoutCancel(ctx), args), ctx.Err())
 			})
 		},
+		"M8": func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				if _, ok := ctx.Deadline(); !ok {
+					return made.SetUp(ctx, args)
+				}
+				<-ctx.Done()
+				return errors.Join(made.SetUp(context.WithoutCancel(ctx), args), ctx.Err())
+			})
+		},
+		"M9": func(m *mutant) {
+			var going atomic.Bool
+			begun, other := make(chan struct{}), make(chan struct{})
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				if !going.CompareAndSwap(false, true) {
+					return made.TearDown(ctx)
+				}
+				close(begun)
+				<-other
+				return made.TearDown(ctx)
+			})
+			sets := 0
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				if sets++; sets != 2 {
+					return made.SetUp(ctx, args)
+				}
+				<-begun
+				close(other)
+				return errors.New("the volume is being torn down")
+			})
+		},
 		"U1": func(m *mutant) {
 			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
 				return m.world.Unmount(ctx, made.GetPath(), mount.UnmountOptions{})
@@ -391,6 +492,55 @@ func defects() map[string]func(m *mutant) {
 					return made.TearDown(ctx)
 				}
 			})
+		},
+		"U7": func(m *mutant) {
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				if _, ok := ctx.Deadline(); ok {
+					<-ctx.Done()
+					return nil
+				}
+				return made.TearDown(ctx)
+			})
+		},
+		"U8": func(m *mutant) {
+			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
+				return mount.UnmountPath(ctx, m.world, made.GetPath(), mount.UnmountOptions{Lazy: true})
+			})
+		},
+		"T1": func(m *mutant) {
+			m.mounter = func(made volume.Mounter, spec *volume.Spec) volume.Mounter {
+				return &setUpFunc{made, func(context.Context, volume.Mounter, volume.MounterArgs) error {
+					return fmt.Errorf("options %v are not known", volume.MountOptionFromSpec(spec))
+				}}
+			}
+		},
+		"A5": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec {
+				s = copySpec(s)
+				s.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
+				return s
+			}
+		},
+		"B1": func(m *mutant) {
+			m.mapper = func(made volume.CustomBlockVolumeMapper, pod *v1.Pod) volume.BlockVolumeMapper {
+				return ownMap{made, pod}
+			}
+		},
+		"B2": inject(fake.MethodMapPodDevice, fake.Fault{Times: 1, Effect: fake.EffectDone}, fake.Fail(errors.New("mapped already"))),
+		"B3": inject(fake.MethodTearDownDevice, fake.Fault{Times: 1, Effect: fake.EffectDone}, fake.Fail(errors.New("no such device"))),
+		"B4": func(m *mutant) {
+			m.mapper = func(made volume.CustomBlockVolumeMapper, _ *v1.Pod) volume.BlockVolumeMapper {
+				return wiping{made, m.world}
+			}
+		},
+		"B5": func(m *mutant) { m.construct = func(name string) string { return name + "-again" } },
+		"E1": func(m *mutant) { m.expand = func(_, has resource.Quantity) resource.Quantity { return has } },
+		"E2": func(m *mutant) { m.expand = func(want, _ resource.Quantity) resource.Quantity { return want } },
+		"E3": func(m *mutant) { m.nodeExpand = func() (bool, error) { return true, nil } },
+		"D3": (*mutant).keeping,
+		"Y1": (*mutant).keeping,
+		"X2": func(m *mutant) {
+			m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter { return noMetrics{made} }
 		},
 		"R1": func(m *mutant) {
 			m.spec = func(s *volume.Spec) *volume.Spec {
@@ -517,8 +667,16 @@ func mutantConfig(arrange func(*mutant)) Config {
 			}
 			return m
 		},
-		NewSpec: fakeSpec, World: world, RootDir: "/node", Shared: true,
+		NewSpec: func(t testing.TB) *volume.Spec { return withDevice(t, world, fakeSpec(t)) },
+		World:   world, RootDir: "/node", Shared: true,
 	}
+}
+
+// withDevice makes a file where the fake plugin says that the device of spec is.
+func withDevice(t testing.TB, world *fake.Mounter, spec *volume.Spec) *volume.Spec {
+	require.NoError(t, world.MkdirAll("/dev/fake", 0o755))
+	require.NoError(t, world.WriteFile("/dev/fake/"+spec.PersistentVolume.Spec.CSI.VolumeHandle, nil, 0o600))
+	return spec
 }
 
 func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
@@ -527,17 +685,102 @@ func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
 	mutants := defects()
 	for _, c := range Cases() {
 		t.Run(c.String(), func(t *testing.T) {
-			healthy := try(t, c, mutantConfig(nil))
+			without, with := mutantConfig(nil), mutantConfig(mutants[c.Rule])
+			switch c.Rule {
+			case "I2":
+				with = generous()
+			case "O1":
+				without, with = grouped(fsGroup), grouped(fsGroup+1)
+			}
+			healthy := try(t, c, without)
 			require.Empty(t, healthy.failures, "a plugin without a defect")
 			require.Empty(t, healthy.skipped)
-			config := mutantConfig(mutants[c.Rule])
-			if c.Rule == "I2" {
-				config = generous()
-			}
-			broken := try(t, c, config)
+			broken := try(t, c, with)
 			require.NotEmpty(t, broken.failures, "the defect was not seen (%s)", broken.skipped)
 			assert.Contains(t, broken.failures[0], "rule "+c.Rule+" is broken: "+c.Sentence)
 		})
+	}
+}
+
+// groupedWorld is a world in which files have groups.
+type groupedWorld struct {
+	*fake.Mounter
+	group atomic.Int64
+}
+
+func (w *groupedWorld) Group(string) (int64, bool, error) { return w.group.Load(), true, nil }
+
+func (w *groupedWorld) CanGive() bool { return true }
+
+// grouped is a plugin that gives what it is asked to give to gid.
+func grouped(gid int64) Config {
+	world := &groupedWorld{}
+	config := mutantConfig(func(m *mutant) {
+		world.Mounter = m.world
+		m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+			if args.FsGroup != nil {
+				world.group.Store(gid)
+			}
+			return made.SetUp(ctx, args)
+		})
+	})
+	world.Mounter, _ = config.World.(*fake.Mounter)
+	config.World, config.FSGroup = world, true
+	return config
+}
+
+// TestTheDefectsThatCSISanityDoesNotSee are those that somebody planted to try that suite, which saw none of them.
+func TestTheDefectsThatCSISanityDoesNotSee(t *testing.T) {
+	rules, mutants := map[string]Case{}, defects()
+	for _, c := range Cases() {
+		rules[c.Rule] = c
+	}
+	for _, row := range []struct {
+		defect, rule string
+		arrange      func(*mutant)
+	}{
+		{"read-only is ignored", "R1", mutants["R1"]},
+		{"a directory is made and nothing mounted", "M1", func(m *mutant) {
+			m.mounter = withSetUp(func(_ context.Context, made volume.Mounter, _ volume.MounterArgs) error {
+				return m.world.MkdirAll(made.GetPath(), 0o755)
+			})
+		}},
+		{"all volumes share one directory", "M6", mutants["M6"]},
+		{"each set-up wipes the data", "M3", func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				err := made.SetUp(ctx, args)
+				_ = m.world.Remove(made.GetPath() + "/file")
+				return err
+			})
+		}},
+		{"mounts are stacked", "M3", mutants["M3"]},
+		{"a busy mount is taken off lazily", "U8", mutants["U8"]},
+		{"deleted storage stays", "D3", mutants["D3"]},
+		{"all figures are zero", "X2", mutants["X2"]},
+		{"a restart forgets what is attached", "A3", mutants["A3"]},
+		{"there is no lock for a volume", "M5", func(m *mutant) { m.mounter = withSetUp(m.unlocked(4)) }},
+	} {
+		t.Run(row.defect, func(t *testing.T) {
+			broken := try(t, rules[row.rule], mutantConfig(row.arrange))
+			require.NotEmpty(t, broken.failures, "the defect was not seen (%s)", broken.skipped)
+			assert.Contains(t, broken.failures[0], "rule "+row.rule+" is broken: ")
+		})
+	}
+}
+
+// unlocked looks whether a mount that all pods share is there, and makes it if not. It lets n calls look before one makes it.
+func (m *mutant) unlocked(n int) func(context.Context, volume.Mounter, volume.MounterArgs) error {
+	var looked sync.WaitGroup
+	looked.Add(n)
+	return func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+		root, _, _ := strings.Cut(made.GetPath(), "/pods/")
+		mounted, err := m.world.IsMountPoint(ctx, root+"/shared")
+		looked.Done()
+		looked.Wait()
+		if !mounted {
+			err = m.world.Mount(ctx, mount.Request{Source: "tmpfs", Target: root + "/shared", FSType: "tmpfs"})
+		}
+		return errors.Join(err, made.SetUp(ctx, args))
 	}
 }
 

@@ -45,7 +45,7 @@ func fakeConfig(mounter mount.Interface, without volume.Capabilities) Config {
 
 func TestFakePluginOverTheKernelKeepsTheContract(t *testing.T) {
 	mounttest.RequireMounts(t)
-	config := fakeConfig(mount.New(mount.Options{}), 0)
+	config := fakeConfig(Unsteady(mount.New(mount.Options{})), 0)
 	config.Require = volume.AllCapabilities
 	Run(t, config)
 }

@@ -22,6 +22,16 @@ type World interface {
 	Lstat(name string) (fs.FileInfo, error)
 }
 
+// A World may have more methods, which some cases need; both that are here have them: Hold (a mount that is in use), Symlink
+// MkdirAll and Remove (the link to a block device), Capacity (what statfs tells of a volume that has grown), Group and CanGive
+// (to whom files belong).
+var (
+	_ holder = kernelWorld{}
+	_ linker = kernelWorld{}
+	_ sizer  = kernelWorld{}
+	_ owner  = kernelWorld{}
+)
+
 // KernelWorld returns the world of the machine that the test runs on: its files, and the mount table of the process.
 func KernelWorld() World { return kernelWorld{mounter: mount.New(mount.Options{})} }
 
@@ -43,3 +53,18 @@ func (kernelWorld) WriteFile(name string, data []byte, perm fs.FileMode) error {
 }
 
 func (kernelWorld) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }
+
+// Hold opens a file.
+func (kernelWorld) Hold(name string) (release func(), err error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+func (kernelWorld) Symlink(oldname, newname string) error { return os.Symlink(oldname, newname) }
+
+func (kernelWorld) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
+
+func (kernelWorld) Remove(name string) error { return os.Remove(name) }

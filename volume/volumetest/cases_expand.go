@@ -1,0 +1,138 @@
+package volumetest
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func expandCases() []Case {
+	return []Case{
+		{
+			Rule: "E1", Group: "expand", Name: "storage grows",
+			Sentence: "ExpandVolumeDevice MUST return a size that is at least the one asked for, and MUST succeed again, also by a new value of the plugin.",
+			Needs:    volume.CapProvision | volume.CapExpand, run: storageGrows,
+		},
+		{
+			Rule: "E2", Group: "expand", Name: "storage does not shrink",
+			Sentence: "ExpandVolumeDevice MUST NOT make a volume smaller: where less is asked for, an error or the size that it has MUST be returned, and the content MUST be as it was.",
+			Needs:    volume.CapProvision | volume.CapExpand, run: storageDoesNotShrink,
+		},
+		{
+			Rule: "E3", Group: "expand", Name: "volume grows on the node",
+			Sentence: "After NodeExpand has returned true the volume MUST be larger, as statfs tells, and its content MUST be as it was.",
+			Needs:    volume.CapProvision | volume.CapExpand | volume.CapNodeExpand, run: volumeGrows,
+		},
+	}
+}
+
+// growing is a volume that is made larger.
+type growing struct {
+	e        *env
+	spec     *volume.Spec
+	has, now resource.Quantity // the size that it was made with, and what it has now
+}
+
+func (e *env) newGrowing() *growing {
+	e.t.Helper()
+	pv := e.provision(e.volumeOptions())
+	size := pv.Spec.Capacity[v1.ResourceStorage]
+	return &growing{e: e, spec: volume.NewSpecFromPersistentVolume(pv, false), has: size, now: size}
+}
+
+// times returns n times the first size.
+func (g *growing) times(n int64) resource.Quantity {
+	return *resource.NewQuantity(n*g.has.Value(), resource.BinarySI)
+}
+
+func (g *growing) tryExpand(size resource.Quantity) (resource.Quantity, error) {
+	g.e.t.Helper()
+	plugin, err := g.e.registry.FindExpandablePluginBySpec(g.spec)
+	g.e.must("finding what expands", err)
+	return plugin.ExpandVolumeDevice(g.e.ctx(), g.spec, size, g.now)
+}
+
+// expand grows the storage.
+func (g *growing) expand(size resource.Quantity) {
+	g.e.t.Helper()
+	got, err := g.tryExpand(size)
+	g.e.must("ExpandVolumeDevice", err)
+	if got.Cmp(size) < 0 {
+		g.e.broken("ExpandVolumeDevice returned %s where %s was asked for", got.String(), size.String())
+	}
+	g.now = got
+}
+
+func storageGrows(e *env) {
+	g := e.newGrowing()
+	g.expand(g.times(2))
+	g.expand(g.times(2))
+	e.crash()
+	g.expand(g.times(2))
+	g.expand(g.times(3))
+}
+
+func storageDoesNotShrink(e *env) {
+	g := e.newGrowing()
+	g.expand(g.times(2))
+	s := e.ready(g.spec)
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	got, err := g.tryExpand(g.has)
+	if err == nil && got.Cmp(g.times(2)) < 0 {
+		e.broken("ExpandVolumeDevice made a volume of %s one of %s", g.now.String(), got.String())
+	}
+	p.expect("file", "content")
+	p.tearDown()
+	s.release()
+}
+
+// sizer is a World that tells what statfs does.
+type sizer interface {
+	// Capacity returns the size in bytes of the filesystem at name.
+	Capacity(name string) (bytes int64, err error)
+}
+
+func volumeGrows(e *env) {
+	world, ok := e.world.(sizer)
+	if !ok {
+		e.t.Skipf("Config.World has no method Capacity: nobody knows how large a filesystem is")
+	}
+	g := e.newGrowing()
+	s := e.ready(g.spec)
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	before, err := world.Capacity(p.path)
+	if err != nil {
+		e.t.Fatalf("asking for the capacity of %s: %v", p.path, err)
+	}
+	g.expand(g.times(4))
+	for range 2 {
+		g.expandOnNode(s, p)
+		if after, err := world.Capacity(p.path); err != nil || after <= before {
+			e.broken("the filesystem had %d bytes and has %d: %v", before, after, err)
+		}
+		p.expect("file", "content")
+		e.crash()
+	}
+	p.tearDown()
+	s.release()
+}
+
+// expandOnNode grows the volume while it is mounted, or where that cannot be done while it is not in use.
+func (g *growing) expandOnNode(s *staged, p *podVolume) {
+	g.e.t.Helper()
+	plugin, err := g.e.registry.FindNodeExpandablePluginBySpec(g.spec)
+	g.e.must("finding what expands on the node", err)
+	options := volume.NodeResizeOptions{
+		VolumeSpec: g.spec, DevicePath: s.devicePath, DeviceMountPath: p.path, DeviceStagePath: s.stagePath,
+		NewSize: g.now, OldSize: g.has,
+	}
+	grown, err := plugin.NodeExpand(g.e.ctx(), options)
+	g.e.must("NodeExpand", err)
+	if !grown {
+		g.e.broken("NodeExpand returned false and no error")
+	}
+}

@@ -1,0 +1,122 @@
+package volumetest
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func secretCases() []Case {
+	return []Case{{
+		Rule: "T1", Group: "secrets", Name: "values of options",
+		Sentence: "The value of a mount option or of a parameter MUST NOT appear in an error or in a path.",
+		run:      secretsAppearNowhere,
+	}}
+}
+
+// secretsAppearNowhere gives the plugin options and parameters that it does not know, so that it has something to complain
+// of: whether it does, and when, is its own affair.
+func secretsAppearNowhere(e *env) {
+	secret := "Secret-" + nextID()
+	spec := withSecret(copySpec(e.newSpec()), secret)
+	d := &discreet{e: e, secret: secret}
+	name, err := e.plugin.GetVolumeName(spec)
+	d.look("GetVolumeName", name, err)
+	d.attach(spec, name)
+	d.stage(spec)
+	d.setUp(spec)
+}
+
+// withSecret puts the secret wherever a spec has room for one.
+func withSecret(spec *volume.Spec, secret string) *volume.Spec {
+	option := "volumetest-password=" + secret
+	if pv := spec.PersistentVolume; pv != nil {
+		pv.Spec.MountOptions = append(pv.Spec.MountOptions, option)
+		if csi := pv.Spec.CSI; csi != nil {
+			csi.VolumeAttributes = with(csi.VolumeAttributes, secret)
+		}
+		return spec
+	}
+	if csi := spec.Volume.CSI; csi != nil {
+		csi.VolumeAttributes = with(csi.VolumeAttributes, secret)
+	}
+	if flex := spec.Volume.FlexVolume; flex != nil {
+		flex.Options = with(flex.Options, secret)
+	}
+	return spec
+}
+
+func with(parameters map[string]string, secret string) map[string]string {
+	more := map[string]string{"volumetest-password": secret}
+	maps.Copy(more, parameters)
+	return more
+}
+
+// discreet looks at what the plugin says.
+type discreet struct {
+	e      *env
+	secret string
+}
+
+func (d *discreet) look(call, path string, err error) {
+	d.e.t.Helper()
+	if err != nil && strings.Contains(err.Error(), d.secret) {
+		d.e.broken("the error of %s contains it: %s", call, strings.ReplaceAll(err.Error(), d.secret, "***"))
+	}
+	if strings.Contains(path, d.secret) {
+		d.e.broken("what %s returned contains it: %s", call, strings.ReplaceAll(path, d.secret, "***"))
+	}
+}
+
+func (d *discreet) attach(spec *volume.Spec, name string) {
+	d.e.t.Helper()
+	if yes, err := d.e.registry.IsAttachable(spec); err != nil || !yes {
+		d.look("CanAttach", "", err)
+		return
+	}
+	d.e.later(func() { d.look("Detach", "", d.e.detacher().Detach(d.e.afterwards(), name, d.e.config.NodeName)) })
+	path, err := d.e.attacher(spec).Attach(d.e.ctx(), spec, d.e.config.NodeName)
+	d.look("Attach", path, err)
+	path, err = d.e.attacher(spec).WaitForAttach(d.e.ctx(), spec, path, newPod())
+	d.look("WaitForAttach", path, err)
+}
+
+func (d *discreet) stage(spec *volume.Spec) {
+	d.e.t.Helper()
+	if yes, err := d.e.registry.IsDeviceMountable(spec); err != nil || !yes {
+		d.look("CanDeviceMount", "", err)
+		return
+	}
+	path, err := d.e.deviceMounter(spec).GetDeviceMountPath(spec)
+	d.look("GetDeviceMountPath", path, err)
+	if err != nil {
+		return
+	}
+	d.e.later(func() { d.look("UnmountDevice", "", d.e.deviceUnmounter().UnmountDevice(d.e.afterwards(), path)) })
+	device := ""
+	if yes, _ := d.e.registry.IsAttachable(spec); yes {
+		device, _ = d.e.attacher(spec).WaitForAttach(d.e.ctx(), spec, "", newPod())
+	}
+	d.look("MountDevice", "", d.e.deviceMounter(spec).MountDevice(d.e.ctx(), spec, device, path, volume.DeviceMounterArgs{}))
+}
+
+func (d *discreet) setUp(spec *volume.Spec) {
+	d.e.t.Helper()
+	pod := newPod()
+	mounter, err := d.e.plugin.NewMounter(spec, pod)
+	d.look("NewMounter", "", err)
+	if err != nil {
+		return
+	}
+	d.look("GetPath", mounter.GetPath(), nil)
+	d.e.later(func() {
+		unmounter, err := d.e.plugin.NewUnmounter(spec.Name(), pod.UID)
+		if err == nil {
+			err = unmounter.TearDown(d.e.afterwards())
+		}
+		d.look("TearDown", "", err)
+	})
+	d.look("SetUp", "", mounter.SetUp(d.e.ctx(), volume.MounterArgs{PodUID: string(pod.UID)}))
+	d.look("a cancelled SetUp", "", mounter.SetUp(d.e.ended(), volume.MounterArgs{PodUID: string(pod.UID)}))
+}

@@ -1,0 +1,65 @@
+package volumetest
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// Unsteady returns a mounter that does what mounter does, and lets other goroutines go first for a random while, before
+// each call and after it. Give it to the plugin under test: a look and the mount that follows from it then no longer happen
+// in one breath, so that a lock that is missing is noticed.
+func Unsteady(mounter mount.Interface) mount.Interface { return unsteady{mounter} }
+
+type unsteady struct{ mounter mount.Interface }
+
+// sway lets others go first.
+func sway() {
+	for range rand.IntN(64) {
+		runtime.Gosched()
+	}
+}
+
+func (u unsteady) Mount(ctx context.Context, request mount.Request) error {
+	sway()
+	defer sway()
+	return u.mounter.Mount(ctx, request)
+}
+
+func (u unsteady) Unmount(ctx context.Context, target string, options mount.UnmountOptions) error {
+	sway()
+	defer sway()
+	return u.mounter.Unmount(ctx, target, options)
+}
+
+func (u unsteady) RemoveTarget(ctx context.Context, path string) error {
+	sway()
+	defer sway()
+	return u.mounter.RemoveTarget(ctx, path)
+}
+
+func (u unsteady) IsMountPoint(ctx context.Context, path string) (bool, error) {
+	sway()
+	defer sway()
+	return u.mounter.IsMountPoint(ctx, path)
+}
+
+func (u unsteady) Lookup(ctx context.Context, path string) (mount.MountPoint, error) {
+	sway()
+	defer sway()
+	return u.mounter.Lookup(ctx, path)
+}
+
+func (u unsteady) List(ctx context.Context) ([]mount.MountPoint, error) {
+	sway()
+	defer sway()
+	return u.mounter.List(ctx)
+}
+
+func (u unsteady) GetMountRefs(ctx context.Context, path string) ([]string, error) {
+	sway()
+	defer sway()
+	return u.mounter.GetMountRefs(ctx, path)
+}
