@@ -37,7 +37,10 @@ func TestConformanceOfDirectories(t *testing.T) {
 		NewPlugin: func(testing.TB) volume.VolumePlugin { return New(Options{}) },
 		NewSpec:   func(t testing.TB) *volume.Spec { return named(t.TempDir()) },
 		Require:   able,
-		Shared:    true,
+		FSGroup:   true,
+		// A directory is no device.
+		NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
+		Shared:       true,
 	})
 }
 
@@ -54,6 +57,7 @@ func TestConformanceOfDevices(t *testing.T) {
 			return spec
 		},
 		Require: able,
+		FSGroup: true,
 		Shared:  true,
 	})
 }
@@ -81,9 +85,10 @@ func TestConformanceOnFakeMounts(t *testing.T) {
 			require.NoError(t, world.MkdirAll(dir, 0o755))
 			return named(dir)
 		},
-		World:   world,
-		Require: able,
-		Shared:  true,
+		NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
+		World:        world,
+		Require:      able,
+		Shared:       true,
 	})
 }
 

@@ -43,6 +43,13 @@ func blockCases() []Case {
 func (e *env) blockSpec() *volume.Spec {
 	e.t.Helper()
 	block := v1.PersistentVolumeBlock
+	if e.config.NewBlockSpec != nil {
+		spec := e.config.NewBlockSpec(e.t)
+		if spec == nil {
+			e.t.Skipf("Config.NewBlockSpec says that there is no device")
+		}
+		return spec
+	}
 	if e.config.NewSpec == nil {
 		options := e.volumeOptions()
 		options.PVC = options.PVC.DeepCopy()

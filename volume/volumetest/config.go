@@ -23,6 +23,9 @@ type Config struct {
 	// the reference to a PersistentVolume, or in the csi, flexVolume or nfs source of an inline volume; the case is
 	// skipped where the source has no such field.
 	NewReadOnlySpec func(t testing.TB) *volume.Spec
+	// NewBlockSpec returns what NewSpec returns, but for a block device. Nil means that the suite asks for volumeMode Block
+	// itself. It may return nil, where a plugin with CapBlock has no device: the cases for block devices are then skipped.
+	NewBlockSpec func(t testing.TB) *volume.Spec
 	// NewVolumeOptions returns what is to be provisioned, with a PVName that no earlier call has returned: class
 	// parameters, claim. Nil asks for 64 MiB, ReadWriteOnce, without parameters.
 	NewVolumeOptions func(t testing.TB) volume.VolumeOptions
