@@ -106,9 +106,22 @@ func inAny(dirs []string, name string) bool {
 	return false
 }
 
-// strangersGo runs the go command as in a checkout of its own, with our module from the file tree and every other one
-// from this machine's module cache. What it compiles bears no path, so that the next run finds it in the build cache.
+// strangersGo runs the go command in dir, as in a checkout of its own.
 func strangersGo(t *testing.T, dir, proxy string) func(args ...string) {
+	t.Helper()
+	environment := strangersEnv(t, proxy)
+	return func(args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "go", args...)
+		cmd.Dir, cmd.Env = dir, environment
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "go %s: %s", strings.Join(args, " "), out)
+	}
+}
+
+// strangersEnv is the environment of the go command of somebody who gets our module from the file tree, and every other one
+// from this machine's module cache. What is compiled bears no path, so that the next run finds it in the build cache.
+func strangersEnv(t *testing.T, proxy string) []string {
 	t.Helper()
 	cache := strings.TrimSpace(strings.Join(goOutput(t, "env", "GOMODCACHE"), ""))
 	own := t.TempDir()
@@ -117,16 +130,9 @@ func strangersGo(t *testing.T, dir, proxy string) func(args ...string) {
 		clean.Env = append(os.Environ(), "GOMODCACHE="+own)
 		require.NoError(t, clean.Run())
 	})
-	return func(args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "go", args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(),
-			"GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download"),
-			"GOMODCACHE="+own, "GONOSUMDB=*", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "go %s: %s", strings.Join(args, " "), out)
-	}
+	return append(os.Environ(),
+		"GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download"),
+		"GOMODCACHE="+own, "GONOSUMDB=*", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off")
 }
 
 func goOutput(t *testing.T, args ...string) []string {

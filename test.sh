@@ -312,6 +312,12 @@ run_quickstart() {
   go run ./examples/quickstart
 }
 
+# A module of its own, as a plugin of somebody else's is.
+run_plugin() {
+  step "go test, in examples/plugin"
+  (cd examples/plugin && go test ./...)
+}
+
 check_go
 install_packages
 case "${1:-all}" in
@@ -329,6 +335,7 @@ all)
   await_besides
   run_fuzz ./...
   run_quickstart
+  run_plugin
   step "all passed"
   ;;
 lint) check_lint ;;

@@ -1,0 +1,82 @@
+package volumekit_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fence is a block of code of a page: what it is, perhaps a file's name, and the code.
+var fence = regexp.MustCompile("(?ms)^```(go|sh|text)(?: (\\S+))?\n(.*?)^```$")
+
+// TestEachStepOfWritingAPluginWorks follows docs/writing-a-plugin.md from an empty folder, with this commit from a module
+// proxy: it writes the files, runs the commands, and compares what they print.
+func TestEachStepOfWritingAPluginWorks(t *testing.T) {
+	page, err := os.ReadFile("docs/writing-a-plugin.md")
+	require.NoError(t, err)
+	const version = "v0.0.1-commit"
+	dir := t.TempDir()
+	environment := strangersEnv(t, fileTreeProxy(t, version))
+	printed := ""
+	for _, block := range fence.FindAllStringSubmatch(string(page), -1) {
+		kind, name, text := block[1], block[2], block[3]
+		switch {
+		case kind == "sh":
+			printed = shell(t, dir, environment, text)
+		case kind == "text":
+			requirePrinted(t, text, printed)
+		case name != "":
+			appendTo(t, filepath.Join(dir, name), text)
+		}
+	}
+	for _, name := range []string{"plugin.go", "plugin_test.go"} {
+		require.Equal(t, content(t, filepath.Join("examples/plugin", name)), content(t, filepath.Join(dir, name)),
+			"examples/plugin is what the page builds")
+	}
+}
+
+func shell(t *testing.T, dir string, environment []string, script string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", script)
+	cmd.Dir, cmd.Env = dir, environment
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s: %s", script, out)
+	return string(out)
+}
+
+// requirePrinted fails unless each line was printed, where three dots stand for anything and blanks are all alike.
+func requirePrinted(t *testing.T, lines, printed string) {
+	t.Helper()
+	for line := range strings.Lines(lines) {
+		words := strings.Fields(strings.ReplaceAll(line, "...", " ... "))
+		for i, word := range words {
+			words[i] = regexp.QuoteMeta(word)
+			if word == "..." {
+				words[i] = ".*"
+			}
+		}
+		require.Regexp(t, `(?m)^\s*`+strings.Join(words, `\s*`)+`\s*$`, printed)
+	}
+}
+
+// appendTo puts a part of a file behind the one before it, with an empty line between them.
+func appendTo(t *testing.T, name, text string) {
+	t.Helper()
+	before, err := os.ReadFile(name)
+	if err == nil {
+		text = string(before) + "\n" + text
+	}
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+}
+
+func content(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(data)
+}
