@@ -1,0 +1,101 @@
+package volumetest
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func metricsCases() []Case {
+	return []Case{
+		{
+			Rule: "X1", Group: "metrics", Name: "what is measured",
+			Sentence: "GetMetrics MUST return quantities that are known, not negative and not above the capacity, or an error that matches ErrUnsupported.",
+			run:      metrics,
+		},
+		{
+			Rule: "X2", Group: "metrics", Name: "what is there is counted",
+			Sentence: "GetMetrics of a volume that holds a file MUST NOT say that there is no capacity, that nothing is used or that there is no inode.",
+			run:      metricsCount,
+		},
+	}
+}
+
+// measured returns the metrics of a volume; nil where it cannot be measured.
+func (p *podVolume) measured() *volume.Metrics {
+	p.e.t.Helper()
+	m, err := p.mounter.GetMetrics(p.e.ctx())
+	switch {
+	case errors.Is(err, volume.ErrUnsupported):
+		p.e.t.Logf("the volume cannot be measured: %v", err)
+	case errors.Is(err, fs.ErrNotExist) && !p.e.isKernel():
+		p.e.t.Logf("the plugin measures a path of this machine, and the volume is in a world in memory: %v", err)
+	case err != nil:
+		p.e.broken("GetMetrics: %v", err)
+	case m == nil:
+		p.e.broken("GetMetrics returned neither metrics nor an error")
+	}
+	return m
+}
+
+func metricsCount(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.write("file", strings.Repeat("content\n", 128<<10))
+	if m := p.measured(); m != nil {
+		for name, value := range map[string]*quantity{
+			"Capacity": m.Capacity, "Used": m.Used, "Inodes": m.Inodes, "InodesUsed": m.InodesUsed,
+		} {
+			if value != nil && value.IsZero() {
+				e.broken("%s is zero", name)
+			}
+		}
+	}
+	p.tearDown()
+	s.release()
+}
+
+func metrics(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	if m := p.measured(); m != nil {
+		e.checkMetrics(m)
+	}
+	p.tearDown()
+	s.release()
+}
+
+// isKernel reports whether the world is the machine.
+func (e *env) isKernel() bool {
+	_, ok := e.world.(kernelWorld)
+	return ok
+}
+
+func (e *env) checkMetrics(m *volume.Metrics) {
+	e.t.Helper()
+	if m.Used == nil && m.Capacity == nil && m.Available == nil {
+		e.broken("GetMetrics returned no quantity")
+	}
+	if m.Time.IsZero() {
+		e.broken("GetMetrics does not say when it measured")
+	}
+	for _, row := range []struct {
+		name       string
+		value, top *quantity
+	}{
+		{"Used", m.Used, m.Capacity}, {"Available", m.Available, m.Capacity}, {"Capacity", m.Capacity, nil},
+		{"InodesUsed", m.InodesUsed, m.Inodes}, {"InodesFree", m.InodesFree, m.Inodes}, {"Inodes", m.Inodes, nil},
+	} {
+		if row.value == nil {
+			continue
+		}
+		if row.value.Sign() < 0 {
+			e.broken("%s is %s", row.name, row.value)
+		}
+		if row.top != nil && row.value.Cmp(*row.top) > 0 {
+			e.broken("%s is %s, above the whole %s", row.name, row.value, row.top)
+		}
+	}
+}
