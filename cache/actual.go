@@ -29,8 +29,8 @@ type ActualStateOfWorld struct {
 	// idle are the volumes that are not, and may not be, set up for any pod; staged those that are staged for certain.
 	idle, staged roster[*knownVolume]
 	spares       spares[knownVolume]
-	// settingUp holds the volumes that are being set up for each pod, and whether the pod was updated since that began.
-	settingUp map[volume.UniquePodName]map[v1.UniqueVolumeName]bool
+	// settingUp holds the volumes that are being set up for each pod: the first of a list.
+	settingUp map[volume.UniquePodName]*setUp
 }
 
 var (
@@ -69,7 +69,7 @@ func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePlugin
 		mounts:   pairs[MountedVolume]{byPod: rosters[volume.UniquePodName, *pair[MountedVolume]]{}},
 		byPlugin: rosters[string, *knownVolume]{},
 
-		settingUp: map[volume.UniquePodName]map[v1.UniqueVolumeName]bool{},
+		settingUp: map[volume.UniquePodName]*setUp{},
 	}
 }
 

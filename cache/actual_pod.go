@@ -56,7 +56,7 @@ func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operatione
 	}
 	if e == succeeded {
 		m.Reconstructed, m.SELinuxMountContext = false, opts.SELinuxMountContext
-		m.RemountRequired = v.plugin.remountable && a.settingUp[opts.PodName][v.name]
+		m.RemountRequired = v.plugin.remountable && a.settingUp[opts.PodName].of(v.name).isOutdated()
 	}
 	a.setMount(v, m, old)
 	return nil
@@ -217,8 +217,8 @@ func (a *ActualStateOfWorld) MarkRemountRequired(podName volume.UniquePodName) {
 func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for name := range a.settingUp[podName] {
-		a.settingUp[podName][name] = true
+	for s := a.settingUp[podName]; s != nil; s = s.next {
+		s.outdated = true
 	}
 	for x := range a.mounts.byPod[podName].all {
 		if !x.refreshable {
@@ -239,19 +239,45 @@ func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (c
 func (a *ActualStateOfWorld) WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.settingUp[podName] == nil {
-		a.settingUp[podName] = make(map[v1.UniqueVolumeName]bool, 1)
-	}
-	a.settingUp[podName][volumeName] = false
-	return func() { a.setUpEnded(volumeName, podName) }
+	s := &setUp{volume: volumeName, next: a.settingUp[podName]}
+	a.settingUp[podName] = s
+	return func() { a.setUpEnded(podName, s) }
 }
 
-func (a *ActualStateOfWorld) setUpEnded(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) {
+// setUp is a volume that is being set up for a pod.
+type setUp struct {
+	volume v1.UniqueVolumeName
+	// outdated says that the pod was updated since that began.
+	outdated bool
+	next     *setUp // of the same pod
+}
+
+// of returns that of a volume, or nil.
+func (s *setUp) of(name v1.UniqueVolumeName) *setUp {
+	for s != nil && s.volume != name {
+		s = s.next
+	}
+	return s
+}
+
+func (s *setUp) isOutdated() bool { return s != nil && s.outdated }
+
+func (a *ActualStateOfWorld) setUpEnded(podName volume.UniquePodName, ended *setUp) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if delete(a.settingUp[podName], volumeName); len(a.settingUp[podName]) == 0 {
+	first := a.settingUp[podName]
+	if first == ended && ended.next == nil {
 		delete(a.settingUp, podName)
+		return
 	}
+	if first == ended {
+		a.settingUp[podName] = ended.next
+		return
+	}
+	for first.next != ended {
+		first = first.next
+	}
+	first.next = ended.next
 }
 
 // setRefreshable notes in a pair whether an update of its pod makes it necessary to set the volume up again.

@@ -53,44 +53,65 @@ func (x *execution) timeout() time.Duration {
 }
 
 // perform calls f as one step: in a goroutine of its own, with a deadline, when a worker of the plugin is free. The
-// error is safe to read, and its class is true for a call that was broken off. A value is passed through a channel, so
-// that a call that was left behind shares no memory with the operation.
+// error is safe to read, and its class is true for a call that was broken off.
 func perform[T any](ctx context.Context, x *execution, c call, do func(ctx context.Context) (T, error)) (T, error) {
-	f := newFlight(x.op, c)
-	var a answer[T]
-	if a.err = f.takeOff(ctx); a.err == nil {
-		answers := make(chan answer[T], 1)
-		go flyBeside(x, f, x.op.plugin, do, answers)
-		select {
-		case a = <-answers:
-		case <-f.seldom.givenUp:
-			a.err = f.lostError() //nolint:contextcheck // The flight is the context.
-		}
-	}
-	x.flown(f, a.err)
+	r := &errand[T]{do: do}
+	r.prepare(x, c)
+	a, _ := r.answerOf(ctx)
+	x.flown(&r.flight, a.err)
 	return a.value, a.err
 }
 
-// flyBeside is the goroutine of a call. It sends one answer whatever do does, short of ending the process, unless the call
-// was given up.
-func flyBeside[T any](x *execution, f *flight, plugin string, do func(ctx context.Context) (T, error), answers chan<- answer[T]) {
-	e := x.executor
-	var a answer[T]
+// errand is one call by an operation of several steps: its flight, and what is called.
+type errand[T any] struct {
+	flight
+	rare seldom
+	what call
+	// name is that of the plugin when the call begins.
+	name   string
+	do     func(ctx context.Context) (T, error)
+	answer answer[T] // that of the call's goroutine, until the flight has landed
+}
+
+func (r *errand[T]) prepare(x *execution, c call) {
+	r.what, r.name = c, x.op.plugin
+	r.rare.call, r.rare.ended = &r.what, x.ended
+	r.op, r.timeout, r.seldom = x.op, c.timeout, &r.rare
+}
+
+// answerOf makes the call beside. What it writes must not be read unless it has returned.
+func (r *errand[T]) answerOf(ctx context.Context) (a answer[T], hasReturned bool) {
+	if err := r.takeOff(ctx); err != nil {
+		return answer[T]{err: err}, false
+	}
+	go r.flyBeside() //nolint:contextcheck // The flight is the context.
+	if <-r.rare.ended {
+		return r.answer, true
+	}
+	return answer[T]{err: r.lostError()}, false //nolint:contextcheck // The flight is the context.
+}
+
+// flyBeside is the goroutine of a call. It tells of one answer whatever the call does, short of ending the process, unless
+// the call was given up.
+func (r *errand[T]) flyBeside() {
 	returned := false
 	defer func() {
 		if !returned {
-			a = answer[T]{err: f.call().panicked(plugin, recover())}
+			r.answer = answer[T]{err: r.call().panicked(r.name, recover())}
 		}
-		if e.land(f) {
-			answers <- a
+		if r.op.executor().land(&r.flight) {
+			r.rare.ended <- true
 		}
 	}()
-	a.err = f.fly(func(ctx context.Context) (err error) {
-		a.value, err = do(ctx)
-		return err
-	})
-	a.err = f.call().sane(plugin, a.err)
+	err := r.fly(r)
+	r.answer.err = r.call().sane(r.name, err)
 	returned = true
+}
+
+// run makes the call itself.
+func (r *errand[T]) run(ctx context.Context) (err error) {
+	r.answer.value, err = r.do(ctx)
+	return err
 }
 
 // panicked returns the error of a call that did not return. It must be called while the panic unwinds, for the stack.

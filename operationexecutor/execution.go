@@ -21,9 +21,12 @@ type execution struct {
 	executor *Executor
 	run      func(ctx context.Context, x *execution) error
 	flight   *flight // the call that is under way; the executor's lock guards it
+	// ended tells how each call ended, one after the other.
+	ended chan bool
 	// left are the calls that were left behind, by us or by the plugin.
 	left []leftCall
-	// loans are the specs that plugins got, by the original.
+	// loan is the spec that plugins got, loans are further ones by the original; most operations have one.
+	loan  loan
 	loans map[*volume.Spec]loan
 	// steps are those that have ended; the operation's own lock guards them.
 	steps []Step
@@ -76,7 +79,7 @@ func (o *Operation) endAlone(err *error) {
 func (o *Operation) flyAlone(f *flight, result *error) {
 	*result = errNotEnded
 	defer o.keepPanic(f, result)
-	err := f.fly(o.alone)
+	err := f.fly(runs(o.alone))
 	if err != nil {
 		err = f.call().sane(o.plugin, err)
 	}

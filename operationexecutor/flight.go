@@ -40,27 +40,17 @@ type seldom struct {
 	// stop ends the registration with a context that is not that of the operation; nil when there is none.
 	stop func() bool
 	due  time.Duration // the end of the grace, since the executor began
-	// givenUp is closed when the flight is given up, returned when its call has returned after all. The first is nil
-	// when nobody waits for it.
-	givenUp, returned chan struct{}
+	// ended gets one value, which never blocks: true when the call has returned, false when the flight is given up. It is
+	// nil when nobody waits for it.
+	ended chan bool
+	// returned is made when the flight is given up, and closed when its call has returned after all.
+	returned chan struct{}
 }
 
 // awaits is what waits for the end of a context; there is none until somebody asks.
 type awaits struct {
 	done   chan struct{}
 	afters map[*func()]struct{}
-}
-
-// newFlight returns the flight of one call of an operation that has several.
-func newFlight(op *Operation, c call) *flight {
-	f := &struct {
-		flight
-		seldom
-		call
-	}{call: c}
-	f.flight.op, f.flight.timeout, f.flight.seldom = op, c.timeout, &f.seldom
-	f.seldom.call, f.seldom.givenUp = &f.call, make(chan struct{})
-	return &f.flight
 }
 
 // call is what is called. One that is the whole operation changes the world, and has its name.
@@ -96,12 +86,22 @@ func (f *flight) tookOff() bool { return f.plugin != nil }
 // startedAt is when the call began, or the operation when the call was not made.
 func (f *flight) startedAt() time.Time { return f.op.claim.Started.Add(f.started) }
 
-// fly calls f. Its frame, with the flight as its first argument, is how the goroutine of the call is found when it hangs:
-// that costs nothing as long as nobody asks.
+// runner makes a call.
+type runner interface {
+	run(ctx context.Context) error
+}
+
+// runs is a runner that is one function.
+type runs func(ctx context.Context) error
+
+func (r runs) run(ctx context.Context) error { return r(ctx) }
+
+// fly makes the call. Its frame, with the flight as its first argument, is how the goroutine of the call is found when it
+// hangs: that costs nothing as long as nobody asks.
 //
 //go:noinline
-func (f *flight) fly(run func(ctx context.Context) error) error {
-	err := run(f)
+func (f *flight) fly(r runner) error {
+	err := r.run(f)
 	runtime.KeepAlive(f)
 	return err
 }

@@ -1,12 +1,12 @@
 package operationexecutor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"reflect"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -93,8 +93,9 @@ func (x *execution) asksMount(ctx context.Context, name string, ask func() bool)
 
 // loan is a spec that plugins got, as a copy of their own.
 type loan struct {
-	generator *Generator
-	lent      *volume.Spec
+	generator      *Generator
+	original, lent *volume.Spec
+	said           []byte // by lent when it was lent
 }
 
 // lend returns a copy of spec for plugins, so that one that changes it spoils nothing; the same one all through the
@@ -103,38 +104,79 @@ func (g *Generator) lend(x *execution, spec *volume.Spec) *volume.Spec {
 	if spec == nil {
 		return nil
 	}
+	if x.loan.original == spec {
+		return x.loan.lent
+	}
 	if l, ok := x.loans[spec]; ok {
 		return l.lent
 	}
-	if x.loans == nil {
-		x.loans = make(map[*volume.Spec]loan, 1)
-	}
 	lent := &volume.Spec{Volume: spec.Volume.DeepCopy(), PersistentVolume: spec.PersistentVolume.DeepCopy(), ReadOnly: spec.ReadOnly}
-	x.loans[spec] = loan{generator: g, lent: lent}
+	x.keepLoan(loan{generator: g, original: spec, lent: lent, said: inBytes(lent)})
 	return lent
+}
+
+func (x *execution) keepLoan(l loan) {
+	if x.loan.original == nil {
+		x.loan = l
+		return
+	}
+	if x.loans == nil {
+		x.loans = make(map[*volume.Spec]loan)
+	}
+	x.loans[l.original] = l
 }
 
 // settleLoans tells of specs that a plugin has changed. The operation's own outcome is not changed by that, since the spec
 // is not either. While a call still runs, its spec is its own.
 func (x *execution) settleLoans() {
-	if len(x.stillRunning()) > 0 {
+	if x.loan.original == nil || len(x.stillRunning()) > 0 {
 		return
 	}
-	for original, l := range x.loans {
-		if sameSpec(original, l.lent) {
-			continue
-		}
-		_ = x.step("CheckSpec", func() error {
-			return fmt.Errorf("plugin %q changed the spec of volume %q that it was given, which its contract forbids: %w",
-				x.pluginName(), original.Name(), ErrUntrue)
-		})
-		l.generator.event(volumeObject(original), v1.EventTypeWarning, ReasonVolumePluginMisbehaved,
-			"plugin %q changed the spec of volume %q that it was given; nobody else sees that", x.pluginName(), original.Name())
-		x.executor.options.Logger.Warn("a plugin changed a spec that it was given", logKeys(x.op.Info())...)
+	x.settle(&x.loan)
+	for _, l := range x.loans {
+		x.settle(&l)
 	}
 }
 
-// sameSpec compares by bits first, which is fast and most often enough; a quantity may have kept its text since.
-func sameSpec(a, b *volume.Spec) bool {
-	return reflect.DeepEqual(a, b) || equality.Semantic.DeepEqual(a, b)
+func (x *execution) settle(l *loan) {
+	if l.isUnchanged() {
+		return
+	}
+	_ = x.step("CheckSpec", func() error {
+		return fmt.Errorf("plugin %q changed the spec of volume %q that it was given, which its contract forbids: %w",
+			x.pluginName(), l.original.Name(), ErrUntrue)
+	})
+	l.generator.event(volumeObject(l.original), v1.EventTypeWarning, ReasonVolumePluginMisbehaved,
+		"plugin %q changed the spec of volume %q that it was given; nobody else sees that", x.pluginName(), l.original.Name())
+	x.executor.options.Logger.Warn("a plugin changed a spec that it was given", logKeys(x.op.Info())...)
+}
+
+// isUnchanged compares what the spec says in bytes with what it said, which passes over the many fields that are not set, and
+// looks at the original where these differ: there is more than one text for a quantity. The original is not asked for its
+// bytes, since a quantity keeps its text once it was asked for it.
+func (l *loan) isUnchanged() bool {
+	return l.said != nil && bytes.Equal(inBytes(l.lent), l.said) || equality.Semantic.DeepEqual(l.original, l.lent)
+}
+
+// inBytes returns what a spec says; nil when that cannot be told.
+func inBytes(spec *volume.Spec) []byte {
+	said := []byte{0}
+	if spec.ReadOnly {
+		said[0] = 1
+	}
+	if v := spec.Volume; v != nil {
+		b, err := v.Marshal()
+		if err != nil {
+			return nil
+		}
+		said = append(b, said...)
+	}
+	if pv := spec.PersistentVolume; pv != nil {
+		b, err := pv.Marshal()
+		if err != nil {
+			return nil
+		}
+		said = append(b, said...)
+	}
+	return said
 }

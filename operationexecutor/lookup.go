@@ -14,7 +14,7 @@ var errNotCalled = errors.New("the plugin was not called")
 func notCalled(err error) bool { return errors.Is(err, errNotCalled) }
 
 // pluginName returns the name of the plugin, as far as it is known.
-func (x *execution) pluginName() string { return x.op.Info().PluginName }
+func (x *execution) pluginName() string { return x.op.pluginName() }
 
 // found is a plugin that was looked up.
 type found[T any] struct {

@@ -215,6 +215,7 @@ func (m *mounting) mounterArgs() volume.MounterArgs {
 	name, pod := m.v.VolumeName, m.v.PodName
 	args := volume.MounterArgs{
 		FsUser:              commonUser(m.pod()),
+		FsGroup:             fsGroup(m.pod()),
 		DesiredSize:         m.v.DesiredSizeLimit,
 		PodUID:              string(m.pod().UID),
 		SELinuxLabel:        m.v.SELinuxLabel,
@@ -222,7 +223,7 @@ func (m *mounting) mounterArgs() volume.MounterArgs {
 		IsRemount:           m.options.IsRemount && m.state.GetVolumeMountState(name, pod) == VolumeMounted,
 	}
 	if sc := m.pod().Spec.SecurityContext; sc != nil {
-		args.FsGroup, args.FSGroupChangePolicy = sc.FSGroup, sc.FSGroupChangePolicy
+		args.FSGroupChangePolicy = sc.FSGroupChangePolicy
 	}
 	return args
 }

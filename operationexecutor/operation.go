@@ -98,9 +98,13 @@ func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Oper
 }
 
 func newOperation(info OperationInfo, run func(ctx context.Context, x *execution) error) *Operation {
-	o := &Operation{x: &execution{run: run}, plugin: info.PluginName}
-	o.x.op, o.claim.Subject = o, subjectOf(&info)
-	return o
+	o := &struct {
+		Operation
+		execution
+	}{}
+	o.x, o.plugin, o.claim.Subject = &o.execution, info.PluginName, subjectOf(&info)
+	o.execution.op, o.execution.run, o.execution.ended = &o.Operation, run, make(chan bool, 1)
+	return &o.Operation
 }
 
 // closed is the channel of all operations that had ended before anybody asked for it. Nothing is ever sent on it.
@@ -160,9 +164,7 @@ func (o *Operation) describe(info *OperationInfo) {
 	info.Kind, info.VolumeName = OperationKind(subject.Kind), v1.UniqueVolumeName(subject.Key.Volume)
 	info.PodName, info.NodeName = volume.UniquePodName(subject.Key.Pod), types.NodeName(subject.Key.Node)
 	info.Started = o.claim.Started
-	o.mu.Lock()
-	info.PluginName = o.plugin
-	o.mu.Unlock()
+	info.PluginName = o.pluginName()
 }
 
 // executor is the one that began the operation.
@@ -192,6 +194,13 @@ func (o *Operation) onlyStep() Step {
 		s.Err = failed.Err
 	}
 	return s
+}
+
+// pluginName returns the name of the plugin, as far as it is known.
+func (o *Operation) pluginName() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.plugin
 }
 
 func (o *Operation) setPlugin(name string) {

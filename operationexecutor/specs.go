@@ -1,8 +1,6 @@
 package operationexecutor
 
 import (
-	"slices"
-
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,17 +29,19 @@ func singlePod(spec *volume.Spec) bool {
 // commonUser returns the user as which every container of pod runs, or nil when there is no such user.
 func commonUser(pod *v1.Pod) *int64 {
 	var user *int64
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		runAs := containerUser(pod, c)
-		if runAs == nil || user != nil && *user != *runAs {
-			return nil
+	for _, containers := range [...][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			runAs := containerUser(pod, &containers[i])
+			if runAs == nil || user != nil && *user != *runAs {
+				return nil
+			}
+			user = runAs
 		}
-		user = runAs
 	}
 	return user
 }
 
-func containerUser(pod *v1.Pod, c v1.Container) *int64 {
+func containerUser(pod *v1.Pod, c *v1.Container) *int64 {
 	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
 		return c.SecurityContext.RunAsUser
 	}
@@ -64,4 +64,12 @@ func podOf(v VolumeToMount) *v1.Pod {
 		return v.Pod
 	}
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(v.PodName)}}
+}
+
+// fsGroup returns the group that the pod's volumes are given to, or nil.
+func fsGroup(pod *v1.Pod) *int64 {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	return pod.Spec.SecurityContext.FSGroup
 }

@@ -65,7 +65,7 @@ func (m *mounting) stage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := volume.DeviceMounterArgs{FsGroup: m.mounterArgs().FsGroup, SELinuxLabel: m.v.SELinuxLabel}
+	args := volume.DeviceMounterArgs{FsGroup: fsGroup(m.pod()), SELinuxLabel: m.v.SELinuxLabel}
 	err = m.x.change(ctx, "MountDevice", func(ctx context.Context) error {
 		return m.staging.mounter.MountDevice(ctx, m.spec, intent.DevicePath, intent.DeviceMountPath, args)
 	})
@@ -166,7 +166,7 @@ func (m *mounting) deviceState() believed {
 // deviceIntent is the intent to stage the volume.
 func (m *mounting) deviceIntent() Intent {
 	return Intent{
-		Kind: m.x.op.Info().Kind, VolumeName: m.v.VolumeName, PluginName: m.x.pluginName(), Spec: m.v.VolumeSpec,
+		Kind: m.x.op.kind(), VolumeName: m.v.VolumeName, PluginName: m.x.pluginName(), Spec: m.v.VolumeSpec,
 		DevicePath: m.devicePath, DeviceMountPath: m.staging.path, SELinuxMountContext: m.v.SELinuxLabel,
 	}
 }

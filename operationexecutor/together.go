@@ -10,7 +10,7 @@ import (
 
 // questions are the context of such calls. find and construct know it.
 type questions struct {
-	*flight
+	errand[struct{}]
 	plugin string // the plugin that was found
 	// The executor's lock guards what follows, and the name of the call.
 	began time.Time
@@ -24,23 +24,18 @@ func (x *execution) together(ctx context.Context, ask func(ctx context.Context) 
 	if x.op.plugin == "" {
 		return ask(ctx)
 	}
-	q := &questions{flight: newFlight(x.op, x.asking("FindPlugin"))}
-	var a answer[struct{}]
-	if a.err = q.takeOff(ctx); a.err != nil {
-		x.flown(q.flight, a.err)
-		return a.err
+	q := &questions{}
+	q.do = func(context.Context) (struct{}, error) { return struct{}{}, ask(q) } //nolint:contextcheck // The questions are the context.
+	q.prepare(x, x.asking("FindPlugin"))
+	a, hasReturned := q.answerOf(ctx)
+	if hasReturned && q.plugin != "" {
+		x.op.setPlugin(q.plugin)
 	}
-	answers := make(chan answer[struct{}], 1)
-	go flyBeside(x, q.flight, x.op.plugin, func(context.Context) (struct{}, error) { return struct{}{}, ask(q) }, answers) //nolint:contextcheck // The flight is the context.
-	select {
-	case a = <-answers:
-		if q.plugin != "" {
-			x.op.setPlugin(q.plugin)
-		}
-	case <-q.seldom.givenUp:
-		a.err = q.lostError() //nolint:contextcheck // The flight is the context.
+	if q.tookOff() {
+		x.asked(q, a.err)
+	} else {
+		x.flown(&q.flight, a.err)
 	}
-	x.asked(q, a.err)
 	return a.err
 }
 
@@ -60,7 +55,7 @@ func gather[T any](ctx context.Context, x *execution, ask func(ctx context.Conte
 // asked notes how the calls went, of which none is made any more.
 func (x *execution) asked(q *questions, err error) {
 	if err != nil {
-		x.op.noteLeft(q.flight, err)
+		x.op.noteLeft(&q.flight, err)
 	}
 	q.endStep(time.Now(), err)
 	x.op.addSteps(q.steps)

@@ -123,7 +123,7 @@ func (u *unmounting) halfDone(ctx context.Context, intent Intent, err error) err
 
 func (u *unmounting) intent(path string) Intent {
 	return Intent{
-		Kind: u.x.op.Info().Kind, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
+		Kind: u.x.op.kind(), VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
 		PodUID: u.v.PodUID, Pod: podKey(u.v.Pod), OuterVolumeSpecNames: u.v.OuterVolumeSpecNames,
 		DeviceMountPath: u.v.DeviceMountPath, MountPath: path,
 	}

@@ -151,7 +151,7 @@ func (u *unmountingDevice) unstage(ctx context.Context, unmounter volume.DeviceU
 
 func (u *unmountingDevice) intent(path string) Intent {
 	return Intent{
-		Kind: u.x.op.Info().Kind, VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
+		Kind: u.x.op.kind(), VolumeName: u.v.VolumeName, PluginName: u.v.PluginName, Spec: u.v.VolumeSpec,
 		DevicePath: u.v.DevicePath, DeviceMountPath: path,
 	}
 }

@@ -244,7 +244,7 @@ func (e *Executor) gaveUp(f *flight) {
 		go f.op.loseAlone(f)
 		return
 	}
-	close(f.seldom.givenUp)
+	f.seldom.ended <- false
 }
 
 // lostError is the error of a call that was given up.
