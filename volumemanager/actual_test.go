@@ -116,7 +116,7 @@ func TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce(t *testing.T) {
 			m.actual.MarkVolumeAsDetached(name, testNode)
 			for _, v := range []verb{verbDetach, verbForget} {
 				work := &volumeWork{troubles: make(map[volume.UniquePodName]trouble)}
-				m.begin(t.Context(), subject{name: name}, action{verb: v}, work)
+				m.begin(t.Context(), &subject{name: name}, action{verb: v}, work)
 				require.ErrorIs(t, work.troubles[""].err, volume.ErrInUse)
 				assert.Equal(t, attempt+1, work.troubles[""].attempts)
 				assert.True(t, work.troubles[""].until.After(time.Now()))

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +14,7 @@ import (
 // goroutine.
 type broadcast struct {
 	mu          sync.Mutex
-	waiting     map[volume.UniquePodName]map[chan struct{}]struct{}
+	waiting     map[volume.UniquePodName][]chan struct{}
 	subscribers subscribers
 }
 
@@ -26,21 +27,18 @@ func (b *broadcast) subscribe(pod volume.UniquePodName) (changed <-chan struct{}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiting == nil {
-		b.waiting = make(map[volume.UniquePodName]map[chan struct{}]struct{})
-	}
-	if b.waiting[pod] == nil {
-		b.waiting[pod] = make(map[chan struct{}]struct{})
+		b.waiting = make(map[volume.UniquePodName][]chan struct{})
 	}
 	c := make(chan struct{}, 1)
-	b.waiting[pod][c] = struct{}{}
+	b.waiting[pod] = append(b.waiting[pod], c)
 	return c, func() { b.unsubscribe(pod, c) }
 }
 
 func (b *broadcast) unsubscribe(pod volume.UniquePodName, c chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.waiting[pod], c)
-	if len(b.waiting[pod]) == 0 {
+	waiting := slices.DeleteFunc(b.waiting[pod], func(other chan struct{}) bool { return other == c })
+	if b.waiting[pod] = waiting; len(waiting) == 0 {
 		delete(b.waiting, pod)
 	}
 }
@@ -59,7 +57,7 @@ func (b *broadcast) notify(pod volume.UniquePodName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range []volume.UniquePodName{pod, anyPod} {
-		for c := range b.waiting[key] {
+		for _, c := range b.waiting[key] {
 			select {
 			case c <- struct{}{}:
 			default:

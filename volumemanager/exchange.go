@@ -92,7 +92,7 @@ func (x *exchange) stop() {
 }
 
 // planned is told of each volume that is planned. One that is in use and not reported so, or the reverse, is reported.
-func (x *exchange) planned(s subject) {
+func (x *exchange) planned(s *subject) {
 	if x == nil {
 		return
 	}
@@ -104,11 +104,9 @@ func (x *exchange) planned(s subject) {
 }
 
 // attachable reports whether a pod wants the volume attached, and whether the node's status is known to list it as in use.
-func (s subject) attachable() (wanted, reported bool) {
-	for _, row := range s.wanted {
-		return row.PluginIsAttachable, row.ReportedInUse // All rows of a volume agree.
-	}
-	return false, false
+func (s *subject) attachable() (wanted, reported bool) {
+	row := s.anyWanted() // All rows of a volume agree.
+	return row.PluginIsAttachable, row.ReportedInUse
 }
 
 // forgot is told of each volume of which nothing is left.
@@ -142,7 +140,7 @@ func (x *exchange) lists(name v1.UniqueVolumeName) bool {
 // judge tells the planner who attaches the volume. What the node has attached by itself, before it had a controller, it
 // detaches by itself. What the status does not list, or with another device, is not attached for certain: nothing more is
 // mounted from it, and what is mounted stays.
-func (x *exchange) judge(s subject, view *volumeView) {
+func (x *exchange) judge(s *subject, view *volumeView) {
 	if x == nil || x.m.journal.hasAttachment(s.name) {
 		return
 	}
@@ -339,9 +337,9 @@ func (x *exchange) reported(list []v1.UniqueVolumeName, err error) (done, failed
 }
 
 // anyWanted returns what one of the pods wants of the volume; what concerns the volume is the same for all.
-func (s subject) anyWanted() operationexecutor.VolumeToMount {
-	for _, row := range s.wanted {
-		return row
+func (s *subject) anyWanted() operationexecutor.VolumeToMount {
+	if len(s.wanted) == 0 {
+		return operationexecutor.VolumeToMount{}
 	}
-	return operationexecutor.VolumeToMount{}
+	return s.wanted[0]
 }

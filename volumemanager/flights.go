@@ -48,7 +48,7 @@ func flightOf(o operationexecutor.OperationInfo) flight {
 
 // depart enters the flight of an action, unless its pod has come or gone since it was planned. Who changed the pod has
 // marked the volume dirty after that, so that it is planned again.
-func (m *Manager) depart(s subject, a action) (flight, bool) {
+func (m *Manager) depart(s *subject, a action) (flight, bool) {
 	f := flight{volume: s.name, pod: a.pod, kind: kindOf[a.verb]}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,15 +63,15 @@ func (m *Manager) depart(s subject, a action) (flight, bool) {
 }
 
 // isDue reports whether an action is still right. Manager.mu must be held.
-func (m *Manager) isDue(s subject, a action) bool {
+func (m *Manager) isDue(s *subject, a action) bool {
 	switch a.verb {
 	case verbUnmount:
 		return !m.pods[types.UID(a.pod)].uses(s.name) && !m.mayUse(a.pod)
 	case verbMount, verbRemount, verbExpand:
 		return m.pods[types.UID(a.pod)].uses(s.name)
 	case verbAttach, verbVerify:
-		for pod := range s.wanted {
-			if m.pods[types.UID(pod)].uses(s.name) {
+		for i := range s.wanted {
+			if m.pods[types.UID(s.wanted[i].PodName)].uses(s.name) {
 				return true
 			}
 		}

@@ -155,7 +155,7 @@ func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
 		w.add(here)
 		synctest.Wait() // a pod is ready a moment before the key of its mount is free
 		name := m.PodStatus(here.UID)[0].Volume
-		s := subject{name: name, wanted: map[volume.UniquePodName]operationexecutor.VolumeToMount{volume.GetUniquePodName(gone): {Pod: gone}}}
+		s := &subject{name: name, wanted: []operationexecutor.VolumeToMount{{Pod: gone, PodName: volume.GetUniquePodName(gone)}}}
 		begun := map[action]bool{
 			{verb: verbUnmount, pod: volume.GetUniquePodName(here)}: false,
 			{verb: verbUnmount, pod: volume.GetUniquePodName(gone)}: true,

@@ -50,7 +50,7 @@ func newGrowth(m *Manager) *growth {
 }
 
 // judge tells the planner for which pods the volume is to grow.
-func (g *growth) judge(s subject, view *volumeView) {
+func (g *growth) judge(s *subject, view *volumeView) {
 	grows := false
 	for i := range view.pods {
 		p := &view.pods[i]
@@ -62,17 +62,20 @@ func (g *growth) judge(s subject, view *volumeView) {
 
 // mustGrow reports whether the volume is smaller than it is meant to be for a pod. Where its size is not known, and where
 // the plugin cannot make it grow while it is used, it is left alone.
-func (g *growth) mustGrow(s subject, pod volume.UniquePodName) bool {
-	row, ok := s.wanted[pod]
-	has, wants := s.actual.ClaimSize, row.DesiredPersistentVolumeSize
-	if !ok || has.IsZero() || wants.Cmp(has) <= 0 {
+func (g *growth) mustGrow(s *subject, pod volume.UniquePodName) bool {
+	row := s.wantedBy(pod)
+	has := s.actual.ClaimSize
+	if row == nil || has.IsZero() {
+		return false
+	}
+	if wants := row.DesiredPersistentVolumeSize; wants.Cmp(has) <= 0 {
 		return false
 	}
 	return g.m.plugins.Capabilities(row.PluginName).Has(volume.CapNodeExpand) && !g.m.actual.HasInUseExpansionError(s.name)
 }
 
 // watch begins or ends to watch the claim of a volume. It begins before the claim is read.
-func (g *growth) watch(s subject, grows bool) {
+func (g *growth) watch(s *subject, grows bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	key, growing := g.growing[s.name]
@@ -94,9 +97,9 @@ func (g *growth) watch(s subject, grows bool) {
 }
 
 // claimRef returns the claim of the volume; the zero value when it has none.
-func (s subject) claimRef() v1.ObjectReference {
-	for _, row := range s.wanted {
-		if pv := row.VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
+func (s *subject) claimRef() v1.ObjectReference {
+	for i := range s.wanted {
+		if pv := s.wanted[i].VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
 			return *pv.Spec.ClaimRef
 		}
 	}
@@ -108,15 +111,15 @@ func claimKey(ref v1.ObjectReference) store.Key {
 }
 
 // toExpand returns the volume as a pod has it.
-func (s subject) toExpand(pod volume.UniquePodName) operationexecutor.VolumeToMount {
-	row := s.wanted[pod]
+func (s *subject) toExpand(pod volume.UniquePodName) operationexecutor.VolumeToMount {
+	row := *s.wantedBy(pod)
 	row.DevicePath = s.actual.DevicePath
 	return row
 }
 
 // awaits reports whether an expansion that failed is tried again when the claim or the PersistentVolume changes, and not
 // after a while: the control plane has not asked for it yet, or it can never be had at this size.
-func (g *growth) awaits(s subject, err error) bool {
+func (g *growth) awaits(s *subject, err error) bool {
 	if !errors.Is(err, operationexecutor.ErrExpansionNotRequested) && !errors.Is(err, volume.ErrInfeasible) {
 		return false
 	}

@@ -66,18 +66,17 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 	}
 	var rows []VolumeStatus
 	if entry != nil {
-		for outer, v := range entry.volumes {
-			rows = append(rows, m.statusOfWanted(entry.pod, outer, v))
+		for _, v := range entry.volumes {
+			rows = append(rows, m.statusOfWanted(entry.pod, v))
 		}
 	}
-	names := entry.names()
 	for name, mounted := range mounts {
-		if !names.Has(name) {
+		if !entry.uses(name) {
 			rows = append(rows, m.statusOfUnwanted(mounted)...)
 		}
 	}
 	for _, name := range m.flyingOf(podName) {
-		if _, ok := mounts[name]; !ok && !names.Has(name) {
+		if _, ok := mounts[name]; !ok && !entry.uses(name) {
 			rows = append(rows, m.statusOfFlying(uid, name))
 		}
 	}
@@ -88,9 +87,9 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 }
 
 // statusOfWanted returns where a volume stands that the pod uses.
-func (m *Manager) statusOfWanted(pod *v1.Pod, outer string, v podVolume) VolumeStatus {
+func (m *Manager) statusOfWanted(pod *v1.Pod, v podVolume) VolumeStatus {
 	s := VolumeStatus{
-		PodUID: pod.UID, PodName: podKey(pod), OuterName: outer, Volume: v.name, Plugin: v.plugin,
+		PodUID: pod.UID, PodName: podKey(pod), OuterName: v.outer, Volume: v.name, Plugin: v.plugin,
 		Wanted: true, Phase: PhaseWaiting, Err: v.err,
 	}
 	if v.name == "" {

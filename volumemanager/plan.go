@@ -95,11 +95,11 @@ func plan(v volumeView) []action {
 	actions := v.tearDowns()
 	switch {
 	case v.isWanted():
-		return append(actions, v.setUps()...)
+		return v.setUps(actions)
 	case v.isSetUp() || v.adopted:
 		return actions
 	default:
-		return append(actions, v.release()...)
+		return v.release(actions)
 	}
 }
 
@@ -115,22 +115,22 @@ func (v volumeView) tearDowns() []action {
 }
 
 // setUps attaches the volume or, when it is attached, sets it up for each pod that uses it. Uncertain counts as not set
-// up, and an uncertain attachment as none. A volume that is set up as it is wanted grows last.
-func (v volumeView) setUps() []action {
+// up, and an uncertain attachment as none. A volume that is set up as it is wanted grows last. They are added to actions.
+func (v volumeView) setUps(actions []action) []action {
 	switch {
 	case v.attachable && v.attached != attached && v.byController:
-		return []action{{verb: verbVerify}}
+		return append(actions, action{verb: verbVerify})
 	case v.attachable && v.attached != attached:
-		return []action{{verb: verbAttach}}
+		return append(actions, action{verb: verbAttach})
 	}
-	if actions := v.mounts(); len(actions) > 0 {
+	before := len(actions)
+	if actions = v.mounts(actions); len(actions) > before {
 		return actions
 	}
-	return v.expansion()
+	return v.expansion(actions)
 }
 
-func (v volumeView) mounts() []action {
-	var actions []action
+func (v volumeView) mounts(actions []action) []action {
 	for _, p := range v.pods {
 		switch {
 		case !p.wanted || p.waits || p.pending:
@@ -144,27 +144,27 @@ func (v volumeView) mounts() []action {
 }
 
 // expansion grows the volume for the first pod that uses it and may write to it: that makes it larger for all.
-func (v volumeView) expansion() []action {
+func (v volumeView) expansion(actions []action) []action {
 	for _, p := range v.pods {
 		if p.wanted && !p.waits && p.grow && !p.pending && p.state == operationexecutor.VolumeMounted {
-			return []action{{verb: verbExpand, pod: p.name}}
+			return append(actions, action{verb: verbExpand, pod: p.name})
 		}
 	}
-	return nil
+	return actions
 }
 
 // release undoes what is left when no pod uses the volume as it is: staging first, then the attachment, unless that is a
 // controller's: it detaches when it sees that the volume is not in use any more.
-func (v volumeView) release() []action {
+func (v volumeView) release(actions []action) []action {
 	switch {
 	case v.device != operationexecutor.DeviceNotMounted:
-		return []action{{verb: verbUnmountDevice}}
+		return append(actions, action{verb: verbUnmountDevice})
 	case v.attachable && v.attached != notAttached && !v.byController:
-		return []action{{verb: verbDetach}}
+		return append(actions, action{verb: verbDetach})
 	case v.known:
-		return []action{{verb: verbForget}}
+		return append(actions, action{verb: verbForget})
 	}
-	return nil
+	return actions
 }
 
 // isWanted reports whether any pod wants the volume as it is.

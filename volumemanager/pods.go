@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -19,12 +19,13 @@ import (
 // podEntry is one pod that was added. It never changes: an update makes a new one.
 type podEntry struct {
 	pod *v1.Pod
-	// volumes are those that containers use, by outer name.
-	volumes map[string]podVolume
+	// volumes are those that containers use. Few pods have more than a few.
+	volumes []podVolume
 }
 
 // podVolume is what one volume of a pod was resolved to, the last time that worked.
 type podVolume struct {
+	outer  string
 	name   v1.UniqueVolumeName // empty: it never worked
 	plugin string
 	// readOnly says that the pod asks for read-only under this name.
@@ -58,7 +59,12 @@ func (p *podEntry) volume(outer string) podVolume {
 	if p == nil {
 		return podVolume{}
 	}
-	return p.volumes[outer]
+	for _, v := range p.volumes {
+		if v.outer == outer {
+			return v
+		}
+	}
+	return podVolume{}
 }
 
 // uses reports whether the pod is there and uses a volume.
@@ -74,15 +80,16 @@ func (p *podEntry) uses(name v1.UniqueVolumeName) bool {
 	return false
 }
 
-// names returns the volumes of the pod, as far as they are resolved.
-func (p *podEntry) names() sets.Set[v1.UniqueVolumeName] {
-	names := sets.New[v1.UniqueVolumeName]()
+// without returns the volumes of the pod that another entry does not use, as far as they are resolved. One that the pod has
+// under two names may be there twice.
+func (p *podEntry) without(other *podEntry) []v1.UniqueVolumeName {
 	if p == nil {
-		return names
+		return nil
 	}
+	var names []v1.UniqueVolumeName
 	for _, v := range p.volumes {
-		if v.name != "" {
-			names.Insert(v.name)
+		if v.name != "" && !other.uses(v.name) {
+			names = append(names, v.name)
 		}
 	}
 	return names
@@ -216,21 +223,21 @@ func mistakes(answers []resolution) error {
 // apply makes the desired state what answers say, and returns the pod's new entry; old is the one before, or nil. A
 // volume that could not be resolved stays as it was: unknown is not absent. Who calls it must have the turn of the pod.
 func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEntry {
-	entry := &podEntry{pod: pod, volumes: make(map[string]podVolume, len(answers))}
+	entry := &podEntry{pod: pod, volumes: make([]podVolume, 0, len(answers))}
 	for _, a := range answers {
-		v := podVolume{name: a.name, plugin: a.plugin, readOnly: a.readOnly, err: a.err}
+		v := podVolume{outer: a.outer, name: a.name, plugin: a.plugin, readOnly: a.readOnly, err: a.err}
 		if err := old.keeps(pod, a); err != nil {
 			v = old.volume(a.outer)
-			v.err = err
+			v.outer, v.err = a.outer, err
 		}
-		entry.volumes[a.outer] = v
+		entry.volumes = append(entry.volumes, v)
 	}
 	podName := volume.GetUniquePodName(pod)
-	for name := range old.names().Difference(entry.names()) {
+	for _, name := range old.without(entry) {
 		m.desired.DeletePodFromVolume(podName, name)
 		m.dirtyPods.AddAll(m.claims.waitingFor(volumeKey(name)))
 	}
-	added := entry.names().Difference(old.names())
+	added := entry.without(old)
 	m.resetBackoff(added)
 	if failed := m.desire(entry, answers); len(failed) > 0 {
 		entry = entry.withErrors(failed, old)
@@ -241,7 +248,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	m.pods[pod.UID] = entry
 	delete(m.released, podName)
 	m.mu.Unlock()
-	m.dirty.AddAll(added.UnsortedList())
+	m.dirty.AddAll(added)
 	m.dirty.AddAll(m.actualVolumesOf(podName))
 	m.changes.notify(podName)
 	return entry
@@ -260,7 +267,7 @@ func (p *podEntry) keeps(pod *v1.Pod, a resolution) error {
 		return nil
 	}
 	return fmt.Errorf("volume %q of pod %q: its claim is bound to another volume now, and the pod has %q: remove the pod to change it: %w",
-		a.outer, podKey(pod), p.volumes[a.outer].name, ErrClaimNotReady)
+		a.outer, podKey(pod), p.volume(a.outer).name, ErrClaimNotReady)
 }
 
 // sourceOf returns the source of a volume in the pod's spec, or nil.
@@ -278,7 +285,7 @@ func sourceOf(pod *v1.Pod, outer string) *v1.VolumeSource {
 func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error {
 	var failed map[string]error
 	for _, a := range answers {
-		if entry.volumes[a.outer].err != nil {
+		if entry.volume(a.outer).err != nil {
 			continue
 		}
 		m.awaitVolume(entry.pod, a)
@@ -297,23 +304,23 @@ func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error
 
 // withErrors returns a copy of p in which some volumes are not resolved. One that the pod had before, by old, it still has.
 func (p *podEntry) withErrors(failed map[string]error, old *podEntry) *podEntry {
-	next := &podEntry{pod: p.pod, volumes: make(map[string]podVolume, len(p.volumes))}
-	for outer, v := range p.volumes {
-		if err := failed[outer]; err != nil {
-			if old.volume(outer).name != v.name {
+	next := &podEntry{pod: p.pod, volumes: slices.Clone(p.volumes)}
+	for i := range next.volumes {
+		v := &next.volumes[i]
+		if err := failed[v.outer]; err != nil {
+			if old.volume(v.outer).name != v.name {
 				v.name = ""
 			}
 			v.err = err
 		}
-		next.volumes[outer] = v
 	}
 	return next
 }
 
 // resetBackoff lets what a pod wants anew begin at once, however often it failed for others. It comes before the desire,
 // so that it forgets no failure that is the pod's own.
-func (m *Manager) resetBackoff(added sets.Set[v1.UniqueVolumeName]) {
-	for name := range added {
+func (m *Manager) resetBackoff(added []v1.UniqueVolumeName) {
+	for _, name := range added {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -48,8 +47,10 @@ type trouble struct {
 
 // subject is one volume as a plan is made for it: what is desired and what is known.
 type subject struct {
-	name   v1.UniqueVolumeName
-	wanted map[volume.UniquePodName]operationexecutor.VolumeToMount
+	name v1.UniqueVolumeName
+	// wanted are the pods that want the volume, those that asked first coming first; at tells the place of each.
+	wanted []operationexecutor.VolumeToMount
+	at     places
 	known  bool
 	actual cache.VolumeSnapshot
 	// waits says of pods that want the volume in another way than it is here why they have to wait.
@@ -64,7 +65,7 @@ func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName) {
 	running := m.stillRunning(name)
 	s, view := m.look(name, running)
 	m.exchange.planned(s)
-	actions := plan(view)
+	actions := plan(*view)
 	work := &volumeWork{running: running}
 	for pod, err := range s.waits {
 		work.note(pod, trouble{err: err})
@@ -83,57 +84,74 @@ func (m *Manager) stillRunning(name v1.UniqueVolumeName) []runningOperation {
 	if work == nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(work.running), func(r runningOperation) bool {
-		return !m.executor.IsOperationPending(r.key)
-	})
+	var running []runningOperation
+	for _, r := range work.running {
+		if m.executor.IsOperationPending(r.key) {
+			running = append(running, r)
+		}
+	}
+	return running
 }
 
 // look gathers all that the planner needs of a volume.
-func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (subject, volumeView) {
-	s := subject{name: name, wanted: make(map[volume.UniquePodName]operationexecutor.VolumeToMount)}
-	rows := m.desired.VolumesToMount(name)
+func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (*subject, *volumeView) {
+	s := &subject{name: name, wanted: m.desired.VolumesToMount(name)}
 	s.actual, s.known = m.actual.Snapshot(name)
-	view := volumeView{known: s.known, attachable: s.actual.PluginIsAttachable, device: s.actual.DeviceMountState}
+	view := &volumeView{known: s.known, attachable: s.actual.PluginIsAttachable, device: s.actual.DeviceMountState}
 	if s.known && view.attachable {
 		view.attached = attachState(s.actual.AttachState)
 	}
-	pods := make([]podView, 0, len(rows))
-	at := make(map[volume.UniquePodName]int, len(rows))
-	for _, row := range rows {
-		s.wanted[row.PodName] = row
-		at[row.PodName] = len(pods)
-		pods = append(pods, podView{name: row.PodName, wanted: true, waits: s.mustWait(&row)})
+	view.pods = make([]podView, 0, max(len(s.wanted), len(s.actual.Mounts)))
+	for i := range s.wanted {
+		row := &s.wanted[i]
+		s.viewOf(row.PodName, view).wanted = true
+		view.pods[i].waits = s.mustWait(row)
 		view.attachable = row.PluginIsAttachable
 	}
-	for _, mounted := range s.actual.Mounts {
-		i, ok := at[mounted.PodName]
-		if !ok {
-			i, at[mounted.PodName] = len(pods), len(pods)
-			pods = append(pods, podView{name: mounted.PodName})
-		}
-		pods[i].state, pods[i].remount = mounted.State, s.isOutdated(mounted)
+	for i := range s.actual.Mounts {
+		mounted := &s.actual.Mounts[i]
+		p := s.viewOf(mounted.PodName, view)
+		p.state, p.remount = mounted.State, s.isOutdated(mounted)
 	}
 	for _, r := range running {
 		if r.pod == "" {
 			view.pending = true
-		} else if i, ok := at[r.pod]; ok {
-			pods[i].pending = true
 		} else {
-			pods = append(pods, podView{name: r.pod, pending: true})
+			s.viewOf(r.pod, view).pending = true
 		}
 	}
-	view.pods = pods
-	m.exchange.judge(s, &view)
-	m.growth.judge(s, &view)
-	m.judge(name, &view)
+	m.exchange.judge(s, view)
+	m.growth.judge(s, view)
+	m.judge(name, view)
 	return s, view
+}
+
+// viewOf returns the view of a pod, which it adds where it is missing. The pods that want the volume come first.
+func (s *subject) viewOf(pod volume.UniquePodName, view *volumeView) *podView {
+	i, ok := s.at.find(pod)
+	if !ok {
+		s.at.add(pod)
+		i, view.pods = len(view.pods), append(view.pods, podView{name: pod})
+	}
+	return &view.pods[i]
+}
+
+// wantedBy returns what a pod wants, or nil.
+func (s *subject) wantedBy(pod volume.UniquePodName) *operationexecutor.VolumeToMount {
+	if i, ok := s.at.find(pod); ok && i < len(s.wanted) {
+		return &s.wanted[i]
+	}
+	return nil
 }
 
 // isOutdated reports whether a set-up has to be refreshed for an update of its pod. One that came while the volume was being
 // set up for the pod as it was before is told by the pod alone.
-func (s subject) isOutdated(mounted cache.MountedVolume) bool {
-	row, wanted := s.wanted[mounted.PodName]
-	return mounted.RemountRequired || wanted && s.actual.PluginRequiresRemount && row.Pod != mounted.Pod
+func (s *subject) isOutdated(mounted *cache.MountedVolume) bool {
+	if mounted.RemountRequired || !s.actual.PluginRequiresRemount {
+		return mounted.RemountRequired
+	}
+	row := s.wantedBy(mounted.PodName)
+	return row != nil && row.Pod != mounted.Pod
 }
 
 // judge fills in what is not known yet: which pods may turn out to use the volume.
@@ -148,7 +166,7 @@ func (m *Manager) judge(name v1.UniqueVolumeName, view *volumeView) {
 }
 
 // begin begins one action and notes in work how that went.
-func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWork) {
+func (m *Manager) begin(ctx context.Context, s *subject, a action, work *volumeWork) {
 	if t, ok := m.refusal(s.name, a.verb); ok {
 		work.note(a.pod, t)
 		m.dirty.AddAt(s.name, t.until)
@@ -165,7 +183,7 @@ func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWo
 	}
 	started, err := m.start(ctx, s, a)
 	if err == nil {
-		work.running = append(slices.Clone(work.running), started)
+		work.running = append(work.running, started)
 		return
 	}
 	m.land(f)
@@ -173,7 +191,7 @@ func (m *Manager) begin(ctx context.Context, s subject, a action, work *volumeWo
 }
 
 // didNotBegin notes why an operation did not begin, and sees to it that it is tried again.
-func (m *Manager) didNotBegin(s subject, a action, err error, work *volumeWork) {
+func (m *Manager) didNotBegin(s *subject, a action, err error, work *volumeWork) {
 	var pending *volume.PendingError
 	var missing *operationexecutor.MountPreconditionError
 	var backoff *volume.BackoffError
@@ -196,7 +214,7 @@ func (m *Manager) didNotBegin(s subject, a action, err error, work *volumeWork) 
 }
 
 // start begins the operation of one action.
-func (m *Manager) start(ctx context.Context, s subject, a action) (runningOperation, error) {
+func (m *Manager) start(ctx context.Context, s *subject, a action) (runningOperation, error) {
 	whole := operationexecutor.Key{Volume: s.name}
 	switch a.verb {
 	case verbUnmount:
@@ -223,8 +241,8 @@ func (m *Manager) start(ctx context.Context, s subject, a action) (runningOperat
 }
 
 // startMount begins a mount, or a map. The executor keys it by the volume when it may stage it, else by the pod.
-func (m *Manager) startMount(ctx context.Context, s subject, a action) (runningOperation, error) {
-	row := s.wanted[a.pod]
+func (m *Manager) startMount(ctx context.Context, s *subject, a action) (runningOperation, error) {
+	row := *s.wantedBy(a.pod)
 	row.DevicePath = s.actual.DevicePath
 	if !row.PluginIsAttachable && !s.known {
 		if err := m.actual.MarkVolumeAsAttached(s.name, row.VolumeSpec, m.node(), ""); err != nil {
@@ -241,7 +259,7 @@ func (m *Manager) startMount(ctx context.Context, s subject, a action) (runningO
 }
 
 // mounted returns the set-up of a pod.
-func (s subject) mounted(pod volume.UniquePodName) operationexecutor.MountedVolume {
+func (s *subject) mounted(pod volume.UniquePodName) operationexecutor.MountedVolume {
 	for _, mounted := range s.actual.Mounts {
 		if mounted.PodName == pod {
 			return mounted.MountedVolume
@@ -251,10 +269,11 @@ func (s subject) mounted(pod volume.UniquePodName) operationexecutor.MountedVolu
 }
 
 // toAttach returns the volume with the pods that wait for it.
-func (s subject) toAttach(node types.NodeName) operationexecutor.VolumeToAttach {
+func (s *subject) toAttach(node types.NodeName) operationexecutor.VolumeToAttach {
 	v := operationexecutor.VolumeToAttach{VolumeName: s.name, NodeName: node}
-	for pod, row := range s.wanted {
-		if s.waits[pod] != nil {
+	for i := range s.wanted {
+		row := &s.wanted[i]
+		if s.waits[row.PodName] != nil {
 			continue
 		}
 		v.VolumeSpec = row.VolumeSpec

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -37,35 +36,35 @@ func validatePod(pod *v1.Pod) error {
 
 func validateVolumes(pod *v1.Pod) []error {
 	var errs []error
-	seen := sets.New[string]()
+	seen := make(map[string]struct{})
 	for i := range pod.Spec.Volumes {
 		name := pod.Spec.Volumes[i].Name
 		if err := volume.CheckPathElement(name); err != nil {
 			errs = append(errs, fmt.Errorf("spec.volumes[%d]: %w", i, err))
 		}
-		if seen.Has(name) {
+		if _, ok := seen[name]; ok {
 			errs = append(errs, fmt.Errorf("spec.volumes[%d]: the name %q is used twice: %w", i, name, volume.ErrInvalid))
 		}
-		seen.Insert(name)
+		seen[name] = struct{}{}
 	}
 	return errs
 }
 
 func validateUses(pod *v1.Pod) []error {
 	var errs []error
-	named := sets.New[string]()
+	named := make(map[string]struct{})
 	for i := range pod.Spec.Volumes {
-		named.Insert(pod.Spec.Volumes[i].Name)
+		named[pod.Spec.Volumes[i].Name] = struct{}{}
 	}
 	for _, c := range containersOf(pod) {
 		for _, m := range c.mounts {
-			if !named.Has(m.Name) {
+			if _, ok := named[m.Name]; !ok {
 				errs = append(errs, fmt.Errorf("container %q mounts volume %q, which is not in spec.volumes: %w",
 					c.name, m.Name, volume.ErrInvalid))
 			}
 		}
 		for _, d := range c.devices {
-			if !named.Has(d.Name) {
+			if _, ok := named[d.Name]; !ok {
 				errs = append(errs, fmt.Errorf("container %q uses device %q (volumeDevices), which is not in spec.volumes: %w",
 					c.name, d.Name, volume.ErrInvalid))
 			}
