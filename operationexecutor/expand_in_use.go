@@ -101,7 +101,7 @@ func (e *expandingInUse) lent() VolumeToMount {
 }
 
 func mounterPath(plugin volume.VolumePlugin, v VolumeToMount) (string, error) {
-	mounter, err := plugin.NewMounter(v.VolumeSpec, podOf(v))
+	mounter, err := plugin.NewMounter(v.VolumeSpec, podOf(&v))
 	if err != nil {
 		return "", err
 	}
@@ -132,7 +132,7 @@ func (e *expandingInUse) blockStagePath(v VolumeToMount) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	mapper, err := plugin.NewBlockVolumeMapper(v.VolumeSpec, podOf(v))
+	mapper, err := plugin.NewBlockVolumeMapper(v.VolumeSpec, podOf(&v))
 	if err != nil {
 		return "", err
 	}

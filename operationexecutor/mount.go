@@ -177,10 +177,7 @@ func (m *mounting) setUp(ctx context.Context) error {
 		err = m.checkDone(ctx, m.x, "SetUp", m.path)
 	}
 	if !m.wasMounted && err == nil { // A volume that the pod has is expanded in use.
-		expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
-			DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
-		}}
-		err = expansion.duringMount(ctx)
+		err = m.expand(ctx)
 	}
 	if err != nil {
 		m.conclude(ctx, m.x, intent, IntentUncertain)
@@ -193,6 +190,13 @@ func (m *mounting) setUp(ctx context.Context) error {
 	}
 	m.conclude(ctx, m.x, intent, IntentDone)
 	return nil
+}
+
+func (m *mounting) expand(ctx context.Context) error {
+	expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
+		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
+	}}
+	return expansion.duringMount(ctx)
 }
 
 func (m *mounting) isBelievedMounted() bool {
@@ -237,7 +241,7 @@ func (m *mounting) markOpts() MarkVolumeOpts {
 }
 
 // pod returns the pod, or one that holds no more than its UID.
-func (m *mounting) pod() *v1.Pod { return podOf(m.v) }
+func (m *mounting) pod() *v1.Pod { return podOf(&m.v) }
 
 // podIntent is the intent to set the volume up for the pod.
 func (m *mounting) podIntent() Intent {

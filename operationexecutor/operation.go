@@ -209,8 +209,13 @@ func (o *Operation) setPlugin(name string) {
 	o.plugin = name
 }
 
-// manySteps is how many steps a mount has, as it most often is.
-const manySteps = 12
+// manySteps is how many steps an operation of a kind most often has.
+func manySteps(kind OperationKind) int {
+	if kind == OpMount {
+		return 12
+	}
+	return 4
+}
 
 func (o *Operation) addStep(s Step) {
 	o.mu.Lock()

@@ -59,11 +59,18 @@ func podKey(pod *v1.Pod) types.NamespacedName {
 }
 
 // podOf returns the pod of v, or one that holds no more than its UID.
-func podOf(v VolumeToMount) *v1.Pod {
+func podOf(v *VolumeToMount) *v1.Pod {
 	if v.Pod != nil {
 		return v.Pod
 	}
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(v.PodName)}}
+	return strangePod(v.PodName)
+}
+
+// strangePod is a function of its own so that no caller has a pod on its stack, which is large: see executeAlone.
+//
+//go:noinline
+func strangePod(name volume.UniquePodName) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}}
 }
 
 // fsGroup returns the group that the pod's volumes are given to, or nil.

@@ -87,7 +87,7 @@ func (q *questions) endStep(now time.Time, err error) {
 		return
 	}
 	if q.steps == nil {
-		q.steps = make([]Step, 0, manySteps)
+		q.steps = make([]Step, 0, manySteps(q.op.kind()))
 	}
 	q.steps = append(q.steps, Step{Name: q.seldom.call.name, Started: q.began, Duration: now.Sub(q.began), Err: err})
 }
