@@ -12,11 +12,11 @@ import (
 
 func TestMounterSuite(t *testing.T) {
 	mounttest.Run(t, mounttest.Config{
-		New: func(*testing.T) (mount.Interface, mounttest.World) {
+		New: func(testing.TB) (mount.Interface, mounttest.World) {
 			m := fake.NewMounter(fake.MounterOptions{})
 			return m, m
 		},
-		Root: func(t *testing.T, w mounttest.World) string {
+		Root: func(t testing.TB, w mounttest.World) string {
 			require.NoError(t, w.Mkdir("/root", 0o755))
 			return "/root"
 		},

@@ -27,7 +27,7 @@ func TestSuite(t *testing.T) {
 	mounttest.RequireMounts(t)
 	for name, without := range variants {
 		t.Run(name, func(t *testing.T) {
-			mounttest.Run(t, mounttest.Config{New: func(*testing.T) (mount.Interface, mounttest.World) {
+			mounttest.Run(t, mounttest.Config{New: func(testing.TB) (mount.Interface, mounttest.World) {
 				return mount.New(mount.Options{Without: without}), mounttest.OS{}
 			}})
 		})

@@ -3,6 +3,7 @@ package mounttest
 import (
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
@@ -77,5 +78,9 @@ func caseSELinuxContext(b *bench) {
 		return
 	}
 	b.must(err)
+	isContext := func(option string) bool { return strings.HasPrefix(option, "context=") }
+	if top := b.top(target); !slices.ContainsFunc(top.SuperOptions, isContext) {
+		b.Fatalf("the table says nothing of the label: %+v", top)
+	}
 	b.unmountPaths(target)
 }

@@ -55,23 +55,23 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 // Config says what the suite runs on.
 type Config struct {
 	// New returns a mounter and the world that it mounts in, for one case. The suite mounts tmpfs and binds.
-	New func(t *testing.T) (mount.Interface, World)
+	New func(t testing.TB) (mount.Interface, World)
 	// Root returns the absolute path of an empty directory of the world, for one case, with no symbolic link in it.
 	// Nil is t.TempDir.
-	Root func(t *testing.T, w World) string
+	Root func(t testing.TB, w World) string
 }
 
 // bench is one case: a mounter, a world and a directory.
 type bench struct {
-	*testing.T
+	testing.TB
 	mounter mount.Interface
 	world   World
 	root    string
 }
 
-func newBench(t *testing.T, config Config) *bench {
+func newBench(t testing.TB, config Config) *bench {
 	t.Helper()
-	b := &bench{T: t}
+	b := &bench{TB: t}
 	b.mounter, b.world = config.New(t)
 	if config.Root != nil {
 		b.root = config.Root(t, b.world)
