@@ -45,7 +45,11 @@ func (m *machines) live(ctx context.Context, l *life, take take) error {
 		return err
 	}
 	l.node, l.whole, l.seen = node, m.whole, make(map[want]state)
-	err = errors.Join(l.live(ctx, take), node.close())
+	err = l.live(ctx, take)
+	if l.agent != nil {
+		l.agent.kill()
+	}
+	err = errors.Join(err, node.close())
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}

@@ -88,6 +88,12 @@ func (p *process) end(ctx context.Context) (faultrun.Result, error) {
 	}
 }
 
+// kill ends the agent, whatever it does.
+func (p *process) kill() {
+	p.stop()
+	<-p.ended
+}
+
 // transcript is all that an agent has told.
 type transcript struct {
 	mu   sync.Mutex

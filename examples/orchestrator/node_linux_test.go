@@ -31,7 +31,8 @@ const (
 		"resources": {"requests": {"storage": "1Mi"}}}}`
 	podDoc = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": %q}, "spec": {
 		"containers": [{"name": "server", "image": "none", "volumeMounts": [
-			{"name": "data", "mountPath": "/data"}, {"name": "scratch", "mountPath": "/scratch"},
+			{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/part", "subPath": "part/of"},
+			{"name": "scratch", "mountPath": "/scratch"},
 			{"name": "memory", "mountPath": "/memory"}, {"name": "host", "mountPath": "/host"}],
 			"volumeDevices": [{"name": "disk", "devicePath": "/dev/disk"}]}],
 		"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
@@ -157,8 +158,12 @@ func (p *process) hangUp() { _ = p.run.Signal(syscall.SIGHUP) } // it may have e
 // state is what is there: every mount, loop device, file and directory, as text.
 type state []string
 
-// recordName is the name of a record, which is a hash of a name with an UID.
-var recordName = regexp.MustCompile(`/[0-9a-f]+\.record$`)
+// What differs from life to life: the name of a record, which is a hash of a name with an UID, and the numbers of the file
+// that is bound as a sub-path.
+var (
+	recordName = regexp.MustCompile(`/[0-9a-f]+\.record$`)
+	boundFile  = regexp.MustCompile(`/\.1\.[0-9]+-[0-9]+-[0-9]+\.`)
+)
 
 // renew has claims that are wanted from now on be others than those that were deleted.
 func (n *node) renew() { n.generation++ }
@@ -203,7 +208,9 @@ func (n *node) lookOnce() (state, error) {
 		files, err := n.files("root", "run", "outside")
 		s = slices.Concat(mounts, loops, files)
 		for i := range s {
-			s[i] = recordName.ReplaceAllString(claimUID.ReplaceAllString(s[i], "7b1d0000-"), "/*.record")
+			s[i] = claimUID.ReplaceAllString(s[i], "7b1d0000-")
+			s[i] = recordName.ReplaceAllString(s[i], "/*.record")
+			s[i] = boundFile.ReplaceAllString(s[i], "/.1.*.")
 		}
 		slices.Sort(s)
 		return err
@@ -325,6 +332,7 @@ func (n *node) canaries() map[string]string {
 	dataUID, diskUID := n.claimOf(dataUID), n.claimOf(diskUID)
 	return map[string]string{
 		pod + "/volumes/volumekit.io~loop-block/pvc-" + dataUID + "/canary": "data",
+		pod + "/volume-subpaths/pvc-" + dataUID + "/server/1/canary":        "part of data",
 		pod + "/volumes/kubernetes.io~empty-dir/scratch/canary":             "scratch",
 		pod + "/volumes/kubernetes.io~empty-dir/memory/canary":              "memory",
 		pod + "/volumeDevices/volumekit.io~loop-block/pvc-" + diskUID:       "disk",
@@ -348,7 +356,7 @@ func (n *node) image(uid string) string {
 }
 
 // isLasting reports whether what was written there outlives the pod.
-func isLasting(path string) bool { return strings.Contains(path, "loop-block") }
+func isLasting(path string) bool { return strings.Contains(path, "/pvc-") }
 
 // use writes into every volume, as the pod would.
 func (n *node) use() error {

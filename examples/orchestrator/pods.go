@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// awaitReady waits until the volumes of pods that were added are there.
+// awaitReady waits until the volumes of pods that were added are there, and then starts their containers.
 func (a *agent) awaitReady(ctx context.Context, pods []*v1.Pod) error {
 	for _, pod := range pods {
 		err := a.patiently(ctx, func(ctx context.Context) error { return a.manager.WaitForAttachAndMount(ctx, pod) })
@@ -20,23 +19,55 @@ func (a *agent) awaitReady(ctx context.Context, pods []*v1.Pod) error {
 			return err
 		}
 		a.out.say("pod %s is ready", nameOf(pod))
-		a.show(pod)
+		if err := a.startContainers(ctx, pod); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// show prints what the containers of a pod would be started with.
-func (a *agent) show(pod *v1.Pod) {
-	// Here the containers of the pod would be started, each with the mounts and devices that it asks for.
-	volumes := a.manager.GetMountedVolumesForPod(volume.GetUniquePodName(pod))
-	for _, name := range slices.Sorted(maps.Keys(volumes)) {
-		v := volumes[name]
-		if v.DevicePath != "" {
-			a.out.say("  %s: device %s of %s", name, v.DevicePath, v.Plugin)
-			continue
+// startContainers prepares what each container of a pod is started with. That it was done before, by an agent that was
+// killed perhaps, makes no difference: the answer is the same.
+func (a *agent) startContainers(ctx context.Context, pod *v1.Pod) error {
+	for _, name := range containersOf(pod) {
+		volumes, err := a.manager.ContainerMounts(ctx, pod, name)
+		if err != nil {
+			return err
 		}
-		a.out.say("  %s: directory %s of %s, read-only: %t", name, v.Path, v.Plugin, v.ReadOnly)
+		// Here a runtime would start the container, if it does not run yet. docs/embedding.md tells how these become the mounts
+		// and devices of OCI, and of CRI.
+		for _, m := range volumes.Mounts {
+			a.out.say("  %s: %s is %s, read-only: %t", name, m.Target, m.Source, m.ReadOnly)
+		}
+		for _, d := range volumes.Devices {
+			a.out.say("  %s: %s is the device %d:%d, %s", name, d.Target, d.Major, d.Minor, d.Source)
+		}
 	}
+	return nil
+}
+
+// remove ends a pod whose volumes are to go.
+func (a *agent) remove(ctx context.Context, pod *v1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, a.options.patience)
+	defer cancel()
+	for _, name := range containersOf(pod) {
+		// Here the runtime would stop the container. When that has ended for good, what was prepared for it alone goes. What
+		// cannot go yet does when the pod's volumes do.
+		if err := a.manager.ReleaseContainer(ctx, pod.UID, name); err != nil {
+			a.out.say("error: %v", err)
+		}
+	}
+	// This is the promise that no process of the pod is alive.
+	return a.manager.RemovePod(pod.UID)
+}
+
+// containersOf returns the names of a pod's containers, in the order in which they start.
+func containersOf(pod *v1.Pod) []string {
+	var names []string
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		names = append(names, c.Name)
+	}
+	return names
 }
 
 // awaitGone waits until nothing is left of pods that were removed, and then takes them from the database: an agent that

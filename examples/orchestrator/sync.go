@@ -67,8 +67,7 @@ func (a *agent) syncAll(ctx context.Context) error {
 // other. The manager does the work in its own goroutines.
 func (a *agent) tell(ctx context.Context, o objects) error {
 	for _, pod := range o.goingPods {
-		// Here the containers of the pod would be stopped. RemovePod is the promise that none of its processes is alive.
-		if err := a.manager.RemovePod(pod.UID); err != nil {
+		if err := a.remove(ctx, pod); err != nil {
 			return err
 		}
 	}
