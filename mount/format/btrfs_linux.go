@@ -12,6 +12,9 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
+// btrfsLeast is the least size to which the kernel resizes a device of a btrfs.
+const btrfsLeast = 256 * mib
+
 // btrfsInfo is struct btrfs_ioctl_fs_info_args, of which only the first members matter.
 type btrfsInfo struct {
 	maxID uint64
@@ -74,7 +77,11 @@ func (g growth) growBtrfs(ctx context.Context, m mounted, rdev uint64) (GrowResu
 	}
 	var request btrfsVolume
 	copy(request.name[:], fmt.Sprintf("%d:max", device.id))
-	if err := ioctl(m, btrfsResize, &request); err != nil {
+	err = ioctl(m, btrfsResize, &request)
+	if errors.Is(err, unix.EINVAL) && g.deviceSize < btrfsLeast {
+		err = fmt.Errorf("the kernel resizes none to less than %d bytes: make the device larger: %w: %w", btrfsLeast, mount.ErrUnsupported, err)
+	}
+	if err != nil {
 		return GrowResult{}, fmt.Errorf("BTRFS_IOC_RESIZE of device %d: %w", device.id, err)
 	}
 	after := btrfsDevice{id: device.id}

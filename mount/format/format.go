@@ -188,6 +188,21 @@ func Grow(ctx context.Context, path string, options GrowOptions) (GrowResult, er
 	})
 }
 
+// Room says how much of a device a filesystem uses, in bytes.
+type Room struct{ Filesystem, Device int64 }
+
+// Measure reads how large the filesystem on the regular file or block device at path is, and that itself. It needs one that
+// [Grow] knows. Of one that is mounted what the superblock on the device says may be old.
+func Measure(ctx context.Context, path string) (Room, error) {
+	return onPath(ctx, path, os.O_RDONLY, func(ctx context.Context, file *os.File) (Room, error) {
+		room, err := measure(ctx, file)
+		if err != nil {
+			return Room{}, fmt.Errorf("cannot measure the filesystem on %q: %w", path, err)
+		}
+		return room, nil
+	})
+}
+
 // CanMake reports whether filesystems of type fsType can be made on this machine: nil, or an error that matches
 // [ErrUnknownType] or [ErrNoTool].
 func CanMake(fsType string) error { return canMake(fsType) }

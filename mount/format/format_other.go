@@ -30,3 +30,5 @@ func check(context.Context, *os.File, string) (CheckResult, error) {
 func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
 	return GrowResult{}, unsupported()
 }
+
+func measure(context.Context, *os.File) (Room, error) { return Room{}, unsupported() }

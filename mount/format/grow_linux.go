@@ -21,22 +21,36 @@ type growth struct {
 }
 
 func grow(ctx context.Context, file *os.File, options GrowOptions) (GrowResult, error) {
-	lostcall.Note(ctx, "read")
-	found, err := probe(ctx, file)
+	g, err := growthOf(ctx, file)
 	if err != nil {
 		return GrowResult{}, err
-	}
-	g := growth{file: file}
-	if g.geometry, err = geometryOf(file, found.Type); err != nil {
-		return GrowResult{}, err
-	}
-	if g.deviceSize, err = file.Seek(0, io.SeekEnd); err != nil {
-		return GrowResult{}, fmt.Errorf("cannot find out the size of the device: %w", err)
 	}
 	if options.MountPath != "" {
 		return g.online(ctx, options.MountPath)
 	}
 	return g.offline(ctx)
+}
+
+func measure(ctx context.Context, file *os.File) (Room, error) {
+	g, err := growthOf(ctx, file)
+	return Room{Filesystem: g.size(), Device: g.deviceSize}, err
+}
+
+// growthOf reads what is there.
+func growthOf(ctx context.Context, file *os.File) (growth, error) {
+	lostcall.Note(ctx, "read")
+	found, err := probe(ctx, file)
+	if err != nil {
+		return growth{}, err
+	}
+	g := growth{file: file}
+	if g.geometry, err = geometryOf(file, found.Type); err != nil {
+		return growth{}, err
+	}
+	if g.deviceSize, err = file.Seek(0, io.SeekEnd); err != nil {
+		return growth{}, fmt.Errorf("cannot find out the size of the device: %w", err)
+	}
+	return g, nil
 }
 
 // offline grows what is not mounted.

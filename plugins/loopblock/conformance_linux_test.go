@@ -19,7 +19,8 @@ func TestConformance(t *testing.T) {
 		Shared:    true,
 		FSGroup:   true,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
-			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock,
+			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock |
+			volume.CapExpand | volume.CapNodeExpand,
 	})
 }
 

@@ -60,6 +60,13 @@
 // nobody may write to has a read-only loop device; one that is read-only for a single pod is refused, since a bind cannot
 // keep that pod from writing to the device.
 //
-// Not here: expansion, snapshots and clones. It works on Linux, as root; elsewhere every call that
+// # Expansion
+//
+// The image of a claim that asks for more is made larger by ExpandVolumeDevice, in one system call that can make no file
+// smaller, and its loop device with it; a pod that has the device itself needs no more. NodeExpand then grows the filesystem
+// where it is mounted. The kernel does that with xfs and btrfs for every root, with ext4 only where the agent has
+// CAP_SYS_RESOURCE: without it an ext4 grows when it is staged the next time, by resize2fs.
+//
+// Not here: snapshots and clones. It works on Linux, as root; elsewhere every call that
 // touches the world returns an error that matches volume.ErrUnsupported or mount.ErrUnsupported.
 package loopblock

@@ -24,6 +24,26 @@ func allocate(file *os.File, size int64) error {
 	return err
 }
 
+// extend makes a file end at size, unless it ends later. What it has already is not touched, whoever else extends it
+// meanwhile: fallocate never makes a file smaller. A file whose space was all taken gets that of the new part, too.
+func extend(file *os.File, size int64) error {
+	err := control(file, func(fd int) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Size >= size {
+			return err
+		}
+		from := size - min(size, 512)
+		if st.Blocks*512 >= st.Size {
+			from = st.Size
+		}
+		return unix.Fallocate(fd, 0, from, size-from)
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("the filesystem of the images cannot extend a file in one step: %w: %w", volume.ErrInfeasible, err)
+	}
+	return err
+}
+
 // publish gives the partial image its final name, which nobody may have.
 func (i *images) publish(handle string) error {
 	dir, err := i.root.Open(".")

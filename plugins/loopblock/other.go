@@ -20,6 +20,8 @@ func syncDir(string) error { return unsupported() }
 
 func allocate(*os.File, int64) error { return unsupported() }
 
+func extend(*os.File, int64) error { return unsupported() }
+
 func (i *images) publish(string) error { return unsupported() }
 
 func backingPathOf(string) (string, error) { return "", unsupported() }

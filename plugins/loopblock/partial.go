@@ -105,12 +105,8 @@ func (i *images) makeImage(ctx context.Context, partial *os.File, r request) err
 
 // fill gives an empty file its size, its space and its filesystem.
 func fill(ctx context.Context, file *os.File, r request) error {
-	err := file.Truncate(r.size)
-	if errors.Is(err, syscall.EFBIG) {
-		return fmt.Errorf("image %q: no file here can have %d bytes: %w: %w", file.Name(), r.size, volume.ErrInfeasible, err)
-	}
-	if err != nil {
-		return fmt.Errorf("image %q of %d bytes: %w", file.Name(), r.size, err)
+	if err := file.Truncate(r.size); err != nil {
+		return errSize(file, r.size, err)
 	}
 	if r.preallocate {
 		if err := allocate(file, r.size); err != nil {
@@ -121,6 +117,14 @@ func fill(ctx context.Context, file *os.File, r request) error {
 		return nil
 	}
 	return format.MakeFile(ctx, file, format.MakeOptions{FSType: r.fsType})
+}
+
+// errSize says that a file cannot have a size. One that no file here can have is not tried again.
+func errSize(file *os.File, size int64, err error) error {
+	if errors.Is(err, syscall.EFBIG) {
+		err = fmt.Errorf("no file here can have as much: %w: %w", volume.ErrInfeasible, err)
+	}
+	return fmt.Errorf("image %q of %d bytes: %w", file.Name(), size, err)
 }
 
 // maxPartial bounds how often a partial image may come and go under our eyes.

@@ -65,6 +65,8 @@ var (
 	_ volume.DeletableVolumePlugin       = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin      = (*Plugin)(nil)
 	_ volume.BlockVolumePlugin           = (*Plugin)(nil)
+	_ volume.ExpandableVolumePlugin      = (*Plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin  = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
 	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
 	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)

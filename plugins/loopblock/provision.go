@@ -91,12 +91,16 @@ func requestOf(options volume.VolumeOptions) (request, error) {
 	if err != nil {
 		return r, err
 	}
-	size = max(size, minSize(r.fsType))
-	if limit := maxSize(r.fsType); size > limit {
-		return r, fmt.Errorf("%d bytes are more than the %d that the volume can have: %w", size, limit, volume.ErrInfeasible)
+	r.size, err = imageSize(max(size, minSize(r.fsType)), r.fsType)
+	return r, err
+}
+
+// imageSize is the size of an image that has room for size bytes: whole mebibytes.
+func imageSize(size int64, fsType string) (int64, error) {
+	if limit := maxSize(fsType); size > limit {
+		return 0, fmt.Errorf("%d bytes are more than the %d that the volume can have: %w", size, limit, volume.ErrInfeasible)
 	}
-	r.size = (size + mebibyte - 1) / mebibyte * mebibyte
-	return r, nil
+	return (size + mebibyte - 1) / mebibyte * mebibyte, nil
 }
 
 func (r *request) parameter(key, value string) error {

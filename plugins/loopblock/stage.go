@@ -127,7 +127,10 @@ func (p *Plugin) check(ctx context.Context, device loop.Device, fsType string) e
 	if err == nil && result.Repaired {
 		p.logger.Warn("the filesystem was repaired", "device", device.Path, "image", device.BackingPath)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return p.growUnused(ctx, device.Path, fsType)
 }
 
 // UnmountDevice unmounts the staging directory and removes it. What is mounted there and is no loop device is left alone,

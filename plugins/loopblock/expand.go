@@ -1,0 +1,167 @@
+package loopblock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// RequiresFSResize implements volume.ExpandableVolumePlugin and volume.NodeExpandableVolumePlugin: what is in an image grows
+// after the image.
+func (p *Plugin) RequiresFSResize() bool { return true }
+
+// ExpandVolumeDevice implements volume.ExpandableVolumePlugin. It makes the image larger, and its loop device, if it has one:
+// a pod that has the device sees its new size at once. The space of an image whose space was all taken is taken here, too. An
+// image that is larger already stays as it is. A size that no such volume can have is an error that matches
+// volume.ErrInfeasible.
+//
+// A call that was broken off has made the image larger or not; nothing is in between, and the next call goes on.
+func (p *Plugin) ExpandVolumeDevice(
+	ctx context.Context, spec *volume.Spec, newSize, oldSize resource.Quantity,
+) (resource.Quantity, error) {
+	src, err := sourceOf(spec)
+	if err != nil {
+		return oldSize, err
+	}
+	size, err := p.expand(ctx, src, newSize)
+	if err != nil {
+		return oldSize, fmt.Errorf("expanding volume %q: %w", src.handle, classify(err))
+	}
+	return *resource.NewQuantity(size, resource.BinarySI), nil
+}
+
+// expand returns the size that the image has in the end.
+func (p *Plugin) expand(ctx context.Context, src source, newSize resource.Quantity) (int64, error) {
+	wanted, err := imageSize(max(newSize.Value(), leastGrown(src.fsType)), src.fsType)
+	if err != nil {
+		return 0, err
+	}
+	return withImage(ctx, p, src.handle, func(image *os.File) (int64, error) {
+		size, err := p.enlarge(src.handle, image, wanted)
+		if err != nil {
+			return 0, err
+		}
+		_, err = p.loops.ResizeFile(ctx, image)
+		if errors.Is(err, loop.ErrNotAttached) {
+			err = nil // It gets a device of this size.
+		}
+		return size, err
+	})
+}
+
+// leastGrown is the least size to which a filesystem grows: the kernel refuses less than 256 MiB for a btrfs.
+func leastGrown(fsType string) int64 {
+	if fsType == "btrfs" {
+		return 256 * mebibyte
+	}
+	return 0
+}
+
+// enlarge makes an image at least as large as size, so that it survives a power cut, and returns the size that it has.
+func (p *Plugin) enlarge(handle string, image *os.File, size int64) (int64, error) {
+	dir, err := p.openImages()
+	if err != nil {
+		return 0, err
+	}
+	defer dir.close()
+	writable, err := dir.openRegular(handle+imageSuffix, os.O_RDWR)
+	if err != nil {
+		return 0, err
+	}
+	defer writable.Close()
+	if same, err := dir.is(handle+imageSuffix, image); err != nil || !same {
+		return 0, errors.Join(err, fmt.Errorf("%q was replaced meanwhile: %w", image.Name(), volume.ErrTransient))
+	}
+	if err := extend(writable, size); err != nil {
+		return 0, errSize(image, size, err)
+	}
+	if err := writable.Sync(); err != nil { // also of one that was killed before
+		return 0, errSize(image, size, err)
+	}
+	info, err := writable.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// NodeExpand implements volume.NodeExpandableVolumePlugin. It makes the loop device as large as the image, and the filesystem
+// as large as the device, while it is mounted. An image that is smaller than NewSize, which is for ExpandVolumeDevice to
+// mend, and a volume to which nobody may write are errors that match volume.ErrInfeasible. An ext4 that the kernel does not
+// grow while it is mounted, for want of CAP_SYS_RESOURCE, is one that matches volume.ErrInUse: it grows the next time that it
+// is staged.
+func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
+	src, err := sourceOf(options.VolumeSpec)
+	if err != nil {
+		return false, err
+	}
+	if err := p.expandHere(ctx, src, options); err != nil {
+		return false, fmt.Errorf("expanding volume %q on this node: %w", src.handle, classify(err))
+	}
+	return true, nil
+}
+
+func (p *Plugin) expandHere(ctx context.Context, src source, options volume.NodeResizeOptions) error {
+	device, err := withImage(ctx, p, src.handle, func(image *os.File) (loop.Device, error) {
+		if info, err := image.Stat(); err != nil || info.Size() < options.NewSize.Value() {
+			return loop.Device{}, errors.Join(err, fmt.Errorf("image %q has less than %s, and only ExpandVolumeDevice makes it larger: %w",
+				image.Name(), options.NewSize.String(), volume.ErrInfeasible))
+		}
+		return p.loops.ResizeFile(ctx, image)
+	})
+	switch {
+	case err != nil || src.block:
+		return err
+	case src.readOnly:
+		return fmt.Errorf("nothing is written to a read-only volume: %w", volume.ErrInfeasible)
+	case options.DeviceStagePath != p.stagingPath(src.handle):
+		return fmt.Errorf("the volume is staged at %q and not at %q: %w", p.stagingPath(src.handle), options.DeviceStagePath, volume.ErrInvalid)
+	}
+	grown, err := format.Grow(ctx, device.Path, format.GrowOptions{MountPath: options.DeviceStagePath})
+	if errors.Is(err, syscall.EPERM) {
+		err = fmt.Errorf("%w: %w", err, volume.ErrInUse)
+	}
+	p.logGrowth(device.Path, grown, err)
+	return err
+}
+
+// growUnused makes a filesystem as large as its device, which nobody has mounted, where it is a good deal smaller and can
+// grow without a mount: that is left to do when it could not while it was used.
+func (p *Plugin) growUnused(ctx context.Context, device, fsType string) error {
+	if fsType != "ext4" {
+		return nil
+	}
+	room, err := format.Measure(ctx, device)
+	if err != nil || !isWorthGrowing(room) {
+		return err
+	}
+	grown, err := format.Grow(ctx, device, format.GrowOptions{})
+	if errors.Is(err, format.ErrNoTool) {
+		p.logger.Warn("the filesystem is mounted smaller than its device", "device", device, "fstype", fsType, "err", err)
+		return nil
+	}
+	p.logGrowth(device, grown, err)
+	return err
+}
+
+// isWorthGrowing reports whether a filesystem leaves more of its device unused than it would if it were made there: an ext4
+// has no use for the last part if that is hardly larger than what a group of blocks needs for itself, which is less than a
+// mebibyte with the blocks that a small one has.
+func isWorthGrowing(room format.Room) bool {
+	spare := room.Device - room.Filesystem
+	return spare >= 16*mebibyte || spare >= mebibyte && room.Device < 512*mebibyte
+}
+
+func (p *Plugin) logGrowth(device string, grown format.GrowResult, err error) {
+	if err == nil && grown.Grown() {
+		p.logger.Info("the filesystem has grown", "device", device, "before", grown.Before, "after", grown.After)
+	}
+}

@@ -1,0 +1,199 @@
+package loopblock_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/volume"
+)
+
+const mib = int64(1) << 20
+
+func (n *node) tryExpand(spec *volume.Spec, size int64) (int64, error) {
+	has, err := n.plugin.ExpandVolumeDevice(n.t.Context(), spec, *resource.NewQuantity(size, resource.BinarySI), resource.MustParse("32Mi"))
+	return has.Value(), err
+}
+
+func (n *node) expand(spec *volume.Spec, size int64) int64 {
+	n.t.Helper()
+	has, err := n.tryExpand(spec, size)
+	require.NoError(n.t, err)
+	return has
+}
+
+func (n *node) nodeExpand(spec *volume.Spec, size int64) error {
+	done, err := n.plugin.NodeExpand(n.t.Context(), volume.NodeResizeOptions{
+		VolumeSpec: spec, DeviceStagePath: filepath.Join(n.root, "plugins", loopblock.Name, "mounts", spec.Name()),
+		NewSize: *resource.NewQuantity(size, resource.BinarySI),
+	})
+	assert.Equal(n.t, err == nil, done)
+	return err
+}
+
+func fileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	return info.Size()
+}
+
+// roomIn is the size of the filesystem at path, as its users see it.
+func roomIn(t *testing.T, path string) int64 {
+	t.Helper()
+	var st unix.Statfs_t
+	require.NoError(t, unix.Statfs(path, &st))
+	return int64(st.Blocks) * st.Bsize
+}
+
+func deviceSize(t *testing.T, path string) int64 {
+	t.Helper()
+	metrics, err := volume.NewMetricsBlock(path).GetMetrics(t.Context())
+	require.NoError(t, err)
+	return metrics.Capacity.Value()
+}
+
+func TestAFilesystemGrowsWhileAPodHasIt(t *testing.T) {
+	for fsType, size := range map[string]int64{"ext4": 96 * mib, "xfs": 400 * mib, "btrfs": 256 * mib} {
+		t.Run(fsType, func(t *testing.T) {
+			requireTool(t, fsType)
+			n := newNode(t)
+			spec := n.provision("pv", "fstype", fsType)
+			requireKernel(n, spec, fsType)
+			staged := n.stage(spec)
+			path := n.setUp(spec, "pod")
+			write(t, filepath.Join(path, "file"), "content")
+			before := roomIn(t, path)
+
+			require.ErrorIs(t, n.nodeExpand(spec, size), volume.ErrInfeasible, "the image is as it was")
+			wanted := size
+			if fsType == "btrfs" {
+				wanted -= 64 * mib // which the kernel would refuse
+			}
+			assert.Equal(t, size, n.expand(spec, wanted))
+			assert.Equal(t, size, fileSize(t, n.image("pv")))
+			assert.Equal(t, size, deviceSize(t, n.attach(spec)))
+			if err := n.nodeExpand(spec, size); fsType == "ext4" && errors.Is(err, unix.EPERM) {
+				require.ErrorIs(t, err, volume.ErrInUse)
+				t.Log("an ext4 does not grow while it is used: no CAP_SYS_RESOURCE")
+			} else {
+				require.NoError(t, err)
+				require.NoError(t, n.nodeExpand(spec, size), "again")
+				assert.Greater(t, roomIn(t, staged), before+size/10)
+			}
+			assertContent(t, filepath.Join(path, "file"), "content")
+			n.tearDown(spec, "pod")
+			n.release(spec)
+
+			n.stage(spec)
+			assert.Greater(t, roomIn(t, n.setUp(spec, "pod")), before+size/10)
+			assertContent(t, filepath.Join(path, "file"), "content")
+			n.tearDown(spec, "pod")
+			n.release(spec)
+		})
+	}
+}
+
+func TestAnImageThatIsNotAttachedGrowsWithTheNextStaging(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	assert.Equal(t, 96*mib, n.expand(spec, 96*mib-1), "whole mebibytes")
+	room, err := format.Measure(t.Context(), n.image("pv"))
+	require.NoError(t, err)
+	assert.Equal(t, format.Room{Filesystem: 32 * mib, Device: 96 * mib}, room)
+	n.stage(spec)
+	n.release(spec)
+	room, err = format.Measure(t.Context(), n.image("pv"))
+	require.NoError(t, err)
+	assert.Equal(t, format.Room{Filesystem: 96 * mib, Device: 96 * mib}, room)
+}
+
+func TestAVolumeThatNobodyMayWriteToDoesNotGrow(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	n.expand(spec, 96*mib)
+	spec.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
+	before := sum(t, n.image("pv"))
+	n.stage(spec)
+	require.ErrorIs(t, n.nodeExpand(spec, 96*mib), volume.ErrInfeasible)
+	n.release(spec)
+	assert.Equal(t, before, sum(t, n.image("pv")))
+}
+
+func TestADeviceOfAPodGrowsAtOnce(t *testing.T) {
+	n := newNode(t)
+	spec, err := n.tryProvision(t.Context(), blockClaim("pv"))
+	require.NoError(t, err)
+	device := n.attach(spec)
+	write(t, device, "of a pod")
+	assert.Equal(t, 33*mib, n.expand(spec, 32*mib+1))
+	assert.Equal(t, 33*mib, deviceSize(t, device))
+	require.NoError(t, n.nodeExpand(spec, 33*mib))
+	require.NoError(t, n.tryDetach(t.Context(), spec))
+	content, err := os.ReadFile(n.image("pv"))
+	require.NoError(t, err)
+	assert.Len(t, content, int(33*mib))
+	assert.Equal(t, "of a pod", string(content[:8]))
+}
+
+func TestAnImageIsNeverMadeSmaller(t *testing.T) {
+	n := newNode(t)
+	for _, preallocate := range []string{"false", "true"} {
+		spec := n.provision("pv-"+preallocate, loopblock.ParameterPreallocate, preallocate)
+		image := n.image(spec.Name())
+		n.expand(spec, 64*mib)
+		assert.Equal(t, 64*mib, n.expand(spec, 40*mib), "it has more than is asked for")
+		assert.Equal(t, 64*mib, fileSize(t, image))
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(image, &st))
+		assert.Equal(t, preallocate == "true", st.Blocks*512 >= 64*mib, "its space is taken where it was")
+	}
+}
+
+func TestExpansionsAtOnceEndWithTheLargest(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	n.attach(spec)
+	var calls sync.WaitGroup
+	for i := range int64(8) {
+		calls.Go(func() {
+			_, err := n.pluginOver(n.mounter).ExpandVolumeDevice(context.WithoutCancel(t.Context()), spec,
+				*resource.NewQuantity((40+i)*mib, resource.BinarySI), resource.MustParse("32Mi"))
+			assert.NoError(t, err)
+		})
+	}
+	calls.Wait()
+	assert.Equal(t, 47*mib, fileSize(t, n.image("pv")))
+	assert.Equal(t, 47*mib, deviceSize(t, n.attach(spec)))
+}
+
+func TestExpansionsThatCannotBe(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	_, err := n.tryExpand(spec, 1<<60)
+	require.ErrorIs(t, err, volume.ErrInfeasible, "more than an ext4 can have")
+	require.NoError(t, os.Rename(n.image("pv"), n.image("away")))
+	_, err = n.tryExpand(spec, 64*mib)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, `"pv"`)
+	require.ErrorIs(t, n.nodeExpand(spec, 64*mib), fs.ErrNotExist)
+	require.NoError(t, os.Symlink(n.image("away"), n.image("pv")))
+	_, err = n.tryExpand(spec, 64*mib)
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	assert.Equal(t, 32*mib, fileSize(t, n.image("away")))
+	spec.PersistentVolume.Spec.CSI.VolumeHandle = "../pv"
+	_, err = n.tryExpand(spec, 64*mib)
+	require.ErrorIs(t, err, volume.ErrInvalid)
+}
