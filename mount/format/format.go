@@ -188,8 +188,11 @@ func Grow(ctx context.Context, path string, options GrowOptions) (GrowResult, er
 	})
 }
 
-// Room says how much of a device a filesystem uses, in bytes.
-type Room struct{ Filesystem, Device int64 }
+// Room says how much of a device a filesystem uses.
+type Room struct {
+	// Filesystem and Device are the sizes of both, in bytes.
+	Filesystem, Device int64
+}
 
 // Measure reads how large the filesystem on the regular file or block device at path is, and that itself. It needs one that
 // [Grow] knows. Of one that is mounted what the superblock on the device says may be old.
