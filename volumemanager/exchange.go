@@ -291,7 +291,7 @@ func (x *exchange) list(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 		return nil, err
 	}
 	x.m.mu.Lock()
-	keeps := !x.m.podsComplete || len(x.m.damaged) > 0
+	keeps := !x.m.podsComplete || x.m.rebuilding || len(x.m.damaged) > 0
 	x.m.mu.Unlock()
 	names := x.m.GetVolumesInUse() // After it is known that all pods are there.
 	if keeps {

@@ -59,7 +59,9 @@ type Manager struct {
 	stopped   chan struct{}
 	// recordsRead is closed when they were, so that what is not known is not there; nil when there are none.
 	recordsRead chan struct{}
-	planned     atomic.Uint64
+	// allKnown is closed after that, when what is on no record was rebuilt too; nil when there are no records.
+	allKnown chan struct{}
+	planned  atomic.Uint64
 	// podTurns orders those who change what one pod wants.
 	podTurns turns[types.UID]
 
@@ -89,6 +91,8 @@ type Manager struct {
 	orphans  []Orphan
 	// looked says that orphans were looked for.
 	looked bool
+	// rebuilding says that volumes may be here that are not known yet: nothing is unstaged or detached until they are.
+	rebuilding bool
 	// rebuilt is how many volumes were rebuilt for want of records.
 	rebuilt int
 	// completed is closed by PodsComplete.
@@ -149,7 +153,8 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 		Subpaths:    m.subpaths,
 	}
 	if m.options.RuntimeDir != "" {
-		m.recordsRead = make(chan struct{})
+		m.recordsRead, m.allKnown = make(chan struct{}), make(chan struct{})
+		m.rebuilding = true
 		m.journal = newJournal()
 		generator.Journal = m.journal
 	}
@@ -197,6 +202,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.sweepAll()
 	if m.recordsRead != nil {
 		close(m.recordsRead)
+		m.beginRebuild()
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { m.planAll(ctx) })

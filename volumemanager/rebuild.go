@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 
@@ -12,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -32,18 +30,20 @@ type marker interface {
 
 // lookForOrphans finds what is on no record, in the background, and removes what may be removed once all pods are known.
 func (m *Manager) lookForOrphans(ctx context.Context) {
+	defer m.endRebuild()
 	marks, ok := m.journal.runtime.(marker)
 	if !ok {
 		return
 	}
 	unrecorded, err := m.findUnrecorded(ctx)
-	m.found = mountsFound{}
 	if err != nil {
 		m.options.Logger.Error("what lies under the root and is on no record is not known", "error", err)
 	}
 	if m.mustRebuild(marks) {
 		unrecorded = m.rebuild(ctx, unrecorded)
 	}
+	m.found = mountsFound{}
+	m.endRebuild()
 	if err == nil && ctx.Err() == nil && !marks.IsMarked(knownMark) {
 		if err := marks.Mark(knownMark); err != nil {
 			m.options.Logger.Warn("the records could not be marked as complete: the next start looks at the disk again", "error", err)
@@ -94,11 +94,12 @@ func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
 	return unrecorded, err
 }
 
-// rebuild asks the plugins what volumes it is that were found, takes those that they know into the actual state, uncertain,
-// and on record, and returns the rest.
+// rebuild learns what volumes it is that were found: from the records that are left, and from the plugins. It takes those
+// that are known into the actual state, uncertain, and on record, and returns the rest.
 func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
+	recorded := m.journal.shared()
+	built := m.rebuildStagings(recorded)
 	var rest []Orphan
-	var built []foundVolume
 	silent := make(map[string]error)
 	for _, o := range unrecorded {
 		if o.dir.path == "" {
@@ -107,7 +108,9 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 		}
 		err := silent[o.dir.plugin]
 		var v foundVolume
-		if err == nil {
+		if spec := recorded.specOf(o.dir); spec != nil {
+			v, err = m.foundOf(o, volume.ReconstructedVolume{Spec: spec})
+		} else if err == nil {
 			v, err = m.rebuildOne(ctx, o)
 		}
 		if err == nil {
@@ -144,6 +147,28 @@ func withoutRecorded(orphans []Orphan, recorded map[string]struct{}) []Orphan {
 	return slices.DeleteFunc(orphans, func(o Orphan) bool { return isAtOrBeneathAny(o.Path, recorded) })
 }
 
+// beginRebuild ends the rebuild before anything is planned where nothing is missing.
+func (m *Manager) beginRebuild() {
+	if marks, ok := m.journal.runtime.(marker); !ok || !m.mustRebuild(marks) {
+		m.endRebuild()
+	}
+}
+
+// endRebuild is called once all is known that there is to know. What was left alone until then is planned, and those who wait
+// for what goes are told.
+func (m *Manager) endRebuild() {
+	m.mu.Lock()
+	ended := m.rebuilding
+	m.rebuilding = false
+	m.mu.Unlock()
+	if !ended {
+		return
+	}
+	close(m.allKnown)
+	m.dirty.AddAll(m.allVolumes())
+	m.exchange.podsComplete()
+}
+
 // rebuildOne asks the plugin what volume it is that was found, and makes the record that there should have been.
 func (m *Manager) rebuildOne(ctx context.Context, o Orphan) (foundVolume, error) {
 	ask := operationexecutor.VolumeToReconstruct{
@@ -156,6 +181,11 @@ func (m *Manager) rebuildOne(ctx context.Context, o Orphan) (foundVolume, error)
 	if err != nil {
 		return foundVolume{}, err
 	}
+	return m.foundOf(o, answer)
+}
+
+// foundOf makes the record of a volume that was found set up for a pod, and checks it.
+func (m *Manager) foundOf(o Orphan, answer volume.ReconstructedVolume) (foundVolume, error) {
 	r, err := m.recordOf(o, answer)
 	if err != nil {
 		return foundVolume{}, fmt.Errorf("volume at %q cannot be rebuilt: %w", o.Path, err)
@@ -166,11 +196,6 @@ func (m *Manager) rebuildOne(ctx context.Context, o Orphan) (foundVolume, error)
 
 // recordOf makes the record of a volume that was found set up for a pod.
 func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volumeRecord, err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &volume.PanicError{Call: "GetDeviceMountPath or GetGlobalMapPath", Value: value, Stack: debug.Stack()}
-		}
-	}()
 	spec, uid := answer.Spec, o.dir.uid
 	r = volumeRecord{Version: recordVersion, BootID: m.journal.bootID, Plugin: o.dir.plugin}
 	if r.Volume, err = m.plugins.UniqueVolumeName(volume.UniquePodName(uid), spec); err != nil {
@@ -182,12 +207,12 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 	if ok, err := m.plugins.IsAttachable(spec); err != nil || ok {
 		r.Attachment = &attachmentRecord{Node: m.node()}
 	}
-	staged, err := m.stagingOf(o, spec)
+	staged, err := m.stagingOf(spec, o.dir.block)
 	if err != nil {
 		return r, err
 	}
 	if staged != "" {
-		r.Staging = &stagingRecord{Path: staged, SELinux: answer.SELinuxMountContext}
+		r.Staging = &stagingRecord{Path: staged, SELinux: answer.SELinuxMountContext, Mount: m.found.recordAt(staged)}
 	}
 	p := setUpRecord{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
 	if o.Mounted {
@@ -199,13 +224,18 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 
 // stagingOf asks the plugin where the volume is staged, or where its devices are bound; empty when nowhere. What it calls
 // does no I/O, by the plugins' contract.
-func (m *Manager) stagingOf(o Orphan, spec *volume.Spec) (string, error) {
-	if o.dir.block {
+func (m *Manager) stagingOf(spec *volume.Spec, block bool) (path string, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &volume.PanicError{Call: "GetDeviceMountPath or GetGlobalMapPath", Value: value, Stack: debug.Stack()}
+		}
+	}()
+	if block {
 		plugin, err := m.plugins.FindMapperPluginBySpec(spec)
 		if err != nil {
 			return "", err
 		}
-		mapper, err := plugin.NewBlockVolumeMapper(spec, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: o.dir.uid}})
+		mapper, err := plugin.NewBlockVolumeMapper(spec, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "any"}})
 		if err != nil {
 			return "", err
 		}
@@ -236,81 +266,4 @@ func (j *journal) adopt(ctx context.Context, r volumeRecord) error {
 	err := j.write(r, partAll)
 	j.enter(journalEntry{record: r, stale: err != nil})
 	return err
-}
-
-// isRecorded reports whether a path, or one beneath it, is on record.
-func (j *journal) isRecorded(path string) bool {
-	for recorded := range j.recordedPaths() {
-		if isAtOrBeneath(recorded, path) {
-			return true
-		}
-	}
-	return false
-}
-
-// orphanRemover is what removes the mounts of orphans; a [*mount.Mounter] is one.
-type orphanRemover interface {
-	Unmount(ctx context.Context, target string, options mount.UnmountOptions) error
-	RemoveTarget(ctx context.Context, path string) error
-}
-
-// removeOrphans removes what it can and returns the rest. What lies deeper goes first.
-func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan {
-	var rest []Orphan
-	for _, o := range slices.Backward(orphans) {
-		if ctx.Err() != nil || o.PodUID != "" && m.isKnown(volume.UniquePodName(o.PodUID)) {
-			rest = append(rest, o)
-			continue
-		}
-		if o.Err = m.removeOrphan(ctx, o); o.Err != nil {
-			rest = append(rest, o)
-		}
-	}
-	return rest
-}
-
-// removeOrphan removes a mount by a plain unmount of that very mount, and its directory, or the directory, by rmdir. Nobody
-// uses the path meanwhile: an intent there waits.
-func (m *Manager) removeOrphan(ctx context.Context, o Orphan) error {
-	release, ok := m.journal.claims.remove(o.Path, func() bool { return !m.journal.isRecorded(o.Path) })
-	if !ok {
-		return nil // It has become a volume.
-	}
-	defer release()
-	remove := func(context.Context, string) error { return rmdir(o.Path) }
-	if o.Mounted {
-		remover, ok := m.options.Mounts.(orphanRemover)
-		if !ok {
-			return fmt.Errorf("mount at %q cannot be taken off by what Options.Mounts is: %w", o.Path, volume.ErrUnsupported)
-		}
-		err := remover.Unmount(ctx, o.Path, mount.UnmountOptions{Expect: o.identity})
-		if err != nil && !errors.Is(err, mount.ErrNotMounted) {
-			return err
-		}
-		remove = remover.RemoveTarget
-	}
-	if err := remove(ctx, o.Path); err != nil && !isMissing(err) {
-		return fmt.Errorf("directory %q, of which nothing is on record, stays: %w", o.Path, err)
-	}
-	m.options.Logger.Info("an orphan was removed", "path", o.Path, "mounted", o.Mounted)
-	return nil
-}
-
-// removeSkeletons removes the empty directories that a manager which was killed has left of pods that are not there any
-// more. They go by rmdir: what anybody else keeps there stays.
-func (m *Manager) removeSkeletons(ctx context.Context) {
-	host := m.plugins.Host()
-	uids, _ := namesIn(host.GetPodsDir()) // What cannot be read stays.
-	for _, uid := range uids {
-		pod := filepath.Join(host.GetPodsDir(), uid)
-		if ctx.Err() != nil || m.isKnown(volume.UniquePodName(uid)) || m.journal.isRecorded(pod) {
-			continue
-		}
-		for _, kind := range []string{"volumes", "volumeDevices", "plugins"} {
-			plugins, _ := namesIn(filepath.Join(pod, kind))
-			for _, plugin := range append(plugins, "") {
-				removeEmptyDirs(filepath.Join(pod, kind, plugin), pod)
-			}
-		}
-	}
 }

@@ -158,7 +158,8 @@ func (s *subject) isOutdated(mounted *cache.MountedVolume) bool {
 func (m *Manager) judge(name v1.UniqueVolumeName, view *volumeView) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, view.adopted = m.adopted[name]
+	_, adopted := m.adopted[name]
+	view.adopted = adopted || m.rebuilding
 	for i := range view.pods {
 		p := &view.pods[i]
 		p.held = !p.wanted && m.mayUse(p.name)

@@ -30,6 +30,7 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 	}
 	return m.wait(ctx, pod, awaited{
 		state:   "ready",
+		known:   m.recordsRead,
 		isReady: func() (bool, error) { return m.isReady(pod.UID) },
 		left: func() []VolumeStatus {
 			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool { return !s.Wanted || s.Phase == PhaseMounted })
@@ -52,8 +53,8 @@ func (m *Manager) isReady(uid types.UID) (bool, error) {
 }
 
 // WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
-// after RemovePod, and works also for a pod that was never added: with a RuntimeDir it waits until Run has read what an
-// earlier manager left. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods may still
+// after RemovePod, and works also for a pod that was never added: with a RuntimeDir it waits until Run knows what an
+// earlier manager left, from its records and, where these are missing, from its directories. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods may still
 // be staged and attached then: see [Manager.WaitForNodeEmpty].
 func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
@@ -62,6 +63,7 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	podName := volume.GetUniquePodName(pod)
 	return m.wait(ctx, pod, awaited{
 		state:   "gone",
+		known:   m.allKnown,
 		isReady: func() (bool, error) { return m.isGone(podName), nil },
 		left: func() []VolumeStatus {
 			flying := m.flyingOf(podName)
@@ -80,6 +82,7 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	var witness v1.UniqueVolumeName
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",
+		known: m.allKnown,
 		isReady: func() (bool, error) {
 			if !m.isQuiet() || m.actual.VolumeExists(witness) {
 				return false, nil
@@ -112,6 +115,8 @@ type awaited struct {
 	state string
 	// isReady reports whether it is there; an error ends the wait.
 	isReady func() (bool, error)
+	// known is closed when not to know of anything means that it is not there; nil: it always does.
+	known <-chan struct{}
 	// left returns the volumes that are missing.
 	left func() []VolumeStatus
 }
@@ -122,7 +127,7 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 	defer cancelTimeout()
 	changed, cancel := m.changes.subscribe(volume.GetUniquePodName(pod))
 	defer cancel()
-	reading := m.recordsRead // As long as the records are not read, not to know of anything means nothing.
+	reading := what.known
 	select {
 	case <-reading:
 		reading = nil

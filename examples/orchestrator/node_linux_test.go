@@ -263,12 +263,12 @@ func (n *node) loops() (state, error) {
 
 // files lists what lies in directories, without looking into mounts.
 func (n *node) files(dirs ...string) (state, error) {
-	var top unix.Stat_t
-	if err := unix.Stat(n.dir, &top); err != nil {
-		return nil, err
-	}
 	var s state
 	for _, dir := range dirs {
+		var top unix.Stat_t // of that directory, which may be on a filesystem of its own
+		if err := unix.Stat(n.path(dir), &top); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
 		err := filepath.WalkDir(n.path(dir), func(path string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) && path == n.path(dir) {
 				return nil

@@ -1,0 +1,89 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// isRecorded reports whether a path, or one beneath it, is on record.
+func (j *journal) isRecorded(path string) bool {
+	for recorded := range j.recordedPaths() {
+		if isAtOrBeneath(recorded, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// orphanRemover is what removes the mounts of orphans; a [*mount.Mounter] is one.
+type orphanRemover interface {
+	Unmount(ctx context.Context, target string, options mount.UnmountOptions) error
+	RemoveTarget(ctx context.Context, path string) error
+}
+
+// removeOrphans removes what it can and returns the rest. What lies deeper goes first.
+func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan {
+	var rest []Orphan
+	for _, o := range slices.Backward(orphans) {
+		if ctx.Err() != nil || o.PodUID != "" && m.isKnown(volume.UniquePodName(o.PodUID)) {
+			rest = append(rest, o)
+			continue
+		}
+		if o.Err = m.removeOrphan(ctx, o); o.Err != nil {
+			rest = append(rest, o)
+		}
+	}
+	return rest
+}
+
+// removeOrphan removes a mount by a plain unmount of that very mount, and its directory, or the directory, by rmdir. Nobody
+// uses the path meanwhile: an intent there waits.
+func (m *Manager) removeOrphan(ctx context.Context, o Orphan) error {
+	release, ok := m.journal.claims.remove(o.Path, func() bool { return !m.journal.isRecorded(o.Path) })
+	if !ok {
+		return nil // It has become a volume.
+	}
+	defer release()
+	remove := func(context.Context, string) error { return rmdir(o.Path) }
+	if o.Mounted {
+		remover, ok := m.options.Mounts.(orphanRemover)
+		if !ok {
+			return fmt.Errorf("mount at %q cannot be taken off by what Options.Mounts is: %w", o.Path, volume.ErrUnsupported)
+		}
+		err := remover.Unmount(ctx, o.Path, mount.UnmountOptions{Expect: o.identity})
+		if err != nil && !errors.Is(err, mount.ErrNotMounted) {
+			return err
+		}
+		remove = remover.RemoveTarget
+	}
+	if err := remove(ctx, o.Path); err != nil && !isMissing(err) {
+		return fmt.Errorf("directory %q, of which nothing is on record, stays: %w", o.Path, err)
+	}
+	m.options.Logger.Info("an orphan was removed", "path", o.Path, "mounted", o.Mounted)
+	return nil
+}
+
+// removeSkeletons removes the empty directories that a manager which was killed has left of pods that are not there any
+// more. They go by rmdir: what anybody else keeps there stays.
+func (m *Manager) removeSkeletons(ctx context.Context) {
+	host := m.plugins.Host()
+	uids, _ := namesIn(host.GetPodsDir()) // What cannot be read stays.
+	for _, uid := range uids {
+		pod := filepath.Join(host.GetPodsDir(), uid)
+		if ctx.Err() != nil || m.isKnown(volume.UniquePodName(uid)) || m.journal.isRecorded(pod) {
+			continue
+		}
+		for _, kind := range []string{"volumes", "volumeDevices", "plugins"} {
+			plugins, _ := namesIn(filepath.Join(pod, kind))
+			for _, plugin := range append(plugins, "") {
+				removeEmptyDirs(filepath.Join(pod, kind, plugin), pod)
+			}
+		}
+	}
+}
