@@ -45,6 +45,9 @@ type Options struct {
 	Mounts operationexecutor.MountPoints
 	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewBlockMapper] has them.
 	BlockMapper operationexecutor.BlockMapper
+	// Loops tells which loop devices there are; a *loop.Manager is one. With it, those whose files lie under the root and that
+	// neither a record nor a mount accounts for are orphans; see Orphans. Nil: loop devices are not looked at.
+	Loops LoopDevices
 	// SELinux tells the labels of containers. Nil: SELinux is off, and no volume is mounted with a label.
 	SELinux SELinuxLabels
 	// SELinuxMount says which volumes are mounted with the label of the containers that use them. Two pods with different
@@ -77,7 +80,7 @@ type Options struct {
 
 	// HungUnmount says what is done when the teardown of a volume hangs. The zero value does nothing but tell.
 	HungUnmount HungUnmount
-	// Orphans says what becomes of mounts and directories under the root of which nothing is on record. Without
+	// Orphans says what becomes of mounts, directories and loop devices under the root of which nothing is on record. Without
 	// RuntimeDir they are not looked for.
 	Orphans OrphanPolicy
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -22,14 +23,20 @@ const (
 	// OrphansAreReported leaves them where they are.
 	OrphansAreReported OrphanPolicy = ""
 	// OrphansAreRemoved removes them once all pods are known (PodsComplete) and when no pod of that UID is: mounts by a
-	// plain unmount, directories by rmdir, nothing else. One that is in use, or not empty, stays.
+	// plain unmount, directories by rmdir, nothing else. One that is in use, or not empty, stays. A loop device is detached
+	// when it is proven to be of a volume of ours, by the label that its plugin gave it and by where its file lies, and
+	// nobody uses it.
 	OrphansAreRemoved OrphanPolicy = "remove"
 )
 
-// Orphan is a mount or a directory that lies where the volumes of this node do, and that is on no record.
+// Orphan is a mount, a directory or a loop device of which nothing is on record: a mount where the volumes of this node are,
+// a directory where volumes are set up for pods, staged ({plugin}/mounts) or mapped ({plugin}/volumeDevices), or a loop device
+// whose file lies under the root.
 type Orphan struct {
-	// Path is its absolute path.
+	// Path is its absolute path; that of a loop device is the path of its node.
 	Path string
+	// BackingFile is the file of a loop device; empty for all others.
+	BackingFile string
 	// PodUID is the pod in whose directory it is; empty when it is in none.
 	PodUID types.UID
 	// Mounted is true for a mount, false for a directory.
@@ -41,7 +48,8 @@ type Orphan struct {
 
 	identity mount.Identity
 	// dir says which volume it is where the path tells that.
-	dir foundDir
+	dir    foundDir
+	device loop.Device
 }
 
 // orphanMounts returns the mounts of a table that lie in the directories of pods and plugins and belong to no recorded path.
@@ -123,6 +131,29 @@ func volumeDirs(ctx context.Context, host volume.VolumeHost) ([]foundDir, error)
 	return found, err
 }
 
+// stagingDirs returns what lies where plugins stage and map volumes, by the custom of [volume.VolumeHost]: in the directories
+// mounts and volumeDevices of each plugin. It looks at none of it.
+func stagingDirs(host volume.VolumeHost) ([]string, error) {
+	top := filepath.Clean(host.GetPluginDir(""))
+	domains, err := namesIn(top)
+	var found []string
+	for _, domain := range domains {
+		plugins, e := namesIn(filepath.Join(top, domain))
+		err = errors.Join(err, e)
+		for _, plugin := range plugins {
+			for _, kind := range []string{"mounts", "volumeDevices"} {
+				dir := filepath.Join(top, domain, plugin, kind)
+				names, e := namesIn(dir)
+				err = errors.Join(err, e)
+				for _, name := range names {
+					found = append(found, filepath.Join(dir, name))
+				}
+			}
+		}
+	}
+	return found, err
+}
+
 // namesIn returns the names in a directory that can be those of a pod, a plugin or a volume. A directory that is missing has
 // none.
 func namesIn(dir string) ([]string, error) {
@@ -175,5 +206,6 @@ func (m *Manager) tellFound(status *NodeStatus) {
 	m.mu.Unlock()
 	if len(status.Orphans) > 0 {
 		status.Orphans = withoutRecorded(status.Orphans, m.journal.recordedPaths())
+		status.Orphans = withoutRecordedDevices(status.Orphans, m.journal.recordedDevices())
 	}
 }

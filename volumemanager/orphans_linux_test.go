@@ -162,6 +162,10 @@ func TestOrphansAreReportedAndRemovedByOptionOnly(t *testing.T) {
 		}
 		require.NoError(t, os.MkdirAll(full, 0o700))
 		require.NoError(t, os.MkdirAll(empty, 0o700))
+		plain, used := host.GetPluginDir("example.com/gone")+"/mounts/plain", host.GetVolumeDevicePluginDir("example.com/tmpfs")+"/used"
+		require.NoError(t, os.MkdirAll(plain, 0o700))
+		require.NoError(t, os.MkdirAll(used, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(used, "data"), []byte("precious"), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(full, "data"), []byte("precious"), 0o600))
 
 		m, stop := n.start(t)
@@ -172,8 +176,8 @@ func TestOrphansAreReportedAndRemovedByOptionOnly(t *testing.T) {
 			}
 			return paths
 		}
-		eventually(t, m, func() bool { return len(paths()) == 5 })
-		assert.ElementsMatch(t, []string{orphan, staged, ofWanted, full, empty}, paths())
+		eventually(t, m, func() bool { return len(paths()) == 7 })
+		assert.ElementsMatch(t, []string{orphan, staged, ofWanted, full, empty, plain, used}, paths())
 		require.NoError(t, m.AddPod(t.Context(), wanted))
 		require.NoError(t, m.WaitForAttachAndMount(t.Context(), wanted))
 		for _, path := range []string{orphan, staged, ofWanted} {
@@ -181,9 +185,9 @@ func TestOrphansAreReportedAndRemovedByOptionOnly(t *testing.T) {
 		}
 		m.PodsComplete()
 		if policy == OrphansAreRemoved {
-			eventually(t, m, func() bool { return len(paths()) == 2 })
-			assert.ElementsMatch(t, []string{ofWanted, full}, paths(), "what may be of a pod that runs stays, and what is not empty")
-			for _, path := range []string{orphan, staged, empty} {
+			eventually(t, m, func() bool { return len(paths()) == 3 })
+			assert.ElementsMatch(t, []string{ofWanted, full, used}, paths(), "what may be of a pod that runs stays, and what is not empty")
+			for _, path := range []string{orphan, staged, empty, plain} {
 				assert.NoDirExists(t, path)
 			}
 			eventually(t, m, func() bool {
@@ -191,12 +195,14 @@ func TestOrphansAreReportedAndRemovedByOptionOnly(t *testing.T) {
 				return os.IsNotExist(err)
 			})
 		} else {
-			assert.Len(t, paths(), 5)
+			assert.Len(t, paths(), 7)
+			assert.DirExists(t, plain)
 			assert.NotZero(t, idAt(t, orphan))
 			assert.NotZero(t, idAt(t, staged))
 		}
 		stop()
 		assert.FileExists(t, filepath.Join(full, "data"))
+		assert.FileExists(t, filepath.Join(used, "data"))
 		assert.NotZero(t, idAt(t, outside))
 		assert.NotZero(t, idAt(t, ofWanted))
 		assert.NotZero(t, idAt(t, filepath.Join(n.pathOf(wanted), "inside")))

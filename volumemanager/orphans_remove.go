@@ -35,11 +35,19 @@ func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan 
 			rest = append(rest, o)
 			continue
 		}
-		if o.Err = m.removeOrphan(ctx, o); o.Err != nil {
+		if o.Err = m.removeOne(ctx, o); o.Err != nil {
 			rest = append(rest, o)
 		}
 	}
 	return rest
+}
+
+// removeOne removes an orphan of whatever kind.
+func (m *Manager) removeOne(ctx context.Context, o Orphan) error {
+	if o.BackingFile != "" {
+		return m.removeDevice(ctx, o)
+	}
+	return m.removeOrphan(ctx, o)
 }
 
 // removeOrphan removes a mount by a plain unmount of that very mount, and its directory, or the directory, by rmdir. Nobody

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 
@@ -75,6 +76,9 @@ func (m *Manager) mustRebuild(marks marker) bool {
 func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
 	host := m.plugins.Host()
 	dirs, err := volumeDirs(ctx, host)
+	staged, stagedErr := stagingDirs(host)
+	devices, devicesErr := m.orphanDevices(ctx, m.found)
+	err = errors.Join(err, stagedErr, devicesErr)
 	recorded := m.journal.recordedPaths()
 	unrecorded := orphanMounts(m.found, host, recorded)
 	mounted := make(map[string]int, len(unrecorded))
@@ -91,7 +95,12 @@ func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
 		}
 		unrecorded = append(unrecorded, Orphan{Path: d.path, PodUID: d.uid, dir: d})
 	}
-	return unrecorded, err
+	for _, path := range staged {
+		if _, ok := mounted[path]; !ok && !m.journal.isRecorded(path) {
+			unrecorded = append(unrecorded, Orphan{Path: path})
+		}
+	}
+	return append(unrecorded, devices...), err
 }
 
 // rebuild learns what volumes it is that were found: from the records that are left, and from the plugins. It takes those
@@ -139,6 +148,7 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 	m.mu.Lock()
 	m.rebuilt = len(built)
 	m.mu.Unlock()
+	rest = withoutRecordedDevices(rest, m.journal.recordedDevices())
 	return withoutRecorded(rest, m.journal.recordedPaths())
 }
 
@@ -214,8 +224,10 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 	if staged != "" {
 		r.Staging = &stagingRecord{Path: staged, SELinux: answer.SELinuxMountContext, Mount: m.found.recordAt(staged)}
 	}
-	p := setUpRecord{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
-	if o.Mounted {
+	// What a plugin has made under another name, and did not finish, is of the volume beside it.
+	path := filepath.Join(filepath.Dir(o.Path), spec.Name())
+	p := setUpRecord{OuterNames: []string{spec.Name()}, Path: path, SELinux: answer.SELinuxMountContext}
+	if o.Mounted && path == o.Path {
 		p.Mount = mountRecordOfIdentity(o.identity)
 	}
 	r.Pods = map[types.UID]setUpRecord{uid: p}

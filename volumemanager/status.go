@@ -118,7 +118,8 @@ type NodeStatus struct {
 	// Rebuilt is how many volumes were taken over from what was found, by the word of their plugins, because records were
 	// missing: the directory of records was new, or some were damaged or of a newer manager.
 	Rebuilt int
-	// Orphans are the mounts and directories that were found under the root at the start, and are on no record; by path.
+	// Orphans are the mounts, directories and loop devices that were found under the root at the start, and are on no record;
+	// by path.
 	Orphans []Orphan
 	// LostData tells of data that may have been lost when volumes were unmounted, the latest last.
 	LostData []LostData

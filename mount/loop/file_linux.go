@@ -144,6 +144,10 @@ func (w *waiter) next(ctx context.Context) error {
 	}
 }
 
+func (d Device) holds(other Device) bool {
+	return d.BackingRdev != 0 && d.BackingRdev == unix.Mkdev(other.Major, other.Minor)
+}
+
 func (d Device) has(info os.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && d.BackingDevice == uint64(st.Dev) && d.BackingInode == st.Ino //nolint:unconvert // narrower elsewhere

@@ -67,6 +67,9 @@ func (d Device) Whole() bool { return d.Offset == 0 && d.SizeLimit == 0 }
 // of d.
 func (d Device) Has(info os.FileInfo) bool { return d.has(info) }
 
+// Holds reports whether d keeps the number of other from being given to another device, as [Manager.HoldDevice] has it do.
+func (d Device) Holds(other Device) bool { return d.holds(other) }
+
 // AttachOptions says how to attach a file. The zero value attaches all of it for reading and writing, through the page
 // cache, with the kernel's sector size.
 type AttachOptions struct {

@@ -35,6 +35,8 @@ func (m *Manager) inspectPath(context.Context, string) (Device, error) {
 
 func (Device) has(os.FileInfo) bool { return false }
 
+func (Device) holds(Device) bool { return false }
+
 func (m *Manager) devices(context.Context) ([]Device, error) { return nil, unsupported() }
 
 func (m *Manager) resizeFile(context.Context, *os.File) (Device, error) {
