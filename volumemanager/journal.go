@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
@@ -34,8 +35,9 @@ type journal struct {
 	mu    sync.Mutex
 	// entries are the records as they are on disk. Who has the turn of a volume may change its entry.
 	entries map[v1.UniqueVolumeName]journalEntry
-	// stale holds those of which the disk may not know.
+	// stale holds those of which the disk may not know. late has its one key when they are to be written.
 	stale map[v1.UniqueVolumeName]struct{}
+	late  *workqueue.Queue[struct{}]
 
 	// mounts tells what is mounted; nil: it is not asked.
 	mounts MountTable
@@ -55,7 +57,7 @@ type journalEntry struct {
 }
 
 func newJournal() *journal {
-	return &journal{disk: disk{openDir: openRecords, bootID: bootID}, entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{})}
+	return &journal{disk: disk{openDir: openRecords, bootID: bootID}, entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}), late: workqueue.New[struct{}]()}
 }
 
 // disk is what a journal finds when it is opened: directories of records, and the boot in which it runs.
@@ -110,7 +112,7 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 }
 
 // Conclude implements operationexecutor.Journal. When the record cannot be written, it is kept in memory, and written with
-// the next change of the volume, when another record has made room, at the resync or at the end.
+// the next change of the volume, when another record has made room, after a back-off, at the resync or at the end.
 func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
 	freed, err := j.conclude(ctx, intent, end)
 	if freed {
@@ -146,6 +148,22 @@ func (j *journal) conclude(ctx context.Context, intent operationexecutor.Intent,
 func (m *Manager) catchUp(ctx context.Context) {
 	if m.journal != nil {
 		m.journal.catchUp(ctx)
+	}
+}
+
+// writeLate writes the records that could not be written, each time that a back-off is over, until ctx ends. It sleeps as long
+// as all are.
+func (m *Manager) writeLate(ctx context.Context) {
+	for failures := 0; ; {
+		if _, ok := m.journal.late.Get(ctx); !ok {
+			return
+		}
+		m.journal.catchUp(ctx)
+		if failures++; len(m.journal.behind()) == 0 {
+			failures = 0
+			continue
+		}
+		m.journal.late.AddAt(struct{}{}, timeAfter(failures))
 	}
 }
 
@@ -263,6 +281,9 @@ func (j *journal) enter(e journalEntry) {
 	defer j.mu.Unlock()
 	name := e.record.Volume
 	if e.stale {
+		if len(j.stale) == 0 {
+			j.late.AddAt(struct{}{}, timeAfter(1))
+		}
 		j.stale[name] = struct{}{}
 	} else if len(j.stale) > 0 {
 		delete(j.stale, name)

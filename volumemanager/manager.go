@@ -212,6 +212,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.endHung(ctx, &wg)
 	if m.journal != nil {
 		wg.Go(func() { m.lookForOrphans(ctx) })
+		wg.Go(func() { m.writeLate(ctx) })
+		defer m.journal.late.Stop()
 	}
 	if m.options.Resync > 0 {
 		wg.Go(func() { m.resync(ctx) })
