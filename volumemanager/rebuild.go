@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 
@@ -217,17 +216,15 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 	if ok, err := m.plugins.IsAttachable(spec); err != nil || ok {
 		r.Attachment = &attachmentRecord{Node: m.node()}
 	}
-	staged, err := m.stagingOf(spec, o.dir.block)
+	staged, err := m.stagingOf(spec)
 	if err != nil {
 		return r, err
 	}
 	if staged != "" {
 		r.Staging = &stagingRecord{Path: staged, SELinux: answer.SELinuxMountContext, Mount: m.found.recordAt(staged)}
 	}
-	// What a plugin has made under another name, and did not finish, is of the volume beside it.
-	path := filepath.Join(filepath.Dir(o.Path), spec.Name())
-	p := setUpRecord{OuterNames: []string{spec.Name()}, Path: path, SELinux: answer.SELinuxMountContext}
-	if o.Mounted && path == o.Path {
+	p := setUpRecord{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
+	if o.Mounted {
 		p.Mount = mountRecordOfIdentity(o.identity)
 	}
 	r.Pods = map[types.UID]setUpRecord{uid: p}
@@ -236,13 +233,13 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 
 // stagingOf asks the plugin where the volume is staged, or where its devices are bound; empty when nowhere. What it calls
 // does no I/O, by the plugins' contract.
-func (m *Manager) stagingOf(spec *volume.Spec, block bool) (path string, err error) {
+func (m *Manager) stagingOf(spec *volume.Spec) (path string, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = &volume.PanicError{Call: "GetDeviceMountPath or GetGlobalMapPath", Value: value, Stack: debug.Stack()}
 		}
 	}()
-	if block {
+	if isBlock(spec) {
 		plugin, err := m.plugins.FindMapperPluginBySpec(spec)
 		if err != nil {
 			return "", err

@@ -25,6 +25,7 @@ func (n *blockNode) boot(node realNode, pods ...*v1.Pod) {
 		require.NoError(n.t, n.loops.Detach(ctx, d))
 	}
 	require.NoError(n.t, os.Rename(node.options.RuntimeDir, node.options.RuntimeDir+"-of-earlier-boot"))
+	rewriteRecord(n.t, node.options.StateDir, func(r map[string]any) { r["bootID"] = "earlier" })
 }
 
 // The records of mounts go with a boot, and the directories stay. What was attached tells whose they are, also when some of

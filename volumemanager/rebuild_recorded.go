@@ -48,7 +48,7 @@ func (m *Manager) rebuildStagings(recorded sharedVolumes) []foundVolume {
 		if v.record.Staging != nil {
 			continue
 		}
-		path, err := m.stagingOf(v.spec, isBlock(v.spec))
+		path, err := m.stagingOf(v.spec)
 		if err != nil || path == "" {
 			continue // A plugin that is not registered any more cannot unstage it either.
 		}

@@ -33,8 +33,23 @@ func (m *Manager) sweepNow(podName volume.UniquePodName) {
 	if _, err := os.Lstat(dir); err != nil || len(m.actualVolumesOf(podName)) > 0 {
 		return
 	}
+	if !m.isKnown(podName) {
+		removeEmptyVolumes(filepath.Join(dir, "volumes"))
+	}
 	for _, plugin := range m.plugins.PluginNames() {
 		m.removePodDirs(operationexecutor.OperationInfo{PodName: podName, PluginName: plugin})
+	}
+}
+
+// removeEmptyVolumes removes the empty directories in which volumes of a pod were set up, or were about to be. They go by
+// rmdir, which leaves alone what is mounted, or is not empty. A power cut leaves them, and no record.
+func removeEmptyVolumes(dir string) {
+	plugins, _ := namesIn(dir) // What cannot be read stays.
+	for _, plugin := range plugins {
+		names, _ := namesIn(filepath.Join(dir, plugin))
+		for _, name := range names {
+			_ = rmdir(filepath.Join(dir, plugin, name))
+		}
 	}
 }
 

@@ -47,7 +47,8 @@ func TestAPodIsNotGoneBeforeTheRecordsWereRead(t *testing.T) {
 }
 
 // A manager that was killed when it had torn down the last volume of a pod, and had not yet removed the directories above,
-// leaves no record of them. They go when the pod is removed again, before or while the next manager runs, and by rmdir.
+// leaves no record of them, and neither does a power cut. They go when the pod is removed again, before or while the next manager
+// runs, and by rmdir.
 func TestDirectoriesOfAPodGoWhenItIsRemovedAgain(t *testing.T) {
 	cases := map[string]func(m *Manager, run func()){
 		"before Run":                  func(m *Manager, run func()) { assert.NoError(t, m.RemovePod("uid-web")); run() },
@@ -61,7 +62,8 @@ func TestDirectoriesOfAPodGoWhenItIsRemovedAgain(t *testing.T) {
 				host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: testNode})
 				require.NoError(t, err)
 				for _, dir := range []string{
-					filepath.Dir(host.GetPodVolumeDir("uid-web", "example.com/fake", "data")),
+					host.GetPodVolumeDir("uid-web", "example.com/fake", "data"),
+					host.GetPodVolumeDir("uid-web", "example.com/fake", ".being-made"),
 					host.GetPodVolumeDeviceDir("uid-web", "example.com/fake"),
 					host.GetPodPluginDir("uid-web", "example.com/fake"),
 					filepath.Join(host.GetPodsDir(), "uid-other", "volumes"),
@@ -76,6 +78,12 @@ func TestDirectoriesOfAPodGoWhenItIsRemovedAgain(t *testing.T) {
 				require.NoError(t, w.manager.WaitForUnmount(t.Context(), podOf("web")))
 				assert.NoDirExists(t, filepath.Join(host.GetPodsDir(), "uid-web"))
 				assert.DirExists(t, filepath.Join(host.GetPodsDir(), "uid-other"), "that pod was not removed")
+				empty, full := host.GetPodVolumeDir("uid-later", "example.com/fake", "empty"), host.GetPodVolumeDir("uid-later", "example.com/fake", "full")
+				require.NoError(t, os.MkdirAll(empty, 0o750))
+				require.NoError(t, os.MkdirAll(filepath.Join(full, "content"), 0o750))
+				require.NoError(t, w.manager.RemovePod("uid-later"))
+				assert.NoDirExists(t, empty)
+				assert.DirExists(t, filepath.Join(full, "content"))
 			})
 		})
 	}

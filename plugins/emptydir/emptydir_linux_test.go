@@ -165,15 +165,6 @@ func TestTearDownRemovesAnUnfinishedSetUp(t *testing.T) {
 	assert.NoDirExists(t, partial(path))
 }
 
-// After a boot no record tells of a set-up that was cut short.
-func TestAnUnfinishedSetUpIsKnownAsThatOfItsVolume(t *testing.T) {
-	plugin := newPlugin(t)
-	path := partial(plugin.host.GetPodVolumeDir(pod.UID, Name, "scratch"))
-	found, err := plugin.ConstructVolumeSpec(filepath.Base(path), path)
-	require.NoError(t, err)
-	assert.Equal(t, "scratch", found.Spec.Name())
-}
-
 func TestTearDownDeletesEverythingAndFollowsNoLink(t *testing.T) {
 	mounttest.RequireMounts(t) // where a mistake can reach nothing of the machine
 	plugin := newPlugin(t)

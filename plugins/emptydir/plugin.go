@@ -124,9 +124,8 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 }
 
 // ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The medium and the limit are not in the spec; the
-// volume can be torn down without them. What a set-up has left that did not come to its end is that of its volume.
+// volume can be torn down without them.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
-	volumeName = strings.TrimPrefix(volumeName, partialPrefix)
 	if err := checkName(volumeName); err != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("emptyDir volume at %s: %w", mountPath, err)
 	}
