@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,37 +16,42 @@ import (
 	"github.com/volumekit/volumekit/internal/faultrun"
 )
 
-// samples is how many points are tried of each kind of power cut, to keep within CI's time.
-const samples = 10
-
 // powerCuts is the test of one kind of power cut.
 type powerCuts struct {
 	crashes
+	kind   int
 	outage outage
 	disk   []extent
 }
 
-// The power is cut before every system call that changes the world. What was not synced is lost, or half of it, and with it
-// all mounts, loop devices and records of mounts. Whoever starts the agent again finds everything usable, or can have it taken
-// away, and nothing else was touched; what was synced is there.
+// The power is cut before every system call that changes the world; in the ordinary run before every fortieth or so, another
+// one for each kind of power cut. What was not synced is lost, or half of it, and with it all mounts, loop devices and records
+// of mounts. Whoever starts the agent again finds everything usable, or can have it taken away, and nothing else was touched;
+// what was synced is there.
 func TestPowerCutAtEveryStep(t *testing.T) {
 	programs := build(t)
-	for i, o := range outages() {
+	for kind, o := range outages() {
 		t.Run(o.name, func(t *testing.T) {
-			p := &powerCuts{crashes: crashes{programs: programs, dir: memory(t), calls: map[string]int{}}, outage: o}
-			p.disk = o.format(t, filepath.Join(p.dir, "new"))
-			p.whole = p.liveWhole(t)
-			points := p.points(i)
-			work := make(chan func(context.Context) error)
-			go func() {
-				defer close(work)
-				for _, point := range points {
-					work <- func(ctx context.Context) error { return p.cutAt(ctx, point.call, point.goal) }
-				}
-			}()
-			inParallel(t, work)
-			t.Logf("the power was cut %d times, before each of %d of %d calls: %v", p.tried, len(points), p.whole.made, p.calls)
-			assert.Greater(t, p.tried, len(points)*9/10, "points at which the power was really cut")
+			machines := &machines{programs: programs, dir: memory(t)}
+			p := &powerCuts{
+				crashes: crashes{machines: machines, tasks: newTasks(1, o.every), calls: map[string]int{}},
+				kind:    kind, outage: o, disk: o.format(t, filepath.Join(machines.dir, "new")),
+			}
+			made := 0
+			p.whole = &life{calls: faultrun.Changing}
+			require.NoError(t, p.live(t.Context(), p.whole, func(ctx context.Context, m *machine, l *life, step int) error {
+				l.aim.take(0, faultrun.Verdict{})
+				err := steps()[step].do(l, ctx)
+				_, calls := l.aim.rest()
+				made += calls
+				return err
+			}))
+			p.liveAll(t, p.tasks, func(ctx context.Context) error { return p.live(ctx, &life{calls: faultrun.Changing}, p.cut) })
+			t.Logf("the power was cut %d times, in lives of %d calls: %v", p.tried, made, p.calls)
+			if os.Getenv(envAll) == "" {
+				made /= o.every
+			}
+			assert.Greater(t, p.tried, made*9/10, "points at which the power was really cut")
 		})
 	}
 }
@@ -61,115 +65,95 @@ func memory(t *testing.T) string {
 	return dir
 }
 
-// point is one power cut.
-type point struct {
-	call int
-	goal goal
-}
-
-// points returns all points, or those of a sample: other ones for each kind. The goals take turns; at each point each
-// filesystem has both, with one of its two kinds each.
-func (p *powerCuts) points(kind int) []point {
-	last := p.whole.made + 1
-	var points []point
-	if os.Getenv(envAll) != "" {
-		for n := 1; n <= last; n++ {
-			points = append(points, point{n, goals()[(n+kind)%2]})
-		}
-		return points
-	}
-	every := last / samples
-	for n := 1 + kind*every/len(outages()); n <= last; n += every {
-		points = append(points, point{n, goals()[len(points)%2]})
-	}
-	return points
-}
-
-// liveWhole learns what a life without a power cut is like.
-func (p *powerCuts) liveWhole(t *testing.T) *life {
-	t.Helper()
-	m, err := p.newMachine(t.Context(), "whole")
-	require.NoError(t, err)
-	l := &life{node: m.node, calls: faultrun.Changing}
-	require.NoError(t, l.live(t.Context()))
-	require.NoError(t, m.checkKept())
-	require.NoError(t, m.close(t.Context()))
-	return l
-}
-
-func (p *powerCuts) newMachine(ctx context.Context, name string) (*machine, error) {
+// live lives a life on a machine of its own.
+func (p *powerCuts) live(ctx context.Context, l *life, take func(context.Context, *machine, *life, int) error) error {
+	name := fmt.Sprintf("machine-%d", p.machines.count.Add(1))
 	dir := filepath.Join(p.dir, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, err
+		return err
 	}
-	return newMachine(ctx, p.programs, dir, p.outage, p.disk)
-}
-
-// cutAt cuts the power before call n, and sees what becomes of it.
-func (p *powerCuts) cutAt(ctx context.Context, n int, g goal) error {
-	m, err := p.newMachine(ctx, fmt.Sprintf("%d-%d", n, g))
+	m, err := newMachine(ctx, p.programs, dir, p.outage, p.disk)
 	if err != nil {
 		return err
 	}
-	point := "none"
-	l := &life{node: m.node, calls: faultrun.Changing, judge: func(call faultrun.Call) faultrun.Verdict {
-		if call.N != n {
-			return faultrun.Verdict{}
+	l.node, l.seen = m.node, make(map[want]state)
+	if l != p.whole {
+		l.whole = p.whole
+	}
+	err = l.live(ctx, func(ctx context.Context, l *life, step int) error { return take(ctx, m, l, step) })
+	if err == nil {
+		err = m.checkKept()
+	}
+	if err = errors.Join(err, m.close(ctx)); err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return err
+}
+
+// cut goes through a step of a life, cuts the power meanwhile, and sees what becomes of it.
+func (p *powerCuts) cut(ctx context.Context, m *machine, l *life, i int) error {
+	next, ok := p.tasks.next(i)
+	if !ok {
+		return nil
+	}
+	if err := l.reach(ctx, steps()[i].from); err != nil {
+		return err
+	}
+	l.aim.take(next.call, faultrun.Kill())
+	err := steps()[i].do(l, ctx)
+	point, _ := l.aim.rest()
+	if point == "" {
+		p.tasks.exhaust(i)
+		return err
+	}
+	p.crashes.count(point)
+	goal := goals()[(next.call+p.kind)%2]
+	if err := m.cutAndRecover(ctx, l, goal); err != nil {
+		return fmt.Errorf("the power was cut before call %d, %s, and then %s: %w", next.call, point, goal, err)
+	}
+	return nil
+}
+
+// cutAndRecover cuts the power and starts another agent. What the pod has kept in memory is lost, and not what it has synced to
+// a directory of its own, as long as it is wanted.
+func (m *machine) cutAndRecover(ctx context.Context, l *life, goal want) error {
+	if l.agent != nil { // It was killed after it had settled, while it noted what it had done.
+		if _, err := l.over(ctx); err != nil {
+			return err
 		}
-		point = call.String()
-		return faultrun.Kill()
-	}}
-	err = l.live(ctx)
-	if err == nil && l.killed {
-		p.count(point)
-		err = p.cutAndRecover(ctx, m, l, g)
 	}
-	if err != nil {
-		err = fmt.Errorf("the power was cut before call %d, %s, and then %s: %w", n, point, g, err)
+	kept := uint64(0)
+	if l.podUsed && goal == podWanted {
+		var err error
+		if kept, err = m.scratch(); err != nil {
+			return err
+		}
 	}
-	return errors.Join(err, m.close(ctx))
-}
-
-func (p *powerCuts) cutAndRecover(ctx context.Context, m *machine, l *life, g goal) error {
-	kept, err := m.scratchIsKept()
-	if err != nil {
+	l.podUsed = false
+	if err := errors.Join(m.cut(ctx), l.recover(ctx, goal)); err != nil || kept == 0 {
 		return err
 	}
-	if err := m.cut(ctx); err != nil {
-		return err
+	now, err := m.scratch()
+	if err == nil && now != kept {
+		err = errors.New("the pod has lost what it had synced to its own directory")
 	}
-	if kept && want(g) == podWanted {
-		err = p.checkScratch(ctx, l)
-	}
-	return errors.Join(err, p.recover(ctx, l, g), m.checkKept())
+	return err
 }
 
-// checkScratch starts an agent with the pod still wanted, and finds what the pod has synced into its own directory.
-func (p *powerCuts) checkScratch(ctx context.Context, before *life) error {
-	after := &life{node: before.node, uuid: before.uuid}
-	if err := errors.Join(after.node.want(podWanted), after.start(ctx), after.settle(ctx)); err != nil {
-		return err
-	}
-	return errors.Join(after.node.checkUse(isScratch), after.terminate(ctx))
-}
-
-// isScratch reports whether something was written to the directory of a pod, which goes with it, and not with a boot.
-func isScratch(path string) bool { return strings.Contains(path, "/scratch/") }
-
-// scratchIsKept reports whether the pod was wanted without a break since it has written into its directory.
-func (m *machine) scratchIsKept() (kept bool, err error) {
+// scratch returns the number of the file that the pod has written to its own directory.
+func (m *machine) scratch() (inode uint64, err error) {
 	err = m.namespace.Do(func() error {
 		for path := range m.canaries() {
-			if !isScratch(path) {
+			if !strings.Contains(path, "/scratch/") {
 				continue
 			}
-			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-				return nil
+			var file unix.Stat_t
+			if err := unix.Stat(path, &file); err != nil {
+				return err
 			}
+			inode = file.Ino
 		}
-		pod, err := os.ReadFile(m.path("wanted/pod.json"))
-		kept = len(pod) > 0
-		return err
+		return nil
 	})
-	return kept, err
+	return inode, err
 }
