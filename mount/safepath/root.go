@@ -2,6 +2,7 @@ package safepath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -243,4 +244,18 @@ func closeFile(file *os.File) {
 	if file != nil {
 		_ = file.Close() // nothing was written
 	}
+}
+
+// RemoveTree removes what is at the absolute path with all that is in it, by [Root.RemoveAll] of the directory that holds it,
+// to whose path the options apply. A path that does not exist is no error.
+func RemoveTree(ctx context.Context, hostPath string, options Options) error {
+	parent, err := Open(ctx, path.Dir(path.Clean(hostPath)), options)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = parent.Close() }() // nothing was written to it
+	return parent.RemoveAll(ctx, path.Base(hostPath))
 }

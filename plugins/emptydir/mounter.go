@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 
@@ -65,7 +64,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		return volume.Transient(err)
 	}
 	if m.medium == v1.StorageMediumMemory {
-		return m.mountMemory(ctx, dir, args)
+		return mount.MountMemory(ctx, m.mount, dir, m.memoryOptions(args)...)
 	}
 	return makeDirectory(ctx, dir, args.FsGroup)
 }
@@ -84,19 +83,6 @@ func (m *mounter) adopt(ctx context.Context, dir string) error {
 		return fmt.Errorf("something is mounted at %s, where a directory belongs: %w", dir, mount.ErrForeign)
 	}
 	return m.ours(ctx, dir)
-}
-
-// mountMemory mounts a tmpfs whose pages stay in memory, where the kernel can promise that.
-func (m *mounter) mountMemory(ctx context.Context, dir string, args volume.MounterArgs) error {
-	request := mount.Request{Source: fsType, Target: dir, FSType: fsType, Options: m.memoryOptions(args)}
-	locked := request
-	locked.Options = append(slices.Clone(request.Options), "noswap")
-	err := m.mount.Mount(ctx, locked)
-	// Linux before 6.4, and user namespaces, refuse the option in this way.
-	if errors.Is(err, syscall.EINVAL) {
-		err = m.mount.Mount(ctx, request)
-	}
-	return err
 }
 
 func (m *mounter) memoryOptions(args volume.MounterArgs) []string {
@@ -192,15 +178,9 @@ func (u *unmounter) remove(ctx context.Context, path string) error {
 	return u.removeTree(ctx, path)
 }
 
-// removeTree removes the directory at path and all that is in it; see [safepath.Root.RemoveAll]. The parent of path is the
-// node's own.
+// removeTree removes the directory at path and all that is in it; see [safepath.Root.RemoveAll].
 func (d *directory) removeTree(ctx context.Context, path string) error {
-	parent, err := safepath.Open(ctx, filepath.Dir(path), safepath.Options{Mounter: d.mount})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = parent.Close() }() // nothing was written to it
-	err = parent.RemoveAll(ctx, filepath.Base(path))
+	err := safepath.RemoveTree(ctx, path, safepath.Options{Mounter: d.mount})
 	if errors.Is(err, safepath.ErrMounted) || errors.Is(err, safepath.ErrRaced) {
 		return errors.Join(err, volume.ErrInUse)
 	}
