@@ -1,0 +1,207 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/atomicwriter"
+	"github.com/volumekit/volumekit/volume/ownership"
+)
+
+const (
+	// dirMode lets every user of the pod read.
+	dirMode = 0o755
+	// memoryOptions are those of a tmpfs, of that mode.
+	memoryOptions = "mode=755"
+	tmpfs         = "tmpfs"
+	// undoPatience bounds what is done after the context of a set-up has ended.
+	undoPatience = 30 * time.Second
+)
+
+// mounter publishes the files of one volume.
+type mounter struct {
+	place
+	source *v1.ProjectedVolumeSource
+	pod    *v1.Pod
+}
+
+var _ volume.Mounter = (*mounter)(nil)
+
+// GetAttributes implements [volume.Mounter]: the files are the plugin's, and read-only for containers.
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{ReadOnly: true, Managed: true, SupportsSELinux: true}
+}
+
+// SetUp implements [volume.Mounter].
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.path, args)
+}
+
+// SetUpAt implements [volume.Mounter].
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if err := m.setUp(ctx, dir, args); err != nil {
+		return fmt.Errorf("%s volume %q of pod %s/%s: %w", m.plugin.source, m.name, m.pod.Namespace, m.pod.Name, err)
+	}
+	return nil
+}
+
+func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if err := ownership.CheckGroup(args.FsGroup); err != nil {
+		return fmt.Errorf("%w: %w", err, volume.ErrInvalid)
+	}
+	payload, err := m.collect(ctx, args)
+	if err != nil {
+		return volume.Transient(err)
+	}
+	made, err := m.make(ctx, dir)
+	if err == nil {
+		err = publish(ctx, dir, payload, args.FsGroup)
+		if err != nil && !made {
+			return volume.Uncertain(err) // The volume was there before, and is.
+		}
+	}
+	if made && err != nil && !errors.Is(err, volume.ErrUncertain) {
+		return m.undo(ctx, dir, err)
+	}
+	return err
+}
+
+// undo takes away what was made before err.
+func (m *mounter) undo(ctx context.Context, dir string, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+	defer cancel()
+	if left := m.remove(ctx, dir); left != nil {
+		return volume.Uncertain(errors.Join(err, left))
+	}
+	return err
+}
+
+// make makes the directory of the volume, and reports whether it was not there.
+func (m *mounter) make(ctx context.Context, dir string) (made bool, err error) {
+	there, err := m.plugin.mount.Lookup(ctx, dir)
+	mounted := err == nil
+	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
+		return false, err
+	}
+	ours := m.plugin.inMemory && there.FSType == tmpfs && there.Root == "/"
+	switch {
+	case mounted && !ours:
+		return false, fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", there.Source, there.FSType, dir, mount.ErrForeign)
+	case mounted:
+		return false, nil
+	case m.plugin.inMemory:
+		return true, mount.MountMemory(ctx, m.plugin.mount, dir, memoryOptions, "nosuid", "nodev")
+	}
+	return m.makeDirectory(ctx, dir)
+}
+
+// makeDirectory makes the directory on the disk, or takes the one that is there, which a crash may have left without its mode.
+func (m *mounter) makeDirectory(ctx context.Context, dir string) (made bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+		return false, err
+	}
+	parent, err := safepath.Open(ctx, filepath.Dir(dir), safepath.Options{Mounter: m.plugin.mount})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = parent.Close() }() // nothing was written to it
+	name := filepath.Base(dir)
+	opened, err := parent.Open(ctx, name, safepath.Directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		made = true
+		if err = parent.MkdirAll(ctx, name, safepath.MkdirOptions{Mode: dirMode}); err == nil {
+			opened, err = parent.Open(ctx, name, safepath.Directory)
+		}
+	}
+	if err != nil {
+		return made, err
+	}
+	defer func() { _ = opened.Close() }() // likewise
+	info, err := opened.Stat()
+	if err != nil || info.Mode().Perm()&dirMode == dirMode {
+		return made, err
+	}
+	return made, opened.Chmod(dirMode)
+}
+
+// publish writes the files and gives them to the group, new ones before anybody sees them.
+func publish(ctx context.Context, dir string, payload map[string]atomicwriter.FileProjection, group *int64) error {
+	options := ownership.Options{Group: group, ReadOnly: true}
+	writer, err := atomicwriter.New(dir, atomicwriter.Options{SetPerms: func(ctx context.Context, set *os.File) error {
+		_, err := ownership.Apply(ctx, set.Name(), options)
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = writer.Write(ctx, payload)
+	if errors.Is(err, atomicwriter.ErrInvalid) {
+		return fmt.Errorf("%w: %w", err, volume.ErrInvalid)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = ownership.Apply(ctx, dir, options) // the directory itself, and the links
+	return err
+}
+
+// remove takes the volume away.
+func (at place) remove(ctx context.Context, dir string) error {
+	if at.plugin.inMemory {
+		return at.unmount(ctx, dir)
+	}
+	mounted, err := at.plugin.mount.IsMountPoint(ctx, dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && mounted:
+		err = fmt.Errorf("something is mounted at %s, where a directory belongs: unmount it first: %w", dir, mount.ErrForeign)
+	}
+	if err != nil {
+		return err
+	}
+	return inUse(safepath.RemoveTree(ctx, dir, safepath.Options{Mounter: at.plugin.mount}))
+}
+
+// unmount ends a volume in memory. What is mounted there and is no whole tmpfs is left alone.
+func (at place) unmount(ctx context.Context, dir string) error {
+	expect := mount.Identity{Root: "/", FSType: tmpfs}
+	return inUse(mount.UnmountPath(ctx, at.plugin.mount, dir, mount.UnmountOptions{Expect: expect}))
+}
+
+// inUse makes what says that a volume cannot be taken away now match volume.ErrInUse.
+func inUse(err error) error {
+	for _, busy := range []error{syscall.EBUSY, safepath.ErrMounted, safepath.ErrRaced} {
+		if errors.Is(err, busy) {
+			return errors.Join(err, volume.ErrInUse)
+		}
+	}
+	return err
+}
+
+// unmounter takes one volume from one pod.
+type unmounter struct{ place }
+
+var _ volume.Unmounter = (*unmounter)(nil)
+
+// TearDown implements [volume.Unmounter].
+func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.path) }
+
+// TearDownAt implements [volume.Unmounter]. The files are copies, and go.
+func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
+	if err := u.remove(ctx, dir); err != nil {
+		return fmt.Errorf("%s volume %q: %w", u.plugin.source, u.name, err)
+	}
+	return nil
+}

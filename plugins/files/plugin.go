@@ -1,0 +1,194 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The names of the plugins, as in Kubernetes.
+const (
+	ConfigMapName   = "kubernetes.io/configmap"
+	SecretName      = "kubernetes.io/secret"
+	DownwardAPIName = "kubernetes.io/downward-api"
+	ProjectedName   = "kubernetes.io/projected"
+)
+
+// Options says what a plugin works with. The zero value is useful.
+type Options struct {
+	// Mounter makes the tmpfs of volumes in memory. Nil: the host's own mounts, by mount.New.
+	Mounter mount.Interface
+}
+
+// kind is what the plugins differ by.
+type kind struct {
+	name string
+	// source is that of a manifest.
+	source string
+	// inMemory is true when the files must not reach a disk.
+	inMemory bool
+	// project returns the source as one of a projected volume, nil when vol has none.
+	project func(vol *v1.Volume) *v1.ProjectedVolumeSource
+	// blank sets an empty source of this kind.
+	blank func(vol *v1.Volume)
+}
+
+// Plugin serves one of the sources. Make it with one of the constructors; it may be used from several goroutines at once. It
+// keeps nothing in memory about volumes.
+type Plugin struct {
+	kind
+	getters Getters
+	mount   mount.Interface
+	host    volume.VolumeHost
+}
+
+var (
+	_ volume.VolumePlugin                = (*Plugin)(nil)
+	_ volume.RemountableVolumePlugin     = (*Plugin)(nil)
+	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
+	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer            = (*Plugin)(nil)
+	_ volume.Explainer                   = (*Plugin)(nil)
+)
+
+// NewConfigMap returns the plugin of config maps. It does no I/O, and neither do the other constructors.
+func NewConfigMap(configMaps ConfigMaps, options Options) *Plugin {
+	return newPlugin(configMapKind(), Getters{ConfigMaps: configMaps}, options)
+}
+
+// NewSecret returns the plugin of secrets.
+func NewSecret(secrets Secrets, options Options) *Plugin {
+	return newPlugin(secretKind(), Getters{Secrets: secrets}, options)
+}
+
+// NewDownwardAPI returns the plugin of the downward API. Node may be nil: limits that are not set are then refused.
+func NewDownwardAPI(node Node, options Options) *Plugin {
+	return newPlugin(downwardAPIKind(), Getters{Node: node}, options)
+}
+
+// NewProjected returns the plugin of projected volumes.
+func NewProjected(getters Getters, options Options) *Plugin {
+	return newPlugin(projectedKind(), getters, options)
+}
+
+func newPlugin(kind kind, getters Getters, options Options) *Plugin {
+	if options.Mounter == nil {
+		options.Mounter = mount.New(mount.Options{})
+	}
+	return &Plugin{kind: kind, getters: getters, mount: options.Mounter}
+}
+
+// Init implements [volume.VolumePlugin].
+func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
+	p.host = host
+	return nil
+}
+
+// GetPluginName implements [volume.VolumePlugin].
+func (p *Plugin) GetPluginName() string { return p.name }
+
+// GetVolumeName implements [volume.VolumePlugin]: it is the inner name, which means something within its pod alone.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	if _, err := p.projected(spec); err != nil {
+		return "", err
+	}
+	return spec.Name(), nil
+}
+
+// CanSupport implements [volume.VolumePlugin].
+func (p *Plugin) CanSupport(spec *volume.Spec) bool {
+	return spec != nil && spec.Volume != nil && p.project(spec.Volume) != nil
+}
+
+// SpecKinds implements [volume.SpecKindDeclarer].
+func (p *Plugin) SpecKinds() []volume.SpecKind { return []volume.SpecKind{{Source: p.source}} }
+
+// ExplainSupport implements [volume.Explainer].
+func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
+	if p.CanSupport(spec) {
+		return nil
+	}
+	return errors.New("it has no " + p.source + " source")
+}
+
+// RequiresRemount implements [volume.RemountableVolumePlugin]: objects change.
+func (p *Plugin) RequiresRemount(*volume.Spec) bool { return true }
+
+// SetUpIsMount implements [volume.MountingVolumePlugin].
+func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return p.inMemory }
+
+// MountDeviceIsMount implements [volume.MountingVolumePlugin]: nothing is staged.
+func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return false }
+
+// NewMounter implements [volume.VolumePlugin].
+func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	source, err := p.projected(spec)
+	if err != nil {
+		return nil, err
+	}
+	if pod == nil {
+		return nil, fmt.Errorf("%s volume %q: the pod is nil: %w", p.source, spec.Name(), volume.ErrInvalid)
+	}
+	at, err := p.place(spec.Name(), pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	return &mounter{place: at, source: source, pod: pod}, nil
+}
+
+// NewUnmounter implements [volume.VolumePlugin].
+func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	at, err := p.place(name, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &unmounter{at}, nil
+}
+
+// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The objects are not in the spec; the volume can be torn
+// down without them.
+func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
+	if err := volume.CheckPathElement(volumeName); err != nil {
+		return volume.ReconstructedVolume{}, fmt.Errorf("%s volume at %s: %w", p.source, mountPath, err)
+	}
+	vol := &v1.Volume{Name: volumeName}
+	p.blank(vol)
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(vol)}, nil
+}
+
+// projected returns the source of spec.
+func (p *Plugin) projected(spec *volume.Spec) (*v1.ProjectedVolumeSource, error) {
+	if !p.CanSupport(spec) {
+		return nil, fmt.Errorf("volume %q has no %s source: it is not one of %s: %w", spec.Name(), p.source, p.name, volume.ErrInvalid)
+	}
+	return p.project(spec.Volume), nil
+}
+
+// place is where one volume of one pod lies.
+type place struct {
+	volume.MetricsProvider
+	plugin *Plugin
+	name   string
+	path   string
+}
+
+func (p *Plugin) place(name string, podUID types.UID) (place, error) {
+	if err := errors.Join(volume.CheckPathElement(name), volume.CheckPathElement(string(podUID))); err != nil {
+		return place{}, fmt.Errorf("%s volume of pod %q: %w", p.source, podUID, err)
+	}
+	at := place{plugin: p, name: name, path: p.host.GetPodVolumeDir(podUID, p.name, name)}
+	at.MetricsProvider = volume.NewMetricsDu(at.path)
+	if p.inMemory {
+		at.MetricsProvider = &volume.Dir{Path: at.path}
+	}
+	return at, nil
+}
+
+// GetPath implements [volume.Volume].
+func (at place) GetPath() string { return at.path }
