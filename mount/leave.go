@@ -10,21 +10,24 @@ import (
 // is not begun, and the error matches [ErrTransient]. It is for the few calls of a program that neither a [Mounter] nor
 // mount/safepath makes for it: each call that is left behind keeps a thread, and here nobody counts them.
 //
-// The goroutine ends with work, which must not panic, and must write to nothing that its caller reads after an error.
-func LeaveBehind(ctx context.Context, call, path string, work func() error) error {
+// The goroutine ends with work, which must not panic, and gives what it finds to nobody but by its result: its caller may
+// have gone.
+func LeaveBehind[T any](ctx context.Context, call, path string, work func() (T, error)) (T, error) {
+	var none T
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s of %q was not begun: %w: %w", call, path, ErrTransient, context.Cause(ctx))
+		return none, fmt.Errorf("%s of %q was not begun: %w: %w", call, path, ErrTransient, context.Cause(ctx))
 	}
 	done := make(chan struct{})
+	var result T
 	var err error
 	go func() {
 		defer close(done)
-		err = work()
+		result, err = work()
 	}()
 	select {
 	case <-done:
-		return err
+		return result, err
 	case <-ctx.Done():
-		return NewLostError(call, path, context.Cause(ctx), done)
+		return none, NewLostError(call, path, context.Cause(ctx), done)
 	}
 }

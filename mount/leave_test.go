@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -17,11 +18,12 @@ func TestACallOnADeadFilesystemIsLeftBehind(t *testing.T) {
 			<-started
 			cancel()
 		}()
-		err := LeaveBehind(ctx, "stat", "/dead", func() error {
+		found, err := LeaveBehind(ctx, "stat", "/dead", func() (string, error) {
 			close(started)
 			<-release
-			return nil
+			return "too late", nil
 		})
+		assert.Empty(t, found)
 		require.ErrorIs(t, err, ErrUncertain)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, `stat of "/dead"`)
@@ -35,7 +37,7 @@ func TestACallOnADeadFilesystemIsLeftBehind(t *testing.T) {
 		close(release)
 		<-lost.Done()
 
-		err = LeaveBehind(ctx, "stat", "/dead", func() error { return errors.New("it was begun") })
+		_, err = LeaveBehind(ctx, "stat", "/dead", func() (string, error) { return "", errors.New("it was begun") })
 		require.ErrorIs(t, err, ErrTransient)
 		require.ErrorIs(t, err, context.Canceled)
 	})
@@ -43,6 +45,7 @@ func TestACallOnADeadFilesystemIsLeftBehind(t *testing.T) {
 
 func TestACallThatReturnsIsWaitedFor(t *testing.T) {
 	cause := errors.New("no such thing")
-	require.ErrorIs(t, LeaveBehind(t.Context(), "stat", "/", func() error { return cause }), cause)
-	require.NoError(t, LeaveBehind(t.Context(), "stat", "/", func() error { return nil }))
+	found, err := LeaveBehind(t.Context(), "stat", "/", func() (string, error) { return "a part", cause })
+	require.ErrorIs(t, err, cause)
+	assert.Equal(t, "a part", found)
 }

@@ -40,11 +40,7 @@ func (p *Plugin) nameInBase(path string) (string, error) {
 
 // openBase opens the base directory, unless it leads to directories of the node. The caller closes it.
 func (p *Plugin) openBase(ctx context.Context) (*safepath.Root, error) {
-	var resolved string
-	err := mount.LeaveBehind(ctx, "stat", p.baseDir, func() (err error) {
-		resolved, err = p.apart(p.baseDir)
-		return err
-	})
+	resolved, err := mount.LeaveBehind(ctx, "stat", p.baseDir, func() (string, error) { return p.apart(p.baseDir) })
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +53,9 @@ func (p *Plugin) makeBase(ctx context.Context) (*safepath.Root, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return base, err
 	}
-	err = mount.LeaveBehind(ctx, "mkdir", p.baseDir, func() error { return os.MkdirAll(p.baseDir, baseMode) })
+	_, err = mount.LeaveBehind(ctx, "mkdir", p.baseDir, func() (struct{}, error) {
+		return struct{}{}, os.MkdirAll(p.baseDir, baseMode)
+	})
 	if err != nil {
 		return nil, err
 	}

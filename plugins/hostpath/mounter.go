@@ -41,18 +41,19 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 	if err := checkSyntax(m.path, m.want); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
-	if err := mount.LeaveBehind(ctx, "stat", m.path, m.check); err != nil {
+	if _, err := mount.LeaveBehind(ctx, "stat", m.path, m.check); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
 	return nil
 }
 
-// check touches the filesystem, which may hang.
-func (m *mounter) check() error {
-	if _, err := m.plugin.apart(m.GetPath()); err != nil {
-		return err
+// check returns what the path leads to. It touches the filesystem, which may hang.
+func (m *mounter) check() (string, error) {
+	resolved, err := m.plugin.apart(m.GetPath())
+	if err != nil {
+		return "", err
 	}
-	return checkType(m.GetPath(), m.want)
+	return resolved, checkType(m.GetPath(), m.want)
 }
 
 // GetAttributes implements [volume.Mounter]. The content belongs to the node, so that ownership is left alone.

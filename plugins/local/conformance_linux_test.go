@@ -46,15 +46,15 @@ func TestConformanceOfDirectories(t *testing.T) {
 
 func TestConformanceOfDevices(t *testing.T) {
 	mounttest.RequireRoot(t)
+	template := filepath.Join(t.TempDir(), "template")
+	require.NoError(t, os.WriteFile(template, make([]byte, diskSize), 0o600))
+	require.NoError(t, format.Make(t.Context(), template, format.MakeOptions{FSType: "ext4"}))
 	volumetest.Run(t, volumetest.Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin { return New(Options{}) },
-		NewSpec:   func(t testing.TB) *volume.Spec { return named(newDevice(t)) },
-		NewReadOnlySpec: func(t testing.TB) *volume.Spec {
-			disk := newDevice(t) // A blank one is not formatted for who may not write to it.
-			require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext4"}))
-			spec := named(disk)
-			spec.ReadOnly = true
-			return spec
+		NewSpec: func(t testing.TB) *volume.Spec {
+			content, err := os.ReadFile(template) // which is faster than to make one for each case
+			require.NoError(t, err)
+			return named(newDeviceOf(t, content))
 		},
 		Require: able,
 		FSGroup: true,
@@ -92,15 +92,24 @@ func TestConformanceOnFakeMounts(t *testing.T) {
 	})
 }
 
-// newDevice returns a blank block device of 8 MiB.
-func newDevice(t testing.TB) string { return newDeviceOf(t, 8<<20) }
+// diskSize is enough for a small filesystem.
+const diskSize = 8 << 20
 
-func newDeviceOf(t testing.TB, size int64) string {
+// newDevice returns a blank block device.
+func newDevice(t testing.TB) string { return newDeviceOf(t, make([]byte, diskSize)) }
+
+func newDeviceOf(t testing.TB, content []byte) string {
 	t.Helper()
 	mounttest.RequireRoot(t)
-	loops, image := loop.New(loop.Options{}), filepath.Join(t.TempDir(), "image")
-	require.NoError(t, os.WriteFile(image, nil, 0o600))
-	require.NoError(t, os.Truncate(image, size))
+	image := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(image, content, 0o600))
+	return attach(t, image)
+}
+
+// attach returns a block device that shows an image.
+func attach(t testing.TB, image string) string {
+	t.Helper()
+	loops := loop.New(loop.Options{})
 	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device)) })

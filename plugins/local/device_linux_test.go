@@ -3,7 +3,6 @@ package local
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,14 +16,6 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/volume"
 )
-
-// imageOf returns the file behind a loop device.
-func imageOf(t *testing.T, device string) string {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
-	require.NoError(t, err)
-	return strings.TrimSpace(string(content))
-}
 
 func TestABlankDiskIsFormattedOnceAndKept(t *testing.T) {
 	disk := newDevice(t)
@@ -90,7 +81,11 @@ func TestADiskThatIsNotBlankIsLeftWhole(t *testing.T) {
 }
 
 func TestAFilesystemGrowsToItsDisk(t *testing.T) {
-	disk := newDeviceOf(t, 320<<20)
+	mounttest.RequireRoot(t)
+	image := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	require.NoError(t, os.Truncate(image, 320<<20))
+	disk := attach(t, image)
 	plugin, _ := newPlugin(t, Options{})
 	pv, xfs := pvOf(disk), "xfs" // ext4 takes a capability to grow that root may lack
 	pv.Spec.Local.FSType = &xfs
@@ -110,7 +105,6 @@ func TestAFilesystemGrowsToItsDisk(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInfeasible, "the disk is too small")
 	assert.Equal(t, before, blocks())
 
-	image := imageOf(t, disk)
 	require.NoError(t, os.Truncate(image, 640<<20))
 	_, err = loop.New(loop.Options{}).Resize(t.Context(), image)
 	require.NoError(t, err)

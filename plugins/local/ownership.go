@@ -38,14 +38,12 @@ func (m *mounter) own(ctx context.Context, dir string, args volume.MounterArgs) 
 
 // warn tells of a group that the volume does not get.
 func (m *mounter) warn(ctx context.Context, staged string, want int64) error {
-	var group int64
-	err := mount.LeaveBehind(ctx, "stat", staged, func() error {
+	group, err := mount.LeaveBehind(ctx, "stat", staged, func() (int64, error) {
 		info, err := os.Stat(staged)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		group, err = groupOf(info)
-		return err
+		return groupOf(info)
 	})
 	if err == nil && group != want && m.plugin.events != nil {
 		m.plugin.events.Eventf(m.pod, v1.EventTypeWarning, EventAlreadyMounted,
