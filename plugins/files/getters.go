@@ -45,9 +45,14 @@ type Node interface {
 
 // Getters are where the content of projected volumes comes from. A source whose getter is nil is refused.
 type Getters struct {
-	ConfigMaps   ConfigMaps
-	Secrets      Secrets
-	Tokens       Tokens
+	// ConfigMaps is for the source configMap.
+	ConfigMaps ConfigMaps
+	// Secrets is for the source secret.
+	Secrets Secrets
+	// Tokens is for the source serviceAccountToken.
+	Tokens Tokens
+	// TrustBundles is for the source clusterTrustBundle.
 	TrustBundles TrustBundles
-	Node         Node
+	// Node is for the source downwardAPI, where a container has no limit of its own.
+	Node Node
 }
