@@ -184,22 +184,28 @@ EOF
   [ $status = 0 ] || fail "tests failed as an ordinary user"
 }
 
-# The machine's kernel may have no NFS; a User-mode Linux guest has it. Its root is the machine's, read-only; what its tests
-# write is in its memory.
+# The machine's kernel may have no NFS; a User-mode Linux guest has it, and is an older one, on which the mount layer is tested
+# too. Its root is the machine's, read-only; what its tests write is in its memory.
 run_guest() {
   if [ "$(id -u)" != 0 ] || ! command -v linux.uml >/dev/null 2>&1; then
     [ "${CI:-}" != true ] || fail "CI needs root and user-mode-linux for the guest"
     echo "test.sh: missing: root and user-mode-linux: the tests of NFS are not run"
     return 0
   fi
-  step "tests of NFS, in a guest"
+  step "tests of NFS and of mounts on an older kernel, in a guest"
   local dir status=0
   dir=$(mktemp -d)
   chmod 755 "$dir"
   CGO_ENABLED=0 go vet -tags nfsguest ./plugins/nfs
   CGO_ENABLED=0 go test -c -tags nfsguest -o "$dir/nfs.test" ./plugins/nfs
-  echo "$PWD/plugins/nfs /run/guest/nfs.test -test.timeout 5m" > "$dir/run"
-  timeout -k 5 6m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$PWD/internal/guest/init.sh" \
+  CGO_ENABLED=0 go test -c -vet=off -o "$dir/mount.test" ./mount
+  CGO_ENABLED=0 go test -c -vet=off -o "$dir/volumetest.test" ./volume/volumetest
+  {
+    echo "$PWD/plugins/nfs /run/guest/nfs.test -test.timeout 5m"
+    echo "$PWD/mount /run/guest/mount.test -test.timeout 2m -test.run '^TestSuite$'"
+    echo "$PWD/volume/volumetest /run/guest/volumetest.test -test.timeout 2m -test.run OverTheKernel"
+  } >"$dir/run"
+  timeout -k 5 8m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$PWD/internal/guest/init.sh" \
     VOLUMEKIT_GUEST="$dir" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?
   grep -q '^guest: passed' "$dir/log" || { cat "$dir/log"; status=1; }
   rm -r "$dir"
