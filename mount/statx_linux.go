@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 
 	"golang.org/x/sys/unix"
 
@@ -78,6 +79,9 @@ func (m *Mounter) isMountPoint(ctx context.Context, name string) (bool, error) {
 		return true, nil
 	}
 	p, err := m.openPlace(ctx, name)
+	if err != nil && isAbsent(err) && m.isDirMissing(ctx, path.Dir(name)) {
+		return false, err
+	}
 	if err != nil {
 		return m.hiddenMount(ctx, name, err)
 	}
@@ -87,6 +91,22 @@ func (m *Mounter) isMountPoint(ctx context.Context, name string) (bool, error) {
 		return false, fmt.Errorf("is %q a mount point: %w", name, err)
 	}
 	return is, nil
+}
+
+// isDirMissing reports whether the directory, or one above it, has no such name in the directory that holds it, so that
+// nothing can be mounted beneath.
+func (m *Mounter) isDirMissing(ctx context.Context, dir string) bool {
+	for ; dir != "/"; dir = path.Dir(dir) {
+		p, err := m.openPlace(ctx, dir)
+		if err == nil {
+			defer p.close()
+			return p.isMissing()
+		}
+		if !isAbsent(err) {
+			return false
+		}
+	}
+	return false
 }
 
 // hiddenMount asks the table about a path that cannot be reached because of err.

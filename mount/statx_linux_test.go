@@ -47,3 +47,19 @@ func asNobody(t *testing.T, do func()) {
 	defer func() { require.NoError(t, unix.Setfsuid(0)) }()
 	do()
 }
+
+// TestPathBeneathWhatIsMissingIsNoMountPoint looks beneath directories that are not there, and beneath a file.
+func TestPathBeneathWhatIsMissingIsNoMountPoint(t *testing.T) {
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+		for _, missing := range []string{"a", "a/b", "a/b/c/d"} {
+			is, err := m.IsMountPointHere(t.Context(), filepath.Join(dir, missing))
+			require.ErrorIs(t, err, unix.ENOENT, missing)
+			assert.False(t, is, missing)
+		}
+		is, err := m.IsMountPointHere(t.Context(), filepath.Join(dir, "file", "a"))
+		require.ErrorIs(t, err, unix.ENOTDIR)
+		assert.False(t, is)
+	})
+}
