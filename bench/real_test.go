@@ -136,6 +136,7 @@ func BenchmarkManagerReal(b *testing.B) {
 			m := n.start(b)
 			m.PodsComplete()
 			var up time.Duration
+			defer countCPU(b)()
 			for b.Loop() {
 				began := time.Now()
 				m.fill(ps)
@@ -148,6 +149,7 @@ func BenchmarkManagerReal(b *testing.B) {
 		b.Run(fmt.Sprintf("volumes=%d/impl=limit", volumes), func(b *testing.B) {
 			n := newRealNode(b)
 			var up time.Duration
+			defer countCPU(b)()
 			for b.Loop() {
 				began := time.Now()
 				for i := range volumes {
