@@ -27,6 +27,7 @@ type agent struct {
 	out      *output
 	database *database
 	claims   *persistentvolume.Controller
+	expander *expander
 	manager  *volumemanager.Manager
 	complete sync.Once // the pods of the manifests were added for the first time
 }
@@ -48,6 +49,7 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 	a.claims = persistentvolume.New(plugins, a.database, persistentvolume.Options{
 		NodeName: types.NodeName(o.node), Events: out, InitialBackoff: o.retry,
 	})
+	a.expander = newExpander(plugins, a.database, o, out)
 	// With these directories a manager that starts after a crash knows every mount, device and attachment that the earlier
 	// one has made or was about to make.
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{

@@ -47,23 +47,24 @@ func (a *aim) judge(call faultrun.Call) faultrun.Verdict {
 const envAll = "ORCHESTRATOR_ALL"
 
 // task is one call of a step, and which of several ways to interfere with it.
-type task struct{ call, variant int }
+type task struct{ call, variant, tries int }
 
 // tasks are calls of all steps: all of them, or every so many, each in one of the variants in turn; or all in all variants.
-// How many calls a step has is known when it was gone through without the one that was aimed at.
 type tasks struct {
 	variants, every int
 	all             bool
+	calls           []int // how many each step has when nothing goes wrong
 
 	mu    sync.Mutex
 	given []int
+	again [][]task
 	done  []bool
 }
 
-func newTasks(variants, every int) *tasks {
-	steps := len(steps())
+func newTasks(variants, every int, calls []int) *tasks {
 	return &tasks{
-		variants: variants, every: every, all: os.Getenv(envAll) != "", given: make([]int, steps), done: make([]bool, steps),
+		variants: variants, every: every, all: os.Getenv(envAll) != "", calls: calls,
+		given: make([]int, len(calls)), again: make([][]task, len(calls)), done: make([]bool, len(calls)),
 	}
 }
 
@@ -72,7 +73,12 @@ func (t *tasks) next(step int) (task, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.done[step] {
-		return task{}, false
+		if len(t.again[step]) == 0 {
+			return task{}, false
+		}
+		first := t.again[step][0]
+		t.again[step] = t.again[step][1:]
+		return first, true
 	}
 	i := t.given[step]
 	t.given[step]++
@@ -82,19 +88,26 @@ func (t *tasks) next(step int) (task, bool) {
 	return task{call: 1 + i*t.every, variant: i % t.variants}, true
 }
 
-// exhaust says that a step has not the call that it was given.
-func (t *tasks) exhaust(step int) {
+// missed says that the call of a task did not come. There may be less to do in a step when something went wrong in one
+// before: then it is tried once more when all that is before has been done.
+func (t *tasks) missed(step int, one task) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.done[step] = true
+	one.tries++
+	switch {
+	case one.call > t.calls[step]:
+		t.done[step] = true
+	case one.tries < 5:
+		t.again[step] = append(t.again[step], one)
+	}
 }
 
 // left reports whether there is anything to do.
 func (t *tasks) left() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, done := range t.done {
-		if !done {
+	for step, done := range t.done {
+		if !done || len(t.again[step]) > 0 {
 			return true
 		}
 	}

@@ -28,8 +28,9 @@ type crashes struct {
 // The agent is killed before every system call that changes the world. Whoever starts it again finds everything usable,
 // or can have it taken away, and nothing else was touched.
 func TestKilledAtEveryStep(t *testing.T) {
-	c := &crashes{machines: newMachines(t), tasks: newTasks(len(goals()), 1), calls: map[string]int{}}
-	made := c.liveWhole(t, faultrun.Changing)
+	c := &crashes{machines: newMachines(t), calls: map[string]int{}}
+	calls, made := c.liveWhole(t, faultrun.Changing)
+	c.tasks = newTasks(len(goals()), 1, calls)
 	c.liveAll(t, c.tasks, c.live)
 	t.Logf("killed %d times, before each of %d calls: %v", c.tried, made, c.calls)
 	assert.Greater(t, c.tried, made*9/10, "points at which the agent was really killed")
@@ -53,7 +54,7 @@ func (c *crashes) crash(ctx context.Context, l *life, i int) error {
 	err := steps()[i].do(l, ctx)
 	point, _ := l.aim.rest()
 	if point == "" {
-		c.tasks.exhaust(i)
+		c.tasks.missed(i, next)
 		return err
 	}
 	c.count(point)

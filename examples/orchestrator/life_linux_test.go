@@ -19,11 +19,12 @@ type step struct {
 }
 
 // steps are the steps in their order. Together they are everything that an agent does: provision, attach, stage, set up,
-// map, restart, tear down, unmap, unstage, detach, all of these once more with the same volumes, delete.
+// map, restart, expand, tear down, unmap, unstage, detach, all of these once more with the same volumes, delete.
 func steps() []step {
 	return []step{
 		{"start", gone, (*life).begin},
 		{"restart", podWanted, (*life).goOn},
+		{"expand", podWanted, (*life).expand},
 		{"remove the pod", podWanted, to(claimsWanted)},
 		{"add it again", claimsWanted, to(podWanted)},
 		{"delete all", podWanted, to(nothingWanted)},
@@ -55,6 +56,7 @@ type life struct {
 	podUsed, claimsUsed bool
 	uuid                string // of the filesystem then
 	deleted             bool   // the claims may be gone
+	unstaged            bool   // since the claims ask for more
 }
 
 // live goes through the steps, in the way of take, and then takes everything away.
@@ -87,8 +89,11 @@ func (l *life) end(ctx context.Context) error {
 
 // reach brings the machine to what a step begins with.
 func (l *life) reach(ctx context.Context, what want) error {
-	if l.at == what {
+	switch {
+	case l.at == what:
 		return nil
+	case l.agent == nil: // none was started yet, since there is nothing to do in the first step
+		return l.recover(ctx, what)
 	}
 	return l.change(ctx, what)
 }
@@ -106,7 +111,7 @@ func (l *life) change(ctx context.Context, what want) error {
 func (l *life) want(what want) error {
 	if what > nothingWanted && l.deleted {
 		l.node.renew()
-		l.deleted = false
+		l.deleted, l.unstaged = false, false
 	}
 	l.at = what
 	l.podUsed = l.podUsed && what == podWanted
@@ -128,6 +133,12 @@ func (l *life) goOn(ctx context.Context) error {
 		return err
 	}
 	return l.settle(ctx)
+}
+
+// expand has the claims ask for more, while the pod is there.
+func (l *life) expand(ctx context.Context) error {
+	l.node.grown = true
+	return l.change(ctx, podWanted)
 }
 
 // recover starts another agent after one was killed.
@@ -207,11 +218,17 @@ func (l *life) terminate(ctx context.Context) error {
 
 // check finds out whether what is there is what is wanted, with all that was written, and then writes.
 func (l *life) check() error {
+	l.unstaged = l.unstaged || l.node.grown && l.at == claimsWanted
 	if err := l.compare(); err != nil || l.at != podWanted {
 		return err
 	}
 	if err := l.checkUsed(); err != nil {
 		return err
+	}
+	if l.node.grown {
+		if err := l.node.checkGrown(l.unstaged); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(l.node.use(), l.node.checkUse(everything)); err != nil {
 		return err

@@ -56,16 +56,16 @@ func (m *machines) live(ctx context.Context, l *life, take take) error {
 	return err
 }
 
-// liveWhole learns what a life is like in which nothing goes wrong, and returns how many calls it has.
-func (m *machines) liveWhole(t *testing.T, calls faultrun.Calls) int {
+// liveWhole learns what a life is like in which nothing goes wrong, and returns how many calls each step has, and all.
+func (m *machines) liveWhole(t *testing.T, calls faultrun.Calls) (ofSteps []int, total int) {
 	t.Helper()
-	total := 0
 	whole := &life{calls: calls}
 	require.NoError(t, m.live(t.Context(), whole, func(ctx context.Context, l *life, step int) error {
 		l.aim.take(0, faultrun.Verdict{})
 		err := steps()[step].do(l, ctx)
 		_, made := l.aim.rest()
 		t.Logf("%s: %d calls", steps()[step].name, made)
+		ofSteps = append(ofSteps, made)
 		total += made
 		return err
 	}))
@@ -78,7 +78,7 @@ func (m *machines) liveWhole(t *testing.T, calls faultrun.Calls) int {
 		}
 	}
 	require.Equal(t, 2, loops)
-	return total
+	return ofSteps, total
 }
 
 // liveAll lives until no task is left.

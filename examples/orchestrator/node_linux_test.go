@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -28,7 +29,7 @@ const (
 		"provisioner": "volumekit.io/loop-block", "reclaimPolicy": "Delete"}`
 	claimDoc = `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q, "uid": %q}, "spec": {
 		"storageClassName": "image", "accessModes": ["ReadWriteOnce"], "volumeMode": %q,
-		"resources": {"requests": {"storage": "1Mi"}}}}`
+		"resources": {"requests": {"storage": %q}}}}`
 	podDoc = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": %q}, "spec": {
 		"containers": [{"name": "server", "image": "none", "volumeMounts": [
 			{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/part", "subPath": "part/of"},
@@ -49,6 +50,7 @@ type node struct {
 	namespace  *faultrun.Namespace
 	dir        string // of its own, for a loop device tells the path of its file alone
 	generation int    // of the claims: how often they were wanted anew
+	grown      bool   // the claims ask for more than at first
 }
 
 // newNode makes a machine.
@@ -100,8 +102,8 @@ func (n *node) want(what want) error {
 		files := map[string]string{"class.json": "", "claims.json": "", "pod.json": ""}
 		if what >= claimsWanted {
 			files["class.json"] = classDoc
-			files["claims.json"] = fmt.Sprintf(claimDoc, "data", nth(dataUID, n.generation), "Filesystem") +
-				fmt.Sprintf(claimDoc, "disk", nth(diskUID, n.generation), "Block")
+			files["claims.json"] = fmt.Sprintf(claimDoc, "data", nth(dataUID, n.generation), "Filesystem", n.sizes()[0]) +
+				fmt.Sprintf(claimDoc, "disk", nth(diskUID, n.generation), "Block", n.sizes()[1])
 		}
 		if what >= podWanted {
 			files["pod.json"] = fmt.Sprintf(podDoc, podUID, n.path("outside/shared"))
@@ -166,7 +168,53 @@ var (
 )
 
 // renew has claims that are wanted from now on be others than those that were deleted.
-func (n *node) renew() { n.generation++ }
+func (n *node) renew() {
+	n.generation++
+	n.grown = false
+}
+
+// sizes are those of the claims.
+func (n *node) sizes() [2]string {
+	if n.grown {
+		return [...]string{"24Mi", "2Mi"}
+	}
+	return [...]string{"8Mi", "1Mi"}
+}
+
+// checkGrown finds out whether the volumes of the claims are as large as these have become: the images, the device that the
+// pod has and, if that has been staged since, the filesystem.
+func (n *node) checkGrown(staged bool) error {
+	return n.namespace.Do(func() error {
+		sizes := map[string]int64{n.image(n.claimOf(dataUID)): 24 << 20, n.image(n.claimOf(diskUID)): 2 << 20}
+		for path := range n.canaries() {
+			if strings.Contains(path, "/volumeDevices/") {
+				sizes[path] = 2 << 20
+			}
+		}
+		var errs []error
+		for path, wanted := range sizes {
+			if has, err := sizeOf(path); err != nil || has != wanted {
+				errs = append(errs, fmt.Errorf("%s has %d bytes and not %d: %v", path, has, wanted, err))
+			}
+		}
+		var st unix.Statfs_t
+		mounted := n.path("root/pods/" + podUID + "/volumes/volumekit.io~loop-block/pvc-" + n.claimOf(dataUID))
+		err := os.NewSyscallError("statfs "+mounted, unix.Statfs(mounted, &st))
+		if has := int64(st.Blocks) * st.Bsize; err == nil && staged && has < 16<<20 {
+			err = fmt.Errorf("the filesystem has only %d bytes", has)
+		}
+		return errors.Join(append(errs, err)...)
+	})
+}
+
+func sizeOf(path string) (int64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	return file.Seek(0, io.SeekEnd)
+}
 
 // nth is the UID of the claim of a generation.
 func nth(uid string, generation int) string { return fmt.Sprintf("7b1d%04x%s", generation, uid[8:]) }
@@ -270,8 +318,8 @@ func (n *node) files(dirs ...string) (state, error) {
 			return nil, err
 		}
 		err := filepath.WalkDir(n.path(dir), func(path string, d fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) && path == n.path(dir) {
-				return nil
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // not yet, or not any more
 			}
 			if err != nil {
 				return err
@@ -282,10 +330,7 @@ func (n *node) files(dirs ...string) (state, error) {
 			}
 			s = append(s, fmt.Sprintf("%s %s", d.Type(), rel))
 			var here unix.Stat_t
-			if err := unix.Lstat(path, &here); err != nil {
-				return err
-			}
-			if d.IsDir() && here.Dev != top.Dev {
+			if d.IsDir() && unix.Lstat(path, &here) == nil && here.Dev != top.Dev {
 				return filepath.SkipDir
 			}
 			return nil

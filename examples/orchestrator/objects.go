@@ -30,7 +30,7 @@ func isFromManifest(object metav1.Object) bool {
 }
 
 // record creates what is new in the database, which gives every object its UID, and returns all that is from manifests.
-// An object that is there already stays as it was: this agent cannot change a pod.
+// An object that is there already stays as it was, but for a claim that asks for more.
 func (a *agent) record(ctx context.Context, manifests []runtime.Object) (objects, error) {
 	var o objects
 	wanted := make(map[store.Key]bool)
@@ -112,6 +112,8 @@ func (a *agent) create(ctx context.Context, object runtime.Object) (store.Key, e
 		_, err = a.database.Create(ctx, typed)
 	case err == nil && isDying(there):
 		err = fmt.Errorf("%s is being deleted, and is wanted again when it is gone", key)
+	case err == nil:
+		err = a.requestMore(ctx, there, typed)
 	}
 	return key, err
 }

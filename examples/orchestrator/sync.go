@@ -60,7 +60,9 @@ func (a *agent) syncAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(a.deleteObjects(ctx, objects.going), a.awaitReady(ctx, objects.pods))
+	return errors.Join(
+		a.deleteObjects(ctx, objects.going), a.awaitReady(ctx, objects.pods), a.expander.expandAll(ctx),
+	)
 }
 
 // tell tells the manager what is wanted, all of it before anything is waited for: a pod that is not ready holds up no
