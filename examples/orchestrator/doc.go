@@ -1,5 +1,6 @@
 // Orchestrator is a small node agent that embeds the volume manager and survives everything: it is what the author of an
-// orchestrator copies. It runs no containers; where they would be started and stopped, a comment says so.
+// orchestrator copies. It runs no containers: it prepares what a runtime is told, and where
+// they would be started and stopped, a comment says so.
 //
 //	mkdir /tmp/wanted && cp examples/orchestrator/manifests/* /tmp/wanted
 //	go build -o /tmp/orchestrator ./examples/orchestrator
@@ -14,7 +15,7 @@
 //
 //   - agent.go puts the parts together: plugins, database, the controller that gives claims their volumes, the manager.
 //   - sync.go makes the node what the manifests say, and pods.go is the life of a pod, step by step; objects.go is about the
-//     rest: claims, volumes, classes.
+//     rest: claims, volumes, classes. expand.go makes volumes larger whose claims ask for more.
 //   - database.go keeps the objects over restarts. An orchestrator has a database of its own; see there what it must do.
 //   - manifests.go reads the directory, output.go prints.
 //

@@ -34,18 +34,20 @@ func TestPowerCutAtEveryStep(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			machines := &machines{programs: programs, dir: memory(t)}
 			p := &powerCuts{
-				crashes: crashes{machines: machines, tasks: newTasks(1, o.every), calls: map[string]int{}},
+				crashes: crashes{machines: machines, calls: map[string]int{}},
 				kind:    kind, outage: o, disk: o.format(t, filepath.Join(machines.dir, "new")),
 			}
-			made := 0
+			made, ofSteps := 0, []int(nil)
 			p.whole = &life{calls: faultrun.Changing}
 			require.NoError(t, p.live(t.Context(), p.whole, func(ctx context.Context, m *machine, l *life, step int) error {
 				l.aim.take(0, faultrun.Verdict{})
 				err := steps()[step].do(l, ctx)
 				_, calls := l.aim.rest()
 				made += calls
+				ofSteps = append(ofSteps, calls)
 				return err
 			}))
+			p.tasks = newTasks(1, o.every, ofSteps)
 			p.liveAll(t, p.tasks, func(ctx context.Context) error { return p.live(ctx, &life{calls: faultrun.Changing}, p.cut) })
 			t.Logf("the power was cut %d times, in lives of %d calls: %v", p.tried, made, p.calls)
 			if os.Getenv(envAll) == "" {
@@ -103,7 +105,7 @@ func (p *powerCuts) cut(ctx context.Context, m *machine, l *life, i int) error {
 	err := steps()[i].do(l, ctx)
 	point, _ := l.aim.rest()
 	if point == "" {
-		p.tasks.exhaust(i)
+		p.tasks.missed(i, next)
 		return err
 	}
 	p.crashes.count(point)
