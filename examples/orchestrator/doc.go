@@ -1,6 +1,6 @@
 // Orchestrator is a small node agent that embeds the volume manager and survives everything: it is what the author of an
-// orchestrator copies. It runs no containers: it prepares what a runtime is told, and where
-// they would be started and stopped, a comment says so.
+// orchestrator copies. It runs no containers: it prepares what a runtime is told, and where they would be
+// started and stopped, a comment says so.
 //
 //	mkdir /tmp/wanted && cp examples/orchestrator/manifests/* /tmp/wanted
 //	go build -o /tmp/orchestrator ./examples/orchestrator

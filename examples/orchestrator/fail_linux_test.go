@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -97,9 +96,6 @@ func (f *failures) check(l *life, text, point string, errno unix.Errno) error {
 		f.told++
 	} else {
 		f.silent[nameOfCall(point)]++
-		if os.Getenv("SILENT") != "" {
-			fmt.Println("SILENT", errno.Error(), point)
-		}
 	}
 	if strings.Contains(text, "panic") || strings.Contains(text, "goroutine ") {
 		return fmt.Errorf("the agent has panicked:\n%s", text)

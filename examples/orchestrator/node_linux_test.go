@@ -193,9 +193,11 @@ func (n *node) checkGrown(staged bool) error {
 		}
 		var errs []error
 		for path, wanted := range sizes {
-			if has, err := sizeOf(path); err != nil || has != wanted {
-				errs = append(errs, fmt.Errorf("%s has %d bytes and not %d: %v", path, has, wanted, err))
+			has, err := sizeOf(path)
+			if err == nil && has != wanted {
+				err = fmt.Errorf("%s has %d bytes and not %d", path, has, wanted)
 			}
+			errs = append(errs, err)
 		}
 		var st unix.Statfs_t
 		mounted := n.path("root/pods/" + podUID + "/volumes/volumekit.io~loop-block/pvc-" + n.claimOf(dataUID))
