@@ -230,7 +230,8 @@ func TestFilesystemThatHasBecomeReadOnlyIsReported(t *testing.T) {
 	n.remove(pod)
 }
 
-// TestIdleNodeReadsNothing counts the looks at mounts, those of others too.
+// TestIdleNodeReadsNothing counts the looks at real mounts, those of others too. TestNewsOfAMountIsLookedAtThereAlone is strict
+// about it: here the kernel may be late with an event, and the manager has to read the mount table then.
 func TestIdleNodeReadsNothing(t *testing.T) {
 	n := newWatchedNode(t)
 	counting := &countingMounter{Mounter: n.mounter}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package volumemanager
+
+const raceDetector = false
