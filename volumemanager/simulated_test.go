@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,9 +44,14 @@ type simulated struct {
 	held     []string // wanted when the program started, and not added yet
 	late     int
 	complete bool
+	// catchingUp says that records are being written again.
+	catchingUp atomic.Bool
 }
 
-var _ sim.Engine = (*simulated)(nil)
+var (
+	_ sim.Engine   = (*simulated)(nil)
+	_ sim.Resyncer = (*simulated)(nil)
+)
 
 // inTurn lets operations begin one after the other, each when all that was going on has come to rest: those that end at once
 // would otherwise race with the planner that begins others beside them.
@@ -252,8 +258,22 @@ func (s *simulated) InUse() []v1.UniqueVolumeName { return s.m.GetVolumesInUse()
 // ReportedInUse implements sim.Engine.
 func (s *simulated) ReportedInUse(names []v1.UniqueVolumeName) { s.m.MarkVolumesAsReportedInUse(names) }
 
-// Verify implements sim.Engine.
-func (s *simulated) Verify() {}
+// Verify implements sim.Engine: it is what the resync asks of the storage.
+func (s *simulated) Verify() {
+	s.m.verifyAttached(s.p.Context())
+	comeToRest()
+}
+
+// Resync implements sim.Resyncer: it is what the resync does about records that could not be written. Each write waits for
+// the driver.
+func (s *simulated) Resync() {
+	if len(s.m.journal.behind()) > 0 && s.catchingUp.CompareAndSwap(false, true) {
+		go func() {
+			defer s.catchingUp.Store(false)
+			s.m.catchUp(s.p.Context())
+		}()
+	}
+}
 
 // MountLost implements sim.Engine: it is what the watch of the mount table says when it has looked.
 func (s *simulated) MountLost(name, pod string) {

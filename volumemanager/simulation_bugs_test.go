@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/volumekit/volumekit/internal/record"
+	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
@@ -17,6 +18,7 @@ type simulatedBug struct {
 	completesEarly bool                          // PodsComplete before a pod was added
 	readyTooSoon   bool                          // a pod is ready while a volume is taken from it
 	trusts         bool                          // plugins are believed
+	world          func(*sim.Config)             // in which the mistake is likelier to show; nil: any
 }
 
 // The directories below lose what is written.
@@ -40,6 +42,42 @@ func (j forgetsUnsure) Conclude(ctx context.Context, i operationexecutor.Intent,
 		end = operationexecutor.IntentForgotten
 	}
 	return j.Journal.Conclude(ctx, i, end)
+}
+
+// forgetsItsFailures makes the manager forget that a record could not be written when an operation ended.
+type forgetsItsFailures struct {
+	operationexecutor.Journal
+	journal *journal
+}
+
+func (j forgetsItsFailures) Conclude(ctx context.Context, i operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+	err := j.Journal.Conclude(ctx, i, end)
+	if e := j.journal.entry(i.VolumeName); err != nil && e.stale {
+		e.stale = false
+		j.journal.enter(e)
+	}
+	return err
+}
+
+// diskFails lets many records fail that are written, and no agent die.
+func diskFails(c *sim.Config) {
+	c.Faults.Journal, c.Faults.Quiet, c.Faults.Often = true, false, 3
+	c.Faults.Crashes, c.Faults.Reboots = false, false
+}
+
+func failsToWriteAgain(m *Manager) {
+	reassemble(m, forgetsItsFailures{m.journal, m.journal}, m.keyFreed)
+}
+
+// adoptsNothing makes the manager undo what nobody is known to use before all pods have been added.
+func adoptsNothing(m *Manager) {
+	go func() {
+		<-m.recordsRead
+		m.mu.Lock()
+		clear(m.adopted)
+		m.mu.Unlock()
+		m.dirty.AddAll(m.allVolumes())
+	}()
 }
 
 // reassemble gives the manager another executor.
@@ -66,15 +104,17 @@ var simulatedBugs = map[string]struct {
 	bug   simulatedBug
 	rules []string
 }{
-	"nothing is recovered":                         {simulatedBug{dir: func(d recordDir) recordDir { return emptyDir{d} }}, []string{"S2", "S4"}},
-	"records are not written":                      {simulatedBug{dir: func(d recordDir) recordDir { return forgetfulDir{d} }}, []string{"S4"}},
-	"records are not removed":                      {simulatedBug{dir: func(d recordDir) recordDir { return stickyDir{d} }}, []string{"L2"}},
-	"the record goes with an uncertain end":        {simulatedBug{change: forgetsWhatIsUnsure}, []string{"S4"}},
-	"not all pods had been added":                  {simulatedBug{completesEarly: true}, []string{"S5"}},
-	"a pod is ready while its volume is torn down": {simulatedBug{readyTooSoon: true}, []string{"S5", "S12"}},
-	"plugins are believed":                         {simulatedBug{trusts: true}, []string{"S2", "S4", "S12"}},
-	"a key that is free marks nothing":             {simulatedBug{change: marksNothingWhenAKeyIsFree}, []string{"L1", "L2", "L3"}},
-	"a flight never lands":                         {simulatedBug{change: landsNothing}, []string{"L1", "L3"}},
+	"nothing is recovered":                           {simulatedBug{dir: func(d recordDir) recordDir { return emptyDir{d} }}, []string{"S2", "S4"}},
+	"records are not written":                        {simulatedBug{dir: func(d recordDir) recordDir { return forgetfulDir{d} }}, []string{"S4"}},
+	"records are not removed":                        {simulatedBug{dir: func(d recordDir) recordDir { return stickyDir{d} }}, []string{"L2"}},
+	"the record goes with an uncertain end":          {simulatedBug{change: forgetsWhatIsUnsure}, []string{"S4"}},
+	"not all pods had been added":                    {simulatedBug{completesEarly: true}, []string{"S5"}},
+	"a pod is ready while its volume is torn down":   {simulatedBug{readyTooSoon: true}, []string{"S5", "S12"}},
+	"plugins are believed":                           {simulatedBug{trusts: true}, []string{"S2", "S4", "S12"}},
+	"a key that is free marks nothing":               {simulatedBug{change: marksNothingWhenAKeyIsFree}, []string{"L1", "L2", "L3"}},
+	"what could not be written is not written later": {simulatedBug{change: failsToWriteAgain, world: diskFails}, []string{"L2"}},
+	"what was found is not adopted":                  {simulatedBug{change: adoptsNothing}, []string{"S5"}},
+	"a flight never lands":                           {simulatedBug{change: landsNothing}, []string{"L1", "L3"}},
 }
 
 // TestTheSimulationFindsMistakesOfTheManager tests the simulation itself.

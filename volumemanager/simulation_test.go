@@ -21,7 +21,10 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 	for i := range c.Pods {
 		c.Pods[i].Node = "n1"
 	}
-	c.Faults.Verifies, c.Faults.Cancels = false, false
+	c.Faults.Cancels = false // The context of Run is that of the process.
+	if bug.world != nil {
+		bug.world(&c)
+	}
 	return simulatedScenario(c, random.IntN(4), bug), simulation.NewRandom(random, 20+random.IntN(100))
 }
 

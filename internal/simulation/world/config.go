@@ -132,6 +132,13 @@ type Engine interface {
 	Stop(ctx context.Context) error
 }
 
+// Resyncer is an [Engine] that makes good by itself, from time to time, what could not be written. When faults have stopped,
+// nothing may be left on its records then.
+type Resyncer interface {
+	// Resync does so, and returns at once.
+	Resync()
+}
+
 // At is an effect: a volume that is attached to a node or staged there, or, with a pod, set up for it.
 type At struct {
 	// Node, Volume and Pod say where.

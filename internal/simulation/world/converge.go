@@ -69,13 +69,20 @@ func (w *World) make() {
 	}
 }
 
-// resync tells the programs what somebody else has unmounted, once more: a call that was going on may have ended since.
+// resync tells the programs what somebody else has unmounted, once more: a call that was going on may have ended since. Those
+// who make good by themselves what could not be written get their time for it.
 func (w *World) resync() {
 	w.mu.Lock()
 	lost := sorted(w.foreign)
 	w.mu.Unlock()
 	for _, at := range lost {
 		w.engines[at.Node].MountLost(at.Volume, at.Pod)
+	}
+	for _, node := range w.nodes {
+		if r, ok := w.engines[node].(Resyncer); ok {
+			r.Resync()
+			w.options.Wait()
+		}
 	}
 }
 
@@ -351,10 +358,11 @@ func (w *World) wanted() (attached, staged, mounted map[At]bool) {
 	return attached, staged, mounted
 }
 
-// leftOnRecord returns what is on record and not wanted. It may be, where the journal could not be written.
+// leftOnRecord returns what is on record and not wanted. It may be, where the journal could not be written and the program
+// does not try that again.
 func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
 	for _, node := range w.nodes {
-		if w.stale[node] {
+		if _, writesAgain := w.engines[node].(Resyncer); w.stale[node] && !writesAgain {
 			continue
 		}
 		for _, key := range slices.SortedFunc(maps.Keys(w.records[node]), recordKey.compare) {

@@ -20,7 +20,8 @@
 //	S2   what is believed present is there, what is believed absent is not; all else is believed uncertain
 //	S3   set up only what is staged, stage only what is attached; unstage and detach only what nobody uses
 //	S4   each effect is on record before it is made, and until it is gone
-//	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, no set-up that fails unmounts it
+//	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, no unstaging and no detach of the
+//	     node's own while one of its pods wants the volume, no set-up that fails unmounts it
 //	S8   a volume for one node is attached to one, a volume for one pod is set up for one, uncertain ones counted
 //	S12  a pod that is said to be ready has its volumes
 //	L1   what is wanted is there

@@ -213,7 +213,25 @@ func (p *Process) OperationStarted(o operationexecutor.OperationInfo) {
 		if (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmap) && w.desired[r.at.Pod] {
 			w.broken("S5", "%v is being taken from a pod that is wanted", r.at)
 		}
+		if pod := w.userOf(r.at); releases[o.Kind] && p.node == r.at.Node && pod != "" {
+			w.broken("S5", "%s of %v begins, and %s is wanted and uses it", o.Kind, r.at, pod)
+		}
 	})
+}
+
+// releases are the operations of a node on a volume that none of its pods uses.
+var releases = map[operationexecutor.OperationKind]bool{
+	operationexecutor.OpUnmountDevice: true, operationexecutor.OpUnmapDevice: true, operationexecutor.OpDetach: true,
+}
+
+// userOf returns a pod of the node that is wanted and uses the volume, or "". The lock is held.
+func (w *World) userOf(at At) string {
+	for _, pod := range w.config.Pods {
+		if pod.Node == at.Node && w.desired[pod.Name] && slices.Contains(pod.Volumes, at.Volume) {
+			return pod.Name
+		}
+	}
+	return ""
 }
 
 // OperationStepped implements operationexecutor.Observer.
