@@ -72,7 +72,7 @@ const (
 
 func newLoad(t *testing.T) *load {
 	t.Helper()
-	l := &load{node: newRealNode(t), here: make(map[string]*v1.Pod), pods: 48, duration: time.Second, began: time.Now()}
+	l := &load{node: newRealNode(t), here: make(map[string]*v1.Pod), pods: 16, duration: 300 * time.Millisecond, began: time.Now()}
 	if text := os.Getenv(loadTime); text != "" {
 		var err error
 		l.duration, err = time.ParseDuration(text)
