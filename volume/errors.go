@@ -176,6 +176,8 @@ type VolumeStanding struct {
 	Plugin string
 	// Phase is what is done or waited for.
 	Phase string
+	// Since is when the operation that runs began; zero when none runs.
+	Since time.Time
 	// Err is the last real cause; nil when nothing has failed.
 	Err error
 	// Attempts is how often it has failed in a row.
@@ -212,6 +214,9 @@ func (v VolumeStanding) String() string {
 		s += fmt.Sprintf(" of pod %q", v.PodName)
 	}
 	s += " is " + v.Phase
+	if !v.Since.IsZero() {
+		s += " since " + v.Since.Format(time.RFC3339)
+	}
 	if v.HungCall != "" {
 		s += fmt.Sprintf(", %s of plugin %q has not returned since %s", v.HungCall, v.Plugin, v.HungSince.Format(time.RFC3339))
 	}

@@ -48,7 +48,8 @@ type Options struct {
 	// Loops tells which loop devices there are; a *loop.Manager is one. With it, those whose files lie under the root and that
 	// neither a record nor a mount accounts for are orphans; see Orphans. Nil: loop devices are not looked at.
 	Loops LoopDevices
-	// SELinux tells the labels of containers. Nil: SELinux is off, and no volume is mounted with a label.
+	// SELinux tells the labels of containers; [ReadSELinuxLabels] returns those of the host's policy. Nil: SELinux is off, and no
+	// volume is mounted with a label.
 	SELinux SELinuxLabels
 	// SELinuxMount says which volumes are mounted with the label of the containers that use them. Two pods with different
 	// labels do not get such a volume at once: the second one waits, and its status says for whom.

@@ -72,8 +72,12 @@ func infoOf(mounted cache.MountedVolume) VolumeInfo {
 }
 
 // GetExtraSupplementalGroupsForPod returns the groups that the PersistentVolumes which are set up for pod ask for and
-// that the pod does not ask for itself; sorted. A value that is no group is left out, as in Kubernetes.
+// that the pod does not ask for itself; sorted. A value that is no group is left out, as in Kubernetes. A pod that is not known
+// has none.
 func (m *Manager) GetExtraSupplementalGroupsForPod(pod *v1.Pod) []int64 {
+	if pod == nil {
+		return nil
+	}
 	groups := sets.New[int64]()
 	for _, mounted := range m.actual.GetMountedVolumesForPod(volume.GetUniquePodName(pod)) {
 		if gid, err := strconv.ParseInt(mounted.VolumeGidValue, 10, 64); err == nil {

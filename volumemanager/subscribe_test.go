@@ -298,6 +298,23 @@ func TestAnOperatorCanActOnTheErrorOfAWait(t *testing.T) {
 	})
 }
 
+func TestAWaitSaysSinceWhenAnOperationRuns(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUntil(release))
+		pod := podOf("web", "-scratch")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := m.WaitForAttachAndMount(ctx, pod)
+		assert.EqualError(t, err, `volumes of pod "default/web" are not ready: "scratch" is mounting since 2000-01-01T00:00:00Z (context deadline exceeded)`)
+		close(release)
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+	})
+}
+
 func TestAWaitSaysThatNobodyHasCalledRun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newWorld(t, withRecords(t)).prepare()

@@ -180,7 +180,7 @@ func notReady(pod *v1.Pod, what awaited, cause error) *volume.NotReadyError {
 	for _, s := range what.left() {
 		standing := volume.VolumeStanding{
 			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err,
-			Attempts: s.Attempts, NextTry: s.NextTry,
+			Since: s.Since, Attempts: s.Attempts, NextTry: s.NextTry,
 		}
 		if call, hangs := s.HungCall(); hangs {
 			standing.HungCall, standing.HungSince = call.Call, call.Since
