@@ -41,7 +41,7 @@ func ReadSELinuxLabels(root string) (SELinuxLabels, error) {
 	if err != nil {
 		return nil, fmt.Errorf("SELinux of the host at %q: %w", root, err)
 	}
-	defer host.Close()
+	defer func() { _ = host.Close() }() // It was only read.
 	switch _, err := host.Stat(selinuxFS); {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("no /%s beneath %q: %w", selinuxFS, root, ErrNoSELinux)
