@@ -488,12 +488,15 @@ type elsewhere struct {
 	controller *controller
 	broken     atomic.Bool
 	size       int64 // of each volume, in MiB
+	prober     *prober
+	gone       *fake.Plugin // that was removed; a manager that is started has a new one
 }
 
 func newElsewhere(t *testing.T, seed uint64) *elsewhere {
 	t.Helper()
-	e := &elsewhere{size: 128}
+	e := &elsewhere{size: 128, prober: newProber()}
 	e.churn = newChurn(t, seed, func(w *world) {
+		w.options.Prober = e.prober
 		e.controller = newController(w)
 		w.wrapStore = func(s store.Store) store.Store {
 			return &nodeStore{Store: s, update: func(*v1.Node) error {
@@ -525,7 +528,7 @@ func (e *elsewhere) resize(claim string) {
 }
 
 func (e *elsewhere) act() {
-	switch e.rand.IntN(6) {
+	switch e.rand.IntN(7) {
 	case 0:
 		e.broken.Store(!e.broken.Load())
 	case 1:
@@ -541,13 +544,29 @@ func (e *elsewhere) act() {
 		e.size *= 2
 		e.resize("x")
 		e.resize("z")
+	case 5:
+		e.movePlugin()
 	default:
 		e.plugin.Inject(fake.MethodNodeExpand, fake.Fail(volume.Uncertain(errStore)), fake.PanicWith("oops"))
 	}
 }
 
+// movePlugin has the plugin go, or come back.
+func (e *elsewhere) movePlugin() {
+	if e.gone == e.plugin {
+		e.gone = nil
+		e.prober.events <- volume.ProbeEvent{Plugin: e.plugin}
+		return
+	}
+	e.gone = e.plugin
+	e.prober.events <- volume.ProbeEvent{Op: volume.ProbeRemove, PluginName: fake.DefaultPluginName}
+}
+
 func (e *elsewhere) run() {
 	e.steps()
+	if e.gone == e.plugin {
+		e.movePlugin()
+	}
 	e.broken.Store(false)
 	pass(20 * time.Minute)
 	for _, pod := range e.wanted {
