@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -58,6 +59,9 @@ func NewHost(options HostOptions) (*Host, error) {
 	switch {
 	case options.RootDir == "" || !filepath.IsAbs(options.RootDir):
 		return nil, fmt.Errorf("RootDir %q: give an absolute path: %w", options.RootDir, ErrInvalid)
+	case !utf8.ValidString(root):
+		// Records of what was done say paths in JSON, which has no other.
+		return nil, fmt.Errorf("RootDir %q: give a path in UTF-8: %w", options.RootDir, ErrInvalid)
 	case root == filepath.Dir(root):
 		return nil, fmt.Errorf("RootDir %q: give a directory of its own: %w", options.RootDir, ErrInvalid)
 	case options.NodeName == "":

@@ -2,6 +2,8 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,8 +19,6 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/volume"
 )
-
-func TestMain(m *testing.M) { mounttest.Main(m) }
 
 // tmpfsPlugin serves emptyDir volumes in memory with the kernel's tmpfs, for the test of the whole line on real mounts.
 type tmpfsPlugin struct {
@@ -69,7 +69,7 @@ func (v *tmpfsVolume) SetUpAt(ctx context.Context, dir string, _ volume.MounterA
 
 func (v *tmpfsVolume) TearDownAt(ctx context.Context, dir string) error {
 	mounted, err := v.mounter.IsMountPoint(ctx, dir)
-	if os.IsNotExist(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil && mounted {

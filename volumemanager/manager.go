@@ -273,7 +273,8 @@ func (m *Manager) resync(ctx context.Context) {
 }
 
 // PodsComplete says that every pod that the orchestrator wants on this node has been added. What was found after a
-// restart and belongs to no pod is undone from then on. Call it once, after the last AddPod of the start; a failed
+// restart and belongs to no pod is undone from then on, after a reboot too: what a pod has kept in a directory of the node
+// (emptyDir) is deleted then, if the pod was not added. Call it once, after the last AddPod of the start; a failed
 // AddPod counts as not added.
 func (m *Manager) PodsComplete() {
 	m.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/plugins/emptydir"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -114,4 +115,38 @@ func TestNothingIsGoneBeforeWhatIsOnNoRecordIsKnown(t *testing.T) {
 	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
 	assert.NoDirExists(t, n.pathOf(pod))
 	assert.NoDirExists(t, filepath.Dir(filepath.Dir(filepath.Dir(n.pathOf(pod)))))
+}
+
+// After a boot, what a pod has kept in a directory of the node is there, and stays as long as the pod may come back.
+func TestAfterABootTheContentOfAnEmptyDirGoesOnlyWhenItsPodDoesNotReturn(t *testing.T) {
+	n := knownNode(t, false)
+	n.plugins = volume.NewVolumePluginMgr(n.plugins.Host())
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), emptydir.New(emptydir.Options{})))
+	back, gone := podOf("back", "-cache"), podOf("gone", "-cache")
+	content := func(pod *v1.Pod) string {
+		return filepath.Join(n.plugins.Host().GetPodVolumeDir(pod.UID, emptydir.Name, "cache"), "content")
+	}
+	for _, pod := range []*v1.Pod{back, gone} {
+		pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}
+	}
+	n.leave(t, back, gone)
+	for _, pod := range []*v1.Pod{back, gone} {
+		require.NoError(t, os.WriteFile(content(pod), []byte("precious"), 0o600))
+	}
+	require.NoError(t, os.Rename(n.options.RuntimeDir, n.options.RuntimeDir+"-of-earlier-boot"))
+
+	m, stop := n.start(t)
+	defer stop()
+	looked(t, m)
+	require.NoError(t, m.AddPod(t.Context(), back))
+	require.NoError(t, m.WaitForAttachAndMount(t.Context(), back))
+	assert.FileExists(t, content(gone), "it is not known yet whether its pod returns")
+	m.PodsComplete()
+	require.NoError(t, m.WaitForUnmount(t.Context(), gone))
+	assert.NoDirExists(t, filepath.Join(n.plugins.Host().GetPodsDir(), string(gone.UID)))
+	kept, err := os.ReadFile(content(back))
+	require.NoError(t, err)
+	assert.Equal(t, "precious", string(kept))
+	require.NoError(t, m.RemovePod(back.UID))
+	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
 }

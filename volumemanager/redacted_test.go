@@ -1,0 +1,46 @@
+package volumemanager
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+)
+
+// What may be a secret is not on record; the volume can be taken away without it, and set up again from what the pod says.
+func TestAVolumeWhoseRecordHidesSecretsIsTornDownAfterARestart(t *testing.T) {
+	for _, wanted := range []bool{false, true} {
+		inBubble(t, func(t *testing.T) {
+			w := newWorld(t, withRecords(t))
+			w.claim("data", func(pv *v1.PersistentVolume) {
+				pv.Spec.CSI.VolumeAttributes = map[string]string{"token": "hush", "share": "a"}
+			})
+			pod := podOf("web", "data", "-scratch")
+			pod.Spec.Volumes[1].CSI.VolumeAttributes = map[string]string{"password": "hush"}
+			w.start()
+			w.add(pod)
+			require.NoError(t, w.stop())
+			files := w.records()
+			require.NotEmpty(t, files)
+			for _, file := range files {
+				content, err := os.ReadFile(file)
+				require.NoError(t, err)
+				assert.NotContains(t, string(content), "hush")
+				assert.Contains(t, string(content), redacted)
+			}
+			before := w.mounts()
+			w.start()
+			assert.Equal(t, before, w.mounts())
+			if wanted {
+				w.add(pod)
+			}
+			w.manager.PodsComplete()
+			if wanted {
+				w.remove(pod)
+			}
+			w.isClean()
+		})
+	}
+}
