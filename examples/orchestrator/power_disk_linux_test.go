@@ -111,7 +111,7 @@ func newMachine(ctx context.Context, p programs, dir string, o outage, disk []ex
 	if m.disk, err = m.loops.Attach(ctx, name, loop.AttachOptions{}); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(m.boot(), m.keep()); err != nil {
+	if err := errors.Join(m.boot(ctx), m.keep()); err != nil {
 		return nil, errors.Join(err, m.close(ctx))
 	}
 	return m, nil
@@ -132,15 +132,25 @@ func (o outage) write(name string, disk []extent) error {
 
 // boot begins a boot: a mount namespace with the disk and an empty memory, and an id of its own. The disk's filesystem
 // replays its log.
-func (m *machine) boot() error {
+func (m *machine) boot(ctx context.Context) error {
 	namespace, err := faultrun.NewNamespace()
 	if err != nil {
 		return err
 	}
 	m.namespace = namespace
 	m.boots++
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	return namespace.Do(func() error {
 		if err := m.furnish(); err != nil {
+			return err
+		}
+		// Whoever asks whether a device is in use claims it for a moment.
+		mounted := func() error {
+			err := unix.Mount(m.disk.Path, m.path("root"), m.outage.fsType, 0, m.outage.options)
+			if errors.Is(err, unix.EBUSY) {
+				return loop.ErrInUse
+			}
 			return err
 		}
 		id := m.path("boot_id")
@@ -148,7 +158,7 @@ func (m *machine) boot() error {
 			os.WriteFile(id, fmt.Appendf(nil, "b0070000-0000-4000-8000-%012d\n", m.boots), 0o444),
 			unix.Mount(id, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""),
 			os.Mkdir(m.path("root"), 0o755),
-			unix.Mount(m.disk.Path, m.path("root"), m.outage.fsType, 0, m.outage.options),
+			until(ctx, mounted),
 		)
 	})
 }
@@ -184,7 +194,7 @@ func (m *machine) cut(ctx context.Context) error {
 	if err := m.halt(ctx, func() error { return shutDown(m.path("root"), m.outage.flag) }); err != nil {
 		return err
 	}
-	return m.boot()
+	return m.boot(ctx)
 }
 
 // halt ends a boot: its mounts and its loop devices are gone, and the disk is nobody's.
