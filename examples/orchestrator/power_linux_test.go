@@ -138,7 +138,10 @@ func (m *machine) cutAndRecover(ctx context.Context, l *life, goal want) error {
 		}
 	}
 	l.podUsed = false
-	if err := errors.Join(m.cut(ctx), l.recover(ctx, goal)); err != nil || kept == 0 {
+	if err := m.cut(ctx); err != nil {
+		return err
+	}
+	if err := l.recover(ctx, goal); err != nil || kept == 0 {
 		return err
 	}
 	now, err := m.scratch()
