@@ -35,14 +35,16 @@ func (m *Manager) sweepNow(podName volume.UniquePodName) {
 	}
 	if !m.isKnown(podName) {
 		removeEmptyVolumes(filepath.Join(dir, "volumes"))
+		removeEmptyVolumes(filepath.Join(dir, subpathsDir))
 	}
 	for _, plugin := range m.plugins.PluginNames() {
 		m.removePodDirs(operationexecutor.OperationInfo{PodName: podName, PluginName: plugin})
 	}
 }
 
-// removeEmptyVolumes removes the empty directories in which volumes of a pod were set up, or were about to be. They go by
-// rmdir, which leaves alone what is mounted, or is not empty. A power cut leaves them, and no record.
+// removeEmptyVolumes removes the empty directories in which volumes of a pod, or parts of volumes, were set up or were about to
+// be, and dir above them. They go by rmdir, which leaves alone what is mounted, or is not empty. A power cut leaves them, and no
+// record.
 func removeEmptyVolumes(dir string) {
 	plugins, _ := namesIn(dir) // What cannot be read stays.
 	for _, plugin := range plugins {
@@ -50,7 +52,9 @@ func removeEmptyVolumes(dir string) {
 		for _, name := range names {
 			_ = rmdir(filepath.Join(dir, plugin, name))
 		}
+		_ = rmdir(filepath.Join(dir, plugin))
 	}
+	_ = rmdir(dir)
 }
 
 // sweepAll is called once, when all that a restart left is known, and before those who wait for that are told.

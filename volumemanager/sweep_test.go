@@ -64,6 +64,7 @@ func TestDirectoriesOfAPodGoWhenItIsRemovedAgain(t *testing.T) {
 				for _, dir := range []string{
 					host.GetPodVolumeDir("uid-web", "example.com/fake", "data"),
 					host.GetPodVolumeDir("uid-web", "example.com/fake", ".being-made"),
+					filepath.Join(host.GetPodsDir(), "uid-web", subpathsDir, "data/main"),
 					host.GetPodVolumeDeviceDir("uid-web", "example.com/fake"),
 					host.GetPodPluginDir("uid-web", "example.com/fake"),
 					filepath.Join(host.GetPodsDir(), "uid-other", "volumes"),

@@ -73,9 +73,12 @@ func (m *Manager) clear(ctx context.Context, node handle, device Device) (linger
 	m.settle(node, device.Number)
 	err = clearFile(node)
 	if err == nil {
-		// Nobody else has it open: it is free for LOOP_GET_STATUS64 at once, and for others with the close.
+		// Nobody else has it open: it is free for LOOP_GET_STATUS64 at once, and for others with the close. Any other answer, an
+		// error of a dead filesystem too, is that of a device with a file.
 		_, err = status(node)
-		lingers = err == nil
+		if lingers = !isGone(err); lingers {
+			err = nil
+		}
 	}
 	node.close()
 	switch {
