@@ -354,6 +354,7 @@ func TestUpdateAddsAndTakesVolumesAndRefreshesTheOthers(t *testing.T) {
 		m.PodsComplete()
 		require.ErrorIs(t, m.UpdatePod(t.Context(), podOf("web", "-a")), volume.ErrInvalid)
 		w.add(podOf("web", "-a", "-b"))
+		synctest.Wait() // An update before a set-up has wholly ended refreshes once more, to be sure.
 		updated := podOf("web", "-b", "-c")
 		require.NoError(t, m.UpdatePod(t.Context(), updated))
 		require.NoError(t, m.WaitForAttachAndMount(t.Context(), updated))
