@@ -276,13 +276,21 @@ func bind(t *testing.T, target string) string {
 	return canary
 }
 
+// sample is a volume and the plugin that serves it.
+type sample struct {
+	plugin *Plugin
+	spec   *volume.Spec
+}
+
+// onDiskAndInMemory returns a volume that is a directory, and one that is a mount.
+func onDiskAndInMemory(o *objects) []sample {
+	return []sample{{NewConfigMap(o, Options{}), configSpec()}, {NewSecret(o, Options{}), secretSpec("password")}}
+}
+
 func TestForeignMountsAreLeftAlone(t *testing.T) {
 	mounttest.RequireMounts(t)
 	o := newObjects()
-	for _, c := range []struct {
-		plugin *Plugin
-		spec   *volume.Spec
-	}{{NewConfigMap(o, Options{}), configSpec()}, {NewSecret(o, Options{}), secretSpec("password")}} {
+	for _, c := range onDiskAndInMemory(o) {
 		plugin := start(t, c.plugin)
 		path := plugin.host.GetPodVolumeDir("pod-1", plugin.name, "files")
 		canary := bind(t, path)
@@ -299,10 +307,7 @@ func TestForeignMountsAreLeftAlone(t *testing.T) {
 func TestNothingIsRemovedWhereSomethingIsMountedInside(t *testing.T) {
 	mounttest.RequireMounts(t)
 	o := newObjects()
-	for _, c := range []struct {
-		plugin *Plugin
-		spec   *volume.Spec
-	}{{NewConfigMap(o, Options{}), configSpec()}, {NewSecret(o, Options{}), secretSpec("password")}} {
+	for _, c := range onDiskAndInMemory(o) {
 		plugin := start(t, c.plugin)
 		path := mustSetUp(t, plugin, c.spec, volume.MounterArgs{})
 		inside := filepath.Join(path, "inside")

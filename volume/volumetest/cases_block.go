@@ -1,6 +1,7 @@
 package volumetest
 
 import (
+	"context"
 	"io/fs"
 	"path/filepath"
 
@@ -97,13 +98,13 @@ func (s *staged) mapFor(pod *v1.Pod) *mapped {
 // unmap takes the device from the pod, and from the node.
 func (m *mapped) unmap() {
 	m.s.e.t.Helper()
-	m.s.e.must("UnmapPodDevice and TearDownDevice", m.takeAway())
+	m.s.e.must("UnmapPodDevice and TearDownDevice", m.takeAway(m.s.e.ctx()))
 }
 
-func (m *mapped) tryUnmap() { _ = m.takeAway() }
+// tryUnmap is unmap for the clean-up.
+func (m *mapped) tryUnmap() { _ = m.takeAway(m.s.e.afterwards()) }
 
-func (m *mapped) takeAway() error {
-	ctx := m.s.e.afterwards()
+func (m *mapped) takeAway(ctx context.Context) error {
 	unmapper, err := m.s.blockPlugin().NewBlockVolumeUnmapper(m.s.spec.Name(), m.pod.UID)
 	if err != nil {
 		return err
