@@ -25,5 +25,8 @@
 // changed by an update; names are those that Kubernetes allows. Nothing is defaulted: a field that Kubernetes would
 // fill in stays empty, and its readers treat empty as the default of Kubernetes.
 //
+// Two abilities are optional. A [Transactor] writes several objects at once or none. A [Lessor] gives out leases, with tokens that
+// tell a late holder from a later one; [LessorOf] finds or makes the one of any store, and [HoldLease] works under one.
+//
 // [Memory] keeps everything in memory, for one process and for tests. [Decode] and [Load] fill a store from manifests.
 package store

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,8 @@ var (
 	VolumeAttachments = storagev1.SchemeGroupVersion.WithKind("VolumeAttachment")
 	// CSINodes is the kind of *storagev1.CSINode; it has no namespace.
 	CSINodes = storagev1.SchemeGroupVersion.WithKind("CSINode")
+	// Leases is the kind of *coordinationv1.Lease.
+	Leases = coordinationv1.SchemeGroupVersion.WithKind("Lease")
 )
 
 // knownKind is what is known of one kind.
@@ -45,6 +48,7 @@ type knownKind struct {
 var knownKinds = [...]knownKind{
 	{kind: CSINodes, object: &storagev1.CSINode{}},
 	{kind: ConfigMaps, object: &v1.ConfigMap{}, namespaced: true},
+	{kind: Leases, object: &coordinationv1.Lease{}, namespaced: true},
 	{kind: Nodes, object: &v1.Node{}},
 	{kind: PersistentVolumes, object: &v1.PersistentVolume{}},
 	{kind: PersistentVolumeClaims, object: &v1.PersistentVolumeClaim{}, namespaced: true},

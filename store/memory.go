@@ -10,8 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // DefaultHistory is how many writes per kind a [Memory] remembers unless told otherwise.
@@ -24,7 +22,7 @@ type MemoryOptions struct {
 	History int
 }
 
-// Memory is a [Store] in the memory of this process. It keeps nothing beyond it. Make one with [NewMemory].
+// Memory is a [Store] and a [Transactor] in the memory of this process. It keeps nothing beyond it. Make one with [NewMemory].
 //
 // Writers never wait for watches: a watch reads the history at its own pace, in a goroutine that ends with the context
 // of the watch or when the history no longer reaches back to where the watch is.
@@ -36,7 +34,7 @@ type Memory struct {
 	kinds   map[schema.GroupVersionKind]*memoryKind
 }
 
-var _ Store = (*Memory)(nil)
+var _ Transactor = (*Memory)(nil)
 
 // memoryKind is all that a Memory knows of one kind. Guarded by Memory.mu; the objects in it are never changed.
 type memoryKind struct {
@@ -72,99 +70,85 @@ func (m *Memory) Get(ctx context.Context, key Key) (runtime.Object, error) {
 
 // Create implements [Store].
 func (m *Memory) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	key, copied, err := accept(ctx, obj)
-	if err != nil {
-		return nil, err
-	}
-	if copied.GetResourceVersion() != "" {
-		return nil, fmt.Errorf("%s has a resource version already: take it away, or update: %w", key, ErrInvalid)
-	}
-	prepareNew(copied)
-	if err := m.insert(key, copied); err != nil {
-		return nil, err
-	}
-	return copied.DeepCopyObject(), nil
-}
-
-func (m *Memory) insert(key Key, obj Object) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, exists := m.kinds[key.Kind].objects[key]; exists {
-		return fmt.Errorf("%s: %w", key, ErrAlreadyExists)
-	}
-	m.write(key, Added, obj)
-	return nil
+	return commitOne(ctx, m, ToCreate(obj))
 }
 
 // Update implements [Store].
 func (m *Memory) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	key, copied, err := accept(ctx, obj)
-	if err != nil {
-		return nil, err
-	}
-	if copied.GetResourceVersion() == "" {
-		return nil, fmt.Errorf("%s has no resource version: read it before you update it: %w", key, ErrInvalid)
-	}
-	if err := m.replace(key, copied); err != nil {
-		return nil, err
-	}
-	return copied.DeepCopyObject(), nil
-}
-
-func (m *Memory) replace(key Key, obj Object) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	old, ok := m.kinds[key.Kind].objects[key]
-	switch {
-	case !ok:
-		return fmt.Errorf("%s: %w", key, ErrNotFound)
-	case obj.GetUID() != "" && obj.GetUID() != old.GetUID():
-		return fmt.Errorf("%s with UID %q: %w", key, obj.GetUID(), ErrNotFound)
-	case obj.GetResourceVersion() != old.GetResourceVersion():
-		return fmt.Errorf("%s at version %q is at %q now: %w", key, obj.GetResourceVersion(), old.GetResourceVersion(), ErrConflict)
-	}
-	if err := checkFinalizers(key, old, obj); err != nil {
-		return err
-	}
-	keepIdentity(old, obj)
-	if obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 {
-		m.write(key, Deleted, obj)
-		return nil
-	}
-	m.write(key, Modified, obj)
-	return nil
+	return commitOne(ctx, m, ToUpdate(obj))
 }
 
 // Delete implements [Store].
 func (m *Memory) Delete(ctx context.Context, key Key, preconditions Preconditions) error {
-	if err := ready(ctx, key); err != nil {
-		return err
+	_, err := commitOne(ctx, m, ToDelete(key, preconditions))
+	return err
+}
+
+// commitOne does one write.
+func commitOne(ctx context.Context, s Transactor, w Write) (runtime.Object, error) {
+	objects, err := s.Commit(ctx, Transaction{Writes: []Write{w}})
+	if err != nil {
+		return nil, err
 	}
+	return objects[0], nil
+}
+
+// Commit implements [Transactor].
+func (m *Memory) Commit(ctx context.Context, t Transaction) ([]runtime.Object, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	plan, err := NewPlan(t)
+	if err != nil {
+		return nil, err
+	}
+	keys := plan.Keys()
 	for {
-		m.mu.Lock()
-		old, ok := m.kinds[key.Kind].objects[key]
-		m.mu.Unlock()
-		if !ok {
-			return fmt.Errorf("%s: %w", key, ErrNotFound)
+		found := m.find(keys)
+		changes, err := plan.Changes(found)
+		if err != nil {
+			return nil, err
 		}
-		if err := preconditions.check(key, old); err != nil {
-			return err
-		}
-		last, event := dying(old)
-		if event == "" || m.swap(key, old, event, last) {
-			return nil
+		if m.swap(keys, found, changes) {
+			return copies(changes), nil
 		}
 	}
 }
 
-// swap writes obj if old is still what is stored.
-func (m *Memory) swap(key Key, old Object, event EventType, obj Object) bool {
+// copies returns copies of what was written.
+func copies(changes []Change) []runtime.Object {
+	objects := make([]runtime.Object, 0, len(changes))
+	for _, c := range changes {
+		objects = append(objects, c.Object.DeepCopyObject())
+	}
+	return objects
+}
+
+// find returns the objects of keys as they were at one moment.
+func (m *Memory) find(keys []Key) []Object {
+	found := make([]Object, len(keys))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.kinds[key.Kind].objects[key] != old {
-		return false
+	for i, key := range keys {
+		found[i] = m.kinds[key.Kind].objects[key]
 	}
-	m.write(key, event, obj)
+	return found
+}
+
+// swap writes changes if what was found is still what is stored.
+func (m *Memory) swap(keys []Key, found []Object, changes []Change) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, key := range keys {
+		if m.kinds[key.Kind].objects[key] != found[i] {
+			return false
+		}
+	}
+	for _, c := range changes {
+		if c.Event != "" {
+			m.write(c.Key, c.Event, c.Object)
+		}
+	}
 	return true
 }
 
@@ -210,69 +194,6 @@ func (m *Memory) List(ctx context.Context, kind schema.GroupVersionKind, namespa
 		list.Items = append(list.Items, i.obj.DeepCopyObject())
 	}
 	return list, nil
-}
-
-// accept checks what a writer gave and returns the store's own copy of it.
-func accept(ctx context.Context, obj runtime.Object) (Key, Object, error) {
-	if err := ctx.Err(); err != nil {
-		return Key{}, nil, err
-	}
-	key, _, err := Validate(obj)
-	if err != nil {
-		return Key{}, nil, err
-	}
-	copied, ok := obj.DeepCopyObject().(Object)
-	if !ok {
-		return Key{}, nil, fmt.Errorf("%T has no metadata: %w", obj, ErrInvalid)
-	}
-	copied.GetObjectKind().SetGroupVersionKind(key.Kind)
-	return key, copied, nil
-}
-
-// prepareNew fills in what a new object gets from the store.
-func prepareNew(obj metav1.Object) {
-	if obj.GetUID() == "" {
-		obj.SetUID(newUID())
-	}
-	if created := obj.GetCreationTimestamp(); created.IsZero() {
-		obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
-	}
-	obj.SetDeletionTimestamp(nil)
-}
-
-// keepIdentity carries over what an update cannot change.
-func keepIdentity(old, updated metav1.Object) {
-	updated.SetUID(old.GetUID())
-	updated.SetCreationTimestamp(old.GetCreationTimestamp())
-	updated.SetDeletionTimestamp(old.GetDeletionTimestamp())
-}
-
-// dying returns the object that the deletion of old leaves or ends with, and the event that says so: none when the
-// deletion has begun already.
-func dying(old Object) (Object, EventType) {
-	last, ok := old.DeepCopyObject().(Object)
-	if !ok {
-		return old, ""
-	}
-	if len(old.GetFinalizers()) == 0 {
-		return last, Deleted
-	}
-	if old.GetDeletionTimestamp() != nil {
-		return old, ""
-	}
-	now := metav1.Now().Rfc3339Copy()
-	last.SetDeletionTimestamp(&now)
-	return last, Modified
-}
-
-func (p Preconditions) check(key Key, obj metav1.Object) error {
-	if p.UID != "" && p.UID != obj.GetUID() {
-		return fmt.Errorf("%s has UID %q, not %q: %w", key, obj.GetUID(), p.UID, ErrConflict)
-	}
-	if p.ResourceVersion != "" && p.ResourceVersion != obj.GetResourceVersion() {
-		return fmt.Errorf("%s at version %q is at %q now: %w", key, p.ResourceVersion, obj.GetResourceVersion(), ErrConflict)
-	}
-	return nil
 }
 
 func ready(ctx context.Context, key Key) error {

@@ -26,7 +26,7 @@ func Run(t *testing.T, config Config) {
 	if config.New == nil {
 		t.Fatal("storetest: Config.New is nil: give a function that returns an empty store")
 	}
-	for _, group := range [][]testCase{writeCases(), deleteCases(), watchCases(), concurrencyCases()} {
+	for _, group := range [][]testCase{writeCases(), deleteCases(), watchCases(), concurrencyCases(), transactionCases(), leaseCases()} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) { c.run(t, config.New(t)) })
 		}

@@ -1,0 +1,65 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// HoldLease waits for a lease, and calls work while it is held: with the lease as it was acquired, whose token says which
+// holder this is, and with a context that ends when ctx does, and at the latest when the lease has expired; its cause matches
+// [ErrLeaseLost] then. Meanwhile the lease is renewed, three times in its life. When work returns, the lease is released and
+// HoldLease returns the error of work, together with ErrLeaseLost if it was lost. When ctx ends before it is acquired, work is
+// not called.
+//
+// Work must return soon after its context has ended: HoldLease waits for it, and the lease is another's by then.
+func HoldLease(ctx context.Context, lessor Lessor, request LeaseRequest, work func(ctx context.Context, lease Lease) error) error {
+	lease, err := lessor.AcquireLease(ctx, request)
+	if err != nil {
+		return err
+	}
+	working, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	renewing, stop := context.WithCancel(working)
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		keepLease(renewing, lessor, lease, lose)
+	}()
+	err = work(working, lease)
+	if cause := context.Cause(working); errors.Is(cause, ErrLeaseLost) {
+		err = errors.Join(err, cause)
+	}
+	stop()
+	<-done
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease.TTL)
+	defer cancel()
+	return errors.Join(err, lessor.ReleaseLease(ending, lease))
+}
+
+// keepLease renews a lease until ctx ends, and calls lose when it has expired, or as soon as it is known to be lost.
+func keepLease(ctx context.Context, lessor Lessor, lease Lease, lose context.CancelCauseFunc) {
+	expiry := time.AfterFunc(time.Until(lease.Expires), func() { lose(lease.lost(context.DeadlineExceeded)) })
+	defer expiry.Stop()
+	for failed := false; ; {
+		wait := lease.TTL / 3
+		if failed {
+			wait = lease.TTL / 20
+		}
+		pause(ctx, wait)
+		if ctx.Err() != nil {
+			return
+		}
+		renewed, err := lessor.RenewLease(ctx, lease)
+		if errors.Is(err, ErrLeaseLost) {
+			lose(err)
+			return
+		}
+		failed = err != nil
+		if !failed && expiry.Stop() {
+			lease = renewed
+			expiry.Reset(time.Until(lease.Expires))
+		}
+	}
+}
