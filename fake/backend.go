@@ -22,6 +22,8 @@ type backendVolume struct {
 	size  int64
 	nodes map[types.NodeName]bool
 	grown map[types.NodeName]int64 // what NodeExpand made of it; nil until then
+	// content is what a copy of another volume is made with, by relative paths; nil for any other.
+	content map[string][]byte
 }
 
 // NewBackend returns a backend without volumes.

@@ -63,6 +63,7 @@ var (
 	_ volume.RecyclableVolumePlugin       = (*Plugin)(nil)
 	_ volume.DeletableVolumePlugin        = (*Plugin)(nil)
 	_ volume.ProvisionableVolumePlugin    = (*Plugin)(nil)
+	_ volume.CloneableVolumePlugin        = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin       = (*Plugin)(nil)
 	_ volume.ExpandableVolumePlugin       = (*Plugin)(nil)
 	_ volume.NodeExpandableVolumePlugin   = (*Plugin)(nil)

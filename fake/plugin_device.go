@@ -182,10 +182,10 @@ func (d *device) MountDevice(
 		if source == "" {
 			source = v.handle
 		}
-		err := d.plugin.mountOnce(ctx, mount.Request{
+		err := d.plugin.mountNew(ctx, mount.Request{
 			Source: source, Target: deviceMountPath, FSType: d.plugin.options.FSType,
 			Options: append(slices.Clone(v.mountOptions), d.plugin.sizeOption(v)...),
-		})
+		}, v.handle)
 		if err != nil {
 			return fmt.Errorf("staging volume %q: %w", v.name, err)
 		}

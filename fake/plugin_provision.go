@@ -21,6 +21,9 @@ func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 	if err := checkNames(options.PVName); err != nil {
 		return nil, fmt.Errorf("plugin %q: PVName: %w", p.options.Name, err)
 	}
+	if err := p.checkSource(options); err != nil {
+		return nil, err
+	}
 	for key := range options.Parameters {
 		if key != volume.VolumeParameterFSType {
 			return nil, fmt.Errorf("plugin %q: parameter %q is not known: remove it from the class: %w",
@@ -83,12 +86,29 @@ func (p *provisioner) Provision(
 		if err := p.plugin.checkSize(size.Value()); err != nil {
 			return err
 		}
-		return p.plugin.options.Backend.Create(p.options.PVName, size.Value())
+		return p.make(ctx, &size)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("provisioning volume %q: %w", p.options.PVName, err)
 	}
 	return p.persistentVolume(size), nil
+}
+
+// make makes the volume, as large as its source at least, unless it is there.
+func (p *provisioner) make(ctx context.Context, size *resource.Quantity) error {
+	source := p.options.Source
+	if source == nil {
+		return p.plugin.options.Backend.Create(p.options.PVName, size.Value())
+	}
+	if least := source.Spec.Capacity[v1.ResourceStorage]; size.Cmp(least) < 0 {
+		*size = least
+	}
+	content, err := p.plugin.contentFor(ctx, source)
+	if err != nil {
+		return err
+	}
+	p.plugin.options.Backend.createWith(p.options.PVName, size.Value(), content)
+	return nil
 }
 
 func (p *provisioner) persistentVolume(size resource.Quantity) *v1.PersistentVolume {

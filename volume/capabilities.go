@@ -22,6 +22,7 @@ const (
 	CapSELinux                               // SELinuxVolumePlugin
 	CapReconstruct                           // ReconstructableVolumePlugin
 	CapBulkVerify                            // BulkVolumeVerifier
+	CapClone                                 // CloneableVolumePlugin
 
 	// AllCapabilities is the set of all of them.
 	AllCapabilities Capabilities = 1<<iota - 1
@@ -31,6 +32,7 @@ const (
 var capabilityNames = [...]string{
 	"persistent", "recycle", "delete", "provision", "attach", "device-mount", "expand", "node-expand",
 	"attach-limits", "block", "remount", "mount-options", "selinux", "reconstruct", "bulk-verify",
+	"clone",
 }
 
 // Has reports whether all of want are in the set.
@@ -63,6 +65,9 @@ func CapabilitiesOf(plugin VolumePlugin) Capabilities {
 	if !c.Has(CapDeviceMount) {
 		c &^= CapAttach
 	}
+	if !c.Has(CapProvision) {
+		c &^= CapClone
+	}
 	return c
 }
 
@@ -87,6 +92,7 @@ func typeCapabilities(plugin VolumePlugin) Capabilities {
 	add(implements[SELinuxVolumePlugin](plugin), CapSELinux)
 	add(implements[ReconstructableVolumePlugin](plugin), CapReconstruct)
 	add(implements[BulkVolumeVerifier](plugin), CapBulkVerify)
+	add(implements[CloneableVolumePlugin](plugin), CapClone)
 	return c
 }
 

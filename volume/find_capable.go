@@ -31,6 +31,23 @@ func (m *VolumePluginMgr) FindProvisionablePluginByName(name string) (Provisiona
 	return findByName[ProvisionableVolumePlugin](m, name, CapProvision)
 }
 
+// FindCloneablePluginBySpec returns the plugin that supports spec, if it is a [CloneableVolumePlugin] and its CanClone says
+// yes to spec, the volume that is to be copied. An error of CanClone is returned wrapped.
+func (m *VolumePluginMgr) FindCloneablePluginBySpec(spec *Spec) (CloneableVolumePlugin, error) {
+	plugin, entry, err := findBySpec[CloneableVolumePlugin](m, spec, CapClone)
+	if err != nil {
+		return nil, err
+	}
+	ok, err := entry.can("CanClone", plugin.CanClone, spec)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, entry.lacks(describeSpec(spec), CapClone)
+	}
+	return plugin, nil
+}
+
 // FindDeletablePluginBySpec returns the plugin that supports spec, if it is a [DeletableVolumePlugin].
 func (m *VolumePluginMgr) FindDeletablePluginBySpec(spec *Spec) (DeletableVolumePlugin, error) {
 	plugin, _, err := findBySpec[DeletableVolumePlugin](m, spec, CapDelete)

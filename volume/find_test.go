@@ -189,6 +189,7 @@ func finders() []finder {
 			name1((*VolumePluginMgr).FindPersistentPluginByName)},
 		{"recyclable", CapRecycle, spec1((*VolumePluginMgr).FindRecyclablePluginBySpec), nil},
 		{"provisionable", CapProvision, nil, name1((*VolumePluginMgr).FindProvisionablePluginByName)},
+		{"cloneable", CapClone, spec1((*VolumePluginMgr).FindCloneablePluginBySpec), nil},
 		{"deletable", CapDelete, spec1((*VolumePluginMgr).FindDeletablePluginBySpec),
 			name1((*VolumePluginMgr).FindDeletablePluginByName)},
 		{"attachable", CapAttach, spec1((*VolumePluginMgr).FindAttachablePluginBySpec),

@@ -69,6 +69,7 @@ func (p *able) Recycle(context.Context, string, *Spec, RecycleEventRecorder) err
 }
 func (p *able) NewDeleter(*Spec) (Deleter, error)                 { return nil, nil }
 func (p *able) NewProvisioner(VolumeOptions) (Provisioner, error) { return nil, nil }
+func (p *able) CanClone(*Spec) (bool, error)                      { return true, nil }
 func (p *able) NewAttacher() (Attacher, error)                    { return nil, nil }
 func (p *able) NewDetacher() (Detacher, error)                    { return nil, nil }
 func (p *able) CanAttach(spec *Spec) (bool, error)                { return p.canAttach(spec) }

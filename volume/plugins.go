@@ -70,6 +70,11 @@ type VolumeOptions struct {
 	PVName string
 	// PVC is the claim. It must not be changed.
 	PVC *v1.PersistentVolumeClaim
+	// Source is the volume whose content the new one gets, that of the claim which the data source of PVC names. It must not
+	// be changed. Nil: the data source is none, or no claim, or names one that is gone. A plugin that does not make what PVC
+	// asks for from its data source must refuse it: nobody may get an empty volume for a copy. Only a plugin with [CapClone]
+	// is given one.
+	Source *v1.PersistentVolume
 	// Parameters are those of the class. A key that the plugin does not know is an error.
 	Parameters map[string]string
 }
@@ -79,6 +84,16 @@ type ProvisionableVolumePlugin interface {
 	VolumePlugin
 	// NewProvisioner returns what makes the volume of options.
 	NewProvisioner(options VolumeOptions) (Provisioner, error)
+}
+
+// CloneableVolumePlugin can make a new volume with the content of another one of its own. Absent, a claim whose data source
+// is another claim is refused.
+type CloneableVolumePlugin interface {
+	ProvisionableVolumePlugin
+	// CanClone reports whether new volumes can be made of the volume of source, by [VolumeOptions].Source. It is a pure test
+	// of the spec. A volume that cannot be copied just now, since it is in use, is an error of Provision that matches
+	// [ErrInUse].
+	CanClone(source *Spec) (bool, error)
 }
 
 // AttachableVolumePlugin serves volumes that must be attached to a node before the node can use them.

@@ -26,6 +26,8 @@ import (
 // noMounts is the mounter of a plugin that mounts nothing here.
 type noMounts struct{ mount.Interface }
 
+func (noMounts) IsMountPoint(context.Context, string) (bool, error) { return false, nil }
+
 // world is a store, a plugin and controllers on them. It lives in a bubble of synctest.
 type world struct {
 	t       *testing.T

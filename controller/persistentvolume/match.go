@@ -71,9 +71,9 @@ func usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv)
 }
 
-// free reports whether a volume that names no claim may go to this one.
+// free reports whether a volume that names no claim may go to this one: not to one that asks for a copy of another.
 func free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
-	return unused(pv) &&
+	return unused(pv) && !hasSource(claim) &&
 		selector.Matches(labels.Set(pv.Labels)) &&
 		classOfVolume(pv) == classOf(claim) && hasModes(claim, pv)
 }

@@ -83,7 +83,8 @@ func (c *Controller) intend(
 type provisioning struct {
 	class  *storagev1.StorageClass
 	plugin volume.ProvisionableVolumePlugin
-	node   *v1.Node // for which it is made; nil unless the class waits for its first consumer
+	node   *v1.Node             // for which it is made; nil unless the class waits for its first consumer
+	source *v1.PersistentVolume // whose content it gets; nil for none
 }
 
 // prepare refuses what cannot work before anything is begun.
@@ -95,7 +96,11 @@ func (c *Controller) prepare(
 			plugin.GetPluginName(), class.Name, volume.ErrInfeasible)
 	}
 	node, err := c.nodeFor(ctx, claim, class)
-	return provisioning{class: class, plugin: plugin, node: node}, err
+	if err != nil {
+		return provisioning{}, err
+	}
+	source, err := c.sourceOf(ctx, claim, plugin)
+	return provisioning{class: class, plugin: plugin, node: node, source: source}, err
 }
 
 // notBegun says why provisioning cannot begin; it is tried again. What an earlier attempt left on the claim stays.
@@ -136,6 +141,7 @@ func (c *Controller) callProvision(
 		PVName:                        provisionedName(claim),
 		PVC:                           claim.DeepCopy(),
 		Parameters:                    maps.Clone(class.Parameters),
+		Source:                        job.source.DeepCopy(),
 	}
 	name := pluginCall{plugin: job.plugin.GetPluginName(), method: "Provision", volume: options.PVName}
 	topologies := class.DeepCopy().AllowedTopologies
@@ -313,8 +319,9 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	if plugin == nil {
 		return c.orphaned(claim, errors.New(why.message))
 	}
+	// Without its source a copy is not made any more; one that is there is found by its name.
 	job, err := c.prepare(ctx, claim, class, plugin)
-	if err != nil {
+	if err != nil && !errors.Is(err, errSourceGone) {
 		return c.orphaned(claim, err)
 	}
 	_, err = c.makeVolume(ctx, claim, job)

@@ -27,6 +27,16 @@ func provisionCases() []Case {
 			Sentence: "A class parameter that the plugin does not know MUST be refused with an error.",
 			Needs:    volume.CapProvision, run: unknownParameter,
 		},
+		{
+			Rule: "P4", Group: "provision", Name: "clone",
+			Sentence: "A volume that is made of VolumeOptions.Source MUST hold what the source holds, MUST share nothing with it afterwards, and both MUST be usable on one node at the same time; an error that matches ErrInUse MAY ask for a source that is attached nowhere.",
+			Needs:    volume.CapProvision | volume.CapClone, run: cloneIsACopy,
+		},
+		{
+			Rule: "P5", Group: "provision", Name: "unknown source of data",
+			Sentence: "A claim with a data source from which the plugin makes nothing MUST be refused with an error.",
+			Needs:    volume.CapProvision, run: unknownSource,
+		},
 	}
 }
 
@@ -107,17 +117,22 @@ func unknownParameter(e *env) {
 		options.Parameters = map[string]string{}
 	}
 	options.Parameters["volumetest-no-such-parameter"] = "value"
+	if pv, err := e.tryProvision(options); err == nil {
+		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
+		e.broken("a volume was made from a class with a parameter that nobody knows")
+	}
+}
+
+// tryProvision provisions what may be refused.
+func (e *env) tryProvision(options volume.VolumeOptions) (*v1.PersistentVolume, error) {
+	e.t.Helper()
 	plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
 	e.must("finding the provisioner", err)
 	provisioner, err := plugin.NewProvisioner(options)
 	if err != nil {
-		return
+		return nil, err
 	}
-	pv, err := provisioner.Provision(e.ctx(), nil, nil)
-	if err == nil {
-		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
-		e.broken("a volume was made from a class with a parameter that nobody knows")
-	}
+	return provisioner.Provision(e.ctx(), nil, nil)
 }
 
 // deleter returns what deletes the volume of spec.

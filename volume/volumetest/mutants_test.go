@@ -34,6 +34,7 @@ type mutant struct {
 	unmounter   func(volume.Unmounter) volume.Unmounter
 	device      func(device) device
 	provisioner func(volume.VolumeOptions) volume.VolumeOptions
+	provisioned func(*v1.PersistentVolume)
 	refs        func([]string) []string
 	construct   func(string) string
 	kinds       func([]volume.SpecKind) []volume.SpecKind
@@ -129,7 +130,7 @@ func (m *mutant) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 		options = m.provisioner(options)
 	}
 	made, err := m.Plugin.NewProvisioner(options)
-	return &shrunk{Provisioner: made, capacity: m.capacity}, err
+	return &shrunk{Provisioner: made, capacity: m.capacity, change: m.provisioned}, err
 }
 
 func (m *mutant) ConstructVolumeSpec(name, path string) (volume.ReconstructedVolume, error) {
@@ -172,6 +173,29 @@ func (m *mutant) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 // keeping is the mutant on a filesystem that keeps its content when it is unmounted, which the fake plugin never deletes.
 func (m *mutant) keeping() {
 	m.Plugin = fake.NewPlugin(fake.PluginOptions{Mounter: m.world, Backend: m.Backend(), FSType: "ext4"})
+}
+
+// copyingNothing makes an empty volume whatever a claim's data source is.
+func (m *mutant) copyingNothing() {
+	m.provisioner = func(o volume.VolumeOptions) volume.VolumeOptions {
+		o.PVC = o.PVC.DeepCopy()
+		o.Source, o.PVC.Spec.DataSource = nil, nil
+		return o
+	}
+}
+
+// handingOutTheSource gives a copy the storage of its source.
+func (m *mutant) handingOutTheSource() {
+	var source *v1.PersistentVolume
+	m.provisioner = func(o volume.VolumeOptions) volume.VolumeOptions {
+		source = o.Source
+		return o
+	}
+	m.provisioned = func(pv *v1.PersistentVolume) {
+		if source != nil {
+			pv.Spec.CSI.VolumeHandle = source.Spec.CSI.VolumeHandle
+		}
+	}
 }
 
 // ownMap is a mapper with a global map path for each pod.
@@ -232,12 +256,16 @@ func (r *respecced) MountDevice(ctx context.Context, spec *volume.Spec, from, to
 type shrunk struct {
 	volume.Provisioner
 	capacity string
+	change   func(*v1.PersistentVolume)
 }
 
 func (s *shrunk) Provision(ctx context.Context, node *v1.Node, terms []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	pv, err := s.Provisioner.Provision(ctx, node, terms)
 	if err == nil && s.capacity != "" {
 		pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse(s.capacity)}
+	}
+	if err == nil && s.change != nil {
+		s.change(pv)
 	}
 	return pv, err
 }
@@ -573,6 +601,8 @@ func defects() map[string]func(m *mutant) {
 				return o
 			}
 		},
+		"P4": (*mutant).copyingNothing,
+		"P5": (*mutant).copyingNothing,
 		"D1": func(m *mutant) {
 			m.Inject(fake.MethodDelete, fake.HangUntil(closed()), fake.Fail(errors.New("no such volume")))
 		},
@@ -755,6 +785,8 @@ func TestTheDefectsThatCSISanityDoesNotSee(t *testing.T) {
 		}},
 		{"mounts are stacked", "M3", mutants["M3"]},
 		{"a busy mount is taken off lazily", "U8", mutants["U8"]},
+		{"a clone copies nothing", "P4", mutants["P4"]},
+		{"a clone is its source", "P4", (*mutant).handingOutTheSource},
 		{"deleted storage stays", "D3", mutants["D3"]},
 		{"all figures are zero", "X2", mutants["X2"]},
 		{"a restart forgets what is attached", "A3", mutants["A3"]},

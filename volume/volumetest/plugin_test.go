@@ -57,7 +57,7 @@ func TestFakePluginOverTheFakeMounterKeepsTheContract(t *testing.T) {
 	}{
 		"whole":            {0, func(c *Config) { c.Require = volume.AllCapabilities }},
 		"without attach":   {volume.CapAttach, nil},
-		"without staging":  {volume.CapDeviceMount | volume.CapAttach, func(c *Config) { c.Shared = false }},
+		"without staging":  {volume.CapDeviceMount | volume.CapAttach | volume.CapClone, func(c *Config) { c.Shared = false }},
 		"of the pod's own": {0, func(c *Config) { c.NewSpec, c.Shared = inlineSpec, false }},
 		"provisioned":      {0, func(c *Config) { c.NewSpec = nil }},
 	} {

@@ -15,6 +15,9 @@ func Unsteady(mounter mount.Interface) mount.Interface { return unsteady{mounter
 
 type unsteady struct{ mounter mount.Interface }
 
+// Unwrap returns the mounter beneath.
+func (u unsteady) Unwrap() mount.Interface { return u.mounter }
+
 // sway lets others go first.
 func sway() {
 	for range rand.IntN(64) {
