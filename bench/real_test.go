@@ -116,7 +116,7 @@ func (n realNode) start(b *testing.B) *ourManager {
 	must(b, err)
 	plugins := volume.NewVolumePluginMgr(host)
 	must(b, plugins.InitPlugins(b.Context(), &realPlugin{mounter: mounter}))
-	return startOurs(b, plugins, volumemanager.Options{RuntimeDir: filepath.Join(n.dir, "records"), Mounts: mounter})
+	return startOurs(b, plugins, volumemanager.Options{RuntimeDir: filepath.Join(n.dir, "records"), Mounter: mounter})
 }
 
 func (m *ourManager) empty(ps []*v1.Pod) {

@@ -46,7 +46,7 @@ func (m *Mounter) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | recursive
 	tree, err := retryOpen(func() (int, error) { return unix.OpenTree(unix.AT_FDCWD, plan.Source, flags) })
 	if err != nil {
-		return -1, fmt.Errorf("open_tree: %w", missing(err))
+		return -1, fmt.Errorf("open_tree: %w", explainLimit(missing(err)))
 	}
 	err = lostcall.Begin(ctx, "mount_setattr")
 	if err == nil {
@@ -88,7 +88,7 @@ func (m *Mounter) bindTo(ctx context.Context, source int, t *target, plan *Plan)
 		flags |= unix.MS_REC
 	}
 	if err := unix.Mount(fdPath(source), fdPath(t.fd), "", flags, ""); err != nil {
-		return fmt.Errorf("mount(MS_BIND): %w", err)
+		return fmt.Errorf("mount(MS_BIND): %w", explainLimit(err))
 	}
 	if err := m.finishOld(ctx, t, plan); err != nil {
 		return t.undo(ctx, err)

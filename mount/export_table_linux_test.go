@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"testing"
+	"time"
 )
 
 // HasMountEvents reports whether the kernel tells which mounts come and go.
@@ -26,6 +27,37 @@ func (m *Mounter) HasFacts() bool {
 
 // Exists reports whether the mount with the identity is there.
 func (m *Mounter) Exists(ctx context.Context, id Identity) (bool, error) { return m.exists(ctx, id) }
+
+// AwaitEvents lets Watch wait as long as it takes for the events that explain why the table has changed.
+func (m *Mounter) AwaitEvents() { m.eventLag = time.Hour }
+
+// WatchInSteps opens a watch, and returns its steps: to wait until there is something to tell, to explain it, and to look
+// whether anything is left that is not explained.
+func (m *Mounter) WatchInSteps(t testing.TB) (wait, explain func() Change, left func() bool) {
+	t.Helper()
+	w := &watcher{mounter: m, end: -1, table: -1, events: -1}
+	if err := w.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	var change Change
+	wait = func() Change {
+		t.Helper()
+		var err error
+		if change, _, err = w.wait(); err != nil {
+			t.Fatal(err)
+		}
+		return change
+	}
+	explain = func() Change {
+		t.Helper()
+		if err := w.explain(&change); err != nil {
+			t.Fatal(err)
+		}
+		return change
+	}
+	return wait, explain, w.tableChanged
+}
 
 // Bounds of the kept table.
 const (

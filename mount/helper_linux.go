@@ -109,7 +109,7 @@ func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 		return err
 	}
 	if err := unix.Mount(fdPath(fd), fdPath(t.fd), "", unix.MS_MOVE, ""); err != nil {
-		return fmt.Errorf("mount(MS_MOVE): %w", err)
+		return fmt.Errorf("mount(MS_MOVE): %w", explainLimit(err))
 	}
 	if err := t.mounter.setPropagation(ctx, fd, plan); err != nil {
 		return t.undo(ctx, err)

@@ -159,6 +159,8 @@ var (
 	ErrUnsupported = errors.New("not supported here")
 	// ErrInvalid says that a request is malformed.
 	ErrInvalid = errors.New("invalid mount request")
+	// ErrTooManyMounts says that the mount namespace holds as many mounts as the machine lets it; it matches unix.ENOSPC too.
+	ErrTooManyMounts = errors.New("this mount namespace may not hold more mounts: unmount what is not needed, or raise sysctl fs.mount-max")
 	// ErrStuck says that a call did not start because an earlier one on the same path is still in the kernel, or
 	// because too many calls are.
 	ErrStuck = errors.New("an earlier call is still in the kernel")

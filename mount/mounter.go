@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/volumekit/volumekit/internal/lostcall"
 )
@@ -21,7 +22,12 @@ type Mounter struct {
 
 	helpers   map[string]Helper
 	helperDir string
+	// eventLag is how long an event of fanotify may come after the mount table has told that something changed, as the
+	// kernel tells of a mount in that order.
+	eventLag time.Duration
 }
+
+const maxEventLag = 500 * time.Millisecond
 
 var _ Interface = (*Mounter)(nil)
 
@@ -33,6 +39,7 @@ func New(options Options) *Mounter {
 	return &Mounter{
 		calls: newCalls(options), current: newCurrent(), without: options.Without,
 		helpers: maps.Clone(options.Helpers), helperDir: cmp.Or(options.HelperDir, DefaultHelperDir),
+		eventLag: maxEventLag,
 	}
 }
 

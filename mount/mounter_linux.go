@@ -78,7 +78,7 @@ func move(ctx context.Context, tree int, t *target, plan *Plan) error {
 	}
 	const flags = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
 	if err := unix.MoveMount(tree, "", t.fd, "", flags); err != nil {
-		return fmt.Errorf("move_mount: %w", t.mismatch(err))
+		return fmt.Errorf("move_mount: %w", explainLimit(t.mismatch(err)))
 	}
 	// A mount that is put below a shared one becomes shared, whatever it was.
 	if err := t.mounter.setPropagation(ctx, tree, plan); err != nil {

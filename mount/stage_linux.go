@@ -73,7 +73,7 @@ func (st *stage) make(ctx context.Context) error {
 	}
 	lostcall.Note(ctx, "mount")
 	if err := unix.Mount("stage", st.name(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=64k"); err != nil {
-		return fmt.Errorf("mounting at %q: %w", st.path, err)
+		return fmt.Errorf("mounting at %q: %w", st.path, explainLimit(err))
 	}
 	if err := unix.Mount("", st.name(), "", unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making %q private: %w", st.path, err)

@@ -1,6 +1,7 @@
 package mount_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -62,4 +63,45 @@ func TestPathBeneathWhatIsMissingIsNoMountPoint(t *testing.T) {
 		require.ErrorIs(t, err, unix.ENOTDIR)
 		assert.False(t, is)
 	})
+}
+
+// TestPathBeneathWhatIsMissingReadsNoTable counts the reads of the thread that looks.
+func TestPathBeneathWhatIsMissingReadsNoTable(t *testing.T) {
+	m, dir := mount.New(mount.Options{}), t.TempDir()
+	look := func(name string) func() {
+		return func() {
+			_, err := m.IsMountPointHere(t.Context(), filepath.Join(dir, name))
+			assert.ErrorIs(t, err, unix.ENOENT)
+		}
+	}
+	look("warm/up")()
+	nothing := readsOf(t, func() {})
+	assert.Equal(t, nothing, readsOf(t, look("a/b")), "beneath a directory that is not there")
+	assert.Equal(t, nothing, readsOf(t, look("a/b/c/d")), "beneath several")
+	table := readsOf(t, func() {
+		_, err := os.ReadFile("/proc/self/mountinfo")
+		assert.NoError(t, err)
+	})
+	assert.Greater(t, table, nothing, "this is what a look at the table would be seen by")
+}
+
+// readsOf returns how many read system calls this thread makes in do, and to count them.
+func readsOf(t *testing.T, do func()) int {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadReads(t)
+	do()
+	return threadReads(t) - before
+}
+
+func threadReads(t *testing.T) int {
+	t.Helper()
+	file, err := os.Open("/proc/thread-self/io")
+	require.NoError(t, err)
+	defer file.Close()
+	var chars, reads int
+	_, err = fmt.Fscanf(file, "rchar: %d\nwchar: %d\nsyscr: %d", &chars, new(int), &reads)
+	require.NoError(t, err)
+	return reads
 }

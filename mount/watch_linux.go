@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -77,36 +76,51 @@ func (w *watcher) close() {
 
 // next waits for the next change, or for the end.
 func (w *watcher) next() (Change, error) {
+	change, told, err := w.wait()
+	if err != nil || w.events < 0 {
+		change.Whole = change.Options
+		return change, err
+	}
+	if change.Options && !told {
+		w.awaitEvents()
+	}
+	return change, w.explain(&change)
+}
+
+// wait waits until there is something to tell: that the table has changed, or events.
+func (w *watcher) wait() (change Change, told bool, err error) {
 	fds := []unix.PollFd{
 		{Fd: int32(w.end), Events: unix.POLLIN},
 		{Fd: int32(w.table), Events: unix.POLLPRI},
 		{Fd: int32(w.events), Events: unix.POLLIN}, // poll ignores what is negative
 	}
-	if _, err := unix.Poll(fds, -1); err != nil {
-		if errors.Is(err, unix.EINTR) {
-			return Change{}, nil
-		}
-		return Change{}, fmt.Errorf("poll: %w", err)
+	if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+		return Change{}, false, fmt.Errorf("poll: %w", err)
 	}
-	change := Change{Options: fds[1].Revents != 0}
-	if w.events < 0 {
-		change.Whole = change.Options
-		return change, nil
-	}
-	if change.Options && fds[2].Revents == 0 {
-		w.awaitEvents()
-	}
-	return change, w.readEvents(&change)
+	return Change{Options: fds[1].Revents != 0}, fds[2].Revents != 0, nil
 }
-
-// maxEventLag is how long an event of fanotify may come after the mount table has told that something changed, as the
-// kernel tells of a mount in that order.
-const maxEventLag = 500 * time.Millisecond
 
 // awaitEvents gives the events time to come that explain why the table has changed: without them it must have been options.
 func (w *watcher) awaitEvents() {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}, {Fd: int32(w.events), Events: unix.POLLIN}}
-	_, _ = unix.Poll(fds, int(maxEventLag.Milliseconds())) // what it says is read in any case
+	_, _ = unix.Poll(fds, int(w.mounter.eventLag.Milliseconds())) // what it says is read in any case
+}
+
+// explain adds what the events tell. A mount that has come or gone since the table was asked has told of itself there, too,
+// before its event, and must not be told of once more as a change that nothing explains.
+func (w *watcher) explain(change *Change) error {
+	if err := w.readEvents(change); err != nil || len(change.Attached)+len(change.Detached) == 0 {
+		return err
+	}
+	change.Options = w.tableChanged() || change.Options
+	return nil
+}
+
+// tableChanged reports whether the table has told of a change since it was last asked.
+func (w *watcher) tableChanged() bool {
+	fds := []unix.PollFd{{Fd: int32(w.table), Events: unix.POLLPRI}}
+	_, err := unix.Poll(fds, 0)
+	return err == nil && fds[0].Revents != 0
 }
 
 func (c *Change) isEmpty() bool {

@@ -47,7 +47,7 @@ func newManagedBlockNode(t *testing.T) (*blockNode, realNode) {
 	require.NoError(t, err)
 	records := t.TempDir()
 	return n, realNode{root: n.root, plugins: plugins, options: Options{
-		Store: claims, DeviceUse: n.loops, Mounts: mount.New(mount.Options{}), Resync: -1, WaitTimeout: testPatience,
+		Store: claims, DeviceUse: n.loops, Mounter: mount.New(mount.Options{}), Resync: -1, WaitTimeout: testPatience,
 		RuntimeDir: filepath.Join(records, "run"), StateDir: filepath.Join(records, "state"),
 	}}
 }

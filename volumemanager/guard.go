@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// kernelMounts is what the manager uses of [Options].Mounts when it has all of it, as a *mount.Mounter does.
+// kernelMounts is what the manager uses of [Options].Mounter when it has all of it, as a *mount.Mounter does.
 type kernelMounts interface {
 	mountLooker
 	mountWatcher
@@ -46,9 +46,9 @@ type guard struct {
 
 var _ operationexecutor.Journal = guard{}
 
-// guarded returns inner, or nil, with what [Options].Mounts makes possible.
+// guarded returns inner, or nil, with what [Options].Mounter makes possible.
 func (m *Manager) guarded(inner operationexecutor.Journal) operationexecutor.Journal {
-	kernel, ok := m.options.Mounts.(kernelMounts)
+	kernel, ok := m.options.Mounter.(kernelMounts)
 	if !ok {
 		return inner
 	}
@@ -127,7 +127,7 @@ func (g guard) ended(path string) {
 // mountMade returns what is told of a mount that was made, before anybody else is: who has waited for it may do with it what
 // he likes.
 func (m *Manager) mountMade() func(h holder, path string) {
-	kernel, ok := m.options.Mounts.(kernelMounts)
+	kernel, ok := m.options.Mounter.(kernelMounts)
 	if !ok {
 		return func(holder, string) {}
 	}

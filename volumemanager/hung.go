@@ -16,7 +16,7 @@ import (
 
 // HungUnmount says what is done about a volume that is to be taken away and whose plugin's TearDown, or UnmountDevice, hangs:
 // it has not returned by its deadline (see operationexecutor.Timeouts). The zero value does nothing: the volume stays, and the
-// status says which call hangs since when. It needs a *mount.Mounter as [Options].Mounts.
+// status says which call hangs since when. It needs a *mount.Mounter as [Options].Mounter.
 //
 // Only the mount that this manager has made, or found on record, at the recorded path is touched. Where it was aborted, the
 // call fails and returns as a rule, and the plugin's TearDown is called again, which finds nothing mounted. Where it was
@@ -75,7 +75,7 @@ func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.
 
 // endHung starts what takes off mounts whose teardown hangs, where the options allow it.
 func (m *Manager) endHung(ctx context.Context, wg *sync.WaitGroup) {
-	kernel, ok := m.options.Mounts.(kernelMounts)
+	kernel, ok := m.options.Mounter.(kernelMounts)
 	if !ok || !m.options.HungUnmount.isSet() {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
-// MountTable is an optional interface of [Options].Mounts; a *mount.Mounter has it. Present, it is on record by what each
+// MountTable is an optional interface of [Options].Mounter; a *mount.Mounter has it. Present, it is on record by what each
 // mount is known, and what is on record is compared at the start with what is mounted. Absent, the records are all that is
 // known.
 type MountTable interface {

@@ -44,7 +44,7 @@ func realNodeAt(ctx context.Context, root string) (realNode, error) {
 	err = plugins.InitPlugins(ctx, &tmpfsPlugin{mounter: mounter})
 	return realNode{root: root, plugins: plugins, options: Options{
 		RuntimeDir: filepath.Join(root, "run"), StateDir: filepath.Join(root, "state"), Resync: -1, WaitTimeout: 20 * time.Second,
-		Mounts: mounter,
+		Mounter: mounter,
 	}}, err
 }
 

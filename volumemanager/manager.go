@@ -104,7 +104,8 @@ type Manager struct {
 // New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
 // matches [volume.ErrInvalid].
 func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
-	o, err := o.withDefaults()
+	binder := o.binder()
+	o, err := o.withDefaults(binder)
 	if err != nil {
 		return nil, fmt.Errorf("volume manager: %w", err)
 	}
@@ -141,14 +142,14 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		made:    m.mountMade(),
 	}
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
-	m.subpaths = newSubpaths(o.Mounter, plugins.Host().GetPodsDir())
+	m.subpaths = newSubpaths(binder, plugins.Host().GetPodsDir())
 	m.executor = m.newExecutor()
 	return m, nil
 }
 
 func (m *Manager) newExecutor() *operationexecutor.Executor {
 	generator := operationexecutor.GeneratorOptions{
-		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounts, Recorder: m.options.Recorder, Logger: m.options.Logger,
+		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounter, Recorder: m.options.Recorder, Logger: m.options.Logger,
 		BlockMapper: m.options.BlockMapper,
 		Subpaths:    m.subpaths,
 	}

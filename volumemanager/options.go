@@ -37,12 +37,17 @@ type Options struct {
 	Prober volume.DynamicPluginProber
 	// DeviceUse tells, before a device is detached, whether it is still open. Nil: it is not asked.
 	DeviceUse operationexecutor.DeviceUse
-	// Mounts tells whether something is mounted where a plugin says so; a *mount.Mounter is one. With it, a plugin that
-	// reports success without a mount, or a failure in spite of one, is found out. Nil: plugins are believed.
+	// Mounter is what the program mounts with: give the *mount.Mounter that the plugins have. It tells whether something is
+	// mounted where a plugin says so, so that a plugin that reports success without a mount, or a failure in spite of one, is
+	// found out. A fake needs no more than that. What else it can do is made use of:
 	//
-	// A *mount.Mounter can do more, which is then made use of: what others do to the mounts of volumes is noticed by events,
-	// nothing is done to a mount that is not ours, data that may be lost is told of before an unmount, and see HungUnmount.
-	Mounts operationexecutor.MountPoints
+	//   - a mount.Interface binds the sub-paths of containers, and devices where BlockMapper is nil. Otherwise that is done by a
+	//     mount.Mounter of the manager's own, which knows of no calls that others have lost;
+	//   - with a *mount.Mounter, what others do to the mounts of volumes is noticed by events, nothing is done to a mount that is
+	//     not ours, data that may be lost is told of before an unmount, and see MountTable and HungUnmount.
+	//
+	// Nil: plugins are believed.
+	Mounter operationexecutor.MountPoints
 	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewBlockMapper] has them.
 	BlockMapper operationexecutor.BlockMapper
 	// Loops tells which loop devices there are; a *loop.Manager is one. With it, those whose files lie under the root and that
@@ -54,9 +59,6 @@ type Options struct {
 	// SELinuxMount says which volumes are mounted with the label of the containers that use them. Two pods with different
 	// labels do not get such a volume at once: the second one waits, and its status says for whom.
 	SELinuxMount cache.SELinuxMount
-	// Mounter binds sub-paths of volumes for containers, and devices where BlockMapper is nil. Nil: a mount.Mounter of the
-	// manager's own, which knows of no calls that others have lost; give the one that the program has.
-	Mounter mount.Interface
 	// Environment tells the variables of a container for a subPathExpr. Nil: they are those that the pod itself tells, and one
 	// that a config map, a secret or a resource holds is a [VariableError].
 	Environment ContainerEnvironment
@@ -104,13 +106,18 @@ type Options struct {
 	WorkersPerPlugin int
 }
 
+// binder returns what binds sub-paths and devices.
+func (o Options) binder() mount.Interface {
+	if mounter, ok := o.Mounter.(mount.Interface); ok {
+		return mounter
+	}
+	return mount.New(mount.Options{Logger: o.Logger})
+}
+
 // withDefaults fills in what was left out and says what is wrong.
-func (o Options) withDefaults() (Options, error) {
+func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Mounter == nil {
-		o.Mounter = mount.New(mount.Options{Logger: o.Logger})
 	}
 	if o.Resync == 0 {
 		o.Resync = DefaultResync
@@ -119,7 +126,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.WaitTimeout = DefaultWaitTimeout
 	}
 	if o.BlockMapper == nil {
-		o.BlockMapper = NewBlockMapper(blockmap.New(blockmap.Options{Mounter: o.Mounter}))
+		o.BlockMapper = NewBlockMapper(blockmap.New(blockmap.Options{Mounter: binder}))
 	}
 	var errs []error
 	if o.WaitTimeout < 0 {

@@ -21,7 +21,7 @@ import (
 func knownNode(t *testing.T, knows bool) realNode {
 	t.Helper()
 	n := newRealNode(t)
-	n.options.Mounts = mount.New(mount.Options{})
+	n.options.Mounter = mount.New(mount.Options{})
 	if knows {
 		host := n.plugins.Host()
 		n.plugins = volume.NewVolumePluginMgr(host)

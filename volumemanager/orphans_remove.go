@@ -60,9 +60,9 @@ func (m *Manager) removeOrphan(ctx context.Context, o Orphan) error {
 	defer release()
 	remove := func(context.Context, string) error { return rmdir(o.Path) }
 	if o.Mounted {
-		remover, ok := m.options.Mounts.(orphanRemover)
+		remover, ok := m.options.Mounter.(orphanRemover)
 		if !ok {
-			return fmt.Errorf("mount at %q cannot be taken off by what Options.Mounts is: %w", o.Path, volume.ErrUnsupported)
+			return fmt.Errorf("mount at %q cannot be taken off by what Options.Mounter is: %w", o.Path, volume.ErrUnsupported)
 		}
 		err := remover.Unmount(ctx, o.Path, mount.UnmountOptions{Expect: o.identity})
 		if err != nil && !errors.Is(err, mount.ErrNotMounted) {

@@ -115,8 +115,8 @@ func (m *Manager) adopt(r volumeRecord, spec *volume.Spec) error {
 
 // prepare gives the journal what it needs of the manager.
 func (j *journal) prepare(m *Manager) {
-	j.mounts, _ = m.options.Mounts.(MountTable)
-	if _, ok := m.options.Mounts.(kernelMounts); ok {
+	j.mounts, _ = m.options.Mounter.(MountTable)
+	if _, ok := m.options.Mounter.(kernelMounts); ok {
 		j.learned = func(path string) mountRecord { return m.mounts.get(path).record() }
 	}
 	j.root.path = rootOf(m.plugins.Host(), m.options)

@@ -31,7 +31,7 @@ func BenchmarkRestart(b *testing.B) {
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(b, plugins.InitPlugins(b.Context(), &instantPlugin{}))
 	o := Options{RuntimeDir: filepath.Join(b.TempDir(), "run"), Resync: -1}
-	o.Mounts = recordManyVolumes(b, host, o.RuntimeDir, volumes)
+	o.Mounter = recordManyVolumes(b, host, o.RuntimeDir, volumes)
 	b.ReportAllocs()
 	for b.Loop() {
 		m, err := New(plugins, o)

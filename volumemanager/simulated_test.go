@@ -125,7 +125,7 @@ func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 func (n *simulatedNode) newManager(p *sim.Process) *Manager {
 	n.t.Helper()
 	o := Options{
-		Store: n.store, Mounts: p, Observer: inTurn{p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
+		Store: n.store, Mounter: p, Observer: inTurn{p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
 		// What is left out of a wait at random would be another wait each time.
 		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
@@ -134,7 +134,7 @@ func (n *simulatedNode) newManager(p *sim.Process) *Manager {
 		},
 	}
 	if n.bug.trusts {
-		o.Mounts = nil
+		o.Mounter = nil
 	}
 	m, err := New(p.Plugins(), o)
 	require.NoError(n.t, err)

@@ -82,7 +82,7 @@ func adoptsNothing(m *Manager) {
 
 // reassemble gives the manager another executor.
 func reassemble(m *Manager, journal operationexecutor.Journal, keyFreed func(operationexecutor.OperationInfo)) {
-	generator := operationexecutor.GeneratorOptions{Plugins: m.plugins, Mounts: m.options.Mounts, BlockMapper: m.options.BlockMapper, Journal: journal}
+	generator := operationexecutor.GeneratorOptions{Plugins: m.plugins, Mounts: m.options.Mounter, BlockMapper: m.options.BlockMapper, Journal: journal}
 	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator), operationexecutor.ExecutorOptions{
 		Observer: m.options.Observer, Backoff: m.options.Backoff, Timeouts: m.options.Timeouts, KeyFreed: keyFreed,
 	})

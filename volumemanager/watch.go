@@ -24,9 +24,9 @@ const (
 	lookTimeout = 10 * time.Second
 )
 
-// lookAfterMounts starts what finds out what others do to our mounts, where [Options].Mounts can tell.
+// lookAfterMounts starts what finds out what others do to our mounts, where [Options].Mounter can tell.
 func (m *Manager) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
-	kernel, ok := m.options.Mounts.(kernelMounts)
+	kernel, ok := m.options.Mounter.(kernelMounts)
 	if !ok {
 		return
 	}

@@ -75,7 +75,7 @@ func (w *world) prepare() *Manager {
 	w.plugin = fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend, Remount: true, Without: w.without})
 	w.plugins = volume.NewVolumePluginMgr(host)
 	require.NoError(w.t, w.plugins.InitPlugins(w.t.Context(), w.plugin))
-	w.options.Mounts = w.mounter
+	w.options.Mounter = w.mounter
 	if w.wrapStore != nil {
 		w.options.Store = w.wrapStore(w.store)
 	}

@@ -54,7 +54,7 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 	// one has made or was about to make.
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store: a.database, RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "attachments"),
-		Mounts: mounter, DeviceUse: loop.DeviceUse{}, Loops: loop.New(loop.Options{}), Recorder: out, Logger: logger,
+		Mounter: mounter, DeviceUse: loop.DeviceUse{}, Loops: loop.New(loop.Options{}), Recorder: out, Logger: logger,
 		Backoff: operationexecutor.Backoff{Initial: o.retry},
 	})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/faultrun"
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
@@ -45,6 +46,8 @@ func programs() map[string]func(args []string) error {
 		"children": makeInChildren,
 		"mount":    mountMemory,
 		"write":    writeEverywhere,
+		"bind":     func(names []string) error { return bind(names, 0) },
+		"old bind": func(names []string) error { return bind(names, mount.AllFeatures) },
 	}
 }
 
@@ -109,6 +112,16 @@ func writeEverywhere(names []string) error {
 		return err
 	}
 	return os.WriteFile(names[0], []byte("to a file"), 0o600)
+}
+
+// bind binds the first directory at the second. One mount too many is told of in words about mounts.
+func bind(names []string, without mount.Feature) error {
+	m := mount.New(mount.Options{Without: without})
+	err := m.Mount(context.Background(), mount.Request{Source: names[0], Target: names[1], Options: []string{"bind"}})
+	if errors.Is(err, mount.ErrTooManyMounts) && errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("limit: %w", err)
+	}
+	return err
 }
 
 // run runs one of the programs to its end.
@@ -217,6 +230,28 @@ func TestACallIsMadeToFail(t *testing.T) {
 	assert.Contains(t, stderr, "mkdir "+names[1]+": no space left on device")
 	assert.Equal(t, 1, existing(names), "the call that failed has not happened")
 	assert.Equal(t, 2, result.Calls)
+}
+
+// TestTheLimitOfMountsIsNoWantOfSpace lets the calls fail that the kernel makes fail when a mount namespace is full. The limit
+// itself, fs.mount-max, is one of the whole machine and is left alone.
+func TestTheLimitOfMountsIsNoWantOfSpace(t *testing.T) {
+	mounttest.RequireMounts(t)
+	for call, program := range map[uint32]string{unix.SYS_MOVE_MOUNT: "bind", unix.SYS_OPEN_TREE: "bind", unix.SYS_MOUNT: "old bind"} {
+		names := paths(t, 2)
+		require.NoError(t, os.Mkdir(names[0], 0o700))
+		judge := func(c faultrun.Call) faultrun.Verdict {
+			if c.Number == call {
+				return faultrun.Fail(unix.ENOSPC)
+			}
+			return faultrun.Verdict{}
+		}
+		result, stderr := run(t, faultrun.Program{Judge: judge, Calls: faultrun.Fallible}, program, names...)
+		assert.Equal(t, 1, result.State.ExitCode())
+		assert.Contains(t, stderr, "limit: ", program)
+		assert.Contains(t, stderr, "fs.mount-max", program)
+		assert.NotContains(t, stderr, "no space", program)
+		assert.Equal(t, 1, existing(names), "the target that was made is gone")
+	}
 }
 
 // The first call is delayed until the others have happened, which it does not hold up.

@@ -25,7 +25,7 @@ func mountHere(device, dir string) error {
 // TestDetachWhileAnotherNamespaceHasItMounted is the case in which losetup -d returns 0 and the device stays.
 func TestDetachWhileAnotherNamespaceHasItMounted(t *testing.T) {
 	mounttest.RequireRoot(t)
-	requireExt4(t)
+	requireFormat(t, "ext4")
 	path := backing(t)
 	require.NoError(t, format.Make(t.Context(), path, format.MakeOptions{FSType: "ext4"}))
 	device := attach(t, path, loop.AttachOptions{})
@@ -63,9 +63,9 @@ func TestDetachWhileAnotherNamespaceHasItMounted(t *testing.T) {
 	assert.Empty(t, devicesIn(t, filepath.Dir(path)))
 }
 
-func requireExt4(t *testing.T) {
+func requireFormat(t *testing.T, fsType string) {
 	t.Helper()
-	if err := format.CanMake("ext4"); err != nil {
+	if err := format.CanMake(fsType); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("missing, and under CI nothing is skipped: %v", err)
 		}
@@ -86,4 +86,41 @@ func TestDetachOfATruncatedAndDeletedFile(t *testing.T) {
 	require.NoError(t, loops.Detach(t.Context(), gone))
 	_, err = loops.Inspect(t.Context(), device.Path)
 	require.ErrorIs(t, err, loop.ErrNotAttached)
+}
+
+// TestDetachWhileTheFilesystemOfItsFileIsDead: the kernel cannot even say then which file a device has that somebody still
+// reads, and that is no answer that it has none.
+func TestDetachWhileTheFilesystemOfItsFileIsDead(t *testing.T) {
+	mounttest.RequireRoot(t)
+	requireFormat(t, "xfs")
+	disk := backing(t)
+	require.NoError(t, os.Truncate(disk, 512<<20))
+	require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "xfs"}))
+	below := attach(t, disk, loop.AttachOptions{})
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount(below.Path, dir, "xfs", 0, ""))
+	path := filepath.Join(dir, "disk.img")
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	device := attach(t, path, loop.AttachOptions{})
+	reader, err := os.Open(device.Path)
+	require.NoError(t, err)
+	shutDown(t, dir)
+
+	err = loops.Detach(t.Context(), device)
+	require.ErrorIs(t, err, loop.ErrInUse, "it goes with the last close")
+	require.ErrorIs(t, err, mount.ErrUncertain)
+	require.NoError(t, reader.Close())
+	require.NoError(t, loops.Detach(t.Context(), device))
+	require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW), "nothing holds the filesystem any more")
+	require.NoError(t, loops.Detach(t.Context(), below))
+}
+
+// shutDown lets every call on the xfs at dir fail from now on.
+func shutDown(t *testing.T, dir string) {
+	t.Helper()
+	const goingDown, noLogFlush = 0x8004587d, 2
+	root, err := os.Open(dir)
+	require.NoError(t, err)
+	defer root.Close()
+	require.NoError(t, unix.IoctlSetPointerInt(int(root.Fd()), goingDown, noLogFlush))
 }
