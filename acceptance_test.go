@@ -10,11 +10,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// named is a test that a page names, with its package.
+var named = regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`")
+
 // TestEveryTestThatTheAcceptancePageNamesIsThere, and every line of its two lists is there with a test.
 func TestEveryTestThatTheAcceptancePageNamesIsThere(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("docs", "acceptance.md"))
+	page := pageWithTests(t, "acceptance.md")
+	rows := map[string]int{}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([AM])\d+ \|.*$`).FindAllStringSubmatch(page, -1) {
+		rows[row[1]]++
+		assert.Regexp(t, named, row[0], "a line without a test")
+	}
+	assert.Equal(t, map[string]int{"A": 18, "M": 15}, rows)
+}
+
+// TestEveryPromiseToPluginsIsHeldByATest; what plugins promise is held by package volumetest.
+func TestEveryPromiseToPluginsIsHeldByATest(t *testing.T) {
+	page := pageWithTests(t, "contract.md")
+	rows := regexp.MustCompile(`(?m)^\| G\d+ \|.*$`).FindAllString(page, -1)
+	assert.Len(t, rows, 11)
+	for _, row := range rows {
+		assert.Regexp(t, named, row, "a line without a test")
+	}
+}
+
+// pageWithTests returns a page, all tests of which are there.
+func pageWithTests(t *testing.T, name string) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("docs", name))
 	require.NoError(t, err)
-	named := regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`")
 	tests := map[string]map[string]bool{} // by directory
 	for _, match := range named.FindAllStringSubmatch(string(page), -1) {
 		dir, name := match[1], match[2]
@@ -24,13 +48,7 @@ func TestEveryTestThatTheAcceptancePageNamesIsThere(t *testing.T) {
 		assert.True(t, tests[dir][name], "%s has no %s", dir, name)
 	}
 	assert.Empty(t, regexp.MustCompile("`Test\\w*").FindAllString(string(page), -1), "a test is named with its package")
-
-	rows := map[string]int{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([AM])\d+ \|.*$`).FindAllStringSubmatch(string(page), -1) {
-		rows[row[1]]++
-		assert.Regexp(t, named, row[0], "a line without a test")
-	}
-	assert.Equal(t, map[string]int{"A": 18, "M": 15}, rows)
+	return string(page)
 }
 
 // testsIn returns the names of the tests in a directory, on whatever platform they run.

@@ -25,7 +25,7 @@ var arrows = map[string][]string{
 	"mount/loop":                  {"mount", "internal/outcome", "internal/lostcall"},
 	"mount/mounttest":             {"mount", "internal/leak"},
 	"mount/safepath":              {"mount", "internal/lostcall", "internal/outcome"},
-	"fake":                        {"volume", "mount"},
+	"fake":                        {"volume", "mount", "mount/safepath", "volume/atomicwriter"},
 	"volume/volumetest":           {"volume", "mount", "fake"},
 	"plugins/...":                 {"volume", "mount", "mount/format", "mount/loop", "mount/safepath", "volume/usage", "volume/atomicwriter", "volume/ownership"},
 	"operationexecutor":           {"volume", "internal/..."},

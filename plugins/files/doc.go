@@ -22,6 +22,9 @@
 // Config maps lie on the node's disk. All else lies in a tmpfs, since secrets must never reach a disk, and ends with its unmount.
 // The containers get every volume read-only.
 //
+// Whatever touches the node's filesystem goes through [Directories]: with fake.Mounter for that and for the mounts, volumes are
+// in memory alone.
+//
 // # What the files are
 //
 //   - Without items each key of a config map or secret is a file; with items those keys are, at their paths. A key or an

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,41 +20,14 @@ import (
 	"github.com/volumekit/volumekit/volume/volumetest"
 )
 
-// counter makes names.
-var counter atomic.Int64
-
 func TestConformance(t *testing.T) {
-	o := newObjects()
-	for name, c := range map[string]struct {
-		newPlugin func() *Plugin
-		source    v1.VolumeSource
-	}{
-		"configMap": {func() *Plugin { return NewConfigMap(o, Options{}) }, v1.VolumeSource{ConfigMap: configMap("config")}},
-		"secret": {func() *Plugin { return NewSecret(o, Options{}) }, v1.VolumeSource{Secret: &v1.SecretVolumeSource{
-			SecretName: "login", Items: []v1.KeyToPath{{Key: "password", Path: "password"}},
-		}}},
-		"downwardAPI": {func() *Plugin { return NewDownwardAPI(o, Options{}) }, v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{
-			Items: []v1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-		}}},
-		"projected": {func() *Plugin { return NewProjected(allOf(o), Options{}) }, v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
-			Sources: []v1.VolumeProjection{{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}}},
-		}}},
-	} {
+	for name, newConfig := range conformances() {
 		t.Run(name, func(t *testing.T) {
-			onDisk := c.source.ConfigMap != nil
-			if !onDisk {
+			config := newConfig(Options{})
+			if !config.PlainDirectory {
 				mounttest.RequireMounts(t)
 			}
-			volumetest.Run(t, volumetest.Config{
-				NewPlugin: func(testing.TB) volume.VolumePlugin { return c.newPlugin() },
-				NewSpec: func(testing.TB) *volume.Spec {
-					spec := inVolume(*c.source.DeepCopy())
-					spec.Volume.Name = "files-" + strconv.FormatInt(counter.Add(1), 10)
-					return spec
-				},
-				Require:        volume.CapRemount | volume.CapReconstruct,
-				PlainDirectory: onDisk,
-			})
+			volumetest.Run(t, config)
 		})
 	}
 }
@@ -258,7 +229,7 @@ func TestFilesBelongToTheGroup(t *testing.T) {
 func TestNothingIsPublishedThatTheGroupCannotRead(t *testing.T) {
 	dir, notAGroup := t.TempDir(), int64(-1)
 	payload := map[string]atomicwriter.FileProjection{"file": {Data: []byte("new"), Mode: 0o600}}
-	require.ErrorIs(t, publish(t.Context(), dir, payload, &notAGroup), ownership.ErrInvalid)
+	require.ErrorIs(t, nodeDirectories{}.Publish(t.Context(), dir, payload, &notAGroup), ownership.ErrInvalid)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, entries)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -66,7 +65,10 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	}
 	made, err := m.make(ctx, dir)
 	if err == nil {
-		err = publish(ctx, dir, payload, args.FsGroup)
+		err = m.plugin.directories.Publish(ctx, dir, payload, args.FsGroup)
+		if errors.Is(err, atomicwriter.ErrInvalid) {
+			err = fmt.Errorf("%w: %w", err, volume.ErrInvalid)
+		}
 		if err != nil && !made {
 			return volume.Uncertain(err) // The volume was there before, and is.
 		}
@@ -103,57 +105,7 @@ func (m *mounter) make(ctx context.Context, dir string) (made bool, err error) {
 	case m.plugin.inMemory:
 		return true, mount.MountMemory(ctx, m.plugin.mount, dir, memoryOptions, "nosuid", "nodev")
 	}
-	return m.makeDirectory(ctx, dir)
-}
-
-// makeDirectory makes the directory on the disk, or takes the one that is there, which a crash may have left without its mode.
-func (m *mounter) makeDirectory(ctx context.Context, dir string) (made bool, err error) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
-		return false, err
-	}
-	parent, err := safepath.Open(ctx, filepath.Dir(dir), safepath.Options{Mounter: m.plugin.mount})
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = parent.Close() }() // nothing was written to it
-	name := filepath.Base(dir)
-	opened, err := parent.Open(ctx, name, safepath.Directory)
-	if errors.Is(err, fs.ErrNotExist) {
-		made = true
-		if err = parent.MkdirAll(ctx, name, safepath.MkdirOptions{Mode: dirMode}); err == nil {
-			opened, err = parent.Open(ctx, name, safepath.Directory)
-		}
-	}
-	if err != nil {
-		return made, err
-	}
-	defer func() { _ = opened.Close() }() // likewise
-	info, err := opened.Stat()
-	if err != nil || info.Mode().Perm()&dirMode == dirMode {
-		return made, err
-	}
-	return made, opened.Chmod(dirMode)
-}
-
-// publish writes the files and gives them to the group, new ones before anybody sees them.
-func publish(ctx context.Context, dir string, payload map[string]atomicwriter.FileProjection, group *int64) error {
-	options := ownership.Options{Group: group, ReadOnly: true}
-	writer, err := atomicwriter.New(dir, atomicwriter.Options{SetPerms: func(ctx context.Context, set *os.File) error {
-		_, err := ownership.Apply(ctx, set.Name(), options)
-		return err
-	}})
-	if err != nil {
-		return err
-	}
-	_, err = writer.Write(ctx, payload)
-	if errors.Is(err, atomicwriter.ErrInvalid) {
-		return fmt.Errorf("%w: %w", err, volume.ErrInvalid)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = ownership.Apply(ctx, dir, options) // the directory itself, and the links
-	return err
+	return m.plugin.directories.MakeDirectory(ctx, filepath.Dir(dir), filepath.Base(dir), dirMode)
 }
 
 // remove takes the volume away.
@@ -171,7 +123,7 @@ func (at place) remove(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return inUse(safepath.RemoveTree(ctx, dir, safepath.Options{Mounter: at.plugin.mount}))
+	return inUse(at.plugin.directories.RemoveAll(ctx, filepath.Dir(dir), filepath.Base(dir)))
 }
 
 // unmount ends a volume in memory. What is mounted there and is no whole tmpfs is left alone.

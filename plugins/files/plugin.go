@@ -24,6 +24,8 @@ const (
 type Options struct {
 	// Mounter makes the tmpfs of volumes in memory. Nil: the host's own mounts, by mount.New.
 	Mounter mount.Interface
+	// Directories makes and fills the directories of volumes. Nil: on the filesystems of the node.
+	Directories Directories
 }
 
 // kind is what the plugins differ by.
@@ -43,9 +45,10 @@ type kind struct {
 // keeps nothing in memory about volumes.
 type Plugin struct {
 	kind
-	getters Getters
-	mount   mount.Interface
-	host    volume.VolumeHost
+	getters     Getters
+	mount       mount.Interface
+	directories Directories
+	host        volume.VolumeHost
 }
 
 var (
@@ -81,7 +84,10 @@ func newPlugin(kind kind, getters Getters, options Options) *Plugin {
 	if options.Mounter == nil {
 		options.Mounter = mount.New(mount.Options{})
 	}
-	return &Plugin{kind: kind, getters: getters, mount: options.Mounter}
+	if options.Directories == nil {
+		options.Directories = nodeDirectories{options.Mounter}
+	}
+	return &Plugin{kind: kind, getters: getters, mount: options.Mounter, directories: options.Directories}
 }
 
 // Init implements [volume.VolumePlugin].

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/volumekit/volumekit/mount"
@@ -38,28 +37,29 @@ func (p *Plugin) nameInBase(path string) (string, error) {
 	return name, nil
 }
 
-// openBase opens the base directory, unless it leads to directories of the node. The caller closes it.
-func (p *Plugin) openBase(ctx context.Context) (*safepath.Root, error) {
-	resolved, err := mount.LeaveBehind(ctx, "stat", p.baseDir, func() (string, error) { return p.apart(p.baseDir) })
-	if err != nil {
-		return nil, err
-	}
-	return safepath.Open(ctx, resolved, safepath.Options{Mounter: p.mount})
+// resolveBase returns what the base directory leads to, unless that is one of the node's own directories.
+func (p *Plugin) resolveBase(ctx context.Context) (string, error) {
+	return mount.LeaveBehind(ctx, "stat", p.baseDir, func() (string, error) { return p.apart(p.baseDir) })
 }
 
-// makeBase makes the base directory where it is missing, and opens it.
-func (p *Plugin) makeBase(ctx context.Context) (*safepath.Root, error) {
-	base, err := p.openBase(ctx)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return base, err
+// makeVolume makes a directory in the base, or takes the one of an earlier call, which may not have come to give it its mode.
+func (p *Plugin) makeVolume(ctx context.Context, name string) error {
+	base, err := p.resolveBase(ctx)
+	if err != nil {
+		return err
 	}
-	_, err = mount.LeaveBehind(ctx, "mkdir", p.baseDir, func() (struct{}, error) {
-		return struct{}{}, os.MkdirAll(p.baseDir, baseMode)
+	_, err = p.files.MakeDirectory(ctx, base, name, volumeMode)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_, err = mount.LeaveBehind(ctx, "mkdir", base, func() (struct{}, error) {
+		return struct{}{}, p.files.MkdirAll(base, baseMode)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return p.openBase(ctx)
+	_, err = p.files.MakeDirectory(ctx, base, name, volumeMode)
+	return err
 }
 
 // inUse makes what says that a directory cannot be removed now match volume.ErrInUse.

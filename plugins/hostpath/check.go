@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -64,7 +63,7 @@ type kind struct {
 	noun string
 	is   func(fs.FileMode) bool
 	// make makes what is missing; nil for a type that makes nothing.
-	make func(path string) error
+	make func(files Paths, path string) error
 }
 
 // kinds are all types but the one that checks nothing.
@@ -120,13 +119,13 @@ func checkSyntax(path string, want v1.HostPathType) error {
 const typeNames = "Directory, DirectoryOrCreate, File, FileOrCreate, Socket, CharDevice, BlockDevice"
 
 // checkType looks at path, following links, and makes what is missing where the type says so.
-func checkType(path string, want v1.HostPathType) error {
+func (p *Plugin) checkType(path string, want v1.HostPathType) error {
 	if want == v1.HostPathUnset {
 		return nil
 	}
-	found, err := os.Stat(path)
+	found, err := p.files.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) && kinds[want].make != nil {
-		found, err = makeAndLook(path, want)
+		found, err = makeAndLook(p.files, path, want)
 	}
 	if err != nil {
 		return &TypeError{Path: path, Want: want, Err: err}
@@ -138,20 +137,13 @@ func checkType(path string, want v1.HostPathType) error {
 }
 
 // makeAndLook makes what is missing. Somebody else may be faster: what is there then decides.
-func makeAndLook(path string, want v1.HostPathType) (fs.FileInfo, error) {
-	if err := kinds[want].make(path); err != nil && !errors.Is(err, fs.ErrExist) {
+func makeAndLook(files Paths, path string, want v1.HostPathType) (fs.FileInfo, error) {
+	if err := kinds[want].make(files, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	return os.Stat(path)
+	return files.Stat(path)
 }
 
-func makeDirectory(path string) error { return os.MkdirAll(path, 0o755) }
+func makeDirectory(files Paths, path string) error { return files.MkdirAll(path, 0o755) }
 
-// makeFile makes an empty file. O_EXCL never opens what is there, such as a named pipe, which would block.
-func makeFile(path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	return file.Close()
-}
+func makeFile(files Paths, path string) error { return files.CreateNew(path, 0o644) }

@@ -58,10 +58,9 @@ func (d *deleter) Delete(ctx context.Context) error {
 }
 
 func (d *deleter) delete(ctx context.Context) error {
-	base, err := d.plugin.openBase(ctx)
+	base, err := d.plugin.resolveBase(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = base.Close() }() // nothing was written to it
-	return inUse(base.RemoveAll(ctx, d.name))
+	return inUse(d.plugin.files.RemoveAll(ctx, base, d.name))
 }

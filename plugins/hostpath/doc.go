@@ -24,5 +24,7 @@
 // no link is followed and no mount entered (mount/safepath). The base is as far apart from the node's root as every path
 // must be.
 //
+// Whatever touches the node's filesystem goes through [Files]: with fake.Mounter for it, volumes are in memory alone.
+//
 // A volume cannot be rebuilt from a directory, because none is made for it.
 package hostpath

@@ -53,7 +53,7 @@ func (m *mounter) check() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return resolved, checkType(m.GetPath(), m.want)
+	return resolved, m.plugin.checkType(m.GetPath(), m.want)
 }
 
 // GetAttributes implements [volume.Mounter]. The content belongs to the node, so that ownership is left alone.

@@ -27,8 +27,11 @@ type Options struct {
 	// It is made, with mode 0700, when the first volume is provisioned. It must lie apart from what is protected. Empty:
 	// nothing is provisioned, recycled or deleted.
 	BaseDir string
-	// Mounter tells what is mounted at and in what is to be removed. Nil: the host's own mounts, by mount.New.
+	// Mounter tells what is mounted at and in what is to be removed, where Files is nil. Nil: the host's own mounts, by
+	// mount.New.
 	Mounter mount.Interface
+	// Files is the filesystem of the node. Nil: that of the program.
+	Files Files
 	// Recycler recycles volumes by a pod of the orchestrator's. Nil: the plugin recycles in this process.
 	Recycler volume.PodRecycler
 }
@@ -38,7 +41,7 @@ type Plugin struct {
 	host      volume.VolumeHost
 	protected []string
 	baseDir   string // clean; empty when there is none
-	mount     mount.Interface
+	files     Files
 	recycler  volume.PodRecycler
 }
 
@@ -57,8 +60,11 @@ func New(options Options) *Plugin {
 	if options.Mounter == nil {
 		options.Mounter = mount.New(mount.Options{})
 	}
+	if options.Files == nil {
+		options.Files = nodeFiles{options.Mounter}
+	}
 	return &Plugin{
-		protected: slices.Clone(options.Protected), baseDir: options.BaseDir, mount: options.Mounter, recycler: options.Recycler,
+		protected: slices.Clone(options.Protected), baseDir: options.BaseDir, files: options.Files, recycler: options.Recycler,
 	}
 }
 
@@ -153,7 +159,7 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 
 // apart returns what path leads to, unless that is protected, in it or above it: the error then matches volume.ErrInvalid.
 func (p *Plugin) apart(path string) (string, error) {
-	resolved, err := safepath.ResolveApart(path, p.protected...)
+	resolved, err := p.files.ResolveApart(path, p.protected...)
 	if errors.Is(err, safepath.ErrOverlap) {
 		err = fmt.Errorf("%w: %w", err, volume.ErrInvalid)
 	}

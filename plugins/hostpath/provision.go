@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -66,28 +65,10 @@ func (r *provisioner) Provision(
 	case len(allowedTopologies) > 0:
 		return nil, fmt.Errorf("this plugin knows no topologies: remove allowedTopologies from the class: %w", volume.ErrInfeasible)
 	}
-	if err := r.makeDirectory(ctx); err != nil {
+	if err := r.plugin.makeVolume(ctx, r.options.PVName); err != nil {
 		return nil, fmt.Errorf("making the directory of host path volume %q: %w", r.options.PVName, err)
 	}
 	return r.persistentVolume(here), nil
-}
-
-// makeDirectory makes the directory, or takes the one of an earlier call, which may not have come to give it its mode.
-func (r *provisioner) makeDirectory(ctx context.Context) error {
-	base, err := r.plugin.makeBase(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = base.Close() }() // nothing was written to it
-	if err := base.MkdirAll(ctx, r.options.PVName, safepath.MkdirOptions{Mode: volumeMode}); err != nil {
-		return err
-	}
-	dir, err := base.Open(ctx, r.options.PVName, safepath.Directory)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dir.Close() }() // likewise
-	return dir.Chmod(volumeMode)
 }
 
 func (r *provisioner) persistentVolume(node string) *v1.PersistentVolume {

@@ -37,6 +37,11 @@ func attachCases() []Case {
 			Sentence: "Attach of a volume whose access modes allow one node only MUST fail while the volume is attached to another, and MUST leave that as it is.",
 			Needs:    volume.CapAttach, run: attachTwoNodes,
 		},
+		{
+			Rule: "A6", Group: "attach", Name: "cancelled",
+			Sentence: "Attach and Detach whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Needs:    volume.CapAttach, run: cancelledAttach,
+		},
 	}
 }
 
@@ -148,6 +153,11 @@ func stageCases() []Case {
 			Rule: "S4", Group: "stage", Name: "references",
 			Sentence: "GetDeviceMountRefs MUST list the paths at which pods have the volume, and only those.",
 			Needs:    volume.CapDeviceMount, run: mountRefs,
+		},
+		{
+			Rule: "S5", Group: "stage", Name: "cancelled",
+			Sentence: "MountDevice and UnmountDevice whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Needs:    volume.CapDeviceMount, run: cancelledStaging,
 		},
 	}
 }

@@ -3,13 +3,15 @@ package volumetest
 import (
 	"path/filepath"
 	"sync"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 func mountCases() []Case {
 	return []Case{
 		{
 			Rule: "M1", Group: "mount", Name: "SetUp makes the volume usable",
-			Sentence: "After SetUp the volume MUST be at GetPath, mounted unless it is a plain directory, and what is written there MUST be read back.",
+			Sentence: "After SetUp the volume MUST be at GetPath, mounted unless it is a plain directory, and what is written there, or what the plugin puts there, MUST be read back.",
 			run:      setUpUsable,
 		},
 		{
@@ -51,6 +53,16 @@ func mountCases() []Case {
 			Rule: "M9", Group: "mount", Name: "SetUp beside a TearDown",
 			Sentence: "SetUp for one pod and TearDown for another at the same time MUST leave the volume usable for the one and gone for the other.",
 			run:      setUpBesideTearDown,
+		},
+		{
+			Rule: "M10", Group: "mount", Name: "refresh that fails",
+			Sentence: "SetUp with IsRemount or with ReconstructedVolume that fails MUST leave what is set up, and its content, as they are.",
+			run:      failedRefresh,
+		},
+		{
+			Rule: "M11", Group: "mount", Name: "refresh of content",
+			Sentence: "SetUp with IsRemount MUST show what the content has become since, and MUST mount nothing on top.",
+			Needs:    volume.CapRemount, run: refreshedContent,
 		},
 	}
 }
@@ -122,6 +134,7 @@ func twoPodsAtOnce(e *env) {
 	}
 	for _, p := range pods {
 		p.expectUsable()
+		p.expectOwnContent()
 	}
 	e.expectNothingStacked()
 	if e.config.Shared {
@@ -156,7 +169,7 @@ func volumesApart(e *env) {
 	one, two := e.ready(e.newSpec()), e.ready(e.newSpec())
 	p, q := one.forPod().setUp(), two.forPod().setUp()
 	p.write("file", "of the first volume")
-	if e.exists(filepath.Join(q.path, "file")) {
+	if !q.hasOwnContent() && e.exists(filepath.Join(q.path, "file")) {
 		e.broken("a file of volume %q is in volume %q", one.spec.Name(), two.spec.Name())
 	}
 	q.write("file", "of the second volume")
@@ -232,4 +245,44 @@ func together(one, two func() error) (errOne, errTwo error) {
 	errTwo = two()
 	wg.Wait()
 	return errOne, errTwo
+}
+
+func failedRefresh(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod()
+	whole := timeOf(func() { p.setUp() })
+	p.write("file", "content")
+	for _, args := range []volume.MounterArgs{{IsRemount: true}, {ReconstructedVolume: true}} {
+		p.renew()
+		e.awaitLost(p.trySetUpWith(e.ended(), args))
+		p.expectUsable()
+		p.expect("file", "content")
+		for n := range midways {
+			ctx, cancel := e.endsAfter(whole, n)
+			err := p.trySetUpWith(ctx, args)
+			cancel()
+			e.awaitLost(err)
+			p.expectUsable()
+			p.expect("file", "content")
+		}
+	}
+	p.tearDown()
+	s.release()
+}
+
+func refreshedContent(e *env) {
+	if e.config.Content == nil || e.config.ChangeContent == nil {
+		e.t.Skipf("Config.Content or Config.ChangeContent is nil: the content is not the plugin's own, or never changes")
+	}
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.expectOwnContent()
+	e.config.ChangeContent(e.t, s.spec)
+	p.renew()
+	e.must("SetUp with IsRemount", p.trySetUpWith(e.ctx(), volume.MounterArgs{IsRemount: true}))
+	p.expectUsable()
+	p.expectOwnContent()
+	p.tearDown()
+	p.expectGone()
+	s.release()
 }

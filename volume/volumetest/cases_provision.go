@@ -37,6 +37,11 @@ func provisionCases() []Case {
 			Sentence: "A claim with a data source from which the plugin makes nothing MUST be refused with an error.",
 			Needs:    volume.CapProvision, run: unknownSource,
 		},
+		{
+			Rule: "P6", Group: "provision", Name: "cancelled",
+			Sentence: "Provision and Delete whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Needs:    volume.CapProvision | volume.CapDelete, run: cancelledProvisioning,
+		},
 	}
 }
 

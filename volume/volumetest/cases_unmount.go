@@ -148,7 +148,7 @@ func tearDownInUse(e *env) {
 	s := e.ready(e.newSpec())
 	p := s.forPod().setUp()
 	p.write("file", "content")
-	release, err := world.Hold(filepath.Join(p.path, "file"))
+	release, err := world.Hold(filepath.Join(p.path, p.aFile()))
 	if err != nil {
 		e.t.Fatalf("opening a file of the volume: %v", err)
 	}

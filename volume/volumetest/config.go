@@ -3,6 +3,7 @@ package volumetest
 import (
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
@@ -29,6 +30,12 @@ type Config struct {
 	// NewVolumeOptions returns what is to be provisioned, with a PVName that no earlier call has returned: class
 	// parameters, claim. Nil asks for 64 MiB, ReadWriteOnce, without parameters.
 	NewVolumeOptions func(t testing.TB) volume.VolumeOptions
+	// Content is for a plugin whose content is its own, such as that of config maps: it returns what the volume of spec must
+	// hold for the pod after SetUp, by the names of the files in the volume. The suite then reads these files where it would
+	// write one and read it back. The content of two specs should not be the same. Nil means that the suite writes.
+	Content func(spec *volume.Spec, pod *v1.Pod) map[string]string
+	// ChangeContent makes what Content returns for spec another one. Nil means that it never changes.
+	ChangeContent func(t testing.TB, spec *volume.Spec)
 	// World is where the plugin's effects are looked at; nil means [KernelWorld].
 	World World
 	// RootDir is the absolute directory under which the plugin works; each case gets a directory of its own in it.

@@ -124,12 +124,17 @@ func (p *podVolume) setUp() *podVolume {
 }
 
 func (p *podVolume) trySetUp(ctx context.Context) error {
+	return p.trySetUpWith(ctx, volume.MounterArgs{})
+}
+
+func (p *podVolume) trySetUpWith(ctx context.Context, args volume.MounterArgs) error {
 	if checker, ok := p.mounter.(volume.MountChecker); ok {
 		if err := checker.CanMount(ctx); err != nil {
 			return err
 		}
 	}
-	return p.mounter.SetUp(ctx, volume.MounterArgs{PodUID: string(p.pod.UID)})
+	args.PodUID = string(p.pod.UID)
+	return p.mounter.SetUp(ctx, args)
 }
 
 // tearDown takes the volume away, by its name and the pod's UID alone.
@@ -148,19 +153,57 @@ func (p *podVolume) unmounter() volume.Unmounter {
 // readOnly reports whether the plugin has set the volume up read-only, though it was not asked to.
 func (p *podVolume) readOnly() bool { return p.mounter.GetAttributes().ReadOnly }
 
-// write writes a file of the volume. A volume that is always read-only skips the case.
+// hasOwnContent reports whether the content is the plugin's own, and not the suite's.
+func (p *podVolume) hasOwnContent() bool { return p.e.config.Content != nil }
+
+// aFile is the name of a file that is in the volume once it was written to, or has content of its own.
+func (p *podVolume) aFile() string {
+	if p.hasOwnContent() {
+		for name := range p.e.config.Content(p.spec, p.pod) {
+			return name
+		}
+	}
+	return "file"
+}
+
+// expectOwnContent fails unless the volume holds what Config.Content says, where it says something.
+func (p *podVolume) expectOwnContent() {
+	p.e.t.Helper()
+	if p.hasOwnContent() {
+		for name, content := range p.e.config.Content(p.spec, p.pod) {
+			p.expectFile(name, content)
+		}
+	}
+}
+
+// write writes a file of the volume. A volume that is always read-only skips the case, unless its content is its own: that
+// is then looked at.
 func (p *podVolume) write(name, content string) {
 	p.e.t.Helper()
+	if p.hasOwnContent() {
+		p.expectOwnContent()
+		return
+	}
 	if p.readOnly() {
-		p.e.t.Skipf("the volume is read-only, so that nothing can be written to look for: give a writable spec")
+		p.e.t.Skipf("the volume is read-only, so that nothing can be written to look for: give a writable spec, or Config.Content")
 	}
 	if err := p.e.world.WriteFile(filepath.Join(p.path, name), []byte(content), 0o644); err != nil {
 		p.e.broken("writing through %s: %v", p.path, err)
 	}
 }
 
-// expect fails unless the file of the volume has this content.
+// expect fails unless the file of the volume, which was written before, has this content; or unless the volume has the content
+// that is its own.
 func (p *podVolume) expect(name, content string) {
+	p.e.t.Helper()
+	if p.hasOwnContent() {
+		p.expectOwnContent()
+		return
+	}
+	p.expectFile(name, content)
+}
+
+func (p *podVolume) expectFile(name, content string) {
 	p.e.t.Helper()
 	got, err := p.e.world.ReadFile(filepath.Join(p.path, name))
 	if err != nil {

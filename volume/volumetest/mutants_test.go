@@ -42,7 +42,41 @@ type mutant struct {
 	mapper      func(volume.CustomBlockVolumeMapper, *v1.Pod) volume.BlockVolumeMapper
 	expand      func(want, has resource.Quantity) resource.Quantity
 	nodeExpand  func() (bool, error)
+	provision   func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error)
 	capacity    string
+	cut         cutShort
+}
+
+// cutShort does not get over a call whose context ended.
+type cutShort struct{ stuck atomic.Bool }
+
+func (c *cutShort) call(ctx context.Context, work func() error) error {
+	if c.stuck.Load() {
+		return errors.New("an earlier call is still under way")
+	}
+	if ctx.Err() != nil {
+		c.stuck.Store(true)
+		return ctx.Err()
+	}
+	return work()
+}
+
+// clumsy is a device whose calls get stuck.
+type clumsy struct {
+	device
+	cut *cutShort
+}
+
+func (c *clumsy) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (path string, err error) {
+	err = c.cut.call(ctx, func() error {
+		path, err = c.device.Attach(ctx, spec, node)
+		return err
+	})
+	return path, err
+}
+
+func (c *clumsy) MountDevice(ctx context.Context, spec *volume.Spec, from, to string, args volume.DeviceMounterArgs) error {
+	return c.cut.call(ctx, func() error { return c.device.MountDevice(ctx, spec, from, to, args) })
 }
 
 // device is what attaches and stages.
@@ -130,7 +164,7 @@ func (m *mutant) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 		options = m.provisioner(options)
 	}
 	made, err := m.Plugin.NewProvisioner(options)
-	return &shrunk{Provisioner: made, capacity: m.capacity, change: m.provisioned}, err
+	return &shrunk{Provisioner: made, provision: m.provision, capacity: m.capacity, change: m.provisioned}, err
 }
 
 func (m *mutant) ConstructVolumeSpec(name, path string) (volume.ReconstructedVolume, error) {
@@ -252,14 +286,18 @@ func (r *respecced) MountDevice(ctx context.Context, spec *volume.Spec, from, to
 	return r.device.MountDevice(ctx, r.spec(spec), from, to, args)
 }
 
-// shrunk says another capacity than it has made.
+// shrunk says another capacity than it has made, or provisions in another way.
 type shrunk struct {
 	volume.Provisioner
-	capacity string
-	change   func(*v1.PersistentVolume)
+	provision func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error)
+	capacity  string
+	change    func(*v1.PersistentVolume)
 }
 
 func (s *shrunk) Provision(ctx context.Context, node *v1.Node, terms []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	if s.provision != nil {
+		return s.provision(ctx, s.Provisioner)
+	}
 	pv, err := s.Provisioner.Provision(ctx, node, terms)
 	if err == nil && s.capacity != "" {
 		pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse(s.capacity)}
@@ -470,6 +508,25 @@ func defects() map[string]func(m *mutant) {
 				close(other)
 				return errors.New("the volume is being torn down")
 			})
+		},
+		"M10": func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				err := errors.Join(made.SetUp(ctx, args), ctx.Err())
+				if err != nil {
+					_ = mount.UnmountPath(context.WithoutCancel(ctx), m.world, made.GetPath(), mount.UnmountOptions{})
+				}
+				return err
+			})
+		},
+		"A6": func(m *mutant) { m.device = func(d device) device { return &clumsy{device: d, cut: &m.cut} } },
+		"S5": func(m *mutant) { m.device = func(d device) device { return &clumsy{device: d, cut: &m.cut} } },
+		"P6": func(m *mutant) {
+			m.provision = func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error) {
+				if err := m.cut.call(ctx, func() error { return nil }); err != nil {
+					return nil, err
+				}
+				return made.Provision(ctx, nil, nil)
+			}
 		},
 		"U1": func(m *mutant) {
 			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
@@ -721,6 +778,8 @@ func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
 				with = generous()
 			case "O1":
 				without, with = grouped(fsGroup), grouped(fsGroup+1)
+			case "M11":
+				without, with = publishing(always), publishing(atFirst)
 			}
 			healthy := try(t, c, without)
 			require.Empty(t, healthy.failures, "a plugin without a defect")
@@ -813,6 +872,47 @@ func (m *mutant) unlocked(n int) func(context.Context, volume.Mounter, volume.Mo
 			err = m.world.Mount(ctx, mount.Request{Source: "tmpfs", Target: root + "/shared", FSType: "tmpfs"})
 		}
 		return errors.Join(err, made.SetUp(ctx, args))
+	}
+}
+
+// atFirst and always say when a plugin publishes content.
+func atFirst(args volume.MounterArgs) bool { return !args.IsRemount }
+
+func always(volume.MounterArgs) bool { return true }
+
+// publishing is a plugin whose content is its own, and which writes it where when says so.
+func publishing(when func(volume.MounterArgs) bool) Config {
+	var edition atomic.Int64
+	content := func(spec *volume.Spec) string { return fmt.Sprintf("edition %d of %s", edition.Load(), spec.Name()) }
+	config := mutantConfig(func(m *mutant) {
+		m.mounter = func(made volume.Mounter, spec *volume.Spec) volume.Mounter {
+			return &setUpFunc{made, func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				err := made.SetUp(ctx, args)
+				if err == nil && when(args) {
+					err = m.world.WriteFile(made.GetPath()+"/news", []byte(content(spec)), 0o644)
+				}
+				return err
+			}}
+		}
+	})
+	config.Content = func(spec *volume.Spec, _ *v1.Pod) map[string]string { return map[string]string{"news": content(spec)} }
+	config.ChangeContent = func(testing.TB, *volume.Spec) { edition.Add(1) }
+	return config
+}
+
+// The cases that write a file read the content of a plugin whose content is its own.
+func TestContentOfThePluginsOwnIsLookedAt(t *testing.T) {
+	config := publishing(always)
+	healthy := config
+	config.Content = func(*volume.Spec, *v1.Pod) map[string]string { return map[string]string{"news": "something else"} }
+	for _, c := range Cases() {
+		if !strings.Contains(" M1 M3 M4 M5 M6 M9 M10 U1 ", " "+c.Rule+" ") {
+			continue
+		}
+		assert.Empty(t, try(t, c, healthy).failures, c.Rule)
+		broken := try(t, c, config)
+		require.NotEmpty(t, broken.failures, c.Rule)
+		assert.Contains(t, broken.failures[0], "instead of \"something else\"", c.Rule)
 	}
 }
 
