@@ -3,7 +3,6 @@ package persistentvolume
 import (
 	"context"
 	"errors"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,11 +31,6 @@ func namedNode(name types.NodeName) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: string(name), Labels: map[string]string{v1.LabelHostname: string(name)},
 	}}
-}
-
-// onlyReachable returns those of volumes that can be used on node.
-func onlyReachable(volumes []*v1.PersistentVolume, node *v1.Node) []*v1.PersistentVolume {
-	return slices.DeleteFunc(slices.Clone(volumes), func(pv *v1.PersistentVolume) bool { return !reachable(pv, node) })
 }
 
 // reachable reports whether the node affinity of the volume allows the node. A node that is not known, nil, is allowed; an

@@ -42,7 +42,7 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if err := c.setClaimBound(ctx, bound, pv); err != nil {
 		return err
 	}
-	c.pending.remove(store.NameOf(claim))
+	c.served(store.NameOf(claim))
 	return nil
 }
 
@@ -155,8 +155,14 @@ func (c *Controller) updateVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	if err != nil {
 		return nil, fmt.Errorf("update volume %q: %w", pv.Name, err)
 	}
-	c.volumes.Put(updated)
+	c.seen(updated)
 	return updated, nil
+}
+
+// seen takes over a volume that was just written.
+func (c *Controller) seen(pv *v1.PersistentVolume) {
+	c.volumes.Put(pv)
+	c.stock.refresh(pv.Name)
 }
 
 func (c *Controller) updateClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {

@@ -23,10 +23,8 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	if now, there := c.claims.Get(store.NameOf(claim)); there && now.UID == claim.UID {
 		return
 	}
-	for _, pv := range c.volumes.All() {
-		if ref := pv.Spec.ClaimRef; ref != nil && ref.Namespace == claim.Namespace && ref.Name == claim.Name {
-			c.work.add(volumeItem, store.NameOf(pv))
-		}
+	for _, pv := range c.volumesOf.Get(store.NameOf(claim)) {
+		c.work.add(volumeItem, store.NameOf(pv))
 	}
 }
 
@@ -43,11 +41,11 @@ func (c *Controller) wakePending() {
 func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) error {
 	claim, ok := c.claims.Get(name)
 	if !ok {
-		c.pending.remove(name)
+		c.served(name)
 		return nil
 	}
 	if old, ok := c.pending.get(name); ok && old.UID != claim.UID {
-		c.pending.remove(name)
+		c.served(name)
 	}
 	_, completed := claim.Annotations[AnnBindCompleted]
 	switch {
@@ -79,21 +77,59 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 		return err
 	}
 	class, _ := c.classes.Get(volumeKey(classOf(claim)))
-	volumes := c.volumes.All()
-	if c.nodeIsAwaited(claim, class) {
-		volumes = onlyReserved(claim, volumes)
-	}
-	match, err := findMatch(claim, onlyReachable(volumes, node))
-	switch {
-	case err != nil:
+	n, err := needOf(claim, node)
+	if err != nil {
 		return c.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))
-	case match != nil:
+	}
+	reserved := c.volumesOf.Get(store.NameOf(claim))
+	if match := bestReserved(claim, reserved); match != nil {
+		if !reachable(match, node) {
+			return c.refuse(ctx, claim, match, unreachable)
+		}
 		return c.bind(ctx, claim, match)
 	}
-	if pv, why := unfitReserved(claim, node, volumes); pv != nil {
+	if !c.nodeIsAwaited(claim, class) {
+		if found, err := c.bindFree(ctx, n); found {
+			return err
+		}
+	}
+	if pv, why := unfitReserved(claim, reserved); pv != nil {
 		return c.refuse(ctx, claim, pv, why)
 	}
 	return c.syncUnmatched(ctx, claim, class)
+}
+
+// bindFree binds a claim to a volume that names none, and reports whether there is one that fits. Where there is none the
+// claim waits for one: it waits before it looks for the last time, so that no volume comes in between.
+func (c *Controller) bindFree(ctx context.Context, n need) (found bool, err error) {
+	pv := c.stock.take(n)
+	if pv == nil {
+		c.waiters.add(n)
+		pv = c.stock.take(n)
+	}
+	if pv == nil {
+		return false, nil
+	}
+	if err := c.bind(ctx, n.claim, pv); err != nil {
+		if c.stock.giveBack(pv.Name) {
+			c.offerAgain(pv.Name)
+		}
+		return true, err
+	}
+	return true, nil
+}
+
+// offerAgain has a volume looked at that may be free; "" means none.
+func (c *Controller) offerAgain(name string) {
+	if name != "" {
+		c.work.add(volumeItem, volumeKey(name))
+	}
+}
+
+// served has a claim wait no more: it is bound, gone or lost.
+func (c *Controller) served(name types.NamespacedName) {
+	c.pending.remove(name)
+	c.offerAgain(c.waiters.remove(name))
 }
 
 // nodeIsAwaited reports whether nothing may be chosen yet, since the node of the claim's pod is not known. class may be
@@ -189,6 +225,10 @@ func (c *Controller) syncBound(ctx context.Context, claim *v1.PersistentVolumeCl
 	if claim.Spec.VolumeName == "" {
 		return c.lose(ctx, claim, ReasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 	}
+	if pv, there := c.volumes.Get(volumeKey(claim.Spec.VolumeName)); there && isWhole(claim, pv) {
+		c.served(store.NameOf(claim))
+		return nil
+	}
 	pv, err := store.Get[*v1.PersistentVolume](ctx, c.store, "", claim.Spec.VolumeName)
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
@@ -203,9 +243,17 @@ func (c *Controller) syncBound(ctx context.Context, claim *v1.PersistentVolumeCl
 	return c.lose(ctx, claim, ReasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 }
 
+// isWhole reports whether every write of the bind of claim and volume was made. What has changed since and was not seen yet is
+// seen soon: nothing is concluded from it.
+func isWhole(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return ownedBy(pv, claim) && pv.Status.Phase == v1.VolumeBound && pv.Status.Message == "" &&
+		claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) &&
+		!slices.Contains(claim.Finalizers, FinalizerProvisioning)
+}
+
 // lose writes that the claim has lost its volume. It stays so.
 func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, why, message string) error {
-	c.pending.remove(store.NameOf(claim))
+	c.served(store.NameOf(claim))
 	if claim.Status.Phase == v1.ClaimLost {
 		return nil
 	}

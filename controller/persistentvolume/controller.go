@@ -56,10 +56,16 @@ type Controller struct {
 	claims  *store.Mirror[*v1.PersistentVolumeClaim]
 	volumes *store.Mirror[*v1.PersistentVolume]
 	classes *store.Mirror[*storagev1.StorageClass]
-	work    *work
-	pending *pendingClaims
-	lost    *lostCalls
-	started atomic.Bool
+	// volumesOf are the volumes that name a claim, by its name.
+	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
+	// claimsNaming are the claims that name a volume, by its name.
+	claimsNaming *store.Index[*v1.PersistentVolumeClaim, string]
+	stock        *stock
+	waiters      *waiters
+	work         *work
+	pending      *pendingClaims
+	lost         *lostCalls
+	started      atomic.Bool
 }
 
 // New returns a controller for the claims in s, whose volumes are made and deleted by plugins. It starts nothing.
@@ -77,17 +83,27 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		options.CallTimeout = DefaultCallTimeout
 	}
 	mirrors := store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff}
-	return &Controller{
+	c := &Controller{
 		plugins: plugins,
 		store:   s,
 		options: options,
 		claims:  store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
 		volumes: store.NewMirror[*v1.PersistentVolume](s, mirrors),
 		classes: store.NewMirror[*storagev1.StorageClass](s, mirrors),
+		waiters: newWaiters(),
 		work:    newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
 		pending: newPendingClaims(),
 		lost:    newLostCalls(),
 	}
+	c.volumesOf = store.NewIndex(c.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
+		if pv.Spec.ClaimRef == nil {
+			return nil
+		}
+		return []types.NamespacedName{claimNameOf(pv)}
+	})
+	c.claimsNaming = store.NewIndex(c.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })
+	c.stock = newStock(func(name string) (*v1.PersistentVolume, bool) { return c.volumes.Get(volumeKey(name)) })
+	return c
 }
 
 // Run works until ctx ends, and returns when every goroutine that it started has ended. It may be called once. It
@@ -125,6 +141,9 @@ func (c *Controller) sync(ctx context.Context, key item) error {
 	switch key.kind {
 	case claimItem:
 		err = c.syncClaim(ctx, key.name)
+		if err == nil {
+			c.offerAgain(c.waiters.answer(key.name))
+		}
 	case volumeItem:
 		err = c.syncVolume(ctx, key.name.Name)
 	}

@@ -7,38 +7,23 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// findMatch returns the volume that claim gets, or nil. A volume that names the claim comes first, whatever its class
-// and labels; then the one with the fewest access modes that suffice, of these the smallest, of these the first by name.
-func findMatch(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, error) {
-	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
-	if err != nil {
-		return nil, err
-	}
-	if claim.Spec.Selector == nil {
-		selector = labels.Everything()
-	}
+// bestReserved returns the volume that claim gets of those that name it, whatever their classes and labels, or nil: the one
+// with the fewest access modes, of these the smallest, of these the first by name.
+func bestReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) *v1.PersistentVolume {
 	var best *v1.PersistentVolume
 	for _, pv := range volumes {
-		switch {
-		case !usable(claim, pv):
-		case reservedFor(pv, claim):
-			if best == nil || !reservedFor(best, claim) || better(pv, best) {
-				best = pv
-			}
-		case !free(claim, pv, selector):
-		case best == nil || !reservedFor(best, claim) && better(pv, best):
+		if usable(claim, pv) && reservedFor(pv, claim) && (best == nil || better(pv, best)) {
 			best = pv
 		}
 	}
-	return best, nil
+	return best
 }
 
 // unfitReserved returns a volume that names the claim and cannot be had, and why: whoever wrote that must be told.
-func unfitReserved(claim *v1.PersistentVolumeClaim, node *v1.Node, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, string) {
+func unfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, string) {
 	for _, pv := range volumes {
 		if !reservedFor(pv, claim) {
 			continue
@@ -52,16 +37,9 @@ func unfitReserved(claim *v1.PersistentVolumeClaim, node *v1.Node, volumes []*v1
 			return pv, "its volume mode is another"
 		case !sameAttributesClass(claim, pv):
 			return pv, "its volume attributes class is another"
-		case !reachable(pv, node):
-			return pv, unreachable
 		}
 	}
 	return nil, ""
-}
-
-// onlyReserved returns those of volumes that name the claim.
-func onlyReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) []*v1.PersistentVolume {
-	return slices.DeleteFunc(volumes, func(pv *v1.PersistentVolume) bool { return !reservedFor(pv, claim) })
 }
 
 // usable reports whether nothing about the volume itself speaks against the claim.
@@ -161,8 +139,13 @@ func sameAttributesClass(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolum
 }
 
 func hasModes(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return hasAllModes(claim, pv.Spec.AccessModes)
+}
+
+// hasAllModes reports whether modes has all those that the claim asks for.
+func hasAllModes(claim *v1.PersistentVolumeClaim, modes []v1.PersistentVolumeAccessMode) bool {
 	for _, mode := range claim.Spec.AccessModes {
-		if !slices.Contains(pv.Spec.AccessModes, mode) {
+		if !slices.Contains(modes, mode) {
 			return false
 		}
 	}

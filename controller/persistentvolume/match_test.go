@@ -79,11 +79,22 @@ func TestFindMatch(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if tt.reservedOnly {
-				tt.volumes = onlyReserved(tt.claim, tt.volumes)
+			byName := map[string]*v1.PersistentVolume{}
+			var reserved pvs
+			s := newStock(func(name string) (*v1.PersistentVolume, bool) { pv, ok := byName[name]; return pv, ok })
+			for _, pv := range tt.volumes {
+				byName[pv.Name] = pv
+				s.refresh(pv.Name)
+				if pv.Spec.ClaimRef != nil {
+					reserved = append(reserved, pv)
+				}
 			}
-			got, err := findMatch(tt.claim, tt.volumes)
+			n, err := needOf(tt.claim, nil)
 			require.NoError(t, err)
+			got := bestReserved(tt.claim, reserved)
+			if got == nil && !tt.reservedOnly {
+				got = s.take(n)
+			}
 			if tt.want == "" {
 				assert.Nil(t, got)
 				return
@@ -97,7 +108,7 @@ func TestFindMatch(t *testing.T) {
 func TestFindMatchRefusesAMalformedSelector(t *testing.T) {
 	claim := newClaim("c")
 	claim.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
-	_, err := findMatch(claim, nil)
+	_, err := needOf(claim, nil)
 	require.Error(t, err)
 }
 

@@ -225,7 +225,7 @@ func (c *Controller) save(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	saved, err := store.Create(ctx, c.store, pv)
 	switch {
 	case err == nil:
-		c.volumes.Put(saved)
+		c.seen(saved)
 		return saved, nil
 	case errors.Is(err, store.ErrInvalid):
 		return nil, c.discard(ctx, claim, pv, fmt.Errorf("the store refuses volume %q: %w", pv.Name, err))
@@ -285,7 +285,7 @@ func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVo
 // syncDying ends what was begun for a claim that is deleted before it was bound. Whether storage was made can only be
 // learnt by provisioning to the end; the volume is then released, and reclaimed, as soon as the claim is gone.
 func (c *Controller) syncDying(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	c.pending.remove(store.NameOf(claim))
+	c.served(store.NameOf(claim))
 	if !slices.Contains(claim.Finalizers, FinalizerProvisioning) {
 		return nil
 	}

@@ -13,11 +13,28 @@ import (
 
 // volumeChanged is called when a volume is new, changed or gone.
 func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+	c.stock.refresh(pv.Name)
 	c.work.add(volumeItem, store.NameOf(pv))
-	if ref := pv.Spec.ClaimRef; ref != nil {
-		c.work.add(claimItem, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
-	} else if pv.Status.Phase == v1.VolumeAvailable {
-		c.wakePending()
+	if pv.Spec.ClaimRef != nil {
+		c.work.add(claimItem, claimNameOf(pv))
+	}
+	for _, claim := range c.claimsNaming.Get(pv.Name) {
+		c.work.add(claimItem, store.NameOf(claim))
+	}
+}
+
+// claimNameOf returns the name of the claim that the volume names.
+func claimNameOf(pv *v1.PersistentVolume) types.NamespacedName {
+	return types.NamespacedName{Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.ClaimRef.Name}
+}
+
+// offer tells the claim that is to have a volume which is free.
+func (c *Controller) offer(pv *v1.PersistentVolume) {
+	if !c.stock.has(pv.Name) {
+		return
+	}
+	if claim, waits := c.waiters.offer(pv); waits {
+		c.work.add(claimItem, claim)
 	}
 }
 
@@ -32,10 +49,13 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	case ref == nil && pv.DeletionTimestamp != nil:
 		return c.letGo(ctx, pv)
 	case ref == nil || ref.UID == "":
-		_, err := c.setPhase(ctx, pv, v1.VolumeAvailable, "")
+		pv, err := c.setPhase(ctx, pv, v1.VolumeAvailable, "")
+		if err == nil && ref == nil {
+			c.offer(pv)
+		}
 		return err
 	}
-	claimName := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	claimName := claimNameOf(pv)
 	claim, ok := c.claims.Get(claimName)
 	if ok && claim.UID == ref.UID && claim.Spec.VolumeName == pv.Name {
 		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")

@@ -1,0 +1,121 @@
+package persistentvolume
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func claimed(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: name}
+}
+
+func asks(s string) func(*v1.PersistentVolumeClaim) {
+	return func(claim *v1.PersistentVolumeClaim) { claim.Spec.Resources.Requests = size(s) }
+}
+
+func holds(s string) func(*v1.PersistentVolume) {
+	return func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size(s) }
+}
+
+func waiting(t *testing.T, claims ...*v1.PersistentVolumeClaim) *waiters {
+	t.Helper()
+	w := newWaiters()
+	for _, claim := range claims {
+		n, err := needOf(claim, nil)
+		require.NoError(t, err)
+		w.add(n)
+	}
+	return w
+}
+
+// A volume goes to the claim that wastes least of it, of equal ones to the first, and to one claim at a time.
+func TestAVolumeIsOfferedToOneClaim(t *testing.T) {
+	w := waiting(t, newClaim("small"), newClaim("first", asks("2Gi")), newClaim("second", asks("2Gi")), newClaim("large", asks("9Gi")))
+	for _, want := range []string{"first", "second", "small"} {
+		got, ok := w.offer(newVolume("v-"+want, holds("4Gi")))
+		require.True(t, ok)
+		assert.Equal(t, claimed(want), got)
+	}
+	_, ok := w.offer(newVolume("v", holds("4Gi")))
+	assert.False(t, ok, "the one that is left asks for more")
+}
+
+// What a claim does not take is offered to the next, and not to the same one before it has changed.
+func TestWhatIsNotTakenIsOfferedToTheNext(t *testing.T) {
+	w := waiting(t, newClaim("a"), newClaim("b"))
+	pv := newVolume("v")
+	got, _ := w.offer(pv)
+	require.Equal(t, claimed("a"), got)
+	assert.Equal(t, "v", w.answer(got))
+	assert.Empty(t, w.answer(got), "it has answered")
+	got, _ = w.offer(pv)
+	require.Equal(t, claimed("b"), got)
+	assert.Equal(t, "v", w.remove(got), "it went away with the offer")
+	_, ok := w.offer(pv)
+	assert.False(t, ok)
+	pv.ResourceVersion = "2"
+	got, _ = w.offer(pv)
+	assert.Equal(t, claimed("a"), got)
+	w.remove(got)
+	assert.Empty(t, w.shelves)
+	assert.Empty(t, w.claims)
+}
+
+// Claims that wait get volumes as they come, each one that it can have, and claims that go away in between hold none up.
+func TestWaitingClaimsGetVolumesAsTheyCome(t *testing.T) {
+	const n = 40
+	fast := func(claim *v1.PersistentVolumeClaim) {
+		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}
+	}
+	var claims objects
+	for i := range n {
+		claims = append(claims, newClaim(fmt.Sprintf("c-%d", i), asks(fmt.Sprintf("%dGi", 1+i%4))))
+	}
+	claims = append(claims, newClaim("fast", fast), newClaim("gone"))
+	inWorld(t, claims, func(_ *testing.T, w *world) {
+		w.settle()
+		w.delete(newClaim("gone"))
+		for i := range n {
+			w.create(newVolume(fmt.Sprintf("v-%d", i), holds(fmt.Sprintf("%dGi", 4-i%4))))
+		}
+		idle()
+		w.requireAllBound(n)
+		w.create(newVolume("quick", func(pv *v1.PersistentVolume) { pv.Labels = map[string]string{"disk": "fast"} }))
+		idle()
+		w.requireBound("fast", "quick")
+	})
+}
+
+// requireAllBound fails unless the claims c-0 to c-n have each a volume that is large enough.
+func (w *world) requireAllBound(n int) {
+	w.t.Helper()
+	for i := range n {
+		claim := w.claim(fmt.Sprintf("c-%d", i))
+		w.requireBound(claim.Name, claim.Spec.VolumeName)
+		assert.True(w.t, large(claim, w.volume(claim.Spec.VolumeName)))
+	}
+}
+
+// A volume that was taken is nobody else's until it is given back.
+func TestWhatIsTakenIsNotTakenTwice(t *testing.T) {
+	pv := newVolume("v")
+	s := newStock(func(string) (*v1.PersistentVolume, bool) { return pv, pv != nil })
+	n, err := needOf(newClaim("c"), nil)
+	require.NoError(t, err)
+	s.refresh("v")
+	require.NotNil(t, s.take(n))
+	s.refresh("v")
+	assert.Nil(t, s.take(n))
+	assert.True(t, s.giveBack("v"))
+	assert.NotNil(t, s.take(n))
+	pv = nil
+	assert.False(t, s.giveBack("v"))
+	assert.Empty(t, s.shelves)
+	assert.Empty(t, s.taken)
+}
