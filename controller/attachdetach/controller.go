@@ -111,7 +111,7 @@ func newObjects(s store.Store, options Options) objects {
 		volumes:  store.NewMirror[*v1.PersistentVolume](s, mirrors),
 	}
 	o.podsOfNode = store.NewIndex(o.pods, func(pod *v1.Pod) []types.NodeName { return []types.NodeName{types.NodeName(pod.Spec.NodeName)} })
-	o.podsOfClaim = store.NewIndex(o.pods, claimsOf)
+	o.podsOfClaim = store.NewIndex(o.pods, volume.ClaimsOfPod)
 	return o
 }
 

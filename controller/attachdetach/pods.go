@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
@@ -21,27 +19,6 @@ type podWants struct {
 	uid     types.UID
 	node    types.NodeName
 	volumes map[v1.UniqueVolumeName]struct{}
-}
-
-// claimsOf returns the claims that a pod refers to, generic ephemeral ones included.
-func claimsOf(pod *v1.Pod) []types.NamespacedName {
-	var claims []types.NamespacedName
-	for i := range pod.Spec.Volumes {
-		if name := claimNameOf(pod, &pod.Spec.Volumes[i]); name != "" {
-			claims = append(claims, types.NamespacedName{Namespace: pod.Namespace, Name: name})
-		}
-	}
-	return claims
-}
-
-func claimNameOf(pod *v1.Pod, vol *v1.Volume) string {
-	switch {
-	case vol.PersistentVolumeClaim != nil:
-		return vol.PersistentVolumeClaim.ClaimName
-	case vol.Ephemeral != nil:
-		return pod.Name + "-" + vol.Name
-	}
-	return ""
 }
 
 func (c *Controller) podChanged(pod *v1.Pod) { c.dirtyPods.Add(store.NameOf(pod)) }
@@ -84,7 +61,7 @@ func (c *Controller) populate(name types.NamespacedName) {
 	if !there || pod.Spec.NodeName == "" {
 		return
 	}
-	if isTerminated(pod) {
+	if volume.IsPodTerminated(pod) {
 		c.desired.DeletePod(volume.GetUniquePodName(pod))
 		delete(c.wants, name)
 		return
@@ -130,16 +107,16 @@ func (c *Controller) desire(pod *v1.Pod, had podWants) (podWants, error) {
 
 // specOf returns one volume of a pod, through its claim where it has one. UIDs are compared at each step.
 func (c *Controller) specOf(pod *v1.Pod, vol *v1.Volume) (*volume.Spec, error) {
-	claimName := claimNameOf(pod, vol)
-	if claimName == "" {
+	ref, ok := volume.ClaimOfVolume(pod, vol)
+	if !ok {
 		return volume.NewSpecFromVolume(vol), nil
 	}
-	name := types.NamespacedName{Namespace: pod.Namespace, Name: claimName}
+	name := ref.Name
 	claim, ok := c.objects.claims.Get(name)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("claim %q: %w", name, store.ErrNotFound)
-	case vol.Ephemeral != nil && !metav1.IsControlledBy(claim, pod):
+	case !ref.OwnedBy(claim, pod):
 		return nil, fmt.Errorf("claim %q was not made for pod %q: delete it or rename the volume: %w", name, store.NameOf(pod), volume.ErrInvalid)
 	case claim.Spec.VolumeName == "" || claim.Status.Phase != v1.ClaimBound:
 		return nil, fmt.Errorf("claim %q is not bound to a volume yet", name)
@@ -151,21 +128,5 @@ func (c *Controller) specOf(pod *v1.Pod, vol *v1.Volume) (*volume.Spec, error) {
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
 		return nil, fmt.Errorf("PersistentVolume %q belongs to another claim than %q with UID %q: %w", pv.Name, name, claim.UID, store.ErrConflict)
 	}
-	readOnly := vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ReadOnly
-	return volume.NewSpecFromPersistentVolume(pv, readOnly), nil
-}
-
-// isTerminated reports whether no container of a pod will run again: as kubelet 1.36 says it. What the node still uses is
-// guarded by what the node says of itself.
-func isTerminated(pod *v1.Pod) bool {
-	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
-		return true
-	}
-	if pod.DeletionTimestamp == nil {
-		return false
-	}
-	runs := func(s v1.ContainerStatus) bool { return s.State.Running != nil }
-	return !slices.ContainsFunc(pod.Status.InitContainerStatuses, runs) &&
-		!slices.ContainsFunc(pod.Status.ContainerStatuses, runs) &&
-		!slices.ContainsFunc(pod.Status.EphemeralContainerStatuses, runs)
+	return volume.NewSpecFromPersistentVolume(pv, ref.ReadOnly), nil
 }

@@ -14,6 +14,12 @@ const (
 	AnnSelectedNode = "volume.kubernetes.io/selected-node"
 	// AnnStorageProvisioner is on a claim for which a volume is to be made; its value is the provisioner's name.
 	AnnStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
+	// AnnMigratedTo is on a volume that a CSI driver serves in place of its plugin; its value is the driver's name. Such a volume is
+	// reclaimed by others.
+	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
+	// AnnPreResizeCapacity is on a volume that is being expanded by somebody who keeps no account of it in the claim; its value
+	// is the size that the volume had before.
+	AnnPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
 	// AnnDefaultClass is "true" on the class that claims get which name none.
 	AnnDefaultClass = "storageclass.kubernetes.io/is-default-class"
 
@@ -23,6 +29,11 @@ const (
 	// FinalizerVolume is on a volume that was provisioned here and is to be deleted with its claim: the object stays until
 	// its storage is gone.
 	FinalizerVolume = "volumekit.io/provisioned-volume"
+
+	// FinalizerClaimProtection is on every claim, so that it stays while pods use it. It is that of Kubernetes.
+	FinalizerClaimProtection = "kubernetes.io/pvc-protection"
+	// FinalizerVolumeProtection is on every volume, so that its object stays while it is bound. It is that of Kubernetes.
+	FinalizerVolumeProtection = "kubernetes.io/pv-protection"
 
 	// NoProvisioner is the provisioner of a class whose volumes are made by people.
 	NoProvisioner = "kubernetes.io/no-provisioner"

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -60,7 +61,7 @@ func (c *Controller) confirm(ctx context.Context, claim *v1.PersistentVolumeClai
 
 // bindVolume is the first write: the volume names the claim.
 func (c *Controller) bindVolume(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
-	if ownedBy(pv, claim) {
+	if ownedBy(pv, claim) && !unprotected(&pv.ObjectMeta, FinalizerVolumeProtection) {
 		return pv, nil
 	}
 	changed := pv.DeepCopy()
@@ -103,7 +104,8 @@ func (c *Controller) bindClaim(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume,
 ) (*v1.PersistentVolumeClaim, error) {
 	_, completed := claim.Annotations[AnnBindCompleted]
-	if claim.Spec.VolumeName == pv.Name && completed && !slices.Contains(claim.Finalizers, FinalizerProvisioning) {
+	done := claim.Spec.VolumeName == pv.Name && completed && !slices.Contains(claim.Finalizers, FinalizerProvisioning)
+	if done && !unprotected(&claim.ObjectMeta, FinalizerClaimProtection) {
 		return claim, nil
 	}
 	changed := claim.DeepCopy()
@@ -124,12 +126,21 @@ func (c *Controller) setClaimBound(ctx context.Context, claim *v1.PersistentVolu
 	}
 	changed := claim.DeepCopy()
 	if claim.Status.Phase != v1.ClaimBound {
-		changed.Status.Capacity = maps.Clone(pv.Spec.Capacity)
+		changed.Status.Capacity = reachedCapacity(pv)
 	}
 	changed.Status.Phase = v1.ClaimBound
 	changed.Status.AccessModes = slices.Clone(pv.Spec.AccessModes)
 	_, err := c.updateClaim(ctx, changed)
 	return err
+}
+
+// reachedCapacity returns what a volume holds for certain: less than its capacity says while it is being expanded.
+func reachedCapacity(pv *v1.PersistentVolume) v1.ResourceList {
+	reached := maps.Clone(pv.Spec.Capacity)
+	if before, err := resource.ParseQuantity(pv.Annotations[AnnPreResizeCapacity]); err == nil && reached != nil {
+		reached[v1.ResourceStorage] = before
+	}
+	return reached
 }
 
 // unbind undoes the first write of a bind: a reference that a controller chose goes as a whole, one that a user made loses
@@ -150,7 +161,9 @@ func (c *Controller) unbind(ctx context.Context, pv *v1.PersistentVolume) error 
 	return err
 }
 
+// updateVolume writes a volume, protected from deletion while it is bound.
 func (c *Controller) updateVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	protect(&pv.ObjectMeta, FinalizerVolumeProtection)
 	updated, err := store.Update(ctx, c.store, pv)
 	if err != nil {
 		return nil, fmt.Errorf("update volume %q: %w", pv.Name, err)
@@ -165,7 +178,9 @@ func (c *Controller) seen(pv *v1.PersistentVolume) {
 	c.stock.refresh(pv.Name)
 }
 
+// updateClaim writes a claim, protected from deletion while pods use it.
 func (c *Controller) updateClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	protect(&claim.ObjectMeta, FinalizerClaimProtection)
 	updated, err := store.Update(ctx, c.store, claim)
 	if err != nil {
 		return nil, fmt.Errorf("update claim %q: %w", store.NameOf(claim), err)

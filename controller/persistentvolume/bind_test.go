@@ -23,26 +23,43 @@ func TestUnboundClaim(t *testing.T) {
 		reason  string // why it is pending
 		says    string
 	}{
-		"1 a volume fits":                     {objects: objects{newClaim("c"), newVolume("a")}, bound: "a"},
-		"2 no class and no volume":            {objects: objects{newClaim("c")}, reason: ReasonFailedBinding, says: "no storage class is set"},
-		"3 class open, no default class":      {objects: objects{newClaim("c", openClass)}, reason: ReasonFailedBinding, says: "no storage class is set"},
-		"4 a class that does not exist":       {objects: objects{newClaim("c", ofClass("gone"))}, reason: ReasonFailedBinding, says: `"gone" does not exist`},
-		"5 names a volume that is missing":    {objects: objects{newClaim("c", names("a"))}, reason: ReasonFailedBinding, says: `volume "a"`},
-		"6 names a volume that is free":       {objects: objects{newClaim("c", names("b")), newVolume("a"), newVolume("b")}, bound: "b"},
-		"7 names one that is too small":       {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") })}, reason: ReasonVolumeMismatch, says: "smaller"},
-		"8 names one of another class":        {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = "x" })}, reason: ReasonVolumeMismatch, says: "class"},
-		"9 names one of another mode":         {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
-		"10 names one that is reserved":       {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("c", ""))}, bound: "a"},
-		"11 names one of another claim":       {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "different claim"},
-		"12 a volume is reserved for it":      {objects: objects{newClaim("c"), newVolume("a"), newVolume("b", refTo("c", ""))}, bound: "b"},
-		"13 asks for no size":                 {objects: objects{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil }), newVolume("a")}, reason: ReasonFailedBinding, says: "no size"},
-		"14 a class without provisioner":      {objects: objects{newClaim("c", ofClass("x")), noProvisioner("x")}, reason: ReasonFailedBinding, says: "create one"},
-		"15 a provisioner that is not here":   {objects: objects{newClaim("c", ofClass("x")), foreign("x")}, reason: ReasonExternalProvisioning, says: "example.com/other"},
-		"16 class that waits for its node":    {objects: objects{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
-		"17 it waits although a volume fits":  {objects: objects{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
-		"18 with the node known it gets that": {objects: objects{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), newVolume("a", inClass("x"))}, bound: "a"},
-		"20 nobody has looked at it yet":      {objects: objects{newClaim("c", ofClass("x")), newClass("x"), newVolume("a", inClass("x"), noPhase)}, bound: "a"},
-		"19 reserved for it, block":           {objects: objects{newClaim("c"), newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
+		"1 a volume fits":                                {objects: objects{newClaim("c"), newVolume("a")}, bound: "a"},
+		"2 no class and no volume":                       {objects: objects{newClaim("c")}, reason: ReasonFailedBinding, says: "no storage class is set"},
+		"3 class open, no default class":                 {objects: objects{newClaim("c", openClass)}, reason: ReasonFailedBinding, says: "no storage class is set"},
+		"4 a class that does not exist":                  {objects: objects{newClaim("c", ofClass("gone"))}, reason: ReasonFailedBinding, says: `"gone" does not exist`},
+		"5 names a volume that is missing":               {objects: objects{newClaim("c", names("a"))}, reason: ReasonFailedBinding, says: `volume "a"`},
+		"6 names a volume that is free":                  {objects: objects{newClaim("c", names("b")), newVolume("a"), newVolume("b")}, bound: "b"},
+		"7 names one that is too small":                  {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") })}, reason: ReasonVolumeMismatch, says: "smaller"},
+		"8 names one of another class":                   {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = "x" })}, reason: ReasonVolumeMismatch, says: "class"},
+		"9 names one of another mode":                    {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
+		"10 names one that is reserved":                  {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("c", ""))}, bound: "a"},
+		"11 names one of another claim":                  {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "different claim"},
+		"12 a volume is reserved for it":                 {objects: objects{newClaim("c"), newVolume("a"), newVolume("b", refTo("c", ""))}, bound: "b"},
+		"13 asks for no size":                            {objects: objects{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil }), newVolume("a")}, reason: ReasonFailedBinding, says: "no size"},
+		"14 a class without provisioner":                 {objects: objects{newClaim("c", ofClass("x")), noProvisioner("x")}, reason: ReasonFailedBinding, says: "create one"},
+		"15 a provisioner that is not here":              {objects: objects{newClaim("c", ofClass("x")), foreign("x")}, reason: ReasonExternalProvisioning, says: "example.com/other"},
+		"16 class that waits for its node":               {objects: objects{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
+		"17 it waits although a volume fits":             {objects: objects{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
+		"18 with the node known it gets that":            {objects: objects{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), newVolume("a", inClass("x"))}, bound: "a"},
+		"20 nobody has looked at it yet":                 {objects: objects{newClaim("c", ofClass("x")), newClass("x"), newVolume("a", inClass("x"), noPhase)}, bound: "a"},
+		"21 given one by a controller that is another's": {objects: objects{newClaim("c", names("a"), chosen), newVolume("a", refTo("d", ""))}},
+		"22 reserved on another node, no other is taken": {objects: objects{
+			newClaim("c", onNode("n")), newVolume("a", refTo("c", ""), onlyOn("m")), newVolume("b"),
+		}, reason: ReasonVolumeMismatch, says: "node affinity"},
+		"23 its pod has no node yet": {objects: objects{
+			newClaim("c", ofClass("x")), newClass("x", late), newPod("p", "", "c"),
+		}, reason: ReasonWaitForPodScheduled, says: `"default/p"`},
+		"24 its pod has a node": {objects: objects{
+			newClaim("c", ofClass("x")), newClass("x", late), newPod("p", "n", "c"), newVolume("a", inClass("x"), onlyOn("n")), newVolume("b", inClass("x"), onlyOn("m")),
+		}, bound: "a"},
+		"25 names one that is being deleted": {objects: objects{newClaim("c", names("a")), newVolume("a", dying)}, reason: ReasonVolumeMismatch, says: "deleted"},
+		"26 names one that lacks a mode": {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) {
+			pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
+		})}, reason: ReasonVolumeMismatch, says: "access mode"},
+		"27 names one of another attributes class": {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) {
+			pv.Spec.VolumeAttributesClassName = ptr("gold")
+		})}, reason: ReasonVolumeMismatch, says: "attributes"},
+		"19 reserved for it, block": {objects: objects{newClaim("c"), newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -53,6 +70,11 @@ func TestUnboundClaim(t *testing.T) {
 					w.requireBound("c", tt.bound)
 					assert.False(t, pending)
 					assert.Empty(t, w.reasons())
+					return
+				}
+				if tt.reason == "" {
+					assert.NotEqual(t, v1.ClaimBound, w.claim("c").Status.Phase)
+					assert.Empty(t, w.reasons(), "it is an error, which is tried again")
 					return
 				}
 				require.True(t, pending)
@@ -227,6 +249,35 @@ func TestManyClaimsGetOneVolumeEach(t *testing.T) {
 			w.requireBound(claim.Name, claim.Spec.VolumeName)
 		}
 	})
+}
+
+// chosen makes the reference of a claim one that a controller made.
+func chosen(claim *v1.PersistentVolumeClaim) {
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnBoundByController, yes)
+}
+
+// dying makes a volume one that is deleted as soon as it is in the store.
+func dying(pv *v1.PersistentVolume) {
+	pv.Finalizers = []string{"example.com/stays"}
+	pv.Labels = map[string]string{"dying": yes}
+}
+
+func onlyOn(node string) func(*v1.PersistentVolume) {
+	return func(pv *v1.PersistentVolume) {
+		pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+			MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
+		}}}}
+	}
+}
+
+// newPod returns a pod on a node, "" for none, that uses a claim.
+func newPod(name, node, claim string) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}}
+	pod.Spec.NodeName = node
+	pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+	return pod
 }
 
 func lost(claim *v1.PersistentVolumeClaim) { claim.Status.Phase = v1.ClaimLost }

@@ -21,6 +21,8 @@ const callGrace = 5 * time.Second
 // pluginCall names one call of a plugin.
 type pluginCall struct {
 	plugin, method, volume string
+	// atLeast is how long the call may take where that is longer than others may.
+	atLeast time.Duration
 }
 
 // String names the call in errors.
@@ -32,7 +34,7 @@ func (p pluginCall) String() string {
 // uncertain errors. A call that does not return although its context has ended is left behind: the error is then
 // uncertain too, and says when the call is over after all.
 func (c *Controller) call(ctx context.Context, name pluginCall, f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.options.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, max(c.options.CallTimeout, name.atLeast))
 	done := make(chan struct{})
 	var result error // f's; to be read after done
 	go func() {

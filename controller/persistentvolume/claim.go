@@ -23,6 +23,7 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	if now, there := c.claims.Get(store.NameOf(claim)); there && now.UID == claim.UID {
 		return
 	}
+	c.wakeOwner(store.NameOf(claim))
 	for _, pv := range c.volumesOf.Get(store.NameOf(claim)) {
 		c.work.add(volumeItem, store.NameOf(pv))
 	}
@@ -47,8 +48,16 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 	if old, ok := c.pending.get(name); ok && old.UID != claim.UID {
 		c.served(name)
 	}
+	orphan, err := c.isOrphan(ctx, claim)
+	if err != nil {
+		return err
+	}
 	_, completed := claim.Annotations[AnnBindCompleted]
 	switch {
+	case orphan:
+		return c.collect(ctx, claim)
+	case completed && claim.DeletionTimestamp != nil:
+		return errors.Join(c.syncBound(ctx, claim), c.unprotectClaim(ctx, claim))
 	case completed:
 		return c.syncBound(ctx, claim)
 	case claim.DeletionTimestamp != nil:
@@ -149,12 +158,21 @@ func (c *Controller) syncUnmatched(ctx context.Context, claim *v1.PersistentVolu
 		return c.wait(ctx, claim, failedBinding(
 			"no volume fits, and storage class %q does not exist: create the class or name another", classOf(claim)))
 	case c.nodeIsAwaited(claim, class):
-		return c.wait(ctx, claim, reason{
-			eventType: v1.EventTypeNormal, reason: ReasonWaitForFirstConsumer,
-			message: "waiting for first consumer to be created before binding: the node is not selected yet",
-		})
+		return c.wait(ctx, claim, c.consumerAwaited(claim))
 	}
 	return c.provision(ctx, claim, class)
+}
+
+// consumerAwaited says for what a claim waits whose node is not known.
+func (c *Controller) consumerAwaited(claim *v1.PersistentVolumeClaim) reason {
+	why := reason{
+		eventType: v1.EventTypeNormal, reason: ReasonWaitForFirstConsumer,
+		message: "waiting for first consumer to be created before binding: the node is not selected yet",
+	}
+	if pod := c.firstConsumer(claim); pod != nil {
+		why.reason, why.message = ReasonWaitForPodScheduled, fmt.Sprintf("waiting for pod %q to be scheduled", store.NameOf(pod))
+	}
+	return why
 }
 
 // provisioned returns the volume that was made for this claim before, when the bind was broken off.
@@ -248,7 +266,8 @@ func (c *Controller) syncBound(ctx context.Context, claim *v1.PersistentVolumeCl
 func isWhole(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	return ownedBy(pv, claim) && pv.Status.Phase == v1.VolumeBound && pv.Status.Message == "" &&
 		claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) &&
-		!slices.Contains(claim.Finalizers, FinalizerProvisioning)
+		!slices.Contains(claim.Finalizers, FinalizerProvisioning) &&
+		!unprotected(&claim.ObjectMeta, FinalizerClaimProtection) && !unprotected(&pv.ObjectMeta, FinalizerVolumeProtection)
 }
 
 // lose writes that the claim has lost its volume. It stays so.
@@ -282,12 +301,19 @@ func (c *Controller) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	return nil
 }
 
-// selectedNode returns the node that a volume is made for, "" when it is not known.
+// selectedNode returns the node that a volume is made for, "" when it is not known: the one that a scheduler has selected, or the
+// one that everything runs on, or that of the claim's first pod, where pods are given nodes without a scheduler.
 func (c *Controller) selectedNode(claim *v1.PersistentVolumeClaim) types.NodeName {
 	if node := claim.Annotations[AnnSelectedNode]; node != "" {
 		return types.NodeName(node)
 	}
-	return c.options.NodeName
+	if c.options.NodeName != "" {
+		return c.options.NodeName
+	}
+	if pod := c.firstConsumer(claim); pod != nil {
+		return types.NodeName(pod.Spec.NodeName)
+	}
+	return ""
 }
 
 func failedBinding(format string, args ...any) reason {

@@ -53,9 +53,14 @@ type Controller struct {
 	store   store.Store
 	options Options
 
-	claims  *store.Mirror[*v1.PersistentVolumeClaim]
-	volumes *store.Mirror[*v1.PersistentVolume]
-	classes *store.Mirror[*storagev1.StorageClass]
+	claims      *store.Mirror[*v1.PersistentVolumeClaim]
+	volumes     *store.Mirror[*v1.PersistentVolume]
+	classes     *store.Mirror[*storagev1.StorageClass]
+	pods        *store.Mirror[*v1.Pod]
+	attachments *store.Mirror[*storagev1.VolumeAttachment]
+	// podsOf are the pods that refer to a claim, attachmentsOf the attachments of a volume, each by its name.
+	podsOf        *store.Index[*v1.Pod, types.NamespacedName]
+	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
 	// volumesOf are the volumes that name a claim, by its name.
 	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
 	// claimsNaming are the claims that name a volume, by its name.
@@ -84,22 +89,31 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	}
 	mirrors := store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff}
 	c := &Controller{
-		plugins: plugins,
-		store:   s,
-		options: options,
-		claims:  store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
-		volumes: store.NewMirror[*v1.PersistentVolume](s, mirrors),
-		classes: store.NewMirror[*storagev1.StorageClass](s, mirrors),
-		waiters: newWaiters(),
-		work:    newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
-		pending: newPendingClaims(),
-		lost:    newLostCalls(),
+		plugins:     plugins,
+		store:       s,
+		options:     options,
+		claims:      store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
+		volumes:     store.NewMirror[*v1.PersistentVolume](s, mirrors),
+		classes:     store.NewMirror[*storagev1.StorageClass](s, mirrors),
+		pods:        store.NewMirror[*v1.Pod](s, mirrors),
+		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, mirrors),
+		waiters:     newWaiters(),
+		work:        newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
+		pending:     newPendingClaims(),
+		lost:        newLostCalls(),
 	}
 	c.volumesOf = store.NewIndex(c.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
 		if pv.Spec.ClaimRef == nil {
 			return nil
 		}
 		return []types.NamespacedName{claimNameOf(pv)}
+	})
+	c.podsOf = store.NewIndex(c.pods, volume.ClaimsOfPod)
+	c.attachmentsOf = store.NewIndex(c.attachments, func(at *storagev1.VolumeAttachment) []string {
+		if at.Spec.Source.PersistentVolumeName == nil {
+			return nil
+		}
+		return []string{*at.Spec.Source.PersistentVolumeName}
 	})
 	c.claimsNaming = store.NewIndex(c.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })
 	c.stock = newStock(func(name string) (*v1.PersistentVolume, bool) { return c.volumes.Get(volumeKey(name)) })
@@ -126,13 +140,21 @@ func (c *Controller) run(ctx context.Context) {
 	feeds.Go(func() { c.classes.Follow(ctx, c.classChanged) })
 	feeds.Go(func() { c.volumes.Follow(ctx, c.volumeChanged) })
 	feeds.Go(func() { c.claims.Follow(ctx, c.claimChanged) })
-	if c.classes.WaitSynced(ctx) && c.volumes.WaitSynced(ctx) && c.claims.WaitSynced(ctx) {
+	feeds.Go(func() { c.pods.Follow(ctx, c.podChanged) })
+	feeds.Go(func() { c.attachments.Follow(ctx, c.attachmentChanged) })
+	if c.synced(ctx) {
 		for range c.options.Workers {
 			workers.Go(func() { c.work.run(ctx, c.sync) })
 		}
 	}
 	workers.Wait()
 	feeds.Wait()
+}
+
+// synced waits until everything has been listed once, and reports whether that was before ctx ended.
+func (c *Controller) synced(ctx context.Context) bool {
+	return c.classes.WaitSynced(ctx) && c.volumes.WaitSynced(ctx) && c.claims.WaitSynced(ctx) &&
+		c.pods.WaitSynced(ctx) && c.attachments.WaitSynced(ctx)
 }
 
 // sync looks at what key names. An error means that it is looked at again after a while.
@@ -146,6 +168,8 @@ func (c *Controller) sync(ctx context.Context, key item) error {
 		}
 	case volumeItem:
 		err = c.syncVolume(ctx, key.name.Name)
+	case podItem:
+		err = c.syncPod(ctx, key.name)
 	}
 	var held *heldError
 	if err != nil && ctx.Err() == nil && !errors.As(err, &held) {

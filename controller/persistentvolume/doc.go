@@ -13,8 +13,15 @@
 // # The life of a volume
 //
 // Available, Bound, then Released when its claim is gone: reclaim policy Retain leaves it there, Delete lets its plugin
-// delete the storage and then deletes the object. A volume that is in use is left whole and tried again. One that
-// belongs to a provisioner or a driver that is not here is left alone. Recycle is refused, with an event.
+// delete the storage and then deletes the object, Recycle lets it delete what is in the storage and makes the volume
+// Available again. A volume that a pod uses, or that is attached to a node, is left whole until it is not, and one that its
+// plugin calls in use is tried again. One that belongs to a provisioner or a driver that is not here is left alone.
+//
+// # What is in use stays
+//
+// Claims and volumes have the protection finalizers of Kubernetes: a claim that is deleted stays while pods use it, the object
+// of a volume while it is bound. The claims of generic ephemeral volumes are made here for the pods in the store, and deleted
+// when their pods are gone from it.
 //
 // # Guarantees
 //

@@ -53,6 +53,11 @@ func inWorld(t *testing.T, objects []store.Object, test func(t *testing.T, w *wo
 		require.NoError(t, w.plugins.InitPlugins(t.Context(), w.plugin))
 		for _, obj := range objects {
 			w.create(obj)
+			if obj.GetLabels()["dying"] != "" {
+				key, err := store.KeyOf(obj)
+				require.NoError(t, err)
+				require.NoError(t, w.store.Delete(t.Context(), key, store.Preconditions{}))
+			}
 		}
 		test(t, w)
 	})

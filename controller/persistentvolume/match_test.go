@@ -22,7 +22,7 @@ func TestFindMatch(t *testing.T) {
 		return func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = name }
 	}
 	block := func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) }
-	dying := func(pv *v1.PersistentVolume) { pv.DeletionTimestamp = ptr(metav1.Now()) }
+	deleted := func(pv *v1.PersistentVolume) { pv.DeletionTimestamp = ptr(metav1.Now()) }
 	phase := func(p v1.PersistentVolumePhase) func(*v1.PersistentVolume) {
 		return func(pv *v1.PersistentVolume) { pv.Status.Phase = p }
 	}
@@ -59,7 +59,7 @@ func TestFindMatch(t *testing.T) {
 		"another attributes class":    {claim: newClaim("c"), volumes: pvs{newVolume("a", attributes)}},
 		"selector matches":            {claim: newClaim("c", selects), volumes: pvs{newVolume("a"), newVolume("b", labelled)}, want: "b"},
 		"selector does not match":     {claim: newClaim("c", selects), volumes: pvs{newVolume("a")}},
-		"being deleted":               {claim: newClaim("c"), volumes: pvs{newVolume("a", dying)}},
+		"being deleted":               {claim: newClaim("c"), volumes: pvs{newVolume("a", deleted)}},
 		"released":                    {claim: newClaim("c"), volumes: pvs{newVolume("a", phase(v1.VolumeReleased))}},
 		"nobody has looked at it yet": {claim: newClaim("c"), volumes: pvs{newVolume("a", phase(""))}, want: "a"},
 		"of another claim":            {claim: newClaim("c"), volumes: pvs{newVolume("a", refTo("d", ""))}},

@@ -123,6 +123,8 @@ const (
 	ReasonVolumeMismatch = "VolumeMismatch"
 	// ReasonWaitForFirstConsumer says that the volume is made when the node of the claim's pod is known.
 	ReasonWaitForFirstConsumer = "WaitForFirstConsumer"
+	// ReasonWaitForPodScheduled says that the volume is made when the pod that uses the claim has a node.
+	ReasonWaitForPodScheduled = "WaitForPodScheduled"
 	// ReasonExternalProvisioning says that no plugin here provisions for the class.
 	ReasonExternalProvisioning = "ExternalProvisioning"
 	// ReasonProvisioningFailed says that the plugin could not make a volume; it is tried again.
@@ -139,8 +141,10 @@ const (
 	ReasonVolumeDelete = "VolumeDelete"
 	// ReasonVolumeFailedDelete says that the volume could not be deleted; it is tried again.
 	ReasonVolumeFailedDelete = "VolumeFailedDelete"
-	// ReasonVolumeFailedRecycle says that the volume cannot be recycled.
+	// ReasonVolumeFailedRecycle says that the volume cannot be recycled, or could not be and is tried again.
 	ReasonVolumeFailedRecycle = "VolumeFailedRecycle"
+	// ReasonVolumeRecycled says that nothing is left in the volume and that it may be had again.
+	ReasonVolumeRecycled = "VolumeRecycled"
 	// ReasonVolumeUnknownReclaimPolicy says that the volume's reclaim policy is none that is known.
 	ReasonVolumeUnknownReclaimPolicy = "VolumeUnknownReclaimPolicy"
 )

@@ -75,6 +75,9 @@ func (c *Controller) intend(
 	if !slices.Contains(changed.Finalizers, FinalizerProvisioning) {
 		changed.Finalizers = append(changed.Finalizers, FinalizerProvisioning)
 	}
+	if node := c.selectedNode(claim); waitsForConsumer(class) && c.options.NodeName == "" {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnSelectedNode, string(node)) // It stays whatever becomes of the pod.
+	}
 	changed.Status.Phase = v1.ClaimPending
 	return c.updateClaim(ctx, changed)
 }
@@ -191,6 +194,7 @@ func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *s
 	}
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, AnnBoundByController, yes)
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, AnnDynamicallyProvisioned, class.Provisioner)
+	protect(&pv.ObjectMeta, FinalizerVolumeProtection)
 	if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, FinalizerVolume) {
 		pv.Finalizers = append(pv.Finalizers, FinalizerVolume)
 	}
@@ -287,7 +291,7 @@ func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVo
 func (c *Controller) syncDying(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	c.served(store.NameOf(claim))
 	if !slices.Contains(claim.Finalizers, FinalizerProvisioning) {
-		return nil
+		return c.unprotectClaim(ctx, claim)
 	}
 	made, err := c.provisioned(ctx, claim)
 	if err != nil {
@@ -300,10 +304,14 @@ func (c *Controller) syncDying(ctx context.Context, claim *v1.PersistentVolumeCl
 	}
 	changed := claim.DeepCopy()
 	dropFinalizer(&changed.ObjectMeta, FinalizerProvisioning)
-	if _, err := c.updateClaim(ctx, changed); err != nil && !errors.Is(err, store.ErrNotFound) {
+	updated, err := c.updateClaim(ctx, changed)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	return nil
+	return c.unprotectClaim(ctx, updated)
 }
 
 // finishProvisioning returns nil when either the volume is in the store, or nothing was left behind.

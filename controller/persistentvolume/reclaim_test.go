@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -40,7 +41,24 @@ func TestVolume(t *testing.T) {
 		"3 its claim is gone, Retain":    {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRetain))}, v1.VolumeReleased, "c/uid-c", ""},
 		"4 its claim is gone, no policy": {objects{newVolume("a", refTo("c", "uid-c"))}, v1.VolumeReleased, "c/uid-c", ""},
 		"5 its claim is gone, Delete":    {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))}, "", "", ""},
-		"6 its claim is gone, Recycle":   {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle))}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedRecycle},
+		"6 its claim is gone, Recycle":   {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle))}, v1.VolumeAvailable, "c/", ReasonVolumeRecycled},
+		"18 its claim is gone, Recycle, chosen": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), volumeAnnotation(AnnBoundByController, yes))},
+			v1.VolumeAvailable, "", ReasonVolumeRecycled,
+		},
+		"19 nothing here can recycle it": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), nfs)}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedRecycle,
+		},
+		"20 migrated, Delete": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), volumeAnnotation(AnnMigratedTo, "x.example.com"))},
+			v1.VolumeReleased, "c/uid-c", "",
+		},
+		"21 its claim is unbound, of another mode": {
+			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", func(c *v1.PersistentVolumeClaim) {
+				c.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
+			})}, v1.VolumeAvailable, "c/uid-c", ReasonVolumeMismatch,
+		},
+		"22 its claim is unbound":        {objects{newVolume("a", refTo("c", "uid-c")), newClaim("c")}, v1.VolumeBound, "c/uid-c", ""},
 		"7 its claim is gone, unknown":   {objects{newVolume("a", refTo("c", "uid-c"), policy("Burn"))}, v1.VolumeFailed, "c/uid-c", ReasonVolumeUnknownReclaimPolicy},
 		"8 claim of another UID, Delete": {objects{newVolume("a", refTo("c", "older"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", ofClass("none"))}, "", "", ReasonFailedBinding},
 		"9 its claim is bound to it":     {objects{newVolume("a", refTo("c", "uid-c")), newClaim("c", completed, names("a"))}, v1.VolumeBound, "c/uid-c", ""},
@@ -73,7 +91,7 @@ func TestVolume(t *testing.T) {
 				w.settle()
 				sleepUntilIdle()
 				if tt.reason != "" {
-					assert.Equal(t, []string{tt.reason}, w.reasons())
+					assert.Equal(t, []string{tt.reason}, slices.Compact(w.reasons()))
 				} else {
 					assert.Empty(t, w.reasons())
 				}

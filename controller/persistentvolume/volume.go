@@ -46,7 +46,7 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	}
 	ref := pv.Spec.ClaimRef
 	switch {
-	case ref == nil && pv.DeletionTimestamp != nil:
+	case pv.DeletionTimestamp != nil && (ref == nil || ref.UID == ""):
 		return c.letGo(ctx, pv)
 	case ref == nil || ref.UID == "":
 		pv, err := c.setPhase(ctx, pv, v1.VolumeAvailable, "")
@@ -105,13 +105,29 @@ func spare(pv *v1.PersistentVolume) bool {
 	return provisioned && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete
 }
 
-// letGo takes our finalizer off.
+// letGo takes our finalizers off.
 func (c *Controller) letGo(ctx context.Context, pv *v1.PersistentVolume) error {
+	return c.dropFinalizers(ctx, pv, FinalizerVolume, FinalizerVolumeProtection)
+}
+
+// dropFinalizers takes finalizers off. That the object is gone with them, or was, is no error.
+func (c *Controller) dropFinalizers(ctx context.Context, pv *v1.PersistentVolume, finalizers ...string) error {
 	changed := pv.DeepCopy()
-	dropFinalizer(&changed.ObjectMeta, FinalizerVolume)
+	for _, finalizer := range finalizers {
+		dropFinalizer(&changed.ObjectMeta, finalizer)
+	}
 	if len(changed.Finalizers) == len(pv.Finalizers) {
 		return nil
 	}
-	_, err := c.updateVolume(ctx, changed)
-	return err
+	updated, err := store.Update(ctx, c.store, changed)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("update volume %q: %w", pv.Name, err)
+	}
+	if len(updated.Finalizers) > 0 || updated.DeletionTimestamp == nil {
+		c.seen(updated)
+	}
+	return nil
 }

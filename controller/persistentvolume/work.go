@@ -23,6 +23,7 @@ type itemKind string
 const (
 	claimItem  itemKind = "claim"
 	volumeItem itemKind = "volume"
+	podItem    itemKind = "pod"
 )
 
 // item names what is to be looked at.

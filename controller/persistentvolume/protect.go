@@ -1,0 +1,138 @@
+package persistentvolume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file keeps claims that pods use, and volumes that claims, pods or nodes use, from going away beneath them.
+
+// podChanged is called when a pod is new, changed or gone. It wakes what waits for the pod: claims and volumes that cannot go as
+// long as it uses them, claims that wait until it has a node, and itself when claims are to be made for it.
+func (c *Controller) podChanged(pod *v1.Pod) {
+	if hasEphemeral(pod) {
+		c.work.add(podItem, store.NameOf(pod))
+	}
+	for _, name := range volume.ClaimsOfPod(pod) {
+		claim, there := c.claims.Get(name)
+		if !there || claim.DeletionTimestamp != nil || claim.Spec.VolumeName == "" || isOwnedByPod(claim) {
+			c.work.add(claimItem, name)
+		}
+		for _, pv := range c.volumesOf.Get(name) {
+			if pv.Status.Phase == v1.VolumeReleased || pv.Status.Phase == v1.VolumeFailed {
+				c.work.add(volumeItem, store.NameOf(pv))
+			}
+		}
+	}
+}
+
+// attachmentChanged is called when an attachment is new, changed or gone: a volume may wait until it is detached.
+func (c *Controller) attachmentChanged(at *storagev1.VolumeAttachment) {
+	if name := at.Spec.Source.PersistentVolumeName; name != nil {
+		c.work.add(volumeItem, volumeKey(*name))
+	}
+}
+
+// protect adds our finalizer to an object that is not being deleted.
+func protect(meta *metav1.ObjectMeta, finalizer string) {
+	if meta.DeletionTimestamp == nil && !slices.Contains(meta.Finalizers, finalizer) {
+		meta.Finalizers = append(meta.Finalizers, finalizer)
+	}
+}
+
+// unprotected reports whether an object that is not being deleted lacks our finalizer.
+func unprotected(meta *metav1.ObjectMeta, finalizer string) bool {
+	return meta.DeletionTimestamp == nil && !slices.Contains(meta.Finalizers, finalizer)
+}
+
+// unprotectClaim lets a claim go that is being deleted, as soon as no pod uses it.
+func (c *Controller) unprotectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if !slices.Contains(claim.Finalizers, FinalizerClaimProtection) {
+		return nil
+	}
+	user, err := c.userOf(ctx, store.NameOf(claim), func(pod *v1.Pod) bool { return mayUse(pod, claim) })
+	if err != nil || user != nil {
+		return err // The pod's change wakes the claim.
+	}
+	changed := claim.DeepCopy()
+	dropFinalizer(&changed.ObjectMeta, FinalizerClaimProtection)
+	if _, err := c.updateClaim(ctx, changed); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// mayUse reports whether a pod refers to a claim otherwise than as one that was to be made for it and was not.
+func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
+	for i := range pod.Spec.Volumes {
+		ref, ok := volume.ClaimOfVolume(pod, &pod.Spec.Volumes[i])
+		if ok && ref.Name == store.NameOf(claim) && ref.OwnedBy(claim, pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// userOf returns a pod that uses, or may use, a claim, or nil: one that has a node and has not ended, and that counts. A pod
+// without a node is not started any more with a claim that is being deleted. Memory is asked first, and that nobody uses the
+// claim is believed by the store alone.
+func (c *Controller) userOf(ctx context.Context, claim types.NamespacedName, counts func(pod *v1.Pod) bool) (*v1.Pod, error) {
+	uses := func(pod *v1.Pod) bool {
+		return pod.Spec.NodeName != "" && !volume.IsPodTerminated(pod) && slices.Contains(volume.ClaimsOfPod(pod), claim) && counts(pod)
+	}
+	known := c.podsOf.Get(claim)
+	if at := slices.IndexFunc(known, uses); at >= 0 {
+		return known[at], nil
+	}
+	pods, _, err := store.ListOf[*v1.Pod](ctx, c.store, claim.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("the pods that use claim %q: %w", claim, err)
+	}
+	if at := slices.IndexFunc(pods, uses); at >= 0 {
+		return pods[at], nil
+	}
+	return nil, nil
+}
+
+// usedBy returns, in words, who uses the storage of a volume whose claim is gone, or "".
+func (c *Controller) usedBy(ctx context.Context, pv *v1.PersistentVolume) (string, error) {
+	if at := c.attachmentsOf.Get(pv.Name); len(at) > 0 {
+		return fmt.Sprintf("it is attached to node %q, or may be", at[0].Spec.NodeName), nil
+	}
+	next, there := c.claims.Get(claimNameOf(pv))
+	pod, err := c.userOf(ctx, claimNameOf(pv), func(pod *v1.Pod) bool {
+		// The pods of another claim that has the name of the old one do not count.
+		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
+	})
+	if err != nil || pod == nil {
+		return "", err
+	}
+	return fmt.Sprintf("pod %q on node %q uses it", store.NameOf(pod), pod.Spec.NodeName), nil
+}
+
+// firstConsumer returns the pod that decides where a claim is to be had: of those that have a node the oldest, or one that has
+// none yet; nil when no pod uses the claim.
+func (c *Controller) firstConsumer(claim *v1.PersistentVolumeClaim) *v1.Pod {
+	pods := slices.DeleteFunc(c.podsOf.Get(store.NameOf(claim)), volume.IsPodTerminated)
+	if len(pods) == 0 {
+		return nil
+	}
+	return slices.MinFunc(pods, func(a, b *v1.Pod) int {
+		return cmp.Or(
+			-cmp.Compare(min(1, len(a.Spec.NodeName)), min(1, len(b.Spec.NodeName))),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+}
