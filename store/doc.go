@@ -28,5 +28,6 @@
 // Two abilities are optional. A [Transactor] writes several objects at once or none. A [Lessor] gives out leases, with tokens that
 // tell a late holder from a later one; [LessorOf] finds or makes the one of any store, and [HoldLease] works under one.
 //
-// [Memory] keeps everything in memory, for one process and for tests. [Decode] and [Load] fill a store from manifests.
+// [Memory] keeps everything in memory, for one process and for tests; [Disk] keeps it in one directory, for one process and
+// through its end. [Decode] and [Load] fill a store from manifests.
 package store

@@ -66,7 +66,7 @@ type Damaged struct {
 // that is open elsewhere is an error that matches [ErrLocked]; one that belongs to another user than this one or root, or
 // that others may write to, matches [ErrUnsafe], for what is read there is trusted.
 func Open(path string, o Options) (*Dir, error) {
-	if err := makeDir(path, o); err != nil {
+	if err := MakeDir(path, o); err != nil {
 		return nil, fmt.Errorf("directory of records: %w", err)
 	}
 	directory, err := openDirectory(path)
@@ -106,14 +106,14 @@ func isSame(root *os.Root, locked directory) (bool, error) {
 	return err == nil && os.SameFile(a, b), err
 }
 
-// makeDir makes a directory, and those above it, when it is missing. With Sync they are on the disk when it returns: what
+// MakeDir makes a directory, and those above it, when it is missing. With Sync they are on the disk when it returns: what
 // is synced into a directory that a power cut takes away is lost.
-func makeDir(path string, o Options) error {
+func MakeDir(path string, o Options) error {
 	above := filepath.Dir(path)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || above == path {
 		return err
 	}
-	if err := makeDir(above, o); err != nil {
+	if err := MakeDir(above, o); err != nil {
 		return err
 	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -1,0 +1,365 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/volumekit/volumekit/internal/record"
+)
+
+// The defaults of [DiskOptions].
+const (
+	DefaultMaxObjectBytes = 3 << 19 // 1.5 MiB, as much as etcd and Kubernetes take
+	DefaultMaxBytes       = 2 << 30
+	DefaultCompactBytes   = 8 << 20
+)
+
+// The sentinels of [Disk]. Match them with errors.Is.
+var (
+	// ErrLocked says that another process, or another store of this one, has the directory.
+	ErrLocked = record.ErrLocked
+	// ErrNewer says that the directory was written by a newer program, which is to go on with it.
+	ErrNewer = record.ErrNewer
+	// ErrDamaged says that files of the directory are not as they were written; see [DamageError].
+	ErrDamaged = errors.New("damaged store")
+	// ErrFull says that there is no room for a write: on the disk, or within the bounds of the store. Nothing was written.
+	ErrFull = errors.New("no room in the store")
+	// ErrClosed says that the store was closed.
+	ErrClosed = errors.New("store is closed")
+)
+
+// DiskOptions are the options of [OpenDisk]. The zero value is useful.
+type DiskOptions struct {
+	// History is how many writes per kind are remembered for watches; 0 means [DefaultHistory].
+	History int
+	// MaxObjectBytes is how large one object may be, and MaxBytes how large all are together, as JSON. Zero means the defaults.
+	MaxObjectBytes, MaxBytes int64
+	// CompactBytes is how large the journal becomes, at least, before a snapshot takes its place; 0 means [DefaultCompactBytes].
+	CompactBytes int64
+	// Salvage says that a damaged directory is opened with what can be read of it. Damaged files are kept under names that begin
+	// with "damaged-", and no watch is resumed. Objects may be missing, or older than they were: see that nothing follows from
+	// their absence before it is set.
+	Salvage bool
+	// Logger gets what goes wrong beside writes; nil discards it.
+	Logger *slog.Logger
+}
+
+func (o DiskOptions) withDefaults() DiskOptions {
+	orElse := func(given *int64, fallback int64) {
+		if *given <= 0 {
+			*given = fallback
+		}
+	}
+	orElse(&o.MaxObjectBytes, DefaultMaxObjectBytes)
+	orElse(&o.MaxBytes, DefaultMaxBytes)
+	orElse(&o.CompactBytes, DefaultCompactBytes)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Disk is a [Store] and a [Transactor] in one directory, for one process. Make it with [OpenDisk], and Close it.
+//
+// A write is on the disk when it returns, and is seen by nobody before: kill -9 and a power cut lose nothing that was told.
+// Writes that come together are synced together. Reads are those of a [Memory] and do no I/O. After a restart watches go on where
+// they were, as far back as the history goes. When the disk is full, or fails, a write returns an error and has not happened; the
+// store goes on, and writes again when there is room. One whose context ends while it is on its way may happen all the same.
+type Disk struct {
+	memory  *Memory // what is on the disk
+	options DiskOptions
+	lock    io.Closer
+	root    io.Closer
+	salvage []Damage
+
+	mu         sync.Mutex // never held over I/O
+	queue      []*diskWrite
+	committing bool // a goroutine is at work on the queue
+	closed     bool
+	committers sync.WaitGroup
+
+	// What follows belongs to the committing goroutine.
+	files        diskFiles
+	journal      *journal
+	snapshotSize int64
+	sizes        map[Key]int64
+	total        int64
+}
+
+var _ Transactor = (*Disk)(nil)
+
+// diskWrite is a transaction on its way.
+type diskWrite struct {
+	plan      *Plan
+	keys      []Key
+	abandoned atomic.Bool   // the caller has gone
+	done      chan struct{} // closed when what follows is set
+	changes   []Change
+	err       error
+}
+
+// OpenDisk opens the store in the directory at an absolute path, which is made when it is missing, with mode 0700: it may hold
+// secrets. The error matches [ErrLocked] when it is open elsewhere, [ErrDamaged] when files are not as they were written, and
+// [ErrNewer]; nothing was changed then. The end of a journal that was being written when the power was cut is no damage. The
+// platform must have locks: Linux and macOS do.
+func OpenDisk(path string, options DiskOptions) (*Disk, error) {
+	if err := absolute(path); err != nil {
+		return nil, fmt.Errorf("store on disk: %w", err)
+	}
+	if err := record.MakeDir(path, record.Options{Sync: true}); err != nil {
+		return nil, fmt.Errorf("store on disk: %w", err)
+	}
+	lock, err := record.Lock(path)
+	if err != nil {
+		return nil, fmt.Errorf("store on disk: %w", err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("store on disk: %w", errors.Join(err, lock.Close()))
+	}
+	s, err := openFiles(directory{root}, options)
+	if err != nil {
+		return nil, fmt.Errorf("store on disk in %q: %w", path, errors.Join(err, root.Close(), lock.Close()))
+	}
+	s.root, s.lock = root, lock
+	return s, nil
+}
+
+// openFiles opens the store in a directory that is locked.
+func openFiles(files diskFiles, options DiskOptions) (*Disk, error) {
+	s := &Disk{
+		memory: NewMemory(MemoryOptions{History: options.History}), options: options.withDefaults(),
+		files: files, sizes: map[Key]int64{},
+	}
+	return s, s.open()
+}
+
+// open reads the directory and makes it ready to be written to.
+func (s *Disk) open() error {
+	names, err := s.files.names()
+	if err != nil {
+		return err
+	}
+	l := newLoading(names, s.files.read, s.memory)
+	if err := l.load(); err != nil {
+		return err
+	}
+	if len(l.damage) > 0 && !s.options.Salvage {
+		return &DamageError{Damage: l.damage}
+	}
+	for key, size := range l.sizes {
+		s.resize(key, size)
+	}
+	s.snapshotSize = l.snapshotSize
+	switch {
+	case len(l.damage) > 0:
+		err = s.goOnFrom(l)
+	case len(l.journals) == 0:
+		s.journal, err = createJournal(s.files, 0)
+	default:
+		err = s.goOn(l)
+	}
+	if err != nil {
+		return err
+	}
+	return s.tidy(names, l)
+}
+
+// goOn goes on with the newest journal. What was read is made durable: a program that was killed has not come to that.
+func (s *Disk) goOn(l *loading) error {
+	base := l.journals[len(l.journals)-1]
+	f, err := s.files.reopen(journalName(base))
+	if err != nil {
+		return err
+	}
+	s.journal = &journal{name: journalName(base), file: f, size: l.last.size, torn: true}
+	if l.last.size == 0 {
+		err = s.journal.append(headFrame(base))
+	} else {
+		err = s.journal.mend()
+	}
+	if err = errors.Join(err, s.files.sync()); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return nil
+}
+
+// salvaged is how many versions are left out after damage, so that no watch is resumed at a version that was another one.
+const salvaged = 1 << 32
+
+// goOnFrom makes a new beginning of what could be read, and keeps what is damaged.
+func (s *Disk) goOnFrom(l *loading) error {
+	s.salvage = l.damage
+	kept := map[string]bool{}
+	for _, d := range l.damage {
+		s.options.Logger.Error("a file of the store is damaged: it goes on without", "file", d.File, "offset", d.Offset, "err", d.Err)
+		if kept[d.File] {
+			continue
+		}
+		kept[d.File] = true
+		err := s.files.link(d.File, damagedPrefix+d.File)
+		if err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	s.memory.version += salvaged
+	for _, kind := range s.memory.kinds {
+		kind.log.writes, kind.log.forgotten = nil, s.memory.version
+	}
+	var err error
+	if s.journal, err = createJournal(s.files, s.memory.version); err != nil {
+		return err
+	}
+	if s.snapshotSize, err = writeSnapshot(s.files, s.memory.version, s.objects()); err != nil {
+		return errors.Join(err, s.journal.file.Close())
+	}
+	l.snapshots, l.journals = append(l.snapshots, s.memory.version), []uint64{s.memory.version}
+	return nil
+}
+
+// tidy removes what an earlier program has not come to remove: what comes before the newest snapshot and one journal more.
+func (s *Disk) tidy(names []string, l *loading) error {
+	var oldest uint64
+	if chain := l.chain(); len(chain) > 0 {
+		oldest = chain[0]
+	}
+	for _, name := range names {
+		journal, isJournal := baseOf(name, journalPrefix)
+		snapshot, isSnapshot := baseOf(name, snapshotPrefix)
+		old := isJournal && journal < oldest || isSnapshot && snapshot < l.snapshots[len(l.snapshots)-1]
+		if !old && name != unfinished {
+			continue
+		}
+		if err := s.files.unlink(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return errors.Join(err, s.journal.file.Close())
+		}
+	}
+	return nil
+}
+
+func (s *Disk) resize(key Key, size int64) {
+	s.total += size - s.sizes[key]
+	s.sizes[key] = size
+	if size == 0 {
+		delete(s.sizes, key)
+	}
+}
+
+// objects returns every object, sorted, so that a snapshot says the same of the same.
+func (s *Disk) objects() []Object {
+	var all []Object
+	for _, kind := range Kinds() {
+		s.memory.mu.Lock()
+		objects := slices.Collect(maps.Values(s.memory.kinds[kind].objects))
+		s.memory.mu.Unlock()
+		slices.SortFunc(objects, func(a, b Object) int { return strings.Compare(NameOf(a).String(), NameOf(b).String()) })
+		all = append(all, objects...)
+	}
+	return all
+}
+
+// Salvaged returns the damage in spite of which the store was opened; nil when there was none.
+func (s *Disk) Salvaged() []Damage { return slices.Clone(s.salvage) }
+
+// Close waits for the writes that are on their way, and unlocks the directory. Later ones are errors that match [ErrClosed]; what
+// was read can be read on, and watches end with their contexts.
+func (s *Disk) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.committers.Wait()
+	err := s.journal.file.Close()
+	for _, c := range []io.Closer{s.root, s.lock} {
+		if c != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	return err
+}
+
+// Get implements [Store].
+func (s *Disk) Get(ctx context.Context, key Key) (runtime.Object, error) {
+	return s.memory.Get(ctx, key)
+}
+
+// List implements [Store].
+func (s *Disk) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (List, error) {
+	return s.memory.List(ctx, kind, namespace)
+}
+
+// Watch implements [Store], as [Memory] does.
+func (s *Disk) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan Event, error) {
+	return s.memory.Watch(ctx, kind, namespace, version)
+}
+
+// Create implements [Store].
+func (s *Disk) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	return commitOne(ctx, s, ToCreate(obj))
+}
+
+// Update implements [Store].
+func (s *Disk) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	return commitOne(ctx, s, ToUpdate(obj))
+}
+
+// Delete implements [Store].
+func (s *Disk) Delete(ctx context.Context, key Key, preconditions Preconditions) error {
+	_, err := commitOne(ctx, s, ToDelete(key, preconditions))
+	return err
+}
+
+// Commit implements [Transactor].
+func (s *Disk) Commit(ctx context.Context, t Transaction) ([]runtime.Object, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	plan, err := NewPlan(t)
+	if err != nil {
+		return nil, err
+	}
+	w := &diskWrite{plan: plan, keys: plan.Keys(), done: make(chan struct{})}
+	if err := s.enqueue(w); err != nil {
+		return nil, err
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		w.abandoned.Store(true)
+		return nil, fmt.Errorf("the disk has not answered, and the write may happen still: %w", context.Cause(ctx))
+	}
+	if w.err != nil {
+		return nil, w.err
+	}
+	return copies(w.changes), nil
+}
+
+// enqueue has a write committed. The goroutine that does so ends when there is nothing left to do.
+func (s *Disk) enqueue(w *diskWrite) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	s.queue = append(s.queue, w)
+	if !s.committing {
+		s.committing = true
+		s.committers.Go(s.commitAll)
+	}
+	return nil
+}

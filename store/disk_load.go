@@ -1,0 +1,266 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Damage is a file of a [Disk] that is not as it was written.
+type Damage struct {
+	// File is its name in the directory.
+	File string
+	// Offset is where in the file, in bytes.
+	Offset int64
+	// Err is what is wrong.
+	Err error
+}
+
+// DamageError says which files of a [Disk] are damaged. It matches [ErrDamaged].
+type DamageError struct {
+	// Damage is what was found; not empty.
+	Damage []Damage
+}
+
+// Error names the files.
+func (e *DamageError) Error() string {
+	texts := make([]string, 0, len(e.Damage))
+	for _, d := range e.Damage {
+		texts = append(texts, fmt.Sprintf("%s at byte %d: %v", d.File, d.Offset, d.Err))
+	}
+	return fmt.Sprintf("%v: %s: restore the directory, or set Salvage to go on with what can be read", ErrDamaged, strings.Join(texts, "; "))
+}
+
+// Unwrap returns [ErrDamaged].
+func (e *DamageError) Unwrap() error { return ErrDamaged }
+
+// loading is the reading of a directory. It belongs to one goroutine.
+type loading struct {
+	read   func(name string) ([]byte, error)
+	memory *Memory
+	// snapshots and journals are the versions in the names of files, ascending.
+	snapshots, journals []uint64
+	// version is how far the files were read, base where the history begins that was read.
+	version, base uint64
+	snapshotSize  int64
+	last          parsedFile // of the newest journal
+	damage        []Damage
+	sizes         map[Key]int64 // of the objects, as JSON
+}
+
+// newLoading sorts names.
+func newLoading(names []string, read func(string) ([]byte, error), memory *Memory) *loading {
+	l := &loading{read: read, memory: memory, sizes: map[Key]int64{}}
+	for _, name := range names {
+		if base, ok := baseOf(name, snapshotPrefix); ok {
+			l.snapshots = append(l.snapshots, base)
+		}
+		if base, ok := baseOf(name, journalPrefix); ok {
+			l.journals = append(l.journals, base)
+		}
+	}
+	slices.Sort(l.snapshots)
+	slices.Sort(l.journals)
+	return l
+}
+
+func baseOf(name, prefix string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	if !ok || len(digits) != 20 {
+		return 0, false
+	}
+	base, err := strconv.ParseUint(digits, 10, 64)
+	return base, err == nil
+}
+
+// load reads the newest snapshot, the journals from there on, and those before it that reach up to it, for the history. What
+// is damaged is noted, and all else is read. An error says that nothing is known, or that this program must not touch it.
+func (l *loading) load() error {
+	if err := l.loadSnapshot(); err != nil {
+		return err
+	}
+	if _, ok := slices.BinarySearch(l.journals, l.version); !ok && len(l.snapshots)+len(l.journals) > 0 {
+		if err := l.note(journalName(l.version), 0, fs.ErrNotExist); err != nil {
+			return err
+		}
+	}
+	for i, base := range l.chain() {
+		if err := l.loadJournal(base, i); err != nil {
+			return err
+		}
+	}
+	for _, kind := range l.memory.kinds {
+		kind.log.forgotten = max(kind.log.forgotten, l.base)
+	}
+	l.memory.version = l.version
+	return nil
+}
+
+// note keeps what is damaged. What is newer than this program is none.
+func (l *loading) note(name string, offset int64, err error) error {
+	if errors.Is(err, ErrNewer) {
+		return fmt.Errorf("%s at byte %d: %w", name, offset, err)
+	}
+	l.damage = append(l.damage, Damage{File: name, Offset: offset, Err: err})
+	return nil
+}
+
+func (l *loading) loadSnapshot() error {
+	if len(l.snapshots) == 0 {
+		return nil
+	}
+	l.version = l.snapshots[len(l.snapshots)-1]
+	l.base = l.version
+	name := snapshotName(l.version)
+	data, err := l.read(name)
+	if err != nil {
+		return err
+	}
+	l.snapshotSize = int64(len(data))
+	p := parseFile(data)
+	count := 0
+	for _, f := range slices.Concat(p.frames, p.rest) {
+		for _, w := range f.Writes {
+			obj, err := w.decode()
+			if err != nil {
+				if err := l.note(name, 0, err); err != nil {
+					return err
+				}
+				continue
+			}
+			count++
+			if err := l.put(obj, len(w.Object)); err != nil {
+				return err
+			}
+		}
+	}
+	whole := p.err == nil && len(p.frames) > 1 && p.frames[0].Format == diskFormat && p.frames[0].Base == l.version &&
+		p.frames[len(p.frames)-1].Objects == count+1
+	if whole {
+		return nil
+	}
+	return l.note(name, p.size, errors.Join(errFrame, p.err))
+}
+
+// chain returns the journals to be read, the oldest first.
+func (l *loading) chain() []uint64 {
+	first := 0
+	if n := len(l.snapshots); n > 0 {
+		first, _ = slices.BinarySearch(l.journals, l.snapshots[n-1])
+	}
+	// One journal before the snapshot is kept for the history.
+	return l.journals[max(first-1, 0):]
+}
+
+// loadJournal reads the journal of a base, the i-th of the chain.
+func (l *loading) loadJournal(base uint64, i int) error {
+	name := journalName(base)
+	data, err := l.read(name)
+	if err != nil {
+		return err
+	}
+	p := parseFile(data)
+	if base == l.journals[len(l.journals)-1] {
+		l.last = p
+	}
+	if err := l.checkTail(base, p); err != nil {
+		return err
+	}
+	if len(p.frames) > 0 && (p.frames[0].Format != diskFormat || p.frames[0].Base != base) {
+		return l.note(name, 0, fmt.Errorf("%w: it is no journal from version %d", errFrame, base))
+	}
+	at := base
+	if i == 0 && base < l.version {
+		l.base = base // It is history.
+	} else if base != l.version {
+		if err := l.note(name, 0, fmt.Errorf("%w: nothing is known of versions %d to %d", errFrame, l.version+1, base)); err != nil {
+			return err
+		}
+	}
+	for _, f := range slices.Concat(p.frames, p.rest) {
+		for _, w := range f.Writes {
+			if err := l.replay(name, &at, w); err != nil {
+				return err
+			}
+		}
+	}
+	if l.base == base && at < l.version {
+		l.forget() // It is the journal before another that is gone.
+	}
+	return nil
+}
+
+// forget forgets the history before the snapshot.
+func (l *loading) forget() {
+	l.base = l.version
+	for _, kind := range l.memory.kinds {
+		kind.log.writes = nil
+	}
+}
+
+// checkTail tells damage from the end of a file that was being written when the power was cut.
+func (l *loading) checkTail(base uint64, p parsedFile) error {
+	newest := base == l.journals[len(l.journals)-1]
+	if p.err == nil || newest && len(p.rest) == 0 && !errors.Is(p.err, ErrNewer) {
+		return nil
+	}
+	return l.note(journalName(base), p.size, p.err)
+}
+
+// replay does one write of a journal again, which is to follow on version at.
+func (l *loading) replay(name string, at *uint64, w frameWrite) error {
+	obj, err := w.decode()
+	if err == nil && w.Version != *at+1 {
+		err = fmt.Errorf("%w: version %d comes after %d", errFrame, w.Version, *at)
+	}
+	*at = w.Version
+	if err != nil {
+		if err := l.note(name, 0, err); err != nil || obj == nil {
+			return err
+		}
+	}
+	key, err := KeyOf(obj)
+	if err != nil {
+		return err
+	}
+	kind := l.memory.kinds[key.Kind]
+	kind.log.append(memoryWrite{version: w.Version, event: w.Event, object: obj})
+	if w.Version <= l.version {
+		return nil // The snapshot knows.
+	}
+	l.version = w.Version
+	if w.Event == Deleted {
+		delete(kind.objects, key)
+		delete(l.sizes, key)
+		return nil
+	}
+	return l.put(obj, len(w.Object))
+}
+
+// put keeps an object.
+func (l *loading) put(obj Object, size int) error {
+	key, err := KeyOf(obj)
+	if err != nil {
+		return err
+	}
+	l.memory.kinds[key.Kind].objects[key] = obj
+	l.sizes[key] = int64(size)
+	return nil
+}
+
+// encodeObject returns the version of an object as it is stored, and its JSON.
+func encodeObject(obj Object) (uint64, []byte, error) {
+	version, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0, nil, fmt.Errorf("version of %q: %w", obj.GetName(), err)
+	}
+	encoded, err := json.Marshal(obj)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return version, encoded, nil
+}
