@@ -32,3 +32,5 @@ func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
 }
 
 func measure(context.Context, *os.File) (Room, error) { return Room{}, unsupported() }
+
+func renew(context.Context, *os.File, string) error { return unsupported() }

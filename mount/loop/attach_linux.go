@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -251,15 +252,16 @@ func (m *Manager) configure(node handle, number int, a attachment) (Device, erro
 	return device, nil
 }
 
-func (m *Manager) whileDetached(ctx context.Context, file *os.File, do func() error) error {
+// whileNot calls do while no device has the file that refused says must not have it.
+func (m *Manager) whileNot(ctx context.Context, file *os.File, refused func(Device) bool, do func() error) error {
 	_, err := withHandle(file, func(h handle) (struct{}, error) {
 		return locked(ctx, h, func(f backing) (struct{}, error) {
 			if err := m.catchUp(ctx, 0); err != nil {
 				return struct{}{}, err
 			}
 			found, err := m.having(f)
-			if err == nil && len(found) > 0 {
-				err = fmt.Errorf("%q is attached to %s: detach it first: %w", f.name, found[0].Path, ErrInUse)
+			if at := slices.IndexFunc(found, refused); err == nil && at >= 0 {
+				err = fmt.Errorf("%q is attached to %s: detach it first: %w", f.name, found[at].Path, ErrInUse)
 			}
 			if err != nil {
 				return struct{}{}, err

@@ -152,7 +152,14 @@ func (m *Manager) Detach(ctx context.Context, device Device) error {
 // and locked against [Manager.Attach]. It is for what must not happen to an attached file, such as deleting it. When the
 // file is attached, do is not called and the error matches [ErrInUse]. Otherwise the error is that of do.
 func (m *Manager) WhileDetached(ctx context.Context, file *os.File, do func() error) error {
-	return m.calls.Do(ctx, change(file.Name()), func(ctx context.Context) error { return m.whileDetached(ctx, file, do) })
+	return m.calls.Do(ctx, change(file.Name()), func(ctx context.Context) error { return m.whileNot(ctx, file, func(Device) bool { return true }, do) })
+}
+
+// WhileUnwritten is [Manager.WhileDetached] that bears read-only devices: while do runs, nobody writes to file through a
+// device of this package's. It is for copying the file.
+func (m *Manager) WhileUnwritten(ctx context.Context, file *os.File, do func() error) error {
+	written := func(d Device) bool { return !d.ReadOnly }
+	return m.calls.Do(ctx, change(file.Name()), func(ctx context.Context) error { return m.whileNot(ctx, file, written, do) })
 }
 
 // HoldDevice keeps the number of a block device, and with it its name, from being given to another one: a read-only loop

@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 		FSGroup:   true,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
 			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock |
-			volume.CapExpand | volume.CapNodeExpand,
+			volume.CapExpand | volume.CapNodeExpand | volume.CapClone,
 	})
 }
 

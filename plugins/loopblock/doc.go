@@ -67,6 +67,19 @@
 // where it is mounted. The kernel does that with xfs and btrfs for every root, with ext4 only where the agent has
 // CAP_SYS_RESOURCE: without it an ext4 grows when it is staged the next time, by resize2fs.
 //
-// Not here: snapshots and clones. It works on Linux, as root; elsewhere every call that
+// # Copies
+//
+// A claim whose data source is another claim of this plugin gets a copy of its volume, made while it is provisioned and by the
+// same name, {BaseDir}/H.partial, so that half a copy is no volume. It has the filesystem of its source, with an identity of its own (see
+// format.RenewFile), so that both can be mounted on one node, is as large as its source at least, and grows to what the
+// claim asks for when it is staged. What a raw block volume holds is copied as it is.
+//
+// Where the images' filesystem can (xfs and btrfs), source and copy share their blocks until one is written to, the copy takes
+// moments, and the source may be in use: the copy holds what was written before, as after a power cut. Elsewhere, and where the
+// class says "preallocate", the data is copied, holes left out, while the source is attached nowhere or read-only, and cannot be attached for
+// writing; a source in use is an error that matches volume.ErrInUse. [Options].Progress tells how far that is. A copy that is
+// broken off begins anew: give the controller a CallTimeout in which the largest volume can be copied.
+//
+// Not here: snapshots. It works on Linux, as root; elsewhere every call that
 // touches the world returns an error that matches volume.ErrUnsupported or mount.ErrUnsupported.
 package loopblock

@@ -152,6 +152,26 @@ func (p *Plugin) growUnused(ctx context.Context, device, fsType string) error {
 	return err
 }
 
+// growStaged makes a filesystem that grows only while it is mounted as large as its device, as that of a copy that is larger
+// than its source. The volume is usable as it is, so that a failure is told and no error.
+func (p *Plugin) growStaged(ctx context.Context, device, fsType, target string) {
+	if fsType == "ext4" {
+		return // it has grown before it was mounted
+	}
+	room, err := format.Measure(ctx, device)
+	if err == nil && !isWorthGrowing(room) {
+		return
+	}
+	var grown format.GrowResult
+	if err == nil {
+		grown, err = format.Grow(ctx, device, format.GrowOptions{MountPath: target})
+	}
+	if err != nil {
+		p.logger.Warn("the filesystem stays smaller than its device", "device", device, "fstype", fsType, "err", err)
+	}
+	p.logGrowth(device, grown, err)
+}
+
 // isWorthGrowing reports whether a filesystem leaves more of its device unused than it would if it were made there: an ext4
 // has no use for the last part if that is hardly larger than what a group of blocks needs for itself, which is less than a
 // mebibyte with the blocks that a small one has.

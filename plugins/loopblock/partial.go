@@ -18,16 +18,20 @@ type request struct {
 	size        int64
 	fsType      string
 	preallocate bool
+	origin      origin
 }
 
+// fill writes what an image that is being made holds.
+type fill func(ctx context.Context, file *os.File, r request) error
+
 // ensure makes the image of a request unless it is there, and returns the size of what is there in bytes.
-func (i *images) ensure(ctx context.Context, r request) (int64, error) {
+func (i *images) ensure(ctx context.Context, r request, write fill) (int64, error) {
 	size, err := i.existing(ctx, r)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return size, err
 	}
 	// Looked for before space is taken, and again when it is run.
-	if r.fsType != noFilesystem {
+	if r.fsType != noFilesystem && r.origin.isNone() {
 		if err := format.CanMake(r.fsType); err != nil {
 			return 0, err
 		}
@@ -40,8 +44,7 @@ func (i *images) ensure(ctx context.Context, r request) (int64, error) {
 	// Somebody may have finished the image after the first look. From here on nobody else can.
 	size, err = i.existing(ctx, r)
 	if errors.Is(err, fs.ErrNotExist) {
-		size = r.size
-		err = i.makeImage(ctx, partial, r)
+		size, err = i.makeImage(ctx, partial, r, write)
 	}
 	return size, errors.Join(err, i.dropPartial(r.handle, partial))
 }
@@ -88,23 +91,27 @@ func checkContent(ctx context.Context, file *os.File, fsType string) error {
 	return err
 }
 
-// makeImage turns the partial image into the image.
-func (i *images) makeImage(ctx context.Context, partial *os.File, r request) error {
-	if err := fill(ctx, partial, r); err != nil {
-		return err
+// makeImage turns the partial image into the image, and returns its size.
+func (i *images) makeImage(ctx context.Context, partial *os.File, r request, write fill) (int64, error) {
+	if err := write(ctx, partial, r); err != nil {
+		return 0, err
 	}
-	if err := partial.Sync(); err != nil {
-		return fmt.Errorf("image %q: %w", partial.Name(), err)
+	info, err := partial.Stat()
+	if err == nil {
+		err = partial.Sync()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("image %q: %w", partial.Name(), err)
 	}
 	if err := i.publish(r.handle); err != nil {
-		return err
+		return 0, err
 	}
 	// The image is there, and whether it survives a power cut is not known: the next try finds it and looks again.
-	return volume.Uncertain(i.sync())
+	return info.Size(), volume.Uncertain(i.sync())
 }
 
-// fill gives an empty file its size, its space and its filesystem.
-func fill(ctx context.Context, file *os.File, r request) error {
+// formatNew gives an empty file its size, its space and its filesystem.
+func formatNew(ctx context.Context, file *os.File, r request) error {
 	if err := file.Truncate(r.size); err != nil {
 		return errSize(file, r.size, err)
 	}

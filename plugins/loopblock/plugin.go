@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/ownership"
@@ -44,6 +45,9 @@ type Options struct {
 	Events ownership.EventRecorder
 	// Logger is told of filesystems that were repaired and of content that was given to a group. Nil discards.
 	Logger *slog.Logger
+	// Progress is told, after every few mebibytes, how far the copy of an image is that is made byte by byte. It must return
+	// soon. Nil tells nobody.
+	Progress func(CopyProgress)
 	// DirectIO makes loop devices that bypass the page cache of the images' filesystem, where that can do it.
 	DirectIO bool
 }
@@ -62,6 +66,7 @@ type Plugin struct {
 var (
 	_ volume.PersistentVolumePlugin      = (*Plugin)(nil)
 	_ volume.ProvisionableVolumePlugin   = (*Plugin)(nil)
+	_ volume.CloneableVolumePlugin       = (*Plugin)(nil)
 	_ volume.DeletableVolumePlugin       = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin      = (*Plugin)(nil)
 	_ volume.BlockVolumePlugin           = (*Plugin)(nil)
@@ -150,6 +155,7 @@ func (p *Plugin) stagingPath(handle string) string { return filepath.Join(p.moun
 func classify(err error) error {
 	for _, pair := range []struct{ theirs, ours error }{
 		{loop.ErrInUse, volume.ErrInUse},
+		{format.ErrInUse, volume.ErrInUse},
 		{mount.ErrUnsupported, volume.ErrUnsupported},
 	} {
 		if errors.Is(err, pair.theirs) && !errors.Is(err, pair.ours) {

@@ -58,14 +58,14 @@ type provisioner struct {
 
 // NewProvisioner implements volume.ProvisionableVolumePlugin. It checks options and does no I/O: a parameter that is not
 // known or malformed is an error that matches volume.ErrInvalid, a claim that no image can meet (an access mode, a source of
-// data, a limit below the least size) one that matches volume.ErrInfeasible. The image of a claim with volumeMode Block gets
+// data that is no volume of this plugin, a limit below the least size) one that matches volume.ErrInfeasible. The image of a claim with volumeMode Block gets
 // no filesystem, whatever the parameter fstype says.
 func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	r, err := requestOf(options)
 	if err != nil {
 		return nil, fmt.Errorf("volume %q: %w", options.PVName, err)
 	}
-	if err := p.checkClaim(options.PVC, r.size); err != nil {
+	if err := p.checkClaim(options.PVC, r); err != nil {
 		return nil, fmt.Errorf("volume %q: %w", options.PVName, err)
 	}
 	return &provisioner{plugin: p, options: options, request: r}, nil
@@ -90,6 +90,12 @@ func requestOf(options volume.VolumeOptions) (request, error) {
 	size, err := volume.RequestedBytes(options.PVC)
 	if err != nil {
 		return r, err
+	}
+	if err := r.of(options); err != nil {
+		return r, err
+	}
+	if options.Source != nil {
+		size = max(size, options.Source.Spec.Capacity.Storage().Value())
 	}
 	r.size, err = imageSize(max(size, minSize(r.fsType)), r.fsType)
 	return r, err
@@ -123,25 +129,26 @@ func (r *request) parameter(key, value string) error {
 		key, volume.VolumeParameterFSType, ParameterPreallocate, volume.ErrInvalid)
 }
 
-// checkClaim refuses what can never be met. size is that of the image in bytes.
-func (p *Plugin) checkClaim(claim *v1.PersistentVolumeClaim, size int64) error {
+// checkClaim refuses what can never be met.
+func (p *Plugin) checkClaim(claim *v1.PersistentVolumeClaim, r request) error {
 	spec := claim.Spec
 	limit, limited := spec.Resources.Limits[v1.ResourceStorage]
 	switch {
-	case spec.DataSource != nil || spec.DataSourceRef != nil:
-		return fmt.Errorf("this plugin makes no copies of other volumes: %w", volume.ErrInfeasible)
+	case r.origin.isNone() && (spec.DataSource != nil || spec.DataSourceRef != nil):
+		return fmt.Errorf("the claim's data source is no claim, and this plugin copies volumes only: %w", volume.ErrInfeasible)
 	case !volume.ContainsAllAccessModes(p.GetAccessModes(), spec.AccessModes):
 		return fmt.Errorf("access modes %v: use those of %v: %w", spec.AccessModes, p.GetAccessModes(), volume.ErrInfeasible)
-	case limited && limit.CmpInt64(size) < 0:
+	case limited && limit.CmpInt64(r.size) < 0:
 		return fmt.Errorf("the claim allows %s, and the least that can be made of it is %d bytes: %w",
-			limit.String(), size, volume.ErrInfeasible)
+			limit.String(), r.size, volume.ErrInfeasible)
 	}
 	return nil
 }
 
 // Provision implements volume.Provisioner. The image is made on this node, so that another selected node and topologies,
 // which the plugin knows nothing of, are errors that match volume.ErrInfeasible. An image that another process is making
-// is an error that matches volume.ErrTransient.
+// is an error that matches volume.ErrTransient. A copy of a volume that cannot be copied while it is in use is one that matches
+// volume.ErrInUse.
 func (p *provisioner) Provision(
 	ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm,
 ) (*v1.PersistentVolume, error) {
@@ -160,7 +167,11 @@ func (p *provisioner) Provision(
 		return nil, err
 	}
 	defer dir.close()
-	size, err := dir.ensure(ctx, p.request)
+	write := formatNew
+	if !p.request.origin.isNone() {
+		write = p.plugin.clone
+	}
+	size, err := dir.ensure(ctx, p.request, write)
 	if err != nil {
 		return nil, fmt.Errorf("making the image of volume %q: %w", p.request.handle, classify(err))
 	}

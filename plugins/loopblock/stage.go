@@ -92,6 +92,9 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 	if src.readOnly && errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("it was not unmounted cleanly, and nothing is written to a read-only volume: stage it once for writing: %w", err)
 	}
+	if err == nil && !src.readOnly {
+		p.growStaged(ctx, device.Path, fsType, target)
+	}
 	return err
 }
 

@@ -1,0 +1,263 @@
+package loopblock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// CopyProgress is how far the copy of an image is.
+type CopyProgress struct {
+	// Volume and Source are the handles of the volume that is made and of the one that is copied.
+	Volume, Source string
+	// Done is how much of the image is copied, and Size all of it, in bytes; holes count, and take no time.
+	Done, Size int64
+}
+
+// origin is the volume that a new one is a copy of; the zero value is none.
+type origin struct {
+	handle string
+	// gone is true when there is nothing to be copied any more, so that only a copy that was made before can be found.
+	gone bool
+}
+
+func (o origin) isNone() bool { return o == origin{} }
+
+// CanClone implements volume.CloneableVolumePlugin: every volume can be copied.
+func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
+	_, err := sourceOf(source)
+	return err == nil, err
+}
+
+// of makes a request one for a copy, where the claim has a source of data.
+func (r *request) of(options volume.VolumeOptions) error {
+	if options.Source == nil {
+		r.origin = origin{gone: namesClaim(options.PVC)}
+		return nil
+	}
+	src, err := sourceOf(volume.NewSpecFromPersistentVolume(options.Source, false))
+	if err != nil {
+		return err
+	}
+	chosen := options.Parameters[volume.VolumeParameterFSType]
+	switch block := volume.CheckPersistentVolumeClaimModeBlock(options.PVC); {
+	case block != src.block:
+		return fmt.Errorf("volume %q has another volumeMode than the claim for its copy: %w", src.handle, volume.ErrInfeasible)
+	case block:
+	case chosen != "" && src.fsType != "" && chosen != src.fsType:
+		return fmt.Errorf("volume %q has %s and the class parameter %s is %q: a copy has what its source has: %w",
+			src.handle, src.fsType, volume.VolumeParameterFSType, chosen, volume.ErrInfeasible)
+	case src.fsType != "":
+		r.fsType = src.fsType
+	}
+	r.origin = origin{handle: src.handle}
+	return nil
+}
+
+// namesClaim reports whether the data source of a claim is another claim.
+func namesClaim(claim *v1.PersistentVolumeClaim) bool {
+	if source := claim.Spec.DataSource; source != nil {
+		return source.Kind == "PersistentVolumeClaim" && (source.APIGroup == nil || *source.APIGroup == "")
+	}
+	ref := claim.Spec.DataSourceRef
+	return ref != nil && ref.Kind == "PersistentVolumeClaim" && (ref.APIGroup == nil || *ref.APIGroup == "")
+}
+
+// copying is one copy of an image under way.
+type copying struct {
+	plugin   *Plugin
+	request  request
+	from, to *os.File
+}
+
+// clone fills the partial image with what the source's image holds, makes it as large as is asked for and gives its filesystem
+// an identity of its own.
+func (p *Plugin) clone(ctx context.Context, to *os.File, r request) error {
+	if r.origin.gone {
+		return fmt.Errorf("the volume that was to be copied is gone: %w", volume.ErrInfeasible)
+	}
+	_, err := withImage(ctx, p, r.origin.handle, func(from *os.File) (struct{}, error) {
+		c := copying{plugin: p, request: r, from: from, to: to}
+		return struct{}{}, c.run(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("copying volume %q: %w", r.origin.handle, err)
+	}
+	return nil
+}
+
+func (c copying) run(ctx context.Context) error {
+	err := c.plugin.loops.WhileUnwritten(ctx, c.from, func() error { return c.quiet(ctx) })
+	if errors.Is(err, loop.ErrInUse) {
+		err = c.inUse(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkContent(ctx, c.to, c.request.fsType); err != nil {
+		return err
+	}
+	if c.request.fsType != noFilesystem {
+		if err := format.RenewFile(ctx, c.to); err != nil {
+			return err
+		}
+	}
+	return c.enlarge()
+}
+
+// quiet copies an image to which nobody writes.
+func (c copying) quiet(ctx context.Context) error {
+	if !c.request.preallocate {
+		err := reflink(c.to, c.from)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	logger := c.plugin.logger.With("volume", c.request.handle, "source", c.request.origin.handle)
+	logger.Info("the image is copied, since its filesystem cannot share its blocks or all space is to be taken")
+	err := c.copyAll(ctx)
+	logger.Info("the copy of the image has ended", "err", err)
+	return err
+}
+
+// inUse copies an image that may be written to meanwhile. That takes a filesystem below that makes the copy in one step: it
+// holds what a power cut at that moment would have left, which is what a journal is for; and what was written before the call,
+// since that is flushed first. Freezing would add nothing to that, and would leave the pods' filesystem frozen when this
+// process is killed.
+func (c copying) inUse(ctx context.Context) error {
+	device, err := c.plugin.loops.FindFile(ctx, c.from)
+	if errors.Is(err, loop.ErrNotAttached) {
+		return fmt.Errorf("volume %q has just been detached: %w", c.request.origin.handle, volume.ErrTransient)
+	}
+	if err != nil {
+		return err
+	}
+	if c.request.preallocate || !reflinksInOneStep(c.from) {
+		return c.errInUse(device, nil)
+	}
+	if err := c.flush(ctx, device); err != nil {
+		return err
+	}
+	err = reflink(c.to, c.from)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return c.errInUse(device, err)
+	}
+	return err
+}
+
+func (c copying) errInUse(device loop.Device, cause error) error {
+	err := fmt.Errorf("volume %q is attached to %s for writing, and only a filesystem that shares blocks (xfs, btrfs), without %s, copies it meanwhile: end the pods that use it, or make it read-only: %w",
+		c.request.origin.handle, device.Path, ParameterPreallocate, volume.ErrInUse)
+	return errors.Join(err, cause)
+}
+
+// flush has what was written so far written to the image. A filesystem that is not mounted where this plugin stages it is
+// somebody else's, and cannot be flushed.
+func (c copying) flush(ctx context.Context, device loop.Device) error {
+	staging := c.plugin.stagingPath(c.request.origin.handle)
+	there, mounted, err := c.plugin.mountAt(ctx, staging)
+	if err != nil {
+		return err
+	}
+	if mounted && isMountOf(there, device) {
+		return syncFilesystem(staging)
+	}
+	opened, err := c.plugin.loops.DeviceOpened(ctx, device.Path)
+	if err == nil && opened && c.request.fsType != noFilesystem {
+		err = fmt.Errorf("%s is mounted, and not at %q, so that it cannot be flushed: unmount it: %w", device.Path, staging, volume.ErrInUse)
+	}
+	if err != nil {
+		return err
+	}
+	return syncFile(device.Path)
+}
+
+// enlarge makes the copy as large as is asked for, but never smaller than it is.
+func (c copying) enlarge() error {
+	info, err := c.to.Stat()
+	if err != nil {
+		return err
+	}
+	size := info.Size()
+	if c.request.size > size {
+		size = max(c.request.size, leastGrown(c.request.fsType))
+	}
+	if err := c.to.Truncate(size); err != nil {
+		return errSize(c.to, size, err)
+	}
+	if !c.request.preallocate {
+		return nil
+	}
+	if err := allocate(c.to, size); err != nil {
+		return fmt.Errorf("allocating %d bytes for image %q: %w", size, c.to.Name(), err)
+	}
+	return nil
+}
+
+// copyStep is how much is copied between two looks at the context.
+const copyStep = 16 * mebibyte
+
+// copyAll copies the data of an image and leaves its holes out.
+func (c copying) copyAll(ctx context.Context) error {
+	if err := c.from.Sync(); err != nil { // so that every hole is one
+		return err
+	}
+	info, err := c.from.Stat()
+	if err != nil {
+		return err
+	}
+	size := info.Size()
+	if err := c.to.Truncate(size); err != nil {
+		return errSize(c.to, size, err)
+	}
+	if c.request.preallocate {
+		if err := allocate(c.to, size); err != nil {
+			return fmt.Errorf("allocating %d bytes for image %q: %w", size, c.to.Name(), err)
+		}
+	}
+	for offset := int64(0); offset < size; {
+		start, end, err := nextData(c.from, offset, size)
+		if err != nil {
+			return fmt.Errorf("image %q: %w", c.from.Name(), err)
+		}
+		if err := c.copyRange(ctx, start, end, size); err != nil {
+			return err
+		}
+		offset = end
+	}
+	c.tell(size, size)
+	return nil
+}
+
+// copyRange copies one run of data.
+func (c copying) copyRange(ctx context.Context, start, end, size int64) error {
+	for offset := start; offset < end; {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("the copy was broken off at %d of %d bytes: %w", offset, size, context.Cause(ctx))
+		}
+		step := min(copyStep, end-offset)
+		_, err := io.Copy(io.NewOffsetWriter(c.to, offset), io.NewSectionReader(c.from, offset, step))
+		if err != nil {
+			return fmt.Errorf("copying to %q: %w", c.to.Name(), err)
+		}
+		offset += step
+		c.tell(offset, size)
+	}
+	return nil
+}
+
+func (c copying) tell(done, size int64) {
+	if c.plugin.options.Progress != nil {
+		c.plugin.options.Progress(CopyProgress{
+			Volume: c.request.handle, Source: c.request.origin.handle, Done: done, Size: size,
+		})
+	}
+}
