@@ -94,6 +94,10 @@ func (t *tree) removeAll(ctx context.Context, name string, table mount.Interface
 
 // removeContent is RemoveContent.
 func (t *tree) removeContent(ctx context.Context, table mount.Interface) error {
+	// All of it is looked at before the first name goes: else what lies beside a mount would be gone before that is met.
+	if err := checkNoMounts(ctx, t.fd, "", table); err != nil {
+		return err
+	}
 	names, err := namesIn(t.fd)
 	if err != nil {
 		return err
@@ -110,7 +114,7 @@ func (t *tree) removeContent(ctx context.Context, table mount.Interface) error {
 	return errors.Join(errs...)
 }
 
-// checkNoMounts refuses a tree in which the mount table shows a mount.
+// checkNoMounts refuses a tree in which the mount table shows a mount. An empty base is what is in at, which may itself be one.
 func checkNoMounts(ctx context.Context, at int, base string, table mount.Interface) error {
 	above, err := os.Readlink(fdPath(at))
 	if err != nil {
@@ -123,8 +127,8 @@ func checkNoMounts(ctx context.Context, at int, base string, table mount.Interfa
 	top := path.Join(above, base)
 	var inside []string
 	for _, m := range mounts {
-		if m.Path == top || strings.HasPrefix(m.Path, top+"/") {
-			inside = append(inside, strings.TrimPrefix(m.Path, above+"/"))
+		if base != "" && m.Path == top || strings.HasPrefix(m.Path, strings.TrimSuffix(top, "/")+"/") && m.Path != top {
+			inside = append(inside, strings.TrimPrefix(m.Path, strings.TrimSuffix(above, "/")+"/"))
 		}
 	}
 	if len(inside) > 0 {

@@ -2,6 +2,7 @@ package safepath
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -66,6 +67,35 @@ func TestRemoveContentLeavesTheRootAndWhatIsMounted(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, entries)
 		require.NoError(t, w.root.RemoveContent(t.Context()), "nothing is left to be removed")
+		w.isUnharmed()
+	})
+}
+
+// TestContentWithAMountInItStaysWhole: also what lies beside the mount, and would be met before it.
+func TestContentWithAMountInItStaysWhole(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		w.mkdir("a/b", "m/deep/memory", "z/b")
+		w.write(w.path("a/file"))
+		w.tmpfs(w.path("m/deep/memory"))
+		require.ErrorIs(t, w.root.RemoveContent(t.Context()), ErrMounted)
+		for _, name := range []string{"a/b", "m/deep/memory", "z/b"} {
+			assert.DirExists(t, w.path(name))
+		}
+		assert.FileExists(t, w.path("a/file"))
+		w.unmount(w.path("m/deep/memory"))
+
+		w.tmpfs(w.path("a"))
+		within, err := w.root.Sub(t.Context(), "a")
+		if errors.Is(err, ErrMounted) {
+			within, err = Open(t.Context(), w.path("a"), Options{Mounter: w.mounter})
+		}
+		require.NoError(t, err)
+		w.write(w.path("a/memory"))
+		require.NoError(t, within.RemoveContent(t.Context()), "the root itself may be a mount")
+		assert.NoFileExists(t, w.path("a/memory"))
+		require.NoError(t, within.Close())
+		w.unmount(w.path("a"))
+		assert.FileExists(t, w.path("a/file"))
 		w.isUnharmed()
 	})
 }

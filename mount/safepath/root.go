@@ -176,8 +176,8 @@ func (r *Root) RemoveAll(ctx context.Context, name string) error {
 	return err
 }
 
-// RemoveContent removes all that is in the root itself, as RemoveAll does with each entry. The root stays. What comes into it
-// meanwhile may stay.
+// RemoveContent removes all that is in the root itself, as RemoveAll does with each entry. The root stays, and may be a mount.
+// Where the mount table shows a mount anywhere in it, nothing at all is removed. What comes into it meanwhile may stay.
 func (r *Root) RemoveContent(ctx context.Context) error {
 	_, err := doHere(ctx, r.to("remove the content of", ""), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.removeContent(ctx, r.mounter)
