@@ -38,6 +38,8 @@ var arrows = map[string][]string{
 	"internal/...":                {"internal/..."},
 	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},
 	"examples/...":                {"..."},
+
+	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "internal/simulation/..."},
 }
 
 // testArrows says what the tests of a package may import beside what the package itself may.

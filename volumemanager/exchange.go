@@ -63,8 +63,10 @@ type exchange struct {
 	// earlier is what the status listed as in use before this manager did; read is false until that is known.
 	earlier []v1.UniqueVolumeName
 	read    bool
-	// reports is what was reported last.
-	reports sets.Set[v1.UniqueVolumeName]
+	// reports is what was reported last, and reporting says that a list is being made or on its way: it may hold what is not
+	// used any more.
+	reports   sets.Set[v1.UniqueVolumeName]
+	reporting bool
 	// failures and err tell of the last reports, retryAt when the next is made at the earliest.
 	failures int
 	err      error
@@ -98,7 +100,7 @@ func (x *exchange) planned(s *subject) {
 	}
 	wanted, reported := s.attachable()
 	used := wanted || s.known && s.actual.PluginIsAttachable
-	if used != x.lists(s.name) || wanted && !reported {
+	if x.differs(s.name, used) || wanted && !reported {
 		x.kick()
 	}
 }
@@ -111,7 +113,7 @@ func (s *subject) attachable() (wanted, reported bool) {
 
 // forgot is told of each volume of which nothing is left.
 func (x *exchange) forgot(name v1.UniqueVolumeName) {
-	if x != nil && x.lists(name) {
+	if x != nil && x.differs(name, false) {
 		x.kick()
 	}
 }
@@ -131,10 +133,11 @@ func (x *exchange) kick() {
 	x.due.AddAt(struct{}{}, at)
 }
 
-func (x *exchange) lists(name v1.UniqueVolumeName) bool {
+// differs reports whether the list may say something else of a volume than whether it is used.
+func (x *exchange) differs(name v1.UniqueVolumeName, used bool) bool { //nolint:revive // It is what is compared.
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.reports.Has(name)
+	return x.reporting || x.reports.Has(name) != used
 }
 
 // judge tells the planner who attaches the volume. What the node has attached by itself, before it had a controller, it
@@ -261,6 +264,9 @@ func (x *exchange) reportAll(ctx context.Context) {
 func (x *exchange) report(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	x.mu.Lock()
+	x.reporting = true
+	x.mu.Unlock()
 	list, err := x.list(ctx)
 	if err == nil {
 		err = x.reporter.ReportVolumesInUse(ctx, slices.Clone(list))
@@ -323,6 +329,7 @@ func (x *exchange) readEarlier(ctx context.Context) ([]v1.UniqueVolumeName, erro
 func (x *exchange) reported(list []v1.UniqueVolumeName, err error) (done, failed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.reporting = false
 	if err == nil || errors.Is(err, ErrReportedLater) {
 		x.reports = sets.New(list...)
 		x.failures, x.retryAt, x.err = 0, time.Time{}, nil

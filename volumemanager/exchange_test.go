@@ -85,6 +85,31 @@ func TestWhatTheStatusListsAlreadyIsStillReportedFirst(t *testing.T) {
 	})
 }
 
+// TestAVolumeThatIsLetGoWhileItIsReportedLeavesTheList: found by the simulation, seed 1263.
+func TestAVolumeThatIsLetGoWhileItIsReportedLeavesTheList(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		c := newController(w)
+		w.claim("data")
+		writing, goOn := make(chan struct{}), make(chan struct{})
+		m := w.startOn(&nodeStore{Store: w.store, update: func(node *v1.Node) error {
+			if len(node.Status.VolumesInUse) > 0 {
+				close(writing)
+				<-goOn
+			}
+			return nil
+		}})
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		<-writing
+		w.remove(pod)
+		close(goOn)
+		synctest.Wait()
+		assert.Empty(t, c.inUse(), "the controller would wait for ever for what nobody uses")
+	})
+}
+
 // startOn starts a manager whose store is another one.
 func (w *world) startOn(s store.Store) *Manager {
 	w.t.Helper()

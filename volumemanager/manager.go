@@ -148,15 +148,21 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 }
 
 func (m *Manager) newExecutor() *operationexecutor.Executor {
+	if m.options.RuntimeDir != "" {
+		m.recordsRead, m.allKnown = make(chan struct{}), make(chan struct{})
+		m.rebuilding = true
+		m.journal = newJournal()
+	}
+	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
+}
+
+func (m *Manager) generatorOptions() operationexecutor.GeneratorOptions {
 	generator := operationexecutor.GeneratorOptions{
 		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounter, Recorder: m.options.Recorder, Logger: m.options.Logger,
 		BlockMapper: m.options.BlockMapper,
 		Subpaths:    m.subpaths,
 	}
-	if m.options.RuntimeDir != "" {
-		m.recordsRead, m.allKnown = make(chan struct{}), make(chan struct{})
-		m.rebuilding = true
-		m.journal = newJournal()
+	if m.journal != nil {
 		generator.Journal = m.journal
 	}
 	generator.Journal = m.guarded(generator.Journal)
@@ -167,13 +173,16 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 		}
 		generator.NodeLabels = nodeLabels{store: m.options.Store, name: string(m.node())}
 	}
-	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator),
-		operationexecutor.ExecutorOptions{
-			Observer: m.options.Observer, Backoff: m.options.Backoff,
-			Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
-			WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
-			KeyFreed: m.keyFreed,
-		})
+	return generator
+}
+
+func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
+	return operationexecutor.ExecutorOptions{
+		Observer: m.options.Observer, Backoff: m.options.Backoff,
+		Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
+		WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
+		KeyFreed: m.keyFreed,
+	}
 }
 
 func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() }

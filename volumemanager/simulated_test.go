@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,20 +15,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
 	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// simulatedNode is what outlives the manager on a node of a simulated world: the store and the records.
-type simulatedNode struct {
+// simulatedCluster is what outlives the managers of a simulated world.
+type simulatedCluster struct {
 	t     *testing.T
 	store *store.Memory
-	disk  *simulatedDisk
+	nodes map[string]*simulatedNode
+	// statuses is of those who write the objects of nodes.
+	statuses sync.Mutex
 	// late is how many kicks the orchestrator takes after a start, when all pods have been added, to say so.
 	late int
-	bug  simulatedBug
+	// ownStatus says that the orchestrators write what is in use into the status of their nodes themselves.
+	ownStatus bool
+	bug       simulatedBug
+}
+
+// simulatedNode is what outlives the manager on a node.
+type simulatedNode struct {
+	*simulatedCluster
+	disk *simulatedDisk
 }
 
 // simulated is the real manager as the program of a node, and the orchestrator that tells it of pods: those that were wanted
@@ -36,9 +48,12 @@ type simulated struct {
 	node   *simulatedNode
 	p      *sim.Process
 	m      *Manager
-	cancel context.CancelFunc
-	ended  chan error
-	belief sim.Belief
+	status *simulatedStatus
+	// reports holds what an orchestrator that writes the status itself has to write; nil: the manager writes.
+	reports *simulatedReporter
+	cancel  context.CancelFunc
+	ended   chan error
+	belief  sim.Belief
 
 	given    map[string]*v1.Pod
 	held     []string // wanted when the program started, and not added yet
@@ -51,6 +66,8 @@ type simulated struct {
 var (
 	_ sim.Engine   = (*simulated)(nil)
 	_ sim.Resyncer = (*simulated)(nil)
+
+	_ sim.StatusWriter = (*simulated)(nil)
 )
 
 // inTurn lets operations begin one after the other, each when all that was going on has come to rest: those that end at once
@@ -77,14 +94,33 @@ func comeToRest() {
 	pass(10 * time.Microsecond)
 }
 
-// newSimulatedNode returns a node and its store, with a bound claim for each volume.
-func newSimulatedNode(t *testing.T, late int, bug simulatedBug) *simulatedNode {
+// simulatedOrchestrator says how the orchestrator behaves.
+type simulatedOrchestrator struct {
+	late      int
+	ownStatus bool
+}
+
+func newSimulatedCluster(t *testing.T, o simulatedOrchestrator, bug simulatedBug) *simulatedCluster {
 	t.Helper()
-	return &simulatedNode{t: t, store: store.NewMemory(store.MemoryOptions{}), disk: newSimulatedDisk(bug), late: late, bug: bug}
+	return &simulatedCluster{
+		t: t, store: store.NewMemory(store.MemoryOptions{}), nodes: map[string]*simulatedNode{}, late: o.late, ownStatus: o.ownStatus, bug: bug,
+	}
+}
+
+// start begins a life of the program on a node.
+func (c *simulatedCluster) start(p *sim.Process) sim.Engine {
+	c.t.Helper()
+	if p.Node() == sim.Controller {
+		return simulationtest.StartController(p, simulationtest.ControllerBug{})
+	}
+	if c.nodes[p.Node()] == nil {
+		c.nodes[p.Node()] = &simulatedNode{simulatedCluster: c, disk: newSimulatedDisk(c.bug)}
+	}
+	return c.nodes[p.Node()].start(p)
 }
 
 // claim binds a claim to the volume of its name, once.
-func (n *simulatedNode) claim(spec *volume.Spec) {
+func (n *simulatedCluster) claim(spec *volume.Spec) {
 	n.t.Helper()
 	name := spec.Name()
 	pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
@@ -109,9 +145,14 @@ func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 	}
 	ctx, cancel := context.WithCancel(p.Context())
 	s := &simulated{
-		node: n, p: p, m: n.newManager(p), cancel: cancel, ended: make(chan error, 1), belief: sim.NewBelief(),
-		given: map[string]*v1.Pod{}, late: n.late,
+		node: n, p: p, cancel: cancel, ended: make(chan error, 1), belief: sim.NewBelief(),
+		status: &simulatedStatus{Store: n.store, p: p, turn: &n.statuses, blind: n.bug.blind},
+		given:  map[string]*v1.Pod{}, late: n.late,
 	}
+	if n.ownStatus && p.HasController() {
+		s.reports = &simulatedReporter{}
+	}
+	s.m = n.newManager(s)
 	for _, pod := range p.Wanted(p.Node()) {
 		s.held = append(s.held, pod.Name)
 	}
@@ -122,16 +163,23 @@ func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 	return s
 }
 
-func (n *simulatedNode) newManager(p *sim.Process) *Manager {
+func (n *simulatedNode) newManager(s *simulated) *Manager {
 	n.t.Helper()
+	p := s.p
 	o := Options{
-		Store: n.store, Mounter: p, Observer: inTurn{p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
+		Store: s.status, Mounter: p, Observer: inTurn{p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
 		// What is left out of a wait at random would be another wait each time.
 		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
 			Attach: sim.Timeout, WaitForAttach: sim.Timeout, Detach: sim.Timeout, Mount: sim.Timeout, Unmount: sim.Timeout, UnmountDevice: sim.Timeout,
 			Map: sim.Timeout, Unmap: sim.Timeout, UnmapDevice: sim.Timeout,
 		},
+	}
+	if p.HasController() {
+		o.AttachedBy = AttachedByController
+	}
+	if s.reports != nil {
+		o.VolumesInUse = s.reports
 	}
 	if n.bug.trusts {
 		o.Mounter = nil
@@ -154,6 +202,9 @@ func (s *simulated) Kick() {
 	case err := <-s.ended:
 		panic(fmt.Sprintf("Run has returned: %v", err))
 	default:
+	}
+	if s.p.HasController() {
+		s.status.sync(s.p.Context(), s.p.Node())
 	}
 	wanted := s.p.Wanted(s.p.Node())
 	s.removeAll(wanted)
@@ -252,8 +303,15 @@ func (s *simulated) isReady(pod *v1.Pod) bool {
 	return ready && err == nil
 }
 
-// InUse implements sim.Engine.
-func (s *simulated) InUse() []v1.UniqueVolumeName { return s.m.GetVolumesInUse() }
+// WritesStatus implements sim.StatusWriter.
+func (s *simulated) WritesStatus() bool { return s.reports == nil }
+
+// InUse implements sim.Engine: it is for an orchestrator that writes the status of its node itself.
+func (s *simulated) InUse() []v1.UniqueVolumeName {
+	there, err := s.p.VolumesInUse(s.p.Context(), s.m.node())
+	must(err)
+	return s.reports.next(there)
+}
 
 // ReportedInUse implements sim.Engine.
 func (s *simulated) ReportedInUse(names []v1.UniqueVolumeName) { s.m.MarkVolumesAsReportedInUse(names) }

@@ -2,9 +2,13 @@ package volumemanager
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/record"
 	sim "github.com/volumekit/volumekit/internal/simulation/world"
@@ -18,6 +22,7 @@ type simulatedBug struct {
 	completesEarly bool                          // PodsComplete before a pod was added
 	readyTooSoon   bool                          // a pod is ready while a volume is taken from it
 	trusts         bool                          // plugins are believed
+	blind          bool                          // no news of the node's status
 	world          func(*sim.Config)             // in which the mistake is likelier to show; nil: any
 }
 
@@ -65,10 +70,6 @@ func diskFails(c *sim.Config) {
 	c.Faults.Crashes, c.Faults.Reboots = false, false
 }
 
-func failsToWriteAgain(m *Manager) {
-	reassemble(m, forgetsItsFailures{m.journal, m.journal}, m.keyFreed)
-}
-
 // adoptsNothing makes the manager undo what nobody is known to use before all pods have been added.
 func adoptsNothing(m *Manager) {
 	go func() {
@@ -81,24 +82,91 @@ func adoptsNothing(m *Manager) {
 }
 
 // reassemble gives the manager another executor.
-func reassemble(m *Manager, journal operationexecutor.Journal, keyFreed func(operationexecutor.OperationInfo)) {
-	generator := operationexecutor.GeneratorOptions{Plugins: m.plugins, Mounts: m.options.Mounter, BlockMapper: m.options.BlockMapper, Journal: journal}
-	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator), operationexecutor.ExecutorOptions{
-		Observer: m.options.Observer, Backoff: m.options.Backoff, Timeouts: m.options.Timeouts, KeyFreed: keyFreed,
+func reassemble(m *Manager, change func(*operationexecutor.GeneratorOptions, *operationexecutor.ExecutorOptions)) {
+	generator, executor := m.generatorOptions(), m.executorOptions()
+	change(&generator, &executor)
+	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator), executor)
+}
+
+// withJournal gives the manager another journal.
+func withJournal(journal func(m *Manager) operationexecutor.Journal) func(*Manager) {
+	return func(m *Manager) {
+		reassemble(m, func(g *operationexecutor.GeneratorOptions, _ *operationexecutor.ExecutorOptions) {
+			g.Journal = journal(m)
+		})
+	}
+}
+
+// whenKeysAreFree has the manager do something else when one is.
+func whenKeysAreFree(do func(m *Manager, o operationexecutor.OperationInfo)) func(*Manager) {
+	return func(m *Manager) {
+		reassemble(m, func(_ *operationexecutor.GeneratorOptions, e *operationexecutor.ExecutorOptions) {
+			e.KeyFreed = func(o operationexecutor.OperationInfo) { do(m, o) }
+		})
+	}
+}
+
+func marksNothing(m *Manager, o operationexecutor.OperationInfo) {
+	m.land(flight{volume: o.VolumeName, pod: o.PodName, kind: o.Kind})
+}
+
+func landsNothing(m *Manager, o operationexecutor.OperationInfo) { m.dirty.Add(o.VolumeName) }
+
+// withReporter gives the manager another one of what is in use.
+func withReporter(of func(m *Manager, r VolumesInUseReporter) VolumesInUseReporter) func(*Manager) {
+	return func(m *Manager) { m.exchange.reporter = of(m, m.exchange.reporter) }
+}
+
+// The reporters below do not have the node's status say what they are told.
+type (
+	reportsNothing  struct{ VolumesInUseReporter }
+	reportsTheWants struct {
+		VolumesInUseReporter
+		m *Manager
+	}
+	reportsOnce struct{ VolumesInUseReporter }
+)
+
+func (reportsNothing) ReportVolumesInUse(context.Context, []v1.UniqueVolumeName) error { return nil }
+
+func (r reportsTheWants) ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
+	wanted := slices.DeleteFunc(volumes, func(name v1.UniqueVolumeName) bool { return !r.m.desired.VolumeExists(name) })
+	return r.VolumesInUseReporter.ReportVolumesInUse(ctx, wanted)
+}
+
+func (r reportsOnce) ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
+	if err := r.VolumesInUseReporter.ReportVolumesInUse(ctx, volumes); err != nil {
+		return fmt.Errorf("%w: %w", ErrReportedLater, err)
+	}
+	return nil
+}
+
+// lastSeen takes what was seen last for what is.
+type lastSeen struct{ operationexecutor.NodeReader }
+
+func (l lastSeen) VolumesAttached(ctx context.Context, node types.NodeName) (map[v1.UniqueVolumeName]string, error) {
+	if attached, seen := l.NodeReader.(operationexecutor.NodeStatusCache).LastVolumesAttached(node); seen {
+		return attached, nil
+	}
+	return l.NodeReader.VolumesAttached(ctx, node)
+}
+
+func believesWhatItSaw(m *Manager) {
+	reassemble(m, func(g *operationexecutor.GeneratorOptions, _ *operationexecutor.ExecutorOptions) {
+		g.NodeReader = lastSeen{g.NodeReader}
 	})
 }
 
-func forgetsWhatIsUnsure(m *Manager) { reassemble(m, forgetsUnsure{m.journal}, m.keyFreed) }
-
-func marksNothingWhenAKeyIsFree(m *Manager) {
-	reassemble(m, m.journal, func(o operationexecutor.OperationInfo) {
-		m.land(flight{volume: o.VolumeName, pod: o.PodName, kind: o.Kind})
-	})
+// seesLate is a world in which a node sees its status late.
+func seesLate(c *sim.Config) {
+	ofController(c)
+	c.Volumes = []sim.Volume{{Name: "v1", Attachable: true, Mode: "ReadWriteOnce"}}
+	c.Pods = []sim.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}}
+	c.Faults, c.Often, c.Sick, c.Broken = sim.Faults{Quiet: true, Slow: "SeeStatus"}, map[string]int{"remove": 3}, "", ""
 }
 
-func landsNothing(m *Manager) {
-	reassemble(m, m.journal, func(o operationexecutor.OperationInfo) { m.dirty.Add(o.VolumeName) })
-}
+// ofController is a world in which a controller attaches, and volumes come and go.
+func ofController(c *sim.Config) { *c = controllerWorld(*c) }
 
 var simulatedBugs = map[string]struct {
 	bug   simulatedBug
@@ -107,14 +175,19 @@ var simulatedBugs = map[string]struct {
 	"nothing is recovered":                           {simulatedBug{dir: func(d recordDir) recordDir { return emptyDir{d} }}, []string{"S2", "S4"}},
 	"records are not written":                        {simulatedBug{dir: func(d recordDir) recordDir { return forgetfulDir{d} }}, []string{"S4"}},
 	"records are not removed":                        {simulatedBug{dir: func(d recordDir) recordDir { return stickyDir{d} }}, []string{"L2"}},
-	"the record goes with an uncertain end":          {simulatedBug{change: forgetsWhatIsUnsure}, []string{"S4"}},
+	"the record goes with an uncertain end":          {simulatedBug{change: withJournal(func(m *Manager) operationexecutor.Journal { return forgetsUnsure{m.journal} })}, []string{"S4"}},
 	"not all pods had been added":                    {simulatedBug{completesEarly: true}, []string{"S5"}},
 	"a pod is ready while its volume is torn down":   {simulatedBug{readyTooSoon: true}, []string{"S5", "S12"}},
 	"plugins are believed":                           {simulatedBug{trusts: true}, []string{"S2", "S4", "S12"}},
-	"a key that is free marks nothing":               {simulatedBug{change: marksNothingWhenAKeyIsFree}, []string{"L1", "L2", "L3"}},
-	"what could not be written is not written later": {simulatedBug{change: failsToWriteAgain, world: diskFails}, []string{"L2"}},
+	"a key that is free marks nothing":               {simulatedBug{change: whenKeysAreFree(marksNothing)}, []string{"L1", "L2", "L3"}},
+	"what could not be written is not written later": {simulatedBug{change: withJournal(func(m *Manager) operationexecutor.Journal { return forgetsItsFailures{m.journal, m.journal} }), world: diskFails}, []string{"L2"}},
 	"what was found is not adopted":                  {simulatedBug{change: adoptsNothing}, []string{"S5"}},
-	"a flight never lands":                           {simulatedBug{change: landsNothing}, []string{"L1", "L3"}},
+	"what is in use is not reported":                 {simulatedBug{change: withReporter(func(_ *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsNothing{r} }), world: ofController}, []string{"S3"}},
+	"only what is wanted is reported":                {simulatedBug{change: withReporter(func(m *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsTheWants{r, m} }), world: ofController}, []string{"S3"}},
+	"a report that failed is not made again":         {simulatedBug{change: withReporter(func(_ *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsOnce{r} }), world: ofController}, []string{"L1", "L2", "L3"}},
+	"what was attached when it was seen is attached": {simulatedBug{change: believesWhatItSaw, world: seesLate}, []string{"S2", "S3"}},
+	"the node's status is not watched":               {simulatedBug{blind: true, world: ofController}, []string{"L1", "L3"}},
+	"a flight never lands":                           {simulatedBug{change: whenKeysAreFree(landsNothing)}, []string{"L1", "L3"}},
 }
 
 // TestTheSimulationFindsMistakesOfTheManager tests the simulation itself.

@@ -17,21 +17,38 @@ import (
 func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simulation.Source) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	c := simulationtest.RandomConfig(random)
-	c.Nodes, c.WithController, c.Eager = []string{"n1"}, false, true
-	for i := range c.Pods {
-		c.Pods[i].Node = "n1"
-	}
+	c.Eager = true
 	c.Faults.Cancels = false // The context of Run is that of the process.
 	if bug.world != nil {
 		bug.world(&c)
 	}
-	return simulatedScenario(c, random.IntN(4), bug), simulation.NewRandom(random, 20+random.IntN(100))
+	o := simulatedOrchestrator{late: random.IntN(4)}
+	source := simulation.NewRandom(random, 20+random.IntN(100))
+	if c.WithController {
+		c.Faults.Status, o.ownStatus = random.IntN(2) == 0, random.IntN(3) == 0
+	}
+	return simulatedScenario(c, o, bug), source
 }
 
-func simulatedScenario(c sim.Config, late int, bug simulatedBug) simulationtest.Scenario {
+// controllerWorld is c with two nodes and a controller.
+func controllerWorld(c sim.Config) sim.Config {
+	if c.WithController {
+		return c
+	}
+	c.WithController, c.Nodes = true, []string{"n1", "n2"}
+	for i := range c.Volumes {
+		c.Volumes[i].Attachable, c.Volumes[i].Block, c.Volumes[i].Remountable = true, false, false
+	}
+	for i := range c.Pods {
+		c.Pods[i].Node = c.Nodes[i%2]
+	}
+	return c
+}
+
+func simulatedScenario(c sim.Config, o simulatedOrchestrator, bug simulatedBug) simulationtest.Scenario {
 	return simulationtest.Scenario{Config: c, Wait: comeToRest, Begin: func(t *testing.T) func(*sim.Process) sim.Engine {
 		t.Helper()
-		return newSimulatedNode(t, late, bug).start
+		return newSimulatedCluster(t, o, bug).start
 	}}
 }
 
@@ -70,7 +87,7 @@ func TestASlowRecordLosesNoEnd(t *testing.T) {
 		"release SetUp:n1:v1:p2 ok\nadd p1\nrelease Record:n1:v1 ok\nrelease SetUp:n1:v1:p1 ok\nremove p1\nremove p2\n" +
 		"release TearDown:n1:v1:p2 ok\nrelease TearDown:n1:v1:p1 ok\nsleep 25s")
 	require.NoError(t, err)
-	r := simulatedScenario(c, 0, simulatedBug{}).Replay(t, steps)
+	r := simulatedScenario(c, simulatedOrchestrator{}, simulatedBug{}).Replay(t, steps)
 	require.NoError(t, r.Err)
 	assert.Equal(t, steps, r.Steps, "no step may be skipped")
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
 	"github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -46,7 +47,7 @@ func startAgent(p *world.Process, b bug) *agent {
 }
 
 func (a *agent) newExecutor() *operationexecutor.Executor {
-	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(a.generatorOptions()), executorOptions(a.p))
+	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(a.generatorOptions()), simulationtest.ExecutorOptions(a.p))
 }
 
 func (a *agent) generatorOptions() operationexecutor.GeneratorOptions {
@@ -61,18 +62,6 @@ func (a *agent) generatorOptions() operationexecutor.GeneratorOptions {
 		options.Journal = a.bug.journal(a.p)
 	}
 	return options
-}
-
-func executorOptions(p *world.Process) operationexecutor.ExecutorOptions {
-	return operationexecutor.ExecutorOptions{
-		Observer: p,
-		// What is left out of a wait at random would be another wait each time.
-		Backoff: operationexecutor.Backoff{Max: world.MaxBackoff, Jitter: -1},
-		Timeouts: operationexecutor.Timeouts{
-			Attach: world.Timeout, Detach: world.Timeout, Mount: world.Timeout, Unmount: world.Timeout, UnmountDevice: world.Timeout,
-			Map: world.Timeout, Unmap: world.Timeout, UnmapDevice: world.Timeout,
-		},
-	}
 }
 
 // recover makes the records what is known, as uncertain.

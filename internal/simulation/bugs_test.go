@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -39,14 +40,12 @@ type bug struct {
 	ignoresUpdates        bool // an update during a set-up is not noticed
 	trusts                bool // the plugin is believed
 	mountsUnreported      bool // a node uses a volume before its status says so
-	detachesUnasked       bool // the controller does not ask the node
-	withdrawsNothing      bool // the node is not told that a volume is about to be detached
-	countsCertainNodes    bool // the controller forgets nodes that may have a volume
+	controller            simulationtest.ControllerBug
 }
 
 // ofController reports whether only a world with a controller can show the bug.
 func (b bug) ofController() bool {
-	return b.mountsUnreported || b.detachesUnasked || b.withdrawsNothing || b.countsCertainNodes
+	return b.mountsUnreported || b.controller != simulationtest.ControllerBug{}
 }
 
 // planted is what bugs remember.
@@ -246,9 +245,9 @@ var bugs = map[string]struct {
 	"a device is not bound":                        {bug{blocks: func(m blockMapper) blockMapper { return bindsNothing{m} }}, []string{"S2", "S12"}},
 	"a bind, a link and a lock are left":           {bug{blocks: func(m blockMapper) blockMapper { return unbindsNothing{m} }}, []string{"S2", "S3", "S4"}},
 	"a node uses what it has not reported":         {bug{mountsUnreported: true}, []string{"S3"}},
-	"a volume is detached unasked":                 {bug{detachesUnasked: true}, []string{"S3"}},
-	"a node is not told of a detach":               {bug{withdrawsNothing: true}, []string{"S3"}},
-	"an uncertain node does not count":             {bug{countsCertainNodes: true}, []string{"S8"}},
+	"a volume is detached unasked":                 {bug{controller: simulationtest.ControllerBug{DetachesUnasked: true}}, []string{"S3"}},
+	"a node is not told of a detach":               {bug{controller: simulationtest.ControllerBug{WithdrawsNothing: true}}, []string{"S3"}},
+	"an uncertain node does not count":             {bug{controller: simulationtest.ControllerBug{CountsCertainNodes: true}}, []string{"S8"}},
 	"an update during a set-up is lost":            {bug{ignoresUpdates: true}, []string{"L1"}},
 }
 

@@ -42,7 +42,7 @@ func (s scenario) run(t *testing.T, source simulation.Source) result {
 
 func start(p *world.Process, b bug) world.Engine {
 	if p.Node() == world.Controller {
-		return startController(p, b)
+		return simulationtest.StartController(p, b.controller)
 	}
 	return startAgent(p, b)
 }

@@ -40,7 +40,7 @@ func (w *World) Choices() []simulation.Choice {
 		if !w.config.Eager {
 			w.offer(verbKick, node)
 		}
-		if w.config.WithController && node != Controller {
+		if w.isReported(node) {
 			w.offer(verbReport, node)
 		}
 		if w.config.Faults.Verifies && (node == Controller || !w.config.WithController) {
@@ -61,6 +61,12 @@ func (w *World) Choices() []simulation.Choice {
 		w.offer(verbSleep, d.String())
 	}
 	return w.choices
+}
+
+// isReported reports whether the driver has the status of a node list what it uses.
+func (w *World) isReported(node string) bool {
+	writer, ok := w.engines[node].(StatusWriter)
+	return w.config.WithController && node != Controller && (!ok || !writer.WritesStatus())
 }
 
 func (w *World) offer(verb, subject string) {
@@ -117,6 +123,14 @@ func (w *World) offerCalls() {
 		w.offerAs(often*weight, verbRelease, call.Label, OK)
 		switch call.Name {
 		case "WriteStatus":
+			continue
+		case "WriteInUse", "SeeStatus":
+			if w.config.Faults.Status {
+				w.offerAs(weight, verbRelease, call.Label, Final)
+			}
+			if w.config.Faults.Status && call.Name == "WriteInUse" {
+				w.offerAs(weight, verbRelease, call.Label, failWritten)
+			}
 			continue
 		case "Intend", "Conclude", "Record":
 			if w.config.Faults.Journal {
@@ -357,7 +371,9 @@ func (w *World) reportAll() {
 		return
 	}
 	for _, node := range w.nodes {
-		w.report(node)
+		if w.isReported(node) {
+			w.report(node)
+		}
 	}
 }
 

@@ -86,6 +86,8 @@ type Faults struct {
 	Crashes, Reboots bool
 	// Cancels says that the context of operations may end.
 	Cancels bool
+	// Status says that writing the status of a node may fail, and that a program may lose sight of it.
+	Status bool
 	// Verifies says that the programs ask the storage, now and then, what is attached.
 	Verifies bool
 	// Foreign says that somebody else may unmount.
@@ -137,6 +139,13 @@ type Engine interface {
 type Resyncer interface {
 	// Resync does so, and returns at once.
 	Resync()
+}
+
+// StatusWriter is an [Engine] of a node that has the node's status list what it uses by itself, if the method says so: see
+// [Process.WriteInUse]. For any other one the driver does, when it likes.
+type StatusWriter interface {
+	// WritesStatus says so.
+	WritesStatus() bool
 }
 
 // At is an effect: a volume that is attached to a node or staged there, or, with a pod, set up for it.

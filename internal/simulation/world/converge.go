@@ -174,7 +174,7 @@ func always(simulation.Call) string { return OK }
 func (w *World) verdictWithTrouble(call simulation.Call) string {
 	at := atOf(call)
 	switch {
-	case call.Name == "Intend" || call.Name == "Conclude" || call.Name == "Record" || call.Name == "WriteStatus":
+	case slices.Contains([]string{"Intend", "Conclude", "Record", "WriteStatus", "WriteInUse", "SeeStatus"}, call.Name):
 		return OK
 	case w.config.Sick != "" && at.Volume == w.config.Sick:
 		return ""

@@ -194,6 +194,32 @@ func (p *Process) SetAttached(node string, attached map[v1.UniqueVolumeName]stri
 	})
 }
 
+// WriteInUse has the status of this node list what it uses, which write returns when it has written that: it waits for the
+// driver before. A write may fail, without a trace or after it was made.
+func (p *Process) WriteInUse(write func() ([]v1.UniqueVolumeName, error)) error {
+	verdict := p.park("WriteInUse", "WriteInUse:"+p.node)
+	if verdict == killed {
+		return errKilled
+	}
+	var err error
+	p.world.change(func() {
+		if p.dead || verdict == Final {
+			return
+		}
+		var names []v1.UniqueVolumeName
+		if names, err = write(); err == nil {
+			p.world.inUse[p.node] = names
+		}
+	})
+	if err == nil && verdict != OK {
+		err = fmt.Errorf("the status of node %s: %w", p.node, errSimulated)
+	}
+	return err
+}
+
+// AwaitSight waits until this node may see what its status has become. False says that it has lost sight of it.
+func (p *Process) AwaitSight() bool { return p.park("SeeStatus", "SeeStatus:"+p.node) == OK }
+
 // Nodes returns the names of all nodes.
 func (p *Process) Nodes() []string { return p.world.config.Nodes }
 

@@ -1,4 +1,4 @@
-package simulation_test
+package simulationtest
 
 import (
 	"cmp"
@@ -23,9 +23,16 @@ type controller struct {
 	p        *world.Process
 	executor *operationexecutor.Executor
 	actual   *cache.ClusterActualStateOfWorld
-	bug      bug
+	bug      ControllerBug
 	// attempts are those to attach whose operation had not ended when it was last looked.
 	attempts map[*cache.AttachAttempt]*operationexecutor.Operation
+}
+
+// ControllerBug is a mistake that is planted into the controller. The zero value is none.
+type ControllerBug struct {
+	// DetachesUnasked: the node is not asked whether it uses a volume. WithdrawsNothing: it is not told that one is about to be
+	// detached. CountsCertainNodes: nodes that may have a volume are forgotten.
+	DetachesUnasked, WithdrawsNothing, CountsCertainNodes bool
 }
 
 // attachment is a volume and a node.
@@ -43,13 +50,14 @@ var (
 	_ operationexecutor.AttachmentReporter = (*controller)(nil)
 )
 
-func startController(p *world.Process, b bug) *controller {
+// StartController starts the controller of a world.
+func StartController(p *world.Process, b ControllerBug) world.Engine {
 	c := &controller{
 		p: p, bug: b, actual: cache.NewClusterActualStateOfWorld(p.Plugins(), cache.ClusterOptions{}),
 		attempts: map[*cache.AttachAttempt]*operationexecutor.Operation{},
 	}
 	options := operationexecutor.GeneratorOptions{Plugins: p.Plugins(), Journal: p, NodeReader: p, Reporter: c}
-	c.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(options), executorOptions(p))
+	c.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(options), ExecutorOptions(p))
 	c.recover()
 	return c
 }
@@ -69,6 +77,26 @@ func (c *controller) recover() {
 		must(c.actual.RecoverAttachment(operationexecutor.AttachedVolume{
 			VolumeName: r.Name, VolumeSpec: r.Spec, NodeName: types.NodeName(r.Node), PluginName: world.PluginName, PluginIsAttachable: true,
 		}))
+	}
+}
+
+// ExecutorOptions are those of an executor in a world.
+func ExecutorOptions(p *world.Process) operationexecutor.ExecutorOptions {
+	return operationexecutor.ExecutorOptions{
+		Observer: p,
+		// What is left out of a wait at random would be another wait each time.
+		Backoff: operationexecutor.Backoff{Max: world.MaxBackoff, Jitter: -1},
+		Timeouts: operationexecutor.Timeouts{
+			Attach: world.Timeout, Detach: world.Timeout, Mount: world.Timeout, Unmount: world.Timeout, UnmountDevice: world.Timeout,
+			Map: world.Timeout, Unmap: world.Timeout, UnmapDevice: world.Timeout,
+		},
+	}
+}
+
+// must is for what cannot fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
 	}
 }
 
@@ -133,10 +161,10 @@ func (c *controller) reconcile(at attachment, wanted *volume.Spec) {
 	case wanted != nil && row.AttachState != cache.Attached:
 		c.attach(operationexecutor.VolumeToAttach{VolumeName: at.name, VolumeSpec: wanted, NodeName: at.node})
 	case wanted == nil && known && row.AttachState != cache.Attaching:
-		if c.bug.detachesUnasked {
+		if c.bug.DetachesUnasked {
 			c.actual.AllowForcedDetach(at.name, at.node)
 		}
-		options := operationexecutor.DetachOptions{VerifySafeToDetach: !c.bug.detachesUnasked}
+		options := operationexecutor.DetachOptions{VerifySafeToDetach: !c.bug.DetachesUnasked}
 		_, err := c.executor.DetachVolume(c.p.Context(), row.AttachedVolume, options, c.actual)
 		mayWait(err)
 	}
@@ -144,7 +172,7 @@ func (c *controller) reconcile(at attachment, wanted *volume.Spec) {
 
 // attach begins to attach a volume, if its place on the node can be had.
 func (c *controller) attach(v operationexecutor.VolumeToAttach) {
-	if c.bug.countsCertainNodes {
+	if c.bug.CountsCertainNodes {
 		_, err := c.executor.AttachVolume(c.p.Context(), v, countsCertainNodes{c.actual})
 		mayWait(err)
 		return
@@ -189,7 +217,7 @@ func (c *controller) report(node string) (cache.NodeReport, map[v1.UniqueVolumeN
 	for _, v := range report.Attached {
 		attached[v.Name] = v.DevicePath
 	}
-	if c.bug.withdrawsNothing {
+	if c.bug.WithdrawsNothing {
 		for row := range c.actual.AttachmentsOfNode(types.NodeName(node)) {
 			attached[row.VolumeName] = row.DevicePath
 		}
