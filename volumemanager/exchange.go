@@ -134,7 +134,7 @@ func (x *exchange) kick() {
 }
 
 // differs reports whether the list may say something else of a volume than whether it is used.
-func (x *exchange) differs(name v1.UniqueVolumeName, used bool) bool { //nolint:revive // It is what is compared.
+func (x *exchange) differs(name v1.UniqueVolumeName, used bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.reporting || x.reports.Has(name) != used

@@ -120,21 +120,21 @@ func (c *simulatedCluster) start(p *sim.Process) sim.Engine {
 }
 
 // claim binds a claim to the volume of its name, once.
-func (n *simulatedCluster) claim(spec *volume.Spec) {
-	n.t.Helper()
+func (c *simulatedCluster) claim(spec *volume.Spec) {
+	c.t.Helper()
 	name := spec.Name()
 	pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	pvc.Spec.VolumeName, pvc.Status.Phase = name, v1.ClaimBound
 	pvc.Spec.VolumeMode, pvc.Spec.AccessModes = spec.PersistentVolume.Spec.VolumeMode, spec.PersistentVolume.Spec.AccessModes
-	created, err := n.store.Create(n.t.Context(), pvc)
+	created, err := c.store.Create(c.t.Context(), pvc)
 	if errors.Is(err, store.ErrAlreadyExists) {
 		return
 	}
-	require.NoError(n.t, err)
+	require.NoError(c.t, err)
 	pv := spec.PersistentVolume.DeepCopy()
 	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: name, UID: created.(*v1.PersistentVolumeClaim).UID}
-	_, err = n.store.Create(n.t.Context(), pv)
-	require.NoError(n.t, err)
+	_, err = c.store.Create(c.t.Context(), pv)
+	require.NoError(c.t, err)
 }
 
 // start begins a life of the manager.
