@@ -34,6 +34,8 @@ var arrows = map[string][]string{
 	"store/storetest":             {"store"},
 	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "mount/safepath", "operationexecutor", "cache", "store", "internal/..."},
 	"controller/persistentvolume": {"volume", "operationexecutor", "cache", "store", "internal/..."},
+	"controller/leader":           {"store"},
+	"controller/expand":           {"volume", "operationexecutor", "store", "internal/..."},
 	"controller/attachdetach":     {"volume", "operationexecutor", "cache", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},

@@ -1,0 +1,71 @@
+package expand
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// account is where it is written how far expansions have come: claims and volumes in a store. What is written is known to the
+// mirrors at once.
+type account struct {
+	store   store.Store
+	claims  *store.Mirror[*v1.PersistentVolumeClaim]
+	volumes *store.Mirror[*v1.PersistentVolume]
+}
+
+var (
+	_ operationexecutor.ClaimStatus    = account{}
+	_ operationexecutor.VolumeCapacity = account{}
+)
+
+// Claim implements operationexecutor.ClaimStatus.
+func (a account) Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error) {
+	owner := spec.PersistentVolume.Spec.ClaimRef
+	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, a.store, owner.Namespace, owner.Name)
+	if err != nil {
+		return nil, err
+	}
+	if !belong(claim, spec.PersistentVolume) {
+		return nil, fmt.Errorf("claim %q and volume %q do not belong to each other any more: %w", store.NameOf(claim), spec.Name(), store.ErrConflict)
+	}
+	return claim, nil
+}
+
+// SetExpansion implements operationexecutor.ClaimStatus.
+func (a account) SetExpansion(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, expansion operationexecutor.Expansion,
+) (*v1.PersistentVolumeClaim, error) {
+	written, err := store.Update(ctx, a.store, expansion.Apply(claim))
+	if err == nil {
+		a.claims.Put(written)
+	}
+	return written, err
+}
+
+// SetCapacity implements operationexecutor.VolumeCapacity.
+func (a account) SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) (*v1.PersistentVolume, error) {
+	changed := pv.DeepCopy()
+	if changed.Spec.Capacity == nil {
+		changed.Spec.Capacity = v1.ResourceList{}
+	}
+	changed.Spec.Capacity[v1.ResourceStorage] = size
+	written, err := store.Update(ctx, a.store, changed)
+	if err == nil {
+		a.volumes.Put(written)
+	}
+	return written, err
+}
+
+// belong reports whether a claim and a volume are each other's, UIDs included.
+func belong(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	ref := pv.Spec.ClaimRef
+	return ref != nil && ref.UID == claim.UID && ref.Namespace == claim.Namespace && ref.Name == claim.Name &&
+		claim.Spec.VolumeName == pv.Name
+}

@@ -1,0 +1,154 @@
+package expand
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/workqueue"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Options are the options of a [Controller]. The zero value is useful.
+type Options struct {
+	// Events is told what happens to claims, for people to read; nil tells nobody.
+	Events operationexecutor.EventRecorder
+	// Observer is told of every operation. Nil: nobody is.
+	Observer operationexecutor.Observer
+	// Logger gets what happens beside operations. Nil: it is discarded.
+	Logger *slog.Logger
+	// Backoff is how long an expansion that failed waits before it is tried again, and one that cannot be before it is tried again
+	// all the same (Infeasible). The zero value is that of Kubernetes, and an hour.
+	Backoff operationexecutor.Backoff
+	// Timeouts bounds operations, PluginTimeouts those of one plugin, by its name. Zero fields have the executor's defaults.
+	Timeouts       operationexecutor.Timeouts
+	PluginTimeouts map[string]operationexecutor.Timeouts
+	// WorkersPerPlugin is how many expansions of one plugin run at once, HungPerPlugin how many of its calls may hang before
+	// no more of them are made. Zero means the executor's defaults.
+	WorkersPerPlugin, HungPerPlugin int
+}
+
+// Controller expands. Make it with [New] and start it with Run. Its methods may be called from several goroutines at once.
+type Controller struct {
+	plugins  *volume.VolumePluginMgr
+	options  Options
+	executor *operationexecutor.Executor
+	claims   *store.Mirror[*v1.PersistentVolumeClaim]
+	volumes  *store.Mirror[*v1.PersistentVolume]
+	classes  *store.Mirror[*storagev1.StorageClass]
+	dirty    *workqueue.Queue[types.NamespacedName]
+	started  atomic.Bool
+
+	// running are the operations that have begun, or have just ended, by claim. It belongs to the planner's goroutine.
+	running map[types.NamespacedName]expansion
+
+	// mu guards what follows. No plugin, store or callback is called while it is held.
+	mu     sync.Mutex
+	claim  map[v1.UniqueVolumeName]types.NamespacedName // of the operations that run
+	stayed map[types.NamespacedName]standstill
+}
+
+// New returns a controller for the claims in s, whose volumes are expanded by plugins. It starts nothing and does no I/O.
+func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Backoff.Infeasible == 0 {
+		options.Backoff.Infeasible = operationexecutor.DefaultInfeasible
+	}
+	mirrors := store.MirrorOptions{
+		Logger: options.Logger, InitialBackoff: options.Backoff.Initial, MaxBackoff: options.Backoff.Max,
+	}
+	c := &Controller{
+		plugins: plugins,
+		options: options,
+		claims:  store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
+		volumes: store.NewMirror[*v1.PersistentVolume](s, mirrors),
+		classes: store.NewMirror[*storagev1.StorageClass](s, mirrors),
+		dirty:   workqueue.New[types.NamespacedName](),
+		running: map[types.NamespacedName]expansion{},
+		claim:   map[v1.UniqueVolumeName]types.NamespacedName{},
+		stayed:  map[types.NamespacedName]standstill{},
+	}
+	account := account{store: s, claims: c.claims, volumes: c.volumes}
+	c.executor = operationexecutor.NewOperationExecutor(
+		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
+			Plugins: plugins, Claims: account, Capacity: account, Recorder: options.Events, Logger: options.Logger,
+		}),
+		operationexecutor.ExecutorOptions{
+			Observer: options.Observer, Backoff: options.Backoff,
+			Timeouts: options.Timeouts, PluginTimeouts: options.PluginTimeouts,
+			WorkersPerPlugin: options.WorkersPerPlugin, HungPerPlugin: options.HungPerPlugin,
+			KeyFreed: c.keyFreed, Logger: options.Logger,
+		})
+	return c
+}
+
+// Run works until ctx ends, and returns when every goroutine that it started has ended. Calls of plugins that do not return then
+// are left behind: the error, a *operationexecutor.WaitError, names them. An error before ctx ends says that Run was called
+// twice or that New was not given what it needs; it matches [volume.ErrInvalid].
+func (c *Controller) Run(ctx context.Context) error {
+	if c.plugins == nil {
+		return fmt.Errorf("expand controller: give New plugins and a store: %w", volume.ErrInvalid)
+	}
+	if c.started.Swap(true) {
+		return fmt.Errorf("expand controller: Run was called twice: make another controller: %w", volume.ErrInvalid)
+	}
+	defer c.dirty.Stop()
+	var feeds, planner sync.WaitGroup
+	feeds.Go(func() { c.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.volumes.Follow(ctx, c.volumeChanged) })
+	feeds.Go(func() { c.claims.Follow(ctx, c.claimChanged) })
+	if c.classes.WaitSynced(ctx) && c.volumes.WaitSynced(ctx) && c.claims.WaitSynced(ctx) {
+		planner.Go(func() { c.planAll(ctx) })
+	}
+	planner.Wait()
+	feeds.Wait()
+	return c.executor.Shutdown(context.WithoutCancel(ctx))
+}
+
+func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) { c.dirty.Add(store.NameOf(claim)) }
+
+func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		c.dirty.Add(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	}
+}
+
+// classChanged has every claim looked at that stands still: it may be for its class.
+func (c *Controller) classChanged(*storagev1.StorageClass) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.stayed {
+		c.dirty.Add(name)
+	}
+}
+
+// keyFreed is told by the executor when an operation has ended and all of its calls have returned.
+func (c *Controller) keyFreed(o operationexecutor.OperationInfo) {
+	c.mu.Lock()
+	name, known := c.claim[o.VolumeName]
+	delete(c.claim, o.VolumeName)
+	c.mu.Unlock()
+	if known {
+		c.dirty.Add(name)
+	}
+}
+
+// Why returns why a claim that asks for more does not have it, and nil when nothing is known against it.
+func (c *Controller) Why(claim types.NamespacedName) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stayed[claim].err
+}
+
+// Hung returns the calls of plugins that were left behind and still run, the oldest first.
+func (c *Controller) Hung() []operationexecutor.HungCall { return c.executor.Hung() }

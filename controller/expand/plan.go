@@ -1,0 +1,277 @@
+package expand
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ReasonExternalExpanding is the reason of the event of a claim whose volume is expanded by somebody else.
+const ReasonExternalExpanding = "ExternalExpanding"
+
+// errClass says that a claim's storage class is why it is not expanded.
+var errClass = errors.New("set allowVolumeExpansion of the storage class, or ask for less")
+
+// expansion is an operation for a claim.
+type expansion struct {
+	operation *operationexecutor.Operation
+	uid       types.UID
+	request   resource.Quantity
+}
+
+// standstill is why a claim that asks for more is not worked on.
+type standstill struct {
+	err     error
+	uid     types.UID
+	request resource.Quantity
+	// until is when it is tried again though nothing has changed; zero means never.
+	until time.Time
+}
+
+// isOf reports whether it is about what the claim asks for now.
+func (s standstill) isOf(claim *v1.PersistentVolumeClaim) bool {
+	return s.uid == claim.UID && s.request.Cmp(requested(claim)) == 0
+}
+
+func requested(claim *v1.PersistentVolumeClaim) resource.Quantity {
+	return claim.Spec.Resources.Requests[v1.ResourceStorage]
+}
+
+// planAll looks at dirty claims until ctx ends. It is the one goroutine that begins operations.
+func (c *Controller) planAll(ctx context.Context) {
+	for {
+		name, ok := c.dirty.Get(ctx)
+		if !ok {
+			return
+		}
+		c.look(ctx, name)
+	}
+}
+
+// look does the next thing for one claim.
+func (c *Controller) look(ctx context.Context, name types.NamespacedName) {
+	if !c.finished(name) {
+		return // Its end makes the claim dirty.
+	}
+	claim, there := c.claims.Get(name)
+	if !there {
+		c.forget(name)
+		return
+	}
+	if claim.Status.Phase != v1.ClaimBound || claim.DeletionTimestamp != nil {
+		c.goOn(name)
+		return
+	}
+	pv, there := c.volumes.Get(types.NamespacedName{Name: claim.Spec.VolumeName})
+	if !there || !belong(claim, pv) || !isControls(claim, pv) {
+		c.goOn(name)
+		return
+	}
+	if !c.mayTry(claim) {
+		return
+	}
+	if err := c.allowed(claim); err != nil {
+		c.standStill(claim, standstill{err: err}, operationexecutor.ReasonVolumeResizeFailed)
+		return
+	}
+	c.begin(ctx, claim, pv)
+}
+
+// isControls reports whether the next thing for a claim is the control plane's: it asks for more than it has, or an expansion was
+// begun that only the control plane can go on with. What a node is about to do is the node's until it has done it.
+func isControls(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	want, has, allocated := requested(claim), claim.Status.Capacity[v1.ResourceStorage], claim.Status.AllocatedResources[v1.ResourceStorage]
+	size := pv.Spec.Capacity[v1.ResourceStorage]
+	switch claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] {
+	case v1.PersistentVolumeClaimNodeResizePending, v1.PersistentVolumeClaimNodeResizeInProgress:
+		return size.Cmp(allocated) < 0
+	case v1.PersistentVolumeClaimControllerResizeInProgress, v1.PersistentVolumeClaimControllerResizeInfeasible,
+		v1.PersistentVolumeClaimNodeResizeInfeasible:
+		return true
+	}
+	return !has.IsZero() && want.Cmp(has) > 0
+}
+
+// allowed returns why a claim must not be expanded, or nil. What was begun is finished, whatever the class says by now. A
+// claim that has no class is of a volume that somebody made by hand, and who did that may expand it.
+func (c *Controller) allowed(claim *v1.PersistentVolumeClaim) error {
+	begun := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] != ""
+	name, annotated := claim.Annotations[v1.BetaStorageClassAnnotation]
+	if !annotated && claim.Spec.StorageClassName != nil {
+		name = *claim.Spec.StorageClassName
+	}
+	if begun || name == "" {
+		return nil
+	}
+	class, there := c.classes.Get(types.NamespacedName{Name: name})
+	switch {
+	case !there:
+		return fmt.Errorf("storage class %q does not exist: %w: %w", name, store.ErrNotFound, errClass)
+	case !allowsExpansion(class):
+		return fmt.Errorf("storage class %q does not allow that volumes grow: %w", name, errClass)
+	}
+	return nil
+}
+
+func allowsExpansion(class *storagev1.StorageClass) bool {
+	return class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion
+}
+
+// begin begins the operation.
+func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	plugin, err := c.plugins.FindExpandablePluginBySpec(spec)
+	switch {
+	case errors.Is(err, volume.ErrNoPlugin):
+		c.standStill(claim, standstill{err: err}, ReasonExternalExpanding)
+		return
+	case err != nil:
+		c.standStill(claim, standstill{err: err}, operationexecutor.ReasonVolumeResizeFailed)
+		return
+	}
+	volumeName, err := c.plugins.UniqueVolumeName("", spec)
+	if err != nil {
+		c.standStill(claim, standstill{err: err}, operationexecutor.ReasonVolumeResizeFailed)
+		return
+	}
+	name := store.NameOf(claim)
+	if c.asksAnew(claim) {
+		c.executor.ResetBackoff(operationexecutor.Key{Volume: volumeName})
+	}
+	c.mu.Lock()
+	c.claim[volumeName] = name
+	c.mu.Unlock()
+	op, err := c.executor.ExpandVolume(ctx, operationexecutor.VolumeToExpand{
+		VolumeName: volumeName, VolumeSpec: spec, PluginName: plugin.GetPluginName(),
+	})
+	if err == nil {
+		c.running[name] = expansion{operation: op, uid: claim.UID, request: requested(claim)}
+		return
+	}
+	c.notBegun(claim, volumeName, err)
+}
+
+// notBegun notes when an operation may begin.
+func (c *Controller) notBegun(claim *v1.PersistentVolumeClaim, volumeName v1.UniqueVolumeName, err error) {
+	var pending *volume.PendingError
+	if !errors.As(err, &pending) {
+		c.mu.Lock()
+		delete(c.claim, volumeName)
+		c.mu.Unlock()
+	}
+	s := standstill{err: err, uid: claim.UID, request: requested(claim)}
+	var late *volume.BackoffError
+	if errors.As(err, &late) {
+		s.err, s.until = late.Err, late.Until
+	}
+	c.keep(store.NameOf(claim), s) // The end of what is pending makes it dirty.
+}
+
+// finished reports whether no operation runs for a claim, and takes over how the last one ended.
+func (c *Controller) finished(name types.NamespacedName) bool {
+	last, began := c.running[name]
+	if !began {
+		return true
+	}
+	select {
+	case <-last.operation.Done():
+	default:
+		return false
+	}
+	delete(c.running, name)
+	err := last.operation.Err()
+	if err == nil {
+		c.goOn(name)
+		return true
+	}
+	c.keep(name, standstill{err: err, uid: last.uid, request: last.request}) // The executor says when it may be tried again.
+	return true
+}
+
+// mayTry reports whether a claim may be worked on now. That a node cannot have the size is tried again as seldom as that the
+// storage cannot.
+func (c *Controller) mayTry(claim *v1.PersistentVolumeClaim) bool {
+	name := store.NameOf(claim)
+	c.mu.Lock()
+	s, stays := c.stayed[name]
+	c.mu.Unlock()
+	if stays && s.isOf(claim) && time.Now().Before(s.until) {
+		c.dirty.AddAt(name, s.until)
+		return false
+	}
+	if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizeInfeasible {
+		c.nodeMayTry(claim)
+	}
+	return true
+}
+
+// nodeMayTry notes that a node gets another chance, and from when on it gets the next.
+func (c *Controller) nodeMayTry(claim *v1.PersistentVolumeClaim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stayed[store.NameOf(claim)] = standstill{
+		uid: claim.UID, request: requested(claim), until: time.Now().Add(c.options.Backoff.Infeasible),
+	}
+}
+
+// asksAnew reports whether the last thing that is known against a claim was about another size.
+func (c *Controller) asksAnew(claim *v1.PersistentVolumeClaim) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, stays := c.stayed[store.NameOf(claim)]
+	return stays && !s.isOf(claim)
+}
+
+// standStill notes why a claim is not worked on before something changes, and tells it once.
+func (c *Controller) standStill(claim *v1.PersistentVolumeClaim, s standstill, reason string) {
+	s.uid, s.request = claim.UID, requested(claim)
+	name := store.NameOf(claim)
+	c.mu.Lock()
+	old, known := c.stayed[name]
+	c.mu.Unlock()
+	c.keep(name, s)
+	if c.options.Events == nil || known && old.isOf(claim) && old.err != nil && old.err.Error() == s.err.Error() {
+		return
+	}
+	kind := v1.EventTypeWarning
+	if reason == ReasonExternalExpanding {
+		kind = v1.EventTypeNormal
+	}
+	c.options.Events.Eventf(claim, kind, reason, "the claim asks for more and is not expanded here: %v", s.err)
+}
+
+// keep notes why a claim is not worked on, and has it looked at when its time has come.
+func (c *Controller) keep(name types.NamespacedName, s standstill) {
+	c.mu.Lock()
+	c.stayed[name] = s
+	c.mu.Unlock()
+	if !s.until.IsZero() {
+		c.dirty.AddAt(name, s.until)
+	}
+}
+
+func (c *Controller) forget(name types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.stayed, name)
+}
+
+// goOn forgets what was known against a claim, unless a node has got its chance with it.
+func (c *Controller) goOn(name types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.stayed[name]; s.err == nil && time.Now().Before(s.until) {
+		return
+	}
+	delete(c.stayed, name)
+}

@@ -1,0 +1,100 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// fence returns the store that the holder of lease writes to. holding ends when the lease can be another's.
+func fence(holding context.Context, s store.Store, lease store.Lease) store.Store {
+	if transactor, transacts := s.(store.Transactor); transacts {
+		return &tokenFence{Transactor: transactor, lease: lease}
+	}
+	return &clockFence{Store: s, during: func(ctx context.Context, write func(ctx context.Context) error) error {
+		return during(ctx, holding, write)
+	}}
+}
+
+// during calls write with a context that ends with either, and not at all when holding has ended.
+func during(ctx, holding context.Context, write func(ctx context.Context) error) error {
+	if holding.Err() != nil {
+		return fmt.Errorf("%w: nothing is written any more", store.ErrLeaseLost)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(holding, func() { cancel(store.ErrLeaseLost) })()
+	return write(ctx)
+}
+
+// tokenFence has the store itself ask, with each write, whether the lease is held.
+type tokenFence struct {
+	store.Transactor
+
+	lease store.Lease
+}
+
+var _ store.Transactor = (*tokenFence)(nil)
+
+// Commit implements [store.Transactor].
+func (f *tokenFence) Commit(ctx context.Context, t store.Transaction) ([]runtime.Object, error) {
+	t.Leases = append([]store.Lease{f.lease}, t.Leases...)
+	return f.Transactor.Commit(ctx, t)
+}
+
+func (f *tokenFence) write(ctx context.Context, w store.Write) (runtime.Object, error) {
+	objects, err := f.Commit(ctx, store.Transaction{Writes: []store.Write{w}})
+	if err != nil || len(objects) == 0 {
+		return nil, err
+	}
+	return objects[0], nil
+}
+
+// Create implements [store.Store].
+func (f *tokenFence) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	return f.write(ctx, store.ToCreate(obj))
+}
+
+// Update implements [store.Store].
+func (f *tokenFence) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	return f.write(ctx, store.ToUpdate(obj))
+}
+
+// Delete implements [store.Store].
+func (f *tokenFence) Delete(ctx context.Context, key store.Key, preconditions store.Preconditions) error {
+	_, err := f.write(ctx, store.ToDelete(key, preconditions))
+	return err
+}
+
+// clockFence writes nothing from the moment on at which the lease has expired by the clock of this process.
+type clockFence struct {
+	store.Store
+
+	during func(ctx context.Context, write func(ctx context.Context) error) error
+}
+
+// Create implements [store.Store].
+func (f *clockFence) Create(ctx context.Context, obj runtime.Object) (created runtime.Object, err error) {
+	err = f.during(ctx, func(ctx context.Context) error {
+		created, err = f.Store.Create(ctx, obj)
+		return err
+	})
+	return created, err
+}
+
+// Update implements [store.Store].
+func (f *clockFence) Update(ctx context.Context, obj runtime.Object) (updated runtime.Object, err error) {
+	err = f.during(ctx, func(ctx context.Context) error {
+		updated, err = f.Store.Update(ctx, obj)
+		return err
+	})
+	return updated, err
+}
+
+// Delete implements [store.Store].
+func (f *clockFence) Delete(ctx context.Context, key store.Key, preconditions store.Preconditions) error {
+	return f.during(ctx, func(ctx context.Context) error { return f.Store.Delete(ctx, key, preconditions) })
+}

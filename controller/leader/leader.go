@@ -1,0 +1,75 @@
+// Package leader lets several processes stand by for one controller: one of them runs it at a time.
+//
+// Each calls [Run] with the same name and a name of its own. The one that has the lease runs the controller, on a [store.Store]
+// that refuses its writes from the moment on at which the lease can be another's. When it ends, fails or is cut off, the next one
+// makes a controller of its own, which learns from the store what the last one left.
+//
+// # What is guaranteed
+//
+// On a store that has transactions, such as the memory store and that on etcd, each write asks the store
+// itself whether the lease is still held: a process that was stopped for an hour in the middle of a write has that write refused.
+// On any other store the lease's expiry by the clock of the process is asked before each write, and what is under way is given
+// up then: a process that is stopped between the two may still write, on the condition, as always, that the object has not
+// changed. Calls of plugins are no writes: they are bounded by the context that [Run] gives the controller, and their intent is
+// written down before.
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// DefaultTTL is how long a leader that has vanished is waited for, unless told otherwise.
+const DefaultTTL = 15 * time.Second
+
+// Options are the options of [Run].
+type Options struct {
+	// Name is the namespace and the name of the lease, the same for all who stand by for one controller. Required.
+	Name types.NamespacedName
+	// Holder is the name of this process, which no other has. Required.
+	Holder string
+	// TTL is how long the lease lives without being renewed; zero means [DefaultTTL].
+	TTL time.Duration
+	// Logger is told when this process leads and when it does not any more. Nil: nobody is.
+	Logger *slog.Logger
+}
+
+// Run waits until this process is the leader and calls lead, with a context that ends when it is not any more and with the store
+// that a leader writes to. When the lease is lost, Run waits for lead to return, and stands by again. It returns when ctx has
+// ended, with the error of lead if it was leading then, or when lead returns while it still leads, with its error. lead is
+// called again after a loss: it is to make a new controller each time.
+func Run(ctx context.Context, s store.Store, options Options, lead func(ctx context.Context, s store.Store) error) error {
+	if options.TTL <= 0 {
+		options.TTL = DefaultTTL
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	request := store.LeaseRequest{Name: options.Name, Holder: options.Holder, TTL: options.TTL}
+	if _, err := request.Validate(); err != nil {
+		return fmt.Errorf("leader: %w", err)
+	}
+	for {
+		led := false
+		err := store.HoldLease(ctx, store.LessorOf(s), request, func(ctx context.Context, lease store.Lease) error {
+			led = true
+			options.Logger.InfoContext(ctx, "leads", "lease", options.Name.String(), "holder", options.Holder, "token", lease.Token)
+			return lead(ctx, fence(ctx, s, lease))
+		})
+		switch {
+		case led && errors.Is(err, store.ErrLeaseLost) && ctx.Err() == nil:
+			options.Logger.WarnContext(ctx, "leads no more", "lease", options.Name.String(), "holder", options.Holder, "err", err)
+		case !led && ctx.Err() != nil:
+			return nil //nolint:nilerr // It was never its turn, and that is over.
+		default:
+			return err
+		}
+	}
+}
