@@ -19,7 +19,7 @@ var (
 	// ErrDetaching says that the volume is being taken from the node: wait until it is detached, or restored.
 	ErrDetaching = errors.New("volume is being detached from the node")
 	// ErrAttachLimit says that the node has as many volumes as it can have: see [AttachLimitError].
-	ErrAttachLimit = errors.New("node has no room for another volume")
+	ErrAttachLimit = volume.ErrAttachLimit
 )
 
 // AttachLimitError says that a node has as many volumes of a plugin as it can have. It matches [ErrAttachLimit].

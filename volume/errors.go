@@ -29,6 +29,9 @@ var (
 	ErrUnsupported = errors.New("not supported")
 	// ErrInUse says that something still uses the volume, so that nothing was changed.
 	ErrInUse = errors.New("in use")
+	// ErrAttachLimit says that a node has as many volumes as it can have, so that no other was attached. It may be attached
+	// when another is detached.
+	ErrAttachLimit = errors.New("node has no room for another volume")
 	// ErrInfeasible says that what was asked for can never be met with these arguments.
 	ErrInfeasible = errors.New("can never be met")
 	// ErrInvalid says that an argument, a name or a spec is malformed.

@@ -31,7 +31,8 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 }
 
 // Attach attaches the image to a loop device of this node, or returns the device that it has. A device that was made by
-// somebody else otherwise than the volume needs it is an error that matches volume.ErrInUse.
+// somebody else otherwise than the volume needs it is an error that matches volume.ErrInUse, a node that has as many volumes as
+// [Options].MaxVolumes allows one that matches volume.ErrAttachLimit.
 func (n *node) Attach(ctx context.Context, spec *volume.Spec, nodeName types.NodeName) (string, error) {
 	src, err := sourceOf(spec)
 	if err != nil {
@@ -41,8 +42,10 @@ func (n *node) Attach(ctx context.Context, spec *volume.Spec, nodeName types.Nod
 		return "", err
 	}
 	device, err := withImage(ctx, n.plugin, src.handle, func(file *os.File) (loop.Device, error) {
-		return n.plugin.loops.AttachFile(ctx, file, loop.AttachOptions{
-			ReadOnly: src.readOnly, DirectIO: n.plugin.options.DirectIO, Label: label(src.handle),
+		return n.plugin.withinLimit(ctx, file, func() (loop.Device, error) {
+			return n.plugin.loops.AttachFile(ctx, file, loop.AttachOptions{
+				ReadOnly: src.readOnly, DirectIO: n.plugin.options.DirectIO, Label: label(src.handle),
+			})
 		})
 	})
 	return device.Path, classify(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,6 +49,8 @@ type Options struct {
 	// Progress is told, after every few mebibytes, how far the copy of an image is that is made byte by byte. It must return
 	// soon. Nil tells nobody.
 	Progress func(CopyProgress)
+	// MaxVolumes is how many volumes the node can have attached; zero means that there is no limit. See GetVolumeLimits.
+	MaxVolumes int64
 	// DirectIO makes loop devices that bypass the page cache of the images' filesystem, where that can do it.
 	DirectIO bool
 }
@@ -61,22 +64,25 @@ type Plugin struct {
 	logger  *slog.Logger
 	host    volume.VolumeHost
 	baseDir string
+	// attaching is how many calls of Attach are under way: they count for the limit.
+	attaching atomic.Int64
 }
 
 var (
-	_ volume.PersistentVolumePlugin      = (*Plugin)(nil)
-	_ volume.ProvisionableVolumePlugin   = (*Plugin)(nil)
-	_ volume.CloneableVolumePlugin       = (*Plugin)(nil)
-	_ volume.DeletableVolumePlugin       = (*Plugin)(nil)
-	_ volume.AttachableVolumePlugin      = (*Plugin)(nil)
-	_ volume.BlockVolumePlugin           = (*Plugin)(nil)
-	_ volume.ExpandableVolumePlugin      = (*Plugin)(nil)
-	_ volume.NodeExpandableVolumePlugin  = (*Plugin)(nil)
-	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
-	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
-	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
-	_ volume.Explainer                   = (*Plugin)(nil)
-	_ volume.SpecKindDeclarer            = (*Plugin)(nil)
+	_ volume.PersistentVolumePlugin       = (*Plugin)(nil)
+	_ volume.ProvisionableVolumePlugin    = (*Plugin)(nil)
+	_ volume.CloneableVolumePlugin        = (*Plugin)(nil)
+	_ volume.DeletableVolumePlugin        = (*Plugin)(nil)
+	_ volume.AttachableVolumePlugin       = (*Plugin)(nil)
+	_ volume.BlockVolumePlugin            = (*Plugin)(nil)
+	_ volume.ExpandableVolumePlugin       = (*Plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin   = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin      = (*Plugin)(nil)
+	_ volume.VolumePluginWithAttachLimits = (*Plugin)(nil)
+	_ volume.MountingVolumePlugin         = (*Plugin)(nil)
+	_ volume.ReconstructableVolumePlugin  = (*Plugin)(nil)
+	_ volume.Explainer                    = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer             = (*Plugin)(nil)
 )
 
 // New returns a plugin. It does nothing yet: register it with a volume.VolumePluginMgr.

@@ -1,0 +1,85 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ReportLimits writes into the CSINode object of a node how many volumes of each plugin it can have, as the plugins with
+// volume.CapAttachLimits say, so that controller/attachdetach attaches no more. A plugin that counts by several keys is held
+// to the least of its limits. Drivers of others in the object stay as they are. Call it when the agent starts, and when a
+// limit may have changed.
+//
+// What a plugin cannot say is left as it is, and is part of the error; the others are reported all the same.
+func ReportLimits(ctx context.Context, plugins *volume.VolumePluginMgr, s store.Store, node types.NodeName) error {
+	drivers, err := limitedDrivers(ctx, plugins, node)
+	for len(drivers) > 0 {
+		written := reportDrivers(ctx, s, node, drivers)
+		if errors.Is(written, store.ErrConflict) || errors.Is(written, store.ErrAlreadyExists) {
+			continue // somebody else has written it: it is read again
+		}
+		if written != nil {
+			err = errors.Join(err, fmt.Errorf("attach limits of node %q: %w", node, written))
+		}
+		break
+	}
+	return err
+}
+
+// limitedDrivers asks the plugins.
+func limitedDrivers(ctx context.Context, plugins *volume.VolumePluginMgr, node types.NodeName) ([]storagev1.CSINodeDriver, error) {
+	var drivers []storagev1.CSINodeDriver
+	var errs []error
+	for _, name := range plugins.PluginNames() {
+		plugin, err := plugins.FindAttachLimitPluginByName(name)
+		if errors.Is(err, volume.ErrNoPlugin) {
+			continue // it has no limits
+		}
+		var limits map[string]int64
+		if err == nil {
+			limits, err = plugin.GetVolumeLimits(ctx)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("attach limits of plugin %q: %w", name, err))
+			continue
+		}
+		driver := storagev1.CSINodeDriver{Name: volume.DriverOfPluginName(name), NodeID: string(node)}
+		if len(limits) > 0 {
+			least := int32(min(slices.Min(slices.Collect(maps.Values(limits))), 1<<31-1))
+			driver.Allocatable = &storagev1.VolumeNodeResources{Count: &least}
+		}
+		drivers = append(drivers, driver)
+	}
+	return drivers, errors.Join(errs...)
+}
+
+// reportDrivers writes drivers in place of those of the same names.
+func reportDrivers(ctx context.Context, s store.Store, node types.NodeName, drivers []storagev1.CSINodeDriver) error {
+	object, err := store.Get[*storagev1.CSINode](ctx, s, "", string(node))
+	if errors.Is(err, store.ErrNotFound) {
+		_, err = store.Create(ctx, s, &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: string(node)}, Spec: storagev1.CSINodeSpec{Drivers: drivers},
+		})
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	changed := object.DeepCopy()
+	changed.Spec.Drivers = slices.DeleteFunc(changed.Spec.Drivers, func(d storagev1.CSINodeDriver) bool {
+		return slices.ContainsFunc(drivers, func(ours storagev1.CSINodeDriver) bool { return ours.Name == d.Name })
+	})
+	changed.Spec.Drivers = append(changed.Spec.Drivers, drivers...)
+	_, err = store.Update(ctx, s, changed)
+	return err
+}
