@@ -19,8 +19,9 @@ mknod -m 666 /dev/zero c 1 5
 mknod -m 666 /dev/urandom c 1 9
 mknod -m 600 /dev/loop-control c 10 237
 for n in 0 1 2 3 4 5 6 7; do mknod -m 600 "/dev/loop$n" b 7 "$n"; done
-ip link set lo up
 ln -s /usr/lib/uml/modules /run/m/lib/modules
+modprobe -d /run/m ipv6
+ip link set lo up
 for module in nfs nfsd nfsv4 nfsv3 loop; do modprobe -d /run/m "$module"; done
 mkdir -p /var/lib/nfs/rpc_pipefs /var/lib/nfs/v4recovery /var/lib/nfs/sm /var/lib/nfs/sm.bak /tmp/export /run/rpcbind /run/sendsigs.omit.d
 touch /var/lib/nfs/etab /var/lib/nfs/rmtab /var/lib/nfs/state
@@ -28,7 +29,7 @@ mount -t nfsd nfsd /proc/fs/nfsd
 mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
 rpcbind -w
 rpc.statd
-exportfs -o rw,fsid=0,no_root_squash,insecure,no_subtree_check 127.0.0.1:/tmp/export
+exportfs -o rw,fsid=0,no_root_squash,insecure,no_subtree_check '127.0.0.1:/tmp/export' '[::1]:/tmp/export'
 rpc.mountd
 rpc.nfsd -G 10 -L 10 2
 verdict=passed

@@ -131,6 +131,9 @@ func eventually(t *testing.T, what func() bool) {
 
 func TestConformanceOnTheKernelsServer(t *testing.T) {
 	for name, way := range ways {
+		if way.version == "" {
+			continue // It is 4.2.
+		}
 		t.Run(name, func(t *testing.T) {
 			volumetest.Run(t, volumetest.Config{
 				NewPlugin: func(testing.TB) volume.VolumePlugin { return New(Options{}) },

@@ -2,9 +2,12 @@ package nfs
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
@@ -51,7 +54,8 @@ func (m *mounter) setUp(ctx context.Context, dir string) error {
 	return m.adopt(ctx, dir, found)
 }
 
-// adopt accepts what is mounted already when the server knows it. A handle that the server does not know any more never gets
+// adopt accepts what is mounted already when the server knows it. A handle that the server does not know may be one of an export
+// that is not given at the moment; where the server gives the export and the handle is stale all the same it never gets
 // better, and so the export is mounted anew.
 func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint) error {
 	_, err := m.GetMetrics(ctx)
@@ -61,10 +65,34 @@ func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint)
 	case !errors.Is(err, syscall.ESTALE):
 		return err
 	}
+	if err := m.isGiven(ctx); err != nil {
+		return fmt.Errorf("its handle is stale, and it is left as it is, since it cannot be mounted anew: %w", volume.Uncertain(err))
+	}
 	if err := mount.UnmountPath(ctx, m.plugin.options.Mounter, dir, m.plugin.unmountOptions(found.Identity())); err != nil {
 		return fmt.Errorf("its handle is stale, and it cannot be unmounted: %w", err)
 	}
 	return m.plugin.mount(ctx, m.export, m.options, dir)
+}
+
+// isGiven returns nil when the export can be mounted, aside from where it is.
+func (m *mounter) isGiven(ctx context.Context) error {
+	if err := m.unmountAside(ctx); err != nil { // A process that was killed may have left it.
+		return err
+	}
+	if err := m.plugin.mount(ctx, m.export, m.options, m.aside()); err != nil {
+		return err
+	}
+	return m.unmountAside(ctx)
+}
+
+// aside is a directory of the plugin's for one volume of one pod.
+func (p place) aside() string {
+	sum := sha256.Sum256([]byte(p.path))
+	return filepath.Join(p.plugin.host.GetPluginDir(Name), "aside", hex.EncodeToString(sum[:16]))
+}
+
+func (p place) unmountAside(ctx context.Context) error {
+	return mount.UnmountPath(ctx, p.plugin.options.Mounter, p.aside(), p.plugin.unmountOptions(mount.Identity{}))
 }
 
 // unmounter takes one export from one pod.
@@ -92,6 +120,9 @@ func (u *unmounter) tearDown(ctx context.Context, dir string) error {
 		if m.Path == dir && !isNFS(m) {
 			return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", m.Source, m.FSType, dir, mount.ErrForeign)
 		}
+	}
+	if err := u.unmountAside(ctx); err != nil {
+		return err
 	}
 	err = mount.UnmountPath(ctx, u.plugin.options.Mounter, dir, u.plugin.unmountOptions(mount.Identity{}))
 	if errors.Is(err, syscall.EBUSY) {
