@@ -9,6 +9,8 @@
 //     outlives a Plugin, as a disk array outlives the agent that talks to it.
 //   - [Recorder] keeps the events that it is told of.
 //
+// A host needs no fake: volume.NewHost does no I/O and takes any root, such as "/node" in a Mounter.
+//
 // The fakes are held to the same contract as the real things: [Plugin] passes volume/volumetest, [Mounter] passes
 // mount/mounttest.
 //

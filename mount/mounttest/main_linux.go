@@ -62,9 +62,18 @@ func runAgain() (int, error) {
 	defer runtime.UnlockOSThread()
 	child := again(temp, outside)
 	if err := child.Start(); err != nil {
-		return 0, fmt.Errorf("starting the tests in a new namespace: %w", err)
+		return 0, fmt.Errorf("starting the tests in a new namespace: %w%s", err, whatToDo())
 	}
 	return wait(child), nil
+}
+
+// whatToDo says what an ordinary user lacks where no namespace can be made.
+func whatToDo() string {
+	if os.Geteuid() == 0 {
+		return ""
+	}
+	return ": run them as root, or let ordinary users make user namespaces (sysctl user.max_user_namespaces," +
+		" kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
 }
 
 // again is the command that runs this binary in a new namespace.
