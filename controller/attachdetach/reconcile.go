@@ -23,6 +23,8 @@ const ReasonForcedDetach = "ForcedDetachVolume"
 
 // trouble is why an attachment is not what it should be.
 type trouble struct {
+	// of is what could not be done.
+	of       step
 	err      error
 	attempts int
 	until    time.Time // zero: it does not wait for a time
@@ -162,6 +164,12 @@ func (c *Controller) stay(a attachment, view attachmentView) {
 
 // attach begins to attach a volume, or notes why that cannot begin.
 func (c *Controller) attach(ctx context.Context, a attachment, want operationexecutor.VolumeToAttach) {
+	// An attempt takes a place and, when it does not begin, gives it up, which makes the attachment dirty: one that must wait
+	// would be begun again and again until then.
+	if t := c.troubleOf(a); t.of == attach && time.Now().Before(t.until) {
+		c.dirty.AddAt(a, t.until)
+		return
+	}
 	attempt, err := c.beginAttempt(a, want)
 	if err == nil {
 		_, err = c.executor.AttachVolume(ctx, want, attempt)
@@ -177,7 +185,7 @@ func (c *Controller) attach(ctx context.Context, a attachment, want operationexe
 	case errors.Is(err, cache.ErrAttachLimit):
 		c.waitForRoom(a, want, err)
 	default:
-		c.begun(a, err)
+		c.begun(a, attach, err)
 	}
 }
 
@@ -209,27 +217,30 @@ func (c *Controller) detach(ctx context.Context, a attachment, have cache.Cluste
 		c.actual.AllowForcedDetach(a.volume, a.node)
 	}
 	_, err := c.executor.DetachVolume(ctx, have.AttachedVolume, options, c.actual)
-	c.begun(a, err)
+	c.begun(a, detach, err)
 	if err == nil && force != NotForced {
 		c.tellForced(a, have, force)
 	}
 }
 
 // begun notes why an operation did not begin.
-func (c *Controller) begun(a attachment, err error) {
+func (c *Controller) begun(a attachment, of step, err error) {
 	var late *volume.BackoffError
 	var pending *volume.PendingError
 	switch {
 	case err == nil:
 	case errors.As(err, &late):
-		c.note(a, trouble{err: late.Err, attempts: late.Attempts, until: late.Until})
-	case errors.As(err, &pending), errors.Is(err, cache.ErrAttaching), errors.Is(err, cache.ErrDetaching):
+		c.note(a, trouble{of: of, err: late.Err, attempts: late.Attempts, until: late.Until})
+	case errors.As(err, &pending):
+		// What holds the volume without being an operation on it, such as a verification of many, tells nobody of its end.
+		c.note(a, trouble{of: of, err: err, attempts: c.troubleOf(a).attempts, until: time.Now().Add(c.options.delay(1))})
+	case errors.Is(err, cache.ErrAttaching), errors.Is(err, cache.ErrDetaching):
 		// The end of what is going on makes it dirty again.
 	case errors.Is(err, operationexecutor.ErrShutDown), errors.Is(err, cache.ErrNodeUnknown):
 		c.note(a, trouble{err: err})
 	default:
 		attempts := c.troubleOf(a).attempts + 1
-		c.note(a, trouble{err: err, attempts: attempts, until: time.Now().Add(c.options.delay(attempts))})
+		c.note(a, trouble{of: of, err: err, attempts: attempts, until: time.Now().Add(c.options.delay(attempts))})
 	}
 }
 
