@@ -81,7 +81,7 @@ func testOneCreator(t *testing.T, s store.Store) {
 
 // testUpdateAgainstDelete lets writers change and delete one version: whoever comes first is the only one.
 func testUpdateAgainstDelete(t *testing.T, s store.Store) {
-	for round := range 100 {
+	for round := range 30 {
 		pv := create(t, s, newVolume(fmt.Sprintf("disk-%d", round)))
 		wins := together(func(i int) bool {
 			var err error
