@@ -14,16 +14,28 @@ import (
 // fence is a block of code of a page: what it is, perhaps a file's name, and the code.
 var fence = regexp.MustCompile("(?ms)^```(go|sh|text)(?: (\\S+))?\n(.*?)^```$")
 
-// TestEachStepOfWritingAPluginWorks follows docs/writing-a-plugin.md from an empty folder, with this commit from a module
-// proxy: it writes the files, runs the commands, and compares what they print.
-func TestEachStepOfWritingAPluginWorks(t *testing.T) {
-	page, err := os.ReadFile("docs/writing-a-plugin.md")
+// TestEachStepOfTheGuidesWorks follows pages of docs from an empty folder, with this commit from a module proxy: it writes
+// the files, runs the commands, and compares what they print.
+func TestEachStepOfTheGuidesWorks(t *testing.T) {
+	environment := strangersEnv(t, fileTreeProxy(t, "v0.0.1-commit"))
+	t.Run("writing a plugin", func(t *testing.T) {
+		dir := t.TempDir()
+		follow(t, "docs/writing-a-plugin.md", dir, environment)
+		for _, name := range []string{"plugin.go", "plugin_test.go"} {
+			require.Equal(t, content(t, filepath.Join("examples/plugin", name)), content(t, filepath.Join(dir, name)),
+				"examples/plugin is what the page builds")
+		}
+	})
+	t.Run("embedding", func(t *testing.T) { follow(t, "docs/embedding.md", t.TempDir(), environment) })
+}
+
+// follow does in dir what a page says.
+func follow(t *testing.T, page, dir string, environment []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	const version = "v0.0.1-commit"
-	dir := t.TempDir()
-	environment := strangersEnv(t, fileTreeProxy(t, version))
 	printed := ""
-	for _, block := range fence.FindAllStringSubmatch(string(page), -1) {
+	for _, block := range fence.FindAllStringSubmatch(string(text), -1) {
 		kind, name, text := block[1], block[2], block[3]
 		switch {
 		case kind == "sh":
@@ -33,10 +45,6 @@ func TestEachStepOfWritingAPluginWorks(t *testing.T) {
 		case name != "":
 			appendTo(t, filepath.Join(dir, name), text)
 		}
-	}
-	for _, name := range []string{"plugin.go", "plugin_test.go"} {
-		require.Equal(t, content(t, filepath.Join("examples/plugin", name)), content(t, filepath.Join(dir, name)),
-			"examples/plugin is what the page builds")
 	}
 }
 
