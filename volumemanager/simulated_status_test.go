@@ -23,7 +23,8 @@ type simulatedStatus struct {
 	store.Store
 	p     *sim.Process
 	turn  *sync.Mutex // of those who write the objects of nodes
-	blind bool
+	blind bool        // no news of the node
+	deaf  bool        // no news of PersistentVolumes
 }
 
 // sync makes the object of a node what the world says of it.
@@ -89,6 +90,11 @@ func (s *simulatedStatus) Update(ctx context.Context, obj runtime.Object) (writt
 // Watch implements store.Store.
 func (s *simulatedStatus) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan store.Event, error) {
 	events, err := s.Store.Watch(ctx, kind, namespace, version)
+	if err == nil && s.deaf && kind == store.PersistentVolumes {
+		silence := make(chan store.Event)
+		context.AfterFunc(ctx, func() { close(silence) })
+		return silence, nil
+	}
 	if err != nil || kind != store.Nodes {
 		return events, err
 	}

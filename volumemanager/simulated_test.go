@@ -120,18 +120,22 @@ func (c *simulatedCluster) start(p *sim.Process) sim.Engine {
 }
 
 // claim binds a claim to the volume of its name, once.
-func (c *simulatedCluster) claim(spec *volume.Spec) {
+func (c *simulatedCluster) claim(spec *volume.Spec, grows bool) { //nolint:revive // Of others the size is not known.
 	c.t.Helper()
 	name := spec.Name()
 	pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	pvc.Spec.VolumeName, pvc.Status.Phase = name, v1.ClaimBound
 	pvc.Spec.VolumeMode, pvc.Spec.AccessModes = spec.PersistentVolume.Spec.VolumeMode, spec.PersistentVolume.Spec.AccessModes
+	if grows {
+		pvc.Status.Capacity = v1.ResourceList{v1.ResourceStorage: sim.Size(1)}
+	}
 	created, err := c.store.Create(c.t.Context(), pvc)
 	if errors.Is(err, store.ErrAlreadyExists) {
 		return
 	}
 	require.NoError(c.t, err)
 	pv := spec.PersistentVolume.DeepCopy()
+	pv.Spec.Capacity = pvc.Status.Capacity
 	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: name, UID: created.(*v1.PersistentVolumeClaim).UID}
 	_, err = c.store.Create(c.t.Context(), pv)
 	require.NoError(c.t, err)
@@ -141,12 +145,12 @@ func (c *simulatedCluster) claim(spec *volume.Spec) {
 func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 	n.t.Helper()
 	for _, v := range p.Volumes() {
-		n.claim(p.Spec(v))
+		n.claim(p.Spec(v), p.Volume(v).Grows)
 	}
 	ctx, cancel := context.WithCancel(p.Context())
 	s := &simulated{
 		node: n, p: p, cancel: cancel, ended: make(chan error, 1), belief: sim.NewBelief(),
-		status: &simulatedStatus{Store: n.store, p: p, turn: &n.statuses, blind: n.bug.blind},
+		status: &simulatedStatus{Store: n.store, p: p, turn: &n.statuses, blind: n.bug.blind, deaf: n.bug.deaf},
 		given:  map[string]*v1.Pod{}, late: n.late,
 	}
 	if n.ownStatus && p.HasController() {
@@ -172,7 +176,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
 			Attach: sim.Timeout, WaitForAttach: sim.Timeout, Detach: sim.Timeout, Mount: sim.Timeout, Unmount: sim.Timeout, UnmountDevice: sim.Timeout,
-			Map: sim.Timeout, Unmap: sim.Timeout, UnmapDevice: sim.Timeout,
+			Map: sim.Timeout, Unmap: sim.Timeout, UnmapDevice: sim.Timeout, NodeExpand: sim.Timeout,
 		},
 	}
 	if p.HasController() {
@@ -194,6 +198,22 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 		n.bug.change(m)
 	}
 	return m
+}
+
+// Grow implements sim.Grower: it is what the control plane does.
+func (s *simulated) Grow(name string, size int) {
+	ctx, given := s.node.t.Context(), v1.ResourceList{v1.ResourceStorage: sim.Size(size)}
+	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, s.node.store, "default", name)
+	must(err)
+	claim.Status.AllocatedResources = given
+	claim.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: v1.PersistentVolumeClaimNodeResizePending}
+	_, err = s.node.store.Update(ctx, claim)
+	must(err)
+	pv, err := store.Get[*v1.PersistentVolume](ctx, s.node.store, "", name)
+	must(err)
+	pv.Spec.Capacity = given
+	_, err = s.node.store.Update(ctx, pv)
+	must(err)
 }
 
 // Kick implements sim.Engine: the orchestrator tells the manager what has changed.

@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // simulatedBug is a mistake that is planted into the manager. The zero value is none.
@@ -23,6 +24,7 @@ type simulatedBug struct {
 	readyTooSoon   bool                          // a pod is ready while a volume is taken from it
 	trusts         bool                          // plugins are believed
 	blind          bool                          // no news of the node's status
+	deaf           bool                          // no news of PersistentVolumes
 	world          func(*sim.Config)             // in which the mistake is likelier to show; nil: any
 }
 
@@ -165,6 +167,30 @@ func seesLate(c *sim.Config) {
 	c.Faults, c.Often, c.Sick, c.Broken = sim.Faults{Quiet: true, Slow: "SeeStatus"}, map[string]int{"remove": 3}, "", ""
 }
 
+// oldClaims are claims that say what the control plane has made ready as what the volume has.
+type oldClaims struct{ operationexecutor.ClaimStatus }
+
+func (c oldClaims) Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error) {
+	claim, err := c.ClaimStatus.Claim(ctx, spec)
+	if err == nil && claim.Status.AllocatedResources != nil {
+		claim.Status.Capacity, claim.Status.AllocatedResourceStatuses = claim.Status.AllocatedResources, nil
+	}
+	return claim, err
+}
+
+func takesTheStorageForTheVolume(m *Manager) {
+	reassemble(m, func(g *operationexecutor.GeneratorOptions, _ *operationexecutor.ExecutorOptions) {
+		g.Claims = oldClaims{g.Claims}
+	})
+}
+
+// ofGrowth is a world in which one volume grows.
+func ofGrowth(c *sim.Config) {
+	c.WithController, c.Nodes, c.Sick, c.Broken = false, []string{"n1"}, "", ""
+	c.Volumes = []sim.Volume{{Name: "v1", Attachable: true, Stageable: true, Grows: true, Mode: "ReadWriteOnce"}}
+	c.Pods = []sim.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}}
+}
+
 // ofController is a world in which a controller attaches, and volumes come and go.
 func ofController(c *sim.Config) { *c = controllerWorld(*c) }
 
@@ -187,6 +213,8 @@ var simulatedBugs = map[string]struct {
 	"a report that failed is not made again":         {simulatedBug{change: withReporter(func(_ *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsOnce{r} }), world: ofController}, []string{"L1", "L2", "L3"}},
 	"what was attached when it was seen is attached": {simulatedBug{change: believesWhatItSaw, world: seesLate}, []string{"S2", "S3"}},
 	"the node's status is not watched":               {simulatedBug{blind: true, world: ofController}, []string{"L1", "L3"}},
+	"a volume that has grown is not noticed":         {simulatedBug{deaf: true, world: ofGrowth}, []string{"L1"}},
+	"what the storage has the volume has":            {simulatedBug{change: takesTheStorageForTheVolume, world: ofGrowth}, []string{"L1", "S12"}},
 	"a flight never lands":                           {simulatedBug{change: whenKeysAreFree(landsNothing)}, []string{"L1", "L3"}},
 }
 

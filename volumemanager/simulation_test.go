@@ -27,6 +27,9 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 	if c.WithController {
 		c.Faults.Status, o.ownStatus = random.IntN(2) == 0, random.IntN(3) == 0
 	}
+	for i, v := range c.Volumes {
+		c.Volumes[i].Grows = v.Grows || !c.WithController && v.Attachable && !v.Block && random.IntN(2) == 0
+	}
 	return simulatedScenario(c, o, bug), source
 }
 

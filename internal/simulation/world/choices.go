@@ -23,12 +23,14 @@ const (
 	verbCancel  = "cancel"  // the context of the operations of a node ends
 	verbUnmount = "unmount" // somebody else unmounts
 	verbSleep   = "sleep"   // time passes
+	verbGrow    = "grow"    // the control plane gives a volume more
 )
 
 // weights are how likely the verbs are, of which add to all that are offered together.
 var weights = map[string]int{
 	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
 	verbRelease: 4, verbReport: 15, verbVerify: 3,
+	verbGrow: 10,
 }
 
 // Choices implements simulation.World.
@@ -57,6 +59,7 @@ func (w *World) Choices() []simulation.Choice {
 		}
 	}
 	w.offerUnmounts()
+	w.offerGrowth()
 	for _, d := range w.config.Faults.Sleeps {
 		w.offer(verbSleep, d.String())
 	}
@@ -138,6 +141,10 @@ func (w *World) offerCalls() {
 				w.offerAs(weight, verbRelease, call.Label, failWritten)
 			}
 			continue
+		}
+		if call.Name == "NodeExpand" && len(w.config.Faults.Verdicts) > 0 {
+			w.offerAs(weight, verbRelease, call.Label, refused)
+			w.offerAs(weight, verbRelease, call.Label, infeasible)
 		}
 		for _, verdict := range w.config.Faults.Verdicts {
 			if w.mayEnd(call, verdict) {
@@ -233,6 +240,8 @@ func (w *World) do(step simulation.Step) bool {
 		return w.unmount(parseAt(step.Subject))
 	case verbUpdate:
 		return w.updatePod(step.Subject)
+	case verbGrow:
+		return w.grow(step.Subject)
 	case verbSleep:
 		d, err := time.ParseDuration(step.Subject)
 		if err == nil {

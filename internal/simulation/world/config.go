@@ -45,6 +45,8 @@ type Volume struct {
 	Stageable bool
 	// Block says that it is a device that is mapped for pods; it must be attached or staged.
 	Block bool
+	// Grows says that the control plane may give it more, which its node has to make use of.
+	Grows bool
 	// Remountable says that it is set up again at each update of a pod.
 	Remountable bool
 	// Mode is ReadWriteOnce, ReadWriteMany or ReadWriteOncePod.
@@ -148,6 +150,12 @@ type StatusWriter interface {
 	WritesStatus() bool
 }
 
+// Grower is an [Engine] that can be told what the control plane does.
+type Grower interface {
+	// Grow gives a volume a size, and has its claim ask the node to make use of it.
+	Grow(volume string, size int)
+}
+
 // At is an effect: a volume that is attached to a node or staged there, or, with a pod, set up for it.
 type At struct {
 	// Node, Volume and Pod say where.
@@ -208,6 +216,12 @@ const (
 	NilError       = "nil-error"       // the effect, and a nil pointer as the error
 	Lie            = "lie"             // success without the effect
 	Half           = "half"            // a part of the effect, and an error in a later step
+)
+
+// Verdicts on calls that let a volume grow.
+const (
+	refused    = "refused"    // not while it is used
+	infeasible = "infeasible" // never
 )
 
 // Verdict on calls of the journal beside OK and [Final], which does not write.

@@ -286,6 +286,7 @@ func (w *World) difference() error {
 		w.misplaced("staged", w.staged, staged),
 		w.misplaced("set up", w.mounted, mounted),
 		w.outdated(mounted),
+		w.small(mounted),
 		w.stillRunning(),
 		w.leftOnRecord(attached, staged, mounted),
 	)

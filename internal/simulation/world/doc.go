@@ -23,8 +23,8 @@
 //	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, no unstaging and no detach of the
 //	     node's own while one of its pods wants the volume, no set-up that fails unmounts it
 //	S8   a volume for one node is attached to one, a volume for one pod is set up for one, uncertain ones counted
-//	S12  a pod that is said to be ready has its volumes
-//	L1   what is wanted is there
+//	S12  a pod that is said to be ready has its volumes, with the size that they had been given before
+//	L1   what is wanted is there, with its size
 //	L2   what is not wanted is gone: mounts, attachments, records
 //	L3   pods whose volumes are healthy get ready while the calls of other volumes hang or fail
 //	L4   the program stops

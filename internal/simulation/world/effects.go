@@ -53,7 +53,7 @@ func (f *flight) excludes(other *flight) bool {
 func (w *World) onRecord(f *flight) bool {
 	r := w.recordOf(f.at, f.name == "Attach" || f.name == "Detach")
 	switch f.name {
-	case "WaitForAttach":
+	case "WaitForAttach", "NodeExpand":
 		return true
 	case "Attach", "Detach":
 		return r != nil && r.Attached
@@ -90,6 +90,10 @@ func (w *World) refuses(f *flight) error {
 	case "MapDevice", "MapPodDevice":
 		if v.Attachable && !w.attached[whole] || v.Stageable && !w.staged[whole] {
 			return fmt.Errorf("there is no such device: %w", errNotThere)
+		}
+	case "NodeExpand":
+		if v.Attachable && !w.attached[whole] || v.Stageable && !w.staged[whole] && !w.hasPods(whole) {
+			return fmt.Errorf("it is not here: %w", errNotThere)
 		}
 	case "SetUp":
 		if v.Stageable && !w.staged[whole] && !w.mounted[f.at] {

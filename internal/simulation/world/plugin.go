@@ -30,6 +30,7 @@ var (
 	_ volume.Unmounter                   = (*mounter)(nil)
 	_ volume.VolumePlugin                = (*plugin)(nil)
 	_ volume.DeviceMountableVolumePlugin = (*plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin  = (*plugin)(nil)
 )
 
 // Init implements volume.VolumePlugin.

@@ -236,6 +236,9 @@ func (p *Process) OperationStarted(o operationexecutor.OperationInfo) {
 		r := p.runningOf(o)
 		p.running[r]++
 		w.note("begin %s %v", o.Kind, r.at)
+		if o.Kind == operationexecutor.OpMount {
+			w.promise[r.at] = w.given[r.at.Volume]
+		}
 		if (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmap) && w.desired[r.at.Pod] {
 			w.broken("S5", "%v is being taken from a pod that is wanted", r.at)
 		}
@@ -315,6 +318,7 @@ type flight struct {
 var deviceCalls = map[string]bool{
 	"Attach": true, "Detach": true, "WaitForAttach": true, "MountDevice": true, "UnmountDevice": true,
 	"SetUpDevice": true, "TearDownDevice": true, "RemoveMapPath": true,
+	"NodeExpand": true,
 }
 
 // call is one call of the plugin.

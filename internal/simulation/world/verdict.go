@@ -56,6 +56,8 @@ func (p *Process) end(ctx context.Context, e effect, verdict string) error {
 		return p.cancelled(ctx)
 	case Half:
 		return p.endHalf(ctx, e)
+	case refused, infeasible:
+		return p.refuse(e, verdict)
 	}
 	return p.endAfter(ctx, e, verdict)
 }

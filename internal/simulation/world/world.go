@@ -50,7 +50,14 @@ type World struct {
 	// succeeded last.
 	updates   map[string]int
 	refreshed map[At]int
-	records   map[string]map[recordKey]*Record
+	// given is how much the control plane has given a volume beyond what it had, grown what of that a node has made use of, and
+	// promised what had been given when a mount began. refused says why a node need not let a volume
+	// grow: never to this size, or not as long as it is used.
+	given   map[string]int
+	grown   map[At]int
+	promise map[At]int
+	refused map[string]string
+	records map[string]map[recordKey]*Record
 	// inUse and reported are the status of each node: what it says that it uses, what it is told is attached.
 	inUse    map[string][]v1.UniqueVolumeName
 	reported map[string]map[v1.UniqueVolumeName]string
@@ -74,6 +81,7 @@ func New(config Config, options Options) (*World, error) {
 		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, parts: map[At]part{}, foreign: map[At]bool{},
 		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
+		given: map[string]int{}, grown: map[At]int{}, promise: map[At]int{}, refused: map[string]string{},
 		stale: map[string]bool{}, misled: map[string]bool{}, flights: map[*flight]bool{},
 	}
 	for _, v := range config.Volumes {
