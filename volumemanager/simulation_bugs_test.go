@@ -213,7 +213,7 @@ var simulatedBugs = map[string]struct {
 	"a report that failed is not made again":         {simulatedBug{change: withReporter(func(_ *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsOnce{r} }), world: ofController}, []string{"L1", "L2", "L3"}},
 	"what was attached when it was seen is attached": {simulatedBug{change: believesWhatItSaw, world: seesLate}, []string{"S2", "S3"}},
 	"the node's status is not watched":               {simulatedBug{blind: true, world: ofController}, []string{"L1", "L3"}},
-	"a volume that has grown is not noticed":         {simulatedBug{deaf: true, world: ofGrowth}, []string{"L1"}},
+	"a volume that has grown is not noticed":         {simulatedBug{deaf: true, world: ofGrowth}, []string{"L1", "S12"}},
 	"what the storage has the volume has":            {simulatedBug{change: takesTheStorageForTheVolume, world: ofGrowth}, []string{"L1", "S12"}},
 	"a flight never lands":                           {simulatedBug{change: whenKeysAreFree(landsNothing)}, []string{"L1", "L3"}},
 }
