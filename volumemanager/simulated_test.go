@@ -120,7 +120,7 @@ func (c *simulatedCluster) start(p *sim.Process) sim.Engine {
 }
 
 // claim binds a claim to the volume of its name, once.
-func (c *simulatedCluster) claim(spec *volume.Spec, grows bool) { //nolint:revive // Of others the size is not known.
+func (c *simulatedCluster) claim(spec *volume.Spec, grows bool) {
 	c.t.Helper()
 	name := spec.Name()
 	pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}

@@ -124,34 +124,42 @@ func (w *World) offerCalls() {
 			weight, often = 1, 2
 		}
 		w.offerAs(often*weight, verbRelease, call.Label, OK)
-		switch call.Name {
-		case "WriteStatus":
-			continue
-		case "WriteInUse", "SeeStatus":
-			if w.config.Faults.Status {
-				w.offerAs(weight, verbRelease, call.Label, Final)
-			}
-			if w.config.Faults.Status && call.Name == "WriteInUse" {
-				w.offerAs(weight, verbRelease, call.Label, failWritten)
-			}
-			continue
-		case "Intend", "Conclude", "Record":
-			if w.config.Faults.Journal {
-				w.offerAs(weight, verbRelease, call.Label, Final)
-				w.offerAs(weight, verbRelease, call.Label, failWritten)
-			}
-			continue
-		}
-		if call.Name == "NodeExpand" && len(w.config.Faults.Verdicts) > 0 {
-			w.offerAs(weight, verbRelease, call.Label, refused)
-			w.offerAs(weight, verbRelease, call.Label, infeasible)
-		}
-		for _, verdict := range w.config.Faults.Verdicts {
-			if w.mayEnd(call, verdict) {
-				w.offerAs(weight, verbRelease, call.Label, verdict)
-			}
+		for _, verdict := range w.verdictsOn(call) {
+			w.offerAs(weight, verbRelease, call.Label, verdict)
 		}
 	}
+}
+
+// verdictsOn returns those that a call may get beside OK.
+func (w *World) verdictsOn(call simulation.Call) []string {
+	faults := w.config.Faults
+	switch call.Name {
+	case "WriteStatus":
+		return nil
+	case "Intend", "Conclude", "Record":
+		return onlyIf(faults.Journal, Final, failWritten)
+	case "WriteInUse":
+		return onlyIf(faults.Status, Final, failWritten)
+	case "SeeStatus":
+		return onlyIf(faults.Status, Final)
+	}
+	var verdicts []string
+	if call.Name == "NodeExpand" && len(faults.Verdicts) > 0 {
+		verdicts = []string{refused, infeasible}
+	}
+	for _, verdict := range faults.Verdicts {
+		if w.mayEnd(call, verdict) {
+			verdicts = append(verdicts, verdict)
+		}
+	}
+	return verdicts
+}
+
+func onlyIf(may bool, verdicts ...string) []string { //nolint:revive // It says what it is for.
+	if !may {
+		return nil
+	}
+	return verdicts
 }
 
 // mayEnd reports whether a plugin that keeps the contract may end a call so, or may lie.
