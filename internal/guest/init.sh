@@ -1,6 +1,7 @@
 #!/bin/sh
-# Init of a User-mode Linux guest that runs test binaries on a kernel with NFS: server, client and their daemons. test.sh boots it
-# with the machine's root as its own, read-only, through hostfs; what is written lives in the guest's memory.
+# Init of a User-mode Linux guest that runs test binaries on a kernel with NFS, its server, client and daemons, and with the
+# device mapper. test.sh boots it with the machine's root as its own, read-only, through hostfs; what is written lives in the
+# guest's memory.
 #
 #   VOLUMEKIT_GUEST   the absolute path of a directory of the machine with a file "run": one line for each binary, with the
 #                     directory to run it in and its arguments. What they print, and "guest: passed" or "guest: failed",
@@ -22,7 +23,7 @@ for n in 0 1 2 3 4 5 6 7; do mknod -m 600 "/dev/loop$n" b 7 "$n"; done
 ln -s /usr/lib/uml/modules /run/m/lib/modules
 modprobe -d /run/m ipv6
 ip link set lo up
-for module in nfs nfsd nfsv4 nfsv3 loop; do modprobe -d /run/m "$module"; done
+for module in nfs nfsd nfsv4 nfsv3 loop dm-mod dm-flakey dm-delay; do modprobe -d /run/m "$module"; done
 mkdir -p /var/lib/nfs/rpc_pipefs /var/lib/nfs/v4recovery /var/lib/nfs/sm /var/lib/nfs/sm.bak /tmp/export /run/rpcbind /run/sendsigs.omit.d
 touch /var/lib/nfs/etab /var/lib/nfs/rmtab /var/lib/nfs/state
 mount -t nfsd nfsd /proc/fs/nfsd
