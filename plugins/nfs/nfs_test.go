@@ -317,3 +317,33 @@ func TestRecyclingByAPod(t *testing.T) {
 	require.ErrorIs(t, plugin.Recycle(t.Context(), "data", inline("server", "/export"), func(string, string) {}), volume.ErrInvalid)
 	assert.Empty(t, requests(kernel))
 }
+
+// stale is the answer of a server that does not know a handle.
+type stale struct{}
+
+func (stale) GetMetrics(context.Context) (*volume.Metrics, error) { return nil, syscall.ESTALE }
+
+func TestAStaleVolumeStaysWhereItCannotBeMountedAnew(t *testing.T) {
+	plugin, kernel, _ := newPlugin(t, Options{})
+	made, err := plugin.NewMounter(inline("server", "/export"), pod)
+	require.NoError(t, err)
+	m := made.(*mounter)
+	require.NoError(t, m.SetUp(t.Context(), volume.MounterArgs{}))
+	before, err := kernel.List(t.Context())
+	require.NoError(t, err)
+
+	m.MetricsProvider = stale{}
+	kernel.Inject(fake.MethodMount, fake.Fail(syscall.EACCES))
+	err = m.SetUp(t.Context(), volume.MounterArgs{IsRemount: true})
+	require.ErrorIs(t, err, syscall.EACCES)
+	require.ErrorIs(t, err, volume.ErrUncertain)
+	after, err := kernel.List(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	require.NoError(t, m.SetUp(t.Context(), volume.MounterArgs{IsRemount: true}))
+	after, err = kernel.List(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, after, len(before))
+	assert.NotEqual(t, before, after, "it is another mount")
+}
