@@ -221,7 +221,8 @@ type Attacher interface {
 	// answer is unknown and keeps its state.
 	VolumesAreAttached(ctx context.Context, specs map[v1.UniqueVolumeName]*Spec, nodeName types.NodeName) (map[v1.UniqueVolumeName]bool, error)
 	// WaitForAttach runs on the node; it returns the absolute path of the device when it is there and can be used, or
-	// an error when ctx ends first. devicePath is what Attach returned.
+	// an error when ctx ends first. devicePath is what Attach returned or, where that was "", what an earlier call returned,
+	// which may be out of date.
 	WaitForAttach(ctx context.Context, spec *Spec, devicePath string, pod *v1.Pod) (string, error)
 }
 

@@ -154,11 +154,11 @@ func (x *exchange) judge(s *subject, view *volumeView) {
 }
 
 // doubts reports whether the node's status says something else of a volume than what was taken from it. The path of a
-// device that is used may be a better one than the status has.
+// device that is used may be a better one than the status has, and one that only the node can know is not in the status.
 func (x *exchange) doubts(at cache.VolumeSnapshot) bool {
 	path, listed, seen := x.status.lookUp(at.VolumeName)
 	unused := len(at.Mounts) == 0 && at.DeviceMountState == operationexecutor.DeviceNotMounted
-	return seen && (!listed || unused && path != at.DevicePath)
+	return seen && (!listed || unused && path != "" && path != at.DevicePath)
 }
 
 // withdrawn returns why a volume that is set up here is not as it should be: the node's status does not list it any more.

@@ -381,6 +381,30 @@ func TestAPodThatComesBackBeforeItsVolumeHasLeftIsNotForgotten(t *testing.T) {
 	})
 }
 
+// TestADeviceThatOnlyTheNodeKnowsIsUsedAgain: the status says nothing of its path, and the next pod comes while it is unstaged.
+func TestADeviceThatOnlyTheNodeKnowsIsUsedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		c := newController(w)
+		w.claim("data")
+		c.attach("data")
+		c.changeNode(func(s *v1.NodeStatus) { s.VolumesAttached[0].DevicePath = "" })
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		w.add(pod)
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodUnmountDevice, fake.HangUntil(release))
+		w.remove(pod)
+		require.NoError(t, w.plugin.AwaitCalls(t.Context(), fake.MethodUnmountDevice, 1))
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		close(release)
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+		w.remove(pod)
+	})
+}
+
 // TestManyVolumesAreReportedInAFewWrites: what comes while one is written goes with the next.
 func TestManyVolumesAreReportedInAFewWrites(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
