@@ -1,0 +1,157 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// Options are the options of [New].
+type Options struct {
+	// Prefix begins every key of the store, with a slash after it if it has none. It must be the store's alone, and not empty.
+	Prefix string
+	// Logger gets failures that are waited out; nil discards it.
+	Logger *slog.Logger
+}
+
+// Store is a [store.Store], a [store.Transactor] and a [store.Lessor] in an etcd. Make it with [New]. Its methods may be called
+// from several goroutines at once.
+type Store struct {
+	client *clientv3.Client
+	keys   keys
+	codec  codec
+	logger *slog.Logger
+}
+
+var (
+	_ store.Store      = (*Store)(nil)
+	_ store.Transactor = (*Store)(nil)
+	_ store.Lessor     = (*Store)(nil)
+)
+
+// New returns the store below a prefix. It does no I/O. The client stays the caller's to close, after the store's last user has
+// ended. An error matches [store.ErrInvalid].
+func New(client *clientv3.Client, options Options) (*Store, error) {
+	if client == nil || strings.Trim(options.Prefix, "/") == "" {
+		return nil, fmt.Errorf("etcd store: give a client and a prefix of the store's own: %w", store.ErrInvalid)
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Store{
+		client: client, keys: keys{strings.TrimSuffix(options.Prefix, "/") + "/"},
+		codec: codec{store.NewScheme()}, logger: options.Logger,
+	}, nil
+}
+
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	response, err := s.get(ctx, s.keys.ofObject(key))
+	if err != nil {
+		return nil, classify(ctx, "read "+key.String(), err)
+	}
+	if len(response.Kvs) == 0 {
+		return nil, fmt.Errorf("%s: %w", key, store.ErrNotFound)
+	}
+	obj, _, err := s.codec.decode(key.Kind, response.Kvs[0].Value, response.Kvs[0].ModRevision)
+	return obj, err
+}
+
+// Create implements [store.Store].
+func (s *Store) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	return s.commitOne(ctx, store.ToCreate(obj))
+}
+
+// Update implements [store.Store].
+func (s *Store) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	return s.commitOne(ctx, store.ToUpdate(obj))
+}
+
+// Delete implements [store.Store].
+func (s *Store) Delete(ctx context.Context, key store.Key, preconditions store.Preconditions) error {
+	_, err := s.commitOne(ctx, store.ToDelete(key, preconditions))
+	return err
+}
+
+func (s *Store) commitOne(ctx context.Context, w store.Write) (runtime.Object, error) {
+	objects, err := s.Commit(ctx, store.Transaction{Writes: []store.Write{w}})
+	if err != nil {
+		return nil, err
+	}
+	return objects[0], nil
+}
+
+// pageSize is how many objects are read by one request.
+const pageSize = 500
+
+// List implements [store.Store]. All pages of a long list are true at one revision.
+func (s *Store) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	if _, err := store.Namespaced(kind); err != nil {
+		return store.List{}, err
+	}
+	prefix := s.keys.ofObjects(kind, namespace)
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	var objects []store.Object
+	revision := int64(0) // the newest, at first
+	for from, more := prefix, true; more; {
+		response, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithLimit(pageSize))
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return s.List(ctx, kind, namespace) // The reader was slow.
+		}
+		if err != nil {
+			return store.List{}, classify(ctx, "list "+kind.Kind, err)
+		}
+		if revision == 0 {
+			revision = response.Header.Revision
+		}
+		for _, kv := range response.Kvs {
+			obj, _, err := s.codec.decode(kind, kv.Value, kv.ModRevision)
+			if err != nil {
+				return store.List{}, err
+			}
+			objects = append(objects, obj)
+			from = string(kv.Key) + "\x00"
+		}
+		more = response.More
+	}
+	return listOf(objects, revision), nil
+}
+
+// listOf sorts objects by namespace and name, which is not the order of etcd's keys.
+func listOf(objects []store.Object, revision int64) store.List {
+	slices.SortFunc(objects, func(a, b store.Object) int {
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
+	list := store.List{Items: make([]runtime.Object, 0, len(objects)), ResourceVersion: after(revision).String()}
+	for _, obj := range objects {
+		list.Items = append(list.Items, obj)
+	}
+	return list
+}
+
+// classify gives an error of etcd's client the words and the sentinels of a store.
+func classify(ctx context.Context, what string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), ctx.Err()))
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		return fmt.Errorf("%s: more writes than etcd does at once (--max-txn-ops): %w: %w", what, err, store.ErrInvalid)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge):
+		return fmt.Errorf("%s: larger than etcd takes (--max-request-bytes): %w: %w", what, err, store.ErrInvalid)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

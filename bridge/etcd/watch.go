@@ -1,0 +1,131 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// Watch implements [store.Store]. It goes on through another member when its own is lost. The goroutine behind the channel ends
+// with ctx, and when the watch cannot go on.
+func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, from string) (<-chan store.Event, error) {
+	if _, err := store.Namespaced(kind); err != nil {
+		return nil, err
+	}
+	at, err := parseVersion(from)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.remembers(ctx, at.next()); err != nil {
+		return nil, fmt.Errorf("watch of %s from version %s: %w", kind.Kind, from, err)
+	}
+	// A member without a leader, which may know nothing new for long, says so.
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	w := &watch{store: s, kind: kind, namespace: namespace, at: at, events: make(chan store.Event)}
+	changes := s.client.Watch(ctx, s.keys.ofKind(kind), clientv3.WithPrefix(), clientv3.WithRev(at.next()))
+	go func() {
+		defer close(w.events)
+		defer cancel()
+		w.run(ctx, changes)
+	}()
+	return w.events, nil
+}
+
+// remembers returns nil when all that was written from a revision on is known. Otherwise the error matches store.ErrCompacted.
+func (s *Store) remembers(ctx context.Context, revision int64) error {
+	_, err := s.get(ctx, s.keys.prefix, clientv3.WithRev(revision))
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, rpctypes.ErrFutureRev) {
+		return s.isNext(ctx, revision)
+	}
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return store.ErrCompacted
+	}
+	return classify(ctx, "read", err)
+}
+
+// isNext returns nil when a revision comes at the latest with the next write. One beyond that is of an etcd that was lost, and
+// replaced by a backup.
+func (s *Store) isNext(ctx context.Context, revision int64) error {
+	response, err := s.get(ctx, s.keys.prefix)
+	if err != nil {
+		return classify(ctx, "read", err)
+	}
+	if revision > response.Header.Revision+1 {
+		return store.ErrCompacted
+	}
+	return nil
+}
+
+// watch is one watch; its goroutine owns it.
+type watch struct {
+	store     *Store
+	kind      schema.GroupVersionKind
+	namespace string
+	at        version // of the last write that was told
+	events    chan store.Event
+}
+
+func (w *watch) run(ctx context.Context, changes clientv3.WatchChan) {
+	for response := range changes {
+		if err := response.Err(); err != nil {
+			w.store.logger.InfoContext(ctx, "a watch has ended", "kind", w.kind.Kind, "err", err)
+			return
+		}
+		for _, change := range response.Events {
+			if !w.tell(ctx, change) {
+				return
+			}
+		}
+	}
+}
+
+// tell reports false when the watch is at its end.
+func (w *watch) tell(ctx context.Context, change *clientv3.Event) bool {
+	event := w.eventOf(change)
+	if event == "" {
+		return true // The key of what another change of the same transaction tells to be deleted.
+	}
+	obj, at, err := w.store.codec.decode(w.kind, change.Kv.Value, change.Kv.ModRevision)
+	if err != nil {
+		w.store.logger.ErrorContext(ctx, "a watch has ended", "kind", w.kind.Kind, "err", err)
+		return false
+	}
+	if w.at.covers(at) {
+		return true
+	}
+	w.at = at
+	if w.namespace != "" && obj.GetNamespace() != w.namespace {
+		return true
+	}
+	select {
+	case w.events <- store.Event{Type: event, Object: obj}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// eventOf returns what a change of a key tells; empty when nothing.
+func (w *watch) eventOf(change *clientv3.Event) store.EventType {
+	isObject := strings.HasPrefix(string(change.Kv.Key), w.store.keys.ofObjects(w.kind, ""))
+	switch {
+	case change.Type == mvccpb.DELETE:
+		return ""
+	case !isObject:
+		return store.Deleted
+	case change.IsCreate():
+		return store.Added
+	}
+	return store.Modified
+}
