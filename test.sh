@@ -6,8 +6,10 @@
 #   ./test.sh lint         only the linters
 #   ./test.sh simulation   only the simulation
 #   ./test.sh load         only pods that come and go on real mounts, for VOLUMEKIT_LOAD (1m)
-#   ./test.sh soak         ten minutes of load, the agent of examples/orchestrator killed at every step and with
-#                          every failed call, and the simulation for as long as it takes: a million seeds, schedules of depth 6
+#   ./test.sh modules      only the modules of their own: the bridges, and the examples of a plugin and of a cluster
+#   ./test.sh soak         ten minutes of load, ten of a cluster whose processes are killed, the agent of
+#                          examples/orchestrator killed at every step and with every failed call, and the simulation for as
+#                          long as it takes: a million seeds, schedules of depth 6
 #   ./test.sh guest        only the tests of NFS, on the kernel's own server and client in a guest; as root
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
@@ -319,10 +321,17 @@ run_quickstart() {
   go run ./examples/quickstart
 }
 
-# A module of its own, as a plugin of somebody else's is.
-run_plugin() {
-  step "go test, in examples/plugin"
-  (cd examples/plugin && go test ./...)
+# Modules of their own, as those of somebody else are: what they need is no burden of the library. For the cluster CLUSTER_CHURN
+# says how long its processes are killed at random.
+modules=(examples/plugin bridge/etcd examples/cluster)
+
+run_modules() {
+  export CLUSTER_CHURN=${CLUSTER_CHURN:-$1}
+  local module
+  for module in "${modules[@]}"; do
+    step "go vet and go test, in $module"
+    (cd "$module" && go vet ./... && run_tests -count=1 -timeout "$2" ./...)
+  done
 }
 
 check_go
@@ -342,7 +351,7 @@ all)
   await_besides
   run_fuzz ./...
   run_quickstart
-  run_plugin
+  run_modules 1m 6m
   step "all passed"
   ;;
 lint) check_lint ;;
@@ -350,10 +359,12 @@ simulation) run_simulation 20000 4 5m ;;
 load) run_load 1m 5m ;;
 soak)
   run_load 10m 0
+  run_modules 10m 20m
   run_faults
   run_simulation 1000000 6 0
   ;;
 guest) run_guest ;;
+modules) run_modules 1m 6m ;;
 fuzz) shift && run_fuzz "${@:-./...}" ;;
 *) run_tests $(race_flag) "$@" ;;
 esac

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// The cast: how many there are of each.
+const (
+	memberCount     = 3
+	controllerCount = 2
+	nodeCount       = 3
+)
+
+// cast are the processes of a cluster and what connects them.
+type cast struct {
+	dir        string // of its own; everything lies in it
+	told       *transcript
+	cluster    string            // all members of etcd, for its members
+	clients    map[string]string // by member, its address for clients
+	processes  map[string]*process
+	store      store.Store
+	closeStore func() error
+}
+
+// newCast starts a cluster in a directory and returns when all its nodes are ready. What processes print is shown on to.
+func newCast(ctx context.Context, dir string, to io.Writer) (*cast, error) {
+	c := &cast{dir: dir, told: newTranscript(to), clients: make(map[string]string), processes: make(map[string]*process)}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(err, c.killAll())
+	}
+	return c, nil
+}
+
+func (c *cast) start(ctx context.Context) error {
+	var cluster []string
+	for _, name := range names("member", memberCount) {
+		addresses, err := freeAddresses(2)
+		if err != nil {
+			return err
+		}
+		cluster = append(cluster, name+"="+addresses[0])
+		c.clients[name] = addresses[1]
+	}
+	c.cluster = strings.Join(cluster, ",")
+	for _, name := range c.everybody() {
+		if err := c.run(name); err != nil {
+			return err
+		}
+	}
+	var err error
+	if c.store, c.closeStore, err = openStore(ctx, c.endpoints()); err != nil {
+		return err
+	}
+	for _, name := range names("node", nodeCount) {
+		if _, err := c.told.await(ctx, 0, "agent of "+name+" is ready"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// everybody returns the names of all processes, in the order in which they start.
+func (c *cast) everybody() []string {
+	return append(append(names("member", memberCount), names("controller", controllerCount)...), names("node", nodeCount)...)
+}
+
+// names returns role-1, role-2 and so on.
+func names(role string, count int) []string {
+	var all []string
+	for i := range count {
+		all = append(all, fmt.Sprintf("%s-%d", role, i+1))
+	}
+	return all
+}
+
+// run starts a process, also one that ran before.
+func (c *cast) run(name string) error {
+	p, err := startProcess(name, c.arguments(name), c.told.told)
+	if err == nil {
+		c.processes[name] = p
+	}
+	return err
+}
+
+// arguments are those of a process.
+func (c *cast) arguments(name string) []string {
+	role, _, _ := strings.Cut(name, "-")
+	args := []string{role, "-name", name, "-dir", filepath.Join(c.dir, name)}
+	if role == "member" {
+		return append(args, "-cluster", c.cluster, "-client", c.clients[name])
+	}
+	return append(args, "-etcd", strings.Join(c.endpoints(), ","), "-shared", filepath.Join(c.dir, "shared"))
+}
+
+func (c *cast) endpoints() []string {
+	var all []string
+	for _, name := range names("member", memberCount) {
+		all = append(all, c.clients[name])
+	}
+	return all
+}
+
+// kill ends a process as a crash does; a node with its agent and all its mounts.
+func (c *cast) kill(name string) error { return c.processes[name].kill() }
+
+// killAgent kills the agent of a node, whose mounts stay.
+func (c *cast) killAgent(node string) error {
+	line, err := c.told.last(node + ": " + agentRuns)
+	if err != nil {
+		return err
+	}
+	var pid int
+	if _, err := fmt.Sscanf(line, node+": "+agentRuns+"%d", &pid); err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return nil
+}
+
+// stopAll asks every process to end, nodes first, and waits until they have.
+func (c *cast) stopAll(ctx context.Context) error {
+	var errs []error
+	for _, name := range slices.Backward(c.everybody()) {
+		if p := c.processes[name]; p != nil {
+			errs = append(errs, p.stop(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killAll kills what there is.
+func (c *cast) killAll() error {
+	var errs []error
+	for _, p := range c.processes {
+		errs = append(errs, p.kill())
+	}
+	if c.closeStore != nil {
+		errs = append(errs, c.closeStore())
+	}
+	return errors.Join(errs...)
+}
+
+// freeAddresses returns addresses of this machine at which nobody listens.
+func freeAddresses(count int) ([]string, error) {
+	var all []string
+	for range count {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // It returns at once.
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = l.Close() }()
+		all = append(all, "http://"+l.Addr().String())
+	}
+	return all, nil
+}
+
+// patience is how long a play waits for one thing: it is a minute, though most take a moment.
+const patience = time.Minute

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// churn is a play without a story: pods move from node to node at random, while processes are killed at random.
+type churn struct {
+	*cast
+	random  *rand.Rand
+	volumes []*wanderer
+	rounds  int
+	faults  map[string]int // by their names, how often
+}
+
+// wanderer is a volume and where its pod is wanted.
+type wanderer struct {
+	claim  string
+	number int // of its newest pod
+	node   string
+	older  []placed // pods that may still be there
+}
+
+// placed is a pod on a node.
+type placed struct{ pod, node string }
+
+// fault is one that happens in the middle of moves. What it breaks it also mends.
+type fault struct {
+	name string
+	do   func(*churn, context.Context) error
+}
+
+var faults = []fault{
+	{"nothing", func(*churn, context.Context) error { return nil }},
+	{"an agent is killed", (*churn).breakAgent},
+	{"a controller is killed", func(c *churn, ctx context.Context) error {
+		return c.restart(ctx, c.pick(names("controller", controllerCount)))
+	}},
+	{"a member of etcd is killed", func(c *churn, ctx context.Context) error {
+		return c.restart(ctx, c.pick(names("member", memberCount)))
+	}},
+	{"a node dies", (*churn).breakNode},
+}
+
+// newChurn makes claims with a pod each.
+func newChurn(ctx context.Context, c *cast, seed uint64, volumes int) (*churn, error) {
+	ch := &churn{cast: c, random: rand.New(rand.NewPCG(seed, 0)), faults: make(map[string]int)} //nolint:gosec // It is no secret.
+	if err := c.createClass(ctx); err != nil {
+		return nil, err
+	}
+	for _, claim := range names("volume", volumes) {
+		if err := c.createClaim(ctx, claim); err != nil {
+			return nil, err
+		}
+		w := &wanderer{claim: claim}
+		ch.volumes = append(ch.volumes, w)
+		if err := ch.move(ctx, w); err != nil {
+			return nil, err
+		}
+	}
+	return ch, ch.awaitAll(ctx)
+}
+
+// round moves some pods, has one fault in the middle of it, and waits until every volume is written to.
+func (c *churn) round(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	c.rounds++
+	for _, w := range c.volumes {
+		if c.random.IntN(3) > 0 {
+			if err := c.move(ctx, w); err != nil {
+				return err
+			}
+		}
+	}
+	pause(ctx, time.Duration(c.random.IntN(300))*time.Millisecond)
+	f := faults[c.random.IntN(len(faults))]
+	c.faults[f.name]++
+	if err := f.do(c, ctx); err != nil {
+		return fmt.Errorf("round %d: %s: %w", c.rounds, f.name, err)
+	}
+	if err := c.awaitAll(ctx); err != nil {
+		return fmt.Errorf("round %d: after %s: %w", c.rounds, f.name, err)
+	}
+	return nil
+}
+
+func (c *churn) pick(from []string) string { return from[c.random.IntN(len(from))] }
+
+// move has the pod of a volume end, and another one take its place on some node, at once: which of them has the volume is for
+// the controller to see to.
+func (c *churn) move(ctx context.Context, w *wanderer) error {
+	return c.moveTo(ctx, w, c.pick(names("node", nodeCount)))
+}
+
+func (c *churn) moveTo(ctx context.Context, w *wanderer, node string) error {
+	if w.number > 0 {
+		old := placed{podName(w.claim, w.number), w.node}
+		w.older = append(w.older, old)
+		if err := c.deletePod(ctx, old.pod); err != nil {
+			return err
+		}
+	}
+	w.number++
+	w.node = node
+	return c.createPod(ctx, w.claim, w.number, node)
+}
+
+// awaitAll waits until the newest pod of every volume has found what was written, and writes more.
+func (c *churn) awaitAll(ctx context.Context) error {
+	for _, w := range c.volumes {
+		if _, err := c.told.await(ctx, 0, "pod "+podName(w.claim, w.number)+" is running after line "); err != nil {
+			return err
+		}
+		if err := c.told.awaitWritten(ctx, w.claim, c.told.written(w.claim)+1); err != nil {
+			return err
+		}
+		w.older = nil // The volume was theirs, and is not any more.
+	}
+	return c.told.wrong()
+}
+
+// breakAgent kills an agent, which its parent starts again.
+func (c *churn) breakAgent(ctx context.Context) error {
+	node, place := c.pick(names("node", nodeCount)), c.told.now()
+	if err := c.killAgent(node); err != nil {
+		return err
+	}
+	_, err := c.told.await(ctx, place, "agent of "+node+" is ready")
+	return err
+}
+
+// restart kills a process and starts it again.
+func (c *churn) restart(ctx context.Context, name string) error {
+	if err := c.kill(name); err != nil {
+		return err
+	}
+	pause(ctx, time.Duration(c.random.IntN(1500))*time.Millisecond)
+	return c.run(name)
+}
+
+// breakNode kills a node, says so, has its pods run elsewhere, and starts the node again.
+func (c *churn) breakNode(ctx context.Context) error {
+	node := c.pick(names("node", nodeCount))
+	if err := c.kill(node); err != nil {
+		return err
+	}
+	var errs []error
+	for _, w := range c.volumes {
+		for _, p := range append(w.older, placed{podName(w.claim, w.number), w.node}) {
+			if p.node == node {
+				errs = append(errs, c.dropPod(ctx, p.pod))
+			}
+		}
+	}
+	errs = append(errs, c.fence(ctx, node))
+	for _, w := range c.volumes {
+		if w.node == node {
+			errs = append(errs, c.moveTo(ctx, w, c.otherThan(node)))
+		}
+	}
+	return errors.Join(append(errs, c.revive(ctx, node))...)
+}
+
+// otherThan returns another node.
+func (c *churn) otherThan(node string) string {
+	for {
+		if other := c.pick(names("node", nodeCount)); other != node {
+			return other
+		}
+	}
+}
+
+// finish gives all volumes up and waits until nothing is left of them.
+func (c *churn) finish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, w := range c.volumes {
+		if err := c.deletePod(ctx, podName(w.claim, w.number)); err != nil {
+			return err
+		}
+	}
+	if err := awaitNone(ctx, c.store, func(*v1.Pod) bool { return true }); err != nil {
+		return err
+	}
+	for _, w := range c.volumes {
+		if err := c.deleteClaim(ctx, w.claim); err != nil {
+			return err
+		}
+	}
+	if err := awaitNone(ctx, c.store, func(*v1.PersistentVolume) bool { return true }); err != nil {
+		return err
+	}
+	return c.nothingLeft(ctx)
+}

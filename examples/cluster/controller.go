@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/bridge/etcd"
+	"github.com/volumekit/volumekit/controller/attachdetach"
+	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// leaseTime is how long after its last sign of life a controller is replaced, and a node counts as not ready.
+const leaseTime = 2 * time.Second
+
+// leads begins the line by which a controller says that it works from now on.
+const leads = "leads"
+
+// runController waits for the lease of the controllers, of which one works at a time, and works until ctx ends or the lease is
+// lost.
+func runController(ctx context.Context, o options, s *etcd.Store, out *output) {
+	lease := store.LeaseRequest{
+		Name: types.NamespacedName{Namespace: "cluster", Name: "controller"}, Holder: o.name, TTL: leaseTime,
+	}
+	for ctx.Err() == nil {
+		err := store.HoldLease(ctx, store.LessorOf(s), lease, func(ctx context.Context, _ store.Lease) error {
+			out.say(leads)
+			return control(ctx, o, s, out)
+		})
+		if err != nil && ctx.Err() == nil {
+			out.say("does not lead any more: %v", err)
+		}
+	}
+}
+
+// control runs the controllers until ctx ends.
+func control(ctx context.Context, o options, s *etcd.Store, out *output) error {
+	// The controllers call plugins, and so they are on a node, though it is one that has no pods.
+	host, err := volume.NewHost(volume.HostOptions{RootDir: filepath.Join(o.dir, "root"), NodeName: types.NodeName(o.name)})
+	if err != nil {
+		return err
+	}
+	plugins := volume.NewVolumePluginMgr(host)
+	if err := plugins.InitPlugins(ctx, newDisks(o.shared, types.NodeName(o.name), s, nil)); err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	claims := persistentvolume.New(plugins, s, persistentvolume.Options{
+		Events: out, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
+	})
+	attachments := attachdetach.New(plugins, s, attachdetach.Options{
+		Recorder: out, Logger: logger, Backoff: quickly(),
+		MaxWaitForUnmount: -1, // Nothing is taken from a node for its silence alone.
+	})
+	return runAll(ctx, claims.Run, attachments.Run, newHealth(s, out).run)
+}
+
+// runAll runs parts until ctx ends or one of them fails, which ends the others.
+func runAll(ctx context.Context, parts ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(parts))
+	var running sync.WaitGroup
+	for i, part := range parts {
+		running.Go(func() {
+			errs[i] = part(ctx)
+			cancel()
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// nodeLease is the lease by which the agent of a node shows that it is alive.
+func nodeLease(node types.NodeName, holder string) store.LeaseRequest {
+	return store.LeaseRequest{Name: nodeLeaseName(node), Holder: holder, TTL: leaseTime}
+}
+
+func nodeLeaseName(node types.NodeName) types.NamespacedName {
+	return types.NamespacedName{Namespace: "nodes", Name: string(node)}
+}
+
+// health says in the nodes' status which of them are not alive. That a node is alive again it says itself.
+type health struct {
+	store store.Store
+	out   *output
+	nodes *store.Mirror[*v1.Node]
+
+	mu       sync.Mutex
+	watching map[types.UID]bool
+	ended    sync.WaitGroup
+}
+
+func newHealth(s store.Store, out *output) *health {
+	return &health{
+		store: s, out: out, watching: make(map[types.UID]bool),
+		nodes: store.NewMirror[*v1.Node](s, store.MirrorOptions{InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max}),
+	}
+}
+
+// run watches all nodes until ctx ends.
+func (h *health) run(ctx context.Context) error {
+	h.nodes.Follow(ctx, func(node *v1.Node) {
+		if isReady(node) {
+			h.watch(ctx, node)
+		}
+	})
+	h.ended.Wait()
+	return nil
+}
+
+// watch begins to watch a node that is ready. To watch it is to wait for its lease, which the node does not give away while it
+// lives: nobody looks at a clock to tell that it is dead, but who waits for the lease.
+func (h *health) watch(ctx context.Context, node *v1.Node) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watching[node.UID] {
+		return
+	}
+	h.watching[node.UID] = true
+	h.ended.Go(func() {
+		lease := nodeLease(types.NodeName(node.Name), "controller")
+		err := store.HoldLease(ctx, store.LessorOf(h.store), lease, func(ctx context.Context, _ store.Lease) error {
+			h.out.say("%s is silent", node.Name)
+			return setReady(ctx, h.store, node.Name, v1.ConditionUnknown)
+		})
+		h.mu.Lock()
+		delete(h.watching, node.UID)
+		h.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			h.out.say("%s: %v", node.Name, err)
+		}
+		// It may have become ready meanwhile.
+		if now, there := h.nodes.Get(store.NameOf(node)); there && isReady(now) && ctx.Err() == nil {
+			h.watch(ctx, now)
+		}
+	})
+}
+
+func isReady(node *v1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// setReady writes whether a node is ready into its status.
+func setReady(ctx context.Context, s store.Store, name string, ready v1.ConditionStatus) error {
+	err := persist(ctx, func() error {
+		node, err := store.Get[*v1.Node](ctx, s, "", name)
+		if err != nil {
+			return err
+		}
+		node.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: ready}}
+		_, err = store.Update(ctx, s, node)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("the status of node %q: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/bridge/etcd"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// disks is loop-block on a directory that many nodes share. What loop-block does on its one node is divided: to attach is to
+// give the image to a node, which the controller writes into etcd, as a disk array would keep it by itself; the node makes the loop device when it waits for the attachment, and
+// takes that off with the staging directory.
+//
+// Everything else, from making an image to its filesystem, is loop-block's.
+type disks struct {
+	*loopblock.Plugin
+	node    types.NodeName // of the process; no node's in a controller
+	holders *etcd.Store
+}
+
+var _ volume.AttachableVolumePlugin = (*disks)(nil)
+
+// newDisks returns the plugin of a process. mounter is nil in a controller, which mounts nothing.
+func newDisks(shared string, node types.NodeName, holders *etcd.Store, mounter mount.Interface) *disks {
+	return &disks{
+		Plugin: loopblock.New(loopblock.Options{BaseDir: filepath.Join(shared, "images"), Mounter: mounter}),
+		node:   node, holders: holders,
+	}
+}
+
+// NewAttacher implements volume.AttachableVolumePlugin.
+func (d *disks) NewAttacher() (volume.Attacher, error) {
+	local, err := d.Plugin.NewAttacher()
+	return attacher{local, d}, err
+}
+
+// NewDetacher implements volume.AttachableVolumePlugin.
+func (d *disks) NewDetacher() (volume.Detacher, error) {
+	local, err := d.Plugin.NewDetacher()
+	return detacher{local, d}, err
+}
+
+// NewDeviceUnmounter implements volume.DeviceMountableVolumePlugin.
+func (d *disks) NewDeviceUnmounter() (volume.DeviceUnmounter, error) {
+	local, err := d.Plugin.NewDetacher()
+	return detacher{local, d}, err
+}
+
+// NewBlockVolumeMapper refuses devices without a filesystem: the executor unmaps them, and nothing would take their loop device off.
+func (*disks) NewBlockVolumeMapper(*volume.Spec, *v1.Pod) (volume.BlockVolumeMapper, error) { //nolint:unparam // It is that of an interface.
+	return nil, fmt.Errorf("raw block volumes are not shared here: ask for a filesystem: %w", volume.ErrUnsupported)
+}
+
+// attacher stages as loop-block does.
+type attacher struct {
+	volume.Attacher
+	disks *disks
+}
+
+// Attach runs in the controller. That the node lives, and that no other node has the image, are looked at by etcd in the
+// transaction that gives it the image.
+func (a attacher) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
+	name, err := a.disks.GetVolumeName(spec)
+	if err != nil {
+		return "", err
+	}
+	err = a.disks.holders.Hold(ctx, name, node, nodeLeaseName(node))
+	if held, ok := errors.AsType[*etcd.HeldError](err); ok {
+		return "", &volume.DanglingAttachError{CurrentNode: held.Node, Err: err}
+	}
+	return "", err // Only the node knows its devices.
+}
+
+// VolumesAreAttached runs in the controller.
+func (a attacher) VolumesAreAttached(
+	ctx context.Context, specs map[v1.UniqueVolumeName]*volume.Spec, node types.NodeName,
+) (map[v1.UniqueVolumeName]bool, error) {
+	answer := make(map[v1.UniqueVolumeName]bool, len(specs))
+	for unique, spec := range specs {
+		name, err := a.disks.GetVolumeName(spec)
+		if err != nil {
+			continue // It stays unknown.
+		}
+		holder, err := a.disks.holders.Holder(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		answer[unique] = holder == node
+	}
+	return answer, nil
+}
+
+// WaitForAttach runs on the node.
+func (a attacher) WaitForAttach(ctx context.Context, spec *volume.Spec, _ string, _ *v1.Pod) (string, error) {
+	name, err := a.disks.GetVolumeName(spec)
+	if err != nil {
+		return "", err
+	}
+	holder, err := a.disks.holders.Holder(ctx, name)
+	if err == nil && holder != a.disks.node {
+		err = fmt.Errorf("volume %q was given to %q and not to this node: %w", name, holder, volume.ErrTransient)
+	}
+	if err != nil {
+		return "", err
+	}
+	return a.Attacher.Attach(ctx, spec, a.disks.node)
+}
+
+// detacher unstages as loop-block does.
+type detacher struct {
+	volume.Detacher
+	disks *disks
+}
+
+// Detach runs in the controller.
+func (d detacher) Detach(ctx context.Context, name string, node types.NodeName) error {
+	return d.disks.holders.Release(ctx, name, node)
+}
+
+// UnmountDevice runs on the node. The name of a staging directory is that of its volume.
+func (d detacher) UnmountDevice(ctx context.Context, path string) error {
+	if err := d.Detacher.UnmountDevice(ctx, path); err != nil {
+		return err
+	}
+	return d.Detacher.Detach(ctx, filepath.Base(path), d.disks.node)
+}

@@ -1,0 +1,29 @@
+// Cluster is a small cluster on one machine: three nodes and two controllers, each a process of its own, over an etcd of three
+// members. It shows volumes that move: a pod goes from node to node and finds its data, while agents, controllers, members of
+// etcd and whole nodes are killed.
+//
+//	cd examples/cluster && go build -o /tmp/cluster . && sudo /tmp/cluster
+//
+// That command is the play: it starts everything, plays a story, says what it does, and takes everything away. It needs
+// root, and touches nothing but a directory of its own.
+//
+// # The cast
+//
+//   - "cluster member" is one member of etcd, where all objects are.
+//   - "cluster controller" binds claims and makes volumes (controller/persistentvolume), decides which node has which volume
+//     (controller/attachdetach), and says which nodes are alive. Two of them run; the one that holds a lease works.
+//   - "cluster node" holds the mount namespace of one node and keeps an agent running in it. When it is killed, so is the node.
+//   - "cluster agent" embeds the volume manager, and plays the containers of its pods: each writes numbered lines to its volume.
+//     It can be killed without its mounts, and goes on with them.
+//
+// # The storage
+//
+// The images of plugins/loopblock lie in a directory that all nodes share, as a file server would have it. Which node has an image
+// is written in etcd, by a transaction that gives it to a node that is alive and that nobody else holds; a node refuses to open
+// an image that was not given to it (disks.go).
+//
+// # Fencing
+//
+// A node that is silent may be alive: nothing is taken from it for that. Only when somebody has proven that it is dead, as one
+// who turns its power off does, its taint says so, and its volumes go to others. The play kills the node before it says so.
+package main

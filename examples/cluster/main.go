@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// options are the flags of every role.
+type options struct {
+	name    string // of the process
+	dir     string // its own directory
+	shared  string // that of the images
+	etcd    string // the members' addresses for clients
+	cluster string // the members' names and addresses for each other
+	client  string // a member's address for clients
+	tick    time.Duration
+}
+
+// roles are what this program can be. The one without a name is the play.
+var roles = map[string]func(context.Context, options, *output) error{
+	"": play, "member": beMember, "controller": beController, "node": beNode, "agent": beAgent,
+}
+
+// run is the program: it returns the exit code, which is 0 when all went well or a signal ended it, 1 when something did not,
+// and 2 when the arguments are wrong.
+func run(args []string, stdout, stderr io.Writer) int {
+	name := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name, args = args[0], args[1:]
+	}
+	role, known := roles[name]
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil || !known:
+		fmt.Fprintln(stderr, "cluster: run it without arguments, or see doc.go for its roles:", errors.Join(err))
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := role(ctx, o, newOutput(stdout)); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(stderr, "cluster:", err)
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.name, "name", "", "`name` of the process")
+	flags.StringVar(&o.dir, "dir", "", "`directory` of its own; of the play: a new one for each")
+	flags.StringVar(&o.shared, "shared", "", "`directory` of the images, which all nodes share")
+	flags.StringVar(&o.etcd, "etcd", "", "`addresses` of etcd, with commas between them")
+	flags.StringVar(&o.cluster, "cluster", "", "`members` of etcd, name=address with commas between them")
+	flags.StringVar(&o.client, "client", "", "`address` of a member for clients")
+	flags.DurationVar(&o.tick, "tick", 20*time.Millisecond, "`time` between two lines that a pod writes")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("there is no role %q", flags.Arg(0))
+	}
+	return o, nil
+}
+
+func beMember(ctx context.Context, o options, _ *output) error {
+	return runMember(ctx, memberOptions{name: o.name, dir: o.dir, cluster: o.cluster, client: o.client})
+}
+
+func beController(ctx context.Context, o options, out *output) error {
+	s, closeStore, err := openStore(ctx, strings.Split(o.etcd, ","))
+	if err != nil {
+		return err
+	}
+	runController(ctx, o, s, out)
+	return closeStore()
+}
+
+func beNode(ctx context.Context, o options, out *output) error {
+	return holdNode(ctx, runDir(o), os.Args[2:], out)
+}
+
+func beAgent(ctx context.Context, o options, out *output) error {
+	s, closeStore, err := openStore(ctx, strings.Split(o.etcd, ","))
+	if err != nil {
+		return err
+	}
+	a, err := newAgent(ctx, agentOptions{
+		node: types.NodeName(o.name), root: filepath.Join(o.dir, "root"), run: runDir(o), shared: o.shared, tick: o.tick,
+	}, s, out)
+	if err == nil {
+		err = a.run(ctx)
+	}
+	return errors.Join(err, closeStore())
+}
+
+// runDir is where the tmpfs of a node is, in its namespace.
+func runDir(o options) string { return filepath.Join(o.dir, "run") }

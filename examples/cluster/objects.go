@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/store"
+)
+
+// className is the storage class of the play.
+const className = "image"
+
+// createClass makes the class whose volumes are images.
+func (c *cast) createClass(ctx context.Context) error {
+	policy := v1.PersistentVolumeReclaimDelete
+	_, err := store.Create(ctx, c.store, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: className}, Provisioner: loopblock.Name, ReclaimPolicy: &policy,
+	})
+	return err
+}
+
+// createClaim asks for a volume that one node can have at a time.
+func (c *cast) createClaim(ctx context.Context, name string) error {
+	class := className
+	_, err := store.Create(ctx, c.store, &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: name},
+		Spec: v1.PersistentVolumeClaimSpec{
+			StorageClassName: &class,
+			AccessModes:      []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			Resources:        v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("16Mi")}},
+		},
+	})
+	return err
+}
+
+// createPod has a pod run on a node, with the volume of a claim. Its name is the claim's, and a number.
+func (c *cast) createPod(ctx context.Context, claim string, number int, node string) error {
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1.NamespaceDefault, Name: podName(claim, number), Finalizers: []string{finalizerAgent},
+		},
+		Spec: v1.PodSpec{
+			NodeName:   node,
+			Containers: []v1.Container{{Name: "writer", VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
+			Volumes: []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}}},
+		},
+	}
+	return persist(ctx, func() error {
+		_, err := store.Create(ctx, c.store, pod)
+		if errors.Is(err, store.ErrAlreadyExists) {
+			return nil // The answer to an earlier try was lost.
+		}
+		return err
+	})
+}
+
+func podName(claim string, number int) string { return fmt.Sprintf("%s-%d", claim, number) }
+
+// deletePod asks the agent of a pod to end it.
+func (c *cast) deletePod(ctx context.Context, name string) error {
+	return persist(ctx, func() error {
+		pod, err := store.Get[*v1.Pod](ctx, c.store, v1.NamespaceDefault, name)
+		if err == nil {
+			err = store.Delete(ctx, c.store, pod)
+		}
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+// dropPod takes a pod away whose node is dead: no agent lets it go.
+func (c *cast) dropPod(ctx context.Context, name string) error {
+	if err := c.deletePod(ctx, name); err != nil {
+		return err
+	}
+	return persist(ctx, func() error {
+		pod, err := store.Get[*v1.Pod](ctx, c.store, v1.NamespaceDefault, name)
+		if err == nil {
+			pod.Finalizers = nil
+			_, err = store.Update(ctx, c.store, pod)
+		}
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+// deleteClaim gives a volume up, with what it holds.
+func (c *cast) deleteClaim(ctx context.Context, name string) error {
+	return persist(ctx, func() error {
+		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.store, v1.NamespaceDefault, name)
+		if err == nil {
+			err = store.Delete(ctx, c.store, claim)
+		}
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+// fence says that a node is dead for certain, and unfence that it is another life of it that runs now.
+func (c *cast) fence(ctx context.Context, node string) error {
+	return c.taint(ctx, node, []v1.Taint{{Key: v1.TaintNodeOutOfService, Value: "dead", Effect: v1.TaintEffectNoExecute}})
+}
+
+func (c *cast) unfence(ctx context.Context, node string) error { return c.taint(ctx, node, nil) }
+
+func (c *cast) taint(ctx context.Context, node string, taints []v1.Taint) error {
+	return persist(ctx, func() error {
+		found, err := store.Get[*v1.Node](ctx, c.store, "", node)
+		if err != nil {
+			return err
+		}
+		found.Spec.Taints = taints
+		_, err = store.Update(ctx, c.store, found)
+		return err
+	})
+}
+
+// awaitNone waits until a store has no object of a type that is unwanted.
+func awaitNone[T store.Object](ctx context.Context, s store.Store, unwanted func(T) bool) error {
+	return persist(ctx, func() error {
+		for {
+			objects, version, err := store.ListOf[T](ctx, s, metav1.NamespaceAll)
+			if err != nil || !slices.ContainsFunc(objects, unwanted) {
+				return err
+			}
+			if err := awaitChange[T](ctx, s, version); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// awaitChange returns when an object of a type was written after version.
+func awaitChange[T store.Object](ctx context.Context, s store.Store, version string) error {
+	var zero T
+	kind, err := store.KindOf(zero)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changes, err := s.Watch(ctx, kind, metav1.NamespaceAll, version)
+	if err != nil {
+		return err
+	}
+	<-changes
+	return nil
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount/loop"
+)
+
+// scene is one part of the story.
+type scene struct {
+	title string
+	play  func(context.Context, *cast) error
+}
+
+// claimName is the claim of the story.
+const claimName = "diary"
+
+// scenes are the story, in order.
+var scenes = []scene{
+	{"a claim gets a volume, and a pod on node-1 writes to it", firstPod},
+	{"the pod moves to node-2, and goes on where it was", moves(2, "node-2")},
+	{"the agent of node-2 is killed: its mounts stay, and it finds them", killedAgent},
+	{"the controller that works is killed: the other one moves the pod to node-3", killedController},
+	{"a member of etcd is killed, and the pod moves to node-1", killedMember},
+	{"node-1 dies: its volume is held back until it is known to be dead, and goes to node-2 then", deadNode},
+	{"the claim is deleted, and its volume with it", theEnd},
+}
+
+// play is the play: it makes a directory of its own, starts a cluster there, plays the story, ends everything and takes
+// the directory away. It is whole in the end, or the error names what is left.
+func play(ctx context.Context, _ options, out *output) error {
+	dir, err := os.MkdirTemp("", "volumekit-cluster-")
+	if err != nil {
+		return err
+	}
+	out.say("everything lies in %s", dir)
+	return errors.Join(playIn(ctx, dir, out), clean(dir))
+}
+
+func playIn(ctx context.Context, dir string, out *output) (err error) {
+	c, err := newCast(ctx, dir, out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.killAll()) }()
+	for i, s := range scenes {
+		out.say("\n%d/%d  %s", i+1, len(scenes), s.title)
+		if err := c.playScene(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", s.title, err)
+		}
+	}
+	out.say("\nthe processes end")
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return c.stopAll(ctx)
+}
+
+func (c *cast) playScene(ctx context.Context, s scene) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return errors.Join(s.play(ctx, c), c.told.wrong())
+}
+
+func firstPod(ctx context.Context, c *cast) error {
+	if err := c.createClass(ctx); err != nil {
+		return err
+	}
+	if err := c.createClaim(ctx, claimName); err != nil {
+		return err
+	}
+	if err := c.createPod(ctx, claimName, 1, "node-1"); err != nil {
+		return err
+	}
+	return c.told.awaitWritten(ctx, claimName, 10)
+}
+
+// moves returns the scene in which the pod that runs makes room for the next one, on another node.
+func moves(number int, node string) func(context.Context, *cast) error {
+	return func(ctx context.Context, c *cast) error {
+		if err := c.deletePod(ctx, podName(claimName, number-1)); err != nil {
+			return err
+		}
+		if err := c.createPod(ctx, claimName, number, node); err != nil {
+			return err
+		}
+		return c.awaitRunning(ctx, number)
+	}
+}
+
+// awaitRunning waits until a pod has found every line that was written before, and writes more.
+func (c *cast) awaitRunning(ctx context.Context, number int) error {
+	line, err := c.told.await(ctx, 0, "pod "+podName(claimName, number)+" is running after line ")
+	if err != nil {
+		return err
+	}
+	return c.told.awaitWritten(ctx, claimName, lastNumber(line)+5)
+}
+
+// lastNumber returns the number at the end of a line.
+func lastNumber(line string) int {
+	var number int
+	_, _ = fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &number)
+	return number
+}
+
+func killedAgent(ctx context.Context, c *cast) error {
+	place := c.told.now()
+	if err := c.killAgent("node-2"); err != nil {
+		return err
+	}
+	if _, err := c.told.await(ctx, place, "pod "+podName(claimName, 2)+" is running after line "); err != nil {
+		return err
+	}
+	return c.told.awaitWritten(ctx, claimName, c.told.written(claimName)+5)
+}
+
+func killedController(ctx context.Context, c *cast) error {
+	leader, err := c.leader(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.kill(leader); err != nil {
+		return err
+	}
+	if err := moves(3, "node-3")(ctx, c); err != nil {
+		return err
+	}
+	return c.run(leader)
+}
+
+// leader returns the name of the controller that works.
+func (c *cast) leader(ctx context.Context) (string, error) {
+	if _, err := c.told.await(ctx, 0, leads); err != nil {
+		return "", err
+	}
+	return c.told.lastFrom(leads)
+}
+
+func killedMember(ctx context.Context, c *cast) error {
+	if err := c.kill("member-1"); err != nil {
+		return err
+	}
+	if err := moves(4, "node-1")(ctx, c); err != nil {
+		return err
+	}
+	return c.run("member-1")
+}
+
+func deadNode(ctx context.Context, c *cast) error {
+	place := c.told.now()
+	if err := c.kill("node-1"); err != nil {
+		return err
+	}
+	// Its pod is to run elsewhere. The volume may be used on node-1 for all that the cluster knows.
+	if err := c.createPod(ctx, claimName, 5, "node-2"); err != nil {
+		return err
+	}
+	if _, err := c.told.await(ctx, place, "FailedAttachVolume"); err != nil {
+		return err
+	}
+	if _, err := c.told.await(ctx, place, "node-1 is silent"); err != nil {
+		return err
+	}
+	if err := c.dropPod(ctx, podName(claimName, 4)); err != nil {
+		return err
+	}
+	// It was killed: there is no doubt.
+	if err := c.fence(ctx, "node-1"); err != nil {
+		return err
+	}
+	if err := c.awaitRunning(ctx, 5); err != nil {
+		return err
+	}
+	return c.revive(ctx, "node-1")
+}
+
+// revive starts a node that was killed and fenced.
+func (c *cast) revive(ctx context.Context, node string) error {
+	place := c.told.now()
+	if err := c.run(node); err != nil {
+		return err
+	}
+	if _, err := c.told.await(ctx, place, "agent of "+node+" is ready"); err != nil {
+		return err
+	}
+	return c.unfence(ctx, node)
+}
+
+func theEnd(ctx context.Context, c *cast) error {
+	if err := c.deletePod(ctx, podName(claimName, 5)); err != nil {
+		return err
+	}
+	if err := awaitNone(ctx, c.store, func(*v1.Pod) bool { return true }); err != nil {
+		return err
+	}
+	if err := c.deleteClaim(ctx, claimName); err != nil {
+		return err
+	}
+	if err := awaitNone(ctx, c.store, func(*v1.PersistentVolume) bool { return true }); err != nil {
+		return err
+	}
+	return c.nothingLeft(ctx)
+}
+
+// nothingLeft says what is left of the volumes in the world.
+func (c *cast) nothingLeft(ctx context.Context) error {
+	var errs []error
+	images, err := os.ReadDir(filepath.Join(c.dir, "shared", "images"))
+	errs = append(errs, err)
+	for _, image := range images {
+		errs = append(errs, fmt.Errorf("the image %s is left", image.Name()))
+	}
+	return errors.Join(append(errs, noDevices(ctx, c.dir))...)
+}
+
+// noDevices returns an error that names the loop devices of files below dir.
+func noDevices(ctx context.Context, dir string) error {
+	devices, err := loop.New(loop.Options{}).Devices(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range devices {
+		if strings.HasPrefix(d.BackingPath, dir+"/") {
+			errs = append(errs, fmt.Errorf("%s has %s: detach it with losetup -d", d.Path, d.BackingPath))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// clean takes the directory of a play away, when no device has a file in it. The mounts were in namespaces that have ended.
+func clean(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := noDevices(ctx, dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}

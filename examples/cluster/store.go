@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/volumekit/volumekit/bridge/etcd"
+)
+
+// openStore connects to etcd, and waits until it answers. close is called when nobody uses the store any more.
+func openStore(ctx context.Context, endpoints []string) (s *etcd.Store, closeStore func() error, err error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, Logger: zap.NewNop(),
+		// A member that is dead is to be noticed soon.
+		DialTimeout: 2 * time.Second, DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: time.Second,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err = etcd.New(client, etcd.Options{Prefix: "/cluster"})
+	if err == nil {
+		err = persist(ctx, func() error {
+			_, err := client.Get(ctx, "is anybody there")
+			return err
+		})
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, client.Close())
+	}
+	return s, client.Close, nil
+}
