@@ -27,7 +27,9 @@ func (m *Mounter) syncFS(ctx context.Context, target string) error {
 		return err
 	}
 	// A descriptor of O_PATH would not do.
-	fd, err := unix.Openat(p.parent, p.base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := retryOpen(func() (int, error) {
+		return unix.Openat(p.parent, p.base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
@@ -35,7 +37,7 @@ func (m *Mounter) syncFS(ctx context.Context, target string) error {
 	if err := lostcall.Begin(ctx, "syncfs"); err != nil {
 		return err
 	}
-	if err := unix.Syncfs(fd); err != nil {
+	if err := retry(func() error { return unix.Syncfs(fd) }); err != nil {
 		return fmt.Errorf("syncfs: %w", err)
 	}
 	return nil

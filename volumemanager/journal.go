@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -23,7 +24,8 @@ import (
 // a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it. With a
 // mount table there is one more after the effect, which says by what the mount is known that is there now.
 type journal struct {
-	disk disk
+	disk   disk
+	logger *slog.Logger
 
 	// What follows is set once, by open, before the first operation.
 	bootID string
@@ -57,7 +59,11 @@ type journalEntry struct {
 }
 
 func newJournal() *journal {
-	return &journal{disk: disk{openDir: openRecords, bootID: bootID}, entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}), late: workqueue.New[struct{}]()}
+	return &journal{
+		disk: disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
+		entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}),
+		late: workqueue.New[struct{}](),
+	}
 }
 
 // disk is what a journal finds when it is opened: directories of records, and the boot in which it runs.
@@ -105,7 +111,8 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 		if changed && !undoes(intent.Kind) {
 			return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
 		}
-		return nil // See above.
+		j.notWritten(intent.VolumeName, err) // Nobody else hears of it.
+		return nil                           // See above.
 	}
 	j.enter(journalEntry{record: next})
 	return nil
@@ -190,7 +197,15 @@ func (j *journal) rewrite(name v1.UniqueVolumeName) error {
 	}
 	err := j.write(e.record, partAll)
 	j.enter(journalEntry{record: e.record, stale: err != nil})
+	if err != nil {
+		j.notWritten(name, err)
+	}
 	return err
+}
+
+// notWritten tells of a record that could not be written, where that fails no operation.
+func (j *journal) notWritten(name v1.UniqueVolumeName, err error) {
+	j.logger.Warn("a record could not be written, and will be later", "volume", name, "error", err)
 }
 
 // behind returns the volumes whose records could not be written.

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -136,6 +137,8 @@ func recordsIn(t *testing.T, dir string) []string {
 func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
 	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
 	j := openJournal(t, o)
+	var log strings.Builder
+	j.logger = slog.New(slog.NewTextHandler(&log, nil))
 	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
 	away := o.RuntimeDir + "-away"
 	require.NoError(t, os.Rename(o.RuntimeDir, away))
@@ -146,6 +149,12 @@ func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
 	assert.True(t, j.entry(testVolume).stale, "the file may hold it nevertheless")
 	require.Error(t, j.Conclude(t.Context(), attachIntent(""), operationexecutor.IntentDone))
 	assert.True(t, j.entry(testVolume).stale, "the next change writes what could not be written")
+	assert.Empty(t, log.String(), "they were told who asked")
+	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")), "it is on record, or was never")
+	assert.Contains(t, log.String(), "no such file or directory")
+	log.Reset()
+	j.catchUp(t.Context())
+	assert.Contains(t, log.String(), "no such file or directory")
 }
 
 func TestWaitForTheRecordEndsWithTheOperation(t *testing.T) {

@@ -53,19 +53,25 @@ func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountP
 		defer cancel()
 	}
 	err := g.kernel.SyncFS(ctx, own.path)
-	if err == nil || couldNotSync(err) {
+	switch {
+	case err == nil, errors.Is(err, mount.ErrNotMounted):
+		return
+	case couldNotSync(err):
+		// The unmount writes it, and does not tell how that ended.
+		g.options.Logger.Warn("what was written last to a volume could not be synced before its unmount",
+			"volume", own.volume, "pod", own.pod, "path", own.path, "error", err)
 		return
 	}
 	g.dataLost(own.holder, fmt.Errorf("data that was written may be lost: %w", err))
 }
 
-// couldNotSync reports whether err says nothing of the data: the root of the mount could not be opened, or is no mount.
+// couldNotSync reports whether err says nothing of the data: the root of the mount could not be opened, or may not be synced.
 func couldNotSync(err error) bool {
 	var lost *mount.LostError
 	if errors.As(err, &lost) {
 		return lost.Call != "syncfs"
 	}
-	for _, reason := range []error{mount.ErrNotMounted, mount.ErrTransient, mount.ErrUnsupported, fs.ErrPermission} {
+	for _, reason := range []error{mount.ErrTransient, mount.ErrUnsupported, fs.ErrPermission} {
 		if errors.Is(err, reason) {
 			return true
 		}

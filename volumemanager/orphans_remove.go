@@ -90,7 +90,7 @@ func (m *Manager) removeSkeletons(ctx context.Context) {
 		for _, kind := range []string{"volumes", "volumeDevices", "plugins"} {
 			plugins, _ := namesIn(filepath.Join(pod, kind))
 			for _, plugin := range append(plugins, "") {
-				removeEmptyDirs(filepath.Join(pod, kind, plugin), pod)
+				m.removeEmptyDirs(filepath.Join(pod, kind, plugin), pod)
 			}
 		}
 	}

@@ -19,15 +19,23 @@ func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
 	}
 	host, uid := m.plugins.Host(), types.UID(o.PodName)
 	pod := filepath.Join(host.GetPodsDir(), string(uid))
-	removeEmptyDirs(filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), pod)
-	removeEmptyDirs(host.GetPodVolumeDeviceDir(uid, o.PluginName), pod)
-	removeEmptyDirs(host.GetPodPluginDir(uid, o.PluginName), pod)
+	m.removeEmptyDirs(filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), pod)
+	m.removeEmptyDirs(host.GetPodVolumeDeviceDir(uid, o.PluginName), pod)
+	m.removeEmptyDirs(host.GetPodPluginDir(uid, o.PluginName), pod)
 }
 
 // removeEmptyDirs removes dir and those above it, up to and with top, as far as they are empty.
-func removeEmptyDirs(dir, top string) {
+func (m *Manager) removeEmptyDirs(dir, top string) {
 	for ; dir == top || strings.HasPrefix(dir, top+string(filepath.Separator)); dir = filepath.Dir(dir) {
-		_ = rmdir(dir) // not empty, or not there: nothing is to be done about either
+		m.removeEmptyDir(dir)
+	}
+}
+
+// removeEmptyDir removes a directory if it is empty and nothing is mounted there. About one that is not there, or in use,
+// nothing is to be done.
+func (m *Manager) removeEmptyDir(dir string) {
+	if err := rmdir(dir); err != nil && !isMissing(err) && !isInUse(err) {
+		m.options.Logger.Warn("an empty directory of a pod that is gone could not be removed", "path", dir, "error", err)
 	}
 }
 

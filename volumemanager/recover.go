@@ -119,6 +119,7 @@ func (j *journal) prepare(m *Manager) {
 	if _, ok := m.options.Mounter.(kernelMounts); ok {
 		j.learned = func(path string) mountRecord { return m.mounts.get(path).record() }
 	}
+	j.logger = m.options.Logger
 	j.root.path = rootOf(m.plugins.Host(), m.options)
 }
 

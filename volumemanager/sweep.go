@@ -34,8 +34,8 @@ func (m *Manager) sweepNow(podName volume.UniquePodName) {
 		return
 	}
 	if !m.isKnown(podName) {
-		removeEmptyVolumes(filepath.Join(dir, "volumes"))
-		removeEmptyVolumes(filepath.Join(dir, subpathsDir))
+		m.removeEmptyVolumes(filepath.Join(dir, "volumes"))
+		m.removeEmptyVolumes(filepath.Join(dir, subpathsDir))
 	}
 	for _, plugin := range m.plugins.PluginNames() {
 		m.removePodDirs(operationexecutor.OperationInfo{PodName: podName, PluginName: plugin})
@@ -45,16 +45,16 @@ func (m *Manager) sweepNow(podName volume.UniquePodName) {
 // removeEmptyVolumes removes the empty directories in which volumes of a pod, or parts of volumes, were set up or were about to
 // be, and dir above them. They go by rmdir, which leaves alone what is mounted, or is not empty. A power cut leaves them, and no
 // record.
-func removeEmptyVolumes(dir string) {
+func (m *Manager) removeEmptyVolumes(dir string) {
 	plugins, _ := namesIn(dir) // What cannot be read stays.
 	for _, plugin := range plugins {
 		names, _ := namesIn(filepath.Join(dir, plugin))
 		for _, name := range names {
-			_ = rmdir(filepath.Join(dir, plugin, name))
+			m.removeEmptyDir(filepath.Join(dir, plugin, name))
 		}
-		_ = rmdir(filepath.Join(dir, plugin))
+		m.removeEmptyDir(filepath.Join(dir, plugin))
 	}
-	_ = rmdir(dir)
+	m.removeEmptyDir(dir)
 }
 
 // sweepAll is called once, when all that a restart left is known, and before those who wait for that are told.

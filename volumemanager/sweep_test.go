@@ -2,8 +2,10 @@ package volumemanager
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +90,21 @@ func TestDirectoriesOfAPodGoWhenItIsRemovedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An empty directory that stays is told of; one that is not there, or not empty, stays for a reason.
+func TestADirectoryThatCannotBeRemovedIsToldOf(t *testing.T) {
+	var log strings.Builder
+	m := &Manager{options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	dir := filepath.Join(t.TempDir(), "pod")
+	file := filepath.Join(dir, "volumes")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	m.removeEmptyDirs(filepath.Join(dir, "plugins"), dir)
+	assert.Empty(t, log.String())
+	m.removeEmptyDir(file)
+	assert.Contains(t, log.String(), "not a directory")
+	assert.FileExists(t, file)
 }
 
 // What a crash left of one plugin's volumes goes with the last volume of the pod, though that is another plugin's.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"sync"
 
@@ -13,14 +14,25 @@ type aim struct {
 	at      int // the number of the call; 0: none
 	verdict faultrun.Verdict
 	made    int    // calls since
-	point   string // the call with which was interfered
+	point   string // the call with which was interfered, as spell shows it
+	number  uint32 // of the system call
+	again   bool   // it was made once more
+	// ignores says which calls are not counted; nil: none.
+	ignores func(faultrun.Call) bool
 }
 
 // take aims at a call.
 func (a *aim) take(at int, verdict faultrun.Verdict) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.at, a.verdict, a.made, a.point = at, verdict, 0, ""
+	a.at, a.verdict, a.made, a.point, a.again = at, verdict, 0, "", false
+}
+
+// repeated reports whether the call with which was interfered was made once more.
+func (a *aim) repeated() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.again
 }
 
 // rest returns the call with which was interfered, if any, and how many were made. There is no aim any more.
@@ -35,12 +47,24 @@ func (a *aim) rest() (point string, made int) {
 func (a *aim) judge(call faultrun.Call) faultrun.Verdict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.ignores != nil && a.ignores(call) {
+		return faultrun.Verdict{}
+	}
 	a.made++
+	a.again = a.again || a.point != "" && call.Number == a.number && spell(call) == a.point
 	if a.made != a.at {
 		return faultrun.Verdict{}
 	}
-	a.point = call.String()
+	a.point, a.number = spell(call), call.Number
 	return a.verdict
+}
+
+// spell shows a call, after the name of the program that makes it unless that is the agent itself.
+func spell(call faultrun.Call) string {
+	if program := call.Program(); program != "orchestrator" {
+		return program + ": " + call.String()
+	}
+	return call.String()
 }
 
 // envAll asks for every case of the tests that interfere with the agent, which takes minutes.
@@ -55,10 +79,11 @@ type tasks struct {
 	all             bool
 	calls           []int // how many each step has when nothing goes wrong
 
-	mu    sync.Mutex
-	given []int
-	again [][]task
-	done  []bool
+	mu     sync.Mutex
+	given  []int
+	again  [][]task
+	done   []bool
+	absent []string // calls that were made once, and did not come any more, with how many came instead
 }
 
 func newTasks(variants, every int, calls []int) *tasks {
@@ -88,17 +113,23 @@ func (t *tasks) next(step int) (task, bool) {
 	return task{call: 1 + i*t.every, variant: i % t.variants}, true
 }
 
-// missed says that the call of a task did not come. There may be less to do in a step when something went wrong in one
-// before: then it is tried once more when all that is before has been done.
-func (t *tasks) missed(step int, one task) {
+// maxTries is how often a call is waited for that was made when nothing went wrong. How many calls there are depends a little
+// on which of two threads is the first.
+const maxTries = 8
+
+// missed says that the call of a task did not come, and how many did. It is tried once more in another life, unless it is
+// one of those that never came.
+func (t *tasks) missed(step int, one task, made int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	one.tries++
 	switch {
 	case one.call > t.calls[step]:
 		t.done[step] = true
-	case one.tries < 5:
+	case one.tries < maxTries:
 		t.again[step] = append(t.again[step], one)
+	default:
+		t.absent = append(t.absent, fmt.Sprintf("call %d of %q, which then had %d, in %d lives", one.call, steps()[step].name, made, maxTries))
 	}
 }
 

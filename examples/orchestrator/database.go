@@ -51,7 +51,8 @@ func openDatabase(ctx context.Context, name string) (*database, error) {
 		return nil, err
 	}
 	d := &database{Memory: store.NewMemory(store.MemoryOptions{}), file: file, failed: make(chan struct{})}
-	if err := errors.Join(d.load(ctx), syncDir(filepath.Dir(name))); err != nil {
+	// An agent that was killed may have written, and not synced, what is read here and acted on.
+	if err := errors.Join(d.load(ctx), file.Sync(), syncDir(filepath.Dir(name))); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("database %q: %w", name, err)
 	}

@@ -13,22 +13,23 @@ import (
 
 // step is one step in the life of a pod and its claims on a node.
 type step struct {
-	name string
-	from want
-	do   func(*life, context.Context) error
+	name  string
+	from  want
+	grown bool // begins with claims that have become larger
+	do    func(*life, context.Context) error
 }
 
 // steps are the steps in their order. Together they are everything that an agent does: provision, attach, stage, set up,
 // map, restart, expand, tear down, unmap, unstage, detach, all of these once more with the same volumes, delete.
 func steps() []step {
 	return []step{
-		{"start", gone, (*life).begin},
-		{"restart", podWanted, (*life).goOn},
-		{"expand", podWanted, (*life).expand},
-		{"remove the pod", podWanted, to(claimsWanted)},
-		{"add it again", claimsWanted, to(podWanted)},
-		{"delete all", podWanted, to(nothingWanted)},
-		{"end", nothingWanted, (*life).terminate},
+		{"start", gone, false, (*life).begin},
+		{"restart", podWanted, false, (*life).goOn},
+		{"expand", podWanted, false, (*life).expand},
+		{"remove the pod", podWanted, true, to(claimsWanted)},
+		{"add it again", claimsWanted, true, to(podWanted)},
+		{"delete all", podWanted, true, to(nothingWanted)},
+		{"end", nothingWanted, false, (*life).terminate},
 	}
 }
 
@@ -67,7 +68,7 @@ func (l *life) live(ctx context.Context, take take) error {
 		}
 	}
 	if l.agent != nil {
-		if err := errors.Join(l.reach(ctx, nothingWanted), l.terminate(ctx)); err != nil {
+		if err := errors.Join(l.reachWant(ctx, nothingWanted), l.terminate(ctx)); err != nil {
 			return err
 		}
 	}
@@ -87,8 +88,20 @@ func (l *life) end(ctx context.Context) error {
 	return errors.Join(l.compare(), l.node.checkForeign())
 }
 
-// reach brings the machine to what a step begins with.
-func (l *life) reach(ctx context.Context, what want) error {
+// reach brings the machine to what a step begins with, in the way in which it gets there when nothing goes wrong.
+func (l *life) reach(ctx context.Context, s step) error {
+	if s.grown && (l.deleted || !l.node.grown) {
+		if err := l.reachWant(ctx, podWanted); err != nil {
+			return err
+		}
+		if err := l.expand(ctx); err != nil {
+			return err
+		}
+	}
+	return l.reachWant(ctx, s.from)
+}
+
+func (l *life) reachWant(ctx context.Context, what want) error {
 	switch {
 	case l.at == what:
 		return nil

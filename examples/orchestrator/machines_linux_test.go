@@ -45,6 +45,7 @@ func (m *machines) live(ctx context.Context, l *life, take take) error {
 		return err
 	}
 	l.node, l.whole, l.seen = node, m.whole, make(map[want]state)
+	l.aim.ignores = node.asksOthers
 	err = l.live(ctx, take)
 	if l.agent != nil {
 		l.agent.kill()

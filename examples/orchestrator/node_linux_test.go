@@ -94,7 +94,12 @@ func foreign() []string {
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 
-func (n *node) close() error { return n.namespace.Close() }
+// close lets the machine go. Its filesystem is taken off first: a directory that is removed where somebody else has still
+// something mounted leaves mounts together, and then the file of a loop device would keep the mount that is above that of its
+// filesystem, and that the device, for ever.
+func (n *node) close() error {
+	return errors.Join(n.namespace.Do(func() error { return unix.Unmount(n.dir, unix.MNT_DETACH) }), n.namespace.Close())
+}
 
 // want writes the manifests. What is not named is not wanted.
 func (n *node) want(what want) error {
@@ -163,9 +168,19 @@ type state []string
 // What differs from life to life: the name of a record, which is a hash of a name with an UID, and the numbers of the file
 // that is bound as a sub-path.
 var (
-	recordName = regexp.MustCompile(`/[0-9a-f]+\.record$`)
+	recordName = regexp.MustCompile(`\b[0-9a-f]{16,}\.record\b`)
 	boundFile  = regexp.MustCompile(`/\.1\.[0-9]+-[0-9]+-[0-9]+\.`)
+	loopDevice = regexp.MustCompile(`/dev/loop[0-9]+`)
 )
+
+// general is a text without what differs from life to life.
+func (n *node) general(text string) string {
+	text = strings.ReplaceAll(text, n.dir+"/", "")
+	text = claimUID.ReplaceAllString(text, "7b1d0000-")
+	text = recordName.ReplaceAllString(text, "*.record")
+	text = loopDevice.ReplaceAllString(text, "/dev/loop*")
+	return boundFile.ReplaceAllString(text, "/.1.*.")
+}
 
 // renew has claims that are wanted from now on be others than those that were deleted.
 func (n *node) renew() {
@@ -258,9 +273,7 @@ func (n *node) lookOnce() (state, error) {
 		files, err := n.files("root", "run", "outside")
 		s = slices.Concat(mounts, loops, files)
 		for i := range s {
-			s[i] = claimUID.ReplaceAllString(s[i], "7b1d0000-")
-			s[i] = recordName.ReplaceAllString(s[i], "/*.record")
-			s[i] = boundFile.ReplaceAllString(s[i], "/.1.*.")
+			s[i] = n.general(s[i])
 		}
 		slices.Sort(s)
 		return err
@@ -309,6 +322,23 @@ func (n *node) loops() (state, error) {
 	}
 	slices.Sort(s)
 	return s, nil
+}
+
+// asks is an ioctl that asks something of a loop device and changes nothing.
+var asks = regexp.MustCompile(`^ioctl\(/dev/(loop[0-9]+), (LOOP_GET_STATUS64|BLKGET.*|0x.*)\)$`)
+
+// asksOthers reports whether a call asks something of a loop device that has nothing to do with this machine: who looks for
+// its own has to ask all, of which there are as many as others have made.
+func (n *node) asksOthers(call faultrun.Call) bool {
+	if call.Number != unix.SYS_IOCTL {
+		return false
+	}
+	found := asks.FindStringSubmatch(call.String())
+	if found == nil {
+		return false
+	}
+	content, err := os.ReadFile("/sys/block/" + found[1] + "/loop/backing_file")
+	return err != nil || !strings.HasPrefix(string(content), n.dir+"/")
 }
 
 // files lists what lies in directories, without looking into mounts.

@@ -18,7 +18,7 @@ import (
 
 // powerCuts is the test of one kind of power cut.
 type powerCuts struct {
-	crashes
+	*crashes
 	kind   int
 	outage outage
 	disk   []extent
@@ -34,7 +34,7 @@ func TestPowerCutAtEveryStep(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			machines := &machines{programs: programs, dir: memory(t)}
 			p := &powerCuts{
-				crashes: crashes{machines: machines, calls: map[string]int{}},
+				crashes: newCrashes(machines),
 				kind:    kind, outage: o, disk: o.format(t, filepath.Join(machines.dir, "new")),
 			}
 			made, ofSteps := 0, []int(nil)
@@ -49,7 +49,7 @@ func TestPowerCutAtEveryStep(t *testing.T) {
 			}))
 			p.tasks = newTasks(1, o.every, ofSteps)
 			p.liveAll(t, p.tasks, func(ctx context.Context) error { return p.live(ctx, &life{calls: faultrun.Changing}, p.cut) })
-			t.Logf("the power was cut %d times, in lives of %d calls: %v", p.tried, made, p.calls)
+			p.report(t, "the power was cut", made)
 			if !p.tasks.all {
 				made /= 2 * o.every // Of a short step there may be none.
 			}
@@ -101,7 +101,7 @@ func (p *powerCuts) cut(ctx context.Context, m *machine, l *life, i int) error {
 	if !ok {
 		return nil
 	}
-	if err := l.reach(ctx, steps()[i].from); err != nil {
+	if err := l.reach(ctx, steps()[i]); err != nil {
 		return err
 	}
 	if !p.tasks.all {
@@ -109,15 +109,32 @@ func (p *powerCuts) cut(ctx context.Context, m *machine, l *life, i int) error {
 	}
 	l.aim.take(next.call, faultrun.Kill())
 	err := steps()[i].do(l, ctx)
-	point, _ := l.aim.rest()
+	point, made := l.aim.rest()
 	if point == "" {
-		p.tasks.missed(i, next)
+		p.tasks.missed(i, next, made)
 		return err
 	}
 	p.crashes.count(point)
 	goal := goals()[(next.call+p.kind)%2]
-	if err := m.cutAndRecover(ctx, l, goal); err != nil {
+	if err := p.recover(ctx, m, l, next, recovery{i, goal}); err != nil {
 		return fmt.Errorf("the power was cut before call %d, %s, and then %s: %w", next.call, point, goal, err)
+	}
+	return nil
+}
+
+// recover gives the power back and, perhaps, cuts it once more while the agent recovers.
+func (p *powerCuts) recover(ctx context.Context, m *machine, l *life, next task, r recovery) error {
+	at := second(next, next.call%(1+seconds), p.callsOf(r))
+	l.aim.take(at, faultrun.Kill())
+	err := m.cutAndRecover(ctx, l, r.goal)
+	point, made := l.aim.rest()
+	if point == "" {
+		p.recovered(r, made)
+		return err
+	}
+	p.killedAgain()
+	if err := m.cutAndRecover(ctx, l, r.goal); err != nil {
+		return fmt.Errorf("the power was cut once more, before call %d of the recovery, %s: %w", at, point, err)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ const (
 	// that happens before or after any other call. What is only made durable (fsync) or only prepared (fsopen, fsmount,
 	// a detached copy of a mount) is not among them.
 	Changing Calls = iota
-	// Fallible are those, and the calls that make durable, or prepare: of all of them a program has to expect that they
-	// fail.
+	// Fallible are those, and the calls that make durable, or prepare, or ask a device: of all of them a program has to
+	// expect that they fail. Whether something is a terminal may be asked without being counted.
 	Fallible
 )
 
@@ -74,20 +74,30 @@ func changing() []rule {
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_CREAT)...)
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_TRUNC)...)
 	return append(rules, when(unix.SYS_IOCTL, 1,
+		growExt4, growXFS,
 		unix.LOOP_SET_FD, unix.LOOP_CLR_FD, unix.LOOP_SET_STATUS, unix.LOOP_SET_STATUS64, loopChangeFd,
 		unix.LOOP_SET_CAPACITY, unix.LOOP_SET_DIRECT_IO, unix.LOOP_SET_BLOCK_SIZE, unix.LOOP_CONFIGURE,
 		unix.LOOP_CTL_ADD, unix.LOOP_CTL_REMOVE, unix.LOOP_CTL_GET_FREE)...)
 }
 
-// loopChangeFd is LOOP_CHANGE_FD, which x/sys does not have.
-const loopChangeFd = 0x4c06
+// Requests that x/sys does not have: LOOP_CHANGE_FD, EXT4_IOC_RESIZE_FS and XFS_IOC_FSGROWFSDATA.
+const (
+	loopChangeFd = 0x4c06
+	growExt4     = 0x40086610
+	growXFS      = 0x4010586e
+)
 
 func fallible() []rule {
 	return always(
 		unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNCFS,
 		unix.SYS_OPEN_TREE, unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
-		unix.SYS_FLOCK,
+		unix.SYS_FLOCK, unix.SYS_IOCTL,
 	)
+}
+
+// asksTerminal reports whether a call is an ioctl of terminals, by which programs find out whether they have one.
+func (c Call) asksTerminal() bool {
+	return c.Number == unix.SYS_IOCTL && uint8(c.Args[1]>>8) == 'T'
 }
 
 // writesContent reports whether a call writes through the descriptor that is its first argument.

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -48,6 +50,8 @@ func programs() map[string]func(args []string) error {
 		"write":    writeEverywhere,
 		"bind":     func(names []string) error { return bind(names, 0) },
 		"old bind": func(names []string) error { return bind(names, mount.AllFeatures) },
+		"wait":     waitForever,
+		"run":      runAndDie,
 	}
 }
 
@@ -99,6 +103,19 @@ func mountMemory(names []string) error {
 		}
 	}
 	return nil
+}
+
+func waitForever([]string) error { return unix.Pause() }
+
+// runAndDie is a runner that is killed while its program runs.
+func runAndDie([]string) error {
+	_, err := faultrun.Start(context.Background(), faultrun.Program{
+		Path: "/proc/self/exe", Args: []string{"wait"}, Env: append(os.Environ(), envProgram+"=wait"), Stdout: os.Stdout,
+	})
+	if err != nil {
+		return err
+	}
+	return unix.Kill(os.Getpid(), unix.SIGKILL)
 }
 
 // writeEverywhere writes to a pipe, to the kernel and to a file: only the last, and making it, change a disk.
@@ -386,4 +403,25 @@ func TestTheEndOfTheContextKillsTheProgram(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, syscall.SIGKILL, result.State.Sys().(syscall.WaitStatus).Signal())
 	assert.Zero(t, existing(names))
+}
+
+// A program does not outlive its runner, however that ended.
+func TestProgramEndsWithItsRunner(t *testing.T) {
+	out, theirs, err := os.Pipe()
+	require.NoError(t, err)
+	defer out.Close()
+	runner := exec.CommandContext(t.Context(), "/proc/self/exe", "run")
+	var stderr bytes.Buffer
+	runner.Env, runner.Stdout, runner.Stderr = environment("run"), theirs, &stderr
+	err = runner.Run()
+	require.NoError(t, theirs.Close())
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Exited() {
+		requireFilter(t, err, &stderr)
+		require.Fail(t, "it did not kill itself")
+	}
+	// The pipe is closed when the program, too, has ended.
+	require.NoError(t, out.SetReadDeadline(time.Now().Add(time.Minute)))
+	_, err = io.ReadAll(out)
+	require.NoError(t, err)
 }

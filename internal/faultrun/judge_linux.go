@@ -74,11 +74,23 @@ func (c Call) String() string {
 			about = append(about, strconv.Quote(c.text(c.Args[i])))
 		case 'f':
 			about = append(about, c.file(i))
+		case 'i':
+			about = append(about, requestName(uint32(c.Args[i])))
 		case 'x':
 			about = append(about, fmt.Sprintf("%#x", uint32(c.Args[i])))
 		}
 	}
 	return s.name + "(" + strings.Join(about, ", ") + ")"
+}
+
+// Program returns the name of the program that makes the call, of which the kernel keeps 15 bytes: a child may have another
+// one. It can be told only while the call is being judged.
+func (c Call) Program() string {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.Thread))
+	if err != nil {
+		return "?"
+	}
+	return strings.TrimSuffix(string(name), "\n")
 }
 
 // file returns the file that descriptor argument i is.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -74,12 +75,13 @@ func Start(ctx context.Context, p Program) (*Run, error) {
 	}
 	defer ours.Close()
 	r := &Run{command: command(ctx, p, theirs), judge: p.Judge, ended: make(chan struct{})}
-	err = r.command.Start()
+	err = r.start()
 	theirs.Close()
 	if err != nil {
 		return nil, fmt.Errorf("faultrun: starting the second process: %w", err)
 	}
 	if r.listener, err = receive(ours); err != nil {
+		close(r.ended)
 		err = errors.Join(err, r.command.Wait())
 		return nil, fmt.Errorf("faultrun: the second process did not become %q, see what it wrote to standard error: %w", p.Path, err)
 	}
@@ -87,9 +89,26 @@ func Start(ctx context.Context, p Program) (*Run, error) {
 	return r, nil
 }
 
+// start starts the second process, on a thread that is kept as long as the program runs: when that thread ends, as it does
+// with this process, the kernel kills the program.
+func (r *Run) start() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := r.command.Start()
+		started <- err
+		if err == nil {
+			<-r.ended
+		}
+	}()
+	return <-started
+}
+
 func command(ctx context.Context, p Program, socket *os.File) *exec.Cmd {
 	second := cmp.Or(p.Second, "/proc/self/exe")
 	c := exec.CommandContext(ctx, second, append([]string{p.Path}, p.Args...)...)
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	c.Dir, c.Stdin, c.Stdout, c.Stderr = p.Dir, p.Stdin, p.Stdout, p.Stderr
 	c.Env = p.Env
 	if c.Env == nil {
@@ -152,7 +171,7 @@ func (r *Run) answer(n notification) {
 	case r.killed:
 		killProcessOf(call.Thread)
 		return
-	case writesContent(call.Number) && !call.isFile():
+	case writesContent(call.Number) && !call.isFile(), call.asksTerminal():
 		r.respond(n, Verdict{})
 		return
 	}

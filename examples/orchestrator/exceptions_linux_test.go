@@ -1,0 +1,55 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// exception is a call of which nobody need be told that it failed.
+type exception struct {
+	call   string // what spell shows, as a regular expression
+	errnos []unix.Errno
+	again  bool // if it was made once more
+	reason string
+}
+
+// exceptions are all of them, with the reasons. What cannot be told from success by anybody, later either, is none: then an
+// operation has failed, or a warning was logged.
+func exceptions() []exception {
+	any, e2fsprogs := faults(), `^(mkfs\.ext4|e2fsck|resize2fs): `
+	return []exception{
+		{`.`, []unix.Errno{unix.EINTR}, true, "a call that a signal has interrupted was made once more"},
+
+		{e2fsprogs + `pwrite64\(`, any, false, "e2fsprogs writes once more, by write, what pwrite64 did not"},
+		{e2fsprogs + `fallocate\(`, any, false, "mkfs.ext4 writes zeros itself where it cannot have them made"},
+		{e2fsprogs + `ioctl\(`, any, false, "e2fsprogs asks whether something is a device, and can do without the answer"},
+		{`^mkfs\.ext4: fsync\(.*\.partial\)`, any, false, "the plugin syncs the image once more, which fails when anything could not be written"},
+		{`^e2fsck: fsync\(/dev/loop`, any, false, "what e2fsck has written is in the cache of the device that is mounted next, which tells what cannot be written"},
+
+		{`^ioctl\(/dev/loop\*, BLKGETDISKSEQ\)`, any, false, "a loop device without a number is known by its file"},
+		{`^ioctl\(/dev/loop\*, LOOP_GET_STATUS64\)`, any, false, "a loop device that does not answer counts as one that has what it had"},
+
+		{`^(fsopen|open_tree|mount_setattr)\(`, []unix.Errno{unix.EPERM}, false, "a filter that does not know a call says so: the older one was made"},
+		{`^mkdirat\(\., "root/pods`, any, false, "another volume of the pod has made the directory meanwhile"},
+		{
+			`^unlinkat\(\., "root/pods/.*, 0x200\)`, []unix.Errno{unix.EBUSY}, false,
+			"a directory of a pod that is busy has a mount; it goes after the next volume of the pod",
+		},
+		{
+			`^unlinkat\(root/pods/.*/kubernetes.io~empty-dir, "scratch", 0x0\)`, []unix.Errno{unix.EPERM}, false,
+			"that is how some filesystems say that something is a directory, which then went as one",
+		},
+	}
+}
+
+// exceptionFor returns the reason why nobody need be told of a failure, or nothing.
+func exceptionFor(one failure) string {
+	for _, e := range exceptions() {
+		if slices.Contains(e.errnos, one.errno) && (one.again || !e.again) && regexp.MustCompile(e.call).MatchString(one.call) {
+			return e.reason
+		}
+	}
+	return ""
+}
