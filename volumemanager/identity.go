@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -75,6 +76,24 @@ func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexe
 		return false
 	}
 	r.setMount(intent, p, now)
+	return true
+}
+
+// lost takes out of r by what the mount was known that is made anew, if that is not there any more, and reports whether that
+// changed r: otherwise the new one would be somebody else's for whoever is started after a crash.
+func (j *journal) lost(ctx context.Context, r *volumeRecord, intent operationexecutor.Intent) bool {
+	path := mountPathOf(intent)
+	if j.mounts == nil || undoes(intent.Kind) || path == "" {
+		return false
+	}
+	p := partOf(intent)
+	if !r.mountOf(intent, p).isKnown() {
+		return false
+	}
+	if _, err := j.mounts.Lookup(ctx, path); !errors.Is(err, mount.ErrNotMounted) {
+		return false // It is there, or nobody can say.
+	}
+	r.setMount(intent, p, mountRecord{})
 	return true
 }
 

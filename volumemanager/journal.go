@@ -101,6 +101,7 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	}
 	defer j.claims.end(intent)
 	changed := next.add(intent)
+	changed = j.lost(ctx, &next, intent) || changed
 	if !changed && !e.stale {
 		return nil
 	}

@@ -55,7 +55,7 @@ type silence struct {
 // when it is started again: no mount is lost, nothing is left, and it has said what went wrong. Of what it need not say
 // exceptions is the list.
 func TestEveryCallFailsOnce(t *testing.T) {
-	f := &failures{machines: newMachines(t), excepted: map[string]int{}, silent: map[string]silence{}}
+	f := &failures{machines: newMachines(t, ext4()), excepted: map[string]int{}, silent: map[string]silence{}}
 	calls, made := f.liveWhole(t, faultrun.Fallible)
 	f.tasks = newTasks(len(faults()), every, calls)
 	f.liveAll(t, f.tasks, f.live)

@@ -19,15 +19,16 @@ import (
 
 // machines are where lives are lived, each on one of its own.
 type machines struct {
-	programs programs
-	dir      string
+	programs   programs
+	dir        string
+	filesystem filesystem // of the volume of their pods
 	count    atomic.Int64
 	whole    *life // nothing goes wrong in it
 }
 
-func newMachines(t *testing.T) *machines {
+func newMachines(t *testing.T, f filesystem) *machines {
 	t.Helper()
-	return &machines{programs: build(t), dir: t.TempDir()}
+	return &machines{programs: build(t), dir: t.TempDir(), filesystem: f}
 }
 
 // take goes through a step of a life in some way.
@@ -40,7 +41,7 @@ func (m *machines) live(ctx context.Context, l *life, take take) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	node, err := newNode(m.programs, dir)
+	node, err := newNode(m.programs, dir, m.filesystem)
 	if err != nil {
 		return err
 	}

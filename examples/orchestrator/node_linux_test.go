@@ -26,7 +26,7 @@ const (
 	dataUID  = "7b1d0000-0000-4000-8000-000000000002"
 	diskUID  = "7b1d0000-0000-4000-8000-000000000003"
 	classDoc = `{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "image"},
-		"provisioner": "volumekit.io/loop-block", "reclaimPolicy": "Delete"}`
+		"provisioner": "volumekit.io/loop-block", "reclaimPolicy": "Delete", "parameters": {"fstype": %q}}`
 	claimDoc = `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q, "uid": %q}, "spec": {
 		"storageClassName": "image", "accessModes": ["ReadWriteOnce"], "volumeMode": %q,
 		"resources": {"requests": {"storage": %q}}}}`
@@ -43,10 +43,22 @@ const (
 			{"name": "host", "hostPath": {"path": %q, "type": "Directory"}}]}}`
 )
 
+// filesystem is that of a volume.
+type filesystem struct {
+	name        string
+	size, grown int64 // in MiB
+	least       int64 // how large it is at least when it has grown
+	uuid        int64 // where in the image its UUID is
+}
+
+func ext4() filesystem { return filesystem{name: "ext4", size: 8, grown: 24, least: 16, uuid: 1024 + 0x68} }
+func xfs() filesystem  { return filesystem{name: "xfs", size: 300, grown: 340, least: 310, uuid: 32} }
+
 // node is one machine: a mount namespace with a filesystem in memory, in which agents run one after the other. Nothing
 // of it outlives the namespace but loop devices, for which check looks.
 type node struct {
 	programs   programs
+	filesystem filesystem
 	namespace  *faultrun.Namespace
 	dir        string // of its own, for a loop device tells the path of its file alone
 	generation int    // of the claims: how often they were wanted anew
@@ -54,12 +66,12 @@ type node struct {
 }
 
 // newNode makes a machine.
-func newNode(p programs, dir string) (*node, error) {
+func newNode(p programs, dir string, f filesystem) (*node, error) {
 	namespace, err := faultrun.NewNamespace()
 	if err != nil {
 		return nil, err
 	}
-	n := &node{programs: p, namespace: namespace, dir: dir}
+	n := &node{programs: p, filesystem: f, namespace: namespace, dir: dir}
 	if err := namespace.Do(n.furnish); err != nil {
 		return nil, errors.Join(err, namespace.Close())
 	}
@@ -106,7 +118,7 @@ func (n *node) want(what want) error {
 	return n.namespace.Do(func() error {
 		files := map[string]string{"class.json": "", "claims.json": "", "pod.json": ""}
 		if what >= claimsWanted {
-			files["class.json"] = classDoc
+			files["class.json"] = fmt.Sprintf(classDoc, n.filesystem.name)
 			files["claims.json"] = fmt.Sprintf(claimDoc, "data", nth(dataUID, n.generation), "Filesystem", n.sizes()[0]) +
 				fmt.Sprintf(claimDoc, "disk", nth(diskUID, n.generation), "Block", n.sizes()[1])
 		}
@@ -191,16 +203,16 @@ func (n *node) renew() {
 // sizes are those of the claims.
 func (n *node) sizes() [2]string {
 	if n.grown {
-		return [...]string{"24Mi", "2Mi"}
+		return [...]string{fmt.Sprintf("%dMi", n.filesystem.grown), "2Mi"}
 	}
-	return [...]string{"8Mi", "1Mi"}
+	return [...]string{fmt.Sprintf("%dMi", n.filesystem.size), "1Mi"}
 }
 
 // checkGrown finds out whether the volumes of the claims are as large as these have become: the images, the device that the
 // pod has and, if that has been staged since, the filesystem.
 func (n *node) checkGrown(staged bool) error {
 	return n.namespace.Do(func() error {
-		sizes := map[string]int64{n.image(n.claimOf(dataUID)): 24 << 20, n.image(n.claimOf(diskUID)): 2 << 20}
+		sizes := map[string]int64{n.image(n.claimOf(dataUID)): n.filesystem.grown << 20, n.image(n.claimOf(diskUID)): 2 << 20}
 		for path := range n.canaries() {
 			if strings.Contains(path, "/volumeDevices/") {
 				sizes[path] = 2 << 20
@@ -217,7 +229,7 @@ func (n *node) checkGrown(staged bool) error {
 		var st unix.Statfs_t
 		mounted := n.path("root/pods/" + podUID + "/volumes/volumekit.io~loop-block/pvc-" + n.claimOf(dataUID))
 		err := os.NewSyscallError("statfs "+mounted, unix.Statfs(mounted, &st))
-		if has := int64(st.Blocks) * st.Bsize; err == nil && staged && has < 16<<20 {
+		if has := int64(st.Blocks) * st.Bsize; err == nil && staged && has < n.filesystem.least<<20 {
 			err = fmt.Errorf("the filesystem has only %d bytes", has)
 		}
 		return errors.Join(append(errs, err)...)
@@ -498,7 +510,7 @@ func (n *node) uuid() (string, error) {
 		}
 		defer file.Close()
 		content := make([]byte, 16)
-		if _, err := file.ReadAt(content, 1024+0x68); err != nil {
+		if _, err := file.ReadAt(content, n.filesystem.uuid); err != nil {
 			return err
 		}
 		id = fmt.Sprintf("%x", content)

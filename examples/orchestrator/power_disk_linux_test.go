@@ -97,7 +97,7 @@ type machine struct {
 // newMachine makes a machine, whose disk is a file in dir, and boots it.
 func newMachine(ctx context.Context, p programs, dir string, o outage, disk []extent) (*machine, error) {
 	m := &machine{
-		node:   &node{programs: p, dir: filepath.Join(dir, "node")},
+		node:   &node{programs: p, filesystem: ext4(), dir: filepath.Join(dir, "node")},
 		outage: o, loops: loop.New(loop.Options{}),
 	}
 	if err := os.Mkdir(m.dir, 0o755); err != nil {
