@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -155,6 +156,37 @@ func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
 	log.Reset()
 	j.catchUp(t.Context())
 	assert.Contains(t, log.String(), "no such file or directory")
+}
+
+// A mount that is made in the place of one that has gone is not to be taken for somebody else's after a crash.
+func TestAMountThatIsGoneIsOffTheRecordBeforeAnotherIsMade(t *testing.T) {
+	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
+	j := openJournal(t, o)
+	table := &oneMount{found: mount.MountPoint{UniqueID: 7}}
+	j.mounts = table
+	mountOf := func() mountRecord { return j.entry(testVolume).record.Pods["a"].Mount }
+	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
+	require.NoError(t, j.Conclude(t.Context(), setUpIntent("a"), operationexecutor.IntentDone))
+	require.True(t, mountOf().isKnown())
+	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
+	assert.True(t, mountOf().isKnown(), "it is there still")
+	table.err = mount.ErrNotMounted
+	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
+	found := reread(t, j, o)
+	require.Len(t, found, 1)
+	assert.Contains(t, found[0].Pods, types.UID("a"))
+	assert.False(t, found[0].Pods["a"].Mount.isKnown())
+}
+
+// oneMount is a mount table that answers the same wherever it is asked.
+type oneMount struct {
+	found mount.MountPoint
+	err   error
+}
+
+func (t *oneMount) List(context.Context) ([]mount.MountPoint, error) { return nil, t.err }
+func (t *oneMount) Lookup(context.Context, string) (mount.MountPoint, error) {
+	return t.found, t.err
 }
 
 func TestWaitForTheRecordEndsWithTheOperation(t *testing.T) {

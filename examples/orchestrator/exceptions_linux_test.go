@@ -26,10 +26,13 @@ func exceptions() []exception {
 		{e2fsprogs + `fallocate\(`, any, false, "mkfs.ext4 writes zeros itself where it cannot have them made"},
 		{e2fsprogs + `ioctl\(`, any, false, "e2fsprogs asks whether something is a device, and can do without the answer"},
 		{`^mkfs\.ext4: fsync\(.*\.partial\)`, any, false, "the plugin syncs the image once more, which fails when anything could not be written"},
-		{`^e2fsck: fsync\(/dev/loop`, any, false, "what e2fsck has written is in the cache of the device that is mounted next, which tells what cannot be written"},
+		{`^(e2fsck|resize2fs): fsync\(/dev/loop`, any, false, "what was written is in the cache of the device that is mounted next, which tells what cannot be"},
+		{`^(e2fsck|resize2fs): write\(/dev/loop`, any, false, "e2fsprogs keeps it to itself; a check follows, which finds what is missing"},
 
 		{`^ioctl\(/dev/loop\*, BLKGETDISKSEQ\)`, any, false, "a loop device without a number is known by its file"},
 		{`^ioctl\(/dev/loop\*, LOOP_GET_STATUS64\)`, any, false, "a loop device that does not answer counts as one that has what it had"},
+
+		{`^ioctl\(/dev/loop\*, LOOP_CLR_FD\)`, []unix.Errno{unix.EBUSY}, true, "a loop device that is busy was looked at, and detached with the next try"},
 
 		{`^(fsopen|open_tree|mount_setattr)\(`, []unix.Errno{unix.EPERM}, false, "a filter that does not know a call says so: the older one was made"},
 		{`^mkdirat\(\., "root/pods`, any, false, "another volume of the pod has made the directory meanwhile"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 
@@ -45,8 +44,7 @@ type life struct {
 	aim   aim
 	agent *process // nil when none runs
 	told  string   // by the agents that have ended
-	// restart says that calls fail: an agent that gives up is started again, as a supervisor does, and a record that could
-	// not be removed goes with the next start.
+	// restart says that calls fail: an agent that gives up is started again, as a supervisor does.
 	restart  bool
 	restarts int
 
@@ -300,9 +298,6 @@ func (l *life) differs(here state) error {
 		wanted = l.whole.seen[l.at]
 	}
 	more, missing := here.beyond(wanted), wanted.beyond(here)
-	if l.restart {
-		more = slices.DeleteFunc(more, isRecord)
-	}
 	if len(more) == 0 && (len(missing) == 0 || l.at != podWanted) {
 		return nil
 	}

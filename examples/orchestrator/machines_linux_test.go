@@ -22,8 +22,8 @@ type machines struct {
 	programs   programs
 	dir        string
 	filesystem filesystem // of the volume of their pods
-	count    atomic.Int64
-	whole    *life // nothing goes wrong in it
+	count      atomic.Int64
+	whole      *life // nothing goes wrong in it
 }
 
 func newMachines(t *testing.T, f filesystem) *machines {

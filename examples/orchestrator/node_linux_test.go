@@ -51,8 +51,10 @@ type filesystem struct {
 	uuid        int64 // where in the image its UUID is
 }
 
-func ext4() filesystem { return filesystem{name: "ext4", size: 8, grown: 24, least: 16, uuid: 1024 + 0x68} }
-func xfs() filesystem  { return filesystem{name: "xfs", size: 300, grown: 340, least: 310, uuid: 32} }
+func ext4() filesystem {
+	return filesystem{name: "ext4", size: 8, grown: 24, least: 16, uuid: 1024 + 0x68}
+}
+func xfs() filesystem { return filesystem{name: "xfs", size: 300, grown: 340, least: 260, uuid: 32} }
 
 // node is one machine: a mount namespace with a filesystem in memory, in which agents run one after the other. Nothing
 // of it outlives the namespace but loop devices, for which check looks.
@@ -263,8 +265,6 @@ func (n *node) look() (state, error) {
 		<-time.After(5 * time.Millisecond)
 	}
 }
-
-func isRecord(one string) bool { return strings.HasSuffix(one, ".record") }
 
 // isMark reports whether something is the mark by which a manager knows that its records are complete: it makes that when it
 // can, and looks at the disk once more where it is missing.

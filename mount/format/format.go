@@ -145,6 +145,15 @@ func Check(ctx context.Context, path, fsType string) (CheckResult, error) {
 	})
 }
 
+// Mend is Check for a filesystem on which a program of [Grow] was killed, or the power cut: of ext2, ext3 and ext4 everything is
+// repaired that e2fsck proposes (e2fsck -f -y). A growth that moves no blocks, and Grow begins no other without a mount, leaves
+// nothing that could be lost by that. Call it when you know of the growth, and for no other reason.
+func Mend(ctx context.Context, path, fsType string) (CheckResult, error) {
+	return onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
+		return mend(ctx, file, fsType)
+	})
+}
+
 // GrowOptions says where the filesystem is that is to grow.
 type GrowOptions struct {
 	// MountPath is the absolute path at which the filesystem is mounted for writing, of which no last element may be a
@@ -169,7 +178,8 @@ func (r GrowResult) Grown() bool { return r.After > r.Before }
 // ext2, ext3 and ext4 grow while they are mounted (EXT4_IOC_RESIZE_FS, which takes CAP_SYS_RESOURCE; a kernel whose ext2
 // cannot is an error that matches mount.ErrUnsupported), and also while they are not (e2fsck -f -p, then
 // resize2fs; ErrDamaged when the check finds what is not safe to repair, ErrInUse when the device is mounted all the
-// same). xfs and btrfs grow only while they are mounted (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the
+// same; mount.ErrUnsupported when blocks would have to be moved for it, since nothing repairs that if it is broken off). One that
+// was killed meanwhile is repaired by [Mend]. xfs and btrfs grow only while they are mounted (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the
 // error matches mount.ErrNotMounted, and they grow after the next mount. What is mounted grows by system calls on a
 // descriptor of the mount, so that no child runs and no path is resolved twice. Of a btrfs of several devices the one at
 // path grows. When ctx ends meanwhile, the error matches mount.ErrUncertain: a filesystem that is growing goes on, is

@@ -27,6 +27,10 @@ func check(context.Context, *os.File, string) (CheckResult, error) {
 	return CheckResult{}, unsupported()
 }
 
+func mend(context.Context, *os.File, string) (CheckResult, error) {
+	return CheckResult{}, unsupported()
+}
+
 func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
 	return GrowResult{}, unsupported()
 }

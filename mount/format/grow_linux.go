@@ -64,11 +64,22 @@ func (g growth) offline(ctx context.Context) (GrowResult, error) {
 	if err := checkUnclaimed(g.file); err != nil {
 		return GrowResult{}, err
 	}
+	moves, err := movesBlocks(g.file, g.geometry, g.deviceSize)
+	if err != nil {
+		return GrowResult{}, err
+	}
+	if moves {
+		return GrowResult{}, fmt.Errorf("it would have to move blocks, and be lost if that was broken off: grow it while it is mounted: %w", mount.ErrUnsupported)
+	}
 	if _, err := checkExt(ctx, g.file, []string{"-f", "-p"}); err != nil {
 		return GrowResult{}, err
 	}
 	if err := run(ctx, "resize2fs", "e2fsprogs", nil, g.file); err != nil {
 		return GrowResult{}, fmt.Errorf("%w: %w", mount.ErrUncertain, err)
+	}
+	// Of some of what it could not write resize2fs does not tell.
+	if _, err := checkExt(ctx, g.file, []string{"-f", "-n"}); err != nil {
+		return GrowResult{}, fmt.Errorf("after resize2fs: %w: %w", mount.ErrUncertain, err)
 	}
 	after, err := geometryOf(g.file, g.fsType)
 	if err != nil {

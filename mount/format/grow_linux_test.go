@@ -3,6 +3,7 @@ package format_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -138,6 +139,39 @@ func TestGrowUnmounted(t *testing.T) {
 			assert.False(t, checked.Repaired)
 		})
 	}
+}
+
+// A growth that was broken off leaves what a check does not dare to repair; here it is the inode of the blocks that are
+// reserved for it.
+func TestMend(t *testing.T) {
+	path := formatted(t, "ext4", 32*mib)
+	for _, change := range []string{"clri <7>", "set_super_value state 2"} {
+		out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", change, path).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	_, err := format.Check(t.Context(), path, "ext4")
+	require.ErrorIs(t, err, format.ErrDamaged)
+	mended, err := format.Mend(t.Context(), path, "ext4")
+	require.NoError(t, err)
+	assert.True(t, mended.Repaired)
+	checked, err := format.Check(t.Context(), path, "ext4")
+	require.NoError(t, err)
+	assert.False(t, checked.Repaired)
+}
+
+// Without reserved blocks the table of the groups has no room to grow.
+func TestGrowMovesNoBlocks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 8*mib))
+	out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-O", "^resize_inode", path).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NoError(t, os.Truncate(path, 16*mib))
+	_, err = format.Grow(t.Context(), path, format.GrowOptions{})
+	require.NoError(t, err, "there is room in the first block of the table")
+	require.NoError(t, os.Truncate(path, 640*mib))
+	_, err = format.Grow(t.Context(), path, format.GrowOptions{})
+	require.ErrorIs(t, err, mount.ErrUnsupported)
 }
 
 func TestGrowLeavesPartOfABlockAlone(t *testing.T) {

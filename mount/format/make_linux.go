@@ -138,6 +138,14 @@ func check(ctx context.Context, file *os.File, fsType string) (CheckResult, erro
 	return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
 }
 
+func mend(ctx context.Context, file *os.File, fsType string) (CheckResult, error) {
+	switch fsType {
+	case "ext2", "ext3", "ext4":
+		return checkExt(ctx, file, []string{"-f", "-y"})
+	}
+	return check(ctx, file, fsType)
+}
+
 // checkExt runs e2fsck with options by which it asks nothing.
 func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult, error) {
 	err := run(ctx, "e2fsck", "e2fsprogs", options, file)

@@ -74,6 +74,49 @@ func readExt(medium io.ReaderAt) (geometry, error) {
 	return geometry{block: block, blocks: int64(blocks), slack: 8 * block * block}, nil
 }
 
+// More places in the superblock of ext.
+const (
+	extFirstBlock    = 0x14
+	extGroupBlocks   = 0x20
+	extCompat        = 0x5c
+	extReservedTable = 0xce
+	extTableEntry    = 0xfe
+
+	extResizeInode = 0x10 // compatible: blocks are reserved for more of the table of groups
+	extMetaGroups  = 0x10 // incompatible: that table lies in the groups
+)
+
+// movesBlocks reports whether an ext cannot grow to size bytes where it lies: the table of its groups needs more blocks than
+// are reserved for it, so that what comes after it has to make room.
+func movesBlocks(medium io.ReaderAt, g geometry, size int64) (bool, error) {
+	super, err := readAt(medium, extSuperblock, 1024)
+	if err != nil {
+		return false, err
+	}
+	number := binary.LittleEndian
+	incompatible := number.Uint32(super[extIncompatOffset:])
+	if incompatible&extMetaGroups != 0 {
+		return false, nil
+	}
+	entry := int64(32)
+	if incompatible&ext64Bit != 0 {
+		entry = max(entry, int64(number.Uint16(super[extTableEntry:])))
+	}
+	inGroup, first := int64(number.Uint32(super[extGroupBlocks:])), int64(number.Uint32(super[extFirstBlock:]))
+	if inGroup == 0 {
+		return false, fmt.Errorf("superblock: blocks of a group: %w", ErrDamaged)
+	}
+	table := func(blocks int64) int64 {
+		groups := (blocks - first + inGroup - 1) / inGroup
+		return (groups*entry + g.block - 1) / g.block
+	}
+	reserved := int64(0)
+	if number.Uint32(super[extCompat:])&extResizeInode != 0 {
+		reserved = int64(number.Uint16(super[extReservedTable:]))
+	}
+	return table(size/g.block)-table(g.blocks) > reserved, nil
+}
+
 // readXFS reads sb_blocksize and sb_dblocks, which are big-endian.
 func readXFS(medium io.ReaderAt) (geometry, error) {
 	super, err := readAt(medium, 0, 512)

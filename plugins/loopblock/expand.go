@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
@@ -135,7 +136,7 @@ func (p *Plugin) expandHere(ctx context.Context, src source, options volume.Node
 
 // growUnused makes a filesystem as large as its device, which nobody has mounted, where it is a good deal smaller and can
 // grow without a mount: that is left to do when it could not while it was used.
-func (p *Plugin) growUnused(ctx context.Context, device, fsType string) error {
+func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
 	}
@@ -143,12 +144,29 @@ func (p *Plugin) growUnused(ctx context.Context, device, fsType string) error {
 	if err != nil || !isWorthGrowing(room) {
 		return err
 	}
-	grown, err := format.Grow(ctx, device, format.GrowOptions{})
-	if errors.Is(err, format.ErrNoTool) {
+	// A program that makes a filesystem larger, and is killed, leaves one that must be repaired, and is not told from a damaged
+	// one but by this.
+	err = p.mark(ctx, handle, isGrowingNow)
+	var grown format.GrowResult
+	if err == nil {
+		grown, err = format.Grow(ctx, device, format.GrowOptions{})
+	}
+	switch {
+	case errors.Is(err, format.ErrNoTool), errors.Is(err, mount.ErrUnsupported):
 		p.logger.Warn("the filesystem is mounted smaller than its device", "device", device, "fstype", fsType, "err", err)
-		return nil
+	case err != nil:
+		return err
 	}
 	p.logGrowth(device, grown, err)
+	return p.mark(ctx, handle, notGrowing)
+}
+
+// mark puts a mark on the image of a volume, or takes it off.
+func (p *Plugin) mark(ctx context.Context, handle string, how func(*os.File) error) error {
+	_, err := withImage(ctx, p, handle, func(image *os.File) (struct{}, error) { return struct{}{}, how(image) })
+	if err != nil {
+		err = fmt.Errorf("marking the image of volume %q: %w", handle, err)
+	}
 	return err
 }
 

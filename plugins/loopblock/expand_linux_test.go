@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -118,6 +119,27 @@ func TestAnImageThatIsNotAttachedGrowsWithTheNextStaging(t *testing.T) {
 	room, err = format.Measure(t.Context(), n.image("pv"))
 	require.NoError(t, err)
 	assert.Equal(t, format.Room{Filesystem: 96 * mib, Device: 96 * mib}, room)
+}
+
+// A filesystem whose growth was broken off is repaired, and grows. One that is damaged for another reason is left alone.
+func TestAGrowthThatWasBrokenOffIsMended(t *testing.T) {
+	const growing = "user.volumekit.growing"
+	n := newNode(t)
+	spec := n.provision("pv")
+	for _, change := range []string{"clri <7>", "set_super_value state 2"} {
+		out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", change, n.image("pv")).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	require.ErrorIs(t, n.tryStage(spec, n.attach(spec)), format.ErrDamaged)
+	require.NoError(t, unix.Setxattr(n.image("pv"), growing, []byte{1}, 0))
+	n.expand(spec, 96*mib)
+	n.stage(spec)
+	n.release(spec)
+	room, err := format.Measure(t.Context(), n.image("pv"))
+	require.NoError(t, err)
+	assert.Equal(t, 96*mib, room.Filesystem)
+	_, err = unix.Getxattr(n.image("pv"), growing, nil)
+	require.ErrorIs(t, err, unix.ENODATA)
 }
 
 func TestAVolumeThatNobodyMayWriteToDoesNotGrow(t *testing.T) {

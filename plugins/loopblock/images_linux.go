@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -42,6 +43,36 @@ func extend(file *os.File, size int64) error {
 		return fmt.Errorf("the filesystem of the images cannot extend a file in one step: %w: %w", volume.ErrInfeasible, err)
 	}
 	return err
+}
+
+// growingMark is the extended attribute of an image whose filesystem is being made larger without a mount.
+const growingMark = "user.volumekit.growing"
+
+// isGrowingNow marks an image as one whose filesystem is being made larger, so that this is known after a power cut, too.
+func isGrowingNow(image *os.File) error {
+	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, growingMark, []byte{1}, 0) })
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: %w", mount.ErrUnsupported, err)
+	}
+	return errors.Join(err, image.Sync())
+}
+
+// notGrowing takes that mark off.
+func notGrowing(image *os.File) error {
+	err := control(image, func(fd int) error { return unix.Fremovexattr(fd, growingMark) })
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return errors.Join(err, image.Sync())
+}
+
+// isGrowing reports whether an image has that mark.
+func isGrowing(image *os.File) (bool, error) {
+	err := control(image, func(fd int) error { _, err := unix.Fgetxattr(fd, growingMark, nil); return err })
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // publish gives the partial image its final name, which nobody may have.

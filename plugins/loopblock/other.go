@@ -22,6 +22,12 @@ func allocate(*os.File, int64) error { return unsupported() }
 
 func extend(*os.File, int64) error { return unsupported() }
 
+func isGrowingNow(*os.File) error { return unsupported() }
+
+func notGrowing(*os.File) error { return unsupported() }
+
+func isGrowing(*os.File) (bool, error) { return false, unsupported() }
+
 func (i *images) publish(string) error { return unsupported() }
 
 func backingPathOf(string) (string, error) { return "", unsupported() }

@@ -112,17 +112,25 @@ func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (s
 	case src.readOnly:
 		return found.Type, nil
 	}
-	return found.Type, p.check(ctx, device, found.Type)
+	return found.Type, p.check(ctx, src.handle, device, found.Type)
 }
 
 // check runs the filesystem's check on a device that nobody has mounted. Where the program is missing, the kernel replays
 // the journal alone, as it does for Kubernetes.
-func (p *Plugin) check(ctx context.Context, device loop.Device, fsType string) error {
+func (p *Plugin) check(ctx context.Context, handle string, device loop.Device, fsType string) error {
 	opened, err := p.loops.DeviceOpened(ctx, device.Path)
 	if err != nil || opened {
 		return err
 	}
-	result, err := format.Check(ctx, device.Path, fsType)
+	look := format.Check
+	growing, err := withImage(ctx, p, handle, isGrowing)
+	if err != nil {
+		return err
+	}
+	if growing { // until it was killed
+		look = format.Mend
+	}
+	result, err := look(ctx, device.Path, fsType)
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "err", err)
 		return nil
@@ -133,7 +141,10 @@ func (p *Plugin) check(ctx context.Context, device loop.Device, fsType string) e
 	if err != nil {
 		return err
 	}
-	return p.growUnused(ctx, device.Path, fsType)
+	if err := p.growUnused(ctx, handle, device.Path, fsType); err != nil || !growing {
+		return err
+	}
+	return p.mark(ctx, handle, notGrowing)
 }
 
 // UnmountDevice unmounts the staging directory and removes it. What is mounted there and is no loop device is left alone,
