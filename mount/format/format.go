@@ -145,12 +145,28 @@ func Check(ctx context.Context, path, fsType string) (CheckResult, error) {
 	})
 }
 
-// Mend is Check for a filesystem on which a program of [Grow] was killed, or the power cut: of ext2, ext3 and ext4 everything is
-// repaired that e2fsck proposes (e2fsck -f -y). A growth that moves no blocks, and Grow begins no other without a mount, leaves
-// nothing that could be lost by that. Call it when you know of the growth, and for no other reason.
-func Mend(ctx context.Context, path, fsType string) (CheckResult, error) {
+// Superblock reads the superblock of the ext2, ext3 or ext4 on the regular file or block device at path, for [MendOptions].
+func Superblock(ctx context.Context, path string) ([]byte, error) {
+	return onPath(ctx, path, os.O_RDONLY, func(_ context.Context, file *os.File) ([]byte, error) {
+		return readAt(file, extSuperblock, extSuperblockSize)
+	})
+}
+
+// MendOptions says what is to be mended.
+type MendOptions struct {
+	// FSType is the type of the filesystem. Required.
+	FSType string
+	// Superblock is what [Superblock] has returned before the growth. The programs write theirs in parts: where it was broken
+	// off in between, this takes its place.
+	Superblock []byte
+}
+
+// Mend is [Check] for a filesystem on which [Grow] was broken off without a mount, by a kill or a power cut: of ext2, ext3 and ext4
+// everything is repaired that e2fsck proposes (e2fsck -f -y). Grow moves no blocks, so that nothing can be lost by that. Call it
+// when you know of such a growth, and for no other reason.
+func Mend(ctx context.Context, path string, options MendOptions) (CheckResult, error) {
 	return onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
-		return mend(ctx, file, fsType)
+		return mend(ctx, file, options)
 	})
 }
 

@@ -27,7 +27,7 @@ func check(context.Context, *os.File, string) (CheckResult, error) {
 	return CheckResult{}, unsupported()
 }
 
-func mend(context.Context, *os.File, string) (CheckResult, error) {
+func mend(context.Context, *os.File, MendOptions) (CheckResult, error) {
 	return CheckResult{}, unsupported()
 }
 

@@ -138,12 +138,26 @@ func check(ctx context.Context, file *os.File, fsType string) (CheckResult, erro
 	return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
 }
 
-func mend(ctx context.Context, file *os.File, fsType string) (CheckResult, error) {
-	switch fsType {
+func mend(ctx context.Context, file *os.File, options MendOptions) (CheckResult, error) {
+	switch options.FSType {
 	case "ext2", "ext3", "ext4":
+		if err := restoreSuperblock(file, options.Superblock); err != nil {
+			return CheckResult{}, err
+		}
 		return checkExt(ctx, file, []string{"-f", "-y"})
 	}
-	return check(ctx, file, fsType)
+	return check(ctx, file, options.FSType)
+}
+
+// restoreSuperblock puts an earlier superblock in the place of one that is broken.
+func restoreSuperblock(file *os.File, earlier []byte) error {
+	if len(earlier) != extSuperblockSize || extSuperblockIsBroken(earlier) || !hasBrokenSuperblock(file) {
+		return nil
+	}
+	if _, err := file.WriteAt(earlier, extSuperblock); err != nil {
+		return err
+	}
+	return file.Sync()
 }
 
 // checkExt runs e2fsck with options by which it asks nothing.

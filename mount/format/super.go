@@ -49,6 +49,9 @@ func readAt(medium io.ReaderAt, offset, length int64) ([]byte, error) {
 	return data, err
 }
 
+// extSuperblockSize is how many bytes the superblock of ext has.
+const extSuperblockSize = 1024
+
 // Places in the superblock of ext, from fs/ext4/ext4.h.
 const (
 	extBlocksLow  = 4

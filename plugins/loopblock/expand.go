@@ -146,7 +146,11 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 	}
 	// A program that makes a filesystem larger, and is killed, leaves one that must be repaired, and is not told from a damaged
 	// one but by this.
-	err = p.mark(ctx, handle, isGrowingNow)
+	super, err := format.Superblock(ctx, device)
+	if err != nil {
+		return err
+	}
+	err = p.mark(ctx, handle, func(image *os.File) error { return beginGrowth(image, super) })
 	var grown format.GrowResult
 	if err == nil {
 		grown, err = format.Grow(ctx, device, format.GrowOptions{})
@@ -158,7 +162,7 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 		return err
 	}
 	p.logGrowth(device, grown, err)
-	return p.mark(ctx, handle, notGrowing)
+	return p.mark(ctx, handle, endGrowth)
 }
 
 // mark puts a mark on the image of a volume, or takes it off.

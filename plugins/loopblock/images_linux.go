@@ -45,20 +45,21 @@ func extend(file *os.File, size int64) error {
 	return err
 }
 
-// growingMark is the extended attribute of an image whose filesystem is being made larger without a mount.
+// growingMark is the extended attribute of an image whose filesystem is being made larger without a mount. It holds the
+// superblock that the filesystem had before.
 const growingMark = "user.volumekit.growing"
 
-// isGrowingNow marks an image as one whose filesystem is being made larger, so that this is known after a power cut, too.
-func isGrowingNow(image *os.File) error {
-	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, growingMark, []byte{1}, 0) })
+// beginGrowth marks an image as one whose filesystem is being made larger, so that this is known after a power cut, too.
+func beginGrowth(image *os.File, super []byte) error {
+	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, growingMark, super, 0) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", mount.ErrUnsupported, err)
 	}
 	return errors.Join(err, image.Sync())
 }
 
-// notGrowing takes that mark off.
-func notGrowing(image *os.File) error {
+// endGrowth takes that mark off.
+func endGrowth(image *os.File) error {
 	err := control(image, func(fd int) error { return unix.Fremovexattr(fd, growingMark) })
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
@@ -66,13 +67,18 @@ func notGrowing(image *os.File) error {
 	return errors.Join(err, image.Sync())
 }
 
-// isGrowing reports whether an image has that mark.
-func isGrowing(image *os.File) (bool, error) {
-	err := control(image, func(fd int) error { _, err := unix.Fgetxattr(fd, growingMark, nil); return err })
+// growthOf returns what the mark of an image holds; nil: it has none.
+func growthOf(image *os.File) ([]byte, error) {
+	super := make([]byte, 4096)
+	err := control(image, func(fd int) error {
+		n, err := unix.Fgetxattr(fd, growingMark, super)
+		super = super[:max(n, 0)]
+		return err
+	})
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
-		return false, nil
+		return nil, nil
 	}
-	return err == nil, err
+	return super, err
 }
 
 // publish gives the partial image its final name, which nobody may have.

@@ -22,11 +22,11 @@ func allocate(*os.File, int64) error { return unsupported() }
 
 func extend(*os.File, int64) error { return unsupported() }
 
-func isGrowingNow(*os.File) error { return unsupported() }
+func beginGrowth(*os.File, []byte) error { return unsupported() }
 
-func notGrowing(*os.File) error { return unsupported() }
+func endGrowth(*os.File) error { return unsupported() }
 
-func isGrowing(*os.File) (bool, error) { return false, unsupported() }
+func growthOf(*os.File) ([]byte, error) { return nil, unsupported() }
 
 func (i *images) publish(string) error { return unsupported() }
 

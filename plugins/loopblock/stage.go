@@ -122,15 +122,12 @@ func (p *Plugin) check(ctx context.Context, handle string, device loop.Device, f
 	if err != nil || opened {
 		return err
 	}
-	look := format.Check
-	growing, err := withImage(ctx, p, handle, isGrowing)
+	super, err := withImage(ctx, p, handle, growthOf)
 	if err != nil {
 		return err
 	}
-	if growing { // until it was killed
-		look = format.Mend
-	}
-	result, err := look(ctx, device.Path, fsType)
+	growing := super != nil // until that was broken off
+	result, err := checkOrMend(ctx, device.Path, format.MendOptions{FSType: fsType, Superblock: super})
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "err", err)
 		return nil
@@ -144,7 +141,15 @@ func (p *Plugin) check(ctx context.Context, handle string, device loop.Device, f
 	if err := p.growUnused(ctx, handle, device.Path, fsType); err != nil || !growing {
 		return err
 	}
-	return p.mark(ctx, handle, notGrowing)
+	return p.mark(ctx, handle, endGrowth)
+}
+
+// checkOrMend mends a filesystem whose superblock was kept since it was about to grow, and checks any other.
+func checkOrMend(ctx context.Context, device string, options format.MendOptions) (format.CheckResult, error) {
+	if options.Superblock != nil {
+		return format.Mend(ctx, device, options)
+	}
+	return format.Check(ctx, device, options.FSType)
 }
 
 // UnmountDevice unmounts the staging directory and removes it. What is mounted there and is no loop device is left alone,
