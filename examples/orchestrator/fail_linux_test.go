@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/faultrun"
+	"github.com/volumekit/volumekit/mount"
 )
 
 // every so many calls one fails, to keep within CI's time.
@@ -141,7 +142,9 @@ func (f *failures) note(one failure, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tried++
-	if strings.Contains(strings.ToLower(text), one.errno.Error()) {
+	if strings.Contains(strings.ToLower(text), one.errno.Error()) ||
+		// Of a mount that is what it means.
+		one.errno == unix.ENOSPC && strings.Contains(text, mount.ErrTooManyMounts.Error()) {
 		f.told++
 		return
 	}

@@ -1,6 +1,7 @@
 package loopblock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -163,6 +164,35 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 	}
 	p.logGrowth(device, grown, err)
 	return p.mark(ctx, handle, endGrowth)
+}
+
+// superblockSize is that of an ext4, of which most is zero; part is how many bytes of it are packed as one.
+const (
+	superblockSize = 1024
+	part           = 16
+)
+
+// pack leaves out the parts of a superblock that are zero, and puts its number before each other: an extended attribute has
+// room for less than a block, which may not be larger than a superblock.
+func pack(super []byte) []byte {
+	var packed []byte
+	for i := 0; i+part <= len(super); i += part {
+		if one := super[i : i+part]; !bytes.Equal(one, make([]byte, part)) {
+			packed = append(append(packed, byte(i/part)), one...)
+		}
+	}
+	return packed
+}
+
+// unpack undoes pack.
+func unpack(packed []byte) []byte {
+	super := make([]byte, superblockSize)
+	for ; len(packed) > part; packed = packed[1+part:] {
+		if i := part * int(packed[0]); i < superblockSize {
+			copy(super[i:], packed[1:1+part])
+		}
+	}
+	return super
 }
 
 // mark puts a mark on the image of a volume, or takes it off.

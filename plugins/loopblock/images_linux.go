@@ -46,12 +46,12 @@ func extend(file *os.File, size int64) error {
 }
 
 // growingMark is the extended attribute of an image whose filesystem is being made larger without a mount. It holds the
-// superblock that the filesystem had before.
+// superblock that the filesystem had before, packed.
 const growingMark = "user.volumekit.growing"
 
 // beginGrowth marks an image as one whose filesystem is being made larger, so that this is known after a power cut, too.
 func beginGrowth(image *os.File, super []byte) error {
-	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, growingMark, super, 0) })
+	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, growingMark, pack(super), 0) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", mount.ErrUnsupported, err)
 	}
@@ -69,16 +69,19 @@ func endGrowth(image *os.File) error {
 
 // growthOf returns what the mark of an image holds; nil: it has none.
 func growthOf(image *os.File) ([]byte, error) {
-	super := make([]byte, 4096)
+	packed := make([]byte, 4096)
 	err := control(image, func(fd int) error {
-		n, err := unix.Fgetxattr(fd, growingMark, super)
-		super = super[:max(n, 0)]
+		n, err := unix.Fgetxattr(fd, growingMark, packed)
+		packed = packed[:max(n, 0)]
 		return err
 	})
-	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
+	switch {
+	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
 		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return super, err
+	return unpack(packed), nil
 }
 
 // publish gives the partial image its final name, which nobody may have.
