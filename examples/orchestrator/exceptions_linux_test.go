@@ -32,6 +32,7 @@ func exceptions() []exception {
 		{`^ioctl\(/dev/loop\*, BLKGETDISKSEQ\)`, any, false, "a loop device without a number is known by its file"},
 		{`^ioctl\(/dev/loop\*, LOOP_GET_STATUS64\)`, any, false, "a loop device that does not answer counts as one that has what it had"},
 
+		{`^ioctl\(/dev/loop\*, LOOP_CONFIGURE\)`, []unix.Errno{unix.EBUSY}, true, "somebody else has taken a free loop device: another was taken"},
 		{`^ioctl\(/dev/loop\*, LOOP_CLR_FD\)`, []unix.Errno{unix.EBUSY}, true, "a loop device that is busy was looked at, and detached with the next try"},
 
 		{`^(fsopen|open_tree|mount_setattr)\(`, []unix.Errno{unix.EPERM}, false, "a filter that does not know a call says so: the older one was made"},
