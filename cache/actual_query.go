@@ -52,13 +52,23 @@ type VolumeSnapshot struct {
 
 // Snapshot returns all that is known of a volume, and false when nothing is.
 func (a *ActualStateOfWorld) Snapshot(volumeName v1.UniqueVolumeName) (VolumeSnapshot, bool) {
+	var s VolumeSnapshot
+	known := a.SnapshotInto(&s, volumeName)
+	return s, known
+}
+
+// SnapshotInto is Snapshot for who asks again and again: it fills in s, whose Mounts are used again.
+func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.UniqueVolumeName) (known bool) {
+	mounts := s.Mounts[:0]
+	*s = VolumeSnapshot{Mounts: mounts}
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	v := a.volumes[volumeName]
 	if v == nil {
-		return VolumeSnapshot{}, false
+		return false
 	}
-	return VolumeSnapshot{AttachedVolume: a.row(v), Mounts: v.copyMounts(make([]MountedVolume, 0, v.mounts.count))}, true
+	s.AttachedVolume, s.Mounts = a.row(v), v.copyMounts(slices.Grow(mounts, v.mounts.count))
+	return true
 }
 
 // AllMountedVolumes yields every set-up, uncertain ones included, in no particular order. It copies nothing, allocates

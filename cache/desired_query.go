@@ -104,13 +104,18 @@ func (d *DesiredStateOfWorld) VolumeToMount(volumeName v1.UniqueVolumeName, podN
 // VolumesToMount returns what is to be mounted of one volume, for each pod that wants it, those that asked first coming
 // first.
 func (d *DesiredStateOfWorld) VolumesToMount(volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {
+	return d.AppendVolumesToMount(nil, volumeName)
+}
+
+// AppendVolumesToMount adds to rows what [DesiredStateOfWorld.VolumesToMount] returns, for who asks again and again.
+func (d *DesiredStateOfWorld) AppendVolumesToMount(rows []operationexecutor.VolumeToMount, volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	v := d.volumes[volumeName]
 	if v == nil {
-		return nil
+		return rows
 	}
-	return v.appendRows(make([]operationexecutor.VolumeToMount, 0, v.pods.count))
+	return v.appendRows(slices.Grow(rows, v.pods.count))
 }
 
 // GetVolumesToMount returns what is to be mounted of all volumes, by the name of the volume and then as

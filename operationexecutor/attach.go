@@ -26,6 +26,8 @@ type attaching struct {
 	x     *execution
 	v     VolumeToAttach
 	state ActualStateOfWorldAttacherUpdater
+
+	intent Intent
 }
 
 // GenerateAttachVolumeFunc implements [OperationGenerator].
@@ -34,9 +36,8 @@ func (g *Generator) GenerateAttachVolumeFunc(v VolumeToAttach, actualState Actua
 	info.PluginName, _, _ = volume.SplitUniqueName(v.VolumeName) // It is found for certain later.
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		a := &attaching{Generator: g, x: x, v: v, state: actualState}
-		err := a.run(ctx)
-		a.tell(err)
-		return err
+		x.conclude = a.tell
+		return a.run(ctx)
 	})
 }
 
@@ -44,27 +45,34 @@ func (a *attaching) run(ctx context.Context) error {
 	if err := a.checkOneNode(); err != nil {
 		return err
 	}
-	attacher, err := gather(ctx, a.x, a.attacher)
+	return gather(ctx, a.x, a.attacher, a.attach)
+}
+
+func (a *attaching) attach(ctx context.Context, attacher volume.Attacher, err error) error {
 	if err != nil {
 		return err
 	}
-	intent := Intent{
+	a.intent = Intent{
 		Kind: OpAttach, VolumeName: a.v.VolumeName, PluginName: a.x.pluginName(), Spec: a.v.VolumeSpec, NodeName: a.v.NodeName,
 	}
-	if err := a.intend(ctx, a.x, intent); err != nil {
+	if err := a.intend(ctx, a.x, a.intent); err != nil {
 		return err
 	}
 	spec := a.lend(a.x, a.v.VolumeSpec)
-	intent.DevicePath, err = perform(ctx, a.x, a.x.changing("Attach"), func(ctx context.Context) (string, error) {
+	return then(a.x, a.x.changing("Attach"), func(ctx context.Context) (string, error) {
 		return attacher.Attach(ctx, spec, a.v.NodeName)
-	})
+	}, a.attached)
+}
+
+func (a *attaching) attached(ctx context.Context, devicePath string, err error) error {
+	a.intent.DevicePath = devicePath
 	if err != nil {
-		return a.failed(ctx, intent, err)
+		return a.failed(ctx, a.intent, err)
 	}
-	if err := a.state.MarkVolumeAsAttached(a.v.VolumeName, a.v.VolumeSpec, a.v.NodeName, intent.DevicePath); err != nil {
-		return a.failed(ctx, intent, fmt.Errorf("volume is attached, but the actual state does not take it: %w", err))
+	if err := a.state.MarkVolumeAsAttached(a.v.VolumeName, a.v.VolumeSpec, a.v.NodeName, devicePath); err != nil {
+		return a.failed(ctx, a.intent, fmt.Errorf("volume is attached, but the actual state does not take it: %w", err))
 	}
-	a.conclude(ctx, a.x, intent, IntentDone)
+	a.conclude(ctx, a.x, a.intent, IntentDone)
 	return nil
 }
 
@@ -152,13 +160,13 @@ func (a *attaching) dangling(err error) types.NodeName {
 }
 
 // tell records what became of the operation on every pod that waits for it. That another node has the volume is told once.
-func (a *attaching) tell(err error) {
+func (a *attaching) tell(err error) error {
 	if a.recorder == nil {
-		return
+		return err
 	}
 	var elsewhere *MultiAttachError
 	if a.v.MultiAttachErrorReported && errors.As(err, &elsewhere) {
-		return
+		return err
 	}
 	for _, pod := range a.v.ScheduledPods {
 		if err != nil {
@@ -169,4 +177,5 @@ func (a *attaching) tell(err error) {
 		a.event(podObject(pod), v1.EventTypeNormal, ReasonSuccessfulAttachVolume, "volume %q is attached to node %q",
 			a.v.VolumeSpec.Name(), a.v.NodeName)
 	}
+	return err
 }

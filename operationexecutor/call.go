@@ -26,6 +26,8 @@ type call struct {
 	timeout time.Duration
 	// changes says that the call may change the world, so that a call of which nothing is known is uncertain.
 	changes bool
+	// always says that it is made also when the operation's context has ended.
+	always bool
 }
 
 // answer is what a call returned.
@@ -53,7 +55,8 @@ func (x *execution) timeout() time.Duration {
 }
 
 // perform calls f as one step: in a goroutine of its own, with a deadline, when a worker of the plugin is free. The
-// error is safe to read, and its class is true for a call that was broken off.
+// error is safe to read, and its class is true for a call that was broken off. What every volume needs is called by then,
+// which needs no other goroutine.
 func perform[T any](ctx context.Context, x *execution, c call, do func(ctx context.Context) (T, error)) (T, error) {
 	r := &errand[T]{do: do}
 	r.prepare(x, c)
@@ -62,11 +65,54 @@ func perform[T any](ctx context.Context, x *execution, c call, do func(ctx conte
 	return a.value, a.err
 }
 
+// errCalls is what the code of an operation returns when a call comes next; errGoesOn says that the operation goes on in
+// another goroutine. Nobody else sees them.
+var (
+	errCalls  = errors.New("a call comes next")
+	errGoesOn = errors.New("the operation goes on elsewhere")
+)
+
+func isCalls(err error) bool { return err == errCalls } //nolint:errorlint // It is this very error.
+
+// leg is a call, and the code of its operation that comes after it.
+type leg interface {
+	// fly makes the call, in the goroutine of the operation. It returns false when the operation goes on elsewhere.
+	fly(ctx context.Context) bool
+	// goOn is the code after the call, which has returned or was not made.
+	goOn(ctx context.Context) error
+	// lost is the code after a call that was given up.
+	lost(ctx context.Context) error
+}
+
+// then has f called as one step: in the goroutine of the operation, with a deadline, when a worker of the plugin is free.
+// What it returns is to be returned by the code of the operation, which goes on with next. The error that next gets is
+// that of perform.
+func then[T any](x *execution, c call, do func(ctx context.Context) (T, error), next func(ctx context.Context, value T, err error) error) error {
+	r := &errand[T]{do: do, next: next}
+	r.prepare(x, c)
+	r.rare.leg = r
+	x.leg = r
+	return errCalls
+}
+
+// thenCall is then for a call that returns no more than an error.
+func (x *execution) thenCall(c call, do func(ctx context.Context) error, next func(ctx context.Context, err error) error) error {
+	r := &errand[struct{}]{doPlain: do, nextPlain: next}
+	r.prepare(x, c)
+	r.rare.leg = r
+	x.leg = r
+	return errCalls
+}
+
 // errand is one call by an operation of several steps: its flight, and what is called.
 type errand[T any] struct {
 	flight
 	rare seldom
 	what call
+	next func(ctx context.Context, value T, err error) error // nil: the operation waits
+	// doPlain and nextPlain are in the place of do and next of a call that returns no more than an error.
+	doPlain   func(ctx context.Context) error
+	nextPlain func(ctx context.Context, err error) error
 	// name is that of the plugin when the call begins.
 	name   string
 	do     func(ctx context.Context) (T, error)
@@ -75,12 +121,13 @@ type errand[T any] struct {
 
 func (r *errand[T]) prepare(x *execution, c call) {
 	r.what, r.name = c, x.op.plugin
-	r.rare.call, r.rare.ended = &r.what, x.ended
+	r.rare.call = &r.what
 	r.op, r.timeout, r.seldom = x.op, c.timeout, &r.rare
 }
 
 // answerOf makes the call beside. What it writes must not be read unless it has returned.
 func (r *errand[T]) answerOf(ctx context.Context) (a answer[T], hasReturned bool) {
+	r.rare.ended = r.op.x.endings()
 	if err := r.takeOff(ctx); err != nil {
 		return answer[T]{err: err}, false
 	}
@@ -89,6 +136,60 @@ func (r *errand[T]) answerOf(ctx context.Context) (a answer[T], hasReturned bool
 		return r.answer, true
 	}
 	return answer[T]{err: r.lostError()}, false //nolint:contextcheck // The flight is the context.
+}
+
+// fly implements leg.
+func (r *errand[T]) fly(ctx context.Context) bool {
+	r.rare.onward = ctx
+	if r.what.always {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if err := r.takeOff(ctx); err != nil {
+		r.answer.err = err
+		return true
+	}
+	return r.flyHere(r) //nolint:contextcheck // The flight is the context.
+}
+
+// flyHere makes the call, and returns false when the operation goes on elsewhere: when the call was given up, or when it
+// ends the goroutine.
+func (r *errand[T]) flyHere(l leg) (isHere bool) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		value := recover()
+		r.answer = answer[T]{err: r.call().panicked(r.name, value)}
+		isHere = r.op.executor().land(&r.flight)
+		if isHere && value == nil { // The call ends this goroutine.
+			go r.op.proceed(r.rare.onward, l.goOn)
+		}
+	}()
+	err := r.flight.fly(r)
+	r.answer.err = r.call().sane(r.name, err)
+	returned = true
+	return r.op.executor().land(&r.flight)
+}
+
+// goOn implements leg.
+func (r *errand[T]) goOn(ctx context.Context) error {
+	r.op.x.flown(&r.flight, r.answer.err)
+	return r.after(ctx, r.answer)
+}
+
+func (r *errand[T]) after(ctx context.Context, a answer[T]) error {
+	if r.nextPlain != nil {
+		return r.nextPlain(ctx, a.err)
+	}
+	return r.next(ctx, a.value, a.err)
+}
+
+// lost implements leg. The answer may still be written.
+func (r *errand[T]) lost(ctx context.Context) error {
+	err := r.lostError() //nolint:contextcheck // The flight is the context.
+	r.op.x.flown(&r.flight, err)
+	return r.after(ctx, answer[T]{err: err})
 }
 
 // flyBeside is the goroutine of a call. It tells of one answer whatever the call does, short of ending the process, unless
@@ -103,13 +204,16 @@ func (r *errand[T]) flyBeside() {
 			r.rare.ended <- true
 		}
 	}()
-	err := r.fly(r)
+	err := r.flight.fly(r)
 	r.answer.err = r.call().sane(r.name, err)
 	returned = true
 }
 
 // run makes the call itself.
 func (r *errand[T]) run(ctx context.Context) (err error) {
+	if r.doPlain != nil {
+		return r.doPlain(ctx)
+	}
 	r.answer.value, err = r.do(ctx)
 	return err
 }

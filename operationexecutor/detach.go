@@ -24,6 +24,7 @@ type detaching struct {
 	options DetachOptions
 	state   ActualStateOfWorldAttacherUpdater
 	called  bool // whether Detach was called
+	intent  Intent
 }
 
 // detachment is what the plugin is called with.
@@ -37,29 +38,28 @@ func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOpt
 	info := OperationInfo{Kind: OpDetach, PluginName: v.PluginName, VolumeName: v.VolumeName, NodeName: v.NodeName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		d := &detaching{Generator: g, x: x, v: v, options: options, state: actualState}
-		err := d.run(ctx)
-		d.tell(err)
-		return err
+		x.conclude = d.tell
+		return gather(ctx, x, d.detachment, d.detach)
 	})
 }
 
 // tell takes back that the volume is being withdrawn when it still is attached for certain, and records what became of the
 // operation. One that Detach failed on is not told to the node as attached again: nobody knows whether it is.
-func (d *detaching) tell(err error) {
+func (d *detaching) tell(err error) error {
 	if err != nil && !d.called {
 		d.state.AddVolumeToReportAsAttached(d.v.VolumeName, d.v.NodeName)
 	}
 	if err != nil {
 		d.event(volumeObject(d.v.VolumeSpec), v1.EventTypeWarning, ReasonFailedDetachVolume,
 			"detaching volume %q from node %q failed: %v", d.v.VolumeName, d.v.NodeName, err)
-		return
+		return err
 	}
 	d.event(volumeObject(d.v.VolumeSpec), v1.EventTypeNormal, ReasonSuccessfulDetachVolume,
 		"volume %q is detached from node %q", d.v.VolumeName, d.v.NodeName)
+	return nil
 }
 
-func (d *detaching) run(ctx context.Context) error {
-	detachment, err := gather(ctx, d.x, d.detachment)
+func (d *detaching) detach(ctx context.Context, detachment detachment, err error) error {
 	if err != nil {
 		return err
 	}
@@ -72,22 +72,25 @@ func (d *detaching) run(ctx context.Context) error {
 	if err := d.verifySafe(ctx); err != nil {
 		return err
 	}
-	intent := Intent{
+	d.intent = Intent{
 		Kind: OpDetach, VolumeName: d.v.VolumeName, PluginName: d.x.pluginName(), Spec: d.v.VolumeSpec,
 		NodeName: d.v.NodeName, DevicePath: d.v.DevicePath,
 	}
-	if err := d.intend(ctx, d.x, intent); err != nil {
+	if err := d.intend(ctx, d.x, d.intent); err != nil {
 		return err
 	}
-	err = d.x.change(ctx, "Detach", func(ctx context.Context) error {
+	return d.x.thenCall(d.x.changing("Detach"), func(ctx context.Context) error {
 		return detachment.detacher.Detach(ctx, detachment.volumeName, d.v.NodeName)
-	})
+	}, d.detached)
+}
+
+func (d *detaching) detached(ctx context.Context, err error) error {
 	d.called = !notCalled(err)
 	if err != nil {
-		return d.failed(ctx, intent, err)
+		return d.failed(ctx, d.intent, err)
 	}
 	d.state.MarkVolumeAsDetached(d.v.VolumeName, d.v.NodeName)
-	d.conclude(ctx, d.x, intent, IntentForgotten)
+	d.conclude(ctx, d.x, d.intent, IntentForgotten)
 	return nil
 }
 

@@ -1,6 +1,6 @@
 // Package operationexecutor runs what is done to volumes: attach, detach, verify, mount or map, unmount or unmap, unmount
-// or unmap the device, expand, reconstruct. It starts each in a goroutine of its own, never two at once that must not
-// meet, waits longer after each failure, and makes sure that what is believed of the world afterwards is never more than
+// or unmap the device, expand, reconstruct. No operation waits for another one, never two run at once that must not
+// meet; it waits longer after each failure, and makes sure that what is believed of the world afterwards is never more than
 // what is known.
 //
 // # Words
@@ -54,8 +54,8 @@
 //
 // # Cost
 //
-// Beginning, ending and asking cost the same however many operations are under way. An operation that is one call (see
-// [NewOperation]) has one goroutine and three allocations, with its deadline, its context, its key and its back-off; one
-// of several steps has one more goroutine for each call. One timer serves all calls of one timeout, and one registration
+// Beginning, ending and asking cost the same however many operations are under way. An operation is done in one goroutine
+// with its calls, deadlines, contexts, key and back-off, and of many that end at once few goroutines are made; only what
+// few volumes need, block devices, expansions and the check of a failure, has one more goroutine for each call. One timer serves all calls of one timeout, and one registration
 // all operations of one context.
 package operationexecutor

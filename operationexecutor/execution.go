@@ -19,9 +19,16 @@ var errNotEnded = volume.Uncertain(errors.New("the operation was broken off by a
 type execution struct {
 	op       *Operation
 	executor *Executor
-	run      func(ctx context.Context, x *execution) error
-	flight   *flight // the call that is under way; the executor's lock guards it
-	// ended tells how each call ended, one after the other.
+	// run is the operation's code. It returns how the operation ended, or errCalls when a call comes next.
+	run func(ctx context.Context, x *execution) error
+	// conclude, if the code has set it, gets how the code ended, and returns how the operation did. release is called after
+	// the code, whatever became of it. Both are called once.
+	conclude func(err error) error
+	release  func()
+	// leg is the call that comes next.
+	leg    leg
+	flight *flight // the call that is under way; the executor's lock guards it
+	// ended tells how each call beside ended, one after the other; made for the first.
 	ended chan bool
 	// left are the calls that were left behind, by us or by the plugin.
 	left []leftCall
@@ -32,6 +39,14 @@ type execution struct {
 	steps []Step
 }
 
+// endings returns the channel that tells how a call beside ended.
+func (x *execution) endings() chan bool {
+	if x.ended == nil {
+		x.ended = make(chan bool, 1)
+	}
+	return x.ended
+}
+
 // leftCall is a call that was left behind.
 type leftCall struct {
 	name    string
@@ -40,14 +55,49 @@ type leftCall struct {
 	flight  *flight         // nil when the plugin left it behind
 }
 
-// execute is the goroutine of an operation of several steps. When a port panics or ends the goroutine, the operation ends as
-// well; the panic goes on to crash the program, for it is not a plugin's.
+// execute does an operation of several steps.
 func (o *Operation) execute(ctx context.Context) {
-	err := errNotEnded
-	defer func() { o.finish(err) }()
-	o.tellStarted()
-	err = o.x.run(ctx, o.x)
-	o.x.settleLoans()
+	o.proceed(ctx, func(ctx context.Context) error {
+		o.tellStarted()
+		return o.x.run(ctx, o.x)
+	})
+}
+
+// proceed does the operation from some point on: its code up to the next call, the call in the same goroutine, the code
+// after it, and so on to the end; but when a call is left behind, or ends the goroutine, another one proceeds from there. When
+// a port panics or ends the goroutine, the operation ends as well; the panic goes on to crash the program, for it is not a
+// plugin's.
+func (o *Operation) proceed(ctx context.Context, code func(ctx context.Context) error) {
+	x, err := o.x, errNotEnded
+	defer func() { o.stop(err) }()
+	err = code(ctx)
+	for isCalls(err) {
+		l := x.leg
+		x.leg = nil
+		err = errGoesOn // elsewhere, when the call does not come back
+		if !l.fly(ctx) {
+			return
+		}
+		err = errNotEnded
+		err = l.goOn(ctx)
+	}
+	if x.conclude != nil {
+		cause := err
+		err = errNotEnded
+		err = x.conclude(cause)
+	}
+	x.settleLoans()
+}
+
+// stop ends the operation, unless it goes on in another goroutine.
+func (o *Operation) stop(err error) {
+	if err == errGoesOn { //nolint:errorlint // It is this very error.
+		return
+	}
+	if o.x.release != nil {
+		o.x.release()
+	}
+	o.finish(err)
 }
 
 // executeAlone is the goroutine of an operation that is one call: the call is made in it, with nobody waiting beside. It

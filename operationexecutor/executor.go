@@ -19,6 +19,8 @@ type Executor struct {
 	table     *keyed.Table
 	// attachments tells a verification which of its answers are too old.
 	attachments attachments
+	// hands are the goroutines of operations.
+	hands hands
 	// epoch is when the executor was made; what is due is counted from it.
 	epoch time.Time
 
@@ -139,11 +141,7 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 		return nil, fmt.Errorf("%s of volume %q did not start: %w", claim.Subject.Kind, claim.Subject.Key.Volume, ErrShutDown)
 	}
 	e.attachments.begin(claim)
-	if op.alone != nil {
-		go op.executeAlone() //nolint:contextcheck // The flight has it.
-	} else {
-		go op.execute(ctx)
-	}
+	e.hands.do(job{ctx, op}) //nolint:contextcheck // The job has it.
 	return op, nil
 }
 

@@ -37,6 +37,9 @@ type flight struct {
 type seldom struct {
 	// call is nil when the call is the whole operation.
 	call *call
+	// leg is what the operation does after the call, when it does not wait beside.
+	leg    leg
+	onward context.Context //nolint:containedctx // It is that of the operation.
 	// stop ends the registration with a context that is not that of the operation; nil when there is none.
 	stop func() bool
 	due  time.Duration // the end of the grace, since the executor began

@@ -2,6 +2,7 @@ package operationexecutor
 
 import (
 	"log/slog"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,7 +78,7 @@ type GeneratorOptions struct {
 	Logger *slog.Logger
 }
 
-// Generator makes operations that call the plugins of a registry. It is immutable.
+// Generator makes operations that call the plugins of a registry. It is immutable, but for memory that is used again.
 type Generator struct {
 	plugins    *volume.VolumePluginMgr
 	journal    Journal
@@ -92,6 +93,7 @@ type Generator struct {
 	subpaths   Subpaths
 	recorder   EventRecorder
 	logger     *slog.Logger
+	texts      sync.Pool // of *[]byte
 }
 
 var _ OperationGenerator = (*Generator)(nil)

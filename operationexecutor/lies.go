@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,14 +31,32 @@ func (g *Generator) isMounted(ctx context.Context, x *execution, path string) (m
 	if g.mounts == nil || !g.isOurs(x, path) {
 		return false, false
 	}
-	mounted, err := perform(context.WithoutCancel(ctx), x, x.asking("IsMountPoint"), func(ctx context.Context) (bool, error) {
-		mounted, err := g.mounts.IsMountPoint(ctx, path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return false, nil
-		}
-		return mounted, err
+	mounted, err := perform(context.WithoutCancel(ctx), x, x.asking(isMountPoint), func(ctx context.Context) (bool, error) {
+		return g.askMountPoint(ctx, path)
 	})
 	return mounted, err == nil
+}
+
+const isMountPoint = "IsMountPoint"
+
+func (g *Generator) askMountPoint(ctx context.Context, path string) (bool, error) {
+	mounted, err := g.mounts.IsMountPoint(ctx, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return mounted, err
+}
+
+// thenIsMounted is isMounted in the goroutine of the operation: see then.
+func (g *Generator) thenIsMounted(ctx context.Context, x *execution, path string, next func(ctx context.Context, mounted, known bool) error) error {
+	if g.mounts == nil || !g.isOurs(x, path) {
+		return next(ctx, false, false)
+	}
+	c := x.asking(isMountPoint)
+	c.always = true
+	return then(x, c, func(ctx context.Context) (bool, error) {
+		return g.askMountPoint(ctx, path)
+	}, func(ctx context.Context, mounted bool, err error) error { return next(ctx, mounted, err == nil) })
 }
 
 func (g *Generator) isOurs(x *execution, path string) bool {
@@ -61,20 +80,25 @@ func (g *Generator) doubtFailure(ctx context.Context, x *execution, path string,
 	return volume.Uncertain(fmt.Errorf("%w (and yet something is mounted at %q: %w)", err, path, ErrUntrue))
 }
 
-// checkUndone returns an error when a call that should have taken away the mount at path has succeeded, and it is there.
-func (g *Generator) checkUndone(ctx context.Context, x *execution, call, path string) error {
-	if mounted, _ := g.isMounted(ctx, x, path); !mounted {
-		return nil
-	}
-	return volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrUntrue))
+// thenCheckUndone goes on with an error when a call that should have taken away the mount at path has succeeded, and it is
+// there.
+func (g *Generator) thenCheckUndone(ctx context.Context, x *execution, call, path string, next func(ctx context.Context, err error) error) error {
+	return g.thenIsMounted(ctx, x, path, func(ctx context.Context, mounted, _ bool) error {
+		if !mounted {
+			return next(ctx, nil)
+		}
+		return next(ctx, volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrUntrue)))
+	})
 }
 
-// checkDone returns an error when a call that makes a mount at path has succeeded, and there is none.
-func (g *Generator) checkDone(ctx context.Context, x *execution, call, path string) error {
-	if mounted, known := g.isMounted(ctx, x, path); mounted || !known {
-		return nil
-	}
-	return volume.Uncertain(fmt.Errorf("%s reported success, and nothing is mounted at %q: %w", call, path, ErrUntrue))
+// thenCheckDone goes on with an error when a call that makes a mount at path has succeeded, and there is none.
+func (g *Generator) thenCheckDone(ctx context.Context, x *execution, call, path string, next func(ctx context.Context, err error) error) error {
+	return g.thenIsMounted(ctx, x, path, func(ctx context.Context, mounted, known bool) error {
+		if mounted || !known {
+			return next(ctx, nil)
+		}
+		return next(ctx, volume.Uncertain(fmt.Errorf("%s reported success, and nothing is mounted at %q: %w", call, path, ErrUntrue)))
+	})
 }
 
 // mountsOf returns what plugin says of its mounts; nil when it says nothing, or when nobody can check it.
@@ -95,7 +119,7 @@ func (x *execution) asksMount(ctx context.Context, name string, ask func() bool)
 type loan struct {
 	generator      *Generator
 	original, lent *volume.Spec
-	said           []byte // by lent when it was lent
+	said           *[]byte // by lent when it was lent
 }
 
 // lend returns a copy of spec for plugins, so that one that changes it spoils nothing; the same one all through the
@@ -111,7 +135,7 @@ func (g *Generator) lend(x *execution, spec *volume.Spec) *volume.Spec {
 		return l.lent
 	}
 	lent := &volume.Spec{Volume: spec.Volume.DeepCopy(), PersistentVolume: spec.PersistentVolume.DeepCopy(), ReadOnly: spec.ReadOnly}
-	x.keepLoan(loan{generator: g, original: spec, lent: lent, said: inBytes(lent)})
+	x.keepLoan(loan{generator: g, original: spec, lent: lent, said: g.inBytes(lent)})
 	return lent
 }
 
@@ -139,7 +163,9 @@ func (x *execution) settleLoans() {
 }
 
 func (x *execution) settle(l *loan) {
-	if l.isUnchanged() {
+	unchanged := l.isUnchanged()
+	l.generator.texts.Put(l.said)
+	if unchanged {
 		return
 	}
 	_ = x.step("CheckSpec", func() error {
@@ -155,28 +181,44 @@ func (x *execution) settle(l *loan) {
 // looks at the original where these differ: there is more than one text for a quantity. The original is not asked for its
 // bytes, since a quantity keeps its text once it was asked for it.
 func (l *loan) isUnchanged() bool {
-	return l.said != nil && bytes.Equal(inBytes(l.lent), l.said) || equality.Semantic.DeepEqual(l.original, l.lent)
+	says := l.generator.inBytes(l.lent)
+	defer l.generator.texts.Put(says)
+	return len(*says) > 0 && bytes.Equal(*says, *l.said) || equality.Semantic.DeepEqual(l.original, l.lent)
 }
 
-// inBytes returns what a spec says; nil when that cannot be told.
-func inBytes(spec *volume.Spec) []byte {
-	said := []byte{0}
+// inBytes returns what a spec says, in memory of g.texts; nothing when that cannot be told.
+func (g *Generator) inBytes(spec *volume.Spec) *[]byte {
+	text, ok := g.texts.Get().(*[]byte)
+	if !ok {
+		text = new([]byte)
+	}
+	said := append((*text)[:0], 0)
 	if spec.ReadOnly {
 		said[0] = 1
 	}
+	var err error
 	if v := spec.Volume; v != nil {
-		b, err := v.Marshal()
-		if err != nil {
-			return nil
-		}
-		said = append(b, said...)
+		said, err = appendBytes(said, v)
 	}
-	if pv := spec.PersistentVolume; pv != nil {
-		b, err := pv.Marshal()
-		if err != nil {
-			return nil
-		}
-		said = append(b, said...)
+	if pv := spec.PersistentVolume; pv != nil && err == nil {
+		said, err = appendBytes(said, pv)
 	}
-	return said
+	if err != nil {
+		said = said[:0]
+	}
+	*text = said
+	return text
+}
+
+// object is what can be told in bytes.
+type object interface {
+	Size() int
+	MarshalToSizedBuffer(into []byte) (int, error)
+}
+
+func appendBytes(said []byte, o object) ([]byte, error) {
+	before, size := len(said), o.Size()
+	said = slices.Grow(said, size)[:before+size]
+	_, err := o.MarshalToSizedBuffer(said[before:])
+	return said, err
 }

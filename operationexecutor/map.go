@@ -26,13 +26,18 @@ func (g *Generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions,
 	info := OperationInfo{Kind: OpMap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		m := &mapping{mounting: mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}}
-		err := m.run(ctx)
-		if err != nil {
-			m.event(podObject(v.Pod), v1.EventTypeWarning, ReasonFailedMapVolume,
-				"mapping volume %q failed: %v", v.VolumeSpec.Name(), err)
-		}
-		return err
+		x.conclude = m.tell
+		return m.run(ctx)
 	})
+}
+
+// tell records what became of the operation.
+func (m *mapping) tell(err error) error {
+	if err != nil {
+		m.event(podObject(m.v.Pod), v1.EventTypeWarning, ReasonFailedMapVolume,
+			"mapping volume %q failed: %v", m.v.VolumeSpec.Name(), err)
+	}
+	return err
 }
 
 func (m *mapping) run(ctx context.Context) error {
@@ -42,10 +47,10 @@ func (m *mapping) run(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
 	}
-	if err := m.setUpDevice(ctx); err != nil {
-		return err
+	if m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
+		return m.waitForAttach(ctx, m.mapPod)
 	}
-	return m.mapPod(ctx)
+	return m.awaitDevice(ctx, m.setUpDevice)
 }
 
 // check refuses what cannot work before the plugin is asked.
@@ -104,15 +109,12 @@ func linkOf(ctx context.Context, x *execution, v volume.BlockVolume) (link, erro
 	})
 }
 
-// setUpDevice waits for the device and prepares it for the first pod. See awaitDevice for its intent.
-func (m *mapping) setUpDevice(ctx context.Context) error {
-	if m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
-		return m.waitForAttach(ctx)
-	}
-	intent, err := m.awaitDevice(ctx)
+// setUpDevice prepares the device for the first pod. See awaitDevice for its intent.
+func (m *mapping) setUpDevice(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
+	intent := m.deviceIntent()
 	if custom, ok := m.mapper.(volume.CustomBlockVolumeMapper); ok {
 		err := m.x.change(ctx, "SetUpDevice", func(ctx context.Context) error {
 			_, err := custom.SetUpDevice(ctx, volume.SetUpDeviceArgs{DevicePath: intent.DevicePath})
@@ -122,12 +124,15 @@ func (m *mapping) setUpDevice(ctx context.Context) error {
 			return m.stageFailed(ctx, intent, m.afterWait(err))
 		}
 	}
-	return m.staged(ctx, intent)
+	return m.mapPod(ctx, m.staged(ctx, intent))
 }
 
 // mapPod maps the device for the pod. What MapPodDevice fails with means what it says, unless an earlier attempt may have
 // bound the device; from there on every failure leaves the mapping uncertain, since it must be undone.
-func (m *mapping) mapPod(ctx context.Context) error {
+func (m *mapping) mapPod(ctx context.Context, err error) error {
+	if err != nil {
+		return err
+	}
 	intent, had := m.podIntent(), m.isMapped()
 	if err := m.intend(ctx, m.x, intent); err != nil {
 		return err

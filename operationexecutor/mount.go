@@ -42,33 +42,24 @@ func (g *Generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOption
 	info := OperationInfo{Kind: OpMount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		m := &mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}
-		err := m.run(ctx)
-		if err != nil {
-			m.event(podObject(v.Pod), v1.EventTypeWarning, ReasonFailedMount,
-				"mounting volume %q failed: %v", v.VolumeSpec.Name(), err)
-			return err
+		x.conclude = m.tell
+		if watcher, ok := m.state.(SetUpWatcher); ok {
+			x.release = watcher.WatchSetUp(v.VolumeName, v.PodName)
 		}
-		if !m.wasMounted {
-			m.succeeded(podObject(v.Pod), ReasonSuccessfulMountVolume, "volume %q is mounted", v.VolumeSpec.Name())
-		}
-		return nil
+		return x.together(ctx, m.prepare, m.check)
 	})
 }
 
-func (m *mounting) run(ctx context.Context) error {
-	if watcher, ok := m.state.(SetUpWatcher); ok {
-		defer watcher.WatchSetUp(m.v.VolumeName, m.v.PodName)()
+// tell records what became of the operation.
+func (m *mounting) tell(err error) error {
+	switch {
+	case err != nil:
+		m.event(podObject(m.v.Pod), v1.EventTypeWarning, ReasonFailedMount,
+			"mounting volume %q failed: %v", m.v.VolumeSpec.Name(), err)
+	case !m.wasMounted:
+		m.succeeded(podObject(m.v.Pod), ReasonSuccessfulMountVolume, "volume %q is mounted", m.v.VolumeSpec.Name())
 	}
-	if err := m.x.together(ctx, m.prepare); err != nil {
-		return err
-	}
-	if err := m.check(ctx); err != nil {
-		return err
-	}
-	if err := m.stage(ctx); err != nil {
-		return err
-	}
-	return m.setUp(ctx)
+	return err
 }
 
 // prepare asks the plugin for all that will be called. It changes nothing.
@@ -107,7 +98,10 @@ func (m *mounting) askMounts(ctx context.Context, plugin volume.VolumePlugin) (e
 }
 
 // check refuses what cannot work before anything is changed.
-func (m *mounting) check(ctx context.Context) error {
+func (m *mounting) check(ctx context.Context, err error) error {
+	if err != nil {
+		return err
+	}
 	if err := m.checkSpec(); err != nil {
 		return err
 	}
@@ -119,12 +113,9 @@ func (m *mounting) check(ctx context.Context) error {
 	}
 	checker, ok := m.mounter.(volume.MountChecker)
 	if !ok {
-		return nil
+		return m.stage(ctx, nil)
 	}
-	_, err := perform(ctx, m.x, m.x.asking("CanMount"), func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, checker.CanMount(ctx)
-	})
-	return err
+	return m.x.thenCall(m.x.asking("CanMount"), checker.CanMount, m.stage)
 }
 
 // checkSpec refuses a volume that is not a filesystem, and mount options that are malformed or not honoured.
@@ -158,24 +149,34 @@ func (m *mounting) checkSinglePod() error {
 	return nil
 }
 
-// setUp sets the volume up for the pod.
-func (m *mounting) setUp(ctx context.Context) error {
-	intent := m.podIntent()
-	if err := m.intend(ctx, m.x, intent); err != nil {
+// setUp sets the volume up for the pod, once it is staged.
+func (m *mounting) setUp(ctx context.Context, err error) error {
+	if err != nil {
 		return err
 	}
-	args := m.mounterArgs()
+	if err := m.intend(ctx, m.x, m.podIntent()); err != nil {
+		return err
+	}
+	args, mounter := m.mounterArgs(), m.mounter
 	m.wasMounted = m.isBelievedMounted()
-	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error { return m.mounter.SetUp(ctx, args) })
-	if err != nil {
-		if !m.isBelievedMounted() { // Also one that was mounted, and that somebody has come to doubt meanwhile.
-			err = m.doubtFailure(ctx, m.x, m.path, err)
-		}
-		return m.setUpFailed(ctx, intent, err)
+	return m.x.thenCall(m.x.changing("SetUp"), func(ctx context.Context) error { return mounter.SetUp(ctx, args) }, m.setUpCalled)
+}
+
+func (m *mounting) setUpCalled(ctx context.Context, err error) error {
+	switch {
+	case err == nil && m.mounts:
+		return m.thenCheckDone(ctx, m.x, "SetUp", m.path, m.isSetUp)
+	case err == nil:
+		return m.isSetUp(ctx, nil)
+	case !m.isBelievedMounted(): // Also one that was mounted, and that somebody has come to doubt meanwhile.
+		err = m.doubtFailure(ctx, m.x, m.path, err)
 	}
-	if m.mounts {
-		err = m.checkDone(ctx, m.x, "SetUp", m.path)
-	}
+	return m.setUpFailed(ctx, m.podIntent(), err)
+}
+
+// isSetUp marks the volume as set up, unless an error says that it is not as it should be.
+func (m *mounting) isSetUp(ctx context.Context, err error) error {
+	intent := m.podIntent()
 	if !m.wasMounted && err == nil { // A volume that the pod has is expanded in use.
 		err = m.expand(ctx)
 	}
@@ -193,6 +194,9 @@ func (m *mounting) setUp(ctx context.Context) error {
 }
 
 func (m *mounting) expand(ctx context.Context) error {
+	if !claimed(m.v.VolumeSpec) {
+		return nil
+	}
 	expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
 		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
 	}}

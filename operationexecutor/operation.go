@@ -103,7 +103,7 @@ func newOperation(info OperationInfo, run func(ctx context.Context, x *execution
 		execution
 	}{}
 	o.x, o.plugin, o.claim.Subject = &o.execution, info.PluginName, subjectOf(&info)
-	o.execution.op, o.execution.run, o.execution.ended = &o.Operation, run, make(chan bool, 1)
+	o.execution.op, o.execution.run = &o.Operation, run
 	return &o.Operation
 }
 

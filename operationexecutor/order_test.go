@@ -77,7 +77,7 @@ func TestWhatRunsTogether(t *testing.T) {
 		{"attach of a shared volume, one node", shared, attachOn(v1.ReadWriteMany, node), attachOn(v1.ReadWriteMany, node), false},
 		{"detach of an exclusive volume, two nodes", shared, detachOn(v1.ReadWriteOnce, node), detachOn(v1.ReadWriteOnce, "b"), false},
 		{"detach of a shared volume, two nodes", shared, detachOn(v1.ReadOnlyMany, node), detachOn(v1.ReadOnlyMany, "b"), true},
-		{"attach and detach of an exclusive volume", shared, attachOn(v1.ReadWriteOncePod, "b"), detachOn(v1.ReadWriteOncePod, node), false},
+		{"detach and attach of an exclusive volume", shared, detachOn(v1.ReadWriteOncePod, node), attachOn(v1.ReadWriteOncePod, "b"), false},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -57,51 +57,68 @@ func (m *mounting) prepareAttacher(ctx context.Context) error {
 }
 
 // stage waits for the device and stages it where it is not staged.
-func (m *mounting) stage(ctx context.Context) error {
-	if m.staging.mounter == nil || m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
-		return m.waitForAttach(ctx)
+func (m *mounting) stage(ctx context.Context, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case m.staging.mounter == nil || m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted:
+		return m.waitForAttach(ctx, m.setUp)
 	}
-	intent, err := m.awaitDevice(ctx)
+	return m.awaitDevice(ctx, m.mountDevice)
+}
+
+func (m *mounting) mountDevice(_ context.Context, err error) error {
 	if err != nil {
 		return err
 	}
 	args := volume.DeviceMounterArgs{FsGroup: fsGroup(m.pod()), SELinuxLabel: m.v.SELinuxLabel}
-	err = m.x.change(ctx, "MountDevice", func(ctx context.Context) error {
-		return m.staging.mounter.MountDevice(ctx, m.spec, intent.DevicePath, intent.DeviceMountPath, args)
-	})
+	mounter, spec, device, path := m.staging.mounter, m.spec, m.devicePath, m.staging.path
+	return m.x.thenCall(m.x.changing("MountDevice"), func(ctx context.Context) error {
+		return mounter.MountDevice(ctx, spec, device, path, args)
+	}, m.mountDeviceCalled)
+}
+
+func (m *mounting) mountDeviceCalled(ctx context.Context, err error) error {
 	if err == nil && m.staging.mounts {
-		err = m.checkDone(ctx, m.x, "MountDevice", intent.DeviceMountPath)
+		return m.thenCheckDone(ctx, m.x, "MountDevice", m.staging.path, m.isStaged)
 	}
+	return m.isStaged(ctx, err)
+}
+
+func (m *mounting) isStaged(ctx context.Context, err error) error {
+	intent := m.deviceIntent()
 	if err != nil {
 		return m.stageFailed(ctx, intent, m.doubtFailure(ctx, m.x, intent.DeviceMountPath, m.afterWait(err)))
 	}
-	return m.staged(ctx, intent)
+	return m.setUp(ctx, m.staged(ctx, intent))
 }
 
-// awaitDevice waits for a device that is to be staged and returns the intent to stage it, which is on record. The intent
+// awaitDevice waits for a device that is to be staged and goes on when the intent to stage it is on record. The intent
 // comes before the wait, in which many a plugin logs in to its server, and again with the device's path as soon as that is
 // known. A wait that was left behind, or that is uncertain by its own account, leaves the staging uncertain; any other that
 // fails has begun nothing. One that succeeded may have logged in, and so what fails after it is uncertain too.
-func (m *mounting) awaitDevice(ctx context.Context) (Intent, error) {
-	intent := m.deviceIntent()
-	if err := m.intend(ctx, m.x, intent); err != nil {
-		return Intent{}, err
+func (m *mounting) awaitDevice(ctx context.Context, next func(ctx context.Context, err error) error) error {
+	if err := m.intend(ctx, m.x, m.deviceIntent()); err != nil {
+		return err
 	}
-	err := m.waitForAttach(ctx)
-	if err == nil && intent.DevicePath != m.devicePath {
-		intent.DevicePath = m.devicePath
-		if err = m.intend(ctx, m.x, intent); err != nil {
+	known := m.devicePath
+	return m.waitForAttach(ctx, func(ctx context.Context, err error) error { return next(ctx, m.waited(ctx, known, err)) })
+}
+
+// waited does what follows the wait for a device that is to be staged; known is the path that it had before.
+func (m *mounting) waited(ctx context.Context, known string, err error) error {
+	if err == nil && known != m.devicePath {
+		if err = m.intend(ctx, m.x, m.deviceIntent()); err != nil {
 			err = volume.Uncertain(err)
 		}
 	}
 	if outcome.IsUncertain(err) {
-		return Intent{}, m.stageFailed(ctx, intent, err)
+		return m.stageFailed(ctx, m.deviceIntent(), err)
 	}
 	if err != nil {
-		m.conclude(ctx, m.x, intent, m.deviceState().end())
-		return Intent{}, err
+		m.conclude(ctx, m.x, m.deviceIntent(), m.deviceState().end())
 	}
-	return intent, nil
+	return err
 }
 
 // afterWait returns the error of a call that should have followed a wait for the device. When the call was not made, nobody
@@ -113,26 +130,28 @@ func (m *mounting) afterWait(err error) error {
 	return err
 }
 
-func (m *mounting) waitForAttach(ctx context.Context) error {
-	if m.staging.attacher == nil {
-		return nil
+func (m *mounting) waitForAttach(ctx context.Context, next func(ctx context.Context, err error) error) error {
+	attacher := m.staging.attacher
+	if attacher == nil {
+		return next(ctx, nil)
 	}
 	c := m.x.asking("WaitForAttach")
 	c.timeout = m.options.WaitForAttachTimeout
 	if c.timeout <= 0 {
 		c.timeout = m.x.executor.options.waitForAttach(m.x.pluginName())
 	}
-	known := m.devicePath
-	path, err := perform(ctx, m.x, c, func(ctx context.Context) (string, error) {
-		return m.staging.attacher.WaitForAttach(ctx, m.spec, known, m.pod())
+	known, spec, pod := m.devicePath, m.spec, m.pod()
+	return then(m.x, c, func(ctx context.Context) (string, error) {
+		return attacher.WaitForAttach(ctx, spec, known, pod)
+	}, func(ctx context.Context, path string, err error) error {
+		if err == nil {
+			m.devicePath = path
+		}
+		if len(outcome.Running(err)) > 0 {
+			err = volume.Uncertain(err) // What still runs may still log in.
+		}
+		return next(ctx, err)
 	})
-	if err == nil {
-		m.devicePath = path
-	}
-	if len(outcome.Running(err)) > 0 {
-		return volume.Uncertain(err) // What still runs may still log in.
-	}
-	return err
 }
 
 func (m *mounting) staged(ctx context.Context, intent Intent) error {

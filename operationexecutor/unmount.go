@@ -15,6 +15,9 @@ type unmounting struct {
 	x     *execution
 	v     MountedVolume
 	state ActualStateOfWorldMounterUpdater
+
+	at      setUpAt // of a volume that is torn down
+	tearing Intent
 }
 
 // GenerateUnmountVolumeFunc implements [OperationGenerator].
@@ -22,26 +25,20 @@ func (g *Generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState Actua
 	info := OperationInfo{Kind: OpUnmount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		u := &unmounting{Generator: g, x: x, v: v, state: actualState}
-		err := u.run(ctx)
-		if err != nil {
-			u.event(eitherObject(v.Pod, v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmount,
-				"unmounting volume %q failed: %v", v.InnerVolumeSpecName, err)
-			return err
-		}
-		u.succeeded(eitherObject(v.Pod, v.VolumeSpec), ReasonSuccessfulUnmountVolume, "volume %q is unmounted", v.InnerVolumeSpecName)
-		return nil
+		x.conclude = u.tell
+		return gather(ctx, x, u.prepare, u.cleanSubpaths)
 	})
 }
 
-func (u *unmounting) run(ctx context.Context) error {
-	at, err := gather(ctx, u.x, u.prepare)
+// tell records what became of the operation.
+func (u *unmounting) tell(err error) error {
+	object, name := eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName
 	if err != nil {
+		u.event(object, v1.EventTypeWarning, ReasonFailedUnmount, "unmounting volume %q failed: %v", name, err)
 		return err
 	}
-	if err := u.cleanSubpaths(ctx); err != nil {
-		return err
-	}
-	return u.tearDown(ctx, at.unmounter, at.path)
+	u.succeeded(object, ReasonSuccessfulUnmountVolume, "volume %q is unmounted", name)
+	return nil
 }
 
 // setUpAt is a set-up that is to be torn down.
@@ -68,36 +65,45 @@ func (u *unmounting) prepare(ctx context.Context) (at setUpAt, err error) {
 
 // cleanSubpaths takes the parts of the volume from the pod's containers. When that fails, the volume itself is what it
 // was, and so is its state.
-func (u *unmounting) cleanSubpaths(ctx context.Context) error {
-	if u.subpaths == nil {
-		return nil
+func (u *unmounting) cleanSubpaths(ctx context.Context, at setUpAt, err error) error {
+	if err != nil {
+		return err
 	}
-	err := u.x.change(ctx, "CleanSubpaths", func(ctx context.Context) error {
+	if u.at = at; u.subpaths == nil {
+		return u.tearDown(ctx, nil)
+	}
+	return u.x.thenCall(u.x.changing("CleanSubpaths"), func(ctx context.Context) error {
 		return u.subpaths.CleanSubpaths(ctx, u.v.PodUID, u.v.InnerVolumeSpecName)
-	})
+	}, u.tearDown)
+}
+
+func (u *unmounting) tearDown(ctx context.Context, err error) error {
 	if err != nil {
 		return fmt.Errorf("it is not torn down as long as parts of it are mounted for containers: %w", err)
 	}
-	return nil
+	u.tearing = u.intent(u.at.path)
+	if err := u.intend(ctx, u.x, u.tearing); err != nil {
+		return err
+	}
+	return u.x.thenCall(u.x.changing("TearDown"), u.at.unmounter.TearDown, u.tornDown)
 }
 
-func (u *unmounting) tearDown(ctx context.Context, unmounter volume.Unmounter, path string) error {
-	intent := u.intent(path)
-	if err := u.intend(ctx, u.x, intent); err != nil {
-		return err
-	}
-	err := u.x.change(ctx, "TearDown", unmounter.TearDown)
-	if err == nil {
-		err = u.checkUndone(ctx, u.x, "TearDown", path)
-	}
+func (u *unmounting) tornDown(ctx context.Context, err error) error {
 	if err != nil {
-		return u.failed(ctx, intent, err)
+		return u.failed(ctx, u.tearing, err)
+	}
+	return u.thenCheckUndone(ctx, u.x, "TearDown", u.at.path, u.unmounted)
+}
+
+func (u *unmounting) unmounted(ctx context.Context, err error) error {
+	if err != nil {
+		return u.failed(ctx, u.tearing, err)
 	}
 	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
-		u.conclude(ctx, u.x, intent, IntentUncertain)
+		u.conclude(ctx, u.x, u.tearing, IntentUncertain)
 		return err
 	}
-	u.conclude(ctx, u.x, intent, IntentForgotten)
+	u.conclude(ctx, u.x, u.tearing, IntentForgotten)
 	return nil
 }
 

@@ -18,6 +18,9 @@ type unmountingDevice struct {
 	x     *execution
 	v     AttachedVolume
 	state ActualStateOfWorldMounterUpdater
+
+	at        stagedAt // of a volume that is unstaged
+	unstaging Intent
 }
 
 // GenerateUnmountDeviceFunc implements [OperationGenerator].
@@ -25,26 +28,20 @@ func (g *Generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState Actu
 	info := OperationInfo{Kind: OpUnmountDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		u := &unmountingDevice{Generator: g, x: x, v: v, state: actualState}
-		err := u.run(ctx)
-		if err != nil {
-			u.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmountDevice,
-				"unstaging volume %q failed: %v", v.VolumeName, err)
-			return err
-		}
-		u.succeeded(volumeObject(v.VolumeSpec), ReasonSuccessfulUnmountDevice, "volume %q is unstaged", string(v.VolumeName))
-		return nil
+		x.conclude = u.tell
+		return gather(ctx, x, u.prepare, u.checkUnused)
 	})
 }
 
-func (u *unmountingDevice) run(ctx context.Context) error {
-	at, err := gather(ctx, u.x, u.prepare)
+// tell records what became of the operation.
+func (u *unmountingDevice) tell(err error) error {
+	object, name := volumeObject(u.v.VolumeSpec), string(u.v.VolumeName)
 	if err != nil {
+		u.event(object, v1.EventTypeWarning, ReasonFailedUnmountDevice, "unstaging volume %q failed: %v", name, err)
 		return err
 	}
-	if err := u.checkUnused(ctx, at.plugin, at.path); err != nil {
-		return err
-	}
-	return u.unstage(ctx, at.unmounter, at.path)
+	u.succeeded(object, ReasonSuccessfulUnmountDevice, "volume %q is unstaged", name)
+	return nil
 }
 
 // stagedAt is a staging that is to be undone.
@@ -87,21 +84,17 @@ func (u *unmountingDevice) path(ctx context.Context, plugin volume.DeviceMountab
 
 // checkUnused refuses while the volume has users, now that the operation has the volume for itself: pods that the actual
 // state knows, and mounts that the kernel knows.
-func (u *unmountingDevice) checkUnused(ctx context.Context, plugin volume.DeviceMountableVolumePlugin, path string) error {
-	if err := checkNoPods(u.state, u.v.VolumeName); err != nil {
-		return err
-	}
-	refs, err := perform(ctx, u.x, u.x.asking("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
-		return plugin.GetDeviceMountRefs(ctx, path)
-	})
+func (u *unmountingDevice) checkUnused(_ context.Context, at stagedAt, err error) error {
 	if err != nil {
 		return err
 	}
-	refs = slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return sameStaging(ref, path) })
-	if len(refs) > 0 {
-		return fmt.Errorf("what is staged at %q is still mounted at %q: %w", path, refs, volume.ErrInUse)
+	if err := checkNoPods(u.state, u.v.VolumeName); err != nil {
+		return err
 	}
-	return nil
+	u.at = at
+	return then(u.x, u.x.asking("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
+		return at.plugin.GetDeviceMountRefs(ctx, at.path)
+	}, u.unstage)
 }
 
 // checkNoPods refuses while state knows pods that have the volume, if it knows such things.
@@ -126,26 +119,42 @@ func sameStaging(ref, path string) bool {
 	return ref == path
 }
 
-func (u *unmountingDevice) unstage(ctx context.Context, unmounter volume.DeviceUnmounter, path string) error {
-	intent := u.intent(path)
-	if err := u.intend(ctx, u.x, intent); err != nil {
+// unstage unstages the volume, unless it is mounted elsewhere, by refs.
+func (u *unmountingDevice) unstage(ctx context.Context, refs []string, err error) error {
+	if err != nil {
 		return err
 	}
-	err := u.x.change(ctx, "UnmountDevice", func(ctx context.Context) error { return unmounter.UnmountDevice(ctx, path) })
-	if err == nil {
-		err = u.checkUndone(ctx, u.x, "UnmountDevice", path)
+	refs = slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return sameStaging(ref, u.at.path) })
+	if len(refs) > 0 {
+		return fmt.Errorf("what is staged at %q is still mounted at %q: %w", u.at.path, refs, volume.ErrInUse)
 	}
+	u.unstaging = u.intent(u.at.path)
+	if err := u.intend(ctx, u.x, u.unstaging); err != nil {
+		return err
+	}
+	at := u.at
+	return u.x.thenCall(u.x.changing("UnmountDevice"), func(ctx context.Context) error { return at.unmounter.UnmountDevice(ctx, at.path) }, u.called)
+}
+
+func (u *unmountingDevice) called(ctx context.Context, err error) error {
+	if err != nil {
+		return u.failed(ctx, u.unstaging, err)
+	}
+	return u.thenCheckUndone(ctx, u.x, "UnmountDevice", u.at.path, u.unstaged)
+}
+
+func (u *unmountingDevice) unstaged(ctx context.Context, err error) error {
 	if err == nil {
 		err = u.checkClosed(ctx)
 	}
 	if err != nil {
-		return u.failed(ctx, intent, err)
+		return u.failed(ctx, u.unstaging, err)
 	}
 	if err := u.state.MarkDeviceAsUnmounted(u.v.VolumeName); err != nil {
-		u.conclude(ctx, u.x, intent, IntentUncertain)
+		u.conclude(ctx, u.x, u.unstaging, IntentUncertain)
 		return err
 	}
-	u.conclude(ctx, u.x, intent, IntentForgotten)
+	u.conclude(ctx, u.x, u.unstaging, IntentForgotten)
 	return nil
 }
 

@@ -240,11 +240,14 @@ func (e *Executor) gaveUp(f *flight) {
 	if stop != nil {
 		stop()
 	}
-	if f.op.alone != nil {
+	switch {
+	case f.op.alone != nil:
 		go f.op.loseAlone(f)
-		return
+	case f.seldom.leg != nil:
+		go f.op.proceed(f.seldom.onward, f.seldom.leg.lost)
+	default:
+		f.seldom.ended <- false
 	}
-	f.seldom.ended <- false
 }
 
 // lostError is the error of a call that was given up.

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"cmp"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,8 +20,31 @@ type flight struct {
 	kind   operationexecutor.OperationKind // that of a filesystem, for block volumes too
 }
 
-// flights are counted, since a key is free a moment before that is told: the next operation may have begun by then.
-type flights map[volume.UniquePodName]map[flight]int
+// flights are those of each pod, and those of each volume as a whole, which are few. A flight may be there twice, since a key
+// is free a moment before that is told: the next operation may have begun by then.
+type flights map[flightOwner][]flight
+
+// flightOwner is a pod, or the volume of a flight that concerns no pod.
+type flightOwner struct {
+	pod    volume.UniquePodName
+	volume v1.UniqueVolumeName
+}
+
+func (f flight) owner() flightOwner {
+	if f.pod != "" {
+		return flightOwner{pod: f.pod}
+	}
+	return flightOwner{volume: f.volume}
+}
+
+// ofPod returns the flights for a pod.
+func (fs flights) ofPod(podName volume.UniquePodName) []flight { return fs[flightOwner{pod: podName}] }
+
+// isLast reports whether a pod, or a volume, has no other flight than this one.
+func (fs flights) isLast(f flight) bool {
+	of := fs[f.owner()]
+	return len(of) == 1 && of[0] == f
+}
 
 // kindOf is the operation that an action begins.
 var kindOf = map[verb]operationexecutor.OperationKind{
@@ -55,10 +79,7 @@ func (m *Manager) depart(s *subject, a action) (flight, bool) {
 	if !m.isDue(s, a) {
 		return f, false
 	}
-	if m.flights[f.pod] == nil {
-		m.flights[f.pod] = make(map[flight]int, 1)
-	}
-	m.flights[f.pod][f]++
+	m.flights[f.owner()] = append(m.flights[f.owner()], f)
 	return f, true
 }
 
@@ -95,7 +116,7 @@ func (m *Manager) mayUse(podName volume.UniquePodName) bool {
 // land takes out the flight of an operation that did not begin, or whose key is free.
 func (m *Manager) land(f flight) {
 	m.mu.Lock()
-	last := f.kind == operationexecutor.OpUnmount && len(m.flights[f.pod]) == 1 && m.flights[f.pod][f] == 1
+	last := f.kind == operationexecutor.OpUnmount && m.flights.isLast(f)
 	if !last {
 		m.takeOut(f)
 	}
@@ -118,14 +139,16 @@ func (m *Manager) land(f flight) {
 
 // takeOut takes a flight out. Manager.mu must be held.
 func (m *Manager) takeOut(f flight) {
-	if n := m.flights[f.pod][f]; n > 1 {
-		m.flights[f.pod][f] = n - 1
-	} else {
-		delete(m.flights[f.pod], f) // Also one that was not planned: a verification.
+	of := m.flights[f.owner()]
+	at := slices.Index(of, f)
+	if at < 0 {
+		return // It was not planned: a verification.
 	}
-	if len(m.flights[f.pod]) == 0 {
-		delete(m.flights, f.pod)
+	if of = slices.Delete(of, at, at+1); len(of) == 0 {
+		delete(m.flights, f.owner())
+		return
 	}
+	m.flights[f.owner()] = of
 }
 
 // keyFreed is told by the executor when an operation has ended and all of its calls have returned.
@@ -145,15 +168,15 @@ func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
 func (m *Manager) isLeaving(name v1.UniqueVolumeName, podName volume.UniquePodName) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.flights[podName][flight{volume: name, pod: podName, kind: operationexecutor.OpUnmount}] > 0
+	return slices.Contains(m.flights.ofPod(podName), flight{volume: name, pod: podName, kind: operationexecutor.OpUnmount})
 }
 
 // flyingOf returns the volumes that are being set up for a pod, or taken away from it.
 func (m *Manager) flyingOf(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	names := make([]v1.UniqueVolumeName, 0, len(m.flights[podName]))
-	for f := range m.flights[podName] {
+	names := make([]v1.UniqueVolumeName, 0, len(m.flights.ofPod(podName)))
+	for _, f := range m.flights.ofPod(podName) {
 		names = append(names, f.volume)
 	}
 	return names

@@ -37,9 +37,9 @@ func (m *Manager) knownPods() sets.Set[types.UID] {
 	for uid := range m.pods {
 		uids.Insert(uid)
 	}
-	for podName := range m.flights {
-		if podName != "" {
-			uids.Insert(types.UID(podName))
+	for owner := range m.flights {
+		if owner.pod != "" {
+			uids.Insert(types.UID(owner.pod))
 		}
 	}
 	m.mu.Unlock()

@@ -257,12 +257,13 @@ func (m *Manager) closeJournal(ctx context.Context) error {
 // planAll plans dirty volumes until ctx ends. It is the one goroutine that begins operations: what it finds not pending
 // stays so until it begins one itself.
 func (m *Manager) planAll(ctx context.Context) {
+	var d desk
 	for {
 		name, ok := m.dirty.Get(ctx)
 		if !ok {
 			return
 		}
-		m.reconcile(ctx, name)
+		m.reconcile(ctx, name, &d)
 	}
 }
 

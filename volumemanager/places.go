@@ -24,6 +24,12 @@ func (p *places) find(pod volume.UniquePodName) (at int, ok bool) {
 	return at, at >= 0
 }
 
+// cleared returns an empty list that uses the memory of p again.
+func (p *places) cleared() places {
+	clear(p.pods)
+	return places{pods: p.pods[:0]}
+}
+
 // add adds a pod that is not there.
 func (p *places) add(pod volume.UniquePodName) {
 	p.pods = append(p.pods, pod)

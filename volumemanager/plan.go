@@ -88,11 +88,14 @@ type podView struct {
 
 // plan returns what is to be done now, in order. It is a pure function: everything that it decides is in the cases
 // under testdata/plan. What has to wait for another action is not returned; it is planned when that one has ended.
-func plan(v volumeView) []action {
+func plan(v volumeView) []action { return v.plan(nil) }
+
+// plan is plan, added to actions, which is empty.
+func (v *volumeView) plan(actions []action) []action {
 	if v.pending {
-		return nil
+		return actions
 	}
-	actions := v.tearDowns()
+	actions = v.tearDowns(actions)
 	switch {
 	case v.isWanted():
 		return v.setUps(actions)
@@ -104,8 +107,7 @@ func plan(v volumeView) []action {
 }
 
 // tearDowns takes the volume from each pod that does not use it. Uncertain counts as set up.
-func (v volumeView) tearDowns() []action {
-	var actions []action
+func (v *volumeView) tearDowns(actions []action) []action {
 	for _, p := range v.pods {
 		if p.state != operationexecutor.VolumeNotMounted && !p.wanted && !p.held && !p.pending {
 			actions = append(actions, action{verb: verbUnmount, pod: p.name})
@@ -116,7 +118,7 @@ func (v volumeView) tearDowns() []action {
 
 // setUps attaches the volume or, when it is attached, sets it up for each pod that uses it. Uncertain counts as not set
 // up, and an uncertain attachment as none. A volume that is set up as it is wanted grows last. They are added to actions.
-func (v volumeView) setUps(actions []action) []action {
+func (v *volumeView) setUps(actions []action) []action {
 	switch {
 	case v.attachable && v.attached != attached && v.byController:
 		return append(actions, action{verb: verbVerify})
@@ -130,7 +132,7 @@ func (v volumeView) setUps(actions []action) []action {
 	return v.expansion(actions)
 }
 
-func (v volumeView) mounts(actions []action) []action {
+func (v *volumeView) mounts(actions []action) []action {
 	for _, p := range v.pods {
 		switch {
 		case !p.wanted || p.waits || p.pending:
@@ -144,7 +146,7 @@ func (v volumeView) mounts(actions []action) []action {
 }
 
 // expansion grows the volume for the first pod that uses it and may write to it: that makes it larger for all.
-func (v volumeView) expansion(actions []action) []action {
+func (v *volumeView) expansion(actions []action) []action {
 	for _, p := range v.pods {
 		if p.wanted && !p.waits && p.grow && !p.pending && p.state == operationexecutor.VolumeMounted {
 			return append(actions, action{verb: verbExpand, pod: p.name})
@@ -155,7 +157,7 @@ func (v volumeView) expansion(actions []action) []action {
 
 // release undoes what is left when no pod uses the volume as it is: staging first, then the attachment, unless that is a
 // controller's: it detaches when it sees that the volume is not in use any more.
-func (v volumeView) release(actions []action) []action {
+func (v *volumeView) release(actions []action) []action {
 	switch {
 	case v.device != operationexecutor.DeviceNotMounted:
 		return append(actions, action{verb: verbUnmountDevice})
@@ -168,7 +170,7 @@ func (v volumeView) release(actions []action) []action {
 }
 
 // isWanted reports whether any pod wants the volume as it is.
-func (v volumeView) isWanted() bool {
+func (v *volumeView) isWanted() bool {
 	for _, p := range v.pods {
 		if p.wanted && !p.waits {
 			return true
@@ -179,7 +181,7 @@ func (v volumeView) isWanted() bool {
 
 // isSetUp reports whether the volume may be set up for any pod, or whether an operation for a pod is running that may
 // set it up.
-func (v volumeView) isSetUp() bool {
+func (v *volumeView) isSetUp() bool {
 	for _, p := range v.pods {
 		if p.pending || p.state != operationexecutor.VolumeNotMounted {
 			return true

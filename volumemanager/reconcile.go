@@ -57,21 +57,54 @@ type subject struct {
 	waits map[volume.UniquePodName]error
 }
 
+// desk is what the planner's goroutine works with. It is used again for one volume after the other.
+type desk struct {
+	subject subject
+	view    volumeView
+	actions []action
+}
+
+// begin makes the desk ready for a volume.
+func (d *desk) begin(name v1.UniqueVolumeName) {
+	d.subject = subject{name: name, wanted: d.subject.wanted[:0], at: d.subject.at.cleared(), actual: d.subject.actual}
+	d.view = volumeView{pods: d.view.pods[:0]}
+	d.actions = d.actions[:0]
+}
+
+// deskPods is of how many pods the memory of a desk is kept.
+const deskPods = 64
+
+// clear lets go of what the desk held.
+func (d *desk) clear() {
+	wanted, mounts := d.subject.wanted, d.subject.actual.Mounts
+	if max(cap(wanted), cap(mounts), cap(d.view.pods)) > deskPods {
+		*d = desk{}
+		return
+	}
+	clear(wanted)
+	clear(mounts)
+	clear(d.view.pods)
+	d.subject.actual.AttachedVolume = cache.AttachedVolume{}
+}
+
 // reconcile plans one volume and begins what is to be done. Only the planner's goroutine calls it.
-func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName) {
+func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName, d *desk) {
 	m.planned.Add(1)
 	// What is pending is read before what is known: an operation that ends in between is seen as pending, and its key
 	// marks the volume dirty when it is free.
 	running := m.stillRunning(name)
-	s, view := m.look(name, running)
+	d.begin(name)
+	defer d.clear()
+	s := &d.subject
+	m.look(d, running)
 	m.exchange.planned(s)
-	actions := plan(*view)
-	work := &volumeWork{running: running}
+	d.actions = d.view.plan(d.actions)
+	work := volumeWork{running: running}
 	for pod, err := range s.waits {
 		work.note(pod, trouble{err: err})
 	}
-	for _, a := range actions {
-		m.begin(ctx, s, a, work)
+	for _, a := range d.actions {
+		m.begin(ctx, s, a, &work)
 	}
 	m.keepWork(name, work)
 }
@@ -93,15 +126,15 @@ func (m *Manager) stillRunning(name v1.UniqueVolumeName) []runningOperation {
 	return running
 }
 
-// look gathers all that the planner needs of a volume.
-func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (*subject, *volumeView) {
-	s := &subject{name: name, wanted: m.desired.VolumesToMount(name)}
-	s.actual, s.known = m.actual.Snapshot(name)
-	view := &volumeView{known: s.known, attachable: s.actual.PluginIsAttachable, device: s.actual.DeviceMountState}
+// look gathers all that the planner needs of the volume on its desk.
+func (m *Manager) look(d *desk, running []runningOperation) {
+	s, view := &d.subject, &d.view
+	s.wanted = m.desired.AppendVolumesToMount(s.wanted, s.name)
+	s.known = m.actual.SnapshotInto(&s.actual, s.name)
+	view.known, view.attachable, view.device = s.known, s.actual.PluginIsAttachable, s.actual.DeviceMountState
 	if s.known && view.attachable {
 		view.attached = attachState(s.actual.AttachState)
 	}
-	view.pods = make([]podView, 0, max(len(s.wanted), len(s.actual.Mounts)))
 	for i := range s.wanted {
 		row := &s.wanted[i]
 		s.viewOf(row.PodName, view).wanted = true
@@ -122,8 +155,7 @@ func (m *Manager) look(name v1.UniqueVolumeName, running []runningOperation) (*s
 	}
 	m.exchange.judge(s, view)
 	m.growth.judge(s, view)
-	m.judge(name, view)
-	return s, view
+	m.judge(s.name, view)
 }
 
 // viewOf returns the view of a pod, which it adds where it is missing. The pods that want the volume come first.
@@ -328,7 +360,7 @@ func (m *Manager) refusal(name v1.UniqueVolumeName, v verb) (trouble, bool) {
 
 // keepWork replaces what is known of the operations on a volume. While one of them runs, earlier troubles stay, so that
 // a volume that fails again and again shows why also while it is tried.
-func (m *Manager) keepWork(name v1.UniqueVolumeName, work *volumeWork) {
+func (m *Manager) keepWork(name v1.UniqueVolumeName, work volumeWork) {
 	defer m.changes.subscribers.tell(topic{volume: name})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -343,5 +375,5 @@ func (m *Manager) keepWork(name v1.UniqueVolumeName, work *volumeWork) {
 			}
 		}
 	}
-	m.work[name] = work
+	m.work[name] = &work
 }

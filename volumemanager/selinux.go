@@ -25,7 +25,7 @@ func labelsOf(labels SELinuxLabels, pod *v1.Pod, vol *v1.Volume) ([]string, erro
 		return nil, nil
 	}
 	found := sets.New[string]()
-	for _, c := range containersOf(pod) {
+	for c := range containersOf(pod) {
 		options := c.seLinuxOptions(pod)
 		if options == nil || !c.uses(vol.Name) {
 			continue

@@ -7,6 +7,8 @@ import "sync"
 type turns[K comparable] struct {
 	mu   sync.Mutex
 	keys map[K]*turn
+	// spare is a turn that nobody has, for the next key.
+	spare *turn
 }
 
 type turn struct {
@@ -37,8 +39,11 @@ func (t *turns[K]) join(key K) *turn {
 	}
 	at := t.keys[key]
 	if at == nil {
-		at = &turn{token: make(chan struct{}, 1)}
-		at.token <- struct{}{}
+		at, t.spare = t.spare, nil
+		if at == nil {
+			at = &turn{token: make(chan struct{}, 1)}
+			at.token <- struct{}{}
+		}
 		t.keys[key] = at
 	}
 	at.users++
@@ -50,5 +55,6 @@ func (t *turns[K]) leave(key K, at *turn) {
 	defer t.mu.Unlock()
 	if at.users--; at.users == 0 {
 		delete(t.keys, key)
+		t.spare = at // Its token is back.
 	}
 }

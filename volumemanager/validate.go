@@ -3,7 +3,7 @@ package volumemanager
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -56,7 +56,7 @@ func validateUses(pod *v1.Pod) []error {
 	for i := range pod.Spec.Volumes {
 		named[pod.Spec.Volumes[i].Name] = struct{}{}
 	}
-	for _, c := range containersOf(pod) {
+	for c := range containersOf(pod) {
 		for _, m := range c.mounts {
 			if _, ok := named[m.Name]; !ok {
 				errs = append(errs, fmt.Errorf("container %q mounts volume %q, which is not in spec.volumes: %w",
@@ -93,21 +93,25 @@ type container struct {
 	security *v1.SecurityContext
 }
 
-// containersOf returns the init, ordinary and ephemeral containers of pod.
-func containersOf(pod *v1.Pod) []container {
-	s := &pod.Spec
-	all := make([]container, 0, len(s.InitContainers)+len(s.Containers)+len(s.EphemeralContainers))
-	for _, of := range [][]v1.Container{s.InitContainers, s.Containers} {
-		for i := range of {
-			c := &of[i]
-			all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext})
+// containersOf yields the init, ordinary and ephemeral containers of pod.
+func containersOf(pod *v1.Pod) iter.Seq[container] {
+	return func(yield func(container) bool) {
+		s := &pod.Spec
+		for _, of := range [...][]v1.Container{s.InitContainers, s.Containers} {
+			for i := range of {
+				c := &of[i]
+				if !yield(container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext}) {
+					return
+				}
+			}
+		}
+		for i := range s.EphemeralContainers {
+			c := &s.EphemeralContainers[i].EphemeralContainerCommon
+			if !yield(container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext}) {
+				return
+			}
 		}
 	}
-	for i := range s.EphemeralContainers {
-		c := &s.EphemeralContainers[i].EphemeralContainerCommon
-		all = append(all, container{name: c.Name, mounts: c.VolumeMounts, devices: c.VolumeDevices, security: c.SecurityContext})
-	}
-	return all
 }
 
 // usedVolume is a volume of a pod that a container uses.
@@ -122,15 +126,15 @@ type usedVolume struct {
 // kubelet does.
 func usedVolumes(pod *v1.Pod) []usedVolume {
 	mountedBy, mappedBy := make(map[string]string), make(map[string]string)
-	for _, c := range slices.Backward(containersOf(pod)) {
-		for _, m := range c.mounts {
-			mountedBy[m.Name] = c.name
+	for c := range containersOf(pod) {
+		for i := range c.mounts {
+			keepFirst(mountedBy, c.mounts[i].Name, c.name)
 		}
-		for _, d := range c.devices {
-			mappedBy[d.Name] = c.name
+		for i := range c.devices {
+			keepFirst(mappedBy, c.devices[i].Name, c.name)
 		}
 	}
-	var used []usedVolume
+	used := make([]usedVolume, 0, len(pod.Spec.Volumes))
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
 		u := usedVolume{vol: vol, mountedBy: mountedBy[vol.Name], mappedBy: mappedBy[vol.Name]}
@@ -139,4 +143,10 @@ func usedVolumes(pod *v1.Pod) []usedVolume {
 		}
 	}
 	return used
+}
+
+func keepFirst(by map[string]string, name, container string) {
+	if _, ok := by[name]; !ok {
+		by[name] = container
+	}
 }

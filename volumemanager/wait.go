@@ -123,6 +123,9 @@ type awaited struct {
 
 // wait returns when what it waits for is there. It looks again after each change of the pod; of any pod when pod has no UID.
 func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
+	if ready, err := what.isReady(); ready && err == nil && isOpen(what.known) {
+		return nil
+	}
 	ctx, cancelTimeout := m.withWaitTimeout(ctx)
 	defer cancelTimeout()
 	changed, cancel := m.changes.subscribe(volume.GetUniquePodName(pod))
@@ -153,6 +156,19 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 		case <-m.stopped:
 			ended = ErrStopped
 		}
+	}
+}
+
+// isOpen reports whether a gate is open: nil is no gate.
+func isOpen(gate <-chan struct{}) bool {
+	if gate == nil {
+		return true
+	}
+	select {
+	case <-gate:
+		return true
+	default:
+		return false
 	}
 }
 
