@@ -10,7 +10,7 @@
 #   ./test.sh soak         ten minutes of load, ten of a cluster whose processes are killed, the agent of
 #                          examples/orchestrator killed at every step and with every failed call, and the simulation for as
 #                          long as it takes: a million seeds, schedules of depth 6
-#   ./test.sh guest        only the tests of NFS, on the kernel's own server and client in a guest; as root
+#   ./test.sh guest        only the tests of NFS and of the device mapper, on a kernel that has them, in a guest; as root
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
 #
@@ -194,7 +194,7 @@ run_guest() {
     echo "test.sh: missing: root and user-mode-linux: the tests of NFS are not run"
     return 0
   fi
-  step "tests of NFS and of mounts on an older kernel, in a guest"
+  step "tests of NFS, of the device mapper and of mounts on an older kernel, in a guest"
   local dir status=0
   dir=$(mktemp -d)
   chmod 755 "$dir"
@@ -202,10 +202,12 @@ run_guest() {
   CGO_ENABLED=0 go test -c -tags nfsguest -o "$dir/nfs.test" ./plugins/nfs
   CGO_ENABLED=0 go test -c -vet=off -o "$dir/mount.test" ./mount
   CGO_ENABLED=0 go test -c -vet=off -o "$dir/volumetest.test" ./volume/volumetest
+  CGO_ENABLED=0 go test -c -tags dmguest -o "$dir/dm.test" ./volumemanager
   {
     echo "$PWD/plugins/nfs /run/guest/nfs.test -test.timeout 5m"
     echo "$PWD/mount /run/guest/mount.test -test.timeout 2m -test.run '^TestSuite$'"
     echo "$PWD/volume/volumetest /run/guest/volumetest.test -test.timeout 2m -test.run OverTheKernel"
+    echo "$PWD/volumemanager /run/guest/dm.test -test.timeout 2m -test.run '^(TestDeviceThatFails|TestSuspendedDevice|TestSlowDevice)'"
   } >"$dir/run"
   timeout -k 5 8m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$PWD/internal/guest/init.sh" \
     VOLUMEKIT_GUEST="$dir" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?

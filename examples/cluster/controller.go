@@ -14,6 +14,8 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/etcd"
 	"github.com/volumekit/volumekit/controller/attachdetach"
+	"github.com/volumekit/volumekit/controller/expand"
+	"github.com/volumekit/volumekit/controller/leader"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -22,46 +24,48 @@ import (
 // leaseTime is how long after its last sign of life a controller is replaced, and a node counts as not ready.
 const leaseTime = 2 * time.Second
 
-// leads begins the line by which a controller says that it works from now on.
+// leads is the line by which a controller says that it works from now on.
 const leads = "leads"
 
-// runController waits for the lease of the controllers, of which one works at a time, and works until ctx ends or the lease is
-// lost.
+// runController stands by, and works when it is its turn, until ctx ends.
 func runController(ctx context.Context, o options, s *etcd.Store, out *output) {
-	lease := store.LeaseRequest{
+	standBy := leader.Options{
 		Name: types.NamespacedName{Namespace: "cluster", Name: "controller"}, Holder: o.name, TTL: leaseTime,
 	}
 	for ctx.Err() == nil {
-		err := store.HoldLease(ctx, store.LessorOf(s), lease, func(ctx context.Context, _ store.Lease) error {
+		err := leader.Run(ctx, s, standBy, func(ctx context.Context, fenced store.Store) error {
 			out.say(leads)
-			return control(ctx, o, s, out)
+			return control(ctx, o, s, fenced, out)
 		})
 		if err != nil && ctx.Err() == nil {
-			out.say("does not lead any more: %v", err)
+			out.say("does not work any more: %v", err)
+			pause(ctx, quickly().Initial)
 		}
 	}
 }
 
-// control runs the controllers until ctx ends.
-func control(ctx context.Context, o options, s *etcd.Store, out *output) error {
+// control runs the controllers until ctx ends. They write to the store of a leader, which refuses writes of one that is not any
+// more.
+func control(ctx context.Context, o options, holders *etcd.Store, s store.Store, out *output) error {
 	// The controllers call plugins, and so they are on a node, though it is one that has no pods.
 	host, err := volume.NewHost(volume.HostOptions{RootDir: filepath.Join(o.dir, "root"), NodeName: types.NodeName(o.name)})
 	if err != nil {
 		return err
 	}
 	plugins := volume.NewVolumePluginMgr(host)
-	if err := plugins.InitPlugins(ctx, newDisks(o.shared, types.NodeName(o.name), s, nil)); err != nil {
+	if err := plugins.InitPlugins(ctx, newDisks(o.shared, types.NodeName(o.name), holders, nil)); err != nil {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	claims := persistentvolume.New(plugins, s, persistentvolume.Options{
 		Events: out, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
 	})
+	sizes := expand.New(plugins, s, expand.Options{Events: out, Logger: logger, Backoff: quickly()})
 	attachments := attachdetach.New(plugins, s, attachdetach.Options{
 		Recorder: out, Logger: logger, Backoff: quickly(),
 		MaxWaitForUnmount: -1, // Nothing is taken from a node for its silence alone.
 	})
-	return runAll(ctx, claims.Run, attachments.Run, newHealth(s, out).run)
+	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, newHealth(s, store.LessorOf(holders), out).run)
 }
 
 // runAll runs parts until ctx ends or one of them fails, which ends the others.
@@ -91,18 +95,19 @@ func nodeLeaseName(node types.NodeName) types.NamespacedName {
 
 // health says in the nodes' status which of them are not alive. That a node is alive again it says itself.
 type health struct {
-	store store.Store
-	out   *output
-	nodes *store.Mirror[*v1.Node]
+	store  store.Store
+	leases store.Lessor
+	out    *output
+	nodes  *store.Mirror[*v1.Node]
 
 	mu       sync.Mutex
 	watching map[types.UID]bool
 	ended    sync.WaitGroup
 }
 
-func newHealth(s store.Store, out *output) *health {
+func newHealth(s store.Store, leases store.Lessor, out *output) *health {
 	return &health{
-		store: s, out: out, watching: make(map[types.UID]bool),
+		store: s, leases: leases, out: out, watching: make(map[types.UID]bool),
 		nodes: store.NewMirror[*v1.Node](s, store.MirrorOptions{InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max}),
 	}
 }
@@ -129,7 +134,7 @@ func (h *health) watch(ctx context.Context, node *v1.Node) {
 	h.watching[node.UID] = true
 	h.ended.Go(func() {
 		lease := nodeLease(types.NodeName(node.Name), "controller")
-		err := store.HoldLease(ctx, store.LessorOf(h.store), lease, func(ctx context.Context, _ store.Lease) error {
+		err := store.HoldLease(ctx, h.leases, lease, func(ctx context.Context, _ store.Lease) error {
 			h.out.say("%s is silent", node.Name)
 			return setReady(ctx, h.store, node.Name, v1.ConditionUnknown)
 		})

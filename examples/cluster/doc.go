@@ -10,8 +10,9 @@
 // # The cast
 //
 //   - "cluster member" is one member of etcd, where all objects are.
-//   - "cluster controller" binds claims and makes volumes (controller/persistentvolume), decides which node has which volume
-//     (controller/attachdetach), and says which nodes are alive. Two of them run; the one that holds a lease works.
+//   - "cluster controller" binds claims and makes volumes (controller/persistentvolume), lets them grow (controller/expand),
+//     decides which node has which volume (controller/attachdetach), and says which nodes are alive. Two of them run; the one that
+//     leads works (controller/leader).
 //   - "cluster node" holds the mount namespace of one node and keeps an agent running in it. When it is killed, so is the node.
 //   - "cluster agent" embeds the volume manager, and plays the containers of its pods: each writes numbered lines to its volume.
 //     It can be killed without its mounts, and goes on with them.
