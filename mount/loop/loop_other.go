@@ -45,7 +45,9 @@ func (m *Manager) resizeFile(context.Context, *os.File) (Device, error) {
 
 func (m *Manager) detach(context.Context, Device) error { return unsupported() }
 
-func (m *Manager) whileNot(context.Context, *os.File, func(Device) bool, func() error) error { return unsupported() }
+func (m *Manager) whileNot(context.Context, *os.File, func(Device) bool, func() error) error {
+	return unsupported()
+}
 
 func (m *Manager) holdDevice(context.Context, *os.File, string) (Device, error) {
 	return Device{}, unsupported()
