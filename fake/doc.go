@@ -1,8 +1,9 @@
 // Package fake holds models of the things that touch a real machine, for the tests of orchestrators and of plugins:
 //
 //   - [Mounter] is a mount.Interface in memory. It keeps a mount table and a tree of files per filesystem, so that what
-//     is written through one mount can be read through another, and a read-only mount refuses writes. It is the filesystem
-//     of plugins whose volumes are directories, too: plugins/hostpath and plugins/files take it.
+//     is written through one mount can be read through another, a read-only mount refuses writes, and what is mounted on a
+//     shared mount appears at its peers and slaves. It is the filesystem of plugins whose volumes are directories, too:
+//     plugins/hostpath and plugins/files take it.
 //   - [Plugin] is a volume plugin that can do everything a plugin can do. It really mounts, through whatever
 //     mount.Interface it is given: with a [Mounter] no root and no real path is needed.
 //   - [Backend] is the storage that plugins manage: which volumes exist, how large they are, where they are attached. It

@@ -33,7 +33,14 @@ type MounterOptions struct {
 // Mounter is a [mount.Interface] in memory, with the files of the machine that it mounts in: a table of mounts, and a tree
 // of files for each filesystem. It passes the suite of mount/mounttest, as the kernel does: binds show the same files,
 // read-only mounts refuse writes, stacked mounts hide each other, busy mounts stay. Paths are those of the model, with
-// slashes on every platform; nothing on the real machine is touched. It starts with an empty root filesystem.
+// slashes on every platform; nothing on the real machine is touched. It starts with an empty root filesystem, whose mount is
+// private.
+//
+// Mounts and unmounts propagate as mount_namespaces(7) says: to the peers of a shared mount and to their slaves. The table
+// has the optional fields of the kernel, but "propagate_from", which tells of another mount namespace or root directory:
+// there is one of each here. The number of a peer group is not given again. Where the kernel's ways to mount differ, it is
+// as with open_tree(2) and move_mount(2): a bind leaves the peer group of its source before it is seen, so that copies of
+// it on peers of the target are in a group of their own.
 //
 // Its methods may be called from several goroutines at once. Files are reached by methods that are named after those of
 // package os and return the same errors.
@@ -47,6 +54,7 @@ type Mounter struct {
 	super     map[string]*filesystem // by type and source, of filesystems that outlive their mounts
 	lastID    uint64
 	lastMinor uint32
+	lastGroup uint64
 	pending   map[string]*pending
 }
 

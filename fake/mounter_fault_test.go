@@ -45,6 +45,20 @@ func TestMounterFailsAsTold(t *testing.T) {
 	assert.True(t, isMounted(t, m, "/b"))
 }
 
+func TestMounterPanicsAsTold(t *testing.T) {
+	m := fake.NewMounter(fake.MounterOptions{})
+	m.Inject(fake.MethodMount, fake.PanicWith("planned"))
+	m.Inject(fake.MethodLookup, fake.PanicWith("planned"))
+	assert.PanicsWithValue(t, "planned", func() { _ = m.Mount(t.Context(), tmpfs("/a")) })
+	assert.PanicsWithValue(t, "planned", func() { _, _ = m.Lookup(t.Context(), "/a") })
+	for _, call := range m.Calls() {
+		assert.True(t, call.Ended, call.String())
+	}
+	require.NoError(t, m.Mount(t.Context(), tmpfs("/a")), "the path is free again")
+	_, err := m.Lookup(t.Context(), "/a")
+	require.NoError(t, err)
+}
+
 func TestMounterLogReadsAsASequence(t *testing.T) {
 	m := fake.NewMounter(fake.MounterOptions{})
 	request := tmpfs("/a", "ro")
@@ -161,6 +175,23 @@ func TestMounterIsBusyWhileHeld(t *testing.T) {
 	_, err = m.Hold("/a")
 	require.NoError(t, err)
 	require.NoError(t, m.Unmount(t.Context(), "/a", mount.UnmountOptions{Lazy: true}))
+}
+
+func TestMounterIsBusyWhileACopyIsHeld(t *testing.T) {
+	m := fake.NewMounter(fake.MounterOptions{})
+	require.NoError(t, m.Mount(t.Context(), tmpfs("/a", "shared")))
+	require.NoError(t, m.Mount(t.Context(), mount.Request{Source: "/a", Target: "/b", Options: []string{"bind", "slave"}}))
+	require.NoError(t, m.Mount(t.Context(), tmpfs("/a/sub")))
+	release, err := m.Hold("/b/sub")
+	require.NoError(t, err)
+	require.ErrorIs(t, m.Unmount(t.Context(), "/a/sub", mount.UnmountOptions{}), syscall.EBUSY)
+	assert.True(t, isMounted(t, m, "/b/sub"))
+	require.NoError(t, m.Mount(t.Context(), tmpfs("/b/sub/inner")))
+	require.NoError(t, m.Unmount(t.Context(), "/a/sub", mount.UnmountOptions{}), "a copy that stays is not asked")
+	assert.True(t, isMounted(t, m, "/b/sub"))
+	require.NoError(t, m.Unmount(t.Context(), "/b/sub/inner", mount.UnmountOptions{}))
+	release()
+	require.NoError(t, m.Unmount(t.Context(), "/b/sub", mount.UnmountOptions{}))
 }
 
 func TestMounterKeepsWhatADeviceHolds(t *testing.T) {

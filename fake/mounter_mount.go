@@ -54,10 +54,9 @@ func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
 	if err != nil {
 		return err
 	}
-	top := m.attach(at, plan.Target, shown, plan)
-	if plan.Recursive {
-		m.attachBelow(shown, top, plan)
-	}
+	tree := m.bound(shown, plan)
+	m.attach(tree, at)
+	m.propagateAll(tree, plan) // once more: what is put on a shared mount has become shared
 	return nil
 }
 
@@ -107,7 +106,11 @@ func (m *Mounter) makeTarget(name string, target entry, shown fs.FileMode) (posi
 // shown finds what the mount is to show: the source of a bind, or the root of a filesystem.
 func (m *Mounter) shown(plan mount.Plan, public []string) (position, error) {
 	if plan.Bind {
-		return m.resolve(plan.Source, walk{follow: true})
+		at, err := m.resolve(plan.Source, walk{follow: true})
+		if err == nil && at.mount.unbindable {
+			err = fmt.Errorf("%q is on an unbindable mount: %w", plan.Source, syscall.EINVAL)
+		}
+		return at, err
 	}
 	if plan.SELinuxContext != "" && !m.seLinux {
 		return position{}, fmt.Errorf("the machine runs no SELinux: %w", mount.ErrUnsupported)
@@ -189,16 +192,18 @@ func validMemoryOption(key, value string) bool {
 	return err == nil
 }
 
-// attach puts a mount on a position.
-func (m *Mounter) attach(at position, name string, shown position, plan mount.Plan) *mounted {
-	mp := &mounted{
-		id: m.nextID(), parent: at.mount, point: at.node, path: name,
-		fs: shown.mount.fs, root: shown.node, rootPath: shown.rel,
-		options: slices.Clone(shown.mount.options), readOnly: shown.mount.readOnly,
+// bound copies what is to be mounted, and what is mounted below it if the plan says so, and gives it its options.
+func (m *Mounter) bound(shown position, plan mount.Plan) []*mounted {
+	isTaken := func(mp *mounted) bool {
+		return plan.Recursive && !mp.unbindable && (mp.parent != shown.mount || isWithin(mp.pointPath, shown.rel))
 	}
-	mp.change(plan)
-	m.mounts = append(m.mounts, mp)
-	return mp
+	tree := m.copyTree(m.tree(shown.mount, isTaken))
+	tree[0].root, tree[0].rootPath = shown.node, shown.rel
+	for _, mp := range tree {
+		mp.change(plan)
+	}
+	m.propagateAll(tree, plan)
+	return tree
 }
 
 // change gives the mount the options of the plan.
@@ -225,33 +230,6 @@ func excludes(option, other string) bool {
 // accessTimes are the options of which a mount has one at most.
 var accessTimes = []string{"noatime", "relatime", "strictatime"}
 
-// attachBelow copies the mounts below the source of a recursive bind.
-func (m *Mounter) attachBelow(source position, top *mounted, plan mount.Plan) {
-	type pair struct{ from, to *mounted }
-	for queue := []pair{{source.mount, top}}; len(queue) > 0; queue = queue[1:] {
-		from, to := queue[0].from, queue[0].to
-		for _, below := range slices.Clone(m.mounts) {
-			rel, ok := m.below(below, from, to)
-			if !ok {
-				continue
-			}
-			at := position{to, below.point, ""}
-			shown := position{below, below.root, below.rootPath}
-			queue = append(queue, pair{below, m.attach(at, path.Join(to.path, rel), shown, plan)})
-		}
-	}
-}
-
-// below returns where the mount lies below the root of to, a bind of a part of from.
-func (m *Mounter) below(mp, from, to *mounted) (rel string, ok bool) {
-	if mp.parent != from || mp == to {
-		return "", false
-	}
-	inFilesystem := path.Join(from.rootPath, strings.TrimPrefix(mp.path, from.path))
-	rel, ok = strings.CutPrefix(inFilesystem, strings.TrimSuffix(to.rootPath, "/")+"/")
-	return rel, ok
-}
-
 // remount changes the uppermost mount at the target.
 func (m *Mounter) remount(plan mount.Plan) error {
 	at, err := m.resolve(plan.Target, walk{strict: true})
@@ -271,18 +249,16 @@ func (m *Mounter) remount(plan mount.Plan) error {
 			filesystem.readOnly = plan.ReadOnly() || filesystem.readOnly && !slices.Contains(plan.Clear, "ro")
 		}
 	}
-	m.changeAll(at.mount, plan)
-	return nil
-}
-
-// changeAll gives the mount the options of the plan, and those below it if the plan says so.
-func (m *Mounter) changeAll(mp *mounted, plan mount.Plan) {
-	mp.change(plan)
-	for _, below := range m.mounts {
-		if plan.Below && below.parent == mp {
-			m.changeAll(below, plan)
+	tree := m.tree(at.mount, all)
+	for i, mp := range tree {
+		if i == 0 || plan.Below {
+			mp.change(plan)
 		}
 	}
+	if plan.Propagation != "" {
+		m.propagateAll(tree, plan)
+	}
+	return nil
 }
 
 // resize takes over the size that a remount gives to a tmpfs.
@@ -363,25 +339,20 @@ func (m *Mounter) takeOff(mp *mounted, options mount.UnmountOptions) error {
 	if found := mp.line(); !options.Expect.Is(found) {
 		return fmt.Errorf("found %+v where %+v was expected: %w", found.Identity(), options.Expect, mount.ErrForeign)
 	}
-	if !options.Lazy && (mp.held > 0 || m.hasChildren(mp)) {
+	if options.Lazy {
+		m.detach(m.goneWith(m.tree(mp, all)))
+		return nil
+	}
+	gone := m.goneWith([]*mounted{mp})
+	if m.hasChildren(mp) || slices.ContainsFunc(gone, func(g *mounted) bool { return g.held > 0 }) {
 		return fmt.Errorf("still in use: %w", syscall.EBUSY)
 	}
-	m.detach(mp)
+	m.detach(gone)
 	return nil
 }
 
 func (m *Mounter) hasChildren(mp *mounted) bool {
 	return slices.ContainsFunc(m.mounts, func(other *mounted) bool { return other.parent == mp })
-}
-
-// detach takes a mount off with all that is mounted below it.
-func (m *Mounter) detach(mp *mounted) {
-	m.mounts = slices.DeleteFunc(m.mounts, func(other *mounted) bool { return other == mp })
-	for _, other := range slices.Clone(m.mounts) {
-		if other.parent == mp {
-			m.detach(other)
-		}
-	}
 }
 
 func (m *Mounter) removeTarget(name string) error {
@@ -456,6 +427,7 @@ func (mp *mounted) line() mount.MountPoint {
 		UniqueID: mp.id, ID: mp.id, Minor: mp.fs.minor, Root: mp.rootPath, Path: mp.path, Source: mp.fs.source, FSType: mp.fs.fsType,
 		Options:      append([]string{accessWords[mp.readOnly]}, mp.options...),
 		SuperOptions: append([]string{accessWords[mp.fs.readOnly]}, mp.fs.options...),
+		Propagation:  mp.fields(),
 	}
 	if mp.parent != nil {
 		p.ParentID = mp.parent.id

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,16 +42,19 @@ func newInode(mode fs.FileMode) *inode {
 
 // mounted is one mount.
 type mounted struct {
-	id       uint64
-	parent   *mounted
-	point    *inode // what it is mounted on, in its parent
-	fs       *filesystem
-	root     *inode
-	rootPath string // of root, in its filesystem
-	path     string
-	options  []string // beside ro
-	readOnly bool
-	held     int // open files
+	id        uint64
+	parent    *mounted
+	point     *inode // what it is mounted on, in its parent
+	pointPath string // of point, in the filesystem of the parent
+	fs        *filesystem
+	root      *inode
+	rootPath  string // of root, in its filesystem
+	path      string
+	options   []string // beside ro
+	readOnly  bool
+	held      int // open files
+
+	propagation
 }
 
 // position is where a walk has come to.
@@ -145,10 +147,8 @@ func (w *walk) step(element string, rest []string) (link string, err error) {
 
 // cross goes to the root of the uppermost mount at a position.
 func (m *Mounter) cross(p position) position {
-	for _, mp := range slices.Backward(m.mounts) {
-		if mp.parent == p.mount && mp.point == p.node {
-			return m.cross(position{mp, mp.root, mp.rootPath})
-		}
+	if mp := m.mountOn(p.mount, p.node); mp != nil {
+		return m.cross(position{mp, mp.root, mp.rootPath})
 	}
 	return p
 }

@@ -422,6 +422,9 @@ func TestEachBrokenMounterIsCaughtByTheCaseForIt(t *testing.T) {
 	for _, c := range cases() {
 		t.Run(c.name, func(t *testing.T) {
 			defect := defects[c.name]
+			if defect == nil {
+				defect = propagationDefects[c.name]
+			}
 			require.NotNil(t, defect, "a case that nothing has ever failed")
 			assert.Empty(t, try(t, c, func(*mutant) {}), "a mounter without a defect")
 			assert.NotEmpty(t, try(t, c, defect), "the defect was not seen")

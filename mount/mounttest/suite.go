@@ -28,7 +28,7 @@ type testCase struct {
 }
 
 func cases() []testCase {
-	return slices.Concat(mountCases(), unmountCases(), expectCases(), requestCases())
+	return slices.Concat(mountCases(), unmountCases(), expectCases(), propagationCases(), requestCases())
 }
 
 func mountCases() []testCase {

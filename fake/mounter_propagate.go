@@ -1,0 +1,260 @@
+package fake
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// propagation says where else the mounts and unmounts on a mount appear, in the terms of mount_namespaces(7): in its peer
+// group, and in the slaves of that. A mount may be in a group and be the slave of another; all peers have one master.
+type propagation struct {
+	group      uint64 // 0 unless the mount is shared
+	master     uint64 // the group whose slave it is, or 0
+	unbindable bool
+}
+
+// fields are the optional fields of the mount table.
+func (p propagation) fields() (fields []string) {
+	if p.group != 0 {
+		fields = append(fields, fmt.Sprintf("shared:%d", p.group))
+	}
+	if p.master != 0 {
+		fields = append(fields, fmt.Sprintf("master:%d", p.master))
+	}
+	if p.unbindable {
+		fields = append(fields, "unbindable")
+	}
+	return fields
+}
+
+// propagate changes the propagation of a mount.
+func (m *Mounter) propagate(mp *mounted, kind string) {
+	if kind == "shared" {
+		m.share(mp)
+		return
+	}
+	m.leave(mp)
+	if kind == "slave" {
+		return
+	}
+	mp.master, mp.unbindable = 0, kind == "unbindable"
+}
+
+// share gives the mount a peer group unless it has one.
+func (m *Mounter) share(mp *mounted) {
+	mp.unbindable = false
+	if mp.group == 0 {
+		m.lastGroup++
+		mp.group = m.lastGroup
+	}
+}
+
+// leave takes the mount out of its peer group, whose slave it becomes. When it was the last there, its master takes over the
+// slaves of the group.
+func (m *Mounter) leave(mp *mounted) {
+	left := mp.group
+	if mp.group = 0; left == 0 {
+		return
+	}
+	if slices.ContainsFunc(m.mounts, func(other *mounted) bool { return other.group == left }) {
+		mp.master = left
+		return
+	}
+	for _, other := range m.mounts {
+		if other.master == left {
+			other.master = mp.master
+		}
+	}
+}
+
+// propagateAll changes the propagation of a tree as the plan says: of its first mount, or of all.
+func (m *Mounter) propagateAll(tree []*mounted, plan mount.Plan) {
+	kind, below := strings.CutPrefix(plan.Propagation, "r")
+	if !below && !plan.Recursive {
+		tree = tree[:1]
+	}
+	for _, mp := range tree {
+		m.propagate(mp, kind)
+	}
+}
+
+// receivers are the mounts that get what is mounted on mp, each after those from which it gets it.
+func (m *Mounter) receivers(mp *mounted) (found []*mounted) {
+	if mp.group == 0 {
+		return nil
+	}
+	for groups := []uint64{mp.group}; len(groups) > 0; groups = groups[1:] {
+		for _, other := range m.mounts {
+			if other.group == groups[0] && other != mp {
+				found = append(found, other)
+			}
+		}
+		for _, other := range m.mounts {
+			switch {
+			case other.master != groups[0]:
+			case other.group == 0:
+				found = append(found, other)
+			case !slices.Contains(groups, other.group):
+				groups = append(groups, other.group)
+			}
+		}
+	}
+	return found
+}
+
+// attach puts a tree on a position, and copies of it on the same place of all that receive.
+func (m *Mounter) attach(tree []*mounted, at position) {
+	receivers := m.receivers(at.mount)
+	if at.mount.group != 0 {
+		for _, mp := range tree {
+			m.share(mp)
+		}
+	}
+	m.put(tree, at)
+	inGroup := map[uint64][]*mounted{at.mount.group: tree} // the first copy in each peer group of receivers
+	for _, receiver := range receivers {
+		if isWithin(at.rel, receiver.rootPath) {
+			m.put(m.copyFor(receiver, inGroup), position{receiver, at.node, at.rel})
+		}
+	}
+}
+
+// copyFor makes the copy for a receiver: a peer of the one in its group, else a slave of the one in its master's, which is
+// shared too when the receiver is.
+func (m *Mounter) copyFor(receiver *mounted, inGroup map[uint64][]*mounted) []*mounted {
+	if known := inGroup[receiver.group]; known != nil {
+		return m.copyTree(known)
+	}
+	copied := m.copyTree(inGroup[m.nearestMaster(receiver, inGroup)])
+	for _, mp := range copied {
+		mp.master, mp.group = mp.group, 0
+		if receiver.group != 0 {
+			m.share(mp)
+		}
+	}
+	if receiver.group != 0 {
+		inGroup[receiver.group] = copied
+	}
+	return copied
+}
+
+// nearestMaster is the group from which the mount gets its copy: its master, or the master of that when the place cannot be
+// seen in it, and so on.
+func (m *Mounter) nearestMaster(mp *mounted, inGroup map[uint64][]*mounted) uint64 {
+	group := mp.master
+	for inGroup[group] == nil {
+		i := slices.IndexFunc(m.mounts, func(other *mounted) bool { return other.group == group })
+		group = m.mounts[i].master
+	}
+	return group
+}
+
+// copyTree copies mounts, of which each is on an earlier one but for the first. A copy is a peer of what is shared, and has the
+// same master.
+func (m *Mounter) copyTree(tree []*mounted) []*mounted {
+	copies := make([]*mounted, len(tree))
+	for i, mp := range tree {
+		copied := *mp
+		copied.id, copied.held, copied.options = m.nextID(), 0, slices.Clone(mp.options)
+		if i > 0 {
+			copied.parent = copies[slices.Index(tree, mp.parent)]
+		}
+		copies[i] = &copied
+	}
+	return copies
+}
+
+// put adds a tree to the table. A mount that is at the position stays uppermost: it is then on the tree.
+func (m *Mounter) put(tree []*mounted, at position) {
+	top := tree[0]
+	top.parent, top.point, top.pointPath = at.mount, at.node, at.rel
+	if covering := m.mountOn(at.mount, at.node); covering != nil {
+		covering.parent, covering.point, covering.pointPath = top, top.root, top.rootPath
+	}
+	for _, mp := range tree {
+		mp.path = path.Join(mp.parent.path, strings.TrimPrefix(mp.pointPath, mp.parent.rootPath))
+	}
+	m.mounts = append(m.mounts, tree...)
+}
+
+// mountOn returns the mount on a place of another one, or nil.
+func (m *Mounter) mountOn(parent *mounted, point *inode) *mounted {
+	i := slices.IndexFunc(m.mounts, func(mp *mounted) bool { return mp.parent == parent && mp.point == point })
+	if i < 0 {
+		return nil
+	}
+	return m.mounts[i]
+}
+
+// tree returns the mount and those below it, each after what it is on; of those below only what keep says.
+func (m *Mounter) tree(top *mounted, keep func(*mounted) bool) []*mounted {
+	tree := []*mounted{top}
+	for i := 0; i < len(tree); i++ {
+		for _, mp := range m.mounts {
+			if mp.parent == tree[i] && keep(mp) {
+				tree = append(tree, mp)
+			}
+		}
+	}
+	return tree
+}
+
+func all(*mounted) bool { return true }
+
+// goneWith returns what an unmount takes off: the mounts themselves, and the copies of them on all that receive. A copy
+// stays when it bears a mount that stays, unless that covers it whole.
+func (m *Mounter) goneWith(mounts []*mounted) []*mounted {
+	gone := slices.Clone(mounts)
+	for _, mp := range mounts {
+		for _, receiver := range m.receivers(mp.parent) {
+			copied := m.mountOn(receiver, mp.point)
+			if copied != nil && !slices.Contains(gone, copied) {
+				gone = append(gone, copied)
+			}
+		}
+	}
+	bears := func(mp *mounted) bool {
+		return slices.ContainsFunc(m.mounts, func(other *mounted) bool {
+			return other.parent == mp && other.point != mp.root && m.staysIn(other, gone)
+		})
+	}
+	for i := len(mounts); i < len(gone); i++ {
+		if bears(gone[i]) {
+			gone = slices.Delete(gone, i, i+1)
+			i = len(mounts) - 1 // what bears this one stays, too
+		}
+	}
+	return gone
+}
+
+// staysIn reports whether the mount, or what covers it, stays when others have gone.
+func (m *Mounter) staysIn(mp *mounted, gone []*mounted) bool {
+	if !slices.Contains(gone, mp) {
+		return true
+	}
+	covering := m.mountOn(mp, mp.root)
+	return covering != nil && m.staysIn(covering, gone)
+}
+
+// detach takes mounts out of the table. What covered one of them is then on the place of that.
+func (m *Mounter) detach(gone []*mounted) {
+	isGone := func(mp *mounted) bool { return slices.Contains(gone, mp) }
+	for _, mp := range gone {
+		m.propagate(mp, "private")
+	}
+	m.mounts = slices.DeleteFunc(m.mounts, isGone)
+	for _, mp := range m.mounts {
+		for mp.parent != nil && isGone(mp.parent) {
+			mp.parent, mp.point, mp.pointPath = mp.parent.parent, mp.parent.point, mp.parent.pointPath
+		}
+	}
+}
+
+// isWithin reports whether name is dir or lies below it.
+func isWithin(name, dir string) bool {
+	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+}
