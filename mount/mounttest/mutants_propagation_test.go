@@ -27,7 +27,10 @@ var propagationDefects = map[string]func(*mutant){
 		m.after("/source/sub", func(ctx context.Context) error { return m.Mounter.Unmount(ctx, "/root/slave/sub/below", plain) })
 	},
 	"a peer that shows a part has the mounts of that part": func(m *mutant) {
-		m.after("/source/subway", func(ctx context.Context) error { return m.Mounter.Mount(ctx, tmpfs("/root/part")) })
+		m.after("/source/subway", func(ctx context.Context) error {
+			bind := mount.Request{Source: "/root/source/subway", Target: "/root/part", Options: []string{"bind"}}
+			return m.Mounter.Mount(ctx, bind)
+		})
 	},
 	"a mount appears beneath what covers its place": func(m *mutant) {
 		m.after("/master/sub", func(ctx context.Context) error { return m.Mounter.Mount(ctx, tmpfs("/root/slave/sub")) })
