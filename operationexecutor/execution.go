@@ -271,6 +271,7 @@ func (e *Executor) leaveBehind(x *execution) bool {
 	}
 	e.mu.Lock()
 	e.left[op] = left
+	e.awaited++
 	e.mu.Unlock()
 	op.close()
 	e.options.Logger.Warn("a call of a plugin was left behind; its key stays taken", logKeys(op.Info())...)
@@ -291,6 +292,7 @@ func (x *execution) stillRunning() []leftCall {
 
 // awaitLeft frees the key when the last call that was left behind has returned. It ends with that call.
 func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
+	defer e.noteReturned()
 	for _, call := range calls {
 		<-call.done
 	}

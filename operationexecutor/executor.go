@@ -34,6 +34,10 @@ type Executor struct {
 	isShutDown bool
 	// left holds the operations that have ended and of which a call still runs, with what awaits those calls.
 	left map[*Operation][]leftCall
+	// awaited counts those whose key is to be freed when their calls have returned; returned is closed when that has been
+	// done for all; nil: nobody has asked.
+	awaited  int
+	returned chan struct{}
 	// plugins holds what is known of the calls of each plugin; there are as many as plugins.
 	plugins map[string]*pluginCalls
 	// queues holds the calls that are under way, by when they are due, hung those that were left behind.

@@ -187,6 +187,45 @@ func TestAHungCallIsLeftBehindAndKeepsItsKey(t *testing.T) {
 	})
 }
 
+func isClosed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestReturnedWaitsForTheLastCallAndForWhoIsToldOfIt: what the keys guarded is left alone from then on.
+func TestReturnedWaitsForTheLastCallAndForWhoIsToldOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := make(chan struct{})
+		w := newWorld(t, setup{stageable: true, executor: operationexecutor.ExecutorOptions{
+			KeyFreed: func(operationexecutor.OperationInfo) { <-told },
+		}})
+		assert.True(t, isClosed(w.executor.Returned()), "nothing was left behind")
+		w.attached("data")
+		w.attached("other")
+		release := w.hang("MountDevice")
+		w.ended(w.mount("data", "p"))
+		w.ended(w.mount("other", "p"))
+		returned, again := w.executor.Returned(), w.executor.Returned()
+		assert.False(t, isClosed(returned))
+		release()
+		synctest.Wait()
+		require.NoError(t, w.executor.Shutdown(t.Context()))
+		assert.False(t, isClosed(returned), "somebody is still told of them")
+		told <- struct{}{}
+		synctest.Wait()
+		assert.False(t, isClosed(returned), "of one more")
+		told <- struct{}{}
+		synctest.Wait()
+		assert.True(t, isClosed(returned))
+		assert.True(t, isClosed(again))
+		assert.True(t, isClosed(w.executor.Returned()))
+	})
+}
+
 // lostByPlugin is the error of a system call that the mount layer left behind.
 type lostByPlugin struct{ done chan struct{} }
 

@@ -78,6 +78,35 @@ func (e *Executor) Wait(ctx context.Context) error {
 	return nil
 }
 
+// Returned returns a channel that is closed when every call that was left behind so far has returned, and KeyFreed was called
+// for its operation. After [Executor.Shutdown] nothing of this executor touches a volume from then on.
+func (e *Executor) Returned() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.returned == nil {
+		e.returned = make(chan struct{})
+	}
+	returned := e.returned
+	e.closeReturned()
+	return returned
+}
+
+// noteReturned notes that the calls of one operation that were left behind have returned.
+func (e *Executor) noteReturned() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.awaited--
+	e.closeReturned()
+}
+
+// closeReturned tells those who wait when there is nothing to wait for. The lock must be held.
+func (e *Executor) closeReturned() {
+	if e.awaited == 0 && e.returned != nil {
+		close(e.returned)
+		e.returned = nil
+	}
+}
+
 // whenQuiet returns a channel that is closed when no operation runs; nil when none does.
 func (e *Executor) whenQuiet() <-chan struct{} {
 	e.mu.Lock()

@@ -189,7 +189,8 @@ func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() 
 
 // Run does all the work until ctx ends, and returns when every goroutine that it started has ended. Operations that run
 // when ctx ends are cancelled; mounts stay. Calls of plugins that do not return then are left behind: the error, a
-// *operationexecutor.WaitError, names them, and the directories of records stay locked until the process ends.
+// *operationexecutor.WaitError, names them, and the directories of records stay locked until the last of them has returned,
+// or the process ends: until then no other manager begins, in the same process neither.
 //
 // An error before ctx ends says that Run could not begin: it was called before, or the records could not be read or are
 // in use by another manager, which matches [volume.ErrInUse], or others may write them, which matches
@@ -242,8 +243,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	wg.Wait()
 	if err := m.executor.Shutdown(context.WithoutCancel(ctx)); err != nil {
+		m.closeJournalLater(context.WithoutCancel(ctx))
 		return err
 	}
+	<-m.executor.Returned() // A call may have returned just now, of which the manager is still told.
 	return m.closeJournal(context.WithoutCancel(ctx))
 }
 
@@ -252,6 +255,20 @@ func (m *Manager) closeJournal(ctx context.Context) error {
 		return nil
 	}
 	return m.journal.close(ctx)
+}
+
+// closeJournalLater unlocks the directories of records when the calls that Run leaves behind have returned. Until then another
+// manager could call plugins for the same volumes, and take them for what they were before.
+func (m *Manager) closeJournalLater(ctx context.Context) {
+	if m.journal == nil {
+		return
+	}
+	go func() {
+		<-m.executor.Returned()
+		if err := m.journal.close(ctx); err != nil {
+			m.options.Logger.Error("the directories of records could not be unlocked", "error", err)
+		}
+	}()
 }
 
 // planAll plans dirty volumes until ctx ends. It is the one goroutine that begins operations: what it finds not pending

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -461,6 +462,48 @@ func TestRunNamesTheCallsThatItLeavesBehind(t *testing.T) {
 		require.NoError(t, m.AddPod(t.Context(), podOf("web", "-scratch")))
 		synctest.Wait()
 		require.ErrorContains(t, w.stop(), "volume_mount")
+	})
+}
+
+// TestAnotherManagerBeginsWhenTheCallsThatRunLeftBehindHaveReturned in the same process, and no earlier: by then it is certain
+// what it finds.
+func TestAnotherManagerBeginsWhenTheCallsThatRunLeftBehindHaveReturned(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.claim("data")
+		m := w.start()
+		m.PodsComplete()
+		scratch, pod := podOf("scratch", "-scratch"), podOf("web", "data")
+		first, second := make(chan struct{}), make(chan struct{})
+		returnFirst, returnSecond := sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(second) })
+		defer returnSecond()
+		defer returnFirst()
+		w.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(first))
+		require.NoError(t, m.AddPod(t.Context(), scratch))
+		synctest.Wait()
+		w.plugin.Inject(fake.MethodMountDevice, fake.HangDeaf(second))
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		synctest.Wait()
+		var left *operationexecutor.WaitError
+		require.ErrorAs(t, w.stop(), &left)
+		require.Len(t, left.Left, 2)
+
+		w.start()
+		require.ErrorIs(t, w.stop(), volume.ErrInUse)
+		returnFirst()
+		synctest.Wait()
+		w.start()
+		require.ErrorIs(t, w.stop(), volume.ErrInUse, "one call has not returned")
+		returnSecond()
+		synctest.Wait()
+
+		w.start()
+		w.add(pod)
+		w.manager.PodsComplete()
+		require.NoError(t, w.manager.WaitForUnmount(t.Context(), scratch))
+		w.remove(pod)
+		w.isClean()
+		require.NoError(t, w.stop())
 	})
 }
 

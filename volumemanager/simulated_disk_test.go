@@ -2,14 +2,17 @@ package volumemanager
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/record"
 	sim "github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // simulatedDisk holds the records of a node: those of its runtime directory, which are gone after a reboot, and the others.
@@ -17,11 +20,14 @@ import (
 type simulatedDisk struct {
 	boot  int
 	files map[string]map[string][]byte
-	bug   simulatedBug
+	// owners are the processes that have locked the directories. The lock of one that was killed is gone.
+	mu     sync.Mutex // of owners
+	owners map[string]*sim.Process
+	bug    simulatedBug
 }
 
 func newSimulatedDisk(bug simulatedBug) *simulatedDisk {
-	return &simulatedDisk{files: map[string]map[string][]byte{}, bug: bug}
+	return &simulatedDisk{files: map[string]map[string][]byte{}, owners: map[string]*sim.Process{}, bug: bug}
 }
 
 // simulatedDir is one directory of records, as one process has it.
@@ -31,7 +37,11 @@ type simulatedDir struct {
 	path string
 }
 
-func (d *simulatedDisk) open(p *sim.Process, path string) recordDir {
+// open locks a directory for a program of a process.
+func (d *simulatedDisk) open(p *sim.Process, path string) (recordDir, error) {
+	if !d.lock(p, path) && !d.bug.locksNothing {
+		return nil, fmt.Errorf("%s: %w", path, volume.ErrInUse)
+	}
 	if d.boot != p.Boot() {
 		d.boot = p.Boot()
 		d.files["/simulated/run"] = nil
@@ -42,9 +52,18 @@ func (d *simulatedDisk) open(p *sim.Process, path string) recordDir {
 	p.KeepRecords(d.all())
 	dir := &simulatedDir{p: p, disk: d, path: path}
 	if d.bug.dir != nil {
-		return d.bug.dir(dir)
+		return d.bug.dir(dir), nil
 	}
-	return dir
+	return dir, nil
+}
+
+// lock reports whether the process had not locked the directory before.
+func (d *simulatedDisk) lock(p *sim.Process, path string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	locked := d.owners[path] == p
+	d.owners[path] = p
+	return !locked
 }
 
 // all returns what is on record.
@@ -114,5 +133,12 @@ func (d *simulatedDir) Quarantine(key string, reason error) record.Damaged {
 	panic(key + ": " + reason.Error())
 }
 
-// Close implements recordDir.
-func (d *simulatedDir) Close() error { return nil }
+// Close implements recordDir. A process that was killed has no lock any more.
+func (d *simulatedDir) Close() error {
+	d.disk.mu.Lock()
+	defer d.disk.mu.Unlock()
+	if d.disk.owners[d.path] == d.p {
+		delete(d.disk.owners, d.path)
+	}
+	return nil
+}

@@ -51,8 +51,10 @@ type simulated struct {
 	status *simulatedStatus
 	// reports holds what an orchestrator that writes the status itself has to write; nil: the manager writes.
 	reports *simulatedReporter
+	ctx     context.Context //nolint:containedctx // It is the one of Run.
 	cancel  context.CancelFunc
 	ended   chan error
+	life    sim.Life
 	belief  sim.Belief
 
 	given    map[string]*v1.Pod
@@ -68,6 +70,7 @@ var (
 	_ sim.Resyncer = (*simulated)(nil)
 
 	_ sim.StatusWriter = (*simulated)(nil)
+	_ sim.Restarter    = (*simulated)(nil)
 )
 
 // inTurn lets operations begin one after the other, each when all that was going on has come to rest: those that end at once
@@ -147,24 +150,83 @@ func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 	for _, v := range p.Volumes() {
 		n.claim(p.Spec(v), p.Volume(v).Grows)
 	}
-	ctx, cancel := context.WithCancel(p.Context())
 	s := &simulated{
-		node: n, p: p, cancel: cancel, ended: make(chan error, 1), belief: sim.NewBelief(),
+		node: n, p: p, belief: sim.NewBelief(),
 		status: &simulatedStatus{Store: n.store, p: p, turn: &n.statuses, blind: n.bug.blind, deaf: n.bug.deaf},
-		given:  map[string]*v1.Pod{}, late: n.late,
 	}
 	if n.ownStatus && p.HasController() {
 		s.reports = &simulatedReporter{}
 	}
-	s.m = n.newManager(s)
-	for _, pod := range p.Wanted(p.Node()) {
+	s.run(n.newManager(s))
+	s.remember()
+	return s
+}
+
+// run has the manager run.
+func (s *simulated) run(m *Manager) {
+	s.m, s.ended = m, make(chan error, 1)
+	s.ctx, s.cancel = context.WithCancel(s.p.Context())
+	if s.node.bug.completesEarly {
+		m.PodsComplete()
+	}
+	go func(ctx context.Context, ended chan<- error) { ended <- m.Run(ctx) }(s.ctx, s.ended)
+}
+
+// remember has the pods that are wanted added one after the other.
+func (s *simulated) remember() {
+	s.given, s.held, s.late, s.complete = map[string]*v1.Pod{}, nil, s.node.late, false
+	for _, pod := range s.p.Wanted(s.p.Node()) {
 		s.held = append(s.held, pod.Name)
 	}
-	if n.bug.completesEarly {
-		s.m.PodsComplete()
+}
+
+// EndRun implements sim.Restarter.
+func (s *simulated) EndRun() {
+	s.cancel()
+	s.life = sim.Ending
+	s.given = map[string]*v1.Pod{}
+}
+
+// Life implements sim.Restarter.
+func (s *simulated) Life() sim.Life { return s.life }
+
+// succeed begins another manager when the one that was ended has returned, and its records can be had. Until then that one
+// is asked what it believes.
+func (s *simulated) succeed() {
+	if s.life == sim.Ending {
+		select {
+		case err := <-s.ended:
+			s.mustHaveEnded(err)
+			s.life = sim.Ended
+		default:
+		}
 	}
-	go func() { s.ended <- s.m.Run(ctx) }()
-	return s
+	if s.life != sim.Ended || s.catchingUp.Load() {
+		return
+	}
+	old, next := s.m, s.node.newManager(s)
+	s.run(next)
+	comeToRest()
+	select {
+	case err := <-s.ended:
+		require.ErrorIs(s.node.t, err, volume.ErrInUse)
+		s.cancel()
+		s.m = old
+	default:
+		s.life = sim.Running
+		s.remember()
+		if s.node.bug.succeeds != nil {
+			s.node.bug.succeeds(next)
+		}
+	}
+}
+
+// mustHaveEnded accepts how Run ends when its context does: it may leave calls behind.
+func (s *simulated) mustHaveEnded(err error) {
+	var left *operationexecutor.WaitError
+	if !errors.As(err, &left) {
+		require.NoError(s.node.t, err)
+	}
 }
 
 func (n *simulatedNode) newManager(s *simulated) *Manager {
@@ -191,7 +253,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	m, err := New(p.Plugins(), o)
 	require.NoError(n.t, err)
 	m.journal.disk = disk{
-		openDir: func(path string, _ record.Options) (recordDir, error) { return n.disk.open(p, path), nil },
+		openDir: func(path string, _ record.Options) (recordDir, error) { return n.disk.open(p, path) },
 		bootID:  func() (string, error) { return fmt.Sprintf("boot-%d", p.Boot()), nil },
 	}
 	if n.bug.change != nil {
@@ -218,6 +280,12 @@ func (s *simulated) Grow(name string, size int) {
 
 // Kick implements sim.Engine: the orchestrator tells the manager what has changed.
 func (s *simulated) Kick() {
+	if s.life != sim.Running {
+		s.succeed()
+	}
+	if s.life != sim.Running {
+		return
+	}
 	select {
 	case err := <-s.ended:
 		panic(fmt.Sprintf("Run has returned: %v", err))
@@ -338,23 +406,30 @@ func (s *simulated) ReportedInUse(names []v1.UniqueVolumeName) { s.m.MarkVolumes
 
 // Verify implements sim.Engine: it is what the resync asks of the storage.
 func (s *simulated) Verify() {
-	s.m.verifyAttached(s.p.Context())
+	if s.life != sim.Running {
+		return
+	}
+	s.m.verifyAttached(s.ctx)
 	comeToRest()
 }
 
 // Resync implements sim.Resyncer: it is what the resync does about records that could not be written. Each write waits for
 // the driver.
 func (s *simulated) Resync() {
-	if len(s.m.journal.behind()) > 0 && s.catchingUp.CompareAndSwap(false, true) {
+	if s.life == sim.Running && len(s.m.journal.behind()) > 0 && s.catchingUp.CompareAndSwap(false, true) {
+		m, ctx := s.m, s.ctx
 		go func() {
 			defer s.catchingUp.Store(false)
-			s.m.catchUp(s.p.Context())
+			m.catchUp(ctx)
 		}()
 	}
 }
 
 // MountLost implements sim.Engine: it is what the watch of the mount table says when it has looked.
 func (s *simulated) MountLost(name, pod string) {
+	if s.life != sim.Running {
+		return
+	}
 	h := holder{volume: s.p.UniqueName(name, pod), pod: volume.UniquePodName(pod)}
 	if s.m.executor.IsOperationPending(operationexecutor.Key{Volume: h.volume, Pod: h.pod}) {
 		return // Who changes it looks himself, and the watch looks again.

@@ -25,6 +25,8 @@ type simulatedBug struct {
 	trusts         bool                          // plugins are believed
 	blind          bool                          // no news of the node's status
 	deaf           bool                          // no news of PersistentVolumes
+	locksNothing   bool                          // a manager begins beside calls that another one has left behind
+	succeeds       func(m *Manager)              // a manager that has begun in the process of another one
 	world          func(*sim.Config)             // in which the mistake is likelier to show; nil: any
 }
 
@@ -33,6 +35,7 @@ type (
 	emptyDir     struct{ recordDir }
 	forgetfulDir struct{ recordDir }
 	stickyDir    struct{ recordDir }
+	lockedDir    struct{ recordDir }
 )
 
 func (emptyDir) Load() ([]record.Record, []record.Damaged, error) { return nil, nil, nil }
@@ -40,6 +43,8 @@ func (emptyDir) Load() ([]record.Record, []record.Damaged, error) { return nil, 
 func (forgetfulDir) Put(string, []byte) error { return nil }
 
 func (stickyDir) Remove(string) error { return nil }
+
+func (lockedDir) Close() error { return nil }
 
 // forgetsUnsure is a journal whose record goes although it is not certain that nothing is left.
 type forgetsUnsure struct{ operationexecutor.Journal }
@@ -75,7 +80,11 @@ func diskFails(c *sim.Config) {
 // adoptsNothing makes the manager undo what nobody is known to use before all pods have been added.
 func adoptsNothing(m *Manager) {
 	go func() {
-		<-m.recordsRead
+		select {
+		case <-m.recordsRead:
+		case <-m.stopped: // They are in use by another manager.
+			return
+		}
 		m.mu.Lock()
 		clear(m.adopted)
 		m.mu.Unlock()
@@ -191,6 +200,19 @@ func ofGrowth(c *sim.Config) {
 	c.Pods = []sim.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}}
 }
 
+// believesItsPredecessor takes what is on record of set-ups for certain, as if the one that has written it had seen them end.
+func believesItsPredecessor(m *Manager) {
+	for row := range m.actual.AllMountedVolumes() {
+		must(m.actual.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{
+			VolumeName: row.VolumeName, PodName: row.PodName, PodUID: row.PodUID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
+			OuterVolumeSpecNames: row.OuterVolumeSpecNames, MountPath: row.MountPath,
+		}))
+	}
+}
+
+// stops is a world in which managers end while their processes live on.
+func stops(c *sim.Config) { c.Faults.Stops, c.Often["stop"] = true, 3 }
+
 // ofController is a world in which a controller attaches, and volumes come and go.
 func ofController(c *sim.Config) { *c = controllerWorld(*c) }
 
@@ -215,6 +237,9 @@ var simulatedBugs = map[string]struct {
 	"the node's status is not watched":               {simulatedBug{blind: true, world: ofController}, []string{"L1", "L3"}},
 	"a volume that has grown is not noticed":         {simulatedBug{deaf: true, world: ofGrowth}, []string{"L1", "S12"}},
 	"what the storage has the volume has":            {simulatedBug{change: takesTheStorageForTheVolume, world: ofGrowth}, []string{"L1", "S12"}},
+	"the lock is released while a call is lost":      {simulatedBug{locksNothing: true, world: stops}, []string{"S1", "S2", "S3", "S4"}},
+	"the lock stays when the calls have returned":    {simulatedBug{dir: func(d recordDir) recordDir { return lockedDir{d} }, world: stops}, []string{"L4"}},
+	"what was under way is taken for done":           {simulatedBug{succeeds: believesItsPredecessor, world: stops}, []string{"S2", "S12"}},
 	"a flight never lands":                           {simulatedBug{change: whenKeysAreFree(landsNothing)}, []string{"L1", "L3"}},
 }
 

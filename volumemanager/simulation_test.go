@@ -18,7 +18,8 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 	random := rand.New(rand.NewPCG(seed, 1))
 	c := simulationtest.RandomConfig(random)
 	c.Eager = true
-	c.Faults.Cancels = false // The context of Run is that of the process.
+	c.Faults.Cancels = false                                     // The context of Run is that of the process.
+	c.Faults.Stops = rand.New(rand.NewPCG(seed, 2)).IntN(3) == 0 // Of its own, so that the other seeds stay what they are.
 	if bug.world != nil {
 		bug.world(&c)
 	}

@@ -20,17 +20,21 @@ const (
 	verbVerify  = "verify"  // the program asks what is attached
 	verbCrash   = "crash"   // the program on a node is killed and started
 	verbReboot  = "reboot"  // a node is restarted
+	verbStop    = "stop"    // the program on a node ends, and its process lives on and begins another one when that can be
 	verbCancel  = "cancel"  // the context of the operations of a node ends
 	verbUnmount = "unmount" // somebody else unmounts
 	verbSleep   = "sleep"   // time passes
 	verbGrow    = "grow"    // the control plane gives a volume more
 )
 
+// lost is the detail of a stop after which there is time enough to leave behind the calls that do not return.
+const lost = "lost"
+
 // weights are how likely the verbs are, of which add to all that are offered together.
 var weights = map[string]int{
 	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
 	verbRelease: 4, verbReport: 15, verbVerify: 3,
-	verbGrow: 10,
+	verbGrow: 10, verbStop: 4,
 }
 
 // Choices implements simulation.World.
@@ -50,6 +54,10 @@ func (w *World) Choices() []simulation.Choice {
 		}
 		if w.config.Faults.Crashes {
 			w.offer(verbCrash, node)
+		}
+		if w.mayStop(node) {
+			w.offer(verbStop, node)
+			w.offerAs(weights[verbStop]*cmp.Or(w.config.Often[verbStop], 1), verbStop, node, lost)
 		}
 		if w.config.Faults.Cancels {
 			w.offer(verbCancel, node)
@@ -275,6 +283,8 @@ func (w *World) doNode(step simulation.Step) bool {
 		w.engines[node].Verify()
 	case verbCancel:
 		w.cancel(node)
+	case verbStop:
+		return w.stopProgram(node, step.Detail)
 	case verbCrash:
 		w.kill(node)
 		return w.start(node) == nil

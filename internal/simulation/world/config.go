@@ -86,6 +86,8 @@ type Faults struct {
 	Journal bool
 	// Crashes says that processes may be killed, Reboots that nodes may be rebooted.
 	Crashes, Reboots bool
+	// Stops says that programs may end while their processes live on, and begin again in them.
+	Stops bool
 	// Cancels says that the context of operations may end.
 	Cancels bool
 	// Status says that writing the status of a node may fail, and that a program may lose sight of it.
@@ -135,6 +137,25 @@ type Engine interface {
 	// Stop waits until nothing runs any more.
 	Stop(ctx context.Context) error
 }
+
+// Restarter is an [Engine] whose program can end and begin again in the same process, as often as it is kicked, beside the calls
+// that have not returned.
+type Restarter interface {
+	// EndRun has the program end, and returns at once. Kicks begin another one when that is possible.
+	EndRun()
+	// Life says what has become of it.
+	Life() Life
+}
+
+// Life is what has become of a program that may have been ended.
+type Life uint8
+
+// The lives of a program.
+const (
+	Running Life = iota // it was not ended, or another one has begun since
+	Ending              // it has not returned
+	Ended               // it has returned, and no other one could begin yet
+)
 
 // Resyncer is an [Engine] that makes good by itself, from time to time, what could not be written. When faults have stopped,
 // nothing may be left on its records then.

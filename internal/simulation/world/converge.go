@@ -27,6 +27,9 @@ const (
 // nothing wanted, and once more after every program was killed; and the programs stop.
 func (w *World) Converge() error {
 	w.make()
+	if err := w.succeed(); err != nil {
+		return err
+	}
 	if err := w.becomeReady(); err != nil {
 		return err
 	}
@@ -170,11 +173,16 @@ func (w *World) calm(of func(call simulation.Call) string) error {
 
 func always(simulation.Call) string { return OK }
 
+// isWrite reports whether a call is none of the plugin.
+func isWrite(call simulation.Call) bool {
+	return slices.Contains([]string{"Intend", "Conclude", "Record", "WriteStatus", "WriteInUse", "SeeStatus"}, call.Name)
+}
+
 // verdictWithTrouble leaves the calls of the sick volume alone and fails the set-ups of the broken pod.
 func (w *World) verdictWithTrouble(call simulation.Call) string {
 	at := atOf(call)
 	switch {
-	case slices.Contains([]string{"Intend", "Conclude", "Record", "WriteStatus", "WriteInUse", "SeeStatus"}, call.Name):
+	case isWrite(call):
 		return OK
 	case w.config.Sick != "" && at.Volume == w.config.Sick:
 		return ""

@@ -27,6 +27,6 @@
 //	L1   what is wanted is there, with its size
 //	L2   what is not wanted is gone: mounts, attachments, records
 //	L3   pods whose volumes are healthy get ready while the calls of other volumes hang or fail
-//	L4   the program stops
+//	L4   the program stops, also while calls hang, and another one begins in its process when they have returned
 //	L5   the number of calls is bounded, and none is made when nothing changes
 package world

@@ -94,14 +94,21 @@ func (p *Process) WriteRecord(name v1.UniqueVolumeName, write func() Record) err
 	return nil
 }
 
-// KeepRecords is for a program that keeps its records itself: it says what is on record when the program starts.
+// KeepRecords is for a program that keeps its records itself: it says what is on record when the program starts, in a new
+// process or in this one.
 func (p *Process) KeepRecords(records map[v1.UniqueVolumeName]Record) {
 	p.world.change(func() {
+		p.world.findRecords(p.node)
 		clear(p.world.records[p.node])
 		for name, r := range records {
 			p.world.enter(p.node, name, r)
 		}
 	})
+}
+
+// findRecords notes that the program of a node finds records that may say more than is true. The lock is held.
+func (w *World) findRecords(node string) {
+	w.misled[node], w.stale[node] = w.misled[node] || w.stale[node], false
 }
 
 // enter makes r the record of a volume. The lock is held.

@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Process is one life of a program on a node, from its start until it is killed. It is the program's journal and its
+// Process is one life of a process on a node, from its start until it is killed; programs may end and begin in it. It is the program's journal and its
 // observer, and tells it what the orchestrator wishes.
 type Process struct {
 	world   *World

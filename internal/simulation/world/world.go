@@ -136,7 +136,7 @@ func (w *World) start(node string) error {
 		return err
 	}
 	w.processes[node] = p
-	w.misled[node], w.stale[node] = w.misled[node] || w.stale[node], false
+	w.change(func() { w.findRecords(node) })
 	w.engines[node] = w.options.Start(p)
 	w.options.Wait()
 	return nil

@@ -1,0 +1,74 @@
+package world
+
+import (
+	"time"
+
+	"github.com/volumekit/volumekit/internal/simulation"
+)
+
+// This file holds programs that end while their processes live on: what they have called and has not returned goes on, and
+// another program begins in the same process when it can.
+
+// left is how long it takes until a program that ends has left behind the calls that do not return.
+const left = 3 * time.Second
+
+// mayStop reports whether the program on a node runs, and can be ended without its process.
+func (w *World) mayStop(node string) bool {
+	r, ok := w.engines[node].(Restarter)
+	return ok && w.config.Faults.Stops && r.Life() == Running
+}
+
+// stopProgram ends the program on a node, and its process lives on.
+func (w *World) stopProgram(node, how string) bool {
+	if !w.mayStop(node) {
+		return false
+	}
+	w.engines[node].(Restarter).EndRun()
+	if how == lost {
+		w.sleep(left)
+	}
+	return true
+}
+
+// succeed holds L4 for programs that were ended: they return while the calls of the plugin hang, and once those have
+// returned too, others begin in their processes.
+func (w *World) succeed() error {
+	if err := w.await(Ending, "has not returned beside calls that hang", onlyWrites); err != nil {
+		return err
+	}
+	return w.await(Ended, "has no successor although all calls have returned", always)
+}
+
+// onlyWrites leaves the calls of the plugin alone.
+func onlyWrites(call simulation.Call) string {
+	if isWrite(call) {
+		return OK
+	}
+	return ""
+}
+
+// await lets calls go on with the verdict that of gives, until no program lives like this.
+func (w *World) await(life Life, what string, of func(simulation.Call) string) error {
+	for until := time.Now().Add(bound); ; w.sleep(pause) {
+		node := w.livesLike(life)
+		if node == "" {
+			return nil
+		}
+		if !time.Now().Before(until) {
+			return &RuleError{Rule: "L4", Text: "the program of " + node + " was ended and " + what}
+		}
+		if err := w.calm(of); err != nil {
+			return err
+		}
+	}
+}
+
+// livesLike returns a node whose program lives like this, or "".
+func (w *World) livesLike(life Life) string {
+	for _, node := range w.nodes {
+		if r, ok := w.engines[node].(Restarter); ok && r.Life() == life {
+			return node
+		}
+	}
+	return ""
+}
