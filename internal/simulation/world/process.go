@@ -15,8 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Process is one life of a process on a node, from its start until it is killed; programs may end and begin in it. It is the program's journal and its
-// observer, and tells it what the orchestrator wishes.
+// Process is one life of a process on a node, from its start until it is killed; programs may end and begin in it. It is the
+// program's journal and its observer, and tells it what the orchestrator wishes.
 type Process struct {
 	world   *World
 	node    string

@@ -14,8 +14,16 @@ const left = 3 * time.Second
 
 // mayStop reports whether the program on a node runs, and can be ended without its process.
 func (w *World) mayStop(node string) bool {
+	return w.config.Faults.Stops && w.restarter(node) != nil && w.restarter(node).Life() == Running
+}
+
+// restarter returns the program on a node, or nil when it is none that can be ended without its process.
+func (w *World) restarter(node string) Restarter {
 	r, ok := w.engines[node].(Restarter)
-	return ok && w.config.Faults.Stops && r.Life() == Running
+	if !ok {
+		return nil
+	}
+	return r
 }
 
 // stopProgram ends the program on a node, and its process lives on.
@@ -23,7 +31,7 @@ func (w *World) stopProgram(node, how string) bool {
 	if !w.mayStop(node) {
 		return false
 	}
-	w.engines[node].(Restarter).EndRun()
+	w.restarter(node).EndRun()
 	if how == lost {
 		w.sleep(left)
 	}
@@ -66,7 +74,7 @@ func (w *World) await(life Life, what string, of func(simulation.Call) string) e
 // livesLike returns a node whose program lives like this, or "".
 func (w *World) livesLike(life Life) string {
 	for _, node := range w.nodes {
-		if r, ok := w.engines[node].(Restarter); ok && r.Life() == life {
+		if r := w.restarter(node); r != nil && r.Life() == life {
 			return node
 		}
 	}
