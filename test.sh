@@ -154,7 +154,7 @@ run_tests() {
   step "go test $*"
   local log status=0
   log=$(mktemp)
-  go test -v -vet=off -timeout 6m "$@" >"$log" 2>&1 || status=$?
+  go test -v -vet=off -timeout 8m "$@" >"$log" 2>&1 || status=$?
   show_tests "$log"
   [ $status = 0 ] || fail "tests failed; everything they printed is in $log"
   forbid_skips "$log"
@@ -349,11 +349,11 @@ all)
   beside run_load 40s 5m
   beside run_cycles
   run_simulation 20000 4 5m
+  beside run_modules 1m 6m
   run_tests_as_user
   await_besides
   run_fuzz ./...
   run_quickstart
-  run_modules 1m 6m
   step "all passed"
   ;;
 lint) check_lint ;;
