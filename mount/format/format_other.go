@@ -27,6 +27,8 @@ func check(context.Context, *os.File, string) (CheckResult, error) {
 	return CheckResult{}, unsupported()
 }
 
+func restoreSuperblock(*os.File, []byte) error { return unsupported() }
+
 func mend(context.Context, *os.File, MendOptions) (CheckResult, error) {
 	return CheckResult{}, unsupported()
 }

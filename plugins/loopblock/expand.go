@@ -151,7 +151,7 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 	if err != nil {
 		return err
 	}
-	err = p.mark(ctx, handle, func(image *os.File) error { return beginGrowth(image, super) })
+	err = p.keep(ctx, handle, growingMark, super)
 	var grown format.GrowResult
 	if err == nil {
 		grown, err = format.Grow(ctx, device, format.GrowOptions{})
@@ -163,8 +163,17 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 		return err
 	}
 	p.logGrowth(device, grown, err)
-	return p.mark(ctx, handle, endGrowth)
+	return p.drop(ctx, handle, growingMark)
 }
+
+// The marks of an image are extended attributes that hold a superblock, packed: programs write theirs in parts, so that one that
+// is killed in between leaves none.
+const (
+	// growingMark is on an image whose filesystem is being made larger without a mount.
+	growingMark = "user.volumekit.growing"
+	// checkingMark is on an image whose filesystem is being checked.
+	checkingMark = "user.volumekit.checking"
+)
 
 // superblockSize is that of an ext4, of which most is zero; part is how many bytes of it are packed as one.
 const (
@@ -195,13 +204,26 @@ func unpack(packed []byte) []byte {
 	return super
 }
 
-// mark puts a mark on the image of a volume, or takes it off.
+// keep puts a superblock into a mark of the image of a volume, and drop takes the mark off.
+func (p *Plugin) keep(ctx context.Context, handle, mark string, super []byte) error {
+	return p.mark(ctx, handle, func(image *os.File) error { return keepSuperblock(image, mark, super) })
+}
+
+func (p *Plugin) drop(ctx context.Context, handle, mark string) error {
+	return p.mark(ctx, handle, func(image *os.File) error { return dropSuperblock(image, mark) })
+}
+
 func (p *Plugin) mark(ctx context.Context, handle string, how func(*os.File) error) error {
 	_, err := withImage(ctx, p, handle, func(image *os.File) (struct{}, error) { return struct{}{}, how(image) })
 	if err != nil {
 		err = fmt.Errorf("marking the image of volume %q: %w", handle, err)
 	}
 	return err
+}
+
+// kept returns what a mark of the image of a volume holds; nil: it has none.
+func (p *Plugin) kept(ctx context.Context, handle, mark string) ([]byte, error) {
+	return withImage(ctx, p, handle, func(image *os.File) ([]byte, error) { return keptSuperblock(image, mark) })
 }
 
 // growStaged makes a filesystem that grows only while it is mounted as large as its device, as that of a copy that is larger

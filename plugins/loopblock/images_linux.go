@@ -45,33 +45,29 @@ func extend(file *os.File, size int64) error {
 	return err
 }
 
-// growingMark is the extended attribute of an image whose filesystem is being made larger without a mount. It holds the
-// superblock that the filesystem had before, packed.
-const growingMark = "user.volumekit.growing"
-
-// beginGrowth marks an image as one whose filesystem is being made larger, so that this is known after a power cut, too.
-func beginGrowth(image *os.File, super []byte) error {
-	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, growingMark, pack(super), 0) })
+// keepSuperblock puts a superblock into a mark of an image, so that it is there after a power cut, too.
+func keepSuperblock(image *os.File, mark string, super []byte) error {
+	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, mark, pack(super), 0) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", mount.ErrUnsupported, err)
 	}
 	return errors.Join(err, image.Sync())
 }
 
-// endGrowth takes that mark off.
-func endGrowth(image *os.File) error {
-	err := control(image, func(fd int) error { return unix.Fremovexattr(fd, growingMark) })
+// dropSuperblock takes a mark off.
+func dropSuperblock(image *os.File, mark string) error {
+	err := control(image, func(fd int) error { return unix.Fremovexattr(fd, mark) })
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
 	}
 	return errors.Join(err, image.Sync())
 }
 
-// growthOf returns what the mark of an image holds; nil: it has none.
-func growthOf(image *os.File) ([]byte, error) {
+// keptSuperblock returns what a mark of an image holds; nil: the image has none.
+func keptSuperblock(image *os.File, mark string) ([]byte, error) {
 	packed := make([]byte, 4096)
 	err := control(image, func(fd int) error {
-		n, err := unix.Fgetxattr(fd, growingMark, packed)
+		n, err := unix.Fgetxattr(fd, mark, packed)
 		packed = packed[:max(n, 0)]
 		return err
 	})

@@ -22,11 +22,11 @@ func allocate(*os.File, int64) error { return unsupported() }
 
 func extend(*os.File, int64) error { return unsupported() }
 
-func beginGrowth(*os.File, []byte) error { return unsupported() }
+func keepSuperblock(*os.File, string, []byte) error { return unsupported() }
 
-func endGrowth(*os.File) error { return unsupported() }
+func dropSuperblock(*os.File, string) error { return unsupported() }
 
-func growthOf(*os.File) ([]byte, error) { return nil, unsupported() }
+func keptSuperblock(*os.File, string) ([]byte, error) { return nil, unsupported() }
 
 func (i *images) publish(string) error { return unsupported() }
 
