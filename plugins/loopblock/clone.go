@@ -123,9 +123,11 @@ func (c copying) quiet(ctx context.Context) error {
 	}
 	logger := c.plugin.logger.With("volume", c.request.handle, "source", c.request.origin.handle)
 	logger.Info("the image is copied, since its filesystem cannot share its blocks or all space is to be taken")
-	err := c.copyAll(ctx)
-	logger.Info("the copy of the image has ended", "err", err)
-	return err
+	if err := c.copyAll(ctx); err != nil {
+		return err
+	}
+	logger.Info("the image is copied whole")
+	return nil
 }
 
 // inUse copies an image that may be written to meanwhile. That takes a filesystem below that makes the copy in one step: it
