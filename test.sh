@@ -110,6 +110,9 @@ check_vet() {
   done
 }
 
+# Modules of their own, as those of somebody else are: what they need is no burden of the library.
+modules=(examples/plugin bridge/etcd examples/cluster)
+
 check_lint() {
   step "golangci-lint"
   local linter=${XDG_CACHE_HOME:-$HOME/.cache}/volumekit/golangci-lint
@@ -125,7 +128,10 @@ check_lint() {
     # Installed by its module path, so that the binary says which version it is.
     (cd tools && go build -o "$linter" github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
   fi
-  "$linter" run ./...
+  local module
+  for module in . "${modules[@]}"; do
+    (cd "$module" && "$linter" run ./...)
+  done
 }
 
 # A test that is skipped for want of something says so in these words (skips_test.go holds that); the conformance suites
@@ -323,10 +329,7 @@ run_quickstart() {
   go run ./examples/quickstart
 }
 
-# Modules of their own, as those of somebody else are: what they need is no burden of the library. For the cluster CLUSTER_CHURN
-# says how long its processes are killed at random.
-modules=(examples/plugin bridge/etcd examples/cluster)
-
+# For the cluster CLUSTER_CHURN says how long its processes are killed at random.
 run_modules() {
   export CLUSTER_CHURN=${CLUSTER_CHURN:-$1}
   local module
