@@ -19,6 +19,9 @@ import (
 
 func TestMain(m *testing.M) {
 	faultrun.Main()
+	if order, ok := os.LookupEnv(envImages); ok {
+		os.Exit(handleImages(order))
+	}
 	mounttest.Main(m)
 }
 

@@ -74,7 +74,7 @@ func changing() []rule {
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_CREAT)...)
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_TRUNC)...)
 	return append(rules, when(unix.SYS_IOCTL, 1,
-		growExt4, growXFS,
+		growExt4, growXFS, unix.FICLONE,
 		unix.LOOP_SET_FD, unix.LOOP_CLR_FD, unix.LOOP_SET_STATUS, unix.LOOP_SET_STATUS64, loopChangeFd,
 		unix.LOOP_SET_CAPACITY, unix.LOOP_SET_DIRECT_IO, unix.LOOP_SET_BLOCK_SIZE, unix.LOOP_CONFIGURE,
 		unix.LOOP_CTL_ADD, unix.LOOP_CTL_REMOVE, unix.LOOP_CTL_GET_FREE)...)

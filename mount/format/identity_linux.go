@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,55 +82,85 @@ func replayXFS(ctx context.Context, file *os.File) error {
 		return err
 	}
 	defer device.Close()
-	if err := lostcall.Begin(ctx, "fsopen"); err != nil {
-		return err
-	}
-	fs, err := unix.Fsopen("xfs", unix.FSOPEN_CLOEXEC)
-	if errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("fsopen: it takes Linux 5.2: copy the volume while it is not in use: %w: %w", mount.ErrUnsupported, err)
-	}
-	if err != nil {
-		return fmt.Errorf("fsopen: %w", err)
-	}
-	err = errors.Join(
-		unix.FsconfigSetString(fs, "source", device.Name()),
-		unix.FsconfigSetFlag(fs, "nouuid"),
-	)
-	if err == nil {
-		lostcall.Note(ctx, "mount of xfs")
-		err = unix.FsconfigCreate(fs)
-	}
-	return errors.Join(err, unix.Close(fs)) // which unmounts
+	return mountForNow(ctx, device.Name())
 }
 
-// maxAttach is how often others may take a free loop device from under us.
-const maxAttach = 64
+// mountForNow waits for those who have the device for a moment. It cannot be kept from them: the kernel mounts nothing that
+// somebody has opened alone (O_EXCL), and whoever was told the number of a free device before it was ours opens it so.
+func mountForNow(ctx context.Context, device string) error {
+	return whileBusy(ctx, func() error {
+		fs, err := unix.Fsopen("xfs", unix.FSOPEN_CLOEXEC)
+		if errors.Is(err, unix.ENOSYS) {
+			return fmt.Errorf("fsopen: it takes Linux 5.2: copy the volume while it is not in use: %w: %w", mount.ErrUnsupported, err)
+		}
+		if err != nil {
+			return fmt.Errorf("fsopen: %w", err)
+		}
+		err = errors.Join(
+			unix.FsconfigSetString(fs, "source", device),
+			unix.FsconfigSetFlag(fs, "nouuid"), // the original may be mounted
+		)
+		if err == nil {
+			lostcall.Note(ctx, "mount of xfs")
+			err = unix.FsconfigCreate(fs)
+		}
+		return errors.Join(err, unix.Close(fs)) // which unmounts
+	})
+}
 
-// attachForNow attaches a file to a loop device that the kernel detaches when the descriptor is closed.
-func attachForNow(ctx context.Context, file *os.File) (*os.File, error) {
+// attachForNow attaches a file to a loop device that the kernel detaches when the descriptor is closed. The kernel goes on
+// naming one as free that somebody else has opened alone, in order to use it.
+func attachForNow(ctx context.Context, file *os.File) (device *os.File, err error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer control.Close()
-	for range maxAttach {
-		if err := lostcall.Begin(ctx, "LOOP_CONFIGURE"); err != nil {
-			return nil, err
-		}
+	err = whileBusy(ctx, func() error {
 		var number int
 		err := onDescriptor(control, func(fd int) (err error) {
 			number, err = unix.IoctlRetInt(fd, unix.LOOP_CTL_GET_FREE)
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("LOOP_CTL_GET_FREE: %w", err)
+			return fmt.Errorf("LOOP_CTL_GET_FREE: %w", err)
 		}
-		device, err := configureForNow(fmt.Sprintf("/dev/loop%d", number), file)
+		device, err = configureForNow(fmt.Sprintf("/dev/loop%d", number), file)
+		return err
+	})
+	return device, err
+}
+
+// How often a loop device that others have is tried, and how long is waited in between: some seconds in all. They have it for
+// the length of a system call or two.
+const (
+	maxBusy   = 128
+	pause     = 200 * time.Microsecond
+	longPause = 50 * time.Millisecond
+)
+
+// whileBusy does something again as long as others have the loop device, unless they keep it.
+func whileBusy(ctx context.Context, do func() error) error {
+	wait := pause
+	for try := 1; ; try++ {
+		if err := lostcall.Begin(ctx, "loop device"); err != nil {
+			return err
+		}
+		err := do()
 		if !errors.Is(err, unix.EBUSY) {
-			return device, err
+			return err
 		}
+		if try == maxBusy {
+			return fmt.Errorf("others keep the loop device: %w: %w", ErrInUse, err)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done(): // which is told by what comes next
+			timer.Stop()
+		}
+		wait = min(2*wait, longPause)
 	}
-	return nil, fmt.Errorf("every loop device was taken by others: %w", unix.EBUSY)
 }
 
 func configureForNow(path string, file *os.File) (*os.File, error) {

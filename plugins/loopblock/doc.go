@@ -35,7 +35,7 @@
 // there is the loop device of this very image; a staging directory that is merely there, as after a reboot, is refused
 // ([ErrNotStaged]) rather than given to the pod, which would then fill the node's own disk.
 //
-// What is unmounted is a mount of a loop device. Something else that somebody has mounted at a path of the plugin is
+// What is unmounted is a mount of a loop device that has the image. Something else that somebody has mounted at a path of the plugin is
 // reported (mount.ErrForeign), and neither it nor what lies below it is taken off.
 //
 // Setuid files and device nodes in an image have no effect (nosuid, nodev) unless the mount options of the volume say

@@ -159,8 +159,8 @@ func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) erro
 // TearDown implements volume.Unmounter.
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
-// TearDownAt unmounts dir and removes it by rmdir. What is mounted there and is no loop device is left alone, and is an
-// error that matches mount.ErrForeign.
+// TearDownAt unmounts dir and removes it by rmdir. What is mounted there and is no loop device with an image is left alone, and
+// is an error that matches mount.ErrForeign.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return classify(u.plugin.takeOff(ctx, dir))
+	return classify(u.plugin.takeOff(ctx, dir, ""))
 }

@@ -179,13 +179,13 @@ func (p *Plugin) checkKept(ctx context.Context, handle, device string) (format.C
 	return result, errors.Join(err, p.drop(ctx, handle, checkingMark))
 }
 
-// UnmountDevice unmounts the staging directory and removes it. What is mounted there and is no loop device is left alone,
-// and is an error that matches mount.ErrForeign.
+// UnmountDevice unmounts the staging directory and removes it. What is mounted there and is not the image of the volume is left
+// alone, and is an error that matches mount.ErrForeign.
 func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error {
 	if err := n.plugin.checkStagingPath(deviceMountPath); err != nil {
 		return err
 	}
-	return classify(n.plugin.takeOff(ctx, deviceMountPath))
+	return classify(n.plugin.takeOff(ctx, deviceMountPath, filepath.Base(deviceMountPath)))
 }
 
 // checkStagingPath refuses every path that is not one of a staging directory of ours.
@@ -219,9 +219,9 @@ func (p *Plugin) mountAt(ctx context.Context, path string) (there mount.MountPoi
 	return there, err == nil, err
 }
 
-// takeOff unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device; anything
-// else is somebody else's, on top of ours or in its place.
-func (p *Plugin) takeOff(ctx context.Context, dir string) error {
+// takeOff unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device that is ours;
+// anything else is somebody else's, on top of ours or in its place.
+func (p *Plugin) takeOff(ctx context.Context, dir, handle string) error {
 	there, mounted, err := p.mountAt(ctx, dir)
 	if err != nil {
 		return err
@@ -229,6 +229,11 @@ func (p *Plugin) takeOff(ctx context.Context, dir string) error {
 	if mounted && !isOfLoopDevice(there) {
 		return fmt.Errorf("%s %q is mounted at %q, and no loop device: unmount it if you know whose it is: %w",
 			there.FSType, there.Source, dir, mount.ErrForeign)
+	}
+	if mounted {
+		if err := p.checkOwner(ctx, there, handle); err != nil {
+			return err
+		}
 	}
 	// Not the ids: what is stacked below and shows the same device is ours, too.
 	expect := mount.Identity{
