@@ -9,8 +9,7 @@
 //   - [Backend] is the storage that plugins manage: which volumes exist, how large they are, where they are attached. It
 //     outlives a Plugin, as a disk array outlives the agent that talks to it.
 //   - [Recorder] keeps the events that it is told of.
-//
-// A host needs no fake: volume.NewHost does no I/O and takes any root, such as "/node" in a Mounter.
+//   - [NewHost] is the host of a node whose directories are in a Mounter.
 //
 // The fakes are held to the same contract as the real things: [Plugin] passes volume/volumetest, [Mounter] passes
 // mount/mounttest.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
 )
 
 func tmpfs(target string, options ...string) mount.Request {
@@ -43,6 +44,24 @@ func TestMounterFailsAsTold(t *testing.T) {
 	assert.False(t, isMounted(t, m, "/b"), "it pretends")
 	require.NoError(t, m.Mount(t.Context(), tmpfs("/b")))
 	assert.True(t, isMounted(t, m, "/b"))
+}
+
+// The class of a failure is part of the fault, and what is under the mount is as the class says.
+func TestMounterFailsInTheClassThatItIsTold(t *testing.T) {
+	m := fake.NewMounter(fake.MounterOptions{})
+	m.Inject(fake.MethodMount,
+		fake.Fail(volume.Transient(syscall.EAGAIN)), fake.FailAfter(volume.Uncertain(syscall.EIO)), fake.Fail(syscall.EINVAL))
+	for _, c := range []struct {
+		cause                error
+		transient, uncertain bool
+	}{{syscall.EAGAIN, true, false}, {syscall.EIO, false, true}, {syscall.EINVAL, false, false}} {
+		err := m.Mount(t.Context(), tmpfs("/a"))
+		require.ErrorIs(t, err, c.cause)
+		assert.Equal(t, c.transient, errors.Is(err, volume.ErrTransient), c.cause)
+		assert.Equal(t, c.uncertain, errors.Is(err, volume.ErrUncertain), c.cause)
+		assert.Equal(t, c.transient, errors.Is(err, mount.ErrTransient), "mount's own word for it")
+		assert.Equal(t, c.cause != syscall.EAGAIN, isMounted(t, m, "/a"), "it is once the work was done")
+	}
 }
 
 func TestMounterPanicsAsTold(t *testing.T) {

@@ -20,10 +20,8 @@ import (
 
 func initialised(t *testing.T, options PluginOptions) *Plugin {
 	t.Helper()
-	host, err := volume.NewHost(volume.HostOptions{RootDir: "/node", NodeName: "node-1"})
-	require.NoError(t, err)
 	plugin := NewPlugin(options)
-	require.NoError(t, volume.NewVolumePluginMgr(host).InitPlugins(t.Context(), plugin))
+	require.NoError(t, volume.NewVolumePluginMgr(NewHost("")).InitPlugins(t.Context(), plugin))
 	return plugin
 }
 
@@ -239,9 +237,15 @@ func TestBlockVolumeHasItsPaths(t *testing.T) {
 }
 
 func TestPluginWithoutMounterIsNotRegistered(t *testing.T) {
-	host, err := volume.NewHost(volume.HostOptions{RootDir: "/node", NodeName: "node-1"})
-	require.NoError(t, err)
-	require.ErrorIs(t, volume.NewVolumePluginMgr(host).InitPlugins(t.Context(), NewPlugin(PluginOptions{})), volume.ErrInvalid)
+	require.ErrorIs(t, volume.NewVolumePluginMgr(NewHost("")).InitPlugins(t.Context(), NewPlugin(PluginOptions{})), volume.ErrInvalid)
+}
+
+func TestHostIsThatOfANodeInMemory(t *testing.T) {
+	host := NewHost("")
+	assert.Equal(t, "/node/pods/pod-1/volumes/example.com~fake/data", host.GetPodVolumeDir("pod-1", "example.com/fake", "data"))
+	assert.Equal(t, Node, host.GetNodeName())
+	assert.Equal(t, types.NodeName("node-2"), NewHost("node-2").GetNodeName())
+	assert.Panics(t, func() { NewHost("../node") })
 }
 
 func TestPluginBeforeInitReportsInsteadOfCrashing(t *testing.T) {

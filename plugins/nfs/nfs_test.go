@@ -59,8 +59,6 @@ func persistent(server, path string, options ...string) *volume.Spec {
 // newPlugin returns a plugin on fake mounts, and those of the kernel's client and of the helper.
 func newPlugin(t *testing.T, options Options) (plugin *Plugin, kernel, helper *fake.Mounter) {
 	t.Helper()
-	host, err := volume.NewHost(volume.HostOptions{RootDir: "/node", NodeName: "node-1"})
-	require.NoError(t, err)
 	kernel, helper = fake.NewMounter(fake.MounterOptions{}), fake.NewMounter(fake.MounterOptions{})
 	options.Mounter = kernel
 	if options.Resolver == nil {
@@ -70,7 +68,7 @@ func newPlugin(t *testing.T, options Options) (plugin *Plugin, kernel, helper *f
 	if options.Helper == nil {
 		plugin.options.Helper = helper
 	}
-	require.NoError(t, volume.NewVolumePluginMgr(host).InitPlugins(t.Context(), plugin))
+	require.NoError(t, volume.NewVolumePluginMgr(fake.NewHost("")).InitPlugins(t.Context(), plugin))
 	return plugin, kernel, helper
 }
 

@@ -3,8 +3,6 @@ package volumetest_test
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/volumetest"
@@ -18,11 +16,7 @@ func testConformance(t *testing.T) {
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
 			return fake.NewPlugin(fake.PluginOptions{Mounter: volumetest.Unsteady(world), Backend: backend})
 		},
-		NewSpec: func(testing.TB) *volume.Spec {
-			return volume.NewSpecFromVolume(&v1.Volume{Name: "scratch", VolumeSource: v1.VolumeSource{
-				CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"},
-			}})
-		},
+		NewSpec: volumetest.InlineSpec("fake.example.com"),
 		World:   world,
 		Require: volume.CapReconstruct,
 	})

@@ -23,14 +23,6 @@ func fakeSpec(testing.TB) *volume.Spec {
 	}, false)
 }
 
-// inlineSpec returns a volume of a pod's own.
-func inlineSpec(testing.TB) *volume.Spec {
-	return volume.NewSpecFromVolume(&v1.Volume{
-		Name:         "inline-" + nextID(),
-		VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}},
-	})
-}
-
 // fakeConfig tests the fake plugin over a mounter, with storage that all its values share.
 func fakeConfig(mounter mount.Interface, without volume.Capabilities) Config {
 	backend := fake.NewBackend()
@@ -58,7 +50,7 @@ func TestFakePluginOverTheFakeMounterKeepsTheContract(t *testing.T) {
 		"whole":            {0, func(c *Config) { c.Require = volume.AllCapabilities }},
 		"without attach":   {volume.CapAttach, nil},
 		"without staging":  {volume.CapDeviceMount | volume.CapAttach | volume.CapClone, func(c *Config) { c.Shared = false }},
-		"of the pod's own": {0, func(c *Config) { c.NewSpec, c.Shared = inlineSpec, false }},
+		"of the pod's own": {0, func(c *Config) { c.NewSpec, c.Shared = InlineSpec("fake.example.com"), false }},
 		"provisioned":      {0, func(c *Config) { c.NewSpec = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
