@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -27,6 +28,28 @@ func TestEachStepOfTheGuidesWorks(t *testing.T) {
 		}
 	})
 	t.Run("embedding", func(t *testing.T) { follow(t, "docs/embedding.md", t.TempDir(), environment) })
+}
+
+// TestAPluginAndItsTestAreShort: what a newcomer writes, and what the plugins that they copy from are.
+func TestAPluginAndItsTestAreShort(t *testing.T) {
+	lines := func(name string) int { return strings.Count(content(t, name), "\n") }
+	assert.Less(t, lines("examples/plugin/plugin.go"), 100)
+	assert.Less(t, lines("examples/plugin/plugin_test.go"), 20)
+	files, err := filepath.Glob("plugins/*/*.go")
+	require.NoError(t, err)
+	whole := map[string]int{}
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") {
+			assert.LessOrEqual(t, lines(file), 300, file)
+			whole[filepath.Dir(file)] += lines(file)
+		}
+	}
+	require.Len(t, whole, 6)
+	for plugin, n := range whole {
+		if plugin != "plugins/loopblock" { // the one that does everything
+			assert.LessOrEqual(t, n, 1100, plugin)
+		}
+	}
 }
 
 // follow does in dir what a page says.

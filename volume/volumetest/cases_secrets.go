@@ -10,7 +10,7 @@ import (
 func secretCases() []Case {
 	return []Case{{
 		Rule: "T1", Group: "secrets", Name: "values of options",
-		Sentence: "The value of a mount option or of a parameter MUST NOT appear in an error or in a path.",
+		Sentence: "The value of a mount option or of a parameter MUST NOT appear in an error, in a path, in an event or in the name of a PersistentVolume.",
 		run:      secretsAppearNowhere,
 	}}
 }
@@ -20,12 +20,15 @@ func secretCases() []Case {
 func secretsAppearNowhere(e *env) {
 	secret := "Secret-" + nextID()
 	spec := withSecret(copySpec(e.newSpec()), secret)
-	d := &discreet{e: e, secret: secret}
+	d, begun := &discreet{e: e, secret: secret}, len(e.undo)
 	name, err := e.plugin.GetVolumeName(spec)
 	d.look("GetVolumeName", name, err)
 	d.attach(spec, name)
 	d.stage(spec)
 	d.setUp(spec)
+	e.undoTo(begun)
+	d.recycle(spec)
+	d.provision()
 }
 
 // withSecret puts the secret wherever a spec has room for one.
@@ -66,6 +69,37 @@ func (d *discreet) look(call, path string, err error) {
 	}
 	if strings.Contains(path, d.secret) {
 		d.e.broken("what %s returned contains it: %s", call, strings.ReplaceAll(path, d.secret, "***"))
+	}
+}
+
+// recycle recycles the volume that was torn down.
+func (d *discreet) recycle(spec *volume.Spec) {
+	d.e.t.Helper()
+	plugin, err := d.e.registry.FindRecyclablePluginBySpec(spec)
+	if err != nil || spec.PersistentVolume == nil {
+		return
+	}
+	err = plugin.Recycle(d.e.ctx(), spec.Name(), spec, func(_, message string) { d.look("an event of Recycle", message, nil) })
+	d.look("Recycle", "", err)
+}
+
+// provision makes a volume of a class that has the secret in its parameters and mount options.
+func (d *discreet) provision() {
+	d.e.t.Helper()
+	if !d.e.capabilities.Has(volume.CapProvision) {
+		return
+	}
+	options := d.e.volumeOptions()
+	options.Parameters = with(options.Parameters, d.secret)
+	for _, mountOptions := range [][]string{nil, {"volumetest-password=" + d.secret}} {
+		options.MountOptions = mountOptions
+		pv, err := d.e.tryProvision(options)
+		d.look("Provision", "", err)
+		if err == nil {
+			d.e.later(func() { d.e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false)) })
+			name, err := d.e.plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(pv, false))
+			d.look("Provision", pv.Name+" "+name, err)
+		}
 	}
 }
 

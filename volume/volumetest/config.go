@@ -2,6 +2,7 @@ package volumetest
 
 import (
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -54,4 +55,7 @@ type Config struct {
 	// Shared says that two pods that set one spec up see the same files. By default each sees its own, or it is not
 	// known.
 	Shared bool
+
+	// patience stands in for leakPatience where a leak is expected.
+	patience time.Duration
 }

@@ -123,7 +123,12 @@ func (e *env) later(f func()) { e.undo = append(e.undo, f) }
 
 func (e *env) cleanUp() {
 	defer e.unmountRest()
-	for len(e.undo) > 0 {
+	e.undoTo(0)
+}
+
+// undoTo undoes what was registered, the last first, until n are left.
+func (e *env) undoTo(n int) {
+	for len(e.undo) > n {
 		last := e.undo[len(e.undo)-1]
 		e.undo = e.undo[:len(e.undo)-1]
 		last()

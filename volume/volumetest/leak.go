@@ -33,11 +33,9 @@ const leakLabel = "volumetest"
 // leakPatience is how long what a call has started or opened may outlive the call.
 const leakPatience = 5 * time.Second
 
-// lasting returns what look finds, "" once it finds nothing. What is about to go is given time to, and so is a device that
-// another test of the process has open for a moment.
+// lasting returns what look finds until ctx ends, "" once it finds nothing. What is about to go is given time to, and so is a
+// device that another test of the process has open for a moment.
 func lasting(ctx context.Context, look func() string) string {
-	ctx, cancel := context.WithTimeout(ctx, leakPatience)
-	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {

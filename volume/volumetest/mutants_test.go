@@ -43,6 +43,7 @@ type mutant struct {
 	expand      func(want, has resource.Quantity) resource.Quantity
 	nodeExpand  func() (bool, error)
 	provision   func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error)
+	recycled    func(*volume.Spec) string
 	capacity    string
 	cut         cutShort
 }
@@ -165,6 +166,13 @@ func (m *mutant) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 	}
 	made, err := m.Plugin.NewProvisioner(options)
 	return &shrunk{Provisioner: made, provision: m.provision, capacity: m.capacity, change: m.provisioned}, err
+}
+
+func (m *mutant) Recycle(ctx context.Context, name string, spec *volume.Spec, recorder volume.RecycleEventRecorder) error {
+	if m.recycled != nil {
+		recorder(v1.EventTypeNormal, m.recycled(spec))
+	}
+	return m.Plugin.Recycle(ctx, name, spec, recorder)
 }
 
 func (m *mutant) ConstructVolumeSpec(name, path string) (volume.ReconstructedVolume, error) {
@@ -756,8 +764,12 @@ func mutantConfig(arrange func(*mutant)) Config {
 		},
 		NewSpec: func(t testing.TB) *volume.Spec { return withDevice(t, world, fakeSpec(t)) },
 		World:   world, RootDir: "/node", Shared: true,
+		patience: shortPatience,
 	}
 }
+
+// shortPatience is enough where a leak is expected: what is left is there for good.
+const shortPatience = 200 * time.Millisecond
 
 // withDevice makes a file where the fake plugin says that the device of spec is.
 func withDevice(t testing.TB, world *fake.Mounter, spec *volume.Spec) *volume.Spec {

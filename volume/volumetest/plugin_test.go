@@ -1,8 +1,12 @@
 package volumetest
 
 import (
+	"errors"
+	"flag"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -70,4 +74,33 @@ func BenchmarkFakePlugin(b *testing.B) {
 	config := fakeConfig(world, 0)
 	config.World, config.RootDir = world, "/node"
 	RunBenchmarks(b, config)
+}
+
+// The benchmarks run, once each, over whatever a plugin can do; one that fails measures nothing.
+func TestBenchmarksRun(t *testing.T) {
+	once(t)
+	run := func(without volume.Capabilities, fault fake.Fault) (measured bool) {
+		world := fake.NewMounter(fake.MounterOptions{})
+		world.Inject(fake.MethodMount, fault)
+		config := fakeConfig(world, without)
+		config.World, config.RootDir = world, "/node"
+		testing.Benchmark(func(b *testing.B) {
+			RunBenchmarks(b, config)
+			measured = !b.Failed() && len(world.Calls()) > 0
+		})
+		return measured
+	}
+	sound := fake.Fault{Effect: fake.EffectDone}
+	assert.True(t, run(0, sound))
+	assert.True(t, run(volume.CapAttach|volume.CapDeviceMount|volume.CapClone, sound))
+	assert.False(t, run(0, fake.FailN(-1, errors.New("planned"))))
+}
+
+// once makes benchmarks run once until the test ends.
+func once(t *testing.T) {
+	t.Helper()
+	benchtime := flag.Lookup("test.benchtime")
+	before := benchtime.Value.String()
+	require.NoError(t, benchtime.Value.Set("1x"))
+	t.Cleanup(func() { require.NoError(t, benchtime.Value.Set(before)) })
 }

@@ -22,10 +22,11 @@ type World interface {
 	Lstat(name string) (fs.FileInfo, error)
 }
 
-// A World may have more methods, which some cases need; both that are here have them: Hold (a mount that is in use), Symlink
+// A World may have more methods, which some cases need; both that are here have them: Hold (a mount that is in use), Symlink,
 // MkdirAll and Remove (the link to a block device), Capacity (what statfs tells of a volume that has grown), Group and CanGive
-// (to whom files belong).
+// (to whom files belong), ReadDir (what is left in a directory).
 var (
+	_ lister = kernelWorld{}
 	_ holder = kernelWorld{}
 	_ linker = kernelWorld{}
 	_ sizer  = kernelWorld{}
@@ -66,5 +67,7 @@ func (kernelWorld) Hold(name string) (release func(), err error) {
 func (kernelWorld) Symlink(oldname, newname string) error { return os.Symlink(oldname, newname) }
 
 func (kernelWorld) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
+
+func (kernelWorld) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
 func (kernelWorld) Remove(name string) error { return os.Remove(name) }
