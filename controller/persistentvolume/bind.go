@@ -15,10 +15,13 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// bind makes the claim and the volume each other's, by four writes. Each is left out when it was made before, so that a
-// bind that was broken off is finished by calling bind again. The volume comes first: a claim is never bound to a volume
-// that does not know it.
+// bind makes the claim and the volume each other's: at once in a store that can, otherwise by four writes. Each is left out when
+// it was made before, so that a bind that was broken off is finished by calling bind again. The volume comes first: a claim is
+// never bound to a volume that does not know it.
 func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	if together, ok := c.store.(store.Transactor); ok {
+		return c.bindAtOnce(ctx, together, claim, pv)
+	}
 	given := !ownedBy(pv, claim)
 	if given {
 		if err := c.confirm(ctx, claim); err != nil {
@@ -61,15 +64,25 @@ func (c *Controller) confirm(ctx context.Context, claim *v1.PersistentVolumeClai
 
 // bindVolume is the first write: the volume names the claim.
 func (c *Controller) bindVolume(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
-	if ownedBy(pv, claim) && !unprotected(&pv.ObjectMeta, FinalizerVolumeProtection) {
+	changed, changes := naming(pv, claim)
+	if !changes {
 		return pv, nil
+	}
+	return c.updateVolume(ctx, changed)
+}
+
+// naming returns a volume that names the claim, and false when it does already.
+func naming(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, bool) {
+	if ownedBy(pv, claim) && !unprotected(&pv.ObjectMeta, FinalizerVolumeProtection) {
+		return pv, false
 	}
 	changed := pv.DeepCopy()
 	if pv.Spec.ClaimRef == nil {
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnBoundByController, yes)
 	}
 	changed.Spec.ClaimRef = claimRef(claim)
-	return c.updateVolume(ctx, changed)
+	protect(&changed.ObjectMeta, FinalizerVolumeProtection)
+	return changed, true
 }
 
 // claimRef returns the reference of a volume to claim.
@@ -87,8 +100,17 @@ func claimRef(claim *v1.PersistentVolumeClaim) *v1.ObjectReference {
 func (c *Controller) setPhase(
 	ctx context.Context, pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string,
 ) (*v1.PersistentVolume, error) {
-	if pv.Status.Phase == phase && pv.Status.Message == message {
+	changed, changes := inPhase(pv, phase, message)
+	if !changes {
 		return pv, nil
+	}
+	return c.updateVolume(ctx, changed)
+}
+
+// inPhase returns a volume in a phase, and false when it is in that already.
+func inPhase(pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) (*v1.PersistentVolume, bool) {
+	if pv.Status.Phase == phase && pv.Status.Message == message {
+		return pv, false
 	}
 	changed := pv.DeepCopy()
 	if pv.Status.Phase != phase {
@@ -96,17 +118,26 @@ func (c *Controller) setPhase(
 		changed.Status.LastPhaseTransitionTime = &now
 	}
 	changed.Status.Phase, changed.Status.Message, changed.Status.Reason = phase, message, ""
-	return c.updateVolume(ctx, changed)
+	return changed, true
 }
 
 // bindClaim is the third write: the claim names the volume. Whatever was begun to make the volume is over with it.
 func (c *Controller) bindClaim(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume,
 ) (*v1.PersistentVolumeClaim, error) {
+	changed, changes := having(claim, pv)
+	if !changes {
+		return claim, nil
+	}
+	return c.updateClaim(ctx, changed)
+}
+
+// having returns a claim that names the volume, and false when it does already.
+func having(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, bool) {
 	_, completed := claim.Annotations[AnnBindCompleted]
 	done := claim.Spec.VolumeName == pv.Name && completed && !slices.Contains(claim.Finalizers, FinalizerProvisioning)
 	if done && !unprotected(&claim.ObjectMeta, FinalizerClaimProtection) {
-		return claim, nil
+		return claim, false
 	}
 	changed := claim.DeepCopy()
 	if claim.Spec.VolumeName != pv.Name {
@@ -115,14 +146,25 @@ func (c *Controller) bindClaim(
 	}
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnBindCompleted, yes)
 	dropFinalizer(&changed.ObjectMeta, FinalizerProvisioning)
-	return c.updateClaim(ctx, changed)
+	protect(&changed.ObjectMeta, FinalizerClaimProtection)
+	return changed, true
 }
 
-// setClaimBound is the fourth write: the claim's phase, and what its volume is. The capacity is only written when the
-// claim becomes bound: later it belongs to expansion.
+// setClaimBound is the fourth write: the claim's phase, and what its volume is.
 func (c *Controller) setClaimBound(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
-	if claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) {
+	changed, changes := boundTo(claim, pv)
+	if !changes {
 		return nil
+	}
+	_, err := c.updateClaim(ctx, changed)
+	return err
+}
+
+// boundTo returns a claim whose status says what its volume is, and false when it does already. The capacity is only written
+// when the claim becomes bound: later it belongs to expansion.
+func boundTo(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, bool) {
+	if claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) {
+		return claim, false
 	}
 	changed := claim.DeepCopy()
 	if claim.Status.Phase != v1.ClaimBound {
@@ -130,8 +172,7 @@ func (c *Controller) setClaimBound(ctx context.Context, claim *v1.PersistentVolu
 	}
 	changed.Status.Phase = v1.ClaimBound
 	changed.Status.AccessModes = slices.Clone(pv.Spec.AccessModes)
-	_, err := c.updateClaim(ctx, changed)
-	return err
+	return changed, true
 }
 
 // reachedCapacity returns what a volume holds for certain: less than its capacity says while it is being expanded.

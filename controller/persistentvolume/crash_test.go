@@ -61,6 +61,18 @@ func (s *mortal) Delete(ctx context.Context, key store.Key, p store.Precondition
 	return s.write(func() error { return s.Store.Delete(ctx, key, p) })
 }
 
+// mortalTransactor is the same of a store that has transactions. What is one write has no middle at which to die.
+type mortalTransactor struct {
+	*mortal
+
+	store store.Transactor
+}
+
+func (s mortalTransactor) Commit(ctx context.Context, t store.Transaction) (objects []runtime.Object, err error) {
+	err = s.write(func() error { objects, err = s.store.Commit(ctx, t); return err })
+	return objects, err
+}
+
 func (s *mortal) isDead() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,11 +120,17 @@ func (w *world) ends() []string {
 
 // tell has a controller that dies at a write live the story, and another one go on. It returns how each half ended, and how many
 // writes there were.
-func tell(t *testing.T, dies int, arrives bool) (middle, end []string, writes int) {
+func tell(t *testing.T, dies int, arrives, transacts bool) (middle, end []string, writes int) {
 	t.Helper()
-	inWorld(t, story, func(_ *testing.T, w *world) {
+	inWorld(t, story, func(t *testing.T, w *world) {
 		s := &mortal{Store: w.store, left: dies, arrives: arrives}
-		_, stop := w.start(s, Options{Workers: 1})
+		seen := store.Store(s)
+		if transacts {
+			transactor, ok := w.store.(store.Transactor)
+			require.True(t, ok)
+			seen = mortalTransactor{s, transactor}
+		}
+		_, stop := w.start(seen, Options{Workers: 1})
 		idle()
 		goOn := sync.OnceFunc(func() { stop(); w.start(w.store, Options{Workers: 1}) })
 		if s.isDead() {
@@ -135,18 +153,22 @@ func tell(t *testing.T, dies int, arrives bool) (middle, end []string, writes in
 // A controller that dies at any of its writes, be it that the write was lost or its answer, leaves what the next one brings to
 // the same end.
 func TestTheNextControllerComesToTheSameEndWhereverThisOneDied(t *testing.T) {
-	middle, end, writes := tell(t, 1<<30, false)
-	require.Contains(t, middle, fmt.Sprintln("claim", "waits", v1.ClaimBound, "pvc-uid-waits", []string{FinalizerClaimProtection}))
-	require.Contains(t, middle, fmt.Sprintln("claim", "q-scratch", v1.ClaimBound, "scratch", []string{FinalizerClaimProtection}))
-	require.Contains(t, end, fmt.Sprintln("volume", "washed", v1.VolumeAvailable, "", []string{FinalizerVolumeProtection}))
-	require.Contains(t, end, fmt.Sprintln("volume", "scratch", v1.VolumeReleased, "q-scratch", []string{FinalizerVolumeProtection}))
-	require.Len(t, end, 4, "no claim is left, and nothing that was made")
-	require.Greater(t, writes, 40)
-	for k := range writes {
-		for _, arrives := range []bool{false, true} {
-			gotMiddle, gotEnd, _ := tell(t, k, arrives)
-			assert.Equal(t, middle, gotMiddle, "died at write %d, which arrived: %v", k, arrives)
-			assert.Equal(t, end, gotEnd, "died at write %d, which arrived: %v", k, arrives)
-		}
+	for name, transacts := range map[string]bool{"writes one by one": false, "transactions": true} {
+		t.Run(name, func(t *testing.T) {
+			middle, end, writes := tell(t, 1<<30, false, transacts)
+			require.Contains(t, middle, fmt.Sprintln("claim", "waits", v1.ClaimBound, "pvc-uid-waits", []string{FinalizerClaimProtection}))
+			require.Contains(t, middle, fmt.Sprintln("claim", "q-scratch", v1.ClaimBound, "scratch", []string{FinalizerClaimProtection}))
+			require.Contains(t, end, fmt.Sprintln("volume", "washed", v1.VolumeAvailable, "", []string{FinalizerVolumeProtection}))
+			require.Contains(t, end, fmt.Sprintln("volume", "scratch", v1.VolumeReleased, "q-scratch", []string{FinalizerVolumeProtection}))
+			require.Len(t, end, 4, "no claim is left, and nothing that was made")
+			require.Greater(t, writes, 25)
+			for k := range writes {
+				for _, arrives := range []bool{false, true} {
+					gotMiddle, gotEnd, _ := tell(t, k, arrives, transacts)
+					assert.Equal(t, middle, gotMiddle, "died at write %d, which arrived: %v", k, arrives)
+					assert.Equal(t, end, gotEnd, "died at write %d, which arrived: %v", k, arrives)
+				}
+			}
+		})
 	}
 }

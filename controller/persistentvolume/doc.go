@@ -25,8 +25,9 @@
 //
 // # Guarantees
 //
-// A bind is four writes (the volume's reference, its phase, the claim's reference, its phase); after a crash between any
-// two the next controller finishes them. A claim is its UID: a claim that was deleted and made again under the same name
+// A bind is one transaction where the store has them ([store.Transactor]), the object of a volume that was made for the claim
+// included. Without, it is four writes (the volume's reference, its phase, the claim's reference, its phase); after a crash
+// between any two the next controller finishes them. A claim is its UID: a claim that was deleted and made again under the same name
 // never gets what belonged to the first. Everything that is read from memory before storage is destroyed, or a claim is
 // called lost, is read again from the store. A claim whose provisioning has begun keeps a finalizer until its volume is
 // in the store or its plugin says that nothing is there, so that no storage is forgotten when the claim is deleted or the

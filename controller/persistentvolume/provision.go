@@ -36,12 +36,23 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	if err != nil {
 		return err
 	}
-	pv, err := c.makeVolume(ctx, claim, job)
+	made, err := c.makeStorage(ctx, claim, job)
+	if err == nil && c.saveAtOnce(ctx, claim, made) {
+		c.toldMade(claim, made)
+		return nil
+	}
+	if err == nil {
+		made, err = c.save(ctx, claim, made)
+	}
 	if err != nil {
 		return c.provisionFailed(ctx, claim, err)
 	}
+	c.toldMade(claim, made)
+	return c.bind(ctx, claim, made)
+}
+
+func (c *Controller) toldMade(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
 	c.options.Events.Eventf(claim, v1.EventTypeNormal, ReasonProvisioningSucceeded, "made volume %q", pv.Name)
-	return c.bind(ctx, claim, pv)
 }
 
 // provisioner returns the plugin that makes the volumes of class; nil, and why, when it is none of those here.
@@ -123,6 +134,17 @@ func provisioningFailed(err error) reason {
 func (c *Controller) makeVolume(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, job provisioning,
 ) (*v1.PersistentVolume, error) {
+	pv, err := c.makeStorage(ctx, claim, job)
+	if err != nil {
+		return nil, err
+	}
+	return c.save(ctx, claim, pv)
+}
+
+// makeStorage calls the provisioner, and returns the volume that it made as it is to be stored.
+func (c *Controller) makeStorage(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, job provisioning,
+) (*v1.PersistentVolume, error) {
 	pv, err := c.callProvision(ctx, claim, job)
 	if err != nil {
 		return nil, err
@@ -131,7 +153,7 @@ func (c *Controller) makeVolume(
 	if err := checkProvisioned(pv, claim); err != nil {
 		return nil, c.discard(ctx, claim, pv, fmt.Errorf("plugin %q made what was not asked for: %w", job.plugin.GetPluginName(), err))
 	}
-	return c.save(ctx, claim, pv)
+	return pv, nil
 }
 
 func (c *Controller) callProvision(
