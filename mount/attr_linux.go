@@ -41,7 +41,8 @@ var propagationFlags = map[string]uint64{
 	"rprivate": unix.MS_PRIVATE, "rshared": unix.MS_SHARED, "rslave": unix.MS_SLAVE, "runbindable": unix.MS_UNBINDABLE,
 }
 
-// mountAttr is the plan for mount_setattr(2). It is zero when there is nothing to change.
+// mountAttr is the plan for mount_setattr(2), without the propagation, which may be for other mounts than the options. It is zero
+// when there is nothing to change.
 func (p *Plan) mountAttr() unix.MountAttr {
 	var a unix.MountAttr
 	for _, option := range p.Set {
@@ -51,7 +52,16 @@ func (p *Plan) mountAttr() unix.MountAttr {
 	for _, option := range p.Clear {
 		a.Attr_clr |= cmp.Or(attrs[option].clr, attrs[option].set)
 	}
-	a.Propagation = propagationFlags[p.Propagation]
+	return a
+}
+
+// detachedAttr is mountAttr with the propagation that a new mount has before it is attached. Nothing unbindable can be attached
+// below a shared mount: until then it is private.
+func (p *Plan) detachedAttr() unix.MountAttr {
+	a := p.mountAttr()
+	if a.Propagation = propagationFlags[p.Propagation]; a.Propagation == unix.MS_UNBINDABLE {
+		a.Propagation = unix.MS_PRIVATE
+	}
 	return a
 }
 

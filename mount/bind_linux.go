@@ -50,7 +50,7 @@ func (m *Mounter) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 	}
 	err = lostcall.Begin(ctx, "mount_setattr")
 	if err == nil {
-		err = m.setattr(tree, plan, recursive)
+		err = m.setattr(tree, plan.detachedAttr(), recursive)
 	}
 	if err != nil {
 		closeFD(tree)

@@ -41,7 +41,8 @@ type Interface interface {
 	// waits for the filesystem that is mounted there.
 	Lookup(ctx context.Context, path string) (MountPoint, error)
 	// List returns the mount table of this process's mount namespace, in the kernel's order: a later mount hides an
-	// earlier one at the same path. The slice and all that it points to may be shared with others and must not be changed:
+	// earlier one at the same path, unless it came by propagation where something was mounted already. Then it is beneath
+	// that, which has it for its parent (ParentID) from then on; Lookup returns the uppermost. The slice and all that it points to may be shared with others and must not be changed:
 	// clone it first.
 	List(ctx context.Context) ([]MountPoint, error)
 	// GetMountRefs returns the paths of every other mount of what is mounted at path: same device, same root. A path

@@ -223,7 +223,7 @@ func (m *Mounter) changeMount(ctx context.Context, fd int, plan *Plan) error {
 	if plan.Below {
 		recursive = unix.AT_RECURSIVE
 	}
-	err := m.setattr(fd, plan, recursive)
+	err := m.setattr(fd, plan.mountAttr(), recursive)
 	if !errors.Is(err, errNoSyscall) {
 		return err
 	}
@@ -236,12 +236,11 @@ func (m *Mounter) changeMount(ctx context.Context, fd int, plan *Plan) error {
 	return inPart(m.changeBelow(ctx, fd, plan))
 }
 
-// setattr changes the options of the mount whose root fd is, which need not be attached.
-func (m *Mounter) setattr(fd int, plan *Plan, flags uint) error {
+// setattr changes the attributes of the mount whose root fd is, which need not be attached.
+func (m *Mounter) setattr(fd int, attr unix.MountAttr, flags uint) error {
 	if m.without.has(FeatureMountSetattr) {
 		return errNoSyscall
 	}
-	attr := plan.mountAttr()
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags, &attr); err != nil {
 		return fmt.Errorf("mount_setattr: %w", missing(err))
 	}

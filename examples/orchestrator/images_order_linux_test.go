@@ -185,7 +185,7 @@ func (o imageOrder) release(ctx context.Context) error {
 // patiently does something again for a while, as long as it fails because somebody has something open or locked. Processes of
 // other tests do for a moment when they are started, and so do those that were killed, until they have ended.
 func patiently(do func() error) error {
-	end := time.Now().Add(5 * time.Second)
+	end := time.Now().Add(patience)
 	for {
 		err := do()
 		busy := errors.Is(err, unix.EBUSY) || errors.Is(err, volume.ErrInUse) || errors.Is(err, errHeld)

@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
 )
@@ -22,7 +23,22 @@ var propagationDefects = map[string]func(*mutant){
 	"a slave whose peer group is gone has the master of that":    remembersMasters,
 	"a private mount shows no mounts of others":                  func(m *mutant) { m.swaps("private", "slave") },
 	"an unbindable mount is not bound":                           func(m *mutant) { m.swaps("unbindable", "private") },
-	"propagation may be for the mounts below too":                func(m *mutant) { m.asks(flat) },
+	"an unbindable bind is made below a shared mount": func(m *mutant) {
+		m.mount = func(ctx context.Context, request mount.Request) error {
+			if slices.Contains(request.Options, "bind") && slices.Contains(request.Options, "unbindable") {
+				return syscall.EINVAL
+			}
+			return m.Mounter.Mount(ctx, request)
+		}
+	},
+	"options may be for the mounts below and propagation not": func(m *mutant) {
+		m.asks(func(r *mount.Request) {
+			if i := slices.Index(r.Options, "shared"); i >= 0 && slices.Contains(r.Options, "rro") {
+				r.Options[i] = "rshared"
+			}
+		})
+	},
+	"propagation may be for the mounts below too": func(m *mutant) { m.asks(flat) },
 	"a tree that is mounted appears with what is below": func(m *mutant) {
 		m.after("/source/sub", func(ctx context.Context) error { return m.Mounter.Unmount(ctx, "/root/slave/sub/below", plain) })
 	},

@@ -21,6 +21,8 @@ func propagationCases() []testCase {
 		{"a slave whose peer group is gone has the master of that", caseSlaveInherited},
 		{"a private mount shows no mounts of others", casePrivate},
 		{"an unbindable mount is not bound", caseUnbindable},
+		{"an unbindable bind is made below a shared mount", caseUnbindableBelow},
+		{"options may be for the mounts below and propagation not", caseOptionsBelow},
 		{"propagation may be for the mounts below too", casePropagationBelow},
 		{"a tree that is mounted appears with what is below", caseTreePropagates},
 		{"a peer that shows a part has the mounts of that part", casePartOfPeer},
@@ -244,6 +246,46 @@ func caseUnbindable(b *bench) {
 	b.propagates("shared", source+"/hidden")
 	b.unmounted(target+"/shown", target)
 	b.unmounted(source+"/shown", source+"/hidden/deep", source+"/hidden", source)
+}
+
+func caseUnbindableBelow(b *bench) {
+	source, master := b.dir("source"), b.shared("master")
+	slave := b.bound(master, "slave", "slave")
+	b.tmpfs(source)
+	b.tmpfs(source + "/below")
+	for _, kind := range []string{"bind", "rbind"} {
+		b.mount(source, master+"/sub", kind, "unbindable")
+		b.propagates("unbindable", master+"/sub")
+		b.mounted(slave+"/sub", true)
+		if kind == "rbind" {
+			b.propagates("unbindable", master+"/sub/below")
+			b.unmounted(master+"/sub/below", slave+"/sub/below") // each tells nobody
+		}
+		b.unmounted(master + "/sub")
+		b.mounted(slave+"/sub", false)
+	}
+	b.tmpfs(master+"/sub", "unbindable")
+	b.propagates("unbindable", master+"/sub")
+	b.unmounted(master+"/sub", slave, master, source+"/below", source)
+}
+
+func caseOptionsBelow(b *bench) {
+	top := b.dir("top")
+	b.tmpfs(top)
+	b.tmpfs(top + "/below")
+	b.mount("", top, "remount", "rro", "shared")
+	for _, name := range []string{top, top + "/below"} {
+		if m := b.lookedUp(name); !slices.Contains(m.Options, "ro") {
+			b.Fatalf("%q has the options %q, want ro", name, m.Options)
+		}
+	}
+	b.propagates("shared", top)
+	b.propagates("", top+"/below")
+	b.mount("", top, "remount", "rrw", "rshared")
+	b.propagates("shared", top, top+"/below")
+	b.mount("", top, "remount", "ro", "rprivate")
+	b.propagates("", top, top+"/below")
+	b.unmounted(top+"/below", top)
 }
 
 func casePropagationBelow(b *bench) {
