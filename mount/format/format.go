@@ -145,41 +145,6 @@ func Check(ctx context.Context, path, fsType string) (CheckResult, error) {
 	})
 }
 
-// Superblock reads the superblock of the ext2, ext3 or ext4 on the regular file or block device at path, for [MendOptions].
-func Superblock(ctx context.Context, path string) ([]byte, error) {
-	return onPath(ctx, path, os.O_RDONLY, func(_ context.Context, file *os.File) ([]byte, error) {
-		return readAt(file, extSuperblock, extSuperblockSize)
-	})
-}
-
-// RestoreSuperblock puts what [Superblock] has returned back where the superblock of the ext2, ext3 or ext4 on the regular file or
-// block device at path is broken now, and does nothing otherwise. Call it when you know that a program was killed that may have
-// been writing the superblock, and of nothing else that has written there since.
-func RestoreSuperblock(ctx context.Context, path string, superblock []byte) error {
-	_, err := onPath(ctx, path, os.O_RDWR, func(_ context.Context, file *os.File) (struct{}, error) {
-		return struct{}{}, restoreSuperblock(file, superblock)
-	})
-	return err
-}
-
-// MendOptions says what is to be mended.
-type MendOptions struct {
-	// FSType is the type of the filesystem. Required.
-	FSType string
-	// Superblock is what [Superblock] has returned before the growth. The programs write theirs in parts: where it was broken
-	// off in between, this takes its place.
-	Superblock []byte
-}
-
-// Mend is [Check] for a filesystem on which [Grow] was broken off without a mount, by a kill or a power cut: of ext2, ext3 and ext4
-// everything is repaired that e2fsck proposes (e2fsck -f -y). Grow moves no blocks, so that nothing can be lost by that. Call it
-// when you know of such a growth, and for no other reason.
-func Mend(ctx context.Context, path string, options MendOptions) (CheckResult, error) {
-	return onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
-		return mend(ctx, file, options)
-	})
-}
-
 // GrowOptions says where the filesystem is that is to grow.
 type GrowOptions struct {
 	// MountPath is the absolute path at which the filesystem is mounted for writing, of which no last element may be a
@@ -205,7 +170,7 @@ func (r GrowResult) Grown() bool { return r.After > r.Before }
 // cannot is an error that matches mount.ErrUnsupported), and also while they are not (e2fsck -f -p, then
 // resize2fs; ErrDamaged when the check finds what is not safe to repair, ErrInUse when the device is mounted all the
 // same; mount.ErrUnsupported when blocks would have to be moved for it, since nothing repairs that if it is broken off). One that
-// was killed meanwhile is repaired by [Mend]. xfs and btrfs grow only while they are mounted (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the
+// was killed meanwhile is repaired where [GrowKept] was called in place of Grow. xfs and btrfs grow only while they are mounted (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the
 // error matches mount.ErrNotMounted, and they grow after the next mount. What is mounted grows by system calls on a
 // descriptor of the mount, so that no child runs and no path is resolved twice. Of a btrfs of several devices the one at
 // path grows. When ctx ends meanwhile, the error matches mount.ErrUncertain: a filesystem that is growing goes on, is

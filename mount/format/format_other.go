@@ -29,9 +29,13 @@ func check(context.Context, *os.File, string) (CheckResult, error) {
 
 func restoreSuperblock(*os.File, []byte) error { return unsupported() }
 
-func mend(context.Context, *os.File, MendOptions) (CheckResult, error) {
+func mend(context.Context, *os.File, []byte) (CheckResult, error) {
 	return CheckResult{}, unsupported()
 }
+
+func setAttribute(*os.File, string, []byte) error { return unsupported() }
+
+func attribute(*os.File, string) ([]byte, error) { return nil, unsupported() }
 
 func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
 	return GrowResult{}, unsupported()

@@ -2,7 +2,6 @@ package format_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,30 +139,6 @@ func TestGrowUnmounted(t *testing.T) {
 			assert.False(t, checked.Repaired)
 		})
 	}
-}
-
-// A growth that was broken off leaves what a check does not dare to repair; here it is the inode of the blocks that are
-// reserved for it.
-func TestMend(t *testing.T) {
-	path := formatted(t, "ext4", 32*mib)
-	before, err := format.Superblock(t.Context(), path)
-	require.NoError(t, err)
-	for _, change := range []string{"clri <7>", "set_super_value state 2"} {
-		out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", change, path).CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
-	_, err = format.Check(t.Context(), path, "ext4")
-	require.ErrorIs(t, err, format.ErrDamaged)
-	image, err := os.OpenFile(path, os.O_RDWR, 0)
-	require.NoError(t, err)
-	_, err = image.WriteAt([]byte("torn"), 1024+0x10) // its checksum is now another's
-	require.NoError(t, errors.Join(err, image.Close()))
-	mended, err := format.Mend(t.Context(), path, format.MendOptions{FSType: "ext4", Superblock: before})
-	require.NoError(t, err)
-	assert.True(t, mended.Repaired)
-	checked, err := format.Check(t.Context(), path, "ext4")
-	require.NoError(t, err)
-	assert.False(t, checked.Repaired)
 }
 
 // Without reserved blocks the table of the groups has no room to grow.

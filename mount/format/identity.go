@@ -53,7 +53,7 @@ var renewers = map[string]renewer{
 }
 
 func extRenewer() renewer {
-	return renewer{tool: "tune2fs", pkg: "e2fsprogs", args: []string{"-U", "random"}, offset: extSuperblock + 104}
+	return renewer{tool: "tune2fs", pkg: "e2fsprogs", args: []string{"-U", "random"}, offset: extSuperblock + extIdentity}
 }
 
 func renewerOf(fsType string) (renewer, error) {

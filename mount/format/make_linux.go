@@ -1,6 +1,7 @@
 package format
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -138,20 +139,25 @@ func check(ctx context.Context, file *os.File, fsType string) (CheckResult, erro
 	return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
 }
 
-func mend(ctx context.Context, file *os.File, options MendOptions) (CheckResult, error) {
-	switch options.FSType {
-	case "ext2", "ext3", "ext4":
-		if err := restoreSuperblock(file, options.Superblock); err != nil {
-			return CheckResult{}, err
-		}
-		return checkExt(ctx, file, []string{"-f", "-y"})
+// mend repairs an ext on which a growth was broken off.
+func mend(ctx context.Context, file *os.File, superblock []byte) (CheckResult, error) {
+	if err := restoreSuperblock(file, superblock); err != nil {
+		return CheckResult{}, err
 	}
-	return check(ctx, file, options.FSType)
+	return checkExt(ctx, file, []string{"-f", "-y"})
 }
 
-// restoreSuperblock puts an earlier superblock in the place of one that is broken.
+// restoreSuperblock puts an earlier superblock in the place of one that is broken, if both are of one filesystem that was not
+// mounted in between: what a mount has written into it would be lost.
 func restoreSuperblock(file *os.File, earlier []byte) error {
-	if len(earlier) != extSuperblockSize || extSuperblockIsBroken(earlier) || !hasBrokenSuperblock(file) {
+	now, err := readAt(file, extSuperblock, extSuperblockSize)
+	if err != nil || earlier == nil || !extSuperblockIsBroken(now) || extSuperblockIsBroken(earlier) {
+		return err
+	}
+	same := func(offset, length int) bool {
+		return bytes.Equal(now[offset:offset+length], earlier[offset:offset+length])
+	}
+	if !same(extMounted, 4) || !same(extIdentity, 16) {
 		return nil
 	}
 	if _, err := file.WriteAt(earlier, extSuperblock); err != nil {
@@ -176,7 +182,7 @@ func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult
 	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot|fsckErrors) == 0:
 		return CheckResult{}, fmt.Errorf("%w: run e2fsck by hand: %w", ErrDamaged, err)
 	case tool.ExitCode == fsckFailed && hasBrokenSuperblock(file):
-		return CheckResult{}, fmt.Errorf("%w: its superblock is broken: run e2fsck -b 32768 by hand, which uses a copy: %w", ErrDamaged, err)
+		return CheckResult{}, fmt.Errorf("%w: its superblock is broken: run e2fsck -b 32768 by hand, or -b 8193 where blocks have 1 KiB, which uses a copy: %w", ErrDamaged, err)
 	}
 	return CheckResult{}, err
 }

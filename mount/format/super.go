@@ -57,6 +57,8 @@ const (
 	extBlocksLow  = 4
 	extBlocksHigh = 0x150
 	ext64Bit      = 0x80
+	extMounted    = 0x2c // when it was mounted last
+	extIdentity   = 0x68 // UUID
 )
 
 func readExt(medium io.ReaderAt) (geometry, error) {

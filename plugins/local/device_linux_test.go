@@ -1,6 +1,8 @@
 package local
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,6 +45,35 @@ func TestABlankDiskIsFormattedOnceAndKept(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(plugin.stagingPath("disk"), "file"))
 	require.NoError(t, err)
 	assert.Equal(t, "kept", string(content))
+}
+
+// killed is a keeper of an agent that is killed before it can forget anything.
+type killed struct{ format.Keeper }
+
+func (k killed) Keep(ctx context.Context, name string, data []byte) error {
+	if data == nil {
+		return context.Canceled
+	}
+	return k.Keeper.Keep(ctx, name, data)
+}
+
+func TestADiskWhoseCheckWasKilledIsStaged(t *testing.T) {
+	disk := newDevice(t)
+	plugin, _ := newPlugin(t, Options{})
+	require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext4"}))
+	kept := format.Directory{Dir: plugin.checksDir(), Name: "disk"}
+	_, err := format.CheckKept(t.Context(), disk, "ext4", killed{kept})
+	require.ErrorIs(t, err, context.Canceled)
+	file, err := os.OpenFile(disk, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	const lastWritten = 1024 + 0x30
+	_, err = file.WriteAt([]byte("torn"), lastWritten)
+	require.NoError(t, errors.Join(err, file.Sync()))
+	require.NoError(t, stage(t, plugin, specOf(pvOf(disk))))
+	entries, err := os.ReadDir(kept.Dir)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
 }
 
 func TestADiskThatIsNotBlankIsLeftWhole(t *testing.T) {

@@ -40,6 +40,12 @@
 // ([ErrWrongContent], format.ErrNotBlank). So is a disk whose formatting was cut short: wipe it by hand (wipefs). A
 // filesystem is checked, and repaired where that is safe, before it is mounted.
 //
+// A check that is killed while it writes the superblock of an ext4 leaves it broken. The superblock is therefore kept meanwhile in
+// {root}/plugins/kubernetes.io/local-volume/checks, so that the next staging goes on by itself (format.CheckKept). Where that
+// directory was lost, or the superblock broke otherwise, staging fails with format.ErrDamaged: run e2fsck -b 32768 DISK by hand,
+// which works with a copy of the superblock (for blocks of 1 KiB, as on a disk of less than 512 MiB: -b 8193), when nobody
+// has the disk mounted.
+//
 // # fsGroup
 //
 // The volume has one group at a time. A pod that has the volume alone gets the content for its fsGroup (volume/ownership),

@@ -58,6 +58,9 @@ func (s *stager) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 
 func (p *Plugin) mountsDir() string { return filepath.Join(p.host.GetPluginDir(Name), "mounts") }
 
+// checksDir is the directory of what is needed when a check was killed.
+func (p *Plugin) checksDir() string { return filepath.Join(p.host.GetPluginDir(Name), "checks") }
+
 func (p *Plugin) stagingPath(name string) string { return filepath.Join(p.mountsDir(), name) }
 
 // MountDevice implements [volume.DeviceMounter]. deviceMountPath must be what GetDeviceMountPath returns; something else that
@@ -145,7 +148,7 @@ func (p *Plugin) prepare(ctx context.Context, src source, disk string) (string, 
 	case src.podReadOnly:
 		return found.Type, nil
 	}
-	return found.Type, p.check(ctx, disk, found.Type)
+	return found.Type, p.check(ctx, src.name, disk, found.Type)
 }
 
 // format makes the filesystem of a disk on which nothing was recognised, if that is proven to be blank.
@@ -163,12 +166,12 @@ func (p *Plugin) format(ctx context.Context, src source, disk string) (string, e
 
 // check runs the filesystem's check on a disk that nobody uses. Where the program is missing, the kernel replays the journal
 // alone.
-func (p *Plugin) check(ctx context.Context, disk, fsType string) error {
+func (p *Plugin) check(ctx context.Context, name, disk, fsType string) error {
 	opened, err := p.devices.DeviceOpened(ctx, disk)
 	if err != nil || opened {
 		return err
 	}
-	result, err := format.Check(ctx, disk, fsType)
+	result, err := format.CheckKept(ctx, disk, fsType, format.Directory{Dir: p.checksDir(), Name: name})
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", disk, "fstype", fsType, "err", err)
 		return nil

@@ -1,7 +1,6 @@
 package loopblock
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,17 +144,7 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 	if err != nil || !isWorthGrowing(room) {
 		return err
 	}
-	// A program that makes a filesystem larger, and is killed, leaves one that must be repaired, and is not told from a damaged
-	// one but by this.
-	super, err := format.Superblock(ctx, device)
-	if err != nil {
-		return err
-	}
-	err = p.keep(ctx, handle, growingMark, super)
-	var grown format.GrowResult
-	if err == nil {
-		grown, err = format.Grow(ctx, device, format.GrowOptions{})
-	}
+	grown, err := format.GrowKept(ctx, device, keeper{plugin: p, handle: handle})
 	switch {
 	case errors.Is(err, format.ErrNoTool), errors.Is(err, mount.ErrUnsupported):
 		p.logger.Warn("the filesystem is mounted smaller than its device", "device", device, "fstype", fsType, "err", err)
@@ -163,67 +152,30 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 		return err
 	}
 	p.logGrowth(device, grown, err)
-	return p.drop(ctx, handle, growingMark)
+	return nil
 }
 
-// The marks of an image are extended attributes that hold a superblock, packed: programs write theirs in parts, so that one that
-// is killed in between leaves none.
-const (
-	// growingMark is on an image whose filesystem is being made larger without a mount.
-	growingMark = "user.volumekit.growing"
-	// checkingMark is on an image whose filesystem is being checked.
-	checkingMark = "user.volumekit.checking"
-)
-
-// superblockSize is that of an ext4, of which most is zero; part is how many bytes of it are packed as one.
-const (
-	superblockSize = 1024
-	part           = 16
-)
-
-// pack leaves out the parts of a superblock that are zero, and puts its number before each other: an extended attribute has
-// room for less than a block, which may not be larger than a superblock.
-func pack(super []byte) []byte {
-	var packed []byte
-	for i := 0; i+part <= len(super); i += part {
-		if one := super[i : i+part]; !bytes.Equal(one, make([]byte, part)) {
-			packed = append(append(packed, byte(i/part)), one...)
-		}
-	}
-	return packed
+// keeper keeps with the image of a volume what its filesystem needs that was being checked or grown when the agent was killed.
+type keeper struct {
+	plugin *Plugin
+	handle string
 }
 
-// unpack undoes pack.
-func unpack(packed []byte) []byte {
-	super := make([]byte, superblockSize)
-	for ; len(packed) > part; packed = packed[1+part:] {
-		if i := part * int(packed[0]); i < superblockSize {
-			copy(super[i:], packed[1:1+part])
-		}
-	}
-	return super
-}
+const attributePrefix = "user.volumekit."
 
-// keep puts a superblock into a mark of the image of a volume, and drop takes the mark off.
-func (p *Plugin) keep(ctx context.Context, handle, mark string, super []byte) error {
-	return p.mark(ctx, handle, func(image *os.File) error { return keepSuperblock(image, mark, super) })
-}
-
-func (p *Plugin) drop(ctx context.Context, handle, mark string) error {
-	return p.mark(ctx, handle, func(image *os.File) error { return dropSuperblock(image, mark) })
-}
-
-func (p *Plugin) mark(ctx context.Context, handle string, how func(*os.File) error) error {
-	_, err := withImage(ctx, p, handle, func(image *os.File) (struct{}, error) { return struct{}{}, how(image) })
-	if err != nil {
-		err = fmt.Errorf("marking the image of volume %q: %w", handle, err)
-	}
+// Keep implements format.Keeper.
+func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
+	_, err := withImage(ctx, k.plugin, k.handle, func(image *os.File) (struct{}, error) {
+		return struct{}{}, format.SetAttribute(image, attributePrefix+name, data)
+	})
 	return err
 }
 
-// kept returns what a mark of the image of a volume holds; nil: it has none.
-func (p *Plugin) kept(ctx context.Context, handle, mark string) ([]byte, error) {
-	return withImage(ctx, p, handle, func(image *os.File) ([]byte, error) { return keptSuperblock(image, mark) })
+// Kept implements format.Keeper.
+func (k keeper) Kept(ctx context.Context, name string) ([]byte, error) {
+	return withImage(ctx, k.plugin, k.handle, func(image *os.File) ([]byte, error) {
+		return format.Attribute(image, attributePrefix+name)
+	})
 }
 
 // growStaged makes a filesystem that grows only while it is mounted as large as its device, as that of a copy that is larger

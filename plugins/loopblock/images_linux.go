@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -43,41 +42,6 @@ func extend(file *os.File, size int64) error {
 		return fmt.Errorf("the filesystem of the images cannot extend a file in one step: %w: %w", volume.ErrInfeasible, err)
 	}
 	return err
-}
-
-// keepSuperblock puts a superblock into a mark of an image, so that it is there after a power cut, too.
-func keepSuperblock(image *os.File, mark string, super []byte) error {
-	err := control(image, func(fd int) error { return unix.Fsetxattr(fd, mark, pack(super), 0) })
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("%w: %w", mount.ErrUnsupported, err)
-	}
-	return errors.Join(err, image.Sync())
-}
-
-// dropSuperblock takes a mark off.
-func dropSuperblock(image *os.File, mark string) error {
-	err := control(image, func(fd int) error { return unix.Fremovexattr(fd, mark) })
-	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
-	}
-	return errors.Join(err, image.Sync())
-}
-
-// keptSuperblock returns what a mark of an image holds; nil: the image has none.
-func keptSuperblock(image *os.File, mark string) ([]byte, error) {
-	packed := make([]byte, 4096)
-	err := control(image, func(fd int) error {
-		n, err := unix.Fgetxattr(fd, mark, packed)
-		packed = packed[:max(n, 0)]
-		return err
-	})
-	switch {
-	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return unpack(packed), nil
 }
 
 // publish gives the partial image its final name, which nobody may have.

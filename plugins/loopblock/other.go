@@ -22,12 +22,6 @@ func allocate(*os.File, int64) error { return unsupported() }
 
 func extend(*os.File, int64) error { return unsupported() }
 
-func keepSuperblock(*os.File, string, []byte) error { return unsupported() }
-
-func dropSuperblock(*os.File, string) error { return unsupported() }
-
-func keptSuperblock(*os.File, string) ([]byte, error) { return nil, unsupported() }
-
 func (i *images) publish(string) error { return unsupported() }
 
 func backingPathOf(string) (string, error) { return "", unsupported() }

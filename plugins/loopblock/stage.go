@@ -122,12 +122,7 @@ func (p *Plugin) check(ctx context.Context, handle string, device loop.Device, f
 	if err != nil || opened {
 		return err
 	}
-	super, err := p.kept(ctx, handle, growingMark)
-	if err != nil {
-		return err
-	}
-	growing := super != nil // until that was broken off
-	result, err := p.checkOrMend(ctx, handle, device.Path, format.MendOptions{FSType: fsType, Superblock: super})
+	result, err := format.CheckKept(ctx, device.Path, fsType, keeper{plugin: p, handle: handle})
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "err", err)
 		return nil
@@ -138,45 +133,7 @@ func (p *Plugin) check(ctx context.Context, handle string, device loop.Device, f
 	if err != nil {
 		return err
 	}
-	if err := p.growUnused(ctx, handle, device.Path, fsType); err != nil || !growing {
-		return err
-	}
-	return p.drop(ctx, handle, growingMark)
-}
-
-// checkOrMend mends a filesystem whose superblock was kept since it was about to grow, and checks any other.
-func (p *Plugin) checkOrMend(ctx context.Context, handle, device string, options format.MendOptions) (format.CheckResult, error) {
-	switch {
-	case options.Superblock != nil:
-		return format.Mend(ctx, device, options)
-	case options.FSType == "ext4":
-		return p.checkKept(ctx, handle, device)
-	}
-	return format.Check(ctx, device, options.FSType)
-}
-
-// checkKept checks an ext4, whose superblock e2fsck may write even where the filesystem is clean. It is kept meanwhile, and put
-// back where a check was killed while it wrote; a superblock that is broken for another reason is left alone.
-func (p *Plugin) checkKept(ctx context.Context, handle, device string) (format.CheckResult, error) {
-	kept, err := p.kept(ctx, handle, checkingMark)
-	if err == nil && kept != nil {
-		err = format.RestoreSuperblock(ctx, device, kept)
-	}
-	if err != nil {
-		return format.CheckResult{}, err
-	}
-	super, err := format.Superblock(ctx, device)
-	if err == nil {
-		err = p.keep(ctx, handle, checkingMark, super)
-	}
-	if err != nil && !errors.Is(err, mount.ErrUnsupported) {
-		return format.CheckResult{}, err
-	}
-	result, err := format.Check(ctx, device, "ext4")
-	if err != nil && !errors.Is(err, format.ErrDamaged) && !errors.Is(err, format.ErrNoTool) {
-		return result, err // It may have been broken off.
-	}
-	return result, errors.Join(err, p.drop(ctx, handle, checkingMark))
+	return p.growUnused(ctx, handle, device.Path, fsType)
 }
 
 // UnmountDevice unmounts the staging directory and removes it. What is mounted there and is not the image of the volume is left

@@ -1,0 +1,166 @@
+package format_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/format"
+)
+
+// killed is a keeper of a program that is killed before it can forget anything.
+type killed struct{ format.Keeper }
+
+func (k killed) Keep(ctx context.Context, name string, data []byte) error {
+	if data == nil {
+		return context.Canceled
+	}
+	return k.Keeper.Keep(ctx, name, data)
+}
+
+// breakAt writes into the superblock of an ext4, so that its checksum is another's.
+func breakAt(t *testing.T, path string, offset int64) {
+	t.Helper()
+	image, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer image.Close()
+	_, err = image.WriteAt([]byte("torn"), 1024+offset)
+	require.NoError(t, err)
+}
+
+// breakGrowth removes the inode of the blocks that are reserved for a growth, which a check does not dare to repair.
+func breakGrowth(t *testing.T, path string) {
+	t.Helper()
+	for _, change := range []string{"clri <7>", "set_super_value state 2"} {
+		out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", change, path).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+}
+
+func requireNothingKept(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+// Places in the superblock: how many blocks are free, when it was written and when it was mounted, and its identity.
+const superFree, superWritten, superMounted, superIdentity = 0x0c, 0x30, 0x2c, 0x68
+
+func TestACheckThatWasKilledIsBegunAgain(t *testing.T) {
+	path := formatted(t, "ext4", 8*mib)
+	keeper := format.Directory{Dir: filepath.Join(t.TempDir(), "kept"), Name: "pv"}
+	breakAt(t, path, superWritten)
+	_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+	require.ErrorIs(t, err, format.ErrDamaged, "nothing was kept")
+	requireNothingKept(t, keeper.Dir)
+
+	for offset, want := range map[int64]error{
+		superFree: nil, superWritten: nil,
+		superMounted: format.ErrDamaged, superIdentity: format.ErrDamaged, // somebody else has written there
+	} {
+		path := formatted(t, "ext4", 8*mib)
+		_, err = format.CheckKept(t.Context(), path, "ext4", killed{keeper})
+		require.ErrorIs(t, err, context.Canceled)
+		breakAt(t, path, offset)
+		_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
+		require.ErrorIs(t, err, want, "%x", offset)
+		requireNothingKept(t, keeper.Dir)
+	}
+}
+
+// What is kept is written in parts, too, and is of no use when that was broken off.
+func TestWhatWasNotKeptWholeIsNotPutBack(t *testing.T) {
+	path := formatted(t, "ext4", 8*mib)
+	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper})
+	require.ErrorIs(t, err, context.Canceled)
+	breakAt(t, path, superWritten)
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	kept, err := keeper.Kept(t.Context(), "checking")
+	require.NoError(t, err)
+	for size := 0; size < len(kept); size += 7 {
+		require.NoError(t, keeper.Keep(t.Context(), "checking", kept[:size]))
+		_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+		require.ErrorIs(t, err, format.ErrDamaged)
+	}
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+}
+
+// A growth that was broken off leaves what a check does not dare to repair.
+func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
+	path := formatted(t, "ext4", 32*mib)
+	breakGrowth(t, path)
+	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+	require.ErrorIs(t, err, format.ErrDamaged)
+
+	path = formatted(t, "ext4", 32*mib)
+	require.NoError(t, os.Truncate(path, 48*mib))
+	_, err = format.GrowKept(t.Context(), path, killed{keeper})
+	require.ErrorIs(t, err, context.Canceled)
+	breakGrowth(t, path)
+	breakAt(t, path, superFree)
+	mended, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+	require.NoError(t, err)
+	assert.True(t, mended.Repaired)
+	checked, err := format.Check(t.Context(), path, "ext4")
+	require.NoError(t, err)
+	assert.False(t, checked.Repaired)
+
+	require.NoError(t, os.Truncate(path, 64*mib))
+	_, err = format.GrowKept(t.Context(), path, keeper)
+	require.NoError(t, err)
+	requireNothingKept(t, keeper.Dir)
+	room, err := format.Measure(t.Context(), path)
+	require.NoError(t, err)
+	assert.Equal(t, format.Room{Filesystem: 64 * mib, Device: 64 * mib}, room)
+}
+
+// nowhere is a keeper where nothing can be kept.
+type nowhere struct{}
+
+func (nowhere) Keep(context.Context, string, []byte) error   { return mount.ErrUnsupported }
+func (nowhere) Kept(context.Context, string) ([]byte, error) { return nil, nil }
+
+func TestWhereNothingCanBeKeptAFilesystemIsCheckedAndDoesNotGrow(t *testing.T) {
+	path := formatted(t, "ext4", 8*mib)
+	require.NoError(t, os.Truncate(path, 16*mib))
+	_, err := format.GrowKept(t.Context(), path, nowhere{})
+	require.ErrorIs(t, err, mount.ErrUnsupported)
+	room, err := format.Measure(t.Context(), path)
+	require.NoError(t, err)
+	assert.EqualValues(t, 8*mib, room.Filesystem)
+}
+
+func TestAttributesOfAnImage(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	require.NoError(t, err)
+	defer file.Close()
+	const name = "user.volumekit.test"
+	require.NoError(t, format.SetAttribute(file, name, nil), "there is none")
+	if err := format.SetAttribute(file, name, []byte{}); errors.Is(err, mount.ErrUnsupported) {
+		t.Logf("no attributes here: %v", err)
+		return
+	}
+	for _, data := range [][]byte{{}, []byte("kept"), make([]byte, 900)} {
+		require.NoError(t, format.SetAttribute(file, name, data))
+		kept, err := format.Attribute(file, name)
+		require.NoError(t, err)
+		assert.Equal(t, data, kept)
+	}
+	require.NoError(t, format.SetAttribute(file, name, nil))
+	kept, err := format.Attribute(file, name)
+	require.NoError(t, err)
+	assert.Nil(t, kept)
+}
