@@ -20,11 +20,13 @@ type Store interface {
 	// Get returns the object of key. A missing one is an error that matches [ErrNotFound].
 	Get(ctx context.Context, key Key) (runtime.Object, error)
 	// Create stores a new object and returns it as stored: with a UID if it had none, a creation time and a resource
-	// version. One that exists already is an error that matches [ErrAlreadyExists] and leaves the old one.
+	// version. One that exists already is an error that matches [ErrAlreadyExists] and leaves the old one. A store that
+	// cannot keep a UID that is given refuses it, with an error that matches [ErrInvalid].
 	Create(ctx context.Context, obj runtime.Object) (runtime.Object, error)
 	// Update replaces an object whose resource version is still that of obj, and returns it as stored. Otherwise the
 	// error matches [ErrConflict], or [ErrNotFound] when the object is gone or has another UID. An obj without a resource
-	// version is an error that matches [ErrInvalid]: there is no unconditional update.
+	// version is an error that matches [ErrInvalid]: there is no unconditional update. One that changes nothing may be no
+	// write: the object keeps its version, and no watch is told.
 	Update(ctx context.Context, obj runtime.Object) (runtime.Object, error)
 	// Delete removes the object of key if it meets the preconditions; otherwise the error matches [ErrConflict]. While
 	// the object has finalizers it stays, with its deletion time set, and goes with the update that takes the last one

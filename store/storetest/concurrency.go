@@ -52,7 +52,7 @@ func testOneWinner(t *testing.T, s store.Store) {
 	for round := range 10 {
 		wins := together(func(i int) bool {
 			mine := pv.DeepCopy()
-			mine.Labels["winner"] = strconv.Itoa(i)
+			mine.Labels["winner"] = fmt.Sprintf("%d-%d", round, i)
 			_, err := s.Update(t.Context(), mine)
 			if err != nil && !errors.Is(err, store.ErrConflict) {
 				t.Errorf("round %d: %v", round, err)
@@ -86,7 +86,9 @@ func testUpdateAgainstDelete(t *testing.T, s store.Store) {
 		wins := together(func(i int) bool {
 			var err error
 			if i%2 == 0 {
-				_, err = s.Update(t.Context(), pv)
+				mine := pv.DeepCopy()
+				mine.Labels["winner"] = strconv.Itoa(i)
+				_, err = s.Update(t.Context(), mine)
 			} else {
 				err = s.Delete(t.Context(), volumeKey(pv.Name), store.Preconditions{ResourceVersion: pv.ResourceVersion})
 			}

@@ -84,13 +84,15 @@ func testLateFinalizer(t *testing.T, s store.Store) {
 }
 
 func testNameIsFree(t *testing.T, s store.Store) {
-	first := create(t, s, newVolume("disk"))
+	first := newVolume("disk")
+	first.Status.Phase = v1.VolumeFailed
+	first = create(t, s, first)
 	deleteVolume(t, s, "disk")
 	second := create(t, s, newVolume("disk"))
 	if first.UID == second.UID || first.ResourceVersion == second.ResourceVersion {
 		t.Error("the second object inherited from the first")
 	}
-	if second.Status.Phase != v1.PersistentVolumePhase("") {
-		t.Error("the second object has a status")
+	if second.Status.Phase == v1.VolumeFailed {
+		t.Error("the second object has the status of the first")
 	}
 }

@@ -12,17 +12,31 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
+// The objects are such as a Kubernetes API server takes.
+
 func newVolume(name string) *v1.PersistentVolume {
 	return &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"made": "here"}},
 		Spec: v1.PersistentVolumeSpec{
-			Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes:            []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			Capacity:               oneGi(),
+			PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/nowhere/" + name}},
 		},
 	}
 }
 
 func newClaim(namespace, name string) *v1.PersistentVolumeClaim {
-	return &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	return &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1.PersistentVolumeClaimSpec{
+			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			Resources:   v1.VolumeResourceRequirements{Requests: oneGi()},
+		},
+	}
+}
+
+func oneGi() v1.ResourceList {
+	return v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
 }
 
 func volumeKey(name string) store.Key { return store.Key{Kind: store.PersistentVolumes, Name: name} }
@@ -37,10 +51,15 @@ func create[T store.Object](t *testing.T, s store.Store, obj T) T {
 	return created
 }
 
-// update replaces obj, which must work.
+// update replaces obj by one that differs from it at least in a label, which must work.
 func update[T store.Object](t *testing.T, s store.Store, obj T) T {
 	t.Helper()
-	updated, err := store.Update(t.Context(), s, obj)
+	changed, ok := obj.DeepCopyObject().(T)
+	if !ok {
+		t.Fatalf("the copy of a %T is none", obj)
+	}
+	changed.SetLabels(map[string]string{"made": "here", "was-at": obj.GetResourceVersion()})
+	updated, err := store.Update(t.Context(), s, changed)
 	if err != nil {
 		t.Fatalf("update: %v", err)
 	}

@@ -16,7 +16,7 @@ import (
 func writeCases() []testCase {
 	return []testCase{
 		{"CreateFillsInWhatTheStoreKnows", testCreateFillsIn},
-		{"CreateKeepsAGivenUID", testCreateKeepsUID},
+		{"CreateKeepsAGivenUIDOrRefusesIt", testCreateKeepsUID},
 		{"CreateOfWhatExistsLeavesTheOld", testCreateExisting},
 		{"CreateRefusesAResourceVersion", testCreateWithVersion},
 		{"CreateIgnoresADeletionTime", testCreateIgnoresDeletion},
@@ -53,7 +53,12 @@ func testCreateFillsIn(t *testing.T, s store.Store) {
 func testCreateKeepsUID(t *testing.T, s store.Store) {
 	pv := newVolume("disk")
 	pv.UID = "given"
-	if created := create(t, s, pv); created.UID != "given" {
+	created, err := store.Create(t.Context(), s, pv)
+	if err != nil {
+		wantError(t, err, store.ErrInvalid)
+		return
+	}
+	if created.UID != "given" {
 		t.Errorf("its UID is %q", created.UID)
 	}
 }

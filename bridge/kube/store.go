@@ -1,0 +1,172 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// Options are the options of [New]. The zero value is useful.
+type Options struct {
+	// Logger gets why watches are begun again; nil discards it.
+	Logger *slog.Logger
+}
+
+// Store is a [store.Store] on a Kubernetes API server. Make it with [New]. Its methods may be called from several goroutines at
+// once.
+type Store struct {
+	resources map[schema.GroupVersionKind]func(namespace string) resource
+	logger    *slog.Logger
+}
+
+var _ store.Store = (*Store)(nil)
+
+// New returns the store of the API server that client speaks to. It does no I/O and starts nothing. A client that is nil is an error
+// that matches [store.ErrInvalid].
+func New(client Client, options Options) (*Store, error) {
+	if client == nil {
+		return nil, fmt.Errorf("store on Kubernetes: give a client: %w", store.ErrInvalid)
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Store{resources: resourcesOf(client), logger: options.Logger}, nil
+}
+
+// resourceOf returns the client for the objects of a kind in a namespace.
+func (s *Store) resourceOf(kind schema.GroupVersionKind, namespace string) (resource, error) {
+	if _, err := store.Namespaced(kind); err != nil {
+		return nil, err
+	}
+	return s.resources[kind](namespace), nil
+}
+
+// Get implements [store.Store]. It asks the API server, which answers with what was written last.
+func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
+	if err := errors.Join(ctx.Err(), key.Validate()); err != nil {
+		return nil, err
+	}
+	obj, err := s.resources[key.Kind](key.Namespace).get(ctx, key.Name)
+	if err != nil {
+		return nil, classify(ctx, "read "+key.String(), err)
+	}
+	return obj, nil
+}
+
+// Create implements [store.Store]. The API server takes no status with a new object and gives it its UID: a status is written
+// after it, and a UID that is given is refused, with an error that matches [store.ErrInvalid].
+func (s *Store) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	wanted, key, err := accept(obj)
+	if err == nil {
+		err = errors.Join(ctx.Err(), checkNew(key, wanted))
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := s.resources[key.Kind](key.Namespace)
+	created, err := r.create(ctx, wanted)
+	if err != nil {
+		return nil, classify(ctx, "create "+key.String(), err)
+	}
+	if !saysStatus(wanted) || sameStatus(created, wanted) {
+		return created, nil
+	}
+	updated, err := r.updateStatus(ctx, joined(created, wanted))
+	if err != nil {
+		return nil, classify(ctx, key.String()+" is created, its status is not written", err)
+	}
+	return updated, nil
+}
+
+// accept checks what a writer gave, and returns a copy.
+func accept(obj runtime.Object) (store.Object, store.Key, error) {
+	key, _, err := store.Validate(obj)
+	if err != nil {
+		return nil, store.Key{}, err
+	}
+	return copyOf(obj.(store.Object)), key, nil //nolint:forcetypeassert // Every kind that a store keeps is one.
+}
+
+func checkNew(key store.Key, obj store.Object) error {
+	if obj.GetResourceVersion() != "" {
+		return fmt.Errorf("%s has a resource version already: take it away, or update: %w", key, store.ErrInvalid)
+	}
+	if obj.GetUID() != "" {
+		return fmt.Errorf("%s has a UID, and the API server gives it another: take it away, and from what refers to it: %w",
+			key, store.ErrInvalid)
+	}
+	return nil
+}
+
+// Delete implements [store.Store]. A pod that runs is given its time: it stays, with its deletion time set, until its node is done
+// with it.
+func (s *Store) Delete(ctx context.Context, key store.Key, preconditions store.Preconditions) error {
+	if err := errors.Join(ctx.Err(), key.Validate()); err != nil {
+		return err
+	}
+	err := s.resources[key.Kind](key.Namespace).delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+		UID: given(preconditions.UID), ResourceVersion: given(preconditions.ResourceVersion),
+	}})
+	if err != nil {
+		return classify(ctx, "delete "+key.String(), err)
+	}
+	return nil
+}
+
+// given returns nil for what is empty.
+func given[T types.UID | string](value T) *T {
+	if value == "" {
+		return nil
+	}
+	return &value
+}
+
+// pageSize is how many objects are read by one request.
+const pageSize = 500
+
+// List implements [store.Store]. It asks the API server; all pages of a long list are true at one version.
+func (s *Store) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	r, err := s.resourceOf(kind, namespace)
+	if err = errors.Join(ctx.Err(), err); err != nil {
+		return store.List{}, err
+	}
+	var objects []store.Object
+	for options := (metav1.ListOptions{Limit: pageSize}); ; {
+		p, err := r.list(ctx, options)
+		if apierrors.IsResourceExpired(err) && options.Continue != "" && ctx.Err() == nil {
+			objects, options.Continue = nil, "" // The reader was slow.
+			continue
+		}
+		if err != nil {
+			return store.List{}, classify(ctx, "list "+kind.Kind, err)
+		}
+		objects = append(objects, p.objects...)
+		if options.Continue = p.more; p.more == "" {
+			return listOf(objects, p.version), nil
+		}
+	}
+}
+
+// listOf sorts objects by namespace and name, which no API server promises.
+func listOf(objects []store.Object, version string) store.List {
+	slices.SortFunc(objects, func(a, b store.Object) int {
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
+	list := store.List{Items: make([]runtime.Object, 0, len(objects)), ResourceVersion: version}
+	for _, obj := range objects {
+		list.Items = append(list.Items, obj)
+	}
+	return list
+}

@@ -1,0 +1,155 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/store"
+)
+
+// Watch implements [store.Store]. When the API server ends its watch, as it does now and then, or is not to be reached, the watch is
+// begun again where it was, and nothing is missed or told twice. It ends, with the channel closed, when ctx does, when the server
+// does not remember that far back, or when it denies the watch. The goroutine behind the channel ends with it.
+func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan store.Event, error) {
+	r, err := s.resourceOf(kind, namespace)
+	if err = errors.Join(ctx.Err(), err, checkVersion(version)); err != nil {
+		return nil, err
+	}
+	what := fmt.Sprintf("watch of %s from version %s", kind.Kind, version)
+	// A watch that is too old begins as any other, and its first event says so. A list of that very version says it at once.
+	_, err = r.list(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	if err != nil {
+		return nil, classify(ctx, what, err)
+	}
+	w := &follower{store: s, resource: r, kind: kind, at: version, events: make(chan store.Event)}
+	ctx, cancel := context.WithCancel(ctx)
+	source, err := w.open(ctx)
+	if err != nil {
+		cancel()
+		return nil, classify(ctx, what, err)
+	}
+	go func() {
+		defer close(w.events)
+		defer cancel()
+		w.run(ctx, source)
+	}()
+	return w.events, nil
+}
+
+// checkVersion refuses what no list of an API server has as its version. Without one, and with zero, a watch begins anywhere.
+func checkVersion(version string) error {
+	if n, err := strconv.ParseUint(version, 10, 64); err != nil || n == 0 {
+		return fmt.Errorf("version %q is none of an API server: pass that of a list: %w", version, store.ErrInvalid)
+	}
+	return nil
+}
+
+// follower is one watch; its goroutine owns it.
+type follower struct {
+	store    *Store
+	resource resource
+	kind     schema.GroupVersionKind
+	at       string // the version up to which everything was told
+	events   chan store.Event
+}
+
+// open begins a watch of the API server.
+func (w *follower) open(ctx context.Context) (watch.Interface, error) {
+	return w.resource.watch(ctx, metav1.ListOptions{ResourceVersion: w.at, AllowWatchBookmarks: true})
+}
+
+// run passes on what source tells, and what another one does after it.
+func (w *follower) run(ctx context.Context, source watch.Interface) {
+	for failures := 0; ; {
+		at := w.at
+		err := w.pass(ctx, source)
+		for {
+			if ctx.Err() != nil {
+				return
+			}
+			if isForgotten(err) || errors.Is(classify(ctx, "", err), ErrDenied) {
+				w.store.logger.InfoContext(ctx, "a watch has ended", "kind", w.kind.Kind, "err", err)
+				return
+			}
+			if failures++; w.at != at {
+				failures, at = 0, w.at
+			}
+			w.store.logger.DebugContext(ctx, "a watch is begun again", "kind", w.kind.Kind, "version", w.at, "err", err)
+			pause(ctx, failures)
+			if source, err = w.open(ctx); err == nil {
+				break
+			}
+		}
+	}
+}
+
+// pause waits after so many failures in a row.
+func pause(ctx context.Context, failures int) {
+	if failures == 0 {
+		return
+	}
+	timer := time.NewTimer(backoff.Policy{Initial: 100 * time.Millisecond, Max: 30 * time.Second}.Delay(failures))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// pass sends on the events of one watch of the API server until that ends, and returns the error that it ended with, if there was
+// one.
+func (w *follower) pass(ctx context.Context, source watch.Interface) error {
+	defer source.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, open := <-source.ResultChan():
+			if !open {
+				return nil
+			}
+			if event.Type == watch.Error {
+				return apierrors.FromObject(event.Object)
+			}
+			if err := w.tell(ctx, event); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// eventTypes are the types of event that tell of a write.
+var eventTypes = map[watch.EventType]store.EventType{
+	watch.Added: store.Added, watch.Modified: store.Modified, watch.Deleted: store.Deleted,
+}
+
+// tell passes one event on. A bookmark only says how far the watch has come.
+func (w *follower) tell(ctx context.Context, event watch.Event) error {
+	obj, ok := event.Object.(store.Object)
+	if !ok {
+		return fmt.Errorf("an event of type %q with a %T", event.Type, event.Object)
+	}
+	version := obj.GetResourceVersion()
+	if told, ok := eventTypes[event.Type]; ok {
+		obj, err := received(obj, nil)
+		if err != nil {
+			return err
+		}
+		select {
+		case w.events <- store.Event{Type: told, Object: obj}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	w.at = version
+	return nil
+}
