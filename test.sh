@@ -216,7 +216,7 @@ run_guest() {
     echo "$PWD/volumemanager /run/guest/dm.test -test.timeout 2m -test.run '^(TestDeviceThatFails|TestSuspendedDevice|TestSlowDevice)'"
   } >"$dir/run"
   timeout -k 5 8m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$PWD/internal/guest/init.sh" \
-    VOLUMEKIT_GUEST="$dir" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?
+    VOLUMEKIT_GUEST="$dir" CI="${CI:-}" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?
   grep -q '^guest: passed' "$dir/log" || { cat "$dir/log"; status=1; }
   rm -r "$dir"
   [ $status = 0 ] || fail "tests failed in the guest"

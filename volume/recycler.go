@@ -9,6 +9,7 @@ import (
 
 // PodRecycler runs pods that recycle volumes, for plugins whose volumes cannot be reached from this process, or must not be. An
 // orchestrator implements it and gives it to the constructor of such a plugin; without one a plugin recycles in its process.
+// examples/recycler is one to copy.
 type PodRecycler interface {
 	// RecycleByPod runs a pod of the orchestrator's choice that deletes all that is in volume, and returns nil when the pod
 	// has succeeded: nothing else proves that the volume is empty. A pod of the same purpose that an earlier process has left

@@ -270,3 +270,83 @@ func TestAServerIsReachedByIPv6(t *testing.T) {
 		})
 	}
 }
+
+func TestAServerIsReachedByItsNameAndByTheHelperOfTheSite(t *testing.T) {
+	for _, name := range []string{"4.2", "4.0", "3 by mount.nfs"} {
+		for who, options := range map[string]Options{
+			"the plugin": {},
+			"the site":   {Helper: mount.New(mount.Options{Helpers: map[string]mount.Helper{fsType: {}}})},
+		} {
+			t.Run(name+" for "+who, func(t *testing.T) {
+				n, s := newNode(t, options), newShare(t, ways[name])
+				s.write(t, "file", "content")
+				spec := s.spec()
+				spec.PersistentVolume.Spec.NFS.Server = "localhost"
+				path := n.setUp(spec, "pod-1")
+				content, err := os.ReadFile(filepath.Join(path, "file"))
+				require.NoError(t, err)
+				assert.Equal(t, "content", string(content))
+				n.setUp(spec, "pod-1") // It is known for what it is.
+				require.NoError(t, n.tearDown("pod-1"))
+				assert.NoDirExists(t, path)
+			})
+		}
+	}
+}
+
+// A teardown while the server is gone ends by its deadline, and is finished by one of those after it, without the server too
+// where the mount gives up by itself.
+func TestATeardownWithoutAServerEndsByItsDeadline(t *testing.T) {
+	for _, name := range []string{"4.2", "3 by the kernel alone"} {
+		t.Run(name, func(t *testing.T) {
+			n, s := newNode(t, Options{}), newShare(t, ways[name])
+			spec := s.spec("soft", "timeo=10", "retrans=1")
+			path := n.setUp(spec, "pod-1")
+			stopServer(t)
+			back := sync.OnceFunc(func() { startServer(t) })
+			defer back()
+			u, err := n.plugin.NewUnmounter("data", "pod-1")
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := u.TearDown(ctx); err != nil {
+				require.ErrorIs(t, err, volume.ErrUncertain, "it is not known")
+			}
+			eventually(t, func() bool { return n.tearDown("pod-1") == nil })
+			assert.NoDirExists(t, path)
+			back()
+			n.setUp(spec, "pod-1")
+			require.NoError(t, n.tearDown("pod-1"))
+		})
+	}
+}
+
+// A recycling that a silent server holds up ends by its deadline and leaves nothing in the way of the next one.
+func TestARecyclingThatWasHeldUpIsDoneAgain(t *testing.T) {
+	w, s := newWire(t), newShare(t, ways["4.2"])
+	n := newNode(t, Options{})
+	s.write(t, "file", "content")
+	spec := s.spec(w.options()...)
+	w.flow.Lock()
+	speaks := sync.OnceFunc(w.flow.Unlock)
+	defer speaks()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := n.plugin.Recycle(ctx, "data", spec, func(string, string) {})
+	require.ErrorIs(t, err, volume.ErrUncertain)
+	assert.FileExists(t, filepath.Join(s.dir, "file"))
+	speaks()
+	var told []string
+	eventually(t, func() bool {
+		return n.plugin.Recycle(t.Context(), "data", spec, func(_, message string) { told = append(told, message) }) == nil
+	})
+	assert.Len(t, told, 1)
+	entries, err := os.ReadDir(s.dir)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+	table, err := n.plugin.options.Mounter.List(t.Context())
+	require.NoError(t, err)
+	for _, m := range table {
+		assert.False(t, isNFS(m), "%s is left", m.Path)
+	}
+}
