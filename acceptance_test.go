@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,11 +19,11 @@ var named = regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`")
 func TestEveryTestThatTheAcceptancePageNamesIsThere(t *testing.T) {
 	page := pageWithTests(t, "acceptance.md")
 	rows := map[string]int{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([AMN])\d+ \|.*$`).FindAllStringSubmatch(page, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([AMNK])\d+ \|.*$`).FindAllStringSubmatch(page, -1) {
 		rows[row[1]]++
 		assert.Regexp(t, named, row[0], "a line without a test")
 	}
-	assert.Equal(t, map[string]int{"A": 18, "M": 15, "N": 27}, rows)
+	assert.Equal(t, map[string]int{"A": 18, "M": 15, "N": 27, "K": 36}, rows)
 }
 
 // TestEveryPromiseToPluginsIsHeldByATest; what plugins promise is held by package volumetest.
@@ -51,9 +53,28 @@ func pageWithTests(t *testing.T, name string) string {
 	return string(page)
 }
 
-// testsIn returns the names of the tests in a directory, on whatever platform they run.
+// TestEveryPluginRunsTheSuite, on this machine and not only in the guest.
+func TestEveryPluginRunsTheSuite(t *testing.T) {
+	plugins, err := filepath.Glob("plugins/*")
+	require.NoError(t, err)
+	require.NotEmpty(t, plugins)
+	for _, plugin := range plugins {
+		files, err := filepath.Glob(filepath.Join(plugin, "*_test.go"))
+		require.NoError(t, err)
+		runs := slices.ContainsFunc(files, func(file string) bool {
+			source := content(t, file)
+			return strings.Contains(source, "volumetest.Run(") && !strings.HasPrefix(source, "//go:build ")
+		})
+		assert.True(t, runs, "%s has no conformance test", plugin)
+	}
+}
+
+// testsIn returns the names of the tests in a directory, or in this one, which is volumekit, on whatever platform they run.
 func testsIn(t *testing.T, dir string) map[string]bool {
 	t.Helper()
+	if dir == "volumekit" {
+		dir = "."
+	}
 	files, err := filepath.Glob(filepath.Join(filepath.FromSlash(dir), "*_test.go"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files, "%s has no tests", dir)

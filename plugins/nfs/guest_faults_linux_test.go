@@ -323,7 +323,7 @@ func TestATeardownWithoutAServerEndsByItsDeadline(t *testing.T) {
 
 // A recycling that a silent server holds up ends by its deadline and leaves nothing in the way of the next one.
 func TestARecyclingThatWasHeldUpIsDoneAgain(t *testing.T) {
-	w, s := newWire(t), newShare(t, ways["4.2"])
+	w, s := newWire(t), newShare(t, ways["3 by the kernel alone"])
 	n := newNode(t, Options{})
 	s.write(t, "file", "content")
 	spec := s.spec(w.options()...)
