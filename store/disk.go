@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -77,6 +75,9 @@ func (o DiskOptions) withDefaults() DiskOptions {
 // Writes that come together are synced together. Reads are those of a [Memory] and do no I/O. After a restart watches go on where
 // they were, as far back as the history goes. When the disk is full, or fails, a write returns an error and has not happened; the
 // store goes on, and writes again when there is room. One whose context ends while it is on its way may happen all the same.
+//
+// Deletions have room of their own: on Linux, where the filesystem can promise it (ext4, xfs, tmpfs), the journal has reserved
+// twice [DiskOptions].MaxObjectBytes that only they use, and what they leave is written anew when that makes room.
 type Disk struct {
 	memory  *Memory // what is on the disk
 	options DiskOptions
@@ -90,12 +91,18 @@ type Disk struct {
 	closed     bool
 	committers sync.WaitGroup
 
+	files diskFiles
+	// snapshotting says that a goroutine writes a snapshot; the others are of the newest that is whole.
+	snapshotting atomic.Bool
+	snapshotSize atomic.Int64
+	behind       atomic.Int64 // how large the journals are that it does not stand for, but for the last
+	snapshotBase atomic.Uint64
 	// What follows belongs to the committing goroutine.
-	files        diskFiles
-	journal      *journal
-	snapshotSize int64
-	sizes        map[Key]int64
-	total        int64
+	journal *journal
+	sizes   map[Key]int64
+	total   int64
+	full    bool // the last write found no room
+	freed   bool // something was deleted since a snapshot was begun last
 }
 
 var _ Transactor = (*Disk)(nil)
@@ -162,12 +169,15 @@ func (s *Disk) open() error {
 	for key, size := range l.sizes {
 		s.resize(key, size)
 	}
-	s.snapshotSize = l.snapshotSize
+	s.snapshotSize.Store(l.snapshotSize)
+	if n := len(l.snapshots); n > 0 {
+		s.snapshotBase.Store(l.snapshots[n-1])
+	}
 	switch {
 	case len(l.damage) > 0:
 		err = s.goOnFrom(l)
 	case len(l.journals) == 0:
-		s.journal, err = createJournal(s.files, 0)
+		s.journal, err = createJournal(s.files, 0, s.reserve())
 	default:
 		err = s.goOn(l)
 	}
@@ -184,14 +194,17 @@ func (s *Disk) goOn(l *loading) error {
 	if err != nil {
 		return err
 	}
-	s.journal = &journal{name: journalName(base), file: f, size: l.last.size, torn: true}
+	s.journal = &journal{name: journalName(base), base: base, file: f, size: l.last.size, torn: l.last.length > l.last.size}
 	if l.last.size == 0 {
 		err = s.journal.append(headFrame(base))
-	} else {
-		err = s.journal.mend()
+	} else if err = s.journal.mend(); err == nil {
+		err = f.Sync()
 	}
 	if err = errors.Join(err, s.files.sync()); err != nil {
 		return errors.Join(err, f.Close())
+	}
+	if err := s.journal.makeRoom(0, s.reserve()); err != nil {
+		s.options.Logger.Warn("there is no room for deletions beside other writes", "err", err)
 	}
 	return nil
 }
@@ -219,12 +232,15 @@ func (s *Disk) goOnFrom(l *loading) error {
 		kind.log.writes, kind.log.forgotten = nil, s.memory.version
 	}
 	var err error
-	if s.journal, err = createJournal(s.files, s.memory.version); err != nil {
+	if s.journal, err = createJournal(s.files, s.memory.version, s.reserve()); err != nil {
 		return err
 	}
-	if s.snapshotSize, err = writeSnapshot(s.files, s.memory.version, s.objects()); err != nil {
+	size, err := writeSnapshot(s.files, s.memory.version, s.objects())
+	if err != nil {
 		return errors.Join(err, s.journal.file.Close())
 	}
+	s.snapshotSize.Store(size)
+	s.snapshotBase.Store(s.memory.version)
 	l.snapshots, l.journals = append(l.snapshots, s.memory.version), []uint64{s.memory.version}
 	return nil
 }
@@ -238,7 +254,7 @@ func (s *Disk) tidy(names []string, l *loading) error {
 	for _, name := range names {
 		journal, isJournal := baseOf(name, journalPrefix)
 		snapshot, isSnapshot := baseOf(name, snapshotPrefix)
-		old := isJournal && journal < oldest || isSnapshot && snapshot < l.snapshots[len(l.snapshots)-1]
+		old := isJournal && (journal < oldest || journal > s.journal.base) || isSnapshot && snapshot < l.snapshots[len(l.snapshots)-1]
 		if !old && name != unfinished {
 			continue
 		}
@@ -257,24 +273,11 @@ func (s *Disk) resize(key Key, size int64) {
 	}
 }
 
-// objects returns every object, sorted, so that a snapshot says the same of the same.
-func (s *Disk) objects() []Object {
-	var all []Object
-	for _, kind := range Kinds() {
-		s.memory.mu.Lock()
-		objects := slices.Collect(maps.Values(s.memory.kinds[kind].objects))
-		s.memory.mu.Unlock()
-		slices.SortFunc(objects, func(a, b Object) int { return strings.Compare(NameOf(a).String(), NameOf(b).String()) })
-		all = append(all, objects...)
-	}
-	return all
-}
-
 // Salvaged returns the damage in spite of which the store was opened; nil when there was none.
 func (s *Disk) Salvaged() []Damage { return slices.Clone(s.salvage) }
 
-// Close waits for the writes that are on their way, and unlocks the directory. Later ones are errors that match [ErrClosed]; what
-// was read can be read on, and watches end with their contexts.
+// Close waits for the writes that are on their way, and for a snapshot, and unlocks the directory. Later writes are errors that
+// match [ErrClosed]; what was read can be read on, and watches end with their contexts.
 func (s *Disk) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -284,7 +287,7 @@ func (s *Disk) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.committers.Wait()
-	err := s.journal.file.Close()
+	err := errors.Join(s.journal.mend(), s.journal.file.Close())
 	for _, c := range []io.Closer{s.root, s.lock} {
 		if c != nil {
 			err = errors.Join(err, c.Close())
@@ -340,13 +343,26 @@ func (s *Disk) Commit(ctx context.Context, t Transaction) ([]runtime.Object, err
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		w.abandoned.Store(true)
-		return nil, fmt.Errorf("the disk has not answered, and the write may happen still: %w", context.Cause(ctx))
+		return nil, s.abandon(ctx, w)
 	}
 	if w.err != nil {
 		return nil, w.err
 	}
 	return copies(w.changes), nil
+}
+
+// abandon gives up waiting for a write. The queue forgets it, so that it grows by no more than somebody waits for.
+func (s *Disk) abandon(ctx context.Context, w *diskWrite) error {
+	w.abandoned.Store(true)
+	s.mu.Lock()
+	waiting := len(s.queue)
+	s.queue = slices.DeleteFunc(s.queue, func(other *diskWrite) bool { return other == w })
+	dequeued := len(s.queue) < waiting
+	s.mu.Unlock()
+	if dequeued {
+		return fmt.Errorf("the disk is busy with other writes, and nothing was written: %w", context.Cause(ctx))
+	}
+	return fmt.Errorf("the disk has not answered, and the write may happen still: %w", context.Cause(ctx))
 }
 
 // enqueue has a write committed. The goroutine that does so ends when there is nothing left to do.

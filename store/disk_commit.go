@@ -1,8 +1,8 @@
 package store
 
 import (
+	"errors"
 	"fmt"
-	"os"
 	"strconv"
 )
 
@@ -30,25 +30,41 @@ type batch struct {
 	objects map[Key]Object
 	sizes   map[Key]int64
 	changes []Change
+	given   []string // the resource versions that the objects of changes came with
 	total   int64
+	grows   bool // something in it is no deletion
 }
 
-// commit makes writes durable by one frame, then seen, and tells their callers.
+// commit commits writes by one frame. When there is no room for that, each is tried by itself: those that delete have room left.
 func (s *Disk) commit(writes []*diskWrite) {
-	b := &batch{version: s.memory.present(), objects: map[Key]Object{}, sizes: map[Key]int64{}, total: s.total}
-	for _, w := range writes {
-		w.err = s.add(b, w)
-	}
-	if err := s.persist(b); err != nil {
+	if err := s.commitTogether(writes); errors.Is(err, ErrFull) && len(writes) > 1 {
 		for _, w := range writes {
-			w.err = err // What was found wrong may come from a write that is not there now.
+			_ = s.commitTogether([]*diskWrite{w})
 		}
-	} else {
-		s.memory.apply(b.changes)
 	}
 	for _, w := range writes {
 		close(w.done)
 	}
+}
+
+// commitTogether makes writes durable by one frame, then seen. The error is that of all; each has its own as well.
+func (s *Disk) commitTogether(writes []*diskWrite) error {
+	b := &batch{version: s.memory.present(), objects: map[Key]Object{}, sizes: map[Key]int64{}, total: s.total}
+	for _, w := range writes {
+		w.err = s.add(b, w)
+	}
+	err := s.persist(b)
+	if err == nil {
+		s.memory.apply(b.changes)
+		return nil
+	}
+	for _, w := range writes {
+		w.err = err // What was found wrong may come from a write that is not there now.
+	}
+	for i, c := range b.changes {
+		c.Object.SetResourceVersion(b.given[i])
+	}
+	return err
 }
 
 // persist makes a batch durable.
@@ -57,17 +73,31 @@ func (s *Disk) persist(b *batch) error {
 	if line == nil {
 		return nil
 	}
-	if err := s.journal.append(line); err != nil {
-		if isFull(err) {
-			return fmt.Errorf("%w: %w", ErrFull, err)
-		}
+	err := s.journal.makeRoom(len(line), s.reserve())
+	if isFull(err) && b.grows {
+		s.giveUpHistory()
+		err = s.journal.makeRoom(len(line), s.reserve())
+	}
+	s.full = isFull(err)
+	if err == nil || !b.grows {
+		err = s.journal.append(line)
+	}
+	if isFull(err) {
+		s.full = true
+		return fmt.Errorf("%w: delete objects, or make room on the disk: %w", ErrFull, err)
+	}
+	if err != nil {
 		return fmt.Errorf("nothing was written: %w", err)
 	}
 	for key, size := range b.sizes {
 		s.resize(key, size)
 	}
+	s.freed = s.freed || !b.grows
 	return nil
 }
+
+// reserve is how much room the journal keeps for deletions: that of the largest object fits in twice, and those of many small ones.
+func (s *Disk) reserve() int64 { return 2 * s.options.MaxObjectBytes }
 
 // add plans a write on top of what is in the batch, and adds it.
 func (s *Disk) add(b *batch, w *diskWrite) error {
@@ -84,53 +114,71 @@ func (s *Disk) add(b *batch, w *diskWrite) error {
 	if err != nil {
 		return err
 	}
-	encoded, err := s.encode(b, changes)
+	e, err := s.encode(b, changes, found)
 	if err != nil {
 		return err
 	}
 	w.changes = changes
+	b.total, b.grows = e.total, b.grows || e.grows
 	for i, c := range changes {
 		if c.Event != "" {
-			b.take(c, encoded[i])
+			b.take(c, e.objects[i])
 		}
 	}
 	return nil
 }
 
-// encode gives changes their versions and returns their JSON. It refuses what is too large.
-func (s *Disk) encode(b *batch, changes []Change) ([][]byte, error) {
-	encoded := make([][]byte, len(changes))
-	version, total, grows := b.version, b.total, false
+// encoded is what the changes of one write come to.
+type encoded struct {
+	objects [][]byte // as JSON
+	total   int64    // of all objects of the store after it
+	grows   bool     // it does more than to delete
+}
+
+// encode gives changes, each of the object found in its place, their versions. It refuses what is too large, but no deletion.
+func (s *Disk) encode(b *batch, changes []Change, found []Object) (encoded, error) {
+	e := encoded{objects: make([][]byte, len(changes)), total: b.total}
+	version := b.version
 	for i, c := range changes {
 		if c.Event == "" {
 			continue
 		}
 		version++
-		c.Object.SetResourceVersion(strconv.FormatUint(version, 10))
 		var err error
-		if _, encoded[i], err = encodeObject(c.Object); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Key, err)
+		if e.objects[i], err = encodeAt(c.Object, version); err != nil {
+			return e, fmt.Errorf("%s: %w", c.Key, err)
 		}
-		size := int64(len(encoded[i]))
-		if size > s.options.MaxObjectBytes && c.Event != Deleted {
-			return nil, fmt.Errorf("%s has %d bytes, more than %d: %w", c.Key, size, s.options.MaxObjectBytes, ErrFull)
+		before, after := s.sizeBefore(b, c.Key), int64(len(e.objects[i]))
+		deletes := c.deletes(found[i], after-before)
+		if after > s.options.MaxObjectBytes && !deletes {
+			return e, fmt.Errorf("%s has %d bytes, more than %d: %w", c.Key, after, s.options.MaxObjectBytes, ErrFull)
 		}
-		change := b.sizeAfter(c, size) - s.sizeBefore(b, c.Key)
-		total += change
-		grows = grows || change > 0
+		e.total += c.sizeOf(e.objects[i]) - before
+		e.grows = e.grows || !deletes
 	}
-	if grows && total > s.options.MaxBytes {
-		return nil, fmt.Errorf("all objects have %d bytes, more than %d: delete some: %w", total, s.options.MaxBytes, ErrFull)
+	if e.grows && e.total > b.total && e.total > s.options.MaxBytes {
+		return e, fmt.Errorf("all objects have %d bytes, more than %d: delete some: %w", e.total, s.options.MaxBytes, ErrFull)
 	}
-	b.total = total
-	return encoded, nil
+	return e, nil
 }
 
-func (b *batch) sizeAfter(c Change, size int64) int64 {
+// deletes reports whether a change is a deletion, the beginning of one, or a step of one, which lets the object grow by nothing.
+func (c Change) deletes(old Object, growth int64) bool {
+	switch {
+	case c.Event == Deleted:
+		return true
+	case old == nil || c.Object.GetDeletionTimestamp() == nil:
+		return false
+	}
+	return old.GetDeletionTimestamp() == nil || growth <= 0
+}
+
+// sizeOf returns what an object takes after its change.
+func (c Change) sizeOf(encoded []byte) int64 {
 	if c.Event == Deleted {
 		return 0
 	}
-	return size
+	return int64(len(encoded))
 }
 
 func (s *Disk) sizeBefore(b *batch, key Key) int64 {
@@ -143,58 +191,13 @@ func (s *Disk) sizeBefore(b *batch, key Key) int64 {
 // take adds one change.
 func (b *batch) take(c Change, encoded []byte) {
 	b.version++
+	b.given = append(b.given, c.Object.GetResourceVersion())
+	c.Object.SetResourceVersion(strconv.FormatUint(b.version, 10))
 	b.payload.add(b.version, c.Event, encoded)
 	b.changes = append(b.changes, c)
-	b.objects[c.Key], b.sizes[c.Key] = c.Object, b.sizeAfter(c, int64(len(encoded)))
+	b.objects[c.Key], b.sizes[c.Key] = c.Object, c.sizeOf(encoded)
 	if c.Event == Deleted {
 		b.objects[c.Key] = nil
-	}
-}
-
-// compact puts a snapshot in the place of a journal that has grown to twice the size of what there is, so that it costs no more
-// than the writes did. One journal before the snapshot stays, for watches after a restart. What fails is tried again after the
-// next write.
-func (s *Disk) compact() {
-	if s.journal.size < s.options.CompactBytes || s.journal.size < 2*s.snapshotSize {
-		return
-	}
-	version, old := s.memory.present(), s.journal
-	if err := old.mend(); err != nil {
-		return // What is torn is the newest journal, or damaged.
-	}
-	next, err := createJournal(s.files, version)
-	if err != nil {
-		s.options.Logger.Warn("the journal grows on: no other can be begun", "err", err)
-		return
-	}
-	s.journal = next
-	if err := old.file.Close(); err != nil {
-		s.options.Logger.Warn("closing a journal", "file", old.name, "err", err)
-	}
-	size, err := writeSnapshot(s.files, version, s.objects())
-	if err != nil {
-		s.options.Logger.Warn("no snapshot could be written", "err", err)
-		return
-	}
-	s.snapshotSize = size
-	s.forget(old.name, version)
-}
-
-// forget removes what is older than a snapshot and the journal before it.
-func (s *Disk) forget(last string, snapshot uint64) {
-	names, err := s.files.names()
-	if err != nil {
-		s.options.Logger.Warn("old files are not removed", "err", err)
-		return
-	}
-	for _, name := range names {
-		_, isJournal := baseOf(name, journalPrefix)
-		base, isSnapshot := baseOf(name, snapshotPrefix)
-		if isJournal && name < last || isSnapshot && base < snapshot {
-			if err := s.files.unlink(name); err != nil && !os.IsNotExist(err) {
-				s.options.Logger.Warn("an old file is not removed", "file", name, "err", err)
-			}
-		}
 	}
 }
 

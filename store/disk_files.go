@@ -36,8 +36,11 @@ type diskFile interface {
 	io.WriterAt
 	// Sync makes durable what was written.
 	Sync() error
-	// Truncate cuts it off.
+	// Truncate cuts it off, and gives back what was reserved beyond.
 	Truncate(size int64) error
+	// Reserve has the bytes from one place to another need no more room on the disk, and leaves the file as long as it is. Where
+	// the platform or the filesystem cannot, it does nothing.
+	Reserve(from, to int64) error
 	// Close ends it.
 	Close() error
 }
@@ -58,8 +61,11 @@ func (d directory) open(name string, flags int) (diskFile, error) {
 	if err != nil {
 		return nil, err // And no nil *os.File in an interface.
 	}
-	return f, nil
+	return kernelFile{f}, nil
 }
+
+// kernelFile is the diskFile that the kernel offers.
+type kernelFile struct{ *os.File }
 
 func (d directory) rename(from, to string) error { return d.root.Rename(from, to) }
 
@@ -92,64 +98,6 @@ func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// journal is the file that writes go to. It belongs to one goroutine.
-type journal struct {
-	name string
-	file diskFile
-	size int64 // of what is durable
-	// torn says that something may be beyond size, which has to be cut off before anything is written.
-	torn bool
-}
-
-// append makes a line durable. After an error it is not there; when not even that is certain, the next append sees to it.
-func (j *journal) append(line []byte) error {
-	if err := j.mend(); err != nil {
-		return err
-	}
-	j.torn = true
-	_, err := j.file.WriteAt(line, j.size)
-	if err == nil {
-		err = j.file.Sync()
-	}
-	if err != nil {
-		return errors.Join(err, j.mend())
-	}
-	j.torn = false
-	j.size += int64(len(line))
-	return nil
-}
-
-// mend cuts off what an append has left that failed.
-func (j *journal) mend() error {
-	if !j.torn {
-		return nil
-	}
-	if err := j.file.Truncate(j.size); err != nil {
-		return fmt.Errorf("cutting off what was not written whole: %w", err)
-	}
-	if err := j.file.Sync(); err != nil {
-		return fmt.Errorf("cutting off what was not written whole: %w", err)
-	}
-	j.torn = false
-	return nil
-}
-
-// createJournal makes the journal that goes on after a version, and its name durable.
-func createJournal(files diskFiles, base uint64) (*journal, error) {
-	j := &journal{name: journalName(base)}
-	var err error
-	if j.file, err = files.create(j.name); err != nil {
-		return nil, err
-	}
-	if err = j.append(headFrame(base)); err == nil {
-		err = files.sync()
-	}
-	if err != nil {
-		return nil, errors.Join(err, j.file.Close())
-	}
-	return j, nil
-}
-
 // The names of files.
 const (
 	journalPrefix  = "journal-"
@@ -161,8 +109,9 @@ const (
 func journalName(base uint64) string  { return fmt.Sprintf("%s%020d", journalPrefix, base) }
 func snapshotName(base uint64) string { return fmt.Sprintf("%s%020d", snapshotPrefix, base) }
 
-// writeSnapshot makes a snapshot of objects durable, by way of another name, and returns its size.
+// writeSnapshot makes a snapshot of objects durable, by way of another name, and returns its size. It sorts them.
 func writeSnapshot(files diskFiles, base uint64, objects []Object) (int64, error) {
+	sortObjects(objects)
 	f, err := files.create(unfinished)
 	if err != nil {
 		return 0, err

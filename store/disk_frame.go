@@ -107,6 +107,8 @@ type parsedFile struct {
 	frames []frame
 	// size is where the first line begins that is no frame; the size of the file when all are.
 	size int64
+	// length is the size of the file.
+	length int64
 	// rest are the frames after that: not even a power cut leaves such.
 	rest []frame
 	// err is what is wrong at size; nil when nothing is.
@@ -115,7 +117,7 @@ type parsedFile struct {
 
 // parseFile parses all lines. It accepts anything.
 func parseFile(data []byte) parsedFile {
-	var p parsedFile
+	p := parsedFile{length: int64(len(data))}
 	for len(data) > 0 {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		f, err := parseFrame(line)
@@ -134,6 +136,18 @@ func parseFile(data []byte) parsedFile {
 		data = rest
 	}
 	return p
+}
+
+// unwritten reports whether it may be a journal from a version on that was never written to: it has a head, or the beginning of
+// one.
+func (p parsedFile) unwritten(base uint64) bool {
+	switch {
+	case errors.Is(p.err, ErrNewer) || len(p.rest) > 0 || len(p.frames) > 1 || p.length > int64(len(headFrame(base))):
+		return false
+	case len(p.frames) == 1:
+		return p.frames[0].Format == diskFormat && p.frames[0].Base == base
+	}
+	return true
 }
 
 // decode returns the object of a write.

@@ -48,6 +48,7 @@ type loading struct {
 	version, base uint64
 	snapshotSize  int64
 	last          parsedFile // of the newest journal
+	begun         uint64     // up to where a later journal, which was never written to, says that there is something
 	damage        []Damage
 	sizes         map[Key]int64 // of the objects, as JSON
 }
@@ -88,8 +89,16 @@ func (l *loading) load() error {
 			return err
 		}
 	}
+	if err := l.readLast(); err != nil {
+		return err
+	}
 	for i, base := range l.chain() {
 		if err := l.loadJournal(base, i); err != nil {
+			return err
+		}
+	}
+	if l.version < l.begun {
+		if err := l.note(journalName(l.journals[len(l.journals)-1]), l.last.size, l.unknown(l.begun)); err != nil {
 			return err
 		}
 	}
@@ -98,6 +107,30 @@ func (l *loading) load() error {
 	}
 	l.memory.version = l.version
 	return nil
+}
+
+// readLast reads the newest journal. One that was never written to, after one that was, is left out: the program may have failed
+// to make it durable, and gone on with the one before.
+func (l *loading) readLast() error {
+	for n := len(l.journals); n > 0; n-- {
+		base := l.journals[n-1]
+		data, err := l.read(journalName(base))
+		if err != nil {
+			return err
+		}
+		l.last = parseFile(data)
+		if n == 1 || l.journals[n-2] < l.version || !l.last.unwritten(base) {
+			return nil
+		}
+		l.begun = max(l.begun, base)
+		l.journals = l.journals[:n-1]
+	}
+	return nil
+}
+
+// unknown says that nothing is known from the present version to another.
+func (l *loading) unknown(to uint64) error {
+	return fmt.Errorf("%w: nothing is known of versions %d to %d", errFrame, l.version+1, to)
 }
 
 // note keeps what is damaged. What is newer than this program is none.
@@ -158,14 +191,15 @@ func (l *loading) chain() []uint64 {
 
 // loadJournal reads the journal of a base, the i-th of the chain.
 func (l *loading) loadJournal(base uint64, i int) error {
-	name := journalName(base)
-	data, err := l.read(name)
-	if err != nil {
-		return err
-	}
-	p := parseFile(data)
-	if base == l.journals[len(l.journals)-1] {
-		l.last = p
+	name, p := journalName(base), l.last
+	if base != l.journals[len(l.journals)-1] {
+		data, err := l.read(name)
+		if err != nil {
+			return err
+		}
+		if p = parseFile(data); base <= l.version && p.unwritten(base) {
+			return nil // What was left out by readLast stays when it cannot be removed.
+		}
 	}
 	if err := l.checkTail(base, p); err != nil {
 		return err
@@ -177,7 +211,7 @@ func (l *loading) loadJournal(base uint64, i int) error {
 	if i == 0 && base < l.version {
 		l.base = base // It is history.
 	} else if base != l.version {
-		if err := l.note(name, 0, fmt.Errorf("%w: nothing is known of versions %d to %d", errFrame, l.version+1, base)); err != nil {
+		if err := l.note(name, 0, l.unknown(base)); err != nil {
 			return err
 		}
 	}
@@ -205,7 +239,8 @@ func (l *loading) forget() {
 // checkTail tells damage from the end of a file that was being written when the power was cut.
 func (l *loading) checkTail(base uint64, p parsedFile) error {
 	newest := base == l.journals[len(l.journals)-1]
-	if p.err == nil || newest && len(p.rest) == 0 && !errors.Is(p.err, ErrNewer) {
+	torn := len(p.rest) == 0 && (len(p.frames) > 0 || p.unwritten(base)) && !errors.Is(p.err, ErrNewer)
+	if p.err == nil || newest && torn {
 		return nil
 	}
 	return l.note(journalName(base), p.size, p.err)
@@ -250,6 +285,15 @@ func (l *loading) put(obj Object, size int) error {
 	l.memory.kinds[key.Kind].objects[key] = obj
 	l.sizes[key] = int64(size)
 	return nil
+}
+
+// encodeAt returns the JSON of an object as it will be stored at a version.
+func encodeAt(obj Object, version uint64) ([]byte, error) {
+	given := obj.GetResourceVersion()
+	obj.SetResourceVersion(strconv.FormatUint(version, 10))
+	_, encoded, err := encodeObject(obj)
+	obj.SetResourceVersion(given)
+	return encoded, err
 }
 
 // encodeObject returns the version of an object as it is stored, and its JSON.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -23,13 +24,18 @@ type modelDisk struct {
 	steps []modelStep
 	files map[string]*modelFile
 	// fails, if not nil, says whether a call fails, before it does anything.
-	fails func(call string) error
+	fails func(modelStep) error
+	// capacity is how many bytes the files may take; 0 for any.
+	capacity int64
+	mu       sync.Mutex // guards all, but for fails, which may wait
 }
 
 // modelFile is a file.
 type modelFile struct {
 	disk    *modelDisk
 	content []byte
+	// reserved is up to where it takes room, whether that is used or not.
+	reserved int64
 }
 
 // modelStep is one system call.
@@ -50,7 +56,10 @@ func newModelDisk(contents map[string][]byte) *modelDisk {
 
 func (d *modelDisk) note(s modelStep) error {
 	if d.fails != nil {
-		if err := d.fails(s.call); err != nil {
+		d.mu.Unlock()
+		err := d.fails(s)
+		d.mu.Lock()
+		if err != nil {
 			return err
 		}
 	}
@@ -60,10 +69,12 @@ func (d *modelDisk) note(s modelStep) error {
 }
 
 func (d *modelDisk) create(name string) (diskFile, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	f := &modelFile{disk: d}
 	if old, ok := d.files[name]; ok {
 		f = old
-		return f, f.Truncate(0)
+		return f, f.truncate(0)
 	}
 	err := d.note(modelStep{call: "create", to: name, file: f})
 	if err == nil {
@@ -73,6 +84,8 @@ func (d *modelDisk) create(name string) (diskFile, error) {
 }
 
 func (d *modelDisk) reopen(name string) (diskFile, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	f, ok := d.files[name]
 	if !ok {
 		return nil, fs.ErrNotExist
@@ -81,6 +94,8 @@ func (d *modelDisk) reopen(name string) (diskFile, error) {
 }
 
 func (d *modelDisk) read(name string) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	f, ok := d.files[name]
 	if !ok {
 		return nil, fs.ErrNotExist
@@ -89,6 +104,8 @@ func (d *modelDisk) read(name string) ([]byte, error) {
 }
 
 func (d *modelDisk) rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	err := d.note(modelStep{call: "rename", from: from, to: to, file: d.files[from]})
 	if err == nil {
 		d.files[to] = d.files[from]
@@ -98,6 +115,8 @@ func (d *modelDisk) rename(from, to string) error {
 }
 
 func (d *modelDisk) link(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.files[from] == nil {
 		return fs.ErrNotExist
 	}
@@ -106,6 +125,8 @@ func (d *modelDisk) link(from, to string) error {
 }
 
 func (d *modelDisk) unlink(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	err := d.note(modelStep{call: "unlink", from: name})
 	if err == nil {
 		delete(d.files, name)
@@ -113,13 +134,45 @@ func (d *modelDisk) unlink(name string) error {
 	return err
 }
 
-func (d *modelDisk) sync() error { return d.note(modelStep{call: "sync"}) }
+func (d *modelDisk) sync() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.note(modelStep{call: "sync"})
+}
+
+// roomFor says whether a file may take so many bytes. What has two names counts once.
+func (d *modelDisk) roomFor(f *modelFile, size int64) error {
+	if d.capacity == 0 || size <= f.takes() {
+		return nil
+	}
+	files := map[*modelFile]bool{f: true}
+	for _, other := range d.files {
+		files[other] = true
+	}
+	used := size - f.takes()
+	for other := range files {
+		used += other.takes()
+	}
+	if used > d.capacity {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+func (f *modelFile) takes() int64 { return max(f.reserved, int64(len(f.content))) }
 
 func (d *modelDisk) names() ([]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return slices.Collect(maps.Keys(d.files)), nil
 }
 
 func (f *modelFile) WriteAt(data []byte, at int64) (int, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.disk.roomFor(f, at+int64(len(data))); err != nil {
+		return 0, err
+	}
 	if err := f.disk.note(modelStep{call: "write", file: f, at: at, data: data}); err != nil {
 		half := len(data) / 2 // As a disk that becomes full does.
 		f.content = writeAt(f.content, data[:half], at)
@@ -131,14 +184,39 @@ func (f *modelFile) WriteAt(data []byte, at int64) (int, error) {
 }
 
 func (f *modelFile) Truncate(size int64) error {
-	err := f.disk.note(modelStep{call: "truncate", file: f, at: size})
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	return f.truncate(size)
+}
+
+// Reserve implements diskFile. What is reserved is no part of what a power cut leaves.
+func (f *modelFile) Reserve(_, to int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	err := f.disk.roomFor(f, to)
 	if err == nil {
-		f.content = f.content[:min(size, int64(len(f.content)))]
+		err = f.disk.note(modelStep{call: "reserve", file: f, at: to})
+	}
+	if err == nil {
+		f.reserved = max(f.reserved, to)
 	}
 	return err
 }
 
-func (f *modelFile) Sync() error { return f.disk.note(modelStep{call: "sync file", file: f}) }
+func (f *modelFile) truncate(size int64) error {
+	err := f.disk.note(modelStep{call: "truncate", file: f, at: size})
+	if err == nil {
+		f.content = f.content[:min(size, int64(len(f.content)))]
+		f.reserved = min(size, f.reserved)
+	}
+	return err
+}
+
+func (f *modelFile) Sync() error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	return f.disk.note(modelStep{call: "sync file", file: f})
+}
 
 func (f *modelFile) Close() error { return nil }
 
@@ -155,6 +233,7 @@ func cutPower(steps []modelStep) func(yield func(map[string][]byte) bool) {
 	synced, written := map[*modelFile][]byte{}, map[*modelFile][]modelStep{}
 	for _, s := range steps {
 		switch s.call {
+		case "reserve":
 		case "sync":
 			for _, p := range pending {
 				p.name(durable)
@@ -237,7 +316,9 @@ func modelOptions() DiskOptions { return DiskOptions{CompactBytes: 1200} }
 func dump(s *Disk) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d:", s.memory.present())
-	for _, obj := range s.objects() {
+	objects := s.objects()
+	sortObjects(objects)
+	for _, obj := range objects {
 		fmt.Fprintf(&text, " %s=%s/%s", obj.GetName(), obj.GetResourceVersion(), obj.GetUID())
 	}
 	return text.String()
@@ -280,6 +361,76 @@ func (l *life) touch(name string) {
 	})
 }
 
+// during has changes done while a snapshot is being written: by the time they begin, its first bytes are.
+func (l *life) during(changes func()) {
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() {
+		close(begun)
+		<-goOn
+	})
+	l.disk.fails = func(s modelStep) error {
+		if s.call == "write" && s.file == l.disk.named(unfinished) {
+			once()
+		}
+		return nil
+	}
+	for done := false; !done; {
+		from := len(l.disk.steps)
+		pv, err := l.store.Create(l.Context(), modelVolume(fmt.Sprintf("filler-%d", from)))
+		require.NoError(l, err)
+		require.Equal(l, fmt.Sprint(l.store.memory.present()), pv.(*v1.PersistentVolume).ResourceVersion)
+		idle := make(chan struct{})
+		go func() {
+			defer close(idle)
+			l.store.committers.Wait()
+		}()
+		select {
+		case <-begun:
+			done = true
+		case <-idle:
+		}
+		after := dump(l.store)
+		for i := from; i < l.disk.made(); i++ {
+			l.promises = append(l.promises, promisedState{i, []string{l.now, after}})
+		}
+		l.now = after
+		if done {
+			changes()
+			from = l.disk.made()
+			close(goOn)
+			<-idle
+			for i := from; i <= l.disk.made(); i++ {
+				l.promises = append(l.promises, promisedState{i, []string{l.now}})
+			}
+		}
+	}
+	l.disk.fails = nil
+}
+
+// written does what changes the state while other goroutines are at work that do not.
+func (l *life) written(change func(ctx context.Context) error) {
+	from := l.disk.made()
+	require.NoError(l, change(l.Context()))
+	after := dump(l.store)
+	for i := from; i < l.disk.made(); i++ {
+		l.promises = append(l.promises, promisedState{i, []string{l.now, after}})
+	}
+	l.now = after
+}
+
+func (d *modelDisk) named(name string) *modelFile {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.files[name]
+}
+
+// made returns how many calls were made.
+func (d *modelDisk) made() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.steps)
+}
+
 func live(t *testing.T) *life {
 	l := &life{T: t, disk: newModelDisk(nil), now: "0:"}
 	l.open()
@@ -303,6 +454,17 @@ func live(t *testing.T) *life {
 	for range 8 {
 		l.touch("c")
 	}
+	before := l.store.snapshotBase.Load()
+	l.during(func() {
+		for _, name := range []string{"d", "e"} {
+			l.written(func(ctx context.Context) error {
+				_, err := Create(ctx, l.store, modelVolume(name))
+				return err
+			})
+		}
+	})
+	require.Greater(t, l.store.snapshotBase.Load(), before)
+	require.Less(t, l.store.snapshotBase.Load(), l.store.memory.present(), "writes went on")
 	return l
 }
 
@@ -328,7 +490,7 @@ func TestDiskPowerCut(t *testing.T) {
 			require.NoError(t, s.Close())
 		}
 	}
-	assert.Positive(t, l.store.snapshotSize, "there were snapshots")
+	assert.Positive(t, l.store.snapshotSize.Load(), "there were snapshots")
 	assert.Greater(t, len(seen), 200)
 	t.Logf("%d states, %d of them different, after %d system calls", states, len(seen), len(l.disk.steps))
 }
@@ -411,7 +573,7 @@ func TestDiskFull(t *testing.T) {
 	seen := map[string]bool{}
 	for n := range len(live(t).disk.steps) {
 		disk, made := newModelDisk(nil), 0
-		disk.fails = func(string) error {
+		disk.fails = func(modelStep) error {
 			made++
 			if made > n && made <= n+1+2*(n%2) {
 				return syscall.ENOSPC
@@ -496,6 +658,8 @@ func FuzzDiskFiles(f *testing.F) {
 }
 
 func (d *modelDisk) contents() map[string][]byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	contents := map[string][]byte{}
 	for name, f := range d.files {
 		contents[name] = f.content

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -285,23 +287,67 @@ func BenchmarkDiskGet(b *testing.B) {
 	}
 }
 
-// BenchmarkOpenDisk is what a start with many objects costs.
-func BenchmarkOpenDisk(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "store")
-	s := openDisk(b, path, store.DiskOptions{})
+// fill creates so many volumes.
+func fill(b *testing.B, s *store.Disk, count int) {
+	b.Helper()
 	var writes []store.Write
-	for i := range 10000 {
+	for i := range count {
 		writes = append(writes, store.ToCreate(&v1.PersistentVolume{ObjectMeta: objectMeta("", fmt.Sprintf("disk-%d", i), "")}))
-		if len(writes) == 100 {
+		if len(writes) == 1000 || i == count-1 {
 			_, err := s.Commit(b.Context(), store.Transaction{Writes: writes})
 			require.NoError(b, err)
 			writes = nil
 		}
 	}
-	require.NoError(b, s.Close())
-	for b.Loop() {
-		s, err := store.OpenDisk(path, store.DiskOptions{})
-		require.NoError(b, err)
-		require.NoError(b, s.Close())
+}
+
+// BenchmarkOpenDisk is what a start with many objects costs.
+func BenchmarkOpenDisk(b *testing.B) {
+	for _, count := range []int{10_000, 100_000} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "store")
+			s := openDisk(b, path, store.DiskOptions{})
+			fill(b, s, count)
+			require.NoError(b, s.Close())
+			for b.Loop() {
+				s, err := store.OpenDisk(path, store.DiskOptions{})
+				require.NoError(b, err)
+				require.NoError(b, s.Close())
+			}
+		})
 	}
+}
+
+// BenchmarkDiskUpdateDuringSnapshot is how long the slowest write takes while a snapshot of many objects is written.
+func BenchmarkDiskUpdateDuringSnapshot(b *testing.B) {
+	const count = 100_000
+	path := filepath.Join(b.TempDir(), "store")
+	s := openDisk(b, path, store.DiskOptions{})
+	fill(b, s, count)
+	large := strings.Repeat("a", 1_000_000)
+	for b.Loop() {
+		slowest := time.Duration(0)
+		snapshots := newest(b, path)
+		for newest(b, path) == snapshots {
+			began := time.Now()
+			pv, err := store.Get[*v1.PersistentVolume](b.Context(), s, "", "disk-1")
+			require.NoError(b, err)
+			pv.Annotations = map[string]string{"a": large}
+			mustUpdate(b.Context(), b, s, pv)
+			slowest = max(slowest, time.Since(began))
+		}
+		b.ReportMetric(float64(slowest.Milliseconds()), "ms/slowest")
+	}
+}
+
+// newest returns the name of the newest snapshot.
+func newest(b *testing.B, path string) string {
+	b.Helper()
+	names, err := filepath.Glob(filepath.Join(path, "snapshot-*"))
+	require.NoError(b, err)
+	slices.Sort(names)
+	if len(names) == 0 {
+		return ""
+	}
+	return names[len(names)-1]
 }

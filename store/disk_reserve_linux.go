@@ -1,0 +1,21 @@
+package store
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reserve implements diskFile.
+func (f kernelFile) Reserve(from, to int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, from, to-from)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+			return nil
+		default:
+			return err
+		}
+	}
+}
