@@ -191,15 +191,14 @@ func (l *loading) chain() []uint64 {
 
 // loadJournal reads the journal of a base, the i-th of the chain.
 func (l *loading) loadJournal(base uint64, i int) error {
-	name, p := journalName(base), l.last
-	if base != l.journals[len(l.journals)-1] {
-		data, err := l.read(name)
-		if err != nil {
-			return err
-		}
-		if p = parseFile(data); base <= l.version && p.unwritten(base) {
-			return nil // What was left out by readLast stays when it cannot be removed.
-		}
+	name := journalName(base)
+	p, err := l.parseJournal(base)
+	if err != nil {
+		return err
+	}
+	newest := base == l.journals[len(l.journals)-1]
+	if !newest && base <= l.version && p.unwritten(base) {
+		return nil // What was left out by readLast stays when it cannot be removed.
 	}
 	if err := l.checkTail(base, p); err != nil {
 		return err
@@ -215,15 +214,32 @@ func (l *loading) loadJournal(base uint64, i int) error {
 			return err
 		}
 	}
-	for _, f := range slices.Concat(p.frames, p.rest) {
-		for _, w := range f.Writes {
-			if err := l.replay(name, &at, w); err != nil {
-				return err
-			}
-		}
+	if err := l.replayAll(name, &at, p); err != nil {
+		return err
 	}
 	if l.base == base && at < l.version {
 		l.forget() // It is the journal before another that is gone.
+	}
+	return nil
+}
+
+// parseJournal reads a journal, but for the newest, which is read already.
+func (l *loading) parseJournal(base uint64) (parsedFile, error) {
+	if base == l.journals[len(l.journals)-1] {
+		return l.last, nil
+	}
+	data, err := l.read(journalName(base))
+	return parseFile(data), err
+}
+
+// replayAll does all writes of a journal again, also those behind a damage.
+func (l *loading) replayAll(name string, at *uint64, p parsedFile) error {
+	for _, f := range slices.Concat(p.frames, p.rest) {
+		for _, w := range f.Writes {
+			if err := l.replay(name, at, w); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
