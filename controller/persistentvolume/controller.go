@@ -70,6 +70,7 @@ type Controller struct {
 	work         *work
 	pending      *pendingClaims
 	lost         *lostCalls
+	users        *users
 	started      atomic.Bool
 }
 
@@ -101,6 +102,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		work:        newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
 		pending:     newPendingClaims(),
 		lost:        newLostCalls(),
+		users:       newUsers(),
 	}
 	c.volumesOf = store.NewIndex(c.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
 		if pv.Spec.ClaimRef == nil {
@@ -159,6 +161,7 @@ func (c *Controller) synced(ctx context.Context) bool {
 
 // sync looks at what key names. An error means that it is looked at again after a while.
 func (c *Controller) sync(ctx context.Context, key item) error {
+	defer c.users.drop(key)
 	var err error
 	switch key.kind {
 	case claimItem:
@@ -170,9 +173,11 @@ func (c *Controller) sync(ctx context.Context, key item) error {
 		err = c.syncVolume(ctx, key.name.Name)
 	case podItem:
 		err = c.syncPod(ctx, key.name)
+	case usersItem:
+		err = c.syncUsers(ctx, key.name.Namespace)
 	}
 	var held *heldError
-	if err != nil && ctx.Err() == nil && !errors.As(err, &held) {
+	if err != nil && ctx.Err() == nil && !errors.As(err, &held) && !errors.Is(err, errAsked) {
 		level := slog.LevelWarn
 		if errors.Is(err, store.ErrConflict) {
 			level = slog.LevelDebug

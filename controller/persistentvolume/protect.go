@@ -61,7 +61,8 @@ func (c *Controller) unprotectClaim(ctx context.Context, claim *v1.PersistentVol
 	if !slices.Contains(claim.Finalizers, FinalizerClaimProtection) {
 		return nil
 	}
-	user, err := c.userOf(ctx, store.NameOf(claim), func(pod *v1.Pod) bool { return mayUse(pod, claim) })
+	name := store.NameOf(claim)
+	user, err := c.userOf(item{claimItem, name}, question{claim.UID, name}, func(pod *v1.Pod) bool { return mayUse(pod, claim) })
 	if err != nil || user != nil {
 		return err // The pod's change wakes the claim.
 	}
@@ -84,20 +85,23 @@ func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// userOf returns a pod that uses, or may use, a claim, or nil: one that has a node and has not ended, and that counts. A pod
-// without a node is not started any more with a claim that is being deleted. Memory is asked first, and that nobody uses the
-// claim is believed by the store alone.
-func (c *Controller) userOf(ctx context.Context, claim types.NamespacedName, counts func(pod *v1.Pod) bool) (*v1.Pod, error) {
+// userOf returns a pod that uses, or may use, the claim that is asked about, or nil: one that has a node and has not ended, and
+// that counts. A pod without a node is not started any more with a claim that is being deleted. Memory is asked first, and that
+// nobody uses the claim is believed by the store alone: the error is then errAsked, and the item is looked at again with the
+// answer.
+func (c *Controller) userOf(by item, q question, counts func(pod *v1.Pod) bool) (*v1.Pod, error) {
 	uses := func(pod *v1.Pod) bool {
-		return pod.Spec.NodeName != "" && !volume.IsPodTerminated(pod) && slices.Contains(volume.ClaimsOfPod(pod), claim) && counts(pod)
+		return pod.Spec.NodeName != "" && !volume.IsPodTerminated(pod) && slices.Contains(volume.ClaimsOfPod(pod), q.claim) && counts(pod)
 	}
-	known := c.podsOf.Get(claim)
+	known := c.podsOf.Get(q.claim)
 	if at := slices.IndexFunc(known, uses); at >= 0 {
 		return known[at], nil
 	}
-	pods, _, err := store.ListOf[*v1.Pod](ctx, c.store, claim.Namespace)
-	if err != nil {
-		return nil, fmt.Errorf("the pods that use claim %q: %w", claim, err)
+	pods, answered := c.users.take(by, q)
+	if !answered {
+		c.users.ask(by, q)
+		c.work.add(usersItem, types.NamespacedName{Namespace: q.claim.Namespace})
+		return nil, errAsked
 	}
 	if at := slices.IndexFunc(pods, uses); at >= 0 {
 		return pods[at], nil
@@ -106,12 +110,13 @@ func (c *Controller) userOf(ctx context.Context, claim types.NamespacedName, cou
 }
 
 // usedBy returns, in words, who uses the storage of a volume whose claim is gone, or "".
-func (c *Controller) usedBy(ctx context.Context, pv *v1.PersistentVolume) (string, error) {
+func (c *Controller) usedBy(pv *v1.PersistentVolume) (string, error) {
 	if at := c.attachmentsOf.Get(pv.Name); len(at) > 0 {
 		return fmt.Sprintf("it is attached to node %q, or may be", at[0].Spec.NodeName), nil
 	}
 	next, there := c.claims.Get(claimNameOf(pv))
-	pod, err := c.userOf(ctx, claimNameOf(pv), func(pod *v1.Pod) bool {
+	asked := question{pv.UID, claimNameOf(pv)}
+	pod, err := c.userOf(item{volumeItem, store.NameOf(pv)}, asked, func(pod *v1.Pod) bool {
 		// The pods of another claim that has the name of the old one do not count.
 		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
 	})

@@ -24,6 +24,7 @@ const (
 	claimItem  itemKind = "claim"
 	volumeItem itemKind = "volume"
 	podItem    itemKind = "pod"
+	usersItem  itemKind = "pods of namespace" // of whose claims somebody asks who uses them
 )
 
 // item names what is to be looked at.
@@ -132,6 +133,9 @@ func (w *work) count(key item, err error) time.Time {
 	var held *heldError
 	if errors.As(err, &held) {
 		return held.until
+	}
+	if errors.Is(err, errAsked) {
+		return time.Time{} // The answer comes, and it is no success either.
 	}
 	if err == nil {
 		delete(w.failures, key)
