@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Measures this project beside Kubernetes' packages and prints, from one run, the table of goals.
 #
-#   ./run.sh                every group (about 15 minutes)
+#   ./run.sh                every group (about 25 minutes)
 #   ./run.sh -w             the same, and puts the table into docs/benchmarks.md
 #   ./run.sh 7a 7b          some groups: the table then has their rows only
 #   COUNT=9 CALM=300 ./run.sh 5a
 #
 # COUNT (5) rounds are run, each measuring every implementation once, so that a ratio compares neighbours in time. Before
 # each round it waits, CALM (60) seconds at most, for the machine to be less than a fifth busy. Trees, images and mount
-# points lie in one directory below TMPDIR (/tmp), under 3 GB, until the end. OUT (./results) receives the raw output,
+# points lie in one directory below TMPDIR (/tmp), under 3 GB, until the end: TMPDIR is to be on a disk. OUT (./results) receives the raw output,
 # the details of every benchmark and the table.
 #
 # It needs root. Everything happens in private mount namespaces, which take their mounts with them when they end.
@@ -16,11 +16,11 @@ set -euo pipefail
 cd "$(dirname "$0")"
 COUNT=${COUNT:-5} CALM=${CALM:-60} OUT=${OUT:-$PWD/results}
 command_line="./run.sh${*:+ $*}"
-all_groups='0 1 2 3 4a 4b 4c 4d 5a 5b 6a 6b 7a 7b 8 9'
+all_groups='0 1 2 3 4a 4b 4c 4d 5a 5b 6a 6b 7a 7b 8 9 10a 10b 11 12'
 
 die() { echo "run.sh: $*" >&2; exit 1; }
 
-# name of a group, time or number of operations for each benchmark, benchmarks
+# name of a group, time or number of operations for each benchmark, benchmarks, program if it is not bench
 group() {
 	case $1 in
 	0) agreement ;;
@@ -39,6 +39,10 @@ group() {
 	7a) bench 7a-mount 200ms 'BindMount|Tmpfs' ;;
 	7b) bench 7b-table 200ms 'MountTable' ;;
 	8) bench 8-loop 200ms 'Loop' ;;
+	10a) bench 10a-attach-idle 1x 'AttachIdle' ;;
+	10b) bench 10b-attach-change 1x 'AttachChange' ;;
+	11) bench 11-claims-bound 1x 'ClaimsBound' ;;
+	12) bench 12-claim-on-etcd 1x 'Claim$' etcd ;;
 	*) die "no group $1: there are $all_groups" ;;
 	esac
 }
@@ -58,14 +62,14 @@ footprint() {
 	done | tee "$OUT/9-footprint.md"
 }
 
-bench() { # name, time, benchmarks
+bench() { # name, time, benchmarks, program
 	local file=$OUT/$1.txt i
 	: >"$file.tmp"
 	for ((i = 1; i <= COUNT; i++)); do
 		calm
 		{
 			echo "# group $1 round $i, $(date -u +%FT%TZ), load $(cut -d' ' -f1-3 /proc/loadavg)"
-			"$bin/bench.test" -test.run '^$' -test.bench "$3" -test.benchmem -test.benchtime "$2" -test.timeout 30m
+			"$bin/${4:-bench}.test" -test.run '^$' -test.bench "$3" -test.benchmem -test.benchtime "$2" -test.timeout 30m
 		} >>"$file.tmp" || { tail -20 "$file.tmp" >&2; die "group $1 failed"; }
 	done
 	mv "$file.tmp" "$file"
@@ -127,6 +131,7 @@ trap 'exit 130' INT TERM
 mkdir -p "$OUT" "$bin/data"
 export BENCH_DIR=$bin/data VOLUMEKIT_MOUNTTEST_WRITABLE=$bin/data
 go test -c -vet=off -o "$bin/bench.test" .
+(cd ../bridge/etcd && go test -c -vet=off -o "$bin/etcd.test" .)
 go build -o "$bin/summary" ./summary
 head_lines >"$bin/head.md"
 measured=()

@@ -22,7 +22,7 @@ type goal struct {
 	flat  float64
 }
 
-// goals are those of the orchestration and of the kernel layer. Later layers add theirs.
+// goals are those of the orchestration, of the cluster side and of the kernel layer.
 var goals = []goal{
 	{work: "start and finish an operation, no others pending", bench: "PendingRun/pending=0", limit: "limit", least: 1},
 	{work: "the same, 1,000 others", bench: "PendingRun/pending=1000", limit: "limit", least: 15},
@@ -79,6 +79,20 @@ var goals = []goal{
 	{work: "live heap for each mounted volume", bench: idle10k, metric: "live-B/volume", limit: "limit", limited: true, most: 1434},
 	{work: "1,000 real tmpfs volumes mounted and unmounted, records kept, beside the bare calls", bench: "ManagerReal/volumes=1000", against: "limit", least: 0.5},
 	{work: "the same, time with 8,000 ÷ time with 1,000", bench: "ManagerReal/volumes=8000", small: "ManagerReal/volumes=1000", flat: 12},
+	{work: "attach one volume and detach it, processor time, 100,000 attachments on 5,000 nodes ÷ 1,000 on 50", bench: change100k, metric: "cpu-ns/change", small: change1k, flat: 2},
+	{work: "the same, time until the node's status lists it", bench: change100k, metric: "attach-ns", small: change1k, flat: 2},
+	{work: "the same, time until the plugin is asked to detach it", bench: change100k, metric: "detach-ns", small: change1k, flat: 2},
+	{work: "attach one volume, 10,000 attachments", bench: change10k, metric: "attach-ns", least: 20},
+	{work: "detach it", bench: change10k, metric: "detach-ns", least: 20},
+	{work: "both, processor time", bench: change10k, metric: "cpu-ns/change", least: 20},
+	{work: "an idle cluster with 10,000 attachments, processor time in a second", bench: "AttachIdle/nodes=500/attachments=10000", metric: "cpu-ns/s", least: 100},
+	{work: "the same with 100,000", bench: "AttachIdle/nodes=5000/attachments=100000", metric: "cpu-ns/s", least: 100},
+	{work: "the same, bytes allocated in a second", bench: "AttachIdle/nodes=5000/attachments=100000", metric: "alloc-B/s", least: 100},
+	{work: "10,000 claims bound to 10,000 volumes of mixed sizes and classes, time for each", bench: bind10k, metric: "ns/claim", least: 5},
+	{work: "the same, processor time", bench: bind10k, metric: "cpu-ns/claim", least: 5},
+	{work: "the same, time for each of 10,000 ÷ of 1,000 (n log n is 1.33)", bench: bind10k, metric: "ns/claim", small: "ClaimsBound/claims=1000", flat: 1.33},
+	{work: "the same, of 40,000 ÷ of 1,000 (n log n is 1.53)", bench: "ClaimsBound/claims=40000", metric: "ns/claim", small: "ClaimsBound/claims=1000", flat: 1.53},
+	{work: "a claim to a bound volume that was made for it, on etcd: median (bare: one fsync)", bench: "Claim", metric: "p50-ns", limit: "limit", limited: true, most: 10e6},
 	{work: "read-only bind mount + unmount of a mount's root, 10 mounts in the table", bench: "BindMount/source=root/mounts=10", limit: "limit", least: 200},
 	{work: "the same, 1,000 mounts", bench: "BindMount/source=root/mounts=1000", limit: "limit", least: 200},
 	{work: "the same, 5,000 mounts", bench: "BindMount/source=root/mounts=5000", limit: "limit", least: 200},
@@ -128,6 +142,10 @@ const (
 	mount1k      = "ManagerMount/volumes=1000/slow=false"
 	mount5k      = "ManagerMount/volumes=5000/slow=false"
 	idle10k      = "ManagerIdle/mounted=10000"
+	change1k     = "AttachChange/nodes=50/attachments=1000"
+	change10k    = "AttachChange/nodes=500/attachments=10000"
+	change100k   = "AttachChange/nodes=5000/attachments=100000"
+	bind10k      = "ClaimsBound/claims=10000"
 	duWarm       = "DiskUsageWarm/tree=nested/files=200000"
 	duCold       = "DiskUsageCold/tree=nested/files=200000"
 	ownFirst     = "Ownership/tree=nested/files=200000/state=first"

@@ -114,10 +114,11 @@ func bracketed(s spread) string {
 
 // quantity writes a figure with its unit.
 func quantity(unit string, v float64) string {
-	switch unit {
-	case "ns/op", "ns/file", "cpu-ns/file", "cpu-ns/op":
+	what, _, _ := strings.Cut(unit, "/")
+	switch {
+	case what == "ns" || strings.HasSuffix(what, "-ns"):
 		return scaled(v, 1000, "ns", "µs", "ms", "s")
-	case "B/op", "written-B":
+	case what == "B" || strings.HasSuffix(what, "-B"):
 		return scaled(v, 1000, "B", "kB", "MB", "GB")
 	}
 	return number(v)

@@ -157,7 +157,7 @@ func (c *cluster) store(client *clientv3.Client, prefix string) *etcd.Store {
 	return s
 }
 
-func freeAddress(t *testing.T) *url.URL {
+func freeAddress(t testing.TB) *url.URL {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
