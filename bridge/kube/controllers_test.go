@@ -55,7 +55,17 @@ func testControllers(t *testing.T, s store.Store) {
 	require.Equal(t, name, *record.Spec.Source.PersistentVolumeName)
 	await(t, s, record, func(a *storagev1.VolumeAttachment) bool { return a.Status.Attached })
 
-	require.NoError(t, s.Delete(t.Context(), keyOf(t, pod), store.Preconditions{}))
+	inline := newPod("inline", node.Name, "")
+	inline.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{
+		FlexVolume: &v1.FlexVolumeSource{Driver: fake.DefaultPluginName, Options: map[string]string{fake.ParameterHandle: "scratch"}},
+	}}}
+	_, err = s.Create(t.Context(), inline)
+	require.NoError(t, err)
+	await(t, s, node, func(n *v1.Node) bool { return len(n.Status.VolumesAttached) == 2 })
+
+	for _, pod := range []*v1.Pod{pod, inline} {
+		require.NoError(t, s.Delete(t.Context(), keyOf(t, pod), store.Preconditions{}))
+	}
 	await(t, s, node, func(n *v1.Node) bool { return len(n.Status.VolumesAttached) == 0 })
 	awaitGone(t, s, record)
 	require.NoError(t, s.Delete(t.Context(), keyOf(t, claim), store.Preconditions{}))

@@ -27,6 +27,8 @@
 // when the server ends it, as it does every half hour or so, or is not to be reached. When the server has forgotten what was since,
 // the watch is closed, and a mirror lists again.
 //
+// [Options].Only keeps the agent of a node from watching the nodes and pods of all others.
+//
 // Managed fields are left out of all that is read, and stay as they are on the server.
 //
 // # Errors

@@ -11,10 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	clientfake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/volumekit/volumekit/bridge/kube"
@@ -64,7 +64,7 @@ func TestErrors(t *testing.T) {
 		"the end of a context": {context.DeadlineExceeded, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			clients := clientfake.NewClientset()
+			clients := &fakeClients{}
 			clients.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.answer })
 			s, err := kube.New(clients, kube.Options{})
 			require.NoError(t, err)
@@ -102,7 +102,7 @@ func requireSentinel(t *testing.T, err, want error) {
 }
 
 // requests returns what was asked of the server from now on: "verb", or "verb status".
-func requests(clients *clientfake.Clientset) func() []string {
+func requests(clients *fakeClients) func() []string {
 	clients.ClearActions()
 	return func() []string {
 		var asked []string
@@ -184,7 +184,7 @@ func remove(t *testing.T, s store.Store, name string) {
 }
 
 // between calls f once, before the first update of a status.
-func between(clients *clientfake.Clientset, f func()) {
+func between(clients *fakeClients, f func()) {
 	done := false
 	clients.PrependReactor("update", "persistentvolumes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() == "status" && !done {
@@ -375,6 +375,33 @@ func TestErrorsOfAWatchPass(t *testing.T) {
 	server.tell(watch.Event{Type: watch.Error, Object: &status})
 	createVolume(t, s, "disk")
 	requireEvent(t, events, store.Added, "disk")
+}
+
+// TestOnly sees what is asked of the server; realserver_test.go sees what that does.
+func TestOnly(t *testing.T) {
+	_, clients := newAPIServer(t)
+	s, err := kube.New(clients, kube.Options{Only: map[schema.GroupVersionKind]fields.Selector{
+		store.Nodes: fields.OneTermEqualSelector("metadata.name", "node-1"),
+	}})
+	require.NoError(t, err)
+	for _, kind := range []schema.GroupVersionKind{store.Nodes, store.Pods} {
+		list, err := s.List(t.Context(), kind, "")
+		require.NoError(t, err)
+		_, err = s.Watch(t.Context(), kind, "", list.ResourceVersion)
+		require.NoError(t, err)
+	}
+	asked := map[string]int{}
+	for _, a := range clients.Actions() {
+		var options metav1.ListOptions
+		switch a := a.(type) {
+		case clienttesting.ListActionImpl:
+			options = a.ListOptions
+		case clienttesting.WatchActionImpl:
+			options = a.ListOptions
+		}
+		asked[a.GetResource().Resource+" "+options.FieldSelector]++
+	}
+	require.Equal(t, map[string]int{"nodes metadata.name=node-1": 3, "pods ": 3}, asked)
 }
 
 func present(t *testing.T, s store.Store) string {

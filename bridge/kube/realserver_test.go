@@ -24,6 +24,8 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -53,6 +55,14 @@ func TestAPIServer(t *testing.T) {
 	}
 	t.Run("WithoutARoleEverythingIsDenied", func(t *testing.T) { testDenied(t, c.store("nobody")) })
 	t.Run("WithoutCredentialsEverythingIsDenied", func(t *testing.T) { testDenied(t, c.store("unknown")) })
+	t.Run("AnAgentSeesItsOwn", func(t *testing.T) {
+		c.clean(t)
+		testOnly(t, c.clients("admin"))
+	})
+	t.Run("WhatTheServerValidates", func(t *testing.T) {
+		c.clean(t)
+		testValidation(t, s)
+	})
 	t.Run("AWatchGoesOnWhenTheServerHasRestarted", func(t *testing.T) {
 		c.clean(t)
 		events := watchVolumes(t, s)
@@ -62,6 +72,41 @@ func TestAPIServer(t *testing.T) {
 		createVolume(t, s, "after")
 		requireEvent(t, events, store.Added, "after")
 	})
+}
+
+// testOnly gives an agent its own node and its own pods.
+func testOnly(t *testing.T, clients kubernetes.Interface) {
+	s, err := kube.New(clients, kube.Options{Only: map[schema.GroupVersionKind]fields.Selector{
+		store.Nodes: fields.OneTermEqualSelector("metadata.name", "node-1"),
+		store.Pods:  fields.OneTermEqualSelector("spec.nodeName", "node-1"),
+	}})
+	require.NoError(t, err)
+	list, err := s.List(t.Context(), store.Pods, "")
+	require.NoError(t, err)
+	events, err := s.Watch(t.Context(), store.Pods, "", list.ResourceVersion)
+	require.NoError(t, err)
+	for _, node := range []string{"node-2", "node-1"} {
+		_, err = s.Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		require.NoError(t, err)
+		_, err = s.Create(t.Context(), newPod("pod-on-"+node, node, ""))
+		require.NoError(t, err)
+	}
+	require.Equal(t, "pod-on-node-1", (<-events).Object.(*v1.Pod).Name)
+	nodes, _, err := store.ListOf[*v1.Node](t.Context(), s, "")
+	require.NoError(t, err)
+	require.Len(t, nodes, 1)
+}
+
+// testValidation writes what only Kubernetes itself refuses.
+func testValidation(t *testing.T, s store.Store) {
+	pv := newVolume("validated")
+	pv.Spec.AccessModes = nil
+	_, err := s.Create(t.Context(), pv)
+	require.ErrorIs(t, err, store.ErrInvalid)
+	pv = createVolume(t, s, "validated")
+	pv.Spec.HostPath.Path = "/elsewhere"
+	_, err = s.Update(t.Context(), pv)
+	require.ErrorIs(t, err, store.ErrInvalid)
 }
 
 // testDenied asks for everything as somebody who may nothing.
@@ -80,12 +125,11 @@ func testDenied(t *testing.T, s store.Store) {
 
 // cluster is an etcd and a kube-apiserver.
 type cluster struct {
-	t           *testing.T
-	dir         string
-	etcd        string // its URL
-	port        int
-	server      *exec.Cmd
-	environment []string
+	t      *testing.T
+	dir    string
+	etcd   string // its URL
+	port   int
+	server *exec.Cmd
 }
 
 func startCluster(t *testing.T) *cluster {

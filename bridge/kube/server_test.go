@@ -19,12 +19,30 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coordinationfake "k8s.io/client-go/kubernetes/typed/coordination/v1/fake"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	corefake "k8s.io/client-go/kubernetes/typed/core/v1/fake"
+	storageclient "k8s.io/client-go/kubernetes/typed/storage/v1"
+	storagefake "k8s.io/client-go/kubernetes/typed/storage/v1/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/volumekit/volumekit/store"
 )
+
+// fakeClients are those groups of client-go's fake clientset that a store uses: the whole of it takes as long again to compile.
+type fakeClients struct{ clienttesting.Fake }
+
+func (c *fakeClients) CoreV1() coreclient.CoreV1Interface { return &corefake.FakeCoreV1{Fake: &c.Fake} }
+
+func (c *fakeClients) StorageV1() storageclient.StorageV1Interface {
+	return &storagefake.FakeStorageV1{Fake: &c.Fake}
+}
+
+func (c *fakeClients) CoordinationV1() coordinationclient.CoordinationV1Interface {
+	return &coordinationfake.FakeCoordinationV1{Fake: &c.Fake}
+}
 
 // apiServer answers for client-go's fake clientset, whose own tracker knows no versions: no conflicts, no watch from a version, no
 // status that is written apart. It keeps its objects in a store in memory, and adds what an API server does otherwise than a store.
@@ -43,7 +61,7 @@ type apiServer struct {
 }
 
 // newAPIServer returns an API server and the fake clientset that speaks to it.
-func newAPIServer(t *testing.T) (*apiServer, *fake.Clientset) {
+func newAPIServer(t *testing.T) (*apiServer, *fakeClients) {
 	t.Helper()
 	s := &apiServer{
 		t: t, memory: store.NewMemory(store.MemoryOptions{History: history}),
@@ -54,7 +72,7 @@ func newAPIServer(t *testing.T) (*apiServer, *fake.Clientset) {
 		s.kinds[plural.Resource] = kind
 	}
 	s.forget(1) // No API server is at version zero.
-	clients := fake.NewClientset()
+	clients := &fakeClients{}
 	clients.PrependReactor("*", "*", s.react)
 	clients.PrependWatchReactor("*", s.watch)
 	return s, clients

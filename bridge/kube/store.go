@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +22,10 @@ import (
 
 // Options are the options of [New]. The zero value is useful.
 type Options struct {
+	// Only limits what List and Watch see of a kind, by what the API server can select: for the agent of a node, its own node
+	// (metadata.name) and its pods (spec.nodeName), instead of those of all. That an object is not selected any more is told as a
+	// deletion. What is not in the map is not limited, nor are Get and the writes.
+	Only map[schema.GroupVersionKind]fields.Selector
 	// Logger gets why watches are begun again; nil discards it.
 	Logger *slog.Logger
 }
@@ -28,6 +34,7 @@ type Options struct {
 // once.
 type Store struct {
 	resources map[schema.GroupVersionKind]func(namespace string) resource
+	only      map[schema.GroupVersionKind]fields.Selector
 	logger    *slog.Logger
 }
 
@@ -42,7 +49,7 @@ func New(client Client, options Options) (*Store, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Store{resources: resourcesOf(client), logger: options.Logger}, nil
+	return &Store{resources: resourcesOf(client), only: maps.Clone(options.Only), logger: options.Logger}, nil
 }
 
 // resourceOf returns the client for the objects of a kind in a namespace.
@@ -51,6 +58,14 @@ func (s *Store) resourceOf(kind schema.GroupVersionKind, namespace string) (reso
 		return nil, err
 	}
 	return s.resources[kind](namespace), nil
+}
+
+// selected returns the options of a list or a watch of a kind.
+func (s *Store) selected(kind schema.GroupVersionKind) metav1.ListOptions {
+	if only, limited := s.only[kind]; limited {
+		return metav1.ListOptions{FieldSelector: only.String()}
+	}
+	return metav1.ListOptions{}
 }
 
 // Get implements [store.Store]. It asks the API server, which answers with what was written last.
@@ -143,7 +158,8 @@ func (s *Store) List(ctx context.Context, kind schema.GroupVersionKind, namespac
 		return store.List{}, err
 	}
 	var objects []store.Object
-	for options := (metav1.ListOptions{Limit: pageSize}); ; {
+	options := s.selected(kind)
+	for options.Limit = pageSize; ; {
 		p, err := r.list(ctx, options)
 		if apierrors.IsResourceExpired(err) && options.Continue != "" && ctx.Err() == nil {
 			objects, options.Continue = nil, "" // The reader was slow.

@@ -26,8 +26,9 @@ func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespa
 	}
 	what := fmt.Sprintf("watch of %s from version %s", kind.Kind, version)
 	// A watch that is too old begins as any other, and its first event says so. A list of that very version says it at once.
-	_, err = r.list(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
-	if err != nil {
+	probe := s.selected(kind)
+	probe.Limit, probe.ResourceVersion, probe.ResourceVersionMatch = 1, version, metav1.ResourceVersionMatchExact
+	if _, err = r.list(ctx, probe); err != nil {
 		return nil, classify(ctx, what, err)
 	}
 	w := &follower{store: s, resource: r, kind: kind, at: version, events: make(chan store.Event)}
@@ -64,7 +65,9 @@ type follower struct {
 
 // open begins a watch of the API server.
 func (w *follower) open(ctx context.Context) (watch.Interface, error) {
-	return w.resource.watch(ctx, metav1.ListOptions{ResourceVersion: w.at, AllowWatchBookmarks: true})
+	options := w.store.selected(w.kind)
+	options.ResourceVersion, options.AllowWatchBookmarks = w.at, true
+	return w.resource.watch(ctx, options)
 }
 
 // run passes on what source tells, and what another one does after it.

@@ -67,18 +67,23 @@ func (r attachmentRecords) object(ctx context.Context, intent operationexecutor.
 	return store.Create(ctx, r.store, &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AnnUniqueVolumeName: string(intent.VolumeName)}},
 		Spec: storagev1.VolumeAttachmentSpec{
-			Attacher: volume.DriverOfPluginName(intent.PluginName), NodeName: string(intent.NodeName), Source: sourceOf(intent.Spec),
+			Attacher: volume.DriverOfPluginName(intent.PluginName), NodeName: string(intent.NodeName), Source: sourceOf(intent),
 		},
 	})
 }
 
-// sourceOf returns what a VolumeAttachment says of its volume. One that is inline in a pod, or not known, is told by the
-// annotation alone, so that no option that may be secret is copied.
-func sourceOf(spec *volume.Spec) storagev1.VolumeAttachmentSource {
-	if spec == nil || spec.PersistentVolume == nil {
-		return storagev1.VolumeAttachmentSource{InlineVolumeSpec: &v1.PersistentVolumeSpec{}}
+// sourceOf returns what a VolumeAttachment says of its volume. Of one that is inline in a pod, or not known, that is no more than
+// the annotation says, in the form that Kubernetes takes, so that no option that may be secret is copied.
+func sourceOf(intent operationexecutor.Intent) storagev1.VolumeAttachmentSource {
+	if intent.Spec == nil || intent.Spec.PersistentVolume == nil {
+		return storagev1.VolumeAttachmentSource{InlineVolumeSpec: &v1.PersistentVolumeSpec{
+			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+				Driver: volume.DriverOfPluginName(intent.PluginName), VolumeHandle: string(intent.VolumeName),
+			}},
+		}}
 	}
-	name := spec.PersistentVolume.Name
+	name := intent.Spec.PersistentVolume.Name
 	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}
 }
 
