@@ -12,9 +12,6 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// btrfsLeast is the least size to which the kernel resizes a device of a btrfs.
-const btrfsLeast = 256 * mib
-
 // btrfsInfo is struct btrfs_ioctl_fs_info_args, of which only the first members matter.
 type btrfsInfo struct {
 	maxID uint64

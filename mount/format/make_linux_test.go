@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -316,4 +317,17 @@ func TestUnreadableDeviceIsNotBlank(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, format.ErrNotBlank)
 	require.ErrorIs(t, err, unix.EIO)
+}
+
+func TestTheLeastSizeIsEnough(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		path := formatted(t, fsType, format.SizesOf(fsType).Least)
+		if fsType == "ext4" {
+			out, err := exec.CommandContext(t.Context(), "dumpe2fs", "-h", path).Output()
+			require.NoError(t, err)
+			assert.Contains(t, string(out), "has_journal")
+		}
+	}
+	assert.True(t, format.Room{Filesystem: 32 * mib, Device: 33 * mib}.IsWorthGrowing())
+	assert.False(t, format.Room{Filesystem: 1023 * mib, Device: 1030 * mib}.IsWorthGrowing())
 }

@@ -67,6 +67,9 @@ func (d Device) Whole() bool { return d.Offset == 0 && d.SizeLimit == 0 }
 // of d.
 func (d Device) Has(info os.FileInfo) bool { return d.has(info) }
 
+// IsLabelled reports whether the device was given the label, of which the kernel keeps the beginning.
+func (d Device) IsLabelled(label string) bool { return d.Label == cutLabel(label) }
+
 // Holds reports whether d keeps the number of other from being given to another device, as [Manager.HoldDevice] has it do.
 func (d Device) Holds(other Device) bool { return d.holds(other) }
 

@@ -19,6 +19,8 @@ func (m *Manager) attachPath(context.Context, string, AttachOptions) (Device, er
 	return Device{}, unsupported()
 }
 
+func fileMountedAt(string) (string, error) { return "", unsupported() }
+
 func (m *Manager) findPath(context.Context, string) (Device, error) { return Device{}, unsupported() }
 
 func (m *Manager) resizePath(context.Context, string) (Device, error) { return Device{}, unsupported() }

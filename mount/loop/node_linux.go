@@ -15,9 +15,8 @@ import (
 
 // Where the kernel shows its devices.
 const (
-	sysBlock  = "/sys/devices/virtual/block"
-	devDir    = "/dev"
-	loopMajor = 7
+	sysBlock = "/sys/devices/virtual/block"
+	devDir   = "/dev"
 )
 
 // loopNumber returns 3 for "loop3".

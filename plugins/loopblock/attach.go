@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,9 +113,6 @@ func (n *node) Detach(ctx context.Context, volumeName string, nodeName types.Nod
 // label is what a loop device of this plugin is marked with, so that it is found when its image has no name any more.
 func label(handle string) string { return Name + "/" + handle }
 
-// maxLabel is how much of a label the kernel keeps.
-const maxLabel = 63
-
 // find returns the device of an image. None is an error that matches loop.ErrNotAttached.
 func (p *Plugin) find(ctx context.Context, handle string) (loop.Device, error) {
 	device, err := withImage(ctx, p, handle, func(file *os.File) (loop.Device, error) {
@@ -167,16 +163,5 @@ func (p *Plugin) among(ctx context.Context, all []loop.Device, handle string) ([
 
 // hadImage reports whether a device has an image that was deleted, and is ours by both of the marks that are left.
 func (p *Plugin) hadImage(d loop.Device, handle string) bool {
-	mark := label(handle)
-	mark = mark[:min(len(mark), maxLabel)]
-	return d.Deleted && d.Label == mark && d.BackingPath == p.shownPath(handle)
-}
-
-// shownPath is the path of an image as the kernel shows it.
-func (p *Plugin) shownPath(handle string) string {
-	dir, err := filepath.EvalSymlinks(p.baseDir)
-	if err != nil {
-		dir = p.baseDir
-	}
-	return filepath.Join(dir, handle+imageSuffix)
+	return d.Deleted && d.IsLabelled(label(handle)) && d.BackingPath == p.shownPath(handle)
 }

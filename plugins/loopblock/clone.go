@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -116,7 +116,7 @@ func (c copying) run(ctx context.Context) error {
 // quiet copies an image to which nobody writes.
 func (c copying) quiet(ctx context.Context) error {
 	if !c.request.preallocate {
-		err := reflink(c.to, c.from)
+		err := image.Share(c.to, c.from)
 		if !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
@@ -142,13 +142,13 @@ func (c copying) inUse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.request.preallocate || !reflinksInOneStep(c.from) {
+	if c.request.preallocate || !image.SharesInOneStep(c.from) {
 		return c.errInUse(device, nil)
 	}
 	if err := c.flush(ctx, device); err != nil {
 		return err
 	}
-	err = reflink(c.to, c.from)
+	err = image.Share(c.to, c.from)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return c.errInUse(device, err)
 	}
@@ -169,8 +169,8 @@ func (c copying) flush(ctx context.Context, device loop.Device) error {
 	if err != nil {
 		return err
 	}
-	if mounted && isMountOf(there, device) {
-		return syncFilesystem(staging)
+	if mounted && device.IsMountedAs(there) {
+		return image.SyncFilesystem(staging)
 	}
 	opened, err := c.plugin.loops.DeviceOpened(ctx, device.Path)
 	if err == nil && opened && c.request.fsType != noFilesystem {
@@ -179,7 +179,7 @@ func (c copying) flush(ctx context.Context, device loop.Device) error {
 	if err != nil {
 		return err
 	}
-	return syncFile(device.Path)
+	return image.Sync(device.Path)
 }
 
 // enlarge makes the copy as large as is asked for, but never smaller than it is.
@@ -190,76 +190,25 @@ func (c copying) enlarge() error {
 	}
 	size := info.Size()
 	if c.request.size > size {
-		size = max(c.request.size, leastGrown(c.request.fsType))
+		size = max(c.request.size, format.SizesOf(c.request.fsType).LeastGrown)
 	}
-	if err := c.to.Truncate(size); err != nil {
-		return errSize(c.to, size, err)
-	}
-	if !c.request.preallocate {
-		return nil
-	}
-	if err := allocate(c.to, size); err != nil {
-		return fmt.Errorf("allocating %d bytes for image %q: %w", size, c.to.Name(), err)
-	}
-	return nil
+	return c.request.resize(c.to, size)
 }
-
-// copyStep is how much is copied between two looks at the context.
-const copyStep = 16 * mebibyte
 
 // copyAll copies the data of an image and leaves its holes out.
 func (c copying) copyAll(ctx context.Context) error {
-	if err := c.from.Sync(); err != nil { // so that every hole is one
-		return err
-	}
 	info, err := c.from.Stat()
 	if err != nil {
 		return err
 	}
-	size := info.Size()
-	if err := c.to.Truncate(size); err != nil {
-		return errSize(c.to, size, err)
+	if err := c.request.resize(c.to, info.Size()); err != nil {
+		return err
 	}
-	if c.request.preallocate {
-		if err := allocate(c.to, size); err != nil {
-			return fmt.Errorf("allocating %d bytes for image %q: %w", size, c.to.Name(), err)
+	return image.CopyData(ctx, c.to, c.from, func(done, size int64) {
+		if c.plugin.options.Progress != nil {
+			c.plugin.options.Progress(CopyProgress{
+				Volume: c.request.handle, Source: c.request.origin.handle, Done: done, Size: size,
+			})
 		}
-	}
-	for offset := int64(0); offset < size; {
-		start, end, err := nextData(c.from, offset, size)
-		if err != nil {
-			return fmt.Errorf("image %q: %w", c.from.Name(), err)
-		}
-		if err := c.copyRange(ctx, start, end, size); err != nil {
-			return err
-		}
-		offset = end
-	}
-	c.tell(size, size)
-	return nil
-}
-
-// copyRange copies one run of data.
-func (c copying) copyRange(ctx context.Context, start, end, size int64) error {
-	for offset := start; offset < end; {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("the copy was broken off at %d of %d bytes: %w", offset, size, context.Cause(ctx))
-		}
-		step := min(copyStep, end-offset)
-		_, err := io.Copy(io.NewOffsetWriter(c.to, offset), io.NewSectionReader(c.from, offset, step))
-		if err != nil {
-			return fmt.Errorf("copying to %q: %w", c.to.Name(), err)
-		}
-		offset += step
-		c.tell(offset, size)
-	}
-	return nil
-}
-
-func (c copying) tell(done, size int64) {
-	if c.plugin.options.Progress != nil {
-		c.plugin.options.Progress(CopyProgress{
-			Volume: c.request.handle, Source: c.request.origin.handle, Done: done, Size: size,
-		})
-	}
+	})
 }

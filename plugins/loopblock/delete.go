@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
+	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -31,16 +33,30 @@ func (d *deleter) GetPath() string { return d.plugin.imagePath(d.handle) }
 
 // Delete implements volume.Deleter: an image that is attached is left whole.
 func (d *deleter) Delete(ctx context.Context) error {
-	dir, err := d.plugin.openImages()
+	dir, err := image.OpenDir(d.plugin.baseDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer dir.close()
-	if err := dir.delete(ctx, d.handle); err != nil {
+	defer dir.Close()
+	err = d.plugin.delete(ctx, dir, d.handle+imageSuffix)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = dir.RemoveLeftOver(d.handle + partialSuffix)
+	}
+	if err != nil {
 		return fmt.Errorf("deleting the image of volume %q: %w", d.handle, classify(err))
 	}
-	return dir.removeLeftOver(d.handle)
+	return nil
+}
+
+// delete removes an image that is attached nowhere.
+func (p *Plugin) delete(ctx context.Context, dir *image.Dir, name string) error {
+	file, err := dir.Open(name, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return p.loops.WhileDetached(ctx, file, func() error { return dir.Remove(name, file) })
 }

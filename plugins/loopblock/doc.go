@@ -35,8 +35,8 @@
 // there is the loop device of this very image; a staging directory that is merely there, as after a reboot, is refused
 // ([ErrNotStaged]) rather than given to the pod, which would then fill the node's own disk.
 //
-// What is unmounted is a mount of a loop device that has the image. Something else that somebody has mounted at a path of the plugin is
-// reported (mount.ErrForeign), and neither it nor what lies below it is taken off.
+// What is unmounted is a mount of a loop device that has the image. Something else that somebody has mounted at a path of the
+// plugin is reported (mount.ErrForeign), and neither it nor what lies below it is taken off.
 //
 // Setuid files and device nodes in an image have no effect (nosuid, nodev) unless the mount options of the volume say
 // "suid" or "dev".
@@ -69,17 +69,35 @@
 //
 // # Copies
 //
-// A claim whose data source is another claim of this plugin gets a copy of its volume, made while it is provisioned and by the
-// same name, {BaseDir}/H.partial, so that half a copy is no volume. It has the filesystem of its source, with an identity of its own (see
-// format.RenewFile), so that both can be mounted on one node, is as large as its source at least, and grows to what the
-// claim asks for when it is staged. What a raw block volume holds is copied as it is.
+// A claim whose data source is another claim of this plugin gets a copy of its volume, made while it is provisioned and by
+// the same name, {BaseDir}/H.partial, so that half a copy is no volume. It has the filesystem of its source, with an identity
+// of its own (format.RenewFile), so that both can be mounted on one node, is as large as its source at least, and grows to
+// what the claim asks for when it is staged. What a raw block volume holds is copied as it is.
 //
 // Where the images' filesystem can (xfs and btrfs), source and copy share their blocks until one is written to, the copy takes
-// moments, and the source may be in use: the copy holds what was written before, as after a power cut. Elsewhere, and where the
-// class says "preallocate", the data is copied, holes left out, while the source is attached nowhere or read-only, and cannot be attached for
-// writing; a source in use is an error that matches volume.ErrInUse. [Options].Progress tells how far that is. A copy that is
-// broken off begins anew: give the controller a CallTimeout in which the largest volume can be copied.
+// moments, and the source may be in use: the copy holds what was written before, as after a power cut. Elsewhere, and where
+// the class says "preallocate", the data is copied, holes left out, while the source is attached nowhere or read-only, and
+// cannot be attached for writing; a source in use is an error that matches volume.ErrInUse. [Options].Progress tells how far
+// that is. A copy that is broken off begins anew: give the controller a CallTimeout in which the largest volume can be copied.
 //
-// Not here: snapshots. It works on Linux, as root; elsewhere every call that
-// touches the world returns an error that matches volume.ErrUnsupported or mount.ErrUnsupported.
+// Not here: snapshots. It works on Linux, as root; elsewhere every call that touches the world returns an error that matches
+// volume.ErrUnsupported or mount.ErrUnsupported.
+//
+// # Reading it
+//
+// Each file is one step of a volume's life, and the packages below mount do the work. In this order:
+//
+//	plugin.go       what it is and what it can do: options, the interfaces, which errors match which
+//	source.go       what a spec says, checked
+//	provision.go    what a claim asks for, and the PersistentVolume that it gets
+//	images.go       an image is made, whole or not at all
+//	clone.go        or filled with the content of another
+//	attach.go       an image gets a loop device; limits.go: if the node may have one more
+//	stage.go        the filesystem is checked and mounted
+//	mounter.go      the staged filesystem is bound for a pod, and given to the pod's group
+//	mounted.go      what is mounted somewhere, whose it is, and how it is taken off
+//	block.go        or the pod gets the device
+//	expand.go       image, device and filesystem become larger
+//	reconstruct.go  which volume it is that is mounted there
+//	delete.go       the image goes
 package loopblock

@@ -11,6 +11,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -41,16 +42,16 @@ func (p *Plugin) ExpandVolumeDevice(
 
 // expand returns the size that the image has in the end.
 func (p *Plugin) expand(ctx context.Context, src source, newSize resource.Quantity) (int64, error) {
-	wanted, err := imageSize(max(newSize.Value(), leastGrown(src.fsType)), src.fsType)
+	wanted, err := imageSize(max(newSize.Value(), format.SizesOf(src.fsType).LeastGrown), src.fsType)
 	if err != nil {
 		return 0, err
 	}
-	return withImage(ctx, p, src.handle, func(image *os.File) (int64, error) {
-		size, err := p.enlarge(src.handle, image, wanted)
+	return withImage(ctx, p, src.handle, func(file *os.File) (int64, error) {
+		size, err := p.enlarge(src.handle, file, wanted)
 		if err != nil {
 			return 0, err
 		}
-		_, err = p.loops.ResizeFile(ctx, image)
+		_, err = p.loops.ResizeFile(ctx, file)
 		if errors.Is(err, loop.ErrNotAttached) {
 			err = nil // It gets a device of this size.
 		}
@@ -58,34 +59,27 @@ func (p *Plugin) expand(ctx context.Context, src source, newSize resource.Quanti
 	})
 }
 
-// leastGrown is the least size to which a filesystem grows: the kernel refuses less than 256 MiB for a btrfs.
-func leastGrown(fsType string) int64 {
-	if fsType == "btrfs" {
-		return 256 * mebibyte
-	}
-	return 0
-}
-
 // enlarge makes an image at least as large as size, so that it survives a power cut, and returns the size that it has.
-func (p *Plugin) enlarge(handle string, image *os.File, size int64) (int64, error) {
-	dir, err := p.openImages()
+func (p *Plugin) enlarge(handle string, file *os.File, size int64) (int64, error) {
+	dir, err := image.OpenDir(p.baseDir)
 	if err != nil {
 		return 0, err
 	}
-	defer dir.close()
-	writable, err := dir.openRegular(handle+imageSuffix, os.O_RDWR)
+	defer dir.Close()
+	writable, err := dir.Open(handle+imageSuffix, os.O_RDWR)
 	if err != nil {
 		return 0, err
 	}
 	defer writable.Close()
-	if same, err := dir.is(handle+imageSuffix, image); err != nil || !same {
-		return 0, errors.Join(err, fmt.Errorf("%q was replaced meanwhile: %w", image.Name(), volume.ErrTransient))
+	if same, err := dir.Is(handle+imageSuffix, file); err != nil || !same {
+		return 0, errors.Join(err, fmt.Errorf("%q was replaced meanwhile: %w", file.Name(), volume.ErrTransient))
 	}
-	if err := extend(writable, size); err != nil {
-		return 0, errSize(image, size, err)
+	err = image.Extend(writable, size)
+	if err == nil {
+		err = writable.Sync() // also of one that was killed before
 	}
-	if err := writable.Sync(); err != nil { // also of one that was killed before
-		return 0, errSize(image, size, err)
+	if err != nil {
+		return 0, sized(file, size, err)
 	}
 	info, err := writable.Stat()
 	if err != nil {
@@ -111,12 +105,12 @@ func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 }
 
 func (p *Plugin) expandHere(ctx context.Context, src source, options volume.NodeResizeOptions) error {
-	device, err := withImage(ctx, p, src.handle, func(image *os.File) (loop.Device, error) {
-		if info, err := image.Stat(); err != nil || info.Size() < options.NewSize.Value() {
+	device, err := withImage(ctx, p, src.handle, func(file *os.File) (loop.Device, error) {
+		if info, err := file.Stat(); err != nil || info.Size() < options.NewSize.Value() {
 			return loop.Device{}, errors.Join(err, fmt.Errorf("image %q has less than %s, and only ExpandVolumeDevice makes it larger: %w",
-				image.Name(), options.NewSize.String(), volume.ErrInfeasible))
+				file.Name(), options.NewSize.String(), volume.ErrInfeasible))
 		}
-		return p.loops.ResizeFile(ctx, image)
+		return p.loops.ResizeFile(ctx, file)
 	})
 	switch {
 	case err != nil || src.block:
@@ -141,7 +135,7 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 		return nil
 	}
 	room, err := format.Measure(ctx, device)
-	if err != nil || !isWorthGrowing(room) {
+	if err != nil || !room.IsWorthGrowing() {
 		return err
 	}
 	grown, err := format.GrowKept(ctx, device, keeper{plugin: p, handle: handle})
@@ -165,16 +159,16 @@ const attributePrefix = "user.volumekit."
 
 // Keep implements format.Keeper.
 func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
-	_, err := withImage(ctx, k.plugin, k.handle, func(image *os.File) (struct{}, error) {
-		return struct{}{}, format.SetAttribute(image, attributePrefix+name, data)
+	_, err := withImage(ctx, k.plugin, k.handle, func(file *os.File) (struct{}, error) {
+		return struct{}{}, format.SetAttribute(file, attributePrefix+name, data)
 	})
 	return err
 }
 
 // Kept implements format.Keeper.
 func (k keeper) Kept(ctx context.Context, name string) ([]byte, error) {
-	return withImage(ctx, k.plugin, k.handle, func(image *os.File) ([]byte, error) {
-		return format.Attribute(image, attributePrefix+name)
+	return withImage(ctx, k.plugin, k.handle, func(file *os.File) ([]byte, error) {
+		return format.Attribute(file, attributePrefix+name)
 	})
 }
 
@@ -185,7 +179,7 @@ func (p *Plugin) growStaged(ctx context.Context, device, fsType, target string) 
 		return // it has grown before it was mounted
 	}
 	room, err := format.Measure(ctx, device)
-	if err == nil && !isWorthGrowing(room) {
+	if err == nil && !room.IsWorthGrowing() {
 		return
 	}
 	var grown format.GrowResult
@@ -196,14 +190,6 @@ func (p *Plugin) growStaged(ctx context.Context, device, fsType, target string) 
 		p.logger.Warn("the filesystem stays smaller than its device", "device", device, "fstype", fsType, "err", err)
 	}
 	p.logGrowth(device, grown, err)
-}
-
-// isWorthGrowing reports whether a filesystem leaves more of its device unused than it would if it were made there: an ext4
-// has no use for the last part if that is hardly larger than what a group of blocks needs for itself, which is less than a
-// mebibyte with the blocks that a small one has.
-func isWorthGrowing(room format.Room) bool {
-	spare := room.Device - room.Filesystem
-	return spare >= 16*mebibyte || spare >= mebibyte && room.Device < 512*mebibyte
 }
 
 func (p *Plugin) logGrowth(device string, grown format.GrowResult, err error) {

@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
-	"github.com/volumekit/volumekit/mount"
-	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -19,187 +20,149 @@ const (
 	partialSuffix = ".partial"
 )
 
-// images is the directory of the images, open for the length of one call. Every name is resolved beneath its descriptor.
-type images struct {
-	root  *os.Root
-	dir   string
-	loops *loop.Manager
-}
-
-// openImages opens the directory. One that is not there is an error that matches fs.ErrNotExist.
-func (p *Plugin) openImages() (*images, error) {
-	root, err := os.OpenRoot(p.baseDir)
-	if err != nil {
-		return nil, fmt.Errorf("directory of images: %w", err)
-	}
-	return &images{root: root, dir: p.baseDir, loops: p.loops}, nil
-}
-
-// makeImages makes the directory where it is missing, so that it survives a power cut, and opens it.
-func (p *Plugin) makeImages() (*images, error) {
-	if err := makeSynced(p.baseDir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory of images: %w", err)
-	}
-	return p.openImages()
-}
-
-// makeSynced makes a directory, and those above it that are missing. One that is there may have been made by somebody who
-// was killed before he had synced it.
-func makeSynced(dir string, perm fs.FileMode) error {
-	err := os.Mkdir(dir, perm)
+// withImage calls do with the open image of a volume, and returns when ctx ends, also while the filesystem of the images hangs. A
+// missing image is an error that matches fs.ErrNotExist.
+func withImage[T any](ctx context.Context, p *Plugin, handle string, do func(*os.File) (T, error)) (T, error) {
+	value, err := image.With(ctx, p.baseDir, handle+imageSuffix, do)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeSynced(filepath.Dir(dir), 0o750); err != nil {
-			return err
-		}
-		err = os.Mkdir(dir, perm)
+		err = fmt.Errorf("volume %q has no image at %q: %w", handle, p.imagePath(handle), err)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return syncDir(filepath.Dir(dir))
+	return value, err
 }
 
-func (i *images) close() { _ = i.root.Close() }
-
-func (i *images) path(name string) string { return filepath.Join(i.dir, name) }
-
-// openRegular opens a regular file of the directory itself, not one that a link leads to. Flags are those of os.OpenFile.
-func (i *images) openRegular(name string, flags int) (*os.File, error) {
-	before, err := i.root.Lstat(name)
-	if err != nil {
-		return nil, fmt.Errorf("image in %q: %w", i.dir, err)
-	}
-	if !before.Mode().IsRegular() {
-		return nil, fmt.Errorf("%q is not a regular file but %s: %w", i.path(name), before.Mode().Type(), volume.ErrInvalid)
-	}
-	file, err := i.root.OpenFile(name, flags, 0)
-	if err != nil {
-		return nil, fmt.Errorf("image in %q: %w", i.dir, err)
-	}
-	after, err := file.Stat()
-	if err == nil && !os.SameFile(before, after) {
-		err = fmt.Errorf("%q was replaced while it was opened: %w", i.path(name), volume.ErrTransient)
-	}
-	if err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
-}
-
-// openImage opens an image for reading, which is all that attaching needs.
-func (i *images) openImage(handle string) (*os.File, error) {
-	return i.openRegular(handle+imageSuffix, os.O_RDONLY)
-}
-
-// is reports whether name still is that very file.
-func (i *images) is(name string, file *os.File) (bool, error) {
-	there, err := i.root.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	info, err := file.Stat()
-	return err == nil && os.SameFile(there, info), err
-}
-
-// remove removes name if it still is that very file.
-func (i *images) remove(name string, file *os.File) error {
-	same, err := i.is(name, file)
-	if err != nil || !same {
-		return err
-	}
-	if err := i.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("image in %q: %w", i.dir, err)
-	}
-	return i.sync()
-}
-
-// sync makes what was made, renamed or removed in the directory survive a power cut.
-func (i *images) sync() error {
-	dir, err := i.root.Open(".")
-	if err != nil {
-		return fmt.Errorf("directory of images: %w", err)
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil {
-		return fmt.Errorf("directory of images %q: %w", i.dir, err)
-	}
-	return nil
-}
-
-// delete removes an image that is attached nowhere. One that is gone is no error.
-func (i *images) delete(ctx context.Context, handle string) error {
-	file, err := i.openImage(handle)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	return i.loops.WhileDetached(ctx, file, func() error { return i.remove(handle+imageSuffix, file) })
-}
-
-// imagePath is the path of the image of a volume, for messages and for comparisons.
+// imagePath is the path of the image of a volume, for messages.
 func (p *Plugin) imagePath(handle string) string { return filepath.Join(p.baseDir, handle+imageSuffix) }
 
-// errNoImage says which image is missing.
-func (p *Plugin) errNoImage(handle string, err error) error {
-	return fmt.Errorf("volume %q has no image at %q: %w", handle, p.imagePath(handle), err)
+// shownPath is the path of an image as the kernel shows it.
+func (p *Plugin) shownPath(handle string) string {
+	dir, err := filepath.EvalSymlinks(p.baseDir)
+	if err != nil {
+		dir = p.baseDir
+	}
+	return filepath.Join(dir, handle+imageSuffix)
 }
 
-// withImage calls do with the open image of a volume. It returns when ctx ends, also while the filesystem of the images
-// hangs: the error is then a *mount.LostError. A missing image is an error that matches fs.ErrNotExist.
-func withImage[T any](ctx context.Context, p *Plugin, handle string, do func(*os.File) (T, error)) (T, error) {
-	path := p.imagePath(handle)
-	if ctx.Err() != nil {
-		return *new(T), fmt.Errorf("image %q was not opened: %w: %w", path, volume.ErrTransient, context.Cause(ctx))
-	}
-	var value T
-	ended, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(done)
-		var err error
-		value, err = useImage(p, handle, do)
-		ended <- err
-		awaitLost(err)
-	}()
-	select {
-	case err := <-ended:
-		return value, err
-	case <-ctx.Done():
-		return *new(T), mount.NewLostError("use of the image", path, context.Cause(ctx), done)
-	}
+// request is what image is to be made.
+type request struct {
+	handle      string
+	size        int64
+	fsType      string
+	preallocate bool
+	origin      origin
 }
 
-// useImage is withImage without a bound.
-func useImage[T any](p *Plugin, handle string, do func(*os.File) (T, error)) (T, error) {
-	i, err := p.openImages()
-	if errors.Is(err, fs.ErrNotExist) {
-		return *new(T), p.errNoImage(handle, err)
+// fill writes what an image that is being made holds.
+type fill func(ctx context.Context, file *os.File, r request) error
+
+// ensure makes the image of a request unless it is there, and returns the size of what is there in bytes.
+func ensure(ctx context.Context, dir *image.Dir, r request, write fill) (int64, error) {
+	size, err := existing(ctx, dir, r)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return size, err
 	}
+	// Looked for before space is taken, and again when it is run.
+	if r.fsType != noFilesystem && r.origin.isNone() {
+		if err := format.CanMake(r.fsType); err != nil {
+			return 0, err
+		}
+	}
+	partial, err := dir.Begin(r.handle + partialSuffix)
 	if err != nil {
-		return *new(T), err
+		return 0, err
 	}
-	defer i.close()
-	file, err := i.openImage(handle)
+	defer partial.Close() // and with it the lock
+	// Somebody may have finished the image after the first look. From here on nobody else can.
+	size, err = existing(ctx, dir, r)
 	if errors.Is(err, fs.ErrNotExist) {
-		return *new(T), p.errNoImage(handle, err)
+		size, err = makeImage(ctx, dir, partial, r, write)
 	}
+	// Unless it was renamed. What cannot be removed is made anew by the next try.
+	if left := dir.Remove(r.handle+partialSuffix, partial); left != nil {
+		err = errors.Join(err, volume.Uncertain(left))
+	}
+	return size, err
+}
+
+// existing returns the size of an image that is there and fits the request.
+func existing(ctx context.Context, dir *image.Dir, r request) (int64, error) {
+	file, err := dir.Open(r.handle+imageSuffix, os.O_RDONLY)
 	if err != nil {
-		return *new(T), err
+		return 0, err
 	}
 	defer file.Close()
-	return do(file)
+	info, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if info.Size() < r.size {
+		return 0, fmt.Errorf("image %q is there with %d bytes, and %d are asked for: %w",
+			file.Name(), info.Size(), r.size, volume.ErrInfeasible)
+	}
+	if err := checkContent(ctx, file, r.fsType); err != nil {
+		return 0, err
+	}
+	return info.Size(), dir.Sync() // whoever made it may have been killed before
 }
 
-// awaitLost waits for the call that err says was left behind.
-func awaitLost(err error) {
-	var lost *mount.LostError
-	if errors.As(err, &lost) {
-		<-lost.Done()
+// checkContent makes sure that an image that is there holds the filesystem that is asked for. One that is mapped holds what
+// its pods have written.
+func checkContent(ctx context.Context, file *os.File, fsType string) error {
+	if fsType == noFilesystem {
+		return nil
 	}
+	found, err := format.ProbeFile(ctx, file)
+	if err == nil && found.Type != fsType {
+		err = fmt.Errorf("image %q is there and holds %s instead of %s: %w", file.Name(), found, fsType, volume.ErrInfeasible)
+	}
+	return err
+}
+
+// makeImage turns the partial image into the image, and returns its size.
+func makeImage(ctx context.Context, dir *image.Dir, partial *os.File, r request, write fill) (int64, error) {
+	if err := write(ctx, partial, r); err != nil {
+		return 0, err
+	}
+	info, err := partial.Stat()
+	if err == nil {
+		err = partial.Sync()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("image %q: %w", partial.Name(), err)
+	}
+	if err := dir.Publish(r.handle+partialSuffix, r.handle+imageSuffix); err != nil {
+		return 0, err
+	}
+	// The image is there, and whether it survives a power cut is not known: the next try finds it and looks again.
+	return info.Size(), volume.Uncertain(dir.Sync())
+}
+
+// formatNew gives an empty file its size, its space and its filesystem.
+func formatNew(ctx context.Context, file *os.File, r request) error {
+	if err := r.resize(file, r.size); err != nil {
+		return err
+	}
+	if r.fsType == noFilesystem {
+		return nil
+	}
+	return format.MakeFile(ctx, file, format.MakeOptions{FSType: r.fsType})
+}
+
+// resize gives a partial image a size and, where it is asked for, takes the space.
+func (r request) resize(file *os.File, size int64) error {
+	err := file.Truncate(size)
+	if err == nil && r.preallocate {
+		err = image.Allocate(file, size)
+	}
+	return sized(file, size, err)
+}
+
+// sized explains why a file could not be given a size. What no file here can have is not tried again.
+func sized(file *os.File, size int64, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, syscall.EFBIG) || errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("no file here can have as much, or all of it taken in one step: %w: %w", volume.ErrInfeasible, err)
+	}
+	return fmt.Errorf("image %q of %d bytes: %w", file.Name(), size, err)
 }

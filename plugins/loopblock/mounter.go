@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 type mounter struct {
@@ -82,8 +83,8 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 }
 
 func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
-	if err := checkGroup(args.FsGroup); err != nil {
-		return err
+	if err := ownership.CheckGroup(args.FsGroup); err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
 	}
 	device, err := m.stagedDevice(ctx)
 	if err != nil {
@@ -115,7 +116,7 @@ func (m *mounter) stagedDevice(ctx context.Context) (loop.Device, error) {
 		return loop.Device{}, fmt.Errorf("nothing is mounted at %q: stage the volume first: %w", staging, ErrNotStaged)
 	}
 	device, err := m.plugin.deviceAt(ctx, m.src.handle, there.Source)
-	if errors.Is(err, loop.ErrNotAttached) || errors.Is(err, mount.ErrForeign) || (err == nil && !isMountOf(there, device)) {
+	if errors.Is(err, loop.ErrNotAttached) || errors.Is(err, mount.ErrForeign) || (err == nil && !device.IsMountedAs(there)) {
 		return loop.Device{}, fmt.Errorf("%s is mounted at %q: unstage it, then stage the volume: %w",
 			there.Source, staging, errors.Join(ErrNotStaged, err))
 	}
@@ -124,7 +125,7 @@ func (m *mounter) stagedDevice(ctx context.Context) (loop.Device, error) {
 
 // fits says why what is mounted at the pod's path is not what is asked for.
 func (m *mounter) fits(there mount.MountPoint, device loop.Device) error {
-	if !isMountOf(there, device) {
+	if !device.IsMountedAs(there) {
 		return fmt.Errorf("%s is mounted: tear it down first: %w", there.Source, mount.ErrForeign)
 	}
 	// The mount's own option counts, not that of a filesystem that went read-only because of an error.
@@ -132,6 +133,29 @@ func (m *mounter) fits(there mount.MountPoint, device loop.Device) error {
 		return fmt.Errorf("it is mounted with read-only=%t: tear it down first: %w", readOnly, mount.ErrForeign)
 	}
 	return nil
+}
+
+// own gives the content to the group that the pod asks for. It works on the staged directory, so that nothing is bound
+// when it fails, and it is called at every set-up, mounted or not, so that one that was cut short is finished by the next.
+func (m *mounter) own(ctx context.Context, args volume.MounterArgs) error {
+	if args.FsGroup == nil || m.src.podReadOnly || args.IsRemount {
+		return nil
+	}
+	logger := m.plugin.logger.With("volume", m.src.handle, "group", *args.FsGroup)
+	report, err := ownership.Apply(ctx, m.plugin.stagingPath(m.src.handle), ownership.Options{
+		Group:  args.FsGroup,
+		Policy: args.FSGroupChangePolicy,
+		Events: m.plugin.options.Events,
+		Pod:    m.pod,
+		Progress: func(p ownership.Progress) {
+			logger.Warn("giving the content to the group takes long", "elapsed", p.Elapsed, "visited", p.Visited)
+		},
+	})
+	if report.GroupChanged+report.ModeChanged > 0 {
+		logger.Info("the content was given to the group", "reason", report.Reason, "visited", report.Visited,
+			"groups", report.GroupChanged, "modes", report.ModeChanged, "failed", report.Failed)
+	}
+	return err
 }
 
 // bind makes the pod's mount, and looks whether it is the volume: the staged directory may have changed since.
@@ -143,7 +167,7 @@ func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) erro
 		return err
 	}
 	there, mounted, err := m.plugin.mountAt(ctx, dir)
-	if err == nil && (!mounted || !isMountOf(there, device)) {
+	if err == nil && (!mounted || !device.IsMountedAs(there)) {
 		err = fmt.Errorf("what was bound at %q is not the volume: %w", dir, ErrNotStaged)
 	}
 	if err == nil {

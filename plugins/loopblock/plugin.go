@@ -13,6 +13,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/ownership"
@@ -163,6 +164,7 @@ func classify(err error) error {
 		{loop.ErrInUse, volume.ErrInUse},
 		{format.ErrInUse, volume.ErrInUse},
 		{mount.ErrUnsupported, volume.ErrUnsupported},
+		{image.ErrNotRegular, volume.ErrInvalid},
 	} {
 		if errors.Is(err, pair.theirs) && !errors.Is(err, pair.ours) {
 			return fmt.Errorf("%w (%w)", err, pair.ours)

@@ -3,7 +3,6 @@ package loopblock
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -11,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -26,29 +27,6 @@ const (
 
 // fsTypes are the filesystems that a volume can have.
 func fsTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
-
-// minSize is the least size in bytes of an image, with which a filesystem can be made: mkfs.xfs refuses less than 300 MiB, mkfs.btrfs
-// about 109 MiB, and ext4 has no journal in less than 8 MiB.
-func minSize(fsType string) int64 {
-	switch fsType {
-	case noFilesystem:
-		return mebibyte
-	case "xfs":
-		return 300 * mebibyte
-	case "btrfs":
-		return 128 * mebibyte
-	}
-	return 8 * mebibyte
-}
-
-// maxSize is the greatest size in bytes with which a filesystem can be made: an ext4 has blocks of 4 KiB and numbers of 48
-// bits for them, and the others can be as large as a file.
-func maxSize(fsType string) int64 {
-	if fsType == "ext4" {
-		return 1<<60 - mebibyte
-	}
-	return math.MaxInt64 - mebibyte
-}
 
 type provisioner struct {
 	plugin  *Plugin
@@ -97,13 +75,13 @@ func requestOf(options volume.VolumeOptions) (request, error) {
 	if options.Source != nil {
 		size = max(size, options.Source.Spec.Capacity.Storage().Value())
 	}
-	r.size, err = imageSize(max(size, minSize(r.fsType)), r.fsType)
+	r.size, err = imageSize(max(size, mebibyte, format.SizesOf(r.fsType).Least), r.fsType)
 	return r, err
 }
 
 // imageSize is the size of an image that has room for size bytes: whole mebibytes.
 func imageSize(size int64, fsType string) (int64, error) {
-	if limit := maxSize(fsType); size > limit {
+	if limit := format.SizesOf(fsType).Most - mebibyte; size > limit {
 		return 0, fmt.Errorf("%d bytes are more than the %d that the volume can have: %w", size, limit, volume.ErrInfeasible)
 	}
 	return (size + mebibyte - 1) / mebibyte * mebibyte, nil
@@ -162,16 +140,16 @@ func (p *provisioner) Provision(
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("volume %q was not begun: %w", p.request.handle, context.Cause(ctx))
 	}
-	dir, err := p.plugin.makeImages()
+	dir, err := image.MakeDir(p.plugin.baseDir)
 	if err != nil {
 		return nil, err
 	}
-	defer dir.close()
+	defer dir.Close()
 	write := formatNew
 	if !p.request.origin.isNone() {
 		write = p.plugin.clone
 	}
-	size, err := dir.ensure(ctx, p.request, write)
+	size, err := ensure(ctx, dir, p.request, write)
 	if err != nil {
 		return nil, fmt.Errorf("making the image of volume %q: %w", p.request.handle, classify(err))
 	}

@@ -1,6 +1,7 @@
 package loopblock
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -18,14 +20,17 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	if err := volume.CheckPathElement(volumeName); err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
-	image, err := backingPathOf(mountPath)
-	if err != nil {
-		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q at %q: %w", volumeName, mountPath, err)
+	path, err := loop.FileMountedAt(mountPath)
+	if errors.Is(err, loop.ErrNotAttached) {
+		err = fmt.Errorf("%w: %w", volume.ErrInvalid, err)
 	}
-	handle, ok := p.handleOf(image)
-	if !ok {
+	if err != nil {
+		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q: %w", volumeName, classify(err))
+	}
+	handle, ok := strings.CutSuffix(filepath.Base(path), imageSuffix)
+	if !ok || path != p.shownPath(handle) || checkHandle(handle) != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q at %q is backed by %q, which is no image in %q: %w",
-			volumeName, mountPath, image, p.baseDir, volume.ErrInvalid)
+			volumeName, mountPath, path, p.baseDir, volume.ErrInvalid)
 	}
 	return volume.ReconstructedVolume{Spec: reconstructed(volumeName, handle, v1.PersistentVolumeFilesystem)}, nil
 }
@@ -41,14 +46,4 @@ func reconstructed(volumeName, handle string, mode v1.PersistentVolumeMode) *vol
 			},
 		},
 	}, false)
-}
-
-// handleOf returns the handle of an image by its path.
-func (p *Plugin) handleOf(image string) (string, bool) {
-	dir, err := filepath.EvalSymlinks(p.baseDir)
-	if err != nil {
-		return "", false
-	}
-	handle, ok := strings.CutSuffix(filepath.Base(image), imageSuffix)
-	return handle, ok && filepath.Dir(image) == dir && checkHandle(handle) == nil
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
@@ -77,7 +75,7 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 		return err
 	}
 	if mounted {
-		if !isMountOf(there, device) {
+		if !device.IsMountedAs(there) {
 			return fmt.Errorf("%s is mounted at %q: unmount it first: %w", there.Source, target, mount.ErrForeign)
 		}
 		return nil
@@ -143,81 +141,4 @@ func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error 
 		return err
 	}
 	return classify(n.plugin.takeOff(ctx, deviceMountPath, filepath.Base(deviceMountPath)))
-}
-
-// checkStagingPath refuses every path that is not one of a staging directory of ours.
-func (p *Plugin) checkStagingPath(path string) error {
-	dir, name := filepath.Split(path)
-	if filepath.Clean(dir) == p.mountsDir() && checkHandle(name) == nil {
-		return nil
-	}
-	return fmt.Errorf("%q is not a staging directory in %q: %w", path, p.mountsDir(), volume.ErrInvalid)
-}
-
-// deviceAt makes sure that the device at path has the image of handle.
-func (p *Plugin) deviceAt(ctx context.Context, handle, path string) (loop.Device, error) {
-	device, err := p.loops.Inspect(ctx, path)
-	if err != nil {
-		return loop.Device{}, err
-	}
-	info, err := withImage(ctx, p, handle, (*os.File).Stat)
-	if err == nil && !device.Has(info) {
-		err = fmt.Errorf("%s has %q and not the image of volume %q: %w", path, device.BackingPath, handle, mount.ErrForeign)
-	}
-	return device, err
-}
-
-// mountAt returns what is mounted at path: of several mounts the uppermost.
-func (p *Plugin) mountAt(ctx context.Context, path string) (there mount.MountPoint, mounted bool, err error) {
-	there, err = p.mounter.Lookup(ctx, path)
-	if errors.Is(err, mount.ErrNotMounted) {
-		return mount.MountPoint{}, false, nil
-	}
-	return there, err == nil, err
-}
-
-// takeOff unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device that is ours;
-// anything else is somebody else's, on top of ours or in its place.
-func (p *Plugin) takeOff(ctx context.Context, dir, handle string) error {
-	there, mounted, err := p.mountAt(ctx, dir)
-	if err != nil {
-		return err
-	}
-	if mounted && !isOfLoopDevice(there) {
-		return fmt.Errorf("%s %q is mounted at %q, and no loop device: unmount it if you know whose it is: %w",
-			there.FSType, there.Source, dir, mount.ErrForeign)
-	}
-	if mounted {
-		if err := p.checkOwner(ctx, there, handle); err != nil {
-			return err
-		}
-	}
-	// Not the ids: what is stacked below and shows the same device is ours, too.
-	expect := mount.Identity{
-		Major: there.Major, Minor: there.Minor, Root: there.Root, FSType: there.FSType, Source: there.Source,
-	}
-	return mount.UnmountPath(ctx, p.mounter, dir, mount.UnmountOptions{Expect: expect})
-}
-
-// isOfLoopDevice reports whether a mount shows the whole filesystem on some loop device. A btrfs has a number of its own.
-func isOfLoopDevice(m mount.MountPoint) bool {
-	if m.FSType == "btrfs" {
-		return m.Root == "/" && strings.HasPrefix(m.Source, "/dev/loop")
-	}
-	return m.Root == "/" && m.Major == loopMajor
-}
-
-// loopMajor is the number of the kernel's driver of loop devices.
-const loopMajor = 7
-
-// isMountOf reports whether a mount shows the whole filesystem on a device. A btrfs has a number of its own in the mount
-// table, so that it is known by the path of the device.
-func isMountOf(m mount.MountPoint, d loop.Device) bool {
-	if m.Root != "/" {
-		return false
-	}
-	if m.FSType == "btrfs" {
-		return m.Source == d.Path
-	}
-	return m.Major == d.Major && m.Minor == d.Minor
 }

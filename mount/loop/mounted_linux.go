@@ -1,4 +1,4 @@
-package loopblock
+package loop
 
 import (
 	"fmt"
@@ -6,13 +6,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/volumekit/volumekit/volume"
 )
 
-// backingPathOf returns the path of the file behind the loop device that is mounted at path. It does not wait for the
-// filesystem: statx with no mask and AT_STATX_DONT_SYNC answers from memory.
-func backingPathOf(path string) (string, error) {
+func fileMountedAt(path string) (string, error) {
 	var st unix.Statx_t
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	if err := unix.Statx(unix.AT_FDCWD, path, flags, 0, &st); err != nil {
@@ -21,7 +17,7 @@ func backingPathOf(path string) (string, error) {
 	name := fmt.Sprintf("/sys/dev/block/%d:%d/loop/backing_file", st.Dev_major, st.Dev_minor)
 	content, err := os.ReadFile(name)
 	if err != nil {
-		return "", fmt.Errorf("no loop device is mounted there: %w: %w", volume.ErrInvalid, err)
+		return "", fmt.Errorf("%w: %w", ErrNotAttached, err)
 	}
 	return strings.TrimSuffix(string(content), "\n"), nil
 }

@@ -1,0 +1,132 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// ErrNotRegular says that a name is not that of a regular file. Match it with errors.Is.
+var ErrNotRegular = errors.New("not a regular file")
+
+// Dir is a directory of images, open for the length of one call.
+type Dir struct {
+	root *os.Root
+	path string
+}
+
+// OpenDir opens a directory by its absolute path. One that is not there is an error that matches fs.ErrNotExist.
+func OpenDir(path string) (*Dir, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("directory of images: %w", err)
+	}
+	return &Dir{root: root, path: path}, nil
+}
+
+// MakeDir makes a directory with mode 0700, and those above it with mode 0750, where they are missing, so that they survive a power
+// cut, and opens it.
+func MakeDir(path string) (*Dir, error) {
+	if err := makeSynced(path, 0o700); err != nil {
+		return nil, fmt.Errorf("directory of images: %w", err)
+	}
+	return OpenDir(path)
+}
+
+// makeSynced makes a directory, and those above it that are missing. One that is there may have been made by somebody who
+// was killed before he had synced it.
+func makeSynced(dir string, perm fs.FileMode) error {
+	err := os.Mkdir(dir, perm)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeSynced(filepath.Dir(dir), 0o750); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, perm)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return Sync(filepath.Dir(dir))
+}
+
+// Close closes the directory.
+func (d *Dir) Close() { _ = d.root.Close() }
+
+func (d *Dir) pathOf(name string) string { return filepath.Join(d.path, name) }
+
+// Open opens a regular file of the directory itself, not one that a link leads to: that is an error which matches
+// [ErrNotRegular]. Flags are those of os.OpenFile.
+func (d *Dir) Open(name string, flags int) (*os.File, error) {
+	before, err := d.root.Lstat(name)
+	if err != nil {
+		return nil, fmt.Errorf("image in %q: %w", d.path, err)
+	}
+	if !before.Mode().IsRegular() {
+		return nil, fmt.Errorf("%q is %s: %w", d.pathOf(name), before.Mode().Type(), ErrNotRegular)
+	}
+	file, err := d.root.OpenFile(name, flags, 0)
+	if err != nil {
+		return nil, fmt.Errorf("image in %q: %w", d.path, err)
+	}
+	after, err := file.Stat()
+	if err == nil && !os.SameFile(before, after) {
+		err = fmt.Errorf("%q was replaced while it was opened: %w", d.pathOf(name), mount.ErrTransient)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// Is reports whether name still is that very file.
+func (d *Dir) Is(name string, file *os.File) (bool, error) {
+	there, err := d.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	info, err := file.Stat()
+	return err == nil && os.SameFile(there, info), err
+}
+
+// Remove removes name if it still is that very file, so that it is gone after a power cut, too.
+func (d *Dir) Remove(name string, file *os.File) error {
+	same, err := d.Is(name, file)
+	if err != nil || !same {
+		return err
+	}
+	if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("image in %q: %w", d.path, err)
+	}
+	return d.Sync()
+}
+
+// Sync makes what was made, renamed or removed in the directory survive a power cut.
+func (d *Dir) Sync() error {
+	dir, err := d.root.Open(".")
+	if err != nil {
+		return fmt.Errorf("directory of images: %w", err)
+	}
+	defer dir.Close()
+	if err := dir.Sync(); err != nil {
+		return fmt.Errorf("directory of images %q: %w", d.path, err)
+	}
+	return nil
+}
+
+// Sync writes what is in memory of the file, device or directory at path.
+func Sync(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return file.Sync()
+}

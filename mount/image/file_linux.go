@@ -1,0 +1,109 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock takes the exclusive lock on file, or fails at once when somebody has it.
+func tryLock(file *os.File) error {
+	return control(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+}
+
+func allocate(file *os.File, size int64) error {
+	return control(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, size) })
+}
+
+// extend relies on fallocate, which never makes a file smaller.
+func extend(file *os.File, size int64) error {
+	return control(file, func(fd int) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Size >= size {
+			return err
+		}
+		from := size - min(size, 512)
+		if st.Blocks*512 >= st.Size {
+			from = st.Size
+		}
+		return unix.Fallocate(fd, 0, from, size-from)
+	})
+}
+
+func (d *Dir) publish(partial, name string) error {
+	dir, err := d.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	err = control(dir, func(fd int) error {
+		return unix.Renameat2(fd, partial, fd, name, unix.RENAME_NOREPLACE)
+	})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		// This filesystem cannot refuse to replace. Nobody has the name, if it was looked for under the lock.
+		err = d.root.Rename(partial, name)
+	}
+	return err
+}
+
+func share(to, from *os.File) error {
+	err := control(to, func(target int) error {
+		return control(from, func(source int) error { return unix.IoctlFileClone(target, source) })
+	})
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.ENOSYS),
+		errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	return err
+}
+
+// sharesInOneStep: these two hold the locks of both files from the flush of the source to the end, as their remap_file_range
+// shows.
+func sharesInOneStep(file *os.File) bool {
+	var fs unix.Statfs_t
+	err := control(file, func(fd int) error { return unix.Fstatfs(fd, &fs) })
+	kind := int64(fs.Type) //nolint:unconvert // narrower elsewhere
+	return err == nil && (kind == unix.XFS_SUPER_MAGIC || kind == unix.BTRFS_SUPER_MAGIC)
+}
+
+func syncFilesystem(dir *os.File) error { return control(dir, unix.Syncfs) }
+
+// nextData returns the next run of data at or after offset; an empty one at size where there is none. A filesystem that knows
+// no holes has data everywhere.
+func nextData(file *os.File, offset, size int64) (start, end int64, err error) {
+	start, err = file.Seek(offset, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return size, size, nil
+	case errors.Is(err, unix.EINVAL):
+		return offset, size, nil
+	case err != nil:
+		return 0, 0, fmt.Errorf("SEEK_DATA: %w", err)
+	}
+	end, err = file.Seek(start, unix.SEEK_HOLE)
+	if err != nil {
+		return 0, 0, fmt.Errorf("SEEK_HOLE: %w", err)
+	}
+	return min(start, size), min(end, size), nil
+}
+
+// control calls f with the descriptor of file, which stays open meanwhile.
+func control(file *os.File, f func(fd int) error) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) {
+		inner = f(int(fd))
+		for errors.Is(inner, unix.EINTR) {
+			inner = f(int(fd))
+		}
+	}); err != nil {
+		return err
+	}
+	return inner
+}

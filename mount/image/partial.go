@@ -1,0 +1,75 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/volumekit/volumekit/mount"
+)
+
+// maxPartial bounds how often a partial image may come and go under our eyes.
+const maxPartial = 8
+
+// Begin makes an empty file, with mode 0600, and locks it. The lock lives as long as the file is open, here or in a program that was
+// started with it and outlives us, so that one that is not locked was left over by a process that is gone: it is removed. One
+// that somebody else is making is an error that matches mount.ErrTransient.
+func (d *Dir) Begin(name string) (*os.File, error) {
+	for range maxPartial {
+		file, err := d.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+		if err == nil {
+			return d.lockNew(name, file)
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("image in %q: %w", d.path, err)
+		}
+		if err := d.RemoveLeftOver(name); err != nil {
+			return nil, err
+		}
+	}
+	return nil, d.errBusy(name, nil)
+}
+
+// lockNew locks a new partial image, unless somebody took it for a left-over first.
+func (d *Dir) lockNew(name string, file *os.File) (*os.File, error) {
+	err := tryLock(file)
+	if err == nil {
+		var same bool
+		if same, err = d.Is(name, file); err == nil && same {
+			return file, nil
+		}
+	}
+	file.Close()
+	return nil, d.errBusy(name, err)
+}
+
+func (d *Dir) errBusy(name string, err error) error {
+	busy := fmt.Errorf("%q is being made by somebody else: %w", d.pathOf(name), mount.ErrTransient)
+	return errors.Join(busy, err)
+}
+
+// RemoveLeftOver removes the partial image of a process that is gone. None is no error; one that is being made is an error
+// that matches mount.ErrTransient.
+func (d *Dir) RemoveLeftOver(name string) error {
+	file, err := d.Open(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := tryLock(file); err != nil {
+		return d.errBusy(name, err)
+	}
+	return d.Remove(name, file)
+}
+
+// Publish gives a partial image its final name, which nobody may have. It is for the caller to sync the directory then.
+func (d *Dir) Publish(partial, name string) error {
+	if err := d.publish(partial, name); err != nil {
+		return fmt.Errorf("renaming %q to %q: %w", d.pathOf(partial), d.pathOf(name), err)
+	}
+	return nil
+}
