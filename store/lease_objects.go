@@ -18,8 +18,8 @@ import (
 //
 // Nobody compares the times in such an object with its own clock. Who waits for a lease watches its object, and takes it when
 // it has not changed for as long as it lives and a tenth longer, by the clock of the one who waits. The token is the number of
-// times that the lease was taken (leaseTransitions), so that Lease objects are not to be deleted while anything depends on
-// tokens. In a [Transaction] a lease counts as held until another has taken it.
+// times that the lease was taken (leaseTransitions), so that Lease objects are not to be deleted while anything outside of the
+// store depends on tokens; the store itself tells a lease from one before its object was deleted. In a [Transaction] a lease counts as held until another has taken it.
 type LeaseObjects struct {
 	store   Store
 	options LeaseObjectsOptions
@@ -166,7 +166,7 @@ func (w *leaseWait) take(ctx context.Context) (Lease, error) {
 	}
 	return Lease{
 		Name: w.request.Name, Holder: w.request.Holder, TTL: w.request.TTL,
-		Token: tokenOf(stored), Expires: now.Add(w.request.TTL),
+		Token: tokenOf(stored), Expires: now.Add(w.request.TTL), ID: string(stored.UID),
 	}, nil
 }
 
@@ -255,6 +255,8 @@ func (l Lease) checkObject(object *coordinationv1.Lease) error {
 		return l.lost(ErrNotFound)
 	case holderOf(object) == "":
 		return l.lost(errors.New("nobody holds it"))
+	case l.ID != "" && l.ID != string(object.UID):
+		return l.lost(errors.New("its object was deleted, and made anew"))
 	case holderOf(object) != l.Holder || tokenOf(object) != l.Token:
 		return l.lost(fmt.Errorf("%q holds it with token %d", holderOf(object), tokenOf(object)))
 	}

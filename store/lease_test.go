@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -152,4 +153,27 @@ func TestLeaseObjectsWaitThroughFailures(t *testing.T) {
 		assert.Zero(t, s.fails)
 		assert.EqualValues(t, 1, lease.Token)
 	})
+}
+
+// TestALeaseEndsWithItsObject: where the object of a lease was deleted, tokens begin again, and who held it before writes nothing.
+func TestALeaseEndsWithItsObject(t *testing.T) {
+	s := store.NewMemory(store.MemoryOptions{})
+	lessor := store.LessorOf(s)
+	late, err := lessor.AcquireLease(t.Context(), leader("a"))
+	require.NoError(t, err)
+	require.NoError(t, s.Delete(t.Context(), store.Key{Kind: store.Leases, Namespace: late.Name.Namespace, Name: late.Name.Name}, store.Preconditions{}))
+	now, err := lessor.AcquireLease(t.Context(), leader("a"))
+	require.NoError(t, err)
+	require.Equal(t, late.Token, now.Token, "it cannot know better")
+	commit := func(lease store.Lease, name string) error {
+		_, err := s.Commit(t.Context(), store.Transaction{
+			Leases: []store.Lease{lease}, Writes: []store.Write{store.ToCreate(&v1.PersistentVolume{ObjectMeta: objectMeta("", name, "")})},
+		})
+		return err
+	}
+	require.ErrorIs(t, commit(late, "late"), store.ErrLeaseLost)
+	_, err = lessor.RenewLease(t.Context(), late)
+	require.ErrorIs(t, err, store.ErrLeaseLost)
+	require.NoError(t, lessor.ReleaseLease(t.Context(), late), "which leaves the other")
+	require.NoError(t, commit(now, "now"))
 }

@@ -26,6 +26,8 @@ type Mirror[T Object] struct {
 	items   map[types.NamespacedName]T
 	indexes []index[T]
 	version string // of the newest event or list that was applied
+	listing bool   // a list is on its way
+	late    []T    // what was put meanwhile: the list may not know it
 }
 
 // MirrorOptions are the options of a [Mirror]. The zero value is useful.
@@ -80,8 +82,12 @@ func (m *Mirror[T]) All() []T {
 func (m *Mirror[T]) Put(obj T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if newer(obj.GetResourceVersion(), m.version) {
-		m.set(obj)
+	if !newer(obj.GetResourceVersion(), m.version) {
+		return
+	}
+	m.set(obj)
+	if m.listing {
+		m.late = append(m.late, obj)
 	}
 }
 
@@ -122,6 +128,7 @@ func (m *Mirror[T]) followOnce(ctx context.Context, changed func(T), synced func
 	if err != nil {
 		return err
 	}
+	m.beginList()
 	items, version, err := ListOf[T](ctx, m.store, "")
 	if err != nil {
 		return err
@@ -143,7 +150,14 @@ func (m *Mirror[T]) followOnce(ctx context.Context, changed func(T), synced func
 	return nil
 }
 
-// replace makes a list the whole truth and returns the objects that are new, changed or gone.
+// beginList has the mirror remember what is put from now on.
+func (m *Mirror[T]) beginList() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listing, m.late = true, nil
+}
+
+// replace makes a list the whole truth, but for what was put after it, and returns the objects that are new, changed or gone.
 func (m *Mirror[T]) replace(items []T, version string) (changed []T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,6 +170,12 @@ func (m *Mirror[T]) replace(items []T, version string) (changed []T) {
 		m.set(obj)
 		changed = append(changed, obj)
 	}
+	for _, obj := range m.late {
+		if newer(obj.GetResourceVersion(), version) {
+			m.set(obj)
+		}
+	}
+	m.listing, m.late = false, nil
 	for name, obj := range old {
 		if now, ok := m.items[name]; !ok || now.GetUID() != obj.GetUID() {
 			changed = append(changed, obj)

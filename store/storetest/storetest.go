@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/volumekit/volumekit/store"
@@ -20,18 +21,24 @@ type testCase struct {
 	run  func(t *testing.T, s store.Store)
 }
 
+// cases are all rules, but for compactedCase.
+func cases() []testCase {
+	return slices.Concat(writeCases(), deleteCases(), watchCases(), concurrencyCases(), transactionCases(), leaseCases())
+}
+
+// compactedCase is the rule that needs the store's help.
+const compactedCase = "AWatchFromACompactedVersionSaysSo"
+
 // Run holds the store of config to every rule of [store.Store].
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	if config.New == nil {
 		t.Fatal("storetest: Config.New is nil: give a function that returns an empty store")
 	}
-	for _, group := range [][]testCase{writeCases(), deleteCases(), watchCases(), concurrencyCases(), transactionCases(), leaseCases()} {
-		for _, c := range group {
-			t.Run(c.name, func(t *testing.T) { c.run(t, config.New(t)) })
-		}
+	for _, c := range cases() {
+		t.Run(c.name, func(t *testing.T) { c.run(t, config.New(t)) })
 	}
-	t.Run("AWatchFromACompactedVersionSaysSo", func(t *testing.T) {
+	t.Run(compactedCase, func(t *testing.T) {
 		if config.Compact == nil {
 			t.Skip("Config.Compact is nil: the store cannot be made to forget versions")
 		}

@@ -221,8 +221,13 @@ func testWatchCancel(t *testing.T, s store.Store) {
 	}
 	want(t, events, "Added disk-0")
 	cancel()
-	for err == nil { // events that were on their way, then the end
-		_, err = receive(events)
+	for range 5 { // at most the events that were on their way, then the end
+		if _, err = receive(events); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		t.Fatal("events come that nobody has written")
 	}
 	wantError(t, err, errClosed)
 }
