@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
@@ -110,6 +111,11 @@ func TestMemoryIsATmpfsOfTheRightSizeAndMode(t *testing.T) {
 	require.ErrorIs(t, os.WriteFile(filepath.Join(path, "big"), make([]byte, 3<<20), 0o600), unix.ENOSPC)
 	require.NoError(t, tearDown(t, newLike(plugin)))
 	assert.NoDirExists(t, path)
+
+	less := resource.MustParse("1Mi")
+	path = mustSetUp(t, plugin, spec("Memory", "2Mi"), volume.MounterArgs{DesiredSize: &less})
+	require.NoError(t, unix.Statfs(path, &fs))
+	assert.EqualValues(t, 1<<20, int64(fs.Blocks)*int64(fs.Bsize), "what the pod may have in memory") //nolint:unconvert // likewise
 }
 
 func TestDirectoryBelongsToTheGroup(t *testing.T) {

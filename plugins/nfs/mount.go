@@ -26,11 +26,11 @@ func (p *Plugin) mount(ctx context.Context, e export, options []string, dir stri
 	if e.readOnly {
 		request.Options = []string{"ro"}
 	}
-	asked, rest := splitVersion(options)
-	if p.helped || asked == "3" && !locksStay(options) {
+	if p.helped {
 		return p.options.Helper.Mount(ctx, request)
 	}
 	try := versions
+	asked, rest := splitVersion(options)
 	if asked != "" {
 		try = []string{asked}
 	}

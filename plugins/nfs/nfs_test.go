@@ -272,7 +272,77 @@ func TestWhatSomebodyElseMountedIsLeftAlone(t *testing.T) {
 	mounted, err := kernel.IsMountPoint(t.Context(), mounter.GetPath())
 	require.NoError(t, err)
 	assert.True(t, mounted)
-	require.ErrorIs(t, setUp(t, plugin, inline("other", "/export")), mount.ErrForeign, "nor is another export taken for this one")
+}
+
+func TestAnotherExportIsNotTakenForThisOne(t *testing.T) {
+	plugin, kernel, _ := newPlugin(t, Options{Resolver: names{"server": {"192.0.2.1"}, "other": {"192.0.2.2"}}})
+	require.NoError(t, setUp(t, plugin, inline("server", "/export")))
+	require.ErrorIs(t, setUp(t, plugin, inline("other", "/export")), mount.ErrForeign)
+	require.ErrorIs(t, setUp(t, plugin, inline("server", "/export/below")), mount.ErrForeign)
+	assert.Len(t, requests(kernel), 1)
+}
+
+func TestAMountThatMayBeThereIsNotTriedElsewhere(t *testing.T) {
+	plugin, kernel, _ := newPlugin(t, Options{Resolver: names{"server": {"192.0.2.1", "192.0.2.2"}}})
+	kernel.Inject(fake.MethodMount, fake.FailN(-1, volume.Uncertain(syscall.ETIMEDOUT)))
+	require.ErrorIs(t, setUp(t, plugin, inline("server", "/export")), volume.ErrUncertain)
+	assert.Len(t, requests(kernel), 1)
+}
+
+func tearDown(t *testing.T, plugin *Plugin) error {
+	t.Helper()
+	unmounter, err := plugin.NewUnmounter("data", pod.UID)
+	require.NoError(t, err)
+	return unmounter.TearDown(t.Context())
+}
+
+func TestAVolumeOfWhichAFileIsOpenIsInUse(t *testing.T) {
+	plugin, kernel, _ := newPlugin(t, Options{})
+	require.NoError(t, setUp(t, plugin, inline("server", "/export")))
+	release, err := kernel.Hold("/node/pods/pod-1/volumes/kubernetes.io~nfs/data")
+	require.NoError(t, err)
+	err = tearDown(t, plugin)
+	require.ErrorIs(t, err, volume.ErrInUse)
+	require.ErrorIs(t, err, syscall.EBUSY)
+	release()
+	require.NoError(t, tearDown(t, plugin))
+}
+
+// What a look aside has left, of a process that was killed meanwhile, goes with the volume.
+func TestWhatWasLookedAtAsideGoesWithTheVolume(t *testing.T) {
+	plugin, kernel, _ := newPlugin(t, Options{})
+	at, err := plugin.place("data", pod.UID)
+	require.NoError(t, err)
+	require.NoError(t, kernel.Mount(t.Context(), mount.Request{Source: "server:/export", Target: at.aside(), FSType: fsType}))
+	require.NoError(t, tearDown(t, plugin))
+	table, err := kernel.List(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, table, 1, "the root alone")
+}
+
+// asked is a mounter that remembers how it was to unmount.
+type asked struct {
+	mount.Interface
+	how []mount.UnmountOptions
+}
+
+func (a *asked) Unmount(ctx context.Context, target string, options mount.UnmountOptions) error {
+	a.how = append(a.how, options)
+	return a.Interface.Unmount(ctx, target, options)
+}
+
+func TestForceIsUsedWhereTheOptionsSaySoAlone(t *testing.T) {
+	for _, options := range []Options{{}, {ForceAfter: time.Minute}, {ForceAfter: time.Minute, Lazy: true}} {
+		plugin, kernel, _ := newPlugin(t, options)
+		require.NoError(t, setUp(t, plugin, inline("server", "/export")))
+		mounter := &asked{Interface: kernel}
+		plugin.options.Mounter = mounter
+		require.NoError(t, tearDown(t, plugin))
+		require.NotEmpty(t, mounter.how)
+		for _, how := range mounter.how {
+			assert.Equal(t, mount.UnmountOptions{Force: options.ForceAfter, Lazy: options.Lazy}, how)
+		}
+	}
 }
 
 func TestAVolumeThatWasFoundTellsItsServer(t *testing.T) {
@@ -283,6 +353,13 @@ func TestAVolumeThatWasFoundTellsItsServer(t *testing.T) {
 	found, err := plugin.ConstructVolumeSpec("data", mounter.GetPath())
 	require.NoError(t, err)
 	assert.Equal(t, &v1.NFSVolumeSource{Server: "::1", Path: "/export/a"}, found.Spec.Volume.NFS)
+	require.NoError(t, tearDown(t, plugin))
+	reading := inline("::1", "/export/a")
+	reading.Volume.NFS.ReadOnly = true
+	require.NoError(t, setUp(t, plugin, reading))
+	found, err = plugin.ConstructVolumeSpec("data", mounter.GetPath())
+	require.NoError(t, err)
+	assert.True(t, found.Spec.Volume.NFS.ReadOnly)
 	found, err = plugin.ConstructVolumeSpec("data", "/node/pods/pod-1/volumes/kubernetes.io~nfs/other")
 	require.NoError(t, err)
 	assert.Equal(t, UnknownServer, found.Spec.Volume.NFS.Server)

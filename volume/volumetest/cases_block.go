@@ -37,6 +37,11 @@ func blockCases() []Case {
 			Sentence: "ConstructBlockVolumeSpec MUST make of the inner name and the link of a pod a spec of this plugin with that inner name, which is used as a block device.",
 			Needs:    volume.CapBlock, run: blockSpecFromLink,
 		},
+		{
+			Rule: "B6", Group: "block", Name: "cancelled",
+			Sentence: "SetUpDevice, MapPodDevice, UnmapPodDevice and TearDownDevice whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Needs:    volume.CapBlock, run: cancelledMapping,
+		},
 	}
 }
 
@@ -76,23 +81,31 @@ type mapped struct {
 // mapFor makes the device ready for a pod.
 func (s *staged) mapFor(pod *v1.Pod) *mapped {
 	s.e.t.Helper()
-	mapper := s.mapper(pod)
-	globalMap, err := mapper.GetGlobalMapPath(s.spec)
+	globalMap, err := s.mapper(pod).GetGlobalMapPath(s.spec)
 	s.e.must("GetGlobalMapPath", err)
 	m := &mapped{s: s, pod: pod, globalMap: globalMap, device: s.devicePath}
 	s.e.later(m.tryUnmap)
-	custom, ok := mapper.(volume.CustomBlockVolumeMapper)
+	s.e.must("SetUpDevice and MapPodDevice", m.tryMap(s.e.ctx()))
+	return m
+}
+
+// tryMap makes the calls of a plugin that has them.
+func (m *mapped) tryMap(ctx context.Context) error {
+	m.s.e.t.Helper()
+	custom, ok := m.s.mapper(m.pod).(volume.CustomBlockVolumeMapper)
 	if !ok {
-		return m
+		return nil
 	}
-	_, err = custom.SetUpDevice(s.e.ctx(), volume.SetUpDeviceArgs{DevicePath: s.devicePath})
-	s.e.must("SetUpDevice", err)
-	path, err := custom.MapPodDevice(s.e.ctx(), volume.MapPodDeviceArgs{DevicePath: s.devicePath, GlobalMapPath: globalMap, PodUID: pod.UID})
-	s.e.must("MapPodDevice", err)
-	if path != "" {
+	if _, err := custom.SetUpDevice(ctx, volume.SetUpDeviceArgs{DevicePath: m.s.devicePath}); err != nil {
+		return err
+	}
+	path, err := custom.MapPodDevice(ctx, volume.MapPodDeviceArgs{
+		DevicePath: m.s.devicePath, GlobalMapPath: m.globalMap, PodUID: m.pod.UID,
+	})
+	if err == nil && path != "" {
 		m.device = path
 	}
-	return m
+	return err
 }
 
 // unmap takes the device from the pod, and from the node.

@@ -89,3 +89,49 @@ func cancelledProvisioning(e *env) {
 	provisionWhole()
 	e.cut(2, func(ctx context.Context) error { return e.deleter(spec).Delete(ctx) }, deleteWhole, provisionWhole)
 }
+
+func cancelledMapping(e *env) {
+	s := e.attached(e.blockSpec())
+	m := s.mapFor(newPod())
+	device := m.device
+	mapWhole := func() {
+		e.must("SetUpDevice and MapPodDevice after ones that were cancelled", m.tryMap(e.ctx()))
+		if m.device != device {
+			e.broken("the device is at %s and then at %s", device, m.device)
+		}
+	}
+	unmapWhole := func() {
+		e.must("UnmapPodDevice and TearDownDevice after ones that were cancelled", m.takeAway(e.ctx()))
+	}
+	unmapWhole()
+	e.cut(4, m.tryMap, mapWhole, unmapWhole)
+	mapWhole()
+	e.cut(4, m.takeAway, unmapWhole, mapWhole)
+	unmapWhole()
+	s.release()
+}
+
+func cancelledRecycling(e *env) {
+	spec := e.newSpec()
+	if spec.PersistentVolume == nil {
+		e.t.Skipf("volume %q is no PersistentVolume: only these are recycled", spec.Name())
+	}
+	plugin, err := e.registry.FindRecyclablePluginBySpec(spec)
+	e.must("finding the recycler", err)
+	use := func(do func(p *podVolume)) {
+		s := e.ready(spec)
+		p := s.forPod().setUp()
+		do(p)
+		p.tearDown()
+		s.release()
+	}
+	fill := func() { use(func(p *podVolume) { p.write("file", "content") }) }
+	recycle := func(ctx context.Context) error {
+		return plugin.Recycle(ctx, spec.Name(), spec, func(string, string) {})
+	}
+	recycleWhole := func() { e.must("Recycle after one that was cancelled", recycle(e.ctx())) }
+	fill()
+	e.cut(2, recycle, recycleWhole, fill)
+	recycleWhole()
+	use(func(p *podVolume) { p.expectEmptyOf("file") })
+}

@@ -64,6 +64,11 @@ func mountCases() []Case {
 			Sentence: "SetUp with IsRemount MUST show what the content has become since, and MUST mount nothing on top.",
 			Needs:    volume.CapRemount, run: refreshedContent,
 		},
+		{
+			Rule: "M12", Group: "mount", Name: "mounts as it says",
+			Sentence: "SetUpIsMount and MountDeviceIsMount, where the plugin has them, MUST say whether something is mounted at the pod's path after SetUp, and at the path of staging after MountDevice.",
+			run:      mountsAsItSays,
+		},
 	}
 }
 
@@ -284,5 +289,24 @@ func refreshedContent(e *env) {
 	p.expectOwnContent()
 	p.tearDown()
 	p.expectGone()
+	s.release()
+}
+
+func mountsAsItSays(e *env) {
+	says, ok := e.plugin.(volume.MountingVolumePlugin)
+	if !ok {
+		e.t.Skipf("the plugin does not say which of its successes leave a mount")
+	}
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	if said, is := says.SetUpIsMount(s.spec), len(e.mountsAt(p.path)) > 0; said != is {
+		e.broken("SetUpIsMount is %t, and that something is mounted at %s is %t", said, p.path, is)
+	}
+	if s.stagePath != "" {
+		if said, is := says.MountDeviceIsMount(s.spec), len(e.mountsAt(s.stagePath)) > 0; said != is {
+			e.broken("MountDeviceIsMount is %t, and that something is mounted at %s is %t", said, s.stagePath, is)
+		}
+	}
+	p.tearDown()
 	s.release()
 }

@@ -3,12 +3,18 @@ package volumetest
 import "github.com/volumekit/volumekit/volume"
 
 func recycleCases() []Case {
-	return []Case{{
-		Rule: "Y1", Group: "recycle", Name: "recycle twice",
-		Sentence: "Recycle MUST delete the content and leave the volume usable, and MUST succeed again.",
-		Needs:    volume.CapRecycle,
-		run:      recycleTwice,
-	}}
+	return []Case{
+		{
+			Rule: "Y1", Group: "recycle", Name: "recycle twice",
+			Sentence: "Recycle MUST delete the content and leave the volume usable, and MUST succeed again.",
+			Needs:    volume.CapRecycle, run: recycleTwice,
+		},
+		{
+			Rule: "Y2", Group: "recycle", Name: "cancelled",
+			Sentence: "Recycle whose context ends, before it or while it runs, MUST do no harm: the next call MUST finish the work.",
+			Needs:    volume.CapRecycle, run: cancelledRecycling,
+		},
+	}
 }
 
 func recycleTwice(e *env) {

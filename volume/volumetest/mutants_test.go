@@ -44,8 +44,11 @@ type mutant struct {
 	nodeExpand  func() (bool, error)
 	provision   func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error)
 	recycled    func(*volume.Spec) string
+	mounts      func(bool) bool
 	capacity    string
 	cut         cutShort
+	// cutRecycling is true where a recycling that was cut short is in the way of the next.
+	cutRecycling bool
 }
 
 // cutShort does not get over a call whose context ended.
@@ -78,6 +81,20 @@ func (c *clumsy) Attach(ctx context.Context, spec *volume.Spec, node types.NodeN
 
 func (c *clumsy) MountDevice(ctx context.Context, spec *volume.Spec, from, to string, args volume.DeviceMounterArgs) error {
 	return c.cut.call(ctx, func() error { return c.device.MountDevice(ctx, spec, from, to, args) })
+}
+
+// clumsyMapper is a mapper whose calls get stuck.
+type clumsyMapper struct {
+	volume.CustomBlockVolumeMapper
+	cut *cutShort
+}
+
+func (c clumsyMapper) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (path string, err error) {
+	err = c.cut.call(ctx, func() error {
+		path, err = c.CustomBlockVolumeMapper.SetUpDevice(ctx, args)
+		return err
+	})
+	return path, err
 }
 
 // device is what attaches and stages.
@@ -172,7 +189,17 @@ func (m *mutant) Recycle(ctx context.Context, name string, spec *volume.Spec, re
 	if m.recycled != nil {
 		recorder(v1.EventTypeNormal, m.recycled(spec))
 	}
+	if m.cutRecycling {
+		return m.cut.call(ctx, func() error { return m.Plugin.Recycle(ctx, name, spec, recorder) })
+	}
 	return m.Plugin.Recycle(ctx, name, spec, recorder)
+}
+
+func (m *mutant) SetUpIsMount(spec *volume.Spec) bool {
+	if m.mounts != nil {
+		return m.mounts(m.Plugin.SetUpIsMount(spec))
+	}
+	return m.Plugin.SetUpIsMount(spec)
 }
 
 func (m *mutant) ConstructVolumeSpec(name, path string) (volume.ReconstructedVolume, error) {
@@ -526,6 +553,13 @@ func defects() map[string]func(m *mutant) {
 				return err
 			})
 		},
+		"M12": func(m *mutant) { m.mounts = func(is bool) bool { return !is } },
+		"B6": func(m *mutant) {
+			m.mapper = func(made volume.CustomBlockVolumeMapper, _ *v1.Pod) volume.BlockVolumeMapper {
+				return clumsyMapper{made, &m.cut}
+			}
+		},
+		"Y2": func(m *mutant) { m.cutRecycling = true },
 		"A6": func(m *mutant) { m.device = func(d device) device { return &clumsy{device: d, cut: &m.cut} } },
 		"S5": func(m *mutant) { m.device = func(d device) device { return &clumsy{device: d, cut: &m.cut} } },
 		"P6": func(m *mutant) {
