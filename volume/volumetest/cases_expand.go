@@ -1,7 +1,9 @@
 package volumetest
 
 import (
+	"context"
 	"errors"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -27,6 +29,11 @@ func expandCases() []Case {
 			Sentence: "After NodeExpand has returned true the volume MUST be larger, as statfs tells, and its content MUST be as it was.",
 			Needs:    volume.CapProvision | volume.CapExpand | volume.CapNodeExpand, run: volumeGrows,
 		},
+		{
+			Rule: "E4", Group: "expand", Name: "cancelled",
+			Sentence: "ExpandVolumeDevice and NodeExpand whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work, and the content MUST be as it was.",
+			Needs:    volume.CapProvision | volume.CapExpand | volume.CapNodeExpand, run: cancelledExpansion,
+		},
 	}
 }
 
@@ -49,17 +56,17 @@ func (g *growing) times(n int64) resource.Quantity {
 	return *resource.NewQuantity(n*g.has.Value(), resource.BinarySI)
 }
 
-func (g *growing) tryExpand(size resource.Quantity) (resource.Quantity, error) {
+func (g *growing) tryExpand(ctx context.Context, size resource.Quantity) (resource.Quantity, error) {
 	g.e.t.Helper()
 	plugin, err := g.e.registry.FindExpandablePluginBySpec(g.spec)
 	g.e.must("finding what expands", err)
-	return plugin.ExpandVolumeDevice(g.e.ctx(), g.spec, size, g.now)
+	return plugin.ExpandVolumeDevice(ctx, g.spec, size, g.now)
 }
 
 // expand grows the storage.
 func (g *growing) expand(size resource.Quantity) {
 	g.e.t.Helper()
-	got, err := g.tryExpand(size)
+	got, err := g.tryExpand(g.e.ctx(), size)
 	g.e.must("ExpandVolumeDevice", err)
 	if got.Cmp(size) < 0 {
 		g.e.broken("ExpandVolumeDevice returned %s where %s was asked for", got.String(), size.String())
@@ -82,7 +89,7 @@ func storageDoesNotShrink(e *env) {
 	s := e.ready(g.spec)
 	p := s.forPod().setUp()
 	p.write("file", "content")
-	got, err := g.tryExpand(g.has)
+	got, err := g.tryExpand(e.ctx(), g.has)
 	if err == nil && got.Cmp(g.times(2)) < 0 {
 		e.broken("ExpandVolumeDevice made a volume of %s one of %s", g.now.String(), got.String())
 	}
@@ -112,15 +119,7 @@ func volumeGrows(e *env) {
 	}
 	g.expand(g.times(4))
 	for range 2 {
-		if !g.expandOnNode(s, p) {
-			p.tearDown()
-			s.release()
-			s = e.ready(g.spec)
-			p = s.forPod().setUp()
-			if !g.expandOnNode(s, p) {
-				e.broken("NodeExpand says ErrInUse of a volume that was staged anew, for ever")
-			}
-		}
+		s, p = g.expandOnNode(s, p)
 		if after, err := world.Capacity(p.path); err != nil || after <= before {
 			e.broken("the filesystem had %d bytes and has %d: %v", before, after, err)
 		}
@@ -131,22 +130,62 @@ func volumeGrows(e *env) {
 	s.release()
 }
 
-// expandOnNode grows the volume while it is mounted. It returns false where that cannot be done while it is in use.
-func (g *growing) expandOnNode(s *staged, p *podVolume) bool {
+// expandOnNode grows the volume while it is mounted. Where that cannot be done while it is in use it is staged anew.
+func (g *growing) expandOnNode(s *staged, p *podVolume) (*staged, *podVolume) {
+	g.e.t.Helper()
+	err := g.tryExpandOnNode(g.e.ctx(), s, p)
+	if errors.Is(err, volume.ErrInUse) {
+		p.tearDown()
+		s.release()
+		s = g.e.ready(g.spec)
+		p = s.forPod().setUp()
+		err = g.tryExpandOnNode(g.e.ctx(), s, p)
+	}
+	g.e.must("NodeExpand", err)
+	return s, p
+}
+
+// errNotGrown is what NodeExpand says that returns false.
+var errNotGrown = errors.New("it returned false and no error")
+
+func (g *growing) tryExpandOnNode(ctx context.Context, s *staged, p *podVolume) error {
 	g.e.t.Helper()
 	plugin, err := g.e.registry.FindNodeExpandablePluginBySpec(g.spec)
 	g.e.must("finding what expands on the node", err)
-	options := volume.NodeResizeOptions{
+	grown, err := plugin.NodeExpand(ctx, volume.NodeResizeOptions{
 		VolumeSpec: g.spec, DevicePath: s.devicePath, DeviceMountPath: p.path, DeviceStagePath: s.stagePath,
 		NewSize: g.now, OldSize: g.has,
+	})
+	if err == nil && !grown {
+		return errNotGrown
 	}
-	grown, err := plugin.NodeExpand(g.e.ctx(), options)
-	if errors.Is(err, volume.ErrInUse) && !grown {
-		return false
+	return err
+}
+
+func cancelledExpansion(e *env) {
+	g := e.newGrowing()
+	s := e.ready(g.spec)
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	size, onStorage, onNode := int64(1), time.Duration(0), time.Duration(0) // how long a whole call takes
+	for _, cut := range []func(whole time.Duration) (context.Context, context.CancelFunc){
+		func(time.Duration) (context.Context, context.CancelFunc) { return e.ended(), func() {} },
+		func(whole time.Duration) (context.Context, context.CancelFunc) { return e.endsAfter(whole, midways/4) },
+		func(whole time.Duration) (context.Context, context.CancelFunc) { return e.endsAfter(whole, midways/2) },
+	} {
+		size++
+		ctx, cancel := cut(onStorage)
+		_, err := g.tryExpand(ctx, g.times(size))
+		cancel()
+		e.awaitLost(err)
+		onStorage = timeOf(func() { g.expand(g.times(size)) })
+		ctx, cancel = cut(onNode)
+		err = g.tryExpandOnNode(ctx, s, p)
+		cancel()
+		e.awaitLost(err)
+		onNode = timeOf(func() { s, p = g.expandOnNode(s, p) })
+		p.expect("file", "content")
 	}
-	g.e.must("NodeExpand", err)
-	if !grown {
-		g.e.broken("NodeExpand returned false and no error")
-	}
-	return true
+	p.tearDown()
+	s.release()
 }

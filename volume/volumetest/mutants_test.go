@@ -49,6 +49,7 @@ type mutant struct {
 	cut         cutShort
 	// cutRecycling is true where a recycling that was cut short is in the way of the next.
 	cutRecycling bool
+	cutExpansion bool // likewise
 }
 
 // cutShort does not get over a call whose context ended.
@@ -232,9 +233,16 @@ func (m *mutant) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, want
 	return m.Plugin.ExpandVolumeDevice(ctx, spec, want, has)
 }
 
-func (m *mutant) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
+func (m *mutant) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (grown bool, err error) {
 	if m.nodeExpand != nil {
 		return m.nodeExpand()
+	}
+	if m.cutExpansion {
+		err = m.cut.call(ctx, func() error {
+			grown, err = m.Plugin.NodeExpand(ctx, options)
+			return err
+		})
+		return grown, err
 	}
 	return m.Plugin.NodeExpand(ctx, options)
 }
@@ -664,6 +672,7 @@ func defects() map[string]func(m *mutant) {
 		"E1": func(m *mutant) { m.expand = func(_, has resource.Quantity) resource.Quantity { return has } },
 		"E2": func(m *mutant) { m.expand = func(want, _ resource.Quantity) resource.Quantity { return want } },
 		"E3": func(m *mutant) { m.nodeExpand = func() (bool, error) { return true, nil } },
+		"E4": func(m *mutant) { m.cutExpansion = true },
 		"D3": (*mutant).keeping,
 		"Y1": (*mutant).keeping,
 		"X2": func(m *mutant) {
