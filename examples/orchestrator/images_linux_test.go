@@ -67,8 +67,7 @@ func imageCases() []imageCase {
 func TestImagesAreWholeOrNotThereWhenKilled(t *testing.T) {
 	mounttest.RequireRoot(t)
 	all := os.Getenv(envAll) != ""
-	p := build(t)
-	p.agent = buildTests(t)
+	p := buildTests(t)
 	for _, c := range imageCases() {
 		if c.rare && !all {
 			continue
@@ -81,15 +80,21 @@ func TestImagesAreWholeOrNotThereWhenKilled(t *testing.T) {
 	}
 }
 
-// buildTests builds this test binary once more, without the race detector.
-func buildTests(t *testing.T) string {
+// buildTests builds this test binary once more, without the race detector, in place of the agent.
+func buildTests(t *testing.T) programs {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "images")
-	command := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-buildvcs=false", "-o", path, ".")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	out, err := command.CombinedOutput()
-	require.NoError(t, err, string(out))
-	return path
+	dir := t.TempDir()
+	p := programs{agent: filepath.Join(dir, "images"), second: filepath.Join(dir, "become")}
+	for _, args := range [][]string{
+		{"test", "-c", "-vet=off", "-buildvcs=false", "-o", p.agent, "."},
+		{"build", "-buildvcs=false", "-o", p.second, "../../internal/faultrun/become"},
+	} {
+		command := exec.CommandContext(t.Context(), "go", args...)
+		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		out, err := command.CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	return p
 }
 
 // imageShop is where one case is tried time and again.
