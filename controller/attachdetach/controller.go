@@ -52,6 +52,8 @@ type Controller struct {
 	// crowded are the volumes that wait for room on a node.
 	crowded map[types.NodeName]map[v1.UniqueVolumeName]struct{}
 	forced  map[ForceReason]uint64
+	// untold is how often in a row nodes could not be told what is attached to them.
+	untold map[types.NodeName]int
 }
 
 // New returns a controller of the pods and nodes in s, whose volumes are attached by plugins. It starts nothing and does no
@@ -71,6 +73,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		troubles:   map[attachment]trouble{},
 		crowded:    map[types.NodeName]map[v1.UniqueVolumeName]struct{}{},
 		forced:     map[ForceReason]uint64{},
+		untold:     map[types.NodeName]int{},
 	}
 	c.desired = cache.NewClusterDesiredStateOfWorld(plugins, cache.ClusterOptions{Changed: c.wish})
 	c.actual = cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{Changed: c.moved, ReportChanged: c.dirtyNodes.Add})
@@ -137,7 +140,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.recover(ctx) {
 		workers.Go(func() { c.populateAll(ctx) })
 		workers.Go(func() { c.planAll(ctx) })
-		workers.Go(func() { c.reportAll(ctx) })
+		for range reporters {
+			workers.Go(func() { c.reportAll(ctx) })
+		}
 		workers.Go(func() { c.verifyAll(ctx) })
 	}
 	workers.Wait()

@@ -55,23 +55,38 @@ func (r reporter) ReportAttached(ctx context.Context, name types.NodeName) error
 	}
 }
 
-// reportAll tells nodes what is attached to them whenever that changes, until ctx ends.
+// reporters is how many nodes are told at once. Each of them waits for the store.
+const reporters = 8
+
+// reportAll tells nodes what is attached to them whenever that changes, until ctx ends. Several may tell one node at the same
+// time: who was slower finds that the node has changed, and reads again.
 func (c *Controller) reportAll(ctx context.Context) {
-	failures := map[types.NodeName]int{}
 	for {
 		name, ok := c.dirtyNodes.Get(ctx)
 		if !ok {
 			return
 		}
-		err := reporter{c}.ReportAttached(ctx, name)
-		if err == nil {
-			delete(failures, name)
+		if err := (reporter{c}).ReportAttached(ctx, name); err != nil {
+			c.options.Logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
+			c.dirtyNodes.AddAt(name, time.Now().Add(c.options.delay(c.untoldAgain(name))))
 			continue
 		}
-		failures[name]++
-		c.options.Logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
-		c.dirtyNodes.AddAt(name, time.Now().Add(c.options.delay(failures[name])))
+		c.told(name)
 	}
+}
+
+// untoldAgain returns how often in a row a node could not be told.
+func (c *Controller) untoldAgain(name types.NodeName) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.untold[name]++
+	return c.untold[name]
+}
+
+func (c *Controller) told(name types.NodeName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.untold, name)
 }
 
 // pause waits for d or until ctx ends.
