@@ -118,3 +118,51 @@ func fill(b *testing.B, s store.Store, list objects) {
 		require.NoError(b, err)
 	}
 }
+
+// BenchmarkLetGo deletes claims, beside as many pods of the namespace that use others, and waits until they have gone.
+func BenchmarkLetGo(b *testing.B) {
+	for _, n := range []int{500, 2000, 8000} {
+		b.Run(fmt.Sprintf("claims=%d", n), func(b *testing.B) {
+			for b.Loop() {
+				letGo(b, n)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/claim")
+		})
+	}
+}
+
+func letGo(b *testing.B, n int) {
+	b.Helper()
+	b.StopTimer()
+	s := store.NewMemory(store.MemoryOptions{History: 20 * n})
+	claims, volumes := mixed(n)
+	fill(b, s, append(claims, volumes...))
+	for i := range n {
+		fill(b, s, objects{newPod(fmt.Sprintf("p-%d", i), "n", fmt.Sprintf("of-somebody-%d", i))})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ended := make(chan error, 1)
+	go func() { ended <- New(newPlugins(b), s, Options{}).Run(ctx) }()
+	bound(b, ctx, s, n)
+	list, err := s.List(ctx, store.PersistentVolumeClaims, "")
+	require.NoError(b, err)
+	events, err := s.Watch(ctx, store.PersistentVolumeClaims, "", list.ResourceVersion)
+	require.NoError(b, err)
+	b.StartTimer()
+	for _, claim := range claims {
+		key, err := store.KeyOf(claim)
+		require.NoError(b, err)
+		require.NoError(b, s.Delete(ctx, key, store.Preconditions{}))
+	}
+	for left := n; left > 0; {
+		event, more := <-events
+		require.True(b, more)
+		if event.Type == store.Deleted {
+			left--
+		}
+	}
+	b.StopTimer()
+	cancel()
+	require.NoError(b, <-ended)
+	b.StartTimer()
+}
