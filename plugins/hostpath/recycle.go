@@ -3,7 +3,6 @@ package hostpath
 import (
 	"context"
 	"fmt"
-	"path"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
@@ -41,6 +40,6 @@ func (p *Plugin) recycle(ctx context.Context, pvName, name string, spec *volume.
 	if err := p.files.RemoveContent(ctx, base, name); err != nil {
 		return inUse(err)
 	}
-	recorder(v1.EventTypeNormal, "all content of "+path.Join(p.baseDir, name)+" was removed")
+	recorder(v1.EventTypeNormal, "all content of "+filepath.Join(p.baseDir, name)+" was removed")
 	return nil
 }
