@@ -148,6 +148,8 @@ func classify(ctx context.Context, what string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), ctx.Err()))
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%s: compact and defragment etcd, and disarm its alarm (--quota-backend-bytes): %w: %w", what, err, store.ErrFull)
 	case errors.Is(err, rpctypes.ErrTooManyOps):
 		return fmt.Errorf("%s: more writes than etcd does at once (--max-txn-ops): %w: %w", what, err, store.ErrInvalid)
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):

@@ -35,12 +35,12 @@ func parseVersion(text string) (version, error) {
 	return version{n >> placeBits, n & lastPlace}, nil
 }
 
-// next is the first revision that may hold what comes after v.
+// next is the first revision that may hold what comes after v; never zero, which etcd takes for the newest.
 func (v version) next() int64 {
 	if v.place == lastPlace {
 		return v.revision + 1
 	}
-	return v.revision
+	return max(v.revision, 1)
 }
 
 // covers reports whether w is v or comes before it.

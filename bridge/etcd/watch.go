@@ -76,44 +76,68 @@ type watch struct {
 	events    chan store.Event
 }
 
+// maxBacklog is how many events wait for a receiver. (etcd's client would keep any number.)
+const maxBacklog = 1 << 14
+
+// run tells changes until ctx ends, or no more come, or the receiver is too far behind.
 func (w *watch) run(ctx context.Context, changes clientv3.WatchChan) {
-	for response := range changes {
-		if err := response.Err(); err != nil {
-			w.store.logger.InfoContext(ctx, "a watch has ended", "kind", w.kind.Kind, "err", err)
-			return
+	var waiting []store.Event
+	for changes != nil || len(waiting) > 0 {
+		var events chan<- store.Event
+		var first store.Event
+		if len(waiting) > 0 {
+			events, first = w.events, waiting[0]
 		}
-		for _, change := range response.Events {
-			if !w.tell(ctx, change) {
-				return
+		select {
+		case <-ctx.Done():
+			return
+		case events <- first:
+			waiting = waiting[1:]
+		case response, open := <-changes:
+			told, err := w.eventsOf(response)
+			if !open {
+				err = errEnded
+			}
+			waiting = append(waiting, told...)
+			if len(waiting) > maxBacklog {
+				err = fmt.Errorf("its receiver is %d events behind", len(waiting))
+				waiting = nil
+			}
+			if err != nil {
+				w.store.logger.InfoContext(ctx, "a watch ends", "kind", w.kind.Kind, "err", err)
+				changes = nil
 			}
 		}
 	}
 }
 
-// tell reports false when the watch is at its end.
-func (w *watch) tell(ctx context.Context, change *clientv3.Event) bool {
-	event := w.eventOf(change)
-	if event == "" {
-		return true // The key of what another change of the same transaction tells to be deleted.
+// errEnded says that etcd's client tells no more.
+var errEnded = errors.New("the client has ended it")
+
+// eventsOf returns what a response tells. An error, behind its last event, is the end of the watch.
+func (w *watch) eventsOf(response clientv3.WatchResponse) ([]store.Event, error) {
+	if err := response.Err(); err != nil {
+		return nil, err
 	}
-	obj, at, err := w.store.codec.decode(w.kind, change.Kv.Value, change.Kv.ModRevision)
-	if err != nil {
-		w.store.logger.ErrorContext(ctx, "a watch has ended", "kind", w.kind.Kind, "err", err)
-		return false
+	var events []store.Event
+	for _, change := range response.Events {
+		event := w.eventOf(change)
+		if event == "" {
+			continue // The key of what another change of the same transaction tells to be deleted.
+		}
+		obj, at, err := w.store.codec.decode(w.kind, change.Kv.Value, change.Kv.ModRevision)
+		if err != nil {
+			return events, err
+		}
+		if w.at.covers(at) {
+			continue
+		}
+		w.at = at
+		if w.namespace == "" || obj.GetNamespace() == w.namespace {
+			events = append(events, store.Event{Type: event, Object: obj})
+		}
 	}
-	if w.at.covers(at) {
-		return true
-	}
-	w.at = at
-	if w.namespace != "" && obj.GetNamespace() != w.namespace {
-		return true
-	}
-	select {
-	case w.events <- store.Event{Type: event, Object: obj}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return events, nil
 }
 
 // eventOf returns what a change of a key tells; empty when nothing.
