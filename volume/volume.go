@@ -197,7 +197,9 @@ type Provisioner interface {
 	// Provision makes the volume and returns when it is ready: a PersistentVolume whose capacity is at least what the
 	// claim asks for and whose access modes and volume mode are the claim's. It must be idempotent by the name of the
 	// volume in [VolumeOptions]. selectedNode is nil unless the class binds late; an empty allowedTopologies allows
-	// all. A request that can never be met returns an error that matches [ErrInfeasible].
+	// all. A request that can never be met returns an error that matches [ErrInfeasible]: also after an attempt of which nobody
+	// knows how it ended that says that there is no such volume, as do [ErrUnsupported] and [ErrInvalid]. Any other error
+	// speaks of this attempt alone.
 	Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error)
 }
 

@@ -28,6 +28,7 @@ type attachment struct {
 type Controller struct {
 	plugins  *volume.VolumePluginMgr
 	store    store.Store
+	records  *attachmentRecords
 	options  Options
 	executor *operationexecutor.Executor
 	desired  *cache.ClusterDesiredStateOfWorld
@@ -63,6 +64,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c := &Controller{
 		plugins:    plugins,
 		store:      s,
+		records:    newAttachmentRecords(s),
 		options:    options,
 		objects:    newObjects(s, options),
 		dirty:      workqueue.New[attachment](),
@@ -79,7 +81,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c.actual = cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{Changed: c.moved, ReportChanged: c.dirtyNodes.Add})
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
-			Plugins: plugins, Journal: attachmentRecords{store: s}, NodeReader: store.NodeStatus{Store: s},
+			Plugins: plugins, Journal: c.records, NodeReader: store.NodeStatus{Store: s},
 			Reporter: reporter{c}, Recorder: options.Recorder, Logger: options.Logger,
 		}),
 		operationexecutor.ExecutorOptions{
@@ -131,6 +133,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.dirty.Stop()
 	defer c.dirtyPods.Stop()
 	defer c.dirtyNodes.Stop()
+	defer c.records.queue.Stop()
 	var feeds, workers sync.WaitGroup
 	feeds.Go(func() { c.objects.csiNodes.Follow(ctx, c.csiNodeChanged) })
 	feeds.Go(func() { c.objects.volumes.Follow(ctx, c.volumeChanged) })
@@ -144,6 +147,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			workers.Go(func() { c.reportAll(ctx) })
 		}
 		workers.Go(func() { c.verifyAll(ctx) })
+		workers.Go(func() { c.removeLeftovers(ctx) })
 	}
 	workers.Wait()
 	feeds.Wait()

@@ -25,10 +25,17 @@ const AnnUniqueVolumeName = "volumekit.io/unique-volume-name"
 const metadataDevicePath = "devicePath"
 
 // attachmentRecords is the operationexecutor.Journal of a controller: for each volume that is, or may be, attached to a node
-// there is a VolumeAttachment object.
-type attachmentRecords struct{ store store.Store }
+// there is a VolumeAttachment object. Make it with newAttachmentRecords.
+type attachmentRecords struct {
+	store store.Store
+	leftovers
+}
 
-var _ operationexecutor.Journal = attachmentRecords{}
+var _ operationexecutor.Journal = (*attachmentRecords)(nil)
+
+func newAttachmentRecords(s store.Store) *attachmentRecords {
+	return &attachmentRecords{store: s, leftovers: newLeftovers()}
+}
 
 // recordName returns the name of the VolumeAttachment of a volume on a node.
 func recordName(volumeName v1.UniqueVolumeName, node types.NodeName) string {
@@ -37,16 +44,29 @@ func recordName(volumeName v1.UniqueVolumeName, node types.NodeName) string {
 }
 
 // Intend implements operationexecutor.Journal.
-func (r attachmentRecords) Intend(ctx context.Context, intent operationexecutor.Intent) error {
+func (r *attachmentRecords) Intend(ctx context.Context, intent operationexecutor.Intent) error {
+	a := attachment{intent.VolumeName, intent.NodeName}
+	if err := r.wanted(ctx, a); err != nil {
+		return err
+	}
 	_, err := r.object(ctx, intent)
+	var unsure *unsureError
+	if errors.As(err, &unsure) {
+		r.leave(a) // It may have been made.
+	}
 	return err
 }
 
 // Conclude implements operationexecutor.Journal.
-func (r attachmentRecords) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+func (r *attachmentRecords) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
 	switch end {
 	case operationexecutor.IntentForgotten:
-		return r.forget(ctx, intent)
+		a := attachment{intent.VolumeName, intent.NodeName}
+		err := r.forget(ctx, a)
+		if err != nil {
+			r.leave(a)
+		}
+		return err
 	case operationexecutor.IntentDone:
 		return r.done(ctx, intent)
 	default:
@@ -55,7 +75,7 @@ func (r attachmentRecords) Conclude(ctx context.Context, intent operationexecuto
 }
 
 // object returns the VolumeAttachment of an intent, and makes it when there is none.
-func (r attachmentRecords) object(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
+func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
 	name := recordName(intent.VolumeName, intent.NodeName)
 	found, err := store.Get[*storagev1.VolumeAttachment](ctx, r.store, "", name)
 	if err == nil && found.Annotations[AnnUniqueVolumeName] != string(intent.VolumeName) {
@@ -64,13 +84,22 @@ func (r attachmentRecords) object(ctx context.Context, intent operationexecutor.
 	if err == nil || !errors.Is(err, store.ErrNotFound) {
 		return found, err
 	}
-	return store.Create(ctx, r.store, &storagev1.VolumeAttachment{
+	made, err := store.Create(ctx, r.store, &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AnnUniqueVolumeName: string(intent.VolumeName)}},
 		Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: volume.DriverOfPluginName(intent.PluginName), NodeName: string(intent.NodeName), Source: sourceOf(intent),
 		},
 	})
+	if err != nil {
+		return nil, &unsureError{err}
+	}
+	return made, nil
 }
+
+// unsureError is that of a record of which nobody knows whether it was made.
+type unsureError struct{ error }
+
+func (e *unsureError) Unwrap() error { return e.error }
 
 // sourceOf returns what a VolumeAttachment says of its volume. Of one that is inline in a pod, or not known, that is no more than
 // the annotation says, in the form that Kubernetes takes, so that no option that may be secret is copied.
@@ -88,7 +117,7 @@ func sourceOf(intent operationexecutor.Intent) storagev1.VolumeAttachmentSource 
 }
 
 // done says in the object that the volume is attached.
-func (r attachmentRecords) done(ctx context.Context, intent operationexecutor.Intent) error {
+func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.Intent) error {
 	for ctx.Err() == nil {
 		object, err := r.object(ctx, intent)
 		if err != nil {
@@ -107,8 +136,8 @@ func (r attachmentRecords) done(ctx context.Context, intent operationexecutor.In
 	return context.Cause(ctx)
 }
 
-func (r attachmentRecords) forget(ctx context.Context, intent operationexecutor.Intent) error {
-	key := store.Key{Kind: store.VolumeAttachments, Name: recordName(intent.VolumeName, intent.NodeName)}
+func (r *attachmentRecords) forget(ctx context.Context, a attachment) error {
+	key := store.Key{Kind: store.VolumeAttachments, Name: recordName(a.volume, a.node)}
 	err := r.store.Delete(ctx, key, store.Preconditions{})
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -117,7 +146,7 @@ func (r attachmentRecords) forget(ctx context.Context, intent operationexecutor.
 }
 
 // recorded returns what the objects say may be attached.
-func (r attachmentRecords) recorded(ctx context.Context) ([]operationexecutor.AttachedVolume, error) {
+func (r *attachmentRecords) recorded(ctx context.Context) ([]operationexecutor.AttachedVolume, error) {
 	objects, _, err := store.ListOf[*storagev1.VolumeAttachment](ctx, r.store, "")
 	if err != nil {
 		return nil, err

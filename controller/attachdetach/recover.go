@@ -27,7 +27,7 @@ func (c *Controller) recover(ctx context.Context) bool {
 // recoverAttachments takes over what VolumeAttachment objects say.
 func (c *Controller) recoverAttachments(ctx context.Context) bool {
 	for failures := 1; ; failures++ {
-		found, err := attachmentRecords{store: c.store}.recorded(ctx)
+		found, err := c.records.recorded(ctx)
 		if err == nil {
 			return c.adopt(found)
 		}

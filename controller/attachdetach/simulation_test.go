@@ -2,10 +2,7 @@ package attachdetach_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,11 +14,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/attachdetach"
+	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/controller/leader"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/fake"
@@ -29,9 +25,23 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+const (
+	// maxWait is how long a sick node is waited for, longestStep how long a step takes at the most.
+	maxWait     = 8 * time.Second
+	longestStep = 2 * time.Second
+)
+
 var (
-	nodeNames  = []string{"n-1", "n-2", "n-3"}
-	claimNames = []string{"c-1", "c-2", "c-3"}
+	nodeNames = []string{"n-1", "n-2", "n-3"}
+	// classOfClaim are the claims that people make, and their classes.
+	classOfClaim = map[string]string{"c-1": "fast", "c-2": "fast", "c-3": "late", "c-4": "manual", "c-5": "manual"}
+	claimNames   = []string{"c-1", "c-2", "c-3", "c-4", "c-5"}
+	// policyOf are the volumes that people make, and what becomes of them.
+	policyOf = map[string]v1.PersistentVolumeReclaimPolicy{
+		"s-1": v1.PersistentVolumeReclaimRecycle, "s-2": v1.PersistentVolumeReclaimRetain, "s-3": v1.PersistentVolumeReclaimDelete,
+	}
+	madeByPeople = []string{"s-1", "s-2", "s-3"}
+	podNames     = []string{"p-1", "p-2", "p-3", "p-4"}
 )
 
 // process is one of those that stand by to run the controllers.
@@ -43,22 +53,28 @@ type process struct {
 	stop    func()
 }
 
-// start starts the process, under a name that no earlier life had.
+// start starts the process, under a name that no earlier life had. Its store has transactions, or has none.
 func (p *process) start(t *testing.T) {
 	t.Helper()
 	p.lives++
-	p.network = &network{Transactor: p.cluster.memory, cluster: p.cluster}
+	p.network = p.cluster.newNetwork()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	network, holder := p.network, fmt.Sprintf("%s-%d", p.name, p.lives)
+	var way store.Store = p.network
+	if p.cluster.luck(2) == 0 {
+		way = plain{p.network}
+	}
+	holder := fmt.Sprintf("%s-%d", p.name, p.lives)
+	p.cluster.note("process %s starts", holder)
 	go func() {
 		defer close(done)
 		if p.cluster.bugs.noElection {
-			_ = control(ctx, t, p.cluster, network)
+			_ = control(ctx, t, p.cluster, way)
 			return
 		}
 		options := leader.Options{Name: types.NamespacedName{Namespace: "default", Name: "volumes"}, Holder: holder}
-		_ = leader.Run(ctx, network, options, func(ctx context.Context, s store.Store) error {
+		_ = leader.Run(ctx, way, options, func(ctx context.Context, s store.Store) error {
+			p.cluster.note("process %s leads", holder)
 			return control(ctx, t, p.cluster, s)
 		})
 	}()
@@ -68,100 +84,257 @@ func (p *process) start(t *testing.T) {
 	})
 }
 
+// kill ends the process. Most often it has no time left to write anything.
+func (p *process) kill() {
+	if p.cluster.luck(4) > 0 {
+		p.network.cutOff(true)
+	}
+	p.stop()
+}
+
 // control runs the controllers until ctx ends.
 func control(ctx context.Context, t *testing.T, c *cluster, s store.Store) error {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/nowhere", NodeName: "controller"})
 	assert.NoError(t, err)
 	plugins := volume.NewVolumePluginMgr(host)
 	assert.NoError(t, plugins.InitPlugins(ctx, c.newStorage()))
-	claims := persistentvolume.New(plugins, s, persistentvolume.Options{Workers: 2, MaxBackoff: 5 * time.Second})
-	options := attachdetach.Options{VerifyPeriod: time.Minute, MaxWaitForUnmount: -1}
-	options.Backoff.Max = 5 * time.Second
-	attachments := attachdetach.New(plugins, s, options)
-	var both sync.WaitGroup
-	both.Go(func() { _ = claims.Run(ctx) })
-	both.Go(func() { _ = attachments.Run(ctx) })
-	both.Wait()
+	const most = 5 * time.Second
+	claims := persistentvolume.New(plugins, c.bugs.view(c, "claims", s), persistentvolume.Options{Workers: 2, MaxBackoff: most})
+	options := attachdetach.Options{VerifyPeriod: time.Minute, MaxWaitForUnmount: maxWait}
+	options.Backoff.Max = most
+	attachments := attachdetach.New(plugins, c.bugs.view(c, "attachments", s), options)
+	sizes := expand.Options{}
+	sizes.Backoff.Max, sizes.Backoff.Infeasible = most, 10*most
+	growth := expand.New(plugins, c.bugs.view(c, "growth", s), sizes)
+	var all sync.WaitGroup
+	all.Go(func() { _ = claims.Run(ctx) })
+	all.Go(func() { _ = attachments.Run(ctx) })
+	all.Go(func() { _ = growth.Run(ctx) })
+	all.Wait()
 	return nil
 }
 
-// simulate lets a cluster live for so many steps, and returns what went wrong.
-func simulate(t *testing.T, seed uint64, steps int, planted bugs) (violations []string) {
+// simulate lets a cluster live for so many steps, and returns it with what went wrong.
+func simulate(t *testing.T, seed uint64, steps int, planted bugs) (c *cluster) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{
-			memory: store.NewMemory(store.MemoryOptions{}), backend: fake.NewBackend(), bugs: planted, started: time.Now(),
-			random: rand.New(rand.NewPCG(seed, 1)), mounted: map[string]map[string]bool{},
-		}
+		c = newCluster(seed, planted)
 		ctx := t.Context()
 		for _, name := range nodeNames {
-			create(t, c, newNode(name))
+			c.make(ctx, newNode(name))
+			c.heal(ctx, name)
 		}
-		create(t, c, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: fake.DefaultPluginName})
+		for _, class := range []string{"fast", "late", "manual"} {
+			c.make(ctx, newClass(class))
+		}
+		for _, name := range madeByPeople {
+			c.stock(ctx, name)
+		}
 		processes := []*process{{cluster: c, name: "a"}, {cluster: c, name: "b"}}
 		for _, p := range processes {
 			p.start(t)
 		}
-		for range steps {
+		for i := 0; i < steps && c.isWhole(); i++ {
 			c.step(ctx, t, processes)
 			c.check(ctx)
 		}
-		c.settle(ctx, t, processes)
+		if c.isWhole() {
+			c.settle(ctx, processes)
+		}
 		for _, p := range processes {
 			p.stop()
 		}
-		violations = c.violations
 	})
-	return violations
-}
-
-func create(t *testing.T, c *cluster, obj store.Object) {
-	t.Helper()
-	_, err := c.memory.Create(t.Context(), obj)
-	if !errors.Is(err, store.ErrAlreadyExists) {
-		require.NoError(t, err)
-	}
+	return c
 }
 
 // step does one thing of those that happen in a cluster, and lets some time pass.
 func (c *cluster) step(ctx context.Context, t *testing.T, processes []*process) {
 	t.Helper()
-	node, claim := nodeNames[c.luck(len(nodeNames))], claimNames[c.luck(len(claimNames))]
-	p := processes[c.luck(len(processes))]
+	node, p := nodeNames[c.luck(len(nodeNames))], processes[c.luck(len(processes))]
 	switch luck := c.luck(100); {
-	case luck < 15:
-		create(t, c, newClaim(claim))
 	case luck < 30:
-		create(t, c, newPod(fmt.Sprintf("p-%d", c.luck(4)), node, claim))
-	case luck < 42:
-		_ = c.memory.Delete(ctx, store.Key{Kind: store.Pods, Namespace: "default", Name: fmt.Sprintf("p-%d", c.luck(4))}, store.Preconditions{})
-	case luck < 46:
-		_ = c.memory.Delete(ctx, store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: claim}, store.Preconditions{})
-	case luck < 49:
-		p.stop()
+		c.users(ctx, node)
+	case luck < 36:
+		c.administrators(ctx)
+	case luck < 39:
+		p.kill()
 		p.start(t)
-	case luck < 52:
+	case luck < 42:
 		p.network.cutOff(true)
-	case luck < 58:
+	case luck < 47:
 		p.network.cutOff(false)
-	case luck < 60:
+	case luck < 49:
 		c.fence(ctx, node)
-	case luck < 64:
+	case luck < 52:
 		c.release(ctx, node)
+	case luck < 54:
+		c.sicken(ctx, node)
+	case luck < 57:
+		c.heal(ctx, node)
+	case luck < 58:
+		c.reboot(node)
 	default:
 		c.agent(ctx, node)
 	}
-	time.Sleep(time.Duration(c.luck(2000)) * time.Millisecond)
+	for _, p := range processes {
+		p.network.rest()
+	}
+	time.Sleep(time.Duration(c.luck(int(longestStep/time.Millisecond))) * time.Millisecond)
 	synctest.Wait()
 }
 
+// users make pods and claims, want more, and delete them.
+func (c *cluster) users(ctx context.Context, node string) {
+	claim, pod := claimNames[c.luck(len(claimNames))], podNames[c.luck(len(podNames))]
+	switch luck := c.luck(30); {
+	case luck < 6:
+		c.make(ctx, newClaim(claim))
+	case luck < 8: // It was a mistake.
+		claim = claimNames[c.luck(2)]
+		c.make(ctx, newClaim(claim))
+		time.Sleep(time.Duration(c.luck(10)) * time.Second / 2)
+		c.remove(ctx, store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: claim})
+	case luck < 16:
+		c.schedule(ctx, node, newPod(pod, node, claim))
+	case luck < 18:
+		c.schedule(ctx, node, newEphemeralPod("e-1", node))
+	case luck < 24:
+		c.remove(ctx, store.Key{Kind: store.Pods, Namespace: "default", Name: pod})
+	case luck < 25:
+		c.remove(ctx, store.Key{Kind: store.Pods, Namespace: "default", Name: "e-1"})
+	case luck < 27:
+		c.remove(ctx, store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: claim})
+	default:
+		c.request(ctx, claim, []string{"1Gi", "2Gi", "3Gi", "4Gi", "20Gi"}[c.luck(5)])
+	}
+}
+
+// schedule makes a pod on a node that is well, as a scheduler does.
+func (c *cluster) schedule(ctx context.Context, name string, pod *v1.Pod) {
+	if node, err := store.Get[*v1.Node](ctx, c.memory, "", name); err == nil && isReady(node) && !isFenced(node) {
+		c.make(ctx, pod)
+	}
+}
+
+// administrators make volumes, use what was kept again, and delete what they do not want any more.
+func (c *cluster) administrators(ctx context.Context) {
+	name := madeByPeople[c.luck(len(madeByPeople))]
+	switch c.luck(6) {
+	case 0:
+		c.remove(ctx, store.Key{Kind: store.PersistentVolumes, Name: name})
+	case 1:
+		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.memory, "default", claimNames[c.luck(len(claimNames))])
+		if err == nil && claim.Spec.VolumeName != "" {
+			c.remove(ctx, store.Key{Kind: store.PersistentVolumes, Name: claim.Spec.VolumeName})
+		}
+	case 2, 3:
+		c.stock(ctx, name)
+	default:
+		c.reuse(ctx, name)
+	}
+}
+
+// stock makes a volume by hand, on storage that nobody has. One in two is meant for one claim.
+func (c *cluster) stock(ctx context.Context, name string) {
+	if len(c.mountsOf(name)) > 0 || len(c.backend.Nodes(name)) > 0 {
+		return
+	}
+	if _, err := store.Get[*v1.PersistentVolume](ctx, c.memory, "", name); err == nil {
+		return
+	}
+	size, there := c.backend.Size(name)
+	if !there {
+		size = 2 << 30
+		if err := c.backend.Create(name, size); err != nil {
+			c.violate("%v", err)
+		}
+	}
+	c.wipe(name)
+	pv := newVolume(name, size)
+	if c.luck(2) == 0 {
+		pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: claimNames[3+c.luck(2)]}
+	}
+	c.make(ctx, pv)
+}
+
+// reuse gives a volume that was kept to the next claim, when nobody has it and nothing is left in it.
+func (c *cluster) reuse(ctx context.Context, name string) {
+	pv, err := store.Get[*v1.PersistentVolume](ctx, c.memory, "", name)
+	if err != nil || pv.Status.Phase != v1.VolumeReleased || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRetain ||
+		len(c.mountsOf(name)) > 0 || len(c.backend.Nodes(name)) > 0 {
+		return
+	}
+	c.wipe(name)
+	pv.Spec.ClaimRef = nil
+	delete(pv.Annotations, persistentvolume.AnnBoundByController)
+	_, err = store.Update(ctx, c.memory, pv)
+	c.note("volume %s is there for the next claim: %v", name, err)
+}
+
+// request asks for another size, not for less than there is.
+func (c *cluster) request(ctx context.Context, name, size string) {
+	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.memory, "default", name)
+	if err != nil || claim.Status.Phase != v1.ClaimBound {
+		return
+	}
+	has := claim.Status.Capacity[v1.ResourceStorage]
+	if want := resource.MustParse(size); want.Cmp(has) >= 0 {
+		claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: want}
+		_, err = store.Update(ctx, c.memory, claim)
+		c.note("claim %s asks for %s: %v", name, size, err)
+	}
+}
+
+// make creates an object, unless it is there.
+func (c *cluster) make(ctx context.Context, obj store.Object) {
+	if _, err := c.memory.Create(ctx, obj); err == nil {
+		c.note("new: %T %s", obj, obj.GetName())
+	}
+}
+
+func (c *cluster) remove(ctx context.Context, key store.Key) {
+	if err := c.memory.Delete(ctx, key, store.Preconditions{}); err == nil {
+		c.note("deleted: %s", key)
+	}
+}
+
+func newClass(name string) *storagev1.StorageClass {
+	grows, late, provisioner := true, storagev1.VolumeBindingImmediate, fake.DefaultPluginName
+	switch name {
+	case "late":
+		late = storagev1.VolumeBindingWaitForFirstConsumer
+	case "manual":
+		provisioner = persistentvolume.NoProvisioner
+	}
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, AllowVolumeExpansion: &grows, VolumeBindingMode: &late,
+	}
+}
+
 func newClaim(name string) *v1.PersistentVolumeClaim {
-	class := "fast"
 	return &v1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: v1.PersistentVolumeClaimSpec{
-			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, StorageClassName: &class,
-			Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: claimSpec(classOfClaim[name]),
+	}
+}
+
+func claimSpec(class string) v1.PersistentVolumeClaimSpec {
+	return v1.PersistentVolumeClaimSpec{
+		AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, StorageClassName: &class,
+		Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}},
+	}
+}
+
+func newVolume(name string, size int64) *v1.PersistentVolume {
+	return &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PersistentVolumeSpec{
+			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, StorageClassName: "manual",
+			Capacity:                      v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(size, resource.BinarySI)},
+			PersistentVolumeReclaimPolicy: policyOf[name],
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+				Driver: volume.DriverOfPluginName(fake.DefaultPluginName), VolumeHandle: name,
+			}},
 		},
 	}
 }
@@ -175,111 +348,36 @@ func newPod(name, node, claim string) *v1.Pod {
 	}
 }
 
-// check looks for what must never be, whatever happens.
-func (c *cluster) check(ctx context.Context) {
-	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](ctx, c.memory, "")
-	if err != nil {
-		c.violate("%v", err)
-	}
-	owners := map[string]string{}
-	for _, claim := range claims {
-		name := claim.Spec.VolumeName
-		switch {
-		case claim.Status.Phase == v1.ClaimLost:
-			c.violate("claim %s has lost its volume", claim.Name)
-		case claim.Status.Phase != v1.ClaimBound:
-		case owners[name] != "":
-			c.violate("volume %s belongs to claims %s and %s", name, claim.Name, owners[name])
-		case !slices.Contains(c.backend.Handles(), name):
-			c.violate("the storage of claim %s is gone", claim.Name)
-		}
-		owners[name] = claim.Name
+func newEphemeralPod(name, node string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: v1.PodSpec{NodeName: node, Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+			Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: claimSpec("fast")}},
+		}}}},
 	}
 }
 
-// settle lets the faults stop, and looks whether everything becomes what it should be.
-func (c *cluster) settle(ctx context.Context, t *testing.T, processes []*process) {
-	t.Helper()
-	c.mu.Lock()
-	c.calm = true
-	c.mu.Unlock()
-	for _, p := range processes {
-		p.network.cutOff(false)
-	}
-	for _, name := range nodeNames {
-		c.release(ctx, name)
-	}
-	for range 300 {
-		for _, name := range nodeNames {
-			c.agent(ctx, name)
-		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-	}
-	c.check(ctx)
-	wanted := map[string][]string{}
-	for _, node := range nodeNames {
-		for handle := range c.wantedOn(ctx, node) {
-			wanted[handle] = append(wanted[handle], node)
-		}
-	}
-	for handle, nodes := range wanted {
-		if mounted := c.mountsOf(handle); len(mounted) != 1 || !slices.Contains(nodes, mounted[0]) {
-			c.violate("in the end volume %s is mounted on %v and wanted on %v", handle, mounted, nodes)
-		}
-	}
-	for _, handle := range c.backend.Handles() {
-		if at := c.backend.Nodes(handle); wanted[handle] == nil && len(at) > 0 {
-			c.violate("in the end volume %s is attached to %v and wanted nowhere", handle, at)
-		}
-		if _, err := store.Get[*v1.PersistentVolume](ctx, c.memory, "", handle); err != nil {
-			c.violate("in the end storage %s is known to nobody: %v", handle, err)
-		}
-	}
-}
-
-// However processes, networks, nodes and storage fail, no volume is on two nodes, none is taken from a node that uses it, none is
-// deleted that a claim or a node has, and everything converges when the faults stop.
+// However processes, networks, nodes and storage fail, no volume is on two nodes, none is taken from a node that uses it and is well,
+// none is deleted or emptied that a claim or a node has, no claim gets what is another's, no size shrinks, and everything
+// converges when the faults stop.
 func TestClustersStayWhole(t *testing.T) {
-	for seed := range uint64(8) {
-		violations := simulate(t, seed, 250, bugs{})
-		require.Empty(t, violations, "seed %d", seed)
+	first, seeds := number(t, "CLUSTER_FIRST", 0), number(t, "CLUSTER_SEEDS", 6)
+	counts := map[string]int{}
+	for seed := first; seed < first+seeds; seed++ {
+		c := simulate(t, seed, 250, bugs{})
+		for what, n := range c.counts {
+			counts[what] += n
+		}
+		if len(c.violations) == 0 {
+			continue
+		}
+		for _, line := range c.trace {
+			t.Log(line)
+		}
+		require.Empty(t, c.violations, "seed %d: CLUSTER_FIRST=%d CLUSTER_SEEDS=1 repeats it, up to the order of goroutines", seed, seed)
 	}
-}
-
-// A simulation that finds nothing is worth as much as the bugs that it would find.
-func TestTheSimulationFindsBugs(t *testing.T) {
-	for name, planted := range map[string]bugs{
-		"two controllers at once": {noElection: true},
-		"a node's status is believed outdated": {get: func(_ store.Key, obj runtime.Object) (runtime.Object, error) {
-			if node, ok := obj.(*v1.Node); ok {
-				node.Status.VolumesInUse = nil
-			}
-			return obj, nil
-		}},
-		"what is not listed is not there": {
-			get: func(key store.Key, obj runtime.Object) (runtime.Object, error) {
-				if key.Kind == store.PersistentVolumeClaims && rand.IntN(3) == 0 {
-					return nil, store.ErrNotFound
-				}
-				return obj, nil
-			},
-			list: func(kind schema.GroupVersionKind, list store.List) store.List {
-				if kind == store.PersistentVolumeClaims && rand.IntN(3) == 0 {
-					list.Items = nil
-				}
-				return list
-			},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(40) {
-				if violations := simulate(t, seed, 250, planted); len(violations) > 0 {
-					t.Logf("seed %d: %s", seed, violations[0])
-					return
-				}
-			}
-			t.Error("nothing was found")
-		})
+	t.Logf("%d seeds: %v", seeds, counts)
+	for _, what := range []string{"mount", "delete", "recycle", "expand", "forced by time"} {
+		assert.NotZero(t, counts[what], "a simulation in which there is no %q shows nothing of it", what)
 	}
 }

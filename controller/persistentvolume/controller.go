@@ -65,13 +65,15 @@ type Controller struct {
 	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
 	// claimsNaming are the claims that name a volume, by its name.
 	claimsNaming *store.Index[*v1.PersistentVolumeClaim, string]
-	stock        *stock
-	waiters      *waiters
-	work         *work
-	pending      *pendingClaims
-	lost         *lostCalls
-	users        *users
-	started      atomic.Bool
+	// liveAttachments are what the store has, for what would be destroyed.
+	liveAttachments *lists[*storagev1.VolumeAttachment]
+	stock           *stock
+	waiters         *waiters
+	work            *work
+	pending         *pendingClaims
+	lost            *lostCalls
+	users           *users
+	started         atomic.Bool
 }
 
 // New returns a controller for the claims in s, whose volumes are made and deleted by plugins. It starts nothing.
@@ -90,19 +92,20 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	}
 	mirrors := store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff}
 	c := &Controller{
-		plugins:     plugins,
-		store:       s,
-		options:     options,
-		claims:      store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
-		volumes:     store.NewMirror[*v1.PersistentVolume](s, mirrors),
-		classes:     store.NewMirror[*storagev1.StorageClass](s, mirrors),
-		pods:        store.NewMirror[*v1.Pod](s, mirrors),
-		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, mirrors),
-		waiters:     newWaiters(),
-		work:        newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
-		pending:     newPendingClaims(),
-		lost:        newLostCalls(),
-		users:       newUsers(),
+		plugins:         plugins,
+		store:           s,
+		options:         options,
+		claims:          store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
+		volumes:         store.NewMirror[*v1.PersistentVolume](s, mirrors),
+		classes:         store.NewMirror[*storagev1.StorageClass](s, mirrors),
+		pods:            store.NewMirror[*v1.Pod](s, mirrors),
+		attachments:     store.NewMirror[*storagev1.VolumeAttachment](s, mirrors),
+		liveAttachments: newLists[*storagev1.VolumeAttachment](s),
+		waiters:         newWaiters(),
+		work:            newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
+		pending:         newPendingClaims(),
+		lost:            newLostCalls(),
+		users:           newUsers(),
 	}
 	c.volumesOf = store.NewIndex(c.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
 		if pv.Spec.ClaimRef == nil {

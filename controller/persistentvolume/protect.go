@@ -109,10 +109,24 @@ func (c *Controller) userOf(by item, q question, counts func(pod *v1.Pod) bool) 
 	return nil, nil
 }
 
-// usedBy returns, in words, who uses the storage of a volume whose claim is gone, or "".
-func (c *Controller) usedBy(pv *v1.PersistentVolume) (string, error) {
+// attachmentOf returns an attachment of a volume as the store has it, or nil.
+func (c *Controller) attachmentOf(ctx context.Context, pv *v1.PersistentVolume) (*storagev1.VolumeAttachment, error) {
+	attachments, err := c.liveAttachments.all(ctx, "")
+	if err != nil {
+		return nil, fmt.Errorf("the attachments of volume %q: %w", pv.Name, err)
+	}
+	for _, at := range attachments {
+		if name := at.Spec.Source.PersistentVolumeName; name != nil && *name == pv.Name {
+			return at, nil
+		}
+	}
+	return nil, nil
+}
+
+// usedBy returns, in words, who uses the storage of a volume whose claim is gone, or "". Nobody is believed by the store alone.
+func (c *Controller) usedBy(ctx context.Context, pv *v1.PersistentVolume) (string, error) {
 	if at := c.attachmentsOf.Get(pv.Name); len(at) > 0 {
-		return fmt.Sprintf("it is attached to node %q, or may be", at[0].Spec.NodeName), nil
+		return attachedTo(at[0]), nil
 	}
 	next, there := c.claims.Get(claimNameOf(pv))
 	asked := question{pv.UID, claimNameOf(pv)}
@@ -120,10 +134,21 @@ func (c *Controller) usedBy(pv *v1.PersistentVolume) (string, error) {
 		// The pods of another claim that has the name of the old one do not count.
 		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
 	})
-	if err != nil || pod == nil {
+	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("pod %q on node %q uses it", store.NameOf(pod), pod.Spec.NodeName), nil
+	if pod != nil {
+		return fmt.Sprintf("pod %q on node %q uses it", store.NameOf(pod), pod.Spec.NodeName), nil
+	}
+	at, err := c.attachmentOf(ctx, pv)
+	if err != nil || at == nil {
+		return "", err
+	}
+	return attachedTo(at), nil
+}
+
+func attachedTo(at *storagev1.VolumeAttachment) string {
+	return fmt.Sprintf("it is attached to node %q, or may be", at.Spec.NodeName)
 }
 
 // firstConsumer returns the pod that decides where a claim is to be had: of those that have a node the oldest, or one that has

@@ -3,6 +3,7 @@ package persistentvolume
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -94,10 +95,7 @@ func TestAVolumeStaysWhileItIsBound(t *testing.T) {
 // A volume whose claim is gone is neither deleted nor recycled while something uses it: that its claim was torn away from
 // beneath a pod, or that a node still has it, does not matter. It is reclaimed as soon as nothing does.
 func TestAVolumeInUseIsNotReclaimed(t *testing.T) {
-	attachment := &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: "at"},
-		Spec:       storagev1.VolumeAttachmentSpec{NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr("a")}},
-	}
+	attachment := attachmentOf("a")
 	for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
 		for name, user := range map[string]store.Object{"a pod": newPod("p", "n", "c"), "a node": attachment} {
 			t.Run(string(how)+" while used by "+name, func(t *testing.T) {
@@ -114,6 +112,46 @@ func TestAVolumeInUseIsNotReclaimed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// That nobody has a volume is not believed by memory, which may have heard nothing of an attachment for a while.
+func TestAnAttachmentThatIsNotSeenYetKeepsItsVolume(t *testing.T) {
+	for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
+		t.Run(string(how), func(t *testing.T) {
+			inWorld(t, objects{newVolume("a", refTo("c", "uid-c"), policy(how)), attachmentOf("a")}, func(t *testing.T, w *world) {
+				w.start(&blindAtFirst{Store: w.store}, Options{})
+				sleepUntilIdle()
+				assert.Zero(t, w.calls(fake.MethodDelete)+w.calls(fake.MethodRecycle))
+				assert.Contains(t, w.volume("a").Status.Message, `node "n"`)
+			})
+		})
+	}
+}
+
+// attachmentOf returns the attachment of a volume to node n.
+func attachmentOf(pv string) *storagev1.VolumeAttachment {
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "at"},
+		Spec:       storagev1.VolumeAttachmentSpec{NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+	}
+}
+
+// blindAtFirst lists no attachment the first time, which is the mirror's.
+type blindAtFirst struct {
+	store.Store
+
+	mu   sync.Mutex
+	sees bool
+}
+
+func (s *blindAtFirst) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	list, err := s.Store.List(ctx, kind, namespace)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kind == store.VolumeAttachments && !s.sees {
+		s.sees, list.Items = true, nil
+	}
+	return list, err
 }
 
 // The pods of a claim that was made again under the old name are not those of the old one.

@@ -32,6 +32,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	if err != nil {
 		return c.notBegun(ctx, claim, err)
 	}
+	mayBeThere := slices.Contains(claim.Finalizers, FinalizerProvisioning)
 	claim, err = c.intend(ctx, claim, class)
 	if err != nil {
 		return err
@@ -43,6 +44,9 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	}
 	if err == nil {
 		made, err = c.save(ctx, claim, made)
+	}
+	if err != nil && mayBeThere && !refutes(err) {
+		err = volume.Uncertain(err)
 	}
 	if err != nil {
 		return c.provisionFailed(ctx, claim, err)
@@ -284,8 +288,16 @@ func (c *Controller) discard(ctx context.Context, claim *v1.PersistentVolumeClai
 	return volume.Uncertain(errors.Join(cause, fmt.Errorf("and its storage could not be deleted: %w", err)))
 }
 
-// provisionFailed says so; it is tried again. When nothing is left behind the claim's finalizer goes, and with it a node
-// that a scheduler selected, so that it may select another.
+// refutes reports whether the error of a provisioner says that there is no storage, also when an earlier attempt ended in a way
+// that nobody knows: one that has made the volume finds it by its name, and does not call it impossible. Any other error only
+// says that this attempt has made nothing.
+func refutes(err error) bool {
+	return outcome.ClassOf(err) == outcome.Final &&
+		(errors.Is(err, volume.ErrInfeasible) || errors.Is(err, volume.ErrUnsupported) || errors.Is(err, volume.ErrInvalid))
+}
+
+// provisionFailed says so; it is tried again. When nothing is left behind the claim's finalizer goes, and with it, unless the
+// same may work in a while, a node that a scheduler selected, so that it may select another.
 func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVolumeClaim, err error) error {
 	failed := &callError{uid: claim.UID, err: fmt.Errorf("claim %q gets no volume: %w", store.NameOf(claim), err)}
 	if ctx.Err() != nil {
@@ -294,12 +306,12 @@ func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVo
 	why := provisioningFailed(err)
 	c.pending.set(pendingFor(claim, why))
 	c.tell(claim, why)
-	if outcome.ClassOf(err) != outcome.Final {
+	if outcome.ClassOf(err) == outcome.Uncertain {
 		return failed
 	}
 	changed := claim.DeepCopy()
 	dropFinalizer(&changed.ObjectMeta, FinalizerProvisioning)
-	if c.options.NodeName == "" {
+	if c.options.NodeName == "" && outcome.ClassOf(err) == outcome.Final {
 		delete(changed.Annotations, AnnSelectedNode)
 	}
 	if _, err := c.updateClaim(ctx, changed); err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -355,7 +367,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 		return c.orphaned(claim, err)
 	}
 	_, err = c.makeVolume(ctx, claim, job)
-	if err == nil || outcome.ClassOf(err) == outcome.Final {
+	if err == nil || refutes(err) {
 		return nil
 	}
 	return c.orphaned(claim, err)

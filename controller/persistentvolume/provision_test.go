@@ -192,6 +192,26 @@ func TestUncertainProvisioning(t *testing.T) {
 			w.requireNoVolume(made)
 		})
 	})
+	t.Run("also when the plugin refuses in between", func(t *testing.T) {
+		inWorld(t, provisioned, func(t *testing.T, w *world) {
+			w.plugin.Inject(fake.MethodProvision, fake.FailAfter(uncertain), fake.FailN(2, errors.New("no more today")))
+			w.settle()
+			w.delete(newClaim("c"))
+			sleepUntilIdle()
+			assert.Empty(t, w.plugin.Backend().Handles(), "that nothing was made this time says nothing of the time before")
+			w.requireNoVolume(made)
+		})
+	})
+	t.Run("is over when the plugin says that it cannot be", func(t *testing.T) {
+		inWorld(t, provisioned, func(t *testing.T, w *world) {
+			impossible := fmt.Errorf("larger than the pool: %w", volume.ErrInfeasible)
+			w.plugin.Inject(fake.MethodProvision, fake.Fail(uncertain), fake.FailN(100, impossible))
+			w.settle()
+			w.delete(newClaim("c"))
+			sleepUntilIdle()
+			assert.False(t, w.has(newClaim("c")))
+		})
+	})
 	t.Run("a panic is uncertain too", func(t *testing.T) {
 		inWorld(t, provisioned, func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodProvision, fake.PanicWith("oops"))

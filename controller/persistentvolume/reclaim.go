@@ -110,7 +110,7 @@ func (c *Controller) reclaimable(ctx context.Context, pv *v1.PersistentVolume, r
 	if err != nil || pv == nil {
 		return nil, err
 	}
-	user, err := c.usedBy(pv)
+	user, err := c.usedBy(ctx, pv)
 	if err != nil || user == "" {
 		return pv, err
 	}

@@ -1,0 +1,234 @@
+package attachdetach_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// number returns a number of the environment, or what it is without one.
+func number(t *testing.T, name string, without uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return without
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err, name)
+	return n
+}
+
+// bugs are what is planted.
+type bugs struct {
+	// seed is one that found it.
+	seed uint64
+	// noElection lets every process lead.
+	noElection bool
+	// part is the controller that is changed: claims, attachments or growth; "" means all. What it reads is what read makes of it, and
+	// what that makes nil it does not see. What it writes is what write makes of it; nil is not written, and it does not know.
+	part  string
+	read  func(c *cluster, obj runtime.Object) runtime.Object
+	write func(c *cluster, obj runtime.Object) runtime.Object
+	// drop loses events.
+	drop func(c *cluster, event store.Event) bool
+}
+
+// view returns the store as a controller with a bug sees it.
+func (b bugs) view(c *cluster, part string, s store.Store) store.Store {
+	if b.part != "" && b.part != part || b.read == nil && b.write == nil && b.drop == nil {
+		return s
+	}
+	return &tampered{Store: s, cluster: c, bugs: b}
+}
+
+type tampered struct {
+	store.Store
+
+	cluster *cluster
+	bugs    bugs
+}
+
+func (s *tampered) seen(obj runtime.Object) runtime.Object {
+	if s.bugs.read == nil {
+		return obj
+	}
+	return s.bugs.read(s.cluster, obj)
+}
+
+func (s *tampered) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
+	obj, err := s.Store.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if obj = s.seen(obj); obj == nil {
+		return nil, store.ErrNotFound
+	}
+	return obj, nil
+}
+
+func (s *tampered) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	list, err := s.Store.List(ctx, kind, namespace)
+	items := list.Items
+	list.Items = nil
+	for _, obj := range items {
+		if obj = s.seen(obj); obj != nil {
+			list.Items = append(list.Items, obj)
+		}
+	}
+	return list, err
+}
+
+func (s *tampered) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan store.Event, error) {
+	events, err := s.Store.Watch(ctx, kind, namespace, version)
+	if err != nil {
+		return nil, err
+	}
+	return relay(ctx, events, func(event store.Event) (store.Event, bool) {
+		if s.bugs.drop != nil && s.bugs.drop(s.cluster, event) {
+			return event, false
+		}
+		event.Object = s.seen(event.Object)
+		return event, event.Object != nil
+	}), nil
+}
+
+func (s *tampered) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	if changed := s.written(obj); changed != nil {
+		return s.Store.Create(ctx, changed)
+	}
+	return obj, nil
+}
+
+func (s *tampered) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	if changed := s.written(obj); changed != nil {
+		return s.Store.Update(ctx, changed)
+	}
+	return obj, nil
+}
+
+func (s *tampered) written(obj runtime.Object) runtime.Object {
+	if s.bugs.write == nil {
+		return obj
+	}
+	return s.bugs.write(s.cluster, obj.DeepCopyObject())
+}
+
+// hide is a bug that does not see a kind of object.
+func hide[T runtime.Object](_ *cluster, obj runtime.Object) runtime.Object {
+	if _, hidden := obj.(T); hidden {
+		return nil
+	}
+	return obj
+}
+
+// on is a bug that changes one kind of object.
+func on[T runtime.Object](change func(c *cluster, obj T)) func(c *cluster, obj runtime.Object) runtime.Object {
+	return func(c *cluster, obj runtime.Object) runtime.Object {
+		if o, is := obj.(T); is {
+			change(c, o)
+		}
+		return obj
+	}
+}
+
+// planted are bugs as people make them, each as what it makes of what a controller reads or writes.
+var planted = map[string]bugs{
+	"two controllers at once": {noElection: true},
+	"a node's use does not count": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
+		node.Status.VolumesInUse = nil
+	})},
+	"force detach of a healthy node": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
+		node.Status.Conditions = nil
+	})},
+	"force detach without a limit of time": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
+		if !isReady(node) {
+			node.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeOutOfService}}
+		}
+	})},
+	"a node is not told before the detach": {part: "attachments", write: on(func(c *cluster, node *v1.Node) {
+		if now, err := store.Get[*v1.Node](context.Background(), c.memory, "", node.Name); err == nil && len(node.Status.VolumesAttached) < len(now.Status.VolumesAttached) {
+			node.Status.VolumesAttached = now.Status.VolumesAttached
+		}
+	})},
+	"attachments are not on record": {part: "attachments", write: func(_ *cluster, obj runtime.Object) runtime.Object {
+		return hide[*storagev1.VolumeAttachment](nil, obj)
+	}},
+	"reclaims without looking at the node":       {part: "claims", read: hide[*storagev1.VolumeAttachment]},
+	"lets claims go without looking at the pods": {part: "claims", read: hide[*v1.Pod]},
+	"a read that found nothing is believed":      {part: "claims", read: forgetful[*v1.PersistentVolumeClaim]},
+	"binds without UID check":                    {read: on(sameName)},
+	"volumes are recycled without a look at claims": {part: "claims", read: on(func(_ *cluster, pv *v1.PersistentVolume) {
+		if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
+			pv.Spec.ClaimRef.UID = "older"
+		}
+	})},
+	"provisioning is not on record": {part: "claims", write: on(func(_ *cluster, claim *v1.PersistentVolumeClaim) {
+		if claim.Spec.VolumeName == "" {
+			claim.Finalizers = nil
+		}
+	})},
+	"expand shrinks status": {part: "growth", write: on(func(_ *cluster, claim *v1.PersistentVolumeClaim) {
+		claim.Status.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
+	})},
+	"expand does not wait for the node": {part: "growth", write: on(func(_ *cluster, claim *v1.PersistentVolumeClaim) {
+		if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizePending {
+			claim.Status.Capacity = claim.Status.AllocatedResources
+			claim.Status.AllocatedResourceStatuses = nil
+		}
+	})},
+	"expand writes down nothing before": {part: "growth", write: on(func(_ *cluster, claim *v1.PersistentVolumeClaim) {
+		claim.Status.AllocatedResources = nil
+	})},
+	"events are lost": {drop: func(*cluster, store.Event) bool { return rand.IntN(4) > 0 }},
+}
+
+// tellsOnly has a controller that sees what a node does not say write no more than what is attached.
+func tellsOnly(c *cluster, node *v1.Node) {
+	if now, err := store.Get[*v1.Node](context.Background(), c.memory, "", node.Name); err == nil {
+		node.Spec, node.Status.Conditions, node.Status.VolumesInUse = now.Spec, now.Status.Conditions, now.Status.VolumesInUse
+	}
+}
+
+// sameName has a volume name whoever has the name of its claim now.
+func sameName(c *cluster, pv *v1.PersistentVolume) {
+	if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
+		if now, err := store.Get[*v1.PersistentVolumeClaim](context.Background(), c.memory, ref.Namespace, ref.Name); err == nil {
+			ref.UID = now.UID
+		}
+	}
+}
+
+// forgetful misses some.
+func forgetful[T runtime.Object](_ *cluster, obj runtime.Object) runtime.Object {
+	if rand.IntN(3) == 0 {
+		return hide[T](nil, obj)
+	}
+	return obj
+}
+
+// A simulation that finds nothing is worth as much as the bugs that it would find.
+func TestTheSimulationFindsBugs(t *testing.T) {
+	for name, bug := range planted {
+		t.Run(name, func(t *testing.T) {
+			// It begins where it was found before, which is a hint only: the order of goroutines is not the same each time.
+			for seed := bug.seed; seed < bug.seed+200; seed++ {
+				if c := simulate(t, seed, 250, bug); len(c.violations) > 0 {
+					t.Logf("%s: seed %d: %s", name, seed, c.violations[0])
+					return
+				}
+			}
+			t.Error("nothing was found")
+		})
+	}
+}
