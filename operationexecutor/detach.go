@@ -72,6 +72,9 @@ func (d *detaching) detach(ctx context.Context, detachment detachment, err error
 	if err := d.verifySafe(ctx); err != nil {
 		return err
 	}
+	if err := d.confirm(ctx); err != nil {
+		return err
+	}
 	d.intent = Intent{
 		Kind: OpDetach, VolumeName: d.v.VolumeName, PluginName: d.x.pluginName(), Spec: d.v.VolumeSpec,
 		NodeName: d.v.NodeName, DevicePath: d.v.DevicePath,
@@ -171,6 +174,14 @@ func (d *detaching) verifySafe(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// confirm asks whoever wants the detach for the last time. It changes nothing.
+func (d *detaching) confirm(ctx context.Context) error {
+	if d.options.Confirm == nil {
+		return nil
+	}
+	return d.x.port(ctx, "Confirm", d.options.Confirm)
 }
 
 // failed says that nobody knows whether the volume is still attached; unless the plugin was never called.

@@ -2,6 +2,7 @@ package operationexecutor
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"maps"
 	"time"
@@ -194,4 +195,6 @@ type DetachOptions struct {
 	// VerifySafeToDetach asks the [NodeReader] first and refuses, with an error that matches volume.ErrInUse, while the
 	// node says that it uses the volume.
 	VerifySafeToDetach bool
+	// Confirm, if not nil, is asked when the node has been told and right before the plugin is called; its error refuses the detach.
+	Confirm func(ctx context.Context) error
 }

@@ -184,6 +184,50 @@ func TestANodeThatRecoversInTimeLosesNothing(t *testing.T) {
 	})
 }
 
+// What was seen of a node last may be old. Before a volume is taken from it by force, its object is read.
+func TestForceDoesNotBelieveAnOldWord(t *testing.T) {
+	for name, sick := range map[string]func(n *v1.Node){
+		"that it is sick":   func(n *v1.Node) { n.Status.Conditions[0].Status = v1.ConditionUnknown },
+		"that it is fenced": func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: TaintOutOfService}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
+				pod := w.run("web", "node-1", "data")
+				w.uses("node-1", "data")
+				w.change("node-1", sick)
+				c, _ := w.start(&lagging{Store: w.store, kind: store.Nodes, by: time.Hour})
+				w.change("node-1", func(n *v1.Node) {
+					n.Status.Conditions[0].Status, n.Spec.Taints = v1.ConditionTrue, nil
+				})
+				w.delete(pod)
+				time.Sleep(DefaultMaxWaitForUnmount + 10*time.Minute)
+				idle()
+				assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
+				assert.Empty(t, w.calls(fake.MethodDetach))
+				assert.Empty(t, c.ForcedDetaches(), "what was not done is not counted")
+				assert.Equal(t, []string{"data"}, w.told("node-1"))
+			})
+		})
+	}
+}
+
+// A volume that is being given to nobody, or to another claim, is not attached for a pod of the old one, however old what is known is.
+func TestAVolumeThatIsBeingReclaimedIsNotAttached(t *testing.T) {
+	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
+		w.start(&lagging{Store: w.store, kind: store.PersistentVolumes, by: time.Hour})
+		pv, err := store.Get[*v1.PersistentVolume](t.Context(), w.store, "", "data")
+		require.NoError(t, err)
+		pv.Status.Phase = v1.VolumeReleased
+		_, err = store.Update(t.Context(), w.store, pv)
+		require.NoError(t, err)
+		w.delete(w.run("web", "node-1", "data"))
+		time.Sleep(time.Minute)
+		idle()
+		assert.Empty(t, w.calls(fake.MethodAttach))
+		assert.Empty(t, w.records(), "the record that it may be attached does not stay")
+	})
+}
+
 // A detach that failed by force must not go on by force when the node is well again.
 func TestForceEndsWithItsReason(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {

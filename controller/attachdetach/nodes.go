@@ -50,9 +50,14 @@ func (c *Controller) meetNode(node *v1.Node) {
 
 // healthOf returns what a node's object says of the node.
 func (c *Controller) healthOf(name types.NodeName) nodeHealth {
-	node, there := c.objects.nodes.Get(types.NamespacedName{Name: string(name)})
+	node, _ := c.objects.nodes.Get(types.NamespacedName{Name: string(name)})
+	return c.healthBy(node)
+}
+
+// healthBy returns what an object says of its node; nil when there is none.
+func (c *Controller) healthBy(node *v1.Node) nodeHealth {
 	switch {
-	case !there:
+	case node == nil:
 		return sick
 	case !c.options.ManagesNode(node):
 		return unmanaged

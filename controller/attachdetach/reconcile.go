@@ -215,12 +215,27 @@ func (c *Controller) detach(ctx context.Context, a attachment, have cache.Cluste
 	options := operationexecutor.DetachOptions{VerifySafeToDetach: force == NotForced}
 	if force != NotForced {
 		c.actual.AllowForcedDetach(a.volume, a.node)
+		options.Confirm = func(ctx context.Context) error { return c.confirmForce(ctx, a, have, force) }
 	}
 	_, err := c.executor.DetachVolume(ctx, have.AttachedVolume, options, c.actual)
 	c.begun(a, detach, err)
-	if err == nil && force != NotForced {
-		c.tellForced(a, have, force)
+}
+
+// confirmForce refuses to take a volume by force from a node that is well, or fenced off no more, by the node's object as it is now:
+// what was seen of it last may be old. What is forced is told here, before it is done.
+func (c *Controller) confirmForce(ctx context.Context, a attachment, have cache.ClusterAttachedVolume, force ForceReason) error {
+	node, err := store.Get[*v1.Node](ctx, c.store, "", string(a.node))
+	if errors.Is(err, store.ErrNotFound) {
+		node, err = nil, nil
 	}
+	if err != nil {
+		return volume.Transient(fmt.Errorf("whether node %q may be forced is not known: %w", a.node, err))
+	}
+	if health := c.healthBy(node); health != fenced && (health != sick || force != ForcedByTimeout) {
+		return volume.Transient(&cache.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: have.InUse})
+	}
+	c.tellForced(a, have, force)
+	return nil
 }
 
 // begun notes why an operation did not begin.

@@ -49,12 +49,40 @@ func (r *attachmentRecords) Intend(ctx context.Context, intent operationexecutor
 	if err := r.wanted(ctx, a); err != nil {
 		return err
 	}
-	_, err := r.object(ctx, intent)
+	object, err := r.object(ctx, intent)
+	if err == nil && intent.Kind == operationexecutor.OpAttach && !object.Status.Attached {
+		err = r.checkKept(ctx, intent)
+	}
 	var unsure *unsureError
 	if errors.As(err, &unsure) {
 		r.leave(a) // It may have been made.
 	}
 	return err
+}
+
+// checkKept refuses to attach a volume that is about to be reclaimed. Who reclaims one writes that before looking for attachments, and
+// who attaches one writes the attachment before looking for that: so one of them sees the other, however old what is known is.
+func (r *attachmentRecords) checkKept(ctx context.Context, intent operationexecutor.Intent) error {
+	if intent.Spec == nil || intent.Spec.PersistentVolume == nil {
+		return nil
+	}
+	wanted := intent.Spec.PersistentVolume
+	now, err := store.Get[*v1.PersistentVolume](ctx, r.store, "", wanted.Name)
+	switch {
+	case err != nil:
+		return &unsureError{fmt.Errorf("whether volume %q is kept is not known: %w", wanted.Name, err)}
+	case now.Status.Phase == v1.VolumeReleased, now.Status.Phase == v1.VolumeFailed, !sameClaim(now, wanted):
+		return &unsureError{fmt.Errorf("volume %q is %s and no longer of the claim for which it was to be attached: %w",
+			wanted.Name, now.Status.Phase, store.ErrConflict)}
+	}
+	return nil
+}
+
+func sameClaim(a, b *v1.PersistentVolume) bool {
+	if a.Spec.ClaimRef == nil || b.Spec.ClaimRef == nil {
+		return a.Spec.ClaimRef == b.Spec.ClaimRef
+	}
+	return a.Spec.ClaimRef.UID == b.Spec.ClaimRef.UID
 }
 
 // Conclude implements operationexecutor.Journal.
@@ -96,7 +124,7 @@ func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor
 	return made, nil
 }
 
-// unsureError is that of a record of which nobody knows whether it was made.
+// unsureError is that of an intent that was not begun, and of which a record may have been made.
 type unsureError struct{ error }
 
 func (e *unsureError) Unwrap() error { return e.error }

@@ -97,20 +97,21 @@ type detacher struct {
 }
 
 func (d detacher) Detach(ctx context.Context, name string, node types.NodeName) error {
-	c := d.storage.cluster
+	c, began := d.storage.cluster, time.Now()
 	if err := d.storage.begin(ctx, fake.MethodDetach); err != nil {
 		return err
 	}
 	if c.isMounted(name, string(node)) {
-		c.forced(ctx, name, string(node))
+		c.forced(ctx, name, string(node), began)
 	}
 	err := d.Detacher.Detach(ctx, name, node)
 	c.note("detach %s from %s: %v", name, node, err)
 	return err
 }
 
-// forced is told that a volume is taken from a node that has it mounted. Whatever still runs there cannot write any more.
-func (c *cluster) forced(ctx context.Context, handle, name string) {
+// forced is told that a volume is taken from a node that has it mounted, by a call that began then. Whatever still runs there cannot
+// write any more.
+func (c *cluster) forced(ctx context.Context, handle, name string, began time.Time) {
 	node, err := store.Get[*v1.Node](context.WithoutCancel(ctx), c.memory, "", name)
 	c.mu.Lock()
 	since, well := c.wellSince[name]
@@ -119,7 +120,7 @@ func (c *cluster) forced(ctx context.Context, handle, name string) {
 	switch {
 	case err == nil && isFenced(node):
 		c.count("forced by a fence")
-	case well && time.Since(since) > time.Second:
+	case well && began.Sub(since) > time.Second/2:
 		c.violate("volume %s is detached from %s, which has it mounted and is well", handle, name)
 	case unwanted > 0 && unwanted < maxWait-2*longestStep && !c.wantedOn(ctx, name)[handle].wanted:
 		c.violate("volume %s is detached by force from %s, which has had no more than %v to let go of it", handle, name, unwanted)

@@ -119,7 +119,7 @@ func (c *cluster) settle(ctx context.Context, processes []*process) {
 		}
 	}
 	var wrong []string
-	for good, rounds := 0, 0; good < 5 && rounds < 300 && c.isWhole(); rounds++ {
+	for good, rounds := 0, 0; good < 5 && rounds < 150 && c.isWhole(); rounds++ {
 		for _, name := range nodeNames {
 			c.agent(ctx, name)
 		}
