@@ -351,7 +351,7 @@ func mutants() map[string]mutant {
 			[]string{"CopiesInAndOut"}},
 		"an object inherits":                 {creates(first).in, []string{"ADeletedNameIsFree"}},
 		"what is malformed is a conflict":    {broken{create: confused}.in, []string{"MalformedIsInvalid"}},
-		"it updates whatever the version is": {blind().in, []string{"UpdateNeedsTheVersion", "UpdateOfAnOldVersionConflicts", "OneUpdateWinsPerVersion", "OneOfUpdateAndDeleteWins"}},
+		"it updates whatever the version is": {blind().in, []string{"UpdateNeedsTheVersion", "UpdateOfAnOldVersionConflicts", "OneUpdateWinsPerVersion"}},
 		"what is gone is a conflict": {updates(func(_ *store.Memory, _, updated runtime.Object, err error) (runtime.Object, error) {
 			if errors.Is(err, store.ErrNotFound) {
 				err = store.ErrConflict
@@ -401,6 +401,10 @@ func mutants() map[string]mutant {
 			slices.Reverse(list.Items)
 			return list, err
 		}}.in, []string{"ListIsSortedAndByNamespace"}},
+		"a deletion that is refused is told as done": {broken{remove: func(ctx context.Context, m *store.Memory, key store.Key, p store.Preconditions) error {
+			_ = m.Delete(ctx, key, p)
+			return nil
+		}}.in, []string{"OneOfUpdateAndDeleteWins"}},
 		"names of all kinds are deleted":    {crossKinds().in, []string{"KindsAreApart"}},
 		"a deletion asks for nothing":       {careless().in, []string{"DeleteHoldsToPreconditions", "DeleteOfThatVeryObject", "FinalizersKeepAnObject"}},
 		"an event twice":                    {watches(func(e store.Event) []store.Event { return []store.Event{e, e} }).in, []string{"AWatchTellsEachWriteOnceAndInOrder"}},

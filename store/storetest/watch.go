@@ -221,7 +221,7 @@ func testWatchCancel(t *testing.T, s store.Store) {
 	}
 	want(t, events, "Added disk-0")
 	cancel()
-	for range 5 { // at most the events that were on their way, then the end
+	for range 20 { // at most the events that were on their way, then the end
 		if _, err = receive(events); err != nil {
 			break
 		}
