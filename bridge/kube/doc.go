@@ -27,6 +27,9 @@
 // when the server ends it, as it does every half hour or so, or is not to be reached. When the server has forgotten what was since,
 // the watch is closed, and a mirror lists again.
 //
+// A program that has informers of client-go, as a virtual kubelet has, gives them to the store by [Options].Informers: they feed the
+// watches of their kinds, and nothing is watched twice. Updates and reads go to the server all the same.
+//
 // [Options].Only keeps the agent of a node from watching the nodes and pods of all others.
 //
 // Managed fields are left out of all that is read, and stay as they are on the server.

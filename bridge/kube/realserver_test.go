@@ -53,6 +53,18 @@ func TestAPIServer(t *testing.T) {
 	for _, c := range suite() {
 		t.Run(c.name, func(t *testing.T) { c.run(t, s) })
 	}
+	t.Run("WithInformers", func(t *testing.T) {
+		informed := newInformedStore(t, c.clients("admin"))
+		storetest.Run(t, storetest.Config{New: func(t *testing.T) store.Store {
+			t.Helper()
+			c.clean(t)
+			return informed
+		}})
+		c.clean(t)
+		for _, c := range suite() {
+			t.Run(c.name, func(t *testing.T) { c.run(t, informed) })
+		}
+	})
 	t.Run("WithoutARoleEverythingIsDenied", func(t *testing.T) { testDenied(t, c.store("nobody")) })
 	t.Run("WithoutCredentialsEverythingIsDenied", func(t *testing.T) { testDenied(t, c.store("unknown")) })
 	t.Run("AnAgentSeesItsOwn", func(t *testing.T) {

@@ -252,6 +252,7 @@ func listOf(kind schema.GroupVersionKind, objects []store.Object, version, more 
 
 // served is one watch of the server.
 type served struct {
+	kind    schema.GroupVersionKind
 	version string
 	events  chan watch.Event
 	cancel  context.CancelFunc
@@ -266,9 +267,13 @@ func (s *apiServer) watch(action clienttesting.Action) (bool, watch.Interface, e
 	if !known {
 		return false, nil, nil
 	}
-	version := action.(clienttesting.WatchActionImpl).ListOptions.ResourceVersion
+	options := action.(clienttesting.WatchActionImpl).ListOptions
+	if options.SendInitialEvents != nil { // As servers did before they could; informers list, then.
+		return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: kind.Kind}, "", nil)
+	}
+	version := options.ResourceVersion
 	ctx, cancel := context.WithCancel(s.t.Context())
-	w := &served{version: version, events: make(chan watch.Event), cancel: cancel}
+	w := &served{kind: kind, version: version, events: make(chan watch.Event), cancel: cancel}
 	s.mu.Lock()
 	s.watches = append(s.watches, w)
 	amnesia := s.amnesia
@@ -322,13 +327,15 @@ func (s *apiServer) tell(event watch.Event) {
 	w.send(s.t.Context(), event)
 }
 
-// begun returns the versions from which watches were begun.
+// begun returns the versions from which watches of volumes were begun.
 func (s *apiServer) begun() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var versions []string
 	for _, w := range s.watches {
-		versions = append(versions, w.version)
+		if w.kind == store.PersistentVolumes {
+			versions = append(versions, w.version)
+		}
 	}
 	return versions
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/volumekit/volumekit/store"
 )
@@ -26,6 +27,11 @@ type Options struct {
 	// (metadata.name) and its pods (spec.nodeName), instead of those of all. That an object is not selected any more is told as a
 	// deletion. What is not in the map is not limited, nor are Get and the writes.
 	Only map[schema.GroupVersionKind]fields.Selector
+	// Informers feed the watches of their kinds, so that a program that has informers for itself does not watch twice, and several
+	// watches of a kind are one for the API server. The caller starts them, and they are not stopped before the store's last user
+	// has ended. What an informer does not list, no watch tells: give Only the same selectors, so that lists agree. When an informer
+	// was cut off for long and has listed again, writes to one object in between may be told as one.
+	Informers map[schema.GroupVersionKind]cache.SharedInformer
 	// Logger gets why watches are begun again; nil discards it.
 	Logger *slog.Logger
 }
@@ -35,6 +41,7 @@ type Options struct {
 type Store struct {
 	resources map[schema.GroupVersionKind]func(namespace string) resource
 	only      map[schema.GroupVersionKind]fields.Selector
+	feeds     map[schema.GroupVersionKind]*feed
 	logger    *slog.Logger
 }
 
@@ -49,7 +56,13 @@ func New(client Client, options Options) (*Store, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Store{resources: resourcesOf(client), only: maps.Clone(options.Only), logger: options.Logger}, nil
+	s := &Store{
+		resources: resourcesOf(client), only: maps.Clone(options.Only), logger: options.Logger, feeds: map[schema.GroupVersionKind]*feed{},
+	}
+	for kind, informer := range options.Informers {
+		s.feeds[kind] = &feed{kind: kind, informer: informer}
+	}
+	return s, nil
 }
 
 // resourceOf returns the client for the objects of a kind in a namespace.
@@ -156,6 +169,11 @@ func (s *Store) List(ctx context.Context, kind schema.GroupVersionKind, namespac
 	r, err := s.resourceOf(kind, namespace)
 	if err = errors.Join(ctx.Err(), err); err != nil {
 		return store.List{}, err
+	}
+	if f := s.feeds[kind]; f != nil { // So that a watch can go on from what is listed here.
+		if err := f.ready(ctx); err != nil {
+			return store.List{}, err
+		}
 	}
 	var objects []store.Object
 	options := s.selected(kind)

@@ -24,6 +24,11 @@ func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespa
 	if err = errors.Join(ctx.Err(), err, checkVersion(version)); err != nil {
 		return nil, err
 	}
+	if f := s.feeds[kind]; f != nil {
+		if events, err := f.watch(ctx, namespace, version); events != nil || err != nil {
+			return events, err
+		}
+	}
 	what := fmt.Sprintf("watch of %s from version %s", kind.Kind, version)
 	// A watch that is too old begins as any other, and its first event says so. A list of that very version says it at once.
 	probe := s.selected(kind)
