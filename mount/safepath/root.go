@@ -146,6 +146,28 @@ func (r *Root) MkdirAll(ctx context.Context, name string, options MkdirOptions) 
 	return err
 }
 
+// MakeDirectory makes the directory name, and those above it, of that mode whatever the umask of the process. One that is there
+// is given the mode where it lacks a part of it: whoever made it may have been killed before it had its mode. It reports whether it
+// was not there.
+func (r *Root) MakeDirectory(ctx context.Context, name string, mode fs.FileMode) (made bool, err error) {
+	dir, err := r.Open(ctx, name, Directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		made = true
+		if err = r.MkdirAll(ctx, name, MkdirOptions{Mode: mode}); err == nil {
+			dir, err = r.Open(ctx, name, Directory)
+		}
+	}
+	if err != nil {
+		return made, err
+	}
+	defer func() { _ = dir.Close() }() // nothing was written to it
+	info, err := dir.Stat()
+	if err != nil || info.Mode().Perm()&mode == mode {
+		return made, err
+	}
+	return made, dir.Chmod(mode)
+}
+
 // Create makes an empty file with the mode, whatever the umask. Whatever is at name already, also a link, is an error that
 // matches fs.ErrExist.
 func (r *Root) Create(ctx context.Context, name string, mode fs.FileMode) error {

@@ -201,6 +201,32 @@ func TestDeviceWhereADirectoryIsExpectedIsNeverOpened(t *testing.T) {
 	})
 }
 
+// A directory may have been left by whoever was killed before it had its mode.
+func TestADirectoryIsMadeOrGivenWhatItLacks(t *testing.T) {
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	inEachWay(t, func(t *testing.T, w *world) {
+		for _, made := range []bool{true, false} {
+			is, err := w.root.MakeDirectory(t.Context(), "volume", 0o755)
+			require.NoError(t, err)
+			assert.Equal(t, made, is)
+			info, err := os.Stat(w.path("volume"))
+			require.NoError(t, err)
+			assert.Equal(t, fs.ModeDir|0o755, info.Mode())
+			require.NoError(t, os.Chmod(w.path("volume"), 0o700))
+		}
+		require.NoError(t, os.Chmod(w.path("volume"), 0o775))
+		_, err := w.root.MakeDirectory(t.Context(), "volume", 0o755)
+		require.NoError(t, err)
+		info, err := os.Stat(w.path("volume"))
+		require.NoError(t, err)
+		assert.Equal(t, fs.ModeDir|0o775, info.Mode(), "nothing is taken from it")
+		require.NoError(t, os.Symlink("volume", w.path("link")))
+		_, err = w.root.MakeDirectory(t.Context(), "link", 0o777)
+		require.ErrorIs(t, err, ErrEscapes)
+	})
+}
+
 func TestDirectoriesHaveExactlyTheModeThatWasAskedFor(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)

@@ -2,7 +2,6 @@ package files
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -42,22 +41,7 @@ func (d nodeDirectories) MakeDirectory(ctx context.Context, base, name string, m
 		return false, err
 	}
 	defer func() { _ = parent.Close() }() // nothing was written to it
-	opened, err := parent.Open(ctx, name, safepath.Directory)
-	if errors.Is(err, fs.ErrNotExist) {
-		made = true
-		if err = parent.MkdirAll(ctx, name, safepath.MkdirOptions{Mode: mode}); err == nil {
-			opened, err = parent.Open(ctx, name, safepath.Directory)
-		}
-	}
-	if err != nil {
-		return made, err
-	}
-	defer func() { _ = opened.Close() }() // likewise
-	info, err := opened.Stat()
-	if err != nil || info.Mode().Perm()&mode == mode {
-		return made, err
-	}
-	return made, opened.Chmod(mode)
+	return parent.MakeDirectory(ctx, name, mode)
 }
 
 func (nodeDirectories) Publish(ctx context.Context, dir string, payload map[string]atomicwriter.FileProjection, group *int64) error {

@@ -2,7 +2,6 @@ package hostpath
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -77,22 +76,7 @@ func (f nodeFiles) MakeDirectory(ctx context.Context, base, name string, mode fs
 		return false, err
 	}
 	defer func() { _ = root.Close() }() // nothing was written to it
-	dir, err := root.Open(ctx, name, safepath.Directory)
-	if errors.Is(err, fs.ErrNotExist) {
-		made = true
-		if err = root.MkdirAll(ctx, name, safepath.MkdirOptions{Mode: mode}); err == nil {
-			dir, err = root.Open(ctx, name, safepath.Directory)
-		}
-	}
-	if err != nil {
-		return made, err
-	}
-	defer func() { _ = dir.Close() }() // likewise
-	info, err := dir.Stat()
-	if err != nil || info.Mode().Perm()&mode == mode {
-		return made, err
-	}
-	return made, dir.Chmod(mode)
+	return root.MakeDirectory(ctx, name, mode)
 }
 
 func (f nodeFiles) RemoveAll(ctx context.Context, base, name string) error {
