@@ -19,11 +19,11 @@ var named = regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`")
 func TestEveryTestThatTheAcceptancePageNamesIsThere(t *testing.T) {
 	page := pageWithTests(t, "acceptance.md")
 	rows := map[string]int{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([AMNK])\d+ \|.*$`).FindAllStringSubmatch(page, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([AMNKC])\d+ \|.*$`).FindAllStringSubmatch(page, -1) {
 		rows[row[1]]++
 		assert.Regexp(t, named, row[0], "a line without a test")
 	}
-	assert.Equal(t, map[string]int{"A": 18, "M": 15, "N": 27, "K": 36}, rows)
+	assert.Equal(t, map[string]int{"A": 18, "M": 15, "N": 27, "K": 36, "C": 34}, rows)
 }
 
 // TestEveryPromiseToPluginsIsHeldByATest; what plugins promise is held by package volumetest.
@@ -34,6 +34,38 @@ func TestEveryPromiseToPluginsIsHeldByATest(t *testing.T) {
 	for _, row := range rows {
 		assert.Regexp(t, named, row, "a line without a test")
 	}
+}
+
+// TestEveryCaseThatThePageOfClaimsNumbersIsThere, in the test that the letter stands for.
+func TestEveryCaseThatThePageOfClaimsNumbersIsThere(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("docs", "persistent-volumes.md"))
+	require.NoError(t, err)
+	sources := sourceOfTests(t, "controller/persistentvolume")
+	numbers := regexp.MustCompile(`\b([UBV])(\d+)\b`).FindAllStringSubmatch(string(page), -1)
+	assert.Greater(t, len(numbers), 50)
+	for _, n := range numbers {
+		name := map[string]string{"U": "TestUnboundClaim", "B": "TestBoundClaim", "V": "TestVolume"}[n[1]]
+		assert.Regexp(t, `"`+n[2]+` `, sources[name], "%s has no case %s", name, n[2])
+	}
+	for _, test := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(page), -1) {
+		assert.Contains(t, sources, test[1])
+	}
+}
+
+// sourceOfTests returns the source of the tests in a directory, by name.
+func sourceOfTests(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	require.NoError(t, err)
+	sources := map[string]string{}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, test := range regexp.MustCompile(`(?ms)^func (Test\w+)\(.*?^}$`).FindAllStringSubmatch(string(source), -1) {
+			sources[test[1]] = test[0]
+		}
+	}
+	return sources
 }
 
 // pageWithTests returns a page, all tests of which are there.

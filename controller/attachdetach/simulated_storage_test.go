@@ -230,6 +230,9 @@ func (s *storage) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, to,
 	if !slices.Contains(s.cluster.backend.Handles(), spec.PersistentVolume.Spec.CSI.VolumeHandle) {
 		return from, fmt.Errorf("there is no volume %s", spec.Name())
 	}
+	s.cluster.mu.Lock()
+	s.cluster.grownFor[spec.PersistentVolume.Spec.CSI.VolumeHandle] = spec.PersistentVolume.Spec.ClaimRef.UID
+	s.cluster.mu.Unlock()
 	size, err := s.Plugin.ExpandVolumeDevice(ctx, spec, to, from)
 	s.cluster.note("expand %s to %s: %v", spec.Name(), to.String(), err)
 	if err == nil {

