@@ -142,7 +142,8 @@ func letGo(b *testing.B, n int) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	ended := make(chan error, 1)
-	go func() { ended <- New(newPlugins(b), s, Options{}).Run(ctx) }()
+	c := New(newPlugins(b), s, Options{})
+	go func() { ended <- c.Run(ctx) }()
 	bound(b, ctx, s, n)
 	list, err := s.List(ctx, store.PersistentVolumeClaims, "")
 	require.NoError(b, err)
