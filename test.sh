@@ -298,9 +298,11 @@ run_fuzz() {
 
 # The tests run a part of the simulation with the race detector; this is more of it without.
 run_simulation() {
-  export SIMULATION_SEEDS=${SIMULATION_SEEDS:-$1} SIMULATION_DEPTH=${SIMULATION_DEPTH:-$2}
-  step "simulation: $SIMULATION_SEEDS seeds, every schedule of depth $SIMULATION_DEPTH"
-  GOGC=400 go test -count=1 -timeout "$3" -v -run '^(TestSeeds|TestEverySchedule|TestSimulatedManager)$' ./internal/simulation ./volumemanager |
+  export SIMULATION_SEEDS=${SIMULATION_SEEDS:-$1} SIMULATION_DEPTH=${SIMULATION_DEPTH:-$2} CLUSTER_SEEDS=${CLUSTER_SEEDS:-$3}
+  step "simulation: $SIMULATION_SEEDS seeds, every schedule of depth $SIMULATION_DEPTH, $CLUSTER_SEEDS clusters"
+  GOGC=400 go test -count=1 -timeout "$4" -v -run '^(TestSeeds|TestEverySchedule|TestSimulatedManager)$' ./internal/simulation ./volumemanager |
+    grep -vE '^=== |^PASS$|^ +--- PASS'
+  go test -count=1 -timeout "$4" -v -run '^(TestTheSimulationFindsBugs|TestClustersStayWhole)$' ./controller/attachdetach |
     grep -vE '^=== |^PASS$|^ +--- PASS'
 }
 
@@ -351,7 +353,7 @@ all)
   run_tests $(race_flag) -shuffle=on ./...
   beside run_load 40s 5m
   beside run_cycles
-  run_simulation 20000 4 5m
+  run_simulation 20000 4 300 5m
   beside run_modules 1m 6m
   run_tests_as_user
   await_besides
@@ -360,13 +362,13 @@ all)
   step "all passed"
   ;;
 lint) check_lint ;;
-simulation) run_simulation 20000 4 5m ;;
+simulation) run_simulation 20000 4 300 5m ;;
 load) run_load 1m 5m ;;
 soak)
   run_load 10m 0
   run_modules 10m 20m
   run_faults
-  run_simulation 1000000 6 0
+  run_simulation 1000000 6 10000 0
   ;;
 guest) run_guest ;;
 modules) run_modules 1m 6m ;;

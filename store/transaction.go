@@ -9,7 +9,9 @@ import (
 
 // Transactor is a [Store] that writes several objects at once. It is optional: ask for it by a type assertion.
 //
-// [Memory] is one, and so are the store on disk and that on etcd. A Kubernetes API server has no transactions.
+// [Memory] is one, and so are the store on disk and that on etcd. A Kubernetes API server has no transactions. A store that is
+// built around another passes on only what it knows of when it embeds the interface Store, not the struct: otherwise its Commit is
+// that of the struct, and goes past it.
 type Transactor interface {
 	Store
 	// Commit does all writes of t if everything holds that t asks for, and otherwise none; nobody ever sees some of them. It

@@ -25,7 +25,8 @@ import (
 // A write that cannot be appended has happened in memory all the same. So it is the last one: the agent ends, and
 // starts again from what is in the file.
 type database struct {
-	*store.Memory
+	// The interface, not the struct: whatever else a store in memory can write, such as a transaction, would not be in the file.
+	store.Store
 
 	mu     sync.Mutex // orders the lines as the writes
 	file   *os.File
@@ -50,7 +51,7 @@ func openDatabase(ctx context.Context, name string) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &database{Memory: store.NewMemory(store.MemoryOptions{}), file: file, failed: make(chan struct{})}
+	d := &database{Store: store.NewMemory(store.MemoryOptions{}), file: file, failed: make(chan struct{})}
 	// An agent that was killed may have written, and not synced, what is read here and acted on.
 	if err := errors.Join(d.load(ctx), file.Sync(), syncDir(filepath.Dir(name))); err != nil {
 		file.Close()
@@ -126,7 +127,7 @@ func replay(lines []byte) (map[store.Key]store.Object, error) {
 func (d *database) restore(ctx context.Context, object store.Object) error {
 	dying := object.GetDeletionTimestamp() != nil
 	object.SetResourceVersion("")
-	created, err := d.Memory.Create(ctx, object)
+	created, err := d.Store.Create(ctx, object)
 	if err != nil || !dying {
 		return err
 	}
@@ -134,7 +135,7 @@ func (d *database) restore(ctx context.Context, object store.Object) error {
 	if err != nil {
 		return err
 	}
-	return d.Memory.Delete(ctx, key, store.Preconditions{})
+	return d.Store.Delete(ctx, key, store.Preconditions{})
 }
 
 // Create implements store.Store.
@@ -144,7 +145,7 @@ func (d *database) Create(ctx context.Context, object runtime.Object) (runtime.O
 	if d.err != nil {
 		return nil, d.err
 	}
-	created, err := d.Memory.Create(ctx, object)
+	created, err := d.Store.Create(ctx, object)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,7 @@ func (d *database) Update(ctx context.Context, object runtime.Object) (runtime.O
 	if d.err != nil {
 		return nil, d.err
 	}
-	updated, err := d.Memory.Update(ctx, object)
+	updated, err := d.Store.Update(ctx, object)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +178,7 @@ func (d *database) Delete(ctx context.Context, key store.Key, preconditions stor
 	if d.err != nil {
 		return d.err
 	}
-	if err := d.Memory.Delete(ctx, key, preconditions); err != nil {
+	if err := d.Store.Delete(ctx, key, preconditions); err != nil {
 		return err
 	}
 	return d.appendCurrent(ctx, key)
@@ -185,7 +186,7 @@ func (d *database) Delete(ctx context.Context, key store.Key, preconditions stor
 
 // appendCurrent appends what is there under a key, or that nothing is.
 func (d *database) appendCurrent(ctx context.Context, key store.Key) error {
-	object, err := d.Memory.Get(context.WithoutCancel(ctx), key)
+	object, err := d.Store.Get(context.WithoutCancel(ctx), key)
 	if errors.Is(err, store.ErrNotFound) {
 		return d.append(line{Deleted: &key})
 	}
