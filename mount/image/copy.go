@@ -52,7 +52,10 @@ func (c copying) run(ctx context.Context, start, end int64) error {
 			return fmt.Errorf("the copy was broken off at %d of %d bytes: %w", offset, c.size, context.Cause(ctx))
 		}
 		step := min(copyStep, end-offset)
-		_, err := io.CopyBuffer(io.NewOffsetWriter(c.to, offset), io.NewSectionReader(c.from, offset, step), c.buffer)
+		copied, err := io.CopyBuffer(io.NewOffsetWriter(c.to, offset), io.NewSectionReader(c.from, offset, step), c.buffer)
+		if err == nil && copied != step {
+			err = fmt.Errorf("%q was cut off meanwhile: %w", c.from.Name(), io.ErrUnexpectedEOF)
+		}
 		if err != nil {
 			return fmt.Errorf("copying to %q: %w", c.to.Name(), err)
 		}

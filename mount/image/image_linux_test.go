@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -171,4 +172,12 @@ func TestAnImageOfADeadFilesystemIsLeftBehind(t *testing.T) {
 	<-lost.Done()
 	_, err = use(ctx, "1.img")
 	require.ErrorIs(t, err, mount.ErrTransient, "it was not begun")
+}
+
+func TestACopyOfWhatIsCutOffFails(t *testing.T) {
+	from, to := newFile(t, 0), newFile(t, 40*mib)
+	_, err := from.Write(bytes.Repeat([]byte{1}, int(40*mib)))
+	require.NoError(t, err)
+	cut := func(int64, int64) { assert.NoError(t, from.Truncate(20*mib)) }
+	require.ErrorIs(t, image.CopyData(t.Context(), to, from, cut), io.ErrUnexpectedEOF)
 }
