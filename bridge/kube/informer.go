@@ -26,7 +26,7 @@ type feed struct {
 	kind     schema.GroupVersionKind
 	informer cache.SharedInformer
 
-	mu     sync.Mutex // never held over a copy or a channel send
+	mu     sync.Mutex // never held over a copy or a channel send; adding the handler, under it, calls no handler
 	synced func() bool
 	// log has what was told after version start; the first is the number first. Both become greater when it grows too long.
 	log          []told

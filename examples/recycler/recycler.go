@@ -27,6 +27,9 @@ import (
 // cleanUpPatience bounds what is done for a pod after its time is over.
 const cleanUpPatience = 30 * time.Second
 
+// annRecycles is the annotation by which a pod is known to be one of these. Its value is the name of the volume.
+const annRecycles = "example.com/recycles"
+
 // Runtime runs containers.
 type Runtime interface {
 	// Run starts a container, with volumes, and returns nil when it has ended with success. When it returns, no process of the
@@ -86,7 +89,9 @@ func (r *Recycler) RecycleByPod(ctx context.Context, request volume.PodRecycleRe
 // podFor fills in the template.
 func (r *Recycler) podFor(request volume.PodRecycleRequest) *v1.Pod {
 	pod := r.options.Template.DeepCopy()
-	pod.ObjectMeta = metav1.ObjectMeta{Namespace: pod.Namespace, Name: "recycler-for-" + request.PVName}
+	pod.ObjectMeta = metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: "recycler-for-" + request.PVName, Annotations: map[string]string{annRecycles: request.PVName},
+	}
 	pod.Spec.Volumes[0].VolumeSource = *request.Volume.DeepCopy()
 	seconds := int64(request.Timeout.Seconds())
 	pod.Spec.ActiveDeadlineSeconds = &seconds
@@ -94,6 +99,7 @@ func (r *Recycler) podFor(request volume.PodRecycleRequest) *v1.Pod {
 }
 
 // removeEarlier removes the pod of that name that an earlier process has left: what it has done is not known, and never counts.
+// One that somebody else has made under that name stays, and is an error that matches store.ErrConflict.
 func (r *Recycler) removeEarlier(ctx context.Context, pod *v1.Pod) error {
 	earlier, err := store.Get[*v1.Pod](ctx, r.options.Store, pod.Namespace, pod.Name)
 	switch {
@@ -101,6 +107,8 @@ func (r *Recycler) removeEarlier(ctx context.Context, pod *v1.Pod) error {
 		return nil
 	case err != nil:
 		return err
+	case earlier.Annotations[annRecycles] != pod.Annotations[annRecycles]:
+		return fmt.Errorf("it has no annotation %s and is somebody else's: delete it if it is not needed: %w", annRecycles, store.ErrConflict)
 	}
 	return r.remove(ctx, earlier)
 }

@@ -233,3 +233,17 @@ func TestAPodOfAnEarlierProcessNeverCounts(t *testing.T) {
 	assert.Equal(t, 1, n.processes.runs())
 	n.noPod()
 }
+
+func TestAPodOfSomebodyElseStays(t *testing.T) {
+	n := newNode(t)
+	n.fill()
+	other := template()
+	other.Name = "recycler-for-data"
+	_, err := store.Create(t.Context(), n.objects, &other)
+	require.NoError(t, err)
+	require.ErrorIs(t, n.recycle(t.Context()), store.ErrConflict)
+	_, err = store.Get[*v1.Pod](t.Context(), n.objects, other.Namespace, other.Name)
+	require.NoError(t, err)
+	assert.FileExists(t, n.file())
+	assert.Zero(t, n.processes.runs())
+}
