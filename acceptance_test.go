@@ -32,7 +32,7 @@ func TestEveryTestThatTheAcceptancePageNamesIsThere(t *testing.T) {
 func TestEveryPromiseToPluginsIsHeldByATest(t *testing.T) {
 	page := pageWithTests(t, "contract.md")
 	rows := regexp.MustCompile(`(?m)^\| G\d+ \|.*$`).FindAllString(page, -1)
-	assert.Len(t, rows, 11)
+	assert.Len(t, rows, 12)
 	for _, row := range rows {
 		assert.Regexp(t, named, row, "a line without a test")
 	}

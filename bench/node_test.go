@@ -136,7 +136,7 @@ func (*instantOurs) TearDown(context.Context) error                            {
 func (*instantOurs) TearDownAt(context.Context, string) error                  { return nil }
 
 func ourPlugins(tb testing.TB, of ...volume.VolumePlugin) *volume.VolumePluginMgr {
-	host, err := volume.NewHost(volume.HostOptions{RootDir: "/nowhere", NodeName: "node"})
+	host, err := volume.NewHost(volume.HostOptions{RootDir: tb.TempDir(), NodeName: "node"})
 	must(tb, err)
 	plugins := volume.NewVolumePluginMgr(host)
 	must(tb, plugins.InitPlugins(tb.Context(), of...))

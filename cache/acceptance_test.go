@@ -42,7 +42,7 @@ func TestUncertainIsKeptUntilItIsTornDown(t *testing.T) {
 	})
 	t.Run("a pod of one that is not", func(t *testing.T) {
 		a, _ := newActual(t, &plugin{})
-		name := shared("p-own")
+		name := shared("pods/p/own")
 		require.NoError(t, a.MarkVolumeAsAttached(name, spec("own"), node, ""))
 		require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "own")))
 		require.ErrorIs(t, a.DeleteVolume(name), volume.ErrInUse)
@@ -153,7 +153,6 @@ func lifeInACluster(t *testing.T) func(i int) {
 	d, a := cache.NewClusterDesiredStateOfWorld(plugins, cache.ClusterOptions{}), cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{})
 	return func(i int) {
 		inner, nodeName, uid := fmt.Sprint("s", i), types.NodeName(fmt.Sprint("node-", i)), types.UID(fmt.Sprint("uid-", i))
-		d.AddNode(nodeName, uid)
 		a.AddNode(nodeName, uid)
 		p := pod(fmt.Sprint("pod-", i))
 		p.Spec.NodeName = string(nodeName)
@@ -169,7 +168,6 @@ func lifeInACluster(t *testing.T) func(i int) {
 		require.NoError(t, a.RemoveVolumeFromReportAsAttached(name, nodeName))
 		a.MarkVolumeAsDetached(name, nodeName)
 		require.Equal(t, cache.NotAttached, a.AttachState(name, nodeName))
-		d.DeleteNode(nodeName, uid)
 		a.DeleteNode(nodeName, uid)
 		require.Empty(t, a.Nodes())
 	}

@@ -88,6 +88,7 @@ func (v *knownVolume) newMount(opts *operationexecutor.MarkVolumeOpts) *MountedV
 		VolumeGidValue:       opts.VolumeGidValue,
 		DeviceMountPath:      v.deviceMountPath,
 		DevicePath:           v.devicePath,
+		Incarnation:          opts.Incarnation,
 	}}
 }
 
@@ -105,6 +106,7 @@ func (m *MountedVolume) fill(old *MountedVolume) {
 	orElse(&m.MountPath, old.MountPath)
 	orElse(&m.SELinuxMountContext, old.SELinuxMountContext)
 	orElse(&m.VolumeGidValue, old.VolumeGidValue)
+	orElse(&m.Incarnation, old.Incarnation)
 	if m.Mounter == nil {
 		m.Mounter = old.Mounter
 	}
@@ -229,6 +231,26 @@ func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (c
 		x.row.Store(&m)
 		x.refreshable = false
 		changed = append(changed, m.VolumeName)
+	}
+	slices.Sort(changed)
+	return changed
+}
+
+// MarkPodRemoved says that the pod was removed: what was found for it after a restart is for no pod that comes with the same
+// UID. What else is set up for it is known by its incarnation.
+func (a *ActualStateOfWorld) MarkPodRemoved(podName volume.UniquePodName) {
+	a.options.changed(a.setRemoved(podName)...)
+}
+
+func (a *ActualStateOfWorld) setRemoved(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for x := range a.mounts.byPod[podName].all {
+		if m := *x.row.Load(); m.Incarnation == 0 {
+			m.Incarnation = incarnationRemoved
+			x.row.Store(&m)
+			changed = append(changed, m.VolumeName)
+		}
 	}
 	slices.Sort(changed)
 	return changed

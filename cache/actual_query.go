@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -41,6 +42,16 @@ type MountedVolume struct {
 	RemountRequired bool
 	// Reconstructed says that the set-up was found after a restart and that nothing has succeeded on it since.
 	Reconstructed bool
+}
+
+// incarnationRemoved is that of a set-up of which it is not known for which incarnation of its pod it was made, and whose
+// pod was removed since.
+const incarnationRemoved = math.MaxUint64
+
+// IsFor reports whether what is, or may be, set up was made for that incarnation of its pod. One of which that is not known,
+// because it was found after a restart, is for any until the pod is removed: see [ActualStateOfWorld.MarkPodRemoved].
+func (m *MountedVolume) IsFor(incarnation uint64) bool {
+	return m.Incarnation == 0 || m.Incarnation == incarnation
 }
 
 // VolumeSnapshot is all that is known of one volume at one moment.

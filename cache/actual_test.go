@@ -44,8 +44,8 @@ func TestAttachingTwiceUpdatesThePath(t *testing.T) {
 	assert.Equal(t, node, v.NodeName)
 	assert.Equal(t, []v1.UniqueVolumeName{name, name, name}, told.take())
 
-	require.NoError(t, a.MarkVolumeAsAttached(shared("p-own"), spec("own"), node, ""))
-	v, _ = a.GetAttachedVolume(shared("p-own"))
+	require.NoError(t, a.MarkVolumeAsAttached(shared("pods/p/own"), spec("own"), node, ""))
+	v, _ = a.GetAttachedVolume(shared("pods/p/own"))
 	assert.False(t, v.PluginIsAttachable)
 }
 
@@ -170,7 +170,7 @@ func TestRemountIsRequiredUntilItIsMountedAgain(t *testing.T) {
 	for _, remount := range []bool{false, true} {
 		t.Run(fmt.Sprint(remount), func(t *testing.T) {
 			a, told := newActual(t, &plugin{remount: remount})
-			own, doubtful := shared("p-own"), shared("p-tmp")
+			own, doubtful := shared("pods/p/own"), shared("pods/p/tmp")
 			require.NoError(t, a.MarkVolumeAsAttached(own, spec("own"), node, ""))
 			require.NoError(t, a.MarkVolumeAsAttached(doubtful, spec("tmp"), node, ""))
 			require.NoError(t, a.MarkVolumeAsMounted(opts(own, "p", "own")))
@@ -198,7 +198,7 @@ func TestRemountIsRequiredUntilItIsMountedAgain(t *testing.T) {
 // TestAnUpdateDuringASetUpIsNotLost: the set-up, the first one or a later one, was of the pod as it was.
 func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
 	a, _ := newActual(t, &plugin{remount: true})
-	own := shared("p-own")
+	own := shared("pods/p/own")
 	require.NoError(t, a.MarkVolumeAsAttached(own, spec("own"), node, ""))
 	setUp := func(during func()) bool {
 		end := a.WatchSetUp(own, "p")
@@ -283,8 +283,8 @@ func TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater(t *testing.T) {
 
 func TestWhatIsFoundWithoutAttachmentOrStaging(t *testing.T) {
 	a, _ := newActual(t, &plugin{})
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("p-own"), VolumeSpec: spec("own")}))
-	v, _ := a.GetAttachedVolume(shared("p-own"))
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("pods/p/own"), VolumeSpec: spec("own")}))
+	v, _ := a.GetAttachedVolume(shared("pods/p/own"))
 	assert.Equal(t, cache.Attached, v.AttachState, "it needs no attaching")
 	assert.Equal(t, operationexecutor.DeviceNotMounted, v.DeviceMountState)
 	assert.Equal(t, pluginName, v.PluginName)

@@ -58,6 +58,8 @@ type ClusterAttachedVolume struct {
 type clusterRow struct {
 	ClusterAttachedVolume
 	attempt *AttachAttempt // the one that is going on in the state Attaching
+	// inherited says that it was, or may have been, attached while the node had another UID.
+	inherited bool
 	// listedIn is the node's last report of volumes in use that lists the volume. It belongs to the lock of the state; who
 	// goes through the rows without that never looks at it.
 	listedIn uint64
@@ -81,7 +83,7 @@ type attachmentNews struct {
 	pluginName string
 	spec       *volume.Spec   // nil when it is not known
 	devicePath string         // empty when it is not known
-	uid        types.UID      // of the node that is meant; empty when that of the name is
+	uid        types.UID      // of the node that is meant, or was there; empty when that of the name is
 	limit      int            // of a new attachment; zero when there is none
 	attempt    *AttachAttempt // that begins, or has ended
 	inStatus   bool           // the node's status lists the volume
@@ -196,6 +198,9 @@ func (a *ClusterActualStateOfWorld) follow(m clusterMove, e event, n *attachment
 	switch {
 	case m.to != NotAttached:
 		node := a.node(n.key.owner)
+		if e == found && node.uid == "" {
+			node.uid = n.uid // Of a node that is not there, the record knows who it was.
+		}
 		return a.put(node, n.key, old, nextRow(m, e, n, node, old))
 	case old != nil:
 		return a.drop(n.key, old)
@@ -229,6 +234,9 @@ func nextRow(m clusterMove, e event, n *attachmentNews, node *clusterNode, old *
 	if m.tells != asBefore {
 		row.Reported = m.tells == listed
 	}
+	if e == found && n.uid != "" && n.uid != node.uid {
+		row.inherit(node)
+	}
 	return row
 }
 
@@ -239,6 +247,15 @@ func newRow(n *attachmentNews, node *clusterNode) clusterRow {
 		},
 		NodeUID: node.uid, InUse: AssumedInUse, Reported: n.inStatus,
 	}}
+}
+
+// inherit says that the attachment was made while the node had another UID. What the node uses of that time is not known
+// before it has said so under its own.
+func (r *clusterRow) inherit(node *clusterNode) {
+	r.inherited = true
+	if r.InUse == NotInUse && !node.listedUse {
+		r.InUse = AssumedInUse
+	}
 }
 
 // succeed takes over that the volume is attached. The path that an earlier node of that name had is none of this one's.

@@ -22,7 +22,6 @@ func filledCluster(t testing.TB, nodes int) (*ClusterDesiredStateOfWorld, *Clust
 	d, a := NewClusterDesiredStateOfWorld(plugins, ClusterOptions{}), NewClusterActualStateOfWorld(plugins, ClusterOptions{})
 	for i := range nodes {
 		name := types.NodeName(fmt.Sprint("n", i))
-		d.AddNode(name, "uid")
 		a.AddNode(name, "uid")
 		for j := range perNode {
 			spec := exclusiveSpec(fmt.Sprintf("s%d-%d", i, j))

@@ -11,8 +11,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ClusterDesiredStateOfWorld says which volumes should be attached to which nodes of a cluster, and for which pods. Make it
-// with [NewClusterDesiredStateOfWorld].
+// ClusterDesiredStateOfWorld says which volumes should be attached to which nodes of a cluster, and for which pods. A pod
+// wants its volumes on the node that it names until it is deleted from this state, whether or not an object of that node is
+// there: a Node object that is deleted, or made again with another UID, ends no pod. Make it with
+// [NewClusterDesiredStateOfWorld].
 type ClusterDesiredStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
 	options ClusterOptions
@@ -24,9 +26,8 @@ type ClusterDesiredStateOfWorld struct {
 	pods table[attachmentKey, volume.UniquePodName, v1.Pod]
 }
 
-// wantingNode is a node that is there.
+// wantingNode is a node on which pods want volumes.
 type wantingNode struct {
-	uid         types.UID
 	attachments roster[*place[types.NodeName, v1.UniqueVolumeName, wantedAttachment]]
 }
 
@@ -47,16 +48,15 @@ type ClusterVolumeToAttach struct {
 	VolumeSpec *volume.Spec
 	// PluginName is the name of the volume's plugin.
 	PluginName string
-	// NodeName and NodeUID are the node.
+	// NodeName is the node.
 	NodeName types.NodeName
-	NodeUID  types.UID
 	// PodCount is the number of pods on that node that want the volume.
 	PodCount int
 	// MultiAttachErrorReported says that its pods were told that another node has the volume.
 	MultiAttachErrorReported bool
 }
 
-// NewClusterDesiredStateOfWorld returns a state without nodes.
+// NewClusterDesiredStateOfWorld returns a state in which nothing is wanted.
 func NewClusterDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options ClusterOptions) *ClusterDesiredStateOfWorld {
 	return &ClusterDesiredStateOfWorld{
 		plugins:     plugins,
@@ -67,64 +67,12 @@ func NewClusterDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Clus
 	}
 }
 
-// AddNode says that there is a node. One of the same name with another UID is another node: it inherits nothing, and what is
-// no longer wanted thereby is returned, sorted. The pods that it has are to be added again.
-func (d *ClusterDesiredStateOfWorld) AddNode(name types.NodeName, uid types.UID) []v1.UniqueVolumeName {
-	d.mu.Lock()
-	var removed []v1.UniqueVolumeName
-	if node := d.nodes[name]; node == nil || node.uid != uid {
-		removed = d.removeNode(name)
-		d.nodes[name] = &wantingNode{uid: uid}
-	}
-	d.mu.Unlock()
-	d.tell(name, removed)
-	return removed
-}
-
-// DeleteNode says that a node has gone, with all its pods, and returns the volumes that they wanted, sorted. A late word of an
-// earlier node of that name, by its UID, changes nothing; an empty UID means whichever is there.
-func (d *ClusterDesiredStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) []v1.UniqueVolumeName {
-	d.mu.Lock()
-	var removed []v1.UniqueVolumeName
-	if node := d.nodes[name]; node != nil && (uid == "" || uid == node.uid) {
-		removed = d.removeNode(name)
-	}
-	d.mu.Unlock()
-	d.tell(name, removed)
-	return removed
-}
-
-// removeNode forgets a node, if it is there, and returns the volumes that were wanted on it, sorted.
-func (d *ClusterDesiredStateOfWorld) removeNode(name types.NodeName) (removed []v1.UniqueVolumeName) {
-	node := d.nodes[name]
-	if node == nil {
-		return nil
-	}
-	for x := range node.attachments.all {
-		pods := x.row.pods
-		for p := range pods.all {
-			d.pods.remove(pods, p.key)
-		}
-		d.attachments.remove(&node.attachments, x.key)
-		removed = append(removed, x.key.partner)
-	}
-	delete(d.nodes, name)
-	slices.Sort(removed)
-	return removed
-}
-
-func (d *ClusterDesiredStateOfWorld) tell(name types.NodeName, volumes []v1.UniqueVolumeName) {
-	for _, volumeName := range volumes {
-		d.options.changed(attachmentKey{name, volumeName})
-	}
-}
-
 // AddPod says that a pod on a node wants a volume, and returns the volume's unique name. The pod must have a UID, which is
 // its unique name, and the name of its node. What the call says replaces what an earlier one for the same pod and volume
 // said. A volume that needs no attaching is not kept, and has an empty name here.
 //
-// The error matches [ErrNodeUnknown] when the node was not added, and volume.ErrInvalid when something is missing; a volume
-// that no plugin, or more than one, serves is an error of the registry's look-up. After an error nothing has changed.
+// The error matches volume.ErrInvalid when something is missing; a volume that no plugin, or more than one, serves is an error
+// of the registry's look-up. After an error nothing has changed.
 func (d *ClusterDesiredStateOfWorld) AddPod(pod *v1.Pod, spec *volume.Spec) (v1.UniqueVolumeName, error) {
 	if pod == nil || pod.UID == "" || pod.Spec.NodeName == "" || spec == nil {
 		return "", fmt.Errorf("a pod with a UID and a node, and a volume, are required: %w", volume.ErrInvalid)
@@ -145,22 +93,21 @@ func (d *ClusterDesiredStateOfWorld) AddPod(pod *v1.Pod, spec *volume.Spec) (v1.
 		}
 		return "", nil
 	}
-	if err := d.add(key, podName, pod, ClusterVolumeToAttach{VolumeSpec: spec, PluginName: resolved.PluginName}); err != nil {
-		return "", err
-	}
+	d.add(key, podName, pod, ClusterVolumeToAttach{VolumeSpec: spec, PluginName: resolved.PluginName})
 	d.options.changed(key)
 	return name, nil
 }
 
 // add adds a pod to a volume; v says what is told of the volume.
-func (d *ClusterDesiredStateOfWorld) add(key attachmentKey, podName volume.UniquePodName, pod *v1.Pod, v ClusterVolumeToAttach) error {
+func (d *ClusterDesiredStateOfWorld) add(key attachmentKey, podName volume.UniquePodName, pod *v1.Pod, v ClusterVolumeToAttach) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	node := d.nodes[key.owner]
 	if node == nil {
-		return nodeUnknown(key.owner, "", "")
+		node = &wantingNode{}
+		d.nodes[key.owner] = node
 	}
-	v.VolumeName, v.NodeName, v.NodeUID = key.partner, key.owner, node.uid
+	v.VolumeName, v.NodeName = key.partner, key.owner
 	row := &wantedAttachment{ClusterVolumeToAttach: v}
 	if old := d.attachments.get(key); old != nil {
 		row.pods, row.MultiAttachErrorReported = old.pods, old.MultiAttachErrorReported
@@ -174,7 +121,6 @@ func (d *ClusterDesiredStateOfWorld) add(key attachmentKey, podName volume.Uniqu
 		row.MultiAttachErrorReported = false // The new pod was not told.
 	}
 	d.attachments.put(&node.attachments, key, row)
-	return nil
 }
 
 // DeletePod says that a pod no longer wants anything, and returns the volumes that it wanted, all of them, sorted.
@@ -209,7 +155,8 @@ func (d *ClusterDesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePo
 	}
 }
 
-// remove takes a pod from a volume, and the volume from its node with its last pod. It reports whether it was there.
+// remove takes a pod from a volume, the volume from its node with its last pod, and the node with its last volume. It reports
+// whether it was there.
 func (d *ClusterDesiredStateOfWorld) remove(key attachmentKey, podName volume.UniquePodName) bool {
 	old := d.attachments.get(key)
 	if old == nil || d.pods.remove(old.pods, placeKey[attachmentKey, volume.UniquePodName]{key, podName}) == nil {
@@ -218,6 +165,9 @@ func (d *ClusterDesiredStateOfWorld) remove(key attachmentKey, podName volume.Un
 	node := d.nodes[key.owner]
 	if old.pods.count == 0 {
 		d.attachments.remove(&node.attachments, key)
+		if node.attachments.count == 0 {
+			delete(d.nodes, key.owner)
+		}
 		return true
 	}
 	row := *old

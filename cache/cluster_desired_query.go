@@ -3,7 +3,6 @@ package cache
 import (
 	"cmp"
 	"iter"
-	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,24 +11,6 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
-
-// NodeUID returns the UID of a node that is there, and false when there is none of that name.
-func (d *ClusterDesiredStateOfWorld) NodeUID(name types.NodeName) (types.UID, bool) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	node := d.nodes[name]
-	if node == nil {
-		return "", false
-	}
-	return node.uid, true
-}
-
-// Nodes returns the nodes that are there, sorted.
-func (d *ClusterDesiredStateOfWorld) Nodes() []types.NodeName {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return slices.Sorted(maps.Keys(d.nodes))
-}
 
 // VolumeExists reports whether any pod on the node wants the volume.
 func (d *ClusterDesiredStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {

@@ -21,10 +21,7 @@ func onNode(name string, nodeName types.NodeName) *v1.Pod {
 
 func newDesiredCluster(t *testing.T, h *hooks) *cache.ClusterDesiredStateOfWorld {
 	t.Helper()
-	d := cache.NewClusterDesiredStateOfWorld(newPlugins(t, &plugin{}), h.options())
-	d.AddNode(nodeA, "uid-a")
-	d.AddNode(nodeB, "uid-b")
-	return d
+	return cache.NewClusterDesiredStateOfWorld(newPlugins(t, &plugin{}), h.options())
 }
 
 func wants(t *testing.T, d *cache.ClusterDesiredStateOfWorld, p *v1.Pod, specs ...*volume.Spec) {
@@ -56,7 +53,6 @@ func (m *moody) CanDeviceMount(*volume.Spec) (bool, error) { return !m.not, nil 
 func TestAVolumeThatNeedsNoAttachingAnyMoreIsNotWanted(t *testing.T) {
 	p := &moody{plugin: &plugin{}}
 	d := cache.NewClusterDesiredStateOfWorld(newPluginsOf(t, p), (&hooks{}).options())
-	d.AddNode(nodeA, "uid-a")
 	wants(t, d, onNode("p1", nodeA), rwo("s1"))
 	wants(t, d, onNode("p2", nodeA), rwo("s1"))
 	p.not = true
@@ -110,7 +106,7 @@ func TestOneVolumeIsWantedOnTwoNodesByPodsOfEach(t *testing.T) {
 	assert.Equal(t, at[1], one)
 	row := slices.Collect(d.VolumesOfNode(nodeA))[0]
 	assert.Equal(t, cache.ClusterVolumeToAttach{
-		VolumeName: shared("s1"), VolumeSpec: specA, PluginName: pluginName, NodeName: nodeA, NodeUID: "uid-a", PodCount: 2,
+		VolumeName: shared("s1"), VolumeSpec: specA, PluginName: pluginName, NodeName: nodeA, PodCount: 2,
 	}, *row)
 	assert.Len(t, slices.Collect(d.NodesOfVolume(shared("s1"))), 2)
 	assert.Len(t, slices.Collect(d.AllVolumesToAttach()), 2)
@@ -149,34 +145,6 @@ func TestThatAnotherNodeHasTheVolumeIsToldOnce(t *testing.T) {
 	assert.False(t, d.MarkMultiAttachErrorReported(shared("s1"), nodeA))
 }
 
-func TestADeletedNodeTakesItsPodsWithIt(t *testing.T) {
-	h := &hooks{}
-	d := newDesiredCluster(t, h)
-	wants(t, d, onNode("p1", nodeA), rwo("s2"), rwo("s1"))
-	wants(t, d, onNode("p2", nodeB), rwx("s1"))
-	h.take()
-	assert.Empty(t, d.DeleteNode(nodeA, "uid-of-another"))
-	assert.True(t, d.VolumeExists(shared("s1"), nodeA), "a late word of an earlier node changes nothing")
-	assert.Equal(t, []v1.UniqueVolumeName{shared("s1"), shared("s2")}, d.DeleteNode(nodeA, "uid-a"))
-	changed, _ := h.take()
-	assert.Equal(t, []string{string(shared("s1")) + " a", string(shared("s2")) + " a"}, changed)
-	assert.Equal(t, []types.NodeName{nodeB}, d.Nodes())
-	assert.Empty(t, slices.Collect(d.VolumesOfPod("p1")))
-	assert.Empty(t, d.DeletePod("p1"))
-	assert.Empty(t, d.DeleteNode(nodeA, ""))
-	assert.True(t, d.VolumeExists(shared("s1"), nodeB))
-	_, err := d.AddPod(onNode("p1", nodeA), rwo("s1"))
-	require.ErrorIs(t, err, cache.ErrNodeUnknown)
-
-	assert.Empty(t, d.AddNode(nodeB, "uid-b"), "the same node once more")
-	assert.True(t, d.VolumeExists(shared("s1"), nodeB))
-	assert.Equal(t, []v1.UniqueVolumeName{shared("s1")}, d.AddNode(nodeB, "uid-new"), "another one inherits nothing")
-	assert.Empty(t, slices.Collect(d.AllVolumesToAttach()))
-	uid, ok := d.NodeUID(nodeB)
-	assert.True(t, ok)
-	assert.Equal(t, types.UID("uid-new"), uid)
-}
-
 func TestWhatNeedsNoAttachingIsNotKept(t *testing.T) {
 	d := newDesiredCluster(t, &hooks{})
 	name, err := d.AddPod(onNode("p1", nodeA), rwo("local"))
@@ -191,6 +159,4 @@ func TestWhatNeedsNoAttachingIsNotKept(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInvalid)
 	_, err = d.AddPod(onNode("p1", nodeA), volume.NewSpecFromVolume(&v1.Volume{Name: "s1"}))
 	require.ErrorIs(t, err, volume.ErrNoPlugin)
-	_, ok := d.NodeUID("c")
-	assert.False(t, ok)
 }

@@ -46,9 +46,12 @@ func (a *ClusterActualStateOfWorld) reconcileReport(key attachmentKey) {
 
 // RecoverAttachment adds an attachment that something else than the node's status tells of, such as a VolumeAttachment: it
 // is uncertain. VolumeName, or VolumeSpec, and NodeName are required. What is known already is never overwritten, but what
-// at says is filled in where it is missing: so a volume that was found without its spec is given it.
-func (a *ClusterActualStateOfWorld) RecoverAttachment(at operationexecutor.AttachedVolume) error {
-	return a.mark(found, &attachmentNews{key: attachmentKey{at.NodeName, at.VolumeName}, spec: at.VolumeSpec, devicePath: at.DevicePath})
+// at says is filled in where it is missing: so a volume that was found without its spec is given it. nodeUID is the UID that
+// the node had when it was attached, and empty when that is not known: a node that has another one now is assumed to use it,
+// as [ClusterActualStateOfWorld.AddNode] says.
+func (a *ClusterActualStateOfWorld) RecoverAttachment(at operationexecutor.AttachedVolume, nodeUID types.UID) error {
+	n := attachmentNews{key: attachmentKey{at.NodeName, at.VolumeName}, spec: at.VolumeSpec, devicePath: at.DevicePath, uid: nodeUID}
+	return a.mark(found, &n)
 }
 
 // SetVolumeSpec gives an attachment that was found without one its spec, which a plugin needs to be asked about it. It does

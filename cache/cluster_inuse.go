@@ -24,7 +24,8 @@ func (s UseState) String() string {
 	return [...]string{"assumed to be in use", "in use", "not in use"}[s]
 }
 
-// SetVolumesInUse says which volumes a node says that it uses; all others of that node are not in use. The status must be
+// SetVolumesInUse says which volumes a node says that it uses; all others of that node are not in use. What was attached while
+// the node had another UID stays assumed to be in use until the node has listed any volume under its own. The status must be
 // one that was read or written after all that is attached was marked so; an older one is noticed when the executor asks the
 // node before it detaches. It costs as much as the node has volumes. The error matches [ErrNodeUnknown] when the node is
 // not there, or is not the one with that UID.
@@ -41,9 +42,21 @@ func (a *ClusterActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid typ
 	return nil
 }
 
+// TrustVolumesInUse says that the list of volumes in use of a node's object was written by the node itself, so that also an empty
+// one counts for what was attached while the node had another UID. It is to be called before
+// [ClusterActualStateOfWorld.SetVolumesInUse]. It does nothing for a node that is not there or has another UID.
+func (a *ClusterActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if node := a.nodes[name]; node.check(name, uid) == nil {
+		node.listedUse = true
+	}
+}
+
 // setInUse replaces the rows of the volumes of which the node says something else than before, and returns them.
 func (a *ClusterActualStateOfWorld) setInUse(node *clusterNode, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
 	node.inUseReport++
+	node.listedUse = node.listedUse || len(inUse) > 0
 	for _, volumeName := range inUse {
 		if row := a.attachments.get(attachmentKey{node.name, volumeName}); row != nil {
 			row.listedIn = node.inUseReport
@@ -51,8 +64,11 @@ func (a *ClusterActualStateOfWorld) setInUse(node *clusterNode, inUse []v1.Uniqu
 	}
 	for x := range node.attachments.all {
 		use := NotInUse
-		if x.row.listedIn == node.inUseReport {
+		switch {
+		case x.row.listedIn == node.inUseReport:
 			use = ReportedInUse
+		case x.row.inherited && !node.listedUse:
+			use = AssumedInUse
 		}
 		if x.row.InUse == use {
 			continue

@@ -17,6 +17,9 @@ type clusterNode struct {
 	attachments roster[*clusterPair]
 	perPlugin   map[string]int
 	inUseReport uint64 // the number of its last report of volumes in use
+	// listedUse says that it has listed any volume as in use since it has its UID. An empty list is also what an object has
+	// that somebody has just made, whatever runs on the node.
+	listedUse bool
 
 	// changes are the volumes that the node was to be told otherwise of since its status was written last, each with the
 	// version of that change. version is that of the last change.
@@ -57,7 +60,8 @@ func (n *clusterNode) count(pluginName string, by int) {
 
 // AddNode says that there is a node. One of the same name with another UID is another node: what was attached to the old one
 // may be attached to it still, and is uncertain; the new one is to be told that none of it is attached, is assumed to use all
-// of it until it says otherwise, and inherits no device path.
+// of it, and inherits no device path. The machine may be the same and may go on using what it used: an empty list of volumes
+// in use, which a new object has by itself, does not say that it does not.
 func (a *ClusterActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
 	node := a.node(name)
@@ -67,7 +71,8 @@ func (a *ClusterActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) 
 	}
 	var changed []attachmentKey
 	if node.uid != "" && node.uid != uid {
-		changed = a.endLife(node, func(row *clusterRow) { row.InUse = AssumedInUse })
+		node.listedUse = false
+		changed = a.endLife(node, func(row *clusterRow) { row.InUse, row.inherited = AssumedInUse, true })
 	}
 	node.uid, node.present = uid, true
 	report := a.reportAll(node)

@@ -30,6 +30,11 @@ func (a *ClusterActualStateOfWorld) AttachState(volumeName v1.UniqueVolumeName, 
 	return NotAttached
 }
 
+// IsAttachmentUncertain implements the executor's optional interface.
+func (a *ClusterActualStateOfWorld) IsAttachmentUncertain(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
+	return a.AttachState(volumeName, nodeName) == AttachUncertain
+}
+
 // AllAttachments yields every attachment, uncertain ones included, in no particular order. It copies nothing, allocates
 // nothing and holds no lock, so that the caller may change the state meanwhile: each row that is there all the time is
 // yielded exactly once, as it was at one moment; one that comes or goes meanwhile may be yielded or not. A row never

@@ -388,6 +388,32 @@ func TestANodeOfTheSameNameWithAnotherUIDInheritsNothing(t *testing.T) {
 	assert.Equal(t, cache.Attached, a.AttachState(shared("s1"), nodeA), "a late word of the old one changes nothing")
 }
 
+// TestANewObjectOfANodeProvesNothing says how the use of what was attached in a node's earlier life becomes known.
+func TestANewObjectOfANodeProvesNothing(t *testing.T) {
+	a := newCluster(t, nil)
+	attachTo(t, a, "s1", nodeA, "/dev/s1")
+	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-a", []v1.UniqueVolumeName{shared("s1")}))
+	a.DeleteNode(nodeA, "uid-a")
+	a.AddNode(nodeA, "uid-new")
+	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{VolumeName: shared("s2"), NodeName: nodeA}, "uid-a"))
+	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{VolumeName: shared("s3"), NodeName: nodeA}, "uid-new"))
+	require.NoError(t, a.MarkVolumeAsAttached(shared("s1"), nil, nodeA, ""), "it is confirmed for the new object")
+	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-new", nil))
+	assert.Equal(t, cache.AssumedInUse, get(t, a, "s1", nodeA).InUse, "an empty list is what a new object has")
+	assert.Equal(t, cache.AssumedInUse, get(t, a, "s2", nodeA).InUse)
+	assert.Equal(t, cache.NotInUse, get(t, a, "s3", nodeA).InUse, "it came in this life")
+	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-new", []v1.UniqueVolumeName{shared("s1")}))
+	assert.Equal(t, cache.ReportedInUse, get(t, a, "s1", nodeA).InUse)
+	assert.Equal(t, cache.NotInUse, get(t, a, "s2", nodeA).InUse, "the node has written its list")
+	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-new", nil))
+	assert.Equal(t, cache.NotInUse, get(t, a, "s1", nodeA).InUse)
+
+	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{VolumeName: shared("s4"), NodeName: "gone"}, "uid-1"))
+	a.AddNode("gone", "uid-2")
+	require.NoError(t, a.SetVolumesInUse("gone", "uid-2", nil))
+	assert.Equal(t, cache.AssumedInUse, get(t, a, "s4", "gone").InUse, "the record knows whose it was")
+}
+
 func TestTheLimitOfANodeCountsWhatIsBeingAttached(t *testing.T) {
 	a := newCluster(t, nil)
 	begin := func(name string) (*cache.AttachAttempt, error) {
@@ -434,8 +460,8 @@ func TestWhatANodesStatusAndAttachmentsTellAfterARestartIsUncertain(t *testing.T
 	require.NoError(t, a.RecoverNode(object))
 	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{
 		VolumeName: shared("s1"), VolumeSpec: rwo("s1"), NodeName: nodeA, DevicePath: "/dev/other",
-	}))
-	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{VolumeName: shared("s3"), NodeName: nodeB}))
+	}, "uid-a"))
+	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{VolumeName: shared("s3"), NodeName: nodeB}, ""))
 
 	row := get(t, a, "s1", nodeA)
 	assert.Equal(t, cache.AttachUncertain, row.AttachState)

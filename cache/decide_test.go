@@ -239,7 +239,7 @@ func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 // TestAPluginIsAskedLateOfWhatARestartFound: it may not have been registered when that was found.
 func TestAPluginIsAskedLateOfWhatARestartFound(t *testing.T) {
 	a, _ := newActual(t, &plugin{remount: true})
-	name := shared("p-own")
+	name := shared("pods/p/own")
 	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: spec("own")}))
 	_, err := a.AddReconstructedPod(opts(name, "p", "own"))
 	require.NoError(t, err)

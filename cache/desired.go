@@ -28,6 +28,8 @@ type DesiredStateOfWorld struct {
 	reported roster[*wantedVolume]
 	errors   map[volume.UniquePodName][]podError
 	spares   spares[wantedVolume]
+	// incarnations is how often a pod began to want a volume.
+	incarnations uint64
 }
 
 // wantedVolume is a volume that at least one pod wants.
@@ -78,6 +80,9 @@ type AddPodOptions struct {
 // earlier call for the same pod and volume said, outer names add up, and the time of the first request stays, unless the
 // plugin wants to set the volume up again at each update of the pod. What belongs to the volume (what its plugin can do,
 // the size of a PersistentVolume, which only grows) is renewed for all of its pods.
+//
+// A pod that wants a volume again after [DesiredStateOfWorld.DeletePod] or [DesiredStateOfWorld.DeletePodFromVolume] wants it
+// anew: its Incarnation is another one, and what was set up for the old one is not for it. See [MountedVolume.IsFor].
 //
 // The pod's UID and the inner name become parts of paths and are checked here; the error then matches volume.ErrInvalid,
 // as it does when the outer name already stands for another volume. A volume that no plugin, or more than one, serves is
@@ -166,7 +171,11 @@ func (d *DesiredStateOfWorld) add(w *want, facts pluginFacts, o *AddPodOptions) 
 	} else if err := v.conflict(o, w.SELinuxLabel); err != nil {
 		return err
 	}
-	if old != nil {
+	if old == nil {
+		d.incarnations++
+		w.Incarnation = d.incarnations
+	} else {
+		w.Incarnation = old.Incarnation
 		w.setOuterNames(old.OuterVolumeSpecNames, o.OuterVolumeSpecName)
 		if !facts.remountable {
 			w.MountRequestTime = old.MountRequestTime

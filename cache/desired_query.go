@@ -101,6 +101,15 @@ func (d *DesiredStateOfWorld) VolumeToMount(volumeName v1.UniqueVolumeName, podN
 	return w.VolumeToMount, true
 }
 
+// Incarnation returns the [operationexecutor.VolumeToMount]'s Incarnation of a pod that wants a volume; zero when it does not
+// want it.
+func (d *DesiredStateOfWorld) Incarnation(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) uint64 {
+	if w := d.row(volumeName, podName); w != nil {
+		return w.Incarnation
+	}
+	return 0
+}
+
 // VolumesToMount returns what is to be mounted of one volume, for each pod that wants it, those that asked first coming
 // first.
 func (d *DesiredStateOfWorld) VolumesToMount(volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +17,8 @@ import (
 type Backend struct {
 	mu      sync.Mutex
 	volumes map[string]*backendVolume
+	// tokens are the newest fencing tokens by handle, also of volumes that were deleted.
+	tokens map[string]volume.FencingToken
 }
 
 type backendVolume struct {
@@ -27,7 +30,25 @@ type backendVolume struct {
 }
 
 // NewBackend returns a backend without volumes.
-func NewBackend() *Backend { return &Backend{volumes: map[string]*backendVolume{}} }
+func NewBackend() *Backend {
+	return &Backend{volumes: map[string]*backendVolume{}, tokens: map[string]volume.FencingToken{}}
+}
+
+// admit refuses a call for a volume whose fencing token is older than one that came before. A call without a token is admitted.
+// The caller holds the lock until it has changed the volume.
+func (b *Backend) admit(ctx context.Context, handle string) error {
+	token, ok := volume.FencingTokenFrom(ctx)
+	if !ok {
+		return nil
+	}
+	if newest, seen := b.tokens[handle]; seen {
+		if err := token.Check(newest); err != nil {
+			return fmt.Errorf("volume %q: %w", handle, err)
+		}
+	}
+	b.tokens[handle] = token
+	return nil
+}
 
 // Handles returns the handles of all volumes, sorted.
 func (b *Backend) Handles() []string {
@@ -128,9 +149,12 @@ func (b *Backend) remove(handle string) error {
 
 // attach attaches a volume, which exists from then on if it did not. An exclusive volume goes to one node only: the error
 // says which has it.
-func (b *Backend) attach(info volumeInfo, node types.NodeName) error {
+func (b *Backend) attach(ctx context.Context, info volumeInfo, node types.NodeName) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.admit(ctx, info.handle); err != nil {
+		return err
+	}
 	v := b.ensure(info.handle)
 	if info.exclusive && len(v.nodes) > 0 && !v.nodes[node] {
 		return &volume.DanglingAttachError{
@@ -142,12 +166,16 @@ func (b *Backend) attach(info volumeInfo, node types.NodeName) error {
 	return nil
 }
 
-func (b *Backend) detach(handle string, node types.NodeName) {
+func (b *Backend) detach(ctx context.Context, handle string, node types.NodeName) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.admit(ctx, handle); err != nil {
+		return err
+	}
 	if v, ok := b.volumes[handle]; ok {
 		delete(v.nodes, node)
 	}
+	return nil
 }
 
 func (b *Backend) attached(handle string, node types.NodeName) bool {
@@ -158,10 +186,13 @@ func (b *Backend) attached(handle string, node types.NodeName) bool {
 }
 
 // grow makes a volume at least size bytes large and returns its size.
-func (b *Backend) grow(handle string, size int64) int64 {
+func (b *Backend) grow(ctx context.Context, handle string, size int64) (int64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.admit(ctx, handle); err != nil {
+		return 0, err
+	}
 	v := b.ensure(handle)
 	v.size = max(v.size, size)
-	return v.size
+	return v.size, nil
 }

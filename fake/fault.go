@@ -23,6 +23,7 @@ const (
 	MethodWaitForAttach      Method = "WaitForAttach"
 	MethodVolumesAreAttached Method = "VolumesAreAttached"
 	MethodBulkVerifyVolumes  Method = "BulkVerifyVolumes"
+	MethodListAttachments    Method = "ListAttachments"
 	MethodDetach             Method = "Detach"
 	MethodMountDevice        Method = "MountDevice"
 	MethodUnmountDevice      Method = "UnmountDevice"

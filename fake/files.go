@@ -17,12 +17,51 @@ import (
 // The methods here are what plugins ask of a node's filesystem, so that those whose volumes are directories run in memory
 // too: give the Mounter to them as hostpath.Options.Files and as files.Options.Directories. Files have no owner here.
 
-// CreateNew makes an empty file. What is there, a link too, is an error that matches fs.ErrExist.
-func (m *Mounter) CreateNew(name string, perm fs.FileMode) error {
+// CreateApart makes an empty file, unless its directory lies in one of apart (safepath.ErrOverlap). What is there, a link too,
+// is an error that matches fs.ErrExist.
+func (m *Mounter) CreateApart(ctx context.Context, name string, mode fs.FileMode, apart ...string) error {
+	if err := m.outside(ctx, path.Dir(name), apart); err != nil {
+		return err
+	}
 	return m.at("create", name, func(e entry) error {
-		_, err := e.create(perm.Perm())
+		_, err := e.create(mode.Perm())
 		return err
 	})
+}
+
+// MkdirApart makes a directory and its parents, unless they lie in one of apart (safepath.ErrOverlap).
+func (m *Mounter) MkdirApart(ctx context.Context, name string, mode fs.FileMode, apart ...string) error {
+	if err := m.outside(ctx, name, apart); err != nil {
+		return err
+	}
+	return m.MkdirAll(name, mode)
+}
+
+// outside refuses a directory that lies in one of apart.
+func (m *Mounter) outside(ctx context.Context, dir string, apart []string) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	resolved, err := m.followAll(dir)
+	if err != nil {
+		return err
+	}
+	for _, other := range apart {
+		kept, err := m.followAll(other)
+		if err != nil {
+			return err
+		}
+		if safepath.Contains(kept, resolved) {
+			return overlaps(dir, resolved, kept)
+		}
+	}
+	return nil
+}
+
+func overlaps(name, resolved, kept string) error {
+	return fmt.Errorf("%s leads to %s, and %s is kept apart: use another path: %w", name, resolved, kept, safepath.ErrOverlap)
 }
 
 // ResolveApart follows the links of name, and those of apart, as safepath.ResolveApart does.
@@ -39,7 +78,7 @@ func (m *Mounter) ResolveApart(name string, apart ...string) (string, error) {
 			return "", err
 		}
 		if safepath.Contains(kept, resolved) || safepath.Contains(resolved, kept) {
-			return "", fmt.Errorf("%s leads to %s, and %s is kept apart: use another path: %w", name, resolved, kept, safepath.ErrOverlap)
+			return "", overlaps(name, resolved, kept)
 		}
 	}
 	return resolved, nil

@@ -38,6 +38,9 @@ type PluginOptions struct {
 	AccessModes []v1.PersistentVolumeAccessMode
 	// AttachLimit is how many volumes a node can hold; 0 means no limit is reported.
 	AttachLimit int64
+	// IgnoreFencing makes the storage admit the calls of leaders that were replaced, as most storage does. By default calls with
+	// an older volume.FencingToken than an earlier one for the volume are refused.
+	IgnoreFencing bool
 	// MaxSize is the largest volume, in bytes, that can be provisioned or grown to; 0 means no limit.
 	MaxSize int64
 	// Remount makes the plugin ask for a new SetUp whenever a pod is updated.
@@ -68,6 +71,8 @@ var (
 	_ volume.ExpandableVolumePlugin       = (*Plugin)(nil)
 	_ volume.NodeExpandableVolumePlugin   = (*Plugin)(nil)
 	_ volume.VolumePluginWithAttachLimits = (*Plugin)(nil)
+	_ volume.FencingVolumePlugin          = (*Plugin)(nil)
+	_ volume.AttachmentLister             = (*Plugin)(nil)
 	_ volume.BlockVolumePlugin            = (*Plugin)(nil)
 	_ volume.RemountableVolumePlugin      = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin      = (*Plugin)(nil)
@@ -77,6 +82,7 @@ var (
 	_ volume.BulkVolumeVerifier           = (*Plugin)(nil)
 	_ volume.Explainer                    = (*Plugin)(nil)
 	_ volume.SpecKindDeclarer             = (*Plugin)(nil)
+	_ volume.PublicKeyDeclarer            = (*Plugin)(nil)
 	_ volume.CapabilityLimiter            = (*Plugin)(nil)
 )
 
@@ -153,6 +159,9 @@ func (p *Plugin) SpecKinds() []volume.SpecKind {
 	}
 	return volume.DriverKinds(p.options.Name)
 }
+
+// PublicKeys implements [volume.PublicKeyDeclarer].
+func (p *Plugin) PublicKeys() []string { return []string{ParameterHandle} }
 
 // ExplainSupport implements [volume.Explainer].
 func (p *Plugin) ExplainSupport(spec *volume.Spec) error {

@@ -20,6 +20,17 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	return v.handle != "", err
 }
 
+// FencesCalls implements [volume.FencingVolumePlugin].
+func (p *Plugin) FencesCalls() bool { return !p.options.IgnoreFencing }
+
+// fenced returns the context of a call as the storage looks at it.
+func (p *Plugin) fenced(ctx context.Context) context.Context {
+	if p.options.IgnoreFencing {
+		return context.Background() //nolint:forbidigo // It has no token, and the backend reads nothing else.
+	}
+	return ctx
+}
+
 // CanDeviceMount implements [volume.DeviceMountableVolumePlugin]: what has a handle is staged.
 func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
 	v, err := p.volumeOf(spec)
@@ -80,6 +91,20 @@ func (p *Plugin) BulkVerifyVolumes(
 	return answer, err
 }
 
+// ListAttachments implements [volume.AttachmentLister].
+func (p *Plugin) ListAttachments(ctx context.Context) ([]volume.Attachment, error) {
+	var found []volume.Attachment
+	err := p.log.run(ctx, Call{Method: MethodListAttachments}, func() error {
+		for _, handle := range p.options.Backend.Handles() {
+			for _, node := range p.options.Backend.Nodes(handle) {
+				found = append(found, volume.Attachment{VolumeName: handle, NodeName: node})
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
 // attachedTo leaves out what it cannot name.
 func (p *Plugin) attachedTo(node types.NodeName, specs map[v1.UniqueVolumeName]*volume.Spec) map[v1.UniqueVolumeName]bool {
 	answer := make(map[v1.UniqueVolumeName]bool, len(specs))
@@ -116,7 +141,7 @@ func (d *device) Attach(ctx context.Context, spec *volume.Spec, nodeName types.N
 	}
 	call := Call{Method: MethodAttach, Volume: v.name, Node: nodeName, Path: devicePath(v.handle)}
 	err = d.plugin.log.run(ctx, call, func() error {
-		return d.plugin.options.Backend.attach(v, nodeName)
+		return d.plugin.options.Backend.attach(d.plugin.fenced(ctx), v, nodeName)
 	})
 	if err != nil {
 		return "", err
@@ -215,7 +240,6 @@ func (d *device) UnmountDevice(ctx context.Context, deviceMountPath string) erro
 func (d *device) Detach(ctx context.Context, volumeName string, nodeName types.NodeName) error {
 	call := Call{Method: MethodDetach, Volume: volumeName, Node: nodeName}
 	return d.plugin.log.run(ctx, call, func() error {
-		d.plugin.options.Backend.detach(volumeName, nodeName)
-		return nil
+		return d.plugin.options.Backend.detach(d.plugin.fenced(ctx), volumeName, nodeName)
 	})
 }

@@ -24,7 +24,11 @@ func (p *Plugin) ExpandVolumeDevice(
 		if err := p.checkSize(newSize.Value()); err != nil {
 			return fmt.Errorf("expanding volume %q: %w", v.name, err)
 		}
-		grown = *resource.NewQuantity(p.options.Backend.grow(v.handle, newSize.Value()), resource.BinarySI)
+		size, err := p.options.Backend.grow(p.fenced(ctx), v.handle, newSize.Value())
+		if err != nil {
+			return fmt.Errorf("expanding volume %q: %w", v.name, err)
+		}
+		grown = *resource.NewQuantity(size, resource.BinarySI)
 		return nil
 	})
 	return grown, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"syscall"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -201,5 +202,9 @@ func (p *Plugin) mountOnce(ctx context.Context, request mount.Request) error {
 
 // unmount takes every mount off path and removes the directory.
 func (p *Plugin) unmount(ctx context.Context, path string) error {
-	return mount.UnmountPath(ctx, p.options.Mounter, path, mount.UnmountOptions{})
+	err := mount.UnmountPath(ctx, p.options.Mounter, path, mount.UnmountOptions{})
+	if errors.Is(err, syscall.ENOTEMPTY) {
+		return errors.Join(err, volume.ErrDirectoryKept)
+	}
+	return err
 }

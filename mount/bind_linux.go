@@ -103,6 +103,15 @@ func (m *Mounter) finishOld(ctx context.Context, t *target, plan *Plan) error {
 		return err
 	}
 	defer closeFD(fd)
+	if err := m.finishAt(ctx, fd, plan); err != nil {
+		return err
+	}
+	m.tellMade(ctx, fd, plan.Target) // mount(2) gives no descriptor: one that came on top since is told of in its place
+	return nil
+}
+
+// finishAt is finishOld of the mount whose root fd is.
+func (m *Mounter) finishAt(ctx context.Context, fd int, plan *Plan) error {
 	if err := m.setPropagation(ctx, fd, plan); err != nil {
 		return err
 	}

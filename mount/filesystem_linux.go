@@ -90,7 +90,7 @@ func (p *Plan) configure(fd int) error {
 			err = unix.FsconfigSetFlag(fd, key)
 		}
 		if err != nil {
-			return p.explain(fmt.Sprintf("setting option %q", p.scrub(key)), fd, err)
+			return p.explain("setting option "+optionKey(p.scrub(key)), fd, err)
 		}
 	}
 	return nil

@@ -114,6 +114,7 @@ func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 	if err := t.mounter.setPropagation(ctx, fd, plan); err != nil {
 		return t.undo(ctx, err)
 	}
+	t.mounter.tellMade(ctx, fd, plan.Target)
 	return nil
 }
 

@@ -17,9 +17,11 @@ type picky struct {
 	refused string
 	err     error
 	asked   []string
+	source  string
 }
 
 func (p *picky) Mount(_ context.Context, request Request) error {
+	p.source = request.Source
 	p.asked = append(p.asked, request.FSType+" "+request.Target+" "+strings.Join(request.Options, ","))
 	if slices.Contains(request.Options, p.refused) {
 		return p.err
@@ -39,4 +41,19 @@ func TestMemoryIsNotSwappedWhereThatCanBePromised(t *testing.T) {
 	broken := &picky{refused: "noswap", err: syscall.ENOMEM}
 	require.ErrorIs(t, MountMemory(t.Context(), broken, "/a"), syscall.ENOMEM)
 	assert.Len(t, broken.asked, 1)
+}
+
+func TestMemoryIsKnownByItsMark(t *testing.T) {
+	p := &picky{}
+	require.NoError(t, MountMemory(t.Context(), p, "/a"))
+	made := MountPoint{FSType: "tmpfs", Root: "/", Source: p.source}
+	assert.True(t, IsMemoryOf("/a", made))
+	assert.False(t, IsMemoryOf("/b", made), "it is that of another volume")
+	for _, foreign := range []MountPoint{
+		{FSType: "tmpfs", Root: "/", Source: "tmpfs"},
+		{FSType: "tmpfs", Root: "/part", Source: p.source},
+		{FSType: "ext4", Root: "/", Source: p.source},
+	} {
+		assert.False(t, IsMemoryOf("/a", foreign))
+	}
 }

@@ -84,7 +84,7 @@ type Request struct {
 	// SELinux. A filesystem that is mounted already has its label: another one is refused by the kernel, and a bind or a
 	// remount takes none.
 	SELinuxContext string
-	// Sensitive are options for the filesystem whose values never appear in an error, a log or an event; of one without a
+	// Sensitive are options for the filesystem, such as the password of a share, whose values never appear in an error, a log or an event; of one without a
 	// value nothing appears. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they
 	// have to be, and a comma is then an error that matches ErrUnsupported).
 	Sensitive []string
@@ -162,6 +162,8 @@ var (
 	ErrInvalid = errors.New("invalid mount request")
 	// ErrTooManyMounts says that the mount namespace holds as many mounts as the machine lets it; it matches unix.ENOSPC too.
 	ErrTooManyMounts = errors.New("this mount namespace may not hold more mounts: unmount what is not needed, or raise sysctl fs.mount-max")
+	// ErrFilesystemFailed says that a filesystem has given up after an error, or was shut down.
+	ErrFilesystemFailed = errors.New("the filesystem has failed and serves nobody: unmount it everywhere, so that it is checked and mounted anew")
 	// ErrStuck says that a call did not start because an earlier one on the same path is still in the kernel, or
 	// because too many calls are.
 	ErrStuck = errors.New("an earlier call is still in the kernel")

@@ -53,7 +53,7 @@ func (p *Plan) describe() string {
 	case p.Bind:
 		return fmt.Sprintf("%q at %q", p.Source, p.Target)
 	default:
-		return fmt.Sprintf("%s %q at %q", p.FSType, p.scrub(p.Source), p.Target)
+		return fmt.Sprintf("%s %s at %q", p.FSType, shown(p.scrub(p.Source)), p.Target)
 	}
 }
 
@@ -84,6 +84,7 @@ func move(ctx context.Context, tree int, t *target, plan *Plan) error {
 	if err := t.mounter.setPropagation(ctx, tree, plan); err != nil {
 		return t.undo(ctx, err)
 	}
+	t.mounter.tellMade(ctx, tree, plan.Target)
 	return nil
 }
 

@@ -12,6 +12,8 @@ func unsupported() error {
 	return fmt.Errorf("mounts on %s: %w", runtime.GOOS, ErrUnsupported)
 }
 
+func checkFilesystem(string) error { return unsupported() }
+
 func (m *Mounter) mount(context.Context, Plan) error { return unsupported() }
 
 func (m *Mounter) unmount(context.Context, string, UnmountOptions) error {

@@ -33,7 +33,8 @@ type Plan struct {
 	// Propagation is "private", "shared", "slave" or "unbindable", with a leading "r" when it is for the mounts below too.
 	// It is "private" when the request says nothing and is no remount.
 	Propagation string
-	// Data are the options for the filesystem, sensitive ones included. They are never to be joined or printed.
+	// Data are the options for the filesystem, sensitive ones included. They are never to be joined or printed; Plan itself
+	// prints their number.
 	Data []string
 	// SELinuxContext is the request's.
 	SELinuxContext string
@@ -108,10 +109,10 @@ func (r Request) checkOptions() error {
 	}
 	for _, option := range slices.Concat(r.UserOptions, r.Options) {
 		if strings.Contains(option, ",") {
-			return fmt.Errorf("option %q holds a comma; give each option an entry of its own: %w", option, ErrInvalid)
+			return fmt.Errorf("option %s holds a comma; give each option an entry of its own: %w", optionKey(option), ErrInvalid)
 		}
 		if option == "" || hasControl(option) {
-			return fmt.Errorf("option %q is empty or holds a control character: %w", option, ErrInvalid)
+			return fmt.Errorf("option %s is empty or holds a control character: %w", optionKey(option), ErrInvalid)
 		}
 	}
 	for i, option := range r.Sensitive {
@@ -120,13 +121,13 @@ func (r Request) checkOptions() error {
 		}
 	}
 	if hasControl(r.SELinuxContext) || strings.ContainsAny(r.SELinuxContext, `" `) {
-		return fmt.Errorf("%q is not the label of an SELinux context: %w", r.SELinuxContext, ErrInvalid)
+		return fmt.Errorf("%s is not the label of an SELinux context: %w", shown(r.SELinuxContext), ErrInvalid)
 	}
 	if hasControl(r.FSType) || strings.ContainsAny(r.FSType, ",/") {
-		return fmt.Errorf("filesystem %q is not a name: %w", r.FSType, ErrInvalid)
+		return fmt.Errorf("filesystem %s is not a name: %w", shown(r.FSType), ErrInvalid)
 	}
 	if strings.ContainsRune(r.Source, 0) {
-		return fmt.Errorf("source %q holds a NUL: %w", r.Source, ErrInvalid)
+		return fmt.Errorf("source %s holds a NUL: %w", shown(r.Source), ErrInvalid)
 	}
 	return nil
 }
@@ -146,9 +147,9 @@ func (r Request) checkUserOptions() error {
 		key, _, _ := strings.Cut(option, "=")
 		switch {
 		case key == "bind", key == "rbind", key == "remount", slices.Contains(propagations, key):
-			return fmt.Errorf("option %q of a user says what kind of mount it is: %w", option, ErrInvalid)
+			return fmt.Errorf("option %s of a user says what kind of mount it is: %w", optionKey(option), ErrInvalid)
 		case slices.Contains(contextOptions, key):
-			return fmt.Errorf("option %q of a user sets an SELinux context: %w", option, ErrInvalid)
+			return fmt.Errorf("option %s of a user sets an SELinux context: %w", optionKey(option), ErrInvalid)
 		}
 	}
 	return nil
@@ -158,24 +159,9 @@ func hasControl(s string) bool {
 	return strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
 }
 
-// secretsOf lists what must not be printed of the options: each whole, and the value of each.
-func secretsOf(options []string) []string {
-	secrets := slices.Clone(options)
-	for _, option := range options {
-		if _, value, ok := strings.Cut(option, "="); ok && value != "" {
-			secrets = append(secrets, value)
-		}
-	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	return secrets
-}
-
 // scrub removes the secrets from text.
 func (p *Plan) scrub(text string) string {
-	for _, secret := range p.secrets {
-		text = strings.ReplaceAll(text, secret, "***")
-	}
-	return text
+	return scrubbed(text, p.secrets)
 }
 
 func (p *Plan) add(option string) {

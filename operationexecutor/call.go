@@ -113,6 +113,8 @@ type errand[T any] struct {
 	// doPlain and nextPlain are in the place of do and next of a call that returns no more than an error.
 	doPlain   func(ctx context.Context) error
 	nextPlain func(ctx context.Context, err error) error
+	// lent is what the plugin was given in this operation when the call began.
+	lent lentSpecs
 	// name is that of the plugin when the call begins.
 	name   string
 	do     func(ctx context.Context) (T, error)
@@ -120,7 +122,7 @@ type errand[T any] struct {
 }
 
 func (r *errand[T]) prepare(x *execution, c call) {
-	r.what, r.name = c, x.op.plugin
+	r.what, r.name, r.lent = c, x.op.plugin, x.lentSpecs()
 	r.rare.call = &r.what
 	r.op, r.timeout, r.seldom = x.op, c.timeout, &r.rare
 }
@@ -160,14 +162,14 @@ func (r *errand[T]) flyHere(l leg) (isHere bool) {
 			return
 		}
 		value := recover()
-		r.answer = answer[T]{err: r.call().panicked(r.name, value)}
+		r.answer = answer[T]{err: r.call().panicked(r.name, r.lent.redactPanic(r.name, value))}
 		isHere = r.op.executor().land(&r.flight)
 		if isHere && value == nil { // The call ends this goroutine.
 			go r.op.proceed(r.rare.onward, l.goOn)
 		}
 	}()
 	err := r.flight.fly(r)
-	r.answer.err = r.call().sane(r.name, err)
+	r.answer.err = r.lent.redact(r.name, r.call().sane(r.name, err))
 	returned = true
 	return r.op.executor().land(&r.flight)
 }
@@ -198,14 +200,14 @@ func (r *errand[T]) flyBeside() {
 	returned := false
 	defer func() {
 		if !returned {
-			r.answer = answer[T]{err: r.call().panicked(r.name, recover())}
+			r.answer = answer[T]{err: r.call().panicked(r.name, r.lent.redactPanic(r.name, recover()))}
 		}
 		if r.op.executor().land(&r.flight) {
 			r.rare.ended <- true
 		}
 	}()
 	err := r.flight.fly(r)
-	r.answer.err = r.call().sane(r.name, err)
+	r.answer.err = r.lent.redact(r.name, r.call().sane(r.name, err))
 	returned = true
 }
 

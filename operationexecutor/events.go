@@ -1,6 +1,8 @@
 package operationexecutor
 
 import (
+	"errors"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -22,14 +24,17 @@ const (
 	ReasonSuccessfulUnmountVolume = "SuccessfulUnmountVolume"
 	// ReasonSuccessfulUnmountDevice is normal, on the PersistentVolume: it was unstaged, or its device undone.
 	ReasonSuccessfulUnmountDevice = "SuccessfulUnmountDevice"
-	ReasonFailedUnmapVolume       = "FailedUnmapVolume"      // warning, on the pod, or on the PersistentVolume when the pod is not known
-	ReasonFailedUnmapDevice       = "FailedUnmapDevice"      // warning, on the PersistentVolume
-	ReasonVolumePluginMisbehaved  = "VolumePluginMisbehaved" // warning, on the PersistentVolume
-	ReasonFailedDetachVolume      = "FailedDetachVolume"     // warning, on the PersistentVolume
-	ReasonSuccessfulDetachVolume  = "SuccessfulDetachVolume" // normal, on the PersistentVolume
-	ReasonVolumeNotAttached       = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached
-	ReasonVolumeResizeFailed      = "VolumeResizeFailed"     // warning, on the claim, or on the pod
-	ReasonVolumeResizeSuccessful  = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
+	// ReasonDirectoryKept is a warning, on the pod or the PersistentVolume: the volume was taken away, and its directory stays
+	// since something else is in it.
+	ReasonDirectoryKept          = "VolumeDirectoryKept"
+	ReasonFailedUnmapVolume      = "FailedUnmapVolume"      // warning, on the pod, or on the PersistentVolume when the pod is not known
+	ReasonFailedUnmapDevice      = "FailedUnmapDevice"      // warning, on the PersistentVolume
+	ReasonVolumePluginMisbehaved = "VolumePluginMisbehaved" // warning, on the PersistentVolume
+	ReasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
+	ReasonSuccessfulDetachVolume = "SuccessfulDetachVolume" // normal, on the PersistentVolume
+	ReasonVolumeNotAttached      = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached
+	ReasonVolumeResizeFailed     = "VolumeResizeFailed"     // warning, on the claim, or on the pod
+	ReasonVolumeResizeSuccessful = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
 	// ReasonFileSystemResizeRequired is normal, on the claim, when a node has to go on.
 	ReasonFileSystemResizeRequired = "FileSystemResizeRequired"
 	// ReasonFileSystemResizeSuccessful is normal, on the pod and the claim.
@@ -50,6 +55,16 @@ func (g *Generator) succeeded(object runtime.Object, reason, format, name string
 	if g.recorder != nil && object != nil {
 		g.recorder.Eventf(object, v1.EventTypeNormal, reason, format, name)
 	}
+}
+
+// directoryKept tells of a directory that stays when its volume was taken away, and returns any other error. That nothing is
+// mounted there is asked after that.
+func (g *Generator) directoryKept(object runtime.Object, name string, err error) error {
+	if !errors.Is(err, volume.ErrDirectoryKept) {
+		return err
+	}
+	g.event(object, v1.EventTypeWarning, ReasonDirectoryKept, "volume %q was taken away, and its directory stays: %v", name, err)
+	return nil
 }
 
 // podObject returns pod, or a plain nil.

@@ -275,6 +275,9 @@ func (e *Executor) leaveBehind(x *execution) bool {
 	e.mu.Unlock()
 	op.close()
 	e.options.Logger.Warn("a call of a plugin was left behind; its key stays taken", logKeys(op.Info())...)
+	if e.options.CallsLeft != nil {
+		e.options.CallsLeft(op.Info())
+	}
 	go e.awaitLeft(op, left)
 	return true
 }

@@ -21,6 +21,7 @@ type flight struct {
 	// What follows is guarded by the executor's lock.
 
 	stage         stage
+	gaveWorker    bool // it was slow, and has no worker any more
 	queue         *queue
 	before, after *flight // in its queue
 	seldom        *seldom
@@ -79,6 +80,7 @@ type stage uint8
 const (
 	onGround stage = iota
 	flying         // the call runs
+	slow           // it has run for longer than workerPatience
 	expired        // its context has ended, and the grace runs
 	landed         // the call has returned
 	lost           // the call was left behind

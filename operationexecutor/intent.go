@@ -20,6 +20,14 @@ func (g *Generator) intend(ctx context.Context, x *execution, intent Intent) err
 	})
 }
 
+// callContext returns the context of the call that carries an intent out.
+func (g *Generator) callContext(ctx context.Context, intent Intent) context.Context {
+	if watcher, ok := g.journal.(CallWatcher); ok {
+		return watcher.CallContext(ctx, intent)
+	}
+	return ctx
+}
+
 // conclude records how that ended, also when ctx has ended meanwhile. A failure is logged: the intent that stays on
 // record is the truth, if less exact.
 func (g *Generator) conclude(ctx context.Context, x *execution, intent Intent, end IntentEnd) {

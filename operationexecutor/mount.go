@@ -129,8 +129,8 @@ func (m *mounting) checkSpec() error {
 	}
 	options := volume.MountOptionFromSpec(m.v.VolumeSpec)
 	if len(options) > 0 && !m.plugins.SupportsMountOption(m.x.pluginName()) {
-		return fmt.Errorf("plugin %q does not support mount options, and the volume has %q: remove them: %w",
-			m.x.pluginName(), options, volume.ErrUnsupported)
+		return fmt.Errorf("plugin %q does not support mount options, and the volume has %s: remove them: %w",
+			m.x.pluginName(), volume.OptionKeys(options), volume.ErrUnsupported)
 	}
 	return volume.CheckMountOptions(options)
 }
@@ -154,12 +154,15 @@ func (m *mounting) setUp(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
-	if err := m.intend(ctx, m.x, m.podIntent()); err != nil {
+	intent := m.podIntent()
+	if err := m.intend(ctx, m.x, intent); err != nil {
 		return err
 	}
 	args, mounter := m.mounterArgs(), m.mounter
 	m.wasMounted = m.isBelievedMounted()
-	return m.x.thenCall(m.x.changing("SetUp"), func(ctx context.Context) error { return mounter.SetUp(ctx, args) }, m.setUpCalled)
+	return m.x.thenCall(m.x.changing("SetUp"), func(ctx context.Context) error {
+		return mounter.SetUp(m.callContext(ctx, intent), args)
+	}, m.setUpCalled)
 }
 
 func (m *mounting) setUpCalled(ctx context.Context, err error) error {
@@ -240,7 +243,7 @@ func (m *mounting) markOpts() MarkVolumeOpts {
 	return MarkVolumeOpts{
 		VolumeName: m.v.VolumeName, PodName: m.v.PodName, PodUID: m.pod().UID, Pod: m.v.Pod, VolumeSpec: m.v.VolumeSpec,
 		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, BlockVolumeMapper: m.mapper, MountPath: m.path, VolumeGidValue: m.v.VolumeGidValue,
-		SELinuxMountContext: m.v.SELinuxLabel,
+		SELinuxMountContext: m.v.SELinuxLabel, Incarnation: m.v.Incarnation,
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 	OpUnmapDevice              OperationKind = "unmap_device"
 	OpVerifyAttached           OperationKind = "verify_volumes_are_attached_per_node"
 	OpBulkVerifyAttached       OperationKind = "verify_volumes_are_attached"
+	OpListAttachments          OperationKind = "list_attachments"
 	OpVerifyControllerAttached OperationKind = "verify_controller_attached_volume"
 	OpExpand                   OperationKind = "expand_volume"
 	OpExpandInUse              OperationKind = "volume_fs_resize"

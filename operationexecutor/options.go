@@ -21,7 +21,7 @@ const (
 	// DefaultWorkersPerPlugin is how many calls of one plugin run at once.
 	DefaultWorkersPerPlugin = 64
 	// DefaultHungPerPlugin is how many calls of one plugin may hang before no more are made.
-	DefaultHungPerPlugin = 64
+	DefaultHungPerPlugin = 1024
 	// DefaultInfeasible is how long an operation waits that can never succeed as it was asked for. Kubernetes waits 12
 	// hours.
 	DefaultInfeasible = time.Hour
@@ -40,11 +40,14 @@ type ExecutorOptions struct {
 	// Grace is how long a call of a plugin may take to return after its context has ended, before it is left behind.
 	// Zero means [DefaultGrace].
 	Grace time.Duration
-	// WorkersPerPlugin is how many calls of one plugin run at once; others wait for their turn. Calls that were left
-	// behind do not count. Zero means [DefaultWorkersPerPlugin].
+	// WorkersPerPlugin is how many calls of one plugin run at once; others wait for their turn. A call that has taken longer
+	// than ten seconds counts no more: it waits for something, most likely a server that is dead, and must not keep the
+	// volumes of others waiting. Zero means [DefaultWorkersPerPlugin].
 	WorkersPerPlugin int
 	// HungPerPlugin is how many calls of one plugin that were left behind may still run before no more of its calls are
-	// made: each then fails with a [*PluginHungError]. Each of them keeps a goroutine, and most often a thread. Zero means
+	// made, for other volumes neither: each then fails with a [*PluginHungError]. Each of them keeps a goroutine, and most
+	// often a thread, of which a program may have ten thousand. Since a call that hangs keeps its volume, as many volumes must
+	// hang. So many calls at most that have taken longer than ten seconds give their places to others. Zero means
 	// [DefaultHungPerPlugin].
 	HungPerPlugin int
 	// KeyFreed is called whenever the key of an operation becomes free: when the operation has ended, or later, when
@@ -52,6 +55,9 @@ type ExecutorOptions struct {
 	// after Done is closed, and must return soon. It is not called for an operation that [Executor.Shutdown] has refused,
 	// since nothing can begin then. Nil: nobody is told.
 	KeyFreed func(o OperationInfo)
+	// CallsLeft is called when an operation has ended of which calls still run, once [Executor.Hung] lists them. It runs in the
+	// goroutine of the operation, with no lock held, and must return soon. Nil: nobody is told.
+	CallsLeft func(o OperationInfo)
 	// Logger gets what has no other way out: calls that were left behind, and journal entries that could not be
 	// concluded. Nil: it is discarded.
 	Logger *slog.Logger
@@ -170,7 +176,7 @@ func (t *Timeouts) of(kind OperationKind) time.Duration {
 		return t.Unmap
 	case OpUnmapDevice:
 		return t.UnmapDevice
-	case OpVerifyAttached, OpBulkVerifyAttached, OpVerifyControllerAttached:
+	case OpVerifyAttached, OpBulkVerifyAttached, OpListAttachments, OpVerifyControllerAttached:
 		return t.Verify
 	case OpExpand:
 		return t.Expand

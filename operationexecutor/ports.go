@@ -117,6 +117,8 @@ type MarkVolumeOpts struct {
 	SELinuxMountContext string
 	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
 	VolumeGidValue string
+	// Incarnation is that of the [VolumeToMount] or [MountedVolume]; zero when it is not known.
+	Incarnation uint64
 }
 
 // ActualStateOfWorldAttacherUpdater is told how attaching went. Its methods do no I/O.
@@ -140,6 +142,14 @@ type ActualStateOfWorldAttacherUpdater interface {
 type VolumeNodes interface {
 	// NodesOfVolume returns the nodes to which the volume is, or may be, attached. It does no I/O.
 	NodesOfVolume(volumeName v1.UniqueVolumeName) []types.NodeName
+}
+
+// UncertainAttachments is an optional interface of an [ActualStateOfWorldAttacherUpdater]. Present, a volume that may be attached, and
+// of which a plugin says that it is, is marked as attached by a verification, with the device path under which it was listed; one of
+// which the plugin says that it is not stays as it is. Absent, every volume that is verified counts as attached for certain.
+type UncertainAttachments interface {
+	// IsAttachmentUncertain reports whether the volume may be attached to the node and is not known to be. It does no I/O.
+	IsAttachmentUncertain(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool
 }
 
 // BlockMapper binds a block device for a pod and undoes it.
@@ -194,8 +204,9 @@ type MountPoints interface {
 type Subpaths interface {
 	// CleanSubpaths takes them off, of all containers of the pod. It is called before the volume is torn down, which
 	// otherwise would leave it alive beneath them, or fail for them. It succeeds when there are none; one that
-	// cannot be taken off is an error. innerVolumeSpecName is the volume's inner name.
-	CleanSubpaths(ctx context.Context, podUID types.UID, innerVolumeSpecName string) error
+	// cannot be taken off is an error. pluginName and innerVolumeSpecName name the volume: a pod may have volumes of one inner
+	// name by several plugins.
+	CleanSubpaths(ctx context.Context, podUID types.UID, pluginName, innerVolumeSpecName string) error
 }
 
 // NodeReader tells what a node's status says. It reads the source of truth, not a cache.
@@ -253,6 +264,13 @@ type Journal interface {
 	// Conclude records how that ended. An operation that succeeded is not failed when only this fails: the intent that
 	// stays on record is the truth, if less exact.
 	Conclude(ctx context.Context, intent Intent, end IntentEnd) error
+}
+
+// CallWatcher is an optional interface of a [Journal]. Present, it sees what a plugin's call reports about its own work by its
+// context, such as the mounts that it makes (mount.WithMade).
+type CallWatcher interface {
+	// CallContext returns ctx, or a child of it, for the call of SetUp or MountDevice that carries the intent out. It does no I/O.
+	CallContext(ctx context.Context, intent Intent) context.Context
 }
 
 // IntentEnd is what became of an intent.

@@ -73,8 +73,9 @@ func (m *mounting) mountDevice(_ context.Context, err error) error {
 	}
 	args := volume.DeviceMounterArgs{FsGroup: fsGroup(m.pod()), SELinuxLabel: m.v.SELinuxLabel}
 	mounter, spec, device, path := m.staging.mounter, m.spec, m.devicePath, m.staging.path
+	intent := m.deviceIntent()
 	return m.x.thenCall(m.x.changing("MountDevice"), func(ctx context.Context) error {
-		return mounter.MountDevice(ctx, spec, device, path, args)
+		return mounter.MountDevice(m.callContext(ctx, intent), spec, device, path, args)
 	}, m.mountDeviceCalled)
 }
 

@@ -21,7 +21,7 @@ type subpaths struct {
 	do func(ctx context.Context) error
 }
 
-func (s *subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, name string) error {
+func (s *subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, _, name string) error {
 	s.add("CleanSubpaths", string(podUID), name)
 	if s.do == nil {
 		return nil

@@ -58,6 +58,9 @@ type VolumeToMount struct {
 	DesiredPersistentVolumeSize resource.Quantity
 	// MountRequestTime is when the pod first asked for the volume.
 	MountRequestTime time.Time
+	// Incarnation tells the pod from an earlier one with the same UID: it is handed to the actual state with what becomes
+	// of the set-up. Zero says that it is not known.
+	Incarnation uint64
 }
 
 // AttachedVolume is a volume that is attached to a node, or needs no attaching.
@@ -113,6 +116,9 @@ type MountedVolume struct {
 	VolumeGidValue string
 	// DeviceMountPath is the absolute path at which the device is staged; empty when it is not.
 	DeviceMountPath string
+	// Incarnation is that of the [VolumeToMount] for which the volume was set up; zero when it is not known, as after a
+	// restart.
+	Incarnation uint64
 }
 
 // VolumeToExpand is a volume whose storage the control plane should expand to what its claim asks for.

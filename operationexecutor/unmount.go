@@ -73,7 +73,7 @@ func (u *unmounting) cleanSubpaths(ctx context.Context, at setUpAt, err error) e
 		return u.tearDown(ctx, nil)
 	}
 	return u.x.thenCall(u.x.changing("CleanSubpaths"), func(ctx context.Context) error {
-		return u.subpaths.CleanSubpaths(ctx, u.v.PodUID, u.v.InnerVolumeSpecName)
+		return u.subpaths.CleanSubpaths(ctx, u.v.PodUID, u.v.PluginName, u.v.InnerVolumeSpecName)
 	}, u.tearDown)
 }
 
@@ -89,6 +89,7 @@ func (u *unmounting) tearDown(ctx context.Context, err error) error {
 }
 
 func (u *unmounting) tornDown(ctx context.Context, err error) error {
+	err = u.directoryKept(eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName, err)
 	if err != nil {
 		return u.failed(ctx, u.tearing, err)
 	}
@@ -123,7 +124,7 @@ func (u *unmounting) halfDone(ctx context.Context, intent Intent, err error) err
 	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(MarkVolumeOpts{
 		VolumeName: u.v.VolumeName, PodName: u.v.PodName, PodUID: u.v.PodUID, Pod: u.v.Pod, VolumeSpec: u.v.VolumeSpec,
 		OuterVolumeSpecNames: u.v.OuterVolumeSpecNames, Mounter: u.v.Mounter, BlockVolumeMapper: u.v.BlockVolumeMapper, VolumeGidValue: u.v.VolumeGidValue,
-		SELinuxMountContext: u.v.SELinuxMountContext,
+		SELinuxMountContext: u.v.SELinuxMountContext, Incarnation: u.v.Incarnation,
 	}))
 }
 

@@ -137,6 +137,7 @@ func (u *unmountingDevice) unstage(ctx context.Context, refs []string, err error
 }
 
 func (u *unmountingDevice) called(ctx context.Context, err error) error {
+	err = u.directoryKept(volumeObject(u.v.VolumeSpec), string(u.v.VolumeName), err)
 	if err != nil {
 		return u.failed(ctx, u.unstaging, err)
 	}

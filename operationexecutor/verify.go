@@ -16,7 +16,7 @@ import (
 // One that a plugin says is not attached is marked as detached, unless it is being or has been attached or detached since
 // the plugin was asked; what is left out of an answer keeps its state. The operations hold no key and are never refused for
 // another one, nor for an earlier failure; the calls of one plugin are bounded as all its calls are. A volume whose spec is
-// not known, and one that needs no attaching, is not asked about.
+// not known, and one that needs no attaching, is not asked about. What is uncertain is confirmed: see [UncertainAttachments].
 func (e *Executor) VerifyVolumesAreAttached(ctx context.Context, volumesByNode map[types.NodeName][]AttachedVolume, actualState ActualStateOfWorldAttacherUpdater) ([]*Operation, error) {
 	var ops []*Operation
 	var errs []error
@@ -124,12 +124,35 @@ func (v *verifying) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, at := range asked {
-		if attached, known := answer[at.NodeName][at.VolumeName]; known && !attached {
+		attached, known := answer[at.NodeName][at.VolumeName]
+		switch {
+		case !known:
+		case v.isUncertain(at):
+			if attached {
+				errs = append(errs, v.there(at, watch))
+			}
+		case !attached:
 			v.gone(ctx, at, watch)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+func (v *verifying) isUncertain(at AttachedVolume) bool {
+	state, ok := v.state.(UncertainAttachments)
+	return ok && state.IsAttachmentUncertain(at.VolumeName, at.NodeName)
+}
+
+// there marks an attachment that was uncertain as attached, as gone does the opposite.
+func (v *verifying) there(at AttachedVolume, watch *attachmentWatch) (err error) {
+	v.x.executor.hold(Key{Volume: at.VolumeName, Node: at.NodeName}, v.x.op.Info(), func() {
+		if !watch.stale(at.VolumeName, at.NodeName) {
+			err = v.state.MarkVolumeAsAttached(at.VolumeName, at.VolumeSpec, at.NodeName, at.DevicePath)
+		}
+	})
+	return err
 }
 
 // settled returns the attachments that are not being made or undone. Those that are have no state that could be asked.

@@ -332,3 +332,41 @@ func (s *blockedState) MarkVolumeAsDetached(name v1.UniqueVolumeName, n types.No
 	s.onDetached()
 	s.clusterState.MarkVolumeAsDetached(name, n)
 }
+
+// unsureState is a state that has attachments of which it is not certain.
+type unsureState struct{ *clusterState }
+
+func (s unsureState) IsAttachmentUncertain(name v1.UniqueVolumeName, n types.NodeName) bool {
+	return s.get(name, n) == "uncertain"
+}
+
+// TestAnAnswerConfirmsWhatIsUncertain: what is there is attached for certain; what is not, or may have changed since the plugin was
+// asked, stays uncertain.
+func TestAnAnswerConfirmsWhatIsUncertain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, known := verifyWorld(t, volume.CapBulkVerify)
+		state := unsureState{known}
+		asked := []attachment{at("there", "a"), at("there", "b"), at("gone", "a"), at("unknown", "a"), at("data", "a")}
+		for _, a := range asked {
+			known.set(a.volume, a.node, "uncertain")
+		}
+		w.able.answers = map[attachment]bool{at("there", "a"): true, at("there", "b"): true, at("gone", "a"): false, at("data", "a"): true}
+		answer := make(chan struct{})
+		w.plugin.on("BulkVerifyVolumes", func(context.Context) error { <-answer; return nil })
+		ops, err := w.executor.VerifyVolumesAreAttached(t.Context(), listed(asked...), state)
+		require.NoError(t, err)
+		synctest.Wait()
+		w.plugin.fail("Detach", errBroken)
+		_ = w.failed(w.detachFrom(known, spec("data"), "a"))
+		close(answer)
+		w.verified(ops, err)
+		for _, a := range asked {
+			want := "uncertain"
+			if a.volume == volumeName("there") {
+				want = "attached"
+			}
+			assert.Equal(t, want, state.get(a.volume, a.node), a)
+		}
+		assert.NotContains(t, w.recorder.all(), "Warning VolumeNotAttached gone")
+	})
+}

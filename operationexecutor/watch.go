@@ -8,8 +8,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file watches the calls that are under way: it ends their contexts at their deadlines and gives up those that have
-// not returned a grace later.
+// This file watches the calls that are under way: it takes their workers from those that are slow, ends their contexts at
+// their deadlines and gives up those that have not returned a grace later.
+
+// workerPatience is how long a call keeps its worker: what takes longer waits for something.
+const workerPatience = 10 * time.Second
 
 // queue holds the flights that are due a certain time after they entered it: those that enter later are due later, so that
 // entering and leaving cost the same however many there are. It has one timer, which runs while the queue is not empty,
@@ -76,7 +79,7 @@ func (e *Executor) launch(f *flight, now time.Time, done <-chan struct{}) bool {
 // launchNow is launch with the lock held.
 func (e *Executor) launchNow(f *flight, now time.Time) {
 	f.started, f.stage = now.Sub(f.op.claim.Started), flying
-	e.enqueue(f, f.timeout)
+	e.enqueue(f, min(f.timeout, workerPatience))
 	if x := f.op.x; x != nil {
 		x.flight = f
 	}
@@ -105,8 +108,11 @@ func (e *Executor) land(f *flight) bool {
 	f.stage = landed
 	f.leaveQueue()
 	stop := f.stopper()
+	keeps := f.leaveSlow()
 	e.mu.Unlock()
-	f.plugin.release()
+	if keeps {
+		f.plugin.release()
+	}
 	if stop != nil {
 		stop()
 	}
@@ -159,12 +165,15 @@ func (e *Executor) ring(q *queue) {
 	now := time.Since(e.epoch)
 	for q.first != nil && e.due(q.first) <= now {
 		f := q.first
-		if f.stage == flying {
-			e.startGrace(f, now)
-			ended = append(ended, f)
-		} else {
+		switch {
+		case f.stage == flying && f.timeout > workerPatience:
+			e.slowDown(f)
+		case f.stage == expired:
 			e.giveUp(f)
 			gone = append(gone, f)
+		default:
+			e.startGrace(f, now)
+			ended = append(ended, f)
 		}
 	}
 	if q.first != nil {
@@ -196,7 +205,7 @@ func (e *Executor) stopTimers() {
 // expire ends the context of a flight before its deadline.
 func (e *Executor) expire(f *flight, cause error) {
 	e.mu.Lock()
-	begun := f.stage == flying
+	begun := f.stage == flying || f.stage == slow
 	if begun {
 		e.startGrace(f, time.Since(e.epoch))
 	}
@@ -204,6 +213,26 @@ func (e *Executor) expire(f *flight, cause error) {
 	if begun {
 		f.end(cause)
 	}
+}
+
+// slowDown takes the worker from f, unless too many have given theirs already. The lock must be held.
+func (e *Executor) slowDown(f *flight) {
+	f.stage = slow
+	f.queue.remove(f)
+	e.enqueue(f, f.timeout-workerPatience)
+	if int(f.plugin.hung.Load())+f.plugin.slow < e.options.HungPerPlugin {
+		f.gaveWorker = true
+		f.plugin.slow++
+		f.plugin.release()
+	}
+}
+
+// leaveSlow takes f from the slow calls, and reports whether it has a worker. The lock must be held.
+func (f *flight) leaveSlow() (hasWorker bool) {
+	if f.gaveWorker {
+		f.plugin.slow--
+	}
+	return !f.gaveWorker
 }
 
 // startGrace gives f the time that a call has to return after its context has ended. The lock must be held.
@@ -216,15 +245,20 @@ func (e *Executor) startGrace(f *flight, now time.Duration) {
 
 // due is when f is taken from its queue, since the executor began. The lock must be held.
 func (e *Executor) due(f *flight) time.Duration {
-	if f.stage == expired {
+	switch f.stage {
+	case expired:
 		return f.seldom.due
+	case flying:
+		return f.startedAt().Add(min(f.timeout, workerPatience)).Sub(e.epoch)
+	default:
+		return f.startedAt().Add(f.timeout).Sub(e.epoch)
 	}
-	return f.startedAt().Add(f.timeout).Sub(e.epoch)
 }
 
 // giveUp leaves the call of f behind. The lock must be held.
 func (e *Executor) giveUp(f *flight) {
 	f.stage = lost
+	f.leaveSlow()
 	f.leaveQueue()
 	f.seldoms().returned = make(chan struct{})
 	f.plugin.hung.Add(1)
@@ -233,10 +267,12 @@ func (e *Executor) giveUp(f *flight) {
 
 // gaveUp lets the plugin's other calls and the operation go on.
 func (e *Executor) gaveUp(f *flight) {
-	f.plugin.release()
 	e.mu.Lock()
-	stop := f.stopper()
+	stop, keeps := f.stopper(), !f.gaveWorker
 	e.mu.Unlock()
+	if keeps {
+		f.plugin.release()
+	}
 	if stop != nil {
 		stop()
 	}

@@ -14,6 +14,8 @@ type pluginCalls struct {
 	// workers holds a token for each call that runs. Nil: as many run as come, because it is not known yet whose they are.
 	workers chan struct{}
 	hung    atomic.Int64
+	// slow are the calls that have given their worker back and have not returned. The executor's lock guards it.
+	slow int
 }
 
 // acquire waits for a worker. The error says why there is none.

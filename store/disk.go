@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"log/slog"
 	"os"
@@ -32,8 +33,12 @@ var (
 	ErrNewer = record.ErrNewer
 	// ErrDamaged says that files of the directory are not as they were written; see [DamageError].
 	ErrDamaged = errors.New("damaged store")
-	// ErrFull says that there is no room for a write: on the disk, or within the bounds of the store. Nothing was written.
+	// ErrFull says that there is no room for a write: on the disk, or within the bounds of the store. Nothing was written, unless
+	// the error matches [ErrUnsynced] as well.
 	ErrFull = errors.New("no room in the store")
+	// ErrUnsynced says that the disk failed to sync the journal, and that the journal could not be written again since. Each write
+	// tries that first, and none is acknowledged before. The write that met the failure may be found by the next [OpenDisk].
+	ErrUnsynced = errors.New("journal of the store is not synced")
 	// ErrClosed says that the store was closed.
 	ErrClosed = errors.New("store is closed")
 )
@@ -74,7 +79,11 @@ func (o DiskOptions) withDefaults() DiskOptions {
 // A write is on the disk when it returns, and is seen by nobody before: kill -9 and a power cut lose nothing that was told.
 // Writes that come together are synced together. Reads are those of a [Memory] and do no I/O. After a restart watches go on where
 // they were, as far back as the history goes. When the disk is full, or fails, a write returns an error and has not happened; the
-// store goes on, and writes again when there is room. One whose context ends while it is on its way may happen all the same.
+// store goes on, and writes again when there is room. One whose context ends while it is on its way may happen all the same, and so
+// may one whose error matches [ErrUnsynced].
+//
+// What was read is not believed to be on the disk: it may come from a cache whose sync has failed. Unless the store was closed, and
+// a file says so, [OpenDisk] writes the journal again; and so does the store itself after a sync that failed.
 //
 // Deletions have room of their own: on Linux, where the filesystem can promise it (ext4, xfs, tmpfs), the journal has reserved
 // twice [DiskOptions].MaxObjectBytes that only they use, and what they leave is written anew when that makes room.
@@ -90,6 +99,7 @@ type Disk struct {
 	committing bool // a goroutine is at work on the queue
 	closed     bool
 	committers sync.WaitGroup
+	close      func() error // closes the files, once
 
 	files diskFiles
 	// snapshotting says that a goroutine writes a snapshot; the others are of the newest that is whole.
@@ -119,8 +129,8 @@ type diskWrite struct {
 
 // OpenDisk opens the store in the directory at an absolute path, which is made when it is missing, with mode 0700: it may hold
 // secrets. The error matches [ErrLocked] when it is open elsewhere, [ErrDamaged] when files are not as they were written, and
-// [ErrNewer]; nothing was changed then. The end of a journal that was being written when the power was cut is no damage. The
-// platform must have locks: Linux and macOS do.
+// [ErrNewer]; nothing was changed then. The end of a journal that was being written when the power was cut is no damage; after a
+// [Disk.Close] it is. The platform must have locks: Linux and macOS do.
 func OpenDisk(path string, options DiskOptions) (*Disk, error) {
 	if err := absolute(path); err != nil {
 		return nil, fmt.Errorf("store on disk: %w", err)
@@ -150,6 +160,7 @@ func openFiles(files diskFiles, options DiskOptions) (*Disk, error) {
 		memory: NewMemory(MemoryOptions{History: options.History}), options: options.withDefaults(),
 		files: files, sizes: map[Key]int64{},
 	}
+	s.close = sync.OnceValue(s.closeFiles)
 	return s, s.open()
 }
 
@@ -173,6 +184,9 @@ func (s *Disk) open() error {
 	if n := len(l.snapshots); n > 0 {
 		s.snapshotBase.Store(l.snapshots[n-1])
 	}
+	if err := s.forgetClosed(names); err != nil {
+		return err
+	}
 	switch {
 	case len(l.damage) > 0:
 		err = s.goOnFrom(l)
@@ -187,18 +201,33 @@ func (s *Disk) open() error {
 	return s.tidy(names, l)
 }
 
-// goOn goes on with the newest journal. What was read is made durable: a program that was killed has not come to that.
+// forgetClosed removes the mark of a clean close, before anything is written that it does not know of.
+func (s *Disk) forgetClosed(names []string) error {
+	if !slices.Contains(names, closedName) {
+		return nil
+	}
+	return errors.Join(s.files.unlink(closedName), s.files.sync())
+}
+
+// goOn goes on with the newest journal. Only a clean close proves that it is on the disk: a program that was killed, or whose sync
+// has failed, leaves the same to be read. The journals before it and the snapshots were synced before there was one after them, or
+// before they got their names.
 func (s *Disk) goOn(l *loading) error {
 	base := l.journals[len(l.journals)-1]
 	f, err := s.files.reopen(journalName(base))
 	if err != nil {
 		return err
 	}
-	s.journal = &journal{name: journalName(base), base: base, file: f, size: l.last.size, torn: l.last.length > l.last.size}
-	if l.last.size == 0 {
+	content := l.last.data[:l.last.size]
+	s.journal = &journal{
+		files: s.files, name: journalName(base), base: base, file: f,
+		size: l.last.size, sum: crc32.Checksum(content, castagnoli), torn: l.last.length > l.last.size,
+	}
+	switch {
+	case l.last.size == 0:
 		err = s.journal.append(headFrame(base))
-	} else if err = s.journal.mend(); err == nil {
-		err = f.Sync()
+	case l.closed == nil:
+		err = s.journal.rewrite(content)
 	}
 	if err = errors.Join(err, s.files.sync()); err != nil {
 		return errors.Join(err, f.Close())
@@ -277,23 +306,36 @@ func (s *Disk) resize(key Key, size int64) {
 func (s *Disk) Salvaged() []Damage { return slices.Clone(s.salvage) }
 
 // Close waits for the writes that are on their way, and for a snapshot, and unlocks the directory. Later writes are errors that
-// match [ErrClosed]; what was read can be read on, and watches end with their contexts.
+// match [ErrClosed]; what was read can be read on, and watches end with their contexts. Every call waits for the same end, and
+// returns the same error.
 func (s *Disk) Close() error {
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil
-	}
 	s.closed = true
 	s.mu.Unlock()
+	return s.close()
+}
+
+func (s *Disk) closeFiles() error {
 	s.committers.Wait()
-	err := errors.Join(s.journal.mend(), s.journal.file.Close())
+	err := s.journal.mend()
+	if err == nil {
+		s.sayClosed()
+	}
+	err = errors.Join(err, s.journal.file.Close())
 	for _, c := range []io.Closer{s.root, s.lock} {
 		if c != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}
 	return err
+}
+
+// sayClosed says on the disk that all of the journal is there. Without it the next program takes nothing for certain, which costs it
+// some time, so that a failure is none of Close.
+func (s *Disk) sayClosed() {
+	if err := writeClosed(s.files, closedFrame{Base: s.journal.base, Size: s.journal.size, Sum: s.journal.sum}); err != nil {
+		s.options.Logger.Warn("the store is closed, and its directory does not say so", "err", err)
+	}
 }
 
 // Get implements [Store].

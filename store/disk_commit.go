@@ -82,18 +82,28 @@ func (s *Disk) persist(b *batch) error {
 	if err == nil || !b.grows {
 		err = s.journal.append(line)
 	}
-	if isFull(err) {
-		s.full = true
-		return fmt.Errorf("%w: delete objects, or make room on the disk: %w", ErrFull, err)
-	}
 	if err != nil {
-		return fmt.Errorf("nothing was written: %w", err)
+		return s.notWritten(err)
 	}
 	for key, size := range b.sizes {
 		s.resize(key, size)
 	}
 	s.freed = s.freed || !b.grows
 	return nil
+}
+
+// notWritten says what became of a write that failed.
+func (s *Disk) notWritten(err error) error {
+	if s.journal.torn || s.journal.unsynced {
+		err = fmt.Errorf("%w, and what was not acknowledged may be in it: each write tries again to mend it: %w", ErrUnsynced, err)
+	} else {
+		err = fmt.Errorf("nothing was written: %w", err)
+	}
+	if isFull(err) {
+		s.full = true
+		return fmt.Errorf("%w: delete objects, or make room on the disk: %w", ErrFull, err)
+	}
+	return err
 }
 
 // reserve is how much room the journal keeps for deletions: that of the largest object fits in twice, and those of many small ones.

@@ -103,6 +103,7 @@ const (
 	journalPrefix  = "journal-"
 	snapshotPrefix = "snapshot-"
 	unfinished     = "unfinished"
+	closedName     = "closed"
 	damagedPrefix  = "damaged-"
 )
 
@@ -128,6 +129,28 @@ func writeSnapshot(files diskFiles, base uint64, objects []Object) (int64, error
 		return 0, fmt.Errorf("snapshot: %w", err)
 	}
 	return size, files.sync()
+}
+
+// writeClosed makes the mark of a clean close durable, or leaves none that can be read.
+func writeClosed(files diskFiles, mark closedFrame) error {
+	line, err := mark.line()
+	if err != nil {
+		return err
+	}
+	f, err := files.create(closedName)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(line, 0); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = files.sync()
+	}
+	if err != nil {
+		return errors.Join(err, files.unlink(closedName))
+	}
+	return nil
 }
 
 // snapshotFrame is how many objects are in one frame of a snapshot, snapshotChunk how many bytes are written at a time.

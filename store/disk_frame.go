@@ -31,6 +31,26 @@ type frame struct {
 	Writes []frameWrite `json:"writes,omitempty"`
 	// Objects is of the last frame of a snapshot alone: how many objects were before it, and one, so that it is never zero.
 	Objects int `json:"objects,omitempty"`
+	// Closed is of the mark of a clean close alone.
+	Closed *closedFrame `json:"closed,omitempty"`
+}
+
+// closedFrame says with which journal the store was closed, after all of it was synced.
+type closedFrame struct {
+	Base uint64 `json:"base"` // in the name of the journal
+	Size int64  `json:"size"`
+	Sum  uint32 `json:"sum"` // of all its bytes
+}
+
+// line returns the file that says so.
+func (c closedFrame) line() ([]byte, error) {
+	payload, err := json.Marshal(frame{Format: diskFormat, Closed: &c})
+	return frameLine(payload), err
+}
+
+// describes reports whether the journal is still as it was.
+func (c closedFrame) describes(base uint64, p parsedFile) bool {
+	return base == c.Base && p.length == c.Size && crc32.Checksum(p.data, castagnoli) == c.Sum
 }
 
 // frameWrite is one write in a frame.
@@ -42,20 +62,20 @@ type frameWrite struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli) // A constant, but for the language.
 
-// appendFrame appends the line of payload, which is JSON on one line.
-func appendFrame(to, payload []byte) []byte {
-	to = fmt.Appendf(to, "%08x ", crc32.Checksum(payload, castagnoli))
-	return append(append(to, payload...), '\n')
+// frameLine returns the line of payload, which is JSON on one line.
+func frameLine(payload []byte) []byte {
+	line := fmt.Appendf(nil, "%08x ", crc32.Checksum(payload, castagnoli))
+	return append(append(line, payload...), '\n')
 }
 
 // headFrame returns the head of a file.
 func headFrame(base uint64) []byte {
-	return appendFrame(nil, fmt.Appendf(nil, `{"format":%q,"base":%d}`, diskFormat, base))
+	return frameLine(fmt.Appendf(nil, `{"format":%q,"base":%d}`, diskFormat, base))
 }
 
 // endFrame returns the last frame of a snapshot.
 func endFrame(objects int) []byte {
-	return appendFrame(nil, fmt.Appendf(nil, `{"objects":%d}`, objects+1))
+	return frameLine(fmt.Appendf(nil, `{"objects":%d}`, objects+1))
 }
 
 // framePayload gathers writes for one frame. The zero value is empty.
@@ -76,13 +96,13 @@ func (p *framePayload) line() []byte {
 	if len(p.text) == 0 {
 		return nil
 	}
-	return appendFrame(nil, append(p.text, "]}"...))
+	return frameLine(append(p.text, "]}"...))
 }
 
 // errFrame says that a line is no frame, or not the whole of one.
 var errFrame = errors.New("damaged frame")
 
-// parseFrame undoes appendFrame. A line with a wrong checksum is an error that matches errFrame; one whose checksum is right
+// parseFrame undoes frameLine. A line with a wrong checksum is an error that matches errFrame; one whose checksum is right
 // and that is not understood matches [ErrNewer].
 func parseFrame(line []byte) (frame, error) {
 	sum, payload, ok := bytes.Cut(line, []byte(" "))
@@ -104,6 +124,7 @@ func parseFrame(line []byte) (frame, error) {
 
 // parsedFile is what a file holds.
 type parsedFile struct {
+	data   []byte // all of it
 	frames []frame
 	// size is where the first line begins that is no frame; the size of the file when all are.
 	size int64
@@ -117,7 +138,7 @@ type parsedFile struct {
 
 // parseFile parses all lines. It accepts anything.
 func parseFile(data []byte) parsedFile {
-	p := parsedFile{length: int64(len(data))}
+	p := parsedFile{data: data, length: int64(len(data))}
 	for len(data) > 0 {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		f, err := parseFrame(line)

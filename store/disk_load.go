@@ -47,8 +47,10 @@ type loading struct {
 	// version is how far the files were read, base where the history begins that was read.
 	version, base uint64
 	snapshotSize  int64
-	last          parsedFile // of the newest journal
-	begun         uint64     // up to where a later journal, which was never written to, says that there is something
+	last          parsedFile   // of the newest journal
+	begun         uint64       // up to where a later journal, which was never written to, says that there is something
+	marked        bool         // there is a mark of a clean close
+	closed        *closedFrame // the mark; nil when there is none that is whole
 	damage        []Damage
 	sizes         map[Key]int64 // of the objects, as JSON
 }
@@ -57,6 +59,7 @@ type loading struct {
 func newLoading(names []string, read func(string) ([]byte, error), memory *Memory) *loading {
 	l := &loading{read: read, memory: memory, sizes: map[Key]int64{}}
 	for _, name := range names {
+		l.marked = l.marked || name == closedName
 		if base, ok := baseOf(name, snapshotPrefix); ok {
 			l.snapshots = append(l.snapshots, base)
 		}
@@ -90,6 +93,9 @@ func (l *loading) load() error {
 		}
 	}
 	if err := l.readLast(); err != nil {
+		return err
+	}
+	if err := l.loadClosed(); err != nil {
 		return err
 	}
 	for i, base := range l.chain() {
@@ -126,6 +132,38 @@ func (l *loading) readLast() error {
 		l.journals = l.journals[:n-1]
 	}
 	return nil
+}
+
+// loadClosed reads the mark of a clean close, and notes as damage what has become of the journal since. A mark that is not whole is
+// one that was being written.
+func (l *loading) loadClosed() error {
+	if !l.marked {
+		return nil
+	}
+	data, err := l.read(closedName)
+	if err != nil {
+		return err
+	}
+	p := parseFile(data)
+	switch {
+	case errors.Is(p.err, ErrNewer):
+		return fmt.Errorf("%s: %w", closedName, p.err)
+	case p.length != p.size || len(p.frames) != 1 || p.frames[0].Closed == nil:
+		return nil
+	}
+	l.closed = p.frames[0].Closed
+	last, found := uint64(0), int64(0)
+	if n := len(l.journals); n > 0 {
+		last, found = l.journals[n-1], l.last.length
+		if l.closed.describes(last, l.last) {
+			return nil
+		}
+	}
+	if last != l.closed.Base {
+		found = 0
+	}
+	return l.note(journalName(l.closed.Base), min(l.last.size, found),
+		fmt.Errorf("%w: it has %d bytes, and is not as it was closed, with %d", errFrame, found, l.closed.Size))
 }
 
 // unknown says that nothing is known from the present version to another.
@@ -252,11 +290,12 @@ func (l *loading) forget() {
 	}
 }
 
-// checkTail tells damage from the end of a file that was being written when the power was cut.
+// checkTail tells damage from the end of a file that was being written when the power was cut. After a clean close there is no such
+// end; loadClosed has noted what is wrong.
 func (l *loading) checkTail(base uint64, p parsedFile) error {
 	newest := base == l.journals[len(l.journals)-1]
-	torn := len(p.rest) == 0 && (len(p.frames) > 0 || p.unwritten(base)) && !errors.Is(p.err, ErrNewer)
-	if p.err == nil || newest && torn {
+	torn := len(p.rest) == 0 && (len(p.frames) > 0 || p.unwritten(base))
+	if p.err == nil || newest && (torn || l.closed != nil) && !errors.Is(p.err, ErrNewer) {
 		return nil
 	}
 	return l.note(journalName(base), p.size, p.err)

@@ -212,10 +212,15 @@ func (f *modelFile) truncate(size int64) error {
 	return err
 }
 
+// Sync fails as the kernel's does: what it could not write is read back, counts as written, and is on the disk or is not.
 func (f *modelFile) Sync() error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
-	return f.disk.note(modelStep{call: "sync file", file: f})
+	err := f.disk.note(modelStep{call: "sync file", file: f})
+	if err != nil {
+		f.disk.steps = append(f.disk.steps, modelStep{call: "failed sync", file: f})
+	}
+	return err
 }
 
 func (f *modelFile) Close() error { return nil }
@@ -227,13 +232,39 @@ func writeAt(content, data []byte, at int64) []byte {
 }
 
 // cutPower yields what may be found after steps: of the changes of names that were not synced each is there or not, by itself;
-// of what was written to files and not synced nothing is there, half of the last write, zeros, or all.
+// of what was written to files and not synced nothing is there, half of the last write, zeros, or all. What a failed sync gave up is
+// there or is not, whatever is synced after it.
 func cutPower(steps []modelStep) func(yield func(map[string][]byte) bool) {
+	return func(yield func(map[string][]byte) bool) {
+		for contents := range cutPowerWhere(steps, "sync file") {
+			if !yield(contents) {
+				return
+			}
+		}
+		if !slices.ContainsFunc(steps, func(s modelStep) bool { return s.call == "failed sync" }) {
+			return
+		}
+		for contents := range cutPowerWhere(steps, "lost") {
+			if !yield(contents) {
+				return
+			}
+		}
+	}
+}
+
+// cutPowerWhere is cutPower where a failed sync did what failed says: a sync in spite of its error, or nothing.
+func cutPowerWhere(steps []modelStep, failed string) func(yield func(map[string][]byte) bool) {
 	durable, pending := map[string]*modelFile{}, []modelStep(nil)
 	synced, written := map[*modelFile][]byte{}, map[*modelFile][]modelStep{}
 	for _, s := range steps {
-		switch s.call {
+		call := s.call
+		if call == "failed sync" {
+			call = failed
+		}
+		switch call {
 		case "reserve":
+		case "lost":
+			written[s.file] = nil
 		case "sync":
 			for _, p := range pending {
 				p.name(durable)
@@ -286,8 +317,8 @@ func apply(content []byte, steps []modelStep, found int) []byte {
 			content = content[:min(s.at, int64(len(content)))]
 		case found == 1 && i == len(steps)-1:
 			content = writeAt(content, s.data[:len(s.data)/2], s.at)
-		case found == 2:
-			content = writeAt(content, make([]byte, len(s.data)), s.at)
+		case found == 2: // Zeros are where nothing was.
+			content = writeAt(content, make([]byte, max(0, s.at+int64(len(s.data))-int64(len(content)))), max(s.at, int64(len(content))))
 		default:
 			content = writeAt(content, s.data, s.at)
 		}

@@ -124,7 +124,7 @@ func TestDiskIsCompactedUnderWatches(t *testing.T) {
 		size += info.Size()
 	}
 	assert.Less(t, size, int64(20000), "of %d writes", writes)
-	assert.Len(t, names, 3, "a snapshot, the journal after it, and that before")
+	assert.Len(t, names, 4, "a snapshot, the journal after it, that before, and the mark of the close")
 	again := openDisk(t, path, store.DiskOptions{})
 	found, version := state(t, again)
 	assert.Equal(t, fmt.Sprint(writes+1), version)

@@ -22,7 +22,7 @@
 //
 // What Store promises holds for every implementation and is proven by the suite in storetest. Beyond that: objects that
 // come out carry their kind and apiVersion; the UID, the creation time and the deletion time of an object cannot be
-// changed by an update; names are those that Kubernetes allows. Nothing is defaulted: a field that Kubernetes would
+// changed by an update; names are those that Kubernetes allows, and strings are UTF-8. Nothing is defaulted: a field that Kubernetes would
 // fill in stays empty, and its readers treat empty as the default of Kubernetes.
 //
 // Two abilities are optional. A [Transactor] writes several objects at once or none. A [Lessor] gives out leases, with tokens that

@@ -2,12 +2,22 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
+
+// AnnVolumesInUseOf is the annotation of a Node by which the node says that it has written the list of volumes in use of this very
+// object: its value is the object's UID. An object that was made anew has an empty list by itself, which says nothing. A
+// node writes the list first, and the annotation when the list is there and empty.
+const AnnVolumesInUseOf = "volumekit.io/volumes-in-use-of"
+
+// SaysVolumesInUse reports whether the node itself has written the list of volumes in use of this object.
+func SaysVolumesInUse(node *v1.Node) bool {
+	of, said := node.Annotations[AnnVolumesInUseOf]
+	return len(node.Status.VolumesInUse) > 0 || said && of == string(node.UID)
+}
 
 // NodeStatus reads from the objects of nodes what they use and what is attached to them, each time from the store itself. It is
 // an operationexecutor.NodeReader.
@@ -16,14 +26,12 @@ type NodeStatus struct {
 	Store Store
 }
 
-// VolumesInUse returns the volumes that the node says it uses. A node that is gone uses none.
+// VolumesInUse returns the volumes that the node says it uses. The error matches [ErrNotFound] when there is no object of the
+// node: what such a node uses is not known.
 func (s NodeStatus) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.UniqueVolumeName, error) {
 	node, err := Get[*v1.Node](ctx, s.Store, "", string(name))
-	if errors.Is(err, ErrNotFound) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("volumes in use: %w", err)
+		return nil, fmt.Errorf("volumes in use of node %q: %w", name, err)
 	}
 	return node.Status.VolumesInUse, nil
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Validate checks what every store checks of an object before it keeps it: that its kind is known, that its name and
-// namespace are those that Kubernetes allows, and that it has a namespace exactly when its kind asks for one. The error
-// matches [ErrInvalid] and says what to change. It returns the object's key and metadata.
+// namespace are those that Kubernetes allows, that it has a namespace exactly when its kind asks for one, and that all its strings
+// are UTF-8. The error matches [ErrInvalid] and says what to change. It returns the object's key and metadata.
 func Validate(obj runtime.Object) (Key, metav1.Object, error) {
 	key, err := KeyOf(obj)
 	if err != nil {
@@ -24,7 +24,7 @@ func Validate(obj runtime.Object) (Key, metav1.Object, error) {
 	if !ok {
 		return Key{}, nil, fmt.Errorf("%T has no metadata: %w", obj, ErrInvalid)
 	}
-	return key, meta, nil
+	return key, meta, checkText(key, obj)
 }
 
 // Validate checks that the kind is known, that the name is a DNS subdomain, and that the namespace is a DNS label, or

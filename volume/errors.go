@@ -29,6 +29,10 @@ var (
 	ErrUnsupported = errors.New("not supported")
 	// ErrInUse says that something still uses the volume, so that nothing was changed.
 	ErrInUse = errors.New("in use")
+	// ErrDirectoryKept says that TearDown, TearDownAt or UnmountDevice has taken the volume away, with all that the plugin had
+	// made, but for the directory, which holds something that the plugin did not put there. The executor counts the call as
+	// done, once nothing is mounted there, and tells of the directory.
+	ErrDirectoryKept = errors.New("the directory holds something else and was kept")
 	// ErrAttachLimit says that a node has as many volumes as it can have, so that no other was attached. It may be attached
 	// when another is detached.
 	ErrAttachLimit = errors.New("node has no room for another volume")

@@ -136,7 +136,7 @@ func Example() {
 	fmt.Println(unmounter.TearDown(ctx), unmounter.TearDown(ctx))
 
 	// Output:
-	// example.com/scratch/7f3c-data <nil>
+	// example.com/scratch/pods/7f3c/data <nil>
 	// <nil>
 	// /pods/7f3c/volumes/example.com~scratch/data
 	// <nil> <nil>

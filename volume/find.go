@@ -72,9 +72,9 @@ func (r *registered) reason(spec *Spec) (why error) {
 		return nil
 	}
 	if err := guard(r.name, "ExplainSupport", func() { why = explainer.ExplainSupport(spec) }); err != nil {
-		return err
+		why = err
 	}
-	return why
+	return spec.Secrets(r.publicKeys).Redact(why)
 }
 
 // lacks is the error of a plugin that is there and cannot do what is needed.

@@ -230,7 +230,7 @@ func (r *registered) shares(spec *Spec) (bool, error) {
 // can asks a plugin a question about spec; call is the name of the method ask.
 func (r *registered) can(call string, ask func(*Spec) (bool, error), spec *Spec) (ok bool, err error) {
 	if p := guard(r.name, call, func() { ok, err = ask(spec) }); p != nil {
-		return false, p
+		return false, spec.Secrets(r.publicKeys).Redact(p)
 	}
 	if err != nil {
 		return false, r.cannotSay(call, spec, err)
@@ -240,5 +240,5 @@ func (r *registered) can(call string, ask func(*Spec) (bool, error), spec *Spec)
 
 // cannotSay is the error of a plugin that did not answer a question.
 func (r *registered) cannotSay(call string, spec *Spec, err error) error {
-	return fmt.Errorf("volume plugin %q: %s of %s: %w", r.name, call, describeSpec(spec), err)
+	return fmt.Errorf("volume plugin %q: %s of %s: %w", r.name, call, describeSpec(spec), spec.Secrets(r.publicKeys).Redact(err))
 }

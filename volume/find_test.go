@@ -286,7 +286,7 @@ func TestCanAttachAndCanDeviceMountDecide(t *testing.T) {
 		"both":           {attach: yes, mount: yes, unique: "example.com/a/name-of-data"},
 		"attach only":    {attach: yes, mount: no, mountErr: ErrUnsupported, unique: "example.com/a/name-of-data"},
 		"stage only":     {attach: no, mount: yes, attachErr: ErrUnsupported, unique: "example.com/a/name-of-data"},
-		"neither":        {attach: no, mount: no, attachErr: ErrUnsupported, mountErr: ErrUnsupported, unique: "example.com/a/uid-data"},
+		"neither":        {attach: no, mount: no, attachErr: ErrUnsupported, mountErr: ErrUnsupported, unique: "example.com/a/pods/uid/data"},
 		"attach fails":   {attach: failing, mount: no, attachErr: cause, mountErr: ErrUnsupported, uniqueErr: cause},
 		"stage fails":    {attach: no, mount: failing, attachErr: ErrUnsupported, mountErr: cause, uniqueErr: cause},
 		"attach panics":  {attach: panicking, mount: yes, attachErr: cause, uniqueErr: cause},

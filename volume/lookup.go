@@ -85,7 +85,7 @@ func errNilSpec() error {
 
 // describeSpec returns the inner name and the kinds of source of spec.
 func describeSpec(spec *Spec) string {
-	return fmt.Sprintf("volume %q (%s)", spec.Name(), strings.Join(sourceKinds(spec), " and "))
+	return fmt.Sprintf("volume %s (%s)", Quote(spec.Name()), strings.Join(sourceKinds(spec), " and "))
 }
 
 // sourceKinds returns the kinds of source that are set in spec, as they are written in a manifest. It is for errors.
@@ -103,7 +103,7 @@ func sourceKinds(spec *Spec) []string {
 		return []string{"no source"}
 	}
 	if d, ok := spec.Driver(); ok {
-		kinds = append(slices.Clip(kinds), fmt.Sprintf("driver of plugin %q", d.PluginName))
+		kinds = append(slices.Clip(kinds), "driver of plugin "+Quote(d.PluginName))
 	}
 	return kinds
 }

@@ -39,6 +39,16 @@ func IsMultiAttachAllowed(spec *Spec) bool {
 	return true
 }
 
+// IsReadOnlyMany reports whether nobody may write to spec: it is a PersistentVolume whose access modes are all ReadOnlyMany, and
+// has one at least.
+func IsReadOnlyMany(spec *Spec) bool {
+	if spec == nil || spec.PersistentVolume == nil {
+		return false
+	}
+	modes := spec.PersistentVolume.Spec.AccessModes
+	return len(modes) > 0 && !slices.ContainsFunc(modes, func(m v1.PersistentVolumeAccessMode) bool { return m != v1.ReadOnlyMany })
+}
+
 // GetVolumeMode returns whether spec is used as a filesystem or as a block device. Nil, a volume without a claim and a
 // PersistentVolume that does not say are filesystems: that is the default of the API, which nobody fills in for
 // programs without an API server. (Kubernetes' own function returns an error for the last.) A mode that does not exist

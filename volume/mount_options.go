@@ -59,8 +59,7 @@ func CheckMountOptions(options []string) error {
 		default:
 			continue
 		}
-		key, _, _ := strings.Cut(option, "=")
-		return fmt.Errorf("mount option %d (%q) %s: %w", i+1, key, why, ErrInvalid)
+		return fmt.Errorf("mount option %d (%s) %s: %w", i+1, optionKey(option), why, ErrInvalid)
 	}
 	return nil
 }

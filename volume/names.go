@@ -30,16 +30,28 @@ func GetUniqueVolumeNameFromSpec(plugin VolumePlugin, spec *Spec) (v1.UniqueVolu
 	if err != nil {
 		return "", fmt.Errorf("plugin %q cannot name volume %q: %w", plugin.GetPluginName(), spec.Name(), err)
 	}
-	if name == "" {
+	switch {
+	case name == "":
 		return "", fmt.Errorf("plugin %q gives volume %q an empty name: %w", plugin.GetPluginName(), spec.Name(), ErrInvalid)
+	case strings.HasPrefix(name, ownPrefix):
+		return "", fmt.Errorf("plugin %q gives volume %q the name %q, and %q begins the names of volumes of one pod: give it another name: %w",
+			plugin.GetPluginName(), spec.Name(), name, ownPrefix, ErrInvalid)
 	}
 	return GetUniqueVolumeName(plugin.GetPluginName(), name), nil
 }
 
+// ownPrefix begins the volume name of each volume that belongs to one pod alone, and of no other.
+const ownPrefix = "pods/"
+
 // GetUniqueVolumeNameFromSpecWithPod returns the unique name of a volume that belongs to one pod alone:
-// {plugin name}/{pod UID}-{inner name}.
+// {plugin name}/pods/{pod UID}/{inner name}. Neither a UID nor an inner name holds a slash, so that two such names are equal
+// only if all of their parts are. A volume that pods share has no such name.
 func GetUniqueVolumeNameFromSpecWithPod(podName UniquePodName, plugin VolumePlugin, spec *Spec) v1.UniqueVolumeName {
-	return GetUniqueVolumeName(plugin.GetPluginName(), string(podName)+"-"+spec.Name())
+	return ownVolumeName(plugin.GetPluginName(), podName, spec)
+}
+
+func ownVolumeName(pluginName string, podName UniquePodName, spec *Spec) v1.UniqueVolumeName {
+	return v1.UniqueVolumeName(pluginName + "/" + ownPrefix + string(podName) + "/" + spec.Name())
 }
 
 // SplitUniqueName returns the plugin name and the volume name of a unique name. Since a plugin name has exactly one
@@ -91,7 +103,7 @@ func CheckPathElement(name string) error {
 	if why == "" {
 		return nil
 	}
-	return fmt.Errorf("name %q %s: use letters, digits, '-' and '.': %w", name, why, ErrInvalid)
+	return fmt.Errorf("name %s %s: use letters, digits, '-' and '.': %w", Quote(name), why, ErrInvalid)
 }
 
 // isPlainElement reports whether name is of letters, digits and what else ASCII has that is harmless anywhere in a name,
@@ -112,7 +124,7 @@ func isPlainElement(name string) bool {
 func ValidatePathNoBacksteps(path string) error {
 	for element := range strings.SplitSeq(path, "/") {
 		if element == ".." {
-			return fmt.Errorf("path %q must not contain '..': %w", path, ErrInvalid)
+			return fmt.Errorf("path %s must not contain '..': %w", Quote(path), ErrInvalid)
 		}
 	}
 	return nil

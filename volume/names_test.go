@@ -54,7 +54,7 @@ func TestGetUniqueVolumeNameFromSpec(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalid)
 
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "7f3c"}}
-	assert.Equal(t, v1.UniqueVolumeName("a.b/c/7f3c-data"),
+	assert.Equal(t, v1.UniqueVolumeName("a.b/c/pods/7f3c/data"),
 		GetUniqueVolumeNameFromSpecWithPod(GetUniquePodName(pod), &plain{name: "a.b/c"}, spec))
 }
 
@@ -137,4 +137,24 @@ func FuzzDriver(f *testing.F) {
 		}
 		require.Equal(t, name, PluginNameOfDriver(DriverOfPluginName(name)))
 	})
+}
+
+// TestUniqueNamesDoNotMeet: a name differs whenever the UID or the volume's name differs, and from what a plugin gives.
+func TestUniqueNamesDoNotMeet(t *testing.T) {
+	parts := []string{"a", "b", "a-b", "b-a", "a-b-a", "pods", "pods-a", "1", "11", "-", "a.b", "~", "é"}
+	seen := map[v1.UniqueVolumeName][2]string{}
+	for _, uid := range parts {
+		for _, name := range parts {
+			spec := &Spec{Volume: &v1.Volume{Name: name}}
+			unique := GetUniqueVolumeNameFromSpecWithPod(UniquePodName(uid), &plain{name: "a.b/c"}, spec)
+			other, met := seen[unique]
+			assert.False(t, met, "%q is that of %q and of %q", unique, other, [2]string{uid, name})
+			seen[unique] = [2]string{uid, name}
+			plugin, rest, err := SplitUniqueName(unique)
+			require.NoError(t, err)
+			assert.Equal(t, "a.b/c", plugin)
+			_, err = GetUniqueVolumeNameFromSpec(&named{plain: plain{name: "a.b/c"}, volumeName: rest}, spec)
+			require.ErrorIs(t, err, ErrInvalid, "a plugin may not give it to a volume that pods share")
+		}
+	}
 }

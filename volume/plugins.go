@@ -107,6 +107,22 @@ type AttachableVolumePlugin interface {
 	CanAttach(spec *Spec) (bool, error)
 }
 
+// AttachmentLister is a plugin that can list what its storage has attached. A controller then finds what a leader attached after
+// its term had ended. Absent, such an attachment stays until somebody detaches it by hand.
+type AttachmentLister interface {
+	AttachableVolumePlugin
+	// ListAttachments returns every attachment that the storage has, to whatever node and by whomever it was made. An answer
+	// that may be incomplete is an error.
+	ListAttachments(ctx context.Context) ([]Attachment, error)
+}
+
+// Attachment is one volume on one node, as storage lists it.
+type Attachment struct {
+	// VolumeName is the name that GetVolumeName returns for the volume, NodeName the node as Attach was given it.
+	VolumeName string
+	NodeName   types.NodeName
+}
+
 // DeviceMountableVolumePlugin serves volumes that are staged once per node before pods get them.
 type DeviceMountableVolumePlugin interface {
 	VolumePlugin

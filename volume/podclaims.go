@@ -46,17 +46,28 @@ func (c PodClaim) OwnedBy(claim *v1.PersistentVolumeClaim, pod *v1.Pod) bool {
 	return !c.Ephemeral || metav1.IsControlledBy(claim, pod)
 }
 
-// IsPodTerminated reports whether no container of a pod will run again, as kubelet 1.36 says it: the pod has ended, or it is being
-// deleted and none of its containers runs.
+// IsPodTerminated reports whether the status of a pod says that none of its containers will run again: its phase is Succeeded or
+// Failed, or it is being deleted and the status of each of its containers says that it does not run. A status that is missing says
+// nothing. One that is there may be old or wrong, so that it never proves alone that a volume of the pod is not used.
 func IsPodTerminated(pod *v1.Pod) bool {
 	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
 		return true
 	}
-	if pod.DeletionTimestamp == nil {
-		return false
+	return pod.DeletionTimestamp != nil && isStopped(pod)
+}
+
+// isStopped reports whether the status of each container of a pod says that it does not run.
+func isStopped(pod *v1.Pod) bool {
+	stopped := map[string]bool{}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
+		stopped[s.Name] = s.State.Running == nil && (s.State.Terminated != nil || s.State.Waiting != nil)
 	}
-	runs := func(s v1.ContainerStatus) bool { return s.State.Running != nil }
-	return !slices.ContainsFunc(pod.Status.InitContainerStatuses, runs) &&
-		!slices.ContainsFunc(pod.Status.ContainerStatuses, runs) &&
-		!slices.ContainsFunc(pod.Status.EphemeralContainerStatuses, runs)
+	var names []string
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		names = append(names, c.Name)
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		names = append(names, c.Name)
+	}
+	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !stopped[name] })
 }

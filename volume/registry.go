@@ -44,6 +44,8 @@ type registered struct {
 	capabilities Capabilities
 	// kinds are those that the plugin declares; empty means that it is asked about every spec.
 	kinds []SpecKind
+	// publicKeys are those of a PublicKeyDeclarer.
+	publicKeys []string
 	// probed says that a prober told of it.
 	probed bool
 }
@@ -122,6 +124,9 @@ func initialised(ctx context.Context, name string, plugin VolumePlugin, host Vol
 	}
 	if err != nil {
 		return nil, fmt.Errorf("volume plugin %q (%T): %w", name, plugin, err)
+	}
+	if p := guard(name, "PublicKeys", func() { entry.publicKeys = publicKeysOf(plugin) }); p != nil {
+		return nil, p
 	}
 	return entry, nil
 }

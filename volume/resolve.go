@@ -31,7 +31,7 @@ func (m *VolumePluginMgr) Resolve(spec *Spec) (Resolved, error) {
 	var call string
 	var yes [5]bool
 	if p := guardCalls(entry.name, &call, func() { yes, err = entry.askAll(spec, &call) }); p != nil {
-		return Resolved{}, p
+		return Resolved{}, spec.Secrets(entry.publicKeys).Redact(p)
 	}
 	return Resolved{
 		PluginName: entry.name, Attachable: yes[0], DeviceMountable: yes[1], RequiresRemount: yes[2],
@@ -68,16 +68,19 @@ func (r Resolved) SharedVolumeName() (v1.UniqueVolumeName, error) { return r.ent
 
 // ownName is the unique name of spec where it belongs to one pod.
 func (r *registered) ownName(podName UniquePodName, spec *Spec) v1.UniqueVolumeName {
-	return v1.UniqueVolumeName(r.name + "/" + string(podName) + "-" + spec.Name())
+	return ownVolumeName(r.name, podName, spec)
 }
 
 // sharedName is the unique name of spec where the pods of a node share it.
 func (r *registered) sharedName(spec *Spec) (name v1.UniqueVolumeName, err error) {
 	p := guard(r.name, "GetVolumeName", func() { name, err = GetUniqueVolumeNameFromSpec(r.plugin, spec) })
 	if p != nil {
-		return "", p
+		err = p
 	}
-	return name, err
+	if err != nil {
+		return "", spec.Secrets(r.publicKeys).Redact(err)
+	}
+	return name, nil
 }
 
 // question is what a plugin with a capability can be asked about a spec. Without the capability the answer is no.

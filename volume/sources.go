@@ -1,6 +1,8 @@
 package volume
 
 import (
+	"fmt"
+	"math/bits"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -73,6 +75,15 @@ func (s *Spec) sources(scope SpecScope) sourceSet {
 		set |= persistentSources(&s.PersistentVolume.Spec.PersistentVolumeSource)
 	}
 	return set
+}
+
+// CheckSources refuses a spec with more than one source: whichever plugin served it would leave the others out. The error
+// matches [ErrInvalid]. A spec without a source is one that no plugin serves.
+func CheckSources(spec *Spec) error {
+	if spec == nil || bits.OnesCount64(uint64(spec.sources(AnyScope))) < 2 {
+		return nil
+	}
+	return fmt.Errorf("%s: set exactly one source: %w", describeSpec(spec), ErrInvalid)
 }
 
 // inlineSources is in the way of every look-up: no reflection here.

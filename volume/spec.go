@@ -53,7 +53,7 @@ type Driver struct {
 	ReadOnly bool
 	// Parameters are the plugin's parameters; a copy.
 	Parameters map[string]string
-	// SecretName is the name of the secret that the source refers to; empty when there is none.
+	// SecretName is the name of the secret that the source refers to; empty when there is none. [Driver.Secret] gets it.
 	SecretName string
 	// SecretNamespace is the namespace of that secret; empty means the pod's.
 	SecretNamespace string

@@ -56,6 +56,15 @@ type Metrics struct {
 	InodesFree *resource.Quantity
 }
 
+// ApartKeeper is a Mounter whose GetPath is a path of the host that the plugin has found and not made.
+type ApartKeeper interface {
+	Mounter
+	// KeptApart returns absolute paths of the host. What GetPath leads to must not be one of them, lie in one, or hold one.
+	// Whoever opens it compares the directory that is open, since links on the way may have changed since the set-up. The
+	// caller does not change the slice.
+	KeptApart() []string
+}
+
 // Attributes says what a mounter made. It is read after a set-up that succeeded.
 type Attributes struct {
 	// ReadOnly is true when the volume was set up read-only; every container then gets it read-only.
@@ -120,7 +129,8 @@ type Unmounter interface {
 	// TearDown takes the volume away from GetPath. It is TearDownAt(ctx, GetPath()).
 	TearDown(ctx context.Context) error
 	// TearDownAt unmounts the volume from dir and removes dir and every other trace of the set-up. It must succeed
-	// when nothing is there. It must never delete content that outlives the pod: a mount directory goes by rmdir.
+	// when nothing is there. It must never delete content that outlives the pod: a mount directory goes by rmdir. When all is
+	// undone but the directory, since somebody else's files are in it, the error should match [ErrDirectoryKept].
 	TearDownAt(ctx context.Context, dir string) error
 }
 
@@ -265,7 +275,8 @@ type Detacher interface {
 // DeviceUnmounter unstages a volume.
 type DeviceUnmounter interface {
 	// UnmountDevice unmounts what MountDevice mounted and removes the directory by rmdir. It is called only when no pod
-	// uses the volume on this node, and must succeed when nothing is there.
+	// uses the volume on this node, and must succeed when nothing is there. When all is undone but the directory, since
+	// somebody else's files are in it, the error should match [ErrDirectoryKept].
 	UnmountDevice(ctx context.Context, deviceMountPath string) error
 }
 

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,8 @@ type actualState struct {
 	forgot func(name v1.UniqueVolumeName, err error)
 	// made is told of a mount before the state is.
 	made func(h holder, path string)
+	// gone is told of a set-up that is gone after the state is.
+	gone func(h holder)
 }
 
 var (
@@ -65,16 +68,21 @@ type askedMounter struct {
 	volume.Mounter
 	path       string
 	attributes volume.Attributes
+	apart      []string // of a volume.ApartKeeper
 }
 
 // ask calls the methods of a mounter that do no I/O, and returns a panic as an error.
 func ask(mounter volume.Mounter) (asked askedMounter, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = &volume.PanicError{Call: "GetPath or GetAttributes", Value: value, Stack: debug.Stack()}
+			err = &volume.PanicError{Call: "GetPath, GetAttributes or KeptApart", Value: value, Stack: debug.Stack()}
 		}
 	}()
-	return askedMounter{Mounter: mounter, path: mounter.GetPath(), attributes: mounter.GetAttributes()}, nil
+	asked = askedMounter{Mounter: mounter, path: mounter.GetPath(), attributes: mounter.GetAttributes()}
+	if keeper, ok := mounter.(volume.ApartKeeper); ok {
+		asked.apart = slices.Clone(keeper.KeptApart())
+	}
+	return asked, nil
 }
 
 // GetPath implements volume.Volume.
@@ -100,5 +108,9 @@ func (a actualState) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolum
 // MarkVolumeAsUnmounted implements the executor's mounter updater.
 func (a actualState) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
 	defer a.changes.notify(podName)
-	return a.ActualStateOfWorld.MarkVolumeAsUnmounted(podName, volumeName)
+	err := a.ActualStateOfWorld.MarkVolumeAsUnmounted(podName, volumeName)
+	if err == nil {
+		a.gone(holder{volume: volumeName, pod: podName})
+	}
+	return err
 }

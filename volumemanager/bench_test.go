@@ -81,7 +81,7 @@ func instantPod(name string) *v1.Pod {
 
 func benchManager(b *testing.B, o Options) *Manager {
 	b.Helper()
-	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: testNode})
+	host, err := volume.NewHost(volume.HostOptions{RootDir: b.TempDir(), NodeName: testNode})
 	require.NoError(b, err)
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(b, plugins.InitPlugins(b.Context(), &instantPlugin{}))

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -146,4 +147,43 @@ func (n *blockNode) noTraceIsLeft(node realNode, pod *v1.Pod) {
 		_, err = os.Stat(dir)
 		require.NoError(n.t, err)
 	}
+}
+
+// TestAMappedLoopDeviceThatWasDetachedIsMappedAnew: its lock and then the device itself were detached by somebody else, and the
+// number has another file by now.
+func TestAMappedLoopDeviceThatWasDetachedIsMappedAnew(t *testing.T) {
+	n, node := newManagedBlockNode(t)
+	pod := blockPodOf("first", "disk")
+	pod.UID = "first"
+	m, stop := node.start(t)
+	m.PodsComplete()
+	require.NoError(t, m.AddPod(t.Context(), pod))
+	require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+	writeDevice(t, n.bind(pod), "written!")
+	stop()
+
+	for _, lock := range n.locks(t.Context()) {
+		require.NoError(t, n.loops.Detach(t.Context(), lock))
+	}
+	device := n.devices(t.Context())[0]
+	require.NoError(t, n.loops.Detach(t.Context(), device))
+	other := filepath.Join(t.TempDir(), "other.img")
+	require.NoError(t, os.WriteFile(other, make([]byte, 1<<20), 0o600))
+	out, err := exec.CommandContext(t.Context(), "losetup", device.Path, other).CombinedOutput()
+	require.NoError(t, err, string(out))
+	defer func() {
+		foreign, err := n.loops.Inspect(t.Context(), device.Path)
+		require.NoError(t, err)
+		require.NoError(t, n.loops.Detach(t.Context(), foreign))
+	}()
+
+	m, stop = node.start(t)
+	defer stop()
+	require.NoError(t, m.AddPod(t.Context(), pod))
+	m.PodsComplete()
+	require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+	assert.Equal(t, "written!", readDevice(t, n.bind(pod)))
+	require.NoError(t, m.RemovePod(pod.UID))
+	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+	n.nothingIsLeft()
 }

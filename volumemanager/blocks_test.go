@@ -27,6 +27,14 @@ type fakeBlocks struct {
 	mu    sync.Mutex
 	binds map[string]string // path of a pod's link to its device
 	fails error             // of the next call
+	// unmapped is how often UnmapDevice has succeeded.
+	unmapped int
+}
+
+func (f *fakeBlocks) unmaps() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unmapped
 }
 
 func (f *fakeBlocks) do(work func() error) error {
@@ -56,6 +64,7 @@ func (f *fakeBlocks) MapDevice(_ context.Context, d operationexecutor.DeviceMapp
 func (f *fakeBlocks) UnmapDevice(_ context.Context, d operationexecutor.DeviceMapping) error {
 	return f.do(func() error {
 		delete(f.binds, linkOf(d))
+		f.unmapped++
 		return nil
 	})
 }

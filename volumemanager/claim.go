@@ -56,6 +56,14 @@ func (c *pathClaims) remove(path string, isFree func() bool) (release func(), ok
 	}, true
 }
 
+// isRemoving reports whether what lies at a path is being removed, so that a part of it may be left.
+func (c *pathClaims) isRemoving(path string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, is := c.removing[path]
+	return is
+}
+
 // pathOfIntent returns the path at which an intent will have something mounted; empty for an attachment.
 func pathOfIntent(intent operationexecutor.Intent) string {
 	switch partOf(intent) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"path/filepath"
 	"strings"
@@ -17,11 +18,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// recordVersion is the version of the payload of a record. A record of another version is not read.
-const recordVersion = 1
+// recordVersion is the version of the payload of a record. A record of a later version is not read. Version 1 differs in the
+// unique names of volumes that belong to one pod: see [Manager.renamed].
+const recordVersion = 2
 
 // ourVersion is how a record of that version begins.
-const ourVersion = `{"version":1,`
+const ourVersion = `{"version":2,`
 
 // volumeRecord is all that may be left in the world of one volume: an attachment, a staging, and a set-up for each pod.
 type volumeRecord struct {
@@ -88,6 +90,33 @@ func (r volumeRecord) isEmpty() bool {
 	return r.Attachment == nil && r.Staging == nil && len(r.Pods) == 0
 }
 
+// partsOf names the place of the parts of a volume that are bound for the containers of a pod: {kind}/{pod}/{name}, relative, since a
+// record does not know the directory of pods. A mount there is of a volume on record, whichever path that one has.
+func partsOf(uid types.UID, name string) string { return filepath.Join(subpathsDir, string(uid), name) }
+
+// innerName returns the volume's inner name, of which paths of its pod are made.
+func (r volumeRecord) innerName(uid types.UID, p setUpRecord) string {
+	if inner, ok := strings.CutPrefix(string(r.Volume), r.Plugin+"/pods/"+string(uid)+"/"); ok {
+		return inner
+	}
+	return filepath.Base(p.Path)
+}
+
+// paths returns the paths at which the volume is, or may be, and those of [partsOf].
+func (r volumeRecord) paths() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if r.Staging != nil && !yield(r.Staging.Path) {
+			return
+		}
+		for uid, p := range r.Pods {
+			inner := r.innerName(uid, p)
+			if !yield(p.Path) || !yield(partsOf(uid, subpathName(r.Plugin, inner))) || !yield(partsOf(uid, inner)) {
+				return
+			}
+		}
+	}
+}
+
 // mounts returns the part of r that does not outlive a boot, attachments the other one.
 func (r volumeRecord) mounts() volumeRecord {
 	r.Attachment = nil
@@ -117,6 +146,8 @@ func decodeRecord(key string, payload []byte, host volume.VolumeHost) (foundVolu
 type foundVolume struct {
 	record volumeRecord
 	spec   *volume.Spec
+	// unproven says that its plugin has not answered yet whether the record is what it computes.
+	unproven bool
 }
 
 // decodeAll decodes one value, and nothing that this program does not know may be in it or after it.
@@ -150,7 +181,7 @@ func isNewer(payload []byte) error {
 
 // check refuses what a manager would never have written: a record must not lead a teardown to a path of somebody else.
 func (r volumeRecord) check(key string, host volume.VolumeHost) (*volume.Spec, error) {
-	if r.Version != recordVersion {
+	if r.Version < 1 || r.Version > recordVersion {
 		return nil, fmt.Errorf("record has version %d, this manager reads %d: %w", r.Version, recordVersion, volume.ErrUnsupported)
 	}
 	plugin, _, err := volume.SplitUniqueName(r.Volume)
@@ -204,7 +235,7 @@ func (r volumeRecord) checkSetUp(path, podDir string) error {
 	if err != nil {
 		return err
 	}
-	if used := hostPathOf(spec); used != "" && path == filepath.Clean(used) {
+	if usedWhereItIs(spec, path) {
 		return nil
 	}
 	return checkBeneath(path, podDir)
@@ -251,69 +282,10 @@ func (r volumeRecord) spec() (*volume.Spec, error) {
 	return &volume.Spec{Volume: s.Volume, PersistentVolume: s.PersistentVolume, ReadOnly: s.ReadOnly}, nil
 }
 
-// encodeSpec returns spec as it is recorded: without annotations, which nothing needs for a teardown, and without the
-// values of options that may be secret.
-func encodeSpec(spec *volume.Spec) (json.RawMessage, error) {
-	s := specRecord{ReadOnly: spec.ReadOnly}
-	if spec.Volume != nil {
-		s.Volume = spec.Volume.DeepCopy()
-		redactSource(s.Volume.CSI, s.Volume.FlexVolume)
-	}
-	if pv := spec.PersistentVolume; pv != nil {
-		s.PersistentVolume = &v1.PersistentVolume{Spec: *pv.Spec.DeepCopy()}
-		s.PersistentVolume.Name, s.PersistentVolume.UID = pv.Name, pv.UID
-		redactPersistent(&s.PersistentVolume.Spec)
-	}
-	return json.Marshal(s)
-}
-
-func redactSource(csi *v1.CSIVolumeSource, flex *v1.FlexVolumeSource) {
-	if csi != nil {
-		redactValues(csi.VolumeAttributes)
-	}
-	if flex != nil {
-		redactValues(flex.Options)
-	}
-}
-
-func redactPersistent(spec *v1.PersistentVolumeSpec) {
-	if spec.CSI != nil {
-		redactValues(spec.CSI.VolumeAttributes)
-	}
-	if spec.FlexVolume != nil {
-		redactValues(spec.FlexVolume.Options)
-	}
-	for i, option := range spec.MountOptions {
-		parts := strings.Split(option, ",") // One entry may not hold several options, but is refused later only.
-		for j, part := range parts {
-			if key, _, ok := strings.Cut(part, "="); ok && maySecret(key) {
-				parts[j] = key + "=" + redacted
-			}
-		}
-		spec.MountOptions[i] = strings.Join(parts, ",")
-	}
-}
-
-// redacted stands for a value that is not recorded.
-const redacted = "***"
-
-func redactValues(options map[string]string) {
-	for key := range options {
-		if maySecret(key) {
-			options[key] = redacted
-		}
-	}
-}
-
-// maySecret reports whether the value of an option of that name may be a secret.
-func maySecret(key string) bool {
-	key = strings.ToLower(key)
-	for _, word := range []string{"pass", "secret", "token", "cred", "key", "auth"} {
-		if strings.Contains(key, word) {
-			return true
-		}
-	}
-	return false
+// encodeSpec returns spec as it is recorded; see [volume.Spec.Recorded].
+func encodeSpec(spec *volume.Spec, public []string) (json.RawMessage, error) {
+	r := spec.Recorded(public)
+	return json.Marshal(specRecord{Volume: r.Volume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly})
 }
 
 // part is what an intent is about.

@@ -52,14 +52,19 @@ func (n *blockNode) runManager(access v1.PersistentVolumeAccessMode) *Manager {
 
 func TestAContainerGetsABlockVolumeAsADevice(t *testing.T) {
 	for name, test := range map[string]struct {
+		volume      string
 		access      v1.PersistentVolumeAccessMode
 		permissions string
-	}{"disk": {v1.ReadWriteOnce, "rwm"}, "disk:ro": {v1.ReadOnlyMany, "rm"}} {
+	}{
+		"for writing":                     {"disk", v1.ReadWriteOnce, "rwm"},
+		"a pod that reads":                {"disk:ro", v1.ReadOnlyMany, "rm"},
+		"a volume that nobody may change": {"disk", v1.ReadOnlyMany, "rm"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			n := newBlockNode(t)
 			m := n.runManager(test.access)
 			m.PodsComplete()
-			pod := podOf("web", name)
+			pod := podOf("web", test.volume)
 			c := &pod.Spec.Containers[0]
 			c.VolumeMounts, c.VolumeDevices = nil, []v1.VolumeDevice{{Name: pod.Spec.Volumes[0].Name, DevicePath: "/dev//xvda"}}
 			require.NoError(t, m.AddPod(t.Context(), pod))

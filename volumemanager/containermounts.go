@@ -67,7 +67,8 @@ type ContainerDevice struct {
 	Source string
 	// Target is the absolute, clean path in the container.
 	Target string
-	// Permissions are those of the device cgroup: "rwm", or "rm" when the device is only to be read.
+	// Permissions are those of the device cgroup: "rwm", or "rm" when the device is only to be read: the pod
+	// asked for that, or all access modes of the volume are ReadOnlyMany. Without that rule the container can write to it.
 	Permissions string
 	// Major and Minor are the device's number.
 	Major, Minor uint32
@@ -208,13 +209,7 @@ func (a *containerAsk) names() []string {
 
 // row returns what is known of a volume, and false when it is not set up, or is being taken away.
 func (a *containerAsk) row(outer string) (cache.MountedVolume, bool) {
-	name := a.entry.volume(outer).name
-	if name == "" {
-		return cache.MountedVolume{}, false
-	}
-	row, ok := a.manager.actual.GetMountedVolume(name, a.podName())
-	// In this order: the flight of what takes it away is entered before the state changes.
-	return row, ok && row.State == operationexecutor.VolumeMounted && !a.manager.isLeaving(name, a.podName())
+	return a.manager.setUpOf(a.entry.volume(outer).name, a.podName())
 }
 
 func (a *containerAsk) notReady(missing map[string]bool, cause error) error {
@@ -342,9 +337,10 @@ func (a *containerAsk) bindSubPath(ctx context.Context, index int, made Containe
 	uid := a.entry.pod.UID
 	row := a.rows[made.Name]
 	return a.manager.subpaths.prepare(ctx, uid, safepath.Subpath{
-		Owner:            safepath.Owner{VolumeName: row.InnerVolumeSpecName, ContainerName: a.container.Name},
+		Owner:            safepath.Owner{VolumeName: subpathName(row.PluginName, row.InnerVolumeSpecName), ContainerName: a.container.Name},
 		VolumePath:       made.Source,
 		FollowVolumePath: !a.isOurs(made.Source),
+		Apart:            a.keptApart(row, made.Source),
 		Path:             sub,
 		FollowInside:     true,
 		VolumeMountIndex: index,
@@ -365,6 +361,19 @@ func (a *containerAsk) isOurs(dir string) bool {
 	return strings.HasPrefix(dir, a.manager.subpaths.podDir(a.entry.pod.UID)+string(filepath.Separator))
 }
 
+// keptApart returns what a volume that is a path of the host must be apart from. The check of its set-up is no proof: links on
+// the way may have changed since.
+func (a *containerAsk) keptApart(row cache.MountedVolume, dir string) []string {
+	if a.isOurs(dir) {
+		return nil
+	}
+	apart := []string{filepath.Dir(a.manager.subpaths.podsDir)}
+	if asked, ok := row.Mounter.(askedMounter); ok {
+		apart = append(apart, asked.apart...)
+	}
+	return apart
+}
+
 // device returns one device of the container. What is bound for the pod is named after it, in the volume's map path.
 func (a *containerAsk) device(spec v1.VolumeDevice) (ContainerDevice, error) {
 	row := a.rows[spec.Name]
@@ -372,7 +381,7 @@ func (a *containerAsk) device(spec v1.VolumeDevice) (ContainerDevice, error) {
 		Name: spec.Name, Source: filepath.Join(row.DeviceMountPath, string(a.entry.pod.UID)), Target: path.Clean(spec.DevicePath),
 		Permissions: "rwm",
 	}
-	if row.VolumeSpec.ReadOnly || a.entry.volume(spec.Name).readOnly {
+	if row.VolumeSpec.ReadOnly || a.entry.volume(spec.Name).readOnly || volume.IsReadOnlyMany(row.VolumeSpec) {
 		made.Permissions = "rm"
 	}
 	var err error

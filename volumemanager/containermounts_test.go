@@ -218,7 +218,7 @@ func TestWhoWaitsForItsTurnLooksAgain(t *testing.T) {
 		pod := podOf("web", "-scratch")
 		pod.Spec.Containers[0].VolumeMounts[0].SubPath = "part"
 		w.add(pod)
-		release, _ := m.subpaths.turns.take(nil, subpathKey{pod.UID, "scratch"})
+		release, _ := m.subpaths.turns.take(nil, subpathKey{pod.UID, subpathName(testPluginName, "scratch")})
 		ended := make(chan error, 1)
 		go func() {
 			_, err := m.ContainerMounts(t.Context(), pod, "main")
@@ -240,13 +240,13 @@ func TestWhoWaitsForItsTurnLooksAgain(t *testing.T) {
 // TestATurnThatIsNotGivenBackEndsWithTheContext, for those who prepare, release and take away.
 func TestATurnThatIsNotGivenBackEndsWithTheContext(t *testing.T) {
 	s := newSubpaths(nil, t.TempDir())
-	release, _ := s.turns.take(nil, subpathKey{"uid", "data"})
+	release, _ := s.turns.take(nil, subpathKey{"uid", subpathName(testPluginName, "data")})
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", "data"), context.Canceled)
-	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", "data"), volume.ErrTransient)
-	require.ErrorIs(t, s.releaseVolume(ctx, subpathKey{"uid", "data"}, "main"), context.Canceled)
-	_, err := s.prepare(ctx, "uid", safepath.Subpath{Owner: safepath.Owner{VolumeName: "data"}}, nil)
+	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", testPluginName, "data"), context.Canceled)
+	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", testPluginName, "data"), volume.ErrTransient)
+	require.ErrorIs(t, s.releaseVolume(ctx, subpathKey{"uid", subpathName(testPluginName, "data")}, "main"), context.Canceled)
+	_, err := s.prepare(ctx, "uid", safepath.Subpath{Owner: safepath.Owner{VolumeName: subpathName(testPluginName, "data")}}, nil)
 	require.ErrorIs(t, err, context.Canceled)
 }

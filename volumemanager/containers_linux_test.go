@@ -167,7 +167,7 @@ func TestAContainerSeesItsVolumesAndTheirParts(t *testing.T) {
 	n.write("conf/app.conf", "configured")
 	require.NoError(t, os.Chmod(n.volumeDir(), 0o771))
 	volumes := n.mounts()
-	subpaths := filepath.Join(n.podDir(), "volume-subpaths/cache/main")
+	subpaths := filepath.Join(n.podDir(), "volume-subpaths/example.com~tmpfs~cache/main")
 	assert.Equal(t, []ContainerMount{
 		{Name: "cache", Source: n.volumeDir(), Target: "/srv", Propagation: v1.MountPropagationNone},
 		{Name: "cache", Source: filepath.Join(subpaths, "1"), Target: "/srv/logs", Propagation: v1.MountPropagationNone},
@@ -434,8 +434,53 @@ func hostPathPod(path string, mounts ...v1.VolumeMount) *v1.Pod {
 	return pod
 }
 
+// A workload that may write above the path swaps in a link after the set-up has looked.
+func TestASubPathOfAHostPathThatLeadsIntoTheNodesRootByNowIsRefused(t *testing.T) {
+	mounttest.RequireMounts(t)
+	base := t.TempDir()
+	dir, kept := filepath.Join(base, "dir"), filepath.Join(base, "kept")
+	for _, name := range []string{dir, filepath.Join(kept, "x")} {
+		require.NoError(t, os.MkdirAll(name, 0o755))
+	}
+	link := filepath.Join(base, "link")
+	to := func(target string) {
+		t.Helper()
+		_ = os.Remove(link) // the first time it is not there
+		require.NoError(t, os.Symlink(target, link))
+	}
+	to(dir)
+	n := newHostPathNodeOf(t, hostpath.Options{Protected: []string{kept}}, link, v1.VolumeMount{MountPath: "/a", SubPath: "x"})
+	root := filepath.Dir(n.plugins.Host().GetPodsDir())
+	for _, target := range []string{root, n.podDir(), filepath.Join(root, "pods"), n.root, "/", kept, filepath.Join(kept, "x"), base} {
+		to(target)
+		require.ErrorIs(t, n.refused(), safepath.ErrOverlap, target)
+		assert.Empty(t, n.mounted(), target)
+		if target != kept {
+			assert.NoDirExists(t, filepath.Join(target, "x"))
+		}
+	}
+	to(dir)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "x"), 0o755))
+	bindAt(t, root, filepath.Join(dir, "x"))
+	require.ErrorIs(t, n.refused(), safepath.ErrOverlap, "a mount in the volume")
+	require.NoError(t, n.mounter.Unmount(t.Context(), filepath.Join(dir, "x"), mount.UnmountOptions{}))
+	require.Len(t, n.mounts().Mounts, 1)
+	require.NoError(t, n.manager.ReleaseContainer(t.Context(), n.pod.UID, "main"))
+}
+
+func bindAt(t *testing.T, source, target string) {
+	t.Helper()
+	require.NoError(t, unix.Mount(source, target, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
+}
+
 // newHostPathNode returns a node whose pod has a path of the host.
 func newHostPathNode(t *testing.T, path string, mounts ...v1.VolumeMount) *containerNode {
+	t.Helper()
+	return newHostPathNodeOf(t, hostpath.Options{}, path, mounts...)
+}
+
+func newHostPathNodeOf(t *testing.T, options hostpath.Options, path string, mounts ...v1.VolumeMount) *containerNode {
 	t.Helper()
 	mounttest.RequireMounts(t)
 	n := &containerNode{t: t, mounter: mount.New(mount.Options{}), pod: hostPathPod(path, mounts...)}
@@ -444,7 +489,7 @@ func newHostPathNode(t *testing.T, path string, mounts ...v1.VolumeMount) *conta
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(filepath.Join(host.GetPodsDir(), string(n.pod.UID)), 0o750))
 	n.plugins = volume.NewVolumePluginMgr(host)
-	require.NoError(t, n.plugins.InitPlugins(t.Context(), hostpath.New(hostpath.Options{})))
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), hostpath.New(options)))
 	n.options = Options{Mounter: n.mounter, Resync: -1, WaitTimeout: time.Minute}
 	n.restart()
 	require.NoError(t, n.manager.AddPod(t.Context(), n.pod))

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,4 +179,57 @@ func (c *loopController) awaitDetached(loops *loop.Manager, image string) {
 		return err == nil && len(node.Status.VolumesInUse)+len(node.Status.VolumesAttached) == 0 && errors.Is(device, loop.ErrNotAttached)
 	}
 	require.Eventually(c.t, gone, 20*time.Second, 10*time.Millisecond)
+}
+
+// detachCounter counts the detachers that are made.
+type detachCounter struct {
+	*loopblock.Plugin
+	detachers atomic.Int32
+}
+
+func (p *detachCounter) NewDetacher() (volume.Detacher, error) {
+	p.detachers.Add(1)
+	return p.Plugin.NewDetacher()
+}
+
+// TestWhatAControllerHasAttachedIsItsOwnWhenRecordsAreLost: the node takes down what it has staged and set up, and leaves the
+// attachment to the controller, which believes it there. So the next pod gets the volume at once.
+func TestWhatAControllerHasAttachedIsItsOwnWhenRecordsAreLost(t *testing.T) {
+	mounttest.RequireRoot(t)
+	n := newRealNode(t)
+	loops := loop.New(loop.Options{})
+	plugin := loopblock.New(loopblock.Options{Loops: loops})
+	counted := &detachCounter{Plugin: plugin}
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), counted))
+	memory := store.NewMemory(store.MemoryOptions{})
+	n.options.Store, n.options.AttachedBy, n.options.DeviceUse = memory, AttachedByController, loops
+	_, err := store.Create(t.Context(), memory, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(testNode)}})
+	require.NoError(t, err)
+	c := &loopController{
+		t: t, store: memory, plugin: plugin, spec: provisionDisk(t, memory, plugin),
+		name: volume.GetUniqueVolumeName(loopblock.Name, "disk"),
+	}
+	startLoopController(t, c)
+
+	m, stop := n.start(t)
+	pod := podOf("web", "data")
+	require.NoError(t, m.AddPod(t.Context(), pod))
+	m.PodsComplete()
+	require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+	stop()
+	require.NoError(t, os.RemoveAll(n.options.RuntimeDir))
+	require.NoError(t, os.RemoveAll(n.options.StateDir))
+
+	m, stop = n.start(t)
+	m.PodsComplete()
+	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+	assert.Zero(t, counted.detachers.Load(), "that is the controller's")
+	next := podOf("next", "data")
+	require.NoError(t, m.AddPod(t.Context(), next))
+	require.NoError(t, m.WaitForAttachAndMount(t.Context(), next))
+	require.NoError(t, m.RemovePod(next.UID))
+	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+	c.awaitDetached(loops, c.image(n.root))
+	stop()
+	assert.Empty(t, realMountsBelow(t, n.root))
 }

@@ -12,6 +12,7 @@
 //	...                                   // containers run
 //	err = m.RemovePod(pod.UID)            // a promise: no process of the pod is alive
 //	err = m.WaitForUnmount(ctx, pod)
+//	err = m.Stop(ctx)                     // finishes what is being taken away, and has Run return
 //
 // # How it moves
 //
@@ -31,7 +32,8 @@
 // Intent before effect. With a RuntimeDir, each change is on record before it is made, and the record goes with the
 // last trace of it; see [Options]. A manager that starts on the directories of one that was killed knows every mount
 // and attachment that may have been made: what is wanted is set up again, what is not is undone, and nothing else is
-// touched. Records hold no secrets. A record that is damaged is moved aside, shown in [Manager.Status] and never guessed at.
+// touched. Records hold no secrets. A record that is damaged, that is not what its plugin computes, or that names a path of another
+// record is moved aside, shown in [Manager.Status] and never guessed at.
 //
 // Only volumes that a container, an init container or an ephemeral container uses are set up, as in Kubernetes: those in
 // its volumeMounts get a filesystem, those in its volumeDevices a raw block device, and the volumeMode must agree.

@@ -17,14 +17,15 @@ import (
 )
 
 // The life of a pod's volumes, from AddPod to RemovePod. The plugin is a fake that mounts in memory; an agent gives its
-// plugins the mounter of package mount, and the manager a RuntimeDir.
+// plugins and the manager the mounter of package mount, and the manager a RuntimeDir.
 func Example() {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx := context.Background()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/agent", NodeName: "node-1"})
 	check(err)
 	plugins := volume.NewVolumePluginMgr(host)
-	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
-	manager, err := volumemanager.New(plugins, volumemanager.Options{Store: store.NewMemory(store.MemoryOptions{})})
+	mounter := fake.NewMounter(fake.MounterOptions{})
+	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
+	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, Store: store.NewMemory(store.MemoryOptions{})})
 	check(err)
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(ctx) }()
@@ -43,7 +44,7 @@ func Example() {
 	check(manager.WaitForUnmount(ctx, pod))
 	fmt.Println("volumes of the pod:", len(manager.PodStatus(pod.UID)))
 
-	cancel() // mounts of other pods would stay
+	check(manager.Stop(ctx)) // mounts of other pods would stay
 	check(<-ended)
 
 	// Output:
@@ -58,8 +59,9 @@ func ExampleManager_WaitForAttachAndMount() {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/agent", NodeName: "node-1"})
 	check(err)
 	plugins := volume.NewVolumePluginMgr(host)
-	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
-	manager, err := volumemanager.New(plugins, volumemanager.Options{Store: store.NewMemory(store.MemoryOptions{})})
+	mounter := fake.NewMounter(fake.MounterOptions{})
+	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
+	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, Store: store.NewMemory(store.MemoryOptions{})})
 	check(err)
 	go func() { _ = manager.Run(ctx) }()
 
@@ -94,8 +96,9 @@ func ExampleManager_Subscribe() {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/agent", NodeName: "node-1"})
 	check(err)
 	plugins := volume.NewVolumePluginMgr(host)
-	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
-	manager, err := volumemanager.New(plugins, volumemanager.Options{})
+	mounter := fake.NewMounter(fake.MounterOptions{})
+	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
+	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter})
 	check(err)
 	go func() { _ = manager.Run(ctx) }()
 	check(manager.AddPod(ctx, podWith(v1.Volume{

@@ -232,7 +232,7 @@ func (x *exchange) misses(node *v1.Node) bool {
 	if x.reporter != VolumesInUseReporter(x.status) {
 		return false
 	}
-	return x.err != nil || !x.reports.Equal(sets.New(node.Status.VolumesInUse...))
+	return x.err != nil || !x.reports.Equal(sets.New(node.Status.VolumesInUse...)) || !store.SaysVolumesInUse(node)
 }
 
 // tell says that a volume which is used here is not listed any more, and wakes those who look at its pods.
@@ -299,6 +299,8 @@ func (x *exchange) list(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	x.m.mu.Lock()
 	keeps := !x.m.podsComplete || x.m.rebuilding || len(x.m.damaged) > 0
 	x.m.mu.Unlock()
+	// What could not be rebuilt may be any of them.
+	keeps = keeps || len(x.m.liveOrphans(ctx)) > 0
 	names := x.m.GetVolumesInUse() // After it is known that all pods are there.
 	if keeps {
 		names = append(names, earlier...)

@@ -10,8 +10,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// statsPatience is how long a measurement is waited for, by who asks and by who measures.
-const statsPatience = time.Second
+const (
+	// statsPatience is how long a measurement is waited for by who asks.
+	statsPatience = time.Second
+	// workerPatience is how long a worker waits for one before it begins the next beside it, so that those that answer do not
+	// wait behind those that hang. When maxSlow run like that, it waits as long as who asks.
+	workerPatience = 10 * time.Millisecond
+)
 
 // figures are what is known of the measurements of one volume.
 type figures struct {
@@ -21,7 +26,7 @@ type figures struct {
 	since   time.Time       // when the one that runs began; zero when none does
 	queued  bool
 	how     manner // of the one that is queued or runs
-	slow    bool   // the one that runs is waited for no more
+	gone    bool   // the set-up that is measured is gone: what comes of it is nobody's
 }
 
 // manner is how a volume is measured.
@@ -45,17 +50,23 @@ type figureBook struct {
 
 	mu   sync.Mutex
 	rows map[holder]figures
-	slow int // measurements that have run longer than statsPatience
+	// left are the measurements that run and that no worker waits for any more.
+	left map[holder]struct{}
 }
 
 func newFigureBook() *figureBook {
-	return &figureBook{queue: workqueue.New[holder](), rows: make(map[holder]figures)}
+	return &figureBook{queue: workqueue.New[holder](), rows: make(map[holder]figures), left: make(map[holder]struct{})}
 }
 
-// ask returns what is known of a volume, and queues it when that is older than maxAge.
+// ask returns what is known of a volume, and queues it when that is older than maxAge. As long as a measurement of an earlier
+// set-up runs nothing is known, and none begins beside it.
 func (b *figureBook) ask(h holder, maxAge time.Duration, state operationexecutor.VolumeMountState) figures {
 	b.mu.Lock()
 	f := b.rows[h]
+	if f.gone {
+		b.mu.Unlock()
+		return figures{}
+	}
 	due := canMeasure(state) && f.isIdle() && (f.at.IsZero() || time.Since(f.at) >= maxAge)
 	if due {
 		f.queued, f.how = true, metered
@@ -88,6 +99,20 @@ func (f *figures) isIdle() bool {
 	return (!f.queued || f.how != metered) && f.since.IsZero() && len(outcome.Running(f.err)) == 0
 }
 
+// drop forgets a volume of a pod that was torn down. What still measures it ends for nobody.
+func (b *figureBook) drop(h holder) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f, ok := b.rows[h]
+	switch {
+	case !ok:
+	case f.since.IsZero():
+		delete(b.rows, h)
+	default:
+		b.rows[h] = figures{since: f.since, gone: true}
+	}
+}
+
 // keep forgets all volumes but those that are known, and those that are being measured.
 func (b *figureBook) keep(known map[holder]struct{}) {
 	b.mu.Lock()
@@ -109,20 +134,41 @@ func (b *figureBook) begin(h holder) (how manner, ok bool) {
 	}
 	f.queued, f.since = false, time.Now()
 	b.rows[h] = f
-	if b.slow >= maxSlow {
+	if b.slow() >= maxSlow {
 		return refused, true
 	}
 	return f.how, true
+}
+
+// slow returns how many measurements have run longer than statsPatience. The lock is held.
+func (b *figureBook) slow() (n int) {
+	for h := range b.left {
+		if time.Since(b.rows[h].since) >= statsPatience {
+			n++
+		}
+	}
+	return n
+}
+
+// patience returns how long a worker waits for a measurement before it begins another one beside it.
+func (b *figureBook) patience() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.left) >= maxSlow {
+		return statsPatience
+	}
+	return workerPatience
 }
 
 // end says how a measurement has ended. A probe that went well says nothing of the figures.
 func (b *figureBook) end(h holder, got measurement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	delete(b.left, h)
 	f := b.rows[h]
-	if f.slow {
-		f.slow = false
-		b.slow--
+	if f.gone {
+		delete(b.rows, h)
+		return
 	}
 	f.since = time.Time{}
 	if f.how != probed || got.err != nil {
@@ -134,14 +180,12 @@ func (b *figureBook) end(h holder, got measurement) {
 	b.rows[h] = f
 }
 
-// leave says that the measurement that runs is waited for no more.
+// leave says that no worker waits for the measurement that runs.
 func (b *figureBook) leave(h holder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if f := b.rows[h]; !f.since.IsZero() {
-		f.slow = true
-		b.slow++
-		b.rows[h] = f
+	if !b.rows[h].since.IsZero() {
+		b.left[h] = struct{}{}
 	}
 }
 
@@ -154,6 +198,7 @@ func (b *figureBook) nextPatience() (next time.Time, waits bool) {
 	for _, f := range b.rows {
 		end := f.since.Add(statsPatience)
 		switch {
+		case f.gone:
 		case f.queued:
 			waits = true
 		case f.since.IsZero() || !now.Before(end):

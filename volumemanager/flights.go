@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -87,7 +88,7 @@ func (m *Manager) depart(s *subject, a action) (flight, bool) {
 func (m *Manager) isDue(s *subject, a action) bool {
 	switch a.verb {
 	case verbUnmount:
-		return !m.pods[types.UID(a.pod)].uses(s.name) && !m.mayUse(a.pod)
+		return s.hasStale(a.pod) || !m.pods[types.UID(a.pod)].uses(s.name) && !m.mayUse(a.pod)
 	case verbMount, verbRemount, verbExpand:
 		return m.pods[types.UID(a.pod)].uses(s.name)
 	case verbAttach, verbVerify:
@@ -180,6 +181,13 @@ func (m *Manager) flyingOf(podName volume.UniquePodName) []v1.UniqueVolumeName {
 		names = append(names, f.volume)
 	}
 	return names
+}
+
+// allFlights returns every flight.
+func (m *Manager) allFlights() []flight {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Concat(slices.Collect(maps.Values(m.flights))...)
 }
 
 // isQuiet reports whether no operation runs.

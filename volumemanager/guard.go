@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -44,7 +46,10 @@ type guard struct {
 	inner operationexecutor.Journal
 }
 
-var _ operationexecutor.Journal = guard{}
+var (
+	_ operationexecutor.Journal     = guard{}
+	_ operationexecutor.CallWatcher = guard{}
+)
 
 // guarded returns inner, or nil, with what [Options].Mounter makes possible.
 func (m *Manager) guarded(inner operationexecutor.Journal) operationexecutor.Journal {
@@ -66,7 +71,11 @@ func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) erro
 	g.mounts.takeBack(holderOf(intent))
 	err := g.checkOurs(ctx, path, intent)
 	if err == nil {
+		g.lookBelow(ctx, path, intent)
 		err = g.intend(ctx, intent)
+	}
+	if own := g.mounts.get(path); err == nil && own != nil && isTeardown(intent) {
+		g.mounts.leave(own)
 	}
 	if err != nil {
 		g.ended(path)
@@ -84,6 +93,17 @@ func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) erro
 	return g.inner.Intend(ctx, intent)
 }
 
+// CallContext implements [operationexecutor.CallWatcher]: what the call says it has mounted is ours, whatever is uppermost when it
+// has returned, and also when it returns after it was given up.
+func (g guard) CallContext(ctx context.Context, intent operationexecutor.Intent) context.Context {
+	path := mountPathOf(intent)
+	return mount.WithMade(ctx, func(target string, found mount.MountPoint) {
+		if target == path {
+			g.mounts.enterReported(newOwnMount(holderOf(intent), path, found))
+		}
+	})
+}
+
 // Conclude implements [operationexecutor.Journal].
 func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
 	path := mountPathOf(intent)
@@ -96,15 +116,17 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 	err := g.conclude(ctx, intent, end)
 	switch end {
 	case operationexecutor.IntentDone:
+		g.tellBelow(path, intent)
 	case operationexecutor.IntentForgotten:
+		g.tellKept(path, intent)
+		if !isTeardown(intent) {
+			g.suspectVolume(intent.VolumeName) // what another pod has of it may be why it failed
+		}
 		g.mounts.drop(path)
 		g.mounts.takeBack(holderOf(intent))
 		g.health.forget(holderOf(intent))
 	case operationexecutor.IntentUncertain:
 		g.suspects.Add(path) // it failed, perhaps since something is wrong with the filesystem
-		if g.options.HungUnmount.isSet() {
-			g.hung.Add(path)
-		}
 	}
 	g.ended(path)
 	return err
@@ -115,6 +137,15 @@ func (g guard) conclude(ctx context.Context, intent operationexecutor.Intent, en
 		return nil
 	}
 	return g.inner.Conclude(ctx, intent, end)
+}
+
+// suspectVolume has all mounts of a volume looked at.
+func (m *Manager) suspectVolume(name v1.UniqueVolumeName) {
+	for _, own := range m.mounts.all() {
+		if own.volume == name {
+			m.suspects.Add(own.path)
+		}
+	}
 }
 
 // ended looks at what there was news of while an operation was under way.
@@ -141,23 +172,37 @@ func (m *Manager) mountMade() func(h holder, path string) {
 // learn takes what is mounted at path now as ours.
 func (m *Manager) learn(ctx context.Context, kernel mountLooker, h holder, path string) {
 	found, err := kernel.Lookup(ctx, path)
+	if own := m.mounts.get(path); own != nil && own.reported && (err != nil || !own.expect().Is(found)) {
+		m.suspects.Add(path) // The plugin reports what it mounts, and this is something else.
+		return
+	}
+	if errors.Is(err, mount.ErrNotMounted) && h.pod != "" {
+		m.learnDirectory(ctx, h, path) // not every volume is a mount
+		return
+	}
 	if err != nil {
-		m.mounts.drop(path) // not every volume is a mount
+		m.mounts.drop(path)
 		return
 	}
 	old, own := m.mounts.get(path), newOwnMount(h, path, found)
 	switch {
-	case old != nil && old.uniqueID == own.uniqueID && own.uniqueID != 0:
+	case old != nil && old.uniqueID == own.uniqueID && own.uniqueID != 0 && !old.underway:
 		own = old // only refreshed: its flags should still be those that it had
 	case old != nil:
-		own.lost = old.lost
+		own.lost, own.reported = old.lost, old.reported
 	}
 	m.mounts.enter(own)
 	m.assess(own, found)
+	if hasFailed(found) {
+		m.suspects.Add(everyMount) // No event tells of it: its other mounts are not known to have failed.
+	}
 }
 
 // checkOurs refuses when what is uppermost at path is not the mount that we made there.
 func (g guard) checkOurs(ctx context.Context, path string, intent operationexecutor.Intent) error {
+	if dir := g.mounts.directory(path); dir != nil {
+		return g.checkOurDirectory(ctx, dir)
+	}
 	own := g.mounts.get(path)
 	if own == nil && !g.options.HungUnmount.isSet() {
 		return nil
@@ -174,8 +219,7 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 	case err != nil:
 		return nil //nolint:nilerr // Nobody can say; the plugin looks for itself.
 	case own.expect().Is(found):
-		g.syncBefore(ctx, own, found, intent)
-		return nil
+		return g.syncBefore(ctx, own, found, intent)
 	default:
 		err = foreignOn(own, found)
 	}
@@ -198,8 +242,12 @@ func hidden(ctx context.Context, kernel mountLooker, own *ownMount) error {
 }
 
 func foreignOn(own *ownMount, found mount.MountPoint) error {
+	return foreignAt(own.holder, own.path, found)
+}
+
+func foreignAt(h holder, path string, found mount.MountPoint) error {
 	return fmt.Errorf("somebody has mounted %s %q at %q, where volume %q is; all was left alone: unmount that: %w",
-		found.FSType, found.Source, own.path, own.volume, mount.ErrForeign)
+		found.FSType, found.Source, path, h.volume, mount.ErrForeign)
 }
 
 // mountPathOf returns the path of the mount that an intent is about; empty when it is about none.
@@ -221,7 +269,7 @@ func mountPathOf(intent operationexecutor.Intent) string {
 }
 
 func isTeardown(intent operationexecutor.Intent) bool {
-	return intent.Kind == operationexecutor.OpUnmount || intent.Kind == operationexecutor.OpUnmountDevice
+	return isTeardownOf(intent.Kind)
 }
 
 func holderOf(intent operationexecutor.Intent) holder {

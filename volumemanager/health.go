@@ -23,6 +23,7 @@ const (
 	ReasonUnreachable        = "Unreachable"        // its server, its daemon or its device does not serve it any more
 	ReasonHung               = "Hung"               // a call on it does not return: see HungError
 	ReasonNotTakenOff        = "NotTakenOff"        // it hangs, and HungUnmount has failed
+	ReasonStrayFiles         = "StrayFiles"         // files lie below it, in the directory on which it is staged
 	ReasonDataLost           = "DataLost"           // data that was written may be lost
 )
 
@@ -64,6 +65,7 @@ const (
 	sourceMount source = iota // the mount table
 	sourceUse                 // a measurement
 	sourceSync                // what was written before an unmount
+	sourceBelow               // the directory on which it is staged
 	sourceHung                // the attempt to take off what hangs
 	sourcePlugin
 	sources

@@ -20,8 +20,8 @@ import (
 //
 // Only the mount that this manager has made, or found on record, at the recorded path is touched. Where it was aborted, the
 // call fails and returns as a rule, and the plugin's TearDown is called again, which finds nothing mounted. Where it was
-// detached, the call may hang on; the pod counts as gone all the same, and what else the plugin has to undo is undone
-// when the call returns.
+// detached, or has left the mount table while the call goes on, the call may hang on; the pod counts as gone all the same, and
+// what else the plugin has to undo is undone when the call returns.
 type HungUnmount struct {
 	// ForceAfter is how long after its begin a call that hangs is ended by aborting the mount (MNT_FORCE): everybody who
 	// waits for the server gets an error, and what was not written yet is lost. Local filesystems cannot be aborted. Zero
@@ -73,6 +73,17 @@ func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.
 	return now, more
 }
 
+// callsLeft is told by the executor of an operation that has ended while calls of it still run.
+func (m *Manager) callsLeft(o operationexecutor.OperationInfo) {
+	if m.options.HungUnmount.isSet() && isTeardownOf(o.Kind) {
+		m.hung.Add(holder{volume: o.VolumeName, pod: o.PodName})
+	}
+}
+
+func isTeardownOf(kind operationexecutor.OperationKind) bool {
+	return kind == operationexecutor.OpUnmount || kind == operationexecutor.OpUnmountDevice
+}
+
 // endHung starts what takes off mounts whose teardown hangs, where the options allow it.
 func (m *Manager) endHung(ctx context.Context, wg *sync.WaitGroup) {
 	kernel, ok := m.options.Mounter.(kernelMounts)
@@ -81,23 +92,28 @@ func (m *Manager) endHung(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	wg.Go(func() {
 		for {
-			path, ok := m.hung.Get(ctx)
+			h, ok := m.hung.Get(ctx)
 			if !ok {
 				return
 			}
-			m.endHungAt(ctx, kernel, path)
+			m.endHungOf(ctx, kernel, h)
 		}
 	})
 }
 
-// endHungAt takes off the mount at a path if its teardown hangs and it is time.
-func (m *Manager) endHungAt(ctx context.Context, kernel mountEnder, path string) {
-	own := m.mounts.get(path)
+// endHungOf takes off the mount of a volume if its teardown hangs and it is time.
+func (m *Manager) endHungOf(ctx context.Context, kernel kernelMounts, h holder) {
+	own := m.mounts.leavingOf(h)
 	if own == nil {
 		return
 	}
-	call, ok := m.hungTeardown(own.holder)
+	call, ok := m.hungTeardown(h)
 	if !ok {
+		return
+	}
+	if hasLeftTable(ctx, kernel, own) {
+		m.options.Logger.Info("a volume whose teardown hangs is mounted no more", "volume", own.volume, "pod", own.pod, "path", own.path, "call", call.String())
+		m.letGo(own)
 		return
 	}
 	options, more := m.options.HungUnmount.next(call.Since)
@@ -111,8 +127,27 @@ func (m *Manager) endHungAt(ctx context.Context, kernel mountEnder, path string)
 		}
 	}
 	if !more.IsZero() {
-		m.hung.AddAt(path, more)
+		m.hung.AddAt(h, more)
 	}
+}
+
+// hasLeftTable reports whether the kernel says that a mount is there no more, wherever it was.
+func hasLeftTable(ctx context.Context, kernel mountLooker, own *ownMount) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if own.uniqueID != 0 {
+		_, err := kernel.LookupID(ctx, own.uniqueID)
+		return errors.Is(err, mount.ErrNotMounted)
+	}
+	_, err := kernel.Lookup(ctx, own.path)
+	return errors.Is(err, mount.ErrNotMounted)
+}
+
+// letGo counts a volume as gone that is mounted no more while its teardown hangs.
+func (m *Manager) letGo(own *ownMount) {
+	m.report(own.holder, sourceHung, nil)
+	m.mounts.letGo(own)
+	m.changes.notify(own.pod)
 }
 
 // takeOffHung takes a mount off, and reports whether it is gone.
@@ -131,9 +166,7 @@ func (m *Manager) takeOffHung(ctx context.Context, kernel mountEnder, own *ownMo
 		m.report(own.holder, sourceHung, []Condition{abnormal(ReasonNotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
 		return false
 	}
-	m.report(own.holder, sourceHung, nil)
-	m.mounts.letGo(own)
-	m.changes.notify(own.pod)
+	m.letGo(own)
 	return true
 }
 
@@ -141,7 +174,7 @@ func (m *Manager) takeOffHung(ctx context.Context, kernel mountEnder, own *ownMo
 func (m *Manager) hungTeardown(h holder) (operationexecutor.HungCall, bool) {
 	for _, call := range m.executor.Hung() {
 		o := call.Operation
-		if o.VolumeName == h.volume && o.PodName == h.pod && (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmountDevice) {
+		if o.VolumeName == h.volume && o.PodName == h.pod && isTeardownOf(o.Kind) {
 			return call, true
 		}
 	}

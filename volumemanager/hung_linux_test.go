@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -168,7 +169,7 @@ func TestRunEndsBesideAHungTeardownAndNamesIt(t *testing.T) {
 	cancel()
 	var left *operationexecutor.WaitError
 	require.ErrorAs(t, <-ended, &left)
-	assert.Contains(t, left.Error(), "uid-faulty-data")
+	assert.Contains(t, left.Error(), "pods/uid-faulty/data")
 	changed, unsubscribe := m.changes.subscribe(anyPod)
 	defer unsubscribe()
 	f.Heal()
@@ -266,4 +267,70 @@ func TestVolumeWhoseSourceIsDeletedIsStillMounted(t *testing.T) {
 	assert.NoDirExists(t, path)
 	_, err := n.mounter.Lookup(t.Context(), path)
 	require.ErrorIs(t, err, mount.ErrNotMounted)
+}
+
+// leavingPlugin is a tmpfsPlugin whose teardown leaves its unmount behind, as a mounter does whose umount2 does not return
+// in time.
+type leavingPlugin struct {
+	*tmpfsPlugin
+	teardown func(path string) error
+}
+
+func (p leavingPlugin) NewUnmounter(name string, uid types.UID) (volume.Unmounter, error) {
+	return leavingVolume{p.volume(name, uid), p.teardown}, nil
+}
+
+type leavingVolume struct {
+	*tmpfsVolume
+	teardown func(path string) error
+}
+
+func (v leavingVolume) TearDown(context.Context) error { return v.teardown(v.path) }
+
+// newLeavingNode returns a node whose volumes in memory are torn down by teardown, and taken off as soon as that hangs.
+func newLeavingNode(t *testing.T, teardown func(path string) error) *watchedNode {
+	t.Helper()
+	n := newWatchedNode(t)
+	host := n.plugins.Host()
+	n.plugins = volume.NewVolumePluginMgr(host)
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), leavingPlugin{&tmpfsPlugin{mounter: n.mounter}, teardown}))
+	n.options.HungUnmount = HungUnmount{LazyAfter: time.Nanosecond}
+	return n
+}
+
+// TestEveryTeardownThatIsLeftBehindIsTakenOff also where the plugin itself has left it behind, in which case the executor
+// lists it a moment after the operation has told how it ended.
+func TestEveryTeardownThatIsLeftBehindIsTakenOff(t *testing.T) {
+	done := make(chan struct{})
+	n := newLeavingNode(t, func(path string) error {
+		return mount.NewLostError("umount2", path, context.DeadlineExceeded, done)
+	})
+	n.run()
+	pods := make([]*v1.Pod, 40)
+	for i := range pods {
+		pods[i] = emptyDirPod(fmt.Sprintf("pod-%d", i))
+		n.add(pods[i])
+		n.remove(pods[i])
+	}
+	assert.Len(t, n.m.Hung(), len(pods))
+	assert.Equal(t, len(pods), n.events.count(EventHungVolumeUnmounted))
+	close(done)
+}
+
+// TestATeardownThatHangsWhileNothingIsMountedAnyMore counts as done for the pod, and nobody is told that a mount was taken off.
+func TestATeardownThatHangsWhileNothingIsMountedAnyMore(t *testing.T) {
+	done := make(chan struct{})
+	n := newLeavingNode(t, func(path string) error {
+		return errors.Join(unix.Unmount(path, 0), mount.NewLostError("umount2", path, context.DeadlineExceeded, done))
+	})
+	n.options.HungUnmount = HungUnmount{ForceAfter: time.Hour}
+	n.run()
+	pod := emptyDirPod("web")
+	path := n.add(pod)
+	n.remove(pod)
+	_, err := n.mounter.Lookup(t.Context(), path)
+	require.ErrorIs(t, err, mount.ErrNotMounted)
+	assert.Len(t, n.m.Hung(), 1)
+	assert.Zero(t, n.events.count(EventHungVolumeUnmounted))
+	close(done)
 }

@@ -160,7 +160,7 @@ type idleNode struct {
 // newIdleNode is called in a bubble. It has the given pods with ten volumes each.
 func newIdleNode(t *testing.T, pods int) *idleNode {
 	t.Helper()
-	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: testNode})
+	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: testNode})
 	require.NoError(t, err)
 	n := &idleNode{t: t, kernel: newToldKernel()}
 	plugins := volume.NewVolumePluginMgr(host)

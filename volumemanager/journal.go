@@ -15,6 +15,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, and one for
@@ -37,6 +38,8 @@ type journal struct {
 	mu    sync.Mutex
 	// entries are the records as they are on disk. Who has the turn of a volume may change its entry.
 	entries map[v1.UniqueVolumeName]journalEntry
+	// trace is what has been on record until orphans are looked for; nil after that.
+	trace *trace
 	// stale holds those of which the disk may not know. late has its one key when they are to be written.
 	stale map[v1.UniqueVolumeName]struct{}
 	late  *workqueue.Queue[struct{}]
@@ -45,8 +48,14 @@ type journal struct {
 	mounts MountTable
 	// learned returns the mount that was learned to be at a path; nil: mounts is asked.
 	learned func(path string) mountRecord
-	root    rootLock
-	claims  pathClaims
+	// agrees compares a record that was read with its plugin; nil: they are not compared.
+	agrees func(volumeRecord, *volume.Spec) error
+	// renamed returns a record that was read under the name that its volume has now.
+	renamed func(foundVolume) foundVolume
+	root    *rootLock
+	// public returns the keys whose values in the specs of a plugin may be recorded.
+	public func(pluginName string) []string
+	claims pathClaims
 }
 
 var _ operationexecutor.Journal = (*journal)(nil)
@@ -60,9 +69,11 @@ type journalEntry struct {
 
 func newJournal() *journal {
 	return &journal{
-		disk: disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
+		public: func(string) []string { return nil },
+		disk:   disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
 		entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}),
-		late: workqueue.New[struct{}](),
+		late: workqueue.New[struct{}](), root: &rootLock{}, trace: newTrace(),
+		renamed: func(v foundVolume) foundVolume { return v },
 	}
 }
 
@@ -237,7 +248,7 @@ func (j *journal) identify(r *volumeRecord, intent operationexecutor.Intent) err
 	if len(r.Spec) > 0 || intent.Spec == nil {
 		return nil
 	}
-	spec, err := encodeSpec(intent.Spec)
+	spec, err := encodeSpec(intent.Spec, j.public(intent.PluginName))
 	if err != nil {
 		return fmt.Errorf("spec of volume %q cannot be recorded: %w", intent.VolumeName, err)
 	}
@@ -296,6 +307,7 @@ func (j *journal) enter(e journalEntry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	name := e.record.Volume
+	j.trace.add(e.record)
 	if e.stale {
 		if len(j.stale) == 0 {
 			j.late.AddAt(struct{}{}, timeAfter(1))
@@ -314,5 +326,5 @@ func (j *journal) enter(e journalEntry) {
 // close unlocks the directories, once what could not be written before was tried again. The records stay.
 func (j *journal) close(ctx context.Context) error {
 	j.catchUp(ctx)
-	return errors.Join(j.runtime.Close(), j.closeState(), j.root.release())
+	return errors.Join(j.runtime.Close(), j.closeState())
 }

@@ -157,7 +157,8 @@ func (m *Manager) fill(s *VolumeStatus) {
 		s.Phase = PhaseUncertain
 	default:
 	}
-	if leaving {
+	stale := s.Wanted && mounted.State != operationexecutor.VolumeNotMounted && !m.isCurrent(&mounted)
+	if leaving || stale {
 		s.Phase = PhaseUnmounting
 	}
 	live := s.Wanted && s.Phase == PhaseMounted

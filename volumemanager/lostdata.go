@@ -40,29 +40,37 @@ func isOnBlock(found mount.MountPoint) bool {
 
 // syncBefore writes what is dirty before a mount is taken away that may be the last of its filesystem, as far as the
 // operation's deadline allows: what cannot be written is lost then, and the unmount says nothing of it. A bind of a part is
-// never the last, and of a volume that is staged the staging is.
-func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountPoint, intent operationexecutor.Intent) {
+// never the last, and of a volume that is staged the staging is. It returns an error when the operation was cancelled
+// meanwhile: that is no loss, and nothing is to be unmounted before it is known what can be written.
+func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountPoint, intent operationexecutor.Intent) error {
 	teardown := intent.Kind == operationexecutor.OpUnmountDevice || intent.Kind == operationexecutor.OpUnmount && intent.DeviceMountPath == ""
 	if !teardown || found.Root != "/" || found.ReadOnly() || !isOnBlock(found) {
-		return
+		return nil
 	}
-	// A half of the time is left for the unmount itself.
+	err := g.syncInTime(ctx, own.path)
+	switch {
+	case err == nil, errors.Is(err, mount.ErrNotMounted):
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return fmt.Errorf("volume %q is left mounted at %q: the teardown was cancelled before all was written: %w", own.volume, own.path, context.Cause(ctx))
+	case couldNotSync(err):
+		// The unmount writes it, and does not tell how that ended.
+		g.options.Logger.Warn("what was written last to a volume could not be synced before its unmount",
+			"volume", own.volume, "pod", own.pod, "path", own.path, "error", err)
+		return nil
+	}
+	g.dataLost(own.holder, fmt.Errorf("data that was written may be lost: %w", err))
+	return nil
+}
+
+// syncInTime writes what is dirty, in half of the time that the operation has: the other half is left for the unmount.
+func (g guard) syncInTime(ctx context.Context, path string) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 		defer cancel()
 	}
-	err := g.kernel.SyncFS(ctx, own.path)
-	switch {
-	case err == nil, errors.Is(err, mount.ErrNotMounted):
-		return
-	case couldNotSync(err):
-		// The unmount writes it, and does not tell how that ended.
-		g.options.Logger.Warn("what was written last to a volume could not be synced before its unmount",
-			"volume", own.volume, "pod", own.pod, "path", own.path, "error", err)
-		return
-	}
-	g.dataLost(own.holder, fmt.Errorf("data that was written may be lost: %w", err))
+	return g.kernel.SyncFS(ctx, path)
 }
 
 // couldNotSync reports whether err says nothing of the data: the root of the mount could not be opened, or may not be synced.

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,10 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // deviceNode is a node with a volume on a device of its own, whose image lies on a small filesystem.
@@ -103,6 +108,40 @@ func TestFilesystemThatWasShutDownIsNoticed(t *testing.T) {
 	assert.NoDirExists(t, path)
 }
 
+// TestFilesystemThatWasShutDownIsNoticedWhenAnotherPodIsRefused: the pod that has it is told, too, and no event of the kernel is
+// needed for that.
+func TestFilesystemThatWasShutDownIsNoticedWhenAnotherPodIsRefused(t *testing.T) {
+	n := newWatchedNode(t)
+	plugin := loopblock.New(loopblock.Options{Mounter: n.mounter})
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), plugin))
+	claim := claimOfName("disk")
+	claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: resource.MustParse("32Mi")}
+	provisioner, err := plugin.NewProvisioner(volume.VolumeOptions{PVName: "disk", PVC: claim})
+	require.NoError(t, err)
+	pv, err := provisioner.Provision(t.Context(), nil, nil)
+	require.NoError(t, err)
+	objects := store.NewMemory(store.MemoryOptions{})
+	claim.Spec.VolumeName, claim.Status.Phase = "disk", v1.ClaimBound
+	created, err := objects.Create(t.Context(), claim)
+	require.NoError(t, err)
+	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: "disk", UID: created.(*v1.PersistentVolumeClaim).UID}
+	_, err = objects.Create(t.Context(), pv)
+	require.NoError(t, err)
+	n.options.Store = objects
+	n.run()
+
+	first, second := podOf("first", "disk"), podOf("second", "disk")
+	shutDown(t, n.add(first))
+	require.NoError(t, n.m.AddPod(t.Context(), second))
+	s := n.until(second, func(s VolumeStatus) bool { return errors.Is(s.Err, mount.ErrFilesystemFailed) })
+	assert.NotEqual(t, PhaseMounted, s.Phase)
+	n.until(first, has(ReasonFilesystemShutDown))
+	n.remove(second)
+	n.remove(first)
+	require.NoError(t, n.m.WaitForNodeEmpty(t.Context()))
+}
+
 // shutDown lets the ext4 at path fail from now on.
 func shutDown(t *testing.T, path string) {
 	t.Helper()
@@ -111,4 +150,41 @@ func shutDown(t *testing.T, path string) {
 	require.NoError(t, err)
 	defer dir.Close()
 	require.NoError(t, unix.IoctlSetPointerInt(int(dir.Fd()), extShutdown, noLogFlush))
+}
+
+// slowSync is a mounter whose SyncFS does not return before its context ends.
+type slowSync struct {
+	*mount.Mounter
+	began chan struct{}
+}
+
+func (s slowSync) SyncFS(ctx context.Context, target string) error {
+	close(s.began)
+	<-ctx.Done()
+	return mount.NewLostError("syncfs", target, context.Cause(ctx), ctx.Done())
+}
+
+// TestATeardownThatIsCancelledIsNoLoss: the volume stays, with all that was written.
+func TestATeardownThatIsCancelledIsNoLoss(t *testing.T) {
+	n := newDeviceNode(t)
+	slow := slowSync{n.mounter, make(chan struct{})}
+	n.options.Mounter = slow
+	m, cancel := n.realNode.start(t)
+	n.m = m
+	m.PodsComplete()
+	path := n.add(n.pod)
+	require.NoError(t, os.WriteFile(filepath.Join(path, "f"), []byte("precious"), 0o600))
+	require.NoError(t, m.RemovePod(n.pod.UID))
+	<-slow.began
+	cancel()
+	assert.Empty(t, m.Status().LostData)
+	assert.Zero(t, n.events.count(EventVolumeConditionAbnormal))
+	assert.FileExists(t, filepath.Join(path, "f"), "it is still mounted")
+
+	n.options.Mounter = n.mounter
+	n.run()
+	n.m.PodsComplete()
+	require.NoError(t, n.m.WaitForUnmount(t.Context(), n.pod))
+	assert.NoDirExists(t, path)
+	assert.Empty(t, n.m.Status().LostData)
 }

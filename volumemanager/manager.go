@@ -36,7 +36,8 @@ type Manager struct {
 	desired  *cache.DesiredStateOfWorld
 	actual   actualState
 	executor *operationexecutor.Executor
-	journal  *journal  // nil: no records are kept
+	journal  *journal // nil: no records are kept
+	root     *rootLock
 	exchange *exchange // nil: this node attaches by itself
 	growth   *growth
 	health   healthBook
@@ -44,8 +45,8 @@ type Manager struct {
 	mounts   ownMounts
 	suspects *workqueue.Queue[string]
 	subpaths *subpaths
-	// hung are the paths of mounts whose teardown may hang.
-	hung *workqueue.Queue[string]
+	// hung are those of whom a volume is being taken by a call that hangs.
+	hung *workqueue.Queue[holder]
 	// figures are what was measured, and measured tells of it.
 	figures  *figureBook
 	measured broadcast
@@ -56,10 +57,12 @@ type Manager struct {
 	dirtyPods *workqueue.Queue[types.UID]
 	changes   broadcast
 	started   atomic.Bool
-	stopped   chan struct{}
+	stopping  stopping
+	stopped   chan struct{} // closed when Run ends
 	// recordsRead is closed when they were, so that what is not known is not there; nil when there are none.
 	recordsRead chan struct{}
-	// allKnown is closed after that, when what is on no record was rebuilt too; nil when there are no records.
+	// allKnown is closed after that, when what is on no record was rebuilt, or is listed as an orphan; nil when there are no
+	// records.
 	allKnown chan struct{}
 	planned  atomic.Uint64
 	// podTurns orders those who change what one pod wants.
@@ -69,10 +72,15 @@ type Manager struct {
 	mu           sync.Mutex
 	pods         map[types.UID]*podEntry
 	podsComplete bool
+	// reading holds the pods whose claims are being read, for which nothing is wanted yet.
+	reading map[*v1.Pod]struct{}
 	// released holds pods that were removed before all had been added, and of which a restart may have left volumes; each
 	// with the count of removals by then, which tells one removal from a later one.
 	released map[volume.UniquePodName]uint64
 	removals uint64
+	// outlived holds pods that were removed before all that a restart left was known: what is found of them later is for no
+	// pod that was added with the same UID since.
+	outlived map[volume.UniquePodName]struct{}
 	// recovered says that what a restart left is in the actual state.
 	recovered bool
 	// unswept are the pods that were removed before that, of which directories may be left; nil when they have been looked
@@ -88,7 +96,11 @@ type Manager struct {
 	// refusals are volumes of which nothing is left, and that the actual state did not forget.
 	refusals map[v1.UniqueVolumeName]trouble
 	damaged  []DamagedRecord
+	// unproven are the records that are still to be compared with their plugins.
+	unproven unproven
 	orphans  []Orphan
+	// strays are what was found in the directories on which volumes are staged, by path.
+	strays map[string]error
 	// looked says that orphans were looked for.
 	looked bool
 	// rebuilding says that volumes may be here that are not known yet: nothing is unstaged or detached until they are.
@@ -119,18 +131,24 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		dirty:     workqueue.New[v1.UniqueVolumeName](),
 		dirtyPods: workqueue.New[types.UID](),
 		suspects:  workqueue.New[string](),
-		hung:      workqueue.New[string](),
+		hung:      workqueue.New[holder](),
 		figures:   newFigureBook(),
+		stopping:  newStopping(),
 		stopped:   make(chan struct{}),
 		completed: make(chan struct{}),
 		pods:      make(map[types.UID]*podEntry),
+		reading:   make(map[*v1.Pod]struct{}),
 		released:  make(map[volume.UniquePodName]uint64),
+		outlived:  make(map[volume.UniquePodName]struct{}),
 		unswept:   make(map[volume.UniquePodName]struct{}),
 		adopted:   make(map[v1.UniqueVolumeName]struct{}),
 		work:      make(map[v1.UniqueVolumeName]*volumeWork),
 		flights:   make(flights),
 		refusals:  make(map[v1.UniqueVolumeName]trouble),
+		unproven:  make(unproven),
+		strays:    make(map[string]error),
 	}
+	m.root = newRootLock(plugins.Host(), o)
 	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, dynamic: o.Prober != nil, reading: m.claims.add}
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add, SELinuxMount: o.SELinuxMount})
 	m.actual = actualState{
@@ -140,6 +158,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		changes: &m.changes,
 		forgot:  m.forgot,
 		made:    m.mountMade(),
+		gone:    m.figures.drop,
 	}
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.subpaths = newSubpaths(binder, plugins.Host().GetPodsDir())
@@ -152,6 +171,7 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 		m.recordsRead, m.allKnown = make(chan struct{}), make(chan struct{})
 		m.rebuilding = true
 		m.journal = newJournal()
+		m.journal.public = m.plugins.PublicKeys
 	}
 	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
 }
@@ -181,20 +201,21 @@ func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
 		Observer: m.options.Observer, Backoff: m.options.Backoff,
 		Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
 		WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
-		KeyFreed: m.keyFreed,
+		KeyFreed: m.keyFreed, CallsLeft: m.callsLeft,
 	}
 }
 
 func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() }
 
-// Run does all the work until ctx ends, and returns when every goroutine that it started has ended. Operations that run
-// when ctx ends are cancelled; mounts stay. Calls of plugins that do not return then are left behind: the error, a
-// *operationexecutor.WaitError, names them, and the directories of records stay locked until the last of them has returned,
-// or the process ends: until then no other manager begins, in the same process neither.
+// Run does all the work until [Manager.Stop] has come to its end, or ctx ends, and returns when every goroutine that it started
+// has ended. Operations that run when ctx ends are cancelled; mounts stay. Calls of plugins that do not return then are left behind: the error, a
+// *operationexecutor.WaitError, names them, and the root and the directories of records stay locked until the last of them has
+// returned, or the process ends: until then no other manager begins, in the same process neither.
 //
-// An error before ctx ends says that Run could not begin: it was called before, or the records could not be read or are
-// in use by another manager, which matches [volume.ErrInUse], or others may write them, which matches
-// [volume.ErrInvalid].
+// An error before ctx ends says that Run could not begin: it was called before, or another manager has the root or the
+// records, which matches [volume.ErrInUse], or the records could not be read, or others may write them, which matches
+// [volume.ErrInvalid]. The root, the directory above that of the pods, is locked while Run runs, with RuntimeDir or without. It
+// is made when it is missing, unless Options.Mounter is a fake.
 func (m *Manager) Run(ctx context.Context) error {
 	if !m.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)
@@ -206,6 +227,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.suspects.Stop()
 	defer m.figures.queue.Stop()
 	defer m.hung.Stop()
+	var ending sync.WaitGroup
+	defer ending.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if isOpen(m.stopping.over.given) {
+		return nil
+	}
+	ending.Go(func() { m.stopping.cancelWhenOver(ctx, cancel) })
 	if err := m.recover(ctx); err != nil {
 		return fmt.Errorf("volume manager: %w", err)
 	}
@@ -215,6 +244,12 @@ func (m *Manager) Run(ctx context.Context) error {
 		close(m.recordsRead)
 		m.beginRebuild()
 	}
+	m.doWork(ctx)
+	return m.end(context.WithoutCancel(ctx))
+}
+
+// doWork starts the goroutines of Run, and returns when all have ended, with ctx.
+func (m *Manager) doWork(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.planAll(ctx) })
 	wg.Go(func() { m.populateAll(ctx) })
@@ -242,31 +277,42 @@ func (m *Manager) Run(ctx context.Context) error {
 		wg.Go(func() { m.probeAll(ctx) })
 	}
 	wg.Wait()
-	if err := m.executor.Shutdown(context.WithoutCancel(ctx)); err != nil {
-		m.closeJournalLater(context.WithoutCancel(ctx))
+}
+
+// end waits for the operations that run, and unlocks the root and the records.
+func (m *Manager) end(ctx context.Context) error {
+	if err := m.executor.Shutdown(ctx); err != nil {
+		m.unlockLater(ctx)
 		return err
 	}
+	m.reportLast(ctx)
 	<-m.executor.Returned() // A call may have returned just now, of which the manager is still told.
-	return m.closeJournal(context.WithoutCancel(ctx))
+	return m.unlock(ctx)
 }
 
-func (m *Manager) closeJournal(ctx context.Context) error {
-	if m.journal == nil {
-		return nil
+// reportLast has the node's status list what is in use when the manager was stopped, so that a controller need not wait for the
+// next one to hear of the last teardowns.
+func (m *Manager) reportLast(ctx context.Context) {
+	if m.exchange != nil && isOpen(m.stopping.begun.given) {
+		m.exchange.report(ctx)
 	}
-	return m.journal.close(ctx)
 }
 
-// closeJournalLater unlocks the directories of records when the calls that Run leaves behind have returned. Until then another
-// manager could call plugins for the same volumes, and take them for what they were before.
-func (m *Manager) closeJournalLater(ctx context.Context) {
+// unlock unlocks the directories of records and the root.
+func (m *Manager) unlock(ctx context.Context) error {
 	if m.journal == nil {
-		return
+		return m.root.release()
 	}
+	return errors.Join(m.journal.close(ctx), m.root.release())
+}
+
+// unlockLater unlocks the directories when the calls that Run leaves behind have returned. Until then another manager could
+// call plugins for the same volumes, and take them for what they were before.
+func (m *Manager) unlockLater(ctx context.Context) {
 	go func() {
 		<-m.executor.Returned()
-		if err := m.journal.close(ctx); err != nil {
-			m.options.Logger.Error("the directories of records could not be unlocked", "error", err)
+		if err := m.unlock(ctx); err != nil {
+			m.options.Logger.Error("the root and the directories of records could not be unlocked", "error", err)
 		}
 	}()
 }

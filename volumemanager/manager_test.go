@@ -600,3 +600,35 @@ func TestOptionsAreChecked(t *testing.T) {
 	_, err := New(nil, Options{})
 	require.ErrorIs(t, err, volume.ErrInvalid)
 }
+
+// TestManyHungVolumesHoldUpNobodyElse: neither while their calls wait for a dead server, nor when they were left behind.
+func TestManyHungVolumesHoldUpNobodyElse(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		m.PodsComplete()
+		healthy := podOf("healthy", "-scratch")
+		w.add(healthy)
+		release := make(chan struct{})
+		defer close(release)
+		const dead = 300
+		fault := fake.HangDeaf(release)
+		fault.Times = -1
+		w.plugin.Inject(fake.MethodMountDevice, fault)
+		for i := range dead {
+			claim := fmt.Sprintf("data-%d", i)
+			w.claim(claim)
+			require.NoError(t, m.AddPod(t.Context(), podOf("of-"+claim, claim)))
+		}
+		synctest.Wait()
+		began := time.Now()
+		w.add(podOf("soon", "-scratch"))
+		assert.Less(t, time.Since(began), time.Minute, "its turn comes before the others have reached their deadline")
+		pass(10 * time.Minute)
+		require.Len(t, m.Hung(), dead)
+		began = time.Now()
+		w.remove(healthy)
+		w.add(podOf("late", "-scratch"))
+		assert.Zero(t, time.Since(began))
+	})
+}

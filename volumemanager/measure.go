@@ -16,7 +16,8 @@ import (
 
 const (
 	// statsWorkers is how many volumes are measured at a time, and maxSlow how many more may be that have taken longer than
-	// statsPatience: each keeps a goroutine, and where it hangs a thread.
+	// workerPatience: each keeps a goroutine, and where it hangs a thread. When so many have taken longer than statsPatience,
+	// no other begins.
 	statsWorkers = 4
 	maxSlow      = 64
 	// statsTimeout bounds a measurement. A walk through many files takes long.
@@ -38,7 +39,7 @@ func (m *Manager) measureVolumes(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// measure has one volume measured, and waits for that only as long as its patience lasts.
+// measure has one volume measured, and waits for that only as long as a worker's patience lasts.
 func (m *Manager) measure(ctx context.Context, h holder) {
 	how, ok := m.figures.begin(h)
 	if !ok {
@@ -46,7 +47,11 @@ func (m *Manager) measure(ctx context.Context, h holder) {
 	}
 	mounted, ok := m.actual.GetMountedVolume(h.volume, h.pod)
 	switch {
-	case !ok || !canMeasure(mounted.State):
+	case !ok:
+		m.figures.drop(h) // It was torn down after it was queued.
+		m.figureEnds(h, measurement{})
+		return
+	case !canMeasure(mounted.State):
 		m.figureEnds(h, measurement{})
 		return
 	case how == refused:
@@ -59,7 +64,7 @@ func (m *Manager) measure(ctx context.Context, h holder) {
 		defer close(ended)
 		m.figureEnds(h, m.ask(ctx, h, mounted, how))
 	}()
-	patience := time.NewTimer(statsPatience)
+	patience := time.NewTimer(m.figures.patience())
 	defer patience.Stop()
 	select {
 	case <-ended:
@@ -101,6 +106,7 @@ func (m *Manager) askMetrics(ctx context.Context, mounted cache.MountedVolume) (
 		return nil, fmt.Errorf("volume %q: %w", mounted.VolumeName, volume.ErrUnsupported)
 	}
 	metrics, err := guardedCall(mounted.PluginName, "GetMetrics", func() (*volume.Metrics, error) { return provider.GetMetrics(ctx) })
+	err = m.secretsOf(mounted).Redact(err)
 	if !errors.Is(err, volume.ErrUnsupported) || m.mounts.get(mounted.MountPath) == nil {
 		return metrics, err
 	}
@@ -108,6 +114,11 @@ func (m *Manager) askMetrics(ctx context.Context, mounted cache.MountedVolume) (
 		return nil, probeErr
 	}
 	return nil, err
+}
+
+// secretsOf returns what the plugin was given with a volume and must not tell.
+func (m *Manager) secretsOf(mounted cache.MountedVolume) volume.Secrets {
+	return mounted.VolumeSpec.Secrets(m.plugins.PublicKeys(mounted.PluginName))
 }
 
 func providerOf(mounted cache.MountedVolume) volume.MetricsProvider {
@@ -128,13 +139,15 @@ func (m *Manager) askHealth(ctx context.Context, h holder, mounted cache.Mounted
 		return
 	}
 	found, err := guardedCall(mounted.PluginName, "GetHealth", func() ([]volume.HealthCondition, error) { return reporter.GetHealth(ctx) })
-	if err != nil {
+	secrets := m.secretsOf(mounted)
+	if err = secrets.Redact(err); err != nil {
 		m.options.Logger.Warn("the health of a volume could not be asked for", "volume", h.volume, "pod", h.pod, "error", err)
 		return
 	}
 	var now []Condition
 	for _, c := range found {
 		if c.Status != volume.HealthNormal {
+			c.Message = secrets.RedactText(c.Message)
 			now = append(now, Condition{HealthCondition: c})
 		}
 	}

@@ -103,12 +103,28 @@ func (n *nodeStatus) writeInUse(ctx context.Context, volumes []v1.UniqueVolumeNa
 	if err != nil {
 		return fmt.Errorf("status of this node: %w", err)
 	}
-	if slices.Equal(node.Status.VolumesInUse, volumes) {
+	if !slices.Equal(node.Status.VolumesInUse, volumes) {
+		node.Status.VolumesInUse = volumes
+		if _, err = store.Update(ctx, n.Store, node); err != nil {
+			return fmt.Errorf("status of this node: %w", err)
+		}
+		return nil // An empty list is signed when the node's object is seen with it.
+	}
+	return n.signEmpty(ctx, node)
+}
+
+// signEmpty says of an empty list that is there that it is this node's. Only a conflict is an error: a node that may not write more than its
+// status has reported all the same, and a controller then waits for a list that is not empty.
+func (n *nodeStatus) signEmpty(ctx context.Context, node *v1.Node) error {
+	if store.SaysVolumesInUse(node) {
 		return nil
 	}
-	node.Status.VolumesInUse = volumes
-	if _, err = n.Store.Update(ctx, node); err != nil {
-		return fmt.Errorf("status of this node: %w", err)
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Annotations[store.AnnVolumesInUseOf] = string(node.UID)
+	if _, err := store.Update(ctx, n.Store, node); errors.Is(err, store.ErrConflict) {
+		return err
 	}
 	return nil
 }

@@ -23,15 +23,17 @@ const (
 	// OrphansAreReported leaves them where they are.
 	OrphansAreReported OrphanPolicy = ""
 	// OrphansAreRemoved removes them once all pods are known (PodsComplete) and when no pod of that UID is: mounts by a
-	// plain unmount, directories by rmdir, nothing else. One that is in use, or not empty, stays. A loop device is detached
+	// plain unmount, directories by rmdir, nothing else, and only at the places where the registered plugins have volumes: those
+	// of pods and their parts, {plugin}/mounts/{volume} and {plugin}/volumeDevices/{volume}. What lies elsewhere below the root
+	// stays, with an error that matches mount.ErrForeign. One that is in use, or not empty, stays. A loop device is detached
 	// when it is proven to be of a volume of ours, by the label that its plugin gave it and by where its file lies, and
 	// nobody uses it.
 	OrphansAreRemoved OrphanPolicy = "remove"
 )
 
 // Orphan is a mount, a directory or a loop device of which nothing is on record: a mount where the volumes of this node are,
-// a directory where volumes are set up for pods, staged ({plugin}/mounts) or mapped ({plugin}/volumeDevices), or a loop device
-// whose file lies under the root.
+// a directory where volumes are set up for pods, staged ({plugin}/mounts) or mapped ({plugin}/volumeDevices), the directory of a
+// pod that is not known in which no volume is left, or a loop device whose file lies under the root.
 type Orphan struct {
 	// Path is its absolute path; that of a loop device is the path of its node.
 	Path string
@@ -50,6 +52,10 @@ type Orphan struct {
 	// dir says which volume it is where the path tells that.
 	dir    foundDir
 	device loop.Device
+	// later says that it was found while the manager ran, and not by the look for orphans at its start.
+	later bool
+	// emptyPod says that it is the directory of a pod in which no volume is left.
+	emptyPod bool
 }
 
 // orphanMounts returns the mounts of a table that lie in the directories of pods and plugins and belong to no recorded path.
@@ -65,7 +71,7 @@ func orphanMounts(f mountsFound, host volume.VolumeHost, recorded map[string]str
 		if inPods {
 			uid, rest, _ := strings.Cut(mp.Path[len(pods)+1:], "/")
 			o.PodUID = types.UID(uid)
-			if isPartOfRecorded(filepath.Join(pods, uid), rest, recorded) {
+			if isPartOfRecorded(uid, rest, recorded) {
 				continue
 			}
 		}
@@ -76,18 +82,14 @@ func orphanMounts(f mountsFound, host volume.VolumeHost, recorded map[string]str
 
 // isPartOfRecorded reports whether a path in a pod's directory is that of a part of a recorded volume, which was bound for a
 // container beside it: {pod}/volume-subpaths/{volume}/{container}/{number}.
-func isPartOfRecorded(podDir, rest string, recorded map[string]struct{}) bool {
+func isPartOfRecorded(uid, rest string, recorded map[string]struct{}) bool {
 	name, ok := strings.CutPrefix(rest, subpathsDir+"/")
 	if !ok {
 		return false
 	}
 	name, _, _ = strings.Cut(name, "/")
-	for path := range recorded {
-		if filepath.Base(path) == name && strings.HasPrefix(path, podDir+"/") {
-			return true
-		}
-	}
-	return false
+	_, ok = recorded[partsOf(types.UID(uid), name)]
+	return ok
 }
 
 // subpathsDir is the directory of a pod's sub-paths.
@@ -179,23 +181,51 @@ func (j *journal) recordedPaths() map[string]struct{} {
 	defer j.mu.Unlock()
 	paths := make(map[string]struct{}, len(j.entries))
 	for _, e := range j.entries {
-		if e.record.Staging != nil {
-			paths[e.record.Staging.Path] = struct{}{}
-		}
-		for _, p := range e.record.Pods {
-			paths[p.Path] = struct{}{}
+		for path := range e.record.paths() {
+			paths[path] = struct{}{}
 		}
 	}
 	return paths
 }
 
-// reportOrphans replaces what the status tells of orphans.
+func byPath(a, b Orphan) int { return strings.Compare(a.Path, b.Path) }
+
+// reportOrphans replaces what the status tells of the orphans that were looked for. Those that were found while the manager ran
+// stay.
 func (m *Manager) reportOrphans(orphans []Orphan) {
-	slices.SortFunc(orphans, func(a, b Orphan) int { return strings.Compare(a.Path, b.Path) })
 	m.mu.Lock()
+	before := m.orphans
+	for _, o := range before {
+		if o.later && !slices.ContainsFunc(orphans, func(other Orphan) bool { return other.Path == o.Path }) {
+			orphans = append(slices.Clip(orphans), o)
+		}
+	}
+	slices.SortFunc(orphans, byPath)
 	m.orphans, m.looked = orphans, true
 	m.mu.Unlock()
+	m.tellOfOrphans(slices.Concat(before, orphans)) // Who waits for a pod waits for what is gone from the list, too.
+}
+
+// orphansChanged wakes who waits for orphans to go, if there are any.
+func (m *Manager) orphansChanged() {
+	m.mu.Lock()
+	orphans := m.orphans
+	m.mu.Unlock()
+	if len(orphans) > 0 {
+		m.tellOfOrphans(orphans)
+	}
+}
+
+func (m *Manager) tellOfOrphans(orphans []Orphan) {
+	for _, o := range orphans {
+		uid := o.PodUID
+		if uid == "" {
+			uid = types.UID(filepath.Base(o.Path)) // It may be bound for that pod; see liveOrphansOf.
+		}
+		m.changes.notify(volume.UniquePodName(uid))
+	}
 	m.changes.notify(anyPod)
+	m.exchange.podsComplete() // What the node has in use may depend on it.
 }
 
 // tellFound adds what was found at the start, beside volumes, to the status. An orphan that has become a volume is none any

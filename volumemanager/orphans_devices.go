@@ -28,44 +28,47 @@ type LoopDevices interface {
 
 var _ LoopDevices = (*loop.Manager)(nil)
 
-// maxLabel is how much the kernel keeps of the name that a loop device was given.
-const maxLabel = 63
-
 // recordedDevices are the devices on record: by their paths, and by the names of their volumes, with which plugins label
 // loop devices.
 type recordedDevices struct {
 	paths  map[string]struct{}
-	labels map[string]struct{}
+	labels map[string]struct{} // as the kernel keeps them
 }
 
 func (j *journal) recordedDevices() recordedDevices {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := recordedDevices{paths: make(map[string]struct{}), labels: make(map[string]struct{}, len(j.entries))}
-	for name, e := range j.entries {
-		r.labels[labelOf(name)] = struct{}{}
-		if e.record.Attachment != nil {
-			r.paths[e.record.Attachment.DevicePath] = struct{}{}
-		}
-		if e.record.Staging != nil {
-			r.paths[e.record.Staging.DevicePath] = struct{}{}
-		}
+	r := newRecordedDevices()
+	for _, e := range j.entries {
+		r.add(e.record)
 	}
 	return r
 }
 
-func labelOf(name v1.UniqueVolumeName) string { return string(name)[:min(len(name), maxLabel)] }
+func newRecordedDevices() recordedDevices {
+	return recordedDevices{paths: make(map[string]struct{}), labels: make(map[string]struct{})}
+}
 
-// account for a device.
+func (r recordedDevices) add(v volumeRecord) {
+	r.labels[loop.KeptLabel(string(v.Volume))] = struct{}{}
+	r.labels[loop.OlderLabel(string(v.Volume))] = struct{}{}
+	if v.Attachment != nil {
+		r.paths[v.Attachment.DevicePath] = struct{}{}
+	}
+	if v.Staging != nil {
+		r.paths[v.Staging.DevicePath] = struct{}{}
+	}
+}
+
+// account for a device. One that may have the label of a volume on record counts as that one's, so that it is left alone.
 func (r recordedDevices) account(d loop.Device) bool {
 	_, byPath := r.paths[d.Path]
 	_, byLabel := r.labels[d.Label]
 	return byPath || byLabel
 }
 
-// orphanDevices returns the loop devices whose files lie under the root, and that neither a record nor a mount accounts for.
-// The records are read last: what this manager has begun meanwhile is on one.
-func (m *Manager) orphanDevices(ctx context.Context, f mountsFound) ([]Orphan, error) {
+// loopDevices returns the loop devices that have a file; none where they are not looked at.
+func (m *Manager) loopDevices(ctx context.Context) ([]loop.Device, error) {
 	if m.options.Loops == nil {
 		return nil, nil
 	}
@@ -73,12 +76,14 @@ func (m *Manager) orphanDevices(ctx context.Context, f mountsFound) ([]Orphan, e
 	if errors.Is(err, mount.ErrUnsupported) {
 		return nil, nil // Nothing could have attached one.
 	}
-	if err != nil {
-		return nil, err
-	}
+	return all, err
+}
+
+// orphanDevices returns those of all loop devices whose files lie under the root, and that neither a record nor a mount accounts
+// for.
+func (m *Manager) orphanDevices(all []loop.Device, f mountsFound, recorded recordedDevices) []Orphan {
 	root := shownAs(filepath.Dir(m.plugins.Host().GetPodsDir()))
 	mounted := f.devices()
-	recorded := m.journal.recordedDevices()
 	var orphans []Orphan
 	for _, d := range all {
 		_, isMounted := mounted[[2]uint32{d.Major, d.Minor}]
@@ -87,7 +92,7 @@ func (m *Manager) orphanDevices(ctx context.Context, f mountsFound) ([]Orphan, e
 		}
 		orphans = append(orphans, Orphan{Path: d.Path, BackingFile: d.BackingPath, device: d})
 	}
-	return orphans, nil
+	return orphans
 }
 
 // shownAs returns a directory as the kernel shows it.
@@ -144,13 +149,22 @@ func (m *Manager) removeDevice(ctx context.Context, o Orphan) error {
 }
 
 // volumeOf returns the volume whose name a device has as its label, if its file lies where the plugin of that volume keeps
-// what is its own. Any other device may be somebody else's.
+// what is its own. Any other device may be somebody else's. Of a long name the label has a digest: it proves the name that
+// the file has.
 func (m *Manager) volumeOf(d loop.Device) (v1.UniqueVolumeName, error) {
-	name := v1.UniqueVolumeName(d.Label)
-	plugin, _, err := volume.SplitUniqueName(name)
-	if err == nil && len(d.Label) < maxLabel && slices.Contains(m.plugins.PluginNames(), plugin) &&
-		strings.HasPrefix(d.BackingPath, shownAs(m.plugins.Host().GetPluginDir(plugin))+"/") {
-		return name, nil
+	file := filepath.Base(d.BackingPath)
+	for _, plugin := range m.plugins.PluginNames() {
+		if !strings.HasPrefix(d.BackingPath, shownAs(m.plugins.Host().GetPluginDir(plugin))+"/") {
+			continue
+		}
+		if of, _, err := volume.SplitUniqueName(v1.UniqueVolumeName(d.Label)); err == nil && of == plugin && d.IsLabelled(d.Label) {
+			return v1.UniqueVolumeName(d.Label), nil
+		}
+		for _, name := range []string{file, strings.TrimSuffix(file, filepath.Ext(file))} {
+			if name := volume.GetUniqueVolumeName(plugin, name); d.MayBeLabelled(string(name)) {
+				return name, nil
+			}
+		}
 	}
 	return "", fmt.Errorf("%s has %q and the label %q, which does not prove that it is ours: detach it if you know whose it is: %w",
 		d.Path, d.BackingPath, d.Label, volume.ErrInUse)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -33,6 +34,9 @@ func TestLoopDevicesOnNoRecordAreReportedAndDetachedByOptionOnly(t *testing.T) {
 		n.options.Orphans, n.options.Loops = policy, loops
 		dir := n.plugins.Host().GetPluginDir("example.com/tmpfs")
 		ours := attachNew(t, loops, dir+"/ours.img", "example.com/tmpfs/ours")
+		long := strings.Repeat("x", 64)
+		provisioned := attachNew(t, loops, dir+"/"+long+".img", "example.com/tmpfs/"+long)
+		other := attachNew(t, loops, dir+"/"+long+"2.img", "example.com/tmpfs/"+long+"1")
 		strange := attachNew(t, loops, dir+"/strange.img", "somebody/else")
 		elsewhere := attachNew(t, loops, dir+"/../other/image", "example.com/tmpfs/elsewhere")
 		attachNew(t, loops, filepath.Join(n.root, "outside/image"), "example.com/tmpfs/outside")
@@ -53,23 +57,23 @@ func TestLoopDevicesOnNoRecordAreReportedAndDetachedByOptionOnly(t *testing.T) {
 			}
 			return found
 		}
-		eventually(t, m, func() bool { return len(orphans()) == 4 })
-		for _, d := range []loop.Device{ours, strange, elsewhere, held} {
+		eventually(t, m, func() bool { return len(orphans()) == 6 })
+		for _, d := range []loop.Device{ours, provisioned, other, strange, elsewhere, held} {
 			assert.Equal(t, d.Path, orphans()[d.BackingPath].Path)
 		}
 		_, err = loops.Inspect(t.Context(), ours.Path)
 		require.NoError(t, err, "nothing goes before all pods are known")
 		m.PodsComplete()
 		if policy == OrphansAreRemoved {
-			eventually(t, m, func() bool { return len(orphans()) == 3 })
-			for _, d := range []loop.Device{strange, elsewhere, held} {
+			eventually(t, m, func() bool { return len(orphans()) == 4 })
+			for _, d := range []loop.Device{other, strange, elsewhere, held} {
 				require.ErrorIs(t, orphans()[d.BackingPath].Err, volume.ErrInUse)
 			}
 		}
 		stop()
-		for _, d := range []loop.Device{ours, strange, elsewhere, held, lock} {
+		for _, d := range []loop.Device{ours, provisioned, other, strange, elsewhere, held, lock} {
 			now, err := loops.Inspect(t.Context(), d.Path)
-			if d == ours && policy == OrphansAreRemoved {
+			if (d == ours || d == provisioned) && policy == OrphansAreRemoved {
 				assert.True(t, err != nil || now.DiskSeq != d.DiskSeq, "it is detached")
 				continue
 			}

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,8 +13,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/mount"
-	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -150,11 +152,12 @@ func TestOrphansAreReportedAndRemovedByOptionOnly(t *testing.T) {
 	for _, policy := range []OrphanPolicy{OrphansAreReported, OrphansAreRemoved} {
 		n := knownNode(t, true)
 		n.options.Orphans = policy
+		require.NoError(t, n.plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
 		wanted := emptyDirPod("wanted")
 		n.leave(t, wanted)
 		host := n.plugins.Host()
 		orphan, full := n.pathOf(emptyDirPod("orphan")), n.pathOf(emptyDirPod("full"))
-		empty, staged := n.pathOf(emptyDirPod("empty")), host.GetPluginDir("example.com/tmpfs")+"/mounts/x"
+		empty, staged := n.pathOf(emptyDirPod("empty")), host.GetPluginDir(fake.DefaultPluginName)+"/mounts/x"
 		ofWanted := filepath.Join(filepath.Dir(n.pathOf(wanted)), "foreign")
 		outside := filepath.Join(n.root, "outside")
 		for _, dir := range []string{orphan, staged, ofWanted, outside, filepath.Join(n.pathOf(wanted), "inside")} {
@@ -162,7 +165,7 @@ func TestOrphansAreReportedAndRemovedByOptionOnly(t *testing.T) {
 		}
 		require.NoError(t, os.MkdirAll(full, 0o700))
 		require.NoError(t, os.MkdirAll(empty, 0o700))
-		plain, used := host.GetPluginDir("example.com/gone")+"/mounts/plain", host.GetVolumeDevicePluginDir("example.com/tmpfs")+"/used"
+		plain, used := host.GetPluginDir(fake.DefaultPluginName)+"/mounts/plain", host.GetVolumeDevicePluginDir(fake.DefaultPluginName)+"/used"
 		require.NoError(t, os.MkdirAll(plain, 0o700))
 		require.NoError(t, os.MkdirAll(used, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(used, "data"), []byte("precious"), 0o600))
@@ -210,6 +213,82 @@ func TestOrphansAreReportedAndRemovedByOptionOnly(t *testing.T) {
 	}
 }
 
+// TestOrphansAreRemovedOnlyWhereTheManagerMounts: what an operator has mounted anywhere else below the root stays, and so do his
+// directories. He is told.
+func TestOrphansAreRemovedOnlyWhereTheManagerMounts(t *testing.T) {
+	n := knownNode(t, true)
+	n.options.Orphans = OrphansAreRemoved
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), loopblock.New(loopblock.Options{}),
+		fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
+	n.leave(t) // Records are complete from then on.
+	host := n.plugins.Host()
+	pod, plugins := filepath.Join(host.GetPodsDir(), "uid-gone"), host.GetPluginDir("")
+	staging := filepath.Join(host.GetPluginDir(loopblock.Name), "mounts")
+	var operators []string
+	for _, path := range []string{
+		filepath.Join(plugins, "volumekit.io"),
+		filepath.Join(host.GetPluginDir(loopblock.Name), "images"),
+		staging,
+		filepath.Join(staging, "disk", "deeper"),
+		filepath.Join(host.GetPluginDir("example.com/tmpfs"), "mounts", "never-staged"),
+		filepath.Join(host.GetPluginDir("example.com/unknown"), "mounts", "disk"),
+		filepath.Join(plugins, "backup"),
+		filepath.Join(host.GetVolumeDevicePluginDir(loopblock.Name), "disk", "uid-gone", "deeper"),
+		pod,
+		filepath.Join(pod, "volumes"),
+		filepath.Join(pod, "volumes", "example.com~tmpfs"),
+		filepath.Join(pod, "volumes", "example.com~tmpfs", "cache", "deeper"),
+		filepath.Join(pod, "volumes", "example.com~unknown", "cache"),
+		filepath.Join(pod, "plugins", "example.com~tmpfs", "cache"),
+		filepath.Join(pod, "logs"),
+	} {
+		mountTmpfs(t, path)
+		operators = append(operators, path)
+	}
+	empty := filepath.Join(host.GetPluginDir("example.com/unknown"), "mounts", "unmounted")
+	require.NoError(t, os.MkdirAll(empty, 0o700))
+	before := make(map[string]mount.Identity)
+	for _, path := range operators {
+		before[path] = idAt(t, path)
+	}
+	ours := []string{
+		filepath.Join(pod, "volumes", "example.com~tmpfs", "ours"),
+		filepath.Join(pod, "volume-subpaths", "ours", "main", "0"),
+		filepath.Join(staging, "ours"),
+		filepath.Join(host.GetVolumeDevicePluginDir(loopblock.Name), "ours", "uid-gone"),
+	}
+	for _, path := range ours {
+		mountTmpfs(t, path)
+	}
+
+	m, stop := n.start(t)
+	defer stop()
+	looked(t, m)
+	m.PodsComplete()
+	tried := func() bool {
+		for _, o := range m.Status().Orphans {
+			if o.Err == nil {
+				return false
+			}
+		}
+		return len(m.Status().Orphans) > 0
+	}
+	eventually(t, m, tried)
+	for _, path := range ours {
+		assert.Zero(t, idAt(t, path), path)
+	}
+	told := make(map[string]error)
+	for _, o := range m.Status().Orphans {
+		told[o.Path] = o.Err
+	}
+	for _, path := range operators {
+		assert.Equal(t, before[path], idAt(t, path), path)
+		require.ErrorIs(t, told[path], mount.ErrForeign, path)
+	}
+	assert.DirExists(t, empty)
+	require.ErrorIs(t, told[empty], mount.ErrForeign)
+}
+
 // takeAway unmounts what a test has left of pods.
 func (n realNode) takeAway(t *testing.T, pods ...*v1.Pod) {
 	t.Helper()
@@ -234,9 +313,14 @@ func TestVolumeThatNoPluginKnowsIsAnOrphan(t *testing.T) {
 	assert.True(t, o.Mounted)
 	require.ErrorIs(t, o.Err, volume.ErrUnsupported)
 	m.PodsComplete()
-	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, m.WaitForNodeEmpty(ended), n.pathOf(pod), "it is not gone")
+	require.Error(t, m.WaitForUnmount(ended, pod))
 	assert.NotZero(t, idAt(t, n.pathOf(pod)))
 	n.takeAway(t, pod)
+	require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+	require.NoError(t, m.WaitForUnmount(t.Context(), pod))
 }
 
 // TestMountThatTookThePlaceOfOursBetweenTwoManagersIsLeftAlone is row 18 of the fault matrix across a restart.
@@ -314,22 +398,57 @@ func TestSecondManagerOnOneRootIsRefused(t *testing.T) {
 	require.NoError(t, third.Run(ctx))
 }
 
-// TestRootThatIsMadeLaterIsLockedThen: before the first effect in it.
-func TestRootThatIsMadeLaterIsLockedThen(t *testing.T) {
+// TestSecondManagerOnARootThatDoesNotExistYetIsRefused: with records elsewhere, and without any. The first one's volumes stay.
+func TestSecondManagerOnARootThatDoesNotExistYetIsRefused(t *testing.T) {
+	for _, recorded := range []bool{true, false} {
+		n := newRealNode(t)
+		if !recorded {
+			n.options.RuntimeDir, n.options.StateDir = "", ""
+		}
+		p := newProber()
+		n.options.Prober = p
+		lib := filepath.Join(n.root, "lib")
+		require.NoDirExists(t, lib)
+		first, stop := n.start(t)
+		p.errs <- errors.New("the first manager runs, and has done nothing yet")
+		for _, run := range []string{filepath.Join(n.root, "run2"), ""} {
+			o := n.options
+			begun := newProber()
+			o.RuntimeDir, o.StateDir, o.Prober = run, "", begun
+			second, err := New(n.plugins, o)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- second.Run(ctx) }()
+			select {
+			case err = <-ended:
+			case begun.errs <- errors.New("the second manager runs, too"):
+			}
+			cancel()
+			require.ErrorIs(t, err, volume.ErrInUse)
+			require.ErrorContains(t, err, lib)
+		}
+		pod := emptyDirPod("first")
+		require.NoError(t, first.AddPod(t.Context(), pod))
+		require.NoError(t, first.WaitForAttachAndMount(t.Context(), pod))
+		stop()
+		third, stop := n.start(t) // The root is free, and not empty.
+		require.NoError(t, third.AddPod(t.Context(), pod))
+		require.NoError(t, third.WaitForAttachAndMount(t.Context(), pod))
+		require.NoError(t, third.RemovePod(pod.UID))
+		require.NoError(t, third.WaitForUnmount(t.Context(), pod))
+		stop()
+	}
+}
+
+// TestARootThatCannotBeMadeIsNoRoot: it could not be locked either.
+func TestARootThatCannotBeMadeIsNoRoot(t *testing.T) {
 	n := newRealNode(t)
-	first, stop := n.start(t)
-	defer stop()
-	other := n
-	other.options.RuntimeDir, other.options.StateDir = filepath.Join(n.root, "run2"), filepath.Join(n.root, "state2")
-	second, stopSecond := other.start(t)
-	defer stopSecond()
-	looked(t, first)
-	looked(t, second)
-	require.NoError(t, first.AddPod(t.Context(), emptyDirPod("first")))
-	require.NoError(t, first.WaitForAttachAndMount(t.Context(), emptyDirPod("first")))
-	intent := operationexecutor.Intent{Kind: operationexecutor.OpMount, VolumeName: testVolume, PluginName: testPluginName, Spec: testSpec()}
-	require.NoError(t, first.journal.root.take())
-	require.ErrorIs(t, second.journal.Intend(t.Context(), intent), volume.ErrInUse)
-	require.NoError(t, first.RemovePod("uid-first"))
-	require.NoError(t, first.WaitForUnmount(t.Context(), emptyDirPod("first")))
+	require.NoError(t, os.WriteFile(filepath.Join(n.root, "lib"), nil, 0o600))
+	m, err := New(n.plugins, n.options)
+	require.NoError(t, err)
+	require.ErrorContains(t, m.Run(t.Context()), filepath.Join(n.root, "lib"))
+	require.NoError(t, os.Remove(filepath.Join(n.root, "lib")))
+	_, stop := n.start(t)
+	stop()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	"github.com/volumekit/volumekit/mount"
@@ -13,9 +12,13 @@ import (
 
 // isRecorded reports whether a path, or one beneath it, is on record.
 func (j *journal) isRecorded(path string) bool {
-	for recorded := range j.recordedPaths() {
-		if isAtOrBeneath(recorded, path) {
-			return true
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.entries {
+		for recorded := range e.record.paths() {
+			if isAtOrBeneath(recorded, path) {
+				return true
+			}
 		}
 	}
 	return false
@@ -31,6 +34,9 @@ type orphanRemover interface {
 func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan {
 	var rest []Orphan
 	for _, o := range slices.Backward(orphans) {
+		if o.emptyPod {
+			continue // It goes last.
+		}
 		if ctx.Err() != nil || o.PodUID != "" && m.isKnown(volume.UniquePodName(o.PodUID)) {
 			rest = append(rest, o)
 			continue
@@ -46,6 +52,12 @@ func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan 
 func (m *Manager) removeOne(ctx context.Context, o Orphan) error {
 	if o.BackingFile != "" {
 		return m.removeDevice(ctx, o)
+	}
+	if err := m.checkPlace(o); err != nil {
+		return err
+	}
+	if o.dir.block {
+		return m.removeMapping(ctx, o)
 	}
 	return m.removeOrphan(ctx, o)
 }
@@ -75,23 +87,4 @@ func (m *Manager) removeOrphan(ctx context.Context, o Orphan) error {
 	}
 	m.options.Logger.Info("an orphan was removed", "path", o.Path, "mounted", o.Mounted)
 	return nil
-}
-
-// removeSkeletons removes the empty directories that a manager which was killed has left of pods that are not there any
-// more. They go by rmdir: what anybody else keeps there stays.
-func (m *Manager) removeSkeletons(ctx context.Context) {
-	host := m.plugins.Host()
-	uids, _ := namesIn(host.GetPodsDir()) // What cannot be read stays.
-	for _, uid := range uids {
-		pod := filepath.Join(host.GetPodsDir(), uid)
-		if ctx.Err() != nil || m.isKnown(volume.UniquePodName(uid)) || m.journal.isRecorded(pod) {
-			continue
-		}
-		for _, kind := range []string{"volumes", "volumeDevices", "plugins"} {
-			plugins, _ := namesIn(filepath.Join(pod, kind))
-			for _, plugin := range append(plugins, "") {
-				m.removeEmptyDirs(filepath.Join(pod, kind, plugin), pod)
-			}
-		}
-	}
 }

@@ -31,6 +31,10 @@ type ownMount struct {
 	identity *mount.Identity
 	// flags are the options of the mount, joined, as they were. Most mounts have the same.
 	flags unique.Handle[string]
+	// reported says that the call which made the mount has told of it.
+	reported bool
+	// underway says that this call may not have returned yet: it may still change the flags.
+	underway bool
 	// readOnly says that the filesystem was read-only.
 	readOnly bool
 	// lost is when the mount in whose place this one was made was found gone; zero when none was.
@@ -63,9 +67,13 @@ type ownMounts struct {
 	mu     sync.Mutex
 	byPath map[string]*ownMount
 	byID   map[uint64]*ownMount
+	// directories are the directories of volumes that are no mounts, by path.
+	directories map[string]*ownDirectory
 	// hidden are the paths of ours at which somebody has mounted on top, or above.
 	hidden map[string]struct{}
-	// gone are those that were taken off while their teardown hangs.
+	// leaving are those that are being taken away, as they were when that began.
+	leaving map[holder]*ownMount
+	// gone are those that are mounted no more while their teardown hangs.
 	gone map[holder]struct{}
 	// busy are the paths of which an operation is about to change something, and whether there was news of them meanwhile.
 	busy map[string]bool
@@ -113,6 +121,19 @@ func (t *ownMounts) enter(own *ownMount) {
 	}
 }
 
+// enterReported takes a mount as ours that the call which made it has told of. It is not known again by a look at what is
+// uppermost.
+func (t *ownMounts) enterReported(own *ownMount) {
+	own.reported, own.underway = true, true
+	if old := t.get(own.path); old != nil {
+		own.lost = old.lost
+		if old.uniqueID == own.uniqueID && own.uniqueID != 0 { // only refreshed: its flags should still be those that it had
+			own.flags, own.readOnly, own.underway = old.flags, old.readOnly, old.underway
+		}
+	}
+	t.enter(own)
+}
+
 // drop forgets what is known at a path.
 func (t *ownMounts) drop(path string) {
 	t.mu.Lock()
@@ -121,6 +142,7 @@ func (t *ownMounts) drop(path string) {
 }
 
 func (t *ownMounts) dropLocked(path string) {
+	delete(t.directories, path)
 	old := t.byPath[path]
 	if old == nil {
 		return
@@ -151,11 +173,31 @@ func (t *ownMounts) allHidden() []string {
 	return slices.Collect(maps.Keys(t.hidden))
 }
 
-// letGo says that a mount was taken off while its teardown hangs.
+// leave says that a mount is about to be taken away.
+func (t *ownMounts) leave(own *ownMount) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.leaving == nil {
+		t.leaving = make(map[holder]*ownMount)
+	}
+	t.leaving[own.holder] = own
+}
+
+// leavingOf returns the mount that is being taken away, or was when that ended uncertainly; nil when there is none.
+func (t *ownMounts) leavingOf(h holder) *ownMount {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leaving[h]
+}
+
+// letGo says that a mount is there no more while its teardown hangs.
 func (t *ownMounts) letGo(own *ownMount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.dropLocked(own.path)
+	delete(t.leaving, own.holder)
+	if t.byPath[own.path] == own {
+		t.dropLocked(own.path)
+	}
 	if t.gone == nil {
 		t.gone = make(map[holder]struct{})
 	}
@@ -169,11 +211,12 @@ func (t *ownMounts) isLetGo(h holder) bool {
 	return is
 }
 
-// takeBack ends letGo: there is an operation on it again, or nothing is left of it.
+// takeBack ends leave and letGo: there is an operation on it again, or nothing is left of it.
 func (t *ownMounts) takeBack(h holder) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.gone, h)
+	delete(t.leaving, h)
 }
 
 // begin says that an operation is about to change what is at a path, so that news of it says nothing until end.

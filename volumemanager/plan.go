@@ -25,6 +25,11 @@ func (v verb) String() string {
 	return [...]string{"unmount", "attach", "verify-attached", "mount", "remount", "expand", "unmount-device", "detach", "forget"}[v]
 }
 
+// takesAway reports whether an action of this verb undoes something, and brings nothing.
+func (v verb) takesAway() bool {
+	return v == verbUnmount || v == verbUnmountDevice || v == verbDetach || v == verbForget
+}
+
 // action is one thing to be done to a volume.
 type action struct {
 	verb verb
@@ -77,6 +82,9 @@ type podView struct {
 	// waits says that the pod wants the volume in another way than it is here: as a device and not as a filesystem, or
 	// mounted with another SELinux context. It gets it once all others have given it up and it was released.
 	waits bool
+	// stale says that the set-up, if there is one, is that of an earlier pod with the same UID: it is torn down before the
+	// volume is set up for this one.
+	stale bool
 	// remount says that the set-up is to be refreshed.
 	remount bool
 	// grow says that the volume is smaller here than it is meant to be for the pod.
@@ -106,10 +114,11 @@ func (v *volumeView) plan(actions []action) []action {
 	}
 }
 
-// tearDowns takes the volume from each pod that does not use it. Uncertain counts as set up.
+// tearDowns takes the volume from each pod that does not use it, or that uses it anew. Uncertain counts as set up.
 func (v *volumeView) tearDowns(actions []action) []action {
 	for _, p := range v.pods {
-		if p.state != operationexecutor.VolumeNotMounted && !p.wanted && !p.held && !p.pending {
+		used := (p.wanted || p.held) && !p.stale
+		if p.state != operationexecutor.VolumeNotMounted && !used && !p.pending {
 			actions = append(actions, action{verb: verbUnmount, pod: p.name})
 		}
 	}
@@ -135,7 +144,7 @@ func (v *volumeView) setUps(actions []action) []action {
 func (v *volumeView) mounts(actions []action) []action {
 	for _, p := range v.pods {
 		switch {
-		case !p.wanted || p.waits || p.pending:
+		case !p.wanted || p.waits || p.pending || p.stale:
 		case p.state != operationexecutor.VolumeMounted:
 			actions = append(actions, action{verb: verbMount, pod: p.name})
 		case p.remount:
@@ -148,7 +157,7 @@ func (v *volumeView) mounts(actions []action) []action {
 // expansion grows the volume for the first pod that uses it and may write to it: that makes it larger for all.
 func (v *volumeView) expansion(actions []action) []action {
 	for _, p := range v.pods {
-		if p.wanted && !p.waits && p.grow && !p.pending && p.state == operationexecutor.VolumeMounted {
+		if p.wanted && !p.waits && p.grow && !p.pending && !p.stale && p.state == operationexecutor.VolumeMounted {
 			return append(actions, action{verb: verbExpand, pod: p.name})
 		}
 	}

@@ -113,6 +113,7 @@ var podWords = map[string]func(p *podView){
 	"wanted":    func(p *podView) { p.wanted = true },
 	"held":      func(p *podView) { p.held = true },
 	"waits":     func(p *podView) { p.wanted, p.waits = true, true },
+	"stale":     func(p *podView) { p.stale = true },
 	"remount":   func(p *podView) { p.remount = true },
 	"grow":      func(p *podView) { p.grow = true },
 	"pending":   func(p *podView) { p.pending = true },

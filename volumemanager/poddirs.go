@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -22,6 +23,12 @@ func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
 	m.removeEmptyDirs(filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), pod)
 	m.removeEmptyDirs(host.GetPodVolumeDeviceDir(uid, o.PluginName), pod)
 	m.removeEmptyDirs(host.GetPodPluginDir(uid, o.PluginName), pod)
+	if len(m.actualVolumesOf(o.PodName)) > 0 {
+		return
+	}
+	if _, err := os.Lstat(pod); err == nil {
+		m.removeEmptyPod(uid) // A manager that was killed has left more, or somebody else did.
+	}
 }
 
 // removeEmptyDirs removes dir and those above it, up to and with top, as far as they are empty.

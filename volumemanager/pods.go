@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
@@ -80,6 +79,21 @@ func (p *podEntry) uses(name v1.UniqueVolumeName) bool {
 	return false
 }
 
+// namesOf returns the outer names by which the pod has a volume now: those with which it was set up are the pod's as it was then. A
+// pod that is not known has those.
+func (p *podEntry) namesOf(mounted *cache.MountedVolume) []string {
+	if p == nil {
+		return mounted.OuterVolumeSpecNames
+	}
+	var names []string
+	for _, v := range p.volumes {
+		if v.name == mounted.VolumeName {
+			names = append(names, v.outer)
+		}
+	}
+	return names
+}
+
 // without returns the volumes of the pod that another entry does not use, as far as they are resolved. One that the pod has
 // under two names may be there twice.
 func (p *podEntry) without(other *podEntry) []v1.UniqueVolumeName {
@@ -96,7 +110,9 @@ func (p *podEntry) without(other *podEntry) []v1.UniqueVolumeName {
 }
 
 // AddPod says that pod is to run on this node, so that its volumes are wanted. pod is copied. Adding a pod again updates
-// it, as UpdatePod does.
+// it, as UpdatePod does. After [Manager.RemovePod] the same UID is another pod: what is set up for the first one is torn down
+// before anything is set up, and reported ready, for the second one. A program that may be killed in between waits for
+// [Manager.WaitForUnmount] before it uses a UID again: the next program cannot tell the two pods apart.
 //
 // A mistake that only the caller can mend is returned, and nothing is changed then: malformed names or mounts, a volume that no
 // plugin or more than one plugin serves, a block device that is mounted, a claim without a store. It matches [volume.ErrInvalid],
@@ -121,6 +137,7 @@ func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 func (m *Manager) change(ctx context.Context, pod *v1.Pod, check func(old *podEntry) error) error {
 	pod = pod.DeepCopy()
 	defer m.growth.reading()()
+	defer m.readsClaims(pod)()
 	answers := m.resolver.resolve(ctx, pod)
 	if ctx.Err() != nil {
 		m.dirtyPods.Add(pod.UID) // which forgets what it waits for, if the pod is not known
@@ -132,7 +149,7 @@ func (m *Manager) change(ctx context.Context, pod *v1.Pod, check func(old *podEn
 	}
 	defer release()
 	old := m.entryOf(pod.UID)
-	if err := cmp.Or(check(old), mistakes(answers)); err != nil {
+	if err := cmp.Or(check(old), mistakes(answers), m.refuses(old, pod, answers)); err != nil {
 		if old == nil {
 			m.claims.drop(pod.UID)
 		}
@@ -151,7 +168,8 @@ func (m *Manager) change(ctx context.Context, pod *v1.Pod, check func(old *podEn
 }
 
 // UpdatePod says that a pod that was added has changed: volumes may have come or gone, and those whose plugin asks for
-// it are set up again. Errors are those of AddPod; a pod that was not added matches [volume.ErrInvalid].
+// it are set up again. Errors are those of AddPod; a pod that was not added matches [volume.ErrInvalid]. Another source,
+// read-only flag or fsGroup of a volume that the pod has matches [ErrVolumeChanged], and nothing is changed.
 func (m *Manager) UpdatePod(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
 		return err
@@ -190,7 +208,11 @@ func (m *Manager) RemovePod(uid types.UID) error {
 		m.removals++
 		m.released[podName] = m.removals
 	}
+	if m.rebuilding {
+		m.outlived[podName] = struct{}{}
+	}
 	m.mu.Unlock()
+	m.actual.MarkPodRemoved(podName)
 	m.claims.drop(uid)
 	for _, name := range m.desired.DeletePod(podName) {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
@@ -226,7 +248,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	entry := &podEntry{pod: pod, volumes: make([]podVolume, 0, len(answers))}
 	for _, a := range answers {
 		v := podVolume{outer: a.outer, name: a.name, plugin: a.plugin, readOnly: a.readOnly, err: a.err}
-		if err := old.keeps(pod, a); err != nil {
+		if err := m.keeps(old, pod, a); err != nil {
 			v = old.volume(a.outer)
 			v.outer, v.err = a.outer, err
 		}
@@ -246,28 +268,13 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	// The entry comes last: a pod that is known and complete has all that it wants in the desired state.
 	m.mu.Lock()
 	m.pods[pod.UID] = entry
+	m.forgetEmptyPodLocked(pod.UID)
 	delete(m.released, podName)
 	m.mu.Unlock()
 	m.dirty.AddAll(added)
 	m.dirty.AddAll(m.actualVolumesOf(podName))
 	m.changes.notify(podName)
 	return entry
-}
-
-// keeps returns why a volume of the pod has to stay what it was, or nil. It stays when it could not be resolved, and when
-// the pod still asks for the same claim but the claim means another volume now: nothing is swapped under a pod that runs.
-func (p *podEntry) keeps(pod *v1.Pod, a resolution) error {
-	if a.err != nil {
-		return a.err
-	}
-	if had := p.volume(a.outer).name; had == "" || had == a.name {
-		return nil
-	}
-	if !equality.Semantic.DeepEqual(sourceOf(p.pod, a.outer), sourceOf(pod, a.outer)) {
-		return nil
-	}
-	return fmt.Errorf("volume %q of pod %q: its claim is bound to another volume now, and the pod has %q: remove the pod to change it: %w",
-		a.outer, podKey(pod), p.volume(a.outer).name, ErrClaimNotReady)
 }
 
 // sourceOf returns the source of a volume in the pod's spec, or nil.
@@ -353,6 +360,7 @@ func (m *Manager) populate(ctx context.Context, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	defer m.growth.reading()()
+	defer m.readsClaims(entry.pod)()
 	answers := m.resolver.resolve(ctx, entry.pod)
 	release, _ := m.podTurns.take(nil, uid)
 	defer release()

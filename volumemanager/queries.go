@@ -43,16 +43,24 @@ type VolumeInfo struct {
 func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMap {
 	volumes := make(VolumeMap)
 	entry := m.entryOf(types.UID(podName))
-	leaving := func(mounted cache.MountedVolume) bool { return m.isLeaving(mounted.VolumeName, podName) }
+	leaving := func(mounted cache.MountedVolume) bool {
+		return m.isLeaving(mounted.VolumeName, podName) || !m.isCurrent(&mounted)
+	}
 	for _, mounted := range slices.DeleteFunc(m.actual.GetMountedVolumesForPod(podName), leaving) {
 		info := infoOf(mounted)
 		readOnly := info.ReadOnly
-		for _, outer := range mounted.OuterVolumeSpecNames {
+		for _, outer := range entry.namesOf(&mounted) {
 			info.ReadOnly = readOnly || entry.volume(outer).readOnly
 			volumes[outer] = info
 		}
 	}
 	return volumes
+}
+
+// isCurrent reports whether a set-up is not that of an earlier pod with the UID of one that wants the volume now.
+func (m *Manager) isCurrent(mounted *cache.MountedVolume) bool {
+	wanted := m.desired.Incarnation(mounted.VolumeName, mounted.PodName)
+	return wanted == 0 || mounted.IsFor(wanted)
 }
 
 func infoOf(mounted cache.MountedVolume) VolumeInfo {
@@ -80,6 +88,9 @@ func (m *Manager) GetExtraSupplementalGroupsForPod(pod *v1.Pod) []int64 {
 	}
 	groups := sets.New[int64]()
 	for _, mounted := range m.actual.GetMountedVolumesForPod(volume.GetUniquePodName(pod)) {
+		if !m.isCurrent(&mounted) {
+			continue
+		}
 		if gid, err := strconv.ParseInt(mounted.VolumeGidValue, 10, 64); err == nil {
 			groups.Insert(gid)
 		}

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -30,7 +34,10 @@ type marker interface {
 
 // lookForOrphans finds what is on no record, in the background, and removes what may be removed once all pods are known.
 func (m *Manager) lookForOrphans(ctx context.Context) {
+	known := sync.OnceFunc(func() { close(m.allKnown) })
+	defer known()
 	defer m.endRebuild()
+	defer m.journal.endTrace()
 	marks, ok := m.journal.runtime.(marker)
 	if !ok {
 		return
@@ -50,6 +57,7 @@ func (m *Manager) lookForOrphans(ctx context.Context) {
 		}
 	}
 	m.reportOrphans(unrecorded)
+	known()
 	select {
 	case <-m.completed:
 	case <-ctx.Done():
@@ -59,8 +67,7 @@ func (m *Manager) lookForOrphans(ctx context.Context) {
 		return
 	}
 	rest := m.removeOrphans(ctx, unrecorded)
-	m.removeSkeletons(ctx)
-	m.reportOrphans(rest)
+	m.reportOrphans(append(rest, m.removeEmptyPods(ctx, unrecorded, rest)...))
 }
 
 // mustRebuild reports whether records are missing, so that what is on none may be of an earlier manager.
@@ -70,15 +77,17 @@ func (m *Manager) mustRebuild(marks marker) bool {
 	return !marks.IsMarked(knownMark) || len(m.damaged) > 0
 }
 
-// findUnrecorded returns all mounts and directories of volumes that are on no record. The records are read after the
-// directories: what this manager has begun meanwhile is on one.
+// findUnrecorded returns all mounts, directories and devices that were on no record since the start. The trace of the records
+// ends after they were listed: what this manager has begun meanwhile is on it, and so is what it has torn down.
 func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
 	host := m.plugins.Host()
 	dirs, err := volumeDirs(ctx, host)
 	staged, stagedErr := stagingDirs(host)
-	devices, devicesErr := m.orphanDevices(ctx, m.found)
-	err = errors.Join(err, stagedErr, devicesErr)
-	recorded := m.journal.recordedPaths()
+	devices, devicesErr := m.loopDevices(ctx)
+	trace := m.journal.endTrace()
+	empty, emptyErr := m.emptyPods(dirs, trace)
+	err = errors.Join(err, stagedErr, devicesErr, emptyErr)
+	recorded, used := trace.paths, withParents(maps.Keys(trace.paths))
 	unrecorded := orphanMounts(m.found, host, recorded)
 	mounted := make(map[string]int, len(unrecorded))
 	for i, o := range unrecorded {
@@ -95,11 +104,13 @@ func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
 		unrecorded = append(unrecorded, Orphan{Path: d.path, PodUID: d.uid, dir: d})
 	}
 	for _, path := range staged {
-		if _, ok := mounted[path]; !ok && !m.journal.isRecorded(path) {
+		_, isMounted := mounted[path]
+		if _, isUsed := used[path]; !isMounted && !isUsed {
 			unrecorded = append(unrecorded, Orphan{Path: path})
 		}
 	}
-	return append(unrecorded, devices...), err
+	unrecorded = append(unrecorded, empty...)
+	return append(unrecorded, m.orphanDevices(devices, m.found, trace.devices)...), err
 }
 
 // rebuild learns what volumes it is that were found: from the records that are left, and from the plugins. It takes those
@@ -111,6 +122,10 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 	silent := make(map[string]error)
 	for _, o := range unrecorded {
 		if o.dir.path == "" {
+			rest = append(rest, o)
+			continue
+		}
+		if o.Err = m.checkCanBeOurs(o); o.Err != nil {
 			rest = append(rest, o)
 			continue
 		}
@@ -151,6 +166,26 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 	return withoutRecorded(rest, m.journal.recordedPaths())
 }
 
+// checkCanBeOurs returns an error that matches owned.ErrUnproven when what was found cannot be a volume that a manager has set up: a
+// mount that no manager makes shows it, or it is a file.
+func (m *Manager) checkCanBeOurs(o Orphan) error {
+	pods := m.plugins.Host().GetPodsDir()
+	for above := filepath.Dir(o.Path); above != pods && isAtOrBeneath(above, pods); above = filepath.Dir(above) {
+		if at, ok := m.found.top[above]; ok {
+			return fmt.Errorf("%q lies in a mount of %s %q at %q, which no manager makes: unmount that: %w",
+				o.Path, m.found.table[at].FSType, m.found.table[at].Source, above, owned.ErrUnproven)
+		}
+	}
+	if o.Mounted || o.dir.block {
+		return nil
+	}
+	info, err := os.Lstat(o.Path)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%q is a file, and no volume: look whose it is, and move it away: %w", o.Path, owned.ErrUnproven)
+	}
+	return err
+}
+
 // withoutRecorded leaves out what has come on record: the stagings of volumes that were rebuilt.
 func withoutRecorded(orphans []Orphan, recorded map[string]struct{}) []Orphan {
 	return slices.DeleteFunc(orphans, func(o Orphan) bool { return isAtOrBeneathAny(o.Path, recorded) })
@@ -163,17 +198,16 @@ func (m *Manager) beginRebuild() {
 	}
 }
 
-// endRebuild is called once all is known that there is to know. What was left alone until then is planned, and those who wait
-// for what goes are told.
+// endRebuild is called once all is known that there is to know of volumes. What was left alone until then is planned.
 func (m *Manager) endRebuild() {
 	m.mu.Lock()
 	ended := m.rebuilding
 	m.rebuilding = false
+	clear(m.outlived)
 	m.mu.Unlock()
 	if !ended {
 		return
 	}
-	close(m.allKnown)
 	m.dirty.AddAll(m.allVolumes())
 	m.exchange.podsComplete()
 }
@@ -200,6 +234,9 @@ func (m *Manager) foundOf(o Orphan, answer volume.ReconstructedVolume) (foundVol
 		return foundVolume{}, fmt.Errorf("volume at %q cannot be rebuilt: %w", o.Path, err)
 	}
 	spec, err := r.check(string(r.Volume), m.plugins.Host())
+	if err == nil {
+		err = m.agrees(r, spec) // or its teardown would be that of another path
+	}
 	return foundVolume{record: r, spec: spec}, err
 }
 
@@ -210,10 +247,11 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 	if r.Volume, err = m.plugins.UniqueVolumeName(volume.UniquePodName(uid), spec); err != nil {
 		return r, err
 	}
-	if r.Spec, err = encodeSpec(spec); err != nil {
+	if r.Spec, err = encodeSpec(spec, m.plugins.PublicKeys(r.Plugin)); err != nil {
 		return r, err
 	}
-	if ok, err := m.plugins.IsAttachable(spec); err != nil || ok {
+	// What a controller attaches it detaches, too: it believes it attached until it has, and nobody would attach it again.
+	if ok, err := m.plugins.IsAttachable(spec); m.exchange == nil && (err != nil || ok) {
 		r.Attachment = &attachmentRecord{Node: m.node()}
 	}
 	staged, err := m.stagingOf(spec)
@@ -244,11 +282,11 @@ func (m *Manager) stagingOf(spec *volume.Spec) (path string, err error) {
 		if err != nil {
 			return "", err
 		}
-		mapper, err := plugin.NewBlockVolumeMapper(spec, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "any"}})
+		unmapper, err := plugin.NewBlockVolumeUnmapper(spec.Name(), "") // A mapper needs more than is known of what was found.
 		if err != nil {
 			return "", err
 		}
-		return mapper.GetGlobalMapPath(spec)
+		return unmapper.GetGlobalMapPath(spec)
 	}
 	if ok, err := m.plugins.IsDeviceMountable(spec); err != nil || !ok {
 		return "", err

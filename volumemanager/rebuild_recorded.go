@@ -62,7 +62,7 @@ func (m *Manager) rebuildStagings(recorded sharedVolumes) []foundVolume {
 		}
 		v.record.Staging = &stagingRecord{Path: path, Mount: m.found.recordAt(path)}
 		v.record.Pods = m.boundFor(v)
-		if _, err := v.record.check(string(v.record.Volume), m.plugins.Host()); err == nil {
+		if _, err := v.record.check(string(v.record.Volume), m.plugins.Host()); err == nil && m.agrees(v.record, v.spec) == nil {
 			built = append(built, v)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -98,7 +99,7 @@ func (m *Manager) reconcile(ctx context.Context, name v1.UniqueVolumeName, d *de
 	s := &d.subject
 	m.look(d, running)
 	m.exchange.planned(s)
-	d.actions = d.view.plan(d.actions)
+	d.actions = m.stopping.permitted(d.view.plan(d.actions))
 	work := volumeWork{running: running}
 	for pod, err := range s.waits {
 		work.note(pod, trouble{err: err})
@@ -144,7 +145,7 @@ func (m *Manager) look(d *desk, running []runningOperation) {
 	for i := range s.actual.Mounts {
 		mounted := &s.actual.Mounts[i]
 		p := s.viewOf(mounted.PodName, view)
-		p.state, p.remount = mounted.State, s.isOutdated(mounted)
+		p.state, p.remount, p.stale = mounted.State, s.isOutdated(mounted), s.isStale(mounted)
 	}
 	for _, r := range running {
 		if r.pod == "" {
@@ -186,6 +187,19 @@ func (s *subject) isOutdated(mounted *cache.MountedVolume) bool {
 	return row != nil && row.Pod != mounted.Pod
 }
 
+// isStale reports whether a set-up is that of an earlier pod with the UID of one that wants the volume now.
+func (s *subject) isStale(mounted *cache.MountedVolume) bool {
+	row := s.wantedBy(mounted.PodName)
+	return row != nil && !mounted.IsFor(row.Incarnation)
+}
+
+// hasStale reports whether what is set up for a pod is stale.
+func (s *subject) hasStale(pod volume.UniquePodName) bool {
+	return slices.ContainsFunc(s.actual.Mounts, func(mounted cache.MountedVolume) bool {
+		return mounted.PodName == pod && s.isStale(&mounted)
+	})
+}
+
 // judge fills in what is not known yet: which pods may turn out to use the volume.
 func (m *Manager) judge(name v1.UniqueVolumeName, view *volumeView) {
 	m.mu.Lock()
@@ -208,6 +222,10 @@ func (m *Manager) begin(ctx context.Context, s *subject, a action, work *volumeW
 	if a.verb == verbForget {
 		m.forget(s.name)
 		m.exchange.forgot(s.name)
+		return
+	}
+	if err := m.prove(s.name); err != nil {
+		work.note(a.pod, trouble{err: err}) // A change of the plugins, and the resync, mark the volume dirty.
 		return
 	}
 	f, ok := m.depart(s, a)
@@ -336,6 +354,7 @@ func (m *Manager) forgot(name v1.UniqueVolumeName, err error) {
 	defer m.mu.Unlock()
 	if err == nil {
 		delete(m.refusals, name)
+		delete(m.unproven, name)
 		return
 	}
 	attempts := m.refusals[name].attempts + 1

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -19,9 +18,19 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// recover locks the directories of records, reads what an earlier manager left, and makes it the actual state: every
+// recover locks the root and the directories of records, reads what an earlier manager left, and makes it the actual state: every
 // part of it uncertain. It asks no plugin to do anything and touches no mount.
 func (m *Manager) recover(ctx context.Context) error {
+	if err := m.root.take(); err != nil {
+		return err
+	}
+	if err := m.recoverRecords(ctx); err != nil {
+		return errors.Join(err, m.root.release())
+	}
+	return nil
+}
+
+func (m *Manager) recoverRecords(ctx context.Context) error {
 	if m.journal == nil {
 		return nil
 	}
@@ -49,6 +58,7 @@ func (m *Manager) readRecords(ctx context.Context) error {
 	if m.found, err = m.compareMounts(ctx, found); err != nil {
 		m.options.Logger.Error("the mount table could not be compared with the records", "error", err)
 	}
+	m.keepUnproven(found)
 	return m.adoptAll(found)
 }
 
@@ -109,8 +119,19 @@ func (m *Manager) adopt(r volumeRecord, spec *volume.Spec) error {
 		if err != nil {
 			return fmt.Errorf("record of volume %q and pod %q: %w", r.Volume, uid, err)
 		}
+		if m.isOutlived(volume.UniquePodName(uid)) {
+			m.actual.MarkPodRemoved(volume.UniquePodName(uid))
+		}
 	}
 	return nil
+}
+
+// isOutlived reports whether a pod was removed before all that a restart left was known.
+func (m *Manager) isOutlived(podName volume.UniquePodName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, outlived := m.outlived[podName]
+	return outlived
 }
 
 // prepare gives the journal what it needs of the manager.
@@ -119,18 +140,8 @@ func (j *journal) prepare(m *Manager) {
 	if _, ok := m.options.Mounter.(kernelMounts); ok {
 		j.learned = func(path string) mountRecord { return m.mounts.get(path).record() }
 	}
-	j.logger = m.options.Logger
-	j.root.path = rootOf(m.plugins.Host(), m.options)
-}
-
-// rootOf returns the directory under which all volumes live; empty when it is one of those that hold the records, which are
-// locked in any case.
-func rootOf(host volume.VolumeHost, o Options) string {
-	root := filepath.Dir(filepath.Clean(host.GetPodsDir()))
-	if root == filepath.Clean(o.RuntimeDir) || root == filepath.Clean(o.StateDir) {
-		return ""
-	}
-	return root
+	j.logger, j.agrees, j.renamed = m.options.Logger, m.agrees, m.renamed
+	j.root = m.root
 }
 
 // open locks the directories. One that another manager has locked is an error that matches [volume.ErrInUse].
@@ -146,9 +157,6 @@ func (j *journal) open(o Options) (err error) {
 		if j.state, err = j.disk.openDir(o.StateDir, record.Options{Sync: true}); err != nil {
 			return errors.Join(err, j.runtime.Close())
 		}
-	}
-	if err := j.root.take(); err != nil {
-		return errors.Join(err, j.runtime.Close(), j.closeState())
 	}
 	return nil
 }
@@ -177,24 +185,26 @@ func openRecords(path string, o record.Options) (recordDir, error) {
 // load reads all records and enters them into the journal. What cannot be used is taken out of use. The order is that of
 // the volumes' names.
 func (j *journal) load(host volume.VolumeHost) ([]foundVolume, []DamagedRecord, error) {
-	var damaged []DamagedRecord
+	loaded, damaged, err := j.readAll(host)
+	if err != nil {
+		return nil, nil, err
+	}
+	refuseShared(loaded)
+	var moved []movedRecord
 	all, stale := make(map[v1.UniqueVolumeName]foundVolume), make(map[v1.UniqueVolumeName]bool)
-	for _, dir := range slices.Compact([]recordDir{j.runtime, j.state}) {
-		records, bad, err := dir.Load()
-		if err != nil {
-			return nil, nil, err
+	for _, l := range loaded {
+		if l.err != nil {
+			damaged = append(damaged, damagedRecord(l.dir.Quarantine(l.key, l.err)))
+			continue
 		}
-		for i, d := range decodeRecords(records, host) {
-			if d.err != nil {
-				bad = append(bad, dir.Quarantine(records[i].Key, d.err))
-				continue
-			}
-			r, name := d.record, d.record.Volume
-			all[name] = foundVolume{record: merge(all[name].record, r.afterBoot(j.bootID)), spec: d.spec}
-			stale[name] = stale[name] || j.isMisplaced(r, dir)
+		r, name := l.record, l.record.Volume
+		all[name] = foundVolume{
+			record: merge(all[name].record, r.afterBoot(j.bootID)), spec: l.spec, unproven: all[name].unproven || l.unproven,
 		}
-		for _, d := range bad {
-			damaged = append(damaged, DamagedRecord{Path: d.Path, Err: d.Err})
+		stale[name] = stale[name] || j.isMisplaced(r, l.dir)
+		if l.key != string(name) {
+			moved = append(moved, movedRecord{dir: l.dir, key: l.key, to: name})
+			stale[name] = true
 		}
 	}
 	found := make([]foundVolume, 0, len(all))
@@ -202,29 +212,67 @@ func (j *journal) load(host volume.VolumeHost) ([]foundVolume, []DamagedRecord, 
 		found = append(found, all[name])
 		j.enter(journalEntry{record: all[name].record, stale: stale[name]})
 	}
+	j.move(moved)
 	return found, damaged, nil
 }
 
-// decodedRecord is a record, or what is wrong with it.
-type decodedRecord struct {
+// loadedRecord is a record as it was read, or what is wrong with it.
+type loadedRecord struct {
 	foundVolume
+
+	dir recordDir
+	key string
 	err error
 }
 
+// readAll reads the records of both directories, in the order of their keys, and what is damaged.
+func (j *journal) readAll(host volume.VolumeHost) (loaded []loadedRecord, damaged []DamagedRecord, err error) {
+	for _, dir := range slices.Compact([]recordDir{j.runtime, j.state}) {
+		records, bad, err := dir.Load()
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, d := range bad {
+			damaged = append(damaged, damagedRecord(d))
+		}
+		loaded = append(loaded, j.decodeRecords(dir, records, host)...)
+	}
+	return loaded, damaged, nil
+}
+
+func damagedRecord(d record.Damaged) DamagedRecord { return DamagedRecord{Path: d.Path, Err: d.Err} }
+
 // decodeRecords decodes records on every processor, in their order.
-func decodeRecords(records []record.Record, host volume.VolumeHost) []decodedRecord {
-	decoded := make([]decodedRecord, len(records))
+func (j *journal) decodeRecords(dir recordDir, records []record.Record, host volume.VolumeHost) []loadedRecord {
+	decoded := make([]loadedRecord, len(records))
 	share := len(records)/runtime.GOMAXPROCS(0) + 1
 	var wg sync.WaitGroup
 	for from := 0; from < len(records); from += share {
 		wg.Go(func() {
 			for i := from; i < min(from+share, len(records)); i++ {
-				decoded[i].foundVolume, decoded[i].err = decodeRecord(records[i].Key, records[i].Payload, host)
+				v, err := decodeRecord(records[i].Key, records[i].Payload, host)
+				if err == nil {
+					v = j.renamed(v)
+					v.unproven, err = j.compare(v)
+				}
+				decoded[i] = loadedRecord{foundVolume: v, dir: dir, key: records[i].Key, err: err}
 			}
 		})
 	}
 	wg.Wait()
 	return decoded
+}
+
+// compare compares a record with its plugin. It is unproven while the plugin does not answer.
+func (j *journal) compare(v foundVolume) (unproven bool, err error) {
+	if j.agrees == nil {
+		return false, nil
+	}
+	err = j.agrees(v.record, v.spec)
+	if err == nil || errors.Is(err, errDisagree) {
+		return false, err
+	}
+	return true, nil // It is asked again before anything is done.
 }
 
 // isMisplaced reports whether r holds what belongs into the other directory, because an earlier manager had none. The

@@ -211,7 +211,7 @@ func TestSecondManagerOfTheSameDirectoriesIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, withRecords(t))
 		w.start()
-		for _, o := range []Options{w.options, {RuntimeDir: filepath.Join(t.TempDir(), "other"), StateDir: w.options.StateDir}} {
+		for _, o := range []Options{w.options, {Mounter: w.mounter, RuntimeDir: filepath.Join(t.TempDir(), "other"), StateDir: w.options.StateDir}} {
 			second, err := New(w.plugins, o)
 			require.NoError(t, err)
 			require.ErrorIs(t, second.Run(t.Context()), volume.ErrInUse)
@@ -273,7 +273,7 @@ func TestHostileRecordsLeadNowhere(t *testing.T) {
 			r["pods"].(map[string]any)["../../etc"] = r["pods"].(map[string]any)["uid-web"]
 		},
 		"set-up elsewhere":     func(r map[string]any) { r["pods"].(map[string]any)["uid-web"].(map[string]any)["path"] = "/etc" },
-		"newer":                func(r map[string]any) { r["version"] = 2 },
+		"newer":                func(r map[string]any) { r["version"] = recordVersion + 1 },
 		"something else in it": func(r map[string]any) { r["surprise"] = true },
 		"other plugin":         func(r map[string]any) { r["plugin"] = "example.com/other" },
 		"other volume":         func(r map[string]any) { r["volume"] = "example.com/fake/other" },
@@ -311,7 +311,7 @@ func TestHostileRecordsLeadNowhere(t *testing.T) {
 func TestARecordOfAHostPathIsReadAgain(t *testing.T) {
 	record := func(spec string) volumeRecord {
 		return volumeRecord{
-			Version: recordVersion, Volume: "kubernetes.io/host-path/uid-web-logs", Plugin: "kubernetes.io/host-path",
+			Version: recordVersion, Volume: "kubernetes.io/host-path/pods/uid-web/logs", Plugin: "kubernetes.io/host-path",
 			Spec: json.RawMessage(spec), Pods: map[types.UID]setUpRecord{
 				"uid-web": {Namespace: "default", Name: "web", OuterNames: []string{"logs"}, Path: "/var/log"},
 			},

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 // What may be a secret is not on record; the volume can be taken away without it, and set up again from what the pod says.
@@ -15,10 +17,11 @@ func TestAVolumeWhoseRecordHidesSecretsIsTornDownAfterARestart(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
 			w := newWorld(t, withRecords(t))
 			w.claim("data", func(pv *v1.PersistentVolume) {
-				pv.Spec.CSI.VolumeAttributes = map[string]string{"token": "hush", "share": "a"}
+				pv.Spec.CSI.VolumeAttributes = map[string]string{"pwd": "hush", "sas": "hush", "connectionString": "hush", "share": "hush"}
+				pv.Spec.MountOptions = []string{"size=123456k"}
 			})
 			pod := podOf("web", "data", "-scratch")
-			pod.Spec.Volumes[1].CSI.VolumeAttributes = map[string]string{"password": "hush"}
+			pod.Spec.Volumes[1].CSI.VolumeAttributes = map[string]string{"pwd": "hush"}
 			w.start()
 			w.add(pod)
 			require.NoError(t, w.stop())
@@ -28,7 +31,8 @@ func TestAVolumeWhoseRecordHidesSecretsIsTornDownAfterARestart(t *testing.T) {
 				content, err := os.ReadFile(file)
 				require.NoError(t, err)
 				assert.NotContains(t, string(content), "hush")
-				assert.Contains(t, string(content), redacted)
+				assert.NotContains(t, string(content), "123456")
+				assert.Contains(t, string(content), volume.Redacted)
 			}
 			before := w.mounts()
 			w.start()

@@ -74,8 +74,27 @@ func (r resolver) resolve(ctx context.Context, pod *v1.Pod) []resolution {
 	for _, u := range used {
 		answers = append(answers, r.resolveVolume(ctx, pod, u))
 	}
+	refuseSharedNames(pod, answers)
 	shareWritable(answers)
 	return answers
+}
+
+// refuseSharedNames refuses a PersistentVolume that has the inner name of one of the pod's own volumes of the same plugin: both
+// would be set up at the same path.
+func refuseSharedNames(pod *v1.Pod, answers []resolution) {
+	for i, a := range answers {
+		if a.err != nil || a.spec.PersistentVolume == nil {
+			continue
+		}
+		for _, own := range answers {
+			if own.err == nil && own.spec.Volume != nil && own.plugin == a.plugin && own.spec.Name() == a.spec.Name() {
+				answers[i].spec = nil
+				answers[i].err = fmt.Errorf("volume %q of pod %q: its PersistentVolume has the name of the pod's own volume %q, and plugin %q would set up both at one path: give that volume another name: %w",
+					a.outer, podKey(pod), own.outer, a.plugin, volume.ErrInvalid)
+				break
+			}
+		}
+	}
 }
 
 // shareWritable gives all names of one volume the same spec. A pod that refers to a claim twice, once read-only, gets it
@@ -116,7 +135,7 @@ func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, u usedVolume) 
 
 // findPlugin names the volume, too. The spec's own name is checked, because it becomes an element of paths.
 func (r resolver) findPlugin(pod *v1.Pod, answer *resolution) error {
-	if err := volume.CheckPathElement(answer.spec.Name()); err != nil {
+	if err := errors.Join(volume.CheckPathElement(answer.spec.Name()), volume.CheckSources(answer.spec)); err != nil {
 		return err
 	}
 	plugin, err := r.plugins.FindPluginBySpec(answer.spec)
@@ -187,9 +206,18 @@ func (r resolver) claim(ctx context.Context, ref claimRef) (*v1.PersistentVolume
 	case claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, pvcProtection):
 		return nil, fmt.Errorf("claim %q is being deleted: %w", name, ErrClaimNotReady)
 	case claim.Spec.VolumeName == "" || claim.Status.Phase != v1.ClaimBound:
-		return nil, fmt.Errorf("claim %q is not bound to a volume yet (phase %q): %w", name, claim.Status.Phase, ErrClaimNotReady)
+		return nil, unbound(claim)
 	}
 	return claim, nil
+}
+
+// unbound says that a claim has no volume, and why, as far as its controller has written that into its status.
+func unbound(claim *v1.PersistentVolumeClaim) error {
+	name := volume.GetPersistentVolumeClaimQualifiedName(claim)
+	if why := volume.WhyUnbound(claim); why != "" {
+		return fmt.Errorf("claim %q is not bound to a volume yet: %s: %w", name, why, ErrClaimNotReady)
+	}
+	return fmt.Errorf("claim %q is not bound to a volume yet (phase %q): %w", name, claim.Status.Phase, ErrClaimNotReady)
 }
 
 func (r resolver) persistentVolume(

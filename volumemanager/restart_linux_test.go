@@ -150,7 +150,7 @@ func TestRecordOfANewerManagerIsNeverOverwritten(t *testing.T) {
 		w.start()
 		w.add(pod)
 		require.NoError(t, w.stop())
-		rewriteRecord(t, w.options.RuntimeDir, func(r map[string]any) { r["version"], r["surprise"] = 2, true })
+		rewriteRecord(t, w.options.RuntimeDir, func(r map[string]any) { r["version"], r["surprise"] = recordVersion+1, true })
 		file := w.records()[0]
 		newer, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestPlainDirectoryIsNeverBoundInPlaceOfAStage(t *testing.T) {
 func TestNothingMayFollowARecord(t *testing.T) {
 	intent := setUpIntent("a")
 	r := volumeRecord{Version: recordVersion, Volume: testVolume, Plugin: testPluginName, BootID: "b"}
-	spec, err := encodeSpec(intent.Spec)
+	spec, err := encodeSpec(intent.Spec, nil)
 	require.NoError(t, err)
 	r.Spec = spec
 	r.add(intent)

@@ -42,7 +42,7 @@ func (s *simulatedStatus) sync(ctx context.Context, name string) {
 	if errors.Is(err, store.ErrNotFound) {
 		_, err = s.Store.Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		must(err)
-		node, err = store.Get[*v1.Node](ctx, s.Store, "", name)
+		node, err = s.signed(ctx, name)
 	}
 	must(err)
 	if maps.Equal(store.DevicesOf(node.Status.VolumesAttached), attached) && slices.Equal(node.Status.VolumesInUse, inUse) {
@@ -54,6 +54,16 @@ func (s *simulatedStatus) sync(ctx context.Context, name string) {
 	}
 	_, err = s.Store.Update(ctx, node)
 	must(err)
+}
+
+// signed returns the new object of a node as one that the node has signed: when it does that is not what is simulated.
+func (s *simulatedStatus) signed(ctx context.Context, name string) (*v1.Node, error) {
+	node, err := store.Get[*v1.Node](ctx, s.Store, "", name)
+	if err != nil {
+		return nil, err
+	}
+	node.Annotations = map[string]string{store.AnnVolumesInUseOf: string(node.UID)}
+	return store.Update(ctx, s.Store, node)
 }
 
 // Get implements store.Store.

@@ -214,6 +214,7 @@ func (s *simulated) succeed() {
 		s.m = old
 	default:
 		s.life = sim.Running
+		s.p.Forgets()
 		s.remember()
 		if s.node.bug.succeeds != nil {
 			s.node.bug.succeeds(next)
@@ -252,6 +253,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	}
 	m, err := New(p.Plugins(), o)
 	require.NoError(n.t, err)
+	m.root = &rootLock{} // Its disk is no directory.
 	m.journal.disk = disk{
 		openDir: func(path string, _ record.Options) (recordDir, error) { return n.disk.open(p, path) },
 		bootID:  func() (string, error) { return fmt.Sprintf("boot-%d", p.Boot()), nil },
@@ -327,6 +329,7 @@ func (s *simulated) removeAll(wanted []sim.Pod) {
 	for _, name := range gone {
 		delete(s.given, name)
 		s.held = slices.DeleteFunc(s.held, func(held string) bool { return held == name })
+		s.p.Removed(name)
 		require.NoError(s.node.t, s.m.RemovePod(s.p.Pod(name).UID))
 		comeToRest()
 	}

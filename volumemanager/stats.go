@@ -132,8 +132,12 @@ func (m *Manager) statsOf(mounted *cache.MountedVolume, f figures) []VolumeStats
 	if f.metrics != nil {
 		s.fill(f.metrics)
 	}
+	names := m.entryOf(mounted.PodUID).namesOf(mounted)
+	if len(names) == 0 {
+		names = mounted.OuterVolumeSpecNames // It is being taken away.
+	}
 	rows := make([]VolumeStats, 0, 1)
-	for _, outer := range mounted.OuterVolumeSpecNames {
+	for _, outer := range names {
 		s.OuterName = outer
 		rows = append(rows, s)
 	}

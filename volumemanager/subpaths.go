@@ -2,6 +2,8 @@ package volumemanager
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -29,7 +31,18 @@ type subpaths struct {
 	preparing map[subpathKey]context.CancelCauseFunc
 }
 
-// subpathKey is one volume of one pod, by its inner name.
+// subpathName is the element of a path below which the sub-paths of a volume are bound: {plugin}~{inner name}, and a digest of that
+// where it would be too long. No two volumes of a pod share it, since plugins' names have one slash, and no tilde.
+func subpathName(plugin, inner string) string {
+	name := volume.EscapeQualifiedName(plugin) + "~" + inner
+	if volume.CheckPathElement(name) == nil {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "~" + hex.EncodeToString(sum[:])
+}
+
+// subpathKey is one volume of one pod, by its subpathName.
 type subpathKey struct {
 	pod    types.UID
 	volume string
@@ -63,11 +76,23 @@ func (s *subpaths) prepare(ctx context.Context, uid types.UID, sub safepath.Subp
 		return "", err
 	}
 	sub.PodDir = s.podDir(uid)
+	if err := s.makePodDir(ctx, sub.PodDir); err != nil {
+		return "", err
+	}
 	path, err := s.binder.Prepare(ctx, sub)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	return path, alsoOfPath(err)
+}
+
+// makePodDir makes the pod's directory where none of its volumes needs one, as those of hostPath. It goes with the pod.
+func (s *subpaths) makePodDir(ctx context.Context, dir string) error {
+	root, err := safepath.OpenOrMake(ctx, dir, safepath.MkdirOptions{}, safepath.Options{})
+	if err != nil {
+		return fmt.Errorf("directory of the pod, for its sub-paths: %w", alsoOfPath(err))
+	}
+	return root.Close()
 }
 
 // enter says who prepares a sub-path now; nil says that nobody does.
@@ -95,8 +120,8 @@ func (s *subpaths) interrupt(key subpathKey) {
 var errTakenAway = errors.New("the volume is being taken from the pod")
 
 // CleanSubpaths implements operationexecutor.Subpaths.
-func (s *subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, innerVolumeSpecName string) error {
-	key := subpathKey{podUID, innerVolumeSpecName}
+func (s *subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, pluginName, innerVolumeSpecName string) error {
+	key := subpathKey{podUID, subpathName(pluginName, innerVolumeSpecName)}
 	s.interrupt(key)
 	release, ok := s.turns.take(ctx.Done(), key)
 	if !ok {
@@ -107,8 +132,12 @@ func (s *subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, innerVol
 	if _, err := os.Lstat(filepath.Join(dir, safepath.SubpathsDir)); errors.Is(err, os.ErrNotExist) {
 		return nil // as it is for most pods: this is cheaper
 	}
-	owner := safepath.Owner{PodDir: dir, VolumeName: innerVolumeSpecName}
-	return alsoOfPath(s.binder.CleanVolume(ctx, owner, mount.UnmountOptions{}))
+	// An older manager has bound them below the inner name alone.
+	var errs []error
+	for _, name := range []string{key.volume, innerVolumeSpecName} {
+		errs = append(errs, s.binder.CleanVolume(ctx, safepath.Owner{PodDir: dir, VolumeName: name}, mount.UnmountOptions{}))
+	}
+	return alsoOfPath(errors.Join(errs...))
 }
 
 // release takes off the sub-paths of one container, of all volumes.

@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/volumekit/volumekit/operationexecutor"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -34,27 +35,10 @@ func (m *Manager) sweepNow(podName volume.UniquePodName) {
 		return
 	}
 	if !m.isKnown(podName) {
-		m.removeEmptyVolumes(filepath.Join(dir, "volumes"))
-		m.removeEmptyVolumes(filepath.Join(dir, subpathsDir))
+		// A power cut leaves the empty directories of volumes, too, and no record.
+		m.removeEmptyTree(filepath.Join(dir, "volumes"), 2)
+		m.removeEmptyPod(types.UID(podName))
 	}
-	for _, plugin := range m.plugins.PluginNames() {
-		m.removePodDirs(operationexecutor.OperationInfo{PodName: podName, PluginName: plugin})
-	}
-}
-
-// removeEmptyVolumes removes the empty directories in which volumes of a pod, or parts of volumes, were set up or were about to
-// be, and dir above them. They go by rmdir, which leaves alone what is mounted, or is not empty. A power cut leaves them, and no
-// record.
-func (m *Manager) removeEmptyVolumes(dir string) {
-	plugins, _ := namesIn(dir) // What cannot be read stays.
-	for _, plugin := range plugins {
-		names, _ := namesIn(filepath.Join(dir, plugin))
-		for _, name := range names {
-			m.removeEmptyDir(filepath.Join(dir, plugin, name))
-		}
-		m.removeEmptyDir(filepath.Join(dir, plugin))
-	}
-	m.removeEmptyDir(dir)
 }
 
 // sweepAll is called once, when all that a restart left is known, and before those who wait for that are told.

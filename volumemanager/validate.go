@@ -26,6 +26,7 @@ func validatePod(pod *v1.Pod) error {
 		}
 	}
 	errs = append(errs, validateVolumes(pod)...)
+	errs = append(errs, validateContainers(pod)...)
 	errs = append(errs, validateUses(pod)...)
 	errs = append(errs, checkContainers(pod)...)
 	if err := errors.Join(errs...); err != nil {
@@ -46,6 +47,20 @@ func validateVolumes(pod *v1.Pod) []error {
 			errs = append(errs, fmt.Errorf("spec.volumes[%d]: the name %q is used twice: %w", i, name, volume.ErrInvalid))
 		}
 		seen[name] = struct{}{}
+	}
+	return errs
+}
+
+// validateContainers refuses a name that two containers of any kind share: what is asked for by a container's name, and what is
+// bound for it, would be the other's.
+func validateContainers(pod *v1.Pod) []error {
+	var errs []error
+	seen := make(map[string]struct{})
+	for c := range containersOf(pod) {
+		if _, ok := seen[c.name]; ok {
+			errs = append(errs, fmt.Errorf("two containers have the name %q: give each its own: %w", c.name, volume.ErrInvalid))
+		}
+		seen[c.name] = struct{}{}
 	}
 	return errs
 }

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -45,17 +46,29 @@ func (m *Manager) isReady(uid types.UID) (bool, error) {
 		return false, ErrPodRemoved
 	}
 	for _, v := range entry.volumes {
-		if v.name == "" || m.isLeaving(v.name, volume.UniquePodName(uid)) || m.actual.GetVolumeMountState(v.name, volume.UniquePodName(uid)) != operationexecutor.VolumeMounted {
+		if _, has := m.setUpOf(v.name, volume.UniquePodName(uid)); !has {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
+// setUpOf returns the set-up of a volume for a pod, and false when it is not there, is being taken away, or is that of an
+// earlier pod with the same UID.
+func (m *Manager) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodName) (cache.MountedVolume, bool) {
+	if name == "" {
+		return cache.MountedVolume{}, false
+	}
+	row, ok := m.actual.GetMountedVolume(name, podName)
+	// In this order: the flight of what takes it away is entered before the state changes.
+	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(m.desired.Incarnation(name, podName)) && !m.isLeaving(name, podName)
+}
+
 // WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
 // after RemovePod, and works also for a pod that was never added: with a RuntimeDir it waits until Run knows what an
 // earlier manager left, from its records and, where these are missing, from its directories. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods may still
-// be staged and attached then: see [Manager.WaitForNodeEmpty].
+// be staged and attached then: see [Manager.WaitForNodeEmpty]. A mount, or the link to a device, that was found at the place of
+// a volume of the pod and could not be rebuilt is not gone before it is taken away: see [NodeStatus].Orphans.
 func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	if err := validatePod(pod); err != nil {
 		return err
@@ -64,13 +77,14 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	return m.wait(ctx, pod, awaited{
 		state:   "gone",
 		known:   m.allKnown,
-		isReady: func() (bool, error) { return m.isGone(podName), nil },
+		isReady: func() (bool, error) { return m.isGone(podName) && len(m.liveOrphansOf(ctx, pod.UID)) == 0, nil },
 		left: func() []VolumeStatus {
 			flying := m.flyingOf(podName)
-			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
+			left := slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
 				return !slices.Contains(flying, s.Volume) &&
 					m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
 			})
+			return append(left, statusOfOrphans(m.liveOrphansOf(ctx, pod.UID))...)
 		},
 	})
 }
@@ -91,9 +105,9 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 			if len(left) > 0 {
 				witness = left[len(left)-1].VolumeName
 			}
-			return len(left) == 0, nil
+			return len(left) == 0 && len(m.liveOrphans(ctx)) == 0, nil
 		},
-		left: func() []VolumeStatus { return m.Status().Volumes },
+		left: func() []VolumeStatus { return append(m.Status().Volumes, statusOfOrphans(m.liveOrphans(ctx))...) },
 	})
 }
 

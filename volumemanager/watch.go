@@ -57,6 +57,10 @@ func (m *Manager) mountsChanged(c mount.Change) {
 	}
 	if len(c.Detached) > 0 {
 		m.suspects.AddAll(m.mounts.allHidden())
+		m.suspects.AddAll(m.orphansOf(c.Detached))
+	}
+	if len(c.Detached) > 0 || c.Whole {
+		m.orphansChanged() // One of them may be gone.
 	}
 	for _, mp := range c.Attached {
 		m.mountAttached(mp)
@@ -69,8 +73,9 @@ func (m *Manager) mountsChanged(c mount.Change) {
 
 // mountAttached marks what a new mount lies on or hides.
 func (m *Manager) mountAttached(mp mount.MountPoint) {
-	if own := m.mounts.get(mp.Path); own != nil && own.uniqueID != mp.UniqueID {
-		m.suspects.Add(own.path)
+	own := m.mounts.get(mp.Path)
+	if own != nil && own.uniqueID != mp.UniqueID || own == nil && m.mayBeOrphan(mp.Path) || m.mounts.directory(mp.Path) != nil {
+		m.suspects.Add(mp.Path)
 	}
 	if m.bearsMounts(mp.Path) {
 		m.suspects.Add(everyMount)
@@ -122,10 +127,10 @@ func (m *Manager) examineMounts(ctx context.Context, kernel mountLooker) {
 	}
 }
 
-// examineAll compares all of our mounts with the mount table.
+// examineAll compares all of our mounts, and the mounts on no record, with the mount table.
 func (m *Manager) examineAll(ctx context.Context, kernel mountLooker) {
 	all := m.mounts.all()
-	if len(all) == 0 {
+	if len(all) == 0 && len(m.mounts.allDirectories()) == 0 && m.journal == nil {
 		return
 	}
 	table, err := kernel.List(ctx)
@@ -149,12 +154,22 @@ func (m *Manager) examineAll(ctx context.Context, kernel mountLooker) {
 		}
 		m.examine(ctx, kernel, own.path)
 	}
+	m.examineDirectories(ctx, kernel, at)
+	m.examineUnknown(ctx, kernel, at)
 }
 
 // examine looks at the mount at a path.
 func (m *Manager) examine(ctx context.Context, kernel mountLooker, path string) {
+	if dir := m.mounts.directory(path); dir != nil {
+		m.examineDirectory(ctx, kernel, dir)
+		return
+	}
 	own := m.mounts.get(path)
-	if own == nil || m.mounts.isBusy(path) {
+	if own == nil {
+		m.examineOrphan(ctx, kernel, path)
+		return
+	}
+	if m.mounts.isBusy(path) {
 		return
 	}
 	if again := own.lost.Add(tablePause); time.Now().Before(again) {
@@ -210,11 +225,17 @@ func (m *Manager) assess(own *ownMount, found mount.MountPoint) {
 	case isReadOnly(found) && !own.readOnly:
 		now = append(now, abnormal(ReasonFilesystemReadOnly, errReadOnly))
 	}
-	was := m.health.of(own.holder)
-	m.report(own.holder, sourceMount, now)
+	m.tellOfMount(own.holder, now)
+}
+
+// tellOfMount says all that is wrong with a mount, or a directory, that is seen to be ours. When it could not be seen before,
+// what was refused is tried again.
+func (m *Manager) tellOfMount(h holder, now []Condition) {
+	was := m.health.of(h)
+	m.report(h, sourceMount, now)
 	if slices.ContainsFunc(was, func(c Condition) bool { return c.Reason == ReasonMountedOver }) {
-		m.executor.ResetBackoff(operationexecutor.Key{Volume: own.volume, Pod: own.pod})
-		m.dirty.Add(own.volume)
+		m.executor.ResetBackoff(operationexecutor.Key{Volume: h.volume, Pod: h.pod})
+		m.dirty.Add(h.volume)
 	}
 }
 
@@ -224,6 +245,11 @@ var (
 	errEmergency = errors.New("its filesystem has found an error and is read-only since: data that was written may be lost")
 	errReadOnly  = errors.New("its filesystem has become read-only")
 )
+
+// hasFailed reports whether a filesystem says that it has given up.
+func hasFailed(found mount.MountPoint) bool {
+	return slices.Contains(found.SuperOptions, "shutdown") || slices.Contains(found.SuperOptions, "emergency_ro")
+}
 
 func isReadOnly(found mount.MountPoint) bool { return slices.Contains(found.SuperOptions, "ro") }
 

@@ -39,9 +39,40 @@ func isPassing(err error) bool {
 		status.Code(err) == codes.Unavailable || errors.As(err, &told) && told.Code() == codes.Unavailable
 }
 
-// commit does a transaction that writes. It is asked for again only where it was not begun, of a member that says that it has
-// no leader: after any other failure it may have been done.
+// slots bound how many calls are made at a time. Others wait until one was answered, so that etcd says how fast it is asked, and
+// the time of an attempt does not run while it waits here. Calls for leases take no slot: a lease must not end because of other
+// calls of its holder.
+type slots chan struct{}
+
+// take waits for a slot, and returns what gives it back.
+func (s slots) take(ctx context.Context) (release func(), err error) {
+	select {
+	case s <- struct{}{}:
+		return func() { <-s }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// inSlot makes a call in a slot of its own.
+func inSlot[T any](ctx context.Context, s slots, call func() (T, error)) (T, error) {
+	release, err := s.take(ctx)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer release()
+	return call()
+}
+
+// commit does a transaction that writes, in its turn.
 func (s *Store) commit(ctx context.Context, txn func(clientv3.Txn) clientv3.Txn) (*clientv3.TxnResponse, error) {
+	return inSlot(ctx, s.slots, func() (*clientv3.TxnResponse, error) { return s.commitNow(ctx, txn) })
+}
+
+// commitNow does a transaction that writes. It is asked for again only where it was not begun, of a member that says that it has
+// no leader: after any other failure it may have been done.
+func (s *Store) commitNow(ctx context.Context, txn func(clientv3.Txn) clientv3.Txn) (*clientv3.TxnResponse, error) {
 	for {
 		response, err := txn(s.client.Txn(clientv3.WithRequireLeader(ctx))).Commit()
 		if !errors.Is(err, rpctypes.ErrNoLeader) || ctx.Err() != nil {
@@ -51,7 +82,12 @@ func (s *Store) commit(ctx context.Context, txn func(clientv3.Txn) clientv3.Txn)
 	}
 }
 
-// get reads, of one member after the other.
+// get reads in its turn, of one member after the other.
 func (s *Store) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return inSlot(ctx, s.slots, func() (*clientv3.GetResponse, error) { return s.getNow(ctx, key, options...) })
+}
+
+// getNow reads, of one member after the other.
+func (s *Store) getNow(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	return ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.GetResponse, error) { return s.client.Get(ctx, key, options...) })
 }

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -67,7 +68,7 @@ func BenchmarkClaim(b *testing.B) {
 }
 
 // newMember starts an etcd of one member, as it is configured by default, and returns its client.
-func newMember(b *testing.B) *clientv3.Client {
+func newMember(b *testing.B, options ...grpc.DialOption) *clientv3.Client {
 	b.Helper()
 	client, peer := freeAddress(b), freeAddress(b)
 	config := embed.NewConfig()
@@ -80,7 +81,7 @@ func newMember(b *testing.B) *clientv3.Client {
 	require.NoError(b, err)
 	b.Cleanup(server.Close)
 	<-server.Server.ReadyNotify()
-	made, err := clientv3.New(clientv3.Config{Endpoints: []string{client.String()}, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+	made, err := clientv3.New(clientv3.Config{Endpoints: []string{client.String()}, Logger: zap.NewNop(), DialTimeout: 5 * time.Second, DialOptions: options})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, made.Close()) })
 	return made

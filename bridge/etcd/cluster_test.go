@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/volumekit/volumekit/bridge/etcd"
 )
@@ -26,6 +27,7 @@ import (
 type cluster struct {
 	t       *testing.T
 	dir     string
+	quota   int64 // in bytes; 0 is etcd's default
 	members []*member
 }
 
@@ -43,7 +45,13 @@ const memberCount = 3
 // newCluster starts a cluster that ends with the test.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: t.TempDir()}
+	return newClusterOf(t, 0)
+}
+
+// newClusterOf starts a cluster that is full with so many bytes.
+func newClusterOf(t *testing.T, quota int64) *cluster {
+	t.Helper()
+	c := &cluster{t: t, dir: t.TempDir(), quota: quota}
 	for i := range memberCount {
 		m := &member{name: fmt.Sprintf("member-%d", i), client: freeAddress(t), peer: freeAddress(t)}
 		m.gate = newGate(t, m.peer)
@@ -89,6 +97,7 @@ func (c *cluster) config(m *member) *embed.Config {
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{*m.client}, []url.URL{*m.client}
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{*m.peer}, []url.URL{*m.gate.url}
 	config.TickMs, config.ElectionMs = 50, 500
+	config.QuotaBackendBytes = c.quota
 	config.UnsafeNoFsync = true // What a power cut does to etcd is not our subject.
 	var all []string
 	for _, other := range c.members {
@@ -133,6 +142,12 @@ func (c *cluster) join() {
 // clientOf returns a client that knows some members; of none: all.
 func (c *cluster) clientOf(members ...int) *clientv3.Client {
 	c.t.Helper()
+	return c.dial(nil, members...)
+}
+
+// dial returns a client with options of its own.
+func (c *cluster) dial(options []grpc.DialOption, members ...int) *clientv3.Client {
+	c.t.Helper()
 	if len(members) == 0 {
 		members = []int{0, 1, 2}
 	}
@@ -141,7 +156,7 @@ func (c *cluster) clientOf(members ...int) *clientv3.Client {
 		endpoints = append(endpoints, c.members[i].client.String())
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, Logger: zap.NewNop(), DialTimeout: 5 * time.Second,
+		Endpoints: endpoints, Logger: zap.NewNop(), DialTimeout: 5 * time.Second, DialOptions: options,
 		DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second,
 	})
 	require.NoError(c.t, err)

@@ -2,8 +2,11 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,7 +15,7 @@ import (
 )
 
 // Commit implements [store.Transactor]. It reads what the transaction depends on, decides, and writes if none of that has changed
-// since.
+// since. What only creates is tried without reading first.
 func (s *Store) Commit(ctx context.Context, t store.Transaction) ([]runtime.Object, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -23,20 +26,45 @@ func (s *Store) Commit(ctx context.Context, t store.Transaction) ([]runtime.Obje
 	if err != nil {
 		return nil, err
 	}
+	if guess, ok := s.expect(t, plan.Keys(), leases); ok {
+		objects, done, err := s.commitOn(ctx, plan, leases, guess)
+		if done || err != nil && !errors.Is(err, store.ErrFull) { // A full etcd refuses before it compares.
+			return objects, err
+		}
+	}
 	for {
-		objects, done, err := s.tryCommit(ctx, plan, leases)
+		seen, err := s.read(ctx, plan.Keys(), leases)
+		if err != nil {
+			return nil, err
+		}
+		objects, done, err := s.commitOn(ctx, plan, leases, seen)
 		if err != nil || done {
 			return objects, err
 		}
 	}
 }
 
-// tryCommit reports false when somebody else was faster.
-func (s *Store) tryCommit(ctx context.Context, plan *store.Plan, leases []store.Lease) ([]runtime.Object, bool, error) {
-	seen, err := s.read(ctx, plan.Keys(), leases)
-	if err != nil {
-		return nil, false, err
+// expect returns what a transaction that only creates objects finds if it succeeds, so that it need not be read before. Where that is
+// not so, nothing is written.
+func (s *Store) expect(t store.Transaction, keys []store.Key, leases []store.Lease) (seen, bool) {
+	creates := !slices.ContainsFunc(t.Writes, func(w store.Write) bool { return w.Kind != store.WriteCreate })
+	if !creates || len(t.Writes) == 0 || len(t.Conditions) > 0 {
+		return seen{}, false
 	}
+	expected := seen{objects: make([]store.Object, len(keys))}
+	for _, key := range keys {
+		expected.unchanged = append(expected.unchanged, clientv3.Compare(clientv3.ModRevision(s.keys.ofObject(key)), "=", 0))
+	}
+	for _, lease := range leases {
+		revision := int64(lease.Token) //nolint:gosec // A token is a revision.
+		expected.leases = append(expected.leases, revision)
+		expected.unchanged = append(expected.unchanged, clientv3.Compare(clientv3.ModRevision(s.keys.ofLease(lease.Name)), "=", revision))
+	}
+	return expected, true
+}
+
+// commitOn decides by what was seen, and reports false when that is so no more.
+func (s *Store) commitOn(ctx context.Context, plan *store.Plan, leases []store.Lease, seen seen) ([]runtime.Object, bool, error) {
 	for i, lease := range leases {
 		if seen.leases[i] != int64(lease.Token) { //nolint:gosec // A token is a revision.
 			return nil, false, lost(lease)
@@ -54,6 +82,16 @@ func (s *Store) tryCommit(ctx context.Context, plan *store.Plan, leases []store.
 		return objectsOf(changes), true, nil // What was asked for was true at one revision.
 	}
 	response, err := s.commit(ctx, func(txn clientv3.Txn) clientv3.Txn { return txn.If(seen.unchanged...).Then(writes.operations...) })
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		revision, readErr := s.doneAt(ctx, writes)
+		if readErr == nil && revision > 0 {
+			objects, err := s.written(changes, writes, revision)
+			return objects, true, err
+		}
+		if readErr == nil && len(writes.deletions) > 0 {
+			response, err = s.commit(ctx, func(txn clientv3.Txn) clientv3.Txn { return txn.If(seen.unchanged...).Then(writes.deletions...) })
+		}
+	}
 	if err != nil {
 		return nil, false, classify(ctx, "write", err)
 	}
@@ -62,6 +100,38 @@ func (s *Store) tryCommit(ctx context.Context, plan *store.Plan, leases []store.
 	}
 	objects, err := s.written(changes, writes, response.Header.Revision)
 	return objects, true, err
+}
+
+// doneAt returns the revision at which writes were done that etcd refused because it is full, and zero when they were not: etcd carries
+// out the one that exceeds its quota, and says that it has no room.
+func (s *Store) doneAt(ctx context.Context, w writes) (int64, error) {
+	reads := make([]clientv3.Op, 0, len(w.operations))
+	for _, op := range w.operations {
+		reads = append(reads, clientv3.OpGet(string(op.KeyBytes())))
+	}
+	response, err := inSlot(ctx, s.slots, func() (*clientv3.TxnResponse, error) {
+		return ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			return s.client.Txn(ctx).Then(reads...).Commit()
+		})
+	})
+	if err != nil {
+		return 0, err
+	}
+	var revision int64
+	for i, r := range response.Responses {
+		kvs := r.GetResponseRange().Kvs
+		if w.operations[i].IsDelete() != (len(kvs) == 0) {
+			return 0, nil
+		}
+		if len(kvs) == 0 {
+			continue
+		}
+		if string(kvs[0].Value) != string(w.operations[i].ValueBytes()) || revision != 0 && revision != kvs[0].ModRevision {
+			return 0, nil
+		}
+		revision = kvs[0].ModRevision
+	}
+	return revision, nil
 }
 
 // written returns the objects of changes as they are stored.
@@ -98,8 +168,10 @@ func (s *Store) read(ctx context.Context, wanted []store.Key, leases []store.Lea
 	if len(reads) == 0 {
 		return found, nil
 	}
-	response, err := ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).Then(reads...).Commit()
+	response, err := inSlot(ctx, s.slots, func() (*clientv3.TxnResponse, error) {
+		return ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			return s.client.Txn(ctx).Then(reads...).Commit()
+		})
 	})
 	if err != nil {
 		return found, classify(ctx, "read", err)
@@ -129,6 +201,9 @@ func (s *Store) read(ctx context.Context, wanted []store.Key, leases []store.Lea
 type writes struct {
 	operations []clientv3.Op
 	values     []string
+	// deletions are the operations for an etcd that is full, which does nothing but delete. A watch reads then what was there before.
+	// Empty when there is anything to put, or objects of several kinds: no watch could tell the place of each.
+	deletions []clientv3.Op
 }
 
 func (s *Store) writes(changes []store.Change) (writes, error) {
@@ -152,23 +227,29 @@ func (s *Store) writes(changes []store.Change) (writes, error) {
 		w.operations = append(w.operations,
 			clientv3.OpDelete(s.keys.ofObject(c.Key)),
 			clientv3.OpPut(s.keys.ofDeleted(c.Key.Kind, deleted[c.Key.Kind]), w.values[i]))
+		w.deletions = append(w.deletions, clientv3.OpDelete(s.keys.ofObject(c.Key)))
 		deleted[c.Key.Kind]++
+	}
+	if len(deleted) > 1 || 2*len(w.deletions) != len(w.operations) {
+		w.deletions = nil
 	}
 	return w, nil
 }
 
-// placesOf returns the place of each change: its number, and that of the last one is lastPlace.
+// placesOf returns the place of each change that is written: its number among them, and that of the last one is lastPlace.
 func placesOf(changes []store.Change) ([]int64, error) {
 	if len(changes) > lastPlace {
 		return nil, fmt.Errorf("%d writes at once: make several transactions: %w", len(changes), store.ErrInvalid)
 	}
 	places := make([]int64, len(changes))
-	last := -1
+	last, written := -1, int64(0)
 	for i, c := range changes {
-		places[i] = int64(i)
-		if c.Event != "" {
-			last = i
+		if c.Event == "" {
+			continue
 		}
+		places[i] = written
+		last = i
+		written++
 	}
 	if last >= 0 {
 		places[last] = lastPlace

@@ -28,4 +28,15 @@
 //
 // Leases are etcd's own: they end by the clock of its leader, and the key goes with them. [Store.Hold] writes who has a volume
 // only while the lease of the node lives, in one transaction.
+//
+// Of all calls of a Store [Options].MaxCalls are made at a time, and the others wait for their turn; those that take, renew and
+// release leases do not.
+//
+// # When etcd is full
+//
+// An etcd that has reached its quota deletes and does nothing else until its alarm is disarmed. Objects without finalizers are
+// deleted all the same, several of one kind in a transaction too, and a dying object by the update that takes its last finalizer
+// off: what it was last is not written then, and watches read it as it was before. [Store.Release] and the renewal of leases go on.
+// Every other write is an error that matches [store.ErrFull] and says how room is made. etcd can give no lease then: who waits for
+// one reads the same in the log, and in the error when the wait ends, and gets the lease as soon as there is room.
 package etcd

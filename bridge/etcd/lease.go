@@ -31,11 +31,12 @@ func (s *Store) AcquireLease(ctx context.Context, request store.LeaseRequest) (s
 		case ctx.Err() != nil:
 			return store.Lease{}, wait.ended(ctx)
 		case err == nil:
-			failures = 0
+			failures, wait.failure = 0, nil
 			continue
 		}
 		failures++
-		s.logger.WarnContext(ctx, "taking a lease will be tried again", "lease", request.Name.String(), "err", err)
+		wait.failure = classify(ctx, "take lease", err)
+		s.logger.WarnContext(ctx, "taking a lease will be tried again", "lease", request.Name.String(), "err", wait.failure)
 		pause(ctx, min(time.Duration(failures)*50*time.Millisecond, request.TTL))
 	}
 }
@@ -45,12 +46,13 @@ type leaseWait struct {
 	store   *Store
 	request store.LeaseRequest
 	holder  string // as it was seen last; empty for none
+	failure error  // of the last try; nil when it did not fail
 }
 
 // try takes the lease if it is free, and otherwise waits until its key changes.
 func (w *leaseWait) try(ctx context.Context) (store.Lease, bool, error) {
 	key := w.store.keys.ofLease(w.request.Name)
-	found, err := w.store.get(ctx, key)
+	found, err := w.store.getNow(ctx, key)
 	if err != nil {
 		return store.Lease{}, false, err
 	}
@@ -83,7 +85,7 @@ func (w *leaseWait) take(ctx context.Context, key string, revision int64) (store
 	if err != nil {
 		return store.Lease{}, false, err
 	}
-	response, err := w.store.commit(ctx, func(txn clientv3.Txn) clientv3.Txn {
+	response, err := w.store.commitNow(ctx, func(txn clientv3.Txn) clientv3.Txn {
 		return txn.If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
 			Then(clientv3.OpPut(key, w.request.Holder, clientv3.WithLease(granted.ID)))
 	})
@@ -101,8 +103,11 @@ func (w *leaseWait) take(ctx context.Context, key string, revision int64) (store
 	}, true, nil
 }
 
-// ended is the error of a wait whose context has ended.
+// ended is the error of a wait whose context has ended. What kept it from a lease that is free is part of it.
 func (w *leaseWait) ended(ctx context.Context) error {
+	if w.failure != nil {
+		return fmt.Errorf("lease %q: %w: %w", w.request.Name, context.Cause(ctx), w.failure)
+	}
 	if w.holder == "" || w.holder == w.request.Holder {
 		return fmt.Errorf("lease %q: %w", w.request.Name, context.Cause(ctx))
 	}

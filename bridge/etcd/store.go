@@ -21,9 +21,15 @@ import (
 type Options struct {
 	// Prefix begins every key of the store, with a slash after it if it has none. It must be the store's alone, and not empty.
 	Prefix string
+	// MaxCalls is how many calls of etcd are made at a time, beside those for leases and watches; the others wait for one to be
+	// answered. Zero means [DefaultMaxCalls].
+	MaxCalls int
 	// Logger gets failures that are waited out; nil discards it.
 	Logger *slog.Logger
 }
+
+// DefaultMaxCalls keeps an etcd busy that takes some milliseconds for a call, and is answered within the second that a call has.
+const DefaultMaxCalls = 128
 
 // Store is a [store.Store], a [store.Transactor] and a [store.Lessor] in an etcd. Make it with [New]. Its methods may be called
 // from several goroutines at once.
@@ -31,6 +37,7 @@ type Store struct {
 	client *clientv3.Client
 	keys   keys
 	codec  codec
+	slots  slots
 	logger *slog.Logger
 }
 
@@ -49,8 +56,11 @@ func New(client *clientv3.Client, options Options) (*Store, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	if options.MaxCalls <= 0 {
+		options.MaxCalls = DefaultMaxCalls
+	}
 	return &Store{
-		client: client, keys: keys{strings.TrimSuffix(options.Prefix, "/") + "/"},
+		slots: make(slots, options.MaxCalls), client: client, keys: keys{strings.TrimSuffix(options.Prefix, "/") + "/"},
 		codec: codec{store.NewScheme()}, logger: options.Logger,
 	}, nil
 }
@@ -143,13 +153,17 @@ func listOf(objects []store.Object, revision int64) store.List {
 	return list
 }
 
+// howRoomIsMade is what helps a full etcd, also one that its live data fills. Until it is done, etcd deletes and does nothing else.
+const howRoomIsMade = "delete objects without finalizers, which works while etcd is full, then compact etcd, defragment every member and " +
+	"disarm the alarm; or start the members with a larger --quota-backend-bytes and disarm the alarm"
+
 // classify gives an error of etcd's client the words and the sentinels of a store.
 func classify(ctx context.Context, what string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), ctx.Err()))
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("%s: compact and defragment etcd, and disarm its alarm (--quota-backend-bytes): %w: %w", what, err, store.ErrFull)
+		return fmt.Errorf("%s: %s: %w: %w", what, howRoomIsMade, err, store.ErrFull)
 	case errors.Is(err, rpctypes.ErrTooManyOps):
 		return fmt.Errorf("%s: more writes than etcd does at once (--max-txn-ops): %w: %w", what, err, store.ErrInvalid)
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):

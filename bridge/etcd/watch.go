@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -94,7 +95,7 @@ func (w *watch) run(ctx context.Context, changes clientv3.WatchChan) {
 		case events <- first:
 			waiting = waiting[1:]
 		case response, open := <-changes:
-			told, err := w.eventsOf(response)
+			told, err := w.eventsOf(ctx, response)
 			if !open {
 				err = errEnded
 			}
@@ -115,12 +116,34 @@ func (w *watch) run(ctx context.Context, changes clientv3.WatchChan) {
 var errEnded = errors.New("the client has ended it")
 
 // eventsOf returns what a response tells. An error, behind its last event, is the end of the watch.
-func (w *watch) eventsOf(response clientv3.WatchResponse) ([]store.Event, error) {
+func (w *watch) eventsOf(ctx context.Context, response clientv3.WatchResponse) ([]store.Event, error) {
 	if err := response.Err(); err != nil {
 		return nil, err
 	}
 	var events []store.Event
-	for _, change := range response.Events {
+	for changes := response.Events; len(changes) > 0; {
+		revision := changes[0].Kv.ModRevision
+		end := slices.IndexFunc(changes, func(c *clientv3.Event) bool { return c.Kv.ModRevision != revision })
+		if end < 0 {
+			end = len(changes) // etcd sends a revision as a whole.
+		}
+		told, err := w.eventsAt(ctx, changes[:end])
+		events = append(events, told...)
+		if err != nil {
+			return events, err
+		}
+		changes = changes[end:]
+	}
+	return events, nil
+}
+
+// eventsAt returns what the changes of one revision tell.
+func (w *watch) eventsAt(ctx context.Context, changes []*clientv3.Event) ([]store.Event, error) {
+	if !slices.ContainsFunc(changes, func(c *clientv3.Event) bool { return c.Type != mvccpb.DELETE }) {
+		return w.deletionsAt(ctx, changes)
+	}
+	var events []store.Event
+	for _, change := range changes {
 		event := w.eventOf(change)
 		if event == "" {
 			continue // The key of what another change of the same transaction tells to be deleted.
@@ -129,24 +152,64 @@ func (w *watch) eventsOf(response clientv3.WatchResponse) ([]store.Event, error)
 		if err != nil {
 			return events, err
 		}
-		if w.at.covers(at) {
-			continue
-		}
-		w.at = at
-		if w.namespace == "" || obj.GetNamespace() == w.namespace {
-			events = append(events, store.Event{Type: event, Object: obj})
-		}
+		events = w.tell(events, event, obj, at)
 	}
 	return events, nil
 }
 
+// deletionsAt tells of objects that were deleted while etcd was full, without a key that says what they were last: they are read as
+// they were before. Where a compaction has taken that, the watch ends.
+func (w *watch) deletionsAt(ctx context.Context, changes []*clientv3.Event) ([]store.Event, error) {
+	objects := slices.DeleteFunc(slices.Clone(changes), func(c *clientv3.Event) bool { return !w.isObject(c) })
+	var events []store.Event
+	for i, change := range objects {
+		at := version{change.Kv.ModRevision, int64(i)}
+		if i == len(objects)-1 {
+			at.place = lastPlace
+		}
+		if w.at.covers(at) {
+			continue
+		}
+		before, err := w.store.get(ctx, string(change.Kv.Key), clientv3.WithRev(at.revision-1))
+		if err != nil {
+			return events, err
+		}
+		if len(before.Kvs) == 0 {
+			return events, fmt.Errorf("%q was deleted at revision %d and was not there before", change.Kv.Key, at.revision)
+		}
+		obj, _, err := w.store.codec.decode(w.kind, before.Kvs[0].Value, before.Kvs[0].ModRevision)
+		if err != nil {
+			return events, err
+		}
+		obj.SetResourceVersion(at.String())
+		events = w.tell(events, store.Deleted, obj, at)
+	}
+	return events, nil
+}
+
+// tell appends the event of a write at a version, unless it is known or of another namespace.
+func (w *watch) tell(events []store.Event, event store.EventType, obj store.Object, at version) []store.Event {
+	if w.at.covers(at) {
+		return events
+	}
+	w.at = at
+	if w.namespace == "" || obj.GetNamespace() == w.namespace {
+		events = append(events, store.Event{Type: event, Object: obj})
+	}
+	return events
+}
+
+// isObject reports whether a change is of the key of an object.
+func (w *watch) isObject(change *clientv3.Event) bool {
+	return strings.HasPrefix(string(change.Kv.Key), w.store.keys.ofObjects(w.kind, ""))
+}
+
 // eventOf returns what a change of a key tells; empty when nothing.
 func (w *watch) eventOf(change *clientv3.Event) store.EventType {
-	isObject := strings.HasPrefix(string(change.Kv.Key), w.store.keys.ofObjects(w.kind, ""))
 	switch {
 	case change.Type == mvccpb.DELETE:
 		return ""
-	case !isObject:
+	case !w.isObject(change):
 		return store.Deleted
 	case change.IsCreate():
 		return store.Added

@@ -35,13 +35,18 @@ type Controller struct {
 	actual   *cache.ClusterActualStateOfWorld
 
 	objects objects
+	foreign *foreignAttachments
 	// dirty are attachments to be decided, dirtyPods pods whose volumes are to be found out, dirtyNodes nodes to be told what
 	// is attached to them.
 	dirty      *workqueue.Queue[attachment]
 	dirtyPods  *workqueue.Queue[types.NamespacedName]
 	dirtyNodes *workqueue.Queue[types.NodeName]
-	started    atomic.Bool
+	// dirtyForeign are VolumeAttachments of others to be looked at, by their names.
+	dirtyForeign *workqueue.Queue[string]
+	started      atomic.Bool
 
+	// recorded are the attachments that are on record as made. They belong to the goroutine of Run.
+	recorded []attachment
 	// wants is what pods want. It belongs to the goroutine that finds that out.
 	wants map[types.NamespacedName]podWants
 	// attempts are those to attach whose operations run, or have just ended. It belongs to the planner's goroutine.
@@ -53,6 +58,10 @@ type Controller struct {
 	// crowded are the volumes that wait for room on a node.
 	crowded map[types.NodeName]map[v1.UniqueVolumeName]struct{}
 	forced  map[ForceReason]uint64
+	// sicknesses are those of nodes, for as long as they are sick.
+	sicknesses map[types.NodeName]sickness
+	// confirming are those of recorded of which a plugin has not answered yet.
+	confirming map[attachment]struct{}
 	// untold is how often in a row nodes could not be told what is attached to them.
 	untold map[types.NodeName]int
 }
@@ -62,26 +71,30 @@ type Controller struct {
 func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
 	options = options.withDefaults()
 	c := &Controller{
-		plugins:    plugins,
-		store:      s,
-		records:    newAttachmentRecords(s),
-		options:    options,
-		objects:    newObjects(s, options),
-		dirty:      workqueue.New[attachment](),
-		dirtyPods:  workqueue.New[types.NamespacedName](),
-		dirtyNodes: workqueue.New[types.NodeName](),
-		wants:      map[types.NamespacedName]podWants{},
-		attempts:   map[attachment]*cache.AttachAttempt{},
-		troubles:   map[attachment]trouble{},
-		crowded:    map[types.NodeName]map[v1.UniqueVolumeName]struct{}{},
-		forced:     map[ForceReason]uint64{},
-		untold:     map[types.NodeName]int{},
+		plugins:      plugins,
+		store:        s,
+		options:      options,
+		objects:      newObjects(s, options),
+		foreign:      newForeignAttachments(),
+		dirty:        workqueue.New[attachment](),
+		dirtyPods:    workqueue.New[types.NamespacedName](),
+		dirtyNodes:   workqueue.New[types.NodeName](),
+		dirtyForeign: workqueue.New[string](),
+		wants:        map[types.NamespacedName]podWants{},
+		attempts:     map[attachment]*cache.AttachAttempt{},
+		troubles:     map[attachment]trouble{},
+		crowded:      map[types.NodeName]map[v1.UniqueVolumeName]struct{}{},
+		forced:       map[ForceReason]uint64{},
+		sicknesses:   map[types.NodeName]sickness{},
+		confirming:   map[attachment]struct{}{},
+		untold:       map[types.NodeName]int{},
 	}
 	c.desired = cache.NewClusterDesiredStateOfWorld(plugins, cache.ClusterOptions{Changed: c.wish})
 	c.actual = cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{Changed: c.moved, ReportChanged: c.dirtyNodes.Add})
+	c.records = newAttachmentRecords(s, c.actual.NodeUID)
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
-			Plugins: plugins, Journal: c.records, NodeReader: store.NodeStatus{Store: s},
+			Plugins: plugins, Journal: c.records, NodeReader: useReader{store.NodeStatus{Store: s}, c.actual},
 			Reporter: reporter{c}, Recorder: options.Recorder, Logger: options.Logger,
 		}),
 		operationexecutor.ExecutorOptions{
@@ -102,6 +115,9 @@ type objects struct {
 	csiNodes    *store.Mirror[*storagev1.CSINode]
 	claims      *store.Mirror[*v1.PersistentVolumeClaim]
 	volumes     *store.Mirror[*v1.PersistentVolume]
+	attachments *store.Mirror[*storagev1.VolumeAttachment]
+	// attachmentsOf has the attachments that name a PersistentVolume by its name.
+	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
 }
 
 func newObjects(s store.Store, options Options) objects {
@@ -109,12 +125,19 @@ func newObjects(s store.Store, options Options) objects {
 		Logger: options.Logger, InitialBackoff: options.Backoff.Initial, MaxBackoff: options.Backoff.Max,
 	}
 	o := objects{
-		pods:     store.NewMirror[*v1.Pod](s, mirrors),
-		nodes:    store.NewMirror[*v1.Node](s, mirrors),
-		csiNodes: store.NewMirror[*storagev1.CSINode](s, mirrors),
-		claims:   store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
-		volumes:  store.NewMirror[*v1.PersistentVolume](s, mirrors),
+		pods:        store.NewMirror[*v1.Pod](s, mirrors),
+		nodes:       store.NewMirror[*v1.Node](s, mirrors),
+		csiNodes:    store.NewMirror[*storagev1.CSINode](s, mirrors),
+		claims:      store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
+		volumes:     store.NewMirror[*v1.PersistentVolume](s, mirrors),
+		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, mirrors),
 	}
+	o.attachmentsOf = store.NewIndex(o.attachments, func(at *storagev1.VolumeAttachment) []string {
+		if at.Spec.Source.PersistentVolumeName == nil {
+			return nil
+		}
+		return []string{*at.Spec.Source.PersistentVolumeName}
+	})
 	o.podsOfNode = store.NewIndex(o.pods, func(pod *v1.Pod) []types.NodeName { return []types.NodeName{types.NodeName(pod.Spec.NodeName)} })
 	o.podsOfClaim = store.NewIndex(o.pods, volume.ClaimsOfPod)
 	return o
@@ -133,15 +156,21 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.dirty.Stop()
 	defer c.dirtyPods.Stop()
 	defer c.dirtyNodes.Stop()
+	defer c.dirtyForeign.Stop()
 	defer c.records.queue.Stop()
 	var feeds, workers sync.WaitGroup
 	feeds.Go(func() { c.objects.csiNodes.Follow(ctx, c.csiNodeChanged) })
 	feeds.Go(func() { c.objects.volumes.Follow(ctx, c.volumeChanged) })
+	feeds.Go(func() { c.objects.attachments.Follow(ctx, c.volumeAttachmentChanged) })
 	feeds.Go(func() { c.objects.claims.Follow(ctx, c.claimChanged) })
 	feeds.Go(func() { c.objects.pods.Follow(ctx, c.podChanged) })
 	feeds.Go(func() { c.objects.nodes.Follow(ctx, c.nodeChanged) })
 	if c.recover(ctx) {
+		for _, asked := range c.confirmRecorded(ctx) {
+			workers.Go(func() { c.awaitConfirmation(ctx, asked) })
+		}
 		workers.Go(func() { c.populateAll(ctx) })
+		workers.Go(func() { c.noteAllForeign(ctx) })
 		workers.Go(func() { c.planAll(ctx) })
 		for range reporters {
 			workers.Go(func() { c.reportAll(ctx) })

@@ -312,22 +312,6 @@ func TestANodeIsNotToldWhatAnEarlierOneHad(t *testing.T) {
 	})
 }
 
-func TestANodeThatIsGoneIsSick(t *testing.T) {
-	inWorld(t, []string{"node-1", "node-2"}, []string{"data"}, func(t *testing.T, w *world) {
-		c, _ := w.start(w.store)
-		pod := w.run("web", "node-1", "data")
-		w.uses("node-1", "data")
-		w.delete(newNode("node-1"))
-		w.delete(pod)
-		w.run("new", "node-2", "data")
-		time.Sleep(DefaultMaxWaitForUnmount - time.Minute)
-		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"), "that its object is gone does not say that its processes are")
-		time.Sleep(2 * time.Minute)
-		assert.Equal(t, []types.NodeName{"node-2"}, w.nodesOf("data"))
-		assert.Equal(t, map[ForceReason]uint64{ForcedByTimeout: 1}, c.ForcedDetaches())
-	})
-}
-
 func TestANodeOfTheSameNameIsAnotherNode(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		w.start(w.store)

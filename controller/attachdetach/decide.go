@@ -13,17 +13,20 @@ type ForceReason string
 const (
 	// NotForced: the node does not use the volume.
 	NotForced ForceReason = ""
-	// ForcedByTimeout: the node is not ready, and has not let go of the volume for as long as it is waited for.
+	// ForcedByTimeout: the node says that it is not ready, and was so, and has not let go of the volume, for as long as it is
+	// waited for.
 	ForcedByTimeout ForceReason = "timeout"
 	// ForcedByFence: the node has the taint [TaintOutOfService].
 	ForcedByFence ForceReason = "out-of-service"
 )
 
-// nodeHealth is what a node's object says of the node. A node without an object is sick.
+// nodeHealth is what a node's object says of the node.
 type nodeHealth uint8
 
 const (
-	sick      nodeHealth = iota // it is not ready, or not there
+	missing   nodeHealth = iota // there is no object: the node may be as well as ever
+	silent                      // it does not say whether it is ready
+	sick                        // it says that it is not ready
 	ready                       // it says that it is ready
 	fenced                      // somebody says that no process on it can write any more
 	unmanaged                   // its volumes are not this controller's
@@ -36,8 +39,8 @@ type attachmentView struct {
 	state  cache.AttachState
 	use    cache.UseState
 	node   nodeHealth
-	// unwantedFor is since how long nobody wants the volume there.
-	unwantedFor time.Duration
+	// unwantedFor is for how long nobody has wanted the volume there, sickFor for how long the node has been sick.
+	unwantedFor, sickFor time.Duration
 }
 
 // step is what is to be done with an attachment.
@@ -88,14 +91,18 @@ func decide(v attachmentView, maxWait time.Duration) decision {
 // release says how an attachment that nobody wants ends.
 func release(v attachmentView, maxWait time.Duration) decision {
 	switch {
+	case v.node == missing:
+		return decision{} // Its last word may be older than what it does.
 	case v.use == cache.NotInUse:
 		return decision{step: detach}
 	case v.node == fenced:
 		return decision{step: detach, force: ForcedByFence}
-	case v.node == ready || maxWait < 0:
+	case v.node != sick || maxWait < 0:
 		return decision{}
-	case v.unwantedFor < maxWait:
-		return decision{after: maxWait - v.unwantedFor}
+	}
+	waited := min(v.unwantedFor, v.sickFor)
+	if waited < maxWait {
+		return decision{after: maxWait - waited}
 	}
 	return decision{step: detach, force: ForcedByTimeout}
 }

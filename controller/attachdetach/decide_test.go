@@ -29,14 +29,20 @@ func TestDecide(t *testing.T) {
 		{"let go of", attachmentView{state: cache.Attached, node: ready, use: free}, decision{step: detach}},
 		{"may be there, let go of", attachmentView{state: cache.AttachUncertain, node: sick, use: free}, decision{step: detach}},
 		{"used by a ready node", attachmentView{state: cache.Attached, node: ready, use: held, unwantedFor: time.Hour}, decision{}},
-		{"used by a sick node", attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: time.Minute}, decision{after: 5 * time.Minute}},
-		{"assumed to be used by a sick node", attachmentView{state: cache.Attached, node: sick, unwantedFor: time.Minute}, decision{after: 5 * time.Minute}},
-		{"used by a sick node for too long", attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: limit}, decision{step: detach, force: ForcedByTimeout}},
+		{"used by a sick node", attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: time.Minute, sickFor: time.Hour}, decision{after: 5 * time.Minute}},
+		{"assumed to be used by a sick node", attachmentView{state: cache.Attached, node: sick, unwantedFor: time.Minute, sickFor: time.Hour}, decision{after: 5 * time.Minute}},
+		{"used by a sick node for too long", attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: limit, sickFor: limit}, decision{step: detach, force: ForcedByTimeout}},
+		{"used by a node that fell sick late", attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: time.Hour, sickFor: time.Minute}, decision{after: 5 * time.Minute}},
+		{"used by a node that does not say how it is", attachmentView{state: cache.Attached, node: silent, use: held, unwantedFor: time.Hour}, decision{}},
+		{"let go of by a node that does not say how it is", attachmentView{state: cache.Attached, node: silent, use: free}, decision{step: detach}},
+		{"used by a node without an object", attachmentView{state: cache.AttachUncertain, node: missing, use: held, unwantedFor: time.Hour}, decision{}},
+		{"let go of by a node without an object", attachmentView{state: cache.AttachUncertain, node: missing, use: free}, decision{}},
+		{"wanted on a node without an object", attachmentView{wanted: true, state: cache.AttachUncertain, node: missing}, decision{step: attach}},
 		{"used by a fenced node", attachmentView{state: cache.Attached, node: fenced, use: held}, decision{step: detach, force: ForcedByFence}},
 		{"on a node of others", attachmentView{state: cache.Attached, node: unmanaged, use: free, unwantedFor: time.Hour}, decision{}},
 		{"wanted on a node of others", attachmentView{wanted: true, node: unmanaged}, decision{}},
 	} {
 		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, decide(c.view, limit)) })
 	}
-	assert.Equal(t, decision{}, decide(attachmentView{state: cache.Attached, use: held, unwantedFor: time.Hour}, -1), "force is turned off")
+	assert.Equal(t, decision{}, decide(attachmentView{state: cache.Attached, node: sick, use: held, unwantedFor: time.Hour, sickFor: time.Hour}, -1), "force is turned off")
 }

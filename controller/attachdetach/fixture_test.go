@@ -122,16 +122,23 @@ func (w *world) claim(name string, modes ...v1.PersistentVolumeAccessMode) {
 		Spec:       v1.PersistentVolumeClaimSpec{VolumeName: name},
 		Status:     v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
 	})
-	w.create(&v1.PersistentVolume{
+	pv := newExclusive(name)
+	pv.Spec.AccessModes = modes
+	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: name, UID: uid}
+	w.create(pv)
+}
+
+// newExclusive returns a PersistentVolume that one node alone may have and that has no claim.
+func newExclusive(name string) *v1.PersistentVolume {
+	return &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PersistentVolumeSpec{
-			AccessModes: modes,
-			ClaimRef:    &v1.ObjectReference{Namespace: "default", Name: name, UID: uid},
+			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
 			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
 				Driver: volume.DriverOfPluginName(fake.DefaultPluginName), VolumeHandle: name,
 			}},
 		},
-	})
+	}
 }
 
 // nameOf is the unique name of the volume of a claim.

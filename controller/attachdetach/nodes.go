@@ -1,12 +1,17 @@
 package attachdetach
 
 import (
+	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -16,13 +21,16 @@ import (
 func (c *Controller) nodeChanged(seen *v1.Node) {
 	name := types.NodeName(seen.Name)
 	node, there := c.objects.nodes.Get(store.NameOf(seen))
+	c.noteSickness(name, node)
 	if !there || !c.options.ManagesNode(node) {
-		c.desired.DeleteNode(name, seen.UID)
 		c.actual.DeleteNode(name, seen.UID)
+		for _, pod := range c.objects.podsOfNode.Get(name) {
+			c.podChanged(pod)
+		}
 		return
 	}
 	if uid, known := c.actual.NodeUID(name); known && uid == node.UID {
-		if err := c.actual.SetVolumesInUse(name, node.UID, node.Status.VolumesInUse); err != nil {
+		if err := c.takeUse(node); err != nil {
 			c.options.Logger.Warn("what a node uses is not known", "node", name, "err", err)
 		}
 	} else {
@@ -42,10 +50,39 @@ func (c *Controller) meetNode(node *v1.Node) {
 	if err := c.actual.RecoverNode(node); err != nil {
 		c.options.Logger.Warn("the status of a node cannot be taken over as a whole", "node", name, "err", err)
 	}
-	c.desired.AddNode(name, node.UID)
+	_ = c.takeUse(node) // It was added just now.
 	for _, pod := range c.objects.podsOfNode.Get(name) {
 		c.podChanged(pod)
 	}
+}
+
+// takeUse takes over what a node's object says that the node uses.
+func (c *Controller) takeUse(node *v1.Node) error {
+	name := types.NodeName(node.Name)
+	if store.SaysVolumesInUse(node) {
+		c.actual.TrustVolumesInUse(name, node.UID)
+	}
+	return c.actual.SetVolumesInUse(name, node.UID, node.Status.VolumesInUse)
+}
+
+// useReader reads what nodes use. An object that was made anew, and that this controller has not seen yet, is an error: its list
+// is not that of the node that was told that the volume is withdrawn.
+type useReader struct {
+	store.NodeStatus
+
+	actual *cache.ClusterActualStateOfWorld
+}
+
+// VolumesInUse implements operationexecutor.NodeReader.
+func (r useReader) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.UniqueVolumeName, error) {
+	node, err := store.Get[*v1.Node](ctx, r.Store, "", string(name))
+	if err != nil {
+		return nil, fmt.Errorf("volumes in use of node %q: %w", name, err)
+	}
+	if uid, there := r.actual.NodeUID(name); !there || uid != node.UID {
+		return nil, fmt.Errorf("volumes in use of node %q: its object with UID %q was made anew: %w", name, node.UID, cache.ErrNodeUnknown)
+	}
+	return node.Status.VolumesInUse, nil
 }
 
 // healthOf returns what a node's object says of the node.
@@ -58,17 +95,74 @@ func (c *Controller) healthOf(name types.NodeName) nodeHealth {
 func (c *Controller) healthBy(node *v1.Node) nodeHealth {
 	switch {
 	case node == nil:
-		return sick
+		return missing
 	case !c.options.ManagesNode(node):
 		return unmanaged
 	case slices.ContainsFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == TaintOutOfService }):
 		return fenced
-	case slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
-	}):
+	}
+	switch condition := readiness(node); {
+	case condition == nil:
+		return silent
+	case condition.Status == v1.ConditionTrue:
 		return ready
 	}
 	return sick
+}
+
+// readiness returns the condition of an object that says whether its node is ready; nil when it says nothing of that.
+func readiness(node *v1.Node) *v1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
+}
+
+// sickness is that a node has not been ready all the time.
+type sickness struct {
+	uid types.UID
+	// status and changed are those of its condition. When they are others, it may have been ready in between.
+	status  v1.ConditionStatus
+	changed metav1.Time
+	// since is when this controller has seen it first.
+	since time.Time
+}
+
+// isOf reports whether node may have been sick without a break since then.
+func (s sickness) isOf(node *v1.Node) bool {
+	condition := readiness(node)
+	return condition != nil && s.uid == node.UID && s.status == condition.Status && s.changed.Equal(&condition.LastTransitionTime)
+}
+
+// noteSickness keeps since when a node is sick; node is its object, and nil when there is none.
+func (c *Controller) noteSickness(name types.NodeName, node *v1.Node) {
+	health := c.healthBy(node)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if health != sick {
+		delete(c.sicknesses, name)
+		return
+	}
+	if known, was := c.sicknesses[name]; !was || !known.isOf(node) {
+		condition := readiness(node)
+		c.sicknesses[name] = sickness{uid: node.UID, status: condition.Status, changed: condition.LastTransitionTime, since: time.Now()}
+	}
+}
+
+// sickFor returns for how long a node has been sick without a break, as far as this controller has seen it. Of a node that is
+// not sick, and of one that has no object, that is zero.
+func (c *Controller) sickFor(node *v1.Node) time.Duration {
+	if c.healthBy(node) != sick {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, was := c.sicknesses[types.NodeName(node.Name)]
+	if !was || !known.isOf(node) {
+		return 0
+	}
+	return time.Since(known.since)
 }
 
 // csiNodeChanged tries again what waits for room on a node: the limit may be another one.

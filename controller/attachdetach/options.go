@@ -23,10 +23,12 @@ const (
 
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
-	// MaxWaitForUnmount is how long a node that is not ready may say that it uses a volume which nobody wants there, before the
-	// volume is taken from it by force. Zero means [DefaultMaxWaitForUnmount]; less than zero means for ever.
+	// MaxWaitForUnmount is how long a node may say without a break that it is not ready and that it uses a volume which nobody
+	// wants there, before the volume is taken from it by force. Zero means [DefaultMaxWaitForUnmount]; less than zero means for
+	// ever. A node whose object is missing, or has no condition of the type Ready, loses nothing by time.
 	MaxWaitForUnmount time.Duration
-	// VerifyPeriod is how often plugins are asked whether volumes still are attached; zero means [DefaultVerifyPeriod], less
+	// VerifyPeriod is how often plugins are asked whether volumes still are attached, and, where they can list that
+	// (volume.AttachmentLister), at the start and each time, what is attached that is on no record; zero means [DefaultVerifyPeriod], less
 	// than zero never.
 	VerifyPeriod time.Duration
 	// ManagesNode says whether the volumes of a node are attached by this controller; nil: those of every node. It is asked

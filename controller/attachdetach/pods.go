@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -30,6 +29,7 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 }
 
 func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+	c.foreignOfVolumeChanged(pv)
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		for _, pod := range c.objects.podsOfClaim.Get(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}) {
 			c.podChanged(pod)
@@ -61,7 +61,7 @@ func (c *Controller) populate(name types.NamespacedName) {
 	if !there || pod.Spec.NodeName == "" {
 		return
 	}
-	if volume.IsPodTerminated(pod) {
+	if volume.IsPodTerminated(pod) || c.isOfOthers(types.NodeName(pod.Spec.NodeName)) {
 		c.desired.DeletePod(volume.GetUniquePodName(pod))
 		delete(c.wants, name)
 		return
@@ -80,6 +80,10 @@ func (c *Controller) populate(name types.NamespacedName) {
 	c.wants[name] = wants
 }
 
+// isOfOthers reports whether a node's object says that its volumes are attached by somebody else. A node without an object may
+// be this controller's: what its pods want they go on wanting.
+func (c *Controller) isOfOthers(name types.NodeName) bool { return c.healthOf(name) == unmanaged }
+
 // desire enters the volumes of a pod into the desired state. Those that cannot be found out are in the error.
 func (c *Controller) desire(pod *v1.Pod, had podWants) (podWants, error) {
 	node := types.NodeName(pod.Spec.NodeName)
@@ -93,8 +97,7 @@ func (c *Controller) desire(pod *v1.Pod, had podWants) (podWants, error) {
 		}
 		name, err := c.desired.AddPod(pod, spec)
 		switch {
-		case errors.Is(err, cache.ErrNodeUnknown), errors.Is(err, volume.ErrNoPlugin):
-			// The node makes its pods dirty when it comes. What has no plugin here is none of this controller's.
+		case errors.Is(err, volume.ErrNoPlugin): // It is none of this controller's.
 		case err != nil:
 			errs = append(errs, err)
 		case name != "":

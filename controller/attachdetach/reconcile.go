@@ -18,8 +18,33 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ReasonForcedDetach is the reason of the event of a forced detach: a warning, on the node.
-const ReasonForcedDetach = "ForcedDetachVolume"
+// The reasons of events of this package, all warnings.
+const (
+	// ReasonForcedDetach is that of a forced detach, on the node.
+	ReasonForcedDetach = "ForcedDetachVolume"
+	// ReasonNodeMissing is that of a volume that stays attached to a node without an object, on the volume.
+	ReasonNodeMissing = "NodeMissing"
+)
+
+// ErrNodeMissing says that a volume that nobody wants stays attached, since the node has no object: see [NodeMissingError].
+var ErrNodeMissing = errors.New("the node has no Node object")
+
+// NodeMissingError says which volume stays attached to which node without an object, and what to do. It matches
+// [ErrNodeMissing] and volume.ErrInUse.
+type NodeMissingError struct {
+	// VolumeName and NodeName say which volume of which node.
+	VolumeName v1.UniqueVolumeName
+	NodeName   types.NodeName
+}
+
+// Error names the volume and the node.
+func (e *NodeMissingError) Error() string {
+	return fmt.Sprintf("volume %q stays attached to node %q: %v, and the machine may go on writing; when nothing on it can write any more, "+
+		"make a Node object of this name with the taint %s", e.VolumeName, e.NodeName, ErrNodeMissing, TaintOutOfService)
+}
+
+// Unwrap returns the sentinels.
+func (e *NodeMissingError) Unwrap() []error { return []error{ErrNodeMissing, volume.ErrInUse} }
 
 // trouble is why an attachment is not what it should be.
 type trouble struct {
@@ -114,7 +139,7 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 		c.actual.CancelDetachRequest(a.volume, a.node)
 		c.forgive(a)
 	case stay:
-		c.stay(a, view)
+		c.stay(a, view, have)
 	}
 	if d.after > 0 {
 		c.dirty.AddAt(a, time.Now().Add(d.after))
@@ -125,7 +150,8 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 func (c *Controller) look(a attachment) (attachmentView, operationexecutor.VolumeToAttach, cache.ClusterAttachedVolume) {
 	want, wanted := c.desired.VolumeToAttach(a.volume, a.node)
 	have, _ := c.actual.Attachment(a.volume, a.node)
-	view := attachmentView{wanted: wanted, state: have.AttachState, node: c.healthOf(a.node)}
+	node, _ := c.objects.nodes.Get(types.NamespacedName{Name: string(a.node)})
+	view := attachmentView{wanted: wanted, state: have.AttachState, node: c.healthBy(node), sickFor: c.sickFor(node)}
 	if !wanted && view.state != cache.NotAttached {
 		if have.InUse == cache.AssumedInUse {
 			c.askUse(a.node)
@@ -147,11 +173,11 @@ func (c *Controller) askUse(name types.NodeName) {
 		return
 	}
 	// A node of another UID is told by its own change.
-	_ = c.actual.SetVolumesInUse(name, node.UID, node.Status.VolumesInUse)
+	_ = c.takeUse(node)
 }
 
 // stay notes why nothing is done.
-func (c *Controller) stay(a attachment, view attachmentView) {
+func (c *Controller) stay(a attachment, view attachmentView, have cache.ClusterAttachedVolume) {
 	if view.wanted || view.state != cache.Attached && view.state != cache.AttachUncertain {
 		if view.state == cache.NotAttached {
 			c.forgive(a)
@@ -159,15 +185,39 @@ func (c *Controller) stay(a attachment, view attachmentView) {
 		}
 		return
 	}
-	c.note(a, trouble{err: &cache.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: view.use}})
+	var err error = &cache.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: view.use}
+	if view.node == missing {
+		err = &NodeMissingError{VolumeName: a.volume, NodeName: a.node}
+		c.tellMissing(a, have, err)
+	}
+	c.note(a, trouble{err: err})
+}
+
+// tellMissing tells once that a volume stays attached to a node without an object.
+func (c *Controller) tellMissing(a attachment, have cache.ClusterAttachedVolume, err error) {
+	if errors.Is(c.troubleOf(a).err, ErrNodeMissing) {
+		return
+	}
+	c.options.Logger.Warn("a volume that no pod wants stays attached", "volume", a.volume, "node", a.node, "err", err)
+	if c.options.Recorder != nil && have.VolumeSpec != nil && have.VolumeSpec.PersistentVolume != nil {
+		c.options.Recorder.Eventf(have.VolumeSpec.PersistentVolume, v1.EventTypeWarning, ReasonNodeMissing, "%v", err)
+	}
 }
 
 // attach begins to attach a volume, or notes why that cannot begin.
 func (c *Controller) attach(ctx context.Context, a attachment, want operationexecutor.VolumeToAttach) {
+	if c.isBeingConfirmed(a) {
+		return
+	}
 	// An attempt takes a place and, when it does not begin, gives it up, which makes the attachment dirty: one that must wait
 	// would be begun again and again until then.
 	if t := c.troubleOf(a); t.of == attach && time.Now().Before(t.until) {
 		c.dirty.AddAt(a, t.until)
+		return
+	}
+	if err := c.foreign.attachedElsewhere(a, want.VolumeSpec); err != nil {
+		c.note(a, trouble{err: err})
+		c.tellForeign(a, want, err)
 		return
 	}
 	attempt, err := c.beginAttempt(a, want)
@@ -177,8 +227,11 @@ func (c *Controller) attach(ctx context.Context, a attachment, want operationexe
 	if err != nil {
 		c.endAttempt(a)
 	}
+	var late *volume.BackoffError
 	var elsewhere *operationexecutor.MultiAttachError
 	switch {
+	case errors.As(err, &late):
+		c.begun(a, attach, err) // It waits for its time, whatever it failed with.
 	case errors.As(err, &elsewhere):
 		c.note(a, trouble{err: err})
 		c.tellMultiAttach(a, want, elsewhere)
@@ -212,6 +265,10 @@ func (c *Controller) beginAttempt(a attachment, want operationexecutor.VolumeToA
 
 // detach begins to detach a volume. What is forced is seen by everybody.
 func (c *Controller) detach(ctx context.Context, a attachment, have cache.ClusterAttachedVolume, force ForceReason) {
+	if err := c.foreign.attachedHere(a); err != nil {
+		c.note(a, trouble{err: err})
+		return
+	}
 	options := operationexecutor.DetachOptions{VerifySafeToDetach: force == NotForced}
 	if force != NotForced {
 		c.actual.AllowForcedDetach(a.volume, a.node)
@@ -221,17 +278,16 @@ func (c *Controller) detach(ctx context.Context, a attachment, have cache.Cluste
 	c.begun(a, detach, err)
 }
 
-// confirmForce refuses to take a volume by force from a node that is well, or fenced off no more, by the node's object as it is now:
-// what was seen of it last may be old. What is forced is told here, before it is done.
+// confirmForce refuses to take a volume by force from a node that is well, or has been meanwhile, or is fenced off no more, by
+// the node's object as it is now: what was seen of it last may be old. An object that is gone proves nothing. What is forced is
+// told here, before it is done.
 func (c *Controller) confirmForce(ctx context.Context, a attachment, have cache.ClusterAttachedVolume, force ForceReason) error {
 	node, err := store.Get[*v1.Node](ctx, c.store, "", string(a.node))
-	if errors.Is(err, store.ErrNotFound) {
-		node, err = nil, nil
-	}
 	if err != nil {
 		return volume.Transient(fmt.Errorf("whether node %q may be forced is not known: %w", a.node, err))
 	}
-	if health := c.healthBy(node); health != fenced && (health != sick || force != ForcedByTimeout) {
+	late := force == ForcedByTimeout && c.sickFor(node) >= c.options.MaxWaitForUnmount
+	if c.healthBy(node) != fenced && !late {
 		return volume.Transient(&cache.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: have.InUse})
 	}
 	c.tellForced(a, have, force)
@@ -287,19 +343,31 @@ func (c *Controller) troubleOf(a attachment) trouble {
 	return c.troubles[a]
 }
 
-// waitForRoom has a volume wait until one is detached from the node. Its pods are told once.
+// waitForRoom has a volume wait until one is detached from the node. Its pods are told once. It is looked at once more when the wait
+// begins: room that came between the attempt and the wait woke nobody.
 func (c *Controller) waitForRoom(a attachment, want operationexecutor.VolumeToAttach, err error) {
 	told := errors.Is(c.troubleOf(a).err, cache.ErrAttachLimit)
 	c.note(a, trouble{err: err})
-	c.mu.Lock()
-	if c.crowded[a.node] == nil {
-		c.crowded[a.node] = map[v1.UniqueVolumeName]struct{}{}
+	if c.enterCrowd(a) {
+		c.dirty.Add(a)
 	}
-	c.crowded[a.node][a.volume] = struct{}{}
-	c.mu.Unlock()
 	if !told {
 		c.tellPods(want, fmt.Sprintf("volume %q is not attached: %v", want.VolumeSpec.Name(), err))
 	}
+}
+
+// enterCrowd enters a volume among those that wait for room on a node, and reports whether it was not among them.
+func (c *Controller) enterCrowd(a attachment) (entered bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.crowded[a.node] == nil {
+		c.crowded[a.node] = map[v1.UniqueVolumeName]struct{}{}
+	}
+	if _, waits := c.crowded[a.node][a.volume]; waits {
+		return false
+	}
+	c.crowded[a.node][a.volume] = struct{}{}
+	return true
 }
 
 // tellMultiAttach tells the pods that wait, once, who has the volume.
@@ -309,6 +377,13 @@ func (c *Controller) tellMultiAttach(a attachment, want operationexecutor.Volume
 	}
 	c.tellPods(want, fmt.Sprintf("volume %q can be on one node at a time and is on %s%s: it is attached to node %q when it is detached there",
 		want.VolumeSpec.Name(), quoted(elsewhere.Nodes), c.holders(want, elsewhere.Nodes), a.node))
+}
+
+// tellForeign tells the pods that wait, once, of the foreign attachment that has the volume.
+func (c *Controller) tellForeign(a attachment, want operationexecutor.VolumeToAttach, err error) {
+	if c.desired.MarkMultiAttachErrorReported(a.volume, a.node) {
+		c.tellPods(want, fmt.Sprintf("volume %q can be on one node at a time: %v", want.VolumeSpec.Name(), err))
+	}
 }
 
 // holders names the pods for which other nodes have the volume.

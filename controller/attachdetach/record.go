@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -18,8 +19,12 @@ import (
 )
 
 // AnnUniqueVolumeName is the annotation of a VolumeAttachment of this controller that holds the unique name of its volume. One
-// without it is somebody else's and is left alone.
+// without it was made by others and is left alone; it counts as evidence that its volume may be attached to its node.
 const AnnUniqueVolumeName = "volumekit.io/unique-volume-name"
+
+// AnnNodeUID is the annotation of a VolumeAttachment of this controller that holds the UID of the node's object when the
+// VolumeAttachment was made. A node object that was made again since says nothing of what the node used before.
+const AnnNodeUID = "volumekit.io/node-uid"
 
 // metadataDevicePath is the key of the device's path in the metadata of a VolumeAttachment.
 const metadataDevicePath = "devicePath"
@@ -28,14 +33,57 @@ const metadataDevicePath = "devicePath"
 // there is a VolumeAttachment object. Make it with newAttachmentRecords.
 type attachmentRecords struct {
 	store store.Store
+	// nodeUID returns the UID of a node that is there.
+	nodeUID func(name types.NodeName) (types.UID, bool)
 	leftovers
+
+	namesMu sync.Mutex // held over nothing that waits
+	// names are the objects that are, or may be, there.
+	names map[attachment]recordRef
+}
+
+// recordRef is the object of an attachment. uid is empty when nobody knows whether it was made.
+type recordRef struct {
+	name string
+	uid  types.UID
 }
 
 var _ operationexecutor.Journal = (*attachmentRecords)(nil)
 
-func newAttachmentRecords(s store.Store) *attachmentRecords {
-	return &attachmentRecords{store: s, leftovers: newLeftovers()}
+func newAttachmentRecords(s store.Store, nodeUID func(name types.NodeName) (types.UID, bool)) *attachmentRecords {
+	return &attachmentRecords{store: s, nodeUID: nodeUID, leftovers: newLeftovers(), names: map[attachment]recordRef{}}
 }
+
+func (r *attachmentRecords) remember(a attachment, ref recordRef) {
+	r.namesMu.Lock()
+	defer r.namesMu.Unlock()
+	r.names[a] = ref
+}
+
+func (r *attachmentRecords) known(a attachment) (recordRef, bool) {
+	r.namesMu.Lock()
+	defer r.namesMu.Unlock()
+	ref, ok := r.names[a]
+	return ref, ok
+}
+
+func (r *attachmentRecords) unlearn(a attachment) {
+	r.namesMu.Lock()
+	defer r.namesMu.Unlock()
+	delete(r.names, a)
+}
+
+// nameFor returns the name of the VolumeAttachment that an intent makes. A volume that one node alone may have has one name for
+// all nodes, so that the store itself refuses a second node, whoever asks.
+func nameFor(intent operationexecutor.Intent) string {
+	if intent.Kind == operationexecutor.OpAttach && intent.Spec != nil && !volume.IsMultiAttachAllowed(intent.Spec) {
+		return recordName(intent.VolumeName, anyNode)
+	}
+	return recordName(intent.VolumeName, intent.NodeName)
+}
+
+// anyNode stands for the node in the name of the VolumeAttachment of an exclusive volume.
+const anyNode types.NodeName = ""
 
 // recordName returns the name of the VolumeAttachment of a volume on a node.
 func recordName(volumeName v1.UniqueVolumeName, node types.NodeName) string {
@@ -102,25 +150,46 @@ func (r *attachmentRecords) Conclude(ctx context.Context, intent operationexecut
 	}
 }
 
-// object returns the VolumeAttachment of an intent, and makes it when there is none.
+// object returns the VolumeAttachment of an intent, and makes it when there is none. For an exclusive volume that another node has
+// on record the error is an operationexecutor.MultiAttachError.
 func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
-	name := recordName(intent.VolumeName, intent.NodeName)
-	found, err := store.Get[*storagev1.VolumeAttachment](ctx, r.store, "", name)
-	if err == nil && found.Annotations[AnnUniqueVolumeName] != string(intent.VolumeName) {
-		return nil, fmt.Errorf("VolumeAttachment %q is not of volume %q: delete it: %w", name, intent.VolumeName, store.ErrAlreadyExists)
+	a, name := attachment{intent.VolumeName, intent.NodeName}, nameFor(intent)
+	if ref, known := r.known(a); known {
+		name = ref.name
 	}
-	if err == nil || !errors.Is(err, store.ErrNotFound) {
-		return found, err
+	found, err := store.Get[*storagev1.VolumeAttachment](ctx, r.store, "", name)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return r.make(ctx, intent)
+	case err != nil:
+		return nil, err
+	case found.Annotations[AnnUniqueVolumeName] != string(intent.VolumeName):
+		return nil, fmt.Errorf("VolumeAttachment %q is not of volume %q: delete it: %w", name, intent.VolumeName, store.ErrAlreadyExists)
+	case found.Spec.NodeName != string(intent.NodeName):
+		return nil, fmt.Errorf("VolumeAttachment %q: %w", name, &operationexecutor.MultiAttachError{Nodes: []types.NodeName{types.NodeName(found.Spec.NodeName)}})
+	}
+	r.remember(a, recordRef{name, found.UID})
+	return found, nil
+}
+
+// make makes the VolumeAttachment of an intent.
+func (r *attachmentRecords) make(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
+	a, name := attachment{intent.VolumeName, intent.NodeName}, nameFor(intent)
+	annotations := map[string]string{AnnUniqueVolumeName: string(intent.VolumeName)}
+	if uid, there := r.nodeUID(intent.NodeName); there {
+		annotations[AnnNodeUID] = string(uid)
 	}
 	made, err := store.Create(ctx, r.store, &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AnnUniqueVolumeName: string(intent.VolumeName)}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations},
 		Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: volume.DriverOfPluginName(intent.PluginName), NodeName: string(intent.NodeName), Source: sourceOf(intent),
 		},
 	})
 	if err != nil {
+		r.remember(a, recordRef{name: name})
 		return nil, &unsureError{err}
 	}
+	r.remember(a, recordRef{name, made.UID})
 	return made, nil
 }
 
@@ -164,32 +233,61 @@ func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.I
 	return context.Cause(ctx)
 }
 
+// forget deletes the object of an attachment, and never that of another node that has its name by now.
 func (r *attachmentRecords) forget(ctx context.Context, a attachment) error {
-	key := store.Key{Kind: store.VolumeAttachments, Name: recordName(a.volume, a.node)}
-	err := r.store.Delete(ctx, key, store.Preconditions{})
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
+	ref, known := r.known(a)
+	if !known {
+		return nil // It was never made.
 	}
-	return err
+	if ref.uid == "" {
+		found, err := store.Get[*storagev1.VolumeAttachment](ctx, r.store, "", ref.name)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if err != nil || found.Spec.NodeName != string(a.node) {
+			r.unlearn(a)
+			return nil //nolint:nilerr // It is gone, or that of another node.
+		}
+		ref.uid = found.UID
+	}
+	err := r.store.Delete(ctx, store.Key{Kind: store.VolumeAttachments, Name: ref.name}, store.Preconditions{UID: ref.uid})
+	if errors.Is(err, store.ErrConflict) {
+		r.remember(a, recordRef{name: ref.name}) // It may be another object by now.
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	r.unlearn(a)
+	return nil
+}
+
+// recordedAttachment is what a VolumeAttachment says. nodeUID is empty when it does not say that, and attached says that the call
+// that attached the volume has succeeded.
+type recordedAttachment struct {
+	operationexecutor.AttachedVolume
+
+	nodeUID  types.UID
+	attached bool
 }
 
 // recorded returns what the objects say may be attached.
-func (r *attachmentRecords) recorded(ctx context.Context) ([]operationexecutor.AttachedVolume, error) {
+func (r *attachmentRecords) recorded(ctx context.Context) ([]recordedAttachment, error) {
 	objects, _, err := store.ListOf[*storagev1.VolumeAttachment](ctx, r.store, "")
 	if err != nil {
 		return nil, err
 	}
-	var found []operationexecutor.AttachedVolume
+	var found []recordedAttachment
 	for _, object := range objects {
 		name := v1.UniqueVolumeName(object.Annotations[AnnUniqueVolumeName])
-		pluginName, _, err := volume.SplitUniqueName(name)
-		if err != nil || object.Name != recordName(name, types.NodeName(object.Spec.NodeName)) {
-			continue // Somebody else's.
+		if !isOwnRecord(object) {
+			continue
 		}
-		found = append(found, operationexecutor.AttachedVolume{
+		pluginName, _, _ := volume.SplitUniqueName(name)
+		r.remember(attachment{name, types.NodeName(object.Spec.NodeName)}, recordRef{object.Name, object.UID})
+		found = append(found, recordedAttachment{nodeUID: types.UID(object.Annotations[AnnNodeUID]), attached: object.Status.Attached, AttachedVolume: operationexecutor.AttachedVolume{
 			VolumeName: name, NodeName: types.NodeName(object.Spec.NodeName), PluginName: pluginName, PluginIsAttachable: true,
 			DevicePath: object.Status.AttachmentMetadata[metadataDevicePath],
-		})
+		}})
 	}
 	return found, nil
 }

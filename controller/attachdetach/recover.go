@@ -13,10 +13,13 @@ import (
 // recover learns what an earlier controller may have attached and what pods want, before anything is decided. It reports
 // whether that came to its end before ctx did.
 func (c *Controller) recover(ctx context.Context) bool {
-	synced := c.objects.csiNodes.WaitSynced(ctx) && c.objects.volumes.WaitSynced(ctx) && c.objects.claims.WaitSynced(ctx) &&
+	synced := c.objects.csiNodes.WaitSynced(ctx) && c.objects.volumes.WaitSynced(ctx) && c.objects.attachments.WaitSynced(ctx) && c.objects.claims.WaitSynced(ctx) &&
 		c.objects.pods.WaitSynced(ctx) && c.objects.nodes.WaitSynced(ctx)
 	if !synced || !c.recoverAttachments(ctx) {
 		return false
+	}
+	for _, object := range c.objects.attachments.All() {
+		c.noteForeign(object.Name)
 	}
 	for _, pod := range c.objects.pods.All() {
 		c.populate(store.NameOf(pod))
@@ -40,10 +43,13 @@ func (c *Controller) recoverAttachments(ctx context.Context) bool {
 }
 
 // adopt takes over what was found.
-func (c *Controller) adopt(found []operationexecutor.AttachedVolume) bool {
+func (c *Controller) adopt(found []recordedAttachment) bool {
 	var errs []error
 	for _, at := range found {
-		errs = append(errs, c.actual.RecoverAttachment(at))
+		errs = append(errs, c.actual.RecoverAttachment(at.AttachedVolume, at.nodeUID))
+		if at.attached {
+			c.recorded = append(c.recorded, attachment{at.VolumeName, at.NodeName})
+		}
 	}
 	for _, pv := range c.objects.volumes.All() {
 		c.giveSpec(volume.NewSpecFromPersistentVolume(pv, false))
@@ -66,11 +72,13 @@ func (c *Controller) giveSpec(spec *volume.Spec) {
 	}
 }
 
-// verifyAll has plugins asked from time to time whether volumes still are attached, until ctx ends.
+// verifyAll has plugins asked from time to time whether volumes still are attached, and what else is, until ctx ends.
 func (c *Controller) verifyAll(ctx context.Context) {
 	if c.options.VerifyPeriod < 0 {
 		return
 	}
+	listing := map[string]*operationexecutor.Operation{}
+	c.listAttachments(ctx, listing) // An earlier leader may have left what is on no record.
 	for {
 		pause(ctx, c.options.VerifyPeriod-time.Duration(float64(c.options.VerifyPeriod)*verifyJitter()))
 		if ctx.Err() != nil {
@@ -79,5 +87,6 @@ func (c *Controller) verifyAll(ctx context.Context) {
 		if _, err := c.executor.VerifyVolumesAreAttached(ctx, c.confirmed(), c.actual); err != nil {
 			c.options.Logger.Warn("not every volume can be verified", "err", err)
 		}
+		c.listAttachments(ctx, listing)
 	}
 }

@@ -22,6 +22,9 @@ import (
 // noMounts is the mounter of a plugin that mounts nothing here.
 type noMounts struct{ mount.Interface }
 
+// stoppedFor is for how long a process is stopped in the middle of a call: longer than a lease lives.
+const stoppedFor = 40 * time.Second
+
 // largest is more than which no volume can have.
 const largest = 8 << 30
 
@@ -33,7 +36,7 @@ type storage struct {
 }
 
 func (c *cluster) newStorage() *storage {
-	return &storage{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Backend: c.backend, MaxSize: largest}), cluster: c}
+	return &storage{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Backend: c.backend, MaxSize: largest, IgnoreFencing: c.bugs.noFencing}), cluster: c}
 }
 
 // begin begins a call: it may take its time, and what is to become of it is thrown. The error of a call whose caller did not wait for
@@ -48,6 +51,10 @@ func (s *storage) begin(ctx context.Context, method fake.Method) error {
 		s.Inject(method, fake.Fail(errors.New("refused")))
 	case luck < 25:
 		sleep(ctx, time.Duration(luck)*time.Second/2)
+	case luck < s.cluster.bugs.stops() && (method == fake.MethodAttach || method == fake.MethodDetach):
+		// The process is stopped, perhaps beyond its lease, and then finishes the call.
+		time.Sleep(stoppedFor)
+		return nil
 	}
 	if ctx.Err() != nil {
 		return volume.Uncertain(fmt.Errorf("nobody waits for %s any more: %w", method, ctx.Err()))
@@ -75,13 +82,14 @@ func (a attacher) Attach(ctx context.Context, spec *volume.Spec, node types.Node
 	if !slices.Contains(c.backend.Handles(), handle) {
 		return "", fmt.Errorf("there is no volume %s", handle)
 	}
-	for _, other := range c.backend.Nodes(handle) {
-		if other != node {
-			c.violate("volume %s is attached to %s, and is to be attached to %s", handle, other, node)
-		}
-	}
+	others := slices.DeleteFunc(c.backend.Nodes(handle), func(other types.NodeName) bool { return other == node })
 	path, err := a.Attacher.Attach(ctx, spec, node)
 	c.note("attach %s to %s: %v", handle, node, err)
+	if errors.Is(err, volume.ErrFenced) {
+		c.count("fenced")
+	} else if len(others) > 0 {
+		c.violate("volume %s is attached to %s, and was to be attached to %s", handle, others, node)
+	}
 	return path, err
 }
 
@@ -101,11 +109,14 @@ func (d detacher) Detach(ctx context.Context, name string, node types.NodeName) 
 	if err := d.storage.begin(ctx, fake.MethodDetach); err != nil {
 		return err
 	}
-	if c.isMounted(name, string(node)) {
-		c.forced(ctx, name, string(node), began)
-	}
+	mounted := c.isMounted(name, string(node))
 	err := d.Detacher.Detach(ctx, name, node)
 	c.note("detach %s from %s: %v", name, node, err)
+	if errors.Is(err, volume.ErrFenced) {
+		c.count("fenced")
+	} else if mounted {
+		c.forced(ctx, name, string(node), began)
+	}
 	return err
 }
 

@@ -35,6 +35,8 @@ type bugs struct {
 	rare bool
 	// noElection lets every process lead.
 	noElection bool
+	// noFencing is storage that does not compare fencing tokens.
+	noFencing bool
 	// part is the controller that is changed: claims, attachments or growth; "" means all. What it reads is what read makes of it, and
 	// what that makes nil it does not see. What it writes is what write makes of it; nil is not written, and it does not know.
 	part  string
@@ -42,6 +44,14 @@ type bugs struct {
 	write func(c *cluster, obj runtime.Object) runtime.Object
 	// drop loses events.
 	drop func(c *cluster, event store.Event) bool
+}
+
+// stops is the odds of a process that is stopped in a call, above those of other faults.
+func (b bugs) stops() int {
+	if b.noFencing {
+		return 60
+	}
+	return 29
 }
 
 // view returns the store as a controller with a bug sees it.
@@ -144,12 +154,15 @@ func on[T runtime.Object](change func(c *cluster, obj T)) func(c *cluster, obj r
 
 // planted are bugs as people make them, each as what it makes of what a controller reads or writes.
 var planted = map[string]bugs{
-	"two controllers at once": {rare: true, noElection: true},
+	"two controllers at once":                           {rare: true, noElection: true},
+	"storage does not refuse a leader that was stopped": {rare: true, noFencing: true},
 	"a node's use does not count": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
 		node.Status.VolumesInUse = nil
 	})},
 	"force detach of a healthy node": {part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
-		node.Status.Conditions = nil
+		for i := range node.Status.Conditions {
+			node.Status.Conditions[i].Status = v1.ConditionUnknown
+		}
 	})},
 	"force detach without a limit of time": {rare: true, part: "attachments", write: on(tellsOnly), read: on(func(_ *cluster, node *v1.Node) {
 		if !isReady(node) {

@@ -144,6 +144,7 @@ func simulate(t *testing.T, seed uint64, steps int, planted bugs) (c *cluster) {
 		for _, p := range processes {
 			p.stop()
 		}
+		time.Sleep(stoppedFor) // What they were stopped in ends.
 	})
 	return c
 }

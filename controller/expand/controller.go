@@ -123,12 +123,13 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	}
 }
 
-// classChanged has every claim looked at that stands still: it may be for its class.
-func (c *Controller) classChanged(*storagev1.StorageClass) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name := range c.stayed {
-		c.dirty.Add(name)
+// classChanged has every claim of the class looked at: it may stand still for the class. One of which the planner is just finding
+// that out is among them, and is looked at again.
+func (c *Controller) classChanged(class *storagev1.StorageClass) {
+	for _, claim := range c.claims.All() {
+		if classOf(claim) == class.Name {
+			c.dirty.Add(store.NameOf(claim))
+		}
 	}
 }
 

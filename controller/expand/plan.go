@@ -106,10 +106,7 @@ func isControls(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 // claim that has no class is of a volume that somebody made by hand, and who did that may expand it.
 func (c *Controller) allowed(claim *v1.PersistentVolumeClaim) error {
 	begun := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] != ""
-	name, annotated := claim.Annotations[v1.BetaStorageClassAnnotation]
-	if !annotated && claim.Spec.StorageClassName != nil {
-		name = *claim.Spec.StorageClassName
-	}
+	name := classOf(claim)
 	if begun || name == "" {
 		return nil
 	}
@@ -121,6 +118,17 @@ func (c *Controller) allowed(claim *v1.PersistentVolumeClaim) error {
 		return fmt.Errorf("storage class %q does not allow that volumes grow: %w", name, errClass)
 	}
 	return nil
+}
+
+// classOf returns the name of a claim's class, "" for none.
+func classOf(claim *v1.PersistentVolumeClaim) string {
+	if name, annotated := claim.Annotations[v1.BetaStorageClassAnnotation]; annotated {
+		return name
+	}
+	if claim.Spec.StorageClassName == nil {
+		return ""
+	}
+	return *claim.Spec.StorageClassName
 }
 
 func allowsExpansion(class *storagev1.StorageClass) bool {

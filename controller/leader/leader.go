@@ -11,7 +11,8 @@
 // On any other store the lease's expiry by the clock of the process is asked before each write, and what is under way is given
 // up then: a process that is stopped between the two may still write, on the condition, as always, that the object has not
 // changed. Calls of plugins are no writes: they are bounded by the context that [Run] gives the controller, and their intent is
-// written down before.
+// written down before. A process that is stopped in the middle of one may finish it after another leads. The context carries the
+// term of the lease to plugins (volume.FencingToken), so that storage can refuse such a call.
 package leader
 
 import (
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // DefaultTTL is how long a leader that has vanished is waited for, unless told otherwise.
@@ -41,8 +43,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Run waits until this process is the leader and calls lead, with a context that ends when it is not any more and with the store
-// that a leader writes to. When the lease is lost, Run waits for lead to return, and stands by again. It returns when ctx has
+// Run waits until this process is the leader and calls lead, with a context that ends when it is not any more, which carries the
+// fencing token of this term, and with the store that a leader writes to. When the lease is lost, Run waits for lead to return, and stands by again. It returns when ctx has
 // ended, with the error of lead if it was leading then, or when lead returns while it still leads, with its error. lead is
 // called again after a loss: it is to make a new controller each time.
 func Run(ctx context.Context, s store.Store, options Options, lead func(ctx context.Context, s store.Store) error) error {
@@ -61,7 +63,8 @@ func Run(ctx context.Context, s store.Store, options Options, lead func(ctx cont
 		err := store.HoldLease(ctx, store.LessorOf(s), request, func(ctx context.Context, lease store.Lease) error {
 			led = true
 			options.Logger.InfoContext(ctx, "leads", "lease", options.Name.String(), "holder", options.Holder, "token", lease.Token)
-			return lead(ctx, fence(ctx, s, lease))
+			token := volume.FencingToken{Lease: options.Name.String(), Term: lease.Token}
+			return lead(volume.WithFencingToken(ctx, token), fence(ctx, s, lease))
 		})
 		switch {
 		case led && errors.Is(err, store.ErrLeaseLost) && ctx.Err() == nil:

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // bind makes the claim and the volume each other's: at once in a store that can, otherwise by four writes. Each is left out when
@@ -163,10 +164,11 @@ func (c *Controller) setClaimBound(ctx context.Context, claim *v1.PersistentVolu
 // boundTo returns a claim whose status says what its volume is, and false when it does already. The capacity is only written
 // when the claim becomes bound: later it belongs to expansion.
 func boundTo(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, bool) {
-	if claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) {
+	changed := claim.DeepCopy()
+	cleared := volume.ClearUnbound(changed)
+	if !cleared && claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) {
 		return claim, false
 	}
-	changed := claim.DeepCopy()
 	if claim.Status.Phase != v1.ClaimBound {
 		changed.Status.Capacity = reachedCapacity(pv)
 	}

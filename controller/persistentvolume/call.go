@@ -23,6 +23,8 @@ type pluginCall struct {
 	plugin, method, volume string
 	// atLeast is how long the call may take where that is longer than others may.
 	atLeast time.Duration
+	// secrets are what the plugin is given and must not tell.
+	secrets volume.Secrets
 }
 
 // String names the call in errors.
@@ -69,13 +71,14 @@ func guard(name pluginCall, result *error, f func() error) {
 		if value == nil {
 			value = operationexecutor.ErrGoexit
 		}
+		value = name.secrets.RedactPanic(value)
 		*result = volume.Uncertain(&volume.PanicError{Plugin: name.plugin, Call: name.method, Value: value, Stack: debug.Stack()})
 	}()
 	err := f()
 	if err != nil {
 		_, _, _ = err.Error(), outcome.ClassOf(err), outcome.Running(err) // All that will be read of it.
 	}
-	*result = err
+	*result = name.secrets.Redact(err)
 	returned = true
 }
 

@@ -29,12 +29,13 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	}
 }
 
-// classChanged is called when a class is new, changed or gone: claims that wait may wait for it.
-func (c *Controller) classChanged(*storagev1.StorageClass) { c.wakePending() }
-
-func (c *Controller) wakePending() {
-	for _, p := range c.pending.all() {
-		c.work.add(claimItem, p.Claim)
+// classChanged is called when a class is new, changed or gone: claims that have no volume may wait for it. One of which a worker is
+// just finding that out is among them: it is looked at again.
+func (c *Controller) classChanged(*storagev1.StorageClass) {
+	for _, claim := range c.claims.All() {
+		if claim.Spec.VolumeName == "" {
+			c.work.add(claimItem, store.NameOf(claim))
+		}
 	}
 }
 
@@ -49,13 +50,21 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 		c.served(name)
 	}
 	orphan, err := c.isOrphan(ctx, claim)
-	if err != nil {
-		return err
-	}
-	_, completed := claim.Annotations[AnnBindCompleted]
 	switch {
+	case errors.Is(err, store.ErrConflict):
+		return errors.Join(c.serve(ctx, claim), err) // Its pod is there.
+	case err != nil:
+		return err
 	case orphan:
 		return c.collect(ctx, claim)
+	}
+	return c.serve(ctx, claim)
+}
+
+// serve does the next thing for a claim that is to stay as long as nobody deletes it.
+func (c *Controller) serve(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	_, completed := claim.Annotations[AnnBindCompleted]
+	switch {
 	case completed && claim.DeletionTimestamp != nil:
 		return errors.Join(c.syncBound(ctx, claim), c.unprotectClaim(ctx, claim))
 	case completed:
@@ -113,7 +122,7 @@ func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolume
 func (c *Controller) bindFree(ctx context.Context, n need) (found bool, err error) {
 	pv := c.stock.take(n)
 	if pv == nil {
-		c.waiters.add(n)
+		c.offerNext(store.NameOf(n.claim), c.waiters.add(n))
 		pv = c.stock.take(n)
 	}
 	if pv == nil {
@@ -121,24 +130,25 @@ func (c *Controller) bindFree(ctx context.Context, n need) (found bool, err erro
 	}
 	if err := c.bind(ctx, n.claim, pv); err != nil {
 		if c.stock.giveBack(pv.Name) {
-			c.offerAgain(pv.Name)
+			c.work.add(volumeItem, volumeKey(pv.Name))
 		}
 		return true, err
 	}
 	return true, nil
 }
 
-// offerAgain has a volume looked at that may be free; "" means none.
-func (c *Controller) offerAgain(name string) {
-	if name != "" {
-		c.work.add(volumeItem, volumeKey(name))
+// offerNext has a volume that was offered to a claim, and that it did not take, offered to the next; "" means none.
+func (c *Controller) offerNext(claim types.NamespacedName, volumeName string) {
+	if volumeName != "" {
+		c.stock.withdraw(volumeName, claim)
+		c.work.add(volumeItem, volumeKey(volumeName))
 	}
 }
 
 // served has a claim wait no more: it is bound, gone or lost.
 func (c *Controller) served(name types.NamespacedName) {
 	c.pending.remove(name)
-	c.offerAgain(c.waiters.remove(name))
+	c.offerNext(name, c.waiters.remove(name))
 }
 
 // nodeIsAwaited reports whether nothing may be chosen yet, since the node of the claim's pod is not known. class may be
@@ -217,13 +227,19 @@ func (c *Controller) syncNamed(ctx context.Context, claim *v1.PersistentVolumeCl
 	case err != nil:
 		return err
 	case pv.Spec.ClaimRef == nil || reservedFor(pv, claim):
-		return c.bindNamed(ctx, claim, pv)
+		if err := c.bindNamed(ctx, claim, pv); err != nil {
+			return err
+		}
+		return awaitChange(c.volumes, pv)
 	}
 	if _, chosen := claim.Annotations[AnnBoundByController]; chosen {
 		return fmt.Errorf("claim %q was given volume %q, which is bound to another claim now: %w",
 			store.NameOf(claim), pv.Name, store.ErrConflict)
 	}
-	return c.wait(ctx, claim, failedBinding("volume %q already bound to a different claim", pv.Name))
+	if err := c.wait(ctx, claim, failedBinding("volume %q already bound to a different claim", pv.Name)); err != nil {
+		return err
+	}
+	return awaitChange(c.volumes, pv)
 }
 
 // bindNamed binds a claim to the volume that it names, if the two fit.
@@ -256,7 +272,10 @@ func (c *Controller) syncBound(ctx context.Context, claim *v1.PersistentVolumeCl
 	case pv.Spec.ClaimRef == nil && claim.Status.Phase == v1.ClaimLost:
 		return nil // a volume that only has the name of the one that was lost
 	case pv.Spec.ClaimRef == nil || reservedFor(pv, claim):
-		return c.bind(ctx, claim, pv)
+		if err := c.bind(ctx, claim, pv); err != nil {
+			return err
+		}
+		return awaitChange(c.volumes, pv)
 	}
 	return c.lose(ctx, claim, ReasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 }
@@ -279,6 +298,7 @@ func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	changed := claim.DeepCopy()
 	changed.Status.Phase = v1.ClaimLost
 	changed.Status.AccessModes, changed.Status.Capacity = nil, nil
+	reason{reason: why, message: message}.writeTo(changed)
 	if _, err := c.updateClaim(ctx, changed); err != nil {
 		return err
 	}
@@ -286,11 +306,12 @@ func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	return nil
 }
 
-// wait leaves the claim Pending and says why. What it waits for wakes it.
+// wait leaves the claim Pending and says why, in its status too, where the manager of a node reads it for those who wait for a pod. What it waits for wakes it. Nodes are read and not followed: a claim of which the node
+// is known is looked at again after a while, since the node's labels may fit by then.
 func (c *Controller) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, why reason) error {
-	if claim.Status.Phase != v1.ClaimPending {
-		changed := claim.DeepCopy()
-		changed.Status.Phase = v1.ClaimPending
+	changed := claim.DeepCopy()
+	changed.Status.Phase = v1.ClaimPending
+	if why.writeTo(changed) || claim.Status.Phase != v1.ClaimPending {
 		updated, err := c.updateClaim(ctx, changed)
 		if err != nil {
 			return err
@@ -298,6 +319,9 @@ func (c *Controller) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		claim = updated
 	}
 	c.waits(claim, why)
+	if c.selectedNode(claim) != "" {
+		c.work.addLater(item{claimItem, store.NameOf(claim)})
+	}
 	return nil
 }
 

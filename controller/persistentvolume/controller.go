@@ -31,6 +31,10 @@ type Options struct {
 	// consumer then never waits, and provisions for this node. Empty means that such a claim waits until somebody, the
 	// scheduler, puts the name of its node into the annotation [AnnSelectedNode].
 	NodeName types.NodeName
+	// Mounts knows what is mounted: a claim, and a volume whose claim is gone, stay as long as it reports a use. Give it the
+	// volume manager where controller and manager are one process; nil asks nobody. It comes beside the pods, the attachments and
+	// the volumesInUse of the nodes in the store.
+	Mounts MountReporter
 	// Events is told what happens to claims and volumes, for people to read; nil tells nobody.
 	Events operationexecutor.EventRecorder
 	// Logger gets what is tried again and why; nil discards it.
@@ -65,8 +69,9 @@ type Controller struct {
 	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
 	// claimsNaming are the claims that name a volume, by its name.
 	claimsNaming *store.Index[*v1.PersistentVolumeClaim, string]
-	// liveAttachments are what the store has, for what would be destroyed.
+	// liveAttachments and liveNodes are what the store has, for what would be destroyed.
 	liveAttachments *lists[*storagev1.VolumeAttachment]
+	liveNodes       *lists[*v1.Node]
 	stock           *stock
 	waiters         *waiters
 	work            *work
@@ -101,6 +106,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		pods:            store.NewMirror[*v1.Pod](s, mirrors),
 		attachments:     store.NewMirror[*storagev1.VolumeAttachment](s, mirrors),
 		liveAttachments: newLists[*storagev1.VolumeAttachment](s),
+		liveNodes:       newLists[*v1.Node](s),
 		waiters:         newWaiters(),
 		work:            newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
 		pending:         newPendingClaims(),
@@ -169,9 +175,8 @@ func (c *Controller) sync(ctx context.Context, key item) error {
 	switch key.kind {
 	case claimItem:
 		err = c.syncClaim(ctx, key.name)
-		if err == nil {
-			c.offerAgain(c.waiters.answer(key.name))
-		}
+		// One that failed does not keep a volume from others until it is tried again.
+		c.offerNext(key.name, c.waiters.answer(key.name))
 	case volumeItem:
 		err = c.syncVolume(ctx, key.name.Name)
 	case podItem:

@@ -72,7 +72,7 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, vol *v1.Volume)
 		c.options.Events.Eventf(pod, v1.EventTypeWarning, ReasonFailedClaim,
 			"claim %q was not made for this pod: delete it or rename volume %q", ref.Name, vol.Name)
 	}
-	return nil
+	return awaitChange(c.claims, claim)
 }
 
 func ephemeralClaim(pod *v1.Pod, vol *v1.Volume, name types.NamespacedName) *v1.PersistentVolumeClaim {
@@ -98,7 +98,8 @@ func isOwnedByPod(claim *v1.PersistentVolumeClaim) bool {
 	return claim.Annotations[AnnMadeForPod] != ""
 }
 
-// isOrphan reports whether a claim was made here for a pod that is gone. Memory that lacks the pod is not believed.
+// isOrphan reports whether a claim was made here for a pod that is gone. Memory that lacks the pod is not believed: the error is
+// then that of awaitChange.
 func (c *Controller) isOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	owner := metav1.GetControllerOf(claim)
 	if !isOwnedByPod(claim) || claim.DeletionTimestamp != nil || owner == nil || owner.Kind != store.Pods.Kind {
@@ -114,7 +115,10 @@ func (c *Controller) isOrphan(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil {
 		return false, fmt.Errorf("the pod of claim %q: %w", store.NameOf(claim), err)
 	}
-	return pod.UID != owner.UID, nil
+	if pod.UID != owner.UID {
+		return true, nil
+	}
+	return false, awaitChange(c.pods, pod)
 }
 
 // collect deletes a claim whose pod is gone.

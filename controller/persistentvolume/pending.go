@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // PendingClaim says why a claim has no volume.
@@ -113,6 +114,15 @@ type reason struct {
 	eventType, reason, message string
 	err                        error                // of a plugin or a look-up; nil while the claim only waits
 	volume                     *v1.PersistentVolume // that is to be told too; nil when there is none
+}
+
+// longestReason is how many bytes of a reason a claim's status holds.
+const longestReason = 1024
+
+// writeTo writes the reason into the status of a claim, and reports whether that is news. The claim must not be shared.
+func (r reason) writeTo(claim *v1.PersistentVolumeClaim) bool {
+	message := strings.ToValidUTF8(r.message[:min(len(r.message), longestReason)], "")
+	return volume.SetUnbound(claim, r.reason, message)
 }
 
 // The reasons of events, which are those of Kubernetes.

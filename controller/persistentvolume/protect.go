@@ -56,15 +56,23 @@ func unprotected(meta *metav1.ObjectMeta, finalizer string) bool {
 	return meta.DeletionTimestamp == nil && !slices.Contains(meta.Finalizers, finalizer)
 }
 
-// unprotectClaim lets a claim go that is being deleted, as soon as no pod uses it.
+// unprotectClaim lets a claim go that is being deleted, as soon as the store has no pod that uses it and nobody has its volume
+// mounted.
 func (c *Controller) unprotectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if !slices.Contains(claim.Finalizers, FinalizerClaimProtection) {
 		return nil
 	}
 	name := store.NameOf(claim)
-	user, err := c.userOf(item{claimItem, name}, question{claim.UID, name}, func(pod *v1.Pod) bool { return mayUse(pod, claim) })
-	if err != nil || user != nil {
-		return err // The pod's change wakes the claim.
+	by := item{claimItem, name}
+	user, err := c.userOf(by, question{claim.UID, name}, func(pod *v1.Pod) bool { return mayUse(pod, claim) })
+	if err != nil {
+		return err
+	}
+	if user != nil {
+		return awaitChange(c.pods, user)
+	}
+	if pv, there := c.volumes.Get(volumeKey(claim.Spec.VolumeName)); there && ownedBy(pv, claim) && c.mountedBy(ctx, by, pv) != "" {
+		return nil
 	}
 	changed := claim.DeepCopy()
 	dropFinalizer(&changed.ObjectMeta, FinalizerClaimProtection)
@@ -85,16 +93,13 @@ func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// userOf returns a pod that uses, or may use, the claim that is asked about, or nil: one that has a node and has not ended, and
-// that counts. A pod without a node is not started any more with a claim that is being deleted. Memory is asked first, and that
-// nobody uses the claim is believed by the store alone: the error is then errAsked, and the item is looked at again with the
-// answer.
+// userOf returns a pod that uses, or may use, the claim that is asked about, or nil: one whose object is there and that counts.
+// Neither its node name nor its status is asked. Both may be missing, old or wrong, and the pod may run all the same. Memory is
+// asked first, and that nobody uses the claim is believed by the store alone: the error is then errAsked, and the item is looked at
+// again with the answer.
 func (c *Controller) userOf(by item, q question, counts func(pod *v1.Pod) bool) (*v1.Pod, error) {
-	uses := func(pod *v1.Pod) bool {
-		return pod.Spec.NodeName != "" && !volume.IsPodTerminated(pod) && slices.Contains(volume.ClaimsOfPod(pod), q.claim) && counts(pod)
-	}
 	known := c.podsOf.Get(q.claim)
-	if at := slices.IndexFunc(known, uses); at >= 0 {
+	if at := slices.IndexFunc(known, counts); at >= 0 {
 		return known[at], nil
 	}
 	pods, answered := c.users.take(by, q)
@@ -103,7 +108,7 @@ func (c *Controller) userOf(by item, q question, counts func(pod *v1.Pod) bool) 
 		c.work.add(usersItem, types.NamespacedName{Namespace: q.claim.Namespace})
 		return nil, errAsked
 	}
-	if at := slices.IndexFunc(pods, uses); at >= 0 {
+	if at := slices.IndexFunc(pods, counts); at >= 0 {
 		return pods[at], nil
 	}
 	return nil, nil
@@ -123,28 +128,26 @@ func (c *Controller) attachmentOf(ctx context.Context, pv *v1.PersistentVolume) 
 	return nil, nil
 }
 
-// usedBy returns, in words, who uses the storage of a volume whose claim is gone, or "". Nobody is believed by the store alone.
-func (c *Controller) usedBy(ctx context.Context, pv *v1.PersistentVolume) (string, error) {
-	if at := c.attachmentsOf.Get(pv.Name); len(at) > 0 {
-		return attachedTo(at[0]), nil
-	}
+// podUsing returns a pod that uses, or may use, a volume whose claim is gone, or nil. Where another claim has the name by now, that is
+// what pods mount from now on; what they have mounted before is in the report of the one node, where it is asked.
+func (c *Controller) podUsing(by item, pv *v1.PersistentVolume) (*v1.Pod, error) {
 	next, there := c.claims.Get(claimNameOf(pv))
-	asked := question{pv.UID, claimNameOf(pv)}
-	pod, err := c.userOf(item{volumeItem, store.NameOf(pv)}, asked, func(pod *v1.Pod) bool {
+	if there && c.options.NodeName != "" && c.options.Mounts != nil {
+		return nil, nil
+	}
+	return c.userOf(by, question{pv.UID, claimNameOf(pv)}, func(pod *v1.Pod) bool {
 		// The pods of another claim that has the name of the old one do not count.
 		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
 	})
-	if err != nil {
-		return "", err
+}
+
+// usedByPod says that a pod uses a volume, and on which node as far as that is known.
+func (c *Controller) usedByPod(pod *v1.Pod) string {
+	node := cmp.Or(pod.Spec.NodeName, string(c.options.NodeName))
+	if node == "" {
+		return fmt.Sprintf("pod %q, which names no node, may use it", store.NameOf(pod))
 	}
-	if pod != nil {
-		return fmt.Sprintf("pod %q on node %q uses it", store.NameOf(pod), pod.Spec.NodeName), nil
-	}
-	at, err := c.attachmentOf(ctx, pv)
-	if err != nil || at == nil {
-		return "", err
-	}
-	return attachedTo(at), nil
+	return fmt.Sprintf("pod %q on node %q may use it", store.NameOf(pod), node)
 }
 
 func attachedTo(at *storagev1.VolumeAttachment) string {

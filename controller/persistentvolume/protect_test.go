@@ -41,7 +41,7 @@ func (w *world) end(pod *v1.Pod) {
 	idle()
 }
 
-// A claim that pods use stays, with its volume, until the last of them has ended or is gone.
+// A claim that pods use stays, with its volume, until the last of their objects is gone.
 func TestAClaimStaysWhilePodsUseIt(t *testing.T) {
 	deletes := policy(v1.PersistentVolumeReclaimDelete)
 	inWorld(t, objects{newClaim("c"), newVolume("a", deletes), newPod("p", "n", "c"), newPod("q", "n", "c"), newPod("unscheduled", "", "c")},
@@ -50,11 +50,76 @@ func TestAClaimStaysWhilePodsUseIt(t *testing.T) {
 			w.delete(newClaim("c"))
 			w.requireBound("c", "a")
 			w.delete(newPod("p", "n", "c"))
-			assert.True(t, w.has(newClaim("c")))
 			w.end(newPod("q", "n", "c"))
+			w.delete(newPod("q", "n", "c"))
+			assert.True(t, w.has(newClaim("c")))
+			w.delete(newPod("unscheduled", "", "c"))
 			assert.False(t, w.has(newClaim("c")))
 			w.requireNoVolume("a")
 		})
+}
+
+// podsWhoseObjectsAreThere are pods of claim c that may run on some node, as far as their objects prove.
+func podsWhoseObjectsAreThere() map[string]*v1.Pod {
+	inPhase := func(phase v1.PodPhase) *v1.Pod {
+		pod := newPod("p", "n", "c")
+		pod.Status.Phase = phase
+		return pod
+	}
+	dying := inPhase(v1.PodRunning)
+	dying.Finalizers, dying.Labels = []string{"example.com/runs"}, map[string]string{"dying": "yes"}
+	stopped := dying.DeepCopy()
+	stopped.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}}
+	return map[string]*v1.Pod{
+		"no node name":                           newPod("p", "", "c"),
+		"no status":                              newPod("p", "n", "c"),
+		"being deleted, no container statuses":   dying,
+		"being deleted, its container has ended": stopped,
+		"failed":                                 inPhase(v1.PodFailed),
+		"succeeded":                              inPhase(v1.PodSucceeded),
+		"a phase that nobody knows":              inPhase("Paused"),
+	}
+}
+
+// The object of a pod protects its claim, and the volume of a claim that was torn away from beneath it, whatever its node name,
+// its phase and its container statuses are: nobody promises to write them.
+func TestThePodsObjectProtectsWhateverItsStatusSays(t *testing.T) {
+	for name, pod := range podsWhoseObjectsAreThere() {
+		for _, options := range []Options{{}, {NodeName: "n"}} {
+			t.Run(name+", node "+string(options.NodeName), func(t *testing.T) {
+				used := newVolume("a", policy(v1.PersistentVolumeReclaimDelete))
+				torn := newVolume("b", refTo("c", "earlier"), policy(v1.PersistentVolumeReclaimDelete))
+				inWorld(t, objects{pod, newClaim("c"), used, torn}, func(t *testing.T, w *world) {
+					w.start(w.store, options)
+					idle()
+					w.delete(newClaim("c"))
+					sleepUntilIdle()
+					w.requireBound("c", "a")
+					assert.Zero(t, w.calls(fake.MethodDelete))
+					assert.Contains(t, w.volume("b").Status.Message, `pod "default/p"`)
+					w.remove(pod)
+					assert.False(t, w.has(newClaim("c")))
+					w.requireNoVolume("a")
+					w.requireNoVolume("b")
+				})
+			})
+		}
+	}
+}
+
+// remove takes the object of a pod away, finalizers and all.
+func (w *world) remove(pod *v1.Pod) {
+	w.t.Helper()
+	now, err := store.Get[*v1.Pod](w.t.Context(), w.store, pod.Namespace, pod.Name)
+	require.NoError(w.t, err)
+	if len(now.Finalizers) == 0 {
+		w.delete(pod)
+		return
+	}
+	now.Finalizers = nil
+	_, err = store.Update(w.t.Context(), w.store, now)
+	require.NoError(w.t, err)
+	idle()
 }
 
 // blind does not list pods for the mirror, which lists all namespaces.

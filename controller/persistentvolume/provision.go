@@ -173,6 +173,7 @@ func (c *Controller) callProvision(
 		Source:                        job.source.DeepCopy(),
 	}
 	name := pluginCall{plugin: job.plugin.GetPluginName(), method: "Provision", volume: options.PVName}
+	name.secrets = options.Secrets(c.plugins.PublicKeys(name.plugin))
 	topologies := class.DeepCopy().AllowedTopologies
 	var made *v1.PersistentVolume
 	err := c.call(ctx, name, func(ctx context.Context) error {
@@ -306,11 +307,13 @@ func (c *Controller) provisionFailed(ctx context.Context, claim *v1.PersistentVo
 	why := provisioningFailed(err)
 	c.pending.set(pendingFor(claim, why))
 	c.tell(claim, why)
-	if outcome.ClassOf(err) == outcome.Uncertain {
+	changed := claim.DeepCopy()
+	news := why.writeTo(changed)
+	if outcome.ClassOf(err) != outcome.Uncertain {
+		dropFinalizer(&changed.ObjectMeta, FinalizerProvisioning)
+	} else if !news {
 		return failed
 	}
-	changed := claim.DeepCopy()
-	dropFinalizer(&changed.ObjectMeta, FinalizerProvisioning)
 	if c.options.NodeName == "" && outcome.ClassOf(err) == outcome.Final {
 		delete(changed.Annotations, AnnSelectedNode)
 	}

@@ -117,6 +117,23 @@ func (w *world) selectNode(name string) {
 	idle()
 }
 
+// What a plugin quotes of a class in an error or a panic is in no event and in no reason.
+func TestWhatAProvisionerQuotesOfItsClassIsToldToNobody(t *testing.T) {
+	const secret = "hush-7f3a"
+	class := newClass("x", func(c *storagev1.StorageClass) { c.MountOptions = []string{"pw=" + secret} })
+	for _, fault := range []fake.Fault{fake.Fail(errors.New("pw=" + secret)), fake.PanicWith("pw=" + secret)} {
+		inWorld(t, objects{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
+			w.plugin.Inject(fake.MethodProvision, fault)
+			c := w.settle()
+			why, ok := c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
+			require.True(t, ok)
+			require.ErrorContains(t, why.Err, "pw="+volume.Redacted)
+			assert.NotContains(t, why.Err.Error(), secret)
+			assert.NotContains(t, fmt.Sprintf("%+v", w.events.Events()), secret)
+		})
+	}
+}
+
 // Each failure is told, leaves no volume and no finalizer, and is tried again after a wait that doubles.
 func TestProvisionBacksOff(t *testing.T) {
 	inWorld(t, provisioned, func(t *testing.T, w *world) {

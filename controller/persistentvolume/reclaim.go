@@ -110,19 +110,19 @@ func (c *Controller) reclaimable(ctx context.Context, pv *v1.PersistentVolume, r
 	if err != nil || pv == nil {
 		return nil, err
 	}
-	user, err := c.usedBy(ctx, pv)
-	if err != nil || user == "" {
+	used, err := c.usedBy(ctx, pv)
+	if err != nil || used.by == "" {
 		return pv, err
 	}
-	message := "its claim is gone, but " + user // Who uses it wakes it.
+	message := "its claim is gone, but " + used.by
 	if pv.Status.Message == message {
-		return nil, nil
+		return nil, used.err
 	}
 	if _, err := c.setPhase(ctx, pv, v1.VolumeReleased, message); err != nil {
 		return nil, err
 	}
 	c.options.Events.Eventf(pv, v1.EventTypeNormal, reason, "%s", message)
-	return nil, nil
+	return nil, used.err
 }
 
 // reverify reads from the store what is about to be destroyed. It returns nil when the volume is to be left alone: it is
@@ -147,7 +147,7 @@ func (c *Controller) reverify(ctx context.Context, pv *v1.PersistentVolume) (*v1
 	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != now.Name && spare(now):
 		return now, nil
 	}
-	return nil, nil
+	return nil, awaitChange(c.claims, claim)
 }
 
 // isExternal reports whether somebody else is to delete the storage: the volume was made by a provisioner or, if it was
@@ -176,7 +176,9 @@ func (c *Controller) deleter(pv *v1.PersistentVolume) (volume.DeletableVolumePlu
 // callDelete deletes the storage of pv.
 func (c *Controller) callDelete(ctx context.Context, plugin volume.DeletableVolumePlugin, pv *v1.PersistentVolume) error {
 	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
-	return c.call(ctx, pluginCall{plugin: plugin.GetPluginName(), method: "Delete", volume: pv.Name}, func(ctx context.Context) error {
+	name := pluginCall{plugin: plugin.GetPluginName(), method: "Delete", volume: pv.Name}
+	name.secrets = spec.Secrets(c.plugins.PublicKeys(name.plugin))
+	return c.call(ctx, name, func(ctx context.Context) error {
 		deleter, err := plugin.NewDeleter(spec)
 		if err != nil {
 			return err
@@ -188,10 +190,11 @@ func (c *Controller) callDelete(ctx context.Context, plugin volume.DeletableVolu
 // callRecycle deletes what is in the storage of pv. A plugin that has a pod do it may need longer than other calls.
 func (c *Controller) callRecycle(ctx context.Context, plugin volume.RecyclableVolumePlugin, pv *v1.PersistentVolume) error {
 	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
-	tell := func(eventtype, message string) {
-		c.options.Events.Eventf(pv, eventtype, ReasonVolumeRecycled, "%s", message)
-	}
 	call := pluginCall{plugin: plugin.GetPluginName(), method: "Recycle", volume: pv.Name, atLeast: volume.RecyclerTimeout(pv)}
+	call.secrets = spec.Secrets(c.plugins.PublicKeys(call.plugin))
+	tell := func(eventtype, message string) {
+		c.options.Events.Eventf(pv, eventtype, ReasonVolumeRecycled, "%s", call.secrets.RedactText(message))
+	}
 	return c.call(ctx, call, func(ctx context.Context) error { return plugin.Recycle(ctx, pv.Name, spec, tell) })
 }
 

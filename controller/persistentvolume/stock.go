@@ -10,8 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/ordered"
+	"github.com/volumekit/volumekit/store"
 )
 
 // shelf is what volumes have in common that lie together: a claim of one class, attributes class and volume mode fits no
@@ -50,8 +52,8 @@ func (n need) meets(pv *v1.PersistentVolume) bool {
 }
 
 // stock is the volumes that claims may have, in the order in which claims want them: what costs a claim does not grow with
-// their number. A volume that was taken for a claim is not offered to another before it is given back. Its methods may be
-// called from several goroutines at once.
+// their number. A volume that was taken for a claim is not offered to another before it is given back. One that is offered to a claim
+// can be kept for it until the claim has answered. Its methods may be called from several goroutines at once.
 type stock struct {
 	// look returns a volume as it was seen last, and false when it is gone.
 	look func(name string) (*v1.PersistentVolume, bool)
@@ -60,6 +62,7 @@ type stock struct {
 	shelves map[shelf][]*row
 	entries map[string]stocked
 	taken   map[string]struct{}
+	offered map[string]types.NamespacedName // the claims for which volumes are kept
 }
 
 // row is the volumes of one shelf that have the same access modes, the smallest first.
@@ -81,7 +84,32 @@ func compareStocked(a, b stocked) int {
 }
 
 func newStock(look func(name string) (*v1.PersistentVolume, bool)) *stock {
-	return &stock{look: look, shelves: map[shelf][]*row{}, entries: map[string]stocked{}, taken: map[string]struct{}{}}
+	return &stock{look: look, shelves: map[shelf][]*row{}, entries: map[string]stocked{}, taken: map[string]struct{}{},
+		offered: map[string]types.NamespacedName{}}
+}
+
+// offer calls offerTo with a volume that can be had and is kept for no claim. The volume is kept for the claim that offerTo returns,
+// until the offer is withdrawn or the claim takes the volume; for none when it returns false. The lock is held meanwhile, so that
+// nobody takes the volume in between.
+func (s *stock) offer(pv *v1.PersistentVolume, offerTo func(pv *v1.PersistentVolume) (claim types.NamespacedName, keep bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, there := s.entries[pv.Name]
+	if _, offered := s.offered[pv.Name]; !there || offered {
+		return
+	}
+	if claim, keep := offerTo(pv); keep {
+		s.offered[pv.Name] = claim
+	}
+}
+
+// withdraw ends the offer of a volume to a claim.
+func (s *stock) withdraw(name string, claim types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.offered[name] == claim {
+		delete(s.offered, name)
+	}
 }
 
 // refresh takes over what is known of a volume. What was taken stays so as long as it looks free: who took it has not
@@ -100,6 +128,7 @@ func (s *stock) put(name string) {
 	pv, there := s.look(name)
 	if !there || pv.Spec.ClaimRef != nil || pv.DeletionTimestamp != nil || !unused(pv) {
 		delete(s.taken, name)
+		delete(s.offered, name)
 		return
 	}
 	if _, taken := s.taken[name]; taken {
@@ -152,6 +181,7 @@ func (s *stock) take(n need) *v1.PersistentVolume {
 		return nil
 	}
 	s.drop(best)
+	delete(s.offered, best.name)
 	s.taken[best.name] = struct{}{}
 	return best.volume
 }
@@ -162,7 +192,7 @@ func (s *stock) best(n need) (best stocked) {
 		if best.volume != nil && len(r.modes) > len(best.row.modes) {
 			return best
 		}
-		found, ok := r.first(n)
+		found, ok := s.first(r, n)
 		if ok && (best.volume == nil || compareStocked(found, best) < 0) {
 			best = found
 		}
@@ -170,13 +200,14 @@ func (s *stock) best(n need) (best stocked) {
 	return best
 }
 
-// first returns the smallest volume of the row that is what is needed.
-func (r *row) first(n need) (stocked, bool) {
+// first returns the smallest volume of a row that is what is needed and is kept for no other claim. s.mu is held.
+func (s *stock) first(r *row, n need) (stocked, bool) {
 	if !hasAllModes(n.claim, r.modes) {
 		return stocked{}, false
 	}
 	for entry := range r.volumes.From(stocked{bytes: requestedBytes(n.claim)}) {
-		if n.meets(entry.volume) {
+		claim, offered := s.offered[entry.name]
+		if (!offered || claim == store.NameOf(n.claim)) && n.meets(entry.volume) {
 			return entry, true
 		}
 	}
@@ -189,14 +220,6 @@ func (s *stock) giveBack(name string) bool {
 	defer s.mu.Unlock()
 	delete(s.taken, name)
 	s.put(name)
-	_, there := s.entries[name]
-	return there
-}
-
-// has reports whether a volume may be had.
-func (s *stock) has(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	_, there := s.entries[name]
 	return there
 }

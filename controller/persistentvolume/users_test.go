@@ -63,7 +63,8 @@ func TestManyClaimsThatGoShareTheListOfPods(t *testing.T) {
 		volumes, _, err := store.ListOf[*v1.PersistentVolume](t.Context(), w.store, "")
 		require.NoError(t, err)
 		assert.Len(t, volumes, 1)
-		assert.Less(t, s.lists.Load(), int64(10))
+		// Memory never hears of the pod here, so that its claim is looked at again and again.
+		assert.Less(t, s.lists.Load(), int64(claims/2))
 	})
 }
 

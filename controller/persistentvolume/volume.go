@@ -28,14 +28,19 @@ func claimNameOf(pv *v1.PersistentVolume) types.NamespacedName {
 	return types.NamespacedName{Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.ClaimRef.Name}
 }
 
-// offer tells the claim that is to have a volume which is free.
+// offer wakes the claim that is to have a volume which is free. The volume is kept for it, so that no claim that is woken at the same
+// time and asks for less takes it, and the larger claim gets none.
 func (c *Controller) offer(pv *v1.PersistentVolume) {
-	if !c.stock.has(pv.Name) {
-		return
-	}
-	if claim, waits := c.waiters.offer(pv); waits {
+	c.stock.offer(pv, func(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
+		claim, waits := c.waiters.offer(pv)
+		if !waits {
+			return claim, false
+		}
+		// One that a worker has may be in a call that hangs. It gets the volume if that is there when it comes back.
+		busy := c.work.isBusy(item{claimItem, claim})
 		c.work.add(claimItem, claim)
-	}
+		return claim, !busy
+	})
 }
 
 // syncVolume does the next thing for one volume.
@@ -73,10 +78,12 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		return c.release(ctx, pv)
 	case claim.Spec.VolumeName == "":
 		c.work.add(claimItem, store.NameOf(claim)) // to finish its bind, or to say why it cannot
-		return nil
+		return awaitChange(c.claims, claim)
 	case claim.Spec.VolumeName == pv.Name:
-		_, err := c.setPhase(ctx, pv, v1.VolumeBound, "")
-		return err
+		if _, err := c.setPhase(ctx, pv, v1.VolumeBound, ""); err != nil {
+			return err
+		}
+		return awaitChange(c.claims, claim)
 	case spare(pv):
 		return c.release(ctx, pv)
 	}

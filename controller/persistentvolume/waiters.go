@@ -17,7 +17,8 @@ import (
 // the one that asks for most of those that it is large enough for, of these the one that has waited longest. One claim is
 // woken at a time: a volume that a thousand claims wait for does not wake a thousand.
 //
-// A claim to which a volume was offered answers when it has been looked at: what it did not take is offered to the next.
+// A claim to which a volume was offered answers when it has been looked at, also when that failed: what it did not take is offered
+// to the next.
 // Its methods may be called from several goroutines at once.
 type waiters struct {
 	mu      sync.Mutex // held over nothing that waits
@@ -51,16 +52,24 @@ func newWaiters() *waiters {
 	return &waiters{shelves: map[shelf][]*queue{}, claims: map[types.NamespacedName]*waiter{}}
 }
 
-// add has a claim wait. It keeps its turn, and what it has not answered to.
-func (w *waiters) add(n need) {
+// add has a claim wait. It keeps its turn, and what it has not answered to. It returns the name of the volume that was offered to
+// another claim of its name, which is gone, or "".
+func (w *waiters) add(n need) (volumeName string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := store.NameOf(n.claim)
 	next := &waiter{need: n, name: name, bytes: requestedBytes(n.claim)}
-	if old := w.claims[name]; old != nil && old.need.claim.UID == n.claim.UID {
+	old := w.claims[name]
+	if old != nil {
 		w.leave(old)
+	}
+	switch {
+	case old != nil && old.need.claim.UID == n.claim.UID:
 		next.turn, next.offer, next.passed = old.turn, old.offer, old.passed
-	} else {
+	case old != nil:
+		volumeName = volumeOffered(old.offer)
+		fallthrough
+	default:
 		w.turns++
 		next.turn = w.turns
 	}
@@ -68,6 +77,7 @@ func (w *waiters) add(n need) {
 	if next.offer == "" {
 		w.queueUp(next)
 	}
+	return volumeName
 }
 
 // queueUp puts a claim where volumes are offered. w.mu is held.
@@ -136,8 +146,8 @@ func (w *waiters) offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 // versionOf names a volume as it is now: one that has changed may be offered again.
 func versionOf(pv *v1.PersistentVolume) string { return pv.Name + " " + pv.ResourceVersion }
 
-// answer is told that a claim to which a volume may have been offered was looked at and waits still. It returns the name of
-// that volume, which goes to the next claim, or "".
+// answer is told that a claim to which a volume may have been offered was looked at. If it waits still, it returns the name of that
+// volume, which goes to the next claim; else "".
 func (w *waiters) answer(name types.NamespacedName) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

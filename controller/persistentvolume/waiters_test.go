@@ -102,6 +102,63 @@ func (w *world) requireAllBound(n int) {
 	}
 }
 
+// A volume that is offered to a claim is taken by no other, however well it fits, until the offer is withdrawn.
+func TestWhatIsOfferedIsKeptForTheClaim(t *testing.T) {
+	pv := newVolume("v", holds("4Gi"))
+	there := true
+	s := newStock(func(string) (*v1.PersistentVolume, bool) { return pv, there })
+	large, err := needOf(newClaim("large", asks("4Gi")), nil)
+	require.NoError(t, err)
+	small, err := needOf(newClaim("small"), nil)
+	require.NoError(t, err)
+	keepForLarge := func(*v1.PersistentVolume) (types.NamespacedName, bool) { return claimed("large"), true }
+	nobody := func(*v1.PersistentVolume) (types.NamespacedName, bool) {
+		t.Error("it is offered to nobody else")
+		return types.NamespacedName{}, false
+	}
+
+	s.offer(pv, nobody)
+	s.refresh("v")
+	s.offer(pv, keepForLarge)
+	s.offer(pv, nobody)
+	assert.Nil(t, s.take(small))
+	s.refresh("v")
+	assert.Nil(t, s.take(small), "an event of the volume changes nothing")
+	s.withdraw("v", claimed("small"))
+	assert.Nil(t, s.take(small), "that was not its offer")
+	require.NotNil(t, s.take(large))
+	assert.Empty(t, s.offered)
+
+	s.giveBack("v")
+	s.offer(pv, keepForLarge)
+	s.withdraw("v", claimed("large"))
+	require.NotNil(t, s.take(small))
+	s.giveBack("v")
+	s.offer(pv, keepForLarge)
+	there = false
+	s.refresh("v")
+	assert.Empty(t, s.offered)
+}
+
+// A claim that is made again under its name while a volume is offered to the old one leaves that to others.
+func TestAnOfferToAClaimThatIsGoneIsOfferedAgain(t *testing.T) {
+	w := waiting(t, newClaim("c"))
+	got, ok := w.offer(newVolume("v"))
+	require.True(t, ok)
+	next, err := needOf(newClaim("c", func(claim *v1.PersistentVolumeClaim) { claim.UID = "second" }), nil)
+	require.NoError(t, err)
+	assert.Equal(t, "v", w.add(next))
+	assert.Empty(t, w.answer(got))
+	again, err := needOf(newClaim("c", func(claim *v1.PersistentVolumeClaim) { claim.UID = "third" }), nil)
+	require.NoError(t, err)
+	assert.Empty(t, w.add(again))
+	got, ok = w.offer(newVolume("v"))
+	require.True(t, ok)
+	assert.Equal(t, "v", w.answer(got))
+	w.remove(got)
+	assert.Empty(t, w.shelves, "nothing is left of those that are gone")
+}
+
 // A volume that was taken is nobody else's until it is given back.
 func TestWhatIsTakenIsNotTakenTwice(t *testing.T) {
 	pv := newVolume("v")

@@ -41,7 +41,8 @@ type work struct {
 	mu       sync.Mutex
 	busy     map[item]bool // true: look at it again afterwards
 	failures map[item]failure
-	waiting  sync.WaitGroup // the goroutines that wait for lost calls
+	awaited  map[item]struct{} // those of which await waits
+	waiting  sync.WaitGroup    // the goroutines that wait for lost calls, and those of await
 }
 
 // failure is what became of the last attempts at an item.
@@ -53,10 +54,35 @@ type failure struct {
 }
 
 func newWork(policy backoff.Policy) *work {
-	return &work{queue: workqueue.New[item](), policy: policy, busy: map[item]bool{}, failures: map[item]failure{}}
+	return &work{queue: workqueue.New[item](), policy: policy, busy: map[item]bool{}, failures: map[item]failure{}, awaited: map[item]struct{}{}}
 }
 
 func (w *work) add(kind itemKind, name types.NamespacedName) { w.queue.Add(item{kind, name}) }
+
+// addLater has key looked at again after the longest back-off.
+func (w *work) addLater(key item) { w.queue.AddAt(key, time.Now().Add(w.policy.WithDefaults().Max)) }
+
+// await has key looked at again when wait returns nil, and after the longest back-off when it returns an error. A key of which it
+// waits already keeps that wait. Its goroutine ends when wait does, which must be soon after ctx has ended.
+func (w *work) await(ctx context.Context, key item, wait func(ctx context.Context) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, waits := w.awaited[key]; waits {
+		return
+	}
+	w.awaited[key] = struct{}{}
+	w.waiting.Go(func() {
+		err := wait(ctx)
+		w.mu.Lock()
+		delete(w.awaited, key)
+		w.mu.Unlock()
+		if err != nil {
+			w.addLater(key)
+			return
+		}
+		w.queue.Add(key)
+	})
+}
 
 // stop ends every timer. All workers have ended, and so has their context.
 func (w *work) stop() {

@@ -43,6 +43,8 @@ func newCast(ctx context.Context, dir string, to io.Writer) (*cast, error) {
 }
 
 func (c *cast) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var cluster []string
 	for _, name := range names("member", memberCount) {
 		addresses, err := freeAddresses(2)

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,7 +42,43 @@ func TestPlay(t *testing.T) {
 	mounttest.RequireRoot(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	require.NoError(t, play(ctx, options{}, newOutput(testOutput{t})))
+	dir := filepath.Join(t.TempDir(), "plays")
+	require.NoError(t, play(ctx, options{dir: dir}, newOutput(testOutput{t})))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err, "the directory that it was given")
+	assert.Empty(t, left)
+}
+
+// TestAPlayThatCannotBeginSaysSo at once, and with the exit code of an error.
+func TestAPlayThatCannotBeginSaysSo(t *testing.T) {
+	mounttest.RequireRoot(t)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env, cmd.Dir = append(os.Environ(), roleVariable+"=1"), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	var failed *exec.ExitError
+	require.ErrorAs(t, err, &failed)
+	assert.Equal(t, 1, failed.ExitCode())
+	assert.Contains(t, string(out), errNotRoot.Error())
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	for args, says := range map[string]string{
+		"node":                    "-name, -dir, -shared, -etcd",
+		"agent -name a -dir d":    "-name, -dir, -shared, -etcd",
+		"member -name member-1":   "-name, -dir, -cluster, -client",
+		"controller":              "-name, -dir, -shared, -etcd",
+		"director":                `there is no role "director"`,
+		"-dir d node":             `"node" is no flag`,
+		"node -name n -dir d -no": "-no",
+	} {
+		t.Run(args, func(t *testing.T) {
+			var said bytes.Buffer
+			assert.Equal(t, 2, run(strings.Fields(args), io.Discard, &said))
+			assert.Contains(t, said.String(), says)
+			assert.NotContains(t, said.String(), "<nil>")
+		})
+	}
 }
 
 // TestChurn kills agents, controllers, members of etcd and nodes while pods move. CLUSTER_CHURN is for how long, CLUSTER_SEED what

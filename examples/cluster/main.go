@@ -29,9 +29,19 @@ type options struct {
 	tick    time.Duration
 }
 
+// role is something that this program can be.
+type role struct {
+	be    func(context.Context, options, *output) error
+	needs []string // the flags without which it cannot be
+}
+
 // roles are what this program can be. The one without a name is the play.
-var roles = map[string]func(context.Context, options, *output) error{
-	"": play, "member": beMember, "controller": beController, "node": beNode, "agent": beAgent,
+var roles = map[string]role{
+	"":           {be: play},
+	"member":     {be: beMember, needs: []string{"name", "dir", "cluster", "client"}},
+	"controller": {be: beController, needs: []string{"name", "dir", "shared", "etcd"}},
+	"node":       {be: beNode, needs: []string{"name", "dir", "shared", "etcd"}},
+	"agent":      {be: beAgent, needs: []string{"name", "dir", "shared", "etcd"}},
 }
 
 // run is the program: it returns the exit code, which is 0 when all went well or a signal ended it, 1 when something did not,
@@ -42,29 +52,34 @@ func run(args []string, stdout, stderr io.Writer) int {
 		name, args = args[0], args[1:]
 	}
 	role, known := roles[name]
-	o, err := parse(args, stderr)
+	if !known {
+		fmt.Fprintf(stderr, "cluster: there is no role %q: run it without arguments, or see doc.go for its roles\n", name)
+		return 2
+	}
+	o, err := parse(args, role.needs, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
-	case err != nil || !known:
-		fmt.Fprintln(stderr, "cluster: run it without arguments, or see doc.go for its roles:", errors.Join(err))
+	case err != nil:
+		fmt.Fprintln(stderr, "cluster: run it without arguments, or see doc.go for its roles:", err)
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := role(ctx, o, newOutput(stdout)); err != nil && ctx.Err() == nil {
+	if err := role.be(ctx, o, newOutput(stdout)); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(stderr, "cluster:", err)
 		return 1
 	}
 	return 0
 }
 
-func parse(args []string, stderr io.Writer) (options, error) {
+// parse reads the flags, of which some must be given.
+func parse(args, needs []string, stderr io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.name, "name", "", "`name` of the process")
-	flags.StringVar(&o.dir, "dir", "", "`directory` of its own; of the play: a new one for each")
+	flags.StringVar(&o.dir, "dir", "", "`directory` of its own; the play makes a new one in it")
 	flags.StringVar(&o.shared, "shared", "", "`directory` of the images, which all nodes share")
 	flags.StringVar(&o.etcd, "etcd", "", "`addresses` of etcd, with commas between them")
 	flags.StringVar(&o.cluster, "cluster", "", "`members` of etcd, name=address with commas between them")
@@ -74,7 +89,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, err
 	}
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("there is no role %q", flags.Arg(0))
+		return o, fmt.Errorf("%q is no flag", flags.Arg(0))
+	}
+	for _, name := range needs {
+		if flags.Lookup(name).Value.String() == "" {
+			return o, fmt.Errorf("give it -%s", strings.Join(needs, ", -"))
+		}
 	}
 	return o, nil
 }

@@ -35,10 +35,21 @@ var scenes = []scene{
 	{"the claim is deleted, and its volume with it", theEnd},
 }
 
+// errNotRoot is the error of a play that cannot begin.
+var errNotRoot = errors.New("the nodes mount and have loop devices: run it as root")
+
 // play is the play: it makes a directory of its own, starts a cluster there, plays the story, ends everything and takes
 // the directory away. It is whole in the end, or the error names what is left.
-func play(ctx context.Context, _ options, out *output) error {
-	dir, err := os.MkdirTemp("", "volumekit-cluster-")
+func play(ctx context.Context, o options, out *output) error {
+	if os.Geteuid() != 0 {
+		return errNotRoot
+	}
+	if o.dir != "" {
+		if err := os.MkdirAll(o.dir, 0o700); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp(o.dir, "volumekit-cluster-")
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -45,10 +46,6 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 	if a.database, err = openDatabase(ctx, filepath.Join(o.root, "objects")); err != nil {
 		return nil, err
 	}
-	// It binds claims to volumes, has volumes made for claims that find none, and deletes those whose claims are gone.
-	a.claims = persistentvolume.New(plugins, a.database, persistentvolume.Options{
-		NodeName: types.NodeName(o.node), Events: out, InitialBackoff: o.retry,
-	})
 	a.expander = newExpander(plugins, a.database, o, out)
 	// With these directories a manager that starts after a crash knows every mount, device and attachment that the earlier
 	// one has made or was about to make.
@@ -61,6 +58,11 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 		a.database.close()
 		return nil, err
 	}
+	// It binds claims to volumes, has volumes made for claims that find none, and deletes those whose claims are gone, once the
+	// manager has nothing of them mounted any more.
+	a.claims = persistentvolume.New(plugins, a.database, persistentvolume.Options{
+		NodeName: types.NodeName(o.node), Mounts: a.manager, Events: out, InitialBackoff: o.retry,
+	})
 	return a, nil
 }
 
@@ -80,6 +82,28 @@ func newPlugins(ctx context.Context, o options) (*volume.VolumePluginMgr, *mount
 	return plugins, mounter, err
 }
 
+// stopTimeout is how long an agent that ends goes on with what it is taking away.
+const stopTimeout = 10 * time.Second
+
+// runManager runs the manager until ctx ends, and stops it then. What is being taken away when its time is over is left for the
+// next agent.
+func (a *agent) runManager(ctx context.Context) error {
+	running := context.WithoutCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- a.manager.Run(running) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	stopping, cancel := context.WithTimeout(running, stopTimeout)
+	defer cancel()
+	if err := a.manager.Stop(stopping); err != nil {
+		a.out.say("not all could be taken away: %v", err)
+	}
+	return <-ended
+}
+
 // start runs the controller and the manager until the context that it returns ends: with ctx, when one of them fails, or
 // when the database can write no more. ended waits for them and returns why.
 func (a *agent) start(ctx context.Context) (running context.Context, ended func() error) {
@@ -95,7 +119,7 @@ func (a *agent) start(ctx context.Context) (running context.Context, ended func(
 		})
 	}
 	keep(0, "claims", a.claims.Run)
-	keep(1, "volumes", a.manager.Run)
+	keep(1, "volumes", a.runManager)
 	keep(2, "database", a.database.run)
 	return ctx, func() error {
 		parts.Wait()

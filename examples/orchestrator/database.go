@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -47,13 +48,12 @@ func openDatabase(ctx context.Context, name string) (*database, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	d := &database{Store: store.NewMemory(store.MemoryOptions{}), file: file, failed: make(chan struct{})}
-	// An agent that was killed may have written, and not synced, what is read here and acted on.
-	if err := errors.Join(d.load(ctx), file.Sync(), syncDir(filepath.Dir(name))); err != nil {
+	if err := errors.Join(d.load(ctx), syncDir(filepath.Dir(name))); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("database %q: %w", name, err)
 	}
@@ -72,7 +72,8 @@ func (d *database) run(ctx context.Context) error {
 	}
 }
 
-// load puts into memory what the file says.
+// load puts into memory what the file says. An agent that was killed, or whose sync failed, may have left what can be read and is
+// not on the disk, so all of it is written again, and synced, before anybody acts on it.
 func (d *database) load(ctx context.Context) error {
 	content, err := os.ReadFile(d.file.Name())
 	if err != nil {
@@ -86,6 +87,15 @@ func (d *database) load(ctx context.Context) error {
 	}
 	objects, err := replay(whole)
 	if err != nil {
+		return err
+	}
+	if _, err := d.file.WriteAt(whole, 0); err != nil {
+		return err
+	}
+	if _, err := d.file.Seek(0, io.SeekEnd); err != nil {
+		return err
+	}
+	if err := d.file.Sync(); err != nil {
 		return err
 	}
 	for _, object := range objects {

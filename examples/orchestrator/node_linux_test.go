@@ -311,8 +311,12 @@ func (n *node) mounts() (state, error) {
 	return s, nil
 }
 
-// withoutDigits is the source of a mount, or a device, without the number of the loop device.
+// withoutDigits is the source of a mount, or a device, without the number of the loop device, and without what marks the tmpfs of
+// one volume.
 func withoutDigits(source string) string {
+	if strings.HasPrefix(source, "volumekit-") {
+		return "volumekit-"
+	}
 	return strings.TrimRight(source, "0123456789")
 }
 
@@ -420,11 +424,11 @@ func (n *node) canaries() map[string]string {
 	pod := n.path("root/pods/" + podUID)
 	dataUID, diskUID := n.claimOf(dataUID), n.claimOf(diskUID)
 	return map[string]string{
-		pod + "/volumes/volumekit.io~loop-block/pvc-" + dataUID + "/canary": "data",
-		pod + "/volume-subpaths/pvc-" + dataUID + "/server/1/canary":        "part of data",
-		pod + "/volumes/kubernetes.io~empty-dir/scratch/canary":             "scratch",
-		pod + "/volumes/kubernetes.io~empty-dir/memory/canary":              "memory",
-		pod + "/volumeDevices/volumekit.io~loop-block/pvc-" + diskUID:       "disk",
+		pod + "/volumes/volumekit.io~loop-block/pvc-" + dataUID + "/canary":                  "data",
+		pod + "/volume-subpaths/volumekit.io~loop-block~pvc-" + dataUID + "/server/1/canary": "part of data",
+		pod + "/volumes/kubernetes.io~empty-dir/scratch/canary":                              "scratch",
+		pod + "/volumes/kubernetes.io~empty-dir/memory/canary":                               "memory",
+		pod + "/volumeDevices/volumekit.io~loop-block/pvc-" + diskUID:                        "disk",
 	}
 }
 

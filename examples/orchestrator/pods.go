@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -86,9 +88,10 @@ func (a *agent) awaitGone(ctx context.Context, pods []*v1.Pod) error {
 	return nil
 }
 
-// patiently waits for something, and says each time that the patience is at an end why it is not there. It returns only
-// when it is, or when nothing more can come of it.
+// patiently waits for something, and says when the patience is at an end why it is not there; again when there is another
+// reason. It returns only when it is, or when nothing more can come of it.
 func (a *agent) patiently(ctx context.Context, wait func(context.Context) error) error {
+	said := ""
 	for {
 		err := func() error {
 			ctx, cancel := context.WithTimeout(ctx, a.options.patience)
@@ -99,6 +102,18 @@ func (a *agent) patiently(ctx context.Context, wait func(context.Context) error)
 		if !errors.As(err, &notReady) || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
-		a.out.say("waiting: %v", err)
+		if reasons := reasonsOf(notReady); reasons != said {
+			a.out.say("waiting: %v", err)
+			said = reasons
+		}
 	}
+}
+
+// reasonsOf returns what keeps volumes waiting, without what changes with every try.
+func reasonsOf(notReady *volume.NotReadyError) string {
+	var reasons []string
+	for _, v := range notReady.Volumes {
+		reasons = append(reasons, fmt.Sprintf("%s is %s: %v", v.OuterName, v.Phase, v.Err))
+	}
+	return strings.Join(reasons, "; ")
 }

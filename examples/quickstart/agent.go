@@ -70,7 +70,6 @@ func newAgent(ctx context.Context, root rootDir, out *output) (*agent, error) {
 		store:    store.NewMemory(store.MemoryOptions{}),
 		progress: newProgress(out),
 	}
-	a.claims = persistentvolume.New(plugins, a.store, persistentvolume.Options{NodeName: nodeName, Events: a.progress})
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store:      a.store,
 		DeviceUse:  loop.DeviceUse{},
@@ -82,6 +81,10 @@ func newAgent(ctx context.Context, root rootDir, out *output) (*agent, error) {
 		return nil, err
 	}
 	a.progress.status = a.manager.Status
+	// What the manager has mounted is not deleted, also when the pod's object is gone before its mounts are.
+	a.claims = persistentvolume.New(plugins, a.store, persistentvolume.Options{
+		NodeName: nodeName, Mounts: a.manager, Events: a.progress,
+	})
 	return a, nil
 }
 

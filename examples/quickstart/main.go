@@ -68,7 +68,14 @@ func live(ctx context.Context, o options, agent *agent, objects *manifests) (kep
 	if err == nil {
 		err = look(ctx, o, agent)
 	}
-	err = join(cutShort(ctx, err), agent.tearDown(ending, o.timeout))
+	err = cutShort(ctx, err)
+	stuck := agent.tearDown(ending, o.timeout)
+	if stuck == nil {
+		stuck = agent.deletePods(ending)
+	}
+	if stuck != nil {
+		return nil, join(err, stuck, agent.stop(ending)) // Claims of pods that are there would stay, too.
+	}
 	kept, reclaimErr := agent.deleteClaims(ending, o.timeout)
 	return kept, join(err, reclaimErr, agent.stop(ending))
 }

@@ -12,6 +12,16 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
+// deletePods deletes the objects of the pods, whose volumes are gone. As long as they are in the store they protect their claims.
+func (a *agent) deletePods(ctx context.Context) error {
+	for _, pod := range a.pods {
+		if err := store.Delete(ctx, a.store, pod); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
 // deleteClaims deletes every claim and waits, for at most timeout, until the controller has deleted the volumes that
 // are to go with their claims. It returns the names of those that their reclaim policy keeps.
 func (a *agent) deleteClaims(ctx context.Context, timeout time.Duration) (kept []string, err error) {

@@ -56,6 +56,7 @@ func TestManyCyclesLeaveNothing(t *testing.T) {
 	assert.Empty(t, left.Mounts)
 	assert.Empty(t, left.LoopDevices)
 
+	require.NoError(t, agent.deletePods(t.Context()))
 	_, err = agent.deleteClaims(t.Context(), defaultTimeout)
 	require.NoError(t, err)
 	require.NoError(t, agent.stop(t.Context()))

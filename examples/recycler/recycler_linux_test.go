@@ -110,7 +110,7 @@ func newNode(t *testing.T) *node {
 	require.NoError(t, err)
 	n.recycler.Use(manager)
 	claims := persistentvolume.New(plugins, n.objects, persistentvolume.Options{
-		NodeName: "node-1", Events: &n.events, InitialBackoff: 10 * time.Millisecond,
+		NodeName: "node-1", Mounts: manager, Events: &n.events, InitialBackoff: 10 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

@@ -104,6 +104,8 @@ func (a *agent) populate() {
 	for _, pod := range a.desired.GetPods() {
 		if !slices.ContainsFunc(wanted, func(p world.Pod) bool { return p.Name == string(pod) }) {
 			a.desired.DeletePod(pod)
+			a.actual.MarkPodRemoved(pod)
+			a.p.Removed(string(pod))
 		}
 	}
 	for _, pod := range wanted {
@@ -143,11 +145,16 @@ func (a *agent) reconcile(name v1.UniqueVolumeName) {
 // tearDown takes the volume from each pod that does not want it.
 func (a *agent) tearDown(name v1.UniqueVolumeName, snapshot cache.VolumeSnapshot) {
 	for _, m := range snapshot.Mounts {
-		if a.bug.tearsDownWhatIsWanted && m.Reconstructed || !a.desired.PodExistsInVolume(m.PodName, name) {
+		if a.bug.tearsDownWhatIsWanted && m.Reconstructed || !a.desired.PodExistsInVolume(m.PodName, name) || a.isStale(name, &m) {
 			op, err := a.executor.UnmountVolume(a.p.Context(), m.MountedVolume, a.unmounting())
 			a.began(op, err)
 		}
 	}
+}
+
+// isStale reports whether a set-up is that of an earlier pod of the name.
+func (a *agent) isStale(name v1.UniqueVolumeName, m *cache.MountedVolume) bool {
+	return !a.bug.takesWhatIsThere && !m.IsFor(a.desired.Incarnation(name, m.PodName))
 }
 
 // setUp attaches the volume, or sets it up for each pod that wants it.
@@ -176,6 +183,9 @@ func (a *agent) setUp(rows []operationexecutor.VolumeToMount, snapshot cache.Vol
 
 func (a *agent) mount(row operationexecutor.VolumeToMount) {
 	mounted, known := a.actual.GetMountedVolume(row.VolumeName, row.PodName)
+	if known && a.isStale(row.VolumeName, &mounted) {
+		return
+	}
 	there := known && mounted.State == operationexecutor.VolumeMounted
 	if there && !a.isOutdated(row, mounted) || a.bugs.waits(a) {
 		return
@@ -258,7 +268,8 @@ func (a *agent) ready(pod world.Pod, b world.Belief) bool {
 	for _, v := range pod.Volumes {
 		key := operationexecutor.Key{Volume: a.p.UniqueName(v, pod.Name), Pod: volume.UniquePodName(pod.Name)}
 		at := world.At{Node: a.p.Node(), Volume: v, Pod: pod.Name}
-		if b.Mounted[at] != world.Present || a.executor.IsOperationPending(key) && !a.bug.readyTooSoon {
+		mounted, _ := a.actual.GetMountedVolume(key.Volume, key.Pod)
+		if b.Mounted[at] != world.Present || !a.bug.readyTooSoon && (a.isStale(key.Volume, &mounted) || a.executor.IsOperationPending(key)) {
 			return false
 		}
 	}

@@ -29,6 +29,7 @@ type bug struct {
 	blocks func(operationexecutor.BlockMapper) operationexecutor.BlockMapper
 
 	startsEmpty           bool // nothing is recovered at the start
+	takesWhatIsThere      bool // a pod that comes again gets what was set up for the one before
 	tearsDownWhatIsWanted bool // what was found after a restart is torn down first
 	sharesBackoff         bool // a volume that fails for one pod makes the others wait
 	forgetsBackoff        bool // nothing waits after a failure
@@ -234,12 +235,13 @@ var bugs = map[string]struct {
 	"the record goes before the teardown":          {bug{journal: func(j operationexecutor.Journal) operationexecutor.Journal { return forgetsBefore{j} }}, []string{"S4"}},
 	"nothing is recovered":                         {bug{startsEmpty: true}, []string{"S2"}},
 	"what was found is torn down":                  {bug{tearsDownWhatIsWanted: true}, []string{"S5"}},
+	"a pod that comes again gets what is there":    {bug{takesWhatIsThere: true}, []string{"S13"}},
 	"back-off is shared":                           {bug{sharesBackoff: true}, []string{"L3"}},
 	"nothing waits after a failure":                {bug{forgetsBackoff: true}, []string{"L5"}},
 	"unstaging does not exclude what pods do":      {bug{unstagesBeside: true}, []string{"S1", "S2", "S3"}},
 	"the key is free when the deadline passes":     {bug{freesLostKeys: true}, []string{"S1", "S2", "S3", "L4"}},
 	"a volume is forgotten while it is mounted":    {bug{forgetsBesideMounts: true}, []string{"S2", "S4"}},
-	"a pod is ready while its volume is torn down": {bug{readyTooSoon: true}, []string{"S12"}},
+	"a pod is ready while its volume is torn down": {bug{readyTooSoon: true}, []string{"S12", "S13"}},
 	"what is attached is forgotten":                {bug{neverDetaches: true}, []string{"S2"}},
 	"the plugin is believed":                       {bug{trusts: true}, []string{"S2", "S4", "S12"}},
 	"a device is not bound":                        {bug{blocks: func(m blockMapper) blockMapper { return bindsNothing{m} }}, []string{"S2", "S12"}},

@@ -86,9 +86,10 @@ func New(options Options) *Mapper {
 	return m
 }
 
-// MapDevice locks the device, binds it and makes the link. What is there already, and right, is kept. A device that is
+// MapDevice locks the device, looks whether it is claimed, binds it and makes the link. What is there already, and right, is kept. A device that is
 // claimed is an error that matches loop.ErrInUse, unless this very device is mapped for another pod of the same
-// GlobalMapPath: one that shares the device may have claimed it. A bind of another device at the same place matches mount.ErrForeign.
+// GlobalMapPath: one that shares the device may have claimed it. A bind of another device at the same place, or for another pod of the same
+// GlobalMapPath, matches mount.ErrForeign: all pods of a volume get the device that the first has got.
 func (m *Mapper) MapDevice(ctx context.Context, mapping Mapping) error {
 	err := mapping.check()
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/blockmap"
+	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
@@ -163,18 +164,39 @@ func TestAClaimedDeviceIsNotMapped(t *testing.T) {
 	n.requireNothing(m)
 }
 
-func TestAClaimedDeviceIsNotMappedBesideTheOneThatTheVolumeHadBefore(t *testing.T) {
+func TestAnotherDeviceIsNotMappedBesideTheOneThatTheVolumeHas(t *testing.T) {
 	n := newNode(t)
 	other := n.newDevice("other.img").Path
-	require.NoError(t, n.mapper.MapDevice(t.Context(), n.mapping("earlier")))
+	earlier := n.mapping("earlier")
+	require.NoError(t, n.mapper.MapDevice(t.Context(), earlier))
 	m := n.mapping("pod")
 	m.DevicePath = other
-	holder, err := os.OpenFile(m.DevicePath, os.O_RDONLY|unix.O_EXCL, 0)
-	require.NoError(t, err)
-	require.ErrorIs(t, n.mapper.MapDevice(t.Context(), m), loop.ErrInUse)
+	require.ErrorIs(t, n.mapper.MapDevice(t.Context(), m), mount.ErrForeign)
 	assert.NoFileExists(t, bindOf(m))
-	require.NoError(t, holder.Close())
-	require.NoError(t, n.mapper.MapDevice(t.Context(), m))
+	n.requireMapped(earlier)
+	require.NoError(t, n.mapper.UnmapDevice(t.Context(), earlier))
+	require.NoError(t, n.mapper.MapDevice(t.Context(), m), "the last pod that had the other one is gone")
+}
+
+// TestADeviceThatWasDetachedIsMappedAnew: without its lock a bind shows whatever has the number by now.
+func TestADeviceThatWasDetachedIsMappedAnew(t *testing.T) {
+	n := newNode(t)
+	other := n.newDevice("other.img")
+	first, second := n.mapping("first"), n.mapping("second")
+	require.NoError(t, n.mapper.MapDevice(t.Context(), first))
+	require.NoError(t, n.mapper.MapDevice(t.Context(), second))
+	for _, lock := range n.locks() {
+		require.NoError(t, n.loops.Detach(t.Context(), lock))
+	}
+	n.device = other
+	for _, m := range []blockmap.Mapping{first, second} {
+		m.DevicePath = other.Path
+		require.NoError(t, n.mapper.MapDevice(t.Context(), m))
+		n.requireMapped(m)
+	}
+	require.NoError(t, n.mapper.UnmapDevice(t.Context(), first))
+	require.NoError(t, n.mapper.UnmapDevice(t.Context(), second))
+	n.requireNothing(second)
 }
 
 func TestAnotherDeviceAtThePlaceIsForeign(t *testing.T) {
@@ -378,4 +400,44 @@ func TestTheDirectoryOfTheBindsIsRemovedWhenItIsEmpty(t *testing.T) {
 	require.Error(t, n.mapper.RemoveMapPath(t.Context(), filepath.Join(n.root, "link/volume")), "by way of a link")
 	assert.DirExists(t, filepath.Join(outside, "volume"))
 	require.ErrorIs(t, n.mapper.RemoveMapPath(t.Context(), "relative"), mount.ErrInvalid)
+}
+
+// TestOneOfThemGetsTheDevice: one maps a device while another mounts it.
+func TestOneOfThemGetsTheDevice(t *testing.T) {
+	n := newNode(t)
+	if err := format.CanMake("ext4"); err != nil {
+		t.Skipf("missing: %v", err)
+	}
+	image := filepath.Join(n.root, "ext4.img")
+	require.NoError(t, os.WriteFile(image, make([]byte, 8<<20), 0o600))
+	require.NoError(t, format.Make(t.Context(), image, format.MakeOptions{FSType: "ext4"}))
+	device, err := n.loops.Attach(t.Context(), image, loop.AttachOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, n.loops.Detach(context.WithoutCancel(t.Context()), device)) })
+	n.device = device
+	m, target := n.mapping("pod"), t.TempDir()
+	var mounted, mapped int
+	for range 16 {
+		errs := make(chan error)
+		go func() {
+			errs <- n.loops.WhileUnheld(t.Context(), device.Path, func() error {
+				return unix.Mount(device.Path, target, "ext4", unix.MS_RDONLY, "noload")
+			})
+		}()
+		mapErr := n.mapper.MapDevice(t.Context(), m)
+		mountErr := <-errs
+		require.False(t, mapErr == nil && mountErr == nil, "both have it")
+		for _, err := range []error{mapErr, mountErr} {
+			require.True(t, err == nil || errors.Is(err, unix.EBUSY), "%v", err)
+		}
+		if mountErr == nil {
+			mounted++
+			require.NoError(t, unix.Unmount(target, 0))
+		}
+		if mapErr == nil {
+			mapped++
+			require.NoError(t, n.mapper.UnmapDevice(t.Context(), m))
+		}
+	}
+	t.Logf("mounted %d times and mapped %d times", mounted, mapped)
 }

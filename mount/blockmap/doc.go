@@ -23,11 +23,14 @@
 //
 // The device is opened once. What is probed, locked and bound is that descriptor, and its number is compared after the
 // bind. A device that is mounted in any mount namespace, or otherwise claimed, is not given to a first pod: writing to
-// it would destroy the filesystem. That a second pod may share it is the caller's to say.
+// it would destroy the filesystem. The lock is made before that is looked at, so that who mounts in loop.Manager.WhileUnheld, and
+// a pod that gets the device, exclude each other by the number of the device, whatever path each knows. That a second pod may share it is the caller's to say.
 //
 // When a step fails, those before it are undone, unless the device was bound for the pod before. Both calls can be repeated: what is there
 // is kept, what is gone is no error. What is found and cannot be this package's is left alone and is an error that matches
 // mount.ErrForeign. No element of GlobalMapPath and PodMapDir may be a symbolic link.
+//
+// A bind whose lock is gone shows whatever device has its number by now. MapDevice removes it and makes a new one.
 //
 // A process that is killed in the midst leaves some of the three; UnmapDevice with the same mapping removes them. It needs
 // neither the device nor its path for that.

@@ -103,15 +103,10 @@ func (m *Mapper) mapDevice(ctx context.Context, mapping Mapping) (err error) {
 	if d.bound, err = m.isBound(ctx, mapping, d.rdev); err != nil {
 		return err
 	}
-	if !d.bound {
-		if err := m.probe(ctx, mapping, d); err != nil {
-			return err
-		}
-	}
 	return m.steps(ctx, mapping, d)
 }
 
-// steps takes the three steps. What was bound before is not undone.
+// steps takes the three steps. The device is locked before it is probed, so that whoever mounts it sees the lock, or is seen. What was bound before is not undone.
 func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device) error {
 	undo := func(cause error, step func(context.Context, Mapping) error) error {
 		var lost *mount.LostError
@@ -128,6 +123,9 @@ func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device) error {
 		return err
 	}
 	if !d.bound {
+		if err := m.probe(ctx, mapping, d); err != nil {
+			return undo(err, m.unlock)
+		}
 		if err := m.bind(ctx, mapping, d); err != nil {
 			return undo(err, m.unlock)
 		}
@@ -138,7 +136,8 @@ func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device) error {
 	return nil
 }
 
-// isBound reports whether the device is bound for the pod. Another one there is an error.
+// isBound reports whether the device is bound for the pod. Another one there is an error, unless the lock is gone that was made
+// with its bind: then somebody has detached that device, whatever has its number now, and the bind is removed.
 func (m *Mapper) isBound(ctx context.Context, mapping Mapping, rdev uint64) (bool, error) {
 	path := mapping.bindPath()
 	mounted, err := m.mounter.IsMountPoint(ctx, path)
@@ -148,7 +147,32 @@ func (m *Mapper) isBound(ctx context.Context, mapping Mapping, rdev uint64) (boo
 	if err != nil || !mounted {
 		return false, err
 	}
-	return true, checkBind(path, rdev)
+	err = checkBind(path, rdev)
+	if errors.Is(err, mount.ErrForeign) && !errors.Is(err, ErrNotDevice) {
+		locked, lockErr := m.isLocked(ctx, mapping)
+		if lockErr != nil || locked {
+			return false, errors.Join(err, lockErr)
+		}
+		return false, m.unbind(ctx, mapping)
+	}
+	return true, err
+}
+
+// isLocked reports whether there is a lock of the mapping, over whatever device.
+func (m *Mapper) isLocked(ctx context.Context, mapping Mapping) (bool, error) {
+	all, err := m.loops.Devices(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range all {
+		if d, err = m.awaitAnswer(ctx, d); err != nil {
+			return false, err
+		}
+		if d.BackingRdev != 0 && d.Label == mapping.label() {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // checkBind makes sure that the node at path is the device of that number, or any block device when rdev is 0.
@@ -183,23 +207,28 @@ func (m *Mapper) probe(ctx context.Context, mapping Mapping, d device) error {
 	return err
 }
 
-// isShared reports whether this very device is mapped for another pod. That another one is, which the volume had before,
-// does not count.
+// isShared reports whether the device is mapped for another pod. Another device that is mapped for one is an error: the path of
+// the volume leads elsewhere now, and its pods share one device.
 func (m *Mapper) isShared(ctx context.Context, globalMapPath string, rdev uint64) (bool, error) {
 	pods, err := m.mappedPods(ctx, globalMapPath)
 	if err != nil {
 		return false, err
 	}
+	shared := false
 	for _, pod := range pods {
 		err := checkBind(filepath.Join(globalMapPath, pod), rdev)
-		if err == nil {
-			return true, nil
-		}
-		if !errors.Is(err, mount.ErrForeign) && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
+		switch {
+		case err == nil:
+			shared = true
+		case errors.Is(err, ErrNotDevice), errors.Is(err, fs.ErrNotExist): // It is no device of the volume's.
+		default:
+			locked, lockErr := m.isLocked(ctx, Mapping{GlobalMapPath: globalMapPath, PodUID: pod})
+			if lockErr != nil || locked {
+				return false, errors.Join(err, lockErr)
+			}
 		}
 	}
-	return false, nil
+	return shared, nil
 }
 
 // bind shows the device at the pod's place, and looks whether it is there.

@@ -15,23 +15,38 @@ import (
 // chunk is how much is read at once.
 const chunk = int64(1) << 20
 
-func proveBlank(ctx context.Context, file *os.File) error {
+// proveBlank returns the size of a medium that is proven to be blank. One that is too small for any filesystem is not: a device
+// that is not ready may have the size 0.
+func proveBlank(ctx context.Context, file *os.File) (int64, error) {
 	lostcall.Note(ctx, "read")
 	info, err := checkMedium(file)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if !info.Mode().IsRegular() {
+		if err := dropCached(file); err != nil {
+			return 0, err
+		}
+	}
+	size, err := sizeOf(file)
+	if err != nil {
+		return 0, err
+	}
+	if size < leastOfAll {
+		return 0, &TooSmallError{Path: file.Name(), Size: size, Least: leastOfAll}
 	}
 	if info.Mode().IsRegular() {
-		return proveFile(ctx, file, info.Size())
+		return size, proveFile(ctx, file, size)
 	}
-	if err := dropCached(file); err != nil {
-		return err
-	}
+	return size, proveSpans(ctx, file, places(size))
+}
+
+func sizeOf(file *os.File) (int64, error) {
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
-		return fmt.Errorf("cannot find out the size of %q: %w", file.Name(), err)
+		return 0, fmt.Errorf("cannot find out the size of %q: %w", file.Name(), err)
 	}
-	return proveSpans(ctx, file, places(size))
+	return size, nil
 }
 
 // dropCached forgets what was read of a device before, so that it is the device that is read: one that several machines

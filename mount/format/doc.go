@@ -22,11 +22,15 @@
 // the first and the last 8 MiB, the backup superblocks of ext2/3/4 (for every block size) and of btrfs, the places where
 // xfs puts the heads of its allocation groups, and samples over the whole. A device of up to 64 MiB is read entirely.
 //
+// What has less than 8 MiB is not blank, whatever it holds: a device that is not ready may report a size of 0, and its data a
+// moment later. A device is claimed (O_EXCL) before it is read, and until mkfs has ended.
+//
 // # Tools
 //
 // Filesystems are made by mkfs.TYPE and checked by e2fsck, found by absolute path in a fixed list of directories, never by
 // the environment's PATH. A tool runs in a process group of its own, which is killed when the context ends; it gets the
-// device as an open descriptor, so that it works on what was proven and on nothing that was put in its place; it inherits
+// device as an open descriptor, so that it works on what was proven and on nothing that was put in its place (mkfs gets a loop
+// device over that descriptor, which keeps the claim); it inherits
 // nothing else. The end of its output is part of the error. A missing tool is an error that matches [ErrNoTool] and names
 // the package to install.
 //

@@ -21,8 +21,12 @@ var (
 	ErrUnknownType = errors.New("unknown filesystem type")
 	// ErrShrink says that a filesystem is larger than its device, which is never mended by making the filesystem smaller.
 	ErrShrink = errors.New("a filesystem is never made smaller")
+	// ErrNotGrown says that a growth failed, and that the filesystem is whole and has the size that it had.
+	ErrNotGrown = errors.New("the filesystem has not grown")
 	// ErrInUse says that a device is mounted somewhere, or claimed, and must not be for what was asked.
 	ErrInUse = errors.New("device in use")
+	// ErrTooSmall says that a file or device has no size, or less than a filesystem takes. The error is a [*TooSmallError].
+	ErrTooSmall = errors.New("too small for a filesystem")
 	// ErrNoMedium says that a path is neither a regular file nor a block device.
 	ErrNoMedium = errors.New("neither a regular file nor a block device")
 )
@@ -50,6 +54,27 @@ func (e *NotBlankError) Error() string {
 // Unwrap returns ErrNotBlank.
 func (e *NotBlankError) Unwrap() error { return ErrNotBlank }
 
+// TooSmallError says how small a file or device is. A device that is not ready yet may report the size 0: the caller tries
+// again later. It matches [ErrTooSmall].
+type TooSmallError struct {
+	// Path is the file or device.
+	Path string
+	// Size is what it has, and Least what a filesystem takes, in bytes.
+	Size, Least int64
+}
+
+// Error names both sizes.
+func (e *TooSmallError) Error() string {
+	if e.Size == 0 {
+		return fmt.Sprintf("%q has the size 0, as a device that is not ready: it is not taken for blank; try again when it has its size",
+			e.Path)
+	}
+	return fmt.Sprintf("%q has %d bytes and a filesystem takes %d: it is not taken for blank; make it larger", e.Path, e.Size, e.Least)
+}
+
+// Unwrap returns ErrTooSmall.
+func (e *TooSmallError) Unwrap() error { return ErrTooSmall }
+
 // checkMedium returns an error that matches [ErrNoMedium] unless file is a regular file or a block device.
 func checkMedium(file *os.File) (os.FileInfo, error) {
 	info, err := file.Stat()
@@ -63,7 +88,8 @@ func checkMedium(file *os.File) (os.FileInfo, error) {
 }
 
 // ProveBlank returns nil when the regular file or block device at path is proven to be blank, as the package comment
-// says. Otherwise the error matches [ErrNotBlank], or is why it could not be proven: what cannot be read is never blank.
+// says. Otherwise the error matches [ErrNotBlank], or is why it could not be proven: what cannot be read is never blank, nor is
+// what has less than the 8 MiB that the smallest filesystem takes ([ErrTooSmall]), as a device that is not ready yet.
 // It reads at most 64 MiB of data and some samples of a device, and every byte of a file that was ever written.
 func ProveBlank(ctx context.Context, path string) error {
 	_, err := onPath(ctx, path, os.O_RDONLY, proveBlankOp)
@@ -77,7 +103,8 @@ func ProveBlankFile(ctx context.Context, file *os.File) error {
 }
 
 func proveBlankOp(ctx context.Context, file *os.File) (nothing, error) {
-	return nothing{}, proveBlank(ctx, file)
+	_, err := proveBlank(ctx, file)
+	return nothing{}, err
 }
 
 // Probe returns what is on the regular file or block device at path: the zero Signature when nothing was recognised,
@@ -106,7 +133,14 @@ type MakeOptions struct {
 }
 
 // Make makes a filesystem on the regular file or block device at path, after it has proven that it is blank, as
-// [ProveBlank] does and with the same errors. When ctx ends, the tool is killed and has ended when Make returns, unless it
+// [ProveBlank] does and with the same errors. [ErrTooSmall] also says that it is smaller than SizesOf(FSType).Least.
+//
+// A block device is claimed (O_EXCL) from before the proof to the end of the tool, so that no other program mounts, formats or
+// claims it in between; one that is claimed already is an error that matches [ErrInUse]. The tool works on a loop device over it
+// meanwhile, since it claims its device itself; without loop devices nothing is made. One that changes its size meanwhile
+// is not formatted. Nobody else may have a regular file open for writing.
+//
+// When ctx ends, the tool is killed and has ended when Make returns, unless it
 // does not die within a second: what is there then is neither blank nor a filesystem, and so it is after every failure of
 // the tool, a [*ToolError]. It is never formatted again: who makes filesystems on devices keeps a record of it.
 //
@@ -180,8 +214,16 @@ func Grow(ctx context.Context, path string, options GrowOptions) (GrowResult, er
 	if options.MountPath != "" {
 		mode = os.O_RDONLY // the kernel may forbid to write to what is mounted
 	}
+	return growPath(ctx, path, mode, func(ctx context.Context, file *os.File) (GrowResult, error) {
+		return grow(ctx, file, options)
+	})
+}
+
+func growPath(
+	ctx context.Context, path string, mode int, op func(context.Context, *os.File) (GrowResult, error),
+) (GrowResult, error) {
 	return onPath(ctx, path, mode, func(ctx context.Context, file *os.File) (GrowResult, error) {
-		result, err := grow(ctx, file, options)
+		result, err := op(ctx, file)
 		if err != nil {
 			return result, fmt.Errorf("cannot grow the filesystem on %q: %w", path, err)
 		}

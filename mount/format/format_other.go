@@ -17,7 +17,7 @@ func unsupported() error {
 
 func openMedium(string, int) (*os.File, error) { return nil, unsupported() }
 
-func proveBlank(context.Context, *os.File) error { return unsupported() }
+func proveBlank(context.Context, *os.File) (int64, error) { return 0, unsupported() }
 
 func canMake(string) error { return unsupported() }
 
@@ -39,6 +39,14 @@ func attribute(*os.File, string) ([]byte, error) { return nil, unsupported() }
 
 func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
 	return GrowResult{}, unsupported()
+}
+
+func growUnmounted(context.Context, *os.File, growthMark) (GrowResult, error) {
+	return GrowResult{}, unsupported()
+}
+
+func checkExt(context.Context, *os.File, []string) (CheckResult, error) {
+	return CheckResult{}, unsupported()
 }
 
 func measure(context.Context, *os.File) (Room, error) { return Room{}, unsupported() }

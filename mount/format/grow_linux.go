@@ -1,6 +1,7 @@
 package format
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,16 @@ func grow(ctx context.Context, file *os.File, options GrowOptions) (GrowResult, 
 	if options.MountPath != "" {
 		return g.online(ctx, options.MountPath)
 	}
-	return g.offline(ctx)
+	return g.offline(ctx, growthMark{})
+}
+
+// growUnmounted is grow of what is mounted nowhere, with a mark of what is at work.
+func growUnmounted(ctx context.Context, file *os.File, mark growthMark) (GrowResult, error) {
+	g, err := growthOf(ctx, file)
+	if err != nil {
+		return GrowResult{}, err
+	}
+	return g.offline(ctx, mark)
 }
 
 func measure(ctx context.Context, file *os.File) (Room, error) {
@@ -54,7 +64,7 @@ func growthOf(ctx context.Context, file *os.File) (growth, error) {
 }
 
 // offline grows what is not mounted.
-func (g growth) offline(ctx context.Context) (GrowResult, error) {
+func (g growth) offline(ctx context.Context, mark growthMark) (GrowResult, error) {
 	if done, err := g.isDone(); done || err != nil {
 		return g.result(g.geometry), err
 	}
@@ -71,21 +81,67 @@ func (g growth) offline(ctx context.Context) (GrowResult, error) {
 	if moves {
 		return GrowResult{}, fmt.Errorf("it would have to move blocks, and be lost if that was broken off: grow it while it is mounted: %w", mount.ErrUnsupported)
 	}
-	if _, err := checkExt(ctx, g.file, []string{"-f", "-p"}); err != nil {
+	if err := g.check(ctx, mark); err != nil {
 		return GrowResult{}, err
 	}
-	if err := run(ctx, "resize2fs", "e2fsprogs", nil, g.file); err != nil {
-		return GrowResult{}, fmt.Errorf("%w: %w", mount.ErrUncertain, err)
-	}
-	// Of some of what it could not write resize2fs does not tell.
-	if _, err := checkExt(ctx, g.file, []string{"-f", "-n"}); err != nil {
-		return GrowResult{}, fmt.Errorf("after resize2fs: %w: %w", mount.ErrUncertain, err)
+	if err := g.resize(ctx, mark); err != nil {
+		return GrowResult{}, err
 	}
 	after, err := geometryOf(g.file, g.fsType)
 	if err != nil {
 		return GrowResult{}, err
 	}
 	return g.verified(after)
+}
+
+// check runs e2fsck, as resize2fs wants it. The superblock is kept meanwhile, so that the next CheckKept goes on after a kill.
+func (g growth) check(ctx context.Context, mark growthMark) error {
+	before, err := readAt(g.file, extSuperblock, extSuperblockSize)
+	if err != nil {
+		return err
+	}
+	if err := mark.beginCheck(ctx, before); err != nil {
+		return err
+	}
+	_, err = checkExt(ctx, g.file, []string{preenAll})
+	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNoTool) {
+		return err // It may have been broken off.
+	}
+	return errors.Join(err, mark.endCheck(ctx))
+}
+
+// resize runs resize2fs on a filesystem that was checked. The mark stays where that may have left something to repair.
+func (g growth) resize(ctx context.Context, mark growthMark) error {
+	before, err := readAt(g.file, extSuperblock, extSuperblockSize)
+	if err != nil {
+		return err
+	}
+	if err := mark.set(ctx, g.file.Name(), before); err != nil {
+		return err
+	}
+	if err := run(ctx, "resize2fs", "e2fsprogs", nil, g.file); err != nil {
+		return g.undo(ctx, mark, before, err)
+	}
+	// Of some of what it could not write resize2fs does not tell.
+	if _, err := checkExt(ctx, g.file, []string{"-f", "-n"}); err != nil {
+		return fmt.Errorf("after resize2fs: %w: %w", mount.ErrUncertain, err)
+	}
+	return mark.remove(ctx)
+}
+
+// undo makes a filesystem whole on which resize2fs has failed with cause. Without a mark it stays as it is.
+func (g growth) undo(ctx context.Context, mark growthMark, before []byte, cause error) error {
+	after, err := readAt(g.file, extSuperblock, extSuperblockSize)
+	switch {
+	case err != nil:
+	case bytes.Equal(before, after): // It was refused.
+		return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), mark.remove(ctx))
+	case mark.keeper != nil && ctx.Err() == nil:
+		if _, err = mend(ctx, g.file, before); err == nil {
+			return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), mark.remove(ctx))
+		}
+	}
+	return errors.Join(fmt.Errorf("%w: %w", mount.ErrUncertain, cause), err)
 }
 
 // isDone reports whether there is nothing to do, since the filesystem ends with the last whole block of the device.
@@ -127,10 +183,13 @@ func checkUnclaimed(file *os.File) error {
 	return claim.Close()
 }
 
-// reopen opens the very device again.
+// reopen opens the very device again, under the same name.
 func reopen(file *os.File, flags int) (again *os.File, err error) {
-	err = onDescriptor(file, func(fd int) (err error) {
-		again, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	err = onDescriptor(file, func(fd int) error {
+		fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err == nil {
+			again = os.NewFile(uintptr(fd), file.Name())
+		}
 		return err
 	})
 	return again, err

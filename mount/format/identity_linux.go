@@ -169,9 +169,13 @@ func configureForNow(path string, file *os.File) (*os.File, error) {
 		return nil, err
 	}
 	err = onDescriptor(file, func(backing int) error {
+		sector, err := sectorOf(backing)
+		if err != nil {
+			return err
+		}
 		return onDescriptor(device, func(fd int) error {
 			return unix.IoctlLoopConfigure(fd, &unix.LoopConfig{
-				Fd: uint32(backing), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
+				Fd: uint32(backing), Size: sector, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
 			})
 		})
 	})
@@ -180,4 +184,18 @@ func configureForNow(path string, file *os.File) (*os.File, error) {
 		return nil, fmt.Errorf("LOOP_CONFIGURE of %s: %w", path, err)
 	}
 	return device, nil
+}
+
+// sectorOf returns how many bytes a sector of a block device has, so that a loop device over it has such ones, too; 0, which
+// leaves the choice to the kernel, for a file.
+func sectorOf(fd int) (uint32, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0, err
+	}
+	sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET)
+	if err != nil {
+		return 0, fmt.Errorf("BLKSSZGET: %w", err)
+	}
+	return uint32(sector), nil
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
 )
@@ -32,8 +33,12 @@ const (
 
 // CheckKept is [Check] that may be killed at any moment, as by an agent that is: the next CheckKept goes on. It keeps the
 // superblock of an ext2, ext3 or ext4 meanwhile, and puts it back where it finds it broken then, if the filesystem is the same
-// one and was not mounted since. A superblock that is broken for another reason is left alone. A filesystem on which [GrowKept]
-// was killed is repaired by all that e2fsck proposes (e2fsck -f -y), which loses nothing, since that moves no blocks.
+// one and was not mounted since. A superblock that is broken for another reason is left alone.
+//
+// A filesystem on which [GrowKept] was broken off after resize2fs had begun is repaired by all that e2fsck proposes
+// (e2fsck -f -y). That loses nothing, since the growth moves no blocks and the filesystem was whole before. The proof is the
+// superblock that GrowKept has kept: the filesystem is the same, was not mounted since, and now has the mark of resize2fs in
+// its superblock, or a broken one. Without the proof it is checked as any other: what is not safe to repair is [ErrDamaged].
 func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckResult, error) {
 	if !isExt(fsType) {
 		return Check(ctx, path, fsType)
@@ -42,17 +47,63 @@ func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckRe
 	if err != nil {
 		return CheckResult{}, err
 	}
-	if growing != nil {
+	if growing == nil {
+		return checkKept(ctx, path, preen, keeper)
+	}
+	began, err := growthBegan(ctx, path, unpack(growing))
+	switch {
+	case err != nil:
+		return CheckResult{}, err
+	case began:
 		return mendKept(ctx, path, growing, keeper)
 	}
+	// The growth had not begun, or had ended.
+	if err := keeper.Keep(ctx, keptGrowing, nil); err != nil {
+		return CheckResult{}, err
+	}
+	return checkKept(ctx, path, preenAll, keeper)
+}
+
+// The options of e2fsck that repair what is safe to repair: preen trusts a filesystem that says that it is whole, preenAll does not.
+const preen, preenAll = "-p", "-fp"
+
+func checkKept(ctx context.Context, path, option string, keeper Keeper) (CheckResult, error) {
 	if err := beginCheck(ctx, path, keeper); err != nil {
 		return CheckResult{}, err
 	}
-	result, err := Check(ctx, path, fsType)
+	result, err := onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
+		return checkExt(ctx, file, []string{option})
+	})
 	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNoTool) {
 		return result, err // It may have been broken off.
 	}
 	return result, errors.Join(err, keeper.Keep(ctx, keptChecking, nil))
+}
+
+// growthBegan reports whether resize2fs had begun to write when its growth was broken off. It marks a filesystem as one with
+// errors before it writes anything else, and takes the mark off at the end. kept is the superblock from before; nil proves
+// nothing.
+func growthBegan(ctx context.Context, path string, kept []byte) (bool, error) {
+	return onPath(ctx, path, os.O_RDONLY, func(_ context.Context, file *os.File) (bool, error) {
+		now, err := readAt(file, extSuperblock, extSuperblockSize)
+		if err != nil || kept == nil || extSuperblockIsBroken(kept) || hasErrors(kept) || !isUntouched(kept, now) {
+			return false, err
+		}
+		return extSuperblockIsBroken(now) || hasErrors(now), nil
+	})
+}
+
+// isUntouched reports whether two superblocks are of one filesystem that was not mounted in between.
+func isUntouched(earlier, now []byte) bool {
+	same := func(offset, length int) bool {
+		return bytes.Equal(now[offset:offset+length], earlier[offset:offset+length])
+	}
+	return same(extMounted, 4) && same(extIdentity, 16)
+}
+
+// hasErrors reports whether a superblock says that its filesystem has errors.
+func hasErrors(super []byte) bool {
+	return binary.LittleEndian.Uint16(super[extState:])&extErrors != 0
 }
 
 func isExt(fsType string) bool { return fsType == "ext2" || fsType == "ext3" || fsType == "ext4" }
@@ -69,11 +120,14 @@ func beginCheck(ctx context.Context, path string, keeper Keeper) error {
 		return err
 	}
 	err = keepSuperblock(ctx, path, keptChecking, keeper)
-	if errors.Is(err, mount.ErrUnsupported) {
+	if errors.Is(err, mount.ErrUnsupported) || isFull(err) {
 		return nil // A check that is killed takes a person then, who is told by the next.
 	}
 	return err
 }
+
+// isFull reports whether nothing can be kept for want of space.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 func mendKept(ctx context.Context, path string, kept []byte, keeper Keeper) (CheckResult, error) {
 	result, err := onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
@@ -86,16 +140,61 @@ func mendKept(ctx context.Context, path string, kept []byte, keeper Keeper) (Che
 }
 
 // GrowKept is [Grow] of a filesystem that is mounted nowhere. When it is killed, [CheckKept] with the same keeper repairs what it
-// leaves. Where nothing can be kept the error matches mount.ErrUnsupported, and nothing was done.
+// leaves. It keeps the superblock from just before resize2fs begins until the filesystem is known to be whole, and nothing when
+// the growth is refused. Where nothing can be kept the error matches mount.ErrUnsupported, and the filesystem does not grow.
+//
+// When resize2fs fails, as on an image whose own disk is full, GrowKept repairs what it has left in the same way. The error then
+// matches [ErrNotGrown], and the filesystem can be mounted.
 func GrowKept(ctx context.Context, path string, keeper Keeper) (GrowResult, error) {
-	if err := keepSuperblock(ctx, path, keptGrowing, keeper); err != nil {
-		return GrowResult{}, err
+	return growPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (GrowResult, error) {
+		return growUnmounted(ctx, file, growthMark{keeper})
+	})
+}
+
+// growthMark is what proves to the next [CheckKept] that resize2fs had begun. The zero value marks nothing.
+type growthMark struct{ keeper Keeper }
+
+// beginCheck keeps the superblock while e2fsck runs, as beginCheck of a check alone does.
+func (m growthMark) beginCheck(ctx context.Context, super []byte) error {
+	if m.keeper == nil {
+		return nil
 	}
-	result, err := Grow(ctx, path, GrowOptions{})
-	if err != nil && !errors.Is(err, ErrNoTool) && !errors.Is(err, mount.ErrUnsupported) {
-		return result, err
+	err := m.keeper.Keep(ctx, keptChecking, pack(super))
+	if errors.Is(err, mount.ErrUnsupported) || isFull(err) {
+		return nil // See there.
 	}
-	return result, errors.Join(err, keeper.Keep(ctx, keptGrowing, nil))
+	return err
+}
+
+// endCheck forgets it, since e2fsck has ended.
+func (m growthMark) endCheck(ctx context.Context) error {
+	if m.keeper == nil {
+		return nil
+	}
+	return m.keeper.Keep(ctx, keptChecking, nil)
+}
+
+// set keeps the superblock, before resize2fs begins.
+func (m growthMark) set(ctx context.Context, path string, super []byte) error {
+	if m.keeper == nil {
+		return nil
+	}
+	err := m.keeper.Keep(ctx, keptGrowing, pack(super))
+	if isFull(err) {
+		err = errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, err), m.keeper.Keep(ctx, keptGrowing, nil))
+	}
+	if err != nil {
+		return fmt.Errorf("keeping the superblock of %q: %w", path, err)
+	}
+	return nil
+}
+
+// remove forgets it, since the filesystem is whole.
+func (m growthMark) remove(ctx context.Context) error {
+	if m.keeper == nil {
+		return nil
+	}
+	return m.keeper.Keep(ctx, keptGrowing, nil)
 }
 
 // keepSuperblock keeps the superblock of an ext.

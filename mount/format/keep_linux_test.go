@@ -15,11 +15,14 @@ import (
 	"github.com/volumekit/volumekit/mount/format"
 )
 
-// killed is a keeper of a program that is killed before it can forget anything.
-type killed struct{ format.Keeper }
+// killed is a keeper of a program that is killed before it can forget what it keeps under a name.
+type killed struct {
+	format.Keeper
+	name string
+}
 
 func (k killed) Keep(ctx context.Context, name string, data []byte) error {
-	if data == nil {
+	if data == nil && name == k.name {
 		return context.Canceled
 	}
 	return k.Keeper.Keep(ctx, name, data)
@@ -67,7 +70,7 @@ func TestACheckThatWasKilledIsBegunAgain(t *testing.T) {
 		superMounted: format.ErrDamaged, superIdentity: format.ErrDamaged, // somebody else has written there
 	} {
 		path := formatted(t, "ext4", 8*mib)
-		_, err = format.CheckKept(t.Context(), path, "ext4", killed{keeper})
+		_, err = format.CheckKept(t.Context(), path, "ext4", killed{keeper, "checking"})
 		require.ErrorIs(t, err, context.Canceled)
 		breakAt(t, path, offset)
 		_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
@@ -80,7 +83,7 @@ func TestACheckThatWasKilledIsBegunAgain(t *testing.T) {
 func TestWhatWasNotKeptWholeIsNotPutBack(t *testing.T) {
 	path := formatted(t, "ext4", 8*mib)
 	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
-	_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper})
+	_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper, "checking"})
 	require.ErrorIs(t, err, context.Canceled)
 	breakAt(t, path, superWritten)
 	before, err := os.ReadFile(path)
@@ -97,6 +100,19 @@ func TestWhatWasNotKeptWholeIsNotPutBack(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
+// A check that is broken off before a growth begins is begun again, as one without a growth is.
+func TestACheckThatWasKilledBeforeAGrowthIsBegunAgain(t *testing.T) {
+	path := formatted(t, "ext4", 32*mib)
+	require.NoError(t, os.Truncate(path, 48*mib))
+	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.GrowKept(t.Context(), path, killed{keeper, "checking"})
+	require.ErrorIs(t, err, context.Canceled)
+	breakAt(t, path, superWritten)
+	_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
+	require.NoError(t, err)
+	requireNothingKept(t, keeper.Dir)
+}
+
 // A growth that was broken off leaves what a check does not dare to repair.
 func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 	path := formatted(t, "ext4", 32*mib)
@@ -107,7 +123,7 @@ func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 
 	path = formatted(t, "ext4", 32*mib)
 	require.NoError(t, os.Truncate(path, 48*mib))
-	_, err = format.GrowKept(t.Context(), path, killed{keeper})
+	_, err = format.GrowKept(t.Context(), path, killed{keeper, "growing"})
 	require.ErrorIs(t, err, context.Canceled)
 	breakGrowth(t, path)
 	breakAt(t, path, superFree)
@@ -125,6 +141,71 @@ func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 	room, err := format.Measure(t.Context(), path)
 	require.NoError(t, err)
 	assert.Equal(t, format.Room{Filesystem: 64 * mib, Device: 64 * mib}, room)
+}
+
+// removeGrowth removes the inode of the blocks that are reserved for a growth from a filesystem that says that it is whole.
+func removeGrowth(t *testing.T, path string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", "clri <7>", path).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+func TestAGrowthThatWasRefusedLicensesNoRepair(t *testing.T) {
+	path := formatted(t, "ext4", 32*mib)
+	require.NoError(t, os.Truncate(path, 48*mib))
+	removeGrowth(t, path)
+	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.GrowKept(t.Context(), path, keeper)
+	require.ErrorIs(t, err, format.ErrDamaged)
+	requireNothingKept(t, keeper.Dir)
+
+	for range 2 {
+		_, err = format.GrowKept(t.Context(), path, keeper)
+		require.ErrorIs(t, err, format.ErrDamaged)
+		_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
+		require.ErrorIs(t, err, format.ErrDamaged)
+	}
+}
+
+// keptGrowth is a filesystem that has grown, and what was kept of it before.
+func keptGrowth(t *testing.T) (path string, keeper format.Directory) {
+	t.Helper()
+	path = formatted(t, "ext4", 32*mib)
+	require.NoError(t, os.Truncate(path, 48*mib))
+	keeper = format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.GrowKept(t.Context(), path, killed{keeper, "growing"})
+	require.ErrorIs(t, err, context.Canceled)
+	return path, keeper
+}
+
+// TestOnlyAGrowthThatHadBegunLicensesARepair: there is a mark, and the proof that resize2fs had begun is missing.
+func TestOnlyAGrowthThatHadBegunLicensesARepair(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, path string, keeper format.Directory){
+		"it has ended": func(t *testing.T, path string, _ format.Directory) { removeGrowth(t, path) },
+		"it was mounted since": func(t *testing.T, path string, _ format.Directory) {
+			breakGrowth(t, path)
+			out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", "set_super_value mtime now", path).CombinedOutput()
+			require.NoError(t, err, string(out))
+		},
+		"it is another filesystem": func(t *testing.T, path string, _ format.Directory) {
+			require.NoError(t, os.Truncate(path, 0))
+			require.NoError(t, os.Truncate(path, 48*mib))
+			require.NoError(t, format.Make(t.Context(), path, format.MakeOptions{FSType: "ext4"}))
+			breakGrowth(t, path)
+		},
+		"the mark is empty": func(t *testing.T, path string, keeper format.Directory) {
+			breakGrowth(t, path)
+			require.NoError(t, keeper.Keep(t.Context(), "growing", []byte{}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, keeper := keptGrowth(t)
+			change(t, path, keeper)
+			_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+			require.ErrorIs(t, err, format.ErrDamaged)
+			requireNothingKept(t, keeper.Dir)
+		})
+	}
 }
 
 // nowhere is a keeper where nothing can be kept.

@@ -1,7 +1,6 @@
 package format
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,26 +33,45 @@ func canMake(fsType string) error {
 	return err
 }
 
+// making is a filesystem that is to be made.
+type making struct {
+	maker
+	options MakeOptions
+}
+
 func makeFilesystem(ctx context.Context, file *os.File, options MakeOptions) error {
 	if err := canMake(options.FSType); err != nil {
 		return err
 	}
-	if err := proveBlank(ctx, file); err != nil {
+	m := making{options: options}
+	var err error
+	if m.maker, err = makerOf(options.FSType); err != nil {
 		return err
 	}
-	m, err := makerOf(options.FSType)
+	info, err := checkMedium(file)
 	if err != nil {
 		return err
 	}
-	args := slices.Clone(m.args)
-	if options.Label != "" {
-		args = append(args, m.label, options.Label)
+	if info.Mode().IsRegular() {
+		return m.inFile(ctx, file)
+	}
+	return m.onDevice(ctx, file)
+}
+
+// inFile makes the filesystem in a regular file, which is the caller's alone.
+func (m making) inFile(ctx context.Context, file *os.File) error {
+	proven, err := m.prove(ctx, file)
+	if err != nil {
+		return err
 	}
 	whole, err := isAllocated(file)
 	if err != nil {
 		return err
 	}
-	if err := run(ctx, "mkfs."+options.FSType, m.pkg, args, file); err != nil {
+	if err := checkSize(file, proven); err != nil {
+		return err
+	}
+	if err := m.runTool(ctx, file); err != nil {
 		return err
 	}
 	if whole {
@@ -61,7 +79,34 @@ func makeFilesystem(ctx context.Context, file *os.File, options MakeOptions) err
 			return err
 		}
 	}
-	return verifyMade(ctx, file, options.FSType)
+	return verifyMade(ctx, file, m.options.FSType)
+}
+
+// prove proves that the medium is blank and large enough, and returns its size.
+func (m making) prove(ctx context.Context, file *os.File) (int64, error) {
+	size, err := proveBlank(ctx, file)
+	if least := SizesOf(m.options.FSType).Least; err == nil && size < least {
+		err = &TooSmallError{Path: file.Name(), Size: size, Least: least}
+	}
+	return size, err
+}
+
+func (m making) runTool(ctx context.Context, file *os.File) error {
+	args := slices.Clone(m.args)
+	if m.options.Label != "" {
+		args = append(args, m.label, m.options.Label)
+	}
+	return run(ctx, "mkfs."+m.options.FSType, m.pkg, args, file)
+}
+
+// checkSize makes sure that the medium has the size for which it was proven to be blank.
+func checkSize(file *os.File, proven int64) error {
+	size, err := sizeOf(file)
+	if err == nil && size != proven {
+		err = fmt.Errorf("%q had %d bytes when it was proven to be blank, and has %d: try again: %w",
+			file.Name(), proven, size, unix.EAGAIN)
+	}
+	return err
 }
 
 // isAllocated reports whether file is a regular one without a hole.
@@ -132,7 +177,7 @@ const (
 func check(ctx context.Context, file *os.File, fsType string) (CheckResult, error) {
 	switch fsType {
 	case "ext2", "ext3", "ext4":
-		return checkExt(ctx, file, []string{"-p"})
+		return checkExt(ctx, file, []string{preen})
 	case "xfs", "btrfs":
 		return CheckResult{}, nil
 	}
@@ -154,10 +199,7 @@ func restoreSuperblock(file *os.File, earlier []byte) error {
 	if err != nil || earlier == nil || !extSuperblockIsBroken(now) || extSuperblockIsBroken(earlier) {
 		return err
 	}
-	same := func(offset, length int) bool {
-		return bytes.Equal(now[offset:offset+length], earlier[offset:offset+length])
-	}
-	if !same(extMounted, 4) || !same(extIdentity, 16) {
+	if !isUntouched(earlier, now) {
 		return nil
 	}
 	if _, err := file.WriteAt(earlier, extSuperblock); err != nil {

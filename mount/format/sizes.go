@@ -15,7 +15,7 @@ func SizesOf(fsType string) Sizes {
 	switch fsType {
 	case "ext2", "ext3", "ext4":
 		// There is no journal in less than 8 MiB. Blocks have 4 KiB, and numbers of 48 bits.
-		return Sizes{Least: 8 * mib, Most: 1 << 60}
+		return Sizes{Least: leastOfAll, Most: 1 << 60}
 	case "xfs":
 		return Sizes{Least: 300 * mib, Most: math.MaxInt64} // mkfs.xfs refuses less
 	case "btrfs":
@@ -23,6 +23,9 @@ func SizesOf(fsType string) Sizes {
 	}
 	return Sizes{Most: math.MaxInt64}
 }
+
+// leastOfAll is the least size that any filesystem has that is made here.
+const leastOfAll = 8 * mib
 
 // btrfsLeast is the least size to which the kernel resizes a device of a btrfs.
 const btrfsLeast = 256 * mib

@@ -58,6 +58,8 @@ const (
 	extBlocksHigh = 0x150
 	ext64Bit      = 0x80
 	extMounted    = 0x2c // when it was mounted last
+	extState      = 0x3a
+	extErrors     = 2    // in the state: it has errors, or resize2fs is at work
 	extIdentity   = 0x68 // UUID
 )
 

@@ -110,7 +110,7 @@ func (m *Manager) reuse(ctx context.Context, f backing, options AttachOptions) (
 func (m *Manager) dropOwn(ctx context.Context, found []Device, label string) []Device {
 	var others, left []Device
 	for _, d := range found {
-		if label == "" || d.Label != cutLabel(label) {
+		if label == "" || !d.MayBeLabelled(label) {
 			others = append(others, d)
 		}
 	}
@@ -118,7 +118,7 @@ func (m *Manager) dropOwn(ctx context.Context, found []Device, label string) []D
 		return found
 	}
 	for _, d := range found {
-		own := label != "" && d.Label == cutLabel(label)
+		own := label != "" && d.MayBeLabelled(label)
 		if !own || m.detach(ctx, d) != nil {
 			left = append(left, d)
 		}

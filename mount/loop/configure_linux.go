@@ -40,7 +40,7 @@ func (a attachment) info() unix.LoopInfo64 {
 	if label == "" {
 		label = a.file.name
 	}
-	copy(info.File_name[:], cutLabel(label))
+	copy(info.File_name[:], KeptLabel(label))
 	return info
 }
 

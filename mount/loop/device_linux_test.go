@@ -415,3 +415,58 @@ func TestAttachRefusesAForeignNode(t *testing.T) {
 	require.NoError(t, loops.Detach(t.Context(), device))
 	require.NoError(t, loops.Detach(t.Context(), other))
 }
+
+// partitioned returns a disk and its two parts.
+func partitioned(t *testing.T) (disk, first, second string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "losetup", "--find", "--show", "--partscan", backing(t)).Output()
+	require.NoError(t, err)
+	disk = strings.TrimSpace(string(out))
+	for number, start := range map[string]string{"1": "2048", "2": "8192"} { // in sectors
+		out, err := exec.CommandContext(t.Context(), "addpart", disk, number, start, "4096").CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	return disk, disk + "p1", disk + "p2"
+}
+
+func TestADiskAndItsPartsAreNotHeldWhileOneIsMounted(t *testing.T) {
+	mounttest.RequireRoot(t)
+	disk, first, second := partitioned(t)
+	unheld := func(path string) error {
+		return loops.WhileUnheld(t.Context(), path, func() error { return nil })
+	}
+	hold := func(path string) loop.Device {
+		file, err := os.Open(path)
+		require.NoError(t, err)
+		defer file.Close()
+		device, err := loops.HoldDevice(t.Context(), file, "test/"+filepath.Base(path))
+		require.NoError(t, err)
+		return device
+	}
+	for _, c := range []struct {
+		held              string
+		refused, accepted []string
+	}{
+		{disk, []string{disk, first, second}, nil},
+		{first, []string{disk, first}, []string{second}},
+	} {
+		device := hold(c.held)
+		for _, path := range c.refused {
+			require.ErrorIs(t, unheld(path), loop.ErrInUse, "%s while %s is held", path, c.held)
+		}
+		for _, path := range c.accepted {
+			require.NoError(t, unheld(path), "%s while %s is held", path, c.held)
+		}
+		require.NoError(t, loops.Detach(t.Context(), device))
+		require.NoError(t, unheld(disk))
+	}
+	require.ErrorIs(t, unheld(t.TempDir()), os.ErrInvalid)
+	require.ErrorIs(t, unheld(filepath.Join(t.TempDir(), "none")), fs.ErrNotExist)
+	all, err := loops.Devices(t.Context())
+	require.NoError(t, err)
+	for _, d := range all {
+		if d.Path == disk {
+			require.NoError(t, loops.Detach(t.Context(), d))
+		}
+	}
+}

@@ -1,9 +1,12 @@
 package loop
 
 import (
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 )
 
 // The sentinels of this package. Match them with errors.Is; every one survives any wrapping. The errno of a failed
@@ -44,7 +47,7 @@ type Device struct {
 	BackingPath string
 	// Deleted is true when the backing file has no name any more at BackingPath.
 	Deleted bool
-	// Label is what [AttachOptions] said, cut to 63 bytes.
+	// Label is the [KeptLabel] of what [AttachOptions] said.
 	Label string
 	// ReadOnly is true when the device refuses writes.
 	ReadOnly bool
@@ -67,8 +70,14 @@ func (d Device) Whole() bool { return d.Offset == 0 && d.SizeLimit == 0 }
 // of d.
 func (d Device) Has(info os.FileInfo) bool { return d.has(info) }
 
-// IsLabelled reports whether the device was given the label, of which the kernel keeps the beginning.
-func (d Device) IsLabelled(label string) bool { return d.Label == cutLabel(label) }
+// IsLabelled reports whether the device was given the label. See [KeptLabel].
+func (d Device) IsLabelled(label string) bool { return d.Label == KeptLabel(label) }
+
+// MayBeLabelled is [Device.IsLabelled], and true too for what a version before this one has kept of a long label: its first 63
+// bytes, which other labels may share. Compare the file as well.
+func (d Device) MayBeLabelled(label string) bool {
+	return d.IsLabelled(label) || len(label) >= keptBytes && d.Label == OlderLabel(label)
+}
 
 // Holds reports whether d keeps the number of other from being given to another device, as [Manager.HoldDevice] has it do.
 func (d Device) Holds(other Device) bool { return d.holds(other) }
@@ -89,7 +98,7 @@ type AttachOptions struct {
 	// SizeLimit is the greatest size of the device in bytes, a multiple of the sector size. Zero: up to the file's end.
 	SizeLimit uint64
 	// Label is kept by the kernel with the device (lo_file_name), where it can be found again when the file has no name
-	// any more. Empty means the path of the file. What is longer than 63 bytes is cut.
+	// any more. Empty means the path of the file. Of a long one a digest is kept: see [KeptLabel].
 	Label string
 }
 
@@ -110,8 +119,22 @@ func (o AttachOptions) check() error {
 	return nil
 }
 
-// maxLabel is how much of a label the kernel keeps: 64 bytes with the NUL at the end.
-const maxLabel = 63
+// keptBytes is how much of a label the kernel keeps: 64 bytes (LO_NAME_SIZE) with the NUL at the end.
+const keptBytes = 63
 
-// cutLabel returns what the kernel keeps of a label.
-func cutLabel(label string) string { return label[:min(len(label), maxLabel)] }
+// digestChars is the length of the digest of a label that is too long: 128 bits in base 32.
+const digestChars = 26
+
+// OlderLabel returns what a version before this one has given the kernel of a label: its first 63 bytes.
+func OlderLabel(label string) string { return label[:min(len(label), keptBytes)] }
+
+// KeptLabel returns what the kernel is given of a label, which differs for labels that differ. One of up to 62 bytes stays what
+// it is. A longer one becomes 63 bytes: its beginning, a tilde and a digest of all of it.
+func KeptLabel(label string) string {
+	if len(label) < keptBytes {
+		return label
+	}
+	sum := sha256.Sum256([]byte(label))
+	digest := strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
+	return label[:keptBytes-1-digestChars] + "~" + digest
+}

@@ -51,6 +51,8 @@ func (m *Manager) whileNot(context.Context, *os.File, func(Device) bool, func() 
 	return unsupported()
 }
 
+func (m *Manager) whileUnheld(context.Context, string, func() error) error { return unsupported() }
+
 func (m *Manager) holdDevice(context.Context, *os.File, string) (Device, error) {
 	return Device{}, unsupported()
 }

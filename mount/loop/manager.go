@@ -164,11 +164,20 @@ func (m *Manager) WhileUnwritten(ctx context.Context, file *os.File, do func() e
 
 // HoldDevice keeps the number of a block device, and with it its name, from being given to another one: a read-only loop
 // device over it, which stays when this process ends. device is open in whatever mode; that label holds it already is no
-// error. [Manager.Detach] ends it. The size and the content of the device do not matter, and nothing is read or written.
+// error. [Manager.Detach] ends it. Whoever looks with [Manager.DeviceOpened] afterwards whether the device is mounted sees what was
+// mounted in [Manager.WhileUnheld]. The size and the content of the device do not matter, and nothing is read or written.
 func (m *Manager) HoldDevice(ctx context.Context, device *os.File, label string) (Device, error) {
 	return lostcall.Value(ctx, m.calls, change(device.Name()), func(ctx context.Context) (Device, error) {
 		return m.holdDevice(ctx, device, label)
 	})
+}
+
+// WhileUnheld calls do while no loop device is over the block device at path, the disk that it is a part of or a part of it, and while
+// [Manager.HoldDevice] waits. It is for mounting and formatting what nobody may have without a filesystem meanwhile. Devices
+// are compared by their numbers; a symbolic link is followed. When it is held, do is not called and the error matches [ErrInUse]
+// and unix.EBUSY. Otherwise the error is that of do, which runs in the caller's goroutine and is waited for.
+func (m *Manager) WhileUnheld(ctx context.Context, path string, do func() error) error {
+	return m.whileUnheld(ctx, path, do)
 }
 
 // DeviceOpened reports whether the block device at path is claimed by a user who wants it alone: mounted in any mount

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
@@ -26,7 +27,24 @@ func TestWhatAMountShows(t *testing.T) {
 		assert.Equal(t, c.its, device.IsMountedAs(c.there), name)
 		assert.Equal(t, c.any, loop.IsMountOfAny(c.there), name)
 	}
-	long := "volumekit.io/a-name-that-is-longer-than-what-the-kernel-keeps-of-it"
-	assert.True(t, loop.Device{Label: long[:63]}.IsLabelled(long))
-	assert.False(t, loop.Device{Label: long[:62]}.IsLabelled(long))
+}
+
+// TestLabelsDoNotMeet whatever their length is and where the kernel's limit cuts them.
+func TestLabelsDoNotMeet(t *testing.T) {
+	long := "volumekit.io/loop-block/pvc-11111111-2222-3333-4444-55555555555a"
+	require.Len(t, long, 64, "as the volumes are that are provisioned")
+	seen := map[string]string{}
+	for _, label := range []string{long, long[:63] + "b", long + "c", long[:63], long[:62], loop.KeptLabel(long), loop.KeptLabel(long)[:62]} {
+		kept := loop.KeptLabel(label)
+		require.LessOrEqual(t, len(kept), 63)
+		assert.Empty(t, seen[kept], "%q and %q are both %q", label, seen[kept], kept)
+		seen[kept] = label
+		assert.True(t, loop.Device{Label: kept}.IsLabelled(label))
+	}
+	assert.Equal(t, long[:62], loop.KeptLabel(long[:62]), "a short one stays what it is")
+
+	older := loop.Device{Label: long[:63]}
+	assert.False(t, older.IsLabelled(long))
+	assert.True(t, older.MayBeLabelled(long))
+	assert.False(t, loop.Device{Label: long[:62]}.MayBeLabelled(long))
 }

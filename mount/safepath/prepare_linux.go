@@ -29,18 +29,48 @@ func (s *Subpaths) prepare(ctx context.Context, name string, sub Subpath) error 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = volume.Close() }() // nothing was written
+	defer closeRoot(volume)
+	if err := checkApart(ctx, volume, sub.Apart); err != nil {
+		return err
+	}
 	src, err := volume.openSource(ctx, name, sub)
 	if err != nil {
 		return err
 	}
 	defer closeFile(src.file)
-	err = s.place(ctx, src.file, sub)
+	if err = s.checkSource(ctx, src.file, sub); err == nil {
+		err = s.place(ctx, src.file, sub)
+	}
 	if err == nil || outcome.IsUncertain(err) {
 		return err
 	}
 	return errors.Join(err, volume.unmakeSource(ctx, name, src.made))
 }
+
+func checkApart(ctx context.Context, dir *Root, apart []string) error {
+	if len(apart) == 0 {
+		return nil
+	}
+	return dir.CheckApart(ctx, apart...)
+}
+
+// checkSource checks a directory in the volume, too: what is mounted in the volume may be what the volume must not be. A file
+// holds nothing, and lies in the volume.
+func (s *Subpaths) checkSource(ctx context.Context, src *os.File, sub Subpath) error {
+	dir, err := FromFile(src, Options{Mounter: s.mounter, Without: s.without, calls: s.calls})
+	var kind *KindError
+	if errors.As(err, &kind) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer closeRoot(dir)
+	return checkApart(ctx, dir, sub.Apart)
+}
+
+// closeRoot closes a root to which nothing was written.
+func closeRoot(r *Root) { _ = r.Close() }
 
 // openSource opens the part of the volume, and makes it when it is missing.
 func (r *Root) openSource(ctx context.Context, name string, sub Subpath) (source, error) {

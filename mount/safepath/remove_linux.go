@@ -79,7 +79,7 @@ func (t *tree) removeAll(ctx context.Context, name string, table mount.Interface
 		if !errors.Is(err, unix.ENOTEMPTY) {
 			return ignoreGone(err)
 		}
-		if err := checkNoMounts(ctx, at, base, table); err != nil {
+		if err := t.checkNoMounts(ctx, at, base, table); err != nil {
 			return err
 		}
 		r := &remover{tree: t, at: at}
@@ -95,7 +95,7 @@ func (t *tree) removeAll(ctx context.Context, name string, table mount.Interface
 // removeContent is RemoveContent.
 func (t *tree) removeContent(ctx context.Context, table mount.Interface) error {
 	// All of it is looked at before the first name goes: else what lies beside a mount would be gone before that is met.
-	if err := checkNoMounts(ctx, t.fd, "", table); err != nil {
+	if err := t.checkNoMounts(ctx, t.fd, "", table); err != nil {
 		return err
 	}
 	names, err := namesIn(t.fd)
@@ -114,8 +114,21 @@ func (t *tree) removeContent(ctx context.Context, table mount.Interface) error {
 	return errors.Join(errs...)
 }
 
-// checkNoMounts refuses a tree in which the mount table shows a mount. An empty base is what is in at, which may itself be one.
-func checkNoMounts(ctx context.Context, at int, base string, table mount.Interface) error {
+// checkNoMounts refuses a tree in which something is mounted. An empty base is what is in at, which may itself be a mount. A small
+// tree is looked at itself, which costs nothing for the other mounts of the node; of a larger one the mount table tells.
+func (t *tree) checkNoMounts(ctx context.Context, at int, base string, table mount.Interface) error {
+	l, err := t.newLook(at)
+	if err == nil {
+		err = l.lookIn(ctx, base)
+	}
+	if err == nil || errors.Is(err, ErrMounted) {
+		return err
+	}
+	return checkNoneListed(ctx, at, base, table)
+}
+
+// checkNoneListed refuses a tree in which the mount table shows a mount.
+func checkNoneListed(ctx context.Context, at int, base string, table mount.Interface) error {
 	above, err := os.Readlink(fdPath(at))
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package safepath
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -322,5 +323,22 @@ func TestTreeToWhichSomebodyKeepsWritingIsGivenUp(t *testing.T) {
 			err = r.proceed(t.Context())
 		}
 		require.ErrorIs(t, err, ErrRaced)
+	})
+}
+
+// A large tree is not looked at itself: the mount table tells of the mounts in it.
+func TestAMountInALargeTreeIsSeen(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		for i := range maxLooked + 10 {
+			w.write(w.path(fmt.Sprint("f", i)))
+		}
+		w.mkdir("z/deep")
+		w.tmpfs(w.path("z/deep"))
+		require.ErrorIs(t, w.root.RemoveContent(t.Context()), ErrMounted)
+		assert.FileExists(t, w.path("f0"))
+		w.unmount(w.path("z/deep"))
+		require.NoError(t, w.root.RemoveContent(t.Context()))
+		assert.NoFileExists(t, w.path("f0"))
+		w.isUnharmed()
 	})
 }

@@ -84,6 +84,53 @@ func newRoot(hostPath string, options Options) *Root {
 	return r
 }
 
+// OpenOrMake is [Open] that makes the directory, and those above it, when it is missing. It makes each beneath the descriptor
+// of the one above and follows no link, so that a link that comes in between leads nowhere: the error matches [ErrEscapes].
+// Options must not say FollowLinks.
+func OpenOrMake(ctx context.Context, hostPath string, dirs MkdirOptions, options Options) (*Root, error) {
+	if options.FollowLinks {
+		return nil, newRoot(hostPath, options).wrap("make root", "", fmt.Errorf("nothing is made through links: %w", ErrInvalid))
+	}
+	root, err := Open(ctx, hostPath, options)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return root, err
+	}
+	top, err := Open(ctx, "/", options)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = top.Close() }() // nothing was written to it
+	if err := top.MkdirAll(ctx, strings.TrimPrefix(path.Clean(hostPath), "/"), dirs); err != nil {
+		return nil, err
+	}
+	return Open(ctx, hostPath, options)
+}
+
+// CheckApart returns an error that matches [ErrOverlap] when the directory of the root is one of the absolute paths in apart,
+// lies in one, or holds one. It compares what is open, by device and inode: what comes into the path of the root later makes no
+// difference. Links in apart are followed. One that does not exist lies where it would be made.
+func (r *Root) CheckApart(ctx context.Context, apart ...string) error {
+	_, err := doHere(ctx, r.to("use", ""), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+		return struct{}{}, errors.Join(t.checkOutside(ctx, apart), t.checkHoldsNone(ctx, apart))
+	})
+	return err
+}
+
+// CheckOutside is [Root.CheckApart] for a directory that may hold the others, such as one in which something is made.
+func (r *Root) CheckOutside(ctx context.Context, others ...string) error {
+	_, err := doHere(ctx, r.to("use", ""), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
+		return struct{}{}, t.checkOutside(ctx, others)
+	})
+	return err
+}
+
+// Directory opens the directory of the root for reading. It is for system calls that work beneath a descriptor.
+func (r *Root) Directory(ctx context.Context) (*os.File, error) {
+	return doHere(ctx, r.to("open", ""), closeFile, func(ctx context.Context, t *tree) (*os.File, error) {
+		return t.openDirectory(ctx, r.path)
+	})
+}
+
 // Close closes the root. Calls that are under way end as they would have; later ones fail with an error that matches
 // os.ErrClosed.
 func (r *Root) Close() error { return r.dir.Close() }

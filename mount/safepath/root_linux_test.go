@@ -46,6 +46,32 @@ func TestOpenReadsWhatIsBeneath(t *testing.T) {
 	})
 }
 
+func TestAMissingRootIsMadeThroughNoLink(t *testing.T) {
+	inEachWay(t, func(t *testing.T, w *world) {
+		w.mkdir("a")
+		w.link(w.outside, "link")
+		options := Options{Without: w.without}
+		made, err := OpenOrMake(t.Context(), w.path("a/b/c"), MkdirOptions{Mode: 0o700}, options)
+		require.NoError(t, err)
+		defer made.Close()
+		dir, err := made.Directory(t.Context())
+		require.NoError(t, err)
+		defer dir.Close()
+		info, err := dir.Stat()
+		require.NoError(t, err)
+		assert.Equal(t, fs.ModeDir|0o700, info.Mode())
+		there, err := OpenOrMake(t.Context(), w.path("a/b/c"), MkdirOptions{}, options)
+		require.NoError(t, err)
+		defer there.Close()
+
+		_, err = OpenOrMake(t.Context(), w.path("link/b"), MkdirOptions{}, options)
+		require.ErrorIs(t, err, ErrEscapes)
+		_, err = OpenOrMake(t.Context(), w.path("b"), MkdirOptions{}, Options{FollowLinks: true})
+		require.ErrorIs(t, err, ErrInvalid)
+		w.isUnharmed()
+	})
+}
+
 func TestRootIsADirectoryAtAPathWithoutLinks(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
 		w.mkdir("a/b")

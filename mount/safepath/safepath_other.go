@@ -34,6 +34,14 @@ func (t *tree) openPathFile(context.Context, string, Kind) (*os.File, error) {
 	return nil, unsupported()
 }
 
+func (t *tree) openDirectory(context.Context, string) (*os.File, error) {
+	return nil, unsupported()
+}
+
+func (t *tree) checkOutside(context.Context, []string) error { return unsupported() }
+
+func (t *tree) checkHoldsNone(context.Context, []string) error { return unsupported() }
+
 func (t *tree) mkdirAll(context.Context, string, MkdirOptions) error { return unsupported() }
 
 func (t *tree) create(context.Context, string, fs.FileMode) error { return unsupported() }

@@ -53,6 +53,9 @@ type Subpath struct {
 	// FollowVolumePath follows the symbolic links in VolumePath itself. It is for a path that the operator of the host has
 	// chosen, all parents of which belong to the host.
 	FollowVolumePath bool
+	// Apart are absolute paths from which the volume, and the part of it, must be apart; see [Root.CheckApart]. They are
+	// compared with the directories that were opened, and those are what is bound.
+	Apart []string
 	// Path is the sub-path, relative to VolumePath; see [CleanSubpath].
 	Path string
 	// FollowInside follows the relative symbolic links in Path that stay within the volume, as kubelet does. The files of a

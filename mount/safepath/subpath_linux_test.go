@@ -244,6 +244,38 @@ func TestPropagationIsTheCallers(t *testing.T) {
 	})
 }
 
+// swapping puts a link to elsewhere in the place of a directory when it is asked to mount.
+type swapping struct {
+	mount.Interface
+	t       *testing.T
+	dir, to string
+}
+
+func (s *swapping) Mount(ctx context.Context, request mount.Request) error {
+	require.NoError(s.t, os.Rename(s.dir, s.dir+"-before"))
+	require.NoError(s.t, os.Symlink(s.to, s.dir))
+	return s.Interface.Mount(ctx, request)
+}
+
+func TestTheDirectoryThatWasComparedIsTheOneThatIsBound(t *testing.T) {
+	onANode(t, func(t *testing.T, n *node) {
+		kept := filepath.Join(n.outside, "kept")
+		require.NoError(t, os.MkdirAll(filepath.Join(kept, "a"), 0o755))
+		n.mkdir("a")
+		want := inodeOf(t, n.path("a"))
+		n.subpaths = NewSubpaths(&swapping{Interface: n.mounter, t: t, dir: n.dir, to: kept}, SubpathsOptions{Without: n.without})
+		sub := n.subpath("a")
+		sub.FollowVolumePath, sub.Apart = true, []string{kept}
+		assert.Equal(t, want, inodeOf(t, n.prepare(sub)), "and not what the path leads to by now")
+		n.clean()
+
+		n.restart()
+		_, err := n.subpaths.Prepare(t.Context(), sub)
+		require.ErrorIs(t, err, ErrOverlap)
+		n.isClean()
+	})
+}
+
 func TestSubpathThatLeadsOutOfTheVolumeIsRefusedAndLeavesNothing(t *testing.T) {
 	onANode(t, func(t *testing.T, n *node) {
 		n.mkdir("a")

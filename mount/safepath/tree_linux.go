@@ -305,6 +305,12 @@ func (t *tree) openFile(ctx context.Context, name string, want Kind) (*os.File, 
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// openDirectory opens the directory of the tree for reading.
+func (t *tree) openDirectory(ctx context.Context, name string) (*os.File, error) {
+	fd, err := t.reopen(ctx, t.fd)
+	return newFile(fd, name, err)
+}
+
 // reopen opens for reading what is open without access already.
 func (t *tree) reopen(ctx context.Context, path int) (int, error) {
 	before, err := look(path, "")

@@ -1,37 +1,32 @@
 package emptydir
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // openFlags open a directory and nothing else, and follow no link.
 const openFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// makeDirectory makes dir for everybody, or for group too. What is there already was finished by an earlier call and is
-// left as it is. The parent is the node's own and exists.
-func makeDirectory(ctx context.Context, dir string, group *int64) error {
-	parent, err := unix.Open(filepath.Dir(dir), openFlags, 0)
-	if err != nil {
-		return volume.Transient(fmt.Errorf("opening %s: %w", filepath.Dir(dir), err))
-	}
-	defer closeFD(parent)
-	if ready, err := isDirectory(parent, filepath.Base(dir)); ready || err != nil {
-		return err
-	}
+// makeDirectory makes the last element of dir in its parent, for everybody, or for group too. Before it gets that name, record
+// is given the directory, open.
+func makeDirectory(parent *os.File, dir string, group *int64, record func(made *os.File) error) error {
+	at := int(parent.Fd())
 	unready := filepath.Base(partial(dir))
-	if err := errors.Join(prepare(parent, unready), own(ctx, partial(dir), group)); err != nil {
-		return errors.Join(fmt.Errorf("preparing %s: %w", dir, err), unprepare(parent, unready))
+	made, err := prepare(at, unready, group)
+	if err == nil {
+		err = record(made)
+		_ = made.Close() // nothing was written to it
 	}
-	if err := rename(parent, unready, filepath.Base(dir)); err != nil {
-		return errors.Join(fmt.Errorf("renaming to %s: %w", dir, err), unprepare(parent, unready))
+	if err != nil {
+		return errors.Join(fmt.Errorf("preparing %s: %w", dir, err), unprepare(at, unready))
+	}
+	if err := rename(at, unready, filepath.Base(dir)); err != nil {
+		return errors.Join(fmt.Errorf("renaming to %s: %w", dir, err), unprepare(at, unready))
 	}
 	return nil
 }
@@ -46,41 +41,36 @@ func rename(parent int, from, to string) error {
 	return err
 }
 
-// isDirectory reports whether name is there; anything but a directory is an error.
-func isDirectory(parent int, name string) (bool, error) {
-	var stat unix.Stat_t
-	err := unix.Fstatat(parent, name, &stat, unix.AT_SYMLINK_NOFOLLOW)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("looking at %q: %w", name, err)
-	case stat.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return false, fmt.Errorf("%q is there and is no directory: remove it: %w", name, volume.ErrInvalid)
-	}
-	return true, nil
-}
-
-// prepare makes the directory name, or takes the one that a crash has left, with the mode of a volume.
-func prepare(parent int, name string) error {
+// prepare makes the directory name, or takes the one that a crash has left, with the mode of a volume, gives it to group, and
+// returns it open.
+func prepare(parent int, name string, group *int64) (*os.File, error) {
 	if err := unix.Mkdirat(parent, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("mkdir: %w", err)
+		return nil, fmt.Errorf("mkdir: %w", err)
 	}
 	fd, err := unix.Openat(parent, name, openFlags, 0)
 	if err != nil {
-		return fmt.Errorf("open: %w", err)
+		return nil, fmt.Errorf("open: %w", err)
 	}
-	defer closeFD(fd)
-	if err := unix.Fchmod(fd, mode); err != nil { // not by mkdir, whose mode the umask cuts
+	if err := admit(fd, group); err != nil {
+		_ = unix.Close(fd) // nothing was written to it
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// admit lets everybody write to a directory, and gives it to group.
+func admit(fd int, group *int64) error {
+	bits := uint32(mode)
+	if group != nil {
+		if err := unix.Fchown(fd, -1, int(*group)); err != nil {
+			return fmt.Errorf("giving it to group %d: %w", *group, err)
+		}
+		bits |= setgid // after the group, since changing that clears it
+	}
+	if err := unix.Fchmod(fd, bits); err != nil { // not by mkdir, whose mode the umask cuts
 		return fmt.Errorf("chmod: %w", err)
 	}
 	return nil
-}
-
-// own gives the directory to a group, if one is asked for.
-func own(ctx context.Context, dir string, group *int64) error {
-	_, err := ownership.Apply(ctx, dir, ownership.Options{Group: group})
-	return err
 }
 
 // unprepare takes away what could not be finished.
@@ -91,6 +81,3 @@ func unprepare(parent int, name string) error {
 	}
 	return err
 }
-
-// closeFD closes a descriptor that was only looked through.
-func closeFD(fd int) { _ = unix.Close(fd) }

@@ -16,9 +16,13 @@
 // TearDown deletes what the workload has left, and the workload may have left anything. What is at the path, mounted or
 // not, is asked of the world, since a plugin that was restarted knows no more than the names. Then:
 //
-//   - A tmpfs is unmounted, which ends its content. What else is mounted at the path is not ours and is left alone.
-//   - A directory is emptied through descriptors: no link is followed and no mount is crossed. Where the mount table
-//     shows a mount inside, nothing at all is deleted, and the error matches volume.ErrInUse.
+//   - The tmpfs that SetUp mounted is unmounted, which ends its content. Its mark (mount.IsMemoryOf) proves that it is the
+//     one. Any other mount at the path, another tmpfs too, is left alone, and the error matches mount.ErrForeign.
+//   - A directory is emptied if it is proven to be the one that SetUp made (mount/owned); a symbolic link in the pod's directory
+//     of plugins keeps the proof. Another directory at the path, such as one of a mount over a parent, is left alone, and the
+//     error matches owned.ErrUnproven. SetUp does not use such a directory either.
+//   - It is emptied through descriptors: no link is followed and no mount is crossed. Where the mount table shows a mount
+//     inside, nothing at all is deleted, and the error matches volume.ErrInUse.
 //
 // # Size
 //

@@ -18,6 +18,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/volumetest"
 )
@@ -137,17 +138,54 @@ func TestNumberThatIsNoGroupIsRefusedBeforeAnythingIsMade(t *testing.T) {
 func TestFailedSetUpLeavesNothing(t *testing.T) {
 	parent := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(parent, "scratch"), []byte("in the way"), 0o600))
-	require.ErrorIs(t, makeDirectory(t.Context(), filepath.Join(parent, "scratch"), nil), volume.ErrInvalid)
-	fd, err := unix.Open(parent, openFlags, 0)
+	dir, err := os.Open(parent)
 	require.NoError(t, err)
-	defer closeFD(fd)
-	require.NoError(t, prepare(fd, ".setting-up-scratch"))
+	defer dir.Close()
+	require.ErrorIs(t, makeDirectory(dir, filepath.Join(parent, "scratch"), nil, recorded), unix.EEXIST)
+	fd := int(dir.Fd())
+	made, err := prepare(fd, ".setting-up-scratch", nil)
+	require.NoError(t, err)
+	require.NoError(t, made.Close())
 	require.NoError(t, unprepare(fd, ".setting-up-scratch"))
 	require.NoError(t, unprepare(fd, ".setting-up-scratch"), "gone already")
 	entries, err := os.ReadDir(parent)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
 	assert.Equal(t, "scratch", entries[0].Name())
+}
+
+// swapper swaps a directory for a link to outside once, after the plugin has looked at the mount point.
+type swapper struct {
+	mount.Interface
+	t            *testing.T
+	dir, outside string
+}
+
+func (s *swapper) IsMountPoint(ctx context.Context, path string) (bool, error) {
+	mounted, err := s.Interface.IsMountPoint(ctx, path)
+	_ = os.Remove(s.dir) // it may not be there yet
+	require.NoError(s.t, os.Symlink(s.outside, s.dir))
+	return mounted, err
+}
+
+func TestNothingIsMadeThroughALinkThatIsSwappedIntoAParent(t *testing.T) {
+	mounttest.RequireMounts(t) // where a mistake can reach nothing of the machine
+	for _, medium := range []v1.StorageMedium{v1.StorageMediumDefault, v1.StorageMediumMemory} {
+		for above := range 4 { // of {pod}/volumes/{plugin}/{volume}
+			plugin, outside := newPlugin(t), t.TempDir()
+			dir := plugin.host.GetPodVolumeDir(pod.UID, Name, "scratch")
+			for range above {
+				dir = filepath.Dir(dir)
+			}
+			require.NoError(t, os.MkdirAll(dir, 0o750))
+			plugin.mount = &swapper{plugin.mount, t, dir, outside}
+			_, err := setUp(t, plugin, spec(medium, ""), volume.MounterArgs{})
+			require.Error(t, err, "%q %s", medium, dir)
+			entries, err := os.ReadDir(outside)
+			require.NoError(t, err)
+			assert.Empty(t, entries, "%q %s", medium, dir)
+		}
+	}
 }
 
 func TestSetUpFinishesWhatACrashLeftAndKeepsWhatAWorkloadChanged(t *testing.T) {
@@ -277,14 +315,14 @@ func TestVolumeOnAFilesystemThatCanOnlyRenamePlainly(t *testing.T) {
 	unsupported := unix.Renameat2(unix.AT_FDCWD, f.Path()+"/from", unix.AT_FDCWD, f.Path()+"/to", unix.RENAME_NOREPLACE)
 	require.ErrorIs(t, unsupported, unix.EINVAL)
 	f.Heal()
-	require.NoError(t, makeDirectory(t.Context(), path, nil))
-	require.NoError(t, makeDirectory(t.Context(), path, nil))
+	parent, err := os.Open(f.Path())
+	require.NoError(t, err)
+	defer parent.Close()
+	require.NoError(t, makeDirectory(parent, path, nil, recorded))
 	assert.EqualValues(t, 0o777, statOf(t, path).Mode&0o7777)
-	require.NoError(t, os.MkdirAll(filepath.Join(path, strings.Repeat("d/", 100)), 0o755))
-	d := &directory{mount: newPlugin(t).mount}
-	require.NoError(t, d.removeTree(t.Context(), path))
-	assert.NoDirExists(t, path)
 }
+
+func recorded(*os.File) error { return nil }
 
 func TestTearDownOfMemoryWithAMountInsideIsRefused(t *testing.T) {
 	mounttest.RequireMounts(t)
@@ -335,4 +373,124 @@ func TestMetricsOfMemoryAreOfTheTmpfs(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 4<<20, metrics.Capacity.Value())
 	assert.EqualValues(t, 1<<20, metrics.Used.Value())
+}
+
+// A whole tmpfs is no proof: only the one that SetUp has mounted is the volume.
+func TestForeignTmpfsInPlaceOfAVolumeInMemoryIsNeitherAdoptedNorUnmounted(t *testing.T) {
+	mounttest.RequireMounts(t)
+	plugin := newPlugin(t)
+	path := mustSetUp(t, plugin, spec("Memory", ""), volume.MounterArgs{})
+	require.NoError(t, unix.Unmount(path, 0))
+	require.NoError(t, unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=777"))
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	precious := filepath.Join(path, "precious")
+	require.NoError(t, os.WriteFile(precious, nil, 0o600))
+
+	_, err := setUp(t, plugin, spec("Memory", ""), volume.MounterArgs{})
+	require.ErrorIs(t, err, mount.ErrForeign)
+	require.ErrorIs(t, tearDown(t, newLike(plugin)), mount.ErrForeign)
+	assert.FileExists(t, precious)
+
+	require.NoError(t, unix.Unmount(path, 0))
+	require.NoError(t, tearDown(t, newLike(plugin)))
+	assert.NoDirExists(t, path)
+}
+
+// foreignTree mounts a tmpfs over a directory, in which there is a file where the volume has its content. The mount goes at the
+// end of the test at the latest.
+func foreignTree(t *testing.T, over, path string) (precious string) {
+	t.Helper()
+	require.NoError(t, unix.Mount("foreign", over, "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { _ = unix.Unmount(over, unix.MNT_DETACH) })
+	require.NoError(t, os.MkdirAll(path, 0o777))
+	precious = filepath.Join(path, "precious")
+	require.NoError(t, os.WriteFile(precious, []byte("foreign"), 0o600))
+	return precious
+}
+
+func TestWhatAMountOverAParentShowsIsNeitherDeletedNorUsed(t *testing.T) {
+	mounttest.RequireMounts(t)
+	for _, below := range []string{"", "pod-1", "pod-1/volumes", "pod-1/volumes/kubernetes.io~empty-dir"} {
+		plugin := newPlugin(t)
+		path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
+		require.NoError(t, os.WriteFile(filepath.Join(path, "ours"), nil, 0o600))
+		over := filepath.Join(plugin.host.GetPodsDir(), below)
+		precious := foreignTree(t, over, path)
+
+		require.ErrorIs(t, tearDown(t, newLike(plugin)), owned.ErrUnproven, below)
+		assert.FileExists(t, precious, below)
+		_, err := setUp(t, newLike(plugin), spec("", ""), volume.MounterArgs{})
+		require.ErrorIs(t, err, owned.ErrUnproven, below)
+		_, err = plugin.ConstructVolumeSpec("scratch", path)
+		require.ErrorIs(t, err, owned.ErrUnproven, below)
+
+		require.NoError(t, unix.Unmount(over, 0))
+		assert.FileExists(t, filepath.Join(path, "ours"), below)
+		require.NoError(t, tearDown(t, newLike(plugin)))
+		assert.NoDirExists(t, path)
+	}
+}
+
+func TestVolumeThatAnEmptyMountHidesIsNotGone(t *testing.T) {
+	mounttest.RequireMounts(t)
+	plugin := newPlugin(t)
+	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
+	over := filepath.Join(plugin.host.GetPodsDir(), "pod-1/volumes")
+	require.NoError(t, unix.Mount("foreign", over, "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { _ = unix.Unmount(over, unix.MNT_DETACH) })
+	require.ErrorIs(t, tearDown(t, plugin), owned.ErrUnproven)
+	_, err := setUp(t, plugin, spec("", ""), volume.MounterArgs{})
+	require.ErrorIs(t, err, owned.ErrUnproven, "no other directory is made in its place")
+	require.NoError(t, unix.Unmount(over, 0))
+	assert.DirExists(t, path)
+}
+
+func TestDirectoryThatSomebodyPutInPlaceOfTheVolumeStays(t *testing.T) {
+	plugin := newPlugin(t)
+	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
+	require.NoError(t, os.Rename(path, path+"-moved"))
+	require.NoError(t, os.Mkdir(path, 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "precious"), nil, 0o600))
+	require.ErrorIs(t, tearDown(t, newLike(plugin)), owned.ErrUnproven)
+	_, err := setUp(t, newLike(plugin), spec("", ""), volume.MounterArgs{})
+	require.ErrorIs(t, err, owned.ErrUnproven)
+	assert.FileExists(t, filepath.Join(path, "precious"))
+
+	require.NoError(t, os.RemoveAll(path))
+	require.NoError(t, tearDown(t, newLike(plugin)), "it was taken away by hand")
+	require.NoError(t, tearDown(t, newLike(plugin)))
+	assert.DirExists(t, path+"-moved")
+}
+
+func TestWhatNobodyProvesIsNoVolume(t *testing.T) {
+	plugin := newPlugin(t)
+	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
+	found, err := newLike(plugin).ConstructVolumeSpec("scratch", path)
+	require.NoError(t, err)
+	assert.Equal(t, "scratch", found.Spec.Name())
+	stray, file := filepath.Join(filepath.Dir(path), "stray"), filepath.Join(filepath.Dir(path), "file")
+	require.NoError(t, os.MkdirAll(filepath.Join(stray, "content"), 0o700))
+	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
+	for _, at := range []string{stray, file} {
+		_, err := plugin.ConstructVolumeSpec(filepath.Base(at), at)
+		require.Error(t, err, at)
+		unmounter, err := plugin.NewUnmounter(filepath.Base(at), pod.UID)
+		require.NoError(t, err)
+		require.ErrorIs(t, unmounter.TearDown(t.Context()), owned.ErrUnproven, at)
+	}
+	assert.DirExists(t, filepath.Join(stray, "content"))
+	assert.FileExists(t, file)
+	_, err = plugin.ConstructVolumeSpec("scratch", filepath.Join(t.TempDir(), "scratch"))
+	require.ErrorIs(t, err, volume.ErrInvalid, "it is the place of no volume")
+}
+
+func TestSetUpAfterAKillAndTearDownAfterOne(t *testing.T) {
+	plugin := newPlugin(t)
+	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
+	require.NoError(t, os.Remove(path), "a kill between the removal of the directory and that of its proof")
+	mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
+	require.NoError(t, tearDown(t, plugin))
+	entries, err := os.ReadDir(plugin.host.GetPodPluginDir(pod.UID, Name))
+	require.NoError(t, err)
+	assert.Empty(t, entries, "no proof is left")
 }

@@ -2,6 +2,8 @@ package emptydir
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,14 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 const (
-	// fsType is the filesystem of volumes in memory.
-	fsType = "tmpfs"
 	// mode lets everybody write; with setgid new files belong to the group of the volume.
 	mode   = 0o777
 	setgid = 0o2000
@@ -53,20 +54,41 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if err := checkGroup(args.FsGroup); err != nil {
 		return err
 	}
-	mounted, err := m.mounted(ctx, dir)
-	if err != nil {
+	found, err := m.lookup(ctx, dir)
+	if err == nil {
+		return m.adopt(ctx, dir, found)
+	}
+	if !errors.Is(err, mount.ErrNotMounted) {
 		return err
 	}
-	if mounted {
-		return m.adopt(ctx, dir)
+	if m.medium == v1.StorageMediumMemory {
+		return mount.MountMemory(ctx, m.mount, dir, m.memoryOptions(args)...) // which makes the directory
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+	return m.makeVolume(ctx, dir, args.FsGroup)
+}
+
+// makeVolume makes dir, and the directories above it, beneath descriptors, unless an earlier call has made it. A link in the way
+// is refused, and so is a directory of which nothing proves that this plugin made it.
+func (m *mounter) makeVolume(ctx context.Context, dir string, group *int64) error {
+	volumeDir := m.owned(dir)
+	there, err := volumeDir.Open(ctx, m.paths())
+	if err == nil {
+		return there.Close()
+	}
+	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, owned.ErrUnproven) {
+		return err
+	}
+	root, err := safepath.OpenOrMake(ctx, filepath.Dir(dir), safepath.MkdirOptions{Mode: 0o750}, m.paths())
+	if err != nil {
 		return volume.Transient(err)
 	}
-	if m.medium == v1.StorageMediumMemory {
-		return mount.MountMemory(ctx, m.mount, dir, m.memoryOptions(args)...)
+	defer func() { _ = root.Close() }() // nothing was written to it
+	parent, err := root.Directory(ctx)
+	if err != nil {
+		return volume.Transient(err)
 	}
-	return makeDirectory(ctx, dir, args.FsGroup)
+	defer func() { _ = parent.Close() }() // likewise
+	return makeDirectory(parent, dir, group, func(made *os.File) error { return volumeDir.Record(ctx, made, m.paths()) })
 }
 
 // checkGroup refuses what is no group id.
@@ -78,11 +100,15 @@ func checkGroup(group *int64) error {
 }
 
 // adopt accepts a mount that is there already, if it is what this volume makes.
-func (m *mounter) adopt(ctx context.Context, dir string) error {
+func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint) error {
 	if m.medium != v1.StorageMediumMemory {
-		return fmt.Errorf("something is mounted at %s, where a directory belongs: %w", dir, mount.ErrForeign)
+		return fmt.Errorf("something is mounted at %s, where a directory belongs: unmount it: %w", dir, mount.ErrForeign)
 	}
-	return m.ours(ctx, dir)
+	if err := checkOurs(dir, found); err != nil {
+		return err
+	}
+	mount.TellMade(ctx, dir, found)
+	return nil
 }
 
 func (m *mounter) memoryOptions(args volume.MounterArgs) []string {
@@ -136,29 +162,27 @@ func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 }
 
 func (u *unmounter) tearDown(ctx context.Context, dir string) error {
-	mounted, err := u.mounted(ctx, dir)
-	if err != nil {
+	if err := u.unmount(ctx, dir); err != nil {
 		return err
 	}
-	if mounted {
-		if err := u.unmount(ctx, dir); err != nil {
-			return err
-		}
+	if err := u.mount.RemoveTarget(ctx, partial(dir)); err != nil { // which nobody has ever got
+		return err
 	}
-	for _, path := range []string{partial(dir), dir} {
-		if err := u.remove(ctx, path); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inUse(u.owned(dir).Remove(ctx, u.mount))
 }
 
-// unmount takes the tmpfs off dir.
+// unmount takes the tmpfs off dir, if it is there: the very mount that is proven to be ours, and no other.
 func (u *unmounter) unmount(ctx context.Context, dir string) error {
-	if err := u.ours(ctx, dir); err != nil {
-		return err
+	found, err := u.lookup(ctx, dir)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return nil
 	}
-	err := u.mount.Unmount(ctx, dir, mount.UnmountOptions{})
+	if err == nil {
+		err = checkOurs(dir, found)
+	}
+	if err == nil {
+		err = u.mount.Unmount(ctx, dir, mount.UnmountOptions{Expect: found.Identity()})
+	}
 	switch {
 	case err == nil, errors.Is(err, mount.ErrNotMounted):
 		return nil
@@ -168,24 +192,28 @@ func (u *unmounter) unmount(ctx context.Context, dir string) error {
 	return err
 }
 
-// remove removes the directory at path with its content, if it is there.
-func (u *unmounter) remove(ctx context.Context, path string) error {
-	// Most are empty, and a directory that is not says so without harm.
-	err := u.mount.RemoveTarget(ctx, path)
-	if err == nil || !errors.Is(err, syscall.ENOTEMPTY) {
-		return err
-	}
-	return u.removeTree(ctx, path)
-}
-
-// removeTree removes the directory at path and all that is in it; see [safepath.Root.RemoveAll].
-func (d *directory) removeTree(ctx context.Context, path string) error {
-	err := safepath.RemoveTree(ctx, path, safepath.Options{Mounter: d.mount})
-	if errors.Is(err, safepath.ErrMounted) || errors.Is(err, safepath.ErrRaced) {
-		return errors.Join(err, volume.ErrInUse)
+// inUse makes what says that somebody still uses a directory match volume.ErrInUse.
+func inUse(err error) error {
+	for _, busy := range []error{safepath.ErrMounted, safepath.ErrRaced, syscall.ENOTEMPTY} {
+		if errors.Is(err, busy) {
+			return errors.Join(err, volume.ErrInUse)
+		}
 	}
 	return err
 }
+
+// owned returns the directory dir of the volume, with its proof, which lies in the plugin's own directory of the pod.
+func (d *directory) owned(dir string) owned.Directory {
+	name := d.name
+	if dir != d.path { // a caller's own choice (SetUpAt)
+		sum := sha256.Sum256([]byte(dir))
+		name += "." + hex.EncodeToString(sum[:8])
+	}
+	return owned.Directory{Path: dir, Proof: filepath.Join(d.proofs, name)}
+}
+
+// paths says how the directories of volumes are opened.
+func (d *directory) paths() safepath.Options { return safepath.Options{Mounter: d.mount} }
 
 // mounted reports whether something is mounted at dir, which need not exist.
 func (d *directory) mounted(ctx context.Context, dir string) (bool, error) {
@@ -196,16 +224,25 @@ func (d *directory) mounted(ctx context.Context, dir string) (bool, error) {
 	return mounted, err
 }
 
-// ours returns an error that matches mount.ErrForeign unless all that is mounted at dir is the whole of a tmpfs.
-func (d *directory) ours(ctx context.Context, dir string) error {
-	table, err := d.mount.List(ctx)
+// lookup returns the mount at dir, which need not exist. The error matches mount.ErrNotMounted when there is none.
+func (d *directory) lookup(ctx context.Context, dir string) (mount.MountPoint, error) {
+	// Most often nothing is mounted, which is answered at less cost than what is.
+	mounted, err := d.mounted(ctx, dir)
+	if err == nil && !mounted {
+		err = mount.ErrNotMounted
+	}
 	if err != nil {
-		return err
+		return mount.MountPoint{}, err
 	}
-	for _, m := range table {
-		if m.Path == dir && (m.FSType != fsType || m.Root != "/") {
-			return fmt.Errorf("a mount of %s (%s) is at %s: unmount it first: %w", m.Root, m.FSType, dir, mount.ErrForeign)
-		}
+	return d.mount.Lookup(ctx, dir)
+}
+
+// checkOurs returns an error that matches mount.ErrForeign unless what is mounted at dir is the tmpfs that a mounter made
+// there.
+func checkOurs(dir string, found mount.MountPoint) error {
+	if mount.IsMemoryOf(dir, found) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("a mount of %q (%s), which this plugin did not make, is at %s: unmount it: %w",
+		found.Source, found.FSType, dir, mount.ErrForeign)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,15 +125,52 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 }
 
 // ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The medium and the limit are not in the spec; the
-// volume can be torn down without them.
+// volume can be torn down without them. A path at which SetUp has provably made nothing is an error: its content, or its
+// mount, is not to be taken away.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
-	if err := checkName(volumeName); err != nil {
+	//nolint:forbidigo // The interface has no context.
+	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	defer cancel()
+	if err := p.prove(ctx, volumeName, mountPath); err != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("emptyDir volume at %s: %w", mountPath, err)
 	}
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
 		Name:         volumeName,
 		VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}},
 	})}, nil
+}
+
+// lookPatience bounds a look at a directory of the node.
+const lookPatience = 10 * time.Second
+
+// prove returns an error unless what is at path was made by SetUp for the volume of that name.
+func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
+	below, err := filepath.Rel(p.host.GetPodsDir(), path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
+	}
+	uid, _, _ := strings.Cut(below, "/")
+	dir, err := p.newDirectory(volumeName, types.UID(uid))
+	if err != nil {
+		return err
+	}
+	if dir.path != path {
+		return fmt.Errorf("the volume %q of that pod would be at %s: %w", volumeName, dir.path, volume.ErrInvalid)
+	}
+	return dir.prove(ctx)
+}
+
+// prove returns an error unless what is at the volume's path was made by SetUp. An empty directory, as a tmpfs leaves one when
+// the machine is booted, has no proof and needs none.
+func (d *directory) prove(ctx context.Context) error {
+	found, err := d.lookup(ctx, d.path)
+	if err == nil {
+		return checkOurs(d.path, found)
+	}
+	if !errors.Is(err, mount.ErrNotMounted) {
+		return err
+	}
+	return d.owned(d.path).Prove(ctx, d.paths())
 }
 
 func sourceOf(spec *volume.Spec) (*v1.EmptyDirVolumeSource, error) {
@@ -163,9 +201,11 @@ func checkName(name string) error {
 
 // directory is the place of one volume of one pod.
 type directory struct {
-	mount   mount.Interface
-	name    string
-	path    string
+	mount mount.Interface
+	name  string
+	path  string
+	// proofs is where it is proven which directories SetUp has made.
+	proofs  string
 	walked  *volume.MetricsDu
 	counted *volume.MetricsStatFS
 }
@@ -176,7 +216,7 @@ func (p *Plugin) newDirectory(name string, podUID types.UID) (*directory, error)
 	}
 	path := p.host.GetPodVolumeDir(podUID, Name, name)
 	return &directory{
-		mount: p.mount, name: name, path: path,
+		mount: p.mount, name: name, path: path, proofs: p.host.GetPodPluginDir(podUID, Name),
 		walked: volume.NewMetricsDu(path), counted: volume.NewMetricsStatFS(path),
 	}, nil
 }

@@ -2,11 +2,13 @@ package files
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume/atomicwriter"
 	"github.com/volumekit/volumekit/volume/ownership"
@@ -27,21 +29,74 @@ type Directories interface {
 	RemoveAll(ctx context.Context, base, name string) error
 }
 
+// ownedDirectories is what [Directories] on a filesystem have beside: they prove which directories they have made.
+type ownedDirectories interface {
+	// MakeOwned is MakeDirectory that records the directory. One that is there, is not empty and is not proven to be the one
+	// that was made is refused.
+	MakeOwned(ctx context.Context, dir owned.Directory, mode fs.FileMode) (made bool, err error)
+	// RemoveOwned is RemoveAll of what is proven to have been made; see [owned.Directory.Remove].
+	RemoveOwned(ctx context.Context, dir owned.Directory) error
+	// Prove returns an error unless RemoveOwned may be called; see [owned.Directory.Prove].
+	Prove(ctx context.Context, dir owned.Directory) error
+}
+
+var _ ownedDirectories = nodeDirectories{}
+
 // nodeDirectories are those of the node that the program runs on.
 type nodeDirectories struct{ mount mount.Interface }
 
 var _ Directories = nodeDirectories{}
 
 func (d nodeDirectories) MakeDirectory(ctx context.Context, base, name string, mode fs.FileMode) (made bool, err error) {
-	if err := os.MkdirAll(base, 0o750); err != nil {
-		return false, err
-	}
-	parent, err := safepath.Open(ctx, base, safepath.Options{Mounter: d.mount})
+	parent, err := safepath.OpenOrMake(ctx, base, safepath.MkdirOptions{Mode: 0o750}, safepath.Options{Mounter: d.mount})
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = parent.Close() }() // nothing was written to it
 	return parent.MakeDirectory(ctx, name, mode)
+}
+
+// MakeOwned implements ownedDirectories.
+func (d nodeDirectories) MakeOwned(ctx context.Context, dir owned.Directory, mode fs.FileMode) (made bool, err error) {
+	paths := safepath.Options{Mounter: d.mount}
+	if err := dir.Prove(ctx, paths); err != nil && (!errors.Is(err, fs.ErrNotExist) || errors.Is(err, owned.ErrUnproven)) {
+		return false, err
+	}
+	if made, err = d.MakeDirectory(ctx, filepath.Dir(dir.Path), filepath.Base(dir.Path), mode); err != nil {
+		return made, err
+	}
+	if made {
+		return made, d.record(ctx, dir)
+	}
+	if recorded, err := dir.IsRecorded(ctx, paths); err != nil || recorded {
+		return false, err
+	}
+	return false, d.record(ctx, dir) // It is empty: a kill came before the record.
+}
+
+func (d nodeDirectories) record(ctx context.Context, dir owned.Directory) error {
+	paths := safepath.Options{Mounter: d.mount}
+	root, err := safepath.Open(ctx, dir.Path, paths)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // nothing was written to it
+	file, err := root.Directory(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // likewise
+	return dir.Record(ctx, file, paths)
+}
+
+// RemoveOwned implements ownedDirectories.
+func (d nodeDirectories) RemoveOwned(ctx context.Context, dir owned.Directory) error {
+	return dir.Remove(ctx, d.mount)
+}
+
+// Prove implements ownedDirectories.
+func (d nodeDirectories) Prove(ctx context.Context, dir owned.Directory) error {
+	return dir.Prove(ctx, safepath.Options{Mounter: d.mount})
 }
 
 func (nodeDirectories) Publish(ctx context.Context, dir string, payload map[string]atomicwriter.FileProjection, group *int64) error {

@@ -20,6 +20,8 @@
 // and leaves a volume that was there before as it was.
 //
 // Config maps lie on the node's disk. All else lies in a tmpfs, since secrets must never reach a disk, and ends with its unmount.
+// Its mark (mount.IsMemoryOf) proves that it is the one that SetUp mounted: another mount at the path is left alone.
+// So is a directory on disk that is not proven to be the one that SetUp made (mount/owned).
 // The containers get every volume read-only.
 //
 // Whatever touches the node's filesystem goes through [Directories]: with fake.Mounter for that and for the mounts, volumes are

@@ -30,6 +30,10 @@ func (p *payload) addDownwardAPI(ctx context.Context, source *v1.DownwardAPIProj
 
 func (p *payload) downward(ctx context.Context, item v1.DownwardAPIVolumeFile) (string, error) {
 	switch {
+	case item.FieldRef != nil && item.ResourceFieldRef != nil:
+		return "", fmt.Errorf("it names a fieldRef and a resourceFieldRef: give one: %w", volume.ErrInvalid)
+	case item.FieldRef != nil && item.FieldRef.APIVersion != "" && item.FieldRef.APIVersion != "v1":
+		return "", fmt.Errorf("its fieldRef has apiVersion %q: use v1, or none: %w", item.FieldRef.APIVersion, volume.ErrUnsupported)
 	case item.FieldRef != nil:
 		return fieldOf(p.pod, item.FieldRef.FieldPath)
 	case item.ResourceFieldRef != nil:

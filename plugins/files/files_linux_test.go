@@ -14,6 +14,8 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/mount/owned"
+	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/atomicwriter"
 	"github.com/volumekit/volumekit/volume/ownership"
@@ -100,6 +102,18 @@ func TestUpdatesArePublishedAtOnceAndOnlyWhenSomethingHasChanged(t *testing.T) {
 	assert.NoDirExists(t, path)
 }
 
+func TestNothingIsMadeThroughALinkInTheWay(t *testing.T) {
+	mounttest.RequireMounts(t) // where a mistake can reach nothing of the machine
+	node := nodeDirectories{mount.New(mount.Options{})}
+	dir, outside := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
+	_, err := node.MakeDirectory(t.Context(), filepath.Join(dir, "link", "base"), "name", 0o755)
+	require.ErrorIs(t, err, safepath.ErrEscapes)
+	entries, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+}
+
 func TestAFailedSetUpLeavesNothingAndAFailedUpdateLeavesAll(t *testing.T) {
 	o := newObjects()
 	plugin := start(t, NewConfigMap(o, Options{}))
@@ -139,6 +153,9 @@ func TestAFailedSetUpLeavesNothingAndAFailedUpdateLeavesAll(t *testing.T) {
 func TestASetUpFinishesWhatACrashHasLeft(t *testing.T) {
 	plugin := start(t, NewConfigMap(newObjects(), Options{}))
 	path := plugin.host.GetPodVolumeDir("pod-1", ConfigMapName, "files")
+	require.NoError(t, os.MkdirAll(path, 0o700), "a kill before the directory was recorded")
+	mustSetUp(t, plugin, configSpec(), volume.MounterArgs{})
+	require.NoError(t, os.Chmod(path, 0o700))
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "..2026_01_01_00_00_00.1"), 0o700))
 	mustSetUp(t, plugin, configSpec(), volume.MounterArgs{})
 	assert.EqualValues(t, 0o755, statOf(t, path).Mode&0o7777)
@@ -307,3 +324,50 @@ type failing struct {
 }
 
 func (f failing) Mount(context.Context, mount.Request) error { return f.err }
+
+// A whole tmpfs is no proof: a secret is written to, and unmounted from, the one alone that SetUp has mounted.
+func TestForeignTmpfsInPlaceOfASecretIsNeitherFilledNorUnmounted(t *testing.T) {
+	mounttest.RequireMounts(t)
+	plugin := start(t, NewSecret(newObjects(), Options{}))
+	path := mustSetUp(t, plugin, secretSpec("password"), volume.MounterArgs{})
+	require.NoError(t, unix.Unmount(path, 0))
+	require.NoError(t, unix.Mount("tmpfs", path, "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+
+	_, err := setUp(t, plugin, secretSpec("password"), volume.MounterArgs{})
+	require.ErrorIs(t, err, mount.ErrForeign)
+	assert.NoFileExists(t, filepath.Join(path, "password"))
+	require.ErrorIs(t, tearDown(t.Context(), t, plugin), mount.ErrForeign)
+
+	require.NoError(t, unix.Unmount(path, 0), "it is still there")
+	require.NoError(t, tearDown(t.Context(), t, plugin))
+	assert.NoDirExists(t, path)
+}
+
+func TestOnlyADirectoryThatSetUpMadeIsFilledAndRemoved(t *testing.T) {
+	plugin := start(t, NewConfigMap(newObjects(), Options{}))
+	path := mustSetUp(t, plugin, configSpec(), volume.MounterArgs{})
+	_, err := plugin.ConstructVolumeSpec("files", path)
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(path, path+"-moved"))
+	require.NoError(t, os.Mkdir(path, 0o700))
+	precious := filepath.Join(path, "precious")
+	require.NoError(t, os.WriteFile(precious, nil, 0o600))
+
+	_, err = setUp(t, plugin, configSpec(), volume.MounterArgs{})
+	require.ErrorIs(t, err, owned.ErrUnproven)
+	require.ErrorIs(t, tearDown(t.Context(), t, plugin), owned.ErrUnproven)
+	_, err = plugin.ConstructVolumeSpec("files", path)
+	require.ErrorIs(t, err, owned.ErrUnproven)
+	_, err = plugin.ConstructVolumeSpec("files-moved", path+"-moved")
+	require.ErrorIs(t, err, owned.ErrUnproven, "it is the directory of another volume")
+	assert.FileExists(t, precious)
+
+	require.NoError(t, os.RemoveAll(path))
+	require.NoError(t, os.Rename(path+"-moved", path))
+	require.NoError(t, tearDown(t.Context(), t, plugin))
+	assert.NoDirExists(t, path)
+	entries, err := os.ReadDir(plugin.host.GetPodPluginDir("pod-1", ConfigMapName))
+	require.NoError(t, err)
+	assert.Empty(t, entries, "no proof is left")
+}

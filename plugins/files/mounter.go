@@ -2,6 +2,8 @@ package files
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/atomicwriter"
@@ -23,7 +26,6 @@ const (
 	dirMode = 0o755
 	// memoryOptions are those of a tmpfs, of that mode.
 	memoryOptions = "mode=755"
-	tmpfs         = "tmpfs"
 	// undoPatience bounds what is done after the context of a set-up has ended.
 	undoPatience = 30 * time.Second
 )
@@ -96,14 +98,18 @@ func (m *mounter) make(ctx context.Context, dir string) (made bool, err error) {
 	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
 		return false, err
 	}
-	ours := m.plugin.inMemory && there.FSType == tmpfs && there.Root == "/"
+	ours := m.plugin.inMemory && mount.IsMemoryOf(dir, there)
 	switch {
 	case mounted && !ours:
 		return false, fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", there.Source, there.FSType, dir, mount.ErrForeign)
 	case mounted:
+		mount.TellMade(ctx, dir, there)
 		return false, nil
 	case m.plugin.inMemory:
 		return true, mount.MountMemory(ctx, m.plugin.mount, dir, memoryOptions, "nosuid", "nodev")
+	}
+	if directories, ok := m.plugin.directories.(ownedDirectories); ok {
+		return directories.MakeOwned(ctx, m.owned(dir), dirMode)
 	}
 	return m.plugin.directories.MakeDirectory(ctx, filepath.Dir(dir), filepath.Base(dir), dirMode)
 }
@@ -113,23 +119,64 @@ func (at place) remove(ctx context.Context, dir string) error {
 	if at.plugin.inMemory {
 		return at.unmount(ctx, dir)
 	}
+	directories, proving := at.plugin.directories.(ownedDirectories)
 	mounted, err := at.plugin.mount.IsMountPoint(ctx, dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && !proving:
 		return nil
-	case err == nil && mounted:
-		err = fmt.Errorf("something is mounted at %s, where a directory belongs: unmount it first: %w", dir, mount.ErrForeign)
-	}
-	if err != nil {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
+	case mounted:
+		return fmt.Errorf("something is mounted at %s, where a directory belongs: unmount it first: %w", dir, mount.ErrForeign)
+	case proving:
+		return inUse(directories.RemoveOwned(ctx, at.owned(dir))) // also of one that something may hide
 	}
 	return inUse(at.plugin.directories.RemoveAll(ctx, filepath.Dir(dir), filepath.Base(dir)))
 }
 
-// unmount ends a volume in memory. What is mounted there and is no whole tmpfs is left alone.
+// owned returns the directory dir of the volume, with its proof, which lies in the plugin's own directory of the pod.
+func (at place) owned(dir string) owned.Directory {
+	name := at.name
+	if dir != at.path { // a caller's own choice (SetUpAt)
+		sum := sha256.Sum256([]byte(dir))
+		name += "." + hex.EncodeToString(sum[:8])
+	}
+	return owned.Directory{Path: dir, Proof: filepath.Join(at.proofs, name)}
+}
+
+// prove returns an error unless what is at the volume's path was made by SetUp, or is an empty directory, which needs no proof.
+func (at place) prove(ctx context.Context) error {
+	there, err := at.plugin.mount.Lookup(ctx, at.path)
+	if err == nil && at.plugin.inMemory && mount.IsMemoryOf(at.path, there) {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("%q (%s), which this plugin did not mount, is at %s: unmount it: %w",
+			there.Source, there.FSType, at.path, mount.ErrForeign)
+	}
+	if !errors.Is(err, mount.ErrNotMounted) {
+		return err
+	}
+	directories, ok := at.plugin.directories.(ownedDirectories)
+	if !ok {
+		return nil // Nothing is known of what the embedder's have made.
+	}
+	return directories.Prove(ctx, at.owned(at.path))
+}
+
+// unmount ends a volume in memory: the very mount that is proven to be ours. Any other is left alone.
 func (at place) unmount(ctx context.Context, dir string) error {
-	expect := mount.Identity{Root: "/", FSType: tmpfs}
-	return inUse(mount.UnmountPath(ctx, at.plugin.mount, dir, mount.UnmountOptions{Expect: expect}))
+	there, err := at.plugin.mount.Lookup(ctx, dir)
+	switch {
+	case errors.Is(err, mount.ErrNotMounted):
+		return inUse(at.plugin.mount.RemoveTarget(ctx, dir))
+	case err != nil:
+		return err
+	case !mount.IsMemoryOf(dir, there):
+		return fmt.Errorf("%q (%s), which this plugin did not mount, is at %s: unmount it: %w",
+			there.Source, there.FSType, dir, mount.ErrForeign)
+	}
+	return inUse(mount.UnmountPath(ctx, at.plugin.mount, dir, mount.UnmountOptions{Expect: there.Identity()}))
 }
 
 // inUse makes what says that a volume cannot be taken away now match volume.ErrInUse.

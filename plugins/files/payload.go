@@ -44,6 +44,9 @@ func (m *mounter) collect(ctx context.Context, args volume.MounterArgs) (map[str
 }
 
 func (p *payload) add(ctx context.Context, source v1.VolumeProjection) error {
+	if n := countOf(source); n > 1 {
+		return fmt.Errorf("it names %d objects: give each a source of its own: %w", n, volume.ErrInvalid)
+	}
 	switch {
 	case source.ConfigMap != nil:
 		return p.addConfigMap(ctx, source.ConfigMap)
@@ -60,6 +63,19 @@ func (p *payload) add(ctx context.Context, source v1.VolumeProjection) error {
 	}
 	return fmt.Errorf("it names nothing that is known: use one of configMap, secret, downwardAPI, serviceAccountToken, clusterTrustBundle: %w",
 		volume.ErrInvalid)
+}
+
+// countOf returns how many objects a source names.
+func countOf(source v1.VolumeProjection) (n int) {
+	for _, isSet := range []bool{
+		source.ConfigMap != nil, source.Secret != nil, source.DownwardAPI != nil, source.ServiceAccountToken != nil,
+		source.ClusterTrustBundle != nil, source.PodCertificate != nil,
+	} {
+		if isSet {
+			n++
+		}
+	}
+	return n
 }
 
 // put adds one file; nil as mode is the default.
@@ -118,7 +134,23 @@ func (p *payload) addSecret(ctx context.Context, source *v1.SecretProjection) er
 	if err != nil {
 		return from.missed(err)
 	}
-	return p.addKeys(from, found.Data, source.Items)
+	return p.addKeys(from, secretData(found), source.Items)
+}
+
+// secretData returns what a secret holds. Text that is still in stringData, which an API server folds into data, goes over
+// data, as it does there.
+func secretData(secret *v1.Secret) map[string][]byte {
+	if len(secret.StringData) == 0 {
+		return secret.Data
+	}
+	data := maps.Clone(secret.Data)
+	if data == nil {
+		data = make(map[string][]byte, len(secret.StringData))
+	}
+	for key, text := range secret.StringData {
+		data[key] = []byte(text)
+	}
+	return data
 }
 
 // addKeys adds the keys that items name, or all when there are no items.

@@ -178,3 +178,49 @@ func TestResourcesOfAContainer(t *testing.T) {
 	_, err := p.resource(t.Context(), &v1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"})
 	require.ErrorIs(t, err, volume.ErrUnsupported)
 }
+
+// TestTextOfASecretIsInItsFiles: stringData is folded into data, and wins, as an API server does it.
+func TestTextOfASecretIsInItsFiles(t *testing.T) {
+	o := newObjects()
+	o.secrets["default/text"] = &v1.Secret{
+		StringData: map[string]string{"a": "new", "b": "text"}, Data: map[string][]byte{"a": []byte("old"), "c": []byte("data")},
+	}
+	o.secrets["default/only"] = &v1.Secret{StringData: map[string]string{"a": "text"}}
+	plugin := start(t, NewSecret(o, Options{}))
+	for name, want := range map[string]map[string]string{
+		"text": {"a": "new", "b": "text", "c": "data"},
+		"only": {"a": "text"},
+	} {
+		got, err := collect(t, plugin, inVolume(v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: name}}), volume.MounterArgs{})
+		require.NoError(t, err)
+		files := map[string]string{}
+		for path, file := range got {
+			files[path] = string(file.Data)
+		}
+		assert.Equal(t, want, files)
+	}
+	assert.Equal(t, "old", string(o.secrets["default/text"].Data["a"]), "what a getter returned is not changed")
+}
+
+// TestASourceThatNamesTwoThingsIsRefused: one of them would be left out.
+func TestASourceThatNamesTwoThingsIsRefused(t *testing.T) {
+	plugin := start(t, NewProjected(allOf(newObjects()), Options{}))
+	reference := v1.LocalObjectReference{Name: "login"}
+	field := v1.ObjectFieldSelector{FieldPath: "metadata.name"}
+	for what, spec := range map[string]*volume.Spec{
+		"two objects": projected(v1.VolumeProjection{
+			Secret: &v1.SecretProjection{LocalObjectReference: reference}, DownwardAPI: &v1.DownwardAPIProjection{},
+		}),
+		"two fields": projected(v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{
+			{Path: "a", FieldRef: &field, ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.memory"}},
+		}}}),
+	} {
+		_, err := collect(t, plugin, spec, volume.MounterArgs{})
+		require.ErrorIs(t, err, volume.ErrInvalid, what)
+	}
+	field.APIVersion = "v2"
+	_, err := collect(t, plugin, projected(v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{
+		{Path: "a", FieldRef: &field},
+	}}}), volume.MounterArgs{})
+	require.ErrorIs(t, err, volume.ErrUnsupported)
+}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -158,14 +161,38 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 }
 
 // ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The objects are not in the spec; the volume can be torn
-// down without them.
+// down without them. A path at which SetUp has provably made nothing is an error: its content, or its mount, is not to be taken
+// away.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
-	if err := volume.CheckPathElement(volumeName); err != nil {
+	//nolint:forbidigo // The interface has no context.
+	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	defer cancel()
+	if err := p.prove(ctx, volumeName, mountPath); err != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("%s volume at %s: %w", p.source, mountPath, err)
 	}
 	vol := &v1.Volume{Name: volumeName}
 	p.blank(vol)
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(vol)}, nil
+}
+
+// lookPatience bounds a look at a directory of the node.
+const lookPatience = 10 * time.Second
+
+// prove returns an error unless what is at path was made by SetUp for the volume of that name.
+func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
+	below, err := filepath.Rel(p.host.GetPodsDir(), path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
+	}
+	uid, _, _ := strings.Cut(below, "/")
+	at, err := p.place(volumeName, types.UID(uid))
+	if err != nil {
+		return err
+	}
+	if at.path != path {
+		return fmt.Errorf("the volume %q of that pod would be at %s: %w", volumeName, at.path, volume.ErrInvalid)
+	}
+	return at.prove(ctx)
 }
 
 // projected returns the source of spec.
@@ -182,13 +209,15 @@ type place struct {
 	plugin *Plugin
 	name   string
 	path   string
+	// proofs is where it is proven which directories SetUp has made.
+	proofs string
 }
 
 func (p *Plugin) place(name string, podUID types.UID) (place, error) {
 	if err := errors.Join(volume.CheckPathElement(name), volume.CheckPathElement(string(podUID))); err != nil {
 		return place{}, fmt.Errorf("%s volume of pod %q: %w", p.source, podUID, err)
 	}
-	at := place{plugin: p, name: name, path: p.host.GetPodVolumeDir(podUID, p.name, name)}
+	at := place{plugin: p, name: name, path: p.host.GetPodVolumeDir(podUID, p.name, name), proofs: p.host.GetPodPluginDir(podUID, p.name)}
 	at.MetricsProvider = volume.NewMetricsDu(at.path)
 	if p.inMemory {
 		at.MetricsProvider = &volume.Dir{Path: at.path}

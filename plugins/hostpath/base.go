@@ -52,11 +52,8 @@ func (p *Plugin) makeVolume(ctx context.Context, name string) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err = mount.LeaveBehind(ctx, "mkdir", base, func() (struct{}, error) {
-		return struct{}{}, p.files.MkdirAll(base, baseMode)
-	})
-	if err != nil {
-		return err
+	if err := p.files.MkdirApart(ctx, base, baseMode, p.protected...); err != nil {
+		return notApart(err)
 	}
 	_, err = p.files.MakeDirectory(ctx, base, name, volumeMode)
 	return err

@@ -1,6 +1,7 @@
 package hostpath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,7 +64,7 @@ type kind struct {
 	noun string
 	is   func(fs.FileMode) bool
 	// make makes what is missing; nil for a type that makes nothing.
-	make func(files Paths, path string) error
+	make func(ctx context.Context, p *Plugin, path string) error
 }
 
 // kinds are all types but the one that checks nothing.
@@ -119,13 +120,13 @@ func checkSyntax(path string, want v1.HostPathType) error {
 const typeNames = "Directory, DirectoryOrCreate, File, FileOrCreate, Socket, CharDevice, BlockDevice"
 
 // checkType looks at path, following links, and makes what is missing where the type says so.
-func (p *Plugin) checkType(path string, want v1.HostPathType) error {
+func (p *Plugin) checkType(ctx context.Context, path string, want v1.HostPathType) error {
 	if want == v1.HostPathUnset {
 		return nil
 	}
 	found, err := p.files.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) && kinds[want].make != nil {
-		found, err = makeAndLook(p.files, path, want)
+		found, err = p.makeAndLook(ctx, path, want)
 	}
 	if err != nil {
 		return &TypeError{Path: path, Want: want, Err: err}
@@ -137,13 +138,17 @@ func (p *Plugin) checkType(path string, want v1.HostPathType) error {
 }
 
 // makeAndLook makes what is missing. Somebody else may be faster: what is there then decides.
-func makeAndLook(files Paths, path string, want v1.HostPathType) (fs.FileInfo, error) {
-	if err := kinds[want].make(files, path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
+func (p *Plugin) makeAndLook(ctx context.Context, path string, want v1.HostPathType) (fs.FileInfo, error) {
+	if err := kinds[want].make(ctx, p, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, notApart(err)
 	}
-	return files.Stat(path)
+	return p.files.Stat(path)
 }
 
-func makeDirectory(files Paths, path string) error { return files.MkdirAll(path, 0o755) }
+func makeDirectory(ctx context.Context, p *Plugin, path string) error {
+	return p.files.MkdirApart(ctx, path, 0o755, p.protected...)
+}
 
-func makeFile(files Paths, path string) error { return files.CreateNew(path, 0o644) }
+func makeFile(ctx context.Context, p *Plugin, path string) error {
+	return p.files.CreateApart(ctx, path, 0o644, p.protected...)
+}

@@ -12,8 +12,12 @@
 //     could reach the mounts of other pods could undo them, and binding a tree into itself multiplies it.
 //   - What is at the path, with links followed, is of the type. Nothing is opened, so that a named pipe never blocks.
 //
-// The check holds when it is made. A workload that may write to a directory above the path can put something else there
-// later: give paths whose parents belong to the node alone.
+// What is missing is made beneath a descriptor of the lowest directory that is there, which is compared with the node's own
+// root; no link that comes in between is followed. The same holds for a sub-path of the volume: the directory that is compared
+// is the one that is bound ([volume.ApartKeeper]).
+//
+// For the path itself, which the container's runtime opens, the check holds when it is made. A workload that may write to a
+// directory above the path can put something else there later: give paths whose parents belong to the node alone.
 //
 // # Making and removing volumes
 //

@@ -2,6 +2,7 @@ package hostpath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,16 +19,19 @@ type Files interface {
 	Trees
 }
 
-// Paths looks at what lies at a path, and makes what is missing. Links are followed.
+// Paths looks at what lies at a path, links followed, and makes what is missing.
 type Paths interface {
 	// ResolveApart does what safepath.ResolveApart does.
 	ResolveApart(path string, apart ...string) (string, error)
 	// Stat does what os.Stat does.
 	Stat(path string) (fs.FileInfo, error)
-	// MkdirAll does what os.MkdirAll does.
-	MkdirAll(path string, perm fs.FileMode) error
-	// CreateNew makes an empty file. What is there, a link too, is an error that matches fs.ErrExist, and is never opened.
-	CreateNew(path string, perm fs.FileMode) error
+	// MkdirApart makes the directory at path, and those above it that are missing, of that mode whatever the umask. The links
+	// in what exists of path are followed, but nothing is made in one of the absolute paths in apart: the error then matches
+	// safepath.ErrOverlap. What is missing is made beneath the directory that was compared with them, and through no link.
+	MkdirApart(ctx context.Context, path string, mode fs.FileMode, apart ...string) error
+	// CreateApart makes an empty file of that mode in a directory that exists, likewise. What is there, a link too, is an error
+	// that matches fs.ErrExist, and is never opened.
+	CreateApart(ctx context.Context, path string, mode fs.FileMode, apart ...string) error
 }
 
 // Trees makes and removes what lies beneath a base directory, by its name relative to that. No link beneath the base is
@@ -54,15 +58,45 @@ func (nodeFiles) ResolveApart(path string, apart ...string) (string, error) {
 
 func (nodeFiles) Stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
 
-func (nodeFiles) MkdirAll(path string, perm fs.FileMode) error { return os.MkdirAll(path, perm) }
-
-// CreateNew opens with O_EXCL, which never opens what is there, such as a named pipe, which would block.
-func (nodeFiles) CreateNew(path string, perm fs.FileMode) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+func (f nodeFiles) MkdirApart(ctx context.Context, path string, mode fs.FileMode, apart ...string) error {
+	root, missing, err := f.openLowest(ctx, path)
 	if err != nil {
 		return err
 	}
-	return file.Close()
+	defer func() { _ = root.Close() }() // nothing was written to it
+	if err := root.CheckOutside(ctx, apart...); err != nil || missing == "" {
+		return err
+	}
+	return root.MkdirAll(ctx, missing, safepath.MkdirOptions{Mode: mode})
+}
+
+// openLowest opens the lowest directory at or above path that exists, and returns the rest of path.
+func (f nodeFiles) openLowest(ctx context.Context, path string) (root *safepath.Root, missing string, err error) {
+	for {
+		root, err = f.follow(ctx, path)
+		if !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
+			return root, missing, err
+		}
+		path, missing = filepath.Dir(path), filepath.Join(filepath.Base(path), missing)
+	}
+}
+
+// follow opens a directory, links followed. The caller closes it.
+func (f nodeFiles) follow(ctx context.Context, path string) (*safepath.Root, error) {
+	return safepath.Open(ctx, path, safepath.Options{Mounter: f.mount, FollowLinks: true})
+}
+
+// CreateApart creates with O_EXCL, which never opens what is there, such as a named pipe, which would block.
+func (f nodeFiles) CreateApart(ctx context.Context, path string, mode fs.FileMode, apart ...string) error {
+	root, err := f.follow(ctx, filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // nothing was written to it
+	if err := root.CheckOutside(ctx, apart...); err != nil {
+		return err
+	}
+	return root.Create(ctx, filepath.Base(path), mode)
 }
 
 // open opens a base directory. The caller closes it.

@@ -21,7 +21,10 @@ type mounter struct {
 	readOnly bool
 }
 
-var _ volume.Mounter = (*mounter)(nil)
+var (
+	_ volume.Mounter     = (*mounter)(nil)
+	_ volume.ApartKeeper = (*mounter)(nil)
+)
 
 // GetPath implements [volume.Volume]: it is the host path itself.
 func (m *mounter) GetPath() string { return filepath.Clean(m.path) }
@@ -41,20 +44,23 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 	if err := checkSyntax(m.path, m.want); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
-	if _, err := mount.LeaveBehind(ctx, "stat", m.path, m.check); err != nil {
+	if _, err := mount.LeaveBehind(ctx, "stat", m.path, func() (string, error) { return m.check(ctx) }); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
 	return nil
 }
 
 // check returns what the path leads to. It touches the filesystem, which may hang.
-func (m *mounter) check() (string, error) {
+func (m *mounter) check(ctx context.Context) (string, error) {
 	resolved, err := m.plugin.apart(m.GetPath())
 	if err != nil {
 		return "", err
 	}
-	return resolved, m.plugin.checkType(m.GetPath(), m.want)
+	return resolved, m.plugin.checkType(ctx, m.GetPath(), m.want)
 }
+
+// KeptApart implements [volume.ApartKeeper].
+func (m *mounter) KeptApart() []string { return m.plugin.protected }
 
 // GetAttributes implements [volume.Mounter]. The content belongs to the node, so that ownership is left alone.
 func (m *mounter) GetAttributes() volume.Attributes { return volume.Attributes{ReadOnly: m.readOnly} }

@@ -19,11 +19,11 @@ func makePipe(t *testing.T, path string) {
 func TestMakingAFileOpensNothingThatIsThere(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	makePipe(t, pipe)
-	require.ErrorIs(t, makeFile(nodeFiles{}, pipe), fs.ErrExist)
+	require.ErrorIs(t, nodeFiles{}.CreateApart(t.Context(), pipe, 0o644), fs.ErrExist)
 
 	target := filepath.Join(t.TempDir(), "target")
 	link := filepath.Join(t.TempDir(), "dangling")
 	require.NoError(t, os.Symlink(target, link))
-	require.ErrorIs(t, makeFile(nodeFiles{}, link), fs.ErrExist)
+	require.ErrorIs(t, nodeFiles{}.CreateApart(t.Context(), link, 0o644), fs.ErrExist)
 	require.NoFileExists(t, target)
 }

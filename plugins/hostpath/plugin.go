@@ -160,10 +160,15 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 // apart returns what path leads to, unless that is protected, in it or above it: the error then matches volume.ErrInvalid.
 func (p *Plugin) apart(path string) (string, error) {
 	resolved, err := p.files.ResolveApart(path, p.protected...)
+	return resolved, notApart(err)
+}
+
+// notApart makes what says that a path is protected match volume.ErrInvalid.
+func notApart(err error) error {
 	if errors.Is(err, safepath.ErrOverlap) {
-		err = fmt.Errorf("%w: %w", err, volume.ErrInvalid)
+		return fmt.Errorf("%w: %w", err, volume.ErrInvalid)
 	}
-	return resolved, err
+	return err
 }
 
 // hostPathOf returns the source of spec, nil when it has none.

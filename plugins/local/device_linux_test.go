@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/blockmap"
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
@@ -45,6 +47,29 @@ func TestABlankDiskIsFormattedOnceAndKept(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(plugin.stagingPath("disk"), "file"))
 	require.NoError(t, err)
 	assert.Equal(t, "kept", string(content))
+}
+
+func TestADiskThatIsNotReadyIsNotFormatted(t *testing.T) {
+	mounttest.RequireRoot(t)
+	ready := filepath.Join(t.TempDir(), "ready")
+	require.NoError(t, os.WriteFile(ready, make([]byte, diskSize), 0o600))
+	require.NoError(t, format.Make(t.Context(), ready, format.MakeOptions{FSType: "ext4", Label: "kept"}))
+	content, err := os.ReadFile(ready)
+	require.NoError(t, err)
+
+	image := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	disk := attach(t, image)
+	plugin, _ := newPlugin(t, Options{})
+	require.ErrorIs(t, stage(t, plugin, specOf(pvOf(disk))), format.ErrTooSmall)
+
+	require.NoError(t, os.WriteFile(image, content, 0o600))
+	_, err = loop.New(loop.Options{}).Resize(t.Context(), image)
+	require.NoError(t, err)
+	require.NoError(t, stage(t, plugin, specOf(pvOf(disk))))
+	label, err := os.ReadFile(image)
+	require.NoError(t, err)
+	assert.Contains(t, string(label[1024:2048]), "kept", "it is the filesystem that was there")
 }
 
 // killed is a keeper of an agent that is killed before it can forget anything.
@@ -189,6 +214,138 @@ func TestADiskIsMappedAsItIs(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "of a pod", string(content))
 	require.ErrorIs(t, stage(t, plugin, specOf(pvOf(disk))), format.ErrNotBlank, "it is no filesystem, and is not made one")
+}
+
+func TestAReadOnlyDiskIsServedForReading(t *testing.T) {
+	mounttest.RequireRoot(t)
+	for fsType, size := range map[string]int64{"ext4": diskSize, "xfs": 320 << 20, "btrfs": 160 << 20} {
+		t.Run(fsType, func(t *testing.T) {
+			image := filepath.Join(t.TempDir(), "image")
+			require.NoError(t, os.WriteFile(image, nil, 0o600))
+			require.NoError(t, os.Truncate(image, size))
+			require.NoError(t, format.Make(t.Context(), image, format.MakeOptions{FSType: fsType}))
+			loops := loop.New(loop.Options{})
+			device, err := loops.Attach(t.Context(), image, loop.AttachOptions{ReadOnly: true})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, loops.Detach(afterwards(t), device)) })
+
+			plugin, _ := newPlugin(t, Options{})
+			writing := specOf(pvOf(device.Path))
+			reading := volume.NewSpecFromPersistentVolume(writing.PersistentVolume, true)
+			require.ErrorIs(t, stage(t, plugin, writing), unix.EROFS)
+			require.NoError(t, stage(t, plugin, reading))
+			path := mustSetUp(t, plugin, reading, "pod-1", volume.MounterArgs{})
+			require.ErrorIs(t, os.WriteFile(filepath.Join(path, "file"), nil, 0o600), unix.EROFS)
+			_, err = setUp(t, plugin, writing, "pod-2", volume.MounterArgs{})
+			require.ErrorIs(t, err, unix.EROFS)
+		})
+	}
+}
+
+// shutDown lets a filesystem fail from now on.
+func shutDown(t *testing.T, path string) {
+	t.Helper()
+	const shutdown, noLogFlush = 0x8004587d, 2 // of ext4 and xfs
+	dir, err := os.Open(path)
+	require.NoError(t, err)
+	defer dir.Close()
+	require.NoError(t, unix.IoctlSetPointerInt(int(dir.Fd()), shutdown, noLogFlush))
+}
+
+func TestAFilesystemThatHasFailedIsNotServedToFurtherPods(t *testing.T) {
+	disk := newDevice(t)
+	plugin, _ := newPlugin(t, Options{})
+	spec := specOf(pvOf(disk))
+	require.NoError(t, stage(t, plugin, spec))
+	path := mustSetUp(t, plugin, spec, "pod-1", volume.MounterArgs{})
+	shutDown(t, path)
+	_, err := setUp(t, plugin, spec, "pod-2", volume.MounterArgs{})
+	require.ErrorIs(t, err, mount.ErrFilesystemFailed)
+
+	tearDown(t, plugin, spec, "pod-1")
+	require.NoError(t, (&stager{plugin}).UnmountDevice(t.Context(), plugin.stagingPath("disk")))
+	require.NoError(t, stage(t, plugin, spec))
+	mustSetUp(t, plugin, spec, "pod-2", volume.MounterArgs{})
+}
+
+func TestARepairIsTold(t *testing.T) {
+	disk := newDevice(t)
+	require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext2"}))
+	file, err := os.OpenFile(disk, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	_, err = file.WriteAt([]byte{7, 7, 0, 0}, 1024+16) // the number of free inodes
+	require.NoError(t, err)
+	_, err = file.WriteAt([]byte{0, 0}, 1024+58) // not unmounted cleanly
+	require.NoError(t, errors.Join(err, file.Sync()))
+	var told events
+	plugin, _ := newPlugin(t, Options{Events: &told})
+	require.NoError(t, stage(t, plugin, specOf(pvOf(disk))))
+	require.Len(t, told, 1)
+	assert.Contains(t, told[0], EventFilesystemRepaired)
+}
+
+// mapFor gives a pod the device at path without a filesystem, as the executor does.
+func mapFor(t *testing.T, plugin *Plugin, pod *v1.Pod, path string) (unmap func(), err error) {
+	t.Helper()
+	created, err := plugin.NewBlockVolumeMapper(blockSpec(path), pod)
+	require.NoError(t, err)
+	mapper := created.(volume.CustomBlockVolumeMapper)
+	device, err := mapper.MapPodDevice(t.Context(), volume.MapPodDeviceArgs{})
+	require.NoError(t, err)
+	global, err := mapper.GetGlobalMapPath(blockSpec(path))
+	require.NoError(t, err)
+	mapping := blockmap.Mapping{DevicePath: device, GlobalMapPath: global, PodUID: string(pod.UID)}
+	mapping.PodMapDir, mapping.LinkName = mapper.GetPodDeviceMapPath()
+	blocks := blockmap.New(blockmap.Options{})
+	return func() { require.NoError(t, blocks.UnmapDevice(afterwards(t), mapping)) }, blocks.MapDevice(t.Context(), mapping)
+}
+
+func TestADeviceHasAFilesystemOrIsRawAndNeverBoth(t *testing.T) {
+	disk := newDevice(t)
+	plugin, _ := newPlugin(t, Options{})
+	raw, mounted := filepath.Join(t.TempDir(), "by-id"), filepath.Join(t.TempDir(), "by-path")
+	require.NoError(t, os.Symlink(disk, raw))
+	require.NoError(t, os.Symlink(disk, mounted))
+	spec := specOf(pvOf(mounted))
+
+	unmap, err := mapFor(t, plugin, pod, raw)
+	require.NoError(t, err)
+	defer unmap()
+	err = stage(t, plugin, spec)
+	require.ErrorIs(t, err, volume.ErrInUse, "blank or not, it is the pod's")
+	require.ErrorIs(t, err, unix.EBUSY)
+	require.NoError(t, format.ProveBlank(t.Context(), disk))
+
+	unmap()
+	require.NoError(t, stage(t, plugin, spec))
+	_, err = mapFor(t, plugin, pod, raw)
+	require.ErrorIs(t, err, loop.ErrInUse)
+	require.NoError(t, (&stager{plugin}).UnmountDevice(t.Context(), plugin.stagingPath("disk")))
+	unmap, err = mapFor(t, plugin, pod, raw)
+	require.NoError(t, err)
+	unmap()
+}
+
+func TestPodsOfOneBlockVolumeGetOneDisk(t *testing.T) {
+	plugin, _ := newPlugin(t, Options{})
+	link, other := filepath.Join(t.TempDir(), "by-id"), pod.DeepCopy()
+	other.UID = "other"
+	require.NoError(t, os.Symlink(newDevice(t), link))
+	unmap, err := mapFor(t, plugin, pod, link)
+	require.NoError(t, err)
+	defer unmap()
+
+	require.NoError(t, os.Remove(link))
+	require.NoError(t, os.Symlink(newDevice(t), link))
+	_, err = mapFor(t, plugin, other, link)
+	require.ErrorIs(t, err, mount.ErrForeign, "the path leads to another disk")
+	unmap()
+	unmap, err = mapFor(t, plugin, other, link)
+	require.NoError(t, err)
+	unmap()
+	_, err = mapFor(t, plugin, pod, link)
+	require.NoError(t, err)
 }
 
 func TestADirectoryIsNotMapped(t *testing.T) {

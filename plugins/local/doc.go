@@ -24,8 +24,13 @@
 // last pod is gone and the volume is staged anew.
 //
 // A volume with volumeMode Block is not staged. Its path must be that of a block device, which pods get as it is, bound and
-// locked by the executor below {root}/plugins/kubernetes.io/local-volume/volumeDevices/NAME. Read-only is refused there, since a
-// bind cannot keep a pod from writing to a device.
+// locked by the executor below {root}/plugins/kubernetes.io/local-volume/volumeDevices/NAME. A pod that asks for it
+// read-only is refused, since a bind cannot keep a pod from writing to a device. Where all access modes are ReadOnlyMany the
+// manager tells the runtime to forbid writes (volumemanager.ContainerDevice). All pods get the disk that the first has got: where
+// the path leads to another one meanwhile, a new pod gets an error that matches mount.ErrForeign until the last one is gone.
+//
+// A disk has a filesystem or is raw, never both: one that a pod has raw, or whose partition or whole a pod has, is neither formatted nor
+// checked nor mounted, and the other way round. Both are errors that match loop.ErrInUse. Disks are compared by their numbers.
 //
 // # What is at the path
 //
@@ -37,8 +42,12 @@
 //
 // A disk is formatted once, when it is staged for the first time, if it is proven to be blank (mount/format): with fsType, or
 // ext4. A partition table, a filesystem other than fsType, anything else that is not zero, is left whole and is an error
-// ([ErrWrongContent], format.ErrNotBlank). So is a disk whose formatting was cut short: wipe it by hand (wipefs). A
-// filesystem is checked, and repaired where that is safe, before it is mounted.
+// ([ErrWrongContent], format.ErrNotBlank). A disk that another program has claimed, or that has no size yet since it is not
+// ready, is not formatted and is tried again (format.ErrInUse, format.ErrTooSmall). One whose formatting was cut short is not blank either: wipe it by hand (wipefs). A
+// filesystem is checked, and repaired where that is safe, before it is mounted; an event of the PersistentVolume tells of a repair.
+//
+// A disk to which nobody can write is served to pods that ask for it read-only, unchecked; one whose filesystem was not unmounted
+// cleanly is not, and neither is a pod that wants to write (EROFS).
 //
 // A check that is killed while it writes the superblock of an ext4 leaves it broken. The superblock is therefore kept meanwhile in
 // {root}/plugins/kubernetes.io/local-volume/checks, so that the next staging goes on by itself (format.CheckKept). Where that

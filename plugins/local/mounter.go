@@ -79,6 +79,11 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if err != nil {
 		return err
 	}
+	if found.isDevice {
+		if err := m.checkDisk(ctx, found); err != nil {
+			return err
+		}
+	}
 	there, mounted, err := m.plugin.mountAt(ctx, dir)
 	if err != nil {
 		return err
@@ -92,6 +97,14 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		return err
 	}
 	return m.bind(ctx, found, dir)
+}
+
+// checkDisk makes sure that the staged filesystem of a disk can serve one more pod.
+func (m *mounter) checkDisk(ctx context.Context, found place) error {
+	if err := found.checkWritable(m.src); err != nil {
+		return err
+	}
+	return mount.CheckFilesystem(ctx, m.plugin.stagingPath(m.src.name))
 }
 
 // staged returns the mount of the staged volume, and what is at the volume's path.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
+	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/safepath"
@@ -20,6 +22,8 @@ type place struct {
 	isDevice bool
 	// major and minor are the number of the device.
 	major, minor uint32
+	// readOnly is true for a device to which nobody can write.
+	readOnly bool
 }
 
 // find looks what is at the path of a volume. Anything but a directory or a block device, and a path that leads to the
@@ -48,10 +52,30 @@ func lookAt(path string, protected []string) (place, error) {
 	case info.IsDir():
 		return place{path: resolved}, nil
 	case info.Mode().Type() == fs.ModeDevice: // A character device has another bit, too.
-		major, minor, err := numberOf(info)
-		return place{path: resolved, isDevice: true, major: major, minor: minor}, err
+		return deviceAt(resolved, info)
 	}
 	return place{}, fmt.Errorf("%s is neither a directory nor a block device: %w", path, volume.ErrInvalid)
+}
+
+func deviceAt(path string, info fs.FileInfo) (place, error) {
+	major, minor, err := numberOf(info)
+	if err != nil {
+		return place{}, err
+	}
+	content, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/ro", major, minor))
+	if err != nil {
+		return place{}, fmt.Errorf("whether %s is read-only is not known: %w", path, err)
+	}
+	readOnly := strings.TrimSpace(string(content)) != "0"
+	return place{path: path, isDevice: true, major: major, minor: minor, readOnly: readOnly}, nil
+}
+
+// checkWritable refuses to write to a disk to which nobody can.
+func (p place) checkWritable(src source) error {
+	if p.readOnly && !src.podReadOnly {
+		return fmt.Errorf("%s is read-only: ask for the volume read-only, or make the disk writable (blockdev --setrw): %w", p.path, syscall.EROFS)
+	}
+	return nil
 }
 
 // isShownBy reports whether a mount shows the volume: a directory by the bind at its path, a device by its whole filesystem.

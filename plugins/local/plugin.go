@@ -37,7 +37,7 @@ type Options struct {
 	// root of the host is always one of them.
 	Protected []string
 	// Events is told, about the pod, of an fsGroup that takes long to apply, and of one that is not applied because other
-	// pods have the volume. Nil tells nobody.
+	// pods have the volume; and, about the PersistentVolume, of a filesystem that was repaired. Nil tells nobody.
 	Events ownership.EventRecorder
 	// Logger is told of disks that were formatted and of filesystems that were repaired or have grown. Nil discards.
 	Logger *slog.Logger
@@ -167,8 +167,11 @@ func (p *Plugin) takeOff(ctx context.Context, path string) error {
 		return err
 	}
 	err = mount.UnmountPath(ctx, p.mount, path, mount.UnmountOptions{Expect: shownBy(there)})
-	if errors.Is(err, syscall.EBUSY) {
+	switch {
+	case errors.Is(err, syscall.EBUSY):
 		return errors.Join(err, volume.ErrInUse)
+	case errors.Is(err, syscall.ENOTEMPTY):
+		return errors.Join(err, volume.ErrDirectoryKept)
 	}
 	return err
 }

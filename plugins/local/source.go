@@ -14,6 +14,8 @@ import (
 // source is what a spec says, checked.
 type source struct {
 	name string
+	// pv is the volume, which is not changed.
+	pv   *v1.PersistentVolume
 	path string
 	// fsType is the filesystem that a device must have, and gets when it is blank; empty means any, and ext4.
 	fsType string
@@ -63,7 +65,7 @@ func sourceOf(spec *volume.Spec) (source, error) {
 	if err != nil {
 		return source{}, err
 	}
-	src := source{name: name, path: localOf(spec).Path, options: volume.MountOptionFromSpec(spec)}
+	src := source{name: name, pv: spec.PersistentVolume, path: localOf(spec).Path, options: volume.MountOptionFromSpec(spec)}
 	if fsType := localOf(spec).FSType; fsType != nil {
 		src.fsType = *fsType
 	}

@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -124,13 +128,30 @@ func (p *Plugin) bindDirectory(ctx context.Context, src source, found place, tar
 	})
 }
 
-// mountDisk stages the filesystem of a disk, which it makes when the disk is proven to be blank.
+// mountDisk stages the filesystem of a disk, which it makes when the disk is proven to be blank. No pod has the disk without a
+// filesystem meanwhile.
 func (p *Plugin) mountDisk(ctx context.Context, src source, found place, target string) error {
-	fsType, err := p.prepare(ctx, src, found.path)
-	if err != nil {
+	if err := found.checkWritable(src); err != nil {
 		return err
 	}
-	return p.mount.Mount(ctx, mount.Request{Source: found.path, Target: target, FSType: fsType, UserOptions: src.options})
+	err := p.devices.WhileUnheld(ctx, found.path, func() error {
+		fsType, err := p.prepare(ctx, src, found.path)
+		if err != nil {
+			return err
+		}
+		request := mount.Request{Source: found.path, Target: target, FSType: fsType, UserOptions: src.options}
+		if found.readOnly {
+			request.Options = []string{"ro"}
+		}
+		return p.mount.Mount(ctx, request)
+	})
+	if found.readOnly && errors.Is(err, syscall.EROFS) {
+		err = fmt.Errorf("the disk is read-only and its filesystem was not unmounted cleanly: make it writable (blockdev --setrw) once: %w", err)
+	}
+	if errors.Is(err, loop.ErrInUse) {
+		err = fmt.Errorf("%w: %w", volume.ErrInUse, err)
+	}
+	return err
 }
 
 // prepare returns the filesystem on a disk, made or checked.
@@ -148,7 +169,7 @@ func (p *Plugin) prepare(ctx context.Context, src source, disk string) (string, 
 	case src.podReadOnly:
 		return found.Type, nil
 	}
-	return found.Type, p.check(ctx, src.name, disk, found.Type)
+	return found.Type, p.check(ctx, src, disk, found.Type)
 }
 
 // format makes the filesystem of a disk on which nothing was recognised, if that is proven to be blank.
@@ -166,20 +187,32 @@ func (p *Plugin) format(ctx context.Context, src source, disk string) (string, e
 
 // check runs the filesystem's check on a disk that nobody uses. Where the program is missing, the kernel replays the journal
 // alone.
-func (p *Plugin) check(ctx context.Context, name, disk, fsType string) error {
+func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) error {
 	opened, err := p.devices.DeviceOpened(ctx, disk)
 	if err != nil || opened {
 		return err
 	}
-	result, err := format.CheckKept(ctx, disk, fsType, format.Directory{Dir: p.checksDir(), Name: name})
+	result, err := format.CheckKept(ctx, disk, fsType, format.Directory{Dir: p.checksDir(), Name: src.name})
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", disk, "fstype", fsType, "err", err)
 		return nil
 	}
 	if err == nil && result.Repaired {
 		p.logger.Warn("the filesystem was repaired", "device", disk, "fstype", fsType)
+		p.tellRepaired(src, disk)
 	}
 	return err
+}
+
+// EventFilesystemRepaired is the reason of the event about a PersistentVolume whose filesystem had errors that were repaired
+// before it was mounted.
+const EventFilesystemRepaired = "FilesystemRepaired"
+
+func (p *Plugin) tellRepaired(src source, disk string) {
+	if p.events != nil {
+		p.events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemRepaired,
+			"the filesystem on %q had errors, which were repaired: what was written last may be missing", disk)
+	}
 }
 
 // UnmountDevice implements [volume.DeviceUnmounter]. A path that is not one of a staging directory of this plugin is an error

@@ -163,5 +163,5 @@ func (p *Plugin) among(ctx context.Context, all []loop.Device, handle string) ([
 
 // hadImage reports whether a device has an image that was deleted, and is ours by both of the marks that are left.
 func (p *Plugin) hadImage(d loop.Device, handle string) bool {
-	return d.Deleted && d.IsLabelled(label(handle)) && d.BackingPath == p.shownPath(handle)
+	return d.Deleted && d.MayBeLabelled(label(handle)) && d.BackingPath == p.shownPath(handle)
 }

@@ -140,7 +140,7 @@ func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) 
 	}
 	grown, err := format.GrowKept(ctx, device, keeper{plugin: p, handle: handle})
 	switch {
-	case errors.Is(err, format.ErrNoTool), errors.Is(err, mount.ErrUnsupported):
+	case errors.Is(err, format.ErrNoTool), errors.Is(err, mount.ErrUnsupported), errors.Is(err, format.ErrNotGrown):
 		p.logger.Warn("the filesystem is mounted smaller than its device", "device", device, "fstype", fsType, "err", err)
 	case err != nil:
 		return err

@@ -121,25 +121,90 @@ func TestAnImageThatIsNotAttachedGrowsWithTheNextStaging(t *testing.T) {
 	assert.Equal(t, format.Room{Filesystem: 96 * mib, Device: 96 * mib}, room)
 }
 
-// A filesystem whose growth was broken off is repaired, and grows. One that is damaged for another reason is left alone.
+// damage removes the inode of the blocks that are reserved for a growth. state is what the superblock says of the filesystem.
+func (n *node) damage(state string) {
+	n.t.Helper()
+	for _, change := range []string{"clri <7>", "set_super_value state " + state} {
+		out, err := exec.CommandContext(n.t.Context(), "debugfs", "-w", "-R", change, n.image("pv")).CombinedOutput()
+		require.NoError(n.t, err, string(out))
+	}
+}
+
+const growing = "user.volumekit.growing"
+
+// A filesystem whose growth was broken off is repaired. One that is damaged for another reason is left alone.
 func TestAGrowthThatWasBrokenOffIsMended(t *testing.T) {
-	const growing = "user.volumekit.growing"
 	n := newNode(t)
 	spec := n.provision("pv")
-	for _, change := range []string{"clri <7>", "set_super_value state 2"} {
-		out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", change, n.image("pv")).CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
+	require.NoError(t, os.Truncate(n.image("pv"), 96*mib))
+	var kept recorder
+	_, err := format.GrowKept(t.Context(), n.image("pv"), &kept)
+	require.NoError(t, err)
+	n.damage("2")
 	require.ErrorIs(t, n.tryStage(spec, n.attach(spec)), format.ErrDamaged)
-	require.NoError(t, unix.Setxattr(n.image("pv"), growing, nil, 0), "it is known that it grows, if not from what")
-	n.expand(spec, 96*mib)
+	require.NoError(t, unix.Setxattr(n.image("pv"), growing, nil, 0))
+	require.ErrorIs(t, n.tryStage(spec, n.attach(spec)), format.ErrDamaged, "a mark alone proves nothing")
+
+	require.NoError(t, unix.Setxattr(n.image("pv"), growing, kept.data, 0))
 	n.stage(spec)
 	n.release(spec)
-	room, err := format.Measure(t.Context(), n.image("pv"))
-	require.NoError(t, err)
-	assert.Equal(t, 96*mib, room.Filesystem)
 	_, err = unix.Getxattr(n.image("pv"), growing, nil)
 	require.ErrorIs(t, err, unix.ENODATA)
+}
+
+// A second try, which the executor makes by itself, repairs no more than the first.
+func TestAGrowthThatIsRefusedOnADamagedFilesystemIsTold(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	n.expand(spec, 96*mib)
+	n.damage("1") // it says that it is whole
+	device := n.attach(spec)
+	for range 3 {
+		require.ErrorIs(t, n.tryStage(spec, device), format.ErrDamaged)
+		_, err := unix.Getxattr(n.image("pv"), growing, nil)
+		require.ErrorIs(t, err, unix.ENODATA)
+	}
+}
+
+func TestAVolumeThatWasEnlargedIsStagedWhileTheDiskBelowIsFull(t *testing.T) {
+	for fsType, size := range map[string]int64{"ext4": 600 * mib, "xfs": 800 * mib, "btrfs": 512 * mib} {
+		t.Run(fsType, func(t *testing.T) {
+			requireTool(t, fsType)
+			n := newNode(t)
+			require.NoError(t, os.MkdirAll(n.images, 0o700))
+			require.NoError(t, unix.Mount("tmpfs", n.images, "tmpfs", 0, "size=160m"))
+			t.Cleanup(func() { assert.NoError(t, unix.Unmount(n.images, 0)) })
+			spec := n.provision("pv", "fstype", fsType)
+			requireKernel(n, spec, fsType)
+			n.stage(spec)
+			write(t, filepath.Join(n.setUp(spec, "pod"), "file"), "content")
+			n.tearDown(spec, "pod")
+			n.release(spec)
+
+			n.expand(spec, size)
+			var below unix.Statfs_t
+			require.NoError(t, unix.Statfs(n.images, &below))
+			filler, err := os.Create(filepath.Join(n.images, "filler"))
+			require.NoError(t, err)
+			defer filler.Close()
+			require.NoError(t, unix.Fallocate(int(filler.Fd()), 0, 0, int64(below.Bavail)*below.Bsize))
+
+			n.stage(spec)
+			assertContent(t, filepath.Join(n.setUp(spec, "pod"), "file"), "content")
+			n.tearDown(spec, "pod")
+			n.release(spec)
+			_, err = unix.Getxattr(n.image("pv"), growing, nil)
+			require.ErrorIs(t, err, unix.ENODATA)
+
+			require.NoError(t, filler.Truncate(0))
+			n.stage(spec)
+			path := n.setUp(spec, "pod")
+			assertContent(t, filepath.Join(path, "file"), "content")
+			assert.Greater(t, roomIn(t, path), size*3/4, "there is room again")
+			n.tearDown(spec, "pod")
+			n.release(spec)
+		})
+	}
 }
 
 // A program that checks a filesystem and is killed while it writes the superblock leaves a part of it. Nothing else that is broken

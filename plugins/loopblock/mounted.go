@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/volumekit/volumekit/mount"
@@ -67,7 +68,11 @@ func (p *Plugin) takeOff(ctx context.Context, dir, handle string) error {
 	expect := mount.Identity{
 		Major: there.Major, Minor: there.Minor, Root: there.Root, FSType: there.FSType, Source: there.Source,
 	}
-	return mount.UnmountPath(ctx, p.mounter, dir, mount.UnmountOptions{Expect: expect})
+	err = mount.UnmountPath(ctx, p.mounter, dir, mount.UnmountOptions{Expect: expect})
+	if errors.Is(err, syscall.ENOTEMPTY) {
+		return errors.Join(err, volume.ErrDirectoryKept)
+	}
+	return err
 }
 
 // answerLimit is how long a device and the images' filesystem are waited for before a teardown. They answer in microseconds.

@@ -90,6 +90,9 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if err != nil {
 		return err
 	}
+	if err := mount.CheckFilesystem(ctx, m.plugin.stagingPath(m.src.handle)); err != nil {
+		return err
+	}
 	there, mounted, err := m.plugin.mountAt(ctx, dir)
 	if err != nil {
 		return err

@@ -43,7 +43,8 @@ type Options struct {
 	Mounter mount.Interface
 	// Loops attaches the images; nil means a loop.Manager of the plugin's own.
 	Loops *loop.Manager
-	// Events is told, about the pod, of an fsGroup that takes long to apply. Nil tells nobody.
+	// Events is told, about the pod, of an fsGroup that takes long to apply, and about the PersistentVolume of a filesystem
+	// that was repaired. Nil tells nobody.
 	Events ownership.EventRecorder
 	// Logger is told of filesystems that were repaired and of content that was given to a group. Nil discards.
 	Logger *slog.Logger

@@ -87,6 +87,11 @@ func imageSize(size int64, fsType string) (int64, error) {
 	return (size + mebibyte - 1) / mebibyte * mebibyte, nil
 }
 
+// PublicKeys implements [volume.PublicKeyDeclarer]: nothing that this plugin is told is a secret, but mount options may be.
+func (p *Plugin) PublicKeys() []string {
+	return []string{volume.VolumeParameterFSType, ParameterPreallocate}
+}
+
 func (r *request) parameter(key, value string) error {
 	switch key {
 	case volume.VolumeParameterFSType:

@@ -11,6 +11,8 @@ import (
 
 // source is what a spec says, checked.
 type source struct {
+	// pv is the volume, which is not changed.
+	pv *v1.PersistentVolume
 	// handle names the image; one path element.
 	handle string
 	// fsType is the filesystem that the image must have; empty means any that is known.
@@ -49,6 +51,9 @@ func sourceOf(spec *volume.Spec) (source, error) {
 		return source{}, fmt.Errorf("volume %q has volumeAttributes, and this plugin knows none: remove them: %w",
 			spec.Name(), volume.ErrInvalid)
 	}
+	if hasSecret(spec.PersistentVolume.Spec.CSI) {
+		return source{}, fmt.Errorf("volume %q refers to a secret, and this plugin uses none: remove the reference: %w", spec.Name(), volume.ErrInvalid)
+	}
 	mode, err := volume.GetVolumeMode(spec)
 	if err != nil {
 		return source{}, err
@@ -67,9 +72,15 @@ func sourceOf(spec *volume.Spec) (source, error) {
 	}
 	readOnly := neverWritten(spec, options)
 	return source{
-		handle: driver.Handle, fsType: driver.FSType, options: options, block: block,
+		pv: spec.PersistentVolume, handle: driver.Handle, fsType: driver.FSType, options: options, block: block,
 		readOnly: readOnly, podReadOnly: readOnly || driver.ReadOnly,
 	}, nil
+}
+
+// hasSecret reports whether the source refers to a secret for any of the calls of a CSI driver.
+func hasSecret(csi *v1.CSIPersistentVolumeSource) bool {
+	return csi.ControllerPublishSecretRef != nil || csi.NodeStageSecretRef != nil || csi.NodePublishSecretRef != nil ||
+		csi.ControllerExpandSecretRef != nil || csi.NodeExpandSecretRef != nil
 }
 
 // checkHandle makes sure that a handle is one path element (its staging directory), and so is the longest name made of it.
@@ -121,12 +132,7 @@ func checkOptions(options []string) error {
 
 // neverWritten reports whether nobody may write to the volume. What one pod asks for does not count.
 func neverWritten(spec *volume.Spec, options []string) bool {
-	pv := spec.PersistentVolume
-	modes := pv.Spec.AccessModes
-	onlyReading := len(modes) > 0 && !slices.ContainsFunc(modes, func(m v1.PersistentVolumeAccessMode) bool {
-		return m != v1.ReadOnlyMany
-	})
-	return onlyReading || pv.Spec.CSI.ReadOnly || slices.Contains(options, "ro")
+	return volume.IsReadOnlyMany(spec) || spec.PersistentVolume.Spec.CSI.ReadOnly || slices.Contains(options, "ro")
 }
 
 // stageOptions are those of the mount of the device.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"syscall"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
@@ -110,28 +112,40 @@ func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (s
 	case src.readOnly:
 		return found.Type, nil
 	}
-	return found.Type, p.check(ctx, src.handle, device, found.Type)
+	return found.Type, p.check(ctx, src, device, found.Type)
 }
 
 // check runs the filesystem's check on a device that nobody has mounted. Where the program is missing, the kernel replays
 // the journal alone, as it does for Kubernetes.
-func (p *Plugin) check(ctx context.Context, handle string, device loop.Device, fsType string) error {
+func (p *Plugin) check(ctx context.Context, src source, device loop.Device, fsType string) error {
 	opened, err := p.loops.DeviceOpened(ctx, device.Path)
 	if err != nil || opened {
 		return err
 	}
-	result, err := format.CheckKept(ctx, device.Path, fsType, keeper{plugin: p, handle: handle})
+	result, err := format.CheckKept(ctx, device.Path, fsType, keeper{plugin: p, handle: src.handle})
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "err", err)
 		return nil
 	}
 	if err == nil && result.Repaired {
 		p.logger.Warn("the filesystem was repaired", "device", device.Path, "image", device.BackingPath)
+		p.tellRepaired(src, device)
 	}
 	if err != nil {
 		return err
 	}
-	return p.growUnused(ctx, handle, device.Path, fsType)
+	return p.growUnused(ctx, src.handle, device.Path, fsType)
+}
+
+// EventFilesystemRepaired is the reason of the event about a PersistentVolume whose filesystem had errors that were repaired
+// before it was mounted.
+const EventFilesystemRepaired = "FilesystemRepaired"
+
+func (p *Plugin) tellRepaired(src source, device loop.Device) {
+	if p.options.Events != nil {
+		p.options.Events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemRepaired,
+			"the filesystem in image %q had errors, which were repaired: what was written last may be missing", device.BackingPath)
+	}
 }
 
 // UnmountDevice unmounts the staging directory and removes it. What is mounted there and is not the image of the volume is left

@@ -18,8 +18,8 @@
 //
 // # Read-only
 //
-// A volume that is inline in a pod is read-only when its source says so, a PersistentVolume when the pod's reference to the
-// claim does, as in Kubernetes.
+// A volume that is inline in a pod is read-only when its source says so, a PersistentVolume when its source or the pod's
+// reference to the claim does.
 //
 // # A server that does not answer
 //

@@ -68,8 +68,14 @@ func (p *Plugin) mountFrom(ctx context.Context, request mount.Request, rest []st
 		}
 		errs = append(errs, fmt.Errorf("at %s: %w", address, err))
 	}
+	if more := len(errs) - maxErrors; more > 0 {
+		errs = append(errs[:maxErrors], fmt.Errorf("and at %d more addresses", more))
+	}
 	return errors.Join(errs...)
 }
+
+// maxErrors is of how many addresses an error tells.
+const maxErrors = 4
 
 // isUnreachable reports whether nobody answered at an address.
 func isUnreachable(err error) bool {

@@ -36,7 +36,7 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 // SetUpAt implements [volume.Mounter].
 func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
 	if err := m.setUp(ctx, dir); err != nil {
-		return fmt.Errorf("nfs volume %q, %s: %w", m.name, m.export.device(), err)
+		return fmt.Errorf("nfs volume %q, %s: %w", m.name, volume.Quote(m.export.device()), err)
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func (m *mounter) setUp(ctx context.Context, dir string) error {
 	case err != nil:
 		return err
 	case !isNFS(found) || found.Source != m.export.device():
-		return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", found.Source, found.FSType, dir, mount.ErrForeign)
+		return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", volume.Quote(found.Source), found.FSType, dir, mount.ErrForeign)
 	}
 	return m.adopt(ctx, dir, found)
 }
@@ -118,15 +118,18 @@ func (u *unmounter) tearDown(ctx context.Context, dir string) error {
 	}
 	for _, m := range table {
 		if m.Path == dir && !isNFS(m) {
-			return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", m.Source, m.FSType, dir, mount.ErrForeign)
+			return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", volume.Quote(m.Source), m.FSType, dir, mount.ErrForeign)
 		}
 	}
 	if err := u.unmountAside(ctx); err != nil {
 		return err
 	}
 	err = mount.UnmountPath(ctx, u.plugin.options.Mounter, dir, u.plugin.unmountOptions(mount.Identity{}))
-	if errors.Is(err, syscall.EBUSY) {
+	switch {
+	case errors.Is(err, syscall.EBUSY):
 		return errors.Join(err, volume.ErrInUse)
+	case errors.Is(err, syscall.ENOTEMPTY):
+		return errors.Join(err, volume.ErrDirectoryKept)
 	}
 	return err
 }

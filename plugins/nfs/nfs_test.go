@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -145,7 +146,7 @@ func TestTheKernelMountsFromTheAddressesOfTheServer(t *testing.T) {
 		{"by name", inline("server", "/export"), "nfs server:/export vers=4.2,addr=192.0.2.1,proto=tcp" + own},
 		{"by address", inline("192.0.2.1", "/export"), "nfs 192.0.2.1:/export vers=4.2,addr=192.0.2.1,proto=tcp" + own},
 		{"by an address in brackets", inline("[::1]", "/"), "nfs [::1]:/ vers=4.2,addr=::1,proto=tcp6" + own6},
-		{"with options", persistent("::1", "/", "soft", "vers=4.1", "clientaddr=::2"), "nfs [::1]:/ vers=4.1,addr=::1,proto=tcp6,soft,clientaddr=::2"},
+		{"with options", persistent("::1", "/", "soft", "vers=4.1", "proto=rdma6"), "nfs [::1]:/ vers=4.1,addr=::1" + own6 + ",soft,proto=rdma6"},
 		{"minor version apart", persistent("::1", "/", "nfsvers=4", "minorversion=1"), "nfs [::1]:/ vers=4.1,addr=::1,proto=tcp6" + own6},
 		{"version as a word", persistent("::1", "/", "v4.0"), "nfs [::1]:/ vers=4.0,addr=::1,proto=tcp6" + own6},
 		{"version 3 without a daemon", persistent("::1", "/", "vers=3", "nolock"), "nfs [::1]:/ vers=3,addr=::1,proto=tcp6,mountaddr=::1,mountproto=tcp6,mountvers=3,nolock"},
@@ -193,7 +194,7 @@ func TestAVersionThatIsAskedForIsTheOnlyOne(t *testing.T) {
 	kernel.Inject(fake.MethodMount, fake.FailN(-1, fmt.Errorf("mount: %w", syscall.EPROTONOSUPPORT)))
 	err := setUp(t, plugin, persistent("::1", "/", "vers=4.1"))
 	require.ErrorIs(t, err, syscall.EPROTONOSUPPORT)
-	require.ErrorContains(t, err, `nfs volume "data", [::1]:/: the server speaks none of the versions 4.1`)
+	require.ErrorContains(t, err, `nfs volume "data", "[::1]:/": the server speaks none of the versions 4.1`)
 	assert.Len(t, requests(kernel), 1)
 }
 
@@ -241,6 +242,64 @@ func TestSourcesAreChecked(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInvalid)
 }
 
+func TestOptionsThatMountSomethingElseOrAreNoneAreRefused(t *testing.T) {
+	plugin, kernel, helper := newPlugin(t, Options{})
+	long := strings.Repeat("x", 5000)
+	for _, option := range []string{
+		"source=other:/x", "addr=192.0.2.9", "ADDR=192.0.2.9", "addr", "clientaddr=192.0.2.9", "mountaddr=192.0.2.9", "mounthost=other",
+		"=x", "=", "a==b", "a=b=c", "a=", `\054addr=192.0.2.9`, `a=\054addr`, "a b", "a=b c", `a="b"`, "sp\u00e4t", "a=sp\u00e4t", "a;b",
+		"a=" + long, long, long + "=x",
+	} {
+		_, err := plugin.NewMounter(persistent("server", "/x", "hard", option), pod)
+		require.ErrorIs(t, err, volume.ErrInvalid, option)
+		var refused *OptionError
+		require.ErrorAs(t, err, &refused, option)
+		assert.Equal(t, 1, refused.Index)
+		assert.LessOrEqual(t, len(refused.Key), 64)
+		assert.Less(t, len(err.Error()), 300)
+		assert.NotContains(t, err.Error(), "192.0.2.9", "values are not told")
+	}
+	good := []string{"hard", "vers=4.1", "sec=krb5:krb5i", "rsize=1048576", "v4.2", "x-systemd.automount", "_netdev", "nconnect=4"}
+	_, err := plugin.NewMounter(persistent("server", "/x", good...), pod)
+	require.NoError(t, err)
+	assert.Empty(t, append(requests(kernel), requests(helper)...))
+}
+
+func TestServersAreNamesOrAddresses(t *testing.T) {
+	plugin, _, _ := newPlugin(t, Options{})
+	for _, server := range []string{
+		"-o", "-oproto=udp", "a;b", "$(id)", "a`b`", "a|b", "a..b", ".a", "-a.b", "a.-b", "a-.b", "a'b", "a@b", "sp\u00e4t", "a\\b",
+		"fe80::1%;b", "fe80::1%a/b", strings.Repeat("x", 64), strings.Repeat("x.", 200) + "x", strings.Repeat("x", 5000),
+	} {
+		_, err := plugin.NewMounter(inline(server, "/x"), pod)
+		require.ErrorIs(t, err, volume.ErrInvalid, server)
+		assert.Less(t, len(err.Error()), 300, server)
+	}
+	for _, server := range []string{"a", "nfs_1.example.com", "nfs.example.com.", "192.0.2.1", "::1", "[2001:db8::1]", "fe80::1%eth0.1", "1a"} {
+		_, err := plugin.NewMounter(inline(server, "/x"), pod)
+		require.NoError(t, err, server)
+	}
+}
+
+func TestErrorsStayShortWithLongNames(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	plugin, kernel, _ := newPlugin(t, Options{Resolver: names{"server": slices.Repeat([]string{"192.0.2.1"}, 500)}})
+	_, err := plugin.NewMounter(inline("server", "/"+long), pod)
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	assert.Less(t, len(err.Error()), 300)
+	spec := persistent("server", "/"+strings.Repeat("x", 1000))
+	spec.PersistentVolume.Name = long
+	_, err = plugin.NewMounter(spec, pod)
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	assert.Less(t, len(err.Error()), 300)
+
+	spec.PersistentVolume.Name = "pv"
+	kernel.Inject(fake.MethodMount, fake.FailN(100_000, syscall.ECONNREFUSED))
+	err = setUp(t, plugin, spec)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	assert.Less(t, len(err.Error()), 1000)
+}
+
 func TestNameIsServerAndPath(t *testing.T) {
 	plugin, _, _ := newPlugin(t, Options{})
 	name, err := plugin.GetVolumeName(inline("server", "/export"))
@@ -251,7 +310,6 @@ func TestNameIsServerAndPath(t *testing.T) {
 func TestReadOnlyIsThatOfTheReferenceForAClaim(t *testing.T) {
 	plugin, kernel, _ := newPlugin(t, Options{})
 	spec := persistent("server", "/export")
-	spec.PersistentVolume.Spec.NFS.ReadOnly = true
 	mounter, err := plugin.NewMounter(spec, pod)
 	require.NoError(t, err)
 	assert.False(t, mounter.GetAttributes().ReadOnly)
@@ -421,4 +479,13 @@ func TestAStaleVolumeStaysWhereItCannotBeMountedAnew(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, after, len(before))
 	assert.NotEqual(t, before, after, "it is another mount")
+}
+
+// TestAPersistentVolumeMayBeReadOnlyBySource, whatever the pod's reference to the claim says.
+func TestAPersistentVolumeMayBeReadOnlyBySource(t *testing.T) {
+	pv := &v1.PersistentVolume{}
+	pv.Spec.NFS = &v1.NFSVolumeSource{Server: "a", Path: "/b", ReadOnly: true}
+	e, err := exportOf(volume.NewSpecFromPersistentVolume(pv, false))
+	require.NoError(t, err)
+	assert.True(t, e.readOnly)
 }

@@ -141,7 +141,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		return nil, fmt.Errorf("nfs volume %q: the pod is nil: %w", spec.Name(), volume.ErrInvalid)
 	}
 	options := volume.MountOptionFromSpec(spec)
-	if err := volume.CheckMountOptions(options); err != nil {
+	if err := checkOptions(options); err != nil {
 		return nil, fmt.Errorf("nfs volume %q: %w", spec.Name(), err)
 	}
 	at, err := p.place(spec.Name(), pod.UID)

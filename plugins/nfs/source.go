@@ -25,7 +25,8 @@ func exportOf(spec *volume.Spec) (export, error) {
 	case spec != nil && spec.Volume != nil && spec.Volume.NFS != nil:
 		source, readOnly = spec.Volume.NFS, spec.Volume.NFS.ReadOnly
 	case spec != nil && spec.Volume == nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.NFS != nil:
-		source, readOnly = spec.PersistentVolume.Spec.NFS, spec.ReadOnly
+		source = spec.PersistentVolume.Spec.NFS
+		readOnly = source.ReadOnly || spec.ReadOnly
 	default:
 		return export{}, fmt.Errorf("volume %q has no nfs source: it is not one of %s: %w", spec.Name(), Name, volume.ErrInvalid)
 	}
@@ -46,24 +47,53 @@ func unbracket(server string) string {
 
 func (e export) check() error {
 	isControl := func(r rune) bool { return r < ' ' || r == 0x7f }
+	server, path := volume.Quote(e.server), volume.Quote(e.path)
 	switch {
 	case e.server == "":
 		return fmt.Errorf("server is empty: give a name or an address: %w", volume.ErrInvalid)
-	case strings.ContainsFunc(e.server, func(r rune) bool { return isControl(r) || strings.ContainsRune(" /,[]", r) }):
-		return fmt.Errorf("server %q is neither a name nor an address: %w", e.server, volume.ErrInvalid)
 	case strings.Contains(e.server, ":") && !e.isIPv6():
-		return fmt.Errorf("server %q is neither a name nor an address: give a port by the mount option port=: %w", e.server, volume.ErrInvalid)
+		return fmt.Errorf("server %s is neither a name nor an address: give a port by the mount option port=: %w", server, volume.ErrInvalid)
+	case !e.isAddress() && !isHostName(e.server):
+		return fmt.Errorf("server %s is neither a name nor an address: %w", server, volume.ErrInvalid)
 	case !strings.HasPrefix(e.path, "/"):
-		return fmt.Errorf("path %q does not begin with a slash: give the path that the server exports: %w", e.path, volume.ErrInvalid)
+		return fmt.Errorf("path %s does not begin with a slash: give the path that the server exports: %w", path, volume.ErrInvalid)
 	case strings.ContainsFunc(e.path, isControl):
-		return fmt.Errorf("path %q holds a control character: %w", e.path, volume.ErrInvalid)
+		return fmt.Errorf("path %s holds a control character: %w", path, volume.ErrInvalid)
+	case len(e.path) > maxPath:
+		return fmt.Errorf("path %s is longer than the %d bytes that a server takes: %w", path, maxPath, volume.ErrInvalid)
 	}
 	return volume.ValidatePathNoBacksteps(e.path)
 }
 
+// maxPath is how long a path may be for the kernel.
+const maxPath = 1024
+
 func (e export) isIPv6() bool {
 	address, err := netip.ParseAddr(e.server)
 	return err == nil && address.Is6()
+}
+
+// isAddress reports whether the server is an address, of which the zone is the name of an interface.
+func (e export) isAddress() bool {
+	address, err := netip.ParseAddr(e.server)
+	return err == nil && !strings.ContainsFunc(address.Zone(), func(r rune) bool { return !isNameRune(r) && r != '.' })
+}
+
+// isHostName reports whether name is one of DNS, with underscores, which some sites have. A part that begins with a dash could
+// be read as an option of a program.
+func isHostName(name string) bool {
+	const most, mostOfLabel = 253, 63
+	name = strings.TrimSuffix(name, ".")
+	if len(name) > most {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > mostOfLabel || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.ContainsFunc(label, func(r rune) bool { return !isNameRune(r) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // device is the export as the kernel and the mount table name it.

@@ -166,6 +166,8 @@ func testInvalid(t *testing.T, s store.Store) {
 		"nil of a type that the store keeps":  (*v1.PersistentVolume)(nil),
 		"nil":                                 nil,
 		"a namespace that is no single label": newClaim("a.b", "data"),
+		"a value that is no UTF-8":            withText("text", "\xff"),
+		"a key that is no UTF-8":              withText("\xff", "text"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.Create(t.Context(), obj)
@@ -242,4 +244,8 @@ func testEndedContext(t *testing.T, s store.Store) {
 	_, err = s.Watch(ctx, store.PersistentVolumes, "", pv.ResourceVersion)
 	wantError(t, err, context.Canceled)
 	wantError(t, s.Delete(ctx, volumeKey("disk"), store.Preconditions{}), context.Canceled)
+}
+
+func withText(key, value string) *v1.ConfigMap {
+	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "text"}, Data: map[string]string{key: value}}
 }

@@ -1,6 +1,8 @@
 package volumetest
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,6 +43,16 @@ func attachCases() []Case {
 			Rule: "A6", Group: "attach", Name: "cancelled",
 			Sentence: "Attach and Detach whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
 			Needs:    volume.CapAttach, run: cancelledAttach,
+		},
+		{
+			Rule: "A7", Group: "attach", Name: "fenced",
+			Sentence: "Where FencesCalls is true, Attach and Detach with an older FencingToken than the storage has seen for the volume MUST fail with ErrFenced and MUST change nothing, also by a new value of the plugin; those with the same token, a newer one or none MUST be carried out.",
+			Needs:    volume.CapAttach, run: fencedAttach,
+		},
+		{
+			Rule: "A8", Group: "attach", Name: "ListAttachments",
+			Sentence: "ListAttachments, where there is one, MUST list a volume with its node from Attach on and MUST NOT list it after Detach, also by a new value of the plugin.",
+			Needs:    volume.CapAttach, run: listedAttachments,
 		},
 	}
 }
@@ -109,6 +121,66 @@ func waitForAttach(e *env) {
 		e.broken("WaitForAttach returned %q and then %q", first, again)
 	}
 	s.release()
+}
+
+func fencedAttach(e *env) {
+	if plugin, ok := e.plugin.(volume.FencingVolumePlugin); !ok || !plugin.FencesCalls() {
+		e.t.Skip("the plugin does not compare fencing tokens: see volume.FencingVolumePlugin")
+	}
+	s := e.attachable()
+	in := func(term uint64) context.Context {
+		return volume.WithFencingToken(e.ctx(), volume.FencingToken{Lease: "default/volumetest", Term: term})
+	}
+	attach := func(term uint64) error {
+		_, err := e.attacher(s.spec).Attach(in(term), s.spec, e.config.NodeName)
+		return err
+	}
+	detach := func(term uint64) error { return e.detacher().Detach(in(term), s.volumeName, e.config.NodeName) }
+	refused := func(call string, err error) {
+		if !errors.Is(err, volume.ErrFenced) {
+			e.broken("%s with an older fencing token: %v, which does not match ErrFenced", call, err)
+		}
+	}
+	e.must("Attach with a token", attach(2))
+	e.must("Attach with a newer token", attach(3))
+	refused("Detach", detach(2))
+	if !s.isAttached() {
+		e.broken("Detach with an older fencing token has detached the volume")
+	}
+	e.must("Detach with the same token", detach(3))
+	e.crash()
+	refused("Attach after a crash", attach(2))
+	if s.isAttached() {
+		e.broken("Attach with an older fencing token has attached the volume")
+	}
+	e.must("Attach with a newer token", attach(4))
+	s.release()
+}
+
+func listedAttachments(e *env) {
+	if _, ok := e.plugin.(volume.AttachmentLister); !ok {
+		e.t.Skip("the plugin does not list attachments: see volume.AttachmentLister")
+	}
+	s := e.attachable()
+	isListed := func() bool {
+		lister, ok := e.plugin.(volume.AttachmentLister)
+		if !ok {
+			e.broken("a new value of the plugin does not list attachments")
+		}
+		found, err := lister.ListAttachments(e.ctx())
+		e.must("ListAttachments", err)
+		return slices.Contains(found, volume.Attachment{VolumeName: s.volumeName, NodeName: e.config.NodeName})
+	}
+	for range 2 {
+		if !isListed() {
+			e.broken("ListAttachments does not list the volume with its node after Attach")
+		}
+		e.crash()
+	}
+	s.release()
+	if isListed() {
+		e.broken("ListAttachments lists the volume after Detach")
+	}
 }
 
 func attachTwoNodes(e *env) {

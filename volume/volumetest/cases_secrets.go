@@ -12,7 +12,40 @@ func secretCases() []Case {
 		Rule: "T1", Group: "secrets", Name: "values of options",
 		Sentence: "The value of a mount option or of a parameter MUST NOT appear in an error, in a path, in an event or in the name of a PersistentVolume.",
 		run:      secretsAppearNowhere,
+	}, {
+		Rule: "T2", Group: "secrets", Name: "the spec of a record",
+		Sentence: "CanSupport, GetVolumeName and GetDeviceMountPath MUST NOT depend on values that PublicKeys does not name: after a restart the spec comes from a record, which does not have them.",
+		run:      recordedSpecsAreTheSame,
 	}}
+}
+
+// recordedSpecsAreTheSame compares what the plugin says of a spec and of what is recorded of it.
+func recordedSpecsAreTheSame(e *env) {
+	for _, spec := range []*volume.Spec{copySpec(e.newSpec()), withSecret(copySpec(e.newSpec()), "Secret-"+nextID())} {
+		if !e.plugin.CanSupport(spec) {
+			continue
+		}
+		recorded := spec.Recorded(e.registry.PublicKeys(e.plugin.GetPluginName()))
+		if !e.plugin.CanSupport(recorded) {
+			e.broken("CanSupport is true of the spec and false of what is recorded of it")
+		}
+		e.sameOf("GetVolumeName", e.plugin.GetVolumeName, spec, recorded)
+		if yes, err := e.registry.IsDeviceMountable(spec); err == nil && yes {
+			e.sameOf("GetDeviceMountPath", e.deviceMounter(spec).GetDeviceMountPath, spec, recorded)
+		}
+	}
+}
+
+// sameOf compares what a method says of two specs. What it refuses is never set up.
+func (e *env) sameOf(call string, ask func(*volume.Spec) (string, error), spec, recorded *volume.Spec) {
+	e.t.Helper()
+	want, err := ask(spec)
+	if err != nil {
+		return
+	}
+	if got, err := ask(recorded); err != nil || got != want {
+		e.broken("%s is %q of the spec, and of what is recorded of it %q (%v): declare the keys by volume.PublicKeyDeclarer", call, want, got, err)
+	}
 }
 
 // secretsAppearNowhere gives the plugin options and parameters that it does not know, so that it has something to complain

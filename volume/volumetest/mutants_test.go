@@ -45,6 +45,7 @@ type mutant struct {
 	provision   func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error)
 	recycled    func(*volume.Spec) string
 	mounts      func(bool) bool
+	lists       func([]volume.Attachment) []volume.Attachment
 	capacity    string
 	cut         cutShort
 	// cutRecycling is true where a recycling that was cut short is in the way of the next.
@@ -84,6 +85,16 @@ func (c *clumsy) MountDevice(ctx context.Context, spec *volume.Spec, from, to st
 	return c.cut.call(ctx, func() error { return c.device.MountDevice(ctx, spec, from, to, args) })
 }
 
+// untokened is a device that attaches whatever the token says.
+type untokened struct{ device }
+
+func (u untokened) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	return u.device.Attach(context.Background(), spec, node)
+}
+
 // clumsyMapper is a mapper whose calls get stuck.
 type clumsyMapper struct {
 	volume.CustomBlockVolumeMapper
@@ -102,6 +113,14 @@ func (c clumsyMapper) SetUpDevice(ctx context.Context, args volume.SetUpDeviceAr
 type device interface {
 	volume.Attacher
 	volume.Detacher
+}
+
+func (m *mutant) ListAttachments(ctx context.Context) ([]volume.Attachment, error) {
+	found, err := m.Plugin.ListAttachments(ctx)
+	if m.lists != nil {
+		found = m.lists(found)
+	}
+	return found, err
 }
 
 func (m *mutant) given(spec *volume.Spec) *volume.Spec {
@@ -569,6 +588,8 @@ func defects() map[string]func(m *mutant) {
 		},
 		"Y2": func(m *mutant) { m.cutRecycling = true },
 		"A6": func(m *mutant) { m.device = func(d device) device { return &clumsy{device: d, cut: &m.cut} } },
+		"A7": func(m *mutant) { m.device = func(d device) device { return untokened{d} } },
+		"A8": func(m *mutant) { m.lists = func(found []volume.Attachment) []volume.Attachment { return nil } },
 		"S5": func(m *mutant) { m.device = func(d device) device { return &clumsy{device: d, cut: &m.cut} } },
 		"P6": func(m *mutant) {
 			m.provision = func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error) {
@@ -647,6 +668,15 @@ func defects() map[string]func(m *mutant) {
 				return &setUpFunc{made, func(context.Context, volume.Mounter, volume.MounterArgs) error {
 					return fmt.Errorf("options %v are not known", volume.MountOptionFromSpec(spec))
 				}}
+			}
+		},
+		"T2": func(m *mutant) {
+			m.spec = func(s *volume.Spec) *volume.Spec {
+				s = copySpec(s)
+				if driver, _ := s.Driver(); len(driver.Parameters) > 0 {
+					s.PersistentVolume.Spec.CSI.VolumeHandle += fmt.Sprint("-", len(driver.Parameters["volumetest-password"]))
+				}
+				return s
 			}
 		},
 		"A5": func(m *mutant) {

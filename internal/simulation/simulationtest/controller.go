@@ -76,7 +76,7 @@ func (c *controller) recover() {
 	for _, r := range c.p.Records() {
 		must(c.actual.RecoverAttachment(operationexecutor.AttachedVolume{
 			VolumeName: r.Name, VolumeSpec: r.Spec, NodeName: types.NodeName(r.Node), PluginName: world.PluginName, PluginIsAttachable: true,
-		}))
+		}, ""))
 	}
 }
 

@@ -185,6 +185,9 @@ func (w *World) checkReady(beliefs map[string]Belief) {
 			if !w.mounted[at] || !w.isWhole(at) {
 				w.broken("S12", "%s is said to be ready, and %v is not set up, or not wholly", pod.Name, at)
 			}
+			if w.outlived[at] {
+				w.broken("S13", "%s is said to be ready, and %v is that of the pod before", pod.Name, at)
+			}
 			if !w.used[at] && w.isSmall(at, w.promise[at]) {
 				w.broken("S12", "%s is said to be ready, and %v is smaller than it was given", pod.Name, at)
 			}

@@ -236,14 +236,46 @@ func (p *Process) OperationStarted(o operationexecutor.OperationInfo) {
 		r := p.runningOf(o)
 		p.running[r]++
 		w.note("begin %s %v", o.Kind, r.at)
+		if o.Kind == operationexecutor.OpMount || o.Kind == operationexecutor.OpMap {
+			w.mountBegins(r.at)
+		}
 		if o.Kind == operationexecutor.OpMount {
 			w.promise[r.at] = w.given[r.at.Volume]
 		}
-		if (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmap) && w.desired[r.at.Pod] {
+		if (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmap) && w.desired[r.at.Pod] && !w.outlived[r.at] {
 			w.broken("S5", "%v is being taken from a pod that is wanted", r.at)
 		}
 		if pod := w.userOf(r.at); releases[o.Kind] && p.node == r.at.Node && pod != "" {
 			w.broken("S5", "%s of %v begins, and %s is wanted and uses it", o.Kind, r.at, pod)
+		}
+	})
+}
+
+// mountBegins holds S13. The lock is held.
+func (w *World) mountBegins(at At) {
+	if w.outlived[at] && w.mounted[at] {
+		w.broken("S13", "a mount of %v begins on what is set up for the pod before", at)
+	}
+	delete(w.outlived, at)
+}
+
+// Removed says that the program was told that a pod is removed. What is set up for it, or is about to be, is not for one that
+// comes again.
+func (p *Process) Removed(pod string) {
+	p.world.change(func() {
+		for _, v := range p.world.config.Volumes {
+			p.world.outlived[At{Node: p.node, Volume: v.Name, Pod: pod}] = true
+		}
+	})
+}
+
+// Forgets says that the program begins anew: it cannot know for which pod of a name what it finds was set up.
+func (p *Process) Forgets() {
+	p.world.change(func() {
+		for at := range p.world.outlived {
+			if at.Node == p.node {
+				delete(p.world.outlived, at)
+			}
 		}
 	})
 }

@@ -43,9 +43,12 @@ type World struct {
 	// foreign holds what somebody else has unmounted and the plugin has not been called for since.
 	foreign map[At]bool
 	// used holds what is set up for a pod that was ready and has been wanted since.
-	used    map[At]bool
-	desired map[string]bool
-	pods    map[string]*v1.Pod
+	used map[At]bool
+	// outlived holds what was, or was being, set up for a pod when the program was told that it is removed, until the next
+	// mount begins there.
+	outlived map[At]bool
+	desired  map[string]bool
+	pods     map[string]*v1.Pod
 	// updates counts the updates of each pod; refreshed says how many there had been when the set-up began that
 	// succeeded last.
 	updates   map[string]int
@@ -79,7 +82,7 @@ func New(config Config, options Options) (*World, error) {
 		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
 		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
 		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, parts: map[At]part{}, foreign: map[At]bool{},
-		used: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
+		used: map[At]bool{}, outlived: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
 		given: map[string]int{}, grown: map[At]int{}, promise: map[At]int{}, refused: map[string]string{},
 		stale: map[string]bool{}, misled: map[string]bool{}, flights: map[*flight]bool{},
@@ -126,7 +129,7 @@ func (w *World) uniqueName(v Volume, pod string) v1.UniqueVolumeName {
 	if v.shared() || pod == "" {
 		return volume.GetUniqueVolumeName(PluginName, v.Name)
 	}
-	return volume.GetUniqueVolumeName(PluginName, pod+"-"+v.Name)
+	return volume.GetUniqueVolumeName(PluginName, "pods/"+pod+"/"+v.Name)
 }
 
 // start begins a life of the program on a node.
@@ -137,6 +140,7 @@ func (w *World) start(node string) error {
 	}
 	w.processes[node] = p
 	w.change(func() { w.findRecords(node) })
+	p.Forgets()
 	w.engines[node] = w.options.Start(p)
 	w.options.Wait()
 	return nil

@@ -1,0 +1,156 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/bridge/etcd"
+	"github.com/volumekit/volumekit/controller/attachdetach"
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// volumesPerNode is how many volumes each node gets.
+const volumesPerNode = 100
+
+// slow is an etcd that takes its time for each call, and counts them.
+type slow struct {
+	by    time.Duration
+	calls atomic.Int64
+}
+
+func (s *slow) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	s.calls.Add(1)
+	if s.by > 0 {
+		time.Sleep(s.by)
+	}
+	return invoke(ctx, method, req, reply, cc, options...)
+}
+
+// BenchmarkAttachments is what a controller of attachments takes that attaches volumes by a plugin that returns at once, and what the
+// next one takes to know what is attached, on an etcd of one member that takes the time that is named for each call. "calls" are those
+// of etcd, "plugin" those of the plugin, "MB" is the largest heap, the etcd's included, above that at the start. Run it once.
+func BenchmarkAttachments(b *testing.B) {
+	for _, count := range []int{10_000, 50_000} {
+		for _, by := range []time.Duration{0, 2 * time.Millisecond} {
+			b.Run(fmt.Sprintf("%d/etcd=%v", count, by), func(b *testing.B) {
+				delay := &slow{}
+				client := newMember(b, grpc.WithUnaryInterceptor(delay.intercept))
+				s, err := etcd.New(client, etcd.Options{Prefix: "/attachments"})
+				require.NoError(b, err)
+				fillCluster(b, s, count)
+				delay.by = by
+				backend := fake.NewBackend()
+				for b.Loop() {
+					measureController(b, s, delay, backend, count, "attach")
+					measureController(b, s, delay, backend, count, "restart")
+				}
+			})
+		}
+	}
+}
+
+// fillCluster makes nodes, and for each of its volumes a PersistentVolume, a claim and a pod.
+func fillCluster(b *testing.B, s *etcd.Store, count int) {
+	b.Helper()
+	var writes []store.Write
+	flush := func() {
+		_, err := s.Commit(b.Context(), store.Transaction{Writes: writes})
+		require.NoError(b, err)
+		writes = nil
+	}
+	for i := range count {
+		node := fmt.Sprintf("node-%d", i/volumesPerNode)
+		if i%volumesPerNode == 0 {
+			writes = append(writes, store.ToCreate(&v1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: node},
+				Status:     v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}},
+			}))
+		}
+		name := fmt.Sprintf("data-%d", i)
+		uid := types.UID("uid-of-" + name)
+		writes = append(writes,
+			store.ToCreate(&v1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid},
+				Spec:       v1.PersistentVolumeClaimSpec{VolumeName: name},
+				Status:     v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+			}),
+			store.ToCreate(&v1.PersistentVolume{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: v1.PersistentVolumeSpec{
+					AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+					ClaimRef:    &v1.ObjectReference{Namespace: "default", Name: name, UID: uid},
+					PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+						Driver: volume.DriverOfPluginName(fake.DefaultPluginName), VolumeHandle: name,
+					}},
+				},
+			}),
+			store.ToCreate(&v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+				Spec: v1.PodSpec{NodeName: node, Volumes: []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
+					PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+				}}}},
+			}))
+		if len(writes) > 90 {
+			flush()
+		}
+	}
+	if len(writes) > 0 {
+		flush()
+	}
+}
+
+// measureController runs a controller until it knows that every volume is attached.
+func measureController(b *testing.B, s *etcd.Store, delay *slow, backend *fake.Backend, count int, what string) {
+	b.Helper()
+	host, err := volume.NewHost(volume.HostOptions{RootDir: b.TempDir(), NodeName: "controller"})
+	require.NoError(b, err)
+	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{}), Backend: backend})
+	plugins := volume.NewVolumePluginMgr(host)
+	require.NoError(b, plugins.InitPlugins(b.Context(), plugin))
+	runtime.GC()
+	most, base := heap(), heap()
+	calls, began := delay.calls.Load(), time.Now()
+	c := attachdetach.New(plugins, s, attachdetach.Options{})
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	for attachedBy(c) < count {
+		pause(ctx, 200*time.Millisecond)
+		most = max(most, heap())
+	}
+	b.ReportMetric(time.Since(began).Seconds(), "s/"+what)
+	b.ReportMetric(float64(delay.calls.Load()-calls), "calls/"+what)
+	b.ReportMetric(float64(len(plugin.Calls())), "plugin/"+what)
+	b.ReportMetric(float64(most-base)/1e6, "MB/"+what)
+	cancel()
+	require.NoError(b, <-ended)
+}
+
+// attachedBy returns how many volumes a controller knows to be attached.
+func attachedBy(c *attachdetach.Controller) int {
+	attached := 0
+	for _, status := range c.Status() {
+		if status.Phase == attachdetach.PhaseAttached {
+			attached++
+		}
+	}
+	return attached
+}
+
+func heap() uint64 {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}

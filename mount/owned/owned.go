@@ -1,0 +1,60 @@
+// Package owned proves that a directory is the one that a program has made, before its content is deleted or given away.
+//
+// A path proves nothing: something may be mounted over it or over a directory above, and somebody may have put another
+// directory in its place. So who makes a directory records its identity elsewhere, as a proof, and compares it later with that
+// of the directory that the path leads to. The proof outlives the program and the boot. It lies on the same mount as the
+// directory, so that a mount that hides one of them is noticed.
+package owned
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrUnproven says that nothing proves that a directory is the one that was made: there is no proof, the proof is of another
+// directory, or a mount hides the one or the other.
+var ErrUnproven = errors.New("nothing proves that it is the directory that was made here")
+
+// Identity tells a directory from any other. Two directories of one filesystem never have the same, unless the filesystem
+// has no birth times and has used an inode again.
+type Identity struct {
+	// Filesystem is the id of the filesystem, as statfs(2) gives it.
+	Filesystem uint64
+	// Inode is the number of the directory in the filesystem.
+	Inode uint64
+	// Seconds and Nanoseconds are the time of its birth since 1970; both are 0 when the filesystem does not know it.
+	Seconds     int64
+	Nanoseconds uint32
+}
+
+// format is how an identity is written as the target of a link.
+const format = "made:%x:%d:%d.%d"
+
+func (i Identity) link() string {
+	return fmt.Sprintf(format, i.Filesystem, i.Inode, i.Seconds, i.Nanoseconds)
+}
+
+func parseLink(link string) (i Identity, err error) {
+	if _, err := fmt.Sscanf(link, format, &i.Filesystem, &i.Inode, &i.Seconds, &i.Nanoseconds); err != nil || i.link() != link {
+		return Identity{}, fmt.Errorf("%q is no proof: %w", link, ErrUnproven)
+	}
+	return i, nil
+}
+
+// Directory is a directory and where its proof is. Both paths are absolute and clean, and no element of them is a link. Calls
+// for one Directory must not run at the same time.
+type Directory struct {
+	// Path is where the directory is.
+	Path string
+	// Proof is where its proof is: a symbolic link, whose target is the identity and leads nowhere. A link is made, with its
+	// target, in one step, also where the machine loses power. It must be on the same mount as the directory.
+	Proof string
+}
+
+// Seen is what was seen of a directory at its path. It is good for as long as the program runs and its filesystem stays mounted.
+type Seen struct {
+	// Identity is that of the directory.
+	Identity Identity
+	// Mount is the id of the mount on which it was seen.
+	Mount uint64
+}

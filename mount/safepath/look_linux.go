@@ -1,0 +1,97 @@
+package safepath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/mount"
+)
+
+// maxLooked is how many names of a tree are looked at for mounts, one by one.
+const maxLooked = 512
+
+// errNotLooked says that a tree was not looked at to the end.
+var errNotLooked = errors.New("the tree was not looked at to the end")
+
+// looker looks for mounts in a small tree.
+type looker struct {
+	tree  *tree
+	at    int
+	mount uint64 // that at is in
+	left  int    // names that may still be looked at
+}
+
+// newLook begins a look beneath at. Without the ids of mounts nothing can be told.
+func (t *tree) newLook(at int) (*looker, error) {
+	own, err := look(at, "")
+	if err == nil && (own.mount == 0 || t.without&mount.FeatureStatxMountRoot != 0) {
+		err = errNotLooked
+	}
+	return &looker{tree: t, at: at, mount: own.mount, left: maxLooked}, err
+}
+
+// lookIn looks at what is at name beneath at, and at all that is in it; at an empty name only at what is in at. A mount is an error
+// that matches ErrMounted. Any other error says that the look did not come to an end.
+func (l *looker) lookIn(ctx context.Context, name string) error {
+	todo := []string{name}
+	for len(todo) > 0 {
+		name, todo = todo[len(todo)-1], todo[:len(todo)-1]
+		if err := lostcall.Begin(ctx, "statx"); err != nil {
+			return err
+		}
+		isDirectory, err := l.lookAt(name)
+		if err != nil {
+			return err
+		}
+		if !isDirectory {
+			continue
+		}
+		names, err := l.namesIn(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, base := range names {
+			todo = append(todo, path.Join(name, base))
+		}
+	}
+	return nil
+}
+
+// lookAt reports whether a directory is at name. What has gone is none.
+func (l *looker) lookAt(name string) (isDirectory bool, err error) {
+	now, err := look(l.at, name)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	case err != nil:
+		return false, err
+	case now.mount != l.mount:
+		return false, fmt.Errorf("nothing was removed, since something is mounted at %q in it: unmount it first: %w", name, ErrMounted)
+	}
+	return now.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+// namesIn returns what is in the directory at name, unless that is too much.
+func (l *looker) namesIn(ctx context.Context, name string) ([]string, error) {
+	fd, err := l.tree.openPath(ctx, l.at, path.Join(".", name), how{directory: true, oneMount: true})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer closeFD(fd)
+	names, err := namesIn(fd)
+	if err != nil {
+		return nil, err
+	}
+	if l.left -= len(names); l.left < 0 {
+		return nil, errNotLooked
+	}
+	return names, nil
+}

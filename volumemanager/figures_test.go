@@ -1,0 +1,101 @@
+package volumemanager
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/fake"
+)
+
+// rowsOfFigures returns how many volumes figures are kept of.
+func (w *world) rowsOfFigures() int {
+	w.manager.figures.mu.Lock()
+	defer w.manager.figures.mu.Unlock()
+	return len(w.manager.figures.rows)
+}
+
+// TestFiguresGoWithTheirPod, without a call of Stats, so that the next pod of that UID has none before it is measured.
+func TestFiguresGoWithTheirPod(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		pod := podOf("a", "data")
+		w.add(pod)
+		stats, err := m.WaitForStats(t.Context(), 0)
+		require.NoError(t, err)
+		require.False(t, stats[0].Time.IsZero())
+		w.remove(pod)
+		assert.Zero(t, w.rowsOfFigures())
+		w.add(pod)
+		assert.Zero(t, m.PodStats(pod.UID, math.MaxInt64)[0].Time, "nobody has measured it")
+		w.remove(pod)
+		assert.Zero(t, w.rowsOfFigures(), "what was queued is not kept either")
+		w.isClean()
+	})
+}
+
+// TestAMeasurementThatOutlivesItsPodIsNobodys: its figures are not those of the next pod, and none is made beside it.
+func TestAMeasurementThatOutlivesItsPodIsNobodys(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		w.claim("data")
+		m := w.start()
+		pod := podOf("a", "data")
+		w.add(pod)
+		release := make(chan struct{})
+		w.plugin.Inject(fake.MethodGetMetrics, fake.HangDeaf(release))
+		m.PodStats(pod.UID, 0)
+		synctest.Wait()
+		w.remove(pod)
+		w.add(pod)
+		now := m.PodStats(pod.UID, 0)[0]
+		assert.Zero(t, now.Time)
+		assert.Zero(t, now.Since)
+		close(release)
+		synctest.Wait()
+		assert.Zero(t, m.PodStats(pod.UID, math.MaxInt64)[0].Time)
+		stats, err := m.WaitForStats(t.Context(), 0)
+		require.NoError(t, err)
+		assert.False(t, stats[0].Time.IsZero())
+		w.remove(pod)
+		assert.Zero(t, w.rowsOfFigures())
+	})
+}
+
+// TestVolumesThatAnswerAreNotMeasuredBehindThoseThatHang, the first time neither.
+func TestVolumesThatAnswerAreNotMeasuredBehindThoseThatHang(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const hung, healthy = 40, 5
+		w := newWorld(t, Options{})
+		m := w.start()
+		release := make(chan struct{})
+		for i := range hung + healthy {
+			name := fmt.Sprintf("p%d", i)
+			w.claim(name)
+			w.add(podOf(name, name))
+			if i < hung {
+				w.plugin.Inject(fake.MethodGetMetrics, fake.HangDeaf(release))
+			}
+		}
+		asked := time.Now()
+		stats, err := m.WaitForStats(t.Context(), 0)
+		require.NoError(t, err)
+		measured := 0
+		for _, s := range stats {
+			if !s.Time.IsZero() {
+				measured++
+			}
+		}
+		assert.Equal(t, healthy, measured)
+		assert.LessOrEqual(t, time.Since(asked), statsPatience+hung*workerPatience, "of the bubble")
+		close(release)
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,155 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/owned"
+	"github.com/volumekit/volumekit/mount/safepath"
+)
+
+// This file keeps plain directories of volumes, such as those of an emptyDir on disk, from being taken for others that a mount
+// over them, or above them, shows at the same path.
+
+// ownDirectory is a directory in which an operation of this manager has set a volume up. It does not change; a new one takes
+// its place.
+type ownDirectory struct {
+	holder
+
+	path string
+	seen owned.Seen
+}
+
+// enterDirectory takes a directory as ours in place of what was known at its path.
+func (t *ownMounts) enterDirectory(own *ownDirectory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropLocked(own.path)
+	if t.directories == nil {
+		t.directories = make(map[string]*ownDirectory)
+	}
+	t.directories[own.path] = own
+}
+
+func (t *ownMounts) directory(path string) *ownDirectory {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.directories[path]
+}
+
+func (t *ownMounts) allDirectories() []*ownDirectory {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.directories))
+}
+
+func (t *ownMounts) isHidden(path string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, is := t.hidden[path]
+	return is
+}
+
+// learnDirectory takes the directory at path, where nothing is mounted, as ours, if it lies in that of a pod: a volume may also be
+// a directory of the node, which is its operator's.
+func (m *Manager) learnDirectory(ctx context.Context, h holder, path string) {
+	old := m.mounts.directory(path)
+	m.mounts.drop(path)
+	if !isAtOrBeneath(path, m.plugins.Host().GetPodsDir()) {
+		return
+	}
+	seen, err := owned.See(ctx, path, safepath.Options{})
+	if err != nil {
+		m.options.Logger.Debug("a volume is no directory that can be watched", "volume", h.volume, "pod", h.pod, "path", path, "error", err)
+		return
+	}
+	if old != nil && old.seen == seen {
+		m.mounts.enterDirectory(old)
+	} else {
+		m.mounts.enterDirectory(&ownDirectory{holder: h, path: path, seen: seen})
+	}
+	m.tellOfMount(h, nil)
+}
+
+// check returns an error that matches mount.ErrForeign when the directory cannot be seen at its path because of a mount, or
+// another one is there, and an error that matches fs.ErrNotExist when it is gone.
+func (d *ownDirectory) check(ctx context.Context, kernel mountLooker) error {
+	found, err := kernel.Lookup(ctx, d.path)
+	switch {
+	case err == nil:
+		return foreignAt(d.holder, d.path, found)
+	case !errors.Is(err, mount.ErrNotMounted):
+		return err
+	}
+	err = d.seen.Check(ctx, d.path, safepath.Options{})
+	if errors.Is(err, owned.ErrUnproven) {
+		return fmt.Errorf("volume %q was set up in a directory that is not seen at its path any more; all was left alone: unmount what is there or above it: %w: %w",
+			d.volume, mount.ErrForeign, err)
+	}
+	return err
+}
+
+// checkOurDirectory refuses when what is at path is not the directory that was set up there. One that is gone is no reason: the
+// plugin makes it anew, or has nothing to take away.
+func (g guard) checkOurDirectory(ctx context.Context, own *ownDirectory) error {
+	err := own.check(ctx, g.kernel)
+	if !errors.Is(err, mount.ErrForeign) {
+		return nil // The plugin looks for itself.
+	}
+	g.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+	return err
+}
+
+// examineDirectories looks at the directories that a mount of the table covers, or that could not be seen the last time. Each
+// path of the table is a key of at.
+func (m *Manager) examineDirectories(ctx context.Context, kernel mountLooker, at map[string]int) {
+	pods := m.plugins.Host().GetPodsDir()
+	for _, own := range m.mounts.allDirectories() {
+		if isCovered(own.path, pods, at) || m.mounts.isHidden(own.path) {
+			m.examineDirectory(ctx, kernel, own)
+		}
+	}
+}
+
+// isCovered reports whether something is mounted at a path, or above it as far as the directory of pods.
+func isCovered(path, pods string, at map[string]int) bool {
+	for ; isAtOrBeneath(path, pods); path = filepath.Dir(path) {
+		if _, ok := at[path]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// examineDirectory looks at a directory of ours.
+func (m *Manager) examineDirectory(ctx context.Context, kernel mountLooker, own *ownDirectory) {
+	if m.mounts.isBusy(own.path) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	// What hides it may go while it is looked at.
+	m.mounts.hide(own.path)
+	err := own.check(ctx, kernel)
+	if m.mounts.directory(own.path) != own || m.mounts.isBusy(own.path) {
+		return
+	}
+	switch {
+	case errors.Is(err, mount.ErrForeign):
+		m.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		return
+	case err == nil:
+		m.tellOfMount(own.holder, nil)
+	case errors.Is(err, fs.ErrNotExist):
+		// It was removed: its content is lost, and the next set-up makes another.
+	default:
+		m.options.Logger.Warn("a directory could not be looked at", "path", own.path, "error", err)
+	}
+	m.mounts.unhide(own.path)
+}

@@ -1,0 +1,125 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+)
+
+// stopping is how Stop tells the planner and Run that the manager is to end.
+type stopping struct {
+	// begun is closed when nothing is to be attached, staged or set up any more, over when Run is to return.
+	begun, over signal
+}
+
+func newStopping() stopping { return stopping{begun: newSignal(), over: newSignal()} }
+
+// signal is given once, by any number of goroutines.
+type signal struct {
+	given <-chan struct{}
+	give  func()
+}
+
+func newSignal() signal {
+	c := make(chan struct{})
+	return signal{given: c, give: sync.OnceFunc(func() { close(c) })}
+}
+
+// cancelWhenOver ends the context of Run when Stop has come to its end.
+func (s stopping) cancelWhenOver(ctx context.Context, cancel context.CancelFunc) {
+	select {
+	case <-s.over.given:
+		cancel()
+	case <-ctx.Done():
+	}
+}
+
+// permitted returns the actions that may still be begun: once the manager is being stopped, those that take something away.
+func (s stopping) permitted(actions []action) []action {
+	if !isOpen(s.begun.given) {
+		return actions
+	}
+	return slices.DeleteFunc(actions, func(a action) bool { return !a.verb.takesAway() })
+}
+
+// Stop ends the manager, and returns when Run has returned. From now on nothing is attached, staged, set up or grown. What
+// runs is waited for, and what no pod wants is taken away; the volumes of pods that were not removed stay as they are. It is
+// the way to end a program: to end the context of Run cancels a teardown in the midst and leaves the rest of it for the next
+// manager.
+//
+// When ctx ends before that, or [Options].WaitTimeout has passed and ctx has no deadline, Run is ended as by its own context,
+// and the error is a [*volume.NotReadyError] that names each volume that is left. A manager whose Run was not called is ended,
+// too: Run returns at once then. Stop may be called several times and from several goroutines.
+func (m *Manager) Stop(ctx context.Context) error {
+	m.stopping.begun.give()
+	defer m.waitForRun()
+	defer m.stopping.over.give()
+	if !m.started.Load() {
+		return nil
+	}
+	m.dirty.AddAll(m.allVolumes())
+	var witness v1.UniqueVolumeName
+	err := m.wait(ctx, &v1.Pod{}, awaited{
+		state: "gone",
+		known: m.allKnown,
+		isReady: func() (bool, error) {
+			// As long as one volume is known to be left, it is enough to look at that one.
+			if !m.isQuiet() || witness != "" && m.isLeft(witness) {
+				return false, nil
+			}
+			witness = m.firstLeft()
+			return witness == "", nil
+		},
+		left: func() []VolumeStatus {
+			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.isLeft(s.Volume) })
+		},
+	})
+	if errors.Is(err, ErrStopped) && m.isQuiet() && m.firstLeft() == "" {
+		return nil
+	}
+	return err
+}
+
+// waitForRun returns when Run has, if it was called.
+func (m *Manager) waitForRun() {
+	if m.started.Load() {
+		<-m.stopped
+	}
+}
+
+// firstLeft returns a volume that is to be taken away, or nothing.
+func (m *Manager) firstLeft() v1.UniqueVolumeName {
+	for _, name := range m.actual.GetVolumeNames() {
+		if m.isLeft(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// isLeft reports whether a volume is here, or is here for a pod, and is known to be wanted no more.
+func (m *Manager) isLeft(name v1.UniqueVolumeName) bool {
+	if !m.actual.VolumeExists(name) {
+		return false
+	}
+	wanted := m.desired.VolumeExists(name)
+	mounts := m.actual.GetPossiblyMountedVolumesForVolume(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.ContainsFunc(mounts, m.isUnwanted) {
+		return true
+	}
+	_, adopted := m.adopted[name]
+	return !wanted && len(mounts) == 0 && !adopted && !m.rebuilding
+}
+
+// isUnwanted reports whether a pod has a volume that it does not use. Manager.mu must be held.
+func (m *Manager) isUnwanted(mounted cache.MountedVolume) bool {
+	return !m.pods[types.UID(mounted.PodName)].uses(mounted.VolumeName) && !m.mayUse(mounted.PodName)
+}

@@ -1,0 +1,166 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// WaitForVolumeUnused returns when nothing on this node uses a PersistentVolume: no pod that was added wants it, it is not, and may
+// not be, set up, staged or attached, and no operation on it runs. A pod whose claims are being read counts when it refers to the
+// claim that pv names. What an earlier manager left counts, too: with a RuntimeDir it waits until that is known.
+//
+// It tells a controller of claims what must not be deleted yet. With a context that has ended it answers at once. Its error is that
+// of [Manager.WaitForAttachAndMount], without a pod; a nil pv, or one without a name, matches [volume.ErrInvalid].
+func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolume) error {
+	if pv == nil || pv.Name == "" {
+		return fmt.Errorf("wait until a volume is not used: the PersistentVolume has no name: %w", volume.ErrInvalid)
+	}
+	search := m.searchFor(pv)
+	return m.wait(ctx, &v1.Pod{}, awaited{
+		state:   "unused",
+		known:   m.allKnown,
+		isReady: func() (bool, error) { return len(search.uses()) == 0, nil },
+		left:    func() []VolumeStatus { return m.statusOfUses(search.uses()) },
+	})
+}
+
+// volumeUse is a volume that a pod, or the node, uses. Only the pod is known while its claims are being read.
+type volumeUse struct {
+	volume v1.UniqueVolumeName
+	pod    volume.UniquePodName // empty: no pod
+}
+
+// volumeSearch looks for what uses a PersistentVolume.
+type volumeSearch struct {
+	m    *Manager
+	pv   *v1.PersistentVolume
+	spec *volume.Spec
+	// shared is the name of the volume where pods share it; empty where they do not, or where no plugin names it.
+	shared v1.UniqueVolumeName
+}
+
+func (m *Manager) searchFor(pv *v1.PersistentVolume) volumeSearch {
+	s := volumeSearch{m: m, pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false)}
+	const one, other = volume.UniquePodName("one"), volume.UniquePodName("other")
+	if name := s.nameFor(one); name == s.nameFor(other) {
+		s.shared = name
+	}
+	return s
+}
+
+// nameFor returns the unique name that the volume has for a pod; empty when no plugin names it.
+func (s volumeSearch) nameFor(pod volume.UniquePodName) v1.UniqueVolumeName {
+	name, err := s.m.plugins.UniqueVolumeName(pod, s.spec)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// uses returns what uses the volume. It looks in the order in which a use moves on: the claims of a pod are read, the pod wants the
+// volume, an operation begins, the volume is known to be there. So it misses none that passes from one to the next meanwhile. An
+// operation is looked for once more, since one that takes the volume away is known longer than the volume.
+func (s volumeSearch) uses() []volumeUse {
+	uses := s.m.readersOf(s.pv)
+	for row := range s.m.desired.AllVolumesToMount() {
+		if s.names(row.VolumeName) || s.isIn(row.VolumeSpec) {
+			uses = append(uses, volumeUse{volume: row.VolumeName, pod: row.PodName})
+		}
+	}
+	uses = append(uses, s.operations()...)
+	for row := range s.m.actual.AllMountedVolumes() {
+		if s.names(row.VolumeName) || s.isMounted(row) {
+			uses = append(uses, volumeUse{volume: row.VolumeName, pod: row.PodName})
+		}
+	}
+	for _, row := range s.m.actual.GetUnmountedVolumes() {
+		if s.names(row.VolumeName) || s.isIn(row.VolumeSpec) || row.VolumeSpec != nil && row.VolumeSpec.Name() == s.pv.Name {
+			uses = append(uses, volumeUse{volume: row.VolumeName})
+		}
+	}
+	if len(uses) > 0 {
+		return uses
+	}
+	return s.operations()
+}
+
+// names reports whether a unique name is that of the volume, where pods share it.
+func (s volumeSearch) names(name v1.UniqueVolumeName) bool { return s.shared != "" && name == s.shared }
+
+// isIn reports whether a spec is that of the PersistentVolume.
+func (s volumeSearch) isIn(spec *volume.Spec) bool {
+	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Name == s.pv.Name
+}
+
+// isMounted reports whether a set-up is of the PersistentVolume. Of one that a restart has found, the plugin may have made the spec
+// of another kind: then the inner name counts.
+func (s volumeSearch) isMounted(row *cache.MountedVolume) bool {
+	return s.isIn(row.VolumeSpec) || row.Reconstructed && row.InnerVolumeSpecName == s.pv.Name
+}
+
+// operations returns the operations on the volume that run, or are certain to begin.
+func (s volumeSearch) operations() []volumeUse {
+	var uses []volumeUse
+	for _, f := range s.m.allFlights() {
+		if s.names(f.volume) || f.pod != "" && f.volume == s.nameFor(f.pod) {
+			uses = append(uses, volumeUse{volume: f.volume, pod: f.pod})
+		}
+	}
+	return uses
+}
+
+// readersOf returns the pods whose claims are being read and that refer to the claim of a volume.
+func (m *Manager) readersOf(pv *v1.PersistentVolume) []volumeUse {
+	if pv.Spec.ClaimRef == nil {
+		return nil
+	}
+	claim := types.NamespacedName{Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.ClaimRef.Name}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var uses []volumeUse
+	for pod := range m.reading {
+		if slices.Contains(volume.ClaimsOfPod(pod), claim) {
+			uses = append(uses, volumeUse{pod: volume.GetUniquePodName(pod)})
+		}
+	}
+	return uses
+}
+
+// readsClaims enters that the claims of a pod are being read, until end is called: the pod may be about to want what they are bound
+// to. pod must not be one that is entered already.
+func (m *Manager) readsClaims(pod *v1.Pod) (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reading[pod] = struct{}{}
+	return func() {
+		m.mu.Lock()
+		delete(m.reading, pod)
+		m.mu.Unlock()
+		m.changes.notify(volume.GetUniquePodName(pod))
+	}
+}
+
+// statusOfUses returns where volumes stand for their users.
+func (m *Manager) statusOfUses(uses []volumeUse) []VolumeStatus {
+	var rows []VolumeStatus
+	for _, use := range uses {
+		of := m.statusOfUnused(use.volume)
+		if use.pod != "" {
+			of = m.statusOfPod(types.UID(use.pod))
+		}
+		for _, row := range of {
+			isKnown := func(other VolumeStatus) bool { return other.PodUID == row.PodUID && other.Volume == row.Volume }
+			if row.Volume == use.volume && !slices.ContainsFunc(rows, isKnown) {
+				rows = append(rows, row)
+			}
+		}
+	}
+	return rows
+}
