@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -18,7 +19,9 @@ import (
 
 // podKinds are the directories in that of a pod which are the manager's, with how deep those below are empty when no volume is
 // left.
-var podKinds = map[string]int{"volumes": 1, "volumeDevices": 1, "plugins": 1, subpathsDir: 3}
+var podKinds = map[string]int{volumesDir: 1, "volumeDevices": 1, pluginsDir: 1, subpathsDir: 3}
+
+const volumesDir, pluginsDir = "volumes", "plugins"
 
 // emptyPods returns the directories of pods that hold no volume, of which nothing was on record since the start, and of which
 // no pod is known. What only others have made something in is none.
@@ -81,12 +84,26 @@ func (m *Manager) removeEmptyPods(ctx context.Context, orphans, rest []Orphan) [
 // what anybody else keeps there stays.
 func (m *Manager) removeEmptyPod(uid types.UID) {
 	dir := filepath.Join(m.plugins.Host().GetPodsDir(), string(uid))
+	m.removeEmptyTree(filepath.Join(dir, volumesDir), podKinds[volumesDir])
+	m.removeProofs(dir)
 	for kind, depth := range podKinds {
 		m.removeEmptyTree(filepath.Join(dir, kind), depth)
 	}
 	m.removeEmptyDir(dir)
 	if _, err := os.Lstat(dir); isMissing(err) {
 		m.forgetEmptyPod(uid)
+	}
+}
+
+// removeProofs removes what plugins have recorded of the directories that they made for a pod, when none of those is there. A
+// power cut leaves it, and no record.
+func (m *Manager) removeProofs(pod string) {
+	plugins := filepath.Join(pod, pluginsDir)
+	names, _ := namesIn(plugins) // What cannot be read stays.
+	for _, name := range names {
+		if err := owned.ForgetBelow(filepath.Join(pod, volumesDir), filepath.Join(plugins, name)); err != nil {
+			m.options.Logger.Warn("proofs of the directories of a pod that is gone stay", "path", filepath.Join(plugins, name), "error", err)
+		}
 	}
 }
 

@@ -62,6 +62,9 @@ func TestEmptyDirectoriesOfPodsAreToldOrRemoved(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Join(pods, path), 0o700))
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(pods, "uid-kept", "notes"), nil, 0o600))
+		proofs := filepath.Join(pods, "uid-killed/plugins/kubernetes.io~empty-dir")
+		require.NoError(t, os.MkdirAll(proofs, 0o700))
+		require.NoError(t, os.Symlink("made:1:2:3.4", filepath.Join(proofs, "scratch"))) // A power cut leaves it.
 
 		m, stop := n.start(t)
 		looked(t, m)
@@ -90,6 +93,7 @@ func TestEmptyDirectoriesOfPodsAreToldOrRemoved(t *testing.T) {
 			assert.DirExists(t, filepath.Join(pods, "uid-killed/volumes/example.com~tmpfs"))
 			require.NoError(t, m.RemovePod("uid-killed"))
 			assert.NotContains(t, told(), types.UID("uid-killed"), "RemovePod removes them, too")
+			assert.NoDirExists(t, filepath.Join(pods, "uid-killed"))
 		}
 		assert.FileExists(t, filepath.Join(pods, "uid-kept", "notes"))
 		assert.DirExists(t, filepath.Join(pods, "uid-theirs/containers/main"))

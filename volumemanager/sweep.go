@@ -36,7 +36,7 @@ func (m *Manager) sweepNow(podName volume.UniquePodName) {
 	}
 	if !m.isKnown(podName) {
 		// A power cut leaves the empty directories of volumes, too, and no record.
-		m.removeEmptyTree(filepath.Join(dir, "volumes"), 2)
+		m.removeEmptyTree(filepath.Join(dir, volumesDir), 2)
 		m.removeEmptyPod(types.UID(podName))
 	}
 }

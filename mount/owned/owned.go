@@ -9,6 +9,9 @@ package owned
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 )
 
 // ErrUnproven says that nothing proves that a directory is the one that was made: there is no proof, the proof is of another
@@ -49,6 +52,53 @@ type Directory struct {
 	// Proof is where its proof is: a symbolic link, whose target is the identity and leads nowhere. A link is made, with its
 	// target, in one step, also where the machine loses power. It must be on the same mount as the directory.
 	Proof string
+}
+
+// ForgetBelow removes all proofs in a directory of proofs, which are of directories below the directory top, when top is gone.
+// A proof of a directory that is made meanwhile stays, if all above that directory was made before the proof. A kill of the
+// machine can leave such proofs, which nothing else names. What is no proof is left alone.
+func ForgetBelow(top, proofs string) error {
+	entries, err := os.ReadDir(proofs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if gone, lookErr := isGone(top); lookErr != nil || !gone {
+			return errors.Join(err, lookErr)
+		}
+		err = errors.Join(err, forgetBelow(top, filepath.Join(proofs, entry.Name())))
+	}
+	return err
+}
+
+// forgetBelow removes one proof, and makes it again when a directory was made below top.
+func forgetBelow(top, proof string) error {
+	link, err := os.Readlink(proof)
+	if err != nil {
+		return nil //nolint:nilerr // It is no link, or is gone.
+	}
+	if _, err := parseLink(link); err != nil {
+		return nil //nolint:nilerr // It is no proof.
+	}
+	if err := os.Remove(proof); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing a proof of a directory that is gone: %w", err)
+	}
+	gone, err := isGone(top)
+	if err == nil && gone {
+		return nil
+	}
+	if again := os.Symlink(link, proof); again != nil && !errors.Is(again, fs.ErrExist) {
+		err = errors.Join(err, fmt.Errorf("making a proof again: %w", again))
+	}
+	return err
+}
+
+func isGone(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, err
 }
 
 // Seen is what was seen of a directory at its path. It is good for as long as the program runs and its filesystem stays mounted.

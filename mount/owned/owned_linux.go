@@ -78,8 +78,9 @@ func seeAbove(ctx context.Context, name string, options safepath.Options) (Seen,
 	}
 }
 
-// Record makes the proof that dir, which is open, is the directory that is at d.Path, or will be by a rename. It replaces an
-// earlier proof. The error matches [ErrUnproven] when dir and the proof would lie on different mounts.
+// Record makes the proof that dir, which is open, is the directory that is at d.Path, or will be by a rename. A proof that is
+// there, of a directory that is gone, makes room for it first: who is killed in between leaves none. The error matches
+// [ErrUnproven] when dir and the proof would lie on different mounts.
 func (d Directory) Record(ctx context.Context, dir *os.File, options safepath.Options) error {
 	root, err := safepath.OpenOrMake(ctx, path.Dir(d.Proof), safepath.MkdirOptions{Mode: 0o750}, options)
 	if err != nil {
@@ -119,17 +120,13 @@ func (d Directory) hidden(at string) error {
 	return fmt.Errorf("%q and %q are on different mounts: something is mounted above one of them: unmount it: %w", at, d.Proof, ErrUnproven)
 }
 
-// replaceLink makes a link at name, in place of any that is there.
+// replaceLink makes a link at name, in place of any that is there. It has no name of its own before, which a kill would leave.
 func replaceLink(at int, name, target string) error {
-	unready := ".new-" + name
-	err := unix.Symlinkat(target, at, unready)
-	if errors.Is(err, unix.EEXIST) { // A crash has left it.
-		err = errors.Join(unix.Unlinkat(at, unready, 0), unix.Symlinkat(target, at, unready))
+	err := unix.Symlinkat(target, at, name)
+	if errors.Is(err, unix.EEXIST) {
+		err = errors.Join(unix.Unlinkat(at, name, 0), unix.Symlinkat(target, at, name))
 	}
-	if err != nil {
-		return err
-	}
-	return unix.Renameat(at, unready, at, name)
+	return err
 }
 
 // Open opens the directory at d.Path when the proof says that it is the one that was made, and returns an error that matches

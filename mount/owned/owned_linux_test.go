@@ -74,11 +74,36 @@ func TestProofThatCannotBeReadProvesNothing(t *testing.T) {
 	require.ErrorIs(t, err, owned.ErrUnproven)
 }
 
-func TestProofIsMadeAfterOneThatACrashLeftHalfMade(t *testing.T) {
+func TestProofsGoWithTheirDirectories(t *testing.T) {
 	d := made(t)
-	require.NoError(t, os.Symlink("half", filepath.Join(filepath.Dir(d.Proof), ".new-a")))
-	record(t, d)
-	require.NoError(t, open(t, d))
+	proofs, volumes := filepath.Dir(d.Proof), filepath.Dir(d.Path)
+	foreign := filepath.Join(proofs, "foreign")
+	require.NoError(t, os.Symlink("/elsewhere", foreign))
+	require.NoError(t, owned.ForgetBelow(volumes, proofs))
+	require.NoError(t, open(t, d), "the directories are there")
+
+	require.NoError(t, os.RemoveAll(volumes))
+	require.NoError(t, owned.ForgetBelow(volumes, proofs))
+	assert.NoFileExists(t, d.Proof)
+	_, err := os.Lstat(foreign)
+	require.NoError(t, err, "it is no proof")
+	require.NoError(t, os.RemoveAll(proofs))
+	require.NoError(t, owned.ForgetBelow(volumes, proofs))
+}
+
+// A directory that is made while the proofs of others go keeps its own: it is made before it is recorded.
+func TestProofThatIsMadeMeanwhileStays(t *testing.T) {
+	d := made(t)
+	proofs, volumes := filepath.Dir(d.Proof), filepath.Dir(d.Path)
+	for range 500 {
+		require.NoError(t, os.RemoveAll(volumes))
+		ended := make(chan error)
+		go func() { ended <- owned.ForgetBelow(volumes, proofs) }()
+		require.NoError(t, os.MkdirAll(d.Path, 0o700))
+		record(t, d)
+		require.NoError(t, <-ended)
+		require.NoError(t, open(t, d))
+	}
 }
 
 func TestDirectoryThatAMountHidesIsNotGone(t *testing.T) {
