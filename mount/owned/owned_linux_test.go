@@ -91,21 +91,6 @@ func TestProofsGoWithTheirDirectories(t *testing.T) {
 	require.NoError(t, owned.ForgetBelow(volumes, proofs))
 }
 
-// A directory that is made while the proofs of others go keeps its own: it is made before it is recorded.
-func TestProofThatIsMadeMeanwhileStays(t *testing.T) {
-	d := made(t)
-	proofs, volumes := filepath.Dir(d.Proof), filepath.Dir(d.Path)
-	for range 500 {
-		require.NoError(t, os.RemoveAll(volumes))
-		ended := make(chan error)
-		go func() { ended <- owned.ForgetBelow(volumes, proofs) }()
-		require.NoError(t, os.MkdirAll(d.Path, 0o700))
-		record(t, d)
-		require.NoError(t, <-ended)
-		require.NoError(t, open(t, d))
-	}
-}
-
 func TestDirectoryThatAMountHidesIsNotGone(t *testing.T) {
 	mounttest.RequireMounts(t)
 	d := made(t)
