@@ -12,7 +12,8 @@ const (
 	// AnnSelectedNode is on a claim whose class waits for its first consumer; its value is the name of the node on which
 	// the consumer will run.
 	AnnSelectedNode = "volume.kubernetes.io/selected-node"
-	// AnnStorageProvisioner is on a claim for which a volume is to be made; its value is the provisioner's name.
+	// AnnStorageProvisioner is on a claim for which a volume is to be made; its value is the provisioner's name. A provisioner in
+	// another program waits for it.
 	AnnStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
 	// AnnMigratedTo is on a volume that a CSI driver serves in place of its plugin; its value is the driver's name. Such a volume is
 	// reclaimed by others.
@@ -38,6 +39,7 @@ const (
 	// NoProvisioner is the provisioner of a class whose volumes are made by people.
 	NoProvisioner = "kubernetes.io/no-provisioner"
 
-	annBetaDefaultClass = "storageclass.beta.kubernetes.io/is-default-class"
-	yes                 = "yes"
+	annBetaDefaultClass       = "storageclass.beta.kubernetes.io/is-default-class"
+	annBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
+	yes                       = "yes"
 )

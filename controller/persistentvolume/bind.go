@@ -161,8 +161,8 @@ func (c *Controller) setClaimBound(ctx context.Context, claim *v1.PersistentVolu
 	return err
 }
 
-// boundTo returns a claim whose status says what its volume is, and false when it does already. The capacity is only written
-// when the claim becomes bound: later it belongs to expansion.
+// boundTo returns a claim whose status says what its volume is, and false when it does already. Capacity and volume attributes class
+// are only written when the claim becomes bound: later they belong to those who expand and modify volumes.
 func boundTo(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, bool) {
 	changed := claim.DeepCopy()
 	cleared := volume.ClearUnbound(changed)
@@ -171,6 +171,7 @@ func boundTo(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.Pers
 	}
 	if claim.Status.Phase != v1.ClaimBound {
 		changed.Status.Capacity = reachedCapacity(pv)
+		changed.Status.CurrentVolumeAttributesClassName = pv.Spec.VolumeAttributesClassName
 	}
 	changed.Status.Phase = v1.ClaimBound
 	changed.Status.AccessModes = slices.Clone(pv.Spec.AccessModes)
@@ -184,6 +185,15 @@ func reachedCapacity(pv *v1.PersistentVolume) v1.ResourceList {
 		reached[v1.ResourceStorage] = before
 	}
 	return reached
+}
+
+// withoutVolume takes out of the status of a claim what it says of a volume, and sets the phase. It reports whether that is news. The
+// claim must not be shared.
+func withoutVolume(claim *v1.PersistentVolumeClaim, phase v1.PersistentVolumeClaimPhase) (changed bool) {
+	status := &claim.Status
+	changed = status.Phase != phase || status.AccessModes != nil || status.Capacity != nil || status.CurrentVolumeAttributesClassName != nil
+	status.Phase, status.AccessModes, status.Capacity, status.CurrentVolumeAttributesClassName = phase, nil, nil, nil
+	return changed
 }
 
 // unbind undoes the first write of a bind: a reference that a controller chose goes as a whole, one that a user made loses

@@ -80,7 +80,8 @@ func (c *Controller) serve(ctx context.Context, claim *v1.PersistentVolumeClaim)
 
 // syncUnnamed serves an unbound claim that names no volume.
 func (c *Controller) syncUnnamed(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	if _, err := volume.RequestedBytes(claim); err != nil {
+	// More than a plugin can make may be there all the same.
+	if _, err := volume.RequestedBytes(claim); err != nil && !errors.Is(err, volume.ErrInfeasible) {
 		return c.wait(ctx, claim, failedBinding("%v", err))
 	}
 	made, err := c.provisioned(ctx, claim)
@@ -163,10 +164,10 @@ func (c *Controller) syncUnmatched(ctx context.Context, claim *v1.PersistentVolu
 	case classIsOpen(claim):
 		return c.assignDefaultClass(ctx, claim)
 	case classOf(claim) == "":
-		return c.wait(ctx, claim, failedBinding("no persistent volumes available for this claim and no storage class is set"))
+		return c.wait(ctx, claim, noVolumes())
 	case class == nil:
-		return c.wait(ctx, claim, failedBinding(
-			"no volume fits, and storage class %q does not exist: create the class or name another", classOf(claim)))
+		return c.wait(ctx, claim, provisioningFailed(
+			fmt.Errorf("no volume fits, and storage class %q does not exist: create the class or name another", classOf(claim))))
 	case c.nodeIsAwaited(claim, class):
 		return c.wait(ctx, claim, c.consumerAwaited(claim))
 	}
@@ -207,7 +208,7 @@ func (c *Controller) provisioned(ctx context.Context, claim *v1.PersistentVolume
 func (c *Controller) assignDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	class := defaultClass(c.classes.All())
 	if class == nil {
-		return c.wait(ctx, claim, failedBinding("no persistent volumes available for this claim and no storage class is set"))
+		return c.wait(ctx, claim, noVolumes())
 	}
 	changed := claim.DeepCopy()
 	changed.Spec.StorageClassName = &class.Name
@@ -232,11 +233,11 @@ func (c *Controller) syncNamed(ctx context.Context, claim *v1.PersistentVolumeCl
 		}
 		return awaitChange(c.volumes, pv)
 	}
+	why := failedBinding("volume %q already bound to a different claim", pv.Name)
 	if _, chosen := claim.Annotations[AnnBoundByController]; chosen {
-		return fmt.Errorf("claim %q was given volume %q, which is bound to another claim now: %w",
-			store.NameOf(claim), pv.Name, store.ErrConflict)
+		why.message += ": a controller chose it for this claim, and somebody has changed the volume or the claim since: make the claim anew"
 	}
-	if err := c.wait(ctx, claim, failedBinding("volume %q already bound to a different claim", pv.Name)); err != nil {
+	if err := c.wait(ctx, claim, why); err != nil {
 		return err
 	}
 	return awaitChange(c.volumes, pv)
@@ -296,8 +297,7 @@ func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		return nil
 	}
 	changed := claim.DeepCopy()
-	changed.Status.Phase = v1.ClaimLost
-	changed.Status.AccessModes, changed.Status.Capacity = nil, nil
+	withoutVolume(changed, v1.ClaimLost)
 	reason{reason: why, message: message}.writeTo(changed)
 	if _, err := c.updateClaim(ctx, changed); err != nil {
 		return err
@@ -306,12 +306,13 @@ func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	return nil
 }
 
-// wait leaves the claim Pending and says why, in its status too, where the manager of a node reads it for those who wait for a pod. What it waits for wakes it. Nodes are read and not followed: a claim of which the node
-// is known is looked at again after a while, since the node's labels may fit by then.
+// wait leaves the claim Pending and says why, in its status too, where the manager of a node reads it for those who wait for a pod.
+// What it waits for wakes it. Nodes are read and not followed: a claim of which the node is known is looked at again after a while,
+// since the node's labels may fit by then.
 func (c *Controller) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, why reason) error {
 	changed := claim.DeepCopy()
-	changed.Status.Phase = v1.ClaimPending
-	if why.writeTo(changed) || claim.Status.Phase != v1.ClaimPending {
+	emptied := withoutVolume(changed, v1.ClaimPending)
+	if why.writeTo(changed) || emptied {
 		updated, err := c.updateClaim(ctx, changed)
 		if err != nil {
 			return err
@@ -338,6 +339,14 @@ func (c *Controller) selectedNode(claim *v1.PersistentVolumeClaim) types.NodeNam
 		return types.NodeName(pod.Spec.NodeName)
 	}
 	return ""
+}
+
+// noVolumes is why a claim waits that asks for none to be made. Nothing is wrong with that.
+func noVolumes() reason {
+	return reason{
+		eventType: v1.EventTypeNormal, reason: ReasonFailedBinding,
+		message: "no persistent volumes available for this claim and no storage class is set",
+	}
 }
 
 func failedBinding(format string, args ...any) reason {

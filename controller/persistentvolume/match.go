@@ -37,6 +37,8 @@ func unfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 			return pv, "its volume mode is another"
 		case !sameAttributesClass(claim, pv):
 			return pv, "its volume attributes class is another"
+		case !hasModes(claim, pv):
+			return pv, lacksMode
 		}
 	}
 	return nil, ""
@@ -46,14 +48,14 @@ func unfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 func usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	return pv.DeletionTimestamp == nil &&
 		(pv.Spec.ClaimRef == nil || reservedFor(pv, claim)) &&
-		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv)
+		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv) && hasModes(claim, pv)
 }
 
 // free reports whether a volume that names no claim may go to this one: not to one that asks for a copy of another.
 func free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
 	return unused(pv) && !hasSource(claim) &&
 		selector.Matches(labels.Set(pv.Labels)) &&
-		classOfVolume(pv) == classOf(claim) && hasModes(claim, pv)
+		classOfVolume(pv) == classOf(claim)
 }
 
 // unused reports whether no claim has had the volume. One that nobody has looked at yet counts: a claim that is looked at
@@ -77,8 +79,11 @@ func better(a, b *v1.PersistentVolume) bool {
 	) < 0
 }
 
-// unreachable is why a volume cannot be had on the claim's node.
-const unreachable = "its node affinity excludes the node of the claim"
+// Why a volume cannot be had.
+const (
+	unreachable = "its node affinity excludes the node of the claim"
+	lacksMode   = "it lacks an access mode that the claim asks for"
+)
 
 // misfit returns why a volume that the claim names, and that is free or names the claim too, cannot be had, or "". What
 // names each other only needs to work.
@@ -99,7 +104,7 @@ func misfit(claim *v1.PersistentVolumeClaim, node *v1.Node, pv *v1.PersistentVol
 	case !sameAttributesClass(claim, pv):
 		return "its volume attributes class is another"
 	case !hasModes(claim, pv):
-		return "it lacks an access mode that the claim asks for"
+		return lacksMode
 	}
 	return ""
 }

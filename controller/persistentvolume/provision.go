@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -23,7 +24,10 @@ func provisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + s
 func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	plugin, why := c.provisioner(class)
 	if plugin == nil {
-		return c.wait(ctx, claim, why)
+		return c.waitForOthers(ctx, claim, class, why)
+	}
+	if _, err := volume.RequestedBytes(claim); err != nil {
+		return c.wait(ctx, claim, provisioningFailed(err))
 	}
 	if err := c.work.held(item{claimItem, store.NameOf(claim)}, claim.UID); err != nil {
 		return err
@@ -55,6 +59,20 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	return c.bind(ctx, claim, made)
 }
 
+// waitForOthers has a claim wait that no plugin here makes a volume for.
+func (c *Controller) waitForOthers(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why reason,
+) error {
+	if why.reason != ReasonExternalProvisioning {
+		return c.wait(ctx, claim, why)
+	}
+	claim, err := c.leaveToOthers(ctx, claim, class)
+	if err != nil {
+		return err
+	}
+	return c.wait(ctx, claim, why)
+}
+
 func (c *Controller) toldMade(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
 	c.options.Events.Eventf(claim, v1.EventTypeNormal, ReasonProvisioningSucceeded, "made volume %q", pv.Name)
 }
@@ -68,14 +86,35 @@ func (c *Controller) provisioner(class *storagev1.StorageClass) (volume.Provisio
 	switch {
 	case err == nil:
 		return plugin, reason{}
-	case errors.Is(err, volume.ErrUnsupported):
-		return nil, failedBinding("no volume fits, and storage class %q has a provisioner that cannot make one: %v", class.Name, err)
+	case strings.HasPrefix(class.Provisioner, inTreePrefix):
+		return nil, provisioningFailed(fmt.Errorf(
+			"no volume fits, and storage class %q has a provisioner that cannot make one: %w", class.Name, err))
 	}
 	return nil, reason{
 		eventType: v1.EventTypeNormal, reason: ReasonExternalProvisioning, err: err,
 		message: fmt.Sprintf("waiting for a volume to be created, either by the provisioner %q of storage class %q, which is none "+
-			"of the plugins here (%v), or by hand", class.Provisioner, class.Name, c.plugins.PluginNames()),
+			"of the plugins here that make volumes (%v), or by hand", class.Provisioner, class.Name, err),
 	}
+}
+
+// inTreePrefix begins the names of provisioners that are plugins or nothing: no program provisions under such a name.
+const inTreePrefix = "kubernetes.io/"
+
+// leaveToOthers writes into the claim which provisioner is to make its volume, and for which node: that is what those wait for that
+// run elsewhere.
+func (c *Controller) leaveToOthers(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass,
+) (*v1.PersistentVolumeClaim, error) {
+	changed := claim.DeepCopy()
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnStorageProvisioner, class.Provisioner)
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, annBetaStorageProvisioner, class.Provisioner)
+	if node := c.selectedNode(claim); waitsForConsumer(class) && node != "" {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnSelectedNode, string(node))
+	}
+	if maps.Equal(changed.Annotations, claim.Annotations) {
+		return claim, nil
+	}
+	return c.updateClaim(ctx, changed)
 }
 
 // intend writes to the claim that a volume is about to be made for it, before anything is made.
@@ -93,7 +132,7 @@ func (c *Controller) intend(
 	if node := c.selectedNode(claim); waitsForConsumer(class) && c.options.NodeName == "" {
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, AnnSelectedNode, string(node)) // It stays whatever becomes of the pod.
 	}
-	changed.Status.Phase = v1.ClaimPending
+	withoutVolume(changed, v1.ClaimPending)
 	return c.updateClaim(ctx, changed)
 }
 

@@ -60,7 +60,7 @@ func TestVolume(t *testing.T) {
 		},
 		"22 its claim is unbound":        {objects{newVolume("a", refTo("c", "uid-c")), newClaim("c")}, v1.VolumeBound, "c/uid-c", ""},
 		"7 its claim is gone, unknown":   {objects{newVolume("a", refTo("c", "uid-c"), policy("Burn"))}, v1.VolumeFailed, "c/uid-c", ReasonVolumeUnknownReclaimPolicy},
-		"8 claim of another UID, Delete": {objects{newVolume("a", refTo("c", "older"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", ofClass("none"))}, "", "", ReasonFailedBinding},
+		"8 claim of another UID, Delete": {objects{newVolume("a", refTo("c", "older"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", ofClass("none"))}, "", "", ReasonProvisioningFailed},
 		"9 its claim is bound to it":     {objects{newVolume("a", refTo("c", "uid-c")), newClaim("c", completed, names("a"))}, v1.VolumeBound, "c/uid-c", ""},
 		"10 its claim has another, made for it": {
 			objects{newVolume("a", refTo("c", "uid-c"), provisionedBy, policy(v1.PersistentVolumeReclaimDelete)), elsewhere, other}, "", "", "",

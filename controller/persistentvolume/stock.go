@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -80,7 +81,17 @@ type stocked struct {
 }
 
 func compareStocked(a, b stocked) int {
-	return cmp.Or(cmp.Compare(a.bytes, b.bytes), strings.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.bytes, b.bytes), compareHuge(a, b), strings.Compare(a.name, b.name))
+}
+
+// compareHuge compares volumes of the same number of bytes, which are not the same where that is the greatest that is counted. What
+// has no volume, where a search begins, comes first.
+func compareHuge(a, b stocked) int {
+	if a.bytes < math.MaxInt64 || a.volume == nil || b.volume == nil {
+		return 0
+	}
+	sizeA, sizeB := capacity(a.volume), capacity(b.volume)
+	return sizeA.Cmp(sizeB)
 }
 
 func newStock(look func(name string) (*v1.PersistentVolume, bool)) *stock {
@@ -134,8 +145,7 @@ func (s *stock) put(name string) {
 	if _, taken := s.taken[name]; taken {
 		return
 	}
-	size := capacity(pv)
-	entry := stocked{name: name, bytes: size.Value(), volume: pv, row: s.rowOf(pv)}
+	entry := stocked{name: name, bytes: bytesOf(capacity(pv)), volume: pv, row: s.rowOf(pv)}
 	entry.row.volumes.Add(entry)
 	s.entries[name] = entry
 }
@@ -224,10 +234,18 @@ func (s *stock) giveBack(name string) bool {
 	return there
 }
 
-// requestedBytes returns what a claim asks for, rounded up to whole bytes.
+// requestedBytes returns what a claim asks for, as bytesOf does.
 func requestedBytes(claim *v1.PersistentVolumeClaim) int64 {
 	size := claim.Spec.Resources.Requests[v1.ResourceStorage]
 	if size.Sign() < 0 {
+		return math.MaxInt64
+	}
+	return bytesOf(size)
+}
+
+// bytesOf returns a size, rounded up to whole bytes; math.MaxInt64 for whatever is larger.
+func bytesOf(size resource.Quantity) int64 {
+	if size.CmpInt64(math.MaxInt64) >= 0 {
 		return math.MaxInt64
 	}
 	return size.Value()

@@ -122,10 +122,10 @@ func (w *waiters) queueOf(claim *v1.PersistentVolumeClaim) *queue {
 func (w *waiters) offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	size, version := capacity(pv), versionOf(pv)
+	size, version := bytesOf(capacity(pv)), versionOf(pv)
 	var best *waiter
 	for _, q := range w.shelves[shelfOfVolume(pv)] {
-		for claim := range q.waiters.From(&waiter{bytes: size.Value()}) {
+		for claim := range q.waiters.From(&waiter{bytes: size}) {
 			if claim.passed == version || !claim.need.meets(pv) {
 				continue
 			}
