@@ -128,11 +128,14 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 		return
 	}
 	c.endAttempt(a)
+	asked := c.isBeingConfirmed(a) // Read before what is known, too: once it is no more, what is known has the answer in it.
 	view, want, have := c.look(a)
 	d := decide(view, c.options.MaxWaitForUnmount)
 	switch d.step {
 	case attach:
-		c.attach(ctx, a, want)
+		if !asked {
+			c.attach(ctx, a, want)
+		}
 	case detach:
 		c.detach(ctx, a, have, d.force)
 	case keep:
@@ -206,9 +209,6 @@ func (c *Controller) tellMissing(a attachment, have cache.ClusterAttachedVolume,
 
 // attach begins to attach a volume, or notes why that cannot begin.
 func (c *Controller) attach(ctx context.Context, a attachment, want operationexecutor.VolumeToAttach) {
-	if c.isBeingConfirmed(a) {
-		return
-	}
 	// An attempt takes a place and, when it does not begin, gives it up, which makes the attachment dirty: one that must wait
 	// would be begun again and again until then.
 	if t := c.troubleOf(a); t.of == attach && time.Now().Before(t.until) {
