@@ -13,8 +13,10 @@ import (
 	"github.com/volumekit/volumekit/fake"
 )
 
-// rowsOfFigures returns how many volumes figures are kept of.
+// rowsOfFigures returns how many volumes have stats once everything is quiet: WaitForUnmount may return while a measurement
+// that outlives the pod is ending.
 func (w *world) rowsOfFigures() int {
+	synctest.Wait()
 	w.manager.figures.mu.Lock()
 	defer w.manager.figures.mu.Unlock()
 	return len(w.manager.figures.rows)
