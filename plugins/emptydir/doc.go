@@ -26,5 +26,8 @@
 //
 // # Size
 //
-// The size limit is a limit of the tmpfs. That of a directory is not enforced: see GetMetrics for what it uses.
+// A tmpfs is as large as the smallest of these: the size limit, the memory limit of the pod, and the memory that Options.Node says the
+// pods of the node may use. A pod has a memory limit of its own, or one when each of its containers has. Where none of them is
+// known it is as large as the kernel makes it, half of the memory of the machine. The limit of a directory is not enforced: see
+// GetMetrics for what it uses.
 package emptydir

@@ -33,6 +33,8 @@ type mounter struct {
 	*directory
 	medium v1.StorageMedium
 	limit  *resource.Quantity
+	pod    *resource.Quantity // what the pod may have in memory; nil when it has no limit
+	node   Node               // nil when nobody knows what the node has
 }
 
 var _ volume.Mounter = (*mounter)(nil)
@@ -62,7 +64,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		return err
 	}
 	if m.medium == v1.StorageMediumMemory {
-		return mount.MountMemory(ctx, m.mount, dir, m.memoryOptions(args)...) // which makes the directory
+		return m.mountMemory(ctx, dir, args)
 	}
 	return m.makeVolume(ctx, dir, args.FsGroup)
 }
@@ -111,32 +113,28 @@ func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint)
 	return nil
 }
 
-func (m *mounter) memoryOptions(args volume.MounterArgs) []string {
+// mountMemory mounts a tmpfs, which makes the directory.
+func (m *mounter) mountMemory(ctx context.Context, dir string, args volume.MounterArgs) error {
+	allocatable, err := m.allocatable(ctx)
+	if err != nil {
+		return err
+	}
+	size := smallest(m.limit, args.DesiredSize, m.pod, allocatable)
+	return mount.MountMemory(ctx, m.mount, dir, memoryOptions(size, args.FsGroup)...)
+}
+
+func memoryOptions(size int64, group *int64) []string {
 	options := []string{"nosuid", "nodev"}
-	if args.FsGroup == nil {
+	if group == nil {
 		options = append(options, "mode="+strconv.FormatUint(mode, 8))
 	} else {
 		options = append(options,
-			"mode="+strconv.FormatUint(mode|setgid, 8), "gid="+strconv.FormatInt(*args.FsGroup, 10))
+			"mode="+strconv.FormatUint(mode|setgid, 8), "gid="+strconv.FormatInt(*group, 10))
 	}
-	if size := smallest(m.limit, args.DesiredSize); size > 0 {
+	if size > 0 {
 		options = append(options, "size="+strconv.FormatInt(size, 10))
 	}
 	return options
-}
-
-// smallest returns the smallest of the limits that are set, in bytes, and 0 when none is.
-func smallest(limits ...*resource.Quantity) int64 {
-	var least int64
-	for _, limit := range limits {
-		if limit == nil || limit.Sign() <= 0 {
-			continue
-		}
-		if least == 0 || limit.Value() < least {
-			least = limit.Value()
-		}
-	}
-	return least
 }
 
 // GetAttributes implements [volume.Mounter].

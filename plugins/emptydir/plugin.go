@@ -26,12 +26,22 @@ type Options struct {
 	// Mounter makes the tmpfs of volumes in memory, and tells what is mounted at and below a volume. Nil: the host's own
 	// mounts, by mount.New.
 	Mounter mount.Interface
+	// Node knows how much memory the node has for pods: a volume in memory is not larger. Nil: a volume without a size limit, of a
+	// pod without a memory limit, is as large as a tmpfs is by itself, half of the memory of the machine.
+	Node Node
+}
+
+// Node knows what the node has. That of package files is one.
+type Node interface {
+	// Allocatable returns what pods of the node may use together.
+	Allocatable(ctx context.Context) (v1.ResourceList, error)
 }
 
 // Plugin serves empty directories. Make one with [New]; it may be used from several goroutines at once.
 type Plugin struct {
 	host  volume.VolumeHost
 	mount mount.Interface
+	node  Node
 }
 
 var (
@@ -47,7 +57,7 @@ func New(options Options) *Plugin {
 	if options.Mounter == nil {
 		options.Mounter = mount.New(mount.Options{})
 	}
-	return &Plugin{mount: options.Mounter}
+	return &Plugin{mount: options.Mounter, node: options.Node}
 }
 
 // Init implements [volume.VolumePlugin].
@@ -112,7 +122,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err != nil {
 		return nil, err
 	}
-	return &mounter{directory: dir, medium: source.Medium, limit: source.SizeLimit}, nil
+	return &mounter{directory: dir, medium: source.Medium, limit: source.SizeLimit, pod: memoryOf(pod), node: p.node}, nil
 }
 
 // NewUnmounter implements [volume.VolumePlugin].

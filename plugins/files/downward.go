@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/atomicwriter"
@@ -57,10 +58,10 @@ func fieldOf(pod *v1.Pod, path string) (string, error) {
 		return lines(pod.Annotations), nil
 	}
 	if key, ok := subscript(path, "metadata.labels"); ok {
-		return pod.Labels[key], nil
+		return pod.Labels[key], checkKey(path, key)
 	}
 	if key, ok := subscript(path, "metadata.annotations"); ok {
-		return pod.Annotations[key], nil
+		return pod.Annotations[key], checkKey(path, strings.ToLower(key))
 	}
 	return "", fmt.Errorf("field %q cannot be a file: use metadata.name, .namespace, .uid, .labels, .annotations, .labels['key'] or .annotations['key']: %w",
 		path, volume.ErrInvalid)
@@ -73,6 +74,14 @@ func subscript(path, field string) (key string, ok bool) {
 		return "", false
 	}
 	return strings.CutSuffix(key, "']")
+}
+
+// checkKey refuses what can be no key: a file of it would be empty for ever. A key that the pod does not have is an empty file.
+func checkKey(path, key string) error {
+	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+		return fmt.Errorf("field %q: what is in the brackets can be no key: %s: %w", path, strings.Join(wrong, "; "), volume.ErrInvalid)
+	}
+	return nil
 }
 
 func lines(m map[string]string) string {

@@ -146,6 +146,26 @@ func TestFieldsOfThePod(t *testing.T) {
 	}
 }
 
+// A mistake in a subscript would else be a file that is empty for ever.
+func TestASubscriptThatCanBeNoKeyIsRefused(t *testing.T) {
+	plugin := start(t, NewDownwardAPI(nil, Options{}))
+	for _, path := range []string{
+		"metadata.annotations['']", "metadata.labels['']", "metadata.labels['a b']", "metadata.labels['a/b/c']",
+		"metadata.annotations['-a']", "metadata.annotations['a']['b']", "metadata.labels['UPPER.example.com/a']",
+	} {
+		items := []v1.DownwardAPIVolumeFile{{Path: "f", FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}}
+		spec := inVolume(v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: items}})
+		_, err := collect(t, plugin, spec, volume.MounterArgs{})
+		require.ErrorIs(t, err, volume.ErrInvalid, path)
+		assert.ErrorContains(t, err, "can be no key", path)
+	}
+	for _, path := range []string{"metadata.annotations['UPPER.example.com/Note']", "metadata.labels['None']"} {
+		got, err := fieldOf(newPod(), path)
+		require.NoError(t, err, path)
+		assert.Empty(t, got, path)
+	}
+}
+
 func TestResourcesOfAContainer(t *testing.T) {
 	for _, c := range []struct{ container, resource, divisor, want string }{
 		{"c", "limits.memory", "0", "104857600"},
