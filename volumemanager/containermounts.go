@@ -80,7 +80,7 @@ type ContainerDevice struct {
 //
 // A sub-path (subPath, subPathExpr) is opened beneath the volume's root without following a link out of it, and that very
 // file or directory is bound at a place of the pod's where no workload can write. One that is missing is made, with the
-// mode and group of the volume's root. A call for a container that is started again returns the same sources; a sub-path
+// mode and group of the volume's root; a link to what is missing is refused ([safepath.ErrDangling]). A call for a container that is started again returns the same sources; a sub-path
 // that the workload has replaced meanwhile is bound anew. [Manager.ReleaseContainer] undoes it, and whatever takes the
 // volume from the pod does so before.
 //

@@ -18,6 +18,9 @@ var (
 	// ErrEscapes says that the name leads out of the root, or might: it holds "..", or one of its elements is a symbolic
 	// link (then the error matches unix.ELOOP, too). Links are not followed wherever they lead.
 	ErrEscapes = errors.New("leads out of the directory, or is a symbolic link")
+	// ErrDangling says that a symbolic link, which may be followed, leads to what does not exist: nothing is made there. The error
+	// matches fs.ErrNotExist, too.
+	ErrDangling = errors.New("a symbolic link leads to what does not exist")
 	// ErrRaced says that somebody kept changing what the name leads to, so that the work was given up after many tries. It
 	// may work later.
 	ErrRaced = errors.New("somebody keeps changing it")
@@ -76,6 +79,7 @@ var public = []struct {
 }{
 	{ErrInvalid, "the path is not valid: it must be relative and must not contain \"..\""},
 	{ErrEscapes, "the path leads out of the volume, or a symbolic link is in it"},
+	{ErrDangling, "a symbolic link in the path leads to what does not exist: make that first, or remove the link"},
 	{ErrRaced, "the path keeps changing"},
 	{ErrMounted, "something is mounted there"},
 	{mount.ErrForeign, "something else is mounted where it is needed"},

@@ -15,14 +15,18 @@ import (
 const maxLinks = 40
 
 // resolve replaces the relative links in name by what they hold, and returns a name without links. Whoever opens that must
-// not follow links either: it was free of them only for a moment. What is missing has no links in it.
+// not follow links either: it was free of them only for a moment. What is missing has no links in it. A link to what is missing
+// is refused.
 func (t *tree) resolve(ctx context.Context, name string) (string, error) {
 	var done []string
 	todo := strings.Split(name, "/")
+	own := len(todo) // so many of the last elements in todo are of the name itself, and of no link
 	isMissing := false
 	for links := 0; len(todo) > 0; {
 		element := todo[0]
 		todo = todo[1:]
+		ofALink := len(todo) >= own
+		own = min(own, len(todo))
 		switch element {
 		case "", ".": // in what a link holds
 			continue
@@ -30,7 +34,7 @@ func (t *tree) resolve(ctx context.Context, name string) (string, error) {
 			if len(done) == 0 {
 				return "", fmt.Errorf("a link leads out of it: %w", ErrEscapes)
 			}
-			done, isMissing = done[:len(done)-1], false
+			done = done[:len(done)-1]
 			continue
 		}
 		done = append(done, element)
@@ -38,6 +42,9 @@ func (t *tree) resolve(ctx context.Context, name string) (string, error) {
 			continue
 		}
 		content, err := t.readLink(ctx, strings.Join(done, "/"))
+		if ofALink && errors.Is(err, unix.ENOENT) {
+			return "", fmt.Errorf("%w: %w", ErrDangling, err)
+		}
 		if isMissing = errors.Is(err, unix.ENOENT); isMissing || err == nil && content == "" {
 			continue
 		}

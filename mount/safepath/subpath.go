@@ -61,7 +61,7 @@ type Subpath struct {
 	// FollowInside follows the relative symbolic links in Path that stay within the volume, as kubelet does. The files of a
 	// config map are published by such links. What they lead to is then opened without following any, so that somebody who
 	// changes a link meanwhile gains nothing: the link is read, and not walked. A link that is absolute or leads out of the
-	// volume is refused.
+	// volume is refused, and so is one to what does not exist ([ErrDangling]): a directory that is made is one that Path names.
 	FollowInside bool
 	// VolumeMountIndex is the index of the mount in the container's spec, from 0.
 	VolumeMountIndex int
