@@ -52,3 +52,7 @@ func (m *Mounter) isMountPointNow(context.Context, string) (bool, error) { retur
 func (m *Mounter) watch(context.Context, func(Change)) error { return unsupported() }
 
 func (m *Mounter) syncFS(context.Context, string) error { return unsupported() }
+
+func (m *Mounter) report(context.Context, MountPoint) (FilesystemReport, error) {
+	return FilesystemReport{}, unsupported()
+}

@@ -21,7 +21,8 @@
 // function, what is to be done: tear down what is not wanted, then attach, stage and set up; unstage and detach last,
 // when nobody uses the volume. Operations run in the executor's goroutines and mark the volume dirty when they end.
 // Nothing polls: an idle manager does not wake up, and a wait returns with the change that it waited for. A slow
-// resync looks at every volume again, for what no event tells of.
+// resync looks at every volume again, for what no event tells of. Filesystems on block devices are looked at every half a
+// minute, see Options.FilesystemLook: the kernel tells nobody that one has given up.
 //
 // # What is promised
 //

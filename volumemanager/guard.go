@@ -193,6 +193,7 @@ func (m *Manager) learn(ctx context.Context, kernel mountLooker, h holder, path 
 	}
 	m.mounts.enter(own)
 	m.assess(own, found)
+	m.filesystemMounted(own)
 	if hasFailed(found) {
 		m.suspects.Add(everyMount) // No event tells of it: its other mounts are not known to have failed.
 	}

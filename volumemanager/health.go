@@ -62,11 +62,12 @@ func degraded(reason string, err error) Condition {
 type source uint8
 
 const (
-	sourceMount source = iota // the mount table
-	sourceUse                 // a measurement
-	sourceSync                // what was written before an unmount
-	sourceBelow               // the directory on which it is staged
-	sourceHung                // the attempt to take off what hangs
+	sourceMount      source = iota // the mount table
+	sourceUse                      // a measurement
+	sourceFilesystem               // what its filesystem tells
+	sourceSync                     // what was written before an unmount
+	sourceBelow                    // the directory on which it is staged
+	sourceHung                     // the attempt to take off what hangs
 	sourcePlugin
 	sources
 )

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type bindPlugin struct {
 	host    volume.VolumeHost
 	// unmeasured volumes have no figures.
 	unmeasured bool
+	// fsType is the filesystem on devices; empty means ext4.
+	fsType string
 }
 
 func (p *bindPlugin) Init(_ context.Context, host volume.VolumeHost) error {
@@ -54,7 +57,7 @@ func (p *bindPlugin) NewUnmounter(name string, uid types.UID) (volume.Unmounter,
 
 func (p *bindPlugin) volume(name string, uid types.UID) *bindVolume {
 	path := p.host.GetPodVolumeDir(uid, p.GetPluginName(), name)
-	v := &bindVolume{mounter: p.mounter, path: path, MetricsProvider: volume.MetricsNil{}}
+	v := &bindVolume{mounter: p.mounter, path: path, fsType: cmp.Or(p.fsType, "ext4"), MetricsProvider: volume.MetricsNil{}}
 	if !p.unmeasured {
 		v.MetricsProvider = volume.NewMetricsStatFS(path)
 	}
@@ -65,6 +68,7 @@ type bindVolume struct {
 	volume.MetricsProvider
 	mounter      *mount.Mounter
 	source, path string
+	fsType       string
 }
 
 func (v *bindVolume) GetPath() string                  { return v.path }
@@ -79,7 +83,7 @@ func (v *bindVolume) SetUpAt(ctx context.Context, dir string, _ volume.MounterAr
 	}
 	request := mount.Request{Source: v.source, Target: dir, Options: []string{"bind", "nosuid", "nodev"}}
 	if strings.HasPrefix(v.source, "/dev/") {
-		request.FSType, request.Options = "ext4", []string{"nosuid", "nodev"}
+		request.FSType, request.Options = v.fsType, []string{"nosuid", "nodev"}
 	}
 	return v.mounter.Mount(ctx, request)
 }

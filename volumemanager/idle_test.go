@@ -27,7 +27,10 @@ type toldKernel struct {
 	mu     sync.Mutex
 	ids    map[string]uint64
 	looks  []string // paths; "*" for the whole table
+	byID   int      // looks at a mount by its id
 	lastID uint64
+	// device is the number of the device that all mounts show.
+	device uint32
 }
 
 func newToldKernel() *toldKernel {
@@ -74,15 +77,20 @@ func (k *toldKernel) Lookup(_ context.Context, path string) (mount.MountPoint, e
 	if k.ids[path] == 0 {
 		return mount.MountPoint{}, mount.ErrNotMounted
 	}
-	return mount.MountPoint{Path: path, UniqueID: k.ids[path]}, nil
+	return k.pointLocked(path), nil
+}
+
+func (k *toldKernel) pointLocked(path string) mount.MountPoint {
+	return mount.MountPoint{Path: path, UniqueID: k.ids[path], Major: k.device}
 }
 
 func (k *toldKernel) LookupID(_ context.Context, id uint64) (mount.MountPoint, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.byID++
 	for path, other := range k.ids {
 		if other == id {
-			return mount.MountPoint{Path: path, UniqueID: id}, nil
+			return k.pointLocked(path), nil
 		}
 	}
 	return mount.MountPoint{}, mount.ErrNotMounted
@@ -93,8 +101,8 @@ func (k *toldKernel) List(context.Context) ([]mount.MountPoint, error) {
 	defer k.mu.Unlock()
 	k.looks = append(k.looks, "*")
 	var table []mount.MountPoint
-	for path, id := range k.ids {
-		table = append(table, mount.MountPoint{Path: path, UniqueID: id})
+	for path := range k.ids {
+		table = append(table, k.pointLocked(path))
 	}
 	return table, nil
 }
@@ -160,9 +168,14 @@ type idleNode struct {
 // newIdleNode is called in a bubble. It has the given pods with ten volumes each.
 func newIdleNode(t *testing.T, pods int) *idleNode {
 	t.Helper()
+	return newIdleNodeOn(t, newToldKernel(), pods)
+}
+
+func newIdleNodeOn(t *testing.T, kernel *toldKernel, pods int) *idleNode {
+	t.Helper()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: testNode})
 	require.NoError(t, err)
-	n := &idleNode{t: t, kernel: newToldKernel()}
+	n := &idleNode{t: t, kernel: kernel}
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(t, plugins.InitPlugins(t.Context(), &toldPlugin{kernel: n.kernel}))
 	n.m, err = New(plugins, Options{Mounter: n.kernel, Store: store.NewMemory(store.MemoryOptions{}), Resync: 1000 * time.Hour})
@@ -246,6 +259,35 @@ func TestAnIdleNodeDoesNothing(t *testing.T) {
 		assert.Less(t, ran, uint64(200), "a wake-up each minute would be 2,880, one each second 172,800; an eighth of them is counted")
 		assert.Equal(t, planned, n.m.Status().Planned)
 		assert.Empty(t, n.kernel.asked())
+	})
+}
+
+// TestAFilesystemIsLookedAtOnceHoweverManyMountsItHas, without the mount table, a path or a plan, and no more when they are gone.
+func TestAFilesystemIsLookedAtOnceHoweverManyMountsItHas(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		kernel := newToldKernel()
+		kernel.device = 7
+		n := newIdleNodeOn(t, kernel, 10)
+		looksIn := func(d time.Duration) int {
+			kernel.mu.Lock()
+			before := kernel.byID
+			kernel.mu.Unlock()
+			pass(d)
+			synctest.Wait()
+			kernel.mu.Lock()
+			defer kernel.mu.Unlock()
+			return kernel.byID - before
+		}
+		planned := n.m.Status().Planned
+		kernel.asked()
+		assert.Equal(t, 100, looksIn(100*DefaultFilesystemLook))
+		assert.Equal(t, planned, n.m.Status().Planned)
+		assert.Empty(t, kernel.asked())
+		for _, pod := range n.pods {
+			require.NoError(t, n.m.RemovePod(pod.UID))
+			require.NoError(t, n.m.WaitForUnmount(t.Context(), pod))
+		}
+		assert.Zero(t, looksIn(time.Hour))
 	})
 }
 

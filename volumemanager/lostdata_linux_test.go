@@ -26,34 +26,60 @@ import (
 // deviceNode is a node with a volume on a device of its own, whose image lies on a small filesystem.
 type deviceNode struct {
 	*watchedNode
-	image string
-	pod   *v1.Pod
+	image  string
+	device loop.Device
+	pod    *v1.Pod
 }
 
 func newDeviceNode(t *testing.T) deviceNode {
 	t.Helper()
+	return newDeviceNodeOf(t, "ext4", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", "-O", "^has_journal")
+}
+
+// newDeviceNodeOf has a filesystem of another type, which is made with options.
+func newDeviceNodeOf(t *testing.T, fsType string, options ...string) deviceNode {
+	t.Helper()
 	mounttest.RequireRoot(t)
-	mkfs, err := exec.LookPath("mkfs.ext4")
+	mkfs, err := exec.LookPath("mkfs." + fsType)
 	if err != nil {
-		t.Skip("missing: mkfs.ext4")
+		t.Skip("missing: mkfs." + fsType)
 	}
 	n := deviceNode{watchedNode: newWatchedNode(t)}
 	store := filepath.Join(t.TempDir(), "store")
-	require.NoError(t, n.mounter.Mount(t.Context(), mount.Request{Source: "store", Target: store, FSType: "tmpfs", Options: []string{"size=8m"}}))
+	require.NoError(t, n.mounter.Mount(t.Context(), mount.Request{Source: "store", Target: store, FSType: "tmpfs", Options: []string{"size=" + room(fsType)}}))
 	t.Cleanup(func() { _ = unix.Unmount(store, unix.MNT_DETACH) })
 	n.image = filepath.Join(store, "image")
 	require.NoError(t, os.WriteFile(n.image, nil, 0o600))
-	require.NoError(t, os.Truncate(n.image, 64<<20))
-	out, err := exec.CommandContext(t.Context(), mkfs, "-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", "-O", "^has_journal", n.image).CombinedOutput()
+	require.NoError(t, os.Truncate(n.image, smallest(fsType)))
+	out, err := exec.CommandContext(t.Context(), mkfs, append(append([]string{"-q"}, options...), n.image)...).CombinedOutput()
 	require.NoError(t, err, string(out))
 	loops := loop.New(loop.Options{})
-	device, err := loops.Attach(t.Context(), n.image, loop.AttachOptions{})
+	n.device, err = loops.Attach(t.Context(), n.image, loop.AttachOptions{})
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, loops.Detach(context.Background(), device)) })
-	require.NoError(t, n.plugins.InitPlugins(t.Context(), &bindPlugin{mounter: n.mounter}))
+	t.Cleanup(func() { assert.NoError(t, loops.Detach(context.Background(), n.device)) })
+	require.NoError(t, n.plugins.InitPlugins(t.Context(), &bindPlugin{mounter: n.mounter, fsType: fsType}))
 	n.pod = podOf("faulty", "-data")
-	n.pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: device.Path}}
+	n.pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: n.device.Path}}
 	return n
+}
+
+// room is how large the tmpfs is in which the image lies: too small for what tests write to an ext4.
+func room(fsType string) string {
+	if fsType == "ext4" {
+		return "8m"
+	}
+	return "160m"
+}
+
+// smallest is how large an image is at least.
+func smallest(fsType string) int64 {
+	switch fsType {
+	case "xfs":
+		return 320 << 20
+	case "btrfs":
+		return 128 << 20
+	}
+	return 64 << 20
 }
 
 // TestDataThatMayBeLostIsToldOf writes what cannot get to the image, and removes the pod, which succeeds.
@@ -94,9 +120,10 @@ func TestNothingIsToldOfDataThatWasWritten(t *testing.T) {
 	assert.Zero(t, n.events.count(EventVolumeConditionAbnormal))
 }
 
-// TestFilesystemThatWasShutDownIsNoticed at the next measurement, since no event tells of it.
+// TestFilesystemThatWasShutDownIsNoticed at the next measurement, also where filesystems are not looked at.
 func TestFilesystemThatWasShutDownIsNoticed(t *testing.T) {
 	n := newDeviceNode(t)
+	n.options.FilesystemLook = -1
 	n.run()
 	path := n.add(n.pod)
 	shutDown(t, path)

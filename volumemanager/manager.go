@@ -44,7 +44,9 @@ type Manager struct {
 	// mounts are those that are ours for certain, suspects the paths of those of which there is news.
 	mounts   ownMounts
 	suspects *workqueue.Queue[string]
-	subpaths *subpaths
+	// filesystems are those on block devices that are to be looked at.
+	filesystems *workqueue.Queue[filesystem]
+	subpaths    *subpaths
 	// hung are those of whom a volume is being taken by a call that hangs.
 	hung *workqueue.Queue[holder]
 	// figures are what was measured, and measured tells of it.
@@ -125,28 +127,29 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		return nil, fmt.Errorf("volume manager: give it plugins with a host: %w", volume.ErrInvalid)
 	}
 	m := &Manager{
-		plugins:   plugins,
-		options:   o,
-		claims:    newClaimIndex(),
-		dirty:     workqueue.New[v1.UniqueVolumeName](),
-		dirtyPods: workqueue.New[types.UID](),
-		suspects:  workqueue.New[string](),
-		hung:      workqueue.New[holder](),
-		figures:   newFigureBook(),
-		stopping:  newStopping(),
-		stopped:   make(chan struct{}),
-		completed: make(chan struct{}),
-		pods:      make(map[types.UID]*podEntry),
-		reading:   make(map[*v1.Pod]struct{}),
-		released:  make(map[volume.UniquePodName]uint64),
-		outlived:  make(map[volume.UniquePodName]struct{}),
-		unswept:   make(map[volume.UniquePodName]struct{}),
-		adopted:   make(map[v1.UniqueVolumeName]struct{}),
-		work:      make(map[v1.UniqueVolumeName]*volumeWork),
-		flights:   make(flights),
-		refusals:  make(map[v1.UniqueVolumeName]trouble),
-		unproven:  make(unproven),
-		strays:    make(map[string]error),
+		plugins:     plugins,
+		options:     o,
+		claims:      newClaimIndex(),
+		dirty:       workqueue.New[v1.UniqueVolumeName](),
+		dirtyPods:   workqueue.New[types.UID](),
+		suspects:    workqueue.New[string](),
+		filesystems: workqueue.New[filesystem](),
+		hung:        workqueue.New[holder](),
+		figures:     newFigureBook(),
+		stopping:    newStopping(),
+		stopped:     make(chan struct{}),
+		completed:   make(chan struct{}),
+		pods:        make(map[types.UID]*podEntry),
+		reading:     make(map[*v1.Pod]struct{}),
+		released:    make(map[volume.UniquePodName]uint64),
+		outlived:    make(map[volume.UniquePodName]struct{}),
+		unswept:     make(map[volume.UniquePodName]struct{}),
+		adopted:     make(map[v1.UniqueVolumeName]struct{}),
+		work:        make(map[v1.UniqueVolumeName]*volumeWork),
+		flights:     make(flights),
+		refusals:    make(map[v1.UniqueVolumeName]trouble),
+		unproven:    make(unproven),
+		strays:      make(map[string]error),
 	}
 	m.root = newRootLock(plugins.Host(), o)
 	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, dynamic: o.Prober != nil, reading: m.claims.add}
@@ -225,6 +228,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.dirty.Stop()
 	defer m.dirtyPods.Stop()
 	defer m.suspects.Stop()
+	defer m.filesystems.Stop()
 	defer m.figures.queue.Stop()
 	defer m.hung.Stop()
 	var ending sync.WaitGroup

@@ -21,6 +21,8 @@ const (
 	DefaultWaitTimeout = 2*time.Minute + 3*time.Second
 	// DefaultResync is the mean time between two looks at every volume.
 	DefaultResync = 10 * time.Minute
+	// DefaultFilesystemLook is the time between two looks at the filesystems on block devices.
+	DefaultFilesystemLook = 30 * time.Second
 )
 
 // Options says how a manager works. The zero value is useful: pods without claims, no records, no observer.
@@ -90,6 +92,10 @@ type Options struct {
 	// Resync is the mean time between two looks at every volume, for what no event tells of; each is jittered by a
 	// tenth. Zero means [DefaultResync]; less than zero turns it off.
 	Resync time.Duration
+	// FilesystemLook is the time between two looks at each filesystem on a block device that a volume has, since the kernel
+	// tells nobody that one has given up. A look costs some system calls and reads nothing from the device; without such
+	// volumes there is none. Zero means [DefaultFilesystemLook]; less than zero turns it off.
+	FilesystemLook time.Duration
 	// WaitTimeout bounds a wait whose context has no deadline. Zero means [DefaultWaitTimeout].
 	WaitTimeout time.Duration
 	// Backoff is how long an operation that failed waits before it is tried again. The zero value is that of
@@ -121,6 +127,9 @@ func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 	}
 	if o.Resync == 0 {
 		o.Resync = DefaultResync
+	}
+	if o.FilesystemLook == 0 {
+		o.FilesystemLook = DefaultFilesystemLook
 	}
 	if o.WaitTimeout == 0 {
 		o.WaitTimeout = DefaultWaitTimeout

@@ -31,6 +31,8 @@ type ownMount struct {
 	identity *mount.Identity
 	// flags are the options of the mount, joined, as they were. Most mounts have the same.
 	flags unique.Handle[string]
+	// filesystem is that on a block device which it shows; zero for every other.
+	filesystem filesystem
 	// reported says that the call which made the mount has told of it.
 	reported bool
 	// underway says that this call may not have returned yet: it may still change the flags.
@@ -44,7 +46,7 @@ type ownMount struct {
 func newOwnMount(h holder, path string, found mount.MountPoint) *ownMount {
 	own := &ownMount{
 		holder: h, path: path, uniqueID: found.UniqueID,
-		flags: unique.Make(strings.Join(found.Options, ",")), readOnly: isReadOnly(found),
+		flags: unique.Make(strings.Join(found.Options, ",")), readOnly: isReadOnly(found), filesystem: filesystemOf(found),
 	}
 	if found.UniqueID == 0 {
 		identity := found.Identity()
@@ -67,6 +69,8 @@ type ownMounts struct {
 	mu     sync.Mutex
 	byPath map[string]*ownMount
 	byID   map[uint64]*ownMount
+	// byFilesystem are those of each filesystem on a block device.
+	byFilesystem map[filesystem]map[*ownMount]struct{}
 	// directories are the directories of volumes that are no mounts, by path.
 	directories map[string]*ownDirectory
 	// hidden are the paths of ours at which somebody has mounted on top, or above.
@@ -119,6 +123,30 @@ func (t *ownMounts) enter(own *ownMount) {
 	if own.uniqueID != 0 {
 		t.byID[own.uniqueID] = own
 	}
+	if own.filesystem == (filesystem{}) {
+		return
+	}
+	if t.byFilesystem == nil {
+		t.byFilesystem = make(map[filesystem]map[*ownMount]struct{})
+	}
+	if t.byFilesystem[own.filesystem] == nil {
+		t.byFilesystem[own.filesystem] = make(map[*ownMount]struct{}, 1)
+	}
+	t.byFilesystem[own.filesystem][own] = struct{}{}
+}
+
+// ofFilesystem returns the mounts of a filesystem that no operation is about to change, and whether there are others.
+func (t *ownMounts) ofFilesystem(fs filesystem) (mounts []*ownMount, others bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for own := range t.byFilesystem[fs] {
+		if _, busy := t.busy[own.path]; busy {
+			others = true
+			continue
+		}
+		mounts = append(mounts, own)
+	}
+	return mounts, others
 }
 
 // enterReported takes a mount as ours that the call which made it has told of. It is not known again by a look at what is
@@ -149,6 +177,12 @@ func (t *ownMounts) dropLocked(path string) {
 	}
 	delete(t.byPath, path)
 	delete(t.byID, old.uniqueID)
+	if same := t.byFilesystem[old.filesystem]; same != nil {
+		delete(same, old)
+		if len(same) == 0 {
+			delete(t.byFilesystem, old.filesystem)
+		}
+	}
 }
 
 // hide remembers a path at which ours cannot be seen, until unhide: it is looked at again whenever any mount goes.

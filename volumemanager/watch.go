@@ -32,6 +32,9 @@ func (m *Manager) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	wg.Go(func() { m.watchMounts(ctx, kernel) })
 	wg.Go(func() { m.examineMounts(ctx, kernel) })
+	if m.options.FilesystemLook > 0 {
+		wg.Go(func() { m.lookAtFilesystems(ctx, kernel) })
+	}
 }
 
 // watchMounts is told of changes of the mount table until ctx ends, and finds out which of them are about our mounts. While
