@@ -70,6 +70,18 @@ func (m *Mounter) ReadFile(name string) (data []byte, err error) {
 	return data, err
 }
 
+// Chmod changes the mode of a file or a directory, as os.Chmod does.
+func (m *Mounter) Chmod(name string, mode fs.FileMode) error {
+	return m.visit("chmod", name, walk{follow: true}, func(at position) error {
+		if at.readOnly() {
+			return syscall.EROFS
+		}
+		const settable = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+		at.node.mode = at.node.mode&^settable | mode&settable
+		return nil
+	})
+}
+
 // Symlink makes a symbolic link at newname, as os.Symlink does.
 func (m *Mounter) Symlink(oldname, newname string) error {
 	return m.at("symlink", newname, func(e entry) error {

@@ -174,6 +174,11 @@ func (e *env) volumeOptions() volume.VolumeOptions {
 	if e.config.NewVolumeOptions != nil {
 		return e.config.NewVolumeOptions(e.t)
 	}
+	return defaultOptions()
+}
+
+// defaultOptions ask for a small volume that one node uses.
+func defaultOptions() volume.VolumeOptions {
 	name := "volumetest-" + nextID()
 	return volume.VolumeOptions{
 		PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete,

@@ -781,6 +781,7 @@ type recorder struct {
 	mu       sync.Mutex
 	failures []string
 	skipped  string
+	panicked any // what would have ended the run
 }
 
 func (r *recorder) Helper()             {}
@@ -804,6 +805,8 @@ func (r *recorder) Skipf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+func (r *recorder) Skip(args ...any) { r.Skipf("%s", fmt.Sprint(args...)) }
+
 // try runs one case and returns what it reported.
 func try(t *testing.T, c Case, config Config) *recorder {
 	t.Helper()
@@ -811,9 +814,14 @@ func try(t *testing.T, c Case, config Config) *recorder {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer func() {
+			if value := recover(); value != nil {
+				r.panicked = value
+			}
+		}()
 		c.Run(r, config)
 	}()
-	patience := time.NewTimer(2 * time.Minute)
+	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()
 	select {
 	case <-done:
