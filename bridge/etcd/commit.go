@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,11 +14,17 @@ import (
 )
 
 // Commit implements [store.Transactor]. It reads what the transaction depends on, decides, and writes if none of that has changed
-// since. What only creates is tried without reading first.
+// since. Where it can tell without reading what a transaction that succeeds finds, it tries that first.
 func (s *Store) Commit(ctx context.Context, t store.Transaction) ([]runtime.Object, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	// A write that waits for its turn has no more than what it was given: thousands may wait.
+	release, err := s.slots.take(ctx)
+	if err != nil {
+		return nil, classify(ctx, "write", err)
+	}
+	defer release()
 	leases := t.Leases
 	t.Leases = nil // They are etcd's own.
 	plan, err := store.NewPlan(t)
@@ -44,26 +49,7 @@ func (s *Store) Commit(ctx context.Context, t store.Transaction) ([]runtime.Obje
 	}
 }
 
-// expect returns what a transaction that only creates objects finds if it succeeds, so that it need not be read before. Where that is
-// not so, nothing is written.
-func (s *Store) expect(t store.Transaction, keys []store.Key, leases []store.Lease) (seen, bool) {
-	creates := !slices.ContainsFunc(t.Writes, func(w store.Write) bool { return w.Kind != store.WriteCreate })
-	if !creates || len(t.Writes) == 0 || len(t.Conditions) > 0 {
-		return seen{}, false
-	}
-	expected := seen{objects: make([]store.Object, len(keys))}
-	for _, key := range keys {
-		expected.unchanged = append(expected.unchanged, clientv3.Compare(clientv3.ModRevision(s.keys.ofObject(key)), "=", 0))
-	}
-	for _, lease := range leases {
-		revision := int64(lease.Token) //nolint:gosec // A token is a revision.
-		expected.leases = append(expected.leases, revision)
-		expected.unchanged = append(expected.unchanged, clientv3.Compare(clientv3.ModRevision(s.keys.ofLease(lease.Name)), "=", revision))
-	}
-	return expected, true
-}
-
-// commitOn decides by what was seen, and reports false when that is so no more.
+// commitOn decides by what was seen, and reports false when that is so no more. Its caller has a slot.
 func (s *Store) commitOn(ctx context.Context, plan *store.Plan, leases []store.Lease, seen seen) ([]runtime.Object, bool, error) {
 	for i, lease := range leases {
 		if seen.leases[i] != int64(lease.Token) { //nolint:gosec // A token is a revision.
@@ -81,7 +67,7 @@ func (s *Store) commitOn(ctx context.Context, plan *store.Plan, leases []store.L
 	if len(writes.operations) == 0 {
 		return objectsOf(changes), true, nil // What was asked for was true at one revision.
 	}
-	response, err := s.commit(ctx, func(txn clientv3.Txn) clientv3.Txn { return txn.If(seen.unchanged...).Then(writes.operations...) })
+	response, err := s.commitNow(ctx, func(txn clientv3.Txn) clientv3.Txn { return txn.If(seen.unchanged...).Then(writes.operations...) })
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		revision, readErr := s.doneAt(ctx, writes)
 		if readErr == nil && revision > 0 {
@@ -89,7 +75,7 @@ func (s *Store) commitOn(ctx context.Context, plan *store.Plan, leases []store.L
 			return objects, true, err
 		}
 		if readErr == nil && len(writes.deletions) > 0 {
-			response, err = s.commit(ctx, func(txn clientv3.Txn) clientv3.Txn { return txn.If(seen.unchanged...).Then(writes.deletions...) })
+			response, err = s.commitNow(ctx, func(txn clientv3.Txn) clientv3.Txn { return txn.If(seen.unchanged...).Then(writes.deletions...) })
 		}
 	}
 	if err != nil {
@@ -109,10 +95,8 @@ func (s *Store) doneAt(ctx context.Context, w writes) (int64, error) {
 	for _, op := range w.operations {
 		reads = append(reads, clientv3.OpGet(string(op.KeyBytes())))
 	}
-	response, err := inSlot(ctx, s.slots, func() (*clientv3.TxnResponse, error) {
-		return ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-			return s.client.Txn(ctx).Then(reads...).Commit()
-		})
+	response, err := ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).Then(reads...).Commit()
 	})
 	if err != nil {
 		return 0, err
@@ -141,9 +125,13 @@ func (s *Store) written(changes []store.Change, w writes, revision int64) ([]run
 		if c.Event == "" {
 			continue
 		}
-		var err error
-		if objects[i], _, err = s.codec.decode(c.Key.Kind, []byte(w.values[i]), revision); err != nil {
+		obj, at, err := s.codec.decode(c.Key.Kind, []byte(w.values[i]), revision)
+		if err != nil {
 			return nil, err
+		}
+		objects[i] = obj
+		if c.Event != store.Deleted {
+			s.identities.note(c.Key, at, obj)
 		}
 	}
 	return objects, nil
@@ -168,10 +156,8 @@ func (s *Store) read(ctx context.Context, wanted []store.Key, leases []store.Lea
 	if len(reads) == 0 {
 		return found, nil
 	}
-	response, err := inSlot(ctx, s.slots, func() (*clientv3.TxnResponse, error) {
-		return ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-			return s.client.Txn(ctx).Then(reads...).Commit()
-		})
+	response, err := ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).Then(reads...).Commit()
 	})
 	if err != nil {
 		return found, classify(ctx, "read", err)

@@ -29,8 +29,12 @@
 // Leases are etcd's own: they end by the clock of its leader, and the key goes with them. [Store.Hold] writes who has a volume
 // only while the lease of the node lives, in one transaction.
 //
-// Of all calls of a Store [Options].MaxCalls are made at a time, and the others wait for their turn; those that take, renew and
-// release leases do not.
+// Of all reads and writes of a Store [Options].MaxCalls are made at a time, and the others wait for their turn; those that take,
+// renew and release leases do not.
+//
+// A creation is one call of etcd, and so is an update of an object that the Store has read by itself or written lately, and a
+// transaction of these whose conditions name versions or ask for nothing. Other writes read first. For that a Store keeps the UIDs,
+// versions and times of the last 16,384 objects, and of twice as many at most.
 //
 // # When etcd is full
 //

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/etcd"
@@ -107,4 +109,82 @@ func TestACreationIsOneCall(t *testing.T) {
 	require.NoError(t, s.ReleaseLease(t.Context(), lease))
 	_, err = s.Commit(t.Context(), store.Transaction{Leases: []store.Lease{lease}, Writes: []store.Write{store.ToCreate(newVolume("late"))}})
 	require.ErrorIs(t, err, store.ErrLeaseLost)
+}
+
+// TestAnUpdateOfWhatIsKnownIsOneCall: what this store has read or written itself is not read again before it is updated. An update that
+// another store was before writes nothing, also where what this one knows is old.
+func TestAnUpdateOfWhatIsKnownIsOneCall(t *testing.T) {
+	c := newCluster(t)
+	delay := &slow{}
+	s := c.store(c.dial([]grpc.DialOption{grpc.WithUnaryInterceptor(delay.intercept)}), "/updates")
+	other := c.store(c.clientOf(), "/updates")
+	calls := func(f func()) int64 {
+		before := delay.calls.Load()
+		f()
+		return delay.calls.Load() - before
+	}
+	disk, err := store.Create(t.Context(), s, newVolume("disk"))
+	require.NoError(t, err)
+	made := disk.DeepCopy()
+	assert.Equal(t, int64(1), calls(func() {
+		disk.Finalizers = []string{"test/keep"}
+		disk.CreationTimestamp = metav1.Time{}
+		disk, err = store.Update(t.Context(), s, disk)
+		require.NoError(t, err)
+	}))
+	assert.Equal(t, made.CreationTimestamp, disk.CreationTimestamp, "no update can change that")
+	assert.Equal(t, made.UID, disk.UID)
+	_, err = store.Update(t.Context(), s, made)
+	require.ErrorIs(t, err, store.ErrConflict)
+
+	require.NoError(t, store.Delete(t.Context(), other, disk))
+	_, err = store.Update(t.Context(), s, disk)
+	require.ErrorIs(t, err, store.ErrConflict)
+	dying, err := store.Get[*v1.PersistentVolume](t.Context(), s, "", "disk")
+	require.NoError(t, err)
+	assert.Equal(t, int64(1), calls(func() {
+		revived := dying.DeepCopy()
+		revived.DeletionTimestamp = nil
+		dying, err = store.Update(t.Context(), s, revived)
+		require.NoError(t, err)
+	}))
+	assert.NotNil(t, dying.DeletionTimestamp)
+	assert.Equal(t, int64(1), calls(func() {
+		dying.Finalizers = nil
+		_, err = store.Update(t.Context(), s, dying)
+		require.NoError(t, err)
+	}))
+	_, err = store.Update(t.Context(), s, dying)
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+// TestAConditionOnAVersionIsOneCall: etcd itself compares what must be at a version.
+func TestAConditionOnAVersionIsOneCall(t *testing.T) {
+	c := newCluster(t)
+	delay := &slow{}
+	s := c.store(c.dial([]grpc.DialOption{grpc.WithUnaryInterceptor(delay.intercept)}), "/conditions")
+	disk, err := store.Create(t.Context(), c.store(c.clientOf(), "/conditions"), newVolume("disk"))
+	require.NoError(t, err)
+	createWhile := func(name, version string) error {
+		_, err := s.Commit(t.Context(), store.Transaction{
+			Conditions: []store.Condition{{
+				Key: store.Key{Kind: store.PersistentVolumes, Name: "disk"}, Preconditions: store.Preconditions{ResourceVersion: version},
+			}},
+			Writes: []store.Write{store.ToCreate(newVolume(name))},
+		})
+		return err
+	}
+	require.NoError(t, createWhile("first", disk.ResourceVersion))
+	assert.Equal(t, int64(1), delay.calls.Load())
+	old := disk.ResourceVersion
+	disk.Labels = map[string]string{"a": "b"}
+	_, err = store.Update(t.Context(), s, disk)
+	require.NoError(t, err)
+	for _, version := range []string{old, "0", "1", "no number"} {
+		require.ErrorIs(t, createWhile("second", version), store.ErrConflict, version)
+	}
+	require.NoError(t, store.Delete(t.Context(), s, disk))
+	require.ErrorIs(t, createWhile("second", "0"), store.ErrConflict)
+	_, err = store.Get[*v1.PersistentVolume](t.Context(), s, "", "second")
+	require.ErrorIs(t, err, store.ErrNotFound)
 }

@@ -39,6 +39,8 @@ type Store struct {
 	codec  codec
 	slots  slots
 	logger *slog.Logger
+
+	identities identities
 }
 
 var (
@@ -77,8 +79,12 @@ func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) 
 	if len(response.Kvs) == 0 {
 		return nil, fmt.Errorf("%s: %w", key, store.ErrNotFound)
 	}
-	obj, _, err := s.codec.decode(key.Kind, response.Kvs[0].Value, response.Kvs[0].ModRevision)
-	return obj, err
+	obj, at, err := s.codec.decode(key.Kind, response.Kvs[0].Value, response.Kvs[0].ModRevision)
+	if err != nil {
+		return nil, err
+	}
+	s.identities.note(key, at, obj)
+	return obj, nil
 }
 
 // Create implements [store.Store].

@@ -47,6 +47,9 @@
 // known to be detached. A controller that starts knows from these and from the status of the nodes what may be attached where,
 // and holds each for uncertain until its plugin has confirmed it.
 //
+// An attachment costs two writes of the store, that of the intent and that of its end, and no read: where the store has transactions
+// ([store.Transactor]), the first is made only while the PersistentVolume is as it was last seen; otherwise the PersistentVolume is read.
+//
 // An object is its UID: a pod that is made again under an old name inherits nothing, and a node no belief of what it uses.
 //
 // The VolumeAttachment of an exclusive volume has a name that the volume alone determines: the store itself refuses a second node,

@@ -46,6 +46,8 @@ type attachmentRecords struct {
 type recordRef struct {
 	name string
 	uid  types.UID
+	// begun is the object as the intent of an operation that goes on left it; nil when none does.
+	begun *storagev1.VolumeAttachment
 }
 
 var _ operationexecutor.Journal = (*attachmentRecords)(nil)
@@ -65,6 +67,20 @@ func (r *attachmentRecords) known(a attachment) (recordRef, bool) {
 	defer r.namesMu.Unlock()
 	ref, ok := r.names[a]
 	return ref, ok
+}
+
+// takeBegun returns the object of the operation that ends, which is not kept any longer; nil when it is not known.
+func (r *attachmentRecords) takeBegun(a attachment) *storagev1.VolumeAttachment {
+	r.namesMu.Lock()
+	defer r.namesMu.Unlock()
+	ref, known := r.names[a]
+	if !known || ref.begun == nil {
+		return nil
+	}
+	begun := ref.begun
+	ref.begun = nil
+	r.names[a] = ref
+	return begun
 }
 
 func (r *attachmentRecords) unlearn(a attachment) {
@@ -97,54 +113,30 @@ func (r *attachmentRecords) Intend(ctx context.Context, intent operationexecutor
 	if err := r.wanted(ctx, a); err != nil {
 		return err
 	}
-	object, err := r.object(ctx, intent)
-	if err == nil && intent.Kind == operationexecutor.OpAttach && !object.Status.Attached {
-		err = r.checkKept(ctx, intent)
-	}
+	object, err := r.enter(ctx, intent)
 	var unsure *unsureError
 	if errors.As(err, &unsure) {
 		r.leave(a) // It may have been made.
 	}
+	if err == nil && intent.Kind == operationexecutor.OpAttach {
+		r.remember(a, recordRef{object.Name, object.UID, object})
+	}
 	return err
-}
-
-// checkKept refuses to attach a volume that is about to be reclaimed. Who reclaims one writes that before looking for attachments, and
-// who attaches one writes the attachment before looking for that: so one of them sees the other, however old what is known is.
-func (r *attachmentRecords) checkKept(ctx context.Context, intent operationexecutor.Intent) error {
-	if intent.Spec == nil || intent.Spec.PersistentVolume == nil {
-		return nil
-	}
-	wanted := intent.Spec.PersistentVolume
-	now, err := store.Get[*v1.PersistentVolume](ctx, r.store, "", wanted.Name)
-	switch {
-	case err != nil:
-		return &unsureError{fmt.Errorf("whether volume %q is kept is not known: %w", wanted.Name, err)}
-	case now.Status.Phase == v1.VolumeReleased, now.Status.Phase == v1.VolumeFailed, !sameClaim(now, wanted):
-		return &unsureError{fmt.Errorf("volume %q is %s and no longer of the claim for which it was to be attached: %w",
-			wanted.Name, now.Status.Phase, store.ErrConflict)}
-	}
-	return nil
-}
-
-func sameClaim(a, b *v1.PersistentVolume) bool {
-	if a.Spec.ClaimRef == nil || b.Spec.ClaimRef == nil {
-		return a.Spec.ClaimRef == b.Spec.ClaimRef
-	}
-	return a.Spec.ClaimRef.UID == b.Spec.ClaimRef.UID
 }
 
 // Conclude implements operationexecutor.Journal.
 func (r *attachmentRecords) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+	a := attachment{intent.VolumeName, intent.NodeName}
+	begun := r.takeBegun(a)
 	switch end {
 	case operationexecutor.IntentForgotten:
-		a := attachment{intent.VolumeName, intent.NodeName}
 		err := r.forget(ctx, a)
 		if err != nil {
 			r.leave(a)
 		}
 		return err
 	case operationexecutor.IntentDone:
-		return r.done(ctx, intent)
+		return r.done(ctx, intent, begun)
 	default:
 		return nil // The object says that the volume may be there.
 	}
@@ -154,13 +146,22 @@ func (r *attachmentRecords) Conclude(ctx context.Context, intent operationexecut
 // on record the error is an operationexecutor.MultiAttachError.
 func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
 	a, name := attachment{intent.VolumeName, intent.NodeName}, nameFor(intent)
+	create := func(object *storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error) {
+		return store.Create(ctx, r.store, object)
+	}
 	if ref, known := r.known(a); known {
 		name = ref.name
+	} else if made, err := r.make(intent, create); !errors.Is(err, store.ErrAlreadyExists) {
+		return made, err
 	}
 	found, err := store.Get[*storagev1.VolumeAttachment](ctx, r.store, "", name)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return r.make(ctx, intent)
+		made, err := r.make(intent, create)
+		if errors.Is(err, store.ErrAlreadyExists) {
+			err = &unsureError{err} // An earlier creation, whose answer was lost, may have come late.
+		}
+		return made, err
 	case err != nil:
 		return nil, err
 	case found.Annotations[AnnUniqueVolumeName] != string(intent.VolumeName):
@@ -168,28 +169,32 @@ func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor
 	case found.Spec.NodeName != string(intent.NodeName):
 		return nil, fmt.Errorf("VolumeAttachment %q: %w", name, &operationexecutor.MultiAttachError{Nodes: []types.NodeName{types.NodeName(found.Spec.NodeName)}})
 	}
-	r.remember(a, recordRef{name, found.UID})
+	r.remember(a, recordRef{name: name, uid: found.UID})
 	return found, nil
 }
 
-// make makes the VolumeAttachment of an intent.
-func (r *attachmentRecords) make(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
+// make makes the VolumeAttachment of an intent. After an error that says that create has done nothing, nothing is remembered; after
+// any other, that it may be there.
+func (r *attachmentRecords) make(intent operationexecutor.Intent, create func(*storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error)) (*storagev1.VolumeAttachment, error) {
 	a, name := attachment{intent.VolumeName, intent.NodeName}, nameFor(intent)
 	annotations := map[string]string{AnnUniqueVolumeName: string(intent.VolumeName)}
 	if uid, there := r.nodeUID(intent.NodeName); there {
 		annotations[AnnNodeUID] = string(uid)
 	}
-	made, err := store.Create(ctx, r.store, &storagev1.VolumeAttachment{
+	made, err := create(&storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations},
 		Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: volume.DriverOfPluginName(intent.PluginName), NodeName: string(intent.NodeName), Source: sourceOf(intent),
 		},
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrAlreadyExists), errors.Is(err, store.ErrConflict):
+		return nil, err
+	case err != nil:
 		r.remember(a, recordRef{name: name})
 		return nil, &unsureError{err}
 	}
-	r.remember(a, recordRef{name, made.UID})
+	r.remember(a, recordRef{name: name, uid: made.UID})
 	return made, nil
 }
 
@@ -213,21 +218,25 @@ func sourceOf(intent operationexecutor.Intent) storagev1.VolumeAttachmentSource 
 	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}
 }
 
-// done says in the object that the volume is attached.
-func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.Intent) error {
+// done says in the object that the volume is attached. As long as nobody else has written the object, that is one write.
+func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.Intent, object *storagev1.VolumeAttachment) error {
 	for ctx.Err() == nil {
-		object, err := r.object(ctx, intent)
-		if err != nil {
-			return err
+		if object == nil {
+			var err error
+			if object, err = r.object(ctx, intent); err != nil {
+				return err
+			}
 		}
 		if object.Status.Attached && object.Status.AttachmentMetadata[metadataDevicePath] == intent.DevicePath {
 			return nil
 		}
 		object.Status.Attached = true
 		object.Status.AttachmentMetadata = map[string]string{metadataDevicePath: intent.DevicePath}
-		if _, err = store.Update(ctx, r.store, object); !errors.Is(err, store.ErrConflict) {
+		_, err := store.Update(ctx, r.store, object)
+		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
+		object = nil
 		pause(ctx, conflictPause)
 	}
 	return context.Cause(ctx)
@@ -283,7 +292,7 @@ func (r *attachmentRecords) recorded(ctx context.Context) ([]recordedAttachment,
 			continue
 		}
 		pluginName, _, _ := volume.SplitUniqueName(name)
-		r.remember(attachment{name, types.NodeName(object.Spec.NodeName)}, recordRef{object.Name, object.UID})
+		r.remember(attachment{name, types.NodeName(object.Spec.NodeName)}, recordRef{name: object.Name, uid: object.UID})
 		found = append(found, recordedAttachment{nodeUID: types.UID(object.Annotations[AnnNodeUID]), attached: object.Status.Attached, AttachedVolume: operationexecutor.AttachedVolume{
 			VolumeName: name, NodeName: types.NodeName(object.Spec.NodeName), PluginName: pluginName, PluginIsAttachable: true,
 			DevicePath: object.Status.AttachmentMetadata[metadataDevicePath],
