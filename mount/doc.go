@@ -23,6 +23,7 @@
 //	mounted, err := m.IsMountPoint(ctx, target) // by statx, which does not wait for the filesystem
 //	top, err := m.Lookup(ctx, target)           // the facts of one mount, in the same time however many there are
 //	paths, err := m.GetMountRefs(ctx, target)   // where else the same is shown
+//	stack, err := m.Stack(ctx, target)          // all that an unmount would take off
 //	table, err := m.List(ctx)                   // the whole table, decoded, and kept until there is a change
 //
 // To know a mount again, and to tell it from one that somebody else has put in its place, keep its identity:

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/lostcall"
 )
+
+// errMissing says that a directory on the way has no such name, which asks no filesystem that is mounted there: nothing can be
+// mounted at the path. That the root of a mount itself is said to be missing does not match it (see place.mounted).
+var errMissing = errors.New("there is no such name")
 
 // resolveCached is RESOLVE_CACHED of openat2(2), Linux 5.12: the walk fails with EAGAIN where the kernel does not know a
 // name, or would have to ask a server whether it is still good.
@@ -47,6 +52,9 @@ func (m *Mounter) glanceCached(name string) (glance, error) {
 	look := m.look()
 	defer m.looks.Put(look)
 	fd, err := look.open(name)
+	if isAbsent(err) {
+		return glance{}, fmt.Errorf("%w: %w", errMissing, err)
+	}
 	if err != nil {
 		return glance{}, err
 	}
@@ -90,28 +98,16 @@ func (l *cachedLook) glance(fd int) (glance, error) {
 }
 
 // isMountPointNow is IsMountPoint in the goroutine of the caller. The error is errWouldWait when the filesystems on the
-// way, or the mount table, have to be asked.
-func (m *Mounter) isMountPointNow(ctx context.Context, name string) (bool, error) {
+// way have to be asked.
+func (m *Mounter) isMountPointNow(name string) (bool, error) {
 	g, err := m.glanceCached(name)
-	if err == nil {
+	switch {
+	case err == nil:
 		return g.isRoot, nil
-	}
-	if isAbsent(err) {
-		// That the path is missing is not enough (see place.mounted), but that the table does not have it either is.
-		if table, tableErr := m.listTable(ctx); tableErr == nil && !hasPath(table, name) {
-			return false, fmt.Errorf("is %q a mount point: %w", name, err)
-		}
+	case errors.Is(err, errMissing):
+		return false, fmt.Errorf("is %q a mount point: %w", name, err)
 	}
 	return false, errWouldWait
-}
-
-func hasPath(table []MountPoint, name string) bool {
-	for i := range table {
-		if table[i].Path == name {
-			return true
-		}
-	}
-	return false
 }
 
 // blind takes from g what this Mounter is not to know.
@@ -166,7 +162,7 @@ func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
 	if err == nil {
 		return found, nil
 	}
-	if !errors.Is(err, ErrNotMounted) {
+	if !errors.Is(err, ErrNotMounted) && !errors.Is(err, errMissing) {
 		return m.lookupInTable(ctx, name)
 	}
 	return MountPoint{}, fmt.Errorf("looking up %q: %w", name, ErrNotMounted)
@@ -178,6 +174,9 @@ func (m *Mounter) lookupSlowly(ctx context.Context, name string) (MountPoint, er
 		return MountPoint{}, errNoSyscall
 	}
 	p, err := m.openPlace(ctx, name)
+	if isAbsent(err) && m.isDirMissing(ctx, path.Dir(name)) {
+		return MountPoint{}, errMissing
+	}
 	if err != nil {
 		return MountPoint{}, err
 	}
@@ -187,6 +186,9 @@ func (m *Mounter) lookupSlowly(ctx context.Context, name string) (MountPoint, er
 			return MountPoint{}, err
 		}
 		g, err := glanceAt(p.parent, p.base)
+		if isAbsent(err) && p.isMissing() {
+			return MountPoint{}, errMissing
+		}
 		if err != nil {
 			return MountPoint{}, err
 		}

@@ -47,7 +47,9 @@ type current struct{}
 
 func newCurrent() *current { return nil }
 
-func (m *Mounter) isMountPointNow(context.Context, string) (bool, error) { return false, errWouldWait }
+func (m *Mounter) isMountPointNow(string) (bool, error) { return false, errWouldWait }
+
+func (m *Mounter) stackBelow(MountPoint) ([]MountPoint, error) { return nil, unsupported() }
 
 func (m *Mounter) watch(context.Context, func(Change)) error { return unsupported() }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,18 +38,17 @@ func (m *Mounter) unmount(ctx context.Context, name string, options UnmountOptio
 		}
 		return fmt.Errorf("unmounting %q: %w", name, err)
 	}
+	if len(taken) == 0 { // as the look at the place has told
+		return fmt.Errorf("unmounting %q: %w", name, ErrNotMounted)
+	}
 	if err := m.verifyGone(ctx, name, taken); err != nil {
 		return fmt.Errorf("unmounting %q: %w", name, err)
-	}
-	if len(taken) == 0 {
-		return fmt.Errorf("unmounting %q: %w", name, ErrNotMounted)
 	}
 	return nil
 }
 
 // verifyGone asks the kernel once more, after a look at the place has found nothing there: what umount2 returned is not
-// the truth. By their unique ids it asks for the very mounts that were taken off; where there are none, and when nothing
-// was taken off, it reads the table.
+// the truth. By their unique ids it asks for the very mounts that were taken off; where there are none it reads the table.
 func (m *Mounter) verifyGone(ctx context.Context, name string, taken []seen) error {
 	err := m.verifyIDs(taken)
 	if !errors.Is(err, ErrUnsupported) {
@@ -66,9 +66,6 @@ func (m *Mounter) verifyGone(ctx context.Context, name string, taken []seen) err
 
 // verifyIDs returns an error that matches ErrUnsupported when the ids cannot tell.
 func (m *Mounter) verifyIDs(taken []seen) error {
-	if len(taken) == 0 {
-		return ErrUnsupported
-	}
 	for _, mount := range taken {
 		if mount.id == 0 {
 			return ErrUnsupported
@@ -85,6 +82,9 @@ func (m *Mounter) verifyIDs(taken []seen) error {
 
 // unreachable is the error of an unmount of a path whose parent could not be opened because of err.
 func (m *Mounter) unreachable(ctx context.Context, name string, err error) error {
+	if isAbsent(err) && m.isDirMissing(ctx, path.Dir(name)) {
+		return fmt.Errorf("unmounting %q: %w: %w", name, ErrNotMounted, err)
+	}
 	mounted, tableErr := m.isInTable(ctx, name)
 	if tableErr != nil {
 		return fmt.Errorf("unmounting %q: %w", name, errors.Join(err, tableErr))

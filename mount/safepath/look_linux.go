@@ -12,8 +12,9 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// maxLooked is how many names of a tree are looked at for mounts, one by one.
-const maxLooked = 512
+// maxLooked is how many names of a tree are looked at for mounts, one by one. To remove more takes longer than to read a table
+// of some thousand mounts.
+const maxLooked = 4096
 
 // errNotLooked says that a tree was not looked at to the end.
 var errNotLooked = errors.New("the tree was not looked at to the end")

@@ -164,9 +164,25 @@ func (r *Root) Sub(ctx context.Context, name string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
+	return r.sub(name, file), nil
+}
+
+// SubOnMount is [Root.Sub] that enters no mount: where one is at name, or on the way to it, the error matches [ErrMounted].
+func (r *Root) SubOnMount(ctx context.Context, name string) (*Root, error) {
+	file, err := do(ctx, r.to("open", name), closeFile, func(ctx context.Context, t *tree) (*os.File, error) {
+		return t.openOnMount(ctx, name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.sub(name, file), nil
+}
+
+// sub returns the root of a directory beneath this one, which is open.
+func (r *Root) sub(name string, file *os.File) *Root {
 	sub := *r
 	sub.dir, sub.path = file, r.path+"/"+name
-	return &sub, nil
+	return &sub
 }
 
 // MkdirOptions says how directories are made.

@@ -34,6 +34,8 @@ func (t *tree) openPathFile(context.Context, string, Kind) (*os.File, error) {
 	return nil, unsupported()
 }
 
+func (t *tree) openOnMount(context.Context, string) (*os.File, error) { return nil, unsupported() }
+
 func (t *tree) openDirectory(context.Context, string) (*os.File, error) {
 	return nil, unsupported()
 }

@@ -305,6 +305,12 @@ func (t *tree) openFile(ctx context.Context, name string, want Kind) (*os.File, 
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// openOnMount opens the directory at name, without access and on the same mount.
+func (t *tree) openOnMount(ctx context.Context, name string) (*os.File, error) {
+	fd, err := t.openPath(ctx, t.fd, name, how{directory: true, oneMount: true})
+	return newFile(fd, name, err)
+}
+
 // openDirectory opens the directory of the tree for reading.
 func (t *tree) openDirectory(ctx context.Context, name string) (*os.File, error) {
 	fd, err := t.reopen(ctx, t.fd)

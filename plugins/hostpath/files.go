@@ -3,7 +3,6 @@ package hostpath
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -127,31 +126,11 @@ func (f nodeFiles) RemoveContent(ctx context.Context, base, name string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // likewise
-	if err := f.checkNoMount(ctx, root.Path(), name); err != nil {
-		return err
-	}
-	dir, err := root.Sub(ctx, name)
+	defer func() { _ = root.Close() }()    // likewise
+	dir, err := root.SubOnMount(ctx, name) // a mount on the way may be a tree that is not the volume's
 	if err != nil {
 		return err
 	}
 	defer func() { _ = dir.Close() }() // likewise
 	return dir.RemoveContent(ctx)
-}
-
-// checkNoMount refuses a name at which, in which, or on the way to which something is mounted: it may be a tree that is not
-// the volume's.
-func (f nodeFiles) checkNoMount(ctx context.Context, base, name string) error {
-	table, err := f.mount.List(ctx)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(base, name)
-	for _, m := range table {
-		inBase := m.Path != base && safepath.Contains(base, m.Path)
-		if inBase && (safepath.Contains(m.Path, dir) || safepath.Contains(dir, m.Path)) {
-			return fmt.Errorf("%s is a mount of %s (%s): %w", m.Path, m.Source, m.FSType, safepath.ErrMounted)
-		}
-	}
-	return nil
 }

@@ -230,6 +230,30 @@ func TestNothingIsRemovedWhereSomethingIsMounted(t *testing.T) {
 	}
 }
 
+// unread are mounts whose table nobody may read.
+type unread struct {
+	*mount.Mounter
+	t *testing.T
+}
+
+func (u unread) List(context.Context) ([]mount.MountPoint, error) {
+	assert.Fail(u.t, "the mount table was listed")
+	return nil, mount.ErrUnsupported
+}
+
+// A volume is looked at itself, since the mount table is that of all volumes of the node.
+func TestAVolumeIsRemovedWithoutTheTableOfAllMounts(t *testing.T) {
+	for name, reclaim := range reclaims {
+		t.Run(name, func(t *testing.T) {
+			plugin, base := newBase(t, Options{Mounter: unread{mount.New(mount.Options{}), t}})
+			pv := provision(t, plugin, "data")
+			require.NoError(t, os.MkdirAll(filepath.Join(base, "data", "deep", "below"), 0o700))
+			require.NoError(t, reclaim(plugin, t.Context(), volume.NewSpecFromPersistentVolume(pv, false)))
+			assert.NoDirExists(t, filepath.Join(base, "data", "deep"))
+		})
+	}
+}
+
 func TestABaseThatLeadsToTheNodesOwnDirectoriesIsRefused(t *testing.T) {
 	mounttest.RequireMounts(t)
 	link := filepath.Join(t.TempDir(), "base")

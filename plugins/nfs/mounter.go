@@ -112,12 +112,12 @@ func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 }
 
 func (u *unmounter) tearDown(ctx context.Context, dir string) error {
-	table, err := u.plugin.options.Mounter.List(ctx)
+	stack, err := mount.Stack(ctx, u.plugin.options.Mounter, dir)
 	if err != nil {
 		return err
 	}
-	for _, m := range table {
-		if m.Path == dir && !isNFS(m) {
+	for _, m := range stack {
+		if !isNFS(m) {
 			return fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", volume.Quote(m.Source), m.FSType, dir, mount.ErrForeign)
 		}
 	}

@@ -327,9 +327,11 @@ func TestWhatSomebodyElseMountedIsLeftAlone(t *testing.T) {
 	unmounter, err := plugin.NewUnmounter("data", pod.UID)
 	require.NoError(t, err)
 	require.ErrorIs(t, unmounter.TearDown(t.Context()), mount.ErrForeign)
-	mounted, err := kernel.IsMountPoint(t.Context(), mounter.GetPath())
+	require.NoError(t, kernel.Mount(t.Context(), mount.Request{Source: "server:/export", Target: mounter.GetPath(), FSType: "nfs"}))
+	require.ErrorIs(t, unmounter.TearDown(t.Context()), mount.ErrForeign, "it lies below ours")
+	stack, err := mount.Stack(t.Context(), kernel, mounter.GetPath())
 	require.NoError(t, err)
-	assert.True(t, mounted)
+	assert.Len(t, stack, 2, "nothing was taken off")
 }
 
 func TestAnotherExportIsNotTakenForThisOne(t *testing.T) {
