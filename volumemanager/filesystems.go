@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ type glance struct {
 	report  mount.FilesystemReport
 }
 
-// filesystemMounted has the filesystem of a mount looked at that was made just now.
+// filesystemMounted has the filesystem of a mount looked at that was made, or found, just now.
 func (m *Manager) filesystemMounted(own *ownMount) {
 	if own.filesystem != (filesystem{}) && m.options.FilesystemLook > 0 {
 		m.filesystems.Add(own.filesystem)
@@ -123,11 +124,22 @@ func (m *Manager) tellOfFilesystem(mounts []*ownMount, report mount.FilesystemRe
 	if report.ShutDown {
 		now = append(now, abnormal(ReasonFilesystemShutDown, errShutDown))
 	}
+	if report.Errors > 0 {
+		now = append(now, degraded(ReasonFilesystemErrors, errorsOnRecord(report)))
+	}
 	for _, own := range mounts {
 		if m.mounts.get(own.path) == own && !m.mounts.isBusy(own.path) {
 			m.report(own.holder, sourceFilesystem, slices.Clone(now))
 		}
 	}
+}
+
+func errorsOnRecord(report mount.FilesystemReport) error {
+	last := ""
+	if report.LastError != "" {
+		last = ", " + report.LastError
+	}
+	return fmt.Errorf("its filesystem has %d errors on record%s: what was written then may be missing; see the kernel's log, have it checked", report.Errors, last)
 }
 
 var _ filesystemReporter = (*mount.Mounter)(nil)

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 // TestAFilesystemThatHasFailedIsNoticedByItself, without a measurement, a resync or another pod.
@@ -40,6 +42,30 @@ func TestAFilesystemThatHasFailedIsNoticedByItself(t *testing.T) {
 			assert.NoDirExists(t, path)
 		})
 	}
+}
+
+// TestErrorsThatAFilesystemHasOnRecordAreTold while it goes on, and at once when it is mounted again.
+func TestErrorsThatAFilesystemHasOnRecordAreTold(t *testing.T) {
+	n := newDeviceNodeOf(t, "ext4", "-e", "continue")
+	n.options.FilesystemLook = time.Millisecond
+	m, stop := n.realNode.start(t)
+	n.m = m
+	m.PodsComplete()
+	path := n.add(n.pod)
+	n.until(n.pod, isWell)
+	findError(t, n, path)
+	s := n.until(n.pod, has(ReasonFilesystemErrors))
+	require.Len(t, s.Conditions, 1)
+	assert.Equal(t, volume.HealthDegraded, s.Conditions[0].Status)
+	assert.Contains(t, s.Conditions[0].Message, "1 errors on record, the last one in trigger_test_error at 2")
+	n.remove(n.pod)
+	stop()
+
+	n.options.FilesystemLook = time.Hour
+	n.run()
+	n.add(n.pod)
+	n.until(n.pod, has(ReasonFilesystemErrors))
+	n.remove(n.pod)
 }
 
 func shutDownAt(t *testing.T, _ deviceNode, path string) {

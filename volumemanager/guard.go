@@ -148,10 +148,13 @@ func (m *Manager) suspectVolume(name v1.UniqueVolumeName) {
 	}
 }
 
-// ended looks at what there was news of while an operation was under way.
+// ended looks at what there was news of while an operation was under way, and at the filesystem that it may have mounted.
 func (g guard) ended(path string) {
 	if g.mounts.end(path) {
 		g.suspects.Add(path)
+	}
+	if own := g.mounts.get(path); own != nil {
+		g.filesystemMounted(own)
 	}
 }
 
@@ -193,7 +196,6 @@ func (m *Manager) learn(ctx context.Context, kernel mountLooker, h holder, path 
 	}
 	m.mounts.enter(own)
 	m.assess(own, found)
-	m.filesystemMounted(own)
 	if hasFailed(found) {
 		m.suspects.Add(everyMount) // No event tells of it: its other mounts are not known to have failed.
 	}

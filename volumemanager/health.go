@@ -20,6 +20,7 @@ const (
 	ReasonFlagsChanged       = "FlagsChanged"       // somebody has remounted it with other flags
 	ReasonFilesystemReadOnly = "FilesystemReadOnly" // its filesystem has become read-only
 	ReasonFilesystemShutDown = "FilesystemShutDown" // its filesystem has given up after an error
+	ReasonFilesystemErrors   = "FilesystemErrors"   // its filesystem, or the device of a btrfs, has errors on record
 	ReasonUnreachable        = "Unreachable"        // its server, its daemon or its device does not serve it any more
 	ReasonHung               = "Hung"               // a call on it does not return: see HungError
 	ReasonNotTakenOff        = "NotTakenOff"        // it hangs, and HungUnmount has failed

@@ -167,10 +167,13 @@ type CheckResult struct {
 	Checked bool
 	// Repaired is true when something was wrong and is repaired.
 	Repaired bool
+	// Errors is how many errors an ext2, ext3 or ext4 had on record: those that the kernel had found in it while it was
+	// mounted. The check has cleared them, also when it has found nothing to repair.
+	Errors int
 }
 
 // Check checks the filesystem of type fsType on the file or device at path, which must not be mounted, and repairs what
-// is safe to repair: e2fsck -p for ext2, ext3 and ext4. What is not safe to repair is left as it is and is an error that
+// is safe to repair: e2fsck -p for ext2, ext3 and ext4, and -f -p for those that have errors on record. What is not safe to repair is left as it is and is an error that
 // matches [ErrDamaged]. Filesystems that replay their journal and check themselves when they are mounted are left alone.
 // A missing e2fsck is an error that matches [ErrNoTool]; the kernel replays a journal without it.
 func Check(ctx context.Context, path, fsType string) (CheckResult, error) {

@@ -2,6 +2,7 @@ package format
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -210,9 +211,13 @@ func restoreSuperblock(file *os.File, earlier []byte) error {
 
 // checkExt runs e2fsck with options by which it asks nothing.
 func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult, error) {
+	found := errorsOnRecord(file)
+	if found > 0 && slices.Equal(options, []string{preen}) {
+		options = []string{preenAll} // A state that says clean is not believed, and would leave them on record.
+	}
 	err := run(ctx, "e2fsck", "e2fsprogs", options, file)
 	if err == nil {
-		return CheckResult{Checked: true}, nil
+		return CheckResult{Checked: true, Errors: found}, nil
 	}
 	var tool *ToolError
 	if !errors.As(err, &tool) {
@@ -220,13 +225,22 @@ func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult
 	}
 	switch {
 	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot) == 0:
-		return CheckResult{Checked: true, Repaired: true}, nil
+		return CheckResult{Checked: true, Repaired: true, Errors: found}, nil
 	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot|fsckErrors) == 0:
 		return CheckResult{}, fmt.Errorf("%w: run e2fsck by hand: %w", ErrDamaged, err)
 	case tool.ExitCode == fsckFailed && hasBrokenSuperblock(file):
 		return CheckResult{}, fmt.Errorf("%w: its superblock is broken: run e2fsck -b 32768 by hand, or -b 8193 where blocks have 1 KiB, which uses a copy: %w", ErrDamaged, err)
 	}
 	return CheckResult{}, err
+}
+
+// errorsOnRecord returns how many errors the kernel has found in an ext. Of a superblock that is broken e2fsck tells.
+func errorsOnRecord(file *os.File) int {
+	super, err := readAt(file, extSuperblock, extSuperblockSize)
+	if err != nil || extSuperblockIsBroken(super) {
+		return 0
+	}
+	return int(binary.LittleEndian.Uint32(super[extErrorCount:]))
 }
 
 // hasBrokenSuperblock tells damage from the other reasons for which e2fsck gives up: want of memory, a device that is in

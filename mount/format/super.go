@@ -61,6 +61,7 @@ const (
 	extState      = 0x3a
 	extErrors     = 2    // in the state: it has errors, or resize2fs is at work
 	extIdentity   = 0x68 // UUID
+	extErrorCount = 0x194
 )
 
 func readExt(medium io.ReaderAt) (geometry, error) {

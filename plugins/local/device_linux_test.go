@@ -285,6 +285,28 @@ func TestARepairIsTold(t *testing.T) {
 	assert.Contains(t, told[0], EventFilesystemRepaired)
 }
 
+// TestErrorsOnRecordAreTold: the check clears them and finds nothing else, also where the state says clean.
+func TestErrorsOnRecordAreTold(t *testing.T) {
+	disk := newDevice(t)
+	require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext2"}))
+	file, err := os.OpenFile(disk, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	const errorCount = 1024 + 0x194
+	_, err = file.WriteAt([]byte{5, 0, 0, 0}, errorCount)
+	require.NoError(t, errors.Join(err, file.Sync()))
+	var told events
+	plugin, _ := newPlugin(t, Options{Events: &told})
+	require.NoError(t, stage(t, plugin, specOf(pvOf(disk))))
+	require.Len(t, told, 1)
+	assert.Contains(t, told[0], EventFilesystemErrors)
+	assert.Contains(t, told[0], "5 errors")
+	left := make([]byte, 4)
+	_, err = file.ReadAt(left, errorCount)
+	require.NoError(t, err)
+	assert.Zero(t, left[0], "the next time nothing is told")
+}
+
 // mapFor gives a pod the device at path without a filesystem, as the executor does.
 func mapFor(t *testing.T, plugin *Plugin, pod *v1.Pod, path string) (unmap func(), err error) {
 	t.Helper()

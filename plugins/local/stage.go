@@ -201,12 +201,27 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 		p.logger.Warn("the filesystem was repaired", "device", disk, "fstype", fsType)
 		p.tellRepaired(src, disk)
 	}
+	if err == nil && !result.Repaired && result.Errors > 0 {
+		p.logger.Warn("the filesystem had errors on record", "device", disk, "fstype", fsType, "errors", result.Errors)
+		p.tellErrors(src, disk, result.Errors)
+	}
 	return err
 }
 
 // EventFilesystemRepaired is the reason of the event about a PersistentVolume whose filesystem had errors that were repaired
 // before it was mounted.
 const EventFilesystemRepaired = "FilesystemRepaired"
+
+// EventFilesystemErrors is the reason of the event about a PersistentVolume whose filesystem had errors on record, which the
+// kernel had found while it was mounted, and in which a check has found nothing to repair.
+const EventFilesystemErrors = "FilesystemErrors"
+
+func (p *Plugin) tellErrors(src source, disk string, count int) {
+	if p.events != nil {
+		p.events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemErrors,
+			"the kernel had found %d errors in the filesystem on %q while it was used; a check has found nothing to repair: what was written then may be missing", count, disk)
+	}
+}
 
 func (p *Plugin) tellRepaired(src source, disk string) {
 	if p.events != nil {

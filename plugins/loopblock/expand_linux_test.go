@@ -3,6 +3,7 @@ package loopblock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/plugins/loopblock"
@@ -128,6 +130,30 @@ func (n *node) damage(state string) {
 		out, err := exec.CommandContext(n.t.Context(), "debugfs", "-w", "-R", change, n.image("pv")).CombinedOutput()
 		require.NoError(n.t, err, string(out))
 	}
+}
+
+// told keeps events.
+type told []string
+
+func (e *told) Eventf(_ runtime.Object, _, reason, format string, args ...any) {
+	*e = append(*e, reason+" "+fmt.Sprintf(format, args...))
+}
+
+// TestErrorsOnRecordAreTold: the check clears them and finds nothing else.
+func TestErrorsOnRecordAreTold(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", "set_super_value error_count 5", n.image("pv")).CombinedOutput()
+	require.NoError(t, err, string(out))
+	var events told
+	n.plugin = n.pluginWith(loopblock.Options{Mounter: n.mounter, Events: &events})
+	for range 2 {
+		n.stage(spec)
+		n.release(spec)
+	}
+	require.Len(t, events, 1, "the next time nothing is told")
+	assert.Contains(t, events[0], loopblock.EventFilesystemErrors)
+	assert.Contains(t, events[0], "5 errors")
 }
 
 const growing = "user.volumekit.growing"

@@ -131,6 +131,10 @@ func (p *Plugin) check(ctx context.Context, src source, device loop.Device, fsTy
 		p.logger.Warn("the filesystem was repaired", "device", device.Path, "image", device.BackingPath)
 		p.tellRepaired(src, device)
 	}
+	if err == nil && !result.Repaired && result.Errors > 0 {
+		p.logger.Warn("the filesystem had errors on record", "device", device.Path, "image", device.BackingPath, "errors", result.Errors)
+		p.tellErrors(src, device, result.Errors)
+	}
 	if err != nil {
 		return err
 	}
@@ -140,6 +144,18 @@ func (p *Plugin) check(ctx context.Context, src source, device loop.Device, fsTy
 // EventFilesystemRepaired is the reason of the event about a PersistentVolume whose filesystem had errors that were repaired
 // before it was mounted.
 const EventFilesystemRepaired = "FilesystemRepaired"
+
+// EventFilesystemErrors is the reason of the event about a PersistentVolume whose filesystem had errors on record, which the
+// kernel had found while it was mounted, and in which a check has found nothing to repair.
+const EventFilesystemErrors = "FilesystemErrors"
+
+func (p *Plugin) tellErrors(src source, device loop.Device, count int) {
+	if p.options.Events != nil {
+		p.options.Events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemErrors,
+			"the kernel had found %d errors in the filesystem in image %q while it was used; a check has found nothing to repair: what was written then may be missing",
+			count, device.BackingPath)
+	}
+}
 
 func (p *Plugin) tellRepaired(src source, device loop.Device) {
 	if p.options.Events != nil {
