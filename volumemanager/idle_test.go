@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"runtime/metrics"
 	"sync"
 	"testing"
@@ -234,6 +235,7 @@ func runs() (n uint64) {
 // TestAnIdleNodeDoesNothing between two resyncs, for as long as a day: nobody plans, nobody looks at a mount or reads the mount
 // table, nothing is allocated, and no goroutine wakes up. The node has 10,000 volumes; a tenth with the race detector.
 func TestAnIdleNodeDoesNothing(t *testing.T) {
+	const wakeUps = uint64(200)
 	pods := 1000
 	if raceDetector {
 		pods = 100
@@ -243,20 +245,22 @@ func TestAnIdleNodeDoesNothing(t *testing.T) {
 		planned := n.m.Status().Planned
 		assert.GreaterOrEqual(t, planned, uint64(10*pods))
 		n.kernel.asked()
-		// What earlier tests have left may run once, and no more.
+		// Allocations and runs are counted for the whole process. The collector and what earlier tests have left run too, but not on
+		// every day; what the manager does by itself it does each day.
+		defer debug.SetGCPercent(debug.SetGCPercent(-1))
+		debug.FreeOSMemory()
 		var allocated float64
 		var ran uint64
-		for range 3 {
+		for range 20 {
 			before := runs()
 			allocated = testing.AllocsPerRun(1, func() { pass(24 * time.Hour) })
 			ran = runs() - before
-			if allocated == 0 {
+			if allocated == 0 && ran < wakeUps {
 				break
 			}
 		}
 		assert.Zero(t, allocated)
-		// Some are the test's own, more of them where much else runs.
-		assert.Less(t, ran, uint64(200), "a wake-up each minute would be 2,880, one each second 172,800; an eighth of them is counted")
+		assert.Less(t, ran, wakeUps, "a wake-up each minute would be 2,880, one each second 172,800; an eighth of them is counted")
 		assert.Equal(t, planned, n.m.Status().Planned)
 		assert.Empty(t, n.kernel.asked())
 	})
