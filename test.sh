@@ -143,15 +143,22 @@ forbid_skips() {
 }
 
 # Of a package that passed only its line is shown, and what was skipped; of one that failed all that it printed but the
-# tests that passed. What failed is named once more at the end, since a log is read from there.
+# tests that passed. What failed comes once more at the end, with the first lines that each test itself printed, since a log
+# is read from there. Lines that belong to no test, as of a check after all tests or of the compiler, are those of the package.
 show_tests() {
   awk '
-    /^(ok|\?)[[:space:]]/ { printf "%s", missing; print; held = missing = ""; next }
-    /^FAIL[[:space:]]/ { printf "%s", held; print; failed = failed $0 "\n"; held = missing = ""; next }
-    /^[[:space:]]*(=== |--- PASS)/ || /^PASS$/ { next }
+    function note(line) { if (lines[test]++ < 60) own[test] = own[test] line "\n" }
+    function forget() { split("", own); split("", lines); test = held = missing = "" }
+    /^(ok|\?)[[:space:]]/ { printf "%s", missing; print; forget(); next }
+    /^FAIL[[:space:]]/ { printf "%s", held; print; failed = failed own[""] $0 "\n"; forget(); next }
+    /^=== / { test = $3; next }
+    /^[[:space:]]*--- PASS/ { delete own[$3]; if (/^---/) test = ""; next }
+    /^(PASS|FAIL)$/ { test = ""; next }
     { held = held $0 "\n" }
     /^    [A-Za-z0-9_]+\.go:[0-9]+: missing: / { missing = missing $0 "\n" }
-    /^--- FAIL|^panic: / { failed = failed $0 "\n" }
+    /^[[:space:]]*--- FAIL/ { failed = failed $0 "\n" own[$3]; delete own[$3]; if (/^---/) test = ""; next }
+    /^panic: / { test = "" }
+    { note($0) }
     END { printf "%s", held; if (failed != "") printf "\nfailed:\n%s", failed }
   ' "$1"
 }
