@@ -16,7 +16,7 @@ func TestAnExecutorThatRestsIsHeldByNobody(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		runtime.GC()
 		return rested.Value() == nil
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 // restedPlugin returns the plugin of an executor that has run an operation and was waited for.

@@ -539,7 +539,7 @@ func TestAHungVolumeHoldsUpNoContainerForLongerThanItsContext(t *testing.T) {
 // untilPrepared calls ContainerMounts until the call that was lost has ended.
 func (n *containerNode) untilPrepared() {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	for ctx.Err() == nil {
 		_, err := n.manager.ContainerMounts(ctx, n.pod, "main")

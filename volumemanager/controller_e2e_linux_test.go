@@ -178,7 +178,7 @@ func (c *loopController) awaitDetached(loops *loop.Manager, image string) {
 		_, device := loops.Find(c.t.Context(), image)
 		return err == nil && len(node.Status.VolumesInUse)+len(node.Status.VolumesAttached) == 0 && errors.Is(device, loop.ErrNotAttached)
 	}
-	require.Eventually(c.t, gone, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(c.t, gone, time.Minute, 10*time.Millisecond)
 }
 
 // detachCounter counts the detachers that are made.
