@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/internal/faultrun"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -26,6 +27,14 @@ import (
 const childNode = "VOLUMEKIT_VOLUMEMANAGER_TEST_NODE"
 
 func TestMain(m *testing.M) {
+	faultrun.Main()
+	if order := os.Getenv(childCosts); order != "" {
+		if err := beCounted(order); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if root := os.Getenv(childNode); root != "" {
 		fmt.Fprintln(os.Stderr, beManager(root))
 		os.Exit(1)

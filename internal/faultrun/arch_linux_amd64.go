@@ -15,6 +15,15 @@ func olderChanging() []rule {
 	return append(rules, flagged(unix.SYS_OPEN, 1, unix.O_TRUNC)...)
 }
 
+// olderFiles are the calls about files that this architecture has beside their successors.
+func olderFiles() []rule {
+	return always(
+		unix.SYS_OPEN, unix.SYS_CREAT, unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_NEWFSTATAT, unix.SYS_ACCESS, unix.SYS_READLINK,
+		unix.SYS_MKDIR, unix.SYS_RMDIR, unix.SYS_MKNOD, unix.SYS_UNLINK, unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_LINK,
+		unix.SYS_SYMLINK, unix.SYS_CHMOD, unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_GETDENTS,
+	)
+}
+
 func olderSpellings() map[uint32]spelling {
 	return map[uint32]spelling{
 		unix.SYS_MKDIR:    {"mkdir", "p"},

@@ -7,4 +7,6 @@ const arch = 0
 
 func olderChanging() []rule { return nil }
 
+func olderFiles() []rule { return nil }
+
 func olderSpellings() map[uint32]spelling { return nil }

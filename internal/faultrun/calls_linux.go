@@ -13,6 +13,9 @@ const (
 	// Fallible are those, and the calls that make durable, or prepare, or ask a device: of all of them a program has to
 	// expect that they fail. Whether something is a terminal may be asked without being counted.
 	Fallible
+	// Files are all calls about files, mounts, devices and programs, also those that only ask: what a program's work costs,
+	// beside what its runtime does for memory, threads and time. Each is counted, whatever it is about.
+	Files
 )
 
 // rule is one call that the filter hands over. With a mask, it does so only when the lower half of an argument, masked,
@@ -48,6 +51,9 @@ func flagged(number uint32, arg uint8, flag uint32) []rule {
 
 // rules returns what the filter hands over.
 func (c Calls) rules() []rule {
+	if c == Files {
+		return append(files(), olderFiles()...)
+	}
 	rules := append(changing(), olderChanging()...)
 	if c == Fallible {
 		rules = append(rules, fallible()...)

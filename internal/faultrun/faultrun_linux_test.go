@@ -313,6 +313,22 @@ func TestOnlyWritesToFilesAreCounted(t *testing.T) {
 	assert.Equal(t, "to a pipe\n", out.String())
 }
 
+// Of Files every call is counted, also one that only asks, and one that writes to a pipe.
+func TestFilesAreAllCallsAboutFiles(t *testing.T) {
+	names, counted := paths(t, 1), map[string]int{}
+	judge := func(c faultrun.Call) faultrun.Verdict {
+		counted[c.Name()]++
+		return faultrun.Verdict{}
+	}
+	var out bytes.Buffer
+	result, stderr := run(t, faultrun.Program{Calls: faultrun.Files, Judge: judge, Stdout: &out}, "write", names...)
+	require.True(t, result.State.Success(), stderr)
+	assert.GreaterOrEqual(t, counted["write"], 2, "to the file and to the pipe")
+	assert.GreaterOrEqual(t, counted["openat"], 1)
+	assert.Positive(t, counted[faultrun.Call{Number: unix.SYS_READ}.Name()], "the runtime reads files, too")
+	assert.Equal(t, "to a pipe\n", out.String())
+}
+
 // What a program has mounted outlives it, for the next one, and is seen by nobody else.
 func TestMountsOutliveTheProgramInItsNamespace(t *testing.T) {
 	mounttest.RequireMounts(t)

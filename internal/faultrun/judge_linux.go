@@ -83,6 +83,14 @@ func (c Call) String() string {
 	return s.name + "(" + strings.Join(about, ", ") + ")"
 }
 
+// Name returns the name of the system call, or its number where this package has no name for it.
+func (c Call) Name() string {
+	if s, ok := spellings()[c.Number]; ok {
+		return s.name
+	}
+	return "call " + strconv.Itoa(int(c.Number))
+}
+
 // Program returns the name of the program that makes the call, of which the kernel keeps 15 bytes: a child may have another
 // one. It can be told only while the call is being judged.
 func (c Call) Program() string {

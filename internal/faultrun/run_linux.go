@@ -53,15 +53,16 @@ type Result struct {
 // Run is a program that runs. Make it with [Start].
 type Run struct {
 	command  *exec.Cmd
+	calls    Calls
 	judge    Judge
 	listener int
 	ended    chan struct{} // closed when nothing of the program is alive any more
 	delayed  sync.WaitGroup
 
 	// What follows belongs to the goroutine that serves the listener, until ended is closed.
-	calls  int
-	killed bool
-	err    error
+	counted int
+	killed  bool
+	err     error
 }
 
 // Start starts a program. When ctx ends before the program does, it is killed. Call Wait.
@@ -74,7 +75,7 @@ func Start(ctx context.Context, p Program) (*Run, error) {
 		return nil, fmt.Errorf("faultrun: %w", err)
 	}
 	defer ours.Close()
-	r := &Run{command: command(ctx, p, theirs), judge: p.Judge, ended: make(chan struct{})}
+	r := &Run{command: command(ctx, p, theirs), calls: p.Calls, judge: p.Judge, ended: make(chan struct{})}
 	err = r.start()
 	theirs.Close()
 	if err != nil {
@@ -144,7 +145,7 @@ func (r *Run) Wait() (Result, error) {
 	if err = errors.Join(err, r.err, unix.Close(r.listener)); err != nil {
 		err = fmt.Errorf("faultrun: %w", err)
 	}
-	return Result{Calls: r.calls, Killed: r.killed, State: r.command.ProcessState}, err
+	return Result{Calls: r.counted, Killed: r.killed, State: r.command.ProcessState}, err
 }
 
 // serve answers the calls of the program until nothing is left that could make one.
@@ -171,12 +172,12 @@ func (r *Run) answer(n notification) {
 	case r.killed:
 		killProcessOf(call.Thread)
 		return
-	case writesContent(call.Number) && !call.isFile(), call.asksTerminal():
+	case r.calls != Files && (writesContent(call.Number) && !call.isFile() || call.asksTerminal()):
 		r.respond(n, Verdict{})
 		return
 	}
-	r.calls++
-	call.N = r.calls
+	r.counted++
+	call.N = r.counted
 	var verdict Verdict
 	if r.judge != nil {
 		verdict = r.judge(call)
