@@ -36,7 +36,7 @@ func (g *Generator) GenerateAttachVolumeFunc(v VolumeToAttach, actualState Actua
 	info.PluginName, _, _ = volume.SplitUniqueName(v.VolumeName) // It is found for certain later.
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		a := &attaching{Generator: g, x: x, v: v, state: actualState}
-		x.conclude = a.tell
+		x.tell = a.tell
 		return a.run(ctx)
 	})
 }
@@ -45,10 +45,7 @@ func (a *attaching) run(ctx context.Context) error {
 	if err := a.checkOneNode(); err != nil {
 		return err
 	}
-	return gather(ctx, a.x, a.attacher, a.attach)
-}
-
-func (a *attaching) attach(ctx context.Context, attacher volume.Attacher, err error) error {
+	attacher, err := a.attacher(ctx)
 	if err != nil {
 		return err
 	}
@@ -58,26 +55,24 @@ func (a *attaching) attach(ctx context.Context, attacher volume.Attacher, err er
 	if err := a.intend(ctx, a.x, a.intent); err != nil {
 		return err
 	}
-	spec := a.lend(a.x, a.v.VolumeSpec)
-	return then(a.x, a.x.changing("Attach"), func(ctx context.Context) (string, error) {
+	a.x.failed = a.failed
+	spec := a.copyOf(a.x, a.v.VolumeSpec)
+	devicePath, err := perform(ctx, a.x, a.x.changing("Attach"), func(ctx context.Context) (string, error) {
 		return attacher.Attach(ctx, spec, a.v.NodeName)
-	}, a.attached)
-}
-
-func (a *attaching) attached(ctx context.Context, devicePath string, err error) error {
-	a.intent.DevicePath = devicePath
+	})
 	if err != nil {
-		return a.failed(ctx, a.intent, err)
+		return err
 	}
+	a.intent.DevicePath = devicePath
 	if err := a.state.MarkVolumeAsAttached(a.v.VolumeName, a.v.VolumeSpec, a.v.NodeName, devicePath); err != nil {
-		return a.failed(ctx, a.intent, fmt.Errorf("volume is attached, but the actual state does not take it: %w", err))
+		return fmt.Errorf("volume is attached, but the actual state does not take it: %w", err)
 	}
 	a.conclude(ctx, a.x, a.intent, IntentDone)
 	return nil
 }
 
 func (a *attaching) attacher(ctx context.Context) (volume.Attacher, error) {
-	spec := a.lend(a.x, a.v.VolumeSpec)
+	spec := a.copyOf(a.x, a.v.VolumeSpec)
 	plugin, err := find(ctx, a.x, func() (volume.AttachableVolumePlugin, error) {
 		return a.plugins.FindAttachablePluginBySpec(spec)
 	})
@@ -118,22 +113,22 @@ func (a *attaching) checkOneNode() error {
 
 // failed says to which node the volume may be attached now: to the one that was asked for, whatever the class of err, or
 // to the one on which the plugin found it; to none by this operation when the plugin was never called.
-func (a *attaching) failed(ctx context.Context, intent Intent, err error) error {
+func (a *attaching) failed(ctx context.Context, err error) error {
 	if notCalled(err) {
-		a.conclude(ctx, a.x, intent, a.before())
+		a.conclude(ctx, a.x, a.intent, a.before())
 		return err
 	}
 	if current := a.dangling(err); current != "" {
-		return a.failedElsewhere(ctx, intent, current, err)
+		return a.failedElsewhere(ctx, current, err)
 	}
-	a.conclude(ctx, a.x, intent, IntentUncertain) // A volume that was not attached before may have been, and so the record stays.
+	a.conclude(ctx, a.x, a.intent, IntentUncertain) // A volume that was not attached before may have been, and so the record stays.
 	return uncertainToo(err, a.state.MarkVolumeAsUncertain(a.v.VolumeName, a.v.VolumeSpec, a.v.NodeName))
 }
 
 // failedElsewhere says that the volume may be attached to another node. A state that is both updaters is that of this node
 // alone, and has no row for another one.
-func (a *attaching) failedElsewhere(ctx context.Context, intent Intent, current types.NodeName, err error) error {
-	a.conclude(ctx, a.x, intent, IntentForgotten)
+func (a *attaching) failedElsewhere(ctx context.Context, current types.NodeName, err error) error {
+	a.conclude(ctx, a.x, a.intent, IntentForgotten)
 	if _, own := a.state.(ActualStateOfWorldMounterUpdater); own {
 		return err
 	}

@@ -9,14 +9,24 @@ import (
 	"time"
 
 	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/internal/watchdog"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file is the one place from which plugins are called, but for operations that are one call (see execution.go).
+// This file is the one place from which plugins are called.
 
 // ErrGoexit is the value of a [volume.PanicError] of a call that ended its goroutine by runtime.Goexit instead of
 // returning.
 var ErrGoexit = errors.New("runtime.Goexit was called")
+
+// LostError is the error of a call of a plugin that had not returned a grace after its context ended, and that was left
+// behind. It matches volume.ErrUncertain when the call may change the world, and what ended the context.
+type LostError = watchdog.LostError
+
+// errNotCalled matches the error of a call that was never made, because ctx ended before a worker was free.
+var errNotCalled = errors.New("the plugin was not called")
+
+func notCalled(err error) bool { return errors.Is(err, errNotCalled) }
 
 // call says how a plugin is called.
 type call struct {
@@ -26,20 +36,6 @@ type call struct {
 	timeout time.Duration
 	// changes says that the call may change the world, so that a call of which nothing is known is uncertain.
 	changes bool
-	// always says that it is made also when the operation's context has ended.
-	always bool
-}
-
-// answer is what a call returned.
-type answer[T any] struct {
-	value T
-	err   error
-}
-
-// change calls f, which changes the world, with the deadline of the operation's kind.
-func (x *execution) change(ctx context.Context, name string, f func(ctx context.Context) error) error {
-	_, err := perform(ctx, x, x.changing(name), func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
-	return err
 }
 
 // changing returns the call of a method that changes the world.
@@ -50,174 +46,201 @@ func (x *execution) changing(name string) call {
 // asking returns the call of a method, or of several, that change nothing.
 func (x *execution) asking(name string) call { return call{name: name, timeout: x.timeout()} }
 
-func (x *execution) timeout() time.Duration {
-	return x.executor.options.timeout(x.op.plugin, x.op.kind())
+// pluginCall is one call that runs.
+type pluginCall struct {
+	watchdog.Call
+	call
+	op         *Operation
+	workers    *workers
+	hasWorker  bool
+	gaveWorker bool // it was slow
+	// abandoned goes on without the call. It is called in a goroutine of its own.
+	abandoned func(c *pluginCall)
+
+	err    error // of a call that has ended
+	exits  bool  // it ends its goroutine
+	inTime bool  // it was not abandoned
 }
 
-// perform calls f as one step: in a goroutine of its own, with a deadline, when a worker of the plugin is free. The
-// error is safe to read, and its class is true for a call that was broken off. What every volume needs is called by then,
-// which needs no other goroutine.
-func perform[T any](ctx context.Context, x *execution, c call, do func(ctx context.Context) (T, error)) (T, error) {
-	r := &errand[T]{do: do}
-	r.prepare(x, c)
-	a, _ := r.answerOf(ctx)
-	x.flown(&r.flight, a.err)
-	return a.value, a.err
+// Slow implements watchdog.Owner.
+func (c *pluginCall) Slow() {
+	if c.hasWorker && c.workers.mayGiveBack() {
+		c.hasWorker, c.gaveWorker = false, true
+		c.workers.slow.Add(1)
+		c.workers.release()
+	}
 }
 
-// errCalls is what the code of an operation returns when a call comes next; errGoesOn says that the operation goes on in
-// another goroutine. Nobody else sees them.
-var (
-	errCalls  = errors.New("a call comes next")
-	errGoesOn = errors.New("the operation goes on elsewhere")
-)
-
-func isCalls(err error) bool { return err == errCalls } //nolint:errorlint // It is this very error.
-
-// leg is a call, and the code of its operation that comes after it.
-type leg interface {
-	// fly makes the call, in the goroutine of the operation. It returns false when the operation goes on elsewhere.
-	fly(ctx context.Context) bool
-	// goOn is the code after the call, which has returned or was not made.
-	goOn(ctx context.Context) error
-	// lost is the code after a call that was given up.
-	lost(ctx context.Context) error
+// Abandoned implements watchdog.Owner.
+func (c *pluginCall) Abandoned() {
+	c.dismiss()
+	c.workers.hung.Add(1)
+	go c.abandoned(c)
 }
 
-// then has f called as one step: in the goroutine of the operation, with a deadline, when a worker of the plugin is free.
-// What it returns is to be returned by the code of the operation, which goes on with next. The error that next gets is
-// that of perform.
-func then[T any](x *execution, c call, do func(ctx context.Context) (T, error), next func(ctx context.Context, value T, err error) error) error {
-	r := &errand[T]{do: do, next: next}
-	r.prepare(x, c)
-	r.rare.leg = r
-	x.leg = r
-	return errCalls
+// Returned implements watchdog.Owner.
+func (c *pluginCall) Returned() { c.workers.hung.Add(-1) }
+
+// dismiss ends the employment of the call's worker.
+func (c *pluginCall) dismiss() {
+	if c.hasWorker {
+		c.workers.release()
+	}
+	if c.gaveWorker {
+		c.workers.slow.Add(-1)
+	}
+	c.hasWorker, c.gaveWorker = false, false
 }
 
-// thenCall is then for a call that returns no more than an error.
-func (x *execution) thenCall(c call, do func(ctx context.Context) error, next func(ctx context.Context, err error) error) error {
-	r := &errand[struct{}]{doPlain: do, nextPlain: next}
-	r.prepare(x, c)
-	r.rare.leg = r
-	x.leg = r
-	return errCalls
+// lostError is the error of a call that was abandoned, in an operation that ctx bounds.
+func (c *pluginCall) lostError(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == nil {
+		cause = context.DeadlineExceeded
+	}
+	return watchdog.NewLostError(c.name, c.changes, cause, c.Done())
 }
 
-// errand is one call by an operation of several steps: its flight, and what is called.
-type errand[T any] struct {
-	flight
-	rare seldom
-	what call
-	next func(ctx context.Context, value T, err error) error // nil: the operation waits
-	// doPlain and nextPlain are in the place of do and next of a call that returns no more than an error.
-	doPlain   func(ctx context.Context) error
-	nextPlain func(ctx context.Context, err error) error
-	// lent is what the plugin was given in this operation when the call began.
-	lent lentSpecs
-	// name is that of the plugin when the call begins.
+// change calls f, which changes the world, with the deadline of the operation's kind.
+func (x *execution) change(ctx context.Context, name string, f func(ctx context.Context) error) error {
+	return x.call(ctx, x.changing(name), f)
+}
+
+// perform is [execution.call] for what returns something.
+func perform[T any](ctx context.Context, x *execution, c call, f func(ctx context.Context) (T, error)) (value T, err error) {
+	err = x.call(ctx, c, func(ctx context.Context) (err error) {
+		value, err = f(ctx)
+		return err
+	})
+	return value, err
+}
+
+// call calls f as one step: in this goroutine, with a deadline, when a worker of the plugin is free. The error is safe to
+// read, and its class is true for a call that was broken off.
+func (x *execution) call(ctx context.Context, what call, f func(ctx context.Context) error) error {
+	c := x.prepare(&x.calling, what)
+	if err := c.workers.acquire(ctx); err != nil {
+		return x.notMade(c, err)
+	}
+	c.hasWorker = true
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return x.here(c, func() error { return f(ctx) })
+}
+
+// construct calls a method of the plugin that does no I/O and returns something; nil is refused. It needs no worker.
+func construct[T any](ctx context.Context, x *execution, name string, f func() (T, error)) (value T, err error) {
+	c := x.prepare(&x.calling, x.asking(name))
+	if err := c.workers.mayCall(ctx); err != nil {
+		return value, x.notMade(c, err)
+	}
+	err = x.here(c, func() (err error) {
+		value, err = f()
+		if err == nil && any(value) == nil {
+			err = fmt.Errorf("%s of plugin %q returned neither a value nor an error: %w", name, x.pluginName(), volume.ErrInvalid)
+		}
+		return err
+	})
+	return value, err
+}
+
+// found is a plugin that was looked up.
+type found[T any] struct {
+	plugin T
 	name   string
-	do     func(ctx context.Context) (T, error)
-	answer answer[T] // that of the call's goroutine, until the flight has landed
 }
 
-func (r *errand[T]) prepare(x *execution, c call) {
-	r.what, r.name, r.lent = c, x.op.plugin, x.lentSpecs()
-	r.rare.call = &r.what
-	r.op, r.timeout, r.seldom = x.op, c.timeout, &r.rare
+// find looks a plugin up and makes its name known.
+func find[T volume.VolumePlugin](ctx context.Context, x *execution, f func() (T, error)) (T, error) {
+	p, err := construct(ctx, x, "FindPlugin", func() (found[T], error) {
+		plugin, err := f()
+		if err != nil {
+			return found[T]{}, err
+		}
+		return found[T]{plugin: plugin, name: plugin.GetPluginName()}, nil
+	})
+	if err == nil {
+		x.op.setPlugin(p.name)
+	}
+	return p.plugin, err
 }
 
-// answerOf makes the call beside. What it writes must not be read unless it has returned.
-func (r *errand[T]) answerOf(ctx context.Context) (a answer[T], hasReturned bool) {
-	r.rare.ended = r.op.x.endings()
-	if err := r.takeOff(ctx); err != nil {
-		return answer[T]{err: err}, false
+// beside is [execution.call] for what the operation goes on without: f runs in a goroutine of its own, and when it is
+// abandoned, its error is a [*LostError]. It is bounded by its deadline alone.
+func (x *execution) beside(ctx context.Context, what call, f func(ctx context.Context) error) error {
+	ctx = context.WithoutCancel(ctx)
+	c := x.prepare(&pluginCall{}, what)
+	if err := c.workers.acquire(ctx); err != nil {
+		return x.notMade(c, err)
 	}
-	go r.flyBeside() //nolint:contextcheck // The flight is the context.
-	if <-r.rare.ended {
-		return r.answer, true
-	}
-	return answer[T]{err: r.lostError()}, false //nolint:contextcheck // The flight is the context.
+	c.hasWorker, c.Watch = true, nil
+	ended := make(chan error, 1)
+	c.abandoned = func(c *pluginCall) { ended <- c.lostError(ctx) }
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+		defer func() {
+			if c.inTime {
+				ended <- c.err
+			}
+		}()
+		x.make(c, func() error { return f(ctx) })
+	}()
+	err := <-ended
+	x.stepped(c, err)
+	return err
 }
 
-// fly implements leg.
-func (r *errand[T]) fly(ctx context.Context) bool {
-	r.rare.onward = ctx
-	if r.what.always {
-		ctx = context.WithoutCancel(ctx)
-	}
-	if err := r.takeOff(ctx); err != nil {
-		r.answer.err = err
-		return true
-	}
-	return r.flyHere(r) //nolint:contextcheck // The flight is the context.
+// prepare makes c ready for a call.
+func (x *execution) prepare(c *pluginCall, what call) *pluginCall {
+	c.op, c.call, c.workers, c.err, c.exits = x.op, what, x.executor.workersOf(x.op.plugin), nil, false
+	c.Owner, c.Watch = c, x.watch
+	c.Started, c.Timeout, c.Grace, c.Patience = time.Now(), what.timeout, x.executor.options.Grace, workerPatience
+	return c
 }
 
-// flyHere makes the call, and returns false when the operation goes on elsewhere: when the call was given up, or when it
-// ends the goroutine.
-func (r *errand[T]) flyHere(l leg) (isHere bool) {
-	returned := false
+// notMade returns the error of a call that was not made, which is transient.
+func (x *execution) notMade(c *pluginCall, err error) error {
+	err = volume.Transient(fmt.Errorf("%s: %w: %w", c.name, errNotCalled, err))
+	x.addStep(Step{Name: c.name, Started: time.Now(), Err: err})
+	return err
+}
+
+// here makes a call in this goroutine. When it returns errAbandoned, the operation has ended without it; when the call ends
+// the goroutine, so does the operation (see execute).
+func (x *execution) here(c *pluginCall, f func() error) (err error) {
 	defer func() {
-		if returned {
+		if !c.inTime {
+			x.unwound, err = errAbandoned, errAbandoned
 			return
 		}
-		value := recover()
-		r.answer = answer[T]{err: r.call().panicked(r.name, r.lent.redactPanic(r.name, value))}
-		isHere = r.op.executor().land(&r.flight)
-		if isHere && value == nil { // The call ends this goroutine.
-			go r.op.proceed(r.rare.onward, l.goOn)
+		if err = c.err; c.exits {
+			x.unwound = err
 		}
+		x.stepped(c, err)
 	}()
-	err := r.flight.fly(r)
-	r.answer.err = r.lent.redact(r.name, r.call().sane(r.name, err))
-	returned = true
-	return r.op.executor().land(&r.flight)
+	x.make(c, f)
+	return nil
 }
 
-// goOn implements leg.
-func (r *errand[T]) goOn(ctx context.Context) error {
-	r.op.x.flown(&r.flight, r.answer.err)
-	return r.after(ctx, r.answer)
-}
-
-func (r *errand[T]) after(ctx context.Context, a answer[T]) error {
-	if r.nextPlain != nil {
-		return r.nextPlain(ctx, a.err)
-	}
-	return r.next(ctx, a.value, a.err)
-}
-
-// lost implements leg. The answer may still be written.
-func (r *errand[T]) lost(ctx context.Context) error {
-	err := r.lostError() //nolint:contextcheck // The flight is the context.
-	r.op.x.flown(&r.flight, err)
-	return r.after(ctx, answer[T]{err: err})
-}
-
-// flyBeside is the goroutine of a call. It tells of one answer whatever the call does, short of ending the process, unless
-// the call was given up.
-func (r *errand[T]) flyBeside() {
+// make makes a call, and keeps how it ended, whatever it does, short of ending the process.
+func (x *execution) make(c *pluginCall, f func() error) {
 	returned := false
+	dog := &x.executor.calls
+	c.Started = time.Now()
+	dog.Begin(&c.Call)
 	defer func() {
 		if !returned {
-			r.answer = answer[T]{err: r.call().panicked(r.name, r.lent.redactPanic(r.name, recover()))}
+			value := recover()
+			c.exits = value == nil
+			c.err = c.panicked(c.workers.name, x.redactPanic(c.workers.name, value))
 		}
-		if r.op.executor().land(&r.flight) {
-			r.rare.ended <- true
+		if c.inTime = dog.End(&c.Call); c.inTime {
+			c.dismiss()
 		}
 	}()
-	err := r.flight.fly(r)
-	r.answer.err = r.lent.redact(r.name, r.call().sane(r.name, err))
+	c.err = x.redact(c.workers.name, c.sane(c.workers.name, c.Run(f)))
 	returned = true
-}
-
-// run makes the call itself.
-func (r *errand[T]) run(ctx context.Context) (err error) {
-	if r.doPlain != nil {
-		return r.doPlain(ctx)
-	}
-	r.answer.value, err = r.do(ctx)
-	return err
 }
 
 // panicked returns the error of a call that did not return. It must be called while the panic unwinds, for the stack.
@@ -270,31 +293,3 @@ func read(plugin string, c call, err error) (bad error) {
 	_ = errors.As(err, &probe)
 	return nil
 }
-
-// LostError is the error of a call of a plugin that had not returned a grace after its context ended, and that was left
-// behind. It matches volume.ErrUncertain when the call may change the world, and what ended the context.
-type LostError struct {
-	// Call is the method.
-	Call string
-
-	changes bool
-	cause   error
-	done    <-chan struct{}
-}
-
-// Error names the call.
-func (e *LostError) Error() string {
-	return fmt.Sprintf("%s has not returned and was left behind: %v", e.Call, e.cause)
-}
-
-// Uncertain reports whether the call may change the world.
-func (e *LostError) Uncertain() bool { return e.changes }
-
-// Done returns a channel that is closed when the call has returned.
-func (e *LostError) Done() <-chan struct{} { return e.done }
-
-// Is reports whether target is volume.ErrUncertain and the call may change the world.
-func (e *LostError) Is(target error) bool { return e.changes && target == volume.ErrUncertain }
-
-// Unwrap returns what ended the call's context.
-func (e *LostError) Unwrap() error { return e.cause }

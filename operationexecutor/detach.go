@@ -23,7 +23,7 @@ type detaching struct {
 	v       AttachedVolume
 	options DetachOptions
 	state   ActualStateOfWorldAttacherUpdater
-	called  bool // whether Detach was called
+	called  bool // whether Detach was called; set when the operation has failed
 	intent  Intent
 }
 
@@ -38,8 +38,8 @@ func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOpt
 	info := OperationInfo{Kind: OpDetach, PluginName: v.PluginName, VolumeName: v.VolumeName, NodeName: v.NodeName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		d := &detaching{Generator: g, x: x, v: v, options: options, state: actualState}
-		x.conclude = d.tell
-		return gather(ctx, x, d.detachment, d.detach)
+		x.tell = d.tell
+		return d.run(ctx)
 	})
 }
 
@@ -59,7 +59,8 @@ func (d *detaching) tell(err error) error {
 	return nil
 }
 
-func (d *detaching) detach(ctx context.Context, detachment detachment, err error) error {
+func (d *detaching) run(ctx context.Context) error {
+	what, err := d.detachment(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,15 +83,12 @@ func (d *detaching) detach(ctx context.Context, detachment detachment, err error
 	if err := d.intend(ctx, d.x, d.intent); err != nil {
 		return err
 	}
-	return d.x.thenCall(d.x.changing("Detach"), func(ctx context.Context) error {
-		return detachment.detacher.Detach(ctx, detachment.volumeName, d.v.NodeName)
-	}, d.detached)
-}
-
-func (d *detaching) detached(ctx context.Context, err error) error {
-	d.called = !notCalled(err)
+	d.x.failed = d.failed
+	err = d.x.change(ctx, "Detach", func(ctx context.Context) error {
+		return what.detacher.Detach(ctx, what.volumeName, d.v.NodeName)
+	})
 	if err != nil {
-		return d.failed(ctx, d.intent, err)
+		return err
 	}
 	d.state.MarkVolumeAsDetached(d.v.VolumeName, d.v.NodeName)
 	d.conclude(ctx, d.x, d.intent, IntentForgotten)
@@ -112,7 +110,7 @@ func (d *detaching) detachment(ctx context.Context) (detachment, error) {
 	if err != nil {
 		return detachment{}, err
 	}
-	if spec := d.lend(d.x, d.v.VolumeSpec); spec != nil {
+	if spec := d.copyOf(d.x, d.v.VolumeSpec); spec != nil {
 		volumeName, err = construct(ctx, d.x, "GetVolumeName", func() (string, error) { return plugin.GetVolumeName(spec) })
 		if err != nil {
 			return detachment{}, err
@@ -185,8 +183,9 @@ func (d *detaching) confirm(ctx context.Context) error {
 }
 
 // failed says that nobody knows whether the volume is still attached; unless the plugin was never called.
-func (d *detaching) failed(ctx context.Context, intent Intent, err error) error {
-	d.conclude(ctx, d.x, intent, IntentUncertain)
+func (d *detaching) failed(ctx context.Context, err error) error {
+	d.called = !notCalled(err)
+	d.conclude(ctx, d.x, d.intent, IntentUncertain)
 	if !d.called {
 		return err
 	}

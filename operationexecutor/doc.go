@@ -52,10 +52,10 @@
 // plugin, a port or a callback runs. Constructors start nothing; [Executor.Wait] waits for every goroutine but those of
 // calls that were left behind, which it names; after [Executor.Shutdown] nothing begins.
 //
-// # Cost
+// # How an operation runs
 //
-// Beginning, ending and asking cost the same however many operations are under way. An operation is done in one goroutine
-// with its calls, deadlines, contexts, key and back-off, and of many that end at once few goroutines are made; only what
-// few volumes need, block devices, expansions and the check of a failure, has one more goroutine for each call. One timer serves all calls of one timeout, and one registration
-// all operations of one context.
+// An operation is a function that reads from top to bottom: check, record the intent, call the plugin, say what is believed,
+// conclude. It runs from start to end in one goroutine, and so do the plugin's calls: a new one for each operation, or, with
+// [Executor.Synchronous], that of the caller. When a call is abandoned, another goroutine ends the operation in its place.
+// Beginning, ending and asking cost the same however many operations run; one timer serves all calls.
 package operationexecutor

@@ -5,197 +5,129 @@ import (
 	"errors"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/internal/watchdog"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file is the life of an operation that runs, from its goroutine's first line to the moment in which its key is free.
+// This file is the life of an operation that runs, from its first line to the moment in which its key is free.
 
-// errNotEnded is the cause of an operation whose goroutine ended before the operation did, by a panic or a
+// errBrokenOff is the cause of an operation whose goroutine ended before the operation did, by a panic or a
 // runtime.Goexit in a port.
-var errNotEnded = volume.Uncertain(errors.New("the operation was broken off by a panic outside of the plugin"))
+var errBrokenOff = volume.Uncertain(errors.New("the operation was broken off by a panic outside of the plugin"))
 
-// execution is an operation of several steps that runs. It belongs to the operation's goroutine.
+// errAbandoned is what a call returns that was abandoned, when it returns after all. The operation has ended by then: its
+// code returns, and nobody sees what.
+var errAbandoned = volume.Uncertain(errors.New("the call was abandoned before it returned"))
+
+// execution is an operation that runs. It belongs to the goroutine that runs it. When a call is abandoned, that goroutine
+// is in the call, and another one ends the operation; what the first then still runs must not write here.
 type execution struct {
 	op       *Operation
 	executor *Executor
-	// run is the operation's code. It returns how the operation ended, or errCalls when a call comes next.
+	// run is the operation's code, from its first check to its last record. It stops at the first error.
 	run func(ctx context.Context, x *execution) error
-	// conclude, if the code has set it, gets how the code ended, and returns how the operation did. release is called after
-	// the code, whatever became of it. Both are called once.
-	conclude func(err error) error
-	release  func()
-	// leg is the call that comes next.
-	leg    leg
-	flight *flight // the call that is under way; the executor's lock guards it
-	// ended tells how each call beside ended, one after the other; made for the first.
-	ended chan bool
+
+	// failed, which the code sets before each call, says what is believed when the operation fails from there on, and
+	// returns its error with its class made true. Nil: what was believed before.
+	failed func(ctx context.Context, err error) error
+	// tell, if the code has set it, gets how the operation ended, and tells users. It returns the operation's error.
+	tell func(err error) error
+	// release, if the code has set it, is called when the state has been told.
+	release func()
+
+	// watch bounds the calls by the operation's context.
+	watch *watchdog.Watch
+	// calling is the call that runs in the operation's goroutine.
+	calling pluginCall
+	// unwound says why the code of the operation does not go on after a call: errAbandoned, or the error of a call that
+	// ends the goroutine.
+	unwound error
 	// left are the calls that were left behind, by us or by the plugin.
 	left []leftCall
-	// loan is the spec that plugins got, loans are further ones by the original; most operations have one.
-	loan  loan
-	loans map[*volume.Spec]loan
-	// steps are those that have ended; the operation's own lock guards them.
-	steps []Step
+	// specs are those that plugins got, each a copy for this operation; most operations have one.
+	specs []specCopy
 }
 
-// endings returns the channel that tells how a call beside ended.
-func (x *execution) endings() chan bool {
-	if x.ended == nil {
-		x.ended = make(chan bool, 1)
-	}
-	return x.ended
-}
-
-// leftCall is a call that was left behind.
-type leftCall struct {
-	name    string
-	started time.Time
-	done    <-chan struct{} // closed when it has really ended
-	flight  *flight         // nil when the plugin left it behind
-}
-
-// execute does an operation of several steps.
-func (o *Operation) execute(ctx context.Context) {
-	o.proceed(ctx, func(ctx context.Context) error {
-		o.tellStarted()
-		return o.x.run(ctx, o.x)
-	})
-}
-
-// proceed does the operation from some point on: its code up to the next call, the call in the same goroutine, the code
-// after it, and so on to the end; but when a call is left behind, or ends the goroutine, another one proceeds from there. When
-// a port panics or ends the goroutine, the operation ends as well; the panic goes on to crash the program, for it is not a
-// plugin's.
-func (o *Operation) proceed(ctx context.Context, code func(ctx context.Context) error) {
-	x, err := o.x, errNotEnded
-	defer func() { o.stop(err) }()
-	err = code(ctx)
-	for isCalls(err) {
-		l := x.leg
-		x.leg = nil
-		err = errGoesOn // elsewhere, when the call does not come back
-		if !l.fly(ctx) {
-			return
+// execute runs the operation from start to end in this goroutine. When one of its calls is abandoned, the operation ends
+// in another goroutine (see abandoned), and this one returns when the call does. A panic of a port ends the operation, and
+// goes on to crash the program, for it is not a plugin's.
+func (x *execution) execute(ctx context.Context) {
+	x.watch = x.executor.calls.Watch(ctx)
+	x.calling.abandoned = func(c *pluginCall) { x.abandoned(ctx, c) }
+	err := errBrokenOff
+	returned := false
+	defer func() {
+		switch {
+		case x.unwound == errAbandoned: //nolint:errorlint // It is this very error.
+		case x.unwound != nil:
+			x.end(ctx, x.unwound)
+		case returned:
+			x.end(ctx, err)
+		default:
+			x.finish(err)
 		}
-		err = errNotEnded
-		err = l.goOn(ctx)
+	}()
+	if o := x.executor.options.Observer; o != nil {
+		o.OperationStarted(x.op.Info())
 	}
-	if x.conclude != nil {
-		cause := err
-		err = errNotEnded
-		err = x.conclude(cause)
-	}
-	x.settleLoans()
+	err = x.run(ctx, x)
+	returned = true
 }
 
-// stop ends the operation, unless it goes on in another goroutine.
-func (o *Operation) stop(err error) {
-	if err == errGoesOn { //nolint:errorlint // It is this very error.
+// abandoned ends an operation whose goroutine does not return from a call.
+func (x *execution) abandoned(ctx context.Context, c *pluginCall) {
+	err := c.lostError(ctx)
+	x.stepped(c, err)
+	x.end(ctx, err)
+}
+
+// end says what is believed now, and tells how the operation ended.
+func (x *execution) end(ctx context.Context, cause error) {
+	err := errBrokenOff
+	defer func() { x.finish(err) }()
+	if cause != nil && x.failed != nil {
+		cause = x.failed(ctx, cause)
+	}
+	if x.tell != nil {
+		cause = x.tell(cause)
+	}
+	x.checkSpecs()
+	err = cause
+}
+
+// finish ends an operation in the order that the package comment promises, also when the observer or KeyFreed panics.
+func (x *execution) finish(cause error) {
+	x.watch.Stop()
+	if x.release != nil {
+		x.release()
+	}
+	x.op.conclude(cause)
+	defer x.free()
+	if o := x.executor.options.Observer; o != nil {
+		o.OperationFinished(x.op.Info(), x.op.result)
+	}
+}
+
+// free counts the result, frees the key or leaves it to those who wait for the calls that were left behind, closes Done and
+// takes the operation from those that run.
+func (x *execution) free() {
+	e, op := x.executor, x.op
+	defer e.leave(op)
+	switch err := op.result.Err; {
+	case op.claim.Subject.Key.Volume == "": // Without a key there is nobody to wait.
+	case err == nil:
+		e.table.Succeed(&op.claim)
+	default:
+		e.countFailure(op)
+	}
+	if left := x.stillRunning(); len(left) > 0 {
+		e.leaveBehind(op, left)
 		return
 	}
-	if o.x.release != nil {
-		o.x.release()
-	}
-	o.finish(err)
-}
-
-// executeAlone is the goroutine of an operation that is one call: the call is made in it, with nobody waiting beside. It
-// and what it calls keep their frames small, because the stack of a goroutine begins small and is copied when it grows,
-// which takes longer than all the rest.
-func (o *Operation) executeAlone() {
-	f := &o.single
-	err := errNotEnded
-	defer o.endAlone(&err)
-	o.tellStarted()
-	if !f.tookOff() {
-		if err = f.takeOff(f.parent); err != nil {
-			return
-		}
-	}
-	o.flyAlone(f, &err)
-}
-
-// endAlone ends an operation that is one call, unless that was given up. It is deferred, since a call may end the
-// goroutine.
-func (o *Operation) endAlone(err *error) {
-	f := &o.single
-	if !f.tookOff() || o.executor().land(f) {
-		o.finishAlone(*err)
-	}
-}
-
-// flyAlone makes the call and keeps its error, also when the call ends the goroutine.
-func (o *Operation) flyAlone(f *flight, result *error) {
-	*result = errNotEnded
-	defer o.keepPanic(f, result)
-	err := f.fly(runs(o.alone))
-	if err != nil {
-		err = f.call().sane(o.plugin, err)
-	}
-	*result = err
-}
-
-// keepPanic keeps the panic of a call that has not returned.
-func (o *Operation) keepPanic(f *flight, result *error) {
-	if *result == errNotEnded { //nolint:errorlint // It is this very error.
-		*result = f.call().panicked(o.plugin, recover())
-	}
-}
-
-// loseAlone ends an operation whose one call was given up. It is a goroutine.
-func (o *Operation) loseAlone(f *flight) { o.finishAlone(f.lostError()) }
-
-// finishAlone ends an operation that is one call, which has returned or was given up.
-func (o *Operation) finishAlone(err error) {
-	if err != nil {
-		o.noteLeft(&o.single, err)
-	}
-	if observer := o.executor().options.Observer; observer != nil {
-		o.single.tellFlown(observer, err)
-	}
-	o.finish(err)
-}
-
-// flown notes how a call went that has ended.
-func (x *execution) flown(f *flight, err error) {
-	if err != nil {
-		x.op.noteLeft(f, err)
-	}
-	x.op.addStep(f.step(err))
-	if o := x.executor.options.Observer; o != nil {
-		f.tellFlown(o, err)
-	}
-}
-
-// step is the call as a step that has ended just now.
-func (f *flight) step(err error) Step {
-	s := Step{Name: f.call().name, Started: f.startedAt(), Err: err}
-	if f.tookOff() {
-		s.Duration = time.Since(s.Started)
-	} else {
-		s.Started = time.Now()
-	}
-	return s
-}
-
-// noteLeft notes the calls that err says were left behind.
-func (o *Operation) noteLeft(f *flight, err error) {
-	for _, done := range outcome.Running(err) {
-		left := leftCall{name: f.call().name, started: f.startedAt(), done: done}
-		if f.seldom != nil && f.seldom.returned == done {
-			left.flight = f
-		}
-		if o.x == nil {
-			o.x = &execution{op: o, executor: o.executor()}
-		}
-		o.x.left = append(o.x.left, left)
-	}
-}
-
-func (o *Operation) tellStarted() {
-	if observer := o.executor().options.Observer; observer != nil {
-		tellStarted(observer, o)
+	e.table.End(&op.claim)
+	if e.options.KeyFreed != nil {
+		op.close()
+		e.options.KeyFreed(op.Info())
 	}
 }
 
@@ -211,126 +143,56 @@ func (x *execution) step(name string, f func() error) error {
 	s := Step{Name: name, Started: time.Now()}
 	s.Err = f()
 	s.Duration = time.Since(s.Started)
+	x.addStep(s)
+	return s.Err
+}
+
+// stepped tells how a call ended, and notes the calls that its error says were left behind.
+func (x *execution) stepped(c *pluginCall, err error) {
+	if err != nil {
+		x.noteLeft(c, err)
+	}
+	x.addStep(Step{Name: c.name, Started: c.Started, Duration: time.Since(c.Started), Err: err})
+}
+
+func (x *execution) addStep(s Step) {
 	x.op.addStep(s)
 	if o := x.executor.options.Observer; o != nil {
 		o.OperationStepped(x.op.Info(), s)
 	}
-	return s.Err
 }
 
-// tellStarted, tellFlown and tellFinished are functions of their own because they copy what they tell.
-//
-//go:noinline
-func tellStarted(o Observer, op *Operation) { o.OperationStarted(op.Info()) }
-
-//go:noinline
-func (f *flight) tellFlown(o Observer, err error) { o.OperationStepped(f.op.Info(), f.step(err)) }
-
-//go:noinline
-func tellFinished(o Observer, op *Operation) { o.OperationFinished(op.Info(), op.outcome()) }
-
-// finish ends an operation in the order that the package comment promises, also when the observer or KeyFreed panics.
-func (o *Operation) finish(cause error) {
-	o.conclude(cause)
-	defer o.free()
-	if observer := o.executor().options.Observer; observer != nil {
-		tellFinished(observer, o)
-	}
+// timeout bounds a call of the operation's kind.
+func (x *execution) timeout() time.Duration {
+	return x.executor.options.timeout(x.op.plugin, x.op.kind())
 }
 
-// free counts the result, frees the key or leaves it to those who wait for the calls that were left behind, closes Done and
-// takes the operation from those that run.
-func (o *Operation) free() {
-	e := o.executor()
-	defer e.leave(o)
-	switch err := o.err; {
-	case o.claim.Subject.Key.Volume == "": // Without a key there is nobody to wait.
-	case err == nil:
-		e.table.Succeed(&o.claim)
-	default:
-		e.countFailure(o)
-	}
-	if o.x != nil && e.leaveBehind(o.x) {
-		return
-	}
-	e.table.End(&o.claim)
-	if e.options.KeyFreed != nil {
-		o.close()
-		e.tellFreed(o)
-	}
-}
+// pluginName returns the name of the plugin, as far as it is known.
+func (x *execution) pluginName() string { return x.op.pluginName() }
 
-// leaveBehind leaves the key to those who wait for the calls that were left behind. It returns false when all have
-// returned.
-//
-//go:noinline
-func (e *Executor) leaveBehind(x *execution) bool {
-	op, left := x.op, x.stillRunning()
-	if len(left) == 0 {
-		return false
-	}
-	e.mu.Lock()
-	e.left[op] = left
-	e.awaited++
-	e.mu.Unlock()
-	op.close()
-	e.options.Logger.Warn("a call of a plugin was left behind; its key stays taken", logKeys(op.Info())...)
-	if e.options.CallsLeft != nil {
-		e.options.CallsLeft(op.Info())
-	}
-	go e.awaitLeft(op, left)
-	return true
-}
-
-// stillRunning returns the calls that were left behind and have not ended.
-func (x *execution) stillRunning() []leftCall {
-	var running []leftCall
-	for _, call := range x.left {
-		if !isClosed(call.done) {
-			running = append(running, call)
-		}
-	}
-	return running
-}
-
-// awaitLeft frees the key when the last call that was left behind has returned. It ends with that call.
-func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
-	defer e.noteReturned()
-	for _, call := range calls {
-		<-call.done
-	}
-	e.table.End(&op.claim)
-	e.mu.Lock()
-	delete(e.left, op)
-	e.mu.Unlock()
-	info := op.Info()
-	e.options.Logger.Info("a call that was left behind has returned", append(logKeys(info), "after", time.Since(info.Started))...)
-	e.keyFreed(info)
-}
-
-//go:noinline
-func (e *Executor) tellFreed(op *Operation) {
-	var info OperationInfo
-	op.describe(&info)
-	e.options.KeyFreed(info)
-}
-
-//go:noinline
 func (e *Executor) countFailure(op *Operation) {
 	var atLeast time.Duration
-	if errors.Is(op.err, volume.ErrInfeasible) {
+	if errors.Is(op.result.Err, volume.ErrInfeasible) {
 		atLeast = e.options.Backoff.infeasible()
 	}
-	e.table.Fail(op.claim.Subject, op.err, atLeast)
-}
-
-func (e *Executor) keyFreed(info OperationInfo) {
-	if e.options.KeyFreed != nil {
-		e.options.KeyFreed(info)
-	}
+	e.table.Fail(op.claim.Subject, op.result.Err, atLeast)
 }
 
 func logKeys(info OperationInfo) []any {
 	return []any{"operation", string(info.Kind), "plugin", info.PluginName, "volume", string(info.VolumeName),
 		"pod", string(info.PodName), "node", string(info.NodeName)}
+}
+
+// NewOperation returns an operation that does run, for generators of other kinds than [Generator]. run is treated as one
+// call of the plugin that info names: it gets a deadline, a panic in it is an error, and it is left behind when it does
+// not return after its context has ended. info.Kind and info.VolumeName are required.
+func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Operation {
+	return newOperation(info, func(ctx context.Context, x *execution) error { return x.change(ctx, string(info.Kind), run) })
+}
+
+func newOperation(info OperationInfo, run func(ctx context.Context, x *execution) error) *Operation {
+	o := &Operation{plugin: info.PluginName, done: make(chan struct{})}
+	o.claim.Subject = subjectOf(&info)
+	o.execution.op, o.execution.run = o, run
+	return o
 }

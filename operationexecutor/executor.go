@@ -4,60 +4,68 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/internal/keyed"
+	"github.com/volumekit/volumekit/internal/watchdog"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // Executor begins operations. Make it with [NewOperationExecutor]. See the package comment for what it guarantees.
 type Executor struct {
+	*engine
+	// run runs an operation: in a goroutine of its own, or in that of the caller.
+	run func(execute func())
+}
+
+// engine is what executors share that are made of one another.
+type engine struct {
 	generator OperationGenerator
 	options   ExecutorOptions
 	table     *keyed.Table
 	// attachments tells a verification which of its answers are too old.
 	attachments attachments
-	// hands are the goroutines of operations.
-	hands hands
-	// epoch is when the executor was made; what is due is counted from it.
-	epoch time.Time
+	// calls watches the calls of plugins.
+	calls watchdog.Watchdog
 
 	mu sync.Mutex
-	// running is the number of operations that have not ended; bounds has them, by the context that bounds them.
-	running   int
-	bounds    map[<-chan struct{}]*bound
-	lastBound *bound
+	// running are the operations that have not ended.
+	running map[*Operation]struct{}
 	// quiet is closed when the last operation has ended; nil while nobody waits for that.
 	quiet      chan struct{}
 	isShutDown bool
-	// left holds the operations that have ended and of which a call still runs, with what awaits those calls.
+	// left holds the operations that have ended and of which a call still runs, with those calls.
 	left map[*Operation][]leftCall
 	// awaited counts those whose key is to be freed when their calls have returned; returned is closed when that has been
 	// done for all; nil: nobody has asked.
 	awaited  int
 	returned chan struct{}
-	// plugins holds what is known of the calls of each plugin; there are as many as plugins.
-	plugins map[string]*pluginCalls
-	// queues holds the calls that are under way, by when they are due, hung those that were left behind.
-	queues map[time.Duration]*queue
-	hung   map[*flight]struct{}
+	// workers holds those of each plugin.
+	workers map[string]*workers
 }
 
 // NewOperationExecutor returns an executor of the operations that generator makes. It starts nothing.
 func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions) *Executor {
 	return &Executor{
-		generator: generator,
-		options:   options.withDefaults(),
-		epoch:     time.Now(),
-		table:     keyed.New(options.Backoff.policy()),
-		bounds:    map[<-chan struct{}]*bound{},
-		left:      map[*Operation][]leftCall{},
-		plugins:   map[string]*pluginCalls{},
-		queues:    map[time.Duration]*queue{},
-		hung:      map[*flight]struct{}{},
+		engine: &engine{
+			generator: generator,
+			options:   options.withDefaults(),
+			table:     keyed.New(options.Backoff.policy()),
+			running:   map[*Operation]struct{}{},
+			left:      map[*Operation][]leftCall{},
+			workers:   map[string]*workers{},
+		},
+		run: func(execute func()) { go execute() },
 	}
+}
+
+// Synchronous returns an executor that shares everything with e, and whose operations run in the goroutine of their caller:
+// each method that begins one returns when it has ended. Only when a call of a plugin is abandoned does the method return
+// later than that, with the call: watch Done, or ExecutorOptions.CallsLeft, in another goroutine. A call that ends its
+// goroutine (runtime.Goexit) ends that of the caller, when the operation has ended.
+func (e *Executor) Synchronous() *Executor {
+	return &Executor{engine: e.engine, run: func(execute func()) { execute() }}
 }
 
 // AttachVolume begins to attach a volume to a node. Every method that begins an operation returns at once: an error says
@@ -126,27 +134,48 @@ func (e *Executor) ResetBackoff(key Key) { e.table.Forget(key.keyed()) }
 // Forget forgets the failures of a volume. Call it when the volume is gone.
 func (e *Executor) Forget(name v1.UniqueVolumeName) { e.ResetBackoff(Key{Volume: name}) }
 
-// begin claims the key and runs the operation in a goroutine.
+// begin takes the key and runs the operation.
 func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operation, error) {
 	if !op.begun.CompareAndSwap(false, true) {
 		return nil, fmt.Errorf("an operation is begun once, and this one was begun before: have the generator make another: %w", volume.ErrInvalid)
 	}
-	if op.x != nil {
-		op.x.executor = e
-	}
+	op.execution.executor = e
 	claim := &op.claim
 	claim.AllPods, claim.AllNodes = key.Pod == "", key.Node == ""
 	if refusal := e.table.Begin(claim); refusal != nil {
 		op.begun.Store(false)
 		return nil, refused(claim, refusal)
 	}
-	if !e.enter(ctx, op) {
+	if !e.enter(op) {
 		e.table.End(claim)
 		return nil, fmt.Errorf("%s of volume %q did not start: %w", claim.Subject.Kind, claim.Subject.Key.Volume, ErrShutDown)
 	}
 	e.attachments.begin(claim)
-	e.hands.do(job{ctx, op}) //nolint:contextcheck // The job has it.
+	e.run(func() { op.execution.execute(ctx) })
 	return op, nil
+}
+
+// enter puts an operation among those that run. It returns false after a shutdown.
+func (e *Executor) enter(op *Operation) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.isShutDown {
+		return false
+	}
+	e.running[op] = struct{}{}
+	return true
+}
+
+// leave takes an operation from those that run, and wakes those who wait for it, and for the last one.
+func (e *Executor) leave(op *Operation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.running, op)
+	op.close()
+	if len(e.running) == 0 && e.quiet != nil {
+		close(e.quiet)
+		e.quiet = nil
+	}
 }
 
 func refused(claim *keyed.Claim, r *keyed.Refusal) error {

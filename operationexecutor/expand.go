@@ -39,12 +39,17 @@ func (g *Generator) GenerateExpandVolumeFunc(v VolumeToExpand) *Operation {
 	info := OperationInfo{Kind: OpExpand, PluginName: v.PluginName, VolumeName: v.VolumeName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		e := &expanding{Generator: g, x: x, v: v}
-		err := e.run(ctx)
-		if err != nil {
-			e.event(e.object(), v1.EventTypeWarning, ReasonVolumeResizeFailed, "expanding volume %q failed: %v", v.VolumeSpec.Name(), err)
-		}
-		return err
+		x.tell = e.tell
+		return e.run(ctx)
 	})
+}
+
+// tell records that the operation failed.
+func (e *expanding) tell(err error) error {
+	if err != nil {
+		e.event(e.object(), v1.EventTypeWarning, ReasonVolumeResizeFailed, "expanding volume %q failed: %v", e.v.VolumeSpec.Name(), err)
+	}
+	return err
 }
 
 func (e *expanding) run(ctx context.Context) (err error) {
@@ -72,7 +77,7 @@ func (e *expanding) prepare(ctx context.Context) (err error) {
 	if !claimed(e.v.VolumeSpec) {
 		return fmt.Errorf("volume %q is no PersistentVolume with a claim, and so cannot be expanded: %w", e.v.VolumeSpec.Name(), volume.ErrUnsupported)
 	}
-	spec := e.lend(e.x, e.v.VolumeSpec)
+	spec := e.copyOf(e.x, e.v.VolumeSpec)
 	e.plugin, err = find(ctx, e.x, func() (volume.ExpandableVolumePlugin, error) {
 		return e.plugins.FindExpandablePluginBySpec(spec)
 	})
@@ -88,7 +93,7 @@ func (e *expanding) expand(ctx context.Context, target resource.Quantity) error 
 	if err := e.mark(ctx, Expansion{Status: v1.PersistentVolumeClaimControllerResizeInProgress, Size: target}); err != nil {
 		return err
 	}
-	spec, current := e.lend(e.x, e.v.VolumeSpec), claimSize(e.claim)
+	spec, current := e.copyOf(e.x, e.v.VolumeSpec), claimSize(e.claim)
 	size, err := perform(ctx, e.x, e.x.changing("ExpandVolumeDevice"), func(ctx context.Context) (resource.Quantity, error) {
 		return e.plugin.ExpandVolumeDevice(ctx, spec, target, current)
 	})

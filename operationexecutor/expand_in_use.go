@@ -41,7 +41,7 @@ func (e *expandingInUse) run(ctx context.Context) error {
 	if e.state.GetVolumeMountState(e.v.VolumeName, e.v.PodName) != VolumeMounted {
 		return volume.Transient(fmt.Errorf("pod %q does not have the volume any more, or not for certain: it is expanded when it is mounted", e.v.PodName))
 	}
-	spec := e.lend(e.x, e.v.VolumeSpec)
+	spec := e.copyOf(e.x, e.v.VolumeSpec)
 	plugin, err := find(ctx, e.x, func() (volume.VolumePlugin, error) { return e.plugins.FindPluginBySpec(spec) })
 	if err != nil {
 		return err
@@ -84,19 +84,19 @@ func (e *expandingInUse) findPaths(ctx context.Context, plugin volume.VolumePlug
 	if !filesystem {
 		return e.findMapPaths(ctx)
 	}
-	lent := e.lent()
-	e.paths.DeviceMountPath, err = construct(ctx, e.x, "GetPath", func() (string, error) { return mounterPath(plugin, lent) })
+	v := e.forPlugins()
+	e.paths.DeviceMountPath, err = construct(ctx, e.x, "GetPath", func() (string, error) { return mounterPath(plugin, v) })
 	if err != nil || !e.v.PluginIsDeviceMountable {
 		return err
 	}
-	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetDeviceMountPath", func() (string, error) { return e.stagePath(lent) })
+	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetDeviceMountPath", func() (string, error) { return e.stagePath(v) })
 	return err
 }
 
-// lent is the volume as plugins get it.
-func (e *expandingInUse) lent() VolumeToMount {
+// forPlugins is the volume as plugins get it.
+func (e *expandingInUse) forPlugins() VolumeToMount {
 	v := e.v
-	v.VolumeSpec = e.lend(e.x, v.VolumeSpec)
+	v.VolumeSpec = e.copyOf(e.x, v.VolumeSpec)
 	return v
 }
 
@@ -122,8 +122,8 @@ func (e *expandingInUse) stagePath(v VolumeToMount) (string, error) {
 
 // findMapPaths is findPaths for a block volume. A plugin that stages nothing has the device alone.
 func (e *expandingInUse) findMapPaths(ctx context.Context) (err error) {
-	lent := e.lent()
-	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetStagingPath", func() (string, error) { return e.blockStagePath(lent) })
+	v := e.forPlugins()
+	e.paths.DeviceStagePath, err = construct(ctx, e.x, "GetStagingPath", func() (string, error) { return e.blockStagePath(v) })
 	return err
 }
 

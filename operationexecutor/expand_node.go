@@ -70,7 +70,7 @@ func (n *nodeExpansion) prepare(ctx context.Context) (expands bool, err error) {
 	if n.claims == nil || !claimed(n.v.VolumeSpec) || !n.plugins.Capabilities(n.x.pluginName()).Has(volume.CapNodeExpand) {
 		return false, nil
 	}
-	spec := n.lend(n.x, n.v.VolumeSpec)
+	spec := n.copyOf(n.x, n.v.VolumeSpec)
 	n.plugin, err = find(ctx, n.x, func() (volume.NodeExpandableVolumePlugin, error) {
 		return n.plugins.FindNodeExpandablePluginBySpec(spec)
 	})
@@ -150,7 +150,7 @@ func (n *nodeExpansion) finish(ctx context.Context, plan nodePlan) error {
 // call calls the plugin. That it did nothing and has no error is an error too, which may go away.
 func (n *nodeExpansion) call(ctx context.Context, plan nodePlan) error {
 	options, plugin := n.paths, n.plugin
-	options.VolumeSpec, options.NewSize, options.OldSize = n.lend(n.x, n.v.VolumeSpec), plan.target, n.current
+	options.VolumeSpec, options.NewSize, options.OldSize = n.copyOf(n.x, n.v.VolumeSpec), plan.target, n.current
 	c := n.x.changing("NodeExpand")
 	c.timeout = n.x.executor.options.timeout(n.x.pluginName(), OpExpandInUse)
 	done, err := perform(ctx, n.x, c, func(ctx context.Context) (bool, error) { return plugin.NodeExpand(ctx, options) })

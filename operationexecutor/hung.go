@@ -2,9 +2,7 @@ package operationexecutor
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -17,7 +15,7 @@ type HungCall struct {
 	// Since is when it began.
 	Since time.Time
 
-	flight *flight // nil when the plugin left the call behind
+	call *pluginCall // nil when the plugin left the call behind
 }
 
 // String says which call hangs since when.
@@ -30,45 +28,34 @@ func (h HungCall) String() string {
 // has returned, and when it is one that the plugin itself left behind, of which the plugin knows. All goroutines are
 // stopped for a moment while it is read.
 func (h HungCall) Stack() string {
-	if h.flight == nil {
+	if h.call == nil {
 		return ""
 	}
-	// The frame of the flight's method fly has the flight as its first argument.
-	frame := fmt.Sprintf(".(*flight).fly(%p", h.flight)
-	for stack := range strings.SplitSeq(allStacks(), "\n\n") {
-		if i := strings.Index(stack, frame); i >= 0 && strings.ContainsRune(",?)", rune(stack[i+len(frame)])) {
-			return stack
-		}
-	}
-	return ""
-}
-
-func allStacks() string {
-	for buf := make([]byte, 1<<20); ; buf = make([]byte, 2*len(buf)) {
-		if n := runtime.Stack(buf, true); n < len(buf) {
-			return string(buf[:n])
-		}
-	}
+	return h.call.Stack()
 }
 
 // Hung returns the calls of plugins that were left behind and still run, the oldest first: those that this executor left
 // behind because they had not returned a grace after their deadline, and those of which a plugin said so.
 func (e *Executor) Hung() []HungCall {
-	calls := e.hungCalls()
+	var calls []HungCall
+	for _, owner := range e.calls.Hung() {
+		if c, ok := owner.(*pluginCall); ok {
+			calls = append(calls, HungCall{Operation: c.op.Info(), Call: c.name, Since: c.Started, call: c})
+		}
+	}
+	calls = append(calls, e.leftByPlugins()...)
 	slices.SortFunc(calls, func(a, b HungCall) int { return a.Since.Compare(b.Since) })
 	return calls
 }
 
-func (e *Executor) hungCalls() []HungCall {
+// leftByPlugins returns the calls that plugins left behind.
+func (e *Executor) leftByPlugins() []HungCall {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var calls []HungCall
-	for f := range e.hung {
-		calls = append(calls, HungCall{Operation: f.op.Info(), Call: f.call().name, Since: f.startedAt(), flight: f})
-	}
 	for op, left := range e.left {
 		for _, call := range left {
-			if call.flight == nil && !isClosed(call.done) {
+			if !call.ours && !isClosed(call.done) {
 				calls = append(calls, HungCall{Operation: op.Info(), Call: call.name, Since: call.started})
 			}
 		}

@@ -270,60 +270,6 @@ func TestAnOperationOfOneCallEndsHoweverTheCallDoes(t *testing.T) {
 	}
 }
 
-// TestAnOperationCostsThreeAllocations: the operation, its goroutine and the channel on which the caller waits. The context
-// can end, as that of every program can.
-func TestAnOperationCostsThreeAllocations(t *testing.T) {
-	g := &alone{do: func(context.Context) error { return nil }}
-	e := operationexecutor.NewOperationExecutor(g, operationexecutor.ExecutorOptions{WorkersPerPlugin: 2000})
-	volumeToUnstage := operationexecutor.AttachedVolume{VolumeName: volumeName("data"), PluginName: pluginName}
-	run := func() {
-		op, err := e.UnmountDevice(t.Context(), volumeToUnstage, nil)
-		if err != nil {
-			panic(err)
-		}
-		<-op.Done()
-	}
-	run()
-	assert.LessOrEqual(t, testing.AllocsPerRun(500, run), 3.5, "half of one is for what the runtime does now and then")
-	pending := operationexecutor.Key{Volume: volumeName("data")}
-	assert.Zero(t, testing.AllocsPerRun(100, func() { e.IsOperationPending(pending) }))
-}
-
-// TestOneContextIsWatchedOnce however many operations it bounds, and not after the last one.
-func TestOneContextIsWatchedOnce(t *testing.T) {
-	g := &alone{}
-	e := operationexecutor.NewOperationExecutor(g, operationexecutor.ExecutorOptions{})
-	ctx, cancel := context.WithCancel(t.Context())
-	watched := &countingContext{Context: ctx}
-	g.do = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	var ops []*operationexecutor.Operation
-	for _, name := range []string{"a", "b", "c"} {
-		op, err := g.start(watched, e, name)
-		require.NoError(t, err)
-		ops = append(ops, op)
-	}
-	assert.Equal(t, 1, watched.watches)
-	cancel()
-	for _, op := range ops {
-		awaitDone(t, op)
-		require.ErrorIs(t, op.Err(), context.Canceled)
-	}
-	require.NoError(t, e.Wait(t.Context()))
-}
-
-// countingContext counts who watches it. It hides what is within from package context.
-type countingContext struct {
-	context.Context //nolint:containedctx // It is a context.
-	watches         int
-}
-
-func (c *countingContext) Value(any) any { return nil }
-
-func (c *countingContext) AfterFunc(f func()) (stop func() bool) {
-	c.watches++
-	return context.AfterFunc(c.Context, f)
-}
-
 // TestAnOperationIsBegunOnce: its handle tells of one end.
 func TestAnOperationIsBegunOnce(t *testing.T) {
 	op := operationexecutor.NewOperation(operationexecutor.OperationInfo{Kind: operationexecutor.OpUnmountDevice, VolumeName: "a/b/c"},

@@ -26,7 +26,7 @@ func (g *Generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions,
 	info := OperationInfo{Kind: OpMap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		m := &mapping{mounting: mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}}
-		x.conclude = m.tell
+		x.tell = m.tell
 		return m.run(ctx)
 	})
 }
@@ -47,10 +47,10 @@ func (m *mapping) run(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
 	}
-	if m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
-		return m.waitForAttach(ctx, m.mapPod)
+	if err := m.setUpDevice(ctx); err != nil {
+		return err
 	}
-	return m.awaitDevice(ctx, m.setUpDevice)
+	return m.mapPod(ctx)
 }
 
 // check refuses what cannot work before the plugin is asked.
@@ -69,7 +69,7 @@ func (m *mapping) check(ctx context.Context) error {
 
 // prepare asks the plugin for all that will be called. It changes nothing.
 func (m *mapping) prepare(ctx context.Context) error {
-	m.spec = m.lend(m.x, m.v.VolumeSpec)
+	m.spec = m.copyOf(m.x, m.v.VolumeSpec)
 	plugin, err := find(ctx, m.x, func() (volume.BlockVolumePlugin, error) { return m.plugins.FindMapperPluginBySpec(m.spec) })
 	if err != nil {
 		return err
@@ -109,46 +109,52 @@ func linkOf(ctx context.Context, x *execution, v volume.BlockVolume) (link, erro
 	})
 }
 
-// setUpDevice prepares the device for the first pod. See awaitDevice for its intent.
-func (m *mapping) setUpDevice(ctx context.Context, err error) error {
-	if err != nil {
+// setUpDevice waits for the device and prepares it for the first pod. See awaitDevice for its intent.
+func (m *mapping) setUpDevice(ctx context.Context) error {
+	if m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
+		return m.waitOnly(ctx)
+	}
+	if err := m.awaitDevice(ctx); err != nil {
 		return err
 	}
-	intent := m.deviceIntent()
 	if custom, ok := m.mapper.(volume.CustomBlockVolumeMapper); ok {
+		m.x.failed = m.setUpDeviceFailed
 		err := m.x.change(ctx, "SetUpDevice", func(ctx context.Context) error {
-			_, err := custom.SetUpDevice(ctx, volume.SetUpDeviceArgs{DevicePath: intent.DevicePath})
+			_, err := custom.SetUpDevice(ctx, volume.SetUpDeviceArgs{DevicePath: m.devicePath})
 			return err
 		})
 		if err != nil {
-			return m.stageFailed(ctx, intent, m.afterWait(err))
+			return err
 		}
 	}
-	return m.mapPod(ctx, m.staged(ctx, intent))
+	return m.staged(ctx)
 }
 
-// mapPod maps the device for the pod. What MapPodDevice fails with means what it says, unless an earlier attempt may have
-// bound the device; from there on every failure leaves the mapping uncertain, since it must be undone.
-func (m *mapping) mapPod(ctx context.Context, err error) error {
-	if err != nil {
+// setUpDeviceFailed says what is believed after SetUpDevice failed.
+func (m *mapping) setUpDeviceFailed(ctx context.Context, err error) error {
+	return m.stageFailed(ctx, m.afterWait(err))
+}
+
+// mapPod maps the device for the pod.
+func (m *mapping) mapPod(ctx context.Context) error {
+	had := m.isBelievedMounted() // It is only refreshed.
+	m.intent = m.podIntent()
+	if err := m.intend(ctx, m.x, m.intent); err != nil {
 		return err
 	}
-	intent, had := m.podIntent(), m.isMapped()
-	if err := m.intend(ctx, m.x, intent); err != nil {
-		return err
-	}
+	m.x.failed = m.mapPodDeviceFailed
 	if err := m.mapPodDevice(ctx); err != nil {
-		return m.setUpFailed(ctx, intent, m.maybeBound(err))
+		return err
 	}
+	m.x.failed = m.bindFailed
 	if err := m.bind(ctx); err != nil {
-		return m.setUpFailed(ctx, intent, volume.Uncertain(err))
+		return err
 	}
+	m.x.failed = m.setUpUncertain
 	if err := m.state.MarkVolumeAsMounted(m.markOpts()); err != nil {
-		err = fmt.Errorf("volume is mapped, but the actual state does not take it: %w", err)
-		m.conclude(ctx, m.x, intent, IntentUncertain)
-		return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
+		return fmt.Errorf("volume is mapped, but the actual state does not take it: %w", err)
 	}
-	m.conclude(ctx, m.x, intent, IntentDone)
+	m.conclude(ctx, m.x, m.intent, IntentDone)
 	if !had {
 		m.event(podObject(m.v.Pod), v1.EventTypeNormal, ReasonSuccessfulMountVolume,
 			"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.devicePath, m.staging.path, m.path)
@@ -156,18 +162,18 @@ func (m *mapping) mapPod(ctx context.Context, err error) error {
 	return nil
 }
 
-// maybeBound returns the error of MapPodDevice. That the plugin left nothing behind says nothing of a bind, a link and a lock
-// of an earlier attempt, of which the plugin does not know.
-func (m *mapping) maybeBound(err error) error {
-	if m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMountUncertain {
-		return volume.Uncertain(err)
-	}
-	return err
+// bindFailed says that the mapping must be undone: what failed came after the plugin had made the device ready for the pod.
+func (m *mapping) bindFailed(ctx context.Context, err error) error {
+	return m.podFailed(ctx, volume.Uncertain(err))
 }
 
-// isMapped reports whether the pod has the volume for certain, so that it is only refreshed.
-func (m *mapping) isMapped() bool {
-	return m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
+// mapPodDeviceFailed says what is believed after MapPodDevice failed. That the plugin left nothing behind says nothing of a
+// bind, a link and a lock of an earlier attempt, of which the plugin does not know.
+func (m *mapping) mapPodDeviceFailed(ctx context.Context, err error) error {
+	if m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMountUncertain {
+		err = volume.Uncertain(err)
+	}
+	return m.podFailed(ctx, err)
 }
 
 // mapPodDevice lets the plugin make the device ready for the pod. The path that it returns counts.
@@ -197,7 +203,7 @@ func (m *mapping) bind(ctx context.Context) error {
 	if err := m.x.change(ctx, "MapDevice", func(ctx context.Context) error { return m.blocks.MapDevice(ctx, d) }); err != nil {
 		return err
 	}
-	if m.isMapped() {
+	if m.isBelievedMounted() {
 		return nil // A volume that the pod has is expanded in use.
 	}
 	expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{

@@ -31,6 +31,8 @@ type mounting struct {
 	path    string                   // where the mounter sets up
 	mounts  bool                     // whether the set-up is a mount, by the plugin's word
 	staging staging
+	// intent is to set the volume up for the pod, from when it is on record.
+	intent Intent
 	// wasMounted says that the pod had the volume, which is only refreshed.
 	wasMounted bool
 	// devicePath is the device, as far as it is known.
@@ -42,12 +44,25 @@ func (g *Generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOption
 	info := OperationInfo{Kind: OpMount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		m := &mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}
-		x.conclude = m.tell
+		x.tell = m.tell
 		if watcher, ok := m.state.(SetUpWatcher); ok {
 			x.release = watcher.WatchSetUp(v.VolumeName, v.PodName)
 		}
-		return x.together(ctx, m.prepare, m.check)
+		return m.run(ctx)
 	})
+}
+
+func (m *mounting) run(ctx context.Context) error {
+	if err := m.prepare(ctx); err != nil {
+		return err
+	}
+	if err := m.check(ctx); err != nil {
+		return err
+	}
+	if err := m.stage(ctx); err != nil {
+		return err
+	}
+	return m.setUp(ctx)
 }
 
 // tell records what became of the operation.
@@ -64,7 +79,7 @@ func (m *mounting) tell(err error) error {
 
 // prepare asks the plugin for all that will be called. It changes nothing.
 func (m *mounting) prepare(ctx context.Context) error {
-	m.spec = m.lend(m.x, m.v.VolumeSpec)
+	m.spec = m.copyOf(m.x, m.v.VolumeSpec)
 	plugin, err := find(ctx, m.x, func() (volume.VolumePlugin, error) { return m.plugins.FindPluginBySpec(m.spec) })
 	if err != nil {
 		return err
@@ -98,10 +113,7 @@ func (m *mounting) askMounts(ctx context.Context, plugin volume.VolumePlugin) (e
 }
 
 // check refuses what cannot work before anything is changed.
-func (m *mounting) check(ctx context.Context, err error) error {
-	if err != nil {
-		return err
-	}
+func (m *mounting) check(ctx context.Context) error {
 	if err := m.checkSpec(); err != nil {
 		return err
 	}
@@ -113,9 +125,9 @@ func (m *mounting) check(ctx context.Context, err error) error {
 	}
 	checker, ok := m.mounter.(volume.MountChecker)
 	if !ok {
-		return m.stage(ctx, nil)
+		return nil
 	}
-	return m.x.thenCall(m.x.asking("CanMount"), checker.CanMount, m.stage)
+	return m.x.call(ctx, m.x.asking("CanMount"), checker.CanMount)
 }
 
 // checkSpec refuses a volume that is not a filesystem, and mount options that are malformed or not honoured.
@@ -150,50 +162,42 @@ func (m *mounting) checkSinglePod() error {
 }
 
 // setUp sets the volume up for the pod, once it is staged.
-func (m *mounting) setUp(ctx context.Context, err error) error {
-	if err != nil {
+func (m *mounting) setUp(ctx context.Context) error {
+	m.intent = m.podIntent()
+	if err := m.intend(ctx, m.x, m.intent); err != nil {
 		return err
 	}
-	intent := m.podIntent()
-	if err := m.intend(ctx, m.x, intent); err != nil {
-		return err
-	}
-	args, mounter := m.mounterArgs(), m.mounter
+	args := m.mounterArgs()
 	m.wasMounted = m.isBelievedMounted()
-	return m.x.thenCall(m.x.changing("SetUp"), func(ctx context.Context) error {
-		return mounter.SetUp(m.callContext(ctx, intent), args)
-	}, m.setUpCalled)
-}
-
-func (m *mounting) setUpCalled(ctx context.Context, err error) error {
-	switch {
-	case err == nil && m.mounts:
-		return m.thenCheckDone(ctx, m.x, "SetUp", m.path, m.isSetUp)
-	case err == nil:
-		return m.isSetUp(ctx, nil)
-	case !m.isBelievedMounted(): // Also one that was mounted, and that somebody has come to doubt meanwhile.
-		err = m.doubtFailure(ctx, m.x, m.path, err)
-	}
-	return m.setUpFailed(ctx, m.podIntent(), err)
-}
-
-// isSetUp marks the volume as set up, unless an error says that it is not as it should be.
-func (m *mounting) isSetUp(ctx context.Context, err error) error {
-	intent := m.podIntent()
-	if !m.wasMounted && err == nil { // A volume that the pod has is expanded in use.
-		err = m.expand(ctx)
-	}
+	m.x.failed = m.setUpFailed
+	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error {
+		return m.mounter.SetUp(m.callContext(ctx, m.intent), args)
+	})
 	if err != nil {
-		m.conclude(ctx, m.x, intent, IntentUncertain)
-		return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
+		return err
+	}
+	m.x.failed = m.setUpUncertain
+	if m.mounts {
+		if err := m.checkDone(ctx, m.x, "SetUp", m.path); err != nil {
+			return err
+		}
+	}
+	if !m.wasMounted { // A volume that the pod has is expanded in use.
+		if err := m.expand(ctx); err != nil {
+			return err
+		}
 	}
 	if err := m.state.MarkVolumeAsMounted(m.markOpts()); err != nil {
-		err = fmt.Errorf("volume is set up, but the actual state does not take it: %w", err)
-		m.conclude(ctx, m.x, intent, IntentUncertain)
-		return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
+		return fmt.Errorf("volume is set up, but the actual state does not take it: %w", err)
 	}
-	m.conclude(ctx, m.x, intent, IntentDone)
+	m.conclude(ctx, m.x, m.intent, IntentDone)
 	return nil
+}
+
+// setUpUncertain says that the volume is set up, and that it is not as it should be.
+func (m *mounting) setUpUncertain(ctx context.Context, err error) error {
+	m.conclude(ctx, m.x, m.intent, IntentUncertain)
+	return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
 }
 
 func (m *mounting) expand(ctx context.Context) error {
@@ -210,15 +214,23 @@ func (m *mounting) isBelievedMounted() bool {
 	return m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
 }
 
-// setUpFailed marks what the failure means for what is believed.
-func (m *mounting) setUpFailed(ctx context.Context, intent Intent, err error) error {
+// setUpFailed says what is believed after SetUp failed.
+func (m *mounting) setUpFailed(ctx context.Context, err error) error {
+	if !m.isBelievedMounted() { // Also one that was mounted, and that somebody has come to doubt meanwhile.
+		err = m.doubtFailure(ctx, m.x, m.path, err)
+	}
+	return m.podFailed(ctx, err)
+}
+
+// podFailed marks what the failure means for what is believed of the pod's volume.
+func (m *mounting) podFailed(ctx context.Context, err error) error {
 	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, m.v.PodName)}
 	state := func() believed { return believed(m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName)) }
 	err = f.apply(state(), marks{
 		uncertain: func() error { return m.state.MarkVolumeMountAsUncertain(m.markOpts()) },
 		absent:    func() error { return m.state.MarkVolumeAsUnmounted(m.v.PodName, m.v.VolumeName) },
 	})
-	m.conclude(ctx, m.x, intent, state().end())
+	m.conclude(ctx, m.x, m.intent, state().end())
 	return err
 }
 

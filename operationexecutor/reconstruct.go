@@ -35,13 +35,15 @@ type reconstructing struct {
 func (g *Generator) GenerateReconstructVolumeFunc(v VolumeToReconstruct, found func(volume.ReconstructedVolume)) *Operation {
 	info := OperationInfo{Kind: OpReconstruct, PluginName: v.PluginName, PodName: volume.UniquePodName(v.PodUID)}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
-		r := &reconstructing{Generator: g, x: x, v: v}
-		reconstructed, err := r.run(ctx)
-		if err != nil {
+		x.failed = func(_ context.Context, err error) error {
 			return fmt.Errorf("volume %q at %q cannot be reconstructed: %w", v.InnerVolumeSpecName, v.VolumePath, err)
 		}
-		found(reconstructed)
-		return nil
+		r := &reconstructing{Generator: g, x: x, v: v}
+		reconstructed, err := r.run(ctx)
+		if err == nil {
+			found(reconstructed)
+		}
+		return err
 	})
 }
 

@@ -57,67 +57,71 @@ func (m *mounting) prepareAttacher(ctx context.Context) error {
 }
 
 // stage waits for the device and stages it where it is not staged.
-func (m *mounting) stage(ctx context.Context, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case m.staging.mounter == nil || m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted:
-		return m.waitForAttach(ctx, m.setUp)
+func (m *mounting) stage(ctx context.Context) error {
+	if m.staging.mounter == nil || m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
+		return m.waitOnly(ctx)
 	}
-	return m.awaitDevice(ctx, m.mountDevice)
-}
-
-func (m *mounting) mountDevice(_ context.Context, err error) error {
-	if err != nil {
+	if err := m.awaitDevice(ctx); err != nil {
 		return err
 	}
 	args := volume.DeviceMounterArgs{FsGroup: fsGroup(m.pod()), SELinuxLabel: m.v.SELinuxLabel}
-	mounter, spec, device, path := m.staging.mounter, m.spec, m.devicePath, m.staging.path
 	intent := m.deviceIntent()
-	return m.x.thenCall(m.x.changing("MountDevice"), func(ctx context.Context) error {
-		return mounter.MountDevice(m.callContext(ctx, intent), spec, device, path, args)
-	}, m.mountDeviceCalled)
-}
-
-func (m *mounting) mountDeviceCalled(ctx context.Context, err error) error {
-	if err == nil && m.staging.mounts {
-		return m.thenCheckDone(ctx, m.x, "MountDevice", m.staging.path, m.isStaged)
-	}
-	return m.isStaged(ctx, err)
-}
-
-func (m *mounting) isStaged(ctx context.Context, err error) error {
-	intent := m.deviceIntent()
+	m.x.failed = m.mountDeviceFailed
+	err := m.x.change(ctx, "MountDevice", func(ctx context.Context) error {
+		return m.staging.mounter.MountDevice(m.callContext(ctx, intent), m.spec, m.devicePath, m.staging.path, args)
+	})
 	if err != nil {
-		return m.stageFailed(ctx, intent, m.doubtFailure(ctx, m.x, intent.DeviceMountPath, m.afterWait(err)))
+		return err
 	}
-	return m.setUp(ctx, m.staged(ctx, intent))
+	if m.staging.mounts {
+		if err := m.checkDone(ctx, m.x, "MountDevice", m.staging.path); err != nil {
+			return err
+		}
+	}
+	return m.staged(ctx)
 }
 
-// awaitDevice waits for a device that is to be staged and goes on when the intent to stage it is on record. The intent
+// mountDeviceFailed says what is believed after MountDevice failed, or did not make the mount that it should have made.
+func (m *mounting) mountDeviceFailed(ctx context.Context, err error) error {
+	return m.stageFailed(ctx, m.doubtFailure(ctx, m.x, m.staging.path, m.afterWait(err)))
+}
+
+// awaitDevice waits for a device that is to be staged, and returns when the intent to stage it is on record. The intent
 // comes before the wait, in which many a plugin logs in to its server, and again with the device's path as soon as that is
-// known. A wait that was left behind, or that is uncertain by its own account, leaves the staging uncertain; any other that
-// fails has begun nothing. One that succeeded may have logged in, and so what fails after it is uncertain too.
-func (m *mounting) awaitDevice(ctx context.Context, next func(ctx context.Context, err error) error) error {
+// known.
+func (m *mounting) awaitDevice(ctx context.Context) error {
 	if err := m.intend(ctx, m.x, m.deviceIntent()); err != nil {
 		return err
 	}
 	known := m.devicePath
-	return m.waitForAttach(ctx, func(ctx context.Context, err error) error { return next(ctx, m.waited(ctx, known, err)) })
+	m.x.failed = m.waitFailed
+	if err := m.waitForAttach(ctx); err != nil {
+		return err
+	}
+	if known == m.devicePath {
+		return nil
+	}
+	if err := m.intend(ctx, m.x, m.deviceIntent()); err != nil {
+		return volume.Uncertain(err)
+	}
+	return nil
 }
 
-// waited does what follows the wait for a device that is to be staged; known is the path that it had before.
-func (m *mounting) waited(ctx context.Context, known string, err error) error {
-	if err == nil && known != m.devicePath {
-		if err = m.intend(ctx, m.x, m.deviceIntent()); err != nil {
-			err = volume.Uncertain(err)
-		}
+// waitFailed says what is believed after the wait for a device that is to be staged. A wait that was left behind, or that is
+// uncertain by its own account, leaves the staging uncertain; any other that fails has begun nothing. One that succeeded may
+// have logged in, and so what fails after it is uncertain too.
+func (m *mounting) waitFailed(ctx context.Context, err error) error {
+	if err = stillWaits(err); outcome.IsUncertain(err) {
+		return m.stageFailed(ctx, err)
 	}
-	if outcome.IsUncertain(err) {
-		return m.stageFailed(ctx, m.deviceIntent(), err)
-	}
-	if err != nil {
-		m.conclude(ctx, m.x, m.deviceIntent(), m.deviceState().end())
+	m.conclude(ctx, m.x, m.deviceIntent(), m.deviceState().end())
+	return err
+}
+
+// stillWaits returns the error of a wait for a device: what still runs may still log in.
+func stillWaits(err error) error {
+	if len(outcome.Running(err)) > 0 {
+		return volume.Uncertain(err)
 	}
 	return err
 }
@@ -131,43 +135,55 @@ func (m *mounting) afterWait(err error) error {
 	return err
 }
 
-func (m *mounting) waitForAttach(ctx context.Context, next func(ctx context.Context, err error) error) error {
+// waitOnly waits for a device that is staged.
+func (m *mounting) waitOnly(ctx context.Context) error {
+	m.x.failed = func(_ context.Context, err error) error { return stillWaits(err) }
+	return m.waitForAttach(ctx)
+}
+
+// waitForAttach waits for the device of a volume that is attached.
+func (m *mounting) waitForAttach(ctx context.Context) error {
 	attacher := m.staging.attacher
 	if attacher == nil {
-		return next(ctx, nil)
+		return nil
 	}
 	c := m.x.asking("WaitForAttach")
 	c.timeout = m.options.WaitForAttachTimeout
 	if c.timeout <= 0 {
 		c.timeout = m.x.executor.options.waitForAttach(m.x.pluginName())
 	}
-	known, spec, pod := m.devicePath, m.spec, m.pod()
-	return then(m.x, c, func(ctx context.Context) (string, error) {
-		return attacher.WaitForAttach(ctx, spec, known, pod)
-	}, func(ctx context.Context, path string, err error) error {
-		if err == nil {
-			m.devicePath = path
-		}
-		if len(outcome.Running(err)) > 0 {
-			err = volume.Uncertain(err) // What still runs may still log in.
-		}
-		return next(ctx, err)
+	path, err := perform(ctx, m.x, c, func(ctx context.Context) (string, error) {
+		return attacher.WaitForAttach(ctx, m.spec, m.devicePath, m.pod())
 	})
+	if err == nil {
+		m.devicePath = path
+	}
+	return err
 }
 
-func (m *mounting) staged(ctx context.Context, intent Intent) error {
+// staged says that the volume is staged, or, of a block volume, that its device is set up.
+func (m *mounting) staged(ctx context.Context) error {
+	intent := m.deviceIntent()
+	m.x.failed = m.stagedUncertain
 	err := m.state.MarkDeviceAsMounted(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath, m.v.SELinuxLabel)
 	if err != nil {
-		m.conclude(ctx, m.x, intent, IntentUncertain)
-		err = fmt.Errorf("volume is staged, but the actual state does not take it: %w", err)
-		return uncertainToo(err, m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath, m.v.SELinuxLabel))
+		return fmt.Errorf("volume is staged, but the actual state does not take it: %w", err)
 	}
+	m.x.failed = nil
 	m.conclude(ctx, m.x, intent, IntentDone)
 	return nil
 }
 
+// stagedUncertain says that the volume is staged, and that nobody knows it.
+func (m *mounting) stagedUncertain(ctx context.Context, err error) error {
+	intent := m.deviceIntent()
+	m.conclude(ctx, m.x, intent, IntentUncertain)
+	return uncertainToo(err, m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath, m.v.SELinuxLabel))
+}
+
 // stageFailed marks what the failure means for what is believed.
-func (m *mounting) stageFailed(ctx context.Context, intent Intent, err error) error {
+func (m *mounting) stageFailed(ctx context.Context, err error) error {
+	intent := m.deviceIntent()
 	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, "")}
 	err = f.apply(m.deviceState(), marks{
 		uncertain: func() error {

@@ -15,19 +15,24 @@ func (g *Generator) GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualS
 	info := OperationInfo{Kind: OpUnmap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		u := &unmapping{unmounting{Generator: g, x: x, v: v, state: actualState}}
-		err := u.run(ctx)
-		if err != nil {
-			u.event(eitherObject(v.Pod, v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmapVolume,
-				"unmapping volume %q failed: %v", v.InnerVolumeSpecName, err)
-			return err
-		}
-		u.succeeded(eitherObject(v.Pod, v.VolumeSpec), ReasonSuccessfulUnmountVolume, "volume %q is unmapped", v.InnerVolumeSpecName)
-		return nil
+		x.tell = u.tell
+		return u.run(ctx)
 	})
 }
 
 // unmapping is one unmap operation.
 type unmapping struct{ unmounting }
+
+// tell records what became of the operation.
+func (u *unmapping) tell(err error) error {
+	object, name := eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName
+	if err != nil {
+		u.event(object, v1.EventTypeWarning, ReasonFailedUnmapVolume, "unmapping volume %q failed: %v", name, err)
+		return err
+	}
+	u.succeeded(object, ReasonSuccessfulUnmountVolume, "volume %q is unmapped", name)
+	return nil
+}
 
 func (u *unmapping) run(ctx context.Context) error {
 	if u.blocks == nil {
@@ -63,31 +68,28 @@ func (g *Generator) globalMapPath(ctx context.Context, x *execution, known strin
 	if spec == nil {
 		return "", errors.New("neither the global map path of the volume nor its spec is known")
 	}
-	lent := g.lend(x, spec)
-	return construct(ctx, x, "GetGlobalMapPath", func() (string, error) { return unmapper.GetGlobalMapPath(lent) })
+	given := g.copyOf(x, spec)
+	return construct(ctx, x, "GetGlobalMapPath", func() (string, error) { return unmapper.GetGlobalMapPath(given) })
 }
 
 // unmap undoes the binding and then what the plugin did for the pod.
 func (u *unmapping) unmap(ctx context.Context, unmapper volume.BlockVolumeUnmapper, d DeviceMapping) error {
-	intent := u.intent(filepath.Join(d.PodMapDir, d.LinkName))
-	intent.DeviceMountPath = d.GlobalMapPath
-	if err := u.intend(ctx, u.x, intent); err != nil {
+	u.undoing = u.intent(filepath.Join(d.PodMapDir, d.LinkName))
+	u.undoing.DeviceMountPath = d.GlobalMapPath
+	if err := u.intend(ctx, u.x, u.undoing); err != nil {
 		return err
 	}
+	u.x.failed = u.tearDownFailed
 	if err := u.x.change(ctx, "UnmapDevice", func(ctx context.Context) error { return u.blocks.UnmapDevice(ctx, d) }); err != nil {
-		return u.failed(ctx, intent, err)
+		return err
 	}
 	if custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper); ok {
 		args := volume.UnmapPodDeviceArgs{GlobalMapPath: d.GlobalMapPath, PodUID: d.PodUID}
+		u.x.failed = u.halfDone
 		err := u.x.change(ctx, "UnmapPodDevice", func(ctx context.Context) error { return custom.UnmapPodDevice(ctx, args) })
 		if err != nil {
-			return u.halfDone(ctx, intent, err)
+			return err
 		}
 	}
-	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
-		u.conclude(ctx, u.x, intent, IntentUncertain)
-		return err
-	}
-	u.conclude(ctx, u.x, intent, IntentForgotten)
-	return nil
+	return u.undone(ctx)
 }

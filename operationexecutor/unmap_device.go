@@ -15,19 +15,24 @@ func (g *Generator) GenerateUnmapDeviceFunc(v AttachedVolume, actualState Actual
 	info := OperationInfo{Kind: OpUnmapDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		u := &unmappingDevice{unmountingDevice{Generator: g, x: x, v: v, state: actualState}}
-		err := u.run(ctx)
-		if err != nil {
-			u.event(volumeObject(v.VolumeSpec), v1.EventTypeWarning, ReasonFailedUnmapDevice,
-				"unmapping the device of volume %q failed: %v", v.VolumeName, err)
-			return err
-		}
-		u.succeeded(volumeObject(v.VolumeSpec), ReasonSuccessfulUnmountDevice, "the device of volume %q is undone", string(v.VolumeName))
-		return nil
+		x.tell = u.tell
+		return u.run(ctx)
 	})
 }
 
 // unmappingDevice is one unmap-device operation.
 type unmappingDevice struct{ unmountingDevice }
+
+// tell records what became of the operation.
+func (u *unmappingDevice) tell(err error) error {
+	object, name := volumeObject(u.v.VolumeSpec), string(u.v.VolumeName)
+	if err != nil {
+		u.event(object, v1.EventTypeWarning, ReasonFailedUnmapDevice, "unmapping the device of volume %q failed: %v", name, err)
+		return err
+	}
+	u.succeeded(object, ReasonSuccessfulUnmountDevice, "the device of volume %q is undone", name)
+	return nil
+}
 
 func (u *unmappingDevice) run(ctx context.Context) error {
 	switch {
@@ -75,27 +80,24 @@ func (u *unmappingDevice) checkUnmapped(ctx context.Context, path string) error 
 
 // tearDownDevice undoes what SetUpDevice did, removes the directory of the binds, and asks whether the device is free.
 func (u *unmappingDevice) tearDownDevice(ctx context.Context, unmapper volume.BlockVolumeUnmapper, path string) error {
-	intent := u.intent(path)
-	if err := u.intend(ctx, u.x, intent); err != nil {
+	u.undoing = u.intent(path)
+	if err := u.intend(ctx, u.x, u.undoing); err != nil {
 		return err
 	}
 	if custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper); ok {
 		args := volume.TearDownDeviceArgs{MapPath: path, DevicePath: u.v.DevicePath}
+		u.x.failed = u.unstageFailed
 		err := u.x.change(ctx, "TearDownDevice", func(ctx context.Context) error { return custom.TearDownDevice(ctx, args) })
 		if err != nil {
-			return u.failed(ctx, intent, err)
+			return err
 		}
 	}
+	u.x.failed = u.halfDone
 	if err := u.x.change(ctx, "RemoveMapPath", func(ctx context.Context) error { return u.blocks.RemoveMapPath(ctx, path) }); err != nil {
-		return u.halfDone(ctx, intent, err)
-	}
-	if err := u.checkClosed(ctx); err != nil {
-		return u.halfDone(ctx, intent, err)
-	}
-	if err := u.state.MarkDeviceAsUnmounted(u.v.VolumeName); err != nil {
-		u.conclude(ctx, u.x, intent, IntentUncertain)
 		return err
 	}
-	u.conclude(ctx, u.x, intent, IntentForgotten)
-	return nil
+	if err := u.checkClosed(ctx); err != nil {
+		return err
+	}
+	return u.undone(ctx)
 }

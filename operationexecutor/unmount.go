@@ -16,8 +16,7 @@ type unmounting struct {
 	v     MountedVolume
 	state ActualStateOfWorldMounterUpdater
 
-	at      setUpAt // of a volume that is torn down
-	tearing Intent
+	undoing Intent // from when it is on record
 }
 
 // GenerateUnmountVolumeFunc implements [OperationGenerator].
@@ -25,9 +24,20 @@ func (g *Generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState Actua
 	info := OperationInfo{Kind: OpUnmount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		u := &unmounting{Generator: g, x: x, v: v, state: actualState}
-		x.conclude = u.tell
-		return gather(ctx, x, u.prepare, u.cleanSubpaths)
+		x.tell = u.tell
+		return u.run(ctx)
 	})
+}
+
+func (u *unmounting) run(ctx context.Context) error {
+	at, err := u.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	if err := u.cleanSubpaths(ctx); err != nil {
+		return err
+	}
+	return u.tearDown(ctx, at)
 }
 
 // tell records what became of the operation.
@@ -65,62 +75,64 @@ func (u *unmounting) prepare(ctx context.Context) (at setUpAt, err error) {
 
 // cleanSubpaths takes the parts of the volume from the pod's containers. When that fails, the volume itself is what it
 // was, and so is its state.
-func (u *unmounting) cleanSubpaths(ctx context.Context, at setUpAt, err error) error {
-	if err != nil {
-		return err
+func (u *unmounting) cleanSubpaths(ctx context.Context) error {
+	if u.subpaths == nil {
+		return nil
 	}
-	if u.at = at; u.subpaths == nil {
-		return u.tearDown(ctx, nil)
-	}
-	return u.x.thenCall(u.x.changing("CleanSubpaths"), func(ctx context.Context) error {
-		return u.subpaths.CleanSubpaths(ctx, u.v.PodUID, u.v.PluginName, u.v.InnerVolumeSpecName)
-	}, u.tearDown)
-}
-
-func (u *unmounting) tearDown(ctx context.Context, err error) error {
-	if err != nil {
+	u.x.failed = func(_ context.Context, err error) error {
 		return fmt.Errorf("it is not torn down as long as parts of it are mounted for containers: %w", err)
 	}
-	u.tearing = u.intent(u.at.path)
-	if err := u.intend(ctx, u.x, u.tearing); err != nil {
+	err := u.x.change(ctx, "CleanSubpaths", func(ctx context.Context) error {
+		return u.subpaths.CleanSubpaths(ctx, u.v.PodUID, u.v.PluginName, u.v.InnerVolumeSpecName)
+	})
+	if err != nil {
 		return err
 	}
-	return u.x.thenCall(u.x.changing("TearDown"), u.at.unmounter.TearDown, u.tornDown)
-}
-
-func (u *unmounting) tornDown(ctx context.Context, err error) error {
-	err = u.directoryKept(eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName, err)
-	if err != nil {
-		return u.failed(ctx, u.tearing, err)
-	}
-	return u.thenCheckUndone(ctx, u.x, "TearDown", u.at.path, u.unmounted)
-}
-
-func (u *unmounting) unmounted(ctx context.Context, err error) error {
-	if err != nil {
-		return u.failed(ctx, u.tearing, err)
-	}
-	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
-		u.conclude(ctx, u.x, u.tearing, IntentUncertain)
-		return err
-	}
-	u.conclude(ctx, u.x, u.tearing, IntentForgotten)
+	u.x.failed = nil
 	return nil
 }
 
-// failed says that the volume may be half torn down, whatever the class of err, so that it is set up again before it is
-// used; unless the plugin was never called.
-func (u *unmounting) failed(ctx context.Context, intent Intent, err error) error {
-	if notCalled(err) {
-		u.conclude(ctx, u.x, intent, believed(u.state.GetVolumeMountState(u.v.VolumeName, u.v.PodName)).end())
+func (u *unmounting) tearDown(ctx context.Context, at setUpAt) error {
+	u.undoing = u.intent(at.path)
+	if err := u.intend(ctx, u.x, u.undoing); err != nil {
 		return err
 	}
-	return u.halfDone(ctx, intent, err)
+	u.x.failed = u.tearDownFailed
+	err := u.x.change(ctx, "TearDown", at.unmounter.TearDown)
+	err = u.directoryKept(eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName, err)
+	if err != nil {
+		return err
+	}
+	if err := u.checkUndone(ctx, u.x, "TearDown", at.path); err != nil {
+		return err
+	}
+	return u.undone(ctx)
+}
+
+// undone says that the pod does not have the volume any more.
+func (u *unmounting) undone(ctx context.Context) error {
+	u.x.failed = nil
+	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
+		u.conclude(ctx, u.x, u.undoing, IntentUncertain)
+		return err
+	}
+	u.conclude(ctx, u.x, u.undoing, IntentForgotten)
+	return nil
+}
+
+// tearDownFailed says that the volume may be half torn down, whatever the class of err, so that it is set up again before it
+// is used; unless the plugin was never called.
+func (u *unmounting) tearDownFailed(ctx context.Context, err error) error {
+	if notCalled(err) {
+		u.conclude(ctx, u.x, u.undoing, believed(u.state.GetVolumeMountState(u.v.VolumeName, u.v.PodName)).end())
+		return err
+	}
+	return u.halfDone(ctx, err)
 }
 
 // halfDone says that the volume may be half taken away.
-func (u *unmounting) halfDone(ctx context.Context, intent Intent, err error) error {
-	u.conclude(ctx, u.x, intent, IntentUncertain)
+func (u *unmounting) halfDone(ctx context.Context, err error) error {
+	u.conclude(ctx, u.x, u.undoing, IntentUncertain)
 	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(MarkVolumeOpts{
 		VolumeName: u.v.VolumeName, PodName: u.v.PodName, PodUID: u.v.PodUID, Pod: u.v.Pod, VolumeSpec: u.v.VolumeSpec,
 		OuterVolumeSpecNames: u.v.OuterVolumeSpecNames, Mounter: u.v.Mounter, BlockVolumeMapper: u.v.BlockVolumeMapper, VolumeGidValue: u.v.VolumeGidValue,

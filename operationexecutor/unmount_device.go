@@ -19,8 +19,7 @@ type unmountingDevice struct {
 	v     AttachedVolume
 	state ActualStateOfWorldMounterUpdater
 
-	at        stagedAt // of a volume that is unstaged
-	unstaging Intent
+	undoing Intent // from when it is on record
 }
 
 // GenerateUnmountDeviceFunc implements [OperationGenerator].
@@ -28,9 +27,20 @@ func (g *Generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState Actu
 	info := OperationInfo{Kind: OpUnmountDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
 	return newOperation(info, func(ctx context.Context, x *execution) error {
 		u := &unmountingDevice{Generator: g, x: x, v: v, state: actualState}
-		x.conclude = u.tell
-		return gather(ctx, x, u.prepare, u.checkUnused)
+		x.tell = u.tell
+		return u.run(ctx)
 	})
+}
+
+func (u *unmountingDevice) run(ctx context.Context) error {
+	at, err := u.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	if err := u.checkUnused(ctx, at); err != nil {
+		return err
+	}
+	return u.unstage(ctx, at)
 }
 
 // tell records what became of the operation.
@@ -74,7 +84,7 @@ func (u *unmountingDevice) path(ctx context.Context, plugin volume.DeviceMountab
 	if u.v.VolumeSpec == nil {
 		return "", errors.New("neither the path at which the volume is staged nor its spec is known")
 	}
-	spec := u.lend(u.x, u.v.VolumeSpec)
+	spec := u.copyOf(u.x, u.v.VolumeSpec)
 	mounter, err := construct(ctx, u.x, "NewDeviceMounter", plugin.NewDeviceMounter)
 	if err != nil {
 		return "", err
@@ -84,17 +94,21 @@ func (u *unmountingDevice) path(ctx context.Context, plugin volume.DeviceMountab
 
 // checkUnused refuses while the volume has users, now that the operation has the volume for itself: pods that the actual
 // state knows, and mounts that the kernel knows.
-func (u *unmountingDevice) checkUnused(_ context.Context, at stagedAt, err error) error {
-	if err != nil {
-		return err
-	}
+func (u *unmountingDevice) checkUnused(ctx context.Context, at stagedAt) error {
 	if err := checkNoPods(u.state, u.v.VolumeName); err != nil {
 		return err
 	}
-	u.at = at
-	return then(u.x, u.x.asking("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
+	refs, err := perform(ctx, u.x, u.x.asking("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
 		return at.plugin.GetDeviceMountRefs(ctx, at.path)
-	}, u.unstage)
+	})
+	if err != nil {
+		return err
+	}
+	refs = slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return sameStaging(ref, at.path) })
+	if len(refs) > 0 {
+		return fmt.Errorf("what is staged at %q is still mounted at %q: %w", at.path, refs, volume.ErrInUse)
+	}
+	return nil
 }
 
 // checkNoPods refuses while state knows pods that have the volume, if it knows such things.
@@ -119,43 +133,34 @@ func sameStaging(ref, path string) bool {
 	return ref == path
 }
 
-// unstage unstages the volume, unless it is mounted elsewhere, by refs.
-func (u *unmountingDevice) unstage(ctx context.Context, refs []string, err error) error {
-	if err != nil {
+func (u *unmountingDevice) unstage(ctx context.Context, at stagedAt) error {
+	u.undoing = u.intent(at.path)
+	if err := u.intend(ctx, u.x, u.undoing); err != nil {
 		return err
 	}
-	refs = slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return sameStaging(ref, u.at.path) })
-	if len(refs) > 0 {
-		return fmt.Errorf("what is staged at %q is still mounted at %q: %w", u.at.path, refs, volume.ErrInUse)
-	}
-	u.unstaging = u.intent(u.at.path)
-	if err := u.intend(ctx, u.x, u.unstaging); err != nil {
-		return err
-	}
-	at := u.at
-	return u.x.thenCall(u.x.changing("UnmountDevice"), func(ctx context.Context) error { return at.unmounter.UnmountDevice(ctx, at.path) }, u.called)
-}
-
-func (u *unmountingDevice) called(ctx context.Context, err error) error {
+	u.x.failed = u.unstageFailed
+	err := u.x.change(ctx, "UnmountDevice", func(ctx context.Context) error { return at.unmounter.UnmountDevice(ctx, at.path) })
 	err = u.directoryKept(volumeObject(u.v.VolumeSpec), string(u.v.VolumeName), err)
 	if err != nil {
-		return u.failed(ctx, u.unstaging, err)
-	}
-	return u.thenCheckUndone(ctx, u.x, "UnmountDevice", u.at.path, u.unstaged)
-}
-
-func (u *unmountingDevice) unstaged(ctx context.Context, err error) error {
-	if err == nil {
-		err = u.checkClosed(ctx)
-	}
-	if err != nil {
-		return u.failed(ctx, u.unstaging, err)
-	}
-	if err := u.state.MarkDeviceAsUnmounted(u.v.VolumeName); err != nil {
-		u.conclude(ctx, u.x, u.unstaging, IntentUncertain)
 		return err
 	}
-	u.conclude(ctx, u.x, u.unstaging, IntentForgotten)
+	if err := u.checkUndone(ctx, u.x, "UnmountDevice", at.path); err != nil {
+		return err
+	}
+	if err := u.checkClosed(ctx); err != nil {
+		return err
+	}
+	return u.undone(ctx)
+}
+
+// undone says that the volume is not staged any more.
+func (u *unmountingDevice) undone(ctx context.Context) error {
+	u.x.failed = nil
+	if err := u.state.MarkDeviceAsUnmounted(u.v.VolumeName); err != nil {
+		u.conclude(ctx, u.x, u.undoing, IntentUncertain)
+		return err
+	}
+	u.conclude(ctx, u.x, u.undoing, IntentForgotten)
 	return nil
 }
 
@@ -183,18 +188,18 @@ func (u *unmountingDevice) checkClosed(ctx context.Context) error {
 	})
 }
 
-// failed says that the volume may be half unstaged, whatever the class of err, so that it is staged again before it is
-// used; unless the plugin was never called.
-func (u *unmountingDevice) failed(ctx context.Context, intent Intent, err error) error {
+// unstageFailed says that the volume may be half unstaged, whatever the class of err, so that it is staged again before it
+// is used; unless the plugin was never called.
+func (u *unmountingDevice) unstageFailed(ctx context.Context, err error) error {
 	if notCalled(err) {
-		u.conclude(ctx, u.x, intent, believed(u.state.GetDeviceMountState(u.v.VolumeName)).end())
+		u.conclude(ctx, u.x, u.undoing, believed(u.state.GetDeviceMountState(u.v.VolumeName)).end())
 		return err
 	}
-	return u.halfDone(ctx, intent, err)
+	return u.halfDone(ctx, err)
 }
 
 // halfDone says that what is staged may be half undone.
-func (u *unmountingDevice) halfDone(ctx context.Context, intent Intent, err error) error {
-	u.conclude(ctx, u.x, intent, IntentUncertain)
-	return uncertainToo(err, u.state.MarkDeviceAsUncertain(u.v.VolumeName, u.v.DevicePath, intent.DeviceMountPath, u.v.SELinuxMountContext))
+func (u *unmountingDevice) halfDone(ctx context.Context, err error) error {
+	u.conclude(ctx, u.x, u.undoing, IntentUncertain)
+	return uncertainToo(err, u.state.MarkDeviceAsUncertain(u.v.VolumeName, u.v.DevicePath, u.undoing.DeviceMountPath, u.v.SELinuxMountContext))
 }

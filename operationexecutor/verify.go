@@ -120,7 +120,7 @@ func (v *verifying) run(ctx context.Context) error {
 	watch := v.x.executor.attachments.watch(v.volumes)
 	defer watch.end()
 	asked := v.settled()
-	answer, err := v.ask(v, ctx, specsOf(asked, func(spec *volume.Spec) *volume.Spec { return v.lend(v.x, spec) }))
+	answer, err := v.ask(v, ctx, specsOf(asked, func(spec *volume.Spec) *volume.Spec { return v.copyOf(v.x, spec) }))
 	if err != nil {
 		return err
 	}
@@ -170,13 +170,13 @@ func (v *verifying) settled() []AttachedVolume {
 }
 
 // specsOf returns the question. Its maps are the plugin's, which may be left behind with them.
-func specsOf(volumes []AttachedVolume, lend func(spec *volume.Spec) *volume.Spec) specsByNode {
+func specsOf(volumes []AttachedVolume, copyOf func(spec *volume.Spec) *volume.Spec) specsByNode {
 	specs := specsByNode{}
 	for _, at := range volumes {
 		if specs[at.NodeName] == nil {
 			specs[at.NodeName] = map[v1.UniqueVolumeName]*volume.Spec{}
 		}
-		specs[at.NodeName][at.VolumeName] = lend(at.VolumeSpec)
+		specs[at.NodeName][at.VolumeName] = copyOf(at.VolumeSpec)
 	}
 	return specs
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -66,8 +67,7 @@ func (e *Executor) Wait(ctx context.Context) error {
 			err = context.Cause(ctx)
 		}
 	}
-	e.forgetBounds()
-	e.stopTimers()
+	e.calls.Rest()
 	running, left := e.namesLeft()
 	switch {
 	case err != nil && len(running) > 0:
@@ -78,41 +78,31 @@ func (e *Executor) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Returned returns a channel that is closed when every call that was left behind so far has returned, and KeyFreed was called
-// for its operation. After [Executor.Shutdown] nothing of this executor touches a volume from then on.
-func (e *Executor) Returned() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.returned == nil {
-		e.returned = make(chan struct{})
-	}
-	returned := e.returned
-	e.closeReturned()
-	return returned
-}
-
-// noteReturned notes that the calls of one operation that were left behind have returned.
-func (e *Executor) noteReturned() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.awaited--
-	e.closeReturned()
-}
-
-// closeReturned tells those who wait when there is nothing to wait for. The lock must be held.
-func (e *Executor) closeReturned() {
-	if e.awaited == 0 && e.returned != nil {
-		close(e.returned)
-		e.returned = nil
-	}
-}
-
 // whenQuiet returns a channel that is closed when no operation runs; nil when none does.
 func (e *Executor) whenQuiet() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.running > 0 && e.quiet == nil {
+	if len(e.running) > 0 && e.quiet == nil {
 		e.quiet = make(chan struct{})
 	}
 	return e.quiet
+}
+
+// namesLeft returns the operations that run, and those that have ended and of which a call still runs, each in the order
+// in which they began.
+func (e *Executor) namesLeft() (running, left []OperationInfo) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for op := range e.running {
+		running = append(running, op.Info())
+	}
+	for op := range e.left {
+		left = append(left, op.Info())
+	}
+	return inOrder(running), inOrder(left)
+}
+
+func inOrder(infos []OperationInfo) []OperationInfo {
+	slices.SortFunc(infos, func(a, b OperationInfo) int { return a.Started.Compare(b.Started) })
+	return infos
 }

@@ -4,60 +4,75 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pluginCalls bounds the calls of one plugin: those that run, and those that were left behind.
-type pluginCalls struct {
-	name string
-	// workers holds a token for each call that runs. Nil: as many run as come, because it is not known yet whose they are.
-	workers chan struct{}
-	hung    atomic.Int64
-	// slow are the calls that have given their worker back and have not returned. The executor's lock guards it.
-	slow int
+// workerPatience is how long a call keeps its worker: what takes longer waits for something.
+const workerPatience = 10 * time.Second
+
+// workers bounds the calls of one plugin: those that run, and those that hang.
+type workers struct {
+	name     string
+	hungMost int64
+	hung     atomic.Int64  // calls that were abandoned and have not returned
+	slow     atomic.Int64  // calls that have given their worker back and have not ended
+	employed chan struct{} // a token for each call that has a worker. Nil: any number has, since it is not known whose they are
+}
+
+// workersOf returns the workers of a plugin. There are as many as plugins.
+func (e *Executor) workersOf(plugin string) *workers {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.workers[plugin]
+	if w == nil {
+		w = &workers{name: plugin, hungMost: int64(e.options.HungPerPlugin)}
+		if plugin != "" {
+			w.employed = make(chan struct{}, e.options.WorkersPerPlugin)
+		}
+		e.workers[plugin] = w
+	}
+	return w
 }
 
 // acquire waits for a worker. The error says why there is none.
-func (p *pluginCalls) acquire(ctx context.Context, hungAtMost int) error {
+func (w *workers) acquire(ctx context.Context) error {
+	if err := w.mayCall(ctx); err != nil || w.employed == nil {
+		return err
+	}
+	select {
+	case w.employed <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case w.employed <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("no worker of plugin %q became free: %w", w.name, context.Cause(ctx))
+	}
+}
+
+// mayCall returns why no call may begin now.
+func (w *workers) mayCall(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if p.tryAcquire(hungAtMost) {
-		return nil
+	if hung := w.hung.Load(); hung >= w.hungMost {
+		return &PluginHungError{Plugin: w.name, Hung: int(hung)}
 	}
-	if n := int(p.hung.Load()); n >= hungAtMost {
-		return &PluginHungError{Plugin: p.name, Hung: n}
-	}
-	select {
-	case p.workers <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("no worker of plugin %q became free: %w", p.name, context.Cause(ctx))
+	return nil
+}
+
+func (w *workers) release() {
+	if w.employed != nil {
+		<-w.employed
 	}
 }
 
-// tryAcquire takes a worker if there is one.
-func (p *pluginCalls) tryAcquire(hungAtMost int) bool {
-	if int(p.hung.Load()) >= hungAtMost {
-		return false
-	}
-	if p.workers == nil {
-		return true
-	}
-	select {
-	case p.workers <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (p *pluginCalls) release() {
-	if p.workers != nil {
-		<-p.workers
-	}
-}
+// mayGiveBack reports whether a slow call may give its worker to another one.
+func (w *workers) mayGiveBack() bool { return w.hung.Load()+w.slow.Load() < w.hungMost }
 
 // PluginHungError says that a call was not made, because so many calls of its plugin were left behind and still run that
 // no more are risked. It matches volume.ErrTransient: the calls that hang may return.

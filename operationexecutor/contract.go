@@ -1,0 +1,92 @@
+package operationexecutor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file finds out what a plugin did otherwise than it said.
+
+// ErrUntrue matches the error of an operation in which the plugin reported what is not so: success without a mount, a
+// failure with one, a teardown that left one. The step CheckSpec of an operation whose plugin changed the spec that it was
+// given has it too.
+var ErrUntrue = errors.New("the plugin reported what is not so")
+
+// isMounted reports whether something is mounted at a path of the pod's or the plugin's directories; known is false when
+// that was not or could not be asked. Other paths are not ours to ask about. It is asked also when ctx has ended
+// meanwhile, since a call that succeeded all the same is checked like any other; the deadline of a call bounds it.
+func (g *Generator) isMounted(ctx context.Context, x *execution, path string) (mounted, known bool) {
+	if g.mounts == nil || !g.isOurs(x, path) {
+		return false, false
+	}
+	var is bool
+	err := x.beside(ctx, x.asking("IsMountPoint"), func(ctx context.Context) (err error) {
+		is, err = g.mounts.IsMountPoint(ctx, path)
+		if errors.Is(err, fs.ErrNotExist) {
+			is, err = false, nil
+		}
+		return err
+	})
+	if err != nil {
+		return false, false // The call may still write.
+	}
+	return is, true
+}
+
+func (g *Generator) isOurs(x *execution, path string) bool {
+	host := g.plugins.Host()
+	return isBeneath(path, host.GetPodsDir()) || isBeneath(path, host.GetPluginDir(x.pluginName()))
+}
+
+func isBeneath(path, dir string) bool {
+	return strings.HasPrefix(filepath.Clean(path), filepath.Clean(dir)+string(filepath.Separator))
+}
+
+// doubtFailure returns err, the error of a call that should have made a mount at path, as uncertain when it says that there
+// is none and there is one.
+func (g *Generator) doubtFailure(ctx context.Context, x *execution, path string, err error) error {
+	if class := outcome.ClassOf(err); class != Final && class != Transient || notCalled(err) {
+		return err
+	}
+	if mounted, _ := g.isMounted(ctx, x, path); !mounted {
+		return err
+	}
+	return volume.Uncertain(fmt.Errorf("%w (and yet something is mounted at %q: %w)", err, path, ErrUntrue))
+}
+
+// checkUndone returns an error when a call that should have taken away the mount at path has succeeded, and it is there.
+func (g *Generator) checkUndone(ctx context.Context, x *execution, call, path string) error {
+	if mounted, _ := g.isMounted(ctx, x, path); mounted {
+		return volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrUntrue))
+	}
+	return nil
+}
+
+// checkDone returns an error when a call that makes a mount at path has succeeded, and there is none.
+func (g *Generator) checkDone(ctx context.Context, x *execution, call, path string) error {
+	if mounted, known := g.isMounted(ctx, x, path); known && !mounted {
+		return volume.Uncertain(fmt.Errorf("%s reported success, and nothing is mounted at %q: %w", call, path, ErrUntrue))
+	}
+	return nil
+}
+
+// mountsOf returns what plugin says of its mounts; nil when it says nothing, or when nobody can check it.
+func (g *Generator) mountsOf(plugin volume.VolumePlugin) volume.MountingVolumePlugin {
+	if g.mounts == nil {
+		return nil
+	}
+	mounting, _ := plugin.(volume.MountingVolumePlugin)
+	return mounting
+}
+
+// asksMount asks a plugin whether a call that succeeded leaves a mount.
+func (x *execution) asksMount(ctx context.Context, name string, ask func() bool) (bool, error) {
+	return construct(ctx, x, name, func() (bool, error) { return ask(), nil })
+}
