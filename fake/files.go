@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/atomicwriter"
 )
 
@@ -134,6 +135,9 @@ func (m *Mounter) MakeDirectory(ctx context.Context, base, name string, mode fs.
 	})
 	return made, err
 }
+
+// Metrics returns a provider that measures nothing: the paths are not those of the machine.
+func (m *Mounter) Metrics(string) volume.MetricsProvider { return volume.MetricsNil{} }
 
 // Publish makes the files of payload all that the directory dir holds, in one step. Unlike volume/atomicwriter it makes no
 // links: the files are where payload says. Group is not looked at.

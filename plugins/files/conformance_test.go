@@ -3,10 +3,12 @@ package files
 import (
 	"fmt"
 	"maps"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/volume"
@@ -112,6 +114,25 @@ func TestConformanceOnFakes(t *testing.T) {
 			table, err := world.List(t.Context())
 			require.NoError(t, err)
 			require.Len(t, table, 1, "the root alone")
+		})
+	}
+}
+
+// TestOnFakesNoPathOfTheMachineIsMeasured, although there is one by the name of the volume's.
+func TestOnFakesNoPathOfTheMachineIsMeasured(t *testing.T) {
+	for name, newConfig := range conformances() {
+		t.Run(name, func(t *testing.T) {
+			world := fake.NewMounter(fake.MounterOptions{})
+			config := newConfig(Options{Mounter: world, Directories: world})
+			plugin, ok := config.NewPlugin(t).(*Plugin)
+			require.True(t, ok)
+			start(t, plugin)
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid-1"}}
+			mounter, err := plugin.NewMounter(config.NewSpec(t), pod)
+			require.NoError(t, err)
+			require.NoError(t, os.MkdirAll(mounter.GetPath(), 0o755))
+			_, err = mounter.GetMetrics(t.Context())
+			require.ErrorIs(t, err, volume.ErrUnsupported)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/atomicwriter"
 	"github.com/volumekit/volumekit/volume/ownership"
 )
@@ -27,6 +28,13 @@ type Directories interface {
 	// RemoveAll removes the directory base/name with all that is in it; it succeeds when nothing is there. No link is followed
 	// and no mount is entered: where one is shown inside, nothing is removed, and the error matches safepath.ErrMounted.
 	RemoveAll(ctx context.Context, base, name string) error
+}
+
+// MeasuredDirectories is what [Directories] may have too. Without it the plugin measures the path on the machine, which is wrong
+// for directories in memory.
+type MeasuredDirectories interface {
+	// Metrics returns what measures the volume at path. It does no I/O.
+	Metrics(path string) volume.MetricsProvider
 }
 
 // ownedDirectories is what [Directories] on a filesystem have beside: they prove which directories they have made.

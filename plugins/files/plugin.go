@@ -218,11 +218,19 @@ func (p *Plugin) place(name string, podUID types.UID) (place, error) {
 		return place{}, fmt.Errorf("%s volume of pod %q: %w", p.source, podUID, err)
 	}
 	at := place{plugin: p, name: name, path: p.host.GetPodVolumeDir(podUID, p.name, name), proofs: p.host.GetPodPluginDir(podUID, p.name)}
-	at.MetricsProvider = volume.NewMetricsDu(at.path)
-	if p.inMemory {
-		at.MetricsProvider = &volume.Dir{Path: at.path}
-	}
+	at.MetricsProvider = p.metricsOf(at.path)
 	return at, nil
+}
+
+// metricsOf returns what measures the volume at path.
+func (p *Plugin) metricsOf(path string) volume.MetricsProvider {
+	if measured, ok := p.directories.(MeasuredDirectories); ok {
+		return measured.Metrics(path)
+	}
+	if p.inMemory {
+		return &volume.Dir{Path: path}
+	}
+	return volume.NewMetricsDu(path)
 }
 
 // GetPath implements [volume.Volume].
