@@ -32,10 +32,11 @@ const maxTableAge = time.Second
 // What is kept has one descriptor, whether it is the table or references: a table that is good answers for the references,
 // and references are only asked for when there is none.
 type current struct {
-	// reading holds a token while the table is read, so that it is read once for all who ask.
+	// reading holds a token while the table is read, or mounts are asked for references, so that it is done once for all who ask.
 	reading chan struct{}
 	table   atomic.Pointer[snapshot]
 	refs    atomic.Pointer[refsSnapshot]
+	roots   atomic.Pointer[rootsOfMounts] // nil until somebody asks for references
 }
 
 func newCurrent() *current { return &current{reading: make(chan struct{}, 1)} }

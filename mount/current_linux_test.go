@@ -367,7 +367,7 @@ func fewestAllocs(f func()) float64 {
 	return least
 }
 
-// TestRefs finds the references of a mount in each of the ways: asked for one by one, from memory, and from the table.
+// TestRefs finds the references of a mount in each of the ways: asked for, from memory, and from the table.
 func TestRefs(t *testing.T) {
 	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
 		root := t.TempDir()
@@ -392,7 +392,7 @@ func TestRefs(t *testing.T) {
 			assert.Equal(t, []string{one, memory}, refs(two))
 		}
 		requireClipped(t, m, two)
-		assert.Equal(t, []string{memory, two}, sorted(refs(one)), "of another, from the table")
+		assert.Equal(t, []string{memory, two}, sorted(refs(one)), "of another")
 		assert.Empty(t, refs(other))
 		assert.Empty(t, refs(part), "no mount point")
 		assert.Equal(t, []string{one, two}, sorted(refs(memory)))
@@ -403,6 +403,40 @@ func TestRefs(t *testing.T) {
 		require.NoError(t, unix.Unmount(two, unix.UMOUNT_NOFOLLOW))
 		assert.Empty(t, refs(two))
 		assert.Empty(t, refs(memory))
+	})
+}
+
+// TestRefsAfterARename: what was kept of other mounts is asked anew, whichever of them the directory was bound to first.
+func TestRefsAfterARename(t *testing.T) {
+	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
+		root := t.TempDir()
+		shown := filepath.Join(root, "shown")
+		require.NoError(t, os.Mkdir(shown, 0o755))
+		bind := func(source, name string) string {
+			path := filepath.Join(root, name)
+			require.NoError(t, os.Mkdir(path, 0o755))
+			require.NoError(t, unix.Mount(source, path, "", unix.MS_BIND, ""))
+			t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
+			return path
+		}
+		refs := func(path string) []string {
+			found, err := m.GetMountRefs(t.Context(), path)
+			require.NoError(t, err)
+			return sorted(found)
+		}
+		one, two := bind(shown, "one"), bind(shown, "two")
+		assert.Equal(t, []string{two}, refs(one))
+		renamed := filepath.Join(root, "renamed")
+		require.NoError(t, os.Rename(shown, renamed))
+		three := bind(renamed, "three")
+		assert.Equal(t, []string{one, two}, refs(three), "of a mount that came after the rename")
+		assert.Equal(t, []string{three, two}, refs(one))
+		require.NoError(t, os.Mkdir(shown, 0o755))
+		other := bind(shown, "other")
+		assert.Empty(t, refs(other), "another directory of that name")
+		require.NoError(t, os.Rename(renamed, filepath.Join(root, "again")))
+		bind(shown, "unrelated") // which the kernel tells of, as it does not of a rename
+		assert.Equal(t, []string{one, three}, refs(two))
 	})
 }
 

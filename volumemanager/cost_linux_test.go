@@ -138,14 +138,11 @@ func sizesOf(t *testing.T, kind string) (few, many int) {
 	return few, many
 }
 
-// perOther is how many calls of a step there may be for each other volume: what is asked of all loop devices (that a file has one and
-// no second), and of all mounts when a volume is unstaged (that none of them shows it).
+// perOther is how many calls of a step there may be for each other volume: loop-block looks at all loop devices, to prove that a
+// file has one and no second.
 func perOther(kind string) float64 {
-	switch kind {
-	case "loopblock":
+	if kind == "loopblock" {
 		return 12
-	case "local":
-		return 4
 	}
 	return 0
 }
