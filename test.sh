@@ -209,20 +209,24 @@ run_guest() {
   fi
   step "tests of NFS, of the device mapper and of mounts on an older kernel, in a guest"
   local dir status=0
-  dir=$(mktemp -d)
+  # The guest has a /tmp of its own and gets this directory as /run/guest; it needs nothing of the
+  # checkout, wherever that lies. Its name stands on a kernel's command line and has no blank.
+  dir=$(mktemp -d /tmp/guest-XXXXXX)
   chmod 755 "$dir"
+  cp internal/guest/init.sh "$dir/init"
+  chmod 755 "$dir/init"
   CGO_ENABLED=0 go vet -tags nfsguest ./plugins/nfs
   CGO_ENABLED=0 go test -c -tags nfsguest -o "$dir/nfs.test" ./plugins/nfs
   CGO_ENABLED=0 go test -c -vet=off -o "$dir/mount.test" ./mount
   CGO_ENABLED=0 go test -c -vet=off -o "$dir/volumetest.test" ./volume/volumetest
   CGO_ENABLED=0 go test -c -tags dmguest -o "$dir/dm.test" ./volumemanager
   {
-    echo "$PWD/plugins/nfs /run/guest/nfs.test -test.timeout 5m"
-    echo "$PWD/mount /run/guest/mount.test -test.timeout 2m -test.run '^TestSuite$'"
-    echo "$PWD/volume/volumetest /run/guest/volumetest.test -test.timeout 2m -test.run OverTheKernel"
-    echo "$PWD/volumemanager /run/guest/dm.test -test.timeout 2m -test.run '^(TestDeviceThatFails|TestSuspendedDevice|TestSlowDevice)'"
+    echo "/run/guest/nfs.test -test.timeout 5m"
+    echo "/run/guest/mount.test -test.timeout 2m -test.run '^TestSuite$'"
+    echo "/run/guest/volumetest.test -test.timeout 2m -test.run OverTheKernel"
+    echo "/run/guest/dm.test -test.timeout 2m -test.run '^(TestDeviceThatFails|TestSuspendedDevice|TestSlowDevice)'"
   } >"$dir/run"
-  timeout -k 5 8m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$PWD/internal/guest/init.sh" \
+  timeout -k 5 8m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$dir/init" \
     VOLUMEKIT_GUEST="$dir" CI="${CI:-}" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?
   grep -q '^guest: passed' "$dir/log" || { cat "$dir/log"; status=1; }
   rm -r "$dir"

@@ -3,9 +3,9 @@
 # device mapper. test.sh boots it with the machine's root as its own, read-only, through hostfs; what is written lives in the
 # guest's memory.
 #
-#   VOLUMEKIT_GUEST   the absolute path of a directory of the machine with a file "run": one line for each binary, with the
-#                     directory to run it in and its arguments. What they print, and "guest: passed" or "guest: failed",
-#                     goes to the guest's console.
+#   VOLUMEKIT_GUEST   the absolute path of a directory of the machine that is /run/guest here. Each line of its file "run" is a
+#                     command, which begins there. What they print, and "guest: passed" or "guest: failed", goes to the
+#                     guest's console.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp VOLUMEKIT_MOUNTTEST_WRITABLE=/tmp/export:/run:/var/lib/nfs
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -34,9 +34,9 @@ exportfs -o rw,fsid=0,no_root_squash,insecure,no_subtree_check '127.0.0.1:/tmp/e
 rpc.mountd
 rpc.nfsd -G 10 -L 10 2
 verdict=passed
-while read -r dir command; do
-  echo "guest: $command in $dir"
-  (cd "$dir" && eval "$command") </dev/null || verdict=failed
+while read -r command; do
+  echo "guest: $command"
+  (cd /run/guest && eval "$command") </dev/null || verdict=failed
 done < /run/guest/run
 echo "guest: $verdict"
 busybox poweroff -f
