@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/attachdetach"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/plugins/emptydir"
 	"github.com/volumekit/volumekit/plugins/hostpath"
@@ -32,15 +35,20 @@ import (
 // FuzzObjectsAsEmbeddersWriteThem drives a manager and the controller of claims, on real directories, with objects as people's own
 // orchestrators write them: any UID, no node name, no status or a wrong one, names up to the limit, the same object twice, fields that
 // change. The bytes are what the embedder does. Each volume that a pod has is marked with whose it is, which must stay as long
-// as anybody uses it, and must never be seen by anybody else.
+// as anybody uses it, and must never be seen by anybody else. With controlled, volumes are attached by a controller, and there are
+// pods on another node, which has no agent.
 func FuzzObjectsAsEmbeddersWriteThem(f *testing.F) {
-	f.Fuzz(func(t *testing.T, steps []byte) {
+	f.Fuzz(func(t *testing.T, controlled bool, steps []byte) {
 		if len(steps) > 400 {
 			return
 		}
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
 			e := newEmbedder(t, dir, steps)
+			if controlled {
+				e.disks = &disks{nodes: make(map[string]types.NodeName), users: make(map[string]string)}
+				e.makeNode()
+			}
 			e.start()
 			for len(e.steps) > 0 {
 				e.act()
@@ -65,6 +73,8 @@ type embedder struct {
 	// marked are the claims, by UID, and the volumes of pods, by their lives, whose storage has a mark.
 	marked map[string]bool
 	lives  int
+	// disks says which volumes are attached; nil: they need not be.
+	disks *disks
 }
 
 // embeddedPod is a pod as the embedder believes it added.
@@ -93,24 +103,36 @@ func (e *embedder) start() {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: filepath.Join(e.dir, "lib"), NodeName: "node-1"})
 	require.NoError(e.t, err)
 	plugins := volume.NewVolumePluginMgr(host)
-	require.NoError(e.t, plugins.InitPlugins(e.t.Context(),
-		hostpath.New(hostpath.Options{BaseDir: filepath.Join(e.dir, "volumes")}), emptydir.New(emptydir.Options{})))
-	m, err := volumemanager.New(plugins, volumemanager.Options{
+	options := volumemanager.Options{
 		Store: e.objects, RuntimeDir: filepath.Join(e.dir, "run"), StateDir: filepath.Join(e.dir, "state"), Orphans: volumemanager.OrphansAreRemoved,
-	})
+	}
+	paths := hostpath.New(hostpath.Options{BaseDir: filepath.Join(e.dir, "volumes")})
+	if e.disks == nil {
+		require.NoError(e.t, plugins.InitPlugins(e.t.Context(), paths, emptydir.New(emptydir.Options{})))
+	} else {
+		options.AttachedBy = volumemanager.AttachedByController
+		require.NoError(e.t, plugins.InitPlugins(e.t.Context(), &attachedPaths{paths, e}, emptydir.New(emptydir.Options{})))
+	}
+	m, err := volumemanager.New(plugins, options)
 	require.NoError(e.t, err)
-	claims := persistentvolume.New(plugins, e.objects, persistentvolume.Options{NodeName: "node-1", Mounts: m})
+	run := []func(context.Context) error{m.Run, persistentvolume.New(plugins, e.objects, persistentvolume.Options{NodeName: "node-1", Mounts: m}).Run}
+	if e.disks != nil {
+		run = append(run, attachdetach.New(plugins, e.objects, attachdetach.Options{}).Run)
+	}
 	ctx, cancel := context.WithCancel(e.t.Context())
-	ended := make(chan error, 2)
-	go func() { ended <- m.Run(ctx) }()
-	go func() { ended <- claims.Run(ctx) }()
+	ended := make(chan error, len(run))
+	for _, one := range run {
+		go func() { ended <- one(ctx) }()
+	}
 	e.manager = m
 	e.stop = func() {
 		stopping, ends := context.WithTimeout(e.t.Context(), time.Minute)
 		defer ends()
 		_ = m.Stop(stopping) // What is left is the next one's.
 		cancel()
-		require.NoError(e.t, errors.Join(<-ended, <-ended))
+		for range run {
+			require.NoError(e.t, <-ended)
+		}
 	}
 	for _, p := range e.pods {
 		require.NoError(e.t, m.AddPod(e.t.Context(), p.object))
@@ -133,6 +155,7 @@ var (
 	uids        = []types.UID{"42", "uid-x", "uid-x-y", "UPPER", "a b", "é", "x\n", "..", "a/b", "", types.UID(strings.Repeat("u", 200)), types.UID(strings.Repeat("u", 255))}
 	volumeNames = []string{"z", "y-z", "data", "x", strings.Repeat("v", 63), "Bad_Name", ""}
 	claimNames  = []string{"one", "two", strings.Repeat("c", 253)}
+	nodeNames   = []string{"node-1", "node-1", "node-1", "node-2", ""}
 	phases      = []v1.PodPhase{"", v1.PodRunning, v1.PodFailed, v1.PodSucceeded, "Strange"}
 )
 
@@ -153,7 +176,11 @@ func (e *embedder) act() {
 	case 8:
 		e.changeStoredPod(uids[e.next(len(uids))])
 	case 9:
-		time.Sleep(time.Duration(1+e.next(200)) * time.Second)
+		seconds := 1 + e.next(200)
+		if e.disks != nil {
+			e.changeNode(seconds)
+		}
+		time.Sleep(time.Duration(seconds) * time.Second)
 	default:
 		e.stop()
 		e.start()
@@ -163,9 +190,33 @@ func (e *embedder) act() {
 	}
 }
 
+// makeNode makes the object of both nodes, with no status, as whoever has never heard of volumes.
+func (e *embedder) makeNode() {
+	for _, name := range []string{"node-1", "node-2"} {
+		_, _ = store.Create(e.t.Context(), e.objects, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}) // It may be there.
+	}
+}
+
+// changeNode removes the object of the node, makes it again, or forgets its status.
+func (e *embedder) changeNode(what int) {
+	node, err := store.Get[*v1.Node](e.t.Context(), e.objects, "", "node-1")
+	switch {
+	case err != nil:
+		e.makeNode()
+	case what%4 == 0:
+		require.NoError(e.t, store.Delete(e.t.Context(), e.objects, node))
+	case what%4 == 1:
+		node.Status = v1.NodeStatus{}
+		_, _ = e.objects.Update(e.t.Context(), node) // The manager may have written it meanwhile.
+	}
+}
+
 func (e *embedder) newPod(uid types.UID) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod-" + letterOf(uid), UID: uid}}
 	pod.Spec.Containers = []v1.Container{{Name: "main"}}
+	if e.disks != nil {
+		pod.Spec.NodeName = nodeNames[e.next(len(nodeNames))]
+	}
 	if e.next(8) == 0 {
 		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: "main"})
 	}
@@ -211,6 +262,9 @@ func (e *embedder) nameOfAVolume() string {
 func (e *embedder) addPod(pod *v1.Pod) {
 	if e.next(3) > 0 {
 		_, _ = store.Create(e.t.Context(), e.objects, pod.DeepCopy()) // The store may refuse it, and so may the embedder not have one.
+	}
+	if pod.Spec.NodeName == "node-2" {
+		return // Its agent is never started.
 	}
 	if err := e.manager.AddPod(e.t.Context(), pod); err != nil {
 		return
@@ -387,6 +441,9 @@ func (e *embedder) end() {
 		require.NoError(e.t, e.manager.RemovePod(uid))
 	}
 	clear(e.pods)
+	if e.disks != nil {
+		e.makeNode() // Without it nothing is detached.
+	}
 	e.stop()
 	e.start()
 	require.NoError(e.t, e.manager.WaitForNodeEmpty(e.t.Context()))
@@ -409,4 +466,162 @@ func (e *embedder) checkClaim(claim *v1.PersistentVolumeClaim) {
 	pv, err := store.Get[*v1.PersistentVolume](e.t.Context(), e.objects, "", claim.Spec.VolumeName)
 	require.NoError(e.t, err)
 	require.Equal(e.t, string(claim.UID), markAt(e.t, pv.Spec.HostPath.Path), "claim %q", claim.Name)
+}
+
+// disks are volumes that must be attached before they are used, each to one node.
+type disks struct {
+	mu    sync.Mutex
+	nodes map[string]types.NodeName
+	users map[string]string
+}
+
+// use notes that a pod uses a volume by the name of its PersistentVolume; an empty volume ends that.
+func (d *disks) use(pod types.UID, pv, name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.users[string(pod)+"\x00"+pv] = name
+}
+
+// isUsed reports whether a pod uses a volume.
+func (d *disks) isUsed(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(slices.Collect(maps.Values(d.users)), name)
+}
+
+func (d *disks) nodeOf(name string) types.NodeName {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.nodes[name]
+}
+
+func (d *disks) set(name string, node types.NodeName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nodes[name] = node
+}
+
+// attachedPaths is the plugin hostpath whose PersistentVolumes must be attached. It fails the test when one is attached to a second
+// node, detached in use, or used without being attached.
+type attachedPaths struct {
+	*hostpath.Plugin
+
+	e *embedder
+}
+
+var _ volume.AttachableVolumePlugin = (*attachedPaths)(nil)
+
+func (p *attachedPaths) NewAttacher() (volume.Attacher, error)               { return p, nil }
+func (p *attachedPaths) NewDetacher() (volume.Detacher, error)               { return p, nil }
+func (p *attachedPaths) NewDeviceMounter() (volume.DeviceMounter, error)     { return p, nil }
+func (p *attachedPaths) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return p, nil }
+func (p *attachedPaths) CanAttach(spec *volume.Spec) (bool, error) {
+	return spec.PersistentVolume != nil, nil
+}
+func (p *attachedPaths) CanDeviceMount(*volume.Spec) (bool, error) { return false, nil }
+func (p *attachedPaths) GetDeviceMountPath(*volume.Spec) (string, error) {
+	return "", volume.ErrUnsupported
+}
+func (p *attachedPaths) UnmountDevice(context.Context, string) error { return volume.ErrUnsupported }
+func (p *attachedPaths) GetDeviceMountRefs(context.Context, string) ([]string, error) {
+	return nil, nil
+}
+func (p *attachedPaths) MountDevice(context.Context, *volume.Spec, string, string, volume.DeviceMounterArgs) error {
+	return volume.ErrUnsupported
+}
+
+// NewMounter implements [volume.VolumePlugin].
+func (p *attachedPaths) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	mounter, err := p.Plugin.NewMounter(spec, pod)
+	if err != nil || spec.PersistentVolume == nil {
+		return mounter, err
+	}
+	name, err := p.GetVolumeName(spec)
+	return &attachedMounter{mounter, p, name, pod.UID, spec.Name()}, err
+}
+
+// NewUnmounter implements [volume.VolumePlugin].
+func (p *attachedPaths) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	unmounter, err := p.Plugin.NewUnmounter(name, podUID)
+	return &attachedUnmounter{unmounter, p.e.disks, podUID, name}, err
+}
+
+// Attach implements [volume.Attacher].
+func (p *attachedPaths) Attach(_ context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
+	name, err := p.GetVolumeName(spec)
+	if err != nil {
+		return "", err
+	}
+	if at := p.e.disks.nodeOf(name); at != "" && at != node {
+		p.e.t.Errorf("volume %q is attached to %q and then to %q", name, at, node)
+	}
+	p.e.disks.set(name, node)
+	return "/dev/" + spec.Name(), nil
+}
+
+// VolumesAreAttached implements [volume.Attacher].
+func (p *attachedPaths) VolumesAreAttached(_ context.Context, specs map[v1.UniqueVolumeName]*volume.Spec, node types.NodeName) (map[v1.UniqueVolumeName]bool, error) {
+	attached := make(map[v1.UniqueVolumeName]bool)
+	for unique, spec := range specs {
+		name, err := p.GetVolumeName(spec)
+		if err != nil {
+			return nil, err
+		}
+		attached[unique] = p.e.disks.nodeOf(name) == node
+	}
+	return attached, nil
+}
+
+// WaitForAttach implements [volume.Attacher].
+func (p *attachedPaths) WaitForAttach(_ context.Context, _ *volume.Spec, devicePath string, _ *v1.Pod) (string, error) {
+	return devicePath, nil
+}
+
+// Detach implements [volume.Detacher].
+func (p *attachedPaths) Detach(_ context.Context, name string, node types.NodeName) error {
+	if p.e.disks.nodeOf(name) != node {
+		return nil
+	}
+	if node == "node-1" && p.e.disks.isUsed(name) {
+		p.e.t.Errorf("volume %q is detached in use", name)
+	}
+	p.e.disks.set(name, "")
+	return nil
+}
+
+// attachedMounter sets up what is attached, and fails the test for what is not.
+type attachedMounter struct {
+	volume.Mounter
+
+	plugin *attachedPaths
+	name   string
+	pod    types.UID
+	pv     string
+}
+
+// attachedUnmounter ends the use of what is attached.
+type attachedUnmounter struct {
+	volume.Unmounter
+
+	disks *disks
+	pod   types.UID
+	pv    string
+}
+
+// TearDown implements [volume.Unmounter].
+func (u *attachedUnmounter) TearDown(ctx context.Context) error {
+	err := u.Unmounter.TearDown(ctx)
+	if err == nil {
+		u.disks.use(u.pod, u.pv, "")
+	}
+	return err
+}
+
+// SetUp implements [volume.Mounter].
+func (m *attachedMounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	if at := m.plugin.e.disks.nodeOf(m.name); at != "node-1" {
+		m.plugin.e.t.Errorf("volume %q is set up and is attached to %q", m.name, at)
+	}
+	m.plugin.e.disks.use(m.pod, m.pv, m.name)
+	return m.Mounter.SetUp(ctx, args)
 }

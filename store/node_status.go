@@ -10,13 +10,21 @@ import (
 
 // AnnVolumesInUseOf is the annotation of a Node by which the node says that it has written the list of volumes in use of this very
 // object: its value is the object's UID. An object that was made anew has an empty list by itself, which says nothing. A
-// node writes the list first, and the annotation when the list is there and empty.
+// node writes the list first, and the annotation when the list is there and empty. With a list that is not empty it writes an
+// annotation that is: so a list that somebody else has emptied, as whoever writes a whole status of his own, is known for that.
 const AnnVolumesInUseOf = "volumekit.io/volumes-in-use-of"
 
 // SaysVolumesInUse reports whether the node itself has written the list of volumes in use of this object.
 func SaysVolumesInUse(node *v1.Node) bool {
 	of, said := node.Annotations[AnnVolumesInUseOf]
 	return len(node.Status.VolumesInUse) > 0 || said && of == string(node.UID)
+}
+
+// LostVolumesInUse reports whether the list of volumes in use of this object was emptied by somebody else than the node. The node
+// writes it again.
+func LostVolumesInUse(node *v1.Node) bool {
+	_, signs := node.Annotations[AnnVolumesInUseOf]
+	return signs && !SaysVolumesInUse(node)
 }
 
 // NodeStatus reads from the objects of nodes what they use and what is attached to them, each time from the store itself. It is
@@ -26,12 +34,21 @@ type NodeStatus struct {
 	Store Store
 }
 
-// VolumesInUse returns the volumes that the node says it uses. The error matches [ErrNotFound] when there is no object of the
-// node: what such a node uses is not known.
+// VolumesInUse returns the volumes that the node says it uses. What it uses is not known when there is no object of the node, which
+// is an error that matches [ErrNotFound], and when somebody else has emptied the list, which is one of [VolumesInUseOf].
 func (s NodeStatus) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.UniqueVolumeName, error) {
 	node, err := Get[*v1.Node](ctx, s.Store, "", string(name))
 	if err != nil {
 		return nil, fmt.Errorf("volumes in use of node %q: %w", name, err)
+	}
+	return VolumesInUseOf(node)
+}
+
+// VolumesInUseOf returns the volumes that a node's object lists as in use. The error matches [ErrConflict] when somebody else than the
+// node has emptied the list; see [LostVolumesInUse].
+func VolumesInUseOf(node *v1.Node) ([]v1.UniqueVolumeName, error) {
+	if LostVolumesInUse(node) {
+		return nil, fmt.Errorf("volumes in use of node %q: the list was emptied, and not by the node: leave status.volumesInUse alone: %w", node.Name, ErrConflict)
 	}
 	return node.Status.VolumesInUse, nil
 }

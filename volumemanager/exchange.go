@@ -232,7 +232,7 @@ func (x *exchange) misses(node *v1.Node) bool {
 	if x.reporter != VolumesInUseReporter(x.status) {
 		return false
 	}
-	return x.err != nil || !x.reports.Equal(sets.New(node.Status.VolumesInUse...)) || !store.SaysVolumesInUse(node)
+	return x.err != nil || !x.reports.Equal(sets.New(node.Status.VolumesInUse...)) || !isSigned(node)
 }
 
 // tell says that a volume which is used here is not listed any more, and wakes those who look at its pods.
@@ -317,7 +317,7 @@ func (x *exchange) readEarlier(ctx context.Context) ([]v1.UniqueVolumeName, erro
 	if read {
 		return earlier, nil
 	}
-	earlier, err := x.status.VolumesInUse(ctx, x.m.node())
+	earlier, err := x.status.listed(ctx)
 	if err != nil {
 		return nil, err
 	}

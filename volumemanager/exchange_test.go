@@ -470,6 +470,77 @@ func TestWhatTheNodeHasAttachedItDetaches(t *testing.T) {
 	})
 }
 
+// TestAListThatSomebodyElseHasEmptiedIsWrittenAgain, and cannot pass for this node's meanwhile.
+func TestAListThatSomebodyElseHasEmptiedIsWrittenAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		c := newController(w)
+		w.claim("data")
+		c.attach("data")
+		var emptied atomic.Bool
+		m := w.startOn(&nodeStore{Store: w.store, update: func(*v1.Node) error {
+			if emptied.Load() {
+				assert.True(t, store.LostVolumesInUse(c.node()))
+			}
+			return nil
+		}})
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		w.add(pod)
+		assert.Len(t, c.node().Status.VolumesInUse, 1)
+		emptied.Store(true)
+		c.changeNode(func(s *v1.NodeStatus) { s.VolumesInUse = nil })
+		synctest.Wait()
+		assert.Len(t, c.node().Status.VolumesInUse, 1)
+		emptied.Store(false)
+		w.remove(pod)
+		synctest.Wait()
+		assert.Empty(t, c.node().Status.VolumesInUse)
+		assert.True(t, store.SaysVolumesInUse(c.node()))
+	})
+}
+
+// TestANodeThatMayNotSignReportsAllTheSame: it may write no more than its status.
+func TestANodeThatMayNotSignReportsAllTheSame(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		c := newController(w)
+		w.claim("data")
+		c.attach("data")
+		m := w.startOn(&nodeStore{Store: w.store, update: func(n *v1.Node) error {
+			if _, signs := n.Annotations[store.AnnVolumesInUseOf]; signs {
+				return store.ErrInvalid
+			}
+			return nil
+		}})
+		m.PodsComplete()
+		w.add(podOf("web", "data"))
+		assert.Len(t, c.node().Status.VolumesInUse, 1)
+		w.remove(podOf("web"))
+		synctest.Wait()
+		assert.Empty(t, c.node().Status.VolumesInUse)
+	})
+}
+
+// TestAManagerStartsOnAListThatWasEmptied: its own, when it was killed before it signed it, and somebody else's.
+func TestAManagerStartsOnAListThatWasEmptied(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		c := newController(w)
+		w.claim("data")
+		c.attach("data")
+		node := c.node()
+		node.Annotations = map[string]string{store.AnnVolumesInUseOf: ""}
+		_, err := w.store.Update(t.Context(), node)
+		require.NoError(t, err)
+		m := w.startOn(w.store)
+		m.PodsComplete()
+		w.add(podOf("web", "data"))
+		assert.Len(t, c.node().Status.VolumesInUse, 1)
+		w.remove(podOf("web"))
+	})
+}
+
 // TestAnIdleManagerWithAControllerDoesNotWakeUp: no clock of the exchange runs.
 func TestAnIdleManagerWithAControllerDoesNotWakeUp(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

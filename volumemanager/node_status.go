@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -97,32 +98,69 @@ func (n *nodeStatus) ReportVolumesInUse(ctx context.Context, volumes []v1.Unique
 	return err
 }
 
+// listed returns what the node's object lists as in use, whoever has written that.
+func (n *nodeStatus) listed(ctx context.Context) ([]v1.UniqueVolumeName, error) {
+	node, err := store.Get[*v1.Node](ctx, n.Store, "", string(n.name))
+	if err != nil {
+		return nil, fmt.Errorf("volumes in use of this node: %w", err)
+	}
+	return node.Status.VolumesInUse, nil
+}
+
 // writeInUse reads the node's object, and writes it unless it has the list.
 func (n *nodeStatus) writeInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
 	node, err := store.Get[*v1.Node](ctx, n.Store, "", string(n.name))
 	if err != nil {
 		return fmt.Errorf("status of this node: %w", err)
 	}
-	if !slices.Equal(node.Status.VolumesInUse, volumes) {
-		node.Status.VolumesInUse = volumes
-		if _, err = store.Update(ctx, n.Store, node); err != nil {
-			return fmt.Errorf("status of this node: %w", err)
-		}
-		return nil // An empty list is signed when the node's object is seen with it.
+	if slices.Equal(node.Status.VolumesInUse, volumes) {
+		return n.sign(ctx, node)
 	}
-	return n.signEmpty(ctx, node)
+	node.Status.VolumesInUse = volumes
+	if err := n.writeList(ctx, node); err != nil {
+		return fmt.Errorf("status of this node: %w", err)
+	}
+	return nil // An empty list is signed when the node's object is seen with it.
 }
 
-// signEmpty says of an empty list that is there that it is this node's. Only a conflict is an error: a node that may not write more than its
-// status has reported all the same, and a controller then waits for a list that is not empty.
-func (n *nodeStatus) signEmpty(ctx context.Context, node *v1.Node) error {
-	if store.SaysVolumesInUse(node) {
+// writeList writes a list that has changed. One that is not empty is signed with it, unless this node may not write more than its
+// status.
+func (n *nodeStatus) writeList(ctx context.Context, node *v1.Node) error {
+	if len(node.Status.VolumesInUse) == 0 || isSigned(node) {
+		_, err := store.Update(ctx, n.Store, node)
+		return err
+	}
+	signed := node.DeepCopy()
+	metav1.SetMetaDataAnnotation(&signed.ObjectMeta, store.AnnVolumesInUseOf, signature(node))
+	_, err := store.Update(ctx, n.Store, signed)
+	if err == nil || errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	_, err = store.Update(ctx, n.Store, node) // A conflict when the status was written before the error.
+	return err
+}
+
+// isSigned reports whether the node's object says that the list of volumes in use is this node's: of an empty list that it is, of
+// another one that an empty list would not be; see [store.AnnVolumesInUseOf].
+func isSigned(node *v1.Node) bool {
+	of, signs := node.Annotations[store.AnnVolumesInUseOf]
+	return signs && of == signature(node)
+}
+
+func signature(node *v1.Node) string {
+	if len(node.Status.VolumesInUse) == 0 {
+		return string(node.UID)
+	}
+	return ""
+}
+
+// sign says of the list that is there that it is this node's. Only a conflict is an error: a node that may not write more than its
+// status has reported all the same, and a controller then waits for a list that is not empty, and believes one that is emptied.
+func (n *nodeStatus) sign(ctx context.Context, node *v1.Node) error {
+	if isSigned(node) {
 		return nil
 	}
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
-	}
-	node.Annotations[store.AnnVolumesInUseOf] = string(node.UID)
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, store.AnnVolumesInUseOf, signature(node))
 	if _, err := store.Update(ctx, n.Store, node); errors.Is(err, store.ErrConflict) {
 		return err
 	}

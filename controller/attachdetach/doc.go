@@ -41,7 +41,8 @@
 // there any more is [ErrNodeMissing] in the status and an event of the volume. An operator who knows that nothing on the machine
 // can write makes a Node object of that name with the taint. A Node object that was made again, with another UID, has an empty list
 // of volumes in use by itself: what was attached before counts as in use until the node has listed any volume under the new UID, or
-// has signed the empty list (store.AnnVolumesInUseOf), as the volume manager does.
+// has signed the empty list (store.AnnVolumesInUseOf), as the volume manager does. A list that somebody else has emptied, as whoever
+// writes a whole status of his own, is known by that annotation: what the node said before counts until it has said it again.
 //
 // Intent before effect. Before a volume is attached there is a VolumeAttachment object that says so; it goes when the volume is
 // known to be detached. A controller that starts knows from these and from the status of the nodes what may be attached where,

@@ -59,6 +59,9 @@ func (c *Controller) meetNode(node *v1.Node) {
 // takeUse takes over what a node's object says that the node uses.
 func (c *Controller) takeUse(node *v1.Node) error {
 	name := types.NodeName(node.Name)
+	if store.LostVolumesInUse(node) {
+		return nil // What the node said before counts until it has said it again.
+	}
 	if store.SaysVolumesInUse(node) {
 		c.actual.TrustVolumesInUse(name, node.UID)
 	}
@@ -82,7 +85,7 @@ func (r useReader) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.
 	if uid, there := r.actual.NodeUID(name); !there || uid != node.UID {
 		return nil, fmt.Errorf("volumes in use of node %q: its object with UID %q was made anew: %w", name, node.UID, cache.ErrNodeUnknown)
 	}
-	return node.Status.VolumesInUse, nil
+	return store.VolumesInUseOf(node)
 }
 
 // healthOf returns what a node's object says of the node.

@@ -171,6 +171,30 @@ func TestAnEmptyListThatTheNodeSignedCounts(t *testing.T) {
 	})
 }
 
+// Somebody else writes a whole status of his own: what the node uses stays in use until the node has said what it is. Neither a
+// controller that has seen the list before nor one that starts then believes it.
+func TestAListThatSomebodyElseHasEmptiedDoesNotCount(t *testing.T) {
+	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
+		_, stop := w.start(w.store)
+		pod := w.run("web", "node-1", "data")
+		w.uses("node-1", "data")
+		w.change("node-1", func(n *v1.Node) { n.Annotations = map[string]string{store.AnnVolumesInUseOf: ""} })
+		w.uses("node-1")
+		w.delete(pod)
+		time.Sleep(time.Hour)
+		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
+		stop()
+		w.start(w.store)
+		time.Sleep(time.Hour)
+		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
+		w.uses("node-1", "data")
+		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"), "the node has said it again")
+		w.uses("node-1")
+		w.change("node-1", func(n *v1.Node) { n.Annotations[store.AnnVolumesInUseOf] = string(n.UID) })
+		assert.Empty(t, w.nodesOf("data"))
+	})
+}
+
 // The object is made anew between the last word that was seen of the node and the detach.
 func TestANewObjectIsNotTheWordOfTheOld(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {

@@ -58,7 +58,11 @@ func (c *Controller) reportedBy(ctx context.Context, by item, pv *v1.PersistentV
 		return "", fmt.Errorf("the nodes that may use volume %q: %w", pv.Name, err)
 	}
 	for _, node := range nodes {
-		if slices.Contains(node.Status.VolumesInUse, name) {
+		switch {
+		case store.LostVolumesInUse(node):
+			c.work.addLater(by)
+			return fmt.Sprintf("node %q may use it: somebody else has emptied its list of volumes in use", node.Name), nil
+		case slices.Contains(node.Status.VolumesInUse, name):
 			c.work.addLater(by)
 			return fmt.Sprintf("node %q lists it as in use", node.Name), nil
 		}

@@ -148,6 +148,25 @@ func TestAVolumeThatANodeListsAsInUseIsNotReclaimed(t *testing.T) {
 	})
 }
 
+// A list that somebody else than the node has emptied says nothing.
+func TestAVolumeThatANodeMayUseIsNotReclaimed(t *testing.T) {
+	pv := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{store.AnnVolumesInUseOf: ""}}}
+	inWorld(t, objects{pv, node}, func(t *testing.T, w *world) {
+		w.settle()
+		sleepUntilIdle()
+		assert.Zero(t, w.calls(fake.MethodDelete))
+		assert.Contains(t, w.volume("a").Status.Message, `node "n"`)
+		now, err := store.Get[*v1.Node](t.Context(), w.store, "", "n")
+		require.NoError(t, err)
+		now.Annotations[store.AnnVolumesInUseOf] = string(now.UID)
+		_, err = store.Update(t.Context(), w.store, now)
+		require.NoError(t, err)
+		sleepUntilIdle()
+		w.requireNoVolume("a")
+	})
+}
+
 // unlisted cannot list one kind, but for the first time, which is a mirror's.
 type unlisted struct {
 	store.Store
