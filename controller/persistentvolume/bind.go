@@ -108,12 +108,13 @@ func (c *Controller) setPhase(
 	return c.updateVolume(ctx, changed)
 }
 
-// inPhase returns a volume in a phase, and false when it is in that already.
+// inPhase returns a volume in a phase, with our finalizer, and false when it is that already.
 func inPhase(pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) (*v1.PersistentVolume, bool) {
-	if pv.Status.Phase == phase && pv.Status.Message == message {
+	if pv.Status.Phase == phase && pv.Status.Message == message && !unprotected(&pv.ObjectMeta, FinalizerVolumeProtection) {
 		return pv, false
 	}
 	changed := pv.DeepCopy()
+	protect(&changed.ObjectMeta, FinalizerVolumeProtection)
 	if pv.Status.Phase != phase {
 		now := metav1.Now().Rfc3339Copy()
 		changed.Status.LastPhaseTransitionTime = &now

@@ -154,7 +154,7 @@ func TestBoundClaim(t *testing.T) {
 }
 
 func TestBindWritesInOrder(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
+	inWorld(t, objects{newClaim("c"), newVolume("a", kept)}, func(t *testing.T, w *world) {
 		s := &crashing{Store: w.store, left: 100}
 		w.start(s, Options{Workers: 1})
 		idle()
@@ -169,7 +169,7 @@ func TestBindWritesInOrder(t *testing.T) {
 func TestBindSurvivesACrashAfterEachWrite(t *testing.T) {
 	for writes := range 5 {
 		t.Run(fmt.Sprintf("after write %d", writes), func(t *testing.T) {
-			all := objects{newClaim("c"), newVolume("a"), newVolume("b", inClass("other"))}
+			all := objects{newClaim("c"), newVolume("a", kept), newVolume("b", kept, inClass("other"))}
 			inWorld(t, all, func(t *testing.T, w *world) {
 				_, stop := w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
 				idle()
@@ -284,6 +284,9 @@ func onNode(name string) func(*v1.PersistentVolumeClaim) {
 		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnSelectedNode, name)
 	}
 }
+
+// kept makes a volume one that has our finalizer already.
+func kept(pv *v1.PersistentVolume) { pv.Finalizers = []string{FinalizerVolumeProtection} }
 
 // noPhase makes a volume one that was only just created.
 func noPhase(pv *v1.PersistentVolume) { pv.Status.Phase = "" }

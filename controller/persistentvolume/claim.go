@@ -294,7 +294,7 @@ func isWhole(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, why, message string) error {
 	c.served(store.NameOf(claim))
 	if claim.Status.Phase == v1.ClaimLost {
-		return nil
+		return c.protectClaim(ctx, claim)
 	}
 	changed := claim.DeepCopy()
 	withoutVolume(changed, v1.ClaimLost)
@@ -312,7 +312,7 @@ func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 func (c *Controller) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, why reason) error {
 	changed := claim.DeepCopy()
 	emptied := withoutVolume(changed, v1.ClaimPending)
-	if why.writeTo(changed) || emptied {
+	if why.writeTo(changed) || emptied || unprotected(&claim.ObjectMeta, FinalizerClaimProtection) {
 		updated, err := c.updateClaim(ctx, changed)
 		if err != nil {
 			return err

@@ -56,6 +56,15 @@ func unprotected(meta *metav1.ObjectMeta, finalizer string) bool {
 	return meta.DeletionTimestamp == nil && !slices.Contains(meta.Finalizers, finalizer)
 }
 
+// protectClaim writes our finalizer to a claim of which nothing else changes.
+func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if !unprotected(&claim.ObjectMeta, FinalizerClaimProtection) {
+		return nil
+	}
+	_, err := c.updateClaim(ctx, claim.DeepCopy())
+	return err
+}
+
 // unprotectClaim lets a claim go that is being deleted, as soon as the store has no pod that uses it and nobody has its volume
 // mounted.
 func (c *Controller) unprotectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {

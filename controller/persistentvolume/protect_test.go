@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -316,5 +317,61 @@ func TestAClaimThatWasNotMadeHereIsNotCollected(t *testing.T) {
 	inWorld(t, objects{claim, newVolume("a")}, func(_ *testing.T, w *world) {
 		w.settle()
 		w.requireBound("c", "a")
+	})
+}
+
+// flaky is a store that takes every other write only.
+type flaky struct {
+	store.Store
+
+	mu    sync.Mutex
+	turns int
+}
+
+func (s *flaky) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	s.mu.Lock()
+	s.turns++
+	refused := s.turns%2 == 1
+	s.mu.Unlock()
+	if refused {
+		return nil, errors.New("the server is down")
+	}
+	return s.Store.Update(ctx, obj)
+}
+
+// Whoever made them, and in whatever state they are found: claims and volumes get their finalizers, also when the first write fails,
+// and lose them when they are deleted and nothing uses them.
+func TestEveryClaimAndVolumeIsProtected(t *testing.T) {
+	pending := func(claim *v1.PersistentVolumeClaim) { claim.Status.Phase = v1.ClaimPending }
+	all := objects{
+		newClaim("pending", ofClass("gone"), pending), newClaim("lost", completed, names("nowhere"), lost),
+		newClaim("bound", completed, names("a")), newVolume("a", refTo("bound", "uid-bound")),
+		newVolume("free", inClass("x")), newVolume("reserved", inClass("x"), refTo("nobody", "")),
+		newVolume("released", refTo("gone", "uid-gone"), policy(v1.PersistentVolumeReclaimRetain), func(pv *v1.PersistentVolume) {
+			pv.Status.Phase = v1.VolumeReleased
+		}),
+		newVolume("failed", refTo("gone", "uid-gone"), policy("Shred")),
+	}
+	inWorld(t, all, func(t *testing.T, w *world) {
+		w.start(&flaky{Store: w.store}, Options{})
+		sleepUntilIdle()
+		for _, obj := range all {
+			key, err := store.KeyOf(obj)
+			require.NoError(t, err)
+			now, err := w.store.Get(t.Context(), key)
+			require.NoError(t, err)
+			want := FinalizerVolumeProtection
+			if key.Kind == store.PersistentVolumeClaims {
+				want = FinalizerClaimProtection
+			}
+			assert.Contains(t, now.(store.Object).GetFinalizers(), want, key.Name)
+		}
+		for _, obj := range all {
+			w.delete(obj)
+		}
+		sleepUntilIdle()
+		for _, obj := range all {
+			assert.False(t, w.has(obj), "%s %s", obj.GetObjectKind().GroupVersionKind().Kind, obj.GetName())
+		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 // release does with a volume whose claim is gone what its reclaim policy says. An empty policy is Retain.
 func (c *Controller) release(ctx context.Context, pv *v1.PersistentVolume) error {
-	if pv.Status.Phase != v1.VolumeFailed {
+	if phase := pv.Status.Phase; phase != v1.VolumeFailed && phase != v1.VolumeReleased {
 		released, err := c.setPhase(ctx, pv, v1.VolumeReleased, pv.Status.Message)
 		if err != nil {
 			return err
@@ -26,7 +26,8 @@ func (c *Controller) release(ctx context.Context, pv *v1.PersistentVolume) error
 		if pv.DeletionTimestamp != nil {
 			return c.letGo(ctx, pv)
 		}
-		return nil
+		_, err := c.setPhase(ctx, pv, pv.Status.Phase, pv.Status.Message) // which protects it
+		return err
 	case v1.PersistentVolumeReclaimDelete:
 		return c.reclaimByDelete(ctx, pv)
 	case v1.PersistentVolumeReclaimRecycle:

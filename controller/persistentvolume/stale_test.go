@@ -85,8 +85,8 @@ func (s *hooked) Create(ctx context.Context, obj runtime.Object) (runtime.Object
 func TestAVolumeIsGivenBackWhenTheClaimGoesWhileItIsBound(t *testing.T) {
 	deletesIt := policy(v1.PersistentVolumeReclaimDelete)
 	for name, pv := range map[string]*v1.PersistentVolume{
-		"chosen by the controller": newVolume("a", deletesIt),
-		"reserved by a user":       newVolume("a", deletesIt, refTo("c", "")),
+		"chosen by the controller": newVolume("a", kept, deletesIt),
+		"reserved by a user":       newVolume("a", kept, deletesIt, refTo("c", "")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, objects{newClaim("c"), pv}, func(t *testing.T, w *world) {

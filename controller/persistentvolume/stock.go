@@ -101,17 +101,19 @@ func newStock(look func(name string) (*v1.PersistentVolume, bool)) *stock {
 
 // offer calls offerTo with a volume that can be had and is kept for no claim. The volume is kept for the claim that offerTo returns,
 // until the offer is withdrawn or the claim takes the volume; for none when it returns false. The lock is held meanwhile, so that
-// nobody takes the volume in between.
-func (s *stock) offer(pv *v1.PersistentVolume, offerTo func(pv *v1.PersistentVolume) (claim types.NamespacedName, keep bool)) {
+// nobody takes the volume in between. It reports whether the volume is kept for a claim now.
+func (s *stock) offer(pv *v1.PersistentVolume, offerTo func(pv *v1.PersistentVolume) (claim types.NamespacedName, keep bool)) (isKept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, there := s.entries[pv.Name]
 	if _, offered := s.offered[pv.Name]; !there || offered {
-		return
+		return offered
 	}
-	if claim, keep := offerTo(pv); keep {
+	claim, keep := offerTo(pv)
+	if keep {
 		s.offered[pv.Name] = claim
 	}
+	return keep
 }
 
 // withdraw ends the offer of a volume to a claim.

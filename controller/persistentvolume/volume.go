@@ -29,9 +29,10 @@ func claimNameOf(pv *v1.PersistentVolume) types.NamespacedName {
 }
 
 // offer wakes the claim that is to have a volume which is free. The volume is kept for it, so that no claim that is woken at the same
-// time and asks for less takes it, and the larger claim gets none.
-func (c *Controller) offer(pv *v1.PersistentVolume) {
-	c.stock.offer(pv, func(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
+// time and asks for less takes it, and the larger claim gets none. It reports whether the volume is kept for one now: that claim
+// takes it, or it is looked at again.
+func (c *Controller) offer(pv *v1.PersistentVolume) (isKept bool) {
+	return c.stock.offer(pv, func(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 		claim, waits := c.waiters.offer(pv)
 		if !waits {
 			return claim, false
@@ -53,6 +54,8 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	switch {
 	case pv.DeletionTimestamp != nil && (ref == nil || ref.UID == ""):
 		return c.letGo(ctx, pv)
+	case ref == nil && pv.Status.Phase == v1.VolumeAvailable && c.offer(pv):
+		return nil // A write would only be in the way of who takes it.
 	case ref == nil || ref.UID == "":
 		pv, err := c.setPhase(ctx, pv, v1.VolumeAvailable, "")
 		if err == nil && ref == nil {
