@@ -48,7 +48,7 @@ func (m *Manager) compareMounts(ctx context.Context, found []foundVolume) (mount
 		for _, r := range v.mounts() {
 			if own := mounts.own(r); own != nil {
 				m.mounts.enter(own)
-				m.filesystemMounted(own)
+				m.suspectFilesystem(own)
 			}
 		}
 	}

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
 )
@@ -32,13 +35,16 @@ type filesystemReporter interface {
 
 // glance is what was seen of a filesystem when it was last looked at.
 type glance struct {
+	fsType string
 	// options are its own ones, joined.
 	options string
 	report  mount.FilesystemReport
+	// resyncs is how many had begun.
+	resyncs uint64
 }
 
-// filesystemMounted has the filesystem of a mount looked at that was made, or found, just now.
-func (m *Manager) filesystemMounted(own *ownMount) {
+// suspectFilesystem has the filesystem of a mount looked at now.
+func (m *Manager) suspectFilesystem(own *ownMount) {
 	if own.filesystem != (filesystem{}) && m.options.FilesystemLook > 0 {
 		m.filesystems.Add(own.filesystem)
 	}
@@ -48,6 +54,8 @@ func (m *Manager) filesystemMounted(own *ownMount) {
 // time, until ctx ends: the kernel tells nobody that one has given up. It sleeps while there is none.
 func (m *Manager) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
 	seen := make(map[filesystem]glance)
+	probes := writeProbes{slots: make(chan struct{}, maxWriteProbes)}
+	defer probes.wg.Wait()
 	for {
 		fs, ok := m.filesystems.Get(ctx)
 		if !ok {
@@ -56,7 +64,9 @@ func (m *Manager) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
 		mounts, busy := m.mounts.ofFilesystem(fs)
 		switch {
 		case len(mounts) > 0:
-			m.lookAtFilesystem(ctx, kernel, mounts, seen)
+			if found, ok := m.lookAtFilesystem(ctx, kernel, mounts, seen[fs]); ok {
+				seen[fs] = m.probeWrites(ctx, &probes, mounts, seen[fs], found)
+			}
 		case !busy:
 			delete(seen, fs)
 			continue
@@ -66,14 +76,14 @@ func (m *Manager) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
 	}
 }
 
-// lookAtFilesystem looks at one, at the first of our mounts of it that can be seen.
-func (m *Manager) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*ownMount, seen map[filesystem]glance) {
+// lookAtFilesystem looks at one, at the first of our mounts of it that can be seen, and tells what is wrong.
+func (m *Manager) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*ownMount, before glance) (now glance, ok bool) {
 	for _, own := range mounts {
 		found, err := lookupOwn(ctx, kernel, own)
 		if err != nil {
 			continue // The watch of the mounts finds out why.
 		}
-		now, before := glance{options: strings.Join(found.SuperOptions, ",")}, seen[own.filesystem]
+		now = glance{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: m.resyncs.Load()}
 		if reporter, ok := kernel.(filesystemReporter); ok {
 			now.report = m.askFilesystem(ctx, reporter, found, before.report)
 		}
@@ -82,10 +92,10 @@ func (m *Manager) lookAtFilesystem(ctx context.Context, kernel mountLooker, moun
 				m.suspects.Add(other.path)
 			}
 		}
-		seen[own.filesystem] = now
 		m.tellOfFilesystem(mounts, now.report)
-		return
+		return now, true
 	}
+	return before, false
 }
 
 // lookupOwn returns the facts of a mount of ours. The filesystem is asked for nothing.
@@ -140,6 +150,98 @@ func errorsOnRecord(report mount.FilesystemReport) error {
 		last = ", " + report.LastError
 	}
 	return fmt.Errorf("its filesystem has %d errors on record%s: what was written then may be missing; see the kernel's log, have it checked", report.Errors, last)
+}
+
+const (
+	// maxWriteProbes is how many filesystems are written at a time to find out whether writes have failed.
+	maxWriteProbes = 4
+	// writeProbeTimeout bounds one.
+	writeProbeTimeout = time.Minute
+)
+
+// writeProbes are the filesystems that are being written.
+type writeProbes struct {
+	wg    sync.WaitGroup
+	slots chan struct{}
+}
+
+// probeWrites finds out whether data could not be written to a filesystem, where there is a reason to. It returns what has
+// been seen of it: as before when too many others are being written, so that it is done at the next look.
+//
+// The kernel keeps a failed write until the next syncfs(2) of a descriptor that was opened before it, or that is the first to ask.
+// Such a descriptor cannot be held, since nobody could unmount the filesystem; and a syncfs writes all that is dirty, which
+// is too much to do it at each look. ext4 counts what it complains of, so that only then it is done. Other filesystems count
+// nothing (btrfs does not count a want of space below it): they are written at the resync.
+func (m *Manager) probeWrites(ctx context.Context, probes *writeProbes, mounts []*ownMount, before, now glance) glance {
+	kernel, ok := m.options.Mounter.(kernelMounts)
+	if !ok || !now.mayHaveFailed(before) {
+		return now
+	}
+	select {
+	case probes.slots <- struct{}{}:
+	default:
+		return before
+	}
+	probes.wg.Go(func() {
+		defer func() { <-probes.slots }()
+		m.syncOne(ctx, kernel, mounts)
+	})
+	return now
+}
+
+// mayHaveFailed reports whether a write may have failed since the filesystem was looked at before. At the first look only a
+// warning counts, since each mount and each growth is on the count of complaints.
+func (g glance) mayHaveFailed(before glance) bool {
+	switch g.fsType {
+	case "ext2", "ext3", "ext4":
+		if before.fsType == "" {
+			return g.report.Warnings > 0
+		}
+		return g.report.Complaints > before.report.Complaints
+	}
+	return before.fsType != "" && g.resyncs > before.resyncs
+}
+
+// syncOne writes what is dirty in a filesystem, at the first of our mounts of it that can be used, and tells of a write that has
+// failed, then or before.
+func (m *Manager) syncOne(ctx context.Context, kernel kernelMounts, mounts []*ownMount) {
+	ctx, cancel := context.WithTimeout(ctx, writeProbeTimeout)
+	defer cancel()
+	for _, own := range mounts {
+		found, err := kernel.Lookup(ctx, own.path)
+		if err != nil || !own.expect().Is(found) || m.mounts.isBusy(own.path) {
+			continue
+		}
+		if hasFailed(found) || isReadOnly(found) {
+			return // That is told already, and nothing is written any more.
+		}
+		err = kernel.SyncFS(ctx, own.path)
+		var lost *mount.LostError
+		switch {
+		case err == nil:
+		case errors.As(err, &lost), errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrStuck), couldNotSync(err):
+			m.options.Logger.Debug("it is not known whether writes to a volume have failed", "volume", own.volume, "path", own.path, "error", err)
+		default:
+			m.writesFailed(mounts, fmt.Errorf("data that was written may be lost: %w", err))
+		}
+		return
+	}
+}
+
+// writesFailed tells all who have a filesystem that a write to it has failed, and keeps that once for each volume: for its
+// staging where it has one.
+func (m *Manager) writesFailed(mounts []*ownMount, err error) {
+	staged := make(map[v1.UniqueVolumeName]bool)
+	for _, own := range mounts {
+		staged[own.volume] = staged[own.volume] || own.pod == ""
+	}
+	for _, own := range mounts {
+		if own.pod == "" || !staged[own.volume] {
+			m.dataLost(own.holder, err)
+			continue
+		}
+		m.report(own.holder, sourceSync, []Condition{abnormal(ReasonDataLost, err)})
+	}
 }
 
 var _ filesystemReporter = (*mount.Mounter)(nil)

@@ -2,9 +2,11 @@ package volumemanager
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -66,6 +69,73 @@ func TestErrorsThatAFilesystemHasOnRecordAreTold(t *testing.T) {
 	n.add(n.pod)
 	n.until(n.pod, has(ReasonFilesystemErrors))
 	n.remove(n.pod)
+}
+
+// TestAWriteThatHasFailedIsTold while the volume is mounted: an ext4 by what it complains of, others at the resync.
+func TestAWriteThatHasFailedIsTold(t *testing.T) {
+	for fsType, options := range map[string][]string{"ext4": {"-O", "^has_journal"}, "xfs": nil} {
+		t.Run(fsType, func(t *testing.T) {
+			n := newDeviceNodeOf(t, fsType, options...)
+			n.options.FilesystemLook = time.Millisecond
+			if fsType != "ext4" {
+				n.options.Resync = 10 * time.Millisecond
+			}
+			n.run()
+			path := n.add(n.pod)
+			file, err := os.Create(filepath.Join(path, "f"))
+			require.NoError(t, err)
+			defer file.Close()
+			n.until(n.pod, isWell)
+			takeRoom(t, n)
+			_, err = file.Write(bytes.Repeat([]byte("precious"), 1<<18))
+			require.NoError(t, err, "it is in memory")
+			_ = unix.SyncFileRange(int(file.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+			s := n.until(n.pod, has(ReasonDataLost))
+			assert.Equal(t, PhaseMounted, s.Phase)
+			lost := n.m.Status().LostData
+			require.NotEmpty(t, lost)
+			assert.Equal(t, n.pod.UID, lost[0].PodUID)
+			require.Error(t, lost[0].Err)
+			require.NoError(t, file.Close())
+			n.remove(n.pod)
+		})
+	}
+}
+
+// TestNothingIsWrittenToAFilesystemThatIsWell at a look: what is dirty stays so, however often.
+func TestNothingIsWrittenToAFilesystemThatIsWell(t *testing.T) {
+	n := newDeviceNodeOf(t, "ext4")
+	counting := &countingSync{Mounter: n.mounter, looked: make(chan struct{})}
+	n.options.Mounter, n.options.FilesystemLook = counting, time.Millisecond
+	n.run()
+	path := n.add(n.pod)
+	require.NoError(t, os.WriteFile(filepath.Join(path, "f"), []byte("precious"), 0o600))
+	for range 10 {
+		<-counting.looked
+	}
+	assert.Zero(t, counting.syncs.Load())
+	n.until(n.pod, isWell)
+	n.remove(n.pod)
+}
+
+// countingSync counts the syncs of filesystems, and says that one is looked at.
+type countingSync struct {
+	*mount.Mounter
+	syncs  atomic.Int64
+	looked chan struct{}
+}
+
+func (c *countingSync) SyncFS(ctx context.Context, target string) error {
+	c.syncs.Add(1)
+	return c.Mounter.SyncFS(ctx, target)
+}
+
+func (c *countingSync) Report(ctx context.Context, found mount.MountPoint) (mount.FilesystemReport, error) {
+	select {
+	case c.looked <- struct{}{}:
+	default: // nobody counts just now
+	}
+	return c.Mounter.Report(ctx, found)
 }
 
 func shutDownAt(t *testing.T, _ deviceNode, path string) {

@@ -154,7 +154,7 @@ func (g guard) ended(path string) {
 		g.suspects.Add(path)
 	}
 	if own := g.mounts.get(path); own != nil {
-		g.filesystemMounted(own)
+		g.suspectFilesystem(own)
 	}
 }
 

@@ -66,7 +66,7 @@ const (
 	sourceMount      source = iota // the mount table
 	sourceUse                      // a measurement
 	sourceFilesystem               // what its filesystem tells
-	sourceSync                     // what was written before an unmount
+	sourceSync                     // what could not be written
 	sourceBelow                    // the directory on which it is staged
 	sourceHung                     // the attempt to take off what hangs
 	sourcePlugin

@@ -46,7 +46,9 @@ type Manager struct {
 	suspects *workqueue.Queue[string]
 	// filesystems are those on block devices that are to be looked at.
 	filesystems *workqueue.Queue[filesystem]
-	subpaths    *subpaths
+	// resyncs is how often all mounts were to be looked at.
+	resyncs  atomic.Uint64
+	subpaths *subpaths
 	// hung are those of whom a volume is being taken by a call that hangs.
 	hung *workqueue.Queue[holder]
 	// figures are what was measured, and measured tells of it.

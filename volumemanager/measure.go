@@ -93,8 +93,9 @@ func (m *Manager) ask(ctx context.Context, h holder, mounted cache.MountedVolume
 	}
 	m.report(h, sourceUse, now)
 	m.askHealth(ctx, h, mounted)
-	if m.mounts.get(mounted.MountPath) != nil {
+	if own := m.mounts.get(mounted.MountPath); own != nil {
 		m.suspects.Add(mounted.MountPath) // for what the kernel says of it
+		m.suspectFilesystem(own)
 	}
 	return got
 }

@@ -108,7 +108,9 @@ func (t *ownMounts) suspectID(id uint64, suspect func(path string)) {
 // lookAtAll looks for what no event tells of: all mounts, and whether those who serve them still answer.
 func (m *Manager) lookAtAll() {
 	m.suspects.Add(everyMount)
+	m.resyncs.Add(1)
 	for _, own := range m.mounts.all() {
+		m.suspectFilesystem(own)
 		if own.pod != "" {
 			m.figures.probe(own.holder)
 		}
