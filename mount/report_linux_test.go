@@ -47,7 +47,11 @@ func TestAnExtTellsOfItsErrorsAndComplaints(t *testing.T) {
 	device, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", found.Major, found.Minor))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "trigger_fs_error"), []byte("a test"), 0))
-	after, err := m.Report(t.Context(), found)
+	var after mount.FilesystemReport
+	require.Eventually(t, func() bool { // The kernel counts an error a moment after the write has returned.
+		after, err = m.Report(t.Context(), found)
+		return err != nil || after.Errors > 0
+	}, patience, tick)
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, after.Errors)
 	assert.Contains(t, after.LastError, "trigger_test_error")
