@@ -36,6 +36,8 @@ type attachmentRecords struct {
 	// nodeUID returns the UID of a node that is there.
 	nodeUID func(name types.NodeName) (types.UID, bool)
 	leftovers
+	// entering has a token for each intent that is being put on record.
+	entering chan struct{}
 
 	namesMu sync.Mutex // held over nothing that waits
 	// names are the objects that are, or may be, there.
@@ -50,10 +52,14 @@ type recordRef struct {
 	begun *storagev1.VolumeAttachment
 }
 
+// maxIntents is how many intents are put on record at a time. Others wait, and hold nothing meanwhile: how operations end, and what
+// nodes are told, does not wait behind thousands of them.
+const maxIntents = 128
+
 var _ operationexecutor.Journal = (*attachmentRecords)(nil)
 
 func newAttachmentRecords(s store.Store, nodeUID func(name types.NodeName) (types.UID, bool)) *attachmentRecords {
-	return &attachmentRecords{store: s, nodeUID: nodeUID, leftovers: newLeftovers(), names: map[attachment]recordRef{}}
+	return &attachmentRecords{store: s, nodeUID: nodeUID, leftovers: newLeftovers(), entering: make(chan struct{}, maxIntents), names: map[attachment]recordRef{}}
 }
 
 func (r *attachmentRecords) remember(a attachment, ref recordRef) {
@@ -110,7 +116,14 @@ func recordName(volumeName v1.UniqueVolumeName, node types.NodeName) string {
 // Intend implements operationexecutor.Journal.
 func (r *attachmentRecords) Intend(ctx context.Context, intent operationexecutor.Intent) error {
 	a := attachment{intent.VolumeName, intent.NodeName}
+	select {
+	case r.entering <- struct{}{}:
+		defer func() { <-r.entering }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	if err := r.wanted(ctx, a); err != nil {
+		r.leave(a)
 		return err
 	}
 	object, err := r.enter(ctx, intent)

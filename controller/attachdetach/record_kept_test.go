@@ -3,8 +3,11 @@ package attachdetach
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -204,4 +207,68 @@ func TestARecordThatChangedMeanwhileIsReadAgain(t *testing.T) {
 			assert.True(t, i.record(t).Status.Attached)
 		})
 	}
+}
+
+// gated is a store whose transactions wait, and are counted, until it is opened.
+type gated struct {
+	*store.Memory
+
+	waiting atomic.Int64
+	opened  chan struct{}
+}
+
+func (s *gated) Commit(ctx context.Context, t store.Transaction) ([]runtime.Object, error) {
+	s.waiting.Add(1)
+	<-s.opened
+	return s.Memory.Commit(ctx, t)
+}
+
+// TestTheEndOfAnOperationDoesNotWaitBehindIntents: of many intents some are put on record at a time, and the others are given up with
+// their contexts. An end is written meanwhile.
+func TestTheEndOfAnOperationDoesNotWaitBehindIntents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newIntended(t)
+		s := &gated{Memory: i.memory, opened: make(chan struct{})}
+		records := newAttachmentRecords(s, noNode)
+		impatient, giveUp := context.WithCancelCause(t.Context())
+		var intending sync.WaitGroup
+		given := make(chan error, 2*maxIntents)
+		for n := range 2 * maxIntents {
+			intent := i.intent
+			intent.VolumeName = nameOf(fmt.Sprintf("data-%d", n))
+			intending.Go(func() { given <- records.Intend(impatient, intent) })
+		}
+		synctest.Wait()
+		assert.Equal(t, int64(maxIntents), s.waiting.Load())
+		require.NoError(t, records.Conclude(t.Context(), i.intent, operationexecutor.IntentDone))
+		assert.True(t, i.record(t).Status.Attached)
+		errImpatient := errors.New("no more time")
+		giveUp(errImpatient)
+		for range maxIntents {
+			require.ErrorIs(t, <-given, errImpatient)
+		}
+		close(s.opened)
+		intending.Wait()
+	})
+}
+
+// TestARecordThatIsBeingRemovedIsNotForgotten: who wants it does not wait for ever until it is removed, and then it is to be removed still.
+func TestARecordThatIsBeingRemovedIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newIntended(t)
+		records := newAttachmentRecords(i.memory, noNode)
+		a := attachment{nameOf("data"), "node-1"}
+		records.leave(a)
+		end, left := records.begin(a)
+		require.True(t, left)
+		impatient, giveUp := context.WithCancel(t.Context())
+		intended := make(chan error)
+		go func() { intended <- records.Intend(impatient, i.intent) }()
+		synctest.Wait()
+		giveUp()
+		require.ErrorIs(t, <-intended, context.Canceled)
+		end(false)
+		_, left = records.begin(a)
+		assert.True(t, left)
+	})
 }
