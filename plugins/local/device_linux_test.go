@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -305,6 +307,32 @@ func TestErrorsOnRecordAreTold(t *testing.T) {
 	_, err = file.ReadAt(left, errorCount)
 	require.NoError(t, err)
 	assert.Zero(t, left[0], "the next time nothing is told")
+}
+
+// TestACopyOfAnXFSThatIsMountedIsRefusedByName: both devices are named.
+func TestACopyOfAnXFSThatIsMountedIsRefusedByName(t *testing.T) {
+	mounttest.RequireRoot(t)
+	if err := format.CanMake("xfs"); err != nil {
+		t.Skipf("missing: %v", err)
+	}
+	original, copied := filepath.Join(t.TempDir(), "original"), filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, os.WriteFile(original, nil, 0o600))
+	require.NoError(t, os.Truncate(original, 320<<20))
+	require.NoError(t, format.Make(t.Context(), original, format.MakeOptions{FSType: "xfs"}))
+	out, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", original, copied).CombinedOutput()
+	require.NoError(t, err, string(out))
+	first, second := attach(t, original), attach(t, copied)
+	plugin, _ := newPlugin(t, Options{})
+	require.NoError(t, stage(t, plugin, specOf(pvOf(first))))
+	other := pvOf(second)
+	other.Name = "copy"
+	err = stage(t, plugin, specOf(other))
+	require.ErrorIs(t, err, format.ErrSameIdentity)
+	require.ErrorIs(t, err, syscall.EINVAL)
+	var same *format.SameIdentityError
+	require.ErrorAs(t, err, &same)
+	assert.Equal(t, []string{second, first, plugin.stagingPath("disk"), "xfs"}, []string{same.Device, same.Other, same.Path, same.FSType})
+	assert.Len(t, same.UUID, 36)
 }
 
 // mapFor gives a pod the device at path without a filesystem, as the executor does.

@@ -143,7 +143,7 @@ func (p *Plugin) mountDisk(ctx context.Context, src source, found place, target 
 		if found.readOnly {
 			request.Options = []string{"ro"}
 		}
-		return p.mount.Mount(ctx, request)
+		return p.explain(ctx, found.path, fsType, p.mount.Mount(ctx, request))
 	})
 	if found.readOnly && errors.Is(err, syscall.EROFS) {
 		err = fmt.Errorf("the disk is read-only and its filesystem was not unmounted cleanly: make it writable (blockdev --setrw) once: %w", err)
@@ -152,6 +152,18 @@ func (p *Plugin) mountDisk(ctx context.Context, src source, found place, target 
 		err = fmt.Errorf("%w: %w", volume.ErrInUse, err)
 	}
 	return err
+}
+
+// explain names the filesystem beside which the one on a disk cannot be mounted, if that is why.
+func (p *Plugin) explain(ctx context.Context, disk, fsType string, err error) error {
+	if err == nil {
+		return nil
+	}
+	table, listErr := p.mount.List(ctx)
+	if listErr != nil {
+		return err
+	}
+	return format.ExplainMount(ctx, disk, fsType, table, err)
 }
 
 // prepare returns the filesystem on a disk, made or checked.

@@ -89,6 +89,9 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 	err = p.mounter.Mount(ctx, mount.Request{
 		Source: device.Path, Target: target, FSType: fsType, Options: src.stageOptions(),
 	})
+	if err != nil {
+		err = p.explain(ctx, device.Path, fsType, err)
+	}
 	if src.readOnly && errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("it was not unmounted cleanly, and nothing is written to a read-only volume: stage it once for writing: %w", err)
 	}
@@ -96,6 +99,15 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 		p.growStaged(ctx, device.Path, fsType, target)
 	}
 	return err
+}
+
+// explain names the filesystem beside which the one on a device cannot be mounted, if that is why.
+func (p *Plugin) explain(ctx context.Context, device, fsType string, err error) error {
+	table, listErr := p.mounter.List(ctx)
+	if listErr != nil {
+		return err
+	}
+	return format.ExplainMount(ctx, device, fsType, table, err)
 }
 
 // prepare returns the filesystem on a device after it was checked, and repaired where that is safe. It never formats.
