@@ -127,13 +127,13 @@ const (
 // sizesOf are how many volumes of a kind are counted: few and many.
 func sizesOf(t *testing.T, kind string) (few, many int) {
 	t.Helper()
-	few, many = 40, 320
+	few, many = 30, 210
 	if text := os.Getenv(costSizes); text != "" {
 		_, err := fmt.Sscan(text, &few, &many)
 		require.NoError(t, err)
 	}
 	if kind == "loopblock" { // Each is a device of the machine.
-		return min(few, 15), min(many, 60)
+		return min(few, 10), min(many, 40)
 	}
 	return few, many
 }
