@@ -52,7 +52,7 @@ func ExamplePlugin() {
 	// plugin:  SetUp "scratch" for pod-1: no answer
 	// plugin:  SetUp "scratch" for pod-1
 	// mounter: IsMountPoint /node/pods/pod-1/volumes/example.com~fake/scratch: is "/node/pods/pod-1/volumes/example.com~fake/scratch" a mount point: no such file or directory
-	// mounter: Mount tmpfs scratch at /node/pods/pod-1/volumes/example.com~fake/scratch (rw)
+	// mounter: Mount tmpfs scratch at /node/pods/pod-1/volumes/example.com~fake/scratch (nosuid,nodev,rw)
 	// mounter: IsMountPoint /node/pods/pod-1/volumes/example.com~fake/scratch
 }
 

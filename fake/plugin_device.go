@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
@@ -209,7 +208,7 @@ func (d *device) MountDevice(
 		}
 		err := d.plugin.mountNew(ctx, mount.Request{
 			Source: source, Target: deviceMountPath, FSType: d.plugin.options.FSType,
-			Options: append(slices.Clone(v.mountOptions), d.plugin.sizeOption(v)...),
+			Options: append(append([]string{"nosuid", "nodev"}, v.mountOptions...), d.plugin.sizeOption(v)...),
 		}, v.handle)
 		if err != nil {
 			return fmt.Errorf("staging volume %q: %w", v.name, err)

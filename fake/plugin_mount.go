@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"syscall"
 
 	v1 "k8s.io/api/core/v1"
@@ -138,7 +137,7 @@ func (m *mounter) request(ctx context.Context, dir string) (mount.Request, error
 		access = "ro"
 	}
 	if !m.plugin.staged(m.volume) {
-		options := append(slices.Clone(m.volume.mountOptions), access)
+		options := append([]string{"nosuid", "nodev", access}, m.volume.mountOptions...)
 		options = append(options, m.plugin.sizeOption(m.volume)...)
 		return mount.Request{Source: m.name, Target: dir, FSType: m.plugin.options.FSType, Options: options}, nil
 	}
@@ -154,7 +153,7 @@ func (m *mounter) request(ctx context.Context, dir string) (mount.Request, error
 		return mount.Request{}, fmt.Errorf("volume %q is not staged at %s: call MountDevice first: %w",
 			m.name, stage, volume.Transient(mount.ErrNotMounted))
 	}
-	return mount.Request{Source: stage, Target: dir, Options: []string{"bind", access}}, nil
+	return mount.Request{Source: stage, Target: dir, Options: []string{"bind", "nosuid", "nodev", access}}, nil
 }
 
 func (m *mounter) GetAttributes() volume.Attributes {

@@ -39,6 +39,7 @@ func TestConformanceOnFakes(t *testing.T) {
 				Require:        volume.CapPersistent | volume.CapProvision | volume.CapRecycle | volume.CapDelete,
 				PlainDirectory: true,
 				Shared:         true,
+				Lifetime:       volumetest.LifetimeOfStorage,
 			})
 		})
 	}

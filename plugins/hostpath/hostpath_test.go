@@ -63,6 +63,7 @@ func TestConformance(t *testing.T) {
 				Require:        volume.CapPersistent,
 				PlainDirectory: true,
 				Shared:         true,
+				Lifetime:       volumetest.LifetimeOfStorage,
 			})
 		})
 	}

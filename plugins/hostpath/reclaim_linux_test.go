@@ -29,6 +29,7 @@ func TestConformanceOfProvisionedVolumes(t *testing.T) {
 		Require:        volume.CapPersistent | volume.CapProvision | volume.CapRecycle | volume.CapDelete,
 		PlainDirectory: true,
 		Shared:         true,
+		Lifetime:       volumetest.LifetimeOfStorage,
 	})
 	left, err := os.ReadDir(base)
 	require.NoError(t, err)

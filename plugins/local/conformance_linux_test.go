@@ -41,6 +41,7 @@ func TestConformanceOfDirectories(t *testing.T) {
 		// A directory is no device.
 		NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
 		Shared:       true,
+		Lifetime:     volumetest.LifetimeOfStorage,
 	})
 }
 
@@ -56,9 +57,10 @@ func TestConformanceOfDevices(t *testing.T) {
 			require.NoError(t, err)
 			return named(newDeviceOf(t, content))
 		},
-		Require: able,
-		FSGroup: true,
-		Shared:  true,
+		Require:  able,
+		FSGroup:  true,
+		Shared:   true,
+		Lifetime: volumetest.LifetimeOfStorage,
 	})
 }
 
@@ -89,6 +91,7 @@ func TestConformanceOnFakeMounts(t *testing.T) {
 		World:        world,
 		Require:      able,
 		Shared:       true,
+		Lifetime:     volumetest.LifetimeOfStorage,
 	})
 }
 

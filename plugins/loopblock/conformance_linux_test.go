@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 	volumetest.Run(t, volumetest.Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin { return loopblock.New(loopblock.Options{}) },
 		Shared:    true,
+		Lifetime:  volumetest.LifetimeOfStorage,
 		FSGroup:   true,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
 			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock |

@@ -140,6 +140,7 @@ func TestConformanceOnTheKernelsServer(t *testing.T) {
 				NewSpec:   func(t testing.TB) *volume.Spec { return newShare(t, way).spec() },
 				Require:   volume.CapPersistent | volume.CapRecycle | volume.CapMountOptions | volume.CapReconstruct,
 				Shared:    true,
+				Lifetime:  volumetest.LifetimeOfStorage,
 			})
 		})
 	}

@@ -107,7 +107,7 @@ func TestConformance(t *testing.T) {
 				NewSpec: func(testing.TB) *volume.Spec { return newSpec("server", fmt.Sprintf("/export/%d", exports.Add(1))) },
 				World:   world,
 				Require: volume.CapPersistent | volume.CapRecycle | volume.CapMountOptions | volume.CapReconstruct,
-				Shared:  true,
+				Shared:  true, Lifetime: volumetest.LifetimeOfStorage,
 			})
 		})
 	}

@@ -1,6 +1,7 @@
 package volumetest
 
 import (
+	"runtime/debug"
 	"runtime/pprof"
 	"testing"
 
@@ -30,17 +31,23 @@ func (c Case) String() string { return c.Group + "/" + c.Rule + " " + c.Name }
 // broken, and skips when the case does not concern the plugin.
 func (c Case) Run(t testing.TB, config Config) {
 	t.Helper()
-	id := nextID()
+	defer func() {
+		if value := recover(); value != nil {
+			t.Errorf("the plugin panicked: %v\n%s\nrule %s is broken: %s", value, debug.Stack(), c.Rule, c.Sentence)
+		}
+	}()
+	id, before := nextID(), descriptors()
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels(leakLabel, id)))
 	defer pprof.SetGoroutineLabels(t.Context())
 	e := newEnv(t, c, config)
-	defer e.cleanUp()
 	e.id = id
+	defer e.expectNoLeaks(before)
+	defer e.cleanUp()
 	c.run(e)
 }
 
 // Run runs every case against the plugin of config, each as a subtest of t named by its group, number and name, one
-// after the other. A group for which the plugin has no capability is skipped as a whole.
+// after the other. It must not run beside tests that are parallel, whose descriptors it would take for the plugin's. A group for which the plugin has no capability is skipped as a whole.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	capabilities := checkRequired(t, config)
@@ -74,6 +81,9 @@ func checkRequired(t testing.TB, config Config) volume.Capabilities {
 		t.Errorf("Config.Require lists %v, which plugin %q does not have: it has %v",
 			missing, e.plugin.GetPluginName(), e.capabilities)
 	}
+	for _, wrong := range wrongSignatures(e.plugin) {
+		t.Errorf("plugin %q: %s", e.plugin.GetPluginName(), wrong)
+	}
 	return e.capabilities
 }
 
@@ -92,6 +102,6 @@ func groups() [][]Case {
 		identityCases(), mountCases(), unmountCases(), readOnlyCases(), ownershipCases(), secretCases(),
 		attachCases(), stageCases(), blockCases(),
 		provisionCases(), expandCases(), deleteCases(), recycleCases(),
-		metricsCases(), reconstructCases(), leakCases(),
+		metricsCases(), reconstructCases(), contextCases(), leakCases(),
 	}
 }

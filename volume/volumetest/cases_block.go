@@ -42,6 +42,16 @@ func blockCases() []Case {
 			Sentence: "SetUpDevice, MapPodDevice, UnmapPodDevice and TearDownDevice whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
 			Needs:    volume.CapBlock, run: cancelledMapping,
 		},
+		{
+			Rule: "B7", Group: "block", Name: "two pods of one device",
+			Sentence: "UnmapPodDevice for one pod MUST leave the device to the others.",
+			Needs:    volume.CapBlock, run: unmapOneOfTwo,
+		},
+		{
+			Rule: "B8", Group: "block", Name: "two devices of one pod",
+			Sentence: "Volumes MUST have global map paths, devices and, for one pod, links of their own, also where the name of one begins with that of the other, and unmapping one MUST leave the others, with their content.",
+			Needs:    volume.CapBlock, run: twoDevicesOfOnePod,
+		},
 	}
 }
 
@@ -76,6 +86,7 @@ type mapped struct {
 	pod       *v1.Pod
 	globalMap string
 	device    string
+	wasThere  bool // the device, when it was mapped
 }
 
 // mapFor makes the device ready for a pod.
@@ -86,6 +97,7 @@ func (s *staged) mapFor(pod *v1.Pod) *mapped {
 	m := &mapped{s: s, pod: pod, globalMap: globalMap, device: s.devicePath}
 	s.e.later(m.tryUnmap)
 	s.e.must("SetUpDevice and MapPodDevice", m.tryMap(s.e.ctx()))
+	m.wasThere = m.exists()
 	return m
 }
 
@@ -118,22 +130,27 @@ func (m *mapped) unmap() {
 func (m *mapped) tryUnmap() { _ = m.takeAway(m.s.e.afterwards()) }
 
 func (m *mapped) takeAway(ctx context.Context) error {
-	unmapper, err := m.s.blockPlugin().NewBlockVolumeUnmapper(m.s.spec.Name(), m.pod.UID)
-	if err != nil {
+	if err := m.takeFromPod(ctx); err != nil {
 		return err
 	}
-	if custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper); ok {
-		err = custom.UnmapPodDevice(ctx, volume.UnmapPodDeviceArgs{GlobalMapPath: m.globalMap, PodUID: m.pod.UID})
-		if err != nil {
-			return err
-		}
-	}
-	unmapper, err = m.s.blockPlugin().NewBlockVolumeUnmapper(m.s.spec.Name(), "")
+	unmapper, err := m.s.blockPlugin().NewBlockVolumeUnmapper(m.s.spec.Name(), "")
 	if err != nil {
 		return err
 	}
 	if custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper); ok {
 		return custom.TearDownDevice(ctx, volume.TearDownDeviceArgs{MapPath: m.globalMap, DevicePath: m.device})
+	}
+	return nil
+}
+
+// takeFromPod takes the device from the pod and leaves it to others.
+func (m *mapped) takeFromPod(ctx context.Context) error {
+	unmapper, err := m.s.blockPlugin().NewBlockVolumeUnmapper(m.s.spec.Name(), m.pod.UID)
+	if err != nil {
+		return err
+	}
+	if custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper); ok {
+		return custom.UnmapPodDevice(ctx, volume.UnmapPodDeviceArgs{GlobalMapPath: m.globalMap, PodUID: m.pod.UID})
 	}
 	return nil
 }
@@ -248,6 +265,55 @@ func deviceKeepsContent(e *env) {
 	}
 	m.unmap()
 	s.release()
+}
+
+func unmapOneOfTwo(e *env) {
+	s := e.attached(e.blockSpec())
+	one, two := s.mapFor(newPod()), s.mapFor(newPod())
+	two.put(contentMark + "content")
+	e.must("UnmapPodDevice", one.takeFromPod(e.ctx()))
+	two.holds(contentMark + "content")
+	two.unmap()
+	s.release()
+}
+
+func twoDevicesOfOnePod(e *env) {
+	one, two := e.blockSpecsAlike()
+	s, other := e.attached(one), e.attached(two)
+	pod := newPod()
+	first, link := s.mapPathsOf(pod)
+	second, otherLink := other.mapPathsOf(pod)
+	if first == second || link == otherLink {
+		e.broken("volumes %q and %q have the global map paths %s and %s, and the links %s and %s", one.Name(), two.Name(), first, second, link, otherLink)
+	}
+	m, n := s.mapFor(pod), other.mapFor(pod)
+	if m.device == n.device {
+		e.broken("volumes %q and %q have one device, %s", one.Name(), two.Name(), m.device)
+	}
+	m.put(contentMark + "of the first volume")
+	n.isBlank()
+	n.put(contentMark + "of the second volume")
+	m.holds(contentMark + "of the first volume")
+	m.unmap()
+	s.release()
+	n.holds(contentMark + "of the second volume")
+	n.unmap()
+	other.release()
+}
+
+// blockSpecsAlike is newSpecsAlike for block devices.
+func (e *env) blockSpecsAlike() (one, two *volume.Spec) {
+	e.t.Helper()
+	if e.config.NewSpec != nil || e.config.NewBlockSpec != nil {
+		one, two = e.blockSpec(), copySpec(e.blockSpec())
+		rename(two, one.Name()+"-2")
+		return one, two
+	}
+	mode := v1.PersistentVolumeBlock
+	options := e.volumeOptions()
+	options.PVC = options.PVC.DeepCopy()
+	options.PVC.Spec.VolumeMode = &mode
+	return e.specOf(options), e.specOf(alike(options, options.PVName))
 }
 
 // linker is a World in which the executor's link to a block device can be made.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -31,12 +32,12 @@ func attachCases() []Case {
 		},
 		{
 			Rule: "A4", Group: "attach", Name: "WaitForAttach",
-			Sentence: "WaitForAttach MUST return the absolute path of the device, the same each time while the volume is attached.",
+			Sentence: "WaitForAttach MUST return the absolute path of the device, the same each time while the volume is attached, whatever else is detached meanwhile.",
 			Needs:    volume.CapAttach, run: waitForAttach,
 		},
 		{
 			Rule: "A5", Group: "attach", Name: "two nodes",
-			Sentence: "Attach of a volume whose access modes allow one node only MUST fail while the volume is attached to another, and MUST leave that as it is.",
+			Sentence: "Attach of a volume whose access modes allow one node only MUST fail while the volume is attached to another, also by a new value of the plugin, and MUST leave that as it is.",
 			Needs:    volume.CapAttach, run: attachTwoNodes,
 		},
 		{
@@ -54,6 +55,11 @@ func attachCases() []Case {
 			Sentence: "ListAttachments, where there is one, MUST list a volume with its node from Attach on and MUST NOT list it after Detach, also by a new value of the plugin.",
 			Needs:    volume.CapAttach, run: listedAttachments,
 		},
+		{
+			Rule: "A9", Group: "attach", Name: "other nodes",
+			Sentence: "VolumesAreAttached MUST NOT say true for a node that the volume is not attached to, and Detach from that node MUST leave the volume attached where it is.",
+			Needs:    volume.CapAttach, run: otherNodes,
+		},
 	}
 }
 
@@ -70,11 +76,19 @@ func (e *env) attachable() *staged {
 // isAttached asks the plugin.
 func (s *staged) isAttached() bool {
 	s.e.t.Helper()
+	return s.isAttachedTo(s.e.config.NodeName)
+}
+
+// isAttachedTo takes an error for a no where the node is not this one.
+func (s *staged) isAttachedTo(node types.NodeName) bool {
+	s.e.t.Helper()
 	name := volume.GetUniqueVolumeName(s.e.plugin.GetPluginName(), s.volumeName)
 	specs := map[v1.UniqueVolumeName]*volume.Spec{name: s.spec}
-	answer, err := s.e.attacher(s.spec).VolumesAreAttached(s.e.ctx(), specs, s.e.config.NodeName)
-	s.e.must("VolumesAreAttached", err)
-	return answer[name]
+	answer, err := s.e.attacher(s.spec).VolumesAreAttached(s.e.ctx(), specs, node)
+	if node == s.e.config.NodeName {
+		s.e.must("VolumesAreAttached", err)
+	}
+	return err == nil && answer[name]
 }
 
 func attachDetach(e *env) {
@@ -109,11 +123,12 @@ func attachedAfterCrash(e *env) {
 }
 
 func waitForAttach(e *env) {
-	s := e.attachable()
+	before, s := e.attachable(), e.attachable()
 	first := s.devicePath
 	if !filepath.IsAbs(first) {
 		e.broken("WaitForAttach returned %q, which is not an absolute path", first)
 	}
+	before.release()
 	e.crash()
 	again, err := e.attacher(s.spec).WaitForAttach(e.ctx(), s.spec, first, newPod())
 	e.must("WaitForAttach", err)
@@ -195,16 +210,34 @@ func attachTwoNodes(e *env) {
 	}
 	other := e.config.NodeName + "-other"
 	e.later(func() { _ = e.detacher().Detach(e.afterwards(), s.volumeName, other) })
-	if _, err := e.attacher(spec).Attach(e.ctx(), spec, other); err == nil {
-		e.broken("the volume is attached to %q, and Attach to %q has succeeded", e.config.NodeName, other)
-	}
-	if !s.isAttached() {
-		e.broken("VolumesAreAttached does not list the volume after Attach to another node")
+	for range 2 {
+		if _, err := e.attacher(spec).Attach(e.ctx(), spec, other); err == nil {
+			e.broken("the volume is attached to %q, and Attach to %q has succeeded", e.config.NodeName, other)
+		}
+		if !s.isAttached() {
+			e.broken("VolumesAreAttached does not list the volume after Attach to another node")
+		}
+		e.crash()
 	}
 	s.release()
 }
 
-func stageCases() []Case {
+func otherNodes(e *env) {
+	s := e.attachable()
+	other := e.config.NodeName + "-other"
+	if s.isAttachedTo(other) {
+		e.broken("the volume is attached to %q, and VolumesAreAttached says so of %q", e.config.NodeName, other)
+	}
+	_ = e.detacher().Detach(e.ctx(), s.volumeName, other) // It may refuse a node that cannot have the volume.
+	if !s.isAttached() {
+		e.broken("VolumesAreAttached does not list the volume after Detach from another node")
+	}
+	s.release()
+}
+
+func stageCases() []Case { return slices.Concat(stagingCases(), restageCases()) }
+
+func stagingCases() []Case {
 	return []Case{
 		{
 			Rule: "S1", Group: "stage", Name: "MountDevice mounts",

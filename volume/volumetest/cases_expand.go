@@ -21,18 +21,23 @@ func expandCases() []Case {
 		},
 		{
 			Rule: "E2", Group: "expand", Name: "storage does not shrink",
-			Sentence: "ExpandVolumeDevice MUST NOT make a volume smaller: where less is asked for, an error or the size that it has MUST be returned, and the content MUST be as it was.",
+			Sentence: "ExpandVolumeDevice MUST NOT make a volume smaller: where less is asked for, an error or the size that it has MUST be returned, the filesystem MUST be as large as it was, also when it is set up again, and the content MUST be as it was.",
 			Needs:    volume.CapProvision | volume.CapExpand, run: storageDoesNotShrink,
 		},
 		{
 			Rule: "E3", Group: "expand", Name: "volume grows on the node",
-			Sentence: "After NodeExpand has returned true the volume MUST be larger, as statfs tells, and its content MUST be as it was.",
+			Sentence: "After NodeExpand has returned true the volume MUST have at least three quarters of the new size, as statfs tells, also after it was taken away and set up again, and its content MUST be as it was.",
 			Needs:    volume.CapProvision | volume.CapExpand | volume.CapNodeExpand, run: volumeGrows,
 		},
 		{
 			Rule: "E4", Group: "expand", Name: "cancelled",
 			Sentence: "ExpandVolumeDevice and NodeExpand whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work, and the content MUST be as it was.",
 			Needs:    volume.CapProvision | volume.CapExpand | volume.CapNodeExpand, run: cancelledExpansion,
+		},
+		{
+			Rule: "E5", Group: "expand", Name: "content of what is not in use",
+			Sentence: "ExpandVolumeDevice of a volume that nobody uses MUST leave its content as it is.",
+			Needs:    volume.CapProvision | volume.CapExpand, run: expansionKeepsContent,
 		},
 	}
 }
@@ -46,7 +51,12 @@ type growing struct {
 
 func (e *env) newGrowing() *growing {
 	e.t.Helper()
-	pv := e.provision(e.volumeOptions())
+	return e.growingFrom(e.volumeOptions())
+}
+
+func (e *env) growingFrom(options volume.VolumeOptions) *growing {
+	e.t.Helper()
+	pv := e.provision(options)
 	size := pv.Spec.Capacity[v1.ResourceStorage]
 	return &growing{e: e, spec: volume.NewSpecFromPersistentVolume(pv, false), has: size, now: size}
 }
@@ -86,16 +96,47 @@ func storageGrows(e *env) {
 func storageDoesNotShrink(e *env) {
 	g := e.newGrowing()
 	g.expand(g.times(2))
-	s := e.ready(g.spec)
-	p := s.forPod().setUp()
-	p.write("file", "content")
-	got, err := g.tryExpand(e.ctx(), g.has)
-	if err == nil && got.Cmp(g.times(2)) < 0 {
-		e.broken("ExpandVolumeDevice made a volume of %s one of %s", g.now.String(), got.String())
+	before := int64(0)
+	e.use(g.spec, func(h holding) {
+		h.put(contentMark + "content")
+		if p, ok := h.(*podVolume); ok && e.capabilities.Has(volume.CapNodeExpand) {
+			if err := g.tryExpandOnNode(e.ctx(), p.s, p); !errors.Is(err, volume.ErrInUse) {
+				e.must("NodeExpand", err)
+			}
+		}
+		before = capacityOf(h)
+		got, err := g.tryExpand(e.ctx(), g.has)
+		if err == nil && got.Cmp(g.times(2)) < 0 {
+			e.broken("ExpandVolumeDevice made a volume of %s one of %s", g.now.String(), got.String())
+		}
+		h.holds(contentMark + "content")
+	})
+	e.use(g.spec, func(h holding) {
+		if after := capacityOf(h); after < before {
+			e.broken("the filesystem had %d bytes, and %d after less was asked for", before, after)
+		}
+		if e.config.Lifetime == LifetimeOfStorage {
+			h.holds(contentMark + "content")
+		}
+	})
+}
+
+// capacityOf is what statfs tells of files, and 0 of a device.
+func capacityOf(h holding) int64 {
+	if p, ok := h.(*podVolume); ok {
+		return p.capacity()
 	}
-	p.expect("file", "content")
-	p.tearDown()
-	s.release()
+	return 0
+}
+
+func expansionKeepsContent(e *env) {
+	e.requireLasting()
+	e.eachMode(func(newOptions func() volume.VolumeOptions) {
+		g := e.growingFrom(newOptions())
+		e.fill(g.spec, "content")
+		g.expand(g.times(2))
+		e.expectContent(g.spec, "content")
+	})
 }
 
 // sizer is a World that tells what statfs does.
@@ -123,8 +164,17 @@ func volumeGrows(e *env) {
 		if after, err := world.Capacity(p.path); err != nil || after <= before {
 			e.broken("the filesystem had %d bytes and has %d: %v", before, after, err)
 		}
+		p.expectCapacity(g.now.Value())
 		p.expect("file", "content")
 		e.crash()
+	}
+	p.tearDown()
+	s.release()
+	s = e.ready(g.spec)
+	p = s.forPod().setUp()
+	p.expectCapacity(g.now.Value())
+	if e.config.Lifetime == LifetimeOfStorage {
+		p.expect("file", "content")
 	}
 	p.tearDown()
 	s.release()

@@ -5,7 +5,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 func leakCases() []Case {
@@ -13,7 +19,106 @@ func leakCases() []Case {
 		Rule: "L1", Group: "leak", Name: "nothing is left",
 		Sentence: "After TearDown, UnmountDevice and Detach nothing MUST be left: no mount, nothing in the pod's directory of volumes or at the path of staging, no goroutine, no open file, no loop device.",
 		run:      nothingLeft,
+	}, {
+		Rule: "L2", Group: "leak", Name: "goroutines and descriptors",
+		Sentence: "No call MAY leave a goroutine or a descriptor behind, of whatever file: each case looks for them when all that it did was undone.",
+		run:      wholeLife,
+	}, {
+		Rule: "L3", Group: "leak", Name: "failed calls",
+		Sentence: "SetUp and MountDevice that fail, with an error that is not uncertain, MUST leave neither a directory nor a file nor a mount.",
+		run:      failedCallsLeaveNothing,
 	}}
+}
+
+// wholeLife makes each call that a volume can need on a node; who looks for what is left is Case.Run.
+func wholeLife(e *env) {
+	if e.config.NewSpec == nil {
+		e.eachMode(func(newOptions func() volume.VolumeOptions) { e.use(e.specOf(newOptions()), func(holding) {}) })
+	}
+	if spec := e.newSpec(); !isBlock(spec) {
+		s := e.ready(spec)
+		p := s.forPod().setUp()
+		_, _ = p.mounter.GetMetrics(e.ctx())
+		p.tearDown()
+		s.release()
+	}
+}
+
+func failedCallsLeaveNothing(e *env) {
+	spec := e.newSpec()
+	if isBlock(spec) {
+		e.t.Skipf("the volume is a device: nothing is set up")
+	}
+	s := e.ready(spec)
+	for n := range mostSteps {
+		p := s.forPod()
+		ctx, steps := e.endsAtStep(n)
+		err := p.trySetUp(ctx)
+		if err != nil && !isUncertain(err) {
+			p.expectGone()
+		}
+		e.awaitLost(err)
+		p.tearDown()
+		if !steps.reached() {
+			break
+		}
+	}
+	for n := 0; s.stagePath != "" && n < mostSteps; n++ {
+		e.must("UnmountDevice", e.deviceUnmounter().UnmountDevice(e.ctx(), s.stagePath))
+		ctx, steps := e.endsAtStep(n)
+		err := e.deviceMounter(s.spec).MountDevice(ctx, s.spec, s.devicePath, s.stagePath, volume.DeviceMounterArgs{})
+		if err != nil && !isUncertain(err) && (e.exists(s.stagePath) || len(e.mountsAt(s.stagePath)) > 0) {
+			e.broken("MountDevice failed with %q, which is not uncertain, and %s is left", err, s.stagePath)
+		}
+		e.awaitLost(err)
+		if !steps.reached() {
+			break
+		}
+	}
+	s.release()
+}
+
+// expectNoLeaks fails the case where goroutines or descriptors are there that were not before it.
+func (e *env) expectNoLeaks(before []string) {
+	if e.t.Failed() {
+		return
+	}
+	e.agent, e.world, e.undo = agent{}, nil, nil // A mounter keeps a descriptor for as long as it can be reached.
+	ctx, cancel := context.WithTimeout(e.afterwards(), cmp.Or(e.config.patience, leakPatience))
+	defer cancel()
+	left := lasting(ctx, func() string {
+		left := labelledStacks(e.id)
+		for _, file := range descriptors() {
+			if !slices.Contains(before, file) {
+				left += "descriptor " + file + "\n"
+			}
+		}
+		if left != "" {
+			runtime.GC()
+		}
+		return left
+	})
+	if left != "" {
+		e.t.Errorf("case %s leaves goroutines or descriptors:\n%s\nrule L2 is broken: %s", e.c, left, leakCases()[1].Sentence)
+	}
+}
+
+// descriptors returns the open descriptors of this process, each as number and target, but for those of the runtime's poller, and
+// the mount table, which a mount.Mounter keeps open for as long as it can be reached.
+func descriptors() []string {
+	const dir = "/proc/self/fd"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var files []string
+	for _, entry := range entries {
+		target, err := os.Readlink(filepath.Join(dir, entry.Name()))
+		if err == nil && !strings.HasPrefix(target, "anon_inode:[event") && !strings.HasSuffix(target, "/mountinfo") {
+			files = append(files, entry.Name()+" "+target)
+		}
+	}
+	return files
 }
 
 func nothingLeft(e *env) {

@@ -1,13 +1,17 @@
 package volumetest
 
 import (
+	"context"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/volumekit/volumekit/volume"
 )
 
-func mountCases() []Case {
+func mountCases() []Case { return slices.Concat(setUpCases(), podCases()) }
+
+func setUpCases() []Case {
 	return []Case{
 		{
 			Rule: "M1", Group: "mount", Name: "SetUp makes the volume usable",
@@ -130,6 +134,25 @@ func setUpAfterCrash(e *env) {
 }
 
 func twoPodsAtOnce(e *env) {
+	e.eachInterleaving(func(e *env, n int) bool {
+		s := e.ready(e.newSpec())
+		p, q := s.forPod(), s.forPod()
+		one, two, reached := e.interleaved(n, p.trySetUp, q.trySetUp)
+		e.mustBoth(n, "SetUp for two pods", one, two)
+		for _, user := range []*podVolume{p, q} {
+			user.expectUsable()
+			user.expectOwnContent()
+		}
+		e.expectNothingStacked()
+		if e.config.Shared {
+			p.write("file", "from the first pod")
+			q.expect("file", "from the first pod")
+		}
+		p.tearDown()
+		q.tearDown()
+		s.release()
+		return reached
+	})
 	s := e.ready(e.newSpec())
 	pods := []*podVolume{s.forPod(), s.forPod(), s.forPod(), s.forPod()}
 	for i, err := range setUpTogether(pods) {
@@ -162,7 +185,7 @@ func setUpTogether(pods []*podVolume) []error {
 	for i, p := range pods {
 		wg.Go(func() {
 			<-start
-			errs[i] = p.trySetUp(p.e.ctx())
+			errs[i] = guarded(func() error { return p.trySetUp(p.e.ctx()) })
 		})
 	}
 	close(start)
@@ -221,6 +244,9 @@ func cancelledInSetUp(e *env) {
 }
 
 func setUpBesideTearDown(e *env) {
+	for _, tearDownIsHeld := range []bool{true, false} {
+		e.eachInterleaving(func(e *env, n int) bool { return e.tearDownInterleaved(n, tearDownIsHeld) })
+	}
 	s := e.ready(e.newSpec())
 	old := s.forPod().setUp()
 	for range 8 {
@@ -238,16 +264,38 @@ func setUpBesideTearDown(e *env) {
 	s.release()
 }
 
+// tearDownInterleaved sets up for one pod while it tears down for another, and holds one of the two.
+func (e *env) tearDownInterleaved(n int, tearDownIsHeld bool) (reached bool) {
+	e.t.Helper()
+	s := e.ready(e.newSpec())
+	old, next := s.forPod().setUp(), s.forPod()
+	goes, comes := func(ctx context.Context) error { return old.unmounter().TearDown(ctx) }, next.trySetUp
+	var one, two error
+	if tearDownIsHeld {
+		one, two, reached = e.interleaved(n, goes, comes)
+	} else {
+		one, two, reached = e.interleaved(n, comes, goes)
+	}
+	e.mustBoth(n, "TearDown for one pod and SetUp for another", one, two)
+	old.expectGone()
+	next.expectUsable()
+	next.write("file", "content")
+	next.expect("file", "content")
+	next.tearDown()
+	s.release()
+	return reached
+}
+
 // together runs two calls at the same time and returns what each of them does.
 func together(one, two func() error) (errOne, errTwo error) {
 	var wg sync.WaitGroup
 	start := make(chan struct{})
 	wg.Go(func() {
 		<-start
-		errOne = one()
+		errOne = guarded(one)
 	})
 	close(start)
-	errTwo = two()
+	errTwo = guarded(two)
 	wg.Wait()
 	return errOne, errTwo
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-func provisionCases() []Case {
+func provisionCases() []Case { return slices.Concat(claimCases(), classCases()) }
+
+func claimCases() []Case {
 	return []Case{
 		{
 			Rule: "P1", Group: "provision", Name: "volume meets the claim",
-			Sentence: "Provision MUST return a PersistentVolume of this plugin whose capacity is at least what the claim asks for and whose access modes and volume mode are the claim's.",
+			Sentence: "Provision MUST return a PersistentVolume of this plugin whose capacity is at least what the claim asks for and whose access modes and volume mode are exactly the claim's.",
 			Needs:    volume.CapProvision, run: provisionMeetsClaim,
 		},
 		{
@@ -45,7 +47,9 @@ func provisionCases() []Case {
 	}
 }
 
-func deleteCases() []Case {
+func deleteCases() []Case { return slices.Concat(deletionCases(), deleteBesideCases()) }
+
+func deletionCases() []Case {
 	return []Case{
 		{
 			Rule: "D1", Group: "delete", Name: "delete twice",
@@ -54,7 +58,7 @@ func deleteCases() []Case {
 		},
 		{
 			Rule: "D2", Group: "delete", Name: "delete in use",
-			Sentence: "Delete of a volume that is attached MUST fail with an error that matches ErrInUse and leave the volume and its content whole.",
+			Sentence: "Delete of a volume that is attached MUST fail with an error that matches ErrInUse, also by a new value of the plugin, and leave the volume and its content whole.",
 			Needs:    volume.CapProvision | volume.CapDelete | volume.CapAttach, run: deleteInUse,
 		},
 		{
@@ -82,10 +86,8 @@ func provisionMeetsClaim(e *env) {
 	if modeOf(pv.Spec.VolumeMode) != modeOf(options.PVC.Spec.VolumeMode) {
 		e.broken("the volume's mode is %s, the claim's %s", modeOf(pv.Spec.VolumeMode), modeOf(options.PVC.Spec.VolumeMode))
 	}
-	for _, mode := range options.PVC.Spec.AccessModes {
-		if !slices.Contains(pv.Spec.AccessModes, mode) {
-			e.broken("the volume's access modes %v lack %s, which the claim asks for", pv.Spec.AccessModes, mode)
-		}
+	if want := options.PVC.Spec.AccessModes; !slices.Equal(slices.Sorted(slices.Values(pv.Spec.AccessModes)), slices.Sorted(slices.Values(want))) {
+		e.broken("the volume's access modes are %v, and the claim asks for %v", pv.Spec.AccessModes, want)
 	}
 }
 
@@ -163,10 +165,13 @@ func deleteInUse(e *env) {
 	s := e.ready(spec)
 	p := s.forPod().setUp()
 	p.write("file", "content")
-	if err := e.deleter(spec).Delete(e.ctx()); !errors.Is(err, volume.ErrInUse) {
-		e.broken("Delete of a volume in use returned %v", err)
+	for range 2 {
+		if err := e.deleter(spec).Delete(e.ctx()); !errors.Is(err, volume.ErrInUse) {
+			e.broken("Delete of a volume in use returned %v", err)
+		}
+		p.expect("file", "content")
+		e.crash()
 	}
-	p.expect("file", "content")
 	p.tearDown()
 	s.release()
 	e.must("Delete", e.deleter(spec).Delete(e.ctx()))

@@ -89,10 +89,14 @@ func tearDownAfterCrash(e *env) {
 }
 
 func contentOutlivesPod(e *env) {
-	if !e.config.Shared {
-		e.t.Skipf("Config.Shared is false: pods do not share the volume, so that its content ends with the pod")
+	spec := e.newSpec()
+	if spec.PersistentVolume != nil && e.config.Lifetime == LifetimeUnknown {
+		e.broken("volume %q is a PersistentVolume, and Config.Lifetime does not say whether its content outlives the pod", spec.Name())
 	}
-	s := e.ready(e.newSpec())
+	if e.config.Lifetime == LifetimeOfPod || e.config.Lifetime == LifetimeUnknown {
+		e.t.Skipf("Config.Lifetime says that content ends with the pod")
+	}
+	s := e.ready(spec)
 	first := s.forPod().setUp()
 	first.write("file", "content")
 	first.tearDown()

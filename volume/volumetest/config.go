@@ -56,6 +56,11 @@ type Config struct {
 	// known.
 	Shared bool
 
+	// Lifetime says how long what a pod writes lasts. It must be set where the specs are PersistentVolumes.
+	Lifetime Lifetime
+	// Parameters are those of the class of what the suite provisions. They are not used where NewVolumeOptions is set.
+	Parameters map[string]string
+
 	// patience stands in for leakPatience where a leak is expected.
 	patience time.Duration
 }

@@ -89,6 +89,7 @@ func (s *staged) release() {
 // podVolume is a volume that is set up, or about to be, for one pod.
 type podVolume struct {
 	e       *env
+	s       *staged
 	spec    *volume.Spec
 	pod     *v1.Pod
 	mounter volume.Mounter
@@ -98,7 +99,7 @@ type podVolume struct {
 // forPod returns the volume for a new pod, not yet set up.
 func (s *staged) forPod() *podVolume {
 	s.e.t.Helper()
-	p := &podVolume{e: s.e, spec: s.spec, pod: newPod()}
+	p := &podVolume{e: s.e, s: s, spec: s.spec, pod: newPod()}
 	p.renew()
 	p.e.later(func() {
 		if u, err := p.e.plugin.NewUnmounter(p.spec.Name(), p.pod.UID); err == nil {

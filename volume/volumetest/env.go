@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -174,7 +175,9 @@ func (e *env) volumeOptions() volume.VolumeOptions {
 	if e.config.NewVolumeOptions != nil {
 		return e.config.NewVolumeOptions(e.t)
 	}
-	return defaultOptions()
+	options := defaultOptions()
+	options.Parameters = maps.Clone(e.config.Parameters)
+	return options
 }
 
 // defaultOptions ask for a small volume that one node uses.

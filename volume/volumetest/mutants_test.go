@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -520,19 +521,7 @@ func defects() map[string]func(m *mutant) {
 				return made.SetUp(ctx, args)
 			})
 		},
-		"M5": func(m *mutant) {
-			var running atomic.Int64
-			var once sync.Once
-			release := make(chan struct{})
-			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
-				if running.Add(1) > 1 {
-					once.Do(func() { close(release) })
-					return errors.New("another set-up is running")
-				}
-				<-release
-				return made.SetUp(ctx, args)
-			})
-		},
+		"M5": func(m *mutant) { m.mounter = withSetUp(m.unlocked) },
 		"M6": func(m *mutant) {
 			m.spec = func(s *volume.Spec) *volume.Spec { return withHandle(s, "same") }
 		},
@@ -551,25 +540,7 @@ func defects() map[string]func(m *mutant) {
 			})
 		},
 		"M9": func(m *mutant) {
-			var going atomic.Bool
-			begun, other := make(chan struct{}), make(chan struct{})
-			m.unmounter = withTearDown(func(ctx context.Context, made volume.Unmounter) error {
-				if !going.CompareAndSwap(false, true) {
-					return made.TearDown(ctx)
-				}
-				close(begun)
-				<-other
-				return made.TearDown(ctx)
-			})
-			sets := 0
-			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
-				if sets++; sets != 2 {
-					return made.SetUp(ctx, args)
-				}
-				<-begun
-				close(other)
-				return errors.New("the volume is being torn down")
-			})
+			m.mounter, m.unmounter = withSetUp(m.unlocked), withTearDown(m.unlockedTearDown)
 		},
 		"M10": func(m *mutant) {
 			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
@@ -748,6 +719,14 @@ func defects() map[string]func(m *mutant) {
 		"X1": func(m *mutant) {
 			m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter { return otherMetrics{made} }
 		},
+		"Q1": func(m *mutant) {
+			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+				if ctx.Err() != nil {
+					<-leaked
+				}
+				return made.SetUp(ctx, args)
+			})
+		},
 		"C1": func(m *mutant) { m.construct = func(name string) string { return name + "-again" } },
 		"L1": func(m *mutant) {
 			m.mounter = withSetUp(func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
@@ -781,7 +760,12 @@ type recorder struct {
 	mu       sync.Mutex
 	failures []string
 	skipped  string
-	panicked any // what would have ended the run
+}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.failures) > 0
 }
 
 func (r *recorder) Helper()             {}
@@ -814,11 +798,6 @@ func try(t *testing.T, c Case, config Config) *recorder {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer func() {
-			if value := recover(); value != nil {
-				r.panicked = value
-			}
-		}()
 		c.Run(r, config)
 	}()
 	patience := time.NewTimer(time.Minute)
@@ -844,7 +823,7 @@ func mutantConfig(arrange func(*mutant)) Config {
 			return m
 		},
 		NewSpec: func(t testing.TB) *volume.Spec { return withDevice(t, world, fakeSpec(t)) },
-		World:   world, RootDir: "/node", Shared: true,
+		World:   world, RootDir: "/node", Shared: true, Lifetime: LifetimeOfStaging,
 		patience: shortPatience,
 	}
 }
@@ -867,6 +846,10 @@ func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			without, with := mutantConfig(nil), mutantConfig(mutants[c.Rule])
 			switch c.Rule {
+			default:
+				if bug, ok := plantedFor()[c.Rule]; ok {
+					without, with = plantedConfig(t, bug.kind, ""), plantedConfig(t, bug.kind, bug.name)
+				}
 			case "I2":
 				with = generous()
 			case "O1":
@@ -874,6 +857,7 @@ func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
 			case "M11":
 				without, with = publishing(always), publishing(atFirst)
 			}
+			without.patience = 0
 			healthy := try(t, c, without)
 			require.Empty(t, healthy.failures, "a plugin without a defect")
 			require.Empty(t, healthy.skipped)
@@ -942,7 +926,7 @@ func TestTheDefectsThatCSISanityDoesNotSee(t *testing.T) {
 		{"deleted storage stays", "D3", mutants["D3"]},
 		{"all figures are zero", "X2", mutants["X2"]},
 		{"a restart forgets what is attached", "A3", mutants["A3"]},
-		{"there is no lock for a volume", "M5", func(m *mutant) { m.mounter = withSetUp(m.unlocked(4)) }},
+		{"there is no lock for a volume", "M5", mutants["M5"]},
 	} {
 		t.Run(row.defect, func(t *testing.T) {
 			broken := try(t, rules[row.rule], mutantConfig(row.arrange))
@@ -952,20 +936,39 @@ func TestTheDefectsThatCSISanityDoesNotSee(t *testing.T) {
 	}
 }
 
-// unlocked looks whether a mount that all pods share is there, and makes it if not. It lets n calls look before one makes it.
-func (m *mutant) unlocked(n int) func(context.Context, volume.Mounter, volume.MounterArgs) error {
-	var looked sync.WaitGroup
-	looked.Add(n)
-	return func(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
-		root, _, _ := strings.Cut(made.GetPath(), "/pods/")
-		mounted, err := m.world.IsMountPoint(ctx, root+"/shared")
-		looked.Done()
-		looked.Wait()
-		if !mounted {
-			err = m.world.Mount(ctx, mount.Request{Source: "tmpfs", Target: root + "/shared", FSType: "tmpfs"})
-		}
-		return errors.Join(err, made.SetUp(ctx, args))
+// sharedOf is where what all pods share is mounted by a plugin without a lock.
+func sharedOf(path string) string {
+	root, _, _ := strings.Cut(path, "/pods/")
+	return root + "/shared"
+}
+
+// unlocked looks whether a mount that all pods share is there, and makes it if not.
+func (m *mutant) unlocked(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
+	mounter, shared := Unsteady(m.world), sharedOf(made.GetPath())
+	mounted, err := mounter.IsMountPoint(ctx, shared)
+	if !mounted {
+		err = mounter.Mount(ctx, mount.Request{Source: "tmpfs", Target: shared, FSType: "tmpfs"})
 	}
+	err = errors.Join(err, made.SetUp(ctx, args))
+	if mounted, lookErr := mounter.IsMountPoint(ctx, shared); !mounted {
+		err = errors.Join(err, lookErr, errors.New("what all pods share is gone"))
+	}
+	return err
+}
+
+// unlockedTearDown takes away what all pods share where no pod is left.
+func (m *mutant) unlockedTearDown(ctx context.Context, made volume.Unmounter) error {
+	mounter, shared := Unsteady(m.world), sharedOf(made.GetPath())
+	err := made.TearDown(ctx)
+	table, listErr := mounter.List(ctx)
+	pods := strings.TrimSuffix(shared, "shared") + "pods/"
+	if slices.ContainsFunc(table, func(p mount.MountPoint) bool { return strings.HasPrefix(p.Path, pods) }) {
+		return errors.Join(err, listErr)
+	}
+	if unmountErr := mounter.Unmount(ctx, shared, mount.UnmountOptions{}); !errors.Is(unmountErr, mount.ErrNotMounted) {
+		err = errors.Join(err, unmountErr)
+	}
+	return errors.Join(err, listErr)
 }
 
 // atFirst and always say when a plugin publishes content.

@@ -95,6 +95,33 @@ func plantedBugs() []plantedBug {
 	}
 }
 
+// plantedFor are the bugs that show that the case of a rule catches something.
+func plantedFor() map[string]plantedBug {
+	return map[string]plantedBug{
+		"M13": {kind: inline, name: "TearDown takes every path that begins with its own"},
+		"M14": {kind: inline, name: "a refresh mounts anew"},
+		"M15": {kind: attached, name: "a staged volume may have devices and setuid programs"},
+		"M16": {kind: provisioned, name: "each SetUp opens the root for everybody"},
+		"S6":  {kind: staging, name: "MountDevice formats each time"},
+		"S7":  {kind: staging, name: "SetUp binds an empty directory where nothing is staged"},
+		"S8":  {kind: staging, name: "UnmountDevice is lazy"},
+		"S9":  {kind: staging, name: "UnmountDevice takes the pods' mounts too"},
+		"S10": {kind: staging, name: "UnmountDevice takes every path that begins like this"},
+		"A9":  {kind: attached, name: "Detach detaches from every node"},
+		"B7":  {kind: block, name: "UnmapPodDevice takes the device from every pod"},
+		"B8":  {kind: block, name: "TearDownDevice takes every device whose name begins like this"},
+		"P7":  {kind: provisioned, name: "Provision again empties the disk"},
+		"P8":  {kind: provisioned, name: "the reclaim policy is always Delete"},
+		"P9":  {kind: provisioned, name: "the disk is named by its claim alone"},
+		"P10": {kind: provisioned, name: "the filesystem is smaller than what is promised"},
+		"E5":  {kind: block, name: "an expansion makes the device anew"},
+		"D4":  {kind: provisioned, name: "Delete takes every disk whose name begins like this"},
+		"L2":  {kind: inline, name: "GetMetrics keeps a descriptor"},
+		"L3":  {kind: inline, name: "a failed SetUp leaves its directory"},
+		"D5":  {kind: provisioned, name: "Delete does not look whether the disk is mounted"},
+	}
+}
+
 // plantedConfig tests a plugin of a kind with one bug; without any where bug is "".
 func plantedConfig(t testing.TB, kind, bug string) Config {
 	world := fake.NewMounter(fake.MounterOptions{})
@@ -110,10 +137,14 @@ func plantedConfig(t testing.TB, kind, bug string) Config {
 		RootDir:  "/node",
 		patience: shortPatience,
 	}
+	if bug == "" {
+		config.patience = 0
+	}
 	switch kind {
 	case inline:
 		config.NewSpec = InlineSpec(plantedDriver)
 	case block:
+		config.Lifetime = LifetimeOfStorage
 		mode := v1.PersistentVolumeBlock
 		config.NewVolumeOptions = func(t testing.TB) volume.VolumeOptions {
 			options := defaultOptions()
@@ -121,7 +152,7 @@ func plantedConfig(t testing.TB, kind, bug string) Config {
 			return options
 		}
 	default:
-		config.Shared = true
+		config.Shared, config.Lifetime = true, LifetimeOfStorage
 	}
 	return config
 }
@@ -137,19 +168,20 @@ func plantedCases(kind string) []Case {
 	return cases
 }
 
-// tryPlanted runs every case against a bug and returns the rules that it breaks, none where the run does not survive.
-func tryPlanted(t *testing.T, kind, bug string) (rules []string) {
+// brokenRule is what a failure says.
+var brokenRule = regexp.MustCompile(`rule (\w+) is broken: `)
+
+// tryPlanted runs the cases against a bug, until one fails, and returns the rule that it says is broken.
+func tryPlanted(t *testing.T, kind, bug string) (rule string) {
 	t.Helper()
-	if bug == "SetUp notes something at the pod" {
-		return nil // The panic, in a goroutine, ends the whole run.
-	}
 	for _, c := range plantedCases(kind) {
 		r := try(t, c, plantedConfig(t, kind, bug))
 		if len(r.failures) > 0 {
-			rules = append(rules, c.Rule)
+			require.Regexp(t, brokenRule, r.failures[0])
+			return brokenRule.FindStringSubmatch(r.failures[0])[1]
 		}
 	}
-	return rules
+	return ""
 }
 
 func TestThePlantedPluginsAreSoundWithoutABug(t *testing.T) {
@@ -177,10 +209,11 @@ func TestEveryPlantedBugIsAskedFor(t *testing.T) {
 	assert.Len(t, listed, 60)
 }
 
-// TestPlantedBugsAreCaught compares what is caught, and by which rules, with docs/suite.md.
+// TestPlantedBugsAreCaught, each by the case of the rule that docs/suite.md says, or by none where the page says why.
 func TestPlantedBugsAreCaught(t *testing.T) {
 	page, err := os.ReadFile("../../docs/suite.md")
 	require.NoError(t, err)
+	escaped := 0
 	for i, bug := range plantedBugs() {
 		data := ""
 		if bug.losesData {
@@ -188,15 +221,18 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 		}
 		row := fmt.Sprintf("| %d | %s | %s | %s |", i+1, bug.kind, bug.name, data)
 		_, rest, found := strings.Cut(string(page), row+" ")
+		require.True(t, found, row)
 		written, _, _ := strings.Cut(rest, " |\n")
-		rules := strings.Join(tryPlanted(t, bug.kind, bug.name), ", ")
-		if !assert.True(t, found, "%s %s |", row, rules) {
+		if strings.HasPrefix(written, "escapes: ") {
+			assert.False(t, bug.losesData, bug.name)
+			assert.Empty(t, tryPlanted(t, bug.kind, bug.name), "%s escapes no more", bug.name)
+			escaped++
 			continue
 		}
-		if rules == "" {
-			assert.Contains(t, written, "escapes: ", bug.name)
-			continue
+		broken := try(t, ruleOf(t, written), plantedConfig(t, bug.kind, bug.name))
+		if assert.NotEmpty(t, broken.failures, "%s was not seen (%s)", row, broken.skipped) {
+			assert.Contains(t, broken.failures[0], "rule "+written+" is broken: ", bug.name)
 		}
-		assert.Equal(t, written, rules, bug.name)
 	}
+	assert.LessOrEqual(t, escaped, 5)
 }

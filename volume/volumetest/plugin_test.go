@@ -34,8 +34,9 @@ func fakeConfig(mounter mount.Interface, without volume.Capabilities) Config {
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
 			return fake.NewPlugin(fake.PluginOptions{Mounter: mounter, Backend: backend, Without: without})
 		},
-		NewSpec: fakeSpec,
-		Shared:  true,
+		NewSpec:  fakeSpec,
+		Shared:   true,
+		Lifetime: LifetimeOfStaging,
 	}
 }
 
@@ -51,11 +52,13 @@ func TestFakePluginOverTheFakeMounterKeepsTheContract(t *testing.T) {
 		without volume.Capabilities
 		change  func(*Config)
 	}{
-		"whole":            {0, func(c *Config) { c.Require = volume.AllCapabilities }},
-		"without attach":   {volume.CapAttach, nil},
-		"without staging":  {volume.CapDeviceMount | volume.CapAttach | volume.CapClone, func(c *Config) { c.Shared = false }},
-		"of the pod's own": {0, func(c *Config) { c.NewSpec, c.Shared = InlineSpec("fake.example.com"), false }},
-		"provisioned":      {0, func(c *Config) { c.NewSpec = nil }},
+		"whole":           {0, func(c *Config) { c.Require = volume.AllCapabilities }},
+		"without attach":  {volume.CapAttach, nil},
+		"without staging": {volume.CapDeviceMount | volume.CapAttach | volume.CapClone, func(c *Config) { c.Shared, c.Lifetime = false, LifetimeOfPod }},
+		"of the pod's own": {0, func(c *Config) {
+			c.NewSpec, c.Shared, c.Lifetime = InlineSpec("fake.example.com"), false, LifetimeOfPod
+		}},
+		"provisioned": {0, func(c *Config) { c.NewSpec = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world := fake.NewMounter(fake.MounterOptions{})

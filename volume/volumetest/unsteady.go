@@ -10,7 +10,8 @@ import (
 
 // Unsteady returns a mounter that does what mounter does, and lets other goroutines go first for a random while, before
 // each call and after it. Give it to the plugin under test: a look and the mount that follows from it then no longer happen
-// in one breath, so that a lock that is missing is noticed.
+// in one breath. The cases M5 and M9 hold one call at each of these moments while another runs, so that a lock that is missing is
+// noticed each time: the plugin must hand on the context that it is given.
 func Unsteady(mounter mount.Interface) mount.Interface { return unsteady{mounter} }
 
 type unsteady struct{ mounter mount.Interface }
@@ -18,51 +19,52 @@ type unsteady struct{ mounter mount.Interface }
 // Unwrap returns the mounter beneath.
 func (u unsteady) Unwrap() mount.Interface { return u.mounter }
 
-// sway lets others go first.
-func sway() {
+// sway lets others go first. A case may hold the call here.
+func sway(ctx context.Context) {
+	step(ctx)
 	for range rand.IntN(64) {
 		runtime.Gosched()
 	}
 }
 
 func (u unsteady) Mount(ctx context.Context, request mount.Request) error {
-	sway()
-	defer sway()
+	sway(ctx)
+	defer sway(ctx)
 	return u.mounter.Mount(ctx, request)
 }
 
 func (u unsteady) Unmount(ctx context.Context, target string, options mount.UnmountOptions) error {
-	sway()
-	defer sway()
+	sway(ctx)
+	defer sway(ctx)
 	return u.mounter.Unmount(ctx, target, options)
 }
 
 func (u unsteady) RemoveTarget(ctx context.Context, path string) error {
-	sway()
-	defer sway()
+	sway(ctx)
+	defer sway(ctx)
 	return u.mounter.RemoveTarget(ctx, path)
 }
 
 func (u unsteady) IsMountPoint(ctx context.Context, path string) (bool, error) {
-	sway()
-	defer sway()
+	sway(ctx)
+	defer sway(ctx)
 	return u.mounter.IsMountPoint(ctx, path)
 }
 
 func (u unsteady) Lookup(ctx context.Context, path string) (mount.MountPoint, error) {
-	sway()
-	defer sway()
+	sway(ctx)
+	defer sway(ctx)
 	return u.mounter.Lookup(ctx, path)
 }
 
 func (u unsteady) List(ctx context.Context) ([]mount.MountPoint, error) {
-	sway()
-	defer sway()
+	sway(ctx)
+	defer sway(ctx)
 	return u.mounter.List(ctx)
 }
 
 func (u unsteady) GetMountRefs(ctx context.Context, path string) ([]string, error) {
-	sway()
-	defer sway()
+	sway(ctx)
+	defer sway(ctx)
 	return u.mounter.GetMountRefs(ctx, path)
 }

@@ -24,13 +24,14 @@ type World interface {
 
 // A World may have more methods, which some cases need; both that are here have them: Hold (a mount that is in use), Symlink,
 // MkdirAll and Remove (the link to a block device), Capacity (what statfs tells of a volume that has grown), Group and CanGive
-// (to whom files belong), ReadDir (what is left in a directory).
+// (to whom files belong), Give and Chmod (the root of a volume), ReadDir (what is left in a directory).
 var (
-	_ lister = kernelWorld{}
-	_ holder = kernelWorld{}
-	_ linker = kernelWorld{}
-	_ sizer  = kernelWorld{}
-	_ owner  = kernelWorld{}
+	_ lister  = kernelWorld{}
+	_ holder  = kernelWorld{}
+	_ linker  = kernelWorld{}
+	_ sizer   = kernelWorld{}
+	_ giver   = kernelWorld{}
+	_ changer = kernelWorld{}
 )
 
 // KernelWorld returns the world of the machine that the test runs on: its files, and the mount table of the process.
@@ -69,5 +70,10 @@ func (kernelWorld) Symlink(oldname, newname string) error { return os.Symlink(ol
 func (kernelWorld) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
 
 func (kernelWorld) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+
+func (kernelWorld) Chmod(name string, mode fs.FileMode) error { return os.Chmod(name, mode) }
+
+// Give leaves the user as it is.
+func (kernelWorld) Give(name string, gid int64) error { return os.Chown(name, -1, int(gid)) }
 
 func (kernelWorld) Remove(name string) error { return os.Remove(name) }

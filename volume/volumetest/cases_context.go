@@ -1,0 +1,69 @@
+package volumetest
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+func contextCases() []Case {
+	return []Case{{
+		Rule: "Q1", Group: "context", Name: "return soon",
+		Sentence: "A call whose context has ended MUST return soon: five seconds later at most.",
+		run:      endedCallsReturn,
+	}}
+}
+
+func endedCallsReturn(e *env) {
+	if e.capabilities.Has(volume.CapProvision) {
+		_ = e.soon("Provision", func(ctx context.Context) error {
+			options := e.volumeOptions()
+			plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
+			e.must("finding the provisioner", err)
+			provisioner, err := plugin.NewProvisioner(options)
+			e.must("NewProvisioner", err)
+			pv, err := provisioner.Provision(ctx, nil, nil)
+			if err == nil {
+				e.later(func() { e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false)) })
+			}
+			return err
+		})
+	}
+	s := e.ready(e.newSpec())
+	if isBlock(s.spec) {
+		s.release()
+		return
+	}
+	p := s.forPod()
+	e.awaitLost(e.soon("SetUp", p.trySetUp))
+	p.setUp()
+	e.awaitLost(e.soon("GetMetrics", func(ctx context.Context) error {
+		_, err := p.mounter.GetMetrics(ctx)
+		return err
+	}))
+	e.awaitLost(e.soon("TearDown", func(ctx context.Context) error { return p.unmounter().TearDown(ctx) }))
+	p.tearDown()
+	if s.stagePath != "" {
+		e.awaitLost(e.soon("UnmountDevice", func(ctx context.Context) error { return e.deviceUnmounter().UnmountDevice(ctx, s.stagePath) }))
+	}
+	if s.attached {
+		e.awaitLost(e.soon("Detach", func(ctx context.Context) error { return e.detacher().Detach(ctx, s.volumeName, e.config.NodeName) }))
+	}
+	s.release()
+}
+
+// soon makes a call whose context has ended, which must return.
+func (e *env) soon(name string, call func(context.Context) error) error {
+	e.t.Helper()
+	patience := cmp.Or(e.config.patience, leakPatience)
+	r, timer := start(func() error { return call(e.ended()) }), time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+	case <-timer.C:
+		e.broken("%s has not returned %v after its context had ended: each case that ends a context takes as long as that", name, patience)
+	}
+	return r.err
+}
