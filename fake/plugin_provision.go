@@ -3,9 +3,7 @@ package fake
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -154,29 +152,6 @@ var _ volume.Deleter = (*deleter)(nil)
 
 func (d *deleter) Delete(ctx context.Context) error {
 	return d.plugin.log.run(ctx, d.call(MethodDelete), func() error {
-		if err := d.checkUnmounted(ctx); err != nil {
-			return err
-		}
 		return d.plugin.options.Backend.remove(d.handle)
 	})
-}
-
-// checkUnmounted refuses to delete what this node has staged or set up.
-func (d *deleter) checkUnmounted(ctx context.Context) error {
-	host, err := d.plugin.host.get()
-	if err != nil {
-		return err
-	}
-	table, err := d.plugin.options.Mounter.List(ctx)
-	if err != nil {
-		return fmt.Errorf("deleting volume %q: %w", d.name, err)
-	}
-	ofPods := filepath.Base(filepath.Dir(host.GetPodVolumeDir("pod", d.plugin.options.Name, d.name)))
-	for _, m := range table {
-		isOfPod := filepath.Base(m.Path) == d.name && filepath.Base(filepath.Dir(m.Path)) == ofPods && strings.HasPrefix(m.Path, host.GetPodsDir()+"/")
-		if m.Path == d.path || isOfPod {
-			return fmt.Errorf("volume %q is mounted at %s: unmount it first: %w", d.name, m.Path, volume.ErrInUse)
-		}
-	}
-	return nil
 }

@@ -52,9 +52,10 @@ func TestFakePluginOverTheFakeMounterKeepsTheContract(t *testing.T) {
 		without volume.Capabilities
 		change  func(*Config)
 	}{
-		"whole":           {0, func(c *Config) { c.Require = volume.AllCapabilities }},
-		"without attach":  {volume.CapAttach, nil},
-		"without staging": {volume.CapDeviceMount | volume.CapAttach | volume.CapClone, func(c *Config) { c.Shared, c.Lifetime = false, LifetimeOfPod }},
+		"whole": {0, func(c *Config) { c.Require = volume.AllCapabilities }},
+		// The fake plugin knows of attachments alone, so that what is mounted without one could be deleted.
+		"without attach":  {volume.CapAttach | volume.CapDelete, nil},
+		"without staging": {volume.CapDeviceMount | volume.CapAttach | volume.CapClone | volume.CapDelete, func(c *Config) { c.Shared, c.Lifetime = false, LifetimeOfPod }},
 		"of the pod's own": {0, func(c *Config) {
 			c.NewSpec, c.Shared, c.Lifetime = InlineSpec("fake.example.com"), false, LifetimeOfPod
 		}},
