@@ -120,3 +120,34 @@ func testsIn(t *testing.T, dir string) map[string]bool {
 	}
 	return names
 }
+
+// TestEveryTestThatThePageOfSituationsNamesIsThere, with the case that stands behind a slash, and every situation has a test.
+func TestEveryTestThatThePageOfSituationsNamesIsThere(t *testing.T) {
+	page := content(t, filepath.Join("docs", "kubernetes.md"))
+	tables := regexp.MustCompile(`(?m)^\| situation \|`).FindAllString(page, -1)
+	assert.Len(t, tables, 6)
+	withCase := regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)(?:/([^`]+))?`")
+	sources := map[string]map[string]string{} // by directory and test
+	situations := 0
+	for _, row := range regexp.MustCompile(`(?m)^\| .*$`).FindAllString(page, -1) {
+		if strings.HasPrefix(row, "| situation |") || strings.HasPrefix(row, "| --- |") {
+			continue
+		}
+		situations++
+		held := withCase.FindAllStringSubmatch(row, -1)
+		assert.NotEmpty(t, held, "a situation without a test: %s", row)
+		assert.Len(t, held, strings.Count(row, ".Test"), row)
+		for _, test := range held {
+			dir, name, subtest := test[1], test[2], test[3]
+			if sources[dir] == nil {
+				sources[dir] = sourceOfTests(t, dir)
+			}
+			source, there := sources[dir][name]
+			assert.True(t, there, "%s has no %s", dir, name)
+			if subtest != "" {
+				assert.Contains(t, source, `"`+subtest+`"`, "%s has no such case", name)
+			}
+		}
+	}
+	assert.Greater(t, situations, 80)
+}

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -463,4 +464,33 @@ func TestNothingBeginsWithoutItsRecord(t *testing.T) {
 		require.ErrorIs(t, w.manager.PodStatus(pod.UID)[0].Err, volume.ErrTransient)
 		assert.Empty(t, w.mounts())
 	})
+}
+
+// What a restart found may be mounted, whatever the plugin says of a set-up that failed for good: it is torn down before it is
+// forgotten, in the pod and on the node.
+func TestWhatWasFoundIsTornDownAfterItsSetUpFailed(t *testing.T) {
+	for _, method := range []fake.Method{fake.MethodSetUp, fake.MethodMountDevice} {
+		t.Run(string(method), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, withRecords(t))
+				w.claim("data")
+				pod := podOf("web", "data")
+				w.start()
+				w.manager.PodsComplete()
+				w.add(pod)
+				require.NoError(t, w.stop())
+				broken := errors.New("the filesystem is damaged")
+				m := w.prepare()
+				w.plugin.Inject(method, fake.FailN(-1, broken))
+				w.run()
+				require.NoError(t, m.AddPod(t.Context(), pod))
+				m.PodsComplete()
+				pass(time.Hour)
+				require.ErrorIs(t, m.PodStatus(pod.UID)[0].Err, broken)
+				assert.Len(t, w.mounts(), 2, "nothing was taken away for that")
+				w.remove(pod)
+				w.isClean()
+			})
+		})
+	}
 }
