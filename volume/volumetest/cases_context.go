@@ -18,18 +18,16 @@ func contextCases() []Case {
 
 func endedCallsReturn(e *env) {
 	if e.capabilities.Has(volume.CapProvision) {
+		options := e.volumeOptions()
+		plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
+		e.must("finding the provisioner", err)
+		provisioner, err := plugin.NewProvisioner(options)
+		e.must("NewProvisioner", err)
 		_ = e.soon("Provision", func(ctx context.Context) error {
-			options := e.volumeOptions()
-			plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
-			e.must("finding the provisioner", err)
-			provisioner, err := plugin.NewProvisioner(options)
-			e.must("NewProvisioner", err)
-			pv, err := provisioner.Provision(ctx, nil, nil)
-			if err == nil {
-				e.later(func() { e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false)) })
-			}
+			_, err := provisioner.Provision(ctx, nil, nil)
 			return err
 		})
+		e.provision(options) // which is deleted afterwards, as what the first call has made
 	}
 	s := e.ready(e.newSpec())
 	if isBlock(s.spec) {

@@ -87,12 +87,8 @@ func (e *env) expectNoLeaks(before []string) {
 	ctx, cancel := context.WithTimeout(e.afterwards(), cmp.Or(e.config.patience, leakPatience))
 	defer cancel()
 	left := lasting(ctx, func() string {
-		left := labelledStacks(e.id)
-		for _, file := range descriptors() {
-			if !slices.Contains(before, file) {
-				left += "descriptor " + file + "\n"
-			}
-		}
+		opened := slices.DeleteFunc(descriptors(), func(file string) bool { return slices.Contains(before, file) })
+		left := labelledStacks(e.id) + strings.Join(opened, "\n")
 		if left != "" {
 			runtime.GC()
 		}

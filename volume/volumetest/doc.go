@@ -25,6 +25,7 @@
 // absent is skipped with that reason, and fails when [Config.Require] lists it. For each rule there is a plugin that breaks
 // it, which the suite's own tests must see caught.
 //
-// The suite uses the package testing and nothing else. Cases run one after another; each has a directory of its own and
-// leak checks count only what lies under it, so that other tests may run beside it.
+// The suite uses the package testing and nothing else. Cases run one after another, each in a directory of its own. After each
+// the suite looks for goroutines of the case and for descriptors of the process, so that no parallel test may run beside it. A
+// panic fails its case. docs/suite.md tells what the suite finds.
 package volumetest
