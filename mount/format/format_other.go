@@ -29,10 +29,6 @@ func check(context.Context, *os.File, string) (CheckResult, error) {
 
 func restoreSuperblock(*os.File, []byte) error { return unsupported() }
 
-func mend(context.Context, *os.File, []byte) (CheckResult, error) {
-	return CheckResult{}, unsupported()
-}
-
 func setAttribute(*os.File, string, []byte) error { return unsupported() }
 
 func attribute(*os.File, string) ([]byte, error) { return nil, unsupported() }
@@ -41,7 +37,7 @@ func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
 	return GrowResult{}, unsupported()
 }
 
-func growUnmounted(context.Context, *os.File, growthMark) (GrowResult, error) {
+func growUnmounted(context.Context, *os.File, keeping) (GrowResult, error) {
 	return GrowResult{}, unsupported()
 }
 

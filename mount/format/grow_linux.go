@@ -29,16 +29,16 @@ func grow(ctx context.Context, file *os.File, options GrowOptions) (GrowResult, 
 	if options.MountPath != "" {
 		return g.online(ctx, options.MountPath)
 	}
-	return g.offline(ctx, growthMark{})
+	return g.offline(ctx, keeping{})
 }
 
-// growUnmounted is grow of what is mounted nowhere, with a mark of what is at work.
-func growUnmounted(ctx context.Context, file *os.File, mark growthMark) (GrowResult, error) {
+// growUnmounted is grow of what is mounted nowhere, and keeps what is at work.
+func growUnmounted(ctx context.Context, file *os.File, k keeping) (GrowResult, error) {
 	g, err := growthOf(ctx, file)
 	if err != nil {
 		return GrowResult{}, err
 	}
-	return g.offline(ctx, mark)
+	return g.offline(ctx, k)
 }
 
 func measure(ctx context.Context, file *os.File) (Room, error) {
@@ -64,7 +64,7 @@ func growthOf(ctx context.Context, file *os.File) (growth, error) {
 }
 
 // offline grows what is not mounted.
-func (g growth) offline(ctx context.Context, mark growthMark) (GrowResult, error) {
+func (g growth) offline(ctx context.Context, k keeping) (GrowResult, error) {
 	if done, err := g.isDone(); done || err != nil {
 		return g.result(g.geometry), err
 	}
@@ -81,10 +81,10 @@ func (g growth) offline(ctx context.Context, mark growthMark) (GrowResult, error
 	if moves {
 		return GrowResult{}, fmt.Errorf("it would have to move blocks, and be lost if that was broken off: grow it while it is mounted: %w", mount.ErrUnsupported)
 	}
-	if err := g.check(ctx, mark); err != nil {
+	if _, err := k.check(ctx, g.file, preenAll); err != nil { // as resize2fs wants it
 		return GrowResult{}, err
 	}
-	if err := g.resize(ctx, mark); err != nil {
+	if err := g.resize(ctx, k); err != nil {
 		return GrowResult{}, err
 	}
 	after, err := geometryOf(g.file, g.fsType)
@@ -94,54 +94,48 @@ func (g growth) offline(ctx context.Context, mark growthMark) (GrowResult, error
 	return g.verified(after)
 }
 
-// check runs e2fsck, as resize2fs wants it. The superblock is kept meanwhile, so that the next CheckKept goes on after a kill.
-func (g growth) check(ctx context.Context, mark growthMark) error {
+// resize runs resize2fs on a filesystem that was checked. What is kept stays where that may have left something to repair.
+func (g growth) resize(ctx context.Context, k keeping) error {
 	before, err := readAt(g.file, extSuperblock, extSuperblockSize)
 	if err != nil {
 		return err
 	}
-	if err := mark.beginCheck(ctx, before); err != nil {
-		return err
-	}
-	_, err = checkExt(ctx, g.file, []string{preenAll})
-	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNoTool) {
-		return err // It may have been broken off.
-	}
-	return errors.Join(err, mark.endCheck(ctx))
-}
-
-// resize runs resize2fs on a filesystem that was checked. The mark stays where that may have left something to repair.
-func (g growth) resize(ctx context.Context, mark growthMark) error {
-	before, err := readAt(g.file, extSuperblock, extSuperblockSize)
-	if err != nil {
-		return err
-	}
-	if err := mark.set(ctx, g.file.Name(), before); err != nil {
+	if err := k.set(ctx, g.file.Name(), before); err != nil {
 		return err
 	}
 	if err := run(ctx, "resize2fs", "e2fsprogs", nil, g.file); err != nil {
-		return g.undo(ctx, mark, before, err)
+		return g.undo(ctx, k, before, err)
 	}
 	// Of some of what it could not write resize2fs does not tell.
 	if _, err := checkExt(ctx, g.file, []string{"-f", "-n"}); err != nil {
-		return fmt.Errorf("after resize2fs: %w: %w", mount.ErrUncertain, err)
+		return g.undo(ctx, k, before, fmt.Errorf("after resize2fs: %w", err))
 	}
-	return mark.remove(ctx)
+	return k.remove(ctx)
 }
 
-// undo makes a filesystem whole on which resize2fs has failed with cause. Without a mark it stays as it is.
-func (g growth) undo(ctx context.Context, mark growthMark, before []byte, cause error) error {
+// undo makes a filesystem whole on which resize2fs has failed with cause. Where nothing is kept it stays as it is.
+func (g growth) undo(ctx context.Context, k keeping, before []byte, cause error) error {
 	after, err := readAt(g.file, extSuperblock, extSuperblockSize)
 	switch {
 	case err != nil:
 	case bytes.Equal(before, after): // It was refused.
-		return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), mark.remove(ctx))
-	case mark.keeper != nil && ctx.Err() == nil:
-		if _, err = mend(ctx, g.file, before); err == nil {
-			return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), mark.remove(ctx))
+		return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), k.remove(ctx))
+	case k.keeper != nil && ctx.Err() == nil:
+		if _, err = k.mend(ctx, g.file, before); err == nil {
+			return errors.Join(g.mended(cause), k.remove(ctx))
 		}
 	}
 	return errors.Join(fmt.Errorf("%w: %w", mount.ErrUncertain, cause), err)
+}
+
+// mended returns the error of a growth that failed with cause and was repaired: none where it had come far enough for that to
+// be its end.
+func (g growth) mended(cause error) error {
+	after, err := geometryOf(g.file, g.fsType)
+	if err == nil && after.reaches(g.deviceSize) {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), err)
 }
 
 // isDone reports whether there is nothing to do, since the filesystem ends with the last whole block of the device.

@@ -3,6 +3,7 @@ package format
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ type Keeper interface {
 const (
 	keptGrowing  = "growing"
 	keptChecking = "checking"
+	// keptMending holds no superblock, but says of which one, kept as keptGrowing, the growth is being repaired. It is never
+	// there without that.
+	keptMending = "mending"
 )
 
 // CheckKept is [Check] that may be killed at any moment, as by an agent that is: the next CheckKept goes on. It keeps the
@@ -38,7 +42,9 @@ const (
 // A filesystem on which [GrowKept] was broken off after resize2fs had begun is repaired by all that e2fsck proposes
 // (e2fsck -f -y). That loses nothing, since the growth moves no blocks and the filesystem was whole before. The proof is the
 // superblock that GrowKept has kept: the filesystem is the same, was not mounted since, and now has the mark of resize2fs in
-// its superblock, or a broken one. Without the proof it is checked as any other: what is not safe to repair is [ErrDamaged].
+// its superblock, or a broken one. Before e2fsck begins, which takes the mark off before it has written all the rest, CheckKept
+// keeps that it repairs this growth: however often it is killed, the next CheckKept goes on, until e2fsck has ended with success.
+// Without the proof the filesystem is checked as any other: what is not safe to repair is [ErrDamaged].
 func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckResult, error) {
 	if !isExt(fsType) {
 		return Check(ctx, path, fsType)
@@ -50,15 +56,20 @@ func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckRe
 	if growing == nil {
 		return checkKept(ctx, path, preen, keeper)
 	}
-	began, err := growthBegan(ctx, path, unpack(growing))
+	before, k := unpack(growing), keeping{keeper}
+	mending, err := k.isMending(ctx, before)
+	if err != nil {
+		return CheckResult{}, err
+	}
+	broken, err := isBrokenOff(ctx, path, before, mending)
 	switch {
 	case err != nil:
 		return CheckResult{}, err
-	case began:
-		return mendKept(ctx, path, growing, keeper)
+	case broken:
+		return mendKept(ctx, path, before, k)
 	}
 	// The growth had not begun, or had ended.
-	if err := keeper.Keep(ctx, keptGrowing, nil); err != nil {
+	if err := k.remove(ctx); err != nil {
 		return CheckResult{}, err
 	}
 	return checkKept(ctx, path, preenAll, keeper)
@@ -68,28 +79,21 @@ func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckRe
 const preen, preenAll = "-p", "-fp"
 
 func checkKept(ctx context.Context, path, option string, keeper Keeper) (CheckResult, error) {
-	if err := beginCheck(ctx, path, keeper); err != nil {
-		return CheckResult{}, err
-	}
-	result, err := onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
-		return checkExt(ctx, file, []string{option})
+	return onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
+		return keeping{keeper}.check(ctx, file, option)
 	})
-	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNoTool) {
-		return result, err // It may have been broken off.
-	}
-	return result, errors.Join(err, keeper.Keep(ctx, keptChecking, nil))
 }
 
-// growthBegan reports whether resize2fs had begun to write when its growth was broken off. It marks a filesystem as one with
-// errors before it writes anything else, and takes the mark off at the end. kept is the superblock from before; nil proves
-// nothing.
-func growthBegan(ctx context.Context, path string, kept []byte) (bool, error) {
+// isBrokenOff reports whether a growth has left what only e2fsck -y repairs. before is the superblock from just before it; nil
+// proves nothing. resize2fs marks a filesystem as one with errors before it writes anything else, and takes the mark off at the
+// end. e2fsck, once it repairs what is left (mending), takes it off too, or it goes with a superblock that is put back.
+func isBrokenOff(ctx context.Context, path string, before []byte, mending bool) (bool, error) {
 	return onPath(ctx, path, os.O_RDONLY, func(_ context.Context, file *os.File) (bool, error) {
 		now, err := readAt(file, extSuperblock, extSuperblockSize)
-		if err != nil || kept == nil || extSuperblockIsBroken(kept) || hasErrors(kept) || !isUntouched(kept, now) {
+		if err != nil || before == nil || extSuperblockIsBroken(before) || hasErrors(before) || !isUntouched(before, now) {
 			return false, err
 		}
-		return extSuperblockIsBroken(now) || hasErrors(now), nil
+		return mending || extSuperblockIsBroken(now) || hasErrors(now), nil
 	})
 }
 
@@ -106,35 +110,23 @@ func hasErrors(super []byte) bool {
 	return binary.LittleEndian.Uint16(super[extState:])&extErrors != 0
 }
 
-func isExt(fsType string) bool { return fsType == "ext2" || fsType == "ext3" || fsType == "ext4" }
-
-// beginCheck ends a check that was killed, and keeps the superblock for the next.
-func beginCheck(ctx context.Context, path string, keeper Keeper) error {
-	kept, err := keeper.Kept(ctx, keptChecking)
-	if err == nil && kept != nil {
-		_, err = onPath(ctx, path, os.O_RDWR, func(_ context.Context, file *os.File) (nothing, error) {
-			return nothing{}, restoreSuperblock(file, unpack(kept))
-		})
-	}
-	if err != nil {
-		return err
-	}
-	err = keepSuperblock(ctx, path, keptChecking, keeper)
-	if errors.Is(err, mount.ErrUnsupported) || isFull(err) {
-		return nil // A check that is killed takes a person then, who is told by the next.
-	}
-	return err
+// hasBrokenSuperblock reports whether the superblock of an ext could be read and is none.
+func hasBrokenSuperblock(file *os.File) bool {
+	super, err := readAt(file, extSuperblock, extSuperblockSize)
+	return err == nil && extSuperblockIsBroken(super)
 }
+
+func isExt(fsType string) bool { return fsType == "ext2" || fsType == "ext3" || fsType == "ext4" }
 
 // isFull reports whether nothing can be kept for want of space.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-func mendKept(ctx context.Context, path string, kept []byte, keeper Keeper) (CheckResult, error) {
+func mendKept(ctx context.Context, path string, before []byte, k keeping) (CheckResult, error) {
 	result, err := onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
-		return mend(ctx, file, unpack(kept))
+		return k.mend(ctx, file, before)
 	})
 	if err == nil {
-		err = keeper.Keep(ctx, keptGrowing, nil)
+		err = k.remove(ctx)
 	}
 	return result, err
 }
@@ -147,68 +139,132 @@ func mendKept(ctx context.Context, path string, kept []byte, keeper Keeper) (Che
 // matches [ErrNotGrown], and the filesystem can be mounted.
 func GrowKept(ctx context.Context, path string, keeper Keeper) (GrowResult, error) {
 	return growPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (GrowResult, error) {
-		return growUnmounted(ctx, file, growthMark{keeper})
+		return growUnmounted(ctx, file, keeping{keeper})
 	})
 }
 
-// growthMark is what proves to the next [CheckKept] that resize2fs had begun. The zero value marks nothing.
-type growthMark struct{ keeper Keeper }
+// keeping is how the next [CheckKept] learns what was under way. The zero value keeps nothing.
+type keeping struct{ keeper Keeper }
 
-// beginCheck keeps the superblock while e2fsck runs, as beginCheck of a check alone does.
-func (m growthMark) beginCheck(ctx context.Context, super []byte) error {
-	if m.keeper == nil {
+// check runs e2fsck. It ends a check that was killed, and keeps the superblock for the next.
+func (k keeping) check(ctx context.Context, file *os.File, option string) (CheckResult, error) {
+	before, err := k.beginCheck(ctx, file)
+	if err != nil {
+		return CheckResult{}, err
+	}
+	result, err := checkExt(ctx, file, []string{option})
+	switch {
+	case err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNoTool): // It may have been broken off.
+		return result, err
+	case hasBrokenSuperblock(file) && !extSuperblockIsBroken(before): // Of what it could not write e2fsck does not always tell.
+		return CheckResult{}, errors.Join(fmt.Errorf("e2fsck has broken the superblock of %q: try again: %w", file.Name(), mount.ErrUncertain), err)
+	}
+	return result, errors.Join(err, k.endCheck(ctx))
+}
+
+// beginCheck puts the superblock back that a check has broken which was killed, and keeps what is there then.
+func (k keeping) beginCheck(ctx context.Context, file *os.File) (super []byte, err error) {
+	var kept []byte
+	if k.keeper != nil {
+		kept, err = k.keeper.Kept(ctx, keptChecking)
+	}
+	if err == nil && kept != nil {
+		err = restoreSuperblock(file, unpack(kept))
+	}
+	if err == nil {
+		super, err = readAt(file, extSuperblock, extSuperblockSize)
+	}
+	if err != nil || k.keeper == nil {
+		return super, err
+	}
+	err = k.keeper.Keep(ctx, keptChecking, pack(super))
+	if err != nil && !errors.Is(err, mount.ErrUnsupported) && !isFull(err) {
+		return nil, fmt.Errorf("keeping the superblock of %q: %w", file.Name(), err)
+	}
+	return super, nil // Where nothing is kept a check that is killed takes a person, who is told by the next.
+}
+
+// endCheck forgets the superblock, since e2fsck has ended.
+func (k keeping) endCheck(ctx context.Context) error {
+	if k.keeper == nil {
 		return nil
 	}
-	err := m.keeper.Keep(ctx, keptChecking, pack(super))
-	if errors.Is(err, mount.ErrUnsupported) || isFull(err) {
-		return nil // See there.
+	return k.keeper.Keep(ctx, keptChecking, nil)
+}
+
+// set keeps the superblock, before resize2fs begins.
+func (k keeping) set(ctx context.Context, path string, super []byte) error {
+	if k.keeper == nil {
+		return nil
+	}
+	// What an earlier growth may have left must not speak for this one.
+	err := k.keeper.Keep(ctx, keptMending, nil)
+	if err == nil {
+		err = k.keeper.Keep(ctx, keptGrowing, pack(super))
+	}
+	if isFull(err) {
+		err = errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, err), k.keeper.Keep(ctx, keptGrowing, nil))
+	}
+	if err != nil {
+		return fmt.Errorf("keeping the superblock of %q: %w", path, err)
+	}
+	return nil
+}
+
+// remove forgets it, and last of all what the proof of a repair rests on, since the filesystem is whole.
+func (k keeping) remove(ctx context.Context) error {
+	if k.keeper == nil {
+		return nil
+	}
+	if err := k.keeper.Keep(ctx, keptMending, nil); err != nil {
+		return err
+	}
+	return k.keeper.Keep(ctx, keptGrowing, nil)
+}
+
+// mend repairs an ext on which a growth was broken off, by all that e2fsck proposes. before is the superblock from just before
+// it. That it has begun is kept first, and until remove.
+func (k keeping) mend(ctx context.Context, file *os.File, before []byte) (CheckResult, error) {
+	if err := k.beginMending(ctx, before); err != nil {
+		return CheckResult{}, fmt.Errorf("keeping that %q is repaired: %w", file.Name(), err)
+	}
+	if err := restoreSuperblock(file, before); err != nil {
+		return CheckResult{}, err
+	}
+	result, err := checkExt(ctx, file, []string{"-f", "-y"})
+	if err != nil {
+		return CheckResult{}, err
+	}
+	// Of some of what it could not write e2fsck does not tell.
+	if _, err := checkExt(ctx, file, []string{"-f", "-n"}); err != nil {
+		return CheckResult{}, fmt.Errorf("after e2fsck -y: %w: %w", mount.ErrUncertain, err)
+	}
+	return result, nil
+}
+
+// beginMending keeps that mend has begun. What says so already is not written again, since half of it would say nothing.
+func (k keeping) beginMending(ctx context.Context, before []byte) error {
+	begun, err := k.isMending(ctx, before)
+	if err != nil || begun {
+		return err
+	}
+	err = k.keeper.Keep(ctx, keptMending, sumOf(before))
+	if isFull(err) {
+		return nil // A repair that is killed takes a person then.
 	}
 	return err
 }
 
-// endCheck forgets it, since e2fsck has ended.
-func (m growthMark) endCheck(ctx context.Context) error {
-	if m.keeper == nil {
-		return nil
-	}
-	return m.keeper.Keep(ctx, keptChecking, nil)
+// isMending reports whether mend has begun with the growth before which the superblock was kept.
+func (k keeping) isMending(ctx context.Context, before []byte) (bool, error) {
+	kept, err := k.keeper.Kept(ctx, keptMending)
+	return err == nil && before != nil && bytes.Equal(kept, sumOf(before)), err
 }
 
-// set keeps the superblock, before resize2fs begins.
-func (m growthMark) set(ctx context.Context, path string, super []byte) error {
-	if m.keeper == nil {
-		return nil
-	}
-	err := m.keeper.Keep(ctx, keptGrowing, pack(super))
-	if isFull(err) {
-		err = errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, err), m.keeper.Keep(ctx, keptGrowing, nil))
-	}
-	if err != nil {
-		return fmt.Errorf("keeping the superblock of %q: %w", path, err)
-	}
-	return nil
-}
-
-// remove forgets it, since the filesystem is whole.
-func (m growthMark) remove(ctx context.Context) error {
-	if m.keeper == nil {
-		return nil
-	}
-	return m.keeper.Keep(ctx, keptGrowing, nil)
-}
-
-// keepSuperblock keeps the superblock of an ext.
-func keepSuperblock(ctx context.Context, path, name string, keeper Keeper) error {
-	super, err := onPath(ctx, path, os.O_RDONLY, func(_ context.Context, file *os.File) ([]byte, error) {
-		return readAt(file, extSuperblock, extSuperblockSize)
-	})
-	if err != nil {
-		return err
-	}
-	if err := keeper.Keep(ctx, name, pack(super)); err != nil {
-		return fmt.Errorf("keeping the superblock of %q: %w", path, err)
-	}
-	return nil
+// sumOf stands for a superblock. It is short, so that there is room for it beside what is kept already.
+func sumOf(super []byte) []byte {
+	sum := sha256.Sum256(super)
+	return sum[:]
 }
 
 // part is how many bytes of a superblock are packed as one.
@@ -243,8 +299,8 @@ func unpack(packed []byte) []byte {
 	return super
 }
 
-// Directory is a [Keeper] for a filesystem that is on a device, in files NAME.growing and NAME.checking of a directory of the
-// caller's, which it makes with mode 0700.
+// Directory is a [Keeper] for a filesystem that is on a device, in files NAME.growing, NAME.mending and NAME.checking of a
+// directory of the caller's, which it makes with mode 0700.
 type Directory struct {
 	// Dir is the absolute path of the directory. It must survive a reboot.
 	Dir string

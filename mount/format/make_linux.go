@@ -185,14 +185,6 @@ func check(ctx context.Context, file *os.File, fsType string) (CheckResult, erro
 	return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
 }
 
-// mend repairs an ext on which a growth was broken off.
-func mend(ctx context.Context, file *os.File, superblock []byte) (CheckResult, error) {
-	if err := restoreSuperblock(file, superblock); err != nil {
-		return CheckResult{}, err
-	}
-	return checkExt(ctx, file, []string{"-f", "-y"})
-}
-
 // restoreSuperblock puts an earlier superblock in the place of one that is broken, if both are of one filesystem that was not
 // mounted in between: what a mount has written into it would be lost.
 func restoreSuperblock(file *os.File, earlier []byte) error {
@@ -228,7 +220,7 @@ func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult
 		return CheckResult{Checked: true, Repaired: true, Errors: found}, nil
 	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot|fsckErrors) == 0:
 		return CheckResult{}, fmt.Errorf("%w: run e2fsck by hand: %w", ErrDamaged, err)
-	case tool.ExitCode == fsckFailed && hasBrokenSuperblock(file):
+	case tool.ExitCode == fsckFailed && hasBrokenSuperblock(file): // It also gives up for want of memory, or of the device.
 		return CheckResult{}, fmt.Errorf("%w: its superblock is broken: run e2fsck -b 32768 by hand, or -b 8193 where blocks have 1 KiB, which uses a copy: %w", ErrDamaged, err)
 	}
 	return CheckResult{}, err
@@ -241,12 +233,4 @@ func errorsOnRecord(file *os.File) int {
 		return 0
 	}
 	return int(binary.LittleEndian.Uint32(super[extErrorCount:]))
-}
-
-// hasBrokenSuperblock tells damage from the other reasons for which e2fsck gives up: want of memory, a device that is in
-// use, a feature that it does not know.
-func hasBrokenSuperblock(file *os.File) bool {
-	superblock := make([]byte, 1024)
-	_, err := file.ReadAt(superblock, extSuperblock)
-	return err == nil && extSuperblockIsBroken(superblock)
 }
