@@ -12,12 +12,14 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
@@ -323,6 +325,39 @@ func TestDetachWhileClaimed(t *testing.T) {
 	assert.False(t, found.AutoClear, "nothing was changed")
 
 	require.NoError(t, holder.Close())
+	require.NoError(t, loops.Detach(t.Context(), device))
+}
+
+// Who has a device alone for a moment is waited for; a mount is none of these.
+func TestAwaitUnclaimed(t *testing.T) {
+	mounttest.RequireRoot(t)
+	requireFormat(t, "ext4")
+	path := backing(t)
+	require.NoError(t, format.Make(t.Context(), path, format.MakeOptions{FSType: "ext4"}))
+	device := attach(t, path, loop.AttachOptions{})
+	mounted, err := loops.AwaitUnclaimed(t.Context(), device.Path)
+	require.NoError(t, err)
+	assert.False(t, mounted)
+
+	holder, err := os.OpenFile(device.Path, os.O_RDONLY|unix.O_EXCL, 0)
+	require.NoError(t, err)
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = loops.AwaitUnclaimed(soon, device.Path)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits")
+	_, err = loop.New(loop.Options{}).AwaitUnclaimed(t.Context(), device.Path)
+	require.ErrorIs(t, err, loop.ErrInUse, "it does not wait for ever")
+	require.NoError(t, holder.Close())
+	mounted, err = loop.New(loop.Options{}).AwaitUnclaimed(t.Context(), device.Path)
+	require.NoError(t, err)
+	assert.False(t, mounted)
+
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount(device.Path, dir, "ext4", 0, ""))
+	mounted, err = loop.New(loop.Options{}).AwaitUnclaimed(t.Context(), device.Path)
+	assert.NoError(t, err)
+	assert.True(t, mounted)
+	require.NoError(t, unix.Unmount(dir, 0))
 	require.NoError(t, loops.Detach(t.Context(), device))
 }
 

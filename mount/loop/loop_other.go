@@ -58,3 +58,5 @@ func (m *Manager) holdDevice(context.Context, *os.File, string) (Device, error) 
 }
 
 func opened(context.Context, string) (bool, error) { return false, unsupported() }
+
+func awaitUnclaimed(context.Context, string) (bool, error) { return false, unsupported() }

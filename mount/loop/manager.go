@@ -188,6 +188,14 @@ func (m *Manager) DeviceOpened(ctx context.Context, path string) (bool, error) {
 	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return opened(ctx, path) })
 }
 
+// AwaitUnclaimed waits until the block device at path is claimed by nobody, as [Manager.DeviceOpened] says, or mounted, in any
+// mount namespace, which it reports. Others have a device alone for a moment: whoever tries whether a loop device is free, or a
+// program that checks the filesystem, also one that has outlived the process that started it. Who has it for longer than some
+// seconds is an error that matches [ErrInUse] and unix.EBUSY.
+func (m *Manager) AwaitUnclaimed(ctx context.Context, path string) (mounted bool, err error) {
+	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return awaitUnclaimed(ctx, path) })
+}
+
 // DeviceUse tells like [Manager.DeviceOpened] whether a device is in use, for a program that has no Manager.
 type DeviceUse struct{}
 

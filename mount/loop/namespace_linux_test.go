@@ -56,6 +56,9 @@ func TestDetachWhileAnotherNamespaceHasItMounted(t *testing.T) {
 	opened, err := loops.DeviceOpened(t.Context(), device.Path)
 	require.NoError(t, err)
 	assert.True(t, opened)
+	mounted, err := loops.AwaitUnclaimed(t.Context(), device.Path)
+	require.NoError(t, err)
+	assert.True(t, mounted)
 
 	require.NoError(t, stdin.Close())
 	require.NoError(t, child.Wait())

@@ -156,6 +156,55 @@ func opened(ctx context.Context, path string) (bool, error) {
 	return claimed(path)
 }
 
+// awaitUnclaimed waits for whoever has the device alone, unless that is a mount.
+func awaitUnclaimed(ctx context.Context, path string) (mounted bool, err error) {
+	wait := newWaiter()
+	for range maxAttempt {
+		if claimed, err := opened(ctx, path); err != nil || !claimed {
+			return false, err
+		}
+		if mounted, err := isMounted(path); err != nil || mounted {
+			return mounted, err
+		}
+		if err := wait.next(ctx); err != nil {
+			return false, fmt.Errorf("waiting until %q is not in use: %w", path, err)
+		}
+	}
+	return isInTable(path)
+}
+
+// isMounted reports whether the kernel lists the filesystem on the block device at path among those that are mounted, in any mount
+// namespace. It has such lists for some types.
+func isMounted(path string) (bool, error) {
+	rdev, err := numberAt(path)
+	if err != nil {
+		return false, err
+	}
+	node, err := os.Readlink(sysDir(rdev))
+	if err != nil {
+		return false, fmt.Errorf("the name of device %d:%d: %w", unix.Major(rdev), unix.Minor(rdev), err)
+	}
+	name := filepath.Base(node)
+	for _, list := range []string{"/sys/fs/ext4/", "/sys/fs/xfs/", "/sys/fs/btrfs/*/devices/"} {
+		if found, err := filepath.Glob(list + name); err != nil || len(found) > 0 {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// isInTable looks for the block device at path in the mount tables that can be seen. One that is nowhere is held.
+func isInTable(path string) (bool, error) {
+	rdev, err := numberAt(path)
+	if err != nil {
+		return false, err
+	}
+	if len(mountedBy(Device{Path: path, Major: unix.Major(rdev), Minor: unix.Minor(rdev)})) > 0 {
+		return true, nil
+	}
+	return false, &InUseError{Path: path}
+}
+
 func claimed(path string) (bool, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {

@@ -197,11 +197,11 @@ func (p *Plugin) format(ctx context.Context, src source, disk string) (string, e
 	return fsType, nil
 }
 
-// check runs the filesystem's check on a disk that nobody uses. Where the program is missing, the kernel replays the journal
-// alone.
+// check runs the filesystem's check on a disk that nobody has mounted, elsewhere or in another mount namespace. Where the program
+// is missing, the kernel replays the journal alone.
 func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) error {
-	opened, err := p.devices.DeviceOpened(ctx, disk)
-	if err != nil || opened {
+	mounted, err := p.devices.AwaitUnclaimed(ctx, disk)
+	if err != nil || mounted {
 		return err
 	}
 	result, err := format.CheckKept(ctx, disk, fsType, format.Directory{Dir: p.checksDir(), Name: src.name})

@@ -65,7 +65,8 @@
 // The image of a claim that asks for more is made larger by ExpandVolumeDevice, in one system call that can make no file
 // smaller, and its loop device with it; a pod that has the device itself needs no more. NodeExpand then grows the filesystem
 // where it is mounted. The kernel does that with xfs and btrfs for every root, with ext4 only where the agent has
-// CAP_SYS_RESOURCE: without it an ext4 grows when it is staged the next time, by resize2fs.
+// CAP_SYS_RESOURCE: without it an ext4 grows when it is staged the next time, by resize2fs. Where that fails, as on a disk that is
+// full, the volume is used as it is; its PersistentVolume is told ([EventFilesystemNotGrown]), and the next staging tries again.
 //
 // # Copies
 //

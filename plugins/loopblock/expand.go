@@ -129,24 +129,37 @@ func (p *Plugin) expandHere(ctx context.Context, src source, options volume.Node
 }
 
 // growUnused makes a filesystem as large as its device, which nobody has mounted, where it is a good deal smaller and can
-// grow without a mount: that is left to do when it could not while it was used.
-func (p *Plugin) growUnused(ctx context.Context, handle, device, fsType string) error {
+// grow without a mount: that is left to do when it could not while it was used. A volume whose filesystem cannot be made larger is
+// used as it is, and its PersistentVolume is told: it grows when it is staged next.
+func (p *Plugin) growUnused(ctx context.Context, src source, device loop.Device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
 	}
-	room, err := format.Measure(ctx, device)
+	room, err := format.Measure(ctx, device.Path)
 	if err != nil || !room.IsWorthGrowing() {
 		return err
 	}
-	grown, err := format.GrowKept(ctx, device, keeper{plugin: p, handle: handle})
+	grown, err := p.growTwice(ctx, src, device)
 	switch {
 	case errors.Is(err, format.ErrNoTool), errors.Is(err, mount.ErrUnsupported), errors.Is(err, format.ErrNotGrown):
-		p.logger.Warn("the filesystem is mounted smaller than its device", "device", device, "fstype", fsType, "err", err)
+		p.logger.Warn("the filesystem is mounted smaller than its device", "device", device.Path, "fstype", fsType, "err", err)
+		p.tellNotGrown(src, device, err)
 	case err != nil:
 		return err
 	}
-	p.logGrowth(device, grown, err)
+	p.logGrowth(device.Path, grown, err)
 	return nil
+}
+
+// growTwice tries once more what has failed and left the filesystem whole. The next chance may be far off, since pods have the
+// volume until then, and one write that failed is no disk that is full.
+func (p *Plugin) growTwice(ctx context.Context, src source, device loop.Device) (format.GrowResult, error) {
+	grown, err := format.GrowKept(ctx, device.Path, keeper{plugin: p, handle: src.handle})
+	if !errors.Is(err, format.ErrNotGrown) {
+		return grown, err
+	}
+	p.logger.Warn("the filesystem has not grown, and is tried once more", "device", device.Path, "err", err)
+	return format.GrowKept(ctx, device.Path, keeper{plugin: p, handle: src.handle})
 }
 
 // keeper keeps with the image of a volume what its filesystem needs that was being checked or grown when the agent was killed.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
@@ -192,6 +193,13 @@ func TestAGrowthThatIsRefusedOnADamagedFilesystemIsTold(t *testing.T) {
 	}
 }
 
+// events keeps the reasons of events.
+type events struct{ reasons []string }
+
+func (e *events) Eventf(_ runtime.Object, _, reason, _ string, _ ...any) {
+	e.reasons = append(e.reasons, reason)
+}
+
 func TestAVolumeThatWasEnlargedIsStagedWhileTheDiskBelowIsFull(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext4": 600 * mib, "xfs": 800 * mib, "btrfs": 512 * mib} {
 		t.Run(fsType, func(t *testing.T) {
@@ -208,6 +216,8 @@ func TestAVolumeThatWasEnlargedIsStagedWhileTheDiskBelowIsFull(t *testing.T) {
 			n.release(spec)
 
 			n.expand(spec, size)
+			var told events
+			n.plugin = n.pluginWith(loopblock.Options{Mounter: n.mounter, Events: &told})
 			var below unix.Statfs_t
 			require.NoError(t, unix.Statfs(n.images, &below))
 			filler, err := os.Create(filepath.Join(n.images, "filler"))
@@ -221,6 +231,9 @@ func TestAVolumeThatWasEnlargedIsStagedWhileTheDiskBelowIsFull(t *testing.T) {
 			n.release(spec)
 			_, err = unix.Getxattr(n.image("pv"), growing, nil)
 			require.ErrorIs(t, err, unix.ENODATA)
+			if fsType == "ext4" {
+				assert.Contains(t, told.reasons, loopblock.EventFilesystemNotGrown)
+			}
 
 			require.NoError(t, filler.Truncate(0))
 			n.stage(spec)
@@ -231,6 +244,36 @@ func TestAVolumeThatWasEnlargedIsStagedWhileTheDiskBelowIsFull(t *testing.T) {
 			n.release(spec)
 		})
 	}
+}
+
+// late is a mounter that lets go of a device just before it mounts it.
+type late struct {
+	mount.Interface
+	letGo func()
+}
+
+func (l late) Mount(ctx context.Context, request mount.Request) error {
+	l.letGo()
+	return l.Interface.Mount(ctx, request)
+}
+
+// An e2fsck or a resize2fs that has outlived its agent has the device alone. The filesystem is neither mounted unchecked nor left
+// small when that ends just then.
+func TestADeviceThatSomebodyHasAloneIsNotStagedUnchecked(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	n.expand(spec, 96*mib)
+	device := n.attach(spec)
+	holder, err := os.OpenFile(device, os.O_RDONLY|unix.O_EXCL, 0)
+	require.NoError(t, err)
+	n.plugin = n.pluginOver(late{n.mounter, func() { _ = holder.Close() }})
+	err = n.tryStage(spec, device)
+	require.ErrorIs(t, err, volume.ErrInUse)
+	require.ErrorIs(t, err, unix.EBUSY)
+	require.NoError(t, holder.Close(), "nothing was mounted")
+	require.NoError(t, n.tryStage(spec, device))
+	assert.Greater(t, roomIn(t, n.stagingPath(spec)), 72*mib)
+	n.release(spec)
 }
 
 // A program that checks a filesystem and is killed while it writes the superblock leaves a part of it. Nothing else that is broken

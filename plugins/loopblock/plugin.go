@@ -44,7 +44,7 @@ type Options struct {
 	// Loops attaches the images; nil means a loop.Manager of the plugin's own.
 	Loops *loop.Manager
 	// Events is told, about the pod, of an fsGroup that takes long to apply, and about the PersistentVolume of a filesystem
-	// that was repaired. Nil tells nobody.
+	// that was repaired or could not be made larger. Nil tells nobody.
 	Events ownership.EventRecorder
 	// Logger is told of filesystems that were repaired and of content that was given to a group. Nil discards.
 	Logger *slog.Logger

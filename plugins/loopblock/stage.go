@@ -127,11 +127,11 @@ func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (s
 	return found.Type, p.check(ctx, src, device, found.Type)
 }
 
-// check runs the filesystem's check on a device that nobody has mounted. Where the program is missing, the kernel replays
-// the journal alone, as it does for Kubernetes.
+// check runs the filesystem's check on a device that nobody has mounted, elsewhere or in another mount namespace. Where the
+// program is missing, the kernel replays the journal alone, as it does for Kubernetes.
 func (p *Plugin) check(ctx context.Context, src source, device loop.Device, fsType string) error {
-	opened, err := p.loops.DeviceOpened(ctx, device.Path)
-	if err != nil || opened {
+	mounted, err := p.loops.AwaitUnclaimed(ctx, device.Path)
+	if err != nil || mounted {
 		return err
 	}
 	result, err := format.CheckKept(ctx, device.Path, fsType, keeper{plugin: p, handle: src.handle})
@@ -150,7 +150,7 @@ func (p *Plugin) check(ctx context.Context, src source, device loop.Device, fsTy
 	if err != nil {
 		return err
 	}
-	return p.growUnused(ctx, src.handle, device.Path, fsType)
+	return p.growUnused(ctx, src, device, fsType)
 }
 
 // EventFilesystemRepaired is the reason of the event about a PersistentVolume whose filesystem had errors that were repaired
@@ -173,6 +173,18 @@ func (p *Plugin) tellRepaired(src source, device loop.Device) {
 	if p.options.Events != nil {
 		p.options.Events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemRepaired,
 			"the filesystem in image %q had errors, which were repaired: what was written last may be missing", device.BackingPath)
+	}
+}
+
+// EventFilesystemNotGrown is the reason of the event about a PersistentVolume whose filesystem is smaller than its image, since it
+// could not be made larger before it was mounted.
+const EventFilesystemNotGrown = "FilesystemNotGrown"
+
+func (p *Plugin) tellNotGrown(src source, device loop.Device, cause error) {
+	if p.options.Events != nil {
+		p.options.Events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemNotGrown,
+			"the filesystem in image %q is mounted smaller than the image, and is to grow when the volume is staged next: %v",
+			device.BackingPath, cause)
 	}
 }
 
