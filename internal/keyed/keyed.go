@@ -42,8 +42,6 @@ type Claim struct {
 	AllPods, AllNodes bool
 	// Started is when the claim was made; Begin sets it.
 	Started time.Time
-
-	links *links // nil while the volume has no other claim
 }
 
 // Key returns what the operation needs for itself.
@@ -107,7 +105,7 @@ func (t *Table) Begin(claim *Claim) *Refusal {
 	defer t.mu.Unlock()
 	volume := claim.Subject.Key.Volume
 	held := t.running[volume]
-	if c := held.meetingClaim(claim); c != nil {
+	if c := held.meeting(claim.Key()); c != nil {
 		return &Refusal{Running: c}
 	}
 	if f := t.waits(claim); f != nil {
@@ -172,10 +170,6 @@ func (t *Table) End(claim *Claim) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if claim.links == nil {
-		delete(t.running, volume)
-		return
-	}
 	if left := t.running[volume].without(claim); left.isEmpty() {
 		delete(t.running, volume)
 	}
