@@ -56,7 +56,8 @@
 // A system call on a dead server can last for ever, and nothing can interrupt it. Each operation therefore runs in a
 // goroutine of its own, but for looks that the kernel can answer from what it has in memory. When the context ends first,
 // the operation is left behind: the caller gets a [*LostError] at once, and its channel Done closes when the operation has
-// really ended. Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on
+// really ended. One that a plugin makes with the context that the operation executor gave its call needs no goroutine: when
+// it hangs, the executor leaves the plugin's whole call behind. Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on
 // other paths go on, until [Options].MaxLost are lost.
 //
 // Of those looks the kernel answers from memory on FUSE, NFS, CIFS, Ceph and all local filesystems. The root of a mount of

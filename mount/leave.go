@@ -3,6 +3,8 @@ package mount
 import (
 	"context"
 	"fmt"
+
+	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
 // LeaveBehind runs work, which makes system calls that nothing can interrupt, such as a stat on a dead server, and returns
@@ -17,17 +19,10 @@ func LeaveBehind[T any](ctx context.Context, call, path string, work func() (T, 
 	if ctx.Err() != nil {
 		return none, fmt.Errorf("%s of %q was not begun: %w: %w", call, path, ErrTransient, context.Cause(ctx))
 	}
-	done := make(chan struct{})
 	var result T
 	var err error
-	go func() {
-		defer close(done)
-		result, err = work()
-	}()
-	select {
-	case <-done:
-		return result, err
-	case <-ctx.Done():
-		return none, NewLostError(call, path, context.Cause(ctx), done)
+	if left := lostcall.Await(ctx, 0, func() { result, err = work() }); left != nil {
+		return none, NewLostError(call, path, context.Cause(ctx), left)
 	}
+	return result, err
 }

@@ -2,45 +2,21 @@ package mount
 
 import (
 	"cmp"
-	"fmt"
 
 	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/outcome"
 )
 
 // LostError is the error of an operation whose context ended while a system call was under way. The operation was left
-// behind and may still have its effect: the error matches [ErrUncertain]. It also matches the context's error.
-type LostError struct {
-	// Call is the system call, or the step, that did not return, such as "umount2".
-	Call string
-	// Path is the path that the operation is about.
-	Path string
-
-	cause error
-	done  <-chan struct{}
-}
+// behind and may still have its effect: the error matches [ErrUncertain]. It also matches the context's error. Its Done is
+// closed when the operation has really ended, which never happens if the kernel never returns.
+type LostError = outcome.LostError
 
 // NewLostError returns the error of an operation that was left behind because of cause, the context's error, and that
 // ends when done is closed. It is for other implementations of [Interface].
 func NewLostError(call, path string, cause error, done <-chan struct{}) *LostError {
-	return &LostError{Call: call, Path: path, cause: cause, done: done}
+	return outcome.NewLostError(call, path, cause, done)
 }
-
-// Error names the call and the path.
-func (e *LostError) Error() string {
-	return fmt.Sprintf("%s of %q has not returned and was left behind: %v", e.Call, e.Path, e.cause)
-}
-
-// Uncertain returns true.
-func (e *LostError) Uncertain() bool { return true }
-
-// Done returns a channel that is closed when the operation has really ended. It never is if the kernel never returns.
-func (e *LostError) Done() <-chan struct{} { return e.done }
-
-// Is reports whether target is ErrUncertain.
-func (e *LostError) Is(target error) bool { return target == ErrUncertain }
-
-// Unwrap returns the context's error.
-func (e *LostError) Unwrap() error { return e.cause }
 
 // LostCall is an operation that was left behind and has not ended.
 type LostCall struct {
@@ -54,9 +30,6 @@ type LostCall struct {
 func newCalls(options Options) *lostcall.Calls {
 	return lostcall.New(lostcall.Options{
 		Max: cmp.Or(max(options.MaxLost, 0), DefaultMaxLost), Logger: options.Logger, Stuck: ErrStuck,
-		Lost: func(call, path string, cause error, done <-chan struct{}) error {
-			return NewLostError(call, path, cause, done)
-		},
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/volumekit/volumekit/internal/lostcall"
 	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/internal/watchdog"
 	"github.com/volumekit/volumekit/volume"
@@ -21,7 +22,7 @@ var ErrGoexit = errors.New("runtime.Goexit was called")
 
 // LostError is the error of a call of a plugin that had not returned a grace after its context ended, and that was left
 // behind. It matches volume.ErrUncertain when the call may change the world, and what ended the context.
-type LostError = watchdog.LostError
+type LostError = outcome.LostError
 
 // errNotCalled matches the error of a call that was never made, because ctx ended before a worker was free.
 var errNotCalled = errors.New("the plugin was not called")
@@ -98,7 +99,10 @@ func (c *pluginCall) lostError(ctx context.Context) error {
 	if cause == nil {
 		cause = context.DeadlineExceeded
 	}
-	return watchdog.NewLostError(c.name, c.changes, cause, c.Done())
+	if !c.changes {
+		return outcome.NewLostLook(c.name, cause, c.Done())
+	}
+	return outcome.NewLostError(c.name, "", cause, c.Done())
 }
 
 // change calls f, which changes the world, with the deadline of the operation's kind.
@@ -125,7 +129,7 @@ func (x *execution) call(ctx context.Context, what call, f func(ctx context.Cont
 	c.hasWorker = true
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return x.here(c, func() error { return f(ctx) })
+	return x.here(c, func() error { return f(lostcall.Guarded(ctx)) })
 }
 
 // construct calls a method of the plugin that does no I/O and returns something; nil is refused. It needs no worker.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/volumekit/volumekit/internal/lostcall"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
@@ -132,6 +133,30 @@ func TestASynchronousOperationEndsBeforeItsAbandonedCall(t *testing.T) {
 		}
 		release()
 		assert.Equal(t, operationexecutor.Uncertain, (<-returned).Result().Class)
+		synctest.Wait()
+		require.NoError(t, w.executor.Wait(t.Context()))
+	})
+}
+
+// TestASystemCallOfAPluginRunsInItsGoroutine: the executor leaves both behind together.
+func TestASystemCallOfAPluginRunsInItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.attached("data")
+		calls, released := lostcall.New(lostcall.Options{}), make(chan struct{})
+		w.plugin.on("SetUp", func(ctx context.Context) error {
+			return calls.Do(ctx, lostcall.Key{Path: "/mnt"}, func(context.Context) error { return hangsHere(released) })
+		})
+		op := w.ended(w.mount("data", "p"))
+		assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
+		assert.Equal(t, operationexecutor.DefaultTimeout+operationexecutor.DefaultGrace, op.Result().Duration)
+		synctest.Wait()
+		require.Len(t, w.executor.Hung(), 1)
+		for _, caller := range []string{"hangsHere(", "(*mounter).SetUp(", "(*mounting).setUp("} {
+			assert.Contains(t, w.executor.Hung()[0].Stack(), caller)
+		}
+		assert.Len(t, calls.Lost(), 1, "others learn it too")
+		close(released)
 		synctest.Wait()
 		require.NoError(t, w.executor.Wait(t.Context()))
 	})

@@ -13,7 +13,7 @@ type Dir struct {
 	// Path is the absolute path at which the volume is set up. It must not change after the first use.
 	Path string
 
-	flight flight[*Metrics]
+	shared shared[*Metrics]
 }
 
 var _ Volume = (*Dir)(nil)
@@ -27,7 +27,7 @@ func (d *Dir) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if d.Path == "" {
 		return nil, errNoPath("statfs")
 	}
-	metrics, err := d.flight.do(ctx, call{name: "statfs", path: d.Path}, func(ctx context.Context) (*Metrics, error) {
+	metrics, err := d.shared.do(ctx, call{name: "statfs", path: d.Path}, func(ctx context.Context) (*Metrics, error) {
 		return metricsOf(usage.FS(ctx, d.Path, usage.Expect{MountPoint: true}))
 	})
 	return metrics.copy(), err

@@ -52,7 +52,7 @@ func (o MetricsOptions) meter() *usage.Meter {
 type MetricsStatFS struct {
 	path   string
 	statfs func(context.Context) (*Metrics, error)
-	flight flight[*Metrics]
+	shared shared[*Metrics]
 }
 
 var _ MetricsProvider = (*MetricsStatFS)(nil)
@@ -78,7 +78,7 @@ func (m *MetricsStatFS) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.path == "" {
 		return nil, errNoPath("statfs")
 	}
-	metrics, err := m.flight.do(ctx, call{name: "statfs", path: m.path}, m.statfs)
+	metrics, err := m.shared.do(ctx, call{name: "statfs", path: m.path}, m.statfs)
 	return metrics.copy(), err
 }
 
@@ -113,7 +113,7 @@ func measured(err error) error {
 type MetricsBlock struct {
 	device string
 	size   func(device string) (int64, error)
-	flight flight[int64]
+	shared shared[int64]
 }
 
 var _ MetricsProvider = (*MetricsBlock)(nil)
@@ -129,7 +129,7 @@ func (m *MetricsBlock) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.device == "" {
 		return nil, errNoPath("size of a device")
 	}
-	size, err := m.flight.do(ctx, call{name: "size", path: m.device}, func(context.Context) (int64, error) {
+	size, err := m.shared.do(ctx, call{name: "size", path: m.device}, func(context.Context) (int64, error) {
 		return m.size(m.device)
 	})
 	if err != nil {
@@ -142,7 +142,7 @@ func (m *MetricsBlock) GetMetrics(ctx context.Context) (*Metrics, error) {
 type MetricsDu struct {
 	path    string
 	options MetricsOptions // with a meter
-	flight  flight[*Metrics]
+	shared  shared[*Metrics]
 }
 
 var _ MetricsProvider = (*MetricsDu)(nil)
@@ -165,7 +165,7 @@ func (m *MetricsDu) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.path == "" {
 		return nil, errNoPath("disk usage")
 	}
-	metrics, err := m.flight.do(ctx, call{name: "disk usage", path: m.path}, m.measure)
+	metrics, err := m.shared.do(ctx, call{name: "disk usage", path: m.path}, m.measure)
 	return metrics.copy(), err
 }
 
@@ -187,7 +187,7 @@ func (m *MetricsDu) measure(ctx context.Context) (*Metrics, error) {
 type CachedMetrics struct {
 	provider MetricsProvider
 	ttl      time.Duration
-	flight   flight[*Metrics]
+	shared   shared[*Metrics]
 
 	mu   sync.Mutex
 	last *Metrics
@@ -207,7 +207,7 @@ func (m *CachedMetrics) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if kept := m.fresh(); kept != nil {
 		return kept, nil
 	}
-	metrics, err := m.flight.do(ctx, call{name: "metrics"}, m.refresh)
+	metrics, err := m.shared.do(ctx, call{name: "metrics"}, m.refresh)
 	return metrics.copy(), err
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/lostcall"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -59,16 +60,9 @@ func (m *Manager) measure(ctx context.Context, h holder) {
 		m.figureEnds(h, measurement{err: err})
 		return
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		m.figureEnds(h, m.ask(ctx, h, mounted, how))
-	}()
-	patience := time.NewTimer(m.figures.patience())
-	defer patience.Stop()
-	select {
-	case <-ended:
-	case <-patience.C:
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.figures.patience())
+	defer cancel()
+	if left := lostcall.Await(patience, 0, func() { m.figureEnds(h, m.ask(ctx, h, mounted, how)) }); left != nil {
 		m.figures.leave(h)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/internal/lostcall"
 	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -37,27 +38,14 @@ func (p pluginCall) String() string {
 // uncertain too, and says when the call is over after all.
 func (c *Controller) call(ctx context.Context, name pluginCall, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, max(c.options.CallTimeout, name.atLeast))
-	done := make(chan struct{})
-	var result error // f's; to be read after done
-	go func() {
-		defer cancel()
-		defer close(done)
-		guard(name, &result, func() error { return f(ctx) })
-	}()
-	select {
-	case <-done:
+	defer cancel()
+	var result error
+	left := lostcall.Await(ctx, callGrace, func() { guard(name, &result, func() error { return f(ctx) }) })
+	if left == nil {
 		return result
-	case <-ctx.Done():
 	}
-	grace := time.NewTimer(callGrace)
-	defer grace.Stop()
-	select {
-	case <-done:
-		return result
-	case <-grace.C:
-	}
-	c.lost.add(name, done)
-	return &lostCallError{call: name, cause: context.Cause(ctx), done: done}
+	c.lost.add(name, left)
+	return outcome.NewLostError(name.String(), "", context.Cause(ctx), left)
 }
 
 // guard calls f and puts its error into result, whatever f does.
@@ -81,25 +69,6 @@ func guard(name pluginCall, result *error, f func() error) {
 	*result = name.secrets.Redact(err)
 	returned = true
 }
-
-// lostCallError is the error of a call that was left behind.
-type lostCallError struct {
-	call  pluginCall
-	cause error
-	done  <-chan struct{}
-}
-
-func (e *lostCallError) Error() string {
-	return fmt.Sprintf("%s did not return and was left behind: %v", e.call, e.cause)
-}
-
-func (e *lostCallError) Unwrap() error { return e.cause }
-
-// Uncertain is true: the call may still have its effect.
-func (e *lostCallError) Uncertain() bool { return true }
-
-// Done is closed when the call is over.
-func (e *lostCallError) Done() <-chan struct{} { return e.done }
 
 // callError is a plugin's failure to serve the object of uid. It is not tried again before its back-off is over, whatever
 // happens to the object.

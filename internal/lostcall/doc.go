@@ -2,11 +2,11 @@
 // its context ends.
 //
 // An operation runs in a goroutine of its own. When the context ends first, the operation is left behind: the caller gets
-// an error at once, made by [Options].Lost, and the channel in it closes when the operation has really ended. Until then a
+// an *outcome.LostError at once, and the channel in it closes when the operation has really ended. Until then a
 // second operation with the same key is refused, and so is every operation when too many are lost, because each keeps a
 // thread.
 //
-//	calls := lostcall.New(lostcall.Options{Lost: ..., Stuck: ErrStuck})
+//	calls := lostcall.New(lostcall.Options{Stuck: ErrStuck})
 //	err := calls.Do(ctx, lostcall.Key{Path: path}, func(ctx context.Context) error {
 //		if err := lostcall.Begin(ctx, "open"); err != nil {
 //			return err // the caller has gone, so that nothing more is begun

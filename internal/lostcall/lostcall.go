@@ -26,8 +26,6 @@ type Options struct {
 	Grace time.Duration
 	// Logger is told when a lost call has ended. Nil discards.
 	Logger *slog.Logger
-	// Lost makes the error of an operation that is left behind in the step that is named call. Required.
-	Lost func(call, path string, cause error, done <-chan struct{}) error
 	// Stuck is matched by the error of an operation that is refused because of lost ones. Required.
 	Stuck error
 }
@@ -96,35 +94,30 @@ func (c *Calls) Do(ctx context.Context, key Key, op func(context.Context) error)
 	if err != nil {
 		return err
 	}
-	result := make(chan ending, 1)
-	go c.run(ctx, key, s, op, result)
-	select {
-	case e := <-result:
-		return e.deliver()
-	case <-ctx.Done():
+	if isGuarded(ctx) {
+		return c.doHere(ctx, key, s, op)
 	}
-	if e, ok := c.linger(result); ok {
+	var e ending
+	left := Await(ctx, c.options.Grace, func() { c.run(ctx, key, s, op, &e) })
+	if left == nil {
 		return e.deliver()
 	}
 	if lost := c.leave(ctx, key, s); lost != nil {
 		return lost
 	}
-	return (<-result).deliver()
+	<-left
+	return e.deliver()
 }
 
-// linger waits for an operation whose context has ended.
-func (c *Calls) linger(result <-chan ending) (ending, bool) {
-	if c.options.Grace <= 0 {
-		return ending{}, false
-	}
-	timer := time.NewTimer(c.options.Grace)
-	defer timer.Stop()
-	select {
-	case e := <-result:
-		return e, true
-	case <-timer.C:
-		return ending{}, false
-	}
+// doHere runs op in the goroutine of its caller, who is left behind with it. Others learn that it is.
+func (c *Calls) doHere(ctx context.Context, key Key, s *slot, op func(context.Context) error) error {
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(c.options.Grace, func() { _ = c.leave(ctx, key, s) }) // The caller gets what op returns.
+	})
+	defer stop()
+	var e ending
+	c.run(ctx, key, s, op, &e)
+	return e.deliver()
 }
 
 // ending is how an operation ended.
@@ -146,15 +139,14 @@ func (e ending) deliver() error {
 }
 
 // run is the goroutine of an operation.
-func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Context) error, result chan<- ending) {
-	e := ending{exited: true}
+func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Context) error, e *ending) {
+	e.exited = true
 	defer func() {
 		if e.exited {
 			e.panicked = recover()
 			e.exited = e.panicked == nil
 		}
 		wasLost := c.release(key, s)
-		result <- e
 		if wasLost && e.panicked != nil {
 			panic(e.panicked)
 		}
@@ -216,7 +208,7 @@ func (c *Calls) leave(ctx context.Context, key Key, s *slot) error {
 	if why := context.Cause(ctx); !errors.Is(why, cause) {
 		cause = fmt.Errorf("%w: %w", cause, why)
 	}
-	return c.options.Lost(s.steps.current(), key.Path, cause, s.ended)
+	return outcome.NewLostError(s.steps.current(), key.Path, cause, s.ended)
 }
 
 func (c *Calls) release(key Key, s *slot) (wasLost bool) {

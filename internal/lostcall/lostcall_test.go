@@ -3,8 +3,8 @@ package lostcall_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,22 +18,8 @@ import (
 
 var errStuck = errors.New("stuck")
 
-// leftError is the error of a call that was left behind.
-type leftError struct {
-	call, path string
-	cause      error
-	done       <-chan struct{}
-}
-
-func (e *leftError) Error() string         { return fmt.Sprintf("%s of %s: %v", e.call, e.path, e.cause) }
-func (e *leftError) Unwrap() error         { return e.cause }
-func (e *leftError) Done() <-chan struct{} { return e.done }
-
 func newCalls(options lostcall.Options) *lostcall.Calls {
 	options.Stuck = errStuck
-	options.Lost = func(call, path string, cause error, done <-chan struct{}) error {
-		return &leftError{call, path, cause, done}
-	}
 	return lostcall.New(options)
 }
 
@@ -49,7 +35,7 @@ func hang(release <-chan struct{}) func(context.Context) error {
 }
 
 // leave runs an operation that hangs, and leaves it.
-func leave(t *testing.T, c *lostcall.Calls, path string, release <-chan struct{}) *leftError {
+func leave(t *testing.T, c *lostcall.Calls, path string, release <-chan struct{}) *outcome.LostError {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
@@ -60,7 +46,7 @@ func leave(t *testing.T, c *lostcall.Calls, path string, release <-chan struct{}
 	err := <-result
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, cause)
-	var left *leftError
+	var left *outcome.LostError
 	require.ErrorAs(t, err, &left)
 	return left
 }
@@ -91,7 +77,7 @@ func TestALostCallHoldsItsKeyAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, release := newCalls(lostcall.Options{}), make(chan struct{})
 		left := leave(t, c, "a", release)
-		assert.Equal(t, "hanging", left.call)
+		assert.Equal(t, "hanging", left.Call)
 		assert.Equal(t, []lostcall.Call{{Name: "hanging", Path: "a"}}, c.Lost())
 		err := c.Do(t.Context(), key("a"), func(context.Context) error { t.Error("begun"); return nil })
 		require.ErrorIs(t, err, errStuck)
@@ -176,7 +162,7 @@ func TestGrace(t *testing.T) {
 		release, start := make(chan struct{}), time.Now()
 		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		var left *leftError
+		var left *outcome.LostError
 		require.ErrorAs(t, c.Do(ctx, key("a"), hang(release)), &left)
 		assert.Equal(t, time.Minute+time.Second, time.Since(start))
 		close(release)
@@ -204,5 +190,52 @@ func TestGoexitIsTheCallers(t *testing.T) {
 		<-ended
 		assert.False(t, returned)
 		require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }), "its key is free")
+	})
+}
+
+type valueKey struct{}
+
+// TestAGuardedCallNeedsNoGoroutine: its caller is left behind with it, and others learn that at once.
+func TestAGuardedCallNeedsNoGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		guarded := context.WithValue(lostcall.Guarded(ctx), valueKey{}, "value")
+		result := make(chan error)
+		var stack string
+		go func() {
+			result <- c.Do(guarded, key("a"), func(ctx context.Context) error {
+				stack = string(debug.Stack())
+				return hang(release)(ctx)
+			})
+		}()
+		synctest.Wait()
+		assert.Contains(t, stack, "TestAGuardedCallNeedsNoGoroutine.func1.1(", "its caller is on the stack")
+		cancel()
+		synctest.Wait()
+		assert.Equal(t, []lostcall.Call{{Name: "hanging", Path: "a"}}, c.Lost())
+		nothing := func(context.Context) error { return nil }
+		require.ErrorIs(t, c.Do(t.Context(), key("a"), nothing), errStuck)
+		close(release)
+		require.ErrorIs(t, <-result, context.Canceled)
+		synctest.Wait()
+		assert.Empty(t, c.Lost())
+		require.NoError(t, c.Do(t.Context(), key("a"), nothing))
+	})
+}
+
+// TestAShorterDeadlineWithinAGuardedCallIsKept by a goroutine, as outside of one.
+func TestAShorterDeadlineWithinAGuardedCallIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		guarded, cancelAll := context.WithTimeout(t.Context(), time.Hour)
+		defer cancelAll()
+		ctx, cancel := context.WithTimeout(lostcall.Guarded(guarded), time.Second)
+		defer cancel()
+		var left *outcome.LostError
+		require.ErrorAs(t, c.Do(ctx, key("a"), hang(release)), &left)
+		require.ErrorIs(t, left, context.DeadlineExceeded)
+		close(release)
+		<-left.Done()
 	})
 }

@@ -2,7 +2,6 @@ package watchdog_test
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 	"testing"
@@ -10,9 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
-	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/internal/watchdog"
 )
 
@@ -179,16 +176,4 @@ func TestTheStackOfACallIsThatOfItsGoroutine(t *testing.T) {
 		synctest.Wait()
 		assert.Empty(t, c.Stack())
 	})
-}
-
-func TestTheErrorOfALostCall(t *testing.T) {
-	done := make(chan struct{})
-	cause := errors.New("cause")
-	changing := watchdog.NewLostError("SetUp", true, cause, done)
-	require.ErrorIs(t, changing, outcome.ErrUncertain)
-	require.ErrorIs(t, changing, cause)
-	assert.Equal(t, outcome.Uncertain, outcome.ClassOf(changing))
-	assert.Equal(t, "SetUp has not returned and was left behind: cause", changing.Error())
-	assert.Len(t, outcome.Running(changing), 1)
-	assert.Equal(t, outcome.Final, outcome.ClassOf(watchdog.NewLostError("GetPath", false, cause, done)))
 }

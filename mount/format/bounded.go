@@ -16,9 +16,6 @@ const toolGrace = time.Second
 func bounded[T any](ctx context.Context, path string, op func(context.Context) (T, error)) (T, error) {
 	calls := lostcall.New(lostcall.Options{
 		Grace: toolGrace, Stuck: mount.ErrStuck,
-		Lost: func(call, path string, cause error, done <-chan struct{}) error {
-			return mount.NewLostError(call, path, cause, done)
-		},
 	})
 	return lostcall.Value(ctx, calls, lostcall.Key{Path: path}, op)
 }

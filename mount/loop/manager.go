@@ -39,9 +39,6 @@ func New(options Options) *Manager {
 	return &Manager{
 		calls: lostcall.New(lostcall.Options{
 			Max: options.MaxLost, Logger: options.Logger, Stuck: mount.ErrStuck,
-			Lost: func(call, path string, cause error, done <-chan struct{}) error {
-				return mount.NewLostError(call, path, cause, done)
-			},
 		}),
 		table: newTable(),
 	}

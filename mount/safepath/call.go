@@ -11,9 +11,6 @@ import (
 // newCalls makes what runs the calls of one root, or of all sub-paths. Calls with the same key take turns.
 func newCalls() *lostcall.Calls {
 	return lostcall.New(lostcall.Options{
-		Lost: func(call, path string, cause error, done <-chan struct{}) error {
-			return mount.NewLostError(call, path, cause, done)
-		},
 		Stuck: mount.ErrStuck,
 	})
 }

@@ -94,7 +94,7 @@ func call[T any](ctx context.Context, m *Meter, path string, op func(context.Con
 // calls returns what keeps account of the calls.
 func (m *Meter) calls() *lostcall.Calls {
 	m.once.Do(func() {
-		options := lostcall.Options{Max: m.MaxLost, Grace: grace, Lost: newLostError, Stuck: ErrStuck}
+		options := lostcall.Options{Max: m.MaxLost, Grace: grace, Stuck: ErrStuck}
 		if options.Max <= 0 {
 			options.Max = defaultMaxLost
 		}

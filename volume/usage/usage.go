@@ -83,39 +83,10 @@ func (e *WrongFilesystemError) Error() string {
 // Is reports whether target is ErrWrongFilesystem.
 func (e *WrongFilesystemError) Is(target error) bool { return target == ErrWrongFilesystem }
 
-// LostError is the error of a call whose context ended while a system call was under way: it was left behind. It matches
-// the context's error and, like every error of a lost call in this module, has the methods Uncertain and Done; nothing
-// was changed in any case.
-type LostError struct {
-	// Call is what did not return: "walk", "open" or "statfs".
-	Call string
-	// Path is the path that it is about.
-	Path string
-
-	cause error
-	done  <-chan struct{}
-}
-
-func newLostError(call, path string, cause error, done <-chan struct{}) error {
-	return &LostError{Call: call, Path: path, cause: cause, done: done}
-}
-
-// Error names the call and the path.
-func (e *LostError) Error() string {
-	return fmt.Sprintf("%s of %q has not returned and was left behind: %v", e.Call, e.Path, e.cause)
-}
-
-// Uncertain returns true.
-func (e *LostError) Uncertain() bool { return true }
-
-// Done returns a channel that is closed when the call has really ended. It never is if the kernel never returns.
-func (e *LostError) Done() <-chan struct{} { return e.done }
-
-// Is reports whether target is the error that every lost call matches, volume.ErrUncertain.
-func (e *LostError) Is(target error) bool { return target == outcome.ErrUncertain }
-
-// Unwrap returns the error of the context.
-func (e *LostError) Unwrap() error { return e.cause }
+// LostError is the error of a call whose context ended while a system call was under way: it was left behind. Its Call is
+// "walk", "open" or "statfs". It matches the context's error and, like every error of a lost call in this module, has the
+// methods Uncertain and Done; nothing was changed in any case.
+type LostError = outcome.LostError
 
 // LostCall is a call that was left behind and has not ended.
 type LostCall struct {

@@ -1,0 +1,33 @@
+package lostcall
+
+import (
+	"context"
+	"time"
+)
+
+// Await runs f in a goroutine of its own, and waits for it. When f has not returned a grace after the end of ctx, it is left
+// behind: the channel is then not nil, and is closed when f returns. What f writes must not be read before. The goroutine
+// ends with f, also by runtime.Goexit; a panic in it ends the process.
+func Await(ctx context.Context, grace time.Duration, f func()) (left <-chan struct{}) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	if grace <= 0 {
+		return done
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-timer.C:
+		return done
+	}
+}
