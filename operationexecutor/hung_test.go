@@ -3,6 +3,7 @@ package operationexecutor_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,6 +117,31 @@ func TestAPluginOfWhichTooManyCallsHangGetsNoMore(t *testing.T) {
 		release()
 		synctest.Wait()
 		w.succeeded(w.mount("c", "p"))
+	})
+}
+
+// TestASlowCallGivesItsWorkerToAnother: a dead server keeps no worker from the plugin's other volumes. No more calls give
+// theirs than may hang.
+func TestASlowCallGivesItsWorkerToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{WorkersPerPlugin: 1, HungPerPlugin: 2}})
+		start := time.Now()
+		var mu sync.Mutex
+		var began []time.Duration
+		w.plugin.on("SetUp", func(context.Context) error {
+			mu.Lock()
+			began = append(began, time.Since(start))
+			mu.Unlock()
+			time.Sleep(time.Minute)
+			return nil
+		})
+		for _, name := range []string{"a", "b", "c", "d"} {
+			w.attached(name)
+			_, err := w.mount(name, "p")
+			require.NoError(t, err)
+		}
+		require.NoError(t, w.executor.Wait(t.Context()))
+		assert.Equal(t, []time.Duration{0, 10 * time.Second, 20 * time.Second, 80 * time.Second}, began)
 	})
 }
 
