@@ -782,14 +782,16 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-func (r *recorder) Skipf(format string, args ...any) {
+func (r *recorder) Skipf(format string, args ...any) { r.skip(fmt.Sprintf(format, args...)) }
+
+func (r *recorder) Skip(args ...any) { r.skip(fmt.Sprint(args...)) }
+
+func (r *recorder) skip(reason string) {
 	r.mu.Lock()
-	r.skipped = fmt.Sprintf(format, args...)
+	r.skipped = reason
 	r.mu.Unlock()
 	runtime.Goexit()
 }
-
-func (r *recorder) Skip(args ...any) { r.Skipf("%s", fmt.Sprint(args...)) }
 
 // try runs one case and returns what it reported.
 func try(t *testing.T, c Case, config Config) *recorder {
