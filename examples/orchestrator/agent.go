@@ -35,13 +35,13 @@ type agent struct {
 
 // newAgent puts an agent together. It mounts nothing and starts nothing.
 func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
-	plugins, mounter, err := newPlugins(ctx, o)
+	// Records that cannot be used, and the like: what no pod or volume can be told of by an event.
+	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	plugins, mounter, err := newPlugins(ctx, o, out, logger)
 	if err != nil {
 		return nil, err
 	}
 	a := &agent{options: o, out: out}
-	// Records that cannot be used, and the like: what no pod or volume can be told of by an event.
-	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	// What the controller decides (which claim has which volume) must survive the agent.
 	if a.database, err = openDatabase(ctx, filepath.Join(o.root, "objects")); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 }
 
 // newPlugins returns the plugins of this agent: add your own here.
-func newPlugins(ctx context.Context, o options) (*volume.VolumePluginMgr, *mount.Mounter, error) {
+func newPlugins(ctx context.Context, o options, out *output, logger *slog.Logger) (*volume.VolumePluginMgr, *mount.Mounter, error) {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: o.root, NodeName: types.NodeName(o.node)})
 	if err != nil {
 		return nil, nil, err
@@ -77,7 +77,7 @@ func newPlugins(ctx context.Context, o options) (*volume.VolumePluginMgr, *mount
 	err = plugins.InitPlugins(ctx,
 		hostpath.New(hostpath.Options{Protected: []string{o.run}}),
 		emptydir.New(emptydir.Options{Mounter: mounter}),
-		loopblock.New(loopblock.Options{Mounter: mounter}),
+		loopblock.New(loopblock.Options{Mounter: mounter, Events: out, Logger: logger}),
 	)
 	return plugins, mounter, err
 }

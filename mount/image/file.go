@@ -24,6 +24,23 @@ func Extend(file *os.File, size int64) error {
 	return nil
 }
 
+// Space is what a file may take of its filesystem, in bytes.
+type Space struct {
+	// Holes is how much of the file has no space yet.
+	Holes int64
+	// Free is how much the filesystem has left.
+	Free int64
+}
+
+// SpaceOf returns the space of a file.
+func SpaceOf(file *os.File) (Space, error) {
+	space, err := spaceOf(file)
+	if err != nil {
+		return Space{}, fmt.Errorf("space of image %q: %w", file.Name(), err)
+	}
+	return space, nil
+}
+
 // Share makes to, which is empty, share all blocks with from until one of them is written. What the filesystem cannot share
 // is an error that matches errors.ErrUnsupported, and to is empty still.
 func Share(to, from *os.File) error {

@@ -69,6 +69,13 @@ func sharesInOneStep(file *os.File) bool {
 	return err == nil && (kind == unix.XFS_SUPER_MAGIC || kind == unix.BTRFS_SUPER_MAGIC)
 }
 
+func spaceOf(file *os.File) (Space, error) {
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	err := control(file, func(fd int) error { return errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)) })
+	return Space{Holes: max(0, st.Size-st.Blocks*512), Free: int64(fs.Bavail) * int64(fs.Bsize)}, err //nolint:unconvert // narrower elsewhere
+}
+
 func syncFilesystem(dir *os.File) error { return control(dir, unix.Syncfs) }
 
 // nextData returns the next run of data at or after offset; an empty one at size where there is none. A filesystem that knows

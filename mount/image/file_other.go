@@ -22,6 +22,8 @@ func (d *Dir) publish(string, string) error { return unsupported() }
 
 func share(*os.File, *os.File) error { return unsupported() }
 
+func spaceOf(*os.File) (Space, error) { return Space{}, unsupported() }
+
 func sharesInOneStep(*os.File) bool { return false }
 
 func syncFilesystem(*os.File) error { return unsupported() }

@@ -107,6 +107,18 @@ func TestAFileIsExtendedAndNeverMadeShorter(t *testing.T) {
 	}
 }
 
+func TestTheSpaceOfAFile(t *testing.T) {
+	file := newFile(t, 4*mib)
+	space, err := image.SpaceOf(file)
+	require.NoError(t, err)
+	assert.Equal(t, 4*mib, space.Holes)
+	assert.Positive(t, space.Free)
+	require.NoError(t, image.Allocate(file, 4*mib))
+	space, err = image.SpaceOf(file)
+	require.NoError(t, err)
+	assert.Zero(t, space.Holes)
+}
+
 func TestACopyHasTheDataAndTheHoles(t *testing.T) {
 	from, to := newFile(t, 40*mib), newFile(t, 40*mib)
 	data := bytes.Repeat([]byte("data"), 1000)

@@ -91,8 +91,8 @@ func (p *Plugin) enlarge(handle string, file *os.File, size int64) (int64, error
 // NodeExpand implements volume.NodeExpandableVolumePlugin. It makes the loop device as large as the image, and the filesystem
 // as large as the device, while it is mounted. An image that is smaller than NewSize, which is for ExpandVolumeDevice to
 // mend, and a volume to which nobody may write are errors that match volume.ErrInfeasible. An ext4 that the kernel does not
-// grow while it is mounted, for want of CAP_SYS_RESOURCE, is one that matches volume.ErrInUse: it grows the next time that it
-// is staged.
+// grow while it is mounted, for want of CAP_SYS_RESOURCE, or must not, for want of space below it, is one that matches
+// volume.ErrInUse: it grows the next time that it is staged.
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	src, err := sourceOf(options.VolumeSpec)
 	if err != nil {
@@ -120,12 +120,40 @@ func (p *Plugin) expandHere(ctx context.Context, src source, options volume.Node
 	case options.DeviceStagePath != p.stagingPath(src.handle):
 		return fmt.Errorf("the volume is staged at %q and not at %q: %w", p.stagingPath(src.handle), options.DeviceStagePath, volume.ErrInvalid)
 	}
+	if err := p.checkSpaceBelow(ctx, src.handle, device.Path); err != nil {
+		return err
+	}
 	grown, err := format.Grow(ctx, device.Path, format.GrowOptions{MountPath: options.DeviceStagePath})
 	if errors.Is(err, syscall.EPERM) {
 		err = fmt.Errorf("%w: %w", err, volume.ErrInUse)
 	}
 	p.logGrowth(device.Path, grown, err)
 	return err
+}
+
+// leastSpace is what a growth may write into holes of an image beside a part of what it adds: its journal was never written to.
+const leastSpace = 4 << 20
+
+// checkSpaceBelow refuses to have the kernel grow an ext4 where the images' filesystem is as good as full. The kernel finds out
+// too late that it cannot write, and then the filesystem is read-only, or worse, for the pods that have it.
+func (p *Plugin) checkSpaceBelow(ctx context.Context, handle, device string) error {
+	found, err := format.Probe(ctx, device)
+	if err != nil || found.Type != "ext4" {
+		return err
+	}
+	room, err := format.Measure(ctx, device)
+	if err != nil || !room.IsWorthGrowing() {
+		return err
+	}
+	space, err := withImage(ctx, p, handle, image.SpaceOf)
+	if err != nil {
+		return err
+	}
+	if least := min(space.Holes, leastSpace+(room.Device-room.Filesystem)/1024); space.Free < least {
+		return fmt.Errorf("the filesystem of the images has %d bytes left, and a growth may take %d: make room, and stage the volume again: %w: %w",
+			space.Free, least, volume.ErrInUse, syscall.ENOSPC)
+	}
+	return nil
 }
 
 // growUnused makes a filesystem as large as its device, which nobody has mounted, where it is a good deal smaller and can

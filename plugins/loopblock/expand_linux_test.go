@@ -227,6 +227,11 @@ func TestAVolumeThatWasEnlargedIsStagedWhileTheDiskBelowIsFull(t *testing.T) {
 
 			n.stage(spec)
 			assertContent(t, filepath.Join(n.setUp(spec, "pod"), "file"), "content")
+			if fsType == "ext4" { // The executor tries at once, and lets the pod start.
+				err := n.nodeExpand(spec, size)
+				require.ErrorIs(t, err, volume.ErrInUse)
+				require.ErrorIs(t, err, unix.ENOSPC)
+			}
 			n.tearDown(spec, "pod")
 			n.release(spec)
 			_, err = unix.Getxattr(n.image("pv"), growing, nil)
