@@ -319,6 +319,7 @@ func TestEveryTeardownThatIsLeftBehindIsTakenOff(t *testing.T) {
 	assert.Len(t, n.m.Hung(), len(pods))
 	assert.Equal(t, len(pods), n.events.count(EventHungVolumeUnmounted))
 	close(done)
+	<-n.m.executor.Returned()
 }
 
 // TestATeardownThatHangsWhileNothingIsMountedAnyMore counts as done for the pod, and nobody is told that a mount was taken off.
@@ -337,4 +338,5 @@ func TestATeardownThatHangsWhileNothingIsMountedAnyMore(t *testing.T) {
 	assert.Len(t, n.m.Hung(), 1)
 	assert.Zero(t, n.events.count(EventHungVolumeUnmounted))
 	close(done)
+	<-n.m.executor.Returned()
 }

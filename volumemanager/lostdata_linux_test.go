@@ -138,6 +138,7 @@ func TestFilesystemThatWasShutDownIsNoticed(t *testing.T) {
 // TestFilesystemThatWasShutDownIsNoticedWhenAnotherPodIsRefused: the pod that has it is told, too, and no event of the kernel is
 // needed for that.
 func TestFilesystemThatWasShutDownIsNoticedWhenAnotherPodIsRefused(t *testing.T) {
+	mounttest.RequireRoot(t)
 	n := newWatchedNode(t)
 	plugin := loopblock.New(loopblock.Options{Mounter: n.mounter})
 	require.NoError(t, n.plugins.InitPlugins(t.Context(), plugin))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
@@ -21,6 +22,7 @@ import (
 // TestAStrayFileBelowAVolumeIsKeptAndHoldsNothingUp: a file lies in the directory on which the volume is staged, and another in
 // that on which it is set up for the pod. They are told of, the device is detached, and the files stay.
 func TestAStrayFileBelowAVolumeIsKeptAndHoldsNothingUp(t *testing.T) {
+	mounttest.RequireRoot(t)
 	n := newPluginsNode(t)
 	loops := loop.New(loop.Options{})
 	plugin := loopblock.New(loopblock.Options{Loops: loops})
