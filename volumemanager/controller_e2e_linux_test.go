@@ -35,8 +35,9 @@ type loopController struct {
 	name   v1.UniqueVolumeName
 }
 
-// startLoopController begins to control the one volume of a node until the test ends.
-func startLoopController(t *testing.T, c *loopController) {
+// startLoopController begins to control the one volume of a node until the test ends. Then it lets a step that has begun
+// end, and detaches what a test that failed has left.
+func startLoopController(t *testing.T, c *loopController, loops *loop.Manager, image string) {
 	t.Helper()
 	list, err := c.store.List(t.Context(), store.Nodes, "")
 	require.NoError(t, err)
@@ -47,19 +48,22 @@ func startLoopController(t *testing.T, c *loopController) {
 	go func() {
 		defer close(ended)
 		for range events {
-			c.follow(ctx)
+			c.follow(context.WithoutCancel(ctx)) // A device is free before the call that detaches it returns.
 		}
 	}()
 	t.Cleanup(func() {
 		cancel()
 		<-ended
+		if device, err := loops.Find(context.WithoutCancel(t.Context()), image); err == nil {
+			_ = loops.Detach(context.WithoutCancel(t.Context()), device)
+		}
 	})
 }
 
 func (c *loopController) follow(ctx context.Context) {
 	node, err := store.Get[*v1.Node](ctx, c.store, "", string(testNode))
 	if err != nil {
-		return // The test has ended.
+		return
 	}
 	used, attached := slices.Contains(node.Status.VolumesInUse, c.name), len(node.Status.VolumesAttached) > 0
 	switch {
@@ -94,12 +98,7 @@ func TestARealDiskThatAControllerAttaches(t *testing.T) {
 
 	spec := provisionDisk(t, memory, plugin)
 	c := &loopController{t: t, store: memory, plugin: plugin, spec: spec, name: volume.GetUniqueVolumeName(loopblock.Name, "disk")}
-	startLoopController(t, c)
-	t.Cleanup(func() {
-		if device, err := loops.Find(context.WithoutCancel(t.Context()), c.image(n.root)); err == nil {
-			_ = loops.Detach(context.WithoutCancel(t.Context()), device)
-		}
-	})
+	startLoopController(t, c, loops, c.image(n.root))
 
 	m, stop := n.start(t)
 	_, err := store.Create(t.Context(), memory, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(testNode)}})
@@ -209,7 +208,7 @@ func TestWhatAControllerHasAttachedIsItsOwnWhenRecordsAreLost(t *testing.T) {
 		t: t, store: memory, plugin: plugin, spec: provisionDisk(t, memory, plugin),
 		name: volume.GetUniqueVolumeName(loopblock.Name, "disk"),
 	}
-	startLoopController(t, c)
+	startLoopController(t, c, loops, c.image(n.root))
 
 	m, stop := n.start(t)
 	pod := podOf("web", "data")
