@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"log/slog"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/volumekit/volumekit/internal/journal"
 	"github.com/volumekit/volumekit/internal/record"
 )
 
@@ -101,14 +101,14 @@ type Disk struct {
 	committers sync.WaitGroup
 	close      func() error // closes the files, once
 
-	files diskFiles
+	files journal.Files
 	// snapshotting says that a goroutine writes a snapshot; the others are of the newest that is whole.
 	snapshotting atomic.Bool
 	snapshotSize atomic.Int64
 	behind       atomic.Int64 // how large the journals are that it does not stand for, but for the last
 	snapshotBase atomic.Uint64
 	// What follows belongs to the committing goroutine.
-	journal *journal
+	journal *diskJournal
 	sizes   map[Key]int64
 	total   int64
 	full    bool // the last write found no room
@@ -146,7 +146,7 @@ func OpenDisk(path string, options DiskOptions) (*Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store on disk: %w", errors.Join(err, lock.Close()))
 	}
-	s, err := openFiles(directory{root}, options)
+	s, err := openFiles(journal.Directory{Root: root}, options)
 	if err != nil {
 		return nil, fmt.Errorf("store on disk in %q: %w", path, errors.Join(err, root.Close(), lock.Close()))
 	}
@@ -155,7 +155,7 @@ func OpenDisk(path string, options DiskOptions) (*Disk, error) {
 }
 
 // openFiles opens the store in a directory that is locked.
-func openFiles(files diskFiles, options DiskOptions) (*Disk, error) {
+func openFiles(files journal.Files, options DiskOptions) (*Disk, error) {
 	s := &Disk{
 		memory: NewMemory(MemoryOptions{History: options.History}), options: options.withDefaults(),
 		files: files, sizes: map[Key]int64{},
@@ -166,11 +166,11 @@ func openFiles(files diskFiles, options DiskOptions) (*Disk, error) {
 
 // open reads the directory and makes it ready to be written to.
 func (s *Disk) open() error {
-	names, err := s.files.names()
+	names, err := s.files.Names()
 	if err != nil {
 		return err
 	}
-	l := newLoading(names, s.files.read, s.memory)
+	l := newLoading(names, s.files.Read, s.memory)
 	if err := l.load(); err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (s *Disk) forgetClosed(names []string) error {
 	if !slices.Contains(names, closedName) {
 		return nil
 	}
-	return errors.Join(s.files.unlink(closedName), s.files.sync())
+	return errors.Join(s.files.Unlink(closedName), s.files.Sync())
 }
 
 // goOn goes on with the newest journal. Only a clean close proves that it is on the disk: a program that was killed, or whose sync
@@ -214,25 +214,25 @@ func (s *Disk) forgetClosed(names []string) error {
 // before they got their names.
 func (s *Disk) goOn(l *loading) error {
 	base := l.journals[len(l.journals)-1]
-	f, err := s.files.reopen(journalName(base))
+	f, err := s.files.Reopen(journalName(base))
 	if err != nil {
 		return err
 	}
 	content := l.last.data[:l.last.size]
-	s.journal = &journal{
-		files: s.files, name: journalName(base), base: base, file: f,
-		size: l.last.size, sum: crc32.Checksum(content, castagnoli), torn: l.last.length > l.last.size,
+	s.journal = &diskJournal{
+		Journal: journal.Continue(f, content, l.last.length, journalOptions(s.files, journalName(base))),
+		name:    journalName(base), base: base,
 	}
 	switch {
 	case l.last.size == 0:
-		err = s.journal.append(headFrame(base))
+		err = s.journal.Append(headFrame(base))
 	case l.closed == nil:
-		err = s.journal.rewrite(content)
+		err = s.journal.Rewrite(content)
 	}
-	if err = errors.Join(err, s.files.sync()); err != nil {
+	if err = errors.Join(err, s.files.Sync()); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if err := s.journal.makeRoom(0, s.reserve()); err != nil {
+	if err := s.journal.MakeRoom(0, s.reserve()); err != nil {
 		s.options.Logger.Warn("there is no room for deletions beside other writes", "err", err)
 	}
 	return nil
@@ -251,7 +251,7 @@ func (s *Disk) goOnFrom(l *loading) error {
 			continue
 		}
 		kept[d.File] = true
-		err := s.files.link(d.File, damagedPrefix+d.File)
+		err := s.files.Link(d.File, damagedPrefix+d.File)
 		if err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -266,7 +266,7 @@ func (s *Disk) goOnFrom(l *loading) error {
 	}
 	size, err := writeSnapshot(s.files, s.memory.version, s.objects())
 	if err != nil {
-		return errors.Join(err, s.journal.file.Close())
+		return errors.Join(err, s.journal.Close())
 	}
 	s.snapshotSize.Store(size)
 	s.snapshotBase.Store(s.memory.version)
@@ -287,8 +287,8 @@ func (s *Disk) tidy(names []string, l *loading) error {
 		if !old && name != unfinished {
 			continue
 		}
-		if err := s.files.unlink(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return errors.Join(err, s.journal.file.Close())
+		if err := s.files.Unlink(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return errors.Join(err, s.journal.Close())
 		}
 	}
 	return nil
@@ -317,11 +317,11 @@ func (s *Disk) Close() error {
 
 func (s *Disk) closeFiles() error {
 	s.committers.Wait()
-	err := s.journal.mend()
+	err := damaged(s.journal.Mend())
 	if err == nil {
 		s.sayClosed()
 	}
-	err = errors.Join(err, s.journal.file.Close())
+	err = errors.Join(err, s.journal.Close())
 	for _, c := range []io.Closer{s.root, s.lock} {
 		if c != nil {
 			err = errors.Join(err, c.Close())
@@ -333,7 +333,7 @@ func (s *Disk) closeFiles() error {
 // sayClosed says on the disk that all of the journal is there. Without it the next program takes nothing for certain, which costs it
 // some time, so that a failure is none of Close.
 func (s *Disk) sayClosed() {
-	if err := writeClosed(s.files, closedFrame{Base: s.journal.base, Size: s.journal.size, Sum: s.journal.sum}); err != nil {
+	if err := writeClosed(s.files, closedFrame{Base: s.journal.base, Size: s.journal.Size(), Sum: s.journal.Sum()}); err != nil {
 		s.options.Logger.Warn("the store is closed, and its directory does not say so", "err", err)
 	}
 }

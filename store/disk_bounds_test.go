@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/internal/journal/modeldisk"
 )
 
 // patience is how long something may take that is not waited for but by looking, tick how long from one look to the next.
@@ -38,12 +40,12 @@ func sized(name string, bytes int, finalizers ...string) *v1.ConfigMap {
 // by way of its finalizers, though the time of its deletion makes it larger.
 func TestDiskAtItsBoundsStillDeletes(t *testing.T) {
 	const finalizer = "example.com/a"
-	probe, err := openFiles(newModelDisk(nil), DiskOptions{})
+	probe, err := openFiles(modeldisk.New(nil), DiskOptions{})
 	require.NoError(t, err)
 	_, err = Create(t.Context(), probe, sized("large", 1000, finalizer))
 	require.NoError(t, err)
 
-	s, err := openFiles(newModelDisk(nil), DiskOptions{MaxObjectBytes: probe.total, MaxBytes: probe.total})
+	s, err := openFiles(modeldisk.New(nil), DiskOptions{MaxObjectBytes: probe.total, MaxBytes: probe.total})
 	require.NoError(t, err)
 	large, err := Create(t.Context(), s, sized("large", 1000, finalizer))
 	require.NoError(t, err)
@@ -72,11 +74,11 @@ func TestDiskAtItsBoundsStillDeletes(t *testing.T) {
 func TestDiskWithRoomForNoOtherFile(t *testing.T) {
 	for _, call := range []string{"create", "write", "sync file", "sync"} {
 		t.Run(call, func(t *testing.T) {
-			disk := newModelDisk(nil)
+			disk := modeldisk.New(nil)
 			s, err := openFiles(disk, modelOptions())
 			require.NoError(t, err)
-			disk.fails = func(step modelStep) error {
-				if step.call == call && step.file != disk.files[journalName(0)] {
+			disk.Fails = func(step modeldisk.Step) error {
+				if step.Call == call && step.File != disk.Files[journalName(0)] {
 					return syscall.ENOSPC
 				}
 				return nil
@@ -86,35 +88,35 @@ func TestDiskWithRoomForNoOtherFile(t *testing.T) {
 				require.NoError(t, err)
 				s.committers.Wait()
 				told := dump(s)
-				found := func(yield func(map[string][]byte) bool) { yield(disk.contents()) }
+				found := func(yield func(map[string][]byte) bool) { yield(disk.Contents()) }
 				if i < 5 { // The names that are not synced become more each time, and what may be found doubles with each.
-					found = cutPower(disk.steps)
+					found = modeldisk.CutPower(disk.Steps)
 				}
 				for contents := range found {
-					again, err := openFiles(newModelDisk(contents), modelOptions())
+					again, err := openFiles(modeldisk.New(contents), modelOptions())
 					require.NoError(t, err, "write %d", i)
 					require.Equal(t, told, dump(again), "write %d", i)
 				}
 			}
-			disk.fails = nil
+			disk.Fails = nil
 			for i := range 30 {
 				_, err := s.Create(t.Context(), modelVolume(fmt.Sprintf("more-%d", i)))
 				require.NoError(t, err)
 			}
 			require.NoError(t, s.Close())
-			assert.LessOrEqual(t, len(disk.files), 4, "a snapshot, the journal after it, that before, and the mark of the close")
+			assert.LessOrEqual(t, len(disk.Files), 4, "a snapshot, the journal after it, that before, and the mark of the close")
 		})
 	}
 }
 
 // TestDiskKeepsNoWriteOfACallerThatIsGone: while the disk hangs, what waits for it is what somebody waits for.
 func TestDiskKeepsNoWriteOfACallerThatIsGone(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, modelOptions())
 	require.NoError(t, err)
 	hung, goOn := make(chan struct{}), make(chan struct{})
-	disk.fails = func(step modelStep) error {
-		if step.call == "write" && strings.Contains(string(step.data), "slow") {
+	disk.Fails = func(step modeldisk.Step) error {
+		if step.Call == "write" && strings.Contains(string(step.Data), "slow") {
 			close(hung)
 			<-goOn
 		}
@@ -141,7 +143,7 @@ func TestDiskKeepsNoWriteOfACallerThatIsGone(t *testing.T) {
 	}
 	close(goOn)
 	require.NoError(t, <-slow)
-	disk.fails = nil
+	disk.Fails = nil
 	_, err = s.Create(t.Context(), modelVolume("last"))
 	require.NoError(t, err)
 	assert.Equal(t, uint64(2), s.memory.present(), "nothing was written that nobody waited for")
@@ -149,21 +151,21 @@ func TestDiskKeepsNoWriteOfACallerThatIsGone(t *testing.T) {
 
 // TestDiskClosesWithoutWhatItRefused: a write that failed has not happened for the next program either.
 func TestDiskClosesWithoutWhatItRefused(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, modelOptions())
 	require.NoError(t, err)
 	told := dump(s)
-	disk.fails = func(step modelStep) error {
-		if step.call == "sync file" || step.call == "truncate" {
+	disk.Fails = func(step modeldisk.Step) error {
+		if step.Call == "sync file" || step.Call == "truncate" {
 			return syscall.EIO
 		}
 		return nil
 	}
 	_, err = s.Create(t.Context(), modelVolume("refused"))
 	require.ErrorIs(t, err, syscall.EIO)
-	disk.fails = nil
+	disk.Fails = nil
 	require.NoError(t, s.Close())
-	again, err := openFiles(newModelDisk(disk.contents()), modelOptions())
+	again, err := openFiles(modeldisk.New(disk.Contents()), modelOptions())
 	require.NoError(t, err)
 	assert.Equal(t, told, dump(again))
 }
@@ -172,8 +174,8 @@ func TestDiskClosesWithoutWhatItRefused(t *testing.T) {
 // that find no room, until there is room again, and for the next program as well.
 func TestFullDiskStillDeletes(t *testing.T) {
 	options := DiskOptions{MaxObjectBytes: 10_000, CompactBytes: 100_000}
-	disk := newModelDisk(nil)
-	disk.capacity = 35_000
+	disk := modeldisk.New(nil)
+	disk.Capacity = 35_000
 	s, err := openFiles(disk, options)
 	require.NoError(t, err)
 	made := 0
@@ -214,7 +216,7 @@ func TestFullDiskStillDeletes(t *testing.T) {
 	assert.Equal(t, told, dump(s))
 }
 
-func reopened(t *testing.T, s *Disk, disk *modelDisk, options DiskOptions) (*Disk, error) {
+func reopened(t *testing.T, s *Disk, disk *modeldisk.Disk, options DiskOptions) (*Disk, error) {
 	t.Helper()
 	require.NoError(t, s.Close())
 	return openFiles(disk, options)
@@ -222,7 +224,7 @@ func reopened(t *testing.T, s *Disk, disk *modelDisk, options DiskOptions) (*Dis
 
 // TestFullDiskTellsWritesApart has a deletion and a creation come together where there is room for the deletion alone.
 func TestFullDiskTellsWritesApart(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, DiskOptions{})
 	require.NoError(t, err)
 	pv, err := Create(t.Context(), s, modelVolume("old"))
@@ -230,13 +232,13 @@ func TestFullDiskTellsWritesApart(t *testing.T) {
 	updated, err := Update(t.Context(), s, pv)
 	require.NoError(t, err)
 	s.committers.Wait()
-	disk.fails = func(step modelStep) error {
-		if step.call == "reserve" {
+	disk.Fails = func(step modeldisk.Step) error {
+		if step.Call == "reserve" {
 			return syscall.ENOSPC
 		}
 		return nil
 	}
-	s.journal.reserved = s.journal.size
+	require.NoError(t, s.journal.Cut())
 	write := func(w Write) *diskWrite {
 		plan, err := NewPlan(Transaction{Writes: []Write{w}})
 		require.NoError(t, err)
@@ -250,5 +252,5 @@ func TestFullDiskTellsWritesApart(t *testing.T) {
 	require.ErrorIs(t, creation.err, ErrFull)
 	require.NoError(t, deletion.err)
 	assert.Equal(t, "3:", dump(s))
-	assert.Len(t, disk.files, 1)
+	assert.Len(t, disk.Files, 1)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/volumekit/volumekit/internal/journal"
 )
 
 // commitAll commits what is in the queue, all that there is at a time.
@@ -73,14 +75,14 @@ func (s *Disk) persist(b *batch) error {
 	if line == nil {
 		return nil
 	}
-	err := s.journal.makeRoom(len(line), s.reserve())
-	if isFull(err) && b.grows {
+	err := s.journal.MakeRoom(len(line), s.reserve())
+	if journal.IsFull(err) && b.grows {
 		s.giveUpHistory()
-		err = s.journal.makeRoom(len(line), s.reserve())
+		err = s.journal.MakeRoom(len(line), s.reserve())
 	}
-	s.full = isFull(err)
+	s.full = journal.IsFull(err)
 	if err == nil || !b.grows {
-		err = s.journal.append(line)
+		err = s.journal.Append(line)
 	}
 	if err != nil {
 		return s.notWritten(err)
@@ -94,14 +96,23 @@ func (s *Disk) persist(b *batch) error {
 
 // notWritten says what became of a write that failed.
 func (s *Disk) notWritten(err error) error {
-	if s.journal.torn || s.journal.unsynced {
+	if s.journal.IsBroken() {
+		err = damaged(err)
 		err = fmt.Errorf("%w, and what was not acknowledged may be in it: each write tries again to mend it: %w", ErrUnsynced, err)
 	} else {
 		err = fmt.Errorf("nothing was written: %w", err)
 	}
-	if isFull(err) {
+	if journal.IsFull(err) {
 		s.full = true
 		return fmt.Errorf("%w: delete objects, or make room on the disk: %w", ErrFull, err)
+	}
+	return err
+}
+
+// damaged has an error match ErrDamaged where the journal is not what was written to it any more.
+func damaged(err error) error {
+	if errors.Is(err, journal.ErrChanged) {
+		return fmt.Errorf("%w: open the store again: %w", ErrDamaged, err)
 	}
 	return err
 }

@@ -17,13 +17,13 @@ func (s *Disk) compact() {
 		return
 	}
 	version, old := s.memory.present(), s.journal
-	if version == old.base || old.mend() != nil {
+	if version == old.base || old.Mend() != nil {
 		return // What is torn is the newest journal, or damaged.
 	}
 	kept, keep := old.base, s.reserve()
 	if full {
 		kept, keep, s.freed = version, 0, false
-		_ = old.cut() // The next append to it says what is wrong.
+		_ = old.Cut() // The next append to it says what is wrong.
 	}
 	next, err := createJournal(s.files, version, keep)
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Disk) compact() {
 		return
 	}
 	s.journal = next
-	s.behind.Add(old.size)
+	s.behind.Add(old.Size())
 	s.leave(old)
 	objects := s.objects()
 	s.snapshotting.Store(true)
@@ -43,14 +43,14 @@ func (s *Disk) compact() {
 
 // isDue reports whether a snapshot pays.
 func (s *Disk) isDue() bool {
-	return s.journal.size >= s.options.CompactBytes && s.journal.size >= 2*s.snapshotSize.Load()
+	return s.journal.Size() >= s.options.CompactBytes && s.journal.Size() >= 2*s.snapshotSize.Load()
 }
 
 // makesRoom reports whether a snapshot makes room on a disk that is full: much was deleted, and what is left fits into the room
 // that was reserved for deletions.
 func (s *Disk) makesRoom() bool {
-	files, snapshot := s.behind.Load()+s.journal.size+s.snapshotSize.Load(), s.total+s.total/4
-	return s.full && s.freed && files > snapshot+snapshot/4 && s.journal.reserved-s.journal.size > snapshot
+	files, snapshot := s.behind.Load()+s.journal.Size()+s.snapshotSize.Load(), s.total+s.total/4
+	return s.full && s.freed && files > snapshot+snapshot/4 && s.journal.Reserved()-s.journal.Size() > snapshot
 }
 
 // giveUpHistory removes the journal that is there for watches after a restart alone.
@@ -60,11 +60,11 @@ func (s *Disk) giveUpHistory() {
 }
 
 // leave closes a journal that is not written to any more.
-func (s *Disk) leave(j *journal) {
-	if err := j.cut(); err != nil {
+func (s *Disk) leave(j *diskJournal) {
+	if err := j.Cut(); err != nil {
 		s.options.Logger.Warn("the room that a journal has reserved is not given back", "file", j.name, "err", err)
 	}
-	if err := j.file.Close(); err != nil {
+	if err := j.Close(); err != nil {
 		s.options.Logger.Warn("closing a journal", "file", j.name, "err", err)
 	}
 }
@@ -95,7 +95,7 @@ func (s *Disk) objects() []Object {
 
 // forget removes what is older than a snapshot, but for one journal, which is there for watches after a restart.
 func (s *Disk) forget(kept, snapshot uint64) {
-	names, err := s.files.names()
+	names, err := s.files.Names()
 	if err != nil {
 		s.options.Logger.Warn("old files are not removed", "err", err)
 		return
@@ -104,7 +104,7 @@ func (s *Disk) forget(kept, snapshot uint64) {
 		journal, isJournal := baseOf(name, journalPrefix)
 		base, isSnapshot := baseOf(name, snapshotPrefix)
 		if isJournal && journal < snapshot && journal != kept || isSnapshot && base < snapshot {
-			if err := s.files.unlink(name); err != nil && !os.IsNotExist(err) {
+			if err := s.files.Unlink(name); err != nil && !os.IsNotExist(err) {
 				s.options.Logger.Warn("an old file is not removed", "file", name, "err", err)
 			}
 		}

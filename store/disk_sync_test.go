@@ -8,11 +8,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/internal/journal/modeldisk"
 )
 
 // noSync has every sync of a file fail, and every attempt to cut something off.
-func noSync(step modelStep) error {
-	if step.call == "sync file" || step.call == "truncate" {
+func noSync(step modeldisk.Step) error {
+	if step.Call == "sync file" || step.Call == "truncate" {
 		return syscall.EIO
 	}
 	return nil
@@ -21,16 +23,16 @@ func noSync(step modelStep) error {
 // TestDiskWritesAgainWhatASyncLost has the kernel give up what a sync could not write. It can be read, by the next program too, and a
 // later sync says nothing of it: what that program reads and acknowledges outlives a power cut all the same.
 func TestDiskWritesAgainWhatASyncLost(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	first, err := openFiles(disk, modelOptions())
 	require.NoError(t, err)
 	_, err = first.Create(t.Context(), modelVolume("old"))
 	require.NoError(t, err)
-	disk.fails = noSync
+	disk.Fails = noSync
 	_, err = first.Create(t.Context(), modelVolume("lost"))
 	require.ErrorIs(t, err, syscall.EIO)
 	require.ErrorIs(t, err, ErrUnsynced)
-	disk.fails = nil
+	disk.Fails = nil
 
 	second, err := openFiles(disk, modelOptions()) // The first was killed.
 	require.NoError(t, err)
@@ -41,11 +43,11 @@ func TestDiskWritesAgainWhatASyncLost(t *testing.T) {
 }
 
 // requireOutlivesPowerCut cuts the power and compares what is found with what the store tells.
-func requireOutlivesPowerCut(t *testing.T, disk *modelDisk, s *Disk) {
+func requireOutlivesPowerCut(t *testing.T, disk *modeldisk.Disk, s *Disk) {
 	t.Helper()
 	s.committers.Wait()
-	for contents := range cutPower(disk.steps) {
-		again, err := openFiles(newModelDisk(contents), modelOptions())
+	for contents := range modeldisk.CutPower(disk.Steps) {
+		again, err := openFiles(modeldisk.New(contents), modelOptions())
 		require.NoError(t, err)
 		require.Equal(t, dump(s), dump(again))
 	}
@@ -54,31 +56,31 @@ func requireOutlivesPowerCut(t *testing.T, disk *modelDisk, s *Disk) {
 // TestDiskAcknowledgesNothingOnAFailedSync: after a sync that failed nothing is acknowledged before the whole journal was written
 // again, and synced.
 func TestDiskAcknowledgesNothingOnAFailedSync(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, modelOptions())
 	require.NoError(t, err)
 	_, err = s.Create(t.Context(), modelVolume("old"))
 	require.NoError(t, err)
 	told := dump(s)
-	disk.fails = noSync
+	disk.Fails = noSync
 	for _, name := range []string{"first", "second"} {
 		_, err = s.Create(t.Context(), modelVolume(name))
 		require.ErrorIs(t, err, ErrUnsynced)
 		require.Equal(t, told, dump(s))
 	}
-	disk.fails = nil
-	before := disk.made()
+	disk.Fails = nil
+	before := disk.Made()
 	_, err = s.Create(t.Context(), modelVolume("third"))
 	require.NoError(t, err)
-	assert.True(t, rewrote(disk, disk.steps[before:]), "the head of the journal was written again")
+	assert.True(t, rewrote(disk, disk.Steps[before:]), "the head of the journal was written again")
 	requireOutlivesPowerCut(t, disk, s)
 	require.NoError(t, s.Close())
 }
 
 // rewrote reports whether steps write the newest journal from its beginning.
-func rewrote(disk *modelDisk, steps []modelStep) bool {
+func rewrote(disk *modeldisk.Disk, steps []modeldisk.Step) bool {
 	for _, step := range steps {
-		if step.call == "write" && step.at == 0 && step.file == disk.named(journalName(0)) && len(step.data) > len(headFrame(0)) {
+		if step.Call == "write" && step.At == 0 && step.File == disk.Named(journalName(0)) && len(step.Data) > len(headFrame(0)) {
 			return true
 		}
 	}
@@ -87,40 +89,40 @@ func rewrote(disk *modelDisk, steps []modelStep) bool {
 
 // TestDiskStaysUnsyncedWhenItsJournalChanged: what was acknowledged cannot be read back, so that nothing is written again.
 func TestDiskStaysUnsyncedWhenItsJournalChanged(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, modelOptions())
 	require.NoError(t, err)
 	_, err = s.Create(t.Context(), modelVolume("old"))
 	require.NoError(t, err)
-	disk.fails = noSync
+	disk.Fails = noSync
 	_, err = s.Create(t.Context(), modelVolume("lost"))
 	require.ErrorIs(t, err, ErrUnsynced)
-	disk.fails = nil
-	disk.files[journalName(0)].content[60] ^= 1 // The page was read from the disk again.
+	disk.Fails = nil
+	disk.Files[journalName(0)].Content[60] ^= 1 // The page was read from the disk again.
 	_, err = s.Create(t.Context(), modelVolume("new"))
 	require.ErrorIs(t, err, ErrUnsynced)
 	require.ErrorIs(t, err, ErrDamaged)
 	require.ErrorIs(t, s.Close(), ErrDamaged)
-	assert.NotContains(t, disk.files, closedName, "nobody says that it was closed")
+	assert.NotContains(t, disk.Files, closedName, "nobody says that it was closed")
 }
 
 // TestDiskBelievesACleanClose: after a clean close nothing is written again, and after anything else all of the journal is.
 func TestDiskBelievesACleanClose(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, modelOptions())
 	require.NoError(t, err)
 	_, err = s.Create(t.Context(), modelVolume("old"))
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 
-	before := disk.made()
+	before := disk.Made()
 	second, err := openFiles(disk, modelOptions())
 	require.NoError(t, err)
-	assert.False(t, rewrote(disk, disk.steps[before:]), "it was closed")
-	before = disk.made()
+	assert.False(t, rewrote(disk, disk.Steps[before:]), "it was closed")
+	before = disk.Made()
 	third, err := openFiles(disk, modelOptions()) // The second was killed.
 	require.NoError(t, err)
-	assert.True(t, rewrote(disk, disk.steps[before:]), "it was not closed")
+	assert.True(t, rewrote(disk, disk.Steps[before:]), "it was not closed")
 	assert.Equal(t, dump(second), dump(third))
 }
 
@@ -143,7 +145,7 @@ func TestDiskTellsATornEndFromDamage(t *testing.T) {
 		{"nothing", func([]byte) []byte { return nil }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			disk := newModelDisk(nil)
+			disk := modeldisk.New(nil)
 			s, err := openFiles(disk, DiskOptions{})
 			require.NoError(t, err)
 			for _, name := range []string{"a", "b"} {
@@ -151,20 +153,20 @@ func TestDiskTellsATornEndFromDamage(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.NoError(t, s.Close())
-			journal := disk.files[journalName(0)]
-			journal.content = test.change(journal.content)
-			closed := disk.contents()
+			journal := disk.Files[journalName(0)]
+			journal.Content = test.change(journal.Content)
+			closed := disk.Contents()
 
-			before := disk.made()
+			before := disk.Made()
 			_, err = openFiles(disk, DiskOptions{})
 			require.ErrorIs(t, err, ErrDamaged)
 			var damaged *DamageError
 			require.ErrorAs(t, err, &damaged)
 			require.Equal(t, journalName(0), damaged.Damage[0].File)
-			require.Equal(t, before, disk.made(), "nothing was changed")
+			require.Equal(t, before, disk.Made(), "nothing was changed")
 
 			delete(closed, closedName)
-			_, err = openFiles(newModelDisk(closed), DiskOptions{})
+			_, err = openFiles(modeldisk.New(closed), DiskOptions{})
 			require.NoError(t, err, "it was not closed")
 		})
 	}
@@ -172,28 +174,28 @@ func TestDiskTellsATornEndFromDamage(t *testing.T) {
 
 // TestDiskWithoutTheJournalItWasClosedWith: the whole file is gone.
 func TestDiskWithoutTheJournalItWasClosedWith(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, DiskOptions{})
 	require.NoError(t, err)
 	_, err = s.Create(t.Context(), modelVolume("a"))
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	delete(disk.files, journalName(0))
+	delete(disk.Files, journalName(0))
 	_, err = openFiles(disk, DiskOptions{})
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
 // TestDiskWithAHalfWrittenMarkOfItsClose: a mark that is not whole says nothing.
 func TestDiskWithAHalfWrittenMarkOfItsClose(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, DiskOptions{})
 	require.NoError(t, err)
 	_, err = s.Create(t.Context(), modelVolume("a"))
 	require.NoError(t, err)
 	told := dump(s)
 	require.NoError(t, s.Close())
-	mark := disk.files[closedName]
-	mark.content = mark.content[:len(mark.content)/2]
+	mark := disk.Files[closedName]
+	mark.Content = mark.Content[:len(mark.Content)/2]
 	again, err := openFiles(disk, DiskOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, told, dump(again))
@@ -207,7 +209,7 @@ func (s *Disk) isClosed() bool {
 
 // TestEveryCloseWaitsForTheFirst has a Close while another waits for a write.
 func TestEveryCloseWaitsForTheFirst(t *testing.T) {
-	disk := newModelDisk(nil)
+	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, DiskOptions{})
 	require.NoError(t, err)
 	hung, goOn := make(chan struct{}), make(chan struct{})
@@ -215,8 +217,8 @@ func TestEveryCloseWaitsForTheFirst(t *testing.T) {
 		close(hung)
 		<-goOn
 	})
-	disk.fails = func(step modelStep) error {
-		if step.call == "write" {
+	disk.Fails = func(step modeldisk.Step) error {
+		if step.Call == "write" {
 			once()
 		}
 		return noSync(step)

@@ -1,4 +1,4 @@
-package store
+package journal
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reserve implements diskFile.
+// Reserve implements [File].
 func (f kernelFile) Reserve(from, to int64) error {
 	for {
 		err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, from, to-from)

@@ -1,0 +1,422 @@
+// Package modeldisk is a directory in memory that notes each system call, for tests: it fails calls, becomes full, and says what a
+// power cut may leave of it.
+package modeldisk
+
+import (
+	"bytes"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/volumekit/volumekit/internal/journal"
+)
+
+var _ journal.Files = (*Disk)(nil)
+
+// Disk is a directory in memory that notes each system call.
+type Disk struct {
+	// Steps are the calls so far that have changed something.
+	Steps []Step
+	// Files are the files that there are, by their names.
+	Files map[string]*File
+	// Fails, if not nil, says whether a call fails, before it does anything.
+	Fails func(Step) error
+	// Capacity is how many bytes the files may take; 0 for any.
+	Capacity int64
+
+	mu sync.Mutex // guards all, but for Fails, which may wait
+}
+
+// File is a file.
+type File struct {
+	// Content is what is read from it.
+	Content []byte
+
+	disk *Disk
+	// reserved is up to where it takes room, whether that is used or not.
+	reserved int64
+}
+
+// Step is one system call.
+type Step struct {
+	// Call is its name, From and To are names of files.
+	Call, From, To string
+	// File is the file of a call that has one.
+	File *File
+	// At is where Data is written, or up to where the file reaches.
+	At int64
+	// Data is what is written.
+	Data []byte
+}
+
+// New returns a disk with files of these contents.
+func New(contents map[string][]byte) *Disk {
+	d := &Disk{Files: map[string]*File{}}
+	for name, content := range contents {
+		d.Files[name] = &File{disk: d, Content: bytes.Clone(content)}
+	}
+	return d
+}
+
+func (d *Disk) note(s Step) error {
+	if d.Fails != nil {
+		d.mu.Unlock()
+		err := d.Fails(s)
+		d.mu.Lock()
+		if err != nil {
+			return err
+		}
+	}
+	s.Data = bytes.Clone(s.Data)
+	d.Steps = append(d.Steps, s)
+	return nil
+}
+
+// Create implements [journal.Files].
+func (d *Disk) Create(name string) (journal.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := &File{disk: d}
+	if old, ok := d.Files[name]; ok {
+		f = old
+		return f, f.truncate(0)
+	}
+	err := d.note(Step{Call: "create", To: name, File: f})
+	if err == nil {
+		d.Files[name] = f
+	}
+	return f, err
+}
+
+// Reopen implements [journal.Files].
+func (d *Disk) Reopen(name string) (journal.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f, ok := d.Files[name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return f, nil
+}
+
+// Read implements [journal.Files].
+func (d *Disk) Read(name string) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f, ok := d.Files[name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return bytes.Clone(f.Content), nil
+}
+
+// Rename implements [journal.Files].
+func (d *Disk) Rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.note(Step{Call: "rename", From: from, To: to, File: d.Files[from]})
+	if err == nil {
+		d.Files[to] = d.Files[from]
+		delete(d.Files, from)
+	}
+	return err
+}
+
+// Link implements [journal.Files].
+func (d *Disk) Link(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.Files[from] == nil {
+		return fs.ErrNotExist
+	}
+	d.Files[to] = d.Files[from]
+	return d.note(Step{Call: "link", To: to, File: d.Files[from]})
+}
+
+// Unlink implements [journal.Files].
+func (d *Disk) Unlink(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.note(Step{Call: "unlink", From: name})
+	if err == nil {
+		delete(d.Files, name)
+	}
+	return err
+}
+
+// Sync implements [journal.Files].
+func (d *Disk) Sync() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.note(Step{Call: "sync"})
+}
+
+// roomFor says whether a file may take so many bytes. What has two names counts once.
+func (d *Disk) roomFor(f *File, size int64) error {
+	if d.Capacity == 0 || size <= f.takes() {
+		return nil
+	}
+	files := map[*File]bool{f: true}
+	for _, other := range d.Files {
+		files[other] = true
+	}
+	used := size - f.takes()
+	for other := range files {
+		used += other.takes()
+	}
+	if used > d.Capacity {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+func (f *File) takes() int64 { return max(f.reserved, int64(len(f.Content))) }
+
+// Names implements [journal.Files].
+func (d *Disk) Names() ([]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.Files)), nil
+}
+
+// WriteAt implements [journal.File].
+func (f *File) WriteAt(data []byte, at int64) (int, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if err := f.disk.roomFor(f, at+int64(len(data))); err != nil {
+		return 0, err
+	}
+	if err := f.disk.note(Step{Call: "write", File: f, At: at, Data: data}); err != nil {
+		half := len(data) / 2 // As a disk that becomes full does.
+		f.Content = writeAt(f.Content, data[:half], at)
+		f.disk.Steps = append(f.disk.Steps, Step{Call: "write", File: f, At: at, Data: bytes.Clone(data[:half])})
+		return half, err
+	}
+	f.Content = writeAt(f.Content, data, at)
+	return len(data), nil
+}
+
+// Truncate implements [journal.File].
+func (f *File) Truncate(size int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	return f.truncate(size)
+}
+
+// Reserve implements [journal.File]. What is reserved is no part of what a power cut leaves.
+func (f *File) Reserve(_, to int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	err := f.disk.roomFor(f, to)
+	if err == nil {
+		err = f.disk.note(Step{Call: "reserve", File: f, At: to})
+	}
+	if err == nil {
+		f.reserved = max(f.reserved, to)
+	}
+	return err
+}
+
+func (f *File) truncate(size int64) error {
+	err := f.disk.note(Step{Call: "truncate", File: f, At: size})
+	if err == nil {
+		f.Content = f.Content[:min(size, int64(len(f.Content)))]
+		f.reserved = min(size, f.reserved)
+	}
+	return err
+}
+
+// Sync implements [journal.File]. It fails as the kernel's does: what it could not write is read back, counts as written, and is on the disk or is not.
+func (f *File) Sync() error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	err := f.disk.note(Step{Call: "sync file", File: f})
+	if err != nil {
+		f.disk.Steps = append(f.disk.Steps, Step{Call: "failed sync", File: f})
+	}
+	return err
+}
+
+// Close implements [journal.File].
+func (f *File) Close() error { return nil }
+
+func writeAt(content, data []byte, at int64) []byte {
+	content = append(bytes.Clone(content), make([]byte, max(0, int(at)+len(data)-len(content)))...)
+	copy(content[at:], data)
+	return content
+}
+
+// CutPower yields what may be found after steps: of the changes of names that were not synced each is there or not, by itself;
+// of what was written to files and not synced nothing is there, half of the last write, zeros, or all. What a failed sync gave up is
+// there or is not, whatever is synced after it.
+func CutPower(steps []Step) func(yield func(map[string][]byte) bool) {
+	return func(yield func(map[string][]byte) bool) {
+		for contents := range cutPowerWhere(steps, "sync file") {
+			if !yield(contents) {
+				return
+			}
+		}
+		if !slices.ContainsFunc(steps, func(s Step) bool { return s.Call == "failed sync" }) {
+			return
+		}
+		for contents := range cutPowerWhere(steps, "lost") {
+			if !yield(contents) {
+				return
+			}
+		}
+	}
+}
+
+// cutPowerWhere is CutPower where a failed sync did what failed says: a sync in spite of its error, or nothing.
+func cutPowerWhere(steps []Step, failed string) func(yield func(map[string][]byte) bool) {
+	durable, pending := map[string]*File{}, []Step(nil)
+	synced, written := map[*File][]byte{}, map[*File][]Step{}
+	for _, s := range steps {
+		call := s.Call
+		if call == "failed sync" {
+			call = failed
+		}
+		switch call {
+		case "reserve":
+		case "lost":
+			written[s.File] = nil
+		case "sync":
+			for _, p := range pending {
+				p.name(durable)
+			}
+			pending = nil
+		case "sync file":
+			synced[s.File] = apply(synced[s.File], written[s.File], 3)
+			written[s.File] = nil
+		case "write", "truncate":
+			written[s.File] = append(written[s.File], s)
+		default:
+			pending = append(pending, s)
+		}
+	}
+	return func(yield func(map[string][]byte) bool) {
+		for subset := range 1 << len(pending) {
+			names := maps.Clone(durable)
+			for i, s := range pending {
+				if subset&(1<<i) != 0 {
+					s.name(names)
+				}
+			}
+			for found := range 4 {
+				contents := map[string][]byte{}
+				for name, f := range names {
+					contents[name] = apply(synced[f], written[f], found)
+				}
+				if !yield(contents) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// name changes names as a step does.
+func (s Step) name(names map[string]*File) {
+	delete(names, s.From)
+	if s.To != "" {
+		names[s.To] = s.File
+	}
+}
+
+// apply does steps to content as far as found says.
+func apply(content []byte, steps []Step, found int) []byte {
+	for i, s := range steps {
+		switch {
+		case found == 0:
+		case s.Call == "truncate":
+			content = content[:min(s.At, int64(len(content)))]
+		case found == 1 && i == len(steps)-1:
+			content = writeAt(content, s.Data[:len(s.Data)/2], s.At)
+		case found == 2: // Zeros are where nothing was.
+			content = writeAt(content, make([]byte, max(0, s.At+int64(len(s.Data))-int64(len(content)))), max(s.At, int64(len(content))))
+		default:
+			content = writeAt(content, s.Data, s.At)
+		}
+	}
+	return content
+}
+
+// Named returns the file of that name; nil when there is none.
+func (d *Disk) Named(name string) *File {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.Files[name]
+}
+
+// Made returns how many calls were made.
+func (d *Disk) Made() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.Steps)
+}
+
+// Replay does a step of another disk to this one.
+func (d *Disk) Replay(s Step) {
+	switch s.Call {
+	case "create":
+		_, _ = d.Create(s.To)
+	case "rename":
+		_ = d.Rename(s.From, s.To)
+	case "unlink":
+		_ = d.Unlink(s.From)
+	case "sync":
+		_ = d.Sync()
+	default:
+		for name, f := range d.Files {
+			if s.File.was(name) {
+				f.do(s)
+			}
+		}
+	}
+}
+
+// was reports whether a file of another disk has had a name. A file is renamed only from unfinished.
+func (f *File) was(name string) bool {
+	names := map[*File]map[string]bool{}
+	for _, s := range f.disk.Steps {
+		if names[s.File] == nil {
+			names[s.File] = map[string]bool{}
+		}
+		names[s.File][s.To] = true
+	}
+	return names[f][name]
+}
+
+func (f *File) do(s Step) {
+	switch s.Call {
+	case "write":
+		_, _ = f.WriteAt(s.Data, s.At)
+	case "truncate":
+		_ = f.Truncate(s.At)
+	case "sync file":
+		_ = f.Sync()
+	}
+}
+
+// Contents returns what is in each file.
+func (d *Disk) Contents() map[string][]byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	contents := map[string][]byte{}
+	for name, f := range d.Files {
+		contents[name] = f.Content
+	}
+	return contents
+}
+
+// Identity is different for different states.
+func Identity(allowed []string, contents map[string][]byte) string {
+	text := slices.Clone(allowed)
+	for _, name := range slices.Sorted(maps.Keys(contents)) {
+		text = append(text, name, string(contents[name]))
+	}
+	return strings.Join(text, "\x00")
+}

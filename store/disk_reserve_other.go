@@ -1,6 +1,0 @@
-//go:build !linux
-
-package store
-
-// Reserve implements diskFile: this platform reserves nothing, and a disk that is full refuses deletions, too.
-func (f kernelFile) Reserve(int64, int64) error { return nil }
