@@ -51,13 +51,16 @@ func (a *aim) judge(call faultrun.Call) faultrun.Verdict {
 		return faultrun.Verdict{}
 	}
 	a.made++
-	a.again = a.again || a.point != "" && call.Number == a.number && spell(call) == a.point
+	a.again = a.again || a.point != "" && call.Number == a.number && alike(spell(call)) == alike(a.point)
 	if a.made != a.at {
 		return faultrun.Verdict{}
 	}
 	a.point, a.number = spell(call), call.Number
 	return a.verdict
 }
+
+// alike is a call without the number of its loop device: once more may be with the next free one.
+func alike(call string) string { return loopDevice.ReplaceAllString(call, "/dev/loop*") }
 
 // spell shows a call, after the name of the program that makes it unless that is the agent itself.
 func spell(call faultrun.Call) string {

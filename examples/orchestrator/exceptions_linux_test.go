@@ -29,11 +29,6 @@ func exceptions() []exception {
 		{`^(e2fsck|resize2fs): fsync\(/dev/loop`, any, false, "what was written is in the cache of the device that is mounted next, which tells what cannot be"},
 		{`^(e2fsck|resize2fs): write\(/dev/loop`, any, false, "e2fsprogs keeps it to itself; a check follows, which finds what is missing"},
 
-		{
-			`^fsetxattr\(.*, "user\.volumekit\.checking"\)`, []unix.Errno{unix.ENOSPC}, false,
-			"a check goes on where there is no room to keep the superblock; one that is killed then takes a person, who is told by the next",
-		},
-
 		{`^ioctl\(/dev/loop\*, BLKGETDISKSEQ\)`, any, false, "a loop device without a number is known by its file"},
 		{`^ioctl\(/dev/loop\*, LOOP_GET_STATUS64\)`, any, false, "a loop device that does not answer counts as one that has what it had"},
 

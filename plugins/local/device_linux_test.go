@@ -1,8 +1,10 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -407,4 +409,18 @@ func TestADirectoryIsNotMapped(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInvalid)
 	_, err = created.(volume.CustomBlockVolumeMapper).MapPodDevice(t.Context(), volume.MapPodDeviceArgs{})
 	require.ErrorIs(t, err, volume.ErrInvalid)
+}
+
+// A check that is killed then takes a person, who would know nothing of it.
+func TestACheckIsMadeWhereItsSuperblockCannotBeKeptAndThatIsTold(t *testing.T) {
+	disk := newDevice(t)
+	require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext2"}))
+	var log bytes.Buffer
+	plugin, _ := newPlugin(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, os.MkdirAll(plugin.checksDir(), 0o700))
+	require.NoError(t, unix.Mount("tmpfs", plugin.checksDir(), "tmpfs", 0, "nr_inodes=1"))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(plugin.checksDir(), 0)) })
+	require.NoError(t, stage(t, plugin, specOf(pvOf(disk))))
+	assert.Contains(t, log.String(), "no room")
+	assert.Contains(t, log.String(), unix.ENOSPC.Error())
 }

@@ -204,7 +204,8 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 	if err != nil || mounted {
 		return err
 	}
-	result, err := format.CheckKept(ctx, disk, fsType, format.Directory{Dir: p.checksDir(), Name: src.name})
+	kept := keeper{Directory: format.Directory{Dir: p.checksDir(), Name: src.name}, plugin: p}
+	result, err := format.CheckKept(ctx, disk, fsType, kept)
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", disk, "fstype", fsType, "err", err)
 		return nil
@@ -216,6 +217,22 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 	if err == nil && !result.Repaired && result.Errors > 0 {
 		p.logger.Warn("the filesystem had errors on record", "device", disk, "fstype", fsType, "errors", result.Errors)
 		p.tellErrors(src, disk, result.Errors)
+	}
+	return err
+}
+
+// keeper keeps what a check needs that is killed. Where there is no room the check goes on all the same, so that this is told here.
+type keeper struct {
+	format.Directory
+
+	plugin *Plugin
+}
+
+// Keep implements [format.Keeper].
+func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
+	err := k.Directory.Keep(ctx, name, data)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		k.plugin.logger.Warn("there is no room for what a check needs that is killed: make room", "volume", k.Name, "directory", k.Dir, "err", err)
 	}
 	return err
 }

@@ -198,11 +198,15 @@ type keeper struct {
 
 const attributePrefix = "user.volumekit."
 
-// Keep implements format.Keeper.
+// Keep implements format.Keeper. Where there is no room a check goes on all the same, so that this is told here.
 func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
 	_, err := withImage(ctx, k.plugin, k.handle, func(file *os.File) (struct{}, error) {
 		return struct{}{}, format.SetAttribute(file, attributePrefix+name, data)
 	})
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		k.plugin.logger.Warn("there is no room for what a check or growth needs that is killed: make room below the images",
+			"volume", k.handle, "what", name, "err", err)
+	}
 	return err
 }
 

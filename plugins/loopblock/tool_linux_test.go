@@ -2,6 +2,7 @@ package loopblock_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -53,4 +54,35 @@ func TestWithoutToolsAVolumeThatIsThereIsProvisionedAndStaged(t *testing.T) {
 	n.stage(spec)
 	assert.Contains(t, log.String(), "without a check")
 	n.release(spec)
+}
+
+// A check that is killed then takes a person, who would know nothing of it.
+func TestACheckIsMadeWhereItsSuperblockCannotBeKeptAndThatIsTold(t *testing.T) {
+	n := newNode(t)
+	spec := n.provision("pv")
+	fillAttributes(t, n.image("pv"))
+	var log bytes.Buffer
+	n.plugin = n.pluginWith(loopblock.Options{Mounter: n.mounter, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	n.stage(spec)
+	assert.Contains(t, log.String(), "no room")
+	assert.Contains(t, log.String(), "volume=pv")
+	assert.Contains(t, log.String(), unix.ENOSPC.Error())
+	n.release(spec)
+}
+
+// fillAttributes leaves no room for another extended attribute of a file.
+func fillAttributes(t *testing.T, path string) {
+	t.Helper()
+	size := 1 << 15
+	for i := range 1 << 12 {
+		err := unix.Setxattr(path, fmt.Sprintf("user.filler-%d", i), make([]byte, size), 0)
+		if err == nil {
+			continue
+		}
+		require.Contains(t, []error{unix.ENOSPC, unix.E2BIG, unix.ERANGE}, err)
+		if size /= 2; size == 0 {
+			return
+		}
+	}
+	t.Fatal("a filesystem without a bound for attributes")
 }
