@@ -132,6 +132,7 @@ func accept(obj runtime.Object) (Key, Object, error) {
 		return Key{}, nil, fmt.Errorf("%T has no metadata: %w", obj, ErrInvalid)
 	}
 	copied.GetObjectKind().SetGroupVersionKind(key.Kind)
+	trimTimes(copied)
 	return key, copied, nil
 }
 
@@ -195,7 +196,7 @@ func prepareNew(obj metav1.Object) {
 		obj.SetUID(newUID())
 	}
 	if created := obj.GetCreationTimestamp(); created.IsZero() {
-		obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+		obj.SetCreationTimestamp(now())
 	}
 	obj.SetDeletionTimestamp(nil)
 }
@@ -217,8 +218,8 @@ func dying(old Object) (Object, EventType) {
 	if len(old.GetFinalizers()) == 0 {
 		return last, Deleted
 	}
-	now := metav1.Now().Rfc3339Copy()
-	last.SetDeletionTimestamp(&now)
+	at := now()
+	last.SetDeletionTimestamp(&at)
 	return last, Modified
 }
 

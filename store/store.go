@@ -13,8 +13,9 @@ import (
 // Store keeps the objects that volumes need: claims, volumes, classes, attachments, nodes, pods. Its rules are those
 // of a Kubernetes API server, of which it needs only these few.
 //
-// Objects are copied on their way in and out, so that a caller may change what it was given. Every write gives the
-// object a new resource version, and a watch sees every write once and in order. All methods may be called from several
+// Objects are copied on their way in and out, so that a caller may change what it was given. Times have seconds, or
+// microseconds (metav1.MicroTime), as JSON has them; what is given more exactly is cut. Every write gives the object a
+// new resource version, and a watch sees every write once and in order. All methods may be called from several
 // goroutines at once and return soon after ctx has ended.
 type Store interface {
 	// Get returns the object of key. A missing one is an error that matches [ErrNotFound].
