@@ -71,8 +71,7 @@ func (s *Store) commitOn(ctx context.Context, plan *store.Plan, leases []store.L
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		revision, readErr := s.doneAt(ctx, writes)
 		if readErr == nil && revision > 0 {
-			objects, err := s.written(changes, writes, revision)
-			return objects, true, err
+			return s.written(changes, writes, revision), true, nil
 		}
 		if readErr == nil && len(writes.deletions) > 0 {
 			response, err = s.commitNow(ctx, func(txn clientv3.Txn) clientv3.Txn { return txn.If(seen.unchanged...).Then(writes.deletions...) })
@@ -84,8 +83,7 @@ func (s *Store) commitOn(ctx context.Context, plan *store.Plan, leases []store.L
 	if !response.Succeeded {
 		return nil, false, nil
 	}
-	objects, err := s.written(changes, writes, response.Header.Revision)
-	return objects, true, err
+	return s.written(changes, writes, response.Header.Revision), true, nil
 }
 
 // doneAt returns the revision at which writes were done that etcd refused because it is full, and zero when they were not: etcd carries
@@ -118,23 +116,19 @@ func (s *Store) doneAt(ctx context.Context, w writes) (int64, error) {
 	return revision, nil
 }
 
-// written returns the objects of changes as they are stored.
-func (s *Store) written(changes []store.Change, w writes, revision int64) ([]runtime.Object, error) {
-	objects := objectsOf(changes)
+// written returns the objects of changes as they are stored: their plan has made them such as they are read.
+func (s *Store) written(changes []store.Change, w writes, revision int64) []runtime.Object {
 	for i, c := range changes {
 		if c.Event == "" {
 			continue
 		}
-		obj, at, err := s.codec.decode(c.Key.Kind, []byte(w.values[i]), revision)
-		if err != nil {
-			return nil, err
-		}
-		objects[i] = obj
+		at := version{revision, w.places[i]}
+		c.Object.SetResourceVersion(at.String())
 		if c.Event != store.Deleted {
-			s.identities.note(c.Key, at, obj)
+			s.identities.note(c.Key, at, c.Object)
 		}
 	}
-	return objects, nil
+	return objectsOf(changes)
 }
 
 // seen is what a transaction depends on, as it was at one revision.
@@ -183,18 +177,18 @@ func (s *Store) read(ctx context.Context, wanted []store.Key, leases []store.Lea
 	return found, nil
 }
 
-// writes are the operations of changes, and the value of each change.
+// writes are the operations of changes, and the place of each change.
 type writes struct {
 	operations []clientv3.Op
-	values     []string
+	places     []int64
 	// deletions are the operations for an etcd that is full, which does nothing but delete. A watch reads then what was there before.
 	// Empty when there is anything to put, or objects of several kinds: no watch could tell the place of each.
 	deletions []clientv3.Op
 }
 
 func (s *Store) writes(changes []store.Change) (writes, error) {
-	w := writes{values: make([]string, len(changes))}
 	places, err := placesOf(changes)
+	w := writes{places: places}
 	if err != nil {
 		return w, err
 	}
@@ -203,16 +197,17 @@ func (s *Store) writes(changes []store.Change) (writes, error) {
 		if c.Event == "" {
 			continue
 		}
-		if w.values[i], err = s.codec.encode(places[i], c.Object); err != nil {
+		value, err := s.codec.encode(places[i], c.Object)
+		if err != nil {
 			return w, fmt.Errorf("%s: %w", c.Key, err)
 		}
 		if c.Event != store.Deleted {
-			w.operations = append(w.operations, clientv3.OpPut(s.keys.ofObject(c.Key), w.values[i]))
+			w.operations = append(w.operations, clientv3.OpPut(s.keys.ofObject(c.Key), value))
 			continue
 		}
 		w.operations = append(w.operations,
 			clientv3.OpDelete(s.keys.ofObject(c.Key)),
-			clientv3.OpPut(s.keys.ofDeleted(c.Key.Kind, deleted[c.Key.Kind]), w.values[i]))
+			clientv3.OpPut(s.keys.ofDeleted(c.Key.Kind, deleted[c.Key.Kind]), value))
 		w.deletions = append(w.deletions, clientv3.OpDelete(s.keys.ofObject(c.Key)))
 		deleted[c.Key.Kind]++
 	}
