@@ -29,7 +29,7 @@ func TestABlockVolumeIsProvisionedWithoutAFilesystem(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, make([]byte, 32<<20), content)
 
-	write(t, n.attach(spec), "of a pod")
+	writeToDevice(t, n.attach(spec), "of a pod")
 	again, err := n.tryProvision(t.Context(), blockClaim("pv"))
 	require.NoError(t, err)
 	assert.Equal(t, spec.PersistentVolume, again.PersistentVolume)
@@ -43,6 +43,18 @@ func TestABlockVolumeIsProvisionedWithoutAFilesystem(t *testing.T) {
 	require.NoError(t, n.tryDetach(t.Context(), spec))
 	require.NoError(t, n.tryDelete(spec))
 	assert.Empty(t, n.names())
+}
+
+// writeToDevice writes to a device and to the file behind it. Without the sync the file has the content with the last close,
+// which is another's when somebody on the machine looks at loop devices just then.
+func writeToDevice(t *testing.T, path, content string) {
+	t.Helper()
+	device, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer device.Close()
+	_, err = device.WriteString(content)
+	require.NoError(t, err)
+	require.NoError(t, device.Sync())
 }
 
 func TestADeviceThatNobodyMayWriteToIsReadOnly(t *testing.T) {
