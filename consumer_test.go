@@ -77,9 +77,12 @@ func moduleZip(t *testing.T, version string) []byte {
 // moduleFiles returns the files of the root module: those of nested modules belong to others.
 func moduleFiles(t *testing.T) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "git", "ls-files", "-z").Output()
+	git := exec.CommandContext(t.Context(), "git", "ls-files", "-z")
+	var said bytes.Buffer
+	git.Stderr = &said
+	out, err := git.Output()
 	if err != nil {
-		skipOrFail(t, "a git checkout, which says what files belong to the module")
+		skipOrFail(t, fmt.Sprintf("a git checkout, which says what files belong to the module: %v: %s", err, &said))
 	}
 	tracked := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 	var nested []string

@@ -448,7 +448,7 @@ func TestReaderThatWentAwayLeavesNothing(t *testing.T) {
 func TestBuiltBinary(t *testing.T) {
 	mounttest.RequireMounts(t)
 	path := filepath.Join(t.TempDir(), "quickstart")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", path, ".").CombinedOutput()
 	require.NoError(t, err, string(out))
 	for want, args := range map[int][]string{0: nil, exitBadInput: {"-f", "/no/such/file"}} {
 		p := newProgram(t, args...)
