@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -21,16 +22,10 @@ type ActualStateOfWorld struct {
 
 	mu      sync.RWMutex
 	volumes map[v1.UniqueVolumeName]*knownVolume
-	// mounts holds the volumes that are, or may be, set up for each pod.
-	mounts      pairs[MountedVolume]
-	paths       paths
-	byPlugin    rosters[string, *knownVolume]
-	attachables roster[*knownVolume]
-	// idle are the volumes that are not, and may not be, set up for any pod; staged those that are staged for certain.
-	idle, staged roster[*knownVolume]
-	spares       spares[knownVolume]
-	// settingUp holds the volumes that are being set up for each pod: the first of a list.
-	settingUp map[volume.UniquePodName]*setUp
+	// pods holds the volumes that are, or may be, set up for each pod, by the name of the volume.
+	pods map[volume.UniquePodName][]*podMount
+	// settingUp holds the volumes that are being set up for each pod, oldest first.
+	settingUp map[volume.UniquePodName][]*setUp
 }
 
 var (
@@ -38,6 +33,7 @@ var (
 	_ operationexecutor.ActualStateOfWorldAttacherUpdater = (*ActualStateOfWorld)(nil)
 	_ operationexecutor.VolumeUsers                       = (*ActualStateOfWorld)(nil)
 	_ operationexecutor.SetUpWatcher                      = (*ActualStateOfWorld)(nil)
+	_ operationexecutor.VolumeNodes                       = (*ActualStateOfWorld)(nil)
 )
 
 // knownVolume is a volume that is, or may be, attached to this node.
@@ -54,22 +50,44 @@ type knownVolume struct {
 	seLinuxMountContext string
 	expansion           expansion
 
-	mounts users[MountedVolume]
+	// mounts are the pods for which it is, or may be, set up, by name.
+	mounts []*podMount
+}
 
-	ofPlugin, ofAttachables, ofIdle, ofStaged seat[*knownVolume]
+// podMount is a volume that is, or may be, set up for a pod.
+type podMount struct {
+	volume              *knownVolume
+	podName             volume.UniquePodName
+	podUID              types.UID
+	pod                 *v1.Pod
+	spec                *volume.Spec
+	outerNames          []string // replaced, never changed
+	mounter             volume.Mounter
+	mapper              volume.BlockVolumeMapper
+	path                string
+	seLinuxMountContext string
+	gid                 string
+	incarnation         uint64
+	state               operationexecutor.VolumeMountState
+	remountRequired     bool
+	reconstructed       bool
+}
+
+func (m *podMount) comparePod(name volume.UniquePodName) int { return cmp.Compare(m.podName, name) }
+
+func (m *podMount) compareVolume(name v1.UniqueVolumeName) int {
+	return cmp.Compare(m.volume.name, name)
 }
 
 // NewActualStateOfWorld returns a state in which nothing is known of the node's volumes.
 func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePluginMgr, options Options) *ActualStateOfWorld {
 	return &ActualStateOfWorld{
-		nodeName: nodeName,
-		plugins:  plugins,
-		options:  options,
-		volumes:  map[v1.UniqueVolumeName]*knownVolume{},
-		mounts:   pairs[MountedVolume]{byPod: rosters[volume.UniquePodName, *pair[MountedVolume]]{}},
-		byPlugin: rosters[string, *knownVolume]{},
-
-		settingUp: map[volume.UniquePodName]*setUp{},
+		nodeName:  nodeName,
+		plugins:   plugins,
+		options:   options,
+		volumes:   map[v1.UniqueVolumeName]*knownVolume{},
+		pods:      map[volume.UniquePodName][]*podMount{},
+		settingUp: map[volume.UniquePodName][]*setUp{},
 	}
 }
 
@@ -102,11 +120,19 @@ func (a *ActualStateOfWorld) updateKnown(name v1.UniqueVolumeName, f func(v *kno
 
 // newVolume adds a volume of which nothing is known but its name and its plugin.
 func (a *ActualStateOfWorld) newVolume(name v1.UniqueVolumeName, facts pluginFacts) *knownVolume {
-	v := a.spares.take()
-	v.name, v.plugin = name, facts
-	v.ofPlugin.member, v.ofAttachables.member, v.ofIdle.member, v.ofStaged.member = v, v, v, v
+	v := &knownVolume{name: name, plugin: facts}
 	a.volumes[name] = v
 	return v
+}
+
+// setPaths replaces the paths of a volume by those that are not empty.
+func (v *knownVolume) setPaths(devicePath, deviceMountPath string) {
+	if devicePath != "" {
+		v.devicePath = devicePath
+	}
+	if deviceMountPath != "" {
+		v.deviceMountPath = deviceMountPath
+	}
 }
 
 // MarkVolumeAsAttached implements the executor's attacher updater. It adds the volume, or refreshes its spec, what its
@@ -167,16 +193,11 @@ func (a *ActualStateOfWorld) attach(v *knownVolume, e event, at attachment, fact
 	if err != nil {
 		return err // It was there: from nothing every event leads on.
 	}
-	if v.plugin.name != facts.name {
-		a.byPlugin.leave(v.plugin.name, &v.ofPlugin)
-	}
-	v.attach = state
-	v.setFacts(facts)
+	v.attach, v.plugin = state, facts
 	if at.spec != nil {
 		v.spec = at.spec
 	}
-	a.setPaths(v, at.devicePath, "")
-	a.reindex(v)
+	v.setPaths(at.devicePath, "")
 	return nil
 }
 
@@ -198,7 +219,7 @@ func (a *ActualStateOfWorld) DeleteVolume(volumeName v1.UniqueVolumeName) error 
 		if _, err := attachMoves.next(v, v.attach, undone); err != nil {
 			return err
 		}
-		a.forget(v)
+		delete(a.volumes, volumeName)
 		return nil
 	})
 }
@@ -211,6 +232,14 @@ func (a *ActualStateOfWorld) RemoveVolumeFromReportAsAttached(_ v1.UniqueVolumeN
 
 // AddVolumeToReportAsAttached implements the executor's attacher updater and does nothing on a node.
 func (a *ActualStateOfWorld) AddVolumeToReportAsAttached(v1.UniqueVolumeName, types.NodeName) {}
+
+// NodesOfVolume implements operationexecutor.VolumeNodes: this node, when the volume is, or may be, attached to it.
+func (a *ActualStateOfWorld) NodesOfVolume(volumeName v1.UniqueVolumeName) []types.NodeName {
+	if !a.VolumeExists(volumeName) {
+		return nil
+	}
+	return []types.NodeName{a.nodeName}
+}
 
 // checkNode refuses what is about another node.
 func (a *ActualStateOfWorld) checkNode(nodeName types.NodeName) error {

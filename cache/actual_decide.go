@@ -34,11 +34,11 @@ func (a *ActualStateOfWorld) PodExistsInVolume(podName volume.UniquePodName, vol
 			VolumeName: volumeName, PodName: podName, Mounted: context, Wanted: seLinuxLabel,
 		}
 	}
-	m := v.mounts.get(podName)
+	m := v.mountOf(podName)
 	switch {
-	case m.state() != operationexecutor.VolumeMounted || v.meets(isStaged) != nil:
+	case m.stateOrNone() != operationexecutor.VolumeMounted || v.meets(isStaged) != nil:
 		return false, v.devicePath, nil
-	case m.RemountRequired:
+	case m.remountRequired:
 		return true, v.devicePath, fmt.Errorf("volume %q of pod %q: %w", volumeName, podName, ErrRemountRequired)
 	case v.mustGrow(desiredVolumeSize):
 		return true, v.devicePath, &FsResizeRequiredError{
@@ -56,8 +56,8 @@ func (v *knownVolume) mountedContext() (string, bool) {
 		return "", false // It is never mounted with one.
 	case v.device != operationexecutor.DeviceNotMounted:
 		return v.seLinuxMountContext, true
-	case v.mounts.count > 0:
-		return v.mounts.first.member.row.Load().SELinuxMountContext, true
+	case len(v.mounts) > 0:
+		return v.mounts[0].seLinuxMountContext, true
 	}
 	return "", false
 }

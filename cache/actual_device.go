@@ -21,11 +21,10 @@ func (a *ActualStateOfWorld) MarkDeviceAsUncertain(volumeName v1.UniqueVolumeNam
 // volume.ErrInUse, while the volume is or may be set up for a pod.
 func (a *ActualStateOfWorld) MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeName) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
-		if err := a.moveDevice(v, undone); err != nil {
+		if err := v.moveDevice(undone); err != nil {
 			return err
 		}
-		a.replacePaths(v, v.devicePath, "")
-		v.seLinuxMountContext, v.deviceReconstructed = "", false
+		v.deviceMountPath, v.seLinuxMountContext, v.deviceReconstructed = "", "", false
 		return nil
 	})
 }
@@ -35,10 +34,10 @@ type staging struct{ devicePath, deviceMountPath, seLinuxMountContext string }
 
 func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event, s staging) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
-		if err := a.moveDevice(v, e); err != nil {
+		if err := v.moveDevice(e); err != nil {
 			return err
 		}
-		a.setPaths(v, s.devicePath, s.deviceMountPath)
+		v.setPaths(s.devicePath, s.deviceMountPath)
 		if e == succeeded || s.seLinuxMountContext != "" {
 			v.seLinuxMountContext = s.seLinuxMountContext
 		}
@@ -49,14 +48,9 @@ func (a *ActualStateOfWorld) markDevice(volumeName v1.UniqueVolumeName, e event,
 	})
 }
 
-func (a *ActualStateOfWorld) moveDevice(v *knownVolume, e event) error {
-	state, err := deviceMoves.next(v, v.device, e)
-	if err != nil {
-		return err
-	}
-	v.device = state
-	a.reindex(v)
-	return nil
+func (v *knownVolume) moveDevice(e event) (err error) {
+	v.device, err = deviceMoves.next(v, v.device, e)
+	return err
 }
 
 // GetDeviceMountState implements the executor's mounter updater. Nothing is staged of a volume that is not known.

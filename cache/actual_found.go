@@ -60,21 +60,20 @@ func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts 
 	if v.attach, err = attachMoves.next(v, v.attach, e); err != nil {
 		return err
 	}
-	a.setPaths(v, devicePath, "")
-	a.reindex(v)
+	v.setPaths(devicePath, "")
 	if r.DeviceMountPath == "" || v.device != operationexecutor.DeviceNotMounted {
 		return nil
 	}
 	v.deviceReconstructed, v.seLinuxMountContext = true, r.SELinuxMountContext
-	a.setPaths(v, r.DevicePath, r.DeviceMountPath)
-	return a.moveDevice(v, found)
+	v.setPaths(r.DevicePath, r.DeviceMountPath)
+	return v.moveDevice(found)
 }
 
 // AddReconstructedPod adds a set-up that was found: it is uncertain and reconstructed. It reports false, and changes
 // nothing, when the pod's mount is known already. The volume must have been added before.
 func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolumeOpts) (added bool, err error) {
 	err = a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
-		if v.mounts.find(opts.PodName) != nil {
+		if v.mountOf(opts.PodName) != nil {
 			return errUnchanged
 		}
 		added = true
@@ -99,8 +98,8 @@ func (a *ActualStateOfWorld) CheckAndMarkDeviceUncertainViaReconstruction(volume
 			return fmt.Errorf("volume %q is %v: %w", volumeName, v.device, volume.ErrInUse)
 		}
 		v.deviceReconstructed = true
-		a.setPaths(v, "", deviceMountPath)
-		return a.moveDevice(v, found)
+		v.setPaths("", deviceMountPath)
+		return v.moveDevice(found)
 	})
 	return err == nil
 }
@@ -126,7 +125,7 @@ func (a *ActualStateOfWorld) UpdateReconstructedDevicePath(volumeName v1.UniqueV
 		if v == nil || v.device != operationexecutor.DeviceMountUncertain || !v.deviceReconstructed {
 			return errUnchanged
 		}
-		a.replacePaths(v, devicePath, v.deviceMountPath)
+		v.devicePath = devicePath
 		return nil
 	})
 }
@@ -143,7 +142,6 @@ func (a *ActualStateOfWorld) UpdateReconstructedVolumeAttachability(volumeName v
 			return err
 		}
 		v.attach, v.plugin.attachable = state, attachable
-		a.reindex(v)
 		return nil
 	})
 }

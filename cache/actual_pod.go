@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,96 +32,72 @@ func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(opts operationexecutor.M
 // MarkVolumeAsUnmounted implements the executor's mounter updater. A pod that did not have the volume is no error.
 func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
 	return a.updateKnown(volumeName, func(v *knownVolume) error {
-		x := v.mounts.find(podName)
-		if x == nil {
+		m := v.mountOf(podName)
+		if m == nil {
 			return errUnchanged
 		}
-		if _, err := podMoves.next(v, x.row.Load().State, undone); err != nil {
+		if _, err := podMoves.next(v, m.state, undone); err != nil {
 			return err
 		}
-		a.dropMount(v, x)
+		v.mounts = remove(v.mounts, podName, (*podMount).comparePod)
+		setList(a.pods, podName, remove(a.pods[podName], volumeName, (*podMount).compareVolume))
 		return nil
 	})
 }
 
 func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operationexecutor.MarkVolumeOpts) error {
-	old := v.mounts.get(opts.PodName)
-	state, err := podMoves.next(v, old.state(), e)
+	m := v.mountOf(opts.PodName)
+	state, err := podMoves.next(v, m.stateOrNone(), e)
 	if err != nil {
 		return err
 	}
-	m := v.newMount(opts)
-	m.State, m.Reconstructed = state, e == found
-	if old != nil {
-		m.fill(old)
+	if m == nil {
+		m = &podMount{volume: v, podName: opts.PodName, reconstructed: e == found}
+		v.mounts = insert(v.mounts, m, m.podName, (*podMount).comparePod)
+		a.pods[m.podName] = insert(a.pods[m.podName], m, v.name, (*podMount).compareVolume)
 	}
+	m.state = state
+	m.learn(opts)
 	if e == succeeded {
-		m.Reconstructed, m.SELinuxMountContext = false, opts.SELinuxMountContext
-		m.RemountRequired = v.plugin.remountable && a.settingUp[opts.PodName].of(v.name).isOutdated()
+		m.reconstructed, m.seLinuxMountContext = false, opts.SELinuxMountContext
+		m.remountRequired = v.plugin.remountable && a.isOutdated(m)
 	}
-	a.setMount(v, m, old)
 	return nil
 }
 
-// state is the state of a set-up, which may be nil.
-func (m *MountedVolume) state() operationexecutor.VolumeMountState {
+// mountOf returns the set-up for a pod, or nil.
+func (v *knownVolume) mountOf(podName volume.UniquePodName) *podMount {
+	return find(v.mounts, podName, (*podMount).comparePod)
+}
+
+// stateOrNone is the state of a set-up, which may be nil.
+func (m *podMount) stateOrNone() operationexecutor.VolumeMountState {
 	if m == nil {
 		return operationexecutor.VolumeNotMounted
 	}
-	return m.State
+	return m.state
 }
 
-// newMount returns the row of a set-up that opts tell of.
-func (v *knownVolume) newMount(opts *operationexecutor.MarkVolumeOpts) *MountedVolume {
-	return &MountedVolume{MountedVolume: operationexecutor.MountedVolume{
-		PodName:              opts.PodName,
-		PodUID:               opts.PodUID,
-		Pod:                  opts.Pod,
-		VolumeName:           v.name,
-		InnerVolumeSpecName:  opts.VolumeSpec.Name(),
-		OuterVolumeSpecNames: opts.OuterVolumeSpecNames,
-		PluginName:           v.plugin.name,
-		VolumeSpec:           opts.VolumeSpec,
-		Mounter:              opts.Mounter,
-		BlockVolumeMapper:    opts.BlockVolumeMapper,
-		MountPath:            opts.MountPath,
-		SELinuxMountContext:  opts.SELinuxMountContext,
-		VolumeGidValue:       opts.VolumeGidValue,
-		DeviceMountPath:      v.deviceMountPath,
-		DevicePath:           v.devicePath,
-		Incarnation:          opts.Incarnation,
-	}}
-}
-
-// fill takes over from old what is not known of m.
-func (m *MountedVolume) fill(old *MountedVolume) {
-	m.Reconstructed, m.RemountRequired = old.Reconstructed, old.RemountRequired
-	if m.VolumeSpec == nil {
-		m.VolumeSpec, m.InnerVolumeSpecName = old.VolumeSpec, old.InnerVolumeSpecName
+// learn takes over what opts say. What they leave out stays.
+func (m *podMount) learn(opts *operationexecutor.MarkVolumeOpts) {
+	if opts.VolumeSpec != nil {
+		m.spec = opts.VolumeSpec
 	}
-	if len(m.OuterVolumeSpecNames) == 0 {
-		m.OuterVolumeSpecNames = old.OuterVolumeSpecNames
+	if len(opts.OuterVolumeSpecNames) > 0 {
+		m.outerNames = opts.OuterVolumeSpecNames
 	}
-	orElse(&m.PodUID, old.PodUID)
-	orElse(&m.Pod, old.Pod)
-	orElse(&m.MountPath, old.MountPath)
-	orElse(&m.SELinuxMountContext, old.SELinuxMountContext)
-	orElse(&m.VolumeGidValue, old.VolumeGidValue)
-	orElse(&m.Incarnation, old.Incarnation)
-	if m.Mounter == nil {
-		m.Mounter = old.Mounter
+	if opts.Mounter != nil {
+		m.mounter = opts.Mounter
 	}
-	if m.BlockVolumeMapper == nil {
-		m.BlockVolumeMapper = old.BlockVolumeMapper
+	if opts.BlockVolumeMapper != nil {
+		m.mapper = opts.BlockVolumeMapper
 	}
-}
-
-// orElse makes *value other when it is the zero value.
-func orElse[T comparable](value *T, other T) {
-	var zero T
-	if *value == zero {
-		*value = other
-	}
+	m.podUID = cmp.Or(opts.PodUID, m.podUID)
+	m.pod = cmp.Or(opts.Pod, m.pod)
+	m.path = cmp.Or(opts.MountPath, m.path)
+	m.seLinuxMountContext = cmp.Or(opts.SELinuxMountContext, m.seLinuxMountContext)
+	m.gid = cmp.Or(opts.VolumeGidValue, m.gid)
+	m.incarnation = cmp.Or(opts.Incarnation, m.incarnation)
 }
 
 // learn asks the plugin of a volume what it can do, where that is not known because a restart found the volume.
@@ -138,7 +115,7 @@ func (a *ActualStateOfWorld) setFacts(volumeName v1.UniqueVolumeName, facts plug
 		if v == nil || v.plugin == v.plugin.learn(facts) {
 			return errUnchanged
 		}
-		v.setFacts(v.plugin.learn(facts))
+		v.plugin = v.plugin.learn(facts)
 		return nil
 	})
 }
@@ -159,7 +136,9 @@ func (a *ActualStateOfWorld) RefreshPlugin(pluginName string) {
 
 // GetVolumeMountState implements the executor's mounter updater.
 func (a *ActualStateOfWorld) GetVolumeMountState(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) operationexecutor.VolumeMountState {
-	return a.mount(volumeName, podName).state()
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.mount(volumeName, podName).stateOrNone()
 }
 
 // IsVolumeReconstructed implements the executor's mounter updater. An empty podName asks for the staging.
@@ -167,8 +146,10 @@ func (a *ActualStateOfWorld) IsVolumeReconstructed(volumeName v1.UniqueVolumeNam
 	if podName == "" {
 		return a.IsVolumeDeviceReconstructed(volumeName)
 	}
+	a.mu.RLock()
+	defer a.mu.RUnlock()
 	m := a.mount(volumeName, podName)
-	return m != nil && m.Reconstructed
+	return m != nil && m.reconstructed
 }
 
 // IsVolumeDeviceReconstructed reports whether the staging was found after a restart and nothing has succeeded on it since.
@@ -187,8 +168,8 @@ func (a *ActualStateOfWorld) IsVolumeMountedElsewhere(volumeName v1.UniqueVolume
 	if v == nil {
 		return false
 	}
-	others := v.mounts.count
-	if v.mounts.find(podName) != nil {
+	others := len(v.mounts)
+	if v.mountOf(podName) != nil {
 		others--
 	}
 	return others > 0
@@ -202,11 +183,10 @@ func (a *ActualStateOfWorld) PodsOfVolume(volumeName v1.UniqueVolumeName) []volu
 	if v == nil {
 		return nil
 	}
-	names := make([]volume.UniquePodName, 0, v.mounts.count)
-	for x := range v.mounts.all {
-		names = append(names, x.pod)
+	names := make([]volume.UniquePodName, 0, len(v.mounts))
+	for _, m := range v.mounts {
+		names = append(names, m.podName)
 	}
-	slices.Sort(names)
 	return names
 }
 
@@ -219,20 +199,15 @@ func (a *ActualStateOfWorld) MarkRemountRequired(podName volume.UniquePodName) {
 func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for s := a.settingUp[podName]; s != nil; s = s.next {
+	for _, s := range a.settingUp[podName] {
 		s.outdated = true
 	}
-	for x := range a.mounts.byPod[podName].all {
-		if !x.refreshable {
-			continue
+	for _, m := range a.pods[podName] {
+		if m.volume.plugin.remountable && m.state == operationexecutor.VolumeMounted && !m.remountRequired {
+			m.remountRequired = true
+			changed = append(changed, m.volume.name)
 		}
-		m := *x.row.Load()
-		m.RemountRequired = true
-		x.row.Store(&m)
-		x.refreshable = false
-		changed = append(changed, m.VolumeName)
 	}
-	slices.Sort(changed)
 	return changed
 }
 
@@ -245,25 +220,13 @@ func (a *ActualStateOfWorld) MarkPodRemoved(podName volume.UniquePodName) {
 func (a *ActualStateOfWorld) setRemoved(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for x := range a.mounts.byPod[podName].all {
-		if m := *x.row.Load(); m.Incarnation == 0 {
-			m.Incarnation = incarnationRemoved
-			x.row.Store(&m)
-			changed = append(changed, m.VolumeName)
+	for _, m := range a.pods[podName] {
+		if m.incarnation == 0 {
+			m.incarnation = incarnationRemoved
+			changed = append(changed, m.volume.name)
 		}
 	}
-	slices.Sort(changed)
 	return changed
-}
-
-// WatchSetUp implements operationexecutor.SetUpWatcher: an update of the pod while the volume is being set up makes it
-// necessary to set it up once more.
-func (a *ActualStateOfWorld) WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := &setUp{volume: volumeName, next: a.settingUp[podName]}
-	a.settingUp[podName] = s
-	return func() { a.setUpEnded(podName, s) }
 }
 
 // setUp is a volume that is being set up for a pod.
@@ -271,39 +234,31 @@ type setUp struct {
 	volume v1.UniqueVolumeName
 	// outdated says that the pod was updated since that began.
 	outdated bool
-	next     *setUp // of the same pod
 }
 
-// of returns that of a volume, or nil.
-func (s *setUp) of(name v1.UniqueVolumeName) *setUp {
-	for s != nil && s.volume != name {
-		s = s.next
-	}
-	return s
+// WatchSetUp implements operationexecutor.SetUpWatcher: an update of the pod while the volume is being set up makes it
+// necessary to set it up once more.
+func (a *ActualStateOfWorld) WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := &setUp{volume: volumeName}
+	a.settingUp[podName] = append(a.settingUp[podName], s)
+	return func() { a.setUpEnded(podName, s) }
 }
-
-func (s *setUp) isOutdated() bool { return s != nil && s.outdated }
 
 func (a *ActualStateOfWorld) setUpEnded(podName volume.UniquePodName, ended *setUp) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	first := a.settingUp[podName]
-	if first == ended && ended.next == nil {
-		delete(a.settingUp, podName)
-		return
-	}
-	if first == ended {
-		a.settingUp[podName] = ended.next
-		return
-	}
-	for first.next != ended {
-		first = first.next
-	}
-	first.next = ended.next
+	isEnded := func(s *setUp) bool { return s == ended }
+	setList(a.settingUp, podName, slices.DeleteFunc(a.settingUp[podName], isEnded))
 }
 
-// setRefreshable notes in a pair whether an update of its pod makes it necessary to set the volume up again.
-func (v *knownVolume) setRefreshable(x *pair[MountedVolume]) {
-	m := x.row.Load()
-	x.refreshable = v.plugin.remountable && m.State == operationexecutor.VolumeMounted && !m.RemountRequired
+// isOutdated reports whether the pod was updated since the volume's last set-up for it began.
+func (a *ActualStateOfWorld) isOutdated(m *podMount) bool {
+	for _, s := range slices.Backward(a.settingUp[m.podName]) {
+		if s.volume == m.volume.name {
+			return s.outdated
+		}
+	}
+	return false
 }

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"cmp"
 	"iter"
 	"maps"
 	"math"
@@ -78,37 +77,20 @@ func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.Uniqu
 	if v == nil {
 		return false
 	}
-	s.AttachedVolume, s.Mounts = a.row(v), v.copyMounts(slices.Grow(mounts, v.mounts.count))
+	s.AttachedVolume, s.Mounts = a.row(v), appendMounts(mounts, v.mounts)
 	return true
 }
 
-// AllMountedVolumes yields every set-up, uncertain ones included, in no particular order. It copies nothing, allocates
-// nothing and holds no lock, so that the caller may change the state meanwhile: each row that is there all the time is
-// yielded exactly once, as it was at one moment; one that comes or goes meanwhile may be yielded or not. A row never
-// changes. It is shared: whoever changes it changes it for all.
+// AllMountedVolumes yields a copy of each row that [ActualStateOfWorld.GetAllMountedVolumes] returns when the loop begins. No
+// lock is held meanwhile.
 func (a *ActualStateOfWorld) AllMountedVolumes() iter.Seq[*MountedVolume] {
-	return func(yield func(*MountedVolume) bool) {
-		a.mounts.all(yield)
-	}
+	return pointers(a.GetAllMountedVolumes)
 }
 
-// VolumesOfPod yields the volumes that are, or may be, set up for a pod, in no particular order. The set of rows is that
-// of the moment in which the loop begins; otherwise it is as [ActualStateOfWorld.AllMountedVolumes].
+// VolumesOfPod yields a copy of each row that [ActualStateOfWorld.GetPossiblyMountedVolumesForPod] returns when the loop
+// begins. No lock is held meanwhile.
 func (a *ActualStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*MountedVolume] {
-	return func(yield func(*MountedVolume) bool) {
-		var buffer [few]*MountedVolume
-		for _, m := range a.rowsOfPod(podName, buffer[:0]) {
-			if !yield(m) {
-				return
-			}
-		}
-	}
-}
-
-func (a *ActualStateOfWorld) rowsOfPod(podName volume.UniquePodName, rows []*MountedVolume) []*MountedVolume {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.mounts.ofPod(podName, rows)
+	return pointers(func() []MountedVolume { return a.GetPossiblyMountedVolumesForPod(podName) })
 }
 
 // VolumeExists reports whether the volume is, or may be, attached.
@@ -120,12 +102,9 @@ func (a *ActualStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName) bool {
 
 // VolumeExistsWithSpecName reports whether a volume with that inner name is, or may be, set up for the pod.
 func (a *ActualStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodName, innerName string) bool {
-	for m := range a.VolumesOfPod(podName) {
-		if m.InnerVolumeSpecName == innerName {
-			return true
-		}
-	}
-	return false
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return slices.ContainsFunc(a.pods[podName], func(m *podMount) bool { return m.spec.Name() == innerName })
 }
 
 // GetAttachedVolume returns what is known of a volume, and false when nothing is.
@@ -140,30 +119,34 @@ func (a *ActualStateOfWorld) GetAttachedVolume(volumeName v1.UniqueVolumeName) (
 
 // GetAttachedVolumes returns every volume that is known, by name.
 func (a *ActualStateOfWorld) GetAttachedVolumes() []AttachedVolume {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.copyRows(len(a.volumes), maps.Values(a.volumes))
+	return a.rows(func(*knownVolume) bool { return true })
 }
 
 // GetGloballyMountedVolumes returns the volumes that are staged for certain, by name.
 func (a *ActualStateOfWorld) GetGloballyMountedVolumes() []AttachedVolume {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.copyRows(a.staged.count, a.staged.all)
+	return a.rows(func(v *knownVolume) bool { return v.device == operationexecutor.DeviceGloballyMounted })
 }
 
 // GetUnmountedVolumes returns the volumes that are not, and may not be, set up for any pod, by name.
 func (a *ActualStateOfWorld) GetUnmountedVolumes() []AttachedVolume {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.copyRows(a.idle.count, a.idle.all)
+	return a.rows(func(v *knownVolume) bool { return len(v.mounts) == 0 })
 }
 
 // GetVolumesOfPlugin returns the volumes of one plugin that are known, by name.
 func (a *ActualStateOfWorld) GetVolumesOfPlugin(pluginName string) []AttachedVolume {
+	return a.rows(func(v *knownVolume) bool { return v.plugin.name == pluginName })
+}
+
+// rows returns the rows of some volumes, by name. It looks at all.
+func (a *ActualStateOfWorld) rows(which func(*knownVolume) bool) []AttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.copyRows(0, a.byPlugin[pluginName].all)
+	names := a.namesOf(which)
+	rows := make([]AttachedVolume, 0, len(names))
+	for _, name := range names {
+		rows = append(rows, a.row(a.volumes[name]))
+	}
+	return rows
 }
 
 // GetVolumeNames returns the names of all volumes that are known, sorted.
@@ -177,25 +160,19 @@ func (a *ActualStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 func (a *ActualStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return sortedNames(a.attachables.first)
+	return a.namesOf(func(v *knownVolume) bool { return v.plugin.attachable })
 }
 
-// GetUsesOfPath returns which devices, stagings and set-ups are, or may be, at an absolute path, by volume and pod. More
-// than one says that two of them are in each other's way. The first call takes time for each volume that is known.
-func (a *ActualStateOfWorld) GetUsesOfPath(path string) []PathUse {
-	return a.usesOfPath(path)
-}
-
-func (v *knownVolume) uniqueName() v1.UniqueVolumeName { return v.name }
-
-// copyRows returns the rows of volumes, about count, by name.
-func (a *ActualStateOfWorld) copyRows(count int, volumes iter.Seq[*knownVolume]) []AttachedVolume {
-	rows := make([]AttachedVolume, 0, count)
-	for v := range volumes {
-		rows = append(rows, a.row(v))
+// namesOf returns the names of some volumes, sorted. It looks at all.
+func (a *ActualStateOfWorld) namesOf(which func(*knownVolume) bool) []v1.UniqueVolumeName {
+	var names []v1.UniqueVolumeName
+	for name, v := range a.volumes {
+		if which(v) {
+			names = append(names, name)
+		}
 	}
-	slices.SortFunc(rows, func(a, b AttachedVolume) int { return cmp.Compare(a.VolumeName, b.VolumeName) })
-	return rows
+	slices.Sort(names)
+	return names
 }
 
 func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
@@ -216,53 +193,81 @@ func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
 		DeviceMountState:        v.device,
 		DeviceReconstructed:     v.deviceReconstructed,
 		ClaimSize:               v.expansion.size,
-		PodCount:                v.mounts.count,
+		PodCount:                len(v.mounts),
 	}
 }
 
-// mount returns the row of a set-up, or nil.
-func (a *ActualStateOfWorld) mount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *MountedVolume {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	if v := a.volumes[volumeName]; v != nil {
-		return v.mounts.get(podName)
+// mount returns a set-up, or nil. The caller holds the lock.
+func (a *ActualStateOfWorld) mount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *podMount {
+	return find(a.pods[podName], volumeName, (*podMount).compareVolume)
+}
+
+// row returns a copy of what is known of a set-up.
+func (m *podMount) row() MountedVolume {
+	return MountedVolume{
+		MountedVolume: operationexecutor.MountedVolume{
+			PodName:              m.podName,
+			PodUID:               m.podUID,
+			Pod:                  m.pod,
+			VolumeName:           m.volume.name,
+			InnerVolumeSpecName:  m.spec.Name(),
+			OuterVolumeSpecNames: m.outerNames,
+			PluginName:           m.volume.plugin.name,
+			VolumeSpec:           m.spec,
+			Mounter:              m.mounter,
+			BlockVolumeMapper:    m.mapper,
+			MountPath:            m.path,
+			SELinuxMountContext:  m.seLinuxMountContext,
+			DevicePath:           m.volume.devicePath,
+			VolumeGidValue:       m.gid,
+			DeviceMountPath:      m.volume.deviceMountPath,
+			Incarnation:          m.incarnation,
+		},
+		State:           m.state,
+		RemountRequired: m.remountRequired,
+		Reconstructed:   m.reconstructed,
 	}
-	return nil
+}
+
+func appendMounts(rows []MountedVolume, mounts []*podMount) []MountedVolume {
+	rows = slices.Grow(rows, len(mounts))
+	for _, m := range mounts {
+		rows = append(rows, m.row())
+	}
+	return rows
 }
 
 // GetMountedVolume returns what is known of a volume's set-up for a pod, uncertain ones included, and false when there is
 // none.
 func (a *ActualStateOfWorld) GetMountedVolume(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (MountedVolume, bool) {
-	m := a.mount(volumeName, podName)
-	if m == nil {
-		return MountedVolume{}, false
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if m := a.mount(volumeName, podName); m != nil {
+		return m.row(), true
 	}
-	return *m, true
+	return MountedVolume{}, false
 }
 
 // GetMountedVolumeForPod returns a volume that is set up for a pod for certain, and false when it is not.
 func (a *ActualStateOfWorld) GetMountedVolumeForPod(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) (MountedVolume, bool) {
-	m := a.mount(volumeName, podName)
-	if m.state() != operationexecutor.VolumeMounted {
-		return MountedVolume{}, false
+	if m, ok := a.GetMountedVolume(volumeName, podName); ok && m.State == operationexecutor.VolumeMounted {
+		return m, true
 	}
-	return *m, true
+	return MountedVolume{}, false
 }
 
-// GetMountedVolumes returns every set-up that is there for certain, by volume and pod. It copies everything: to look at
-// all, use [ActualStateOfWorld.AllMountedVolumes].
+// GetMountedVolumes returns every set-up that is there for certain, by volume and pod.
 func (a *ActualStateOfWorld) GetMountedVolumes() []MountedVolume {
 	return slices.DeleteFunc(a.GetAllMountedVolumes(), notMounted)
 }
 
-// GetAllMountedVolumes returns every set-up, uncertain ones included, by volume and pod. It copies everything: to look at
-// all, use [ActualStateOfWorld.AllMountedVolumes].
+// GetAllMountedVolumes returns every set-up, uncertain ones included, by volume and pod.
 func (a *ActualStateOfWorld) GetAllMountedVolumes() []MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	rows := make([]MountedVolume, 0, a.mounts.inUse)
+	rows := make([]MountedVolume, 0, len(a.volumes))
 	for _, name := range slices.Sorted(maps.Keys(a.volumes)) {
-		rows = a.volumes[name].copyMounts(rows)
+		rows = appendMounts(rows, a.volumes[name].mounts)
 	}
 	return rows
 }
@@ -274,17 +279,9 @@ func (a *ActualStateOfWorld) GetMountedVolumesForPod(podName volume.UniquePodNam
 
 // GetPossiblyMountedVolumesForPod returns the volumes that are, or may be, set up for a pod, by name.
 func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForPod(podName volume.UniquePodName) []MountedVolume {
-	var buffer [few]*MountedVolume
-	found := a.rowsOfPod(podName, buffer[:0])
-	if len(found) == 0 {
-		return nil
-	}
-	slices.SortFunc(found, func(a, b *MountedVolume) int { return cmp.Compare(a.VolumeName, b.VolumeName) })
-	rows := make([]MountedVolume, 0, len(found))
-	for _, m := range found {
-		rows = append(rows, *m)
-	}
-	return rows
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return appendMounts(nil, a.pods[podName])
 }
 
 // GetPossiblyMountedVolumesForVolume returns the set-ups of a volume, uncertain ones included, by pod.
@@ -295,16 +292,15 @@ func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForVolume(volumeName v1.Un
 
 // PodHasMountedVolumes reports whether any volume is set up for the pod for certain.
 func (a *ActualStateOfWorld) PodHasMountedVolumes(podName volume.UniquePodName) bool {
-	for m := range a.VolumesOfPod(podName) {
-		if m.State == operationexecutor.VolumeMounted {
-			return true
-		}
-	}
-	return false
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return slices.ContainsFunc(a.pods[podName], func(m *podMount) bool { return m.state == operationexecutor.VolumeMounted })
 }
 
 // PodRemovedFromVolume reports whether the volume is not, and may not be, set up for the pod.
 func (a *ActualStateOfWorld) PodRemovedFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
 	return a.mount(volumeName, podName) == nil
 }
 
@@ -312,17 +308,7 @@ func (a *ActualStateOfWorld) PodRemovedFromVolume(podName volume.UniquePodName, 
 func (a *ActualStateOfWorld) GetPods() []volume.UniquePodName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return slices.Sorted(maps.Keys(a.mounts.byPod))
+	return slices.Sorted(maps.Keys(a.pods))
 }
 
 func notMounted(m MountedVolume) bool { return m.State != operationexecutor.VolumeMounted }
-
-// copyMounts adds the set-ups of the volume to rows, by pod.
-func (v *knownVolume) copyMounts(rows []MountedVolume) []MountedVolume {
-	before := len(rows)
-	for x := range v.mounts.all {
-		rows = append(rows, *x.row.Load())
-	}
-	slices.SortFunc(rows[before:], func(a, b MountedVolume) int { return cmp.Compare(a.PodName, b.PodName) })
-	return rows
-}

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -20,11 +21,11 @@ type ClusterActualStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
 	options ClusterOptions
 
-	mu          sync.RWMutex
-	nodes       map[types.NodeName]*clusterNode
-	attachments table[types.NodeName, v1.UniqueVolumeName, clusterRow]
+	mu      sync.RWMutex
+	nodes   map[types.NodeName]*clusterNode
+	volumes map[v1.UniqueVolumeName][]*clusterRow // by the name of the node
 	// unreported are the nodes that have not been told of all changes.
-	unreported roster[*clusterNode]
+	unreported map[types.NodeName]struct{}
 	// version is that of the last change of what any node is to be told.
 	version uint64
 }
@@ -54,26 +55,36 @@ type ClusterAttachedVolume struct {
 	ForcedDetachAllowed bool
 }
 
-// clusterRow is a volume on a node, as it was at one moment. It never changes, but for the last field.
+// clusterRow is a volume on a node. Queries return copies.
 type clusterRow struct {
 	ClusterAttachedVolume
 	attempt *AttachAttempt // the one that is going on in the state Attaching
 	// inherited says that it was, or may have been, attached while the node had another UID.
 	inherited bool
-	// listedIn is the node's last report of volumes in use that lists the volume. It belongs to the lock of the state; who
-	// goes through the rows without that never looks at it.
-	listedIn uint64
 }
 
-type clusterPair = place[types.NodeName, v1.UniqueVolumeName, clusterRow]
+func (r *clusterRow) compareNode(name types.NodeName) int { return cmp.Compare(r.NodeName, name) }
+
+func (r *clusterRow) compareVolume(name v1.UniqueVolumeName) int {
+	return cmp.Compare(r.VolumeName, name)
+}
+
+func (r *clusterRow) key() attachmentKey { return attachmentKey{r.NodeName, r.VolumeName} }
+
+// attachmentKey names one volume on one node.
+type attachmentKey struct {
+	node   types.NodeName
+	volume v1.UniqueVolumeName
+}
 
 // NewClusterActualStateOfWorld returns a state in which no node is known and nothing is attached.
 func NewClusterActualStateOfWorld(plugins *volume.VolumePluginMgr, options ClusterOptions) *ClusterActualStateOfWorld {
 	return &ClusterActualStateOfWorld{
-		plugins:     plugins,
-		options:     options,
-		nodes:       map[types.NodeName]*clusterNode{},
-		attachments: newTable[types.NodeName, v1.UniqueVolumeName, clusterRow](),
+		plugins:    plugins,
+		options:    options,
+		nodes:      map[types.NodeName]*clusterNode{},
+		volumes:    map[v1.UniqueVolumeName][]*clusterRow{},
+		unreported: map[types.NodeName]struct{}{},
 	}
 }
 
@@ -125,8 +136,8 @@ func (a *ClusterActualStateOfWorld) AddVolumeToReportAsAttached(volumeName v1.Un
 
 // mark names the volume and its plugin and updates the state.
 func (a *ClusterActualStateOfWorld) mark(e event, n *attachmentNews) error {
-	if n.key.owner == "" {
-		return fmt.Errorf("volume %q: a node is required: %w", n.key.partner, volume.ErrInvalid)
+	if n.key.node == "" {
+		return fmt.Errorf("volume %q: a node is required: %w", n.key.volume, volume.ErrInvalid)
 	}
 	if err := a.name(n); err != nil {
 		return err
@@ -136,14 +147,14 @@ func (a *ClusterActualStateOfWorld) mark(e event, n *attachmentNews) error {
 
 // name fills in the volume's name, where it is missing, and that of its plugin. A name of no plugin is kept as it is.
 func (a *ClusterActualStateOfWorld) name(n *attachmentNews) error {
-	if n.key.partner == "" {
+	if n.key.volume == "" {
 		name, err := a.plugins.UniqueVolumeName("", n.spec)
 		if err != nil {
 			return err
 		}
-		n.key.partner = name
+		n.key.volume = name
 	}
-	n.pluginName, _, _ = volume.SplitUniqueName(n.key.partner)
+	n.pluginName, _, _ = volume.SplitUniqueName(n.key.volume)
 	return nil
 }
 
@@ -167,19 +178,19 @@ func (a *ClusterActualStateOfWorld) tell(key attachmentKey, told toldOf) {
 		a.options.changed(key)
 	}
 	if told.report {
-		a.options.reportChanged(key.owner)
+		a.options.reportChanged(key.node)
 	}
 }
 
 // move moves one attachment by the table.
 func (a *ClusterActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, error) {
-	node, old := a.nodes[n.key.owner], a.attachments.get(n.key)
+	node, old := a.nodes[n.key.node], a.find(n.key)
 	state := NotAttached
 	if old != nil {
 		state = old.AttachState
 	}
 	if e == succeeded || e == begun {
-		if err := node.check(n.key.owner, n.uid); err != nil {
+		if err := node.check(n.key.node, n.uid); err != nil {
 			return toldOf{}, err
 		}
 	}
@@ -193,11 +204,16 @@ func (a *ClusterActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, er
 	return a.follow(m, e, n, old), nil
 }
 
+// find returns the row of an attachment, or nil.
+func (a *ClusterActualStateOfWorld) find(key attachmentKey) *clusterRow {
+	return find(a.volumes[key.volume], key.node, (*clusterRow).compareNode)
+}
+
 // follow makes a move that is legal.
 func (a *ClusterActualStateOfWorld) follow(m clusterMove, e event, n *attachmentNews, old *clusterRow) toldOf {
 	switch {
 	case m.to != NotAttached:
-		node := a.node(n.key.owner)
+		node := a.node(n.key.node)
 		if e == found && node.uid == "" {
 			node.uid = n.uid // Of a node that is not there, the record knows who it was.
 		}
@@ -243,7 +259,7 @@ func nextRow(m clusterMove, e event, n *attachmentNews, node *clusterNode, old *
 func newRow(n *attachmentNews, node *clusterNode) clusterRow {
 	return clusterRow{ClusterAttachedVolume: ClusterAttachedVolume{
 		AttachedVolume: operationexecutor.AttachedVolume{
-			VolumeName: n.key.partner, NodeName: n.key.owner, PluginName: n.pluginName, PluginIsAttachable: true,
+			VolumeName: n.key.volume, NodeName: n.key.node, PluginName: n.pluginName, PluginIsAttachable: true,
 		},
 		NodeUID: node.uid, InUse: AssumedInUse, Reported: n.inStatus,
 	}}
@@ -278,20 +294,23 @@ func (r *clusterRow) learn(e event, n *attachmentNews) {
 	}
 }
 
-// put makes row that of an attachment, unless it is so already.
+// put makes row that of an attachment, unless it is so already. old is the one that is there, or nil.
 func (a *ClusterActualStateOfWorld) put(node *clusterNode, key attachmentKey, old *clusterRow, row clusterRow) toldOf {
-	if old == nil {
-		node.count(row.PluginName, +1)
-	} else if row == *old {
+	if old != nil && row == *old {
 		return toldOf{}
 	}
-	kept := new(clusterRow)
-	*kept = row
-	a.attachments.put(&node.attachments, key, kept)
-	if !row.reportedOtherwise(old) {
+	reported := row.reportedOtherwise(old)
+	if old != nil {
+		*old = row
+	} else {
+		node.count(row.PluginName, +1)
+		node.attachments = insert(node.attachments, &row, key.volume, (*clusterRow).compareVolume)
+		a.volumes[key.volume] = insert(a.volumes[key.volume], &row, key.node, (*clusterRow).compareNode)
+	}
+	if !reported {
 		return toldOf{row: true}
 	}
-	return toldOf{row: true, report: a.reportChange(node, key.partner)}
+	return toldOf{row: true, report: a.reportChange(node, key.volume)}
 }
 
 // reportedOtherwise reports whether the node is told something else by the row than by old, which may be nil.
@@ -304,12 +323,13 @@ func (r *clusterRow) reportedOtherwise(old *clusterRow) bool {
 
 // drop forgets an attachment, and its node with it when that has gone.
 func (a *ClusterActualStateOfWorld) drop(key attachmentKey, old *clusterRow) toldOf {
-	node := a.nodes[key.owner]
-	a.attachments.remove(&node.attachments, key)
+	node := a.nodes[key.node]
+	node.attachments = remove(node.attachments, key.volume, (*clusterRow).compareVolume)
+	setList(a.volumes, key.volume, remove(a.volumes[key.volume], key.node, (*clusterRow).compareNode))
 	node.count(old.PluginName, -1)
-	told := toldOf{row: true, report: old.Reported && a.reportChange(node, key.partner)}
-	if !node.present && node.attachments.count == 0 {
-		delete(a.nodes, key.owner)
+	told := toldOf{row: true, report: old.Reported && a.reportChange(node, key.volume)}
+	if !node.present && len(node.attachments) == 0 {
+		delete(a.nodes, key.node)
 	}
 	return told
 }

@@ -75,7 +75,7 @@ func (a *ClusterActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt
 // meanwhile, the error matches [ErrNodeUnknown].
 func (t *AttachAttempt) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
 	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
-	if nodeName == t.key.owner {
+	if nodeName == t.key.node {
 		n.uid = t.uid
 	}
 	return t.mark(succeeded, &n)
@@ -84,8 +84,8 @@ func (t *AttachAttempt) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spe
 // NodesOfVolume implements operationexecutor.VolumeNodes. The place that the attempt itself has taken does not count while
 // nothing has come of it: nothing was there before.
 func (t *AttachAttempt) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName {
-	if name == t.key.partner && t.AttachState(name, t.key.owner) == Attaching {
-		return t.OtherNodesOfVolume(name, t.key.owner)
+	if name == t.key.volume && t.AttachState(name, t.key.node) == Attaching {
+		return t.OtherNodesOfVolume(name, t.key.node)
 	}
 	return t.ClusterActualStateOfWorld.NodesOfVolume(name)
 }

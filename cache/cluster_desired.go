@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -19,26 +20,33 @@ type ClusterDesiredStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
 	options ClusterOptions
 
-	mu          sync.RWMutex
-	nodes       map[types.NodeName]*wantingNode
-	attachments table[types.NodeName, v1.UniqueVolumeName, wantedAttachment]
-	// pods holds the pods that want each volume on each node.
-	pods table[attachmentKey, volume.UniquePodName, v1.Pod]
+	mu      sync.RWMutex
+	nodes   map[types.NodeName][]*wantedAttachment       // by the name of the volume
+	volumes map[v1.UniqueVolumeName][]*wantedAttachment  // by the name of the node
+	pods    map[volume.UniquePodName][]*wantedAttachment // by node and volume
 }
 
-// wantingNode is a node on which pods want volumes.
-type wantingNode struct {
-	attachments roster[*place[types.NodeName, v1.UniqueVolumeName, wantedAttachment]]
-}
-
-// wantedAttachment is a volume that pods on a node want, as it was at one moment. It never changes; pods is the roster of
-// those pods as they are now, and belongs to the lock of the state.
+// wantedAttachment is a volume that pods on a node want. PodCount counts pods.
 type wantedAttachment struct {
 	ClusterVolumeToAttach
-	pods *roster[*scheduledPod]
+	pods []*v1.Pod // by their UIDs
 }
 
-type scheduledPod = place[attachmentKey, volume.UniquePodName, v1.Pod]
+func (w *wantedAttachment) key() attachmentKey { return attachmentKey{w.NodeName, w.VolumeName} }
+
+func (w *wantedAttachment) compareNode(name types.NodeName) int { return cmp.Compare(w.NodeName, name) }
+
+func (w *wantedAttachment) compareVolume(name v1.UniqueVolumeName) int {
+	return cmp.Compare(w.VolumeName, name)
+}
+
+func (w *wantedAttachment) compare(key attachmentKey) int {
+	return cmp.Or(cmp.Compare(w.NodeName, key.node), cmp.Compare(w.VolumeName, key.volume))
+}
+
+func comparePod(pod *v1.Pod, name volume.UniquePodName) int {
+	return cmp.Compare(volume.GetUniquePodName(pod), name)
+}
 
 // ClusterVolumeToAttach is a volume that should be attached to a node.
 type ClusterVolumeToAttach struct {
@@ -59,11 +67,11 @@ type ClusterVolumeToAttach struct {
 // NewClusterDesiredStateOfWorld returns a state in which nothing is wanted.
 func NewClusterDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options ClusterOptions) *ClusterDesiredStateOfWorld {
 	return &ClusterDesiredStateOfWorld{
-		plugins:     plugins,
-		options:     options,
-		nodes:       map[types.NodeName]*wantingNode{},
-		attachments: newTable[types.NodeName, v1.UniqueVolumeName, wantedAttachment](),
-		pods:        newTable[attachmentKey, volume.UniquePodName, v1.Pod](),
+		plugins: plugins,
+		options: options,
+		nodes:   map[types.NodeName][]*wantedAttachment{},
+		volumes: map[v1.UniqueVolumeName][]*wantedAttachment{},
+		pods:    map[volume.UniquePodName][]*wantedAttachment{},
 	}
 }
 
@@ -89,56 +97,57 @@ func (d *ClusterDesiredStateOfWorld) AddPod(pod *v1.Pod, spec *volume.Spec) (v1.
 	key := attachmentKey{types.NodeName(pod.Spec.NodeName), name}
 	if !resolved.Attachable {
 		if shared, err := resolved.SharedVolumeName(); err == nil { // It may have been attachable before.
-			d.DeletePodFromVolume(podName, shared, key.owner)
+			d.DeletePodFromVolume(podName, shared, key.node)
 		}
 		return "", nil
 	}
-	d.add(key, podName, pod, ClusterVolumeToAttach{VolumeSpec: spec, PluginName: resolved.PluginName})
+	d.add(key, pod, spec, resolved.PluginName)
 	d.options.changed(key)
 	return name, nil
 }
 
-// add adds a pod to a volume; v says what is told of the volume.
-func (d *ClusterDesiredStateOfWorld) add(key attachmentKey, podName volume.UniquePodName, pod *v1.Pod, v ClusterVolumeToAttach) {
+// add adds a pod to a volume.
+func (d *ClusterDesiredStateOfWorld) add(key attachmentKey, pod *v1.Pod, spec *volume.Spec, pluginName string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	node := d.nodes[key.owner]
-	if node == nil {
-		node = &wantingNode{}
-		d.nodes[key.owner] = node
+	w := d.find(key)
+	if w == nil {
+		w = &wantedAttachment{ClusterVolumeToAttach: ClusterVolumeToAttach{VolumeName: key.volume, NodeName: key.node}}
+		d.nodes[key.node] = insert(d.nodes[key.node], w, key.volume, (*wantedAttachment).compareVolume)
+		d.volumes[key.volume] = insert(d.volumes[key.volume], w, key.node, (*wantedAttachment).compareNode)
 	}
-	v.VolumeName, v.NodeName = key.partner, key.owner
-	row := &wantedAttachment{ClusterVolumeToAttach: v}
-	if old := d.attachments.get(key); old != nil {
-		row.pods, row.MultiAttachErrorReported = old.pods, old.MultiAttachErrorReported
-	} else {
-		row.pods = &roster[*scheduledPod]{}
+	w.VolumeSpec, w.PluginName = spec, pluginName
+	podName := volume.GetUniquePodName(pod)
+	if i, there := slices.BinarySearchFunc(w.pods, podName, comparePod); there {
+		w.pods[i] = pod
+		return
 	}
-	before := row.pods.count
-	d.pods.put(row.pods, placeKey[attachmentKey, volume.UniquePodName]{key, podName}, pod)
-	row.PodCount = row.pods.count
-	if row.PodCount != before {
-		row.MultiAttachErrorReported = false // The new pod was not told.
-	}
-	d.attachments.put(&node.attachments, key, row)
+	w.pods = insert(w.pods, pod, podName, comparePod)
+	w.PodCount = len(w.pods)
+	w.MultiAttachErrorReported = false // The new pod was not told.
+	d.pods[podName] = insert(d.pods[podName], w, key, (*wantedAttachment).compare)
+}
+
+// find returns a volume that pods on a node want, or nil.
+func (d *ClusterDesiredStateOfWorld) find(key attachmentKey) *wantedAttachment {
+	return find(d.volumes[key.volume], key.node, (*wantedAttachment).compareNode)
 }
 
 // DeletePod says that a pod no longer wants anything, and returns the volumes that it wanted, all of them, sorted.
 func (d *ClusterDesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	d.mu.Lock()
-	var removed []attachmentKey
-	for x := range d.pods.byPartner[podName].all {
-		removed = append(removed, x.key.owner)
+	removed := make([]attachmentKey, 0, len(d.pods[podName]))
+	for _, w := range d.pods[podName] {
+		removed = append(removed, w.key())
 	}
 	for _, key := range removed {
 		d.remove(key, podName)
 	}
 	d.mu.Unlock()
-	sortKeys(removed)
 	d.options.changed(removed...)
 	names := make([]v1.UniqueVolumeName, 0, len(removed))
 	for _, key := range removed {
-		names = append(names, key.partner)
+		names = append(names, key.volume)
 	}
 	slices.Sort(names)
 	return names
@@ -155,24 +164,19 @@ func (d *ClusterDesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePo
 	}
 }
 
-// remove takes a pod from a volume, the volume from its node with its last pod, and the node with its last volume. It reports
-// whether it was there.
+// remove takes a pod from a volume, and the volume from its node with its last pod. It reports whether it was there.
 func (d *ClusterDesiredStateOfWorld) remove(key attachmentKey, podName volume.UniquePodName) bool {
-	old := d.attachments.get(key)
-	if old == nil || d.pods.remove(old.pods, placeKey[attachmentKey, volume.UniquePodName]{key, podName}) == nil {
+	w := find(d.pods[podName], key, (*wantedAttachment).compare)
+	if w == nil {
 		return false
 	}
-	node := d.nodes[key.owner]
-	if old.pods.count == 0 {
-		d.attachments.remove(&node.attachments, key)
-		if node.attachments.count == 0 {
-			delete(d.nodes, key.owner)
-		}
-		return true
+	setList(d.pods, podName, remove(d.pods[podName], key, (*wantedAttachment).compare))
+	w.pods = remove(w.pods, podName, comparePod)
+	w.PodCount = len(w.pods)
+	if w.PodCount == 0 {
+		setList(d.nodes, key.node, remove(d.nodes[key.node], key.volume, (*wantedAttachment).compareVolume))
+		setList(d.volumes, key.volume, remove(d.volumes[key.volume], key.node, (*wantedAttachment).compareNode))
 	}
-	row := *old
-	row.PodCount = old.pods.count
-	d.attachments.put(&node.attachments, key, &row)
 	return true
 }
 
@@ -182,13 +186,10 @@ func (d *ClusterDesiredStateOfWorld) remove(key attachmentKey, podName volume.Un
 func (d *ClusterDesiredStateOfWorld) MarkMultiAttachErrorReported(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	key := attachmentKey{nodeName, volumeName}
-	old := d.attachments.get(key)
-	if old == nil || old.MultiAttachErrorReported {
+	w := d.find(attachmentKey{nodeName, volumeName})
+	if w == nil || w.MultiAttachErrorReported {
 		return false
 	}
-	row := *old
-	row.MultiAttachErrorReported = true
-	d.attachments.put(&d.nodes[nodeName].attachments, key, &row)
+	w.MultiAttachErrorReported = true
 	return true
 }

@@ -36,9 +36,9 @@ func (a *ClusterActualStateOfWorld) RecoverNode(node *v1.Node) error {
 func (a *ClusterActualStateOfWorld) reconcileReport(key attachmentKey) {
 	a.mu.Lock()
 	var told toldOf
-	node, row := a.nodes[key.owner], a.attachments.get(key)
+	node, row := a.nodes[key.node], a.find(key)
 	if node != nil && (row == nil || !row.Reported) {
-		told.report = a.reportChange(node, key.partner)
+		told.report = a.reportChange(node, key.volume)
 	}
 	a.mu.Unlock()
 	a.tell(key, told)

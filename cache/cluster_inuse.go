@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -53,32 +52,26 @@ func (a *ClusterActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid t
 	}
 }
 
-// setInUse replaces the rows of the volumes of which the node says something else than before, and returns them.
+// setInUse changes the rows of the volumes of which the node says something else than before, and returns them.
 func (a *ClusterActualStateOfWorld) setInUse(node *clusterNode, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
-	node.inUseReport++
 	node.listedUse = node.listedUse || len(inUse) > 0
+	listed := make(map[v1.UniqueVolumeName]bool, len(inUse))
 	for _, volumeName := range inUse {
-		if row := a.attachments.get(attachmentKey{node.name, volumeName}); row != nil {
-			row.listedIn = node.inUseReport
-		}
+		listed[volumeName] = true
 	}
-	for x := range node.attachments.all {
+	for _, row := range node.attachments {
 		use := NotInUse
 		switch {
-		case x.row.listedIn == node.inUseReport:
+		case listed[row.VolumeName]:
 			use = ReportedInUse
-		case x.row.inherited && !node.listedUse:
+		case row.inherited && !node.listedUse:
 			use = AssumedInUse
 		}
-		if x.row.InUse == use {
-			continue
+		if row.InUse != use {
+			row.InUse = use
+			changed = append(changed, row.key())
 		}
-		row := *x.row
-		row.InUse = use
-		a.attachments.replace(x, &row)
-		changed = append(changed, x.key)
 	}
-	sortKeys(changed)
 	return changed
 }
 
@@ -90,7 +83,6 @@ func (a *ClusterActualStateOfWorld) VolumesInUse(name types.NodeName) []v1.Uniqu
 			names = append(names, row.VolumeName)
 		}
 	}
-	slices.Sort(names)
 	return names
 }
 
@@ -126,10 +118,10 @@ func (a *ClusterActualStateOfWorld) AllowForcedDetach(volumeName v1.UniqueVolume
 func (a *ClusterActualStateOfWorld) change(key attachmentKey, f func(row *clusterRow)) {
 	a.mu.Lock()
 	var told toldOf
-	if old := a.attachments.get(key); old != nil {
+	if old := a.find(key); old != nil {
 		row := *old
 		f(&row)
-		told = a.put(a.nodes[key.owner], key, old, row)
+		told = a.put(a.nodes[key.node], key, old, row)
 	}
 	a.mu.Unlock()
 	a.tell(key, told)

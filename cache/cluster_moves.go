@@ -3,9 +3,6 @@ package cache
 import (
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -96,7 +93,7 @@ func (a *ClusterActualStateOfWorld) meets(c clusterCondition, n *attachmentNews,
 // mayHave refuses a volume that others have and one node alone may have, and one for which the node has no room.
 func (a *ClusterActualStateOfWorld) mayHave(n *attachmentNews, node *clusterNode, old *clusterRow) error {
 	if !volume.IsMultiAttachAllowed(n.spec) {
-		if others := a.others(n.key.partner, n.key.owner); len(others) > 0 {
+		if others := a.others(n.key.volume, n.key.node); len(others) > 0 {
 			return &operationexecutor.MultiAttachError{Nodes: others}
 		}
 	}
@@ -104,7 +101,7 @@ func (a *ClusterActualStateOfWorld) mayHave(n *attachmentNews, node *clusterNode
 		return nil // What is there counts already.
 	}
 	if count := node.perPlugin[n.pluginName]; count >= n.limit {
-		return &AttachLimitError{NodeName: n.key.owner, PluginName: n.pluginName, Limit: n.limit, Count: count}
+		return &AttachLimitError{NodeName: n.key.node, PluginName: n.pluginName, Limit: n.limit, Count: count}
 	}
 	return nil
 }
@@ -119,8 +116,5 @@ func (r *clusterRow) released() error {
 
 // refuse says which move was refused.
 func refuse(key attachmentKey, state AttachState, e event, err error) error {
-	return fmt.Errorf("volume %q on node %q is %v and this cannot be %v: %w", key.partner, key.owner, state, e, err)
+	return fmt.Errorf("volume %q on node %q is %v and this cannot be %v: %w", key.volume, key.node, state, e, err)
 }
-
-// attachmentKey names one volume on one node.
-type attachmentKey = placeKey[types.NodeName, v1.UniqueVolumeName]

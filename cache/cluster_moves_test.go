@@ -130,11 +130,11 @@ func (m *movedFrom) check(t *testing.T) {
 		a.put(a.nodes["n"], n.key, nil, row)
 	}
 	if m.others {
-		require.NoError(t, a.MarkVolumeAsUncertain(n.key.partner, nil, "other"))
+		require.NoError(t, a.MarkVolumeAsUncertain(n.key.volume, nil, "other"))
 	}
-	before, _ := a.Attachment(n.key.partner, "n")
+	before, _ := a.Attachment(n.key.volume, "n")
 	_, err := a.move(m.e, &n)
-	after, there := a.Attachment(n.key.partner, "n")
+	after, there := a.Attachment(n.key.volume, "n")
 	if m.why != nil {
 		require.ErrorIs(t, err, m.why)
 		assert.Equal(t, before, after, "a move that is refused changes nothing")

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -14,18 +15,16 @@ type clusterNode struct {
 	uid     types.UID // of the node that is or was there last; empty when none was
 	present bool
 
-	attachments roster[*clusterPair]
+	attachments []*clusterRow // by the name of the volume
 	perPlugin   map[string]int
-	inUseReport uint64 // the number of its last report of volumes in use
 	// listedUse says that it has listed any volume as in use since it has its UID. An empty list is also what an object has
 	// that somebody has just made, whatever runs on the node.
 	listedUse bool
 
 	// changes are the volumes that the node was to be told otherwise of since its status was written last, each with the
 	// version of that change. version is that of the last change.
-	changes      map[v1.UniqueVolumeName]uint64
-	version      uint64
-	ofUnreported seat[*clusterNode]
+	changes map[v1.UniqueVolumeName]uint64
+	version uint64
 }
 
 // node returns the record of a node, and makes one that is not present when there is none.
@@ -33,7 +32,6 @@ func (a *ClusterActualStateOfWorld) node(name types.NodeName) *clusterNode {
 	node := a.nodes[name]
 	if node == nil {
 		node = &clusterNode{name: name, perPlugin: map[string]int{}, changes: map[v1.UniqueVolumeName]uint64{}}
-		node.ofUnreported.member = node
 		a.nodes[name] = node
 	}
 	return node
@@ -85,10 +83,10 @@ func (a *ClusterActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) 
 
 // reportAll notes that a node is to be told anew of all its volumes, and reports whether there are any.
 func (a *ClusterActualStateOfWorld) reportAll(node *clusterNode) bool {
-	for x := range node.attachments.all {
-		a.reportChange(node, x.key.partner)
+	for _, row := range node.attachments {
+		a.reportChange(node, row.VolumeName)
 	}
-	return node.attachments.count > 0
+	return len(node.attachments) > 0
 }
 
 // DeleteNode says that a node has gone. Nobody is told of its attachments any more. They are uncertain and stay until each is
@@ -104,7 +102,7 @@ func (a *ClusterActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UI
 	}
 	changed := a.endLife(node, func(*clusterRow) {})
 	node.present = false
-	if node.attachments.count == 0 {
+	if len(node.attachments) == 0 {
 		delete(a.nodes, name)
 	}
 	a.mu.Unlock()
@@ -115,17 +113,14 @@ func (a *ClusterActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UI
 // returns what has changed, by name.
 func (a *ClusterActualStateOfWorld) endLife(node *clusterNode, then func(row *clusterRow)) []attachmentKey {
 	clear(node.changes)
-	a.unreported.leave(&node.ofUnreported)
-	keys := make([]attachmentKey, 0, node.attachments.count)
-	for x := range node.attachments.all {
-		row := *x.row
+	delete(a.unreported, node.name)
+	keys := make([]attachmentKey, 0, len(node.attachments))
+	for _, row := range node.attachments {
 		row.AttachState, row.Reported, row.attempt = clusterMoves[row.AttachState][doubted].to, false, nil
 		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false
-		then(&row)
-		a.attachments.replace(x, &row)
-		keys = append(keys, x.key)
+		then(row)
+		keys = append(keys, row.key())
 	}
-	sortKeys(keys)
 	return keys
 }
 
@@ -144,12 +139,7 @@ func (a *ClusterActualStateOfWorld) NodeUID(name types.NodeName) (types.UID, boo
 func (a *ClusterActualStateOfWorld) Nodes() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	names := make([]types.NodeName, 0, len(a.nodes))
-	for name := range a.nodes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(a.nodes))
 }
 
 // AttachCount returns how many volumes of a plugin are, may be or are being attached to a node: what its limit counts.

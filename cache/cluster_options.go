@@ -19,7 +19,7 @@ func (o *ClusterOptions) changed(keys ...attachmentKey) {
 		return
 	}
 	for _, key := range keys {
-		o.Changed(key.partner, key.owner)
+		o.Changed(key.volume, key.node)
 	}
 }
 

@@ -1,8 +1,8 @@
 package cache
 
 import (
-	"cmp"
 	"iter"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +13,7 @@ import (
 func (a *ClusterActualStateOfWorld) Attachment(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (ClusterAttachedVolume, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	row := a.attachments.get(attachmentKey{nodeName, volumeName})
+	row := a.find(attachmentKey{nodeName, volumeName})
 	if row == nil {
 		return ClusterAttachedVolume{}, false
 	}
@@ -24,7 +24,7 @@ func (a *ClusterActualStateOfWorld) Attachment(volumeName v1.UniqueVolumeName, n
 func (a *ClusterActualStateOfWorld) AttachState(volumeName v1.UniqueVolumeName, nodeName types.NodeName) AttachState {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if row := a.attachments.get(attachmentKey{nodeName, volumeName}); row != nil {
+	if row := a.find(attachmentKey{nodeName, volumeName}); row != nil {
 		return row.AttachState
 	}
 	return NotAttached
@@ -35,61 +35,50 @@ func (a *ClusterActualStateOfWorld) IsAttachmentUncertain(volumeName v1.UniqueVo
 	return a.AttachState(volumeName, nodeName) == AttachUncertain
 }
 
-// AllAttachments yields every attachment, uncertain ones included, in no particular order. It copies nothing, allocates
-// nothing and holds no lock, so that the caller may change the state meanwhile: each row that is there all the time is
-// yielded exactly once, as it was at one moment; one that comes or goes meanwhile may be yielded or not. A row never
-// changes. It is shared: whoever changes it changes it for all.
+// AllAttachments yields a copy of every attachment, uncertain ones included, as they are when the loop begins, by node and
+// volume. No lock is held meanwhile.
 func (a *ClusterActualStateOfWorld) AllAttachments() iter.Seq[*ClusterAttachedVolume] {
-	return func(yield func(*ClusterAttachedVolume) bool) {
-		for row := range a.attachments.rows.all {
-			if !yield(&row.ClusterAttachedVolume) {
-				return
-			}
-		}
-	}
+	return pointers(a.allAttachments)
 }
 
-// AttachmentsOfNode yields what is, or may be, attached to a node, in no particular order. The set of rows is that of the
-// moment in which the loop begins; otherwise it is as [ClusterActualStateOfWorld.AllAttachments].
-func (a *ClusterActualStateOfWorld) AttachmentsOfNode(name types.NodeName) iter.Seq[*ClusterAttachedVolume] {
-	return func(yield func(*ClusterAttachedVolume) bool) {
-		var buffer [manyOfNode]*clusterRow
-		yieldAttachments(a.rowsOfNode(name, buffer[:0]), yield)
-	}
-}
-
-// AttachmentsOfVolume yields the nodes to which a volume is, or may be, attached, as AttachmentsOfNode does.
-func (a *ClusterActualStateOfWorld) AttachmentsOfVolume(name v1.UniqueVolumeName) iter.Seq[*ClusterAttachedVolume] {
-	return func(yield func(*ClusterAttachedVolume) bool) {
-		var buffer [few]*clusterRow
-		yieldAttachments(a.rowsOfVolume(name, buffer[:0]), yield)
-	}
-}
-
-// manyOfNode is for how many volumes of one node a query needs no memory but its stack. Few machines can have more.
-const manyOfNode = 64
-
-func yieldAttachments(rows []*clusterRow, yield func(*ClusterAttachedVolume) bool) {
-	for _, row := range rows {
-		if !yield(&row.ClusterAttachedVolume) {
-			return
-		}
-	}
-}
-
-func (a *ClusterActualStateOfWorld) rowsOfNode(name types.NodeName, rows []*clusterRow) []*clusterRow {
+func (a *ClusterActualStateOfWorld) allAttachments() []ClusterAttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if node := a.nodes[name]; node != nil {
-		return collect(node.attachments, rows)
+	rows := make([]ClusterAttachedVolume, 0, len(a.volumes))
+	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
+		rows = appendAttachments(rows, a.nodes[name].attachments)
 	}
 	return rows
 }
 
-func (a *ClusterActualStateOfWorld) rowsOfVolume(name v1.UniqueVolumeName, rows []*clusterRow) []*clusterRow {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.attachments.ofPartner(name, rows)
+// AttachmentsOfNode yields a copy of what is, or may be, attached to a node when the loop begins, by volume. No lock is held
+// meanwhile.
+func (a *ClusterActualStateOfWorld) AttachmentsOfNode(name types.NodeName) iter.Seq[*ClusterAttachedVolume] {
+	return pointers(func() []ClusterAttachedVolume {
+		a.mu.RLock()
+		defer a.mu.RUnlock()
+		if node := a.nodes[name]; node != nil {
+			return appendAttachments(nil, node.attachments)
+		}
+		return nil
+	})
+}
+
+// AttachmentsOfVolume yields a copy of a volume's attachments, by node, as AttachmentsOfNode does.
+func (a *ClusterActualStateOfWorld) AttachmentsOfVolume(name v1.UniqueVolumeName) iter.Seq[*ClusterAttachedVolume] {
+	return pointers(func() []ClusterAttachedVolume {
+		a.mu.RLock()
+		defer a.mu.RUnlock()
+		return appendAttachments(nil, a.volumes[name])
+	})
+}
+
+func appendAttachments(copies []ClusterAttachedVolume, rows []*clusterRow) []ClusterAttachedVolume {
+	copies = slices.Grow(copies, len(rows))
+	for _, row := range rows {
+		copies = append(copies, row.ClusterAttachedVolume)
+	}
+	return copies
 }
 
 // NodesOfVolume implements operationexecutor.VolumeNodes: the nodes to which the volume is, may be or is being attached,
@@ -109,18 +98,10 @@ func (a *ClusterActualStateOfWorld) OtherNodesOfVolume(name v1.UniqueVolumeName,
 // others is OtherNodesOfVolume for whoever holds the lock.
 func (a *ClusterActualStateOfWorld) others(name v1.UniqueVolumeName, nodeName types.NodeName) []types.NodeName {
 	var names []types.NodeName
-	for x := range a.attachments.byPartner[name].all {
-		if x.key.owner != nodeName {
-			names = append(names, x.key.owner)
+	for _, row := range a.volumes[name] {
+		if row.NodeName != nodeName {
+			names = append(names, row.NodeName)
 		}
 	}
-	slices.Sort(names)
 	return names
-}
-
-// sortKeys sorts by node and volume.
-func sortKeys(keys []attachmentKey) {
-	slices.SortFunc(keys, func(a, b attachmentKey) int {
-		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.partner, b.partner))
-	})
 }

@@ -1,7 +1,7 @@
 package cache
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,7 +31,7 @@ func (a *ClusterActualStateOfWorld) reportChange(node *clusterNode, name v1.Uniq
 	a.version++
 	node.version = a.version
 	node.changes[name] = a.version
-	a.unreported.join(&node.ofUnreported)
+	a.unreported[node.name] = struct{}{}
 	return true
 }
 
@@ -39,15 +39,7 @@ func (a *ClusterActualStateOfWorld) reportChange(node *clusterNode, name v1.Uniq
 func (a *ClusterActualStateOfWorld) NodesToReport() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if a.unreported.count == 0 {
-		return nil
-	}
-	names := make([]types.NodeName, 0, a.unreported.count)
-	for node := range a.unreported.all {
-		names = append(names, node.name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(a.unreported))
 }
 
 // Report returns all that a node is to be told, and false when the node is not there.
@@ -59,10 +51,9 @@ func (a *ClusterActualStateOfWorld) Report(name types.NodeName) (NodeReport, boo
 		return NodeReport{}, false
 	}
 	r := NodeReport{NodeName: name, NodeUID: node.uid, Version: node.version}
-	for x := range node.attachments.all {
-		r.add(x.row)
+	for _, row := range node.attachments {
+		r.add(row)
 	}
-	r.sort()
 	return r, true
 }
 
@@ -76,14 +67,13 @@ func (a *ClusterActualStateOfWorld) ReportChanges(name types.NodeName) (NodeRepo
 		return NodeReport{}, false
 	}
 	r := NodeReport{NodeName: name, NodeUID: node.uid, Version: node.version}
-	for volumeName := range node.changes {
-		if row := a.attachments.get(attachmentKey{name, volumeName}); row == nil || !row.Reported {
+	for _, volumeName := range slices.Sorted(maps.Keys(node.changes)) {
+		if row := a.find(attachmentKey{name, volumeName}); row == nil || !row.Reported {
 			r.Withdrawn = append(r.Withdrawn, volumeName)
 		} else {
 			r.add(row)
 		}
 	}
-	r.sort()
 	return r, true
 }
 
@@ -91,11 +81,6 @@ func (r *NodeReport) add(row *clusterRow) {
 	if row.Reported {
 		r.Attached = append(r.Attached, v1.AttachedVolume{Name: row.VolumeName, DevicePath: row.DevicePath})
 	}
-}
-
-func (r *NodeReport) sort() {
-	slices.SortFunc(r.Attached, func(a, b v1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
-	slices.Sort(r.Withdrawn)
 }
 
 // ReportWritten says that a node has been told what r, a report or one of changes, says. What has changed since r was made
@@ -114,6 +99,6 @@ func (a *ClusterActualStateOfWorld) ReportWritten(r NodeReport) {
 		}
 	}
 	if len(node.changes) == 0 {
-		a.unreported.leave(&node.ofUnreported)
+		delete(a.unreported, node.name)
 	}
 }

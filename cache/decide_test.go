@@ -173,30 +173,13 @@ func TestVolumesInUseAreSortedAndListedOnce(t *testing.T) {
 	assert.Equal(t, []v1.UniqueVolumeName{shared("s1"), shared("s2"), shared("s3")}, cache.VolumesInUse(d, a))
 }
 
-func TestThePathsOfANode(t *testing.T) {
+func TestASetUpTellsWhereItsDeviceIsNow(t *testing.T) {
 	a, name, _ := newStaged(t)
-	o := opts(name, "p", "s1")
-	o.MountPath = "/mnt/p"
-	require.NoError(t, a.MarkVolumeAsMounted(o))
-	assert.Equal(t, []cache.PathUse{{Path: "/dev/s1", Kind: cache.DevicePath, VolumeName: name}}, a.GetUsesOfPath("/dev/s1"))
-	assert.Equal(t, []cache.PathUse{{Path: "/staged/s1", Kind: cache.DeviceMountPath, VolumeName: name}}, a.GetUsesOfPath("/staged/s1"))
-	assert.Equal(t, []cache.PathUse{{Path: "/mnt/p", Kind: cache.MountPath, VolumeName: name, PodName: "p"}}, a.GetUsesOfPath("/mnt/p"))
-	assert.Empty(t, a.GetUsesOfPath(""))
-
-	// Two in each other's way, and what is left when the first has gone.
-	require.NoError(t, a.MarkVolumeAsAttached(shared("s2"), spec("s2"), node, "/dev/s1"))
-	require.Len(t, a.GetUsesOfPath("/dev/s1"), 2)
+	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
 	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, "/dev/other"))
-	assert.Equal(t, []cache.PathUse{{Path: "/dev/s1", Kind: cache.DevicePath, VolumeName: shared("s2")}}, a.GetUsesOfPath("/dev/s1"))
 	row, _ := a.GetMountedVolume(name, "p")
-	assert.Equal(t, "/dev/other", row.DevicePath, "a set-up tells where its device is now")
-
-	require.NoError(t, a.MarkVolumeAsUnmounted("p", name))
-	require.NoError(t, a.MarkDeviceAsUnmounted(name))
-	require.NoError(t, a.DeleteVolume(name))
-	for _, path := range []string{"/mnt/p", "/staged/s1", "/dev/other"} {
-		assert.Empty(t, a.GetUsesOfPath(path))
-	}
+	assert.Equal(t, "/dev/other", row.DevicePath)
+	assert.Equal(t, "/staged/s1", row.DeviceMountPath)
 }
 
 func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -20,14 +20,8 @@ type DesiredStateOfWorld struct {
 
 	mu      sync.RWMutex
 	volumes map[v1.UniqueVolumeName]*wantedVolume
-	// wants holds what each pod wants of each volume.
-	wants       pairs[want]
-	byPlugin    rosters[string, *wantedVolume]
-	attachables roster[*wantedVolume]
-	// reported are the volumes that the node's status lists as in use.
-	reported roster[*wantedVolume]
-	errors   map[volume.UniquePodName][]podError
-	spares   spares[wantedVolume]
+	pods    map[volume.UniquePodName][]*want // by the name of the volume
+	errors  map[volume.UniquePodName][]podError
 	// incarnations is how often a pod began to want a volume.
 	incarnations uint64
 }
@@ -38,26 +32,37 @@ type wantedVolume struct {
 	plugin pluginFacts
 	// size is what the PersistentVolume has been given; zero when there is none.
 	size resource.Quantity
-	pods users[want]
-
-	ofPlugin, ofAttachables, ofReported seat[*wantedVolume]
+	// reportedInUse says that the node's status lists the volume as in use.
+	reportedInUse bool
+	pods          []*want // by the name of the pod
 }
 
-// want is one pod that wants one volume, as it was at one moment. It never changes.
+// want is one pod that wants one volume.
 type want struct {
-	operationexecutor.VolumeToMount
-	one [1]string // the outer names, where there is one
+	volume       *wantedVolume
+	podName      volume.UniquePodName
+	pod          *v1.Pod
+	spec         *volume.Spec
+	outerNames   []string // sorted; replaced, never changed
+	gid          string
+	sizeLimit    *resource.Quantity
+	seLinuxLabel string
+	requested    time.Time
+	incarnation  uint64
 }
+
+func (w *want) comparePod(name volume.UniquePodName) int { return cmp.Compare(w.podName, name) }
+
+func (w *want) compareVolume(name v1.UniqueVolumeName) int { return cmp.Compare(w.volume.name, name) }
 
 // NewDesiredStateOfWorld returns a state in which no pod wants anything.
 func NewDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *DesiredStateOfWorld {
 	return &DesiredStateOfWorld{
-		plugins:  plugins,
-		options:  options,
-		volumes:  map[v1.UniqueVolumeName]*wantedVolume{},
-		wants:    pairs[want]{byPod: rosters[volume.UniquePodName, *pair[want]]{}},
-		byPlugin: rosters[string, *wantedVolume]{},
-		errors:   map[volume.UniquePodName][]podError{},
+		plugins: plugins,
+		options: options,
+		volumes: map[v1.UniqueVolumeName]*wantedVolume{},
+		pods:    map[volume.UniquePodName][]*want{},
+		errors:  map[volume.UniquePodName][]podError{},
 	}
 }
 
@@ -105,8 +110,7 @@ func (d *DesiredStateOfWorld) AddPodToVolume(options AddPodOptions) (v1.UniqueVo
 	if err != nil {
 		return "", err
 	}
-	w := options.want(name, label)
-	if err := d.add(w, facts, &options); err != nil {
+	if err := d.add(name, facts, options.want(label), options.OuterVolumeSpecName); err != nil {
 		return "", err
 	}
 	d.options.changed(name)
@@ -126,152 +130,79 @@ func (o *AddPodOptions) check() error {
 	return nil
 }
 
-// want returns what the options ask for; what belongs to the volume is filled in by it.
-func (o *AddPodOptions) want(name v1.UniqueVolumeName, label string) *want {
-	w := &want{VolumeToMount: operationexecutor.VolumeToMount{
-		VolumeName:       name,
-		PodName:          volume.GetUniquePodName(o.Pod),
-		VolumeSpec:       o.VolumeSpec,
-		Pod:              o.Pod,
-		VolumeGidValue:   o.VolumeGidValue,
-		DesiredSizeLimit: sizeLimit(o.Pod, o.VolumeSpec),
-		SELinuxLabel:     label,
-		MountRequestTime: time.Now(),
-	}}
-	w.setOuterNames(nil, o.OuterVolumeSpecName)
-	return w
-}
-
-// setOuterNames makes the outer names those of old and name, sorted. What old refers to stays as it is.
-func (w *want) setOuterNames(old []string, name string) {
-	if len(old) == 0 || len(old) == 1 && old[0] == name {
-		w.one[0] = name
-		w.OuterVolumeSpecNames = w.one[:]
-		return
+// want returns what the options ask for, without the outer names.
+func (o *AddPodOptions) want(label string) want {
+	return want{
+		podName:      volume.GetUniquePodName(o.Pod),
+		pod:          o.Pod,
+		spec:         o.VolumeSpec,
+		gid:          o.VolumeGidValue,
+		sizeLimit:    sizeLimit(o.Pod, o.VolumeSpec),
+		seLinuxLabel: label,
+		requested:    time.Now(),
 	}
-	names := append(slices.Clone(old), name)
-	slices.Sort(names)
-	w.OuterVolumeSpecNames = slices.Clip(slices.Compact(names))
 }
 
-// add changes the state. Who else may see w does so afterwards.
-func (d *DesiredStateOfWorld) add(w *want, facts pluginFacts, o *AddPodOptions) error {
+// add makes a pod want the volume of that name, under an outer name.
+func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w want, outer string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	v := d.volumes[w.VolumeName]
-	var old *want
-	if v != nil {
-		old = v.pods.get(w.PodName)
-	}
-	if err := d.checkOuterName(w, old, o.OuterVolumeSpecName); err != nil {
+	if err := d.checkOuterName(name, w.podName, outer); err != nil {
 		return err
 	}
+	v := d.volumes[name]
 	if v == nil {
-		v = d.newVolume(w.VolumeName)
-	} else if err := v.conflict(o, w.SELinuxLabel); err != nil {
+		v = &wantedVolume{name: name}
+	} else if err := v.conflict(&w); err != nil {
 		return err
 	}
+	v.plugin = facts
+	v.setLeastSize(w.spec)
+	d.volumes[name] = v
+	w.volume = v
+	old := find(v.pods, w.podName, (*want).comparePod)
 	if old == nil {
 		d.incarnations++
-		w.Incarnation = d.incarnations
-	} else {
-		w.Incarnation = old.Incarnation
-		w.setOuterNames(old.OuterVolumeSpecNames, o.OuterVolumeSpecName)
-		if !facts.remountable {
-			w.MountRequestTime = old.MountRequestTime
-		}
+		w.incarnation, w.outerNames = d.incarnations, []string{outer}
+		v.pods = insert(v.pods, &w, w.podName, (*want).comparePod)
+		d.pods[w.podName] = insert(d.pods[w.podName], &w, name, (*want).compareVolume)
+		return nil
 	}
-	newFacts, newSize := d.setFacts(v, facts), v.setLeastSize(o.VolumeSpec)
-	if newFacts || newSize {
-		v.refresh()
+	w.incarnation, w.outerNames = old.incarnation, withName(old.outerNames, outer)
+	if !facts.remountable {
+		w.requested = old.requested
 	}
-	v.fill(w)
-	d.wants.put(&v.pods, w.PodName, w)
+	*old = w
 	return nil
 }
 
+// withName returns sorted names with one more, if it is not there. What is given stays as it is.
+func withName(names []string, name string) []string {
+	i, there := slices.BinarySearch(names, name)
+	if there {
+		return names
+	}
+	return slices.Insert(slices.Clone(names), i, name)
+}
+
 // checkOuterName refuses an outer name that stands for another volume of the pod.
-func (d *DesiredStateOfWorld) checkOuterName(w, old *want, outer string) error {
-	if old != nil && slices.Contains(old.OuterVolumeSpecNames, outer) {
-		return nil
-	}
-	other := d.volumeOfOuterName(w.PodName, outer)
-	if other == "" || other == w.VolumeName {
-		return nil
-	}
-	return fmt.Errorf("volume %q of pod %q is %q already and cannot become %q: remove the pod first: %w",
-		outer, w.PodName, other, w.VolumeName, volume.ErrInvalid)
-}
-
-// volumeOfOuterName returns the volume of a pod under an outer name; empty when there is none.
-func (d *DesiredStateOfWorld) volumeOfOuterName(podName volume.UniquePodName, outer string) v1.UniqueVolumeName {
-	for x := range d.wants.byPod[podName].all {
-		if row := x.row.Load(); slices.Contains(row.OuterVolumeSpecNames, outer) {
-			return row.VolumeName
+func (d *DesiredStateOfWorld) checkOuterName(name v1.UniqueVolumeName, podName volume.UniquePodName, outer string) error {
+	for _, w := range d.pods[podName] {
+		if w.volume.name != name && slices.Contains(w.outerNames, outer) {
+			return fmt.Errorf("volume %q of pod %q is %q already and cannot become %q: remove the pod first: %w",
+				outer, podName, w.volume.name, name, volume.ErrInvalid)
 		}
 	}
-	return ""
+	return nil
 }
 
-func (d *DesiredStateOfWorld) newVolume(name v1.UniqueVolumeName) *wantedVolume {
-	v := d.spares.take()
-	v.name = name
-	v.ofPlugin.member, v.ofAttachables.member, v.ofReported.member = v, v, v
-	d.volumes[name] = v
-	return v
-}
-
-// setFacts replaces what is known of the volume's plugin and reports whether that changes its rows.
-func (d *DesiredStateOfWorld) setFacts(v *wantedVolume, facts pluginFacts) bool {
-	if v.plugin == facts {
-		return false
-	}
-	d.byPlugin.leave(v.plugin.name, &v.ofPlugin)
-	d.byPlugin.join(facts.name, &v.ofPlugin)
-	d.attachables.leave(&v.ofAttachables)
-	if facts.attachable {
-		d.attachables.join(&v.ofAttachables)
-	}
-	v.plugin = facts
-	return true
-}
-
-// setLeastSize raises the size to that of the spec and reports whether that changes the volume's rows. A spec that is
-// older than what is known does not shrink it.
-func (v *wantedVolume) setLeastSize(spec *volume.Spec) bool {
+// setLeastSize raises the size to that of the spec. A spec that is older than what is known does not shrink it.
+func (v *wantedVolume) setLeastSize(spec *volume.Spec) {
 	if spec.PersistentVolume == nil {
-		return false
+		return
 	}
-	size, ok := spec.PersistentVolume.Spec.Capacity[v1.ResourceStorage]
-	if !ok || size.Cmp(v.size) <= 0 {
-		return false
-	}
-	v.size = size.DeepCopy()
-	return true
-}
-
-// fill sets what a row has from its volume.
-func (v *wantedVolume) fill(w *want) {
-	w.PluginName = v.plugin.name
-	w.PluginIsAttachable = v.plugin.attachable
-	w.PluginIsDeviceMountable = v.plugin.deviceMountable
-	w.ReportedInUse = v.ofReported.taken
-	w.DesiredPersistentVolumeSize = resource.Quantity{}
-	if w.VolumeSpec.PersistentVolume != nil && !w.VolumeSpec.ReadOnly {
-		w.DesiredPersistentVolumeSize = v.size
-	}
-}
-
-// refresh replaces the rows of the volume after it has changed.
-func (v *wantedVolume) refresh() {
-	for x := range v.pods.all {
-		old := x.row.Load()
-		w := &want{VolumeToMount: old.VolumeToMount}
-		if names := old.OuterVolumeSpecNames; len(names) == 1 {
-			w.setOuterNames(nil, names[0]) // The old row need not be kept for its array.
-		}
-		v.fill(w)
-		x.row.Store(w)
+	if size, ok := spec.PersistentVolume.Spec.Capacity[v1.ResourceStorage]; ok && size.Cmp(v.size) > 0 {
+		v.size = size.DeepCopy()
 	}
 }
 
@@ -290,34 +221,34 @@ func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, 
 func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	d.mu.Lock()
 	var names []v1.UniqueVolumeName
-	for _, row := range d.wants.ofPod(podName, nil) {
-		names = append(names, row.VolumeName)
-		d.remove(row.VolumeName, podName)
+	for _, w := range d.pods[podName] {
+		names = append(names, w.volume.name)
+	}
+	for _, name := range names {
+		d.remove(name, podName)
 	}
 	delete(d.errors, podName)
 	d.mu.Unlock()
-	slices.Sort(names)
 	d.options.changed(names...)
 	return names
 }
 
 // remove takes the pod from the volume, and the volume with its last pod. It reports whether it was there.
 func (d *DesiredStateOfWorld) remove(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool {
-	v := d.volumes[volumeName]
-	if v == nil {
+	w := d.find(volumeName, podName)
+	if w == nil {
 		return false
 	}
-	x := v.pods.find(podName)
-	if x == nil {
-		return false
-	}
-	d.wants.remove(&v.pods, x)
-	if v.pods.count == 0 {
-		d.byPlugin.leave(v.plugin.name, &v.ofPlugin)
-		d.attachables.leave(&v.ofAttachables)
-		d.reported.leave(&v.ofReported)
+	setList(d.pods, podName, remove(d.pods[podName], volumeName, (*want).compareVolume))
+	v := w.volume
+	v.pods = remove(v.pods, podName, (*want).comparePod)
+	if len(v.pods) == 0 {
 		delete(d.volumes, volumeName)
-		d.spares.give(v)
 	}
 	return true
+}
+
+// find returns what a pod wants of a volume, or nil.
+func (d *DesiredStateOfWorld) find(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *want {
+	return find(d.pods[podName], volumeName, (*want).compareVolume)
 }

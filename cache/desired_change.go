@@ -1,10 +1,13 @@
 package cache
 
 import (
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 // This file holds the changes of a volume that come from elsewhere than its pods: the node's status, the claim, the plugin.
@@ -12,48 +15,29 @@ import (
 // MarkVolumesReportedInUse says which volumes the node's status lists as in use; all others are not listed. A volume that
 // comes back after its last pod has left is not listed before the next call: that list may be older than its return.
 func (d *DesiredStateOfWorld) MarkVolumesReportedInUse(reported []v1.UniqueVolumeName) {
-	d.mu.Lock()
-	gone := make(map[*wantedVolume]struct{}, d.reported.count)
-	for v := range d.reported.all {
-		gone[v] = struct{}{}
-	}
-	var changed []*wantedVolume
+	listed := make(map[v1.UniqueVolumeName]bool, len(reported))
 	for _, name := range reported {
-		v := d.volumes[name]
-		if v == nil {
-			continue
-		}
-		delete(gone, v)
-		if !v.ofReported.taken {
-			d.reported.join(&v.ofReported)
-			changed = append(changed, v)
-		}
+		listed[name] = true
 	}
-	for v := range gone {
-		d.reported.leave(&v.ofReported)
-		changed = append(changed, v)
-	}
-	d.tell(changed)
-}
-
-// tell replaces the rows of volumes that have changed, gives up the lock, and tells of them, sorted.
-func (d *DesiredStateOfWorld) tell(changed []*wantedVolume) {
-	names := make([]v1.UniqueVolumeName, 0, len(changed))
-	for _, v := range changed {
-		v.refresh()
-		names = append(names, v.name)
+	var changed []v1.UniqueVolumeName
+	d.mu.Lock()
+	for name, v := range d.volumes {
+		if v.reportedInUse != listed[name] {
+			v.reportedInUse = listed[name]
+			changed = append(changed, name)
+		}
 	}
 	d.mu.Unlock()
-	slices.Sort(names)
-	d.options.changed(names...)
+	slices.Sort(changed)
+	d.options.changed(changed...)
 }
 
 // MarkVolumeAttachability says whether the volume must be attached, when that has changed while pods want it.
 func (d *DesiredStateOfWorld) MarkVolumeAttachability(volumeName v1.UniqueVolumeName, attachable bool) {
 	d.change(volumeName, func(v *wantedVolume) bool {
-		facts := v.plugin
-		facts.attachable = attachable
-		return d.setFacts(v, facts)
+		before := v.plugin
+		v.plugin.attachable = attachable
+		return v.plugin != before
 	})
 }
 
@@ -71,33 +55,40 @@ func (d *DesiredStateOfWorld) UpdatePersistentVolumeSize(volumeName v1.UniqueVol
 // RefreshPlugin asks a plugin once more what it can do for each of the volumes that pods want of it: its driver has
 // changed its mind, say. A volume about which it cannot be asked stays as it was.
 func (d *DesiredStateOfWorld) RefreshPlugin(pluginName string) {
-	for _, w := range d.ofPlugin(pluginName) {
-		facts, err := factsOf(d.plugins, w.VolumeSpec, w.VolumeName)
+	specs := d.specsOfPlugin(pluginName)
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		facts, err := factsOf(d.plugins, specs[name], name)
 		if err != nil {
 			continue
 		}
-		d.change(w.VolumeName, func(v *wantedVolume) bool { return d.setFacts(v, facts) })
+		d.change(name, func(v *wantedVolume) bool {
+			before := v.plugin
+			v.plugin = facts
+			return v.plugin != before
+		})
 	}
 }
 
-// ofPlugin returns one row of each volume of a plugin.
-func (d *DesiredStateOfWorld) ofPlugin(pluginName string) []*want {
+// specsOfPlugin returns a spec of each volume of a plugin.
+func (d *DesiredStateOfWorld) specsOfPlugin(pluginName string) map[v1.UniqueVolumeName]*volume.Spec {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	var rows []*want
-	for v := range d.byPlugin[pluginName].all {
-		rows = append(rows, v.pods.first.member.row.Load())
+	specs := map[v1.UniqueVolumeName]*volume.Spec{}
+	for name, v := range d.volumes {
+		if v.plugin.name == pluginName {
+			specs[name] = v.pods[0].spec
+		}
 	}
-	return rows
+	return specs
 }
 
-// change runs f with a volume that is wanted, and tells of it when f says that it has changed.
+// change runs f with a volume that is wanted, and calls the hook when f says that the volume has changed.
 func (d *DesiredStateOfWorld) change(volumeName v1.UniqueVolumeName, f func(v *wantedVolume) bool) {
 	d.mu.Lock()
 	v := d.volumes[volumeName]
-	if v == nil || !f(v) {
-		d.mu.Unlock()
-		return
+	changed := v != nil && f(v)
+	d.mu.Unlock()
+	if changed {
+		d.options.changed(volumeName)
 	}
-	d.tell([]*wantedVolume{v})
 }

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -12,37 +11,55 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// AllVolumesToMount yields what is to be mounted of all volumes, in no particular order. It copies nothing, allocates
-// nothing and holds no lock, so that the caller may change the state meanwhile: each row that is there all the time is
-// yielded exactly once, as it was at one moment; one that comes or goes meanwhile may be yielded or not. A row never
-// changes. It is shared: whoever changes it changes it for all.
+// row returns a copy of what is to be mounted for the pod.
+func (w *want) row() operationexecutor.VolumeToMount {
+	v := w.volume
+	row := operationexecutor.VolumeToMount{
+		VolumeName:              v.name,
+		PodName:                 w.podName,
+		VolumeSpec:              w.spec,
+		OuterVolumeSpecNames:    w.outerNames,
+		Pod:                     w.pod,
+		PluginName:              v.plugin.name,
+		PluginIsAttachable:      v.plugin.attachable,
+		PluginIsDeviceMountable: v.plugin.deviceMountable,
+		VolumeGidValue:          w.gid,
+		ReportedInUse:           v.reportedInUse,
+		DesiredSizeLimit:        w.sizeLimit,
+		SELinuxLabel:            w.seLinuxLabel,
+		MountRequestTime:        w.requested,
+		Incarnation:             w.incarnation,
+	}
+	if w.spec.PersistentVolume != nil && !w.spec.ReadOnly {
+		row.DesiredPersistentVolumeSize = v.size
+	}
+	return row
+}
+
+// AllVolumesToMount yields a copy of each row that [DesiredStateOfWorld.GetVolumesToMount] returns when the loop begins. No
+// lock is held meanwhile.
 func (d *DesiredStateOfWorld) AllVolumesToMount() iter.Seq[*operationexecutor.VolumeToMount] {
-	return func(yield func(*operationexecutor.VolumeToMount) bool) {
-		for w := range d.wants.all {
-			if !yield(&w.VolumeToMount) {
-				return
-			}
-		}
-	}
+	return pointers(d.GetVolumesToMount)
 }
 
-// VolumesOfPod yields what is to be mounted for one pod, in no particular order. The set of rows is that of the moment in
-// which the loop begins; otherwise it is as [DesiredStateOfWorld.AllVolumesToMount].
+// VolumesOfPod yields a copy of what is to be mounted for one pod when the loop begins, by the name of the volume. No lock
+// is held meanwhile.
 func (d *DesiredStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*operationexecutor.VolumeToMount] {
-	return func(yield func(*operationexecutor.VolumeToMount) bool) {
-		var buffer [few]*want
-		for _, w := range d.rowsOfPod(podName, buffer[:0]) {
-			if !yield(&w.VolumeToMount) {
-				return
-			}
-		}
-	}
+	return pointers(func() []operationexecutor.VolumeToMount { return d.volumesOfPod(podName) })
 }
 
-func (d *DesiredStateOfWorld) rowsOfPod(podName volume.UniquePodName, rows []*want) []*want {
+func (d *DesiredStateOfWorld) volumesOfPod(podName volume.UniquePodName) []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.wants.ofPod(podName, rows)
+	return appendWants(nil, d.pods[podName])
+}
+
+func appendWants(rows []operationexecutor.VolumeToMount, wants []*want) []operationexecutor.VolumeToMount {
+	rows = slices.Grow(rows, len(wants))
+	for _, w := range wants {
+		rows = append(rows, w.row())
+	}
+	return rows
 }
 
 // VolumeExists reports whether any pod wants the volume.
@@ -58,54 +75,49 @@ func (d *DesiredStateOfWorld) VolumeExistsWithContext(volumeName v1.UniqueVolume
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	v := d.volumes[volumeName]
-	return v != nil && v.pods.first.member.row.Load().SELinuxLabel == seLinuxMountContext // All pods agree.
+	return v != nil && v.pods[0].seLinuxLabel == seLinuxMountContext // All pods agree.
 }
 
 // PodExistsInVolume reports whether the pod wants the volume.
 func (d *DesiredStateOfWorld) PodExistsInVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) bool {
-	return d.row(volumeName, podName) != nil
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.find(volumeName, podName) != nil
 }
 
 // PodExistsInVolumeWithContext reports whether the pod wants the volume mounted with that SELinux context.
 func (d *DesiredStateOfWorld) PodExistsInVolumeWithContext(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, seLinuxMountContext string) bool {
-	w := d.row(volumeName, podName)
-	return w != nil && w.SELinuxLabel == seLinuxMountContext
-}
-
-func (d *DesiredStateOfWorld) row(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *want {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if v := d.volumes[volumeName]; v != nil {
-		return v.pods.get(podName)
-	}
-	return nil
+	w := d.find(volumeName, podName)
+	return w != nil && w.seLinuxLabel == seLinuxMountContext
 }
 
 // VolumeExistsWithSpecName reports whether the pod wants a volume with that inner name.
 func (d *DesiredStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodName, innerName string) bool {
-	for w := range d.VolumesOfPod(podName) {
-		if w.VolumeSpec.Name() == innerName {
-			return true
-		}
-	}
-	return false
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.ContainsFunc(d.pods[podName], func(w *want) bool { return w.spec.Name() == innerName })
 }
 
 // VolumeToMount returns what is to be mounted for the pod, and false when the pod does not want the volume. DevicePath is
 // empty: the actual state knows it.
 func (d *DesiredStateOfWorld) VolumeToMount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (operationexecutor.VolumeToMount, bool) {
-	w := d.row(volumeName, podName)
-	if w == nil {
-		return operationexecutor.VolumeToMount{}, false
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if w := d.find(volumeName, podName); w != nil {
+		return w.row(), true
 	}
-	return w.VolumeToMount, true
+	return operationexecutor.VolumeToMount{}, false
 }
 
 // Incarnation returns the [operationexecutor.VolumeToMount]'s Incarnation of a pod that wants a volume; zero when it does not
 // want it.
 func (d *DesiredStateOfWorld) Incarnation(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) uint64 {
-	if w := d.row(volumeName, podName); w != nil {
-		return w.Incarnation
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if w := d.find(volumeName, podName); w != nil {
+		return w.incarnation
 	}
 	return 0
 }
@@ -120,35 +132,30 @@ func (d *DesiredStateOfWorld) VolumesToMount(volumeName v1.UniqueVolumeName) []o
 func (d *DesiredStateOfWorld) AppendVolumesToMount(rows []operationexecutor.VolumeToMount, volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	v := d.volumes[volumeName]
-	if v == nil {
-		return rows
+	if v := d.volumes[volumeName]; v != nil {
+		return appendWants(rows, v.inOrder())
 	}
-	return v.appendRows(slices.Grow(rows, v.pods.count))
+	return rows
 }
 
 // GetVolumesToMount returns what is to be mounted of all volumes, by the name of the volume and then as
-// [DesiredStateOfWorld.VolumesToMount]. It copies everything: to look at all, use [DesiredStateOfWorld.AllVolumesToMount].
+// [DesiredStateOfWorld.VolumesToMount].
 func (d *DesiredStateOfWorld) GetVolumesToMount() []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	rows := make([]operationexecutor.VolumeToMount, 0, d.wants.inUse)
+	rows := make([]operationexecutor.VolumeToMount, 0, len(d.volumes))
 	for _, name := range slices.Sorted(maps.Keys(d.volumes)) {
-		rows = d.volumes[name].appendRows(rows)
+		rows = appendWants(rows, d.volumes[name].inOrder())
 	}
 	return rows
 }
 
-// appendRows adds the rows of the volume to rows, those that asked first coming first.
-func (v *wantedVolume) appendRows(rows []operationexecutor.VolumeToMount) []operationexecutor.VolumeToMount {
-	before := len(rows)
-	for x := range v.pods.all {
-		rows = append(rows, x.row.Load().VolumeToMount)
+// inOrder returns the pods that want the volume, those that asked first coming first.
+func (v *wantedVolume) inOrder() []*want {
+	if len(v.pods) == 1 {
+		return v.pods
 	}
-	slices.SortFunc(rows[before:], func(a, b operationexecutor.VolumeToMount) int {
-		return cmp.Or(a.MountRequestTime.Compare(b.MountRequestTime), cmp.Compare(a.PodName, b.PodName))
-	})
-	return rows
+	return slices.SortedStableFunc(slices.Values(v.pods), func(a, b *want) int { return a.requested.Compare(b.requested) })
 }
 
 // GetVolumeNames returns the names of the volumes that pods want, sorted.
@@ -160,25 +167,32 @@ func (d *DesiredStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 
 // GetVolumeNamesOfPlugin returns the names of the volumes that pods want of one plugin, sorted.
 func (d *DesiredStateOfWorld) GetVolumeNamesOfPlugin(pluginName string) []v1.UniqueVolumeName {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return sortedNames(d.byPlugin[pluginName])
+	return d.namesOf(func(v *wantedVolume) bool { return v.plugin.name == pluginName })
 }
 
 // GetAttachableVolumeNames returns the names of the volumes that pods want and that must be attached, sorted.
 func (d *DesiredStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return sortedNames(d.attachables.first)
+	return d.namesOf(func(v *wantedVolume) bool { return v.plugin.attachable })
 }
 
-func (v *wantedVolume) uniqueName() v1.UniqueVolumeName { return v.name }
+// GetVolumeNamesOfPersistentVolume returns the names of the volumes that pods want of one PersistentVolume, sorted: more than
+// one where each pod has a volume of its own.
+func (d *DesiredStateOfWorld) GetVolumeNamesOfPersistentVolume(name string) []v1.UniqueVolumeName {
+	return d.namesOf(func(v *wantedVolume) bool {
+		pv := v.pods[0].spec.PersistentVolume
+		return pv != nil && pv.Name == name
+	})
+}
 
-// sortedNames returns the names of the volumes of a list.
-func sortedNames[V interface{ uniqueName() v1.UniqueVolumeName }](volumes *seat[V]) []v1.UniqueVolumeName {
+// namesOf returns the names of some volumes, sorted. It looks at all.
+func (d *DesiredStateOfWorld) namesOf(which func(*wantedVolume) bool) []v1.UniqueVolumeName {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
 	var names []v1.UniqueVolumeName
-	for v := range volumes.all {
-		names = append(names, v.uniqueName())
+	for name, v := range d.volumes {
+		if which(v) {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -186,12 +200,12 @@ func sortedNames[V interface{ uniqueName() v1.UniqueVolumeName }](volumes *seat[
 
 // GetVolumeNamesForPod returns the unique names of the pod's volumes by their outer names; a copy.
 func (d *DesiredStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName) map[string]v1.UniqueVolumeName {
-	var buffer [few]*want
-	rows := d.rowsOfPod(podName, buffer[:0])
-	names := make(map[string]v1.UniqueVolumeName, len(rows))
-	for _, w := range rows {
-		for _, outer := range w.OuterVolumeSpecNames {
-			names[outer] = w.VolumeName
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	names := make(map[string]v1.UniqueVolumeName, len(d.pods[podName]))
+	for _, w := range d.pods[podName] {
+		for _, outer := range w.outerNames {
+			names[outer] = w.volume.name
 		}
 	}
 	return names
@@ -201,5 +215,5 @@ func (d *DesiredStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName)
 func (d *DesiredStateOfWorld) GetPods() []volume.UniquePodName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return slices.Sorted(maps.Keys(d.wants.byPod))
+	return slices.Sorted(maps.Keys(d.pods))
 }

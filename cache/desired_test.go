@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/volume"
@@ -261,4 +262,18 @@ func TestTheDesiredStateIsUsedByManyAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	assert.Empty(t, d.GetVolumeNames())
+}
+
+func TestTheVolumesOfAPersistentVolume(t *testing.T) {
+	d := cache.NewDesiredStateOfWorld(newPlugins(t, &plugin{any: true}), cache.Options{})
+	own := volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "own"}}, false)
+	for _, podName := range []string{"q", "p"} {
+		_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod(podName), VolumeSpec: own, OuterVolumeSpecName: "data"})
+		require.NoError(t, err)
+		add(t, d, podName, "other", "more")
+	}
+	names := d.GetVolumeNamesOfPersistentVolume("own")
+	require.Len(t, names, 2, "each pod has one of its own")
+	assert.Less(t, names[0], names[1])
+	assert.Empty(t, d.GetVolumeNamesOfPersistentVolume("other"))
 }

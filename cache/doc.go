@@ -26,10 +26,10 @@
 // When a node goes, what was attached to it stays as uncertain until it is detached, and then nothing of the node is left;
 // one that takes its name inherits nothing.
 //
-// Rows never change: a change puts a new row in the place of the old one. Queries with Get copy rows out, in a fixed
-// order; All... and VolumesOfPod yield the rows themselves, in no order, without a copy, an allocation or a lock. What a
-// row points to (pods, specs) is shared, and so is a row that is yielded; nobody may change it. A query costs what it
-// returns and no more: there are indexes by volume, by pod, by node, by plugin and, once it has been asked for, by path.
+// Each state is a few maps under one lock. Queries return copies, in a fixed order, and loops (All..., VolumesOfPod and the
+// like) yield copies that were made when the loop began; what a copy points to (pods, specs) is shared, and nobody may
+// change it. What is asked about one volume, one pod or one node costs the same however many others there are. What is
+// asked about all of them, or about those of one plugin, looks at all.
 //
 // What a plugin can do for a volume is asked when a pod wants it and when it is attached, and kept with it until then;
 // RefreshPlugin asks anew.

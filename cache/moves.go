@@ -139,8 +139,8 @@ func (m *moves[S]) next(v *knownVolume, state S, e event) (S, error) {
 func (v *knownVolume) meets(c condition) error {
 	staged := v.device != operationexecutor.DeviceNotMounted
 	switch {
-	case (c == noPods || c == unused) && v.mounts.count > 0:
-		return fmt.Errorf("%d pods have it: %w", v.mounts.count, volume.ErrInUse)
+	case (c == noPods || c == unused) && len(v.mounts) > 0:
+		return fmt.Errorf("%d pods have it: %w", len(v.mounts), volume.ErrInUse)
 	case c == unused && staged:
 		return fmt.Errorf("it is %v: %w", v.device, volume.ErrInUse)
 	case c == isStaged && v.plugin.deviceMountable && v.device != operationexecutor.DeviceGloballyMounted:

@@ -115,7 +115,7 @@ func TestEveryMoveOfASetUp(t *testing.T) {
 }
 
 func withPod() *knownVolume {
-	return &knownVolume{mounts: users[MountedVolume]{roster: roster[*pair[MountedVolume]]{count: 1}}}
+	return &knownVolume{mounts: []*podMount{{}}}
 }
 
 func checkMove[S ~uint8](t *testing.T, m *moves[S], v *knownVolume, from S, e event, want S, why error) {

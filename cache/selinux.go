@@ -52,16 +52,16 @@ func (m SELinuxMount) covers(spec *volume.Spec) bool {
 	return m == SELinuxMountAll || len(modes) == 1 && modes[0] == v1.ReadWriteOncePod
 }
 
-// conflict returns an error when another pod wants v with another label.
-func (v *wantedVolume) conflict(o *AddPodOptions, label string) error {
-	podName := volume.GetUniquePodName(o.Pod)
-	for x := range v.pods.all {
-		if x.pod == podName {
+// conflict returns an error when another pod wants v with another label than w does.
+func (v *wantedVolume) conflict(w *want) error {
+	for _, other := range v.pods {
+		if other.podName == w.podName {
 			continue
 		}
-		if other := x.row.Load().SELinuxLabel; other != label {
+		if other.seLinuxLabel != w.seLinuxLabel {
 			return &SELinuxConflictError{
-				VolumeName: o.VolumeSpec.Name(), PodName: podName, Label: label, OtherPodName: x.pod, OtherLabel: other,
+				VolumeName: w.spec.Name(), PodName: w.podName, Label: w.seLinuxLabel,
+				OtherPodName: other.podName, OtherLabel: other.seLinuxLabel,
 			}
 		}
 		return nil // All others agree.

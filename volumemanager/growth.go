@@ -254,14 +254,7 @@ func (g *growth) namesOf(pv *v1.PersistentVolume) []v1.UniqueVolumeName {
 		}
 		return []v1.UniqueVolumeName{name}
 	}
-	// Each pod has one of its own.
-	var names []v1.UniqueVolumeName
-	for row := range g.m.desired.AllVolumesToMount() {
-		if spec := row.VolumeSpec.PersistentVolume; spec != nil && spec.Name == pv.Name {
-			names = append(names, row.VolumeName)
-		}
-	}
-	return names
+	return g.m.desired.GetVolumeNamesOfPersistentVolume(pv.Name) // Each pod has one of its own.
 }
 
 // isGrowing reports whether a volume is smaller here than it is meant to be.

@@ -23,12 +23,27 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 		return fmt.Errorf("wait until a volume is not used: the PersistentVolume has no name: %w", volume.ErrInvalid)
 	}
 	search := m.searchFor(pv)
+	var witness volumeUse // While it is there, not all volumes are looked at after each change.
 	return m.wait(ctx, &v1.Pod{}, awaited{
-		state:   "unused",
-		known:   m.allKnown,
-		isReady: func() (bool, error) { return len(search.uses()) == 0, nil },
-		left:    func() []VolumeStatus { return m.statusOfUses(search.uses()) },
+		state: "unused",
+		known: m.allKnown,
+		isReady: func() (bool, error) {
+			if m.isUse(witness) {
+				return false, nil
+			}
+			uses := search.uses()
+			if len(uses) > 0 {
+				witness = uses[0]
+			}
+			return len(uses) == 0, nil
+		},
+		left: func() []VolumeStatus { return m.statusOfUses(search.uses()) },
 	})
+}
+
+// isUse reports whether the pod still wants or has the volume.
+func (m *Manager) isUse(u volumeUse) bool {
+	return m.desired.PodExistsInVolume(u.pod, u.volume) || !m.actual.PodRemovedFromVolume(u.pod, u.volume)
 }
 
 // volumeUse is a volume that a pod, or the node, uses. Only the pod is known while its claims are being read.

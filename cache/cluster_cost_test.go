@@ -38,9 +38,8 @@ func filledCluster(t testing.TB, nodes int) (*ClusterDesiredStateOfWorld, *Clust
 
 // clusterWork is one kind of work on a state with at least one node.
 type clusterWork struct {
-	name   string
-	allocs float64 // at most
-	f      func()
+	name string
+	f    func()
 }
 
 // clusterWorks returns the work that a controller does for each change, and what it asks.
@@ -53,11 +52,11 @@ func clusterWorks(t testing.TB, d *ClusterDesiredStateOfWorld, a *ClusterActualS
 	request := AttachRequest{VolumeName: name, VolumeSpec: spec, NodeName: "n0", NodeUID: "uid", AttachLimit: 100}
 	seen := 0
 	return []clusterWork{
-		{"add and delete a pod", 8, func() {
+		{"add and delete a pod", func() {
 			_, _ = d.AddPod(pod, spec)
 			d.DeletePod("new")
 		}},
-		{"attach, report, detach, report", 12, func() {
+		{"attach, report, detach, report", func() {
 			attempt, err := a.BeginAttach(request)
 			if err != nil {
 				t.Fatal(err)
@@ -70,21 +69,21 @@ func clusterWorks(t testing.TB, d *ClusterDesiredStateOfWorld, a *ClusterActualS
 			reportAllOf(a)
 			a.MarkVolumeAsDetached(name, "n0")
 		}},
-		{"doubt and certainty, report", 5, func() {
+		{"doubt and certainty, report", func() {
 			_ = a.MarkVolumeAsUncertain(first, nil, "n0")
 			_ = a.MarkVolumeAsAttached(first, nil, "n0", "")
 			reportAllOf(a)
 		}},
-		{"in use and not", 4, func() {
+		{"in use and not", func() {
 			_ = a.SetVolumesInUse("n0", "uid", inUse)
 			_ = a.SetVolumesInUse("n0", "uid", nil)
 		}},
-		{"in use as before", 0, func() { _ = a.SetVolumesInUse("n0", "uid", nil) }},
-		{"who else", 0, func() { seen += len(a.OtherNodesOfVolume(first, "n0")) }},
-		{"attachment", 0, func() { _, _ = a.Attachment(first, "n0") }},
-		{"nodes to report", 0, func() { seen += len(a.NodesToReport()) }},
-		{"count", 0, func() { seen += a.AttachCount("n0", "example.com/any") }},
-		{"of a node", 0, func() {
+		{"in use as before", func() { _ = a.SetVolumesInUse("n0", "uid", nil) }},
+		{"who else", func() { seen += len(a.OtherNodesOfVolume(first, "n0")) }},
+		{"attachment", func() { _, _ = a.Attachment(first, "n0") }},
+		{"nodes to report", func() { seen += len(a.NodesToReport()) }},
+		{"count", func() { seen += a.AttachCount("n0", "example.com/any") }},
+		{"of a node", func() {
 			for row := range a.AttachmentsOfNode("n0") {
 				seen += len(row.VolumeName)
 			}
@@ -92,7 +91,7 @@ func clusterWorks(t testing.TB, d *ClusterDesiredStateOfWorld, a *ClusterActualS
 				seen += len(row.VolumeName)
 			}
 		}},
-		{"of a volume", 0, func() {
+		{"of a volume", func() {
 			for row := range a.AttachmentsOfVolume(first) {
 				seen += len(row.NodeName)
 			}
@@ -100,12 +99,12 @@ func clusterWorks(t testing.TB, d *ClusterDesiredStateOfWorld, a *ClusterActualS
 				seen += len(row.NodeName)
 			}
 		}},
-		{"of a pod", 0, func() {
+		{"of a pod", func() {
 			for row := range d.VolumesOfPod("pod0-1") {
 				seen += len(row.NodeName)
 			}
 		}},
-		{"to attach", 1, func() { _, _ = d.VolumeToAttach(first, "n0") }},
+		{"to attach", func() { _, _ = d.VolumeToAttach(first, "n0") }},
 	}
 }
 
@@ -125,26 +124,10 @@ func TestTheCostOfAChangeInAClusterDoesNotGrowWithIt(t *testing.T) {
 		costs := map[string]float64{}
 		for _, w := range clusterWorks(t, d, a) {
 			costs[w.name] = testing.AllocsPerRun(50, w.f)
-			assert.LessOrEqual(t, costs[w.name], w.allocs, w.name)
 		}
 		return costs
 	}
 	assert.Equal(t, cost(1), cost(200))
-}
-
-// TestGoingThroughAClusterAllocatesNothing holds for all rows of both states.
-func TestGoingThroughAClusterAllocatesNothing(t *testing.T) {
-	d, a := filledCluster(t, 50)
-	seen := 0
-	assert.Zero(t, testing.AllocsPerRun(20, func() {
-		for row := range a.AllAttachments() {
-			seen += len(row.VolumeName)
-		}
-		for row := range d.AllVolumesToAttach() {
-			seen += len(row.VolumeName)
-		}
-	}))
-	assert.Positive(t, seen)
 }
 
 // BenchmarkCluster does each work on a small cluster and on one with 5,000 nodes and 100,000 attachments.

@@ -30,8 +30,8 @@ func podOn(name, nodeName string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}, Spec: v1.PodSpec{NodeName: nodeName}}
 }
 
-// TestTheIndexesOfTheClustersDesiredState changes the state at random and holds every index against all rows.
-func TestTheIndexesOfTheClustersDesiredState(t *testing.T) {
+// TestTheListsOfTheClustersDesiredState changes the state at random and holds every list against all rows.
+func TestTheListsOfTheClustersDesiredState(t *testing.T) {
 	d := NewClusterDesiredStateOfWorld(newAnyPlugins(t), ClusterOptions{})
 	random := rand.New(rand.NewPCG(9, 10))
 	for range rounds {
@@ -45,10 +45,8 @@ func TestTheIndexesOfTheClustersDesiredState(t *testing.T) {
 	}
 	d.verify(t)
 	assert.Empty(t, d.nodes)
-	assert.Empty(t, d.attachments.byKey)
-	assert.Empty(t, d.attachments.byPartner)
-	assert.Empty(t, d.pods.byKey)
-	assert.Empty(t, d.pods.byPartner)
+	assert.Empty(t, d.volumes)
+	assert.Empty(t, d.pods)
 }
 
 func changeClusterDesired(d *ClusterDesiredStateOfWorld, random *rand.Rand) {
@@ -71,38 +69,38 @@ func changeClusterDesired(d *ClusterDesiredStateOfWorld, random *rand.Rand) {
 
 func (d *ClusterDesiredStateOfWorld) verify(t *testing.T) {
 	t.Helper()
-	verifyAll(t, &d.attachments, func(name types.NodeName) int { return d.nodes[name].attachments.count })
-	verifyAll(t, &d.pods, func(key attachmentKey) int { return d.attachments.get(key).pods.count })
-	for key, x := range d.attachments.byKey {
-		row := x.row
-		require.Equal(t, attachmentKey{row.NodeName, row.VolumeName}, key)
-		require.Positive(t, row.PodCount, "nothing is wanted by nobody")
-		require.Equal(t, row.pods.count, row.PodCount)
+	byNode, byVolume := map[*wantedAttachment]bool{}, map[*wantedAttachment]bool{}
+	podsOf := 0
+	for name, list := range d.nodes {
+		require.NotEmpty(t, list, "no node without a volume")
+		require.True(t, slices.IsSortedFunc(list, func(a, b *wantedAttachment) int { return a.compareVolume(b.VolumeName) }))
+		for _, w := range list {
+			require.Equal(t, name, w.NodeName)
+			byNode[w] = true
+		}
 	}
-}
-
-// verifyAll holds the indexes of pairs against its rows; count is how many the roster of an owner has.
-func verifyAll[O, P comparable, R any](t *testing.T, p *table[O, P, R], count func(owner O) int) {
-	t.Helper()
-	rows := map[*R]int{}
-	for row := range p.rows.all {
-		rows[row]++
+	for name, list := range d.volumes {
+		require.NotEmpty(t, list)
+		require.True(t, slices.IsSortedFunc(list, func(a, b *wantedAttachment) int { return a.compareNode(b.NodeName) }))
+		for _, w := range list {
+			require.Equal(t, name, w.VolumeName)
+			require.NotEmpty(t, w.pods, "nothing is wanted by nobody")
+			require.Len(t, w.pods, w.PodCount)
+			byVolume[w] = true
+			podsOf += len(w.pods)
+		}
 	}
-	owners, partners := map[O]int{}, map[P]int{}
-	for key, x := range p.byKey {
-		require.Equal(t, key, x.key)
-		require.Positive(t, rows[x.row])
-		require.True(t, x.ofOwner.taken && x.ofPartner.taken)
-		owners[key.owner]++
-		partners[key.partner]++
+	require.Equal(t, byNode, byVolume)
+	for name, list := range d.pods {
+		require.NotEmpty(t, list)
+		require.True(t, slices.IsSortedFunc(list, func(a, b *wantedAttachment) int { return a.compare(b.key()) }))
+		for _, w := range list {
+			require.True(t, byNode[w])
+			require.True(t, slices.ContainsFunc(w.pods, func(p *v1.Pod) bool { return volume.GetUniquePodName(p) == name }))
+			podsOf--
+		}
 	}
-	for owner, n := range owners {
-		require.Equal(t, n, count(owner))
-	}
-	require.Len(t, p.byPartner, len(partners))
-	for partner, n := range partners {
-		require.Len(t, p.ofPartner(partner, nil), n)
-	}
+	require.Zero(t, podsOf)
 }
 
 // clusterModel knows by plain maps what the actual state should know.
@@ -114,9 +112,9 @@ type clusterModel struct {
 	lives   int
 }
 
-// TestTheIndexesOfTheClustersActualState changes the state at random, by every method, and holds every index against all
+// TestTheListsOfTheClustersActualState changes the state at random, by every method, and holds every list against all
 // rows; what the nodes are told by reports of changes alone is what the whole report says.
-func TestTheIndexesOfTheClustersActualState(t *testing.T) {
+func TestTheListsOfTheClustersActualState(t *testing.T) {
 	a := NewClusterActualStateOfWorld(newAnyPlugins(t), ClusterOptions{})
 	m := &clusterModel{status: map[types.NodeName]map[v1.UniqueVolumeName]string{}, reports: map[types.NodeName]NodeReport{}, uids: map[types.NodeName]types.UID{}}
 	random := rand.New(rand.NewPCG(11, 12))
@@ -133,9 +131,8 @@ func TestTheIndexesOfTheClustersActualState(t *testing.T) {
 	}
 	a.verify(t)
 	assert.Empty(t, a.nodes, "nodes that have gone leave nothing behind")
-	assert.Empty(t, a.attachments.byKey)
-	assert.Empty(t, a.attachments.byPartner)
-	assert.Zero(t, a.unreported.count)
+	assert.Empty(t, a.volumes)
+	assert.Empty(t, a.unreported)
 }
 
 func (m *clusterModel) change(a *ClusterActualStateOfWorld, random *rand.Rand) {
@@ -267,25 +264,33 @@ func (m *clusterModel) verify(t *testing.T, a *ClusterActualStateOfWorld) {
 	}
 }
 
-// verify holds every index and every rule against the rows of all attachments.
+// verify holds every list and every rule against the rows of all attachments.
 func (a *ClusterActualStateOfWorld) verify(t *testing.T) {
 	t.Helper()
-	verifyAll(t, &a.attachments, func(name types.NodeName) int { return a.nodes[name].attachments.count })
-	counts := map[types.NodeName]int{}
-	for key, x := range a.attachments.byKey {
-		row, node := x.row, a.nodes[key.owner]
-		require.Equal(t, attachmentKey{row.NodeName, row.VolumeName}, key)
-		require.NotEqual(t, NotAttached, row.AttachState)
-		require.True(t, row.AttachState != Attached || row.Reported, "what is certain is told")
-		require.False(t, row.Reported && row.AttachState != Attached && row.AttachState != AttachUncertain)
-		require.False(t, row.Reported && !node.present, "nobody is told of a node that has gone")
-		require.False(t, row.AttachState == Attached && row.NodeUID != node.uid, "nothing is inherited")
-		require.Equal(t, row.AttachState == Attaching, row.attempt != nil)
-		counts[key.owner]++
+	counts, sum := map[types.NodeName]int{}, 0
+	for name, list := range a.volumes {
+		require.NotEmpty(t, list)
+		require.True(t, slices.IsSortedFunc(list, func(a, b *clusterRow) int { return a.compareNode(b.NodeName) }))
+		for _, row := range list {
+			node := a.nodes[row.NodeName]
+			require.Equal(t, name, row.VolumeName)
+			require.Same(t, row, find(node.attachments, name, (*clusterRow).compareVolume))
+			require.NotEqual(t, NotAttached, row.AttachState)
+			require.True(t, row.AttachState != Attached || row.Reported, "what is certain is told")
+			require.False(t, row.Reported && row.AttachState != Attached && row.AttachState != AttachUncertain)
+			require.False(t, row.Reported && !node.present, "nobody is told of a node that has gone")
+			require.False(t, row.AttachState == Attached && row.NodeUID != node.uid, "nothing is inherited")
+			require.Equal(t, row.AttachState == Attaching, row.attempt != nil)
+			counts[row.NodeName]++
+			sum++
+		}
 	}
+	require.Len(t, slices.Collect(a.AllAttachments()), sum)
 	var unreported []types.NodeName
 	for name, node := range a.nodes {
-		require.True(t, node.present || node.attachments.count > 0, "no node without a reason")
+		require.True(t, node.present || len(node.attachments) > 0, "no node without a reason")
+		require.True(t, slices.IsSortedFunc(node.attachments, func(a, b *clusterRow) int { return a.compareVolume(b.VolumeName) }))
+		require.Len(t, node.attachments, counts[name])
 		require.Equal(t, counts[name], a.AttachCount(name, "example.com/any"))
 		require.False(t, !node.present && len(node.changes) > 0)
 		if len(node.changes) > 0 {
@@ -294,46 +299,4 @@ func (a *ClusterActualStateOfWorld) verify(t *testing.T) {
 	}
 	slices.Sort(unreported)
 	require.Equal(t, unreported, a.NodesToReport())
-}
-
-func TestSlotsAgainstAMap(t *testing.T) {
-	var s slots[int]
-	model := map[int32]int{}
-	random := rand.New(rand.NewPCG(3, 4))
-	check := func() {
-		var want []int
-		for _, v := range model {
-			want = append(want, v)
-		}
-		var got []int
-		for v := range s.all {
-			got = append(got, *v)
-		}
-		require.ElementsMatch(t, want, got)
-	}
-	for i := range rounds {
-		switch n := random.IntN(3); {
-		case n < 2 || len(model) == 0:
-			slot := s.put(&i)
-			require.NotContains(t, model, slot, "a slot is given to one at a time")
-			model[slot] = i
-		default:
-			for slot := range model {
-				s.drop(slot)
-				delete(model, slot)
-				break
-			}
-		}
-		if i%100 == 0 {
-			check()
-		}
-	}
-	check()
-	for slot := range model {
-		s.drop(slot)
-		delete(model, slot)
-	}
-	check()
-	assert.Nil(t, s.chunks.Load(), "the memory goes with the last row")
-	assert.Empty(t, s.free)
 }
