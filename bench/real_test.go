@@ -40,6 +40,10 @@ func (*realPlugin) SpecKinds() []volume.SpecKind {
 	return []volume.SpecKind{{Source: "emptyDir"}, {Source: "hostPath", Scope: volume.PodScope}}
 }
 
+func (*realPlugin) SetUpIsMount(*volume.Spec) bool       { return true }
+func (*realPlugin) MountDeviceIsMount(*volume.Spec) bool { return false }
+func (*realPlugin) CanReuse(*volume.Spec) bool           { return true }
+
 func (p *realPlugin) NewMounter(s *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	m := p.at(pod.UID, s.Name())
 	m.request = mount.Request{Source: "tmpfs", Target: m.path, FSType: "tmpfs", Options: []string{"size=1m"}}

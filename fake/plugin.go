@@ -45,6 +45,8 @@ type PluginOptions struct {
 	MaxSize int64
 	// Remount makes the plugin ask for a new SetUp whenever a pod is updated.
 	Remount bool
+	// Reuse makes the plugin say that a volume that a restart finds mounted needs no SetUp. Remount overrides it.
+	Reuse bool
 	// AlsoSupports widens CanSupport beyond the specs that name the plugin as their driver, so that two plugins can be
 	// made to claim one spec; the plugin then declares no kinds. Nil supports no other spec.
 	AlsoSupports func(spec *volume.Spec) bool

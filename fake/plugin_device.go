@@ -42,6 +42,9 @@ func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return true }
 // MountDeviceIsMount implements [volume.MountingVolumePlugin].
 func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return true }
 
+// CanReuse implements [volume.ReusableVolumePlugin].
+func (p *Plugin) CanReuse(*volume.Spec) bool { return p.options.Reuse }
+
 // NewAttacher implements [volume.AttachableVolumePlugin].
 func (p *Plugin) NewAttacher() (volume.Attacher, error) { return &device{plugin: p}, nil }
 

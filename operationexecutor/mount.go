@@ -163,11 +163,12 @@ func (m *mounting) checkSinglePod() error {
 
 // setUp sets the volume up for the pod, once it is staged.
 func (m *mounting) setUp(ctx context.Context) error {
+	args := m.mounterArgs()
 	m.intent = m.podIntent()
+	m.intent.SetUpArgs = &args
 	if err := m.intend(ctx, m.x, m.intent); err != nil {
 		return err
 	}
-	args := m.mounterArgs()
 	m.wasMounted = m.isBelievedMounted()
 	m.x.failed = m.setUpFailed
 	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error {
@@ -236,16 +237,23 @@ func (m *mounting) podFailed(ctx context.Context, err error) error {
 
 func (m *mounting) mounterArgs() volume.MounterArgs {
 	name, pod := m.v.VolumeName, m.v.PodName
+	args := m.v.MounterArgs()
+	args.ReconstructedVolume = m.state.IsVolumeReconstructed(name, pod)
+	args.IsRemount = m.options.IsRemount && m.state.GetVolumeMountState(name, pod) == VolumeMounted
+	return args
+}
+
+// MounterArgs returns what the volume is set up with, but for what is known of an earlier set-up.
+func (v *VolumeToMount) MounterArgs() volume.MounterArgs {
+	pod := podOf(v)
 	args := volume.MounterArgs{
-		FsUser:              commonUser(m.pod()),
-		FsGroup:             fsGroup(m.pod()),
-		DesiredSize:         m.v.DesiredSizeLimit,
-		PodUID:              string(m.pod().UID),
-		SELinuxLabel:        m.v.SELinuxLabel,
-		ReconstructedVolume: m.state.IsVolumeReconstructed(name, pod),
-		IsRemount:           m.options.IsRemount && m.state.GetVolumeMountState(name, pod) == VolumeMounted,
+		FsUser:       commonUser(pod),
+		FsGroup:      fsGroup(pod),
+		DesiredSize:  v.DesiredSizeLimit,
+		PodUID:       string(pod.UID),
+		SELinuxLabel: v.SELinuxLabel,
 	}
-	if sc := m.pod().Spec.SecurityContext; sc != nil {
+	if sc := pod.Spec.SecurityContext; sc != nil {
 		args.FSGroupChangePolicy = sc.FSGroupChangePolicy
 	}
 	return args

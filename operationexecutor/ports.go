@@ -313,6 +313,8 @@ type Intent struct {
 	// SELinuxMountContext is the context with which the volume is staged or set up; empty: without, or, where it is taken
 	// away, with the one of the intent before.
 	SELinuxMountContext string
+	// SetUpArgs is what SetUp is called with; nil when no filesystem is set up for a pod. It must not be changed.
+	SetUpArgs *volume.MounterArgs
 }
 
 // Observer is told of every operation. Its methods are called from the operation's goroutine and must return soon.

@@ -23,6 +23,7 @@ const (
 	CapReconstruct                           // ReconstructableVolumePlugin
 	CapBulkVerify                            // BulkVolumeVerifier
 	CapClone                                 // CloneableVolumePlugin
+	CapReuse                                 // ReusableVolumePlugin
 
 	// AllCapabilities is the set of all of them.
 	AllCapabilities Capabilities = 1<<iota - 1
@@ -32,7 +33,7 @@ const (
 var capabilityNames = [...]string{
 	"persistent", "recycle", "delete", "provision", "attach", "device-mount", "expand", "node-expand",
 	"attach-limits", "block", "remount", "mount-options", "selinux", "reconstruct", "bulk-verify",
-	"clone",
+	"clone", "reuse",
 }
 
 // Has reports whether all of want are in the set.
@@ -93,6 +94,7 @@ func typeCapabilities(plugin VolumePlugin) Capabilities {
 	add(implements[ReconstructableVolumePlugin](plugin), CapReconstruct)
 	add(implements[BulkVolumeVerifier](plugin), CapBulkVerify)
 	add(implements[CloneableVolumePlugin](plugin), CapClone)
+	add(implements[ReusableVolumePlugin](plugin), CapReuse)
 	return c
 }
 

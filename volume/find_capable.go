@@ -170,6 +170,20 @@ func (m *VolumePluginMgr) RequiresRemount(spec *Spec) (bool, error) {
 	return entry.answer(requiresRemount(), spec)
 }
 
+// CanReuse reports whether a volume of spec that is found after a restart, mounted as it was set up, needs no SetUp. It is
+// false for a plugin without [ReusableVolumePlugin], and for a volume that is set up again whenever its pod is updated: such
+// a volume has to show what its content has become since.
+func (m *VolumePluginMgr) CanReuse(spec *Spec) (bool, error) {
+	entry, err := m.entryBySpec(spec)
+	if err != nil {
+		return false, err
+	}
+	if yes, err := entry.answer(requiresRemount(), spec); yes || err != nil {
+		return false, err
+	}
+	return entry.answer(canReuse(), spec)
+}
+
 // SupportsSELinuxContextMount reports whether the plugin that supports spec can mount it with an SELinux context. It is
 // false for a plugin without [SELinuxVolumePlugin].
 func (m *VolumePluginMgr) SupportsSELinuxContextMount(spec *Spec) (bool, error) {

@@ -389,3 +389,46 @@ func BenchmarkFindPluginBySpec(b *testing.B) {
 		}
 	}
 }
+
+// TestCanReuse is no where the plugin says no, where it cannot say, and where it asks for remounts.
+func TestCanReuse(t *testing.T) {
+	spec := NewSpecFromVolume(nfsVolume("data"))
+	for name, tc := range map[string]struct {
+		change func(*able)
+		want   bool
+	}{
+		"says yes":     {func(*able) {}, true},
+		"says no":      {func(p *able) { p.reuse = false }, false},
+		"is remounted": {func(p *able) { p.remount = true }, false},
+		"cannot":       {func(p *able) { p.capabilities &^= CapReuse }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newAble("example.com/a")
+			p.reuse, p.remount = true, false
+			tc.change(p)
+			got, err := registry(t, p).CanReuse(spec)
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, got)
+		})
+	}
+	_, err := registry(t).CanReuse(spec)
+	require.ErrorIs(t, err, ErrNoPlugin)
+}
+
+// TestIsPublic is whether records hold all of a spec.
+func TestIsPublic(t *testing.T) {
+	csi := func(attributes map[string]string) *Spec {
+		return NewSpecFromVolume(&v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "a.example.com", VolumeAttributes: attributes}}})
+	}
+	pv := &v1.PersistentVolume{}
+	pv.Spec.NFS, pv.Spec.MountOptions = &v1.NFSVolumeSource{Server: "s"}, []string{"ro", "vers=4.2"}
+	disk := &v1.PersistentVolume{}
+	disk.Spec.AzureDisk = &v1.AzureDiskVolumeSource{DataDiskURI: "https://me:secret@example.com"}
+	assert.True(t, csi(nil).IsPublic(nil))
+	assert.True(t, csi(map[string]string{"share": "a"}).IsPublic([]string{"share"}))
+	assert.False(t, csi(map[string]string{"share": "a", "key": "***"}).IsPublic([]string{"share"}))
+	assert.True(t, NewSpecFromPersistentVolume(pv, false).IsPublic([]string{"ro", "vers"}))
+	assert.False(t, NewSpecFromPersistentVolume(pv, false).IsPublic([]string{"ro"}))
+	assert.False(t, NewSpecFromPersistentVolume(disk, false).IsPublic(nil))
+	assert.False(t, NewSpecFromVolume(&v1.Volume{VolumeSource: v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{Repository: "https://me@example.com"}}}).IsPublic(nil))
+}

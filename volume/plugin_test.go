@@ -45,6 +45,7 @@ type able struct {
 	canAttach    func(*Spec) (bool, error)
 	canMount     func(*Spec) (bool, error)
 	remount      bool
+	reuse        bool
 }
 
 func yes(*Spec) (bool, error) { return true, nil }
@@ -79,6 +80,9 @@ func (p *able) CanDeviceMount(spec *Spec) (bool, error)           { return p.can
 func (p *able) RequiresFSResize() bool                            { return true }
 func (p *able) VolumeLimitKey(*Spec) string                       { return "disks" }
 func (p *able) RequiresRemount(*Spec) bool                        { return p.remount }
+func (p *able) SetUpIsMount(*Spec) bool                           { return true }
+func (p *able) MountDeviceIsMount(*Spec) bool                     { return true }
+func (p *able) CanReuse(*Spec) bool                               { return p.reuse }
 func (p *able) SupportsMountOption() bool                         { return true }
 func (p *able) SupportsSELinuxContextMount(*Spec) (bool, error)   { return true, nil }
 func (p *able) NodeExpand(context.Context, NodeResizeOptions) (bool, error) {

@@ -215,6 +215,21 @@ type MountingVolumePlugin interface {
 	MountDeviceIsMount(spec *Spec) bool
 }
 
+// ReusableVolumePlugin says which volumes need no SetUp after a restart. Absent, a volume that was found after a restart is set
+// up again before its pod may use it.
+type ReusableVolumePlugin interface {
+	MountingVolumePlugin
+	// CanReuse reports whether SetUp changes nothing where it has succeeded before, with the same spec, pod and MounterArgs,
+	// as long as what it mounted at GetPath is mounted there. It is a pure test of the spec. True promises for such a mount:
+	// SetUp leaves its options and its content, with mode and owner, as they are. A new Mounter returns the Attributes that it
+	// would return after SetUp. SetUp uses no more of the pod than its UID, namespace and name, and no more of the spec than
+	// [Spec.Recorded] keeps. TearDown undoes nothing of the set-up before it unmounts GetPath.
+	//
+	// A volume that must be staged needs the same of MountDevice: it changes nothing where it has succeeded before, as long
+	// as the mount at the staging path is there.
+	CanReuse(spec *Spec) bool
+}
+
 // SELinuxVolumePlugin is optional. Absent, no context is passed at mount time.
 type SELinuxVolumePlugin interface {
 	// SupportsSELinuxContextMount reports whether spec can be mounted with a context.

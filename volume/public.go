@@ -61,6 +61,23 @@ func (s *Spec) Recorded(public []string) *Spec {
 	return r
 }
 
+// IsPublic reports whether [Spec.Recorded] keeps every value of the spec, so that two specs are the same when what is recorded
+// of them is.
+func (s *Spec) IsPublic(public []string) bool {
+	keys := publicKeys(public)
+	if driver, ok := s.Driver(); ok && len(keys.hidden(driver.Parameters)) > 0 {
+		return false
+	}
+	if s.Volume != nil && len(keys.hiddenURLs(&s.Volume.VolumeSource)) > 0 {
+		return false
+	}
+	if s.PersistentVolume == nil {
+		return true
+	}
+	pv := &s.PersistentVolume.Spec
+	return len(keys.hiddenOptions(pv.MountOptions)) == 0 && (pv.AzureDisk == nil || slices.Contains(keys, "diskURI"))
+}
+
 // publicKeys are keys of options whose values are no secrets.
 type publicKeys []string
 

@@ -108,6 +108,12 @@ func requiresRemount() question {
 	}}
 }
 
+func canReuse() question {
+	return question{CapReuse, "CanReuse", func(p VolumePlugin, s *Spec) (bool, error) {
+		return p.(ReusableVolumePlugin).CanReuse(s), nil //nolint:forcetypeassert // The capability says that it is one.
+	}}
+}
+
 func supportsSELinuxContextMount() question {
 	return question{CapSELinux, "SupportsSELinuxContextMount", func(p VolumePlugin, s *Spec) (bool, error) {
 		return p.(SELinuxVolumePlugin).SupportsSELinuxContextMount(s) //nolint:forcetypeassert // The capability says that it is one.

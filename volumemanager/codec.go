@@ -36,6 +36,9 @@ type volumeRecord struct {
 	Attachment *attachmentRecord         `json:"attachment,omitempty"`
 	Staging    *stagingRecord            `json:"staging,omitempty"`
 	Pods       map[types.UID]setUpRecord `json:"pods,omitempty"`
+
+	// encoded is the spec of which Spec was made; nil when Spec was read.
+	encoded *volume.Spec
 }
 
 // attachmentRecord is an attachment that was made or is about to be.
@@ -64,6 +67,8 @@ type setUpRecord struct {
 	SELinux    string   `json:"seLinuxContext,omitempty"`
 	// Mount is what is mounted there.
 	Mount mountRecord `json:"mount,omitzero"`
+	// Settled is how it was set up, where the next start may use it as it is; nil: it is set up again.
+	Settled *settledRecord `json:"settled,omitempty"`
 }
 
 // specRecord is a volume.Spec without secrets.

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -68,15 +69,15 @@ func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexe
 	}
 	p := partOf(intent)
 	known := r.mountOf(intent, p)
-	var now mountRecord
+	var now seenMount
 	if end == operationexecutor.IntentDone {
 		now = j.mountAt(ctx, path)
 	}
-	if now.identity() == known.identity() {
-		return false
+	changed := now.identity() != known.identity()
+	if changed {
+		r.setMount(intent, p, now.mountRecord)
 	}
-	r.setMount(intent, p, now)
-	return true
+	return r.settle(intent, j.settled(r, intent, now)) || changed
 }
 
 // lost takes out of r by what the mount was known that is made anew, if that is not there any more, and reports whether that
@@ -98,23 +99,37 @@ func (j *journal) lost(ctx context.Context, r *volumeRecord, intent operationexe
 }
 
 // mountAt returns by what the mount at a path is known that an operation has made.
-func (j *journal) mountAt(ctx context.Context, path string) mountRecord {
+func (j *journal) mountAt(ctx context.Context, path string) seenMount {
 	if j.learned != nil {
-		return j.learned(path)
+		return j.learned(path).seen()
 	}
 	m, err := j.mounts.Lookup(ctx, path)
 	if err != nil {
-		return mountRecord{}
+		return seenMount{}
 	}
-	return mountRecordOf(m)
+	return seenMountOf(m)
 }
 
-// record returns what goes on record of a mount of ours.
-func (o *ownMount) record() mountRecord {
+// seenMount is what goes on record of a mount. The zero value says that there is none, or that it is not known.
+type seenMount struct {
+	mountRecord
+
+	// options are those of the mount, joined.
+	options string
+	// readOnly says that its filesystem is read-only.
+	readOnly bool
+}
+
+func seenMountOf(m mount.MountPoint) seenMount {
+	return seenMount{mountRecord: mountRecordOf(m), options: strings.Join(m.Options, ","), readOnly: isReadOnly(m)}
+}
+
+// seen returns what goes on record of a mount of ours, which may be nil.
+func (o *ownMount) seen() seenMount {
 	if o == nil {
-		return mountRecord{}
+		return seenMount{}
 	}
-	return mountRecordOfIdentity(o.expect())
+	return seenMount{mountRecord: mountRecordOfIdentity(o.expect()), options: o.flags.Value(), readOnly: o.readOnly}
 }
 
 // mountOf returns what is on record of the mount of what an intent is about.
@@ -133,7 +148,7 @@ func (r *volumeRecord) setMount(intent operationexecutor.Intent, p part, m mount
 		return
 	}
 	if setUp, ok := r.Pods[intent.PodUID]; ok {
-		setUp.Mount = m
+		setUp.Mount, setUp.Settled = m, nil
 		r.Pods[intent.PodUID] = setUp
 	}
 }

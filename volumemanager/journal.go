@@ -46,8 +46,8 @@ type journal struct {
 
 	// mounts tells what is mounted; nil: it is not asked.
 	mounts MountTable
-	// learned returns the mount that was learned to be at a path; nil: mounts is asked.
-	learned func(path string) mountRecord
+	// learned returns the mount of ours that was learned to be at a path, or nil; without it, mounts is asked.
+	learned func(path string) *ownMount
 	// agrees compares a record that was read with its plugin; nil: they are not compared.
 	agrees func(volumeRecord, *volume.Spec) error
 	// renamed returns a record that was read under the name that its volume has now.
@@ -55,7 +55,9 @@ type journal struct {
 	root    *rootLock
 	// public returns the keys whose values in the specs of a plugin may be recorded.
 	public func(pluginName string) []string
-	claims pathClaims
+	// reusable reports whether the plugin of a volume says that the volume needs no set-up after a restart.
+	reusable func(*volume.Spec) bool
+	claims   pathClaims
 }
 
 var _ operationexecutor.Journal = (*journal)(nil)
@@ -69,8 +71,9 @@ type journalEntry struct {
 
 func newJournal() *journal {
 	return &journal{
-		public: func(string) []string { return nil },
-		disk:   disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
+		public:   func(string) []string { return nil },
+		reusable: func(*volume.Spec) bool { return false },
+		disk:     disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
 		entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}),
 		late: workqueue.New[struct{}](), root: &rootLock{}, trace: newTrace(),
 		renamed: func(v foundVolume) foundVolume { return v },
@@ -113,6 +116,7 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	defer j.claims.end(intent)
 	changed := next.add(intent)
 	changed = j.lost(ctx, &next, intent) || changed
+	changed = next.unsettle(intent) || changed
 	if !changed && !e.stale {
 		return nil
 	}
@@ -252,7 +256,7 @@ func (j *journal) identify(r *volumeRecord, intent operationexecutor.Intent) err
 	if err != nil {
 		return fmt.Errorf("spec of volume %q cannot be recorded: %w", intent.VolumeName, err)
 	}
-	r.Spec = spec
+	r.Spec, r.encoded = spec, intent.Spec
 	return nil
 }
 

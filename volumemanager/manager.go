@@ -69,6 +69,8 @@ type Manager struct {
 	// records.
 	allKnown chan struct{}
 	planned  atomic.Uint64
+	// reused is how many set-ups of an earlier manager pods use as they were found.
+	reused atomic.Uint64
 	// podTurns orders those who change what one pod wants.
 	podTurns turns[types.UID]
 
@@ -176,7 +178,7 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 		m.recordsRead, m.allKnown = make(chan struct{}), make(chan struct{})
 		m.rebuilding = true
 		m.journal = newJournal()
-		m.journal.public = m.plugins.PublicKeys
+		m.journal.public, m.journal.reusable = m.plugins.PublicKeys, m.canReuse
 	}
 	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
 }

@@ -228,6 +228,10 @@ func (m *Manager) begin(ctx context.Context, s *subject, a action, work *volumeW
 		work.note(a.pod, trouble{err: err}) // A change of the plugins, and the resync, mark the volume dirty.
 		return
 	}
+	if a.verb == verbMount && m.reuse(ctx, s, a.pod) {
+		m.dirty.Add(s.name) // It may have to grow.
+		return
+	}
 	f, ok := m.depart(s, a)
 	if !ok {
 		return

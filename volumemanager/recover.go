@@ -138,7 +138,7 @@ func (m *Manager) isOutlived(podName volume.UniquePodName) bool {
 func (j *journal) prepare(m *Manager) {
 	j.mounts, _ = m.options.Mounter.(MountTable)
 	if _, ok := m.options.Mounter.(kernelMounts); ok {
-		j.learned = func(path string) mountRecord { return m.mounts.get(path).record() }
+		j.learned = m.mounts.get
 	}
 	j.logger, j.agrees, j.renamed = m.options.Logger, m.agrees, m.renamed
 	j.root = m.root
@@ -299,7 +299,7 @@ func (r volumeRecord) afterBoot(bootID string) volumeRecord {
 		r.Staging = &stagingRecord{Path: r.Staging.Path, SELinux: r.Staging.SELinux}
 	}
 	for uid, p := range r.Pods {
-		p.Mount = mountRecord{}
+		p.Mount, p.Settled = mountRecord{}, nil
 		r.Pods[uid] = p
 	}
 	return r

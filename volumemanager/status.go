@@ -118,6 +118,8 @@ type NodeStatus struct {
 	// Rebuilt is how many volumes were taken over from what was found, by the word of their plugins, because records were
 	// missing: the directory of records was new, or some were damaged or of a newer manager.
 	Rebuilt int
+	// Reused is how often a pod was given a volume as an earlier manager had set it up, without another set-up, since New.
+	Reused uint64
 	// Orphans are the mounts, directories and loop devices that were found under the root at the start, and are on no record;
 	// by path.
 	Orphans []Orphan

@@ -38,6 +38,7 @@ type world struct {
 	store   *store.Memory
 	blocks  *fakeBlocks
 	without volume.Capabilities // of the plugin
+	reuse   bool                // of the plugin, which then asks for no remounts
 	options Options
 	// wrapStore is put around the store of the manager, unless it is nil.
 	wrapStore func(store.Store) store.Store
@@ -72,7 +73,7 @@ func (w *world) prepare() *Manager {
 	w.t.Helper()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: testNode})
 	require.NoError(w.t, err)
-	w.plugin = fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend, Remount: true, Without: w.without})
+	w.plugin = fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend, Remount: !w.reuse, Reuse: w.reuse, Without: w.without})
 	w.plugins = volume.NewVolumePluginMgr(host)
 	require.NoError(w.t, w.plugins.InitPlugins(w.t.Context(), w.plugin))
 	w.options.Mounter = w.mounter

@@ -49,7 +49,7 @@ var (
 	_ volume.ReconstructableVolumePlugin = (*Plugin)(nil)
 	_ volume.Explainer                   = (*Plugin)(nil)
 	_ volume.SpecKindDeclarer            = (*Plugin)(nil)
-	_ volume.MountingVolumePlugin        = (*Plugin)(nil)
+	_ volume.ReusableVolumePlugin        = (*Plugin)(nil)
 )
 
 // New returns the plugin. It does no I/O.
@@ -92,6 +92,9 @@ func (p *Plugin) SetUpIsMount(spec *volume.Spec) bool {
 
 // MountDeviceIsMount implements [volume.MountingVolumePlugin]: nothing is staged.
 func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return false }
+
+// CanReuse implements [volume.ReusableVolumePlugin]: SetUp leaves a volume in memory as it is, once it is mounted.
+func (p *Plugin) CanReuse(spec *volume.Spec) bool { return p.SetUpIsMount(spec) }
 
 // ExplainSupport implements [volume.Explainer].
 func (p *Plugin) ExplainSupport(spec *volume.Spec) error {

@@ -33,6 +33,7 @@ func podCases() []Case {
 			Sentence: "Every user MUST be able to enter the root of a filesystem that the plugin makes, and SetUp without FsGroup, for whichever pod, MUST leave mode and group of the root as a pod has made them.",
 			run:      rootKeepsItsMode,
 		},
+		reuseCase(),
 	}
 }
 

@@ -551,6 +551,9 @@ func defects() map[string]func(m *mutant) {
 				return err
 			})
 		},
+		"M17": func(m *mutant) {
+			m.mounter = again(func(_ context.Context, m *mutant, path string) error { return m.world.Chmod(path, 0o700) })(m)
+		},
 		"M12": func(m *mutant) { m.mounts = func(is bool) bool { return !is } },
 		"B6": func(m *mutant) {
 			m.mapper = func(made volume.CustomBlockVolumeMapper, _ *v1.Pod) volume.BlockVolumeMapper {
@@ -818,7 +821,7 @@ func mutantConfig(arrange func(*mutant)) Config {
 	backend := fake.NewBackend()
 	return Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
-			m := &mutant{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: world, Backend: backend}), world: world}
+			m := &mutant{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: world, Backend: backend, Reuse: true}), world: world}
 			if arrange != nil {
 				arrange(m)
 			}

@@ -32,7 +32,7 @@ func fakeConfig(mounter mount.Interface, without volume.Capabilities) Config {
 	backend := fake.NewBackend()
 	return Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
-			return fake.NewPlugin(fake.PluginOptions{Mounter: mounter, Backend: backend, Without: without})
+			return fake.NewPlugin(fake.PluginOptions{Mounter: mounter, Backend: backend, Reuse: true, Without: without})
 		},
 		NewSpec:  fakeSpec,
 		Shared:   true,
