@@ -71,8 +71,8 @@ type ExpansionUpdater interface {
 	// MarkVolumeAsResized says that the volume has this size in bytes on this node now. It returns false when the volume
 	// is not known.
 	MarkVolumeAsResized(volumeName v1.UniqueVolumeName, claimSize resource.Quantity) bool
-	// MarkForInUseExpansionError says that the plugin cannot expand the volume while it is used. It is not tried again
-	// before the volume has left the node.
+	// MarkForInUseExpansionError says that the plugin cannot expand the volume while it is used. Before the volume has left
+	// the node it is tried again only when another pod gets it.
 	MarkForInUseExpansionError(volumeName v1.UniqueVolumeName)
 	// MarkVolumeExpansionFailedWithFinalError says that the volume's expansion on this node failed for good at the size
 	// that was asked for.
