@@ -16,7 +16,8 @@
 //
 // Starting, ending and asking cost the same however many operations run and however many have failed. As long as a volume
 // has one claim, which is nearly always, that costs one map entry and no allocation; with more, its claims are indexed by
-// pod and by node. The table holds nothing of a volume of which nothing runs and nothing has failed; a failure goes when
-// the same subject succeeds, when it is forgotten, and, some time after it could have been tried again, when nobody came
-// back for it. All methods may be called from several goroutines at once; the table calls nothing and starts nothing.
+// pod and by node. To forget failures looks through those of the volume. The table holds nothing of a volume of which
+// nothing runs and nothing has failed; a failure goes when the same subject succeeds, when it is forgotten, and, some time
+// after it could have been tried again, when nobody came back for it: all failures are looked through for that once in the
+// longest wait. All methods may be called from several goroutines at once; the table calls nothing and starts nothing.
 package keyed

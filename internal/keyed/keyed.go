@@ -2,7 +2,6 @@ package keyed
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/volumekit/volumekit/internal/backoff"
@@ -79,21 +78,15 @@ type Table struct {
 	policy backoff.Policy
 
 	mu      sync.Mutex
-	running map[string]claims    // by volume
-	failed  map[string]*failures // by volume
-	// count is the number of failures; when it reaches sweepAt, those that nobody came back for are dropped.
-	count   atomic.Int64
-	sweepAt int64
+	running map[string]claims   // by volume
+	failed  map[string]failures // by volume
+	// swept is when the failures were last looked through for those that nobody came back for.
+	swept time.Time
 }
-
-// minSweep is the number of failures below which none is dropped for its age.
-const minSweep = 64
 
 // New returns an empty table whose failures wait as policy says.
 func New(policy backoff.Policy) *Table {
-	return &Table{
-		policy: policy.WithDefaults(), running: map[string]claims{}, failed: map[string]*failures{}, sweepAt: minSweep,
-	}
+	return &Table{policy: policy.WithDefaults(), running: map[string]claims{}, failed: map[string]failures{}}
 }
 
 // Begin claims the key of claim for an operation of its subject. It returns a refusal instead when a claim that the key
@@ -119,9 +112,6 @@ func (t *Table) Begin(claim *Claim) *Refusal {
 
 // waits returns the failure that the subject of claim has to wait for, or nil.
 func (t *Table) waits(claim *Claim) *Failure {
-	if t.count.Load() == 0 {
-		return nil
-	}
 	f, ok := t.failed[claim.Subject.Key.Volume].of(claim.Subject)
 	if !ok || !claim.Started.Before(f.Until) {
 		return nil
@@ -135,31 +125,26 @@ func (t *Table) Fail(subject Subject, err error, atLeast time.Duration) Failure 
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.count.Load() >= t.sweepAt {
-		t.sweep(now)
-	}
+	t.sweep(now)
 	ofVolume := t.failed[subject.Key.Volume]
 	if ofVolume == nil {
-		ofVolume = &failures{bySubject: map[place]map[string]Failure{}}
+		ofVolume = failures{}
 		t.failed[subject.Key.Volume] = ofVolume
 	}
 	f, _ := ofVolume.of(subject)
 	f.Attempts++
 	f.Until = now.Add(max(atLeast, t.policy.Delay(f.Attempts)))
 	f.Err = err
-	t.count.Add(int64(ofVolume.set(subject, f)))
+	ofVolume.set(subject, f)
 	return f
 }
 
 // Succeed forgets every failure of the key of the subject of claim, of each kind: a mount that worked ends the troubles of
 // an unmount as well.
 func (t *Table) Succeed(claim *Claim) {
-	if t.count.Load() == 0 {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(claim.Subject.Key.Volume, func(f *failures) int { return f.drop(claim.Subject.place()) })
+	t.forget(claim.Subject.Key.Volume, func(f failures) { delete(f, claim.Subject.place()) })
 }
 
 // End gives the key of claim back. It must be called once.
@@ -186,7 +171,7 @@ func (t *Table) Pending(key Key) *Claim {
 func (t *Table) Forget(key Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(key.Volume, func(f *failures) int { return f.forget(place{key.Pod, key.Node}) })
+	t.forget(key.Volume, func(f failures) { f.forget(place{key.Pod, key.Node}) })
 }
 
 // Len returns the number of volumes of which the table holds anything.
@@ -203,22 +188,22 @@ func (t *Table) Len() int {
 }
 
 // forget drops failures of a volume, and the volume when none is left.
-func (t *Table) forget(volume string, drop func(f *failures) int) {
+func (t *Table) forget(volume string, drop func(f failures)) {
 	f := t.failed[volume]
-	if f == nil {
-		return
-	}
-	t.count.Add(int64(-drop(f)))
-	if len(f.bySubject) == 0 {
+	drop(f)
+	if len(f) == 0 {
 		delete(t.failed, volume)
 	}
 }
 
 // sweep drops the failures that have waited longer than any wait lasts since they might have been tried again: their
-// subject is gone. The next sweep comes when the failures have doubled, so that each costs a constant amount of it.
+// subject is gone. It looks through all failures, once in the longest wait.
 func (t *Table) sweep(now time.Time) {
-	for volume := range t.failed {
-		t.forget(volume, func(f *failures) int { return f.dropOld(now.Add(-t.policy.Max)) })
+	if now.Sub(t.swept) < t.policy.Max {
+		return
 	}
-	t.sweepAt = max(minSweep, 2*t.count.Load())
+	t.swept = now
+	for volume := range t.failed {
+		t.forget(volume, func(f failures) { f.dropOld(now.Add(-t.policy.Max)) })
+	}
 }
