@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"golang.org/x/sys/unix"
@@ -113,7 +114,32 @@ func (f *failures) fail(ctx context.Context, l *life, i int) (failure, error) {
 		return one, fmt.Errorf("call %d, %s, failed with %q: %w", next.call, one.call, one.errno.Error(), err)
 	}
 	f.begin(l.restarts - gaveUp)
+	awaitTold(l, &one)
 	return one, nil
+}
+
+// awaitTold waits until the agent has told of a failure, or has made the call once more: when it has settled the manager may still
+// grow a filesystem, and note that.
+func awaitTold(l *life, one *failure) {
+	for end := time.Now().Add(5 * time.Second); ; {
+		one.again = l.aim.repeated()
+		told := one.isTold(l.transcript()[one.from:]) || exceptionFor(*one) != ""
+		if told || l.agent == nil || time.Now().After(end) {
+			return
+		}
+		select {
+		case <-l.agent.ended:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// isTold reports whether a text tells of a failure.
+func (one failure) isTold(text string) bool {
+	return strings.Contains(strings.ToLower(text), one.errno.Error()) ||
+		// Of a mount that is what it means.
+		one.errno == unix.ENOSPC && strings.Contains(text, mount.ErrTooManyMounts.Error())
 }
 
 // begin counts agents that were started again.
@@ -147,9 +173,7 @@ func (f *failures) note(one failure, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tried++
-	if strings.Contains(strings.ToLower(text), one.errno.Error()) ||
-		// Of a mount that is what it means.
-		one.errno == unix.ENOSPC && strings.Contains(text, mount.ErrTooManyMounts.Error()) {
+	if one.isTold(text) {
 		f.told++
 		return
 	}
