@@ -198,7 +198,7 @@ EOF
   chmod -R a+rX "$copy"
   chmod +x "$copy/.run"
   go list ./... | grep -vE "^github.com/volumekit/volumekit($anybodys)?\$" |
-    xargs go test -vet=off -timeout 6m -exec "$copy/.run" || status=$?
+    xargs go test -vet=off -timeout 6m -exec "'$copy/.run'" || status=$?
   rm -rf --one-file-system "$copy"
   [ $status = 0 ] || fail "tests failed as an ordinary user"
 }
@@ -257,19 +257,21 @@ await_besides() {
   [ $status = 0 ] || fail "what ran beside the other steps failed"
 }
 
-# Every fuzz target of the packages, as "package directory target": a new one is found here and nowhere listed.
+# Every fuzz target of the packages, as package, directory and target with tabs between them, since a directory may have a
+# blank: a new one is found here and nowhere listed.
 fuzz_targets() {
-  go list -f '{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}} {{$p.Dir}} {{.}}
-{{end}}{{range .XTestGoFiles}}{{$p.ImportPath}} {{$p.Dir}} {{.}}
-{{end}}' "$@" | while read -r package dir file; do
-    [ -z "$file" ] || sed -nE "s|^func (Fuzz[A-Za-z0-9_]*)\(.*|$package $dir \1|p" "$dir/$file"
+  go list -f '{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}}{{"\t"}}{{$p.Dir}}{{"\t"}}{{.}}
+{{end}}{{range .XTestGoFiles}}{{$p.ImportPath}}{{"\t"}}{{$p.Dir}}{{"\t"}}{{.}}
+{{end}}' "$@" | while IFS=$'\t' read -r package dir file; do
+    [ -z "$file" ] || sed -nE "s|^func (Fuzz[A-Za-z0-9_]*)\(.*|$package\t$dir\t\1|p" "$dir/$file"
   done
 }
 
 # Until Go 1.27 the end of the time may be told as a failure (go.dev/issue/75804). What a target has found is told in
 # more words, and most of it is a file. An input that hangs is found after ten seconds.
 fuzz_one() {
-  local cache=$1 binary=$2 package=$3 dir=$4 target=$5 log status=0 ran
+  local cache binary package dir target log status=0 ran
+  IFS=$'\t' read -r cache binary package dir target <<<"$1"
   log=$(mktemp)
   (cd "$dir" && exec "$binary" -test.paniconexit0 -test.run='^$' -test.fuzz="^$target\$" -test.fuzzcachedir="$cache/fuzz/$package" \
     -test.fuzztime="$FUZZTIME" -test.fuzzminimizetime=5s -test.parallel=1) >"$log" 2>&1 || status=$?
@@ -299,14 +301,14 @@ run_fuzz() {
   [ -n "$targets" ] || fail "no fuzz target in $*"
   cache=$(go env GOCACHE)
   binaries=$(mktemp -d)
-  targets=$(while read -r package dir target; do
+  targets=$(while IFS=$'\t' read -r package dir target; do
     binary=$binaries/${package//\//-}
     [ -e "$binary" ] || go test -c -vet=off -fuzz=. -o "$binary" "$package" </dev/null >&2 || exit
-    echo "$cache $binary $package $dir $target"
+    printf '%s\t' "$cache" "$binary" "$package" "$dir" && echo "$target"
   done <<<"$targets") || { rm -rf "$binaries"; fail "building for fuzzing failed"; }
   step "fuzz, each of $(wc -l <<<"$targets") targets for $FUZZTIME"
   export -f fuzz_one
-  xargs -P "$((3 * $(nproc)))" -L 1 bash -c 'set -uo pipefail; fuzz_one "$@"' fuzz <<<"$targets" || status=$?
+  xargs -P "$((3 * $(nproc)))" -d '\n' -n 1 bash -c 'set -uo pipefail; fuzz_one "$1"' fuzz <<<"$targets" || status=$?
   rm -rf "$binaries"
   [ $status = 0 ] || fail "fuzz targets failed"
 }
