@@ -3,6 +3,7 @@ package operationexecutor
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,8 +21,9 @@ import (
 func (e *Executor) VerifyVolumesAreAttached(ctx context.Context, volumesByNode map[types.NodeName][]AttachedVolume, actualState ActualStateOfWorldAttacherUpdater) ([]*Operation, error) {
 	var ops []*Operation
 	var errs []error
-	for pluginName, byNode := range byPlugin(volumesByNode) {
-		for _, op := range e.verifications(pluginName, byNode, actualState) {
+	plugins := byPlugin(volumesByNode)
+	for _, pluginName := range slices.Sorted(maps.Keys(plugins)) {
+		for _, op := range e.verifications(pluginName, plugins[pluginName], actualState) {
 			op, err := e.begin(ctx, Key{}, op)
 			if err != nil {
 				errs = append(errs, err)
@@ -44,8 +46,8 @@ func (e *Executor) verifications(pluginName string, byNode map[types.NodeName][]
 		return []*Operation{e.generator.GenerateBulkVolumeVerifyFunc(byNode, pluginName, actualState)}
 	}
 	var ops []*Operation
-	for nodeName, volumes := range byNode {
-		ops = append(ops, e.generator.GenerateVolumesAreAttachedFunc(volumes, nodeName, pluginName, actualState))
+	for _, nodeName := range slices.Sorted(maps.Keys(byNode)) {
+		ops = append(ops, e.generator.GenerateVolumesAreAttachedFunc(byNode[nodeName], nodeName, pluginName, actualState))
 	}
 	return ops
 }
@@ -158,8 +160,8 @@ func (v *verifying) there(at AttachedVolume, watch *attachmentWatch) (err error)
 // settled returns the attachments that are not being made or undone. Those that are have no state that could be asked.
 func (v *verifying) settled() []AttachedVolume {
 	var settled []AttachedVolume
-	for nodeName, volumes := range v.volumes {
-		for _, at := range volumes {
+	for _, nodeName := range slices.Sorted(maps.Keys(v.volumes)) {
+		for _, at := range v.volumes[nodeName] {
 			at.NodeName = nodeName
 			if !v.x.executor.IsOperationPending(Key{Volume: at.VolumeName, Node: nodeName}) {
 				settled = append(settled, at)

@@ -31,8 +31,14 @@ func NewIndex[T Object, K comparable](m *Mirror[T], keysOf func(obj T) []K) *Ind
 	return x
 }
 
-// Get returns the objects of a key, in no order.
+// Get returns the objects of a key, in the order of their names.
 func (x *Index[T, K]) Get(key K) []T {
+	objects := x.collect(key)
+	sortByName(objects)
+	return objects
+}
+
+func (x *Index[T, K]) collect(key K) []T {
 	x.mirror.mu.RLock()
 	defer x.mirror.mu.RUnlock()
 	objects := make([]T, 0, len(x.names[key]))

@@ -31,6 +31,9 @@ var _ Lessor = (*LeaseObjects)(nil)
 type LeaseObjectsOptions struct {
 	// Logger gets failures of the store that are waited out; nil discards it.
 	Logger *slog.Logger
+	// Jitter is the greatest part of the wait after such a failure that is left out at random, between 0 and 1; zero means 0.1,
+	// less than zero none.
+	Jitter float64
 }
 
 // NewLeaseObjects returns the leases that are kept in s. It starts nothing and does no I/O.
@@ -63,7 +66,7 @@ func (l *LeaseObjects) AcquireLease(ctx context.Context, request LeaseRequest) (
 		}
 		failures++
 		l.options.Logger.WarnContext(ctx, "taking a lease will be tried again", "lease", request.Name.String(), "err", err)
-		pause(ctx, backoff.Policy{Max: request.TTL}.Delay(failures))
+		pause(ctx, backoff.Policy{Max: request.TTL, Jitter: l.options.Jitter}.Delay(failures))
 	}
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -37,6 +38,8 @@ type MirrorOptions struct {
 	// InitialBackoff is the wait after a read that failed; it doubles with each failure in a row, up to MaxBackoff. Zero
 	// means half a second, and two minutes and two seconds.
 	InitialBackoff, MaxBackoff time.Duration
+	// Jitter is the greatest part of a wait that is left out at random, between 0 and 1; zero means 0.1, less than zero none.
+	Jitter float64
 }
 
 // NewMirror returns a mirror of the objects of type T in s, empty until Follow runs. It does no I/O.
@@ -70,11 +73,20 @@ func (m *Mirror[T]) Get(name types.NamespacedName) (T, bool) {
 	return obj, ok
 }
 
-// All returns every object, in no order.
+// All returns every object, in the order of their names.
 func (m *Mirror[T]) All() []T {
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return slices.Collect(maps.Values(m.items))
+	objects := slices.Collect(maps.Values(m.items))
+	m.mu.RUnlock()
+	sortByName(objects)
+	return objects
+}
+
+// sortByName sorts objects by namespace and name: whoever goes through them does the same each time.
+func sortByName[T Object](objects []T) {
+	slices.SortFunc(objects, func(a, b T) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
 }
 
 // Put adds what the caller has just written, so that its next decision knows it before the watch tells. It does nothing
@@ -102,7 +114,7 @@ func newer(a, b string) bool {
 // compacted what the watch needs, after a pause when that was soon. Call it once.
 func (m *Mirror[T]) Follow(ctx context.Context, changed func(T)) {
 	failures := 0
-	policy := backoff.Policy{Initial: m.options.InitialBackoff, Max: m.options.MaxBackoff}.WithDefaults()
+	policy := backoff.Policy{Initial: m.options.InitialBackoff, Max: m.options.MaxBackoff, Jitter: m.options.Jitter}.WithDefaults()
 	synced := sync.OnceFunc(func() { close(m.synced) })
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -176,12 +188,14 @@ func (m *Mirror[T]) replace(items []T, version string) (changed []T) {
 		}
 	}
 	m.listing, m.late = false, nil
+	var gone []T
 	for name, obj := range old {
 		if now, ok := m.items[name]; !ok || now.GetUID() != obj.GetUID() {
-			changed = append(changed, obj)
+			gone = append(gone, obj)
 		}
 	}
-	return changed
+	sortByName(gone)
+	return append(changed, gone...)
 }
 
 // apply adds one event. What Put has added since stays when it is newer.

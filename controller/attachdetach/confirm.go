@@ -2,6 +2,8 @@ package attachdetach
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -67,8 +69,8 @@ func askedBy(op operationexecutor.OperationInfo, byNode map[types.NodeName][]ope
 		byNode = map[types.NodeName][]operationexecutor.AttachedVolume{op.NodeName: byNode[op.NodeName]}
 	}
 	var asked []attachment
-	for node, volumes := range byNode {
-		for _, at := range volumes {
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		for _, at := range byNode[node] {
 			if at.PluginName == op.PluginName {
 				asked = append(asked, attachment{at.VolumeName, node})
 			}

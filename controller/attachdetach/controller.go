@@ -122,7 +122,7 @@ type objects struct {
 
 func newObjects(s store.Store, options Options) objects {
 	mirrors := store.MirrorOptions{
-		Logger: options.Logger, InitialBackoff: options.Backoff.Initial, MaxBackoff: options.Backoff.Max,
+		Logger: options.Logger, InitialBackoff: options.Backoff.Initial, MaxBackoff: options.Backoff.Max, Jitter: options.Backoff.Jitter,
 	}
 	o := objects{
 		pods:        store.NewMirror[*v1.Pod](s, mirrors),

@@ -71,3 +71,9 @@ func (o Options) delay(failures int) time.Duration {
 	b := o.Backoff
 	return backoff.Policy{Initial: b.Initial, Max: b.Max, Factor: b.Factor, Jitter: b.Jitter}.Delay(failures)
 }
+
+// untilVerified returns how long to wait before plugins are asked again, a random part left out: controllers do not ask at the
+// same time.
+func (o Options) untilVerified() time.Duration {
+	return backoff.Policy{Initial: o.VerifyPeriod, Max: o.VerifyPeriod, Jitter: o.Backoff.Jitter}.Delay(1)
+}

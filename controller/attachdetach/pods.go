@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -70,7 +71,7 @@ func (c *Controller) populate(name types.NamespacedName) {
 	if err != nil {
 		c.options.Logger.Info("not every volume of a pod is known", "pod", name.String(), "err", err)
 	}
-	for gone := range maps.Keys(had.volumes) {
+	for _, gone := range slices.Sorted(maps.Keys(had.volumes)) {
 		if _, still := wants.volumes[gone]; !still && err == nil {
 			c.desired.DeletePodFromVolume(volume.GetUniquePodName(pod), gone, had.node)
 		} else if !still {

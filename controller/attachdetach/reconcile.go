@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -85,7 +86,7 @@ func (c *Controller) roomOn(node types.NodeName) {
 	waiting := c.crowded[node]
 	delete(c.crowded, node)
 	c.mu.Unlock()
-	for name := range waiting {
+	for _, name := range slices.Sorted(maps.Keys(waiting)) {
 		c.dirty.Add(attachment{name, node})
 	}
 }

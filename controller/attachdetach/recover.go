@@ -3,7 +3,6 @@ package attachdetach
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -80,7 +79,7 @@ func (c *Controller) verifyAll(ctx context.Context) {
 	listing := map[string]*operationexecutor.Operation{}
 	c.listAttachments(ctx, listing) // An earlier leader may have left what is on no record.
 	for {
-		pause(ctx, c.options.VerifyPeriod-time.Duration(float64(c.options.VerifyPeriod)*verifyJitter()))
+		pause(ctx, c.options.untilVerified())
 		if ctx.Err() != nil {
 			return
 		}

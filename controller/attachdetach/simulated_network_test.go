@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,8 +24,10 @@ var errNetwork = errors.New("no route to host")
 // network is the way of one process to the store. It is a store.Transactor; plain has it without transactions.
 type network struct {
 	*storetest.Faulty
+	store.Lessor
 
 	cluster  *cluster
+	process  string
 	mu       sync.Mutex
 	off      bool
 	requests int
@@ -30,24 +35,34 @@ type network struct {
 }
 
 // plain is a store without transactions.
-type plain struct{ store.Store }
+type plain struct {
+	store.Store
+	store.Lessor
+}
 
-func (c *cluster) newNetwork() *network {
-	n := &network{cluster: c}
+func (c *cluster) newNetwork(process string) *network {
+	n := &network{cluster: c, process: process}
 	n.Faulty = storetest.NewFaulty(c.memory, storetest.Faults{
-		Seed: uint64(c.luck(1 << 30)), Conflict: 0.02, Refuse: 0.02, LoseAnswer: 0.01, CutWatch: 0.01, Duplicate: 0.05, Delay: n.delay,
+		Seed: uint64(c.luck(1 << 30)), Conflict: 0.02, Refuse: 0.02, LoseAnswer: 0.01,
 	})
+	n.Lessor = store.NewLeaseObjects(n, store.LeaseObjectsOptions{Jitter: -1})
 	return n
 }
 
-// delay has now and then a message take its time.
-func (n *network) delay(ctx context.Context) {
+// request has a request wait for its turn and, now and then, take its time. It fails when the process is cut off.
+func (n *network) request(ctx context.Context, what string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	n.cluster.turn(n.process, what)
 	if luck := n.cluster.luck(100); luck < 10 {
 		sleep(ctx, time.Duration(1+luck)*time.Millisecond)
+		n.cluster.turn(n.process, what+" at last")
 	}
+	return n.pass()
 }
 
-// cutOff cuts the process off from the store, or ends that.
+// cutOff cuts the process off from the store, or ends that. Its watches end.
 func (n *network) cutOff(off bool) {
 	n.mu.Lock()
 	n.off = off
@@ -57,6 +72,7 @@ func (n *network) cutOff(off bool) {
 	for _, end := range ended {
 		end()
 	}
+	synctest.Wait() // Nobody sees the end of a watch beside what comes next.
 }
 
 // mend ends all faults.
@@ -89,35 +105,35 @@ func (n *network) rest() {
 }
 
 func (n *network) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
-	if err := n.pass(); err != nil {
+	if err := n.request(ctx, "get "+key.String()); err != nil {
 		return nil, err
 	}
 	return n.Faulty.Get(ctx, key)
 }
 
 func (n *network) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
-	if err := n.pass(); err != nil {
+	if err := n.request(ctx, "list "+kind.Kind); err != nil {
 		return store.List{}, err
 	}
 	return n.Faulty.List(ctx, kind, namespace)
 }
 
 func (n *network) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	if err := n.pass(); err != nil {
+	if err := n.request(ctx, "create "+nameOf(obj)); err != nil {
 		return nil, err
 	}
-	return n.Faulty.Create(ctx, obj)
+	return n.Faulty.Create(ctx, n.cluster.withUID(obj))
 }
 
 func (n *network) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	if err := n.pass(); err != nil {
+	if err := n.request(ctx, "update "+nameOf(obj)); err != nil {
 		return nil, err
 	}
 	return n.Faulty.Update(ctx, obj)
 }
 
 func (n *network) Delete(ctx context.Context, key store.Key, p store.Preconditions) error {
-	if err := n.pass(); err != nil {
+	if err := n.request(ctx, "delete "+key.String()); err != nil {
 		return err
 	}
 	return n.Faulty.Delete(ctx, key, p)
@@ -125,30 +141,56 @@ func (n *network) Delete(ctx context.Context, key store.Key, p store.Preconditio
 
 // Commit meets the faults that the other methods meet.
 func (n *network) Commit(ctx context.Context, t store.Transaction) ([]runtime.Object, error) {
-	n.delay(ctx)
-	luck := n.cluster.luck(100)
-	switch err := n.pass(); {
-	case err != nil:
+	if err := n.request(ctx, "commit "+writesOf(t)); err != nil {
 		return nil, err
+	}
+	switch luck := n.cluster.luck(100); {
 	case luck < 2:
 		return nil, errNetwork
 	case luck < 4 && t.Writes[0].Kind == store.WriteUpdate:
 		return nil, fmt.Errorf("somebody else was first: %w", store.ErrConflict)
+	case luck == 99:
+		_, _ = n.cluster.memory.Commit(ctx, n.withUIDs(t)) // It may take effect, but nobody is told.
+		return nil, errNetwork
 	}
-	objects, err := n.cluster.memory.Commit(ctx, t)
-	if luck == 99 {
-		return nil, errNetwork // It took effect, but nobody is told.
-	}
-	return objects, err
+	return n.cluster.memory.Commit(ctx, n.withUIDs(t))
 }
 
-// Watch begins a watch whose events may all be late.
+// withUIDs has the objects that are to be made have UIDs.
+func (n *network) withUIDs(t store.Transaction) store.Transaction {
+	t.Writes = slices.Clone(t.Writes)
+	for i, w := range t.Writes {
+		if w.Kind == store.WriteCreate {
+			t.Writes[i] = store.ToCreate(n.cluster.withUID(w.Object))
+		}
+	}
+	return t
+}
+
+func writesOf(t store.Transaction) string {
+	var writes []string
+	for _, w := range t.Writes {
+		what := w.Key.String()
+		if w.Object != nil {
+			what = nameOf(w.Object)
+		}
+		writes = append(writes, fmt.Sprint(w.Kind, " ", what))
+	}
+	return strings.Join(writes, ", ")
+}
+
+func nameOf(obj runtime.Object) string {
+	o, _ := obj.(store.Object)
+	return fmt.Sprintf("%T %s %s", obj, store.NameOf(o), o.GetResourceVersion())
+}
+
+// Watch begins a watch. Its events may all be late; it may end before the next one, and bring one twice.
 func (n *network) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan store.Event, error) {
-	if err := n.pass(); err != nil {
+	if err := n.request(ctx, "watch "+kind.Kind); err != nil {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(ctx)
-	events, err := n.Faulty.Watch(ctx, kind, namespace, version)
+	events, err := n.cluster.memory.Watch(ctx, kind, namespace, version)
 	if err != nil {
 		end()
 		return nil, err
@@ -156,20 +198,65 @@ func (n *network) Watch(ctx context.Context, kind schema.GroupVersionKind, names
 	n.mu.Lock()
 	n.ended = append(n.ended, end)
 	n.mu.Unlock()
+	w := &watch{network: n, label: n.process + " sees " + kind.Kind + " of " + whoAsks(), out: make(chan store.Event)}
 	if luck := n.cluster.luck(100); luck < 10 {
-		return n.late(ctx, events, time.Duration(1+luck)*time.Second), nil
+		w.late = time.Duration(1+luck) * time.Second
 	}
-	return events, nil
+	go func() {
+		defer close(w.out)
+		defer end()
+		w.pass(ctx, events)
+	}()
+	return w.out, nil
 }
 
-// late passes events on, each later than the one before by that much.
-func (n *network) late(ctx context.Context, events <-chan store.Event, by time.Duration) <-chan store.Event {
-	return relay(ctx, events, func(event store.Event) (store.Event, bool) {
-		if !n.cluster.isCalm() {
-			sleep(ctx, by)
+// watch is one of the watches of a process.
+type watch struct {
+	network *network
+	label   string
+	late    time.Duration // by that much each event is later than the one before
+	out     chan store.Event
+}
+
+// pass passes events on, each in its turn, until they or ctx end, or the watch is cut.
+func (w *watch) pass(ctx context.Context, events <-chan store.Event) {
+	c := w.network.cluster
+	for event := range events {
+		if !w.comes(ctx) || c.luck(100) < 3 {
+			return
 		}
-		return event, true
-	})
+		copies := []store.Event{event}
+		if c.luck(20) == 0 {
+			copies = append(copies, store.Event{Type: event.Type, Object: event.Object.DeepCopyObject()})
+		}
+		for _, e := range copies {
+			select {
+			case <-ctx.Done():
+				return
+			case w.out <- e:
+			}
+		}
+	}
+}
+
+// comes waits until the next event is there, and reports false when ctx ends first.
+func (w *watch) comes(ctx context.Context) bool {
+	c := w.network.cluster
+	if !c.turns.TakeUnless(ctx, w.label) {
+		return false
+	}
+	var delay time.Duration
+	if luck := c.luck(100); luck < 10 {
+		delay = time.Duration(1+luck) * time.Millisecond
+	}
+	if !c.isCalm() {
+		delay += w.late
+	}
+	if delay == 0 {
+		return true
+	}
+	sleep(ctx, delay)
+	return c.turns.TakeUnless(ctx, w.label)
 }
 
 // relay passes events on until ctx or they end, as pass changes them; those for which it says no are lost.

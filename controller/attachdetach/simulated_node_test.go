@@ -26,7 +26,7 @@ type want struct {
 // wantedOn returns the volumes of the pods on a node.
 func (c *cluster) wantedOn(ctx context.Context, node string) map[string]want {
 	wanted := map[string]want{}
-	pods, _, err := store.ListOf[*v1.Pod](context.WithoutCancel(ctx), c.memory, "")
+	pods, _, err := store.ListOf[*v1.Pod](context.WithoutCancel(ctx), c.world, "")
 	if err != nil {
 		c.violate("%v", err)
 	}
@@ -47,11 +47,11 @@ func (c *cluster) wantedOn(ctx context.Context, node string) map[string]want {
 func (c *cluster) volumeOf(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (*v1.PersistentVolume, *v1.PersistentVolumeClaim) {
 	ctx = context.WithoutCancel(ctx)
 	ref, _ := volume.ClaimOfVolume(pod, vol)
-	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.memory, ref.Name.Namespace, ref.Name.Name)
+	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.world, ref.Name.Namespace, ref.Name.Name)
 	if err != nil || !ref.OwnedBy(claim, pod) || claim.Status.Phase != v1.ClaimBound {
 		return nil, nil
 	}
-	pv, err := store.Get[*v1.PersistentVolume](ctx, c.memory, "", claim.Spec.VolumeName)
+	pv, err := store.Get[*v1.PersistentVolume](ctx, c.world, "", claim.Spec.VolumeName)
 	if err != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID {
 		return nil, nil
 	}
@@ -62,7 +62,7 @@ func (c *cluster) volumeOf(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (*v
 // what no pod wants, says what it uses, begins to use what it is told is attached, and lets that grow. One of a sick node
 // lets go at most.
 func (c *cluster) agent(ctx context.Context, name string) {
-	node, err := store.Get[*v1.Node](ctx, c.memory, "", name)
+	node, err := store.Get[*v1.Node](ctx, c.world, "", name)
 	if err != nil || isFenced(node) {
 		return
 	}
@@ -72,7 +72,7 @@ func (c *cluster) agent(ctx context.Context, name string) {
 	}
 	wanted := c.wantedOn(ctx, name)
 	var uses []string
-	for handle := range c.handles() {
+	for _, handle := range c.handles() {
 		has := c.isMounted(handle, name)
 		switch {
 		case has && wanted[handle].wanted, !isSick && wanted[handle].wanted && slices.Contains(attachedTo(node), handle):
@@ -89,7 +89,7 @@ func (c *cluster) agent(ctx context.Context, name string) {
 	for _, handle := range uses {
 		node.Status.VolumesInUse = append(node.Status.VolumesInUse, unique(handle))
 	}
-	if node, err = store.Update(ctx, c.memory, node); err != nil || c.luck(10) == 0 || isSick {
+	if node, err = store.Update(ctx, c.world, node); err != nil || c.luck(10) == 0 || isSick {
 		return
 	}
 	for _, handle := range uses {
@@ -102,12 +102,12 @@ func (c *cluster) agent(ctx context.Context, name string) {
 
 // growAll does what a node does for the volumes that the control plane has made larger.
 func (c *cluster) growAll(ctx context.Context, node string) {
-	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](ctx, c.memory, "")
+	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](ctx, c.world, "")
 	if err != nil {
 		c.violate("%v", err)
 	}
 	for _, claim := range claims {
-		pv, err := store.Get[*v1.PersistentVolume](ctx, c.memory, "", claim.Spec.VolumeName)
+		pv, err := store.Get[*v1.PersistentVolume](ctx, c.world, "", claim.Spec.VolumeName)
 		if err != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID || !c.isMounted(pv.Spec.CSI.VolumeHandle, node) {
 			continue
 		}
@@ -128,16 +128,16 @@ func (c *cluster) grow(ctx context.Context, claim *v1.PersistentVolumeClaim, han
 	default:
 		c.growFilesystem(handle)
 	}
-	_, err := store.Update(ctx, c.memory, end.Apply(claim))
+	_, err := store.Update(ctx, c.world, end.Apply(claim))
 	c.note("a node says of %s: %v %s: %v", claim.Name, end.Status, end.Size.String(), err)
 }
 
 // changeNode changes a node's object, as who writes last.
 func (c *cluster) changeNode(ctx context.Context, name string, change func(node *v1.Node)) {
-	node, err := store.Get[*v1.Node](ctx, c.memory, "", name)
-	for ; err == nil; node, err = store.Get[*v1.Node](ctx, c.memory, "", name) {
+	node, err := store.Get[*v1.Node](ctx, c.world, "", name)
+	for ; err == nil; node, err = store.Get[*v1.Node](ctx, c.world, "", name) {
 		change(node)
-		if _, err := store.Update(ctx, c.memory, node); err == nil {
+		if _, err := store.Update(ctx, c.world, node); err == nil {
 			break
 		}
 	}
@@ -174,10 +174,10 @@ func (c *cluster) fence(ctx context.Context, name string) {
 	c.changeNode(ctx, name, func(node *v1.Node) {
 		node.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeOutOfService, Effect: v1.TaintEffectNoExecute}}
 	})
-	pods, _, err := store.ListOf[*v1.Pod](ctx, c.memory, "")
+	pods, _, err := store.ListOf[*v1.Pod](ctx, c.world, "")
 	for _, pod := range pods {
 		if err == nil && pod.Spec.NodeName == name {
-			_ = store.Delete(ctx, c.memory, pod)
+			_ = store.Delete(ctx, c.world, pod)
 		}
 	}
 }

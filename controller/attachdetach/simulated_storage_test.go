@@ -33,15 +33,17 @@ type storage struct {
 	*fake.Plugin
 
 	cluster *cluster
+	process string
 }
 
-func (c *cluster) newStorage() *storage {
-	return &storage{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Backend: c.backend, MaxSize: largest, IgnoreFencing: c.bugs.noFencing}), cluster: c}
+func (c *cluster) newStorage(process string) *storage {
+	return &storage{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Backend: c.backend, MaxSize: largest, IgnoreFencing: c.bugs.noFencing}), cluster: c, process: process}
 }
 
 // begin begins a call: it may take its time, and what is to become of it is thrown. The error of a call whose caller did not wait for
 // it is uncertain.
-func (s *storage) begin(ctx context.Context, method fake.Method) error {
+func (s *storage) begin(ctx context.Context, method fake.Method, name string) error {
+	s.turn(method, name)
 	switch luck := s.cluster.luck(100); {
 	case luck < 4:
 		s.Inject(method, fake.Fail(volume.Transient(errors.New("busy"))))
@@ -51,15 +53,21 @@ func (s *storage) begin(ctx context.Context, method fake.Method) error {
 		s.Inject(method, fake.Fail(errors.New("refused")))
 	case luck < 25:
 		sleep(ctx, time.Duration(luck)*time.Second/2)
+		s.turn(method, name)
 	case luck < s.cluster.bugs.stops() && (method == fake.MethodAttach || method == fake.MethodDetach):
 		// The process is stopped, perhaps beyond its lease, and then finishes the call.
 		time.Sleep(stoppedFor)
+		s.turn(method, name)
 		return nil
 	}
 	if ctx.Err() != nil {
 		return volume.Uncertain(fmt.Errorf("nobody waits for %s any more: %w", method, ctx.Err()))
 	}
 	return nil
+}
+
+func (s *storage) turn(method fake.Method, name string) {
+	s.cluster.turn(s.process, string(method)+" "+name)
 }
 
 func (s *storage) NewAttacher() (volume.Attacher, error) {
@@ -75,10 +83,10 @@ type attacher struct {
 
 func (a attacher) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
 	c := a.storage.cluster
-	if err := a.storage.begin(ctx, fake.MethodAttach); err != nil {
+	handle := spec.PersistentVolume.Spec.CSI.VolumeHandle
+	if err := a.storage.begin(ctx, fake.MethodAttach, handle+" to "+string(node)); err != nil {
 		return "", err
 	}
-	handle := spec.PersistentVolume.Spec.CSI.VolumeHandle
 	if !slices.Contains(c.backend.Handles(), handle) {
 		return "", fmt.Errorf("there is no volume %s", handle)
 	}
@@ -106,7 +114,7 @@ type detacher struct {
 
 func (d detacher) Detach(ctx context.Context, name string, node types.NodeName) error {
 	c, began := d.storage.cluster, time.Now()
-	if err := d.storage.begin(ctx, fake.MethodDetach); err != nil {
+	if err := d.storage.begin(ctx, fake.MethodDetach, name+" from "+string(node)); err != nil {
 		return err
 	}
 	mounted := c.isMounted(name, string(node))
@@ -123,7 +131,7 @@ func (d detacher) Detach(ctx context.Context, name string, node types.NodeName) 
 // forced is told that a volume is taken from a node that has it mounted, by a call that began then. Whatever still runs there cannot
 // write any more.
 func (c *cluster) forced(ctx context.Context, handle, name string, began time.Time) {
-	node, err := store.Get[*v1.Node](context.WithoutCancel(ctx), c.memory, "", name)
+	node, err := store.Get[*v1.Node](context.WithoutCancel(ctx), c.world, "", name)
 	c.mu.Lock()
 	since, well := c.wellSince[name]
 	unwanted := time.Since(c.wantedAt[handle+" "+name])
@@ -143,17 +151,18 @@ func (c *cluster) forced(ctx context.Context, handle, name string, began time.Ti
 
 func (s *storage) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	p, err := s.Plugin.NewProvisioner(options)
-	return provisioner{p, s}, err
+	return provisioner{p, s, options.PVName}, err
 }
 
 type provisioner struct {
 	volume.Provisioner
 
 	storage *storage
+	name    string
 }
 
 func (p provisioner) Provision(ctx context.Context, node *v1.Node, topologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
-	if err := p.storage.begin(ctx, fake.MethodProvision); err != nil {
+	if err := p.storage.begin(ctx, fake.MethodProvision, p.name); err != nil {
 		return nil, err
 	}
 	pv, err := p.Provisioner.Provision(ctx, node, topologies)
@@ -181,7 +190,7 @@ type deleter struct {
 }
 
 func (d deleter) Delete(ctx context.Context) error {
-	if err := d.storage.begin(ctx, fake.MethodDelete); err != nil {
+	if err := d.storage.begin(ctx, fake.MethodDelete, d.pv.Name); err != nil {
 		return err
 	}
 	c, handle := d.storage.cluster, d.pv.Spec.CSI.VolumeHandle
@@ -197,7 +206,7 @@ func (d deleter) Delete(ctx context.Context) error {
 
 // Recycle implements volume.RecyclableVolumePlugin.
 func (s *storage) Recycle(ctx context.Context, name string, spec *volume.Spec, recorder volume.RecycleEventRecorder) error {
-	if err := s.begin(ctx, fake.MethodRecycle); err != nil {
+	if err := s.begin(ctx, fake.MethodRecycle, name); err != nil {
 		return err
 	}
 	s.cluster.destroyed(ctx, spec.PersistentVolume, "recycled")
@@ -222,7 +231,7 @@ func (c *cluster) destroyed(ctx context.Context, pv *v1.PersistentVolume, how st
 	c.mu.Lock()
 	owner := c.owners[handle]
 	c.mu.Unlock()
-	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](context.WithoutCancel(ctx), c.memory, "")
+	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](context.WithoutCancel(ctx), c.world, "")
 	if err != nil {
 		c.violate("%v", err)
 	}
@@ -235,7 +244,7 @@ func (c *cluster) destroyed(ctx context.Context, pv *v1.PersistentVolume, how st
 
 // ExpandVolumeDevice implements volume.ExpandableVolumePlugin.
 func (s *storage) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, to, from resource.Quantity) (resource.Quantity, error) {
-	if err := s.begin(ctx, fake.MethodExpandVolume); err != nil {
+	if err := s.begin(ctx, fake.MethodExpandVolume, spec.Name()); err != nil {
 		return from, err
 	}
 	if !slices.Contains(s.cluster.backend.Handles(), spec.PersistentVolume.Spec.CSI.VolumeHandle) {

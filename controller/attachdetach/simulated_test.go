@@ -2,15 +2,18 @@ package attachdetach_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/simulation"
 	"github.com/volumekit/volumekit/store"
 )
 
@@ -19,14 +22,21 @@ import (
 
 // cluster is the world: its store, its storage, and the mounts of its nodes.
 type cluster struct {
+	// memory is the store, and world the way to it of all that is no controller.
 	memory  *store.Memory
+	world   world
 	backend *fake.Backend
 	bugs    bugs
 	started time.Time
+	// turns are those of all goroutines of the controllers; steps is what happened, with each turn.
+	turns *simulation.Turns
+	steps *simulation.Trace
 
 	mu     sync.Mutex
 	random *rand.Rand
 	calm   bool
+	// uids is how many objects were made.
+	uids int
 	// mounted is what is mounted, by handle and node.
 	mounted map[string]map[string]bool
 	// owners are the UIDs of the claims whose data is in a volume; filesystems how large the filesystem in it is.
@@ -47,13 +57,30 @@ type cluster struct {
 }
 
 func newCluster(seed uint64, planted bugs) *cluster {
-	return &cluster{
-		// A short history has watches that fall behind list everything again.
-		memory: store.NewMemory(store.MemoryOptions{History: 20}), backend: fake.NewBackend(), bugs: planted, started: time.Now(),
+	// A short history has watches that fall behind list everything again.
+	memory, steps := store.NewMemory(store.MemoryOptions{History: 20}), &simulation.Trace{Keep: true}
+	c := &cluster{
+		memory: memory, backend: fake.NewBackend(), bugs: planted, started: time.Now(),
+		turns: simulation.NewTurns(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps,
 		random: rand.New(rand.NewPCG(seed, 1)), mounted: map[string]map[string]bool{},
 		owners: map[string]types.UID{}, filesystems: map[string]int64{}, wellSince: map[string]time.Time{},
 		wantedAt: map[string]time.Time{}, capacities: map[types.UID]int64{}, found: map[types.UID]int64{}, grownFor: map[string]types.UID{}, counts: map[string]int{},
 	}
+	c.world = world{memory, c}
+	return c
+}
+
+// withUID returns an object that is to be made, with a UID: the store would make one up.
+func (c *cluster) withUID(obj runtime.Object) runtime.Object {
+	made, is := obj.DeepCopyObject().(store.Object)
+	if !is || made.GetUID() != "" {
+		return obj
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.uids++
+	made.SetUID(types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", c.uids)))
+	return made
 }
 
 // luck returns a number below n. When the faults have stopped it is one that means none.
@@ -63,6 +90,13 @@ func (c *cluster) luck(n int) int {
 	if c.calm {
 		return n / 2
 	}
+	return c.random.IntN(n)
+}
+
+// dice returns a number below n, also when the faults have stopped.
+func (c *cluster) dice(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.random.IntN(n)
 }
 
@@ -91,6 +125,7 @@ func (c *cluster) isWhole() bool {
 // note notes what happens, for people.
 func (c *cluster) note(format string, args ...any) {
 	line := fmt.Sprintf("%v: ", time.Since(c.started).Round(time.Millisecond)) + fmt.Sprintf(format, args...)
+	c.steps.Note(line)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.trace = append(c.trace, line)
@@ -157,7 +192,7 @@ func (c *cluster) unmount(handle, node string) {
 
 // unmountAll is the end of all processes on a node.
 func (c *cluster) unmountAll(node string) {
-	for handle := range c.handles() {
+	for _, handle := range c.handles() {
 		c.unmount(handle, node)
 	}
 }
@@ -178,8 +213,8 @@ func (c *cluster) growFilesystem(handle string) {
 	c.filesystems[handle] = max(c.filesystems[handle], size)
 }
 
-// handles are all volumes that are or were somewhere.
-func (c *cluster) handles() map[string]bool {
+// handles are all volumes that are or were somewhere, in order.
+func (c *cluster) handles() []string {
 	all := map[string]bool{}
 	for _, handle := range c.backend.Handles() {
 		all[handle] = true
@@ -189,7 +224,7 @@ func (c *cluster) handles() map[string]bool {
 	for handle := range c.mounted {
 		all[handle] = true
 	}
-	return all
+	return slices.Sorted(maps.Keys(all))
 }
 
 func unique(handle string) v1.UniqueVolumeName {

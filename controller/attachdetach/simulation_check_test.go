@@ -3,8 +3,8 @@ package attachdetach_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -21,7 +21,7 @@ import (
 
 // all returns the objects of a kind as they are.
 func all[T store.Object](ctx context.Context, c *cluster) []T {
-	objects, _, err := store.ListOf[T](ctx, c.memory, "")
+	objects, _, err := store.ListOf[T](ctx, c.world, "")
 	if err != nil {
 		c.violate("%v", err)
 	}
@@ -119,8 +119,7 @@ func (c *cluster) settle(ctx context.Context, processes []*process) {
 		for _, p := range processes {
 			p.network.rest()
 		}
-		time.Sleep(longestStep)
-		synctest.Wait()
+		c.turns.Sleep(longestStep)
 		c.check(ctx)
 		if wrong = c.unsettled(ctx); len(wrong) == 0 {
 			good++
@@ -138,7 +137,7 @@ func (c *cluster) moderate(ctx context.Context) {
 	for _, claim := range all[*v1.PersistentVolumeClaim](ctx, c) {
 		if bytes(claim.Spec.Resources.Requests) > largest {
 			claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(largest/2, resource.BinarySI)}
-			_, _ = store.Update(ctx, c.memory, claim) // If somebody else was first, next time.
+			_, _ = store.Update(ctx, c.world, claim) // If somebody else was first, next time.
 		}
 	}
 }
@@ -153,7 +152,8 @@ func (c *cluster) unsettled(ctx context.Context) (wrong []string) {
 			wanted[handle] = append(wanted[handle], node)
 		}
 	}
-	for handle, nodes := range wanted {
+	for _, handle := range slices.Sorted(maps.Keys(wanted)) {
+		nodes := wanted[handle]
 		if mounted := c.mountsOf(handle); len(mounted) != 1 || !slices.Contains(nodes, mounted[0]) {
 			say("volume %s is mounted on %v and wanted on %v", handle, mounted, nodes)
 		}
@@ -176,7 +176,8 @@ func (c *cluster) unsettled(ctx context.Context) (wrong []string) {
 	if records := all[*storagev1.VolumeAttachment](ctx, c); len(records) != attached {
 		say("%d attachments are on record, and there are %d", len(records), attached)
 	}
-	for _, pv := range volumes {
+	for _, handle := range slices.Sorted(maps.Keys(volumes)) {
+		pv := volumes[handle]
 		settled := pv.Status.Phase == v1.VolumeBound || pv.Status.Phase == v1.VolumeAvailable
 		if !settled && policyOf[pv.Name] != v1.PersistentVolumeReclaimRetain && !c.isAwaited(pv, pods) {
 			say("volume %s is %s: %s", pv.Name, pv.Status.Phase, pv.Status.Message)

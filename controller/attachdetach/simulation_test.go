@@ -57,30 +57,30 @@ type process struct {
 func (p *process) start(t *testing.T) {
 	t.Helper()
 	p.lives++
-	p.network = p.cluster.newNetwork()
+	holder := fmt.Sprintf("%s-%d", p.name, p.lives)
+	p.network = p.cluster.newNetwork(holder)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	var way store.Store = p.network
 	if p.cluster.luck(2) == 0 {
-		way = plain{p.network}
+		way = plain{p.network, p.network.Lessor}
 	}
-	holder := fmt.Sprintf("%s-%d", p.name, p.lives)
 	p.cluster.note("process %s starts", holder)
 	go func() {
 		defer close(done)
 		if p.cluster.bugs.noElection {
-			_ = control(ctx, t, p.cluster, way)
+			_ = control(ctx, t, p.cluster, holder, way)
 			return
 		}
 		options := leader.Options{Name: types.NamespacedName{Namespace: "default", Name: "volumes"}, Holder: holder}
 		_ = leader.Run(ctx, way, options, func(ctx context.Context, s store.Store) error {
 			p.cluster.note("process %s leads", holder)
-			return control(ctx, t, p.cluster, s)
+			return control(ctx, t, p.cluster, holder, s)
 		})
 	}()
 	p.stop = sync.OnceFunc(func() {
 		cancel()
-		<-done
+		p.cluster.turns.Await(done)
 	})
 }
 
@@ -92,19 +92,21 @@ func (p *process) kill() {
 	p.stop()
 }
 
-// control runs the controllers until ctx ends.
-func control(ctx context.Context, t *testing.T, c *cluster, s store.Store) error {
+// control runs the controllers of a process until ctx ends.
+func control(ctx context.Context, t *testing.T, c *cluster, process string, s store.Store) error {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/nowhere", NodeName: "controller"})
 	assert.NoError(t, err)
 	plugins := volume.NewVolumePluginMgr(host)
-	assert.NoError(t, plugins.InitPlugins(ctx, c.newStorage()))
-	const most = 5 * time.Second
-	claims := persistentvolume.New(plugins, c.bugs.view(c, "claims", s), persistentvolume.Options{Workers: 2, MaxBackoff: most})
-	options := attachdetach.Options{VerifyPeriod: time.Minute, MaxWaitForUnmount: maxWait}
-	options.Backoff.Max = most
+	assert.NoError(t, plugins.InitPlugins(ctx, c.newStorage(process)))
+	ctx = workerContext{ctx, c, process}
+	const most, noJitter = 5 * time.Second, -1
+	claims := persistentvolume.New(plugins, c.bugs.view(c, "claims", s), persistentvolume.Options{Workers: 2, MaxBackoff: most, Jitter: noJitter})
+	watched := operations{c, process}
+	options := attachdetach.Options{VerifyPeriod: time.Minute, MaxWaitForUnmount: maxWait, Observer: watched}
+	options.Backoff.Max, options.Backoff.Jitter = most, noJitter
 	attachments := attachdetach.New(plugins, c.bugs.view(c, "attachments", s), options)
-	sizes := expand.Options{}
-	sizes.Backoff.Max, sizes.Backoff.Infeasible = most, 10*most
+	sizes := expand.Options{Observer: watched}
+	sizes.Backoff.Max, sizes.Backoff.Infeasible, sizes.Backoff.Jitter = most, 10*most, noJitter
 	growth := expand.New(plugins, c.bugs.view(c, "growth", s), sizes)
 	var all sync.WaitGroup
 	all.Go(func() { _ = claims.Run(ctx) })
@@ -144,7 +146,7 @@ func simulate(t *testing.T, seed uint64, steps int, planted bugs) (c *cluster) {
 		for _, p := range processes {
 			p.stop()
 		}
-		time.Sleep(stoppedFor) // What they were stopped in ends.
+		c.turns.Sleep(stoppedFor) // What they were stopped in ends.
 	})
 	return c
 }
@@ -181,8 +183,7 @@ func (c *cluster) step(ctx context.Context, t *testing.T, processes []*process) 
 	for _, p := range processes {
 		p.network.rest()
 	}
-	time.Sleep(time.Duration(c.luck(int(longestStep/time.Millisecond))) * time.Millisecond)
-	synctest.Wait()
+	c.turns.Sleep(time.Duration(c.luck(int(longestStep/time.Millisecond))) * time.Millisecond)
 }
 
 // users make pods and claims, want more, and delete them.
@@ -194,7 +195,7 @@ func (c *cluster) users(ctx context.Context, node string) {
 	case luck < 8: // It was a mistake.
 		claim = claimNames[c.luck(2)]
 		c.make(ctx, newClaim(claim))
-		time.Sleep(time.Duration(c.luck(10)) * time.Second / 2)
+		c.turns.Sleep(time.Duration(c.luck(10)) * time.Second / 2)
 		c.remove(ctx, store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: claim})
 	case luck < 16:
 		c.schedule(ctx, node, newPod(pod, node, claim))
@@ -213,7 +214,7 @@ func (c *cluster) users(ctx context.Context, node string) {
 
 // schedule makes a pod on a node that is well, as a scheduler does.
 func (c *cluster) schedule(ctx context.Context, name string, pod *v1.Pod) {
-	if node, err := store.Get[*v1.Node](ctx, c.memory, "", name); err == nil && isReady(node) && !isFenced(node) {
+	if node, err := store.Get[*v1.Node](ctx, c.world, "", name); err == nil && isReady(node) && !isFenced(node) {
 		c.make(ctx, pod)
 	}
 }
@@ -225,7 +226,7 @@ func (c *cluster) administrators(ctx context.Context) {
 	case 0:
 		c.remove(ctx, store.Key{Kind: store.PersistentVolumes, Name: name})
 	case 1:
-		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.memory, "default", claimNames[c.luck(len(claimNames))])
+		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.world, "default", claimNames[c.luck(len(claimNames))])
 		if err == nil && claim.Spec.VolumeName != "" {
 			c.remove(ctx, store.Key{Kind: store.PersistentVolumes, Name: claim.Spec.VolumeName})
 		}
@@ -241,7 +242,7 @@ func (c *cluster) stock(ctx context.Context, name string) {
 	if len(c.mountsOf(name)) > 0 || len(c.backend.Nodes(name)) > 0 {
 		return
 	}
-	if _, err := store.Get[*v1.PersistentVolume](ctx, c.memory, "", name); err == nil {
+	if _, err := store.Get[*v1.PersistentVolume](ctx, c.world, "", name); err == nil {
 		return
 	}
 	size, there := c.backend.Size(name)
@@ -261,7 +262,7 @@ func (c *cluster) stock(ctx context.Context, name string) {
 
 // reuse gives a volume that was kept to the next claim, when nobody has it and nothing is left in it.
 func (c *cluster) reuse(ctx context.Context, name string) {
-	pv, err := store.Get[*v1.PersistentVolume](ctx, c.memory, "", name)
+	pv, err := store.Get[*v1.PersistentVolume](ctx, c.world, "", name)
 	if err != nil || pv.Status.Phase != v1.VolumeReleased || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRetain ||
 		len(c.mountsOf(name)) > 0 || len(c.backend.Nodes(name)) > 0 {
 		return
@@ -269,33 +270,33 @@ func (c *cluster) reuse(ctx context.Context, name string) {
 	c.wipe(name)
 	pv.Spec.ClaimRef = nil
 	delete(pv.Annotations, persistentvolume.AnnBoundByController)
-	_, err = store.Update(ctx, c.memory, pv)
+	_, err = store.Update(ctx, c.world, pv)
 	c.note("volume %s is there for the next claim: %v", name, err)
 }
 
 // request asks for another size, not for less than there is.
 func (c *cluster) request(ctx context.Context, name, size string) {
-	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.memory, "default", name)
+	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.world, "default", name)
 	if err != nil || claim.Status.Phase != v1.ClaimBound {
 		return
 	}
 	has := claim.Status.Capacity[v1.ResourceStorage]
 	if want := resource.MustParse(size); want.Cmp(has) >= 0 {
 		claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: want}
-		_, err = store.Update(ctx, c.memory, claim)
+		_, err = store.Update(ctx, c.world, claim)
 		c.note("claim %s asks for %s: %v", name, size, err)
 	}
 }
 
 // make creates an object, unless it is there.
 func (c *cluster) make(ctx context.Context, obj store.Object) {
-	if _, err := c.memory.Create(ctx, obj); err == nil {
+	if _, err := c.world.Create(ctx, obj); err == nil {
 		c.note("new: %T %s", obj, obj.GetName())
 	}
 }
 
 func (c *cluster) remove(ctx context.Context, key store.Key) {
-	if err := c.memory.Delete(ctx, key, store.Preconditions{}); err == nil {
+	if err := c.world.Delete(ctx, key, store.Preconditions{}); err == nil {
 		c.note("deleted: %s", key)
 	}
 }
@@ -372,10 +373,14 @@ func TestClustersStayWhole(t *testing.T) {
 		if len(c.violations) == 0 {
 			continue
 		}
-		for _, line := range c.trace {
+		lines := c.trace
+		if seeds == 1 {
+			lines = c.steps.Lines() // With each turn.
+		}
+		for _, line := range lines {
 			t.Log(line)
 		}
-		require.Empty(t, c.violations, "seed %d: CLUSTER_FIRST=%d CLUSTER_SEEDS=1 repeats it, up to the order of goroutines", seed, seed)
+		require.Empty(t, c.violations, "seed %d: CLUSTER_FIRST=%d CLUSTER_SEEDS=1 repeats it, and prints each turn", seed, seed)
 	}
 	t.Logf("%d seeds: %v", seeds, counts)
 	happens := []string{"mount", "delete", "expand"}

@@ -3,7 +3,6 @@ package attachdetach
 import (
 	"cmp"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -122,6 +121,3 @@ func (c *Controller) confirmed() map[types.NodeName][]operationexecutor.Attached
 	}
 	return byNode
 }
-
-// verifyJitter returns the part of a period that is left out, so that controllers do not ask at the same time.
-func verifyJitter() float64 { return 0.1 * rand.Float64() } // It needs no secrecy.

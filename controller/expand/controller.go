@@ -65,7 +65,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		options.Backoff.Infeasible = operationexecutor.DefaultInfeasible
 	}
 	mirrors := store.MirrorOptions{
-		Logger: options.Logger, InitialBackoff: options.Backoff.Initial, MaxBackoff: options.Backoff.Max,
+		Logger: options.Logger, InitialBackoff: options.Backoff.Initial, MaxBackoff: options.Backoff.Max, Jitter: options.Backoff.Jitter,
 	}
 	c := &Controller{
 		plugins: plugins,

@@ -48,6 +48,8 @@ type Options struct {
 	InitialBackoff time.Duration
 	// MaxBackoff bounds that wait; 0 means two minutes and two seconds.
 	MaxBackoff time.Duration
+	// Jitter is the greatest part of a wait that is left out at random, between 0 and 1; zero means 0.1, less than zero none.
+	Jitter float64
 }
 
 // Controller binds, provisions and reclaims. Make one with [New] and start it with Run. Its methods may be called from
@@ -95,7 +97,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	if options.CallTimeout <= 0 {
 		options.CallTimeout = DefaultCallTimeout
 	}
-	mirrors := store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff}
+	mirrors := store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter}
 	c := &Controller{
 		plugins:         plugins,
 		store:           s,
@@ -108,7 +110,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		liveAttachments: newLists[*storagev1.VolumeAttachment](s),
 		liveNodes:       newLists[*v1.Node](s),
 		waiters:         newWaiters(),
-		work:            newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff}),
+		work:            newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
 		pending:         newPendingClaims(),
 		lost:            newLostCalls(),
 		users:           newUsers(),

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -105,7 +107,8 @@ func (c *Controller) syncUsers(ctx context.Context, namespace string) error {
 			of[claim] = append(of[claim], pod)
 		}
 	}
-	for by, q := range questions {
+	for _, by := range slices.SortedFunc(maps.Keys(questions), compareItems) {
+		q := questions[by]
 		c.users.answer(by, answer{question: q, pods: of[q.claim]})
 		c.work.queue.Add(by)
 	}

@@ -1,6 +1,7 @@
 package persistentvolume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -31,6 +32,11 @@ const (
 type item struct {
 	kind itemKind
 	name types.NamespacedName
+}
+
+// compareItems orders items by kind and name.
+func compareItems(a, b item) int {
+	return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name.Namespace, b.name.Namespace), cmp.Compare(a.name.Name, b.name.Name))
 }
 
 // work hands out items: each to one worker at a time, and those that failed again after a while.
@@ -176,7 +182,7 @@ func (w *work) count(key item, err error) time.Time {
 	at := time.Now()
 	if !failed && errors.Is(err, store.ErrConflict) {
 		f.conflicts++
-		at = at.Add(backoff.Policy{Initial: conflictBackoff, Max: w.policy.Max}.Delay(f.conflicts))
+		at = at.Add(backoff.Policy{Initial: conflictBackoff, Max: w.policy.Max, Jitter: w.policy.Jitter}.Delay(f.conflicts))
 	} else {
 		f.count, f.conflicts = f.count+1, 0
 		at = at.Add(w.policy.Delay(f.count))

@@ -9,6 +9,8 @@
 // after each step until all goroutines are blocked (testing/synctest.Wait), and records what happened in a [Trace], sorted
 // within the step. So goroutines that run between two steps may run in any order, and still nobody sees the difference.
 //
+// Code of many goroutines that share memory takes [Turns] instead: one goroutine goes on at a time, and a seed decides which.
+//
 // A run that failed is a list of steps. [Shrink] takes out all that the failure does not need. A step that a world cannot
 // do, since one before it was taken out, is skipped.
 //
