@@ -210,9 +210,7 @@ func TestDiskKilledWhileItOpens(t *testing.T) {
 	l := live(t)
 	for n := range l.disk.Steps {
 		disk := modeldisk.New(nil)
-		for _, s := range l.disk.Steps[:n] {
-			disk.Replay(s)
-		}
+		disk.Replay(l.disk.Steps[:n])
 		s, err := openFiles(disk, modelOptions())
 		require.NoError(t, err, "killed before step %d", n)
 		told := dump(s)

@@ -81,10 +81,15 @@ func instantPod(name string) *v1.Pod {
 
 func benchManager(b *testing.B, o Options) *Manager {
 	b.Helper()
+	return benchManagerOf(b, &instantPlugin{}, o)
+}
+
+func benchManagerOf(b *testing.B, plugin volume.VolumePlugin, o Options) *Manager {
+	b.Helper()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: b.TempDir(), NodeName: testNode})
 	require.NoError(b, err)
 	plugins := volume.NewVolumePluginMgr(host)
-	require.NoError(b, plugins.InitPlugins(b.Context(), &instantPlugin{}))
+	require.NoError(b, plugins.InitPlugins(b.Context(), plugin))
 	m, err := New(plugins, o)
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.Context())

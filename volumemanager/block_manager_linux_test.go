@@ -141,10 +141,8 @@ func (n *blockNode) noTraceIsLeft(node realNode, pod *v1.Pod) {
 	assert.NoDirExists(n.t, n.mapDir())
 	assert.NoDirExists(n.t, filepath.Join(n.root, "pods", string(pod.UID)))
 	for _, dir := range []string{node.options.RuntimeDir, node.options.StateDir} {
-		left, err := filepath.Glob(filepath.Join(dir, "*.record"))
-		require.NoError(n.t, err)
-		assert.Empty(n.t, left)
-		_, err = os.Stat(dir)
+		assert.Empty(n.t, recordsIn(n.t, dir))
+		_, err := os.Stat(dir)
 		require.NoError(n.t, err)
 	}
 }

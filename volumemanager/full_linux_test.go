@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// TestRecordsWithoutRoom is rows 11, 12 and 13 of the fault matrix: on a disk without a byte, without an inode, or that is
-// read-only, what is there is torn down, and nothing new begins.
+// TestRecordsWithoutRoom is rows 11, 12 and 13 of the fault matrix: on a disk without a byte, or that is read-only, what is there
+// is torn down, and nothing new begins. A disk without an inode has room for records.
 func TestRecordsWithoutRoom(t *testing.T) {
 	cases := map[string]struct {
 		options []string
@@ -24,7 +25,7 @@ func TestRecordsWithoutRoom(t *testing.T) {
 		errno   error
 	}{
 		"bytes":  {options: []string{"size=64k", "mode=0700"}, fill: fillBytes, empty: removeFill, errno: unix.ENOSPC},
-		"inodes": {options: []string{"nr_inodes=20", "mode=0700"}, fill: fillInodes, empty: removeFill, errno: unix.ENOSPC},
+		"inodes": {options: []string{"nr_inodes=20", "mode=0700"}, fill: fillInodes, empty: removeFill},
 		"read-only": {options: []string{"size=64k", "mode=0700"}, errno: unix.EROFS,
 			fill: func(t *testing.T, dir string) { remount(t, dir, "ro") }, empty: func(t *testing.T, dir string) { remount(t, dir, "rw") }},
 	}
@@ -47,6 +48,13 @@ func TestRecordsWithoutRoom(t *testing.T) {
 				eventually(t, m, m.isQuiet) // What it has left is on record.
 				if restart {
 					stop()
+				} else if c.errno == unix.EROFS {
+					require.ErrorIs(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""), unix.EBUSY, "the log is open")
+					require.NoError(t, m.RemovePod(there.UID))
+					require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+					stop()
+					require.NoError(t, mounter.Unmount(t.Context(), dir, mount.UnmountOptions{}))
+					return
 				}
 				c.fill(t, dir)
 				if restart {
@@ -56,9 +64,22 @@ func TestRecordsWithoutRoom(t *testing.T) {
 					require.NoError(t, m.WaitForAttachAndMount(t.Context(), there), "what is on record is set up again")
 					m.PodsComplete()
 				}
-				require.NoError(t, m.AddPod(t.Context(), late))
-				eventually(t, m, func() bool { return m.PodStatus(late.UID)[0].Err != nil })
+				more := addUntilRefused(t, m, late)
+				for _, pod := range more {
+					require.NoError(t, m.RemovePod(pod.UID))
+					require.NoError(t, m.WaitForUnmount(t.Context(), pod))
+				}
 				err := m.PodStatus(late.UID)[0].Err
+				if c.errno == nil {
+					require.NoError(t, err)
+					require.NoError(t, m.RemovePod(late.UID))
+					require.NoError(t, m.RemovePod(there.UID))
+					require.NoError(t, m.WaitForNodeEmpty(t.Context()))
+					stop()
+					assert.Empty(t, recordsIn(t, dir))
+					require.NoError(t, mounter.Unmount(t.Context(), dir, mount.UnmountOptions{}))
+					return
+				}
 				require.ErrorIs(t, err, ErrNotRecorded)
 				require.ErrorIs(t, err, volume.ErrTransient)
 				require.ErrorIs(t, err, c.errno)
@@ -79,6 +100,26 @@ func TestRecordsWithoutRoom(t *testing.T) {
 			})
 		}
 	}
+}
+
+// addUntilRefused adds pods until the volume of one has an error, or for long enough, and returns those before. The last one is
+// late.
+func addUntilRefused(t *testing.T, m *Manager, late *v1.Pod) (before []*v1.Pod) {
+	t.Helper()
+	ofLate := func() VolumeStatus { return m.PodStatus(late.UID)[0] }
+	for i := range 30 {
+		require.NoError(t, m.AddPod(t.Context(), late))
+		eventually(t, m, func() bool { return ofLate().Err != nil || ofLate().Phase == PhaseMounted })
+		if ofLate().Err != nil || i == 29 {
+			return before
+		}
+		pod := emptyDirPod("more-" + strconv.Itoa(i))
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		before = append(before, pod)
+		require.NoError(t, m.RemovePod(late.UID))
+		require.NoError(t, m.WaitForUnmount(t.Context(), late))
+	}
+	return before
 }
 
 func remount(t *testing.T, dir, option string) {

@@ -282,9 +282,7 @@ func (l *load) removeAll(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, left)
 	for _, dir := range []string{l.node.options.RuntimeDir, l.node.options.StateDir} {
-		left, err := filepath.Glob(filepath.Join(dir, "*.record"))
-		require.NoError(t, err)
-		assert.Empty(t, left)
+		assert.Empty(t, recordsIn(t, dir))
 	}
 }
 

@@ -20,17 +20,21 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// records returns the files of the journal.
-func (w *world) records() []string {
-	var files []string
+// records returns the records of the journal, by their directory and key.
+func (w *world) records() map[string]string {
+	found := make(map[string]string)
 	for _, dir := range []string{w.options.RuntimeDir, w.options.StateDir} {
 		if dir != "" {
-			found, _ := filepath.Glob(filepath.Join(dir, "*.record"))
-			files = append(files, found...)
+			for key, payload := range recordsIn(w.t, dir) {
+				found[filepath.Join(dir, key)] = payload
+			}
 		}
 	}
-	return files
+	return found
 }
+
+// logIn returns the file with the records of a directory.
+func logIn(dir string) string { return filepath.Join(dir, "records.log") }
 
 // withRecords returns options with directories of records.
 func withRecords(t *testing.T) Options {

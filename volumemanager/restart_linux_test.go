@@ -3,9 +3,15 @@ package volumemanager
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -77,8 +83,53 @@ func recordManyVolumes(tb testing.TB, host volume.VolumeHost, dir string, n int)
 	return table
 }
 
+// asFiles puts a file for each record in the place of the log of a directory, as earlier versions had them, and returns the paths
+// by key.
+func asFiles(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files, castagnoli := make(map[string]string), crc32.MakeTable(crc32.Castagnoli)
+	for key, payload := range recordsIn(t, dir) {
+		sum, name := crc32.Checksum([]byte(key+payload), castagnoli), sha256.Sum256([]byte(key))
+		content := fmt.Sprintf("volumekit-record/1 %08x %d %+q\n%s", sum, len(payload), key, payload)
+		files[key] = filepath.Join(dir, hex.EncodeToString(name[:16])+".record")
+		require.NoError(t, os.WriteFile(files[key], []byte(content), 0o600))
+	}
+	require.NoError(t, os.Remove(logIn(dir)))
+	require.NoError(t, os.Remove(filepath.Join(dir, "log.record")))
+	return files
+}
+
+// TestRecordsInFilesAreTakenOver: what an earlier version has left is known, and is in the log from then on.
+func TestRecordsInFilesAreTakenOver(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.claim("data")
+		pod := podOf("web", "data", "-scratch")
+		w.start()
+		w.add(pod)
+		require.NoError(t, w.stop())
+		before, mounts := w.records(), w.mounts()
+		var files []string
+		for _, dir := range []string{w.options.RuntimeDir, w.options.StateDir} {
+			files = slices.AppendSeq(files, maps.Values(asFiles(t, dir)))
+		}
+		require.Len(t, files, len(before))
+		m := w.start()
+		pass(time.Hour)
+		assert.Equal(t, mounts, w.mounts())
+		assert.Equal(t, before, w.records())
+		for _, file := range files {
+			assert.NoFileExists(t, file)
+		}
+		w.add(pod)
+		w.remove(pod)
+		m.PodsComplete()
+		w.isClean()
+	})
+}
+
 // TestBadRecordsAreReportedAndHoldUpNothing is row 14 of the fault matrix: whatever lies where a record should, the others are
-// known, and the mounts that the bad ones stood for stay.
+// known, and the mounts that the bad ones stood for stay. It has the files of earlier versions.
 func TestBadRecordsAreReportedAndHoldUpNothing(t *testing.T) {
 	spoil := map[string]func(t *testing.T, path string, content []byte){
 		"empty": func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Truncate(path, 0)) },
@@ -111,9 +162,13 @@ func TestBadRecordsAreReportedAndHoldUpNothing(t *testing.T) {
 				w.start()
 				w.add(podOf("bad", "-scratch"))
 				synctest.Wait()
-				file := w.records()[0]
+				var bad string
+				for key := range recordsIn(t, w.options.RuntimeDir) {
+					bad = key
+				}
 				w.add(podOf("good", "-scratch"))
 				require.NoError(t, w.stop())
+				file := asFiles(t, w.options.RuntimeDir)[bad]
 				content, err := os.ReadFile(file)
 				require.NoError(t, err)
 				spoil(t, file, content)
@@ -143,6 +198,48 @@ func TestBadRecordsAreReportedAndHoldUpNothing(t *testing.T) {
 	}
 }
 
+// TestABadPartOfTheLogHoldsUpNothing is the same of the log: what is spoiled of it is one record of two.
+func TestABadPartOfTheLogHoldsUpNothing(t *testing.T) {
+	for name, spoil := range map[string]func(frame []byte){
+		"a bit":  func(frame []byte) { frame[len(frame)/2] ^= 1 },
+		"zeros":  func(frame []byte) { clear(frame) },
+		"line":   func(frame []byte) { frame[len(frame)-1] = ' ' },
+		"length": func(frame []byte) { frame[bytes.IndexByte(frame[4:], ' ')+5] = '9' },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, Options{RuntimeDir: filepath.Join(t.TempDir(), "run")})
+				w.start()
+				w.add(podOf("bad", "-scratch"))
+				w.add(podOf("good", "-scratch"))
+				require.NoError(t, w.stop())
+				log := logIn(w.options.RuntimeDir)
+				content, err := os.ReadFile(log)
+				require.NoError(t, err)
+				at := bytes.Index(content, []byte("uid-bad"))
+				from := bytes.LastIndex(content[:at], []byte("put "))
+				to := at + bytes.IndexByte(content[at:], '\n') + 1
+				to += bytes.IndexByte(content[to:], '\n') + 1
+				spoil(content[from:to])
+				require.NoError(t, os.WriteFile(log, content, 0o600))
+				before := w.mounts()
+
+				m := w.start()
+				m.PodsComplete()
+				pass(time.Hour)
+				require.NoError(t, m.WaitForUnmount(t.Context(), podOf("good")))
+				assert.Len(t, w.mounts(), len(before)-1, "the mount whose record is bad stays")
+				require.Len(t, m.Status().Orphans, 1)
+				assert.Equal(t, types.UID("uid-bad"), m.Status().Orphans[0].PodUID)
+				require.Len(t, m.Status().Damaged, 1)
+				kept, err := os.ReadFile(m.Status().Damaged[0].Path)
+				require.NoError(t, err)
+				assert.Equal(t, content, kept, "nothing of it is lost")
+			})
+		})
+	}
+}
+
 func TestRecordOfANewerManagerIsNeverOverwritten(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{RuntimeDir: filepath.Join(t.TempDir(), "run")})
@@ -151,26 +248,23 @@ func TestRecordOfANewerManagerIsNeverOverwritten(t *testing.T) {
 		w.add(pod)
 		require.NoError(t, w.stop())
 		rewriteRecord(t, w.options.RuntimeDir, func(r map[string]any) { r["version"], r["surprise"] = recordVersion+1, true })
-		file := w.records()[0]
-		newer, err := os.ReadFile(file)
-		require.NoError(t, err)
+		newer := recordsIn(t, w.options.RuntimeDir)
 		for range 2 {
 			m := w.start()
 			pass(time.Hour)
 			require.Len(t, m.Status().Damaged, 1)
 			require.ErrorIs(t, m.Status().Damaged[0].Err, record.ErrNewer)
 			require.ErrorIs(t, m.Status().Damaged[0].Err, volume.ErrUnsupported)
-			assert.Equal(t, file, m.Status().Damaged[0].Path)
+			assert.Equal(t, logIn(w.options.RuntimeDir), m.Status().Damaged[0].Path)
 			require.NoError(t, w.stop())
+			assert.Equal(t, newer, recordsIn(t, w.options.RuntimeDir))
 		}
 		m := w.start()
 		w.add(pod)
 		w.remove(pod)
 		require.NoError(t, m.WaitForNodeEmpty(t.Context()))
 		synctest.Wait()
-		aside, err := os.ReadFile(filepath.Join(w.options.RuntimeDir, "quarantine", filepath.Base(file)))
-		require.NoError(t, err)
-		assert.Equal(t, newer, aside)
+		assert.Equal(t, newer, recordsIn(t, filepath.Join(w.options.RuntimeDir, "quarantine")))
 	})
 }
 

@@ -108,3 +108,6 @@ func (d Directory) Names() ([]string, error) {
 func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
+
+// IsLinked reports whether the file has a name still.
+func (f kernelFile) IsLinked() (bool, error) { return isLinked(f.File) }

@@ -1,55 +1,31 @@
 package record
 
-// disk is what a [Dir] does to its directory, one system call in each method, in the order in which it must be done: a
-// test cuts the power between any two.
+import (
+	"io/fs"
+
+	"github.com/volumekit/volumekit/internal/journal"
+)
+
+// disk is what a [Dir] does to its directory, one system call in each method that changes something: a test cuts the power between
+// any two.
 type disk interface {
-	// create opens a file that is new or emptied.
-	create(name string) (file, error)
-	// rename puts a file in the place of another, in one step.
-	rename(from, to string) error
-	// unlink removes a file.
-	unlink(name string) error
-	// sync makes durable which names there are.
-	sync() error
+	journal.Files
+
+	// stat returns what a name stands for. It follows no link.
+	stat(name string) (fs.FileInfo, error)
+	// mkdir makes a directory.
+	mkdir(name string) error
+	// readRecord returns the content of a file that earlier versions have kept for one record.
+	readRecord(name string) ([]byte, error)
 }
 
-// file is a file that is being written.
-type file interface {
-	// Write writes all of content.
-	Write(content []byte) (int, error)
-	// Sync makes durable what was written.
-	Sync() error
-	// Close ends it.
-	Close() error
+// kernelDisk is the disk that the kernel offers.
+type kernelDisk struct {
+	journal.Directory
+
+	at directory
 }
 
-// write puts content into a new file, and makes it durable with [Options].Sync.
-func (d *Dir) write(name string, content []byte) error {
-	f, err := d.disk.create(name)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(content); err == nil && d.durable {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return err
-}
-
-// replace puts content in the place of the file of that name, by way of temp.
-func (d *Dir) replace(temp, name string, content []byte) error {
-	if err := d.write(temp, content); err != nil {
-		return err
-	}
-	return d.disk.rename(temp, name)
-}
-
-// sync makes durable, with [Options].Sync, which names there are.
-func (d *Dir) sync() error {
-	if !d.durable {
-		return nil
-	}
-	return d.disk.sync()
-}
+func (d kernelDisk) stat(name string) (fs.FileInfo, error)  { return d.Root.Lstat(name) }
+func (d kernelDisk) mkdir(name string) error                { return d.Root.Mkdir(name, 0o700) }
+func (d kernelDisk) readRecord(name string) ([]byte, error) { return d.at.read(name) }

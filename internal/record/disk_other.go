@@ -8,10 +8,7 @@ import (
 )
 
 // directory is not written for this platform.
-type directory struct {
-	disk
-	fd *os.File
-}
+type directory struct{ fd *os.File }
 
 func openDirectory(path string) (directory, error) {
 	return directory{}, fmt.Errorf("lock of %q: %w", path, ErrUnsupported)

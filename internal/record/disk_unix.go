@@ -12,15 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directory is the disk that the kernel offers: system calls on the descriptor of a directory, which is also what is
-// locked. Package os would take twice as long for a record.
+// directory is the descriptor of a directory, which is also what is locked.
 type directory struct{ fd *os.File }
-
-// descriptor is a file of a directory that is being written.
-type descriptor struct {
-	fd   int
-	name string
-}
 
 // call makes a system call until no signal interrupts it, and names the file in its error.
 func call(op, name string, call func() error) error {
@@ -33,51 +26,6 @@ func call(op, name string, call func() error) error {
 			return &fs.PathError{Op: op, Path: name, Err: err}
 		}
 	}
-}
-
-func (d directory) create(name string) (file, error) {
-	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	f := descriptor{name: name}
-	err := call("openat", name, func() (err error) {
-		f.fd, err = unix.Openat(int(d.fd.Fd()), name, flags, 0o600)
-		return err
-	})
-	return f, err
-}
-
-func (d directory) rename(from, to string) error {
-	return call("renameat", from, func() error { return unix.Renameat(int(d.fd.Fd()), from, int(d.fd.Fd()), to) })
-}
-
-func (d directory) unlink(name string) error {
-	return call("unlinkat", name, func() error { return unix.Unlinkat(int(d.fd.Fd()), name, 0) })
-}
-
-func (d directory) sync() error {
-	return call("fsync", d.fd.Name(), func() error { return unix.Fsync(int(d.fd.Fd())) })
-}
-
-func (f descriptor) Write(content []byte) (written int, err error) {
-	for written < len(content) && err == nil {
-		err = call("write", f.name, func() error {
-			n, err := unix.Write(f.fd, content[written:])
-			written += max(n, 0)
-			return err
-		})
-	}
-	return written, err
-}
-
-func (f descriptor) Sync() error {
-	return call("fsync", f.name, func() error { return unix.Fsync(f.fd) })
-}
-
-// Close is not repeated: whatever it returns, the descriptor is gone.
-func (f descriptor) Close() error {
-	if err := unix.Close(f.fd); err != nil && !errors.Is(err, unix.EINTR) {
-		return &fs.PathError{Op: "close", Path: f.name, Err: err}
-	}
-	return nil
 }
 
 // read returns the content of a file, no more than one byte beyond maxSize. It opens nothing but a regular file: no link is
@@ -103,7 +51,15 @@ func (d directory) read(name string) ([]byte, error) {
 		return nil, err
 	}
 	content, err := readAll(fd, name, int(stat.Size)+1)
-	return content, errors.Join(err, descriptor{fd, name}.Close())
+	return content, errors.Join(err, closeFile(fd, name))
+}
+
+// closeFile is not repeated: whatever it returns, the descriptor is gone.
+func closeFile(fd int, name string) error {
+	if err := unix.Close(fd); err != nil && !errors.Is(err, unix.EINTR) {
+		return &fs.PathError{Op: "close", Path: name, Err: err}
+	}
+	return nil
 }
 
 // readAll reads up to limit bytes.

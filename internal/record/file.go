@@ -16,7 +16,7 @@ const (
 	format  = "volumekit-record/"
 	version = 1
 	magic   = format + "1"
-	// suffix ends the name of every record; tempPrefix begins the name of one that is being written.
+	// suffix ends the name of a file with one record; tempPrefix begins the name of a file that is being written.
 	suffix     = ".record"
 	tempPrefix = ".tmp-"
 	// maxSize is the greatest size of a file in bytes. It bounds what a hostile file can cost.

@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
-	"sync/atomic"
+
+	"github.com/volumekit/volumekit/internal/journal"
 )
 
 // The sentinels of this package.
@@ -23,6 +23,8 @@ var (
 	// ErrNewer says that a record is of a newer program than this one, which has to leave it alone. What checks payloads
 	// may return it too.
 	ErrNewer = errors.New("written by a newer program")
+	// ErrRemoved says that the log was removed while it was in use.
+	ErrRemoved = fmt.Errorf("the log of records was removed, start again: %w", fs.ErrNotExist)
 )
 
 // Options says how a directory of records is kept.
@@ -34,15 +36,37 @@ type Options struct {
 // Dir is a locked directory of records. Its methods may be called from several goroutines at once, but those that write
 // the same key must take turns.
 type Dir struct {
-	path      string
-	root      *os.Root
-	directory directory
-	disk      disk
-	durable   bool
-	temp      atomic.Uint64
+	path    string
+	root    *os.Root
+	lock    directory
+	disk    disk
+	durable bool
 
 	mu sync.Mutex
-	// left holds the names of files that are no records of this program's and lie where they were.
+	// waiting is what the next who leads writes; nil when nobody waits.
+	waiting *batch
+
+	// lead is taken by the one goroutine that reads or writes files. It owns what follows.
+	lead   chan struct{}
+	closed bool
+	// log is the open log, nil before the first write; file is what it is written by.
+	log  *journal.Journal
+	file journal.File
+	// index says where the record of each key is in the log. removals is how much room their removal needs, live how much they
+	// take.
+	index    map[string]span
+	removals int64
+	live     int64
+	base     int64 // how long the log was when it got its name
+	due      int64 // how long the log may become before it is written anew
+	least    int64 // how long it becomes at least
+	// found is what has to be done with what was read before anything is written; nil: nothing has. unread says that nothing was
+	// read yet, and unnamed that the name of the log may not be durable.
+	found           *found
+	unread, unnamed bool
+	// early is what was found damaged before Load was called.
+	early []Damaged
+	// left holds the names, by [fileName], of records that are not to be overwritten: files, and records in the log.
 	left map[string]struct{}
 }
 
@@ -54,35 +78,43 @@ type Record struct {
 	Payload []byte
 }
 
-// Damaged is a file that cannot be used as a record.
+// Damaged is what cannot be used as a record.
 type Damaged struct {
-	// Path is the absolute path to which the file was moved; where it lay when it was not moved.
+	// Path is the absolute path of a file with it, which was moved aside; where it lay when it was not moved.
 	Path string
-	// Err is what is wrong with it. It matches [ErrNewer] when nothing is, but that this program is too old.
+	// Err says why.
 	Err error
 }
 
-// Open opens and locks the directory at an absolute path. It is made, with mode 0700, when it is missing. A directory
-// that is open elsewhere is an error that matches [ErrLocked]; one that belongs to another user than this one or root, or
+// Open makes a directory when it is missing, with mode 0700, and locks it. The path must be absolute. A directory that is
+// locked elsewhere is an error that matches [ErrLocked]; one that belongs to another user than this one or root, or
 // that others may write to, matches [ErrUnsafe], for what is read there is trusted.
 func Open(path string, o Options) (*Dir, error) {
 	if err := MakeDir(path, o); err != nil {
 		return nil, fmt.Errorf("directory of records: %w", err)
 	}
-	directory, err := openDirectory(path)
+	locked, err := openDirectory(path)
 	if err != nil {
 		return nil, fmt.Errorf("directory of records: %w", err)
 	}
-	root, err := safeRoot(path, directory)
+	root, err := safeRoot(path, locked)
 	if err != nil {
-		return nil, fmt.Errorf("directory of records %q: %w", path, errors.Join(err, directory.fd.Close()))
+		return nil, fmt.Errorf("directory of records %q: %w", path, errors.Join(err, locked.fd.Close()))
 	}
-	return &Dir{
-		path: path, root: root, directory: directory, disk: directory, durable: o.Sync, left: make(map[string]struct{}),
-	}, nil
+	d := newDir(kernelDisk{Directory: journal.Directory{Root: root}, at: locked}, o)
+	d.path, d.root, d.lock = path, root, locked
+	return d, nil
 }
 
-// safeRoot opens the directory at path, which must be the one that is locked, for what is not often done.
+// newDir returns a directory that is locked.
+func newDir(on disk, o Options) *Dir {
+	return &Dir{
+		disk: on, durable: o.Sync, lead: make(chan struct{}, 1), unread: true, least: leastLog,
+		index: make(map[string]span), left: make(map[string]struct{}),
+	}
+}
+
+// safeRoot opens the directory at path, which must be the one that is locked.
 func safeRoot(path string, locked directory) (*os.Root, error) {
 	if err := locked.checkOwner(); err != nil {
 		return nil, err
@@ -143,58 +175,41 @@ func Lock(path string) (io.Closer, error) {
 // Path returns the path of the directory.
 func (d *Dir) Path() string { return d.path }
 
-// Close unlocks the directory. The records stay.
-func (d *Dir) Close() error { return errors.Join(d.directory.fd.Close(), d.root.Close()) }
-
-// Put writes the record of key, in place of an earlier one. After an error the earlier record or none is there, or the new
-// one when only the sync failed.
-func (d *Dir) Put(key string, payload []byte) error {
-	content := encode(key, payload)
-	if len(content) > maxSize {
-		return fmt.Errorf("record of %q has %d bytes, more than %d", key, len(content), maxSize)
+// Close unlocks the directory, after the writes that wait. The records stay: in a log of which all is proven, where there is room
+// for that.
+func (d *Dir) Close() error {
+	d.lead <- struct{}{}
+	defer func() { <-d.lead }()
+	if d.closed {
+		return fmt.Errorf("directory of records %q: %w", d.path, fs.ErrClosed)
 	}
-	name := fileName(key)
-	if err := d.makeWay(name); err != nil {
-		return fmt.Errorf("record of %q in %q: %w", key, d.path, err)
+	d.closed = true
+	if d.log != nil && d.found == nil && (d.log.Size() > d.base || d.log.IsBroken()) {
+		_ = d.compact() // The log as it is says the same.
 	}
-	temp := tempPrefix + strconv.FormatUint(d.temp.Add(1), 10) + "-" + name
-	if err := d.replace(temp, name, content); err != nil {
-		return fmt.Errorf("record of %q in %q: %w", key, d.path, errors.Join(err, d.discard(temp)))
-	}
-	if err := d.sync(); err != nil {
-		return fmt.Errorf("record of %q in %q: %w", key, d.path, err)
-	}
-	return nil
+	return errors.Join(d.closeLog(), d.lock.fd.Close(), d.root.Close())
 }
 
-// discard removes a file that may be missing.
-func (d *Dir) discard(name string) error {
-	if err := d.disk.unlink(name); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// Remove removes the record of key. A missing one is no error. What lies in its place and was left there stays.
-func (d *Dir) Remove(key string) error {
-	name := fileName(key)
-	if d.isLeft(name) {
+func (d *Dir) closeLog() error {
+	if d.log == nil {
 		return nil
 	}
-	err := d.discard(name)
-	if err == nil {
-		err = d.sync()
-	}
-	if err != nil {
-		return fmt.Errorf("record of %q in %q: %w", key, d.path, err)
-	}
-	return nil
+	log := d.log
+	d.log, d.file = nil, nil
+	return log.Close()
 }
 
 // Mark makes an empty file beside the records, for what is true of all of them. name has no slash and does not end as the
 // name of a record does.
 func (d *Dir) Mark(name string) error {
-	if err := errors.Join(d.write(name, nil), d.sync()); err != nil {
+	f, err := d.disk.Create(name)
+	if err == nil && d.durable {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = errors.Join(f.Close(), d.sync())
+	}
+	if err != nil {
 		return fmt.Errorf("mark %q in %q: %w", name, d.path, err)
 	}
 	return nil
@@ -204,6 +219,14 @@ func (d *Dir) Mark(name string) error {
 func (d *Dir) IsMarked(name string) bool { return d.exists(name) }
 
 func (d *Dir) exists(name string) bool {
-	_, err := d.root.Lstat(name)
+	_, err := d.disk.stat(name)
 	return err == nil
+}
+
+// sync makes durable, with [Options].Sync, which names there are.
+func (d *Dir) sync() error {
+	if !d.durable {
+		return nil
+	}
+	return d.disk.Sync()
 }

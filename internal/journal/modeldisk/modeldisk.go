@@ -358,36 +358,26 @@ func (d *Disk) Made() int {
 	return len(d.Steps)
 }
 
-// Replay does a step of another disk to this one.
-func (d *Disk) Replay(s Step) {
-	switch s.Call {
-	case "create":
-		_, _ = d.Create(s.To)
-	case "rename":
-		_ = d.Rename(s.From, s.To)
-	case "unlink":
-		_ = d.Unlink(s.From)
-	case "sync":
-		_ = d.Sync()
-	default:
-		for name, f := range d.Files {
-			if s.File.was(name) {
+// Replay does the steps of another disk to this one.
+func (d *Disk) Replay(steps []Step) {
+	here := map[*File]*File{}
+	for _, s := range steps {
+		switch s.Call {
+		case "create":
+			_, _ = d.Create(s.To)
+			here[s.File] = d.Files[s.To]
+		case "rename":
+			_ = d.Rename(s.From, s.To)
+		case "unlink":
+			_ = d.Unlink(s.From)
+		case "sync":
+			_ = d.Sync()
+		default:
+			if f := here[s.File]; f != nil {
 				f.do(s)
 			}
 		}
 	}
-}
-
-// was reports whether a file of another disk has had a name. A file is renamed only from unfinished.
-func (f *File) was(name string) bool {
-	names := map[*File]map[string]bool{}
-	for _, s := range f.disk.Steps {
-		if names[s.File] == nil {
-			names[s.File] = map[string]bool{}
-		}
-		names[s.File][s.To] = true
-	}
-	return names[f][name]
 }
 
 func (f *File) do(s Step) {

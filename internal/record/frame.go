@@ -1,0 +1,231 @@
+package record
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/volumekit/volumekit/internal/journal"
+)
+
+// A log is a head, one line of text, and frames:
+//
+//	volumekit-records/2 00000000 1234
+//	put 00000000 16 0 "example.com/plugin/disk-1"
+//	{"version": "1"}
+//	del 00000000 0 1270 "example.com/plugin/disk-1"
+//
+// The head says how many bytes after it there were when the log got its name: those were synced before. A frame says how long its
+// record is, how long the log was when the frame was written, all of it acknowledged, and its key. The checksum is that of the line
+// without it, and of what follows.
+
+const (
+	logFormat  = "volumekit-records/"
+	logVersion = 2
+	putKind    = "put"
+	delKind    = "del"
+	// removalSize is how much longer the frame of a removal is than its key, at most.
+	removalSize = 48
+	// sector is what a power cut writes whole or not at all.
+	sector = 512
+)
+
+// errShort says that a frame goes on beyond what there is.
+var errShort = errors.New("it is cut off")
+
+// frame is a record in the log, or the removal of one.
+type frame struct {
+	key     string
+	payload []byte
+	removed bool
+	start   int64 // how long the log was when it was written, all of it acknowledged
+}
+
+// span is where a frame is.
+type span struct{ from, to int64 }
+
+func (s span) size() int64 { return s.to - s.from }
+
+// placed is a frame in a log.
+type placed struct {
+	frame
+	span
+}
+
+// summed inserts the checksum of text into it, after its first word.
+func summed(word, rest string, body []byte) []byte {
+	text := make([]byte, 0, len(word)+len(rest)+len(body)+10)
+	text = append(append(append(text, word...), ' '), rest...)
+	text = append(text, body...)
+	sum := fmt.Appendf(nil, "%08x ", journal.Checksum(text))
+	return slices.Insert(text, len(word)+1, sum...)
+}
+
+// unsummed checks the checksum of text and returns text without it.
+func unsummed(text []byte) ([]byte, error) {
+	word, rest, ok := bytes.Cut(text, []byte(" "))
+	sum, rest, also := bytes.Cut(rest, []byte(" "))
+	if !ok || !also || len(sum) != 8 {
+		return nil, errDamaged
+	}
+	plain := append(append(slices.Clone(word), ' '), rest...)
+	if string(sum) != fmt.Sprintf("%08x", journal.Checksum(plain)) {
+		return nil, fmt.Errorf("%w: wrong checksum", errDamaged)
+	}
+	return plain, nil
+}
+
+// encode returns the frame as it stands in a log.
+func (f frame) encode() []byte {
+	word, body := putKind, f.payload
+	if f.removed {
+		word, body = delKind, nil
+	}
+	rest := fmt.Sprintf("%d %d %+q\n", len(body), f.start, f.key)
+	return summed(word, rest, append(slices.Clone(body), '\n'))
+}
+
+// parseFrame returns the frame at the beginning of data, and its length there.
+func parseFrame(data []byte) (frame, int, error) {
+	end := bytes.IndexByte(data, '\n')
+	if end < 0 {
+		return frame{}, 0, errShort
+	}
+	fields := strings.SplitN(string(data[:end]), " ", 5)
+	if len(fields) != 5 || fields[0] != putKind && fields[0] != delKind {
+		return frame{}, 0, fmt.Errorf("%w: no frame", errDamaged)
+	}
+	size, sizeErr := strconv.Atoi(fields[2])
+	start, startErr := strconv.ParseInt(fields[3], 10, 64)
+	key, keyErr := strconv.Unquote(fields[4])
+	if err := errors.Join(sizeErr, startErr, keyErr); err != nil || size < 0 || size > maxSize {
+		return frame{}, 0, errors.Join(fmt.Errorf("%w: no head of a frame", errDamaged), err)
+	}
+	whole := end + 1 + size + 1
+	if whole > len(data) {
+		return frame{}, 0, errShort
+	}
+	if _, err := unsummed(data[:whole]); err != nil {
+		return frame{}, 0, err
+	}
+	return frame{key: key, payload: data[end+1 : whole-1], removed: fields[0] == delKind, start: start}, whole, nil
+}
+
+// headLine returns the head of a log with so many bytes after it.
+func headLine(size int) []byte {
+	return summed(logFormat+strconv.Itoa(logVersion), strconv.Itoa(size)+"\n", nil)
+}
+
+// parseHead returns the length of the head, and up to where all was acknowledged when the log got its name. The error of a log
+// that says, with a right checksum, that it is newer matches [ErrNewer].
+func parseHead(data []byte) (length int, proven int64, err error) {
+	end := bytes.IndexByte(data, '\n')
+	if end < 0 || !bytes.HasPrefix(data, []byte(logFormat)) {
+		return 0, 0, fmt.Errorf("%w: no head", errDamaged)
+	}
+	plain, err := unsummed(data[:end+1])
+	if err != nil {
+		return 0, 0, err
+	}
+	word, rest, _ := strings.Cut(strings.TrimSuffix(string(plain), "\n"), " ")
+	if version, err := strconv.Atoi(strings.TrimPrefix(word, logFormat)); err != nil || version != logVersion {
+		return 0, 0, fmt.Errorf("log of format %q: %w", word, ErrNewer)
+	}
+	size, err := strconv.ParseInt(rest, 10, 64)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%w: no head: %w", errDamaged, err)
+	}
+	return end + 1, int64(end+1) + size, nil
+}
+
+// parsedLog is what a log holds.
+type parsedLog struct {
+	content []byte
+	frames  []placed
+	// holes are where no frame is.
+	holes []hole
+	// base is the length of the log when it got its name, proven up to where all was acknowledged, by the word of any frame.
+	base, proven int64
+}
+
+// hole is a part of a log that is no frame.
+type hole struct {
+	span
+	err error
+}
+
+// parseLog parses all frames, also those behind a damage. An error that matches [ErrNewer] is of the whole log.
+func parseLog(content []byte) (parsedLog, error) {
+	p := parsedLog{content: content}
+	length, base, err := parseHead(content)
+	switch {
+	case errors.Is(err, ErrNewer):
+		return p, err
+	case err != nil:
+		length = next(content, 0)
+		p.holes = append(p.holes, hole{span{0, int64(length)}, err})
+		base = max(1, int64(length)) // It had a head.
+	}
+	p.base, p.proven = base, base
+	for at := length; at < len(content); {
+		f, size, err := parseFrame(content[at:])
+		if err != nil {
+			to := next(content, at)
+			p.holes = append(p.holes, hole{span{int64(at), int64(to)}, err})
+			at = to
+			continue
+		}
+		p.frames = append(p.frames, placed{f, span{int64(at), int64(at + size)}})
+		p.proven = max(p.proven, f.start)
+		at += size
+	}
+	told := len(p.holes) > 0 && p.holes[len(p.holes)-1].to == int64(len(content))
+	if int64(len(content)) < p.proven && !told {
+		p.holes = append(p.holes, hole{span{int64(len(content)), int64(len(content))}, errShort})
+	}
+	return p, nil
+}
+
+// next returns where the next frame begins after at, also in the middle of a line; the length of content when there is none.
+func next(content []byte, at int) int {
+	for at++; at < len(content); at++ {
+		more := bytes.IndexByte(content[at:], ' ')
+		if more < 0 {
+			break
+		}
+		at += more // The first blank of a frame follows its first word.
+		from := at - len(putKind)
+		if from <= 0 {
+			continue
+		}
+		if _, _, err := parseFrame(content[from:]); err == nil {
+			return from
+		}
+	}
+	return len(content)
+}
+
+// isTorn reports whether a hole is proven to be the end of a write that was broken off: nothing says that it was acknowledged, and
+// it is as a crash leaves it, cut off at the end of the file or with whole sectors of zeros. A bit that has changed leaves neither.
+// That holds of payloads that are a line of text; of others more counts as damage.
+func (p parsedLog) isTorn(h hole) bool {
+	if h.from < p.proven {
+		return false
+	}
+	atEnd := h.to == int64(len(p.content))
+	text := p.content[h.from:h.to]
+	if atEnd && errors.Is(h.err, errShort) && bytes.Count(text, []byte("\n")) <= 1 { // A whole frame ends two lines.
+		return true
+	}
+	for from := h.from; from < h.to; {
+		to := min(from/sector*sector+sector, h.to)
+		if len(bytes.Trim(p.content[from:to], "\x00")) == 0 {
+			return true
+		}
+		from = to
+	}
+	return false
+}
