@@ -118,6 +118,9 @@ func (p *place) makeDir(ctx context.Context, name string) (int, error) {
 	return p.mounter.openPath(above, base)
 }
 
+// isNew reports whether the directory that holds the name was just made, so that most likely nothing is in it.
+func (p *place) isNew() bool { return len(p.made) > 0 }
+
 // unmakeParents removes the directories that were made. One that somebody else uses by now stays.
 func (p *place) unmakeParents() error {
 	for _, dir := range slices.Backward(p.made) {

@@ -149,8 +149,10 @@ const (
 func (p *place) openTarget(ctx context.Context, dir bool) (*target, error) {
 	t := &target{place: p, dir: dir}
 	var err error
-	if t.fd, err = p.open(); !errors.Is(err, unix.ENOENT) {
-		return t, err
+	if !p.isNew() {
+		if t.fd, err = p.open(); !errors.Is(err, unix.ENOENT) {
+			return t, err
+		}
 	}
 	if t.made, err = t.make(ctx); err != nil {
 		return nil, fmt.Errorf("making the mount point: %w", err)

@@ -20,9 +20,14 @@ func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
 	}
 	host, uid := m.plugins.Host(), types.UID(o.PodName)
 	pod := filepath.Join(host.GetPodsDir(), string(uid))
-	m.removeEmptyDirs(filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), pod)
-	m.removeEmptyDirs(host.GetPodVolumeDeviceDir(uid, o.PluginName), pod)
-	m.removeEmptyDirs(host.GetPodPluginDir(uid, o.PluginName), pod)
+	for _, dir := range []string{
+		filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), host.GetPodVolumeDeviceDir(uid, o.PluginName),
+		host.GetPodPluginDir(uid, o.PluginName),
+	} {
+		if m.removeEmptyDirs(dir, pod) {
+			return
+		}
+	}
 	if len(m.actualVolumesOf(o.PodName)) > 0 {
 		return
 	}
@@ -31,19 +36,27 @@ func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
 	}
 }
 
-// removeEmptyDirs removes dir and those above it, up to and with top, as far as they are empty.
-func (m *Manager) removeEmptyDirs(dir, top string) {
+// removeEmptyDirs removes dir and those above it, up to and with top, as far as they are empty, and reports whether top is gone.
+func (m *Manager) removeEmptyDirs(dir, top string) (gone bool) {
 	for ; dir == top || strings.HasPrefix(dir, top+string(filepath.Separator)); dir = filepath.Dir(dir) {
-		m.removeEmptyDir(dir)
+		if gone = m.removeEmptyDir(dir); !gone {
+			return false // Nor is what is above it empty.
+		}
 	}
+	return gone
 }
 
-// removeEmptyDir removes a directory if it is empty and nothing is mounted there. About one that is not there, or in use,
-// nothing is to be done.
-func (m *Manager) removeEmptyDir(dir string) {
-	if err := rmdir(dir); err != nil && !isMissing(err) && !isInUse(err) {
+// removeEmptyDir removes a directory if it is empty and nothing is mounted there, and reports whether it is gone. About one that
+// is not there, or in use, nothing is to be done.
+func (m *Manager) removeEmptyDir(dir string) (gone bool) {
+	err := rmdir(dir)
+	if err == nil || isMissing(err) {
+		return true
+	}
+	if !isInUse(err) {
 		m.options.Logger.Warn("an empty directory of a pod that is gone could not be removed", "path", dir, "error", err)
 	}
+	return false
 }
 
 func (m *Manager) isKnown(podName volume.UniquePodName) bool {
