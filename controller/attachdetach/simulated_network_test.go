@@ -82,7 +82,7 @@ func (n *network) mend() {
 }
 
 // tooMuch is more than any process asks for between two steps: one that works without end would hold up the time of the bubble.
-const tooMuch = 10000
+const tooMuch = 2000
 
 func (n *network) pass() error {
 	n.mu.Lock()

@@ -233,7 +233,7 @@ func forgetful[T runtime.Object](c *cluster, obj runtime.Object) runtime.Object 
 
 // A simulation that finds nothing is worth as much as the bugs that it would find. What a seed has found it finds again.
 func TestTheSimulationFindsBugs(t *testing.T) {
-	replays := number(t, "CLUSTER_REPLAYS", 1)
+	replays := number(t, "CLUSTER_REPLAYS", replaysByDefault)
 	for _, name := range slices.Sorted(maps.Keys(planted)) {
 		bug := planted[name]
 		t.Run(name, func(t *testing.T) {
