@@ -64,15 +64,16 @@ func TestRecordsWithoutRoom(t *testing.T) {
 					require.NoError(t, m.WaitForAttachAndMount(t.Context(), there), "what is on record is set up again")
 					m.PodsComplete()
 				}
-				more := addUntilRefused(t, m, late)
-				for _, pod := range more {
-					require.NoError(t, m.RemovePod(pod.UID))
-					require.NoError(t, m.WaitForUnmount(t.Context(), pod))
+				// What is removed makes room, so that nothing is before all was looked at.
+				more, err := addUntilRefused(t, m, late)
+				removeMore := func() {
+					for _, pod := range append(more, late) {
+						require.NoError(t, m.RemovePod(pod.UID))
+					}
 				}
-				err := m.PodStatus(late.UID)[0].Err
 				if c.errno == nil {
 					require.NoError(t, err)
-					require.NoError(t, m.RemovePod(late.UID))
+					removeMore()
 					require.NoError(t, m.RemovePod(there.UID))
 					require.NoError(t, m.WaitForNodeEmpty(t.Context()))
 					stop()
@@ -92,7 +93,7 @@ func TestRecordsWithoutRoom(t *testing.T) {
 				eventually(t, m, m.isQuiet)
 				c.empty(t, dir)
 				require.NoError(t, m.WaitForAttachAndMount(t.Context(), late), "it is tried again")
-				require.NoError(t, m.RemovePod(late.UID))
+				removeMore()
 				require.NoError(t, m.WaitForNodeEmpty(t.Context()))
 				stop()
 				assert.Empty(t, recordsIn(t, dir), "what could not be written was written later")
@@ -102,16 +103,19 @@ func TestRecordsWithoutRoom(t *testing.T) {
 	}
 }
 
-// addUntilRefused adds pods until the volume of one has an error, or for long enough, and returns those before. The last one is
-// late.
-func addUntilRefused(t *testing.T, m *Manager, late *v1.Pod) (before []*v1.Pod) {
+// addUntilRefused adds pods until the volume of one has an error, which it returns with the pods before, or for long enough. The
+// last one is late.
+func addUntilRefused(t *testing.T, m *Manager, late *v1.Pod) (before []*v1.Pod, err error) {
 	t.Helper()
-	ofLate := func() VolumeStatus { return m.PodStatus(late.UID)[0] }
 	for i := range 30 {
 		require.NoError(t, m.AddPod(t.Context(), late))
-		eventually(t, m, func() bool { return ofLate().Err != nil || ofLate().Phase == PhaseMounted })
-		if ofLate().Err != nil || i == 29 {
-			return before
+		eventually(t, m, func() bool {
+			status := m.PodStatus(late.UID)[0]
+			err = status.Err
+			return err != nil || status.Phase == PhaseMounted
+		})
+		if err != nil || i == 29 {
+			return before, err
 		}
 		pod := emptyDirPod("more-" + strconv.Itoa(i))
 		require.NoError(t, m.AddPod(t.Context(), pod))
@@ -119,7 +123,7 @@ func addUntilRefused(t *testing.T, m *Manager, late *v1.Pod) (before []*v1.Pod) 
 		require.NoError(t, m.RemovePod(late.UID))
 		require.NoError(t, m.WaitForUnmount(t.Context(), late))
 	}
-	return before
+	return before, nil
 }
 
 func remount(t *testing.T, dir, option string) {
