@@ -109,7 +109,8 @@ func (p *podEntry) without(other *podEntry) []v1.UniqueVolumeName {
 	return names
 }
 
-// AddPod says that pod is to run on this node, so that its volumes are wanted. pod is copied. Adding a pod again updates
+// AddPod says that pod is to run on this node, so that its volumes are wanted. What is used of pod is
+// copied, so that the caller may change it afterwards; what containers run, probes and scheduling are not. Adding a pod again updates
 // it, as UpdatePod does. After [Manager.RemovePod] the same UID is another pod: what is set up for the first one is torn down
 // before anything is set up, and reported ready, for the second one. A program that may be killed in between waits for
 // [Manager.WaitForUnmount] before it uses a UID again: the next program cannot tell the two pods apart.
@@ -135,7 +136,7 @@ func (m *Manager) AddPod(ctx context.Context, pod *v1.Pod) error {
 
 // change makes the desired state what pod says, unless check refuses what the pod was before, which may be nil.
 func (m *Manager) change(ctx context.Context, pod *v1.Pod, check func(old *podEntry) error) error {
-	pod = pod.DeepCopy()
+	pod = copyOfPod(pod)
 	defer m.growth.reading()()
 	defer m.readsClaims(pod)()
 	answers := m.resolver.resolve(ctx, pod)
