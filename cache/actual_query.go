@@ -62,23 +62,32 @@ type VolumeSnapshot struct {
 
 // Snapshot returns all that is known of a volume, and false when nothing is.
 func (a *ActualStateOfWorld) Snapshot(volumeName v1.UniqueVolumeName) (VolumeSnapshot, bool) {
-	var s VolumeSnapshot
-	known := a.SnapshotInto(&s, volumeName)
-	return s, known
-}
-
-// SnapshotInto is Snapshot for who asks again and again: it fills in s, whose Mounts are used again.
-func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.UniqueVolumeName) (known bool) {
-	mounts := s.Mounts[:0]
-	*s = VolumeSnapshot{Mounts: mounts}
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	v := a.volumes[volumeName]
 	if v == nil {
-		return false
+		return VolumeSnapshot{}, false
 	}
-	s.AttachedVolume, s.Mounts = a.row(v), appendMounts(mounts, v.mounts)
-	return true
+	return VolumeSnapshot{AttachedVolume: a.row(v), Mounts: appendMounts(nil, v.mounts)}, true
+}
+
+// SnapshotOfPod is Snapshot for one pod, at a cost that does not depend on how many others there are: Mounts has the set-up
+// of the pod, if there is one, and that of one other pod, which tells how the volume is here.
+func (a *ActualStateOfWorld) SnapshotOfPod(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (VolumeSnapshot, bool) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	v := a.volumes[volumeName]
+	if v == nil {
+		return VolumeSnapshot{}, false
+	}
+	s := VolumeSnapshot{AttachedVolume: a.row(v)}
+	if own := find(v.mounts, podName, (*podMount).comparePod); own != nil {
+		s.Mounts = appendMounts(s.Mounts, []*podMount{own})
+	}
+	if other := slices.IndexFunc(v.mounts, func(m *podMount) bool { return m.podName != podName }); other >= 0 {
+		s.Mounts = appendMounts(s.Mounts, v.mounts[other:other+1])
+	}
+	return s, true
 }
 
 // AllMountedVolumes yields a copy of each row that [ActualStateOfWorld.GetAllMountedVolumes] returns when the loop begins. No

@@ -110,10 +110,15 @@ func (d *DesiredStateOfWorld) AddPodToVolume(options AddPodOptions) (v1.UniqueVo
 	if err != nil {
 		return "", err
 	}
-	if err := d.add(name, facts, options.want(label), options.OuterVolumeSpecName); err != nil {
+	forAll, err := d.add(name, facts, options.want(label), options.OuterVolumeSpecName)
+	switch {
+	case err != nil:
 		return "", err
+	case forAll:
+		d.options.changed(name)
+	default:
+		d.options.podChanged(volume.GetUniquePodName(options.Pod), name)
 	}
-	d.options.changed(name)
 	return name, nil
 }
 
@@ -143,21 +148,23 @@ func (o *AddPodOptions) want(label string) want {
 	}
 }
 
-// add makes a pod want the volume of that name, under an outer name.
-func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w want, outer string) error {
+// add makes a pod want the volume of that name, under an outer name, and reports whether that has changed what other pods want.
+func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w want, outer string) (forAll bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.checkOuterName(name, w.podName, outer); err != nil {
-		return err
+		return false, err
 	}
 	v := d.volumes[name]
 	if v == nil {
 		v = &wantedVolume{name: name}
 	} else if err := v.conflict(&w); err != nil {
-		return err
+		return false, err
 	}
+	plugin, size := v.plugin, v.size
 	v.plugin = facts
 	v.setLeastSize(w.spec)
+	forAll = len(v.pods) > 0 && (v.plugin != plugin || v.size.Cmp(size) != 0)
 	d.volumes[name] = v
 	w.volume = v
 	old := find(v.pods, w.podName, (*want).comparePod)
@@ -166,14 +173,14 @@ func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w
 		w.incarnation, w.outerNames = d.incarnations, []string{outer}
 		v.pods = insert(v.pods, &w, w.podName, (*want).comparePod)
 		d.pods[w.podName] = insert(d.pods[w.podName], &w, name, (*want).compareVolume)
-		return nil
+		return forAll, nil
 	}
 	w.incarnation, w.outerNames = old.incarnation, withName(old.outerNames, outer)
 	if !facts.remountable {
 		w.requested = old.requested
 	}
 	*old = w
-	return nil
+	return forAll, nil
 }
 
 // withName returns sorted names with one more, if it is not there. What is given stays as it is.
@@ -213,7 +220,7 @@ func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, 
 	deleted := d.remove(volumeName, podName)
 	d.mu.Unlock()
 	if deleted {
-		d.options.changed(volumeName)
+		d.options.podChanged(podName, volumeName)
 	}
 }
 
@@ -229,7 +236,7 @@ func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.Uniqu
 	}
 	delete(d.errors, podName)
 	d.mu.Unlock()
-	d.options.changed(names...)
+	d.options.podChanged(podName, names...)
 	return names
 }
 

@@ -65,11 +65,15 @@ type pluginCall struct {
 
 // Slow implements watchdog.Owner.
 func (c *pluginCall) Slow() {
-	if c.hasWorker && c.workers.mayGiveBack() {
-		c.hasWorker, c.gaveWorker = false, true
-		c.workers.slow.Add(1)
+	if !c.workers.mayGiveBack() {
+		return
+	}
+	if c.hasWorker {
 		c.workers.release()
 	}
+	c.hasWorker, c.gaveWorker = false, true
+	c.workers.slow.Add(1)
+	c.op.execution.worker.Slow(c.op)
 }
 
 // Abandoned implements watchdog.Owner.

@@ -24,6 +24,7 @@ var errAbandoned = volume.Uncertain(errors.New("the call was abandoned before it
 type execution struct {
 	op       *Operation
 	executor *Executor
+	worker   Worker // whose goroutine this is
 	// run is the operation's code, from its first check to its last record. It stops at the first error.
 	run func(ctx context.Context, x *execution) error
 
@@ -76,6 +77,7 @@ func (x *execution) execute(ctx context.Context) {
 
 // abandoned ends an operation whose goroutine does not return from a call.
 func (x *execution) abandoned(ctx context.Context, c *pluginCall) {
+	x.worker.Abandoned(x.op)
 	err := c.lostError(ctx)
 	x.stepped(c, err)
 	x.end(ctx, err)

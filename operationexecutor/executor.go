@@ -15,9 +15,28 @@ import (
 // Executor begins operations. Make it with [NewOperationExecutor]. See the package comment for what it guarantees.
 type Executor struct {
 	*engine
-	// run runs an operation: in a goroutine of its own, or in that of the caller.
-	run func(execute func())
+	// worker is the goroutine of the caller, where operations run in that; nil: each runs in one of its own.
+	worker Worker
 }
+
+// Worker is told of the operations that run in its goroutine: see [Executor.Synchronous].
+type Worker interface {
+	// Began is called in that goroutine when an operation has its key, and right before it runs.
+	Began(op *Operation)
+	// Slow is called when a call of the operation has taken longer than ten seconds and no longer counts against
+	// ExecutorOptions.WorkersPerPlugin. It must return at once.
+	Slow(op *Operation)
+	// Abandoned is called when a call was abandoned: the operation ends in another goroutine, and the worker's returns with
+	// the call, or never.
+	Abandoned(op *Operation)
+}
+
+// noWorker is told nothing.
+type noWorker struct{}
+
+func (noWorker) Began(*Operation)     {}
+func (noWorker) Slow(*Operation)      {}
+func (noWorker) Abandoned(*Operation) {}
 
 // engine is what executors share that are made of one another.
 type engine struct {
@@ -56,16 +75,18 @@ func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions)
 			left:      map[*Operation][]leftCall{},
 			workers:   map[string]*workers{},
 		},
-		run: func(execute func()) { go execute() },
 	}
 }
 
 // Synchronous returns an executor that shares everything with e, and whose operations run in the goroutine of their caller:
 // each method that begins one returns when it has ended. Only when a call of a plugin is abandoned does the method return
 // later than that, with the call: watch Done, or ExecutorOptions.CallsLeft, in another goroutine. A call that ends its
-// goroutine (runtime.Goexit) ends that of the caller, when the operation has ended.
-func (e *Executor) Synchronous() *Executor {
-	return &Executor{engine: e.engine, run: func(execute func()) { execute() }}
+// goroutine (runtime.Goexit) ends that of the caller, when the operation has ended. w is told how they go; nil: nobody is.
+func (e *Executor) Synchronous(w Worker) *Executor {
+	if w == nil {
+		w = noWorker{}
+	}
+	return &Executor{engine: e.engine, worker: w}
 }
 
 // AttachVolume begins to attach a volume to a node. Every method that begins an operation returns at once: an error says
@@ -151,7 +172,14 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 		return nil, fmt.Errorf("%s of volume %q did not start: %w", claim.Subject.Kind, claim.Subject.Key.Volume, ErrShutDown)
 	}
 	e.attachments.begin(claim)
-	e.run(func() { op.execution.execute(ctx) })
+	if e.worker == nil {
+		op.execution.worker = noWorker{}
+		go op.execution.execute(ctx)
+		return op, nil
+	}
+	op.execution.worker = e.worker
+	e.worker.Began(op)
+	op.execution.execute(ctx)
 	return op, nil
 }
 

@@ -87,7 +87,7 @@ func TestAnOperationRunsInTheGoroutineOfItsCaller(t *testing.T) {
 		stack = string(debug.Stack())
 		return nil
 	})
-	op, err := w.executor.Synchronous().MountVolume(t.Context(), w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
+	op, err := w.executor.Synchronous(nil).MountVolume(t.Context(), w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
 	require.NoError(t, err)
 	select {
 	case <-op.Done():
@@ -102,7 +102,7 @@ func TestAnOperationRunsInTheGoroutineOfItsCaller(t *testing.T) {
 		require.GreaterOrEqual(t, at, 0, "%s in\n%s", caller, stack)
 		position += at
 	}
-	_, err = w.executor.Synchronous().MountVolume(t.Context(), w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
+	_, err = w.executor.Synchronous(nil).MountVolume(t.Context(), w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
 	require.NoError(t, err, "the key is free")
 }
 
@@ -117,7 +117,7 @@ func TestASynchronousOperationEndsBeforeItsAbandonedCall(t *testing.T) {
 		release := w.hang("SetUp")
 		returned := make(chan *operationexecutor.Operation)
 		go func() {
-			op, _ := w.executor.Synchronous().MountVolume(t.Context(), w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
+			op, _ := w.executor.Synchronous(nil).MountVolume(t.Context(), w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
 			returned <- op
 		}()
 		assert.Equal(t, volumeName("data"), (<-told).VolumeName)

@@ -115,11 +115,12 @@ func TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce(t *testing.T) {
 		for attempt := range 3 {
 			m.actual.MarkVolumeAsDetached(name, testNode)
 			for _, v := range []verb{verbDetach, verbForget} {
-				work := &volumeWork{troubles: make(map[volume.UniquePodName]trouble)}
-				m.begin(t.Context(), &subject{name: name}, action{verb: v}, work)
-				require.ErrorIs(t, work.troubles[""].err, volume.ErrInUse)
-				assert.Equal(t, attempt+1, work.troubles[""].attempts)
-				assert.True(t, work.troubles[""].until.After(time.Now()))
+				assert.False(t, (&worker{m: m}).begin(t.Context(), &volumeLook{name: name}, action{verb: v}))
+				why, ok := m.troubleOf(holder{volume: name})
+				require.True(t, ok)
+				require.ErrorIs(t, why.err, volume.ErrInUse)
+				assert.Equal(t, attempt+1, why.attempts)
+				assert.True(t, why.until.After(time.Now()))
 			}
 		}
 		synctest.Wait()

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -29,6 +30,7 @@ func TestAPodIsNotReadyWithWhatItNoLongerAsksFor(t *testing.T) {
 
 		w.claim("data")
 		require.NoError(t, m.WaitForAttachAndMount(t.Context(), other))
+		synctest.Wait() // Another worker does that, beside.
 		assert.Contains(t, w.changes(), "TearDown uid-web", "what it had goes when it is known what it has instead")
 		w.remove(other)
 		w.isClean()

@@ -17,9 +17,9 @@
 // # How it moves
 //
 // The pods that were added are the desired state, what operations have done is the actual state. Whatever changes
-// either marks the volumes that it touches dirty. One planner takes dirty volumes from a queue and computes, by a pure
+// either marks the volumes that it touches. A worker takes a marked volume from a queue and computes, by a pure
 // function, what is to be done: tear down what is not wanted, then attach, stage and set up; unstage and detach last,
-// when nobody uses the volume. Operations run in the executor's goroutines and mark the volume dirty when they end.
+// when nobody uses the volume. It does that itself, and looks again, until nothing is to be done or the rest has to wait.
 // Nothing polls: an idle manager does not wake up, and a wait returns with the change that it waited for. A slow
 // resync looks at every volume again, for what no event tells of. Filesystems on block devices are looked at every half a
 // minute, see Options.FilesystemLook: the kernel tells nobody that one has given up.

@@ -94,20 +94,20 @@ func (x *exchange) stop() {
 }
 
 // planned is told of each volume that is planned. One that is in use and not reported so, or the reverse, is reported.
-func (x *exchange) planned(s *subject) {
+func (x *exchange) planned(v *volumeLook) {
 	if x == nil {
 		return
 	}
-	wanted, reported := s.attachable()
-	used := wanted || s.known && s.actual.PluginIsAttachable
-	if x.differs(s.name, used) || wanted && !reported {
+	wanted, reported := v.attachable()
+	used := wanted || v.known && v.actual.PluginIsAttachable
+	if x.differs(v.name, used) || wanted && !reported {
 		x.kick()
 	}
 }
 
 // attachable reports whether a pod wants the volume attached, and whether the node's status is known to list it as in use.
-func (s *subject) attachable() (wanted, reported bool) {
-	row := s.anyWanted() // All rows of a volume agree.
+func (v *volumeLook) attachable() (wanted, reported bool) {
+	row := v.anyWanted() // All rows of a volume agree.
 	return row.PluginIsAttachable, row.ReportedInUse
 }
 
@@ -143,13 +143,13 @@ func (x *exchange) differs(name v1.UniqueVolumeName, used bool) bool {
 // judge tells the planner who attaches the volume. What the node has attached by itself, before it had a controller, it
 // detaches by itself. What the status does not list, or with another device, is not attached for certain: nothing more is
 // mounted from it, and what is mounted stays.
-func (x *exchange) judge(s *subject, view *volumeView) {
-	if x == nil || x.m.journal.hasAttachment(s.name) {
+func (x *exchange) judge(v *volumeLook) {
+	if x == nil || x.m.journal.hasAttachment(v.name) {
 		return
 	}
-	view.byController = true
-	if view.attached == attached && view.attachable && x.doubts(s.actual) {
-		view.attached = attachUncertain
+	v.view.byController = true
+	if v.view.attached == attached && v.view.attachable && x.doubts(v.actual) {
+		v.view.attached = attachUncertain
 	}
 }
 
@@ -275,7 +275,7 @@ func (x *exchange) report(ctx context.Context) {
 	case done:
 		x.m.desired.MarkVolumesReportedInUse(list)
 	case failed:
-		x.m.dirty.AddAll(x.unreported()) // They are to say why they wait.
+		x.m.volumes.AddAll(x.unreported()) // They are to say why they wait.
 	}
 }
 
@@ -343,12 +343,4 @@ func (x *exchange) reported(list []v1.UniqueVolumeName, err error) (done, failed
 	x.retryAt = timeAfter(x.failures)
 	x.due.AddAt(struct{}{}, x.retryAt)
 	return false, true
-}
-
-// anyWanted returns what one of the pods wants of the volume; what concerns the volume is the same for all.
-func (s *subject) anyWanted() operationexecutor.VolumeToMount {
-	if len(s.wanted) == 0 {
-		return operationexecutor.VolumeToMount{}
-	}
-	return s.wanted[0]
 }

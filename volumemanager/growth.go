@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -50,56 +51,54 @@ func newGrowth(m *Manager) *growth {
 }
 
 // judge tells the planner for which pods the volume is to grow.
-func (g *growth) judge(s *subject, view *volumeView) {
-	grows := false
-	for i := range view.pods {
-		p := &view.pods[i]
-		p.grow = p.state == operationexecutor.VolumeMounted && g.mustGrow(s, p.name)
-		grows = grows || p.grow
+func (g *growth) judge(v *volumeLook) {
+	for i := range v.view.pods {
+		p := &v.view.pods[i]
+		p.grow = p.state == operationexecutor.VolumeMounted && g.mustGrow(v, p.name)
 	}
-	g.watch(s, grows)
 }
 
 // mustGrow reports whether the volume is smaller than it is meant to be for a pod. Where its size is not known, and where
 // the plugin cannot make it grow while it is used, it is left alone.
-func (g *growth) mustGrow(s *subject, pod volume.UniquePodName) bool {
-	row := s.wantedBy(pod)
-	has := s.actual.ClaimSize
+func (g *growth) mustGrow(v *volumeLook, pod volume.UniquePodName) bool {
+	row := v.wantedBy(pod)
+	has := v.actual.ClaimSize
 	if row == nil || has.IsZero() {
 		return false
 	}
 	if wants := row.DesiredPersistentVolumeSize; wants.Cmp(has) <= 0 {
 		return false
 	}
-	return g.m.plugins.Capabilities(row.PluginName).Has(volume.CapNodeExpand) && !g.m.actual.HasInUseExpansionError(s.name)
+	return g.m.plugins.Capabilities(row.PluginName).Has(volume.CapNodeExpand) && !g.m.actual.HasInUseExpansionError(v.name)
 }
 
-// watch begins or ends to watch the claim of a volume. It begins before the claim is read.
-func (g *growth) watch(s *subject, grows bool) {
+// watch begins to watch the claim of a volume, before the claim is read, or ends it when no pod needs it.
+func (g *growth) watch(v *volumeLook) {
+	grows := slices.ContainsFunc(v.view.pods, func(p podView) bool { return p.grow })
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	key, growing := g.growing[s.name]
+	key, growing := g.growing[v.name]
 	switch {
-	case growing == grows:
+	case growing == grows || growing && v.pod != "":
 	case !grows:
-		delete(g.growing, s.name)
-		if claim := g.claims[key]; claim.volumes.Delete(s.name).Len() == 0 {
+		delete(g.growing, v.name)
+		if claim := g.claims[key]; claim.volumes.Delete(v.name).Len() == 0 {
 			delete(g.claims, key)
 		}
 	default:
-		key := claimKey(s.claimRef())
-		g.growing[s.name] = key
+		key := claimKey(v.claimRef())
+		g.growing[v.name] = key
 		if g.claims[key] == nil {
 			g.claims[key] = &growingClaim{volumes: sets.New[v1.UniqueVolumeName]()}
 		}
-		g.claims[key].volumes.Insert(s.name)
+		g.claims[key].volumes.Insert(v.name)
 	}
 }
 
 // claimRef returns the claim of the volume; the zero value when it has none.
-func (s *subject) claimRef() v1.ObjectReference {
-	for i := range s.wanted {
-		if pv := s.wanted[i].VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
+func (v *volumeLook) claimRef() v1.ObjectReference {
+	for i := range v.wanted {
+		if pv := v.wanted[i].VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
 			return *pv.Spec.ClaimRef
 		}
 	}
@@ -110,22 +109,15 @@ func claimKey(ref v1.ObjectReference) store.Key {
 	return store.Key{Kind: store.PersistentVolumeClaims, Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// toExpand returns the volume as a pod has it.
-func (s *subject) toExpand(pod volume.UniquePodName) operationexecutor.VolumeToMount {
-	row := *s.wantedBy(pod)
-	row.DevicePath = s.actual.DevicePath
-	return row
-}
-
 // awaits reports whether an expansion that failed is tried again when the claim or the PersistentVolume changes, and not
 // after a while: the control plane has not asked for it yet, or it can never be had at this size.
-func (g *growth) awaits(s *subject, err error) bool {
+func (g *growth) awaits(v *volumeLook, err error) bool {
 	if !errors.Is(err, operationexecutor.ErrExpansionNotRequested) && !errors.Is(err, volume.ErrInfeasible) {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	claim := g.claims[g.growing[s.name]]
+	claim := g.claims[g.growing[v.name]]
 	return claim != nil && (claim.seen == nil || !claim.seen.asksNode())
 }
 

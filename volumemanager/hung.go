@@ -199,7 +199,7 @@ func (m *Manager) hungConditions(h holder) []Condition {
 // volume from another pod is in nobody's way.
 func (m *Manager) hungBefore(h holder) []Condition {
 	return m.hungCalls(h.volume, func(o operationexecutor.OperationInfo) bool {
-		return o.PodName != "" && o.PodName != h.pod && flightOf(o).kind != operationexecutor.OpUnmount
+		return o.PodName != "" && o.PodName != h.pod && kindOfFilesystem(o.Kind) != operationexecutor.OpUnmount
 	})
 }
 
@@ -218,7 +218,7 @@ func (m *Manager) hungCalls(name v1.UniqueVolumeName, counts func(operationexecu
 // isGone reports whether nothing is, or may be, set up for a pod, or is being set up; but for what was taken off while its
 // teardown hangs on.
 func (m *Manager) isGone(podName volume.UniquePodName) bool {
-	for _, name := range m.flyingOf(podName) {
+	for _, name := range m.changingOf(podName) {
 		if !m.mounts.isLetGo(holder{volume: name, pod: podName}) {
 			return false
 		}

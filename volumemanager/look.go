@@ -37,10 +37,8 @@ func (m *Manager) knownPods() sets.Set[types.UID] {
 	for uid := range m.pods {
 		uids.Insert(uid)
 	}
-	for owner := range m.flights {
-		if owner.pod != "" {
-			uids.Insert(types.UID(owner.pod))
-		}
+	for podName := range m.operations.byPod {
+		uids.Insert(types.UID(podName))
 	}
 	m.mu.Unlock()
 	for _, podName := range m.actual.GetPods() {
@@ -75,9 +73,9 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 			rows = append(rows, m.statusOfUnwanted(mounted)...)
 		}
 	}
-	for _, name := range m.flyingOf(podName) {
+	for _, name := range m.changingOf(podName) {
 		if _, ok := mounts[name]; !ok && !entry.uses(name) {
-			rows = append(rows, m.statusOfFlying(uid, name))
+			rows = append(rows, m.statusOfLeft(uid, name))
 		}
 	}
 	slices.SortFunc(rows, func(a, b VolumeStatus) int {
@@ -118,8 +116,8 @@ func (m *Manager) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
 	return rows
 }
 
-// statusOfFlying returns where a volume stands that is still being set up for a pod that was removed.
-func (m *Manager) statusOfFlying(uid types.UID, name v1.UniqueVolumeName) VolumeStatus {
+// statusOfLeft returns where a volume stands that is still being set up for a pod that was removed.
+func (m *Manager) statusOfLeft(uid types.UID, name v1.UniqueVolumeName) VolumeStatus {
 	s := VolumeStatus{PodUID: uid, Volume: name, Phase: PhaseWaiting}
 	s.Plugin, _, _ = volume.SplitUniqueName(name) // Every volume that was planned has a name of that form.
 	m.fill(&s)
@@ -176,17 +174,13 @@ func (m *Manager) fill(s *VolumeStatus) {
 
 // fillWork adds what the operations say.
 func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
-	m.mu.Lock()
-	work := m.work[s.Volume] // It is replaced, never changed.
-	m.mu.Unlock()
-	if work == nil {
-		return
-	}
-	for _, r := range work.running {
-		s.runs(r, podName)
+	for _, r := range m.runningOf(s.Volume, podName) {
+		if r.op != nil {
+			s.runs(r, podName)
+		}
 	}
 	for _, pod := range []volume.UniquePodName{"", podName} {
-		if t, ok := work.troubles[pod]; ok && (s.Err == nil || pod != "") {
+		if t, ok := m.troubleOf(holder{volume: s.Volume, pod: pod}); ok && (s.Err == nil || pod != "") {
 			s.Err, s.Attempts = t.err, t.attempts
 			if !isPast(t.until) {
 				s.NextTry = t.until
@@ -214,7 +208,7 @@ func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
 
 // waitsFor says that a volume waits for an operation for another pod, which has the volume to itself.
 func (s *VolumeStatus) waitsFor(r runningOperation, info operationexecutor.OperationInfo) {
-	if r.pod == "" && s.Wanted && s.Err == nil {
+	if r.whole && s.Wanted && s.Err == nil {
 		s.Err = &volume.PendingError{
 			Op: string(info.Kind), Running: fmt.Sprintf("%s for pod %q", info.Kind, info.PodName), Volume: s.Volume, Since: info.Started,
 		}

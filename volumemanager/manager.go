@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,8 +57,8 @@ type Manager struct {
 	measured broadcast
 	claims   *claimIndex
 
-	// dirty holds the volumes to be planned, dirtyPods the pods whose claims are to be resolved again.
-	dirty     *workqueue.Queue[v1.UniqueVolumeName]
+	// volumes holds the volumes that are to be looked at, dirtyPods the pods whose claims are to be resolved again.
+	volumes   *volumeQueue
 	dirtyPods *workqueue.Queue[types.UID]
 	changes   broadcast
 	started   atomic.Bool
@@ -95,10 +96,9 @@ type Manager struct {
 	swept   bool
 	// adopted holds the volumes that were found after a restart, until all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
-	// work is what is known of the operations on each volume.
-	work map[v1.UniqueVolumeName]*volumeWork
-	// flights are the operations that run, by pod.
-	flights flights
+	// operations are those that run. troubles says why others did not begin, by volume and pod; no pod: the volume as a whole.
+	operations operations
+	troubles   map[v1.UniqueVolumeName]map[volume.UniquePodName]trouble
 	// refusals are volumes of which nothing is left, and that the actual state did not forget.
 	refusals map[v1.UniqueVolumeName]trouble
 	damaged  []DamagedRecord
@@ -134,7 +134,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		plugins:     plugins,
 		options:     o,
 		claims:      newClaimIndex(),
-		dirty:       workqueue.New[v1.UniqueVolumeName](),
+		volumes:     newVolumeQueue(cmp.Or(o.WorkersPerPlugin, operationexecutor.DefaultWorkersPerPlugin)),
 		dirtyPods:   workqueue.New[types.UID](),
 		suspects:    workqueue.New[string](),
 		filesystems: workqueue.New[filesystem](),
@@ -149,15 +149,20 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		outlived:    make(map[volume.UniquePodName]struct{}),
 		unswept:     make(map[volume.UniquePodName]struct{}),
 		adopted:     make(map[v1.UniqueVolumeName]struct{}),
-		work:        make(map[v1.UniqueVolumeName]*volumeWork),
-		flights:     make(flights),
+		operations:  newOperations(),
+		troubles:    make(map[v1.UniqueVolumeName]map[volume.UniquePodName]trouble),
 		refusals:    make(map[v1.UniqueVolumeName]trouble),
 		unproven:    make(unproven),
 		strays:      make(map[string]error),
 	}
 	m.root = newRootLock(plugins.Host(), o)
 	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, dynamic: o.Prober != nil, reading: m.claims.add}
-	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{Changed: m.dirty.Add, SELinuxMount: o.SELinuxMount})
+	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{
+		Changed: func(name v1.UniqueVolumeName) { m.volumes.Add(holder{volume: name}) },
+		// What a pod wants is looked at when the pod is known with it.
+		PodChanged:   func(v1.UniqueVolumeName, volume.UniquePodName) {},
+		SELinuxMount: o.SELinuxMount,
+	})
 	m.actual = actualState{
 		ActualStateOfWorld: cache.NewActualStateOfWorld(m.node(), plugins, cache.Options{
 			Changed: m.changes.notifyVolume,
@@ -229,7 +234,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	defer m.changes.subscribers.tell(topicEnd)
 	defer close(m.stopped)
-	defer m.dirty.Stop()
+	defer m.volumes.stop()
 	defer m.dirtyPods.Stop()
 	defer m.suspects.Stop()
 	defer m.filesystems.Stop()
@@ -259,7 +264,8 @@ func (m *Manager) Run(ctx context.Context) error {
 // doWork starts the goroutines of Run, and returns when all have ended, with ctx.
 func (m *Manager) doWork(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { m.planAll(ctx) })
+	m.volumes.start(func(w *worker) { m.work(ctx, w) }, func() bool { return ctx.Err() != nil })
+	defer m.volumes.stop()
 	wg.Go(func() { m.populateAll(ctx) })
 	m.lookAfterMounts(ctx, &wg)
 	m.measureVolumes(ctx, &wg)
@@ -289,7 +295,9 @@ func (m *Manager) doWork(ctx context.Context) {
 
 // end waits for the operations that run, and unlocks the root and the records.
 func (m *Manager) end(ctx context.Context) error {
-	if err := m.executor.Shutdown(ctx); err != nil {
+	err := m.executor.Shutdown(ctx)
+	m.volumes.wait()
+	if err != nil {
 		m.unlockLater(ctx)
 		return err
 	}
@@ -325,19 +333,6 @@ func (m *Manager) unlockLater(ctx context.Context) {
 	}()
 }
 
-// planAll plans dirty volumes until ctx ends. It is the one goroutine that begins operations: what it finds not pending
-// stays so until it begins one itself.
-func (m *Manager) planAll(ctx context.Context) {
-	var d desk
-	for {
-		name, ok := m.dirty.Get(ctx)
-		if !ok {
-			return
-		}
-		m.reconcile(ctx, name, &d)
-	}
-}
-
 // resync marks everything dirty from time to time.
 func (m *Manager) resync(ctx context.Context) {
 	for {
@@ -346,7 +341,7 @@ func (m *Manager) resync(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.dirty.AddAll(m.allVolumes())
+		m.volumes.AddAll(m.allVolumes())
 		m.dirtyPods.AddAll(m.incompletePods())
 		m.verifyAttached(ctx)
 		m.lookAtAll()
@@ -367,6 +362,6 @@ func (m *Manager) PodsComplete() {
 	clear(m.released)
 	clear(m.adopted)
 	m.mu.Unlock()
-	m.dirty.AddAll(m.allVolumes())
+	m.volumes.AddAll(m.allVolumes())
 	m.exchange.podsComplete()
 }

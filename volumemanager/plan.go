@@ -60,6 +60,8 @@ type volumeView struct {
 	byController bool
 	// known says that the volume is in the actual state.
 	known bool
+	// othersHaveIt says that the volume is, or may be, set up for pods that are not in pods.
+	othersHaveIt bool
 	// adopted says that the volume was found after a restart and that not every pod has been added since, so that nobody
 	// can tell yet whether it is wanted.
 	adopted bool
@@ -96,14 +98,11 @@ type podView struct {
 
 // plan returns what is to be done now, in order. It is a pure function: everything that it decides is in the cases
 // under testdata/plan. What has to wait for another action is not returned; it is planned when that one has ended.
-func plan(v volumeView) []action { return v.plan(nil) }
-
-// plan is plan, added to actions, which is empty.
-func (v *volumeView) plan(actions []action) []action {
+func plan(v volumeView) []action {
 	if v.pending {
-		return actions
+		return nil
 	}
-	actions = v.tearDowns(actions)
+	actions := v.tearDowns()
 	switch {
 	case v.isWanted():
 		return v.setUps(actions)
@@ -115,7 +114,8 @@ func (v *volumeView) plan(actions []action) []action {
 }
 
 // tearDowns takes the volume from each pod that does not use it, or that uses it anew. Uncertain counts as set up.
-func (v *volumeView) tearDowns(actions []action) []action {
+func (v *volumeView) tearDowns() []action {
+	var actions []action
 	for _, p := range v.pods {
 		used := (p.wanted || p.held) && !p.stale
 		if p.state != operationexecutor.VolumeNotMounted && !used && !p.pending {
@@ -191,6 +191,9 @@ func (v *volumeView) isWanted() bool {
 // isSetUp reports whether the volume may be set up for any pod, or whether an operation for a pod is running that may
 // set it up.
 func (v *volumeView) isSetUp() bool {
+	if v.othersHaveIt {
+		return true
+	}
 	for _, p := range v.pods {
 		if p.pending || p.state != operationexecutor.VolumeNotMounted {
 			return true

@@ -215,11 +215,12 @@ func (m *Manager) RemovePod(uid types.UID) error {
 	m.mu.Unlock()
 	m.actual.MarkPodRemoved(podName)
 	m.claims.drop(uid)
-	for _, name := range m.desired.DeletePod(podName) {
+	wanted := m.desired.DeletePod(podName)
+	for _, name := range wanted {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
 		m.dirtyPods.AddAll(m.claims.waitingFor(volumeKey(name)))
 	}
-	m.dirty.AddAll(m.actualVolumesOf(podName))
+	m.volumes.AddPod(podName, slices.Concat(wanted, m.actualVolumesOf(podName)))
 	m.settle(podName)
 	m.sweep(podName)
 	m.changes.notify(podName)
@@ -256,7 +257,8 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 		entry.volumes = append(entry.volumes, v)
 	}
 	podName := volume.GetUniquePodName(pod)
-	for _, name := range old.without(entry) {
+	dropped := old.without(entry)
+	for _, name := range dropped {
 		m.desired.DeletePodFromVolume(podName, name)
 		m.dirtyPods.AddAll(m.claims.waitingFor(volumeKey(name)))
 	}
@@ -272,8 +274,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	m.forgetEmptyPodLocked(pod.UID)
 	delete(m.released, podName)
 	m.mu.Unlock()
-	m.dirty.AddAll(added)
-	m.dirty.AddAll(m.actualVolumesOf(podName))
+	m.volumes.AddPod(podName, slices.Concat(dropped, entry.without(nil), m.actualVolumesOf(podName)))
 	m.changes.notify(podName)
 	return entry
 }
@@ -288,7 +289,7 @@ func sourceOf(pod *v1.Pod, outer string) *v1.VolumeSource {
 	return nil
 }
 
-// desire enters the volumes that could be resolved into the desired state, which marks them dirty. It returns the errors
+// desire enters the volumes that could be resolved into the desired state. It returns the errors
 // of those that the state refused.
 func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error {
 	var failed map[string]error

@@ -57,10 +57,10 @@ func (m *Manager) pluginsChanged(names []string) {
 	}
 }
 
-// retryAll has volumes planned again as if nothing had failed before.
+// retryAll has volumes looked at again as if nothing had failed before.
 func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
 	for _, name := range names {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name})
-		m.dirty.Add(name)
+		m.volumes.Add(holder{volume: name})
 	}
 }

@@ -208,7 +208,7 @@ func (m *Manager) endRebuild() {
 	if !ended {
 		return
 	}
-	m.dirty.AddAll(m.allVolumes())
+	m.volumes.AddAll(m.allVolumes())
 	m.exchange.podsComplete()
 }
 

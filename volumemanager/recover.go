@@ -79,7 +79,7 @@ func (m *Manager) adoptAll(found []foundVolume) error {
 		}
 	}
 	m.mu.Unlock()
-	m.dirty.AddAll(names)
+	m.volumes.AddAll(names)
 	return nil
 }
 

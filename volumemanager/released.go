@@ -17,7 +17,7 @@ func (m *Manager) settle(podName volume.UniquePodName) {
 	removal, ok := m.released[podName]
 	// What runs is looked at first: the actual state learns of it before it has ended. No operation begins for the pod
 	// any more, but after an AddPod, which makes the next removal another one.
-	done := ok && m.recovered && len(m.flights.ofPod(podName)) == 0
+	done := ok && m.recovered && len(m.operations.byPod[podName]) == 0
 	m.mu.Unlock()
 	if !done || len(m.actualVolumesOf(podName)) > 0 {
 		return

@@ -98,15 +98,15 @@ func (m *Manager) canReuse(spec *volume.Spec) bool {
 }
 
 // reuse makes a volume that was found after a restart ready for a pod without a set-up, and reports whether it did.
-func (m *Manager) reuse(ctx context.Context, s *subject, podName volume.UniquePodName) bool {
+func (m *Manager) reuse(ctx context.Context, v *volumeLook, podName volume.UniquePodName) bool {
 	if m.journal == nil || m.journal.mounts == nil {
 		return false
 	}
-	row, found := s.wantedBy(podName), s.foundFor(podName)
+	row, found := v.wantedBy(podName), v.foundFor(podName)
 	if found == nil || row.Pod == nil || row.PluginIsAttachable || row.PluginIsDeviceMountable || !m.canReuse(row.VolumeSpec) {
 		return false
 	}
-	r := m.journal.entry(s.name).record
+	r := m.journal.entry(v.name).record
 	known := r.Pods[row.Pod.UID]
 	if known.Settled == nil || !asksForTheSame(row, found, known) || !m.isMountedAs(ctx, known) {
 		return false
@@ -116,7 +116,7 @@ func (m *Manager) reuse(ctx context.Context, s *subject, podName volume.UniquePo
 		err = m.actual.reuse(row, mounter, known.Path)
 	}
 	if err != nil {
-		m.options.Logger.Warn("a volume that was found is set up again", "volume", s.name, "pod", podName, "error", err)
+		m.options.Logger.Warn("a volume that was found is set up again", "volume", v.name, "pod", podName, "error", err)
 		return false
 	}
 	m.reused.Add(1)
@@ -124,9 +124,9 @@ func (m *Manager) reuse(ctx context.Context, s *subject, podName volume.UniquePo
 }
 
 // foundFor returns the set-up that a restart found for a pod, and on which nothing has been done since; nil when there is none.
-func (s *subject) foundFor(podName volume.UniquePodName) *cache.MountedVolume {
-	for i := range s.actual.Mounts {
-		if m := &s.actual.Mounts[i]; m.PodName == podName && m.Reconstructed && m.State == operationexecutor.VolumeMountUncertain {
+func (v *volumeLook) foundFor(podName volume.UniquePodName) *cache.MountedVolume {
+	for i := range v.actual.Mounts {
+		if m := &v.actual.Mounts[i]; m.PodName == podName && m.Reconstructed && m.State == operationexecutor.VolumeMountUncertain {
 			return m
 		}
 	}

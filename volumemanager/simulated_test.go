@@ -74,7 +74,7 @@ var (
 )
 
 // inTurn lets operations begin one after the other, each when all that was going on has come to rest: those that end at once
-// would otherwise race with the planner that begins others beside them.
+// would otherwise race with the workers that begin others beside them.
 type inTurn struct{ *sim.Process }
 
 // OperationStarted implements operationexecutor.Observer. The time is the bubble's.
@@ -438,7 +438,7 @@ func (s *simulated) MountLost(name, pod string) {
 		return // Who changes it looks himself, and the watch looks again.
 	}
 	if s.m.doubt(h) {
-		s.m.dirty.Add(h.volume)
+		s.m.volumes.Add(h)
 	}
 }
 

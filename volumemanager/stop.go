@@ -12,7 +12,7 @@ import (
 	"github.com/volumekit/volumekit/cache"
 )
 
-// stopping is how Stop tells the planner and Run that the manager is to end.
+// stopping is how Stop tells the workers and Run that the manager is to end.
 type stopping struct {
 	// begun is closed when nothing is to be attached, staged or set up any more, over when Run is to return.
 	begun, over signal
@@ -63,7 +63,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 	if !m.started.Load() {
 		return nil
 	}
-	m.dirty.AddAll(m.allVolumes())
+	m.volumes.AddAll(m.allVolumes())
 	var witness v1.UniqueVolumeName
 	err := m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",

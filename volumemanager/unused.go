@@ -123,9 +123,9 @@ func (s volumeSearch) isMounted(row *cache.MountedVolume) bool {
 // operations returns the operations on the volume that run, or are certain to begin.
 func (s volumeSearch) operations() []volumeUse {
 	var uses []volumeUse
-	for _, f := range s.m.allFlights() {
-		if s.names(f.volume) || f.pod != "" && f.volume == s.nameFor(f.pod) {
-			uses = append(uses, volumeUse{volume: f.volume, pod: f.pod})
+	for _, h := range s.m.allRunning() {
+		if s.names(h.volume) || h.pod != "" && h.volume == s.nameFor(h.pod) {
+			uses = append(uses, volumeUse{volume: h.volume, pod: h.pod})
 		}
 	}
 	return uses

@@ -60,7 +60,7 @@ func (m *Manager) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodName
 		return cache.MountedVolume{}, false
 	}
 	row, ok := m.actual.GetMountedVolume(name, podName)
-	// In this order: the flight of what takes it away is entered before the state changes.
+	// In this order: the operation that takes it away is entered before the state changes.
 	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(m.desired.Incarnation(name, podName)) && !m.isLeaving(name, podName)
 }
 
@@ -79,9 +79,9 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 		known:   m.allKnown,
 		isReady: func() (bool, error) { return m.isGone(podName) && len(m.liveOrphansOf(ctx, pod.UID)) == 0, nil },
 		left: func() []VolumeStatus {
-			flying := m.flyingOf(podName)
+			changing := m.changingOf(podName)
 			left := slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
-				return !slices.Contains(flying, s.Volume) &&
+				return !slices.Contains(changing, s.Volume) &&
 					m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
 			})
 			return append(left, statusOfOrphans(m.liveOrphansOf(ctx, pod.UID))...)

@@ -240,7 +240,7 @@ func (m *Manager) tellOfMount(h holder, now []Condition) {
 	m.report(h, sourceMount, now)
 	if slices.ContainsFunc(was, func(c Condition) bool { return c.Reason == ReasonMountedOver }) {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: h.volume, Pod: h.pod})
-		m.dirty.Add(h.volume)
+		m.volumes.Add(h)
 	}
 }
 
@@ -271,7 +271,7 @@ func (m *Manager) lost(own *ownMount) {
 	gone.lost = time.Now()
 	m.mounts.enter(&gone)
 	m.report(own.holder, sourceMount, []Condition{abnormal(ReasonUnmounted, err)})
-	m.dirty.Add(own.volume)
+	m.volumes.Add(own.holder)
 }
 
 // doubt makes a set-up or a staging that was certain uncertain, and reports whether it was.

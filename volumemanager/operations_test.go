@@ -55,7 +55,7 @@ func TestAPodIsNotGoneWhileItIsSetUp(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, gone)
 			w.isClean()
-			assert.Empty(t, m.flights)
+			assert.True(t, m.isQuiet())
 		})
 	}
 }
@@ -156,7 +156,7 @@ func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
 		w.add(here)
 		synctest.Wait() // a pod is ready a moment before the key of its mount is free
 		name := m.PodStatus(here.UID)[0].Volume
-		s := &subject{name: name, wanted: []operationexecutor.VolumeToMount{{Pod: gone, PodName: volume.GetUniquePodName(gone)}}}
+		v := &volumeLook{name: name, wanted: []operationexecutor.VolumeToMount{{Pod: gone, PodName: volume.GetUniquePodName(gone)}}}
 		begun := map[action]bool{
 			{verb: verbUnmount, pod: volume.GetUniquePodName(here)}: false,
 			{verb: verbUnmount, pod: volume.GetUniquePodName(gone)}: true,
@@ -169,18 +169,17 @@ func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
 			{verb: verbDetach}:        true,
 		}
 		for a, want := range begun {
-			f, ok := m.depart(s, a)
-			assert.Equal(t, want, ok, "%s of %q", a.verb, a.pod)
-			if ok {
-				m.land(f)
+			r := m.enter(v, a)
+			assert.Equal(t, want, r != nil, "%s of %q", a.verb, a.pod)
+			if r != nil {
+				m.takeOut(r)
 			}
 		}
-		assert.Empty(t, m.flights)
+		assert.True(t, m.isQuiet())
 
 		unread := podOf("unread", "missing")
 		require.NoError(t, m.AddPod(t.Context(), unread))
-		_, ok := m.depart(s, action{verb: verbUnmount, pod: volume.GetUniquePodName(unread)})
-		assert.False(t, ok, "what the pod uses is not known")
+		assert.Nil(t, m.enter(v, action{verb: verbUnmount, pod: volume.GetUniquePodName(unread)}), "what the pod uses is not known")
 		assert.Equal(t, []v1.UniqueVolumeName{name}, m.GetVolumesInUse())
 	})
 }
