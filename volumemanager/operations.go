@@ -184,11 +184,25 @@ func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
 	}
 	m.mu.Lock()
 	r := m.operations.find(o)
+	if r != nil {
+		m.noteFailure(r)
+	}
 	m.mu.Unlock()
 	if r != nil {
 		m.takeOut(r)
 	}
 	m.lookAfter(r, o)
+}
+
+// noteFailure keeps why an operation failed until the next look tells when it is tried again. Manager.mu must be held.
+func (m *Manager) noteFailure(r *runningOperation) {
+	h := holder{volume: r.volume, pod: r.pod}
+	if _, ok := m.troubles[h.volume][h.pod]; ok {
+		return
+	}
+	if err := r.op.Err(); err != nil {
+		m.setTrouble(h, trouble{err: err})
+	}
 }
 
 // takeOut takes out an operation that did not begin, or whose key is free.
