@@ -84,20 +84,20 @@ func benchManager(b *testing.B, o Options) *Manager {
 	return benchManagerOf(b, &instantPlugin{}, o)
 }
 
-func benchManagerOf(b *testing.B, plugin volume.VolumePlugin, o Options) *Manager {
-	b.Helper()
-	host, err := volume.NewHost(volume.HostOptions{RootDir: b.TempDir(), NodeName: testNode})
-	require.NoError(b, err)
+func benchManagerOf(tb testing.TB, plugin volume.VolumePlugin, o Options) *Manager {
+	tb.Helper()
+	host, err := volume.NewHost(volume.HostOptions{RootDir: tb.TempDir(), NodeName: testNode})
+	require.NoError(tb, err)
 	plugins := volume.NewVolumePluginMgr(host)
-	require.NoError(b, plugins.InitPlugins(b.Context(), plugin))
+	require.NoError(tb, plugins.InitPlugins(tb.Context(), plugin))
 	m, err := New(plugins, o)
-	require.NoError(b, err)
-	ctx, cancel := context.WithCancel(b.Context())
+	require.NoError(tb, err)
+	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
-	b.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
-		require.NoError(b, <-ended)
+		require.NoError(tb, <-ended)
 	})
 	m.PodsComplete()
 	return m

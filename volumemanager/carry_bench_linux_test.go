@@ -86,20 +86,8 @@ func BenchmarkPodsOfOneVolume(b *testing.B) {
 
 func comeAndGo(b *testing.B, pods []*v1.Pod) {
 	b.Helper()
-	host, err := volume.NewHost(volume.HostOptions{RootDir: b.TempDir(), NodeName: testNode})
-	require.NoError(b, err)
-	plugins := volume.NewVolumePluginMgr(host)
-	require.NoError(b, plugins.InitPlugins(b.Context(), &instantDisk{}))
-	m, err := New(plugins, Options{Resync: -1})
-	require.NoError(b, err)
-	ctx, cancel := context.WithCancel(b.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- m.Run(ctx) }()
-	defer func() {
-		cancel()
-		require.NoError(b, <-ended)
-	}()
-	m.PodsComplete()
+	m := benchManagerOf(b, &instantDisk{}, Options{Resync: -1})
+	ctx := b.Context()
 	var come, gone cost
 	for b.Loop() {
 		come.of(b, func() {
