@@ -41,12 +41,12 @@ func trimTimesIn(value reflect.Value) {
 func trimTimesInStruct(value reflect.Value) {
 	switch value.Type() {
 	case secondsType:
-		if at, ok := value.Addr().Interface().(*metav1.Time); ok {
+		if at, ok := reflect.TypeAssert[*metav1.Time](value.Addr()); ok {
 			at.Time = trimmed(at.Time, time.Second)
 		}
 		return
 	case microsType:
-		if at, ok := value.Addr().Interface().(*metav1.MicroTime); ok {
+		if at, ok := reflect.TypeAssert[*metav1.MicroTime](value.Addr()); ok {
 			at.Time = trimmed(at.Time, time.Microsecond)
 		}
 		return

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -48,7 +49,7 @@ func TestRecordsWithoutRoom(t *testing.T) {
 				eventually(t, m, m.isQuiet) // What it has left is on record.
 				if restart {
 					stop()
-				} else if c.errno == unix.EROFS {
+				} else if errors.Is(c.errno, unix.EROFS) {
 					require.ErrorIs(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""), unix.EBUSY, "the log is open")
 					require.NoError(t, m.RemovePod(there.UID))
 					require.NoError(t, m.WaitForNodeEmpty(t.Context()))

@@ -125,7 +125,7 @@ func (s volumeSearch) operations() []volumeUse {
 	var uses []volumeUse
 	for _, h := range s.m.allRunning() {
 		if s.names(h.volume) || h.pod != "" && h.volume == s.nameFor(h.pod) {
-			uses = append(uses, volumeUse{volume: h.volume, pod: h.pod})
+			uses = append(uses, volumeUse(h))
 		}
 	}
 	return uses

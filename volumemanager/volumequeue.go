@@ -273,17 +273,26 @@ func (q *volumeQueue) leave(w *worker) {
 	}
 }
 
-// begin notes which operation a worker is about to run, and marks what is left to be looked at then. letGo lets other workers
-// have the volume meanwhile.
-func (q *volumeQueue) begin(w *worker, op *operationexecutor.Operation, left []holder, letGo bool) {
+// begin notes which operation a worker is about to run, and marks what is left to be looked at then. The worker keeps the volume.
+func (q *volumeQueue) begin(w *worker, op *operationexecutor.Operation, left []holder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.operate(w, op, left)
+}
+
+// beginForPod is begin of an operation that leaves the volume to other workers.
+func (q *volumeQueue) beginForPod(w *worker, op *operationexecutor.Operation, left []holder) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.operate(w, op, left)
+	q.letGo(w)
+}
+
+// operate is begin with the lock held.
+func (q *volumeQueue) operate(w *worker, op *operationexecutor.Operation, left []holder) {
 	w.op = op
 	for _, h := range left {
 		q.add(h)
-	}
-	if letGo {
-		q.letGo(w)
 	}
 	w.plugin.free--
 	q.employ(w.plugin)

@@ -145,7 +145,11 @@ func (w *worker) begin(ctx context.Context, v *volumeLook, a action) bool {
 // Began implements operationexecutor.Worker. An operation for one pod leaves the volume to other workers.
 func (w *worker) Began(op *operationexecutor.Operation) {
 	w.m.setRunning(w.running, op)
-	w.m.volumes.begin(w, op, w.left, !w.running.whole)
+	if w.running.whole {
+		w.m.volumes.begin(w, op, w.left)
+		return
+	}
+	w.m.volumes.beginForPod(w, op, w.left)
 }
 
 // Slow implements operationexecutor.Worker.

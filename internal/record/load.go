@@ -62,9 +62,12 @@ func (d *Dir) load() ([]Record, []Damaged, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f, holes, err := d.readLog(log)
-	if err != nil {
-		return nil, nil, err
+	d.index, d.removals, d.live, d.base = make(map[string]span), 0, 0, 0
+	f, holes := &found{anew: true}, []Damaged(nil)
+	if log {
+		if f, holes, err = d.readLog(); err != nil {
+			return nil, nil, err
+		}
 	}
 	for _, r := range old { // They are in the log already, or a program of an earlier version has written them since.
 		f.files = append(f.files, fileName(r.Key))
@@ -184,11 +187,7 @@ func (d *Dir) discard(name string) error {
 }
 
 // readLog reads the log and returns what has to be done with it.
-func (d *Dir) readLog(there bool) (*found, []Damaged, error) {
-	d.index, d.removals, d.live, d.base = make(map[string]span), 0, 0, 0
-	if !there {
-		return &found{anew: true}, nil, nil
-	}
+func (d *Dir) readLog() (*found, []Damaged, error) {
 	content, unreadable, err := d.logContent()
 	if errors.Is(err, errDamaged) {
 		return &found{anew: true}, []Damaged{d.quarantine(logName, err)}, nil
@@ -197,7 +196,7 @@ func (d *Dir) readLog(there bool) (*found, []Damaged, error) {
 	}
 	p, err := parseLog(content)
 	if err != nil {
-		return &found{anew: true, aside: true}, []Damaged{{Path: filepath.Join(d.path, logName), Err: err}}, nil
+		return &found{anew: true, aside: true}, []Damaged{{Path: filepath.Join(d.path, logName), Err: err}}, nil //nolint:nilerr // It is told of as damage.
 	}
 	f := &found{log: content, length: int64(len(content)), rewrite: d.durable && int64(len(content)) > p.base}
 	var holes []Damaged
@@ -457,19 +456,8 @@ func Peek(path string) (map[string]string, error) {
 	}
 	records := make(map[string]string)
 	if slices.Contains(names, logName) {
-		content, err := files.Read(logName)
-		if err != nil {
+		if records, err = peekLog(files); err != nil {
 			return nil, err
-		}
-		p, err := parseLog(content)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range p.frames {
-			records[f.key] = string(f.payload)
-			if f.removed {
-				delete(records, f.key)
-			}
 		}
 	}
 	for _, name := range names {
@@ -480,6 +468,26 @@ func Peek(path string) (map[string]string, error) {
 			if key, payload, err := decode(content); err == nil {
 				records[key] = string(payload)
 			}
+		}
+	}
+	return records, nil
+}
+
+// peekLog returns the records of the log, by key.
+func peekLog(files journal.Files) (map[string]string, error) {
+	content, err := files.Read(logName)
+	if err != nil {
+		return nil, err
+	}
+	p, err := parseLog(content)
+	if err != nil {
+		return nil, err
+	}
+	records := make(map[string]string)
+	for _, f := range p.frames {
+		records[f.key] = string(f.payload)
+		if f.removed {
+			delete(records, f.key)
 		}
 	}
 	return records, nil

@@ -272,8 +272,29 @@ func CutPower(steps []Step) func(yield func(map[string][]byte) bool) {
 
 // cutPowerWhere is CutPower where a failed sync did what failed says: a sync in spite of its error, or nothing.
 func cutPowerWhere(steps []Step, failed string) func(yield func(map[string][]byte) bool) {
-	durable, pending := map[string]*File{}, []Step(nil)
-	synced, written := map[*File][]byte{}, map[*File][]Step{}
+	left := leftAfter(steps, failed)
+	return func(yield func(map[string][]byte) bool) {
+		for subset := range 1 << len(left.pending) {
+			names := left.names(subset)
+			for found := range 4 {
+				if !yield(left.contents(names, found)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// remains is what steps leave: what is durable, and what may be.
+type remains struct {
+	durable map[string]*File
+	pending []Step // of names
+	synced  map[*File][]byte
+	written map[*File][]Step // since the file was synced
+}
+
+func leftAfter(steps []Step, failed string) remains {
+	r := remains{durable: map[string]*File{}, synced: map[*File][]byte{}, written: map[*File][]Step{}}
 	for _, s := range steps {
 		call := s.Call
 		if call == "failed sync" {
@@ -282,40 +303,42 @@ func cutPowerWhere(steps []Step, failed string) func(yield func(map[string][]byt
 		switch call {
 		case "reserve":
 		case "lost":
-			written[s.File] = nil
+			r.written[s.File] = nil
 		case "sync":
-			for _, p := range pending {
-				p.name(durable)
+			for _, p := range r.pending {
+				p.name(r.durable)
 			}
-			pending = nil
+			r.pending = nil
 		case "sync file":
-			synced[s.File] = apply(synced[s.File], written[s.File], 3)
-			written[s.File] = nil
+			r.synced[s.File] = apply(r.synced[s.File], r.written[s.File], 3)
+			r.written[s.File] = nil
 		case "write", "truncate":
-			written[s.File] = append(written[s.File], s)
+			r.written[s.File] = append(r.written[s.File], s)
 		default:
-			pending = append(pending, s)
+			r.pending = append(r.pending, s)
 		}
 	}
-	return func(yield func(map[string][]byte) bool) {
-		for subset := range 1 << len(pending) {
-			names := maps.Clone(durable)
-			for i, s := range pending {
-				if subset&(1<<i) != 0 {
-					s.name(names)
-				}
-			}
-			for found := range 4 {
-				contents := map[string][]byte{}
-				for name, f := range names {
-					contents[name] = apply(synced[f], written[f], found)
-				}
-				if !yield(contents) {
-					return
-				}
-			}
+	return r
+}
+
+// names returns the names that there are when the pending steps of a subset, one bit for each, are durable.
+func (r remains) names(subset int) map[string]*File {
+	names := maps.Clone(r.durable)
+	for i, s := range r.pending {
+		if subset&(1<<i) != 0 {
+			s.name(names)
 		}
 	}
+	return names
+}
+
+// contents returns what is in the files of names, as far as found says.
+func (r remains) contents(names map[string]*File, found int) map[string][]byte {
+	contents := map[string][]byte{}
+	for name, f := range names {
+		contents[name] = apply(r.synced[f], r.written[f], found)
+	}
+	return contents
 }
 
 // name changes names as a step does.
