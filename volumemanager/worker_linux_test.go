@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -77,7 +76,7 @@ func TestWhatAPodOfASharedVolumeCostsDoesNotGrow(t *testing.T) {
 		return float64(after.TotalAlloc-before.TotalAlloc) / float64(n)
 	}
 	few, many := allocated(100), allocated(1000)
-	assert.Less(t, many, 1.5*few, fmt.Sprintf("%.0f bytes for each of 100 pods, %.0f of 1,000", few, many))
+	assert.Less(t, many, 1.5*few, "%.0f bytes for each of 100 pods, %.0f of 1,000", few, many)
 }
 
 // quittingPlugin is one whose first call of SetUp ends its goroutine.
