@@ -176,7 +176,7 @@ func Lock(path string) (io.Closer, error) {
 func (d *Dir) Path() string { return d.path }
 
 // Close unlocks the directory, after the writes that wait. The records stay: in a log of which all is proven, where there is room
-// for that.
+// for that. A log without records is removed.
 func (d *Dir) Close() error {
 	d.lead <- struct{}{}
 	defer func() { <-d.lead }()
@@ -187,7 +187,26 @@ func (d *Dir) Close() error {
 	if d.log != nil && d.found == nil && (d.log.Size() > d.base || d.log.IsBroken()) {
 		_ = d.compact() // The log as it is says the same.
 	}
+	if d.isEmpty() {
+		_ = d.removeLog() // So does a log that stays.
+	}
 	return errors.Join(d.closeLog(), d.lock.fd.Close(), d.root.Close())
+}
+
+// isEmpty reports whether the log is known to hold no record.
+func (d *Dir) isEmpty() bool {
+	return d.log != nil && d.found == nil && !d.unread && !d.unnamed && !d.log.IsBroken() && len(d.index) == 0 && len(d.left) == 0
+}
+
+// removeLog removes the log, and then what tells earlier versions of it.
+func (d *Dir) removeLog() error {
+	if err := d.isThere(); err != nil {
+		return err
+	}
+	if err := d.disk.Unlink(logName); err != nil {
+		return err
+	}
+	return errors.Join(d.disk.Unlink(newerMark), d.sync())
 }
 
 func (d *Dir) closeLog() error {

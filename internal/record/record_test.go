@@ -252,3 +252,25 @@ func FuzzDecode(f *testing.F) {
 		assert.Equal(t, payload, same)
 	})
 }
+
+// TestALogWithoutRecordsGoesWithClose: what a program has kept is gone when nothing is on record, as a directory that it never had.
+func TestALogWithoutRecordsGoesWithClose(t *testing.T) {
+	for left, names := range map[string][]string{"": nil, "b": {newerMark, logName}} {
+		path := filepath.Join(t.TempDir(), "records")
+		d, err := Open(path, Options{Sync: true})
+		require.NoError(t, err)
+		require.NoError(t, d.Put("a", []byte("1")))
+		if left != "" {
+			require.NoError(t, d.Put(left, []byte("2")))
+		}
+		require.NoError(t, d.Remove("a"))
+		require.NoError(t, d.Close())
+		entries, err := os.ReadDir(path)
+		require.NoError(t, err)
+		var found []string
+		for _, entry := range entries {
+			found = append(found, entry.Name())
+		}
+		assert.Equal(t, names, found)
+	}
+}
