@@ -193,20 +193,29 @@ func (d *Dir) Close() error {
 	return errors.Join(d.closeLog(), d.lock.fd.Close(), d.root.Close())
 }
 
-// isEmpty reports whether the log is known to hold no record.
+// isEmpty reports whether no record is known, and nothing that could be one is in the log.
 func (d *Dir) isEmpty() bool {
-	return d.log != nil && d.found == nil && !d.unread && !d.unnamed && !d.log.IsBroken() && len(d.index) == 0 && len(d.left) == 0
+	if d.unread || d.unnamed || len(d.index) > 0 || len(d.left) > 0 {
+		return false
+	}
+	if f := d.found; f != nil && (f.aside || len(f.records) > 0 || len(f.files) > 0) {
+		return false
+	}
+	return d.log == nil || !d.log.IsBroken()
 }
 
-// removeLog removes the log, and then what tells earlier versions of it.
+// removeLog removes the log, and then what tells earlier versions of it. A Close that was killed may have left one of them.
 func (d *Dir) removeLog() error {
+	if !d.exists(logName) && !d.exists(newerMark) {
+		return nil
+	}
 	if err := d.isThere(); err != nil {
 		return err
 	}
-	if err := d.disk.Unlink(logName); err != nil {
+	if err := d.discard(logName); err != nil {
 		return err
 	}
-	return errors.Join(d.disk.Unlink(newerMark), d.sync())
+	return errors.Join(d.discard(newerMark), d.sync())
 }
 
 func (d *Dir) closeLog() error {

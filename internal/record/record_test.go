@@ -275,3 +275,32 @@ func TestALogWithoutRecordsGoesWithClose(t *testing.T) {
 		assert.Equal(t, names, found)
 	}
 }
+
+// TestAClosedDirectoryTakesWhatAKilledOneLeft: whoever is killed leaves an empty log, or the mark of one that is gone.
+func TestAClosedDirectoryTakesWhatAKilledOneLeft(t *testing.T) {
+	for name, kill := range map[string]func(path string) error{
+		"before Close": func(string) error { return nil },
+		"within Close": func(path string) error { return os.Remove(filepath.Join(path, logName)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "records")
+			d, err := Open(path, Options{})
+			require.NoError(t, err)
+			require.NoError(t, d.Put("a", []byte("1")))
+			require.NoError(t, d.Remove("a"))
+			require.NoError(t, errors.Join(d.closeLog(), d.lock.fd.Close(), d.root.Close()))
+			require.NoError(t, kill(path))
+
+			d, err = Open(path, Options{})
+			require.NoError(t, err)
+			records, damaged, err := d.Load()
+			require.NoError(t, err)
+			assert.Empty(t, records)
+			assert.Empty(t, damaged)
+			require.NoError(t, d.Close())
+			entries, err := os.ReadDir(path)
+			require.NoError(t, err)
+			assert.Empty(t, entries)
+		})
+	}
+}
