@@ -1,0 +1,133 @@
+package csispec
+
+import (
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// CheckSizes reports whether every string and map of the message has a size that the specification allows. The error names the
+// field, not its value, and matches [volume.ErrInvalid].
+func CheckSizes(message proto.Message) error {
+	var err error
+	walk(message.ProtoReflect(), func(_ protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
+		if size, limit := measure(field, value); size > limit && err == nil {
+			err = fmt.Errorf("%s has %d bytes, of which the CSI specification allows %d: %w", field.FullName(), size, limit, volume.ErrInvalid)
+		}
+	})
+	return err
+}
+
+// measure returns the size of a field, and how large it may be; 0 and 0 for a field that has no limit.
+func measure(field protoreflect.FieldDescriptor, value protoreflect.Value) (size, limit int) {
+	switch {
+	case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+		value.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+			size += len(key.String()) + len(value.String())
+			return true
+		})
+		return size, MaxMap
+	case field.Kind() != protoreflect.StringKind:
+		return 0, 0
+	case field.IsList() && field.Name() == "mount_flags":
+		for i := range value.List().Len() {
+			size += len(value.List().Get(i).String())
+		}
+		return size, MaxMap
+	case field.IsList():
+		for i := range value.List().Len() {
+			size = max(size, len(value.List().Get(i).String()))
+		}
+		return size, limitOf(field.Name())
+	}
+	return len(value.String()), limitOf(field.Name())
+}
+
+func limitOf(field protoreflect.Name) int {
+	switch field {
+	case "target_path", "staging_target_path", "volume_path":
+		return MaxPath
+	case "node_id", "published_node_ids":
+		return MaxNodeID
+	case "message": // For people. The size of the whole message bounds it.
+		return MaxMap
+	}
+	return MaxString
+}
+
+// Secrets returns the values of all fields that the specification marks as secret, to be taken out of errors and logs.
+func Secrets(message proto.Message) volume.Secrets {
+	var values []string
+	walk(message.ProtoReflect(), func(_ protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
+		switch {
+		case !secret(field):
+		case field.IsMap():
+			value.Map().Range(func(_ protoreflect.MapKey, value protoreflect.Value) bool {
+				values = append(values, value.String())
+				return true
+			})
+		case field.Kind() == protoreflect.StringKind && !field.IsList():
+			values = append(values, value.String())
+		}
+	})
+	return volume.NewSecrets(values...)
+}
+
+// Stripped is a message that prints without its secrets. Nothing is done before it is printed.
+type Stripped struct {
+	// Message is what is printed; it is not changed.
+	Message proto.Message
+}
+
+// String returns the message in one line. A map of secrets has [volume.Redacted] in the place of each value; a secret of any other
+// type is left out.
+func (s Stripped) String() string {
+	if s.Message == nil {
+		return ""
+	}
+	message := proto.Clone(s.Message)
+	walk(message.ProtoReflect(), func(of protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
+		switch {
+		case !secret(field):
+		case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+			redact(value.Map())
+		default:
+			of.Clear(field)
+		}
+	})
+	return prototext.MarshalOptions{}.Format(message)
+}
+
+func redact(values protoreflect.Map) {
+	values.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
+		values.Set(key, protoreflect.ValueOfString(volume.Redacted))
+		return true
+	})
+}
+
+func secret(field protoreflect.FieldDescriptor) bool {
+	marked, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
+	return marked
+}
+
+// walk calls visit for each field that is set in message and in the messages within, with the message that has it.
+func walk(message protoreflect.Message, visit func(protoreflect.Message, protoreflect.FieldDescriptor, protoreflect.Value)) {
+	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		visit(message, field, value)
+		switch {
+		case field.Kind() != protoreflect.MessageKind || field.IsMap():
+		case field.IsList():
+			for i := range value.List().Len() {
+				walk(value.List().Get(i).Message(), visit)
+			}
+		default:
+			walk(value.Message(), visit)
+		}
+		return true
+	})
+}
