@@ -160,7 +160,7 @@ show_tests() {
     /^(PASS|FAIL)$/ { test = ""; next }
     { held = held $0 "\n" }
     /^    [A-Za-z0-9_]+\.go:[0-9]+: missing: / { missing = missing $0 "\n" }
-    /^[[:space:]]*--- FAIL/ { failed = failed $0 "\n" own[$3]; delete own[$3]; if (/^---/) test = ""; next }
+    /^--- FAIL|^[[:space:]]+--- FAIL: [^ ]*\// { failed = failed $0 "\n" own[$3]; delete own[$3]; if (/^---/) test = ""; next }
     /^panic: / { test = "" }
     { note($0) }
     END { printf "%s", held; if (failed != "") printf "\nfailed:\n%s", failed }
