@@ -344,9 +344,11 @@ func (q *volumeQueue) end(w *worker, name v1.UniqueVolumeName, look []holder) (h
 		w.abandoned = false
 		q.alive++
 	}
-	if v := q.volume(name); w.volume == "" && len(look) > 0 && !v.taken && !q.stopped {
-		v.waiting, v.taken = false, true
-		w.volume = name
+	if w.volume == "" && len(look) > 0 && !q.stopped {
+		if v := q.volume(name); !v.taken {
+			v.waiting, v.taken = false, true
+			w.volume = name
+		}
 	}
 	for _, h := range look {
 		q.add(h)
