@@ -34,14 +34,11 @@ type attaching struct {
 func (g *Generator) GenerateAttachVolumeFunc(v VolumeToAttach, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpAttach, VolumeName: v.VolumeName, NodeName: v.NodeName}
 	info.PluginName, _, _ = volume.SplitUniqueName(v.VolumeName) // It is found for certain later.
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		a := &attaching{Generator: g, x: x, v: v, state: actualState}
-		x.tell = a.tell
-		return a.run(ctx)
-	})
+	return newOperation(info, &attaching{Generator: g, v: v, state: actualState})
 }
 
-func (a *attaching) run(ctx context.Context) error {
+func (a *attaching) run(ctx context.Context, x *execution) error {
+	a.x = x
 	if err := a.checkOneNode(); err != nil {
 		return err
 	}

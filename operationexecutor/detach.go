@@ -36,11 +36,7 @@ type detachment struct {
 // GenerateDetachVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOptions, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpDetach, PluginName: v.PluginName, VolumeName: v.VolumeName, NodeName: v.NodeName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		d := &detaching{Generator: g, x: x, v: v, options: options, state: actualState}
-		x.tell = d.tell
-		return d.run(ctx)
-	})
+	return newOperation(info, &detaching{Generator: g, v: v, options: options, state: actualState})
 }
 
 // tell takes back that the volume is being withdrawn when it still is attached for certain, and records what became of the
@@ -48,6 +44,9 @@ func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOpt
 func (d *detaching) tell(err error) error {
 	if err != nil && !d.called {
 		d.state.AddVolumeToReportAsAttached(d.v.VolumeName, d.v.NodeName)
+	}
+	if d.recorder == nil {
+		return err
 	}
 	if err != nil {
 		d.event(volumeObject(d.v.VolumeSpec), v1.EventTypeWarning, ReasonFailedDetachVolume,
@@ -59,7 +58,8 @@ func (d *detaching) tell(err error) error {
 	return nil
 }
 
-func (d *detaching) run(ctx context.Context) error {
+func (d *detaching) run(ctx context.Context, x *execution) error {
+	d.x = x
 	what, err := d.detachment(ctx)
 	if err != nil {
 		return err

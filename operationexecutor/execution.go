@@ -19,25 +19,36 @@ var errBrokenOff = volume.Uncertain(errors.New("the operation was broken off by 
 // code returns, and nobody sees what.
 var errAbandoned = volume.Uncertain(errors.New("the call was abandoned before it returned"))
 
+// code is what an operation does.
+type code interface {
+	// run does it, from its first check to its last record. It stops at the first error.
+	run(ctx context.Context, x *execution) error
+}
+
+// teller is code that tells users how the operation ended. It returns the operation's error.
+type teller interface{ tell(err error) error }
+
+// codeFunc is code that is one function.
+type codeFunc func(ctx context.Context, x *execution) error
+
+func (f codeFunc) run(ctx context.Context, x *execution) error { return f(ctx, x) }
+
 // execution is an operation that runs. It belongs to the goroutine that runs it. When a call is abandoned, that goroutine
 // is in the call, and another one ends the operation; what the first then still runs must not write here.
 type execution struct {
 	op       *Operation
 	executor *Executor
 	worker   Worker // whose goroutine this is
-	// run is the operation's code, from its first check to its last record. It stops at the first error.
-	run func(ctx context.Context, x *execution) error
+	code     code
 
 	// failed, which the code sets before each call, says what is believed when the operation fails from there on, and
 	// returns its error with its class made true. Nil: what was believed before.
 	failed func(ctx context.Context, err error) error
-	// tell, if the code has set it, gets how the operation ended, and tells users. It returns the operation's error.
-	tell func(err error) error
 	// release, if the code has set it, is called when the state has been told.
 	release func()
 
 	// watch bounds the calls by the operation's context.
-	watch *watchdog.Watch
+	watch watchdog.Watch
 	// calling is the call that runs in the operation's goroutine.
 	calling pluginCall
 	// unwound says why the code of the operation does not go on after a call: errAbandoned, or the error of a call that
@@ -53,7 +64,7 @@ type execution struct {
 // in another goroutine (see abandoned), and this one returns when the call does. A panic of a port ends the operation, and
 // goes on to crash the program, for it is not a plugin's.
 func (x *execution) execute(ctx context.Context) {
-	x.watch = x.executor.calls.Watch(ctx)
+	x.executor.calls.Watch(ctx, &x.watch)
 	x.calling.abandoned = func(c *pluginCall) { x.abandoned(ctx, c) }
 	err := errBrokenOff
 	returned := false
@@ -71,7 +82,7 @@ func (x *execution) execute(ctx context.Context) {
 	if o := x.executor.options.Observer; o != nil {
 		o.OperationStarted(x.op.Info())
 	}
-	err = x.run(ctx, x)
+	err = x.code.run(ctx, x)
 	returned = true
 }
 
@@ -90,8 +101,8 @@ func (x *execution) end(ctx context.Context, cause error) {
 	if cause != nil && x.failed != nil {
 		cause = x.failed(ctx, cause)
 	}
-	if x.tell != nil {
-		cause = x.tell(cause)
+	if t, ok := x.code.(teller); ok {
+		cause = t.tell(cause)
 	}
 	x.checkSpecs()
 	err = cause
@@ -189,12 +200,12 @@ func logKeys(info OperationInfo) []any {
 // call of the plugin that info names: it gets a deadline, a panic in it is an error, and it is left behind when it does
 // not return after its context has ended. info.Kind and info.VolumeName are required.
 func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Operation {
-	return newOperation(info, func(ctx context.Context, x *execution) error { return x.change(ctx, string(info.Kind), run) })
+	return newOperation(info, codeFunc(func(ctx context.Context, x *execution) error { return x.change(ctx, string(info.Kind), run) }))
 }
 
-func newOperation(info OperationInfo, run func(ctx context.Context, x *execution) error) *Operation {
-	o := &Operation{plugin: info.PluginName, done: make(chan struct{})}
+func newOperation(info OperationInfo, what code) *Operation {
+	o := &Operation{plugin: info.PluginName}
 	o.claim.Subject = subjectOf(&info)
-	o.execution.op, o.execution.run = o, run
+	o.execution.op, o.execution.code = o, what
 	return o
 }

@@ -37,11 +37,7 @@ type expanding struct {
 // GenerateExpandVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateExpandVolumeFunc(v VolumeToExpand) *Operation {
 	info := OperationInfo{Kind: OpExpand, PluginName: v.PluginName, VolumeName: v.VolumeName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		e := &expanding{Generator: g, x: x, v: v}
-		x.tell = e.tell
-		return e.run(ctx)
-	})
+	return newOperation(info, &expanding{Generator: g, v: v})
 }
 
 // tell records that the operation failed.
@@ -52,7 +48,8 @@ func (e *expanding) tell(err error) error {
 	return err
 }
 
-func (e *expanding) run(ctx context.Context) (err error) {
+func (e *expanding) run(ctx context.Context, x *execution) (err error) {
+	e.x = x
 	if err := e.prepare(ctx); err != nil {
 		return err
 	}

@@ -28,13 +28,11 @@ type expandingInUse struct{ nodeExpansion }
 // GenerateExpandInUseVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateExpandInUseVolumeFunc(v VolumeToMount, actualState ActualStateOfWorldMounterUpdater, currentSize resource.Quantity) *Operation {
 	info := OperationInfo{Kind: OpExpandInUse, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		e := &expandingInUse{nodeExpansion{Generator: g, x: x, v: v, state: actualState, current: currentSize}}
-		return e.run(ctx)
-	})
+	return newOperation(info, &expandingInUse{nodeExpansion{Generator: g, v: v, state: actualState, current: currentSize}})
 }
 
-func (e *expandingInUse) run(ctx context.Context) error {
+func (e *expandingInUse) run(ctx context.Context, x *execution) error {
+	e.x = x
 	if e.claims == nil {
 		return errors.New("the claim of the volume cannot be asked: give GeneratorOptions Claims")
 	}

@@ -16,7 +16,7 @@ func (e *Executor) ListAttachments(
 ) (*Operation, error) {
 	plugins := e.generator.GetVolumePluginMgr()
 	info := OperationInfo{Kind: OpListAttachments, PluginName: pluginName}
-	return e.begin(ctx, Key{}, newOperation(info, func(ctx context.Context, x *execution) error {
+	return e.begin(ctx, Key{}, newOperation(info, codeFunc(func(ctx context.Context, x *execution) error {
 		lister, err := find(ctx, x, func() (volume.AttachmentLister, error) { return findLister(plugins, pluginName) })
 		if err != nil {
 			return err
@@ -26,7 +26,7 @@ func (e *Executor) ListAttachments(
 			return err
 		}
 		return x.port(ctx, "take", func(ctx context.Context) error { return take(ctx, found) })
-	}))
+	})))
 }
 
 func findLister(plugins *volume.VolumePluginMgr, pluginName string) (volume.AttachmentLister, error) {

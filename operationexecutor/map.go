@@ -24,11 +24,7 @@ type mapping struct {
 // GenerateMapVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpMap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		m := &mapping{mounting: mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}}
-		x.tell = m.tell
-		return m.run(ctx)
-	})
+	return newOperation(info, &mapping{mounting: mounting{Generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath}})
 }
 
 // tell records what became of the operation.
@@ -40,7 +36,8 @@ func (m *mapping) tell(err error) error {
 	return err
 }
 
-func (m *mapping) run(ctx context.Context) error {
+func (m *mapping) run(ctx context.Context, x *execution) error {
+	m.x = x
 	if err := m.check(ctx); err != nil {
 		return err
 	}

@@ -42,17 +42,14 @@ type mounting struct {
 // GenerateMountVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpMount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		m := &mounting{Generator: g, x: x, v: v, options: options, state: actualState, devicePath: v.DevicePath}
-		x.tell = m.tell
-		if watcher, ok := m.state.(SetUpWatcher); ok {
-			x.release = watcher.WatchSetUp(v.VolumeName, v.PodName)
-		}
-		return m.run(ctx)
-	})
+	return newOperation(info, &mounting{Generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath})
 }
 
-func (m *mounting) run(ctx context.Context) error {
+func (m *mounting) run(ctx context.Context, x *execution) error {
+	m.x = x
+	if watcher, ok := m.state.(SetUpWatcher); ok {
+		x.release = watcher.WatchSetUp(m.v.VolumeName, m.v.PodName)
+	}
 	if err := m.prepare(ctx); err != nil {
 		return err
 	}

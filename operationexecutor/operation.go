@@ -63,10 +63,10 @@ type Operation struct {
 	execution execution
 	claim     keyed.Claim // says which operation it is, too
 	begun     atomic.Bool
-	done      chan struct{}
 
-	mu     sync.Mutex // guards what follows
-	plugin string     // written by the operation's goroutine only, which reads it without the lock
+	mu     sync.Mutex    // guards what follows
+	done   chan struct{} // nil until somebody asks for it
+	plugin string        // written by the operation's goroutine only, which reads it without the lock
 	steps  []Step
 	ended  bool
 
@@ -76,7 +76,17 @@ type Operation struct {
 
 // Done returns a channel that is closed when the operation has ended. A call of the plugin that was left behind may
 // still run then.
-func (o *Operation) Done() <-chan struct{} { return o.done }
+func (o *Operation) Done() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.done == nil {
+		o.done = make(chan struct{})
+		if o.ended {
+			close(o.done)
+		}
+	}
+	return o.done
+}
 
 // Err returns nil until Done is closed, and then how the operation ended: nil, or a *volume.Error that wraps the cause
 // once and matches its class.
@@ -154,8 +164,11 @@ func (o *Operation) conclude(cause error) {
 func (o *Operation) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.ended {
-		o.ended = true
+	if o.ended {
+		return
+	}
+	o.ended = true
+	if o.done != nil {
 		close(o.done)
 	}
 }

@@ -34,7 +34,7 @@ type reconstructing struct {
 // operation is done, and only when it succeeds.
 func (g *Generator) GenerateReconstructVolumeFunc(v VolumeToReconstruct, found func(volume.ReconstructedVolume)) *Operation {
 	info := OperationInfo{Kind: OpReconstruct, PluginName: v.PluginName, PodName: volume.UniquePodName(v.PodUID)}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
+	return newOperation(info, codeFunc(func(ctx context.Context, x *execution) error {
 		x.failed = func(_ context.Context, err error) error {
 			return fmt.Errorf("volume %q at %q cannot be reconstructed: %w", v.InnerVolumeSpecName, v.VolumePath, err)
 		}
@@ -44,7 +44,7 @@ func (g *Generator) GenerateReconstructVolumeFunc(v VolumeToReconstruct, found f
 			found(reconstructed)
 		}
 		return err
-	})
+	}))
 }
 
 func (r *reconstructing) run(ctx context.Context) (volume.ReconstructedVolume, error) {

@@ -13,11 +13,7 @@ import (
 // GenerateUnmapVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		u := &unmapping{unmounting{Generator: g, x: x, v: v, state: actualState}}
-		x.tell = u.tell
-		return u.run(ctx)
-	})
+	return newOperation(info, &unmapping{unmounting{Generator: g, v: v, state: actualState}})
 }
 
 // unmapping is one unmap operation.
@@ -34,7 +30,8 @@ func (u *unmapping) tell(err error) error {
 	return nil
 }
 
-func (u *unmapping) run(ctx context.Context) error {
+func (u *unmapping) run(ctx context.Context, x *execution) error {
+	u.x = x
 	if u.blocks == nil {
 		return errNoBlockMapper
 	}

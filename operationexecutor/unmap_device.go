@@ -13,11 +13,7 @@ import (
 // GenerateUnmapDeviceFunc implements [OperationGenerator].
 func (g *Generator) GenerateUnmapDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmapDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		u := &unmappingDevice{unmountingDevice{Generator: g, x: x, v: v, state: actualState}}
-		x.tell = u.tell
-		return u.run(ctx)
-	})
+	return newOperation(info, &unmappingDevice{unmountingDevice{Generator: g, v: v, state: actualState}})
 }
 
 // unmappingDevice is one unmap-device operation.
@@ -34,7 +30,8 @@ func (u *unmappingDevice) tell(err error) error {
 	return nil
 }
 
-func (u *unmappingDevice) run(ctx context.Context) error {
+func (u *unmappingDevice) run(ctx context.Context, x *execution) error {
+	u.x = x
 	switch {
 	case u.blocks == nil:
 		return errNoBlockMapper

@@ -22,14 +22,11 @@ type unmounting struct {
 // GenerateUnmountVolumeFunc implements [OperationGenerator].
 func (g *Generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		u := &unmounting{Generator: g, x: x, v: v, state: actualState}
-		x.tell = u.tell
-		return u.run(ctx)
-	})
+	return newOperation(info, &unmounting{Generator: g, v: v, state: actualState})
 }
 
-func (u *unmounting) run(ctx context.Context) error {
+func (u *unmounting) run(ctx context.Context, x *execution) error {
+	u.x = x
 	at, err := u.prepare(ctx)
 	if err != nil {
 		return err

@@ -25,14 +25,11 @@ type unmountingDevice struct {
 // GenerateUnmountDeviceFunc implements [OperationGenerator].
 func (g *Generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmountDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		u := &unmountingDevice{Generator: g, x: x, v: v, state: actualState}
-		x.tell = u.tell
-		return u.run(ctx)
-	})
+	return newOperation(info, &unmountingDevice{Generator: g, v: v, state: actualState})
 }
 
-func (u *unmountingDevice) run(ctx context.Context) error {
+func (u *unmountingDevice) run(ctx context.Context, x *execution) error {
+	u.x = x
 	at, err := u.prepare(ctx)
 	if err != nil {
 		return err

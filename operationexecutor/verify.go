@@ -111,14 +111,12 @@ func (g *Generator) GenerateBulkVolumeVerifyFunc(volumesByNode map[types.NodeNam
 
 func (g *Generator) verification(info OperationInfo, v verifying) *Operation {
 	v.Generator, v.pluginName = g, info.PluginName
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		v.x = x
-		return v.run(ctx)
-	})
+	return newOperation(info, &v)
 }
 
 // run asks about every attachment of which no operation is pending, and marks those that are gone.
-func (v *verifying) run(ctx context.Context) error {
+func (v *verifying) run(ctx context.Context, x *execution) error {
+	v.x = x
 	watch := v.x.executor.attachments.watch(v.volumes)
 	defer watch.end()
 	asked := v.settled()

@@ -65,10 +65,7 @@ func (g *Generator) GenerateVerifyControllerAttachedVolumeFunc(v VolumeToMount, 
 		return nil, err
 	}
 	info := OperationInfo{Kind: OpVerifyControllerAttached, PluginName: v.PluginName, VolumeName: v.VolumeName, NodeName: nodeName}
-	return newOperation(info, func(ctx context.Context, x *execution) error {
-		c := &verifyingController{Generator: g, x: x, v: v, node: nodeName, state: actualState}
-		return c.run(ctx)
-	}), nil
+	return newOperation(info, &verifyingController{Generator: g, v: v, node: nodeName, state: actualState}), nil
 }
 
 // checkReported refuses what cannot succeed yet. It knows that without I/O.
@@ -91,7 +88,8 @@ func (g *Generator) checkReported(v VolumeToMount, nodeName types.NodeName) erro
 	return nil
 }
 
-func (c *verifyingController) run(ctx context.Context) error {
+func (c *verifyingController) run(ctx context.Context, x *execution) error {
+	c.x = x
 	devicePath, err := c.devicePath(ctx)
 	if err != nil {
 		return err

@@ -116,7 +116,8 @@ func (t *Table) waits(claim *Claim) *Failure {
 	if !ok || !claim.Started.Before(f.Until) {
 		return nil
 	}
-	return &f
+	waits := f // Only what waits is on the heap.
+	return &waits
 }
 
 // Fail counts a failure of a subject, which then waits for atLeast, and returns it. It need not hold a claim, so that what

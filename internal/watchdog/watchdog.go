@@ -96,13 +96,12 @@ type Watch struct {
 	call *Call // the one that runs, if any
 }
 
-// Watch begins to bound calls by ctx. Stop it.
-func (w *Watchdog) Watch(ctx context.Context) *Watch {
-	watch := &Watch{dog: w}
+// Watch makes watch bound calls by ctx, until it is stopped.
+func (w *Watchdog) Watch(ctx context.Context, watch *Watch) {
+	watch.dog = w
 	if ctx.Done() != nil {
 		watch.stop = context.AfterFunc(ctx, watch.contextEnded)
 	}
-	return watch
 }
 
 // Stop ends the watch of the context.

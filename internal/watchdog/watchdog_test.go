@@ -98,7 +98,8 @@ func TestTheEndOfAContextEndsTheCallsThatItBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w watchdog.Watchdog
 		ctx, cancel := context.WithCancel(t.Context())
-		watch := w.Watch(ctx)
+		watch := new(watchdog.Watch)
+		w.Watch(ctx, watch)
 		other, stays := newCall()
 		w.Begin(other)
 		for range 2 {
@@ -119,7 +120,8 @@ func TestTheEndOfAContextEndsTheCallsThatItBounds(t *testing.T) {
 		watch.Stop()
 
 		ctx, cancel = context.WithCancel(t.Context())
-		watch = w.Watch(ctx)
+		watch = new(watchdog.Watch)
+		w.Watch(ctx, watch)
 		c, o := newCall()
 		c.Watch = watch
 		w.Begin(c)
