@@ -61,33 +61,48 @@ type VolumeSnapshot struct {
 }
 
 // Snapshot returns all that is known of a volume, and false when nothing is.
-func (a *ActualStateOfWorld) Snapshot(volumeName v1.UniqueVolumeName) (VolumeSnapshot, bool) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	v := a.volumes[volumeName]
-	if v == nil {
-		return VolumeSnapshot{}, false
-	}
-	return VolumeSnapshot{AttachedVolume: a.row(v), Mounts: appendMounts(nil, v.mounts)}, true
+func (a *ActualStateOfWorld) Snapshot(volumeName v1.UniqueVolumeName) (s VolumeSnapshot, known bool) {
+	known = a.SnapshotInto(&s, volumeName)
+	return s, known
 }
 
-// SnapshotOfPod is Snapshot for one pod, at a cost that does not depend on how many others there are: Mounts has the set-up
-// of the pod, if there is one, and that of one other pod, which tells how the volume is here.
-func (a *ActualStateOfWorld) SnapshotOfPod(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (VolumeSnapshot, bool) {
+// SnapshotInto is Snapshot for who asks again and again: it fills in s, whose Mounts are used again.
+func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.UniqueVolumeName) (known bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	v := a.volumes[volumeName]
-	if v == nil {
-		return VolumeSnapshot{}, false
+	v := a.readVolume(s, volumeName)
+	if v != nil {
+		s.Mounts = appendMounts(s.Mounts, v.mounts)
 	}
-	s := VolumeSnapshot{AttachedVolume: a.row(v)}
-	if own := find(v.mounts, podName, (*podMount).comparePod); own != nil {
-		s.Mounts = appendMounts(s.Mounts, []*podMount{own})
+	return v != nil
+}
+
+// SnapshotOfPodInto is SnapshotInto for one pod, at a cost that does not depend on how many others there are: Mounts has the
+// set-up of the pod, if there is one, and that of one other pod, which tells how the volume is here.
+func (a *ActualStateOfWorld) SnapshotOfPodInto(s *VolumeSnapshot, volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (known bool) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	v := a.readVolume(s, volumeName)
+	if v == nil {
+		return false
+	}
+	if own := v.mountOf(podName); own != nil {
+		s.Mounts = append(s.Mounts, own.row())
 	}
 	if other := slices.IndexFunc(v.mounts, func(m *podMount) bool { return m.podName != podName }); other >= 0 {
-		s.Mounts = appendMounts(s.Mounts, v.mounts[other:other+1])
+		s.Mounts = append(s.Mounts, v.mounts[other].row())
 	}
-	return s, true
+	return true
+}
+
+// readVolume makes s what is known of a volume without its set-ups, and returns it; nil when nothing is known.
+func (a *ActualStateOfWorld) readVolume(s *VolumeSnapshot, volumeName v1.UniqueVolumeName) *knownVolume {
+	*s = VolumeSnapshot{Mounts: s.Mounts[:0]}
+	v := a.volumes[volumeName]
+	if v != nil {
+		s.AttachedVolume = a.row(v)
+	}
+	return v
 }
 
 // AllMountedVolumes yields a copy of each row that [ActualStateOfWorld.GetAllMountedVolumes] returns when the loop begins. No
@@ -291,6 +306,17 @@ func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForPod(podName volume.Uniq
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return appendMounts(nil, a.pods[podName])
+}
+
+// GetVolumeNamesForPod returns the names of the volumes that are, or may be, set up for a pod, sorted.
+func (a *ActualStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName) []v1.UniqueVolumeName {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	var names []v1.UniqueVolumeName
+	for _, m := range a.pods[podName] {
+		names = append(names, m.volume.name)
+	}
+	return names
 }
 
 // GetPossiblyMountedVolumesForVolume returns the set-ups of a volume, uncertain ones included, by pod.

@@ -125,12 +125,17 @@ func (d *DesiredStateOfWorld) Incarnation(volumeName v1.UniqueVolumeName, podNam
 // VolumesToMount returns what is to be mounted of one volume, for each pod that wants it, those that asked first coming
 // first.
 func (d *DesiredStateOfWorld) VolumesToMount(volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {
+	return d.AppendVolumesToMount(nil, volumeName)
+}
+
+// AppendVolumesToMount adds to rows what [DesiredStateOfWorld.VolumesToMount] returns, for who asks again and again.
+func (d *DesiredStateOfWorld) AppendVolumesToMount(rows []operationexecutor.VolumeToMount, volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if v := d.volumes[volumeName]; v != nil {
-		return appendWants(nil, v.inOrder())
+		rows = appendWants(rows, v.inOrder())
 	}
-	return nil
+	return rows
 }
 
 // GetVolumesToMount returns what is to be mounted of all volumes, by the name of the volume and then as

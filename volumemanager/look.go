@@ -229,13 +229,3 @@ func (m *Manager) allVolumes() []v1.UniqueVolumeName {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
-
-// actualVolumesOf returns the volumes that are, or may be, set up for a pod.
-func (m *Manager) actualVolumesOf(podName volume.UniquePodName) []v1.UniqueVolumeName {
-	var names []v1.UniqueVolumeName
-	for mounted := range m.actual.VolumesOfPod(podName) {
-		names = append(names, mounted.VolumeName)
-	}
-	slices.Sort(names)
-	return names
-}

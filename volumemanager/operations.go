@@ -281,9 +281,13 @@ func (m *Manager) lookWhenFree(h holder) {
 
 // runningOf returns the operations on a volume that concern a pod, or, without one, all of them; copies.
 func (m *Manager) runningOf(name v1.UniqueVolumeName, pod volume.UniquePodName) []runningOperation {
+	return m.appendRunning(nil, name, pod)
+}
+
+// appendRunning adds what runningOf returns.
+func (m *Manager) appendRunning(running []runningOperation, name v1.UniqueVolumeName, pod volume.UniquePodName) []runningOperation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var running []runningOperation
 	for _, r := range m.operations.byVolume[name] {
 		if pod == "" || r.whole || r.pod == pod {
 			running = append(running, *r)
@@ -385,6 +389,6 @@ func (m *Manager) noteWaits(v *volumeLook, actions []action) {
 
 // isBusyWith reports whether an operation for a pod runs, or on the volume as a whole, or whether the pod waits for others.
 func (v *volumeLook) isBusyWith(pod volume.UniquePodName) bool {
-	i, ok := v.at[pod]
-	return v.view.pending || ok && v.view.pods[i].pending || v.waits[pod] != nil
+	i := v.place(pod)
+	return v.view.pending || i >= 0 && v.view.pods[i].pending || v.waits[pod] != nil
 }

@@ -20,15 +20,12 @@ func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
 	}
 	host, uid := m.plugins.Host(), types.UID(o.PodName)
 	pod := filepath.Join(host.GetPodsDir(), string(uid))
-	for _, dir := range []string{
-		filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), host.GetPodVolumeDeviceDir(uid, o.PluginName),
-		host.GetPodPluginDir(uid, o.PluginName),
-	} {
-		if m.removeEmptyDirs(dir, pod) {
-			return
-		}
+	if m.removeEmptyDirs(filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), pod) ||
+		m.removeEmptyDirs(host.GetPodVolumeDeviceDir(uid, o.PluginName), pod) ||
+		m.removeEmptyDirs(host.GetPodPluginDir(uid, o.PluginName), pod) {
+		return
 	}
-	if len(m.actualVolumesOf(o.PodName)) > 0 {
+	if len(m.actual.GetVolumeNamesForPod(o.PodName)) > 0 {
 		return
 	}
 	if _, err := os.Lstat(pod); err == nil {

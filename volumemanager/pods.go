@@ -220,7 +220,7 @@ func (m *Manager) RemovePod(uid types.UID) error {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
 		m.dirtyPods.AddAll(m.claims.waitingFor(volumeKey(name)))
 	}
-	m.volumes.AddPod(podName, slices.Concat(wanted, m.actualVolumesOf(podName)))
+	m.volumes.AddPod(podName, slices.Concat(wanted, m.actual.GetVolumeNamesForPod(podName)))
 	m.settle(podName)
 	m.sweep(podName)
 	m.changes.notify(podName)
@@ -274,7 +274,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	m.forgetEmptyPodLocked(pod.UID)
 	delete(m.released, podName)
 	m.mu.Unlock()
-	m.volumes.AddPod(podName, slices.Concat(dropped, entry.without(nil), m.actualVolumesOf(podName)))
+	m.volumes.AddPod(podName, slices.Concat(dropped, entry.without(nil), m.actual.GetVolumeNamesForPod(podName)))
 	m.changes.notify(podName)
 	return entry
 }

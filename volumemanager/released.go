@@ -19,7 +19,7 @@ func (m *Manager) settle(podName volume.UniquePodName) {
 	// any more, but after an AddPod, which makes the next removal another one.
 	done := ok && m.recovered && len(m.operations.byPod[podName]) == 0
 	m.mu.Unlock()
-	if !done || len(m.actualVolumesOf(podName)) > 0 {
+	if !done || len(m.actual.GetVolumeNamesForPod(podName)) > 0 {
 		return
 	}
 	m.mu.Lock()

@@ -30,11 +30,11 @@ func (m *Manager) sweep(podName volume.UniquePodName) {
 
 // sweepNow removes the directories of a pod of which no volume is known, if any are left.
 func (m *Manager) sweepNow(podName volume.UniquePodName) {
-	dir := filepath.Join(m.plugins.Host().GetPodsDir(), string(podName))
-	if _, err := os.Lstat(dir); err != nil || len(m.actualVolumesOf(podName)) > 0 {
+	if len(m.actual.GetVolumeNamesForPod(podName)) > 0 || m.isKnown(podName) {
 		return
 	}
-	if !m.isKnown(podName) {
+	dir := filepath.Join(m.plugins.Host().GetPodsDir(), string(podName))
+	if _, err := os.Lstat(dir); err == nil {
 		// A power cut leaves the empty directories of volumes, too, and no record.
 		m.removeEmptyTree(filepath.Join(dir, volumesDir), 2)
 		m.removeEmptyPod(types.UID(podName))

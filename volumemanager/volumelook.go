@@ -11,7 +11,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// volumeLook is one volume as a plan is made for it: what is desired and what is known, for all pods or for one.
+// volumeLook is one volume as a plan is made for it: what is desired and what is known, for all pods or for one. Each worker has
+// one, whose memory it uses again for its next look.
 type volumeLook struct {
 	name v1.UniqueVolumeName
 	// pod is the one pod that was looked at; empty: all were.
@@ -20,46 +21,63 @@ type volumeLook struct {
 	wanted []operationexecutor.VolumeToMount
 	known  bool
 	actual cache.VolumeSnapshot
+	// running are the operations on the volume that concern what was looked at.
+	running []runningOperation
 	// waits says of pods that want the volume in another way than it is here why they have to wait.
 	waits map[volume.UniquePodName]error
-	// view is what the planner gets. at tells the place of each pod in it; those that want the volume come first, as in wanted.
+	// view is what the planner gets. In it those pods that want the volume come first, as in wanted. at tells the place of each
+	// where they are many.
 	view volumeView
 	at   map[volume.UniquePodName]int
 }
 
+// few is how many pods are looked through for one of them.
+const few = 8
+
 // look gathers all that the planner needs of a volume, or, with a pod, what it needs of that pod as long as the volume is
-// set up for another one: the cost of that does not depend on how many pods there are. It returns nil when that is not so, and
-// all pods have to be looked at.
-func (m *Manager) look(name v1.UniqueVolumeName, pod volume.UniquePodName) *volumeLook {
-	v := &volumeLook{name: name, pod: pod, at: make(map[volume.UniquePodName]int)}
-	// What runs is read before what is known: an operation that ends in between is seen as running, and the volume is marked
-	// when its key is free.
-	running := m.runningOf(name, pod)
-	if pod == "" {
-		v.wanted = m.desired.VolumesToMount(name)
-		v.actual, v.known = m.actual.Snapshot(name)
-	} else if !m.lookAtPod(v) {
-		return nil
+// set up for another one: the cost of that does not depend on how many pods there are. When that is not so, it looks at all pods.
+func (m *Manager) look(v *volumeLook, name v1.UniqueVolumeName, pod volume.UniquePodName) {
+	if pod == "" || !m.lookAtPod(v, name, pod) {
+		m.lookAtAllPods(v, name)
 	}
-	v.fillView(running)
+	v.fillView()
 	m.exchange.judge(v)
 	m.growth.judge(v)
 	m.judge(v)
-	return v
 }
 
 // lookAtPod gathers what is wanted and known of one pod. It returns false when the volume is set up for no other pod.
-func (m *Manager) lookAtPod(v *volumeLook) bool {
-	v.actual, v.known = m.actual.SnapshotOfPod(v.name, v.pod)
-	v.view.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != v.pod })
-	if row, ok := m.desired.VolumeToMount(v.name, v.pod); ok {
+func (m *Manager) lookAtPod(v *volumeLook, name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
+	m.beginLook(v, name, pod)
+	v.known = m.actual.SnapshotOfPodInto(&v.actual, name, pod)
+	v.view.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
+	if row, ok := m.desired.VolumeToMount(name, pod); ok {
 		v.wanted = append(v.wanted, row)
 	}
 	return v.view.othersHaveIt
 }
 
+// lookAtAllPods gathers what is wanted and known of all pods.
+func (m *Manager) lookAtAllPods(v *volumeLook, name v1.UniqueVolumeName) {
+	m.beginLook(v, name, "")
+	v.wanted = m.desired.AppendVolumesToMount(v.wanted, name)
+	v.known = m.actual.SnapshotInto(&v.actual, name)
+}
+
+// beginLook begins a look with what runs. That is read before what is known: an operation that ends in between is seen as running,
+// and the volume is marked when its key is free.
+func (m *Manager) beginLook(v *volumeLook, name v1.UniqueVolumeName, pod volume.UniquePodName) {
+	*v = volumeLook{
+		name: name, pod: pod, wanted: v.wanted[:0], actual: cache.VolumeSnapshot{Mounts: v.actual.Mounts[:0]},
+		running: m.appendRunning(v.running[:0], name, pod), view: volumeView{pods: v.view.pods[:0]},
+	}
+}
+
 // fillView makes the planner's view of what was gathered.
-func (v *volumeLook) fillView(running []runningOperation) {
+func (v *volumeLook) fillView() {
+	if len(v.wanted)+len(v.actual.Mounts) > few {
+		v.at = make(map[volume.UniquePodName]int)
+	}
 	view := &v.view
 	view.known, view.attachable, view.device = v.known, v.actual.PluginIsAttachable, v.actual.DeviceMountState
 	if v.known && view.attachable {
@@ -78,7 +96,7 @@ func (v *volumeLook) fillView(running []runningOperation) {
 			p.state, p.remount, p.stale = mounted.State, v.isOutdated(mounted), v.isStale(mounted)
 		}
 	}
-	for _, r := range running {
+	for _, r := range v.running {
 		if r.whole {
 			view.pending = true
 		} else {
@@ -89,18 +107,31 @@ func (v *volumeLook) fillView(running []runningOperation) {
 
 // podView returns the view of a pod, which it adds where it is missing.
 func (v *volumeLook) podView(pod volume.UniquePodName) *podView {
-	i, ok := v.at[pod]
-	if !ok {
+	i := v.place(pod)
+	if i < 0 {
 		i = len(v.view.pods)
-		v.at[pod] = i
 		v.view.pods = append(v.view.pods, podView{name: pod})
+		if v.at != nil {
+			v.at[pod] = i
+		}
 	}
 	return &v.view.pods[i]
 }
 
+// place returns the place of a pod in the view; -1 when it is not there.
+func (v *volumeLook) place(pod volume.UniquePodName) int {
+	if v.at == nil {
+		return slices.IndexFunc(v.view.pods, func(p podView) bool { return p.name == pod })
+	}
+	if i, ok := v.at[pod]; ok {
+		return i
+	}
+	return -1
+}
+
 // wantedBy returns what a pod wants, or nil.
 func (v *volumeLook) wantedBy(pod volume.UniquePodName) *operationexecutor.VolumeToMount {
-	if i, ok := v.at[pod]; ok && i < len(v.wanted) {
+	if i := v.place(pod); 0 <= i && i < len(v.wanted) {
 		return &v.wanted[i]
 	}
 	return nil

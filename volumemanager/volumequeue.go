@@ -229,12 +229,16 @@ func (q *volumeQueue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 	}
 	if _, whole := q.marked[holder{volume: w.volume}]; whole {
 		q.unmark(w.volume, v.marks...)
-		v.marks = nil
+		v.marks = v.marks[:0]
 		return "", true
 	}
 	pod = v.marks[0]
-	v.marks = v.marks[1:]
 	q.unmark(w.volume, pod)
+	if len(v.marks) == 1 {
+		v.marks = v.marks[:0] // The next mark takes its place.
+		return pod, true
+	}
+	v.marks = v.marks[1:]
 	return pod, true
 }
 

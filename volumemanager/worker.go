@@ -18,6 +18,7 @@ type worker struct {
 	executor *operationexecutor.Executor
 
 	// What the worker is about to begin. Only its goroutine uses that.
+	look    volumeLook
 	running *runningOperation
 	left    []holder // what is to be looked at after it
 
@@ -56,43 +57,36 @@ func (w *worker) carry(ctx context.Context, name v1.UniqueVolumeName) {
 		if !ok {
 			return
 		}
-		if v, actions := w.m.plan(name, pod); !w.do(ctx, v, actions) {
+		if actions := w.m.plan(&w.look, name, pod); !w.do(ctx, &w.look, actions) {
 			return
 		}
 	}
 }
 
 // plan looks at what a volume is to a pod, or at all of it when there is no pod, and returns what is to be done.
-func (m *Manager) plan(name v1.UniqueVolumeName, pod volume.UniquePodName) (*volumeLook, []action) {
+func (m *Manager) plan(v *volumeLook, name v1.UniqueVolumeName, pod volume.UniquePodName) []action {
 	m.planned.Add(1)
-	v, actions := m.lookAndPlan(name, pod)
-	if pod != "" && (v == nil || m.concernsAll(name, actions)) {
-		pod = ""
-		v, actions = m.lookAndPlan(name, pod)
+	m.look(v, name, pod)
+	actions := plan(v.view)
+	if v.pod != "" && m.concernsAll(name, actions) {
+		m.look(v, name, "")
+		actions = plan(v.view)
 	}
 	if v.view.pending {
-		m.lookWhenFree(holder{volume: name, pod: pod})
+		m.lookWhenFree(holder{volume: name, pod: v.pod})
 	}
 	m.exchange.planned(v)
 	m.growth.watch(v)
 	actions = m.stopping.permitted(actions)
 	m.noteWaits(v, actions)
 	m.changes.subscribers.tell(v.topic())
-	return v, actions
+	return actions
 }
 
 // concernsAll reports whether what was planned for one pod depends on the others: it is about the volume as a whole, or it is
 // nothing, and the volume may have to grow, which comes when there is nothing else to be done.
 func (m *Manager) concernsAll(name v1.UniqueVolumeName, actions []action) bool {
 	return slices.ContainsFunc(actions, func(a action) bool { return a.pod == "" }) || len(actions) == 0 && m.growth.isGrowing(name)
-}
-
-func (m *Manager) lookAndPlan(name v1.UniqueVolumeName, pod volume.UniquePodName) (*volumeLook, []action) {
-	v := m.look(name, pod)
-	if v == nil {
-		return nil, nil
-	}
-	return v, plan(v.view)
 }
 
 // do does the first action that can be begun. It returns false when another worker has the volume now.
