@@ -33,6 +33,9 @@ func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
 	if plan.Remount {
 		return m.remount(plan)
 	}
+	if at, err := m.locate(plan.Target); plan.Exclusive && err == nil && at.isMountPoint() {
+		return mount.ErrMounted
+	}
 	made, err := m.makeParents(path.Dir(plan.Target))
 	defer func() {
 		if err != nil {

@@ -24,7 +24,7 @@ func (m *Mounter) bind(ctx context.Context, p *place, plan *Plan) error {
 	if err != nil {
 		return err
 	}
-	return p.attach(ctx, isDir(mode), func(t *target) error {
+	return p.attach(ctx, isDir(mode), plan, func(t *target) error {
 		return move(ctx, tree, t, plan)
 	})
 }
@@ -74,7 +74,7 @@ func (m *Mounter) bindOld(ctx context.Context, p *place, plan *Plan) error {
 	if err != nil {
 		return err
 	}
-	return p.attach(ctx, isDir(mode), func(t *target) error {
+	return p.attach(ctx, isDir(mode), plan, func(t *target) error {
 		return m.bindTo(ctx, source, t, plan)
 	})
 }
@@ -87,6 +87,9 @@ func (m *Mounter) bindTo(ctx context.Context, source int, t *target, plan *Plan)
 	if plan.Recursive {
 		flags |= unix.MS_REC
 	}
+	if err := t.open(); err != nil {
+		return err
+	}
 	if err := unix.Mount(fdPath(source), fdPath(t.fd), "", flags, ""); err != nil {
 		return fmt.Errorf("mount(MS_BIND): %w", explainLimit(err))
 	}
@@ -98,7 +101,7 @@ func (m *Mounter) bindTo(ctx context.Context, source int, t *target, plan *Plan)
 
 // finishOld gives a mount that mount(2) has attached its propagation and its options.
 func (m *Mounter) finishOld(ctx context.Context, t *target, plan *Plan) error {
-	fd, err := t.open()
+	fd, err := t.place.open() // not what was there before
 	if err != nil {
 		return err
 	}

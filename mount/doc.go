@@ -13,8 +13,8 @@
 //		Options: []string{"bind", "ro", "nosuid", "nodev"},
 //	})
 //
-// The target is opened first, without following any symbolic link, and everything after that is done to the open
-// descriptor. Nobody who can write beside the target can make the mount land elsewhere. A target that does not exist is
+// The target, or its parent where it is made, is opened first, without following any symbolic link, and everything after that is
+// done to the open descriptor. Nobody who can write beside the target can make the mount land elsewhere. A target that does not exist is
 // made, with the directories above it, and what was made goes again when the mount fails. The bind is read-only from its
 // first instant, so that there is no moment, not even after a crash, in which a workload can write through it.
 //

@@ -19,13 +19,13 @@ func (m *Mounter) filesystem(ctx context.Context, p *place, plan *Plan) error {
 	}
 	tree, err := m.newTree(ctx, plan)
 	if errors.Is(err, errNoSyscall) {
-		return p.attach(ctx, true, func(t *target) error { return m.filesystemOld(ctx, t, plan) })
+		return p.attach(ctx, true, plan, func(t *target) error { return m.filesystemOld(ctx, t, plan) })
 	}
 	if err != nil {
 		return err
 	}
 	defer closeFD(tree)
-	return p.attach(ctx, true, func(t *target) error { return move(ctx, tree, t, plan) })
+	return p.attach(ctx, true, plan, func(t *target) error { return move(ctx, tree, t, plan) })
 }
 
 // newTree makes the filesystem's superblock and a mount of it that is not attached yet.
@@ -159,6 +159,9 @@ func (m *Mounter) filesystemOld(ctx context.Context, t *target, plan *Plan) erro
 		return err
 	}
 	if err := lostcall.Begin(ctx, "mount"); err != nil {
+		return err
+	}
+	if err := t.open(); err != nil {
 		return err
 	}
 	if err := unix.Mount(plan.Source, fdPath(t.fd), plan.FSType, plan.flags(nil)|super, data); err != nil {

@@ -86,7 +86,7 @@ func (st *stage) mount(ctx context.Context, p *place, run *helperRun) error {
 	if err := st.mounter.finishStaged(ctx, fd, run.plan); err != nil {
 		return err
 	}
-	return p.attach(ctx, true, func(t *target) error { return moveStaged(ctx, fd, t, run.plan) })
+	return p.attach(ctx, true, run.plan, func(t *target) error { return moveStaged(ctx, fd, t, run.plan) })
 }
 
 // finishStaged gives the helper's mount the options of the plan, whatever the helper has made of them.
@@ -106,6 +106,9 @@ func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 		}
 	}
 	if err := lostcall.Begin(ctx, "mount(MS_MOVE)"); err != nil {
+		return err
+	}
+	if err := t.open(); err != nil {
 		return err
 	}
 	if err := unix.Mount(fdPath(fd), fdPath(t.fd), "", unix.MS_MOVE, ""); err != nil {

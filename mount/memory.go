@@ -10,9 +10,10 @@ import (
 )
 
 // MountMemory mounts a tmpfs at target, with options, whose pages are never swapped out where the kernel can promise that:
-// from Linux 6.4 on, and outside of user namespaces. Its source in the mount table is a mark by which [IsMemoryOf] knows it.
+// from Linux 6.4 on, and outside of user namespaces. Its source in the mount table is a mark by which [IsMemoryOf] knows it. Where
+// something is mounted already, that one among others, the error matches [ErrMounted] and nothing is changed.
 func MountMemory(ctx context.Context, m Interface, target string, options ...string) error {
-	request := Request{Source: memorySource(target), Target: target, FSType: memoryType, Options: append(slices.Clone(options), "noswap")}
+	request := Request{Source: memorySource(target), Target: target, FSType: memoryType, Exclusive: true, Options: append(slices.Clone(options), "noswap")}
 	err := m.Mount(ctx, request)
 	if errors.Is(err, syscall.EINVAL) { // which is how others refuse the option
 		request.Options = options
@@ -23,8 +24,12 @@ func MountMemory(ctx context.Context, m Interface, target string, options ...str
 
 // IsMemoryOf reports whether a mount is the whole of a tmpfs that [MountMemory] has mounted at target, in this process or in
 // an earlier one. A tmpfs that anybody else mounts there has another source.
-func IsMemoryOf(target string, found MountPoint) bool {
-	return found.FSType == memoryType && found.Root == "/" && found.Source == memorySource(target)
+func IsMemoryOf(target string, found MountPoint) bool { return MemoryIdentity(target).Is(found) }
+
+// MemoryIdentity is what tells a tmpfs that [MountMemory] has mounted at target from every other mount there. It suffices for
+// [UnmountOptions].Expect, so that nobody needs to look it up before.
+func MemoryIdentity(target string) Identity {
+	return Identity{Root: "/", FSType: memoryType, Source: memorySource(target)}
 }
 
 // memoryType is the filesystem of [MountMemory].

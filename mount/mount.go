@@ -20,8 +20,8 @@ type Interface interface {
 	// bind of something that is not a directory an empty file with mode 0640. Missing directories above it are made too,
 	// with mode 0750; the umask applies to all. When the mount fails, what was made is removed again and nothing is
 	// mounted, unless the error matches [ErrUncertain]; a directory above that somebody else has begun to use stays. A
-	// remount makes nothing and needs a mount. Mount does not look whether something is mounted there already: it then
-	// mounts on top.
+	// remount makes nothing and needs a mount. Where something is mounted already, it mounts on top, unless the request is
+	// Exclusive.
 	Mount(ctx context.Context, request Request) error
 	// Unmount takes off every mount at target, as seen in the mount table, and verifies there that none is left. It
 	// returns an error that matches [ErrNotMounted] when there was none, and leaves the directory. A mount that is in use
@@ -84,6 +84,9 @@ type Request struct {
 	// SELinux. A filesystem that is mounted already has its label: another one is refused by the kernel, and a bind or a
 	// remount takes none.
 	SELinuxContext string
+	// Exclusive refuses a target at which something is mounted: the error matches [ErrMounted], and nothing is changed. Without it
+	// the mount goes on top. A target that is missing costs no look. A remount has no use for it.
+	Exclusive bool
 	// Sensitive are options for the filesystem, such as the password of a share, whose values never appear in an error, a log or an event; of one without a
 	// value nothing appears. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they
 	// have to be, and a comma is then an error that matches ErrUnsupported).
@@ -99,8 +102,8 @@ type UnmountOptions struct {
 	// leaves it to the kernel to end it. Who has files open there goes on to use them, and data that is not yet written
 	// may be lost without a trace: it is the caller's policy to say so. A call that does not return is not helped by it.
 	Lazy bool
-	// Expect is the mount that is meant, as [MountPoint.Identity] has returned it when the mount was made. Then only that
-	// mount is taken off. When anything else is uppermost at the path, the error matches [ErrForeign], names what was found
+	// Expect is the mount that is meant: as [MountPoint.Identity] has returned it when the mount was made, or as much as is
+	// known of it, such as [MemoryIdentity]. Then only what it matches is taken off. When anything else is uppermost at the path, the error matches [ErrForeign], names what was found
 	// and what was expected, and nothing is taken off, not even the mount that is meant and lies below. What lies below the
 	// mount that is meant stays, and is reported likewise: the error then matches [ErrUncertain] too, since a part is done.
 	// A plain unmount keeps this promise against somebody who mounts on top, or moves the mount away, at the very moment,
@@ -153,6 +156,8 @@ var (
 	ErrTransient = outcome.ErrTransient
 	// ErrNotMounted says that nothing is mounted at the path.
 	ErrNotMounted = errors.New("not mounted")
+	// ErrMounted says that something is mounted at the target of an exclusive request.
+	ErrMounted = errors.New("something is mounted there already")
 	// ErrForeign says that what is mounted at the path is not the mount that was meant, so that it was left alone. Unmount
 	// returns it when its options say what to expect.
 	ErrForeign = errors.New("mounted by somebody else")

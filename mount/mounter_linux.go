@@ -58,13 +58,16 @@ func (p *Plan) describe() string {
 }
 
 // attach mounts what attachTo puts on the target, and removes the target that was made when that fails.
-func (p *place) attach(ctx context.Context, dir bool, attachTo func(*target) error) error {
+func (p *place) attach(ctx context.Context, dir bool, plan *Plan, attachTo func(*target) error) error {
 	t, err := p.openTarget(ctx, dir)
 	if err != nil {
 		return err
 	}
+	defer t.close()
+	if err := t.checkExclusive(ctx, plan); err != nil {
+		return err
+	}
 	err = attachTo(t)
-	closeFD(t.fd)
 	if err == nil || errors.Is(err, ErrUncertain) {
 		return err
 	}
@@ -76,8 +79,7 @@ func move(ctx context.Context, tree int, t *target, plan *Plan) error {
 	if err := lostcall.Begin(ctx, "move_mount"); err != nil {
 		return err
 	}
-	const flags = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
-	if err := unix.MoveMount(tree, "", t.fd, "", flags); err != nil {
+	if err := t.take(tree); err != nil {
 		return fmt.Errorf("move_mount: %w", explainLimit(t.mismatch(err)))
 	}
 	// A mount that is put below a shared one becomes shared, whatever it was.
@@ -90,7 +92,7 @@ func move(ctx context.Context, tree int, t *target, plan *Plan) error {
 
 // mismatch says by ENOTDIR, as mount(2) does, that the target is a directory and what is mounted is not, or the reverse.
 func (t *target) mismatch(err error) error {
-	if !errors.Is(err, unix.EINVAL) {
+	if !errors.Is(err, unix.EINVAL) || t.fd < 0 { // What was made is what is needed.
 		return err
 	}
 	mode, modeErr := modeOf(t.fd)

@@ -38,6 +38,8 @@ type Plan struct {
 	Data []string
 	// SELinuxContext is the request's.
 	SELinuxContext string
+	// Exclusive is the request's.
+	Exclusive bool
 
 	public  []string // Data without what is sensitive
 	secrets []string // what must never be printed, longest first
@@ -87,7 +89,7 @@ func (r Request) Plan() (Plan, error) {
 	if err := r.checkSource(); err != nil {
 		return Plan{}, fmt.Errorf("target %q: %w", target, err)
 	}
-	p := Plan{Source: r.Source, Target: target, FSType: r.FSType, SELinuxContext: r.SELinuxContext}
+	p := Plan{Source: r.Source, Target: target, FSType: r.FSType, SELinuxContext: r.SELinuxContext, Exclusive: r.Exclusive}
 	for _, option := range slices.Concat(r.UserOptions, r.Options) {
 		p.add(option)
 	}

@@ -131,10 +131,10 @@ func modeOf(fd int) (uint32, error) {
 	return stat.Mode, err
 }
 
-// target is an open mount point.
+// target is a mount point.
 type target struct {
 	*place
-	fd   int
+	fd   int  // of what was there already; -1 of what was made, until it is opened
 	made bool // by us; its parents are in place.made
 	dir  bool
 }
@@ -145,22 +145,58 @@ const (
 	fileMode = 0o640
 )
 
-// openTarget opens the mount point, and makes it when there is none: a directory, or a file.
+// openTarget opens the mount point, and makes it when there is none: a directory, or a file. What was just made is not opened:
+// nothing is mounted on it, and its name in the open directory says as much.
 func (p *place) openTarget(ctx context.Context, dir bool) (*target, error) {
-	t := &target{place: p, dir: dir}
-	var err error
+	t := &target{place: p, dir: dir, fd: -1}
 	if !p.isNew() {
-		if t.fd, err = p.open(); !errors.Is(err, unix.ENOENT) {
+		if err := t.open(); !errors.Is(err, unix.ENOENT) {
 			return t, err
 		}
 	}
+	var err error
 	if t.made, err = t.make(ctx); err != nil {
 		return nil, fmt.Errorf("making the mount point: %w", err)
 	}
-	if t.fd, err = p.open(); err != nil {
-		return nil, errors.Join(err, t.unmake())
+	if t.made {
+		return t, nil
 	}
-	return t, nil
+	return t, t.open() // somebody else has made it meanwhile
+}
+
+// open opens the mount point, unless it is open.
+func (t *target) open() (err error) {
+	if t.fd < 0 {
+		t.fd, err = t.place.open()
+	}
+	return err
+}
+
+func (t *target) close() {
+	if t.fd >= 0 {
+		closeFD(t.fd)
+	}
+}
+
+// checkExclusive refuses a target at which something is mounted, if the plan is to have it alone.
+func (t *target) checkExclusive(ctx context.Context, plan *Plan) error {
+	if !plan.Exclusive || t.made {
+		return nil
+	}
+	is, err := t.mounted(ctx)
+	if is {
+		return ErrMounted
+	}
+	return err
+}
+
+// take attaches a detached mount to the target: to what is open, or by name to what was made, where a link that somebody has
+// put in its place is not followed.
+func (t *target) take(tree int) error {
+	if t.fd < 0 {
+		return unix.MoveMount(tree, "", t.parent, t.base, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	}
+	return unix.MoveMount(tree, "", t.fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
 // make makes the mount point, and its parent where that has gone in the meantime. It reports whether it was missing.
@@ -220,34 +256,38 @@ func (m *Mounter) removeTarget(ctx context.Context, name string) error {
 		return err
 	}
 	defer p.close()
-	mounted, err := p.mounted(ctx)
-	if mounted {
-		return fmt.Errorf("removing %q: it is a mount point; unmount it first: %w", name, unix.EBUSY)
-	}
-	if isAbsent(err) {
+	err = p.remove(ctx)
+	switch {
+	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("removing %q: it is a mount point; unmount it first: %w", name, err)
 	}
-	if err != nil {
-		return fmt.Errorf("removing %q: %w", name, err)
-	}
-	if err := p.remove(ctx); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("removing %q: %w", name, err)
-	}
-	return nil
+	return fmt.Errorf("removing %q: %w", name, err)
 }
 
+// remove removes an empty directory or an empty file. The kernel refuses one on which something is mounted, without a word to
+// the filesystem there.
 func (p *place) remove(ctx context.Context) error {
-	if err := lostcall.Begin(ctx, "fstatat"); err != nil {
+	if err := lostcall.Begin(ctx, "rmdir"); err != nil {
 		return err
 	}
-	stat, err := p.stat()
+	err := unix.Unlinkat(p.parent, p.base, unix.AT_REMOVEDIR)
+	if !errors.Is(err, unix.ENOTDIR) {
+		return err
+	}
+	mounted, err := p.mounted(ctx)
+	if mounted {
+		return unix.EBUSY
+	}
 	if err != nil {
 		return err
 	}
+	lostcall.Note(ctx, "fstatat")
+	stat, err := p.stat()
 	switch {
-	case stat.Mode&unix.S_IFMT == unix.S_IFDIR:
-		lostcall.Note(ctx, "rmdir")
-		return unix.Unlinkat(p.parent, p.base, unix.AT_REMOVEDIR)
+	case err != nil:
+		return err
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
 		return fmt.Errorf("neither a directory nor a file: %w", unix.ENOTDIR)
 	case stat.Size > 0:

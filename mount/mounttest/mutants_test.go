@@ -165,6 +165,7 @@ var defects = map[string]func(*mutant){
 	"a tmpfs is mounted and taken off": func(m *mutant) {
 		m.mount = func(context.Context, mount.Request) error { return nil }
 	},
+	"an exclusive mount is refused where one is": func(m *mutant) { m.asks(func(r *mount.Request) { r.Exclusive = false }) },
 	"a bind shows the same files": func(m *mutant) {
 		m.mount = func(ctx context.Context, r mount.Request) error { return m.Mounter.Mount(ctx, tmpfs(r.Target)) }
 	},

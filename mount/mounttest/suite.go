@@ -46,6 +46,7 @@ func mountCases() []testCase {
 		{"a remount may be for the mounts below too", caseRemountBelow},
 		{"a remount that is refused changes nothing", caseRemountRefused},
 		{"a remount needs a mount", caseRemountNothing},
+		{"an exclusive mount is refused where one is", caseExclusive},
 		{"a mount is looked up by its path", caseLookup},
 		{"of stacked mounts the uppermost is looked up", caseLookupStacked},
 		{"an identity is that of one mount", caseIdentity},
@@ -281,6 +282,21 @@ func caseTargetStays(b *bench) {
 	b.fails(b.mounter.Mount(b.Context(), tmpfs(target, "no-such-option")), syscall.EINVAL)
 	b.present(target)
 	b.mounted(target, false)
+}
+
+func caseExclusive(b *bench) {
+	first, second, missing := tmpfs(b.dir("first")), tmpfs(b.path("first/second")), tmpfs(b.path("a/b/missing"))
+	for _, request := range []mount.Request{first, second, missing} {
+		request.Exclusive = true
+		b.must(b.mounter.Mount(b.Context(), request))
+		b.writes(request.Target+"/f", "content")
+		b.fails(b.mounter.Mount(b.Context(), request), mount.ErrMounted)
+		b.reads(request.Target+"/f", "content")
+		if n := b.countMounts(request.Target); n != 1 {
+			b.Fatalf("%d mounts, want 1", n)
+		}
+	}
+	b.unmountPaths(second.Target, first.Target, missing.Target)
 }
 
 func caseParentsMade(b *bench) {

@@ -65,14 +65,15 @@ func caseNested(b *bench) {
 }
 
 func caseRemoveMounted(b *bench) {
-	source, dir, file := b.file("source", ""), b.dir("dir"), b.path("file")
+	source, full, dir, file, other := b.file("source", ""), b.file("full", "content"), b.dir("dir"), b.path("file"), b.path("other")
 	b.tmpfs(dir)
 	b.mount(source, file, "bind")
-	for _, path := range []string{dir, file} {
+	b.mount(full, other, "bind")
+	for _, path := range []string{dir, file, other} {
 		b.fails(b.mounter.RemoveTarget(b.Context(), path), syscall.EBUSY)
 		b.mounted(path, true)
 	}
-	b.unmountPaths(dir, file)
+	b.unmountPaths(dir, file, other)
 }
 
 func caseRemoveFull(b *bench) {

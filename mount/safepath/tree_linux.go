@@ -2,6 +2,7 @@ package safepath
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,9 @@ func (t *tree) openat2(at int, name string, flags uint64, h how) (int, error) {
 		Flags:   flags | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	}
+	if strings.HasPrefix(name, "/") {
+		o.Resolve &^= unix.RESOLVE_BENEATH // which is for what is relative; the path of a root has no ".."
+	}
 	if h.directory {
 		o.Flags |= unix.O_DIRECTORY
 	}
@@ -105,7 +109,11 @@ func (h how) explain(err error) error {
 
 // walk opens one element after the other.
 func (t *tree) walk(ctx context.Context, at int, name string, h how) (int, error) {
-	fd, err := unix.Openat(at, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	start := "."
+	if beneath, isAbsolute := strings.CutPrefix(name, "/"); isAbsolute {
+		start, name = "/", cmp.Or(beneath, ".")
+	}
+	fd, err := unix.Openat(at, start, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if name == "." {
 		return fd, err
 	}
@@ -258,7 +266,9 @@ var kinds = map[uint16]Kind{
 func (t *tree) openKind(ctx context.Context, name string, want Kind) (int, error) {
 	fd, err := -1, error(unix.ENOTDIR)
 	if want&Directory != 0 {
-		fd, err = t.openPath(ctx, t.fd, name, how{directory: true})
+		if fd, err = t.openPath(ctx, t.fd, name, how{directory: true}); err == nil {
+			return fd, nil
+		}
 	}
 	if errors.Is(err, unix.ENOTDIR) {
 		fd, err = t.openPath(ctx, t.fd, name, how{})
@@ -350,13 +360,8 @@ func openRoot(ctx context.Context, path string, options Options) (*os.File, erro
 		fd, err := openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY)
 		return newFile(fd, path, err)
 	}
-	fd, err := openat(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY)
-	if err != nil || path == "/" {
-		return newFile(fd, path, err)
-	}
-	defer closeFD(fd)
-	t := &tree{fd: fd, without: options.Without}
-	fd, err = t.openKind(ctx, strings.TrimPrefix(path, "/"), Directory)
+	t := &tree{fd: unix.AT_FDCWD, without: options.Without}
+	fd, err := t.openKind(ctx, path, Directory)
 	return newFile(fd, path, err)
 }
 

@@ -56,17 +56,14 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if err := checkGroup(args.FsGroup); err != nil {
 		return err
 	}
-	found, err := m.lookup(ctx, dir)
-	if err == nil {
-		return m.adopt(ctx, dir, found)
+	if m.medium != v1.StorageMediumMemory {
+		return m.makeVolume(ctx, dir, args.FsGroup)
 	}
-	if !errors.Is(err, mount.ErrNotMounted) {
-		return err
+	err := m.mountMemory(ctx, dir, args)
+	if errors.Is(err, mount.ErrMounted) {
+		return m.adopt(ctx, dir)
 	}
-	if m.medium == v1.StorageMediumMemory {
-		return m.mountMemory(ctx, dir, args)
-	}
-	return m.makeVolume(ctx, dir, args.FsGroup)
+	return err
 }
 
 // makeVolume makes dir, and the directories above it, beneath descriptors, unless an earlier call has made it. A link in the way
@@ -75,10 +72,10 @@ func (m *mounter) makeVolume(ctx context.Context, dir string, group *int64) erro
 	volumeDir := m.owned(dir)
 	there, err := volumeDir.Open(ctx, m.paths())
 	if err == nil {
-		return there.Close()
+		return errors.Join(there.Close(), m.checkNotMounted(ctx, dir))
 	}
 	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, owned.ErrUnproven) {
-		return err
+		return errors.Join(m.checkNotMounted(ctx, dir), err)
 	}
 	root, err := safepath.OpenOrMake(ctx, filepath.Dir(dir), safepath.MkdirOptions{Mode: 0o750}, m.paths())
 	if err != nil {
@@ -101,10 +98,23 @@ func checkGroup(group *int64) error {
 	return nil
 }
 
+// checkNotMounted returns an error that matches mount.ErrForeign when something is mounted at dir.
+func (m *mounter) checkNotMounted(ctx context.Context, dir string) error {
+	mounted, err := m.mount.IsMountPoint(ctx, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if mounted {
+		err = fmt.Errorf("something is mounted at %s, where a directory belongs: unmount it: %w", dir, mount.ErrForeign)
+	}
+	return err
+}
+
 // adopt accepts a mount that is there already, if it is what this volume makes.
-func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint) error {
-	if m.medium != v1.StorageMediumMemory {
-		return fmt.Errorf("something is mounted at %s, where a directory belongs: unmount it: %w", dir, mount.ErrForeign)
+func (m *mounter) adopt(ctx context.Context, dir string) error {
+	found, err := m.mount.Lookup(ctx, dir)
+	if err != nil {
+		return err
 	}
 	if err := checkOurs(dir, found); err != nil {
 		return err
@@ -160,34 +170,28 @@ func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 }
 
 func (u *unmounter) tearDown(ctx context.Context, dir string) error {
-	if err := u.unmount(ctx, dir); err != nil {
+	unmounted, err := u.unmount(ctx, dir)
+	if err != nil {
 		return err
 	}
-	if err := u.mount.RemoveTarget(ctx, partial(dir)); err != nil { // which nobody has ever got
-		return err
+	if !unmounted { // What an unfinished set-up of a directory has left, nobody has ever got.
+		if err := u.mount.RemoveTarget(ctx, partial(dir)); err != nil {
+			return err
+		}
 	}
 	return inUse(u.owned(dir).Remove(ctx, u.mount))
 }
 
-// unmount takes the tmpfs off dir, if it is there: the very mount that is proven to be ours, and no other.
-func (u *unmounter) unmount(ctx context.Context, dir string) error {
-	found, err := u.lookup(ctx, dir)
-	if errors.Is(err, mount.ErrNotMounted) {
-		return nil
-	}
-	if err == nil {
-		err = checkOurs(dir, found)
-	}
-	if err == nil {
-		err = u.mount.Unmount(ctx, dir, mount.UnmountOptions{Expect: found.Identity()})
-	}
+// unmount takes the tmpfs off dir, and reports whether there was one: the very mount that is proven to be ours, and no other.
+func (u *unmounter) unmount(ctx context.Context, dir string) (unmounted bool, err error) {
+	err = u.mount.Unmount(ctx, dir, mount.UnmountOptions{Expect: mount.MemoryIdentity(dir)})
 	switch {
-	case err == nil, errors.Is(err, mount.ErrNotMounted):
-		return nil
+	case errors.Is(err, mount.ErrNotMounted):
+		return false, nil
 	case errors.Is(err, syscall.EBUSY):
-		return errors.Join(err, volume.ErrInUse)
+		err = errors.Join(err, volume.ErrInUse)
 	}
-	return err
+	return err == nil, err
 }
 
 // inUse makes what says that somebody still uses a directory match volume.ErrInUse.
@@ -212,28 +216,6 @@ func (d *directory) owned(dir string) owned.Directory {
 
 // paths says how the directories of volumes are opened.
 func (d *directory) paths() safepath.Options { return safepath.Options{Mounter: d.mount} }
-
-// mounted reports whether something is mounted at dir, which need not exist.
-func (d *directory) mounted(ctx context.Context, dir string) (bool, error) {
-	mounted, err := d.mount.IsMountPoint(ctx, dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return mounted, err
-}
-
-// lookup returns the mount at dir, which need not exist. The error matches mount.ErrNotMounted when there is none.
-func (d *directory) lookup(ctx context.Context, dir string) (mount.MountPoint, error) {
-	// Most often nothing is mounted, which is answered at less cost than what is.
-	mounted, err := d.mounted(ctx, dir)
-	if err == nil && !mounted {
-		err = mount.ErrNotMounted
-	}
-	if err != nil {
-		return mount.MountPoint{}, err
-	}
-	return d.mount.Lookup(ctx, dir)
-}
 
 // checkOurs returns an error that matches mount.ErrForeign unless what is mounted at dir is the tmpfs that a mounter made
 // there.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -176,7 +177,7 @@ func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
 // prove returns an error unless what is at the volume's path was made by SetUp. An empty directory, as a tmpfs leaves one when
 // the machine is booted, has no proof and needs none.
 func (d *directory) prove(ctx context.Context) error {
-	found, err := d.lookup(ctx, d.path)
+	found, err := d.mount.Lookup(ctx, d.path)
 	if err == nil {
 		return checkOurs(d.path, found)
 	}
@@ -239,9 +240,9 @@ func (d *directory) GetPath() string { return d.path }
 
 // GetMetrics implements [volume.MetricsProvider]: a tmpfs counts what it holds, a directory is walked.
 func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	mounted, err := d.mounted(ctx, d.path)
+	mounted, err := d.mount.IsMountPoint(ctx, d.path)
 	switch {
-	case err != nil:
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case mounted:
 		return d.counted.GetMetrics(ctx)

@@ -65,7 +65,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if err != nil {
 		return volume.Transient(err)
 	}
-	made, err := m.make(ctx, dir)
+	made, err := m.make(ctx, dir, args)
 	if err == nil {
 		err = m.plugin.directories.Publish(ctx, dir, payload, args.FsGroup)
 		if errors.Is(err, atomicwriter.ErrInvalid) {
@@ -92,26 +92,53 @@ func (m *mounter) undo(ctx context.Context, dir string, err error) error {
 }
 
 // make makes the directory of the volume, and reports whether it was not there.
-func (m *mounter) make(ctx context.Context, dir string) (made bool, err error) {
-	there, err := m.plugin.mount.Lookup(ctx, dir)
-	mounted := err == nil
-	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
-		return false, err
+func (m *mounter) make(ctx context.Context, dir string, args volume.MounterArgs) (made bool, err error) {
+	if m.plugin.inMemory {
+		return m.mountMemory(ctx, dir, args)
 	}
-	ours := m.plugin.inMemory && mount.IsMemoryOf(dir, there)
-	switch {
-	case mounted && !ours:
-		return false, fmt.Errorf("%s (%s) is mounted at %s: unmount it first: %w", there.Source, there.FSType, dir, mount.ErrForeign)
-	case mounted:
-		mount.TellMade(ctx, dir, there)
-		return false, nil
-	case m.plugin.inMemory:
-		return true, mount.MountMemory(ctx, m.plugin.mount, dir, memoryOptions, "nosuid", "nodev")
+	there, err := m.plugin.mount.Lookup(ctx, dir)
+	if err == nil {
+		err = foreign(dir, there)
+	}
+	if !errors.Is(err, mount.ErrNotMounted) {
+		return false, err
 	}
 	if directories, ok := m.plugin.directories.(ownedDirectories); ok {
 		return directories.MakeOwned(ctx, m.owned(dir), dirMode)
 	}
 	return m.plugin.directories.MakeDirectory(ctx, filepath.Dir(dir), filepath.Base(dir), dirMode)
+}
+
+// mountMemory mounts a tmpfs, and reports whether there was none.
+func (m *mounter) mountMemory(ctx context.Context, dir string, args volume.MounterArgs) (made bool, err error) {
+	if args.IsRemount || args.ReconstructedVolume { // Then it is most often there.
+		if err := m.adopt(ctx, dir); !errors.Is(err, mount.ErrNotMounted) {
+			return false, err
+		}
+	}
+	err = mount.MountMemory(ctx, m.plugin.mount, dir, memoryOptions, "nosuid", "nodev")
+	if errors.Is(err, mount.ErrMounted) {
+		return false, m.adopt(ctx, dir)
+	}
+	return err == nil, err
+}
+
+// adopt accepts a mount that is there already, if it is what this volume makes.
+func (m *mounter) adopt(ctx context.Context, dir string) error {
+	there, err := m.plugin.mount.Lookup(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if !mount.IsMemoryOf(dir, there) {
+		return foreign(dir, there)
+	}
+	mount.TellMade(ctx, dir, there)
+	return nil
+}
+
+// foreign is the error about a mount at the path of a volume that this plugin did not make.
+func foreign(dir string, there mount.MountPoint) error {
+	return fmt.Errorf("%q (%s), which this plugin did not mount, is at %s: unmount it: %w", there.Source, there.FSType, dir, mount.ErrForeign)
 }
 
 // remove takes the volume away.
@@ -151,8 +178,7 @@ func (at place) prove(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		return fmt.Errorf("%q (%s), which this plugin did not mount, is at %s: unmount it: %w",
-			there.Source, there.FSType, at.path, mount.ErrForeign)
+		return foreign(at.path, there)
 	}
 	if !errors.Is(err, mount.ErrNotMounted) {
 		return err
@@ -166,17 +192,7 @@ func (at place) prove(ctx context.Context) error {
 
 // unmount ends a volume in memory: the very mount that is proven to be ours. Any other is left alone.
 func (at place) unmount(ctx context.Context, dir string) error {
-	there, err := at.plugin.mount.Lookup(ctx, dir)
-	switch {
-	case errors.Is(err, mount.ErrNotMounted):
-		return inUse(at.plugin.mount.RemoveTarget(ctx, dir))
-	case err != nil:
-		return err
-	case !mount.IsMemoryOf(dir, there):
-		return fmt.Errorf("%q (%s), which this plugin did not mount, is at %s: unmount it: %w",
-			there.Source, there.FSType, dir, mount.ErrForeign)
-	}
-	return inUse(mount.UnmountPath(ctx, at.plugin.mount, dir, mount.UnmountOptions{Expect: there.Identity()}))
+	return inUse(mount.UnmountPath(ctx, at.plugin.mount, dir, mount.UnmountOptions{Expect: mount.MemoryIdentity(dir)}))
 }
 
 // inUse makes what says that a volume cannot be taken away now match volume.ErrInUse.
