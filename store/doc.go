@@ -29,5 +29,6 @@
 // tell a late holder from a later one; [LessorOf] finds or makes the one of any store, and [HoldLease] works under one.
 //
 // [Memory] keeps everything in memory, for one process and for tests; [Disk] keeps it in one directory, for one process and
-// through its end. [Decode] and [Load] fill a store from manifests.
+// through its end. [Decode] and [Load] fill a store from manifests; [Apply] does it again when they change. [Getter] gives config
+// maps and secrets to plugins, and [WaitForNone] waits until objects are gone.
 package store

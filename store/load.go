@@ -13,18 +13,9 @@ import (
 // created when any object is malformed (the error matches [ErrInvalid]) or two have one name (it matches
 // [ErrAlreadyExists]). When the store refuses one, those before it have been created and are returned too.
 func Load(ctx context.Context, s Store, objects []runtime.Object) ([]runtime.Object, error) {
-	prepared := make([]runtime.Object, 0, len(objects))
-	seen := make(map[Key]bool, len(objects))
-	for i, obj := range objects {
-		copied, key, err := prepareLoad(obj)
-		if err != nil {
-			return nil, fmt.Errorf("object %d: %w", i+1, err)
-		}
-		if seen[key] {
-			return nil, fmt.Errorf("object %d: %s is given twice: take one away: %w", i+1, key, ErrAlreadyExists)
-		}
-		seen[key] = true
-		prepared = append(prepared, copied)
+	prepared, err := prepareAll(objects)
+	if err != nil {
+		return nil, err
 	}
 	created := make([]runtime.Object, 0, len(prepared))
 	for _, obj := range prepared {
@@ -37,7 +28,25 @@ func Load(ctx context.Context, s Store, objects []runtime.Object) ([]runtime.Obj
 	return created, nil
 }
 
-func prepareLoad(obj runtime.Object) (runtime.Object, Key, error) {
+// prepareAll returns copies of objects that a store can be given.
+func prepareAll(objects []runtime.Object) ([]Object, error) {
+	prepared := make([]Object, 0, len(objects))
+	seen := make(map[Key]bool, len(objects))
+	for i, obj := range objects {
+		copied, key, err := prepareLoad(obj)
+		if err != nil {
+			return nil, fmt.Errorf("object %d: %w", i+1, err)
+		}
+		if seen[key] {
+			return nil, fmt.Errorf("object %d: %s is given twice: take one away: %w", i+1, key, ErrAlreadyExists)
+		}
+		seen[key] = true
+		prepared = append(prepared, copied)
+	}
+	return prepared, nil
+}
+
+func prepareLoad(obj runtime.Object) (Object, Key, error) {
 	key, err := KeyOf(obj)
 	if err != nil {
 		return nil, Key{}, err

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/outcome"
 )
 
 // Store keeps the objects that volumes need: claims, volumes, classes, attachments, nodes, pods. Its rules are those
@@ -96,8 +98,8 @@ type Event struct {
 
 // The sentinels of this package. Match them with errors.Is.
 var (
-	// ErrNotFound says that there is no such object.
-	ErrNotFound = errors.New("not found")
+	// ErrNotFound says that there is no such object. It is volume.ErrNotFound, too.
+	ErrNotFound = outcome.ErrNotFound
 	// ErrAlreadyExists says that there is such an object already.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrConflict says that the object is not what the caller thinks: read it again.

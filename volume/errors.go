@@ -38,6 +38,8 @@ var (
 	ErrAttachLimit = errors.New("node has no room for another volume")
 	// ErrInfeasible says that what was asked for can never be met with these arguments.
 	ErrInfeasible = errors.New("can never be met")
+	// ErrNotFound says that an object does not exist, such as a secret. It is store.ErrNotFound, too.
+	ErrNotFound = outcome.ErrNotFound
 	// ErrInvalid says that an argument, a name or a spec is malformed.
 	ErrInvalid = errors.New("invalid")
 )

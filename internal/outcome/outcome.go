@@ -21,6 +21,10 @@ var ErrUncertain = errors.New("outcome is uncertain")
 // ErrTransient matches (errors.Is) every error of a call that did not start and that may work when it is tried again.
 var ErrTransient = errors.New("did not start, may work later")
 
+// ErrNotFound matches (errors.Is) every error that says that an object does not exist: of a store, and of what gives objects
+// to a plugin. Packages store and volume export it, so that plugins need not know the store.
+var ErrNotFound = errors.New("not found")
+
 // Class is how a call ended.
 type Class uint8
 

@@ -2,22 +2,24 @@ package files
 
 import (
 	"context"
-	"errors"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 // ErrNotFound says that an object does not exist. An error of a getter matches it; a source that is optional then gives
-// nothing. Any other error fails the set-up, since what could not be read is not known to be absent.
-var ErrNotFound = errors.New("no such object")
+// nothing. Any other error fails the set-up, since what could not be read is not known to be absent. It is [volume.ErrNotFound]
+// and store.ErrNotFound, too: store.Getter gets config maps and secrets from a store.
+var ErrNotFound = volume.ErrNotFound
 
-// ConfigMaps gets config maps.
+// ConfigMaps gets config maps. A store.Getter is one.
 type ConfigMaps interface {
 	// ConfigMap returns the config map of a namespace by its name. It is not changed.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 }
 
-// Secrets gets secrets.
+// Secrets gets secrets. A store.Getter is one.
 type Secrets interface {
 	// Secret returns the secret of a namespace by its name. It is not changed. The error must hold nothing of the content.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)

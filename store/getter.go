@@ -1,0 +1,30 @@
+package store
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Getter gets config maps and secrets for plugins from a store: it is the files.ConfigMaps and the files.Secrets of package
+// plugins/files, and a volume.SecretGetter.
+//
+//	objects := store.Getter{Store: s}
+//	plugins.InitPlugins(ctx, files.NewConfigMap(objects, files.Options{}), files.NewSecret(objects, files.Options{}))
+//
+// Each call reads the store once. The error for an object that does not exist matches [ErrNotFound], so that an optional source
+// gives no files; every other error fails the set-up. No error holds content.
+type Getter struct {
+	// Store is where the objects are; it must not be nil.
+	Store Store
+}
+
+// ConfigMap returns the config map of a namespace by its name.
+func (g Getter) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return Get[*v1.ConfigMap](ctx, g.Store, namespace, name)
+}
+
+// Secret returns the secret of a namespace by its name.
+func (g Getter) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return Get[*v1.Secret](ctx, g.Store, namespace, name)
+}
