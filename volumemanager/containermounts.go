@@ -28,8 +28,8 @@ var (
 	ErrVolumeMode = errors.New("the volume is of the other mode")
 )
 
-// ContainerVolumes is what a container runtime needs to give a container its volumes. docs/embedding.md shows how it
-// becomes mounts and devices of OCI, and of CRI.
+// ContainerVolumes is what a container runtime needs to give a container its volumes. [ContainerVolumes.OCI] and
+// [ContainerVolumes.CRI] return it in the words of the two specifications.
 type ContainerVolumes struct {
 	// Mounts are to be made in this order: one that lies in another comes after it.
 	Mounts []ContainerMount

@@ -108,7 +108,7 @@ func (s VolumeStatus) HungCall() (operationexecutor.HungCall, bool) {
 	return oldest, !oldest.Since.IsZero()
 }
 
-// NodeStatus is where every volume on the node stands.
+// NodeStatus is where every volume on the node stands. It prints as a table, and marshals to JSON with the text of each error.
 type NodeStatus struct {
 	// Volumes are sorted by pod and outer name; those without a pod come last.
 	Volumes []VolumeStatus
