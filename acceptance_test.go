@@ -1,6 +1,7 @@
 package volumekit_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -41,6 +42,7 @@ func TestEveryCaseThatThePageOfClaimsNumbersIsThere(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("docs", "persistent-volumes.md"))
 	require.NoError(t, err)
 	sources := sourceOfTests(t, "controller/persistentvolume")
+	maps.Copy(sources, sourceOfTests(t, "controller/persistentvolume/internal/*"))
 	numbers := regexp.MustCompile(`\b([UBV])(\d+)\b`).FindAllStringSubmatch(string(page), -1)
 	assert.Greater(t, len(numbers), 50)
 	for _, n := range numbers {

@@ -11,6 +11,9 @@ import (
 
 const module = "github.com/volumekit/volumekit"
 
+// pv is where the packages of the persistent volume controller are.
+const pv = "controller/persistentvolume/internal/"
+
 // arrows says which of our packages each package may import, as docs/architecture.md draws it. A name that ends in /...
 // means all packages below it. Each package under internal/ is a leaf of its own, and is listed where it may be used.
 var arrows = map[string][]string{
@@ -35,13 +38,22 @@ var arrows = map[string][]string{
 	"store":                       {"internal/..."},
 	"store/storetest":             {"store"},
 	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "mount/owned", "mount/safepath", "operationexecutor", "cache", "store", "internal/..."},
-	"controller/persistentvolume": {"volume", "operationexecutor", "cache", "store", "internal/..."},
+	"controller/persistentvolume": {"volume", "operationexecutor", "store", "internal/...", "controller/persistentvolume/internal/..."},
 	"controller/leader":           {"store", "volume"},
 	"controller/expand":           {"volume", "operationexecutor", "store", "internal/..."},
 	"controller/attachdetach":     {"volume", "operationexecutor", "cache", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},
 	"examples/...":                {"..."},
+
+	pv + "objects":   {"store"},
+	pv + "work":      {"store", "internal/backoff", "internal/outcome", "internal/workqueue"},
+	pv + "match":     {pv + "objects", "volume", "store", "internal/ordered"},
+	pv + "bind":      {pv + "objects", "volume", "store"},
+	pv + "inuse":     {pv + "objects", pv + "work", "volume", "store"},
+	pv + "storage":   {pv + "objects", pv + "match", "volume", "operationexecutor", "store", "internal/lostcall", "internal/outcome"},
+	pv + "ephemeral": {pv + "objects", pv + "work", "volume", "operationexecutor", "store"},
+	pv + "reclaim":   {pv + "objects", pv + "work", pv + "bind", pv + "inuse", pv + "storage", "volume", "operationexecutor", "store"},
 
 	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "internal/simulation/..."},
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -206,7 +205,7 @@ func (c *cluster) unsettledClaim(
 	switch {
 	case !used && dies:
 		say("claim %s is used by nobody and stays: %v", claim.Name, claim.Finalizers)
-	case !used && claim.Annotations[persistentvolume.AnnMadeForPod] != "":
+	case !used && claim.Annotations["volumekit.io/made-for-pod"] != "":
 		say("claim %s is there without its pod", claim.Name)
 	case !bound && !dies && (*claim.Spec.StorageClassName == "fast" || used && *claim.Spec.StorageClassName == "late"):
 		say("claim %s is %s", claim.Name, claim.Status.Phase)

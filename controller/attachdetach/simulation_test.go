@@ -269,7 +269,7 @@ func (c *cluster) reuse(ctx context.Context, name string) {
 	}
 	c.wipe(name)
 	pv.Spec.ClaimRef = nil
-	delete(pv.Annotations, persistentvolume.AnnBoundByController)
+	delete(pv.Annotations, "pv.kubernetes.io/bound-by-controller")
 	_, err = store.Update(ctx, c.world, pv)
 	c.note("volume %s is there for the next claim: %v", name, err)
 }

@@ -17,7 +17,7 @@ import (
 
 // mixed returns n claims and n volumes of eight classes and up to n sizes, in random order. Every volume is large enough for
 // every claim of its class, so that each claim gets one in whatever order they come.
-func mixed(n int) (claims, volumes objects) {
+func mixed(n int) (claims, volumes objectList) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range n {
 		class := fmt.Sprintf("class-%d", i%8)
@@ -29,7 +29,7 @@ func mixed(n int) (claims, volumes objects) {
 			claim.Spec.Resources.Requests = size(request)
 		}))
 	}
-	for _, list := range []objects{claims, volumes} {
+	for _, list := range []objectList{claims, volumes} {
 		random.Shuffle(n, func(i, j int) { list[i], list[j] = list[j], list[i] })
 	}
 	return claims, volumes
@@ -90,7 +90,7 @@ func bindAll(b *testing.B, last string, n int) {
 	b.StopTimer()
 	s := store.NewMemory(store.MemoryOptions{History: 20 * n})
 	claims, volumes := mixed(n)
-	first, second := append(claims, volumes...), objects{}
+	first, second := append(claims, volumes...), objectList{}
 	switch last {
 	case "volumes come last":
 		first, second = claims, volumes
@@ -111,7 +111,7 @@ func bindAll(b *testing.B, last string, n int) {
 	b.StartTimer()
 }
 
-func fill(b *testing.B, s store.Store, list objects) {
+func fill(b *testing.B, s store.Store, list objectList) {
 	b.Helper()
 	for _, obj := range list {
 		_, err := s.Create(context.Background(), obj)
@@ -138,7 +138,7 @@ func letGo(b *testing.B, n int) {
 	claims, volumes := mixed(n)
 	fill(b, s, append(claims, volumes...))
 	for i := range n {
-		fill(b, s, objects{newPod(fmt.Sprintf("p-%d", i), "n", fmt.Sprintf("of-somebody-%d", i))})
+		fill(b, s, objectList{newPod(fmt.Sprintf("p-%d", i), "n", fmt.Sprintf("of-somebody-%d", i))})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	ended := make(chan error, 1)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/store"
 )
 
@@ -40,7 +41,7 @@ func written[T store.Object](w *world, kind schema.GroupVersionKind) []T {
 
 // Where the store has transactions, nobody ever sees half of a bind, be the volume found or made.
 func TestABindIsSeenAsAWholeWhereTheStoreHasTransactions(t *testing.T) {
-	inWorld(t, objects{
+	inWorld(t, objectList{
 		newVolume("a"), newClaim("finds"), newClass("fast"), newClaim("gets", ofClass("fast")), newVolume("b", refTo("names", "")), newClaim("names", names("b")),
 	}, func(t *testing.T, w *world) {
 		w.settle()
@@ -52,7 +53,7 @@ func TestABindIsSeenAsAWholeWhereTheStoreHasTransactions(t *testing.T) {
 			assert.Equal(t, given, pv.Status.Phase == v1.VolumeBound, "volume %q: %v, %s", pv.Name, pv.Spec.ClaimRef, pv.Status.Phase)
 		}
 		for _, claim := range written[*v1.PersistentVolumeClaim](w, store.PersistentVolumeClaims) {
-			_, completed := claim.Annotations[AnnBindCompleted]
+			_, completed := claim.Annotations[objects.AnnBindCompleted]
 			assert.Equal(t, completed, claim.Status.Phase == v1.ClaimBound, "claim %q: %v, %s", claim.Name, completed, claim.Status.Phase)
 		}
 	})
@@ -83,21 +84,21 @@ func (s *meddling) Commit(ctx context.Context, t store.Transaction) (objects []r
 // Nothing is written of a bind whose claim has changed in the meantime: the volume stays whole for whoever it then is for.
 func TestNothingIsWrittenOfABindWhoseClaimHasChanged(t *testing.T) {
 	tests := map[string]struct {
-		objects objects
+		objects objectList
 		meddle  func(w *world)
 		wants   error
 		volume  string // that the claim gets in the end; empty means that it is gone, and the volume free
 	}{
-		"changed": {objects{newVolume("a"), newClaim("c")}, func(w *world) {
+		"changed": {objectList{newVolume("a"), newClaim("c")}, func(w *world) {
 			claim := w.claim("c")
 			claim.Labels = map[string]string{"meddled": "with"}
 			_, err := store.Update(w.t.Context(), w.store, claim)
 			require.NoError(w.t, err)
 		}, store.ErrConflict, "a"},
-		"gone": {objects{newVolume("a"), newClaim("c")}, func(w *world) {
+		"gone": {objectList{newVolume("a"), newClaim("c")}, func(w *world) {
 			require.NoError(w.t, store.Delete(w.t.Context(), w.store, w.claim("c")))
 		}, store.ErrNotFound, ""},
-		"changed while its volume was made": {objects{newClass("fast"), newClaim("c", ofClass("fast"))}, func(w *world) {
+		"changed while its volume was made": {objectList{newClass("fast"), newClaim("c", ofClass("fast"))}, func(w *world) {
 			claim := w.claim("c")
 			claim.Labels = map[string]string{"meddled": "with"}
 			_, err := store.Update(w.t.Context(), w.store, claim)

@@ -10,56 +10,57 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/store"
 )
 
-type objects = []store.Object
+type objectList = []store.Object
 
 // The rows of the decision table for a claim that was never bound.
 func TestUnboundClaim(t *testing.T) {
 	tests := map[string]struct {
-		objects objects
+		objects objectList
 		bound   string // the volume that the claim gets; empty means that it stays pending
 		reason  string // why it is pending
 		says    string
 	}{
-		"1 a volume fits":                                {objects: objects{newClaim("c"), newVolume("a")}, bound: "a"},
-		"2 no class and no volume":                       {objects: objects{newClaim("c")}, reason: ReasonFailedBinding, says: "no storage class is set"},
-		"3 class open, no default class":                 {objects: objects{newClaim("c", openClass)}, reason: ReasonFailedBinding, says: "no storage class is set"},
-		"4 a class that does not exist":                  {objects: objects{newClaim("c", ofClass("gone"))}, reason: ReasonProvisioningFailed, says: `"gone" does not exist`},
-		"5 names a volume that is missing":               {objects: objects{newClaim("c", names("a"))}, reason: ReasonFailedBinding, says: `volume "a"`},
-		"6 names a volume that is free":                  {objects: objects{newClaim("c", names("b")), newVolume("a"), newVolume("b")}, bound: "b"},
-		"7 names one that is too small":                  {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") })}, reason: ReasonVolumeMismatch, says: "smaller"},
-		"8 names one of another class":                   {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = "x" })}, reason: ReasonVolumeMismatch, says: "class"},
-		"9 names one of another mode":                    {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
-		"10 names one that is reserved":                  {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("c", ""))}, bound: "a"},
-		"11 names one of another claim":                  {objects: objects{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "different claim"},
-		"12 a volume is reserved for it":                 {objects: objects{newClaim("c"), newVolume("a"), newVolume("b", refTo("c", ""))}, bound: "b"},
-		"13 asks for no size":                            {objects: objects{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil }), newVolume("a")}, reason: ReasonFailedBinding, says: "no size"},
-		"14 a class without provisioner":                 {objects: objects{newClaim("c", ofClass("x")), noProvisioner("x")}, reason: ReasonFailedBinding, says: "create one"},
-		"15 a provisioner that is not here":              {objects: objects{newClaim("c", ofClass("x")), foreign("x")}, reason: ReasonExternalProvisioning, says: "example.com/other"},
-		"16 class that waits for its node":               {objects: objects{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
-		"17 it waits although a volume fits":             {objects: objects{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
-		"18 with the node known it gets that":            {objects: objects{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), newVolume("a", inClass("x"))}, bound: "a"},
-		"20 nobody has looked at it yet":                 {objects: objects{newClaim("c", ofClass("x")), newClass("x"), newVolume("a", inClass("x"), noPhase)}, bound: "a"},
-		"21 given one by a controller that is another's": {objects: objects{newClaim("c", names("a"), chosen), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "a controller chose it"},
-		"22 reserved on another node, no other is taken": {objects: objects{
+		"1 a volume fits":                                {objects: objectList{newClaim("c"), newVolume("a")}, bound: "a"},
+		"2 no class and no volume":                       {objects: objectList{newClaim("c")}, reason: ReasonFailedBinding, says: "no storage class is set"},
+		"3 class open, no default class":                 {objects: objectList{newClaim("c", openClass)}, reason: ReasonFailedBinding, says: "no storage class is set"},
+		"4 a class that does not exist":                  {objects: objectList{newClaim("c", ofClass("gone"))}, reason: ReasonProvisioningFailed, says: `"gone" does not exist`},
+		"5 names a volume that is missing":               {objects: objectList{newClaim("c", names("a"))}, reason: ReasonFailedBinding, says: `volume "a"`},
+		"6 names a volume that is free":                  {objects: objectList{newClaim("c", names("b")), newVolume("a"), newVolume("b")}, bound: "b"},
+		"7 names one that is too small":                  {objects: objectList{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") })}, reason: ReasonVolumeMismatch, says: "smaller"},
+		"8 names one of another class":                   {objects: objectList{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = "x" })}, reason: ReasonVolumeMismatch, says: "class"},
+		"9 names one of another mode":                    {objects: objectList{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
+		"10 names one that is reserved":                  {objects: objectList{newClaim("c", names("a")), newVolume("a", refTo("c", ""))}, bound: "a"},
+		"11 names one of another claim":                  {objects: objectList{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "different claim"},
+		"12 a volume is reserved for it":                 {objects: objectList{newClaim("c"), newVolume("a"), newVolume("b", refTo("c", ""))}, bound: "b"},
+		"13 asks for no size":                            {objects: objectList{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil }), newVolume("a")}, reason: ReasonFailedBinding, says: "no size"},
+		"14 a class without provisioner":                 {objects: objectList{newClaim("c", ofClass("x")), noProvisioner("x")}, reason: ReasonFailedBinding, says: "create one"},
+		"15 a provisioner that is not here":              {objects: objectList{newClaim("c", ofClass("x")), foreign("x")}, reason: ReasonExternalProvisioning, says: "example.com/other"},
+		"16 class that waits for its node":               {objects: objectList{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
+		"17 it waits although a volume fits":             {objects: objectList{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
+		"18 with the node known it gets that":            {objects: objectList{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), newVolume("a", inClass("x"))}, bound: "a"},
+		"20 nobody has looked at it yet":                 {objects: objectList{newClaim("c", ofClass("x")), newClass("x"), newVolume("a", inClass("x"), noPhase)}, bound: "a"},
+		"21 given one by a controller that is another's": {objects: objectList{newClaim("c", names("a"), chosen), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "a controller chose it"},
+		"22 reserved on another node, no other is taken": {objects: objectList{
 			newClaim("c", onNode("n")), newVolume("a", refTo("c", ""), onlyOn("m")), newVolume("b"),
 		}, reason: ReasonVolumeMismatch, says: "node affinity"},
-		"23 its pod has no node yet": {objects: objects{
+		"23 its pod has no node yet": {objects: objectList{
 			newClaim("c", ofClass("x")), newClass("x", late), newPod("p", "", "c"),
 		}, reason: ReasonWaitForPodScheduled, says: `"default/p"`},
-		"24 its pod has a node": {objects: objects{
+		"24 its pod has a node": {objects: objectList{
 			newClaim("c", ofClass("x")), newClass("x", late), newPod("p", "n", "c"), newVolume("a", inClass("x"), onlyOn("n")), newVolume("b", inClass("x"), onlyOn("m")),
 		}, bound: "a"},
-		"25 names one that is being deleted": {objects: objects{newClaim("c", names("a")), newVolume("a", dying)}, reason: ReasonVolumeMismatch, says: "deleted"},
-		"26 names one that lacks a mode": {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) {
+		"25 names one that is being deleted": {objects: objectList{newClaim("c", names("a")), newVolume("a", dying)}, reason: ReasonVolumeMismatch, says: "deleted"},
+		"26 names one that lacks a mode": {objects: objectList{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) {
 			pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
 		})}, reason: ReasonVolumeMismatch, says: "access mode"},
-		"27 names one of another attributes class": {objects: objects{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) {
+		"27 names one of another attributes class": {objects: objectList{newClaim("c", names("a")), newVolume("a", func(pv *v1.PersistentVolume) {
 			pv.Spec.VolumeAttributesClassName = ptr("gold")
 		})}, reason: ReasonVolumeMismatch, says: "attributes"},
-		"19 reserved for it, block": {objects: objects{newClaim("c"), newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
+		"19 reserved for it, block": {objects: objectList{newClaim("c"), newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) })}, reason: ReasonVolumeMismatch, says: "mode"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +90,7 @@ func TestUnboundClaim(t *testing.T) {
 
 func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
 	t.Run("a volume", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c"), newClaim("d", names("b"), ofClass("y"))}, func(_ *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c"), newClaim("d", names("b"), ofClass("y"))}, func(_ *testing.T, w *world) {
 			w.settle()
 			w.create(newVolume("a", func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
 			w.create(newVolume("b", inClass("y"), func(pv *v1.PersistentVolume) { pv.Status = v1.PersistentVolumeStatus{} }))
@@ -99,7 +100,7 @@ func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
 		})
 	})
 	t.Run("a class", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c", ofClass("x"))}, func(_ *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", ofClass("x"))}, func(_ *testing.T, w *world) {
 			w.settle()
 			w.create(newClass("x"))
 			idle()
@@ -107,7 +108,7 @@ func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
 		})
 	})
 	t.Run("a default class", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c", openClass)}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", openClass)}, func(t *testing.T, w *world) {
 			w.settle()
 			class := newClass("x")
 			class.Annotations = map[string]string{AnnDefaultClass: "true"}
@@ -122,17 +123,17 @@ func TestWhatAClaimWaitsForWakesIt(t *testing.T) {
 // The rows of the decision table for a claim that was bound once.
 func TestBoundClaim(t *testing.T) {
 	tests := map[string]struct {
-		objects objects
+		objects objectList
 		phase   v1.PersistentVolumeClaimPhase
 		reason  string
 	}{
-		"1 its reference was cleared":      {objects{newClaim("c", completed), newVolume("a")}, v1.ClaimLost, ReasonClaimLost},
-		"2 its volume is gone":             {objects{newClaim("c", completed, names("a"))}, v1.ClaimLost, ReasonClaimLost},
-		"3 its volume names nobody":        {objects{newClaim("c", completed, names("a")), newVolume("a")}, v1.ClaimBound, ""},
-		"4 all is well":                    {objects{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "uid-c"))}, v1.ClaimBound, ""},
-		"5 its volume is another claim's":  {objects{newClaim("c", completed, names("a")), newVolume("a", refTo("d", "uid-d")), newClaim("d", names("a"))}, v1.ClaimLost, ReasonClaimMisbound},
-		"6 its volume is of another UID":   {objects{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "older"))}, v1.ClaimLost, ReasonClaimMisbound},
-		"7 lost, and a volume of its name": {objects{newClaim("c", completed, names("a"), lost), newVolume("a")}, v1.ClaimLost, ""},
+		"1 its reference was cleared":      {objectList{newClaim("c", completed), newVolume("a")}, v1.ClaimLost, objects.ReasonClaimLost},
+		"2 its volume is gone":             {objectList{newClaim("c", completed, names("a"))}, v1.ClaimLost, objects.ReasonClaimLost},
+		"3 its volume names nobody":        {objectList{newClaim("c", completed, names("a")), newVolume("a")}, v1.ClaimBound, ""},
+		"4 all is well":                    {objectList{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "uid-c"))}, v1.ClaimBound, ""},
+		"5 its volume is another claim's":  {objectList{newClaim("c", completed, names("a")), newVolume("a", refTo("d", "uid-d")), newClaim("d", names("a"))}, v1.ClaimLost, objects.ReasonClaimMisbound},
+		"6 its volume is of another UID":   {objectList{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "older"))}, v1.ClaimLost, objects.ReasonClaimMisbound},
+		"7 lost, and a volume of its name": {objectList{newClaim("c", completed, names("a"), lost), newVolume("a")}, v1.ClaimLost, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +155,7 @@ func TestBoundClaim(t *testing.T) {
 }
 
 func TestBindWritesInOrder(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newVolume("a", kept)}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c"), newVolume("a", kept)}, func(t *testing.T, w *world) {
 		s := &crashing{Store: w.store, left: 100}
 		w.start(s, Options{Workers: 1})
 		idle()
@@ -169,7 +170,7 @@ func TestBindWritesInOrder(t *testing.T) {
 func TestBindSurvivesACrashAfterEachWrite(t *testing.T) {
 	for writes := range 5 {
 		t.Run(fmt.Sprintf("after write %d", writes), func(t *testing.T) {
-			all := objects{newClaim("c"), newVolume("a", kept), newVolume("b", kept, inClass("other"))}
+			all := objectList{newClaim("c"), newVolume("a", kept), newVolume("b", kept, inClass("other"))}
 			inWorld(t, all, func(t *testing.T, w *world) {
 				_, stop := w.start(&crashing{Store: w.store, left: writes}, Options{Workers: 1})
 				idle()
@@ -189,7 +190,7 @@ func TestBindSurvivesACrashAfterEachWrite(t *testing.T) {
 
 // A claim that was deleted and made again never gets what the first one had.
 func TestARecreatedClaimInheritsNothing(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newVolume("a", policy(v1.PersistentVolumeReclaimRetain))}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c"), newVolume("a", policy(v1.PersistentVolumeReclaimRetain))}, func(t *testing.T, w *world) {
 		w.settle()
 		w.requireBound("c", "a")
 		w.delete(newClaim("c"))
@@ -209,12 +210,12 @@ func TestARecreatedClaimInheritsNothingWhileTheControllerWasAway(t *testing.T) {
 	second := newClaim("c", func(c *v1.PersistentVolumeClaim) { c.UID = "second" })
 	for name, pv := range map[string]*v1.PersistentVolume{
 		"half bound": newVolume("a", refTo("c", "first")),
-		"bound": newVolume("a", refTo("c", "first"), volumeAnnotation(AnnBoundByController, yes), func(pv *v1.PersistentVolume) {
+		"bound": newVolume("a", refTo("c", "first"), volumeAnnotation(objects.AnnBoundByController, objects.Yes), func(pv *v1.PersistentVolume) {
 			pv.Status.Phase = v1.VolumeBound
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, objects{second, pv}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{second, pv}, func(t *testing.T, w *world) {
 				w.settle()
 				assert.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
 				assert.Equal(t, v1.VolumeReleased, w.volume("a").Status.Phase)
@@ -246,13 +247,13 @@ func TestManyClaimsGetOneVolumeEach(t *testing.T) {
 
 // chosen makes the reference of a claim one that a controller made.
 func chosen(claim *v1.PersistentVolumeClaim) {
-	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnBoundByController, yes)
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, objects.AnnBoundByController, objects.Yes)
 }
 
 // dying makes a volume one that is deleted as soon as it is in the store.
 func dying(pv *v1.PersistentVolume) {
 	pv.Finalizers = []string{"example.com/stays"}
-	pv.Labels = map[string]string{"dying": yes}
+	pv.Labels = map[string]string{"dying": objects.Yes}
 }
 
 func onlyOn(node string) func(*v1.PersistentVolume) {
@@ -286,7 +287,7 @@ func onNode(name string) func(*v1.PersistentVolumeClaim) {
 }
 
 // kept makes a volume one that has our finalizer already.
-func kept(pv *v1.PersistentVolume) { pv.Finalizers = []string{FinalizerVolumeProtection} }
+func kept(pv *v1.PersistentVolume) { pv.Finalizers = []string{objects.FinalizerVolumeProtection} }
 
 // noPhase makes a volume one that was only just created.
 func noPhase(pv *v1.PersistentVolume) { pv.Status.Phase = "" }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -19,7 +20,7 @@ func TestAClaimSaysWhyItHasNoVolume(t *testing.T) {
 	claim := newClaim("c", ofClass("x"), func(claim *v1.PersistentVolumeClaim) {
 		claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{resizing}
 	})
-	inWorld(t, objects{claim}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{claim}, func(t *testing.T, w *world) {
 		w.plugin.Inject(fake.MethodProvision, fake.FailN(2, errors.New("the disks are full")))
 		c := w.settle()
 		assert.Contains(t, volume.WhyUnbound(w.claim("c")), `storage class "x" does not exist`)
@@ -51,10 +52,10 @@ func TestAnUncertainAttemptIsInTheStatusOfTheClaim(t *testing.T) {
 
 // A reason that does not change is written once, and a lost claim says what it has lost.
 func TestTheReasonIsWrittenOnce(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newClaim("lost", completed, names("gone"))}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c"), newClaim("lost", completed, names("gone"))}, func(t *testing.T, w *world) {
 		w.start(w.store, Options{NodeName: "n"})
 		idle()
-		assert.Contains(t, volume.WhyUnbound(w.claim("lost")), ReasonClaimLost)
+		assert.Contains(t, volume.WhyUnbound(w.claim("lost")), objects.ReasonClaimLost)
 		version := w.claim("c").ResourceVersion
 		sleepUntilIdle()
 		assert.Equal(t, version, w.claim("c").ResourceVersion)

@@ -5,24 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/reclaim"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The defaults of [Options].
+// The defaults of Options.
 const (
-	DefaultWorkers     = 16
-	DefaultCallTimeout = 10 * time.Minute
+	defaultWorkers     = 16
+	defaultCallTimeout = 10 * time.Minute
 )
 
 // Options are the options of a [Controller]. The zero value is useful.
@@ -39,9 +48,9 @@ type Options struct {
 	Events operationexecutor.EventRecorder
 	// Logger gets what is tried again and why; nil discards it.
 	Logger *slog.Logger
-	// Workers is how many claims and volumes are worked on at once; 0 means [DefaultWorkers].
+	// Workers is how many claims and volumes are worked on at once; 0 means 16.
 	Workers int
-	// CallTimeout bounds each call of a plugin; 0 means [DefaultCallTimeout].
+	// CallTimeout bounds each call of a plugin; 0 means 10 minutes.
 	CallTimeout time.Duration
 	// InitialBackoff is the wait before what failed is tried again; it doubles with each failure in a row. 0 means half a
 	// second.
@@ -52,90 +61,89 @@ type Options struct {
 	Jitter float64
 }
 
+// MountReporter knows what is mounted. A *volumemanager.Manager is one, for its node.
+type MountReporter interface {
+	// WaitForVolumeUnused returns nil when nothing uses the volume pv any more: nothing of it is, or may be, mounted, and no pod is
+	// about to mount it. With a context that has ended it answers at once. Any error means that the volume is, or may be, used; a
+	// [*volume.NotReadyError] names its users. It must return when ctx ends. pv must not be changed. It may be called from several
+	// goroutines at once.
+	WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolume) error
+}
+
 // Controller binds, provisions and reclaims. Make one with [New] and start it with Run. Its methods may be called from
 // several goroutines at once.
 type Controller struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
 	options Options
+	started atomic.Bool
 
-	claims      *store.Mirror[*v1.PersistentVolumeClaim]
-	volumes     *store.Mirror[*v1.PersistentVolume]
-	classes     *store.Mirror[*storagev1.StorageClass]
-	pods        *store.Mirror[*v1.Pod]
-	attachments *store.Mirror[*storagev1.VolumeAttachment]
-	// podsOf are the pods that refer to a claim, attachmentsOf the attachments of a volume, each by its name.
-	podsOf        *store.Index[*v1.Pod, types.NamespacedName]
-	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
-	// volumesOf are the volumes that name a claim, by its name.
-	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
-	// claimsNaming are the claims that name a volume, by its name.
-	claimsNaming *store.Index[*v1.PersistentVolumeClaim, string]
-	// liveAttachments and liveNodes are what the store has, for what would be destroyed.
-	liveAttachments *lists[*storagev1.VolumeAttachment]
-	liveNodes       *lists[*v1.Node]
-	stock           *stock
-	waiters         *waiters
-	work            *work
-	pending         *pendingClaims
-	lost            *lostCalls
-	users           *users
-	started         atomic.Bool
+	seen      *seen
+	queue     *work.Queue
+	matcher   *match.Matcher
+	users     *inuse.Tracker
+	storage   *storage.Plugins
+	ephemeral *ephemeral.Controller
+	pending   *pendingClaims
+	claims    *claimSync
+	volumes   *volumeSync
 }
 
 // New returns a controller for the claims in s, whose volumes are made and deleted by plugins. It starts nothing.
 func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
-	if options.Events == nil {
-		options.Events = noEvents{}
-	}
-	if options.Workers <= 0 {
-		options.Workers = DefaultWorkers
-	}
-	if options.CallTimeout <= 0 {
-		options.CallTimeout = DefaultCallTimeout
-	}
-	mirrors := store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter}
+	options = options.withDefaults()
 	c := &Controller{
-		plugins:         plugins,
-		store:           s,
-		options:         options,
-		claims:          store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
-		volumes:         store.NewMirror[*v1.PersistentVolume](s, mirrors),
-		classes:         store.NewMirror[*storagev1.StorageClass](s, mirrors),
-		pods:            store.NewMirror[*v1.Pod](s, mirrors),
-		attachments:     store.NewMirror[*storagev1.VolumeAttachment](s, mirrors),
-		liveAttachments: newLists[*storagev1.VolumeAttachment](s),
-		liveNodes:       newLists[*v1.Node](s),
-		waiters:         newWaiters(),
-		work:            newWork(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
-		pending:         newPendingClaims(),
-		lost:            newLostCalls(),
-		users:           newUsers(),
+		plugins: plugins, store: s, options: options,
+		seen:    newSeen(s, store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter}),
+		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
+		storage: storage.New(plugins, s, options.Events, options.CallTimeout),
 	}
-	c.volumesOf = store.NewIndex(c.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
-		if pv.Spec.ClaimRef == nil {
-			return nil
-		}
-		return []types.NamespacedName{claimNameOf(pv)}
+	c.matcher = match.New(c.seen.volume, func(name string) { c.queue.Add(work.Volume, objects.Named(name)) })
+	c.ephemeral = ephemeral.New(s, options.Events, c.seen.claims, c.seen.pods)
+	c.users = inuse.New(inuse.Options{
+		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.seen.claims, Volumes: c.seen.volumes, Pods: c.seen.pods, PodsOf: c.seen.podsOf,
+		Attachments: c.seen.attachments, AttachmentsOf: c.seen.attachmentsOf, Mounts: options.Mounts, NodeName: options.NodeName,
 	})
-	c.podsOf = store.NewIndex(c.pods, volume.ClaimsOfPod)
-	c.attachmentsOf = store.NewIndex(c.attachments, func(at *storagev1.VolumeAttachment) []string {
-		if at.Spec.Source.PersistentVolumeName == nil {
-			return nil
-		}
-		return []string{*at.Spec.Source.PersistentVolumeName}
-	})
-	c.claimsNaming = store.NewIndex(c.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })
-	c.stock = newStock(func(name string) (*v1.PersistentVolume, bool) { return c.volumes.Get(volumeKey(name)) })
+	binder := bind.New(s, c.seen.claims, c.seen.volumes, c.matcher.Refresh)
+	where := placement{store: s, podsOf: c.seen.podsOf, nodeName: options.NodeName}
+	c.pending = newPendingClaims(binder, c.queue, where, options.Events)
+	c.claims = &claimSync{
+		store: s, seen: c.seen, queue: c.queue, placement: where, matcher: c.matcher, binder: binder, ephemeral: c.ephemeral,
+		users: c.users, pending: c.pending, events: options.Events,
+		provisioning: &provisioning{
+			plugins: plugins, store: s, seen: c.seen, queue: c.queue, placement: where, binder: binder,
+			storage: c.storage, pending: c.pending, events: options.Events,
+		},
+	}
+	c.volumes = &volumeSync{
+		store: s, seen: c.seen, queue: c.queue, matcher: c.matcher, binder: binder,
+		reclaimer: reclaim.New(reclaim.Options{
+			Store: s, Plugins: plugins, Claims: c.seen.claims, Events: options.Events, Queue: c.queue, Binder: binder,
+			Storage: c.storage, Users: c.users,
+		}),
+	}
 	return c
 }
 
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Events == nil {
+		o.Events = noEvents{}
+	}
+	if o.Workers <= 0 {
+		o.Workers = defaultWorkers
+	}
+	if o.CallTimeout <= 0 {
+		o.CallTimeout = defaultCallTimeout
+	}
+	return o
+}
+
 // Run works until ctx ends, and returns when every goroutine that it started has ended. It may be called once. It
-// returns nil, or a [*LostCallsError] that names the calls of plugins that did not return although their context had
-// ended: those are left behind.
+// returns nil, or an [*AbandonedCallsError] that names the calls of plugins that did not return although their context had
+// ended.
 func (c *Controller) Run(ctx context.Context) error {
 	if c.plugins == nil || c.store == nil {
 		return fmt.Errorf("persistent volume controller: give New plugins and a store: %w", volume.ErrInvalid)
@@ -144,55 +152,74 @@ func (c *Controller) Run(ctx context.Context) error {
 		return errors.New("persistent volume controller: Run was called before: make a new controller")
 	}
 	c.run(ctx)
-	return c.lost.error()
+	if calls := c.storage.Abandoned(); len(calls) > 0 {
+		return &AbandonedCallsError{Calls: calls}
+	}
+	return nil
+}
+
+// AbandonedCallsError names the calls of plugins that were still running when Run returned.
+type AbandonedCallsError struct {
+	// Calls are the calls, each as "Provision of volume \"pvc-1\" by plugin \"example.com/ram\"".
+	Calls []string
+}
+
+// Error names all calls.
+func (e *AbandonedCallsError) Error() string {
+	return "abandoned, because they do not return: " + strings.Join(e.Calls, "; ")
 }
 
 func (c *Controller) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
-	defer c.work.stop()
-	feeds.Go(func() { c.classes.Follow(ctx, c.classChanged) })
-	feeds.Go(func() { c.volumes.Follow(ctx, c.volumeChanged) })
-	feeds.Go(func() { c.claims.Follow(ctx, c.claimChanged) })
-	feeds.Go(func() { c.pods.Follow(ctx, c.podChanged) })
-	feeds.Go(func() { c.attachments.Follow(ctx, c.attachmentChanged) })
-	if c.synced(ctx) {
+	defer c.queue.Stop()
+	feeds.Go(func() { c.seen.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.seen.volumes.Follow(ctx, c.volumeChanged) })
+	feeds.Go(func() { c.seen.claims.Follow(ctx, c.claimChanged) })
+	feeds.Go(func() { c.seen.pods.Follow(ctx, c.podChanged) })
+	feeds.Go(func() { c.seen.attachments.Follow(ctx, c.attachmentChanged) })
+	if c.seen.synced(ctx) {
 		for range c.options.Workers {
-			workers.Go(func() { c.work.run(ctx, c.sync) })
+			workers.Go(func() { c.queue.Run(ctx, c.look) })
 		}
 	}
 	workers.Wait()
 	feeds.Wait()
 }
 
-// synced waits until everything has been listed once, and reports whether that was before ctx ended.
-func (c *Controller) synced(ctx context.Context) bool {
-	return c.classes.WaitSynced(ctx) && c.volumes.WaitSynced(ctx) && c.claims.WaitSynced(ctx) &&
-		c.pods.WaitSynced(ctx) && c.attachments.WaitSynced(ctx)
-}
-
-// sync looks at what key names. An error means that it is looked at again after a while.
-func (c *Controller) sync(ctx context.Context, key item) error {
-	defer c.users.drop(key)
+// look looks at an item. An error means that it is looked at again after a while.
+func (c *Controller) look(ctx context.Context, item work.Item) error {
+	defer c.users.Seen(item)
 	var err error
-	switch key.kind {
-	case claimItem:
-		err = c.syncClaim(ctx, key.name)
-		// One that failed does not keep a volume from others until it is tried again.
-		c.offerNext(key.name, c.waiters.answer(key.name))
-	case volumeItem:
-		err = c.syncVolume(ctx, key.name.Name)
-	case podItem:
-		err = c.syncPod(ctx, key.name)
-	case usersItem:
-		err = c.syncUsers(ctx, key.name.Namespace)
+	switch item.Kind {
+	case work.Claim:
+		err = c.claims.sync(ctx, item.Name)
+		c.matcher.Seen(item.Name) // A claim that failed does not keep a volume from others until it is tried again.
+	case work.Volume:
+		err = c.volumes.sync(ctx, item.Name.Name)
+	case work.Pod:
+		err = c.ephemeral.MakeClaims(ctx, item.Name)
+	case work.Namespace:
+		err = c.users.ReadPods(ctx, item.Name.Namespace)
 	}
-	var held *heldError
-	if err != nil && ctx.Err() == nil && !errors.As(err, &held) && !errors.Is(err, errAsked) {
+	if work.IsFailure(err) && ctx.Err() == nil {
 		level := slog.LevelWarn
 		if errors.Is(err, store.ErrConflict) {
 			level = slog.LevelDebug
 		}
-		c.options.Logger.Log(ctx, level, "will be tried again", "kind", key.kind, "name", key.name.String(), "err", err)
+		c.options.Logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "err", err)
 	}
 	return err
+}
+
+// Why returns why a claim is not bound, and false when nothing is known against it: it is bound, gone, or was not looked
+// at yet. It is known here before the event that says it to people is recorded.
+func (c *Controller) Why(claim types.NamespacedName) (PendingClaim, bool) {
+	return c.pending.get(claim)
+}
+
+// Pending returns every claim that was found to have no volume, and why, sorted by name.
+func (c *Controller) Pending() []PendingClaim {
+	all := c.pending.all()
+	slices.SortFunc(all, func(a, b PendingClaim) int { return strings.Compare(a.Claim.String(), b.Claim.String()) })
+	return all
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/store"
 )
 
@@ -82,7 +83,7 @@ func (s *mortal) isDead() bool {
 // story has everything that the controller does: claims are bound and provisioned, early and late, for pods too; then they are
 // deleted, and their volumes are kept, deleted and recycled.
 var (
-	story = objects{
+	story = objectList{
 		newClass("fast"), newClass("late", late),
 		newVolume("kept", inClass("keep"), policy(v1.PersistentVolumeReclaimRetain)), newClaim("keeps", ofClass("keep")),
 		newVolume("burnt", refTo("burns", ""), policy(v1.PersistentVolumeReclaimDelete)), newClaim("burns"),
@@ -91,7 +92,7 @@ var (
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
 		newVolume("scratch", policy(v1.PersistentVolumeReclaimRetain)), withEphemeral("q", "uid-q"),
 	}
-	storyEnds = objects{
+	storyEnds = objectList{
 		withEphemeral("q", "uid-q"), newPod("p", "n", "waits"),
 		newClaim("keeps"), newClaim("burns"), newClaim("washes"), newClaim("made"), newClaim("waits"),
 	}
@@ -156,10 +157,10 @@ func TestTheNextControllerComesToTheSameEndWhereverThisOneDied(t *testing.T) {
 	for name, transacts := range map[string]bool{"writes one by one": false, "transactions": true} {
 		t.Run(name, func(t *testing.T) {
 			middle, end, writes := tell(t, 1<<30, false, transacts)
-			require.Contains(t, middle, fmt.Sprintln("claim", "waits", v1.ClaimBound, "pvc-uid-waits", []string{FinalizerClaimProtection}))
-			require.Contains(t, middle, fmt.Sprintln("claim", "q-scratch", v1.ClaimBound, "scratch", []string{FinalizerClaimProtection}))
-			require.Contains(t, end, fmt.Sprintln("volume", "washed", v1.VolumeAvailable, "", []string{FinalizerVolumeProtection}))
-			require.Contains(t, end, fmt.Sprintln("volume", "scratch", v1.VolumeReleased, "q-scratch", []string{FinalizerVolumeProtection}))
+			require.Contains(t, middle, fmt.Sprintln("claim", "waits", v1.ClaimBound, "pvc-uid-waits", []string{objects.FinalizerClaimProtection}))
+			require.Contains(t, middle, fmt.Sprintln("claim", "q-scratch", v1.ClaimBound, "scratch", []string{objects.FinalizerClaimProtection}))
+			require.Contains(t, end, fmt.Sprintln("volume", "washed", v1.VolumeAvailable, "", []string{objects.FinalizerVolumeProtection}))
+			require.Contains(t, end, fmt.Sprintln("volume", "scratch", v1.VolumeReleased, "q-scratch", []string{objects.FinalizerVolumeProtection}))
 			require.Len(t, end, 4, "no claim is left, and nothing that was made")
 			require.Greater(t, writes, 25)
 			for k := range writes {

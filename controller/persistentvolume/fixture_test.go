@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/store"
@@ -140,10 +141,10 @@ func (w *world) requireBound(claimName, volumeName string) {
 	claim, pv := w.claim(claimName), w.volume(volumeName)
 	require.Equal(w.t, volumeName, claim.Spec.VolumeName)
 	require.Equal(w.t, v1.ClaimBound, claim.Status.Phase)
-	require.Contains(w.t, claim.Annotations, AnnBindCompleted)
+	require.Contains(w.t, claim.Annotations, objects.AnnBindCompleted)
 	require.Equal(w.t, pv.Spec.AccessModes, claim.Status.AccessModes)
 	require.Equal(w.t, pv.Spec.Capacity, claim.Status.Capacity)
-	require.NotContains(w.t, claim.Finalizers, FinalizerProvisioning)
+	require.NotContains(w.t, claim.Finalizers, objects.FinalizerProvisioning)
 	require.Equal(w.t, v1.VolumeBound, pv.Status.Phase)
 	require.NotNil(w.t, pv.Spec.ClaimRef)
 	require.Equal(w.t, claim.UID, pv.Spec.ClaimRef.UID)
@@ -237,7 +238,7 @@ func openClass(claim *v1.PersistentVolumeClaim) { claim.Spec.StorageClassName = 
 
 // completed makes a claim one whose bind was finished.
 func completed(claim *v1.PersistentVolumeClaim) {
-	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnBindCompleted, yes)
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, objects.AnnBindCompleted, objects.Yes)
 	claim.Status.Phase = v1.ClaimBound
 }
 

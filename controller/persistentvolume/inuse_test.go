@@ -71,7 +71,7 @@ func TestWhatIsMountedIsNotDeleted(t *testing.T) {
 		for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
 			t.Run(name+", "+string(how), func(t *testing.T) {
 				torn := newVolume("b", refTo("gone", "uid-gone"), policy(how))
-				inWorld(t, objects{newClaim("c"), newVolume("a", policy(how)), torn}, func(t *testing.T, w *world) {
+				inWorld(t, objectList{newClaim("c"), newVolume("a", policy(how)), torn}, func(t *testing.T, w *world) {
 					node := newMounts(c.err)
 					w.start(w.store, Options{Mounts: node})
 					idle()
@@ -116,7 +116,7 @@ func (m *failingMounts) timesAsked() int {
 
 // A report that cannot be had is asked for again, after a while.
 func TestAReportOfMountsThatFailsIsAskedForAgain(t *testing.T) {
-	inWorld(t, objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))}, func(t *testing.T, w *world) {
 		node := &failingMounts{left: 10}
 		w.start(w.store, Options{Mounts: node})
 		time.Sleep(time.Minute)
@@ -132,7 +132,7 @@ func TestAVolumeThatANodeListsAsInUseIsNotReclaimed(t *testing.T) {
 	pv := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.VolumesInUse = []v1.UniqueVolumeName{"example.com/other/a", fake.DefaultPluginName + "/a"}
-	inWorld(t, objects{pv, node}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{pv, node}, func(t *testing.T, w *world) {
 		w.settle()
 		sleepUntilIdle()
 		assert.Zero(t, w.calls(fake.MethodDelete))
@@ -152,7 +152,7 @@ func TestAVolumeThatANodeListsAsInUseIsNotReclaimed(t *testing.T) {
 func TestAVolumeThatANodeMayUseIsNotReclaimed(t *testing.T) {
 	pv := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{store.AnnVolumesInUseOf: ""}}}
-	inWorld(t, objects{pv, node}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{pv, node}, func(t *testing.T, w *world) {
 		w.settle()
 		sleepUntilIdle()
 		assert.Zero(t, w.calls(fake.MethodDelete))
@@ -192,7 +192,7 @@ func TestNothingIsDeletedWhileItsUsersCannotBeRead(t *testing.T) {
 	for _, kind := range []schema.GroupVersionKind{store.Pods, store.VolumeAttachments, store.Nodes} {
 		t.Run(kind.Kind, func(t *testing.T) {
 			torn := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))
-			inWorld(t, objects{torn}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{torn}, func(t *testing.T, w *world) {
 				w.start(&unlisted{Store: w.store, kind: kind}, Options{})
 				sleepUntilIdle()
 				assert.Zero(t, w.calls(fake.MethodDelete))
@@ -211,7 +211,7 @@ func TestAPodOfTheNextClaimDoesNotHoldTheVolumeOfTheLast(t *testing.T) {
 		"it is mounted": {NodeName: "n", Mounts: newMounts(usedByPodOf("p"))}, "it is not mounted": {NodeName: "n", Mounts: newMounts(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, objects{last, newClaim("c"), newPod("p", "n", "c")}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{last, newClaim("c"), newPod("p", "n", "c")}, func(t *testing.T, w *world) {
 				if node, ok := o.Mounts.(*mounts); ok {
 					o.Mounts = newMounts(node.err) // in the bubble
 				}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -22,7 +23,7 @@ func TestAReservedVolumeThatLacksAnAccessModeIsNotBound(t *testing.T) {
 	onlyRead := func(pv *v1.PersistentVolume) { pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany} }
 	for name, uid := range map[string]string{"by name": "", "by UID": "uid-c"} {
 		t.Run("reserved "+name, func(t *testing.T) {
-			inWorld(t, objects{newClaim("c"), newVolume("a", refTo("c", types.UID(uid)), onlyRead)}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{newClaim("c"), newVolume("a", refTo("c", types.UID(uid)), onlyRead)}, func(t *testing.T, w *world) {
 				c := w.settle()
 				assert.Empty(t, w.claim("c").Spec.VolumeName)
 				why, pending := c.Why(store.NameOf(newClaim("c")))
@@ -42,34 +43,34 @@ func TestExternalProvisionersSeeTheClaim(t *testing.T) {
 	const provisioner = "example.com/other"
 	notHere := func(class *storagev1.StorageClass) { class.Provisioner = provisioner }
 	t.Run("at once", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c", ofClass("x")), newClass("x", notHere)}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", ofClass("x")), newClass("x", notHere)}, func(t *testing.T, w *world) {
 			w.settle()
 			claim := w.claim("c")
-			assert.Equal(t, provisioner, claim.Annotations[AnnStorageProvisioner])
+			assert.Equal(t, provisioner, claim.Annotations[objects.AnnStorageProvisioner])
 			assert.Equal(t, provisioner, claim.Annotations["volume.beta.kubernetes.io/storage-provisioner"], "for old ones")
 			assert.NotContains(t, claim.Annotations, AnnSelectedNode)
-			assert.NotContains(t, claim.Finalizers, FinalizerProvisioning, "nothing was begun here")
+			assert.NotContains(t, claim.Finalizers, objects.FinalizerProvisioning, "nothing was begun here")
 			w.create(newVolume("made", inClass("x"), refTo("c", "uid-c"), noPhase))
 			idle()
 			w.requireBound("c", "made")
 		})
 	})
 	t.Run("once the node is known", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c", ofClass("x")), newClass("x", notHere, late)}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", ofClass("x")), newClass("x", notHere, late)}, func(t *testing.T, w *world) {
 			w.settle()
-			assert.NotContains(t, w.claim("c").Annotations, AnnStorageProvisioner)
+			assert.NotContains(t, w.claim("c").Annotations, objects.AnnStorageProvisioner)
 			w.create(newPod("p", "n", "c"))
 			idle()
-			assert.Equal(t, provisioner, w.claim("c").Annotations[AnnStorageProvisioner])
+			assert.Equal(t, provisioner, w.claim("c").Annotations[objects.AnnStorageProvisioner])
 			assert.Equal(t, "n", w.claim("c").Annotations[AnnSelectedNode])
 		})
 	})
 	t.Run("one whose plugin here makes no volumes", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c", ofClass("x")), newClass("x", notHere)}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", ofClass("x")), newClass("x", notHere)}, func(t *testing.T, w *world) {
 			plugin := fake.NewPlugin(fake.PluginOptions{Name: provisioner, Mounter: noMounts{}, Without: volume.CapProvision})
 			require.NoError(t, w.plugins.InitPlugins(t.Context(), plugin))
 			w.settle()
-			assert.Equal(t, provisioner, w.claim("c").Annotations[AnnStorageProvisioner])
+			assert.Equal(t, provisioner, w.claim("c").Annotations[objects.AnnStorageProvisioner])
 		})
 	})
 }
@@ -82,7 +83,7 @@ func TestTheAttributesClassIsInTheStatusOfABoundClaim(t *testing.T) {
 		"in four writes":     func(w *world) store.Store { return &crashing{Store: w.store, left: 100} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := objects{newClaim("c", wantsGold), newVolume("a", gold), newClaim("plain"), newVolume("b")}
+			all := objectList{newClaim("c", wantsGold), newVolume("a", gold), newClaim("plain"), newVolume("b")}
 			inWorld(t, append(all, newClaim("made", ofClass("x"), wantsGold), newClass("x")), func(t *testing.T, w *world) {
 				w.start(with(w), Options{})
 				idle()
@@ -98,7 +99,7 @@ func TestTheAttributesClassIsInTheStatusOfABoundClaim(t *testing.T) {
 			claim.Status.CurrentVolumeAttributesClassName = ptr("silver")
 			claim.Status.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany} // so that the status is written
 		}
-		inWorld(t, objects{newClaim("c", completed, names("a"), silver), newVolume("a", gold, refTo("c", "uid-c"))}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", completed, names("a"), silver), newVolume("a", gold, refTo("c", "uid-c"))}, func(t *testing.T, w *world) {
 			w.settle()
 			assert.Equal(t, []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, w.claim("c").Status.AccessModes)
 			assert.Equal(t, ptr("silver"), w.claim("c").Status.CurrentVolumeAttributesClassName)
@@ -125,7 +126,7 @@ func TestAClaimThatFallsBackToPendingForgetsItsVolume(t *testing.T) {
 		"it is lost":            {completed, v1.ClaimLost},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, objects{newClaim("c", had, tt.claim), newClass("late", late), foreign("other"), newClass("x")}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{newClaim("c", had, tt.claim), newClass("late", late), foreign("other"), newClass("x")}, func(t *testing.T, w *world) {
 				w.plugin.Inject(fake.MethodProvision, fake.Fail(errors.New("no room")))
 				w.settle()
 				status := w.claim("c").Status
@@ -139,7 +140,7 @@ func TestAClaimThatFallsBackToPendingForgetsItsVolume(t *testing.T) {
 }
 
 func TestAClaimWhoseChosenVolumeIsAnothersSaysSo(t *testing.T) {
-	inWorld(t, objects{newClaim("c", names("a"), chosen), newVolume("a", refTo("d", "uid-d")), newClaim("d", names("a"))}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c", names("a"), chosen), newVolume("a", refTo("d", "uid-d")), newClaim("d", names("a"))}, func(t *testing.T, w *world) {
 		c := w.settle()
 		why, pending := c.Why(store.NameOf(newClaim("c")))
 		require.True(t, pending)
@@ -153,7 +154,7 @@ func TestAClaimWhoseChosenVolumeIsAnothersSaysSo(t *testing.T) {
 
 // A scheduler's choice of a node is no order to make a volume: see docs/decisions/0090.
 func TestAFreeVolumeOnTheSelectedNodeIsTakenBeforeOneIsMade(t *testing.T) {
-	all := objects{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{v1.LabelHostname: "n"}}}}
+	all := objectList{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{v1.LabelHostname: "n"}}}}
 	inWorld(t, append(all, newVolume("a", inClass("x"), onlyOn("n"))), func(t *testing.T, w *world) {
 		w.settle()
 		w.requireBound("c", "a")
@@ -176,25 +177,25 @@ func TestVolumesOfAnySizeAreMatched(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		claim   *v1.PersistentVolumeClaim
-		volumes objects
+		volumes objectList
 		want    string
 	}{
-		"a small claim":             {newClaim("c"), objects{newVolume("a", sized("10E"))}, "a"},
-		"a small claim, the limit":  {newClaim("c"), objects{newVolume("a", sized("9223372036854775807"))}, "a"},
-		"a huge claim":              {newClaim("c", asks("10E")), objects{newVolume("a", sized("11E"))}, "a"},
-		"a huge claim, too small":   {newClaim("c", asks("12E")), objects{newVolume("a", sized("11E"))}, ""},
-		"the smallest of huge ones": {newClaim("c", asks("10E")), objects{newVolume("a", sized("20E")), newVolume("b", sized("11E"))}, "b"},
-		"a smaller one before that": {newClaim("c"), objects{newVolume("a", sized("16E")), newVolume("b", sized("2Gi"))}, "b"},
+		"a small claim":             {newClaim("c"), objectList{newVolume("a", sized("10E"))}, "a"},
+		"a small claim, the limit":  {newClaim("c"), objectList{newVolume("a", sized("9223372036854775807"))}, "a"},
+		"a huge claim":              {newClaim("c", asks("10E")), objectList{newVolume("a", sized("11E"))}, "a"},
+		"a huge claim, too small":   {newClaim("c", asks("12E")), objectList{newVolume("a", sized("11E"))}, ""},
+		"the smallest of huge ones": {newClaim("c", asks("10E")), objectList{newVolume("a", sized("20E")), newVolume("b", sized("11E"))}, "b"},
+		"a smaller one before that": {newClaim("c"), objectList{newVolume("a", sized("16E")), newVolume("b", sized("2Gi"))}, "b"},
 	} {
 		for order, claimFirst := range map[string]bool{"is there": false, "comes later": true} {
 			t.Run(name+", the volume "+order, func(t *testing.T) {
 				inWorld(t, nil, func(t *testing.T, w *world) {
-					first, second := tt.volumes, objects{tt.claim}
+					first, second := tt.volumes, objectList{tt.claim}
 					if claimFirst && len(tt.volumes) == 1 {
 						first, second = second, first
 					}
 					w.start(w.store, Options{})
-					for _, batch := range []objects{first, second} {
+					for _, batch := range []objectList{first, second} {
 						for _, obj := range batch {
 							w.create(obj)
 						}
@@ -210,7 +211,7 @@ func TestVolumesOfAnySizeAreMatched(t *testing.T) {
 		}
 	}
 	t.Run("none of that size is made", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c", asks("10E"), ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", asks("10E"), ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
 			c := w.settle()
 			why, _ := c.Why(store.NameOf(newClaim("c")))
 			assert.Contains(t, why.String(), "more than any volume can hold")
@@ -224,27 +225,27 @@ func TestEventsOfClaimsAreThoseOfKubernetes(t *testing.T) {
 	inTree := newClass("x", func(class *storagev1.StorageClass) { class.Provisioner = "kubernetes.io/not-here" })
 	block := func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock) }
 	for name, tt := range map[string]struct {
-		objects objects
+		objects objectList
 		want    []string
 	}{
-		"no class and no volume":           {objects{newClaim("c")}, []string{"Normal FailedBinding"}},
-		"no default class":                 {objects{newClaim("c", openClass)}, []string{"Normal FailedBinding"}},
-		"a class that is missing":          {objects{newClaim("c", ofClass("gone"))}, []string{"Warning ProvisioningFailed"}},
-		"a provisioner of Kubernetes' own": {objects{newClaim("c", ofClass("x")), inTree}, []string{"Warning ProvisioningFailed"}},
-		"a provisioner elsewhere":          {objects{newClaim("c", ofClass("x")), foreign("x")}, []string{"Normal ExternalProvisioning"}},
-		"a volume of another claim":        {objects{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, []string{"Warning FailedBinding"}},
-		"it waits for a consumer":          {objects{newClaim("c", ofClass("x")), newClass("x", late)}, []string{"Normal WaitForFirstConsumer"}},
+		"no class and no volume":           {objectList{newClaim("c")}, []string{"Normal FailedBinding"}},
+		"no default class":                 {objectList{newClaim("c", openClass)}, []string{"Normal FailedBinding"}},
+		"a class that is missing":          {objectList{newClaim("c", ofClass("gone"))}, []string{"Warning ProvisioningFailed"}},
+		"a provisioner of Kubernetes' own": {objectList{newClaim("c", ofClass("x")), inTree}, []string{"Warning ProvisioningFailed"}},
+		"a provisioner elsewhere":          {objectList{newClaim("c", ofClass("x")), foreign("x")}, []string{"Normal ExternalProvisioning"}},
+		"a volume of another claim":        {objectList{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, []string{"Warning FailedBinding"}},
+		"it waits for a consumer":          {objectList{newClaim("c", ofClass("x")), newClass("x", late)}, []string{"Normal WaitForFirstConsumer"}},
 		"bound by UID to one of another mode": {
-			objects{newClaim("c"), newVolume("a", refTo("c", "uid-c"), block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"},
+			objectList{newClaim("c"), newVolume("a", refTo("c", "uid-c"), block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"},
 		},
 		// These differ; docs/porting.md says why.
-		"a class without a provisioner":      {objects{newClaim("c", ofClass("x")), noProvisioner("x")}, []string{"Warning FailedBinding"}},
-		"it names a volume that is missing":  {objects{newClaim("c", names("a"))}, []string{"Warning FailedBinding"}},
-		"reserved by name, of another mode":  {objects{newClaim("c"), newVolume("a", refTo("c", ""), block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"}},
-		"it names one that does not fit":     {objects{newClaim("c", names("a")), newVolume("a", block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"}},
-		"each names the other, another mode": {objects{newClaim("c", names("a")), newVolume("a", refTo("c", ""), block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"}},
-		"its selector is malformed":          {objects{newClaim("c", badSelector)}, []string{"Warning FailedBinding"}},
-		"it asks for nothing":                {objects{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil })}, []string{"Warning FailedBinding"}},
+		"a class without a provisioner":      {objectList{newClaim("c", ofClass("x")), noProvisioner("x")}, []string{"Warning FailedBinding"}},
+		"it names a volume that is missing":  {objectList{newClaim("c", names("a"))}, []string{"Warning FailedBinding"}},
+		"reserved by name, of another mode":  {objectList{newClaim("c"), newVolume("a", refTo("c", ""), block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"}},
+		"it names one that does not fit":     {objectList{newClaim("c", names("a")), newVolume("a", block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"}},
+		"each names the other, another mode": {objectList{newClaim("c", names("a")), newVolume("a", refTo("c", ""), block)}, []string{"Warning VolumeMismatch", "Warning VolumeMismatch"}},
+		"its selector is malformed":          {objectList{newClaim("c", badSelector)}, []string{"Warning FailedBinding"}},
+		"it asks for nothing":                {objectList{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil })}, []string{"Warning FailedBinding"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, tt.objects, func(t *testing.T, w *world) {

@@ -1,6 +1,8 @@
 package persistentvolume
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -34,27 +40,54 @@ type PendingClaim struct {
 // String returns the claim, the reason and the message.
 func (p PendingClaim) String() string { return p.Claim.String() + ": " + p.Reason + ": " + p.Message }
 
-// Why returns why a claim is not bound, and false when nothing is known against it: it is bound, gone, or was not looked
-// at yet. It is known here before the event that says it to people is recorded.
-func (c *Controller) Why(claim types.NamespacedName) (PendingClaim, bool) {
-	return c.pending.get(claim)
-}
-
-// Pending returns every claim that was found to have no volume, and why, sorted by name.
-func (c *Controller) Pending() []PendingClaim {
-	all := c.pending.all()
-	slices.SortFunc(all, func(a, b PendingClaim) int { return strings.Compare(a.Claim.String(), b.Claim.String()) })
-	return all
-}
-
-// pendingClaims are the claims that have no volume.
+// pendingClaims are the claims that have no volume, and why.
 type pendingClaims struct {
+	binder    *bind.Binder
+	queue     *work.Queue
+	placement placement
+	events    operationexecutor.EventRecorder
+
 	mu     sync.Mutex
 	claims map[types.NamespacedName]PendingClaim
 }
 
-func newPendingClaims() *pendingClaims {
-	return &pendingClaims{claims: map[types.NamespacedName]PendingClaim{}}
+func newPendingClaims(binder *bind.Binder, queue *work.Queue, where placement, events operationexecutor.EventRecorder) *pendingClaims {
+	return &pendingClaims{binder: binder, queue: queue, placement: where, events: events, claims: map[types.NamespacedName]PendingClaim{}}
+}
+
+// wait leaves the claim Pending and writes why into its status, where the manager of a node reads it. What the claim waits for wakes it.
+// Nodes are read and not followed: a claim whose node is known is looked at again after a while, since the node's labels may fit by then.
+func (p *pendingClaims) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, why reason) error {
+	changed := claim.DeepCopy()
+	emptied := bind.WithoutVolume(changed, v1.ClaimPending)
+	if why.writeTo(changed) || emptied || objects.LacksProtection(&claim.ObjectMeta, objects.FinalizerClaimProtection) {
+		updated, err := p.binder.UpdateClaim(ctx, changed)
+		if err != nil {
+			return err
+		}
+		claim = updated
+	}
+	if p.set(claim, why) {
+		p.record(claim, why)
+	}
+	if p.placement.selected(claim) != "" {
+		p.queue.AddLater(work.Item{Kind: work.Claim, Name: store.NameOf(claim)})
+	}
+	return nil
+}
+
+// refuse leaves the claim Pending because the volume that it names, or that names it, does not fit. Both get an event.
+func (p *pendingClaims) refuse(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, why string) error {
+	message := fmt.Sprintf("cannot bind to requested volume %q: %s", pv.Name, why)
+	return p.wait(ctx, claim, reason{
+		eventType: v1.EventTypeWarning, reason: ReasonVolumeMismatch, message: message, volume: pv,
+	})
+}
+
+// failed keeps why a provisioning failed, with an event for each attempt.
+func (p *pendingClaims) failed(claim *v1.PersistentVolumeClaim, why reason) {
+	p.set(claim, why)
+	p.record(claim, why)
 }
 
 func (p *pendingClaims) get(name types.NamespacedName) (PendingClaim, bool) {
@@ -70,8 +103,11 @@ func (p *pendingClaims) all() []PendingClaim {
 	return slices.Collect(maps.Values(p.claims))
 }
 
-// set reports whether that is news. What is no news is as old as it was.
-func (p *pendingClaims) set(pending PendingClaim) bool {
+// set keeps why the claim has no volume, and reports whether that is new. Otherwise it stays as old as it was.
+func (p *pendingClaims) set(claim *v1.PersistentVolumeClaim, why reason) bool {
+	pending := PendingClaim{
+		Claim: store.NameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, ok := p.claims[pending.Claim]
@@ -89,23 +125,10 @@ func (p *pendingClaims) remove(name types.NamespacedName) {
 	delete(p.claims, name)
 }
 
-// waits keeps why the claim has no volume, and tells people once.
-func (c *Controller) waits(claim *v1.PersistentVolumeClaim, why reason) {
-	if c.pending.set(pendingFor(claim, why)) {
-		c.tell(claim, why)
-	}
-}
-
-func pendingFor(claim *v1.PersistentVolumeClaim, why reason) PendingClaim {
-	return PendingClaim{
-		Claim: store.NameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
-	}
-}
-
-func (c *Controller) tell(claim *v1.PersistentVolumeClaim, why reason) {
-	c.options.Events.Eventf(claim, why.eventType, why.reason, "%s", why.message)
+func (p *pendingClaims) record(claim *v1.PersistentVolumeClaim, why reason) {
+	p.events.Eventf(claim, why.eventType, why.reason, "%s", why.message)
 	if why.volume != nil {
-		c.options.Events.Eventf(why.volume, why.eventType, why.reason, "claim %q: %s", store.NameOf(claim), why.message)
+		p.events.Eventf(why.volume, why.eventType, why.reason, "claim %q: %s", store.NameOf(claim), why.message)
 	}
 }
 
@@ -113,7 +136,7 @@ func (c *Controller) tell(claim *v1.PersistentVolumeClaim, why reason) {
 type reason struct {
 	eventType, reason, message string
 	err                        error                // of a plugin or a look-up; nil while the claim only waits
-	volume                     *v1.PersistentVolume // that is to be told too; nil when there is none
+	volume                     *v1.PersistentVolume // that gets an event too; nil when there is none
 }
 
 // longestReason is how many bytes of a reason a claim's status holds.
@@ -125,41 +148,19 @@ func (r reason) writeTo(claim *v1.PersistentVolumeClaim) bool {
 	return volume.SetUnbound(claim, r.reason, message)
 }
 
-// The reasons of events, which are those of Kubernetes.
-const (
-	// ReasonFailedBinding says that no volume fits and none can be made.
-	ReasonFailedBinding = "FailedBinding"
-	// ReasonVolumeMismatch says that the claim and the volume that it names do not fit.
-	ReasonVolumeMismatch = "VolumeMismatch"
-	// ReasonWaitForFirstConsumer says that the volume is made when the node of the claim's pod is known.
-	ReasonWaitForFirstConsumer = "WaitForFirstConsumer"
-	// ReasonWaitForPodScheduled says that the volume is made when the pod that uses the claim has a node.
-	ReasonWaitForPodScheduled = "WaitForPodScheduled"
-	// ReasonExternalProvisioning says that no plugin here provisions for the class.
-	ReasonExternalProvisioning = "ExternalProvisioning"
-	// ReasonProvisioningFailed says that the plugin could not make a volume; it is tried again.
-	ReasonProvisioningFailed = "ProvisioningFailed"
-	// ReasonProvisioningSucceeded says that the plugin has made a volume.
-	ReasonProvisioningSucceeded = "ProvisioningSucceeded"
-	// ReasonProvisioningCleanupFailed says that storage was made that could neither be recorded nor deleted.
-	ReasonProvisioningCleanupFailed = "ProvisioningCleanupFailed"
-	// ReasonClaimLost says that the claim's volume is gone.
-	ReasonClaimLost = "ClaimLost"
-	// ReasonClaimMisbound says that the claim's volume belongs to another claim.
-	ReasonClaimMisbound = "ClaimMisbound"
-	// ReasonVolumeDelete says that the volume is still in use; deleting it is tried again.
-	ReasonVolumeDelete = "VolumeDelete"
-	// ReasonVolumeFailedDelete says that the volume could not be deleted; it is tried again.
-	ReasonVolumeFailedDelete = "VolumeFailedDelete"
-	// ReasonVolumeFailedRecycle says that the volume cannot be recycled, or could not be and is tried again.
-	ReasonVolumeFailedRecycle = "VolumeFailedRecycle"
-	// ReasonVolumeRecycled says that nothing is left in the volume and that it may be had again.
-	ReasonVolumeRecycled = "VolumeRecycled"
-	// ReasonVolumeUnknownReclaimPolicy says that the volume's reclaim policy is none that is known.
-	ReasonVolumeUnknownReclaimPolicy = "VolumeUnknownReclaimPolicy"
-)
+// noVolumes is why a claim waits that asks for none to be made. Nothing is wrong with that.
+func noVolumes() reason {
+	return reason{
+		eventType: v1.EventTypeNormal, reason: ReasonFailedBinding,
+		message: "no persistent volumes available for this claim and no storage class is set",
+	}
+}
 
-// noEvents tells nobody.
+func failedBinding(format string, args ...any) reason {
+	return reason{eventType: v1.EventTypeWarning, reason: ReasonFailedBinding, message: fmt.Sprintf(format, args...)}
+}
+
+// noEvents drops events.
 type noEvents struct{}
 
 func (noEvents) Eventf(runtime.Object, string, string, string, ...any) {}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -45,7 +46,7 @@ func (w *world) end(pod *v1.Pod) {
 // A claim that pods use stays, with its volume, until the last of their objects is gone.
 func TestAClaimStaysWhilePodsUseIt(t *testing.T) {
 	deletes := policy(v1.PersistentVolumeReclaimDelete)
-	inWorld(t, objects{newClaim("c"), newVolume("a", deletes), newPod("p", "n", "c"), newPod("q", "n", "c"), newPod("unscheduled", "", "c")},
+	inWorld(t, objectList{newClaim("c"), newVolume("a", deletes), newPod("p", "n", "c"), newPod("q", "n", "c"), newPod("unscheduled", "", "c")},
 		func(t *testing.T, w *world) {
 			w.settle()
 			w.delete(newClaim("c"))
@@ -90,7 +91,7 @@ func TestThePodsObjectProtectsWhateverItsStatusSays(t *testing.T) {
 			t.Run(name+", node "+string(options.NodeName), func(t *testing.T) {
 				used := newVolume("a", policy(v1.PersistentVolumeReclaimDelete))
 				torn := newVolume("b", refTo("c", "earlier"), policy(v1.PersistentVolumeReclaimDelete))
-				inWorld(t, objects{pod, newClaim("c"), used, torn}, func(t *testing.T, w *world) {
+				inWorld(t, objectList{pod, newClaim("c"), used, torn}, func(t *testing.T, w *world) {
 					w.start(w.store, options)
 					idle()
 					w.delete(newClaim("c"))
@@ -136,7 +137,7 @@ func (s blind) List(ctx context.Context, kind schema.GroupVersionKind, namespace
 
 // What memory does not know of is found in the store.
 func TestAPodThatIsNotSeenYetKeepsItsClaim(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newVolume("a"), newPod("p", "n", "c")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c"), newVolume("a"), newPod("p", "n", "c")}, func(t *testing.T, w *world) {
 		w.start(blind{w.store}, Options{})
 		idle()
 		w.requireBound("c", "a")
@@ -147,7 +148,7 @@ func TestAPodThatIsNotSeenYetKeepsItsClaim(t *testing.T) {
 
 // The object of a volume stays while it is bound, and of one that is not goes at once.
 func TestAVolumeStaysWhileItIsBound(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newVolume("a"), newVolume("b", inClass("x"))}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c"), newVolume("a"), newVolume("b", inClass("x"))}, func(t *testing.T, w *world) {
 		w.settle()
 		w.delete(newVolume("a"))
 		w.delete(newVolume("b"))
@@ -165,7 +166,7 @@ func TestAVolumeInUseIsNotReclaimed(t *testing.T) {
 	for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
 		for name, user := range map[string]store.Object{"a pod": newPod("p", "n", "c"), "a node": attachment} {
 			t.Run(string(how)+" while used by "+name, func(t *testing.T) {
-				inWorld(t, objects{newVolume("a", refTo("c", "uid-c"), policy(how)), user}, func(t *testing.T, w *world) {
+				inWorld(t, objectList{newVolume("a", refTo("c", "uid-c"), policy(how)), user}, func(t *testing.T, w *world) {
 					w.settle()
 					sleepUntilIdle()
 					assert.Zero(t, w.calls(fake.MethodDelete)+w.calls(fake.MethodRecycle))
@@ -184,7 +185,7 @@ func TestAVolumeInUseIsNotReclaimed(t *testing.T) {
 func TestAnAttachmentThatIsNotSeenYetKeepsItsVolume(t *testing.T) {
 	for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
 		t.Run(string(how), func(t *testing.T) {
-			inWorld(t, objects{newVolume("a", refTo("c", "uid-c"), policy(how)), attachmentOf("a")}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{newVolume("a", refTo("c", "uid-c"), policy(how)), attachmentOf("a")}, func(t *testing.T, w *world) {
 				w.start(&blindAtFirst{Store: w.store}, Options{})
 				sleepUntilIdle()
 				assert.Zero(t, w.calls(fake.MethodDelete)+w.calls(fake.MethodRecycle))
@@ -224,7 +225,7 @@ func (s *blindAtFirst) List(ctx context.Context, kind schema.GroupVersionKind, n
 func TestPodsOfTheNextClaimDoNotHoldTheVolumeOfTheOldOne(t *testing.T) {
 	next := newClaim("c", func(claim *v1.PersistentVolumeClaim) { claim.UID = "second" })
 	old := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))
-	inWorld(t, objects{next, old}, func(_ *testing.T, w *world) {
+	inWorld(t, objectList{next, old}, func(_ *testing.T, w *world) {
 		pod := newPod("p", "n", "c")
 		pod.CreationTimestamp = metav1.NewTime(w.claim("c").CreationTimestamp.Add(1e9))
 		w.create(pod)
@@ -235,8 +236,8 @@ func TestPodsOfTheNextClaimDoNotHoldTheVolumeOfTheOldOne(t *testing.T) {
 
 // A volume that cannot be recycled is tried again, and is not had by anybody in between.
 func TestRecycleThatFailsIsTriedAgain(t *testing.T) {
-	recycled := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), volumeAnnotation(AnnBoundByController, yes))
-	inWorld(t, objects{recycled, newClaim("d")}, func(t *testing.T, w *world) {
+	recycled := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), volumeAnnotation(objects.AnnBoundByController, objects.Yes))
+	inWorld(t, objectList{recycled, newClaim("d")}, func(t *testing.T, w *world) {
 		w.plugin.Inject(fake.MethodRecycle, fake.FailN(2, errors.New("not empty")))
 		w.settle()
 		assert.Equal(t, v1.VolumeFailed, w.volume("a").Status.Phase)
@@ -244,8 +245,8 @@ func TestRecycleThatFailsIsTriedAgain(t *testing.T) {
 		sleepUntilIdle()
 		assert.Equal(t, 3, w.calls(fake.MethodRecycle))
 		w.requireBound("d", "a")
-		assert.Contains(t, w.reasons(), ReasonVolumeFailedRecycle)
-		assert.Contains(t, w.reasons(), ReasonVolumeRecycled)
+		assert.Contains(t, w.reasons(), objects.ReasonVolumeFailedRecycle)
+		assert.Contains(t, w.reasons(), objects.ReasonVolumeRecycled)
 	})
 }
 
@@ -264,7 +265,7 @@ func withEphemeral(name, uid string) *v1.Pod {
 // The claim of a generic ephemeral volume is made for its pod, belongs to it, and goes with it.
 func TestAnEphemeralVolumeHasAClaim(t *testing.T) {
 	pod := withEphemeral("p", "uid-p")
-	inWorld(t, objects{newVolume("a", policy(v1.PersistentVolumeReclaimDelete))}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newVolume("a", policy(v1.PersistentVolumeReclaimDelete))}, func(t *testing.T, w *world) {
 		w.settle()
 		w.create(pod)
 		idle()
@@ -283,7 +284,7 @@ func TestAnEphemeralVolumeHasAClaim(t *testing.T) {
 
 // A pod that is made again gets a claim of its own, after that of the first one has gone.
 func TestAPodThatIsMadeAgainGetsAnotherClaim(t *testing.T) {
-	inWorld(t, objects{withEphemeral("p", "first"), newVolume("a"), newVolume("b")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{withEphemeral("p", "first"), newVolume("a"), newVolume("b")}, func(t *testing.T, w *world) {
 		_, stop := w.start(w.store, Options{})
 		idle()
 		first := w.claim("p-scratch")
@@ -302,9 +303,9 @@ func TestAPodThatIsMadeAgainGetsAnotherClaim(t *testing.T) {
 
 // A claim of the name that is somebody else's is neither taken nor deleted; the pod is told.
 func TestAnEphemeralVolumeTakesNobodysClaim(t *testing.T) {
-	inWorld(t, objects{newClaim("p-scratch"), newVolume("a"), withEphemeral("p", "uid-p")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("p-scratch"), newVolume("a"), withEphemeral("p", "uid-p")}, func(t *testing.T, w *world) {
 		w.settle()
-		assert.Equal(t, []string{ReasonFailedClaim}, w.reasons())
+		assert.Equal(t, []string{objects.ReasonFailedClaim}, w.reasons())
 		w.delete(withEphemeral("p", "uid-p"))
 		w.requireBound("p-scratch", "a")
 	})
@@ -314,7 +315,7 @@ func TestAnEphemeralVolumeTakesNobodysClaim(t *testing.T) {
 func TestAClaimThatWasNotMadeHereIsNotCollected(t *testing.T) {
 	claim := newClaim("c")
 	claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "gone", Controller: ptr(true)}}
-	inWorld(t, objects{claim, newVolume("a")}, func(_ *testing.T, w *world) {
+	inWorld(t, objectList{claim, newVolume("a")}, func(_ *testing.T, w *world) {
 		w.settle()
 		w.requireBound("c", "a")
 	})
@@ -343,7 +344,7 @@ func (s *flaky) Update(ctx context.Context, obj runtime.Object) (runtime.Object,
 // and lose them when they are deleted and nothing uses them.
 func TestEveryClaimAndVolumeIsProtected(t *testing.T) {
 	pending := func(claim *v1.PersistentVolumeClaim) { claim.Status.Phase = v1.ClaimPending }
-	all := objects{
+	all := objectList{
 		newClaim("pending", ofClass("gone"), pending), newClaim("lost", completed, names("nowhere"), lost),
 		newClaim("bound", completed, names("a")), newVolume("a", refTo("bound", "uid-bound")),
 		newVolume("free", inClass("x")), newVolume("reserved", inClass("x"), refTo("nobody", "")),
@@ -360,9 +361,9 @@ func TestEveryClaimAndVolumeIsProtected(t *testing.T) {
 			require.NoError(t, err)
 			now, err := w.store.Get(t.Context(), key)
 			require.NoError(t, err)
-			want := FinalizerVolumeProtection
+			want := objects.FinalizerVolumeProtection
 			if key.Kind == store.PersistentVolumeClaims {
-				want = FinalizerClaimProtection
+				want = objects.FinalizerClaimProtection
 			}
 			assert.Contains(t, now.(store.Object).GetFinalizers(), want, key.Name)
 		}

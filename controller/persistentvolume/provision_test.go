@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -33,7 +34,7 @@ func sleepUntilIdle() {
 	synctest.Wait()
 }
 
-var provisioned = objects{newClaim("c", ofClass("x")), newClass("x")}
+var provisioned = objectList{newClaim("c", ofClass("x")), newClass("x")}
 
 const made = "pvc-uid-c"
 
@@ -44,11 +45,11 @@ func TestProvision(t *testing.T) {
 		pv := w.volume(made)
 		assert.Equal(t, "x", pv.Spec.StorageClassName)
 		assert.Equal(t, v1.PersistentVolumeReclaimDelete, pv.Spec.PersistentVolumeReclaimPolicy)
-		assert.Equal(t, fake.DefaultPluginName, pv.Annotations[AnnDynamicallyProvisioned])
-		assert.Contains(t, pv.Annotations, AnnBoundByController)
-		assert.Equal(t, fake.DefaultPluginName, w.claim("c").Annotations[AnnStorageProvisioner])
+		assert.Equal(t, fake.DefaultPluginName, pv.Annotations[objects.AnnDynamicallyProvisioned])
+		assert.Contains(t, pv.Annotations, objects.AnnBoundByController)
+		assert.Equal(t, fake.DefaultPluginName, w.claim("c").Annotations[objects.AnnStorageProvisioner])
 		assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
-		assert.Equal(t, []string{ReasonProvisioningSucceeded}, w.reasons())
+		assert.Equal(t, []string{objects.ReasonProvisioningSucceeded}, w.reasons())
 	})
 }
 
@@ -58,17 +59,17 @@ func TestProvisionOptionsOfTheClass(t *testing.T) {
 		c.MountOptions = []string{"noatime"}
 		c.Parameters = map[string]string{volume.VolumeParameterFSType: "xfs"}
 	})
-	inWorld(t, objects{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
 		w.settle()
 		pv := w.volume(made)
 		assert.Equal(t, v1.PersistentVolumeReclaimRetain, pv.Spec.PersistentVolumeReclaimPolicy)
 		assert.Equal(t, []string{"noatime"}, pv.Spec.MountOptions)
-		assert.NotContains(t, pv.Finalizers, FinalizerVolume)
+		assert.NotContains(t, pv.Finalizers, objects.FinalizerVolume)
 	})
 }
 
 func TestLateBinding(t *testing.T) {
-	all := objects{newClaim("c", ofClass("x")), newClass("x", late)}
+	all := objectList{newClaim("c", ofClass("x")), newClass("x", late)}
 	t.Run("an orchestrator of one node never waits", func(_ *testing.T) {
 		inWorld(t, all, func(_ *testing.T, w *world) {
 			w.start(w.store, Options{NodeName: "node-1"})
@@ -90,7 +91,7 @@ func TestLateBinding(t *testing.T) {
 			w.settle()
 			w.selectNode("missing")
 			assert.Contains(t, w.reasons(), ReasonProvisioningFailed)
-			assert.NotContains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+			assert.NotContains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
 			assert.Zero(t, w.calls(fake.MethodProvision))
 			w.create(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "missing"}})
 			sleepUntilIdle()
@@ -122,7 +123,7 @@ func TestWhatAProvisionerQuotesOfItsClassIsToldToNobody(t *testing.T) {
 	const secret = "hush-7f3a"
 	class := newClass("x", func(c *storagev1.StorageClass) { c.MountOptions = []string{"pw=" + secret} })
 	for _, fault := range []fake.Fault{fake.Fail(errors.New("pw=" + secret)), fake.PanicWith("pw=" + secret)} {
-		inWorld(t, objects{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodProvision, fault)
 			c := w.settle()
 			why, ok := c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
@@ -141,7 +142,7 @@ func TestProvisionBacksOff(t *testing.T) {
 		c := w.settle()
 		assert.Equal(t, 1, w.calls(fake.MethodProvision))
 		w.requireNoVolume(made)
-		assert.NotContains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+		assert.NotContains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
 		why, ok := c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
 		require.True(t, ok)
 		assert.Equal(t, ReasonProvisioningFailed, why.Reason)
@@ -162,7 +163,7 @@ func TestProvisionBacksOff(t *testing.T) {
 		_, ok = c.Why(types.NamespacedName{Namespace: "default", Name: "c"})
 		assert.False(t, ok)
 		want := slices.Repeat([]string{ReasonProvisioningFailed}, 4)
-		assert.Equal(t, append(want, ReasonProvisioningSucceeded), w.reasons())
+		assert.Equal(t, append(want, objects.ReasonProvisioningSucceeded), w.reasons())
 	})
 }
 
@@ -191,7 +192,7 @@ func TestUncertainProvisioning(t *testing.T) {
 		inWorld(t, provisioned, func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodProvision, fake.FailAfter(uncertain))
 			w.settle()
-			assert.Contains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+			assert.Contains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
 			sleepUntilIdle()
 			w.requireBound("c", made)
 			assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
@@ -272,7 +273,7 @@ func TestProvisionSurvivesACrashAfterEachWrite(t *testing.T) {
 
 // The name is taken by a volume that is not this claim's: nothing is bound and nothing is deleted.
 func TestProvisionLeavesAForeignVolumeOfItsName(t *testing.T) {
-	all := append(objects{newVolume(made, refTo("other", "uid-other"))}, provisioned...)
+	all := append(objectList{newVolume(made, refTo("other", "uid-other"))}, provisioned...)
 	inWorld(t, all, func(t *testing.T, w *world) {
 		w.settle()
 		assert.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
@@ -294,7 +295,7 @@ func TestALostCall(t *testing.T) {
 		close(release)
 		sleepUntilIdle()
 		w.requireBound("c", made)
-		assert.NoError(t, c.lost.error())
+		assert.Empty(t, c.storage.Abandoned())
 	})
 }
 
@@ -306,7 +307,7 @@ func (w *world) startLost(t *testing.T) *Controller {
 	go func() { ended <- c.Run(ctx) }()
 	time.Sleep(10 * time.Second)
 	cancel()
-	var lost *LostCallsError
+	var lost *AbandonedCallsError
 	select {
 	case err := <-ended:
 		require.ErrorAs(t, err, &lost)

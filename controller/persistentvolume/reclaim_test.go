@@ -16,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -27,62 +28,62 @@ func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
 
 // The rows of the decision table for a volume.
 func TestVolume(t *testing.T) {
-	provisionedBy := volumeAnnotation(AnnDynamicallyProvisioned, fake.DefaultPluginName)
+	provisionedBy := volumeAnnotation(objects.AnnDynamicallyProvisioned, fake.DefaultPluginName)
 	elsewhere := newClaim("c", completed, names("b"))
 	other := newVolume("b", refTo("c", "uid-c"))
 	tests := map[string]struct {
-		objects objects
+		objects objectList
 		phase   v1.PersistentVolumePhase // empty: the volume is gone
 		ref     string                   // the claim and UID that it names afterwards
 		reason  string
 	}{
-		"1 names nobody":                 {objects{newVolume("a", func(pv *v1.PersistentVolume) { pv.Status.Phase = "" })}, v1.VolumeAvailable, "", ""},
-		"2 reserved without UID":         {objects{newVolume("a", refTo("c", ""))}, v1.VolumeAvailable, "c/", ""},
-		"3 its claim is gone, Retain":    {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRetain))}, v1.VolumeReleased, "c/uid-c", ""},
-		"4 its claim is gone, no policy": {objects{newVolume("a", refTo("c", "uid-c"))}, v1.VolumeReleased, "c/uid-c", ""},
-		"5 its claim is gone, Delete":    {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))}, "", "", ""},
-		"6 its claim is gone, Recycle":   {objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle))}, v1.VolumeAvailable, "c/", ReasonVolumeRecycled},
+		"1 names nobody":                 {objectList{newVolume("a", func(pv *v1.PersistentVolume) { pv.Status.Phase = "" })}, v1.VolumeAvailable, "", ""},
+		"2 reserved without UID":         {objectList{newVolume("a", refTo("c", ""))}, v1.VolumeAvailable, "c/", ""},
+		"3 its claim is gone, Retain":    {objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRetain))}, v1.VolumeReleased, "c/uid-c", ""},
+		"4 its claim is gone, no policy": {objectList{newVolume("a", refTo("c", "uid-c"))}, v1.VolumeReleased, "c/uid-c", ""},
+		"5 its claim is gone, Delete":    {objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))}, "", "", ""},
+		"6 its claim is gone, Recycle":   {objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle))}, v1.VolumeAvailable, "c/", objects.ReasonVolumeRecycled},
 		"18 its claim is gone, Recycle, chosen": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), volumeAnnotation(AnnBoundByController, yes))},
-			v1.VolumeAvailable, "", ReasonVolumeRecycled,
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), volumeAnnotation(objects.AnnBoundByController, objects.Yes))},
+			v1.VolumeAvailable, "", objects.ReasonVolumeRecycled,
 		},
 		"19 nothing here can recycle it": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), nfs)}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedRecycle,
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), nfs)}, v1.VolumeFailed, "c/uid-c", objects.ReasonVolumeFailedRecycle,
 		},
 		"20 migrated, Delete": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), volumeAnnotation(AnnMigratedTo, "x.example.com"))},
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), volumeAnnotation(objects.AnnMigratedTo, "x.example.com"))},
 			v1.VolumeReleased, "c/uid-c", "",
 		},
 		"21 its claim is unbound, of another mode": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", func(c *v1.PersistentVolumeClaim) {
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", func(c *v1.PersistentVolumeClaim) {
 				c.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
 			})}, v1.VolumeAvailable, "c/uid-c", ReasonVolumeMismatch,
 		},
-		"22 its claim is unbound":        {objects{newVolume("a", refTo("c", "uid-c")), newClaim("c")}, v1.VolumeBound, "c/uid-c", ""},
-		"7 its claim is gone, unknown":   {objects{newVolume("a", refTo("c", "uid-c"), policy("Burn"))}, v1.VolumeFailed, "c/uid-c", ReasonVolumeUnknownReclaimPolicy},
-		"8 claim of another UID, Delete": {objects{newVolume("a", refTo("c", "older"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", ofClass("none"))}, "", "", ReasonProvisioningFailed},
-		"9 its claim is bound to it":     {objects{newVolume("a", refTo("c", "uid-c")), newClaim("c", completed, names("a"))}, v1.VolumeBound, "c/uid-c", ""},
+		"22 its claim is unbound":        {objectList{newVolume("a", refTo("c", "uid-c")), newClaim("c")}, v1.VolumeBound, "c/uid-c", ""},
+		"7 its claim is gone, unknown":   {objectList{newVolume("a", refTo("c", "uid-c"), policy("Burn"))}, v1.VolumeFailed, "c/uid-c", objects.ReasonVolumeUnknownReclaimPolicy},
+		"8 claim of another UID, Delete": {objectList{newVolume("a", refTo("c", "older"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", ofClass("none"))}, "", "", ReasonProvisioningFailed},
+		"9 its claim is bound to it":     {objectList{newVolume("a", refTo("c", "uid-c")), newClaim("c", completed, names("a"))}, v1.VolumeBound, "c/uid-c", ""},
 		"10 its claim has another, made for it": {
-			objects{newVolume("a", refTo("c", "uid-c"), provisionedBy, policy(v1.PersistentVolumeReclaimDelete)), elsewhere, other}, "", "", "",
+			objectList{newVolume("a", refTo("c", "uid-c"), provisionedBy, policy(v1.PersistentVolumeReclaimDelete)), elsewhere, other}, "", "", "",
 		},
 		"11 its claim has another, chosen": {
-			objects{newVolume("a", refTo("c", "uid-c"), volumeAnnotation(AnnBoundByController, yes)), elsewhere, other}, v1.VolumeAvailable, "", "",
+			objectList{newVolume("a", refTo("c", "uid-c"), volumeAnnotation(objects.AnnBoundByController, objects.Yes)), elsewhere, other}, v1.VolumeAvailable, "", "",
 		},
-		"12 its claim has another, by a user": {objects{newVolume("a", refTo("c", "uid-c")), elsewhere, other}, v1.VolumeAvailable, "c/", ""},
+		"12 its claim has another, by a user": {objectList{newVolume("a", refTo("c", "uid-c")), elsewhere, other}, v1.VolumeAvailable, "c/", ""},
 		"13 of a provisioner that is not here": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider)}, v1.VolumeReleased, "c/uid-c", "",
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider)}, v1.VolumeReleased, "c/uid-c", "",
 		},
 		"14 of a driver that is not here, made by hand": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider, byHand)}, v1.VolumeReleased, "c/uid-c", "",
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), outsider, byHand)}, v1.VolumeReleased, "c/uid-c", "",
 		},
 		"15 Failed stays so": {
-			objects{newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeFailed })}, v1.VolumeFailed, "c/uid-c", "",
+			objectList{newVolume("a", refTo("c", "uid-c"), func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeFailed })}, v1.VolumeFailed, "c/uid-c", "",
 		},
 		"16 of a provisioner that is not here, of a kind that is": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), madeBy("example.com/other"))}, v1.VolumeReleased, "c/uid-c", "",
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), madeBy("example.com/other"))}, v1.VolumeReleased, "c/uid-c", "",
 		},
 		"17 of a kind that no plugin here knows": {
-			objects{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), nfs)}, v1.VolumeFailed, "c/uid-c", ReasonVolumeFailedDelete,
+			objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete), nfs)}, v1.VolumeFailed, "c/uid-c", objects.ReasonVolumeFailedDelete,
 		},
 	}
 	for name, tt := range tests {
@@ -116,13 +117,13 @@ func TestVolume(t *testing.T) {
 // outsider makes a volume one of a driver and a provisioner that are not here.
 func outsider(pv *v1.PersistentVolume) {
 	pv.Spec.CSI.Driver = "other.example.com"
-	volumeAnnotation(AnnDynamicallyProvisioned, "example.com/other")(pv)
+	volumeAnnotation(objects.AnnDynamicallyProvisioned, "example.com/other")(pv)
 }
 
-func byHand(pv *v1.PersistentVolume) { delete(pv.Annotations, AnnDynamicallyProvisioned) }
+func byHand(pv *v1.PersistentVolume) { delete(pv.Annotations, objects.AnnDynamicallyProvisioned) }
 
 func madeBy(provisioner string) func(*v1.PersistentVolume) {
-	return volumeAnnotation(AnnDynamicallyProvisioned, provisioner)
+	return volumeAnnotation(objects.AnnDynamicallyProvisioned, provisioner)
 }
 
 func nfs(pv *v1.PersistentVolume) {
@@ -140,7 +141,7 @@ func TestDeleteWithTheClaim(t *testing.T) {
 
 func TestRetainKeepsTheStorage(t *testing.T) {
 	class := newClass("x", func(c *storagev1.StorageClass) { c.ReclaimPolicy = ptr(v1.PersistentVolumeReclaimRetain) })
-	inWorld(t, objects{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c", ofClass("x")), class}, func(t *testing.T, w *world) {
 		w.settle()
 		w.delete(newClaim("c"))
 		assert.Equal(t, v1.VolumeReleased, w.volume(made).Status.Phase)
@@ -155,7 +156,7 @@ func TestDeleteWaitsWhileInUse(t *testing.T) {
 		w.plugin.Inject(fake.MethodDelete, fake.FailN(3, fmt.Errorf("attached: %w", volume.ErrInUse)))
 		w.delete(newClaim("c"))
 		assert.Equal(t, v1.VolumeReleased, w.volume(made).Status.Phase)
-		assert.Contains(t, w.reasons(), ReasonVolumeDelete)
+		assert.Contains(t, w.reasons(), objects.ReasonVolumeDelete)
 		assert.Equal(t, 1, w.calls(fake.MethodDelete), "no second try before the back-off is over")
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
@@ -193,7 +194,7 @@ func TestADeletedObjectWaitsForItsStorage(t *testing.T) {
 
 // What memory says is not enough to destroy: the claim is in the store, though the controller has not heard of it.
 func TestNothingIsDeletedOnStaleKnowledge(t *testing.T) {
-	all := objects{
+	all := objectList{
 		newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete)), newClaim("c", completed, names("a")),
 	}
 	inWorld(t, all, func(t *testing.T, w *world) {

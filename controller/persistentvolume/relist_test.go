@@ -57,7 +57,7 @@ func (s *gap) close() {
 func TestWhatCameAndWentBetweenTwoListsIsNotWaitedFor(t *testing.T) {
 	deletes := policy(v1.PersistentVolumeReclaimDelete)
 	t.Run("an attachment", func(t *testing.T) {
-		inWorld(t, objects{newVolume("a", refTo("c", "uid-c"), deletes)}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newVolume("a", refTo("c", "uid-c"), deletes)}, func(t *testing.T, w *world) {
 			at := attachmentOf("a")
 			s := &gap{Store: w.store, kind: store.VolumeAttachments}
 			w.create(newPod("p", "n", "c"))
@@ -72,7 +72,7 @@ func TestWhatCameAndWentBetweenTwoListsIsNotWaitedFor(t *testing.T) {
 		})
 	})
 	t.Run("a pod, for its claim", func(t *testing.T) {
-		inWorld(t, objects{newClaim("c"), newVolume("a", deletes)}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newClaim("c"), newVolume("a", deletes)}, func(t *testing.T, w *world) {
 			s := &gap{Store: w.store, kind: store.Pods}
 			w.start(s, Options{})
 			idle()
@@ -86,7 +86,7 @@ func TestWhatCameAndWentBetweenTwoListsIsNotWaitedFor(t *testing.T) {
 		})
 	})
 	t.Run("a pod, for a volume", func(t *testing.T) {
-		inWorld(t, objects{newVolume("a", refTo("c", "uid-c"), deletes), attachmentOf("a")}, func(t *testing.T, w *world) {
+		inWorld(t, objectList{newVolume("a", refTo("c", "uid-c"), deletes), attachmentOf("a")}, func(t *testing.T, w *world) {
 			s := &gap{Store: w.store, kind: store.Pods}
 			w.start(s, Options{})
 			idle()
@@ -144,7 +144,7 @@ func TestAClaimIsBoundWhenTheLabelsOfItsNodeFit(t *testing.T) {
 	for name, claim := range map[string]*v1.PersistentVolumeClaim{"a free one": newClaim("c"), "the one that it names": newClaim("c", names("a"))} {
 		t.Run(name, func(t *testing.T) {
 			node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}}
-			inWorld(t, objects{claim, newVolume("a", inZone), node}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{claim, newVolume("a", inZone), node}, func(t *testing.T, w *world) {
 				w.start(w.store, Options{NodeName: "n"})
 				sleepUntilIdle()
 				require.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)

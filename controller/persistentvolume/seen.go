@@ -1,28 +1,64 @@
 package persistentvolume
 
 import (
-	"fmt"
+	"context"
 
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
-// An item that waits is woken by the events of what it waits for. A mirror tells of an object's end only when it knows the object:
-// what came and went between two lists is in no event. So an item may wait for an object that it has read from the store when the
-// mirror knows it, and must be looked at again soon when it does not. The mirror is asked after the store: an end of which it hears
-// from then on wakes the item, also while that is being looked at.
-
-// awaitChange returns nil when an event will tell of a change of obj, which was read from the store, and otherwise an error that has
-// the item looked at again soon.
-func awaitChange[T store.Object](m *store.Mirror[T], obj T) error {
-	if known, there := m.Get(store.NameOf(obj)); there && known.GetUID() == obj.GetUID() {
-		return nil
-	}
-	return fmt.Errorf("%T %q is in the store, and no event has told of it: %w", obj, store.NameOf(obj), store.ErrConflict)
+// seen is what was last seen of the store.
+type seen struct {
+	claims      *store.Mirror[*v1.PersistentVolumeClaim]
+	volumes     *store.Mirror[*v1.PersistentVolume]
+	classes     *store.Mirror[*storagev1.StorageClass]
+	pods        *store.Mirror[*v1.Pod]
+	attachments *store.Mirror[*storagev1.VolumeAttachment]
+	// volumesOf are the volumes that name a claim, podsOf the pods that refer to a claim, by its name.
+	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
+	podsOf    *store.Index[*v1.Pod, types.NamespacedName]
+	// claimsNaming are the claims that name a volume, attachmentsOf the attachments of a volume, by its name.
+	claimsNaming  *store.Index[*v1.PersistentVolumeClaim, string]
+	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
 }
 
-// use is who uses the storage of a volume.
-type use struct {
-	by string // in words; empty for nobody
-	// err ends the look at the item: nil when an event tells of the end of the use.
-	err error
+func newSeen(s store.Store, options store.MirrorOptions) *seen {
+	see := &seen{
+		claims:      store.NewMirror[*v1.PersistentVolumeClaim](s, options),
+		volumes:     store.NewMirror[*v1.PersistentVolume](s, options),
+		classes:     store.NewMirror[*storagev1.StorageClass](s, options),
+		pods:        store.NewMirror[*v1.Pod](s, options),
+		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, options),
+	}
+	see.volumesOf = store.NewIndex(see.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
+		if pv.Spec.ClaimRef == nil {
+			return nil
+		}
+		return []types.NamespacedName{objects.ClaimNameOf(pv)}
+	})
+	see.podsOf = store.NewIndex(see.pods, volume.ClaimsOfPod)
+	see.claimsNaming = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })
+	see.attachmentsOf = store.NewIndex(see.attachments, func(at *storagev1.VolumeAttachment) []string {
+		if at.Spec.Source.PersistentVolumeName == nil {
+			return nil
+		}
+		return []string{*at.Spec.Source.PersistentVolumeName}
+	})
+	return see
+}
+
+// volume returns a volume as it was last seen, and false when it is gone.
+func (s *seen) volume(name string) (*v1.PersistentVolume, bool) {
+	return s.volumes.Get(objects.Named(name))
+}
+
+// synced waits until everything has been listed once, and reports whether that was before ctx ended.
+func (s *seen) synced(ctx context.Context) bool {
+	return s.classes.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) && s.claims.WaitSynced(ctx) &&
+		s.pods.WaitSynced(ctx) && s.attachments.WaitSynced(ctx)
 }

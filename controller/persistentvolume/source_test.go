@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -23,11 +25,11 @@ func copyOf(name string) func(*v1.PersistentVolumeClaim) {
 }
 
 func TestACopyIsMadeOfTheVolumeOfABoundClaim(t *testing.T) {
-	inWorld(t, objects{newClaim("c", ofClass("x"), copyOf("old")), newClass("x")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c", ofClass("x"), copyOf("old")), newClass("x")}, func(t *testing.T, w *world) {
 		c := w.settle()
 		why, waits := c.Why(claimC)
 		require.True(t, waits)
-		require.ErrorIs(t, why.Err, errSourceGone)
+		require.ErrorIs(t, why.Err, storage.ErrSourceGone)
 		assert.Empty(t, w.plugin.Backend().Handles(), "nothing is made before there is something to copy")
 
 		w.create(newClaim("old", ofClass("x")))
@@ -41,7 +43,7 @@ func TestACopyIsMadeOfTheVolumeOfABoundClaim(t *testing.T) {
 
 func TestAClaimForACopyGetsNoVolumeThatIsThere(t *testing.T) {
 	fits := newVolume("fits", func(pv *v1.PersistentVolume) { pv.Spec.StorageClassName = "x" })
-	inWorld(t, objects{fits, newClaim("c", ofClass("x"), copyOf("old")), newClass("x")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{fits, newClaim("c", ofClass("x"), copyOf("old")), newClass("x")}, func(t *testing.T, w *world) {
 		w.settle()
 		assert.Empty(t, w.claim("c").Spec.VolumeName)
 		assert.Nil(t, w.volume("fits").Spec.ClaimRef)
@@ -68,7 +70,7 @@ func TestWhatCannotBeCopiedIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim := newClaim("c", append(row.change, ofClass("x"))...)
-			inWorld(t, objects{newClaim("old", ofClass("x")), claim, newClass("x")}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{newClaim("old", ofClass("x")), claim, newClass("x")}, func(t *testing.T, w *world) {
 				c := w.settle()
 				why, waits := c.Why(claimC)
 				require.True(t, waits)
@@ -80,7 +82,7 @@ func TestWhatCannotBeCopiedIsRefused(t *testing.T) {
 }
 
 func TestPluginThatCannotCopyIsNotAskedTo(t *testing.T) {
-	inWorld(t, objects{newClaim("old", ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("old", ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
 		w.plugin = fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Without: volume.CapClone})
 		w.plugins = volume.NewVolumePluginMgr(w.plugins.Host())
 		require.NoError(t, w.plugins.InitPlugins(t.Context(), w.plugin))
@@ -97,13 +99,13 @@ func TestPluginThatCannotCopyIsNotAskedTo(t *testing.T) {
 
 // TestADyingClaimForACopyOfWhatIsGoneGoes: nothing can tell any more what was to be copied, and the claim must not wait for it.
 func TestADyingClaimForACopyOfWhatIsGoneGoes(t *testing.T) {
-	inWorld(t, objects{newClaim("old", ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("old", ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
 		w.settle()
 		w.plugin.Inject(fake.MethodProvision, fake.FailN(1, volume.Uncertain(errCrashed)))
 		claim := newClaim("c", ofClass("x"), copyOf("old"))
 		w.create(claim)
 		idle()
-		require.Contains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+		require.Contains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
 		w.delete(newClaim("old"))
 		w.delete(claim)
 		sleepUntilIdle()

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
-	"github.com/volumekit/volumekit/volume"
 )
 
 // ghost lists a claim that is not in the store any more.
@@ -35,7 +35,7 @@ func (s ghost) List(ctx context.Context, kind schema.GroupVersionKind, namespace
 }
 
 func TestNoVolumeIsGivenToAClaimThatIsGone(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
 		claim := w.claim("c")
 		w.delete(claim)
 		w.start(ghost{w.store, claim}, Options{})
@@ -89,7 +89,7 @@ func TestAVolumeIsGivenBackWhenTheClaimGoesWhileItIsBound(t *testing.T) {
 		"reserved by a user":       newVolume("a", kept, deletesIt, refTo("c", "")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, objects{newClaim("c"), pv}, func(t *testing.T, w *world) {
+			inWorld(t, objectList{newClaim("c"), pv}, func(t *testing.T, w *world) {
 				s := &hooked{Store: w.store}
 				s.after = func(writes int) {
 					if writes == 1 {
@@ -125,7 +125,7 @@ func TestStorageThatCannotBeRecordedIsDeleted(t *testing.T) {
 			idle()
 			assert.Empty(t, w.plugin.Backend().Handles())
 			assert.Equal(t, []string{ReasonProvisioningFailed}, w.reasons())
-			assert.NotContains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+			assert.NotContains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
 		})
 	})
 	t.Run("and when that fails, it is not forgotten", func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestStorageThatCannotBeRecordedIsDeleted(t *testing.T) {
 			w.plugin.Inject(fake.MethodDelete, fake.Fail(errors.New("disk on fire")))
 			_, stop := w.start(&hooked{Store: w.store, create: refuse}, Options{})
 			idle()
-			assert.Contains(t, w.reasons(), ReasonProvisioningCleanupFailed)
-			assert.Contains(t, w.claim("c").Finalizers, FinalizerProvisioning)
+			assert.Contains(t, w.reasons(), objects.ReasonProvisioningCleanupFailed)
+			assert.Contains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
 			stop()
 			w.delete(newClaim("c"))
 			w.settle()
@@ -159,28 +159,4 @@ func TestStorageIsRecordedLater(t *testing.T) {
 		assert.Equal(t, []string{made}, w.plugin.Backend().Handles())
 		assert.Zero(t, w.calls(fake.MethodDelete))
 	})
-}
-
-// What a plugin returns is not believed.
-func TestWhatAPluginMadeIsChecked(t *testing.T) {
-	claim := newClaim("c")
-	claim.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
-	good := func() *v1.PersistentVolume {
-		pv := newVolume(made)
-		pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
-		return pv
-	}
-	require.NoError(t, checkProvisioned(good(), claim))
-	for name, spoil := range map[string]func(*v1.PersistentVolume){
-		"name":         func(pv *v1.PersistentVolume) { pv.Name = "other" },
-		"size":         func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") },
-		"volume mode":  func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = nil },
-		"access modes": func(pv *v1.PersistentVolume) { pv.Spec.AccessModes = nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			pv := good()
-			spoil(pv)
-			require.ErrorIs(t, checkProvisioned(pv, claim), volume.ErrInvalid)
-		})
-	}
 }

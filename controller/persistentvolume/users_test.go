@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/store"
 )
 
@@ -42,7 +42,7 @@ func (s *listing) List(ctx context.Context, kind schema.GroupVersionKind, namesp
 // not know stays, also when the store does not answer at first.
 func TestManyClaimsThatGoShareTheListOfPods(t *testing.T) {
 	const claims = 200
-	var all objects
+	var all objectList
 	for i := range claims {
 		name := fmt.Sprintf("c-%d", i)
 		all = append(all, newClaim(name), newVolume("v-"+name, refTo(name, ""), policy(v1.PersistentVolumeReclaimDelete)))
@@ -68,41 +68,14 @@ func TestManyClaimsThatGoShareTheListOfPods(t *testing.T) {
 	})
 }
 
-// An answer is good for the very question, and for once.
-func TestAnAnswerIsNeverOld(t *testing.T) {
-	by, pods := item{claimItem, types.NamespacedName{Name: "c"}}, []*v1.Pod{newPod("p", "n", "c")}
-	first, second := question{uid: "first", claim: by.name}, question{uid: "second", claim: by.name}
-	u := newUsers()
-	u.ask(by, first)
-	assert.Equal(t, map[item]question{by: first}, u.begin(""))
-	assert.Empty(t, u.begin(""), "what is asked from now on needs another list")
-	u.answer(by, answer{first, pods})
-	_, answered := u.take(by, second)
-	assert.False(t, answered, "the claim was made again")
-	_, answered = u.take(by, first)
-	assert.False(t, answered, "it was thrown away")
-	u.answer(by, answer{first, pods})
-	got, answered := u.take(by, first)
-	assert.True(t, answered)
-	assert.Equal(t, pods, got)
-	_, answered = u.take(by, first)
-	assert.False(t, answered)
-	u.answer(by, answer{first, pods})
-	u.drop(by)
-	_, answered = u.take(by, first)
-	assert.False(t, answered)
-}
-
 // An answer that a claim had no need of, because something else had happened to it, is thrown away.
 func TestAnAnswerThatIsNotNeededIsThrownAway(t *testing.T) {
-	inWorld(t, objects{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
+	inWorld(t, objectList{newClaim("c"), newVolume("a")}, func(t *testing.T, w *world) {
 		c := w.settle()
-		by := item{claimItem, store.NameOf(newClaim("c"))}
-		asked := question{uid: "uid-c", claim: by.name}
-		c.users.answer(by, answer{question: asked})
-		c.work.queue.Add(by)
-		idle()
-		_, answered := c.users.take(by, asked)
-		assert.False(t, answered)
+		_, err := c.users.Claim(t.Context(), w.claim("c"))
+		require.ErrorIs(t, err, work.ErrAwaited)
+		idle() // The pods are read, and the claim is looked at, which is not being deleted.
+		_, err = c.users.Claim(t.Context(), w.claim("c"))
+		require.ErrorIs(t, err, work.ErrAwaited)
 	})
 }

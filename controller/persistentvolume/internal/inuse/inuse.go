@@ -1,0 +1,218 @@
+// Package inuse finds out who uses a claim or a volume. A user that memory knows is believed; that there is none is believed only when
+// the store says so.
+package inuse
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// MountReporter knows what is mounted.
+type MountReporter interface {
+	// WaitForVolumeUnused returns nil when nothing uses the volume any more; with a context that has ended it answers at once.
+	WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolume) error
+}
+
+// Options are what a [Tracker] reads. All but Mounts and NodeName are required.
+type Options struct {
+	// Store is read for users that memory does not know; Plugins name volumes; Queue wakes what is in use.
+	Store   store.Store
+	Plugins *volume.VolumePluginMgr
+	Queue   *work.Queue
+	// Claims, Volumes, Pods and Attachments are what was last seen of the store; PodsOf are the pods that refer to a claim, AttachmentsOf the
+	// attachments of a volume, each by its name.
+	Claims        *store.Mirror[*v1.PersistentVolumeClaim]
+	Volumes       *store.Mirror[*v1.PersistentVolume]
+	Pods          *store.Mirror[*v1.Pod]
+	PodsOf        *store.Index[*v1.Pod, types.NamespacedName]
+	Attachments   *store.Mirror[*storagev1.VolumeAttachment]
+	AttachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
+	// Mounts reports what is mounted; nil when nothing does.
+	Mounts MountReporter
+	// NodeName is the node on which everything runs; empty when there are several.
+	NodeName types.NodeName
+}
+
+// Tracker finds out who uses a claim or a volume. Make it with [New]. Its methods may be called from several goroutines at once.
+type Tracker struct {
+	with        Options
+	lookups     *lookups
+	attachments *lists[*storagev1.VolumeAttachment]
+	nodes       *lists[*v1.Node]
+}
+
+// New returns a Tracker. It reads nothing yet.
+func New(options Options) *Tracker {
+	return &Tracker{
+		with: options, lookups: newLookups(),
+		attachments: newLists[*storagev1.VolumeAttachment](options.Store), nodes: newLists[*v1.Node](options.Store),
+	}
+}
+
+// Use says who uses a claim or a volume.
+type Use struct {
+	// By names the user in words; it is empty when there is none.
+	By string
+	// Err ends the look at the item: nil when an event will report the end of the use.
+	Err error
+}
+
+// Claim returns who uses a claim. When only the store can tell, the error is [work.ErrAwaited], and the claim is looked at again when
+// the store has answered.
+func (t *Tracker) Claim(ctx context.Context, claim *v1.PersistentVolumeClaim) (Use, error) {
+	name := store.NameOf(claim)
+	item := work.Item{Kind: work.Claim, Name: name}
+	pod, err := t.user(item, lookup{claim.UID, name}, func(pod *v1.Pod) bool { return mayUse(pod, claim) })
+	if err != nil {
+		return Use{}, err
+	}
+	if pod != nil {
+		return Use{By: t.usedByPod(pod), Err: work.AwaitChange(t.with.Pods, pod)}, nil
+	}
+	if pv, there := t.with.Volumes.Get(objects.Named(claim.Spec.VolumeName)); there && objects.OwnedBy(pv, claim) {
+		return Use{By: t.mountedBy(ctx, item, pv)}, nil
+	}
+	return Use{}, nil
+}
+
+// Volume returns who uses the storage of a volume whose claim is gone. When only the store can tell, the error is [work.ErrAwaited],
+// and the volume is looked at again when the store has answered.
+func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, error) {
+	if at := t.with.AttachmentsOf.Get(pv.Name); len(at) > 0 {
+		return Use{By: attachedTo(at[0])}, nil
+	}
+	item := work.Item{Kind: work.Volume, Name: store.NameOf(pv)}
+	pod, err := t.podUsing(item, pv)
+	if err != nil {
+		return Use{}, err
+	}
+	if pod != nil {
+		return Use{By: t.usedByPod(pod), Err: work.AwaitChange(t.with.Pods, pod)}, nil
+	}
+	at, err := t.attachmentOf(ctx, pv)
+	if err != nil {
+		return Use{}, err
+	}
+	if at != nil {
+		return Use{By: attachedTo(at), Err: work.AwaitChange(t.with.Attachments, at)}, nil
+	}
+	node, err := t.reportedBy(ctx, item, pv)
+	if err != nil || node != "" {
+		return Use{By: node}, err
+	}
+	return Use{By: t.mountedBy(ctx, item, pv)}, nil
+}
+
+// Seen drops what was read for an item and not needed: later it would be old.
+func (t *Tracker) Seen(item work.Item) { t.lookups.drop(item) }
+
+// mountedBy returns, in words, who has a volume mounted by the report of Mounts, or "". When a mount is reported, the item is looked at
+// again after its end.
+func (t *Tracker) mountedBy(ctx context.Context, item work.Item, pv *v1.PersistentVolume) string {
+	if t.with.Mounts == nil {
+		return ""
+	}
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	err := t.with.Mounts.WaitForVolumeUnused(now, pv)
+	if err == nil {
+		return ""
+	}
+	t.with.Queue.Await(ctx, item, func(ctx context.Context) error { return t.with.Mounts.WaitForVolumeUnused(ctx, pv) })
+	var users *volume.NotReadyError
+	if !errors.As(err, &users) || len(users.Volumes) == 0 {
+		return fmt.Sprintf("whether it is mounted is not known: %v", err)
+	}
+	if first := users.Volumes[0]; first.PodName.Name != "" {
+		return fmt.Sprintf("pod %q has it mounted, or may have", first.PodName)
+	}
+	return "its node has not let go of it yet"
+}
+
+// reportedBy returns, in words, which node's status lists a volume as in use, or "". It reads the store, again after a while: a node
+// lists a volume without an attachment when the node was late or the volume was taken from it by force.
+func (t *Tracker) reportedBy(ctx context.Context, item work.Item, pv *v1.PersistentVolume) (string, error) {
+	name, err := t.with.Plugins.UniqueVolumeName("", volume.NewSpecFromPersistentVolume(pv, false))
+	if err != nil {
+		return "", nil //nolint:nilerr // No plugin here names it, so that none here attaches, mounts or deletes it.
+	}
+	nodes, err := t.nodes.all(ctx, "")
+	if err != nil {
+		return "", fmt.Errorf("the nodes that may use volume %q: %w", pv.Name, err)
+	}
+	for _, node := range nodes {
+		switch {
+		case store.LostVolumesInUse(node):
+			t.with.Queue.AddLater(item)
+			return fmt.Sprintf("node %q may use it: somebody else has emptied its list of volumes in use", node.Name), nil
+		case slices.Contains(node.Status.VolumesInUse, name):
+			t.with.Queue.AddLater(item)
+			return fmt.Sprintf("node %q lists it as in use", node.Name), nil
+		}
+	}
+	return "", nil
+}
+
+// attachmentOf returns an attachment of a volume as the store has it, or nil.
+func (t *Tracker) attachmentOf(ctx context.Context, pv *v1.PersistentVolume) (*storagev1.VolumeAttachment, error) {
+	attachments, err := t.attachments.all(ctx, "")
+	if err != nil {
+		return nil, fmt.Errorf("the attachments of volume %q: %w", pv.Name, err)
+	}
+	for _, at := range attachments {
+		if name := at.Spec.Source.PersistentVolumeName; name != nil && *name == pv.Name {
+			return at, nil
+		}
+	}
+	return nil, nil
+}
+
+// mayUse reports whether a pod refers to a claim, unless the claim was to be made for the pod and was not.
+func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
+	for i := range pod.Spec.Volumes {
+		ref, ok := volume.ClaimOfVolume(pod, &pod.Spec.Volumes[i])
+		if ok && ref.Name == store.NameOf(claim) && ref.OwnedBy(claim, pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// podUsing returns a pod that uses, or may use, a volume whose claim is gone, or nil. Where another claim has the name by now, the pods
+// that refer to it do not count when the one node reports what is still mounted of the old volume.
+func (t *Tracker) podUsing(item work.Item, pv *v1.PersistentVolume) (*v1.Pod, error) {
+	next, there := t.with.Claims.Get(objects.ClaimNameOf(pv))
+	if there && t.with.NodeName != "" && t.with.Mounts != nil {
+		return nil, nil
+	}
+	return t.user(item, lookup{pv.UID, objects.ClaimNameOf(pv)}, func(pod *v1.Pod) bool {
+		// The pods of another claim that has the name of the old one do not count.
+		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
+	})
+}
+
+// usedByPod says that a pod uses a volume, and on which node as far as that is known.
+func (t *Tracker) usedByPod(pod *v1.Pod) string {
+	node := cmp.Or(pod.Spec.NodeName, string(t.with.NodeName))
+	if node == "" {
+		return fmt.Sprintf("pod %q, which names no node, may use it", store.NameOf(pod))
+	}
+	return fmt.Sprintf("pod %q on node %q may use it", store.NameOf(pod), node)
+}
+
+func attachedTo(at *storagev1.VolumeAttachment) string {
+	return fmt.Sprintf("it is attached to node %q, or may be", at.Spec.NodeName)
+}

@@ -1,0 +1,175 @@
+package match
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// BestReserved returns the volume that claim gets of those that name it, whatever their classes and labels, or nil: the one
+// with the fewest access modes, of these the smallest, of these the first by name.
+func BestReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) *v1.PersistentVolume {
+	var best *v1.PersistentVolume
+	for _, pv := range volumes {
+		if usable(claim, pv) && objects.ReservedFor(pv, claim) && (best == nil || better(pv, best)) {
+			best = pv
+		}
+	}
+	return best
+}
+
+// UnfitReserved returns a volume that names the claim and does not fit it, and why not; nil when there is none.
+func UnfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, string) {
+	for _, pv := range volumes {
+		if !objects.ReservedFor(pv, claim) {
+			continue
+		}
+		switch {
+		case pv.DeletionTimestamp != nil:
+			return pv, "it is being deleted"
+		case !large(claim, pv):
+			return pv, "it is smaller than the claim asks for"
+		case !sameMode(claim, pv):
+			return pv, "its volume mode is another"
+		case !sameAttributesClass(claim, pv):
+			return pv, "its volume attributes class is another"
+		case !hasModes(claim, pv):
+			return pv, lacksMode
+		}
+	}
+	return nil, ""
+}
+
+// usable reports whether the volume suits the claim, whatever its class and labels.
+func usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return pv.DeletionTimestamp == nil &&
+		(pv.Spec.ClaimRef == nil || objects.ReservedFor(pv, claim)) &&
+		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv) && hasModes(claim, pv)
+}
+
+// free reports whether a volume that names no claim may go to this one: not to one that asks for a copy of another.
+func free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
+	return unused(pv) && !hasSource(claim) &&
+		selector.Matches(labels.Set(pv.Labels)) &&
+		objects.ClassOfVolume(pv) == objects.ClassOf(claim)
+}
+
+// unused reports whether no claim has had the volume. A volume without a phase counts as unused: a claim that is looked at before
+// the volume would otherwise get a new volume beside one that fits.
+func unused(pv *v1.PersistentVolume) bool {
+	switch pv.Status.Phase {
+	case v1.VolumeAvailable, v1.VolumePending, "":
+		return true
+	default:
+		return false
+	}
+}
+
+// better reports whether a is to be preferred to b.
+func better(a, b *v1.PersistentVolume) bool {
+	sizeA, sizeB := capacity(a), capacity(b)
+	return cmp.Or(
+		cmp.Compare(len(a.Spec.AccessModes), len(b.Spec.AccessModes)),
+		sizeA.Cmp(sizeB),
+		cmp.Compare(a.Name, b.Name),
+	) < 0
+}
+
+// Unreachable is why a volume does not fit a claim whose node it excludes.
+const Unreachable = "its node affinity excludes the node of the claim"
+
+const lacksMode = "it lacks an access mode that the claim asks for"
+
+// Misfit returns why the claim cannot have the volume that it names, or "". The volume names the claim or none. For a claim and a
+// volume that name each other, only the volume mode and the node count.
+func Misfit(claim *v1.PersistentVolumeClaim, node *v1.Node, pv *v1.PersistentVolume) string {
+	switch {
+	case !sameMode(claim, pv):
+		return "its volume mode is another"
+	case !Reachable(pv, node):
+		return Unreachable
+	case objects.ReservedFor(pv, claim):
+		return ""
+	case pv.DeletionTimestamp != nil:
+		return "it is being deleted"
+	case !large(claim, pv):
+		return "it is smaller than the claim asks for"
+	case objects.ClassOfVolume(pv) != objects.ClassOf(claim):
+		return "its storage class is another"
+	case !sameAttributesClass(claim, pv):
+		return "its volume attributes class is another"
+	case !hasModes(claim, pv):
+		return lacksMode
+	}
+	return ""
+}
+
+func capacity(pv *v1.PersistentVolume) resource.Quantity { return pv.Spec.Capacity[v1.ResourceStorage] }
+
+func large(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	have, want := capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
+	return have.Cmp(want) >= 0
+}
+
+func sameMode(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return modeOf(claim.Spec.VolumeMode) == modeOf(pv.Spec.VolumeMode)
+}
+
+func modeOf(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
+	if mode == nil {
+		return v1.PersistentVolumeFilesystem
+	}
+	return *mode
+}
+
+func sameAttributesClass(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return objects.Deref(claim.Spec.VolumeAttributesClassName) == objects.Deref(pv.Spec.VolumeAttributesClassName)
+}
+
+func hasModes(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	return hasAllModes(claim, pv.Spec.AccessModes)
+}
+
+// hasAllModes reports whether modes has all those that the claim asks for.
+func hasAllModes(claim *v1.PersistentVolumeClaim, modes []v1.PersistentVolumeAccessMode) bool {
+	for _, mode := range claim.Spec.AccessModes {
+		if !slices.Contains(modes, mode) {
+			return false
+		}
+	}
+	return true
+}
+
+// Reachable reports whether the node affinity of the volume allows the node. A node that is not known, nil, is allowed; a
+// malformed affinity allows none.
+func Reachable(pv *v1.PersistentVolume, node *v1.Node) bool {
+	return node == nil || volume.CheckNodeAffinity(pv, node) == nil
+}
+
+// hasSource reports whether a claim asks for a volume with content. No existing volume has it.
+func hasSource(claim *v1.PersistentVolumeClaim) bool {
+	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
+}
+
+// CheckProvisioned checks that a volume that a plugin made is what the claim asks for.
+func CheckProvisioned(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
+	size, want := capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
+	switch {
+	case pv.Name != objects.ProvisionedName(claim):
+		return fmt.Errorf("the volume is named %q, not %q: %w", pv.Name, objects.ProvisionedName(claim), volume.ErrInvalid)
+	case !large(claim, pv):
+		return fmt.Errorf("the volume holds %s, not %s: %w", size.String(), want.String(), volume.ErrInvalid)
+	case !sameMode(claim, pv):
+		return fmt.Errorf("the volume's mode is %s: %w", modeOf(pv.Spec.VolumeMode), volume.ErrInvalid)
+	case !hasModes(claim, pv):
+		return fmt.Errorf("the volume's access modes are %v, not %v: %w", pv.Spec.AccessModes, claim.Spec.AccessModes, volume.ErrInvalid)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package storage
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// IsExternal reports whether another program is to delete the storage: the volume was made by a provisioner or, if it was made by hand,
+// is of a driver that is none of the plugins here.
+func (p *Plugins) IsExternal(pv *v1.PersistentVolume) bool {
+	if pv.Annotations[objects.AnnMigratedTo] != "" {
+		return true
+	}
+	owner, ok := pv.Annotations[objects.AnnDynamicallyProvisioned]
+	if !ok {
+		var driver volume.Driver
+		driver, ok = volume.NewSpecFromPersistentVolume(pv, false).Driver()
+		owner = driver.PluginName
+	}
+	return ok && !slices.Contains(p.plugins.PluginNames(), owner)
+}
+
+// Deleter returns the plugin that made the volume or, if it was made by hand, the one that supports it.
+func (p *Plugins) Deleter(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, error) {
+	if by, ok := pv.Annotations[objects.AnnDynamicallyProvisioned]; ok {
+		return p.plugins.FindDeletablePluginByName(by)
+	}
+	return p.plugins.FindDeletablePluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
+}
+
+// Delete has the plugin delete the storage of pv.
+func (p *Plugins) Delete(ctx context.Context, plugin volume.DeletableVolumePlugin, pv *v1.PersistentVolume) error {
+	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
+	name := pluginCall{plugin: plugin.GetPluginName(), method: "Delete", volume: pv.Name}
+	name.secrets = spec.Secrets(p.plugins.PublicKeys(name.plugin))
+	return p.calls.do(ctx, name, func(ctx context.Context) error {
+		deleter, err := plugin.NewDeleter(spec)
+		if err != nil {
+			return err
+		}
+		return deleter.Delete(ctx)
+	})
+}
+
+// Recycle has the plugin delete what is in the storage of pv, and passes on its messages. A plugin that has a pod do it may need longer
+// than other calls.
+func (p *Plugins) Recycle(
+	ctx context.Context, plugin volume.RecyclableVolumePlugin, pv *v1.PersistentVolume, report func(eventType, message string),
+) error {
+	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
+	call := pluginCall{plugin: plugin.GetPluginName(), method: "Recycle", volume: pv.Name, atLeast: volume.RecyclerTimeout(pv)}
+	call.secrets = spec.Secrets(p.plugins.PublicKeys(call.plugin))
+	redacted := func(eventType, message string) { report(eventType, call.secrets.RedactText(message)) }
+	return p.calls.do(ctx, call, func(ctx context.Context) error { return plugin.Recycle(ctx, pv.Name, spec, redacted) })
+}

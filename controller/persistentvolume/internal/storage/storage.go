@@ -1,0 +1,134 @@
+// Package storage makes, deletes and recycles the storage of volumes: it calls the plugins.
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Plugins calls plugins for storage. Make it with [New]. Its methods may be called from several goroutines at once.
+type Plugins struct {
+	plugins *volume.VolumePluginMgr
+	store   store.Store
+	events  operationexecutor.EventRecorder
+	calls   *calls
+}
+
+// New returns Plugins whose calls last at most timeout.
+func New(plugins *volume.VolumePluginMgr, s store.Store, events operationexecutor.EventRecorder, timeout time.Duration) *Plugins {
+	return &Plugins{plugins: plugins, store: s, events: events, calls: newCalls(timeout)}
+}
+
+// Abandoned returns the names of the calls that did not return although their context had ended, and that still run.
+func (p *Plugins) Abandoned() []string { return p.calls.running() }
+
+// Job is what a volume is made with.
+type Job struct {
+	class  *storagev1.StorageClass
+	plugin volume.ProvisionableVolumePlugin
+	node   *v1.Node             // for which it is made; nil unless the class waits for its first consumer
+	source *v1.PersistentVolume // whose content it gets; nil for none
+}
+
+// Prepare refuses what cannot work before anything is begun. An error that matches [ErrSourceGone] comes with a Job without a source.
+func (p *Plugins) Prepare(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, plugin volume.ProvisionableVolumePlugin, node *v1.Node,
+) (Job, error) {
+	if len(class.MountOptions) > 0 && !p.plugins.SupportsMountOption(plugin.GetPluginName()) {
+		return Job{}, fmt.Errorf("plugin %q takes no mount options: take those of storage class %q away: %w",
+			plugin.GetPluginName(), class.Name, volume.ErrInfeasible)
+	}
+	source, err := p.sourceOf(ctx, claim, plugin)
+	return Job{class: class, plugin: plugin, node: node, source: source}, err
+}
+
+// Make has the plugin make the storage of a claim, and returns the volume as it is to be stored.
+func (p *Plugins) Make(ctx context.Context, claim *v1.PersistentVolumeClaim, job Job) (*v1.PersistentVolume, error) {
+	pv, err := p.provision(ctx, claim, job)
+	if err != nil {
+		return nil, err
+	}
+	complete(pv, claim, job.class)
+	if err := match.CheckProvisioned(pv, claim); err != nil {
+		return nil, p.Discard(ctx, claim, pv, fmt.Errorf("plugin %q made what was not asked for: %w", job.plugin.GetPluginName(), err))
+	}
+	return pv, nil
+}
+
+func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, job Job) (*v1.PersistentVolume, error) {
+	class := job.class
+	options := volume.VolumeOptions{
+		PersistentVolumeReclaimPolicy: objects.ReclaimPolicy(class),
+		MountOptions:                  slices.Clone(class.MountOptions),
+		PVName:                        objects.ProvisionedName(claim),
+		PVC:                           claim.DeepCopy(),
+		Parameters:                    maps.Clone(class.Parameters),
+		Source:                        job.source.DeepCopy(),
+	}
+	name := pluginCall{plugin: job.plugin.GetPluginName(), method: "Provision", volume: options.PVName}
+	name.secrets = options.Secrets(p.plugins.PublicKeys(name.plugin))
+	topologies := class.DeepCopy().AllowedTopologies
+	var made *v1.PersistentVolume
+	err := p.calls.do(ctx, name, func(ctx context.Context) error {
+		provisioner, err := job.plugin.NewProvisioner(options)
+		if err != nil {
+			return err
+		}
+		made, err = provisioner.Provision(ctx, job.node, topologies)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case made == nil:
+		return nil, volume.Uncertain(fmt.Errorf("%s returned neither a volume nor an error: %w", name, volume.ErrInvalid))
+	}
+	return made.DeepCopy(), nil
+}
+
+// complete fills in what the controller, not the plugin, knows of a new volume.
+func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) {
+	pv.Namespace, pv.ResourceVersion, pv.UID = "", "", ""
+	pv.Spec.ClaimRef = objects.ClaimRef(claim)
+	pv.Spec.StorageClassName = class.Name
+	pv.Spec.VolumeAttributesClassName = claim.Spec.VolumeAttributesClassName
+	pv.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
+	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
+		pv.Spec.PersistentVolumeReclaimPolicy = objects.ReclaimPolicy(class)
+	}
+	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, objects.AnnBoundByController, objects.Yes)
+	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, objects.AnnDynamicallyProvisioned, class.Provisioner)
+	objects.Protect(&pv.ObjectMeta, objects.FinalizerVolumeProtection)
+	if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, objects.FinalizerVolume) {
+		pv.Finalizers = append(pv.Finalizers, objects.FinalizerVolume)
+	}
+}
+
+// Discard deletes storage that cannot be recorded, and returns cause. When that fails too, the error is uncertain, so that the claim
+// keeps its finalizer and the provisioning is tried again.
+func (p *Plugins) Discard(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, cause error) error {
+	plugin, err := p.Deleter(pv)
+	if err == nil {
+		err = p.Delete(ctx, plugin, pv)
+	}
+	if err == nil {
+		return cause
+	}
+	p.events.Eventf(claim, v1.EventTypeWarning, objects.ReasonProvisioningCleanupFailed,
+		"the storage of volume %q could not be deleted: %v", pv.Name, err)
+	return volume.Uncertain(errors.Join(cause, fmt.Errorf("and its storage could not be deleted: %w", err)))
+}

@@ -1,0 +1,50 @@
+package work
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// ErrAwaited says that an item waits for an answer that wakes it. It is no failure.
+var ErrAwaited = errors.New("an answer is awaited")
+
+// CallError is a plugin's failure to serve the object of UID. The plugin is not called again before the back-off is over, whatever
+// happens to the object.
+type CallError struct {
+	// UID is that of the object, Err the cause.
+	UID types.UID
+	Err error
+}
+
+// Error returns the text of the cause.
+func (e *CallError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *CallError) Unwrap() error { return e.Err }
+
+// heldError says that a plugin may not be called yet.
+type heldError struct{ until time.Time }
+
+func (e *heldError) Error() string {
+	return "waits until " + e.until.Format(time.RFC3339) + " because the last attempt failed"
+}
+
+// IsFailure reports whether an error of a look is one to log: the item neither waits for a back-off nor for an answer.
+func IsFailure(err error) bool {
+	var held *heldError
+	return err != nil && !errors.As(err, &held) && !errors.Is(err, ErrAwaited)
+}
+
+// AwaitChange returns nil when an event will report a change of obj, which was read from the store, and otherwise an error that has
+// the item looked at again soon.
+func AwaitChange[T store.Object](m *store.Mirror[T], obj T) error {
+	if known, there := m.Get(store.NameOf(obj)); there && known.GetUID() == obj.GetUID() {
+		return nil
+	}
+	return fmt.Errorf("%T %q is in the store, and no event has reported it: %w", obj, store.NameOf(obj), store.ErrConflict)
+}

@@ -1,0 +1,219 @@
+// Package work has items looked at by workers: each by one worker at a time, and those that failed again after a while.
+//
+// # How an item is woken
+//
+// An item that waits is woken by the events of what it waits for. A mirror reports an object's end only when it knows the object: what
+// came and went between two lists is in no event. So an item may wait for an object that it has read from the store when the mirror
+// knows the object, and must be looked at again soon when the mirror does not ([AwaitChange]). The mirror is asked after the store: an
+// end that the mirror learns of from then on wakes the item, also while the item is being looked at.
+package work
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/internal/workqueue"
+	"github.com/volumekit/volumekit/store"
+)
+
+// conflictBackoff is the first wait after a write that lost against another; it doubles.
+const conflictBackoff = 5 * time.Millisecond
+
+// Kind says what an item names.
+type Kind string
+
+// The kinds of items.
+const (
+	Claim     Kind = "claim"
+	Volume    Kind = "volume"
+	Pod       Kind = "pod"
+	Namespace Kind = "pods of namespace" // whose pods are read from the store
+)
+
+// Item names what is to be looked at.
+type Item struct {
+	// Kind says of which kind the object of that Name is.
+	Kind Kind
+	Name types.NamespacedName
+}
+
+// Compare orders items by kind and name.
+func Compare(a, b Item) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Name, b.Name.Name))
+}
+
+// Queue hands out items to workers. Make it with [New]. Its methods may be called from several goroutines at once.
+type Queue struct {
+	queue  *workqueue.Queue[Item]
+	policy backoff.Policy
+
+	mu       sync.Mutex
+	busy     map[Item]bool // true: look at it again afterwards
+	failures map[Item]failure
+	awaited  map[Item]struct{} // those for which Await waits
+	waiting  sync.WaitGroup    // the goroutines that wait for abandoned calls, and those of Await
+}
+
+// failure is the result of the last attempts at an item.
+type failure struct {
+	count     int       // in a row, conflicts aside
+	conflicts int       // since the last other failure
+	uid       types.UID // of the object for which a plugin failed; empty when none did
+	until     time.Time // when the plugin may be called again
+}
+
+// New returns an empty queue. Items that failed wait as policy says.
+func New(policy backoff.Policy) *Queue {
+	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]bool{}, failures: map[Item]failure{}, awaited: map[Item]struct{}{}}
+}
+
+// Add has an item looked at.
+func (q *Queue) Add(kind Kind, name types.NamespacedName) { q.queue.Add(Item{kind, name}) }
+
+// AddLater has an item looked at again after the longest back-off.
+func (q *Queue) AddLater(item Item) { q.queue.AddAt(item, time.Now().Add(q.policy.WithDefaults().Max)) }
+
+// Await has an item looked at again when wait returns nil, and after the longest back-off when wait returns an error. It does nothing
+// for an item that it awaits already. Its goroutine ends when wait does, which must be soon after ctx has ended.
+func (q *Queue) Await(ctx context.Context, item Item, wait func(ctx context.Context) error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, waits := q.awaited[item]; waits {
+		return
+	}
+	q.awaited[item] = struct{}{}
+	q.waiting.Go(func() {
+		err := wait(ctx)
+		q.mu.Lock()
+		delete(q.awaited, item)
+		q.mu.Unlock()
+		if err != nil {
+			q.AddLater(item)
+			return
+		}
+		q.queue.Add(item)
+	})
+}
+
+// Stop ends every timer, and waits for the goroutines of the queue. The workers and their context must have ended.
+func (q *Queue) Stop() {
+	q.queue.Stop()
+	q.waiting.Wait()
+}
+
+// Run is one worker, which calls look with items. It returns when ctx has ended.
+func (q *Queue) Run(ctx context.Context, look func(context.Context, Item) error) {
+	for {
+		item, ok := q.queue.Get(ctx)
+		if !ok {
+			return
+		}
+		if q.take(item) {
+			q.finish(ctx, item, look(ctx, item))
+		}
+	}
+}
+
+// take reports whether this worker gets the item. If another worker has it, that one looks again.
+func (q *Queue) take(item Item) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, busy := q.busy[item]; busy {
+		q.busy[item] = true
+		return false
+	}
+	q.busy[item] = false
+	return true
+}
+
+// IsBusy reports whether a worker, or an abandoned call, has the item.
+func (q *Queue) IsBusy(item Item) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, busy := q.busy[item]
+	return busy
+}
+
+// finish ends the look at an item. No worker gets the item while an abandoned call still runs: a second call must not begin beside
+// it.
+func (q *Queue) finish(ctx context.Context, item Item, err error) {
+	done := outcome.DoneOf(err)
+	if done == nil {
+		q.release(item, err)
+		return
+	}
+	q.waiting.Go(func() {
+		select {
+		case <-done:
+			q.release(item, err)
+		case <-ctx.Done():
+		}
+	})
+}
+
+func (q *Queue) release(item Item, err error) {
+	q.mu.Lock()
+	again := q.busy[item]
+	delete(q.busy, item)
+	at := q.count(item, err)
+	q.mu.Unlock()
+	if !at.IsZero() {
+		q.queue.AddAt(item, at)
+	}
+	if again {
+		q.queue.Add(item)
+	}
+}
+
+// count keeps the result of a look and returns when the item is to be looked at again; zero means not by itself. It needs q.mu.
+func (q *Queue) count(item Item, err error) time.Time {
+	var held *heldError
+	if errors.As(err, &held) {
+		return held.until
+	}
+	if errors.Is(err, ErrAwaited) {
+		return time.Time{} // It is neither a success nor a failure.
+	}
+	if err == nil {
+		delete(q.failures, item)
+		return time.Time{}
+	}
+	f := q.failures[item]
+	var call *CallError
+	failed := errors.As(err, &call)
+	if failed && f.uid != call.UID {
+		f = failure{uid: call.UID}
+	}
+	at := time.Now()
+	if !failed && errors.Is(err, store.ErrConflict) {
+		f.conflicts++
+		at = at.Add(backoff.Policy{Initial: conflictBackoff, Max: q.policy.Max, Jitter: q.policy.Jitter}.Delay(f.conflicts))
+	} else {
+		f.count, f.conflicts = f.count+1, 0
+		at = at.Add(q.policy.Delay(f.count))
+	}
+	if failed {
+		f.until = at
+	}
+	q.failures[item] = f
+	return at
+}
+
+// CheckBackoff returns an error while the back-off lasts after a [CallError] about the object of that UID. A new object of the same
+// name does not wait for the failures of the old one.
+func (q *Queue) CheckBackoff(item Item, uid types.UID) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.failures[item]
+	if f.uid != uid || !time.Now().Before(f.until) {
+		return nil
+	}
+	return &heldError{until: f.until}
+}

@@ -1,0 +1,30 @@
+package persistentvolume
+
+import "github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+
+// What people and schedulers write on claims and classes, by the names of Kubernetes.
+const (
+	// AnnSelectedNode is the annotation of a claim whose class waits for its first consumer; its value is the name of the node on
+	// which the consumer will run.
+	AnnSelectedNode = objects.AnnSelectedNode
+	// AnnDefaultClass is the annotation, "true", of the class of claims that name none.
+	AnnDefaultClass = objects.AnnDefaultClass
+	// NoProvisioner is the provisioner of a class whose volumes are made by people.
+	NoProvisioner = objects.NoProvisioner
+)
+
+// The reasons why a claim is pending, in [PendingClaim] and in events. They are those of Kubernetes.
+const (
+	// ReasonFailedBinding says that no volume fits and none can be made.
+	ReasonFailedBinding = "FailedBinding"
+	// ReasonVolumeMismatch says that the claim and the volume that it names do not fit.
+	ReasonVolumeMismatch = "VolumeMismatch"
+	// ReasonWaitForFirstConsumer says that the volume is made when the node of the claim's pod is known.
+	ReasonWaitForFirstConsumer = "WaitForFirstConsumer"
+	// ReasonWaitForPodScheduled says that the volume is made when the pod that uses the claim has a node.
+	ReasonWaitForPodScheduled = "WaitForPodScheduled"
+	// ReasonExternalProvisioning says that no plugin here provisions for the class.
+	ReasonExternalProvisioning = "ExternalProvisioning"
+	// ReasonProvisioningFailed says that the plugin could not make a volume; it is tried again.
+	ReasonProvisioningFailed = "ProvisioningFailed"
+)

@@ -1,0 +1,109 @@
+package persistentvolume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// placement knows on which node the volume of a claim is to be had.
+type placement struct {
+	store    store.Store
+	podsOf   *store.Index[*v1.Pod, types.NamespacedName]
+	nodeName types.NodeName // on which everything runs; empty when there are several nodes
+}
+
+// selected returns the node of a claim, "" when it is not known: the one that a scheduler has selected, or the one on which everything
+// runs, or that of the claim's first pod, where pods are given nodes without a scheduler.
+func (p placement) selected(claim *v1.PersistentVolumeClaim) types.NodeName {
+	if node := claim.Annotations[objects.AnnSelectedNode]; node != "" {
+		return types.NodeName(node)
+	}
+	if p.nodeName != "" {
+		return p.nodeName
+	}
+	if pod := p.firstConsumer(claim); pod != nil {
+		return types.NodeName(pod.Spec.NodeName)
+	}
+	return ""
+}
+
+// node returns the node of a claim, nil when it is not known. Of a node that the store does not have only the name is known.
+func (p placement) node(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.Node, error) {
+	name := p.selected(claim)
+	if name == "" {
+		return nil, nil
+	}
+	node, err := store.Get[*v1.Node](ctx, p.store, "", string(name))
+	if errors.Is(err, store.ErrNotFound) {
+		return namedNode(name), nil
+	}
+	return node, err
+}
+
+// nodeToProvision returns the node that a volume is made for: nil unless the class waits for its first consumer.
+func (p placement) nodeToProvision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.Node, error) {
+	if !objects.WaitsForConsumer(class) {
+		return nil, nil
+	}
+	name := p.selected(claim)
+	node, err := store.Get[*v1.Node](ctx, p.store, "", string(name))
+	switch {
+	case err == nil:
+		return node, nil
+	case errors.Is(err, store.ErrNotFound) && name == p.nodeName:
+		return namedNode(name), nil
+	}
+	return nil, volume.Transient(fmt.Errorf("node %q, for which the volume is to be made: %w", name, err))
+}
+
+// namedNode returns a node of which only the name is known.
+func namedNode(name types.NodeName) *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: string(name), Labels: map[string]string{v1.LabelHostname: string(name)},
+	}}
+}
+
+// isAwaited reports whether no volume may be chosen yet, because the node of the claim's pod is not known. class may be nil.
+func (p placement) isAwaited(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+	return class != nil && objects.WaitsForConsumer(class) && p.selected(claim) == ""
+}
+
+// whyAwaited says for what a claim waits whose node is not known.
+func (p placement) whyAwaited(claim *v1.PersistentVolumeClaim) reason {
+	why := reason{
+		eventType: v1.EventTypeNormal, reason: ReasonWaitForFirstConsumer,
+		message: "waiting for first consumer to be created before binding: the node is not selected yet",
+	}
+	if pod := p.firstConsumer(claim); pod != nil {
+		why.reason, why.message = ReasonWaitForPodScheduled, fmt.Sprintf("waiting for pod %q to be scheduled", store.NameOf(pod))
+	}
+	return why
+}
+
+// firstConsumer returns the pod that decides the node of a claim: the oldest of those that have a node, else one that has none; nil
+// when no pod uses the claim.
+func (p placement) firstConsumer(claim *v1.PersistentVolumeClaim) *v1.Pod {
+	pods := slices.DeleteFunc(p.podsOf.Get(store.NameOf(claim)), volume.IsPodTerminated)
+	if len(pods) == 0 {
+		return nil
+	}
+	return slices.MinFunc(pods, func(a, b *v1.Pod) int {
+		return cmp.Or(
+			-cmp.Compare(min(1, len(a.Spec.NodeName)), min(1, len(b.Spec.NodeName))),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+}

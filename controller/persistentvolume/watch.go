@@ -1,0 +1,81 @@
+package persistentvolume
+
+import (
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file wakes the items that a change in the store concerns.
+
+// claimChanged is called when a claim is new, changed or gone.
+func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
+	c.queue.Add(work.Claim, store.NameOf(claim))
+	if claim.Spec.VolumeName != "" {
+		c.queue.Add(work.Volume, objects.Named(claim.Spec.VolumeName))
+	}
+	if now, there := c.seen.claims.Get(store.NameOf(claim)); there && now.UID == claim.UID {
+		return
+	}
+	for _, pod := range c.seen.podsOf.Get(store.NameOf(claim)) {
+		if ephemeral.HasVolume(pod) {
+			c.queue.Add(work.Pod, store.NameOf(pod))
+		}
+	}
+	for _, pv := range c.seen.volumesOf.Get(store.NameOf(claim)) {
+		c.queue.Add(work.Volume, store.NameOf(pv))
+	}
+}
+
+// classChanged is called when a class is new, changed or gone. It wakes every claim that has no volume: the claim may wait for the
+// class, or a worker may just be finding that out.
+func (c *Controller) classChanged(*storagev1.StorageClass) {
+	for _, claim := range c.seen.claims.All() {
+		if claim.Spec.VolumeName == "" {
+			c.queue.Add(work.Claim, store.NameOf(claim))
+		}
+	}
+}
+
+// volumeChanged is called when a volume is new, changed or gone.
+func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+	c.matcher.Refresh(pv.Name)
+	c.queue.Add(work.Volume, store.NameOf(pv))
+	if pv.Spec.ClaimRef != nil {
+		c.queue.Add(work.Claim, objects.ClaimNameOf(pv))
+	}
+	for _, claim := range c.seen.claimsNaming.Get(pv.Name) {
+		c.queue.Add(work.Claim, store.NameOf(claim))
+	}
+}
+
+// podChanged is called when a pod is new, changed or gone. It wakes the claims and volumes that the pod keeps from going, the claims
+// that wait for the pod's node, and the pod itself when claims are to be made for it.
+func (c *Controller) podChanged(pod *v1.Pod) {
+	if ephemeral.HasVolume(pod) {
+		c.queue.Add(work.Pod, store.NameOf(pod))
+	}
+	for _, name := range volume.ClaimsOfPod(pod) {
+		claim, there := c.seen.claims.Get(name)
+		if !there || claim.DeletionTimestamp != nil || claim.Spec.VolumeName == "" || ephemeral.IsMadeForPod(claim) {
+			c.queue.Add(work.Claim, name)
+		}
+		for _, pv := range c.seen.volumesOf.Get(name) {
+			if pv.Status.Phase == v1.VolumeReleased || pv.Status.Phase == v1.VolumeFailed {
+				c.queue.Add(work.Volume, store.NameOf(pv))
+			}
+		}
+	}
+}
+
+// attachmentChanged is called when an attachment is new, changed or gone: a volume may wait until it is detached.
+func (c *Controller) attachmentChanged(at *storagev1.VolumeAttachment) {
+	if name := at.Spec.Source.PersistentVolumeName; name != nil {
+		c.queue.Add(work.Volume, objects.Named(*name))
+	}
+}
