@@ -1,0 +1,396 @@
+package csiserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// creation is a checked request for a volume.
+type creation struct {
+	name         string
+	capabilities []capability
+	required     int64 // bytes
+	limit        int64 // bytes; zero: none
+	parameters   map[string]string
+	// source is the volume to be copied; nil: none.
+	source *volumeRecord
+}
+
+// CreateVolume makes a volume, once for each name.
+func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if !c.makes() {
+		return nil, unimplemented("CreateVolume")
+	}
+	wanted, err := c.creationOf(r)
+	if err != nil {
+		return nil, err
+	}
+	var v volumeRecord
+	err = c.locks.exclusively(nameLock(wanted.name), func() error {
+		v, err = c.create(ctx, wanted)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	result, err := c.volume(v)
+	return &csi.CreateVolumeResponse{Volume: result}, err
+}
+
+func (s *Server) creationOf(r *csi.CreateVolumeRequest) (creation, error) {
+	wanted := creation{name: r.GetName(), parameters: r.GetParameters()}
+	if err := csispec.CheckName(r.GetName()); err != nil {
+		return wanted, err
+	}
+	if len(r.GetVolumeCapabilities()) == 0 {
+		return wanted, status.Error(codes.InvalidArgument, "volume_capabilities is empty")
+	}
+	for _, each := range r.GetVolumeCapabilities() {
+		checked, err := s.supported(each)
+		if err != nil {
+			return wanted, err
+		}
+		wanted.capabilities = append(wanted.capabilities, checked)
+	}
+	if slices.ContainsFunc(wanted.capabilities, func(c capability) bool { return c.Block != wanted.capabilities[0].Block }) {
+		return wanted, status.Error(codes.InvalidArgument, "a volume is either for mount or for block access: ask for one")
+	}
+	if len(r.GetMutableParameters()) > 0 {
+		return wanted, status.Error(codes.InvalidArgument, "mutable_parameters are not served: leave them out")
+	}
+	if err := s.checkTopology(r.GetAccessibilityRequirements()); err != nil {
+		return wanted, err
+	}
+	var err error
+	if wanted.required, wanted.limit, err = sizesOf(r.GetCapacityRange()); err != nil {
+		return wanted, err
+	}
+	wanted.source, err = s.sourceOf(r.GetVolumeContentSource())
+	return wanted, err
+}
+
+func sizesOf(r *csi.CapacityRange) (required, limit int64, err error) {
+	required, limit = r.GetRequiredBytes(), r.GetLimitBytes()
+	switch {
+	case required < 0 || limit < 0:
+		return 0, 0, status.Error(codes.InvalidArgument, "capacity_range has a negative size")
+	case limit > 0 && limit < required:
+		return 0, 0, status.Errorf(codes.OutOfRange, "limit_bytes %d is less than required_bytes %d", limit, required)
+	}
+	return required, limit, nil
+}
+
+// checkTopology refuses a volume that would be of no use where it is asked for.
+func (s *Server) checkTopology(r *csi.TopologyRequirement) error {
+	if len(s.options.Topology) == 0 || len(r.GetRequisite()) == 0 {
+		return nil
+	}
+	if slices.ContainsFunc(r.GetRequisite(), s.isHere) {
+		return nil
+	}
+	return status.Error(codes.ResourceExhausted, "volumes of this node are of no use in the topology that is asked for")
+}
+
+// isHere reports whether this node is in the place.
+func (s *Server) isHere(place *csi.Topology) bool {
+	for key, value := range place.GetSegments() {
+		if s.options.Topology[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Server) sourceOf(r *csi.VolumeContentSource) (*volumeRecord, error) {
+	if r == nil {
+		return nil, nil
+	}
+	id := r.GetVolume().GetVolumeId()
+	if r.GetVolume() == nil || !s.can.Has(volume.CapClone) {
+		return nil, status.Error(codes.InvalidArgument, "volume_content_source: the plugin makes no volume of that")
+	}
+	if err := checkVolumeID(id); err != nil {
+		return nil, err
+	}
+	source, ok := s.state.byID(id)
+	if !ok {
+		return nil, noSuchVolume(id)
+	}
+	return &source, nil
+}
+
+// parametersDigest stands for the parameters on record.
+func parametersDigest(parameters map[string]string) string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(parameters)) {
+		parts = append(parts, key, parameters[key])
+	}
+	return digest(parts...)
+}
+
+func (c creation) origin() string {
+	if c.source == nil {
+		return ""
+	}
+	return c.source.ID
+}
+
+// create makes the volume, or returns the one that was made.
+func (s *Server) create(ctx context.Context, wanted creation) (volumeRecord, error) {
+	v, known := s.state.volumes.get(wanted.name)
+	switch {
+	case known && v.Step == deleting:
+		return v, status.Errorf(codes.Aborted, "volume %s is being deleted: delete it first", volume.Quote(v.ID))
+	case known && v.Step == made:
+		return v, s.checkSame(v, wanted)
+	}
+	v = volumeRecord{Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Origin: wanted.origin()}
+	if err := s.state.volumes.put(v.Name, v); err != nil {
+		return v, volume.Transient(err)
+	}
+	pv, err := s.provision(ctx, wanted)
+	if err != nil {
+		if !known || refused(err) {
+			err = s.notMade(v, err)
+		}
+		return v, err
+	}
+	v.Step, v.PV = made, pv
+	v.ID = s.idOf(pv)
+	if err := s.state.volumes.put(v.Name, v); err != nil {
+		return v, volume.Uncertain(err)
+	}
+	return v, nil
+}
+
+// notMade removes the record of a volume that was not made, by an error that speaks of all attempts, or of the first. Of a volume
+// that may be there the record stays.
+func (s *Server) notMade(v volumeRecord, err error) error {
+	if outcome.IsUncertain(err) {
+		return err
+	}
+	if removing := s.state.volumes.remove(v.Name); removing != nil {
+		s.logger.Warn("the record of a volume that was not made stays", "name", v.Name, "err", removing)
+	}
+	return err
+}
+
+// checkSame refuses another volume of the same name.
+func (s *Server) checkSame(v volumeRecord, wanted creation) error {
+	size := v.PV.Spec.Capacity.Storage().Value()
+	why := ""
+	switch {
+	case size < wanted.required || (wanted.limit > 0 && size > wanted.limit):
+		why = fmt.Sprintf("it has %d bytes", size)
+	case v.Parameters != parametersDigest(wanted.parameters):
+		why = "it was made with other parameters"
+	case v.Origin != wanted.origin():
+		why = fmt.Sprintf("it was made of volume %s", volume.Quote(v.Origin))
+	}
+	for _, c := range wanted.capabilities {
+		why = cmp.Or(why, s.whyUnfit(v, c))
+	}
+	if why == "" {
+		return nil
+	}
+	return status.Errorf(codes.AlreadyExists, "there is a volume with the name %s, and %s", volume.Quote(v.Name), why)
+}
+
+// provision asks the plugin for the volume.
+func (s *Server) provision(ctx context.Context, wanted creation) (*v1.PersistentVolume, error) {
+	plugin, ok := s.plugin.(volume.ProvisionableVolumePlugin)
+	if !ok {
+		return nil, unimplemented("CreateVolume")
+	}
+	provisioner, err := plugin.NewProvisioner(s.volumeOptions(wanted))
+	if err != nil {
+		return nil, err
+	}
+	made, err := provisioner.Provision(ctx, s.selectedNode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if size := made.Spec.Capacity.Storage().Value(); size < wanted.required || (wanted.limit > 0 && size > wanted.limit) {
+		return nil, volume.Uncertain(fmt.Errorf("the plugin has made a volume of %d bytes, where %d to %d are asked for", size, wanted.required, wanted.limit))
+	}
+	pv := made.DeepCopy()
+	pv.Spec.MountOptions = nil
+	return pv, nil
+}
+
+// selectedNode is this node, where volumes are of use nowhere else.
+func (s *Server) selectedNode() *v1.Node {
+	if len(s.options.Topology) == 0 {
+		return nil
+	}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(s.options.NodeName), Labels: maps.Clone(s.options.Topology)}}
+}
+
+func (s *Server) volumeOptions(wanted creation) volume.VolumeOptions {
+	options := volume.VolumeOptions{
+		PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete,
+		PVName:                        element(wanted.name),
+		PVC:                           s.claim(wanted),
+		Parameters:                    withoutKubernetes(wanted.parameters),
+	}
+	for _, c := range wanted.capabilities {
+		options.MountOptions = append(options.MountOptions, c.flags...)
+		if _, chosen := options.Parameters[volume.VolumeParameterFSType]; c.FSType != "" && !chosen {
+			options.Parameters = withKey(options.Parameters, volume.VolumeParameterFSType, c.FSType)
+		}
+	}
+	if wanted.source != nil {
+		options.Source = wanted.source.PV.DeepCopy()
+	}
+	return options
+}
+
+func withKey(values map[string]string, key, value string) map[string]string {
+	if values == nil {
+		values = map[string]string{}
+	}
+	values[key] = value
+	return values
+}
+
+// claim is what stands for the claim, of which CSI says little.
+func (s *Server) claim(wanted creation) *v1.PersistentVolumeClaim {
+	mode := wanted.capabilities[0].volumeMode()
+	claim := &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      cmp.Or(wanted.parameters[claimNameKey], element(wanted.name)),
+			Namespace: cmp.Or(wanted.parameters[claimNamespaceKey], "default"),
+		},
+		Spec: v1.PersistentVolumeClaimSpec{
+			VolumeMode: &mode,
+			Resources:  v1.VolumeResourceRequirements{Requests: storage(s.sizeOf(wanted))},
+		},
+	}
+	if wanted.limit > 0 {
+		claim.Spec.Resources.Limits = storage(wanted.limit)
+	}
+	for _, c := range wanted.capabilities {
+		if mode, _, err := s.served(c); err == nil && !slices.Contains(claim.Spec.AccessModes, mode) {
+			claim.Spec.AccessModes = append(claim.Spec.AccessModes, mode)
+		}
+	}
+	if wanted.source != nil {
+		claim.Spec.DataSource = &v1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: element(wanted.source.Name)}
+	}
+	return claim
+}
+
+// sizeOf is how large the volume is to be at least.
+func (s *Server) sizeOf(wanted creation) int64 {
+	switch {
+	case wanted.required > 0:
+		return wanted.required
+	case wanted.source != nil:
+		return wanted.source.PV.Spec.Capacity.Storage().Value()
+	case wanted.limit > 0:
+		return min(s.options.DefaultVolumeSize, wanted.limit)
+	}
+	return s.options.DefaultVolumeSize
+}
+
+func storage(bytes int64) v1.ResourceList {
+	return v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
+}
+
+// idOf returns the volume's id: the plugin's own, where it has one.
+func (s *Server) idOf(pv *v1.PersistentVolume) string {
+	if source := pv.Spec.CSI; source != nil && source.Driver == s.name && checkVolumeID(source.VolumeHandle) == nil {
+		return source.VolumeHandle
+	}
+	return pv.Name
+}
+
+// volume is what the caller is told of a volume.
+func (s *Server) volume(v volumeRecord) (*csi.Volume, error) {
+	context, err := contextOf(v.PV)
+	if err != nil {
+		return nil, err
+	}
+	result := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.PV.Spec.Capacity.Storage().Value(), VolumeContext: context}
+	if v.Origin != "" {
+		result.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Origin},
+		}}
+	}
+	if len(s.options.Topology) > 0 {
+		result.AccessibleTopology = []*csi.Topology{{Segments: maps.Clone(s.options.Topology)}}
+	}
+	return result, nil
+}
+
+// DeleteVolume deletes a volume that CreateVolume has made. One that is not on record is left, and is no error: it may have been
+// deleted before.
+func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	if !c.makes() {
+		return nil, unimplemented("DeleteVolume")
+	}
+	if err := checkVolumeID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	v, ok := c.state.byID(r.GetVolumeId())
+	if !ok {
+		c.logger.Warn("a volume that is not on record is not deleted", "volume", r.GetVolumeId())
+		return &csi.DeleteVolumeResponse{}, nil
+	}
+	err := c.locks.exclusively(nameLock(v.Name), func() error {
+		return c.locks.exclusively(idLock(v.ID), func() error { return c.delete(ctx, v.ID) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.DeleteVolumeResponse{}, nil
+}
+
+func (s *Server) delete(ctx context.Context, id string) error {
+	v, ok := s.state.byID(id)
+	if !ok {
+		return nil
+	}
+	if users := s.usersOf(id); users != "" {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is not deleted: %s", volume.Quote(id), users)
+	}
+	plugin, ok := s.plugin.(volume.DeletableVolumePlugin)
+	if !ok {
+		return unimplemented("DeleteVolume")
+	}
+	deleter, err := plugin.NewDeleter(s.specOfVolume(v))
+	if err != nil {
+		return err
+	}
+	v.Step = deleting
+	if err := s.state.volumes.put(v.Name, v); err != nil {
+		return volume.Transient(err)
+	}
+	err = deleter.Delete(ctx)
+	if errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err) { // it was left whole
+		v.Step = made
+		return errors.Join(err, s.state.volumes.put(v.Name, v))
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.state.volumes.remove(v.Name); err != nil {
+		return volume.Uncertain(err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package csiserver
+
+import (
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// locks are the names and ids of volumes that calls have for themselves.
+type locks struct {
+	mu   sync.Mutex
+	held map[string]struct{}
+}
+
+func nameLock(name string) string { return "name " + name }
+
+func idLock(id string) string { return "id " + id }
+
+// exclusively calls f while nobody else has the lock. It does not wait for one that is held: the error is ABORTED then. When f
+// returns with a call of the plugin abandoned, the lock is held until that call has ended, by a goroutine that ends with it.
+func (l *locks) exclusively(lock string, f func() error) (err error) {
+	if !l.take(lock) {
+		return status.Errorf(codes.Aborted, "another call for the volume with %s is under way: try again when it has ended", volume.Quote(lock))
+	}
+	defer func() { l.release(lock, err) }() // after a panic too
+	return f()
+}
+
+func (l *locks) take(lock string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, held := l.held[lock]; held {
+		return false
+	}
+	if l.held == nil {
+		l.held = map[string]struct{}{}
+	}
+	l.held[lock] = struct{}{}
+	return true
+}
+
+func (l *locks) release(lock string, err error) {
+	if done := outcome.DoneOf(err); done != nil {
+		go func() {
+			<-done
+			l.drop(lock)
+		}()
+		return
+	}
+	l.drop(lock)
+}
+
+func (l *locks) drop(lock string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.held, lock)
+}

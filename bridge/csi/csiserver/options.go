@@ -1,0 +1,215 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// AttachMode says where volumes are attached, if the plugin attaches at all.
+type AttachMode uint8
+
+const (
+	// AttachByController attaches in ControllerPublishVolume: for storage that every controller can reach.
+	AttachByController AttachMode = iota
+	// AttachOnNode attaches in NodeStageVolume: for storage of the node itself, such as images with loop devices.
+	AttachOnNode
+)
+
+// Services says which services a server has, beside Identity.
+type Services uint8
+
+const (
+	// AllServices is both.
+	AllServices Services = iota
+	// ControllerOnly is for the one process that makes, attaches and expands volumes for all nodes.
+	ControllerOnly
+	// NodeOnly is for the processes beside it, one on each node.
+	NodeOnly
+)
+
+const (
+	// DefaultCallTimeout is enough for a plugin that formats or copies.
+	DefaultCallTimeout = 5 * time.Minute
+	// DefaultGrace is shorter than what Kubernetes waits before it kills (30 s).
+	DefaultGrace = 20 * time.Second
+	// DefaultVolumeSize is 1 GiB.
+	DefaultVolumeSize = int64(1) << 30
+
+	defaultSocketMode = fs.FileMode(0o600)
+)
+
+// Options configures a [Server]. What is not said to be required may be left out.
+type Options struct {
+	// Socket is the absolute path of the unix socket. Required. Its directory must exist, and others than this user and root
+	// must not be able to write there. What a killed server has left is replaced.
+	Socket string
+	// SocketMode are the permissions of the socket, 0600 by default. Who can connect can mount: it must not be writable for
+	// all.
+	SocketMode fs.FileMode
+	// RootDir is the absolute directory below which the plugin works, as [volume.HostOptions] has it. Required.
+	RootDir string
+	// StateDir is the absolute directory of what must survive a reboot: which volumes there are, and where they are attached.
+	// Required. Each server has its own.
+	StateDir string
+	// RuntimeDir is the absolute directory of what does not survive a reboot: what is staged and published. It should be on a
+	// tmpfs. Required for a server with the node service.
+	RuntimeDir string
+	// NodeName is the name and the id of this node. Required: a plugin has it in its [volume.VolumeHost].
+	NodeName types.NodeName
+	// Version is what GetPluginInfo says, "0" by default.
+	Version string
+	// Services says which services there are.
+	Services Services
+	// Attach says where volumes are attached.
+	Attach AttachMode
+	// Topology is where this node is, by segment, such as "topology.example.com/node": "node-1". With it the volumes that are
+	// made here are of use only there: a request that does not allow it is refused. Empty means that volumes can be used
+	// anywhere, as far as the plugin says nothing else.
+	Topology map[string]string
+	// DefaultVolumeSize is the size in bytes of a volume for which none is asked; zero means [DefaultVolumeSize].
+	DefaultVolumeSize int64
+	// CallTimeout bounds every call, also where the caller waits longer; zero means [DefaultCallTimeout].
+	CallTimeout time.Duration
+	// Grace is how long calls may go on after Run's context has ended; zero means [DefaultGrace].
+	Grace time.Duration
+	// Mounter makes the binds at target paths; nil means a mount.Mounter of the server's own.
+	Mounter mount.Interface
+	// Logger gets one line for each call that changes something or fails. Nil discards.
+	Logger *slog.Logger
+}
+
+// withDefaults fills in what was left out.
+func (o Options) withDefaults() Options {
+	if o.SocketMode == 0 {
+		o.SocketMode = defaultSocketMode
+	}
+	if o.Version == "" {
+		o.Version = "0"
+	}
+	if o.DefaultVolumeSize == 0 {
+		o.DefaultVolumeSize = DefaultVolumeSize
+	}
+	if o.CallTimeout == 0 {
+		o.CallTimeout = DefaultCallTimeout
+	}
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Mounter == nil {
+		o.Mounter = mount.New(mount.Options{Logger: o.Logger})
+	}
+	return o
+}
+
+func (o Options) hasController() bool { return o.Services != NodeOnly }
+func (o Options) hasNode() bool       { return o.Services != ControllerOnly }
+
+// privateSuffix ends the name of the directory in which the socket is made.
+const privateSuffix = ".new"
+
+// maxSocketPath is what sockaddr_un has room for, less what is added while the socket is made.
+const maxSocketPath = 107 - len(privateSuffix+"/s")
+
+func (o Options) check() error {
+	paths := []struct{ name, path string }{{"Socket", o.Socket}, {"StateDir", o.StateDir}}
+	if o.hasNode() {
+		paths = append(paths, struct{ name, path string }{"RuntimeDir", o.RuntimeDir})
+	}
+	for _, p := range paths {
+		if !filepath.IsAbs(p.path) || filepath.Clean(p.path) != p.path {
+			return fmt.Errorf("%s %q: give a clean absolute path: %w", p.name, p.path, volume.ErrInvalid)
+		}
+	}
+	switch {
+	case len(o.Socket) > maxSocketPath:
+		return fmt.Errorf("the path %q is too long for a socket: give one of at most %d bytes: %w", o.Socket, maxSocketPath, volume.ErrInvalid)
+	case o.SocketMode&^0o777 != 0 || o.SocketMode&0o002 != 0:
+		return fmt.Errorf("SocketMode %v: give permissions that do not let everybody write: %w", o.SocketMode, volume.ErrInvalid)
+	case o.RuntimeDir == o.StateDir:
+		return fmt.Errorf("RuntimeDir and StateDir are both %q: give each its own: %w", o.StateDir, volume.ErrInvalid)
+	case o.Services > NodeOnly || o.Attach > AttachOnNode:
+		return fmt.Errorf("Services %d, Attach %d: use the constants: %w", o.Services, o.Attach, volume.ErrInvalid)
+	case o.Attach == AttachOnNode && !o.hasNode():
+		return fmt.Errorf("AttachOnNode needs the node service: %w", volume.ErrInvalid)
+	}
+	return csispec.CheckID("NodeName", string(o.NodeName), csispec.MaxNodeID)
+}
+
+// Server serves one plugin. Make it with [New].
+type Server struct {
+	options Options
+	plugin  volume.VolumePlugin
+	name    string // of the driver
+	can     volume.Capabilities
+	public  []string
+	plugins *volume.VolumePluginMgr
+	host    *volume.Host
+	mounter mount.Interface
+	logger  *slog.Logger
+
+	locks locks
+	calls calls
+	// state and runtime are set by Run, before it listens. A server without the node service has no runtime.
+	state   *stateRecords
+	runtime *runtimeRecords
+}
+
+// New returns a server of plugin. It does no I/O and starts nothing. An option that is missing or not usable is an error that
+// matches [volume.ErrInvalid], and so is a plugin whose name no driver can have.
+func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
+	options = options.withDefaults()
+	if plugin == nil {
+		return nil, fmt.Errorf("csi server: the plugin is nil: %w", volume.ErrInvalid)
+	}
+	host, err := volume.NewHost(volume.HostOptions{RootDir: options.RootDir, NodeName: options.NodeName})
+	name := volume.DriverOfPluginName(plugin.GetPluginName())
+	if err := errors.Join(err, options.check(), csispec.CheckDriverName(name)); err != nil {
+		return nil, fmt.Errorf("csi server of plugin %q: %w", plugin.GetPluginName(), err)
+	}
+	if volume.PluginNameOfDriver(name) != plugin.GetPluginName() {
+		return nil, fmt.Errorf("csi server of plugin %q: what follows the slash has a dot, which no driver's name can show: %w",
+			plugin.GetPluginName(), volume.ErrInvalid)
+	}
+	return &Server{
+		options: options, plugin: plugin, name: name, host: host, mounter: options.Mounter, logger: options.Logger,
+	}, nil
+}
+
+// register initialises the plugin and resolves what it can do.
+func (s *Server) register(ctx context.Context) error {
+	s.plugins = volume.NewVolumePluginMgr(s.host)
+	if err := s.plugins.InitPlugins(ctx, s.plugin); err != nil {
+		return err
+	}
+	name := s.plugin.GetPluginName()
+	s.can, s.public = s.plugins.Capabilities(name), s.plugins.PublicKeys(name)
+	return nil
+}
+
+// Can the driver do this? Each follows from the plugin's capabilities and the options.
+
+func (s *Server) makes() bool { return s.can.Has(volume.CapProvision | volume.CapDelete) }
+
+func (s *Server) attachesByController() bool {
+	return s.can.Has(volume.CapAttach) && s.options.Attach == AttachByController
+}
+
+func (s *Server) attachesOnNode() bool {
+	return s.can.Has(volume.CapAttach) && s.options.Attach == AttachOnNode
+}
+
+func (s *Server) stages() bool { return s.can.Has(volume.CapDeviceMount) || s.can.Has(volume.CapBlock) }

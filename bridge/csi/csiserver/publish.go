@@ -1,0 +1,381 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// NodePublishVolume sets a volume up for the pod that a target path stands for, and binds it there.
+func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	if err := checkVolumeID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if err := n.checkTarget(r.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	spec, u, err := n.specOfRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	uid := uidOf(r.GetVolumeId(), r.GetTargetPath())
+	p := publication{
+		Boot: n.runtime.boot, ID: r.GetVolumeId(), Target: r.GetTargetPath(), UID: uid, Name: spec.Name(),
+		Capability: u.capability, ReadOnly: u.podReadOnly,
+	}
+	err = n.locks.exclusively(idLock(p.ID), func() error {
+		st, err := n.stagedAt(p.ID, r.GetStagingTargetPath())
+		if err != nil {
+			return err
+		}
+		return n.publish(ctx, p, published{spec: spec, pod: podOf(uid, r.GetVolumeContext()), staging: st})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+// checkTarget refuses a target path that is none, or that is the server's own.
+func (s *Server) checkTarget(path string) error {
+	if err := checkPath("target_path", path); err != nil {
+		return err
+	}
+	for _, own := range []string{s.host.GetPodsDir(), s.host.GetPluginDir(s.plugin.GetPluginName()), s.options.StateDir, s.options.RuntimeDir} {
+		if rel, err := filepath.Rel(own, path); err == nil && filepath.IsLocal(rel) {
+			return status.Errorf(codes.InvalidArgument, "target_path %s lies in %q, which is the driver's own", volume.Quote(path), own)
+		}
+	}
+	return nil
+}
+
+// stagedAt returns how the volume is staged. A plugin that stages nothing has the zero value.
+func (s *Server) stagedAt(id, path string) (staging, error) {
+	if !s.stages() {
+		return staging{}, nil
+	}
+	st, ok := s.runtime.stagings.get(id)
+	switch {
+	case path == "":
+		return staging{}, status.Error(codes.InvalidArgument, "staging_target_path is missing, and the driver stages volumes")
+	case !ok || !st.Done:
+		return staging{}, status.Errorf(codes.FailedPrecondition, "volume %s is not staged: stage it first", volume.Quote(id))
+	case st.Path != path:
+		return staging{}, status.Errorf(codes.FailedPrecondition, "volume %s is staged at %q, and not at %q", volume.Quote(id), st.Path, path)
+	}
+	return st, nil
+}
+
+// published is what publishing needs beside its record.
+type published struct {
+	spec    *volume.Spec
+	pod     *v1.Pod
+	staging staging
+}
+
+// publish publishes a volume that the caller has the lock of. Each step finds done what an earlier call has done.
+func (s *Server) publish(ctx context.Context, p publication, what published) error {
+	before, known := s.runtime.publications.get(publicationKey(p.ID, p.UID))
+	if err := s.checkPublications(p, what.staging); err != nil {
+		return err
+	}
+	if !known {
+		if err := s.checkUnmounted(ctx, p.Target); err != nil {
+			return err
+		}
+		if err := s.runtime.publications.put(publicationKey(p.ID, p.UID), p); err != nil {
+			return volume.Transient(err)
+		}
+	}
+	p.Source, p.Mount, p.Done = before.Source, before.Mount, before.Done
+	if err := s.setUpAndBind(ctx, &p, what); err != nil {
+		if !known {
+			s.undoPublish(ctx, p, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// checkPublications refuses what contradicts what is published.
+func (s *Server) checkPublications(p publication, st staging) error {
+	single := csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	if s.stages() && st.Capability.Block != p.Capability.Block {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is staged with Block=%t", volume.Quote(p.ID), st.Capability.Block)
+	}
+	for _, other := range s.runtime.publicationsOf(p.ID) {
+		switch {
+		case other.Target != p.Target && (p.Capability.Mode == single || other.Capability.Mode == single):
+			return status.Errorf(codes.FailedPrecondition, "volume %s is published at %q, and is for one at a time", volume.Quote(p.ID), other.Target)
+		case other.Target == p.Target && other.Done && (other.ReadOnly != p.ReadOnly || !other.Capability.is(p.Capability)):
+			return status.Errorf(codes.AlreadyExists, "volume %s is published at %q otherwise than it is asked for", volume.Quote(p.ID), p.Target)
+		}
+	}
+	return nil
+}
+
+// checkUnmounted refuses a target path at which there is a mount that is not on record.
+func (s *Server) checkUnmounted(ctx context.Context, target string) error {
+	there, err := s.mounter.Lookup(ctx, target)
+	switch {
+	case errors.Is(err, mount.ErrNotMounted):
+		return nil
+	case err != nil:
+		return err
+	}
+	return foreign(target, there)
+}
+
+func foreign(target string, there mount.MountPoint) error {
+	return fmt.Errorf("%s %q is mounted at %q, and not by this driver: unmount it if you know whose it is: %w",
+		there.FSType, there.Source, target, mount.ErrForeign)
+}
+
+// setUpAndBind has the plugin set the volume up, and binds that at the target. p is on record with each step that is done.
+func (s *Server) setUpAndBind(ctx context.Context, p *publication, what published) error {
+	source, err := s.setUp(ctx, *p, what)
+	if err != nil {
+		return err
+	}
+	if p.Source != source {
+		p.Source = source
+		if err := s.runtime.publications.put(publicationKey(p.ID, p.UID), *p); err != nil {
+			return volume.Uncertain(err)
+		}
+	}
+	there, bound, err := s.bound(ctx, *p)
+	if err != nil {
+		return err
+	}
+	if bound && optionsReadOnly(there) != p.ReadOnly {
+		return foreign(p.Target, there)
+	}
+	if !bound {
+		if there, err = s.bind(ctx, *p); err != nil {
+			return err
+		}
+	}
+	if p.Done && p.Mount.Is(there) {
+		return nil
+	}
+	p.Mount, p.Done = there.Identity(), true
+	if err := s.runtime.publications.put(publicationKey(p.ID, p.UID), *p); err != nil {
+		return volume.Uncertain(err)
+	}
+	return nil
+}
+
+// setUp returns what is to be bound: the pod's directory of the volume, or its device.
+func (s *Server) setUp(ctx context.Context, p publication, what published) (string, error) {
+	if p.Capability.Block {
+		return s.mapDevice(ctx, p, what)
+	}
+	mounter, err := s.plugin.NewMounter(what.spec, what.pod)
+	if err != nil {
+		return "", err
+	}
+	if checker, ok := mounter.(volume.MountChecker); ok {
+		if err := checker.CanMount(ctx); err != nil {
+			return "", err
+		}
+	}
+	args := volume.MounterArgs{FsGroup: p.Capability.Group, PodUID: string(p.UID), IsRemount: p.Done}
+	if err := mounter.SetUp(ctx, args); err != nil {
+		return "", err
+	}
+	mounting, ok := s.plugin.(volume.MountingVolumePlugin)
+	if !ok || !mounting.SetUpIsMount(what.spec) {
+		return mounter.GetPath(), nil
+	}
+	return mounter.GetPath(), s.checkMounted(ctx, mounter.GetPath())
+}
+
+// mapDevice returns the device of a block volume.
+func (s *Server) mapDevice(ctx context.Context, p publication, what published) (string, error) {
+	mapper, err := s.blockMapper(what.spec, what.pod)
+	if err != nil {
+		return "", err
+	}
+	custom, ok := mapper.(volume.CustomBlockVolumeMapper)
+	if !ok {
+		return what.staging.Device, nil
+	}
+	mapPath, err := mapper.GetGlobalMapPath(what.spec)
+	if err != nil {
+		return "", err
+	}
+	device, err := custom.MapPodDevice(ctx, volume.MapPodDeviceArgs{
+		DevicePath: what.staging.Device, GlobalMapPath: mapPath, PodUID: p.UID,
+	})
+	if err != nil || device != "" {
+		return device, err
+	}
+	return what.staging.Device, nil
+}
+
+// bound reports whether the source is bound at the target already. Another mount there is an error that matches
+// [mount.ErrForeign]: there was none when the publication was put on record.
+func (s *Server) bound(ctx context.Context, p publication) (mount.MountPoint, bool, error) {
+	there, err := s.mounter.Lookup(ctx, p.Target)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return there, false, nil
+	}
+	if err != nil {
+		return there, false, err
+	}
+	ours, err := s.isOurs(ctx, p, there)
+	if err == nil && !ours {
+		err = foreign(p.Target, there)
+	}
+	return there, err == nil, err
+}
+
+// isOurs reports whether a mount at the target is the one on record, or, where a killed server did not come to put it there, one
+// of the source.
+func (s *Server) isOurs(ctx context.Context, p publication, there mount.MountPoint) (bool, error) {
+	if p.Done {
+		return p.Mount.Is(there), nil
+	}
+	if p.Source == "" {
+		return false, nil // nothing was bound
+	}
+	return mount.LeaveBehind(ctx, "stat", p.Target, func() (bool, error) { return sameFile(p.Source, p.Target) })
+}
+
+func sameFile(a, b string) (bool, error) {
+	first, err := os.Stat(a)
+	if err != nil {
+		return false, err
+	}
+	second, err := os.Stat(b)
+	return err == nil && os.SameFile(first, second), err
+}
+
+func (s *Server) bind(ctx context.Context, p publication) (mount.MountPoint, error) {
+	options := []string{"bind"}
+	if p.ReadOnly {
+		options = append(options, "ro")
+	}
+	if err := s.mounter.Mount(ctx, mount.Request{Source: p.Source, Target: p.Target, Options: options}); err != nil {
+		return mount.MountPoint{}, err
+	}
+	return s.mounter.Lookup(ctx, p.Target)
+}
+
+// optionsReadOnly reports whether the mount itself is read-only, whatever its filesystem is.
+func optionsReadOnly(m mount.MountPoint) bool {
+	return slices.Contains(m.Options, "ro")
+}
+
+// undoPublish undoes what a call has begun that failed for good: callers do not unpublish then. When that fails too, the record
+// stays, and the next call goes on.
+func (s *Server) undoPublish(ctx context.Context, p publication, err error) {
+	if outcome.IsUncertain(err) {
+		return
+	}
+	if undo := s.unpublish(ctx, p); undo != nil {
+		s.logger.Warn("what a failed call to publish has begun is not undone", "volume", p.ID, "target", p.Target, "err", undo)
+	}
+}
+
+// NodeUnpublishVolume takes a volume away from a target path. What is not on record is left, and is no error as long as nothing
+// is mounted there.
+func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	if err := checkVolumeID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if err := checkPath("target_path", r.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	err := n.locks.exclusively(idLock(r.GetVolumeId()), func() error {
+		p, ok := n.runtime.publications.get(publicationKey(r.GetVolumeId(), uidOf(r.GetVolumeId(), r.GetTargetPath())))
+		if !ok {
+			return n.checkUnmounted(ctx, r.GetTargetPath())
+		}
+		return n.unpublish(ctx, p)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+// unpublish takes off the bind, has the plugin tear the volume down, and forgets it.
+func (s *Server) unpublish(ctx context.Context, p publication) error {
+	there, bound, err := s.bound(ctx, p)
+	if err != nil {
+		return err
+	}
+	options := mount.UnmountOptions{}
+	if bound {
+		options.Expect = there.Identity()
+	}
+	if err := mount.UnmountPath(ctx, s.mounter, p.Target, options); err != nil {
+		return err
+	}
+	if err := s.tearDown(ctx, p); err != nil {
+		return err
+	}
+	if err := s.runtime.publications.remove(publicationKey(p.ID, p.UID)); err != nil {
+		return volume.Uncertain(err)
+	}
+	return nil
+}
+
+func (s *Server) tearDown(ctx context.Context, p publication) error {
+	if p.Capability.Block {
+		return s.unmapDevice(ctx, p)
+	}
+	unmounter, err := s.plugin.NewUnmounter(p.Name, p.UID)
+	if err != nil {
+		return err
+	}
+	if err := s.kept(unmounter.TearDown(ctx)); err != nil {
+		return err
+	}
+	s.removePodDirs(ctx, p)
+	return nil
+}
+
+// removePodDirs removes the directories of the pod that a target path stands for, as far as they are empty.
+func (s *Server) removePodDirs(ctx context.Context, p publication) {
+	volumes := filepath.Dir(s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name))
+	for _, dir := range []string{volumes, filepath.Dir(volumes), filepath.Dir(filepath.Dir(volumes))} {
+		if err := s.mounter.RemoveTarget(ctx, dir); err != nil {
+			s.logger.Debug("a directory stays", "path", dir, "err", err)
+			return
+		}
+	}
+}
+
+func (s *Server) unmapDevice(ctx context.Context, p publication) error {
+	unmapper, err := s.blockUnmapper(p.Name)
+	if err != nil {
+		return err
+	}
+	custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper)
+	if !ok {
+		return nil
+	}
+	st, ok := s.runtime.stagings.get(p.ID)
+	if !ok {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged any more, and its device cannot be unmapped", volume.Quote(p.ID))
+	}
+	mapPath, err := unmapper.GetGlobalMapPath(volume.NewSpecFromPersistentVolume(st.PV, false))
+	if err != nil {
+		return err
+	}
+	return custom.UnmapPodDevice(ctx, volume.UnmapPodDeviceArgs{GlobalMapPath: mapPath, PodUID: p.UID})
+}

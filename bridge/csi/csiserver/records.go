@@ -1,0 +1,290 @@
+package csiserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/mount"
+)
+
+// volumeStep is how far the life of a volume has come.
+type volumeStep string
+
+const (
+	making   volumeStep = "making" // it may be there, whole or not
+	made     volumeStep = "made"
+	deleting volumeStep = "deleting" // it may be there, whole or not
+)
+
+// volumeRecord is a volume that CreateVolume has made, by its name.
+type volumeRecord struct {
+	Step volumeStep
+	Name string
+	// ID and PV are known once the volume is made. PV has no mount options.
+	ID string               `json:",omitempty"`
+	PV *v1.PersistentVolume `json:",omitempty"`
+	// Parameters is a digest of those of the request, Origin the id of the volume whose copy it is.
+	Parameters string
+	Origin     string `json:",omitempty"`
+}
+
+// attachment is a volume that is attached to a node, or may be, by id and node.
+type attachment struct {
+	ID   string
+	Node types.NodeName
+	// Origin is what the volume's context says.
+	Origin     origin
+	Capability capability
+	ReadOnly   bool
+	// Done says that Attach has succeeded, with Device.
+	Done   bool
+	Device string `json:",omitempty"`
+}
+
+// staging is a volume that is staged on this node, or may be, by id.
+type staging struct {
+	Boot string
+	ID   string
+	// Path is the staging path of the caller, MountPath that of the plugin; empty when nothing is mounted for staging.
+	Path      string
+	MountPath string `json:",omitempty"`
+	// PV is the volume without mount options that may be secret.
+	PV         *v1.PersistentVolume
+	Capability capability
+	ReadOnly   bool
+	// Done says that staging has succeeded, with Device.
+	Done   bool
+	Device string `json:",omitempty"`
+}
+
+// publication is a volume that is published at a path of this node, or may be, by id and UID.
+type publication struct {
+	Boot   string
+	ID     string
+	Target string
+	// UID stands for the pod, of which CSI says nothing.
+	UID        types.UID
+	Name       string // the inner name of the volume
+	Capability capability
+	ReadOnly   bool
+	// Source is what is bound at Target; empty as long as it is not known.
+	Source string `json:",omitempty"`
+	// Done says that it is bound, by Mount.
+	Done  bool
+	Mount mount.Identity
+}
+
+// table is the records of one kind, in memory and on disk. Its methods may be called from several goroutines at once, but those
+// that write the same key must take turns.
+type table[T any] struct {
+	dir  *record.Dir
+	kind string
+
+	mu   sync.Mutex
+	rows map[string]T
+}
+
+func newTable[T any](dir *record.Dir, kind string) *table[T] {
+	return &table[T]{dir: dir, kind: kind + "/", rows: map[string]T{}}
+}
+
+// load takes a record that is one of this table's.
+func (t *table[T]) load(r record.Record) (bool, error) {
+	key, ok := strings.CutPrefix(r.Key, t.kind)
+	if !ok {
+		return false, nil
+	}
+	var row T
+	if err := json.Unmarshal(r.Payload, &row); err != nil {
+		return true, fmt.Errorf("record %q: %w", r.Key, err)
+	}
+	t.rows[key] = row
+	return true, nil
+}
+
+func (t *table[T]) get(key string) (T, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	row, ok := t.rows[key]
+	return row, ok
+}
+
+// select returns the rows for which f is true, in the order of their keys.
+func (t *table[T]) where(f func(T) bool) []T {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var found []T
+	for _, key := range slices.Sorted(maps.Keys(t.rows)) {
+		if f(t.rows[key]) {
+			found = append(found, t.rows[key])
+		}
+	}
+	return found
+}
+
+// put returns when the row is on record.
+func (t *table[T]) put(key string, row T) error {
+	payload, err := json.Marshal(row)
+	if err != nil {
+		return err
+	}
+	if err := t.dir.Put(t.kind+key, payload); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows[key] = row
+	return nil
+}
+
+func (t *table[T]) remove(key string) error {
+	if err := t.dir.Remove(t.kind + key); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.rows, key)
+	return nil
+}
+
+// stateRecords survive a reboot.
+type stateRecords struct {
+	dir         *record.Dir
+	volumes     *table[volumeRecord]
+	attachments *table[attachment]
+}
+
+// runtimeRecords do not: mounts end with the boot.
+type runtimeRecords struct {
+	dir          *record.Dir
+	boot         string
+	stagings     *table[staging]
+	publications *table[publication]
+}
+
+func attachmentKey(id string, node types.NodeName) string { return id + "\x00" + string(node) }
+
+func publicationKey(id string, uid types.UID) string { return id + "\x00" + string(uid) }
+
+// byID returns the volume with the id.
+func (s *stateRecords) byID(id string) (volumeRecord, bool) {
+	found := s.volumes.where(func(v volumeRecord) bool { return v.ID == id && v.Step != making })
+	if len(found) == 0 {
+		return volumeRecord{}, false
+	}
+	return found[0], true
+}
+
+func (s *stateRecords) attachmentsOf(id string) []attachment {
+	return s.attachments.where(func(a attachment) bool { return a.ID == id })
+}
+
+func (r *runtimeRecords) publicationsOf(id string) []publication {
+	return r.publications.where(func(p publication) bool { return p.ID == id })
+}
+
+// openRecords opens and reads the records, and closes all of them when one cannot be opened.
+func (s *Server) openRecords() (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.closeRecords())
+		}
+	}()
+	dir, err := record.Open(s.options.StateDir, record.Options{Sync: true})
+	if err != nil {
+		return fmt.Errorf("StateDir: %w", err)
+	}
+	s.state = &stateRecords{
+		dir: dir, volumes: newTable[volumeRecord](dir, "volume"), attachments: newTable[attachment](dir, "attachment"),
+	}
+	if err := load(dir, s.logger, s.state.volumes.load, s.state.attachments.load); err != nil {
+		return fmt.Errorf("StateDir: %w", err)
+	}
+	if !s.options.hasNode() {
+		return nil
+	}
+	dir, err = record.Open(s.options.RuntimeDir, record.Options{})
+	if err != nil {
+		return fmt.Errorf("RuntimeDir: %w", err)
+	}
+	s.runtime = &runtimeRecords{
+		dir: dir, stagings: newTable[staging](dir, "staging"), publications: newTable[publication](dir, "publication"),
+	}
+	if err := load(dir, s.logger, s.runtime.stagings.load, s.runtime.publications.load); err != nil {
+		return fmt.Errorf("RuntimeDir: %w", err)
+	}
+	if s.runtime.boot, err = bootID(); err != nil {
+		return err
+	}
+	return s.runtime.forgetBoots()
+}
+
+// load gives each record to the table that it is of.
+func load(dir *record.Dir, logger *slog.Logger, tables ...func(record.Record) (bool, error)) error {
+	records, damaged, err := dir.Load()
+	if err != nil {
+		return err
+	}
+	for _, d := range damaged {
+		logger.Error("records are damaged: what they were of is left as it is", "path", d.Path, "err", d.Err)
+	}
+	for _, r := range records {
+		if err := give(r, tables); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func give(r record.Record, tables []func(record.Record) (bool, error)) error {
+	for _, table := range tables {
+		if taken, err := table(r); taken || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("record %q is of no kind that this version knows: %w", r.Key, record.ErrNewer)
+}
+
+// forgetBoots removes the records of earlier boots: no mount of theirs is there.
+func (r *runtimeRecords) forgetBoots() error {
+	var errs []error
+	for _, s := range r.stagings.where(func(s staging) bool { return s.Boot != r.boot }) {
+		errs = append(errs, r.stagings.remove(s.ID))
+	}
+	for _, p := range r.publications.where(func(p publication) bool { return p.Boot != r.boot }) {
+		errs = append(errs, r.publications.remove(publicationKey(p.ID, p.UID)))
+	}
+	return errors.Join(errs...)
+}
+
+// bootID returns what the kernel calls this boot.
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("boot id, without which mounts cannot be told from those of an earlier boot: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
+}
+
+func (s *Server) closeRecords() error {
+	var errs []error
+	if s.state != nil {
+		errs = append(errs, s.state.dir.Close())
+	}
+	if s.runtime != nil {
+		errs = append(errs, s.runtime.dir.Close())
+	}
+	s.state, s.runtime = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,369 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// NodeStageVolume attaches a volume, with [AttachOnNode], waits for its device, and mounts or prepares that for all workloads of
+// the node.
+func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	if !n.stages() {
+		return nil, unimplemented("NodeStageVolume")
+	}
+	if err := checkVolumeID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if err := checkPath("staging_target_path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	st := staging{Boot: n.runtime.boot, ID: r.GetVolumeId(), Path: r.GetStagingTargetPath()}
+	spec, u, err := n.specOfRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	st.Capability, st.ReadOnly, st.PV = u.capability, u.readOnly, n.recorded(spec)
+	err = n.locks.exclusively(idLock(st.ID), func() error {
+		return n.stage(ctx, st, staged{spec: spec, pod: podOf(uidOf(st.ID, st.Path), r.GetVolumeContext()), device: r.GetPublishContext()[deviceKey]})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeStageVolumeResponse{}, nil
+}
+
+// nodeRequest is what requests to stage and to publish have in common.
+type nodeRequest interface {
+	GetVolumeId() string
+	GetVolumeCapability() *csi.VolumeCapability
+	GetVolumeContext() map[string]string
+	GetPublishContext() map[string]string
+}
+
+// specOfRequest returns the volume of a request as the plugin sees it.
+func (s *Server) specOfRequest(r nodeRequest) (*volume.Spec, use, error) {
+	wanted, err := s.supported(r.GetVolumeCapability())
+	if err != nil {
+		return nil, use{}, err
+	}
+	u := use{capability: wanted, readOnly: r.GetPublishContext()[readOnlyKey] == "true"}
+	if publish, ok := r.(interface{ GetReadonly() bool }); ok {
+		u.podReadOnly = publish.GetReadonly()
+	}
+	o, err := s.originOfContext(r.GetVolumeId(), r.GetVolumeContext())
+	if err != nil {
+		return nil, use{}, err
+	}
+	spec, err := s.specOf(r.GetVolumeId(), o, u)
+	return spec, u, err
+}
+
+// staged is what staging needs beside its record.
+type staged struct {
+	spec   *volume.Spec
+	pod    *v1.Pod
+	device string // what Attach has returned, elsewhere
+}
+
+// stage stages a volume that the caller has the lock of. Each step finds done what an earlier call has done.
+func (s *Server) stage(ctx context.Context, st staging, what staged) error {
+	before, known := s.runtime.stagings.get(st.ID)
+	switch {
+	case known && before.Path != st.Path:
+		return status.Errorf(codes.FailedPrecondition, "volume %s is staged at %q: unstage it there first", volume.Quote(st.ID), before.Path)
+	case known && before.Done && (!before.Capability.is(st.Capability) || before.ReadOnly != st.ReadOnly ||
+		!slices.Equal(before.PV.Spec.MountOptions, st.PV.Spec.MountOptions)):
+		return status.Errorf(codes.AlreadyExists, "volume %s is staged otherwise than it is asked for", volume.Quote(st.ID))
+	}
+	var err error
+	if st.MountPath, err = s.mountPath(what.spec); err != nil {
+		return err
+	}
+	if !known {
+		if err := s.runtime.stagings.put(st.ID, st); err != nil {
+			return volume.Transient(err)
+		}
+	}
+	st.Device, err = s.prepare(ctx, st, what)
+	if err != nil {
+		if !known {
+			s.undoStage(ctx, st, err)
+		}
+		return err
+	}
+	if before.Done && before.Device == st.Device {
+		return nil
+	}
+	st.Done = true
+	if err := s.runtime.stagings.put(st.ID, st); err != nil {
+		return volume.Uncertain(err)
+	}
+	return nil
+}
+
+// mountPath returns where the plugin mounts the device; empty when it does not.
+func (s *Server) mountPath(spec *volume.Spec) (string, error) {
+	plugin, ok := s.plugin.(volume.DeviceMountableVolumePlugin)
+	if !ok || !s.can.Has(volume.CapDeviceMount) {
+		return "", nil
+	}
+	if block, err := isBlock(spec); block || err != nil {
+		return "", err
+	}
+	if does, err := plugin.CanDeviceMount(spec); err != nil || !does {
+		return "", err
+	}
+	mounter, err := plugin.NewDeviceMounter()
+	if err != nil {
+		return "", err
+	}
+	return mounter.GetDeviceMountPath(spec)
+}
+
+func isBlock(spec *volume.Spec) (bool, error) {
+	mode, err := volume.GetVolumeMode(spec)
+	return mode == v1.PersistentVolumeBlock, err
+}
+
+// prepare attaches and stages, and returns the device.
+func (s *Server) prepare(ctx context.Context, st staging, what staged) (device string, err error) {
+	device = what.device
+	if s.attachesOnNode() {
+		if device, err = s.attachHere(ctx, st); err != nil {
+			return "", err
+		}
+	}
+	if device, err = s.waitForDevice(ctx, what.spec, device, what.pod); err != nil {
+		return "", err
+	}
+	if st.Capability.Block {
+		return device, s.setUpDevice(ctx, what.spec, what.pod, device)
+	}
+	if st.MountPath == "" {
+		return device, nil
+	}
+	return device, s.mountDevice(ctx, st, what.spec, device)
+}
+
+// attachHere attaches a volume to this node. That outlives a boot, and so is on record in StateDir.
+func (s *Server) attachHere(ctx context.Context, st staging) (string, error) {
+	a := attachment{
+		ID: st.ID, Node: s.options.NodeName, Origin: originOf(st.PV), Capability: st.Capability, ReadOnly: st.ReadOnly,
+	}
+	a, err := s.attach(ctx, a)
+	return a.Device, err
+}
+
+// waitForDevice waits until the device is there, where the plugin attaches at all.
+func (s *Server) waitForDevice(ctx context.Context, spec *volume.Spec, device string, pod *v1.Pod) (string, error) {
+	plugin, ok := s.plugin.(volume.AttachableVolumePlugin)
+	if !ok || !s.can.Has(volume.CapAttach) {
+		return device, nil
+	}
+	if does, err := plugin.CanAttach(spec); err != nil || !does {
+		return device, err
+	}
+	attacher, err := plugin.NewAttacher()
+	if err != nil {
+		return "", err
+	}
+	return attacher.WaitForAttach(ctx, spec, device, pod)
+}
+
+func (s *Server) mountDevice(ctx context.Context, st staging, spec *volume.Spec, device string) error {
+	plugin, ok := s.plugin.(volume.DeviceMountableVolumePlugin)
+	if !ok {
+		return unimplemented("NodeStageVolume")
+	}
+	mounter, err := plugin.NewDeviceMounter()
+	if err != nil {
+		return err
+	}
+	err = mounter.MountDevice(ctx, spec, device, st.MountPath, volume.DeviceMounterArgs{FsGroup: st.Capability.Group})
+	if err != nil {
+		return err
+	}
+	mounting, ok := s.plugin.(volume.MountingVolumePlugin)
+	if !ok || !mounting.MountDeviceIsMount(spec) {
+		return nil
+	}
+	return s.checkMounted(ctx, st.MountPath)
+}
+
+// checkMounted finds out a success that mounted nothing, so that no workload writes into the directory beneath.
+func (s *Server) checkMounted(ctx context.Context, path string) error {
+	_, err := s.mounter.Lookup(ctx, path)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return volume.Uncertain(fmt.Errorf("plugin %q reports success, and nothing is mounted at %q: %w", s.plugin.GetPluginName(), path, err))
+	}
+	return err
+}
+
+func (s *Server) setUpDevice(ctx context.Context, spec *volume.Spec, pod *v1.Pod, device string) error {
+	mapper, err := s.blockMapper(spec, pod)
+	if err != nil {
+		return err
+	}
+	custom, ok := mapper.(volume.CustomBlockVolumeMapper)
+	if !ok {
+		return nil
+	}
+	_, err = custom.SetUpDevice(ctx, volume.SetUpDeviceArgs{DevicePath: device})
+	return err
+}
+
+func (s *Server) blockMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
+	plugin, ok := s.plugin.(volume.BlockVolumePlugin)
+	if !ok {
+		return nil, unimplemented("block volumes")
+	}
+	return plugin.NewBlockVolumeMapper(spec, pod)
+}
+
+// undoStage undoes what a call has begun that failed for good: callers do not unstage then. When that fails too, the record stays,
+// and the next call goes on.
+func (s *Server) undoStage(ctx context.Context, st staging, err error) {
+	if outcome.IsUncertain(err) {
+		return
+	}
+	if undo := s.unstage(ctx, st); undo != nil {
+		s.logger.Warn("what a failed call to stage has begun is not undone", "volume", st.ID, "err", undo)
+	}
+}
+
+// NodeUnstageVolume undoes NodeStageVolume. A volume that is not on record is not staged, and is no error.
+func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	if !n.stages() {
+		return nil, unimplemented("NodeUnstageVolume")
+	}
+	if err := checkVolumeID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if err := checkPath("staging_target_path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	err := n.locks.exclusively(idLock(r.GetVolumeId()), func() error { return n.unstageAt(ctx, r.GetVolumeId(), r.GetStagingTargetPath()) })
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeUnstageVolumeResponse{}, nil
+}
+
+func (s *Server) unstageAt(ctx context.Context, id, path string) error {
+	st, ok := s.runtime.stagings.get(id)
+	switch {
+	case !ok && s.attachesOnNode(): // staged before the machine was booted
+		return s.detachHere(ctx, id)
+	case !ok:
+		return nil
+	case st.Path != path:
+		return status.Errorf(codes.FailedPrecondition, "volume %s is staged at %q, and not at %q", volume.Quote(id), st.Path, path)
+	}
+	if all := s.runtime.publicationsOf(id); len(all) > 0 {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is published at %q: unpublish it first", volume.Quote(id), all[0].Target)
+	}
+	return s.unstage(ctx, st)
+}
+
+// unstage takes away what is staged, and then its record.
+func (s *Server) unstage(ctx context.Context, st staging) error {
+	if err := s.unmountDevice(ctx, st); err != nil {
+		return err
+	}
+	if err := s.tearDownDevice(ctx, st); err != nil {
+		return err
+	}
+	if s.attachesOnNode() {
+		if err := s.detachHere(ctx, st.ID); err != nil {
+			return err
+		}
+	}
+	if err := s.runtime.stagings.remove(st.ID); err != nil {
+		return volume.Uncertain(err)
+	}
+	return nil
+}
+
+func (s *Server) unmountDevice(ctx context.Context, st staging) error {
+	plugin, ok := s.plugin.(volume.DeviceMountableVolumePlugin)
+	if !ok || st.MountPath == "" {
+		return nil
+	}
+	refs, err := plugin.GetDeviceMountRefs(ctx, st.MountPath)
+	if err != nil {
+		return err
+	}
+	refs = slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return sameStaging(ref, st.MountPath) })
+	if len(refs) > 0 {
+		return status.Errorf(codes.FailedPrecondition, "what is staged at %q is still mounted at %q", st.MountPath, refs[0])
+	}
+	unmounter, err := plugin.NewDeviceUnmounter()
+	if err != nil {
+		return err
+	}
+	return s.kept(unmounter.UnmountDevice(ctx, st.MountPath))
+}
+
+// sameStaging reports whether ref is the staging itself, seen through another mount of the directory above: it then ends as path
+// does from "/plugins/" on.
+func sameStaging(ref, path string) bool {
+	i := strings.LastIndex(path, "/plugins/")
+	return i >= 0 && strings.HasSuffix(ref, path[i:])
+}
+
+// kept takes a directory that holds something else for done, and tells of it.
+func (s *Server) kept(err error) error {
+	if errors.Is(err, volume.ErrDirectoryKept) && !outcome.IsUncertain(err) {
+		s.logger.Warn("a directory is left, with what somebody else has put there", "err", err)
+		return nil
+	}
+	return err
+}
+
+func (s *Server) tearDownDevice(ctx context.Context, st staging) error {
+	if !st.Capability.Block {
+		return nil
+	}
+	unmapper, err := s.blockUnmapper(st.PV.Name)
+	if err != nil {
+		return err
+	}
+	custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper)
+	if !ok {
+		return nil
+	}
+	mapPath, err := unmapper.GetGlobalMapPath(volume.NewSpecFromPersistentVolume(st.PV, false))
+	if err != nil {
+		return err
+	}
+	return custom.TearDownDevice(ctx, volume.TearDownDeviceArgs{MapPath: mapPath, DevicePath: st.Device})
+}
+
+func (s *Server) blockUnmapper(name string) (volume.BlockVolumeUnmapper, error) {
+	plugin, ok := s.plugin.(volume.BlockVolumePlugin)
+	if !ok {
+		return nil, unimplemented("block volumes")
+	}
+	return plugin.NewBlockVolumeUnmapper(name, "")
+}
+
+// detachHere detaches a volume from this node, if it is on record that it is attached.
+func (s *Server) detachHere(ctx context.Context, id string) error {
+	a, ok := s.state.attachments.get(attachmentKey(id, s.options.NodeName))
+	if !ok {
+		return nil
+	}
+	return s.detach(ctx, a)
+}

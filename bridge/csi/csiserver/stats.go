@@ -1,0 +1,143 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// place is where a volume is on this node.
+type place struct {
+	staging staging
+	// publication is nil at a staging path.
+	publication *publication
+}
+
+// placeOf finds a volume by a path at which it was staged or published.
+func (s *Server) placeOf(id, path string) (place, error) {
+	if err := checkVolumeID(id); err != nil {
+		return place{}, err
+	}
+	if path == "" {
+		return place{}, status.Error(codes.InvalidArgument, "volume_path is missing")
+	}
+	st, staged := s.runtime.stagings.get(id)
+	if p, ok := s.runtime.publications.get(publicationKey(id, uidOf(id, path))); ok && p.Done {
+		return place{staging: st, publication: &p}, nil
+	}
+	if staged && st.Done && st.Path == path {
+		return place{staging: st}, nil
+	}
+	return place{}, status.Errorf(codes.NotFound, "volume %s is not at %s", volume.Quote(id), volume.Quote(path))
+}
+
+// NodeGetVolumeStats measures a volume.
+func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	at, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath())
+	if err != nil {
+		return nil, err
+	}
+	measured, err := n.measure(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeGetVolumeStatsResponse{Usage: usageOf(measured)}, nil
+}
+
+// measure asks the plugin, or else the filesystem that the volume is on.
+func (s *Server) measure(ctx context.Context, at place) (*volume.Metrics, error) {
+	switch {
+	case at.publication == nil && at.staging.Capability.Block, at.publication != nil && at.publication.Capability.Block:
+		return volume.NewMetricsBlock(at.staging.Device).GetMetrics(ctx)
+	case at.publication == nil:
+		if at.staging.MountPath == "" {
+			return nil, status.Errorf(codes.NotFound, "nothing of volume %s is mounted for staging: ask at a target path", volume.Quote(at.staging.ID))
+		}
+		return volume.NewMetricsStatFS(at.staging.MountPath).GetMetrics(ctx)
+	}
+	unmounter, err := s.plugin.NewUnmounter(at.publication.Name, at.publication.UID)
+	if err != nil {
+		return nil, err
+	}
+	measured, err := unmounter.GetMetrics(ctx)
+	if errors.Is(err, volume.ErrUnsupported) {
+		return volume.NewMetricsStatFS(at.publication.Source).GetMetrics(ctx)
+	}
+	return measured, err
+}
+
+func usageOf(m *volume.Metrics) []*csi.VolumeUsage {
+	bytes := &csi.VolumeUsage{Unit: csi.VolumeUsage_BYTES, Total: value(m.Capacity), Used: value(m.Used), Available: value(m.Available)}
+	inodes := &csi.VolumeUsage{Unit: csi.VolumeUsage_INODES, Total: value(m.Inodes), Used: value(m.InodesUsed), Available: value(m.InodesFree)}
+	if m.Inodes == nil {
+		return []*csi.VolumeUsage{bytes}
+	}
+	return []*csi.VolumeUsage{bytes, inodes}
+}
+
+// value is 0 where a quantity is not known, as the specification has it.
+func value(q *resource.Quantity) int64 {
+	if q == nil {
+		return 0
+	}
+	return q.Value()
+}
+
+// NodeExpandVolume makes a filesystem as large as its storage.
+func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+	plugin, ok := n.plugin.(volume.NodeExpandableVolumePlugin)
+	if !ok || !n.can.Has(volume.CapNodeExpand) {
+		return nil, unimplemented("NodeExpandVolume")
+	}
+	required, _, err := sizesOf(r.GetCapacityRange())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath()); err != nil {
+		return nil, err
+	}
+	err = n.locks.exclusively(idLock(r.GetVolumeId()), func() error {
+		at, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath())
+		if err != nil {
+			return err
+		}
+		return n.grow(ctx, plugin, at, required)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: required}, nil
+}
+
+func (s *Server) grow(ctx context.Context, plugin volume.NodeExpandableVolumePlugin, at place, required int64) error {
+	pv := at.staging.PV
+	options := volume.NodeResizeOptions{
+		DevicePath: at.staging.Device, DeviceStagePath: at.staging.MountPath, DeviceMountPath: at.staging.MountPath,
+		NewSize: *resource.NewQuantity(required, resource.BinarySI),
+	}
+	if at.publication != nil {
+		options.DeviceMountPath = at.publication.Source
+	}
+	if pv == nil {
+		return status.Error(codes.FailedPrecondition, "the volume is not staged, and cannot be made larger here")
+	}
+	options.VolumeSpec = volume.NewSpecFromPersistentVolume(withCapacity(pv, required), false)
+	grown, err := plugin.NodeExpand(ctx, options)
+	if err == nil && !grown {
+		return status.Error(codes.Unavailable, "the volume has not its new size yet: try again")
+	}
+	return err
+}
+
+func withCapacity(pv *v1.PersistentVolume, bytes int64) *v1.PersistentVolume {
+	sized := pv.DeepCopy()
+	sized.Spec.Capacity = storage(bytes)
+	return sized
+}
