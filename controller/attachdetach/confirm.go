@@ -2,47 +2,59 @@ package attachdetach
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file confirms at the start what is on record as attached: plugins are asked about many attachments at once, and what is there
-// is not attached again.
+// confirmer confirms at the start what is on record as attached: a plugin is asked about many attachments at once, and what is there
+// is not attached again. Its methods may be called from several goroutines at once.
+type confirmer struct {
+	plugins  *volume.VolumePluginMgr
+	executor *operationexecutor.Executor
+	actual   *cache.ClusterActualStateOfWorld
+	logger   *slog.Logger
+	dirty    *workqueue.Queue[attachment]
 
-// confirmation is a question to a plugin.
+	mu      sync.Mutex              // no call that waits is made under it
+	unknown map[attachment]struct{} // those of which a plugin has not answered yet
+}
+
+// confirmation is one operation that asks a plugin, and the attachments that it asks about.
 type confirmation struct {
 	operation *operationexecutor.Operation
 	of        []attachment
 }
 
-// confirmRecorded begins to ask about the attachments whose records say that they were made. Until the answer has come they are not
-// attached again; after it those that are still uncertain are.
-func (c *Controller) confirmRecorded(ctx context.Context) []confirmation {
+// begin begins to ask about the attachments whose records say that they were made. Until the answer has come they are not attached
+// again; after it those that are still uncertain are.
+func (q *confirmer) begin(ctx context.Context, recorded []attachment) []confirmation {
 	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
-	for _, a := range c.recorded {
-		have, there := c.actual.Attachment(a.volume, a.node)
-		if there && have.AttachState == cache.AttachUncertain && have.VolumeSpec != nil && !c.mustSeeToken(ctx, have.PluginName) {
+	for _, a := range recorded {
+		have, there := q.actual.Attachment(a.volume, a.node)
+		if there && have.AttachState == cache.AttachUncertain && have.VolumeSpec != nil && !q.mustSeeToken(ctx, have.PluginName) {
 			byNode[a.node] = append(byNode[a.node], have.AttachedVolume)
 		}
 	}
-	c.recorded = nil
-	operations, err := c.executor.VerifyVolumesAreAttached(ctx, byNode, c.actual)
+	operations, err := q.executor.VerifyVolumesAreAttached(ctx, byNode, q.actual)
 	if err != nil {
-		c.options.Logger.Warn("not every volume on record can be verified: some are attached again", "err", err)
+		q.logger.Warn("not every volume on record can be verified: some are attached again", "err", err)
 	}
 	confirmations := make([]confirmation, 0, len(operations))
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, op := range operations {
 		asked := askedBy(op.Info(), byNode)
 		for _, a := range asked {
-			c.confirming[a] = struct{}{}
+			q.unknown[a] = struct{}{}
 		}
 		confirmations = append(confirmations, confirmation{op, asked})
 	}
@@ -51,11 +63,11 @@ func (c *Controller) confirmRecorded(ctx context.Context) []confirmation {
 
 // mustSeeToken reports whether the storage of a plugin refuses calls of earlier leaders, once it has seen one of this leader for the
 // volume. A question is none: so each volume is attached again, before a late call of an earlier leader can undo it.
-func (c *Controller) mustSeeToken(ctx context.Context, pluginName string) bool {
+func (q *confirmer) mustSeeToken(ctx context.Context, pluginName string) bool {
 	if _, elected := volume.FencingTokenFrom(ctx); !elected {
 		return false
 	}
-	plugin, err := c.plugins.FindAttachablePluginByName(pluginName)
+	plugin, err := q.plugins.FindAttachablePluginByName(pluginName)
 	if err != nil {
 		return false
 	}
@@ -79,30 +91,30 @@ func askedBy(op operationexecutor.OperationInfo, byNode map[types.NodeName][]ope
 	return asked
 }
 
-// awaitConfirmation has attachments decided when a plugin has answered, or could not.
-func (c *Controller) awaitConfirmation(ctx context.Context, asked confirmation) {
+// await has attachments decided when a plugin has answered, or could not.
+func (q *confirmer) await(ctx context.Context, asked confirmation) {
 	select {
 	case <-asked.operation.Done():
 	case <-ctx.Done():
 		return
 	}
 	if err := asked.operation.Err(); err != nil {
-		c.options.Logger.Warn("volumes on record cannot be verified and are attached again", "volumes", len(asked.of), "err", err)
+		q.logger.Warn("volumes on record cannot be verified and are attached again", "volumes", len(asked.of), "err", err)
 	}
-	c.mu.Lock()
+	q.mu.Lock()
 	for _, a := range asked.of {
-		delete(c.confirming, a)
+		delete(q.unknown, a)
 	}
-	c.mu.Unlock()
+	q.mu.Unlock()
 	for _, a := range asked.of {
-		c.dirty.Add(a)
+		q.dirty.Add(a)
 	}
 }
 
-// isBeingConfirmed reports whether a plugin is being asked whether the volume is attached. Its answer makes the attachment dirty.
-func (c *Controller) isBeingConfirmed(a attachment) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, asked := c.confirming[a]
+// isAsked reports whether a plugin is being asked about the attachment. Its answer makes the attachment dirty.
+func (q *confirmer) isAsked(a attachment) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, asked := q.unknown[a]
 	return asked
 }

@@ -28,42 +28,29 @@ type attachment struct {
 type Controller struct {
 	plugins  *volume.VolumePluginMgr
 	store    store.Store
-	records  *attachmentRecords
 	options  Options
 	executor *operationexecutor.Executor
 	desired  *cache.ClusterDesiredStateOfWorld
 	actual   *cache.ClusterActualStateOfWorld
+	// dirty are attachments to be decided.
+	dirty   *workqueue.Queue[attachment]
+	started atomic.Bool
 
-	objects objects
-	foreign *foreignAttachments
-	// dirty are attachments to be decided, dirtyPods pods whose volumes are to be found out, dirtyNodes nodes to be told what
-	// is attached to them.
-	dirty      *workqueue.Queue[attachment]
-	dirtyPods  *workqueue.Queue[types.NamespacedName]
-	dirtyNodes *workqueue.Queue[types.NodeName]
-	// dirtyForeign are VolumeAttachments of others to be looked at, by their names.
-	dirtyForeign *workqueue.Queue[string]
-	started      atomic.Bool
+	objects   objects
+	pods      *populator
+	health    *nodesHealth
+	foreign   *foreignAttachments
+	records   *attachmentRecords
+	reporter  *reporter
+	failures  *failures
+	events    *events
+	confirmer *confirmer
+	lister    *lister
 
 	// recorded are the attachments that are on record as made. They belong to the goroutine of Run.
 	recorded []attachment
-	// wants is what pods want. It belongs to the goroutine that finds that out.
-	wants map[types.NamespacedName]podWants
 	// attempts are those to attach whose operations run, or have just ended. It belongs to the planner's goroutine.
 	attempts map[attachment]*cache.AttachAttempt
-
-	// mu guards what follows. No plugin, store or callback is called while it is held.
-	mu       sync.Mutex
-	troubles map[attachment]trouble
-	// crowded are the volumes that wait for room on a node.
-	crowded map[types.NodeName]map[v1.UniqueVolumeName]struct{}
-	forced  map[ForceReason]uint64
-	// sicknesses are those of nodes, for as long as they are sick.
-	sicknesses map[types.NodeName]sickness
-	// confirming are those of recorded of which a plugin has not answered yet.
-	confirming map[attachment]struct{}
-	// untold is how often in a row nodes could not be told what is attached to them.
-	untold map[types.NodeName]int
 }
 
 // New returns a controller of the pods and nodes in s, whose volumes are attached by plugins. It starts nothing and does no
@@ -71,31 +58,28 @@ type Controller struct {
 func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
 	options = options.withDefaults()
 	c := &Controller{
-		plugins:      plugins,
-		store:        s,
-		options:      options,
-		objects:      newObjects(s, options),
-		foreign:      newForeignAttachments(),
-		dirty:        workqueue.New[attachment](),
-		dirtyPods:    workqueue.New[types.NamespacedName](),
-		dirtyNodes:   workqueue.New[types.NodeName](),
-		dirtyForeign: workqueue.New[string](),
-		wants:        map[types.NamespacedName]podWants{},
-		attempts:     map[attachment]*cache.AttachAttempt{},
-		troubles:     map[attachment]trouble{},
-		crowded:      map[types.NodeName]map[v1.UniqueVolumeName]struct{}{},
-		forced:       map[ForceReason]uint64{},
-		sicknesses:   map[types.NodeName]sickness{},
-		confirming:   map[attachment]struct{}{},
-		untold:       map[types.NodeName]int{},
+		plugins: plugins, store: s, options: options,
+		objects:  newObjects(s, options),
+		dirty:    workqueue.New[attachment](),
+		attempts: map[attachment]*cache.AttachAttempt{},
 	}
+	c.failures = newFailures(c.dirty)
+	c.reporter = newReporter(s, options)
+	c.health = &nodesHealth{nodes: c.objects.nodes, manages: options.ManagesNode, sick: map[types.NodeName]sickness{}}
 	c.desired = cache.NewClusterDesiredStateOfWorld(plugins, cache.ClusterOptions{Changed: c.wish})
-	c.actual = cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{Changed: c.moved, ReportChanged: c.dirtyNodes.Add})
+	c.actual = cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{Changed: c.moved, ReportChanged: c.reporter.dirty.Add})
+	c.reporter.actual = c.actual
+	c.events = &events{recorder: options.Recorder, logger: options.Logger, desired: c.desired, nodes: c.objects.nodes, forced: map[ForceReason]uint64{}}
 	c.records = newAttachmentRecords(s, c.actual.NodeUID)
+	c.foreign = newForeignAttachments(plugins, c.objects, c.volumeFreed)
+	c.pods = &populator{
+		objects: c.objects, health: c.health, desired: c.desired, actual: c.actual, logger: options.Logger,
+		dirty: workqueue.New[types.NamespacedName](), wants: map[types.NamespacedName]podWants{},
+	}
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
 			Plugins: plugins, Journal: c.records, NodeReader: useReader{store.NodeStatus{Store: s}, c.actual},
-			Reporter: reporter{c}, Recorder: options.Recorder, Logger: options.Logger,
+			Reporter: c.reporter, Recorder: options.Recorder, Logger: options.Logger,
 		}),
 		operationexecutor.ExecutorOptions{
 			Observer: options.Observer, Backoff: options.Backoff,
@@ -103,6 +87,13 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 			WorkersPerPlugin: options.WorkersPerPlugin, HungPerPlugin: options.HungPerPlugin,
 			KeyFreed: c.keyFreed, Logger: options.Logger,
 		})
+	c.confirmer = &confirmer{
+		plugins: plugins, executor: c.executor, actual: c.actual, logger: options.Logger, dirty: c.dirty, unknown: map[attachment]struct{}{},
+	}
+	c.lister = &lister{
+		plugins: plugins, executor: c.executor, actual: c.actual, records: c.records, foreign: c.foreign, volumes: c.objects.volumes,
+		events: c.events, logger: options.Logger, running: map[string]*operationexecutor.Operation{},
+	}
 	return c
 }
 
@@ -143,6 +134,12 @@ func newObjects(s store.Store, options Options) objects {
 	return o
 }
 
+// synced waits until everything has been listed once, and reports whether that was before ctx ended.
+func (o objects) synced(ctx context.Context) bool {
+	return o.csiNodes.WaitSynced(ctx) && o.volumes.WaitSynced(ctx) && o.attachments.WaitSynced(ctx) && o.claims.WaitSynced(ctx) &&
+		o.pods.WaitSynced(ctx) && o.nodes.WaitSynced(ctx)
+}
+
 // Run works until ctx ends, and returns when every goroutine that it started has ended. What is attached stays so. Calls of
 // plugins that do not return then are left behind: the error, a *operationexecutor.WaitError, names them. An error before
 // ctx ends says that Run was called twice or that New was not given what it needs; it matches [volume.ErrInvalid].
@@ -154,31 +151,43 @@ func (c *Controller) Run(ctx context.Context) error {
 		return fmt.Errorf("attach/detach controller: Run was called twice: make another controller: %w", volume.ErrInvalid)
 	}
 	defer c.dirty.Stop()
-	defer c.dirtyPods.Stop()
-	defer c.dirtyNodes.Stop()
-	defer c.dirtyForeign.Stop()
+	defer c.pods.dirty.Stop()
+	defer c.reporter.dirty.Stop()
+	defer c.foreign.dirty.Stop()
 	defer c.records.queue.Stop()
 	var feeds, workers sync.WaitGroup
 	feeds.Go(func() { c.objects.csiNodes.Follow(ctx, c.csiNodeChanged) })
 	feeds.Go(func() { c.objects.volumes.Follow(ctx, c.volumeChanged) })
-	feeds.Go(func() { c.objects.attachments.Follow(ctx, c.volumeAttachmentChanged) })
-	feeds.Go(func() { c.objects.claims.Follow(ctx, c.claimChanged) })
-	feeds.Go(func() { c.objects.pods.Follow(ctx, c.podChanged) })
+	feeds.Go(func() { c.objects.attachments.Follow(ctx, c.foreign.changed) })
+	feeds.Go(func() {
+		c.objects.claims.Follow(ctx, func(claim *v1.PersistentVolumeClaim) { c.pods.claimChanged(store.NameOf(claim)) })
+	})
+	feeds.Go(func() { c.objects.pods.Follow(ctx, c.pods.changed) })
 	feeds.Go(func() { c.objects.nodes.Follow(ctx, c.nodeChanged) })
 	if c.recover(ctx) {
-		for _, asked := range c.confirmRecorded(ctx) {
-			workers.Go(func() { c.awaitConfirmation(ctx, asked) })
+		for _, asked := range c.confirmer.begin(ctx, c.recorded) {
+			workers.Go(func() { c.confirmer.await(ctx, asked) })
 		}
-		workers.Go(func() { c.populateAll(ctx) })
-		workers.Go(func() { c.noteAllForeign(ctx) })
+		c.recorded = nil
+		workers.Go(func() { c.pods.run(ctx) })
+		workers.Go(func() { c.foreign.run(ctx) })
 		workers.Go(func() { c.planAll(ctx) })
 		for range reporters {
-			workers.Go(func() { c.reportAll(ctx) })
+			workers.Go(func() { c.reporter.run(ctx) })
 		}
 		workers.Go(func() { c.verifyAll(ctx) })
-		workers.Go(func() { c.removeLeftovers(ctx) })
+		remover := leftoverRemover{records: c.records, actual: c.actual, logger: c.options.Logger, delay: c.options.delay}
+		workers.Go(func() { remover.run(ctx) })
 	}
 	workers.Wait()
 	feeds.Wait()
 	return c.executor.Shutdown(context.WithoutCancel(ctx))
+}
+
+// volumeChanged has the pods and the foreign attachments looked at that use a PersistentVolume.
+func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+	c.foreign.volumeChanged(pv)
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		c.pods.claimChanged(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	}
 }

@@ -153,17 +153,17 @@ func TestAForcedDetachNeedsTimeAndASickNodeOrAFence(t *testing.T) {
 			w.delete(pod)
 		}
 		w.change("fenced", func(n *v1.Node) {
-			n.Spec.Taints = []v1.Taint{{Key: TaintOutOfService, Effect: v1.TaintEffectNoExecute}}
+			n.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeOutOfService, Effect: v1.TaintEffectNoExecute}}
 		})
 		assert.Empty(t, w.nodesOf("c"), "who fenced the node off has said that it writes no more")
 		assert.Equal(t, map[ForceReason]uint64{ForcedByFence: 1}, c.ForcedDetaches())
 
-		time.Sleep(DefaultMaxWaitForUnmount - time.Minute)
+		time.Sleep(defaultMaxWaitForUnmount - time.Minute)
 		assert.Equal(t, []types.NodeName{"sick"}, w.nodesOf("b"), "it is not late yet")
 		time.Sleep(2 * time.Minute)
 		assert.Empty(t, w.nodesOf("b"))
 		assert.Equal(t, map[ForceReason]uint64{ForcedByFence: 1, ForcedByTimeout: 1}, c.ForcedDetaches())
-		assert.Len(t, w.messages(ReasonForcedDetach), 2)
+		assert.Len(t, w.messages(reasonForcedDetach), 2)
 		time.Sleep(24 * time.Hour)
 		assert.Equal(t, []types.NodeName{"well"}, w.nodesOf("a"), "it is late, and not sick")
 	})
@@ -176,7 +176,7 @@ func TestANodeThatRecoversInTimeLosesNothing(t *testing.T) {
 		w.uses("node-1", "data")
 		w.sicken("node-1")
 		w.delete(pod)
-		time.Sleep(DefaultMaxWaitForUnmount / 2)
+		time.Sleep(defaultMaxWaitForUnmount / 2)
 		w.change("node-1", func(n *v1.Node) { n.Status.Conditions[0].Status = v1.ConditionTrue })
 		time.Sleep(time.Hour)
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
@@ -188,7 +188,7 @@ func TestANodeThatRecoversInTimeLosesNothing(t *testing.T) {
 func TestForceDoesNotBelieveAnOldWord(t *testing.T) {
 	for name, sick := range map[string]func(n *v1.Node){
 		"that it is sick":   func(n *v1.Node) { n.Status.Conditions[0].Status = v1.ConditionUnknown },
-		"that it is fenced": func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: TaintOutOfService}} },
+		"that it is fenced": func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeOutOfService}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
@@ -200,7 +200,7 @@ func TestForceDoesNotBelieveAnOldWord(t *testing.T) {
 					n.Status.Conditions[0].Status, n.Spec.Taints = v1.ConditionTrue, nil
 				})
 				w.delete(pod)
-				time.Sleep(DefaultMaxWaitForUnmount + 10*time.Minute)
+				time.Sleep(defaultMaxWaitForUnmount + 10*time.Minute)
 				idle()
 				assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
 				assert.Empty(t, w.calls(fake.MethodDetach))
@@ -237,7 +237,7 @@ func TestForceEndsWithItsReason(t *testing.T) {
 		w.sicken("node-1")
 		w.plugin.Inject(fake.MethodDetach, fake.FailN(1, fmt.Errorf("busy: %w", volume.ErrTransient)))
 		w.delete(pod)
-		time.Sleep(DefaultMaxWaitForUnmount - time.Second)
+		time.Sleep(defaultMaxWaitForUnmount - time.Second)
 		require.Empty(t, w.calls(fake.MethodDetach))
 		time.Sleep(time.Second)
 		idle()
@@ -260,7 +260,7 @@ func TestTimeCountsAnewWhenAVolumeWasWantedMeanwhile(t *testing.T) {
 		second := w.run("second", "node-1", "data")
 		w.sicken("node-1")
 		w.delete(second)
-		time.Sleep(DefaultMaxWaitForUnmount - time.Minute)
+		time.Sleep(defaultMaxWaitForUnmount - time.Minute)
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
 	})
 }
@@ -369,7 +369,7 @@ func TestWhatIsNoLongerAttachedIsAttachedAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, detacher.Detach(t.Context(), "data", "node-1")) // The storage has lost it.
 		require.Empty(t, w.nodesOf("data"))
-		time.Sleep(2 * DefaultVerifyPeriod)
+		time.Sleep(2 * defaultVerifyPeriod)
 		idle()
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
 		assert.Equal(t, []string{"data"}, w.told("node-1"))
@@ -420,7 +420,7 @@ func TestNothingMovesWhileNothingChanges(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		assert.Equal(t, before, counting.left, "no write")
 		assert.Len(t, w.plugin.Calls(), calls)
-		assert.Empty(t, c.troubles)
+		assert.Empty(t, c.failures.known)
 		assert.Empty(t, c.attempts)
 		assert.Empty(t, c.actual.NodesToReport())
 	})
@@ -438,10 +438,10 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 		w.delete(newNode("node-1"))
 		w.delete(newNode("node-2"))
 		assert.Empty(t, c.Status())
-		assert.Empty(t, c.wants)
-		assert.Empty(t, c.troubles)
+		assert.Empty(t, c.pods.wants)
+		assert.Empty(t, c.failures.known)
 		assert.Empty(t, c.attempts)
-		assert.Empty(t, c.crowded)
+		assert.Empty(t, c.failures.noRoom)
 		assert.Empty(t, c.actual.Nodes())
 		assert.Empty(t, w.records())
 	})

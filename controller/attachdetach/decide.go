@@ -11,12 +11,12 @@ type ForceReason string
 
 // The reasons of a forced detach. The text is stable.
 const (
-	// NotForced: the node does not use the volume.
-	NotForced ForceReason = ""
+	// notForced: the node does not use the volume.
+	notForced ForceReason = ""
 	// ForcedByTimeout: the node says that it is not ready, and was so, and has not let go of the volume, for as long as it is
 	// waited for.
 	ForcedByTimeout ForceReason = "timeout"
-	// ForcedByFence: the node has the taint [TaintOutOfService].
+	// ForcedByFence: the node has the taint v1.TaintNodeOutOfService.
 	ForcedByFence ForceReason = "out-of-service"
 )
 

@@ -10,9 +10,9 @@
 //
 // # What the nodes are told, and what they say
 //
-// Two lists in the status of the Node object are the exchange with the node's volume manager. volumesAttached is written here: a
-// volume is on it when it is attached for certain, and is taken off before it is detached. volumesInUse is written by the
-// node: a volume is on it from before the node begins to use it until its device is free. A volume is detached when the node's
+// The controller and the node's volume manager write one list each into the status of the Node object. The controller writes
+// volumesAttached: a volume is on it when it is attached for certain, and is taken off before it is detached. The node writes
+// volumesInUse: a volume is on it from before the node begins to use it until its device is free. A volume is detached when the node's
 // status, read after it was taken off the first list, does not have it on the second.
 //
 // # When it starts
@@ -31,7 +31,7 @@
 // The object itself is left alone.
 //
 // A volume that a node uses is taken from it by force only when nobody wants the volume there and the node has said that it is
-// not ready, both without a break for [Options].MaxWaitForUnmount, or when the node has the taint [TaintOutOfService], by which
+// not ready, both without a break for [Options].MaxWaitForUnmount, or when the node has the taint v1.TaintNodeOutOfService, by which
 // an operator or the orchestrator says that the node is fenced off: that no process on it can write any more. A node that is
 // ready, or that does not say how it is, loses nothing, however long that takes. Every forced detach is counted by its reason,
 // told by an event and logged.

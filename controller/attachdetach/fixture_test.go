@@ -249,7 +249,7 @@ func (w *world) records() []string {
 	require.NoError(w.t, err)
 	var names []string
 	for _, object := range objects {
-		names = append(names, strings.TrimPrefix(object.Annotations[AnnUniqueVolumeName], fake.DefaultPluginName+"/")+" "+object.Spec.NodeName)
+		names = append(names, strings.TrimPrefix(object.Annotations[annUniqueVolumeName], fake.DefaultPluginName+"/")+" "+object.Spec.NodeName)
 	}
 	slices.Sort(names)
 	return names

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -37,7 +38,12 @@ func (e *ForeignAttachmentError) Unwrap() error { return volume.ErrInUse }
 // foreignAttachments are the VolumeAttachments that this controller did not make, by the volumes that they name. Methods may be
 // called from several goroutines at once.
 type foreignAttachments struct {
-	mu sync.Mutex // held over nothing that waits
+	plugins *volume.VolumePluginMgr
+	objects objects
+	freed   func(name v1.UniqueVolumeName) // has the nodes looked at that have or want a volume
+	dirty   *workqueue.Queue[string]       // the objects to be looked at, by their names
+
+	mu sync.Mutex // no call that waits is made under it
 	// byName has each such object with the volume that it names, and byVolume the names of the objects.
 	byName   map[string]foreignAttachment
 	byVolume map[v1.UniqueVolumeName]map[string]struct{}
@@ -48,8 +54,11 @@ type foreignAttachment struct {
 	object *storagev1.VolumeAttachment
 }
 
-func newForeignAttachments() *foreignAttachments {
-	return &foreignAttachments{byName: map[string]foreignAttachment{}, byVolume: map[v1.UniqueVolumeName]map[string]struct{}{}}
+func newForeignAttachments(plugins *volume.VolumePluginMgr, o objects, freed func(name v1.UniqueVolumeName)) *foreignAttachments {
+	return &foreignAttachments{
+		plugins: plugins, objects: o, freed: freed, dirty: workqueue.New[string](),
+		byName: map[string]foreignAttachment{}, byVolume: map[v1.UniqueVolumeName]map[string]struct{}{},
+	}
 }
 
 // put notes which volume an object names.
@@ -71,7 +80,7 @@ func (f *foreignAttachments) remove(objectName string) {
 	f.drop(objectName)
 }
 
-// drop is remove for callers that hold the lock.
+// drop is remove; it needs f.mu.
 func (f *foreignAttachments) drop(objectName string) {
 	name := f.byName[objectName].volume
 	delete(f.byName, objectName)
@@ -120,67 +129,67 @@ func (f *foreignAttachments) attachedHere(a attachment) error {
 	return f.find(a.volume, func(node types.NodeName) bool { return node == a.node })
 }
 
-// volumeAttachmentChanged has a VolumeAttachment looked at, unless this controller made it.
-func (c *Controller) volumeAttachmentChanged(seen *storagev1.VolumeAttachment) {
+// changed has a VolumeAttachment looked at, unless this controller made it.
+func (f *foreignAttachments) changed(seen *storagev1.VolumeAttachment) {
 	if !isOwnRecord(seen) {
-		c.dirtyForeign.Add(seen.Name)
+		f.dirty.Add(seen.Name)
 	}
 }
 
-// foreignOfVolumeChanged has the foreign attachments that name a PersistentVolume looked at once more.
-func (c *Controller) foreignOfVolumeChanged(pv *v1.PersistentVolume) {
-	for _, object := range c.objects.attachmentsOf.Get(pv.Name) {
-		c.volumeAttachmentChanged(object)
+// volumeChanged has the foreign attachments looked at that name a PersistentVolume.
+func (f *foreignAttachments) volumeChanged(pv *v1.PersistentVolume) {
+	for _, object := range f.objects.attachmentsOf.Get(pv.Name) {
+		f.changed(object)
 	}
 }
 
-// noteAllForeign takes over what foreign attachments say, until ctx ends.
-func (c *Controller) noteAllForeign(ctx context.Context) {
+// run takes over what foreign attachments say, until ctx ends.
+func (f *foreignAttachments) run(ctx context.Context) {
 	for {
-		objectName, ok := c.dirtyForeign.Get(ctx)
+		objectName, ok := f.dirty.Get(ctx)
 		if !ok {
 			return
 		}
-		c.noteForeign(objectName)
+		f.note(objectName)
 	}
 }
 
-// noteForeign takes over what one foreign attachment says. One goroutine at a time calls it.
-func (c *Controller) noteForeign(objectName string) {
-	before := c.foreign.volumeOf(objectName)
+// note takes over what one foreign attachment says. One goroutine at a time calls it.
+func (f *foreignAttachments) note(objectName string) {
+	before := f.volumeOf(objectName)
 	name := v1.UniqueVolumeName("")
-	if object, there := c.objects.attachments.Get(types.NamespacedName{Name: objectName}); there && !isOwnRecord(object) {
-		if name = c.volumeNamedBy(object); name == "" {
+	if object, there := f.objects.attachments.Get(types.NamespacedName{Name: objectName}); there && !isOwnRecord(object) {
+		if name = f.volumeNamedBy(object); name == "" {
 			name = before // What cannot be found out any more is not gone.
 		}
 		if name != "" {
-			c.foreign.put(object, name)
+			f.put(object, name)
 		}
 	}
 	if name == "" {
-		c.foreign.remove(objectName)
+		f.remove(objectName)
 	}
 	for _, changed := range []v1.UniqueVolumeName{before, name} {
 		if changed != "" {
-			c.volumeFreed(changed)
+			f.freed(changed)
 		}
 	}
 }
 
 // isOwnRecord reports whether a VolumeAttachment is a record of this controller, or of an earlier one.
 func isOwnRecord(object *storagev1.VolumeAttachment) bool {
-	name := v1.UniqueVolumeName(object.Annotations[AnnUniqueVolumeName])
+	name := v1.UniqueVolumeName(object.Annotations[annUniqueVolumeName])
 	_, _, err := volume.SplitUniqueName(name)
 	return err == nil && (object.Name == recordName(name, anyNode) || object.Name == recordName(name, types.NodeName(object.Spec.NodeName)))
 }
 
 // volumeNamedBy returns the unique name of the volume that a VolumeAttachment names, whoever its attacher is; empty when no
 // plugin here knows the volume.
-func (c *Controller) volumeNamedBy(object *storagev1.VolumeAttachment) v1.UniqueVolumeName {
+func (f *foreignAttachments) volumeNamedBy(object *storagev1.VolumeAttachment) v1.UniqueVolumeName {
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: object.Name}} // A volume without a name has no plugin.
 	switch source := object.Spec.Source; {
 	case source.PersistentVolumeName != nil:
-		found, there := c.objects.volumes.Get(types.NamespacedName{Name: *source.PersistentVolumeName})
+		found, there := f.objects.volumes.Get(types.NamespacedName{Name: *source.PersistentVolumeName})
 		if !there {
 			return ""
 		}
@@ -188,7 +197,7 @@ func (c *Controller) volumeNamedBy(object *storagev1.VolumeAttachment) v1.Unique
 	case source.InlineVolumeSpec != nil:
 		pv.Spec = *source.InlineVolumeSpec
 	}
-	name, err := c.plugins.UniqueVolumeName("", volume.NewSpecFromPersistentVolume(pv, false))
+	name, err := f.plugins.UniqueVolumeName("", volume.NewSpecFromPersistentVolume(pv, false))
 	if err != nil {
 		return "" // It has no plugin here.
 	}

@@ -2,6 +2,7 @@ package attachdetach
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -9,14 +10,14 @@ import (
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 
-// leftovers are records that may be there though nothing is attached: what was detached and could not be taken off the record, and
-// what was not begun since nobody knows whether the record was made. As long as a record is there nobody deletes the volume.
+// leftovers are records that may be there though nothing is attached: the volume was detached and its record could not be removed, or
+// was not attached because it is not known whether the record was made. While a record is there the volume is not deleted.
 // Methods may be called from several goroutines at once.
 type leftovers struct {
 	queue *workqueue.Queue[attachment]
 
-	mu sync.Mutex // held over nothing that waits
-	// marks has a channel for each, which is nil while nobody removes the record, and is closed when that is over.
+	mu sync.Mutex // no call that waits is made under it
+	// marks has a channel for each, which is nil until the record is being removed, and is closed when that is over.
 	marks map[attachment]chan struct{}
 }
 
@@ -32,7 +33,7 @@ func (l *leftovers) leave(a attachment) {
 	l.queue.Add(a)
 }
 
-// wanted says that a record is to be there from now on, and waits until nobody removes it any more.
+// wanted says that a record is to be there from now on, and waits until it is not being removed any more.
 func (l *leftovers) wanted(ctx context.Context, a attachment) error {
 	l.mu.Lock()
 	removing := l.marks[a]
@@ -49,7 +50,7 @@ func (l *leftovers) wanted(ctx context.Context, a attachment) error {
 	}
 }
 
-// begin reports whether a record is to be removed still. Until end is called nobody else has it.
+// begin reports whether a record is to be removed still. Until end is called no other caller gets it.
 func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,33 +73,41 @@ func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 	}, true
 }
 
-// removeLeftovers removes records that were left until ctx ends.
-func (c *Controller) removeLeftovers(ctx context.Context) {
+// leftoverRemover removes the leftovers of records.
+type leftoverRemover struct {
+	records *attachmentRecords
+	actual  *cache.ClusterActualStateOfWorld
+	logger  *slog.Logger
+	delay   func(failures int) time.Duration
+}
+
+// run removes records that were left, until ctx ends.
+func (r *leftoverRemover) run(ctx context.Context) {
 	failures := map[attachment]int{}
 	for {
-		a, ok := c.records.queue.Get(ctx)
+		a, ok := r.records.queue.Get(ctx)
 		if !ok {
 			return
 		}
-		err := c.removeLeftover(ctx, a)
+		err := r.remove(ctx, a)
 		if err == nil {
 			delete(failures, a)
 			continue
 		}
 		failures[a]++
-		c.options.Logger.Warn("the record of an attachment that is gone could not be removed", "volume", a.volume, "node", a.node, "err", err)
-		c.records.queue.AddAt(a, time.Now().Add(c.options.delay(failures[a])))
+		r.logger.Warn("the record of an attachment that is gone could not be removed", "volume", a.volume, "node", a.node, "err", err)
+		r.records.queue.AddAt(a, time.Now().Add(r.delay(failures[a])))
 	}
 }
 
-// removeLeftover removes one record, unless the volume is, or may be, attached. An operation that goes on then says at its end what
+// remove removes one record, unless the volume is, or may be, attached. An operation that goes on then says at its end what
 // becomes of the record.
-func (c *Controller) removeLeftover(ctx context.Context, a attachment) error {
-	end, left := c.records.begin(a)
+func (r *leftoverRemover) remove(ctx context.Context, a attachment) error {
+	end, left := r.records.begin(a)
 	if !left {
 		return nil
 	}
-	switch c.actual.AttachState(a.volume, a.node) {
+	switch r.actual.AttachState(a.volume, a.node) {
 	case cache.Attaching, cache.Detaching:
 		end(false)
 		return cache.ErrAttaching
@@ -107,7 +116,7 @@ func (c *Controller) removeLeftover(ctx context.Context, a attachment) error {
 		return nil
 	case cache.NotAttached:
 	}
-	err := c.records.forget(ctx, a)
+	err := r.records.forget(ctx, a)
 	end(err == nil)
 	return err
 }

@@ -3,12 +3,9 @@ package attachdetach
 import (
 	"context"
 	"fmt"
-	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
@@ -21,11 +18,11 @@ import (
 func (c *Controller) nodeChanged(seen *v1.Node) {
 	name := types.NodeName(seen.Name)
 	node, there := c.objects.nodes.Get(store.NameOf(seen))
-	c.noteSickness(name, node)
+	c.health.note(name, node)
 	if !there || !c.options.ManagesNode(node) {
 		c.actual.DeleteNode(name, seen.UID)
 		for _, pod := range c.objects.podsOfNode.Get(name) {
-			c.podChanged(pod)
+			c.pods.changed(pod)
 		}
 		return
 	}
@@ -52,7 +49,7 @@ func (c *Controller) meetNode(node *v1.Node) {
 	}
 	_ = c.takeUse(node) // It was added just now.
 	for _, pod := range c.objects.podsOfNode.Get(name) {
-		c.podChanged(pod)
+		c.pods.changed(pod)
 	}
 }
 
@@ -88,92 +85,14 @@ func (r useReader) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.
 	return store.VolumesInUseOf(node)
 }
 
-// healthOf returns what a node's object says of the node.
-func (c *Controller) healthOf(name types.NodeName) nodeHealth {
-	node, _ := c.objects.nodes.Get(types.NamespacedName{Name: string(name)})
-	return c.healthBy(node)
-}
-
-// healthBy returns what an object says of its node; nil when there is none.
-func (c *Controller) healthBy(node *v1.Node) nodeHealth {
-	switch {
-	case node == nil:
-		return missing
-	case !c.options.ManagesNode(node):
-		return unmanaged
-	case slices.ContainsFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == TaintOutOfService }):
-		return fenced
-	}
-	switch condition := readiness(node); {
-	case condition == nil:
-		return silent
-	case condition.Status == v1.ConditionTrue:
-		return ready
-	}
-	return sick
-}
-
-// readiness returns the condition of an object that says whether its node is ready; nil when it says nothing of that.
-func readiness(node *v1.Node) *v1.NodeCondition {
-	i := slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
-	if i < 0 {
-		return nil
-	}
-	return &node.Status.Conditions[i]
-}
-
-// sickness is that a node has not been ready all the time.
-type sickness struct {
-	uid types.UID
-	// status and changed are those of its condition. When they are others, it may have been ready in between.
-	status  v1.ConditionStatus
-	changed metav1.Time
-	// since is when this controller has seen it first.
-	since time.Time
-}
-
-// isOf reports whether node may have been sick without a break since then.
-func (s sickness) isOf(node *v1.Node) bool {
-	condition := readiness(node)
-	return condition != nil && s.uid == node.UID && s.status == condition.Status && s.changed.Equal(&condition.LastTransitionTime)
-}
-
-// noteSickness keeps since when a node is sick; node is its object, and nil when there is none.
-func (c *Controller) noteSickness(name types.NodeName, node *v1.Node) {
-	health := c.healthBy(node)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if health != sick {
-		delete(c.sicknesses, name)
-		return
-	}
-	if known, was := c.sicknesses[name]; !was || !known.isOf(node) {
-		condition := readiness(node)
-		c.sicknesses[name] = sickness{uid: node.UID, status: condition.Status, changed: condition.LastTransitionTime, since: time.Now()}
-	}
-}
-
-// sickFor returns for how long a node has been sick without a break, as far as this controller has seen it. Of a node that is
-// not sick, and of one that has no object, that is zero.
-func (c *Controller) sickFor(node *v1.Node) time.Duration {
-	if c.healthBy(node) != sick {
-		return 0
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known, was := c.sicknesses[types.NodeName(node.Name)]
-	if !was || !known.isOf(node) {
-		return 0
-	}
-	return time.Since(known.since)
-}
-
 // csiNodeChanged tries again what waits for room on a node: the limit may be another one.
-func (c *Controller) csiNodeChanged(node *storagev1.CSINode) { c.roomOn(types.NodeName(node.Name)) }
+func (c *Controller) csiNodeChanged(node *storagev1.CSINode) {
+	c.failures.roomOn(types.NodeName(node.Name))
+}
 
 // limitOf returns how many volumes of a plugin a node can have, by its CSINode object, and false when that does not say.
-func (c *Controller) limitOf(name types.NodeName, pluginName string) (int, bool) {
-	node, there := c.objects.csiNodes.Get(types.NamespacedName{Name: string(name)})
+func (o objects) limitOf(name types.NodeName, pluginName string) (int, bool) {
+	node, there := o.csiNodes.Get(types.NamespacedName{Name: string(name)})
 	if !there {
 		return 0, false
 	}

@@ -61,11 +61,11 @@ func TestAVolumeOfANodeWithoutAnObjectStays(t *testing.T) {
 			require.ErrorIs(t, at.Err, ErrNodeMissing)
 			require.ErrorIs(t, at.Err, volume.ErrInUse)
 		}
-		require.Len(t, w.messages(ReasonNodeMissing), 2, "it is said once of each volume")
-		assert.Contains(t, w.messages(ReasonNodeMissing)[0], TaintOutOfService)
+		require.Len(t, w.messages(reasonNodeMissing), 2, "it is said once of each volume")
+		assert.Contains(t, w.messages(reasonNodeMissing)[0], v1.TaintNodeOutOfService)
 
 		back := newNode("node-1")
-		back.Spec.Taints = []v1.Taint{{Key: TaintOutOfService}}
+		back.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeOutOfService}}
 		w.create(back)
 		idle()
 		assert.Equal(t, []types.NodeName{"node-2"}, w.nodesOf("data"), "an operator said that nothing on it can write")
@@ -110,10 +110,10 @@ func TestForceNeedsANodeThatWasSickTheWholeTime(t *testing.T) {
 		w.delete(pod)
 		time.Sleep(time.Hour)
 		w.sicken("node-1")
-		time.Sleep(DefaultMaxWaitForUnmount - time.Second)
+		time.Sleep(defaultMaxWaitForUnmount - time.Second)
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
 		w.change("node-1", func(n *v1.Node) { n.Status.Conditions[0].LastTransitionTime = metav1.Now() })
-		time.Sleep(DefaultMaxWaitForUnmount - time.Second)
+		time.Sleep(defaultMaxWaitForUnmount - time.Second)
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"), "it was ready in between, which nobody here has seen")
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, w.nodesOf("data"))
@@ -145,7 +145,7 @@ func TestANodeObjectThatGoesBeforeTheForceStopsIt(t *testing.T) {
 		w.uses("node-1", "data")
 		w.delete(newNode("node-1"))
 		w.delete(pod)
-		time.Sleep(DefaultMaxWaitForUnmount + 10*time.Minute)
+		time.Sleep(defaultMaxWaitForUnmount + 10*time.Minute)
 		idle()
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
 		assert.Empty(t, c.ForcedDetaches())

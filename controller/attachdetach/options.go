@@ -10,25 +10,20 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
-// TaintOutOfService is the key of the taint, of any effect, by which a node is said to be fenced off, as in Kubernetes.
-const TaintOutOfService = v1.TaintNodeOutOfService
-
-// The defaults of [Options].
+// The defaults of Options are those of Kubernetes.
 const (
-	// DefaultMaxWaitForUnmount is that of Kubernetes.
-	DefaultMaxWaitForUnmount = 6 * time.Minute
-	// DefaultVerifyPeriod is that of Kubernetes.
-	DefaultVerifyPeriod = time.Minute
+	defaultMaxWaitForUnmount = 6 * time.Minute
+	defaultVerifyPeriod      = time.Minute
 )
 
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
 	// MaxWaitForUnmount is how long a node may say without a break that it is not ready and that it uses a volume which nobody
-	// wants there, before the volume is taken from it by force. Zero means [DefaultMaxWaitForUnmount]; less than zero means for
+	// wants there, before the volume is taken from it by force. Zero means six minutes; less than zero means for
 	// ever. A node whose object is missing, or has no condition of the type Ready, loses nothing by time.
 	MaxWaitForUnmount time.Duration
 	// VerifyPeriod is how often plugins are asked whether volumes still are attached, and, where they can list that
-	// (volume.AttachmentLister), at the start and each time, what is attached that is on no record; zero means [DefaultVerifyPeriod], less
+	// (volume.AttachmentLister), at the start and each time, what is attached that is on no record; zero means a minute, less
 	// than zero never.
 	VerifyPeriod time.Duration
 	// ManagesNode says whether the volumes of a node are attached by this controller; nil: those of every node. It is asked
@@ -52,13 +47,16 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.MaxWaitForUnmount == 0 {
-		o.MaxWaitForUnmount = DefaultMaxWaitForUnmount
+		o.MaxWaitForUnmount = defaultMaxWaitForUnmount
 	}
 	if o.VerifyPeriod == 0 {
-		o.VerifyPeriod = DefaultVerifyPeriod
+		o.VerifyPeriod = defaultVerifyPeriod
 	}
 	if o.ManagesNode == nil {
 		o.ManagesNode = func(*v1.Node) bool { return true }
+	}
+	if o.Recorder == nil {
+		o.Recorder = noEvents{}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

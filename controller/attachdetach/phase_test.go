@@ -22,7 +22,7 @@ import (
 func TestEveryPhaseOfAnAttachmentIsSeen(t *testing.T) {
 	inWorld(t, []string{"node-1", "node-2"}, []string{"data"}, func(t *testing.T, w *world) {
 		c, _ := w.start(w.store)
-		phase := func(want Phase, node types.NodeName) {
+		phase := func(want AttachmentPhase, node types.NodeName) {
 			t.Helper()
 			for _, at := range c.Status() {
 				if at.Node == node {
@@ -56,7 +56,7 @@ func TestEveryPhaseOfAnAttachmentIsSeen(t *testing.T) {
 
 		w.uses("node-2", "data")
 		w.plugin.Inject(fake.MethodDetach, fake.FailN(1, errors.New("busy")))
-		w.change("node-2", func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: TaintOutOfService}} })
+		w.change("node-2", func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeOutOfService}} })
 		phase(PhaseInUse, "node-2")
 		w.delete(next)
 		phase(PhaseFenced, "node-2")

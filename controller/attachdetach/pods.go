@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -21,102 +24,105 @@ type podWants struct {
 	volumes map[v1.UniqueVolumeName]struct{}
 }
 
-func (c *Controller) podChanged(pod *v1.Pod) { c.dirtyPods.Add(store.NameOf(pod)) }
+// populator finds out what pods want. populate is called by one goroutine at a time; the other methods by several.
+type populator struct {
+	objects objects
+	health  *nodesHealth
+	desired *cache.ClusterDesiredStateOfWorld
+	actual  *cache.ClusterActualStateOfWorld
+	logger  *slog.Logger
+	dirty   *workqueue.Queue[types.NamespacedName] // the pods to be looked at
+	wants   map[types.NamespacedName]podWants
+}
 
-func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
-	for _, pod := range c.objects.podsOfClaim.Get(store.NameOf(claim)) {
-		c.podChanged(pod)
+func (p *populator) changed(pod *v1.Pod) { p.dirty.Add(store.NameOf(pod)) }
+
+// claimChanged has the pods looked at that refer to a claim.
+func (p *populator) claimChanged(name types.NamespacedName) {
+	for _, pod := range p.objects.podsOfClaim.Get(name) {
+		p.changed(pod)
 	}
 }
 
-func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
-	c.foreignOfVolumeChanged(pv)
-	if ref := pv.Spec.ClaimRef; ref != nil {
-		for _, pod := range c.objects.podsOfClaim.Get(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}) {
-			c.podChanged(pod)
-		}
-	}
-}
-
-// populateAll finds out what pods want, until ctx ends.
-func (c *Controller) populateAll(ctx context.Context) {
+// run finds out what pods want, until ctx ends.
+func (p *populator) run(ctx context.Context) {
 	for {
-		name, ok := c.dirtyPods.Get(ctx)
+		name, ok := p.dirty.Get(ctx)
 		if !ok {
 			return
 		}
-		c.populate(name)
+		p.populate(name)
 	}
 }
 
 // populate makes what a pod wants the desired state. A volume that cannot be found out is wanted as long as it was: unknown is
 // not absent. It does no I/O; whatever it waits for makes the pod dirty again.
-func (c *Controller) populate(name types.NamespacedName) {
-	pod, there := c.objects.pods.Get(name)
-	had, known := c.wants[name]
+func (p *populator) populate(name types.NamespacedName) {
+	pod, there := p.objects.pods.Get(name)
+	had, known := p.wants[name]
 	if known && (!there || pod.UID != had.uid || types.NodeName(pod.Spec.NodeName) != had.node) {
-		c.desired.DeletePod(volume.UniquePodName(had.uid))
-		delete(c.wants, name)
+		p.desired.DeletePod(volume.UniquePodName(had.uid))
+		delete(p.wants, name)
 		had = podWants{}
 	}
 	if !there || pod.Spec.NodeName == "" {
 		return
 	}
-	if volume.IsPodTerminated(pod) || c.isOfOthers(types.NodeName(pod.Spec.NodeName)) {
-		c.desired.DeletePod(volume.GetUniquePodName(pod))
-		delete(c.wants, name)
+	if volume.IsPodTerminated(pod) || p.isOfOthers(types.NodeName(pod.Spec.NodeName)) {
+		p.desired.DeletePod(volume.GetUniquePodName(pod))
+		delete(p.wants, name)
 		return
 	}
-	wants, err := c.desire(pod, had)
+	wants, err := p.desire(pod, had)
 	if err != nil {
-		c.options.Logger.Info("not every volume of a pod is known", "pod", name.String(), "err", err)
+		p.logger.Info("not every volume of a pod is known", "pod", name.String(), "err", err)
 	}
 	for _, gone := range slices.Sorted(maps.Keys(had.volumes)) {
 		if _, still := wants.volumes[gone]; !still && err == nil {
-			c.desired.DeletePodFromVolume(volume.GetUniquePodName(pod), gone, had.node)
+			p.desired.DeletePodFromVolume(volume.GetUniquePodName(pod), gone, had.node)
 		} else if !still {
 			wants.volumes[gone] = struct{}{}
 		}
 	}
-	c.wants[name] = wants
+	p.wants[name] = wants
 }
 
-// isOfOthers reports whether a node's object says that its volumes are attached by somebody else. A node without an object may
-// be this controller's: what its pods want they go on wanting.
-func (c *Controller) isOfOthers(name types.NodeName) bool { return c.healthOf(name) == unmanaged }
+// isOfOthers reports whether a node's object says that another program attaches its volumes. A node without an object may be this
+// controller's: its pods go on wanting what they want.
+func (p *populator) isOfOthers(name types.NodeName) bool { return p.health.of(name) == unmanaged }
 
 // desire enters the volumes of a pod into the desired state. Those that cannot be found out are in the error.
-func (c *Controller) desire(pod *v1.Pod, had podWants) (podWants, error) {
+func (p *populator) desire(pod *v1.Pod, had podWants) (podWants, error) {
 	node := types.NodeName(pod.Spec.NodeName)
 	wants := podWants{uid: pod.UID, node: node, volumes: make(map[v1.UniqueVolumeName]struct{}, len(had.volumes))}
 	var errs []error
 	for i := range pod.Spec.Volumes {
-		spec, err := c.specOf(pod, &pod.Spec.Volumes[i])
+		spec, err := p.specOf(pod, &pod.Spec.Volumes[i])
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		name, err := c.desired.AddPod(pod, spec)
+		name, err := p.desired.AddPod(pod, spec)
 		switch {
 		case errors.Is(err, volume.ErrNoPlugin): // It is none of this controller's.
 		case err != nil:
 			errs = append(errs, err)
 		case name != "":
 			wants.volumes[name] = struct{}{}
-			c.actual.SetVolumeSpec(name, node, spec)
+			p.actual.SetVolumeSpec(name, node, spec)
 		}
 	}
 	return wants, errors.Join(errs...)
 }
 
 // specOf returns one volume of a pod, through its claim where it has one. UIDs are compared at each step.
-func (c *Controller) specOf(pod *v1.Pod, vol *v1.Volume) (*volume.Spec, error) {
+func (p *populator) specOf(pod *v1.Pod, vol *v1.Volume) (*volume.Spec, error) {
 	ref, ok := volume.ClaimOfVolume(pod, vol)
 	if !ok {
 		return volume.NewSpecFromVolume(vol), nil
 	}
 	name := ref.Name
-	claim, ok := c.objects.claims.Get(name)
+	claim, ok := p.objects.claims.Get(name)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("claim %q: %w", name, store.ErrNotFound)
@@ -125,7 +131,7 @@ func (c *Controller) specOf(pod *v1.Pod, vol *v1.Volume) (*volume.Spec, error) {
 	case claim.Spec.VolumeName == "" || claim.Status.Phase != v1.ClaimBound:
 		return nil, fmt.Errorf("claim %q is not bound to a volume yet", name)
 	}
-	pv, ok := c.objects.volumes.Get(types.NamespacedName{Name: claim.Spec.VolumeName})
+	pv, ok := p.objects.volumes.Get(types.NamespacedName{Name: claim.Spec.VolumeName})
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("PersistentVolume %q of claim %q: %w", claim.Spec.VolumeName, name, store.ErrNotFound)

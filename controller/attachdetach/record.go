@@ -18,13 +18,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// AnnUniqueVolumeName is the annotation of a VolumeAttachment of this controller that holds the unique name of its volume. One
+// annUniqueVolumeName is the annotation of a VolumeAttachment of this controller that holds the unique name of its volume. One
 // without it was made by others and is left alone; it counts as evidence that its volume may be attached to its node.
-const AnnUniqueVolumeName = "volumekit.io/unique-volume-name"
+const annUniqueVolumeName = "volumekit.io/unique-volume-name"
 
-// AnnNodeUID is the annotation of a VolumeAttachment of this controller that holds the UID of the node's object when the
+// annNodeUID is the annotation of a VolumeAttachment of this controller that holds the UID of the node's object when the
 // VolumeAttachment was made. A node object that was made again since says nothing of what the node used before.
-const AnnNodeUID = "volumekit.io/node-uid"
+const annNodeUID = "volumekit.io/node-uid"
 
 // metadataDevicePath is the key of the device's path in the metadata of a VolumeAttachment.
 const metadataDevicePath = "devicePath"
@@ -39,7 +39,7 @@ type attachmentRecords struct {
 	// entering has a token for each intent that is being put on record.
 	entering chan struct{}
 
-	namesMu sync.Mutex // held over nothing that waits
+	namesMu sync.Mutex // no call that waits is made under it
 	// names are the objects that are, or may be, there.
 	names map[attachment]recordRef
 }
@@ -177,7 +177,7 @@ func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor
 		return made, err
 	case err != nil:
 		return nil, err
-	case found.Annotations[AnnUniqueVolumeName] != string(intent.VolumeName):
+	case found.Annotations[annUniqueVolumeName] != string(intent.VolumeName):
 		return nil, fmt.Errorf("VolumeAttachment %q is not of volume %q: delete it: %w", name, intent.VolumeName, store.ErrAlreadyExists)
 	case found.Spec.NodeName != string(intent.NodeName):
 		return nil, fmt.Errorf("VolumeAttachment %q: %w", name, &operationexecutor.MultiAttachError{Nodes: []types.NodeName{types.NodeName(found.Spec.NodeName)}})
@@ -190,9 +190,9 @@ func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor
 // any other, that it may be there.
 func (r *attachmentRecords) make(intent operationexecutor.Intent, create func(*storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error)) (*storagev1.VolumeAttachment, error) {
 	a, name := attachment{intent.VolumeName, intent.NodeName}, nameFor(intent)
-	annotations := map[string]string{AnnUniqueVolumeName: string(intent.VolumeName)}
+	annotations := map[string]string{annUniqueVolumeName: string(intent.VolumeName)}
 	if uid, there := r.nodeUID(intent.NodeName); there {
-		annotations[AnnNodeUID] = string(uid)
+		annotations[annNodeUID] = string(uid)
 	}
 	made, err := create(&storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations},
@@ -300,13 +300,13 @@ func (r *attachmentRecords) recorded(ctx context.Context) ([]recordedAttachment,
 	}
 	var found []recordedAttachment
 	for _, object := range objects {
-		name := v1.UniqueVolumeName(object.Annotations[AnnUniqueVolumeName])
+		name := v1.UniqueVolumeName(object.Annotations[annUniqueVolumeName])
 		if !isOwnRecord(object) {
 			continue
 		}
 		pluginName, _, _ := volume.SplitUniqueName(name)
 		r.remember(attachment{name, types.NodeName(object.Spec.NodeName)}, recordRef{name: object.Name, uid: object.UID})
-		found = append(found, recordedAttachment{nodeUID: types.UID(object.Annotations[AnnNodeUID]), attached: object.Status.Attached, AttachedVolume: operationexecutor.AttachedVolume{
+		found = append(found, recordedAttachment{nodeUID: types.UID(object.Annotations[annNodeUID]), attached: object.Status.Attached, AttachedVolume: operationexecutor.AttachedVolume{
 			VolumeName: name, NodeName: types.NodeName(object.Spec.NodeName), PluginName: pluginName, PluginIsAttachable: true,
 			DevicePath: object.Status.AttachmentMetadata[metadataDevicePath],
 		}})

@@ -23,7 +23,7 @@ func TestAnExclusiveVolumeHasOneRecord(t *testing.T) {
 		c, _ := w.start(w.store)
 		others := &storagev1.VolumeAttachment{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: recordName(nameOf("data"), anyNode), Annotations: map[string]string{AnnUniqueVolumeName: string(nameOf("data"))},
+				Name: recordName(nameOf("data"), anyNode), Annotations: map[string]string{annUniqueVolumeName: string(nameOf("data"))},
 			},
 			Spec: storagev1.VolumeAttachmentSpec{Attacher: volume.DriverOfPluginName(fake.DefaultPluginName), NodeName: "node-1"},
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -12,16 +11,14 @@ import (
 // recover learns what an earlier controller may have attached and what pods want, before anything is decided. It reports
 // whether that came to its end before ctx did.
 func (c *Controller) recover(ctx context.Context) bool {
-	synced := c.objects.csiNodes.WaitSynced(ctx) && c.objects.volumes.WaitSynced(ctx) && c.objects.attachments.WaitSynced(ctx) && c.objects.claims.WaitSynced(ctx) &&
-		c.objects.pods.WaitSynced(ctx) && c.objects.nodes.WaitSynced(ctx)
-	if !synced || !c.recoverAttachments(ctx) {
+	if !c.objects.synced(ctx) || !c.recoverAttachments(ctx) {
 		return false
 	}
 	for _, object := range c.objects.attachments.All() {
-		c.noteForeign(object.Name)
+		c.foreign.note(object.Name)
 	}
 	for _, pod := range c.objects.pods.All() {
-		c.populate(store.NameOf(pod))
+		c.pods.populate(store.NameOf(pod))
 	}
 	return true
 }
@@ -76,8 +73,7 @@ func (c *Controller) verifyAll(ctx context.Context) {
 	if c.options.VerifyPeriod < 0 {
 		return
 	}
-	listing := map[string]*operationexecutor.Operation{}
-	c.listAttachments(ctx, listing) // An earlier leader may have left what is on no record.
+	c.lister.list(ctx) // An earlier leader may have left what is on no record.
 	for {
 		pause(ctx, c.options.untilVerified())
 		if ctx.Err() != nil {
@@ -86,6 +82,6 @@ func (c *Controller) verifyAll(ctx context.Context) {
 		if _, err := c.executor.VerifyVolumesAreAttached(ctx, c.confirmed(), c.actual); err != nil {
 			c.options.Logger.Warn("not every volume can be verified", "err", err)
 		}
-		c.listAttachments(ctx, listing)
+		c.lister.list(ctx)
 	}
 }

@@ -81,7 +81,7 @@ func TestRecordsOfOthersAreLeftAlone(t *testing.T) {
 		}
 		w.create(foreign)
 		posing := foreign.DeepCopy()
-		posing.Name, posing.Annotations = "volumekit-0000", map[string]string{AnnUniqueVolumeName: string(nameOf("data"))}
+		posing.Name, posing.Annotations = "volumekit-0000", map[string]string{annUniqueVolumeName: string(nameOf("data"))}
 		w.create(posing)
 		c, _ := w.start(w.store)
 		assert.Empty(t, c.Status())

@@ -3,12 +3,16 @@ package attachdetach
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 )
@@ -17,15 +21,31 @@ import (
 const conflictPause = 5 * time.Millisecond
 
 var (
-	_ operationexecutor.AttachmentReporter = reporter{}
+	_ operationexecutor.AttachmentReporter = (*reporter)(nil)
 	_ operationexecutor.NodeReader         = store.NodeStatus{}
 )
 
-// reporter writes into the status of nodes what is attached to them.
-type reporter struct{ *Controller }
+// reporter writes into the status of nodes what is attached to them. Its methods may be called from several goroutines at once.
+type reporter struct {
+	store  store.Store
+	actual *cache.ClusterActualStateOfWorld
+	logger *slog.Logger
+	delay  func(failures int) time.Duration
+	// dirty are the nodes whose status is to be written.
+	dirty *workqueue.Queue[types.NodeName]
 
-// ReportAttached implements operationexecutor.AttachmentReporter. A node that is gone is told nothing, which is no error.
-func (r reporter) ReportAttached(ctx context.Context, name types.NodeName) error {
+	mu       sync.Mutex
+	failures map[types.NodeName]int // in a row
+}
+
+func newReporter(s store.Store, options Options) *reporter {
+	return &reporter{
+		store: s, logger: options.Logger, delay: options.delay, dirty: workqueue.New[types.NodeName](), failures: map[types.NodeName]int{},
+	}
+}
+
+// ReportAttached implements operationexecutor.AttachmentReporter. For a node that is gone it does nothing, which is no error.
+func (r *reporter) ReportAttached(ctx context.Context, name types.NodeName) error {
 	for {
 		node, err := store.Get[*v1.Node](ctx, r.store, "", string(name))
 		if errors.Is(err, store.ErrNotFound) {
@@ -34,7 +54,7 @@ func (r reporter) ReportAttached(ctx context.Context, name types.NodeName) error
 		if err != nil {
 			return err
 		}
-		// The report is made after the node was read: who writes an older one meanwhile has made this write fail.
+		// The report is made after the node was read: a writer of an older one meanwhile has made this write fail.
 		report, there := r.actual.Report(name)
 		if !there || report.NodeUID != node.UID {
 			return nil
@@ -55,38 +75,36 @@ func (r reporter) ReportAttached(ctx context.Context, name types.NodeName) error
 	}
 }
 
-// reporters is how many nodes are told at once. Each of them waits for the store.
+// reporters is how many node statuses are written at once. Each write waits for the store.
 const reporters = 8
 
-// reportAll tells nodes what is attached to them whenever that changes, until ctx ends. Several may tell one node at the same
-// time: who was slower finds that the node has changed, and reads again.
-func (c *Controller) reportAll(ctx context.Context) {
+// run writes the status of nodes whenever what is attached to them changes, until ctx ends. Several may write that of one node at the
+// same time: the slower one finds that the node has changed, and reads again.
+func (r *reporter) run(ctx context.Context) {
 	for {
-		name, ok := c.dirtyNodes.Get(ctx)
+		name, ok := r.dirty.Get(ctx)
 		if !ok {
 			return
 		}
-		if err := (reporter{c}).ReportAttached(ctx, name); err != nil {
-			c.options.Logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
-			c.dirtyNodes.AddAt(name, time.Now().Add(c.options.delay(c.untoldAgain(name))))
-			continue
+		err := r.ReportAttached(ctx, name)
+		failures := r.count(name, err)
+		if err != nil {
+			r.logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
+			r.dirty.AddAt(name, time.Now().Add(r.delay(failures)))
 		}
-		c.told(name)
 	}
 }
 
-// untoldAgain returns how often in a row a node could not be told.
-func (c *Controller) untoldAgain(name types.NodeName) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.untold[name]++
-	return c.untold[name]
-}
-
-func (c *Controller) told(name types.NodeName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.untold, name)
+// count returns how often in a row the status of a node could not be written.
+func (r *reporter) count(name types.NodeName, err error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.failures, name)
+		return 0
+	}
+	r.failures[name]++
+	return r.failures[name]
 }
 
 // pause waits for d or until ctx ends.

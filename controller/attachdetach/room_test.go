@@ -28,13 +28,13 @@ func TestRoomThatComesBeforeTheWaitForItIsNotMissed(t *testing.T) {
 	}
 	full := &cache.AttachLimitError{NodeName: "n"}
 
-	c.roomOn("n")
+	c.failures.roomOn("n")
 	require.False(t, isLookedAtAgain(), "nobody waits yet")
 	c.waitForRoom(a, operationexecutor.VolumeToAttach{}, full)
 	assert.True(t, isLookedAtAgain(), "it has just begun to wait")
 	c.waitForRoom(a, operationexecutor.VolumeToAttach{}, full)
 	assert.False(t, isLookedAtAgain(), "it waits")
-	c.roomOn("n")
+	c.failures.roomOn("n")
 	assert.True(t, isLookedAtAgain(), "there is room")
 	c.waitForRoom(a, operationexecutor.VolumeToAttach{}, full)
 	assert.True(t, isLookedAtAgain(), "others were first, and it has just begun to wait again")

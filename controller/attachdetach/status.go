@@ -13,25 +13,25 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
-// Phase is where an attachment stands, for people and programs. The text is stable.
-type Phase string
+// AttachmentPhase is where an attachment stands, for people and programs. The text is stable.
+type AttachmentPhase string
 
 // The phases of an attachment, in the order of its life.
 const (
 	// PhaseRequested: pods want it, and nothing has begun.
-	PhaseRequested Phase = "requested"
+	PhaseRequested AttachmentPhase = "requested"
 	// PhaseAttaching: it is being attached.
-	PhaseAttaching Phase = "attaching"
+	PhaseAttaching AttachmentPhase = "attaching"
 	// PhaseAttached: it is attached, and the node has not said that it uses it.
-	PhaseAttached Phase = "attached"
+	PhaseAttached AttachmentPhase = "attached"
 	// PhaseInUse: it is attached, and the node says that it uses it.
-	PhaseInUse Phase = "in use"
+	PhaseInUse AttachmentPhase = "in use"
 	// PhaseDetaching: it is being detached, or waits until the node lets go of it.
-	PhaseDetaching Phase = "detaching"
+	PhaseDetaching AttachmentPhase = "detaching"
 	// PhaseFenced: the node is fenced off, and the volume is taken from it.
-	PhaseFenced Phase = "fenced"
+	PhaseFenced AttachmentPhase = "fenced"
 	// PhaseUncertain: it may be attached.
-	PhaseUncertain Phase = "uncertain"
+	PhaseUncertain AttachmentPhase = "uncertain"
 )
 
 // AttachmentStatus is where one volume on one node stands.
@@ -40,7 +40,7 @@ type AttachmentStatus struct {
 	Volume v1.UniqueVolumeName
 	Node   types.NodeName
 	// Phase is where it stands.
-	Phase Phase
+	Phase AttachmentPhase
 	// Wanted says that pods on the node want it.
 	Wanted bool
 	// DevicePath is the path of its device on the node; empty while it is not known.
@@ -72,24 +72,21 @@ func (c *Controller) Status() []AttachmentStatus {
 		rows[a] = row
 	}
 	status := slices.AppendSeq(make([]AttachmentStatus, 0, len(rows)), maps.Values(rows))
-	c.mu.Lock()
 	for i := range status {
-		if t, ok := c.troubles[attachment{status[i].Volume, status[i].Node}]; ok {
-			status[i].Err, status[i].Attempts, status[i].NextTry = t.err, t.attempts, t.until
-		}
+		why := c.failures.of(attachment{status[i].Volume, status[i].Node})
+		status[i].Err, status[i].Attempts, status[i].NextTry = why.err, why.attempts, why.until
 	}
-	c.mu.Unlock()
 	slices.SortFunc(status, func(a, b AttachmentStatus) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Volume, b.Volume))
 	})
 	return status
 }
 
-func (c *Controller) phaseOf(have *cache.ClusterAttachedVolume, wanted bool) Phase {
+func (c *Controller) phaseOf(have *cache.ClusterAttachedVolume, wanted bool) AttachmentPhase {
 	switch {
 	case have.AttachState == cache.Attaching:
 		return PhaseAttaching
-	case !wanted && c.healthOf(have.NodeName) == fenced:
+	case !wanted && c.health.of(have.NodeName) == fenced:
 		return PhaseFenced
 	case have.AttachState == cache.AttachUncertain:
 		return PhaseUncertain
@@ -102,11 +99,7 @@ func (c *Controller) phaseOf(have *cache.ClusterAttachedVolume, wanted bool) Pha
 }
 
 // ForcedDetaches returns how many volumes were taken from nodes by force since New, by the reason.
-func (c *Controller) ForcedDetaches() map[ForceReason]uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.forced)
-}
+func (c *Controller) ForcedDetaches() map[ForceReason]uint64 { return c.events.forcedDetaches() }
 
 // Hung returns the calls of plugins that were left behind and still run, the oldest first.
 func (c *Controller) Hung() []operationexecutor.HungCall { return c.executor.Hung() }

@@ -121,7 +121,7 @@ func TestAStoppedLeaderAttachesNothingToFencingStorage(t *testing.T) {
 func TestWhatAStoppedLeaderAttachedIsFoundAndDetached(t *testing.T) {
 	moveBeneathAStoppedLeader(t, fake.PluginOptions{IgnoreFencing: true}, func(t *testing.T, w *world) {
 		require.Equal(t, []types.NodeName{"node-1", "node-2"}, w.nodesOf("data"), "no check before the call prevents that")
-		time.Sleep(2 * DefaultVerifyPeriod)
+		time.Sleep(2 * defaultVerifyPeriod)
 		assert.Equal(t, []types.NodeName{"node-2"}, w.nodesOf("data"))
 		assert.Equal(t, []string{"data node-2"}, w.records())
 	})
@@ -154,7 +154,7 @@ func TestAnAttachmentOnNoRecordIsFoundAtTheStart(t *testing.T) {
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("foreign"), "its object says whose it is")
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("other"), "nobody here knows the volume")
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("used"))
-		assert.GreaterOrEqual(t, len(w.messages(ReasonUnknownAttachment)), 2)
+		assert.GreaterOrEqual(t, len(w.messages(reasonUnknownAttachment)), 2)
 		w.run("rival", "node-2", "used")
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("used"), "it counts as one who has it")
 		assert.Contains(t, w.records(), "used node-1", "so that nobody reclaims it")

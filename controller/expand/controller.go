@@ -50,10 +50,29 @@ type Controller struct {
 	// running are the operations that have begun, or have just ended, by claim. It belongs to the planner's goroutine.
 	running map[types.NamespacedName]expansion
 
-	// mu guards what follows. No plugin, store or callback is called while it is held.
-	mu     sync.Mutex
-	claim  map[v1.UniqueVolumeName]types.NamespacedName // of the operations that run
-	stayed map[types.NamespacedName]standstill
+	claimOf     claimOf
+	standstills *standstills
+}
+
+// claimOf has the claim of each volume on which an operation runs. Its methods may be called from several goroutines at once.
+type claimOf struct {
+	mu    sync.Mutex // no call that waits is made under it
+	names map[v1.UniqueVolumeName]types.NamespacedName
+}
+
+func (c *claimOf) put(volumeName v1.UniqueVolumeName, name types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.names[volumeName] = name
+}
+
+// remove returns the claim of a volume, and false when there is none.
+func (c *claimOf) remove(volumeName v1.UniqueVolumeName) (types.NamespacedName, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name, known := c.names[volumeName]
+	delete(c.names, volumeName)
+	return name, known
 }
 
 // New returns a controller for the claims in s, whose volumes are expanded by plugins. It starts nothing and does no I/O.
@@ -75,9 +94,9 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		classes: store.NewMirror[*storagev1.StorageClass](s, mirrors),
 		dirty:   workqueue.New[types.NamespacedName](),
 		running: map[types.NamespacedName]expansion{},
-		claim:   map[v1.UniqueVolumeName]types.NamespacedName{},
-		stayed:  map[types.NamespacedName]standstill{},
 	}
+	c.claimOf.names = map[v1.UniqueVolumeName]types.NamespacedName{}
+	c.standstills = newStandstills(c.dirty)
 	account := account{store: s, claims: c.claims, volumes: c.volumes}
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
@@ -133,22 +152,17 @@ func (c *Controller) classChanged(class *storagev1.StorageClass) {
 	}
 }
 
-// keyFreed is told by the executor when an operation has ended and all of its calls have returned.
+// keyFreed is called by the executor when an operation has ended and all of its calls have returned.
 func (c *Controller) keyFreed(o operationexecutor.OperationInfo) {
-	c.mu.Lock()
-	name, known := c.claim[o.VolumeName]
-	delete(c.claim, o.VolumeName)
-	c.mu.Unlock()
-	if known {
+	if name, known := c.claimOf.remove(o.VolumeName); known {
 		c.dirty.Add(name)
 	}
 }
 
 // Why returns why a claim that asks for more does not have it, and nil when nothing is known against it.
 func (c *Controller) Why(claim types.NamespacedName) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stayed[claim].err
+	s, _ := c.standstills.of(claim)
+	return s.err
 }
 
 // Hung returns the calls of plugins that were left behind and still run, the oldest first.

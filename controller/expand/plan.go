@@ -16,8 +16,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ReasonExternalExpanding is the reason of the event of a claim whose volume is expanded by somebody else.
-const ReasonExternalExpanding = "ExternalExpanding"
+// reasonExternalExpanding is the reason of the event of a claim whose volume another program expands.
+const reasonExternalExpanding = "ExternalExpanding"
 
 // errClass says that a claim's storage class is why it is not expanded.
 var errClass = errors.New("set allowVolumeExpansion of the storage class, or ask for less")
@@ -27,20 +27,6 @@ type expansion struct {
 	operation *operationexecutor.Operation
 	uid       types.UID
 	request   resource.Quantity
-}
-
-// standstill is why a claim that asks for more is not worked on.
-type standstill struct {
-	err     error
-	uid     types.UID
-	request resource.Quantity
-	// until is when it is tried again though nothing has changed; zero means never.
-	until time.Time
-}
-
-// isOf reports whether it is about what the claim asks for now.
-func (s standstill) isOf(claim *v1.PersistentVolumeClaim) bool {
-	return s.uid == claim.UID && s.request.Cmp(requested(claim)) == 0
 }
 
 func requested(claim *v1.PersistentVolumeClaim) resource.Quantity {
@@ -65,16 +51,16 @@ func (c *Controller) look(ctx context.Context, name types.NamespacedName) {
 	}
 	claim, there := c.claims.Get(name)
 	if !there {
-		c.forget(name)
+		c.standstills.forget(name)
 		return
 	}
 	if claim.Status.Phase != v1.ClaimBound || claim.DeletionTimestamp != nil {
-		c.goOn(name)
+		c.standstills.resume(name)
 		return
 	}
 	pv, there := c.volumes.Get(types.NamespacedName{Name: claim.Spec.VolumeName})
 	if !there || !belong(claim, pv) || !isControls(claim, pv) {
-		c.goOn(name)
+		c.standstills.resume(name)
 		return
 	}
 	if !c.mayTry(claim) {
@@ -87,8 +73,8 @@ func (c *Controller) look(ctx context.Context, name types.NamespacedName) {
 	c.begin(ctx, claim, pv)
 }
 
-// isControls reports whether the next thing for a claim is the control plane's: it asks for more than it has, or an expansion was
-// begun that only the control plane can go on with. What a node is about to do is the node's until it has done it.
+// isControls reports whether the next step for a claim is the control plane's: it asks for more than it has, or an expansion was begun
+// that only the control plane can continue. An expansion that a node is about to make is the node's until it is done.
 func isControls(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	want, has, allocated := requested(claim), claim.Status.Capacity[v1.ResourceStorage], claim.Status.AllocatedResources[v1.ResourceStorage]
 	size := pv.Spec.Capacity[v1.ResourceStorage]
@@ -141,7 +127,7 @@ func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	plugin, err := c.plugins.FindExpandablePluginBySpec(spec)
 	switch {
 	case errors.Is(err, volume.ErrNoPlugin):
-		c.standStill(claim, standstill{err: err}, ReasonExternalExpanding)
+		c.standStill(claim, standstill{err: err}, reasonExternalExpanding)
 		return
 	case err != nil:
 		c.standStill(claim, standstill{err: err}, operationexecutor.ReasonVolumeResizeFailed)
@@ -153,12 +139,10 @@ func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim,
 		return
 	}
 	name := store.NameOf(claim)
-	if c.asksAnew(claim) {
+	if s, stays := c.standstills.of(name); stays && !s.isOf(claim) { // What is known against it was about another size.
 		c.executor.ResetBackoff(operationexecutor.Key{Volume: volumeName})
 	}
-	c.mu.Lock()
-	c.claim[volumeName] = name
-	c.mu.Unlock()
+	c.claimOf.put(volumeName, name)
 	op, err := c.executor.ExpandVolume(ctx, operationexecutor.VolumeToExpand{
 		VolumeName: volumeName, VolumeSpec: spec, PluginName: plugin.GetPluginName(),
 	})
@@ -169,20 +153,18 @@ func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	c.notBegun(claim, volumeName, err)
 }
 
-// notBegun notes when an operation may begin.
+// notBegun keeps when an operation may begin.
 func (c *Controller) notBegun(claim *v1.PersistentVolumeClaim, volumeName v1.UniqueVolumeName, err error) {
 	var pending *volume.PendingError
 	if !errors.As(err, &pending) {
-		c.mu.Lock()
-		delete(c.claim, volumeName)
-		c.mu.Unlock()
+		c.claimOf.remove(volumeName)
 	}
 	s := standstill{err: err, uid: claim.UID, request: requested(claim)}
 	var late *volume.BackoffError
 	if errors.As(err, &late) {
 		s.err, s.until = late.Err, late.Until
 	}
-	c.keep(store.NameOf(claim), s) // The end of what is pending makes it dirty.
+	c.standstills.keep(store.NameOf(claim), s) // The end of what is pending makes it dirty.
 }
 
 // finished reports whether no operation runs for a claim, and takes over how the last one ended.
@@ -199,10 +181,10 @@ func (c *Controller) finished(name types.NamespacedName) bool {
 	delete(c.running, name)
 	err := last.operation.Err()
 	if err == nil {
-		c.goOn(name)
+		c.standstills.resume(name)
 		return true
 	}
-	c.keep(name, standstill{err: err, uid: last.uid, request: last.request}) // The executor says when it may be tried again.
+	c.standstills.keep(name, standstill{err: err, uid: last.uid, request: last.request}) // The executor says when it may be tried again.
 	return true
 }
 
@@ -210,76 +192,30 @@ func (c *Controller) finished(name types.NamespacedName) bool {
 // storage cannot.
 func (c *Controller) mayTry(claim *v1.PersistentVolumeClaim) bool {
 	name := store.NameOf(claim)
-	c.mu.Lock()
-	s, stays := c.stayed[name]
-	c.mu.Unlock()
+	s, stays := c.standstills.of(name)
 	if stays && s.isOf(claim) && time.Now().Before(s.until) {
 		c.dirty.AddAt(name, s.until)
 		return false
 	}
 	if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizeInfeasible {
-		c.nodeMayTry(claim)
+		// The node gets another chance now, and the next after the back-off.
+		c.standstills.put(name, standstill{uid: claim.UID, request: requested(claim), until: time.Now().Add(c.options.Backoff.Infeasible)})
 	}
 	return true
 }
 
-// nodeMayTry notes that a node gets another chance, and from when on it gets the next.
-func (c *Controller) nodeMayTry(claim *v1.PersistentVolumeClaim) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stayed[store.NameOf(claim)] = standstill{
-		uid: claim.UID, request: requested(claim), until: time.Now().Add(c.options.Backoff.Infeasible),
-	}
-}
-
-// asksAnew reports whether the last thing that is known against a claim was about another size.
-func (c *Controller) asksAnew(claim *v1.PersistentVolumeClaim) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s, stays := c.stayed[store.NameOf(claim)]
-	return stays && !s.isOf(claim)
-}
-
-// standStill notes why a claim is not worked on before something changes, and tells it once.
+// standStill keeps why a claim is not worked on before something changes, and records one event.
 func (c *Controller) standStill(claim *v1.PersistentVolumeClaim, s standstill, reason string) {
 	s.uid, s.request = claim.UID, requested(claim)
 	name := store.NameOf(claim)
-	c.mu.Lock()
-	old, known := c.stayed[name]
-	c.mu.Unlock()
-	c.keep(name, s)
+	old, known := c.standstills.of(name)
+	c.standstills.keep(name, s)
 	if c.options.Events == nil || known && old.isOf(claim) && old.err != nil && old.err.Error() == s.err.Error() {
 		return
 	}
 	kind := v1.EventTypeWarning
-	if reason == ReasonExternalExpanding {
+	if reason == reasonExternalExpanding {
 		kind = v1.EventTypeNormal
 	}
 	c.options.Events.Eventf(claim, kind, reason, "the claim asks for more and is not expanded here: %v", s.err)
-}
-
-// keep notes why a claim is not worked on, and has it looked at when its time has come.
-func (c *Controller) keep(name types.NamespacedName, s standstill) {
-	c.mu.Lock()
-	c.stayed[name] = s
-	c.mu.Unlock()
-	if !s.until.IsZero() {
-		c.dirty.AddAt(name, s.until)
-	}
-}
-
-func (c *Controller) forget(name types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.stayed, name)
-}
-
-// goOn forgets what was known against a claim, unless a node has got its chance with it.
-func (c *Controller) goOn(name types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.stayed[name]; s.err == nil && time.Now().Before(s.until) {
-		return
-	}
-	delete(c.stayed, name)
 }

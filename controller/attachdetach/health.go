@@ -1,0 +1,102 @@
+package attachdetach
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+)
+
+// nodesHealth knows how nodes are, and since when they are sick. Its methods may be called from several goroutines at once.
+type nodesHealth struct {
+	nodes   *store.Mirror[*v1.Node]
+	manages func(node *v1.Node) bool
+
+	mu   sync.Mutex // no call that waits is made under it
+	sick map[types.NodeName]sickness
+}
+
+// of returns what a node's object says of the node.
+func (h *nodesHealth) of(name types.NodeName) nodeHealth {
+	node, _ := h.nodes.Get(types.NamespacedName{Name: string(name)})
+	return h.by(node)
+}
+
+// by returns what an object says of its node; nil when there is none.
+func (h *nodesHealth) by(node *v1.Node) nodeHealth {
+	switch {
+	case node == nil:
+		return missing
+	case !h.manages(node):
+		return unmanaged
+	case slices.ContainsFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeOutOfService }):
+		return fenced
+	}
+	switch condition := readiness(node); {
+	case condition == nil:
+		return silent
+	case condition.Status == v1.ConditionTrue:
+		return ready
+	}
+	return sick
+}
+
+// readiness returns the condition of an object that says whether its node is ready; nil when there is none.
+func readiness(node *v1.Node) *v1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
+}
+
+// sickness is that a node has not been ready all the time.
+type sickness struct {
+	uid types.UID
+	// status and changed are those of its condition. When they are others, it may have been ready in between.
+	status  v1.ConditionStatus
+	changed metav1.Time
+	// since is when this controller has seen it first.
+	since time.Time
+}
+
+// isOf reports whether node may have been sick without a break since then.
+func (s sickness) isOf(node *v1.Node) bool {
+	condition := readiness(node)
+	return condition != nil && s.uid == node.UID && s.status == condition.Status && s.changed.Equal(&condition.LastTransitionTime)
+}
+
+// note keeps since when a node is sick; node is its object, and nil when there is none.
+func (h *nodesHealth) note(name types.NodeName, node *v1.Node) {
+	health := h.by(node)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if health != sick {
+		delete(h.sick, name)
+		return
+	}
+	if known, was := h.sick[name]; !was || !known.isOf(node) {
+		condition := readiness(node)
+		h.sick[name] = sickness{uid: node.UID, status: condition.Status, changed: condition.LastTransitionTime, since: time.Now()}
+	}
+}
+
+// sickFor returns for how long a node has been sick without a break, as far as this controller has seen it. It is zero for a node that
+// is not sick, or has no object.
+func (h *nodesHealth) sickFor(node *v1.Node) time.Duration {
+	if h.by(node) != sick {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known, was := h.sick[types.NodeName(node.Name)]
+	if !was || !known.isOf(node) {
+		return 0
+	}
+	return time.Since(known.since)
+}
