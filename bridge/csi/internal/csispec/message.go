@@ -13,14 +13,25 @@ import (
 
 // CheckSizes reports whether every string and map of the message has a size that the specification allows. The error names the
 // field, not its value, and matches [volume.ErrInvalid].
-func CheckSizes(message proto.Message) error {
+func CheckSizes(message proto.Message) error { return CheckSizesUpTo(message, MaxString) }
+
+// CheckSizesUpTo is [CheckSizes] for a sender that is known to make longer strings than the specification allows.
+func CheckSizesUpTo(message proto.Message, maxString int) error {
 	var err error
 	walk(message.ProtoReflect(), func(_ protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
-		if size, limit := measure(field, value); size > limit && err == nil {
+		if size, limit := measure(field, value); size > max(limit, longer(limit, maxString)) && err == nil {
 			err = fmt.Errorf("%s has %d bytes, of which the CSI specification allows %d: %w", field.FullName(), size, limit, volume.ErrInvalid)
 		}
 	})
 	return err
+}
+
+// longer returns maxString for a field that has the general limit of strings.
+func longer(limit, maxString int) int {
+	if limit == MaxString {
+		return maxString
+	}
+	return limit
 }
 
 // measure returns the size of a field, and how large it may be; 0 and 0 for a field that has no limit.
