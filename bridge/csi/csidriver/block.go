@@ -1,0 +1,155 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// device is a raw block volume of one pod. The driver publishes it at a file of its own for each pod, from where the executor
+// maps it.
+type device struct {
+	volume.MetricsNil
+
+	plugin *Plugin
+	src    source // empty where the device is taken away
+	name   string
+	podUID types.UID
+}
+
+var (
+	_ volume.CustomBlockVolumeMapper   = (*device)(nil)
+	_ volume.CustomBlockVolumeUnmapper = (*device)(nil)
+)
+
+// NewBlockVolumeMapper implements [volume.BlockVolumePlugin].
+func (p *Plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
+	src, err := p.sourceOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	if !src.block {
+		return nil, fmt.Errorf("volume %q has volumeMode Filesystem: it is mounted: %w", spec.Name(), volume.ErrUnsupported)
+	}
+	if _, err := p.podPath(spec.Name(), pod.UID); err != nil {
+		return nil, err
+	}
+	return &device{plugin: p, src: src, name: spec.Name(), podUID: pod.UID}, nil
+}
+
+// NewBlockVolumeUnmapper implements [volume.BlockVolumePlugin].
+func (p *Plugin) NewBlockVolumeUnmapper(name string, podUID types.UID) (volume.BlockVolumeUnmapper, error) {
+	if err := volume.CheckPathElement(name); err != nil {
+		return nil, err
+	}
+	if podUID != "" {
+		if err := volume.CheckPathElement(string(podUID)); err != nil {
+			return nil, err
+		}
+	}
+	return &device{plugin: p, name: name, podUID: podUID}, nil
+}
+
+// ConstructBlockVolumeSpec implements [volume.BlockVolumePlugin], from the record of the path at which the volume was published, which
+// the target of the pod's link leads to.
+func (p *Plugin) ConstructBlockVolumeSpec(podUID types.UID, volumeName, mapPath string) (*volume.Spec, error) {
+	if err := volume.CheckPathElement(volumeName); err != nil {
+		return nil, err
+	}
+	target, err := os.Readlink(mapPath)
+	if err != nil {
+		return nil, fmt.Errorf("volume %q: no link to a device: %w: %w", volumeName, volume.ErrInvalid, err)
+	}
+	dir, pod := filepath.Split(target)
+	path := p.publishedDevice(filepath.Clean(dir), podUID)
+	rec, known, err := p.records.read(path)
+	if err == nil && (!known || pod != string(podUID) || rec.Kind != published) {
+		err = errors.New("nothing is on record of it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("volume %q: %q leads to %q: %w: %w", volumeName, mapPath, target, err, volume.ErrInvalid)
+	}
+	block := v1.PersistentVolumeBlock
+	pv := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{
+		VolumeMode: &block,
+		PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+			Driver: p.options.Driver, VolumeHandle: rec.VolumeID,
+		}},
+	}}
+	pv.Name = volumeName
+	return volume.NewSpecFromPersistentVolume(pv, false), nil
+}
+
+// GetGlobalMapPath returns {root}/plugins/{plugin name}/volumeDevices/maps/{hash of the handle}.
+func (d *device) GetGlobalMapPath(spec *volume.Spec) (string, error) {
+	src, err := d.plugin.sourceOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(d.plugin.host.GetVolumeDevicePluginDir(d.plugin.name), "maps", nameInPath(src.csi.VolumeHandle)), nil
+}
+
+// GetPodDeviceMapPath implements [volume.BlockVolume].
+func (d *device) GetPodDeviceMapPath() (dir, linkName string) {
+	return d.plugin.host.GetPodVolumeDeviceDir(d.podUID, d.plugin.name), d.name
+}
+
+// stagedDevice is where the device of a global map path is staged.
+func (p *Plugin) stagedDevice(globalMapPath string) string {
+	return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), "staging", filepath.Base(globalMapPath))
+}
+
+// publishedDevice is the file at which the driver publishes the device of a global map path for a pod.
+func (p *Plugin) publishedDevice(globalMapPath string, podUID types.UID) string {
+	return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), "publish", filepath.Base(globalMapPath), string(podUID))
+}
+
+// GetStagingPath implements [volume.CustomBlockVolumeMapper].
+func (d *device) GetStagingPath() string {
+	if !d.plugin.stages() {
+		return ""
+	}
+	return d.plugin.stagingPath(d.src)
+}
+
+// SetUpDevice implements [volume.CustomBlockVolumeMapper].
+func (d *device) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (string, error) {
+	if !d.plugin.stages() {
+		return "", nil
+	}
+	path := d.GetStagingPath()
+	return path, d.plugin.stage(ctx, staging{src: d.src, path: path, devicePath: args.DevicePath})
+}
+
+// MapPodDevice implements [volume.CustomBlockVolumeMapper].
+func (d *device) MapPodDevice(ctx context.Context, args volume.MapPodDeviceArgs) (string, error) {
+	if err := volume.CheckPathElement(string(args.PodUID)); err != nil {
+		return "", err
+	}
+	path := d.plugin.publishedDevice(args.GlobalMapPath, args.PodUID)
+	return path, d.plugin.publish(ctx, publication{src: d.src, path: path})
+}
+
+// UnmapPodDevice implements [volume.CustomBlockVolumeUnmapper].
+func (d *device) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceArgs) error {
+	if err := volume.CheckPathElement(string(args.PodUID)); err != nil {
+		return err
+	}
+	path := d.plugin.publishedDevice(args.GlobalMapPath, args.PodUID)
+	if err := d.plugin.takeAway(ctx, path, published); err != nil {
+		return err
+	}
+	return removeEmpty(filepath.Dir(path))
+}
+
+// TearDownDevice implements [volume.CustomBlockVolumeUnmapper].
+func (d *device) TearDownDevice(ctx context.Context, args volume.TearDownDeviceArgs) error {
+	return d.plugin.takeAway(ctx, d.plugin.stagedDevice(args.MapPath), staged)
+}

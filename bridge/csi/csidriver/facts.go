@@ -1,0 +1,157 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/volume"
+)
+
+type (
+	pluginService  = csi.PluginCapability_Service_Type
+	controllerCall = csi.ControllerServiceCapability_RPC_Type
+	nodeCall       = csi.NodeServiceCapability_RPC_Type
+)
+
+// facts are what a driver has answered on one connection. All of it was answered: a connection on which a question failed is not
+// used.
+type facts struct {
+	name, version string
+	services      map[pluginService]bool
+	expansion     map[csi.PluginCapability_VolumeExpansion_Type]bool
+	controller    map[controllerCall]bool
+	node          map[nodeCall]bool
+	// nodeID is what the driver calls this node; empty where its node service is not used.
+	nodeID   string
+	topology map[string]string
+	// maxVolumes is how many volumes this node can have; 0 means that there is no limit.
+	maxVolumes int64
+}
+
+// ask asks the driver everything that the plugin goes by.
+func (s *session) ask(ctx context.Context) (facts, error) {
+	f := facts{services: map[pluginService]bool{}, expansion: map[csi.PluginCapability_VolumeExpansion_Type]bool{}}
+	if err := s.awaitReady(ctx); err != nil {
+		return f, err
+	}
+	for _, question := range []func(context.Context, *facts) error{s.askName, s.askServices, s.askController, s.askNode} {
+		if err := question(ctx, &f); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// readyPause is how long a driver that is still starting is left alone.
+const readyPause = 100 * time.Millisecond
+
+// awaitReady returns when the driver says that it is ready, or that it is not well.
+func (s *session) awaitReady(ctx context.Context) error {
+	for {
+		answer, err := call(ctx, s, "Probe", csi.NewIdentityClient(s.conn).Probe, &csi.ProbeRequest{})
+		if err != nil {
+			return err
+		}
+		if ready := answer.GetReady(); ready == nil || ready.GetValue() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the driver is still starting: %w", ctx.Err())
+		case <-time.After(readyPause):
+		}
+	}
+}
+
+func (s *session) askName(ctx context.Context, f *facts) error {
+	answer, err := call(ctx, s, "GetPluginInfo", csi.NewIdentityClient(s.conn).GetPluginInfo, &csi.GetPluginInfoRequest{})
+	if err != nil {
+		return err
+	}
+	f.name, f.version = answer.GetName(), answer.GetVendorVersion()
+	if err := csispec.CheckDriverName(f.name); err != nil {
+		return err
+	}
+	if s.options.Driver != "" && f.name != s.options.Driver {
+		return fmt.Errorf("driver %q answers: give its own socket to each driver: %w", f.name, volume.ErrInvalid)
+	}
+	return nil
+}
+
+func (s *session) askServices(ctx context.Context, f *facts) error {
+	answer, err := call(ctx, s, "GetPluginCapabilities", csi.NewIdentityClient(s.conn).GetPluginCapabilities, &csi.GetPluginCapabilitiesRequest{})
+	if err != nil {
+		return err
+	}
+	for _, c := range answer.GetCapabilities() {
+		if service := c.GetService(); service != nil {
+			f.services[service.GetType()] = true
+		}
+		if expansion := c.GetVolumeExpansion(); expansion != nil {
+			f.expansion[expansion.GetType()] = true
+		}
+	}
+	return nil
+}
+
+// askController asks for the calls of the controller service. That they cannot be had where they were announced is an error: a call
+// that nobody has read of is not one that the driver does not have.
+func (s *session) askController(ctx context.Context, f *facts) error {
+	if !s.options.Services.Has(Controller) || !f.services[csi.PluginCapability_Service_CONTROLLER_SERVICE] {
+		return nil
+	}
+	answer, err := call(ctx, s, "ControllerGetCapabilities", csi.NewControllerClient(s.conn).ControllerGetCapabilities, &csi.ControllerGetCapabilitiesRequest{})
+	if err != nil {
+		return explainServices(err, "Node")
+	}
+	f.controller = map[controllerCall]bool{}
+	for _, c := range answer.GetCapabilities() {
+		f.controller[c.GetRpc().GetType()] = true
+	}
+	return nil
+}
+
+func (s *session) askNode(ctx context.Context, f *facts) error {
+	if !s.options.Services.Has(Node) {
+		return nil
+	}
+	answer, err := call(ctx, s, "NodeGetCapabilities", csi.NewNodeClient(s.conn).NodeGetCapabilities, &csi.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		return explainServices(err, "Controller")
+	}
+	f.node = map[nodeCall]bool{}
+	for _, c := range answer.GetCapabilities() {
+		f.node[c.GetRpc().GetType()] = true
+	}
+	return s.askNodeInfo(ctx, f)
+}
+
+func (s *session) askNodeInfo(ctx context.Context, f *facts) error {
+	answer, err := call(ctx, s, "NodeGetInfo", csi.NewNodeClient(s.conn).NodeGetInfo, &csi.NodeGetInfoRequest{})
+	if isUnimplemented(err) {
+		return nil // As a driver may that attaches nothing.
+	}
+	if err != nil {
+		return err
+	}
+	f.nodeID, f.maxVolumes = answer.GetNodeId(), answer.GetMaxVolumesPerNode()
+	f.topology = maps.Clone(answer.GetAccessibleTopology().GetSegments())
+	if f.maxVolumes < 0 {
+		return fmt.Errorf("NodeGetInfo: max_volumes_per_node is %d: %w", f.maxVolumes, volume.ErrInvalid)
+	}
+	return csispec.CheckID("node id", f.nodeID, csispec.MaxNodeID)
+}
+
+// explainServices says what to do where a socket serves one service alone.
+func explainServices(err error, other string) error {
+	if isUnimplemented(err) {
+		return errors.Join(err, fmt.Errorf("the socket does not serve it: set Options.Services to %s", other))
+	}
+	return err
+}

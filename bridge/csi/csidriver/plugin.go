@@ -1,0 +1,230 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Driver is the way to one CSI driver: its socket, and the connection that is kept. Make it with [New], and close it when the manager
+// of its plugin has ended. Its methods may be called from several goroutines at once.
+type Driver struct {
+	options Options
+	link    *link
+}
+
+// New returns the way to a driver. It does no I/O: [Plugin.Init] connects, or [Driver.Connect] does before.
+func New(options Options) (*Driver, error) {
+	options, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPluginName(options.Driver); err != nil {
+		return nil, err
+	}
+	return &Driver{options: options, link: newLink(options)}, nil
+}
+
+// Connect asks the driver who it is and what it can do, on a new connection where there is none. An error is transient.
+func (d *Driver) Connect(ctx context.Context) error {
+	_, err := d.link.session(ctx)
+	return err
+}
+
+// Plugin returns a plugin that uses the driver. Several may share one driver.
+func (d *Driver) Plugin() *Plugin {
+	return &Plugin{
+		options: d.options, link: d.link, name: volume.PluginNameOfDriver(d.options.Driver), attached: map[attachment]*v1.SecretReference{},
+	}
+}
+
+// Close ends the connection, and every call on it. What is mounted stays.
+func (d *Driver) Close() error { return d.link.close() }
+
+// Plugin is a CSI driver as a plugin. Make it with [Driver.Plugin]; its methods may be called from several goroutines at once.
+type Plugin struct {
+	options Options
+	name    string
+	link    *link
+	records records
+	host    volume.VolumeHost
+	// contexts is for volumes that are attached and not staged.
+	contexts contexts
+
+	mu       sync.Mutex
+	attached map[attachment]*v1.SecretReference // whose secret a later Detach needs
+}
+
+var (
+	_ volume.PersistentVolumePlugin       = (*Plugin)(nil)
+	_ volume.ProvisionableVolumePlugin    = (*Plugin)(nil)
+	_ volume.CloneableVolumePlugin        = (*Plugin)(nil)
+	_ volume.DeletableVolumePlugin        = (*Plugin)(nil)
+	_ volume.AttachableVolumePlugin       = (*Plugin)(nil)
+	_ volume.BulkVolumeVerifier           = (*Plugin)(nil)
+	_ volume.ExpandableVolumePlugin       = (*Plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin   = (*Plugin)(nil)
+	_ volume.VolumePluginWithAttachLimits = (*Plugin)(nil)
+	_ volume.BlockVolumePlugin            = (*Plugin)(nil)
+	_ volume.RemountableVolumePlugin      = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin      = (*Plugin)(nil)
+	_ volume.SELinuxVolumePlugin          = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer             = (*Plugin)(nil)
+	_ volume.CapabilityLimiter            = (*Plugin)(nil)
+)
+
+// Identify returns the name of the driver that answers on the socket of options.
+func Identify(ctx context.Context, options Options) (string, error) {
+	options, err := options.complete()
+	if err != nil {
+		return "", err
+	}
+	s, err := connect(ctx, options)
+	if err != nil {
+		return "", fmt.Errorf("driver at %q: %w", options.Socket, err)
+	}
+	return s.facts.name, s.conn.Close()
+}
+
+// Init implements [volume.VolumePlugin]: it connects to the driver and asks what it can do.
+func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
+	s, err := p.link.session(ctx)
+	if err != nil {
+		return err
+	}
+	_, said := p.options.attachRequired()
+	if !said && !p.options.Services.Has(Controller) {
+		return fmt.Errorf("driver %q: without its controller service only a CSIDriver says whether volumes must be attached: give it in Options.Object: %w",
+			s.facts.name, volume.ErrInvalid)
+	}
+	p.host = host
+	p.records = records{dir: host.GetPluginDir(p.name) + "/records"}
+	return nil
+}
+
+// GetPluginName implements [volume.VolumePlugin].
+func (p *Plugin) GetPluginName() string { return p.name }
+
+// SpecKinds implements [volume.SpecKindDeclarer]: volumes of the csi source that name the driver.
+func (p *Plugin) SpecKinds() []volume.SpecKind {
+	return []volume.SpecKind{{Source: "csi", Driver: p.options.Driver, Scope: volume.PersistentScope}}
+}
+
+// CanSupport implements [volume.VolumePlugin].
+func (p *Plugin) CanSupport(spec *volume.Spec) bool {
+	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil &&
+		spec.PersistentVolume.Spec.CSI.Driver == p.options.Driver
+}
+
+// GetAccessModes implements [volume.PersistentVolumePlugin]. The driver itself refuses those that it does not have.
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod}
+}
+
+// SupportsMountOption implements [volume.MountOptionVolumePlugin]: they are given to the driver.
+func (p *Plugin) SupportsMountOption() bool { return true }
+
+// RequiresRemount implements [volume.RemountableVolumePlugin] by requiresRepublish of the CSIDriver.
+func (p *Plugin) RequiresRemount(*volume.Spec) bool {
+	return p.options.Object != nil && isTrue(p.options.Object.Spec.RequiresRepublish)
+}
+
+// SupportsSELinuxContextMount implements [volume.SELinuxVolumePlugin] by seLinuxMount of the CSIDriver.
+func (p *Plugin) SupportsSELinuxContextMount(*volume.Spec) (bool, error) {
+	return p.options.Object != nil && isTrue(p.options.Object.Spec.SELinuxMount), nil
+}
+
+func isTrue(flag *bool) bool { return flag != nil && *flag }
+
+// Capabilities implements [volume.CapabilityLimiter] by what the driver has answered. Whether a volume is attached and staged is
+// decided for each, by CanAttach and CanDeviceMount, since a driver may come back with other capabilities.
+func (p *Plugin) Capabilities() volume.Capabilities {
+	f := p.link.known()
+	c := volume.CapPersistent | volume.CapMountOptions | volume.CapRemount | volume.CapSELinux
+	add := func(has bool, more volume.Capabilities) {
+		if has {
+			c |= more
+		}
+	}
+	creates := f.controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME]
+	add(creates, volume.CapProvision|volume.CapDelete)
+	add(creates && f.controller[csi.ControllerServiceCapability_RPC_CLONE_VOLUME], volume.CapClone)
+	add(p.attaches(), volume.CapAttach|volume.CapDeviceMount)
+	add(f.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME], volume.CapDeviceMount)
+	add(f.controller[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES], volume.CapBulkVerify)
+	add(f.maxVolumes > 0, volume.CapAttachLimits)
+	add(p.options.Services.Has(Node), volume.CapBlock)
+	add(f.controller[csi.ControllerServiceCapability_RPC_EXPAND_VOLUME] || f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapExpand)
+	add(f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapNodeExpand)
+	return c
+}
+
+// attaches reports whether volumes of the driver must be attached.
+func (p *Plugin) attaches() bool {
+	if required, said := p.options.attachRequired(); said {
+		return required
+	}
+	return p.link.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
+}
+
+// stages reports whether volumes of the driver must be staged.
+func (p *Plugin) stages() bool {
+	return p.link.known().node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
+}
+
+// source is what a spec says of a volume of the driver.
+type source struct {
+	pv  *v1.PersistentVolume
+	csi *v1.CSIPersistentVolumeSource
+	// readOnly is whether the volume, or this pod's reference to it, is read-only.
+	readOnly bool
+	block    bool
+}
+
+// errOtherPlugin says that a spec is not one of this driver.
+var errOtherPlugin = errors.New("the volume has no csi source of this driver")
+
+// sourceOf returns the source of a spec. A handle that the specification does not allow is an error that matches
+// [volume.ErrInvalid].
+func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) {
+	if !p.CanSupport(spec) {
+		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", p.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
+	}
+	pv := spec.PersistentVolume
+	if err := p.checkHandle(pv.Spec.CSI.VolumeHandle); err != nil {
+		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
+	}
+	return source{
+		pv: pv, csi: pv.Spec.CSI, readOnly: spec.ReadOnly || pv.Spec.CSI.ReadOnly,
+		block: pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock,
+	}, nil
+}
+
+// reserved begins a volume's name where the handle alone would be taken for something else.
+const reserved = "="
+
+// GetVolumeName implements [volume.VolumePlugin]: the volume's handle, which is all that Detach gets. A handle that begins with
+// "pods/" or "=" has one more "=" before it.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	src, err := p.sourceOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return nameOfHandle(src.csi.VolumeHandle), nil
+}
+
+func nameOfHandle(handle string) string {
+	if strings.HasPrefix(handle, "pods/") || strings.HasPrefix(handle, reserved) {
+		return reserved + handle
+	}
+	return handle
+}
+
+func handleOfName(name string) string { return strings.TrimPrefix(name, reserved) }

@@ -1,0 +1,223 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// provisioner makes one volume.
+type provisioner struct {
+	plugin  *Plugin
+	options volume.VolumeOptions
+	own     map[string]string // the driver's parameters
+	fsType  string
+	refs    classSecrets
+}
+
+// NewProvisioner implements [volume.ProvisionableVolumePlugin]. Class parameters that begin with csi.storage.k8s.io/ are those of
+// Kubernetes: the filesystem, and the secrets by reference; all others are the driver's.
+func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	if options.PVC == nil {
+		return nil, fmt.Errorf("driver %q: provisioning %q without a claim: %w", p.options.Driver, options.PVName, volume.ErrInvalid)
+	}
+	if err := csispec.CheckName(options.PVName); err != nil {
+		return nil, err
+	}
+	own, fsType, refs, err := splitParameters(options)
+	if err != nil {
+		return nil, fmt.Errorf("driver %q: %w", p.options.Driver, err)
+	}
+	return &provisioner{plugin: p, options: options, own: own, fsType: fsType, refs: refs}, nil
+}
+
+// CanClone implements [volume.CloneableVolumePlugin].
+func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
+	_, err := p.sourceOf(source)
+	return err == nil, err
+}
+
+// Provision implements [volume.Provisioner].
+func (v *provisioner) Provision(
+	ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm,
+) (*v1.PersistentVolume, error) {
+	s, err := v.plugin.link.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	request, err := v.request(s.facts)
+	if err != nil {
+		return nil, fmt.Errorf("driver %q: volume %q: %w", s.facts.name, v.options.PVName, err)
+	}
+	if request.AccessibilityRequirements, err = v.plugin.where(s.facts, selectedNode, allowedTopologies); err != nil {
+		return nil, err
+	}
+	if request.Secrets, err = v.plugin.secret(ctx, v.refs[whoProvisions]); err != nil {
+		return nil, err
+	}
+	answer, err := call(ctx, s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, request)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.check(request, answer.GetVolume()); err != nil {
+		return nil, s.refuse("CreateVolume", err)
+	}
+	return v.persistentVolume(request, answer.GetVolume()), nil
+}
+
+// request returns the request without secrets and topology.
+func (v *provisioner) request(f facts) (*csi.CreateVolumeRequest, error) {
+	claim := v.options.PVC
+	required, err := volume.RequestedBytes(claim)
+	if err != nil {
+		return nil, err
+	}
+	limit := claim.Spec.Resources.Limits[v1.ResourceStorage]
+	capabilities, err := use{
+		modes: claim.Spec.AccessModes, block: volume.CheckPersistentVolumeClaimModeBlock(claim), fsType: v.fsType, mountFlags: v.options.MountOptions,
+	}.capabilities(f)
+	if err != nil {
+		return nil, err
+	}
+	content, err := v.content()
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateVolumeRequest{
+		Name: v.options.PVName, CapacityRange: capacityRange(required, limit.Value()), VolumeCapabilities: capabilities,
+		Parameters: v.own, VolumeContentSource: content,
+	}, nil
+}
+
+// content returns what the volume is to be made of. A data source that is no volume of this driver is refused: nobody may get an empty
+// volume for a copy.
+func (v *provisioner) content() (*csi.VolumeContentSource, error) {
+	spec := v.options.PVC.Spec
+	if v.options.Source == nil {
+		if spec.DataSource != nil || spec.DataSourceRef != nil {
+			return nil, fmt.Errorf("the claim's data source is no volume that is there: %w", volume.ErrInfeasible)
+		}
+		return nil, nil
+	}
+	src, err := v.plugin.sourceOf(volume.NewSpecFromPersistentVolume(v.options.Source, true))
+	if err != nil {
+		return nil, err
+	}
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: src.csi.VolumeHandle},
+	}}, nil
+}
+
+// check reports whether the driver made what it was asked for.
+func (v *provisioner) check(request *csi.CreateVolumeRequest, made *csi.Volume) error {
+	if err := v.plugin.checkHandle(made.GetVolumeId()); err != nil {
+		return err
+	}
+	asked := request.GetCapacityRange()
+	if err := checkCapacity(made.GetCapacityBytes(), asked.GetRequiredBytes(), asked.GetLimitBytes()); err != nil {
+		return err
+	}
+	if source := request.GetVolumeContentSource(); source != nil && !proto.Equal(source, made.GetContentSource()) {
+		return fmt.Errorf("it does not say that volume %q was made of what was asked for: %w", made.GetVolumeId(), volume.ErrInvalid)
+	}
+	return nil
+}
+
+// annProvisionedBy names the driver, as external-provisioner writes it.
+const annProvisionedBy = "pv.kubernetes.io/provisioned-by"
+
+func (v *provisioner) persistentVolume(request *csi.CreateVolumeRequest, made *csi.Volume) *v1.PersistentVolume {
+	claim := v.options.PVC
+	capacity := made.GetCapacityBytes()
+	if capacity == 0 {
+		capacity = request.GetCapacityRange().GetRequiredBytes()
+	}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
+		Name: v.options.PVName, Annotations: map[string]string{annProvisionedBy: v.plugin.options.Driver},
+	}}
+	if ref := v.refs[whoProvisions]; ref != nil {
+		pv.Annotations[annDeletionSecretName], pv.Annotations[annDeletionSecretNamespace] = ref.Name, ref.Namespace
+	}
+	pv.Spec = v1.PersistentVolumeSpec{
+		Capacity:                      v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(capacity, resource.BinarySI)},
+		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
+		PersistentVolumeReclaimPolicy: v.options.PersistentVolumeReclaimPolicy,
+		MountOptions:                  slices.Clone(v.options.MountOptions),
+		VolumeMode:                    claim.Spec.VolumeMode,
+		NodeAffinity:                  nodeAffinity(made.GetAccessibleTopology()),
+		PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+			Driver: v.plugin.options.Driver, VolumeHandle: made.GetVolumeId(), VolumeAttributes: maps.Clone(made.GetVolumeContext()),
+			FSType:                     v.fsType,
+			ControllerPublishSecretRef: v.refs[whoAttaches],
+			NodeStageSecretRef:         v.refs[whoStages],
+			NodePublishSecretRef:       v.refs[whoPublishes],
+			ControllerExpandSecretRef:  v.refs[whoExpands],
+			NodeExpandSecretRef:        v.refs[whoExpandsOnNode],
+		}},
+	}
+	return pv
+}
+
+// deleter deletes one volume. It is nowhere on this node, and so it has no path.
+type deleter struct {
+	volume.MetricsNil
+
+	plugin *Plugin
+	src    source
+}
+
+// NewDeleter implements [volume.DeletableVolumePlugin].
+func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	src, err := p.sourceOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &deleter{plugin: p, src: src}, nil
+}
+
+// GetPath implements [volume.Volume]: a volume that is deleted is set up nowhere.
+func (d *deleter) GetPath() string { return "" }
+
+// Delete implements [volume.Deleter]. A volume that is on record at a path of this node is in use, whatever the driver would say.
+func (d *deleter) Delete(ctx context.Context) error {
+	p, id := d.plugin, d.src.csi.VolumeHandle
+	used, err := p.records.all(func(r record) bool { return r.VolumeID == id })
+	if err != nil {
+		return fmt.Errorf("driver %q: volume %q: it is not known whether it is used: %w", p.options.Driver, id, err)
+	}
+	if len(used) > 0 {
+		return fmt.Errorf("driver %q: volume %q is %s at %q: %w", p.options.Driver, id, used[0].Kind, used[0].Path, volume.ErrInUse)
+	}
+	s, err := p.link.session(ctx)
+	if err != nil {
+		return err
+	}
+	secrets, err := p.secret(ctx, d.deletionSecret())
+	if err != nil {
+		return err
+	}
+	_, err = call(ctx, s, "DeleteVolume", csi.NewControllerClient(s.conn).DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets})
+	return err
+}
+
+func (d *deleter) deletionSecret() *v1.SecretReference {
+	name := d.src.pv.Annotations[annDeletionSecretName]
+	if name == "" {
+		return nil
+	}
+	return &v1.SecretReference{Name: name, Namespace: d.src.pv.Annotations[annDeletionSecretNamespace]}
+}
+
+// errNoTopology says that it is not known where a node is.
+var errNoTopology = errors.New("the topology of the node is not known")

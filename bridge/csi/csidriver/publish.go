@@ -1,0 +1,255 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/ownership"
+)
+
+// mounter gives a volume to one pod.
+type mounter struct {
+	place
+
+	src source
+	pod *v1.Pod
+}
+
+// place is a volume at the path of one pod.
+type place struct {
+	volume.Dir
+
+	plugin *Plugin
+}
+
+// NewMounter implements [volume.VolumePlugin].
+func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	src, err := p.sourceOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	if src.block {
+		return nil, fmt.Errorf("volume %q has volumeMode Block: it is mapped: %w", spec.Name(), volume.ErrUnsupported)
+	}
+	path, err := p.podPath(spec.Name(), pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	return &mounter{place: place{Dir: volume.Dir{Path: path}, plugin: p}, src: src, pod: pod}, nil
+}
+
+// NewUnmounter implements [volume.VolumePlugin].
+func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
+	path, err := p.podPath(name, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &place{Dir: volume.Dir{Path: path}, plugin: p}, nil
+}
+
+func (p *Plugin) podPath(name string, podUID types.UID) (string, error) {
+	for _, element := range []string{name, string(podUID)} {
+		if err := volume.CheckPathElement(element); err != nil {
+			return "", err
+		}
+	}
+	return p.host.GetPodVolumeDir(podUID, p.name, name), nil
+}
+
+// GetAttributes implements [volume.Mounter].
+func (m *mounter) GetAttributes() volume.Attributes {
+	managed := !m.src.readOnly && m.plugin.ownsContent(m.src)
+	return volume.Attributes{ReadOnly: m.src.readOnly, Managed: managed, SupportsSELinux: managed}
+}
+
+// SetUp implements [volume.Mounter].
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+// SetUpAt implements [volume.Mounter].
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if err := ownership.CheckGroup(args.FsGroup); err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
+	}
+	p := m.plugin
+	err := p.publish(ctx, publication{src: m.src, path: dir, group: args.FsGroup, label: args.SELinuxLabel})
+	if err != nil {
+		return err
+	}
+	return p.own(ctx, m.src, dir, args, m.pod)
+}
+
+// publication is one volume that is to be given to one pod.
+type publication struct {
+	src   source
+	path  string
+	group *int64
+	label string
+}
+
+// publish puts the volume on record and has the driver publish it. A volume that is published and not mounted is an error: a pod
+// would write into the directory beneath.
+func (p *Plugin) publish(ctx context.Context, pub publication) error {
+	s, err := p.link.session(ctx)
+	if err != nil {
+		return err
+	}
+	request, err := p.publishRequest(ctx, s.facts, pub)
+	if err != nil {
+		return err
+	}
+	existed, err := p.records.write(record{
+		Path: pub.path, VolumeID: pub.src.csi.VolumeHandle, Kind: published,
+		Staging: request.GetStagingTargetPath(), PublishContext: request.GetPublishContext(),
+	})
+	if err != nil {
+		return fmt.Errorf("publishing volume %q: %w", pub.src.pv.Name, err)
+	}
+	err = os.MkdirAll(filepath.Dir(pub.path), 0o750)
+	if err == nil {
+		_, err = call(ctx, s, "NodePublishVolume", csi.NewNodeClient(s.conn).NodePublishVolume, request)
+	}
+	if err != nil {
+		return p.undoFailed(ctx, pub.path, existed, err)
+	}
+	return p.checkPublished(ctx, pub)
+}
+
+func (p *Plugin) checkPublished(ctx context.Context, pub publication) error {
+	isThere, err := p.isMounted(ctx, pub.path)
+	if err == nil && !isThere && pub.src.block {
+		isThere, err = isDevice(pub.path) // It may be made there in the place of a mount.
+	}
+	if err != nil {
+		return volume.Uncertain(err)
+	}
+	if !isThere {
+		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is published, and nothing is mounted at %q: %w",
+			p.options.Driver, pub.src.csi.VolumeHandle, pub.path, ErrContradiction))
+	}
+	if pub.src.readOnly && !pub.src.block {
+		return p.checkReadOnly(ctx, pub)
+	}
+	return nil
+}
+
+// checkReadOnly reports whether the kernel refuses writes through the mount, or to its whole filesystem.
+func (p *Plugin) checkReadOnly(ctx context.Context, pub publication) error {
+	there, err := p.options.Mounter.Lookup(ctx, pub.path)
+	if err != nil {
+		return volume.Uncertain(err)
+	}
+	if !slices.Contains(there.Options, "ro") && !slices.Contains(there.SuperOptions, "ro") {
+		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is published read-only, and %q can be written to: %w",
+			p.options.Driver, pub.src.csi.VolumeHandle, pub.path, ErrContradiction))
+	}
+	return nil
+}
+
+func isDevice(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && info.Mode()&fs.ModeDevice != 0, err
+}
+
+func (p *Plugin) publishRequest(ctx context.Context, f facts, pub publication) (*csi.NodePublishVolumeRequest, error) {
+	capability, err := p.useOf(f, pub.src, pub.group, pub.label).capability(f)
+	if err != nil {
+		return nil, err
+	}
+	request := &csi.NodePublishVolumeRequest{
+		VolumeId: pub.src.csi.VolumeHandle, TargetPath: pub.path, VolumeCapability: capability, Readonly: pub.src.readOnly,
+		VolumeContext: pub.src.csi.VolumeAttributes,
+	}
+	if p.stages() {
+		err = p.addStaging(pub.src, request)
+	} else {
+		err = p.addAttachment(pub, request)
+	}
+	if err != nil {
+		return nil, err
+	}
+	request.Secrets, err = p.secret(ctx, pub.src.csi.NodePublishSecretRef)
+	return request, err
+}
+
+// addStaging adds where the volume is staged, and what the driver returned when it was attached, which are on record.
+func (p *Plugin) addStaging(src source, request *csi.NodePublishVolumeRequest) error {
+	path := p.stagingPath(src)
+	rec, known, err := p.records.read(path)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return fmt.Errorf("volume %q: nothing is on record at %q: stage it first: %w", src.pv.Name, path, ErrNotStaged)
+	}
+	request.StagingTargetPath, request.PublishContext = path, rec.PublishContext
+	return nil
+}
+
+// addAttachment adds what the driver returned when it attached a volume that is not staged: what WaitForAttach was given last, or else
+// what is on record of an earlier set-up.
+func (p *Plugin) addAttachment(pub publication, request *csi.NodePublishVolumeRequest) error {
+	if !p.attaches() {
+		return nil
+	}
+	if publish, ok := p.contexts.of(pub.src.csi.VolumeHandle); ok {
+		request.PublishContext = publish
+		return nil
+	}
+	rec, known, err := p.records.read(pub.path)
+	if err == nil && !known {
+		err = fmt.Errorf("volume %q: what the driver returned when it was attached is not known: wait for it first: %w", pub.src.pv.Name, ErrNotAttached)
+	}
+	request.PublishContext = rec.PublishContext
+	return err
+}
+
+// ownsContent reports whether fsGroup gives the content of the volume to the group, by fsGroupPolicy of the CSIDriver. Without one
+// that is so for a filesystem that one node has.
+func (p *Plugin) ownsContent(src source) bool {
+	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	if p.options.Object != nil && p.options.Object.Spec.FSGroupPolicy != nil {
+		policy = *p.options.Object.Spec.FSGroupPolicy
+	}
+	if policy != storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy {
+		return policy == storagev1.FileFSGroupPolicy
+	}
+	return src.csi.FSType != "" && len(src.pv.Spec.AccessModes) > 0 && volume.ContainsAllAccessModes(
+		[]v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadWriteOncePod}, src.pv.Spec.AccessModes)
+}
+
+// own gives the content to the group, unless the driver did or the volume is not ours to change.
+func (p *Plugin) own(ctx context.Context, src source, dir string, args volume.MounterArgs, pod *v1.Pod) error {
+	if args.FsGroup == nil || src.readOnly || args.IsRemount || !p.ownsContent(src) ||
+		p.link.known().node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+		return nil
+	}
+	_, err := ownership.Apply(ctx, dir, ownership.Options{Group: args.FsGroup, Policy: args.FSGroupChangePolicy, Pod: pod})
+	if err != nil {
+		return volume.Uncertain(fmt.Errorf("volume %q: %w", src.pv.Name, err)) // It is mounted.
+	}
+	return nil
+}
+
+// TearDown implements [volume.Unmounter].
+func (u *place) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
+
+// TearDownAt implements [volume.Unmounter].
+func (u *place) TearDownAt(ctx context.Context, dir string) error {
+	return u.plugin.takeAway(ctx, dir, published)
+}

@@ -1,0 +1,155 @@
+package csidriver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The annotations by which external-provisioner remembers the secret that a volume is deleted with.
+const (
+	annDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
+	annDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+)
+
+// secret returns the content of a secret, nil where ref is nil. It is asked for at each call and kept nowhere. An error has nothing
+// of it, and says that nothing was begun.
+func (p *Plugin) secret(ctx context.Context, ref *v1.SecretReference) (map[string]string, error) {
+	if ref == nil || ref.Name == "" {
+		return nil, nil
+	}
+	if p.options.Secrets == nil {
+		return nil, fmt.Errorf("driver %q: the plugin was given nothing to get secret %q of namespace %q from: set Options.Secrets: %w",
+			p.options.Driver, ref.Name, ref.Namespace, volume.ErrUnsupported)
+	}
+	secret, err := p.options.Secrets.Secret(ctx, ref.Namespace, ref.Name)
+	if err == nil && secret == nil {
+		err = volume.ErrInvalid
+	}
+	if err != nil {
+		return nil, volume.Transient(fmt.Errorf("driver %q: secret %q of namespace %q: %w", p.options.Driver, ref.Name, ref.Namespace, err))
+	}
+	values := make(map[string]string, len(secret.Data))
+	for key, value := range secret.Data {
+		values[key] = string(value)
+	}
+	return values, nil
+}
+
+// The prefix of class parameters that are Kubernetes' and not the driver's, and those of the values.
+const (
+	parameterPrefix  = "csi.storage.k8s.io/"
+	parameterFSType  = parameterPrefix + "fstype"
+	secretNameEnd    = "-secret-name"
+	secretSpaceEnd   = "-secret-namespace"
+	whoProvisions    = "provisioner"
+	whoAttaches      = "controller-publish"
+	whoStages        = "node-stage"
+	whoPublishes     = "node-publish"
+	whoExpands       = "controller-expand"
+	whoExpandsOnNode = "node-expand"
+)
+
+// classSecrets are the references of a class to secrets, by what they are for.
+type classSecrets map[string]*v1.SecretReference
+
+// splitParameters parts the parameters of a class into the driver's own, the filesystem and the references to secrets.
+func splitParameters(options volume.VolumeOptions) (own map[string]string, fsType string, refs classSecrets, err error) {
+	own, refs = map[string]string{}, classSecrets{}
+	for key, value := range options.Parameters {
+		name, isKubernetes := strings.CutPrefix(key, parameterPrefix)
+		switch {
+		case key == parameterFSType || key == volume.VolumeParameterFSType:
+			if fsType != "" && fsType != value {
+				return nil, "", nil, fmt.Errorf("class parameters %s and %s differ: set one: %w", parameterFSType, volume.VolumeParameterFSType, volume.ErrInvalid)
+			}
+			fsType = value
+		case !isKubernetes:
+			own[key] = value
+		default:
+			if err := refs.set(name, value, options); err != nil {
+				return nil, "", nil, fmt.Errorf("class parameter %q: %w", key, err)
+			}
+		}
+	}
+	for who, ref := range refs {
+		if ref.Name == "" || ref.Namespace == "" {
+			return nil, "", nil, fmt.Errorf("class parameters: %s needs %s and %s together: %w",
+				who, parameterPrefix+who+secretNameEnd, parameterPrefix+who+secretSpaceEnd, volume.ErrInvalid)
+		}
+	}
+	return own, fsType, refs, nil
+}
+
+// set reads one parameter, without the prefix.
+func (c classSecrets) set(name, value string, options volume.VolumeOptions) error {
+	who, isName := strings.CutSuffix(name, secretNameEnd)
+	if !isName {
+		var isSpace bool
+		if who, isSpace = strings.CutSuffix(name, secretSpaceEnd); !isSpace {
+			return fmt.Errorf("it is not known: %w", volume.ErrInvalid)
+		}
+	}
+	switch who {
+	case whoProvisions, whoAttaches, whoStages, whoPublishes, whoExpands, whoExpandsOnNode:
+	default:
+		return fmt.Errorf("it is not known: %w", volume.ErrInvalid)
+	}
+	filled, err := fill(value, isName, options)
+	if err != nil {
+		return err
+	}
+	if c[who] == nil {
+		c[who] = &v1.SecretReference{}
+	}
+	if isName {
+		c[who].Name = filled
+	} else {
+		c[who].Namespace = filled
+	}
+	return nil
+}
+
+// fill puts the names of the claim and the volume into a template. Only a secret's name may depend on the claim's name and
+// annotations: who writes a claim must not choose the namespace.
+func fill(template string, isName bool, options volume.VolumeOptions) (string, error) { //nolint:revive // It says of what it is the template.
+	var unknown string
+	filled := os.Expand(template, func(key string) string {
+		switch {
+		case key == "pv.name":
+			return options.PVName
+		case key == "pvc.namespace" && options.PVC != nil:
+			return options.PVC.Namespace
+		case key == "pvc.name" && isName && options.PVC != nil:
+			return options.PVC.Name
+		}
+		if annotation, ok := annotationKey(key); ok && isName && options.PVC != nil {
+			if value, ok := options.PVC.Annotations[annotation]; ok {
+				return value
+			}
+		}
+		unknown = key
+		return ""
+	})
+	if unknown != "" {
+		return "", fmt.Errorf("nothing is known for ${%s}: %w", unknown, volume.ErrInvalid)
+	}
+	if filled == "" {
+		return "", fmt.Errorf("it is empty: %w", volume.ErrInvalid)
+	}
+	return filled, nil
+}
+
+// annotationKey returns the key of pvc.annotations['key'].
+func annotationKey(key string) (string, bool) {
+	rest, ok := strings.CutPrefix(key, "pvc.annotations['")
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(rest, "']")
+}

@@ -1,0 +1,264 @@
+package csidriver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The sentinels of what is found where a driver has answered.
+var (
+	// ErrContradiction says that the mount table is not as the driver says it is.
+	ErrContradiction = errors.New("the mount table says otherwise")
+	// ErrNotStaged says that a volume is not staged, so that no pod can have it.
+	ErrNotStaged = errors.New("the volume is not staged")
+	// ErrNotAttached says that a volume is not known to be attached to this node.
+	ErrNotAttached = errors.New("the volume is not attached")
+)
+
+// stager stages volumes of a driver: filesystems and, by the block mapper, devices.
+type stager struct{ plugin *Plugin }
+
+// NewDeviceMounter implements [volume.DeviceMountableVolumePlugin].
+func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &stager{p}, nil }
+
+// NewDeviceUnmounter implements [volume.DeviceMountableVolumePlugin].
+func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &stager{p}, nil }
+
+// CanDeviceMount implements [volume.DeviceMountableVolumePlugin] by what the driver has answered.
+func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
+	src, err := p.sourceOf(spec)
+	return err == nil && !src.block && p.stages(), err
+}
+
+// GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]: where pods have the volume by our records, and what the mount
+// table knows of it besides.
+func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
+	refs, err := p.options.Mounter.GetMountRefs(ctx, deviceMountPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	refs = slices.Clone(refs)
+	pods, err := p.records.all(func(r record) bool { return r.Kind == published && r.Staging == deviceMountPath })
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		mounted, err := p.isMounted(ctx, pod.Path)
+		if err != nil {
+			return nil, err
+		}
+		if mounted && !slices.Contains(refs, pod.Path) {
+			refs = append(refs, pod.Path)
+		}
+	}
+	return refs, nil
+}
+
+// isMounted reports whether something is mounted at path, which need not exist.
+func (p *Plugin) isMounted(ctx context.Context, path string) (bool, error) {
+	mounted, err := p.options.Mounter.IsMountPoint(ctx, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return mounted, err
+}
+
+// nameInPath is a handle as one element of a path.
+func nameInPath(handle string) string {
+	sum := sha256.Sum256([]byte(handle))
+	return hex.EncodeToString(sum[:])
+}
+
+func (p *Plugin) stagingPath(src source) string {
+	if src.block {
+		return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), "staging", nameInPath(src.csi.VolumeHandle))
+	}
+	return filepath.Join(p.host.GetPluginDir(p.name), "mounts", nameInPath(src.csi.VolumeHandle))
+}
+
+// GetDeviceMountPath returns {root}/plugins/{plugin name}/mounts/{hash of the handle}.
+func (s *stager) GetDeviceMountPath(spec *volume.Spec) (string, error) {
+	src, err := s.plugin.sourceOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return s.plugin.stagingPath(src), nil
+}
+
+// MountDevice implements [volume.DeviceMounter].
+func (s *stager) MountDevice(
+	ctx context.Context, spec *volume.Spec, devicePath, deviceMountPath string, args volume.DeviceMounterArgs,
+) error {
+	src, err := s.plugin.sourceOf(spec)
+	if err != nil {
+		return err
+	}
+	if want := s.plugin.stagingPath(src); deviceMountPath != want {
+		return fmt.Errorf("volume %q is staged at %q and not at %q: %w", src.pv.Name, want, deviceMountPath, volume.ErrInvalid)
+	}
+	return s.plugin.stage(ctx, staging{src: src, path: deviceMountPath, devicePath: devicePath, group: args.FsGroup, label: args.SELinuxLabel})
+}
+
+// staging is one volume that is to be staged.
+type staging struct {
+	src              source
+	path, devicePath string
+	group            *int64
+	label            string
+}
+
+// stage puts the volume on record and has the driver stage it, if it does so.
+func (p *Plugin) stage(ctx context.Context, st staging) error {
+	s, err := p.link.session(ctx)
+	if err != nil {
+		return err
+	}
+	publish, _ := PublishContext(st.devicePath)
+	request, err := p.stageRequest(ctx, s.facts, st, publish)
+	if err != nil {
+		return err
+	}
+	if !s.facts.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
+		return volume.Transient(fmt.Errorf("driver %q: it does not stage volumes any more: %w", s.facts.name, volume.ErrUnsupported))
+	}
+	existed, err := p.records.write(record{Path: st.path, VolumeID: st.src.csi.VolumeHandle, Kind: staged, PublishContext: publish})
+	if err != nil {
+		return fmt.Errorf("staging volume %q: %w", st.src.pv.Name, err)
+	}
+	err = os.MkdirAll(st.path, 0o750)
+	if err == nil {
+		_, err = call(ctx, s, "NodeStageVolume", csi.NewNodeClient(s.conn).NodeStageVolume, request)
+	}
+	if err == nil {
+		return nil
+	}
+	return p.undoFailed(ctx, st.path, existed, err)
+}
+
+func (p *Plugin) stageRequest(ctx context.Context, f facts, st staging, publish map[string]string) (*csi.NodeStageVolumeRequest, error) {
+	capability, err := p.useOf(f, st.src, st.group, st.label).capability(f)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := p.secret(ctx, st.src.csi.NodeStageSecretRef)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeStageVolumeRequest{
+		VolumeId: st.src.csi.VolumeHandle, StagingTargetPath: st.path, VolumeCapability: capability, Secrets: secrets,
+		VolumeContext: st.src.csi.VolumeAttributes, PublishContext: publish,
+	}, nil
+}
+
+// useOf returns how a volume is mounted on this node: with the group, where the driver takes that, and with the context of SELinux.
+func (p *Plugin) useOf(f facts, src source, group *int64, label string) use {
+	u := src.use()
+	if group != nil && f.node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+		u.group = fmt.Sprint(*group)
+	}
+	if label != "" && p.options.Object != nil && isTrue(p.options.Object.Spec.SELinuxMount) {
+		u.mountFlags = append(slices.Clone(u.mountFlags), fmt.Sprintf("context=%q", label))
+	}
+	return u
+}
+
+// undoFailed says what is believed after a call failed that was to mount something at path. Only where the driver's answer is
+// final, nothing was on record before, and nothing is mounted, is nothing there: what the call needed is taken away.
+func (p *Plugin) undoFailed(ctx context.Context, path string, existed bool, cause error) error { //nolint:revive // It is what write returned.
+	if isUncertain(cause) || existed {
+		return volume.Uncertain(cause)
+	}
+	mounted, err := p.isMounted(context.WithoutCancel(ctx), path)
+	switch {
+	case err != nil:
+		return volume.Uncertain(errors.Join(cause, err))
+	case mounted:
+		return volume.Uncertain(fmt.Errorf("%w, and something is mounted at %q: %w", cause, path, ErrContradiction))
+	}
+	if err := p.clear(context.WithoutCancel(ctx), path); err != nil {
+		return volume.Uncertain(errors.Join(cause, err))
+	}
+	return cause
+}
+
+// clear removes a mount point at which nothing is mounted, and then its record.
+func (p *Plugin) clear(ctx context.Context, path string) error {
+	if err := p.options.Mounter.RemoveTarget(ctx, path); err != nil {
+		if errors.Is(err, unix.ENOTEMPTY) {
+			return errors.Join(fmt.Errorf("%q: %w: %w", path, volume.ErrDirectoryKept, err), p.records.remove(path))
+		}
+		return fmt.Errorf("removing %q: %w", path, err)
+	}
+	return p.records.remove(path)
+}
+
+// UnmountDevice implements [volume.DeviceUnmounter].
+func (s *stager) UnmountDevice(ctx context.Context, deviceMountPath string) error {
+	return s.plugin.takeAway(ctx, deviceMountPath, staged)
+}
+
+// takeAway has the driver undo what is on record at path, and looks whether it did. What is not on record is not touched: a mount
+// there is somebody else's.
+func (p *Plugin) takeAway(ctx context.Context, path string, of kind) error {
+	rec, known, err := p.records.read(path)
+	if err != nil {
+		return err
+	}
+	if known && rec.Kind != of {
+		return fmt.Errorf("driver %q: at %q a volume is %s and not %s: %w", p.options.Driver, path, rec.Kind, of, volume.ErrInvalid)
+	}
+	if !known {
+		return p.clearUnknown(ctx, path)
+	}
+	if err := p.undo(ctx, rec); err != nil {
+		return err
+	}
+	mounted, err := p.isMounted(ctx, path)
+	if err != nil {
+		return volume.Uncertain(err)
+	}
+	if mounted {
+		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is still mounted at %q: %w", p.options.Driver, rec.VolumeID, path, ErrContradiction))
+	}
+	return p.clear(ctx, path)
+}
+
+func (p *Plugin) clearUnknown(ctx context.Context, path string) error {
+	mounted, err := p.isMounted(ctx, path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("driver %q: %q is mounted and on no record: unmount it by hand: %w", p.options.Driver, path, mount.ErrForeign)
+	}
+	return p.clear(ctx, path)
+}
+
+// undo makes the call that takes away what is on record.
+func (p *Plugin) undo(ctx context.Context, rec record) error {
+	s, err := p.link.session(ctx)
+	if err != nil {
+		return err
+	}
+	if rec.Kind == staged {
+		_, err = call(ctx, s, "NodeUnstageVolume", csi.NewNodeClient(s.conn).NodeUnstageVolume,
+			&csi.NodeUnstageVolumeRequest{VolumeId: rec.VolumeID, StagingTargetPath: rec.Path})
+		return err
+	}
+	_, err = call(ctx, s, "NodeUnpublishVolume", csi.NewNodeClient(s.conn).NodeUnpublishVolume,
+		&csi.NodeUnpublishVolumeRequest{VolumeId: rec.VolumeID, TargetPath: rec.Path})
+	return err
+}

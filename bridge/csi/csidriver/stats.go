@@ -1,0 +1,107 @@
+package csidriver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// GetMetrics implements [volume.MetricsProvider] by the driver's word or, of a driver that says nothing, by statfs.
+func (u *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	s, err := u.plugin.link.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !s.facts.node[csi.NodeServiceCapability_RPC_GET_VOLUME_STATS] {
+		return u.Dir.GetMetrics(ctx)
+	}
+	rec, err := u.record()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := call(ctx, s, "NodeGetVolumeStats", csi.NewNodeClient(s.conn).NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
+		VolumeId: rec.VolumeID, VolumePath: rec.Path, StagingTargetPath: rec.Staging,
+	})
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := metricsOf(answer.GetUsage())
+	if err != nil {
+		return nil, fmt.Errorf("driver %q: volume %q: NodeGetVolumeStats: %w", s.facts.name, rec.VolumeID, err)
+	}
+	return metrics, nil
+}
+
+// record returns what is on record at the pod's path.
+func (u *place) record() (record, error) {
+	rec, known, err := u.plugin.records.read(u.GetPath())
+	if err == nil && !known {
+		err = fmt.Errorf("driver %q: nothing is published at %q: %w", u.plugin.options.Driver, u.GetPath(), volume.ErrUnsupported)
+	}
+	return rec, err
+}
+
+// metricsOf makes metrics of what a driver says. Numbers that cannot be are refused.
+func metricsOf(usage []*csi.VolumeUsage) (*volume.Metrics, error) {
+	m := &volume.Metrics{Time: metav1.Now()}
+	for _, u := range usage {
+		if u.GetTotal() < 0 || u.GetUsed() < 0 || u.GetAvailable() < 0 || u.GetUsed() > u.GetTotal() && u.GetTotal() != 0 {
+			return nil, fmt.Errorf("of %d %s %d are used and %d free: %w", u.GetTotal(), u.GetUnit(), u.GetUsed(), u.GetAvailable(), volume.ErrInvalid)
+		}
+		switch u.GetUnit() {
+		case csi.VolumeUsage_BYTES:
+			m.Capacity, m.Used, m.Available = quantity(u.GetTotal()), quantity(u.GetUsed()), quantity(u.GetAvailable())
+		case csi.VolumeUsage_INODES:
+			m.Inodes, m.InodesUsed, m.InodesFree = quantity(u.GetTotal()), quantity(u.GetUsed()), quantity(u.GetAvailable())
+		default: // of a newer specification
+		}
+	}
+	if m.Capacity == nil && m.Inodes == nil {
+		return nil, fmt.Errorf("the driver says nothing of bytes or inodes: %w", volume.ErrUnsupported)
+	}
+	return m, nil
+}
+
+func quantity(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
+
+// GetHealth implements [volume.HealthReporter]. A status of a newer specification is told as unknown. A driver that says nothing of
+// health has nothing to report.
+func (u *place) GetHealth(ctx context.Context) ([]volume.HealthCondition, error) {
+	s, err := u.plugin.link.session(ctx)
+	if err != nil || !s.facts.node[csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH] {
+		return nil, err
+	}
+	rec, err := u.record()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := call(ctx, s, "NodeGetVolumeHealth", csi.NewNodeClient(s.conn).NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
+		VolumeId: rec.VolumeID, VolumePublishPath: rec.Path, StagingTargetPath: rec.Staging,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var conditions []volume.HealthCondition
+	for _, entry := range answer.GetVolumeHealth().GetHealthStatuses() {
+		conditions = append(conditions, volume.HealthCondition{
+			Status: healthOf(entry.GetStatus()), Reason: entry.GetReason(), Message: cut(entry.GetMessage()),
+		})
+	}
+	return conditions, nil
+}
+
+func healthOf(status csi.VolumeHealthErrorType) volume.HealthStatus {
+	switch status {
+	case csi.VolumeHealthErrorType_DEGRADED:
+		return volume.HealthDegraded
+	case csi.VolumeHealthErrorType_INACCESSIBLE, csi.VolumeHealthErrorType_DATA_LOSS:
+		return volume.HealthAbnormal
+	default:
+		return volume.HealthUnknown
+	}
+}
