@@ -217,7 +217,11 @@ func unbound(claim *v1.PersistentVolumeClaim) error {
 	if why := volume.WhyUnbound(claim); why != "" {
 		return fmt.Errorf("claim %q is not bound to a volume yet: %s: %w", name, why, ErrClaimNotReady)
 	}
-	return fmt.Errorf("claim %q is not bound to a volume yet (phase %q): %w", name, claim.Status.Phase, ErrClaimNotReady)
+	hint := ""
+	if claim.Status.Phase == "" {
+		hint = ": no controller has looked at it: is controller/persistentvolume, or another one, running on this store?"
+	}
+	return fmt.Errorf("claim %q is not bound to a volume yet (phase %q)%s: %w", name, claim.Status.Phase, hint, ErrClaimNotReady)
 }
 
 func (r resolver) persistentVolume(

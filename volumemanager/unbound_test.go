@@ -27,8 +27,10 @@ func TestWhyAClaimHasNoVolumeReachesWhoWaitsForThePod(t *testing.T) {
 			return w.manager.WaitForAttachAndMount(ctx, pod).Error()
 		}
 		assert.Contains(t, says(), `claim "default/data" is not bound to a volume yet (phase "")`)
+		assert.Contains(t, says(), "no controller has looked at it: is controller/persistentvolume")
+		w.changeClaim("data", func(claim *v1.PersistentVolumeClaim) { claim.Status.Phase = v1.ClaimPending })
+		assert.Contains(t, says(), `(phase "Pending"): claim is not ready`)
 		w.changeClaim("data", func(claim *v1.PersistentVolumeClaim) {
-			claim.Status.Phase = v1.ClaimPending
 			volume.SetUnbound(claim, "FailedBinding", `storage class "fast" does not exist`)
 		})
 		assert.Contains(t, says(), `claim "default/data" is not bound to a volume yet: FailedBinding: storage class "fast" does not exist`)
