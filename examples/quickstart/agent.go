@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/examples/internal/manifest"
+	"github.com/volumekit/volumekit/examples/internal/sandbox"
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/plugins/emptydir"
@@ -24,18 +27,20 @@ import (
 // nodeName is the name of the only node.
 const nodeName types.NodeName = "quickstart"
 
-// The directories of the manager's records, under the root. A real agent has the first on a tmpfs such as /run.
+// The directories under the root: those of the manager's records, of which a real agent has the first on a tmpfs such as /run, and
+// that of what containers see.
 const (
-	runtimeDir = "run"
-	stateDir   = "state"
+	runtimeDir    = "run"
+	stateDir      = "state"
+	containersDir = "containers"
 )
 
 // agent is a node agent and, since there is only one node, its cluster: a store of objects, the controller that gives
 // claims their volumes, and the volume manager that mounts the volumes of pods.
 type agent struct {
-	root     rootDir
-	out      *output
-	progress *progress
+	root     sandbox.Root
+	out      *show.Output
+	progress *show.Progress
 	mounter  *mount.Mounter
 	plugins  *volume.VolumePluginMgr
 	store    store.Store
@@ -50,8 +55,8 @@ type agent struct {
 }
 
 // newAgent puts an agent together. It starts nothing and mounts nothing.
-func newAgent(ctx context.Context, root rootDir, out *output) (*agent, error) {
-	host, err := volume.NewHost(volume.HostOptions{RootDir: root.path, NodeName: nodeName})
+func newAgent(ctx context.Context, root sandbox.Root, out *show.Output) (*agent, error) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: root.Path, NodeName: nodeName})
 	if err != nil {
 		return nil, err
 	}
@@ -68,19 +73,19 @@ func newAgent(ctx context.Context, root rootDir, out *output) (*agent, error) {
 	a := &agent{
 		root: root, out: out, mounter: mounter, plugins: plugins,
 		store:    store.NewMemory(store.MemoryOptions{}),
-		progress: newProgress(out),
+		progress: show.NewProgress(out),
 	}
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store:      a.store,
 		DeviceUse:  loop.DeviceUse{},
 		Observer:   a.progress,
-		RuntimeDir: root.dir(runtimeDir),
-		StateDir:   root.dir(stateDir),
+		RuntimeDir: root.Dir(runtimeDir),
+		StateDir:   root.Dir(stateDir),
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.progress.status = a.manager.Status
+	a.progress.Status = a.manager.Status
 	// What the manager has mounted is not deleted, also when the pod's object is gone before its mounts are.
 	a.claims = persistentvolume.New(plugins, a.store, persistentvolume.Options{
 		NodeName: nodeName, Mounts: a.manager, Events: a.progress,
@@ -100,11 +105,11 @@ func (a *agent) start(ctx context.Context) {
 func (a *agent) stop(ctx context.Context) error {
 	a.ended()
 	a.running.Wait()
-	if err := join(a.errs[:]...); err != nil {
+	if err := show.Join(a.errs[:]...); err != nil {
 		return err
 	}
 	for _, dir := range []string{runtimeDir, stateDir} {
-		if err := a.mounter.RemoveTarget(ctx, filepath.Join(a.root.dir(dir), "known")); err != nil {
+		if err := a.mounter.RemoveTarget(ctx, filepath.Join(a.root.Dir(dir), "known")); err != nil {
 			return err
 		}
 	}
@@ -113,21 +118,18 @@ func (a *agent) stop(ctx context.Context) error {
 
 // create puts the objects of m into the store. Before start, the controller finds them all there; later, it may see a
 // claim before its class.
-func (a *agent) create(ctx context.Context, m *manifests) error {
-	for _, object := range m.objects() {
-		created, err := a.store.Create(ctx, object)
-		if err != nil {
-			return fmt.Errorf("store an object of the manifests: %w", err)
-		}
-		if pod, ok := created.(*v1.Pod); ok {
+func (a *agent) create(ctx context.Context, m *manifest.Set) error {
+	created, err := store.Load(ctx, a.store, m.Objects())
+	for _, object := range created {
+		if pod, ok := object.(*v1.Pod); ok {
 			a.pods = append(a.pods, pod)
 		}
 	}
-	return nil
+	return err
 }
 
 // setUp adds the pods to the manager and waits until their volumes are mounted, or timeout has passed.
-func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]*readyPod, error) {
+func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]show.Row, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	begun := time.Now()
@@ -141,31 +143,10 @@ func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]*readyPod, 
 	for _, pod := range a.pods {
 		errs = append(errs, a.manager.WaitForAttachAndMount(ctx, pod))
 	}
-	if err := join(errs...); err != nil {
-		return nil, join(err, a.whyPending())
+	if err := show.Join(errs...); err != nil {
+		return nil, err // it says of each volume why it is not ready, of a claim that waits too
 	}
-	ready := make([]*readyPod, len(a.pods))
-	for i, pod := range a.pods {
-		ready[i] = a.describe(ctx, pod, begun)
-	}
-	return ready, nil
-}
-
-// whyPending says of each claim of a pod that is not bound what the controller knows of the reason.
-func (a *agent) whyPending() error {
-	var errs []error
-	for _, pod := range a.pods {
-		for _, v := range pod.Spec.Volumes {
-			if v.PersistentVolumeClaim == nil {
-				continue
-			}
-			claim := types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
-			if why, ok := a.claims.Why(claim); ok {
-				errs = append(errs, fmt.Errorf("claim %s", why))
-			}
-		}
-	}
-	return join(errs...)
+	return a.describe(ctx, begun), nil
 }
 
 // tearDown takes the pods from the manager, which promises that no process of theirs is alive, and waits until their
@@ -181,8 +162,8 @@ func (a *agent) tearDown(ctx context.Context, timeout time.Duration) error {
 		errs = append(errs, a.manager.WaitForUnmount(ctx, pod))
 	}
 	errs = append(errs, a.manager.WaitForNodeEmpty(ctx)) // what pods share goes after the last of them
-	if err := join(errs...); err != nil {
-		return &stuckError{err: err}
+	if err := show.Join(errs...); err != nil {
+		return &show.StuckError{Err: err}
 	}
 	return nil
 }

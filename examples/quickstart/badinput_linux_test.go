@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
@@ -104,7 +105,7 @@ func TestBadManifestsAreRefusedWithWhatToChange(t *testing.T) {
 			p := newProgram(t, "-json", "-f", "-")
 			p.Stdin = strings.NewReader(c.manifest)
 			code := p.run(t)
-			assert.Equal(t, exitBadInput, code, p.stderr.String())
+			assert.Equal(t, show.ExitBadInput, code, p.stderr.String())
 			for _, text := range c.says {
 				assert.Contains(t, p.stderr.String(), text)
 			}
@@ -119,7 +120,7 @@ func TestBadManifestsAreRefusedWithWhatToChange(t *testing.T) {
 func TestEveryFaultOfAManifestIsTold(t *testing.T) {
 	p := newProgram(t, "-f", "-")
 	p.Stdin = strings.NewReader(strings.ReplaceAll(pod("hostPath: {path: /usr/../etc}"), "mountPath: /v", "mountPath: v"))
-	require.Equal(t, exitBadInput, p.run(t))
+	require.Equal(t, show.ExitBadInput, p.run(t))
 	assert.Equal(t, 2, strings.Count(p.stderr.String(), "quickstart: "), p.stderr.String())
 }
 
@@ -141,7 +142,7 @@ func TestBadFlagsAreRefusedWithWhatToChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProgram(t, c.args...)
-			assert.Equal(t, exitBadInput, p.run(t))
+			assert.Equal(t, show.ExitBadInput, p.run(t))
 			assert.Contains(t, p.stderr.String(), c.says)
 			assert.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), "one fault is one line: %s", p.stderr.String())
 		})
@@ -153,7 +154,7 @@ func TestRootThatCannotBeWrittenIsRefused(t *testing.T) {
 	mounttest.RequireMounts(t)
 	root := mountTmpfs(t, unix.MS_RDONLY)
 	p := newProgram(t, "-root", root)
-	assert.Equal(t, exitBadInput, p.run(t))
+	assert.Equal(t, show.ExitBadInput, p.run(t))
 	assert.Contains(t, p.stderr.String(), "read-only file system")
 	assert.Contains(t, p.stderr.String(), "can be written")
 }
@@ -163,7 +164,7 @@ func TestHostPathOfAnotherTypeIsBadInput(t *testing.T) {
 	mounttest.RequireMounts(t)
 	p := newProgram(t, "-timeout", "1s", "-f", "-")
 	p.Stdin = strings.NewReader(pod("hostPath: {path: /usr, type: File}"))
-	assert.Equal(t, exitBadInput, p.run(t))
+	assert.Equal(t, show.ExitBadInput, p.run(t))
 	assert.Contains(t, p.stderr.String(), "change the path or the type")
 }
 
@@ -171,7 +172,7 @@ func TestFaultOfAClaimIsToldOnce(t *testing.T) {
 	p := newProgram(t, "-f", "-")
 	p.Stdin = strings.NewReader(pod(usesClaim) + claim("{accessModes: [ReadWriteOnce], storageClassName: x, resources: {requests: {storage: 0}}}") +
 		"---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: x}\nprovisioner: " + loopBlock + "\n")
-	assert.Equal(t, exitBadInput, p.run(t))
+	assert.Equal(t, show.ExitBadInput, p.run(t))
 	assert.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), p.stderr.String())
 }
 

@@ -4,31 +4,30 @@ import (
 	"context"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// describe measures the volumes of a pod that is ready, for the table.
-func (a *agent) describe(ctx context.Context, pod *v1.Pod, begun time.Time) *readyPod {
-	name := volume.GetUniquePodName(pod)
-	mounted := a.manager.GetMountedVolumesForPod(name)
-	ready := &readyPod{pod: pod, name: pod.Namespace + "/" + pod.Name}
-	for _, v := range a.manager.Status().Volumes {
-		if v.PodUID != pod.UID {
-			continue
+// describe measures the volumes of the pods, which are ready, for the table.
+func (a *agent) describe(ctx context.Context, begun time.Time) []show.Row {
+	rows := []show.Row{}
+	for _, pod := range a.pods {
+		name := volume.GetUniquePodName(pod)
+		mounted := a.manager.GetMountedVolumesForPod(name)
+		for _, v := range a.manager.PodStatus(pod.UID) {
+			r := show.Row{
+				Pod: v.PodName.String(), Volume: v.OuterName, Plugin: v.Plugin, Phase: string(v.Phase), Path: v.Path, ReadOnly: v.ReadOnly,
+			}
+			if at := a.progress.ReadyAt(name, v.Volume); !at.IsZero() {
+				r.ReadyMillis = float64(at.Sub(begun)) / float64(time.Millisecond)
+			}
+			r.Size, r.Used = measure(ctx, mounted[v.OuterName].Mounter)
+			rows = append(rows, r)
 		}
-		r := row{
-			Pod: ready.name, Volume: v.OuterName, Plugin: v.Plugin, Phase: string(v.Phase), Path: v.Path, ReadOnly: v.ReadOnly,
-		}
-		if at := a.progress.readyAt(mounting{pod: name, volume: v.Volume}); !at.IsZero() {
-			r.ReadyMillis = float64(at.Sub(begun)) / float64(time.Millisecond)
-		}
-		r.Size, r.Used = measure(ctx, mounted[v.OuterName].Mounter)
-		ready.volumes = append(ready.volumes, r)
 	}
-	return ready
+	return rows
 }
 
 // measure returns the size of a volume and what is used of it, in bytes; nil where that cannot be known.

@@ -2,21 +2,14 @@
 //
 //	go run ./examples/quickstart
 //
-// It needs no server, no cluster and no configuration. Read main.go first: the function tell is the whole story, and
-// what it calls is one file each.
+// It needs no server, no cluster and no configuration. Read main.go first: the function tell is the whole story.
 //
-//   - manifests.go reads the pods, claims, volumes and classes: those in the folder manifests, or those of -f.
-//   - namespace_linux.go starts the program again in a private mount namespace, so that nothing that it mounts is seen
-//     by the rest of the machine; without root in a user namespace too.
-//   - check.go refuses what cannot work, before anything is made.
-//   - prune.go leaves out the volumes that this machine cannot serve, and says why.
 //   - agent.go is a node agent: a store, the controller that binds and provisions claims, the volume manager. This is
 //     the part that a program of your own would copy; reclaim.go deletes claims and waits for their volumes to go.
-//   - progress.go tells what is being done to each volume.
-//   - describe.go and table.go show what is mounted, and how large it is.
-//   - containers.go mounts the volumes for each container, as a container runtime would; use.go writes and reads
-//     through each path.
-//   - leftovers_linux.go looks for what is left; root.go removes the empty directories, by rmdir alone.
+//   - describe.go measures what is mounted; stages.go is what the program says.
+//
+// What is not about volumes lies in ../internal: sandbox (a private mount namespace, what is left in it), manifest (reads and
+// checks), container (plays the container runtime), show (prints).
 //
 // Flags:
 //

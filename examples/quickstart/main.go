@@ -2,10 +2,24 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"flag"
 	"io"
 	"os"
+
+	"github.com/volumekit/volumekit/examples/internal/container"
+	"github.com/volumekit/volumekit/examples/internal/manifest"
+	"github.com/volumekit/volumekit/examples/internal/sandbox"
+	"github.com/volumekit/volumekit/examples/internal/show"
+)
+
+// The built-in manifests.
+var (
+	//go:embed manifests/pod.yaml
+	builtinPod string
+	//go:embed manifests/storage.yaml
+	builtinStorage string
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -16,29 +30,29 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
-	out := newOutput(o, stdout, stderr)
+	out := show.NewOutput(o.documents, stdout, stderr)
 	if err != nil {
-		return out.fail(err)
+		return out.Fail(err)
 	}
-	ctx, stop := untilSignal()
+	ctx, stop := sandbox.UntilSignal()
 	defer stop()
-	inside, code, err := enterNamespace()
+	inside, code, err := sandbox.Enter() // runs the program again, in a private mount namespace
 	switch {
 	case err != nil:
-		return out.fail(err)
+		return out.Fail(err)
 	case !inside:
 		return code
 	}
 	if err := tell(ctx, o, stdin, out); err != nil {
-		return out.fail(err)
+		return out.Fail(err)
 	}
 	return 0
 }
 
 // tell is the story: load the manifests, refuse what cannot work, run an agent on the rest, and prove that nothing is
 // left.
-func tell(ctx context.Context, o options, stdin io.Reader, out *output) error {
-	objects, err := loadManifests(o, stdin)
+func tell(ctx context.Context, o options, stdin io.Reader, out *show.Output) error {
+	objects, err := manifest.Load(o.file, stdin, builtinPod+"---\n"+builtinStorage)
 	if err != nil {
 		return err
 	}
@@ -48,53 +62,53 @@ func tell(ctx context.Context, o options, stdin io.Reader, out *output) error {
 	}
 	agent, err := newAgent(ctx, root, out)
 	if err == nil {
-		err = objects.check(agent.plugins)
+		err = objects.Check(agent.plugins)
 	}
 	if err != nil {
-		return join(err, root.remove())
+		return show.Join(err, root.Remove())
 	}
-	out.plan(root, objects.prune(missing))
+	planned(out, root, objects.Prune(sandbox.Missing))
 
 	kept, err := live(ctx, o, agent, objects)
-	return join(err, prove(context.WithoutCancel(ctx), root, kept, out))
+	return show.Join(err, prove(context.WithoutCancel(ctx), root, kept, out))
 }
 
 // live is the part of the story in which volumes are mounted: start the agent, add the pods, look at their volumes, use
 // them, and take them away, whatever happened. It returns the volumes that their reclaim policy keeps.
-func live(ctx context.Context, o options, agent *agent, objects *manifests) (kept []string, err error) {
+func live(ctx context.Context, o options, agent *agent, objects *manifest.Set) (kept []string, err error) {
 	ending := context.WithoutCancel(ctx)
 	err = agent.create(ctx, objects)
 	agent.start(ending)
 	if err == nil {
 		err = look(ctx, o, agent)
 	}
-	err = cutShort(ctx, err)
+	err = show.CutShort(ctx, err)
 	stuck := agent.tearDown(ending, o.timeout)
 	if stuck == nil {
 		stuck = agent.deletePods(ending)
 	}
 	if stuck != nil {
-		return nil, join(err, stuck, agent.stop(ending)) // Claims of pods that are there would stay, too.
+		return nil, show.Join(err, stuck, agent.stop(ending)) // Claims of pods that are there would stay, too.
 	}
 	kept, reclaimErr := agent.deleteClaims(ending, o.timeout)
-	return kept, join(err, reclaimErr, agent.stop(ending))
+	return kept, show.Join(err, reclaimErr, agent.stop(ending))
 }
 
 // look sets the pods up, shows their volumes, and writes and reads through every path, as their containers would.
 func look(ctx context.Context, o options, agent *agent) error {
-	pods, err := agent.setUp(ctx, o.timeout)
+	volumes, err := agent.setUp(ctx, o.timeout)
 	if err != nil {
 		return err
 	}
-	agent.out.ready(pods, agent.root)
-	containers := &containers{manager: agent.manager, mounter: agent.mounter, dir: agent.root.dir(containersDir)}
-	err = containers.mount(ctx, pods)
+	ready(agent.out, volumes, agent.root)
+	containers := &container.Containers{Manager: agent.manager, Mounter: agent.mounter, Dir: agent.root.Dir(containersDir)}
+	err = containers.Mount(ctx, agent.pods)
 	if err == nil {
-		err = agent.out.used(containers.use())
+		err = used(agent.out, containers.Use())
 	}
 	if err == nil && o.keep {
-		agent.out.kept(agent.root, containers.dir)
+		kept(agent.out, agent.root, containers.Dir)
 		<-ctx.Done()
 	}
-	return join(err, containers.unmount(context.WithoutCancel(ctx)))
+	return show.Join(err, containers.Unmount(context.WithoutCancel(ctx)))
 }

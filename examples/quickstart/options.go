@@ -6,21 +6,24 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/volumekit/volumekit/examples/internal/sandbox"
+	"github.com/volumekit/volumekit/examples/internal/show"
 )
 
 // options are the flags.
 type options struct {
-	file    string        // the manifests; empty means the built-in ones, "-" standard input
-	root    string        // the directory under which everything is made; empty means a fresh one
-	timeout time.Duration // how long the pods may take to become ready, and to go
-	json    bool          // JSON lines on standard output
-	keep    bool          // wait for a signal before the pods are removed
+	file      string         // the manifests; empty means the built-in ones, "-" standard input
+	root      string         // the directory under which everything is made; empty means a fresh one
+	timeout   time.Duration  // how long the pods may take to become ready, and to go
+	documents show.Documents // JSON lines on standard output
+	keep      bool           // wait for a signal before the pods are removed
 }
 
 // defaultTimeout is how long pods may take; ordinary ones take less than a second.
 const defaultTimeout = time.Minute
 
-// parseOptions reads the flags. It returns flag.ErrHelp when help was asked for, and otherwise an [inputError].
+// parseOptions reads the flags. It returns flag.ErrHelp when help was asked for, and otherwise an [show.InputError].
 func parseOptions(args []string, usage io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
@@ -28,7 +31,7 @@ func parseOptions(args []string, usage io.Writer) (options, error) {
 	flags.StringVar(&o.file, "f", "", "`FILE` with the manifests, YAML or JSON; \"-\" reads standard input (default: the built-in ones)")
 	flags.StringVar(&o.root, "root", "", "`DIR` under which everything is made; new or empty (default: a fresh one)")
 	flags.DurationVar(&o.timeout, "timeout", defaultTimeout, "how long the pods may take to become ready, and to go")
-	flags.BoolVar(&o.json, "json", false, "print one JSON document per line; the story goes to standard error")
+	flags.BoolVar((*bool)(&o.documents), "json", false, "print one JSON document per line; the story goes to standard error")
 	flags.BoolVar(&o.keep, "keep", false, "leave everything mounted until Ctrl-C")
 	err := flags.Parse(args)
 	switch {
@@ -37,11 +40,20 @@ func parseOptions(args []string, usage io.Writer) (options, error) {
 		flags.Usage()
 		return o, err
 	case err != nil:
-		return o, badInput(fmt.Errorf("%w: -h lists the flags", err))
+		return o, show.BadInput(fmt.Errorf("%w: -h lists the flags", err))
 	case flags.NArg() > 0:
-		return o, badInput(fmt.Errorf("argument %q is not used: give manifests with -f %s", flags.Arg(0), flags.Arg(0)))
+		return o, show.BadInput(fmt.Errorf("argument %q is not used: give manifests with -f %s", flags.Arg(0), flags.Arg(0)))
 	case o.timeout <= 0:
-		return o, badInput(fmt.Errorf("-timeout %s: give a time above zero, such as 30s", o.timeout))
+		return o, show.BadInput(fmt.Errorf("-timeout %s: give a time above zero, such as 30s", o.timeout))
 	}
 	return o, nil
+}
+
+// makeRoot makes the root directory of o: a fresh one, or the one that -root names.
+func makeRoot(o options) (sandbox.Root, error) {
+	root, err := sandbox.MakeRoot(o.root, containersDir)
+	if err != nil && o.root != "" {
+		err = show.BadInput(err)
+	}
+	return root, err
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/store"
 )
@@ -28,7 +29,7 @@ func TestDataStaysBeneathAPodWhoseClaimIsDeleted(t *testing.T) {
 			a := startSoak(t)
 			ready, err := a.setUp(t.Context(), defaultTimeout)
 			require.NoError(t, err)
-			letters := writeToClaims(t, a, ready[0])
+			letters := writeToClaims(t, a, ready)
 			require.NotEmpty(t, letters)
 			before, _, err := store.ListOf[*v1.PersistentVolumeClaim](t.Context(), a.store, metav1.NamespaceAll)
 			require.NoError(t, err)
@@ -61,12 +62,12 @@ func TestDataStaysBeneathAPodWhoseClaimIsDeleted(t *testing.T) {
 	}
 }
 
-// writeToClaims writes a file into each volume of a pod that comes from a claim, and returns what is in which.
-func writeToClaims(t *testing.T, a *agent, pod *readyPod) map[string]string {
+// writeToClaims writes a file into each of the volumes that comes from a claim, and returns what is in which.
+func writeToClaims(t *testing.T, a *agent, volumes []show.Row) map[string]string {
 	t.Helper()
 	letters := map[string]string{}
 	for _, vol := range a.pods[0].Spec.Volumes {
-		for _, ready := range pod.volumes {
+		for _, ready := range volumes {
 			info, err := os.Stat(ready.Path)
 			if vol.PersistentVolumeClaim == nil || ready.ReadOnly || ready.Volume != vol.Name || err != nil || !info.IsDir() {
 				continue

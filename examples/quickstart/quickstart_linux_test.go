@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/examples/internal/container"
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
@@ -42,12 +44,12 @@ func TestRootSeesEveryVolumeMountedUsedAndGone(t *testing.T) {
 	}
 	assertUsed(t, docs["used"].Findings)
 	require.Contains(t, docs, "gone")
-	assert.True(t, docs["gone"].Left.empty())
+	assert.True(t, docs["gone"].Left.Empty())
 	assert.NoDirExists(t, docs["planned"].Root)
 }
 
 // assertUsed checks what the containers of the built-in pod must find.
-func assertUsed(t *testing.T, findings []finding) {
+func assertUsed(t *testing.T, findings []container.Finding) {
 	t.Helper()
 	did := make(map[string]string)
 	for _, f := range findings {
@@ -65,7 +67,7 @@ func assertUsed(t *testing.T, findings []finding) {
 	assert.Contains(t, did["reader /host/usr"], "read-only")
 }
 
-func pluginsOf(rows []row) map[string]string {
+func pluginsOf(rows []show.Row) map[string]string {
 	plugins := make(map[string]string)
 	for _, r := range rows {
 		plugins[r.Volume] = r.Plugin
@@ -93,7 +95,7 @@ func TestOrdinaryUserSeesWhatNeedsNoRoot(t *testing.T) {
 	for _, f := range docs["used"].Findings {
 		assert.Empty(t, f.Error, f.MountPath)
 	}
-	assert.True(t, docs["gone"].Left.empty())
+	assert.True(t, docs["gone"].Left.Empty())
 }
 
 func TestWithoutMkfsTheVolumeIsLeftOut(t *testing.T) {
@@ -187,7 +189,7 @@ func TestPodThatDoesNotBecomeReadyIsExplainedAndTakenAway(t *testing.T) {
 	mounttest.RequireMounts(t)
 	p := newProgram(t, "-json", "-timeout", "1s", "-f", "-")
 	p.Stdin = strings.NewReader(pod("hostPath: {path: /no/such/directory, type: Directory}"))
-	assert.Equal(t, exitFailed, p.run(t))
+	assert.Equal(t, show.ExitFailed, p.run(t))
 	for _, part := range []string{"default/p", "not ready in time", `"v"`, "/no/such/directory"} {
 		assert.Contains(t, p.stderr.String(), part)
 	}
@@ -203,9 +205,9 @@ func TestClaimThatStaysPendingIsExplained(t *testing.T) {
 		claim("{accessModes: [ReadWriteOnce], storageClassName: \"\", resources: {requests: {storage: 1Gi}}}") +
 		"---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: small}\n" +
 		"spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], hostPath: {path: /usr}}\n")
-	assert.Equal(t, exitFailed, p.run(t))
+	assert.Equal(t, show.ExitFailed, p.run(t))
 	assert.Contains(t, p.stderr.String(), `"v" is unresolved`)
-	assert.Contains(t, p.stderr.String(), "quickstart: claim default/c: ")
+	assert.Equal(t, 1, strings.Count(p.stderr.String(), `claim "default/c" is not bound to a volume yet: FailedBinding: no persistent volumes available`))
 }
 
 // A claim that names no class gets the one that is marked as the default.
@@ -222,8 +224,7 @@ func TestClaimGetsTheDefaultClass(t *testing.T) {
 // A volume whose class says Retain is not deleted: the program says where it is and ends well.
 func TestRetainedVolumeIsKeptAndTold(t *testing.T) {
 	mounttest.RequireRoot(t)
-	text, err := readManifests("", nil)
-	require.NoError(t, err)
+	text := []byte(builtinPod + "---\n" + builtinStorage)
 	root := t.TempDir()
 	p := newProgram(t, "-json", "-f", "-", "-root", root)
 	p.Stdin = bytes.NewReader(bytes.ReplaceAll(text, []byte("reclaimPolicy: Delete"), []byte("reclaimPolicy: Retain")))
@@ -340,7 +341,7 @@ func TestVolumeThatIsHeldIsTold(t *testing.T) {
 	p.finish()
 	require.NoError(t, holder.Process.Kill()) // with it goes the last of the program's mount namespace
 	_ = holder.Wait()                         // it was killed
-	assert.Equal(t, exitFailed, p.ProcessState.ExitCode())
+	assert.Equal(t, show.ExitFailed, p.ProcessState.ExitCode())
 	assert.Contains(t, p.stderr.String(), "quickstart: volumes could not be taken away in time")
 	assert.Contains(t, p.stderr.String(), `quickstart:   "memory" is `)
 	assert.Regexp(t, `quickstart:   mount /.*/memory\n`, p.stderr.String())
@@ -362,7 +363,7 @@ func TestSignalTakesEverythingAway(t *testing.T) {
 			p.finish()
 			p.requireNothingLeft(t)
 			code := p.ProcessState.ExitCode()
-			assert.Contains(t, []int{0, exitSignal + int(syscall.SIGTERM)}, code, p.stderr.String())
+			assert.Contains(t, []int{0, show.ExitSignal + int(syscall.SIGTERM)}, code, p.stderr.String())
 		})
 	}
 }
@@ -390,7 +391,7 @@ func TestKilledChildIsTold(t *testing.T) {
 	kept := p.startUntilKept(t)
 	require.NoError(t, syscall.Kill(kept.PID, syscall.SIGKILL))
 	p.finish()
-	assert.Equal(t, exitSignal+int(syscall.SIGKILL), p.ProcessState.ExitCode())
+	assert.Equal(t, show.ExitSignal+int(syscall.SIGKILL), p.ProcessState.ExitCode())
 	for _, part := range []string{"ended by signal \"killed\"", "losetup -d", "under the root directory"} {
 		assert.Contains(t, p.stderr.String(), part)
 	}
@@ -450,7 +451,7 @@ func TestBuiltBinary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "quickstart")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", path, ".").CombinedOutput()
 	require.NoError(t, err, string(out))
-	for want, args := range map[int][]string{0: nil, exitBadInput: {"-f", "/no/such/file"}} {
+	for want, args := range map[int][]string{0: nil, show.ExitBadInput: {"-f", "/no/such/file"}} {
 		p := newProgram(t, args...)
 		p.Path, p.Args[0] = path, path
 		p.Env = append(os.Environ(), "TMPDIR="+p.temp)

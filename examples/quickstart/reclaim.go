@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,11 +35,11 @@ func (a *agent) deleteClaims(ctx context.Context, timeout time.Duration) (kept [
 			return nil, err
 		}
 	}
-	err = waitUntilNone(ctx, a.store, func(*v1.PersistentVolumeClaim) bool { return true })
+	err = store.WaitForNone(ctx, a.store, func(*v1.PersistentVolumeClaim) bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	if err := waitUntilNone(ctx, a.store, goesWithClaim); err != nil {
+	if err := store.WaitForNone(ctx, a.store, goesWithClaim); err != nil {
 		return nil, err
 	}
 	volumes, _, err := store.ListOf[*v1.PersistentVolume](ctx, a.store, "")
@@ -56,43 +55,4 @@ func (a *agent) deleteClaims(ctx context.Context, timeout time.Duration) (kept [
 func goesWithClaim(pv *v1.PersistentVolume) bool {
 	bound := pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != ""
 	return bound && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete
-}
-
-// waitUntilNone returns when the store holds no object for which unwanted is true.
-func waitUntilNone[T store.Object](ctx context.Context, s store.Store, unwanted func(T) bool) error {
-	for {
-		objects, version, err := store.ListOf[T](ctx, s, metav1.NamespaceAll)
-		if err != nil {
-			return err
-		}
-		left := ""
-		for _, object := range objects {
-			if unwanted(object) {
-				left = fmt.Sprintf("%T %q", object, object.GetName())
-			}
-		}
-		if left == "" {
-			return nil
-		}
-		if err := waitForChange[T](ctx, s, version); err != nil {
-			return fmt.Errorf("wait until %s is gone: %w", left, err)
-		}
-	}
-}
-
-// waitForChange returns when an object of type T was written after version.
-func waitForChange[T store.Object](ctx context.Context, s store.Store, version string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var zero T
-	kind, err := store.KindOf(zero)
-	if err != nil {
-		return err
-	}
-	changes, err := s.Watch(ctx, kind, metav1.NamespaceAll, version)
-	if err != nil {
-		return err
-	}
-	<-changes // closed when ctx ends
-	return ctx.Err()
 }

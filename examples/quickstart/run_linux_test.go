@@ -16,6 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/examples/internal/container"
+	"github.com/volumekit/volumekit/examples/internal/manifest"
+	"github.com/volumekit/volumekit/examples/internal/sandbox"
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
@@ -126,24 +130,24 @@ func (p *program) documents(t *testing.T) map[string]document {
 
 // document is every field of the documents that -json prints.
 type document struct {
-	Stage      string    `json:"stage"`
-	Root       string    `json:"root"`
-	LeftOut    []leftOut `json:"leftOut"`
-	Volumes    []row     `json:"volumes"`
-	Findings   []finding `json:"findings"`
-	PID        int       `json:"pid"`
-	Enter      string    `json:"enter"`
-	Containers string    `json:"containers"`
-	Kept       []string  `json:"kept"`
-	Left       leftovers `json:"left"`
-	Error      string    `json:"error"`
+	Stage      string              `json:"stage"`
+	Root       string              `json:"root"`
+	LeftOut    []manifest.LeftOut  `json:"leftOut"`
+	Volumes    []show.Row          `json:"volumes"`
+	Findings   []container.Finding `json:"findings"`
+	PID        int                 `json:"pid"`
+	Enter      string              `json:"enter"`
+	Containers string              `json:"containers"`
+	Kept       []string            `json:"kept"`
+	Left       sandbox.Leftovers   `json:"left"`
+	Error      string              `json:"error"`
 }
 
 // asOrdinaryUser makes the program run as a user who owns nothing, unless the tests are run by an ordinary user anyway.
 func (p *program) asOrdinaryUser(t *testing.T) {
 	t.Helper()
 	mounttest.RequireMounts(t)
-	if inUserNamespace() {
+	if sandbox.InUserNamespace() {
 		return
 	}
 	p.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

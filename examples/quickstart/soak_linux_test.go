@@ -11,6 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/volumekit/volumekit/examples/internal/manifest"
+	"github.com/volumekit/volumekit/examples/internal/sandbox"
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
@@ -51,7 +54,7 @@ func TestManyCyclesLeaveNothing(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		return countFiles(t) <= openFiles
 	}, settled, settled/1000, "file descriptors: %d before", openFiles)
-	left, err := findLeftovers(t.Context(), agent.root.path)
+	left, err := sandbox.FindLeftovers(t.Context(), agent.root.Path)
 	require.NoError(t, err)
 	assert.Empty(t, left.Mounts)
 	assert.Empty(t, left.LoopDevices)
@@ -61,7 +64,7 @@ func TestManyCyclesLeaveNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, agent.stop(t.Context()))
 	require.NoError(t, prove(t.Context(), agent.root, nil, agent.out))
-	assert.NoDirExists(t, agent.root.path)
+	assert.NoDirExists(t, agent.root.Path)
 	assert.Eventually(t, func() bool {
 		return runtime.NumGoroutine()-1 <= goroutines // less the one that asks
 	}, settled, settled/1000, "goroutines")
@@ -70,14 +73,14 @@ func TestManyCyclesLeaveNothing(t *testing.T) {
 // startSoak starts an agent on the built-in manifests, or as much of them as can be mounted here.
 func startSoak(t *testing.T) *agent {
 	t.Helper()
-	objects, err := loadManifests(options{}, nil)
+	objects, err := manifest.Load("", nil, builtinPod+"---\n"+builtinStorage)
 	require.NoError(t, err)
 	root, err := makeRoot(options{})
 	require.NoError(t, err)
-	agent, err := newAgent(t.Context(), root, &output{text: io.Discard, errs: io.Discard})
+	agent, err := newAgent(t.Context(), root, show.NewOutput(false, io.Discard, io.Discard))
 	require.NoError(t, err)
-	require.NoError(t, objects.check(agent.plugins))
-	for _, l := range objects.prune(missing) {
+	require.NoError(t, objects.Check(agent.plugins))
+	for _, l := range objects.Prune(sandbox.Missing) {
 		t.Log(l)
 	}
 	require.NoError(t, agent.create(t.Context(), objects))
@@ -88,10 +91,10 @@ func startSoak(t *testing.T) *agent {
 // cycle sets the pod up, looks that it is there, and tears it down.
 func cycle(t *testing.T, agent *agent) {
 	t.Helper()
-	pods, err := agent.setUp(t.Context(), defaultTimeout)
+	volumes, err := agent.setUp(t.Context(), defaultTimeout)
 	require.NoError(t, err)
-	require.Len(t, pods, 1)
-	for _, v := range pods[0].volumes {
+	require.NotEmpty(t, volumes)
+	for _, v := range volumes {
 		require.DirExists(t, v.Path)
 	}
 	require.NoError(t, agent.tearDown(t.Context(), defaultTimeout))

@@ -1,4 +1,4 @@
-package main
+package sandbox
 
 import (
 	"errors"
@@ -18,9 +18,9 @@ const (
 	outerUsers  = "VOLUMEKIT_QUICKSTART_OUTER_USER_NAMESPACE"
 )
 
-// enterNamespace makes sure that the program runs in a mount namespace of its own, from which no mount spreads. Unless
-// it does so already, the program is run again in one, and enterNamespace returns false and the exit code of that run.
-func enterNamespace() (inside bool, code int, err error) {
+// Enter makes sure that the program runs in a mount namespace of its own, from which no mount spreads. Unless
+// it does so already, the program is run again in one, and Enter returns false and the exit code of that run.
+func Enter() (inside bool, code int, err error) {
 	if outer := os.Getenv(outerMounts); outer == "" || outer == namespace("mnt") {
 		code, err = runAgain()
 		return false, code, err
@@ -109,22 +109,22 @@ func childExit(err error) (int, error) {
 	if ok && status.Signaled() {
 		return 0, fmt.Errorf("the second run was %w: its mounts are gone with its namespace; files and loop devices stay "+
 			"under the root directory that it named: detach the devices (losetup -a, losetup -d) and remove it",
-			&signalError{signal: status.Signal()})
+			&SignalError{Signal: status.Signal()})
 	}
 	return exit.ExitCode(), nil
 }
 
-// howToEnter returns the command that shows another shell what this process has mounted.
-func howToEnter() string {
+// HowToEnter returns the command that shows another shell what this process has mounted.
+func HowToEnter() string {
 	if os.Getenv(outerUsers) != namespace("user") {
 		return fmt.Sprintf("nsenter -t %d --user --mount --preserve-credentials", os.Getpid())
 	}
 	return fmt.Sprintf("nsenter -t %d --mount", os.Getpid())
 }
 
-// inUserNamespace reports whether this process's root is not the machine's: in the first user namespace every id is
+// InUserNamespace reports whether this process's root is not the machine's: in the first user namespace every id is
 // mapped to itself. See user_namespaces(7).
-func inUserNamespace() bool {
+func InUserNamespace() bool {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return false

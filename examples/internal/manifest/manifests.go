@@ -1,8 +1,7 @@
-package main
+package manifest
 
 import (
 	"bytes"
-	_ "embed"
 	"fmt"
 	"io"
 	"os"
@@ -14,53 +13,48 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/store"
 )
 
-// The built-in manifests.
-var (
-	//go:embed manifests/pod.yaml
-	builtinPod string
-	//go:embed manifests/storage.yaml
-	builtinStorage string
-)
-
-// manifests are the objects of one run.
-type manifests struct {
-	pods    []*v1.Pod
-	claims  []*v1.PersistentVolumeClaim
-	volumes []*v1.PersistentVolume
-	classes []*storagev1.StorageClass
+// Set is the objects of one run.
+type Set struct {
+	// Pods are those that are to run, Claims what they ask for.
+	Pods   []*v1.Pod
+	Claims []*v1.PersistentVolumeClaim
+	// Volumes are there already, Classes say how others are made.
+	Volumes []*v1.PersistentVolume
+	Classes []*storagev1.StorageClass
 }
 
-// loadManifests reads the manifests that o names. Whatever is wrong with them is an [inputError].
-func loadManifests(o options, stdin io.Reader) (*manifests, error) {
-	text, err := readManifests(o.file, stdin)
+// Load reads manifests from a file, from stdin when the file is "-", or from the text builtin when it is empty. Whatever is wrong with
+// them is a [show.InputError].
+func Load(file string, stdin io.Reader, builtin string) (*Set, error) {
+	text, err := read(file, stdin, builtin)
 	if err != nil {
-		return nil, badInput(err)
+		return nil, show.BadInput(err)
 	}
 	objects, err := store.Decode(bytes.NewReader(text))
 	if err != nil {
-		return nil, badInput(fmt.Errorf("%s: %w", sourceName(o.file), err))
+		return nil, show.BadInput(fmt.Errorf("%s: %w", sourceName(file), err))
 	}
-	m := &manifests{}
+	m := &Set{}
 	var errs []error
 	for _, object := range objects {
 		if err := m.add(object); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if len(m.pods) == 0 {
-		errs = append(errs, fmt.Errorf("%s holds no Pod: add one that uses the volumes", sourceName(o.file)))
+	if len(m.Pods) == 0 {
+		errs = append(errs, fmt.Errorf("%s holds no Pod: add one that uses the volumes", sourceName(file)))
 	}
-	return m, badInput(errs...)
+	return m, show.BadInput(errs...)
 }
 
-// readManifests returns the text of the built-in manifests, of a file, or of standard input.
-func readManifests(file string, stdin io.Reader) ([]byte, error) {
+func read(file string, stdin io.Reader, builtin string) ([]byte, error) {
 	switch file {
 	case "":
-		return []byte(builtinPod + "---\n" + builtinStorage), nil
+		return []byte(builtin), nil
 	case "-":
 		return io.ReadAll(stdin)
 	}
@@ -83,21 +77,21 @@ func sourceName(file string) string {
 }
 
 // add sorts object in. What kubectl prints may be used: the version that an object had elsewhere is taken away.
-func (m *manifests) add(object runtime.Object) error {
+func (m *Set) add(object runtime.Object) error {
 	if o, ok := object.(metav1.Object); ok {
 		o.SetResourceVersion("")
 	}
 	switch o := object.(type) {
 	case *v1.Pod:
 		inNamespace(o)
-		m.pods = append(m.pods, o)
+		m.Pods = append(m.Pods, o)
 	case *v1.PersistentVolumeClaim:
 		inNamespace(o)
-		m.claims = append(m.claims, o)
+		m.Claims = append(m.Claims, o)
 	case *v1.PersistentVolume:
-		m.volumes = append(m.volumes, o)
+		m.Volumes = append(m.Volumes, o)
 	case *storagev1.StorageClass:
-		m.classes = append(m.classes, o)
+		m.Classes = append(m.Classes, o)
 	default:
 		return fmt.Errorf("kind %s is not used here: give Pod, PersistentVolumeClaim, PersistentVolume and StorageClass only",
 			object.GetObjectKind().GroupVersionKind().Kind)
@@ -112,13 +106,13 @@ func inNamespace(o metav1.Object) {
 	}
 }
 
-// objects returns all of them, in an order in which each comes after what it refers to.
-func (m *manifests) objects() []store.Object {
-	return slices.Concat(asObjects(m.classes), asObjects(m.volumes), asObjects(m.claims), asObjects(m.pods))
+// Objects returns all of them, in an order in which each comes after what it refers to.
+func (m *Set) Objects() []runtime.Object {
+	return slices.Concat(asObjects(m.Classes), asObjects(m.Volumes), asObjects(m.Claims), asObjects(m.Pods))
 }
 
-func asObjects[T store.Object](of []T) []store.Object {
-	objects := make([]store.Object, len(of))
+func asObjects[T runtime.Object](of []T) []runtime.Object {
+	objects := make([]runtime.Object, len(of))
 	for i, o := range of {
 		objects[i] = o
 	}
@@ -126,8 +120,8 @@ func asObjects[T store.Object](of []T) []store.Object {
 }
 
 // claimOf returns the claim that a pod's volume refers to, or nil when it is not in the manifests.
-func (m *manifests) claimOf(pod *v1.Pod, v *v1.Volume) *v1.PersistentVolumeClaim {
-	for _, claim := range m.claims {
+func (m *Set) claimOf(pod *v1.Pod, v *v1.Volume) *v1.PersistentVolumeClaim {
+	for _, claim := range m.Claims {
 		if claim.Namespace == pod.Namespace && claim.Name == v.PersistentVolumeClaim.ClaimName {
 			return claim
 		}
@@ -147,11 +141,11 @@ func named[T metav1.Object](objects []T, name string) (found T) {
 
 // className returns the class that a claim asks for, the default class where it leaves that open, and an empty string when
 // it asks for a volume without a class.
-func (m *manifests) className(claim *v1.PersistentVolumeClaim) string {
+func (m *Set) className(claim *v1.PersistentVolumeClaim) string {
 	if claim.Spec.StorageClassName != nil {
 		return *claim.Spec.StorageClassName
 	}
-	for _, class := range m.classes {
+	for _, class := range m.Classes {
 		if class.Annotations[persistentvolume.AnnDefaultClass] == "true" {
 			return class.Name
 		}
@@ -163,15 +157,6 @@ func (m *manifests) className(claim *v1.PersistentVolumeClaim) string {
 type containerMount struct {
 	container string
 	v1.VolumeMount
-}
-
-// containerNames returns the names of the containers of pod, those that run first coming first.
-func containerNames(pod *v1.Pod) []string {
-	var names []string
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		names = append(names, c.Name)
-	}
-	return names
 }
 
 // containerMounts returns the mounts of all containers of pod, those that run first coming first.

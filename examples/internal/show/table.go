@@ -1,25 +1,17 @@
-package main
+package show
 
 import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
-
-	v1 "k8s.io/api/core/v1"
 )
 
-// readyPod is a pod whose volumes are mounted.
-type readyPod struct {
-	pod     *v1.Pod
-	name    string // namespace and name
-	volumes []row
-}
-
-// row is one volume of one pod.
-type row struct {
+// Row is one volume of one pod.
+type Row struct {
 	// Pod is the pod's namespace and name.
 	Pod string `json:"pod"`
 	// Volume is the volume's name in the pod's spec.
@@ -39,30 +31,28 @@ type row struct {
 	ReadyMillis float64 `json:"readyMillis"`
 }
 
-// table returns the volumes of all pods as a table for people; the documents of -json have names and paths in full.
-func table(pods []*readyPod, root string) string {
+// Table returns volumes as a table for people; the documents of -json have names and paths in full.
+func Table(rows []Row, root string) string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "VOLUME\tPLUGIN\tPHASE\tPATH\tSIZE\tUSED\tREADY AFTER")
-	for _, pod := range pods {
-		for _, r := range pod.volumes {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%.1f ms\n", r.label(len(pods)), shortPlugin(r.Plugin), r.phase(), shorten(r.Path, root),
-				binarySize(r.Size), binarySize(r.Used), r.ReadyMillis)
-		}
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%.1f ms\n", r.label(rows), shortPlugin(r.Plugin), r.phase(), shorten(r.Path, root),
+			binarySize(r.Size), binarySize(r.Used), r.ReadyMillis)
 	}
 	_ = w.Flush() // into memory
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// label names the volume, and its pod where there are several.
-func (r row) label(pods int) string {
-	if pods == 1 {
+// label names the volume, and its pod where the table has several.
+func (r Row) label(rows []Row) string {
+	if !slices.ContainsFunc(rows, func(other Row) bool { return other.Pod != r.Pod }) {
 		return r.Volume
 	}
 	return r.Pod + ":" + r.Volume
 }
 
-func (r row) phase() string {
+func (r Row) phase() string {
 	if r.ReadOnly {
 		return r.Phase + ", read-only"
 	}

@@ -1,4 +1,4 @@
-package main
+package sandbox
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// findLeftovers looks for what is still there under root: mounts, loop devices whose file is or was there, and files.
+// FindLeftovers looks for what is still there under root: mounts, loop devices whose file is or was there, and files.
 // It asks the kernel, not the agent.
-func findLeftovers(ctx context.Context, root string) (leftovers, error) {
-	left := leftovers{Mounts: []string{}, LoopDevices: []string{}, Files: []string{}}
+func FindLeftovers(ctx context.Context, root string) (Leftovers, error) {
+	left := Leftovers{Mounts: []string{}, LoopDevices: []string{}, Files: []string{}}
 	mounts, err := mount.New(mount.Options{}).List(ctx)
 	if err != nil {
 		return left, fmt.Errorf("look for mounts that are left: %w", err)

@@ -1,15 +1,25 @@
-package main
+package sandbox
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 )
 
-// untilSignal returns a context that ends with the first signal that ends a program; its cause is a [signalError].
+// SignalError says that a signal ended the program. It is the cause of the context that the signal ended.
+type SignalError struct {
+	// Signal is which.
+	Signal os.Signal
+}
+
+// Error names the signal.
+func (e *SignalError) Error() string { return fmt.Sprintf("ended by signal %q", e.Signal) }
+
+// UntilSignal returns a context that ends with the first signal that ends a program; its cause is a [SignalError].
 // Further signals, and readers that went away, do not keep the volumes from being taken away.
-func untilSignal() (ctx context.Context, stop func()) {
+func UntilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Ignore(syscall.SIGPIPE)
@@ -17,7 +27,7 @@ func untilSignal() (ctx context.Context, stop func()) {
 	go func() {
 		select {
 		case s := <-signals:
-			cancel(&signalError{signal: s})
+			cancel(&SignalError{Signal: s})
 		case <-ctx.Done():
 		}
 	}()

@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"cmp"
@@ -14,8 +14,8 @@ import (
 // imageFSType is the filesystem that loopblock makes unless a class asks for another.
 const imageFSType = "ext4"
 
-// leftOut is a volume that this machine cannot serve.
-type leftOut struct {
+// LeftOut is a volume that this machine cannot serve.
+type LeftOut struct {
 	// Pod is the pod's namespace and name, Volume the name in its spec.
 	Pod    string `json:"pod"`
 	Volume string `json:"volume"`
@@ -25,12 +25,12 @@ type leftOut struct {
 	Reason string `json:"reason"`
 }
 
-// prune takes the volumes that this machine cannot serve out of the pods and their containers, and the claims that
+// Prune takes the volumes that this machine cannot serve out of the pods and their containers, and the claims that
 // nobody uses then out of m. obstacle says why the filesystem of a volume in an image file cannot be served here, or
 // nil.
-func (m *manifests) prune(obstacle func(fsType string) error) []leftOut {
-	var out []leftOut
-	for _, pod := range m.pods {
+func (m *Set) Prune(obstacle func(fsType string) error) []LeftOut {
+	var out []LeftOut
+	for _, pod := range m.Pods {
 		for _, v := range slices.Clone(pod.Spec.Volumes) {
 			fsType, ok := m.imageFilesystem(pod, &v)
 			if !ok {
@@ -38,34 +38,34 @@ func (m *manifests) prune(obstacle func(fsType string) error) []leftOut {
 			}
 			if err := obstacle(fsType); err != nil {
 				removeVolume(pod, v.Name)
-				out = append(out, leftOut{
+				out = append(out, LeftOut{
 					Pod: pod.Namespace + "/" + pod.Name, Volume: v.Name, Plugin: loopblock.Name, Reason: err.Error(),
 				})
 			}
 		}
 	}
 	if len(out) > 0 {
-		m.claims = slices.DeleteFunc(m.claims, func(c *v1.PersistentVolumeClaim) bool { return !m.isUsed(c) })
+		m.Claims = slices.DeleteFunc(m.Claims, func(c *v1.PersistentVolumeClaim) bool { return !m.isUsed(c) })
 	}
 	return out
 }
 
 // imageFilesystem reports whether a pod's volume will be an image file on a loop device, and which filesystem is to be
 // made in it. Images that are there already are none of this program's: its root directory begins empty.
-func (m *manifests) imageFilesystem(pod *v1.Pod, v *v1.Volume) (fsType string, ok bool) {
+func (m *Set) imageFilesystem(pod *v1.Pod, v *v1.Volume) (fsType string, ok bool) {
 	if v.PersistentVolumeClaim == nil {
 		return "", false
 	}
 	claim := m.claimOf(pod, v)
-	class := named(m.classes, m.className(claim))
+	class := named(m.Classes, m.className(claim))
 	if claim.Spec.VolumeName != "" || class == nil || class.Provisioner != loopblock.Name {
 		return "", false
 	}
 	return cmp.Or(class.Parameters[volume.VolumeParameterFSType], imageFSType), true
 }
 
-func (m *manifests) isUsed(claim *v1.PersistentVolumeClaim) bool {
-	for _, pod := range m.pods {
+func (m *Set) isUsed(claim *v1.PersistentVolumeClaim) bool {
+	for _, pod := range m.Pods {
 		for i := range pod.Spec.Volumes {
 			v := &pod.Spec.Volumes[i]
 			if v.PersistentVolumeClaim != nil && m.claimOf(pod, v) == claim {
@@ -88,6 +88,6 @@ func removeVolume(pod *v1.Pod, name string) {
 }
 
 // String says what was left out and why, in one line.
-func (l leftOut) String() string {
+func (l LeftOut) String() string {
 	return fmt.Sprintf("left out volume %s of pod %s: %s", l.Volume, l.Pod, l.Reason)
 }

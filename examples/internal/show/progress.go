@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"fmt"
@@ -14,10 +14,11 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// progress tells what is being done to each volume. It is the agent's Observer and EventRecorder.
-type progress struct {
-	out    *output
-	status func() volumemanager.NodeStatus
+// Progress tells what is being done to each volume. It is the agent's Observer and EventRecorder.
+type Progress struct {
+	// Status is that of the manager. It must be set before anything happens.
+	Status func() volumemanager.NodeStatus
+	out    *Output
 
 	mu    sync.Mutex
 	names map[v1.UniqueVolumeName]string // the name in a pod's spec, by the volume's unique name
@@ -31,13 +32,13 @@ type mounting struct {
 }
 
 var (
-	_ operationexecutor.Observer      = (*progress)(nil)
-	_ operationexecutor.EventRecorder = (*progress)(nil)
+	_ operationexecutor.Observer      = (*Progress)(nil)
+	_ operationexecutor.EventRecorder = (*Progress)(nil)
 )
 
-// newProgress returns a progress that knows no volume. Its status must be set before it is told of anything.
-func newProgress(out *output) *progress {
-	return &progress{out: out, names: make(map[v1.UniqueVolumeName]string), ready: make(map[mounting]time.Time)}
+// NewProgress returns a Progress that knows no volume. Its Status must be set before it is told of anything.
+func NewProgress(out *Output) *Progress {
+	return &Progress{out: out, names: make(map[v1.UniqueVolumeName]string), ready: make(map[mounting]time.Time)}
 }
 
 // verbs says of each operation what is done.
@@ -50,13 +51,13 @@ var verbs = map[operationexecutor.OperationKind]struct{ doing, done string }{
 }
 
 // OperationStarted implements operationexecutor.Observer.
-func (p *progress) OperationStarted(o operationexecutor.OperationInfo) {
+func (p *Progress) OperationStarted(o operationexecutor.OperationInfo) {
 	p.line(o, verbs[o.Kind].doing+" ...")
 }
 
 // OperationStepped implements operationexecutor.Observer. Of all steps, those are told that make a volume usable. A pod
 // may be ready before the operation has finished.
-func (p *progress) OperationStepped(o operationexecutor.OperationInfo, s operationexecutor.Step) {
+func (p *Progress) OperationStepped(o operationexecutor.OperationInfo, s operationexecutor.Step) {
 	switch {
 	case s.Err != nil: // told when the operation has finished
 	case s.Name == "MountDevice":
@@ -70,7 +71,7 @@ func (p *progress) OperationStepped(o operationexecutor.OperationInfo, s operati
 }
 
 // OperationFinished implements operationexecutor.Observer.
-func (p *progress) OperationFinished(o operationexecutor.OperationInfo, r operationexecutor.Result) {
+func (p *Progress) OperationFinished(o operationexecutor.OperationInfo, r operationexecutor.Result) {
 	verb := verbs[o.Kind]
 	switch {
 	case r.Class != operationexecutor.Done:
@@ -81,29 +82,29 @@ func (p *progress) OperationFinished(o operationexecutor.OperationInfo, r operat
 }
 
 // Eventf implements operationexecutor.EventRecorder. Only what happens to claims is told: operations tell the rest.
-func (p *progress) Eventf(object runtime.Object, _, reason, format string, args ...any) {
+func (p *Progress) Eventf(object runtime.Object, _, reason, format string, args ...any) {
 	if claim, ok := object.(*v1.PersistentVolumeClaim); ok {
-		p.out.say("  %-12s %-12s %s: %s", claim.Name, "claim", reason, fmt.Sprintf(format, args...))
+		p.out.Say("  %-12s %-12s %s: %s", claim.Name, "claim", reason, fmt.Sprintf(format, args...))
 	}
 }
 
-func (p *progress) line(o operationexecutor.OperationInfo, what string) {
+func (p *Progress) line(o operationexecutor.OperationInfo, what string) {
 	plugin, _, err := volume.SplitUniqueName(o.VolumeName)
 	if err != nil {
 		plugin = o.PluginName
 	}
-	p.out.say("  %-12s %-12s %s", p.name(o.VolumeName), shortPlugin(plugin), what)
+	p.out.Say("  %-12s %-12s %s", p.name(o.VolumeName), shortPlugin(plugin), what)
 }
 
 // name returns what people call a volume: its name in a pod's spec, where that is known.
-func (p *progress) name(unique v1.UniqueVolumeName) string {
+func (p *Progress) name(unique v1.UniqueVolumeName) string {
 	p.mu.Lock()
 	name, ok := p.names[unique]
 	p.mu.Unlock()
 	if ok {
 		return name
 	}
-	for _, v := range p.status().Volumes {
+	for _, v := range p.Status().Volumes {
 		if v.Volume == unique && v.OuterName != "" {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -114,11 +115,11 @@ func (p *progress) name(unique v1.UniqueVolumeName) string {
 	return string(unique)
 }
 
-// readyAt returns when a volume was set up for a pod; zero when it was not.
-func (p *progress) readyAt(m mounting) time.Time {
+// ReadyAt returns when a volume was set up for a pod; zero when it was not.
+func (p *Progress) ReadyAt(pod volume.UniquePodName, name v1.UniqueVolumeName) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ready[m]
+	return p.ready[mounting{pod, name}]
 }
 
 // shortPlugin returns a plugin's name without its domain.

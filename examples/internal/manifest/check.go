@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"errors"
@@ -11,30 +11,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// check returns an [inputError] with everything in m that cannot work, before anything is made. Each error says what to
+// Check returns a [show.InputError] with everything in m that cannot work, before anything is made. Each error says what to
 // change.
-func (m *manifests) check(plugins *volume.VolumePluginMgr) error {
-	c := &checker{manifests: m, plugins: plugins, uids: make(map[types.UID]bool)}
+func (m *Set) Check(plugins *volume.VolumePluginMgr) error {
+	c := &checker{Set: m, plugins: plugins, uids: make(map[types.UID]bool)}
 	c.objects()
-	for _, pv := range m.volumes {
+	for _, pv := range m.Volumes {
 		c.persistentVolume(pv)
 	}
-	for _, claim := range m.claims {
+	for _, claim := range m.Claims {
 		c.claim(claim)
 	}
-	for _, pod := range m.pods {
+	for _, pod := range m.Pods {
 		c.pod(pod)
 	}
-	return badInput(c.errs...)
+	return show.BadInput(c.errs...)
 }
 
 // checker collects what is wrong with manifests.
 type checker struct {
-	*manifests
+	*Set
 	plugins *volume.VolumePluginMgr
 	uids    map[types.UID]bool // of pods
 	errs    []error
@@ -47,7 +48,7 @@ func (c *checker) refuse(format string, args ...any) {
 // objects checks the names of all objects.
 func (c *checker) objects() {
 	seen := make(map[store.Key]bool)
-	for _, object := range c.manifests.objects() {
+	for _, object := range c.Objects() {
 		key, _, err := store.Validate(object)
 		switch {
 		case err != nil:
@@ -95,7 +96,7 @@ func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	className := c.className(claim)
 	switch {
 	case claim.Spec.VolumeName != "":
-		if named(c.volumes, claim.Spec.VolumeName) == nil {
+		if named(c.Volumes, claim.Spec.VolumeName) == nil {
 			c.refuse("claim %q names the volume %q, which is not in the manifests: add that PersistentVolume, "+
 				"or correct spec.volumeName", name, claim.Spec.VolumeName)
 		}
@@ -103,11 +104,11 @@ func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	case className == "":
 		c.refuse("claim %q names no volume and no class: set spec.storageClassName to a StorageClass or spec.volumeName "+
 			"to a PersistentVolume, and add that to the manifests", name)
-	case named(c.classes, className) == nil:
+	case named(c.Classes, className) == nil:
 		c.refuse("claim %q asks for class %q, which is not in the manifests: add that StorageClass, "+
 			"or correct spec.storageClassName", name, className)
 	default:
-		c.provisioner(claim, named(c.classes, className), name)
+		c.provisioner(claim, named(c.Classes, className), name)
 	}
 }
 
@@ -128,7 +129,7 @@ func (c *checker) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.
 
 // hasVolumeOf reports whether a PersistentVolume of a class is in the manifests.
 func (c *checker) hasVolumeOf(className string) bool {
-	for _, pv := range c.volumes {
+	for _, pv := range c.Volumes {
 		if pv.Spec.StorageClassName == className {
 			return true
 		}

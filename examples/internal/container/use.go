@@ -1,4 +1,4 @@
-package main
+package container
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// finding is what one container found when it used one volume.
-type finding struct {
+// Finding is what one container found when it used one volume.
+type Finding struct {
 	// Pod is the pod's namespace and name.
 	Pod string `json:"pod"`
 	// Container is the container that used the volume.
@@ -31,11 +31,11 @@ type finding struct {
 // errWritable says that a path that must be read-only is not.
 var errWritable = errors.New("it could be written, though it is read-only")
 
-// use writes and reads through every path of every container, and removes what it wrote.
-func (c *containers) use() []finding {
-	var findings []finding
+// Use writes and reads through every path of every container, and removes what it wrote.
+func (c *Containers) Use() []Finding {
+	var findings []Finding
 	note := func(b bind, did string, err error) {
-		f := finding{
+		f := Finding{
 			Pod: b.pod, Container: b.container, Volume: b.volume, MountPath: b.mountPath, ReadOnly: b.readOnly, Did: did,
 		}
 		if err != nil {

@@ -1,4 +1,4 @@
-package main
+package sandbox
 
 import (
 	"errors"
@@ -8,10 +8,10 @@ import (
 	"github.com/volumekit/volumekit/mount/format"
 )
 
-// missing says what a volume in an image file needs and this machine lacks, or returns nil. fsType is the filesystem
+// Missing says what a volume in an image file needs and this machine lacks, or returns nil. fsType is the filesystem
 // that must be made.
-func missing(fsType string) error {
-	if inUserNamespace() {
+func Missing(fsType string) error {
+	if InUserNamespace() {
 		return errors.New("it needs root, since only root may attach loop devices and mount what is on them")
 	}
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
