@@ -13,14 +13,6 @@ import (
 	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
-func (m *Manager) attachPath(ctx context.Context, path string, options AttachOptions) (Device, error) {
-	return withPath(ctx, path, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
-}
-
-func (m *Manager) attachFile(ctx context.Context, file *os.File, options AttachOptions) (Device, error) {
-	return withHandle(file, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
-}
-
 func (m *Manager) attach(ctx context.Context, h handle, options AttachOptions) (Device, error) {
 	return locked(ctx, h, func(f backing) (Device, error) {
 		var device Device
@@ -61,12 +53,12 @@ func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (
 
 // attachLocked runs under the lock of the file.
 func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOptions) (Device, error) {
-	if !m.table.isKnown() {
-		if err := m.catchUp(ctx, 0); err != nil {
+	if !m.index.isKnown() {
+		if err := m.index.catchUp(ctx, 0); err != nil {
 			return Device{}, err
 		}
 	}
-	found, err := m.having(f)
+	found, err := m.index.having(f)
 	if err != nil {
 		return Device{}, err
 	}
@@ -86,10 +78,10 @@ func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOpt
 
 // reuse returns the device that a file has already, if it is as asked for.
 func (m *Manager) reuse(ctx context.Context, f backing, options AttachOptions) (Device, error) {
-	if err := m.catchUp(ctx, 0); err != nil {
+	if err := m.index.catchUp(ctx, 0); err != nil {
 		return Device{}, err
 	}
-	found, err := m.having(f)
+	found, err := m.index.having(f)
 	if err != nil {
 		return Device{}, err
 	}
@@ -181,24 +173,24 @@ func (m *Manager) attachFree(ctx context.Context, a attachment) (Device, error) 
 // attachOnce gives the file to a device that is free now. The device stays claimed, so that nobody can mount it, until
 // it is proven that no other device has the file; otherwise it is taken off again.
 func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) {
-	device, node, err := m.configureFree(ctx, a)
+	device, node, err := m.changes.attach(ctx, a)
 	if err != nil {
 		return Device{}, err
 	}
 	defer node.close()
-	if !a.alone || m.table.complete(device.DiskSeq) {
+	if !a.alone || m.index.complete(device.DiskSeq) {
 		return device, nil
 	}
 	// From here on the file has a device, so that the look is made even when the caller has left.
 	ctx = context.WithoutCancel(ctx)
-	if err := m.catchUp(ctx, device.DiskSeq); err != nil {
-		return Device{}, errors.Join(err, m.withdraw(node, device))
+	if err := m.index.catchUp(ctx, device.DiskSeq); err != nil {
+		return Device{}, errors.Join(err, withdraw(node, device))
 	}
-	found, err := m.having(a.file)
+	found, err := m.index.having(a.file)
 	if err == nil && len(found) == 1 && found[0].Number == device.Number {
 		return device, nil
 	}
-	if undo := m.withdraw(node, device); err != nil || undo != nil {
+	if undo := withdraw(node, device); err != nil || undo != nil {
 		return Device{}, errors.Join(err, undo)
 	}
 	return m.reuse(ctx, a.file, a.options)
@@ -206,60 +198,21 @@ func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) 
 
 // withdraw takes off a device that this very call has attached, and that it still has open. The rest happens when node is
 // closed, by which nobody else can have claimed the device.
-func (m *Manager) withdraw(node handle, device Device) error {
+func withdraw(node handle, device Device) error {
 	if err := clearFile(node); err != nil && !isGone(err) {
 		return fmt.Errorf("cannot take %s off again: detach it: %w", device.Path, &InUseError{Path: device.Path, Pending: true})
 	}
 	return nil
 }
 
-// configureFree gives the file to a device that is free, and returns that with its open node.
-func (m *Manager) configureFree(ctx context.Context, a attachment) (Device, handle, error) {
-	defer m.table.takeTurn(ctx)()
-	number, err := freeNumber()
-	if err != nil {
-		return Device{}, handle{}, err
-	}
-	node, err := m.openNode(number, a.mode|unix.O_EXCL)
-	if isGone(err) || errors.Is(err, unix.EBUSY) {
-		return Device{}, handle{}, fmt.Errorf("%w: %w", errTaken, err)
-	}
-	if err != nil {
-		return Device{}, handle{}, err
-	}
-	m.settle(node, number)
-	device, err := m.configure(node, number, a)
-	if err != nil {
-		node.close()
-		return Device{}, handle{}, err
-	}
-	return device, node, nil
-}
-
-func (m *Manager) configure(node handle, number int, a attachment) (Device, error) {
-	if err := configureNode(node, a); err != nil {
-		return Device{}, err
-	}
-	device, attached, err := inspectNode(node, number)
-	if err == nil && (!attached || !device.hasIdentity(a.file.id)) {
-		return Device{}, fmt.Errorf("%s lost the file at once: %w", node.name, errTaken)
-	}
-	if err != nil {
-		return Device{}, errors.Join(err, clearFile(node))
-	}
-	device.BackingPath = a.file.realPath()
-	m.table.own(number, row{seq: device.DiskSeq, state: rowAttached, id: a.file.id})
-	return device, nil
-}
-
 // whileNot calls do while no device has the file that refused says must not have it.
 func (m *Manager) whileNot(ctx context.Context, file *os.File, refused func(Device) bool, do func() error) error {
 	_, err := withHandle(file, func(h handle) (struct{}, error) {
 		return locked(ctx, h, func(f backing) (struct{}, error) {
-			if err := m.catchUp(ctx, 0); err != nil {
+			if err := m.index.catchUp(ctx, 0); err != nil {
 				return struct{}{}, err
 			}
-			found, err := m.having(f)
+			found, err := m.index.having(f)
 			if at := slices.IndexFunc(found, refused); err == nil && at >= 0 {
 				err = fmt.Errorf("%q is attached to %s: detach it first: %w", f.name, found[at].Path, ErrInUse)
 			}

@@ -34,7 +34,7 @@ func TestConfigureInSteps(t *testing.T) {
 			a.file.handle, err = open(path, a.mode)
 			require.NoError(t, err)
 			defer a.file.close()
-			device, attached, err := m.inspect(stepsToFreeDevice(t, m, a))
+			device, attached, err := m.inspector.inspect(stepsToFreeDevice(t, m, a))
 			require.NoError(t, err)
 			require.True(t, attached)
 			t.Cleanup(func() { assert.NoError(t, m.Detach(context.WithoutCancel(t.Context()), device)) })
@@ -52,7 +52,7 @@ func stepsToFreeDevice(t *testing.T, m *Manager, a attachment) int {
 	for range maxAttempt {
 		number, err := freeNumber()
 		require.NoError(t, err)
-		node, err := m.openNode(number, a.mode)
+		node, err := m.nodes.open(number, a.mode)
 		require.NoError(t, err)
 		err = takenOr(node, configureInSteps(node, a))
 		node.close()
@@ -89,12 +89,12 @@ func TestNoLookBetweenChangesOfOurOwn(t *testing.T) {
 		one, two := attach("one"), attach("two")
 		require.NoError(t, m.Detach(t.Context(), two))
 		require.NoError(t, m.Detach(t.Context(), one))
-		three, node, err := m.configureFree(t.Context(), attachment{file: f, mode: unix.O_RDWR})
+		three, node, err := m.changes.attach(t.Context(), attachment{file: f, mode: unix.O_RDWR})
 		if errors.Is(err, errTaken) {
 			continue
 		}
 		require.NoError(t, err)
-		complete := m.table.complete(three.DiskSeq)
+		complete := m.index.complete(three.DiskSeq)
 		node.close()
 		require.NoError(t, m.Detach(t.Context(), three))
 		if complete {

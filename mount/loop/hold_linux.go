@@ -13,14 +13,6 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-func (m *Manager) holdDevice(ctx context.Context, device *os.File, label string) (Device, error) {
-	held, err := withHandle(device, func(h handle) (Device, error) { return m.hold(ctx, h, label) })
-	if err != nil {
-		return Device{}, fmt.Errorf("cannot hold device %q: %w", device.Name(), err)
-	}
-	return held, nil
-}
-
 func (m *Manager) hold(ctx context.Context, h handle, label string) (Device, error) {
 	if err := lostcall.Begin(ctx, "fstat"); err != nil {
 		return Device{}, err
@@ -37,7 +29,7 @@ func (m *Manager) hold(ctx context.Context, h handle, label string) (Device, err
 		return Device{}, err
 	}
 	defer unlock()
-	all, err := m.devices(ctx)
+	all, err := m.index.devices(ctx)
 	if err != nil {
 		return Device{}, err
 	}
@@ -83,7 +75,7 @@ func numberAt(path string) (uint64, error) {
 
 // checkUnheld makes sure that no loop device is over the device, the disk that it is a part of, or a part of it.
 func (m *Manager) checkUnheld(ctx context.Context, path string, rdev uint64) error {
-	all, err := m.devices(ctx)
+	all, err := m.index.devices(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,7 +104,7 @@ func (m *Manager) awaitAnswer(ctx context.Context, d Device) (Device, error) {
 	if !d.Silent || !strings.HasPrefix(d.BackingPath, "/dev/") {
 		return d, nil
 	}
-	d, err := m.inspectPath(ctx, d.Path)
+	d, err := m.inspector.at(ctx, d.Path)
 	if errors.Is(err, ErrNotAttached) {
 		return Device{}, nil
 	}

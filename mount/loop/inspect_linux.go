@@ -2,13 +2,11 @@ package loop
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,12 +16,13 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-func (m *Manager) inspectPath(ctx context.Context, path string) (Device, error) {
+// at asks the device at path.
+func (i inspector) at(ctx context.Context, path string) (Device, error) {
 	number, ok := loopNumber(filepath.Base(path))
 	if !ok || filepath.Dir(path) != devDir {
 		return Device{}, fmt.Errorf("%q is no loop device: %w", path, ErrNotAttached)
 	}
-	device, attached, err := m.askWithin(ctx, 0, number, m.inspect)
+	device, attached, err := i.within(ctx, 0, number, i.inspect)
 	if err == nil && !attached {
 		err = fmt.Errorf("%s has no file: %w", path, ErrNotAttached)
 	}
@@ -32,17 +31,17 @@ func (m *Manager) inspectPath(ctx context.Context, path string) (Device, error) 
 
 // inspect asks a device what it has. A device that is free, or gone, is not attached. The kernel asks the filesystem of
 // the backing file to answer this (LOOP_GET_STATUS64), so that it may hang.
-func (m *Manager) inspect(number int) (Device, bool, error) {
-	device, attached, err := m.identify(number)
+func (i inspector) inspect(number int) (Device, bool, error) {
+	device, attached, err := i.identify(number)
 	if attached {
 		device.BackingPath, device.Deleted = sysBacking(number)
 	}
 	return device, attached, err
 }
 
-// identify is inspect without the path of the backing file, which is dear and nothing is decided by.
-func (m *Manager) identify(number int) (Device, bool, error) {
-	node, err := m.openNode(number, unix.O_RDONLY)
+// identify is inspect without the path of the backing file, which is slow to read and decides nothing.
+func (i inspector) identify(number int) (Device, bool, error) {
+	node, err := i.nodes.open(number, unix.O_RDONLY)
 	if isGone(err) {
 		return Device{}, false, nil
 	}
@@ -100,8 +99,8 @@ func sysBacking(number int) (path string, deleted bool) {
 // filesystem of its backing file hangs.
 const askLimit = 250 * time.Millisecond
 
-// askWithin asks a device in a call that can be left behind, after limit unless that is zero.
-func (m *Manager) askWithin(ctx context.Context, limit time.Duration, number int,
+// within asks a device in a call that can be abandoned, after limit unless that is zero.
+func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 	ask func(number int) (Device, bool, error),
 ) (Device, bool, error) {
 	if limit > 0 {
@@ -110,7 +109,7 @@ func (m *Manager) askWithin(ctx context.Context, limit time.Duration, number int
 		defer cancel()
 	}
 	attached := false
-	device, err := lostcall.Value(ctx, m.calls, look(nodePath(number)), func(ctx context.Context) (Device, error) {
+	device, err := lostcall.Value(ctx, i.calls, look(nodePath(number)), func(ctx context.Context) (Device, error) {
 		if err := lostcall.Begin(ctx, "LOOP_GET_STATUS64"); err != nil {
 			return Device{}, err
 		}
@@ -135,38 +134,15 @@ func isSilent(ctx context.Context, err error) bool {
 		(errors.Is(err, errNoAnswer) || errors.Is(err, mount.ErrStuck) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// devices asks every device that has a file.
-func (m *Manager) devices(ctx context.Context) ([]Device, error) {
-	if err := m.catchUp(ctx, 0); err != nil {
-		return nil, err
+// has opens the device to look whether it still has its file.
+func (i inspector) has(device Device) (bool, error) {
+	node, err := i.nodes.open(device.Number, unix.O_RDONLY)
+	if isGone(err) {
+		return false, nil
 	}
-	var all []Device
-	for number, known := range m.table.snapshot() {
-		if known.state == rowFree {
-			continue
-		}
-		device, attached, err := m.askWithin(ctx, askLimit, number, m.inspect)
-		if isSilent(ctx, err) {
-			device, attached, err = m.silent(number, known), true, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("looking at loop devices: %w", err)
-		}
-		if attached {
-			all = append(all, device)
-		}
+	if err != nil {
+		return false, err
 	}
-	slices.SortFunc(all, func(a, b Device) int { return cmp.Compare(a.Number, b.Number) })
-	return all, nil
-}
-
-// silent is what is known of a device that does not answer.
-func (m *Manager) silent(number int, known row) Device {
-	rdev := m.table.rdev(number)
-	d := Device{
-		Path: nodePath(number), Number: number, Major: unix.Major(rdev), Minor: unix.Minor(rdev),
-		Silent: true, DiskSeq: known.seq, BackingDevice: known.id.dev, BackingInode: known.id.ino,
-	}
-	d.BackingPath, d.Deleted = sysBacking(number)
-	return d
+	defer node.close()
+	return stillHas(node, device)
 }

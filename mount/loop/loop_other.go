@@ -15,47 +15,43 @@ func unsupported() error {
 	return fmt.Errorf("loop devices on %s: %w", runtime.GOOS, mount.ErrUnsupported)
 }
 
-func (m *Manager) attachPath(context.Context, string, AttachOptions) (Device, error) {
-	return Device{}, unsupported()
-}
-
 func fileMountedAt(string) (string, error) { return "", unsupported() }
 
-func (m *Manager) findPath(context.Context, string) (Device, error) { return Device{}, unsupported() }
+type handle struct{}
 
-func (m *Manager) resizePath(context.Context, string) (Device, error) { return Device{}, unsupported() }
-
-func (m *Manager) attachFile(context.Context, *os.File, AttachOptions) (Device, error) {
+func withPath(context.Context, string, func(handle) (Device, error)) (Device, error) {
 	return Device{}, unsupported()
 }
 
-func (m *Manager) findFile(context.Context, *os.File) (Device, error) { return Device{}, unsupported() }
+func withHandle[T any](*os.File, func(handle) (T, error)) (T, error) { return *new(T), unsupported() }
 
-func (m *Manager) inspectPath(context.Context, string) (Device, error) {
+func (*Manager) attach(context.Context, handle, AttachOptions) (Device, error) {
 	return Device{}, unsupported()
 }
+
+func (*Manager) resize(context.Context, handle) (Device, error) { return Device{}, unsupported() }
+
+func (*Manager) hold(context.Context, handle, string) (Device, error) {
+	return Device{}, unsupported()
+}
+
+func (index) find(context.Context, handle) (Device, error) { return Device{}, unsupported() }
+
+func (index) devices(context.Context) ([]Device, error) { return nil, unsupported() }
+
+func (inspector) at(context.Context, string) (Device, error) { return Device{}, unsupported() }
 
 func (Device) has(os.FileInfo) bool { return false }
 
 func (Device) holds(Device) bool { return false }
 
-func (m *Manager) devices(context.Context) ([]Device, error) { return nil, unsupported() }
+func (*Manager) detach(context.Context, Device) error { return unsupported() }
 
-func (m *Manager) resizeFile(context.Context, *os.File) (Device, error) {
-	return Device{}, unsupported()
-}
-
-func (m *Manager) detach(context.Context, Device) error { return unsupported() }
-
-func (m *Manager) whileNot(context.Context, *os.File, func(Device) bool, func() error) error {
+func (*Manager) whileNot(context.Context, *os.File, func(Device) bool, func() error) error {
 	return unsupported()
 }
 
-func (m *Manager) whileUnheld(context.Context, string, func() error) error { return unsupported() }
-
-func (m *Manager) holdDevice(context.Context, *os.File, string) (Device, error) {
-	return Device{}, unsupported()
-}
+func (*Manager) whileUnheld(context.Context, string, func() error) error { return unsupported() }
 
 func opened(context.Context, string) (bool, error) { return false, unsupported() }
 

@@ -12,7 +12,7 @@ import (
 
 // Options configures a [Manager]. The zero value is ready to use.
 type Options struct {
-	// Logger is told when a lost call has ended at last. Nil discards.
+	// Logger gets a line when an abandoned call has ended at last. Nil discards it.
 	Logger *slog.Logger
 	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
 	// mount.DefaultMaxLost.
@@ -27,8 +27,11 @@ type Options struct {
 // *mount.LostError, which matches mount.ErrUncertain and whose Done says when the call has ended. Until then calls about
 // the same file or device fail with mount.ErrStuck. A call that did not begin matches mount.ErrTransient.
 type Manager struct {
-	calls *lostcall.Calls
-	table table
+	calls     *lostcall.Calls
+	nodes     *nodes
+	inspector inspector
+	index     index
+	changes   *changes
 }
 
 // New returns a Manager. It does nothing yet.
@@ -36,11 +39,11 @@ func New(options Options) *Manager {
 	if options.MaxLost <= 0 {
 		options.MaxLost = mount.DefaultMaxLost
 	}
+	calls := lostcall.New(lostcall.Options{Max: options.MaxLost, Logger: options.Logger, Stuck: mount.ErrStuck})
+	nodes, rows := &nodes{rdevs: map[int]uint64{}}, newRows()
+	inspector := inspector{nodes: nodes, calls: calls}
 	return &Manager{
-		calls: lostcall.New(lostcall.Options{
-			Max: options.MaxLost, Logger: options.Logger, Stuck: mount.ErrStuck,
-		}),
-		table: newTable(),
+		calls: calls, nodes: nodes, inspector: inspector, index: newIndex(rows, inspector), changes: newChanges(rows, nodes),
 	}
 }
 
@@ -69,7 +72,7 @@ func (m *Manager) Attach(ctx context.Context, path string, options AttachOptions
 		return Device{}, attachError(path, err)
 	}
 	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
-		device, err := m.attachPath(ctx, path, options)
+		device, err := withPath(ctx, path, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
 		return device, attachError(path, err)
 	})
 }
@@ -81,7 +84,7 @@ func (m *Manager) AttachFile(ctx context.Context, file *os.File, options AttachO
 		return Device{}, attachError(file.Name(), err)
 	}
 	return lostcall.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
-		device, err := m.attachFile(ctx, file, options)
+		device, err := withHandle(file, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
 		return device, attachError(file.Name(), err)
 	})
 }
@@ -97,40 +100,40 @@ func attachError(path string, err error) error {
 // [ErrNotAttached]; one that is attached to several devices matches [ErrInUse].
 func (m *Manager) Find(ctx context.Context, path string) (Device, error) {
 	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (Device, error) {
-		return m.findPath(ctx, path)
+		return withPath(ctx, path, func(h handle) (Device, error) { return m.index.find(ctx, h) })
 	})
 }
 
 // FindFile is [Manager.Find] for a file that the caller opened, in whatever mode.
 func (m *Manager) FindFile(ctx context.Context, file *os.File) (Device, error) {
 	return lostcall.Value(ctx, m.calls, look(file.Name()), func(ctx context.Context) (Device, error) {
-		return m.findFile(ctx, file)
+		return withHandle(file, func(h handle) (Device, error) { return m.index.find(ctx, h) })
 	})
 }
 
 // Inspect returns what the loop device at path, such as "/dev/loop3", has now: it looks at that device alone. One that
 // is free, gone or no loop device is an error that matches [ErrNotAttached].
 func (m *Manager) Inspect(ctx context.Context, path string) (Device, error) {
-	return m.inspectPath(ctx, path)
+	return m.inspector.at(ctx, path)
 }
 
 // Devices returns every attached loop device of the machine, whoever attached it, in the order of their numbers. A device
 // that does not answer, because its backing filesystem hangs, is returned as Silent, with what is known of it.
-func (m *Manager) Devices(ctx context.Context) ([]Device, error) { return m.devices(ctx) }
+func (m *Manager) Devices(ctx context.Context) ([]Device, error) { return m.index.devices(ctx) }
 
 // Resize makes the device of the regular file at path as large as the file has become, or as its size limit allows, and
 // returns the device. That it has that size already is no error. A file that has become smaller is an error that matches
 // [ErrShrink]; one that is attached nowhere matches [ErrNotAttached]. Whoever uses the device sees its new size at once.
 func (m *Manager) Resize(ctx context.Context, path string) (Device, error) {
 	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
-		return m.resizePath(ctx, path)
+		return withPath(ctx, path, func(h handle) (Device, error) { return m.resize(ctx, h) })
 	})
 }
 
 // ResizeFile is [Manager.Resize] for a file that the caller opened, in whatever mode.
 func (m *Manager) ResizeFile(ctx context.Context, file *os.File) (Device, error) {
 	return lostcall.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
-		return m.resizeFile(ctx, file)
+		return withHandle(file, func(h handle) (Device, error) { return m.resize(ctx, h) })
 	})
 }
 
@@ -165,7 +168,11 @@ func (m *Manager) WhileUnwritten(ctx context.Context, file *os.File, do func() e
 // mounted in [Manager.WhileUnheld]. The size and the content of the device do not matter, and nothing is read or written.
 func (m *Manager) HoldDevice(ctx context.Context, device *os.File, label string) (Device, error) {
 	return lostcall.Value(ctx, m.calls, change(device.Name()), func(ctx context.Context) (Device, error) {
-		return m.holdDevice(ctx, device, label)
+		held, err := withHandle(device, func(h handle) (Device, error) { return m.hold(ctx, h, label) })
+		if err != nil {
+			return Device{}, fmt.Errorf("cannot hold device %q: %w", device.Name(), err)
+		}
+		return held, nil
 	})
 }
 

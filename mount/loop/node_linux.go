@@ -35,9 +35,9 @@ func sysPath(number int, element string) string {
 	return sysBlock + "/loop" + strconv.Itoa(number) + "/" + element
 }
 
-// openNode opens the node of a device, and makes it where /dev has none: in a container, say, /dev is not the kernel's
+// open opens the node of a device, and makes it where /dev has none: in a container, say, /dev is not the kernel's
 // own and has only the nodes of its first day. The caller gets the device of that number and nothing else.
-func (m *Manager) openNode(number, flags int) (handle, error) {
+func (n *nodes) open(number, flags int) (handle, error) {
 	path := nodePath(number)
 	node, err := open(path, flags)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +49,7 @@ func (m *Manager) openNode(number, flags int) (handle, error) {
 	if err != nil {
 		return handle{}, openError(err, "cannot open loop device")
 	}
-	node.rdev, err = m.checkNode(node, number)
+	node.rdev, err = n.check(node, number)
 	if err != nil {
 		node.close()
 		return handle{}, err
@@ -81,15 +81,15 @@ func makeNode(path string, number int) error {
 	return nil
 }
 
-// checkNode makes sure that what was opened is the loop device of that number, and returns its st_rdev. The number that
-// sysfs tells of a device stays the same for as long as the module is loaded, and is asked for again when it does not match.
-func (m *Manager) checkNode(node handle, number int) (rdev uint64, err error) {
+// check makes sure that what was opened is the loop device of that number, and returns its st_rdev. It reads sysfs again when the number
+// that was kept does not match.
+func (n *nodes) check(node handle, number int) (rdev uint64, err error) {
 	st, err := node.stat()
 	if err != nil {
 		return 0, err
 	}
 	block := st.Mode&unix.S_IFMT == unix.S_IFBLK
-	if block && st.Rdev != 0 && st.Rdev == m.table.rdev(number) {
+	if block && st.Rdev != 0 && st.Rdev == n.rdev(number) {
 		return st.Rdev, nil
 	}
 	rdev, err = sysRdev(number)
@@ -103,7 +103,7 @@ func (m *Manager) checkNode(node handle, number int) (rdev uint64, err error) {
 		return 0, fmt.Errorf("%s is not block device %d:%d: remove it: %w",
 			node.name, unix.Major(rdev), unix.Minor(rdev), ErrNoDevice)
 	}
-	m.table.keepRdev(number, rdev)
+	n.keepRdev(number, rdev)
 	return rdev, nil
 }
 

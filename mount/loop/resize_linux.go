@@ -3,7 +3,6 @@ package loop
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -11,20 +10,12 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-func (m *Manager) resizePath(ctx context.Context, path string) (Device, error) {
-	return withPath(ctx, path, func(h handle) (Device, error) { return m.resize(ctx, h) })
-}
-
-func (m *Manager) resizeFile(ctx context.Context, file *os.File) (Device, error) {
-	return withHandle(file, func(h handle) (Device, error) { return m.resize(ctx, h) })
-}
-
 func (m *Manager) resize(ctx context.Context, h handle) (Device, error) {
 	return locked(ctx, h, func(f backing) (Device, error) {
-		if err := m.catchUp(ctx, 0); err != nil {
+		if err := m.index.catchUp(ctx, 0); err != nil {
 			return Device{}, err
 		}
-		device, err := m.oneOf(f)
+		device, err := m.index.oneOf(f)
 		if err == nil {
 			err = m.resizeDevice(ctx, f, device)
 		}
@@ -37,7 +28,7 @@ func (m *Manager) resize(ctx context.Context, h handle) (Device, error) {
 
 // resizeDevice makes the device as large as the file, and looks whether it is.
 func (m *Manager) resizeDevice(ctx context.Context, f backing, device Device) error {
-	node, err := m.openNode(device.Number, unix.O_RDONLY)
+	node, err := m.nodes.open(device.Number, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}

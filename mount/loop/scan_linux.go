@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,31 +16,31 @@ import (
 	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
-// catchUp makes the table complete up to the change with number seq, which was made before; 0 asks for a look in any
+// catchUp makes the rows complete up to the change with number seq, which was made before; 0 asks for a look in any
 // case. It asks the devices that have changed since they were last asked, and only reads of the others that they have not.
-func (m *Manager) catchUp(ctx context.Context, seq uint64) error {
+func (x index) catchUp(ctx context.Context, seq uint64) error {
 	if err := lostcall.Begin(ctx, "scan of loop devices"); err != nil {
 		return err
 	}
-	end, err := m.table.takeScan(ctx)
+	end, err := x.beginScan(ctx)
 	if err != nil {
 		return fmt.Errorf("looking at loop devices: %w", err)
 	}
 	defer end()
-	if m.table.complete(seq) {
+	if x.complete(seq) {
 		return nil
 	}
-	before := m.table.snapshot()
-	present, err := m.refreshAll(ctx)
+	before := x.snapshot()
+	present, err := x.refreshAll(ctx)
 	if err != nil {
 		return fmt.Errorf("looking at loop devices: %w", err)
 	}
-	m.table.scanned(seq, before, present)
+	x.scanned(seq, before, present)
 	return nil
 }
 
 // refreshAll brings the rows of all devices that sysfs shows up to date, free ones too, and returns their numbers.
-func (m *Manager) refreshAll(ctx context.Context) ([]int, error) {
+func (x index) refreshAll(ctx context.Context) ([]int, error) {
 	dir, err := os.Open(sysBlock)
 	if err != nil {
 		return nil, fmt.Errorf("mount sysfs at /sys: %w", err)
@@ -58,7 +59,7 @@ func (m *Manager) refreshAll(ctx context.Context) ([]int, error) {
 	slices.Sort(numbers)
 	_, err = withHandle(dir, func(h handle) (struct{}, error) {
 		for _, number := range numbers {
-			if err := m.refresh(ctx, sysDevice{dir: h.fd, name: "loop" + strconv.Itoa(number), number: number}); err != nil {
+			if err := x.refresh(ctx, sysDevice{dir: h.fd, name: "loop" + strconv.Itoa(number), number: number}); err != nil {
 				return struct{}{}, err
 			}
 		}
@@ -69,34 +70,34 @@ func (m *Manager) refreshAll(ctx context.Context) ([]int, error) {
 
 // refresh brings one row up to date. A device is asked when its number has changed; the number is read first, so that
 // what changes meanwhile is asked again next time.
-func (m *Manager) refresh(ctx context.Context, d sysDevice) error {
+func (x index) refresh(ctx context.Context, d sysDevice) error {
 	seq, err := d.seq()
 	if err != nil && !isMissing(err) {
 		return err
 	}
-	known, ok := m.table.get(d.number)
+	known, ok := x.get(d.number)
 	if ok && seq != 0 && known.seq == seq && known.state != rowSilent {
 		return nil
 	}
 	if seq == 0 && !d.hasFile() {
-		m.table.put(d.number, row{})
+		x.put(d.number, row{})
 		return nil
 	}
-	found, err := m.askRow(ctx, d)
+	found, err := x.askRow(ctx, d)
 	if err != nil {
 		return err
 	}
 	found.seq = seq
-	m.table.put(d.number, found)
+	x.put(d.number, found)
 	return nil
 }
 
 // askRow asks a device what it has. One that sysfs shows as free is asked, too: it may be about to get its file, and has
 // counted the change already. There is no filesystem yet that could make it hang.
-func (m *Manager) askRow(ctx context.Context, d sysDevice) (row, error) {
-	ask := func() (Device, bool, error) { return m.askWithin(ctx, askLimit, d.number, m.identify) }
+func (x index) askRow(ctx context.Context, d sysDevice) (row, error) {
+	ask := func() (Device, bool, error) { return x.inspector.within(ctx, askLimit, d.number, x.inspector.identify) }
 	if !d.hasFile() {
-		ask = func() (Device, bool, error) { return m.identify(d.number) }
+		ask = func() (Device, bool, error) { return x.inspector.identify(d.number) }
 	}
 	device, attached, err := ask()
 	switch {
@@ -159,12 +160,12 @@ func (d sysDevice) hasFile() bool {
 	return !errors.Is(err, unix.ENOENT)
 }
 
-// having returns the devices that have a file, as the table knows them, after each was asked whether it still has it.
-func (m *Manager) having(f backing) ([]Device, error) {
-	numbers, silent := m.table.with(f.id)
+// having returns the devices that have a file, as the rows say, after each was asked whether it still has it.
+func (x index) having(f backing) ([]Device, error) {
+	numbers, silent := x.with(f.id)
 	var found []Device
 	for _, number := range numbers {
-		device, attached, err := m.inspect(number)
+		device, attached, err := x.inspector.inspect(number)
 		if err != nil {
 			return nil, err
 		}
@@ -198,29 +199,21 @@ func (f backing) checkSilent(silent []int) error {
 	return nil
 }
 
-func (m *Manager) findPath(ctx context.Context, path string) (Device, error) {
-	return withPath(ctx, path, func(h handle) (Device, error) { return m.find(ctx, h) })
-}
-
-func (m *Manager) findFile(ctx context.Context, file *os.File) (Device, error) {
-	return withHandle(file, func(h handle) (Device, error) { return m.find(ctx, h) })
-}
-
 // find returns the one device that has the file.
-func (m *Manager) find(ctx context.Context, h handle) (Device, error) {
+func (x index) find(ctx context.Context, h handle) (Device, error) {
 	f, err := regular(ctx, h)
 	if err != nil {
 		return Device{}, err
 	}
-	if err := m.catchUp(ctx, 0); err != nil {
+	if err := x.catchUp(ctx, 0); err != nil {
 		return Device{}, err
 	}
-	return m.oneOf(f)
+	return x.oneOf(f)
 }
 
 // oneOf returns the one device that the table has for the file.
-func (m *Manager) oneOf(f backing) (Device, error) {
-	found, err := m.having(f)
+func (x index) oneOf(f backing) (Device, error) {
+	found, err := x.having(f)
 	switch {
 	case err != nil:
 		return Device{}, err
@@ -234,4 +227,40 @@ func (m *Manager) oneOf(f backing) (Device, error) {
 
 func severalError(found []Device) error {
 	return fmt.Errorf("it is attached to %s and to %s: detach all but one: %w", found[0].Path, found[1].Path, ErrInUse)
+}
+
+// devices asks every device that has a file.
+func (x index) devices(ctx context.Context) ([]Device, error) {
+	if err := x.catchUp(ctx, 0); err != nil {
+		return nil, err
+	}
+	var all []Device
+	for number, known := range x.snapshot() {
+		if known.state == rowFree {
+			continue
+		}
+		device, attached, err := x.inspector.within(ctx, askLimit, number, x.inspector.inspect)
+		if isSilent(ctx, err) {
+			device, attached, err = x.silentDevice(number, known), true, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("looking at loop devices: %w", err)
+		}
+		if attached {
+			all = append(all, device)
+		}
+	}
+	slices.SortFunc(all, func(a, b Device) int { return cmp.Compare(a.Number, b.Number) })
+	return all, nil
+}
+
+// silentDevice is what is known of a device that does not answer.
+func (x index) silentDevice(number int, known row) Device {
+	rdev := x.inspector.nodes.rdev(number)
+	d := Device{
+		Path: nodePath(number), Number: number, Major: unix.Major(rdev), Minor: unix.Minor(rdev),
+		Silent: true, DiskSeq: known.seq, BackingDevice: known.id.dev, BackingInode: known.id.ino,
+	}
+	d.BackingPath, d.Deleted = sysBacking(number)
+	return d
 }

@@ -1,11 +1,9 @@
 package loop
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"sync"
-	"time"
 )
 
 // identity is what a backing file is known by.
@@ -28,7 +26,7 @@ type row struct {
 	id    identity
 }
 
-// table is what is known of all devices.
+// rows are what is known of all devices. Its methods may be called from several goroutines at once.
 //
 // Each attachment and each detachment counts the kernel's counter up by one. When a change of our own gets the number
 // that follows the last one that we know of, then nobody else has changed any disk in between, and what we know is
@@ -38,69 +36,17 @@ type row struct {
 // whoever asks the device waits; so a change that was counted and is not done yet is found by a look, too. Between counting
 // and writing the number down are two instructions of the kernel. A look at the device at that very instant takes the change
 // for one that is still to come; the next look finds it.
-type table struct {
-	// turn is held from before a change of our own until its number is known, so that the numbers of changes that are
-	// made here are seen in their order. It saves looks, and nothing depends on it.
-	turn chan struct{}
-	// scan is held by whoever looks at all devices.
-	scan chan struct{}
-
-	*rows
-}
-
 type rows struct {
-	mu      sync.Mutex
-	all     map[int]row
-	byFile  map[identity][]int // the numbers in all whose state is rowAttached, by their file
-	silent  map[int]struct{}   // the numbers in all whose state is rowSilent
-	pending int                // a device that was detached here, and whose number since then is not known; or noDevice
-	upTo    uint64             // every change with a number up to this is in all
-	known   bool               // all devices were looked at once
-	rdevs   map[int]uint64     // st_rdev of the nodes, by number
+	mu     sync.Mutex
+	all    map[int]row
+	byFile map[identity][]int // the numbers in all whose state is rowAttached, by their file
+	silent map[int]struct{}   // the numbers in all whose state is rowSilent
+	upTo   uint64             // every change with a number up to this is in all
+	known  bool               // all devices were looked at once
 }
 
-func newTable() table {
-	return table{
-		turn: make(chan struct{}, 1),
-		scan: make(chan struct{}, 1),
-		rows: &rows{
-			all: map[int]row{}, byFile: map[identity][]int{}, silent: map[int]struct{}{}, pending: noDevice,
-			rdevs: map[int]uint64{},
-		},
-	}
-}
-
-// turnLimit is how long a change waits for another one. It takes microseconds; one that hangs must not hold up others.
-const turnLimit = 250 * time.Millisecond
-
-// takeTurn returns what gives the turn back. Without the turn, which is given up soon, the change goes on just the same.
-func (t table) takeTurn(ctx context.Context) (give func()) {
-	select {
-	case t.turn <- struct{}{}:
-		return t.giveTurn
-	default:
-	}
-	timer := time.NewTimer(turnLimit)
-	defer timer.Stop()
-	select {
-	case t.turn <- struct{}{}:
-		return t.giveTurn
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return func() {}
-}
-
-func (t table) giveTurn() { <-t.turn }
-
-// takeScan returns what ends the scan, or the error of ctx.
-func (t table) takeScan(ctx context.Context) (end func(), err error) {
-	select {
-	case t.scan <- struct{}{}:
-		return func() { <-t.scan }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+func newRows() *rows {
+	return &rows{all: map[int]row{}, byFile: map[identity][]int{}, silent: map[int]struct{}{}}
 }
 
 // put keeps what was found, unless something newer is known.
@@ -145,8 +91,8 @@ func (r *rows) drop(number int) {
 	}
 }
 
-// own keeps the result of a change of our own. It reports whether no change of anybody else's was in between, so that
-// the table is complete up to this one.
+// own keeps the result of a change of our own. It reports whether no foreign change was in between, so that the rows are complete up to
+// this one.
 func (r *rows) own(number int, found row) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,38 +154,12 @@ func (r *rows) with(id identity) (having, silent []int) {
 	return having, slices.Sorted(maps.Keys(r.silent))
 }
 
-// noDevice is in place of the number of a device.
-const noDevice = -1
-
-// detached keeps that the attachment with number seq has ended here. What the end has for a number is asked later.
+// detached keeps that the attachment with number seq has ended here. The number of its end is not known yet.
 func (r *rows) detached(number int, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pending = number
 	if old, ok := r.all[number]; ok && old.state == rowAttached && old.seq == seq && seq != 0 {
 		r.drop(number)
 		r.add(number, row{seq: seq, state: rowFree})
 	}
-}
-
-// takePending returns the device that was kept by detached, once.
-func (r *rows) takePending() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	number := r.pending
-	r.pending = noDevice
-	return number
-}
-
-// rdev returns what was kept by keepRdev.
-func (r *rows) rdev(number int) uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.rdevs[number]
-}
-
-func (r *rows) keepRdev(number int, rdev uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.rdevs[number] = rdev
 }

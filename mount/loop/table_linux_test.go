@@ -15,7 +15,7 @@ func attachedRow(seq, ino uint64) row {
 }
 
 func TestTableIsCompleteOnlyWithoutGaps(t *testing.T) {
-	r := newTable()
+	r := newRows()
 	assert.False(t, r.isKnown())
 	assert.False(t, r.own(0, attachedRow(10, 1)), "nothing was looked at yet")
 	r.scanned(10, nil, []int{0})
@@ -36,7 +36,7 @@ func TestTableIsCompleteOnlyWithoutGaps(t *testing.T) {
 }
 
 func TestTableKeepsWhatIsNewer(t *testing.T) {
-	r := newTable()
+	r := newRows()
 	r.put(5, attachedRow(20, 1))
 	r.put(5, attachedRow(19, 2))
 	having, _ := r.with(identity{dev: 1, ino: 1})
@@ -50,7 +50,7 @@ func TestTableKeepsWhatIsNewer(t *testing.T) {
 }
 
 func TestTableForgetsRemovedDevices(t *testing.T) {
-	r := newTable()
+	r := newRows()
 	r.put(1, attachedRow(1, 1))
 	r.put(2, attachedRow(2, 2))
 	before := r.snapshot()
@@ -66,38 +66,40 @@ func TestTableForgetsRemovedDevices(t *testing.T) {
 }
 
 func TestTableKeepsOneDetachmentWhoseNumberIsNotKnown(t *testing.T) {
-	r := newTable()
-	assert.Equal(t, noDevice, r.takePending())
+	r := newRows()
+	c := newChanges(r, nil)
+	assert.Equal(t, noDevice, c.takePending())
 	r.put(1, attachedRow(8, 1))
-	r.detached(1, 8)
+	c.detached(1, 8)
 	having, _ := r.with(identity{dev: 1, ino: 1})
 	assert.Empty(t, having)
-	assert.Equal(t, 1, r.takePending())
-	assert.Equal(t, noDevice, r.takePending(), "once")
+	assert.Equal(t, 1, c.takePending())
+	assert.Equal(t, noDevice, c.takePending(), "once")
 	r.put(1, attachedRow(12, 2)) // somebody was faster
-	r.detached(1, 8)
+	c.detached(1, 8)
 	having, _ = r.with(identity{dev: 1, ino: 2})
 	assert.Equal(t, []int{1}, having, "a newer attachment is not taken for the one that has ended")
 }
 
-func TestTurnIsNotWaitedForLong(t *testing.T) {
+func TestAChangeDoesNotWaitLongForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := newTable()
-		give := table.takeTurn(t.Context())
+		c := newChanges(newRows(), nil)
+		end := c.begin(t.Context())
 		start := time.Now()
-		table.takeTurn(t.Context())()
-		assert.Equal(t, turnLimit, time.Since(start), "one that hangs holds up nobody for ever")
+		c.begin(t.Context())()
+		assert.Equal(t, changeLimit, time.Since(start), "one that hangs holds up nobody for ever")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		table.takeTurn(ctx)()
-		assert.Equal(t, turnLimit, time.Since(start))
-		give()
-		table.takeTurn(t.Context())()
-		assert.Equal(t, turnLimit, time.Since(start))
+		c.begin(ctx)()
+		assert.Equal(t, changeLimit, time.Since(start))
+		end()
+		c.begin(t.Context())()
+		assert.Equal(t, changeLimit, time.Since(start))
 
-		end, err := table.takeScan(t.Context())
+		x := newIndex(newRows(), inspector{})
+		end, err := x.beginScan(t.Context())
 		require.NoError(t, err)
-		_, err = table.takeScan(ctx)
+		_, err = x.beginScan(ctx)
 		require.ErrorIs(t, err, context.Canceled)
 		end()
 	})

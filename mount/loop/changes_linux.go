@@ -1,0 +1,104 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// attach gives the file to a device that is free, and returns that with its open node.
+func (c *changes) attach(ctx context.Context, a attachment) (Device, handle, error) {
+	defer c.begin(ctx)()
+	number, err := freeNumber()
+	if err != nil {
+		return Device{}, handle{}, err
+	}
+	node, err := c.nodes.open(number, a.mode|unix.O_EXCL)
+	if isGone(err) || errors.Is(err, unix.EBUSY) {
+		return Device{}, handle{}, fmt.Errorf("%w: %w", errTaken, err)
+	}
+	if err != nil {
+		return Device{}, handle{}, err
+	}
+	c.settle(node, number)
+	device, err := c.configure(node, number, a)
+	if err != nil {
+		node.close()
+		return Device{}, handle{}, err
+	}
+	return device, node, nil
+}
+
+func (c *changes) configure(node handle, number int, a attachment) (Device, error) {
+	if err := configureNode(node, a); err != nil {
+		return Device{}, err
+	}
+	device, attached, err := inspectNode(node, number)
+	if err == nil && (!attached || !device.hasIdentity(a.file.id)) {
+		return Device{}, fmt.Errorf("%s lost the file at once: %w", node.name, errTaken)
+	}
+	if err != nil {
+		return Device{}, errors.Join(err, clearFile(node))
+	}
+	device.BackingPath = a.file.realPath()
+	c.rows.own(number, row{seq: device.DiskSeq, state: rowAttached, id: a.file.id})
+	return device, nil
+}
+
+// detach takes the file off an open device and closes that. It reports whether the device may still have the file. EBUSY says that the
+// device is claimed.
+func (c *changes) detach(ctx context.Context, node handle, device Device) (lingers bool, err error) {
+	defer c.begin(ctx)()
+	c.settle(node, device.Number)
+	err = clearFile(node)
+	if err == nil {
+		// Nobody else has it open: it is free for LOOP_GET_STATUS64 at once, and for others with the close. Any other answer, an
+		// error of a dead filesystem too, is that of a device with a file.
+		_, err = status(node)
+		if lingers = !isGone(err); lingers {
+			err = nil
+		}
+	}
+	node.close()
+	switch {
+	case isGone(err):
+		c.detached(device.Number, device.DiskSeq)
+		return false, nil
+	}
+	return lingers, err
+}
+
+// settle finds out the number of the detachment before, so that the change that comes next is seen to follow it. node is
+// the open node of the device with that number. Detach leaves this to the next change, which has that device open anyway.
+func (c *changes) settle(node handle, number int) {
+	switch before := c.takePending(); before {
+	case noDevice:
+	case number:
+		c.noteFreeNode(node, number)
+	default:
+		c.noteFree(before)
+	}
+}
+
+// noteFree keeps that a device was detached, if it is still free.
+func (c *changes) noteFree(number int) {
+	node, err := c.nodes.open(number, unix.O_RDONLY)
+	if err != nil {
+		return
+	}
+	defer node.close()
+	c.noteFreeNode(node, number)
+}
+
+// noteFreeNode asks for the number first: should the device get another file meanwhile, its number is another.
+func (c *changes) noteFreeNode(node handle, number int) {
+	seq, err := node.ask(unix.BLKGETDISKSEQ)
+	if err != nil {
+		return
+	}
+	if _, err := status(node); isGone(err) {
+		c.rows.own(number, row{seq: seq, state: rowFree})
+	}
+}
