@@ -32,10 +32,11 @@ type volumeRecord struct {
 	Volume  v1.UniqueVolumeName `json:"volume"`
 	Plugin  string              `json:"plugin"`
 	// Spec is a specRecord.
-	Spec       json.RawMessage           `json:"spec,omitempty"`
-	Attachment *attachmentRecord         `json:"attachment,omitempty"`
-	Staging    *stagingRecord            `json:"staging,omitempty"`
-	Pods       map[types.UID]setUpRecord `json:"pods,omitempty"`
+	Spec       json.RawMessage   `json:"spec,omitempty"`
+	Attachment *attachmentRecord `json:"attachment,omitempty"`
+	Staging    *stagingRecord    `json:"staging,omitempty"`
+	// Pods are replaced, never changed.
+	Pods map[types.UID]*setUpRecord `json:"pods,omitempty"`
 
 	// encoded is the spec of which Spec was made; nil when Spec was read.
 	encoded *volume.Spec
@@ -100,7 +101,7 @@ func (r volumeRecord) isEmpty() bool {
 func partsOf(uid types.UID, name string) string { return filepath.Join(subpathsDir, string(uid), name) }
 
 // innerName returns the volume's inner name, of which paths of its pod are made.
-func (r volumeRecord) innerName(uid types.UID, p setUpRecord) string {
+func (r volumeRecord) innerName(uid types.UID, p *setUpRecord) string {
 	if inner, ok := strings.CutPrefix(string(r.Volume), r.Plugin+"/pods/"+string(uid)+"/"); ok {
 		return inner
 	}
@@ -223,6 +224,10 @@ func (r volumeRecord) checkPaths(host volume.VolumeHost) error {
 func (r volumeRecord) checkPods(host volume.VolumeHost) error {
 	var errs []error
 	for uid, p := range r.Pods {
+		if p == nil {
+			errs = append(errs, fmt.Errorf("record says nothing of the set-up for pod %q: %w", uid, volume.ErrInvalid))
+			continue
+		}
 		for _, name := range append([]string{string(uid)}, p.OuterNames...) {
 			errs = append(errs, volume.CheckPathElement(name))
 		}
@@ -352,20 +357,20 @@ func (r *volumeRecord) addStaging(intent operationexecutor.Intent) bool {
 }
 
 func (r *volumeRecord) addSetUp(intent operationexecutor.Intent) bool {
-	old, ok := r.Pods[intent.PodUID]
-	if old.Path != intent.MountPath {
-		old.Mount = mountRecord{}
-	} else if ok && (old.SELinux == intent.SELinuxMountContext || undoes(intent.Kind)) {
-		return false
-	}
-	if r.Pods == nil {
-		r.Pods = make(map[types.UID]setUpRecord, 1)
-	}
-	r.Pods[intent.PodUID] = setUpRecord{
+	next := &setUpRecord{
 		Namespace: intent.Pod.Namespace, Name: intent.Pod.Name,
 		OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath, SELinux: intent.SELinuxMountContext,
-		Mount: old.Mount,
 	}
+	if old := r.Pods[intent.PodUID]; old != nil && old.Path == next.Path {
+		if old.SELinux == next.SELinux || undoes(intent.Kind) {
+			return false
+		}
+		next.Mount = old.Mount
+	}
+	if r.Pods == nil {
+		r.Pods = make(map[types.UID]*setUpRecord, 1)
+	}
+	r.Pods[intent.PodUID] = next
 	return true
 }
 

@@ -88,7 +88,7 @@ type realNode struct {
 	options Options
 }
 
-func newRealNode(t *testing.T) realNode {
+func newRealNode(t testing.TB) realNode {
 	t.Helper()
 	mounttest.RequireMounts(t)
 	mounter := mount.New(mount.Options{})
@@ -103,7 +103,7 @@ func newRealNode(t *testing.T) realNode {
 }
 
 // start runs a manager until stop.
-func (n realNode) start(t *testing.T) (m *Manager, stop func()) {
+func (n realNode) start(t testing.TB) (m *Manager, stop func()) {
 	t.Helper()
 	m, err := New(n.plugins, n.options)
 	require.NoError(t, err)

@@ -137,7 +137,10 @@ func (r volumeRecord) mountOf(intent operationexecutor.Intent, p part) mountReco
 	if p == partStaging && r.Staging != nil {
 		return r.Staging.Mount
 	}
-	return r.Pods[intent.PodUID].Mount
+	if setUp := r.Pods[intent.PodUID]; setUp != nil {
+		return setUp.Mount
+	}
+	return mountRecord{}
 }
 
 func (r *volumeRecord) setMount(intent operationexecutor.Intent, p part, m mountRecord) {
@@ -147,9 +150,10 @@ func (r *volumeRecord) setMount(intent operationexecutor.Intent, p part, m mount
 		r.Staging = &staging
 		return
 	}
-	if setUp, ok := r.Pods[intent.PodUID]; ok {
-		setUp.Mount, setUp.Settled = m, nil
-		r.Pods[intent.PodUID] = setUp
+	if setUp := r.Pods[intent.PodUID]; setUp != nil {
+		next := *setUp
+		next.Mount, next.Settled = m, nil
+		r.Pods[intent.PodUID] = &next
 	}
 }
 

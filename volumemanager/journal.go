@@ -37,7 +37,7 @@ type journal struct {
 	turns turns[v1.UniqueVolumeName]
 	mu    sync.Mutex
 	// entries are the records as they are on disk. Who has the turn of a volume may change its entry.
-	entries map[v1.UniqueVolumeName]journalEntry
+	entries map[v1.UniqueVolumeName]*journalEntry
 	// trace is what has been on record until orphans are looked for; nil after that.
 	trace *trace
 	// stale holds those of which the disk may not know. late has its one key when they are to be written.
@@ -74,7 +74,7 @@ func newJournal() *journal {
 		public:   func(string) []string { return nil },
 		reusable: func(*volume.Spec) bool { return false },
 		disk:     disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
-		entries: make(map[v1.UniqueVolumeName]journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}),
+		entries: make(map[v1.UniqueVolumeName]*journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}),
 		late: workqueue.New[struct{}](), root: &rootLock{}, trace: newTrace(),
 		renamed: func(v foundVolume) foundVolume { return v },
 	}
@@ -303,7 +303,10 @@ func (j *journal) hasAttachment(name v1.UniqueVolumeName) bool {
 func (j *journal) entry(name v1.UniqueVolumeName) journalEntry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.entries[name]
+	if e := j.entries[name]; e != nil {
+		return *e
+	}
+	return journalEntry{}
 }
 
 // enter keeps what the files say, or should say, until no trace is left of the volume.
@@ -324,7 +327,7 @@ func (j *journal) enter(e journalEntry) {
 		delete(j.entries, name)
 		return
 	}
-	j.entries[name] = e
+	j.entries[name] = &e
 }
 
 // close unlocks the directories, once what could not be written before was tried again. The records stay.

@@ -247,26 +247,36 @@ func TestSpecsAreRecordedWithoutSecrets(t *testing.T) {
 }
 
 func TestMergedRecordsLoseNothing(t *testing.T) {
-	pods := func(path string, uids ...types.UID) map[types.UID]setUpRecord {
-		m := make(map[types.UID]setUpRecord)
+	pods := func(path string, uids ...types.UID) map[types.UID]*setUpRecord {
+		m := make(map[types.UID]*setUpRecord)
 		for _, uid := range uids {
-			m[uid] = setUpRecord{Path: path}
+			m[uid] = &setUpRecord{Path: path}
 		}
 		return m
 	}
 	a := volumeRecord{Volume: testVolume, Pods: pods("a", "1", "2")}
 	b := volumeRecord{Volume: testVolume, Pods: pods("b", "2", "3"), Staging: &stagingRecord{Path: "s"}, Attachment: &attachmentRecord{Node: testNode}}
 	merged := merge(merge(volumeRecord{}, a), b)
-	assert.Equal(t, map[types.UID]setUpRecord{"1": {Path: "a"}, "2": {Path: "a"}, "3": {Path: "b"}}, merged.Pods)
+	assert.Equal(t, map[types.UID]*setUpRecord{"1": {Path: "a"}, "2": {Path: "a"}, "3": {Path: "b"}}, merged.Pods)
 	assert.Equal(t, b.Staging, merged.Staging)
 	assert.Equal(t, b.Attachment, merged.Attachment)
 	assert.Equal(t, a, merge(a, volumeRecord{Volume: testVolume}))
+}
+
+func TestASetUpThatIsNullIsNoRecord(t *testing.T) {
+	record := `{"version":2,"bootID":"b","volume":"` + string(testVolume) + `","plugin":"` + testPluginName + `","spec":{"volume":{"name":"v"}},"pods":{"u":%s}}`
+	_, err := decodeRecord(string(testVolume), fmt.Appendf(nil, record, "null"), testHost(t))
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	setUp := `{"namespace":"n","name":"p","outerNames":["o"],"path":"` + testRoot + `/pods/u/volumes/x/y"}`
+	_, err = decodeRecord(string(testVolume), fmt.Appendf(nil, record, setUp), testHost(t))
+	require.NoError(t, err)
 }
 
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"bootID":"b","volume":"example.com/fake/disk-1","plugin":"example.com/fake","spec":{"volume":{"name":"v"}},` +
 		`"attachment":{"node":"node-1"},"staging":{"path":"/var/lib/agent/plugins/example.com/fake/mounts/x"},` +
 		`"pods":{"u":{"namespace":"n","name":"p","outerNames":["o"],"path":"/var/lib/agent/pods/u/volumes/x/y"}}}`))
+	f.Add([]byte(`{"version":2,"bootID":"b","volume":"example.com/fake/disk-1","plugin":"example.com/fake","spec":{"volume":{"name":"v"}},"pods":{"u":null}}`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		found, err := decodeRecord(string(testVolume), payload, testHost(t))
 		if err != nil {

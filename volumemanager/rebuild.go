@@ -261,11 +261,11 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 	if staged != "" {
 		r.Staging = &stagingRecord{Path: staged, SELinux: answer.SELinuxMountContext, Mount: m.found.recordAt(staged)}
 	}
-	p := setUpRecord{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
+	p := &setUpRecord{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
 	if o.Mounted {
 		p.Mount = mountRecordOfIdentity(o.identity)
 	}
-	r.Pods = map[types.UID]setUpRecord{uid: p}
+	r.Pods = map[types.UID]*setUpRecord{uid: p}
 	return r, nil
 }
 

@@ -70,15 +70,15 @@ func (m *Manager) rebuildStagings(recorded sharedVolumes) []foundVolume {
 }
 
 // boundFor returns the set-ups of a block volume: one for each pod whose UID is the name of a bind, or what is left of one.
-func (m *Manager) boundFor(v foundVolume) map[types.UID]setUpRecord {
+func (m *Manager) boundFor(v foundVolume) map[types.UID]*setUpRecord {
 	if !isBlock(v.spec) {
 		return v.record.Pods
 	}
-	pods := make(map[types.UID]setUpRecord)
+	pods := make(map[types.UID]*setUpRecord)
 	uids, _ := namesIn(v.record.Staging.Path) // as above
 	for _, uid := range uids {
 		link := filepath.Join(m.plugins.Host().GetPodVolumeDeviceDir(types.UID(uid), v.record.Plugin), v.spec.Name())
-		pods[types.UID(uid)] = setUpRecord{
+		pods[types.UID(uid)] = &setUpRecord{
 			OuterNames: []string{v.spec.Name()}, Path: link,
 			Mount: m.found.recordAt(filepath.Join(v.record.Staging.Path, uid)),
 		}

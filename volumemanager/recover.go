@@ -299,8 +299,9 @@ func (r volumeRecord) afterBoot(bootID string) volumeRecord {
 		r.Staging = &stagingRecord{Path: r.Staging.Path, SELinux: r.Staging.SELinux}
 	}
 	for uid, p := range r.Pods {
-		p.Mount, p.Settled = mountRecord{}, nil
-		r.Pods[uid] = p
+		next := *p
+		next.Mount, next.Settled = mountRecord{}, nil
+		r.Pods[uid] = &next
 	}
 	return r
 }

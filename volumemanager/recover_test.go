@@ -313,7 +313,7 @@ func TestARecordOfAHostPathIsReadAgain(t *testing.T) {
 	record := func(spec string) volumeRecord {
 		return volumeRecord{
 			Version: recordVersion, Volume: "kubernetes.io/host-path/pods/uid-web/logs", Plugin: "kubernetes.io/host-path",
-			Spec: json.RawMessage(spec), Pods: map[types.UID]setUpRecord{
+			Spec: json.RawMessage(spec), Pods: map[types.UID]*setUpRecord{
 				"uid-web": {Namespace: "default", Name: "web", OuterNames: []string{"logs"}, Path: "/var/log"},
 			},
 		}

@@ -73,12 +73,13 @@ func (j *journal) holdsSpec(r *volumeRecord, intent operationexecutor.Intent) bo
 
 // settle enters how the set-up of an intent was made, and reports whether that changed r.
 func (r *volumeRecord) settle(intent operationexecutor.Intent, s *settledRecord) bool {
-	p, ok := r.Pods[intent.PodUID]
-	if !ok || partOf(intent) != partSetUp || equality.Semantic.DeepEqual(p.Settled, s) {
+	p := r.Pods[intent.PodUID]
+	if p == nil || partOf(intent) != partSetUp || equality.Semantic.DeepEqual(p.Settled, s) {
 		return false
 	}
-	p.Settled = s
-	r.Pods[intent.PodUID] = p
+	next := *p
+	next.Settled = s
+	r.Pods[intent.PodUID] = &next
 	return true
 }
 
@@ -108,7 +109,7 @@ func (m *Manager) reuse(ctx context.Context, v *volumeLook, podName volume.Uniqu
 	}
 	r := m.journal.entry(v.name).record
 	known := r.Pods[row.Pod.UID]
-	if known.Settled == nil || !asksForTheSame(row, found, known) || !m.isMountedAs(ctx, known) {
+	if known == nil || known.Settled == nil || !asksForTheSame(row, found, known) || !m.isMountedAs(ctx, known) {
 		return false
 	}
 	mounter, err := m.mounterOf(row, known.Path)
@@ -134,7 +135,7 @@ func (v *volumeLook) foundFor(podName volume.UniquePodName) *cache.MountedVolume
 }
 
 // asksForTheSame reports whether a pod wants a volume in all as it was set up.
-func asksForTheSame(row *operationexecutor.VolumeToMount, found *cache.MountedVolume, known setUpRecord) bool {
+func asksForTheSame(row *operationexecutor.VolumeToMount, found *cache.MountedVolume, known *setUpRecord) bool {
 	want := settledRecordOf(row.MounterArgs(), seenMount{options: known.Settled.Options, readOnly: known.Settled.ReadOnly})
 	return want == *known.Settled && row.SELinuxLabel == known.SELinux &&
 		row.Pod.Namespace == known.Namespace && row.Pod.Name == known.Name &&
@@ -157,7 +158,7 @@ func sameSpec(recorded, spec *volume.Spec) bool {
 
 // isMountedAs reports whether the mount of a record is the uppermost one at its path, with the options that it had. It must
 // have an id that no other mount ever gets.
-func (m *Manager) isMountedAs(ctx context.Context, known setUpRecord) bool {
+func (m *Manager) isMountedAs(ctx context.Context, known *setUpRecord) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	found, err := m.journal.mounts.Lookup(ctx, known.Path)

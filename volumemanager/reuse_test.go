@@ -233,8 +233,8 @@ func TestAsksForTheSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			row := &operationexecutor.VolumeToMount{PodName: "uid-a", Pod: pod, VolumeSpec: spec, OuterVolumeSpecNames: []string{"own"}}
-			known := setUpRecord{Namespace: "default", Name: "a", OuterNames: []string{"own"}, Settled: &settledRecord{Options: "rw"}}
-			tc.change(row, &known)
+			known := &setUpRecord{Namespace: "default", Name: "a", OuterNames: []string{"own"}, Settled: &settledRecord{Options: "rw"}}
+			tc.change(row, known)
 			assert.Equal(t, tc.want, asksForTheSame(row, &cache.MountedVolume{MountedVolume: operationexecutor.MountedVolume{VolumeSpec: spec}}, known))
 		})
 	}
