@@ -72,7 +72,7 @@ func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.Uniqu
 	defer a.mu.RUnlock()
 	v := a.readVolume(s, volumeName)
 	if v != nil {
-		s.Mounts = appendMounts(s.Mounts, v.mounts)
+		s.Mounts = appendCopies(s.Mounts, v.mounts, (*podMount).row)
 	}
 	return v != nil
 }
@@ -165,7 +165,7 @@ func (a *ActualStateOfWorld) GetVolumesOfPlugin(pluginName string) []AttachedVol
 func (a *ActualStateOfWorld) rows(which func(*knownVolume) bool) []AttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	names := a.namesOf(which)
+	names := keysOf(a.volumes, which)
 	rows := make([]AttachedVolume, 0, len(names))
 	for _, name := range names {
 		rows = append(rows, a.row(a.volumes[name]))
@@ -184,19 +184,7 @@ func (a *ActualStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 func (a *ActualStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.namesOf(func(v *knownVolume) bool { return v.plugin.attachable })
-}
-
-// namesOf returns the names of some volumes, sorted. It looks at all.
-func (a *ActualStateOfWorld) namesOf(which func(*knownVolume) bool) []v1.UniqueVolumeName {
-	var names []v1.UniqueVolumeName
-	for name, v := range a.volumes {
-		if which(v) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return keysOf(a.volumes, func(v *knownVolume) bool { return v.plugin.attachable })
 }
 
 func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
@@ -253,14 +241,6 @@ func (m *podMount) row() MountedVolume {
 	}
 }
 
-func appendMounts(rows []MountedVolume, mounts []*podMount) []MountedVolume {
-	rows = slices.Grow(rows, len(mounts))
-	for _, m := range mounts {
-		rows = append(rows, m.row())
-	}
-	return rows
-}
-
 // GetMountedVolume returns what is known of a volume's set-up for a pod, uncertain ones included, and false when there is
 // none.
 func (a *ActualStateOfWorld) GetMountedVolume(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (MountedVolume, bool) {
@@ -291,7 +271,7 @@ func (a *ActualStateOfWorld) GetAllMountedVolumes() []MountedVolume {
 	defer a.mu.RUnlock()
 	rows := make([]MountedVolume, 0, len(a.volumes))
 	for _, name := range slices.Sorted(maps.Keys(a.volumes)) {
-		rows = appendMounts(rows, a.volumes[name].mounts)
+		rows = appendCopies(rows, a.volumes[name].mounts, (*podMount).row)
 	}
 	return rows
 }
@@ -305,7 +285,7 @@ func (a *ActualStateOfWorld) GetMountedVolumesForPod(podName volume.UniquePodNam
 func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForPod(podName volume.UniquePodName) []MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return appendMounts(nil, a.pods[podName])
+	return appendCopies(nil, a.pods[podName], (*podMount).row)
 }
 
 // GetVolumeNamesForPod returns the names of the volumes that are, or may be, set up for a pod, sorted.

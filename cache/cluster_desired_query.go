@@ -70,7 +70,7 @@ func (d *ClusterDesiredStateOfWorld) allVolumesToAttach() []ClusterVolumeToAttac
 	defer d.mu.RUnlock()
 	rows := make([]ClusterVolumeToAttach, 0, len(d.volumes))
 	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
-		rows = appendWanted(rows, d.nodes[name])
+		rows = appendCopies(rows, d.nodes[name], (*wantedAttachment).row)
 	}
 	return rows
 }
@@ -81,7 +81,7 @@ func (d *ClusterDesiredStateOfWorld) VolumesOfNode(name types.NodeName) iter.Seq
 	return pointers(func() []ClusterVolumeToAttach {
 		d.mu.RLock()
 		defer d.mu.RUnlock()
-		return appendWanted(nil, d.nodes[name])
+		return appendCopies(nil, d.nodes[name], (*wantedAttachment).row)
 	})
 }
 
@@ -90,7 +90,7 @@ func (d *ClusterDesiredStateOfWorld) VolumesOfPod(podName volume.UniquePodName) 
 	return pointers(func() []ClusterVolumeToAttach {
 		d.mu.RLock()
 		defer d.mu.RUnlock()
-		return appendWanted(nil, d.pods[podName])
+		return appendCopies(nil, d.pods[podName], (*wantedAttachment).row)
 	})
 }
 
@@ -99,14 +99,8 @@ func (d *ClusterDesiredStateOfWorld) NodesOfVolume(name v1.UniqueVolumeName) ite
 	return pointers(func() []ClusterVolumeToAttach {
 		d.mu.RLock()
 		defer d.mu.RUnlock()
-		return appendWanted(nil, d.volumes[name])
+		return appendCopies(nil, d.volumes[name], (*wantedAttachment).row)
 	})
 }
 
-func appendWanted(copies []ClusterVolumeToAttach, rows []*wantedAttachment) []ClusterVolumeToAttach {
-	copies = slices.Grow(copies, len(rows))
-	for _, row := range rows {
-		copies = append(copies, row.ClusterVolumeToAttach)
-	}
-	return copies
-}
+func (w *wantedAttachment) row() ClusterVolumeToAttach { return w.ClusterVolumeToAttach }

@@ -46,7 +46,7 @@ func (a *ClusterActualStateOfWorld) allAttachments() []ClusterAttachedVolume {
 	defer a.mu.RUnlock()
 	rows := make([]ClusterAttachedVolume, 0, len(a.volumes))
 	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
-		rows = appendAttachments(rows, a.nodes[name].attachments)
+		rows = appendCopies(rows, a.nodes[name].attachments, (*clusterRow).row)
 	}
 	return rows
 }
@@ -58,7 +58,7 @@ func (a *ClusterActualStateOfWorld) AttachmentsOfNode(name types.NodeName) iter.
 		a.mu.RLock()
 		defer a.mu.RUnlock()
 		if node := a.nodes[name]; node != nil {
-			return appendAttachments(nil, node.attachments)
+			return appendCopies(nil, node.attachments, (*clusterRow).row)
 		}
 		return nil
 	})
@@ -69,17 +69,11 @@ func (a *ClusterActualStateOfWorld) AttachmentsOfVolume(name v1.UniqueVolumeName
 	return pointers(func() []ClusterAttachedVolume {
 		a.mu.RLock()
 		defer a.mu.RUnlock()
-		return appendAttachments(nil, a.volumes[name])
+		return appendCopies(nil, a.volumes[name], (*clusterRow).row)
 	})
 }
 
-func appendAttachments(copies []ClusterAttachedVolume, rows []*clusterRow) []ClusterAttachedVolume {
-	copies = slices.Grow(copies, len(rows))
-	for _, row := range rows {
-		copies = append(copies, row.ClusterAttachedVolume)
-	}
-	return copies
-}
+func (r *clusterRow) row() ClusterAttachedVolume { return r.ClusterAttachedVolume }
 
 // NodesOfVolume implements operationexecutor.VolumeNodes: the nodes to which the volume is, may be or is being attached,
 // sorted.

@@ -51,15 +51,7 @@ func (d *DesiredStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Se
 func (d *DesiredStateOfWorld) volumesOfPod(podName volume.UniquePodName) []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return appendWants(nil, d.pods[podName])
-}
-
-func appendWants(rows []operationexecutor.VolumeToMount, wants []*want) []operationexecutor.VolumeToMount {
-	rows = slices.Grow(rows, len(wants))
-	for _, w := range wants {
-		rows = append(rows, w.row())
-	}
-	return rows
+	return appendCopies(nil, d.pods[podName], (*want).row)
 }
 
 // VolumeExists reports whether any pod wants the volume.
@@ -133,7 +125,7 @@ func (d *DesiredStateOfWorld) AppendVolumesToMount(rows []operationexecutor.Volu
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if v := d.volumes[volumeName]; v != nil {
-		rows = appendWants(rows, v.inOrder())
+		rows = appendCopies(rows, v.inOrder(), (*want).row)
 	}
 	return rows
 }
@@ -145,7 +137,7 @@ func (d *DesiredStateOfWorld) GetVolumesToMount() []operationexecutor.VolumeToMo
 	defer d.mu.RUnlock()
 	rows := make([]operationexecutor.VolumeToMount, 0, len(d.volumes))
 	for _, name := range slices.Sorted(maps.Keys(d.volumes)) {
-		rows = appendWants(rows, d.volumes[name].inOrder())
+		rows = appendCopies(rows, d.volumes[name].inOrder(), (*want).row)
 	}
 	return rows
 }
@@ -188,14 +180,7 @@ func (d *DesiredStateOfWorld) GetVolumeNamesOfPersistentVolume(name string) []v1
 func (d *DesiredStateOfWorld) namesOf(which func(*wantedVolume) bool) []v1.UniqueVolumeName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	var names []v1.UniqueVolumeName
-	for name, v := range d.volumes {
-		if which(v) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return keysOf(d.volumes, which)
 }
 
 // GetVolumeNamesForPod returns the unique names of the pod's volumes by their outer names; a copy.

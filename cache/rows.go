@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 )
@@ -37,6 +38,27 @@ func setList[K comparable, R any](lists map[K][]*R, key K, rows []*R) {
 		return
 	}
 	lists[key] = rows
+}
+
+// appendCopies adds a copy of each row to copies.
+func appendCopies[C, R any](copies []C, rows []*R, copyOf func(*R) C) []C {
+	copies = slices.Grow(copies, len(rows))
+	for _, row := range rows {
+		copies = append(copies, copyOf(row))
+	}
+	return copies
+}
+
+// keysOf returns the keys of some values, sorted. It looks at all.
+func keysOf[K cmp.Ordered, V any](values map[K]V, which func(V) bool) []K {
+	var keys []K
+	for key, value := range values {
+		if which(value) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // pointers yields a pointer to each of the rows that copies returns when the loop begins.
