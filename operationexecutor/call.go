@@ -201,9 +201,12 @@ func (x *execution) beside(ctx context.Context, what call, f func(ctx context.Co
 
 // prepare makes c ready for a call.
 func (x *execution) prepare(c *pluginCall, what call) *pluginCall {
-	c.op, c.call, c.workers, c.err, c.exits = x.op, what, x.executor.workersOf(x.op.plugin), nil, false
+	c.op, c.call, c.err, c.exits = x.op, what, nil, false
+	if c.workers == nil || c.workers.name != x.op.plugin {
+		c.workers = x.executor.workersOf(x.op.plugin)
+	}
 	c.Owner, c.Watch = c, &x.watch
-	c.Started, c.Timeout, c.Grace, c.Patience = time.Now(), what.timeout, x.executor.options.Grace, workerPatience
+	c.Timeout, c.Grace, c.Patience = what.timeout, x.executor.options.Grace, workerPatience
 	return c
 }
 

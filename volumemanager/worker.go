@@ -33,6 +33,8 @@ type worker struct {
 
 // work carries volumes until there are none to be carried.
 func (m *Manager) work(ctx context.Context, w *worker) {
+	ctx, cancel := context.WithCancel(ctx) // Workers do not wait for one another to make contexts for their calls.
+	defer cancel()
 	w.m, w.executor = m, m.executor.Synchronous(w)
 	defer func() {
 		if w.running != nil { // A call of the plugin has ended the goroutine.
