@@ -307,15 +307,50 @@ func TestADriverIsUpdatedUnderAVolumeInUse(t *testing.T) {
 	n.expectGone()
 }
 
-// A volume that the driver is busy with is uncertain, and tried again.
-func TestABusyDriverIsTriedAgain(t *testing.T) {
+// A driver that is busy with an earlier call is asked again, until the caller's time is over.
+func TestABusyDriverIsAskedAgain(t *testing.T) {
 	n := newNode(t, fakedriver.Options{}, nil)
 	require.NoError(t, n.stage())
-	n.Plan("NodePublishVolume", fakedriver.Fault{Code: codes.Aborted})
-	err := n.setUp(t.Context())
+	n.Plan("NodePublishVolume", fakedriver.Fault{Code: codes.Aborted}, fakedriver.Fault{Code: codes.Aborted})
+	require.NoError(t, n.setUp(t.Context()))
+	assert.Equal(t, 3, n.Count("NodePublishVolume"))
+	require.NoError(t, n.tearDown())
+
+	n.Plan("NodePublishVolume", fakedriver.Fault{Code: codes.Aborted, Always: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.setUp(ctx) }()
+	require.Eventually(t, func() bool { return n.Count("NodePublishVolume") > 4 }, time.Minute, time.Millisecond)
+	cancel()
+	err := <-ended
 	require.ErrorIs(t, err, volume.ErrUncertain)
 	require.ErrorContains(t, err, "busy")
+	n.Heal()
+	n.expectGone()
+}
+
+// One call at a time changes a volume, also of several plugins that share a driver; others wait, and calls that only ask do not.
+func TestOneCallAtATimeChangesAVolume(t *testing.T) {
+	n := newNode(t, fakedriver.Options{}, nil)
+	require.NoError(t, n.stage())
 	require.NoError(t, n.setUp(t.Context()))
+	goesOn := make(chan struct{})
+	n.Plan("NodePublishVolume", fakedriver.Fault{Hold: goesOn})
+	ended := make(chan error, 2)
+	go func() { ended <- n.setUp(t.Context()) }()
+	require.Eventually(t, func() bool { return n.Count("NodePublishVolume") == 2 }, time.Minute, time.Millisecond)
+	n.restartAgent()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, n.setUp(ctx), volume.ErrTransient)
+	go func() { ended <- n.setUp(t.Context()) }()
+	_, err := n.mounter().GetMetrics(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 2, n.Count("NodePublishVolume"))
+	close(goesOn)
+	require.NoError(t, <-ended)
+	require.NoError(t, <-ended)
+	assert.Empty(t, n.driver.link.volumes.byVolume)
 	n.expectGone()
 }
 

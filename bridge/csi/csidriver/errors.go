@@ -196,6 +196,12 @@ func (e *CallError) Error() string {
 // Unwrap returns the sentinels that the error matches.
 func (e *CallError) Unwrap() []error { return e.causes }
 
+// isBusy reports whether the driver said that another call on the volume is running.
+func isBusy(err error) bool {
+	var e *CallError
+	return errors.As(err, &e) && e.class == busy
+}
+
 // isCode reports whether err is a driver's answer with that code.
 func isCode(err error, code codes.Code) bool {
 	var e *CallError

@@ -22,6 +22,7 @@ import (
 type link struct {
 	options Options // complete
 	turn    chan struct{}
+	volumes turns
 
 	mu      sync.Mutex
 	current *session // nil before the first, and once closed
@@ -34,6 +35,7 @@ type session struct {
 	options Options
 	conn    *grpc.ClientConn
 	facts   facts
+	volumes *turns // those of the link
 }
 
 func newLink(options Options) *link {
@@ -54,7 +56,7 @@ func (l *link) session(ctx context.Context) (*session, error) {
 	if s, err := l.alive(); s != nil || err != nil {
 		return s, err
 	}
-	s, err := connect(ctx, l.options)
+	s, err := connect(ctx, l.options, &l.volumes)
 	if err != nil {
 		return nil, volume.Transient(fmt.Errorf("driver %q at %q: %w", l.options.Driver, l.options.Socket, err))
 	}
@@ -116,7 +118,7 @@ func (l *link) close() error {
 }
 
 // connect makes a connection and asks the driver who it is and what it can do.
-func connect(ctx context.Context, options Options) (*session, error) {
+func connect(ctx context.Context, options Options, volumes *turns) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, options.ConnectTimeout)
 	defer cancel()
 	if err := checkSocket(options.Socket, options.Owners); err != nil {
@@ -126,7 +128,7 @@ func connect(ctx context.Context, options Options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{options: options, conn: conn}
+	s := &session{options: options, conn: conn, volumes: volumes}
 	if s.facts, err = s.ask(ctx); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -170,14 +172,29 @@ func call[Q, A proto.Message](
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.options.CallTimeout)
 	defer cancel()
+	release, err := s.volumes.take(ctx, changes(request))
+	if err != nil {
+		return none, volume.Transient(fmt.Errorf("driver %q: %s waits for an earlier call on the volume: %w", s.options.Driver, method, err))
+	}
+	defer release()
+	answer, err := untilIdle(ctx, func() (A, error) { return callOnce(ctx, s, method, do, request) })
+	if err != nil {
+		return none, err
+	}
+	if err := csispec.CheckSizesUpTo(answer, s.options.MaxString); err != nil {
+		return none, s.refuse(method, fmt.Errorf("%w (Options.MaxString allows longer strings)", err))
+	}
+	return answer, nil
+}
+
+func callOnce[Q, A proto.Message](
+	ctx context.Context, s *session, method string, do func(context.Context, Q, ...grpc.CallOption) (A, error), request Q,
+) (A, error) {
 	answer, err := do(ctx, request)
 	s.options.Logger.DebugContext(ctx, "call of a CSI driver", "driver", s.options.Driver, "method", method,
 		"request", csispec.Stripped{Message: request}, "answer", csispec.Stripped{Message: answer}, "failed", err != nil)
 	if err != nil {
-		return none, newCallError(ctx, s.options.Driver, method, err, csispec.Secrets(request))
-	}
-	if err := csispec.CheckSizesUpTo(answer, s.options.MaxString); err != nil {
-		return none, s.refuse(method, fmt.Errorf("%w (Options.MaxString allows longer strings)", err))
+		return answer, newCallError(ctx, s.options.Driver, method, err, csispec.Secrets(request))
 	}
 	return answer, nil
 }

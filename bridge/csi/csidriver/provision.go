@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -67,6 +68,9 @@ func (v *provisioner) Provision(
 		return nil, err
 	}
 	answer, err := call(ctx, s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, request)
+	if request.GetVolumeContentSource() != nil && isCode(err, codes.FailedPrecondition) {
+		err = fmt.Errorf("%w: the source is %w", err, volume.ErrInUse) // The specification has no word for that.
+	}
 	if err != nil {
 		return nil, err
 	}

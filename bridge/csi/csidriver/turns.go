@@ -1,0 +1,99 @@
+package csidriver
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
+)
+
+// turns let one call at a time change a volume, as the specification asks of the caller. The zero value is ready to use.
+type turns struct {
+	mu       sync.Mutex
+	byVolume map[string]*turn
+}
+
+// turn is the right to change one volume.
+type turn struct {
+	taken chan struct{} // of size 1
+	users int           // those that have it or wait for it
+}
+
+// take returns when no other call changes the volume, and what to call afterwards. An empty key is no volume.
+func (t *turns) take(ctx context.Context, key string) (release func(), err error) {
+	if key == "" {
+		return func() {}, nil
+	}
+	own := t.join(key)
+	select {
+	case own.taken <- struct{}{}:
+		return func() { <-own.taken; t.leave(key, own) }, nil
+	case <-ctx.Done():
+		t.leave(key, own)
+		return nil, ctx.Err()
+	}
+}
+
+func (t *turns) join(key string) *turn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byVolume == nil {
+		t.byVolume = map[string]*turn{}
+	}
+	if t.byVolume[key] == nil {
+		t.byVolume[key] = &turn{taken: make(chan struct{}, 1)}
+	}
+	t.byVolume[key].users++
+	return t.byVolume[key]
+}
+
+func (t *turns) leave(key string, own *turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own.users--
+	if own.users == 0 {
+		delete(t.byVolume, key)
+	}
+}
+
+// changes returns what names the volume that a request changes; empty for a request that only asks.
+func changes(request proto.Message) string {
+	switch r := request.(type) {
+	case *csi.CreateVolumeRequest:
+		return "name " + r.GetName()
+	case *csi.DeleteVolumeRequest, *csi.ControllerPublishVolumeRequest, *csi.ControllerUnpublishVolumeRequest,
+		*csi.ControllerExpandVolumeRequest, *csi.ControllerModifyVolumeRequest, *csi.NodeStageVolumeRequest, *csi.NodeUnstageVolumeRequest,
+		*csi.NodePublishVolumeRequest, *csi.NodeUnpublishVolumeRequest, *csi.NodeExpandVolumeRequest:
+		if of, ok := request.(interface{ GetVolumeId() string }); ok {
+			return "id " + of.GetVolumeId()
+		}
+	}
+	return ""
+}
+
+const (
+	busyFirst = 5 * time.Millisecond
+	busyMost  = 500 * time.Millisecond
+	// busyTries is some ten seconds. A driver that is busy for longer is left to the backoff of whoever calls the plugin.
+	busyTries = 25
+)
+
+// untilIdle makes a call again, after longer and longer pauses, while the driver says that it is busy with an earlier call on the
+// volume: one that was cut off goes on in the driver.
+func untilIdle[A any](ctx context.Context, do func() (A, error)) (A, error) {
+	pause := busyFirst
+	for try := 1; ; try++ {
+		answer, err := do()
+		if !isBusy(err) || try == busyTries {
+			return answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, busyMost)
+	}
+}
