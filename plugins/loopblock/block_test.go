@@ -72,7 +72,7 @@ func TestTheModeDecidesWhatAVolumeIs(t *testing.T) {
 	n := &node{p}
 	_, err = n.GetDeviceMountPath(block)
 	require.ErrorIs(t, err, volume.ErrUnsupported)
-	err = n.MountDevice(t.Context(), block, "/dev/loop0", p.stagingPath("a"), volume.DeviceMounterArgs{})
+	err = n.MountDevice(t.Context(), block, "/dev/loop0", p.mounts.stagingPath("a"), volume.DeviceMounterArgs{})
 	require.ErrorIs(t, err, volume.ErrUnsupported)
 }
 

@@ -84,7 +84,7 @@ func (p *Plugin) clone(ctx context.Context, to *os.File, r request) error {
 	if r.origin.gone {
 		return fmt.Errorf("the volume that was to be copied is gone: %w", volume.ErrInfeasible)
 	}
-	_, err := withImage(ctx, p, r.origin.handle, func(from *os.File) (struct{}, error) {
+	_, err := withImage(ctx, p.devices.images, r.origin.handle, func(from *os.File) (struct{}, error) {
 		c := copying{plugin: p, request: r, from: from, to: to}
 		return struct{}{}, c.run(ctx)
 	})
@@ -95,7 +95,7 @@ func (p *Plugin) clone(ctx context.Context, to *os.File, r request) error {
 }
 
 func (c copying) run(ctx context.Context) error {
-	err := c.plugin.loops.WhileUnwritten(ctx, c.from, func() error { return c.quiet(ctx) })
+	err := c.plugin.devices.loops.WhileUnwritten(ctx, c.from, func() error { return c.quiet(ctx) })
 	if errors.Is(err, loop.ErrInUse) {
 		err = c.inUse(ctx)
 	}
@@ -121,7 +121,7 @@ func (c copying) quiet(ctx context.Context) error {
 			return err
 		}
 	}
-	logger := c.plugin.logger.With("volume", c.request.handle, "source", c.request.origin.handle)
+	logger := c.plugin.options.Logger.With("volume", c.request.handle, "source", c.request.origin.handle)
 	logger.Info("the image is copied, since its filesystem cannot share its blocks or all space is to be taken")
 	if err := c.copyAll(ctx); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (c copying) quiet(ctx context.Context) error {
 // since that is flushed first. Freezing would add nothing to that, and would leave the pods' filesystem frozen when this
 // process is killed.
 func (c copying) inUse(ctx context.Context) error {
-	device, err := c.plugin.loops.FindFile(ctx, c.from)
+	device, err := c.plugin.devices.loops.FindFile(ctx, c.from)
 	if errors.Is(err, loop.ErrNotAttached) {
 		return fmt.Errorf("volume %q has just been detached: %w", c.request.origin.handle, volume.ErrTransient)
 	}
@@ -162,17 +162,17 @@ func (c copying) errInUse(device loop.Device, cause error) error {
 }
 
 // flush has what was written so far written to the image. A filesystem that is not mounted where this plugin stages it is
-// somebody else's, and cannot be flushed.
+// foreign, and cannot be flushed.
 func (c copying) flush(ctx context.Context, device loop.Device) error {
-	staging := c.plugin.stagingPath(c.request.origin.handle)
-	there, mounted, err := c.plugin.mountAt(ctx, staging)
+	staging := c.plugin.mounts.stagingPath(c.request.origin.handle)
+	there, mounted, err := c.plugin.mounts.at(ctx, staging)
 	if err != nil {
 		return err
 	}
 	if mounted && device.IsMountedAs(there) {
 		return image.SyncFilesystem(staging)
 	}
-	opened, err := c.plugin.loops.DeviceOpened(ctx, device.Path)
+	opened, err := c.plugin.devices.loops.DeviceOpened(ctx, device.Path)
 	if err == nil && opened && c.request.fsType != noFilesystem {
 		err = fmt.Errorf("%s is mounted, and not at %q, so that it cannot be flushed: unmount it: %w", device.Path, staging, volume.ErrInUse)
 	}

@@ -29,11 +29,11 @@ func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 }
 
 // GetPath returns the absolute path of the image.
-func (d *deleter) GetPath() string { return d.plugin.imagePath(d.handle) }
+func (d *deleter) GetPath() string { return d.plugin.devices.images.path(d.handle) }
 
 // Delete implements volume.Deleter: an image that is attached is left whole.
 func (d *deleter) Delete(ctx context.Context) error {
-	dir, err := image.OpenDir(d.plugin.baseDir)
+	dir, err := image.OpenDir(d.plugin.devices.images.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close()
-	err = d.plugin.delete(ctx, dir, d.handle+imageSuffix)
+	err = d.plugin.devices.delete(ctx, dir, d.handle+imageSuffix)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = dir.RemoveLeftOver(d.handle + partialSuffix)
 	}
@@ -52,11 +52,11 @@ func (d *deleter) Delete(ctx context.Context) error {
 }
 
 // delete removes an image that is attached nowhere.
-func (p *Plugin) delete(ctx context.Context, dir *image.Dir, name string) error {
+func (v *devices) delete(ctx context.Context, dir *image.Dir, name string) error {
 	file, err := dir.Open(name, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	return p.loops.WhileDetached(ctx, file, func() error { return dir.Remove(name, file) })
+	return v.loops.WhileDetached(ctx, file, func() error { return dir.Remove(name, file) })
 }

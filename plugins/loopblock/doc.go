@@ -86,19 +86,22 @@
 //
 // # Reading it
 //
-// Each file is one step of a volume's life, and the packages below mount do the work. In this order:
+// Each file is one step of a volume's life, and the packages below mount do the work. The plugin's own types are images, devices, mounts
+// and filesystems, each on top of the ones before. In this order:
 //
 //	plugin.go       what it is and what it can do: options, the interfaces, which errors match which
 //	source.go       what a spec says, checked
 //	provision.go    what a claim asks for, and the PersistentVolume that it gets
 //	images.go       an image is made, whole or not at all
 //	clone.go        or filled with the content of another
-//	attach.go       an image gets a loop device; limits.go: if the node may have one more
-//	stage.go        the filesystem is checked and mounted
+//	attach.go       an image gets a loop device; limits.go: how many the node may have
+//	devices.go      which loop device has which image
+//	stage.go        the filesystem is mounted
+//	filesystem.go   after it was checked, and repaired where that is safe
 //	mounter.go      the staged filesystem is bound for a pod, and given to the pod's group
-//	mounted.go      what is mounted somewhere, whose it is, and how it is taken off
+//	mounted.go      what is mounted at a path, if it is ours, and how it is unmounted
 //	block.go        or the pod gets the device
-//	expand.go       image, device and filesystem become larger
+//	expand.go       image, device and filesystem become larger; grow.go: the filesystem
 //	reconstruct.go  which volume it is that is mounted there
 //	delete.go       the image goes
 package loopblock

@@ -20,24 +20,27 @@ const (
 	partialSuffix = ".partial"
 )
 
+// images are the images of volumes, which lie in one directory.
+type images struct{ dir string }
+
 // withImage calls do with the open image of a volume, and returns when ctx ends, also while the filesystem of the images hangs. A
 // missing image is an error that matches fs.ErrNotExist.
-func withImage[T any](ctx context.Context, p *Plugin, handle string, do func(*os.File) (T, error)) (T, error) {
-	value, err := image.With(ctx, p.baseDir, handle+imageSuffix, do)
+func withImage[T any](ctx context.Context, i images, handle string, do func(*os.File) (T, error)) (T, error) {
+	value, err := image.With(ctx, i.dir, handle+imageSuffix, do)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("volume %q has no image at %q: %w", handle, p.imagePath(handle), err)
+		err = fmt.Errorf("volume %q has no image at %q: %w", handle, i.path(handle), err)
 	}
 	return value, err
 }
 
-// imagePath is the path of the image of a volume, for messages.
-func (p *Plugin) imagePath(handle string) string { return filepath.Join(p.baseDir, handle+imageSuffix) }
+// path is the path of the image of a volume, for messages.
+func (i images) path(handle string) string { return filepath.Join(i.dir, handle+imageSuffix) }
 
 // shownPath is the path of an image as the kernel shows it.
-func (p *Plugin) shownPath(handle string) string {
-	dir, err := filepath.EvalSymlinks(p.baseDir)
+func (i images) shownPath(handle string) string {
+	dir, err := filepath.EvalSymlinks(i.dir)
 	if err != nil {
-		dir = p.baseDir
+		dir = i.dir
 	}
 	return filepath.Join(dir, handle+imageSuffix)
 }
@@ -165,4 +168,33 @@ func sized(file *os.File, size int64, err error) error {
 		err = fmt.Errorf("no file here can have as much, or all of it taken in one step: %w: %w", volume.ErrInfeasible, err)
 	}
 	return fmt.Errorf("image %q of %d bytes: %w", file.Name(), size, err)
+}
+
+// enlarge makes an image at least as large as size, so that it survives a power cut, and returns the size that it has.
+func (i images) enlarge(handle string, file *os.File, size int64) (int64, error) {
+	dir, err := image.OpenDir(i.dir)
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	writable, err := dir.Open(handle+imageSuffix, os.O_RDWR)
+	if err != nil {
+		return 0, err
+	}
+	defer writable.Close()
+	if same, err := dir.Is(handle+imageSuffix, file); err != nil || !same {
+		return 0, errors.Join(err, fmt.Errorf("%q was replaced meanwhile: %w", file.Name(), volume.ErrTransient))
+	}
+	err = image.Extend(writable, size)
+	if err == nil {
+		err = writable.Sync() // also of one that was killed before
+	}
+	if err != nil {
+		return 0, sized(file, size, err)
+	}
+	info, err := writable.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
 }

@@ -1,14 +1,11 @@
 package loopblock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"log/slog"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -17,31 +14,29 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// checkStagingPath refuses every path that is not one of a staging directory of ours.
-func (p *Plugin) checkStagingPath(path string) error {
+// mounts are what is mounted of images: staged in one directory, and bound for pods elsewhere.
+type mounts struct {
+	dir     string // of the staging directories
+	mounter mount.Interface
+	devices *devices
+	logger  *slog.Logger
+}
+
+// stagingPath is where a volume is staged.
+func (m *mounts) stagingPath(handle string) string { return filepath.Join(m.dir, handle) }
+
+// checkPath refuses every path that is not one of a staging directory of ours.
+func (m *mounts) checkPath(path string) error {
 	dir, name := filepath.Split(path)
-	if filepath.Clean(dir) == p.mountsDir() && checkHandle(name) == nil {
+	if filepath.Clean(dir) == m.dir && checkHandle(name) == nil {
 		return nil
 	}
-	return fmt.Errorf("%q is not a staging directory in %q: %w", path, p.mountsDir(), volume.ErrInvalid)
+	return fmt.Errorf("%q is not a staging directory in %q: %w", path, m.dir, volume.ErrInvalid)
 }
 
-// deviceAt makes sure that the device at path has the image of handle.
-func (p *Plugin) deviceAt(ctx context.Context, handle, path string) (loop.Device, error) {
-	device, err := p.loops.Inspect(ctx, path)
-	if err != nil {
-		return loop.Device{}, err
-	}
-	info, err := withImage(ctx, p, handle, (*os.File).Stat)
-	if err == nil && !device.Has(info) {
-		err = fmt.Errorf("%s has %q and not the image of volume %q: %w", path, device.BackingPath, handle, mount.ErrForeign)
-	}
-	return device, err
-}
-
-// mountAt returns what is mounted at path: of several mounts the uppermost.
-func (p *Plugin) mountAt(ctx context.Context, path string) (there mount.MountPoint, mounted bool, err error) {
-	there, err = p.mounter.Lookup(ctx, path)
+// at returns what is mounted at path: of several mounts the uppermost.
+func (m *mounts) at(ctx context.Context, path string) (there mount.MountPoint, mounted bool, err error) {
+	there, err = m.mounter.Lookup(ctx, path)
 	if errors.Is(err, mount.ErrNotMounted) {
 		return mount.MountPoint{}, false, nil
 	}
@@ -49,9 +44,9 @@ func (p *Plugin) mountAt(ctx context.Context, path string) (there mount.MountPoi
 }
 
 // takeOff unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device that is ours;
-// anything else is somebody else's, on top of ours or in its place.
-func (p *Plugin) takeOff(ctx context.Context, dir, handle string) error {
-	there, mounted, err := p.mountAt(ctx, dir)
+// anything else is foreign, on top of ours or in its place.
+func (m *mounts) takeOff(ctx context.Context, dir, handle string) error {
+	there, mounted, err := m.at(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -60,7 +55,7 @@ func (p *Plugin) takeOff(ctx context.Context, dir, handle string) error {
 			there.FSType, there.Source, dir, mount.ErrForeign)
 	}
 	if mounted {
-		if err := p.checkOwner(ctx, there, handle); err != nil {
+		if err := m.checkOwner(ctx, there, handle); err != nil {
 			return err
 		}
 	}
@@ -68,7 +63,7 @@ func (p *Plugin) takeOff(ctx context.Context, dir, handle string) error {
 	expect := mount.Identity{
 		Major: there.Major, Minor: there.Minor, Root: there.Root, FSType: there.FSType, Source: there.Source,
 	}
-	err = mount.UnmountPath(ctx, p.mounter, dir, mount.UnmountOptions{Expect: expect})
+	err = mount.UnmountPath(ctx, m.mounter, dir, mount.UnmountOptions{Expect: expect})
 	if errors.Is(err, syscall.ENOTEMPTY) {
 		return errors.Join(err, volume.ErrDirectoryKept)
 	}
@@ -80,19 +75,19 @@ const answerLimit = 250 * time.Millisecond
 
 // checkOwner refuses a mount of a loop device that has not the image of a volume; of any volume, where handle is empty. What
 // cannot be found out is no refusal: a teardown is what helps where the filesystem of the images is dead.
-func (p *Plugin) checkOwner(ctx context.Context, there mount.MountPoint, handle string) error {
+func (m *mounts) checkOwner(ctx context.Context, there mount.MountPoint, handle string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	device, err := p.loops.Inspect(ctx, there.Source)
+	device, err := m.devices.loops.Inspect(ctx, there.Source)
 	if err == nil && !device.IsMountedAs(there) {
 		err = fmt.Errorf("%s is another device by now: %w", there.Source, loop.ErrNotAttached)
 	}
 	is := true
 	if err == nil {
-		is, err = p.has(ctx, device, handle)
+		is, err = m.devices.has(ctx, device, handle)
 	}
 	if err != nil {
-		p.logger.Warn("it is not known whose file the loop device has, and it is unmounted all the same",
+		m.logger.Warn("it is not known whose file the loop device has, and it is unmounted all the same",
 			"device", there.Source, "path", there.Path, "err", err)
 		return nil
 	}
@@ -101,20 +96,4 @@ func (p *Plugin) checkOwner(ctx context.Context, there mount.MountPoint, handle 
 			device.Path, device.BackingPath, there.Path, mount.ErrForeign)
 	}
 	return nil
-}
-
-// has reports whether a device has the image of a volume; of any volume, where handle is empty. An image is known by the label
-// that Attach gives to a device, which stays when the image is deleted, or the images are kept elsewhere from now on; and by its
-// file, where somebody else has attached it.
-func (p *Plugin) has(ctx context.Context, d loop.Device, handle string) (bool, error) {
-	mark := label(handle)
-	if d.IsLabelled(mark) || handle == "" && strings.HasPrefix(d.Label, mark) {
-		return true, nil
-	}
-	handle = cmp.Or(handle, strings.TrimSuffix(filepath.Base(d.BackingPath), imageSuffix))
-	info, err := withImage(ctx, p, handle, (*os.File).Stat)
-	if errors.Is(err, fs.ErrNotExist) {
-		return d.BackingPath == p.shownPath(handle), nil
-	}
-	return err == nil && d.Has(info), err
 }

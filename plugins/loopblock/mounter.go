@@ -90,10 +90,10 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	if err != nil {
 		return err
 	}
-	if err := mount.CheckFilesystem(ctx, m.plugin.stagingPath(m.src.handle)); err != nil {
+	if err := mount.CheckFilesystem(ctx, m.plugin.mounts.stagingPath(m.src.handle)); err != nil {
 		return err
 	}
-	there, mounted, err := m.plugin.mountAt(ctx, dir)
+	there, mounted, err := m.plugin.mounts.at(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -110,15 +110,15 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 
 // stagedDevice returns the device that is mounted as staged, if it is that of the volume's image.
 func (m *mounter) stagedDevice(ctx context.Context) (loop.Device, error) {
-	staging := m.plugin.stagingPath(m.src.handle)
-	there, mounted, err := m.plugin.mountAt(ctx, staging)
+	staging := m.plugin.mounts.stagingPath(m.src.handle)
+	there, mounted, err := m.plugin.mounts.at(ctx, staging)
 	if err != nil {
 		return loop.Device{}, err
 	}
 	if !mounted {
 		return loop.Device{}, fmt.Errorf("nothing is mounted at %q: stage the volume first: %w", staging, ErrNotStaged)
 	}
-	device, err := m.plugin.deviceAt(ctx, m.src.handle, there.Source)
+	device, err := m.plugin.devices.at(ctx, m.src.handle, there.Source)
 	if errors.Is(err, loop.ErrNotAttached) || errors.Is(err, mount.ErrForeign) || (err == nil && !device.IsMountedAs(there)) {
 		return loop.Device{}, fmt.Errorf("%s is mounted at %q: unstage it, then stage the volume: %w",
 			there.Source, staging, errors.Join(ErrNotStaged, err))
@@ -144,8 +144,8 @@ func (m *mounter) own(ctx context.Context, args volume.MounterArgs) error {
 	if args.FsGroup == nil || m.src.podReadOnly || args.IsRemount {
 		return nil
 	}
-	logger := m.plugin.logger.With("volume", m.src.handle, "group", *args.FsGroup)
-	report, err := ownership.Apply(ctx, m.plugin.stagingPath(m.src.handle), ownership.Options{
+	logger := m.plugin.options.Logger.With("volume", m.src.handle, "group", *args.FsGroup)
+	report, err := ownership.Apply(ctx, m.plugin.mounts.stagingPath(m.src.handle), ownership.Options{
 		Group:  args.FsGroup,
 		Policy: args.FSGroupChangePolicy,
 		Events: m.plugin.options.Events,
@@ -163,20 +163,20 @@ func (m *mounter) own(ctx context.Context, args volume.MounterArgs) error {
 
 // bind makes the pod's mount, and looks whether it is the volume: the staged directory may have changed since.
 func (m *mounter) bind(ctx context.Context, device loop.Device, dir string) error {
-	err := m.plugin.mounter.Mount(ctx, mount.Request{
-		Source: m.plugin.stagingPath(m.src.handle), Target: dir, Options: m.src.bindOptions(),
+	err := m.plugin.mounts.mounter.Mount(ctx, mount.Request{
+		Source: m.plugin.mounts.stagingPath(m.src.handle), Target: dir, Options: m.src.bindOptions(),
 	})
 	if err != nil {
 		return err
 	}
-	there, mounted, err := m.plugin.mountAt(ctx, dir)
+	there, mounted, err := m.plugin.mounts.at(ctx, dir)
 	if err == nil && (!mounted || !device.IsMountedAs(there)) {
 		err = fmt.Errorf("what was bound at %q is not the volume: %w", dir, ErrNotStaged)
 	}
 	if err == nil {
 		return nil
 	}
-	undo := mount.UnmountPath(context.WithoutCancel(ctx), m.plugin.mounter, dir, mount.UnmountOptions{})
+	undo := mount.UnmountPath(context.WithoutCancel(ctx), m.plugin.mounts.mounter, dir, mount.UnmountOptions{})
 	if undo != nil {
 		return volume.Uncertain(errors.Join(err, undo))
 	}
@@ -189,5 +189,5 @@ func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ct
 // TearDownAt unmounts dir and removes it by rmdir. What is mounted there and is no loop device with an image is left alone, and
 // is an error that matches mount.ErrForeign.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return classify(u.plugin.takeOff(ctx, dir, ""))
+	return classify(u.plugin.mounts.takeOff(ctx, dir, ""))
 }

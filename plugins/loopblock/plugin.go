@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,10 +42,10 @@ type Options struct {
 	Mounter mount.Interface
 	// Loops attaches the images; nil means a loop.Manager of the plugin's own.
 	Loops *loop.Manager
-	// Events is told, about the pod, of an fsGroup that takes long to apply, and about the PersistentVolume of a filesystem
-	// that was repaired or could not be made larger. Nil tells nobody.
+	// Events gets events of the pod, about an fsGroup that takes long to apply, and of the PersistentVolume, about a filesystem that
+	// was repaired or could not be made larger. Nil drops them.
 	Events ownership.EventRecorder
-	// Logger is told of filesystems that were repaired and of content that was given to a group. Nil discards.
+	// Logger gets a line for each filesystem that was repaired and for content that was given to a group. Nil discards it.
 	Logger *slog.Logger
 	// Progress is told, after every few mebibytes, how far the copy of an image is that is made byte by byte. It must return
 	// soon. Nil tells nobody.
@@ -61,13 +60,11 @@ type Options struct {
 // memory about volumes, so that a new process goes on where an old one was killed.
 type Plugin struct {
 	options Options
-	mounter mount.Interface
-	loops   *loop.Manager
-	logger  *slog.Logger
 	host    volume.VolumeHost
-	baseDir string
-	// attaching is how many calls of Attach are under way: they count for the limit.
-	attaching atomic.Int64
+
+	devices     *devices
+	mounts      *mounts
+	filesystems *filesystems
 }
 
 var (
@@ -89,17 +86,16 @@ var (
 
 // New returns a plugin. It does nothing yet: register it with a volume.VolumePluginMgr.
 func New(options Options) *Plugin {
-	p := &Plugin{options: options, mounter: options.Mounter, loops: options.Loops, logger: options.Logger}
-	if p.logger == nil {
-		p.logger = slog.New(slog.DiscardHandler)
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	if p.mounter == nil {
-		p.mounter = mount.New(mount.Options{Logger: p.logger})
+	if options.Mounter == nil {
+		options.Mounter = mount.New(mount.Options{Logger: options.Logger})
 	}
-	if p.loops == nil {
-		p.loops = loop.New(loop.Options{Logger: p.logger})
+	if options.Loops == nil {
+		options.Loops = loop.New(loop.Options{Logger: options.Logger})
 	}
-	return p
+	return &Plugin{options: options}
 }
 
 // Init implements volume.VolumePlugin. It does no I/O. A BaseDir that is not absolute is an error that matches
@@ -112,7 +108,15 @@ func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
 		return fmt.Errorf("BaseDir %q: give an absolute directory of its own: %w", dir, volume.ErrInvalid)
 	}
-	p.host, p.baseDir = host, filepath.Clean(dir)
+	p.host = host
+	p.devices = &devices{
+		images: images{dir: filepath.Clean(dir)}, loops: p.options.Loops, nodeName: host.GetNodeName(),
+		directIO: p.options.DirectIO, limit: p.options.MaxVolumes,
+	}
+	p.mounts = &mounts{
+		dir: filepath.Join(host.GetPluginDir(Name), "mounts"), mounter: p.options.Mounter, devices: p.devices, logger: p.options.Logger,
+	}
+	p.filesystems = &filesystems{devices: p.devices, logger: p.options.Logger, events: p.options.Events}
 	return nil
 }
 
@@ -153,11 +157,6 @@ func (p *Plugin) checkNode(nodeName types.NodeName) error {
 	}
 	return fmt.Errorf("images of node %q cannot be attached to node %q: %w", p.host.GetNodeName(), nodeName, volume.ErrInfeasible)
 }
-
-// mountsDir is the directory that holds the staging directories.
-func (p *Plugin) mountsDir() string { return filepath.Join(p.host.GetPluginDir(Name), "mounts") }
-
-func (p *Plugin) stagingPath(handle string) string { return filepath.Join(p.mountsDir(), handle) }
 
 // classify makes the sentinels of the mount layer match those of package volume too.
 func classify(err error) error {

@@ -145,7 +145,7 @@ func (p *provisioner) Provision(
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("volume %q was not begun: %w", p.request.handle, context.Cause(ctx))
 	}
-	dir, err := image.MakeDir(p.plugin.baseDir)
+	dir, err := image.MakeDir(p.plugin.devices.images.dir)
 	if err != nil {
 		return nil, err
 	}

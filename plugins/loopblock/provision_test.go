@@ -93,5 +93,5 @@ func TestInitRefusesBaseDir(t *testing.T) {
 	}
 	p := New(Options{})
 	require.NoError(t, p.Init(t.Context(), host))
-	assert.Equal(t, "/var/lib/node/plugins/volumekit.io/loop-block/images", p.baseDir)
+	assert.Equal(t, "/var/lib/node/plugins/volumekit.io/loop-block/images", p.devices.images.dir)
 }

@@ -28,9 +28,9 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q: %w", volumeName, classify(err))
 	}
 	handle, ok := strings.CutSuffix(filepath.Base(path), imageSuffix)
-	if !ok || path != p.shownPath(handle) || checkHandle(handle) != nil {
+	if !ok || path != p.devices.images.shownPath(handle) || checkHandle(handle) != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("volume %q at %q is backed by %q, which is no image in %q: %w",
-			volumeName, mountPath, path, p.baseDir, volume.ErrInvalid)
+			volumeName, mountPath, path, p.devices.images.dir, volume.ErrInvalid)
 	}
 	return volume.ReconstructedVolume{Spec: reconstructed(volumeName, handle, v1.PersistentVolumeFilesystem)}, nil
 }

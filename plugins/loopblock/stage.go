@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"syscall"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
-	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -36,7 +32,7 @@ func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return true }
 
 // GetDeviceMountRefs implements volume.DeviceMountableVolumePlugin.
 func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
-	return p.mounter.GetMountRefs(ctx, deviceMountPath)
+	return p.mounts.mounter.GetMountRefs(ctx, deviceMountPath)
 }
 
 // GetDeviceMountPath returns {root}/plugins/volumekit.io/loop-block/mounts/{handle}.
@@ -45,7 +41,7 @@ func (n *node) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return n.plugin.stagingPath(src.handle), nil
+	return n.plugin.mounts.stagingPath(src.handle), nil
 }
 
 // MountDevice checks the filesystem on devicePath, which must be the device of the volume's image, and mounts it at
@@ -58,7 +54,7 @@ func (n *node) MountDevice(
 	if err != nil {
 		return err
 	}
-	if want := n.plugin.stagingPath(src.handle); deviceMountPath != want {
+	if want := n.plugin.mounts.stagingPath(src.handle); deviceMountPath != want {
 		return fmt.Errorf("volume %q is staged at %q and not at %q: %w", src.handle, want, deviceMountPath, volume.ErrInvalid)
 	}
 	if err := n.plugin.stage(ctx, src, devicePath, deviceMountPath); err != nil {
@@ -68,11 +64,11 @@ func (n *node) MountDevice(
 }
 
 func (p *Plugin) stage(ctx context.Context, src source, devicePath, target string) error {
-	device, err := p.deviceAt(ctx, src.handle, devicePath)
+	device, err := p.devices.at(ctx, src.handle, devicePath)
 	if err != nil {
 		return err
 	}
-	there, mounted, err := p.mountAt(ctx, target)
+	there, mounted, err := p.mounts.at(ctx, target)
 	if err != nil {
 		return err
 	}
@@ -82,11 +78,11 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 		}
 		return nil
 	}
-	fsType, err := p.prepare(ctx, src, device)
+	fsType, err := p.filesystems.prepare(ctx, src, device)
 	if err != nil {
 		return err
 	}
-	err = p.mounter.Mount(ctx, mount.Request{
+	err = p.mounts.mounter.Mount(ctx, mount.Request{
 		Source: device.Path, Target: target, FSType: fsType, Options: src.stageOptions(),
 	})
 	if err != nil {
@@ -96,103 +92,25 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 		return fmt.Errorf("it was not unmounted cleanly, and nothing is written to a read-only volume: stage it once for writing: %w", err)
 	}
 	if err == nil && !src.readOnly {
-		p.growStaged(ctx, device.Path, fsType, target)
+		p.filesystems.growStaged(ctx, device.Path, fsType, target)
 	}
 	return err
 }
 
 // explain names the filesystem beside which the one on a device cannot be mounted, if that is why.
 func (p *Plugin) explain(ctx context.Context, device, fsType string, err error) error {
-	table, listErr := p.mounter.List(ctx)
+	table, listErr := p.mounts.mounter.List(ctx)
 	if listErr != nil {
 		return err
 	}
 	return format.ExplainMount(ctx, device, fsType, table, err)
 }
 
-// prepare returns the filesystem on a device after it was checked, and repaired where that is safe. It never formats.
-func (p *Plugin) prepare(ctx context.Context, src source, device loop.Device) (string, error) {
-	found, err := format.Probe(ctx, device.Path)
-	if err != nil {
-		return "", err
-	}
-	switch {
-	case !slices.Contains(fsTypes(), found.Type):
-		return "", fmt.Errorf("the image holds %s: an image is formatted only when it is provisioned: %w", found, ErrNoFilesystem)
-	case src.fsType != "" && src.fsType != found.Type:
-		return "", fmt.Errorf("the image holds %s and the volume's fsType is %s: %w", found, src.fsType, ErrNoFilesystem)
-	case src.readOnly:
-		return found.Type, nil
-	}
-	return found.Type, p.check(ctx, src, device, found.Type)
-}
-
-// check runs the filesystem's check on a device that nobody has mounted, elsewhere or in another mount namespace. Where the
-// program is missing, the kernel replays the journal alone, as it does for Kubernetes.
-func (p *Plugin) check(ctx context.Context, src source, device loop.Device, fsType string) error {
-	mounted, err := p.loops.AwaitUnclaimed(ctx, device.Path)
-	if err != nil || mounted {
-		return err
-	}
-	result, err := format.CheckKept(ctx, device.Path, fsType, keeper{plugin: p, handle: src.handle})
-	if errors.Is(err, format.ErrNoTool) {
-		p.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "err", err)
-		return nil
-	}
-	if err == nil && result.Repaired {
-		p.logger.Warn("the filesystem was repaired", "device", device.Path, "image", device.BackingPath)
-		p.tellRepaired(src, device)
-	}
-	if err == nil && !result.Repaired && result.Errors > 0 {
-		p.logger.Warn("the filesystem had errors on record", "device", device.Path, "image", device.BackingPath, "errors", result.Errors)
-		p.tellErrors(src, device, result.Errors)
-	}
-	if err != nil {
-		return err
-	}
-	return p.growUnused(ctx, src, device, fsType)
-}
-
-// EventFilesystemRepaired is the reason of the event about a PersistentVolume whose filesystem had errors that were repaired
-// before it was mounted.
-const EventFilesystemRepaired = "FilesystemRepaired"
-
-// EventFilesystemErrors is the reason of the event about a PersistentVolume whose filesystem had errors on record, which the
-// kernel had found while it was mounted, and in which a check has found nothing to repair.
-const EventFilesystemErrors = "FilesystemErrors"
-
-func (p *Plugin) tellErrors(src source, device loop.Device, count int) {
-	if p.options.Events != nil {
-		p.options.Events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemErrors,
-			"the kernel had found %d errors in the filesystem in image %q while it was used; a check has found nothing to repair: what was written then may be missing",
-			count, device.BackingPath)
-	}
-}
-
-func (p *Plugin) tellRepaired(src source, device loop.Device) {
-	if p.options.Events != nil {
-		p.options.Events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemRepaired,
-			"the filesystem in image %q had errors, which were repaired: what was written last may be missing", device.BackingPath)
-	}
-}
-
-// EventFilesystemNotGrown is the reason of the event about a PersistentVolume whose filesystem is smaller than its image, since it
-// could not be made larger before it was mounted.
-const EventFilesystemNotGrown = "FilesystemNotGrown"
-
-func (p *Plugin) tellNotGrown(src source, device loop.Device, cause error) {
-	if p.options.Events != nil {
-		p.options.Events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemNotGrown,
-			"the filesystem in image %q is mounted smaller than the image, and is to grow when the volume is staged next: %v",
-			device.BackingPath, cause)
-	}
-}
-
 // UnmountDevice unmounts the staging directory and removes it. What is mounted there and is not the image of the volume is left
 // alone, and is an error that matches mount.ErrForeign.
 func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error {
-	if err := n.plugin.checkStagingPath(deviceMountPath); err != nil {
+	if err := n.plugin.mounts.checkPath(deviceMountPath); err != nil {
 		return err
 	}
-	return classify(n.plugin.takeOff(ctx, deviceMountPath, filepath.Base(deviceMountPath)))
+	return classify(n.plugin.mounts.takeOff(ctx, deviceMountPath, filepath.Base(deviceMountPath)))
 }

@@ -1,0 +1,160 @@
+package loopblock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// devices are the loop devices of images on this node. Its methods may be called from several goroutines at once.
+type devices struct {
+	images   images
+	loops    *loop.Manager
+	nodeName types.NodeName
+	directIO bool
+	limit    int64 // how many volumes can be attached; 0 means any number
+	// attaching is how many calls of attach are under way: they count for the limit.
+	attaching atomic.Int64
+}
+
+// attach attaches the image of a volume, or returns the device that it has.
+func (v *devices) attach(ctx context.Context, src source) (loop.Device, error) {
+	return withImage(ctx, v.images, src.handle, func(file *os.File) (loop.Device, error) {
+		return v.withinLimit(ctx, file, func() (loop.Device, error) {
+			return v.loops.AttachFile(ctx, file, loop.AttachOptions{
+				ReadOnly: src.readOnly, DirectIO: v.directIO, Label: label(src.handle),
+			})
+		})
+	})
+}
+
+// label is what a loop device of this plugin is marked with, so that it is found when its image has no name any more.
+func label(handle string) string { return Name + "/" + handle }
+
+// find returns the device of an image. None is an error that matches loop.ErrNotAttached.
+func (v *devices) find(ctx context.Context, handle string) (loop.Device, error) {
+	device, err := withImage(ctx, v.images, handle, func(file *os.File) (loop.Device, error) {
+		return v.loops.FindFile(ctx, file)
+	})
+	if !errors.Is(err, fs.ErrNotExist) {
+		return device, err
+	}
+	return v.findDeleted(ctx, handle)
+}
+
+// findDeleted returns the device of an image that was deleted.
+func (v *devices) findDeleted(ctx context.Context, handle string) (loop.Device, error) {
+	all, err := v.loops.Devices(ctx)
+	if err != nil {
+		return loop.Device{}, err
+	}
+	found, err := v.among(ctx, all, handle)
+	switch {
+	case err != nil:
+		return loop.Device{}, err
+	case len(found) == 0:
+		return loop.Device{}, fmt.Errorf("volume %q: %w", handle, loop.ErrNotAttached)
+	case len(found) > 1:
+		return loop.Device{}, fmt.Errorf("the image of volume %q is attached to %s and to %s: detach all but one: %w",
+			handle, found[0].Path, found[1].Path, loop.ErrInUse)
+	}
+	return found[0], nil
+}
+
+// among returns the devices that have the image of handle. That one which does not answer may have it is an error.
+func (v *devices) among(ctx context.Context, all []loop.Device, handle string) ([]loop.Device, error) {
+	info, err := withImage(ctx, v.images, handle, (*os.File).Stat)
+	gone := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !gone {
+		return nil, err
+	}
+	var found []loop.Device
+	for _, d := range all {
+		if (gone && v.hadImage(d, handle)) || (!gone && d.Has(info)) {
+			found = append(found, d)
+		} else if d.Silent && d.BackingPath == v.images.shownPath(handle) {
+			return nil, fmt.Errorf("%s does not answer and may have the image of volume %q: %w", d.Path, handle, loop.ErrInUse)
+		}
+	}
+	return found, nil
+}
+
+// hadImage reports whether a device has an image that was deleted, and is ours by both of the marks that are left.
+func (v *devices) hadImage(d loop.Device, handle string) bool {
+	return d.Deleted && d.MayBeLabelled(label(handle)) && d.BackingPath == v.images.shownPath(handle)
+}
+
+// withinLimit calls attach, unless the node has as many volumes as it may have and this is none of them. Of several calls at
+// once those that count beyond the limit are refused, and one of them may be refused for another that fails.
+func (v *devices) withinLimit(ctx context.Context, file *os.File, attach func() (loop.Device, error)) (loop.Device, error) {
+	if v.limit <= 0 {
+		return attach()
+	}
+	under := v.attaching.Add(1)
+	defer v.attaching.Add(-1)
+	_, err := v.loops.FindFile(ctx, file)
+	if !errors.Is(err, loop.ErrNotAttached) {
+		return attach() // which finds it, or says what is wrong
+	}
+	all, err := v.loops.Devices(ctx)
+	if err != nil {
+		return loop.Device{}, err
+	}
+	has := int64(0)
+	for _, d := range all {
+		if v.isOurs(d) {
+			has++
+		}
+	}
+	if has+under > v.limit {
+		return loop.Device{}, fmt.Errorf("%d volumes are attached to node %q, and %d others are being attached, of at most %d: detach one: %w",
+			has, v.nodeName, under-1, v.limit, volume.ErrAttachLimit)
+	}
+	return attach()
+}
+
+// isOurs reports whether a device has an image of this node's: of its directory.
+func (v *devices) isOurs(d loop.Device) bool {
+	return strings.HasPrefix(d.Label, Name+"/") && filepath.Dir(d.BackingPath) == filepath.Dir(v.images.shownPath("any"))
+}
+
+// at makes sure that the device at path has the image of handle.
+func (v *devices) at(ctx context.Context, handle, path string) (loop.Device, error) {
+	device, err := v.loops.Inspect(ctx, path)
+	if err != nil {
+		return loop.Device{}, err
+	}
+	info, err := withImage(ctx, v.images, handle, (*os.File).Stat)
+	if err == nil && !device.Has(info) {
+		err = fmt.Errorf("%s has %q and not the image of volume %q: %w", path, device.BackingPath, handle, mount.ErrForeign)
+	}
+	return device, err
+}
+
+// has reports whether a device has the image of a volume; of any volume, where handle is empty. An image is known by the label
+// that Attach gives to a device, which stays when the image is deleted, or the images are kept elsewhere from now on; and by its
+// file, where somebody else has attached it.
+func (v *devices) has(ctx context.Context, d loop.Device, handle string) (bool, error) {
+	mark := label(handle)
+	if d.IsLabelled(mark) || handle == "" && strings.HasPrefix(d.Label, mark) {
+		return true, nil
+	}
+	handle = cmp.Or(handle, strings.TrimSuffix(filepath.Base(d.BackingPath), imageSuffix))
+	info, err := withImage(ctx, v.images, handle, (*os.File).Stat)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d.BackingPath == v.images.shownPath(handle), nil
+	}
+	return err == nil && d.Has(info), err
+}
