@@ -69,7 +69,7 @@ func newAgent(ctx context.Context, o agentOptions, s *etcd.Store, out *output) (
 	manager, err := volumemanager.New(plugins, volumemanager.Options{
 		Store: s, AttachedBy: volumemanager.AttachedByController,
 		RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "state"),
-		Mounter: mounter, Recorder: out, Logger: logger, Backoff: quickly(),
+		Mounter: mounter, Recorder: operationexecutor.NewEventPrinter(out), Logger: logger, Backoff: quickly(),
 	})
 	return &agent{
 		options: o, store: s, out: out, manager: manager, lives: make(map[types.UID]*life),

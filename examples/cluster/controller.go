@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/controller/leader"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -56,13 +57,14 @@ func control(ctx context.Context, o options, holders *etcd.Store, s store.Store,
 	if err := plugins.InitPlugins(ctx, newDisks(o.shared, types.NodeName(o.name), holders, nil)); err != nil {
 		return err
 	}
+	events := operationexecutor.NewEventPrinter(out)
 	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	claims := persistentvolume.New(plugins, s, persistentvolume.Options{
-		Events: out, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
+		Events: events, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
 	})
-	sizes := expand.New(plugins, s, expand.Options{Events: out, Logger: logger, Backoff: quickly()})
+	sizes := expand.New(plugins, s, expand.Options{Events: events, Logger: logger, Backoff: quickly()})
 	attachments := attachdetach.New(plugins, s, attachdetach.Options{
-		Recorder: out, Logger: logger, Backoff: quickly(),
+		Recorder: events, Logger: logger, Backoff: quickly(),
 		MaxWaitForUnmount: -1, // Nothing is taken from a node for its silence alone.
 	})
 	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, newHealth(s, store.LessorOf(holders), out).run)

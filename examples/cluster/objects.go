@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -133,32 +132,5 @@ func (c *cast) taint(ctx context.Context, node string, taints []v1.Taint) error 
 
 // awaitNone waits until a store has no object of a type that is unwanted.
 func awaitNone[T store.Object](ctx context.Context, s store.Store, unwanted func(T) bool) error {
-	return persist(ctx, func() error {
-		for {
-			objects, version, err := store.ListOf[T](ctx, s, metav1.NamespaceAll)
-			if err != nil || !slices.ContainsFunc(objects, unwanted) {
-				return err
-			}
-			if err := awaitChange[T](ctx, s, version); err != nil {
-				return err
-			}
-		}
-	})
-}
-
-// awaitChange returns when an object of a type was written after version.
-func awaitChange[T store.Object](ctx context.Context, s store.Store, version string) error {
-	var zero T
-	kind, err := store.KindOf(zero)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	changes, err := s.Watch(ctx, kind, metav1.NamespaceAll, version)
-	if err != nil {
-		return err
-	}
-	<-changes
-	return nil
+	return persist(ctx, func() error { return store.WaitForNone(ctx, s, unwanted) })
 }

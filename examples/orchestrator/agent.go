@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
@@ -28,7 +29,7 @@ type agent struct {
 	out      *output
 	database *database
 	claims   *persistentvolume.Controller
-	expander *expander
+	sizes    *expand.Controller
 	manager  *volumemanager.Manager
 	complete sync.Once // the pods of the manifests were added for the first time
 }
@@ -46,13 +47,16 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 	if a.database, err = openDatabase(ctx, filepath.Join(o.root, "objects")); err != nil {
 		return nil, err
 	}
-	a.expander = newExpander(plugins, a.database, o, out)
+	backoff := operationexecutor.Backoff{Initial: o.retry}
+	events := operationexecutor.NewEventPrinter(out)
+	// It makes the storage larger behind claims that ask for more.
+	a.sizes = expand.New(plugins, a.database, expand.Options{Events: events, Logger: logger, Backoff: backoff})
 	// With these directories a manager that starts after a crash knows every mount, device and attachment that the earlier
 	// one has made or was about to make.
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store: a.database, RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "attachments"),
-		Mounter: mounter, DeviceUse: loop.DeviceUse{}, Loops: loop.New(loop.Options{}), Recorder: out, Logger: logger,
-		Backoff: operationexecutor.Backoff{Initial: o.retry},
+		Mounter: mounter, DeviceUse: loop.DeviceUse{}, Loops: loop.New(loop.Options{}), Recorder: events, Logger: logger,
+		Backoff: backoff,
 	})
 	if err != nil {
 		a.database.close()
@@ -61,7 +65,7 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 	// It binds claims to volumes, has volumes made for claims that find none, and deletes those whose claims are gone, once the
 	// manager has nothing of them mounted any more.
 	a.claims = persistentvolume.New(plugins, a.database, persistentvolume.Options{
-		NodeName: types.NodeName(o.node), Mounts: a.manager, Events: out, InitialBackoff: o.retry,
+		NodeName: types.NodeName(o.node), Mounts: a.manager, Events: events, InitialBackoff: o.retry,
 	})
 	return a, nil
 }
@@ -77,7 +81,7 @@ func newPlugins(ctx context.Context, o options, out *output, logger *slog.Logger
 	err = plugins.InitPlugins(ctx,
 		hostpath.New(hostpath.Options{Protected: []string{o.run}}),
 		emptydir.New(emptydir.Options{Mounter: mounter}),
-		loopblock.New(loopblock.Options{Mounter: mounter, Events: out, Logger: logger}),
+		loopblock.New(loopblock.Options{Mounter: mounter, Events: operationexecutor.NewEventPrinter(out), Logger: logger}),
 	)
 	return plugins, mounter, err
 }
@@ -104,12 +108,12 @@ func (a *agent) runManager(ctx context.Context) error {
 	return <-ended
 }
 
-// start runs the controller and the manager until the context that it returns ends: with ctx, when one of them fails, or
+// start runs the controllers and the manager until the context that it returns ends: with ctx, when one of them fails, or
 // when the database can write no more. ended waits for them and returns why.
 func (a *agent) start(ctx context.Context) (running context.Context, ended func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var parts sync.WaitGroup
-	var errs [3]error
+	var errs [4]error
 	keep := func(i int, name string, part func(context.Context) error) {
 		parts.Go(func() {
 			if err := part(ctx); err != nil {
@@ -119,8 +123,9 @@ func (a *agent) start(ctx context.Context) (running context.Context, ended func(
 		})
 	}
 	keep(0, "claims", a.claims.Run)
-	keep(1, "volumes", a.runManager)
-	keep(2, "database", a.database.run)
+	keep(1, "sizes", a.sizes.Run)
+	keep(2, "volumes", a.runManager)
+	keep(3, "database", a.database.run)
 	return ctx, func() error {
 		parts.Wait()
 		return errors.Join(errs[:]...)

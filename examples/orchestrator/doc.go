@@ -13,9 +13,9 @@
 //
 // Read main.go first, then:
 //
-//   - agent.go puts the parts together: plugins, database, the controller that gives claims their volumes, the manager.
+//   - agent.go puts the parts together: plugins, database, the controllers that give claims their volumes and make these larger, the manager.
 //   - sync.go makes the node what the manifests say, and pods.go is the life of a pod, step by step; objects.go is about the
-//     rest: claims, volumes, classes. expand.go makes volumes larger whose claims ask for more.
+//     rest: claims, volumes, classes. sizes.go is about claims that ask for more.
 //   - database.go keeps the objects over restarts. An orchestrator has a database of its own; see there what it must do.
 //   - manifests.go reads the directory, output.go prints.
 //

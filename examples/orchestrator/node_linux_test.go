@@ -25,7 +25,7 @@ const (
 	podUID   = "7b1d0000-0000-4000-8000-000000000001"
 	dataUID  = "7b1d0000-0000-4000-8000-000000000002"
 	diskUID  = "7b1d0000-0000-4000-8000-000000000003"
-	classDoc = `{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "image"},
+	classDoc = `{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "image"}, "allowVolumeExpansion": true,
 		"provisioner": "volumekit.io/loop-block", "reclaimPolicy": "Delete", "parameters": {"fstype": %q}}`
 	claimDoc = `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q, "uid": %q}, "spec": {
 		"storageClassName": "image", "accessModes": ["ReadWriteOnce"], "volumeMode": %q,

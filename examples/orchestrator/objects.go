@@ -136,10 +136,10 @@ func (a *agent) deleteObjects(ctx context.Context, objects []store.Object) error
 			return err
 		}
 	}
-	if err := waitUntilNone(ctx, a.database, func(c *v1.PersistentVolumeClaim) bool { return c.DeletionTimestamp != nil }); err != nil {
+	if err := store.WaitForNone(ctx, a.database, func(c *v1.PersistentVolumeClaim) bool { return c.DeletionTimestamp != nil }); err != nil {
 		return err
 	}
-	if err := waitUntilNone(ctx, a.database, goesWithItsClaim(ctx, a.database)); err != nil {
+	if err := store.WaitForNone(ctx, a.database, goesWithItsClaim(ctx, a.database)); err != nil {
 		return err
 	}
 	for _, object := range later {
@@ -171,34 +171,4 @@ func goesWithItsClaim(ctx context.Context, s store.Store) func(*v1.PersistentVol
 		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, s, ref.Namespace, ref.Name)
 		return errors.Is(err, store.ErrNotFound) || err == nil && claim.UID != ref.UID
 	}
-}
-
-// waitUntilNone returns when no object is unwanted any more.
-func waitUntilNone[T store.Object](ctx context.Context, s store.Store, unwanted func(T) bool) error {
-	var zero T
-	kind, err := store.KindOf(zero)
-	if err != nil {
-		return err
-	}
-	for {
-		objects, version, err := store.ListOf[T](ctx, s, metav1.NamespaceAll)
-		if err != nil || !slices.ContainsFunc(objects, unwanted) {
-			return err
-		}
-		if err := waitForChange(ctx, s, store.Key{Kind: kind}, version); err != nil {
-			return err
-		}
-	}
-}
-
-// waitForChange returns when an object of key's kind was written after version.
-func waitForChange(ctx context.Context, s store.Store, key store.Key, version string) error {
-	watching, cancel := context.WithCancel(ctx)
-	defer cancel()
-	changes, err := s.Watch(watching, key.Kind, metav1.NamespaceAll, version)
-	if err != nil {
-		return err
-	}
-	<-changes // closed when ctx ends
-	return ctx.Err()
 }

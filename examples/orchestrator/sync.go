@@ -61,7 +61,7 @@ func (a *agent) syncAll(ctx context.Context) error {
 		}
 	}
 	return errors.Join(
-		a.deleteObjects(ctx, objects.going), a.awaitReady(ctx, objects.pods), a.expander.expandAll(ctx),
+		a.deleteObjects(ctx, objects.going), a.awaitReady(ctx, objects.pods), a.awaitSizes(ctx),
 	)
 }
 
