@@ -28,7 +28,7 @@ const (
 	silent                      // it does not say whether it is ready
 	sick                        // it says that it is not ready
 	ready                       // it says that it is ready
-	fenced                      // somebody says that no process on it can write any more
+	fenced                      // it has a taint: no process on it can write any more
 	unmanaged                   // its volumes are not this controller's
 )
 
@@ -39,7 +39,7 @@ type attachmentView struct {
 	state  cache.AttachState
 	use    cache.UseState
 	node   nodeHealth
-	// unwantedFor is for how long nobody has wanted the volume there, sickFor for how long the node has been sick.
+	// unwantedFor is for how long no pod has wanted the volume there, sickFor for how long the node has been sick.
 	unwantedFor, sickFor time.Duration
 }
 
@@ -88,7 +88,7 @@ func decide(v attachmentView, maxWait time.Duration) decision {
 	return decision{}
 }
 
-// release says how an attachment that nobody wants ends.
+// release says how an attachment ends that no pod wants.
 func release(v attachmentView, maxWait time.Duration) decision {
 	switch {
 	case v.node == missing:

@@ -8,7 +8,7 @@
 // takes dirty attachments from a queue and decides each by a pure function. Nothing polls but the verification that volumes
 // still are attached, for which no storage has an event.
 //
-// # What the nodes are told, and what they say
+// # What the controller and the nodes write
 //
 // The controller and the node's volume manager write one list each into the status of the Node object. The controller writes
 // volumesAttached: a volume is on it when it is attached for certain, and is taken off before it is detached. The node writes
@@ -24,20 +24,20 @@
 // # Guarantees
 //
 // A volume that one node alone may have is attached to one node at a time; one to which it may be attached counts as one that
-// has it, and so does one to which it is being attached. The pods that wait for it elsewhere are told once, by whom it is held.
+// has it, and so does one to which it is being attached. The pods that wait for it elsewhere get one event, which names its holders.
 //
 // A VolumeAttachment that others made, for whatever attacher, counts: a volume that one node alone may have is attached to no
 // other node than the one that it names, and the volume is not detached from that node, while it is there ([ForeignAttachmentError]).
 // The object itself is left alone.
 //
-// A volume that a node uses is taken from it by force only when nobody wants the volume there and the node has said that it is
+// A volume that a node uses is taken from it by force only when no pod wants the volume there and the node has said that it is
 // not ready, both without a break for [Options].MaxWaitForUnmount, or when the node has the taint v1.TaintNodeOutOfService, by which
 // an operator or the orchestrator says that the node is fenced off: that no process on it can write any more. A node that is
 // ready, or that does not say how it is, loses nothing, however long that takes. Every forced detach is counted by its reason,
-// told by an event and logged.
+// logged, and an event of the node.
 //
 // A Node object that is deleted proves nothing: the machine may go on, and so may its pods. Their volumes stay wanted while the
-// pods' objects are there. Without a Node object nothing is attached to the node and nothing detached from it; what nobody wants
+// pods' objects are there. Without a Node object nothing is attached to the node and nothing detached from it; what no pod wants
 // there any more is [ErrNodeMissing] in the status and an event of the volume. An operator who knows that nothing on the machine
 // can write makes a Node object of that name with the taint. A Node object that was made again, with another UID, has an empty list
 // of volumes in use by itself: what was attached before counts as in use until the node has listed any volume under the new UID, or

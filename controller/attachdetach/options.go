@@ -18,7 +18,7 @@ const (
 
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
-	// MaxWaitForUnmount is how long a node may say without a break that it is not ready and that it uses a volume which nobody
+	// MaxWaitForUnmount is how long a node may say without a break that it is not ready and that it uses a volume which no pod
 	// wants there, before the volume is taken from it by force. Zero means six minutes; less than zero means for
 	// ever. A node whose object is missing, or has no condition of the type Ready, loses nothing by time.
 	MaxWaitForUnmount time.Duration
@@ -31,7 +31,7 @@ type Options struct {
 	ManagesNode func(node *v1.Node) bool
 	// Recorder gets the events of pods, volumes and nodes. Nil: they are dropped.
 	Recorder operationexecutor.EventRecorder
-	// Observer is told of every operation. Nil: nobody is.
+	// Observer gets a report of every operation; nil drops it.
 	Observer operationexecutor.Observer
 	// Logger gets what happens beside operations. Nil: it is discarded.
 	Logger *slog.Logger

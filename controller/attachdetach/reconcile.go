@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrNodeMissing says that a volume that nobody wants stays attached, since the node has no object: see [NodeMissingError].
+// ErrNodeMissing says that a volume that no pod wants stays attached, because the node has no object: see [NodeMissingError].
 var ErrNodeMissing = errors.New("the node has no Node object")
 
 // NodeMissingError says which volume stays attached to which node without an object, and what to do. It matches
@@ -144,7 +144,7 @@ func (c *Controller) askUse(name types.NodeName) {
 	if !there {
 		return
 	}
-	// A node of another UID is told by its own change.
+	// The change of a node of another UID is handled on its own.
 	_ = c.takeUse(node)
 }
 

@@ -44,7 +44,7 @@ type attachmentRecords struct {
 	names map[attachment]recordRef
 }
 
-// recordRef is the object of an attachment. uid is empty when nobody knows whether it was made.
+// recordRef is the object of an attachment. uid is empty when it is not known whether it was made.
 type recordRef struct {
 	name string
 	uid  types.UID
@@ -231,7 +231,7 @@ func sourceOf(intent operationexecutor.Intent) storagev1.VolumeAttachmentSource 
 	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}
 }
 
-// done says in the object that the volume is attached. As long as nobody else has written the object, that is one write.
+// done says in the object that the volume is attached. While no other program has written the object, that is one write.
 func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.Intent, object *storagev1.VolumeAttachment) error {
 	for ctx.Err() == nil {
 		if object == nil {

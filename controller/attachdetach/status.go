@@ -45,7 +45,7 @@ type AttachmentStatus struct {
 	Wanted bool
 	// DevicePath is the path of its device on the node; empty while it is not known.
 	DevicePath string
-	// DetachRequestedSince is since when nobody wants it there; zero when somebody does.
+	// DetachRequestedSince is since when no pod wants it there; zero when one does.
 	DetachRequestedSince time.Time
 	// Err is the last real cause why it is not what it should be; nil when there is none.
 	Err error

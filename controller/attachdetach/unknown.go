@@ -62,8 +62,8 @@ func isRunning(op *operationexecutor.Operation) bool {
 	}
 }
 
-// adoptUnknown takes over what a plugin lists and nobody here knows, as uncertain: it is then confirmed where pods want it, and
-// detached where nobody does and the node does not use it. Only volumes of PersistentVolumes in the store are taken over: other
+// adoptUnknown takes over as uncertain what a plugin lists and the actual state lacks: it is then confirmed where pods want it, and
+// detached where none does and the node does not use it. Only volumes of PersistentVolumes in the store are taken over: other
 // clusters may share the storage.
 func (l *lister) adoptUnknown(ctx context.Context, pluginName string, found []volume.Attachment) error {
 	unknown := map[v1.UniqueVolumeName][]types.NodeName{}

@@ -19,9 +19,9 @@ import (
 
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
-	// Events is told what happens to claims, for people to read; nil tells nobody.
+	// Events gets what happens to claims, for people to read; nil drops it.
 	Events operationexecutor.EventRecorder
-	// Observer is told of every operation. Nil: nobody is.
+	// Observer gets a report of every operation; nil drops it.
 	Observer operationexecutor.Observer
 	// Logger gets what happens beside operations. Nil: it is discarded.
 	Logger *slog.Logger
@@ -142,8 +142,7 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	}
 }
 
-// classChanged has every claim of the class looked at: it may stand still for the class. One of which the planner is just finding
-// that out is among them, and is looked at again.
+// classChanged has every claim of the class looked at: it may stand still for the class, or the planner may just be finding that out.
 func (c *Controller) classChanged(class *storagev1.StorageClass) {
 	for _, claim := range c.claims.All() {
 		if classOf(claim) == class.Name {

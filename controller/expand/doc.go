@@ -5,7 +5,7 @@
 //
 // A bound claim that asks for more than its status says it has is expanded by the plugin of its volume, when its storage class
 // allows that. What is about to be done stands in the claim's status before the plugin is called (allocatedResources,
-// allocatedResourceStatuses), so that whoever starts next goes on from there. When the storage has its size, so has the
+// allocatedResourceStatuses), so that the next controller goes on from there. When the storage has its size, so has the
 // PersistentVolume; where a filesystem has to grow, too, the status says NodeResizePending, and the volume manager of the node that
 // has the volume, or has it next, does the rest. Otherwise the claim has its size.
 //

@@ -89,7 +89,7 @@ func isControls(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 }
 
 // allowed returns why a claim must not be expanded, or nil. What was begun is finished, whatever the class says by now. A
-// claim that has no class is of a volume that somebody made by hand, and who did that may expand it.
+// claim without a class has a volume that was made by hand, and may be expanded.
 func (c *Controller) allowed(claim *v1.PersistentVolumeClaim) error {
 	begun := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] != ""
 	name := classOf(claim)

@@ -28,8 +28,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// DefaultTTL is how long a leader that has vanished is waited for, unless told otherwise.
-const DefaultTTL = 15 * time.Second
+// defaultTTL is how long the lease of a leader that has vanished lives, by default.
+const defaultTTL = 15 * time.Second
 
 // Options are the options of [Run].
 type Options struct {
@@ -37,9 +37,9 @@ type Options struct {
 	Name types.NamespacedName
 	// Holder is the name of this process, which no other has. Required.
 	Holder string
-	// TTL is how long the lease lives without being renewed; zero means [DefaultTTL].
+	// TTL is how long the lease lives without being renewed; zero means 15 seconds.
 	TTL time.Duration
-	// Logger is told when this process leads and when it does not any more. Nil: nobody is.
+	// Logger gets a line when this process begins to lead and when it ends; nil discards it.
 	Logger *slog.Logger
 }
 
@@ -49,7 +49,7 @@ type Options struct {
 // called again after a loss: it is to make a new controller each time.
 func Run(ctx context.Context, s store.Store, options Options, lead func(ctx context.Context, s store.Store) error) error {
 	if options.TTL <= 0 {
-		options.TTL = DefaultTTL
+		options.TTL = defaultTTL
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)

@@ -37,14 +37,14 @@ const (
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
 	// NodeName is the node on which everything runs, for an orchestrator of one node: a class that waits for its first
-	// consumer then never waits, and provisions for this node. Empty means that such a claim waits until somebody, the
-	// scheduler, puts the name of its node into the annotation [AnnSelectedNode].
+	// consumer then never waits, and provisions for this node. Empty means that such a claim waits until a
+	// scheduler puts the name of its node into the annotation [AnnSelectedNode], or its pod has a node.
 	NodeName types.NodeName
 	// Mounts knows what is mounted: a claim, and a volume whose claim is gone, stay as long as it reports a use. Give it the
-	// volume manager where controller and manager are one process; nil asks nobody. It comes beside the pods, the attachments and
-	// the volumesInUse of the nodes in the store.
+	// volume manager where controller and manager are one process; with nil, only the pods, the attachments and the volumesInUse of the
+	// nodes in the store count.
 	Mounts MountReporter
-	// Events is told what happens to claims and volumes, for people to read; nil tells nobody.
+	// Events gets what happens to claims and volumes, for people to read; nil drops it.
 	Events operationexecutor.EventRecorder
 	// Logger gets what is tried again and why; nil discards it.
 	Logger *slog.Logger
