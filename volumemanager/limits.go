@@ -17,8 +17,9 @@ import (
 
 // ReportLimits writes into the CSINode object of a node how many volumes of each plugin it can have, as the plugins with
 // volume.CapAttachLimits say, so that controller/attachdetach attaches no more. A plugin that counts by several keys is held
-// to the least of its limits. Drivers of others in the object stay as they are. Call it when the agent starts, and when a
-// limit may have changed.
+// to the least of its limits. Drivers of others in the object stay as they are, and so do the id of the node and the topology that
+// the entry of a plugin has: a CSI driver has its own (bridge/csi/csidriver). Call it when the agent starts, and when a limit may
+// have changed.
 //
 // What a plugin cannot say is left as it is, and is part of the error; the others are reported all the same.
 func ReportLimits(ctx context.Context, plugins *volume.VolumePluginMgr, s store.Store, node types.NodeName) error {
@@ -76,10 +77,23 @@ func reportDrivers(ctx context.Context, s store.Store, node types.NodeName, driv
 		return err
 	}
 	changed := object.DeepCopy()
+	drivers = slices.Clone(drivers)
+	for i := range drivers {
+		keepIdentity(&drivers[i], object.Spec.Drivers)
+	}
 	changed.Spec.Drivers = slices.DeleteFunc(changed.Spec.Drivers, func(d storagev1.CSINodeDriver) bool {
 		return slices.ContainsFunc(drivers, func(ours storagev1.CSINodeDriver) bool { return ours.Name == d.Name })
 	})
 	changed.Spec.Drivers = append(changed.Spec.Drivers, drivers...)
 	_, err = store.Update(ctx, s, changed)
 	return err
+}
+
+// keepIdentity takes over what the entry of the same driver says of the node.
+func keepIdentity(driver *storagev1.CSINodeDriver, known []storagev1.CSINodeDriver) {
+	for _, k := range known {
+		if k.Name == driver.Name && k.NodeID != "" {
+			driver.NodeID, driver.TopologyKeys = k.NodeID, k.TopologyKeys
+		}
+	}
 }

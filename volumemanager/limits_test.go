@@ -52,3 +52,23 @@ func TestLimitsOfPluginsAreReported(t *testing.T) {
 	require.ErrorIs(t, ReportLimits(t.Context(), plugins, s, "node-2"), cause)
 	assert.Equal(t, map[string]int32{"free.example.com": -1}, reported("node-2"))
 }
+
+// A CSI driver has an id of the node, and a topology, of its own.
+func TestLimitsLeaveTheIdentityOfADriver(t *testing.T) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: "/node", NodeName: "node-1"})
+	require.NoError(t, err)
+	plugins := volume.NewVolumePluginMgr(host)
+	limited := fake.NewPlugin(fake.PluginOptions{Name: "example.com/limited", Mounter: fake.NewMounter(fake.MounterOptions{}), AttachLimit: 3})
+	require.NoError(t, plugins.InitPlugins(t.Context(), limited))
+	s, count := store.NewMemory(store.MemoryOptions{}), int32(3)
+	entry := storagev1.CSINodeDriver{Name: "limited.example.com", NodeID: "i-0123", TopologyKeys: []string{"zone"}}
+	_, err = s.Create(t.Context(), &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{entry}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, ReportLimits(t.Context(), plugins, s, "node-1"))
+	object, err := store.Get[*storagev1.CSINode](t.Context(), s, "", "node-1")
+	require.NoError(t, err)
+	entry.Allocatable = &storagev1.VolumeNodeResources{Count: &count}
+	assert.Equal(t, []storagev1.CSINodeDriver{entry}, object.Spec.Drivers)
+}

@@ -72,24 +72,6 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	return err == nil && p.attaches(), err
 }
 
-// nodeID returns what the driver calls a node.
-func (p *Plugin) nodeID(ctx context.Context, f facts, node types.NodeName) (string, error) {
-	if f.nodeID != "" && node == p.host.GetNodeName() {
-		return f.nodeID, nil
-	}
-	if p.options.NodeIDs == nil {
-		return "", fmt.Errorf("driver %q: nothing says what it calls node %q: set Options.NodeIDs: %w", f.name, node, volume.ErrUnsupported)
-	}
-	id, err := p.options.NodeIDs.NodeID(ctx, p.options.Driver, node)
-	if err == nil && id == "" {
-		err = errors.New("the driver has not told its id of the node yet")
-	}
-	if err != nil {
-		return "", volume.Transient(fmt.Errorf("driver %q: id of node %q: %w", f.name, node, err))
-	}
-	return id, nil
-}
-
 // Attach implements [volume.Attacher]. It returns the path that stands for what the driver returned, see [PublishContext].
 func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.NodeName) (string, error) {
 	p := a.plugin
@@ -117,7 +99,7 @@ func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.
 }
 
 func (a attacher) request(ctx context.Context, s *session, src source, node types.NodeName) (*csi.ControllerPublishVolumeRequest, error) {
-	id, err := a.plugin.nodeID(ctx, s.facts, node)
+	known, err := a.plugin.driverNode(ctx, s.facts, node)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +112,7 @@ func (a attacher) request(ctx context.Context, s *session, src source, node type
 		return nil, err
 	}
 	return &csi.ControllerPublishVolumeRequest{
-		VolumeId: src.csi.VolumeHandle, NodeId: id, VolumeCapability: capability, Secrets: secrets, VolumeContext: src.csi.VolumeAttributes,
+		VolumeId: src.csi.VolumeHandle, NodeId: known.NodeID, VolumeCapability: capability, Secrets: secrets, VolumeContext: src.csi.VolumeAttributes,
 		Readonly: src.csi.ReadOnly && s.facts.controller[csi.ControllerServiceCapability_RPC_PUBLISH_READONLY],
 	}, nil
 }
@@ -217,7 +199,7 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 	if !s.facts.controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
 		return nil
 	}
-	id, err := p.nodeID(ctx, s.facts, nodeName)
+	known, err := p.driverNode(ctx, s.facts, nodeName)
 	if err != nil {
 		return err
 	}
@@ -227,7 +209,7 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 		return err
 	}
 	_, err = call(ctx, s, "ControllerUnpublishVolume", csi.NewControllerClient(s.conn).ControllerUnpublishVolume,
-		&csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: id, Secrets: secrets})
+		&csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: known.NodeID, Secrets: secrets})
 	if err == nil {
 		p.forget(at)
 		p.contexts.forget(handle)
@@ -261,7 +243,7 @@ func (p *Plugin) BulkVerifyVolumes(
 		return nil, err
 	}
 	for node, specs := range volumesByNode {
-		id, err := p.nodeID(ctx, s.facts, node)
+		known, err := p.driverNode(ctx, s.facts, node)
 		if err != nil {
 			continue // Nothing is said of a node that the driver's list cannot be compared with.
 		}
@@ -272,7 +254,7 @@ func (p *Plugin) BulkVerifyVolumes(
 				continue
 			}
 			if nodes, ok := listed[src.csi.VolumeHandle]; ok {
-				answer[node][name] = slices.Contains(nodes, id)
+				answer[node][name] = slices.Contains(nodes, known.NodeID)
 			}
 		}
 	}

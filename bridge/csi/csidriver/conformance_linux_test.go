@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
@@ -19,14 +20,14 @@ import (
 // nodeNames calls every node by its name.
 type nodeNames struct{}
 
-func (nodeNames) NodeID(_ context.Context, _ string, node types.NodeName) (string, error) {
-	return string(node), nil
+func (nodeNames) DriverNode(_ context.Context, driver string, node types.NodeName) (storagev1.CSINodeDriver, error) {
+	return storagev1.CSINodeDriver{Name: driver, NodeID: string(node), TopologyKeys: []string{"zone"}}, nil
 }
 
 // driver returns a connected driver.
 func (s *served) driver(t testing.TB, change func(*Options)) *Driver {
 	t.Helper()
-	options := Options{Socket: s.socket, Driver: fakedriver.Name, NodeIDs: nodeNames{}}
+	options := Options{Socket: s.socket, Driver: fakedriver.Name, Nodes: nodeNames{}}
 	if change != nil {
 		change(&options)
 	}

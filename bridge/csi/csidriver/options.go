@@ -2,7 +2,6 @@ package csidriver
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
 	"github.com/volumekit/volumekit/mount"
@@ -32,12 +30,6 @@ const (
 // Has reports whether all of want are in the set.
 func (s Services) Has(want Services) bool { return s&want == want }
 
-// NodeIDs knows what drivers call the nodes.
-type NodeIDs interface {
-	// NodeID returns the id that the driver gave to a node (NodeGetInfo), as it stands in a CSINode.
-	NodeID(ctx context.Context, driver string, node types.NodeName) (string, error)
-}
-
 // Options says which driver a plugin uses, and how.
 type Options struct {
 	// Socket is the absolute path of the driver's unix socket. Required.
@@ -52,8 +44,9 @@ type Options struct {
 	Object *storagev1.CSIDriver
 	// Secrets gets the secrets that volumes and classes refer to, at each call. Nil means that volumes with secrets are refused.
 	Secrets volume.SecretGetter
-	// NodeIDs knows the ids of other nodes. Nil means that only this node's is known, of a driver whose node service is used.
-	NodeIDs NodeIDs
+	// Nodes knows what the driver has said of other nodes, such as [StoredNodes]. Nil means that only this node is known, of a
+	// driver whose node service is used.
+	Nodes Nodes
 	// Mounter looks at mounts, and removes what drivers leave; nil means the kernel's.
 	Mounter mount.Interface
 	// Logger is told of each call, without secrets; nil discards.

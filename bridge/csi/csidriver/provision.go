@@ -2,7 +2,6 @@ package csidriver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -61,7 +60,7 @@ func (v *provisioner) Provision(
 	if err != nil {
 		return nil, fmt.Errorf("driver %q: volume %q: %w", s.facts.name, v.options.PVName, err)
 	}
-	if request.AccessibilityRequirements, err = v.plugin.where(s.facts, selectedNode, allowedTopologies); err != nil {
+	if request.AccessibilityRequirements, err = v.plugin.where(ctx, s.facts, selectedNode, allowedTopologies); err != nil {
 		return nil, err
 	}
 	if request.Secrets, err = v.plugin.secret(ctx, v.refs[whoProvisions]); err != nil {
@@ -222,6 +221,3 @@ func (d *deleter) deletionSecret() *v1.SecretReference {
 	}
 	return &v1.SecretReference{Name: name, Namespace: d.src.pv.Annotations[annDeletionSecretNamespace]}
 }
-
-// errNoTopology says that it is not known where a node is.
-var errNoTopology = errors.New("the topology of the node is not known")

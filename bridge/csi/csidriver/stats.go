@@ -3,6 +3,8 @@ package csidriver
 import (
 	"context"
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -104,4 +106,41 @@ func healthOf(status csi.VolumeHealthErrorType) volume.HealthStatus {
 	default:
 		return volume.HealthUnknown
 	}
+}
+
+// Capacity returns how many bytes new volumes of a class can have on a node's topology, by GetCapacity; nil says that it does not matter
+// where. A driver that does not say is an error that matches [volume.ErrUnsupported].
+func (p *Plugin) Capacity(ctx context.Context, parameters, topology map[string]string) (int64, error) {
+	s, err := p.link.session(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if !s.facts.controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY] {
+		return 0, fmt.Errorf("driver %q: capacity: %w", s.facts.name, volume.ErrUnsupported)
+	}
+	own, _, _, err := splitParameters(volume.VolumeOptions{Parameters: withoutSecrets(parameters)})
+	if err != nil {
+		return 0, err
+	}
+	request := &csi.GetCapacityRequest{Parameters: own}
+	if topology != nil {
+		request.AccessibleTopology = &csi.Topology{Segments: topology}
+	}
+	answer, err := call(ctx, s, "GetCapacity", csi.NewControllerClient(s.conn).GetCapacity, request)
+	if err != nil {
+		return 0, err
+	}
+	if answer.GetAvailableCapacity() < 0 {
+		return 0, fmt.Errorf("driver %q: GetCapacity: %d bytes: %w", s.facts.name, answer.GetAvailableCapacity(), volume.ErrInvalid)
+	}
+	return answer.GetAvailableCapacity(), nil
+}
+
+// withoutSecrets leaves out the references to secrets, whose templates need a claim, and which GetCapacity does not get.
+func withoutSecrets(parameters map[string]string) map[string]string {
+	rest := maps.Clone(parameters)
+	maps.DeleteFunc(rest, func(key, _ string) bool {
+		return strings.HasPrefix(key, parameterPrefix) && (strings.HasSuffix(key, secretNameEnd) || strings.HasSuffix(key, secretSpaceEnd))
+	})
+	return rest
 }

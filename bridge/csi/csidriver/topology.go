@@ -1,19 +1,25 @@
 package csidriver
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
 )
 
+// errNoTopology says that it is not known where a node is.
+var errNoTopology = errors.New("the topology of the node is not known")
+
 // where returns from where a new volume is to be reached: the topologies that the class allows, the node's first. Nil says that the
 // driver may choose.
-func (p *Plugin) where(f facts, node *v1.Node, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
+func (p *Plugin) where(ctx context.Context, f facts, node *v1.Node, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
 	if !f.services[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS] {
 		if len(allowed) > 0 {
 			return nil, fmt.Errorf("driver %q: the class has allowedTopologies, and the driver has no topology: %w", f.name, volume.ErrUnsupported)
@@ -24,7 +30,11 @@ func (p *Plugin) where(f facts, node *v1.Node, allowed []v1.TopologySelectorTerm
 	if node == nil {
 		return requirement(requisite, nil), nil
 	}
-	own, err := segmentsOf(f, node)
+	known, err := p.driverNode(ctx, f, types.NodeName(node.Name))
+	if err != nil {
+		return nil, err
+	}
+	own, err := segmentsOf(f.name, known.TopologyKeys, node)
 	if err != nil {
 		return nil, err
 	}
@@ -39,18 +49,18 @@ func (p *Plugin) where(f facts, node *v1.Node, allowed []v1.TopologySelectorTerm
 	return nil, fmt.Errorf("driver %q: node %q is in none of the topologies that the class allows: %w", f.name, node.Name, volume.ErrInfeasible)
 }
 
-// segmentsOf returns where a node is, by its labels, in the keys that the driver uses on this node.
-func segmentsOf(f facts, node *v1.Node) (map[string]string, error) {
+// segmentsOf returns where a node is, by its labels, in the keys that the driver uses there.
+func segmentsOf(driver string, keys []string, node *v1.Node) (map[string]string, error) {
 	segments := map[string]string{}
-	for key := range f.topology {
+	for _, key := range keys {
 		value, ok := node.Labels[key]
 		if !ok {
-			return nil, volume.Transient(fmt.Errorf("driver %q: node %q has no label %q: %w", f.name, node.Name, key, errNoTopology))
+			return nil, volume.Transient(fmt.Errorf("driver %q: node %q has no label %q: %w", driver, node.Name, key, errNoTopology))
 		}
 		segments[key] = value
 	}
 	if len(segments) == 0 {
-		return nil, volume.Transient(fmt.Errorf("driver %q: node %q: %w", f.name, node.Name, errNoTopology))
+		return nil, volume.Transient(fmt.Errorf("driver %q: node %q: %w", driver, node.Name, errNoTopology))
 	}
 	return segments, nil
 }

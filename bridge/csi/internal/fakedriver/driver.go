@@ -137,6 +137,7 @@ func New(options Options) *Driver {
 			csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 			csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
 			csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+			csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
 			csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		}
 	}

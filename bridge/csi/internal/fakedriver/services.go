@@ -320,6 +320,11 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStats
 	}}, nil
 }
 
+// NodeGetVolumeHealth implements csi.NodeServer: all volumes are well.
+func (d *Driver) NodeGetVolumeHealth(_ context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{VolumeId: r.GetVolumeId()}}, nil
+}
+
 func (d *Driver) is() Options {
 	d.mu.Lock()
 	defer d.mu.Unlock()
