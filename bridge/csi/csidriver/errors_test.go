@@ -124,3 +124,10 @@ func TestWhatADriverSaysIsCutAndHasNoSecrets(t *testing.T) {
 	assert.Less(t, len(err.Error()), 700)
 	assert.Contains(t, err.Error(), `driver "d": NodeStageVolume: Internal`)
 }
+
+func TestABusyDriverIsToldAsBusy(t *testing.T) {
+	err := newCallError(t.Context(), "d", "NodeStageVolume", status.Error(codes.Aborted, "pending"), volume.Secrets{})
+	assert.Contains(t, err.Error(), "busy")
+	assert.True(t, isBusy(err))
+	assert.False(t, isBusy(newCallError(t.Context(), "d", "ListVolumes", status.Error(codes.Aborted, "token"), volume.Secrets{})))
+}

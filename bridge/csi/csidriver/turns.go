@@ -2,6 +2,7 @@ package csidriver
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -91,7 +92,7 @@ func untilIdle[A any](ctx context.Context, do func() (A, error)) (A, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return answer, err
+			return answer, fmt.Errorf("%w: %w", err, ctx.Err())
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, busyMost)
