@@ -96,6 +96,16 @@ func (n *node) stage() error {
 	return attacher.MountDevice(n.t.Context(), n.spec, path, staging, volume.DeviceMounterArgs{})
 }
 
+// stageAlone stages a volume that is not attached.
+func (n *node) stageAlone() error {
+	n.t.Helper()
+	m, err := n.plugin.NewDeviceMounter()
+	require.NoError(n.t, err)
+	staging, err := m.GetDeviceMountPath(n.spec)
+	require.NoError(n.t, err)
+	return m.MountDevice(n.t.Context(), n.spec, "", staging, volume.DeviceMounterArgs{})
+}
+
 func (n *node) mounter() volume.Mounter {
 	n.t.Helper()
 	m, err := n.plugin.NewMounter(n.spec, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod-1"}})

@@ -366,3 +366,24 @@ func TestAccessModes(t *testing.T) {
 		assert.Equal(t, c.want, got, "%v", c.modes)
 	}
 }
+
+// A pod's volume costs two calls of the driver, one up and one down, and four where it is staged; nothing is asked again.
+func TestAPodsVolumeCostsTwoCalls(t *testing.T) {
+	for calls, options := range map[int]fakedriver.Options{
+		2: {Node: []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}, Controller: []csi.ControllerServiceCapability_RPC_Type{
+			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		}},
+		4: {Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}},
+	} {
+		n := newNode(t, options, nil)
+		before := n.Total()
+		for range 20 {
+			if n.plugin.stages() {
+				require.NoError(t, n.stageAlone())
+			}
+			require.NoError(t, n.setUp(t.Context()))
+			n.expectGone()
+		}
+		assert.Equal(t, 20*calls, n.Total()-before)
+	}
+}

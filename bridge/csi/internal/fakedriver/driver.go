@@ -200,6 +200,13 @@ func (d *Driver) Calls() []string {
 	return methods
 }
 
+// Total returns how many calls came, with those that only ask.
+func (d *Driver) Total() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.calls)
+}
+
 // Last returns the request of the last call of a method; nil when there was none.
 func (d *Driver) Last(method string) proto.Message {
 	d.mu.Lock()
