@@ -266,6 +266,7 @@ func BenchmarkManagerRestartReady(b *testing.B) {
 func startOurs(tb testing.TB, plugins *volume.VolumePluginMgr, o volumemanager.Options) *ourManager {
 	m := &ourManager{tb: tb, ctx: deadline(tb), ended: make(chan error, 1)}
 	var err error
+	o.NoRecords = o.RuntimeDir == "" // kubelet keeps none; where records are measured, their directory is named
 	m.Manager, err = volumemanager.New(plugins, o)
 	must(tb, err)
 	var run context.Context

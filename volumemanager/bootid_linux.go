@@ -10,7 +10,7 @@ import (
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "", fmt.Errorf("boot id, without which records cannot be kept (leave RuntimeDir empty): %w", err)
+		return "", fmt.Errorf("boot id, without which records cannot be kept (set NoRecords): %w", err)
 	}
 	return strings.TrimSpace(string(id)), nil
 }

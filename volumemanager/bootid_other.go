@@ -11,5 +11,5 @@ import (
 
 // bootID is not written for this platform.
 func bootID() (string, error) {
-	return "", fmt.Errorf("records on %s (leave RuntimeDir empty): %w", runtime.GOOS, volume.ErrUnsupported)
+	return "", fmt.Errorf("records on %s (set NoRecords): %w", runtime.GOOS, volume.ErrUnsupported)
 }

@@ -490,7 +490,7 @@ func newHostPathNodeOf(t *testing.T, options hostpath.Options, path string, moun
 	require.NoError(t, os.MkdirAll(filepath.Join(host.GetPodsDir(), string(n.pod.UID)), 0o750))
 	n.plugins = volume.NewVolumePluginMgr(host)
 	require.NoError(t, n.plugins.InitPlugins(t.Context(), hostpath.New(options)))
-	n.options = Options{Mounter: n.mounter, Resync: -1, WaitTimeout: time.Minute}
+	n.options = Options{NoRecords: true, Mounter: n.mounter, Resync: -1, WaitTimeout: time.Minute}
 	n.restart()
 	require.NoError(t, n.manager.AddPod(t.Context(), n.pod))
 	n.ready()

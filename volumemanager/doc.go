@@ -3,7 +3,7 @@
 //
 // The life of a pod's volumes is this:
 //
-//	m, err := volumemanager.New(plugins, volumemanager.Options{Store: claims, RuntimeDir: "/run/agent"})
+//	m, err := volumemanager.New(plugins, volumemanager.Options{Store: claims, Mounter: mounter})
 //	go func() { ended <- m.Run(ctx) }()   // owns every goroutine; mounts stay when it ends; its error says why it did
 //	err = m.AddPod(ctx, pod)              // what is wanted
 //	m.PodsComplete()                      // once, when all pods that run on this node have been added
@@ -30,7 +30,7 @@
 // a restart is only adopted until PodsComplete says that every pod has been added. RemovePod alone takes volumes from a
 // pod; the phase of a pod does not.
 //
-// Intent before effect. With a RuntimeDir, each change is on record before it is made, and the record goes with the
+// Intent before effect. With records, each change is on record before it is made, and the record goes with the
 // last trace of it; see [Options]. A manager that starts on the directories of one that was killed knows every mount
 // and attachment that may have been made: what is wanted is set up again, what is not is undone, and nothing else is
 // touched. Records hold no secrets. A record that is damaged, that is not what its plugin computes, or that names a path of another

@@ -25,7 +25,7 @@ func Example() {
 	plugins := volume.NewVolumePluginMgr(host)
 	mounter := fake.NewMounter(fake.MounterOptions{})
 	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
-	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, Store: store.NewMemory(store.MemoryOptions{})})
+	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, NoRecords: true, Store: store.NewMemory(store.MemoryOptions{})})
 	check(err)
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(ctx) }()
@@ -61,7 +61,7 @@ func ExampleManager_WaitForAttachAndMount() {
 	plugins := volume.NewVolumePluginMgr(host)
 	mounter := fake.NewMounter(fake.MounterOptions{})
 	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
-	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, Store: store.NewMemory(store.MemoryOptions{})})
+	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, NoRecords: true, Store: store.NewMemory(store.MemoryOptions{})})
 	check(err)
 	go func() { _ = manager.Run(ctx) }()
 
@@ -98,7 +98,7 @@ func ExampleManager_Subscribe() {
 	plugins := volume.NewVolumePluginMgr(host)
 	mounter := fake.NewMounter(fake.MounterOptions{})
 	check(plugins.InitPlugins(ctx, fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
-	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter})
+	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, NoRecords: true})
 	check(err)
 	go func() { _ = manager.Run(ctx) }()
 	check(manager.AddPod(ctx, podWith(v1.Volume{

@@ -33,7 +33,7 @@ const (
 	// nothing is left of it here for certain; until then a controller must not detach it. Needs Options.Store.
 	//
 	// The list of an earlier manager stays until PodsComplete, and beyond it where records were damaged. Without
-	// Options.RuntimeDir what that manager left mounted is not known, and leaves the list with PodsComplete.
+	// records (Options.NoRecords) what that manager left mounted is not known, and leaves the list with PodsComplete.
 	AttachedByController
 )
 

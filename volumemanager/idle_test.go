@@ -179,7 +179,7 @@ func newIdleNodeOn(t *testing.T, kernel *toldKernel, pods int) *idleNode {
 	n := &idleNode{t: t, kernel: kernel}
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(t, plugins.InitPlugins(t.Context(), &toldPlugin{kernel: n.kernel}))
-	n.m, err = New(plugins, Options{Mounter: n.kernel, Store: store.NewMemory(store.MemoryOptions{}), Resync: 1000 * time.Hour})
+	n.m, err = New(plugins, Options{Mounter: n.kernel, NoRecords: true, Store: store.NewMemory(store.MemoryOptions{}), Resync: 1000 * time.Hour})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

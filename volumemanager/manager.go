@@ -130,6 +130,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	if plugins == nil || plugins.Host() == nil {
 		return nil, fmt.Errorf("volume manager: give it plugins with a host: %w", volume.ErrInvalid)
 	}
+	o = o.withRecords(plugins.Host())
 	m := &Manager{
 		plugins:     plugins,
 		options:     o,
@@ -226,7 +227,7 @@ func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() 
 //
 // An error before ctx ends says that Run could not begin: it was called before, or another manager has the root or the
 // records, which matches [volume.ErrInUse], or the records could not be read, or others may write them, which matches
-// [volume.ErrInvalid]. The root, the directory above that of the pods, is locked while Run runs, with RuntimeDir or without. It
+// [volume.ErrInvalid]. The root, the directory above that of the pods, is locked while Run runs, with records or without. It
 // is made when it is missing, unless Options.Mounter is a fake.
 func (m *Manager) Run(ctx context.Context) error {
 	if !m.started.CompareAndSwap(false, true) {

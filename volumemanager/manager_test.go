@@ -597,6 +597,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	for name, o := range map[string]Options{
 		"StateDir alone": {StateDir: "/a"}, "relative": {RuntimeDir: "a"}, "the same twice": {RuntimeDir: "/a", StateDir: "/a/"},
 		"no time": {WaitTimeout: -1}, "no workers": {WorkersPerPlugin: -1},
+		"records and none": {NoRecords: true, RuntimeDir: "/a"},
 	} {
 		_, err := New(w.plugins, o)
 		require.ErrorIs(t, err, volume.ErrInvalid, name)

@@ -25,7 +25,7 @@ const (
 	DefaultFilesystemLook = 30 * time.Second
 )
 
-// Options says how a manager works. The zero value is useful: pods without claims, no records, no observer.
+// Options says how a manager works. The zero value is useful: pods without claims, records below the root, no observer.
 type Options struct {
 	// Store is where claims and PersistentVolumes are read. Nil: a pod that uses a claim is refused.
 	Store store.Store
@@ -76,17 +76,22 @@ type Options struct {
 
 	// RuntimeDir is the absolute path of a directory for the records of mounts, which do not outlive a boot; a tmpfs
 	// such as /run/agent is right. It is made when it is missing, and locked while Run runs. One that belongs to another
-	// user, root excepted, or that others may write to is refused, for the records are trusted. Empty: nothing is
-	// recorded, so that a manager that starts after a crash does not know what the earlier one left mounted.
+	// user, root excepted, or that others may write to is refused, for the records are trusted. Empty: records/mounts below
+	// the root of the plugins' host.
 	RuntimeDir string
 	// StateDir is the absolute path of a directory for the records of attachments, which may outlive a boot. It must be
-	// on a disk; every write is synced. It is made, locked and refused as RuntimeDir is. Empty: attachments are recorded in RuntimeDir, and so forgotten when the machine reboots.
+	// on a disk; every write is synced. It is made, locked and refused as RuntimeDir is. Empty: attachments are recorded in
+	// RuntimeDir, and so forgotten when the machine reboots; where RuntimeDir is empty too, in records/attachments below the root.
 	StateDir string
+	// NoRecords says that nothing is recorded, so that a manager that starts after a crash does not know what the earlier one
+	// left mounted: for tests on fakes, and for a program whose mounts end with it, in a mount namespace of its own.
+	// RuntimeDir and StateDir must be empty then.
+	NoRecords bool
 
 	// HungUnmount says what is done when the teardown of a volume hangs. The zero value does nothing but tell.
 	HungUnmount HungUnmount
-	// Orphans says what becomes of mounts, directories and loop devices under the root of which nothing is on record. Without
-	// RuntimeDir they are not looked for.
+	// Orphans says what becomes of mounts, directories and loop devices under the root of which nothing is on record. With
+	// NoRecords they are not looked for.
 	Orphans OrphanPolicy
 
 	// Resync is the mean time between two looks at every volume, for what no event tells of; each is jittered by a
@@ -155,16 +160,36 @@ func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 		errs = append(errs, fmt.Errorf("HungPerPlugin %d: give a positive number: %w", o.HungPerPlugin, volume.ErrInvalid))
 	}
 	errs = append(errs, o.checkAttachment())
+	errs = append(errs, o.checkRecords())
+	return o, errors.Join(errs...)
+}
+
+// checkRecords says what is wrong with the directories of records.
+func (o Options) checkRecords() error {
+	var errs []error
 	if o.RuntimeDir == "" && o.StateDir != "" {
 		errs = append(errs, fmt.Errorf("StateDir is set and RuntimeDir is not: give both or neither: %w", volume.ErrInvalid))
 	}
 	if o.RuntimeDir != "" && o.StateDir != "" && filepath.Clean(o.RuntimeDir) == filepath.Clean(o.StateDir) {
 		errs = append(errs, fmt.Errorf("RuntimeDir and StateDir are both %q: give two directories: %w", o.RuntimeDir, volume.ErrInvalid))
 	}
+	if o.NoRecords && o.RuntimeDir != "" {
+		errs = append(errs, fmt.Errorf("NoRecords and RuntimeDir %q: give one of them: %w", o.RuntimeDir, volume.ErrInvalid))
+	}
 	for name, dir := range map[string]string{"RuntimeDir": o.RuntimeDir, "StateDir": o.StateDir} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			errs = append(errs, fmt.Errorf("%s %q: give an absolute path: %w", name, dir, volume.ErrInvalid))
 		}
 	}
-	return o, errors.Join(errs...)
+	return errors.Join(errs...)
+}
+
+// withRecords names the directories of records that were left out, below the root of the host.
+func (o Options) withRecords(host volume.VolumeHost) Options {
+	if o.NoRecords || o.RuntimeDir != "" {
+		return o
+	}
+	records := filepath.Join(filepath.Dir(filepath.Clean(host.GetPodsDir())), "records")
+	o.RuntimeDir, o.StateDir = filepath.Join(records, "mounts"), filepath.Join(records, "attachments")
+	return o
 }

@@ -14,7 +14,7 @@ import (
 
 // WaitForVolumeUnused returns when nothing on this node uses a PersistentVolume: no pod that was added wants it, it is not, and may
 // not be, set up, staged or attached, and no operation on it runs. A pod whose claims are being read counts when it refers to the
-// claim that pv names. What an earlier manager left counts, too: with a RuntimeDir it waits until that is known.
+// claim that pv names. What an earlier manager left counts, too: with records it waits until that is known.
 //
 // It tells a controller of claims what must not be deleted yet. With a context that has ended it answers at once. Its error is that
 // of [Manager.WaitForAttachAndMount], without a pod; a nil pv, or one without a name, matches [volume.ErrInvalid].

@@ -65,7 +65,7 @@ func (m *Manager) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodName
 }
 
 // WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
-// after RemovePod, and works also for a pod that was never added: with a RuntimeDir it waits until Run knows what an
+// after RemovePod, and works also for a pod that was never added: with records it waits until Run knows what an
 // earlier manager left, from its records and, where these are missing, from its directories. Its error is that of [Manager.WaitForAttachAndMount]. What the node shares among pods may still
 // be staged and attached then: see [Manager.WaitForNodeEmpty]. A mount, or the link to a device, that was found at the place of
 // a volume of the pod and could not be rebuilt is not gone before it is taken away: see [NodeStatus].Orphans.
@@ -173,6 +173,13 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 	}
 }
 
+// awaitsPods reports whether volumes of an earlier manager stay because the orchestrator has not said that it has added all pods.
+func (m *Manager) awaitsPods() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.podsComplete && len(m.adopted) > 0
+}
+
 // isOpen reports whether a gate is open: nil is no gate.
 func isOpen(gate <-chan struct{}) bool {
 	if gate == nil {
@@ -193,6 +200,8 @@ func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan
 		ended = fmt.Errorf("nothing is done before Run is called: %w", ended)
 	case reading != nil:
 		ended = fmt.Errorf("the records of an earlier manager have not been read yet: %w", ended)
+	case what.state == "gone" && m.awaitsPods():
+		ended = fmt.Errorf("PodsComplete was not called, and nothing that an earlier manager left is undone before: %w", ended)
 	}
 	err := notReady(pod, what, ended)
 	if len(err.Volumes) > 0 || reading != nil {

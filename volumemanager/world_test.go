@@ -54,6 +54,7 @@ func newWorld(t *testing.T, o Options) *world {
 	if o.Resync == 0 {
 		o.Resync = -1
 	}
+	o.NoRecords = o.RuntimeDir == "" // what is mounted ends with the test
 	w.blocks = &fakeBlocks{binds: make(map[string]string)}
 	o.Store, o.BlockMapper = w.store, w.blocks
 	w.options = o

@@ -77,6 +77,7 @@ func newAgent(ctx context.Context, root sandbox.Root, out *show.Output) (*agent,
 	}
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store:      a.store,
+		Mounter:    mounter, // what plugins say that they have mounted is compared with the kernel's table
 		DeviceUse:  loop.DeviceUse{},
 		Observer:   a.progress,
 		RuntimeDir: root.Dir(runtimeDir),

@@ -36,7 +36,7 @@ func run() error {
 	if err := plugins.InitPlugins(context.Background(), emptydir.New(emptydir.Options{Mounter: mounter})); err != nil {
 		return err
 	}
-	m, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter})
+	m, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, NoRecords: true})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,88 @@
+package volumemanager
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// The zero Options keep records below the root, so that the next manager knows what this one has mounted. Only NoRecords does not.
+func TestRecordsAreKeptUnlessToldOtherwise(t *testing.T) {
+	for name, o := range map[string]Options{"zero": {}, "NoRecords": {NoRecords: true}} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			mounter := fake.NewMounter(fake.MounterOptions{})
+			before, err := mounter.List(t.Context())
+			require.NoError(t, err)
+			start := func() (*Manager, func()) {
+				host, err := volume.NewHost(volume.HostOptions{RootDir: root, NodeName: testNode})
+				require.NoError(t, err)
+				plugins := volume.NewVolumePluginMgr(host)
+				require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
+				o.Mounter = mounter
+				m, err := New(plugins, o)
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- m.Run(ctx) }()
+				return m, func() {
+					cancel()
+					require.NoError(t, <-ended)
+				}
+			}
+			m, stop := start()
+			pod := podOf("web", "-scratch")
+			require.NoError(t, m.AddPod(t.Context(), pod))
+			require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+			stop() // its mounts stay
+
+			next, stop := start()
+			defer stop()
+			if o.NoRecords {
+				assert.NoDirExists(t, filepath.Join(root, "records"))
+				require.NoError(t, next.WaitForUnmount(t.Context(), pod))
+				return
+			}
+			assert.DirExists(t, filepath.Join(root, "records", "mounts"))
+			assert.DirExists(t, filepath.Join(root, "records", "attachments"))
+			require.NoError(t, next.RemovePod(pod.UID))
+			next.PodsComplete()
+			require.NoError(t, next.WaitForUnmount(t.Context(), pod))
+			require.NoError(t, next.WaitForNodeEmpty(t.Context()))
+			mounts, err := mounter.List(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, before, mounts)
+		})
+	}
+}
+
+// An orchestrator that forgets PodsComplete is told so by the wait that it keeps waiting.
+func TestAWaitSaysThatPodsCompleteWasForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		pod := podOf("web", "-scratch")
+		m := w.start()
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+		require.NoError(t, w.stop())
+
+		m = w.start()
+		synctest.Wait()
+		empty := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			return m.WaitForNodeEmpty(ctx)
+		}
+		require.ErrorContains(t, empty(), "PodsComplete was not called")
+		m.PodsComplete()
+		require.NoError(t, empty())
+	})
+}
