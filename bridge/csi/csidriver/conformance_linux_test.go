@@ -27,7 +27,7 @@ func (nodeNames) DriverNode(_ context.Context, driver string, node types.NodeNam
 // driver returns a connected driver.
 func (s *served) driver(t testing.TB, change func(*Options)) *Driver {
 	t.Helper()
-	options := Options{Socket: s.socket, Driver: fakedriver.Name, Nodes: nodeNames{}}
+	options := Options{Socket: s.socket, Driver: fakedriver.Name, Nodes: nodeNames{}, Owners: owners(t)}
 	if change != nil {
 		change(&options)
 	}

@@ -221,7 +221,7 @@ func TestASocketThatOthersMayWriteToIsRefused(t *testing.T) {
 			t.Cleanup(func() { _ = listener.Close() })
 			require.NoError(t, os.Chmod(path, c.socket))
 			require.NoError(t, os.Chmod(dir, c.dir))
-			err = checkSocket(path, nil)
+			err = checkSocket(path, owners(t))
 			if c.refused {
 				require.ErrorIs(t, err, ErrUntrustedSocket)
 				require.ErrorContains(t, err, dir)

@@ -7,12 +7,21 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
 func TestMain(m *testing.M) { mounttest.Main(m) }
+
+// owners are those of the root directory, which is another user's where the tests run in a user namespace.
+func owners(t testing.TB) []uint32 {
+	t.Helper()
+	var root unix.Stat_t
+	require.NoError(t, unix.Stat("/", &root))
+	return []uint32{root.Uid}
+}
 
 // served is a fake driver behind a socket.
 type served struct {
@@ -53,7 +62,7 @@ func (s *served) restart() {
 // link returns a link to the driver.
 func (s *served) link(change func(*Options)) *link {
 	s.t.Helper()
-	options := Options{Socket: s.socket, Driver: fakedriver.Name}
+	options := Options{Socket: s.socket, Driver: fakedriver.Name, Owners: owners(s.t)}
 	if change != nil {
 		change(&options)
 	}

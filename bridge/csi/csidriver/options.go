@@ -61,7 +61,8 @@ type Options struct {
 	// MaxString is how long an id or another string of an answer may be, in bytes; 0 means 128, which is what the
 	// specification allows. Some drivers make longer ids.
 	MaxString int
-	// Owners are users that may own the socket and the directories above it, beside root and the process's own.
+	// Owners are users that may own the socket and the directories above it, beside root and the process's own. In a user
+	// namespace directories of the root outside belong to the overflow user, 65534, which has to be named here.
 	Owners []uint32
 }
 
