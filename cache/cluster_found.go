@@ -14,7 +14,8 @@ import (
 // This file holds what fills the actual state at start-up from what an earlier process left.
 
 // RecoverNode adds a node and what its status says: each volume that it lists as attached is uncertain, with its path, until
-// something succeeds on it, and goes on to be listed until it is doubted or withdrawn; its volumes in use are taken over.
+// something succeeds on it, and goes on to be listed until it is doubted or withdrawn. What the node uses is not taken over: whoever
+// knows that the node itself has written the list calls [ClusterActualStateOfWorld.SetVolumesInUse]; until then all is assumed in use.
 // What is known already is never overwritten; what the status lists and the state does not is to be withdrawn. An entry that
 // cannot be taken over is an error; all others are taken over nevertheless.
 func (a *ClusterActualStateOfWorld) RecoverNode(node *v1.Node) error {
@@ -29,7 +30,7 @@ func (a *ClusterActualStateOfWorld) RecoverNode(node *v1.Node) error {
 		}
 		a.reconcileReport(n.key)
 	}
-	return errors.Join(append(errs, a.SetVolumesInUse(name, node.UID, node.Status.VolumesInUse))...)
+	return errors.Join(errs...)
 }
 
 // reconcileReport notes that the status of a node lists a volume of which it is not to be told.

@@ -458,6 +458,9 @@ func TestWhatANodesStatusAndAttachmentsTellAfterARestartIsUncertain(t *testing.T
 		VolumesInUse:    []v1.UniqueVolumeName{shared("s1")},
 	}}
 	require.NoError(t, a.RecoverNode(object))
+	assert.Equal(t, cache.AssumedInUse, get(t, a, "s1", nodeA).InUse, "whoever knows who wrote the list says what is in use")
+	assert.Equal(t, cache.AssumedInUse, get(t, a, "s2", nodeA).InUse)
+	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-a", object.Status.VolumesInUse))
 	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{
 		VolumeName: shared("s1"), VolumeSpec: rwo("s1"), NodeName: nodeA, DevicePath: "/dev/other",
 	}, "uid-a"))
@@ -502,12 +505,10 @@ func TestOneBadEntryOfAStatusHidesNoOther(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: string(nodeA), UID: "uid-a"},
 		Status: v1.NodeStatus{
 			VolumesAttached: []v1.AttachedVolume{{Name: ""}, {Name: shared("s1")}},
-			VolumesInUse:    []v1.UniqueVolumeName{shared("s1")},
 		},
 	})
 	require.ErrorContains(t, err, string(nodeA))
 	assert.Equal(t, cache.AttachUncertain, a.AttachState(shared("s1"), nodeA))
-	assert.Equal(t, cache.ReportedInUse, get(t, a, "s1", nodeA).InUse)
 }
 
 func TestAStatusThatListsWhatIsNotToBeToldIsWrittenAnew(t *testing.T) {

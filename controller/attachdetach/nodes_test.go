@@ -187,6 +187,7 @@ func TestAListThatSomebodyElseHasEmptiedDoesNotCount(t *testing.T) {
 		w.start(w.store)
 		time.Sleep(time.Hour)
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
+		assert.Equal(t, []string{"data"}, w.told("node-1"), "nothing is withdrawn from a node of whose use nothing is known")
 		w.uses("node-1", "data")
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"), "the node has said it again")
 		w.uses("node-1")

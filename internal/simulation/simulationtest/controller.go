@@ -66,12 +66,13 @@ func StartController(p *world.Process, b ControllerBug) world.Engine {
 func (c *controller) recover() {
 	for _, name := range c.p.Nodes() {
 		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
-		node.Status.VolumesInUse, _ = c.p.VolumesInUse(c.p.Context(), types.NodeName(name))
 		attached, _ := c.p.VolumesAttached(c.p.Context(), types.NodeName(name))
 		for volumeName, path := range attached {
 			node.Status.VolumesAttached = append(node.Status.VolumesAttached, v1.AttachedVolume{Name: volumeName, DevicePath: path})
 		}
 		must(c.actual.RecoverNode(node))
+		inUse, _ := c.p.VolumesInUse(c.p.Context(), types.NodeName(name))
+		must(c.actual.SetVolumesInUse(types.NodeName(name), node.UID, inUse))
 	}
 	for _, r := range c.p.Records() {
 		must(c.actual.RecoverAttachment(operationexecutor.AttachedVolume{
