@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/volumekit/volumekit/bridge/csi/csiserver"
 	"github.com/volumekit/volumekit/fake"
@@ -26,16 +27,49 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// log is what a server has logged.
+// log is what a server has logged. Its zero value can be used.
 type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+	mu     sync.Mutex
+	text   bytes.Buffer
+	waiter chan struct{} // closed with the next line; nil while nobody waits
 }
 
 func (l *log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.waiter != nil {
+		close(l.waiter)
+		l.waiter = nil
+	}
 	return l.text.Write(p)
+}
+
+// await returns when a line has the text.
+func (l *log) await(ctx context.Context, text string) error {
+	for {
+		more, found := l.next(text)
+		if found {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// next reports whether a line has the text; else more is closed with the next line.
+func (l *log) next(text string) (more <-chan struct{}, found bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if strings.Contains(l.text.String(), text) {
+		return nil, true
+	}
+	if l.waiter == nil {
+		l.waiter = make(chan struct{})
+	}
+	return l.waiter, false
 }
 
 func (l *log) String() string {
@@ -119,7 +153,10 @@ func TestOneCallChangesAVolumeAtATime(t *testing.T) {
 
 // The caller has gone, and the call of the plugin goes on: nothing else is started on the volume until it has ended.
 func TestAVolumeIsKeptUntilAnAbandonedCallHasEnded(t *testing.T) {
-	c, plugin := faked(t, optionsIn(t.TempDir()))
+	var lines log
+	options := optionsIn(t.TempDir())
+	options.Logger = slog.New(slog.NewTextHandler(&lines, nil))
+	c, plugin := faked(t, options)
 	require.NoError(t, c.create(t.Context(), "data"))
 	require.NoError(t, c.attach(t.Context()))
 	running := abandoned{done: make(chan struct{})}
@@ -127,7 +164,8 @@ func TestAVolumeIsKeptUntilAnAbandonedCallHasEnded(t *testing.T) {
 	codeIs(t, codes.Unavailable, c.stage(t.Context()))
 	codeIs(t, codes.Aborted, c.stage(t.Context()))
 	close(running.done)
-	require.Eventually(t, func() bool { return c.stage(t.Context()) == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, lines.await(t.Context(), "an abandoned call has ended"))
+	require.NoError(t, c.stage(t.Context()))
 }
 
 // abandoned is an error of a call that still runs.
@@ -183,9 +221,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 }
 
 func TestRequestsAreBounded(t *testing.T) {
-	options := optionsIn(t.TempDir())
-	options.CallTimeout = 50 * time.Millisecond
-	c, plugin := faked(t, options)
+	c, _ := faked(t, optionsIn(t.TempDir()))
 	require.NoError(t, c.create(t.Context(), "data"))
 	codeIs(t, codes.InvalidArgument, c.create(t.Context(), strings.Repeat("n", 129)))
 	codeIs(t, codes.InvalidArgument, c.create(t.Context(), "a\x00b"))
@@ -193,7 +229,13 @@ func TestRequestsAreBounded(t *testing.T) {
 	codeIs(t, codes.InvalidArgument, c.stage(t.Context()))
 	c.context = map[string]string{"k": strings.Repeat("v", 100_000)}
 	codeIs(t, codes.ResourceExhausted, c.stage(t.Context()))
-	c.context = nil
+}
+
+// The caller waits for ever, and so does the plugin: the server ends the call.
+func TestCallsAreBoundedInTime(t *testing.T) {
+	options := optionsIn(t.TempDir())
+	options.CallTimeout = time.Millisecond
+	c, plugin := faked(t, options)
 	plugin.Inject(fake.MethodProvision, fake.HangUntil(never()))
 	codeIs(t, codes.DeadlineExceeded, c.create(t.Context(), "slow"))
 }
@@ -308,6 +350,10 @@ func TestTheSocket(t *testing.T) {
 	require.NoError(t, left.Close())
 	c, _ = faked(t, options)
 	c.stop()
+	inside := optionsIn(t.TempDir())
+	inside.Socket = filepath.Join(filepath.Dir(inside.Socket), "made", "csi.sock")
+	c, _ = faked(t, inside)
+	c.stop()
 
 	require.NoError(t, os.WriteFile(options.Socket, nil, 0o600))
 	require.ErrorIs(t, run(t, options), volume.ErrInvalid, "a file in its place")
@@ -336,7 +382,7 @@ func TestAStopWaitsForCalls(t *testing.T) {
 	require.NoError(t, plugin.AwaitCalls(t.Context(), fake.MethodProvision, 1))
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); c.stop() }()
-	require.Eventually(t, func() bool { return refuses(c.options.Socket) }, time.Minute, time.Millisecond)
+	require.True(t, c.connection.WaitForStateChange(t.Context(), connectivity.Ready), "the server says that it goes away")
 	close(release)
 	require.NoError(t, <-first)
 	<-stopped
@@ -356,15 +402,6 @@ func TestAStopCancelsCallsAfterItsGrace(t *testing.T) {
 	records, err := record.Peek(options.StateDir)
 	require.NoError(t, err)
 	assert.Contains(t, records, "volume/data")
-}
-
-// refuses reports whether nobody listens any more.
-func refuses(socket string) bool {
-	connection, err := net.Dial("unix", socket)
-	if err == nil {
-		_ = connection.Close()
-	}
-	return err != nil
 }
 
 func TestWhatTheDriverIs(t *testing.T) {

@@ -352,6 +352,25 @@ func TestACopyHasTheContentOfItsSource(t *testing.T) {
 	c.end(t, a)
 }
 
+// The mounts of a container that was not given a mount of the host end with it; its targets stay.
+func TestWhatIsNotMountedAnyMoreIsStagedAgain(t *testing.T) {
+	mounttest.RequireRoot(t)
+	c := staged(t, mounted(writer))
+	a, b := c.target("a"), c.target("b")
+	require.NoError(t, c.publish(t.Context(), a))
+	setUp, err := filepath.Glob(filepath.Join(c.options.RootDir, "pods/*/volumes/*/data"))
+	require.NoError(t, err)
+	require.Len(t, setUp, 1)
+	require.NoError(t, unix.Unmount(setUp[0], 0))
+	require.NoError(t, unix.Unmount(filepath.Join(c.options.RootDir, "plugins", loopblock.Name, "mounts/data"), 0))
+	require.NoError(t, c.publish(t.Context(), b))
+	require.NoError(t, os.WriteFile(filepath.Join(b, "file"), []byte("kept"), 0o600))
+	content, err := os.ReadFile(filepath.Join(a, "file"))
+	require.NoError(t, err)
+	assert.Equal(t, "kept", string(content))
+	c.end(t, a, b)
+}
+
 // What Kubernetes' administrators write by hand: an id, and no context.
 func TestAVolumeThatWasMadeByHandIsUsed(t *testing.T) {
 	mounttest.RequireRoot(t)

@@ -1,6 +1,7 @@
 package csiserver
 
 import (
+	"log/slog"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -12,6 +13,8 @@ import (
 
 // locks are the names and ids of volumes that calls have for themselves.
 type locks struct {
+	logger *slog.Logger
+
 	mu   sync.Mutex
 	held map[string]struct{}
 }
@@ -48,6 +51,7 @@ func (l *locks) release(lock string, err error) {
 		go func() {
 			<-done
 			l.drop(lock)
+			l.logger.Info("an abandoned call has ended, and its volume can be changed again", "lock", lock)
 		}()
 		return
 	}

@@ -51,8 +51,8 @@ const (
 
 // Options configures a [Server]. What is not said to be required may be left out.
 type Options struct {
-	// Socket is the absolute path of the unix socket. Required. Its directory must exist, and others than this user and root
-	// must not be able to write there. What a killed server has left is replaced.
+	// Socket is the absolute path of the unix socket. Required. Others than this user and root must not be able to write to its
+	// directory, which is made when it is missing. What a killed server has left is replaced.
 	Socket string
 	// SocketMode are the permissions of the socket, 0600 by default. Who can connect can mount: it must not be writable for
 	// all.
@@ -186,6 +186,7 @@ func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
 	}
 	return &Server{
 		options: options, plugin: plugin, name: name, host: host, mounter: options.Mounter, logger: options.Logger,
+		locks: locks{logger: options.Logger},
 	}, nil
 }
 

@@ -40,7 +40,11 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 		if err != nil {
 			return err
 		}
-		return n.publish(ctx, p, published{spec: spec, pod: podOf(uid, r.GetVolumeContext()), staging: st})
+		pod := podOf(uid, r.GetVolumeContext())
+		if st, err = n.stagedAgain(ctx, st, spec, pod); err != nil {
+			return err
+		}
+		return n.publish(ctx, p, published{spec: spec, pod: pod, staging: st})
 	})
 	if err != nil {
 		return nil, err
@@ -74,6 +78,30 @@ func (s *Server) stagedAt(id, path string) (staging, error) {
 		return staging{}, status.Errorf(codes.FailedPrecondition, "volume %s is not staged: stage it first", volume.Quote(id))
 	case st.Path != path:
 		return staging{}, status.Errorf(codes.FailedPrecondition, "volume %s is staged at %q, and not at %q", volume.Quote(id), st.Path, path)
+	}
+	return st, nil
+}
+
+// stagedAgain stages a volume whose mount is gone, by the hand of an operator or with the container of an earlier server: callers
+// stage once, and would never get it published again.
+func (s *Server) stagedAgain(ctx context.Context, st staging, spec *volume.Spec, pod *v1.Pod) (staging, error) {
+	mounting, ok := s.plugin.(volume.MountingVolumePlugin)
+	if !ok || st.MountPath == "" || !mounting.MountDeviceIsMount(spec) {
+		return st, nil
+	}
+	if err := s.checkMounted(ctx, st.MountPath); !errors.Is(err, mount.ErrNotMounted) {
+		return st, err
+	}
+	s.logger.Warn("what was staged is not mounted any more, and is staged again", "volume", st.ID, "path", st.MountPath)
+	device, err := s.prepare(ctx, st, staged{
+		spec: volume.NewSpecFromPersistentVolume(spec.PersistentVolume, st.ReadOnly), pod: pod, device: st.Device,
+	})
+	if err != nil || device == st.Device {
+		return st, err
+	}
+	st.Device = device
+	if err := s.runtime.stagings.put(st.ID, st); err != nil {
+		return st, volume.Uncertain(err)
 	}
 	return st, nil
 }

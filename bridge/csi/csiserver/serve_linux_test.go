@@ -22,11 +22,12 @@ import (
 
 // driver is a server that runs, and callers of it.
 type driver struct {
-	options  csiserver.Options
-	identity csi.IdentityClient
-	control  csi.ControllerClient
-	node     csi.NodeClient
-	stop     func() // and wait until all has ended
+	options    csiserver.Options
+	connection *grpc.ClientConn
+	identity   csi.IdentityClient
+	control    csi.ControllerClient
+	node       csi.NodeClient
+	stop       func() // and wait until all has ended
 }
 
 // optionsIn are those of a server below dir.
@@ -52,7 +53,7 @@ func serve(t *testing.T, plugin volume.VolumePlugin, options csiserver.Options) 
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	require.NoError(t, err)
 	d := &driver{
-		options: options, identity: csi.NewIdentityClient(connection),
+		options: options, connection: connection, identity: csi.NewIdentityClient(connection),
 		control: csi.NewControllerClient(connection), node: csi.NewNodeClient(connection),
 	}
 	stopped := false

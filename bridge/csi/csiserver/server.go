@@ -110,6 +110,9 @@ type socket struct {
 
 // listen makes a socket that has its permissions before anybody can connect, in the place of one that a killed process has left.
 func listen(ctx context.Context, path string, mode fs.FileMode) (*socket, error) {
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("directory of the socket: %w", err)
+	}
 	if err := checkFree(ctx, path); err != nil {
 		return nil, err
 	}
