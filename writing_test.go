@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +29,20 @@ func TestEachStepOfTheGuidesWorks(t *testing.T) {
 		}
 	})
 	t.Run("embedding", func(t *testing.T) { follow(t, "docs/embedding.md", t.TempDir(), environment) })
+}
+
+// TestEveryDecisionIsListed: the index of decisions names each by its title.
+func TestEveryDecisionIsListed(t *testing.T) {
+	files, err := filepath.Glob("docs/decisions/0*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	listed := strings.Split(content(t, "docs/decisions/README.md"), "\n")
+	for _, file := range files {
+		number, title, ok := strings.Cut(strings.SplitN(content(t, file), "\n", 2)[0], ": ")
+		require.True(t, ok && number == "# "+filepath.Base(file)[:4], "%s begins with its number, a colon and its title", file)
+		line := "- [" + filepath.Base(file)[:4] + "](" + filepath.Base(file) + "): " + title
+		assert.True(t, slices.Contains(listed, line), "docs/decisions/README.md lacks the line %q", line)
+	}
 }
 
 // TestAPluginAndItsTestAreShort: what a newcomer writes, and what the plugins that they copy from are.
