@@ -16,6 +16,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+// attachments are volumes that are attached, or may be, on record. Its methods are called by who has the volume's lock.
+type attachments struct {
+	*resolved
+	*records
+}
+
 // ControllerPublishVolume attaches a volume to a node.
 func (c *controller) ControllerPublishVolume(
 	ctx context.Context, r *csi.ControllerPublishVolumeRequest,
@@ -34,11 +40,11 @@ func (c *controller) ControllerPublishVolume(
 		return nil, err
 	}
 	a := attachment{ID: r.GetVolumeId(), Node: types.NodeName(r.GetNodeId()), Capability: wanted, ReadOnly: r.GetReadonly()}
-	if a.Origin, err = c.originOfVolume(a.ID, r.GetVolumeContext()); err != nil {
+	if a.Origin, err = c.attachments.originOfVolume(a.ID, r.GetVolumeContext()); err != nil {
 		return nil, err
 	}
 	err = c.locks.exclusively(idLock(a.ID), func() error {
-		a, err = c.attach(ctx, a)
+		a, err = c.attachments.attach(ctx, a)
 		return err
 	})
 	if err != nil {
@@ -59,7 +65,7 @@ func publishContext(a attachment) map[string]string {
 }
 
 // originOfVolume is what is on record of a volume, or else what its context says.
-func (s *Server) originOfVolume(id string, context map[string]string) (origin, error) {
+func (s *attachments) originOfVolume(id string, context map[string]string) (origin, error) {
 	v, ok := s.state.byID(id)
 	switch {
 	case !ok:
@@ -71,7 +77,7 @@ func (s *Server) originOfVolume(id string, context map[string]string) (origin, e
 }
 
 // attach attaches a volume, or returns the attachment that is there.
-func (s *Server) attach(ctx context.Context, a attachment) (attachment, error) {
+func (s *attachments) attach(ctx context.Context, a attachment) (attachment, error) {
 	for _, other := range s.state.attachmentsOf(a.ID) {
 		switch {
 		case other.Node != a.Node && (!a.Capability.onManyNodes() || !other.Capability.onManyNodes()):
@@ -117,7 +123,7 @@ func (s *Server) attach(ctx context.Context, a attachment) (attachment, error) {
 
 // notAttached proves that a volume of which Attach has failed is not attached, and forgets it. Callers take most codes for that
 // proof, and any error of Attach leaves it open: without the proof the record stays, and the error is uncertain.
-func (s *Server) notAttached(a attachment, undo func() error, err error) error {
+func (s *attachments) notAttached(a attachment, undo func() error, err error) error {
 	if outcome.IsUncertain(err) {
 		return err
 	}
@@ -150,7 +156,7 @@ func (c *controller) ControllerUnpublishVolume(
 			if r.GetNodeId() != "" && string(a.Node) != r.GetNodeId() {
 				continue
 			}
-			if err := c.detach(ctx, a); err != nil {
+			if err := c.attachments.detach(ctx, a); err != nil {
 				return err
 			}
 		}
@@ -163,7 +169,7 @@ func (c *controller) ControllerUnpublishVolume(
 }
 
 // detach undoes an attachment and forgets it.
-func (s *Server) detach(ctx context.Context, a attachment) error {
+func (s *attachments) detach(ctx context.Context, a attachment) error {
 	if staged, ok := s.stagedHere(a); ok {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is not detached: it is staged at %q", volume.Quote(a.ID), staged)
 	}
@@ -199,7 +205,7 @@ func detachSpec(ctx context.Context, plugin volume.AttachableVolumePlugin, spec 
 }
 
 // stagedHere returns where the volume is still staged, if it is so on this node.
-func (s *Server) stagedHere(a attachment) (string, bool) {
+func (s *attachments) stagedHere(a attachment) (string, bool) {
 	if s.runtime == nil || a.Node != s.options.NodeName {
 		return "", false
 	}

@@ -64,12 +64,20 @@ func (c *calls) String() string {
 	return strings.Join(names, ", ")
 }
 
-// intercept is around every call: it checks the request's sizes, bounds the time, turns a panic into an error, and what the
+// interceptor is around every call.
+type interceptor struct {
+	calls   *calls
+	plugin  string // its name
+	timeout time.Duration
+	logger  *slog.Logger
+}
+
+// intercept checks the request's sizes, bounds the time, turns a panic into an error, and what the
 // plugin returns into what the specification knows.
-func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (i *interceptor) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
-	s.calls.begin(method)
-	defer s.calls.end(method)
+	i.calls.begin(method)
+	defer i.calls.end(method)
 	message, ok := request.(proto.Message)
 	if !ok {
 		return nil, status.Errorf(codes.Internal, "%s: the request is no message", method)
@@ -78,21 +86,21 @@ func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 	if err := csispec.CheckSizes(message); err != nil {
 		return nil, answer(err, secrets)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.options.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
 	began := time.Now()
-	response, err := s.guarded(ctx, method, message, handler)
+	response, err := i.guarded(ctx, method, message, handler)
 	err = answer(err, secrets)
-	s.log(ctx, method, message, time.Since(began), err)
+	i.log(ctx, method, message, time.Since(began), err)
 	return response, err
 }
 
 // guarded turns a panic into an error, and takes out of errors what only the plugin knows to be secret.
-func (s *Server) guarded(ctx context.Context, method string, request proto.Message, handler grpc.UnaryHandler) (response any, err error) {
+func (i *interceptor) guarded(ctx context.Context, method string, request proto.Message, handler grpc.UnaryHandler) (response any, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			value = csispec.Secrets(request).RedactPanic(hidden(request).RedactPanic(value))
-			response, err = nil, &volume.PanicError{Plugin: s.plugin.GetPluginName(), Call: method, Value: value}
+			response, err = nil, &volume.PanicError{Plugin: i.plugin, Call: method, Value: value}
 		}
 	}()
 	response, err = handler(ctx, request)
@@ -103,7 +111,7 @@ func (s *Server) guarded(ctx context.Context, method string, request proto.Messa
 }
 
 // log tells of calls that change something, and of failures.
-func (s *Server) log(ctx context.Context, method string, request proto.Message, took time.Duration, err error) {
+func (i *interceptor) log(ctx context.Context, method string, request proto.Message, took time.Duration, err error) {
 	level := slog.LevelInfo
 	switch {
 	case err != nil:
@@ -121,5 +129,5 @@ func (s *Server) log(ctx context.Context, method string, request proto.Message, 
 	if err != nil {
 		attributes = append(attributes, slog.Any("err", err))
 	}
-	s.logger.LogAttrs(ctx, level, "csi", attributes...)
+	i.logger.LogAttrs(ctx, level, "csi", attributes...)
 }

@@ -15,7 +15,12 @@ import (
 // controller is the service that makes, attaches and expands volumes.
 type controller struct {
 	csi.UnimplementedControllerServer
-	*Server
+	*resolved
+
+	locks       *locks
+	state       *stateRecords
+	volumes     *volumes
+	attachments *attachments
 }
 
 // ControllerGetCapabilities says which calls are served.
@@ -57,12 +62,12 @@ func noSuchVolume(id string) error {
 }
 
 // specOfVolume returns a volume as the plugin sees it when nobody uses it.
-func (s *Server) specOfVolume(v volumeRecord) *volume.Spec {
+func (s *volumes) specOfVolume(v volumeRecord) *volume.Spec {
 	return volume.NewSpecFromPersistentVolume(v.PV, false)
 }
 
 // usersOf names what still has the volume; empty when nothing is on record.
-func (s *Server) usersOf(id string) string {
+func (s *volumes) usersOf(id string) string {
 	if all := s.state.attachmentsOf(id); len(all) > 0 {
 		return fmt.Sprintf("it is attached to node %q", all[0].Node)
 	}
@@ -105,13 +110,13 @@ func (c *controller) ValidateVolumeCapabilities(
 }
 
 // whyNot says what of a request does not hold for a volume; empty when all does.
-func (s *Server) whyNot(v volumeRecord, r *csi.ValidateVolumeCapabilitiesRequest) (string, error) {
+func (c *controller) whyNot(v volumeRecord, r *csi.ValidateVolumeCapabilitiesRequest) (string, error) {
 	for _, wanted := range r.GetVolumeCapabilities() {
 		checked, err := capabilityOf(wanted)
 		if err != nil {
 			return "", err
 		}
-		if why := s.whyUnfit(v, checked); why != "" {
+		if why := c.whyUnfit(v, checked); why != "" {
 			return why, nil
 		}
 	}
@@ -122,7 +127,7 @@ func (s *Server) whyNot(v volumeRecord, r *csi.ValidateVolumeCapabilitiesRequest
 }
 
 // whyUnfit says why a volume cannot be used so; empty when it can.
-func (s *Server) whyUnfit(v volumeRecord, wanted capability) string {
+func (s *resolved) whyUnfit(v volumeRecord, wanted capability) string {
 	if why := s.unsupported(wanted); why != "" {
 		return why
 	}

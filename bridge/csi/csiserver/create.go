@@ -31,28 +31,34 @@ type creation struct {
 	source *volumeRecord
 }
 
+// volumes makes, deletes and expands volumes, on record. Its methods are called by who has the volume's lock.
+type volumes struct {
+	*resolved
+	*records
+}
+
 // CreateVolume makes a volume, once for each name.
 func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if !c.makes() {
 		return nil, unimplemented("CreateVolume")
 	}
-	wanted, err := c.creationOf(r)
+	wanted, err := c.volumes.creationOf(r)
 	if err != nil {
 		return nil, err
 	}
 	var v volumeRecord
 	err = c.locks.exclusively(nameLock(wanted.name), func() error {
-		v, err = c.create(ctx, wanted)
+		v, err = c.volumes.create(ctx, wanted)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	result, err := c.volume(v)
+	result, err := c.volumes.volume(v)
 	return &csi.CreateVolumeResponse{Volume: result}, err
 }
 
-func (s *Server) creationOf(r *csi.CreateVolumeRequest) (creation, error) {
+func (s *volumes) creationOf(r *csi.CreateVolumeRequest) (creation, error) {
 	wanted := creation{name: r.GetName(), parameters: r.GetParameters()}
 	if err := csispec.CheckName(r.GetName()); err != nil {
 		return wanted, err
@@ -96,7 +102,7 @@ func sizesOf(r *csi.CapacityRange) (required, limit int64, err error) {
 }
 
 // checkTopology refuses a volume that would be of no use where it is asked for.
-func (s *Server) checkTopology(r *csi.TopologyRequirement) error {
+func (s *volumes) checkTopology(r *csi.TopologyRequirement) error {
 	if len(s.options.Topology) == 0 || len(r.GetRequisite()) == 0 {
 		return nil
 	}
@@ -107,7 +113,7 @@ func (s *Server) checkTopology(r *csi.TopologyRequirement) error {
 }
 
 // isHere reports whether this node is in the place.
-func (s *Server) isHere(place *csi.Topology) bool {
+func (s *resolved) isHere(place *csi.Topology) bool {
 	for key, value := range place.GetSegments() {
 		if s.options.Topology[key] != value {
 			return false
@@ -116,7 +122,7 @@ func (s *Server) isHere(place *csi.Topology) bool {
 	return true
 }
 
-func (s *Server) sourceOf(r *csi.VolumeContentSource) (*volumeRecord, error) {
+func (s *volumes) sourceOf(r *csi.VolumeContentSource) (*volumeRecord, error) {
 	if r == nil {
 		return nil, nil
 	}
@@ -151,7 +157,7 @@ func (c creation) origin() string {
 }
 
 // create makes the volume, or returns the one that was made.
-func (s *Server) create(ctx context.Context, wanted creation) (volumeRecord, error) {
+func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, error) {
 	v, known := s.state.volumes.get(wanted.name)
 	switch {
 	case known && v.Step == deleting:
@@ -180,7 +186,7 @@ func (s *Server) create(ctx context.Context, wanted creation) (volumeRecord, err
 
 // notMade removes the record of a volume that was not made, by an error that speaks of all attempts, or of the first. Of a volume
 // that may be there the record stays.
-func (s *Server) notMade(v volumeRecord, err error) error {
+func (s *volumes) notMade(v volumeRecord, err error) error {
 	if outcome.IsUncertain(err) {
 		return err
 	}
@@ -191,7 +197,7 @@ func (s *Server) notMade(v volumeRecord, err error) error {
 }
 
 // checkSame refuses another volume of the same name.
-func (s *Server) checkSame(v volumeRecord, wanted creation) error {
+func (s *volumes) checkSame(v volumeRecord, wanted creation) error {
 	size := v.PV.Spec.Capacity.Storage().Value()
 	why := ""
 	switch {
@@ -212,7 +218,7 @@ func (s *Server) checkSame(v volumeRecord, wanted creation) error {
 }
 
 // provision asks the plugin for the volume.
-func (s *Server) provision(ctx context.Context, wanted creation) (*v1.PersistentVolume, error) {
+func (s *volumes) provision(ctx context.Context, wanted creation) (*v1.PersistentVolume, error) {
 	plugin, ok := s.plugin.(volume.ProvisionableVolumePlugin)
 	if !ok {
 		return nil, unimplemented("CreateVolume")
@@ -234,14 +240,14 @@ func (s *Server) provision(ctx context.Context, wanted creation) (*v1.Persistent
 }
 
 // selectedNode is this node, where volumes are of use nowhere else.
-func (s *Server) selectedNode() *v1.Node {
+func (s *volumes) selectedNode() *v1.Node {
 	if len(s.options.Topology) == 0 {
 		return nil
 	}
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(s.options.NodeName), Labels: maps.Clone(s.options.Topology)}}
 }
 
-func (s *Server) volumeOptions(wanted creation) volume.VolumeOptions {
+func (s *volumes) volumeOptions(wanted creation) volume.VolumeOptions {
 	options := volume.VolumeOptions{
 		PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete,
 		PVName:                        element(wanted.name),
@@ -269,7 +275,7 @@ func withKey(values map[string]string, key, value string) map[string]string {
 }
 
 // claim is what stands for the claim, of which CSI says little.
-func (s *Server) claim(wanted creation) *v1.PersistentVolumeClaim {
+func (s *volumes) claim(wanted creation) *v1.PersistentVolumeClaim {
 	mode := wanted.capabilities[0].volumeMode()
 	claim := &v1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -296,7 +302,7 @@ func (s *Server) claim(wanted creation) *v1.PersistentVolumeClaim {
 }
 
 // sizeOf is how large the volume is to be at least.
-func (s *Server) sizeOf(wanted creation) int64 {
+func (s *volumes) sizeOf(wanted creation) int64 {
 	switch {
 	case wanted.required > 0:
 		return wanted.required
@@ -313,7 +319,7 @@ func storage(bytes int64) v1.ResourceList {
 }
 
 // idOf returns the volume's id: the plugin's own, where it has one.
-func (s *Server) idOf(pv *v1.PersistentVolume) string {
+func (s *resolved) idOf(pv *v1.PersistentVolume) string {
 	if source := pv.Spec.CSI; source != nil && source.Driver == s.name && checkVolumeID(source.VolumeHandle) == nil {
 		return source.VolumeHandle
 	}
@@ -321,7 +327,7 @@ func (s *Server) idOf(pv *v1.PersistentVolume) string {
 }
 
 // volume is what the caller is told of a volume.
-func (s *Server) volume(v volumeRecord) (*csi.Volume, error) {
+func (s *volumes) volume(v volumeRecord) (*csi.Volume, error) {
 	context, err := contextOf(v.PV)
 	if err != nil {
 		return nil, err
@@ -353,7 +359,7 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 	err := c.locks.exclusively(nameLock(v.Name), func() error {
-		return c.locks.exclusively(idLock(v.ID), func() error { return c.delete(ctx, v.ID) })
+		return c.locks.exclusively(idLock(v.ID), func() error { return c.volumes.delete(ctx, v.ID) })
 	})
 	if err != nil {
 		return nil, err
@@ -361,7 +367,7 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-func (s *Server) delete(ctx context.Context, id string) error {
+func (s *volumes) delete(ctx context.Context, id string) error {
 	v, ok := s.state.byID(id)
 	if !ok {
 		return nil

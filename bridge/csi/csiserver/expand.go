@@ -33,24 +33,24 @@ func (c *controller) ControllerExpandVolume(
 	}
 	var v volumeRecord
 	err = c.locks.exclusively(idLock(r.GetVolumeId()), func() error {
-		v, err = c.expand(ctx, r.GetVolumeId(), required, limit)
+		v, err = c.volumes.expand(ctx, r.GetVolumeId(), required, limit)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &csi.ControllerExpandVolumeResponse{
-		CapacityBytes: v.PV.Spec.Capacity.Storage().Value(), NodeExpansionRequired: c.growsOnNode(v),
+		CapacityBytes: v.PV.Spec.Capacity.Storage().Value(), NodeExpansionRequired: c.volumes.growsOnNode(v),
 	}, nil
 }
 
 // growsOnNode reports whether a node must do the rest.
-func (s *Server) growsOnNode(v volumeRecord) bool {
+func (s *volumes) growsOnNode(v volumeRecord) bool {
 	plugin, ok := s.plugin.(volume.ExpandableVolumePlugin)
 	return ok && plugin.RequiresFSResize() && s.can.Has(volume.CapNodeExpand) && !*originOf(v.PV).Block
 }
 
-func (s *Server) expand(ctx context.Context, id string, required, limit int64) (volumeRecord, error) {
+func (s *volumes) expand(ctx context.Context, id string, required, limit int64) (volumeRecord, error) {
 	v, ok := s.state.byID(id)
 	if !ok || v.Step != made {
 		return v, noSuchVolume(id)

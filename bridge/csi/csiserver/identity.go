@@ -12,12 +12,12 @@ import (
 // identity is the service by which a caller learns what the driver is.
 type identity struct {
 	csi.UnimplementedIdentityServer
-	server *Server
+	*resolved
 }
 
 // GetPluginInfo returns the driver's name and version.
 func (i *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
-	return &csi.GetPluginInfoResponse{Name: i.server.name, VendorVersion: i.server.options.Version}, nil
+	return &csi.GetPluginInfoResponse{Name: i.name, VendorVersion: i.options.Version}, nil
 }
 
 // Probe says that the driver is ready: it listens only when it is.
@@ -29,7 +29,6 @@ func (i *identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse
 func (i *identity) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
-	s := i.server
 	var all []*csi.PluginCapability
 	service := func(does bool, service csi.PluginCapability_Service_Type) {
 		if does {
@@ -38,9 +37,9 @@ func (i *identity) GetPluginCapabilities(
 			}})
 		}
 	}
-	service(s.options.hasController(), csi.PluginCapability_Service_CONTROLLER_SERVICE)
-	service(len(s.options.Topology) > 0, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
-	if s.can.Has(volume.CapExpand) || s.can.Has(volume.CapNodeExpand) {
+	service(i.options.hasController(), csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	service(len(i.options.Topology) > 0, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+	if i.can.Has(volume.CapExpand) || i.can.Has(volume.CapNodeExpand) {
 		all = append(all, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{
 			VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE},
 		}})

@@ -44,12 +44,12 @@ func (c *controller) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest)
 		all = all[:size]
 		response.NextToken = tokenPrefix + all[size-1].ID
 	}
-	nodes, err := c.attachedNodes(ctx, all)
+	nodes, err := c.attachments.attachedNodes(ctx, all)
 	if err != nil {
 		return nil, err
 	}
 	for _, v := range all {
-		described, err := c.volume(v)
+		described, err := c.volumes.volume(v)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +62,7 @@ func (c *controller) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest)
 
 // attachedNodes returns where volumes are attached, by id: what is on record, less what the plugin says is not so. A volume of
 // which the plugin says nothing counts as attached.
-func (s *Server) attachedNodes(ctx context.Context, volumes []volumeRecord) (map[string][]string, error) {
+func (s *attachments) attachedNodes(ctx context.Context, volumes []volumeRecord) (map[string][]string, error) {
 	if !s.attachesByController() {
 		return nil, nil
 	}
@@ -101,7 +101,7 @@ func (s *Server) attachedNodes(ctx context.Context, volumes []volumeRecord) (map
 }
 
 // attachedTo returns those of specs that are attached to the node, or may be.
-func (s *Server) attachedTo(
+func (s *attachments) attachedTo(
 	ctx context.Context, plugin volume.AttachableVolumePlugin, node types.NodeName, specs map[v1.UniqueVolumeName]*volume.Spec,
 ) []v1.UniqueVolumeName {
 	var answer map[v1.UniqueVolumeName]bool

@@ -15,7 +15,13 @@ import (
 // node is the service that gives volumes to workloads of this node.
 type node struct {
 	csi.UnimplementedNodeServer
-	*Server
+	*resolved
+
+	locks        *locks
+	runtime      *runtimeRecords
+	stagings     *stager
+	publications *publisher
+	binds        *binder
 }
 
 // NodeGetCapabilities says which calls are served.

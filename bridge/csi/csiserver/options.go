@@ -1,8 +1,6 @@
 package csiserver
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -148,69 +146,3 @@ func (o Options) check() error {
 	}
 	return csispec.CheckID("NodeName", string(o.NodeName), csispec.MaxNodeID)
 }
-
-// Server serves one plugin. Make it with [New].
-type Server struct {
-	options Options
-	plugin  volume.VolumePlugin
-	name    string // of the driver
-	can     volume.Capabilities
-	public  []string
-	plugins *volume.VolumePluginMgr
-	host    *volume.Host
-	mounter mount.Interface
-	logger  *slog.Logger
-
-	locks locks
-	calls calls
-	// state and runtime are set by Run, before it listens. A server without the node service has no runtime.
-	state   *stateRecords
-	runtime *runtimeRecords
-}
-
-// New returns a server of plugin. It does no I/O and starts nothing. An option that is missing or not usable is an error that
-// matches [volume.ErrInvalid], and so is a plugin whose name no driver can have.
-func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
-	options = options.withDefaults()
-	if plugin == nil {
-		return nil, fmt.Errorf("csi server: the plugin is nil: %w", volume.ErrInvalid)
-	}
-	host, err := volume.NewHost(volume.HostOptions{RootDir: options.RootDir, NodeName: options.NodeName})
-	name := volume.DriverOfPluginName(plugin.GetPluginName())
-	if err := errors.Join(err, options.check(), csispec.CheckDriverName(name)); err != nil {
-		return nil, fmt.Errorf("csi server of plugin %q: %w", plugin.GetPluginName(), err)
-	}
-	if volume.PluginNameOfDriver(name) != plugin.GetPluginName() {
-		return nil, fmt.Errorf("csi server of plugin %q: what follows the slash has a dot, which no driver's name can show: %w",
-			plugin.GetPluginName(), volume.ErrInvalid)
-	}
-	return &Server{
-		options: options, plugin: plugin, name: name, host: host, mounter: options.Mounter, logger: options.Logger,
-		locks: locks{logger: options.Logger},
-	}, nil
-}
-
-// register initialises the plugin and resolves what it can do.
-func (s *Server) register(ctx context.Context) error {
-	s.plugins = volume.NewVolumePluginMgr(s.host)
-	if err := s.plugins.InitPlugins(ctx, s.plugin); err != nil {
-		return err
-	}
-	name := s.plugin.GetPluginName()
-	s.can, s.public = s.plugins.Capabilities(name), s.plugins.PublicKeys(name)
-	return nil
-}
-
-// Can the driver do this? Each follows from the plugin's capabilities and the options.
-
-func (s *Server) makes() bool { return s.can.Has(volume.CapProvision | volume.CapDelete) }
-
-func (s *Server) attachesByController() bool {
-	return s.can.Has(volume.CapAttach) && s.options.Attach == AttachByController
-}
-
-func (s *Server) attachesOnNode() bool {
-	return s.can.Has(volume.CapAttach) && s.options.Attach == AttachOnNode
-}
-
-func (s *Server) stages() bool { return s.can.Has(volume.CapDeviceMount) || s.can.Has(volume.CapBlock) }

@@ -3,10 +3,7 @@ package csiserver
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -17,6 +14,14 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
+
+// publisher publishes volumes, on record. Its methods are called by who has the volume's lock.
+type publisher struct {
+	*resolved
+
+	runtime *runtimeRecords
+	binds   *binder
+}
 
 // NodePublishVolume sets a volume up for the pod that a target path stands for, and binds it there.
 func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
@@ -32,19 +37,19 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 	}
 	uid := uidOf(r.GetVolumeId(), r.GetTargetPath())
 	p := publication{
-		Boot: n.runtime.boot, ID: r.GetVolumeId(), Target: r.GetTargetPath(), UID: uid, Name: spec.Name(),
-		Capability: u.capability, ReadOnly: u.podReadOnly,
+		Boot: n.runtime.boot, ID: r.GetVolumeId(), UID: uid, Name: spec.Name(), Capability: u.capability,
+		binding: binding{Target: r.GetTargetPath(), ReadOnly: u.podReadOnly},
 	}
 	err = n.locks.exclusively(idLock(p.ID), func() error {
-		st, err := n.stagedAt(p.ID, r.GetStagingTargetPath())
+		st, err := n.stagings.stagedAt(p.ID, r.GetStagingTargetPath())
 		if err != nil {
 			return err
 		}
 		pod := podOf(uid, r.GetVolumeContext())
-		if st, err = n.stagedAgain(ctx, st, spec, pod); err != nil {
+		if st, err = n.stagings.stagedAgain(ctx, st, spec, pod); err != nil {
 			return err
 		}
-		return n.publish(ctx, p, published{spec: spec, pod: pod, staging: st})
+		return n.publications.publish(ctx, p, published{spec: spec, pod: pod, staging: st})
 	})
 	if err != nil {
 		return nil, err
@@ -53,11 +58,11 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 }
 
 // checkTarget refuses a target path that is none, or that is the server's own.
-func (s *Server) checkTarget(path string) error {
+func (n *node) checkTarget(path string) error {
 	if err := checkPath("target_path", path); err != nil {
 		return err
 	}
-	for _, own := range []string{s.host.GetPodsDir(), s.host.GetPluginDir(s.plugin.GetPluginName()), s.options.StateDir, s.options.RuntimeDir} {
+	for _, own := range []string{n.host.GetPodsDir(), n.host.GetPluginDir(n.plugin.GetPluginName()), n.options.StateDir, n.options.RuntimeDir} {
 		if rel, err := filepath.Rel(own, path); err == nil && filepath.IsLocal(rel) {
 			return status.Errorf(codes.InvalidArgument, "target_path %s lies in %q, which is the driver's own", volume.Quote(path), own)
 		}
@@ -66,7 +71,7 @@ func (s *Server) checkTarget(path string) error {
 }
 
 // stagedAt returns how the volume is staged. A plugin that stages nothing has the zero value.
-func (s *Server) stagedAt(id, path string) (staging, error) {
+func (s *stager) stagedAt(id, path string) (staging, error) {
 	if !s.stages() {
 		return staging{}, nil
 	}
@@ -84,7 +89,7 @@ func (s *Server) stagedAt(id, path string) (staging, error) {
 
 // stagedAgain stages a volume whose mount is gone, by the hand of an operator or with the container of an earlier server: callers
 // stage once, and would never get it published again.
-func (s *Server) stagedAgain(ctx context.Context, st staging, spec *volume.Spec, pod *v1.Pod) (staging, error) {
+func (s *stager) stagedAgain(ctx context.Context, st staging, spec *volume.Spec, pod *v1.Pod) (staging, error) {
 	mounting, ok := s.plugin.(volume.MountingVolumePlugin)
 	if !ok || st.MountPath == "" || !mounting.MountDeviceIsMount(spec) {
 		return st, nil
@@ -114,13 +119,13 @@ type published struct {
 }
 
 // publish publishes a volume that the caller has the lock of. Each step finds done what an earlier call has done.
-func (s *Server) publish(ctx context.Context, p publication, what published) error {
+func (s *publisher) publish(ctx context.Context, p publication, what published) error {
 	before, known := s.runtime.publications.get(publicationKey(p.ID, p.UID))
 	if err := s.checkPublications(p, what.staging); err != nil {
 		return err
 	}
 	if !known {
-		if err := s.checkUnmounted(ctx, p.Target); err != nil {
+		if err := s.binds.checkUnmounted(ctx, p.Target); err != nil {
 			return err
 		}
 		if err := s.runtime.publications.put(publicationKey(p.ID, p.UID), p); err != nil {
@@ -138,7 +143,7 @@ func (s *Server) publish(ctx context.Context, p publication, what published) err
 }
 
 // checkPublications refuses what contradicts what is published.
-func (s *Server) checkPublications(p publication, st staging) error {
+func (s *publisher) checkPublications(p publication, st staging) error {
 	single := csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	if s.stages() && st.Capability.Block != p.Capability.Block {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is staged with Block=%t", volume.Quote(p.ID), st.Capability.Block)
@@ -154,25 +159,8 @@ func (s *Server) checkPublications(p publication, st staging) error {
 	return nil
 }
 
-// checkUnmounted refuses a target path at which there is a mount that is not on record.
-func (s *Server) checkUnmounted(ctx context.Context, target string) error {
-	there, err := s.mounter.Lookup(ctx, target)
-	switch {
-	case errors.Is(err, mount.ErrNotMounted):
-		return nil
-	case err != nil:
-		return err
-	}
-	return foreign(target, there)
-}
-
-func foreign(target string, there mount.MountPoint) error {
-	return fmt.Errorf("%s %q is mounted at %q, and not by this driver: unmount it if you know whose it is: %w",
-		there.FSType, there.Source, target, mount.ErrForeign)
-}
-
 // setUpAndBind has the plugin set the volume up, and binds that at the target. p is on record with each step that is done.
-func (s *Server) setUpAndBind(ctx context.Context, p *publication, what published) error {
+func (s *publisher) setUpAndBind(ctx context.Context, p *publication, what published) error {
 	source, err := s.setUp(ctx, *p, what)
 	if err != nil {
 		return err
@@ -183,17 +171,9 @@ func (s *Server) setUpAndBind(ctx context.Context, p *publication, what publishe
 			return volume.Uncertain(err)
 		}
 	}
-	there, bound, err := s.bound(ctx, *p)
+	there, err := s.binds.bind(ctx, p.binding)
 	if err != nil {
 		return err
-	}
-	if bound && optionsReadOnly(there) != p.ReadOnly {
-		return foreign(p.Target, there)
-	}
-	if !bound {
-		if there, err = s.bind(ctx, *p); err != nil {
-			return err
-		}
 	}
 	if p.Done && p.Mount.Is(there) {
 		return nil
@@ -206,7 +186,7 @@ func (s *Server) setUpAndBind(ctx context.Context, p *publication, what publishe
 }
 
 // setUp returns what is to be bound: the pod's directory of the volume, or its device.
-func (s *Server) setUp(ctx context.Context, p publication, what published) (string, error) {
+func (s *publisher) setUp(ctx context.Context, p publication, what published) (string, error) {
 	if p.Capability.Block {
 		return s.mapDevice(ctx, p, what)
 	}
@@ -231,7 +211,7 @@ func (s *Server) setUp(ctx context.Context, p publication, what published) (stri
 }
 
 // mapDevice returns the device of a block volume.
-func (s *Server) mapDevice(ctx context.Context, p publication, what published) (string, error) {
+func (s *publisher) mapDevice(ctx context.Context, p publication, what published) (string, error) {
 	mapper, err := s.blockMapper(what.spec, what.pod)
 	if err != nil {
 		return "", err
@@ -253,63 +233,9 @@ func (s *Server) mapDevice(ctx context.Context, p publication, what published) (
 	return what.staging.Device, nil
 }
 
-// bound reports whether the source is bound at the target already. Another mount there is an error that matches
-// [mount.ErrForeign]: there was none when the publication was put on record.
-func (s *Server) bound(ctx context.Context, p publication) (mount.MountPoint, bool, error) {
-	there, err := s.mounter.Lookup(ctx, p.Target)
-	if errors.Is(err, mount.ErrNotMounted) {
-		return there, false, nil
-	}
-	if err != nil {
-		return there, false, err
-	}
-	ours, err := s.isOurs(ctx, p, there)
-	if err == nil && !ours {
-		err = foreign(p.Target, there)
-	}
-	return there, err == nil, err
-}
-
-// isOurs reports whether a mount at the target is the one on record, or, where a killed server did not come to put it there, one
-// of the source.
-func (s *Server) isOurs(ctx context.Context, p publication, there mount.MountPoint) (bool, error) {
-	if p.Done {
-		return p.Mount.Is(there), nil
-	}
-	if p.Source == "" {
-		return false, nil // nothing was bound
-	}
-	return mount.LeaveBehind(ctx, "stat", p.Target, func() (bool, error) { return sameFile(p.Source, p.Target) })
-}
-
-func sameFile(a, b string) (bool, error) {
-	first, err := os.Stat(a)
-	if err != nil {
-		return false, err
-	}
-	second, err := os.Stat(b)
-	return err == nil && os.SameFile(first, second), err
-}
-
-func (s *Server) bind(ctx context.Context, p publication) (mount.MountPoint, error) {
-	options := []string{"bind"}
-	if p.ReadOnly {
-		options = append(options, "ro")
-	}
-	if err := s.mounter.Mount(ctx, mount.Request{Source: p.Source, Target: p.Target, Options: options}); err != nil {
-		return mount.MountPoint{}, err
-	}
-	return s.mounter.Lookup(ctx, p.Target)
-}
-
-// optionsReadOnly reports whether the mount itself is read-only, whatever its filesystem is.
-func optionsReadOnly(m mount.MountPoint) bool {
-	return slices.Contains(m.Options, "ro")
-}
-
 // undoPublish undoes what a call has begun that failed for good: callers do not unpublish then. When that fails too, the record
 // stays, and the next call goes on.
-func (s *Server) undoPublish(ctx context.Context, p publication, err error) {
+func (s *publisher) undoPublish(ctx context.Context, p publication, err error) {
 	if outcome.IsUncertain(err) {
 		return
 	}
@@ -330,9 +256,9 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 	err := n.locks.exclusively(idLock(r.GetVolumeId()), func() error {
 		p, ok := n.runtime.publications.get(publicationKey(r.GetVolumeId(), uidOf(r.GetVolumeId(), r.GetTargetPath())))
 		if !ok {
-			return n.checkUnmounted(ctx, r.GetTargetPath())
+			return n.binds.checkUnmounted(ctx, r.GetTargetPath())
 		}
-		return n.unpublish(ctx, p)
+		return n.publications.unpublish(ctx, p)
 	})
 	if err != nil {
 		return nil, err
@@ -341,16 +267,8 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 }
 
 // unpublish takes off the bind, has the plugin tear the volume down, and forgets it.
-func (s *Server) unpublish(ctx context.Context, p publication) error {
-	there, bound, err := s.bound(ctx, p)
-	if err != nil {
-		return err
-	}
-	options := mount.UnmountOptions{}
-	if bound {
-		options.Expect = there.Identity()
-	}
-	if err := mount.UnmountPath(ctx, s.mounter, p.Target, options); err != nil {
+func (s *publisher) unpublish(ctx context.Context, p publication) error {
+	if err := s.binds.unbind(ctx, p.binding); err != nil {
 		return err
 	}
 	if err := s.tearDown(ctx, p); err != nil {
@@ -362,7 +280,7 @@ func (s *Server) unpublish(ctx context.Context, p publication) error {
 	return nil
 }
 
-func (s *Server) tearDown(ctx context.Context, p publication) error {
+func (s *publisher) tearDown(ctx context.Context, p publication) error {
 	if p.Capability.Block {
 		return s.unmapDevice(ctx, p)
 	}
@@ -378,7 +296,7 @@ func (s *Server) tearDown(ctx context.Context, p publication) error {
 }
 
 // removePodDirs removes the directories of the pod that a target path stands for, as far as they are empty.
-func (s *Server) removePodDirs(ctx context.Context, p publication) {
+func (s *publisher) removePodDirs(ctx context.Context, p publication) {
 	volumes := filepath.Dir(s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name))
 	for _, dir := range []string{volumes, filepath.Dir(volumes), filepath.Dir(filepath.Dir(volumes))} {
 		if err := s.mounter.RemoveTarget(ctx, dir); err != nil {
@@ -388,7 +306,7 @@ func (s *Server) removePodDirs(ctx context.Context, p publication) {
 	}
 }
 
-func (s *Server) unmapDevice(ctx context.Context, p publication) error {
+func (s *publisher) unmapDevice(ctx context.Context, p publication) error {
 	unmapper, err := s.blockUnmapper(p.Name)
 	if err != nil {
 		return err

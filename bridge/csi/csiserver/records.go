@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/record"
-	"github.com/volumekit/volumekit/mount"
 )
 
 // volumeStep is how far the life of a volume has come.
@@ -70,19 +69,14 @@ type staging struct {
 
 // publication is a volume that is published at a path of this node, or may be, by id and UID.
 type publication struct {
-	Boot   string
-	ID     string
-	Target string
+	binding
+
+	Boot string
+	ID   string
 	// UID stands for the pod, of which CSI says nothing.
 	UID        types.UID
 	Name       string // the inner name of the volume
 	Capability capability
-	ReadOnly   bool
-	// Source is what is bound at Target; empty as long as it is not known.
-	Source string `json:",omitempty"`
-	// Done says that it is bound, by Mount.
-	Done  bool
-	Mount mount.Identity
 }
 
 // table is the records of one kind, in memory and on disk. Its methods may be called from several goroutines at once, but those
@@ -194,40 +188,47 @@ func (r *runtimeRecords) publicationsOf(id string) []publication {
 	return r.publications.where(func(p publication) bool { return p.ID == id })
 }
 
+// records are both kinds. A server without the node service has no runtime.
+type records struct {
+	state   *stateRecords
+	runtime *runtimeRecords
+}
+
 // openRecords opens and reads the records, and closes all of them when one cannot be opened.
-func (s *Server) openRecords() (err error) {
+func openRecords(options Options) (r *records, err error) {
+	r = &records{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.closeRecords())
+			err = errors.Join(err, r.close())
 		}
 	}()
-	dir, err := record.Open(s.options.StateDir, record.Options{Sync: true})
+	dir, err := record.Open(options.StateDir, record.Options{Sync: true})
 	if err != nil {
-		return fmt.Errorf("StateDir: %w", err)
+		return r, fmt.Errorf("StateDir: %w", err)
 	}
-	s.state = &stateRecords{
+	r.state = &stateRecords{
 		dir: dir, volumes: newTable[volumeRecord](dir, "volume"), attachments: newTable[attachment](dir, "attachment"),
 	}
-	if err := load(dir, s.logger, s.state.volumes.load, s.state.attachments.load); err != nil {
-		return fmt.Errorf("StateDir: %w", err)
+	if err := load(dir, options.Logger, r.state.volumes.load, r.state.attachments.load); err != nil {
+		return r, fmt.Errorf("StateDir: %w", err)
 	}
-	if !s.options.hasNode() {
-		return nil
+	if !options.hasNode() {
+		return r, nil
 	}
-	dir, err = record.Open(s.options.RuntimeDir, record.Options{})
+	dir, err = record.Open(options.RuntimeDir, record.Options{})
 	if err != nil {
-		return fmt.Errorf("RuntimeDir: %w", err)
+		return r, fmt.Errorf("RuntimeDir: %w", err)
 	}
-	s.runtime = &runtimeRecords{
+	r.runtime = &runtimeRecords{
 		dir: dir, stagings: newTable[staging](dir, "staging"), publications: newTable[publication](dir, "publication"),
 	}
-	if err := load(dir, s.logger, s.runtime.stagings.load, s.runtime.publications.load); err != nil {
-		return fmt.Errorf("RuntimeDir: %w", err)
+	if err := load(dir, options.Logger, r.runtime.stagings.load, r.runtime.publications.load); err != nil {
+		return r, fmt.Errorf("RuntimeDir: %w", err)
 	}
-	if s.runtime.boot, err = bootID(); err != nil {
-		return err
+	if r.runtime.boot, err = bootID(); err != nil {
+		return r, err
 	}
-	return s.runtime.forgetBoots()
+	return r, r.runtime.forgetBoots()
 }
 
 // load gives each record to the table that it is of.
@@ -277,14 +278,13 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(id)), nil
 }
 
-func (s *Server) closeRecords() error {
+func (r *records) close() error {
 	var errs []error
-	if s.state != nil {
-		errs = append(errs, s.state.dir.Close())
+	if r.state != nil {
+		errs = append(errs, r.state.dir.Close())
 	}
-	if s.runtime != nil {
-		errs = append(errs, s.runtime.dir.Close())
+	if r.runtime != nil {
+		errs = append(errs, r.runtime.dir.Close())
 	}
-	s.state, s.runtime = nil, nil
 	return errors.Join(errs...)
 }

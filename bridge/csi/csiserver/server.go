@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,11 +15,41 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
+	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // ErrSocketInUse says that another process answers at the path of the socket.
 var ErrSocketInUse = errors.New("another process serves the socket")
+
+// Server serves one plugin. Make it with [New].
+type Server struct {
+	options Options
+	plugin  volume.VolumePlugin
+	name    string // of the driver
+	host    *volume.Host
+	logger  *slog.Logger
+	calls   calls
+}
+
+// New returns a server of plugin. It does no I/O and starts nothing. An option that is missing or not usable is an error that
+// matches [volume.ErrInvalid], and so is a plugin whose name no driver can have.
+func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
+	options = options.withDefaults()
+	if plugin == nil {
+		return nil, fmt.Errorf("csi server: the plugin is nil: %w", volume.ErrInvalid)
+	}
+	host, err := volume.NewHost(volume.HostOptions{RootDir: options.RootDir, NodeName: options.NodeName})
+	name := volume.DriverOfPluginName(plugin.GetPluginName())
+	if err := errors.Join(err, options.check(), csispec.CheckDriverName(name)); err != nil {
+		return nil, fmt.Errorf("csi server of plugin %q: %w", plugin.GetPluginName(), err)
+	}
+	if volume.PluginNameOfDriver(name) != plugin.GetPluginName() {
+		return nil, fmt.Errorf("csi server of plugin %q: what follows the slash has a dot, which no driver's name can show: %w",
+			plugin.GetPluginName(), volume.ErrInvalid)
+	}
+	return &Server{options: options, plugin: plugin, name: name, host: host, logger: options.Logger}, nil
+}
 
 // Run initialises the plugin, opens the records and serves until ctx ends. Then no call is begun any more; those that are under
 // way have [Options].Grace to end, and are cancelled after it. Run returns nil when all have ended, and an error that names
@@ -31,31 +62,49 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) run(ctx context.Context) (err error) {
-	if err := s.register(ctx); err != nil {
+	plugin, err := s.resolve(ctx)
+	if err != nil {
 		return err
 	}
-	if err := s.openRecords(); err != nil {
+	records, err := openRecords(s.options)
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.closeRecords()) }()
+	defer func() { err = errors.Join(err, records.close()) }()
 	listener, err := listen(ctx, s.options.Socket, s.options.SocketMode)
 	if err != nil {
 		return err
 	}
-	s.logger.Info("serving", "driver", s.name, "socket", s.options.Socket, "can", s.can.String())
-	return s.serve(ctx, listener)
+	s.logger.Info("serving", "driver", s.name, "socket", s.options.Socket, "can", plugin.can.String())
+	return s.serve(ctx, listener, s.services(plugin, records))
 }
 
-func (s *Server) serve(ctx context.Context, listener *socket) error {
+// services returns what serves: of each service a value of its own, over what they share.
+func (s *Server) services(plugin *resolved, records *records) *grpc.Server {
+	around := &interceptor{calls: &s.calls, plugin: plugin.plugin.GetPluginName(), timeout: s.options.CallTimeout, logger: s.logger}
 	server := grpc.NewServer(
-		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls), grpc.UnaryInterceptor(s.intercept))
-	csi.RegisterIdentityServer(server, &identity{server: s})
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls), grpc.UnaryInterceptor(around.intercept))
+	locks := &locks{logger: s.logger}
+	attachments := &attachments{resolved: plugin, records: records}
+	csi.RegisterIdentityServer(server, &identity{resolved: plugin})
 	if s.options.hasController() {
-		csi.RegisterControllerServer(server, &controller{Server: s})
+		csi.RegisterControllerServer(server, &controller{
+			resolved: plugin, locks: locks, state: records.state,
+			volumes: &volumes{resolved: plugin, records: records}, attachments: attachments,
+		})
 	}
 	if s.options.hasNode() {
-		csi.RegisterNodeServer(server, &node{Server: s})
+		binds := &binder{mounter: plugin.mounter}
+		csi.RegisterNodeServer(server, &node{
+			resolved: plugin, locks: locks, runtime: records.runtime, binds: binds,
+			stagings:     &stager{resolved: plugin, runtime: records.runtime, attachments: attachments},
+			publications: &publisher{resolved: plugin, runtime: records.runtime, binds: binds},
+		})
 	}
+	return server
+}
+
+func (s *Server) serve(ctx context.Context, listener *socket, server *grpc.Server) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }() // ends with Stop or GracefulStop
 	select {

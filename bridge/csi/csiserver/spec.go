@@ -123,7 +123,7 @@ func (c capability) volumeMode() v1.PersistentVolumeMode {
 
 // served returns the plugin's word for the access mode. That one workload writes at a time is seen to by the server, so that a
 // plugin need not know ReadWriteOncePod.
-func (s *Server) served(c capability) (mode v1.PersistentVolumeAccessMode, serves bool, err error) {
+func (s *resolved) served(c capability) (mode v1.PersistentVolumeAccessMode, serves bool, err error) {
 	mode, err = c.accessMode()
 	plugin, ok := s.plugin.(volume.PersistentVolumePlugin)
 	if err != nil || !ok || !s.can.Has(volume.CapPersistent) {
@@ -137,7 +137,7 @@ func (s *Server) served(c capability) (mode v1.PersistentVolumeAccessMode, serve
 }
 
 // unsupported says why the plugin cannot serve a capability; empty when it can.
-func (s *Server) unsupported(c capability) string {
+func (s *resolved) unsupported(c capability) string {
 	_, serves, err := s.served(c)
 	switch {
 	case err != nil:
@@ -153,7 +153,7 @@ func (s *Server) unsupported(c capability) string {
 }
 
 // supported is capabilityOf for a capability that the plugin can serve.
-func (s *Server) supported(c *csi.VolumeCapability) (capability, error) {
+func (s *resolved) supported(c *csi.VolumeCapability) (capability, error) {
 	wanted, err := capabilityOf(c)
 	if err != nil {
 		return capability{}, err
@@ -186,7 +186,7 @@ func contextOf(pv *v1.PersistentVolume) (map[string]string, error) {
 }
 
 // originOfContext reads a volume's context. One without an origin is of a volume that was made by hand.
-func (s *Server) originOfContext(id string, context map[string]string) (origin, error) {
+func (s *resolved) originOfContext(id string, context map[string]string) (origin, error) {
 	if context[ephemeralKey] == "true" {
 		return origin{}, status.Error(codes.InvalidArgument, "inline ephemeral volumes are not served: use a claim")
 	}
@@ -223,7 +223,7 @@ type use struct {
 }
 
 // specOf returns the volume as the plugin sees it: with what the request says about its use.
-func (s *Server) specOf(id string, o origin, u use) (*volume.Spec, error) {
+func (s *resolved) specOf(id string, o origin, u use) (*volume.Spec, error) {
 	if o.Block != nil && *o.Block != u.capability.Block {
 		return nil, status.Errorf(codes.InvalidArgument, "volume %s was made with volumeMode Block=%t: use it so", volume.Quote(id), *o.Block)
 	}
@@ -252,7 +252,7 @@ func (s *Server) specOf(id string, o origin, u use) (*volume.Spec, error) {
 
 // recorded returns the volume of spec as it is on record. A volume's context is no secret by the specification; its mount flags
 // are.
-func (s *Server) recorded(spec *volume.Spec) *v1.PersistentVolume {
+func (s *resolved) recorded(spec *volume.Spec) *v1.PersistentVolume {
 	pv := spec.Recorded(s.public).PersistentVolume
 	pv.Spec.PersistentVolumeSource = *spec.PersistentVolume.Spec.PersistentVolumeSource.DeepCopy()
 	return pv

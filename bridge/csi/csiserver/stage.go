@@ -17,6 +17,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+// stager stages volumes, on record. Its methods are called by who has the volume's lock.
+type stager struct {
+	*resolved
+
+	runtime     *runtimeRecords
+	attachments *attachments
+}
+
 // NodeStageVolume attaches a volume, with [AttachOnNode], waits for its device, and mounts or prepares that for all workloads of
 // the node.
 func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
@@ -36,7 +44,7 @@ func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReques
 	}
 	st.Capability, st.ReadOnly, st.PV = u.capability, u.readOnly, n.recorded(spec)
 	err = n.locks.exclusively(idLock(st.ID), func() error {
-		return n.stage(ctx, st, staged{spec: spec, pod: podOf(uidOf(st.ID, st.Path), r.GetVolumeContext()), device: r.GetPublishContext()[deviceKey]})
+		return n.stagings.stage(ctx, st, staged{spec: spec, pod: podOf(uidOf(st.ID, st.Path), r.GetVolumeContext()), device: r.GetPublishContext()[deviceKey]})
 	})
 	if err != nil {
 		return nil, err
@@ -53,8 +61,8 @@ type nodeRequest interface {
 }
 
 // specOfRequest returns the volume of a request as the plugin sees it.
-func (s *Server) specOfRequest(r nodeRequest) (*volume.Spec, use, error) {
-	wanted, err := s.supported(r.GetVolumeCapability())
+func (n *node) specOfRequest(r nodeRequest) (*volume.Spec, use, error) {
+	wanted, err := n.supported(r.GetVolumeCapability())
 	if err != nil {
 		return nil, use{}, err
 	}
@@ -62,11 +70,11 @@ func (s *Server) specOfRequest(r nodeRequest) (*volume.Spec, use, error) {
 	if publish, ok := r.(interface{ GetReadonly() bool }); ok {
 		u.podReadOnly = publish.GetReadonly()
 	}
-	o, err := s.originOfContext(r.GetVolumeId(), r.GetVolumeContext())
+	o, err := n.originOfContext(r.GetVolumeId(), r.GetVolumeContext())
 	if err != nil {
 		return nil, use{}, err
 	}
-	spec, err := s.specOf(r.GetVolumeId(), o, u)
+	spec, err := n.specOf(r.GetVolumeId(), o, u)
 	return spec, u, err
 }
 
@@ -78,7 +86,7 @@ type staged struct {
 }
 
 // stage stages a volume that the caller has the lock of. Each step finds done what an earlier call has done.
-func (s *Server) stage(ctx context.Context, st staging, what staged) error {
+func (s *stager) stage(ctx context.Context, st staging, what staged) error {
 	before, known := s.runtime.stagings.get(st.ID)
 	switch {
 	case known && before.Path != st.Path:
@@ -114,7 +122,7 @@ func (s *Server) stage(ctx context.Context, st staging, what staged) error {
 }
 
 // mountPath returns where the plugin mounts the device; empty when it does not.
-func (s *Server) mountPath(spec *volume.Spec) (string, error) {
+func (s *stager) mountPath(spec *volume.Spec) (string, error) {
 	plugin, ok := s.plugin.(volume.DeviceMountableVolumePlugin)
 	if !ok || !s.can.Has(volume.CapDeviceMount) {
 		return "", nil
@@ -138,10 +146,10 @@ func isBlock(spec *volume.Spec) (bool, error) {
 }
 
 // prepare attaches and stages, and returns the device.
-func (s *Server) prepare(ctx context.Context, st staging, what staged) (device string, err error) {
+func (s *stager) prepare(ctx context.Context, st staging, what staged) (device string, err error) {
 	device = what.device
 	if s.attachesOnNode() {
-		if device, err = s.attachHere(ctx, st); err != nil {
+		if device, err = s.attachments.attachHere(ctx, st); err != nil {
 			return "", err
 		}
 	}
@@ -158,7 +166,7 @@ func (s *Server) prepare(ctx context.Context, st staging, what staged) (device s
 }
 
 // attachHere attaches a volume to this node. That outlives a boot, and so is on record in StateDir.
-func (s *Server) attachHere(ctx context.Context, st staging) (string, error) {
+func (s *attachments) attachHere(ctx context.Context, st staging) (string, error) {
 	a := attachment{
 		ID: st.ID, Node: s.options.NodeName, Origin: originOf(st.PV), Capability: st.Capability, ReadOnly: st.ReadOnly,
 	}
@@ -167,7 +175,7 @@ func (s *Server) attachHere(ctx context.Context, st staging) (string, error) {
 }
 
 // waitForDevice waits until the device is there, where the plugin attaches at all.
-func (s *Server) waitForDevice(ctx context.Context, spec *volume.Spec, device string, pod *v1.Pod) (string, error) {
+func (s *stager) waitForDevice(ctx context.Context, spec *volume.Spec, device string, pod *v1.Pod) (string, error) {
 	plugin, ok := s.plugin.(volume.AttachableVolumePlugin)
 	if !ok || !s.can.Has(volume.CapAttach) {
 		return device, nil
@@ -182,7 +190,7 @@ func (s *Server) waitForDevice(ctx context.Context, spec *volume.Spec, device st
 	return attacher.WaitForAttach(ctx, spec, device, pod)
 }
 
-func (s *Server) mountDevice(ctx context.Context, st staging, spec *volume.Spec, device string) error {
+func (s *stager) mountDevice(ctx context.Context, st staging, spec *volume.Spec, device string) error {
 	plugin, ok := s.plugin.(volume.DeviceMountableVolumePlugin)
 	if !ok {
 		return unimplemented("NodeStageVolume")
@@ -203,7 +211,7 @@ func (s *Server) mountDevice(ctx context.Context, st staging, spec *volume.Spec,
 }
 
 // checkMounted finds out a success that mounted nothing, so that no workload writes into the directory beneath.
-func (s *Server) checkMounted(ctx context.Context, path string) error {
+func (s *resolved) checkMounted(ctx context.Context, path string) error {
 	_, err := s.mounter.Lookup(ctx, path)
 	if errors.Is(err, mount.ErrNotMounted) {
 		return volume.Uncertain(fmt.Errorf("plugin %q reports success, and nothing is mounted at %q: %w", s.plugin.GetPluginName(), path, err))
@@ -211,7 +219,7 @@ func (s *Server) checkMounted(ctx context.Context, path string) error {
 	return err
 }
 
-func (s *Server) setUpDevice(ctx context.Context, spec *volume.Spec, pod *v1.Pod, device string) error {
+func (s *stager) setUpDevice(ctx context.Context, spec *volume.Spec, pod *v1.Pod, device string) error {
 	mapper, err := s.blockMapper(spec, pod)
 	if err != nil {
 		return err
@@ -224,7 +232,7 @@ func (s *Server) setUpDevice(ctx context.Context, spec *volume.Spec, pod *v1.Pod
 	return err
 }
 
-func (s *Server) blockMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
+func (s *resolved) blockMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
 	plugin, ok := s.plugin.(volume.BlockVolumePlugin)
 	if !ok {
 		return nil, unimplemented("block volumes")
@@ -234,7 +242,7 @@ func (s *Server) blockMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolume
 
 // undoStage undoes what a call has begun that failed for good: callers do not unstage then. When that fails too, the record stays,
 // and the next call goes on.
-func (s *Server) undoStage(ctx context.Context, st staging, err error) {
+func (s *stager) undoStage(ctx context.Context, st staging, err error) {
 	if outcome.IsUncertain(err) {
 		return
 	}
@@ -254,18 +262,18 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 	if err := checkPath("staging_target_path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
-	err := n.locks.exclusively(idLock(r.GetVolumeId()), func() error { return n.unstageAt(ctx, r.GetVolumeId(), r.GetStagingTargetPath()) })
+	err := n.locks.exclusively(idLock(r.GetVolumeId()), func() error { return n.stagings.unstageAt(ctx, r.GetVolumeId(), r.GetStagingTargetPath()) })
 	if err != nil {
 		return nil, err
 	}
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
-func (s *Server) unstageAt(ctx context.Context, id, path string) error {
+func (s *stager) unstageAt(ctx context.Context, id, path string) error {
 	st, ok := s.runtime.stagings.get(id)
 	switch {
 	case !ok && s.attachesOnNode(): // staged before the machine was booted
-		return s.detachHere(ctx, id)
+		return s.attachments.detachHere(ctx, id)
 	case !ok:
 		return nil
 	case st.Path != path:
@@ -278,7 +286,7 @@ func (s *Server) unstageAt(ctx context.Context, id, path string) error {
 }
 
 // unstage takes away what is staged, and then its record.
-func (s *Server) unstage(ctx context.Context, st staging) error {
+func (s *stager) unstage(ctx context.Context, st staging) error {
 	if err := s.unmountDevice(ctx, st); err != nil {
 		return err
 	}
@@ -286,7 +294,7 @@ func (s *Server) unstage(ctx context.Context, st staging) error {
 		return err
 	}
 	if s.attachesOnNode() {
-		if err := s.detachHere(ctx, st.ID); err != nil {
+		if err := s.attachments.detachHere(ctx, st.ID); err != nil {
 			return err
 		}
 	}
@@ -296,7 +304,7 @@ func (s *Server) unstage(ctx context.Context, st staging) error {
 	return nil
 }
 
-func (s *Server) unmountDevice(ctx context.Context, st staging) error {
+func (s *stager) unmountDevice(ctx context.Context, st staging) error {
 	plugin, ok := s.plugin.(volume.DeviceMountableVolumePlugin)
 	if !ok || st.MountPath == "" {
 		return nil
@@ -324,7 +332,7 @@ func sameStaging(ref, path string) bool {
 }
 
 // kept takes a directory that holds something else for done, and tells of it.
-func (s *Server) kept(err error) error {
+func (s *resolved) kept(err error) error {
 	if errors.Is(err, volume.ErrDirectoryKept) && !outcome.IsUncertain(err) {
 		s.logger.Warn("a directory is left, with what somebody else has put there", "err", err)
 		return nil
@@ -332,7 +340,7 @@ func (s *Server) kept(err error) error {
 	return err
 }
 
-func (s *Server) tearDownDevice(ctx context.Context, st staging) error {
+func (s *stager) tearDownDevice(ctx context.Context, st staging) error {
 	if !st.Capability.Block {
 		return nil
 	}
@@ -351,7 +359,7 @@ func (s *Server) tearDownDevice(ctx context.Context, st staging) error {
 	return custom.TearDownDevice(ctx, volume.TearDownDeviceArgs{MapPath: mapPath, DevicePath: st.Device})
 }
 
-func (s *Server) blockUnmapper(name string) (volume.BlockVolumeUnmapper, error) {
+func (s *resolved) blockUnmapper(name string) (volume.BlockVolumeUnmapper, error) {
 	plugin, ok := s.plugin.(volume.BlockVolumePlugin)
 	if !ok {
 		return nil, unimplemented("block volumes")
@@ -360,7 +368,7 @@ func (s *Server) blockUnmapper(name string) (volume.BlockVolumeUnmapper, error) 
 }
 
 // detachHere detaches a volume from this node, if it is on record that it is attached.
-func (s *Server) detachHere(ctx context.Context, id string) error {
+func (s *attachments) detachHere(ctx context.Context, id string) error {
 	a, ok := s.state.attachments.get(attachmentKey(id, s.options.NodeName))
 	if !ok {
 		return nil

@@ -21,15 +21,15 @@ type place struct {
 }
 
 // placeOf finds a volume by a path at which it was staged or published.
-func (s *Server) placeOf(id, path string) (place, error) {
+func (n *node) placeOf(id, path string) (place, error) {
 	if err := checkVolumeID(id); err != nil {
 		return place{}, err
 	}
 	if path == "" {
 		return place{}, status.Error(codes.InvalidArgument, "volume_path is missing")
 	}
-	st, staged := s.runtime.stagings.get(id)
-	if p, ok := s.runtime.publications.get(publicationKey(id, uidOf(id, path))); ok && p.Done {
+	st, staged := n.runtime.stagings.get(id)
+	if p, ok := n.runtime.publications.get(publicationKey(id, uidOf(id, path))); ok && p.Done {
 		return place{staging: st, publication: &p}, nil
 	}
 	if staged && st.Done && st.Path == path {
@@ -52,7 +52,7 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 }
 
 // measure asks the plugin, or else the filesystem that the volume is on.
-func (s *Server) measure(ctx context.Context, at place) (*volume.Metrics, error) {
+func (n *node) measure(ctx context.Context, at place) (*volume.Metrics, error) {
 	switch {
 	case at.publication == nil && at.staging.Capability.Block, at.publication != nil && at.publication.Capability.Block:
 		return volume.NewMetricsBlock(at.staging.Device).GetMetrics(ctx)
@@ -62,7 +62,7 @@ func (s *Server) measure(ctx context.Context, at place) (*volume.Metrics, error)
 		}
 		return volume.NewMetricsStatFS(at.staging.MountPath).GetMetrics(ctx)
 	}
-	unmounter, err := s.plugin.NewUnmounter(at.publication.Name, at.publication.UID)
+	unmounter, err := n.plugin.NewUnmounter(at.publication.Name, at.publication.UID)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: required}, nil
 }
 
-func (s *Server) grow(ctx context.Context, plugin volume.NodeExpandableVolumePlugin, at place, required int64) error {
+func (n *node) grow(ctx context.Context, plugin volume.NodeExpandableVolumePlugin, at place, required int64) error {
 	pv := at.staging.PV
 	options := volume.NodeResizeOptions{
 		DevicePath: at.staging.Device, DeviceStagePath: at.staging.MountPath, DeviceMountPath: at.staging.MountPath,
