@@ -29,11 +29,11 @@
 // and a device unmounter work for all volumes of a plugin. All of them are small objects that are made for one use, and
 // making them does no I/O.
 //
-// A step is uncertain when nobody can say whether it had its effect: the server did not answer, ctx ended, the program
-// was killed. What is uncertain is set up again before it is used and torn down before it is forgotten.
+// A step is uncertain when its effect is unknown: the server did not answer, ctx ended, or the program was killed. The
+// manager sets an uncertain volume up again before it uses it, and tears it down before it forgets it.
 //
-// To reconstruct is to find out after a restart what is set up. The program's own records come first; the plugin is
-// asked ([ReconstructableVolumePlugin]) for what somebody else mounted.
+// To reconstruct is to find out after a restart which volumes are set up. The program's own records come first; the
+// plugin rebuilds the spec of any other volume ([ReconstructableVolumePlugin]).
 //
 // # The life of a volume
 //
@@ -102,7 +102,7 @@
 //     example of this package is one, and lives through its volume's life.
 //  2. Run the conformance suite, package volumetest, on it: one call proves what this page says.
 //  3. [SpecKindDeclarer], so that the registry finds the plugin at once, however many there are, and [Explainer], so
-//     that a user is told why a spec was declined.
+//     that a user learns why the plugin declined a spec.
 //  4. [PersistentVolumePlugin], and with it [ProvisionableVolumePlugin] and [DeletableVolumePlugin], when claims are to
 //     find or make volumes of this kind.
 //  5. [DeviceMountableVolumePlugin] when several pods of a node share one mount, [AttachableVolumePlugin] when a node
@@ -110,19 +110,19 @@
 //  6. [ExpandableVolumePlugin], [NodeExpandableVolumePlugin], [RecyclableVolumePlugin] and the optional interfaces; the
 //     comment of each says what holds when it is absent.
 //
-// What a plugin can do is told by its type, narrowed by [CapabilityLimiter] at run time and by CanAttach and
-// CanDeviceMount for each spec. The registry resolves the first two once: see [Capabilities]. In the same way
-// [SpecKindDeclarer] tells which kinds of spec a plugin serves, and takes the place of CanSupport in look-ups: a plugin
-// should declare them where it can; [DriverKinds] are those of a plugin that specs name as their driver. Who declares
-// nothing is asked about every spec of every look-up, and when its CanSupport does not return, neither do they.
+// A plugin's type says what the plugin can do. [CapabilityLimiter] narrows that at run time, CanAttach and
+// CanDeviceMount narrow it for each spec. The registry resolves the first two once: see [Capabilities]. In the same way
+// [SpecKindDeclarer] says which kinds of spec a plugin serves, and replaces CanSupport in look-ups. A plugin should
+// declare its kinds where it can; [DriverKinds] are those of a plugin that specs name as their driver. The registry
+// calls CanSupport of a plugin without declared kinds in every look-up; one that hangs holds up each of them.
 //
 // # Contexts
 //
 // The first argument of everything that can block bounds the whole call. A plugin must return soon after ctx has ended,
 // and must not start work that outlives the call without saying so: an error with the methods Uncertain() bool and
 // Done() <-chan struct{} says that something still runs, and nothing else is started on that volume until Done is
-// closed. A plugin must not panic in a goroutine of its own, which nobody can catch; a panic in a call is caught and is
-// that call's error.
+// closed. A plugin must not panic in a goroutine of its own: that panic cannot be caught and ends the program. A panic
+// in a call is caught and becomes the call's error.
 //
 // # Errors
 //

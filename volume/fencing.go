@@ -10,9 +10,9 @@ import (
 // another leader has taken over. The call changed nothing.
 var ErrFenced = errors.New("refused: another leader has taken over")
 
-// FencingToken says in which term of which lease a call of the control plane is made. A leader that was stopped beyond its
-// lease may finish a call after another leader has moved the volume: no check before the call prevents that. Storage that
-// keeps the newest token of each volume, and compares it in the same step as it changes the volume, does.
+// FencingToken names the lease, and the term of that lease, in which the control plane makes a call. A leader that was
+// suspended beyond its lease may finish a call after another leader has moved the volume. No check before the call prevents
+// that. Storage prevents it when it keeps the newest token of each volume and compares it in the step that changes the volume.
 //
 // Tokens of one lease are compared, those of different leases are not. Never delete the object of a lease: the terms would
 // begin again, and such storage would refuse all calls until they exceed those that it has seen.
@@ -29,7 +29,8 @@ func WithFencingToken(ctx context.Context, token FencingToken) context.Context {
 	return context.WithValue(ctx, fencingKey{}, token)
 }
 
-// FencingTokenFrom returns the token of a call, and false when it has none: nobody is elected, as where a node attaches by itself.
+// FencingTokenFrom returns the token of a call. It returns false when there is none, because there is no election: a node that
+// attaches its volumes itself has no leader.
 func FencingTokenFrom(ctx context.Context) (FencingToken, bool) {
 	token, ok := ctx.Value(fencingKey{}).(FencingToken)
 	return token, ok

@@ -13,8 +13,8 @@ import (
 // a plugin needs (a mounter, a lister of secrets, a client) is given to the plugin's constructor.
 //
 // Every path is absolute and as the host sees it; none of the directories need exist. A plugin name may be given plain
-// or escaped. Names and UIDs are joined as they are: whoever takes them from a spec checks them with
-// [CheckPathElement]. The methods do no I/O and may be called from several goroutines at once.
+// or escaped. Names and UIDs are joined as they are: check those that come from a spec with
+// [CheckPathElement] first. The methods do no I/O and may be called from several goroutines at once.
 type VolumeHost interface {
 	// GetPluginDir returns the directory of a plugin: {root}/plugins/{plugin name}.
 	GetPluginDir(pluginName string) string

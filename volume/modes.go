@@ -39,8 +39,8 @@ func IsMultiAttachAllowed(spec *Spec) bool {
 	return true
 }
 
-// IsReadOnlyMany reports whether nobody may write to spec: it is a PersistentVolume whose access modes are all ReadOnlyMany, and
-// has one at least.
+// IsReadOnlyMany reports whether spec is read-only for every pod: a PersistentVolume with at least one access mode, all of them
+// ReadOnlyMany.
 func IsReadOnlyMany(spec *Spec) bool {
 	if spec == nil || spec.PersistentVolume == nil {
 		return false
@@ -49,10 +49,10 @@ func IsReadOnlyMany(spec *Spec) bool {
 	return len(modes) > 0 && !slices.ContainsFunc(modes, func(m v1.PersistentVolumeAccessMode) bool { return m != v1.ReadOnlyMany })
 }
 
-// GetVolumeMode returns whether spec is used as a filesystem or as a block device. Nil, a volume without a claim and a
-// PersistentVolume that does not say are filesystems: that is the default of the API, which nobody fills in for
-// programs without an API server. (Kubernetes' own function returns an error for the last.) A mode that does not exist
-// is an error that matches [ErrInvalid].
+// GetVolumeMode returns whether spec is a filesystem or a block device. Nil, a volume without a claim and a
+// PersistentVolume without a mode are filesystems: an API server fills in that default, and programs without one need it
+// too. (Kubernetes' own function returns an error for a PersistentVolume without a mode.) The error for a mode that does
+// not exist matches [ErrInvalid].
 func GetVolumeMode(spec *Spec) (v1.PersistentVolumeMode, error) {
 	if spec == nil || spec.PersistentVolume == nil || spec.PersistentVolume.Spec.VolumeMode == nil {
 		return v1.PersistentVolumeFilesystem, nil

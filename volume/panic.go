@@ -5,8 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// PanicError says that a method of a plugin panicked. The process goes on; the call counts as failed. A panic in a
-// goroutine that a plugin has started cannot be caught, and the contract forbids it.
+// PanicError says that a method of a plugin panicked. The call has failed; the process continues. A panic in a goroutine
+// that a plugin has started cannot be caught, and the contract forbids it.
 type PanicError struct {
 	// Plugin is the plugin's name, its Go type where it has not told its name, or empty where it is not known.
 	Plugin string

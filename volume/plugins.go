@@ -70,10 +70,9 @@ type VolumeOptions struct {
 	PVName string
 	// PVC is the claim. It must not be changed.
 	PVC *v1.PersistentVolumeClaim
-	// Source is the volume whose content the new one gets, that of the claim which the data source of PVC names. It must not
-	// be changed. Nil: the data source is none, or no claim, or names one that is gone. A plugin that does not make what PVC
-	// asks for from its data source must refuse it: nobody may get an empty volume for a copy. Only a plugin with [CapClone]
-	// is given one.
+	// Source is the volume to copy: that of the claim which the data source of PVC names. It must not be changed. It is nil
+	// when PVC has no data source, or one that is not a claim, or a claim that is gone. A plugin must refuse a data source
+	// that it cannot copy, so that no pod gets an empty volume for a copy. Only a plugin with [CapClone] gets a Source.
 	Source *v1.PersistentVolume
 	// Parameters are those of the class. A key that the plugin does not know is an error.
 	Parameters map[string]string
@@ -107,8 +106,8 @@ type AttachableVolumePlugin interface {
 	CanAttach(spec *Spec) (bool, error)
 }
 
-// AttachmentLister is a plugin that can list what its storage has attached. A controller then finds what a leader attached after
-// its term had ended. Absent, such an attachment stays until somebody detaches it by hand.
+// AttachmentLister is a plugin that can list the attachments of its storage. A controller then finds an attachment that a leader
+// made after its term had ended. Absent, such an attachment stays until an operator detaches it.
 type AttachmentLister interface {
 	AttachableVolumePlugin
 	// ListAttachments returns every attachment that the storage has, to whatever node and by whomever it was made. An answer
@@ -204,9 +203,9 @@ type MountOptionVolumePlugin interface {
 	SupportsMountOption() bool
 }
 
-// MountingVolumePlugin says which successes leave a mount. Implement it where that is so: an executor that can look then
-// finds out a set-up that mounted nothing, so that no pod writes into the directory beneath. Absent, nobody looks. Its
-// methods are pure tests of the spec.
+// MountingVolumePlugin says which successful calls leave a mount. Implement it where SetUp or MountDevice mounts: an
+// executor with a mounter then refuses a set-up that mounted nothing, so that no pod writes into the directory beneath.
+// Absent, the executor does not check. Its methods are pure functions of the spec.
 type MountingVolumePlugin interface {
 	VolumePlugin
 	// SetUpIsMount reports whether GetPath of spec's Mounter is a mount after SetUp has succeeded.
@@ -246,8 +245,8 @@ type ReconstructedVolume struct {
 
 // ReconstructableVolumePlugin is optional. Absent, a volume without a record of ours cannot be adopted.
 type ReconstructableVolumePlugin interface {
-	// ConstructVolumeSpec rebuilds a spec from the inner name and the absolute path of a volume that somebody else
-	// mounted. Our own records come first: the name of a directory does not hold the server, the claim or the options.
+	// ConstructVolumeSpec rebuilds a spec from the inner name and the absolute path of a volume without a record. Records
+	// come first: the name of a directory does not hold the server, the claim or the options.
 	ConstructVolumeSpec(volumeName, mountPath string) (ReconstructedVolume, error)
 }
 

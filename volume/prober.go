@@ -39,8 +39,8 @@ type ProbeEvent struct {
 // Probe waits for prober to tell of changes, and makes them. It returns the names of the plugins that were added, replaced
 // or removed, in the order of the events. Each added one is initialised first, outside of all locks; one that is refused
 // leaves the one before it in its place. Plugins that InitPlugins has registered are neither replaced nor removed: that is
-// an error that matches [ErrInvalid]. Errors are joined, and leave the other events as they are. A call that is under way
-// with a plugin that is removed goes on.
+// an error that matches [ErrInvalid]. Errors are joined, and leave the other events as they are. Calls of a
+// plugin that are under way when the plugin is removed continue.
 func (m *VolumePluginMgr) Probe(ctx context.Context, prober DynamicPluginProber) (changed []string, err error) {
 	var events []ProbeEvent
 	if p := guard(fmt.Sprintf("%T", prober), "Probe", func() { events, err = prober.Probe(ctx) }); p != nil {

@@ -11,10 +11,10 @@ import (
 // orchestrator implements it and gives it to the constructor of such a plugin; without one a plugin recycles in its process.
 // examples/recycler is one to copy.
 type PodRecycler interface {
-	// RecycleByPod runs a pod of the orchestrator's choice that deletes all that is in volume, and returns nil when the pod
-	// has succeeded: nothing else proves that the volume is empty. A pod of the same purpose that an earlier process has left
-	// is removed first, and never counts. The pod is stopped, and the error says so, when it has not ended by ctx or within
-	// timeout. What happens to the pod is told to recorder.
+	// RecycleByPod runs a pod that deletes the content of the volume. It returns nil when the pod has succeeded: nothing
+	// else proves that the volume is empty. It first removes a recycling pod that an earlier process has left; the success of
+	// that pod does not count. It stops a pod that has not ended when ctx ends or timeout is over, and the error says so. It
+	// records what happens to the pod with recorder.
 	RecycleByPod(ctx context.Context, request PodRecycleRequest, recorder RecycleEventRecorder) error
 }
 

@@ -2,7 +2,7 @@ package volume
 
 import v1 "k8s.io/api/core/v1"
 
-// Resolved is all that whoever keeps book of a volume has to know of its plugin, as it was answered at one moment.
+// Resolved is what a cache of volumes keeps of a volume's plugin: the plugin's answers at one moment.
 type Resolved struct {
 	// PluginName is the name of the plugin that serves the spec.
 	PluginName string

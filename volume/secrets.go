@@ -14,9 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Secrets are values that a plugin was given and that nobody else is to read: those of attributes, parameters and mount options
-// whose keys the plugin does not declare as public. Whoever calls a plugin takes them out of its errors and panics. The zero
-// value has none. It is immutable.
+// Secrets are the values that a plugin gets and that may be shown to no other reader: those of attributes, parameters and mount
+// options whose keys the plugin does not declare as public. The caller of a plugin redacts them in its errors and panics. The
+// zero value has none. It is immutable.
 type Secrets struct {
 	values []string // the longest first
 }
@@ -88,7 +88,7 @@ func (k publicKeys) hiddenURLs(source *v1.VolumeSource) []string {
 	return values
 }
 
-// NewSecrets returns values that nobody is to read, for a plugin that gets some by itself.
+// NewSecrets returns values to redact, for a plugin that reads secrets itself.
 func NewSecrets(values ...string) Secrets { return newSecrets(slices.Clone(values)) }
 
 func newSecrets(values []string) Secrets {
@@ -104,8 +104,8 @@ func newSecrets(values []string) Secrets {
 	return Secrets{values: values}
 }
 
-// RedactText returns text with [Redacted] in the place of each secret. One of fewer than eight bytes counts only where it is a
-// word of its own, and one of fewer than three, true and false do not count.
+// RedactText returns text with [Redacted] in the place of each secret. It redacts a secret of fewer than eight bytes only where
+// it is a whole word. It does not redact secrets of fewer than three bytes, nor "true" and "false".
 func (s Secrets) RedactText(text string) string {
 	for _, value := range s.values {
 		text = redactValue(text, value)

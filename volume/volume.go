@@ -129,8 +129,8 @@ type Unmounter interface {
 	// TearDown takes the volume away from GetPath. It is TearDownAt(ctx, GetPath()).
 	TearDown(ctx context.Context) error
 	// TearDownAt unmounts the volume from dir and removes dir and every other trace of the set-up. It must succeed
-	// when nothing is there. It must never delete content that outlives the pod: a mount directory goes by rmdir. When all is
-	// undone but the directory, since somebody else's files are in it, the error should match [ErrDirectoryKept].
+	// when nothing is there. It must never delete content that outlives the pod: it removes a mount directory with rmdir. When
+	// only the directory is left, because it holds foreign files, the error should match [ErrDirectoryKept].
 	TearDownAt(ctx context.Context, dir string) error
 }
 
@@ -155,13 +155,13 @@ type CustomBlockVolumeMapper interface {
 	GetStagingPath() string
 }
 
-// SetUpDeviceArgs is what [CustomBlockVolumeMapper] is told in SetUpDevice.
+// SetUpDeviceArgs are the arguments of [CustomBlockVolumeMapper.SetUpDevice].
 type SetUpDeviceArgs struct {
 	// DevicePath is the absolute path that WaitForAttach returned; empty when the plugin is not attachable.
 	DevicePath string
 }
 
-// MapPodDeviceArgs is what [CustomBlockVolumeMapper] is told in MapPodDevice.
+// MapPodDeviceArgs are the arguments of [CustomBlockVolumeMapper.MapPodDevice].
 type MapPodDeviceArgs struct {
 	// DevicePath is the absolute path that WaitForAttach returned; empty when the plugin is not attachable.
 	DevicePath string
@@ -186,7 +186,7 @@ type CustomBlockVolumeUnmapper interface {
 	UnmapPodDevice(ctx context.Context, args UnmapPodDeviceArgs) error
 }
 
-// TearDownDeviceArgs is what [CustomBlockVolumeUnmapper] is told in TearDownDevice.
+// TearDownDeviceArgs are the arguments of [CustomBlockVolumeUnmapper.TearDownDevice].
 type TearDownDeviceArgs struct {
 	// MapPath is the global map path of the volume.
 	MapPath string
@@ -194,7 +194,7 @@ type TearDownDeviceArgs struct {
 	DevicePath string
 }
 
-// UnmapPodDeviceArgs is what [CustomBlockVolumeUnmapper] is told in UnmapPodDevice.
+// UnmapPodDeviceArgs are the arguments of [CustomBlockVolumeUnmapper.UnmapPodDevice].
 type UnmapPodDeviceArgs struct {
 	// GlobalMapPath is what GetGlobalMapPath returned.
 	GlobalMapPath string
@@ -207,9 +207,8 @@ type Provisioner interface {
 	// Provision makes the volume and returns when it is ready: a PersistentVolume whose capacity is at least what the
 	// claim asks for and whose access modes and volume mode are the claim's. It must be idempotent by the name of the
 	// volume in [VolumeOptions]. selectedNode is nil unless the class binds late; an empty allowedTopologies allows
-	// all. A request that can never be met returns an error that matches [ErrInfeasible]: also after an attempt of which nobody
-	// knows how it ended that says that there is no such volume, as do [ErrUnsupported] and [ErrInvalid]. Any other error
-	// speaks of this attempt alone.
+	// all. A request that can never be met returns an error that matches [ErrInfeasible]. [ErrInfeasible], [ErrUnsupported] and
+	// [ErrInvalid] also say that no earlier attempt made the volume. Any other error says something of this attempt only.
 	Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error)
 }
 
@@ -274,9 +273,9 @@ type Detacher interface {
 
 // DeviceUnmounter unstages a volume.
 type DeviceUnmounter interface {
-	// UnmountDevice unmounts what MountDevice mounted and removes the directory by rmdir. It is called only when no pod
-	// uses the volume on this node, and must succeed when nothing is there. When all is undone but the directory, since
-	// somebody else's files are in it, the error should match [ErrDirectoryKept].
+	// UnmountDevice unmounts what MountDevice mounted and removes the directory with rmdir. It is called only when no pod
+	// uses the volume on this node, and must succeed when nothing is there. When only the directory is left, because it
+	// holds foreign files, the error should match [ErrDirectoryKept].
 	UnmountDevice(ctx context.Context, deviceMountPath string) error
 }
 
