@@ -44,3 +44,22 @@ func TestWhatIsMadeIsToldByItsOwnIdentity(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatIsRemovedIsTold(t *testing.T) {
+	mounttest.RequireMounts(t)
+	m, dir := mount.New(mount.Options{}), t.TempDir()
+	var told []string
+	ctx := mount.WithRemoved(t.Context(), func(target string) { told = append(told, target) })
+	memory, full := filepath.Join(dir, "memory"), filepath.Join(dir, "full")
+	require.NoError(t, m.Mount(ctx, mount.Request{Source: "ours", Target: memory, FSType: "tmpfs"}))
+	require.NoError(t, os.MkdirAll(filepath.Join(full, "more"), 0o700))
+
+	require.ErrorIs(t, m.RemoveTarget(ctx, memory), unix.EBUSY)
+	require.ErrorIs(t, m.RemoveTarget(ctx, full), unix.ENOTEMPTY)
+	require.NoError(t, m.RemoveTarget(ctx, filepath.Join(dir, "none")))
+	require.NoError(t, m.Unmount(ctx, memory, mount.UnmountOptions{}))
+	assert.Empty(t, told, "nothing was removed")
+	require.NoError(t, m.RemoveTarget(ctx, memory))
+	require.NoError(t, m.RemoveTarget(t.Context(), filepath.Join(full, "more")), "nobody wants to know")
+	assert.Equal(t, []string{memory}, told)
+}

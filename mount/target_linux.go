@@ -258,7 +258,10 @@ func (m *Mounter) removeTarget(ctx context.Context, name string) error {
 	defer p.close()
 	err = p.remove(ctx)
 	switch {
-	case err == nil, errors.Is(err, unix.ENOENT):
+	case err == nil:
+		tellRemoved(ctx, name)
+		return nil
+	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("removing %q: it is a mount point; unmount it first: %w", name, err)

@@ -13,6 +13,7 @@ import (
 // watcher waits for changes of the mount table: on the table itself, which tells that something has changed, and on a
 // fanotify group, where there is one, which tells what has come and gone.
 type watcher struct {
+	buffer  []byte // for events
 	mounter *Mounter
 	end     int // an eventfd that is written when the watch is to end
 	table   int
@@ -129,19 +130,27 @@ func (c *Change) isEmpty() bool {
 
 // readEvents adds what the fanotify group has to tell.
 func (w *watcher) readEvents(change *Change) error {
+	if w.buffer == nil {
+		w.buffer = make([]byte, 64<<10)
+	}
 	log := mountEvents{}
-	for buffer := make([]byte, 64<<10); ; {
-		n, err := unix.Read(w.events, buffer)
+	for {
+		n, err := unix.Read(w.events, w.buffer)
 		switch {
-		case errors.Is(err, unix.EAGAIN) || err == nil && n == 0:
-			log.tell(w.mounter, change)
-			return nil
 		case errors.Is(err, unix.EINTR):
 			continue
-		case err != nil:
+		case err != nil && !errors.Is(err, unix.EAGAIN):
 			return fmt.Errorf("reading the events of mounts: %w", err)
 		}
-		log.parse(buffer[:n])
+		log.parse(w.buffer[:max(n, 0)])
+		if n >= len(w.buffer)-eventRoom {
+			continue // There may be more. Otherwise what comes from now on is waited for.
+		}
+		if !log.tell(w.mounter, change) {
+			return nil
+		}
+		w.awaitEvents()
+		log = mountEvents{}
 	}
 }
 
@@ -177,6 +186,8 @@ const (
 	eventInfoHeader   = 4
 	eventMountID      = 8
 	eventMountSize    = 16
+	// eventRoom is more than an event takes.
+	eventRoom = 1024
 )
 
 // parse reads events. What it does not understand counts as lost.
@@ -227,8 +238,9 @@ func (e *mountEvents) add(id, mask uint64) {
 	e.order = append(e.order, id)
 }
 
-// tell writes the events into change, with the facts of the mounts that are there.
-func (e *mountEvents) tell(m *Mounter, change *Change) {
+// tell writes the events into change, with the facts of the mounts that are there. It reports whether a mount that has come is
+// gone, of which an event will tell.
+func (e *mountEvents) tell(m *Mounter, change *Change) (hasGone bool) {
 	change.Whole = change.Whole || e.lost
 	for _, id := range e.order {
 		if e.masks[id]&unix.FAN_MNT_ATTACH == 0 {
@@ -238,8 +250,11 @@ func (e *mountEvents) tell(m *Mounter, change *Change) {
 		switch found, err := m.lookupID(id); {
 		case err == nil:
 			change.Attached = append(change.Attached, found)
-		case !errors.Is(err, ErrNotMounted): // else an event will tell that it has gone
+		case errors.Is(err, ErrNotMounted):
+			hasGone = true
+		default:
 			change.Whole = true
 		}
 	}
+	return hasGone
 }

@@ -267,9 +267,10 @@ type Journal interface {
 }
 
 // CallWatcher is an optional interface of a [Journal]. Present, it sees what a plugin's call reports about its own work by its
-// context, such as the mounts that it makes (mount.WithMade).
+// context, such as the mounts that it makes (mount.WithMade) and the targets that it removes (mount.WithRemoved).
 type CallWatcher interface {
-	// CallContext returns ctx, or a child of it, for the call of SetUp or MountDevice that carries the intent out. It does no I/O.
+	// CallContext returns ctx, or a child of it, for the call of SetUp, MountDevice, TearDown or UnmountDevice that carries the
+	// intent out. It does no I/O.
 	CallContext(ctx context.Context, intent Intent) context.Context
 }
 

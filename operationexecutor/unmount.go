@@ -95,7 +95,9 @@ func (u *unmounting) tearDown(ctx context.Context, at setUpAt) error {
 		return err
 	}
 	u.x.failed = u.tearDownFailed
-	err := u.x.change(ctx, "TearDown", at.unmounter.TearDown)
+	err := u.x.change(ctx, "TearDown", func(ctx context.Context) error {
+		return at.unmounter.TearDown(u.callContext(ctx, u.undoing))
+	})
 	err = u.directoryKept(eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName, err)
 	if err != nil {
 		return err

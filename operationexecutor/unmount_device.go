@@ -136,7 +136,9 @@ func (u *unmountingDevice) unstage(ctx context.Context, at stagedAt) error {
 		return err
 	}
 	u.x.failed = u.unstageFailed
-	err := u.x.change(ctx, "UnmountDevice", func(ctx context.Context) error { return at.unmounter.UnmountDevice(ctx, at.path) })
+	err := u.x.change(ctx, "UnmountDevice", func(ctx context.Context) error {
+		return at.unmounter.UnmountDevice(u.callContext(ctx, u.undoing), at.path)
+	})
 	err = u.directoryKept(volumeObject(u.v.VolumeSpec), string(u.v.VolumeName), err)
 	if err != nil {
 		return err

@@ -147,6 +147,10 @@ func perOther(kind string) float64 {
 	return 0
 }
 
+// mostCalls are how many calls a volume may take over all steps, among many: a look that is made twice is three calls or more.
+// The sum is bounded, since the look for orphans after a restart falls into that step or the next one.
+var mostCalls = map[string]float64{"emptydir-memory": 75, "secret": 191}
+
 // TestWhatAVolumeCostsIsTheSameAmongFewAndMany counts the system calls of every plugin's volumes under a manager: what is done to
 // one volume asks the kernel nothing of the others. For NFS a tmpfs stands in.
 func TestWhatAVolumeCostsIsTheSameAmongFewAndMany(t *testing.T) {
@@ -167,6 +171,9 @@ func TestWhatAVolumeCostsIsTheSameAmongFewAndMany(t *testing.T) {
 				assert.LessOrEqual(t, ofMany.bytes, costGrowth*ofFew.bytes+bytesSlack+16*others, "bytes read to %s", step)
 			}
 			assert.LessOrEqual(t, sum[1], costGrowth*sum[0]+sumSlack+float64(len(costSteps))*others, "calls in all")
+			if most := mostCalls[kind]; most > 0 {
+				assert.LessOrEqual(t, sum[1], most, "calls in all")
+			}
 		})
 	}
 }

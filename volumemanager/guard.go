@@ -94,9 +94,16 @@ func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) erro
 }
 
 // CallContext implements [operationexecutor.CallWatcher]: what the call says it has mounted is ours, whatever is uppermost when it
-// has returned, and also when it returns after it was given up.
+// has returned, and also when it returns after it was given up. Where it says that it has removed the directory nothing is mounted.
 func (g guard) CallContext(ctx context.Context, intent operationexecutor.Intent) context.Context {
 	path := mountPathOf(intent)
+	if isTeardown(intent) {
+		return mount.WithRemoved(ctx, func(target string) {
+			if target == path {
+				g.mounts.remove(path)
+			}
+		})
+	}
 	return mount.WithMade(ctx, func(target string, found mount.MountPoint) {
 		if target == path {
 			g.mounts.enterReported(newOwnMount(holderOf(intent), path, found))
@@ -172,9 +179,39 @@ func (m *Manager) mountMade() func(h holder, path string) {
 	}
 }
 
+// looks tells the executor what is mounted. What it sees of the mount of an operation is learned without another look.
+type looks struct {
+	*ownMounts
+	kernel mountLooker
+}
+
+// IsMountPoint implements [operationexecutor.MountPoints].
+func (l looks) IsMountPoint(ctx context.Context, path string) (bool, error) {
+	if l.isRemoved(path) {
+		return false, nil
+	}
+	found, err := l.kernel.Lookup(ctx, path)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	l.saw(path, found)
+	return true, nil
+}
+
+// mountPoints returns [Options].Mounter for the executor.
+func (m *Manager) mountPoints() operationexecutor.MountPoints {
+	if kernel, ok := m.options.Mounter.(kernelMounts); ok {
+		return looks{ownMounts: &m.mounts, kernel: kernel}
+	}
+	return m.options.Mounter
+}
+
 // learn takes what is mounted at path now as ours.
 func (m *Manager) learn(ctx context.Context, kernel mountLooker, h holder, path string) {
-	found, err := kernel.Lookup(ctx, path)
+	found, err := m.mounts.seenOr(path, func() (mount.MountPoint, error) { return kernel.Lookup(ctx, path) })
 	if own := m.mounts.get(path); own != nil && own.reported && (err != nil || !own.expect().Is(found)) {
 		m.suspects.Add(path) // The plugin reports what it mounts, and this is something else.
 		return

@@ -191,7 +191,7 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 
 func (m *Manager) generatorOptions() operationexecutor.GeneratorOptions {
 	generator := operationexecutor.GeneratorOptions{
-		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.options.Mounter, Recorder: m.options.Recorder, Logger: m.options.Logger,
+		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.mountPoints(), Recorder: m.options.Recorder, Logger: m.options.Logger,
 		BlockMapper: m.options.BlockMapper,
 		Subpaths:    m.subpaths,
 	}

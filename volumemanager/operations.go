@@ -25,6 +25,8 @@ type runningOperation struct {
 	// awaited says that a worker goes on with the volume when the operation has ended, lookAgain that its key is free, and the
 	// worker is to look again.
 	awaited, lookAgain bool
+	// podGone says that the directory of the pod went with the volume.
+	podGone bool
 }
 
 // operations are those that run.
@@ -176,15 +178,14 @@ func (m *Manager) setRunning(r *runningOperation, op *operationexecutor.Operatio
 
 // keyFreed is told by the executor when an operation has ended and all of its calls have returned.
 func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
-	if kindOfFilesystem(o.Kind) == operationexecutor.OpUnmount {
-		m.removePodDirs(o)
-	}
+	podGone := kindOfFilesystem(o.Kind) == operationexecutor.OpUnmount && m.removePodDirs(o)
 	if o.VolumeName == "" {
 		return // It was about several volumes, or about none that is known.
 	}
 	m.mu.Lock()
 	r := m.operations.find(o)
 	if r != nil {
+		r.podGone = podGone
 		m.noteFailure(r)
 	}
 	m.mu.Unlock()
@@ -208,7 +209,7 @@ func (m *Manager) noteFailure(r *runningOperation) {
 // takeOut takes out an operation that did not begin, or whose key is free.
 func (m *Manager) takeOut(r *runningOperation) {
 	m.mu.Lock()
-	last := r.kind == operationexecutor.OpUnmount && len(m.operations.byPod[r.pod]) == 1
+	last := r.kind == operationexecutor.OpUnmount && !r.podGone && len(m.operations.byPod[r.pod]) == 1
 	if !last {
 		m.operations.remove(r)
 	}

@@ -79,8 +79,18 @@ type ownMounts struct {
 	leaving map[holder]*ownMount
 	// gone are those that are mounted no more while their teardown hangs.
 	gone map[holder]struct{}
-	// busy are the paths of which an operation is about to change something, and whether there was news of them meanwhile.
-	busy map[string]bool
+	// busy are the paths of which an operation is about to change something.
+	busy map[string]*busyPath
+}
+
+// busyPath is what is known of a path while an operation is about to change what is there.
+type busyPath struct {
+	// news says that there was news of it meanwhile.
+	news bool
+	// seen is what was mounted there when the set-up had returned; nil before, and once that was learned.
+	seen *mount.MountPoint
+	// removed says that the call has removed the directory, so that nothing was mounted there any more.
+	removed bool
 }
 
 func (t *ownMounts) get(path string) *ownMount {
@@ -102,8 +112,8 @@ func (t *ownMounts) all() []*ownMount {
 	defer t.mu.Unlock()
 	all := make([]*ownMount, 0, len(t.byPath))
 	for path, own := range t.byPath {
-		if _, busy := t.busy[path]; busy {
-			t.busy[path] = true
+		if busy := t.busy[path]; busy != nil {
+			busy.news = true
 			continue
 		}
 		all = append(all, own)
@@ -258,27 +268,67 @@ func (t *ownMounts) begin(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.busy == nil {
-		t.busy = make(map[string]bool)
+		t.busy = make(map[string]*busyPath)
 	}
-	t.busy[path] = false
+	t.busy[path] = &busyPath{}
+}
+
+// saw keeps what was seen at a path for who learns it in the same operation.
+func (t *ownMounts) saw(path string, found mount.MountPoint) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if busy := t.busy[path]; busy != nil {
+		busy.seen = &found
+	}
+}
+
+// seenOr returns what saw has kept, once, or else what look finds.
+func (t *ownMounts) seenOr(path string, look func() (mount.MountPoint, error)) (mount.MountPoint, error) {
+	t.mu.Lock()
+	var seen *mount.MountPoint
+	if busy := t.busy[path]; busy != nil {
+		seen, busy.seen = busy.seen, nil
+	}
+	t.mu.Unlock()
+	if seen != nil {
+		return *seen, nil
+	}
+	return look()
+}
+
+// remove says that the operation's call has removed the directory at a path.
+func (t *ownMounts) remove(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if busy := t.busy[path]; busy != nil {
+		busy.removed = true
+	}
+}
+
+func (t *ownMounts) isRemoved(path string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	busy := t.busy[path]
+	return busy != nil && busy.removed
 }
 
 // end says that the operation has ended, and returns whether there was news of the path meanwhile.
 func (t *ownMounts) end(path string) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	news = t.busy[path]
+	busy := t.busy[path]
 	delete(t.busy, path)
-	return news
+	return busy != nil && busy.news
 }
 
 // isBusy reports whether an operation is about to change what is at a path; then end will tell that there was news.
 func (t *ownMounts) isBusy(path string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, busy := t.busy[path]; !busy {
+	busy := t.busy[path]
+	if busy == nil {
 		return false
 	}
-	t.busy[path] = true
+	busy.news = true
 	return true
 }

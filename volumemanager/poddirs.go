@@ -13,24 +13,25 @@ import (
 
 // removePodDirs removes the pod's directories above a volume that was torn down or unmapped, as far as they are empty and the pod is
 // gone. They go by rmdir alone, so that what somebody else put there stays, and with it all above. What cannot go now,
-// since another volume of the pod is still there, goes after that one.
-func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) {
+// since another volume of the pod is still there, goes after that one. It reports whether nothing is left of the pod.
+func (m *Manager) removePodDirs(o operationexecutor.OperationInfo) (gone bool) {
 	if m.isKnown(o.PodName) {
-		return // its next set-up may be making them
+		return false // its next set-up may be making them
 	}
 	host, uid := m.plugins.Host(), types.UID(o.PodName)
 	pod := filepath.Join(host.GetPodsDir(), string(uid))
 	if m.removeEmptyDirs(filepath.Dir(host.GetPodVolumeDir(uid, o.PluginName, "volume")), pod) ||
 		m.removeEmptyDirs(host.GetPodVolumeDeviceDir(uid, o.PluginName), pod) ||
 		m.removeEmptyDirs(host.GetPodPluginDir(uid, o.PluginName), pod) {
-		return
+		return true
 	}
 	if len(m.actual.GetVolumeNamesForPod(o.PodName)) > 0 {
-		return
+		return false
 	}
 	if _, err := os.Lstat(pod); err == nil {
 		m.removeEmptyPod(uid) // A manager that was killed has left more, or somebody else did.
 	}
+	return false
 }
 
 // removeEmptyDirs removes dir and those above it, up to and with top, as far as they are empty, and reports whether top is gone.

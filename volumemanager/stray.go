@@ -66,8 +66,11 @@ func (g guard) tellKept(path string, intent operationexecutor.Intent) {
 		return
 	}
 	o := Orphan{Path: path, PodUID: intent.PodUID, later: true}
-	_, err := os.Lstat(path)
-	gone := err != nil || g.checkPlace(o) != nil
+	gone := g.mounts.isRemoved(path)
+	if !gone {
+		_, err := os.Lstat(path)
+		gone = err != nil || g.checkPlace(o) != nil
+	}
 	o.Err = fmt.Errorf("directory %q stays, since something else is in it: move that away, and remove it: %w", path, volume.ErrDirectoryKept)
 	g.mu.Lock()
 	defer g.mu.Unlock()
