@@ -4,20 +4,24 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/csi/csidriver"
 	"github.com/volumekit/volumekit/bridge/csi/csiserver"
+	"github.com/volumekit/volumekit/bridge/csi/internal/csitest"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
@@ -27,9 +31,16 @@ import (
 // serveWord has the test binary serve loop-block in the place of running tests.
 const serveWord = "serve-loop-block"
 
+// Who attaches the volumes of the process that serves.
+const (
+	attachOnNode       = "on-node"
+	attachByController = "by-controller"
+)
+
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == serveWord {
-		if err := serve(os.Args[2]); err != nil {
+	csitest.Main()
+	if len(os.Args) == 4 && os.Args[1] == serveWord {
+		if err := serve(os.Args[2], os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -39,13 +50,17 @@ func TestMain(m *testing.M) {
 }
 
 // serve serves loop-block below dir until it is told to end.
-func serve(dir string) error {
+func serve(dir, attach string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	server, err := csiserver.New(loopblock.New(loopblock.Options{}), csiserver.Options{
+	options := csiserver.Options{
 		Socket: socketOf(dir), RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "state"),
-		RuntimeDir: filepath.Join(dir, "run"), NodeName: "node-1", Attach: csiserver.AttachOnNode,
-	})
+		RuntimeDir: filepath.Join(dir, "run"), NodeName: "node-1", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if attach == attachOnNode {
+		options.Attach = csiserver.AttachOnNode
+	}
+	server, err := csiserver.New(loopblock.New(loopblock.Options{MaxVolumes: 3}), options)
 	if err != nil {
 		return err
 	}
@@ -54,36 +69,82 @@ func serve(dir string) error {
 
 func socketOf(dir string) string { return filepath.Join(dir, "csi.sock") }
 
-// served returns a driver that is connected to loop-block, which another process serves, so that what is left open in this process is
-// the driver's.
-func served(t *testing.T) *csidriver.Driver {
+// serving is what a process has written so far; it tells when it serves.
+type serving struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	begun chan struct{} // closed when it serves
+}
+
+func (s *serving) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := bytes.Contains(s.text.Bytes(), []byte("msg=serving"))
+	n, err := s.text.Write(p)
+	if !before && bytes.Contains(s.text.Bytes(), []byte("msg=serving")) {
+		close(s.begun)
+	}
+	return n, err
+}
+
+func (s *serving) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// shortDir is a directory with a path that a socket has room for.
+func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // t.TempDir is too long for a socket.
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	var output bytes.Buffer
-	command := exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe", serveWord, dir)
-	command.Stdout, command.Stderr = &output, &output
+	return dir
+}
+
+// byName calls every node by its name, as loop-block does.
+type byName struct{}
+
+func (byName) DriverNode(_ context.Context, driver string, node types.NodeName) (storagev1.CSINodeDriver, error) {
+	return storagev1.CSINodeDriver{Name: driver, NodeID: string(node)}, nil
+}
+
+// served returns a driver that is connected to loop-block, which another process serves, so that what is left open in this process is
+// the driver's.
+func served(t *testing.T, attach string) *csidriver.Driver {
+	t.Helper()
+	dir := shortDir(t)
+	output := &serving{begun: make(chan struct{})}
+	command := exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe", serveWord, dir, attach)
+	command.Stdout, command.Stderr = output, output
 	require.NoError(t, command.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
 	t.Cleanup(func() {
-		assert.NoError(t, command.Process.Signal(syscall.SIGTERM))
-		assert.NoError(t, command.Wait(), "%s", &output)
+		_ = command.Process.Signal(syscall.SIGTERM) // It may have failed, which Wait says.
+		assert.NoError(t, <-ended, "%s", output)
 	})
-	driver, err := csidriver.New(csidriver.Options{Socket: socketOf(dir), Driver: loopblock.Driver})
+	select {
+	case <-output.begun:
+	case err := <-ended:
+		ended <- err
+		require.FailNow(t, "the driver has ended", "%v: %s", err, output)
+	}
+	driver, err := csidriver.New(csidriver.Options{Socket: socketOf(dir), Driver: loopblock.Driver, Nodes: byName{}})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, driver.Close()) })
-	require.Eventually(t, func() bool { return driver.Connect(t.Context()) == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, driver.Connect(t.Context()))
 	return driver
 }
 
 // notThroughASocket are the rules that loop-block keeps and that nobody can keep through a driver that stages below a root of its own:
-// nothing is mounted at the path that it is given for staging, as the specification allows.
+// nothing is mounted at the path that it is given for staging, as the specification allows. See decision 0127.
 var notThroughASocket = []string{"S1", "S2", "S5", "S10"}
 
 // A plugin that is served, and driven through its socket, keeps the rules that it keeps without.
 func TestLoopBlockBehindBothBridges(t *testing.T) {
 	mounttest.RequireRoot(t)
-	driver := served(t)
+	driver := served(t, attachOnNode)
 	config := volumetest.Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin { return driver.Plugin() },
 		Shared:    true,
@@ -96,5 +157,30 @@ func TestLoopBlockBehindBothBridges(t *testing.T) {
 			continue
 		}
 		t.Run(c.Rule+" "+c.Name, func(t *testing.T) { c.Run(t, config) })
+	}
+}
+
+// A plugin that is served, driven through its socket and served again passes csi-sanity as it does when it is served alone: see
+// csiserver.TestSanityOfLoopBlock for the counts.
+func TestSanityThroughBothBridges(t *testing.T) {
+	mounttest.RequireRoot(t)
+	for name, block := range map[string]bool{"filesystems": false, "devices": true} {
+		t.Run(name, func(t *testing.T) {
+			driver, dir := served(t, attachByController), shortDir(t)
+			server, err := csiserver.New(driver.Plugin(), csiserver.Options{
+				Socket: socketOf(dir), RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "state"),
+				RuntimeDir: filepath.Join(dir, "run"), NodeName: "node-1",
+			})
+			require.NoError(t, err)
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- server.Run(ctx) }()
+			result := csitest.Sanity(t, csitest.Run{
+				Socket: socketOf(dir), Dir: t.TempDir(), Size: 64 << 20, ExpandedSize: 96 << 20, AttachLimit: true, Block: block,
+			})
+			stop()
+			require.NoError(t, <-ended)
+			assert.Equal(t, 60, result.Passed)
+		})
 	}
 }

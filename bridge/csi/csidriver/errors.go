@@ -62,7 +62,7 @@ var rules = []rule{
 	{"CreateVolume", codes.ResourceExhausted, uncertain, nil},
 	{"CreateVolume", codes.OutOfRange, final, nil}, // the size is not possible
 	{"DeleteVolume", codes.FailedPrecondition, final, volume.ErrInUse},
-	{"ControllerPublishVolume", codes.NotFound, final, nil},                       // no such volume, or no such node
+	{"ControllerPublishVolume", codes.NotFound, final, volume.ErrNotFound},        // no such volume, or no such node
 	{"ControllerPublishVolume", codes.AlreadyExists, uncertain, nil},              // published in another way
 	{"ControllerPublishVolume", codes.FailedPrecondition, final, volume.ErrInUse}, // published to another node
 	{"ControllerPublishVolume", codes.ResourceExhausted, uncertain, volume.ErrAttachLimit},

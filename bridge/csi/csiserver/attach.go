@@ -124,10 +124,11 @@ func (s *attachments) attach(ctx context.Context, a attachment) (attachment, err
 // notAttached proves that a volume of which Attach has failed is not attached, and forgets it. Callers take most codes for that
 // proof, and any error of Attach leaves it open: without the proof the record stays, and the error is uncertain.
 func (s *attachments) notAttached(a attachment, undo func() error, err error) error {
-	if outcome.IsUncertain(err) {
+	limited := errors.Is(err, volume.ErrAttachLimit) && outcome.DoneOf(err) == nil
+	if outcome.IsUncertain(err) && !limited {
 		return err
 	}
-	if !refused(err) {
+	if !refused(err) || outcome.IsUncertain(err) {
 		if undoing := undo(); undoing != nil {
 			return volume.Uncertain(fmt.Errorf("%w; it is not known to be detached: %w", err, undoing))
 		}
@@ -137,6 +138,9 @@ func (s *attachments) notAttached(a attachment, undo func() error, err error) er
 	}
 	if elsewhere := errors.Is(err, volume.ErrInfeasible) && a.Node != s.options.NodeName; elsewhere || errors.Is(err, fs.ErrNotExist) {
 		return status.Errorf(codes.NotFound, "volume %s and node %q: %v", volume.Quote(a.ID), a.Node, err)
+	}
+	if limited { // also where a driver's word for it left open what else it did
+		return status.Errorf(codes.ResourceExhausted, "volume %s and node %q: %v", volume.Quote(a.ID), a.Node, err)
 	}
 	return err
 }

@@ -106,6 +106,7 @@ func TestCodesOfThePluginsErrors(t *testing.T) {
 		{fmt.Errorf("%w: %w", cause, volume.ErrInvalid), codes.InvalidArgument},
 		{fmt.Errorf("%w: %w", cause, volume.ErrInUse), codes.FailedPrecondition},
 		{fmt.Errorf("%w: %w", cause, volume.ErrUnsupported), codes.FailedPrecondition},
+		{fmt.Errorf("%w: %w", cause, volume.ErrNotFound), codes.NotFound},
 		{fmt.Errorf("%w: %w", cause, volume.ErrInfeasible), codes.OutOfRange},
 		{fmt.Errorf("%w: %w", cause, syscall.ENOSPC), codes.ResourceExhausted},
 	} {
@@ -270,6 +271,21 @@ func TestAnAttachmentIsKeptUntilItIsKnownToBeGone(t *testing.T) {
 	assert.Empty(t, plugin.Backend().Nodes("data"))
 	require.NoError(t, c.delete(t.Context()))
 	assert.Empty(t, plugin.Backend().Handles())
+}
+
+// A plugin that is a bridge to another driver says that the node is full, and leaves open what else it did.
+func TestANodeThatIsFullHasNotTheVolume(t *testing.T) {
+	c, plugin := faked(t, optionsIn(t.TempDir()))
+	require.NoError(t, c.create(t.Context(), "data"))
+	full := volume.Uncertain(fmt.Errorf("full: %w", volume.ErrAttachLimit))
+	plugin.Inject(fake.MethodAttach, fake.FailAfter(full))
+	plugin.Inject(fake.MethodDetach, fake.Fail(errors.New("not now")))
+	codeIs(t, codes.Unavailable, c.attach(t.Context()))
+	codeIs(t, codes.FailedPrecondition, c.delete(t.Context()))
+	plugin.Inject(fake.MethodAttach, fake.FailAfter(full))
+	codeIs(t, codes.ResourceExhausted, c.attach(t.Context()))
+	assert.Empty(t, plugin.Backend().Nodes("data"), "it was detached, so that the answer is so")
+	require.NoError(t, c.delete(t.Context()))
 }
 
 func TestAVolumeForOneNodeIsAttachedToOne(t *testing.T) {

@@ -45,6 +45,7 @@ var sentinelCodes = []struct {
 	{volume.ErrAttachLimit, codes.ResourceExhausted},
 	{volume.ErrInUse, codes.FailedPrecondition},
 	{volume.ErrFenced, codes.FailedPrecondition},
+	{volume.ErrNotFound, codes.NotFound},
 	{mount.ErrForeign, codes.FailedPrecondition},
 	{volume.ErrInfeasible, codes.OutOfRange},
 	{volume.ErrInvalid, codes.InvalidArgument},

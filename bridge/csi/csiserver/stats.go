@@ -54,7 +54,9 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 // measure asks the plugin, or else the filesystem that the volume is on.
 func (n *node) measure(ctx context.Context, at place) (*volume.Metrics, error) {
 	switch {
-	case at.publication == nil && at.staging.Capability.Block, at.publication != nil && at.publication.Capability.Block:
+	case at.publication != nil && at.publication.Capability.Block:
+		return volume.NewMetricsBlock(at.publication.Source).GetMetrics(ctx)
+	case at.publication == nil && at.staging.Capability.Block:
 		return volume.NewMetricsBlock(at.staging.Device).GetMetrics(ctx)
 	case at.publication == nil:
 		if at.staging.MountPath == "" {
