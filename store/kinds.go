@@ -31,6 +31,8 @@ var (
 	StorageClasses = storagev1.SchemeGroupVersion.WithKind("StorageClass")
 	// VolumeAttachments is the kind of *storagev1.VolumeAttachment; it has no namespace.
 	VolumeAttachments = storagev1.SchemeGroupVersion.WithKind("VolumeAttachment")
+	// CSIDrivers is the kind of *storagev1.CSIDriver; it has no namespace.
+	CSIDrivers = storagev1.SchemeGroupVersion.WithKind("CSIDriver")
 	// CSINodes is the kind of *storagev1.CSINode; it has no namespace.
 	CSINodes = storagev1.SchemeGroupVersion.WithKind("CSINode")
 	// Leases is the kind of *coordinationv1.Lease.
@@ -46,6 +48,7 @@ type knownKind struct {
 
 // knownKinds is the table of all kinds, sorted by their names.
 var knownKinds = [...]knownKind{
+	{kind: CSIDrivers, object: &storagev1.CSIDriver{}},
 	{kind: CSINodes, object: &storagev1.CSINode{}},
 	{kind: ConfigMaps, object: &v1.ConfigMap{}, namespaced: true},
 	{kind: Leases, object: &coordinationv1.Lease{}, namespaced: true},

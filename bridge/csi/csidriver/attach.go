@@ -68,6 +68,9 @@ func (p *Plugin) NewDetacher() (volume.Detacher, error) { return attacher{&stage
 // CanAttach implements [volume.AttachableVolumePlugin] by attachRequired of the CSIDriver or, without one, by what the driver has
 // answered.
 func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
+	if p.isInline(spec) {
+		return false, nil
+	}
 	_, err := p.sourceOf(spec)
 	return err == nil && p.attaches(), err
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
 	"github.com/volumekit/volumekit/volume"
@@ -23,6 +24,8 @@ type link struct {
 	options Options // complete
 	turn    chan struct{}
 	volumes turns
+	// object is the CSIDriver; nil where there is none.
+	object atomic.Pointer[storagev1.CSIDriver]
 
 	mu      sync.Mutex
 	current *session // nil before the first, and once closed
@@ -39,7 +42,9 @@ type session struct {
 }
 
 func newLink(options Options) *link {
-	return &link{options: options, turn: make(chan struct{}, 1)}
+	l := &link{options: options, turn: make(chan struct{}, 1)}
+	l.object.Store(options.Object)
+	return l
 }
 
 // session returns the connection, after it has made one where there is none. An error is transient: nothing was begun.
@@ -55,6 +60,9 @@ func (l *link) session(ctx context.Context) (*session, error) {
 	}
 	if s, err := l.alive(); s != nil || err != nil {
 		return s, err
+	}
+	if err := l.readObject(ctx); err != nil {
+		return nil, err
 	}
 	s, err := connect(ctx, l.options, &l.volumes)
 	if err != nil {

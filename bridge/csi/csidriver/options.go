@@ -42,6 +42,12 @@ type Options struct {
 	// Object is the driver's CSIDriver; nil where there is none. It must say attachRequired where a node's plugin cannot ask the
 	// controller service. It is not changed.
 	Object *storagev1.CSIDriver
+	// Objects is what the driver's CSIDriver is read from, such as [StoredObjects], at each new connection and by [Driver.Reread]. It
+	// stands in the place of Object.
+	Objects Objects
+	// Tokens gets the tokens of service accounts that a CSIDriver asks for, at each publication. Nil means that volumes of such a driver
+	// are refused.
+	Tokens Tokens
 	// Secrets gets the secrets that volumes and classes refer to, at each call. Nil means that volumes with secrets are refused.
 	Secrets volume.SecretGetter
 	// Nodes knows what the driver has said of other nodes, such as [StoredNodes]. Nil means that only this node is known, of a
@@ -91,6 +97,9 @@ func (o Options) complete() (Options, error) {
 	if o.Object != nil && o.Driver != "" && o.Object.Name != o.Driver {
 		return o, fmt.Errorf("the CSIDriver is that of %q and not of %q: %w", o.Object.Name, o.Driver, volume.ErrInvalid)
 	}
+	if o.Object != nil && o.Objects != nil {
+		return o, fmt.Errorf("driver %q: give Object or Objects, not both: %w", o.Driver, volume.ErrInvalid)
+	}
 	return o, nil
 }
 
@@ -104,15 +113,4 @@ func checkPluginName(driver string) error {
 			driver, driver+".csi.example.com", volume.ErrInvalid)
 	}
 	return nil
-}
-
-// attachRequired returns what the CSIDriver says, and false when it says nothing.
-func (o Options) attachRequired() (required, said bool) {
-	if o.Object == nil {
-		return false, false
-	}
-	if o.Object.Spec.AttachRequired == nil {
-		return true, true // The default of the object.
-	}
-	return *o.Object.Spec.AttachRequired, true
 }

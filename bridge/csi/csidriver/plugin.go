@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -99,9 +100,9 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	if err != nil {
 		return err
 	}
-	_, said := p.options.attachRequired()
+	_, said := p.attachRequired()
 	if !said && !p.options.Services.Has(Controller) {
-		return fmt.Errorf("driver %q: without its controller service only a CSIDriver says whether volumes must be attached: give it in Options.Object: %w",
+		return fmt.Errorf("driver %q: without its controller service only a CSIDriver says whether volumes must be attached: give it in Options.Object or Objects: %w",
 			s.facts.name, volume.ErrInvalid)
 	}
 	p.host = host
@@ -112,13 +113,17 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 // GetPluginName implements [volume.VolumePlugin].
 func (p *Plugin) GetPluginName() string { return p.name }
 
-// SpecKinds implements [volume.SpecKindDeclarer]: volumes of the csi source that name the driver.
+// SpecKinds implements [volume.SpecKindDeclarer]: volumes of the csi source that name the driver, of PersistentVolumes and of pods.
 func (p *Plugin) SpecKinds() []volume.SpecKind {
-	return []volume.SpecKind{{Source: "csi", Driver: p.options.Driver, Scope: volume.PersistentScope}}
+	return []volume.SpecKind{{Source: "csi", Driver: p.options.Driver}}
 }
 
 // CanSupport implements [volume.VolumePlugin].
 func (p *Plugin) CanSupport(spec *volume.Spec) bool {
+	return p.isInline(spec) || p.isPersistent(spec)
+}
+
+func (p *Plugin) isPersistent(spec *volume.Spec) bool {
 	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil &&
 		spec.PersistentVolume.Spec.CSI.Driver == p.options.Driver
 }
@@ -133,12 +138,12 @@ func (p *Plugin) SupportsMountOption() bool { return true }
 
 // RequiresRemount implements [volume.RemountableVolumePlugin] by requiresRepublish of the CSIDriver.
 func (p *Plugin) RequiresRemount(*volume.Spec) bool {
-	return p.options.Object != nil && isTrue(p.options.Object.Spec.RequiresRepublish)
+	return isTrue(p.object().RequiresRepublish)
 }
 
 // SupportsSELinuxContextMount implements [volume.SELinuxVolumePlugin] by seLinuxMount of the CSIDriver.
 func (p *Plugin) SupportsSELinuxContextMount(*volume.Spec) (bool, error) {
-	return p.options.Object != nil && isTrue(p.options.Object.Spec.SELinuxMount), nil
+	return isTrue(p.object().SELinuxMount), nil
 }
 
 func isTrue(flag *bool) bool { return flag != nil && *flag }
@@ -168,7 +173,7 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 
 // attaches reports whether volumes of the driver must be attached.
 func (p *Plugin) attaches() bool {
-	if required, said := p.options.attachRequired(); said {
+	if required, said := p.attachRequired(); said {
 		return required
 	}
 	return p.link.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
@@ -186,18 +191,23 @@ type source struct {
 	// readOnly is whether the volume, or this pod's reference to it, is read-only.
 	readOnly bool
 	block    bool
+	// inline says that it is a volume of a pod's own; pv and csi are then made of it.
+	inline bool
 }
 
 // errOtherPlugin says that a spec is not one of this driver.
 var errOtherPlugin = errors.New("the volume has no csi source of this driver")
 
-// sourceOf returns the source of a spec. A handle that the specification does not allow is an error that matches
+// sourceOf returns the source of a PersistentVolume. A handle that the specification does not allow is an error that matches
 // [volume.ErrInvalid].
 func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) {
-	if !p.CanSupport(spec) {
+	if !p.isPersistent(spec) {
 		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", p.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
 	}
 	pv := spec.PersistentVolume
+	if err := p.checkMode(storagev1.VolumeLifecyclePersistent); err != nil {
+		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
+	}
 	if err := p.checkHandle(pv.Spec.CSI.VolumeHandle); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
 	}
@@ -213,6 +223,9 @@ const reserved = "="
 // GetVolumeName implements [volume.VolumePlugin]: the volume's handle, which is all that Detach gets. A handle that begins with
 // "pods/" or "=" has one more "=" before it.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	if p.isInline(spec) {
+		return spec.Name(), nil // It is a pod's own: the pod is in its unique name.
+	}
 	src, err := p.sourceOf(spec)
 	if err != nil {
 		return "", err

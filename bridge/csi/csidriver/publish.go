@@ -35,7 +35,7 @@ type place struct {
 
 // NewMounter implements [volume.VolumePlugin].
 func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	src, err := p.sourceOf(spec)
+	src, err := p.sourceFor(spec, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +47,13 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		return nil, err
 	}
 	return &mounter{place: place{Dir: volume.Dir{Path: path}, plugin: p}, src: src, pod: pod}, nil
+}
+
+func (p *Plugin) sourceFor(spec *volume.Spec, pod *v1.Pod) (source, error) {
+	if p.isInline(spec) {
+		return p.inlineOf(spec, pod)
+	}
+	return p.sourceOf(spec)
 }
 
 // NewUnmounter implements [volume.VolumePlugin].
@@ -84,7 +91,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
 	}
 	p := m.plugin
-	err := p.publish(ctx, publication{src: m.src, path: dir, group: args.FsGroup, label: args.SELinuxLabel})
+	err := p.publish(ctx, publication{src: m.src, pod: m.pod, path: dir, group: args.FsGroup, label: args.SELinuxLabel})
 	if err != nil {
 		return err
 	}
@@ -94,6 +101,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 // publication is one volume that is to be given to one pod.
 type publication struct {
 	src   source
+	pod   *v1.Pod // nil for a block device
 	path  string
 	group *int64
 	label string
@@ -175,16 +183,20 @@ func (p *Plugin) publishRequest(ctx context.Context, f facts, pub publication) (
 		VolumeId: pub.src.csi.VolumeHandle, TargetPath: pub.path, VolumeCapability: capability, Readonly: pub.src.readOnly,
 		VolumeContext: pub.src.csi.VolumeAttributes,
 	}
-	if p.stages() {
+	switch {
+	case pub.src.inline: // The driver makes it now.
+	case p.stages():
 		err = p.addStaging(pub.src, request)
-	} else {
+	default:
 		err = p.addAttachment(pub, request)
 	}
 	if err != nil {
 		return nil, err
 	}
-	request.Secrets, err = p.secret(ctx, pub.src.csi.NodePublishSecretRef)
-	return request, err
+	if request.Secrets, err = p.secret(ctx, pub.src.csi.NodePublishSecretRef); err != nil {
+		return nil, err
+	}
+	return request, p.addPod(ctx, pub, request)
 }
 
 // addStaging adds where the volume is staged, and what the driver returned when it was attached, which are on record.
@@ -223,8 +235,8 @@ func (p *Plugin) addAttachment(pub publication, request *csi.NodePublishVolumeRe
 // that is so for a filesystem that one node has.
 func (p *Plugin) ownsContent(src source) bool {
 	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
-	if p.options.Object != nil && p.options.Object.Spec.FSGroupPolicy != nil {
-		policy = *p.options.Object.Spec.FSGroupPolicy
+	if said := p.object().FSGroupPolicy; said != nil {
+		policy = *said
 	}
 	if policy != storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy {
 		return policy == storagev1.FileFSGroupPolicy

@@ -39,6 +39,9 @@ func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &
 
 // CanDeviceMount implements [volume.DeviceMountableVolumePlugin] by what the driver has answered.
 func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
+	if p.isInline(spec) {
+		return false, nil
+	}
 	src, err := p.sourceOf(spec)
 	return err == nil && !src.block && p.stages(), err
 }
@@ -169,7 +172,7 @@ func (p *Plugin) useOf(f facts, src source, group *int64, label string) use {
 	if group != nil && f.node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		u.group = fmt.Sprint(*group)
 	}
-	if label != "" && p.options.Object != nil && isTrue(p.options.Object.Spec.SELinuxMount) {
+	if label != "" && isTrue(p.object().SELinuxMount) {
 		u.mountFlags = append(slices.Clone(u.mountFlags), fmt.Sprintf("context=%q", label))
 	}
 	return u

@@ -1,6 +1,7 @@
 package csispec
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -71,22 +72,54 @@ func limitOf(field protoreflect.Name) int {
 	return MaxString
 }
 
-// Secrets returns the values of all fields that the specification marks as secret, to be taken out of errors and logs.
+// TokensKey is the key under which Kubernetes gives tokens of service accounts to a driver, in the volume's context or in the secrets. In
+// either its value is a secret.
+const TokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
+
+// Secrets returns the values of all fields that the specification marks as secret, and tokens, to be taken out of errors and logs.
 func Secrets(message proto.Message) volume.Secrets {
 	var values []string
 	walk(message.ProtoReflect(), func(_ protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
 		switch {
-		case !secret(field):
-		case field.IsMap():
-			value.Map().Range(func(_ protoreflect.MapKey, value protoreflect.Value) bool {
-				values = append(values, value.String())
+		case isText(field) && field.IsMap():
+			value.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+				if key.String() == TokensKey {
+					values = append(values, tokensIn(value.String())...)
+				}
+				if secret(field) || key.String() == TokensKey {
+					values = append(values, value.String())
+				}
 				return true
 			})
+		case !secret(field):
 		case field.Kind() == protoreflect.StringKind && !field.IsList():
 			values = append(values, value.String())
 		}
 	})
 	return volume.NewSecrets(values...)
+}
+
+// isText reports whether a field, or each value of it, is a string.
+func isText(field protoreflect.FieldDescriptor) bool {
+	if field.IsMap() {
+		field = field.MapValue()
+	}
+	return field.Kind() == protoreflect.StringKind
+}
+
+// tokensIn returns the tokens in what Kubernetes makes of them, a JSON object by audience. A text that is none is a secret as a whole.
+func tokensIn(text string) []string {
+	var byAudience map[string]struct {
+		Token string `json:"token"`
+	}
+	if err := json.Unmarshal([]byte(text), &byAudience); err != nil {
+		return nil
+	}
+	var tokens []string
+	for _, one := range byAudience {
+		tokens = append(tokens, one.Token)
+	}
+	return tokens
 }
 
 // Stripped is a message that prints without its secrets. Nothing is done before it is printed.
@@ -104,9 +137,9 @@ func (s Stripped) String() string {
 	message := proto.Clone(s.Message)
 	walk(message.ProtoReflect(), func(of protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
 		switch {
+		case field.IsMap() && isText(field):
+			redact(value.Map(), func(key string) bool { return secret(field) || key == TokensKey })
 		case !secret(field):
-		case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
-			redact(value.Map())
 		default:
 			of.Clear(field)
 		}
@@ -114,9 +147,11 @@ func (s Stripped) String() string {
 	return prototext.MarshalOptions{}.Format(message)
 }
 
-func redact(values protoreflect.Map) {
+func redact(values protoreflect.Map, hidden func(key string) bool) {
 	values.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
-		values.Set(key, protoreflect.ValueOfString(volume.Redacted))
+		if hidden(key.String()) {
+			values.Set(key, protoreflect.ValueOfString(volume.Redacted))
+		}
 		return true
 	})
 }

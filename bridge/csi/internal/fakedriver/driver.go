@@ -91,6 +91,8 @@ type Volume struct {
 	Nodes []string
 	// Staged and Published are the paths at which it is.
 	Staged, Published []string
+	// Inline says that it was made for a pod when it was published.
+	Inline bool
 }
 
 // Driver is the driver. Its methods may be called from several goroutines.

@@ -109,18 +109,23 @@ func (d *Driver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*c
 	if v != nil && len(v.Nodes)+len(v.Staged)+len(v.Published) > 0 {
 		return nil, status.Error(codes.FailedPrecondition, "in use")
 	}
+	return &csi.DeleteVolumeResponse{}, d.erase(r.GetVolumeId())
+}
+
+// erase deletes a volume. It is called with the lock held.
+func (d *Driver) erase(id string) error {
 	root, err := os.OpenRoot(d.options.Dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = root.Close() }()
-	for _, name := range []string{filepath.Base(r.GetVolumeId()), filepath.Base(r.GetVolumeId()) + deviceSuffix} {
+	for _, name := range []string{filepath.Base(id), filepath.Base(id) + deviceSuffix} {
 		if err := root.RemoveAll(name); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	delete(d.volumes, r.GetVolumeId())
-	return &csi.DeleteVolumeResponse{}, nil
+	delete(d.volumes, id)
+	return nil
 }
 
 // ControllerPublishVolume implements csi.ControllerServer.
@@ -256,6 +261,12 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolume
 func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if r.GetVolumeContext()["csi.storage.k8s.io/ephemeral"] == "true" && d.volumes[r.GetVolumeId()] == nil {
+		if err := os.Mkdir(d.path(r.GetVolumeId()), 0o755); err != nil {
+			return nil, err
+		}
+		d.volumes[r.GetVolumeId()] = &Volume{ID: r.GetVolumeId(), Inline: true, Size: 1 << 20}
+	}
 	v, err := d.volume(r.GetVolumeId())
 	if err != nil {
 		return nil, err
@@ -264,7 +275,7 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 		return &csi.NodePublishVolumeResponse{}, nil
 	}
 	source := d.path(v.ID)
-	if slices.Contains(d.options.Node, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
+	if !v.Inline && slices.Contains(d.options.Node, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
 		if !slices.Contains(v.Staged, r.GetStagingTargetPath()) {
 			return nil, status.Error(codes.FailedPrecondition, "not staged")
 		}
@@ -302,6 +313,9 @@ func (d *Driver) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVo
 	}
 	if v := d.volumes[r.GetVolumeId()]; v != nil {
 		v.Published = slices.DeleteFunc(v.Published, func(path string) bool { return path == r.GetTargetPath() })
+		if v.Inline && len(v.Published) == 0 {
+			return &csi.NodeUnpublishVolumeResponse{}, d.erase(v.ID)
+		}
 	}
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }

@@ -1,0 +1,87 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Objects knows the CSIDriver objects. [StoredObjects] reads them from a store.
+type Objects interface {
+	// CSIDriver returns the object of a driver; nil and no error says that there is none.
+	CSIDriver(ctx context.Context, driver string) (*storagev1.CSIDriver, error)
+}
+
+// StoredObjects are the CSIDriver objects of a store.
+func StoredObjects(s store.Store) Objects { return storedObjects{s} }
+
+type storedObjects struct{ store store.Store }
+
+// CSIDriver implements [Objects].
+func (o storedObjects) CSIDriver(ctx context.Context, driver string) (*storagev1.CSIDriver, error) {
+	object, err := store.Get[*storagev1.CSIDriver](ctx, o.store, "", driver)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("CSIDriver %q: %w", driver, err)
+	}
+	return object, nil
+}
+
+// Reread reads the driver's CSIDriver again from [Options].Objects. Call it when the object has changed; a new connection to the driver
+// reads it too. Whether volumes are attached was decided when the plugin was initialised, and stays.
+func (d *Driver) Reread(ctx context.Context) error { return d.link.readObject(ctx) }
+
+// readObject reads the CSIDriver, where there is something to read it from. When it cannot be read, the one before stays.
+func (l *link) readObject(ctx context.Context) error {
+	if l.options.Objects == nil {
+		return nil
+	}
+	object, err := l.options.Objects.CSIDriver(ctx, l.options.Driver)
+	if err != nil {
+		return volume.Transient(err)
+	}
+	l.object.Store(object)
+	return nil
+}
+
+// object returns what the CSIDriver says; the zero value where there is none.
+func (p *Plugin) object() storagev1.CSIDriverSpec {
+	if object := p.link.object.Load(); object != nil {
+		return object.Spec
+	}
+	return storagev1.CSIDriverSpec{}
+}
+
+// attachRequired returns what the CSIDriver says, and false when there is none.
+func (p *Plugin) attachRequired() (required, said bool) {
+	object := p.link.object.Load()
+	if object == nil {
+		return false, false
+	}
+	if object.Spec.AttachRequired == nil {
+		return true, true // The default of the object.
+	}
+	return *object.Spec.AttachRequired, true
+}
+
+// checkMode refuses volumes of a kind that the CSIDriver does not list. One that lists nothing, or that is not there, stands for
+// PersistentVolumes alone.
+func (p *Plugin) checkMode(mode storagev1.VolumeLifecycleMode) error {
+	modes := p.object().VolumeLifecycleModes
+	if len(modes) == 0 {
+		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	}
+	if slices.Contains(modes, mode) {
+		return nil
+	}
+	return fmt.Errorf("driver %q is not for volumes of kind %s: its CSIDriver must list that in volumeLifecycleModes: %w",
+		p.options.Driver, mode, volume.ErrUnsupported)
+}

@@ -1,0 +1,91 @@
+package csidriver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// Tokens gets tokens of service accounts.
+type Tokens interface {
+	// PodToken returns a token of the pod's service account that is bound to the pod, for the audience and the time that the
+	// request asks for, and when it ends.
+	PodToken(ctx context.Context, pod *v1.Pod, request storagev1.TokenRequest) (token string, expires time.Time, err error)
+}
+
+// The keys of a volume's context by which Kubernetes tells a driver of the pod.
+const (
+	podNameKey      = parameterPrefix + "pod.name"
+	podNamespaceKey = parameterPrefix + "pod.namespace"
+	podUIDKey       = parameterPrefix + "pod.uid"
+	podAccountKey   = parameterPrefix + "serviceAccount.name"
+	ephemeralKey    = parameterPrefix + "ephemeral"
+)
+
+// addPod tells the driver of the pod what its CSIDriver asks for: names, and tokens of its service account.
+func (p *Plugin) addPod(ctx context.Context, pub publication, request *csi.NodePublishVolumeRequest) error {
+	if pub.pod == nil {
+		return nil
+	}
+	spec := p.object()
+	if isTrue(spec.PodInfoOnMount) {
+		request.VolumeContext = withValues(request.GetVolumeContext(), map[string]string{
+			podNameKey: pub.pod.Name, podNamespaceKey: pub.pod.Namespace, podUIDKey: string(pub.pod.UID),
+			podAccountKey: pub.pod.Spec.ServiceAccountName, ephemeralKey: strconv.FormatBool(pub.src.inline),
+		})
+	}
+	if len(spec.TokenRequests) == 0 {
+		return nil
+	}
+	tokens, err := p.tokens(ctx, pub.pod, spec.TokenRequests)
+	if err != nil {
+		return fmt.Errorf("driver %q: volume %q: %w", p.options.Driver, pub.src.pv.Name, err)
+	}
+	if isTrue(spec.ServiceAccountTokenInSecrets) {
+		request.Secrets = withValues(request.GetSecrets(), map[string]string{csispec.TokensKey: tokens})
+	} else {
+		request.VolumeContext = withValues(request.GetVolumeContext(), map[string]string{csispec.TokensKey: tokens})
+	}
+	return nil
+}
+
+// withValues returns the values of both, those of more before others.
+func withValues(values, more map[string]string) map[string]string {
+	all := make(map[string]string, len(values)+len(more))
+	maps.Copy(all, values)
+	maps.Copy(all, more)
+	return all
+}
+
+// podToken is how Kubernetes writes one token.
+type podToken struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expirationTimestamp"`
+}
+
+// tokens returns a token for each audience, as Kubernetes writes them. They are asked for at each call and kept nowhere.
+func (p *Plugin) tokens(ctx context.Context, pod *v1.Pod, requests []storagev1.TokenRequest) (string, error) {
+	if p.options.Tokens == nil {
+		return "", fmt.Errorf("its CSIDriver asks for tokens of service accounts: set Options.Tokens: %w", volume.ErrUnsupported)
+	}
+	byAudience := make(map[string]podToken, len(requests))
+	for _, request := range requests {
+		token, expires, err := p.options.Tokens.PodToken(ctx, pod, request)
+		if err != nil {
+			return "", volume.Transient(fmt.Errorf("token of service account %q for audience %q: %w", pod.Spec.ServiceAccountName, request.Audience, err))
+		}
+		byAudience[request.Audience] = podToken{Token: token, Expires: expires}
+	}
+	text, err := json.Marshal(byAudience)
+	return string(text), err
+}
