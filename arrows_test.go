@@ -14,6 +14,9 @@ const module = "github.com/volumekit/volumekit"
 // pv is where the packages of the persistent volume controller are.
 const pv = "controller/persistentvolume/internal/"
 
+// vm is where the packages of the volume manager are.
+const vm = "volumemanager/internal/"
+
 // arrows says which of our packages each package may import, as docs/architecture.md draws it. A name that ends in /...
 // means all packages below it. Each package under internal/ is a leaf of its own, and is listed where it may be used.
 var arrows = map[string][]string{
@@ -37,7 +40,7 @@ var arrows = map[string][]string{
 	"cache":                       {"volume", "operationexecutor", "internal/..."},
 	"store":                       {"internal/..."},
 	"store/storetest":             {"store"},
-	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "mount/owned", "mount/safepath", "operationexecutor", "cache", "store", "internal/..."},
+	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "mount/owned", "mount/safepath", "operationexecutor", "cache", "store", "internal/...", vm + "..."},
 	"controller/persistentvolume": {"volume", "operationexecutor", "store", "internal/...", "controller/persistentvolume/internal/..."},
 	"controller/leader":           {"store", "volume"},
 	"controller/expand":           {"volume", "operationexecutor", "store", "internal/..."},
@@ -54,6 +57,12 @@ var arrows = map[string][]string{
 	pv + "storage":   {pv + "objects", pv + "match", "volume", "operationexecutor", "store", "internal/lostcall", "internal/outcome"},
 	pv + "ephemeral": {pv + "objects", pv + "work", "volume", "operationexecutor", "store"},
 	pv + "reclaim":   {pv + "objects", pv + "work", pv + "bind", pv + "inuse", pv + "storage", "volume", "operationexecutor", "store"},
+
+	vm + "podvolume":  {"volume"},
+	vm + "keylock":    nil,
+	vm + "sentinel":   {"volume", "mount", "mount/loop", "mount/safepath"},
+	vm + "changes":    {"volume", "internal/workqueue"},
+	vm + "containers": {vm + "keylock", vm + "sentinel", "volume", "mount", "mount/blockmap", "mount/safepath", "operationexecutor"},
 
 	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "internal/simulation/..."},
 }

@@ -11,19 +11,21 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // actualState is the actual state of the world that wakes those who wait for a pod when something becomes of one of its
 // volumes.
 type actualState struct {
 	*cache.ActualStateOfWorld
-	changes *broadcast
+	changes *changes.Hub
 	// forgot is told of a volume that is detached, and why the state did not forget it, if it did not.
 	forgot func(name v1.UniqueVolumeName, err error)
 	// made is told of a mount before the state is.
-	made func(h holder, path string)
+	made func(h podvolume.Key, path string)
 	// gone is told of a set-up that is gone after the state is.
-	gone func(h holder)
+	gone func(h podvolume.Key)
 }
 
 var (
@@ -35,21 +37,21 @@ var (
 // MarkVolumeAsMounted implements the executor's mounter updater. The mounter is asked once, here, what a query will tell:
 // one that panics has not set the volume up.
 func (a actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
-	defer a.changes.notify(opts.PodName)
+	defer a.changes.Notify(opts.PodName)
 	if opts.Mounter != nil {
 		asked, err := ask(opts.Mounter)
 		if err != nil {
 			return fmt.Errorf("where volume %q is set up is not known: %w", opts.VolumeName, err)
 		}
 		opts.Mounter = asked
-		a.made(holder{volume: opts.VolumeName, pod: opts.PodName}, opts.MountPath)
+		a.made(podvolume.Key{Volume: opts.VolumeName, Pod: opts.PodName}, opts.MountPath)
 	}
 	return a.ActualStateOfWorld.MarkVolumeAsMounted(opts)
 }
 
 // MarkDeviceAsMounted implements the executor's mounter updater.
 func (a actualState) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
-	a.made(holder{volume: volumeName}, deviceMountPath)
+	a.made(podvolume.Key{Volume: volumeName}, deviceMountPath)
 	return a.ActualStateOfWorld.MarkDeviceAsMounted(volumeName, devicePath, deviceMountPath, seLinuxMountContext)
 }
 
@@ -101,16 +103,16 @@ func pluginsOwn(mounter volume.Mounter) volume.Mounter {
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater.
 func (a actualState) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolumeOpts) error {
-	defer a.changes.notify(opts.PodName)
+	defer a.changes.Notify(opts.PodName)
 	return a.ActualStateOfWorld.MarkVolumeMountAsUncertain(opts)
 }
 
 // MarkVolumeAsUnmounted implements the executor's mounter updater.
 func (a actualState) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
-	defer a.changes.notify(podName)
+	defer a.changes.Notify(podName)
 	err := a.ActualStateOfWorld.MarkVolumeAsUnmounted(podName, volumeName)
 	if err == nil {
-		a.gone(holder{volume: volumeName, pod: podName})
+		a.gone(podvolume.Key{Volume: volumeName, Pod: podName})
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // touchyPlugin makes mounters that panic when they are asked what they made.
@@ -116,7 +117,7 @@ func TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce(t *testing.T) {
 			m.actual.MarkVolumeAsDetached(name, testNode)
 			for _, v := range []verb{verbDetach, verbForget} {
 				assert.False(t, (&worker{m: m}).begin(t.Context(), &volumeLook{name: name}, action{verb: v}))
-				why, ok := m.troubleOf(holder{volume: name})
+				why, ok := m.troubleOf(podvolume.Key{Volume: name})
 				require.True(t, ok)
 				require.ErrorIs(t, why.err, volume.ErrInUse)
 				assert.Equal(t, attempt+1, why.attempts)

@@ -16,6 +16,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
 // recordVersion is the version of the payload of a record. A record of a later version is not read. Version 1 differs in the
@@ -116,7 +117,7 @@ func (r volumeRecord) paths() iter.Seq[string] {
 		}
 		for uid, p := range r.Pods {
 			inner := r.innerName(uid, p)
-			if !yield(p.Path) || !yield(partsOf(uid, subpathName(r.Plugin, inner))) || !yield(partsOf(uid, inner)) {
+			if !yield(p.Path) || !yield(partsOf(uid, containers.SubpathName(r.Plugin, inner))) || !yield(partsOf(uid, inner)) {
 				return
 			}
 		}

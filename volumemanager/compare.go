@@ -10,6 +10,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // This file compares what is on record with the mount table, once, at the start.
@@ -58,7 +59,7 @@ func (m *Manager) compareMounts(ctx context.Context, found []foundVolume) (mount
 
 // recordedMount is a mount of a record.
 type recordedMount struct {
-	holder
+	podvolume.Key
 
 	path  string
 	known mountRecord
@@ -70,14 +71,14 @@ func (v foundVolume) mounts() []recordedMount {
 	r := v.record
 	mounts := make([]recordedMount, 0, 1+len(r.Pods))
 	if r.Staging != nil {
-		mounts = append(mounts, recordedMount{holder{volume: r.Volume}, r.Staging.Path, r.Staging.Mount})
+		mounts = append(mounts, recordedMount{podvolume.Key{Volume: r.Volume}, r.Staging.Path, r.Staging.Mount})
 	}
 	for uid, p := range r.Pods {
 		path := p.Path
 		if mode, err := volume.GetVolumeMode(v.spec); err == nil && mode == v1.PersistentVolumeBlock && r.Staging != nil {
 			path = filepath.Join(r.Staging.Path, string(uid))
 		}
-		mounts = append(mounts, recordedMount{holder{r.Volume, volume.UniquePodName(uid)}, path, p.Mount})
+		mounts = append(mounts, recordedMount{podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(uid)}, path, p.Mount})
 	}
 	return mounts
 }
@@ -89,13 +90,13 @@ func (f mountsFound) own(r recordedMount) *ownMount {
 		return nil
 	}
 	if at, ok := f.byID[r.known.Unique]; ok && r.known.Unique != 0 && f.table[at].Path == r.path {
-		return newOwnMount(r.holder, r.path, f.table[at]) // perhaps below another
+		return newOwnMount(r.Key, r.path, f.table[at]) // perhaps below another
 	}
 	if r.known.is(f.table[top]) {
-		return newOwnMount(r.holder, r.path, f.table[top])
+		return newOwnMount(r.Key, r.path, f.table[top])
 	}
 	// Ours is gone and another there: it is not to be taken for ours.
-	return &ownMount{holder: r.holder, path: r.path, uniqueID: r.known.Unique, identity: r.known.Other, flags: unique.Make("")}
+	return &ownMount{Key: r.Key, path: r.path, uniqueID: r.known.Unique, identity: r.known.Other, flags: unique.Make("")}
 }
 
 // isAtOrBeneathAny reports whether path, or a directory above it, is in paths.

@@ -17,6 +17,8 @@ import (
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/containers"
+	"github.com/volumekit/volumekit/volumemanager/internal/sentinel"
 )
 
 // The sentinels of [Manager.ContainerMounts].
@@ -104,9 +106,9 @@ func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container st
 	if entry == nil {
 		return ContainerVolumes{}, unknownPod(pod)
 	}
-	c, err := containerOf(entry.pod, container)
-	if err != nil {
-		return ContainerVolumes{}, err
+	c, ok := containers.Find(entry.pod, container)
+	if !ok {
+		return ContainerVolumes{}, fmt.Errorf("%w: pod %q has no container %q: %w", ErrUnknownContainer, podKey(pod), container, volume.ErrInvalid)
 	}
 	ctx, cancel := m.withWaitTimeout(ctx)
 	defer cancel()
@@ -117,6 +119,32 @@ func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container st
 	}
 	return volumes, nil
 }
+
+// ContainerEnvironment tells the environment of a container, as the program that starts it has put it together: from config
+// maps, secrets, resources and services too, which the manager does not read.
+type ContainerEnvironment interface {
+	// ContainerEnvironment returns the value of every variable of a container, as its processes get it. It is asked by
+	// [Manager.ContainerMounts], once in a call and only if the container has a subPathExpr; what it returns is not kept. pod and
+	// container must not be changed. It is called in the goroutine of the caller of ContainerMounts, without a lock.
+	ContainerEnvironment(ctx context.Context, pod *v1.Pod, container *v1.Container) (map[string]string, error)
+}
+
+// VariableError says that a subPathExpr refers to a variable of the container's environment whose value is not known here.
+type VariableError struct {
+	// Variable is the name of the variable.
+	Variable string
+	// Err is why its value is not known. It matches volume.ErrUnsupported when it comes from where only an orchestrator can
+	// look, volume.ErrTransient when the pod has no such value yet, and else volume.ErrInvalid.
+	Err error
+}
+
+// Error names the variable.
+func (e *VariableError) Error() string {
+	return fmt.Sprintf("variable %q of subPathExpr: %v", e.Variable, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *VariableError) Unwrap() error { return e.Err }
 
 // withWaitTimeout bounds what waits by WaitTimeout, if ctx has no deadline.
 func (m *Manager) withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -132,7 +160,7 @@ type containerAsk struct {
 	entry     *podEntry
 	container *v1.Container
 	rows      map[string]cache.MountedVolume // by outer name
-	variables *environment                   // nil: nobody has asked for one
+	variables *containers.Environment        // nil: nobody has asked for one
 }
 
 func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.pod) }
@@ -246,7 +274,7 @@ func (a *containerAsk) mount(ctx context.Context, index int) (ContainerMount, er
 		return made, fmt.Errorf("plugin %q says that it is at %q, which is not an absolute path: %w", row.PluginName, info.Path, operationexecutor.ErrUntrue)
 	}
 	var err error
-	if made.Propagation, err = propagationOf(a.container, spec); err != nil {
+	if made.Propagation, err = containers.Propagation(a.container, spec); err != nil {
 		return made, err
 	}
 	if made.RecursiveReadOnly, err = a.recursiveReadOnly(spec); err != nil {
@@ -270,7 +298,7 @@ func mayRelabel(row cache.MountedVolume) bool {
 }
 
 func (a *containerAsk) recursiveReadOnly(spec *v1.VolumeMount) (bool, error) {
-	switch recursiveReadOnlyOf(spec) {
+	switch containers.RecursiveReadOnly(spec) {
 	case v1.RecursiveReadOnlyIfPossible:
 		return a.manager.options.RecursiveReadOnly, nil
 	case v1.RecursiveReadOnlyEnabled:
@@ -288,7 +316,7 @@ func (a *containerAsk) recursiveReadOnly(spec *v1.VolumeMount) (bool, error) {
 func (a *containerAsk) subPath(ctx context.Context, spec *v1.VolumeMount) (string, error) {
 	switch {
 	case spec.SubPathExpr != "":
-	case isWholeVolume(spec.SubPath):
+	case containers.IsWholeVolume(spec.SubPath):
 		return "", nil
 	default:
 		return spec.SubPath, nil
@@ -297,29 +325,29 @@ func (a *containerAsk) subPath(ctx context.Context, spec *v1.VolumeMount) (strin
 	if err != nil {
 		return "", err
 	}
-	sub, err := environment.expandSubPath(spec.SubPathExpr)
+	sub, unknown, err := environment.ExpandSubPath(spec.SubPathExpr)
 	if err != nil {
-		return "", err
+		return "", &VariableError{Variable: unknown, Err: err}
 	}
 	if _, err := safepath.CleanSubpath(sub); err != nil {
-		return "", fmt.Errorf("subPathExpr %q: %w", spec.SubPathExpr, alsoOfPath(err))
+		return "", fmt.Errorf("subPathExpr %q: %w", spec.SubPathExpr, sentinel.OfPath(err))
 	}
 	return sub, nil
 }
 
 // environment returns the variables of the container: those that the orchestrator tells, or else those that the pod does.
-func (a *containerAsk) environment(ctx context.Context) (environment, error) {
+func (a *containerAsk) environment(ctx context.Context) (containers.Environment, error) {
 	if a.variables != nil {
 		return *a.variables, nil
 	}
 	node := types.NodeName(cmp.Or(a.entry.pod.Spec.NodeName, string(a.manager.node())))
-	found := environmentOf(a.entry.pod, node, a.container)
+	found := containers.EnvironmentOf(a.entry.pod, node, a.container)
 	if teller := a.manager.options.Environment; teller != nil {
 		values, err := teller.ContainerEnvironment(ctx, a.entry.pod, a.container)
 		if err != nil {
-			return environment{}, fmt.Errorf("the environment of the container, for its subPathExpr: %w", err)
+			return found, fmt.Errorf("the environment of the container, for its subPathExpr: %w", err)
 		}
-		found = environment{values: values}
+		found = containers.Known(values)
 	}
 	a.variables = &found
 	return found, nil
@@ -336,8 +364,8 @@ var propagations = map[v1.MountPropagationMode]string{
 func (a *containerAsk) bindSubPath(ctx context.Context, index int, made ContainerMount, sub string) (string, error) {
 	uid := a.entry.pod.UID
 	row := a.rows[made.Name]
-	return a.manager.subpaths.prepare(ctx, uid, safepath.Subpath{
-		Owner:            safepath.Owner{VolumeName: subpathName(row.PluginName, row.InnerVolumeSpecName), ContainerName: a.container.Name},
+	return a.manager.subpaths.Prepare(ctx, uid, safepath.Subpath{
+		Owner:            safepath.Owner{VolumeName: containers.SubpathName(row.PluginName, row.InnerVolumeSpecName), ContainerName: a.container.Name},
 		VolumePath:       made.Source,
 		FollowVolumePath: !a.isOurs(made.Source),
 		Apart:            a.keptApart(row, made.Source),
@@ -349,7 +377,7 @@ func (a *containerAsk) bindSubPath(ctx context.Context, index int, made Containe
 		},
 	}, func() error {
 		if now, ok := a.row(made.Name); !ok || now.VolumeName != row.VolumeName || a.manager.entryOf(uid) == nil {
-			return a.notReady(map[string]bool{made.Name: true}, errTakenAway)
+			return a.notReady(map[string]bool{made.Name: true}, containers.ErrTakenAway)
 		}
 		return nil
 	})
@@ -358,7 +386,7 @@ func (a *containerAsk) bindSubPath(ctx context.Context, index int, made Containe
 // isOurs reports whether a path is one that the plugin has made for the pod. Any other one is a directory of the host,
 // which whoever wrote the pod or the PersistentVolume has chosen.
 func (a *containerAsk) isOurs(dir string) bool {
-	return strings.HasPrefix(dir, a.manager.subpaths.podDir(a.entry.pod.UID)+string(filepath.Separator))
+	return strings.HasPrefix(dir, a.manager.subpaths.PodDir(a.entry.pod.UID)+string(filepath.Separator))
 }
 
 // keptApart returns what a volume that is a path of the host must be apart from. The check of its set-up is no proof: links on
@@ -367,7 +395,7 @@ func (a *containerAsk) keptApart(row cache.MountedVolume, dir string) []string {
 	if a.isOurs(dir) {
 		return nil
 	}
-	apart := []string{filepath.Dir(a.manager.subpaths.podsDir)}
+	apart := []string{filepath.Dir(a.manager.plugins.Host().GetPodsDir())}
 	if asked, ok := row.Mounter.(askedMounter); ok {
 		apart = append(apart, asked.apart...)
 	}
@@ -385,6 +413,26 @@ func (a *containerAsk) device(spec v1.VolumeDevice) (ContainerDevice, error) {
 		made.Permissions = "rm"
 	}
 	var err error
-	made.Major, made.Minor, err = deviceNumber(made.Source)
+	made.Major, made.Minor, err = containers.DeviceNumber(made.Source)
 	return made, err
+}
+
+// ReleaseContainer undoes [Manager.ContainerMounts] once a container has ended, or if it was never started: what was
+// bound for its sub-paths is unmounted, and the directories of that are removed by rmdir. It is found on disk, so that
+// this works also after a restart, and for a pod that was removed or never added; where there is nothing, it succeeds. A
+// container that is started again need not be released before; RemovePod releases all of its pod's.
+//
+// The path that a runtime was given must not be used on the host any more: the error then matches unix.EBUSY. A mount
+// there which is not ours is left alone, and is an error that matches mount.ErrForeign. What can be released is, in any
+// case, and the call may be repeated. The content of the volume is not touched. ctx bounds the call.
+func (m *Manager) ReleaseContainer(ctx context.Context, uid types.UID, container string) error {
+	for field, name := range map[string]string{"UID of the pod": string(uid), "name of the container": container} {
+		if err := volume.CheckPathElement(name); err != nil {
+			return fmt.Errorf("container to be released: %s: %w", field, err)
+		}
+	}
+	if err := m.subpaths.Release(ctx, uid, container); err != nil {
+		return fmt.Errorf("releasing container %q of the pod with UID %q: %w", container, uid, err)
+	}
+	return nil
 }

@@ -7,12 +7,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
 // targets returns where the mounts are to be, in their order.
@@ -208,6 +210,23 @@ func TestAMalformedReleaseIsRefused(t *testing.T) {
 	require.NoError(t, m.ReleaseContainer(t.Context(), "nobody", "main"), "there is nothing")
 }
 
+// holdSubpaths lets nobody else work on the sub-paths of a volume until release is called.
+func holdSubpaths(t *testing.T, m *Manager, uid types.UID, inner string) (release func()) {
+	t.Helper()
+	held, released := make(chan struct{}), make(chan struct{})
+	go func() {
+		owner := safepath.Owner{VolumeName: containers.SubpathName(testPluginName, inner)}
+		_, err := m.subpaths.Prepare(context.WithoutCancel(t.Context()), uid, safepath.Subpath{Owner: owner}, func() error {
+			close(held)
+			<-released
+			return containers.ErrTakenAway
+		})
+		assert.ErrorIs(t, err, containers.ErrTakenAway)
+	}()
+	<-held
+	return func() { close(released) }
+}
+
 // TestWhoWaitsForItsTurnLooksAgain: the volume was there when ContainerMounts began, and is being taken away when it comes
 // to bind a part of it.
 func TestWhoWaitsForItsTurnLooksAgain(t *testing.T) {
@@ -218,7 +237,7 @@ func TestWhoWaitsForItsTurnLooksAgain(t *testing.T) {
 		pod := podOf("web", "-scratch")
 		pod.Spec.Containers[0].VolumeMounts[0].SubPath = "part"
 		w.add(pod)
-		release, _ := m.subpaths.turns.take(nil, subpathKey{pod.UID, subpathName(testPluginName, "scratch")})
+		release := holdSubpaths(t, m, pod.UID, "scratch")
 		ended := make(chan error, 1)
 		go func() {
 			_, err := m.ContainerMounts(t.Context(), pod, "main")
@@ -232,21 +251,7 @@ func TestWhoWaitsForItsTurnLooksAgain(t *testing.T) {
 		err := <-ended
 		var not *volume.NotReadyError
 		require.ErrorAs(t, err, &not)
-		require.ErrorIs(t, err, errTakenAway)
+		require.ErrorIs(t, err, containers.ErrTakenAway)
 		require.NoError(t, m.WaitForUnmount(t.Context(), pod))
 	})
-}
-
-// TestATurnThatIsNotGivenBackEndsWithTheContext, for those who prepare, release and take away.
-func TestATurnThatIsNotGivenBackEndsWithTheContext(t *testing.T) {
-	s := newSubpaths(nil, t.TempDir())
-	release, _ := s.turns.take(nil, subpathKey{"uid", subpathName(testPluginName, "data")})
-	defer release()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", testPluginName, "data"), context.Canceled)
-	require.ErrorIs(t, s.CleanSubpaths(ctx, "uid", testPluginName, "data"), volume.ErrTransient)
-	require.ErrorIs(t, s.releaseVolume(ctx, subpathKey{"uid", subpathName(testPluginName, "data")}, "main"), context.Canceled)
-	_, err := s.prepare(ctx, "uid", safepath.Subpath{Owner: safepath.Owner{VolumeName: subpathName(testPluginName, "data")}}, nil)
-	require.ErrorIs(t, err, context.Canceled)
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/plugins/hostpath"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
 // containerNode is a node on real mounts with one pod, whose volume "cache" is a tmpfs.
@@ -208,7 +210,7 @@ func TestContainersOfAPodAreReleasedOneByOne(t *testing.T) {
 	n := newContainerNode(t, v1.VolumeMount{MountPath: "/a", SubPath: "a"})
 	pod := n.pod.DeepCopy()
 	pod.Spec.InitContainers = []v1.Container{{Name: "init", VolumeMounts: []v1.VolumeMount{{Name: "cache", MountPath: "/a", SubPathExpr: "$(POD)"}}}}
-	pod.Spec.InitContainers[0].Env = []v1.EnvVar{{Name: "POD", ValueFrom: fromField("metadata.name")}}
+	pod.Spec.InitContainers[0].Env = []v1.EnvVar{{Name: "POD", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
 	require.NoError(t, n.manager.UpdatePod(t.Context(), pod))
 	volumes, err := n.manager.ContainerMounts(t.Context(), pod, "init")
 	require.NoError(t, err)
@@ -295,7 +297,7 @@ func (n *containerNode) stopsTheTeardown(cause error) {
 	volumeDir := n.volumeDir()
 	n.manager.PodsComplete()
 	require.NoError(n.t, n.manager.RemovePod(n.pod.UID))
-	changed, cancel := n.manager.changes.subscribe(anyPod)
+	changed, cancel := n.manager.changes.Subscribe(changes.AnyPod)
 	defer cancel()
 	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()
@@ -563,7 +565,7 @@ func TestWhoPreparesAHungSubpathIsSentAwayWithItsPod(t *testing.T) {
 	}()
 	f.Await(mounttest.FUSELookup)
 	n.remove()
-	require.ErrorIs(t, <-ended, errTakenAway)
+	require.ErrorIs(t, <-ended, containers.ErrTakenAway)
 	f.Heal()
 	assert.Empty(t, n.mounted())
 }

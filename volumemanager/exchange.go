@@ -245,7 +245,7 @@ func (x *exchange) tell(name v1.UniqueVolumeName) {
 		if err != nil && mounted.Pod != nil && x.m.options.Recorder != nil {
 			x.m.options.Recorder.Eventf(mounted.Pod, v1.EventTypeWarning, operationexecutor.ReasonVolumeNotAttached, "%v", err)
 		}
-		x.m.changes.notify(mounted.PodName)
+		x.m.changes.Notify(mounted.PodName)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 const (
@@ -46,21 +47,21 @@ type measurement struct {
 
 // figureBook holds the figures of those volumes that somebody has asked for.
 type figureBook struct {
-	queue *workqueue.Queue[holder]
+	queue *workqueue.Queue[podvolume.Key]
 
 	mu   sync.Mutex
-	rows map[holder]figures
+	rows map[podvolume.Key]figures
 	// left are the measurements that run and that no worker waits for any more.
-	left map[holder]struct{}
+	left map[podvolume.Key]struct{}
 }
 
 func newFigureBook() *figureBook {
-	return &figureBook{queue: workqueue.New[holder](), rows: make(map[holder]figures), left: make(map[holder]struct{})}
+	return &figureBook{queue: workqueue.New[podvolume.Key](), rows: make(map[podvolume.Key]figures), left: make(map[podvolume.Key]struct{})}
 }
 
 // ask returns what is known of a volume, and queues it when that is older than maxAge. As long as a measurement of an earlier
 // set-up runs nothing is known, and none begins beside it.
-func (b *figureBook) ask(h holder, maxAge time.Duration, state operationexecutor.VolumeMountState) figures {
+func (b *figureBook) ask(h podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) figures {
 	b.mu.Lock()
 	f := b.rows[h]
 	if f.gone {
@@ -80,7 +81,7 @@ func (b *figureBook) ask(h holder, maxAge time.Duration, state operationexecutor
 }
 
 // probe queues a volume to see whether its filesystem answers, unless it is being measured.
-func (b *figureBook) probe(h holder) {
+func (b *figureBook) probe(h podvolume.Key) {
 	b.mu.Lock()
 	f := b.rows[h]
 	due := f.isIdle() && !f.queued
@@ -100,7 +101,7 @@ func (f *figures) isIdle() bool {
 }
 
 // drop forgets a volume of a pod that was torn down. What still measures it ends for nobody.
-func (b *figureBook) drop(h holder) {
+func (b *figureBook) drop(h podvolume.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f, ok := b.rows[h]
@@ -114,7 +115,7 @@ func (b *figureBook) drop(h holder) {
 }
 
 // keep forgets all volumes but those that are known, and those that are being measured.
-func (b *figureBook) keep(known map[holder]struct{}) {
+func (b *figureBook) keep(known map[podvolume.Key]struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for h, f := range b.rows {
@@ -125,7 +126,7 @@ func (b *figureBook) keep(known map[holder]struct{}) {
 }
 
 // begin says that a volume is being measured, unless it is already.
-func (b *figureBook) begin(h holder) (how manner, ok bool) {
+func (b *figureBook) begin(h podvolume.Key) (how manner, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f := b.rows[h]
@@ -161,7 +162,7 @@ func (b *figureBook) patience() time.Duration {
 }
 
 // end says how a measurement has ended. A probe that went well says nothing of the figures.
-func (b *figureBook) end(h holder, got measurement) {
+func (b *figureBook) end(h podvolume.Key, got measurement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.left, h)
@@ -181,7 +182,7 @@ func (b *figureBook) end(h holder, got measurement) {
 }
 
 // leave says that no worker waits for the measurement that runs.
-func (b *figureBook) leave(h holder) {
+func (b *figureBook) leave(h podvolume.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.rows[h].since.IsZero() {

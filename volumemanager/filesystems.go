@@ -139,7 +139,7 @@ func (m *Manager) tellOfFilesystem(mounts []*ownMount, report mount.FilesystemRe
 	}
 	for _, own := range mounts {
 		if m.mounts.get(own.path) == own && !m.mounts.isBusy(own.path) {
-			m.report(own.holder, sourceFilesystem, slices.Clone(now))
+			m.report(own.Key, sourceFilesystem, slices.Clone(now))
 		}
 	}
 }
@@ -220,7 +220,7 @@ func (m *Manager) syncOne(ctx context.Context, kernel kernelMounts, mounts []*ow
 		switch {
 		case err == nil:
 		case errors.As(err, &lost), errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrStuck), couldNotSync(err):
-			m.options.Logger.Debug("it is not known whether writes to a volume have failed", "volume", own.volume, "path", own.path, "error", err)
+			m.options.Logger.Debug("it is not known whether writes to a volume have failed", "volume", own.Volume, "path", own.path, "error", err)
 		default:
 			m.writesFailed(mounts, fmt.Errorf("data that was written may be lost: %w", err))
 		}
@@ -233,14 +233,14 @@ func (m *Manager) syncOne(ctx context.Context, kernel kernelMounts, mounts []*ow
 func (m *Manager) writesFailed(mounts []*ownMount, err error) {
 	staged := make(map[v1.UniqueVolumeName]bool)
 	for _, own := range mounts {
-		staged[own.volume] = staged[own.volume] || own.pod == ""
+		staged[own.Volume] = staged[own.Volume] || own.Pod == ""
 	}
 	for _, own := range mounts {
-		if own.pod == "" || !staged[own.volume] {
-			m.dataLost(own.holder, err)
+		if own.Pod == "" || !staged[own.Volume] {
+			m.dataLost(own.Key, err)
 			continue
 		}
-		m.report(own.holder, sourceSync, []Condition{abnormal(ReasonDataLost, err)})
+		m.report(own.Key, sourceSync, []Condition{abnormal(ReasonDataLost, err)})
 	}
 }
 

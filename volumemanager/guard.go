@@ -11,6 +11,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // kernelMounts is what the manager uses of [Options].Mounter when it has all of it, as a *mount.Mounter does.
@@ -149,7 +150,7 @@ func (g guard) conclude(ctx context.Context, intent operationexecutor.Intent, en
 // suspectVolume has all mounts of a volume looked at.
 func (m *Manager) suspectVolume(name v1.UniqueVolumeName) {
 	for _, own := range m.mounts.all() {
-		if own.volume == name {
+		if own.Volume == name {
 			m.suspects.Add(own.path)
 		}
 	}
@@ -167,12 +168,12 @@ func (g guard) ended(path string) {
 
 // mountMade returns what is told of a mount that was made, before anybody else is: who has waited for it may do with it what
 // he likes.
-func (m *Manager) mountMade() func(h holder, path string) {
+func (m *Manager) mountMade() func(h podvolume.Key, path string) {
 	kernel, ok := m.options.Mounter.(kernelMounts)
 	if !ok {
-		return func(holder, string) {}
+		return func(podvolume.Key, string) {}
 	}
-	return func(h holder, path string) {
+	return func(h podvolume.Key, path string) {
 		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) //nolint:forbidigo // The port has no context.
 		defer cancel()
 		m.learn(ctx, kernel, h, path)
@@ -210,13 +211,13 @@ func (m *Manager) mountPoints() operationexecutor.MountPoints {
 }
 
 // learn takes what is mounted at path now as ours.
-func (m *Manager) learn(ctx context.Context, kernel mountLooker, h holder, path string) {
+func (m *Manager) learn(ctx context.Context, kernel mountLooker, h podvolume.Key, path string) {
 	found, err := m.mounts.seenOr(path, func() (mount.MountPoint, error) { return kernel.Lookup(ctx, path) })
 	if own := m.mounts.get(path); own != nil && own.reported && (err != nil || !own.expect().Is(found)) {
 		m.suspects.Add(path) // The plugin reports what it mounts, and this is something else.
 		return
 	}
-	if errors.Is(err, mount.ErrNotMounted) && h.pod != "" {
+	if errors.Is(err, mount.ErrNotMounted) && h.Pod != "" {
 		m.learnDirectory(ctx, h, path) // not every volume is a mount
 		return
 	}
@@ -264,7 +265,7 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 		err = foreignOn(own, found)
 	}
 	if err != nil {
-		g.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		g.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
 	}
 	return err
 }
@@ -282,12 +283,12 @@ func hidden(ctx context.Context, kernel mountLooker, own *ownMount) error {
 }
 
 func foreignOn(own *ownMount, found mount.MountPoint) error {
-	return foreignAt(own.holder, own.path, found)
+	return foreignAt(own.Key, own.path, found)
 }
 
-func foreignAt(h holder, path string, found mount.MountPoint) error {
+func foreignAt(h podvolume.Key, path string, found mount.MountPoint) error {
 	return fmt.Errorf("somebody has mounted %s %q at %q, where volume %q is; all was left alone: unmount that: %w",
-		found.FSType, found.Source, path, h.volume, mount.ErrForeign)
+		found.FSType, found.Source, path, h.Volume, mount.ErrForeign)
 }
 
 // mountPathOf returns the path of the mount that an intent is about; empty when it is about none.
@@ -312,6 +313,6 @@ func isTeardown(intent operationexecutor.Intent) bool {
 	return isTeardownOf(intent.Kind)
 }
 
-func holderOf(intent operationexecutor.Intent) holder {
-	return holder{volume: intent.VolumeName, pod: volume.UniquePodName(intent.PodUID)}
+func holderOf(intent operationexecutor.Intent) podvolume.Key {
+	return podvolume.Key{Volume: intent.VolumeName, Pod: volume.UniquePodName(intent.PodUID)}
 }

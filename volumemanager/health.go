@@ -11,6 +11,8 @@ import (
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // The reasons of conditions that the manager itself finds out. A plugin has its own.
@@ -79,12 +81,12 @@ type bySource [sources][]Condition
 // healthBook holds the conditions that were found. The zero value has none.
 type healthBook struct {
 	mu    sync.Mutex
-	rows  map[holder]*bySource
+	rows  map[podvolume.Key]*bySource
 	tally []LostData
 }
 
 // set replaces what a source has found. It returns what is new, and whether that was the last that was wrong.
-func (b *healthBook) set(h holder, from source, now []Condition) (fresh []Condition, cleared bool) {
+func (b *healthBook) set(h podvolume.Key, from source, now []Condition) (fresh []Condition, cleared bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	row := b.rows[h]
@@ -94,7 +96,7 @@ func (b *healthBook) set(h holder, from source, now []Condition) (fresh []Condit
 		}
 		row = new(bySource)
 		if b.rows == nil {
-			b.rows = make(map[holder]*bySource)
+			b.rows = make(map[podvolume.Key]*bySource)
 		}
 		b.rows[h] = row
 	}
@@ -128,7 +130,7 @@ func (r *bySource) isEmpty() bool {
 }
 
 // of returns what is known of a volume and a pod.
-func (b *healthBook) of(h holder) []Condition {
+func (b *healthBook) of(h podvolume.Key) []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	row := b.rows[h]
@@ -139,7 +141,7 @@ func (b *healthBook) of(h holder) []Condition {
 }
 
 // forget drops all that was known of a volume and a pod.
-func (b *healthBook) forget(h holder) {
+func (b *healthBook) forget(h podvolume.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.rows, h)
@@ -147,24 +149,24 @@ func (b *healthBook) forget(h holder) {
 
 // report says all that a source has found of a volume. What is new is told by an event, and so is that nothing is wrong any
 // more.
-func (m *Manager) report(h holder, from source, now []Condition) {
+func (m *Manager) report(h podvolume.Key, from source, now []Condition) {
 	fresh, cleared := m.health.set(h, from, now)
 	if len(fresh) == 0 && !cleared {
 		return
 	}
 	for _, c := range fresh {
-		m.options.Logger.Warn("the health of a volume has changed", "volume", h.volume, "pod", h.pod, "reason", c.Reason, "error", c.Message)
+		m.options.Logger.Warn("the health of a volume has changed", "volume", h.Volume, "pod", h.Pod, "reason", c.Reason, "error", c.Message)
 		m.tell(h, v1.EventTypeWarning, EventVolumeConditionAbnormal, c.Message)
 	}
 	if cleared {
 		m.tell(h, v1.EventTypeNormal, EventVolumeConditionNormal, "nothing is wrong with it any more")
 	}
-	m.changes.subscribers.tell(topic{volume: h.volume})
-	m.changes.notify(h.pod)
+	m.changes.Tell(changes.Topic{Volume: h.Volume})
+	m.changes.Notify(h.Pod)
 }
 
 // tell records an event on the pod, or on the PersistentVolume where no pod is concerned or known.
-func (m *Manager) tell(h holder, eventtype, reason, message string) {
+func (m *Manager) tell(h podvolume.Key, eventtype, reason, message string) {
 	m.audienceOf(h).tell(eventtype, reason, message)
 }
 
@@ -182,22 +184,22 @@ func (a audience) tell(eventtype, reason, message string) {
 }
 
 // audienceOf returns who is told of a volume, as long as something is known of it.
-func (m *Manager) audienceOf(h holder) audience {
+func (m *Manager) audienceOf(h podvolume.Key) audience {
 	object, name := m.objectOf(h)
 	return audience{recorder: m.options.Recorder, object: object, name: name}
 }
 
-func (m *Manager) objectOf(h holder) (object runtime.Object, name string) {
-	name = string(h.volume)
+func (m *Manager) objectOf(h podvolume.Key) (object runtime.Object, name string) {
+	name = string(h.Volume)
 	var spec *volume.Spec
-	if mounted, ok := m.actual.GetMountedVolume(h.volume, h.pod); ok && h.pod != "" {
+	if mounted, ok := m.actual.GetMountedVolume(h.Volume, h.Pod); ok && h.Pod != "" {
 		spec = mounted.VolumeSpec
 		object = podObject(mounted.Pod)
 	}
-	if entry := m.entryOf(types.UID(h.pod)); entry != nil {
+	if entry := m.entryOf(types.UID(h.Pod)); entry != nil {
 		object = entry.pod
 	}
-	if row, ok := m.actual.GetAttachedVolume(h.volume); ok && spec == nil {
+	if row, ok := m.actual.GetAttachedVolume(h.Volume); ok && spec == nil {
 		spec = row.VolumeSpec
 	}
 	if spec != nil {
@@ -218,10 +220,10 @@ func podObject(pod *v1.Pod) runtime.Object {
 }
 
 // conditionsOf returns what is wrong with a volume as a pod has it: with its set-up, with its staging, and what hangs.
-func (m *Manager) conditionsOf(h holder) []Condition {
+func (m *Manager) conditionsOf(h podvolume.Key) []Condition {
 	found := m.health.of(h)
-	if h.pod != "" {
-		found = append(found, m.health.of(holder{volume: h.volume})...)
+	if h.Pod != "" {
+		found = append(found, m.health.of(podvolume.Key{Volume: h.Volume})...)
 	}
 	return append(found, m.hungConditions(h)...)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // HungUnmount says what is done about a volume that is to be taken away and whose plugin's TearDown, or UnmountDevice, hangs:
@@ -76,7 +77,7 @@ func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.
 // callsLeft is told by the executor of an operation that has ended while calls of it still run.
 func (m *Manager) callsLeft(o operationexecutor.OperationInfo) {
 	if m.options.HungUnmount.isSet() && isTeardownOf(o.Kind) {
-		m.hung.Add(holder{volume: o.VolumeName, pod: o.PodName})
+		m.hung.Add(podvolume.Key{Volume: o.VolumeName, Pod: o.PodName})
 	}
 }
 
@@ -102,7 +103,7 @@ func (m *Manager) endHung(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // endHungOf takes off the mount of a volume if its teardown hangs and it is time.
-func (m *Manager) endHungOf(ctx context.Context, kernel kernelMounts, h holder) {
+func (m *Manager) endHungOf(ctx context.Context, kernel kernelMounts, h podvolume.Key) {
 	own := m.mounts.leavingOf(h)
 	if own == nil {
 		return
@@ -112,7 +113,7 @@ func (m *Manager) endHungOf(ctx context.Context, kernel kernelMounts, h holder) 
 		return
 	}
 	if hasLeftTable(ctx, kernel, own) {
-		m.options.Logger.Info("a volume whose teardown hangs is mounted no more", "volume", own.volume, "pod", own.pod, "path", own.path, "call", call.String())
+		m.options.Logger.Info("a volume whose teardown hangs is mounted no more", "volume", own.Volume, "pod", own.Pod, "path", own.path, "call", call.String())
 		m.letGo(own)
 		return
 	}
@@ -145,9 +146,9 @@ func hasLeftTable(ctx context.Context, kernel mountLooker, own *ownMount) bool {
 
 // letGo counts a volume as gone that is mounted no more while its teardown hangs.
 func (m *Manager) letGo(own *ownMount) {
-	m.report(own.holder, sourceHung, nil)
+	m.report(own.Key, sourceHung, nil)
 	m.mounts.letGo(own)
-	m.changes.notify(own.pod)
+	m.changes.Notify(own.Pod)
 }
 
 // takeOffHung takes a mount off, and reports whether it is gone.
@@ -158,12 +159,12 @@ func (m *Manager) takeOffHung(ctx context.Context, kernel mountEnder, own *ownMo
 	if options.Force > 0 {
 		how = "is aborted"
 	}
-	m.tell(own.holder, v1.EventTypeWarning, EventHungVolumeUnmounted,
+	m.tell(own.Key, v1.EventTypeWarning, EventHungVolumeUnmounted,
 		fmt.Sprintf("what is mounted at %q %s, because of %v: data that was not written yet may be lost", own.path, how, call))
 	err := kernel.UnmountHung(ctx, own.path, options)
 	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
-		m.options.Logger.Error("a volume whose teardown hangs could not be taken off", "volume", own.volume, "pod", own.pod, "path", own.path, "error", err)
-		m.report(own.holder, sourceHung, []Condition{abnormal(ReasonNotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
+		m.options.Logger.Error("a volume whose teardown hangs could not be taken off", "volume", own.Volume, "pod", own.Pod, "path", own.path, "error", err)
+		m.report(own.Key, sourceHung, []Condition{abnormal(ReasonNotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
 		return false
 	}
 	m.letGo(own)
@@ -171,10 +172,10 @@ func (m *Manager) takeOffHung(ctx context.Context, kernel mountEnder, own *ownMo
 }
 
 // hungTeardown returns the call that hangs while it takes a volume away.
-func (m *Manager) hungTeardown(h holder) (operationexecutor.HungCall, bool) {
+func (m *Manager) hungTeardown(h podvolume.Key) (operationexecutor.HungCall, bool) {
 	for _, call := range m.executor.Hung() {
 		o := call.Operation
-		if o.VolumeName == h.volume && o.PodName == h.pod && isTeardownOf(o.Kind) {
+		if o.VolumeName == h.Volume && o.PodName == h.Pod && isTeardownOf(o.Kind) {
 			return call, true
 		}
 	}
@@ -191,15 +192,15 @@ type HungError struct {
 func (e *HungError) Error() string { return e.Call.String() + " does not return" }
 
 // hungConditions says which calls on a volume hang, as far as the pod is concerned.
-func (m *Manager) hungConditions(h holder) []Condition {
-	return m.hungCalls(h.volume, func(o operationexecutor.OperationInfo) bool { return o.PodName == "" || o.PodName == h.pod })
+func (m *Manager) hungConditions(h podvolume.Key) []Condition {
+	return m.hungCalls(h.Volume, func(o operationexecutor.OperationInfo) bool { return o.PodName == "" || o.PodName == h.Pod })
 }
 
 // hungBefore says which calls for other pods hang in the way of a volume that the pod does not have yet. What takes the
 // volume from another pod is in nobody's way.
-func (m *Manager) hungBefore(h holder) []Condition {
-	return m.hungCalls(h.volume, func(o operationexecutor.OperationInfo) bool {
-		return o.PodName != "" && o.PodName != h.pod && kindOfFilesystem(o.Kind) != operationexecutor.OpUnmount
+func (m *Manager) hungBefore(h podvolume.Key) []Condition {
+	return m.hungCalls(h.Volume, func(o operationexecutor.OperationInfo) bool {
+		return o.PodName != "" && o.PodName != h.Pod && kindOfFilesystem(o.Kind) != operationexecutor.OpUnmount
 	})
 }
 
@@ -219,12 +220,12 @@ func (m *Manager) hungCalls(name v1.UniqueVolumeName, counts func(operationexecu
 // teardown hangs on.
 func (m *Manager) isGone(podName volume.UniquePodName) bool {
 	for _, name := range m.changingOf(podName) {
-		if !m.mounts.isLetGo(holder{volume: name, pod: podName}) {
+		if !m.mounts.isLetGo(podvolume.Key{Volume: name, Pod: podName}) {
 			return false
 		}
 	}
 	for mounted := range m.actual.VolumesOfPod(podName) {
-		if !m.mounts.isLetGo(holder{volume: mounted.VolumeName, pod: podName}) {
+		if !m.mounts.isLetGo(podvolume.Key{Volume: mounted.VolumeName, Pod: podName}) {
 			return false
 		}
 	}

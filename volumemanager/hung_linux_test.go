@@ -22,6 +22,7 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 )
 
 // bindPlugin binds the host path of a volume, or mounts the device there. Its teardown is a naive one: it looks into the volume first, and does not care
@@ -174,7 +175,7 @@ func TestRunEndsBesideAHungTeardownAndNamesIt(t *testing.T) {
 	var left *operationexecutor.WaitError
 	require.ErrorAs(t, <-ended, &left)
 	assert.Contains(t, left.Error(), "pods/uid-faulty/data")
-	changed, unsubscribe := m.changes.subscribe(anyPod)
+	changed, unsubscribe := m.changes.Subscribe(changes.AnyPod)
 	defer unsubscribe()
 	f.Heal()
 	for len(m.Hung()) > 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 )
 
 // journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, and one for
@@ -34,7 +35,7 @@ type journal struct {
 	runtime, state recordDir
 
 	// turns orders those who write the record of one volume.
-	turns turns[v1.UniqueVolumeName]
+	turns keylock.Locks[v1.UniqueVolumeName]
 	mu    sync.Mutex
 	// entries are the records as they are on disk. Who has the turn of a volume may change its entry.
 	entries map[v1.UniqueVolumeName]*journalEntry
@@ -193,7 +194,7 @@ func (m *Manager) writeLate(ctx context.Context) {
 // catchUp writes the records that could not be written, until one cannot.
 func (j *journal) catchUp(ctx context.Context) {
 	for _, name := range j.behind() {
-		release, ok := j.turns.take(ctx.Done(), name)
+		release, ok := j.turns.Take(ctx.Done(), name)
 		if !ok {
 			return
 		}
@@ -233,7 +234,7 @@ func (j *journal) behind() []v1.UniqueVolumeName {
 
 // begin takes the turn of a volume, which release ends, and returns its entry and a record to be changed.
 func (j *journal) begin(ctx context.Context, intent operationexecutor.Intent) (e journalEntry, next volumeRecord, release func(), err error) {
-	release, ok := j.turns.take(ctx.Done(), intent.VolumeName)
+	release, ok := j.turns.Take(ctx.Done(), intent.VolumeName)
 	if !ok {
 		return e, next, nil, fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
 	}

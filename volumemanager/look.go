@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
@@ -139,7 +140,7 @@ func (m *Manager) statusOfUnused(name v1.UniqueVolumeName) []VolumeStatus {
 // operation has just ended, the actual state is right.
 func (m *Manager) fill(s *VolumeStatus) {
 	podName := volume.UniquePodName(s.PodUID)
-	s.Conditions = m.conditionsOf(holder{volume: s.Volume, pod: podName})
+	s.Conditions = m.conditionsOf(podvolume.Key{Volume: s.Volume, Pod: podName})
 	leaving := m.isLeaving(s.Volume, podName)
 	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
@@ -165,7 +166,7 @@ func (m *Manager) fill(s *VolumeStatus) {
 		return
 	}
 	m.fillWork(s, podName)
-	s.Conditions = append(s.Conditions, m.hungBefore(holder{volume: s.Volume, pod: podName})...)
+	s.Conditions = append(s.Conditions, m.hungBefore(podvolume.Key{Volume: s.Volume, Pod: podName})...)
 	if live {
 		// It can be used while it is refreshed.
 		s.Phase = PhaseMounted
@@ -180,7 +181,7 @@ func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
 		}
 	}
 	for _, pod := range []volume.UniquePodName{"", podName} {
-		if t, ok := m.troubleOf(holder{volume: s.Volume, pod: pod}); ok && (s.Err == nil || pod != "") {
+		if t, ok := m.troubleOf(podvolume.Key{Volume: s.Volume, Pod: pod}); ok && (s.Err == nil || pod != "") {
 			s.Err, s.Attempts = t.err, t.attempts
 			if !isPast(t.until) {
 				s.NextTry = t.until

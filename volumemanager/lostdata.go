@@ -14,6 +14,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // LostData says that data which was written to a volume may be lost, as its filesystem told before it was unmounted. The
@@ -52,14 +53,14 @@ func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountP
 	case err == nil, errors.Is(err, mount.ErrNotMounted):
 		return nil
 	case errors.Is(ctx.Err(), context.Canceled):
-		return fmt.Errorf("volume %q is left mounted at %q: the teardown was cancelled before all was written: %w", own.volume, own.path, context.Cause(ctx))
+		return fmt.Errorf("volume %q is left mounted at %q: the teardown was cancelled before all was written: %w", own.Volume, own.path, context.Cause(ctx))
 	case couldNotSync(err):
 		// The unmount writes it, and does not tell how that ended.
 		g.options.Logger.Warn("what was written last to a volume could not be synced before its unmount",
-			"volume", own.volume, "pod", own.pod, "path", own.path, "error", err)
+			"volume", own.Volume, "pod", own.Pod, "path", own.path, "error", err)
 		return nil
 	}
-	g.dataLost(own.holder, fmt.Errorf("data that was written may be lost: %w", err))
+	g.dataLost(own.Key, fmt.Errorf("data that was written may be lost: %w", err))
 	return nil
 }
 
@@ -88,9 +89,9 @@ func couldNotSync(err error) bool {
 }
 
 // dataLost tells of data that may be lost.
-func (m *Manager) dataLost(h holder, err error) {
-	m.options.Logger.Error("data may be lost", "volume", h.volume, "pod", h.pod, "error", err)
-	m.health.addLostData(LostData{Volume: h.volume, PodUID: types.UID(h.pod), At: time.Now(), Err: err})
+func (m *Manager) dataLost(h podvolume.Key, err error) {
+	m.options.Logger.Error("data may be lost", "volume", h.Volume, "pod", h.Pod, "error", err)
+	m.health.addLostData(LostData{Volume: h.Volume, PodUID: types.UID(h.Pod), At: time.Now(), Err: err})
 	m.report(h, sourceSync, []Condition{abnormal(ReasonDataLost, err)})
 }
 

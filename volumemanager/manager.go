@@ -18,6 +18,10 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/containers"
+	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // The sentinels of this package, beside [ErrClaimNotReady]. Match them with errors.Is.
@@ -49,18 +53,18 @@ type Manager struct {
 	filesystems *workqueue.Queue[filesystem]
 	// resyncs is how often all mounts were to be looked at.
 	resyncs  atomic.Uint64
-	subpaths *subpaths
+	subpaths *containers.Subpaths
 	// hung are those of whom a volume is being taken by a call that hangs.
-	hung *workqueue.Queue[holder]
+	hung *workqueue.Queue[podvolume.Key]
 	// figures are what was measured, and measured tells of it.
 	figures  *figureBook
-	measured broadcast
+	measured changes.Hub
 	claims   *claimIndex
 
 	// volumes holds the volumes that are to be looked at, dirtyPods the pods whose claims are to be resolved again.
 	volumes   *volumeQueue
 	dirtyPods *workqueue.Queue[types.UID]
-	changes   broadcast
+	changes   changes.Hub
 	started   atomic.Bool
 	stopping  stopping
 	stopped   chan struct{} // closed when Run ends
@@ -73,7 +77,7 @@ type Manager struct {
 	// reused is how many set-ups of an earlier manager pods use as they were found.
 	reused atomic.Uint64
 	// podTurns orders those who change what one pod wants.
-	podTurns turns[types.UID]
+	podTurns keylock.Locks[types.UID]
 
 	// mu guards what follows. No plugin, store or callback is called while it is held.
 	mu           sync.Mutex
@@ -139,7 +143,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		dirtyPods:   workqueue.New[types.UID](),
 		suspects:    workqueue.New[string](),
 		filesystems: workqueue.New[filesystem](),
-		hung:        workqueue.New[holder](),
+		hung:        workqueue.New[podvolume.Key](),
 		figures:     newFigureBook(),
 		stopping:    newStopping(),
 		stopped:     make(chan struct{}),
@@ -159,14 +163,14 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.root = newRootLock(plugins.Host(), o)
 	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, dynamic: o.Prober != nil, reading: m.claims.add}
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{
-		Changed: func(name v1.UniqueVolumeName) { m.volumes.Add(holder{volume: name}) },
+		Changed: func(name v1.UniqueVolumeName) { m.volumes.Add(podvolume.Key{Volume: name}) },
 		// What a pod wants is looked at when the pod is known with it.
 		PodChanged:   func(v1.UniqueVolumeName, volume.UniquePodName) {},
 		SELinuxMount: o.SELinuxMount,
 	})
 	m.actual = actualState{
 		ActualStateOfWorld: cache.NewActualStateOfWorld(m.node(), plugins, cache.Options{
-			Changed: m.changes.notifyVolume,
+			Changed: m.changes.NotifyVolume,
 		}),
 		changes: &m.changes,
 		forgot:  m.forgot,
@@ -174,7 +178,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		gone:    m.figures.drop,
 	}
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
-	m.subpaths = newSubpaths(binder, plugins.Host().GetPodsDir())
+	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
 	m.executor = m.newExecutor()
 	return m, nil
 }
@@ -233,7 +237,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if !m.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)
 	}
-	defer m.changes.subscribers.tell(topicEnd)
+	defer m.changes.Tell(changes.Topic{})
 	defer close(m.stopped)
 	defer m.volumes.stop()
 	defer m.dirtyPods.Stop()

@@ -167,9 +167,7 @@ func TestWhatCannotBeRebuiltIsNotGone(t *testing.T) {
 
 // isAwaited reports whether somebody waits for a change of the pod.
 func isAwaited(m *Manager, pod *v1.Pod) bool {
-	m.changes.mu.Lock()
-	defer m.changes.mu.Unlock()
-	return len(m.changes.waiting[volume.GetUniquePodName(pod)]) > 0
+	return m.changes.IsAwaited(volume.GetUniquePodName(pod))
 }
 
 // TestAVolumeWhoseStagingCannotBeRebuiltStaysInUse: a controller must not detach it.

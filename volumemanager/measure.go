@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/internal/lostcall"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 const (
@@ -41,12 +42,12 @@ func (m *Manager) measureVolumes(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // measure has one volume measured, and waits for that only as long as a worker's patience lasts.
-func (m *Manager) measure(ctx context.Context, h holder) {
+func (m *Manager) measure(ctx context.Context, h podvolume.Key) {
 	how, ok := m.figures.begin(h)
 	if !ok {
 		return
 	}
-	mounted, ok := m.actual.GetMountedVolume(h.volume, h.pod)
+	mounted, ok := m.actual.GetMountedVolume(h.Volume, h.Pod)
 	switch {
 	case !ok:
 		m.figures.drop(h) // It was torn down after it was queued.
@@ -56,7 +57,7 @@ func (m *Manager) measure(ctx context.Context, h holder) {
 		m.figureEnds(h, measurement{})
 		return
 	case how == refused:
-		err := fmt.Errorf("volume %q was not measured: %d measurements hang already: %w", h.volume, maxSlow, mount.ErrStuck)
+		err := fmt.Errorf("volume %q was not measured: %d measurements hang already: %w", h.Volume, maxSlow, mount.ErrStuck)
 		m.figureEnds(h, measurement{err: err})
 		return
 	}
@@ -67,13 +68,13 @@ func (m *Manager) measure(ctx context.Context, h holder) {
 	}
 }
 
-func (m *Manager) figureEnds(h holder, got measurement) {
+func (m *Manager) figureEnds(h podvolume.Key, got measurement) {
 	m.figures.end(h, got)
-	m.measured.notify(h.pod)
+	m.measured.Notify(h.Pod)
 }
 
 // ask measures a volume and asks for its health.
-func (m *Manager) ask(ctx context.Context, h holder, mounted cache.MountedVolume, how manner) (got measurement) {
+func (m *Manager) ask(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume, how manner) (got measurement) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	if how == probed {
@@ -128,7 +129,7 @@ func providerOf(mounted cache.MountedVolume) volume.MetricsProvider {
 }
 
 // askHealth asks a plugin that reports the health of its volumes. What it cannot say changes nothing.
-func (m *Manager) askHealth(ctx context.Context, h holder, mounted cache.MountedVolume) {
+func (m *Manager) askHealth(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume) {
 	reporter, ok := providerOf(mounted).(volume.HealthReporter)
 	if !ok {
 		return
@@ -136,7 +137,7 @@ func (m *Manager) askHealth(ctx context.Context, h holder, mounted cache.Mounted
 	found, err := guardedCall(mounted.PluginName, "GetHealth", func() ([]volume.HealthCondition, error) { return reporter.GetHealth(ctx) })
 	secrets := m.secretsOf(mounted)
 	if err = secrets.Redact(err); err != nil {
-		m.options.Logger.Warn("the health of a volume could not be asked for", "volume", h.volume, "pod", h.pod, "error", err)
+		m.options.Logger.Warn("the health of a volume could not be asked for", "volume", h.Volume, "pod", h.Pod, "error", err)
 		return
 	}
 	var now []Condition

@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
 // TestAVolumeOfThePodAndAPersistentVolumeOfOneNameAreRefused: they would be set up at one path, and the pod would get the one's
@@ -140,7 +141,7 @@ func TestPlacesOfVolumesOfOnePodDoNotMeet(t *testing.T) {
 			of := plugin + " and " + name
 			for _, place := range []string{
 				host.GetPodVolumeDir("uid", plugin, name), host.GetPodVolumeDeviceDir("uid", plugin) + "/" + name,
-				host.GetPodPluginDir("uid", plugin) + "/" + name, subpathName(plugin, name),
+				host.GetPodPluginDir("uid", plugin) + "/" + name, containers.SubpathName(plugin, name),
 			} {
 				assert.Empty(t, seen[place], "%q is that of %s", place, of)
 				seen[place] = of

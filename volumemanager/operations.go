@@ -10,6 +10,8 @@ import (
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // runningOperation is an operation from the moment in which it is certain that it will begin until its key is free. The actual
@@ -34,13 +36,13 @@ type operations struct {
 	byVolume map[v1.UniqueVolumeName][]*runningOperation
 	byPod    map[volume.UniquePodName][]*runningOperation
 	// waiting is what could not begin beside an operation on the same volume, and is looked at when one ends.
-	waiting map[v1.UniqueVolumeName][]holder
+	waiting map[v1.UniqueVolumeName][]podvolume.Key
 }
 
 func newOperations() operations {
 	return operations{
 		byVolume: make(map[v1.UniqueVolumeName][]*runningOperation), byPod: make(map[volume.UniquePodName][]*runningOperation),
-		waiting: make(map[v1.UniqueVolumeName][]holder),
+		waiting: make(map[v1.UniqueVolumeName][]podvolume.Key),
 	}
 }
 
@@ -170,10 +172,10 @@ func (m *Manager) setRunning(r *runningOperation, op *operationexecutor.Operatio
 	r.op = op
 	m.mu.Unlock()
 	if r.pod == "" {
-		m.changes.subscribers.tell(topic{volume: r.volume})
+		m.changes.Tell(changes.Topic{Volume: r.volume})
 		return
 	}
-	m.changes.subscribers.tell(topic{pod: types.UID(r.pod)})
+	m.changes.Tell(changes.Topic{Pod: types.UID(r.pod)})
 }
 
 // keyFreed is told by the executor when an operation has ended and all of its calls have returned.
@@ -197,8 +199,8 @@ func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
 
 // noteFailure keeps why an operation failed until the next look tells when it is tried again. Manager.mu must be held.
 func (m *Manager) noteFailure(r *runningOperation) {
-	h := holder{volume: r.volume, pod: r.pod}
-	if _, ok := m.troubles[h.volume][h.pod]; ok {
+	h := podvolume.Key{Volume: r.volume, Pod: r.pod}
+	if _, ok := m.troubles[h.Volume][h.Pod]; ok {
 		return
 	}
 	if err := r.op.Err(); err != nil {
@@ -227,7 +229,7 @@ func (m *Manager) takeOut(r *runningOperation) {
 	if released {
 		m.settle(r.pod)
 	}
-	m.changes.notify(r.pod)
+	m.changes.Notify(r.pod)
 }
 
 // lookAfter has a volume looked at after an operation: by the worker that has run it, or by any.
@@ -249,12 +251,12 @@ func (m *Manager) lookAfter(r *runningOperation, o operationexecutor.OperationIn
 }
 
 // toLookAt returns what an operation may have changed: what the volume is to one pod, or all of it.
-func toLookAt(o operationexecutor.OperationInfo) holder {
+func toLookAt(o operationexecutor.OperationInfo) podvolume.Key {
 	switch kindOfFilesystem(o.Kind) {
 	case operationexecutor.OpMount, operationexecutor.OpUnmount:
-		return holder{volume: o.VolumeName, pod: o.PodName}
+		return podvolume.Key{Volume: o.VolumeName, Pod: o.PodName}
 	default:
-		return holder{volume: o.VolumeName}
+		return podvolume.Key{Volume: o.VolumeName}
 	}
 }
 
@@ -268,11 +270,11 @@ func (m *Manager) mustLookAgain(r *runningOperation) bool {
 }
 
 // lookWhenFree has what could not begin looked at when an operation on the volume has ended.
-func (m *Manager) lookWhenFree(h holder) {
+func (m *Manager) lookWhenFree(h podvolume.Key) {
 	m.mu.Lock()
-	runs := len(m.operations.byVolume[h.volume]) > 0
+	runs := len(m.operations.byVolume[h.Volume]) > 0
 	if runs {
-		m.operations.waiting[h.volume] = append(m.operations.waiting[h.volume], h)
+		m.operations.waiting[h.Volume] = append(m.operations.waiting[h.Volume], h)
 	}
 	m.mu.Unlock()
 	if !runs {
@@ -298,13 +300,13 @@ func (m *Manager) appendRunning(running []runningOperation, name v1.UniqueVolume
 }
 
 // allRunning returns whom the operations that run are for.
-func (m *Manager) allRunning() []holder {
+func (m *Manager) allRunning() []podvolume.Key {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []holder
+	var all []podvolume.Key
 	for name, of := range m.operations.byVolume {
 		for _, r := range of {
-			all = append(all, holder{volume: name, pod: r.pod})
+			all = append(all, podvolume.Key{Volume: name, Pod: r.pod})
 		}
 	}
 	return all
@@ -338,27 +340,27 @@ func (m *Manager) isQuiet() bool {
 }
 
 // note keeps why an operation for a pod, or on the volume as a whole, has to wait.
-func (m *Manager) note(h holder, t trouble) {
+func (m *Manager) note(h podvolume.Key, t trouble) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.setTrouble(h, t)
 }
 
 // setTrouble is note with Manager.mu held.
-func (m *Manager) setTrouble(h holder, t trouble) {
-	of := m.troubles[h.volume]
+func (m *Manager) setTrouble(h podvolume.Key, t trouble) {
+	of := m.troubles[h.Volume]
 	if of == nil {
 		of = make(map[volume.UniquePodName]trouble, 1)
-		m.troubles[h.volume] = of
+		m.troubles[h.Volume] = of
 	}
-	of[h.pod] = t
+	of[h.Pod] = t
 }
 
 // troubleOf returns why an operation has to wait.
-func (m *Manager) troubleOf(h holder) (trouble, bool) {
+func (m *Manager) troubleOf(h podvolume.Key) (trouble, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t, ok := m.troubles[h.volume][h.pod]
+	t, ok := m.troubles[h.Volume][h.Pod]
 	return t, ok
 }
 
@@ -368,7 +370,7 @@ func (m *Manager) noteWaits(v *volumeLook, actions []action) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for pod, err := range v.waits {
-		m.setTrouble(holder{volume: v.name, pod: pod}, trouble{err: err})
+		m.setTrouble(podvolume.Key{Volume: v.name, Pod: pod}, trouble{err: err})
 	}
 	of := m.troubles[v.name]
 	if len(of) == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 )
 
 // OrphanPolicy says what becomes of orphans.
@@ -222,9 +223,9 @@ func (m *Manager) tellOfOrphans(orphans []Orphan) {
 		if uid == "" {
 			uid = types.UID(filepath.Base(o.Path)) // It may be bound for that pod; see liveOrphansOf.
 		}
-		m.changes.notify(volume.UniquePodName(uid))
+		m.changes.Notify(volume.UniquePodName(uid))
 	}
-	m.changes.notify(anyPod)
+	m.changes.Notify(changes.AnyPod)
 	m.exchange.podsComplete() // What the node has in use may depend on it.
 }
 

@@ -124,7 +124,7 @@ func (m *Manager) removeDevice(ctx context.Context, o Orphan) error {
 	if err != nil {
 		return err
 	}
-	release, ok := m.journal.turns.take(ctx.Done(), name)
+	release, ok := m.journal.turns.Take(ctx.Done(), name)
 	if !ok {
 		return context.Cause(ctx)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 )
 
 // knownNode is a real node whose plugin can tell what volume it is that lies at a path, if knows is set.
@@ -76,7 +77,7 @@ func looked(t *testing.T, m *Manager) {
 // eventually waits until something becomes so, which a change of the manager tells of.
 func eventually(t *testing.T, m *Manager, is func() bool) {
 	t.Helper()
-	changed, cancel := m.changes.subscribe(anyPod)
+	changed, cancel := m.changes.Subscribe(changes.AnyPod)
 	defer cancel()
 	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()

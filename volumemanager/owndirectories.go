@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // This file keeps plain directories of volumes, such as those of an emptyDir on disk, from being taken for others that a mount
@@ -20,7 +21,7 @@ import (
 // ownDirectory is a directory in which an operation of this manager has set a volume up. It does not change; a new one takes
 // its place.
 type ownDirectory struct {
-	holder
+	podvolume.Key
 
 	path string
 	seen owned.Seen
@@ -58,7 +59,7 @@ func (t *ownMounts) isHidden(path string) bool {
 
 // learnDirectory takes the directory at path, where nothing is mounted, as ours, if it lies in that of a pod: a volume may also be
 // a directory of the node, which is its operator's.
-func (m *Manager) learnDirectory(ctx context.Context, h holder, path string) {
+func (m *Manager) learnDirectory(ctx context.Context, h podvolume.Key, path string) {
 	old := m.mounts.directory(path)
 	m.mounts.drop(path)
 	if !isAtOrBeneath(path, m.plugins.Host().GetPodsDir()) {
@@ -66,13 +67,13 @@ func (m *Manager) learnDirectory(ctx context.Context, h holder, path string) {
 	}
 	seen, err := owned.See(ctx, path, safepath.Options{})
 	if err != nil {
-		m.options.Logger.Debug("a volume is no directory that can be watched", "volume", h.volume, "pod", h.pod, "path", path, "error", err)
+		m.options.Logger.Debug("a volume is no directory that can be watched", "volume", h.Volume, "pod", h.Pod, "path", path, "error", err)
 		return
 	}
 	if old != nil && old.seen == seen {
 		m.mounts.enterDirectory(old)
 	} else {
-		m.mounts.enterDirectory(&ownDirectory{holder: h, path: path, seen: seen})
+		m.mounts.enterDirectory(&ownDirectory{Key: h, path: path, seen: seen})
 	}
 	m.tellOfMount(h, nil)
 }
@@ -83,14 +84,14 @@ func (d *ownDirectory) check(ctx context.Context, kernel mountLooker) error {
 	found, err := kernel.Lookup(ctx, d.path)
 	switch {
 	case err == nil:
-		return foreignAt(d.holder, d.path, found)
+		return foreignAt(d.Key, d.path, found)
 	case !errors.Is(err, mount.ErrNotMounted):
 		return err
 	}
 	err = d.seen.Check(ctx, d.path, safepath.Options{})
 	if errors.Is(err, owned.ErrUnproven) {
 		return fmt.Errorf("volume %q was set up in a directory that is not seen at its path any more; all was left alone: unmount what is there or above it: %w: %w",
-			d.volume, mount.ErrForeign, err)
+			d.Volume, mount.ErrForeign, err)
 	}
 	return err
 }
@@ -102,7 +103,7 @@ func (g guard) checkOurDirectory(ctx context.Context, own *ownDirectory) error {
 	if !errors.Is(err, mount.ErrForeign) {
 		return nil // The plugin looks for itself.
 	}
-	g.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+	g.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
 	return err
 }
 
@@ -142,10 +143,10 @@ func (m *Manager) examineDirectory(ctx context.Context, kernel mountLooker, own 
 	}
 	switch {
 	case errors.Is(err, mount.ErrForeign):
-		m.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		m.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
 		return
 	case err == nil:
-		m.tellOfMount(own.holder, nil)
+		m.tellOfMount(own.Key, nil)
 	case errors.Is(err, fs.ErrNotExist):
 		// It was removed: its content is lost, and the next set-up makes another.
 	default:

@@ -8,22 +8,14 @@ import (
 	"time"
 	"unique"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/volumekit/volumekit/mount"
-	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
-
-// holder is whose health is told of: a volume as a pod has it, or, without a pod, as it is staged.
-type holder struct {
-	volume v1.UniqueVolumeName
-	pod    volume.UniquePodName
-}
 
 // ownMount is a mount that an operation of this manager has made, or that was there when it was set up again. It does not
 // change; a new one takes its place.
 type ownMount struct {
-	holder
+	podvolume.Key
 
 	path string
 	// uniqueID is the mount's, and zero where the kernel has none: then identity says what is known of it.
@@ -43,9 +35,9 @@ type ownMount struct {
 	lost time.Time
 }
 
-func newOwnMount(h holder, path string, found mount.MountPoint) *ownMount {
+func newOwnMount(h podvolume.Key, path string, found mount.MountPoint) *ownMount {
 	own := &ownMount{
-		holder: h, path: path, uniqueID: found.UniqueID,
+		Key: h, path: path, uniqueID: found.UniqueID,
 		flags: unique.Make(strings.Join(found.Options, ",")), readOnly: isReadOnly(found), filesystem: filesystemOf(found),
 	}
 	if found.UniqueID == 0 {
@@ -76,9 +68,9 @@ type ownMounts struct {
 	// hidden are the paths of ours at which somebody has mounted on top, or above.
 	hidden map[string]struct{}
 	// leaving are those that are being taken away, as they were when that began.
-	leaving map[holder]*ownMount
+	leaving map[podvolume.Key]*ownMount
 	// gone are those that are mounted no more while their teardown hangs.
-	gone map[holder]struct{}
+	gone map[podvolume.Key]struct{}
 	// busy are the paths of which an operation is about to change something.
 	busy map[string]*busyPath
 }
@@ -222,13 +214,13 @@ func (t *ownMounts) leave(own *ownMount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.leaving == nil {
-		t.leaving = make(map[holder]*ownMount)
+		t.leaving = make(map[podvolume.Key]*ownMount)
 	}
-	t.leaving[own.holder] = own
+	t.leaving[own.Key] = own
 }
 
 // leavingOf returns the mount that is being taken away, or was when that ended uncertainly; nil when there is none.
-func (t *ownMounts) leavingOf(h holder) *ownMount {
+func (t *ownMounts) leavingOf(h podvolume.Key) *ownMount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leaving[h]
@@ -238,17 +230,17 @@ func (t *ownMounts) leavingOf(h holder) *ownMount {
 func (t *ownMounts) letGo(own *ownMount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.leaving, own.holder)
+	delete(t.leaving, own.Key)
 	if t.byPath[own.path] == own {
 		t.dropLocked(own.path)
 	}
 	if t.gone == nil {
-		t.gone = make(map[holder]struct{})
+		t.gone = make(map[podvolume.Key]struct{})
 	}
-	t.gone[own.holder] = struct{}{}
+	t.gone[own.Key] = struct{}{}
 }
 
-func (t *ownMounts) isLetGo(h holder) bool {
+func (t *ownMounts) isLetGo(h podvolume.Key) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, is := t.gone[h]
@@ -256,7 +248,7 @@ func (t *ownMounts) isLetGo(h holder) bool {
 }
 
 // takeBack ends leave and letGo: there is an operation on it again, or nothing is left of it.
-func (t *ownMounts) takeBack(h holder) {
+func (t *ownMounts) takeBack(h podvolume.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.gone, h)

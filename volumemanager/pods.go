@@ -144,7 +144,7 @@ func (m *Manager) change(ctx context.Context, pod *v1.Pod, check func(old *podEn
 		m.dirtyPods.Add(pod.UID) // which forgets what it waits for, if the pod is not known
 		return fmt.Errorf("pod %q was not added: its claims were not read in time: %w", podKey(pod), context.Cause(ctx))
 	}
-	release, ok := m.podTurns.take(ctx.Done(), pod.UID)
+	release, ok := m.podTurns.Take(ctx.Done(), pod.UID)
 	if !ok {
 		return fmt.Errorf("pod %q is being changed by another call: %w", podKey(pod), context.Cause(ctx))
 	}
@@ -200,7 +200,7 @@ func (m *Manager) RemovePod(uid types.UID) error {
 	if err := volume.CheckPathElement(string(uid)); err != nil {
 		return fmt.Errorf("UID of the pod to be removed: %w", err)
 	}
-	release, _ := m.podTurns.take(nil, uid)
+	release, _ := m.podTurns.Take(nil, uid)
 	defer release()
 	podName := volume.UniquePodName(uid)
 	m.mu.Lock()
@@ -223,7 +223,7 @@ func (m *Manager) RemovePod(uid types.UID) error {
 	m.volumes.AddPod(podName, slices.Concat(wanted, m.actual.GetVolumeNamesForPod(podName)))
 	m.settle(podName)
 	m.sweep(podName)
-	m.changes.notify(podName)
+	m.changes.Notify(podName)
 	return nil
 }
 
@@ -275,7 +275,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	delete(m.released, podName)
 	m.mu.Unlock()
 	m.volumes.AddPod(podName, slices.Concat(dropped, entry.without(nil), m.actual.GetVolumeNamesForPod(podName)))
-	m.changes.notify(podName)
+	m.changes.Notify(podName)
 	return entry
 }
 
@@ -364,7 +364,7 @@ func (m *Manager) populate(ctx context.Context, uid types.UID) error {
 	defer m.growth.reading()()
 	defer m.readsClaims(entry.pod)()
 	answers := m.resolver.resolve(ctx, entry.pod)
-	release, _ := m.podTurns.take(nil, uid)
+	release, _ := m.podTurns.Take(nil, uid)
 	defer release()
 	if m.entryOf(uid) != entry {
 		// Somebody has changed the pod meanwhile, and has resolved it anew: what it waits for is looked at once more.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // ErrPluginAwaited matches what keeps a pod from a volume that no plugin serves, where Options.Prober may tell of one. The
@@ -61,6 +62,6 @@ func (m *Manager) pluginsChanged(names []string) {
 func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
 	for _, name := range names {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: name})
-		m.volumes.Add(holder{volume: name})
+		m.volumes.Add(podvolume.Key{Volume: name})
 	}
 }

@@ -304,7 +304,7 @@ func (m *Manager) stagingOf(spec *volume.Spec) (path string, err error) {
 
 // adopt puts a volume on record that was rebuilt. What is on record of it already counts.
 func (j *journal) adopt(ctx context.Context, r volumeRecord) error {
-	release, ok := j.turns.take(ctx.Done(), r.Volume)
+	release, ok := j.turns.Take(ctx.Done(), r.Volume)
 	if !ok {
 		return context.Cause(ctx)
 	}

@@ -191,7 +191,7 @@ func (m *Manager) mounterOf(row *operationexecutor.VolumeToMount, path string) (
 
 // reuse makes a volume that was found mounted count as set up for a pod.
 func (a actualState) reuse(row *operationexecutor.VolumeToMount, mounter volume.Mounter, path string) error {
-	defer a.changes.notify(row.PodName)
+	defer a.changes.Notify(row.PodName)
 	return a.ActualStateOfWorld.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{
 		VolumeName: row.VolumeName, PodName: row.PodName, PodUID: row.Pod.UID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
 		OuterVolumeSpecNames: row.OuterVolumeSpecNames, Mounter: mounter, MountPath: path, VolumeGidValue: row.VolumeGidValue,

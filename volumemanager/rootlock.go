@@ -11,6 +11,7 @@ import (
 
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 )
 
 // rootMode is that of a root which the manager makes: as plugins make the directories below it.
@@ -24,7 +25,7 @@ type rootLock struct {
 	makes bool
 
 	held  atomic.Bool
-	turns turns[struct{}]
+	turns keylock.Locks[struct{}]
 	lock  io.Closer // Who has the turn may change it.
 }
 
@@ -51,7 +52,7 @@ func (l *rootLock) take() error {
 	if l.path == "" || l.held.Load() {
 		return nil
 	}
-	release, _ := l.turns.take(nil, struct{}{})
+	release, _ := l.turns.Take(nil, struct{}{})
 	defer release()
 	if l.lock != nil {
 		return nil
@@ -78,7 +79,7 @@ func (l *rootLock) take() error {
 }
 
 func (l *rootLock) release() error {
-	release, _ := l.turns.take(nil, struct{}{})
+	release, _ := l.turns.Take(nil, struct{}{})
 	defer release()
 	if l.lock == nil {
 		return nil

@@ -20,6 +20,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // simulatedCluster is what outlives the managers of a simulated world.
@@ -433,8 +434,8 @@ func (s *simulated) MountLost(name, pod string) {
 	if s.life != sim.Running {
 		return
 	}
-	h := holder{volume: s.p.UniqueName(name, pod), pod: volume.UniquePodName(pod)}
-	if s.m.executor.IsOperationPending(operationexecutor.Key{Volume: h.volume, Pod: h.pod}) {
+	h := podvolume.Key{Volume: s.p.UniqueName(name, pod), Pod: volume.UniquePodName(pod)}
+	if s.m.executor.IsOperationPending(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod}) {
 		return // Who changes it looks himself, and the watch looks again.
 	}
 	if s.m.doubt(h) {

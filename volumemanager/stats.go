@@ -14,6 +14,8 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // VolumeStats is what was last measured of one volume of one pod, and what is wrong with it. The figures have the names of
@@ -61,9 +63,9 @@ func (s VolumeStats) Age() time.Duration {
 // while Run does not run.
 func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
 	var stats []VolumeStats
-	known := make(map[holder]struct{})
+	known := make(map[podvolume.Key]struct{})
 	for mounted := range m.actual.AllMountedVolumes() {
-		h := holder{volume: mounted.VolumeName, pod: mounted.PodName}
+		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
 		known[h] = struct{}{}
 		stats = append(stats, m.statsOf(mounted, m.figures.ask(h, maxAge, mounted.State))...)
 	}
@@ -75,7 +77,7 @@ func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
 func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
 	var stats []VolumeStats
 	for mounted := range m.actual.VolumesOfPod(volume.UniquePodName(uid)) {
-		h := holder{volume: mounted.VolumeName, pod: mounted.PodName}
+		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
 		stats = append(stats, m.statsOf(mounted, m.figures.ask(h, maxAge, mounted.State))...)
 	}
 	return sortStats(stats)
@@ -84,7 +86,7 @@ func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
 // WaitForStats is Stats that waits for the figures. A volume whose measurement has been running for a second is waited for
 // no more: it hangs, or is large. When ctx ends before, or Run has, the error says so and what is known is returned with it.
 func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]VolumeStats, error) {
-	changed, cancel := m.measured.subscribe(anyPod)
+	changed, cancel := m.measured.Subscribe(changes.AnyPod)
 	defer cancel()
 	asked := time.Now()
 	for {
@@ -120,7 +122,7 @@ func sortStats(stats []VolumeStats) []VolumeStats {
 func (m *Manager) statsOf(mounted *cache.MountedVolume, f figures) []VolumeStats {
 	s := VolumeStats{
 		PodUID: mounted.PodUID, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
-		Err: f.err, Since: f.since, Conditions: m.conditionsOf(holder{volume: mounted.VolumeName, pod: mounted.PodName}),
+		Err: f.err, Since: f.since, Conditions: m.conditionsOf(podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}),
 	}
 	if mounted.Pod != nil {
 		s.PodName = podKey(mounted.Pod)

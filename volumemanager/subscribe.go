@@ -5,14 +5,13 @@ import (
 	"context"
 	"iter"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 )
 
 // Change says where the volumes of one pod stand now, or one volume that no pod uses.
@@ -34,41 +33,32 @@ type Change struct {
 // holds up nobody and costs no more than a name for each pod. Nothing is polled.
 func (m *Manager) Subscribe(ctx context.Context) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
-		s := &subscription{manager: m, queue: workqueue.New[topic](), unused: make(map[v1.UniqueVolumeName]struct{})}
-		defer m.changes.subscribers.join(s.queue)()
+		s := &subscription{manager: m, queue: workqueue.New[changes.Topic](), unused: make(map[v1.UniqueVolumeName]struct{})}
+		defer m.changes.Join(s.queue)()
 		s.queue.AddAll(m.topics())
 		select {
 		case <-m.stopped:
-			s.queue.Add(topicEnd)
+			s.queue.Add((changes.Topic{}))
 		default:
 		}
 		for {
 			t, ok := s.queue.Get(ctx)
-			if !ok || t == topicEnd || !s.tell(t, yield) {
+			if !ok || t == (changes.Topic{}) || !s.tell(t, yield) {
 				return
 			}
 		}
 	}
 }
 
-// topic is what a change is about: a pod, or a volume of any pods or none.
-type topic struct {
-	pod    types.UID
-	volume v1.UniqueVolumeName
-}
-
-// topicEnd says that Run has ended.
-var topicEnd = topic{}
-
 // topics returns all that there is.
-func (m *Manager) topics() []topic {
-	var all []topic
+func (m *Manager) topics() []changes.Topic {
+	var all []changes.Topic
 	for uid := range m.knownPods() {
-		all = append(all, topic{pod: uid})
+		all = append(all, changes.Topic{Pod: uid})
 	}
-	slices.SortFunc(all, func(a, b topic) int { return cmp.Compare(a.pod, b.pod) })
+	slices.SortFunc(all, func(a, b changes.Topic) int { return cmp.Compare(a.Pod, b.Pod) })
 	for _, row := range m.actual.GetUnmountedVolumes() {
-		all = append(all, topic{volume: row.VolumeName})
+		all = append(all, changes.Topic{Volume: row.VolumeName})
 	}
 	return all
 }
@@ -76,30 +66,30 @@ func (m *Manager) topics() []topic {
 // subscription is one loop over the changes.
 type subscription struct {
 	manager *Manager
-	queue   *workqueue.Queue[topic]
+	queue   *workqueue.Queue[changes.Topic]
 	// unused are the volumes that were told of as used by no pod.
 	unused map[v1.UniqueVolumeName]struct{}
 }
 
 // tell yields where a topic stands. That of a volume is that of its pods, which come later and once, however many of their
 // volumes have changed. It returns false when the loop is to end.
-func (s *subscription) tell(t topic, yield func(Change) bool) bool {
-	if t.pod != "" {
-		return yield(Change{PodUID: t.pod, Volumes: s.manager.statusOfPod(t.pod)})
+func (s *subscription) tell(t changes.Topic, yield func(Change) bool) bool {
+	if t.Pod != "" {
+		return yield(Change{PodUID: t.Pod, Volumes: s.manager.statusOfPod(t.Pod)})
 	}
-	for _, pod := range s.manager.podsOf(t.volume) {
-		s.queue.Add(topic{pod: types.UID(pod)})
+	for _, pod := range s.manager.podsOf(t.Volume) {
+		s.queue.Add(changes.Topic{Pod: types.UID(pod)})
 	}
-	volumes := s.manager.statusOfUnused(t.volume)
-	_, told := s.unused[t.volume]
+	volumes := s.manager.statusOfUnused(t.Volume)
+	_, told := s.unused[t.Volume]
 	if len(volumes) == 0 && !told {
 		return true
 	}
-	delete(s.unused, t.volume)
+	delete(s.unused, t.Volume)
 	if len(volumes) > 0 {
-		s.unused[t.volume] = struct{}{}
+		s.unused[t.Volume] = struct{}{}
 	}
-	return yield(Change{Volume: t.volume, Volumes: volumes})
+	return yield(Change{Volume: t.Volume, Volumes: volumes})
 }
 
 // podsOf returns the pods that want a volume, or for which it may be set up.
@@ -110,42 +100,4 @@ func (m *Manager) podsOf(name v1.UniqueVolumeName) []volume.UniquePodName {
 	}
 	slices.Sort(pods)
 	return slices.Compact(pods)
-}
-
-// subscribers are those who are told what has changed. It costs one load where there is nobody. The zero value is ready.
-type subscribers struct {
-	mu sync.Mutex
-	// all is replaced, never changed.
-	all atomic.Pointer[[]*workqueue.Queue[topic]]
-}
-
-// join enters a queue, which gets what changes from now on; leave must be called.
-func (f *subscribers) join(q *workqueue.Queue[topic]) (leave func()) {
-	f.change(func(all []*workqueue.Queue[topic]) []*workqueue.Queue[topic] { return append(all, q) })
-	return func() {
-		f.change(func(all []*workqueue.Queue[topic]) []*workqueue.Queue[topic] {
-			return slices.DeleteFunc(all, func(other *workqueue.Queue[topic]) bool { return other == q })
-		})
-	}
-}
-
-func (f *subscribers) change(do func(all []*workqueue.Queue[topic]) []*workqueue.Queue[topic]) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	next := do(slices.Clone(f.queues()))
-	f.all.Store(&next)
-}
-
-func (f *subscribers) queues() []*workqueue.Queue[topic] {
-	if all := f.all.Load(); all != nil {
-		return *all
-	}
-	return nil
-}
-
-// tell queues a topic for everybody.
-func (f *subscribers) tell(t topic) {
-	for _, q := range f.queues() {
-		q.Add(t)
-	}
 }

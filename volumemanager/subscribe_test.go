@@ -197,7 +197,7 @@ func TestAReceiverThatTakesItsTimeHoldsUpNobodyAndMissesNoLastState(t *testing.T
 		assert.Equal(t, m.PodStatus("uid-comes-and-goes"), last["uid-comes-and-goes"].Volumes)
 		cancel()
 		<-ended
-		assert.Empty(t, m.changes.subscribers.queues(), "nobody is told any more")
+		assert.Zero(t, m.changes.Followers(), "nobody is told any more")
 	})
 }
 
@@ -217,7 +217,7 @@ func TestASubscriptionEndsWithRun(t *testing.T) {
 		for range m.Subscribe(t.Context()) {
 			break // and a loop may end early
 		}
-		assert.Empty(t, m.changes.subscribers.queues())
+		assert.Zero(t, m.changes.Followers())
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // WaitForVolumeUnused returns when nothing on this node uses a PersistentVolume: no pod that was added wants it, it is not, and may
@@ -23,7 +24,7 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 		return fmt.Errorf("wait until a volume is not used: the PersistentVolume has no name: %w", volume.ErrInvalid)
 	}
 	search := m.searchFor(pv)
-	var witness volumeUse // While it is there, not all volumes are looked at after each change.
+	var witness podvolume.Key // While it is there, not all volumes are looked at after each change.
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "unused",
 		known: m.allKnown,
@@ -42,14 +43,8 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 }
 
 // isUse reports whether the pod still wants or has the volume.
-func (m *Manager) isUse(u volumeUse) bool {
-	return m.desired.PodExistsInVolume(u.pod, u.volume) || !m.actual.PodRemovedFromVolume(u.pod, u.volume)
-}
-
-// volumeUse is a volume that a pod, or the node, uses. Only the pod is known while its claims are being read.
-type volumeUse struct {
-	volume v1.UniqueVolumeName
-	pod    volume.UniquePodName // empty: no pod
+func (m *Manager) isUse(u podvolume.Key) bool {
+	return m.desired.PodExistsInVolume(u.Pod, u.Volume) || !m.actual.PodRemovedFromVolume(u.Pod, u.Volume)
 }
 
 // volumeSearch looks for what uses a PersistentVolume.
@@ -79,25 +74,25 @@ func (s volumeSearch) nameFor(pod volume.UniquePodName) v1.UniqueVolumeName {
 	return name
 }
 
-// uses returns what uses the volume. It looks in the order in which a use moves on: the claims of a pod are read, the pod wants the
+// uses returns what uses the volume: the node has no pod, and of a pod whose claims are being read only the pod is known. It looks in the order in which a use moves on: the claims of a pod are read, the pod wants the
 // volume, an operation begins, the volume is known to be there. So it misses none that passes from one to the next meanwhile. An
 // operation is looked for once more, since one that takes the volume away is known longer than the volume.
-func (s volumeSearch) uses() []volumeUse {
+func (s volumeSearch) uses() []podvolume.Key {
 	uses := s.m.readersOf(s.pv)
 	for row := range s.m.desired.AllVolumesToMount() {
 		if s.names(row.VolumeName) || s.isIn(row.VolumeSpec) {
-			uses = append(uses, volumeUse{volume: row.VolumeName, pod: row.PodName})
+			uses = append(uses, podvolume.Key{Volume: row.VolumeName, Pod: row.PodName})
 		}
 	}
 	uses = append(uses, s.operations()...)
 	for row := range s.m.actual.AllMountedVolumes() {
 		if s.names(row.VolumeName) || s.isMounted(row) {
-			uses = append(uses, volumeUse{volume: row.VolumeName, pod: row.PodName})
+			uses = append(uses, podvolume.Key{Volume: row.VolumeName, Pod: row.PodName})
 		}
 	}
 	for _, row := range s.m.actual.GetUnmountedVolumes() {
 		if s.names(row.VolumeName) || s.isIn(row.VolumeSpec) || row.VolumeSpec != nil && row.VolumeSpec.Name() == s.pv.Name {
-			uses = append(uses, volumeUse{volume: row.VolumeName})
+			uses = append(uses, podvolume.Key{Volume: row.VolumeName})
 		}
 	}
 	if len(uses) > 0 {
@@ -121,28 +116,28 @@ func (s volumeSearch) isMounted(row *cache.MountedVolume) bool {
 }
 
 // operations returns the operations on the volume that run, or are certain to begin.
-func (s volumeSearch) operations() []volumeUse {
-	var uses []volumeUse
+func (s volumeSearch) operations() []podvolume.Key {
+	var uses []podvolume.Key
 	for _, h := range s.m.allRunning() {
-		if s.names(h.volume) || h.pod != "" && h.volume == s.nameFor(h.pod) {
-			uses = append(uses, volumeUse(h))
+		if s.names(h.Volume) || h.Pod != "" && h.Volume == s.nameFor(h.Pod) {
+			uses = append(uses, h)
 		}
 	}
 	return uses
 }
 
 // readersOf returns the pods whose claims are being read and that refer to the claim of a volume.
-func (m *Manager) readersOf(pv *v1.PersistentVolume) []volumeUse {
+func (m *Manager) readersOf(pv *v1.PersistentVolume) []podvolume.Key {
 	if pv.Spec.ClaimRef == nil {
 		return nil
 	}
 	claim := types.NamespacedName{Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.ClaimRef.Name}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var uses []volumeUse
+	var uses []podvolume.Key
 	for pod := range m.reading {
 		if slices.Contains(volume.ClaimsOfPod(pod), claim) {
-			uses = append(uses, volumeUse{pod: volume.GetUniquePodName(pod)})
+			uses = append(uses, podvolume.Key{Pod: volume.GetUniquePodName(pod)})
 		}
 	}
 	return uses
@@ -158,21 +153,21 @@ func (m *Manager) readsClaims(pod *v1.Pod) (end func()) {
 		m.mu.Lock()
 		delete(m.reading, pod)
 		m.mu.Unlock()
-		m.changes.notify(volume.GetUniquePodName(pod))
+		m.changes.Notify(volume.GetUniquePodName(pod))
 	}
 }
 
 // statusOfUses returns where volumes stand for their users.
-func (m *Manager) statusOfUses(uses []volumeUse) []VolumeStatus {
+func (m *Manager) statusOfUses(uses []podvolume.Key) []VolumeStatus {
 	var rows []VolumeStatus
 	for _, use := range uses {
-		of := m.statusOfUnused(use.volume)
-		if use.pod != "" {
-			of = m.statusOfPod(types.UID(use.pod))
+		of := m.statusOfUnused(use.Volume)
+		if use.Pod != "" {
+			of = m.statusOfPod(types.UID(use.Pod))
 		}
 		for _, row := range of {
 			isKnown := func(other VolumeStatus) bool { return other.PodUID == row.PodUID && other.Volume == row.Volume }
-			if row.Volume == use.volume && !slices.ContainsFunc(rows, isKnown) {
+			if row.Volume == use.Volume && !slices.ContainsFunc(rows, isKnown) {
 				rows = append(rows, row)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
 // validatePod checks what a manager needs of a pod, before anything is read or done: its names and UID, the names of its
@@ -28,7 +29,7 @@ func validatePod(pod *v1.Pod) error {
 	errs = append(errs, validateVolumes(pod)...)
 	errs = append(errs, validateContainers(pod)...)
 	errs = append(errs, validateUses(pod)...)
-	errs = append(errs, checkContainers(pod)...)
+	errs = append(errs, containers.Check(pod)...)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pod %q: %w", podKey(pod), err)
 	}

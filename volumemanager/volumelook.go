@@ -9,6 +9,7 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 )
 
 // volumeLook is one volume as a plan is made for it: what is desired and what is known, for all pods or for one. Each worker has
@@ -169,11 +170,11 @@ func (v *volumeLook) hasStale(pod volume.UniquePodName) bool {
 }
 
 // topic is what subscribers are told of when the volume was looked at.
-func (v *volumeLook) topic() topic {
+func (v *volumeLook) topic() changes.Topic {
 	if v.pod != "" {
-		return topic{pod: types.UID(v.pod)}
+		return changes.Topic{Pod: types.UID(v.pod)}
 	}
-	return topic{volume: v.name}
+	return changes.Topic{Volume: v.name}
 }
 
 // judge fills in what is not known yet: which pods may turn out to use the volume.

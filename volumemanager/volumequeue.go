@@ -8,6 +8,7 @@ import (
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // volumeQueue holds the volumes that have to be looked at, and who looks at them. A mark says what of a volume is to be looked
@@ -24,10 +25,10 @@ type volumeQueue struct {
 	most int
 
 	mu      sync.Mutex
-	marked  map[holder]struct{}
+	marked  map[podvolume.Key]struct{}
 	volumes map[v1.UniqueVolumeName]*queuedVolume // those that are marked, and those that a worker has
 	plugins map[string]*pluginQueue
-	timers  map[holder]*markTimer
+	timers  map[podvolume.Key]*markTimer
 	// stopped says that nothing is marked any more.
 	stopped bool
 	// alive are the workers that are not in an abandoned call. ended is closed when there is none, after stop.
@@ -58,8 +59,8 @@ type markTimer struct {
 
 func newVolumeQueue(most int) *volumeQueue {
 	return &volumeQueue{
-		most: most, marked: make(map[holder]struct{}), volumes: make(map[v1.UniqueVolumeName]*queuedVolume),
-		plugins: make(map[string]*pluginQueue), timers: make(map[holder]*markTimer), ended: make(chan struct{}),
+		most: most, marked: make(map[podvolume.Key]struct{}), volumes: make(map[v1.UniqueVolumeName]*queuedVolume),
+		plugins: make(map[string]*pluginQueue), timers: make(map[podvolume.Key]*markTimer), ended: make(chan struct{}),
 	}
 }
 
@@ -96,7 +97,7 @@ func (q *volumeQueue) tellEnd() {
 }
 
 // Add marks what is to be looked at.
-func (q *volumeQueue) Add(h holder) {
+func (q *volumeQueue) Add(h podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.add(h)
@@ -107,23 +108,23 @@ func (q *volumeQueue) AddPod(pod volume.UniquePodName, names []v1.UniqueVolumeNa
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, name := range names {
-		q.add(holder{volume: name, pod: pod})
+		q.add(podvolume.Key{Volume: name, Pod: pod})
 	}
 }
 
 // AddAll marks volumes as a whole.
 func (q *volumeQueue) AddAll(names []v1.UniqueVolumeName) { q.AddPod("", names) }
 
-func (q *volumeQueue) add(h holder) {
+func (q *volumeQueue) add(h podvolume.Key) {
 	if q.stopped {
 		return
 	}
 	if _, ok := q.marked[h]; !ok {
 		q.marked[h] = struct{}{}
-		v := q.volume(h.volume)
-		v.marks = append(v.marks, h.pod)
+		v := q.volume(h.Volume)
+		v.marks = append(v.marks, h.Pod)
 	}
-	q.enqueue(h.volume)
+	q.enqueue(h.Volume)
 }
 
 // volume returns the entry of a volume. The lock must be held.
@@ -166,7 +167,7 @@ func (q *volumeQueue) employ(p *pluginQueue) {
 }
 
 // AddAt marks at a time what is to be looked at; one that has passed means now. What is to be marked earlier already stays so.
-func (q *volumeQueue) AddAt(h holder, at time.Time) {
+func (q *volumeQueue) AddAt(h podvolume.Key, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wait := time.Until(at)
@@ -189,7 +190,7 @@ func (q *volumeQueue) AddAt(h holder, at time.Time) {
 }
 
 // due marks what a timer is for, unless another timer has taken its place.
-func (q *volumeQueue) due(h holder, t *markTimer) {
+func (q *volumeQueue) due(h podvolume.Key, t *markTimer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.timers[h] != t {
@@ -227,7 +228,7 @@ func (q *volumeQueue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 		q.letGo(w)
 		return "", false
 	}
-	if _, whole := q.marked[holder{volume: w.volume}]; whole {
+	if _, whole := q.marked[podvolume.Key{Volume: w.volume}]; whole {
 		q.unmark(w.volume, v.marks...)
 		v.marks = v.marks[:0]
 		return "", true
@@ -244,7 +245,7 @@ func (q *volumeQueue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 
 func (q *volumeQueue) unmark(name v1.UniqueVolumeName, pods ...volume.UniquePodName) {
 	for _, pod := range pods {
-		delete(q.marked, holder{volume: name, pod: pod})
+		delete(q.marked, podvolume.Key{Volume: name, Pod: pod})
 	}
 }
 
@@ -278,14 +279,14 @@ func (q *volumeQueue) leave(w *worker) {
 }
 
 // begin notes which operation a worker is about to run, and marks what is left to be looked at then. The worker keeps the volume.
-func (q *volumeQueue) begin(w *worker, op *operationexecutor.Operation, left []holder) {
+func (q *volumeQueue) begin(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.operate(w, op, left)
 }
 
 // beginForPod is begin of an operation that leaves the volume to other workers.
-func (q *volumeQueue) beginForPod(w *worker, op *operationexecutor.Operation, left []holder) {
+func (q *volumeQueue) beginForPod(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.operate(w, op, left)
@@ -293,7 +294,7 @@ func (q *volumeQueue) beginForPod(w *worker, op *operationexecutor.Operation, le
 }
 
 // operate is begin with the lock held.
-func (q *volumeQueue) operate(w *worker, op *operationexecutor.Operation, left []holder) {
+func (q *volumeQueue) operate(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	w.op = op
 	for _, h := range left {
 		q.add(h)
@@ -335,7 +336,7 @@ func (q *volumeQueue) replace(w *worker) {
 // end takes a worker back among the others when it has come back from its operation, and marks what is to be looked at because of
 // that. It reports whether the worker has the volume: not, when another one has it, or when it has let the volume go and nothing is
 // to be looked at.
-func (q *volumeQueue) end(w *worker, name v1.UniqueVolumeName, look []holder) (has bool) {
+func (q *volumeQueue) end(w *worker, name v1.UniqueVolumeName, look []podvolume.Key) (has bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w.op = nil

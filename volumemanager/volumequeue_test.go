@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // newTestQueue returns a queue whose workers do nothing by themselves, and one of them.
@@ -14,7 +16,7 @@ func newTestQueue(t *testing.T) (*volumeQueue, *worker) {
 	q := newVolumeQueue(1)
 	started := make(chan *worker, 1)
 	q.start(func(w *worker) { started <- w }, func() bool { return false })
-	q.Add(holder{volume: "example.com/plugin/one"})
+	q.Add(podvolume.Key{Volume: "example.com/plugin/one"})
 	return q, <-started
 }
 
@@ -54,7 +56,7 @@ func TestAVolumeIsWithOneWorker(t *testing.T) {
 	require.True(t, ok)
 	_, ok = q.next(first)
 	require.True(t, ok)
-	q.beginForPod(first, nil, []holder{{volume: name, pod: "b"}})
+	q.beginForPod(first, nil, []podvolume.Key{{Volume: name, Pod: "b"}})
 
 	second := &worker{plugin: first.plugin}
 	q.mu.Lock()
@@ -67,7 +69,7 @@ func TestAVolumeIsWithOneWorker(t *testing.T) {
 	q.slow(first, nil) // It is in a call that takes long: another may work in its place.
 	_, ok = q.take(second)
 	require.True(t, ok)
-	assert.False(t, q.end(first, name, []holder{{volume: name, pod: "a"}}), "two workers have the volume")
+	assert.False(t, q.end(first, name, []podvolume.Key{{Volume: name, Pod: "a"}}), "two workers have the volume")
 	var pods []string
 	for {
 		pod, ok := q.next(second)

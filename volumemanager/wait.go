@@ -142,7 +142,7 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 	}
 	ctx, cancelTimeout := m.withWaitTimeout(ctx)
 	defer cancelTimeout()
-	changed, cancel := m.changes.subscribe(volume.GetUniquePodName(pod))
+	changed, cancel := m.changes.Subscribe(volume.GetUniquePodName(pod))
 	defer cancel()
 	reading := what.known
 	select {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 const (
@@ -111,8 +112,8 @@ func (m *Manager) lookAtAll() {
 	m.resyncs.Add(1)
 	for _, own := range m.mounts.all() {
 		m.suspectFilesystem(own)
-		if own.pod != "" {
-			m.figures.probe(own.holder)
+		if own.Pod != "" {
+			m.figures.probe(own.Key)
 		}
 	}
 }
@@ -194,7 +195,7 @@ func (m *Manager) examine(ctx context.Context, kernel mountLooker, path string) 
 		}
 	}
 	if errors.Is(err, mount.ErrForeign) {
-		m.report(own.holder, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		m.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
 		return
 	}
 	m.mounts.unhide(path)
@@ -230,16 +231,16 @@ func (m *Manager) assess(own *ownMount, found mount.MountPoint) {
 	case isReadOnly(found) && !own.readOnly:
 		now = append(now, abnormal(ReasonFilesystemReadOnly, errReadOnly))
 	}
-	m.tellOfMount(own.holder, now)
+	m.tellOfMount(own.Key, now)
 }
 
 // tellOfMount says all that is wrong with a mount, or a directory, that is seen to be ours. When it could not be seen before,
 // what was refused is tried again.
-func (m *Manager) tellOfMount(h holder, now []Condition) {
+func (m *Manager) tellOfMount(h podvolume.Key, now []Condition) {
 	was := m.health.of(h)
 	m.report(h, sourceMount, now)
 	if slices.ContainsFunc(was, func(c Condition) bool { return c.Reason == ReasonMountedOver }) {
-		m.executor.ResetBackoff(operationexecutor.Key{Volume: h.volume, Pod: h.pod})
+		m.executor.ResetBackoff(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod})
 		m.volumes.Add(h)
 	}
 }
@@ -264,26 +265,26 @@ func (m *Manager) lost(own *ownMount) {
 		return
 	}
 	err := fmt.Errorf("it was unmounted from %q by somebody else: %w", own.path, mount.ErrNotMounted)
-	if !m.doubt(own.holder) {
+	if !m.doubt(own.Key) {
 		return
 	}
 	gone := *own
 	gone.lost = time.Now()
 	m.mounts.enter(&gone)
-	m.report(own.holder, sourceMount, []Condition{abnormal(ReasonUnmounted, err)})
-	m.volumes.Add(own.holder)
+	m.report(own.Key, sourceMount, []Condition{abnormal(ReasonUnmounted, err)})
+	m.volumes.Add(own.Key)
 }
 
 // doubt makes a set-up or a staging that was certain uncertain, and reports whether it was.
-func (m *Manager) doubt(h holder) bool {
-	if h.pod == "" {
-		row, ok := m.actual.GetAttachedVolume(h.volume)
+func (m *Manager) doubt(h podvolume.Key) bool {
+	if h.Pod == "" {
+		row, ok := m.actual.GetAttachedVolume(h.Volume)
 		return ok && row.DeviceMountState == operationexecutor.DeviceGloballyMounted &&
-			m.actual.MarkDeviceAsUncertain(h.volume, row.DevicePath, row.DeviceMountPath, row.SELinuxMountContext) == nil
+			m.actual.MarkDeviceAsUncertain(h.Volume, row.DevicePath, row.DeviceMountPath, row.SELinuxMountContext) == nil
 	}
-	row, ok := m.actual.GetMountedVolume(h.volume, h.pod)
+	row, ok := m.actual.GetMountedVolume(h.Volume, h.Pod)
 	return ok && row.State == operationexecutor.VolumeMounted && m.actual.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
-		VolumeName: h.volume, PodName: h.pod, PodUID: row.PodUID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
+		VolumeName: h.Volume, PodName: h.Pod, PodUID: row.PodUID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
 		OuterVolumeSpecNames: row.OuterVolumeSpecNames, Mounter: row.Mounter, BlockVolumeMapper: row.BlockVolumeMapper,
 		MountPath: row.MountPath, SELinuxMountContext: row.SELinuxMountContext, VolumeGidValue: row.VolumeGidValue,
 	}) == nil

@@ -20,6 +20,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 )
 
 // eventLog keeps events.
@@ -103,7 +104,7 @@ func (n *watchedNode) remove(pod *v1.Pod) {
 // until returns the status of a pod's one volume when it is as wanted.
 func (n *watchedNode) until(pod *v1.Pod, wanted func(VolumeStatus) bool) VolumeStatus {
 	n.t.Helper()
-	changed, cancel := n.m.changes.subscribe(anyPod)
+	changed, cancel := n.m.changes.Subscribe(changes.AnyPod)
 	defer cancel()
 	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // worker carries volumes of one plugin, one after the other, as far as they go. It runs their operations in its own goroutine.
@@ -20,7 +21,7 @@ type worker struct {
 	// What the worker is about to begin. Only its goroutine uses that.
 	look    volumeLook
 	running *runningOperation
-	left    []holder // what is to be looked at after it
+	left    []podvolume.Key // what is to be looked at after it
 
 	// volumeQueue.mu guards what follows.
 
@@ -75,13 +76,13 @@ func (m *Manager) plan(v *volumeLook, name v1.UniqueVolumeName, pod volume.Uniqu
 		actions = plan(v.view)
 	}
 	if v.view.pending {
-		m.lookWhenFree(holder{volume: name, pod: v.pod})
+		m.lookWhenFree(podvolume.Key{Volume: name, Pod: v.pod})
 	}
 	m.exchange.planned(v)
 	m.growth.watch(v)
 	actions = m.stopping.permitted(actions)
 	m.noteWaits(v, actions)
-	m.changes.subscribers.tell(v.topic())
+	m.changes.Tell(v.topic())
 	return actions
 }
 
@@ -96,7 +97,7 @@ func (w *worker) do(ctx context.Context, v *volumeLook, actions []action) bool {
 	for i, a := range actions {
 		w.left = w.left[:0]
 		for _, later := range actions[i+1:] {
-			w.left = append(w.left, holder{volume: v.name, pod: later.pod})
+			w.left = append(w.left, podvolume.Key{Volume: v.name, Pod: later.pod})
 		}
 		if w.begin(ctx, v, a) {
 			return w.ended(v.name)
@@ -109,8 +110,8 @@ func (w *worker) do(ctx context.Context, v *volumeLook, actions []action) bool {
 func (w *worker) begin(ctx context.Context, v *volumeLook, a action) bool {
 	m := w.m
 	if t, ok := m.refusal(v.name, a.verb); ok {
-		m.note(holder{volume: v.name, pod: a.pod}, t)
-		m.volumes.AddAt(holder{volume: v.name}, t.until)
+		m.note(podvolume.Key{Volume: v.name, Pod: a.pod}, t)
+		m.volumes.AddAt(podvolume.Key{Volume: v.name}, t.until)
 		return false
 	}
 	if a.verb == verbForget {
@@ -119,11 +120,11 @@ func (w *worker) begin(ctx context.Context, v *volumeLook, a action) bool {
 		return false
 	}
 	if err := m.prove(v.name); err != nil {
-		m.note(holder{volume: v.name, pod: a.pod}, trouble{err: err}) // A change of the plugins, and the resync, mark the volume.
+		m.note(podvolume.Key{Volume: v.name, Pod: a.pod}, trouble{err: err}) // A change of the plugins, and the resync, mark the volume.
 		return false
 	}
 	if a.verb == verbMount && m.reuse(ctx, v, a.pod) {
-		m.volumes.Add(holder{volume: v.name, pod: a.pod}) // It may have to grow.
+		m.volumes.Add(podvolume.Key{Volume: v.name, Pod: a.pod}) // It may have to grow.
 		return false
 	}
 	if w.running = m.enter(v, a); w.running == nil {
@@ -156,7 +157,7 @@ func (w *worker) Abandoned(op *operationexecutor.Operation) { w.m.volumes.abando
 
 // ended goes on with the volume of an operation that has ended. It returns false when another worker has the volume.
 func (w *worker) ended(name v1.UniqueVolumeName) bool {
-	var look []holder
+	var look []podvolume.Key
 	if w.m.mustLookAgain(w.running) {
 		look = append(look, toLookAt(w.running.op.Info()))
 	}
@@ -203,7 +204,7 @@ func (m *Manager) didNotBegin(v *volumeLook, a action, err error) {
 	var pending *volume.PendingError
 	var missing *operationexecutor.MountPreconditionError
 	var backoff *volume.BackoffError
-	h := holder{volume: v.name, pod: a.pod}
+	h := podvolume.Key{Volume: v.name, Pod: a.pod}
 	switch {
 	case errors.As(err, &backoff):
 		m.note(h, trouble{err: backoff.Err, attempts: backoff.Attempts, until: backoff.Until})
@@ -227,12 +228,12 @@ func (m *Manager) forget(name v1.UniqueVolumeName) {
 	err := m.actual.DeleteVolume(name)
 	m.forgot(name, err)
 	if err != nil {
-		m.volumes.Add(holder{volume: name})
+		m.volumes.Add(podvolume.Key{Volume: name})
 		return
 	}
 	m.executor.Forget(name)
 	if m.desired.VolumeExists(name) {
-		m.volumes.Add(holder{volume: name}) // A pod wants it in another way.
+		m.volumes.Add(podvolume.Key{Volume: name}) // A pod wants it in another way.
 	}
 }
 

@@ -298,3 +298,5 @@ func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
+
+func ptr[T any](v T) *T { return &v }

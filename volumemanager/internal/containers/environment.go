@@ -1,7 +1,6 @@
-package volumemanager
+package containers
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -11,35 +10,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ContainerEnvironment tells the environment of a container, as the program that starts it has put it together: from config
-// maps, secrets, resources and services too, which the manager does not read.
-type ContainerEnvironment interface {
-	// ContainerEnvironment returns the value of every variable of a container, as its processes get it. It is asked by
-	// [Manager.ContainerMounts], once in a call and only if the container has a subPathExpr; what it returns is not kept. pod and
-	// container must not be changed. It is called in the goroutine of the caller of ContainerMounts, without a lock.
-	ContainerEnvironment(ctx context.Context, pod *v1.Pod, container *v1.Container) (map[string]string, error)
-}
-
-// VariableError says that a subPathExpr refers to a variable of the container's environment whose value is not known here.
-type VariableError struct {
-	// Variable is the name of the variable.
-	Variable string
-	// Err is why its value is not known. It matches volume.ErrUnsupported when it comes from where only an orchestrator can
-	// look, volume.ErrTransient when the pod has no such value yet, and else volume.ErrInvalid.
-	Err error
-}
-
-// Error names the variable.
-func (e *VariableError) Error() string {
-	return fmt.Sprintf("variable %q of subPathExpr: %v", e.Variable, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *VariableError) Unwrap() error { return e.Err }
-
-// environment is what a pod says of the environment of one of its containers: variable by variable a value, or why there
+// Environment is what a pod says of the environment of one of its containers: variable by variable a value, or why there
 // is none.
-type environment struct {
+type Environment struct {
 	pod    *v1.Pod
 	node   types.NodeName
 	values map[string]string
@@ -48,9 +21,9 @@ type environment struct {
 	isOpen bool
 }
 
-// environmentOf reads the variables in their order: a value may refer to those before.
-func environmentOf(pod *v1.Pod, node types.NodeName, c *v1.Container) environment {
-	e := environment{
+// EnvironmentOf reads the variables in their order: a value may refer to those before.
+func EnvironmentOf(pod *v1.Pod, node types.NodeName, c *v1.Container) Environment {
+	e := Environment{
 		pod: pod, node: node, isOpen: len(c.EnvFrom) > 0,
 		values: make(map[string]string, len(c.Env)), errs: make(map[string]error),
 	}
@@ -67,7 +40,7 @@ func environmentOf(pod *v1.Pod, node types.NodeName, c *v1.Container) environmen
 	return e
 }
 
-func (e environment) read(variable v1.EnvVar) (string, error) {
+func (e Environment) read(variable v1.EnvVar) (string, error) {
 	switch from := variable.ValueFrom; {
 	case variable.Value != "" || from == nil:
 		return e.expandValue(variable.Value)
@@ -79,7 +52,7 @@ func (e environment) read(variable v1.EnvVar) (string, error) {
 }
 
 // expandValue expands a value. What it refers to and is not there stays as it is written.
-func (e environment) expandValue(value string) (string, error) {
+func (e Environment) expandValue(value string) (string, error) {
 	var unknown error
 	expanded := expand(value, func(name string) string {
 		known, ok := e.values[name]
@@ -99,7 +72,7 @@ func (e environment) expandValue(value string) (string, error) {
 var errMayBeElsewhere = fmt.Errorf("it is not in env, and what envFrom names is not read here: set Options.Environment: %w", volume.ErrUnsupported)
 
 // lookUp returns the value of a variable. One that is empty counts as none, as in Kubernetes: the path would be another.
-func (e environment) lookUp(name string) (string, error) {
+func (e Environment) lookUp(name string) (string, error) {
 	value, ok := e.values[name]
 	switch {
 	case value != "":
@@ -115,22 +88,22 @@ func (e environment) lookUp(name string) (string, error) {
 }
 
 // fields are what a pod itself tells of a field.
-var fields = map[string]func(e environment) string{
-	"metadata.name":           func(e environment) string { return e.pod.Name },
-	"metadata.namespace":      func(e environment) string { return e.pod.Namespace },
-	"metadata.uid":            func(e environment) string { return string(e.pod.UID) },
-	"spec.nodeName":           func(e environment) string { return string(e.node) },
-	"spec.serviceAccountName": func(e environment) string { return e.pod.Spec.ServiceAccountName },
-	"status.hostIP":           func(e environment) string { return e.pod.Status.HostIP },
-	"status.podIP":            func(e environment) string { return e.pod.Status.PodIP },
-	"status.hostIPs": func(e environment) string {
+var fields = map[string]func(e Environment) string{
+	"metadata.name":           func(e Environment) string { return e.pod.Name },
+	"metadata.namespace":      func(e Environment) string { return e.pod.Namespace },
+	"metadata.uid":            func(e Environment) string { return string(e.pod.UID) },
+	"spec.nodeName":           func(e Environment) string { return string(e.node) },
+	"spec.serviceAccountName": func(e Environment) string { return e.pod.Spec.ServiceAccountName },
+	"status.hostIP":           func(e Environment) string { return e.pod.Status.HostIP },
+	"status.podIP":            func(e Environment) string { return e.pod.Status.PodIP },
+	"status.hostIPs": func(e Environment) string {
 		ips := make([]string, 0, len(e.pod.Status.HostIPs))
 		for _, ip := range e.pod.Status.HostIPs {
 			ips = append(ips, ip.IP)
 		}
 		return strings.Join(ips, ",")
 	},
-	"status.podIPs": func(e environment) string {
+	"status.podIPs": func(e Environment) string {
 		ips := make([]string, 0, len(e.pod.Status.PodIPs))
 		for _, ip := range e.pod.Status.PodIPs {
 			ips = append(ips, ip.IP)
@@ -140,7 +113,7 @@ var fields = map[string]func(e environment) string{
 }
 
 // field returns the value of a field of the pod.
-func (e environment) field(path string) (string, error) {
+func (e Environment) field(path string) (string, error) {
 	if dir, key, ok := strings.Cut(path, "['"); ok && strings.HasSuffix(key, "']") {
 		key = strings.TrimSuffix(key, "']")
 		switch dir {
@@ -161,18 +134,21 @@ func (e environment) field(path string) (string, error) {
 	return value, nil
 }
 
-// expandSubPath returns the sub-path of a subPathExpr. An error is a [*VariableError].
-func (e environment) expandSubPath(expression string) (string, error) {
-	var unknown error
-	expanded := expand(expression, func(name string) string {
-		value, err := e.lookUp(name)
-		if err != nil && unknown == nil {
-			unknown = &VariableError{Variable: name, Err: err}
+// ExpandSubPath returns the sub-path of a subPathExpr. When the value of a variable is not known, the error says why, and
+// unknown is the name of the first such variable.
+func (e Environment) ExpandSubPath(expression string) (expanded, unknown string, err error) {
+	expanded = expand(expression, func(name string) string {
+		value, why := e.lookUp(name)
+		if why != nil && err == nil {
+			unknown, err = name, why
 		}
 		return value
 	})
-	return expanded, unknown
+	return expanded, unknown, err
 }
+
+// Known is an environment of which every variable is known.
+func Known(values map[string]string) Environment { return Environment{values: values} }
 
 // expand replaces each $(NAME) by what value returns. $$ stands for one $, so that $$(NAME) is the text $(NAME); any other
 // $ stands for itself.

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package volumemanager
+package containers
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// deviceNumber knows no devices here.
-func deviceNumber(path string) (major, minor uint32, err error) {
+// DeviceNumber knows no devices here.
+func DeviceNumber(path string) (major, minor uint32, err error) {
 	return 0, 0, fmt.Errorf("number of the device at %q on %s: %w", path, runtime.GOOS, volume.ErrUnsupported)
 }

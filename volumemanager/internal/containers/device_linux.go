@@ -1,4 +1,4 @@
-package volumemanager
+package containers
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"github.com/volumekit/volumekit/mount/blockmap"
 )
 
-// deviceNumber returns the number of the block device whose node is at path. It asks no device.
-func deviceNumber(path string) (major, minor uint32, err error) {
+// DeviceNumber returns the number of the block device whose node is at path. It asks no device.
+func DeviceNumber(path string) (major, minor uint32, err error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return 0, 0, fmt.Errorf("stat of the device at %q: %w", path, err)

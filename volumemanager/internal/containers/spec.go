@@ -1,4 +1,4 @@
-package volumemanager
+package containers
 
 import (
 	"errors"
@@ -11,28 +11,29 @@ import (
 
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/sentinel"
 )
 
 // This file reads what a container asks for. It looks at nothing but the pod.
 
-// containerOf returns a container of any kind: init, ordinary or ephemeral.
-func containerOf(pod *v1.Pod, name string) (*v1.Container, error) {
+// Find returns a container of any kind: init, ordinary or ephemeral.
+func Find(pod *v1.Pod, name string) (c *v1.Container, ok bool) {
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		if i := slices.IndexFunc(containers, func(c v1.Container) bool { return c.Name == name }); i >= 0 {
-			return &containers[i], nil
+			return &containers[i], true
 		}
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		if pod.Spec.EphemeralContainers[i].Name == name {
 			c := v1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-			return &c, nil
+			return &c, true
 		}
 	}
-	return nil, fmt.Errorf("%w: pod %q has no container %q: %w", ErrUnknownContainer, podKey(pod), name, volume.ErrInvalid)
+	return nil, false
 }
 
-// checkContainers is checkContainer for every container of a pod.
-func checkContainers(pod *v1.Pod) []error {
+// Check returns what is wrong with each container of a pod; see checkContainer.
+func Check(pod *v1.Pod) []error {
 	var errs []error
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -91,25 +92,25 @@ func checkVolumeMount(c *v1.Container, m *v1.VolumeMount) error {
 	if m.SubPath != "" && m.SubPathExpr != "" {
 		return fmt.Errorf("it has a subPath and a subPathExpr: give one of them: %w", volume.ErrInvalid)
 	}
-	if m.SubPath != "" && !isWholeVolume(m.SubPath) {
+	if m.SubPath != "" && !IsWholeVolume(m.SubPath) {
 		if _, err := safepath.CleanSubpath(m.SubPath); err != nil {
-			return alsoOfPath(err)
+			return sentinel.OfPath(err)
 		}
 	}
-	propagation, err := propagationOf(c, m)
+	propagation, err := Propagation(c, m)
 	if err != nil {
 		return err
 	}
 	return checkRecursiveReadOnly(m, propagation)
 }
 
-// isWholeVolume reports whether a sub-path leads to where it begins, such as "." and "./": that is none, as in Kubernetes.
-func isWholeVolume(subPath string) bool {
+// IsWholeVolume reports whether a sub-path leads to where it begins, such as "." and "./": that is none, as in Kubernetes.
+func IsWholeVolume(subPath string) bool {
 	return strings.HasPrefix(subPath, ".") && strings.Trim(subPath, "./") == "" && !strings.Contains(subPath, "..")
 }
 
-// propagationOf returns the propagation of a mount, None where nothing is said.
-func propagationOf(c *v1.Container, m *v1.VolumeMount) (v1.MountPropagationMode, error) {
+// Propagation returns the propagation of a mount, None where nothing is said.
+func Propagation(c *v1.Container, m *v1.VolumeMount) (v1.MountPropagationMode, error) {
 	if m.MountPropagation == nil {
 		return v1.MountPropagationNone, nil
 	}
@@ -128,7 +129,7 @@ func propagationOf(c *v1.Container, m *v1.VolumeMount) (v1.MountPropagationMode,
 
 // checkRecursiveReadOnly refuses what could not keep its promise: a mount that is writable, or in which mounts may appear.
 func checkRecursiveReadOnly(m *v1.VolumeMount, propagation v1.MountPropagationMode) error {
-	switch mode := recursiveReadOnlyOf(m); mode {
+	switch mode := RecursiveReadOnly(m); mode {
 	case v1.RecursiveReadOnlyDisabled:
 		return nil
 	case v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled:
@@ -144,7 +145,8 @@ func checkRecursiveReadOnly(m *v1.VolumeMount, propagation v1.MountPropagationMo
 	}
 }
 
-func recursiveReadOnlyOf(m *v1.VolumeMount) v1.RecursiveReadOnlyMode {
+// RecursiveReadOnly returns what a mount asks for, Disabled where nothing is said.
+func RecursiveReadOnly(m *v1.VolumeMount) v1.RecursiveReadOnlyMode {
 	if m.RecursiveReadOnly == nil {
 		return v1.RecursiveReadOnlyDisabled
 	}

@@ -1,4 +1,4 @@
-package volumemanager
+package containers
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -16,7 +17,8 @@ func fromField(path string) *v1.EnvVarSource {
 
 // expressive returns a pod whose container has variables of every kind.
 func expressive() (*v1.Pod, *v1.Container) {
-	pod := podOf("web")
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid-web"}}
+	pod.Spec.Containers = []v1.Container{{Name: "main"}}
 	pod.Labels = map[string]string{"app": "shop", "none": ""}
 	pod.Annotations = map[string]string{"example.com/site": "a.b"}
 	pod.Spec.ServiceAccountName = "robot"
@@ -48,7 +50,7 @@ func expressive() (*v1.Pod, *v1.Container) {
 
 func TestSubPathExprIsExpandedFromWhatThePodTells(t *testing.T) {
 	pod, c := expressive()
-	e := environmentOf(pod, "node-1", c)
+	e := EnvironmentOf(pod, "node-1", c)
 	for expression, want := range map[string]string{
 		"$(PLAIN)":                   "x",
 		"a/$(PLAIN)/$(NAME)":         "a/x/web",
@@ -67,7 +69,7 @@ func TestSubPathExprIsExpandedFromWhatThePodTells(t *testing.T) {
 		"$PLAIN)":                    "$PLAIN)",
 		"$(PLAIN)$(PLAIN)$(PLAIN)$$": "xxx$",
 	} {
-		got, err := e.expandSubPath(expression)
+		got, _, err := e.ExpandSubPath(expression)
 		require.NoError(t, err, expression)
 		assert.Equal(t, want, got, expression)
 	}
@@ -88,20 +90,18 @@ func TestAVariableWithoutAValueIsNamed(t *testing.T) {
 		"$(INDIRECT)":        {"INDIRECT", volume.ErrUnsupported},
 		"$(HOST_IP)":         {"HOST_IP", volume.ErrTransient},
 	} {
-		_, err := environmentOf(pod, "node-1", c).expandSubPath(expression)
-		var unknown *VariableError
-		require.ErrorAs(t, err, &unknown, expression)
-		assert.Equal(t, test.variable, unknown.Variable)
+		_, unknown, err := EnvironmentOf(pod, "node-1", c).ExpandSubPath(expression)
+		assert.Equal(t, test.variable, unknown)
 		require.ErrorIs(t, err, test.class, expression)
 	}
 	// What is not in env may be in what envFrom names, and so may what a value refers to.
 	c.EnvFrom = []v1.EnvFromSource{{}}
-	e := environmentOf(pod, "node-1", c)
+	e := EnvironmentOf(pod, "node-1", c)
 	for _, expression := range []string{"$(NOWHERE)", "$(LATER)"} {
-		_, err := e.expandSubPath(expression)
+		_, _, err := e.ExpandSubPath(expression)
 		require.ErrorIs(t, err, volume.ErrUnsupported, expression)
 	}
-	got, err := e.expandSubPath("$(PLAIN)")
+	got, _, err := e.ExpandSubPath("$(PLAIN)")
 	require.NoError(t, err)
 	assert.Equal(t, "x", got)
 }
