@@ -86,7 +86,7 @@ func replayXFS(ctx context.Context, file *os.File) error {
 }
 
 // mountForNow waits for those who have the device for a moment. It cannot be kept from them: the kernel mounts nothing that
-// somebody has opened alone (O_EXCL), and whoever was told the number of a free device before it was ours opens it so.
+// somebody has opened alone (O_EXCL), and a program that was told the number of a free device before it was ours may do so.
 func mountForNow(ctx context.Context, device string) error {
 	return whileBusy(ctx, func() error {
 		fs, err := unix.Fsopen("xfs", unix.FSOPEN_CLOEXEC)

@@ -170,39 +170,56 @@ func (m *Manager) attachFree(ctx context.Context, a attachment) (Device, error) 
 	return Device{}, fmt.Errorf("%d free devices were taken by others first: try again: %w", maxAttempt, ErrNoDevice)
 }
 
-// attachOnce gives the file to a device that is free now. The device stays claimed, so that nobody can mount it, until
-// it is proven that no other device has the file; otherwise it is taken off again.
+// attachOnce gives the file to a device that is free now, and proves that no other device has it.
 func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) {
 	device, node, err := m.changes.attach(ctx, a)
 	if err != nil {
 		return Device{}, err
 	}
-	defer node.close()
 	if !a.alone || m.index.complete(device.DiskSeq) {
+		node.close()
 		return device, nil
 	}
 	// From here on the file has a device, so that the look is made even when the caller has left.
-	ctx = context.WithoutCancel(ctx)
+	return m.proveAlone(context.WithoutCancel(ctx), a, device, node)
+}
+
+// proveAlone looks whether another device has the file, too. Meanwhile the device is claimed, so that nobody can mount it; it
+// is taken off again unless it is alone. It closes node, which keeps the file on the device until that is claimed.
+func (m *Manager) proveAlone(ctx context.Context, a attachment, device Device, node handle) (Device, error) {
+	if claim, err := m.claim(ctx, device.Number); err == nil {
+		node.close()
+		node = claim
+	}
+	defer node.close()
 	if err := m.index.catchUp(ctx, device.DiskSeq); err != nil {
-		return Device{}, errors.Join(err, withdraw(node, device))
+		return Device{}, errors.Join(err, withdraw(ctx, node, device))
 	}
 	found, err := m.index.having(a.file)
 	if err == nil && len(found) == 1 && found[0].Number == device.Number {
 		return device, nil
 	}
-	if undo := withdraw(node, device); err != nil || undo != nil {
+	if undo := withdraw(ctx, node, device); err != nil || undo != nil {
 		return Device{}, errors.Join(err, undo)
 	}
 	return m.reuse(ctx, a.file, a.options)
 }
 
-// withdraw takes off a device that this very call has attached, and that it still has open. The rest happens when node is
-// closed, by which nobody else can have claimed the device.
-func withdraw(node handle, device Device) error {
-	if err := clearFile(node); err != nil && !isGone(err) {
-		return fmt.Errorf("cannot take %s off again: detach it: %w", device.Path, &InUseError{Path: device.Path, Pending: true})
+// withdraw takes off a device that this very call has attached, and that it still has open. It keeps its claim until nobody
+// else has the device open, since the file stays until then, and could be mounted.
+func withdraw(ctx context.Context, node handle, device Device) error {
+	wait := newWaiter()
+	err := clearFile(node)
+	for range maxLinger {
+		if isGone(err) {
+			return nil
+		}
+		if err != nil || !node.claimed || wait.next(ctx) != nil {
+			break
+		}
+		err = clearAgain(node, device)
 	}
-	return nil
+	return fmt.Errorf("cannot take %s off again: detach it: %w", device.Path, &InUseError{Path: device.Path, Pending: true})
 }
 
 // whileNot calls do while no device has the file that refused says must not have it.

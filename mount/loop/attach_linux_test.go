@@ -5,12 +5,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
@@ -52,14 +55,11 @@ func stepsToFreeDevice(t *testing.T, m *Manager, a attachment) int {
 	for range maxAttempt {
 		number, err := freeNumber()
 		require.NoError(t, err)
-		node, err := m.nodes.open(number, a.mode)
-		require.NoError(t, err)
-		err = takenOr(node, configureInSteps(node, a))
-		node.close()
+		err = m.changes.configureClaimed(number, a)
 		if err == nil {
 			return number
 		}
-		require.ErrorIs(t, err, errTaken)
+		require.ErrorIs(t, takenOr(err), errTaken)
 	}
 	t.Fatal("every free device was taken by others")
 	return 0
@@ -102,4 +102,129 @@ func TestNoLookBetweenChangesOfOurOwn(t *testing.T) {
 		}
 	}
 	t.Fatal("every attachment would look at all devices")
+}
+
+// TestNobodyElsesDeviceIsClaimed takes a device for free that has got another's file since. The kernel mounts nothing that is
+// claimed, so that its owner must be able to claim it, as a mount does, at any moment.
+func TestNobodyElsesDeviceIsClaimed(t *testing.T) {
+	mounttest.RequireRoot(t)
+	m := New(Options{})
+	theirs, err := m.Attach(t.Context(), imageOf(t, "theirs"), AttachOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Detach(context.WithoutCancel(t.Context()), theirs)) })
+	f, err := open(imageOf(t, "ours"), unix.O_RDWR)
+	require.NoError(t, err)
+	defer f.close()
+	var owner sync.WaitGroup
+	done, refused := make(chan struct{}), 0
+	owner.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			claim, err := open(theirs.Path, unix.O_RDONLY|unix.O_EXCL)
+			if err != nil {
+				refused++
+				continue
+			}
+			claim.close()
+		}
+	})
+	for range 5000 {
+		_, _, err := m.changes.attachTo(theirs.Number, attachment{file: backing{handle: f}, mode: unix.O_RDWR})
+		require.ErrorIs(t, err, errTaken)
+	}
+	close(done)
+	owner.Wait()
+	assert.Zero(t, refused, "the owner could not mount it then")
+}
+
+// imageOf makes a file of one MiB.
+func imageOf(t *testing.T, name string) string {
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	return path
+}
+
+// TestWhatIsWithdrawnIsClaimedUntilOthersHaveClosedIt: whoever has opened it is perhaps about to mount it.
+func TestWhatIsWithdrawnIsClaimedUntilOthersHaveClosedIt(t *testing.T) {
+	mounttest.RequireRoot(t)
+	m := New(Options{})
+	device, err := m.Attach(t.Context(), imageOf(t, "image"), AttachOptions{})
+	require.NoError(t, err)
+	claim, err := m.claim(t.Context(), device.Number)
+	require.NoError(t, err)
+	defer claim.close()
+	other, err := open(device.Path, unix.O_RDONLY)
+	require.NoError(t, err)
+	var closing atomic.Bool
+	type outcome struct {
+		err    error
+		closed bool
+	}
+	result := make(chan outcome, 1)
+	go func() {
+		err := withdraw(t.Context(), claim, device)
+		result <- outcome{err, closing.Load()}
+	}()
+	for told := false; !told; {
+		found, _, err := inspectNode(other, device.Number)
+		require.NoError(t, err)
+		told = found.AutoClear
+	}
+	closing.Store(true)
+	other.close()
+	got := <-result
+	if got.err != nil { // The machine was too busy to close it within a second.
+		require.ErrorIs(t, got.err, ErrInUse)
+		require.ErrorIs(t, got.err, mount.ErrUncertain)
+		return
+	}
+	assert.True(t, got.closed, "it could be mounted")
+}
+
+// asked calls look whenever somebody asks whether it has ended, as each step of a call does.
+type asked struct {
+	context.Context //nolint:containedctx // it is one
+	look            func()
+}
+
+func (a asked) Err() error {
+	a.look()
+	return a.Context.Err()
+}
+
+func TestADeviceIsClaimedUntilItIsProvenToBeAlone(t *testing.T) {
+	mounttest.RequireRoot(t)
+	m := New(Options{})
+	opened, err := open(imageOf(t, "image"), unix.O_RDWR)
+	require.NoError(t, err)
+	defer opened.close()
+	f, err := regular(t.Context(), opened)
+	require.NoError(t, err)
+	a := attachment{file: f, mode: unix.O_RDWR}
+	device, err := m.attachFree(t.Context(), a)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Detach(context.WithoutCancel(t.Context()), device)) })
+	node, err := m.nodes.open(device.Number, a.mode)
+	require.NoError(t, err)
+	var claims []error
+	look := func() {
+		claim, err := open(device.Path, unix.O_RDONLY|unix.O_EXCL)
+		claims = append(claims, err)
+		if err == nil {
+			claim.close()
+		}
+	}
+	found, err := m.proveAlone(asked{t.Context(), look}, a, device, node)
+	require.NoError(t, err)
+	assert.Equal(t, device.Number, found.Number)
+	require.NotEmpty(t, claims)
+	for _, err := range claims {
+		require.ErrorIs(t, err, unix.EBUSY)
+	}
+	look()
+	assert.NoError(t, claims[len(claims)-1])
 }

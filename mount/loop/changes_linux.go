@@ -15,12 +15,16 @@ func (c *changes) attach(ctx context.Context, a attachment) (Device, handle, err
 	if err != nil {
 		return Device{}, handle{}, err
 	}
-	node, err := c.nodes.open(number, a.mode|unix.O_EXCL)
-	if isGone(err) || errors.Is(err, unix.EBUSY) {
-		return Device{}, handle{}, fmt.Errorf("%w: %w", errTaken, err)
-	}
+	return c.attachTo(number, a)
+}
+
+// attachTo gives the file to the device with that number. The device is not claimed (O_EXCL) before: it may have got another's
+// file since it was free, and while it is claimed its owner cannot mount it. The kernel itself refuses to give a file to a
+// device that has one, or that somebody has claimed.
+func (c *changes) attachTo(number int, a attachment) (Device, handle, error) {
+	node, err := c.nodes.open(number, a.mode)
 	if err != nil {
-		return Device{}, handle{}, err
+		return Device{}, handle{}, takenOr(err)
 	}
 	c.settle(node, number)
 	device, err := c.configure(node, number, a)
@@ -32,8 +36,12 @@ func (c *changes) attach(ctx context.Context, a attachment) (Device, handle, err
 }
 
 func (c *changes) configure(node handle, number int, a attachment) (Device, error) {
-	if err := configureNode(node, a); err != nil {
-		return Device{}, err
+	err := configureNode(node, a)
+	if errors.Is(err, errNotInOneStep) {
+		err = c.configureClaimed(number, a)
+	}
+	if err != nil {
+		return Device{}, fmt.Errorf("cannot configure %s: %w", node.name, takenOr(err))
 	}
 	device, attached, err := inspectNode(node, number)
 	if err == nil && (!attached || !device.hasIdentity(a.file.id)) {
@@ -47,6 +55,16 @@ func (c *changes) configure(node handle, number int, a attachment) (Device, erro
 	return device, nil
 }
 
+// configureClaimed claims the device, so that nobody can mount it between two steps.
+func (c *changes) configureClaimed(number int, a attachment) error {
+	claim, err := c.nodes.open(number, a.mode|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	defer claim.close()
+	return configureInSteps(claim, a)
+}
+
 // detach takes the file off an open device and closes that. It reports whether the device may still have the file. EBUSY says that the
 // device is claimed.
 func (c *changes) detach(ctx context.Context, node handle, device Device) (lingers bool, err error) {
@@ -54,11 +72,9 @@ func (c *changes) detach(ctx context.Context, node handle, device Device) (linge
 	c.settle(node, device.Number)
 	err = clearFile(node)
 	if err == nil {
-		// Nobody else has it open: it is free for LOOP_GET_STATUS64 at once, and for others with the close. Any other answer, an
-		// error of a dead filesystem too, is that of a device with a file.
-		_, err = status(node)
-		if lingers = !isGone(err); lingers {
-			err = nil
+		// Nobody else has it open: it has no file any more at once, and is free for others with the close.
+		if err = clearAgain(node, device); !isGone(err) {
+			lingers, err = true, nil
 		}
 	}
 	node.close()

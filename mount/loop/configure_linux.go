@@ -7,25 +7,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// configureNode gives the device the file in one step, or in two where the kernel is older than 5.8.
+// errNotInOneStep says that the kernel is older than 5.8, or refuses what is asked for.
+var errNotInOneStep = errors.New("not in one step")
+
+// configureNode gives the device the file in one step.
 func configureNode(node handle, a attachment) error {
 	config := unix.LoopConfig{Fd: uint32(a.file.fd), Size: a.options.SectorSize, Info: a.info()}
 	err := ignoringEINTR(func() error { return unix.IoctlLoopConfigure(node.fd, &config) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENOSYS) {
-		err = configureInSteps(node, a)
+		return fmt.Errorf("%w: %w", errNotInOneStep, err)
 	}
-	return takenOr(node, err)
+	return err
 }
 
 // takenOr sorts out the errors that another user of the device causes.
-func takenOr(node handle, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), isGone(err):
+func takenOr(err error) error {
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EAGAIN) || isGone(err) {
 		return fmt.Errorf("%w: %w", errTaken, err)
 	}
-	return fmt.Errorf("cannot configure %s: %w", node.name, err)
+	return err
 }
 
 func (a attachment) info() unix.LoopInfo64 {
@@ -86,4 +86,15 @@ func retryEAGAIN(f func() error) error {
 // clearFile tells the kernel to take the file off the device, now or with the last close.
 func clearFile(node handle) error {
 	return ignoringEINTR(func() error { return unix.IoctlSetInt(node.fd, unix.LOOP_CLR_FD, 0) })
+}
+
+// clearAgain fails with an error of [isGone] where the file went with the first clearFile. Others may have the device open, and wait for a
+// dead filesystem, so that none is asked. The device is claimed, and since long before Linux 5.15 nobody can give a file to
+// a claimed device; where there are no sequence numbers, it is only looked at.
+func clearAgain(node handle, device Device) error {
+	if device.DiskSeq != 0 {
+		return clearFile(node)
+	}
+	_, err := status(node)
+	return err
 }

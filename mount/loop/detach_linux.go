@@ -62,6 +62,7 @@ func (m *Manager) claim(ctx context.Context, number int) (handle, error) {
 	wait := newWaiter()
 	for try := 1; ; try++ {
 		node, err := m.nodes.open(number, unix.O_RDONLY|unix.O_EXCL)
+		node.claimed = err == nil
 		if !errors.Is(err, unix.EBUSY) || try == maxClaim {
 			return node, err
 		}

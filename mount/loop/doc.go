@@ -28,9 +28,14 @@
 // Against everybody else, such as losetup(8), which takes no lock, [Manager.Attach] promises this: at one moment of the
 // call no other device had the file. It is the moment in which the kernel began with the attachment of the device that is
 // returned, or in which that was found. What somebody attached before, or had begun to, is found, and then Attach returns
-// that device or an error that matches [ErrInUse], never a second device; its own is taken off again, and was claimed in
-// between, so that nobody could mount it. Who attaches the file once more after that moment is not kept from it, since the
-// kernel has no means for that; [Manager.Find] tells.
+// that device or an error that matches [ErrInUse], never a second device; its own is taken off again. It claims its own as
+// soon as that has the file, and for as long as it looks at the others, so that nobody can mount it. When it takes it off,
+// it keeps the claim until others have closed the device, up to about a second. Who attaches the file once more after that
+// moment is not kept from it, since the kernel has no means for that; [Manager.Find] tells.
+//
+// Attach disturbs nobody else. A device that is free may be another's an instant later, and the kernel refuses to mount what
+// somebody else has claimed. So Attach claims no device before that has its file, and the kernel decides who gets a device
+// that two want. (Kernels before 5.8 take two steps, and need the claim before the first.)
 //
 // # What that costs
 //

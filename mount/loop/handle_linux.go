@@ -22,6 +22,8 @@ type handle struct {
 	borrowed bool
 	// rdev is the number of the device, where it is the node of one that openNode has opened.
 	rdev uint64
+	// claimed says that nobody else can claim or mount the device, or give it a file.
+	claimed bool
 }
 
 // open opens path without following a link at its end. O_NONBLOCK keeps a FIFO from waiting for its other end.
