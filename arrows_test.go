@@ -62,6 +62,9 @@ var arrows = map[string][]string{
 	vm + "keylock":    nil,
 	vm + "sentinel":   {"volume", "mount", "mount/loop", "mount/safepath"},
 	vm + "changes":    {"volume", "internal/workqueue"},
+	vm + "mounter":    {"volume"},
+	vm + "health":     {vm + "podvolume", "volume", "operationexecutor"},
+	vm + "stats":      {vm + "changes", vm + "health", vm + "mounter", vm + "podvolume", "volume", "mount", "operationexecutor", "cache", "internal/lostcall", "internal/outcome", "internal/workqueue"},
 	vm + "containers": {vm + "keylock", vm + "sentinel", "volume", "mount", "mount/blockmap", "mount/safepath", "operationexecutor"},
 
 	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "internal/simulation/..."},

@@ -2,8 +2,6 @@ package volumemanager
 
 import (
 	"fmt"
-	"runtime/debug"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,6 +10,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
@@ -39,11 +38,11 @@ var (
 func (a actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
 	defer a.changes.Notify(opts.PodName)
 	if opts.Mounter != nil {
-		asked, err := ask(opts.Mounter)
+		queried, err := mounter.Query(opts.Mounter)
 		if err != nil {
 			return fmt.Errorf("where volume %q is set up is not known: %w", opts.VolumeName, err)
 		}
-		opts.Mounter = asked
+		opts.Mounter = queried
 		a.made(podvolume.Key{Volume: opts.VolumeName, Pod: opts.PodName}, opts.MountPath)
 	}
 	return a.ActualStateOfWorld.MarkVolumeAsMounted(opts)
@@ -63,42 +62,6 @@ func (a actualState) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeNa
 		err = a.DeleteVolume(volumeName)
 	}
 	a.forgot(volumeName, err)
-}
-
-// askedMounter is a mounter of which it is known what it says, so that no query calls a plugin.
-type askedMounter struct {
-	volume.Mounter
-	path       string
-	attributes volume.Attributes
-	apart      []string // of a volume.ApartKeeper
-}
-
-// ask calls the methods of a mounter that do no I/O, and returns a panic as an error.
-func ask(mounter volume.Mounter) (asked askedMounter, err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &volume.PanicError{Call: "GetPath, GetAttributes or KeptApart", Value: value, Stack: debug.Stack()}
-		}
-	}()
-	asked = askedMounter{Mounter: mounter, path: mounter.GetPath(), attributes: mounter.GetAttributes()}
-	if keeper, ok := mounter.(volume.ApartKeeper); ok {
-		asked.apart = slices.Clone(keeper.KeptApart())
-	}
-	return asked, nil
-}
-
-// GetPath implements volume.Volume.
-func (m askedMounter) GetPath() string { return m.path }
-
-// GetAttributes implements volume.Mounter.
-func (m askedMounter) GetAttributes() volume.Attributes { return m.attributes }
-
-// pluginsOwn returns the mounter as the plugin made it.
-func pluginsOwn(mounter volume.Mounter) volume.Mounter {
-	if asked, ok := mounter.(askedMounter); ok {
-		return asked.Mounter
-	}
-	return mounter
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater.

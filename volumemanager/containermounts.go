@@ -18,6 +18,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
+	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
 	"github.com/volumekit/volumekit/volumemanager/internal/sentinel"
 )
 
@@ -396,10 +397,7 @@ func (a *containerAsk) keptApart(row cache.MountedVolume, dir string) []string {
 		return nil
 	}
 	apart := []string{filepath.Dir(a.manager.plugins.Host().GetPodsDir())}
-	if asked, ok := row.Mounter.(askedMounter); ok {
-		apart = append(apart, asked.apart...)
-	}
-	return apart
+	return append(apart, mounter.KeptApart(row.Mounter)...)
 }
 
 // device returns one device of the container. What is bound for the pod is named after it, in the volume's map path.

@@ -11,15 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/fake"
+	statspkg "github.com/volumekit/volumekit/volumemanager/internal/stats"
 )
 
 // rowsOfFigures returns how many volumes have stats once everything is quiet: WaitForUnmount may return while a measurement
 // that outlives the pod is ending.
 func (w *world) rowsOfFigures() int {
 	synctest.Wait()
-	w.manager.figures.mu.Lock()
-	defer w.manager.figures.mu.Unlock()
-	return len(w.manager.figures.rows)
+	return w.manager.stats.Rows()
 }
 
 // TestFiguresGoWithTheirPod, without a call of Stats, so that the next pod of that UID has none before it is measured.
@@ -96,7 +95,7 @@ func TestVolumesThatAnswerAreNotMeasuredBehindThoseThatHang(t *testing.T) {
 			}
 		}
 		assert.Equal(t, healthy, measured)
-		assert.LessOrEqual(t, time.Since(asked), statsPatience+hung*workerPatience, "of the bubble")
+		assert.LessOrEqual(t, time.Since(asked), statspkg.Patience+hung*statspkg.WorkerPatience, "of the bubble")
 		close(release)
 		synctest.Wait()
 	})

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 // reportTimeout bounds what one filesystem is asked, so that one that does not answer holds up the looks at the others once, and
@@ -130,16 +131,16 @@ func (m *Manager) askFilesystem(
 
 // tellOfFilesystem says what is wrong with a filesystem to all who have it.
 func (m *Manager) tellOfFilesystem(mounts []*ownMount, report mount.FilesystemReport) {
-	var now []Condition
+	var now []health.Condition
 	if report.ShutDown {
-		now = append(now, abnormal(ReasonFilesystemShutDown, errShutDown))
+		now = append(now, health.Abnormal(health.FilesystemShutDown, errShutDown))
 	}
 	if report.Errors > 0 {
-		now = append(now, degraded(ReasonFilesystemErrors, errorsOnRecord(report)))
+		now = append(now, health.Degraded(health.FilesystemErrors, errorsOnRecord(report)))
 	}
 	for _, own := range mounts {
 		if m.mounts.get(own.path) == own && !m.mounts.isBusy(own.path) {
-			m.report(own.Key, sourceFilesystem, slices.Clone(now))
+			m.health.Report(own.Key, health.Filesystem, slices.Clone(now))
 		}
 	}
 }
@@ -237,10 +238,10 @@ func (m *Manager) writesFailed(mounts []*ownMount, err error) {
 	}
 	for _, own := range mounts {
 		if own.Pod == "" || !staged[own.Volume] {
-			m.dataLost(own.Key, err)
+			m.health.DataLost(own.Key, err)
 			continue
 		}
-		m.report(own.Key, sourceSync, []Condition{abnormal(ReasonDataLost, err)})
+		m.health.Report(own.Key, health.Sync, []health.Condition{health.Abnormal(health.DataLost, err)})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
@@ -132,7 +133,7 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 		}
 		g.mounts.drop(path)
 		g.mounts.takeBack(holderOf(intent))
-		g.health.forget(holderOf(intent))
+		g.health.Forget(holderOf(intent))
 	case operationexecutor.IntentUncertain:
 		g.suspects.Add(path) // it failed, perhaps since something is wrong with the filesystem
 	}
@@ -265,7 +266,7 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 		err = foreignOn(own, found)
 	}
 	if err != nil {
-		g.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		g.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 	}
 	return err
 }

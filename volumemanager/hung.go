@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
@@ -146,7 +147,7 @@ func hasLeftTable(ctx context.Context, kernel mountLooker, own *ownMount) bool {
 
 // letGo counts a volume as gone that is mounted no more while its teardown hangs.
 func (m *Manager) letGo(own *ownMount) {
-	m.report(own.Key, sourceHung, nil)
+	m.health.Report(own.Key, health.TakingOff, nil)
 	m.mounts.letGo(own)
 	m.changes.Notify(own.Pod)
 }
@@ -159,12 +160,12 @@ func (m *Manager) takeOffHung(ctx context.Context, kernel mountEnder, own *ownMo
 	if options.Force > 0 {
 		how = "is aborted"
 	}
-	m.tell(own.Key, v1.EventTypeWarning, EventHungVolumeUnmounted,
+	m.health.Event(own.Key, v1.EventTypeWarning, EventHungVolumeUnmounted,
 		fmt.Sprintf("what is mounted at %q %s, because of %v: data that was not written yet may be lost", own.path, how, call))
 	err := kernel.UnmountHung(ctx, own.path, options)
 	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
 		m.options.Logger.Error("a volume whose teardown hangs could not be taken off", "volume", own.Volume, "pod", own.Pod, "path", own.path, "error", err)
-		m.report(own.Key, sourceHung, []Condition{abnormal(ReasonNotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
+		m.health.Report(own.Key, health.TakingOff, []health.Condition{health.Abnormal(health.NotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
 		return false
 	}
 	m.letGo(own)
@@ -192,23 +193,23 @@ type HungError struct {
 func (e *HungError) Error() string { return e.Call.String() + " does not return" }
 
 // hungConditions says which calls on a volume hang, as far as the pod is concerned.
-func (m *Manager) hungConditions(h podvolume.Key) []Condition {
-	return m.hungCalls(h.Volume, func(o operationexecutor.OperationInfo) bool { return o.PodName == "" || o.PodName == h.Pod })
+func hungConditions(executor *operationexecutor.Executor, h podvolume.Key) []Condition {
+	return hungCallsOf(executor, h.Volume, func(o operationexecutor.OperationInfo) bool { return o.PodName == "" || o.PodName == h.Pod })
 }
 
 // hungBefore says which calls for other pods hang in the way of a volume that the pod does not have yet. What takes the
 // volume from another pod is in nobody's way.
-func (m *Manager) hungBefore(h podvolume.Key) []Condition {
-	return m.hungCalls(h.Volume, func(o operationexecutor.OperationInfo) bool {
+func hungBefore(executor *operationexecutor.Executor, h podvolume.Key) []Condition {
+	return hungCallsOf(executor, h.Volume, func(o operationexecutor.OperationInfo) bool {
 		return o.PodName != "" && o.PodName != h.Pod && kindOfFilesystem(o.Kind) != operationexecutor.OpUnmount
 	})
 }
 
-func (m *Manager) hungCalls(name v1.UniqueVolumeName, counts func(operationexecutor.OperationInfo) bool) []Condition {
+func hungCallsOf(executor *operationexecutor.Executor, name v1.UniqueVolumeName, counts func(operationexecutor.OperationInfo) bool) []Condition {
 	var found []Condition
-	for _, call := range m.executor.Hung() {
+	for _, call := range executor.Hung() {
 		if call.Operation.VolumeName == name && counts(call.Operation) {
-			c := abnormal(ReasonHung, &HungError{Call: call})
+			c := Condition(health.Abnormal(health.Hung, &HungError{Call: call}))
 			c.Since = call.Since
 			found = append(found, c)
 		}

@@ -17,7 +17,7 @@ import (
 
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
-	status := NodeStatus{Planned: m.planned.Load(), Reused: m.reused.Load(), LostData: m.health.lostData()}
+	status := NodeStatus{Planned: m.planned.Load(), Reused: m.reused.Load(), LostData: lostDataOf(m.health.LostData())}
 	m.tellFound(&status)
 	for uid := range m.knownPods() {
 		status.Volumes = append(status.Volumes, m.statusOfPod(uid)...)
@@ -166,7 +166,7 @@ func (m *Manager) fill(s *VolumeStatus) {
 		return
 	}
 	m.fillWork(s, podName)
-	s.Conditions = append(s.Conditions, m.hungBefore(podvolume.Key{Volume: s.Volume, Pod: podName})...)
+	s.Conditions = append(s.Conditions, hungBefore(m.executor, podvolume.Key{Volume: s.Volume, Pod: podName})...)
 	if live {
 		// It can be used while it is refreshed.
 		s.Phase = PhaseMounted

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
-	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 // LostData says that data which was written to a volume may be lost, as its filesystem told before it was unmounted. The
@@ -29,9 +28,6 @@ type LostData struct {
 	// Err is what the filesystem has said.
 	Err error
 }
-
-// maxLostData is how many of them are kept: the latest.
-const maxLostData = 100
 
 // isOnBlock reports whether a filesystem lies on a block device. Others are not waited for before they are unmounted: a
 // server that hangs would keep busy what can be unmounted without it, and they tell of errors when files are closed.
@@ -60,7 +56,7 @@ func (g guard) syncBefore(ctx context.Context, own *ownMount, found mount.MountP
 			"volume", own.Volume, "pod", own.Pod, "path", own.path, "error", err)
 		return nil
 	}
-	g.dataLost(own.Key, fmt.Errorf("data that was written may be lost: %w", err))
+	g.health.DataLost(own.Key, fmt.Errorf("data that was written may be lost: %w", err))
 	return nil
 }
 
@@ -88,25 +84,11 @@ func couldNotSync(err error) bool {
 	return false
 }
 
-// dataLost tells of data that may be lost.
-func (m *Manager) dataLost(h podvolume.Key, err error) {
-	m.options.Logger.Error("data may be lost", "volume", h.Volume, "pod", h.Pod, "error", err)
-	m.health.addLostData(LostData{Volume: h.Volume, PodUID: types.UID(h.Pod), At: time.Now(), Err: err})
-	m.report(h, sourceSync, []Condition{abnormal(ReasonDataLost, err)})
-}
-
-func (b *healthBook) addLostData(d LostData) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tally = append(b.tally, d)
-	if len(b.tally) > maxLostData {
-		b.tally = slices.Delete(b.tally, 0, 1)
+// lostDataOf returns what is told of data that may be lost.
+func lostDataOf(found []health.LostData) []LostData {
+	var lost []LostData
+	for _, d := range found {
+		lost = append(lost, LostData{Volume: d.Key.Volume, PodUID: types.UID(d.Key.Pod), At: d.At, Err: d.Err})
 	}
-}
-
-// lostData returns what was found out, the latest last.
-func (b *healthBook) lostData() []LostData {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.tally)
+	return lost
 }

@@ -20,8 +20,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/stats"
 )
 
 // The sentinels of this package, beside [ErrClaimNotReady]. Match them with errors.Is.
@@ -45,7 +47,7 @@ type Manager struct {
 	root     *rootLock
 	exchange *exchange // nil: this node attaches by itself
 	growth   *growth
-	health   healthBook
+	health   *health.Book
 	// mounts are those that are ours for certain, suspects the paths of those of which there is news.
 	mounts   ownMounts
 	suspects *workqueue.Queue[string]
@@ -55,11 +57,9 @@ type Manager struct {
 	resyncs  atomic.Uint64
 	subpaths *containers.Subpaths
 	// hung are those of whom a volume is being taken by a call that hangs.
-	hung *workqueue.Queue[podvolume.Key]
-	// figures are what was measured, and measured tells of it.
-	figures  *figureBook
-	measured changes.Hub
-	claims   *claimIndex
+	hung   *workqueue.Queue[podvolume.Key]
+	stats  *stats.Meter
+	claims *claimIndex
 
 	// volumes holds the volumes that are to be looked at, dirtyPods the pods whose claims are to be resolved again.
 	volumes   *volumeQueue
@@ -144,7 +144,6 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		suspects:    workqueue.New[string](),
 		filesystems: workqueue.New[filesystem](),
 		hung:        workqueue.New[podvolume.Key](),
-		figures:     newFigureBook(),
 		stopping:    newStopping(),
 		stopped:     make(chan struct{}),
 		completed:   make(chan struct{}),
@@ -161,6 +160,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		strays:      make(map[string]error),
 	}
 	m.root = newRootLock(plugins.Host(), o)
+	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
 	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, dynamic: o.Prober != nil, reading: m.claims.add}
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{
 		Changed: func(name v1.UniqueVolumeName) { m.volumes.Add(podvolume.Key{Volume: name}) },
@@ -175,8 +175,12 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		changes: &m.changes,
 		forgot:  m.forgot,
 		made:    m.mountMade(),
-		gone:    m.figures.drop,
+		gone:    func(key podvolume.Key) { m.stats.Drop(key) },
 	}
+	m.stats = stats.New(stats.Options{
+		Logger: o.Logger, Volumes: m.actual, PublicKeys: plugins.PublicKeys, Health: m.health,
+		IsMount: func(path string) bool { return m.mounts.get(path) != nil }, Measured: m.volumeMeasured,
+	})
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
 	m.executor = m.newExecutor()
@@ -243,7 +247,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.dirtyPods.Stop()
 	defer m.suspects.Stop()
 	defer m.filesystems.Stop()
-	defer m.figures.queue.Stop()
+	defer m.stats.Stop()
 	defer m.hung.Stop()
 	var ending sync.WaitGroup
 	defer ending.Wait()
@@ -273,7 +277,7 @@ func (m *Manager) doWork(ctx context.Context) {
 	defer m.volumes.stop()
 	wg.Go(func() { m.populateAll(ctx) })
 	m.lookAfterMounts(ctx, &wg)
-	m.measureVolumes(ctx, &wg)
+	m.stats.Run(ctx, &wg)
 	m.endHung(ctx, &wg)
 	if m.journal != nil {
 		wg.Go(func() { m.lookForOrphans(ctx) })

@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/mount/safepath"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
@@ -103,7 +104,7 @@ func (g guard) checkOurDirectory(ctx context.Context, own *ownDirectory) error {
 	if !errors.Is(err, mount.ErrForeign) {
 		return nil // The plugin looks for itself.
 	}
-	g.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+	g.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 	return err
 }
 
@@ -143,7 +144,7 @@ func (m *Manager) examineDirectory(ctx context.Context, kernel mountLooker, own 
 	}
 	switch {
 	case errors.Is(err, mount.ErrForeign):
-		m.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		m.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 		return
 	case err == nil:
 		m.tellOfMount(own.Key, nil)

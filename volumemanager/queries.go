@@ -10,6 +10,7 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
 )
 
 // VolumeMap holds the volumes of a pod by their outer names.
@@ -72,7 +73,7 @@ func infoOf(mounted cache.MountedVolume) VolumeInfo {
 		info.BlockVolumeMapper, info.DevicePath = mounted.BlockVolumeMapper, pathOf(mounted)
 		return info
 	}
-	info.Mounter, info.Path = pluginsOwn(mounted.Mounter), pathOf(mounted)
+	info.Mounter, info.Path = mounter.PluginsOwn(mounted.Mounter), pathOf(mounted)
 	if mounted.Mounter != nil && mounted.Mounter.GetAttributes().ReadOnly {
 		info.ReadOnly = true
 	}

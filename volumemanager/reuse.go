@@ -11,6 +11,7 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
 )
 
 // This file lets a pod use a volume after a restart as an earlier manager has set it up, without another set-up. Its plugin
@@ -175,18 +176,18 @@ func (m *Manager) mounterOf(row *operationexecutor.VolumeToMount, path string) (
 	if err != nil {
 		return nil, err
 	}
-	mounter, err := guarded("NewMounter of volume "+string(row.VolumeName), func() (volume.Mounter, error) {
+	made, err := guarded("NewMounter of volume "+string(row.VolumeName), func() (volume.Mounter, error) {
 		spec := row.VolumeSpec
-		mounter, err := plugin.NewMounter(&volume.Spec{Volume: spec.Volume.DeepCopy(), PersistentVolume: spec.PersistentVolume.DeepCopy(), ReadOnly: spec.ReadOnly}, row.Pod)
+		made, err := plugin.NewMounter(&volume.Spec{Volume: spec.Volume.DeepCopy(), PersistentVolume: spec.PersistentVolume.DeepCopy(), ReadOnly: spec.ReadOnly}, row.Pod)
 		if err != nil {
 			return nil, err
 		}
-		return ask(mounter)
+		return mounter.Query(made)
 	})
-	if err == nil && mounter.GetPath() != path {
-		err = fmt.Errorf("plugin %q sets the volume up at %q, not at %q: %w", row.PluginName, mounter.GetPath(), path, errDisagree)
+	if err == nil && made.GetPath() != path {
+		err = fmt.Errorf("plugin %q sets the volume up at %q, not at %q: %w", row.PluginName, made.GetPath(), path, errDisagree)
 	}
-	return mounter, err
+	return made, err
 }
 
 // reuse makes a volume that was found mounted count as set up for a pod.

@@ -12,10 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/stats"
 )
 
 // VolumeStats is what was last measured of one volume of one pod, and what is wrong with it. The figures have the names of
@@ -62,37 +61,37 @@ func (s VolumeStats) Age() time.Duration {
 // new figures are in the answer of a later call, or in that of WaitForStats. Nothing is measured unless somebody asks, and
 // while Run does not run.
 func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
-	var stats []VolumeStats
+	var rows []VolumeStats
 	known := make(map[podvolume.Key]struct{})
 	for mounted := range m.actual.AllMountedVolumes() {
 		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
 		known[h] = struct{}{}
-		stats = append(stats, m.statsOf(mounted, m.figures.ask(h, maxAge, mounted.State))...)
+		rows = append(rows, m.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
 	}
-	m.figures.keep(known)
-	return sortStats(stats)
+	m.stats.Keep(known)
+	return sortStats(rows)
 }
 
 // PodStats is Stats of the volumes of one pod. It is empty for a pod that is not known.
 func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
-	var stats []VolumeStats
+	var rows []VolumeStats
 	for mounted := range m.actual.VolumesOfPod(volume.UniquePodName(uid)) {
 		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
-		stats = append(stats, m.statsOf(mounted, m.figures.ask(h, maxAge, mounted.State))...)
+		rows = append(rows, m.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
 	}
-	return sortStats(stats)
+	return sortStats(rows)
 }
 
 // WaitForStats is Stats that waits for the figures. A volume whose measurement has been running for a second is waited for
 // no more: it hangs, or is large. When ctx ends before, or Run has, the error says so and what is known is returned with it.
 func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]VolumeStats, error) {
-	changed, cancel := m.measured.Subscribe(changes.AnyPod)
+	changed, cancel := m.stats.Subscribe()
 	defer cancel()
 	asked := time.Now()
 	for {
 		// What is measured from now on is young enough.
-		stats := m.Stats(maxAge + time.Since(asked))
-		next, waits := m.figures.nextPatience()
+		rows := m.Stats(maxAge + time.Since(asked))
+		next, waits := m.stats.NextPatience()
 		if !waits {
 			return m.Stats(math.MaxInt64), nil // What was asked for may have been measured since the answer above.
 		}
@@ -102,27 +101,27 @@ func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]Vol
 		case <-timer.C:
 		case <-m.stopped:
 			timer.Stop()
-			return stats, ErrStopped
+			return rows, ErrStopped
 		case <-ctx.Done():
 			timer.Stop()
-			return stats, context.Cause(ctx)
+			return rows, context.Cause(ctx)
 		}
 		timer.Stop()
 	}
 }
 
-func sortStats(stats []VolumeStats) []VolumeStats {
-	slices.SortFunc(stats, func(a, b VolumeStats) int {
+func sortStats(rows []VolumeStats) []VolumeStats {
+	slices.SortFunc(rows, func(a, b VolumeStats) int {
 		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
 	})
-	return stats
+	return rows
 }
 
 // statsOf returns the figures of a volume under each of its names in the pod.
-func (m *Manager) statsOf(mounted *cache.MountedVolume, f figures) []VolumeStats {
+func (m *Manager) statsOf(mounted *cache.MountedVolume, r stats.Reading) []VolumeStats {
 	s := VolumeStats{
 		PodUID: mounted.PodUID, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
-		Err: f.err, Since: f.since, Conditions: m.conditionsOf(podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}),
+		Err: r.Err, Since: r.Since, Conditions: m.conditionsOf(podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}),
 	}
 	if mounted.Pod != nil {
 		s.PodName = podKey(mounted.Pod)
@@ -131,8 +130,8 @@ func (m *Manager) statsOf(mounted *cache.MountedVolume, f figures) []VolumeStats
 		ref := spec.PersistentVolume.Spec.ClaimRef
 		s.Claim = types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 	}
-	if f.metrics != nil {
-		s.fill(f.metrics)
+	if r.Metrics != nil {
+		s.fill(r.Metrics)
 	}
 	names := m.entryOf(mounted.PodUID).namesOf(mounted)
 	if len(names) == 0 {
@@ -158,10 +157,4 @@ func figure(q *resource.Quantity) *uint64 {
 	}
 	value := uint64(q.Value()) //nolint:gosec // It is not negative.
 	return &value
-}
-
-// canMeasure reports whether a volume may be measured: one of which it is not known whether it is there would give the
-// figures of what is below it.
-func canMeasure(state operationexecutor.VolumeMountState) bool {
-	return state == operationexecutor.VolumeMounted
 }

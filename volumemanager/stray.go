@@ -11,6 +11,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 // This file deals with files of somebody else's in the directories on which volumes are mounted. They are never deleted: who
@@ -47,7 +48,7 @@ func (g guard) tellBelow(path string, intent operationexecutor.Intent) {
 	if below == nil || g.mounts.get(path) == nil {
 		return // A volume that is staged without a mount has its own files there.
 	}
-	g.report(holderOf(intent), sourceBelow, []Condition{degraded(ReasonStrayFiles, below)})
+	g.health.Report(holderOf(intent), health.Below, []health.Condition{health.Degraded(health.StrayFiles, below)})
 }
 
 func isEmptyOrMissing(path string) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
@@ -113,8 +114,16 @@ func (m *Manager) lookAtAll() {
 	for _, own := range m.mounts.all() {
 		m.suspectFilesystem(own)
 		if own.Pod != "" {
-			m.figures.probe(own.Key)
+			m.stats.Probe(own.Key)
 		}
+	}
+}
+
+// volumeMeasured looks at the mount of a volume that was measured, and at its filesystem, for what the kernel says of them.
+func (m *Manager) volumeMeasured(path string) {
+	if own := m.mounts.get(path); own != nil {
+		m.suspects.Add(path)
+		m.suspectFilesystem(own)
 	}
 }
 
@@ -195,7 +204,7 @@ func (m *Manager) examine(ctx context.Context, kernel mountLooker, path string) 
 		}
 	}
 	if errors.Is(err, mount.ErrForeign) {
-		m.report(own.Key, sourceMount, []Condition{abnormal(ReasonMountedOver, err)})
+		m.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 		return
 	}
 	m.mounts.unhide(path)
@@ -218,28 +227,28 @@ func (m *Manager) assessNow(own *ownMount, found mount.MountPoint) {
 
 // assess says what is wrong with a mount that is ours.
 func (m *Manager) assess(own *ownMount, found mount.MountPoint) {
-	var now []Condition
+	var now []health.Condition
 	if flags := strings.Join(found.Options, ","); flags != own.flags.Value() {
 		err := fmt.Errorf("it was mounted %s and somebody has made that %s", own.flags.Value(), flags)
-		now = append(now, degraded(ReasonFlagsChanged, err))
+		now = append(now, health.Degraded(health.FlagsChanged, err))
 	}
 	switch {
 	case slices.Contains(found.SuperOptions, "shutdown"):
-		now = append(now, abnormal(ReasonFilesystemShutDown, errShutDown))
+		now = append(now, health.Abnormal(health.FilesystemShutDown, errShutDown))
 	case slices.Contains(found.SuperOptions, "emergency_ro"):
-		now = append(now, abnormal(ReasonFilesystemReadOnly, errEmergency))
+		now = append(now, health.Abnormal(health.FilesystemReadOnly, errEmergency))
 	case isReadOnly(found) && !own.readOnly:
-		now = append(now, abnormal(ReasonFilesystemReadOnly, errReadOnly))
+		now = append(now, health.Abnormal(health.FilesystemReadOnly, errReadOnly))
 	}
 	m.tellOfMount(own.Key, now)
 }
 
 // tellOfMount says all that is wrong with a mount, or a directory, that is seen to be ours. When it could not be seen before,
 // what was refused is tried again.
-func (m *Manager) tellOfMount(h podvolume.Key, now []Condition) {
-	was := m.health.of(h)
-	m.report(h, sourceMount, now)
-	if slices.ContainsFunc(was, func(c Condition) bool { return c.Reason == ReasonMountedOver }) {
+func (m *Manager) tellOfMount(h podvolume.Key, now []health.Condition) {
+	was := m.health.Of(h)
+	m.health.Report(h, health.Mount, now)
+	if slices.ContainsFunc(was, func(c health.Condition) bool { return c.Reason == health.MountedOver }) {
 		m.executor.ResetBackoff(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod})
 		m.volumes.Add(h)
 	}
@@ -271,7 +280,7 @@ func (m *Manager) lost(own *ownMount) {
 	gone := *own
 	gone.lost = time.Now()
 	m.mounts.enter(&gone)
-	m.report(own.Key, sourceMount, []Condition{abnormal(ReasonUnmounted, err)})
+	m.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.Unmounted, err)})
 	m.volumes.Add(own.Key)
 }
 

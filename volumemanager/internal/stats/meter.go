@@ -1,0 +1,258 @@
+// Package stats measures volumes, a few at a time, and keeps what was measured. A measurement that hangs holds up no other.
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
+	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+)
+
+const (
+	// workers is how many volumes are measured at a time, and maxSlow how many more may be that have taken longer than
+	// WorkerPatience: each keeps a goroutine, and where it hangs a thread. When so many have taken longer than Patience,
+	// no other begins.
+	workers = 4
+	maxSlow = 64
+	// timeout bounds a measurement. A walk through many files takes long.
+	timeout = time.Minute
+)
+
+// Options is what a [Meter] needs.
+type Options struct {
+	// Logger gets what fails.
+	Logger *slog.Logger
+	// Volumes tells what is set up.
+	Volumes Volumes
+	// PublicKeys returns the keys of a plugin whose values may be shown.
+	PublicKeys func(pluginName string) []string
+	// Health gets what a measurement says of a volume.
+	Health *health.Book
+	// IsMount reports whether a mount of the manager is at a path.
+	IsMount func(path string) bool
+	// Measured is called when the volume at a path was measured.
+	Measured func(path string)
+}
+
+// Volumes is the part of the actual state that a [Meter] reads.
+type Volumes interface {
+	// GetMountedVolume returns a set-up, and false when there is none.
+	GetMountedVolume(name v1.UniqueVolumeName, pod volume.UniquePodName) (cache.MountedVolume, bool)
+}
+
+// Meter measures volumes. Make it with [New]; nothing is measured before Run.
+type Meter struct {
+	options  Options
+	book     *book
+	measured changes.Hub
+}
+
+// New returns a meter that has measured nothing.
+func New(o Options) *Meter { return &Meter{options: o, book: newBook()} }
+
+// Read returns what is known of a volume, and has it measured when that is older than maxAge. As long as a measurement of an
+// earlier set-up runs nothing is known, and none begins beside it.
+func (m *Meter) Read(key podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
+	return m.book.ask(key, maxAge, state)
+}
+
+// Probe has a volume measured to see whether its filesystem answers, unless it is being measured.
+func (m *Meter) Probe(key podvolume.Key) { m.book.probe(key) }
+
+// Drop forgets a volume of a pod that was torn down.
+func (m *Meter) Drop(key podvolume.Key) { m.book.drop(key) }
+
+// Keep forgets all volumes but those that are known, and those that are being measured.
+func (m *Meter) Keep(known map[podvolume.Key]struct{}) { m.book.keep(known) }
+
+// Rows returns how many volumes something is known of.
+func (m *Meter) Rows() int {
+	m.book.mu.Lock()
+	defer m.book.mu.Unlock()
+	return len(m.book.rows)
+}
+
+// Subscribe returns a channel that gets a token when any volume was measured. cancel must be called.
+func (m *Meter) Subscribe() (measured <-chan struct{}, cancel func()) {
+	return m.measured.Subscribe(changes.AnyPod)
+}
+
+// NextPatience returns when the next of the measurements that are waited for is given up, and whether there are any.
+func (m *Meter) NextPatience() (next time.Time, waits bool) { return m.book.nextPatience() }
+
+// Stop ends what waits for volumes to be measured.
+func (m *Meter) Stop() { m.book.queue.Stop() }
+
+// Run starts the workers, which measure volumes until ctx ends.
+func (m *Meter) Run(ctx context.Context, wg *sync.WaitGroup) {
+	for range workers {
+		wg.Go(func() {
+			for {
+				h, ok := m.book.queue.Get(ctx)
+				if !ok {
+					return
+				}
+				m.measure(ctx, h)
+			}
+		})
+	}
+}
+
+// measure has one volume measured, and waits for that only as long as a worker's patience lasts.
+func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
+	how, ok := m.book.begin(h)
+	if !ok {
+		return
+	}
+	mounted, ok := m.options.Volumes.GetMountedVolume(h.Volume, h.Pod)
+	switch {
+	case !ok:
+		m.book.drop(h) // It was torn down after it was queued.
+		m.end(h, measurement{})
+		return
+	case !canMeasure(mounted.State):
+		m.end(h, measurement{})
+		return
+	case how == refused:
+		err := fmt.Errorf("volume %q was not measured: %d measurements hang already: %w", h.Volume, maxSlow, mount.ErrStuck)
+		m.end(h, measurement{err: err})
+		return
+	}
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.book.patience())
+	defer cancel()
+	if left := lostcall.Await(patience, 0, func() { m.end(h, m.ask(ctx, h, mounted, how)) }); left != nil {
+		m.book.leave(h)
+	}
+}
+
+func (m *Meter) end(h podvolume.Key, got measurement) {
+	m.book.end(h, got)
+	m.measured.Notify(h.Pod)
+}
+
+// ask measures a volume and asks for its health.
+func (m *Meter) ask(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume, how manner) (got measurement) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if how == probed {
+		_, got.err = volume.NewMetricsStatFS(mounted.MountPath).GetMetrics(ctx)
+	} else {
+		got.metrics, got.err = m.askMetrics(ctx, mounted)
+	}
+	var now []health.Condition
+	if c, bad := conditionOf(got.err); bad {
+		now = append(now, c)
+	}
+	m.options.Health.Report(h, health.Use, now)
+	m.askHealth(ctx, h, mounted)
+	m.options.Measured(mounted.MountPath)
+	return got
+}
+
+// askMetrics asks the plugin, or, when that cannot measure the volume and it is a mount, whether its filesystem answers.
+func (m *Meter) askMetrics(ctx context.Context, mounted cache.MountedVolume) (*volume.Metrics, error) {
+	provider := providerOf(mounted)
+	if provider == nil {
+		return nil, fmt.Errorf("volume %q: %w", mounted.VolumeName, volume.ErrUnsupported)
+	}
+	metrics, err := guardedCall(mounted.PluginName, "GetMetrics", func() (*volume.Metrics, error) { return provider.GetMetrics(ctx) })
+	err = m.secretsOf(mounted).Redact(err)
+	if !errors.Is(err, volume.ErrUnsupported) || !m.options.IsMount(mounted.MountPath) {
+		return metrics, err
+	}
+	if _, probeErr := volume.NewMetricsStatFS(mounted.MountPath).GetMetrics(ctx); probeErr != nil {
+		return nil, probeErr
+	}
+	return nil, err
+}
+
+// secretsOf returns what the plugin was given with a volume and must not tell.
+func (m *Meter) secretsOf(mounted cache.MountedVolume) volume.Secrets {
+	return mounted.VolumeSpec.Secrets(m.options.PublicKeys(mounted.PluginName))
+}
+
+func providerOf(mounted cache.MountedVolume) volume.MetricsProvider {
+	switch {
+	case mounted.Mounter != nil:
+		return mounter.PluginsOwn(mounted.Mounter)
+	case mounted.BlockVolumeMapper != nil:
+		provider, _ := mounted.BlockVolumeMapper.(volume.MetricsProvider)
+		return provider
+	}
+	return nil
+}
+
+// askHealth asks a plugin that reports the health of its volumes. What it cannot say changes nothing.
+func (m *Meter) askHealth(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume) {
+	reporter, ok := providerOf(mounted).(volume.HealthReporter)
+	if !ok {
+		return
+	}
+	found, err := guardedCall(mounted.PluginName, "GetHealth", func() ([]volume.HealthCondition, error) { return reporter.GetHealth(ctx) })
+	secrets := m.secretsOf(mounted)
+	if err = secrets.Redact(err); err != nil {
+		m.options.Logger.Warn("the health of a volume could not be asked for", "volume", h.Volume, "pod", h.Pod, "error", err)
+		return
+	}
+	var now []health.Condition
+	for _, c := range found {
+		if c.Status != volume.HealthNormal {
+			c.Message = secrets.RedactText(c.Message)
+			now = append(now, health.Condition{HealthCondition: c})
+		}
+	}
+	m.options.Health.Report(h, health.Plugin, now)
+}
+
+// guardedCall calls a plugin, and returns a panic as an error.
+func guardedCall[T any](plugin, call string, f func() (T, error)) (value T, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			err = &volume.PanicError{Plugin: plugin, Call: call, Value: recover(), Stack: debug.Stack()}
+		}
+	}()
+	value, err = f()
+	returned = true
+	return value, err
+}
+
+// unreachable are the errors of a filesystem or a device that nobody serves any more.
+var unreachable = []error{
+	syscall.ENOTCONN, syscall.ECONNABORTED, syscall.ESTALE, syscall.EIO, syscall.ENODEV, syscall.ENXIO, syscall.EHOSTDOWN, syscall.ETIMEDOUT,
+}
+
+// conditionOf says what an error of a measurement says of the volume's health.
+func conditionOf(err error) (health.Condition, bool) {
+	for _, reason := range unreachable {
+		if errors.Is(err, reason) {
+			return health.Abnormal(health.Unreachable, fmt.Errorf("its storage does not serve it: %w", err)), true
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return health.Abnormal(health.Hung, fmt.Errorf("a measurement of it does not return: %w", err)), true
+	}
+	return health.Condition{}, false
+}
+
+// canMeasure reports whether a volume may be measured: one of which it is not known whether it is there would give the
+// figures of what is below it.
+func canMeasure(state operationexecutor.VolumeMountState) bool {
+	return state == operationexecutor.VolumeMounted
+}
