@@ -37,6 +37,14 @@
 // Requests and answers are bounded in size and in time. A socket that others than root and this process may write to, or
 // replace, is refused with [ErrUntrustedSocket].
 //
+// # Finding drivers
+//
+// A [Prober] finds the drivers whose sockets are in a directory, and those that register as they do with kubelet, and tells a volume
+// manager of them while they come and go:
+//
+//	prober, err := csidriver.NewProber(csidriver.ProberOptions{Dir: "/var/lib/agent/csi", Drivers: csidriver.Options{Objects: csidriver.StoredObjects(s)}})
+//	manager, err := volumemanager.New(plugins, volumemanager.Options{Prober: prober})
+//
 // # What is believed
 //
 // An error is final, uncertain or busy by the specification's table of errors, which is in errors.go whole. A code that the specification

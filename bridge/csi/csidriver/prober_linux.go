@@ -1,0 +1,351 @@
+package csidriver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/registration"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ErrTwoDrivers says that a driver of the same name answers at another socket.
+var ErrTwoDrivers = errors.New("a driver of that name is there already")
+
+// ProberOptions says where drivers are found, and how they are used.
+type ProberOptions struct {
+	// Dir is the absolute directory whose sockets are looked at: those of drivers, and those of registrars, such as the sidecar
+	// node-driver-registrar makes for kubelet. Required. It must exist.
+	Dir string
+	// Drivers are the options of each driver that is found, without Socket, Driver and Object.
+	Drivers Options
+	// Found is called with each driver before its plugin is told of, for instance to call [Driver.Register]. An error refuses the
+	// driver, and is tried again. Nil does nothing.
+	Found func(ctx context.Context, d *Driver) error
+}
+
+// Prober finds CSI drivers by their sockets, for [volume.VolumePluginMgr.Probe] and a volume manager. A driver is there as long as its
+// socket is: that of the driver, or that of its registrar.
+type Prober struct {
+	options ProberOptions
+	watch   *watch
+	work    sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	sockets map[string]*socket // by path
+}
+
+var _ volume.DynamicPluginProber = (*Prober)(nil)
+
+// socket is one socket in the directory.
+type socket struct {
+	path string
+	file os.FileInfo
+	// asking says that the driver is being asked who it is.
+	asking bool
+	// driver and name are those that answered; nil before.
+	driver *Driver
+	name   string
+	told   bool // by Probe
+	// gone says that the socket was removed while the driver was asked.
+	gone bool
+	// err is why the driver is not used, failures how often it was tried, next when it is tried again.
+	err      error
+	failures int
+	next     time.Time
+}
+
+// NewProber returns a prober of a directory. Close it when the manager has ended.
+func NewProber(options ProberOptions) (*Prober, error) {
+	if !filepath.IsAbs(options.Dir) {
+		return nil, fmt.Errorf("directory %q of CSI sockets: give an absolute path: %w", options.Dir, volume.ErrInvalid)
+	}
+	if options.Drivers.Object != nil || options.Drivers.Socket != "" || options.Drivers.Driver != "" {
+		return nil, fmt.Errorf("prober of %q: Socket, Driver and Object are of one driver: leave them out (Objects is for all): %w", options.Dir, volume.ErrInvalid)
+	}
+	options.Drivers.Logger = cmp.Or(options.Drivers.Logger, slog.New(slog.DiscardHandler))
+	options.Drivers.ConnectTimeout = cmp.Or(options.Drivers.ConnectTimeout, defaultConnectTimeout)
+	w, err := newWatch(options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Prober{options: options, watch: w, sockets: map[string]*socket{}}, nil
+}
+
+// Close ends the connections to all drivers, and returns when nobody is asked any more. What is mounted stays.
+func (p *Prober) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	err := p.watch.close()
+	p.work.Wait()
+	for _, s := range p.sockets {
+		if s.driver != nil {
+			err = errors.Join(err, s.driver.Close())
+		}
+	}
+	return err
+}
+
+// Refused returns why drivers are not used, by their sockets.
+func (p *Prober) Refused() map[string]error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	refused := map[string]error{}
+	for path, s := range p.sockets {
+		if s.err != nil {
+			refused[path] = s.err
+		}
+	}
+	return refused
+}
+
+// Probe implements [volume.DynamicPluginProber]. Drivers are asked who they are side by side, and one that does not answer holds up no
+// other. One that is refused is tried again after a second, then after twice as long each time up to a minute; [Prober.Refused] says why.
+func (p *Prober) Probe(ctx context.Context) ([]volume.ProbeEvent, error) {
+	stop := context.AfterFunc(ctx, p.watch.wake)
+	defer stop()
+	for ctx.Err() == nil {
+		if err := p.watch.until(p.nextTry()); err != nil {
+			return nil, err
+		}
+		events, err := p.look(ctx)
+		if len(events) > 0 || err != nil {
+			return events, err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if err := p.watch.await(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// nextTry is when the next driver that was refused is tried again.
+func (p *Prober) nextTry() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var next time.Time
+	for _, s := range p.sockets {
+		if s.err != nil && !s.asking && (next.IsZero() || s.next.Before(next)) {
+			next = s.next
+		}
+	}
+	return next
+}
+
+// look compares the directory with what is known, begins to ask new drivers, and returns what has changed.
+func (p *Prober) look(ctx context.Context) ([]volume.ProbeEvent, error) {
+	there, err := socketsIn(p.options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	events, closing := p.forgetGone(there)
+	for path, info := range there {
+		s := p.sockets[path]
+		if s == nil {
+			s = &socket{path: path, file: info}
+			p.sockets[path] = s
+		}
+		if s.driver == nil && !s.asking && !time.Now().Before(s.next) && !p.closed {
+			s.asking = true
+			p.work.Go(func() { p.ask(ctx, s) })
+		}
+		if s.driver != nil && !s.told {
+			s.told = true
+			events = append(events, volume.ProbeEvent{Op: volume.ProbeAddOrUpdate, Plugin: s.driver.Plugin()})
+		}
+	}
+	for _, d := range closing {
+		_ = d.Close() // Its socket is gone.
+	}
+	return events, nil
+}
+
+// forgetGone forgets the sockets that are not there any more, or were replaced.
+func (p *Prober) forgetGone(there map[string]os.FileInfo) (events []volume.ProbeEvent, closing []*Driver) {
+	for path, s := range p.sockets {
+		if now := there[path]; now != nil && os.SameFile(now, s.file) && now.ModTime().Equal(s.file.ModTime()) {
+			continue
+		}
+		delete(p.sockets, path)
+		s.gone = true
+		if s.driver == nil {
+			continue
+		}
+		closing = append(closing, s.driver)
+		if s.told {
+			events = append(events, volume.ProbeEvent{Op: volume.ProbeRemove, PluginName: volume.PluginNameOfDriver(s.name)})
+		}
+	}
+	return events, closing
+}
+
+func socketsIn(dir string) (map[string]os.FileInfo, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]os.FileInfo{}
+	for _, entry := range entries {
+		if entry.Type() != fs.ModeSocket {
+			continue
+		}
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		there[filepath.Join(dir, entry.Name())] = info
+	}
+	return there, nil
+}
+
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// ask asks who answers on a socket, and keeps the answer.
+func (p *Prober) ask(ctx context.Context, s *socket) {
+	defer p.watch.wake()
+	driver, err := p.connectTo(ctx, s)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.asking, s.err = false, err
+	if err != nil {
+		s.next = time.Now().Add(min(firstRetry<<min(s.failures, 6), lastRetry))
+		s.failures++
+		p.options.Drivers.Logger.Warn("a CSI driver is not used", "socket", s.path, "err", err)
+		return
+	}
+	if s.gone || p.closed {
+		_ = driver.Close() // Its socket is gone.
+		return
+	}
+	s.driver = driver
+	p.options.Drivers.Logger.Info("a CSI driver was found", "driver", s.name, "socket", s.path)
+}
+
+// connectTo connects to the driver of a socket, and tells its registrar, where there is one, what became of it.
+func (p *Prober) connectTo(ctx context.Context, s *socket) (*Driver, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.options.Drivers.ConnectTimeout)
+	defer cancel()
+	if err := checkSocket(s.path, p.options.Drivers.Owners); err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("unix:"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithAuthority("localhost"), grpc.WithDisableServiceConfig(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxRegistration)))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	info, err := registration.GetInfo(ctx, conn)
+	if status.Code(err) == codes.Unimplemented {
+		return p.connectDriver(ctx, s, "", s.path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("registrar at %q: %w", s.path, err)
+	}
+	driver, err := p.registered(ctx, s, info)
+	told := registration.Notify(ctx, conn, statusOf(err))
+	if err == nil && told != nil {
+		return nil, errors.Join(fmt.Errorf("registrar at %q: %w", s.path, told), driver.Close())
+	}
+	return driver, err
+}
+
+// maxRegistration is how many bytes a registrar may say.
+const maxRegistration = 64 << 10
+
+func statusOf(err error) registration.Status {
+	if err != nil {
+		return registration.Status{Error: err.Error()}
+	}
+	return registration.Status{Registered: true}
+}
+
+// registered connects to the driver that a registrar names.
+func (p *Prober) registered(ctx context.Context, s *socket, info registration.Info) (*Driver, error) {
+	endpoint := cmp.Or(info.Endpoint, s.path)
+	switch {
+	case info.Type != registration.CSIPlugin:
+		return nil, fmt.Errorf("registrar at %q: it registers a %q, and not a %s: %w", s.path, info.Type, registration.CSIPlugin, volume.ErrUnsupported)
+	case !filepath.IsAbs(endpoint):
+		return nil, fmt.Errorf("registrar at %q: endpoint %q: give an absolute path: %w", s.path, endpoint, volume.ErrInvalid)
+	case !speaksFirst(info.Versions):
+		return nil, fmt.Errorf("registrar at %q: versions %q: CSI 1 is spoken here: %w", s.path, info.Versions, volume.ErrUnsupported)
+	}
+	return p.connectDriver(ctx, s, info.Name, endpoint)
+}
+
+// speaksFirst reports whether one of the versions is of CSI 1. A registrar that names none leaves it to the driver.
+func speaksFirst(versions []string) bool {
+	for _, version := range versions {
+		if strings.HasPrefix(strings.TrimPrefix(version, "v"), "1.") {
+			return true
+		}
+	}
+	return len(versions) == 0
+}
+
+// connectDriver connects to a driver, whose name is asked where it is not known.
+func (p *Prober) connectDriver(ctx context.Context, s *socket, name, endpoint string) (*Driver, error) {
+	options := p.options.Drivers
+	options.Socket = endpoint
+	if name == "" {
+		var err error
+		if name, err = Identify(ctx, options); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.take(s, name); err != nil {
+		return nil, err
+	}
+	options.Driver = name
+	driver, err := New(options)
+	if err != nil {
+		return nil, err
+	}
+	err = driver.Connect(ctx)
+	if err == nil && p.options.Found != nil {
+		err = p.options.Found(ctx, driver)
+	}
+	if err != nil {
+		return nil, errors.Join(err, driver.Close())
+	}
+	return driver, nil
+}
+
+// take notes the name of a socket's driver, unless another socket has it.
+func (p *Prober) take(s *socket, name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, other := range p.sockets {
+		if other != s && other.name == name && (other.asking || other.driver != nil) {
+			return fmt.Errorf("driver %q at %q: it is at %q too, stop one of them: %w", name, s.path, other.path, ErrTwoDrivers)
+		}
+	}
+	s.name = name
+	return nil
+}

@@ -1,0 +1,218 @@
+package csidriver
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
+	"github.com/volumekit/volumekit/bridge/csi/internal/registration"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// finder is a registry whose plugins are found in a directory of sockets.
+type finder struct {
+	t       *testing.T
+	dir     string
+	prober  *Prober
+	plugins *volume.VolumePluginMgr
+	found   []string // by Options.Found
+}
+
+func newFinder(t *testing.T, change func(*ProberOptions)) *finder {
+	t.Helper()
+	f := &finder{t: t, dir: shortDir(t)}
+	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
+	require.NoError(t, err)
+	f.plugins = volume.NewVolumePluginMgr(host)
+	options := ProberOptions{Dir: f.dir, Drivers: Options{Owners: owners(t)}}
+	options.Found = func(_ context.Context, d *Driver) error {
+		f.found = append(f.found, d.options.Driver)
+		return nil
+	}
+	if change != nil {
+		change(&options)
+	}
+	f.prober, err = NewProber(options)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, f.prober.Close()) })
+	return f
+}
+
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // t.TempDir is too long for a socket.
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// probe waits for changes and returns the names of the plugins that they are of.
+func (f *finder) probe() []string {
+	f.t.Helper()
+	changed, err := f.plugins.Probe(f.t.Context(), f.prober)
+	require.NoError(f.t, err)
+	return changed
+}
+
+// serveAt serves a fake driver of that name, and returns what stops it.
+func (f *finder) serveAt(path, name string) func() {
+	f.t.Helper()
+	stop, err := fakedriver.New(fakedriver.Options{Dir: f.t.TempDir(), Name: name}).Serve(path)
+	require.NoError(f.t, err)
+	return sync.OnceFunc(stop)
+}
+
+// registrar tells of one driver, as node-driver-registrar does.
+type registrar struct {
+	info registration.Info
+	told chan registration.Status
+}
+
+func (r *registrar) GetInfo(context.Context) (registration.Info, error) { return r.info, nil }
+
+func (r *registrar) Notify(_ context.Context, s registration.Status) error {
+	r.told <- s
+	return nil
+}
+
+// register serves a registrar in the directory.
+func (f *finder) register(socket string, info registration.Info) *registrar {
+	f.t.Helper()
+	r := &registrar{info: info, told: make(chan registration.Status, 10)}
+	listener, err := net.Listen("unix", filepath.Join(f.dir, socket))
+	require.NoError(f.t, err)
+	require.NoError(f.t, os.Chmod(listener.Addr().String(), 0o700))
+	server := registration.NewServer(r)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	f.t.Cleanup(func() { server.Stop(); serving.Wait() })
+	return r
+}
+
+// A driver is there as long as its socket is, whether it was there before or comes later.
+func TestDriversAreFoundByTheirSockets(t *testing.T) {
+	f := newFinder(t, nil)
+	first, second := filepath.Join(f.dir, "first.sock"), filepath.Join(f.dir, "second.sock")
+	defer f.serveAt(first, "first.example.com")()
+	assert.Equal(t, []string{"example.com/first"}, f.probe())
+	later := make(chan []string)
+	go func() { later <- f.probe() }()
+	stop := f.serveAt(second, "second.example.com")
+	assert.Equal(t, []string{"example.com/second"}, <-later)
+	assert.Equal(t, []string{"first.example.com", "second.example.com"}, f.found)
+	plugin, err := f.plugins.FindPluginByName("example.com/second")
+	require.NoError(t, err)
+
+	stop() // and the socket goes with it
+	assert.Equal(t, []string{"example.com/second"}, f.probe())
+	_, err = f.plugins.FindPluginByName("example.com/second")
+	require.ErrorIs(t, err, volume.ErrNoPlugin)
+	defer f.serveAt(second, "second.example.com")()
+	assert.Equal(t, []string{"example.com/second"}, f.probe())
+	again, err := f.plugins.FindPluginByName("example.com/second")
+	require.NoError(t, err)
+	assert.NotSame(t, plugin, again)
+	_, err = f.plugins.FindPluginByName("example.com/first")
+	require.NoError(t, err)
+	assert.Empty(t, f.prober.Refused())
+}
+
+// A driver that registers with kubelet is found as it is, and its registrar hears that it is used.
+func TestADriverIsFoundByItsRegistrar(t *testing.T) {
+	f := newFinder(t, nil)
+	endpoint := filepath.Join(shortDir(t), "csi.sock")
+	defer f.serveAt(endpoint, fakedriver.Name)()
+	r := f.register(fakedriver.Name+"-reg.sock", registration.Info{
+		Type: registration.CSIPlugin, Name: fakedriver.Name, Endpoint: endpoint, Versions: []string{"1.0.0"},
+	})
+	assert.Equal(t, []string{"csi.example.com/fake"}, f.probe())
+	assert.Equal(t, registration.Status{Registered: true}, <-r.told)
+	require.NoError(t, os.Remove(filepath.Join(f.dir, fakedriver.Name+"-reg.sock")))
+	assert.Equal(t, []string{"csi.example.com/fake"}, f.probe(), "its registrar is gone")
+	assert.Empty(t, f.plugins.PluginNames())
+}
+
+// A driver that cannot be used is refused with what is to be done, its registrar is told, and the other ones are found.
+func TestDriversThatAreRefused(t *testing.T) {
+	f := newFinder(t, nil)
+	refused := func(socket string) error { return f.prober.Refused()[filepath.Join(f.dir, socket)] }
+	inside, open := shortDir(t), shortDir(t)
+	require.NoError(t, os.Chmod(open, 0o777)) //nolint:gosec // That is what is refused.
+	for _, path := range []string{filepath.Join(inside, "csi.sock"), filepath.Join(open, "csi.sock")} {
+		defer f.serveAt(path, fakedriver.Name)()
+	}
+	rows := map[string]struct {
+		info registration.Info
+		is   error
+	}{
+		"name":     {registration.Info{Type: registration.CSIPlugin, Name: "other.example.com", Endpoint: inside + "/csi.sock"}, volume.ErrInvalid},
+		"type":     {registration.Info{Type: "DevicePlugin", Name: fakedriver.Name, Endpoint: inside + "/csi.sock"}, volume.ErrUnsupported},
+		"version":  {registration.Info{Type: registration.CSIPlugin, Name: fakedriver.Name, Endpoint: inside + "/csi.sock", Versions: []string{"0.3.0"}}, volume.ErrUnsupported},
+		"relative": {registration.Info{Type: registration.CSIPlugin, Name: fakedriver.Name, Endpoint: "csi.sock"}, volume.ErrInvalid},
+		"open":     {registration.Info{Type: registration.CSIPlugin, Name: "open.example.com", Endpoint: open + "/csi.sock"}, ErrUntrustedSocket},
+		"badname":  {registration.Info{Type: registration.CSIPlugin, Name: "no_name", Endpoint: inside + "/csi.sock"}, volume.ErrInvalid},
+	}
+	registrars := map[string]*registrar{}
+	for name, row := range rows {
+		registrars[name] = f.register(name, row.info)
+	}
+	events := make(chan []string)
+	go func() { events <- f.probe() }()
+	for name := range rows {
+		said := <-registrars[name].told
+		assert.False(t, said.Registered, name)
+		assert.NotEmpty(t, said.Error, name)
+	}
+	defer f.serveAt(filepath.Join(f.dir, "well"), "well.example.com")()
+	assert.Equal(t, []string{"example.com/well"}, <-events)
+	f.prober.work.Wait()
+	for name, row := range rows {
+		require.ErrorIs(t, refused(name), row.is, name)
+	}
+}
+
+// Of two drivers of one name the one that is there stays.
+func TestTwoDriversOfOneName(t *testing.T) {
+	f := newFinder(t, nil)
+	stop := f.serveAt(filepath.Join(f.dir, "a"), fakedriver.Name)
+	assert.Equal(t, []string{"csi.example.com/fake"}, f.probe())
+	endpoint := filepath.Join(shortDir(t), "csi.sock")
+	defer f.serveAt(endpoint, fakedriver.Name)()
+	r := f.register("b", registration.Info{Type: registration.CSIPlugin, Name: fakedriver.Name, Endpoint: endpoint})
+	events := make(chan []string)
+	go func() { events <- f.probe() }()
+	said := <-r.told
+	assert.False(t, said.Registered)
+	assert.Contains(t, said.Error, filepath.Join(f.dir, "a"), "it says where the other one is")
+	stop()
+	assert.Equal(t, []string{"csi.example.com/fake"}, <-events, "the first is gone")
+	assert.Equal(t, []string{"csi.example.com/fake"}, f.probe(), "the second is tried again, and used")
+	assert.Equal(t, registration.Status{Registered: true}, <-r.told)
+}
+
+// A driver that does not answer holds up no other, and is not asked any more once the prober is closed.
+func TestASilentSocketHoldsUpNoOther(t *testing.T) {
+	f := newFinder(t, nil)
+	listener, err := net.Listen("unix", filepath.Join(f.dir, "silent"))
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(listener.Addr().String(), 0o700))
+	defer func() { assert.NoError(t, listener.Close()) }()
+	defer f.serveAt(filepath.Join(f.dir, "well"), "well.example.com")()
+	ctx, cancel := context.WithCancel(t.Context())
+	changed, err := f.plugins.Probe(ctx, f.prober)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"example.com/well"}, changed)
+	cancel()
+	_, err = f.prober.Probe(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = f.plugins.FindPluginBySpec(volume.NewSpecFromVolume(&v1.Volume{VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "well.example.com"}}}))
+	require.NoError(t, err)
+}
