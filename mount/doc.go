@@ -1,5 +1,5 @@
-// Package mount mounts and unmounts, and knows what is mounted. It is a leaf: it knows nothing of volumes, and it is
-// useful by itself to a program that mounts things and must not be hurt by them.
+// Package mount mounts, unmounts and reads the mount table. It is a leaf: it knows nothing of volumes. A program that
+// mounts filesystems and must survive dead servers can use it alone.
 //
 // # The life of a mount
 //
@@ -13,10 +13,10 @@
 //		Options: []string{"bind", "ro", "nosuid", "nodev"},
 //	})
 //
-// The target, or its parent where it is made, is opened first, without following any symbolic link, and everything after that is
-// done to the open descriptor. Nobody who can write beside the target can make the mount land elsewhere. A target that does not exist is
-// made, with the directories above it, and what was made goes again when the mount fails. The bind is read-only from its
-// first instant, so that there is no moment, not even after a crash, in which a workload can write through it.
+// Mount opens the target first, or its parent where the target is missing, and follows no symbolic link. It then works on
+// the open descriptor, so that a process which writes beside the target cannot redirect the mount. It makes a missing
+// target, with the directories above, and removes what it made when the mount fails. The bind is read-only from its first
+// instant: no workload can write through it at any moment, not even after a crash.
 //
 // To look:
 //
@@ -26,17 +26,17 @@
 //	stack, err := m.Stack(ctx, target)          // all that an unmount would take off
 //	table, err := m.List(ctx)                   // the whole table, decoded, and kept until there is a change
 //
-// To know a mount again, and to tell it from one that somebody else has put in its place, keep its identity:
+// To recognise a mount later, and to tell it from a foreign mount in its place, keep its identity:
 //
 //	ours := top.Identity()
 //	now, err := m.Lookup(ctx, target)
 //	foreign := err == nil && !ours.Is(now)
 //
-// An unmount that is told which mount is meant leaves every other alone, and says [ErrForeign]:
+// An unmount that expects an identity leaves every other mount alone. The error then matches [ErrForeign]:
 //
 //	err = m.Unmount(ctx, target, mount.UnmountOptions{Expect: ours})
 //
-// To be told when something is mounted, unmounted, moved or changed, by whomever:
+// To receive every change of the mount table, by this process or another:
 //
 //	err := m.Watch(ctx, func(c mount.Change) { ... }) // until ctx ends
 //
@@ -44,8 +44,8 @@
 //
 //	err = mount.UnmountPath(ctx, m, target, mount.UnmountOptions{})
 //
-// That takes off every mount at the target, looks into the mount table whether this is so, and removes the directory by
-// rmdir. It never deletes content, and it succeeds when there is nothing left to do, so that it can be repeated.
+// That unmounts every mount at the target, verifies it in the mount table, and removes the directory with rmdir. It never
+// deletes content. It succeeds when there is nothing left to do, and can be repeated.
 //
 // # How calls end
 //
@@ -54,36 +54,35 @@
 // error means that the effect is not there. The errno is kept: errors.Is(err, unix.EBUSY) works.
 //
 // A system call on a dead server can last for ever, and nothing can interrupt it. Each operation therefore runs in a
-// goroutine of its own, but for looks that the kernel can answer from what it has in memory. When the context ends first,
-// the operation is left behind: the caller gets a [*LostError] at once, and its channel Done closes when the operation has
-// really ended. One that a plugin makes with the context that the operation executor gave its call needs no goroutine: when
-// it hangs, the executor leaves the plugin's whole call behind. Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on
-// other paths go on, until [Options].MaxLost are lost.
+// goroutine of its own, except for lookups that the kernel answers from memory. When the context ends first, the operation
+// is abandoned: the caller gets a [*LostError] at once, and the error's channel Done closes when the operation has ended.
+// Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on other paths
+// continue, until [Options].MaxLost are abandoned. A call that a plugin makes with the context of the operation executor
+// needs no goroutine: when it hangs, the executor abandons the plugin's whole call.
 //
-// Of those looks the kernel answers from memory on FUSE, NFS, CIFS, Ceph and all local filesystems. The root of a mount of
-// 9p (without a cache), gfs2, ocfs2 or orangefs it cannot describe without asking, though it is told not to: on a dead
-// server of these IsMountPoint, Lookup and GetMountRefs may outlast the context, and List does not.
+// The kernel answers these lookups from memory on FUSE, NFS, CIFS, Ceph and all local filesystems. For the root of a mount
+// of 9p (without a cache), gfs2, ocfs2 or orangefs it queries the server, whatever flags it gets: on a dead server of these,
+// IsMountPoint, Lookup and GetMountRefs may outlast the context. List does not.
 //
 // # How an unmount goes
 //
-// It looks what is mounted at the path, unmounts plainly, and believes neither success nor failure: it looks again, and
-// asks the kernel for the very mounts that it has taken off, by their unique ids (the mount table, where there are none).
-// With [UnmountOptions].Force it repeats a plain unmount that is refused as busy, or waits for one that does not return,
-// then aborts the filesystem (MNT_FORCE), looks, and unmounts plainly again. With Lazy a mount that is still busy is
-// detached.
+// Unmount looks up the mounts at the path and unmounts them plainly. It believes neither success nor failure: it reads the
+// path again, and queries the kernel for the same mounts by their unique ids (or the mount table, on kernels without ids).
+// With [UnmountOptions].Force it repeats a plain unmount that is busy, or waits for one that does not return. Then it aborts
+// the filesystem (MNT_FORCE), looks, and unmounts plainly again. With Lazy it detaches a mount that is still busy.
 //
-// A plain umount2 that does not return is waited for until the context ends, and Lazy does not change that. Such a call
-// either has taken the mount out of the tree already and waits for its server to say good-bye, so that there is nothing
-// left to detach; or it waits for the filesystem that the mount point itself lies in, for which a lazy one would wait
-// likewise. Unmount what lies above first, by force if need be.
+// Unmount waits for a plain umount2 that does not return until the context ends, with Lazy too. Such a call either has
+// removed the mount from the tree already and waits for its server, so that there is nothing left to detach; or it waits for
+// the filesystem in which the mount point lies, and a lazy unmount would wait for the same. Unmount the mount above first,
+// with Force if necessary.
 //
-// Gone here is not gone everywhere: another mount namespace may have a copy, which keeps the filesystem and its device in
-// use. The kernel tells nobody of that. It also lets the directory be removed, and takes the copy off with it.
+// A mount that is gone here may exist elsewhere: a copy in another mount namespace keeps the filesystem and its device in
+// use. The kernel does not report copies. It also lets the directory be removed, which unmounts the copy.
 //
 // # Filesystems that need a helper
 //
-// Some filesystems are mounted by a program, mount.TYPE. [Options].Helpers names the types for which it may be run; see
-// [Helper] for what it is given and what is believed of it.
+// Some filesystems are mounted by a program, mount.TYPE. [Options].Helpers names the types for which a Mounter may run it.
+// [Helper] describes the program's input, and which of its results a Mounter verifies.
 //
 // # Untrusted input
 //
@@ -92,7 +91,7 @@
 // of a bind's source is followed through links, since a host path may have them. To bind what lies in a directory that
 // others can write to, use mount/safepath; or open it with openat2 (RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS) as O_PATH and
 // give /proc/self/fd/N, which leads to what was opened and to nothing else. Keep that descriptor open until Mount has
-// returned; a call that was left behind does not use it any more.
+// returned. An abandoned call does not use it any more.
 //
 // # Words
 //
@@ -100,9 +99,9 @@
 // when something is mounted at that very path and is not hidden by a later mount on one of its parents. Mounts at the
 // same path are stacked: only the last is seen. A mount has options of its own ("ro", "nosuid") beside those of its
 // filesystem, which all mounts of that filesystem share. Propagation says whether mounts made below a mount appear in
-// its copies; a mount that is made here is private unless the request says otherwise. Its own appearance elsewhere is
-// decided by the mount that the target lies on: an agent in a container reaches the host through a directory that is
-// shared with it, and what is unmounted there goes on the host too.
+// its copies. A new mount is private unless the request says otherwise. Whether the mount itself appears elsewhere depends
+// on the mount that holds the target: an agent in a container reaches the host through a directory that is shared with the
+// host, and an unmount there unmounts on the host too.
 //
 // # When not to use this package
 //

@@ -13,21 +13,21 @@ const DefaultHelperDir = "/run/volumekit/mount"
 // helperPlaces are searched for mount.TYPE, in this order, as mount(8) does.
 var helperPlaces = []string{"/sbin", "/usr/sbin"}
 
-// Helper is the program mount.TYPE of a filesystem that the kernel cannot mount by itself, because somebody must speak to
-// a server first or stay there to answer. A Mounter runs it only for the types that [Options].Helpers names, as mount(8)
+// Helper is the program mount.TYPE of a filesystem that the kernel cannot mount by itself, because a process must talk to a
+// server first, or must keep serving the mount. A Mounter runs it only for the types that [Options].Helpers names, as mount(8)
 // would: with the source, a directory, and the options after -o. It is run by its path, never by a shell, with nothing of
 // the environment but PATH and LC_ALL, in a process group of its own that is killed when the context ends. What it writes
 // is in the error when it fails, at most 4 KiB, without secrets.
 //
-// The helper never sees the target. It mounts in a directory that belongs to the Mounter alone, and only the finished
-// mount is moved to the target's descriptor, with the options of the mount itself put on by the Mounter, so that nobody
-// who can write beside the target can make it mount elsewhere, and nobody sees a mount that is not finished. What counts
-// is what is mounted there in the end: a helper that reports success without a mount has failed, and the mount of one that
-// reports failure is taken off. A FUSE server that the helper leaves behind must have left the process group (setsid, as
-// those of libfuse do) and is told the path in that directory, not the target.
+// The helper never sees the target. It mounts in a private directory of the Mounter. The Mounter sets the options of the
+// mount itself and moves the finished mount to the target's descriptor. So a process that writes beside the target cannot
+// redirect the mount, and no process sees an unfinished one. The Mounter verifies the result: a helper that reports success
+// without a mount has failed, and the mount of a helper that reports failure is unmounted. A FUSE server that the helper
+// starts must leave the process group (setsid, as those of libfuse do). It gets the path in the private directory, not the
+// target.
 type Helper struct {
 	// Path is the absolute path of the program. Empty looks for mount.TYPE in /sbin and /usr/sbin when it is needed; for a
-	// type with a dot, such as "fuse.sshfs", then for mount.fuse, which is told the type by -t.
+	// type with a dot, such as "fuse.sshfs", then for mount.fuse, which gets the type by -t.
 	Path string
 	// Credentials is the name of the option by which the program reads secrets from a file of lines key=value, such as
 	// "credentials" of mount.cifs(8). Request.Sensitive is given to it in that way, as a file in memory that has no name.

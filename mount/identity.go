@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Identity is how a program remembers a mount that it has made, so that it can tell it later from one that somebody else
-// has put in its place. Identities are equal (==) when all that is known of them is. One that is kept on disk is good
-// until the machine is booted again: the kernel then counts from the start.
+// Identity identifies a mount, so that a program can tell its own mount from a foreign one at the same path later. Two
+// identities are equal (==) when all their fields are. An identity on disk is valid until the next boot, when the kernel
+// counts its ids from the start.
 type Identity struct {
 	// UniqueID is the id that the kernel gives to no other mount; 0 when it is not known.
 	UniqueID uint64
@@ -22,8 +22,8 @@ type Identity struct {
 	// Source is the device or the remote path; empty when it is not known, or when the filesystem has none.
 	Source string
 	// Flags are the options of the mount itself, such as "rw,nosuid", as the mount table joins them; empty when they are
-	// not known. They take no part in [Identity.Is]: a mount that somebody has made read-only is still the same mount, and
-	// must still be taken off. [Identity.FlagsChanged] tells of it.
+	// not known. [Identity.Is] ignores them: a mount that was made read-only is still the same mount and must still be
+	// unmounted. [Identity.FlagsChanged] compares them.
 	Flags string
 }
 
@@ -47,8 +47,8 @@ func (i Identity) Is(m MountPoint) bool {
 		same(i.Root, m.Root) && same(i.FSType, m.FSType) && same(i.Source, m.Source)
 }
 
-// FlagsChanged reports whether the options of the mount are known to the identity and m has others: somebody has
-// remounted it.
+// FlagsChanged reports whether m was remounted with other options than those that the identity has. It returns false when the
+// identity has none.
 func (i Identity) FlagsChanged(m MountPoint) bool {
 	return !same(i.Flags, strings.Join(m.Options, ","))
 }

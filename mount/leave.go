@@ -7,12 +7,12 @@ import (
 	"github.com/volumekit/volumekit/internal/lostcall"
 )
 
-// LeaveBehind runs work, which makes system calls that nothing can interrupt, such as a stat on a dead server, and returns
-// when ctx ends even if work has not: the error is then a [*LostError] of call and path. When ctx has ended already, work
-// is not begun, and the error matches [ErrTransient]. It is for the few calls of a program that neither a [Mounter] nor
-// mount/safepath makes for it: each call that is left behind keeps a thread, and here nobody counts them.
+// LeaveBehind runs work, which makes system calls that nothing can interrupt, such as a stat on a dead server. It returns
+// when ctx ends even if work has not: the error is then a [*LostError] of call and path. When ctx has ended already, it does
+// not begin work, and the error matches [ErrTransient]. Use it for the few calls that neither a [Mounter] nor mount/safepath
+// makes: each abandoned call keeps a thread, and LeaveBehind does not limit their number.
 //
-// The goroutine ends with work, which must not panic, and gives what it finds to nobody but by its result: its caller may
+// The goroutine ends with work. Work must not panic, and must pass on what it finds by its result alone: its caller may
 // have gone.
 func LeaveBehind[T any](ctx context.Context, call, path string, work func() (T, error)) (T, error) {
 	var none T

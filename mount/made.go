@@ -2,24 +2,24 @@ package mount
 
 import "context"
 
-// madeKey is the key of what is told of mounts in a context.
+// madeKey is the key of the function that receives mounts, in a context.
 type madeKey struct{}
 
-// WithMade returns a context for calls of code that mounts: made is told of each mount that [Mounter.Mount] makes with it, by
-// what is known of that very mount, and not of what is uppermost at target afterwards; and of each mount that the code reports
-// with [TellMade]. Made is called before the call returns, and later where that was left behind; it must not block, and be safe
-// for use by several goroutines. A mount of which the kernel can say nothing is not told of.
+// WithMade returns a context for calls of code that mounts. [Mounter.Mount] calls made with each mount that it makes with this
+// context: with the identity of that very mount, not of the uppermost mount at target afterwards. [TellMade] calls it too. The
+// call of made comes before Mount returns, or later where Mount was abandoned. Made must not block and must be safe for use by
+// several goroutines. It is not called for a mount that the kernel cannot describe.
 func WithMade(ctx context.Context, made func(target string, m MountPoint)) context.Context {
 	return context.WithValue(ctx, madeKey{}, made)
 }
 
-// TellMade reports a mount at target to who has made ctx by [WithMade], if anybody has. It is for code that mounts without a
-// [Mounter], and for code that finds a mount and has proof that it is its own.
+// TellMade reports a mount at target to the function that [WithMade] put into ctx, if there is one. Call it from code that mounts
+// without a [Mounter], and from code that finds a mount and has proof that it is its own.
 func TellMade(ctx context.Context, target string, m MountPoint) {
 	if made, ok := ctx.Value(madeKey{}).(func(target string, m MountPoint)); ok {
 		made(target, m)
 	}
 }
 
-// isTold reports whether anybody wants to know of mounts.
+// isTold reports whether the context receives mounts.
 func isTold(ctx context.Context) bool { return ctx.Value(madeKey{}) != nil }

@@ -13,19 +13,19 @@ import (
 // memory that passes the same suite (mount/mounttest). Every path is absolute and as the host sees it. All methods may
 // be called from several goroutines at once.
 //
-// A method returns soon after ctx has ended. When the system call behind it cannot be interrupted, it is left behind
-// and the error is a [*LostError], which matches [ErrUncertain] and says when the call really ends.
+// A method returns soon after ctx has ended. When the system call behind it cannot be interrupted, the method abandons it:
+// the error is a [*LostError], which matches [ErrUncertain] and says when the call has ended.
 type Interface interface {
 	// Mount mounts request.Source at request.Target. A missing target is made first: a directory with mode 0750, or for a
 	// bind of something that is not a directory an empty file with mode 0640. Missing directories above it are made too,
-	// with mode 0750; the umask applies to all. When the mount fails, what was made is removed again and nothing is
-	// mounted, unless the error matches [ErrUncertain]; a directory above that somebody else has begun to use stays. A
+	// with mode 0750; the umask applies to all. When the mount fails, Mount removes what it made and nothing is mounted,
+	// unless the error matches [ErrUncertain]. A directory above that is in use by then stays. A
 	// remount makes nothing and needs a mount. Where something is mounted already, it mounts on top, unless the request is
 	// Exclusive.
 	Mount(ctx context.Context, request Request) error
-	// Unmount takes off every mount at target, as seen in the mount table, and verifies there that none is left. It
-	// returns an error that matches [ErrNotMounted] when there was none, and leaves the directory. A mount that is in use
-	// stays: the error matches unix.EBUSY, and [ErrUncertain] too when others were taken off from above it.
+	// Unmount unmounts every mount at target, as seen in the mount table, and verifies there that none is left. It leaves the
+	// directory. The error matches [ErrNotMounted] when there was none. A mount that is in use stays: the error matches
+	// unix.EBUSY, and [ErrUncertain] too when Unmount has unmounted others above it.
 	Unmount(ctx context.Context, target string, options UnmountOptions) error
 	// RemoveTarget removes the mount point path by rmdir, or by unlink when it is an empty file, and leaves the
 	// directories above. A path that does not exist is no error; one that is mounted or not empty is left whole and is an
@@ -42,8 +42,8 @@ type Interface interface {
 	Lookup(ctx context.Context, path string) (MountPoint, error)
 	// List returns the mount table of this process's mount namespace, in the kernel's order: a later mount hides an
 	// earlier one at the same path, unless it came by propagation where something was mounted already. Then it is beneath
-	// that, which has it for its parent (ParentID) from then on; Lookup returns the uppermost. The slice and all that it points to may be shared with others and must not be changed:
-	// clone it first.
+	// that, which has it for its parent (ParentID) from then on; Lookup returns the uppermost. The slice and all that it
+	// points to may be shared with others and must not be changed: clone it first.
 	List(ctx context.Context) ([]MountPoint, error)
 	// GetMountRefs returns the paths of every other mount of what is mounted at path: same device, same root. A path
 	// that is not a mount point has none. The order says nothing. The slice may be shared with others and must not be
@@ -72,10 +72,9 @@ type Request struct {
 	// Propagation is changed by "shared" and the like, with a leading r for the mounts below; together with "remount" it is
 	// that of the mount which is at Target.
 	Options []string
-	// UserOptions are options from somebody who is not to be trusted with more, such as those of a volume's spec. Options
-	// have the last word over them, so that a user's "suid" does not undo a "nosuid" there. What says which kind of mount
-	// it is ("bind", "remount", "shared", ...) and options of SELinux are refused in them. Which options of a filesystem a
-	// user may give is for the caller to say.
+	// UserOptions are options from an untrusted user, such as those of a volume's spec. Options override them, so that a
+	// user's "suid" does not undo a "nosuid" there. Options that say which kind of mount it is ("bind", "remount", "shared",
+	// ...) and options of SELinux are refused in them. The caller decides which options of a filesystem a user may give.
 	UserOptions []string
 	// SELinuxContext is the label that all files of the filesystem are to have, such as
 	// "system_u:object_r:container_file_t:s0:c1,c2": the option context= of mount(8), without quotes. It is apart from
@@ -87,8 +86,8 @@ type Request struct {
 	// Exclusive refuses a target at which something is mounted: the error matches [ErrMounted], and nothing is changed. Without it
 	// the mount goes on top. A target that is missing costs no look. A remount has no use for it.
 	Exclusive bool
-	// Sensitive are options for the filesystem, such as the password of a share, whose values never appear in an error, a log or an event; of one without a
-	// value nothing appears. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they
+	// Sensitive are options for the filesystem, such as the password of a share. Their values never appear in an error, a
+	// log or an event, and an option without a value does not appear at all. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they
 	// have to be, and a comma is then an error that matches ErrUnsupported).
 	Sensitive []string
 }
@@ -99,15 +98,16 @@ type UnmountOptions struct {
 	// dead server fail. Zero never forces. Until then a busy mount is tried again and again.
 	Force time.Duration
 	// Lazy detaches the mount from the tree, with all mounts below it, when it is still busy after everything above, and
-	// leaves it to the kernel to end it. Who has files open there goes on to use them, and data that is not yet written
-	// may be lost without a trace: it is the caller's policy to say so. A call that does not return is not helped by it.
+	// leaves it to the kernel to end it. Processes with open files there continue to use them. Data that is not yet written
+	// may be lost without a trace: the caller must report that. Lazy does not help against a call that hangs.
 	Lazy bool
 	// Expect is the mount that is meant: as [MountPoint.Identity] has returned it when the mount was made, or as much as is
-	// known of it, such as [MemoryIdentity]. Then only what it matches is taken off. When anything else is uppermost at the path, the error matches [ErrForeign], names what was found
-	// and what was expected, and nothing is taken off, not even the mount that is meant and lies below. What lies below the
+	// known of it, such as [MemoryIdentity]. Then only what it matches is taken off. When anything else is uppermost at the
+	// path, the error matches [ErrForeign], names what was found and what was expected, and nothing is taken off, not even
+	// the mount that is meant and lies below. What lies below the
 	// mount that is meant stays, and is reported likewise: the error then matches [ErrUncertain] too, since a part is done.
-	// A plain unmount keeps this promise against somebody who mounts on top, or moves the mount away, at the very moment,
-	// but for a mount which he has marked himself to be taken off when nobody uses it (MNT_EXPIRE), and which nobody uses. It
+	// A plain unmount keeps this promise against a process that mounts on top, or moves the mount away, at the same moment. The
+	// one exception is an unused mount that this process has itself marked with MNT_EXPIRE. A plain unmount
 	// finds the mount busy while it bears others, also those that the kernel makes by itself (NFS with crossmnt) and that an
 	// unmount without Expect takes along. Before Force and Lazy the path is looked at once more; a mount that comes in the
 	// instant between that look and the call is aborted or detached in place of ours, which the kernel offers no means

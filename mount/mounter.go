@@ -68,8 +68,8 @@ func (m *Mounter) Unmount(ctx context.Context, target string, options UnmountOpt
 	})
 }
 
-// UnmountHung is Unmount for a target on which an earlier call hangs, or a call of somebody else: it does not wait for that,
-// as it is to end it. options.Expect must say which mount is meant; otherwise the error matches [ErrInvalid]. With Force the
+// UnmountHung is Unmount for a target on which an earlier call hangs, of this process or another. It does not wait for that
+// call, because it is to end it. options.Expect must say which mount is meant; otherwise the error matches [ErrInvalid]. With Force the
 // callers of a dead server fail and return; with Lazy alone they hang on, and the mount is out of the tree. At most one call
 // of it runs for each target.
 func (m *Mounter) UnmountHung(ctx context.Context, target string, options UnmountOptions) error {
@@ -86,8 +86,8 @@ func (m *Mounter) UnmountHung(ctx context.Context, target string, options Unmoun
 }
 
 // SyncFS writes all that is dirty of the filesystem that is mounted at target, also what was written through its other
-// mounts (syncfs(2), whose errno the error matches). An error of an earlier write that nobody was told of is told of here,
-// which the unmount of a filesystem never does. When nothing is mounted at target, the error matches [ErrNotMounted].
+// mounts (syncfs(2), whose errno the error matches). It returns the error of an earlier write that no call has returned yet;
+// the unmount of a filesystem never does. When nothing is mounted at target, the error matches [ErrNotMounted].
 func (m *Mounter) SyncFS(ctx context.Context, target string) error {
 	target, err := cleanPath("target", target)
 	if err != nil {
@@ -113,7 +113,7 @@ func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
 }
 
 // IsMountPoint reports whether something is mounted at name itself; see [Interface]. While an earlier look at the same
-// path has not returned, the mount table is asked in its place.
+// path has not returned, it reads the mount table instead.
 func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {

@@ -7,8 +7,8 @@ const DefaultMaxLost = 128
 
 // Options configures a [Mounter]. The zero value is ready to use.
 type Options struct {
-	// Logger is told when a lost call has ended at last, which nobody may be waiting for any more; that it was lost is its
-	// caller's error. Nil discards.
+	// Logger gets a line when an abandoned call has ended, since its caller has gone. The caller got the error when the call
+	// was abandoned. Nil discards.
 	Logger *slog.Logger
 	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
 	// DefaultMaxLost.
@@ -16,7 +16,7 @@ type Options struct {
 	// Helpers are the programs mount.TYPE, by type of filesystem. A type that is not named is mounted by the kernel alone.
 	Helpers map[string]Helper
 	// HelperDir is the absolute path of a directory in which helpers mount before the mount is moved to its target. It and
-	// what is above it must be writable for nobody else; it is made when it is missing. Each mount in progress has one
+	// the directories above must not be writable for others; it is made when it is missing. Each mount in progress has one
 	// filesystem there, which is named after its target; what a killed program has left is taken off by the next Mount or
 	// Unmount of that target. Programs that share it must not share targets. Empty means DefaultHelperDir.
 	HelperDir string

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Change is what [Mounter.Watch] has seen since it told of the last one.
+// Change is what [Mounter.Watch] has seen since its last call.
 type Change struct {
 	// Attached are the mounts that have come, and those that were moved, as they are now. What has gone again is not among
 	// them. It is in the order of the events.
@@ -15,9 +15,9 @@ type Change struct {
 	// Whole says that the two lists do not hold all: events were lost, or this kernel does not tell which mounts it was
 	// (before Linux 6.15). Compare with [Mounter.List] whatever you care about.
 	Whole bool
-	// Options says that the mount table has changed, so that the options of mounts may be others too; the kernel does not
-	// tell of which. When no mount has come or gone at the same time, it is that: somebody has remounted one. To be sure
-	// of one, ask [Mounter.Lookup].
+	// Options says that the mount table has changed, so that options of mounts may have changed too. The kernel does not say
+	// of which mount. When no mount has come or gone at the same time, one was remounted. [Mounter.Lookup] has the options
+	// of each.
 	Options bool
 }
 
@@ -26,11 +26,11 @@ type Change struct {
 // says that watching is not possible, or no longer.
 //
 // The first call, with Whole set, comes when watching has begun, so that nothing is missed between an earlier look at the
-// table and the first change. Calls come one after the other. What happens during one is told of together in the next, and
-// when that is more than the kernel keeps (16,384 events), Whole is set.
+// table and the first change. Calls come one after the other. The next call has all changes that came during the last one;
+// when these are more than the kernel keeps (16,384 events), Whole is set.
 //
-// All that happens in the mount namespace of the process is told of, whoever has done it. Of changes to filesystems, other
-// than by mount(2), and of directories above a mount point that are renamed, the kernel does not tell.
+// Watch reports all changes in the mount namespace of the process, by whatever process. The kernel does not report changes
+// to a filesystem other than by mount(2), nor renames of directories above a mount point.
 func (m *Mounter) Watch(ctx context.Context, changed func(Change)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("the mount table was not watched: %w: %w", ErrTransient, err)
