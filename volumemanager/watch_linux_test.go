@@ -63,6 +63,7 @@ type watchedNode struct {
 	realNode
 	t       *testing.T
 	mounter *mount.Mounter
+	news    *newsMounter
 	events  *eventLog
 	m       *Manager
 }
@@ -71,7 +72,8 @@ type watchedNode struct {
 func newWatchedNode(t *testing.T) *watchedNode {
 	t.Helper()
 	n := &watchedNode{realNode: newRealNode(t), t: t, mounter: mount.New(mount.Options{}), events: &eventLog{}}
-	n.options.Mounter, n.options.Recorder = n.mounter, n.events
+	n.news = newNewsMounter(n.mounter)
+	n.options.Mounter, n.options.Recorder = n.news, n.events
 	return n
 }
 
@@ -134,13 +136,64 @@ func (n *watchedNode) idAt(path string) uint64 {
 	return found.UniqueID
 }
 
-// settle returns when the news of all mounts so far has come, so that a remount is told of alone.
+// settle returns when the manager has heard of all mounts so far, so that a remount is told of alone. The kernel tells of an
+// unmount twice, and what the manager does may show that it has heard of it once.
 func (n *watchedNode) settle(pod *v1.Pod, path string) {
 	n.t.Helper()
 	require.NoError(n.t, unix.Mount("foreign", path, "tmpfs", 0, "size=64k"))
 	n.until(pod, has(ReasonMountedOver))
 	unmountForeign(n.t, path)
 	n.until(pod, isWell)
+
+	elsewhere, lost := n.t.TempDir(), n.news.lost()
+	require.NoError(n.t, unix.Mount("foreign", elsewhere, "tmpfs", 0, "size=64k"))
+	last := n.idAt(elsewhere)
+	unmountForeign(n.t, elsewhere)
+	n.news.await(func(news *newsMounter) bool { return news.gone[last] || news.whole > lost }) // They come in their order.
+}
+
+// newsMounter keeps what the manager has heard of mounts.
+type newsMounter struct {
+	*mount.Mounter
+	mu    sync.Mutex
+	more  *sync.Cond
+	gone  map[uint64]bool
+	whole int // how often it may be any mount
+}
+
+func newNewsMounter(mounter *mount.Mounter) *newsMounter {
+	m := &newsMounter{Mounter: mounter, gone: map[uint64]bool{}}
+	m.more = sync.NewCond(&m.mu)
+	return m
+}
+
+func (m *newsMounter) Watch(ctx context.Context, changed func(mount.Change)) error {
+	return m.Mounter.Watch(ctx, func(change mount.Change) {
+		changed(change)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, id := range change.Detached {
+			m.gone[id] = true
+		}
+		if change.Whole {
+			m.whole++
+		}
+		m.more.Broadcast()
+	})
+}
+
+func (m *newsMounter) lost() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.whole
+}
+
+func (m *newsMounter) await(heard func(*newsMounter) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for !heard(m) {
+		m.more.Wait()
+	}
 }
 
 func TestForeignUnmountIsNoticedAndTheVolumeIsSetUpAgain(t *testing.T) {
@@ -236,7 +289,7 @@ func TestFilesystemThatHasBecomeReadOnlyIsReported(t *testing.T) {
 // later than by the table.
 func TestIdleNodeReadsNothing(t *testing.T) {
 	n := newWatchedNode(t)
-	counting := &countingMounter{Mounter: n.mounter}
+	counting := &countingMounter{newsMounter: n.news}
 	n.options.Mounter = counting
 	n.run()
 	pods := make([]*v1.Pod, 20)
@@ -263,7 +316,7 @@ func TestIdleNodeReadsNothing(t *testing.T) {
 
 // countingMounter counts looks.
 type countingMounter struct {
-	*mount.Mounter
+	*newsMounter
 	mu           sync.Mutex
 	lists, looks int
 	unexplained  int // changes that may be about any mount
@@ -284,7 +337,7 @@ func (c *countingMounter) Lookup(ctx context.Context, path string) (mount.MountP
 }
 
 func (c *countingMounter) Watch(ctx context.Context, changed func(mount.Change)) error {
-	return c.Mounter.Watch(ctx, func(change mount.Change) {
+	return c.newsMounter.Watch(ctx, func(change mount.Change) {
 		c.mu.Lock()
 		if change.Whole || len(change.Attached)+len(change.Detached) == 0 {
 			c.unexplained++
