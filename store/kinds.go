@@ -31,10 +31,12 @@ var (
 	StorageClasses = storagev1.SchemeGroupVersion.WithKind("StorageClass")
 	// VolumeAttachments is the kind of *storagev1.VolumeAttachment; it has no namespace.
 	VolumeAttachments = storagev1.SchemeGroupVersion.WithKind("VolumeAttachment")
-	// CSIDrivers is the kind of *storagev1.CSIDriver; it has no namespace.
-	CSIDrivers = storagev1.SchemeGroupVersion.WithKind("CSIDriver")
 	// CSINodes is the kind of *storagev1.CSINode; it has no namespace.
 	CSINodes = storagev1.SchemeGroupVersion.WithKind("CSINode")
+	// CSIDrivers is the kind of *storagev1.CSIDriver; it has no namespace.
+	CSIDrivers = storagev1.SchemeGroupVersion.WithKind("CSIDriver")
+	// CSIStorageCapacities is the kind of *storagev1.CSIStorageCapacity.
+	CSIStorageCapacities = storagev1.SchemeGroupVersion.WithKind("CSIStorageCapacity")
 	// Leases is the kind of *coordinationv1.Lease.
 	Leases = coordinationv1.SchemeGroupVersion.WithKind("Lease")
 )
@@ -50,6 +52,7 @@ type knownKind struct {
 var knownKinds = [...]knownKind{
 	{kind: CSIDrivers, object: &storagev1.CSIDriver{}},
 	{kind: CSINodes, object: &storagev1.CSINode{}},
+	{kind: CSIStorageCapacities, object: &storagev1.CSIStorageCapacity{}, namespaced: true},
 	{kind: ConfigMaps, object: &v1.ConfigMap{}, namespaced: true},
 	{kind: Leases, object: &coordinationv1.Lease{}, namespaced: true},
 	{kind: Nodes, object: &v1.Node{}},

@@ -52,8 +52,9 @@ func resourcesOf(c Client) map[schema.GroupVersionKind]func(namespace string) re
 		store.ConfigMaps:             func(in string) resource { return whole(core.ConfigMaps(in)) },
 		store.Secrets:                func(in string) resource { return whole(core.Secrets(in)) },
 		store.StorageClasses:         func(string) resource { return whole(storage.StorageClasses()) },
-		store.CSIDrivers:             func(string) resource { return whole(storage.CSIDrivers()) },
 		store.CSINodes:               func(string) resource { return whole(storage.CSINodes()) },
+		store.CSIDrivers:             func(string) resource { return whole(storage.CSIDrivers()) },
+		store.CSIStorageCapacities:   func(in string) resource { return whole(storage.CSIStorageCapacities(in)) },
 		store.Leases:                 func(in string) resource { return whole(coordination.Leases(in)) },
 	}
 }

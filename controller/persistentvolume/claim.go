@@ -10,11 +10,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/fit"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -98,9 +99,9 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 		return s.pending.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))
 	}
 	reserved := s.seen.volumesOf.Get(store.NameOf(claim))
-	if best := match.BestReserved(claim, reserved); best != nil {
-		if !match.Reachable(best, node) {
-			return s.pending.refuse(ctx, claim, best, match.Unreachable)
+	if best := fit.BestReserved(claim, reserved); best != nil {
+		if !fit.Reachable(best, node) {
+			return s.pending.refuse(ctx, claim, best, fit.Unreachable)
 		}
 		return s.bind(ctx, claim, best)
 	}
@@ -109,7 +110,7 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 			return err
 		}
 	}
-	if pv, why := match.UnfitReserved(claim, reserved); pv != nil {
+	if pv, why := fit.UnfitReserved(claim, reserved); pv != nil {
 		return s.pending.refuse(ctx, claim, pv, why)
 	}
 	return s.unmatched(ctx, claim, class)
@@ -209,7 +210,7 @@ func (s *claimSync) bindNamed(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil {
 		return err
 	}
-	if why := match.Misfit(claim, node, pv); why != "" {
+	if why := fit.Misfit(claim, node, pv); why != "" {
 		return s.pending.refuse(ctx, claim, pv, why)
 	}
 	return s.bind(ctx, claim, pv)

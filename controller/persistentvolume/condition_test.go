@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/volume"
 )

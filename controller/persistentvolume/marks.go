@@ -1,6 +1,6 @@
 package persistentvolume
 
-import "github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+import "github.com/volumekit/volumekit/controller/internal/objects"
 
 // What people and schedulers write on claims and classes, by the names of Kubernetes.
 const (

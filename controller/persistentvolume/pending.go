@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"

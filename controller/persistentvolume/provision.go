@@ -12,8 +12,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/internal/outcome"

@@ -16,7 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"

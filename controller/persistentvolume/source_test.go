@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"

@@ -4,8 +4,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"

@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/store"
 )
 

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/internal/ordered"
 	"github.com/volumekit/volumekit/store"
 )
@@ -22,7 +23,7 @@ type available struct {
 	look func(name string) (*v1.PersistentVolume, bool)
 
 	mu      sync.Mutex // no call that waits is made under it
-	groups  map[group][]*list
+	groups  map[fit.Group][]*list
 	entries map[string]entry
 	taken   map[string]struct{}
 	keptFor map[string]types.NamespacedName // the claims for which volumes are kept
@@ -52,12 +53,12 @@ func compareHuge(a, b entry) int {
 	if a.bytes < math.MaxInt64 || a.volume == nil || b.volume == nil {
 		return 0
 	}
-	sizeA, sizeB := capacity(a.volume), capacity(b.volume)
+	sizeA, sizeB := fit.Capacity(a.volume), fit.Capacity(b.volume)
 	return sizeA.Cmp(sizeB)
 }
 
 func newAvailable(look func(name string) (*v1.PersistentVolume, bool)) *available {
-	return &available{look: look, groups: map[group][]*list{}, entries: map[string]entry{}, taken: map[string]struct{}{},
+	return &available{look: look, groups: map[fit.Group][]*list{}, entries: map[string]entry{}, taken: map[string]struct{}{},
 		keptFor: map[string]types.NamespacedName{}}
 }
 
@@ -101,7 +102,7 @@ func (s *available) put(name string) {
 		s.drop(old)
 	}
 	pv, there := s.look(name)
-	if !there || pv.Spec.ClaimRef != nil || pv.DeletionTimestamp != nil || !unused(pv) {
+	if !there || pv.Spec.ClaimRef != nil || pv.DeletionTimestamp != nil || !fit.Unused(pv) {
 		delete(s.taken, name)
 		delete(s.keptFor, name)
 		return
@@ -109,7 +110,7 @@ func (s *available) put(name string) {
 	if _, taken := s.taken[name]; taken {
 		return
 	}
-	e := entry{name: name, bytes: bytesOf(capacity(pv)), volume: pv, list: s.listOf(pv)}
+	e := entry{name: name, bytes: fit.Bytes(fit.Capacity(pv)), volume: pv, list: s.listOf(pv)}
 	e.list.volumes.Add(e)
 	s.entries[name] = e
 }
@@ -121,7 +122,7 @@ func (s *available) drop(e entry) {
 	if e.list.volumes.Len() > 0 {
 		return
 	}
-	key := groupOfVolume(e.volume)
+	key := fit.GroupOfVolume(e.volume)
 	s.groups[key] = slices.DeleteFunc(s.groups[key], func(l *list) bool { return l == e.list })
 	if len(s.groups[key]) == 0 {
 		delete(s.groups, key)
@@ -132,7 +133,7 @@ func (s *available) drop(e entry) {
 func (s *available) listOf(pv *v1.PersistentVolume) *list {
 	modes := slices.Clone(pv.Spec.AccessModes)
 	slices.Sort(modes)
-	lists := s.groups[groupOfVolume(pv)]
+	lists := s.groups[fit.GroupOfVolume(pv)]
 	for _, l := range lists {
 		if slices.Equal(l.modes, modes) {
 			return l
@@ -141,7 +142,7 @@ func (s *available) listOf(pv *v1.PersistentVolume) *list {
 	made := &list{modes: modes, volumes: ordered.New(compareEntries)}
 	lists = append(lists, made)
 	slices.SortFunc(lists, func(a, b *list) int { return cmp.Compare(len(a.modes), len(b.modes)) })
-	s.groups[groupOfVolume(pv)] = lists
+	s.groups[fit.GroupOfVolume(pv)] = lists
 	return made
 }
 
@@ -162,7 +163,7 @@ func (s *available) take(n Need) *v1.PersistentVolume {
 
 // best returns the entry of the volume that take takes; one without a volume when there is none. It needs s.mu.
 func (s *available) best(n Need) (best entry) {
-	for _, l := range s.groups[groupOfClaim(n.claim)] {
+	for _, l := range s.groups[fit.GroupOfClaim(n.claim)] {
 		if best.volume != nil && len(l.modes) > len(best.list.modes) {
 			return best
 		}
@@ -176,10 +177,10 @@ func (s *available) best(n Need) (best entry) {
 
 // first returns the smallest volume of a list that meets the need and is kept for no other claim. It needs s.mu.
 func (s *available) first(l *list, n Need) (entry, bool) {
-	if !hasAllModes(n.claim, l.modes) {
+	if !fit.HasModes(n.claim, l.modes) {
 		return entry{}, false
 	}
-	for e := range l.volumes.From(entry{bytes: requestedBytes(n.claim)}) {
+	for e := range l.volumes.From(entry{bytes: fit.RequestedBytes(n.claim)}) {
 		claim, kept := s.keptFor[e.name]
 		if (!kept || claim == store.NameOf(n.claim)) && n.meets(e.volume) {
 			return e, true

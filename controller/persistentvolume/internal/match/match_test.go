@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -92,7 +93,7 @@ func TestFindMatch(t *testing.T) {
 			}
 			n, err := NewNeed(tt.claim, nil)
 			require.NoError(t, err)
-			got := BestReserved(tt.claim, reserved)
+			got := fit.BestReserved(tt.claim, reserved)
 			if got == nil && !tt.reservedOnly {
 				got = s.take(n)
 			}
@@ -151,11 +152,11 @@ func TestReachable(t *testing.T) {
 		"by an unknown field": {[]v1.NodeSelectorTerm{fields(label("spec.unschedulable", v1.NodeSelectorOpIn, "false"))}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, tt.want, Reachable(newVolume("a", affinity(tt.terms...)), node))
+			assert.Equal(t, tt.want, fit.Reachable(newVolume("a", affinity(tt.terms...)), node))
 		})
 	}
-	assert.True(t, Reachable(newVolume("a"), node), "no affinity")
-	assert.True(t, Reachable(newVolume("a", affinity()), nil), "no node is known")
+	assert.True(t, fit.Reachable(newVolume("a"), node), "no affinity")
+	assert.True(t, fit.Reachable(newVolume("a", affinity()), nil), "no node is known")
 }
 
 // What a plugin returns is not believed.
@@ -167,7 +168,7 @@ func TestWhatAPluginMadeIsChecked(t *testing.T) {
 		pv.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
 		return pv
 	}
-	require.NoError(t, CheckProvisioned(good(), claim))
+	require.NoError(t, fit.CheckProvisioned(good(), claim))
 	for name, spoil := range map[string]func(*v1.PersistentVolume){
 		"name":         func(pv *v1.PersistentVolume) { pv.Name = "other" },
 		"size":         func(pv *v1.PersistentVolume) { pv.Spec.Capacity = size("1Mi") },
@@ -177,7 +178,7 @@ func TestWhatAPluginMadeIsChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pv := good()
 			spoil(pv)
-			require.ErrorIs(t, CheckProvisioned(pv, claim), volume.ErrInvalid)
+			require.ErrorIs(t, fit.CheckProvisioned(pv, claim), volume.ErrInvalid)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/internal/ordered"
 	"github.com/volumekit/volumekit/store"
 )
@@ -19,7 +20,7 @@ import (
 // offered to the next. Its methods may be called from several goroutines at once.
 type waiting struct {
 	mu     sync.Mutex // no call that waits is made under it
-	groups map[group][]*queue
+	groups map[fit.Group][]*queue
 	claims map[types.NamespacedName]*waiter
 	added  uint64 // how many claims have begun to wait
 }
@@ -46,7 +47,7 @@ func compareWaiters(a, b *waiter) int {
 }
 
 func newWaiting() *waiting {
-	return &waiting{groups: map[group][]*queue{}, claims: map[types.NamespacedName]*waiter{}}
+	return &waiting{groups: map[fit.Group][]*queue{}, claims: map[types.NamespacedName]*waiter{}}
 }
 
 // add has a claim wait. A claim that waits already keeps its place and its offer. add returns the name of the volume that was offered
@@ -55,7 +56,7 @@ func (w *waiting) add(n Need) (volumeName string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := store.NameOf(n.claim)
-	next := &waiter{need: n, name: name, bytes: requestedBytes(n.claim)}
+	next := &waiter{need: n, name: name, bytes: fit.RequestedBytes(n.claim)}
 	old := w.claims[name]
 	if old != nil {
 		w.leave(old)
@@ -94,7 +95,7 @@ func (w *waiting) leave(claim *waiter) {
 	if q.claims.Len() > 0 {
 		return
 	}
-	key := groupOfClaim(claim.need.claim)
+	key := fit.GroupOfClaim(claim.need.claim)
 	w.groups[key] = slices.DeleteFunc(w.groups[key], func(other *queue) bool { return other == q })
 	if len(w.groups[key]) == 0 {
 		delete(w.groups, key)
@@ -105,13 +106,13 @@ func (w *waiting) leave(claim *waiter) {
 func (w *waiting) queueOf(claim *v1.PersistentVolumeClaim) *queue {
 	modes := slices.Clone(claim.Spec.AccessModes)
 	slices.Sort(modes)
-	for _, q := range w.groups[groupOfClaim(claim)] {
+	for _, q := range w.groups[fit.GroupOfClaim(claim)] {
 		if slices.Equal(q.modes, modes) {
 			return q
 		}
 	}
 	made := &queue{modes: modes, claims: ordered.New(compareWaiters)}
-	w.groups[groupOfClaim(claim)] = append(w.groups[groupOfClaim(claim)], made)
+	w.groups[fit.GroupOfClaim(claim)] = append(w.groups[fit.GroupOfClaim(claim)], made)
 	return made
 }
 
@@ -119,9 +120,9 @@ func (w *waiting) queueOf(claim *v1.PersistentVolumeClaim) *queue {
 func (w *waiting) offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	size, version := bytesOf(capacity(pv)), versionOf(pv)
+	size, version := fit.Bytes(fit.Capacity(pv)), versionOf(pv)
 	var best *waiter
-	for _, q := range w.groups[groupOfVolume(pv)] {
+	for _, q := range w.groups[fit.GroupOfVolume(pv)] {
 		for claim := range q.claims.From(&waiter{bytes: size}) {
 			if claim.passed == version || !claim.need.meets(pv) {
 				continue

@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/operationexecutor"

@@ -13,8 +13,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/fit"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -63,7 +63,7 @@ func (p *Plugins) Make(ctx context.Context, claim *v1.PersistentVolumeClaim, job
 		return nil, err
 	}
 	complete(pv, claim, job.class)
-	if err := match.CheckProvisioned(pv, claim); err != nil {
+	if err := fit.CheckProvisioned(pv, claim); err != nil {
 		return nil, p.Discard(ctx, claim, pv, fmt.Errorf("plugin %q made what was not asked for: %w", job.plugin.GetPluginName(), err))
 	}
 	return pv, nil

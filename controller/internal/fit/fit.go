@@ -1,15 +1,18 @@
-package match
+// Package fit has the rules by which a claim may have a volume: functions of the two, and no state. The persistent volume controller
+// and the scheduler decide by the same ones.
+package fit
 
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -18,7 +21,7 @@ import (
 func BestReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) *v1.PersistentVolume {
 	var best *v1.PersistentVolume
 	for _, pv := range volumes {
-		if usable(claim, pv) && objects.ReservedFor(pv, claim) && (best == nil || better(pv, best)) {
+		if Usable(claim, pv) && objects.ReservedFor(pv, claim) && (best == nil || better(pv, best)) {
 			best = pv
 		}
 	}
@@ -40,30 +43,30 @@ func UnfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 			return pv, "its volume mode is another"
 		case !sameAttributesClass(claim, pv):
 			return pv, "its volume attributes class is another"
-		case !hasModes(claim, pv):
+		case !HasModes(claim, pv.Spec.AccessModes):
 			return pv, lacksMode
 		}
 	}
 	return nil, ""
 }
 
-// usable reports whether the volume suits the claim, whatever its class and labels.
-func usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+// Usable reports whether the volume suits the claim, whatever its class and labels.
+func Usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	return pv.DeletionTimestamp == nil &&
 		(pv.Spec.ClaimRef == nil || objects.ReservedFor(pv, claim)) &&
-		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv) && hasModes(claim, pv)
+		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv) && HasModes(claim, pv.Spec.AccessModes)
 }
 
-// free reports whether a volume that names no claim may go to this one: not to one that asks for a copy of another.
-func free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
-	return unused(pv) && !hasSource(claim) &&
+// Free reports whether a volume that names no claim may go to this one: not to one that asks for a copy of another.
+func Free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
+	return Unused(pv) && !HasSource(claim) &&
 		selector.Matches(labels.Set(pv.Labels)) &&
 		objects.ClassOfVolume(pv) == objects.ClassOf(claim)
 }
 
-// unused reports whether no claim has had the volume. A volume without a phase counts as unused: a claim that is looked at before
+// Unused reports whether no claim has had the volume. A volume without a phase counts as unused: a claim that is looked at before
 // the volume would otherwise get a new volume beside one that fits.
-func unused(pv *v1.PersistentVolume) bool {
+func Unused(pv *v1.PersistentVolume) bool {
 	switch pv.Status.Phase {
 	case v1.VolumeAvailable, v1.VolumePending, "":
 		return true
@@ -74,7 +77,7 @@ func unused(pv *v1.PersistentVolume) bool {
 
 // better reports whether a is to be preferred to b.
 func better(a, b *v1.PersistentVolume) bool {
-	sizeA, sizeB := capacity(a), capacity(b)
+	sizeA, sizeB := Capacity(a), Capacity(b)
 	return cmp.Or(
 		cmp.Compare(len(a.Spec.AccessModes), len(b.Spec.AccessModes)),
 		sizeA.Cmp(sizeB),
@@ -105,16 +108,17 @@ func Misfit(claim *v1.PersistentVolumeClaim, node *v1.Node, pv *v1.PersistentVol
 		return "its storage class is another"
 	case !sameAttributesClass(claim, pv):
 		return "its volume attributes class is another"
-	case !hasModes(claim, pv):
+	case !HasModes(claim, pv.Spec.AccessModes):
 		return lacksMode
 	}
 	return ""
 }
 
-func capacity(pv *v1.PersistentVolume) resource.Quantity { return pv.Spec.Capacity[v1.ResourceStorage] }
+// Capacity returns how large a volume is; zero when it does not say.
+func Capacity(pv *v1.PersistentVolume) resource.Quantity { return pv.Spec.Capacity[v1.ResourceStorage] }
 
 func large(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
-	have, want := capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
+	have, want := Capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
 	return have.Cmp(want) >= 0
 }
 
@@ -133,12 +137,8 @@ func sameAttributesClass(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolum
 	return objects.Deref(claim.Spec.VolumeAttributesClassName) == objects.Deref(pv.Spec.VolumeAttributesClassName)
 }
 
-func hasModes(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
-	return hasAllModes(claim, pv.Spec.AccessModes)
-}
-
-// hasAllModes reports whether modes has all those that the claim asks for.
-func hasAllModes(claim *v1.PersistentVolumeClaim, modes []v1.PersistentVolumeAccessMode) bool {
+// HasModes reports whether modes has all those that the claim asks for.
+func HasModes(claim *v1.PersistentVolumeClaim, modes []v1.PersistentVolumeAccessMode) bool {
 	for _, mode := range claim.Spec.AccessModes {
 		if !slices.Contains(modes, mode) {
 			return false
@@ -153,14 +153,14 @@ func Reachable(pv *v1.PersistentVolume, node *v1.Node) bool {
 	return node == nil || volume.CheckNodeAffinity(pv, node) == nil
 }
 
-// hasSource reports whether a claim asks for a volume with content. No existing volume has it.
-func hasSource(claim *v1.PersistentVolumeClaim) bool {
+// HasSource reports whether a claim asks for a volume with content. No existing volume has it.
+func HasSource(claim *v1.PersistentVolumeClaim) bool {
 	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
 }
 
 // CheckProvisioned checks that a volume that a plugin made is what the claim asks for.
 func CheckProvisioned(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
-	size, want := capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
+	size, want := Capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
 	switch {
 	case pv.Name != objects.ProvisionedName(claim):
 		return fmt.Errorf("the volume is named %q, not %q: %w", pv.Name, objects.ProvisionedName(claim), volume.ErrInvalid)
@@ -168,8 +168,44 @@ func CheckProvisioned(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) 
 		return fmt.Errorf("the volume holds %s, not %s: %w", size.String(), want.String(), volume.ErrInvalid)
 	case !sameMode(claim, pv):
 		return fmt.Errorf("the volume's mode is %s: %w", modeOf(pv.Spec.VolumeMode), volume.ErrInvalid)
-	case !hasModes(claim, pv):
+	case !HasModes(claim, pv.Spec.AccessModes):
 		return fmt.Errorf("the volume's access modes are %v, not %v: %w", pv.Spec.AccessModes, claim.Spec.AccessModes, volume.ErrInvalid)
 	}
 	return nil
+}
+
+// Group is what a claim and its volume have in common: a claim of one class, attributes class and volume mode fits no volume of
+// another.
+type Group struct {
+	// Class and Attributes are the names of the classes, "" for none.
+	Class, Attributes string
+	// Mode is the volume mode; never empty.
+	Mode v1.PersistentVolumeMode
+}
+
+// GroupOfVolume returns the group of a volume.
+func GroupOfVolume(pv *v1.PersistentVolume) Group {
+	return Group{Class: objects.ClassOfVolume(pv), Attributes: objects.Deref(pv.Spec.VolumeAttributesClassName), Mode: modeOf(pv.Spec.VolumeMode)}
+}
+
+// GroupOfClaim returns the group of the volumes that a claim can have.
+func GroupOfClaim(claim *v1.PersistentVolumeClaim) Group {
+	return Group{Class: objects.ClassOf(claim), Attributes: objects.Deref(claim.Spec.VolumeAttributesClassName), Mode: modeOf(claim.Spec.VolumeMode)}
+}
+
+// RequestedBytes returns what a claim asks for, as Bytes does.
+func RequestedBytes(claim *v1.PersistentVolumeClaim) int64 {
+	size := claim.Spec.Resources.Requests[v1.ResourceStorage]
+	if size.Sign() < 0 {
+		return math.MaxInt64
+	}
+	return Bytes(size)
+}
+
+// Bytes returns a size, rounded up to whole bytes; math.MaxInt64 for whatever is larger.
+func Bytes(size resource.Quantity) int64 {
+	if size.CmpInt64(math.MaxInt64) >= 0 {
+		return math.MaxInt64
+	}
+	return size.Value()
 }
