@@ -54,6 +54,24 @@ func TestEveryCaseThatThePageOfClaimsNumbersIsThere(t *testing.T) {
 	}
 }
 
+// TestEveryRowThatThePageOfSchedulingNumbersIsThere, in one of the tests that it names.
+func TestEveryRowThatThePageOfSchedulingNumbersIsThere(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("docs", "scheduling.md"))
+	require.NoError(t, err)
+	sources := sourceOfTests(t, "controller/scheduling")
+	whole := strings.Join(slices.Collect(maps.Values(sources)), "")
+	rows := regexp.MustCompile(`(?m)^\| (\d+a?) \|`).FindAllStringSubmatch(string(page), -1)
+	assert.Len(t, rows, 70, "73 rows less three that do not apply")
+	for _, row := range rows {
+		if row[1] != "42" { // a test of its own
+			assert.Regexp(t, `"`+row[1]+` `, whole)
+		}
+	}
+	for _, test := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(page), -1) {
+		assert.Contains(t, sources, test[1])
+	}
+}
+
 // sourceOfTests returns the source of the tests in a directory, by name.
 func sourceOfTests(t *testing.T, dir string) map[string]string {
 	t.Helper()

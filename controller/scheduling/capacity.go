@@ -1,0 +1,272 @@
+package scheduling
+
+import (
+	"math"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/internal/fit"
+	"github.com/volumekit/volumekit/controller/internal/objects"
+)
+
+// capacity is how much can be made in one segment for one class, as its driver has published it, less what is being made.
+type capacity struct {
+	index    *index
+	name     types.NamespacedName
+	uid      types.UID
+	version  string
+	class    string
+	selector *selector // nil: all nodes
+	largest  int64     // of one volume
+	total    int64     // of all volumes together
+	known    int64     // the published capacity, 0 when there is none
+	charged  int64     // for volumes that are being made
+	settling []settling
+}
+
+// settling is a volume that was made, and that the published capacity may not be without yet.
+type settling struct {
+	bytes int64
+	until time.Time
+}
+
+// settleTime is for how long a new volume is taken off at most, when its driver does not publish its capacity anew.
+const settleTime = time.Minute
+
+// left returns how much can still be made at once, and in one volume.
+func (c *capacity) left(now time.Time) int64 {
+	left := c.total - c.charged
+	for _, s := range c.settling {
+		if now.Before(s.until) {
+			left -= s.bytes
+		}
+	}
+	return left
+}
+
+// segments are the capacities of one class.
+type segments struct {
+	local [][]*capacity // by slot: of this node alone
+	wide  []*capacity
+	all   map[*capacity]bool
+}
+
+func (s *segments) place(c *capacity) {
+	slot, single := c.selector.single()
+	if !single {
+		s.wide = append(s.wide, c)
+		return
+	}
+	for int(slot) >= len(s.local) {
+		s.local = append(s.local, nil)
+	}
+	s.local[slot] = append(s.local[slot], c)
+}
+
+func (s *segments) unplace(c *capacity) {
+	slot, single := c.selector.single()
+	if !single {
+		s.wide = without(s.wide, c)
+		return
+	}
+	s.local[slot] = without(s.local[slot], c)
+}
+
+// place implements member.
+func (c *capacity) place() {
+	c.index.segments[c.class].place(c)
+	c.index.chargeAnew(c)
+}
+
+// unplace implements member.
+func (c *capacity) unplace() { c.index.segments[c.class].unplace(c) }
+
+// limitsOf returns the limits of a published capacity: of one volume, of all together, and what was said of all together.
+func limitsOf(object *storagev1.CSIStorageCapacity) (largest, total, known int64) {
+	var one int64
+	if object.Capacity != nil {
+		known = fit.Bytes(*object.Capacity)
+	}
+	if object.MaximumVolumeSize != nil {
+		one = fit.Bytes(*object.MaximumVolumeSize)
+	}
+	switch {
+	case one <= 0:
+		return known, known, known
+	case object.Capacity == nil:
+		return one, math.MaxInt64, 0
+	}
+	return one, max(one, known), known
+}
+
+// refreshCapacity takes over a capacity as it was seen last. What was made before and has settled since is not taken off any more.
+// It reports whether more can be made than before.
+func (x *index) refreshCapacity(name types.NamespacedName, object *storagev1.CSIStorageCapacity) bool {
+	before, now := int64(0), time.Now()
+	if old := x.capacities[name]; old != nil {
+		if object != nil && object.UID == old.uid && object.ResourceVersion == old.version {
+			return false
+		}
+		before = min(old.largest, old.left(now))
+		x.removeCapacity(old)
+	}
+	if object == nil || object.NodeTopology == nil {
+		return false
+	}
+	selector, err := x.selectors.ofSegment(object.NodeTopology)
+	if err != nil {
+		x.logger.Warn("the topology of a capacity is malformed: no node has it", "capacity", name.String(), "err", err)
+		return false
+	}
+	c := &capacity{index: x, name: name, uid: object.UID, version: object.ResourceVersion, class: object.StorageClassName, selector: selector}
+	c.largest, c.total, c.known = limitsOf(object)
+	if x.segments[c.class] == nil {
+		x.segments[c.class] = &segments{all: map[*capacity]bool{}}
+	}
+	x.capacities[name] = c
+	x.segments[c.class].all[c] = true
+	if selector != nil {
+		selector.members[c] = true
+	}
+	c.place()
+	return min(c.largest, c.left(now)) > before
+}
+
+func (x *index) removeCapacity(c *capacity) {
+	c.unplace()
+	if c.selector != nil {
+		delete(c.selector.members, c)
+	}
+	x.selectors.release(c.selector)
+	delete(x.capacities, c.name)
+	delete(x.segments[c.class].all, c)
+	if len(x.segments[c.class].all) == 0 {
+		delete(x.segments, c.class)
+	}
+}
+
+// charge is what a claim takes of the capacity of a node while its volume is being made.
+type charge struct {
+	class string
+	node  string
+	slot  int32
+	bytes int64
+}
+
+// chargeAnew takes off all that is being made where a capacity is.
+func (x *index) chargeAnew(c *capacity) {
+	c.charged = 0
+	if slot, single := c.selector.single(); single {
+		c.chargeAll(x.chargesAt[slot])
+		return
+	}
+	for slot, charges := range x.chargesAt {
+		if c.selector.has(slot) {
+			c.chargeAll(charges)
+		}
+	}
+}
+
+func (c *capacity) chargeAll(charges map[*charge]bool) {
+	for ch := range charges {
+		if ch.class == c.class {
+			c.charged += ch.bytes
+		}
+	}
+}
+
+// eachCapacityAt calls do with the capacities of a class on the node of a slot.
+func (x *index) eachCapacityAt(class string, slot int32, do func(c *capacity)) {
+	s := x.segments[class]
+	if s == nil {
+		return
+	}
+	if int(slot) < len(s.local) {
+		for _, c := range s.local[slot] {
+			do(c)
+		}
+	}
+	for _, c := range s.wide {
+		if c.selector.has(slot) {
+			do(c)
+		}
+	}
+}
+
+// chargeOf returns what a claim takes off now: it has no volume, and its volume is being made for a node, as the claim or a
+// reservation says.
+func (x *index) chargeOf(name types.NamespacedName) (charge, bool) {
+	claim := x.claims[name]
+	if claim == nil || claim.Spec.VolumeName != "" {
+		return charge{}, false
+	}
+	node := claim.Annotations[objects.AnnSelectedNode]
+	if hold := x.claimHolds[name]; hold != nil {
+		node = hold.node
+		if hold.volume != "" {
+			node = ""
+		}
+	}
+	class := x.classes[objects.ClassOf(claim)]
+	if node == "" || class == nil || !provisions(class.object) {
+		return charge{}, false
+	}
+	return charge{class: class.object.Name, node: node, bytes: fit.RequestedBytes(claim)}, true
+}
+
+// provisions reports whether new volumes can be made for a class.
+func provisions(class *storagev1.StorageClass) bool {
+	return class.Provisioner != "" && class.Provisioner != objects.NoProvisioner
+}
+
+// recharge takes off what a claim takes now. A claim that has got its volume settles.
+func (x *index) recharge(name types.NamespacedName) {
+	now, charged := x.chargeOf(name)
+	old := x.charges[name]
+	if old != nil && charged && old.class == now.class && old.node == now.node && old.bytes == now.bytes {
+		return
+	}
+	if old != nil {
+		delete(x.charges, name)
+		unlink(x.chargesAt, old.slot, old)
+		claim := x.claims[name]
+		made := claim != nil && claim.Spec.VolumeName != ""
+		x.eachCapacityAt(old.class, old.slot, func(c *capacity) {
+			c.charged -= old.bytes
+			if made {
+				c.settle(old.bytes)
+			}
+		})
+		x.nodes.drop(old.node)
+	}
+	if charged {
+		now.slot = x.nodes.hold(now.node)
+		x.charges[name] = &now
+		link(x.chargesAt, now.slot, &now)
+		x.eachCapacityAt(now.class, now.slot, func(c *capacity) { c.charged += now.bytes })
+	}
+}
+
+func (c *capacity) settle(bytes int64) {
+	now := time.Now()
+	kept := c.settling[:0]
+	for _, s := range c.settling {
+		if now.Before(s.until) {
+			kept = append(kept, s)
+		}
+	}
+	c.settling = append(kept, settling{bytes: bytes, until: now.Add(settleTime)})
+}
+
+// checksCapacity reports whether the driver of a class publishes what it can make.
+func (x *index) checksCapacity(class *storagev1.StorageClass, claim *v1.PersistentVolumeClaim) bool {
+	d := x.csiDrivers[class.Provisioner]
+	if d == nil || d.Spec.StorageCapacity == nil || !*d.Spec.StorageCapacity {
+		return false
+	}
+	_, asks := claim.Spec.Resources.Requests[v1.ResourceStorage]
+	return asks
+}

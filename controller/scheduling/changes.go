@@ -1,0 +1,239 @@
+package scheduling
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/store"
+)
+
+// ChangeKind is what has changed.
+type ChangeKind uint8
+
+// The kinds of change.
+const (
+	// ClaimChanged says that a claim is new, changed or gone.
+	ClaimChanged ChangeKind = iota + 1
+	// VolumeChanged says that a volume is new, changed or gone.
+	VolumeChanged
+	// ClassChanged says that a class is new, changed or gone.
+	ClassChanged
+	// NodeChanged says that a node is new, or has other labels.
+	NodeChanged
+	// LimitRaised says that a driver can attach more volumes to a node, or has no limit there any more.
+	LimitRaised
+	// CapacityRaised says that more can be made in a segment.
+	CapacityRaised
+	// DriverChanged says that a driver is new, changed or gone: it may not publish capacity any more.
+	DriverChanged
+	// PodLeft says that a pod has left its node.
+	PodLeft
+	// AttachmentGone says that a volume was detached.
+	AttachmentGone
+	// ReservationReleased says that a pod does not get what was reserved for it.
+	ReservationReleased
+)
+
+// Change is something that may help pods that were refused.
+type Change struct {
+	// Kind is what has changed.
+	Kind ChangeKind
+	// Name is the object's; of PodLeft and ReservationReleased the pod's.
+	Name types.NamespacedName
+	// Class is that of a volume or a capacity, Driver that of a limit, Node that of a limit, a pod or an attachment.
+	Class, Driver, Node string
+	// Claim is the one that a volume names.
+	Claim types.NamespacedName
+	// Claims are those of a pod that has left.
+	Claims []types.NamespacedName
+}
+
+// Waits is what a pod that was refused waits for. Keep it with the pod, and try the pod again after a change that ends it.
+type Waits struct {
+	reasons uint64
+	claims  []claimName
+	drivers []string
+}
+
+func (w Waits) has(reasons ...Reason) bool {
+	return slices.ContainsFunc(reasons, func(r Reason) bool { return w.reasons&(1<<r) != 0 })
+}
+
+// Waits returns what the pod waits for to have its volumes on more nodes.
+func (r *Result) Waits() Waits {
+	w := Waits{claims: r.claims}
+	for slot, v := range r.verdicts {
+		if r.names[slot] != "" {
+			w.reasons |= uint64(v.reasons)
+		}
+	}
+	for _, d := range r.drivers {
+		w.drivers = append(w.drivers, d.name)
+	}
+	return w
+}
+
+// Waits returns what the pod waits for.
+func (e *PodError) Waits() Waits {
+	return Waits{reasons: 1 << e.Reason, claims: []claimName{{name: e.Claim, volume: e.Volume}}}
+}
+
+// EndedBy reports whether the pod may be better off after a change.
+func (w Waits) EndedBy(c Change) bool {
+	switch c.Kind {
+	case ClaimChanged:
+		return w.names(c.Name)
+	case VolumeChanged:
+		return w.names(c.Claim) || slices.ContainsFunc(w.claims, func(claim claimName) bool {
+			return claim.volume == c.Name.Name || claim.volume == "" && claim.class == c.Class
+		})
+	case ClassChanged:
+		return w.has(ClaimUnbound) || slices.ContainsFunc(w.claims, func(claim claimName) bool { return claim.class == c.Name.Name })
+	case NodeChanged:
+		return w.reasons < 1<<ClaimMissing
+	case LimitRaised, AttachmentGone:
+		return w.has(AttachLimit) && (c.Driver == "" || slices.Contains(w.drivers, c.Driver))
+	case CapacityRaised:
+		return w.has(NoCapacity) && slices.ContainsFunc(w.claims, func(claim claimName) bool { return claim.class == c.Class })
+	case DriverChanged:
+		return w.has(NoCapacity)
+	case PodLeft:
+		return w.has(AttachLimit, DiskConflict) || slices.ContainsFunc(c.Claims, w.names)
+	case ReservationReleased:
+		return w.has(SelectedElsewhere, NoVolume, NoTopology, NoCapacity, AttachLimit, InUseByPod, InUseOnOtherNode, DiskConflict, NodeAffinity)
+	default:
+		return true
+	}
+}
+
+func (w Waits) names(claim types.NamespacedName) bool {
+	return slices.ContainsFunc(w.claims, func(c claimName) bool { return c.name == claim })
+}
+
+// tell tells of a change. s.mu is not held.
+func (s *Scheduler) tell(c Change) {
+	if s.options.Changed != nil {
+		s.options.Changed(c)
+	}
+}
+
+// get returns what a mirror has of the name of obj, nil for nothing.
+func get[T store.Object](m *store.Mirror[T], obj T) T {
+	now, _ := m.Get(store.NameOf(obj))
+	return now
+}
+
+func (s *Scheduler) nodeChanged(node *v1.Node) {
+	s.mu.Lock()
+	now := get(s.nodes, node)
+	better := s.index.refreshNode(node.Name, now)
+	for _, r := range s.index.reservations {
+		if now == nil && r.node == node.Name {
+			r.notify()
+		}
+	}
+	s.mu.Unlock()
+	if better {
+		s.tell(Change{Kind: NodeChanged, Name: store.NameOf(node), Node: node.Name})
+	}
+}
+
+func (s *Scheduler) podChanged(p *v1.Pod) {
+	s.mu.Lock()
+	left := s.index.refreshPod(store.NameOf(p), get(s.pods, p))
+	s.mu.Unlock()
+	if left != nil {
+		s.tell(Change{Kind: PodLeft, Name: left.key.name, Node: left.node, Claims: left.claims})
+	}
+}
+
+func (s *Scheduler) claimChanged(claim *v1.PersistentVolumeClaim) {
+	name := store.NameOf(claim)
+	s.mu.Lock()
+	charged := s.index.charges[name]
+	s.index.refreshClaim(name, get(s.claims, claim))
+	freed := charged != nil && s.index.charges[name] == nil
+	s.wake(name)
+	s.mu.Unlock()
+	s.tell(Change{Kind: ClaimChanged, Name: name, Claim: name})
+	if freed {
+		s.tell(Change{Kind: CapacityRaised, Class: charged.class, Node: charged.node})
+	}
+}
+
+func (s *Scheduler) volumeChanged(pv *v1.PersistentVolume) {
+	c := Change{Kind: VolumeChanged, Name: store.NameOf(pv), Class: objects.ClassOfVolume(pv)}
+	s.mu.Lock()
+	s.index.refreshVolume(pv.Name, get(s.volumes, pv))
+	for claim := range s.index.claimsOf[pv.Name] {
+		s.wake(claim)
+	}
+	for name, hold := range s.index.claimHolds {
+		if hold.volume == pv.Name {
+			s.wake(name)
+		}
+	}
+	s.mu.Unlock()
+	if pv.Spec.ClaimRef != nil {
+		c.Claim = objects.ClaimNameOf(pv)
+	}
+	s.tell(c)
+}
+
+// wake wakes whoever waits for a claim. s.mu is held.
+func (s *Scheduler) wake(claim types.NamespacedName) {
+	for r := range s.waits[claim] {
+		r.notify()
+	}
+}
+
+func (s *Scheduler) classChanged(class *storagev1.StorageClass) {
+	s.mu.Lock()
+	s.index.refreshClass(class.Name, get(s.classes, class))
+	s.mu.Unlock()
+	s.tell(Change{Kind: ClassChanged, Name: store.NameOf(class), Class: class.Name})
+}
+
+func (s *Scheduler) csiNodeChanged(node *storagev1.CSINode) {
+	s.mu.Lock()
+	raised := s.index.refreshCSINode(node.Name, get(s.csiNodes, node))
+	s.mu.Unlock()
+	for _, driver := range raised {
+		s.tell(Change{Kind: LimitRaised, Name: store.NameOf(node), Node: node.Name, Driver: driver})
+	}
+}
+
+func (s *Scheduler) csiDriverChanged(driver *storagev1.CSIDriver) {
+	s.mu.Lock()
+	now := get(s.csiDrivers, driver)
+	if now == nil {
+		delete(s.index.csiDrivers, driver.Name)
+	} else {
+		s.index.csiDrivers[driver.Name] = now
+	}
+	s.mu.Unlock()
+	s.tell(Change{Kind: DriverChanged, Name: store.NameOf(driver), Driver: driver.Name})
+}
+
+func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
+	s.mu.Lock()
+	better := s.index.refreshCapacity(store.NameOf(c), get(s.capacities, c))
+	s.mu.Unlock()
+	if better {
+		s.tell(Change{Kind: CapacityRaised, Name: store.NameOf(c), Class: c.StorageClassName})
+	}
+}
+
+func (s *Scheduler) attachmentChanged(at *storagev1.VolumeAttachment) {
+	s.mu.Lock()
+	now := get(s.attachments, at)
+	s.index.refreshAttachment(at.Name, now)
+	s.mu.Unlock()
+	if now == nil {
+		s.tell(Change{Kind: AttachmentGone, Name: store.NameOf(at), Node: at.Spec.NodeName})
+	}
+}

@@ -1,0 +1,287 @@
+package scheduling
+
+import (
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// placing is the search for the nodes of one pod: all of them, or one. Its slices that are by slot begin with the slot lo.
+type placing struct {
+	index    *index
+	pod      *v1.Pod
+	key      podKey
+	needs    []need
+	disks    []v1.Volume
+	lo, hi   int32
+	verdicts []verdict
+	users    []types.NamespacedName
+	policy   ScorePolicy
+	now      time.Time
+	*scratch
+}
+
+// scratch is memory that searches use one after the other.
+type scratch struct {
+	choices  [][]*pvState // by need: the existing volume that it gets
+	fits     []int32      // 1 + the need for which there is capacity
+	rooms    [][]int64    // by class: the capacity that was published
+	sums     []int64      // what earlier claims take of the capacity of a class
+	classes  []*classState
+	drivers  []*driver
+	base     []int32   // by driver: volumes that are new on every node
+	counts   [][]int32 // by driver: volumes that are new on a node, beside base
+	attached []attached
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// sized returns a slice of n zeros, in the memory of old where that is enough.
+func sized[T any](old []T, n int) []T {
+	if cap(old) < n {
+		return make([]T, n, n+n/4)
+	}
+	old = old[:n]
+	clear(old)
+	return old
+}
+
+// row returns row i of rows as sized does.
+func row[T any](rows [][]T, i, n int) [][]T {
+	for i >= len(rows) {
+		rows = append(rows, nil)
+	}
+	rows[i] = sized(rows[i], n)
+	return rows
+}
+
+// newPlacing prepares a search of the nodes from lo to before hi. Call done in the end.
+func (x *index) newPlacing(p *v1.Pod, lo, hi int32, policy ScorePolicy) (*placing, error) {
+	needs, err := x.needsOf(p)
+	if err != nil {
+		return nil, err
+	}
+	s, _ := scratches.Get().(*scratch)
+	pl := &placing{
+		index: x, pod: p, key: keyOfPod(p), needs: needs, disks: disksOf(p), lo: lo, hi: hi,
+		verdicts: make([]verdict, hi-lo), policy: policy, now: time.Now(), scratch: s,
+	}
+	s.classes, s.drivers, s.base, s.attached = s.classes[:0], s.drivers[:0], s.base[:0], s.attached[:0]
+	return pl, nil
+}
+
+func (p *placing) done() {
+	for _, choices := range p.choices {
+		clear(choices)
+	}
+	scratches.Put(p.scratch)
+	p.scratch = nil
+}
+
+func (p *placing) len() int { return int(p.hi - p.lo) }
+
+// run finds the verdicts.
+func (p *placing) run() {
+	for i := range p.needs {
+		n := &p.needs[i]
+		p.conflicts(n)
+		if n.bound {
+			p.placeBound(n)
+			continue
+		}
+		p.choices = row(p.choices, i, p.len())
+		p.choose(n)
+	}
+	p.provision()
+	if len(p.disks) > 0 {
+		p.checkDisks()
+	}
+	p.checkLimits()
+	if p.waiting() {
+		p.setScores()
+	}
+}
+
+// waiting reports whether there is something to bind.
+func (p *placing) waiting() bool {
+	return len(p.needs) > 0 && !p.needs[len(p.needs)-1].bound
+}
+
+func (p *placing) refuseAll(reason Reason, n *need) {
+	for i := range p.verdicts {
+		p.verdicts[i].refuse(reason, n.at)
+	}
+}
+
+// refuseOthers refuses the nodes that a selector does not allow.
+func (p *placing) refuseOthers(s *selector, reason Reason, n *need) {
+	if s == nil {
+		return
+	}
+	at := p.lo
+	for _, slot := range s.within(p.lo, p.hi) {
+		for ; at < slot; at++ {
+			p.verdicts[at-p.lo].refuse(reason, n.at)
+		}
+		at = slot + 1
+	}
+	for ; at < p.hi; at++ {
+		p.verdicts[at-p.lo].refuse(reason, n.at)
+	}
+}
+
+// placeBound refuses the nodes that cannot have the volume of a bound claim.
+func (p *placing) placeBound(n *need) {
+	if n.volume == nil {
+		p.refuseAll(VolumeMissing, n)
+		return
+	}
+	p.refuseOthers(n.volume.affinity, NodeAffinity, n)
+	p.refuseOthers(n.volume.zones, Zone, n)
+	p.count(n.volume.attached)
+}
+
+// conflicts refuses the nodes where pods that use the claim exclude this one.
+func (p *placing) conflicts(n *need) {
+	users := p.index.podsOf[n.name]
+	if len(users) == 0 || len(users) == 1 && users[p.key] != nil {
+		return
+	}
+	if slices.Contains(n.claim.Spec.AccessModes, v1.ReadWriteOncePod) {
+		p.noteUsers(users)
+		p.refuseAll(InUseByPod, n)
+		return
+	}
+	v := n.volume
+	if v == nil {
+		v = n.kept
+	}
+	if v == nil || v.isMultiWriter() {
+		return
+	}
+	p.noteUsers(users)
+	only, several := p.slotOf(users)
+	for i := range p.verdicts {
+		if several || p.lo+int32(i) != only {
+			p.verdicts[i].refuse(InUseOnOtherNode, n.at)
+		}
+	}
+}
+
+// slotOf returns the slot on which all users are, or that there are several.
+func (p *placing) slotOf(users map[podKey]*pod) (only int32, several bool) {
+	only = -1
+	for key, user := range users {
+		if key == p.key {
+			continue
+		}
+		if only >= 0 && user.slot != only {
+			return 0, true
+		}
+		only = user.slot
+	}
+	return only, false
+}
+
+func (p *placing) noteUsers(users map[podKey]*pod) {
+	for key := range users {
+		if key != p.key && !slices.Contains(p.users, key.name) {
+			p.users = append(p.users, key.name)
+		}
+	}
+	slices.SortFunc(p.users, func(a, b types.NamespacedName) int {
+		if a.String() < b.String() {
+			return -1
+		}
+		return 1
+	})
+}
+
+// choose finds the existing volume that a claim gets on each node.
+func (p *placing) choose(n *need) {
+	if n.kept != nil {
+		p.chooseKept(n)
+		return
+	}
+	if !n.searches() || n.group == nil {
+		return
+	}
+	g := n.group
+	for slot := p.lo; slot < p.hi && int(slot) < len(g.local); slot++ {
+		at := &g.local[slot]
+		if at.first == nil {
+			continue
+		}
+		p.chooseFrom(n, at.first, at.first.smallest(n), slot)
+		for _, b := range at.more {
+			p.chooseFrom(n, b, b.smallest(n), slot)
+		}
+	}
+	for _, b := range g.wide {
+		p.chooseWide(n, b)
+	}
+}
+
+// chooseKept chooses the volume that a claim must have, and refuses the nodes that cannot have it.
+func (p *placing) chooseKept(n *need) {
+	p.refuseOthers(n.kept.affinity, NodeAffinity, n)
+	p.refuseOthers(n.kept.zones, Zone, n)
+	choices := p.choices[n.at]
+	for i := range choices {
+		choices[i] = n.kept
+	}
+}
+
+func (p *placing) chooseWide(n *need, b *bucket) {
+	first := b.smallest(n)
+	if first == len(b.volumes) {
+		return
+	}
+	if b.selector == nil {
+		for slot := p.lo; slot < p.hi; slot++ {
+			p.chooseFrom(n, b, first, slot)
+		}
+		return
+	}
+	for _, slot := range b.selector.within(p.lo, p.hi) {
+		p.chooseFrom(n, b, first, slot)
+	}
+}
+
+// smallest returns where in the bucket the first volume is that is large enough.
+func (b *bucket) smallest(n *need) int {
+	if len(b.volumes) > 0 && b.volumes[0].bytes >= n.request {
+		return 0
+	}
+	return sort.Search(len(b.volumes), func(i int) bool { return b.volumes[i].bytes >= n.request })
+}
+
+// chooseFrom chooses the first volume of a bucket from first on that the claim can have on a node, if it is better than what it has
+// there.
+func (p *placing) chooseFrom(n *need, b *bucket, first int, slot int32) {
+	chosen := &p.choices[n.at][slot-p.lo]
+	for i := first; i < len(b.volumes); i++ {
+		v := b.volumes[i]
+		if *chosen != nil && compareVolumes(*chosen, v.pvState) <= 0 {
+			return
+		}
+		if n.suits(v) && !p.isTaken(n, v.pvState, slot) && (!v.zoned || v.zones.has(slot)) {
+			*chosen = v.pvState
+			return
+		}
+	}
+}
+
+// isTaken reports whether an earlier claim of the pod gets a volume on a node.
+func (p *placing) isTaken(n *need, v *pvState, slot int32) bool {
+	for i := range n.at {
+		if earlier := &p.needs[i]; !earlier.bound && earlier.group == n.group && p.choices[i][slot-p.lo] == v {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,157 @@
+package scheduling
+
+import (
+	"log/slog"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/internal/fit"
+	"github.com/volumekit/volumekit/controller/internal/objects"
+)
+
+// index is all that decisions are made of: what was last seen of the store, what is derived of it, and what is reserved. It does no
+// I/O. The scheduler's lock guards it.
+type index struct {
+	logger *slog.Logger
+
+	nodes     *nodes
+	selectors *selectors
+	drivers   map[string]*driver
+	groups    map[fit.Group]*group
+
+	volumes map[string]*pvState
+	naming  map[types.NamespacedName][]*pvState // the volumes that name a claim
+	claims  map[types.NamespacedName]*v1.PersistentVolumeClaim
+	classes map[string]*classState
+
+	claimsOf      map[string]map[types.NamespacedName]bool // the claims that name a volume
+	unboundOf     map[string]map[types.NamespacedName]bool // the claims of a class that have no volume
+	pods          map[types.NamespacedName]*pod
+	podsOf        map[types.NamespacedName]map[podKey]*pod // the pods on nodes that use a claim
+	attachments   map[string]*attachment
+	attachmentsOf map[string]map[string]bool // by volume
+
+	csiDrivers map[string]*storagev1.CSIDriver
+	capacities map[types.NamespacedName]*capacity
+	segments   map[string]*segments // the capacities of a class
+
+	claimHolds   map[types.NamespacedName]*claimHold
+	heldVolumes  map[string]types.NamespacedName
+	reservations map[podKey]*Reservation
+	charges      map[types.NamespacedName]*charge
+	chargesAt    map[int32]map[*charge]bool // by slot
+}
+
+func newIndex(logger *slog.Logger) *index {
+	n := newNodes()
+	return &index{
+		logger: logger, nodes: n, selectors: newSelectors(n), drivers: map[string]*driver{}, groups: map[fit.Group]*group{},
+		volumes: map[string]*pvState{}, naming: map[types.NamespacedName][]*pvState{},
+		claims: map[types.NamespacedName]*v1.PersistentVolumeClaim{}, classes: map[string]*classState{},
+		claimsOf: map[string]map[types.NamespacedName]bool{}, unboundOf: map[string]map[types.NamespacedName]bool{},
+		pods: map[types.NamespacedName]*pod{}, podsOf: map[types.NamespacedName]map[podKey]*pod{},
+		attachments: map[string]*attachment{}, attachmentsOf: map[string]map[string]bool{},
+		csiDrivers: map[string]*storagev1.CSIDriver{}, capacities: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
+		claimHolds: map[types.NamespacedName]*claimHold{}, heldVolumes: map[string]types.NamespacedName{},
+		reservations: map[podKey]*Reservation{}, charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{},
+	}
+}
+
+// link and unlink keep maps of sets without empty ones.
+func link[K, V comparable](m map[K]map[V]bool, key K, value V) {
+	if m[key] == nil {
+		m[key] = map[V]bool{}
+	}
+	m[key][value] = true
+}
+
+func unlink[K, V comparable](m map[K]map[V]bool, key K, value V) {
+	delete(m[key], value)
+	if len(m[key]) == 0 {
+		delete(m, key)
+	}
+}
+
+// classState is a class as it was seen last.
+type classState struct {
+	object     *storagev1.StorageClass
+	topologies *selector
+}
+
+// refreshClass takes over a class as it was seen last.
+func (x *index) refreshClass(name string, class *storagev1.StorageClass) {
+	old := x.classes[name]
+	delete(x.classes, name)
+	if class != nil {
+		x.classes[name] = &classState{object: class, topologies: x.selectors.ofTopologies(class.AllowedTopologies)}
+	}
+	if old != nil {
+		x.selectors.release(old.topologies)
+	}
+	for claim := range x.unboundOf[name] {
+		x.recountClaim(claim)
+		x.recharge(claim)
+	}
+}
+
+// isBound reports whether a claim was bound completely.
+func isBound(claim *v1.PersistentVolumeClaim) bool {
+	_, completed := claim.Annotations[objects.AnnBindCompleted]
+	return claim.Spec.VolumeName != "" && completed
+}
+
+// refreshClaim takes over a claim as it was seen last.
+func (x *index) refreshClaim(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
+	old := x.claims[name]
+	if old != nil {
+		x.unlinkClaim(name, old)
+	}
+	delete(x.claims, name)
+	if claim != nil {
+		x.claims[name] = claim
+		x.linkClaim(name, claim)
+	}
+	x.checkHold(name, claim)
+	x.recharge(name)
+	x.recountClaim(name)
+}
+
+func (x *index) linkClaim(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
+	if claim.Spec.VolumeName != "" {
+		link(x.claimsOf, claim.Spec.VolumeName, name)
+		return
+	}
+	link(x.unboundOf, objects.ClassOf(claim), name)
+}
+
+func (x *index) unlinkClaim(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
+	if claim.Spec.VolumeName != "" {
+		unlink(x.claimsOf, claim.Spec.VolumeName, name)
+		return
+	}
+	unlink(x.unboundOf, objects.ClassOf(claim), name)
+}
+
+// attachedOf returns as what a claim counts on a node; without a driver when it does not. A claim that has no volume yet counts under
+// its own name for the driver that its class makes volumes with, or as the volume that is reserved for it.
+func (x *index) attachedOf(name types.NamespacedName) attached {
+	claim := x.claims[name]
+	if claim == nil {
+		return attached{}
+	}
+	if v := x.volumes[claim.Spec.VolumeName]; v != nil {
+		return v.attached
+	}
+	if hold := x.claimHolds[name]; hold != nil && hold.volume != "" {
+		if v := x.volumes[hold.volume]; v != nil {
+			return v.attached
+		}
+	}
+	class := x.classes[objects.ClassOf(claim)]
+	if class == nil || class.object.Provisioner == "" || class.object.Provisioner == objects.NoProvisioner {
+		return attached{}
+	}
+	return attached{driver: x.driver(class.object.Provisioner), handle: name.String()}
+}

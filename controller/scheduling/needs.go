@@ -1,0 +1,173 @@
+package scheduling
+
+import (
+	"cmp"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/internal/fit"
+	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// need is what a pod needs for one of its claims.
+type need struct {
+	at    int // in the needs of the pod
+	name  types.NamespacedName
+	claim *v1.PersistentVolumeClaim
+
+	bound  bool
+	volume *pvState // that the claim is bound to; nil when it is missing
+
+	// The rest is of a claim that waits for its consumer.
+	request  int64
+	modes    modes
+	selector labels.Selector // nil: any labels
+	group    *group          // nil when no volume of it is free
+	class    *classState
+	kept     *pvState // that names the claim, or is reserved for it: the claim gets no other
+	node     string   // for which its volume is being made
+}
+
+// volumeName returns the name of the volume that is known before a node is.
+func (n *need) volumeName() string {
+	switch {
+	case n.bound:
+		return n.claim.Spec.VolumeName
+	case n.kept != nil:
+		return n.kept.object.Name
+	}
+	return ""
+}
+
+// isProvisionable reports whether a volume can be made for the claim somewhere.
+func (n *need) isProvisionable() bool { return provisions(n.class.object) }
+
+// searches reports whether an existing volume that names no claim may be chosen. None is where one is being made.
+func (n *need) searches() bool {
+	return n.kept == nil && !fit.HasSource(n.claim) && (n.node == "" || !n.isProvisionable())
+}
+
+// suits reports whether the claim can have a volume of its group, large enough, as far as the node does not matter.
+func (n *need) suits(v free) bool {
+	if n.modes&otherMode != 0 || n.request == maxBytes {
+		return fit.Usable(n.claim, v.object) && n.selects(v)
+	}
+	return v.modes&n.modes == n.modes && n.selects(v)
+}
+
+const maxBytes = 1<<63 - 1
+
+func (n *need) selects(v free) bool {
+	return n.selector == nil || n.selector.Matches(labels.Set(v.object.Labels))
+}
+
+// needsOf returns what a pod needs, those that are not bound by rising request at the end.
+func (x *index) needsOf(p *v1.Pod) ([]need, error) {
+	needs := make([]need, 0, len(p.Spec.Volumes))
+	for i := range p.Spec.Volumes {
+		ref, refers := volume.ClaimOfVolume(p, &p.Spec.Volumes[i])
+		if !refers || slices.ContainsFunc(needs, func(n need) bool { return n.name == ref.Name }) {
+			continue
+		}
+		n, err := x.needOf(p, ref)
+		if err != nil {
+			return nil, err
+		}
+		needs = append(needs, n)
+	}
+	slices.SortStableFunc(needs, compareNeeds)
+	for i := range needs {
+		needs[i].at = i
+	}
+	return needs, nil
+}
+
+// compareNeeds puts bound claims first, then the others by rising request.
+func compareNeeds(a, b need) int {
+	switch {
+	case a.bound != b.bound:
+		if a.bound {
+			return -1
+		}
+		return 1
+	case a.bound:
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.request, b.request), cmp.Compare(a.name.Name, b.name.Name))
+}
+
+func (x *index) needOf(p *v1.Pod, ref volume.PodClaim) (need, error) {
+	claim := x.claims[ref.Name]
+	n := need{name: ref.Name, claim: claim}
+	fail := func(reason Reason, err error) (need, error) {
+		e := &PodError{Reason: reason, Pod: keyOfPod(p).name, Claim: ref.Name, Err: err}
+		if claim != nil {
+			e.Volume = claim.Spec.VolumeName
+		}
+		return need{}, e
+	}
+	switch {
+	case claim == nil && ref.Ephemeral:
+		return fail(ClaimNotMade, nil)
+	case claim == nil:
+		return fail(ClaimMissing, nil)
+	case !ref.OwnedBy(claim, p):
+		return fail(ClaimNotOwned, nil)
+	case claim.Status.Phase == v1.ClaimLost:
+		return fail(ClaimLost, nil)
+	case claim.DeletionTimestamp != nil:
+		return fail(ClaimDeleted, nil)
+	case isBound(claim):
+		n.bound, n.volume = true, x.volumes[claim.Spec.VolumeName]
+		return n, nil
+	}
+	n.class = x.classes[objects.ClassOf(claim)]
+	if claim.Spec.VolumeName != "" || n.class == nil || !objects.WaitsForConsumer(n.class.object) {
+		return fail(ClaimUnbound, nil)
+	}
+	if claim.Spec.Selector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
+		if err != nil {
+			return fail(SelectorMalformed, err)
+		}
+		n.selector = selector
+	}
+	x.wait(&n)
+	return n, nil
+}
+
+// wait fills in what a claim needs that waits for its consumer.
+func (x *index) wait(n *need) {
+	n.request = fit.RequestedBytes(n.claim)
+	n.modes = modesOf(n.claim.Spec.AccessModes)
+	n.group = x.groups[fit.GroupOfClaim(n.claim)]
+	n.node = n.claim.Annotations[objects.AnnSelectedNode]
+	if hold := x.claimHolds[n.name]; hold != nil {
+		n.kept, n.node = x.volumes[hold.volume], hold.node
+		if n.kept != nil {
+			n.node = ""
+			return
+		}
+	}
+	if naming := x.naming[n.name]; len(naming) > 0 {
+		n.kept = bestReserved(n.claim, naming)
+	}
+}
+
+// bestReserved returns the volume that a claim gets of those that name it, as the controller chooses it.
+func bestReserved(claim *v1.PersistentVolumeClaim, naming []*pvState) *pvState {
+	volumes := make([]*v1.PersistentVolume, 0, len(naming))
+	for _, v := range naming {
+		volumes = append(volumes, v.object)
+	}
+	best := fit.BestReserved(claim, volumes)
+	if at := slices.Index(volumes, best); best != nil && at >= 0 {
+		return naming[at]
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package scheduling
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// pod is a pod on a node: the store says so, or it is reserved there. A pod that has ended is none.
+type pod struct {
+	key    podKey
+	node   string
+	slot   int32
+	claims []types.NamespacedName
+	counts []attached // of claims
+	disks  []v1.Volume
+	stored bool // the store says so
+}
+
+func keyOfPod(p *v1.Pod) podKey { return podKey{name: store.NameOf(p), uid: p.UID} }
+
+// claimsOfPod returns the claims of a pod, each once.
+func claimsOfPod(p *v1.Pod) []types.NamespacedName {
+	claims := volume.ClaimsOfPod(p)
+	seen := claims[:0]
+	for _, name := range claims {
+		if !slices.Contains(seen, name) {
+			seen = append(seen, name)
+		}
+	}
+	return seen
+}
+
+// refreshPod takes over a pod as it was seen last, and returns the one that has left its node, nil for none.
+func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod) {
+	placed := p != nil && p.Spec.NodeName != "" && !volume.IsPodTerminated(p)
+	old := x.pods[name]
+	if old != nil && placed && old.stored && old.key.uid == p.UID && old.node == p.Spec.NodeName {
+		return nil // a pod's volumes do not change
+	}
+	if old != nil && (placed || old.stored) {
+		x.removePod(old)
+		left = old
+	}
+	if placed {
+		x.addPod(p, p.Spec.NodeName).stored = true
+	}
+	x.settleReservations(name, p)
+	return left
+}
+
+// addPod puts a pod on a node.
+func (x *index) addPod(p *v1.Pod, node string) *pod {
+	added := &pod{key: keyOfPod(p), node: node, slot: x.nodes.hold(node), claims: claimsOfPod(p), disks: disksOf(p)}
+	x.pods[added.key.name] = added
+	x.nodes.entries[added.slot].pods[added.key] = added
+	for _, claim := range added.claims {
+		if x.podsOf[claim] == nil {
+			x.podsOf[claim] = map[podKey]*pod{}
+		}
+		x.podsOf[claim][added.key] = added
+	}
+	x.countPod(added)
+	return added
+}
+
+// removePod undoes addPod.
+func (x *index) removePod(p *pod) {
+	x.discountPod(p)
+	for _, claim := range p.claims {
+		delete(x.podsOf[claim], p.key)
+		if len(x.podsOf[claim]) == 0 {
+			delete(x.podsOf, claim)
+		}
+	}
+	delete(x.nodes.entries[p.slot].pods, p.key)
+	delete(x.pods, p.key.name)
+	x.nodes.drop(p.node)
+}
+
+func (x *index) countPod(p *pod) {
+	for _, claim := range p.claims {
+		if a := x.attachedOf(claim); a.driver != nil {
+			p.counts = append(p.counts, a)
+			a.driver.add(a.handle, p.slot)
+		}
+	}
+}
+
+func (x *index) discountPod(p *pod) {
+	for _, a := range p.counts {
+		a.driver.remove(a.handle, p.slot)
+	}
+	p.counts = p.counts[:0]
+}
+
+// recountClaim counts anew the pods that use a claim.
+func (x *index) recountClaim(name types.NamespacedName) {
+	for _, p := range x.podsOf[name] {
+		x.discountPod(p)
+		x.countPod(p)
+	}
+}
+
+// attachment is a VolumeAttachment as it was seen last.
+type attachment struct {
+	object  *storagev1.VolumeAttachment
+	slot    int32
+	counted attached
+}
+
+// volumeOf returns the name of the volume that is attached, "" when it has none.
+func (a *attachment) volumeOf() string {
+	if name := a.object.Spec.Source.PersistentVolumeName; name != nil {
+		return *name
+	}
+	return ""
+}
+
+// refreshAttachment takes over an attachment as it was seen last.
+func (x *index) refreshAttachment(name string, at *storagev1.VolumeAttachment) {
+	if old := x.attachments[name]; old != nil {
+		old.discount()
+		unlink(x.attachmentsOf, old.volumeOf(), name)
+		x.nodes.drop(old.object.Spec.NodeName)
+		delete(x.attachments, name)
+	}
+	if at == nil {
+		return
+	}
+	now := &attachment{object: at, slot: x.nodes.hold(at.Spec.NodeName)}
+	x.attachments[name] = now
+	link(x.attachmentsOf, now.volumeOf(), name)
+	x.recountAttachment(name)
+}
+
+func (a *attachment) discount() {
+	if a.counted.driver != nil {
+		a.counted.driver.remove(a.counted.handle, a.slot)
+	}
+	a.counted = attached{}
+}
+
+// recountAttachment counts an attachment anew. One without attacher, or of a volume that is not known, does not count.
+func (x *index) recountAttachment(name string) {
+	a := x.attachments[name]
+	a.discount()
+	v := x.volumes[a.volumeOf()]
+	if v == nil || a.object.Spec.Attacher == "" || v.attached.driver == nil {
+		return
+	}
+	a.counted = v.attached
+	a.counted.driver.add(a.counted.handle, a.slot)
+}
+
+// disksOf returns the volumes of a pod that are disks which one node must not use twice.
+func disksOf(p *v1.Pod) []v1.Volume {
+	var disks []v1.Volume
+	for _, v := range p.Spec.Volumes {
+		if v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil || v.RBD != nil || v.ISCSI != nil {
+			disks = append(disks, v)
+		}
+	}
+	return disks
+}
+
+// conflict reports whether two disks are the same and one of their users would write.
+func conflict(a, b v1.Volume) bool {
+	switch {
+	case a.GCEPersistentDisk != nil && b.GCEPersistentDisk != nil:
+		return a.GCEPersistentDisk.PDName == b.GCEPersistentDisk.PDName && (!a.GCEPersistentDisk.ReadOnly || !b.GCEPersistentDisk.ReadOnly)
+	case a.AWSElasticBlockStore != nil && b.AWSElasticBlockStore != nil:
+		return a.AWSElasticBlockStore.VolumeID == b.AWSElasticBlockStore.VolumeID
+	case a.ISCSI != nil && b.ISCSI != nil:
+		return a.ISCSI.IQN == b.ISCSI.IQN && (!a.ISCSI.ReadOnly || !b.ISCSI.ReadOnly)
+	case a.RBD != nil && b.RBD != nil:
+		return sameImage(a.RBD, b.RBD) && (!a.RBD.ReadOnly || !b.RBD.ReadOnly)
+	}
+	return false
+}
+
+func sameImage(a, b *v1.RBDVolumeSource) bool {
+	return a.RBDPool == b.RBDPool && a.RBDImage == b.RBDImage &&
+		slices.ContainsFunc(a.CephMonitors, func(m string) bool { return slices.Contains(b.CephMonitors, m) })
+}
+
+// diskConflicts returns the pods of a node that use a disk which a pod cannot share with them.
+func (x *index) diskConflicts(slot int32, disks []v1.Volume, except podKey) []types.NamespacedName {
+	var pods []types.NamespacedName
+	for key, p := range x.nodes.entries[slot].pods {
+		if key != except && slices.ContainsFunc(p.disks, func(theirs v1.Volume) bool {
+			return slices.ContainsFunc(disks, func(ours v1.Volume) bool { return conflict(ours, theirs) })
+		}) {
+			pods = append(pods, key.name)
+		}
+	}
+	return pods
+}

@@ -1,0 +1,283 @@
+package scheduling
+
+import (
+	"math"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// This file finds out where new volumes can be made, what drivers can attach, and how good a node is.
+
+// provision refuses the nodes where a claim gets no existing volume, and none can be made.
+func (p *placing) provision() {
+	for i := range p.needs {
+		n := &p.needs[i]
+		if !n.bound && !slices.Contains(p.classes, n.class) {
+			p.provisionClass(len(p.classes), n.class)
+		}
+	}
+}
+
+// provisionClass does what provision does for the claims of one class, which share its capacity.
+func (p *placing) provisionClass(at int, class *classState) {
+	p.classes = append(p.classes, class)
+	p.rooms = row(p.rooms, at, p.len())
+	p.sums = sized(p.sums, p.len())
+	p.fits = sized(p.fits, p.len())
+	for i := range p.needs {
+		n := &p.needs[i]
+		if n.bound || n.class != class || n.kept != nil {
+			continue
+		}
+		p.provisionClaim(n, p.rooms[at])
+	}
+}
+
+// provisionClaim refuses the nodes where a claim cannot have a volume of any kind.
+func (p *placing) provisionClaim(n *need, rooms []int64) {
+	checked := n.isProvisionable() && p.index.checksCapacity(n.class.object, n.claim)
+	if checked {
+		p.findCapacity(n, rooms)
+	}
+	var selected int32 = -1
+	if n.node != "" {
+		if slot, there := p.index.nodes.there(n.node); there {
+			selected = slot
+		}
+	}
+	for i, choice := range p.choices[n.at] {
+		slot := p.lo + int32(i)
+		switch {
+		case n.node != "" && slot != selected:
+			p.verdicts[i].refuse(SelectedElsewhere, n.at)
+		case choice != nil:
+		case !n.isProvisionable():
+			p.verdicts[i].refuse(NoVolume, n.at)
+		case n.class.topologies != nil && !n.class.topologies.has(slot):
+			p.verdicts[i].refuse(NoTopology, n.at)
+		case n.node != "":
+		case checked && p.fits[i] != int32(n.at)+1:
+			p.verdicts[i].refuse(NoCapacity, n.at)
+		default:
+			p.sums[i] = add(p.sums[i], n.request)
+		}
+	}
+	if n.isProvisionable() {
+		p.countNew(n)
+	}
+}
+
+// add adds sizes; math.MaxInt64 stands for all that are larger.
+func add(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// findCapacity marks the nodes where there is capacity for a claim, beside what earlier claims of the pod take.
+func (p *placing) findCapacity(n *need, rooms []int64) {
+	s := p.index.segments[n.class.object.Name]
+	if s == nil {
+		return
+	}
+	for slot := p.lo; slot < p.hi && int(slot) < len(s.local); slot++ {
+		for _, c := range s.local[slot] {
+			p.findRoom(n, c, c.left(p.now), slot, rooms)
+		}
+	}
+	for _, c := range s.wide {
+		left := c.left(p.now)
+		if c.selector == nil {
+			for slot := p.lo; slot < p.hi; slot++ {
+				p.findRoom(n, c, left, slot, rooms)
+			}
+			continue
+		}
+		for _, slot := range c.selector.within(p.lo, p.hi) {
+			p.findRoom(n, c, left, slot, rooms)
+		}
+	}
+}
+
+// findRoom marks a node where one capacity is enough for a claim.
+func (p *placing) findRoom(n *need, c *capacity, left int64, slot int32, rooms []int64) {
+	i := slot - p.lo
+	if c.largest <= 0 || n.request > c.largest || n.request > left-min(p.sums[i], left) {
+		return
+	}
+	p.fits[i] = int32(n.at) + 1
+	rooms[i] = max(rooms[i], c.known)
+}
+
+// checkDisks refuses the nodes where pods use inline disks that the pod cannot share.
+func (p *placing) checkDisks() {
+	for i := range p.verdicts {
+		if p.verdicts[i].main == 0 && len(p.index.diskConflicts(p.lo+int32(i), p.disks, p.key)) > 0 {
+			p.verdicts[i].refuse(DiskConflict, len(p.needs))
+		}
+	}
+}
+
+// driverAt returns where in drivers a driver is.
+func (p *placing) driverAt(d *driver) int {
+	at := slices.Index(p.drivers, d)
+	if at < 0 {
+		at = len(p.drivers)
+		p.drivers, p.base = append(p.drivers, d), append(p.base, 0)
+		p.counts = row(p.counts, at, p.len())
+	}
+	return at
+}
+
+// count counts a volume that the pod has on whatever node, but not where it is already.
+func (p *placing) count(a attached) {
+	if a.driver == nil || slices.Contains(p.attached, a) {
+		return
+	}
+	p.attached = append(p.attached, a)
+	at := p.driverAt(a.driver)
+	p.base[at]++
+	for _, u := range a.driver.used[a.handle] {
+		if u.slot >= p.lo && u.slot < p.hi {
+			p.counts[at][u.slot-p.lo]--
+		}
+	}
+}
+
+// countNew counts the volume of a claim where one would be made, by the driver that makes it.
+func (p *placing) countNew(n *need) {
+	d := p.index.drivers[n.class.object.Provisioner]
+	if d == nil {
+		return
+	}
+	at := p.driverAt(d)
+	counts := p.counts[at]
+	for i, choice := range p.choices[n.at] {
+		if choice == nil {
+			counts[i]++
+		}
+	}
+	for _, u := range d.used[n.name.String()] {
+		if u.slot >= p.lo && u.slot < p.hi && p.choices[n.at][u.slot-p.lo] == nil {
+			counts[u.slot-p.lo]--
+		}
+	}
+}
+
+// countChosen counts existing volumes where claims get them.
+func (p *placing) countChosen() {
+	for at := range p.needs {
+		n := &p.needs[at]
+		if n.bound {
+			continue
+		}
+		for i, choice := range p.choices[at] {
+			if choice == nil || choice.attached.driver == nil || p.verdicts[i].main != 0 {
+				continue
+			}
+			if !choice.attached.driver.hasOn(choice.attached.handle, p.lo+int32(i)) {
+				p.counts[p.driverAt(choice.attached.driver)][i]++
+			}
+		}
+	}
+}
+
+// checkLimits refuses the nodes to which a driver cannot attach what would be new there.
+func (p *placing) checkLimits() {
+	p.countChosen()
+	for at, d := range p.drivers {
+		if len(d.limits) == 0 {
+			continue
+		}
+		for i := range p.verdicts {
+			slot := p.lo + int32(i)
+			limit, added := d.limit(slot), p.base[at]+p.counts[at][i]
+			if limit == noLimit || added <= 0 || d.count(slot)+added <= limit {
+				continue
+			}
+			v := &p.verdicts[i]
+			if v.main == 0 {
+				v.driver, v.inUse, v.limit = int16(at), d.count(slot), limit
+				v.refuse(AttachLimit, len(p.needs))
+			}
+		}
+	}
+}
+
+// setScores says of each node how much of what its claims get would be used: the mean of their classes.
+func (p *placing) setScores() {
+	for i := range p.verdicts {
+		if p.verdicts[i].main == 0 {
+			p.verdicts[i].score = p.scoreOf(i)
+		}
+	}
+}
+
+func (p *placing) scoreOf(i int) uint8 {
+	var used, classes float64
+	for at, class := range p.classes {
+		requested, room := p.usage(class, at, i)
+		if room <= 0 {
+			continue
+		}
+		used += min(1, requested/room)
+		classes++
+	}
+	if classes == 0 {
+		return 0
+	}
+	score := used / classes * 100
+	if p.policy == MostCapacityLeft {
+		score = 100 - score
+	}
+	return uint8(math.Round(score))
+}
+
+// usage returns what the claims of a class ask for on a node, and what they would get it from.
+func (p *placing) usage(class *classState, at, i int) (requested, room float64) {
+	made := false
+	for j := range p.needs {
+		n := &p.needs[j]
+		if n.bound || n.class != class {
+			continue
+		}
+		choice := p.choices[j][i]
+		switch {
+		case choice != nil:
+			requested, room = requested+float64(n.request), room+float64(choice.size)
+		case p.rooms[at][i] > 0:
+			requested, made = requested+float64(n.request), true
+		}
+	}
+	if made {
+		room += float64(p.rooms[at][i])
+	}
+	return requested, room
+}
+
+// claimNames returns the claims and what is known of their volumes, for words.
+func (p *placing) claimNames() []claimName {
+	names := make([]claimName, 0, len(p.needs))
+	for i := range p.needs {
+		n := &p.needs[i]
+		c := claimName{name: n.name, volume: n.volumeName()}
+		if n.class != nil {
+			c.class = n.class.object.Name
+		}
+		names = append(names, c)
+	}
+	return names
+}
+
+// podsWith returns the pods on a node that use volumes of a driver.
+func (x *index) podsWith(slot int32, d *driver, except podKey) []types.NamespacedName {
+	var pods []types.NamespacedName
+	for key, p := range x.nodes.entries[slot].pods {
+		if key != except && slices.ContainsFunc(p.counts, func(a attached) bool { return a.driver == d }) {
+			pods = append(pods, key.name)
+		}
+	}
+	return pods
+}

@@ -1,0 +1,230 @@
+package scheduling
+
+import (
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ErrReserved says that the pod is on a node already, by the store or by another reservation.
+var ErrReserved = errors.New("the pod has a node already")
+
+// Reservation is what a pod has on a node: its existing volumes, room for its new ones, and its places among those that drivers can
+// attach. Make it with [Scheduler.Reserve]. It ends when it is released, or when the store shows the pod on a node, ended or gone.
+type Reservation struct {
+	scheduler *Scheduler
+	pod       *v1.Pod
+	key       podKey
+	node      string
+	stored    bool // the store has had the pod
+	choices   []choice
+	wake      chan struct{} // holds one value when something has changed that Bind waits for
+	ended     bool          // guarded by the scheduler's lock
+}
+
+// choice is a claim of a pod that was not bound, and the volume that it gets.
+type choice struct {
+	name   types.NamespacedName
+	uid    types.UID
+	volume string // "": it is made
+	pvUID  types.UID
+
+	placing, selected         string // what the claim said when this was chosen
+	claimBefore, volumeBefore string // the versions that Bind has changed
+}
+
+// claimHold is what a claim gets by the reservations of the pods that use it.
+type claimHold struct {
+	volume string // "": it is made
+	node   string
+	users  int
+}
+
+// Node returns the node on which the pod has its volumes.
+func (r *Reservation) Node() string { return r.node }
+
+// Volumes returns the existing volumes that the pod's claims are to be bound to. A claim that is not in it is bound, or gets a new one.
+func (r *Reservation) Volumes() map[types.NamespacedName]string {
+	volumes := map[types.NamespacedName]string{}
+	for _, c := range r.choices {
+		if c.volume != "" {
+			volumes[c.name] = c.volume
+		}
+	}
+	return volumes
+}
+
+// Reserve takes what a pod needs on a node, so that no other pod gets it. It decides anew: what Find returned may have changed. The
+// error is a [*PodError], a [*RefusalError], or matches [ErrReserved]. It does no I/O.
+func (s *Scheduler) Reserve(p *v1.Pod, node string) (*Reservation, error) {
+	r, refused, err := s.reserve(p, node)
+	if err != nil {
+		return nil, err
+	}
+	if refused != nil {
+		return nil, refused.Why(node)
+	}
+	return r, nil
+}
+
+// reserve returns a reservation, or the result that refuses it.
+func (s *Scheduler) reserve(p *v1.Pod, node string) (*Reservation, *Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.index
+	if x.pods[keyOfPod(p).name] != nil {
+		return nil, nil, fmt.Errorf("reserve node %q for pod %q: %w", node, keyOfPod(p).name, ErrReserved)
+	}
+	slot, there := x.nodes.there(node)
+	if !there {
+		return nil, nil, &RefusalError{Node: node, Pod: keyOfPod(p).name, Reason: NodeUnknown, Reasons: []Reason{NodeUnknown}}
+	}
+	search, err := x.newPlacing(p, slot, slot+1, s.options.Score)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer search.done()
+	search.run()
+	if search.verdicts[0].main != 0 {
+		return nil, s.resultOf(search), nil
+	}
+	stored, known := s.pods.Get(keyOfPod(p).name)
+	r := &Reservation{
+		scheduler: s, pod: p, key: keyOfPod(p), node: node, stored: known && stored.UID == p.UID,
+		choices: search.choicesAt(0), wake: make(chan struct{}, 1),
+	}
+	x.reserve(r)
+	return r, nil, nil
+}
+
+// choicesAt returns what the claims get that are not bound yet, on the node at place i.
+func (p *placing) choicesAt(i int) []choice {
+	var choices []choice
+	for at := range p.needs {
+		n := &p.needs[at]
+		if n.bound {
+			continue
+		}
+		c := choice{name: n.name, uid: n.claim.UID, placing: n.claim.Annotations[AnnPlacing], selected: n.claim.Annotations[objects.AnnSelectedNode]}
+		if v := p.choices[at][i]; v != nil {
+			c.volume, c.pvUID = v.object.Name, v.object.UID
+		}
+		choices = append(choices, c)
+	}
+	return choices
+}
+
+// reserve takes what a reservation has chosen.
+func (x *index) reserve(r *Reservation) {
+	for _, c := range r.choices {
+		x.addHold(c, r.node)
+	}
+	x.reservations[r.key] = r
+	x.addPod(r.pod, r.node)
+}
+
+func (x *index) addHold(c choice, node string) {
+	hold := x.claimHolds[c.name]
+	if hold == nil {
+		hold = &claimHold{volume: c.volume, node: node}
+		x.claimHolds[c.name] = hold
+		x.hold(c)
+	}
+	hold.users++
+	x.recharge(c.name)
+	x.recountClaim(c.name)
+}
+
+// hold keeps a volume that names no claim for one.
+func (x *index) hold(c choice) {
+	v := x.volumes[c.volume]
+	if v == nil || v.object.Spec.ClaimRef != nil {
+		return
+	}
+	x.heldVolumes[c.volume] = c.name
+	x.setFree(v)
+}
+
+// dropHold undoes one addHold, or all of a claim.
+func (x *index) dropHold(name types.NamespacedName, hold *claimHold) {
+	delete(x.claimHolds, name)
+	if x.heldVolumes[hold.volume] == name {
+		delete(x.heldVolumes, hold.volume)
+		if v := x.volumes[hold.volume]; v != nil {
+			x.setFree(v)
+		}
+	}
+	x.recharge(name)
+	x.recountClaim(name)
+}
+
+// checkHold ends what is kept for a claim that is gone, or that got another volume. What it got of what is kept stays so until the
+// volume itself shows it.
+func (x *index) checkHold(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
+	hold := x.claimHolds[name]
+	if hold != nil && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != hold.volume) {
+		x.dropHold(name, hold)
+	}
+}
+
+// end undoes reserve. What the store shows stays.
+func (x *index) end(r *Reservation) {
+	if r.ended {
+		return
+	}
+	r.ended = true
+	delete(x.reservations, r.key)
+	for _, c := range r.choices {
+		hold := x.claimHolds[c.name]
+		if hold == nil {
+			continue
+		}
+		hold.users--
+		if hold.users == 0 {
+			x.dropHold(c.name, hold)
+		}
+	}
+	if p := x.pods[r.key.name]; p != nil && p.key == r.key && !p.stored {
+		x.removePod(p)
+	}
+	r.notify()
+}
+
+// settleReservations ends the reservations of a pod that the store shows on a node, ended or gone.
+func (x *index) settleReservations(name types.NamespacedName, now *v1.Pod) {
+	for key, r := range x.reservations {
+		if key.name != name {
+			continue
+		}
+		gone := now == nil && r.stored || now != nil && now.UID != key.uid
+		if gone || now != nil && (now.Spec.NodeName != "" || volume.IsPodTerminated(now)) {
+			x.end(r)
+		}
+	}
+}
+
+// notify wakes Bind.
+func (r *Reservation) notify() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Release gives back what is reserved. What Bind has written stays in the store: the volume is the claim's then, and the next Find
+// goes by it. Only the first call does something.
+func (r *Reservation) Release() {
+	s := r.scheduler
+	s.mu.Lock()
+	ended := r.ended
+	s.index.end(r)
+	s.mu.Unlock()
+	if !ended {
+		s.tell(Change{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
+	}
+}

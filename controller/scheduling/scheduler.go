@@ -1,0 +1,184 @@
+package scheduling
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// ScorePolicy is which nodes are better.
+type ScorePolicy uint8
+
+// The policies. Both look at what is used of the storage that the pod's claims would get: of existing volumes, how much of them the
+// claims ask for, of new ones how much of the segment's capacity.
+const (
+	// LeastCapacityLeft prefers nodes where the claims use most of it, so that large volumes and empty segments stay free.
+	LeastCapacityLeft ScorePolicy = iota
+	// MostCapacityLeft prefers nodes where they use least, so that volumes have room to be made larger.
+	MostCapacityLeft
+)
+
+// DefaultBindTimeout is how long [Reservation.Bind] waits unless told otherwise.
+const DefaultBindTimeout = 10 * time.Minute
+
+// Options are the options of a [Scheduler]. The zero value is useful.
+type Options struct {
+	// Score is which nodes are better.
+	Score ScorePolicy
+	// BindTimeout is how long Bind waits for claims to be bound; zero means [DefaultBindTimeout].
+	BindTimeout time.Duration
+	// Changed is called with each change that may help pods that were refused: see [Waits]. It must return soon, and may call the
+	// Scheduler. Nil drops the changes.
+	Changed func(Change)
+	// Logger gets what is wrong with objects, and why the store is read again; nil discards it.
+	Logger *slog.Logger
+	// Mirrors are the options of the mirrors of the store; their Logger is this one's unless set.
+	Mirrors store.MirrorOptions
+}
+
+// Scheduler knows where pods can have their volumes. Make it with [New] and start it with Run. Its methods may be called from several
+// goroutines at once.
+type Scheduler struct {
+	store   store.Store
+	options Options
+	started atomic.Bool
+
+	nodes       *store.Mirror[*v1.Node]
+	pods        *store.Mirror[*v1.Pod]
+	claims      *store.Mirror[*v1.PersistentVolumeClaim]
+	volumes     *store.Mirror[*v1.PersistentVolume]
+	classes     *store.Mirror[*storagev1.StorageClass]
+	csiNodes    *store.Mirror[*storagev1.CSINode]
+	csiDrivers  *store.Mirror[*storagev1.CSIDriver]
+	capacities  *store.Mirror[*storagev1.CSIStorageCapacity]
+	attachments *store.Mirror[*storagev1.VolumeAttachment]
+
+	mu    sync.RWMutex // no call that waits is made under it
+	index *index
+	waits map[types.NamespacedName]map[*Reservation]bool // who waits for the claims
+}
+
+// New returns a scheduler for the objects in s. It starts nothing and does no I/O.
+func New(s store.Store, options Options) *Scheduler {
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.BindTimeout == 0 {
+		options.BindTimeout = DefaultBindTimeout
+	}
+	if options.Mirrors.Logger == nil {
+		options.Mirrors.Logger = options.Logger
+	}
+	m := options.Mirrors
+	return &Scheduler{
+		store: s, options: options, index: newIndex(options.Logger), waits: map[types.NamespacedName]map[*Reservation]bool{},
+		nodes:       store.NewMirror[*v1.Node](s, m),
+		pods:        store.NewMirror[*v1.Pod](s, m),
+		claims:      store.NewMirror[*v1.PersistentVolumeClaim](s, m),
+		volumes:     store.NewMirror[*v1.PersistentVolume](s, m),
+		classes:     store.NewMirror[*storagev1.StorageClass](s, m),
+		csiNodes:    store.NewMirror[*storagev1.CSINode](s, m),
+		csiDrivers:  store.NewMirror[*storagev1.CSIDriver](s, m),
+		capacities:  store.NewMirror[*storagev1.CSIStorageCapacity](s, m),
+		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, m),
+	}
+}
+
+// Run follows the store until ctx ends, and returns when every goroutine that it started has ended. An error says that Run was called
+// twice, or that the options are wrong; it matches [volume.ErrInvalid].
+func (s *Scheduler) Run(ctx context.Context) error {
+	if s.options.BindTimeout < 0 {
+		return fmt.Errorf("scheduler: BindTimeout %s is negative: %w", s.options.BindTimeout, volume.ErrInvalid)
+	}
+	if s.started.Swap(true) {
+		return fmt.Errorf("scheduler: Run was called twice: make another scheduler: %w", volume.ErrInvalid)
+	}
+	var feeds sync.WaitGroup
+	feeds.Go(func() { s.nodes.Follow(ctx, s.nodeChanged) })
+	feeds.Go(func() { s.pods.Follow(ctx, s.podChanged) })
+	feeds.Go(func() { s.claims.Follow(ctx, s.claimChanged) })
+	feeds.Go(func() { s.volumes.Follow(ctx, s.volumeChanged) })
+	feeds.Go(func() { s.classes.Follow(ctx, s.classChanged) })
+	feeds.Go(func() { s.csiNodes.Follow(ctx, s.csiNodeChanged) })
+	feeds.Go(func() { s.csiDrivers.Follow(ctx, s.csiDriverChanged) })
+	feeds.Go(func() { s.capacities.Follow(ctx, s.capacityChanged) })
+	feeds.Go(func() { s.attachments.Follow(ctx, s.attachmentChanged) })
+	feeds.Wait()
+	return nil
+}
+
+// WaitSynced waits until every kind of object was read once, and reports whether that was before ctx ended.
+func (s *Scheduler) WaitSynced(ctx context.Context) bool {
+	return s.nodes.WaitSynced(ctx) && s.pods.WaitSynced(ctx) && s.claims.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) &&
+		s.classes.WaitSynced(ctx) && s.csiNodes.WaitSynced(ctx) && s.csiDrivers.WaitSynced(ctx) &&
+		s.capacities.WaitSynced(ctx) && s.attachments.WaitSynced(ctx)
+}
+
+// Find returns where a pod can have its volumes, with a verdict for each node. It does no I/O. An error is a *[PodError]: the pod can
+// have its volumes nowhere, as long as one of its claims is as it is.
+func (s *Scheduler) Find(p *v1.Pod) (*Result, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	x := s.index
+	search, err := x.newPlacing(p, 0, int32(len(x.nodes.entries)), s.options.Score)
+	if err != nil {
+		return nil, err
+	}
+	defer search.done()
+	search.run()
+	return s.resultOf(search), nil
+}
+
+// resultOf returns what a search has found. s.mu is held.
+func (s *Scheduler) resultOf(p *placing) *Result {
+	return &Result{
+		scheduler: s, pod: p.key, names: p.index.nodes.share()[p.lo:p.hi], verdicts: p.verdicts, claims: p.claimNames(), lo: p.lo,
+		drivers: slices.Clone(p.drivers), users: p.users, disks: p.disks,
+	}
+}
+
+// slotOf returns the slot of a node that is there now.
+func (s *Scheduler) slotOf(node string) (int32, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.index.nodes.there(node)
+}
+
+// podsWith returns the pods on a node that use volumes of a driver now.
+func (s *Scheduler) podsWith(node string, d *driver, except podKey) []types.NamespacedName {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	slot, there := s.index.nodes.there(node)
+	if !there {
+		return nil
+	}
+	return sorted(s.index.podsWith(slot, d, except))
+}
+
+// podsWithDisks returns the pods on a node that use the disks of a pod now.
+func (s *Scheduler) podsWithDisks(node string, disks []v1.Volume, except podKey) []types.NamespacedName {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	slot, there := s.index.nodes.there(node)
+	if !there {
+		return nil
+	}
+	return sorted(s.index.diskConflicts(slot, disks, except))
+}
+
+func sorted(names []types.NamespacedName) []types.NamespacedName {
+	slices.SortFunc(names, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return names
+}

@@ -1,0 +1,352 @@
+package scheduling
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// selector is one distinct question to nodes: the node affinity of volumes, allowed topologies, the segment of a capacity, or zone
+// labels. All who ask the same share it. Nil stands for the selector that allows every node.
+type selector struct {
+	key     string
+	allows  func(node *v1.Node) bool
+	labels  []label         // one of them is on each node that is allowed; empty when that cannot be told
+	slots   []int32         // of the nodes that are allowed, rising
+	members map[member]bool // whose place depends on slots
+	users   int
+}
+
+// member is something that is kept by the slots of a selector.
+type member interface {
+	// unplace is called before the slots change, and place after.
+	unplace()
+	place()
+}
+
+// label is a label of a node. The key nameKey stands for the node's name.
+type label struct{ key, value string }
+
+const nameKey = "\x00name"
+
+// has reports whether the selector allows the node of a slot.
+func (s *selector) has(slot int32) bool {
+	if s == nil {
+		return true
+	}
+	_, found := slices.BinarySearch(s.slots, slot)
+	return found
+}
+
+// within returns the slots of the selector from lo to before hi. It must not be nil.
+func (s *selector) within(lo, hi int32) []int32 {
+	if lo == 0 && (len(s.slots) == 0 || s.slots[len(s.slots)-1] < hi) {
+		return s.slots
+	}
+	from, _ := slices.BinarySearch(s.slots, lo)
+	to, _ := slices.BinarySearch(s.slots, hi)
+	return s.slots[from:to]
+}
+
+// single returns the only slot of a selector, and false when it has none or several.
+func (s *selector) single() (int32, bool) {
+	if s == nil || len(s.slots) != 1 {
+		return 0, false
+	}
+	return s.slots[0], true
+}
+
+// selectors has every selector once, and the nodes' labels by which it finds those that a node concerns.
+type selectors struct {
+	nodes     *nodes
+	byKey     map[string]*selector
+	byLabel   map[label]map[*selector]struct{}
+	unlabeled map[*selector]struct{} // those that any node may concern
+}
+
+func newSelectors(n *nodes) *selectors {
+	return &selectors{nodes: n, byKey: map[string]*selector{}, byLabel: map[label]map[*selector]struct{}{}, unlabeled: map[*selector]struct{}{}}
+}
+
+// release gives a selector up that acquire returned.
+func (x *selectors) release(s *selector) {
+	if s == nil {
+		return
+	}
+	s.users--
+	if s.users > 0 {
+		return
+	}
+	delete(x.byKey, s.key)
+	delete(x.unlabeled, s)
+	for _, l := range s.labels {
+		delete(x.byLabel[l], s)
+		if len(x.byLabel[l]) == 0 {
+			delete(x.byLabel, l)
+		}
+	}
+}
+
+// acquire returns the selector of a key, and makes it when there is none.
+func (x *selectors) acquire(key string, of []label, allows func(node *v1.Node) bool) *selector {
+	s, there := x.byKey[key]
+	if !there {
+		s = &selector{key: key, allows: allows, labels: of, members: map[member]bool{}}
+		x.byKey[key] = s
+		x.index(s)
+		x.evaluate(s)
+	}
+	s.users++
+	return s
+}
+
+func (x *selectors) index(s *selector) {
+	if len(s.labels) == 0 {
+		x.unlabeled[s] = struct{}{}
+	}
+	for _, l := range s.labels {
+		if x.byLabel[l] == nil {
+			x.byLabel[l] = map[*selector]struct{}{}
+		}
+		x.byLabel[l][s] = struct{}{}
+	}
+}
+
+// evaluate asks every node that a new selector may allow.
+func (x *selectors) evaluate(s *selector) {
+	if len(s.labels) == 0 {
+		for slot := range x.nodes.entries {
+			if n := x.nodes.entries[slot].object; n != nil && s.allows(n) {
+				s.slots = append(s.slots, int32(slot))
+			}
+		}
+		return
+	}
+	for _, l := range s.labels {
+		for _, slot := range x.nodes.labeled[l] {
+			if s.allows(x.nodes.entries[slot].object) {
+				s.slots = append(s.slots, slot)
+			}
+		}
+	}
+	slices.Sort(s.slots)
+	s.slots = slices.Compact(s.slots)
+}
+
+// nodeChanged asks the node of a slot anew, which had the labels old and has those of now, for every selector that it may concern.
+func (x *selectors) nodeChanged(slot int32, old, now []label) {
+	node := x.nodes.entries[slot].object
+	for s := range x.unlabeled {
+		s.set(slot, node != nil && s.allows(node))
+	}
+	for _, l := range old {
+		for s := range x.byLabel[l] {
+			s.set(slot, node != nil && s.allows(node))
+		}
+	}
+	for _, l := range now {
+		for s := range x.byLabel[l] {
+			s.set(slot, node != nil && s.allows(node))
+		}
+	}
+}
+
+// set makes a slot one of those that are allowed, or not.
+func (s *selector) set(slot int32, allowed bool) { //nolint:revive // flag-parameter: it is the value that is set
+	i, has := slices.BinarySearch(s.slots, slot)
+	if has == allowed {
+		return
+	}
+	for m := range s.members {
+		m.unplace()
+	}
+	if allowed {
+		s.slots = slices.Insert(s.slots, i, slot)
+	} else {
+		s.slots = slices.Delete(s.slots, i, i+1)
+	}
+	for m := range s.members {
+		m.place()
+	}
+}
+
+// ofVolume returns the selector of a volume's node affinity, nil when it has none.
+func (x *selectors) ofVolume(pv *v1.PersistentVolume) *selector {
+	if !volume.HasNodeAffinity(pv) {
+		return nil
+	}
+	return x.ofTerms(pv.Spec.NodeAffinity.Required.NodeSelectorTerms)
+}
+
+// ofTopologies returns the selector of a class's allowed topologies, nil when all nodes are.
+func (x *selectors) ofTopologies(allowed []v1.TopologySelectorTerm) *selector {
+	if len(allowed) == 0 {
+		return nil
+	}
+	terms := make([]v1.NodeSelectorTerm, len(allowed))
+	for i, topology := range allowed {
+		for _, e := range topology.MatchLabelExpressions {
+			terms[i].MatchExpressions = append(terms[i].MatchExpressions,
+				v1.NodeSelectorRequirement{Key: e.Key, Operator: v1.NodeSelectorOpIn, Values: e.Values})
+		}
+	}
+	return x.ofTerms(terms)
+}
+
+// ofTerms returns the selector of terms of which one must hold.
+func (x *selectors) ofTerms(terms []v1.NodeSelectorTerm) *selector {
+	key := keyOfTerms(terms)
+	if s, there := x.byKey[key]; there {
+		s.users++
+		return s
+	}
+	pv := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{NodeAffinity: &v1.VolumeNodeAffinity{
+		Required: &v1.NodeSelector{NodeSelectorTerms: terms},
+	}}}
+	return x.acquire(key, labelsOfTerms(terms), func(node *v1.Node) bool { return volume.CheckNodeAffinity(pv, node) == nil })
+}
+
+// ofSegment returns the selector of a capacity's topology. It must not be nil; an error says that it is malformed.
+func (x *selectors) ofSegment(topology *metav1.LabelSelector) (*selector, error) {
+	matcher, err := metav1.LabelSelectorAsSelector(topology)
+	if err != nil {
+		return nil, err
+	}
+	if matcher.Empty() {
+		return nil, nil
+	}
+	var of []label
+	for _, key := range slices.Sorted(maps.Keys(topology.MatchLabels)) {
+		of = []label{{key, topology.MatchLabels[key]}}
+	}
+	for _, e := range topology.MatchExpressions {
+		if of == nil && e.Operator == metav1.LabelSelectorOpIn {
+			of = labelsOf(e.Key, e.Values)
+		}
+	}
+	return x.acquire("segment "+matcher.String(), of, func(node *v1.Node) bool { return matcher.Matches(labels.Set(node.Labels)) }), nil
+}
+
+// labelsOfTerms returns labels of which each node has one that any of the terms allows; nil when there are no such.
+func labelsOfTerms(terms []v1.NodeSelectorTerm) []label {
+	var of []label
+	for _, term := range terms {
+		found := labelsOfTerm(term)
+		if found == nil && len(term.MatchExpressions)+len(term.MatchFields) > 0 {
+			return nil
+		}
+		of = append(of, found...)
+	}
+	slices.SortFunc(of, func(a, b label) int { return strings.Compare(a.key+"="+a.value, b.key+"="+b.value) })
+	return slices.Compact(of)
+}
+
+func labelsOfTerm(term v1.NodeSelectorTerm) []label {
+	for _, r := range term.MatchFields {
+		if r.Key == metav1.ObjectNameField && r.Operator == v1.NodeSelectorOpIn {
+			return labelsOf(nameKey, r.Values)
+		}
+	}
+	var best []label
+	for _, r := range term.MatchExpressions {
+		if r.Operator == v1.NodeSelectorOpIn && (best == nil || r.Key == v1.LabelHostname) {
+			best = labelsOf(r.Key, r.Values)
+		}
+	}
+	return best
+}
+
+func labelsOf(key string, values []string) []label {
+	of := make([]label, 0, len(values))
+	for _, value := range values {
+		of = append(of, label{key, value})
+	}
+	return of
+}
+
+// keyOfTerms returns a text that is the same for the same terms only.
+func keyOfTerms(terms []v1.NodeSelectorTerm) string {
+	key := make([]byte, 0, 128)
+	for _, term := range terms {
+		key = append(key, '|')
+		key = appendRequirements(append(key, 'f'), term.MatchFields)
+		key = appendRequirements(append(key, 'e'), term.MatchExpressions)
+	}
+	return string(key)
+}
+
+func appendRequirements(key []byte, requirements []v1.NodeSelectorRequirement) []byte {
+	for _, r := range requirements {
+		key = strconv.AppendQuote(key, r.Key)
+		key = append(key, r.Operator...)
+		for _, value := range r.Values {
+			key = strconv.AppendQuote(append(key, ','), value)
+		}
+		key = append(key, ';')
+	}
+	return key
+}
+
+// zoneLabels are the labels of volumes and nodes that say where they are, with what a node may have in their place.
+var zoneLabels = []struct{ ofVolume, ofNode string }{
+	{v1.LabelTopologyZone, ""},
+	{v1.LabelTopologyRegion, ""},
+	{v1.LabelFailureDomainBetaZone, v1.LabelTopologyZone},
+	{v1.LabelFailureDomainBetaRegion, v1.LabelTopologyRegion},
+}
+
+// ofZones returns the selector of a volume's zone labels, nil when it has none.
+func (x *selectors) ofZones(pv *v1.PersistentVolume) *selector {
+	var wanted []label
+	for _, l := range zoneLabels {
+		if value, ok := pv.Labels[l.ofVolume]; ok {
+			wanted = append(wanted, label{l.ofVolume, value})
+		}
+	}
+	if wanted == nil {
+		return nil
+	}
+	key := []byte("zones")
+	for _, l := range wanted {
+		key = strconv.AppendQuote(strconv.AppendQuote(key, l.key), l.value)
+	}
+	return x.acquire(string(key), nil, func(node *v1.Node) bool { return inZones(node, wanted) })
+}
+
+// inZones reports whether a node is in all the zones and regions of a volume. A node that has no such label is in all.
+func inZones(node *v1.Node, wanted []label) bool {
+	labeled := false
+	for _, l := range zoneLabels {
+		_, has := node.Labels[l.ofVolume]
+		labeled = labeled || has
+	}
+	if !labeled {
+		return true
+	}
+	for _, l := range wanted {
+		if !slices.Contains(strings.Split(l.value, "__"), zoneOf(node, l.key)) {
+			return false
+		}
+	}
+	return true
+}
+
+// zoneOf returns the value of a zone label of a node, or of the label that took its place.
+func zoneOf(node *v1.Node, key string) string {
+	if value, ok := node.Labels[key]; ok {
+		return value
+	}
+	for _, l := range zoneLabels {
+		if l.ofVolume == key && l.ofNode != "" {
+			return node.Labels[l.ofNode]
+		}
+	}
+	return ""
+}

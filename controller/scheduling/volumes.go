@@ -1,0 +1,278 @@
+package scheduling
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/controller/internal/fit"
+	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// pvState is a volume as it was seen last, with what is derived of it.
+type pvState struct {
+	object   *v1.PersistentVolume
+	size     int64     // in bytes
+	affinity *selector // nil: everywhere
+	zones    *selector // nil: everywhere
+	attached attached  // driver is nil when it is no CSI volume
+	bucket   *bucket   // nil unless it is free
+}
+
+// isMultiWriter reports whether pods on several nodes may use the volume at once.
+func (v *pvState) isMultiWriter() bool {
+	return volume.IsMultiAttachAllowed(volume.NewSpecFromPersistentVolume(v.object, false))
+}
+
+// compareVolumes puts the smallest volume first, of equal ones that with the fewest access modes, and then by name.
+func compareVolumes(a, b *pvState) int {
+	if c := cmp.Compare(a.size, b.size); c != 0 {
+		return c
+	}
+	sizeA, sizeB := fit.Capacity(a.object), fit.Capacity(b.object)
+	return cmp.Or(
+		sizeA.Cmp(sizeB),
+		cmp.Compare(len(a.object.Spec.AccessModes), len(b.object.Spec.AccessModes)),
+		strings.Compare(a.object.Name, b.object.Name),
+	)
+}
+
+// group is the free volumes among which a claim chooses: of one class, attributes class and volume mode.
+type group struct {
+	key     fit.Group
+	buckets map[*selector]*bucket
+	local   []localBuckets // by slot: those that only this node has
+	wide    []*bucket      // the others
+}
+
+// localBuckets are the buckets of one node. Nearly always there is one at most.
+type localBuckets struct {
+	first *bucket
+	more  []*bucket
+}
+
+// bucket is the free volumes of a group that the same nodes have, the smallest first.
+type bucket struct {
+	group    *group
+	selector *selector
+	volumes  []free
+}
+
+// free is a volume of a bucket, with what most claims look at.
+type free struct {
+	bytes int64
+	modes modes
+	zoned bool // it has zone labels
+	*pvState
+}
+
+// modes are access modes, a bit for each.
+type modes uint8
+
+const otherMode modes = 1 << 7
+
+func modesOf(all []v1.PersistentVolumeAccessMode) modes {
+	var bits modes
+	for _, mode := range all {
+		switch mode {
+		case v1.ReadWriteOnce:
+			bits |= 1
+		case v1.ReadOnlyMany:
+			bits |= 2
+		case v1.ReadWriteMany:
+			bits |= 4
+		case v1.ReadWriteOncePod:
+			bits |= 8
+		default:
+			bits |= otherMode
+		}
+	}
+	return bits
+}
+
+func (g *group) localAt(slot int32) *localBuckets {
+	for int(slot) >= len(g.local) {
+		g.local = append(g.local, localBuckets{})
+	}
+	return &g.local[slot]
+}
+
+// place implements member.
+func (b *bucket) place() {
+	slot, single := b.selector.single()
+	if !single {
+		b.group.wide = append(b.group.wide, b)
+		return
+	}
+	at := b.group.localAt(slot)
+	if at.first == nil {
+		at.first = b
+		return
+	}
+	at.more = append(at.more, b)
+}
+
+// unplace implements member.
+func (b *bucket) unplace() {
+	slot, single := b.selector.single()
+	if !single {
+		b.group.wide = without(b.group.wide, b)
+		return
+	}
+	at := &b.group.local[slot]
+	if at.first != b {
+		at.more = without(at.more, b)
+		return
+	}
+	at.first = nil
+	if last := len(at.more) - 1; last >= 0 {
+		at.first, at.more = at.more[last], at.more[:last]
+	}
+}
+
+func without[T comparable](all []T, one T) []T {
+	if at := slices.Index(all, one); at >= 0 {
+		return slices.Delete(all, at, at+1)
+	}
+	return all
+}
+
+// find returns where a volume is in the bucket, or belongs.
+func (b *bucket) find(v *pvState) (int, bool) {
+	return slices.BinarySearchFunc(b.volumes, v, func(f free, v *pvState) int { return compareVolumes(f.pvState, v) })
+}
+
+// addFree makes a volume free to be chosen.
+func (x *index) addFree(v *pvState) {
+	key := fit.GroupOfVolume(v.object)
+	g, there := x.groups[key]
+	if !there {
+		g = &group{key: key, buckets: map[*selector]*bucket{}}
+		x.groups[key] = g
+	}
+	b, there := g.buckets[v.affinity]
+	if !there {
+		b = &bucket{group: g, selector: v.affinity}
+		g.buckets[v.affinity] = b
+		b.place()
+		if v.affinity != nil {
+			v.affinity.members[b] = true
+		}
+	}
+	at, _ := b.find(v)
+	b.volumes = slices.Insert(b.volumes, at, free{bytes: v.size, modes: modesOf(v.object.Spec.AccessModes), zoned: v.zones != nil, pvState: v})
+	v.bucket = b
+}
+
+// removeFree undoes addFree.
+func (x *index) removeFree(v *pvState) {
+	b := v.bucket
+	v.bucket = nil
+	if at, found := b.find(v); found {
+		b.volumes = slices.Delete(b.volumes, at, at+1)
+	}
+	if len(b.volumes) > 0 {
+		return
+	}
+	b.unplace()
+	if b.selector != nil {
+		delete(b.selector.members, b)
+	}
+	g := b.group
+	delete(g.buckets, b.selector)
+	if len(g.buckets) == 0 {
+		delete(x.groups, g.key)
+	}
+}
+
+// isFree reports whether a volume may be chosen for a claim that it does not name.
+func (x *index) isFree(v *pvState) bool {
+	pv := v.object
+	_, held := x.heldVolumes[pv.Name]
+	return !held && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv)
+}
+
+// setFree puts the volume where it belongs after it has changed.
+func (x *index) setFree(v *pvState) {
+	switch {
+	case x.isFree(v) && v.bucket == nil:
+		x.addFree(v)
+	case !x.isFree(v) && v.bucket != nil:
+		x.removeFree(v)
+	}
+}
+
+// refreshVolume takes over a volume as it was seen last.
+func (x *index) refreshVolume(name string, pv *v1.PersistentVolume) {
+	old := x.volumes[name]
+	if old == nil && pv == nil {
+		return
+	}
+	var now *pvState
+	if pv != nil {
+		now = x.newVolume(pv)
+	}
+	affected := old == nil || now == nil || old.attached != now.attached
+	if old != nil {
+		if old.bucket != nil {
+			x.removeFree(old)
+		}
+		x.forgetReference(old)
+		delete(x.volumes, name)
+	}
+	if now != nil {
+		x.volumes[name] = now
+		x.noteReference(now)
+		if pv.Spec.ClaimRef != nil {
+			delete(x.heldVolumes, name)
+		}
+		x.setFree(now)
+	}
+	if old != nil {
+		x.selectors.release(old.affinity)
+		x.selectors.release(old.zones)
+	}
+	if affected {
+		x.recountVolume(name)
+	}
+}
+
+func (x *index) newVolume(pv *v1.PersistentVolume) *pvState {
+	v := &pvState{object: pv, size: fit.Bytes(fit.Capacity(pv)), affinity: x.selectors.ofVolume(pv), zones: x.selectors.ofZones(pv)}
+	if csi := pv.Spec.CSI; csi != nil {
+		v.attached = attached{driver: x.driver(csi.Driver), handle: csi.VolumeHandle}
+	}
+	return v
+}
+
+// noteReference notes that a volume names a claim.
+func (x *index) noteReference(v *pvState) {
+	if v.object.Spec.ClaimRef != nil {
+		name := objects.ClaimNameOf(v.object)
+		x.naming[name] = append(x.naming[name], v)
+	}
+}
+
+func (x *index) forgetReference(v *pvState) {
+	if v.object.Spec.ClaimRef == nil {
+		return
+	}
+	name := objects.ClaimNameOf(v.object)
+	x.naming[name] = without(x.naming[name], v)
+	if len(x.naming[name]) == 0 {
+		delete(x.naming, name)
+	}
+}
+
+// recountVolume counts anew what uses a volume on nodes: pods by their claims, and attachments.
+func (x *index) recountVolume(name string) {
+	for claim := range x.claimsOf[name] {
+		x.recountClaim(claim)
+	}
+	for at := range x.attachmentsOf[name] {
+		x.recountAttachment(at)
+	}
+}
