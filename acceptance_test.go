@@ -43,6 +43,7 @@ func TestEveryCaseThatThePageOfClaimsNumbersIsThere(t *testing.T) {
 	require.NoError(t, err)
 	sources := sourceOfTests(t, "controller/persistentvolume")
 	maps.Copy(sources, sourceOfTests(t, "controller/persistentvolume/internal/*"))
+	maps.Copy(sources, sourceOfTests(t, "controller/internal/*"))
 	numbers := regexp.MustCompile(`\b([UBV])(\d+)\b`).FindAllStringSubmatch(string(page), -1)
 	assert.Greater(t, len(numbers), 50)
 	for _, n := range numbers {
