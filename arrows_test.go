@@ -67,6 +67,9 @@ var arrows = map[string][]string{
 	vm + "mounter":    {"volume"},
 	vm + "health":     {vm + "podvolume", "volume", "operationexecutor"},
 	vm + "stats":      {vm + "changes", vm + "health", vm + "mounter", vm + "podvolume", "volume", "mount", "operationexecutor", "cache", "internal/lostcall", "internal/outcome", "internal/workqueue"},
+	vm + "paths":      nil,
+	vm + "retry":      nil,
+	vm + "mountwatch": {vm + "health", vm + "paths", vm + "podvolume", vm + "retry", "volume", "mount", "mount/owned", "mount/safepath", "operationexecutor", "internal/workqueue"},
 	vm + "containers": {vm + "keylock", vm + "sentinel", "volume", "mount", "mount/blockmap", "mount/safepath", "operationexecutor"},
 
 	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "internal/simulation/..."},

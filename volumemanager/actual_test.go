@@ -13,6 +13,7 @@ import (
 
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // touchyPlugin makes mounters that panic when they are asked what they made.
@@ -126,7 +127,7 @@ func TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce(t *testing.T) {
 		}
 		synctest.Wait()
 		assert.Equal(t, calls, w.changes())
-		pass(lastRetry)
+		pass(retry.Last)
 		_, waits := m.refusal(name, verbDetach)
 		assert.False(t, waits)
 		w.remove(pod)

@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -12,28 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 const (
-	// firstRetry and lastRetry bound the wait after a read or a watch of the store failed.
-	firstRetry = time.Second
-	lastRetry  = time.Minute
 	// readTimeout bounds the reads of the store for one pod, so that it does not hold up others for long.
 	readTimeout = 10 * time.Second
 )
-
-// retryAfter returns how long to wait after that many failures in a row: twice as long each time, up to a tenth less at
-// random.
-func retryAfter(failures int) time.Duration {
-	d := lastRetry
-	if shift := max(failures, 1) - 1; shift < 6 {
-		d = firstRetry << shift
-	}
-	return d - time.Duration(rand.Int64N(int64(d/10)))
-}
-
-// timeAfter returns when to try again after that many failures in a row.
-func timeAfter(failures int) time.Time { return time.Now().Add(retryAfter(failures)) }
 
 // claimIndex knows which pods wait for which objects of the store.
 type claimIndex struct {
@@ -134,11 +118,11 @@ func (m *Manager) watchKind(ctx context.Context, kind schema.GroupVersionKind, t
 			failures = 0
 		}
 		failures++
-		wait := retryAfter(failures)
+		wait := retry.After(failures)
 		if err != nil {
 			m.options.Logger.Warn("watch of the store failed", "kind", kind.Kind, "error", err, "retryAfter", wait)
 		}
-		pause(ctx, wait)
+		retry.Pause(ctx, wait)
 	}
 }
 
@@ -160,14 +144,4 @@ func (m *Manager) followKind(ctx context.Context, kind schema.GroupVersionKind, 
 		to.changed(event)
 	}
 	return received, nil
-}
-
-// pause waits, or returns early when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -3,13 +3,12 @@ package volumemanager
 import (
 	"context"
 	"path/filepath"
-	"strings"
-	"unique"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
@@ -48,12 +47,11 @@ func (m *Manager) compareMounts(ctx context.Context, found []foundVolume) (mount
 	for _, v := range found {
 		for _, r := range v.mounts() {
 			if own := mounts.own(r); own != nil {
-				m.mounts.enter(own)
-				m.suspectFilesystem(own)
+				m.watch.Found(own)
 			}
 		}
 	}
-	m.suspects.Add(everyMount) // What is wrong with them is told.
+	m.watch.LookAtAll() // What is wrong with them is told.
 	return mounts, nil
 }
 
@@ -84,31 +82,17 @@ func (v foundVolume) mounts() []recordedMount {
 }
 
 // own returns the mount of a record as one of ours; nil when it is not there, or when it is not known which it was.
-func (f mountsFound) own(r recordedMount) *ownMount {
+func (f mountsFound) own(r recordedMount) *mountwatch.Mount {
 	top, mounted := f.top[r.path]
 	if !mounted || !r.known.isKnown() {
 		return nil
 	}
 	if at, ok := f.byID[r.known.Unique]; ok && r.known.Unique != 0 && f.table[at].Path == r.path {
-		return newOwnMount(r.Key, r.path, f.table[at]) // perhaps below another
+		return mountwatch.NewMount(r.Key, r.path, f.table[at]) // perhaps below another
 	}
 	if r.known.is(f.table[top]) {
-		return newOwnMount(r.Key, r.path, f.table[top])
+		return mountwatch.NewMount(r.Key, r.path, f.table[top])
 	}
 	// Ours is gone and another there: it is not to be taken for ours.
-	return &ownMount{Key: r.Key, path: r.path, uniqueID: r.known.Unique, identity: r.known.Other, flags: unique.Make("")}
-}
-
-// isAtOrBeneathAny reports whether path, or a directory above it, is in paths.
-func isAtOrBeneathAny(path string, paths map[string]struct{}) bool {
-	for {
-		if _, ok := paths[path]; ok {
-			return true
-		}
-		end := strings.LastIndexByte(path, '/')
-		if end <= 0 {
-			return false
-		}
-		path = path[:end]
-	}
+	return mountwatch.Lost(r.Key, r.path, r.known.Unique, r.known.Other)
 }

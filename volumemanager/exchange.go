@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // AttachedBy says who attaches volumes to a node and detaches them.
@@ -340,7 +341,7 @@ func (x *exchange) reported(list []v1.UniqueVolumeName, err error) (done, failed
 	x.failures++
 	x.err = fmt.Errorf("the volumes in use could not be reported: %w", err)
 	x.m.options.Logger.Warn("the volumes in use could not be reported", "error", err)
-	x.retryAt = timeAfter(x.failures)
+	x.retryAt = retry.At(x.failures)
 	x.due.AddAt(struct{}{}, x.retryAt)
 	return false, true
 }

@@ -265,8 +265,8 @@ func TestVolumeWhoseSourceIsDeletedIsStillMounted(t *testing.T) {
 	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: source}}
 	path := n.add(pod)
 	require.NoError(t, os.Remove(source))
-	n.m.examineAll(t.Context(), n.mounter)
-	n.m.examine(t.Context(), n.mounter, path)
+	n.m.watch.ExamineAll(t.Context())
+	n.m.watch.Examine(t.Context(), path)
 	assert.True(t, isWell(n.m.PodStatus(pod.UID)[0]))
 	n.remove(pod)
 	assert.NoDirExists(t, path)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 )
 
 // MountTable is an optional interface of [Options].Mounter; a *mount.Mounter has it. Present, it is on record by what each
@@ -63,7 +64,7 @@ func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexe
 	if j.mounts == nil || undoes(intent.Kind) {
 		return false // What a teardown has left is what was there, or nothing.
 	}
-	path := mountPathOf(intent)
+	path := mountwatch.PathOf(intent)
 	if path == "" {
 		return false
 	}
@@ -83,7 +84,7 @@ func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexe
 // lost takes out of r by what the mount was known that is made anew, if that is not there any more, and reports whether that
 // changed r: otherwise the new one would be somebody else's for whoever is started after a crash.
 func (j *journal) lost(ctx context.Context, r *volumeRecord, intent operationexecutor.Intent) bool {
-	path := mountPathOf(intent)
+	path := mountwatch.PathOf(intent)
 	if j.mounts == nil || undoes(intent.Kind) || path == "" {
 		return false
 	}
@@ -101,7 +102,7 @@ func (j *journal) lost(ctx context.Context, r *volumeRecord, intent operationexe
 // mountAt returns by what the mount at a path is known that an operation has made.
 func (j *journal) mountAt(ctx context.Context, path string) seenMount {
 	if j.learned != nil {
-		return j.learned(path).seen()
+		return seenOwn(j.learned(path))
 	}
 	m, err := j.mounts.Lookup(ctx, path)
 	if err != nil {
@@ -121,15 +122,15 @@ type seenMount struct {
 }
 
 func seenMountOf(m mount.MountPoint) seenMount {
-	return seenMount{mountRecord: mountRecordOf(m), options: strings.Join(m.Options, ","), readOnly: isReadOnly(m)}
+	return seenMount{mountRecord: mountRecordOf(m), options: strings.Join(m.Options, ","), readOnly: mountwatch.IsReadOnly(m)}
 }
 
-// seen returns what goes on record of a mount of ours, which may be nil.
-func (o *ownMount) seen() seenMount {
-	if o == nil {
+// seenOwn returns what goes on record of a mount of ours, which may be nil.
+func seenOwn(own *mountwatch.Mount) seenMount {
+	if own == nil {
 		return seenMount{}
 	}
-	return seenMount{mountRecord: mountRecordOfIdentity(o.expect()), options: o.flags.Value(), readOnly: o.readOnly}
+	return seenMount{mountRecord: mountRecordOfIdentity(own.Expect()), options: own.Options(), readOnly: own.IsReadOnly()}
 }
 
 // mountOf returns what is on record of the mount of what an intent is about.

@@ -17,6 +17,8 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, and one for
@@ -48,7 +50,7 @@ type journal struct {
 	// mounts tells what is mounted; nil: it is not asked.
 	mounts MountTable
 	// learned returns the mount of ours that was learned to be at a path, or nil; without it, mounts is asked.
-	learned func(path string) *ownMount
+	learned func(path string) *mountwatch.Mount
 	// agrees compares a record that was read with its plugin; nil: they are not compared.
 	agrees func(volumeRecord, *volume.Spec) error
 	// renamed returns a record that was read under the name that its volume has now.
@@ -187,7 +189,7 @@ func (m *Manager) writeLate(ctx context.Context) {
 			failures = 0
 			continue
 		}
-		m.journal.late.AddAt(struct{}{}, timeAfter(failures))
+		m.journal.late.AddAt(struct{}{}, retry.At(failures))
 	}
 }
 
@@ -318,7 +320,7 @@ func (j *journal) enter(e journalEntry) {
 	j.trace.add(e.record)
 	if e.stale {
 		if len(j.stale) == 0 {
-			j.late.AddAt(struct{}{}, timeAfter(1))
+			j.late.AddAt(struct{}{}, retry.At(1))
 		}
 		j.stale[name] = struct{}{}
 	} else if len(j.stale) > 0 {

@@ -22,7 +22,9 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
 )
 
@@ -48,18 +50,10 @@ type Manager struct {
 	exchange *exchange // nil: this node attaches by itself
 	growth   *growth
 	health   *health.Book
-	// mounts are those that are ours for certain, suspects the paths of those of which there is news.
-	mounts   ownMounts
-	suspects *workqueue.Queue[string]
-	// filesystems are those on block devices that are to be looked at.
-	filesystems *workqueue.Queue[filesystem]
-	// resyncs is how often all mounts were to be looked at.
-	resyncs  atomic.Uint64
+	watch    *mountwatch.Watch
 	subpaths *containers.Subpaths
-	// hung are those of whom a volume is being taken by a call that hangs.
-	hung   *workqueue.Queue[podvolume.Key]
-	stats  *stats.Meter
-	claims *claimIndex
+	stats    *stats.Meter
+	claims   *claimIndex
 
 	// volumes holds the volumes that are to be looked at, dirtyPods the pods whose claims are to be resolved again.
 	volumes   *volumeQueue
@@ -109,8 +103,6 @@ type Manager struct {
 	// unproven are the records that are still to be compared with their plugins.
 	unproven unproven
 	orphans  []Orphan
-	// strays are what was found in the directories on which volumes are staged, by path.
-	strays map[string]error
 	// looked says that orphans were looked for.
 	looked bool
 	// rebuilding says that volumes may be here that are not known yet: nothing is unstaged or detached until they are.
@@ -136,28 +128,24 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	}
 	o = o.withRecords(plugins.Host())
 	m := &Manager{
-		plugins:     plugins,
-		options:     o,
-		claims:      newClaimIndex(),
-		volumes:     newVolumeQueue(cmp.Or(o.WorkersPerPlugin, operationexecutor.DefaultWorkersPerPlugin)),
-		dirtyPods:   workqueue.New[types.UID](),
-		suspects:    workqueue.New[string](),
-		filesystems: workqueue.New[filesystem](),
-		hung:        workqueue.New[podvolume.Key](),
-		stopping:    newStopping(),
-		stopped:     make(chan struct{}),
-		completed:   make(chan struct{}),
-		pods:        make(map[types.UID]*podEntry),
-		reading:     make(map[*v1.Pod]struct{}),
-		released:    make(map[volume.UniquePodName]uint64),
-		outlived:    make(map[volume.UniquePodName]struct{}),
-		unswept:     make(map[volume.UniquePodName]struct{}),
-		adopted:     make(map[v1.UniqueVolumeName]struct{}),
-		operations:  newOperations(),
-		troubles:    make(map[v1.UniqueVolumeName]map[volume.UniquePodName]trouble),
-		refusals:    make(map[v1.UniqueVolumeName]trouble),
-		unproven:    make(unproven),
-		strays:      make(map[string]error),
+		plugins:    plugins,
+		options:    o,
+		claims:     newClaimIndex(),
+		volumes:    newVolumeQueue(cmp.Or(o.WorkersPerPlugin, operationexecutor.DefaultWorkersPerPlugin)),
+		dirtyPods:  workqueue.New[types.UID](),
+		stopping:   newStopping(),
+		stopped:    make(chan struct{}),
+		completed:  make(chan struct{}),
+		pods:       make(map[types.UID]*podEntry),
+		reading:    make(map[*v1.Pod]struct{}),
+		released:   make(map[volume.UniquePodName]uint64),
+		outlived:   make(map[volume.UniquePodName]struct{}),
+		unswept:    make(map[volume.UniquePodName]struct{}),
+		adopted:    make(map[v1.UniqueVolumeName]struct{}),
+		operations: newOperations(),
+		troubles:   make(map[v1.UniqueVolumeName]map[volume.UniquePodName]trouble),
+		refusals:   make(map[v1.UniqueVolumeName]trouble),
+		unproven:   make(unproven),
 	}
 	m.root = newRootLock(plugins.Host(), o)
 	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
@@ -174,17 +162,27 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		}),
 		changes: &m.changes,
 		forgot:  m.forgot,
-		made:    m.mountMade(),
+		made:    func(h podvolume.Key, path string) { m.watch.Made(h, path) },
 		gone:    func(key podvolume.Key) { m.stats.Drop(key) },
 	}
 	m.stats = stats.New(stats.Options{
 		Logger: o.Logger, Volumes: m.actual, PublicKeys: plugins.PublicKeys, Health: m.health,
-		IsMount: func(path string) bool { return m.mounts.get(path) != nil }, Measured: m.volumeMeasured,
+		IsMount: func(path string) bool { return m.watch.IsMount(path) }, Measured: func(path string) { m.watch.Measured(path) },
 	})
+	m.watch = mountwatch.New(m.watchOptions())
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
 	m.executor = m.newExecutor()
 	return m, nil
+}
+
+func (m *Manager) watchOptions() mountwatch.Options {
+	return mountwatch.Options{
+		Mounter: m.options.Mounter, Host: m.plugins.Host(), Logger: m.options.Logger, Health: m.health,
+		FilesystemLook: m.options.FilesystemLook, HungUnmount: mountwatch.HungUnmount(m.options.HungUnmount), Records: m.options.RuntimeDir != "",
+		Orphans: watchedOrphans{m}, Hung: m.Hung, Doubt: m.doubt, Look: func(h podvolume.Key) { m.volumes.Add(h) }, Retry: m.retry,
+		Probe: m.stats.Probe, LetGo: func(h podvolume.Key) { m.changes.Notify(h.Pod) },
+	}
 }
 
 func (m *Manager) newExecutor() *operationexecutor.Executor {
@@ -199,14 +197,14 @@ func (m *Manager) newExecutor() *operationexecutor.Executor {
 
 func (m *Manager) generatorOptions() operationexecutor.GeneratorOptions {
 	generator := operationexecutor.GeneratorOptions{
-		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.mountPoints(), Recorder: m.options.Recorder, Logger: m.options.Logger,
+		Plugins: m.plugins, DeviceUse: m.options.DeviceUse, Mounts: m.watch.MountPoints(m.options.Mounter), Recorder: m.options.Recorder, Logger: m.options.Logger,
 		BlockMapper: m.options.BlockMapper,
 		Subpaths:    m.subpaths,
 	}
 	if m.journal != nil {
 		generator.Journal = m.journal
 	}
-	generator.Journal = m.guarded(generator.Journal)
+	generator.Journal = m.watch.Guard(generator.Journal)
 	if m.options.Store != nil {
 		generator.Claims = claimStatus{store: m.options.Store}
 		if m.exchange != nil {
@@ -222,7 +220,7 @@ func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
 		Observer: m.options.Observer, Backoff: m.options.Backoff,
 		Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
 		WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
-		KeyFreed: m.keyFreed, CallsLeft: m.callsLeft,
+		KeyFreed: m.keyFreed, CallsLeft: m.watch.CallsLeft,
 	}
 }
 
@@ -245,10 +243,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer close(m.stopped)
 	defer m.volumes.stop()
 	defer m.dirtyPods.Stop()
-	defer m.suspects.Stop()
-	defer m.filesystems.Stop()
+	defer m.watch.Stop()
 	defer m.stats.Stop()
-	defer m.hung.Stop()
 	var ending sync.WaitGroup
 	defer ending.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -276,9 +272,8 @@ func (m *Manager) doWork(ctx context.Context) {
 	m.volumes.start(func(w *worker) { m.work(ctx, w) }, func() bool { return ctx.Err() != nil })
 	defer m.volumes.stop()
 	wg.Go(func() { m.populateAll(ctx) })
-	m.lookAfterMounts(ctx, &wg)
+	m.watch.Run(ctx, &wg)
 	m.stats.Run(ctx, &wg)
-	m.endHung(ctx, &wg)
 	if m.journal != nil {
 		wg.Go(func() { m.lookForOrphans(ctx) })
 		wg.Go(func() { m.writeLate(ctx) })
@@ -346,14 +341,14 @@ func (m *Manager) unlockLater(ctx context.Context) {
 func (m *Manager) resync(ctx context.Context) {
 	for {
 		tenth := int64(m.options.Resync / 10)
-		pause(ctx, m.options.Resync-time.Duration(tenth)+time.Duration(rand.Int64N(2*tenth+1)))
+		retry.Pause(ctx, m.options.Resync-time.Duration(tenth)+time.Duration(rand.Int64N(2*tenth+1)))
 		if ctx.Err() != nil {
 			return
 		}
 		m.volumes.AddAll(m.allVolumes())
 		m.dirtyPods.AddAll(m.incompletePods())
 		m.verifyAttached(ctx)
-		m.lookAtAll()
+		m.watch.Resync()
 		m.catchUp(ctx)
 	}
 }

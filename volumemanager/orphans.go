@@ -15,6 +15,7 @@ import (
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
 // OrphanPolicy says what becomes of orphans.
@@ -65,7 +66,7 @@ func orphanMounts(f mountsFound, host volume.VolumeHost, recorded map[string]str
 	var orphans []Orphan
 	for i, mp := range f.table {
 		inPods := strings.HasPrefix(mp.Path, pods+"/")
-		if !inPods && !strings.HasPrefix(mp.Path, plugins+"/") || f.top[mp.Path] != i || isAtOrBeneathAny(mp.Path, recorded) {
+		if !inPods && !strings.HasPrefix(mp.Path, plugins+"/") || f.top[mp.Path] != i || paths.IsAtOrBeneathAny(mp.Path, recorded) {
 			continue
 		}
 		o := Orphan{Path: mp.Path, Mounted: true, FSType: mp.FSType, Source: mp.Source, identity: mp.Identity()}

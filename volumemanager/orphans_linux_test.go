@@ -367,9 +367,9 @@ func TestRestartTouchesNoMount(t *testing.T) {
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
 		assert.Equal(t, before[pod.UID], idAt(t, n.pathOf(pod)))
-		own := m.mounts.get(n.pathOf(pod))
+		own := m.watch.MountAt(n.pathOf(pod))
 		require.NotNil(t, own)
-		assert.Equal(t, before[pod.UID].UniqueID, own.uniqueID)
+		assert.Equal(t, before[pod.UID].UniqueID, own.UniqueID)
 	}
 	m.PodsComplete()
 	for _, pod := range pods {

@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
 // This file deals with orphans that are volumes: a mount, or the link to a device, at the place of a volume that could not be
@@ -86,7 +87,7 @@ func (m *Manager) removeMapping(ctx context.Context, o Orphan) error {
 		return nil
 	}
 	binds := filepath.Dir(bind)
-	if err != nil || filepath.Base(bind) != string(o.PodUID) || depthBelow(bind, m.plugins.Host().GetVolumeDevicePluginDir(o.dir.plugin)) != 2 {
+	if err != nil || filepath.Base(bind) != string(o.PodUID) || paths.DepthBelow(bind, m.plugins.Host().GetVolumeDevicePluginDir(o.dir.plugin)) != 2 {
 		return errors.Join(err, fmt.Errorf("%q stays, since it is no link to a device of pod %q: remove it if nobody needs it: %w", o.Path, o.PodUID, mount.ErrForeign))
 	}
 	if m.journal.isRecorded(bind) {

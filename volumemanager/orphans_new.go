@@ -3,6 +3,8 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // This file lists mounts of which nothing is on record and that come while the manager runs, such as one that a plugin makes in a
@@ -25,14 +28,12 @@ func (m *Manager) mayBeOrphan(path string) bool {
 
 // examineOrphan lists what is mounted at a path of which nothing is known and nothing is on record, or takes it from the list when
 // it is there no more. Before the look at the start has listed all that was there, there is no list.
-func (m *Manager) examineOrphan(ctx context.Context, kernel mountLooker, path string) {
-	if !m.mayBeOrphan(path) || m.mounts.isBusy(path) {
+func (m *Manager) examineOrphan(ctx context.Context, path string) {
+	if !m.mayBeOrphan(path) || m.watch.IsBusy(path) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
 	var found []Orphan
-	mp, err := kernel.Lookup(ctx, path)
+	mp, err := m.watch.Lookup(ctx, path)
 	switch {
 	case err == nil:
 		mp.Path = path
@@ -56,10 +57,10 @@ func (m *Manager) examineOrphan(ctx context.Context, kernel mountLooker, path st
 
 // examineUnknown looks at the mounts of a table that may be orphans and of which nothing is known, and at those that were listed
 // and are not in it. Of a mount that is known it costs a look into a map.
-func (m *Manager) examineUnknown(ctx context.Context, kernel mountLooker, at map[string]int) {
+func (m *Manager) examineUnknown(ctx context.Context, at map[string]int) {
 	for path := range at {
-		if m.mayBeOrphan(path) && m.mounts.get(path) == nil {
-			m.examineOrphan(ctx, kernel, path)
+		if m.mayBeOrphan(path) && !m.watch.IsMount(path) {
+			m.examineOrphan(ctx, path)
 		}
 	}
 	m.mu.Lock()
@@ -67,7 +68,7 @@ func (m *Manager) examineUnknown(ctx context.Context, kernel mountLooker, at map
 	m.mu.Unlock()
 	for _, o := range listed {
 		if _, ok := at[o.Path]; o.Mounted && !ok {
-			m.examineOrphan(ctx, kernel, o.Path)
+			m.examineOrphan(ctx, o.Path)
 		}
 	}
 }
@@ -98,4 +99,40 @@ func (m *Manager) orphansOf(ids []uint64) []string {
 		}
 	}
 	return paths
+}
+
+// keptDirectory lists a directory that is there after its volume was taken away, and takes one that is gone from the list.
+func (m *Manager) keptDirectory(path string, pod types.UID, removed bool) {
+	o := Orphan{Path: path, PodUID: pod, later: true}
+	gone := removed
+	if !gone {
+		_, err := os.Lstat(path)
+		gone = err != nil || m.checkPlace(o) != nil
+	}
+	o.Err = fmt.Errorf("directory %q stays, since something else is in it: move that away, and remove it: %w", path, volume.ErrDirectoryKept)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	isIt := func(o Orphan) bool { return o.Path == path }
+	if gone && !slices.ContainsFunc(m.orphans, isIt) {
+		return
+	}
+	m.orphans = slices.DeleteFunc(slices.Clone(m.orphans), isIt) // Others read the list that was reported.
+	if !gone {
+		m.orphans = append(m.orphans, o)
+		slices.SortFunc(m.orphans, byPath)
+	}
+}
+
+// watchedOrphans is the list of orphans for the watch of mounts.
+type watchedOrphans struct{ m *Manager }
+
+func (o watchedOrphans) MayBe(path string) bool                   { return o.m.mayBeOrphan(path) }
+func (o watchedOrphans) Examine(ctx context.Context, path string) { o.m.examineOrphan(ctx, path) }
+func (o watchedOrphans) ExamineUnknown(ctx context.Context, at map[string]int) {
+	o.m.examineUnknown(ctx, at)
+}
+func (o watchedOrphans) PathsOf(ids []uint64) []string { return o.m.orphansOf(ids) }
+func (o watchedOrphans) Changed()                      { o.m.orphansChanged() }
+func (o watchedOrphans) Kept(path string, pod types.UID, removed bool) {
+	o.m.keptDirectory(path, pod, removed)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
 // The manager takes a mount or a directory of which nothing is on record for its own only where it makes such itself: at the
@@ -65,20 +66,11 @@ func (m *Manager) isPluginsPlace(path string) bool {
 	host := m.plugins.Host()
 	for _, name := range m.plugins.PluginNames() {
 		can := m.plugins.Capabilities(name)
-		staged := depthBelow(path, filepath.Join(host.GetPluginDir(name), "mounts")) == 1
-		bound := slices.Contains([]int{1, 2}, depthBelow(path, host.GetVolumeDevicePluginDir(name)))
+		staged := paths.DepthBelow(path, filepath.Join(host.GetPluginDir(name), "mounts")) == 1
+		bound := slices.Contains([]int{1, 2}, paths.DepthBelow(path, host.GetVolumeDevicePluginDir(name)))
 		if staged && can.Has(volume.CapDeviceMount) || bound && can.Has(volume.CapBlock) {
 			return true
 		}
 	}
 	return false
-}
-
-// depthBelow returns how many elements path has below dir; zero when it is not below it.
-func depthBelow(path, dir string) int {
-	rest, ok := strings.CutPrefix(path, filepath.Clean(dir)+"/")
-	if !ok {
-		return 0
-	}
-	return 1 + strings.Count(rest, "/")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
 // This file deals with the directories of pods in which no volume is left: a manager that was killed leaves them, empty and on
@@ -32,7 +33,7 @@ func (m *Manager) emptyPods(dirs []foundDir, recorded trace) ([]Orphan, error) {
 	for _, d := range dirs {
 		hasVolume[d.uid] = true
 	}
-	used, mounted := withParents(maps.Keys(recorded.paths)), withParents(maps.Keys(m.found.top))
+	used, mounted := paths.WithParents(maps.Keys(recorded.paths)), paths.WithParents(maps.Keys(m.found.top))
 	var empty []Orphan
 	for _, uid := range uids {
 		o := Orphan{Path: filepath.Join(pods, uid), PodUID: types.UID(uid), emptyPod: true}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
 // isRecorded reports whether a path, or one beneath it, is on record.
@@ -16,7 +17,7 @@ func (j *journal) isRecorded(path string) bool {
 	defer j.mu.Unlock()
 	for _, e := range j.entries {
 		for recorded := range e.record.paths() {
-			if isAtOrBeneath(recorded, path) {
+			if paths.IsAtOrBeneath(recorded, path) {
 				return true
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // podEntry is one pod that was added. It never changes: an update makes a new one.
@@ -347,7 +348,7 @@ func (m *Manager) populateAll(ctx context.Context) {
 			continue
 		}
 		failures[uid]++
-		m.dirtyPods.AddAt(uid, timeAfter(failures[uid]))
+		m.dirtyPods.AddAt(uid, retry.At(failures[uid]))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // ErrPluginAwaited matches what keeps a pod from a volume that no plugin serves, where Options.Prober may tell of one. The
@@ -35,9 +36,9 @@ func (m *Manager) probeAll(ctx context.Context) {
 			continue
 		}
 		failures++
-		wait := retryAfter(failures)
+		wait := retry.After(failures)
 		m.options.Logger.Warn("plugins were probed with an error", "error", err, "retryAfter", wait)
-		pause(ctx, wait)
+		retry.Pause(ctx, wait)
 	}
 }
 

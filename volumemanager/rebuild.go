@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
 // This file deals with what lies under the root and is on no record: it is rebuilt through its plugin where records are
@@ -87,7 +88,7 @@ func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
 	trace := m.journal.endTrace()
 	empty, emptyErr := m.emptyPods(dirs, trace)
 	err = errors.Join(err, stagedErr, devicesErr, emptyErr)
-	recorded, used := trace.paths, withParents(maps.Keys(trace.paths))
+	recorded, used := trace.paths, paths.WithParents(maps.Keys(trace.paths))
 	unrecorded := orphanMounts(m.found, host, recorded)
 	mounted := make(map[string]int, len(unrecorded))
 	for i, o := range unrecorded {
@@ -170,7 +171,7 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 // mount that no manager makes shows it, or it is a file.
 func (m *Manager) checkCanBeOurs(o Orphan) error {
 	pods := m.plugins.Host().GetPodsDir()
-	for above := filepath.Dir(o.Path); above != pods && isAtOrBeneath(above, pods); above = filepath.Dir(above) {
+	for above := filepath.Dir(o.Path); above != pods && paths.IsAtOrBeneath(above, pods); above = filepath.Dir(above) {
 		if at, ok := m.found.top[above]; ok {
 			return fmt.Errorf("%q lies in a mount of %s %q at %q, which no manager makes: unmount that: %w",
 				o.Path, m.found.table[at].FSType, m.found.table[at].Source, above, owned.ErrUnproven)
@@ -188,7 +189,7 @@ func (m *Manager) checkCanBeOurs(o Orphan) error {
 
 // withoutRecorded leaves out what has come on record: the stagings of volumes that were rebuilt.
 func withoutRecorded(orphans []Orphan, recorded map[string]struct{}) []Orphan {
-	return slices.DeleteFunc(orphans, func(o Orphan) bool { return isAtOrBeneathAny(o.Path, recorded) })
+	return slices.DeleteFunc(orphans, func(o Orphan) bool { return paths.IsAtOrBeneathAny(o.Path, recorded) })
 }
 
 // beginRebuild ends the rebuild before anything is planned where nothing is missing.

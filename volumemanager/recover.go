@@ -16,6 +16,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 )
 
 // recover locks the root and the directories of records, reads what an earlier manager left, and makes it the actual state: every
@@ -137,8 +138,8 @@ func (m *Manager) isOutlived(podName volume.UniquePodName) bool {
 // prepare gives the journal what it needs of the manager.
 func (j *journal) prepare(m *Manager) {
 	j.mounts, _ = m.options.Mounter.(MountTable)
-	if _, ok := m.options.Mounter.(kernelMounts); ok {
-		j.learned = m.mounts.get
+	if mountwatch.IsKernel(m.options.Mounter) {
+		j.learned = m.watch.MountAt
 	}
 	j.logger, j.agrees, j.renamed = m.options.Logger, m.agrees, m.renamed
 	j.root = m.root

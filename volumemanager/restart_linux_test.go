@@ -45,7 +45,7 @@ func BenchmarkRestart(b *testing.B) {
 		require.NoError(b, m.recover(b.Context()))
 		b.StopTimer()
 		require.Len(b, m.allVolumes(), volumes)
-		require.Len(b, m.mounts.all(), volumes)
+		require.Len(b, m.watch.All(), volumes)
 		require.NoError(b, m.journal.close(b.Context()))
 		b.StartTimer()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 )
 
 // This file lets a pod use a volume after a restart as an earlier manager has set it up, without another set-up. Its plugin
@@ -157,13 +159,16 @@ func sameSpec(recorded, spec *volume.Spec) bool {
 	return old.Name == now.Name && old.UID == now.UID && equality.Semantic.DeepEqual(old.Spec, now.Spec)
 }
 
+// reuseTimeout bounds the look at the mount of a record.
+const reuseTimeout = 10 * time.Second
+
 // isMountedAs reports whether the mount of a record is the uppermost one at its path, with the options that it had. It must
 // have an id that no other mount ever gets.
 func (m *Manager) isMountedAs(ctx context.Context, known *setUpRecord) bool {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reuseTimeout)
 	defer cancel()
 	found, err := m.journal.mounts.Lookup(ctx, known.Path)
-	if err != nil || known.Mount.Unique == 0 || found.UniqueID != known.Mount.Unique || hasFailed(found) {
+	if err != nil || known.Mount.Unique == 0 || found.UniqueID != known.Mount.Unique || mountwatch.HasFailed(found) {
 		return false
 	}
 	now := seenMountOf(found)

@@ -12,6 +12,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 )
 
 // rootMode is that of a root which the manager makes: as plugins make the directories below it.
@@ -42,8 +43,7 @@ func rootOf(host volume.VolumeHost, o Options) string {
 // newRootLock returns a lock of the root of host. Where the volumes of the manager are no fake's, the root is made: another
 // manager may begin at any time.
 func newRootLock(host volume.VolumeHost, o Options) *rootLock {
-	_, real := o.Mounter.(kernelMounts)
-	return &rootLock{path: rootOf(host, o), makes: real || o.Mounter == nil}
+	return &rootLock{path: rootOf(host, o), makes: mountwatch.IsKernel(o.Mounter) || o.Mounter == nil}
 }
 
 // take locks the directory unless it is locked by this lock. One that another has locked is an error that matches

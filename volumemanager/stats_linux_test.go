@@ -82,7 +82,7 @@ func hungCalls(f *mounttest.FUSE) int {
 func TestDeadServerIsNoticedAtStatsAndAtTheResync(t *testing.T) {
 	for name, look := range map[string]func(*watchedNode){
 		"stats":  func(n *watchedNode) { n.m.Stats(0) },
-		"resync": func(n *watchedNode) { n.m.lookAtAll() },
+		"resync": func(n *watchedNode) { n.m.watch.Resync() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, f, pod := newFaultyNode(t)

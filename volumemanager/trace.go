@@ -1,10 +1,5 @@
 package volumemanager
 
-import (
-	"iter"
-	"path/filepath"
-)
-
 // trace is what has been on record at any time from the start of the manager until orphans were looked for. What was on record
 // is no orphan, also when it was torn down meanwhile.
 type trace struct {
@@ -37,16 +32,4 @@ func (j *journal) endTrace() trace {
 	ended := *j.trace
 	j.trace = nil
 	return ended
-}
-
-// withParents returns the paths, and all directories above them.
-func withParents(paths iter.Seq[string]) map[string]struct{} {
-	all := make(map[string]struct{})
-	for path := range paths {
-		for _, known := all[path]; !known && len(path) > 1; _, known = all[path] {
-			all[path] = struct{}{}
-			path = filepath.Dir(path)
-		}
-	}
-	return all
 }

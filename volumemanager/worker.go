@@ -11,6 +11,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // worker carries volumes of one plugin, one after the other, as far as they go. It runs their operations in its own goroutine.
@@ -217,7 +218,7 @@ func (m *Manager) didNotBegin(v *volumeLook, a action, err error) {
 	case errors.As(err, &pending):
 		m.lookWhenFree(h) // The trouble before, if any, stays.
 	default:
-		until := timeAfter(1)
+		until := retry.At(1)
 		m.note(h, trouble{err: err, attempts: 1, until: until})
 		m.volumes.AddAt(h, until)
 	}
@@ -249,7 +250,7 @@ func (m *Manager) forgot(name v1.UniqueVolumeName, err error) {
 	}
 	attempts := m.refusals[name].attempts + 1
 	err = fmt.Errorf("nothing is left of volume %q, but it cannot be forgotten: %w", name, err)
-	m.refusals[name] = trouble{err: err, attempts: attempts, until: timeAfter(attempts)}
+	m.refusals[name] = trouble{err: err, attempts: attempts, until: retry.At(attempts)}
 }
 
 // refusal returns why the last step of a volume has to wait. Any other step ends that.

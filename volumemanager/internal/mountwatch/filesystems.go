@@ -1,4 +1,4 @@
-package volumemanager
+package mountwatch
 
 import (
 	"context"
@@ -45,76 +45,76 @@ type glance struct {
 }
 
 // suspectFilesystem has the filesystem of a mount looked at now.
-func (m *Manager) suspectFilesystem(own *ownMount) {
-	if own.filesystem != (filesystem{}) && m.options.FilesystemLook > 0 {
-		m.filesystems.Add(own.filesystem)
+func (w *Watch) suspectFilesystem(own *Mount) {
+	if own.filesystem != (filesystem{}) && w.options.FilesystemLook > 0 {
+		w.filesystems.Add(own.filesystem)
 	}
 }
 
 // lookAtFilesystems looks at each filesystem on a block device of which we have a mount, when that is new and then from time to
 // time, until ctx ends: the kernel tells nobody that one has given up. It sleeps while there is none.
-func (m *Manager) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
+func (w *Watch) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
 	seen := make(map[filesystem]glance)
 	probes := writeProbes{slots: make(chan struct{}, maxWriteProbes)}
 	defer probes.wg.Wait()
 	for {
-		fs, ok := m.filesystems.Get(ctx)
+		fs, ok := w.filesystems.Get(ctx)
 		if !ok {
 			return
 		}
-		mounts, busy := m.mounts.ofFilesystem(fs)
+		mounts, busy := w.mounts.ofFilesystem(fs)
 		switch {
 		case len(mounts) > 0:
-			if found, ok := m.lookAtFilesystem(ctx, kernel, mounts, seen[fs]); ok {
-				seen[fs] = m.probeWrites(ctx, &probes, mounts, seen[fs], found)
+			if found, ok := w.lookAtFilesystem(ctx, kernel, mounts, seen[fs]); ok {
+				seen[fs] = w.probeWrites(ctx, &probes, mounts, seen[fs], found)
 			}
 		case !busy:
 			delete(seen, fs)
 			continue
 		}
 		// All at once, so that a node with many volumes wakes up no more often than one with few.
-		m.filesystems.AddAt(fs, time.Now().Truncate(m.options.FilesystemLook).Add(m.options.FilesystemLook))
+		w.filesystems.AddAt(fs, time.Now().Truncate(w.options.FilesystemLook).Add(w.options.FilesystemLook))
 	}
 }
 
 // lookAtFilesystem looks at one, at the first of our mounts of it that can be seen, and tells what is wrong.
-func (m *Manager) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*ownMount, before glance) (now glance, ok bool) {
+func (w *Watch) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*Mount, before glance) (now glance, ok bool) {
 	for _, own := range mounts {
 		found, err := lookupOwn(ctx, kernel, own)
 		if err != nil {
 			continue // The watch of the mounts finds out why.
 		}
-		now = glance{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: m.resyncs.Load()}
+		now = glance{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: w.resyncs.Load()}
 		if reporter, ok := kernel.(filesystemReporter); ok {
-			now.report = m.askFilesystem(ctx, reporter, found, before.report)
+			now.report = w.askFilesystem(ctx, reporter, found, before.report)
 		}
 		if now.options != before.options {
 			for _, other := range mounts {
-				m.suspects.Add(other.path)
+				w.suspects.Add(other.path)
 			}
 		}
-		m.tellOfFilesystem(mounts, now.report)
+		w.tellOfFilesystem(mounts, now.report)
 		return now, true
 	}
 	return before, false
 }
 
 // lookupOwn returns the facts of a mount of ours. The filesystem is asked for nothing.
-func lookupOwn(ctx context.Context, kernel mountLooker, own *ownMount) (mount.MountPoint, error) {
+func lookupOwn(ctx context.Context, kernel mountLooker, own *Mount) (mount.MountPoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	if own.uniqueID != 0 {
-		return kernel.LookupID(ctx, own.uniqueID)
+	if own.UniqueID != 0 {
+		return kernel.LookupID(ctx, own.UniqueID)
 	}
 	found, err := kernel.Lookup(ctx, own.path)
-	if err == nil && !own.expect().Is(found) {
+	if err == nil && !own.Expect().Is(found) {
 		err = foreignOn(own, found)
 	}
 	return found, err
 }
 
 // askFilesystem returns what a filesystem tells, or what it told before when it does not answer.
-func (m *Manager) askFilesystem(
+func (w *Watch) askFilesystem(
 	ctx context.Context, reporter filesystemReporter, found mount.MountPoint, before mount.FilesystemReport,
 ) mount.FilesystemReport {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
@@ -124,13 +124,13 @@ func (m *Manager) askFilesystem(
 		return report
 	}
 	if ctx.Err() == nil && !errors.Is(err, mount.ErrNotMounted) && !errors.Is(err, mount.ErrStuck) {
-		m.options.Logger.Debug("a filesystem could not be asked for its health", "path", found.Path, "error", err)
+		w.options.Logger.Debug("a filesystem could not be asked for its health", "path", found.Path, "error", err)
 	}
 	return before
 }
 
 // tellOfFilesystem says what is wrong with a filesystem to all who have it.
-func (m *Manager) tellOfFilesystem(mounts []*ownMount, report mount.FilesystemReport) {
+func (w *Watch) tellOfFilesystem(mounts []*Mount, report mount.FilesystemReport) {
 	var now []health.Condition
 	if report.ShutDown {
 		now = append(now, health.Abnormal(health.FilesystemShutDown, errShutDown))
@@ -139,8 +139,8 @@ func (m *Manager) tellOfFilesystem(mounts []*ownMount, report mount.FilesystemRe
 		now = append(now, health.Degraded(health.FilesystemErrors, errorsOnRecord(report)))
 	}
 	for _, own := range mounts {
-		if m.mounts.get(own.path) == own && !m.mounts.isBusy(own.path) {
-			m.health.Report(own.Key, health.Filesystem, slices.Clone(now))
+		if w.mounts.get(own.path) == own && !w.mounts.isBusy(own.path) {
+			w.options.Health.Report(own.Key, health.Filesystem, slices.Clone(now))
 		}
 	}
 }
@@ -173,9 +173,8 @@ type writeProbes struct {
 // Such a descriptor cannot be held, since nobody could unmount the filesystem; and a syncfs writes all that is dirty, which
 // is too much to do it at each look. ext4 counts what it complains of, so that only then it is done. Other filesystems count
 // nothing (btrfs does not count a want of space below it): they are written at the resync.
-func (m *Manager) probeWrites(ctx context.Context, probes *writeProbes, mounts []*ownMount, before, now glance) glance {
-	kernel, ok := m.options.Mounter.(kernelMounts)
-	if !ok || !now.mayHaveFailed(before) {
+func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*Mount, before, now glance) glance {
+	if !now.mayHaveFailed(before) {
 		return now
 	}
 	select {
@@ -185,7 +184,7 @@ func (m *Manager) probeWrites(ctx context.Context, probes *writeProbes, mounts [
 	}
 	probes.wg.Go(func() {
 		defer func() { <-probes.slots }()
-		m.syncOne(ctx, kernel, mounts)
+		w.syncOne(ctx, w.kernel, mounts)
 	})
 	return now
 }
@@ -205,15 +204,15 @@ func (g glance) mayHaveFailed(before glance) bool {
 
 // syncOne writes what is dirty in a filesystem, at the first of our mounts of it that can be used, and tells of a write that has
 // failed, then or before.
-func (m *Manager) syncOne(ctx context.Context, kernel kernelMounts, mounts []*ownMount) {
+func (w *Watch) syncOne(ctx context.Context, kernel kernelMounts, mounts []*Mount) {
 	ctx, cancel := context.WithTimeout(ctx, writeProbeTimeout)
 	defer cancel()
 	for _, own := range mounts {
 		found, err := kernel.Lookup(ctx, own.path)
-		if err != nil || !own.expect().Is(found) || m.mounts.isBusy(own.path) {
+		if err != nil || !own.Expect().Is(found) || w.mounts.isBusy(own.path) {
 			continue
 		}
-		if hasFailed(found) || isReadOnly(found) {
+		if HasFailed(found) || IsReadOnly(found) {
 			return // That is told already, and nothing is written any more.
 		}
 		err = kernel.SyncFS(ctx, own.path)
@@ -221,9 +220,9 @@ func (m *Manager) syncOne(ctx context.Context, kernel kernelMounts, mounts []*ow
 		switch {
 		case err == nil:
 		case errors.As(err, &lost), errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrStuck), couldNotSync(err):
-			m.options.Logger.Debug("it is not known whether writes to a volume have failed", "volume", own.Volume, "path", own.path, "error", err)
+			w.options.Logger.Debug("it is not known whether writes to a volume have failed", "volume", own.Volume, "path", own.path, "error", err)
 		default:
-			m.writesFailed(mounts, fmt.Errorf("data that was written may be lost: %w", err))
+			w.writesFailed(mounts, fmt.Errorf("data that was written may be lost: %w", err))
 		}
 		return
 	}
@@ -231,17 +230,17 @@ func (m *Manager) syncOne(ctx context.Context, kernel kernelMounts, mounts []*ow
 
 // writesFailed tells all who have a filesystem that a write to it has failed, and keeps that once for each volume: for its
 // staging where it has one.
-func (m *Manager) writesFailed(mounts []*ownMount, err error) {
+func (w *Watch) writesFailed(mounts []*Mount, err error) {
 	staged := make(map[v1.UniqueVolumeName]bool)
 	for _, own := range mounts {
 		staged[own.Volume] = staged[own.Volume] || own.Pod == ""
 	}
 	for _, own := range mounts {
 		if own.Pod == "" || !staged[own.Volume] {
-			m.health.DataLost(own.Key, err)
+			w.options.Health.DataLost(own.Key, err)
 			continue
 		}
-		m.health.Report(own.Key, health.Sync, []health.Condition{health.Abnormal(health.DataLost, err)})
+		w.options.Health.Report(own.Key, health.Sync, []health.Condition{health.Abnormal(health.DataLost, err)})
 	}
 }
 

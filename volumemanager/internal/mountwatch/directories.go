@@ -1,4 +1,4 @@
-package volumemanager
+package mountwatch
 
 import (
 	"context"
@@ -13,15 +13,16 @@ import (
 	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // This file keeps plain directories of volumes, such as those of an emptyDir on disk, from being taken for others that a mount
 // over them, or above them, shows at the same path.
 
-// ownDirectory is a directory in which an operation of this manager has set a volume up. It does not change; a new one takes
+// directory is a directory in which an operation of this manager has set a volume up. It does not change; a new one takes
 // its place.
-type ownDirectory struct {
+type directory struct {
 	podvolume.Key
 
 	path string
@@ -29,29 +30,29 @@ type ownDirectory struct {
 }
 
 // enterDirectory takes a directory as ours in place of what was known at its path.
-func (t *ownMounts) enterDirectory(own *ownDirectory) {
+func (t *mounts) enterDirectory(own *directory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dropLocked(own.path)
 	if t.directories == nil {
-		t.directories = make(map[string]*ownDirectory)
+		t.directories = make(map[string]*directory)
 	}
 	t.directories[own.path] = own
 }
 
-func (t *ownMounts) directory(path string) *ownDirectory {
+func (t *mounts) directory(path string) *directory {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.directories[path]
 }
 
-func (t *ownMounts) allDirectories() []*ownDirectory {
+func (t *mounts) allDirectories() []*directory {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Values(t.directories))
 }
 
-func (t *ownMounts) isHidden(path string) bool {
+func (t *mounts) isHidden(path string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, is := t.hidden[path]
@@ -60,28 +61,28 @@ func (t *ownMounts) isHidden(path string) bool {
 
 // learnDirectory takes the directory at path, where nothing is mounted, as ours, if it lies in that of a pod: a volume may also be
 // a directory of the node, which is its operator's.
-func (m *Manager) learnDirectory(ctx context.Context, h podvolume.Key, path string) {
-	old := m.mounts.directory(path)
-	m.mounts.drop(path)
-	if !isAtOrBeneath(path, m.plugins.Host().GetPodsDir()) {
+func (w *Watch) learnDirectory(ctx context.Context, h podvolume.Key, path string) {
+	old := w.mounts.directory(path)
+	w.mounts.drop(path)
+	if !paths.IsAtOrBeneath(path, w.options.Host.GetPodsDir()) {
 		return
 	}
 	seen, err := owned.See(ctx, path, safepath.Options{})
 	if err != nil {
-		m.options.Logger.Debug("a volume is no directory that can be watched", "volume", h.Volume, "pod", h.Pod, "path", path, "error", err)
+		w.options.Logger.Debug("a volume is no directory that can be watched", "volume", h.Volume, "pod", h.Pod, "path", path, "error", err)
 		return
 	}
 	if old != nil && old.seen == seen {
-		m.mounts.enterDirectory(old)
+		w.mounts.enterDirectory(old)
 	} else {
-		m.mounts.enterDirectory(&ownDirectory{Key: h, path: path, seen: seen})
+		w.mounts.enterDirectory(&directory{Key: h, path: path, seen: seen})
 	}
-	m.tellOfMount(h, nil)
+	w.tellOfMount(h, nil)
 }
 
 // check returns an error that matches mount.ErrForeign when the directory cannot be seen at its path because of a mount, or
 // another one is there, and an error that matches fs.ErrNotExist when it is gone.
-func (d *ownDirectory) check(ctx context.Context, kernel mountLooker) error {
+func (d *directory) check(ctx context.Context, kernel mountLooker) error {
 	found, err := kernel.Lookup(ctx, d.path)
 	switch {
 	case err == nil:
@@ -99,29 +100,29 @@ func (d *ownDirectory) check(ctx context.Context, kernel mountLooker) error {
 
 // checkOurDirectory refuses when what is at path is not the directory that was set up there. One that is gone is no reason: the
 // plugin makes it anew, or has nothing to take away.
-func (g guard) checkOurDirectory(ctx context.Context, own *ownDirectory) error {
+func (g guard) checkOurDirectory(ctx context.Context, own *directory) error {
 	err := own.check(ctx, g.kernel)
 	if !errors.Is(err, mount.ErrForeign) {
 		return nil // The plugin looks for itself.
 	}
-	g.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
+	g.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 	return err
 }
 
 // examineDirectories looks at the directories that a mount of the table covers, or that could not be seen the last time. Each
 // path of the table is a key of at.
-func (m *Manager) examineDirectories(ctx context.Context, kernel mountLooker, at map[string]int) {
-	pods := m.plugins.Host().GetPodsDir()
-	for _, own := range m.mounts.allDirectories() {
-		if isCovered(own.path, pods, at) || m.mounts.isHidden(own.path) {
-			m.examineDirectory(ctx, kernel, own)
+func (w *Watch) examineDirectories(ctx context.Context, kernel mountLooker, at map[string]int) {
+	pods := w.options.Host.GetPodsDir()
+	for _, own := range w.mounts.allDirectories() {
+		if isCovered(own.path, pods, at) || w.mounts.isHidden(own.path) {
+			w.examineDirectory(ctx, kernel, own)
 		}
 	}
 }
 
 // isCovered reports whether something is mounted at a path, or above it as far as the directory of pods.
 func isCovered(path, pods string, at map[string]int) bool {
-	for ; isAtOrBeneath(path, pods); path = filepath.Dir(path) {
+	for ; paths.IsAtOrBeneath(path, pods); path = filepath.Dir(path) {
 		if _, ok := at[path]; ok {
 			return true
 		}
@@ -130,28 +131,28 @@ func isCovered(path, pods string, at map[string]int) bool {
 }
 
 // examineDirectory looks at a directory of ours.
-func (m *Manager) examineDirectory(ctx context.Context, kernel mountLooker, own *ownDirectory) {
-	if m.mounts.isBusy(own.path) {
+func (w *Watch) examineDirectory(ctx context.Context, kernel mountLooker, own *directory) {
+	if w.mounts.isBusy(own.path) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	// What hides it may go while it is looked at.
-	m.mounts.hide(own.path)
+	w.mounts.hide(own.path)
 	err := own.check(ctx, kernel)
-	if m.mounts.directory(own.path) != own || m.mounts.isBusy(own.path) {
+	if w.mounts.directory(own.path) != own || w.mounts.isBusy(own.path) {
 		return
 	}
 	switch {
 	case errors.Is(err, mount.ErrForeign):
-		m.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
+		w.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 		return
 	case err == nil:
-		m.tellOfMount(own.Key, nil)
+		w.tellOfMount(own.Key, nil)
 	case errors.Is(err, fs.ErrNotExist):
 		// It was removed: its content is lost, and the next set-up makes another.
 	default:
-		m.options.Logger.Warn("a directory could not be looked at", "path", own.path, "error", err)
+		w.options.Logger.Warn("a directory could not be looked at", "path", own.path, "error", err)
 	}
-	m.mounts.unhide(own.path)
+	w.mounts.unhide(own.path)
 }

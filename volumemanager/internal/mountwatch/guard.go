@@ -1,4 +1,4 @@
-package volumemanager
+package mountwatch
 
 import (
 	"context"
@@ -15,35 +15,10 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// kernelMounts is what the manager uses of [Options].Mounter when it has all of it, as a *mount.Mounter does.
-type kernelMounts interface {
-	mountLooker
-	mountWatcher
-	mountEnder
-}
-
-type mountLooker interface {
-	Lookup(ctx context.Context, path string) (mount.MountPoint, error)
-	LookupID(ctx context.Context, uniqueID uint64) (mount.MountPoint, error)
-	List(ctx context.Context) ([]mount.MountPoint, error)
-}
-
-type mountWatcher interface {
-	Watch(ctx context.Context, changed func(mount.Change)) error
-}
-
-type mountEnder interface {
-	SyncFS(ctx context.Context, target string) error
-	UnmountHung(ctx context.Context, target string, options mount.UnmountOptions) error
-}
-
-var _ kernelMounts = (*mount.Mounter)(nil)
-
 // guard is the executor's journal that knows which mounts are ours: it learns of each when it is made, refuses what would be
 // done to a mount of somebody else, and writes what is dirty before the last mount of a filesystem goes.
 type guard struct {
-	*Manager
-	kernel kernelMounts
+	*Watch
 	// inner is the journal on disk; nil when there is none.
 	inner operationexecutor.Journal
 }
@@ -53,19 +28,18 @@ var (
 	_ operationexecutor.CallWatcher = guard{}
 )
 
-// guarded returns inner, or nil, with what [Options].Mounter makes possible.
-func (m *Manager) guarded(inner operationexecutor.Journal) operationexecutor.Journal {
-	kernel, ok := m.options.Mounter.(kernelMounts)
-	if !ok {
+// Guard returns inner, or nil, with what the mounter makes possible.
+func (w *Watch) Guard(inner operationexecutor.Journal) operationexecutor.Journal {
+	if w.kernel == nil {
 		return inner
 	}
-	return guard{Manager: m, kernel: kernel, inner: inner}
+	return guard{Watch: w, inner: inner}
 }
 
 // Intend implements [operationexecutor.Journal]. The error matches [mount.ErrForeign] when another mount than ours would be
 // changed or hidden.
 func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) error {
-	path := mountPathOf(intent)
+	path := PathOf(intent)
 	if path == "" {
 		return g.intend(ctx, intent)
 	}
@@ -98,7 +72,7 @@ func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) erro
 // CallContext implements [operationexecutor.CallWatcher]: what the call says it has mounted is ours, whatever is uppermost when it
 // has returned, and also when it returns after it was given up. Where it says that it has removed the directory nothing is mounted.
 func (g guard) CallContext(ctx context.Context, intent operationexecutor.Intent) context.Context {
-	path := mountPathOf(intent)
+	path := PathOf(intent)
 	if isTeardown(intent) {
 		return mount.WithRemoved(ctx, func(target string) {
 			if target == path {
@@ -108,14 +82,14 @@ func (g guard) CallContext(ctx context.Context, intent operationexecutor.Intent)
 	}
 	return mount.WithMade(ctx, func(target string, found mount.MountPoint) {
 		if target == path {
-			g.mounts.enterReported(newOwnMount(holderOf(intent), path, found))
+			g.mounts.enterReported(NewMount(holderOf(intent), path, found))
 		}
 	})
 }
 
 // Conclude implements [operationexecutor.Journal].
 func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
-	path := mountPathOf(intent)
+	path := PathOf(intent)
 	if path == "" {
 		return g.conclude(ctx, intent, end)
 	}
@@ -133,7 +107,7 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 		}
 		g.mounts.drop(path)
 		g.mounts.takeBack(holderOf(intent))
-		g.health.Forget(holderOf(intent))
+		g.options.Health.Forget(holderOf(intent))
 	case operationexecutor.IntentUncertain:
 		g.suspects.Add(path) // it failed, perhaps since something is wrong with the filesystem
 	}
@@ -149,10 +123,10 @@ func (g guard) conclude(ctx context.Context, intent operationexecutor.Intent, en
 }
 
 // suspectVolume has all mounts of a volume looked at.
-func (m *Manager) suspectVolume(name v1.UniqueVolumeName) {
-	for _, own := range m.mounts.all() {
+func (w *Watch) suspectVolume(name v1.UniqueVolumeName) {
+	for _, own := range w.mounts.all() {
 		if own.Volume == name {
-			m.suspects.Add(own.path)
+			w.suspects.Add(own.path)
 		}
 	}
 }
@@ -167,23 +141,19 @@ func (g guard) ended(path string) {
 	}
 }
 
-// mountMade returns what is told of a mount that was made, before anybody else is: who has waited for it may do with it what
-// he likes.
-func (m *Manager) mountMade() func(h podvolume.Key, path string) {
-	kernel, ok := m.options.Mounter.(kernelMounts)
-	if !ok {
-		return func(podvolume.Key, string) {}
+// Made records a mount before the callers that wait for it wake: they may use or replace it at once.
+func (w *Watch) Made(h podvolume.Key, path string) {
+	if w.kernel == nil {
+		return
 	}
-	return func(h podvolume.Key, path string) {
-		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) //nolint:forbidigo // The port has no context.
-		defer cancel()
-		m.learn(ctx, kernel, h, path)
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) //nolint:forbidigo // The port has no context.
+	defer cancel()
+	w.learn(ctx, w.kernel, h, path)
 }
 
 // looks tells the executor what is mounted. What it sees of the mount of an operation is learned without another look.
 type looks struct {
-	*ownMounts
+	*mounts
 	kernel mountLooker
 }
 
@@ -203,40 +173,40 @@ func (l looks) IsMountPoint(ctx context.Context, path string) (bool, error) {
 	return true, nil
 }
 
-// mountPoints returns [Options].Mounter for the executor.
-func (m *Manager) mountPoints() operationexecutor.MountPoints {
-	if kernel, ok := m.options.Mounter.(kernelMounts); ok {
-		return looks{ownMounts: &m.mounts, kernel: kernel}
+// MountPoints returns inner for the executor, with what is seen for it learned.
+func (w *Watch) MountPoints(inner operationexecutor.MountPoints) operationexecutor.MountPoints {
+	if w.kernel == nil {
+		return inner
 	}
-	return m.options.Mounter
+	return looks{mounts: &w.mounts, kernel: w.kernel}
 }
 
 // learn takes what is mounted at path now as ours.
-func (m *Manager) learn(ctx context.Context, kernel mountLooker, h podvolume.Key, path string) {
-	found, err := m.mounts.seenOr(path, func() (mount.MountPoint, error) { return kernel.Lookup(ctx, path) })
-	if own := m.mounts.get(path); own != nil && own.reported && (err != nil || !own.expect().Is(found)) {
-		m.suspects.Add(path) // The plugin reports what it mounts, and this is something else.
+func (w *Watch) learn(ctx context.Context, kernel mountLooker, h podvolume.Key, path string) {
+	found, err := w.mounts.seenOr(path, func() (mount.MountPoint, error) { return kernel.Lookup(ctx, path) })
+	if own := w.mounts.get(path); own != nil && own.reported && (err != nil || !own.Expect().Is(found)) {
+		w.suspects.Add(path) // The plugin reports what it mounts, and this is something else.
 		return
 	}
 	if errors.Is(err, mount.ErrNotMounted) && h.Pod != "" {
-		m.learnDirectory(ctx, h, path) // not every volume is a mount
+		w.learnDirectory(ctx, h, path) // not every volume is a mount
 		return
 	}
 	if err != nil {
-		m.mounts.drop(path)
+		w.mounts.drop(path)
 		return
 	}
-	old, own := m.mounts.get(path), newOwnMount(h, path, found)
+	old, own := w.mounts.get(path), NewMount(h, path, found)
 	switch {
-	case old != nil && old.uniqueID == own.uniqueID && own.uniqueID != 0 && !old.underway:
+	case old != nil && old.UniqueID == own.UniqueID && own.UniqueID != 0 && !old.underway:
 		own = old // only refreshed: its flags should still be those that it had
 	case old != nil:
 		own.lost, own.reported = old.lost, old.reported
 	}
-	m.mounts.enter(own)
-	m.assess(own, found)
-	if hasFailed(found) {
-		m.suspects.Add(everyMount) // No event tells of it: its other mounts are not known to have failed.
+	w.mounts.enter(own)
+	w.assess(own, found)
+	if HasFailed(found) {
+		w.suspects.Add(everyMount) // No event tells of it: its other mounts are not known to have failed.
 	}
 }
 
@@ -253,37 +223,37 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 	switch {
 	case own == nil:
 		if err == nil && isTeardown(intent) { // It is on record, and a teardown would take it off in any case.
-			g.mounts.enter(newOwnMount(holderOf(intent), path, found))
+			g.mounts.enter(NewMount(holderOf(intent), path, found))
 		}
 		return nil
 	case errors.Is(err, mount.ErrNotMounted):
 		err = hidden(ctx, g.kernel, own)
 	case err != nil:
 		return nil //nolint:nilerr // Nobody can say; the plugin looks for itself.
-	case own.expect().Is(found):
+	case own.Expect().Is(found):
 		return g.syncBefore(ctx, own, found, intent)
 	default:
 		err = foreignOn(own, found)
 	}
 	if err != nil {
-		g.health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
+		g.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 	}
 	return err
 }
 
 // hidden returns an error when a mount of ours that cannot be seen at its path is there all the same, hidden by another.
-func hidden(ctx context.Context, kernel mountLooker, own *ownMount) error {
-	if own.uniqueID == 0 {
+func hidden(ctx context.Context, kernel mountLooker, own *Mount) error {
+	if own.UniqueID == 0 {
 		return nil
 	}
-	found, err := kernel.LookupID(ctx, own.uniqueID)
+	found, err := kernel.LookupID(ctx, own.UniqueID)
 	if err != nil || found.Path != own.path {
 		return nil //nolint:nilerr // It has gone, or was moved away.
 	}
 	return fmt.Errorf("what is mounted at %q is hidden: somebody has mounted above it; it was left alone: %w", own.path, mount.ErrForeign)
 }
 
-func foreignOn(own *ownMount, found mount.MountPoint) error {
+func foreignOn(own *Mount, found mount.MountPoint) error {
 	return foreignAt(own.Key, own.path, found)
 }
 
@@ -292,8 +262,8 @@ func foreignAt(h podvolume.Key, path string, found mount.MountPoint) error {
 		found.FSType, found.Source, path, h.Volume, mount.ErrForeign)
 }
 
-// mountPathOf returns the path of the mount that an intent is about; empty when it is about none.
-func mountPathOf(intent operationexecutor.Intent) string {
+// PathOf returns the path of the mount that an intent is about; empty when it is about none.
+func PathOf(intent operationexecutor.Intent) string {
 	switch intent.Kind {
 	case operationexecutor.OpMount, operationexecutor.OpUnmount, operationexecutor.OpUnmountDevice:
 		if intent.PodUID != "" && intent.MountPath != "" {

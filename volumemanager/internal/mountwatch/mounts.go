@@ -1,4 +1,4 @@
-package volumemanager
+package mountwatch
 
 import (
 	"maps"
@@ -12,14 +12,14 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// ownMount is a mount that an operation of this manager has made, or that was there when it was set up again. It does not
+// Mount is a mount that an operation of this manager has made, or that was there when it was set up again. It does not
 // change; a new one takes its place.
-type ownMount struct {
+type Mount struct {
 	podvolume.Key
 
 	path string
-	// uniqueID is the mount's, and zero where the kernel has none: then identity says what is known of it.
-	uniqueID uint64
+	// UniqueID is the mount's, and zero where the kernel has none: then identity says what is known of it.
+	UniqueID uint64
 	identity *mount.Identity
 	// flags are the options of the mount, joined, as they were. Most mounts have the same.
 	flags unique.Handle[string]
@@ -35,10 +35,11 @@ type ownMount struct {
 	lost time.Time
 }
 
-func newOwnMount(h podvolume.Key, path string, found mount.MountPoint) *ownMount {
-	own := &ownMount{
-		Key: h, path: path, uniqueID: found.UniqueID,
-		flags: unique.Make(strings.Join(found.Options, ",")), readOnly: isReadOnly(found), filesystem: filesystemOf(found),
+// NewMount returns what was found mounted at a path as ours.
+func NewMount(h podvolume.Key, path string, found mount.MountPoint) *Mount {
+	own := &Mount{
+		Key: h, path: path, UniqueID: found.UniqueID,
+		flags: unique.Make(strings.Join(found.Options, ",")), readOnly: IsReadOnly(found), filesystem: filesystemOf(found),
 	}
 	if found.UniqueID == 0 {
 		identity := found.Identity()
@@ -47,28 +48,39 @@ func newOwnMount(h podvolume.Key, path string, found mount.MountPoint) *ownMount
 	return own
 }
 
-// expect is what tells the mount from others.
-func (o *ownMount) expect() mount.Identity {
+// Expect is what tells the mount from others.
+func (o *Mount) Expect() mount.Identity {
 	if o.identity != nil {
 		return *o.identity
 	}
-	return mount.Identity{UniqueID: o.uniqueID}
+	return mount.Identity{UniqueID: o.UniqueID}
 }
 
-// ownMounts are the mounts of this manager that it knows for certain, so that the news of a mount can be told to be about
+// Options returns the options of the mount, joined, as they were.
+func (o *Mount) Options() string { return o.flags.Value() }
+
+// IsReadOnly reports whether the filesystem was read-only.
+func (o *Mount) IsReadOnly() bool { return o.readOnly }
+
+// Lost returns a mount on record in the place of which another one was found: that is not to be taken for it.
+func Lost(h podvolume.Key, path string, id uint64, identity *mount.Identity) *Mount {
+	return &Mount{Key: h, path: path, UniqueID: id, identity: identity, flags: unique.Make("")}
+}
+
+// mounts are the mounts of this manager that it knows for certain, so that the news of a mount can be told to be about
 // one of them in the time of a look into a map. The zero value has none.
-type ownMounts struct {
+type mounts struct {
 	mu     sync.Mutex
-	byPath map[string]*ownMount
-	byID   map[uint64]*ownMount
+	byPath map[string]*Mount
+	byID   map[uint64]*Mount
 	// byFilesystem are those of each filesystem on a block device.
-	byFilesystem map[filesystem]map[*ownMount]struct{}
+	byFilesystem map[filesystem]map[*Mount]struct{}
 	// directories are the directories of volumes that are no mounts, by path.
-	directories map[string]*ownDirectory
+	directories map[string]*directory
 	// hidden are the paths of ours at which somebody has mounted on top, or above.
 	hidden map[string]struct{}
 	// leaving are those that are being taken away, as they were when that began.
-	leaving map[podvolume.Key]*ownMount
+	leaving map[podvolume.Key]*Mount
 	// gone are those that are mounted no more while their teardown hangs.
 	gone map[podvolume.Key]struct{}
 	// busy are the paths of which an operation is about to change something.
@@ -85,24 +97,24 @@ type busyPath struct {
 	removed bool
 }
 
-func (t *ownMounts) get(path string) *ownMount {
+func (t *mounts) get(path string) *Mount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byPath[path]
 }
 
 // byUniqueID returns the mount of ours with the unique id.
-func (t *ownMounts) byUniqueID(id uint64) *ownMount {
+func (t *mounts) byUniqueID(id uint64) *Mount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byID[id]
 }
 
 // all returns the mounts that no operation is about to change. Of the others end will tell that there was news.
-func (t *ownMounts) all() []*ownMount {
+func (t *mounts) all() []*Mount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*ownMount, 0, len(t.byPath))
+	all := make([]*Mount, 0, len(t.byPath))
 	for path, own := range t.byPath {
 		if busy := t.busy[path]; busy != nil {
 			busy.news = true
@@ -114,31 +126,31 @@ func (t *ownMounts) all() []*ownMount {
 }
 
 // enter takes a mount as ours in place of what was known at its path.
-func (t *ownMounts) enter(own *ownMount) {
+func (t *mounts) enter(own *Mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byPath == nil {
-		t.byPath, t.byID = make(map[string]*ownMount), make(map[uint64]*ownMount)
+		t.byPath, t.byID = make(map[string]*Mount), make(map[uint64]*Mount)
 	}
 	t.dropLocked(own.path)
 	t.byPath[own.path] = own
-	if own.uniqueID != 0 {
-		t.byID[own.uniqueID] = own
+	if own.UniqueID != 0 {
+		t.byID[own.UniqueID] = own
 	}
 	if own.filesystem == (filesystem{}) {
 		return
 	}
 	if t.byFilesystem == nil {
-		t.byFilesystem = make(map[filesystem]map[*ownMount]struct{})
+		t.byFilesystem = make(map[filesystem]map[*Mount]struct{})
 	}
 	if t.byFilesystem[own.filesystem] == nil {
-		t.byFilesystem[own.filesystem] = make(map[*ownMount]struct{}, 1)
+		t.byFilesystem[own.filesystem] = make(map[*Mount]struct{}, 1)
 	}
 	t.byFilesystem[own.filesystem][own] = struct{}{}
 }
 
 // ofFilesystem returns the mounts of a filesystem that no operation is about to change, and whether there are others.
-func (t *ownMounts) ofFilesystem(fs filesystem) (mounts []*ownMount, others bool) {
+func (t *mounts) ofFilesystem(fs filesystem) (mounts []*Mount, others bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for own := range t.byFilesystem[fs] {
@@ -153,11 +165,11 @@ func (t *ownMounts) ofFilesystem(fs filesystem) (mounts []*ownMount, others bool
 
 // enterReported takes a mount as ours that the call which made it has told of. It is not known again by a look at what is
 // uppermost.
-func (t *ownMounts) enterReported(own *ownMount) {
+func (t *mounts) enterReported(own *Mount) {
 	own.reported, own.underway = true, true
 	if old := t.get(own.path); old != nil {
 		own.lost = old.lost
-		if old.uniqueID == own.uniqueID && own.uniqueID != 0 { // only refreshed: its flags should still be those that it had
+		if old.UniqueID == own.UniqueID && own.UniqueID != 0 { // only refreshed: its flags should still be those that it had
 			own.flags, own.readOnly, own.underway = old.flags, old.readOnly, old.underway
 		}
 	}
@@ -165,20 +177,20 @@ func (t *ownMounts) enterReported(own *ownMount) {
 }
 
 // drop forgets what is known at a path.
-func (t *ownMounts) drop(path string) {
+func (t *mounts) drop(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dropLocked(path)
 }
 
-func (t *ownMounts) dropLocked(path string) {
+func (t *mounts) dropLocked(path string) {
 	delete(t.directories, path)
 	old := t.byPath[path]
 	if old == nil {
 		return
 	}
 	delete(t.byPath, path)
-	delete(t.byID, old.uniqueID)
+	delete(t.byID, old.UniqueID)
 	if same := t.byFilesystem[old.filesystem]; same != nil {
 		delete(same, old)
 		if len(same) == 0 {
@@ -188,7 +200,7 @@ func (t *ownMounts) dropLocked(path string) {
 }
 
 // hide remembers a path at which ours cannot be seen, until unhide: it is looked at again whenever any mount goes.
-func (t *ownMounts) hide(path string) {
+func (t *mounts) hide(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.hidden == nil {
@@ -197,37 +209,37 @@ func (t *ownMounts) hide(path string) {
 	t.hidden[path] = struct{}{}
 }
 
-func (t *ownMounts) unhide(path string) {
+func (t *mounts) unhide(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.hidden, path)
 }
 
-func (t *ownMounts) allHidden() []string {
+func (t *mounts) allHidden() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Keys(t.hidden))
 }
 
 // leave says that a mount is about to be taken away.
-func (t *ownMounts) leave(own *ownMount) {
+func (t *mounts) leave(own *Mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.leaving == nil {
-		t.leaving = make(map[podvolume.Key]*ownMount)
+		t.leaving = make(map[podvolume.Key]*Mount)
 	}
 	t.leaving[own.Key] = own
 }
 
 // leavingOf returns the mount that is being taken away, or was when that ended uncertainly; nil when there is none.
-func (t *ownMounts) leavingOf(h podvolume.Key) *ownMount {
+func (t *mounts) leavingOf(h podvolume.Key) *Mount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leaving[h]
 }
 
 // letGo says that a mount is there no more while its teardown hangs.
-func (t *ownMounts) letGo(own *ownMount) {
+func (t *mounts) letGo(own *Mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.leaving, own.Key)
@@ -240,7 +252,7 @@ func (t *ownMounts) letGo(own *ownMount) {
 	t.gone[own.Key] = struct{}{}
 }
 
-func (t *ownMounts) isLetGo(h podvolume.Key) bool {
+func (t *mounts) isLetGo(h podvolume.Key) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, is := t.gone[h]
@@ -248,7 +260,7 @@ func (t *ownMounts) isLetGo(h podvolume.Key) bool {
 }
 
 // takeBack ends leave and letGo: there is an operation on it again, or nothing is left of it.
-func (t *ownMounts) takeBack(h podvolume.Key) {
+func (t *mounts) takeBack(h podvolume.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.gone, h)
@@ -256,7 +268,7 @@ func (t *ownMounts) takeBack(h podvolume.Key) {
 }
 
 // begin says that an operation is about to change what is at a path, so that news of it says nothing until end.
-func (t *ownMounts) begin(path string) {
+func (t *mounts) begin(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.busy == nil {
@@ -266,7 +278,7 @@ func (t *ownMounts) begin(path string) {
 }
 
 // saw keeps what was seen at a path for who learns it in the same operation.
-func (t *ownMounts) saw(path string, found mount.MountPoint) {
+func (t *mounts) saw(path string, found mount.MountPoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if busy := t.busy[path]; busy != nil {
@@ -275,7 +287,7 @@ func (t *ownMounts) saw(path string, found mount.MountPoint) {
 }
 
 // seenOr returns what saw has kept, once, or else what look finds.
-func (t *ownMounts) seenOr(path string, look func() (mount.MountPoint, error)) (mount.MountPoint, error) {
+func (t *mounts) seenOr(path string, look func() (mount.MountPoint, error)) (mount.MountPoint, error) {
 	t.mu.Lock()
 	var seen *mount.MountPoint
 	if busy := t.busy[path]; busy != nil {
@@ -289,7 +301,7 @@ func (t *ownMounts) seenOr(path string, look func() (mount.MountPoint, error)) (
 }
 
 // remove says that the operation's call has removed the directory at a path.
-func (t *ownMounts) remove(path string) {
+func (t *mounts) remove(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if busy := t.busy[path]; busy != nil {
@@ -297,7 +309,7 @@ func (t *ownMounts) remove(path string) {
 	}
 }
 
-func (t *ownMounts) isRemoved(path string) bool {
+func (t *mounts) isRemoved(path string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	busy := t.busy[path]
@@ -305,7 +317,7 @@ func (t *ownMounts) isRemoved(path string) bool {
 }
 
 // end says that the operation has ended, and returns whether there was news of the path meanwhile.
-func (t *ownMounts) end(path string) (news bool) {
+func (t *mounts) end(path string) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	busy := t.busy[path]
@@ -314,7 +326,7 @@ func (t *ownMounts) end(path string) (news bool) {
 }
 
 // isBusy reports whether an operation is about to change what is at a path; then end will tell that there was news.
-func (t *ownMounts) isBusy(path string) bool {
+func (t *mounts) isBusy(path string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	busy := t.busy[path]

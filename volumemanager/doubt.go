@@ -1,0 +1,27 @@
+package volumemanager
+
+import (
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+)
+
+// doubt makes a set-up or a staging that was certain uncertain, and reports whether it was.
+func (m *Manager) doubt(h podvolume.Key) bool {
+	if h.Pod == "" {
+		row, ok := m.actual.GetAttachedVolume(h.Volume)
+		return ok && row.DeviceMountState == operationexecutor.DeviceGloballyMounted &&
+			m.actual.MarkDeviceAsUncertain(h.Volume, row.DevicePath, row.DeviceMountPath, row.SELinuxMountContext) == nil
+	}
+	row, ok := m.actual.GetMountedVolume(h.Volume, h.Pod)
+	return ok && row.State == operationexecutor.VolumeMounted && m.actual.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
+		VolumeName: h.Volume, PodName: h.Pod, PodUID: row.PodUID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
+		OuterVolumeSpecNames: row.OuterVolumeSpecNames, Mounter: row.Mounter, BlockVolumeMapper: row.BlockVolumeMapper,
+		MountPath: row.MountPath, SELinuxMountContext: row.SELinuxMountContext, VolumeGidValue: row.VolumeGidValue,
+	}) == nil
+}
+
+// retry has a volume looked at again as if nothing had failed for its pod before.
+func (m *Manager) retry(h podvolume.Key) {
+	m.executor.ResetBackoff(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod})
+	m.volumes.Add(h)
+}

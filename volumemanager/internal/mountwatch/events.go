@@ -1,0 +1,286 @@
+package mountwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
+)
+
+const (
+	// everyMount is the suspect that stands for all mounts. No path is empty.
+	everyMount = ""
+	// tablePause is how long the mount table is not read again after it was, where the kernel does not tell which mounts have
+	// changed, and how long a mount that was lost is not looked at again, so that a fight with somebody who unmounts it again
+	// and again costs little.
+	tablePause = time.Second
+	// lookTimeout bounds a look at one mount, which asks no filesystem but those above it.
+	lookTimeout = 10 * time.Second
+)
+
+// lookAfterMounts starts what finds out what others do to our mounts, where the mounter can tell.
+func (w *Watch) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
+	kernel := w.kernel
+	if kernel == nil {
+		return
+	}
+	wg.Go(func() { w.watchMounts(ctx, kernel) })
+	wg.Go(func() { w.examineMounts(ctx) })
+	if w.options.FilesystemLook > 0 {
+		wg.Go(func() { w.lookAtFilesystems(ctx, kernel) })
+	}
+}
+
+// watchMounts is told of changes of the mount table until ctx ends, and finds out which of them are about our mounts. While
+// nothing is mounted on the node, it sleeps in the kernel.
+func (w *Watch) watchMounts(ctx context.Context, kernel mountWatcher) {
+	var read time.Time // when the whole table was last to be read
+	err := kernel.Watch(ctx, func(c mount.Change) {
+		if c.Whole {
+			retry.Pause(ctx, time.Until(read.Add(tablePause)))
+			read = time.Now()
+		}
+		w.mountsChanged(c)
+	})
+	if ctx.Err() == nil {
+		w.options.Logger.Error("mounts are not watched: what others do to them is found out at the resync", "error", err)
+	}
+}
+
+// mountsChanged marks the mounts of ours that a change is, or may be, about.
+func (w *Watch) mountsChanged(c mount.Change) {
+	for _, id := range c.Detached {
+		w.mounts.suspectID(id, w.suspects.Add)
+	}
+	if len(c.Detached) > 0 {
+		w.suspects.AddAll(w.mounts.allHidden())
+		w.suspects.AddAll(w.options.Orphans.PathsOf(c.Detached))
+	}
+	if len(c.Detached) > 0 || c.Whole {
+		w.options.Orphans.Changed() // One of them may be gone.
+	}
+	for _, mp := range c.Attached {
+		w.mountAttached(mp)
+	}
+	// Options that change together with mounts cannot be told from these: the resync looks for them.
+	if c.Whole || c.Options && len(c.Attached)+len(c.Detached) == 0 {
+		w.suspects.Add(everyMount)
+	}
+}
+
+// mountAttached marks what a new mount lies on or hides.
+func (w *Watch) mountAttached(mp mount.MountPoint) {
+	own := w.mounts.get(mp.Path)
+	if own != nil && own.UniqueID != mp.UniqueID || own == nil && w.options.Orphans.MayBe(mp.Path) || w.mounts.directory(mp.Path) != nil {
+		w.suspects.Add(mp.Path)
+	}
+	if w.bearsMounts(mp.Path) {
+		w.suspects.Add(everyMount)
+	}
+}
+
+// bearsMounts reports whether a path lies above the mounts of several volumes: the root directory, what is above it, and the
+// directory of a pod.
+func (w *Watch) bearsMounts(path string) bool {
+	pods, plugins := w.options.Host.GetPodsDir(), w.options.Host.GetPluginDir("")
+	if path == "/" || paths.IsAtOrBeneath(pods, path) || paths.IsAtOrBeneath(plugins, path) {
+		return true
+	}
+	below, ok := strings.CutPrefix(path, pods+"/")
+	return ok && strings.Count(below, "/") < 3 // {pod}/volumes/{plugin}/{volume}
+}
+
+// suspectID tells of the mount of ours with the unique id.
+func (t *mounts) suspectID(id uint64, suspect func(path string)) {
+	if own := t.byUniqueID(id); own != nil && !t.isBusy(own.path) {
+		suspect(own.path)
+	}
+}
+
+// Resync looks for what no event tells of: all mounts, and whether those who serve them still answer.
+func (w *Watch) Resync() {
+	w.suspects.Add(everyMount)
+	w.resyncs.Add(1)
+	for _, own := range w.mounts.all() {
+		w.suspectFilesystem(own)
+		if own.Pod != "" {
+			w.options.Probe(own.Key)
+		}
+	}
+}
+
+// Measured looks at the mount of a volume that was measured, and at its filesystem, for what the kernel says of them.
+func (w *Watch) Measured(path string) {
+	if own := w.mounts.get(path); own != nil {
+		w.suspects.Add(path)
+		w.suspectFilesystem(own)
+	}
+}
+
+// examineMounts looks at suspects until ctx ends.
+func (w *Watch) examineMounts(ctx context.Context) {
+	for {
+		path, ok := w.suspects.Get(ctx)
+		if !ok {
+			return
+		}
+		if path == everyMount {
+			w.ExamineAll(ctx)
+			continue
+		}
+		w.Examine(ctx, path)
+	}
+}
+
+// ExamineAll compares all of our mounts, and the mounts on no record, with the mount table.
+func (w *Watch) ExamineAll(ctx context.Context) {
+	kernel := w.kernel
+	all := w.mounts.all()
+	if len(all) == 0 && len(w.mounts.allDirectories()) == 0 && !w.options.Records {
+		return
+	}
+	table, err := kernel.List(ctx)
+	if err != nil {
+		w.options.Logger.Warn("the mount table could not be compared with what is believed", "error", err)
+		return
+	}
+	at, covers := make(map[string]int, len(table)), []int(nil)
+	for i := range table {
+		at[table[i].Path] = i
+		if w.bearsMounts(table[i].Path) {
+			covers = append(covers, i)
+		}
+	}
+	for _, own := range all {
+		i, ok := at[own.path]
+		hidden := slices.ContainsFunc(covers, func(c int) bool { return c > i && paths.IsAtOrBeneath(own.path, table[c].Path) })
+		if ok && !hidden && own.Expect().Is(table[i]) {
+			w.assessNow(own, table[i])
+			continue
+		}
+		w.Examine(ctx, own.path)
+	}
+	w.examineDirectories(ctx, kernel, at)
+	w.options.Orphans.ExamineUnknown(ctx, at)
+}
+
+// Examine looks at the mount at a path.
+func (w *Watch) Examine(ctx context.Context, path string) {
+	kernel := w.kernel
+	if dir := w.mounts.directory(path); dir != nil {
+		w.examineDirectory(ctx, kernel, dir)
+		return
+	}
+	own := w.mounts.get(path)
+	if own == nil {
+		w.options.Orphans.Examine(ctx, path)
+		return
+	}
+	if w.mounts.isBusy(path) {
+		return
+	}
+	if again := own.lost.Add(tablePause); time.Now().Before(again) {
+		w.suspects.AddAt(path, again)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	// What hides it may go while it is looked at.
+	w.mounts.hide(path)
+	found, err := kernel.Lookup(ctx, path)
+	if err == nil && !own.Expect().Is(found) {
+		err = foreignOn(own, found)
+	} else if errors.Is(err, mount.ErrNotMounted) {
+		if hiddenErr := hidden(ctx, kernel, own); hiddenErr != nil {
+			err = hiddenErr
+		}
+	}
+	if errors.Is(err, mount.ErrForeign) {
+		w.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
+		return
+	}
+	w.mounts.unhide(path)
+	switch {
+	case err == nil:
+		w.assessNow(own, found)
+	case errors.Is(err, mount.ErrNotMounted):
+		w.lost(own)
+	default:
+		w.options.Logger.Warn("a mount could not be looked at", "path", path, "error", err)
+	}
+}
+
+// assessNow assesses a mount unless an operation has begun to change it since it was looked at.
+func (w *Watch) assessNow(own *Mount, found mount.MountPoint) {
+	if w.mounts.get(own.path) == own && !w.mounts.isBusy(own.path) {
+		w.assess(own, found)
+	}
+}
+
+// assess says what is wrong with a mount that is ours.
+func (w *Watch) assess(own *Mount, found mount.MountPoint) {
+	var now []health.Condition
+	if flags := strings.Join(found.Options, ","); flags != own.flags.Value() {
+		err := fmt.Errorf("it was mounted %s and somebody has made that %s", own.flags.Value(), flags)
+		now = append(now, health.Degraded(health.FlagsChanged, err))
+	}
+	switch {
+	case slices.Contains(found.SuperOptions, "shutdown"):
+		now = append(now, health.Abnormal(health.FilesystemShutDown, errShutDown))
+	case slices.Contains(found.SuperOptions, "emergency_ro"):
+		now = append(now, health.Abnormal(health.FilesystemReadOnly, errEmergency))
+	case IsReadOnly(found) && !own.readOnly:
+		now = append(now, health.Abnormal(health.FilesystemReadOnly, errReadOnly))
+	}
+	w.tellOfMount(own.Key, now)
+}
+
+// tellOfMount says all that is wrong with a mount, or a directory, that is seen to be ours. When it could not be seen before,
+// what was refused is tried again.
+func (w *Watch) tellOfMount(h podvolume.Key, now []health.Condition) {
+	was := w.options.Health.Of(h)
+	w.options.Health.Report(h, health.Mount, now)
+	if slices.ContainsFunc(was, func(c health.Condition) bool { return c.Reason == health.MountedOver }) {
+		w.options.Retry(h)
+	}
+}
+
+// What the options of a filesystem say of its health.
+var (
+	errShutDown  = errors.New("its filesystem was shut down, after an error or by hand: every use of it fails")
+	errEmergency = errors.New("its filesystem has found an error and is read-only since: data that was written may be lost")
+	errReadOnly  = errors.New("its filesystem has become read-only")
+)
+
+// HasFailed reports whether a filesystem says that it has given up.
+func HasFailed(found mount.MountPoint) bool {
+	return slices.Contains(found.SuperOptions, "shutdown") || slices.Contains(found.SuperOptions, "emergency_ro")
+}
+
+// IsReadOnly reports whether the filesystem of a mount is read-only.
+func IsReadOnly(found mount.MountPoint) bool { return slices.Contains(found.SuperOptions, "ro") }
+
+// lost makes a mount of ours that is not there any more uncertain, so that it is set up again where it is wanted.
+func (w *Watch) lost(own *Mount) {
+	if w.mounts.get(own.path) != own || w.mounts.isBusy(own.path) {
+		return
+	}
+	err := fmt.Errorf("it was unmounted from %q by somebody else: %w", own.path, mount.ErrNotMounted)
+	if !w.options.Doubt(own.Key) {
+		return
+	}
+	gone := *own
+	gone.lost = time.Now()
+	w.mounts.enter(&gone)
+	w.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.Unmounted, err)})
+	w.options.Look(own.Key)
+}
