@@ -52,6 +52,8 @@ type Options struct {
 	Topology map[string]string
 	// MaxVolumes is how many volumes a node can have; 0 means that there is no limit.
 	MaxVolumes int64
+	// Bug is what it always does wrong.
+	Bug Bug
 }
 
 // Fault is how a call goes wrong. The zero value is a call that goes well.

@@ -89,6 +89,9 @@ func (d *Driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 			return nil, err
 		}
 		v = &Volume{ID: id, Name: r.GetName(), Size: size}
+		if err := d.fill(v, r); err != nil {
+			return nil, err
+		}
 		d.volumes[id] = v
 	}
 	if v.Size < size {
@@ -108,6 +111,10 @@ func (d *Driver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*c
 	v := d.volumes[r.GetVolumeId()]
 	if v != nil && len(v.Nodes)+len(v.Staged)+len(v.Published) > 0 {
 		return nil, status.Error(codes.FailedPrecondition, "in use")
+	}
+	if d.has(LeavesTheStorage) {
+		delete(d.volumes, r.GetVolumeId())
+		return &csi.DeleteVolumeResponse{}, nil
 	}
 	return &csi.DeleteVolumeResponse{}, d.erase(r.GetVolumeId())
 }
@@ -257,24 +264,35 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolume
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
+// volumeFor returns the volume that is to be published, and makes it first where it is a pod's own. It is called with the lock held.
+func (d *Driver) volumeFor(r *csi.NodePublishVolumeRequest) (*Volume, error) {
+	id := r.GetVolumeId()
+	if r.GetVolumeContext()["csi.storage.k8s.io/ephemeral"] != "true" || d.volumes[id] != nil {
+		return d.volume(id)
+	}
+	d.volumes[id] = &Volume{ID: id, Inline: true, Size: 1 << 20}
+	return d.volumes[id], os.Mkdir(d.path(id), 0o755)
+}
+
 // NodePublishVolume implements csi.NodeServer: a bind mount of what is staged, and of a file for a block device.
 func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r.GetVolumeContext()["csi.storage.k8s.io/ephemeral"] == "true" && d.volumes[r.GetVolumeId()] == nil {
-		if err := os.Mkdir(d.path(r.GetVolumeId()), 0o755); err != nil {
-			return nil, err
-		}
-		d.volumes[r.GetVolumeId()] = &Volume{ID: r.GetVolumeId(), Inline: true, Size: 1 << 20}
-	}
-	v, err := d.volume(r.GetVolumeId())
+	v, err := d.volumeFor(r)
 	if err != nil {
 		return nil, err
 	}
-	if slices.Contains(v.Published, r.GetTargetPath()) {
+	if slices.Contains(v.Published, r.GetTargetPath()) && !d.has(StacksMounts) {
 		return &csi.NodePublishVolumeResponse{}, nil
 	}
-	source := d.path(v.ID)
+	if d.has(NeverMounts) {
+		v.Published = append(v.Published, r.GetTargetPath())
+		return &csi.NodePublishVolumeResponse{}, os.MkdirAll(r.GetTargetPath(), 0o750)
+	}
+	source, err := d.source(v)
+	if err != nil {
+		return nil, err
+	}
 	if !v.Inline && slices.Contains(d.options.Node, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
 		if !slices.Contains(v.Staged, r.GetStagingTargetPath()) {
 			return nil, status.Error(codes.FailedPrecondition, "not staged")
@@ -291,7 +309,7 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 		}
 	}
 	var options []string
-	if r.GetReadonly() {
+	if r.GetReadonly() && !d.has(IgnoresReadOnly) {
 		options = append(options, "ro")
 	}
 	if err := d.bind(ctx, source, r.GetTargetPath(), options); err != nil {
@@ -328,6 +346,9 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStats
 	if err != nil || !slices.Contains(v.Published, r.GetVolumePath()) {
 		return nil, status.Error(codes.NotFound, "not there")
 	}
+	if d.has(MeasuresNothing) {
+		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES}, {Unit: csi.VolumeUsage_INODES}}}, nil
+	}
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
 		{Unit: csi.VolumeUsage_BYTES, Total: v.Size, Used: 4096, Available: v.Size - 4096},
 		{Unit: csi.VolumeUsage_INODES, Total: 100, Used: 1, Available: 99},
@@ -358,7 +379,7 @@ func (d *Driver) path(id string) string { return filepath.Join(d.options.Dir, id
 
 func (d *Driver) bind(ctx context.Context, source, target string, options []string) error {
 	mounted, err := d.mounter.IsMountPoint(ctx, target)
-	if err != nil && !errors.Is(err, os.ErrNotExist) || mounted {
+	if err != nil && !errors.Is(err, os.ErrNotExist) || mounted && !d.has(StacksMounts) {
 		return err
 	}
 	return d.mounter.Mount(ctx, mount.Request{Source: source, Target: target, Options: append([]string{"bind", "nosuid", "nodev"}, options...)})
@@ -366,6 +387,9 @@ func (d *Driver) bind(ctx context.Context, source, target string, options []stri
 
 func (d *Driver) unmount(ctx context.Context, path string) error {
 	err := d.mounter.Unmount(ctx, path, mount.UnmountOptions{})
+	if d.has(UnmountsLazily) && errors.Is(err, unix.EBUSY) {
+		return detachMount(path)
+	}
 	if errors.Is(err, unix.EBUSY) {
 		return status.Error(codes.Internal, "busy")
 	}
