@@ -41,6 +41,7 @@ func TestFieldsThatAreTooLarge(t *testing.T) {
 		"node id":      {&csi.NodeGetInfoResponse{NodeId: long}, false},
 		"long node id": {&csi.NodeGetInfoResponse{NodeId: long + long}, true},
 		"path":         {&csi.NodePublishVolumeRequest{TargetPath: "/" + strings.Repeat("a", 4000)}, false},
+		"health path":  {&csi.NodeGetVolumeHealthRequest{VolumePublishPath: "/" + strings.Repeat("a", 4000)}, false},
 		"map":          {&csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"a": strings.Repeat("a", 4095)}}, false},
 		"large map":    {&csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"ab": strings.Repeat("a", 4095)}}, true},
 		"in a list": {&csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{

@@ -62,7 +62,7 @@ func measure(field protoreflect.FieldDescriptor, value protoreflect.Value) (size
 
 func limitOf(field protoreflect.Name) int {
 	switch field {
-	case "target_path", "staging_target_path", "volume_path":
+	case "target_path", "staging_target_path", "volume_path", "volume_publish_path":
 		return MaxPath
 	case "node_id", "published_node_ids":
 		return MaxNodeID
