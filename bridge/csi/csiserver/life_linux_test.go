@@ -371,6 +371,35 @@ func TestWhatIsNotMountedAnyMoreIsStagedAgain(t *testing.T) {
 	c.end(t, a, b)
 }
 
+// VOLUME_MOUNT_GROUP: the plugin gives the content to the group, also what was there before; without a group it stays as it is.
+func TestTheContentIsGivenToTheMountGroup(t *testing.T) {
+	mounttest.RequireRoot(t)
+	c := staged(t, mounted(writer))
+	a := c.target("a")
+	require.NoError(t, c.publish(t.Context(), a))
+	require.NoError(t, os.WriteFile(filepath.Join(a, "before"), nil, 0o600))
+	assert.Equal(t, uint32(0), groupOf(t, filepath.Join(a, "before")))
+	require.NoError(t, c.unpublish(t.Context(), a))
+	require.NoError(t, c.unstage(t.Context()))
+
+	c.capability = mounted(writer)
+	c.capability.GetMount().VolumeMountGroup = "4321"
+	require.NoError(t, c.stage(t.Context()))
+	require.NoError(t, c.publish(t.Context(), a))
+	require.NoError(t, os.WriteFile(filepath.Join(a, "after"), nil, 0o600))
+	for _, name := range []string{".", "before", "after"} {
+		assert.Equal(t, uint32(4321), groupOf(t, filepath.Join(a, name)), name)
+	}
+	c.end(t, a)
+}
+
+func groupOf(t *testing.T, path string) uint32 {
+	t.Helper()
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(path, &stat))
+	return stat.Gid
+}
+
 // What Kubernetes' administrators write by hand: an id, and no context.
 func TestAVolumeThatWasMadeByHandIsUsed(t *testing.T) {
 	mounttest.RequireRoot(t)
