@@ -19,14 +19,16 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
-// recordVersion is the version of the payload of a record. A record of a later version is not read. Version 1 differs in the
-// unique names of volumes that belong to one pod: see [Manager.renamed].
-const recordVersion = 2
+// recordVersion is the version of the payload of a record. A record of a later version is not read. Version 2 may lack what
+// settledRecord says, and no pod has a record for itself. Version 1 differs in the unique names of volumes that belong to one pod, too:
+// see [Manager.renamed].
+const recordVersion = 3
 
 // ourVersion is how a record of that version begins.
-const ourVersion = `{"version":2,`
+const ourVersion = `{"version":3,`
 
-// volumeRecord is all that may be left in the world of one volume: an attachment, a staging, and a set-up for each pod.
+// volumeRecord is what may be left in the world of one volume: an attachment, a staging, and set-ups for pods. A change of its
+// fields, or of those that they hold, needs another version.
 type volumeRecord struct {
 	Version int                 `json:"version"`
 	BootID  string              `json:"bootID"`
@@ -145,14 +147,20 @@ func decodeRecord(key string, payload []byte, host volume.VolumeHost) (foundVolu
 	if err := decodeAll(payload, &r); err != nil {
 		return foundVolume{}, fmt.Errorf("record is no volume: %w", err)
 	}
+	own := r.ownPod(key)
+	if own != "" {
+		key = string(r.Volume)
+	}
 	spec, err := r.check(key, host)
-	return foundVolume{record: r, spec: spec}, err
+	return foundVolume{record: r, spec: spec, own: own}, err
 }
 
 // foundVolume is a volume that was found on record.
 type foundVolume struct {
 	record volumeRecord
 	spec   *volume.Spec
+	// own is the pod that has the record for itself.
+	own types.UID
 	// unproven says that its plugin has not answered yet whether the record is what it computes.
 	unproven bool
 }

@@ -18,11 +18,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
-// journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, and one for
-// its attachment in the state directory where there is one.
+// journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, one for each of its
+// pods beyond the first ones, and one for its attachment in the state directory where there is one.
 //
 // A record says what may be there, not how sure that is: after a restart everything on it is uncertain until a set-up or
 // a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it. With a
@@ -39,12 +40,13 @@ type journal struct {
 	// turns orders those who write the record of one volume.
 	turns keylock.Locks[v1.UniqueVolumeName]
 	mu    sync.Mutex
-	// entries are the records as they are on disk. Who has the turn of a volume may change its entry.
-	entries map[v1.UniqueVolumeName]*journalEntry
+	// entries are the records as they are on disk: those of volumes, and those that pods have for themselves. Who has the turn of a
+	// volume may change its entries.
+	entries map[podvolume.Key]*journalEntry
 	// trace is what has been on record until orphans are looked for; nil after that.
 	trace *trace
 	// stale holds those of which the disk may not know. late has its one key when they are to be written.
-	stale map[v1.UniqueVolumeName]struct{}
+	stale map[podvolume.Key]struct{}
 	late  *workqueue.Queue[struct{}]
 
 	// mounts tells what is mounted; nil: it is not asked.
@@ -65,8 +67,9 @@ type journal struct {
 
 var _ operationexecutor.Journal = (*journal)(nil)
 
-// journalEntry is the record of one volume.
+// journalEntry is one record.
 type journalEntry struct {
+	at     podvolume.Key
 	record volumeRecord
 	// stale says that the files are not what record says, since a write failed.
 	stale bool
@@ -77,7 +80,7 @@ func newJournal() *journal {
 		public:   func(string) []string { return nil },
 		reusable: func(*volume.Spec) bool { return false },
 		disk:     disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
-		entries: make(map[v1.UniqueVolumeName]*journalEntry), stale: make(map[v1.UniqueVolumeName]struct{}),
+		entries: make(map[podvolume.Key]*journalEntry), stale: make(map[podvolume.Key]struct{}),
 		late: workqueue.New[struct{}](), root: &rootLock{}, trace: newTrace(),
 		renamed: func(v foundVolume) foundVolume { return v },
 	}
@@ -123,17 +126,17 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	if !changed && !e.stale {
 		return nil
 	}
-	if err := j.write(next, e.touched(intent)); err != nil {
+	if err := j.write(e.at, next, e.touched(intent)); err != nil {
 		// The file may hold the intent, when only the sync failed: the next change writes it again. What was on record before
 		// is on it in any case, or was never.
-		j.enter(journalEntry{record: e.record.of(intent.VolumeName), stale: true})
+		j.enter(journalEntry{at: e.at, record: e.record.of(intent.VolumeName), stale: true})
 		if changed && !undoes(intent.Kind) {
 			return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
 		}
-		j.notWritten(intent.VolumeName, err) // Nobody else hears of it.
-		return nil                           // See above.
+		j.notWritten(e.at, err) // Nobody else hears of it.
+		return nil              // See above.
 	}
-	j.enter(journalEntry{record: next})
+	j.enter(journalEntry{at: e.at, record: next})
 	return nil
 }
 
@@ -165,8 +168,8 @@ func (j *journal) conclude(ctx context.Context, intent operationexecutor.Intent,
 	if !changed && !e.stale {
 		return false, nil
 	}
-	err = j.write(next, e.touched(intent))
-	j.enter(journalEntry{record: next, stale: err != nil})
+	err = j.write(e.at, next, e.touched(intent))
+	j.enter(journalEntry{at: e.at, record: next, stale: err != nil})
 	return err == nil && next.isEmpty(), err
 }
 
@@ -195,12 +198,12 @@ func (m *Manager) writeLate(ctx context.Context) {
 
 // catchUp writes the records that could not be written, until one cannot.
 func (j *journal) catchUp(ctx context.Context) {
-	for _, name := range j.behind() {
-		release, ok := j.turns.Take(ctx.Done(), name)
+	for _, h := range j.behind() {
+		release, ok := j.turns.Take(ctx.Done(), h.Volume)
 		if !ok {
 			return
 		}
-		err := j.rewrite(name)
+		err := j.rewrite(h)
 		release()
 		if err != nil {
 			return
@@ -208,39 +211,39 @@ func (j *journal) catchUp(ctx context.Context) {
 	}
 }
 
-// rewrite writes the record of a volume, whose turn it is, when the disk may not have it.
-func (j *journal) rewrite(name v1.UniqueVolumeName) error {
-	e := j.entry(name)
+// rewrite writes a record when the disk may not have it. The caller has the turn of its volume.
+func (j *journal) rewrite(h podvolume.Key) error {
+	e := j.entryOf(h)
 	if !e.stale {
 		return nil
 	}
-	err := j.write(e.record, partAll)
-	j.enter(journalEntry{record: e.record, stale: err != nil})
+	err := j.write(h, e.record, partAll)
+	j.enter(journalEntry{at: h, record: e.record, stale: err != nil})
 	if err != nil {
-		j.notWritten(name, err)
+		j.notWritten(h, err)
 	}
 	return err
 }
 
 // notWritten tells of a record that could not be written, where that fails no operation.
-func (j *journal) notWritten(name v1.UniqueVolumeName, err error) {
-	j.logger.Warn("a record could not be written, and will be later", "volume", name, "error", err)
+func (j *journal) notWritten(h podvolume.Key, err error) {
+	j.logger.Warn("a record could not be written, and will be later", "volume", h.Volume, "error", err)
 }
 
-// behind returns the volumes whose records could not be written.
-func (j *journal) behind() []v1.UniqueVolumeName {
+// behind returns the records that could not be written.
+func (j *journal) behind() []podvolume.Key {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Collect(maps.Keys(j.stale))
 }
 
-// begin takes the turn of a volume, which release ends, and returns its entry and a record to be changed.
+// begin takes the turn of a volume, which release ends, and returns the entry of an intent and a record to be changed.
 func (j *journal) begin(ctx context.Context, intent operationexecutor.Intent) (e journalEntry, next volumeRecord, release func(), err error) {
 	release, ok := j.turns.Take(ctx.Done(), intent.VolumeName)
 	if !ok {
 		return e, next, nil, fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
 	}
-	e = j.entry(intent.VolumeName)
+	e = j.entryOf(j.home(intent))
 	next = e.record.clone()
 	if err := j.identify(&next, intent); err != nil {
 		release()
@@ -253,6 +256,10 @@ func (j *journal) begin(ctx context.Context, intent operationexecutor.Intent) (e
 func (j *journal) identify(r *volumeRecord, intent operationexecutor.Intent) error {
 	r.Version, r.BootID, r.Volume, r.Plugin = recordVersion, j.bootID, intent.VolumeName, intent.PluginName
 	if len(r.Spec) > 0 || intent.Spec == nil {
+		return nil
+	}
+	if of := j.entry(intent.VolumeName).record; of.encoded == intent.Spec {
+		r.Spec, r.encoded = of.Spec, of.encoded // of a pod that gets a record of its own
 		return nil
 	}
 	spec, err := encodeSpec(intent.Spec, j.public(intent.PluginName))
@@ -272,30 +279,31 @@ func (e journalEntry) touched(intent operationexecutor.Intent) part {
 }
 
 // write makes the file that holds p say what r says.
-func (j *journal) write(r volumeRecord, p part) error {
-	if j.runtime == j.state {
-		return put(j.runtime, r)
+func (j *journal) write(h podvolume.Key, r volumeRecord, p part) error {
+	key := keyOf(h)
+	if j.runtime == j.state || h.Pod != "" {
+		return put(j.runtime, key, r)
 	}
 	var errs []error
 	if p == partAttachment || p == partAll {
-		errs = append(errs, put(j.state, r.attachments()))
+		errs = append(errs, put(j.state, key, r.attachments()))
 	}
 	if p != partAttachment {
-		errs = append(errs, put(j.runtime, r.mounts()))
+		errs = append(errs, put(j.runtime, key, r.mounts()))
 	}
 	return errors.Join(errs...)
 }
 
 // put writes a record, or removes it when nothing is on it.
-func put(dir recordDir, r volumeRecord) error {
+func put(dir recordDir, key string, r volumeRecord) error {
 	if r.isEmpty() {
-		return dir.Remove(string(r.Volume))
+		return dir.Remove(key)
 	}
 	payload, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("record of volume %q: %w", r.Volume, err)
 	}
-	return dir.Put(string(r.Volume), payload)
+	return dir.Put(key, payload)
 }
 
 // hasAttachment reports whether this node has, or may have, attached a volume by itself. Without records it has not.
@@ -303,34 +311,38 @@ func (j *journal) hasAttachment(name v1.UniqueVolumeName) bool {
 	return j != nil && j.entry(name).record.Attachment != nil
 }
 
+// entry returns the record of a volume, without the pods that have one of their own.
 func (j *journal) entry(name v1.UniqueVolumeName) journalEntry {
+	return j.entryOf(podvolume.Key{Volume: name})
+}
+
+func (j *journal) entryOf(h podvolume.Key) journalEntry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if e := j.entries[name]; e != nil {
+	if e := j.entries[h]; e != nil {
 		return *e
 	}
-	return journalEntry{}
+	return journalEntry{at: h}
 }
 
 // enter keeps what the files say, or should say, until no trace is left of the volume.
 func (j *journal) enter(e journalEntry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	name := e.record.Volume
 	j.trace.add(e.record)
 	if e.stale {
 		if len(j.stale) == 0 {
 			j.late.AddAt(struct{}{}, retry.At(1))
 		}
-		j.stale[name] = struct{}{}
+		j.stale[e.at] = struct{}{}
 	} else if len(j.stale) > 0 {
-		delete(j.stale, name)
+		delete(j.stale, e.at)
 	}
 	if e.record.isEmpty() && !e.stale {
-		delete(j.entries, name)
+		delete(j.entries, e.at)
 		return
 	}
-	j.entries[name] = &e
+	j.entries[e.at] = &e
 }
 
 // close unlocks the directories, once what could not be written before was tried again. The records stay.

@@ -69,9 +69,20 @@ func TestVolumesOfPodsWithAnyUIDsDoNotMeet(t *testing.T) {
 	})
 }
 
-// TestRecordsOfOlderNamesAreTakenOver: what an older manager has set up for a pod stays the pod's, and no record is left under
-// the old name.
-func TestRecordsOfOlderNamesAreTakenOver(t *testing.T) {
+// TestRecordsOfOlderVersionsAreTakenOver: what an older manager has set up for a pod stays the pod's, and no record is left under
+// an old name.
+func TestRecordsOfOlderVersionsAreTakenOver(t *testing.T) {
+	for version, older := range map[string]*strings.Replacer{
+		"1": strings.NewReplacer(`"version":3`, `"version":1`, "/pods/uid-a/own\"", "/uid-a-own\""),
+		"2": strings.NewReplacer(`"version":3`, `"version":2`),
+	} {
+		t.Run(version, func(t *testing.T) { takesOverRecords(t, older) })
+	}
+}
+
+// takesOverRecords has a manager take over records that older makes of those of this version.
+func takesOverRecords(t *testing.T, older *strings.Replacer) {
+	t.Helper()
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{RuntimeDir: t.TempDir()})
 		w.start()
@@ -81,17 +92,17 @@ func TestRecordsOfOlderNamesAreTakenOver(t *testing.T) {
 		require.NoError(t, w.stop())
 		mounts := w.mounts()
 
-		// As version 1 has written them.
 		dir, err := record.Open(w.options.RuntimeDir, record.Options{})
 		require.NoError(t, err)
 		records, _, err := dir.Load()
 		require.NoError(t, err)
 		require.Len(t, records, 2)
-		older := strings.NewReplacer(`"version":2`, `"version":1`, "/pods/uid-a/own\"", "/uid-a-own\"")
 		for _, r := range records {
 			require.NoError(t, dir.Remove(r.Key))
-			key := strings.Replace(r.Key, "/pods/uid-a/own", "/uid-a-own", 1)
-			require.NoError(t, dir.Put(key, []byte(older.Replace(string(r.Payload)))))
+			payload := older.Replace(string(r.Payload))
+			require.NotEqual(t, string(r.Payload), payload)
+			key := strings.TrimSuffix(older.Replace(r.Key+"\""), "\"")
+			require.NoError(t, dir.Put(key, []byte(payload)))
 		}
 		require.NoError(t, dir.Close())
 

@@ -18,6 +18,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/paths"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // This file deals with what lies under the root and is on no record: it is rebuilt through its plugin where records are
@@ -310,8 +311,10 @@ func (j *journal) adopt(ctx context.Context, r volumeRecord) error {
 		return context.Cause(ctx)
 	}
 	defer release()
-	r = merge(j.entry(r.Volume).record, r)
-	err := j.write(r, partAll)
-	j.enter(journalEntry{record: r, stale: err != nil})
+	r = merge(j.entry(r.Volume).record, r).clone()
+	j.withoutOwn(&r)
+	at := podvolume.Key{Volume: r.Volume}
+	err := j.write(at, r, partAll)
+	j.enter(journalEntry{at: at, record: r, stale: err != nil})
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // recover locks the root and the directories of records, reads what an earlier manager left, and makes it the actual state: every
@@ -193,9 +194,14 @@ func (j *journal) load(host volume.VolumeHost) ([]foundVolume, []DamagedRecord, 
 	refuseShared(loaded)
 	var moved []movedRecord
 	all, stale := make(map[v1.UniqueVolumeName]foundVolume), make(map[v1.UniqueVolumeName]bool)
+	own := make(map[v1.UniqueVolumeName][]loadedRecord)
 	for _, l := range loaded {
 		if l.err != nil {
 			damaged = append(damaged, damagedRecord(l.dir.Quarantine(l.key, l.err)))
+			continue
+		}
+		if l.own != "" {
+			own[l.record.Volume] = append(own[l.record.Volume], l)
 			continue
 		}
 		r, name := l.record, l.record.Volume
@@ -208,12 +214,22 @@ func (j *journal) load(host volume.VolumeHost) ([]foundVolume, []DamagedRecord, 
 			stale[name] = true
 		}
 	}
+	for name, v := range all {
+		j.enter(journalEntry{at: podvolume.Key{Volume: name}, record: v.record, stale: stale[name]})
+	}
+	for name, records := range own {
+		v := all[name]
+		v.record = v.record.clone()
+		for _, l := range records {
+			v = j.enterOwn(l, v)
+		}
+		all[name] = v
+	}
+	j.move(moved)
 	found := make([]foundVolume, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found = append(found, all[name])
-		j.enter(journalEntry{record: all[name].record, stale: stale[name]})
 	}
-	j.move(moved)
 	return found, damaged, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // This file takes over the records of managers that joined a pod's UID and the name of its volume by a dash, which is a part of
@@ -51,7 +52,7 @@ type movedRecord struct {
 // and is moved at the next start.
 func (j *journal) move(records []movedRecord) {
 	for _, r := range records {
-		err := j.rewrite(r.to)
+		err := j.rewrite(podvolume.Key{Volume: r.to})
 		if err == nil {
 			err = r.dir.Remove(r.key)
 		}

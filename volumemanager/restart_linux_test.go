@@ -26,6 +26,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // BenchmarkRestart is how long it takes until all of 8,000 volumes that are set up for 8,000 pods are known again, with their
@@ -77,7 +78,7 @@ func recordManyVolumes(tb testing.TB, host volume.VolumeHost, dir string, n int)
 		require.NoError(tb, j.Intend(tb.Context(), intent))
 		r := j.entry(intent.VolumeName).record
 		r.setMount(intent, partSetUp, mountRecord{Unique: uint64(i + 1)})
-		require.NoError(tb, j.write(r, partAll))
+		require.NoError(tb, j.write(podvolume.Key{Volume: intent.VolumeName}, r, partAll))
 	}
 	require.NoError(tb, j.close(tb.Context()))
 	return table

@@ -110,8 +110,7 @@ func (m *Manager) reuse(ctx context.Context, v *volumeLook, podName volume.Uniqu
 	if found == nil || row.Pod == nil || row.PluginIsAttachable || row.PluginIsDeviceMountable || !m.canReuse(row.VolumeSpec) {
 		return false
 	}
-	r := m.journal.entry(v.name).record
-	known := r.Pods[row.Pod.UID]
+	known := m.journal.setUpOf(v.name, row.Pod.UID)
 	if known == nil || known.Settled == nil || !asksForTheSame(row, found, known) || !m.isMountedAs(ctx, known) {
 		return false
 	}

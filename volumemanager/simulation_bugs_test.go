@@ -64,7 +64,7 @@ type forgetsItsFailures struct {
 
 func (j forgetsItsFailures) Conclude(ctx context.Context, i operationexecutor.Intent, end operationexecutor.IntentEnd) error {
 	err := j.Journal.Conclude(ctx, i, end)
-	if e := j.journal.entry(i.VolumeName); err != nil && e.stale {
+	if e := j.journal.entryOf(j.journal.home(i)); err != nil && e.stale {
 		e.stale = false
 		j.journal.enter(e)
 	}

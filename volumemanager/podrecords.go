@@ -1,0 +1,115 @@
+package volumemanager
+
+import (
+	"bytes"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+)
+
+// The record of a volume holds its attachment, its staging and its first pods. Each further pod has a record of its own, so that
+// what is written for a pod does not grow with the number of pods.
+
+// podsInRecord is how many pods the record of a volume takes in. One that an earlier version has written may hold more.
+const podsInRecord = 8
+
+// ownKey is the key of the record that a pod has for itself. No name of a volume has an empty element.
+func ownKey(name v1.UniqueVolumeName, uid types.UID) string { return string(name) + "//" + string(uid) }
+
+// keyOf returns the key of a record.
+func keyOf(h podvolume.Key) string {
+	if h.Pod == "" {
+		return string(h.Volume)
+	}
+	return ownKey(h.Volume, types.UID(h.Pod))
+}
+
+// ownPod returns the pod that has the record with that key for itself; empty when it is that of the volume.
+func (r volumeRecord) ownPod(key string) types.UID {
+	if len(r.Pods) != 1 || r.Attachment != nil || r.Staging != nil {
+		return ""
+	}
+	for uid := range r.Pods {
+		if key == ownKey(r.Volume, uid) {
+			return uid
+		}
+	}
+	return ""
+}
+
+// home returns whose record an intent changes: that of the volume, or that of the pod. The caller has the turn of the volume.
+func (j *journal) home(intent operationexecutor.Intent) podvolume.Key {
+	whole := podvolume.Key{Volume: intent.VolumeName}
+	if partOf(intent) != partSetUp {
+		return whole
+	}
+	own := podvolume.Key{Volume: intent.VolumeName, Pod: volume.UniquePodName(intent.PodUID)}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.entries[own] != nil {
+		return own
+	}
+	e := j.entries[whole]
+	if e == nil || len(e.record.Pods) < podsInRecord || e.record.Pods[intent.PodUID] != nil {
+		return whole
+	}
+	return own
+}
+
+// setUpOf returns what is on record of a volume's set-up for a pod; nil when nothing is.
+func (j *journal) setUpOf(name v1.UniqueVolumeName, uid types.UID) *setUpRecord {
+	if own := j.entryOf(podvolume.Key{Volume: name, Pod: volume.UniquePodName(uid)}); own.record.Pods[uid] != nil {
+		return own.record.Pods[uid]
+	}
+	return j.entry(name).record.Pods[uid]
+}
+
+// withoutOwn takes out of the record of a volume the pods that have one of their own. That one counts: it was written later, as a
+// pod gets one only while it is not in that of the volume. Nothing else has the map of r's pods.
+func (j *journal) withoutOwn(r *volumeRecord) {
+	for uid := range r.Pods {
+		if len(j.entryOf(podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(uid)}).record.Pods) > 0 {
+			delete(r.Pods, uid)
+		}
+	}
+}
+
+// enterOwn enters the record that a pod has for itself, and returns the volume with that pod. Nothing else has the map of its pods.
+func (j *journal) enterOwn(l loadedRecord, of foundVolume) foundVolume {
+	r := l.record.afterBoot(j.bootID).withSpecOf(of.record)
+	j.enter(journalEntry{at: podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(l.own)}, record: r})
+	if whole := j.entry(r.Volume); whole.record.Pods[l.own] != nil {
+		whole.record = whole.record.clone()
+		j.withoutOwn(&whole.record)
+		whole.stale = true
+		j.enter(whole)
+	}
+	if of.record.Volume == "" {
+		l.record = r.clone()
+		return l.foundVolume
+	}
+	if of.record.Pods == nil {
+		of.record.Pods = make(map[types.UID]*setUpRecord)
+	}
+	of.record.Pods[l.own] = r.Pods[l.own]
+	of.unproven = of.unproven || l.unproven
+	return of
+}
+
+// withSpecOf returns a pod's own record for a volume whose spec on record is another one: the pod is set up again.
+func (r volumeRecord) withSpecOf(v volumeRecord) volumeRecord {
+	if v.Volume == "" || bytes.Equal(r.Spec, v.Spec) {
+		return r
+	}
+	r = r.clone()
+	for uid, p := range r.Pods {
+		next := *p
+		next.Settled = nil
+		r.Pods[uid] = &next
+	}
+	return r
+}

@@ -1,0 +1,186 @@
+package volumemanager
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+)
+
+// countedDir counts the bytes that are put into a directory of records.
+type countedDir struct {
+	recordDir
+
+	bytes int
+}
+
+func (d *countedDir) Put(key string, payload []byte) error {
+	d.bytes += len(payload)
+	return d.recordDir.Put(key, payload)
+}
+
+// TestWhatIsWrittenForAPodDoesNotGrowWithThePods that share its volume, and nothing of it is lost in a restart.
+func TestWhatIsWrittenForAPodDoesNotGrowWithThePods(t *testing.T) {
+	o := withRecords(t)
+	j := openJournal(t, o)
+	counted := &countedDir{recordDir: j.runtime}
+	j.runtime = counted
+	require.NoError(t, j.Intend(t.Context(), stageIntent()))
+	each := func(from, to int, do func(operationexecutor.Intent)) int {
+		before := counted.bytes
+		for i := from; i < to; i++ {
+			do(setUpIntent(fmt.Sprintf("pod-%04d", i)))
+		}
+		return (counted.bytes - before) / (to - from)
+	}
+	intend := func(i operationexecutor.Intent) { require.NoError(t, j.Intend(t.Context(), i)) }
+	forget := func(i operationexecutor.Intent) {
+		require.NoError(t, j.Conclude(t.Context(), i, operationexecutor.IntentForgotten))
+	}
+	few := each(0, 20, intend)
+	many := each(20, 400, intend)
+	t.Logf("%d bytes for each of 20 pods, %d for each of the next 380", few, many)
+	assert.LessOrEqual(t, many, few)
+	assert.LessOrEqual(t, each(100, 200, forget), few)
+
+	require.NoError(t, j.close(t.Context()))
+	j = openJournal(t, o)
+	found, _, err := j.load(testHost(t))
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.NotNil(t, found[0].record.Staging)
+	assert.Len(t, found[0].record.Pods, 300)
+	for i := range 400 {
+		forget(setUpIntent(fmt.Sprintf("pod-%04d", i)))
+	}
+	forget(stageIntent())
+	assert.Empty(t, j.entries)
+	assert.Empty(t, reread(t, j, o))
+}
+
+// TestAPodsOwnRecordCountsAndIsOfItsVolume: of two records of a pod its own counts, a volume may be known by the records of its pods
+// alone, and no record of a pod says more than that pod's.
+func TestAPodsOwnRecordCountsAndIsOfItsVolume(t *testing.T) {
+	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
+	j := openJournal(t, o)
+	for i := range podsInRecord + 2 {
+		require.NoError(t, j.Intend(t.Context(), setUpIntent(fmt.Sprintf("pod-%d", i))))
+	}
+	require.Len(t, recordsIn(t, o.RuntimeDir), 3)
+	last := j.setUpOf(testVolume, "pod-9")
+	require.NotNil(t, last)
+	for i := range podsInRecord {
+		require.NoError(t, j.Conclude(t.Context(), setUpIntent(fmt.Sprintf("pod-%d", i)), operationexecutor.IntentForgotten))
+	}
+	require.Len(t, recordsIn(t, o.RuntimeDir), 2)
+
+	// A record of the volume that should have been written once more says of the pod what was true before.
+	whole := j.entryOf(podvolume.Key{Volume: testVolume, Pod: "pod-9"}).record
+	older := *last
+	older.SELinux, older.Settled = "older", &settledRecord{}
+	whole.Pods = map[types.UID]*setUpRecord{"pod-9": &older}
+	require.NoError(t, put(j.runtime, string(testVolume), whole))
+	require.NoError(t, j.close(t.Context()))
+	j = openJournal(t, o)
+	found, damaged, err := j.load(testHost(t))
+	require.NoError(t, err)
+	require.Empty(t, damaged)
+	require.Len(t, found, 1)
+	assert.Len(t, found[0].record.Pods, 2)
+	assert.Equal(t, last, found[0].record.Pods["pod-9"])
+	j.catchUp(t.Context())
+	assert.Len(t, recordsIn(t, o.RuntimeDir), 2)
+
+	own := j.entryOf(podvolume.Key{Volume: testVolume, Pod: "pod-9"}).record
+	for key, change := range map[string]func(*volumeRecord){
+		ownKey(testVolume, "pod-8"): func(*volumeRecord) {},
+		ownKey(testVolume, "pod-9"): func(r *volumeRecord) { r.Staging = &stagingRecord{Path: stageIntent().DeviceMountPath} },
+	} {
+		r := own.clone()
+		change(&r)
+		payload, err := json.Marshal(r)
+		require.NoError(t, err)
+		_, err = decodeRecord(key, payload, testHost(t))
+		require.Error(t, err, key)
+	}
+}
+
+// TestAPodThatWasGivenAnotherSpecIsNotSettled: after a restart there is one spec of a volume on record.
+func TestAPodThatWasGivenAnotherSpecIsNotSettled(t *testing.T) {
+	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
+	j := openJournal(t, o)
+	j.mounts, j.reusable = &oneMount{found: mount.MountPoint{UniqueID: 7}}, func(*volume.Spec) bool { return true }
+	settle := func(i operationexecutor.Intent) {
+		i.SetUpArgs = &volume.MounterArgs{}
+		require.NoError(t, j.Intend(t.Context(), i))
+		require.NoError(t, j.Conclude(t.Context(), i, operationexecutor.IntentDone))
+	}
+	for i := range podsInRecord + 1 {
+		settle(setUpIntent(fmt.Sprintf("pod-%d", i)))
+	}
+	later := setUpIntent("later")
+	later.Spec.ReadOnly = !later.Spec.ReadOnly
+	settle(later)
+	require.NotNil(t, j.setUpOf(testVolume, "later").Settled)
+	found := reread(t, j, o)
+	require.Len(t, found, 1)
+	assert.Nil(t, found[0].Pods["later"].Settled)
+	assert.NotNil(t, found[0].Pods["pod-8"].Settled)
+}
+
+// fieldsOfRecord are the fields of records of recordVersion.
+const fieldsOfRecord = `attachment.devicePath attachment.node bootID plugin
+pods.mount.other.FSType pods.mount.other.Flags pods.mount.other.ID pods.mount.other.Major pods.mount.other.Minor
+pods.mount.other.Root pods.mount.other.Source pods.mount.other.UniqueID pods.mount.unique pods.name pods.namespace pods.outerNames pods.path pods.seLinuxContext
+pods.settled.fsGroup pods.settled.fsGroupChangePolicy pods.settled.fsUser pods.settled.options pods.settled.readOnlyFilesystem pods.settled.size
+spec spec.persistentVolume spec.readOnly spec.volume staging.devicePath
+staging.mount.other.FSType staging.mount.other.Flags staging.mount.other.ID staging.mount.other.Major staging.mount.other.Minor
+staging.mount.other.Root staging.mount.other.Source staging.mount.other.UniqueID staging.mount.unique staging.path staging.seLinuxContext version volume`
+
+// TestTheFieldsOfARecordAreThoseOfItsVersion: an earlier manager must see that it cannot read what a later one has written.
+func TestTheFieldsOfARecordAreThoseOfItsVersion(t *testing.T) {
+	fields := recordedFields("", reflect.TypeFor[volumeRecord]())
+	for _, f := range recordedFields("", reflect.TypeFor[specRecord]()) {
+		fields = append(fields, "spec."+f)
+	}
+	slices.Sort(fields)
+	assert.Equal(t, strings.Fields(fieldsOfRecord), fields, "records have changed: they need another recordVersion, and a test that the earlier one is read")
+	begins := fmt.Sprintf(`{"version":%d,`, recordVersion)
+	assert.Equal(t, ourVersion, begins)
+}
+
+// recordedFields returns the names of the fields that JSON has of a struct, down to types of other modules.
+func recordedFields(prefix string, of reflect.Type) (names []string) {
+	for i := range of.NumField() {
+		f := of.Field(i)
+		if !f.IsExported() {
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			name = f.Name
+		}
+		next := f.Type
+		for next.Kind() == reflect.Pointer || next.Kind() == reflect.Map {
+			next = next.Elem()
+		}
+		if next.Kind() == reflect.Struct && strings.Contains(next.PkgPath(), "volumekit") {
+			names = append(names, recordedFields(prefix+name+".", next)...)
+			continue
+		}
+		names = append(names, prefix+name)
+	}
+	return names
+}
