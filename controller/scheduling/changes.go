@@ -172,10 +172,8 @@ func (s *Scheduler) volumeChanged(pv *v1.PersistentVolume) {
 	for claim := range s.index.claimsOf[pv.Name] {
 		s.wake(claim)
 	}
-	for name, hold := range s.index.claimHolds {
-		if hold.volume == pv.Name {
-			s.wake(name)
-		}
+	for claim := range s.index.holdsOn[pv.Name] {
+		s.wake(claim)
 	}
 	s.mu.Unlock()
 	if pv.Spec.ClaimRef != nil {

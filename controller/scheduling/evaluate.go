@@ -216,6 +216,10 @@ func (p *placing) choose(n *need) {
 		if at.first == nil {
 			continue
 		}
+		if len(at.more) == 0 && at.head.bytes >= n.request && !at.head.zoned && n.suits(at.head) && !p.isTaken(n, at.head.pvState, slot) {
+			p.choices[n.at][slot-p.lo] = at.head.pvState
+			continue
+		}
 		p.chooseFrom(n, at.first, at.first.smallest(n), slot)
 		for _, b := range at.more {
 			p.chooseFrom(n, b, b.smallest(n), slot)

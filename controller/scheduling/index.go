@@ -38,7 +38,8 @@ type index struct {
 	segments   map[string]*segments // the capacities of a class
 
 	claimHolds   map[types.NamespacedName]*claimHold
-	heldVolumes  map[string]types.NamespacedName
+	holdsOn      map[string]map[types.NamespacedName]bool // by volume
+	heldVolumes  map[string]types.NamespacedName          // those that name no claim yet
 	reservations map[podKey]*Reservation
 	charges      map[types.NamespacedName]*charge
 	chargesAt    map[int32]map[*charge]bool // by slot
@@ -54,7 +55,7 @@ func newIndex(logger *slog.Logger) *index {
 		pods: map[types.NamespacedName]*pod{}, podsOf: map[types.NamespacedName]map[podKey]*pod{},
 		attachments: map[string]*attachment{}, attachmentsOf: map[string]map[string]bool{},
 		csiDrivers: map[string]*storagev1.CSIDriver{}, capacities: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
-		claimHolds: map[types.NamespacedName]*claimHold{}, heldVolumes: map[string]types.NamespacedName{},
+		claimHolds: map[types.NamespacedName]*claimHold{}, holdsOn: map[string]map[types.NamespacedName]bool{}, heldVolumes: map[string]types.NamespacedName{},
 		reservations: map[podKey]*Reservation{}, charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{},
 	}
 }

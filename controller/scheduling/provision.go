@@ -36,7 +36,8 @@ func (p *placing) provisionClass(at int, class *classState) {
 
 // provisionClaim refuses the nodes where a claim cannot have a volume of any kind.
 func (p *placing) provisionClaim(n *need, rooms []int64) {
-	checked := n.isProvisionable() && p.index.checksCapacity(n.class.object, n.claim)
+	provisionable := n.isProvisionable()
+	checked := provisionable && p.index.checksCapacity(n.class.object, n.claim)
 	if checked {
 		p.findCapacity(n, rooms)
 	}
@@ -52,7 +53,7 @@ func (p *placing) provisionClaim(n *need, rooms []int64) {
 		case n.node != "" && slot != selected:
 			p.verdicts[i].refuse(SelectedElsewhere, n.at)
 		case choice != nil:
-		case !n.isProvisionable():
+		case !provisionable:
 			p.verdicts[i].refuse(NoVolume, n.at)
 		case n.class.topologies != nil && !n.class.topologies.has(slot):
 			p.verdicts[i].refuse(NoTopology, n.at)
@@ -63,7 +64,7 @@ func (p *placing) provisionClaim(n *need, rooms []int64) {
 			p.sums[i] = add(p.sums[i], n.request)
 		}
 	}
-	if n.isProvisionable() {
+	if provisionable {
 		p.countNew(n)
 	}
 }
@@ -166,7 +167,22 @@ func (p *placing) countNew(n *need) {
 	}
 }
 
-// countChosen counts existing volumes where claims get them.
+// chosenThere returns how many of the existing volumes of a driver that claims get on a node are in use there already.
+func (p *placing) chosenThere(d *driver, i int) int32 {
+	var there int32
+	for at := range p.needs {
+		if p.needs[at].bound {
+			continue
+		}
+		v := p.choices[at][i]
+		if v != nil && v.attached.driver == d && !slices.Contains(p.attached, v.attached) && d.hasOn(v.attached.handle, p.lo+int32(i)) {
+			there++
+		}
+	}
+	return there
+}
+
+// countChosen counts existing volumes where claims get them, those that are in use there too.
 func (p *placing) countChosen() {
 	for at := range p.needs {
 		n := &p.needs[at]
@@ -174,10 +190,10 @@ func (p *placing) countChosen() {
 			continue
 		}
 		for i, choice := range p.choices[at] {
-			if choice == nil || choice.attached.driver == nil || p.verdicts[i].main != 0 {
+			if choice == nil || choice.attached.driver == nil || p.verdicts[i].main != 0 || slices.Contains(p.attached, choice.attached) {
 				continue
 			}
-			if !choice.attached.driver.hasOn(choice.attached.handle, p.lo+int32(i)) {
+			if len(choice.attached.driver.limits) > 0 {
 				p.counts[p.driverAt(choice.attached.driver)][i]++
 			}
 		}
@@ -198,7 +214,7 @@ func (p *placing) checkLimits() {
 				continue
 			}
 			v := &p.verdicts[i]
-			if v.main == 0 {
+			if added -= p.chosenThere(d, i); v.main == 0 && added > 0 && d.count(slot)+added > limit {
 				v.driver, v.inUse, v.limit = int16(at), d.count(slot), limit
 				v.refuse(AttachLimit, len(p.needs))
 			}

@@ -133,6 +133,7 @@ func (x *index) addHold(c choice, node string) {
 	if hold == nil {
 		hold = &claimHold{volume: c.volume, node: node}
 		x.claimHolds[c.name] = hold
+		link(x.holdsOn, c.volume, c.name)
 		x.hold(c)
 	}
 	hold.users++
@@ -153,6 +154,7 @@ func (x *index) hold(c choice) {
 // dropHold undoes one addHold, or all of a claim.
 func (x *index) dropHold(name types.NamespacedName, hold *claimHold) {
 	delete(x.claimHolds, name)
+	unlink(x.holdsOn, hold.volume, name)
 	if x.heldVolumes[hold.volume] == name {
 		delete(x.heldVolumes, hold.volume)
 		if v := x.volumes[hold.volume]; v != nil {

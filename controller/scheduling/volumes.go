@@ -51,6 +51,7 @@ type group struct {
 // localBuckets are the buckets of one node. Nearly always there is one at most.
 type localBuckets struct {
 	first *bucket
+	head  free // of first, here because every search looks at it
 	more  []*bucket
 }
 
@@ -110,6 +111,7 @@ func (b *bucket) place() {
 	at := b.group.localAt(slot)
 	if at.first == nil {
 		at.first = b
+		b.setHead()
 		return
 	}
 	at.more = append(at.more, b)
@@ -127,9 +129,18 @@ func (b *bucket) unplace() {
 		at.more = without(at.more, b)
 		return
 	}
-	at.first = nil
+	at.first, at.head = nil, free{}
 	if last := len(at.more) - 1; last >= 0 {
 		at.first, at.more = at.more[last], at.more[:last]
+		at.first.setHead()
+	}
+}
+
+// setHead copies the smallest volume to where searches look for it.
+func (b *bucket) setHead() {
+	slot, single := b.selector.single()
+	if single && b.group.local[slot].first == b && len(b.volumes) > 0 {
+		b.group.local[slot].head = b.volumes[0]
 	}
 }
 
@@ -164,6 +175,7 @@ func (x *index) addFree(v *pvState) {
 	}
 	at, _ := b.find(v)
 	b.volumes = slices.Insert(b.volumes, at, free{bytes: v.size, modes: modesOf(v.object.Spec.AccessModes), zoned: v.zones != nil, pvState: v})
+	b.setHead()
 	v.bucket = b
 }
 
@@ -175,6 +187,7 @@ func (x *index) removeFree(v *pvState) {
 		b.volumes = slices.Delete(b.volumes, at, at+1)
 	}
 	if len(b.volumes) > 0 {
+		b.setHead()
 		return
 	}
 	b.unplace()
@@ -270,6 +283,9 @@ func (x *index) forgetReference(v *pvState) {
 // recountVolume counts anew what uses a volume on nodes: pods by their claims, and attachments.
 func (x *index) recountVolume(name string) {
 	for claim := range x.claimsOf[name] {
+		x.recountClaim(claim)
+	}
+	for claim := range x.holdsOn[name] {
 		x.recountClaim(claim)
 	}
 	for at := range x.attachmentsOf[name] {
