@@ -27,10 +27,10 @@ type placing struct {
 
 // scratch is memory that searches use one after the other.
 type scratch struct {
-	choices  [][]*pvState // by need: the existing volume that it gets
-	fits     []int32      // 1 + the need for which there is capacity
-	rooms    [][]int64    // by class: the capacity that was published
-	sums     []int64      // what earlier claims take of the capacity of a class
+	choices  [][]free  // by need: the existing volume that it gets
+	fits     []int32   // 1 + the need for which there is capacity
+	rooms    [][]int64 // by class: the capacity that was published
+	sums     []int64   // what earlier claims take of the capacity of a class
 	classes  []*classState
 	drivers  []*driver
 	base     []int32   // by driver: volumes that are new on every node
@@ -217,7 +217,7 @@ func (p *placing) choose(n *need) {
 			continue
 		}
 		if len(at.more) == 0 && at.head.bytes >= n.request && !at.head.zoned && n.suits(at.head) && !p.isTaken(n, at.head.pvState, slot) {
-			p.choices[n.at][slot-p.lo] = at.head.pvState
+			p.choices[n.at][slot-p.lo] = at.head
 			continue
 		}
 		p.chooseFrom(n, at.first, at.first.smallest(n), slot)
@@ -234,9 +234,9 @@ func (p *placing) choose(n *need) {
 func (p *placing) chooseKept(n *need) {
 	p.refuseOthers(n.kept.affinity, NodeAffinity, n)
 	p.refuseOthers(n.kept.zones, Zone, n)
-	choices := p.choices[n.at]
+	choices, kept := p.choices[n.at], newFree(n.kept)
 	for i := range choices {
-		choices[i] = n.kept
+		choices[i] = kept
 	}
 }
 
@@ -270,11 +270,11 @@ func (p *placing) chooseFrom(n *need, b *bucket, first int, slot int32) {
 	chosen := &p.choices[n.at][slot-p.lo]
 	for i := first; i < len(b.volumes); i++ {
 		v := b.volumes[i]
-		if *chosen != nil && compareVolumes(*chosen, v.pvState) <= 0 {
+		if chosen.pvState != nil && compareVolumes(chosen.pvState, v.pvState) <= 0 {
 			return
 		}
 		if n.suits(v) && !p.isTaken(n, v.pvState, slot) && (!v.zoned || v.zones.has(slot)) {
-			*chosen = v.pvState
+			*chosen = v
 			return
 		}
 	}
@@ -283,7 +283,7 @@ func (p *placing) chooseFrom(n *need, b *bucket, first int, slot int32) {
 // isTaken reports whether an earlier claim of the pod gets a volume on a node.
 func (p *placing) isTaken(n *need, v *pvState, slot int32) bool {
 	for i := range n.at {
-		if earlier := &p.needs[i]; !earlier.bound && earlier.group == n.group && p.choices[i][slot-p.lo] == v {
+		if earlier := &p.needs[i]; !earlier.bound && earlier.group == n.group && p.choices[i][slot-p.lo].pvState == v {
 			return true
 		}
 	}

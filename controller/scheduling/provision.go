@@ -47,12 +47,12 @@ func (p *placing) provisionClaim(n *need, rooms []int64) {
 			selected = slot
 		}
 	}
-	for i, choice := range p.choices[n.at] {
+	for i := range p.choices[n.at] {
 		slot := p.lo + int32(i)
 		switch {
 		case n.node != "" && slot != selected:
 			p.verdicts[i].refuse(SelectedElsewhere, n.at)
-		case choice != nil:
+		case p.choices[n.at][i].pvState != nil:
 		case !provisionable:
 			p.verdicts[i].refuse(NoVolume, n.at)
 		case n.class.topologies != nil && !n.class.topologies.has(slot):
@@ -155,13 +155,13 @@ func (p *placing) countNew(n *need) {
 	}
 	at := p.driverAt(d)
 	counts := p.counts[at]
-	for i, choice := range p.choices[n.at] {
-		if choice == nil {
+	for i := range p.choices[n.at] {
+		if p.choices[n.at][i].pvState == nil {
 			counts[i]++
 		}
 	}
 	for _, u := range d.used[n.name.String()] {
-		if u.slot >= p.lo && u.slot < p.hi && p.choices[n.at][u.slot-p.lo] == nil {
+		if u.slot >= p.lo && u.slot < p.hi && p.choices[n.at][u.slot-p.lo].pvState == nil {
 			counts[u.slot-p.lo]--
 		}
 	}
@@ -175,7 +175,7 @@ func (p *placing) chosenThere(d *driver, i int) int32 {
 			continue
 		}
 		v := p.choices[at][i]
-		if v != nil && v.attached.driver == d && !slices.Contains(p.attached, v.attached) && d.hasOn(v.attached.handle, p.lo+int32(i)) {
+		if v.driver == d && !slices.Contains(p.attached, v.attached) && d.hasOn(v.attached.handle, p.lo+int32(i)) {
 			there++
 		}
 	}
@@ -189,13 +189,12 @@ func (p *placing) countChosen() {
 		if n.bound {
 			continue
 		}
-		for i, choice := range p.choices[at] {
-			if choice == nil || choice.attached.driver == nil || p.verdicts[i].main != 0 || slices.Contains(p.attached, choice.attached) {
+		for i := range p.choices[at] {
+			d := p.choices[at][i].driver
+			if d == nil || len(d.limits) == 0 || p.verdicts[i].main != 0 || slices.Contains(p.attached, p.choices[at][i].attached) {
 				continue
 			}
-			if len(choice.attached.driver.limits) > 0 {
-				p.counts[p.driverAt(choice.attached.driver)][i]++
-			}
+			p.counts[p.driverAt(d)][i]++
 		}
 	}
 }
@@ -259,10 +258,10 @@ func (p *placing) usage(class *classState, at, i int) (requested, room float64) 
 		if n.bound || n.class != class {
 			continue
 		}
-		choice := p.choices[j][i]
+		choice := &p.choices[j][i]
 		switch {
-		case choice != nil:
-			requested, room = requested+float64(n.request), room+float64(choice.size)
+		case choice.pvState != nil:
+			requested, room = requested+float64(n.request), room+float64(choice.bytes)
 		case p.rooms[at][i] > 0:
 			requested, made = requested+float64(n.request), true
 		}

@@ -68,6 +68,11 @@ type free struct {
 	modes modes
 	zoned bool // it has zone labels
 	*pvState
+	driver *driver // that counts it; nil for none
+}
+
+func newFree(v *pvState) free {
+	return free{bytes: v.size, modes: modesOf(v.object.Spec.AccessModes), zoned: v.zones != nil, pvState: v, driver: v.attached.driver}
 }
 
 // modes are access modes, a bit for each.
@@ -174,7 +179,7 @@ func (x *index) addFree(v *pvState) {
 		}
 	}
 	at, _ := b.find(v)
-	b.volumes = slices.Insert(b.volumes, at, free{bytes: v.size, modes: modesOf(v.object.Spec.AccessModes), zoned: v.zones != nil, pvState: v})
+	b.volumes = slices.Insert(b.volumes, at, newFree(v))
 	b.setHead()
 	v.bucket = b
 }
