@@ -337,7 +337,11 @@ func TestListAllocates(t *testing.T) {
 			_, err := m.List(ctx)
 			assert.NoError(t, err)
 		}
-		assert.LessOrEqual(t, fewestAllocs(func() { list(mount.New(mount.Options{})) }), 20.0, "the first time, with a new Mounter")
+		few := 20.0
+		if strings.ContainsAny(root, " \t\\") {
+			few += 201 // a path that the table escapes is a string of its own
+		}
+		assert.LessOrEqual(t, fewestAllocs(func() { list(mount.New(mount.Options{})) }), few, "the first time, with a new Mounter")
 		m := mount.New(mount.Options{})
 		list(m)
 		assert.Zero(t, fewestAllocs(func() { list(m) }), "again")

@@ -3,6 +3,7 @@ package scheduling
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -386,13 +387,22 @@ func TestWaits(t *testing.T) {
 
 // What the store tells becomes the changes that end a wait: of each row the objects, and nothing where nothing got better.
 func TestChangesAreTold(t *testing.T) {
+	var mu sync.Mutex
 	var told []Change
-	options := Options{Changed: func(c Change) { told = append(told, c) }}
+	options := Options{Changed: func(c Change) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, c)
+	}}
 	inWorld(t, options, objectsOf(threeNodes(), list(newCSINode("node-1", 1), newCapacity("node-1", "10Gi"), newDriver())), func(w *world) {
 		kinds := func(do func()) []ChangeKind {
+			mu.Lock()
 			told = nil
+			mu.Unlock()
 			do()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			var kinds []ChangeKind
 			for _, c := range told {
 				kinds = append(kinds, c.Kind)

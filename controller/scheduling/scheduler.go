@@ -39,8 +39,8 @@ type Options struct {
 	Score ScorePolicy
 	// BindTimeout is how long Bind waits for claims to be bound; zero means [DefaultBindTimeout].
 	BindTimeout time.Duration
-	// Changed is called with each change that may help pods that were refused: see [Waits]. It must return soon, and may call the
-	// Scheduler. Nil drops the changes.
+	// Changed is called with each change that may help pods that were refused: see [Waits]. It must return soon, may call the
+	// Scheduler, and is called from several goroutines at once. Nil drops the changes.
 	Changed func(Change)
 	// Logger gets what is wrong with objects, and why the store is read again; nil discards it.
 	Logger *slog.Logger

@@ -333,19 +333,20 @@ func TestFilesAreAllCallsAboutFiles(t *testing.T) {
 func TestMountsOutliveTheProgramInItsNamespace(t *testing.T) {
 	mounttest.RequireMounts(t)
 	dir := t.TempDir()
+	field := " " + strings.ReplaceAll(dir, " ", `\040`) + " " // as the mount table has it
 	namespace, err := faultrun.NewNamespace()
 	require.NoError(t, err)
 	result, stderr := run(t, faultrun.Program{Namespace: namespace}, "mount", dir)
 	require.True(t, result.State.Success(), stderr)
 	assert.Equal(t, 1, result.Calls)
-	assert.NotContains(t, mountTable(t, "/proc/self/mountinfo"), " "+dir+" ", "it is not in the namespace of the tests")
+	assert.NotContains(t, mountTable(t, "/proc/self/mountinfo"), field, "it is not in the namespace of the tests")
 
 	within := func(judge func() error) { require.NoError(t, namespace.Do(judge)) }
 	within(func() error { return os.WriteFile(dir+"/file", []byte("kept"), 0o600) })
 	assert.NoFileExists(t, dir+"/file")
 	within(func() error {
 		table, err := os.ReadFile("/proc/thread-self/mountinfo")
-		if err == nil && !strings.Contains(string(table), " "+dir+" ") {
+		if err == nil && !strings.Contains(string(table), field) {
 			err = errors.New("it is not mounted")
 		}
 		return err
