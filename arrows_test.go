@@ -70,6 +70,7 @@ var arrows = map[string][]string{
 	vm + "paths":      nil,
 	vm + "retry":      nil,
 	vm + "mountwatch": {vm + "health", vm + "paths", vm + "podvolume", vm + "retry", "volume", "mount", "mount/owned", "mount/safepath", "operationexecutor", "internal/workqueue"},
+	vm + "orphans":    {vm + "changes", vm + "containers", vm + "paths", "volume", "mount", "mount/loop", "mount/owned", "mount/safepath", "operationexecutor"},
 	vm + "containers": {vm + "keylock", vm + "sentinel", "volume", "mount", "mount/blockmap", "mount/safepath", "operationexecutor"},
 
 	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "internal/simulation/..."},

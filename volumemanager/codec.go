@@ -99,10 +99,6 @@ func (r volumeRecord) isEmpty() bool {
 	return r.Attachment == nil && r.Staging == nil && len(r.Pods) == 0
 }
 
-// partsOf names the place of the parts of a volume that are bound for the containers of a pod: {kind}/{pod}/{name}, relative, since a
-// record does not know the directory of pods. A mount there is of a volume on record, whichever path that one has.
-func partsOf(uid types.UID, name string) string { return filepath.Join(subpathsDir, string(uid), name) }
-
 // innerName returns the volume's inner name, of which paths of its pod are made.
 func (r volumeRecord) innerName(uid types.UID, p *setUpRecord) string {
 	if inner, ok := strings.CutPrefix(string(r.Volume), r.Plugin+"/pods/"+string(uid)+"/"); ok {
@@ -119,7 +115,7 @@ func (r volumeRecord) paths() iter.Seq[string] {
 		}
 		for uid, p := range r.Pods {
 			inner := r.innerName(uid, p)
-			if !yield(p.Path) || !yield(partsOf(uid, containers.SubpathName(r.Plugin, inner))) || !yield(partsOf(uid, inner)) {
+			if !yield(p.Path) || !yield(containers.PartsOf(uid, containers.SubpathName(r.Plugin, inner))) || !yield(containers.PartsOf(uid, inner)) {
 				return
 			}
 		}

@@ -301,7 +301,7 @@ func (x *exchange) list(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	keeps := !x.m.podsComplete || x.m.rebuilding || len(x.m.damaged) > 0
 	x.m.mu.Unlock()
 	// What could not be rebuilt may be any of them.
-	keeps = keeps || len(x.m.liveOrphans(ctx)) > 0
+	keeps = keeps || len(x.m.orphans.Live(ctx)) > 0
 	names := x.m.GetVolumesInUse() // After it is known that all pods are there.
 	if keeps {
 		names = append(names, earlier...)

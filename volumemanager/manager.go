@@ -23,6 +23,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
+	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
@@ -52,6 +53,7 @@ type Manager struct {
 	health   *health.Book
 	watch    *mountwatch.Watch
 	subpaths *containers.Subpaths
+	orphans  *orphans.List
 	stats    *stats.Meter
 	claims   *claimIndex
 
@@ -102,9 +104,6 @@ type Manager struct {
 	damaged  []DamagedRecord
 	// unproven are the records that are still to be compared with their plugins.
 	unproven unproven
-	orphans  []Orphan
-	// looked says that orphans were looked for.
-	looked bool
 	// rebuilding says that volumes may be here that are not known yet: nothing is unstaged or detached until they are.
 	rebuilding bool
 	// rebuilt is how many volumes were rebuilt for want of records.
@@ -169,6 +168,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		Logger: o.Logger, Volumes: m.actual, PublicKeys: plugins.PublicKeys, Health: m.health,
 		IsMount: func(path string) bool { return m.watch.IsMount(path) }, Measured: func(path string) { m.watch.Measured(path) },
 	})
+	m.orphans = orphans.New(m.orphanOptions())
 	m.watch = mountwatch.New(m.watchOptions())
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
@@ -180,7 +180,7 @@ func (m *Manager) watchOptions() mountwatch.Options {
 	return mountwatch.Options{
 		Mounter: m.options.Mounter, Host: m.plugins.Host(), Logger: m.options.Logger, Health: m.health,
 		FilesystemLook: m.options.FilesystemLook, HungUnmount: mountwatch.HungUnmount(m.options.HungUnmount), Records: m.options.RuntimeDir != "",
-		Orphans: watchedOrphans{m}, Hung: m.Hung, Doubt: m.doubt, Look: func(h podvolume.Key) { m.volumes.Add(h) }, Retry: m.retry,
+		Orphans: m.orphans, Hung: m.Hung, Doubt: m.doubt, Look: func(h podvolume.Key) { m.volumes.Add(h) }, Retry: m.retry,
 		Probe: m.stats.Probe, LetGo: func(h podvolume.Key) { m.changes.Notify(h.Pod) },
 	}
 }

@@ -180,7 +180,7 @@ func (m *Manager) setRunning(r *runningOperation, op *operationexecutor.Operatio
 
 // keyFreed is told by the executor when an operation has ended and all of its calls have returned.
 func (m *Manager) keyFreed(o operationexecutor.OperationInfo) {
-	podGone := kindOfFilesystem(o.Kind) == operationexecutor.OpUnmount && m.removePodDirs(o)
+	podGone := kindOfFilesystem(o.Kind) == operationexecutor.OpUnmount && m.orphans.RemovePodDirs(o)
 	if o.VolumeName == "" {
 		return // It was about several volumes, or about none that is known.
 	}

@@ -68,9 +68,7 @@ func mountTmpfs(t *testing.T, path string) {
 func looked(t *testing.T, m *Manager) {
 	t.Helper()
 	eventually(t, m, func() bool {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.looked
+		return m.orphans.HasLooked()
 	})
 }
 

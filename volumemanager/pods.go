@@ -272,7 +272,7 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	// The entry comes last: a pod that is known and complete has all that it wants in the desired state.
 	m.mu.Lock()
 	m.pods[pod.UID] = entry
-	m.forgetEmptyPodLocked(pod.UID)
+	m.orphans.ForgetPod(pod.UID)
 	delete(m.released, podName)
 	m.mu.Unlock()
 	m.volumes.AddPod(podName, slices.Concat(dropped, entry.without(nil), m.actual.GetVolumeNamesForPod(podName)))

@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/mount/owned"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
@@ -58,7 +59,7 @@ func (m *Manager) lookForOrphans(ctx context.Context) {
 			m.options.Logger.Warn("the records could not be marked as complete: the next start looks at the disk again", "error", err)
 		}
 	}
-	m.reportOrphans(unrecorded)
+	m.orphans.Report(unrecorded)
 	known()
 	select {
 	case <-m.completed:
@@ -68,8 +69,8 @@ func (m *Manager) lookForOrphans(ctx context.Context) {
 	if m.options.Orphans != OrphansAreRemoved {
 		return
 	}
-	rest := m.removeOrphans(ctx, unrecorded)
-	m.reportOrphans(append(rest, m.removeEmptyPods(ctx, unrecorded, rest)...))
+	rest := m.orphans.Remove(ctx, unrecorded)
+	m.orphans.Report(append(rest, m.orphans.RemoveEmptyPods(ctx, unrecorded, rest)...))
 }
 
 // mustRebuild reports whether records are missing, so that what is on none may be of an earlier manager.
@@ -81,49 +82,49 @@ func (m *Manager) mustRebuild(marks marker) bool {
 
 // findUnrecorded returns all mounts, directories and devices that were on no record since the start. The trace of the records
 // ends after they were listed: what this manager has begun meanwhile is on it, and so is what it has torn down.
-func (m *Manager) findUnrecorded(ctx context.Context) ([]Orphan, error) {
+func (m *Manager) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error) {
 	host := m.plugins.Host()
-	dirs, err := volumeDirs(ctx, host)
-	staged, stagedErr := stagingDirs(host)
-	devices, devicesErr := m.loopDevices(ctx)
+	dirs, err := orphans.VolumeDirs(ctx, host)
+	staged, stagedErr := orphans.StagingDirs(host)
+	devices, devicesErr := m.orphans.LoopDevices(ctx)
 	trace := m.journal.endTrace()
-	empty, emptyErr := m.emptyPods(dirs, trace)
+	empty, emptyErr := m.orphans.EmptyPods(dirs, trace.paths, m.found.table)
 	err = errors.Join(err, stagedErr, devicesErr, emptyErr)
 	recorded, used := trace.paths, paths.WithParents(maps.Keys(trace.paths))
-	unrecorded := orphanMounts(m.found, host, recorded)
+	unrecorded := orphans.Mounts(m.found.table, host, recorded)
 	mounted := make(map[string]int, len(unrecorded))
 	for i, o := range unrecorded {
 		mounted[o.Path] = i
 	}
 	for _, d := range dirs {
-		if _, ok := recorded[d.path]; ok {
+		if _, ok := recorded[d.Path]; ok {
 			continue
 		}
-		if i, ok := mounted[d.path]; ok {
-			unrecorded[i].dir = d
+		if i, ok := mounted[d.Path]; ok {
+			unrecorded[i].Dir = d
 			continue
 		}
-		unrecorded = append(unrecorded, Orphan{Path: d.path, PodUID: d.uid, dir: d})
+		unrecorded = append(unrecorded, orphans.Orphan{Path: d.Path, PodUID: d.Uid, Dir: d})
 	}
 	for _, path := range staged {
 		_, isMounted := mounted[path]
 		if _, isUsed := used[path]; !isMounted && !isUsed {
-			unrecorded = append(unrecorded, Orphan{Path: path})
+			unrecorded = append(unrecorded, orphans.Orphan{Path: path})
 		}
 	}
 	unrecorded = append(unrecorded, empty...)
-	return append(unrecorded, m.orphanDevices(devices, m.found, trace.devices)...), err
+	return append(unrecorded, m.orphans.Devices(devices, m.found.table, trace.devices.account)...), err
 }
 
 // rebuild learns what volumes it is that were found: from the records that are left, and from the plugins. It takes those
 // that are known into the actual state, uncertain, and on record, and returns the rest.
-func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
+func (m *Manager) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []orphans.Orphan {
 	recorded := m.journal.shared()
 	built := m.rebuildStagings(recorded)
-	var rest []Orphan
+	var rest []orphans.Orphan
 	silent := make(map[string]error)
 	for _, o := range unrecorded {
-		if o.dir.path == "" {
+		if o.Dir.Path == "" {
 			rest = append(rest, o)
 			continue
 		}
@@ -131,9 +132,9 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 			rest = append(rest, o)
 			continue
 		}
-		err := silent[o.dir.plugin]
+		err := silent[o.Dir.Plugin]
 		var v foundVolume
-		if spec := recorded.specOf(o.dir); spec != nil {
+		if spec := recorded.specOf(o.Dir); spec != nil {
 			v, err = m.foundOf(o, volume.ReconstructedVolume{Spec: spec})
 		} else if err == nil {
 			v, err = m.rebuildOne(ctx, o)
@@ -143,7 +144,7 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 			continue
 		}
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, volume.ErrUncertain) {
-			silent[o.dir.plugin] = err // It is not asked about the next, which would take as long.
+			silent[o.Dir.Plugin] = err // It is not asked about the next, which would take as long.
 		}
 		o.Err = err
 		rest = append(rest, o)
@@ -170,7 +171,7 @@ func (m *Manager) rebuild(ctx context.Context, unrecorded []Orphan) []Orphan {
 
 // checkCanBeOurs returns an error that matches owned.ErrUnproven when what was found cannot be a volume that a manager has set up: a
 // mount that no manager makes shows it, or it is a file.
-func (m *Manager) checkCanBeOurs(o Orphan) error {
+func (m *Manager) checkCanBeOurs(o orphans.Orphan) error {
 	pods := m.plugins.Host().GetPodsDir()
 	for above := filepath.Dir(o.Path); above != pods && paths.IsAtOrBeneath(above, pods); above = filepath.Dir(above) {
 		if at, ok := m.found.top[above]; ok {
@@ -178,7 +179,7 @@ func (m *Manager) checkCanBeOurs(o Orphan) error {
 				o.Path, m.found.table[at].FSType, m.found.table[at].Source, above, owned.ErrUnproven)
 		}
 	}
-	if o.Mounted || o.dir.block {
+	if o.Mounted || o.Dir.Block {
 		return nil
 	}
 	info, err := os.Lstat(o.Path)
@@ -189,8 +190,8 @@ func (m *Manager) checkCanBeOurs(o Orphan) error {
 }
 
 // withoutRecorded leaves out what has come on record: the stagings of volumes that were rebuilt.
-func withoutRecorded(orphans []Orphan, recorded map[string]struct{}) []Orphan {
-	return slices.DeleteFunc(orphans, func(o Orphan) bool { return paths.IsAtOrBeneathAny(o.Path, recorded) })
+func withoutRecorded(found []orphans.Orphan, recorded map[string]struct{}) []orphans.Orphan {
+	return slices.DeleteFunc(found, func(o orphans.Orphan) bool { return paths.IsAtOrBeneathAny(o.Path, recorded) })
 }
 
 // beginRebuild ends the rebuild before anything is planned where nothing is missing.
@@ -215,11 +216,11 @@ func (m *Manager) endRebuild() {
 }
 
 // rebuildOne asks the plugin what volume it is that was found, and makes the record that there should have been.
-func (m *Manager) rebuildOne(ctx context.Context, o Orphan) (foundVolume, error) {
+func (m *Manager) rebuildOne(ctx context.Context, o orphans.Orphan) (foundVolume, error) {
 	ask := operationexecutor.VolumeToReconstruct{
-		PluginName: o.dir.plugin, PodUID: o.dir.uid, InnerVolumeSpecName: o.dir.name, VolumePath: o.dir.path,
+		PluginName: o.Dir.Plugin, PodUID: o.Dir.Uid, InnerVolumeSpecName: o.Dir.Name, VolumePath: o.Dir.Path,
 	}
-	if o.dir.block {
+	if o.Dir.Block {
 		ask.VolumeMode = v1.PersistentVolumeBlock
 	}
 	answer, err := m.executor.ReconstructVolume(ctx, ask)
@@ -230,7 +231,7 @@ func (m *Manager) rebuildOne(ctx context.Context, o Orphan) (foundVolume, error)
 }
 
 // foundOf makes the record of a volume that was found set up for a pod, and checks it.
-func (m *Manager) foundOf(o Orphan, answer volume.ReconstructedVolume) (foundVolume, error) {
+func (m *Manager) foundOf(o orphans.Orphan, answer volume.ReconstructedVolume) (foundVolume, error) {
 	r, err := m.recordOf(o, answer)
 	if err != nil {
 		return foundVolume{}, fmt.Errorf("volume at %q cannot be rebuilt: %w", o.Path, err)
@@ -243,9 +244,9 @@ func (m *Manager) foundOf(o Orphan, answer volume.ReconstructedVolume) (foundVol
 }
 
 // recordOf makes the record of a volume that was found set up for a pod.
-func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volumeRecord, err error) {
-	spec, uid := answer.Spec, o.dir.uid
-	r = volumeRecord{Version: recordVersion, BootID: m.journal.bootID, Plugin: o.dir.plugin}
+func (m *Manager) recordOf(o orphans.Orphan, answer volume.ReconstructedVolume) (r volumeRecord, err error) {
+	spec, uid := answer.Spec, o.Dir.Uid
+	r = volumeRecord{Version: recordVersion, BootID: m.journal.bootID, Plugin: o.Dir.Plugin}
 	if r.Volume, err = m.plugins.UniqueVolumeName(volume.UniquePodName(uid), spec); err != nil {
 		return r, err
 	}
@@ -265,7 +266,7 @@ func (m *Manager) recordOf(o Orphan, answer volume.ReconstructedVolume) (r volum
 	}
 	p := &setUpRecord{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
 	if o.Mounted {
-		p.Mount = mountRecordOfIdentity(o.identity)
+		p.Mount = mountRecordOfIdentity(o.Identity)
 	}
 	r.Pods = map[types.UID]*setUpRecord{uid: p}
 	return r, nil

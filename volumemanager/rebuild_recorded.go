@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 )
 
 // The records of mounts do not outlive a boot, those of attachments do, and so do the directories of mounts. So what was
@@ -14,7 +15,7 @@ import (
 // that a plugin could look at.
 
 // sharedVolumes are the volumes on record whose names do not depend on a pod, by plugin and inner name.
-type sharedVolumes map[foundDir]foundVolume
+type sharedVolumes map[orphans.Dir]foundVolume
 
 // shared returns the volumes of which an attachment is on record.
 func (j *journal) shared() sharedVolumes {
@@ -29,14 +30,14 @@ func (j *journal) shared() sharedVolumes {
 		if err != nil {
 			continue // It was checked when it was read.
 		}
-		volumes[foundDir{plugin: e.record.Plugin, name: spec.Name(), block: isBlock(spec)}] = foundVolume{record: e.record, spec: spec}
+		volumes[orphans.Dir{Plugin: e.record.Plugin, Name: spec.Name(), Block: isBlock(spec)}] = foundVolume{record: e.record, spec: spec}
 	}
 	return volumes
 }
 
 // specOf returns the spec of the volume whose directory, or link, was found in that of a pod; nil when it is not on record.
-func (s sharedVolumes) specOf(d foundDir) *volume.Spec {
-	return s[foundDir{plugin: d.plugin, name: d.name, block: d.block}].spec
+func (s sharedVolumes) specOf(d orphans.Dir) *volume.Spec {
+	return s[orphans.Dir{Plugin: d.Plugin, Name: d.Name, Block: d.Block}].spec
 }
 
 // rebuildStagings returns the volumes on record of which there is a directory where their plugins stage them, and none on
@@ -55,7 +56,7 @@ func (m *Manager) rebuildStagings(recorded sharedVolumes) []foundVolume {
 		// The directory above is read, since what is mounted at the path may hang.
 		dir := filepath.Dir(path)
 		if _, ok := names[dir]; !ok {
-			names[dir], _ = namesIn(dir) // What cannot be read is not known; should it be a mount, it is an orphan.
+			names[dir], _ = orphans.NamesIn(dir) // What cannot be read is not known; should it be a mount, it is an orphan.
 		}
 		if !slices.Contains(names[dir], filepath.Base(path)) {
 			continue
@@ -75,7 +76,7 @@ func (m *Manager) boundFor(v foundVolume) map[types.UID]*setUpRecord {
 		return v.record.Pods
 	}
 	pods := make(map[types.UID]*setUpRecord)
-	uids, _ := namesIn(v.record.Staging.Path) // as above
+	uids, _ := orphans.NamesIn(v.record.Staging.Path) // as above
 	for _, uid := range uids {
 		link := filepath.Join(m.plugins.Host().GetPodVolumeDeviceDir(types.UID(uid), v.record.Plugin), v.spec.Name())
 		pods[types.UID(uid)] = &setUpRecord{

@@ -2,8 +2,6 @@ package volumemanager
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -33,12 +31,7 @@ func (m *Manager) sweepNow(podName volume.UniquePodName) {
 	if len(m.actual.GetVolumeNamesForPod(podName)) > 0 || m.isKnown(podName) {
 		return
 	}
-	dir := filepath.Join(m.plugins.Host().GetPodsDir(), string(podName))
-	if _, err := os.Lstat(dir); err == nil {
-		// A power cut leaves the empty directories of volumes, too, and no record.
-		m.removeEmptyTree(filepath.Join(dir, volumesDir), 2)
-		m.removeEmptyPod(types.UID(podName))
-	}
+	m.orphans.Sweep(types.UID(podName))
 }
 
 // sweepAll is called once, when all that a restart left is known, and before those who wait for that are told.

@@ -2,10 +2,8 @@ package volumemanager
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -66,7 +65,7 @@ func TestDirectoriesOfAPodGoWhenItIsRemovedAgain(t *testing.T) {
 				for _, dir := range []string{
 					host.GetPodVolumeDir("uid-web", "example.com/fake", "data"),
 					host.GetPodVolumeDir("uid-web", "example.com/fake", ".being-made"),
-					filepath.Join(host.GetPodsDir(), "uid-web", subpathsDir, "data/main"),
+					filepath.Join(host.GetPodsDir(), "uid-web", safepath.SubpathsDir, "data/main"),
 					host.GetPodVolumeDeviceDir("uid-web", "example.com/fake"),
 					host.GetPodPluginDir("uid-web", "example.com/fake"),
 					filepath.Join(host.GetPodsDir(), "uid-other", "volumes"),
@@ -90,21 +89,6 @@ func TestDirectoriesOfAPodGoWhenItIsRemovedAgain(t *testing.T) {
 			})
 		})
 	}
-}
-
-// An empty directory that stays is told of; one that is not there, or not empty, stays for a reason.
-func TestADirectoryThatCannotBeRemovedIsToldOf(t *testing.T) {
-	var log strings.Builder
-	m := &Manager{options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
-	dir := filepath.Join(t.TempDir(), "pod")
-	file := filepath.Join(dir, "volumes")
-	require.NoError(t, os.Mkdir(dir, 0o700))
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	m.removeEmptyDirs(filepath.Join(dir, "plugins"), dir)
-	assert.Empty(t, log.String())
-	m.removeEmptyDir(file)
-	assert.Contains(t, log.String(), "not a directory")
-	assert.FileExists(t, file)
 }
 
 // What a crash left of one plugin's volumes goes with the last volume of the pod, though that is another plugin's.

@@ -77,14 +77,14 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	return m.wait(ctx, pod, awaited{
 		state:   "gone",
 		known:   m.allKnown,
-		isReady: func() (bool, error) { return m.isGone(podName) && len(m.liveOrphansOf(ctx, pod.UID)) == 0, nil },
+		isReady: func() (bool, error) { return m.isGone(podName) && len(m.orphans.LiveOf(ctx, pod.UID)) == 0, nil },
 		left: func() []VolumeStatus {
 			changing := m.changingOf(podName)
 			left := slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
 				return !slices.Contains(changing, s.Volume) &&
 					m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
 			})
-			return append(left, statusOfOrphans(m.liveOrphansOf(ctx, pod.UID))...)
+			return append(left, statusOfOrphans(m.orphans.LiveOf(ctx, pod.UID))...)
 		},
 	})
 }
@@ -105,9 +105,11 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 			if len(left) > 0 {
 				witness = left[len(left)-1].VolumeName
 			}
-			return len(left) == 0 && len(m.liveOrphans(ctx)) == 0, nil
+			return len(left) == 0 && len(m.orphans.Live(ctx)) == 0, nil
 		},
-		left: func() []VolumeStatus { return append(m.Status().Volumes, statusOfOrphans(m.liveOrphans(ctx))...) },
+		left: func() []VolumeStatus {
+			return append(m.Status().Volumes, statusOfOrphans(m.orphans.Live(ctx))...)
+		},
 	})
 }
 

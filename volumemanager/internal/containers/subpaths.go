@@ -44,6 +44,12 @@ func SubpathName(plugin, inner string) string {
 	return "~" + hex.EncodeToString(sum[:])
 }
 
+// PartsOf names the place of the parts of a volume that are bound for the containers of a pod: {kind}/{pod}/{name}, relative, since a
+// record does not know the directory of pods. A mount there is of a volume on record, whichever path that one has.
+func PartsOf(uid types.UID, name string) string {
+	return filepath.Join(safepath.SubpathsDir, string(uid), name)
+}
+
 // subpathKey is one volume of one pod, by its subpathName.
 type subpathKey struct {
 	pod    types.UID

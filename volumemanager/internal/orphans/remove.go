@@ -1,4 +1,4 @@
-package volumemanager
+package orphans
 
 import (
 	"context"
@@ -8,22 +8,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
-
-// isRecorded reports whether a path, or one beneath it, is on record.
-func (j *journal) isRecorded(path string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, e := range j.entries {
-		for recorded := range e.record.paths() {
-			if paths.IsAtOrBeneath(recorded, path) {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 // orphanRemover is what removes the mounts of orphans; a [*mount.Mounter] is one.
 type orphanRemover interface {
@@ -31,18 +16,18 @@ type orphanRemover interface {
 	RemoveTarget(ctx context.Context, path string) error
 }
 
-// removeOrphans removes what it can and returns the rest. What lies deeper goes first.
-func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan {
+// Remove removes what it can and returns the rest. What lies deeper goes first.
+func (l *List) Remove(ctx context.Context, orphans []Orphan) []Orphan {
 	var rest []Orphan
 	for _, o := range slices.Backward(orphans) {
 		if o.emptyPod {
 			continue // It goes last.
 		}
-		if ctx.Err() != nil || o.PodUID != "" && m.isKnown(volume.UniquePodName(o.PodUID)) {
+		if ctx.Err() != nil || o.PodUID != "" && l.options.IsKnown(volume.UniquePodName(o.PodUID)) {
 			rest = append(rest, o)
 			continue
 		}
-		if o.Err = m.removeOne(ctx, o); o.Err != nil {
+		if o.Err = l.removeOne(ctx, o); o.Err != nil {
 			rest = append(rest, o)
 		}
 	}
@@ -50,34 +35,34 @@ func (m *Manager) removeOrphans(ctx context.Context, orphans []Orphan) []Orphan 
 }
 
 // removeOne removes an orphan of whatever kind.
-func (m *Manager) removeOne(ctx context.Context, o Orphan) error {
+func (l *List) removeOne(ctx context.Context, o Orphan) error {
 	if o.BackingFile != "" {
-		return m.removeDevice(ctx, o)
+		return l.removeDevice(ctx, o)
 	}
-	if err := m.checkPlace(o); err != nil {
+	if err := l.checkPlace(o); err != nil {
 		return err
 	}
-	if o.dir.block {
-		return m.removeMapping(ctx, o)
+	if o.Dir.Block {
+		return l.removeMapping(ctx, o)
 	}
-	return m.removeOrphan(ctx, o)
+	return l.removeOrphan(ctx, o)
 }
 
 // removeOrphan removes a mount by a plain unmount of that very mount, and its directory, or the directory, by rmdir. Nobody
 // uses the path meanwhile: an intent there waits.
-func (m *Manager) removeOrphan(ctx context.Context, o Orphan) error {
-	release, ok := m.journal.claims.remove(o.Path, func() bool { return !m.journal.isRecorded(o.Path) })
+func (l *List) removeOrphan(ctx context.Context, o Orphan) error {
+	release, ok := l.options.Records.Claim(o.Path, func() bool { return !l.options.Records.IsRecorded(o.Path) })
 	if !ok {
 		return nil // It has become a volume.
 	}
 	defer release()
 	remove := func(context.Context, string) error { return rmdir(o.Path) }
 	if o.Mounted {
-		remover, ok := m.options.Mounter.(orphanRemover)
+		remover, ok := l.options.Mounter.(orphanRemover)
 		if !ok {
 			return fmt.Errorf("mount at %q cannot be taken off by what Options.Mounter is: %w", o.Path, volume.ErrUnsupported)
 		}
-		err := remover.Unmount(ctx, o.Path, mount.UnmountOptions{Expect: o.identity})
+		err := remover.Unmount(ctx, o.Path, mount.UnmountOptions{Expect: o.Identity})
 		if err != nil && !errors.Is(err, mount.ErrNotMounted) {
 			return err
 		}
@@ -86,6 +71,6 @@ func (m *Manager) removeOrphan(ctx context.Context, o Orphan) error {
 	if err := remove(ctx, o.Path); err != nil && !isMissing(err) {
 		return fmt.Errorf("directory %q, of which nothing is on record, stays: %w", o.Path, err)
 	}
-	m.options.Logger.Info("an orphan was removed", "path", o.Path, "mounted", o.Mounted)
+	l.options.Logger.Info("an orphan was removed", "path", o.Path, "mounted", o.Mounted)
 	return nil
 }

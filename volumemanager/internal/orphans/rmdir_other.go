@@ -1,6 +1,6 @@
 //go:build !unix
 
-package volumemanager
+package orphans
 
 import "errors"
 

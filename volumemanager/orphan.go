@@ -1,0 +1,145 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
+)
+
+// OrphanPolicy says what becomes of orphans.
+type OrphanPolicy string
+
+const (
+	// OrphansAreReported leaves them where they are.
+	OrphansAreReported OrphanPolicy = ""
+	// OrphansAreRemoved removes them once all pods are known (PodsComplete) and when no pod of that UID is: mounts by a
+	// plain unmount, directories by rmdir, nothing else, and only at the places where the registered plugins have volumes: those
+	// of pods and their parts, {plugin}/mounts/{volume} and {plugin}/volumeDevices/{volume}. What lies elsewhere below the root
+	// stays, with an error that matches mount.ErrForeign. One that is in use, or not empty, stays. A loop device is detached
+	// when it is proven to be of a volume of ours, by the label that its plugin gave it and by where its file lies, and
+	// nobody uses it.
+	OrphansAreRemoved OrphanPolicy = "remove"
+)
+
+// Orphan is a mount, a directory or a loop device of which nothing is on record: a mount where the volumes of this node are,
+// a directory where volumes are set up for pods, staged ({plugin}/mounts) or mapped ({plugin}/volumeDevices), the directory of a
+// pod that is not known in which no volume is left, or a loop device whose file lies under the root.
+type Orphan struct {
+	// Path is its absolute path; that of a loop device is the path of its node.
+	Path string
+	// BackingFile is the file of a loop device; empty for all others.
+	BackingFile string
+	// PodUID is the pod in whose directory it is; empty when it is in none.
+	PodUID types.UID
+	// Mounted is true for a mount, false for a directory.
+	Mounted bool
+	// FSType and Source are those of the mount.
+	FSType, Source string
+	// Err is why it could not be rebuilt or removed; nil when nothing was tried.
+	Err error
+}
+
+// LoopDevices tells which loop devices there are, and detaches one; a [*loop.Manager] is one.
+type LoopDevices interface {
+	// Devices returns every loop device of the machine that has a file, whoever attached it.
+	Devices(ctx context.Context) ([]loop.Device, error)
+	// Detach detaches a device and proves it. While somebody has claimed the device, nothing is changed, and the error
+	// matches loop.ErrInUse.
+	Detach(ctx context.Context, device loop.Device) error
+}
+
+var _ LoopDevices = (*loop.Manager)(nil)
+
+// statusOfOrphans returns where volumes stand of which no more is known than that they are there.
+func statusOfOrphans(orphans []orphans.Orphan) []VolumeStatus {
+	rows := make([]VolumeStatus, 0, len(orphans))
+	for _, o := range orphans {
+		err := fmt.Errorf("%q is on no record and could not be rebuilt: take it away, or set Options.Orphans: %w", o.Path, volume.ErrInUse)
+		if o.Err != nil {
+			err = fmt.Errorf("%w: %w", err, o.Err)
+		}
+		rows = append(rows, VolumeStatus{
+			PodUID: o.PodUID, OuterName: o.Dir.Name, Plugin: o.Dir.Plugin, Phase: PhaseUncertain, Path: o.Path, Block: o.Dir.Block, Err: err,
+		})
+	}
+	return rows
+}
+
+func (m *Manager) isKnown(podName volume.UniquePodName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[types.UID(podName)] != nil
+}
+
+// tellFound adds what was found at the start, beside volumes, to the status. An orphan that has become a volume is none any
+// more.
+func (m *Manager) tellFound(status *NodeStatus) {
+	m.mu.Lock()
+	status.Damaged, status.Rebuilt = slices.Clone(m.damaged), m.rebuilt
+	m.mu.Unlock()
+	found := slices.Clone(m.orphans.All())
+	if len(found) > 0 {
+		found = withoutRecorded(found, m.journal.recordedPaths())
+		found = withoutRecordedDevices(found, m.journal.recordedDevices())
+	}
+	for _, o := range found {
+		status.Orphans = append(status.Orphans, Orphan{
+			Path: o.Path, BackingFile: o.BackingFile, PodUID: o.PodUID, Mounted: o.Mounted, FSType: o.FSType, Source: o.Source, Err: o.Err,
+		})
+	}
+}
+
+// orphanOptions gives the list of orphans what it needs of the manager.
+func (m *Manager) orphanOptions() orphans.Options {
+	o := orphans.Options{
+		Plugins: m.plugins, Logger: m.options.Logger, Mounter: m.options.Mounter, BlockMapper: m.options.BlockMapper, Loops: m.options.Loops,
+		Lookup:  func(ctx context.Context, path string) (mount.MountPoint, error) { return m.watch.Lookup(ctx, path) },
+		IsMount: func(path string) bool { return m.watch.IsMount(path) }, IsBusy: func(path string) bool { return m.watch.IsBusy(path) },
+		IsKnown: m.isKnown, PathOf: m.pathOfFound,
+		HasVolumes: func(pod volume.UniquePodName) bool { return len(m.actual.GetVolumeNamesForPod(pod)) > 0 },
+		Notify:     m.changes.Notify, InUseChanged: func() { m.exchange.podsComplete() },
+	}
+	if m.options.RuntimeDir != "" {
+		o.Records = recordedOrphans{m}
+	}
+	if table, ok := m.options.Mounter.(MountTable); ok {
+		o.Table = table
+	}
+	return o
+}
+
+// pathOfFound returns where the plugin of a volume that was found has it for its pod.
+func (m *Manager) pathOfFound(d orphans.Dir) (string, error) {
+	return guarded("the path of a volume that was found", func() (string, error) {
+		if d.Block {
+			return m.linkOf(d.Plugin, d.Name, d.Uid)
+		}
+		return m.setUpDirOf(d.Plugin, d.Name, d.Uid)
+	})
+}
+
+// recordedOrphans is what the list of orphans needs of the journal.
+type recordedOrphans struct{ m *Manager }
+
+func (r recordedOrphans) Paths() map[string]struct{}  { return r.m.journal.recordedPaths() }
+func (r recordedOrphans) IsRecorded(path string) bool { return r.m.journal.isRecorded(path) }
+func (r recordedOrphans) Accounts(device loop.Device) bool {
+	return r.m.journal.recordedDevices().account(device)
+}
+
+func (r recordedOrphans) Hold(ctx context.Context, name v1.UniqueVolumeName) (release func(), ok bool) {
+	return r.m.journal.turns.Take(ctx.Done(), name)
+}
+
+func (r recordedOrphans) Claim(path string, isFree func() bool) (release func(), ok bool) {
+	return r.m.journal.claims.remove(path, isFree)
+}
+func (r recordedOrphans) IsRemoving(path string) bool { return r.m.journal.claims.isRemoving(path) }
