@@ -120,9 +120,9 @@ func (m *Manager) orphanOptions() orphans.Options {
 func (m *Manager) pathOfFound(d orphans.Dir) (string, error) {
 	return guarded("the path of a volume that was found", func() (string, error) {
 		if d.Block {
-			return m.linkOf(d.Plugin, d.Name, d.Uid)
+			return m.linkOf(d.Plugin, d.Name, d.UID)
 		}
-		return m.setUpDirOf(d.Plugin, d.Name, d.Uid)
+		return m.setUpDirOf(d.Plugin, d.Name, d.UID)
 	})
 }
 

@@ -104,7 +104,7 @@ func (m *Manager) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error) 
 			unrecorded[i].Dir = d
 			continue
 		}
-		unrecorded = append(unrecorded, orphans.Orphan{Path: d.Path, PodUID: d.Uid, Dir: d})
+		unrecorded = append(unrecorded, orphans.Orphan{Path: d.Path, PodUID: d.UID, Dir: d})
 	}
 	for _, path := range staged {
 		_, isMounted := mounted[path]
@@ -218,7 +218,7 @@ func (m *Manager) endRebuild() {
 // rebuildOne asks the plugin what volume it is that was found, and makes the record that there should have been.
 func (m *Manager) rebuildOne(ctx context.Context, o orphans.Orphan) (foundVolume, error) {
 	ask := operationexecutor.VolumeToReconstruct{
-		PluginName: o.Dir.Plugin, PodUID: o.Dir.Uid, InnerVolumeSpecName: o.Dir.Name, VolumePath: o.Dir.Path,
+		PluginName: o.Dir.Plugin, PodUID: o.Dir.UID, InnerVolumeSpecName: o.Dir.Name, VolumePath: o.Dir.Path,
 	}
 	if o.Dir.Block {
 		ask.VolumeMode = v1.PersistentVolumeBlock
@@ -245,7 +245,7 @@ func (m *Manager) foundOf(o orphans.Orphan, answer volume.ReconstructedVolume) (
 
 // recordOf makes the record of a volume that was found set up for a pod.
 func (m *Manager) recordOf(o orphans.Orphan, answer volume.ReconstructedVolume) (r volumeRecord, err error) {
-	spec, uid := answer.Spec, o.Dir.Uid
+	spec, uid := answer.Spec, o.Dir.UID
 	r = volumeRecord{Version: recordVersion, BootID: m.journal.bootID, Plugin: o.Dir.Plugin}
 	if r.Volume, err = m.plugins.UniqueVolumeName(volume.UniquePodName(uid), spec); err != nil {
 		return r, err

@@ -86,7 +86,7 @@ func isPartOfRecorded(uid, rest string, recorded map[string]struct{}) bool {
 // Dir is the directory, or the link, of a volume of a pod, as the layout of [volume.VolumeHost] tells it.
 type Dir struct {
 	Path   string
-	Uid    types.UID
+	UID    types.UID
 	Plugin string
 	Name   string
 	Block  bool
@@ -111,7 +111,7 @@ func VolumeDirs(ctx context.Context, host volume.VolumeHost) ([]Dir, error) {
 				err = errors.Join(err, e)
 				for _, name := range names {
 					found = append(found, Dir{
-						Path: filepath.Join(dir, name), Uid: types.UID(uid), Plugin: volume.UnescapeQualifiedName(plugin),
+						Path: filepath.Join(dir, name), UID: types.UID(uid), Plugin: volume.UnescapeQualifiedName(plugin),
 						Name: name, Block: kind == "volumeDevices",
 					})
 				}

@@ -41,7 +41,7 @@ func (l *List) isPodsPlace(path string) bool {
 	e := strings.Split(rest, "/")
 	switch {
 	case len(e) == 4 && (e[1] == "volumes" || e[1] == "volumeDevices"):
-		dir := Dir{Path: path, Uid: types.UID(e[0]), Plugin: volume.UnescapeQualifiedName(e[2]), Name: e[3], Block: e[1] == "volumeDevices"}
+		dir := Dir{Path: path, UID: types.UID(e[0]), Plugin: volume.UnescapeQualifiedName(e[2]), Name: e[3], Block: e[1] == "volumeDevices"}
 		return l.hasVolumeAt(dir)
 	case len(e) == 5 && e[1] == safepath.SubpathsDir:
 		_, err := strconv.ParseUint(e[4], 10, 32)

@@ -35,7 +35,7 @@ func (l *List) EmptyPods(dirs []Dir, recorded map[string]struct{}, table []mount
 	uids, err := NamesIn(pods)
 	hasVolume := make(map[types.UID]bool)
 	for _, d := range dirs {
-		hasVolume[d.Uid] = true
+		hasVolume[d.UID] = true
 	}
 	used, mounted := paths.WithParents(maps.Keys(recorded)), paths.WithParents(pathsOfTable(table))
 	var empty []Orphan
