@@ -35,9 +35,11 @@ type Orphan struct {
 	// Err is why it could not be rebuilt or removed; nil when nothing was tried.
 	Err error
 
+	// Identity is that of the mount; the zero value for a directory.
 	Identity mount.Identity
 	// Dir says which volume it is where the path tells that.
-	Dir    Dir
+	Dir Dir
+	// Device is the loop device, where the orphan is one.
 	Device loop.Device
 	// later says that it was found while the manager ran, and not by the look for orphans at its start.
 	later bool
@@ -85,11 +87,14 @@ func isPartOfRecorded(uid, rest string, recorded map[string]struct{}) bool {
 
 // Dir is the directory, or the link, of a volume of a pod, as the layout of [volume.VolumeHost] tells it.
 type Dir struct {
-	Path   string
+	// Path is absolute, as the host sees it.
+	Path string
+	// UID is that of the pod, Plugin the plugin's name, and Name that of the volume, as the path has them.
 	UID    types.UID
 	Plugin string
 	Name   string
-	Block  bool
+	// Block says that it is the link of a block volume.
+	Block bool
 }
 
 // VolumeDirs returns what lies where volumes of pods do. Names that no volume can have are left out. It looks at no volume:
