@@ -317,7 +317,7 @@ run_fuzz() {
 run_simulation() {
   export SIMULATION_SEEDS=${SIMULATION_SEEDS:-$1} SIMULATION_DEPTH=${SIMULATION_DEPTH:-$2} CLUSTER_SEEDS=${CLUSTER_SEEDS:-$3}
   step "simulation: $SIMULATION_SEEDS seeds, every schedule of depth $SIMULATION_DEPTH, $CLUSTER_SEEDS clusters"
-  GOGC=400 go test -count=1 -timeout "$4" -v -run '^(TestSeeds|TestEverySchedule|TestSimulatedManager)$' ./internal/simulation ./volumemanager |
+  GOGC=400 go test -count=1 -timeout "$4" -v -run '^(TestSeeds|TestEverySchedule|TestSimulatedManager|TestTheSameSeedGivesTheSameTrace)$' ./internal/simulation ./volumemanager |
     grep -vE '^=== |^PASS$|^ +--- PASS'
   go test -count=1 -timeout "$4" -v -run '^(TestTheSimulationFindsBugs|TestClustersStayWhole)$' ./controller/attachdetach |
     grep -vE '^=== |^PASS$|^ +--- PASS'

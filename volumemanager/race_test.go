@@ -2,5 +2,5 @@
 
 package volumemanager
 
-// raceDetector makes everything many times slower.
+// raceDetector has the runtime choose at random which goroutine runs next, so that a trace is not the same each time.
 const raceDetector = true

@@ -102,7 +102,12 @@ func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 		s, source := simulatedSeed(seed, simulatedBug{})
 		first := s.Run(t, source)
 		s, source = simulatedSeed(seed, simulatedBug{})
-		require.Equal(t, first.Hash, s.Run(t, source).Hash, "seed %d", seed)
+		second := s.Run(t, source)
+		require.Equal(t, first.Rule(), second.Rule(), "seed %d", seed)
+		if raceDetector {
+			continue // test.sh compares the traces without it.
+		}
+		require.Equal(t, first.Hash, second.Hash, "seed %d", seed)
 		assert.Equal(t, first.Hash, s.Replay(t, first.Steps).Hash, "seed %d, replayed from its steps", seed)
 	}
 }
