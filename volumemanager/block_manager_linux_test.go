@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,6 +148,23 @@ func (n *blockNode) noTraceIsLeft(node realNode, pod *v1.Pod) {
 	}
 }
 
+// giveAnotherFile attaches another file to the loop device at path, if no other program has done that already.
+func giveAnotherFile(t *testing.T, n *blockNode, path string) {
+	t.Helper()
+	other := filepath.Join(t.TempDir(), "other.img")
+	require.NoError(t, os.WriteFile(other, make([]byte, 1<<20), 0o600))
+	out, err := exec.CommandContext(t.Context(), "losetup", path, other).CombinedOutput()
+	if err != nil {
+		assert.Contains(t, string(out), "busy", "the device has the file of another program")
+		return
+	}
+	t.Cleanup(func() {
+		foreign, err := n.loops.Inspect(context.WithoutCancel(t.Context()), path)
+		require.NoError(t, err)
+		require.NoError(t, n.loops.Detach(context.WithoutCancel(t.Context()), foreign))
+	})
+}
+
 // TestAMappedLoopDeviceThatWasDetachedIsMappedAnew: its lock and then the device itself were detached by somebody else, and the
 // number has another file by now.
 func TestAMappedLoopDeviceThatWasDetachedIsMappedAnew(t *testing.T) {
@@ -165,15 +183,7 @@ func TestAMappedLoopDeviceThatWasDetachedIsMappedAnew(t *testing.T) {
 	}
 	device := n.devices(t.Context())[0]
 	require.NoError(t, n.loops.Detach(t.Context(), device))
-	other := filepath.Join(t.TempDir(), "other.img")
-	require.NoError(t, os.WriteFile(other, make([]byte, 1<<20), 0o600))
-	out, err := exec.CommandContext(t.Context(), "losetup", device.Path, other).CombinedOutput()
-	require.NoError(t, err, string(out))
-	defer func() {
-		foreign, err := n.loops.Inspect(t.Context(), device.Path)
-		require.NoError(t, err)
-		require.NoError(t, n.loops.Detach(t.Context(), foreign))
-	}()
+	giveAnotherFile(t, n, device.Path)
 
 	m, stop = node.start(t)
 	defer stop()

@@ -121,7 +121,7 @@ const (
 	costGrowth = 1.1
 	sumSlack   = 2    // calls over all steps
 	stepSlack  = 15   // calls in one step
-	bytesSlack = 1024 // bytes in one step
+	bytesSlack = 4096 // bytes in one step; a look at the whole table for each volume reads 100 for each of the 180 others
 )
 
 // sizesOf are how many volumes of a kind are counted: few and many.

@@ -20,6 +20,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // This file deals with what lies under the root and is on no record: it is rebuilt through its plugin where records are
@@ -71,6 +72,10 @@ func (m *Manager) lookForOrphans(ctx context.Context) {
 	}
 	rest := m.orphans.Remove(ctx, unrecorded)
 	m.orphans.Report(append(rest, m.orphans.RemoveEmptyPods(ctx, unrecorded, rest)...))
+	for failures := 1; m.orphans.HasInUse() && ctx.Err() == nil; failures++ {
+		retry.Pause(ctx, retry.After(failures))
+		m.orphans.RemoveInUse(ctx)
+	}
 }
 
 // mustRebuild reports whether records are missing, so that what is on none may be of an earlier manager.

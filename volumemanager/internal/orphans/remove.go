@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
@@ -16,7 +17,7 @@ type orphanRemover interface {
 	RemoveTarget(ctx context.Context, path string) error
 }
 
-// Remove removes what it can and returns the rest. What lies deeper goes first.
+// Remove removes what it can and returns the rest, in the same order. What lies deeper goes first.
 func (l *List) Remove(ctx context.Context, orphans []Orphan) []Orphan {
 	var rest []Orphan
 	for _, o := range slices.Backward(orphans) {
@@ -31,7 +32,35 @@ func (l *List) Remove(ctx context.Context, orphans []Orphan) []Orphan {
 			rest = append(rest, o)
 		}
 	}
+	slices.Reverse(rest)
 	return rest
+}
+
+// isInUse reports whether an orphan is a mount that could not be removed because somebody used it. A look at the mount, or a
+// process that is ending, can use it for a moment.
+func (o Orphan) isInUse() bool { return o.Mounted && errors.Is(o.Err, syscall.EBUSY) }
+
+// HasInUse reports whether an orphan could not be removed because it was in use.
+func (l *List) HasInUse() bool { return slices.ContainsFunc(l.All(), Orphan.isInUse) }
+
+// RemoveInUse tries to remove those again that were in use.
+func (l *List) RemoveInUse(ctx context.Context) {
+	inUse := slices.DeleteFunc(slices.Clone(l.All()), func(o Orphan) bool { return !o.isInUse() })
+	rest := l.Remove(ctx, inUse)
+	l.replace(inUse, rest)
+	l.replace(nil, l.RemoveEmptyPods(ctx, inUse, l.All()))
+	l.tellOfOrphans(inUse)
+}
+
+// replace takes out of the list what was removed, and puts in what is left of it.
+func (l *List) replace(removed, rest []Orphan) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(l.all), func(o Orphan) bool { // Others read the list that was reported.
+		return slices.ContainsFunc(removed, func(r Orphan) bool { return r.Path == o.Path && r.Identity == o.Identity })
+	})
+	l.all = append(all, rest...)
+	slices.SortFunc(l.all, byPath)
 }
 
 // removeOne removes an orphan of whatever kind.
