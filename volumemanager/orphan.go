@@ -23,9 +23,9 @@ const (
 	// OrphansAreRemoved removes them once all pods are known (PodsComplete) and when no pod of that UID is: mounts by a
 	// plain unmount, directories by rmdir, nothing else, and only at the places where the registered plugins have volumes: those
 	// of pods and their parts, {plugin}/mounts/{volume} and {plugin}/volumeDevices/{volume}. What lies elsewhere below the root
-	// stays, with an error that matches mount.ErrForeign. One that is not empty stays. A mount that is in use is tried again, at least once a minute. A loop device is detached
-	// when it is proven to be of a volume of ours, by the label that its plugin gave it and by where its file lies, and
-	// nobody uses it.
+	// stays, with an error that matches mount.ErrForeign. One that is not empty stays. A mount that is in use is tried again,
+	// at least once a minute. A loop device is detached when it is proven to be of a volume of ours, by the label that its
+	// plugin gave it and by where its file lies, and nobody uses it.
 	OrphansAreRemoved OrphanPolicy = "remove"
 )
 

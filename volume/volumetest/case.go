@@ -47,7 +47,8 @@ func (c Case) Run(t testing.TB, config Config) {
 }
 
 // Run runs every case against the plugin of config, each as a subtest of t named by its group, number and name, one
-// after the other. It must not run beside tests that are parallel, whose descriptors it would take for the plugin's. A group for which the plugin has no capability is skipped as a whole.
+// after the other. It must not run beside tests that are parallel, whose descriptors it would take for the plugin's. A group
+// for which the plugin has no capability is skipped as a whole.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	capabilities := checkRequired(t, config)

@@ -74,12 +74,8 @@ func cancelledStaging(e *env) {
 
 func cancelledProvisioning(e *env) {
 	options := e.volumeOptions()
-	plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
-	e.must("finding the provisioner", err)
 	provision := func(ctx context.Context) error {
-		provisioner, err := plugin.NewProvisioner(options)
-		e.must("NewProvisioner", err)
-		_, err = provisioner.Provision(ctx, nil, nil)
+		_, err := e.provisioner(options).Provision(ctx, nil, nil)
 		return err
 	}
 	var spec *volume.Spec

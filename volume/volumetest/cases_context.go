@@ -1,7 +1,6 @@
 package volumetest
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -19,10 +18,7 @@ func contextCases() []Case {
 func endedCallsReturn(e *env) {
 	if e.capabilities.Has(volume.CapProvision) {
 		options := e.volumeOptions()
-		plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
-		e.must("finding the provisioner", err)
-		provisioner, err := plugin.NewProvisioner(options)
-		e.must("NewProvisioner", err)
+		provisioner := e.provisioner(options)
 		_ = e.soon("Provision", func(ctx context.Context) error {
 			_, err := provisioner.Provision(ctx, nil, nil)
 			return err
@@ -55,7 +51,7 @@ func endedCallsReturn(e *env) {
 // soon makes a call whose context has ended, which must return.
 func (e *env) soon(name string, call func(context.Context) error) error {
 	e.t.Helper()
-	patience := cmp.Or(e.config.patience, leakPatience)
+	patience := e.patience()
 	r, timer := start(func() error { return call(e.ended()) }), time.NewTimer(patience)
 	defer timer.Stop()
 	select {

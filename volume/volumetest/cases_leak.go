@@ -1,11 +1,7 @@
 package volumetest
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -14,6 +10,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+// leakSentence is that of L2, which every case keeps.
+const leakSentence = "No call MAY leave a goroutine or a descriptor behind, of whatever file: each case looks for them when all that it did was undone."
+
 func leakCases() []Case {
 	return []Case{{
 		Rule: "L1", Group: "leak", Name: "nothing is left",
@@ -21,7 +20,7 @@ func leakCases() []Case {
 		run:      nothingLeft,
 	}, {
 		Rule: "L2", Group: "leak", Name: "goroutines and descriptors",
-		Sentence: "No call MAY leave a goroutine or a descriptor behind, of whatever file: each case looks for them when all that it did was undone.",
+		Sentence: leakSentence,
 		run:      wholeLife,
 	}, {
 		Rule: "L3", Group: "leak", Name: "failed calls",
@@ -84,7 +83,7 @@ func (e *env) expectNoLeaks(before []string) {
 		return
 	}
 	e.agent, e.world, e.undo = agent{}, nil, nil // A mounter keeps a descriptor for as long as it can be reached.
-	ctx, cancel := context.WithTimeout(e.afterwards(), cmp.Or(e.config.patience, leakPatience))
+	ctx, cancel := context.WithTimeout(e.afterwards(), e.patience())
 	defer cancel()
 	left := lasting(ctx, func() string {
 		opened := slices.DeleteFunc(descriptors(), func(file string) bool { return slices.Contains(before, file) })
@@ -95,26 +94,8 @@ func (e *env) expectNoLeaks(before []string) {
 		return left
 	})
 	if left != "" {
-		e.t.Errorf("case %s leaves goroutines or descriptors:\n%s\nrule L2 is broken: %s", e.c, left, leakCases()[1].Sentence)
+		e.t.Errorf("case %s leaves goroutines or descriptors:\n%s\nrule L2 is broken: %s", e.c, left, leakSentence)
 	}
-}
-
-// descriptors returns the open descriptors of this process, each as number and target, but for those of the runtime's poller, and
-// the mount table, which a mount.Mounter keeps open for as long as it can be reached.
-func descriptors() []string {
-	const dir = "/proc/self/fd"
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	var files []string
-	for _, entry := range entries {
-		target, err := os.Readlink(filepath.Join(dir, entry.Name()))
-		if err == nil && !strings.HasPrefix(target, "anon_inode:[event") && !strings.HasSuffix(target, "/mountinfo") {
-			files = append(files, entry.Name()+" "+target)
-		}
-	}
-	return files
 }
 
 func nothingLeft(e *env) {
@@ -134,7 +115,7 @@ func nothingLeft(e *env) {
 	if mounts := e.mountsBeneathRoot(); len(mounts) > 0 {
 		e.broken("%d mounts are left, the first at %s", len(mounts), mounts[0].Path)
 	}
-	ctx, cancel := context.WithTimeout(e.ctx(), cmp.Or(e.config.patience, leakPatience))
+	ctx, cancel := context.WithTimeout(e.ctx(), e.patience())
 	defer cancel()
 	if left := goroutinesLeft(ctx, e.id); left != "" {
 		e.broken("goroutines are left that the plugin started:\n%s", left)
@@ -145,28 +126,4 @@ func nothingLeft(e *env) {
 	if left := loopDevicesLeft(ctx, e.root); left != "" {
 		e.broken("loop devices are left: %s", left)
 	}
-}
-
-// lister is a World that tells what is in a directory.
-type lister interface {
-	// ReadDir lists a directory; errors are those of os.ReadDir.
-	ReadDir(name string) ([]fs.DirEntry, error)
-}
-
-// namesIn returns the names in a directory, none where it is not there or the world cannot tell.
-func (e *env) namesIn(dir string) []string {
-	e.t.Helper()
-	world, ok := e.world.(lister)
-	if !ok {
-		return nil
-	}
-	entries, err := world.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		e.t.Fatalf("reading %s: %v", dir, err)
-	}
-	var names []string
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names
 }

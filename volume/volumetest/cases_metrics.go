@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -45,11 +47,14 @@ func metricsCount(e *env) {
 	p := s.forPod().setUp()
 	p.write("file", strings.Repeat("content\n", 128<<10))
 	if m := p.measured(); m != nil {
-		for name, value := range map[string]*quantity{
-			"Capacity": m.Capacity, "Used": m.Used, "Inodes": m.Inodes, "InodesUsed": m.InodesUsed,
+		for _, row := range []struct {
+			name  string
+			value *resource.Quantity
+		}{
+			{"Capacity", m.Capacity}, {"Used", m.Used}, {"Inodes", m.Inodes}, {"InodesUsed", m.InodesUsed},
 		} {
-			if value != nil && value.IsZero() {
-				e.broken("%s is zero", name)
+			if row.value != nil && row.value.IsZero() {
+				e.broken("%s is zero", row.name)
 			}
 		}
 	}
@@ -83,7 +88,7 @@ func (e *env) checkMetrics(m *volume.Metrics) {
 	}
 	for _, row := range []struct {
 		name       string
-		value, top *quantity
+		value, top *resource.Quantity
 	}{
 		{"Used", m.Used, m.Capacity}, {"Available", m.Available, m.Capacity}, {"Capacity", m.Capacity, nil},
 		{"InodesUsed", m.InodesUsed, m.Inodes}, {"InodesFree", m.InodesFree, m.Inodes}, {"Inodes", m.Inodes, nil},

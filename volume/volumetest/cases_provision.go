@@ -133,9 +133,7 @@ func unknownParameter(e *env) {
 // tryProvision provisions what may be refused.
 func (e *env) tryProvision(options volume.VolumeOptions) (*v1.PersistentVolume, error) {
 	e.t.Helper()
-	plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
-	e.must("finding the provisioner", err)
-	provisioner, err := plugin.NewProvisioner(options)
+	provisioner, err := e.provisionable().NewProvisioner(options)
 	if err != nil {
 		return nil, err
 	}

@@ -55,12 +55,11 @@ type Config struct {
 	// Shared says that two pods that set one spec up see the same files. By default each sees its own, or it is not
 	// known.
 	Shared bool
-
 	// Lifetime says how long what a pod writes lasts. It must be set where the specs are PersistentVolumes.
 	Lifetime Lifetime
 	// Parameters are those of the class of what the suite provisions. They are not used where NewVolumeOptions is set.
 	Parameters map[string]string
 
-	// patience stands in for leakPatience where a leak is expected.
+	// patience stands in for leakPatience in tests of the suite that expect a leak; zero means leakPatience.
 	patience time.Duration
 }

@@ -198,14 +198,26 @@ func defaultOptions() volume.VolumeOptions {
 	}
 }
 
-// provision makes a volume, which is deleted after the case.
-func (e *env) provision(options volume.VolumeOptions) *v1.PersistentVolume {
+// provisioner returns what makes a volume.
+func (e *env) provisioner(options volume.VolumeOptions) volume.Provisioner {
+	e.t.Helper()
+	provisioner, err := e.provisionable().NewProvisioner(options)
+	e.must("NewProvisioner", err)
+	return provisioner
+}
+
+// provisionable returns the plugin as one that makes volumes.
+func (e *env) provisionable() volume.ProvisionableVolumePlugin {
 	e.t.Helper()
 	plugin, err := e.registry.FindProvisionablePluginByName(e.plugin.GetPluginName())
 	e.must("finding the provisioner", err)
-	provisioner, err := plugin.NewProvisioner(options)
-	e.must("NewProvisioner", err)
-	pv, err := provisioner.Provision(e.ctx(), nil, nil)
+	return plugin
+}
+
+// provision makes a volume, which is deleted after the case.
+func (e *env) provision(options volume.VolumeOptions) *v1.PersistentVolume {
+	e.t.Helper()
+	pv, err := e.provisioner(options).Provision(e.ctx(), nil, nil)
 	e.must("Provision", err)
 	if pv == nil {
 		e.broken("Provision returned neither a volume nor an error")
@@ -257,6 +269,24 @@ func (e *env) exists(path string) bool {
 		e.t.Fatalf("looking at %s: %v", path, err)
 	}
 	return err == nil
+}
+
+// namesIn returns the names in a directory, none where it is not there or the world cannot tell.
+func (e *env) namesIn(dir string) []string {
+	e.t.Helper()
+	world, ok := e.world.(lister)
+	if !ok {
+		return nil
+	}
+	entries, err := world.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		e.t.Fatalf("reading %s: %v", dir, err)
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
 }
 
 // mountsAt returns the mounts at path itself.

@@ -1,8 +1,8 @@
 package volumetest
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,28 +10,16 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/volumekit/volumekit/volume"
 )
-
-type quantity = resource.Quantity
-
-// isUncertain reports whether err says that the effect may be there.
-func isUncertain(err error) bool {
-	if errors.Is(err, volume.ErrUncertain) {
-		return true
-	}
-	var u interface{ Uncertain() bool }
-	return errors.As(err, &u) && u.Uncertain()
-}
 
 // leakLabel is the profiler label that every goroutine of a case inherits.
 const leakLabel = "volumetest"
 
 // leakPatience is how long what a call has started or opened may outlive the call.
 const leakPatience = 5 * time.Second
+
+// patience is how long the cases of this suite wait for what is about to end.
+func (e *env) patience() time.Duration { return cmp.Or(e.config.patience, leakPatience) }
 
 // lasting returns what look finds until ctx ends, "" once it finds nothing. What is about to go is given time to, and so is a
 // device that another test of the process has open for a moment.
@@ -79,9 +67,25 @@ func labelledStacks(id string) string {
 	return left.String()
 }
 
-// openFiles returns the descriptors of this process that lie beneath root or are mounts in the making, each as number and
-// target. It is empty where the system does not tell.
+// openFiles returns the descriptors of this process that lie beneath root, are loop devices or are mounts in the making.
 func openFiles(root string) []string {
+	return descriptorsThat(func(target string) bool {
+		beneath := target == root || strings.HasPrefix(target, root+"/")
+		return beneath || strings.HasPrefix(target, "/dev/loop") || strings.Contains(target, "[fscontext]")
+	})
+}
+
+// descriptors returns the open descriptors of this process, but for those of the runtime's poller, and the mount table, which a
+// mount.Mounter keeps open for as long as it can be reached.
+func descriptors() []string {
+	return descriptorsThat(func(target string) bool {
+		return !strings.HasPrefix(target, "anon_inode:[event") && !strings.HasSuffix(target, "/mountinfo")
+	})
+}
+
+// descriptorsThat returns the open descriptors of this process whose target is wanted, each as number and target. It is empty
+// where the system does not tell.
+func descriptorsThat(wanted func(target string) bool) []string {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -89,12 +93,7 @@ func openFiles(root string) []string {
 	}
 	var files []string
 	for _, entry := range entries {
-		target, err := os.Readlink(filepath.Join(dir, entry.Name()))
-		if err != nil {
-			continue
-		}
-		ours := target == root || strings.HasPrefix(target, root+"/")
-		if ours || strings.HasPrefix(target, "/dev/loop") || strings.Contains(target, "[fscontext]") {
+		if target, err := os.Readlink(filepath.Join(dir, entry.Name())); err == nil && wanted(target) {
 			files = append(files, entry.Name()+" "+target)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 // midways is how many moments of a call are tried for the end of its context.
@@ -19,6 +21,15 @@ func timeOf(call func()) time.Duration {
 // endsAfter returns a context that ends in the nth of the moments of a call that takes whole.
 func (e *env) endsAfter(whole time.Duration, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(e.ctx(), whole*time.Duration(n+1)/(midways+1), errors.New("cancelled by the test"))
+}
+
+// isUncertain reports whether err says that the effect may be there.
+func isUncertain(err error) bool {
+	if errors.Is(err, volume.ErrUncertain) {
+		return true
+	}
+	var u interface{ Uncertain() bool }
+	return errors.As(err, &u) && u.Uncertain()
 }
 
 // awaitLost waits for the call that err says was left behind: nothing else may be started on its volume before.

@@ -34,6 +34,12 @@ var (
 	_ changer = kernelWorld{}
 )
 
+// lister is a World that tells what is in a directory.
+type lister interface {
+	// ReadDir lists a directory; errors are those of os.ReadDir.
+	ReadDir(name string) ([]fs.DirEntry, error)
+}
+
 // KernelWorld returns the world of the machine that the test runs on: its files, and the mount table of the process.
 func KernelWorld() World { return kernelWorld{mounter: mount.New(mount.Options{})} }
 
