@@ -60,7 +60,7 @@ func (m *mounter) setUp(ctx context.Context, dir string) error {
 func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint) error {
 	_, err := m.GetMetrics(ctx)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, volume.ErrUnsupported):
 		return nil // It is no word of a server: what is mounted is there.
 	case !errors.Is(err, syscall.ESTALE):
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -110,6 +111,24 @@ func TestConformance(t *testing.T) {
 				Shared:  true, Lifetime: volumetest.LifetimeOfStorage,
 			})
 		})
+	}
+}
+
+// TestOnFakesNoPathOfTheMachineIsMeasured, although there is one by the name of the volume's.
+func TestOnFakesNoPathOfTheMachineIsMeasured(t *testing.T) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
+	require.NoError(t, err)
+	world := fake.NewMounter(fake.MounterOptions{})
+	for _, mounter := range []mount.Interface{world, volumetest.Unsteady(world)} {
+		plugin := New(Options{Mounter: mounter, Resolver: names{"server": {"192.0.2.1"}}})
+		require.NoError(t, volume.NewVolumePluginMgr(host).InitPlugins(t.Context(), plugin))
+		mounter, err := plugin.NewMounter(inline("server", "/export"), pod)
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(mounter.GetPath(), 0o755))
+		_, err = mounter.GetMetrics(t.Context())
+		require.ErrorIs(t, err, volume.ErrUnsupported)
+		require.NoError(t, mounter.SetUp(t.Context(), volume.MounterArgs{}))
+		require.NoError(t, mounter.SetUp(t.Context(), volume.MounterArgs{}), "again")
 	}
 }
 

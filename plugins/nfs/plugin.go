@@ -173,7 +173,18 @@ func (p *Plugin) place(name string, podUID types.UID) (place, error) {
 		return place{}, fmt.Errorf("nfs volume of pod %q: %w", podUID, err)
 	}
 	path := p.host.GetPodVolumeDir(podUID, Name, name)
-	return place{MetricsProvider: volume.NewMetricsStatFS(path), plugin: p, name: name, path: path}, nil
+	return place{MetricsProvider: metricsOf(p.options.Mounter, path), plugin: p, name: name, path: path}, nil
+}
+
+// metricsOf returns what measures the volume at path: the mounter where it is not of this machine, such as fake.Mounter, and
+// statfs where it is.
+func metricsOf(mounter mount.Interface, path string) volume.MetricsProvider {
+	if elsewhere, ok := mounter.(interface {
+		Metrics(path string) volume.MetricsProvider
+	}); ok {
+		return elsewhere.Metrics(path)
+	}
+	return volume.NewMetricsStatFS(path)
 }
 
 // GetPath implements [volume.Volume].

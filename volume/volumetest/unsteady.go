@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // Unsteady returns a mounter that does what mounter does, and lets other goroutines go first for a random while, before
@@ -18,6 +19,16 @@ type unsteady struct{ mounter mount.Interface }
 
 // Unwrap returns the mounter beneath.
 func (u unsteady) Unwrap() mount.Interface { return u.mounter }
+
+// Metrics returns what measures a path as the mounter beneath does. One that does not say so is of this machine.
+func (u unsteady) Metrics(path string) volume.MetricsProvider {
+	if elsewhere, ok := u.mounter.(interface {
+		Metrics(path string) volume.MetricsProvider
+	}); ok {
+		return elsewhere.Metrics(path)
+	}
+	return volume.NewMetricsStatFS(path)
+}
 
 // sway lets others go first. A case may hold the call here.
 func sway(ctx context.Context) {
