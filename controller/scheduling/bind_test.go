@@ -345,6 +345,96 @@ func TestAReservationEndsWithItsPod(t *testing.T) {
 	})
 }
 
+// told collects the changes that a scheduler tells.
+type told struct {
+	mu      sync.Mutex
+	changes []Change
+}
+
+func (t *told) options() Options {
+	return Options{Changed: func(c Change) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.changes = append(t.changes, c)
+	}}
+}
+
+// take returns what was told since the last call.
+func (t *told) take() []Change {
+	synctest.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changes := t.changes
+	t.changes = nil
+	return changes
+}
+
+func TestAReservationThatEndsWithItsPodIsTold(t *testing.T) {
+	p := newPod("p", "data")
+	for name, end := range map[string]func(w *world){
+		"the pod is deleted":       func(w *world) { w.delete(p) },
+		"the pod is on another":    func(w *world) { change(w, p, func(p *v1.Pod) { on(p, "node-2") }) },
+		"the pod has ended":        func(w *world) { change(w, p, func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }) },
+		"the pod is on its node":   func(w *world) { change(w, p, func(p *v1.Pod) { on(p, "node-1") }) },
+		"another pod has the name": func(w *world) { w.delete(p); other := newPod("p", "data"); other.UID = "other"; w.create(other) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told told
+			inWorld(t, told.options(), objectsOf(threeNodes(), list(newClass("late"), newClaim("data"), newVolume("v"), p)), func(w *world) {
+				w.reserve(p, "node-1")
+				told.take()
+				end(w)
+				released := Change{Kind: ReservationReleased, Name: nn("p"), Node: "node-1"}
+				if name == "the pod is on its node" {
+					require.Empty(t, told.take())
+				} else {
+					require.Equal(t, []Change{released}, told.take())
+				}
+			})
+		})
+	}
+}
+
+// What was made is taken off for a minute at most. A pod that was refused for it is woken then, without any other change.
+func TestTheEndOfTheMinuteIsTold(t *testing.T) {
+	var told told
+	base := objectsOf(threeNodes(), list(
+		newClass("made", makes), newDriver(), newCapacity("node-1", "60Gi"), newClaim("data", ofClass("made"), asks("50Gi")), newClaim("more", ofClass("made"), asks("50Gi")),
+	))
+	raised := []Change{{Kind: CapacityRaised, Name: nn("node-1"), Class: "made"}}
+	more := newPod("q", "more")
+	place := func(w *world) {
+		r := w.reserve(newPod("p", "data"), "node-1")
+		w.create(newVolume("made-for-data", holding("50Gi"), volumeClass("made"), atNode("node-1"), refTo("data", "uid-data"), phase(v1.VolumeBound)))
+		w.finish("data", "made-for-data")
+		r.Release()
+		told.take()
+	}
+	inWorld(t, told.options(), base, func(w *world) {
+		place(w)
+		why := w.requireRefused(more, "node-1", NoCapacity)
+		require.Equal(t, []Reason{NoCapacity}, why.Reasons)
+		result, err := w.s.Find(more)
+		require.NoError(t, err)
+		time.Sleep(settleTime - time.Nanosecond)
+		require.Empty(t, told.take())
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, raised, told.take())
+		require.True(t, result.Waits().EndedBy(raised[0]))
+		w.requireFits(more, "node-1")
+		time.Sleep(24 * time.Hour)
+		require.Empty(t, told.take())
+		require.Empty(t, w.s.index.settling)
+	})
+	inWorld(t, told.options(), base, func(w *world) { // the capacity is published anew before
+		place(w)
+		change(w, newCapacity("node-1", ""), func(c *storagev1.CSIStorageCapacity) { c.Capacity = ptr(resource.MustParse("10Gi")) })
+		require.Empty(t, told.take())
+		time.Sleep(24 * time.Hour)
+		require.Empty(t, told.take())
+	})
+}
+
 // Rows 63 to 72: which change has a refused pod tried again.
 func TestWaits(t *testing.T) {
 	type change struct {
@@ -387,24 +477,13 @@ func TestWaits(t *testing.T) {
 
 // What the store tells becomes the changes that end a wait: of each row the objects, and nothing where nothing got better.
 func TestChangesAreTold(t *testing.T) {
-	var mu sync.Mutex
-	var told []Change
-	options := Options{Changed: func(c Change) {
-		mu.Lock()
-		defer mu.Unlock()
-		told = append(told, c)
-	}}
-	inWorld(t, options, objectsOf(threeNodes(), list(newCSINode("node-1", 1), newCapacity("node-1", "10Gi"), newDriver())), func(w *world) {
+	var told told
+	inWorld(t, told.options(), objectsOf(threeNodes(), list(newCSINode("node-1", 1), newCapacity("node-1", "10Gi"), newDriver())), func(w *world) {
 		kinds := func(do func()) []ChangeKind {
-			mu.Lock()
-			told = nil
-			mu.Unlock()
+			told.take()
 			do()
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
 			var kinds []ChangeKind
-			for _, c := range told {
+			for _, c := range told.take() {
 				kinds = append(kinds, c.Kind)
 			}
 			return kinds

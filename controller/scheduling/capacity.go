@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -250,15 +251,45 @@ func (x *index) recharge(name types.NamespacedName) {
 	}
 }
 
+// settle keeps on taking off what was made. [Scheduler.tellSettled] says when that ends.
 func (c *capacity) settle(bytes int64) {
 	now := time.Now()
+	until := now.Add(settleTime)
+	c.index.settling = append(c.index.settling, settledCapacity{capacity: c, until: until})
+	select {
+	case c.index.settles <- struct{}{}:
+	default:
+	}
 	kept := c.settling[:0]
 	for _, s := range c.settling {
 		if now.Before(s.until) {
 			kept = append(kept, s)
 		}
 	}
-	c.settling = append(kept, settling{bytes: bytes, until: now.Add(settleTime)})
+	c.settling = append(kept, settling{bytes: bytes, until: until})
+}
+
+// settledCapacity is a capacity of which something is taken off until then.
+type settledCapacity struct {
+	capacity *capacity
+	until    time.Time
+}
+
+// settled returns the capacities of which less is taken off by now, each once, and when the next one follows; zero for never. A
+// capacity that was published anew is not among them.
+func (x *index) settled(now time.Time) (capacities []*capacity, next time.Time) {
+	for len(x.settling) > 0 && !now.Before(x.settling[0].until) {
+		c := x.settling[0].capacity
+		if x.capacities[c.name] == c && !slices.Contains(capacities, c) {
+			capacities = append(capacities, c)
+		}
+		x.settling = x.settling[1:]
+	}
+	if len(x.settling) == 0 {
+		x.settling = nil
+		return capacities, time.Time{}
+	}
+	return capacities, x.settling[0].until
 }
 
 // checksCapacity reports whether the driver of a class publishes what it can make.

@@ -1,7 +1,9 @@
 package scheduling
 
 import (
+	"context"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -144,8 +146,11 @@ func (s *Scheduler) nodeChanged(node *v1.Node) {
 
 func (s *Scheduler) podChanged(p *v1.Pod) {
 	s.mu.Lock()
-	left := s.index.refreshPod(store.NameOf(p), get(s.pods, p))
+	left, released := s.index.refreshPod(store.NameOf(p), get(s.pods, p))
 	s.mu.Unlock()
+	for _, r := range released {
+		s.tell(Change{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
+	}
 	if left != nil {
 		s.tell(Change{Kind: PodLeft, Name: left.key.name, Node: left.node, Claims: left.claims})
 	}
@@ -223,6 +228,32 @@ func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
 	s.mu.Unlock()
 	if better {
 		s.tell(Change{Kind: CapacityRaised, Name: store.NameOf(c), Class: c.StorageClassName})
+	}
+}
+
+// tellSettled says that more can be made when what was made is not taken off a capacity any more, until ctx ends.
+func (s *Scheduler) tellSettled(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.index.settles:
+		case <-timer.C:
+		}
+		s.mu.Lock()
+		now := time.Now()
+		settled, next := s.index.settled(now)
+		s.mu.Unlock()
+		for _, c := range settled {
+			s.tell(Change{Kind: CapacityRaised, Name: c.name, Class: c.class})
+		}
+		if next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(next.Sub(now))
+		}
 	}
 }
 

@@ -43,6 +43,8 @@ type index struct {
 	reservations map[podKey]*Reservation
 	charges      map[types.NamespacedName]*charge
 	chargesAt    map[int32]map[*charge]bool // by slot
+	settling     []settledCapacity          // the next to end first
+	settles      chan struct{}              // holds one value when settling has grown
 }
 
 func newIndex(logger *slog.Logger) *index {
@@ -57,6 +59,7 @@ func newIndex(logger *slog.Logger) *index {
 		csiDrivers: map[string]*storagev1.CSIDriver{}, capacities: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
 		claimHolds: map[types.NamespacedName]*claimHold{}, holdsOn: map[string]map[types.NamespacedName]bool{}, heldVolumes: map[string]types.NamespacedName{},
 		reservations: map[podKey]*Reservation{}, charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{},
+		settles: make(chan struct{}, 1),
 	}
 }
 

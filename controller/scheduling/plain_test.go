@@ -545,7 +545,10 @@ func requireSameAsAnew(t *testing.T, w *plainWorld, s *Scheduler, c chooser) {
 		anew.index.refreshClass(name, class)
 	}
 	anew.index.csiDrivers["csi.example"] = newDriver()
-	each(w.pods, anew.index.refreshPod)
+	each(w.pods, func(name types.NamespacedName, p *v1.Pod) bool {
+		anew.index.refreshPod(name, p)
+		return true
+	})
 	each(w.capacities, anew.index.refreshCapacity)
 	each(w.attachments, func(name string, at *storagev1.VolumeAttachment) bool {
 		anew.index.refreshAttachment(name, at)

@@ -36,22 +36,24 @@ func claimsOfPod(p *v1.Pod) []types.NamespacedName {
 	return seen
 }
 
-// refreshPod takes over a pod as it was seen last, and returns the one that has left its node, nil for none.
-func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod) {
+// refreshPod takes over a pod as it was seen last. It returns the one that has left its node, nil for none, and the reservations that
+// ended without their pod being on their node.
+func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod, released []*Reservation) {
 	placed := p != nil && p.Spec.NodeName != "" && !volume.IsPodTerminated(p)
 	old := x.pods[name]
 	if old != nil && placed && old.stored && old.key.uid == p.UID && old.node == p.Spec.NodeName {
-		return nil // a pod's volumes do not change
+		return nil, nil // a pod's volumes do not change
 	}
 	if old != nil && (placed || old.stored) {
 		x.removePod(old)
-		left = old
+		if old.stored {
+			left = old
+		}
 	}
 	if placed {
 		x.addPod(p, p.Spec.NodeName).stored = true
 	}
-	x.settleReservations(name, p)
-	return left
+	return left, x.settleReservations(name, p)
 }
 
 // addPod puts a pod on a node.

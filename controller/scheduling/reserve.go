@@ -197,17 +197,23 @@ func (x *index) end(r *Reservation) {
 	r.notify()
 }
 
-// settleReservations ends the reservations of a pod that the store shows on a node, ended or gone.
-func (x *index) settleReservations(name types.NamespacedName, now *v1.Pod) {
+// settleReservations ends the reservations of a pod that the store shows on a node, ended or gone. It returns those whose pod is not on
+// their node.
+func (x *index) settleReservations(name types.NamespacedName, now *v1.Pod) (released []*Reservation) {
 	for key, r := range x.reservations {
 		if key.name != name {
 			continue
 		}
 		gone := now == nil && r.stored || now != nil && now.UID != key.uid
-		if gone || now != nil && (now.Spec.NodeName != "" || volume.IsPodTerminated(now)) {
-			x.end(r)
+		if !gone && (now == nil || now.Spec.NodeName == "" && !volume.IsPodTerminated(now)) {
+			continue
+		}
+		x.end(r)
+		if gone || now.Spec.NodeName != r.node || volume.IsPodTerminated(now) {
+			released = append(released, r)
 		}
 	}
+	return released
 }
 
 // notify wakes Bind.

@@ -115,6 +115,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	feeds.Go(func() { s.csiDrivers.Follow(ctx, s.csiDriverChanged) })
 	feeds.Go(func() { s.capacities.Follow(ctx, s.capacityChanged) })
 	feeds.Go(func() { s.attachments.Follow(ctx, s.attachmentChanged) })
+	feeds.Go(func() { s.tellSettled(ctx) })
 	feeds.Wait()
 	return nil
 }
