@@ -72,6 +72,8 @@ type AddPodOptions struct {
 	Pod *v1.Pod
 	// VolumeSpec is the volume, with the claim resolved.
 	VolumeSpec *volume.Spec
+	// Plugin is what the registry said of VolumeSpec (volume.VolumePluginMgr.Resolve). The zero value: it is asked now.
+	Plugin volume.Resolved
 	// OuterVolumeSpecName is the name under which the pod's spec refers to the volume.
 	OuterVolumeSpecName string
 	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
@@ -97,7 +99,7 @@ func (d *DesiredStateOfWorld) AddPodToVolume(options AddPodOptions) (v1.UniqueVo
 	if err := options.check(); err != nil {
 		return "", err
 	}
-	resolved, err := d.plugins.Resolve(options.VolumeSpec)
+	resolved, err := options.resolved(d.plugins)
 	if err != nil {
 		return "", err
 	}
@@ -133,6 +135,14 @@ func (o *AddPodOptions) check() error {
 		return fmt.Errorf("volume %q of pod %q: %w", o.OuterVolumeSpecName, o.Pod.Namespace+"/"+o.Pod.Name, err)
 	}
 	return nil
+}
+
+// resolved returns what the registry says of the volume, and asks it only where the caller has not.
+func (o *AddPodOptions) resolved(plugins *volume.VolumePluginMgr) (volume.Resolved, error) {
+	if o.Plugin.PluginName != "" {
+		return o.Plugin, nil
+	}
+	return plugins.Resolve(o.VolumeSpec)
 }
 
 // want returns what the options ask for, without the outer names.

@@ -158,7 +158,8 @@ type found[T any] struct {
 	name   string
 }
 
-// find looks a plugin up and makes its name known.
+// find looks a plugin up and makes its name known. It is a check, also where the caller has looked the plugin up before: since
+// then plugins may have been added or removed, and a volume that two of them serve by now is refused.
 func find[T volume.VolumePlugin](ctx context.Context, x *execution, f func() (T, error)) (T, error) {
 	p, err := construct(ctx, x, "FindPlugin", func() (found[T], error) {
 		plugin, err := f()

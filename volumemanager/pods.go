@@ -250,7 +250,7 @@ func mistakes(answers []resolution) error {
 func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEntry {
 	entry := &podEntry{pod: pod, volumes: make([]podVolume, 0, len(answers))}
 	for _, a := range answers {
-		v := podVolume{outer: a.outer, name: a.name, plugin: a.plugin, readOnly: a.readOnly, err: a.err}
+		v := podVolume{outer: a.outer, name: a.name, plugin: a.plugin.PluginName, readOnly: a.readOnly, err: a.err}
 		if err := m.keeps(old, pod, a); err != nil {
 			v = old.volume(a.outer)
 			v.outer, v.err = a.outer, err
@@ -300,7 +300,7 @@ func (m *Manager) desire(entry *podEntry, answers []resolution) map[string]error
 		}
 		m.awaitVolume(entry.pod, a)
 		_, err := m.desired.AddPodToVolume(cache.AddPodOptions{
-			Pod: entry.pod, VolumeSpec: a.spec, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid, SELinuxLabels: a.labels,
+			Pod: entry.pod, VolumeSpec: a.spec, Plugin: a.plugin, OuterVolumeSpecName: a.outer, VolumeGidValue: a.gid, SELinuxLabels: a.labels,
 		})
 		if err != nil {
 			if failed == nil {

@@ -27,9 +27,11 @@ var ErrClaimNotReady = errors.New("claim is not ready")
 
 // resolution is what became of one volume of a pod: a spec and its plugin, or an error.
 type resolution struct {
-	outer  string
-	spec   *volume.Spec
-	plugin string
+	outer string
+	spec  *volume.Spec
+	// plugin is what the registry says of the spec's plugin, which is asked once for all that the manager knows of it. An
+	// operation asks again, for the plugin that is there when it runs.
+	plugin volume.Resolved
 	name   v1.UniqueVolumeName
 	gid    string
 	// labels are the SELinux labels of the containers that use it.
@@ -87,10 +89,10 @@ func refuseSharedNames(pod *v1.Pod, answers []resolution) {
 			continue
 		}
 		for _, own := range answers {
-			if own.err == nil && own.spec.Volume != nil && own.plugin == a.plugin && own.spec.Name() == a.spec.Name() {
+			if own.err == nil && own.spec.Volume != nil && own.plugin.PluginName == a.plugin.PluginName && own.spec.Name() == a.spec.Name() {
 				answers[i].spec = nil
 				answers[i].err = fmt.Errorf("volume %q of pod %q: its PersistentVolume has the name of the pod's own volume %q, and plugin %q would set up both at one path: give that volume another name: %w",
-					a.outer, podKey(pod), own.outer, a.plugin, volume.ErrInvalid)
+					a.outer, podKey(pod), own.outer, a.plugin.PluginName, volume.ErrInvalid)
 				break
 			}
 		}
@@ -103,7 +105,7 @@ func shareWritable(answers []resolution) {
 	for i, a := range answers {
 		for _, other := range answers {
 			if a.err == nil && a.readOnly && other.err == nil && other.name == a.name && !other.readOnly {
-				answers[i].spec = other.spec
+				answers[i].spec, answers[i].plugin = other.spec, other.plugin
 			}
 		}
 	}
@@ -138,12 +140,12 @@ func (r resolver) findPlugin(pod *v1.Pod, answer *resolution) error {
 	if err := errors.Join(volume.CheckPathElement(answer.spec.Name()), volume.CheckSources(answer.spec)); err != nil {
 		return err
 	}
-	plugin, err := r.plugins.FindPluginBySpec(answer.spec)
+	plugin, err := r.plugins.Resolve(answer.spec)
 	if err != nil {
 		return r.awaitPlugin(err)
 	}
-	answer.plugin = plugin.GetPluginName()
-	answer.name, err = r.plugins.UniqueVolumeName(volume.GetUniquePodName(pod), answer.spec)
+	answer.plugin = plugin
+	answer.name, err = plugin.UniqueVolumeName(volume.GetUniquePodName(pod))
 	return err
 }
 
