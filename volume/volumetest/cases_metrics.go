@@ -32,7 +32,7 @@ func (p *podVolume) measured() *volume.Metrics {
 	switch {
 	case errors.Is(err, volume.ErrUnsupported):
 		p.e.t.Logf("the volume cannot be measured: %v", err)
-	case errors.Is(err, fs.ErrNotExist) && !p.e.isKernel():
+	case !p.e.isKernel() && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)):
 		p.e.t.Logf("the plugin measures a path of this machine, and the volume is in a world in memory: %v", err)
 	case err != nil:
 		p.e.broken("GetMetrics: %v", err)

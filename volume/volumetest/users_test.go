@@ -2,6 +2,7 @@ package volumetest
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"testing"
 
@@ -67,6 +68,28 @@ func TestAPersistentPluginMustSayHowLongItsContentLasts(t *testing.T) {
 	broken := try(t, ruleOf(t, "U5"), config)
 	require.Len(t, broken.failures, 1)
 	assert.Contains(t, broken.failures[0], "Config.Lifetime does not say whether its content outlives the pod")
+}
+
+// unmeasured is a mounter that cannot measure, for a reason.
+type unmeasured struct {
+	volume.Mounter
+	reason error
+}
+
+func (u unmeasured) GetMetrics(context.Context) (*volume.Metrics, error) {
+	return nil, &fs.PathError{Op: "statfs", Path: u.GetPath(), Err: u.reason}
+}
+
+// TestAPathOfTheMachineThatCannotBeMeasuredFailsNoCaseOnFakes: it may be missing, or another user's, and is not the volume's.
+func TestAPathOfTheMachineThatCannotBeMeasuredFailsNoCaseOnFakes(t *testing.T) {
+	for reason, fails := range map[error]bool{fs.ErrNotExist: false, fs.ErrPermission: false, fs.ErrInvalid: true} {
+		for _, rule := range []string{"X1", "X2"} {
+			result := try(t, ruleOf(t, rule), mutantConfig(func(m *mutant) {
+				m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter { return unmeasured{made, reason} }
+			}))
+			assert.Equal(t, fails, len(result.failures) > 0, "%s: %v: %v", rule, reason, result.failures)
+		}
+	}
 }
 
 func TestParametersAreThoseOfTheClass(t *testing.T) {
