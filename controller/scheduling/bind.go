@@ -108,8 +108,8 @@ func (r *Reservation) writings() ([]writing, error) {
 	s := r.scheduler
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.ended {
-		return nil, placeAnew("the reservation has ended")
+	if _, err := r.slot(); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(r.choices, func(a, b choice) int { return strings.Compare(a.name.Name, b.name.Name) })
 	var writings []writing
@@ -230,6 +230,9 @@ func (r *Reservation) writeSingly(ctx context.Context, writings []writing) error
 		if w.volume == nil {
 			continue
 		}
+		if err := r.checkMarks(fenced); err != nil {
+			return err
+		}
 		updated, err := store.Update(ctx, r.scheduler.store, w.volume)
 		if err != nil {
 			return refused(err)
@@ -240,12 +243,35 @@ func (r *Reservation) writeSingly(ctx context.Context, writings []writing) error
 		if w.selected == nil {
 			continue
 		}
+		if err := r.checkMarks(fenced); err != nil {
+			return err
+		}
 		w.selected.ResourceVersion = fenced[i].ResourceVersion
 		updated, err := store.Update(ctx, r.scheduler.store, w.selected)
 		if err != nil {
 			return refused(err)
 		}
 		r.scheduler.see(updated)
+	}
+	return nil
+}
+
+// checkMarks returns an error when another scheduler has marked a claim since this one did.
+func (r *Reservation) checkMarks(fenced []*v1.PersistentVolumeClaim) error {
+	s := r.scheduler
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, ours := range fenced {
+		if ours == nil {
+			continue
+		}
+		now := s.index.claims[store.NameOf(ours)]
+		switch {
+		case now == nil || now.UID != ours.UID:
+			return placeAnew("claim %q is gone", store.NameOf(ours))
+		case now.Annotations[AnnPlacing] != ours.Annotations[AnnPlacing]:
+			return placeAnew("claim %q was placed by another scheduler", store.NameOf(ours))
+		}
 	}
 	return nil
 }
@@ -275,17 +301,9 @@ func (r *Reservation) missing() (string, error) {
 	s := r.scheduler
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if r.stored {
-		if p, there := s.pods.Get(r.key.name); !there || p.UID != r.key.uid {
-			return "", ErrPodGone
-		}
-	}
-	slot, there := s.index.nodes.there(r.node)
-	if !there {
-		return "", placeAnew("node %q is gone", r.node)
-	}
-	if r.ended {
-		return "", placeAnew("the reservation has ended")
+	slot, err := r.slot()
+	if err != nil {
+		return "", err
 	}
 	left := ""
 	for _, c := range r.choices {
@@ -298,6 +316,24 @@ func (r *Reservation) missing() (string, error) {
 		}
 	}
 	return left, nil
+}
+
+// slot returns the slot of the node. An error says that the pod cannot be placed there any more.
+func (r *Reservation) slot() (int32, error) {
+	s := r.scheduler
+	if r.stored {
+		if p, there := s.pods.Get(r.key.name); !there || p.UID != r.key.uid {
+			return 0, ErrPodGone
+		}
+	}
+	slot, there := s.index.nodes.there(r.node)
+	if !there {
+		return 0, placeAnew("node %q is gone", r.node)
+	}
+	if r.ended {
+		return 0, placeAnew("the reservation has ended")
+	}
+	return slot, nil
 }
 
 // isBound reports whether a claim is bound to what was chosen for it. An error says that it will not be.
