@@ -32,12 +32,9 @@ func TestNothingLingersAfterAKill(t *testing.T) {
 		next := loop.New(loop.Options{})
 		device, err := next.Attach(t.Context(), path, loop.AttachOptions{})
 		if errors.Is(err, loop.ErrInUse) {
-			// Another program has looked at the device when it was detached, and has it open.
+			waitForLastClose(t, left)
 			left = nil
-			require.Eventually(t, func() bool {
-				device, err = next.Attach(t.Context(), path, loop.AttachOptions{})
-				return !errors.Is(err, loop.ErrInUse)
-			}, time.Minute, 10*time.Millisecond)
+			device, err = next.Attach(t.Context(), path, loop.AttachOptions{})
 		}
 		require.NoError(t, err, "no lock is left, and no half of a device")
 		if len(left) == 1 {
@@ -47,6 +44,18 @@ func TestNothingLingersAfterAKill(t *testing.T) {
 		require.Empty(t, devicesIn(t, filepath.Dir(path)))
 	}
 	t.Logf("killed %d times, attached %d times", kills, attached)
+}
+
+// waitForLastClose waits for the device that the process had detached when it was killed, and that another program has open since
+// it looked at it. Nothing else may keep the file from being attached.
+func waitForLastClose(t *testing.T, left []loop.Device) {
+	t.Helper()
+	require.Len(t, left, 1, "the file is in use, and no device has it")
+	require.True(t, left[0].AutoClear, "%s was not detached, and is in use", left[0].Path)
+	t.Logf("%s goes with its last close", left[0].Path)
+	require.Eventually(t, func() bool {
+		return len(devicesIn(t, filepath.Dir(left[0].BackingPath))) == 0
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // killAfter starts a process that attaches the file and detaches it without end, and kills it when it has said so often
