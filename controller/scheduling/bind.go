@@ -13,6 +13,7 @@ import (
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // AnnPlacing is on a claim for which a scheduler has chosen a node. Its value is the node and the version of the claim of which it was
@@ -28,14 +29,22 @@ var ErrPodGone = errors.New("the pod is gone")
 // [context.DeadlineExceeded] after [Options.BindTimeout]. Release the reservation after an error.
 //
 // On a [store.Transactor] all is written or nothing. Without, what was written before an error stays.
+//
+// One Bind of a reservation runs at a time: a second one, and that of a Reservation which [Scheduler.Reserve] did not return, is
+// refused with an error that matches [volume.ErrInvalid].
 func (r *Reservation) Bind(ctx context.Context) error {
+	if r == nil || r.scheduler == nil {
+		return fmt.Errorf("bind the claims of a pod: nothing is reserved: %w", volume.ErrInvalid)
+	}
 	if len(r.choices) == 0 {
 		return nil
 	}
 	s := r.scheduler
 	ctx, cancel := context.WithTimeout(ctx, s.options.BindTimeout)
 	defer cancel()
-	s.follow(r)
+	if !s.follow(r) {
+		return fmt.Errorf("bind the claims of pod %q on node %q: another Bind runs: %w", r.key.name, r.node, volume.ErrInvalid)
+	}
 	defer s.unfollow(r)
 	if err := r.write(ctx); err != nil {
 		return fmt.Errorf("bind the claims of pod %q on node %q: %w", r.key.name, r.node, err)
@@ -56,21 +65,27 @@ func (r *Reservation) Bind(ctx context.Context) error {
 	}
 }
 
-// follow has a reservation notified when its claims change.
-func (s *Scheduler) follow(r *Reservation) {
+// follow has a reservation notified when its claims change. It reports whether that was not so already.
+func (s *Scheduler) follow(r *Reservation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.binding {
+		return false
+	}
+	r.binding = true
 	for _, c := range r.choices {
 		if s.waits[c.name] == nil {
 			s.waits[c.name] = map[*Reservation]bool{}
 		}
 		s.waits[c.name][r] = true
 	}
+	return true
 }
 
 func (s *Scheduler) unfollow(r *Reservation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	r.binding = false
 	for _, c := range r.choices {
 		delete(s.waits[c.name], r)
 		if len(s.waits[c.name]) == 0 {

@@ -33,6 +33,7 @@ type plainWorld struct {
 	attachments  map[string]*storagev1.VolumeAttachment
 	capacities   map[types.NamespacedName]*storagev1.CSIStorageCapacity
 	reservations []*Reservation
+	reserved     map[podKey]*v1.Pod // the pods of the reservations so far
 }
 
 // placedPods returns the pods of each node.
@@ -44,7 +45,7 @@ func (w *plainWorld) placedPods() map[string][]*v1.Pod {
 		}
 	}
 	for _, r := range w.reservations {
-		placed[r.node] = append(placed[r.node], r.pod)
+		placed[r.node] = append(placed[r.node], w.reserved[r.key])
 	}
 	return placed
 }
@@ -426,7 +427,7 @@ func put[K comparable, T store.Object](m map[K]T, key K, obj T, there bool) T {
 func newPlainWorld() *plainWorld {
 	return &plainWorld{
 		nodes: map[string]*v1.Node{}, csiNodes: map[string]*storagev1.CSINode{}, volumes: map[string]*v1.PersistentVolume{},
-		claims: map[types.NamespacedName]*v1.PersistentVolumeClaim{}, classes: map[string]*storagev1.StorageClass{}, pods: map[types.NamespacedName]*v1.Pod{},
+		claims: map[types.NamespacedName]*v1.PersistentVolumeClaim{}, classes: map[string]*storagev1.StorageClass{}, pods: map[types.NamespacedName]*v1.Pod{}, reserved: map[podKey]*v1.Pod{},
 		attachments: map[string]*storagev1.VolumeAttachment{}, capacities: map[types.NamespacedName]*storagev1.CSIStorageCapacity{},
 	}
 }
@@ -513,7 +514,9 @@ func (w *plainWorld) reserveAndRelease(c chooser, s *Scheduler, step int) {
 	case c.often():
 		return
 	default:
-		if r, err := s.Reserve(c.newPod(fmt.Sprint("r-", step)), c.node()); err == nil {
+		p := c.newPod(fmt.Sprint("r-", step))
+		if r, err := s.Reserve(p, c.node()); err == nil {
+			w.reserved[r.key] = p
 			w.reservations = append(w.reservations, r)
 		}
 	}

@@ -18,13 +18,13 @@ var ErrReserved = errors.New("the pod has a node already")
 // attach. Make it with [Scheduler.Reserve]. It ends when it is released, or when the store shows the pod on a node, ended or gone.
 type Reservation struct {
 	scheduler *Scheduler
-	pod       *v1.Pod
 	key       podKey
 	node      string
 	stored    bool // the store has had the pod
 	choices   []choice
 	wake      chan struct{} // holds one value when something has changed that Bind waits for
-	ended     bool          // guarded by the scheduler's lock
+	ended     bool          // guarded by the scheduler's lock, as is the next
+	binding   bool          // a Bind runs
 }
 
 // choice is a claim of a pod that was not bound, and the volume that it gets.
@@ -60,8 +60,12 @@ func (r *Reservation) Volumes() map[types.NamespacedName]string {
 }
 
 // Reserve takes what a pod needs on a node, so that no other pod gets it. It decides anew: what Find returned may have changed. The
-// error is a [*PodError], a [*RefusalError], or matches [ErrReserved]. It does no I/O.
+// error is a [*PodError], a [*RefusalError], or matches [ErrReserved]; of a pod without a name it matches [volume.ErrInvalid]. It does
+// no I/O, and keeps nothing of p.
 func (s *Scheduler) Reserve(p *v1.Pod, node string) (*Reservation, error) {
+	if p == nil || p.Name == "" {
+		return nil, fmt.Errorf("reserve node %q: the pod has no name: %w", node, volume.ErrInvalid)
+	}
 	r, refused, err := s.reserve(p, node)
 	if err != nil {
 		return nil, err
@@ -95,10 +99,10 @@ func (s *Scheduler) reserve(p *v1.Pod, node string) (*Reservation, *Result, erro
 	}
 	stored, known := s.pods.Get(keyOfPod(p).name)
 	r := &Reservation{
-		scheduler: s, pod: p, key: keyOfPod(p), node: node, stored: known && stored.UID == p.UID,
+		scheduler: s, key: keyOfPod(p), node: node, stored: known && stored.UID == p.UID,
 		choices: search.choicesAt(0), wake: make(chan struct{}, 1),
 	}
-	x.reserve(r)
+	x.reserve(r, p)
 	return r, nil, nil
 }
 
@@ -119,13 +123,13 @@ func (p *placing) choicesAt(i int) []choice {
 	return choices
 }
 
-// reserve takes what a reservation has chosen.
-func (x *index) reserve(r *Reservation) {
+// reserve takes what a reservation has chosen for its pod.
+func (x *index) reserve(r *Reservation, p *v1.Pod) {
 	for _, c := range r.choices {
 		x.addHold(c, r.node)
 	}
 	x.reservations[r.key] = r
-	x.addPod(r.pod, r.node)
+	x.addPod(p, r.node)
 }
 
 func (x *index) addHold(c choice, node string) {
@@ -225,8 +229,11 @@ func (r *Reservation) notify() {
 }
 
 // Release gives back what is reserved. What Bind has written stays in the store: the volume is the claim's then, and the next Find
-// goes by it. Only the first call does something.
+// goes by it. Only the first call does something, and none of a Reservation that [Scheduler.Reserve] did not return.
 func (r *Reservation) Release() {
+	if r == nil || r.scheduler == nil {
+		return
+	}
 	s := r.scheduler
 	s.mu.Lock()
 	ended := r.ended

@@ -128,8 +128,11 @@ func (s *Scheduler) WaitSynced(ctx context.Context) bool {
 }
 
 // Find returns where a pod can have its volumes, with a verdict for each node. It does no I/O. An error is a *[PodError]: the pod can
-// have its volumes nowhere, as long as one of its claims is as it is.
+// have its volumes nowhere, as long as one of its claims is as it is. Of no pod it matches [volume.ErrInvalid].
 func (s *Scheduler) Find(p *v1.Pod) (*Result, error) {
+	if p == nil {
+		return nil, fmt.Errorf("find nodes: no pod: %w", volume.ErrInvalid)
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	x := s.index
