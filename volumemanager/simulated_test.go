@@ -252,6 +252,9 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	if n.bug.trusts {
 		o.Mounter = nil
 	}
+	if hasReusable(p) {
+		o.Mounter = simulatedTable{Process: p, stale: n.bug.stale}
+	}
 	m, err := New(p.Plugins(), o)
 	require.NoError(n.t, err)
 	m.root = &rootLock{} // Its disk is no directory.

@@ -27,6 +27,7 @@ type simulatedBug struct {
 	deaf           bool                          // no news of PersistentVolumes
 	locksNothing   bool                          // a manager begins beside calls that another one has left behind
 	succeeds       func(m *Manager)              // a manager that has begun in the process of another one
+	stale          bool                          // the mount table shows mounts that are gone
 	world          func(*sim.Config)             // in which the mistake is likelier to show; nil: any
 }
 
@@ -219,6 +220,13 @@ func believesItsPredecessor(m *Manager) {
 // stops is a world in which managers end while their processes live on.
 func stops(c *sim.Config) { c.Faults.Stops, c.Often["stop"] = true, 3 }
 
+// ofReuse is a world in which a restart finds volumes that may be used as they are.
+func ofReuse(c *sim.Config) {
+	c.WithController, c.Nodes, c.Sick, c.Broken, c.Volumes = false, []string{"n1"}, "", "", []sim.Volume{{Name: "v1", Reusable: true, Mode: "ReadWriteOnce"}}
+	c.Pods = []sim.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}}
+	c.Faults.Crashes = true
+}
+
 // ofController is a world in which a controller attaches, and volumes come and go.
 func ofController(c *sim.Config) { *c = controllerWorld(*c) }
 
@@ -246,6 +254,7 @@ var simulatedBugs = map[string]struct {
 	"the lock is released while a call is lost":      {simulatedBug{locksNothing: true, world: stops}, []string{"S1", "S2", "S3", "S4"}},
 	"the lock stays when the calls have returned":    {simulatedBug{dir: func(d recordDir) recordDir { return lockedDir{d} }, world: stops}, []string{"L4"}},
 	"what was under way is taken for done":           {simulatedBug{succeeds: believesItsPredecessor, world: stops}, []string{"S2", "S12"}},
+	"a mount that is gone is used after a restart":   {simulatedBug{stale: true, world: ofReuse}, []string{"S2", "S12"}},
 	"an operation that has ended is not taken out":   {simulatedBug{change: whenKeysAreFree(takesOutNothing)}, []string{"L1", "L3"}},
 }
 

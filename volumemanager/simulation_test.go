@@ -20,6 +20,7 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 	c.Eager = true
 	c.Faults.Cancels = false                                     // The context of Run is that of the process.
 	c.Faults.Stops = rand.New(rand.NewPCG(seed, 2)).IntN(3) == 0 // Of its own, so that the other seeds stay what they are.
+	reuses := rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0        // Likewise.
 	if bug.world != nil {
 		bug.world(&c)
 	}
@@ -29,6 +30,7 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 		c.Faults.Status, o.ownStatus = random.IntN(2) == 0, random.IntN(3) == 0
 	}
 	for i, v := range c.Volumes {
+		c.Volumes[i].Reusable = v.Reusable || reuses && !v.Block && !v.Attachable && !v.Stageable && !v.Remountable
 		c.Volumes[i].Grows = v.Grows || !c.WithController && v.Attachable && !v.Block && random.IntN(2) == 0
 	}
 	return simulatedScenario(c, o, bug), source

@@ -49,6 +49,9 @@ type Volume struct {
 	Grows bool
 	// Remountable says that it is set up again at each update of a pod.
 	Remountable bool
+	// Reusable says that a set-up changes nothing where one has succeeded before; for one that is neither attached, staged nor
+	// Remountable.
+	Reusable bool
 	// Mode is ReadWriteOnce, ReadWriteMany or ReadWriteOncePod.
 	Mode string
 }

@@ -142,6 +142,15 @@ func (w *World) hasPods(whole At) bool {
 	return false
 }
 
+// mount mounts what a set-up makes, unless it is there. The lock is held.
+func (w *World) mount(at At) {
+	if !w.mounted[at] {
+		w.mounts++
+		w.mountIDs[at] = w.mounts
+	}
+	w.mounted[at] = true
+}
+
 // removeMount unmounts what a set-up that failed has made. The lock is held.
 func (w *World) removeMount(at At) {
 	if w.mounted[at] && w.used[at] {

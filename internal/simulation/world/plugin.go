@@ -23,6 +23,7 @@ type plugin struct {
 var (
 	_ volume.AttachableVolumePlugin      = (*plugin)(nil)
 	_ volume.RemountableVolumePlugin     = (*plugin)(nil)
+	_ volume.ReusableVolumePlugin        = (*plugin)(nil)
 	_ volume.MountingVolumePlugin        = (*plugin)(nil)
 	_ volume.Attacher                    = attacher{}
 	_ volume.Detacher                    = attacher{}
@@ -59,6 +60,9 @@ func (p *plugin) CanDeviceMount(spec *volume.Spec) (bool, error) { return p.of(s
 
 // RequiresRemount implements volume.RemountableVolumePlugin.
 func (p *plugin) RequiresRemount(spec *volume.Spec) bool { return p.of(spec).Remountable }
+
+// CanReuse implements volume.ReusableVolumePlugin.
+func (p *plugin) CanReuse(spec *volume.Spec) bool { return p.of(spec).Reusable }
 
 // SetUpIsMount implements volume.MountingVolumePlugin.
 func (p *plugin) SetUpIsMount(*volume.Spec) bool { return true }
@@ -194,7 +198,7 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	w, at := m.plugin.process.world, m.at
 	updates := 0
 	w.change(func() { updates = w.updates[at.Pod] })
-	e := effect{apply: func() { w.mounted[at], w.refreshed[at] = true, updates; delete(w.foreign, at) }}
+	e := effect{apply: func() { w.mount(at); w.refreshed[at] = updates; delete(w.foreign, at) }}
 	if !args.IsRemount && !args.ReconstructedVolume {
 		e.clean = func() { w.removeMount(at) }
 	}

@@ -145,6 +145,36 @@ func (p *Process) IsMountPoint(_ context.Context, path string) (bool, error) {
 	return p.world.mounted[at], nil
 }
 
+// Mount is the mount of a set-up.
+type Mount struct {
+	// Path is where it is.
+	Path string
+	// ID is one that no other mount ever gets.
+	ID uint64
+}
+
+// Mounts returns the mounts of this node that set-ups have made and that are there, by path.
+func (p *Process) Mounts() []Mount {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	var mounts []Mount
+	for _, at := range sorted(p.world.mounted) {
+		if id := p.world.mountIDs[at]; at.Node == p.node && id != 0 {
+			mounts = append(mounts, Mount{Path: p.plugins.Host().GetPodVolumeDir(types.UID(at.Pod), PluginName, at.Volume), ID: id})
+		}
+	}
+	return mounts
+}
+
+// LastMount returns the last mount that a set-up has made at a path, also where it is gone, and false when there was none.
+func (p *Process) LastMount(path string) (Mount, bool) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	at, _ := p.at(path)
+	id := p.world.mountIDs[at]
+	return Mount{Path: path, ID: id}, id != 0
+}
+
 // at returns what a path is for.
 func (p *Process) at(path string) (At, bool) {
 	host := p.plugins.Host()

@@ -38,6 +38,9 @@ type World struct {
 	mu sync.Mutex
 	// The truth: what is attached, staged and set up.
 	attached, staged, mounted map[At]bool
+	// mountIDs are the ids of the mounts that set-ups have made, also of those that are gone; mounts counts them.
+	mountIDs map[At]uint64
+	mounts   uint64
 	// parts are those of each mapping of a block volume, which is in mounted too.
 	parts map[At]part
 	// foreign holds what somebody else has unmounted and the plugin has not been called for since.
@@ -81,7 +84,7 @@ func New(config Config, options Options) (*World, error) {
 		config: config, options: options, trace: options.Trace, began: time.Now(), nodes: slices.Clone(config.Nodes),
 		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
 		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
-		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, parts: map[At]part{}, foreign: map[At]bool{},
+		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, mountIDs: map[At]uint64{}, parts: map[At]part{}, foreign: map[At]bool{},
 		used: map[At]bool{}, outlived: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
 		given: map[string]int{}, grown: map[At]int{}, promise: map[At]int{}, refused: map[string]string{},
