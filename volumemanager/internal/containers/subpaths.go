@@ -50,7 +50,7 @@ func PartsOf(uid types.UID, name string) string {
 	return filepath.Join(safepath.SubpathsDir, string(uid), name)
 }
 
-// subpathKey is one volume of one pod, by its subpathName.
+// subpathKey is one volume of one pod, by its [SubpathName].
 type subpathKey struct {
 	pod    types.UID
 	volume string

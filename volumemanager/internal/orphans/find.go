@@ -200,7 +200,7 @@ func (l *List) tellOfOrphans(orphans []Orphan) {
 	for _, o := range orphans {
 		uid := o.PodUID
 		if uid == "" {
-			uid = types.UID(filepath.Base(o.Path)) // It may be bound for that pod; see liveOrphansOf.
+			uid = types.UID(filepath.Base(o.Path)) // It may be bound for that pod; see LiveOf.
 		}
 		l.options.Notify(volume.UniquePodName(uid))
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Options is what an [List] needs. All functions are called without a lock.
+// Options is what a [List] needs. All functions are called without a lock.
 type Options struct {
 	// Plugins are those of the manager.
 	Plugins *volume.VolumePluginMgr

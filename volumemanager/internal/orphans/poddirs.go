@@ -50,7 +50,7 @@ func (l *List) removeEmptyDir(dir string) (gone bool) {
 	if err == nil || isMissing(err) {
 		return true
 	}
-	if !isInUse(err) {
+	if !isOccupied(err) {
 		l.options.Logger.Warn("an empty directory of a pod that is gone could not be removed", "path", dir, "error", err)
 	}
 	return false

@@ -7,6 +7,6 @@ import "errors"
 // rmdir removes nothing: no volume is ever set up here.
 func rmdir(string) error { return errors.ErrUnsupported }
 
-func isInUse(error) bool { return false }
+func isOccupied(error) bool { return false }
 
 func isMissing(error) bool { return false }

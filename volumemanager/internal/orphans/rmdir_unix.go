@@ -16,8 +16,8 @@ func rmdir(path string) error {
 	}
 }
 
-// isInUse reports whether err says that a directory is not empty, or that something is mounted there.
-func isInUse(err error) bool {
+// isOccupied reports whether err says that a directory is not empty, or that something is mounted there.
+func isOccupied(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.EBUSY)
 }
 

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// First and lastRetry bound the wait after a failure.
+// first is the longest wait after one failure; Last is the longest after many.
 const (
-	First = time.Second
+	first = time.Second
 	Last  = time.Minute
 )
 
@@ -18,7 +18,7 @@ const (
 func After(failures int) time.Duration {
 	d := Last
 	if shift := max(failures, 1) - 1; shift < 6 {
-		d = First << shift
+		d = first << shift
 	}
 	return d - time.Duration(rand.Int64N(int64(d/10)))
 }

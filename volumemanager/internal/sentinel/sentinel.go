@@ -11,13 +11,16 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+// sentinels are in the order in which an error names them.
+var sentinels = []struct{ theirs, ours error }{
+	{loop.ErrInUse, volume.ErrInUse}, {mount.ErrUnsupported, volume.ErrUnsupported}, {mount.ErrInvalid, volume.ErrInvalid},
+}
+
 // OfMount translates an error of mount, loop or blockmap.
 func OfMount(err error) error {
-	for theirs, ours := range map[error]error{
-		loop.ErrInUse: volume.ErrInUse, mount.ErrUnsupported: volume.ErrUnsupported, mount.ErrInvalid: volume.ErrInvalid,
-	} {
-		if errors.Is(err, theirs) && !errors.Is(err, ours) {
-			err = fmt.Errorf("%w (%w)", err, ours)
+	for _, s := range sentinels {
+		if errors.Is(err, s.theirs) && !errors.Is(err, s.ours) {
+			err = fmt.Errorf("%w (%w)", err, s.ours)
 		}
 	}
 	return err
