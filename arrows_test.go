@@ -50,6 +50,7 @@ var arrows = map[string][]string{
 	"controller/attachdetach":     {"volume", "operationexecutor", "cache", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},
+	"bridge/inspect":              {"volume", "operationexecutor", "volumemanager"},
 	"examples/...":                {"..."},
 
 	pv + "work":      {"store", "internal/backoff", "internal/outcome", "internal/workqueue"},

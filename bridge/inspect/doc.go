@@ -1,0 +1,34 @@
+// Package inspect shows over HTTP why a pod waits for its volumes.
+//
+// [NewNode] makes an [http.Handler] of a node's volume manager. It serves two views of one answer, both for GET and HEAD:
+//
+//	/v1/node       JSON, under the names of [NodeAnswer]
+//	/v1/node.txt   a table for people, for curl
+//
+// An embedder mounts it where it wants:
+//
+//	mux.Handle("/volumes/", http.StripPrefix("/volumes", inspect.NewNode(manager)))
+//
+// What needs attention comes first: volumes on which a call hangs, then those with an error or a condition that is not
+// normal, then those on their way, and last those that are as they should be.
+//
+// These parameters of the query narrow the answer; those that are left out narrow nothing:
+//
+//	pod      a pod's UID, its name, or its namespace/name
+//	plugin   a plugin's name
+//	phase    a phase, as in [volumemanager.Phase]
+//	offset   how many of the volumes that match are left out at the beginning
+//	limit    how many volumes are listed: 500 without it, at most 100000
+//	stacks   with the value 1, each hung call has the stack of its goroutine
+//
+// # Guarantees
+//
+// A request reads copies ([Node.Status]) and writes after that: no lock of a manager is held while a client reads. Nothing
+// runs, and nothing is kept, between requests. No plugin and no storage is called.
+//
+// Each text of an answer is valid UTF-8 and at most 1 KiB long, a stack 16 KiB. Each list has a longest length. In the table
+// every character that does not print is escaped.
+//
+// The handler adds nothing to what the manager reports, and the manager reports no secret. Paths, names and errors are in an
+// answer: let only operators reach the handler. It does not check who sends a request.
+package inspect

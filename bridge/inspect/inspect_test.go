@@ -1,0 +1,225 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+var _ Node = (*volumemanager.Manager)(nil)
+
+// node is a node that stands still, and counts how often it is read.
+type node struct {
+	status volumemanager.NodeStatus
+	hung   []operationexecutor.HungCall
+	reads  int
+}
+
+func (n *node) Status() volumemanager.NodeStatus   { n.reads++; return n.status }
+func (n *node) Hung() []operationexecutor.HungCall { return n.hung }
+
+var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func aNode() *node {
+	call := operationexecutor.HungCall{
+		Operation: operationexecutor.OperationInfo{Kind: operationexecutor.OpMount, PluginName: "example.com/nfs", VolumeName: "example.com/nfs/c", PodName: "uid-c"},
+		Call:      "SetUpAt", Since: began,
+	}
+	return &node{
+		status: volumemanager.NodeStatus{
+			Volumes: []volumemanager.VolumeStatus{
+				volumeStatus("a", "example.com/disk", volumemanager.PhaseMounted),
+				with(volumeStatus("b", "example.com/disk", volumemanager.PhaseWaiting), func(s *volumemanager.VolumeStatus) {
+					s.Err, s.Attempts, s.NextTry = errors.New("no space left"), 3, began
+				}),
+				with(volumeStatus("c", "example.com/nfs", volumemanager.PhaseMounting), func(s *volumemanager.VolumeStatus) {
+					s.Conditions = []volumemanager.Condition{{
+						HealthCondition: volume.HealthCondition{Status: volume.HealthAbnormal, Reason: volumemanager.ReasonHung, Message: "SetUpAt hangs"},
+						Since:           began, Err: &volumemanager.HungError{Call: call},
+					}}
+				}),
+				volumeStatus("d", "example.com/disk", volumemanager.PhaseAttaching),
+			},
+			Orphans:  []volumemanager.Orphan{{Path: "/v/orphan", Err: errors.New("busy")}},
+			Damaged:  []volumemanager.DamagedRecord{{Path: "/v/record", Err: errors.New("torn")}},
+			LostData: []volumemanager.LostData{{Volume: "example.com/disk/x", At: began, Err: errors.New("input/output error")}},
+		},
+		hung: []operationexecutor.HungCall{call},
+	}
+}
+
+func volumeStatus(name, plugin string, phase volumemanager.Phase) volumemanager.VolumeStatus {
+	return volumemanager.VolumeStatus{
+		PodUID: types.UID("uid-" + name), PodName: types.NamespacedName{Namespace: "shop", Name: name}, OuterName: "data",
+		Volume: v1.UniqueVolumeName(plugin + "/" + name), Plugin: plugin, Phase: phase, Wanted: true,
+	}
+}
+
+func with(s volumemanager.VolumeStatus, change func(*volumemanager.VolumeStatus)) volumemanager.VolumeStatus {
+	change(&s)
+	return s
+}
+
+func do(t testing.TB, n Node, method, target string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	NewNode(n).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, target, nil))
+	return w
+}
+
+func read(t testing.TB, n Node, target string) NodeAnswer {
+	t.Helper()
+	w := do(t, n, http.MethodGet, target)
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	var a NodeAnswer
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a))
+	return a
+}
+
+func pods(a NodeAnswer) string {
+	var names []string
+	for _, v := range a.Volumes {
+		names = append(names, v.Pod.Name)
+	}
+	return strings.Join(names, "")
+}
+
+func TestWhatNeedsAttentionComesFirst(t *testing.T) {
+	a := read(t, aNode(), "/v1/node")
+	assert.Equal(t, "cbda", pods(a), "hung, failed, on its way, as it should be")
+	assert.Equal(t, Counts{Volumes: 4, Matching: 4, Attention: 2, HungCalls: 1, Orphans: 1, DamagedRecords: 1, LostData: 1}, a.Counts)
+	assert.True(t, a.Volumes[0].Hung)
+	assert.Equal(t, "no space left", a.Volumes[1].Error)
+	assert.Equal(t, began, a.Volumes[1].NextTry)
+	assert.Equal(t, "SetUpAt", a.HungCalls[0].Call)
+	assert.Equal(t, []Orphan{{Path: "/v/orphan", Error: "busy"}}, a.Orphans)
+	assert.Equal(t, []DamagedRecord{{Path: "/v/record", Error: "torn"}}, a.DamagedRecords)
+	assert.Equal(t, "input/output error", a.LostData[0].Error)
+}
+
+func TestTheNamesInJSONAreStable(t *testing.T) {
+	body := do(t, aNode(), http.MethodGet, "/v1/node?pod=b").Body.String()
+	assert.JSONEq(t, `{"version":1,
+		"counts":{"volumes":4,"matching":1,"attention":1,"hungCalls":1,"orphans":1,"damagedRecords":1,"lostData":1},"offset":0,
+		"volumes":[{"pod":{"namespace":"shop","name":"b","uid":"uid-b"},"name":"data","volume":"example.com/disk/b",
+			"plugin":"example.com/disk","phase":"waiting","wanted":true,"error":"no space left","attempts":3,"nextTry":"2026-01-02T03:04:05Z"}],
+		"hungCalls":[{"call":"SetUpAt","operation":"`+string(operationexecutor.OpMount)+`","plugin":"example.com/nfs","volume":"example.com/nfs/c","podUID":"uid-c","since":"2026-01-02T03:04:05Z"}],
+		"orphans":[{"path":"/v/orphan","mounted":false,"error":"busy"}],
+		"damagedRecords":[{"path":"/v/record","error":"torn"}],
+		"lostData":[{"volume":"example.com/disk/x","at":"2026-01-02T03:04:05Z","error":"input/output error"}]}`, body)
+}
+
+func TestFiltersAndPages(t *testing.T) {
+	for target, want := range map[string]string{
+		"?pod=uid-a": "a", "?pod=b": "b", "?pod=shop/c": "c", "?pod=shop": "",
+		"?plugin=example.com/disk": "bda", "?phase=mounted": "a", "?plugin=example.com/disk&phase=waiting": "b",
+		"?limit=2": "cb", "?offset=1&limit=2": "bd", "?offset=99": "",
+	} {
+		assert.Equal(t, want, pods(read(t, aNode(), "/v1/node"+target)), target)
+	}
+}
+
+func TestAQueryThatIsWrongIsRefusedAndNotRepeated(t *testing.T) {
+	for _, q := range []string{"limit=0", "limit=100001", "limit=<b>", "offset=-1", "offset=<b>", "stacks=<b>", "pod=%zz", "limit=99999999999999999999"} {
+		n := aNode()
+		w := do(t, n, http.MethodGet, "/v1/node?"+q)
+		assert.Equal(t, http.StatusBadRequest, w.Code, q)
+		assert.NotContains(t, w.Body.String(), "<b>")
+		assert.Zero(t, n.reads, "the manager is not read for it")
+	}
+	assert.Equal(t, http.StatusMethodNotAllowed, do(t, aNode(), http.MethodPost, "/v1/node").Code)
+	assert.Empty(t, do(t, aNode(), http.MethodHead, "/v1/node").Body.String())
+}
+
+func TestTheTableIsForPeople(t *testing.T) {
+	body := do(t, aNode(), http.MethodGet, "/v1/node.txt").Body.String()
+	assert.Contains(t, body, "4 of 4 volumes match, 2 need attention; 1 hung calls")
+	assert.Contains(t, body, "error: no space left\n    failed 3 times in a row; next try: 2026-01-02T03:04:05Z\n")
+	assert.Contains(t, body, "HUNG since 2026-01-02T03:04:05Z: SetUpAt of example.com/nfs")
+	assert.Contains(t, body, "ORPHAN /v/orphan: busy\n")
+	assert.Less(t, strings.Index(body, "shop/c"), strings.Index(body, "shop/b"))
+}
+
+// An answer ends, however long the names and the lists are.
+func TestTextsAndListsHaveAnEnd(t *testing.T) {
+	n := aNode()
+	n.status.Volumes[0].Err = errors.New(strings.Repeat("é", 1<<20))
+	for i := range 3 * maxList {
+		n.status.Orphans = append(n.status.Orphans, volumemanager.Orphan{Path: fmt.Sprint(i)})
+	}
+	a := read(t, n, "/v1/node?pod=a")
+	assert.LessOrEqual(t, len(a.Volumes[0].Error), maxText)
+	assert.True(t, strings.HasSuffix(a.Volumes[0].Error, "é…"))
+	assert.Len(t, a.Orphans, maxList)
+	assert.Equal(t, 3*maxList+1, a.Counts.Orphans)
+}
+
+// FuzzNode: names from outside and requests from anywhere.
+func FuzzNode(f *testing.F) {
+	f.Add("<script>", "pod=a")
+	f.Add("a\nORPHAN /\x1b[2J", "limit=1&offset=0")
+	f.Add("\xff\u202e\\040 (deleted)", "stacks=1")
+	f.Add(strings.Repeat("x", 2*maxText), "pod=%zz&phase=;")
+	f.Fuzz(func(t *testing.T, name, rawQuery string) {
+		n := aNode()
+		s := &n.status.Volumes[0]
+		s.PodUID, s.OuterName, s.Volume, s.Plugin = types.UID(name), name, v1.UniqueVolumeName(name), name
+		s.PodName, s.Err, s.Path, s.Phase = types.NamespacedName{Namespace: name, Name: name}, errors.New("about "+name), name, volumemanager.Phase(name)
+		n.status.Orphans[0].Path, n.status.Damaged[0].Path, n.status.LostData[0].Volume = name, name, v1.UniqueVolumeName(name)
+		n.hung[0].Call = name
+		lines := 0
+		for _, target := range []string{"/v1/node", "/v1/node.txt"} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
+			w := httptest.NewRecorder()
+			NewNode(n).ServeHTTP(w, r)
+			require.Equal(t, http.StatusOK, w.Code)
+			require.True(t, utf8.Valid(w.Body.Bytes()))
+			require.Less(t, w.Body.Len(), 256<<10)
+			require.Equal(t, "nosniff", w.Header().Get("X-Content-Type-Options"))
+			if target == "/v1/node" {
+				require.True(t, json.Valid(w.Body.Bytes()))
+				require.NotContains(t, w.Body.String(), "<")
+				continue
+			}
+			lines = strings.Count(w.Body.String(), "\n")
+			require.NotContains(t, w.Body.String(), "\x1b")
+			r.URL.RawQuery = rawQuery
+			w = httptest.NewRecorder()
+			NewNode(n).ServeHTTP(w, r)
+			require.Contains(t, []int{http.StatusOK, http.StatusBadRequest}, w.Code)
+		}
+		require.Equal(t, 19, lines, "as many as with plain names: no name begins a line")
+	})
+}
+
+// BenchmarkNode answers for 10,000 volumes in 1,000 pods.
+func BenchmarkNode(b *testing.B) {
+	n := aNode()
+	n.status.Volumes = nil
+	for i := range 10_000 {
+		n.status.Volumes = append(n.status.Volumes, volumeStatus(fmt.Sprint(i/10), "example.com/disk", volumemanager.PhaseMounted))
+	}
+	for _, target := range []string{"/v1/node", "/v1/node?limit=100000", "/v1/node.txt"} {
+		b.Run(target, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				do(b, n, http.MethodGet, target)
+			}
+		})
+	}
+}
