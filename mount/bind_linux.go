@@ -11,10 +11,10 @@ import (
 )
 
 // bind makes a bind. With the new system calls the mount is complete before it can be seen.
-func (m *Mounter) bind(ctx context.Context, p *place, plan *Plan) error {
-	tree, err := m.cloneTree(ctx, plan)
+func (c changer) bind(ctx context.Context, p *place, plan *Plan) error {
+	tree, err := c.cloneTree(ctx, plan)
 	if errors.Is(err, errNoSyscall) {
-		return m.bindOld(ctx, p, plan)
+		return c.bindOld(ctx, p, plan)
 	}
 	if err != nil {
 		return err
@@ -32,8 +32,8 @@ func (m *Mounter) bind(ctx context.Context, p *place, plan *Plan) error {
 func isDir(mode uint32) bool { return mode&unix.S_IFMT == unix.S_IFDIR }
 
 // cloneTree makes a copy of the mount at the source that is not attached yet, and gives it its options.
-func (m *Mounter) cloneTree(ctx context.Context, plan *Plan) (int, error) {
-	if m.without.has(FeatureMountFD) {
+func (c changer) cloneTree(ctx context.Context, plan *Plan) (int, error) {
+	if c.reader.without.has(FeatureMountFD) {
 		return -1, errNoSyscall
 	}
 	var recursive uint
@@ -50,7 +50,7 @@ func (m *Mounter) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 	}
 	err = lostcall.Begin(ctx, "mount_setattr")
 	if err == nil {
-		err = m.setattr(tree, plan.detachedAttr(), recursive)
+		err = c.setattr(tree, plan.detachedAttr(), recursive)
 	}
 	if err != nil {
 		closeFD(tree)
@@ -61,7 +61,7 @@ func (m *Mounter) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 
 // bindOld makes a bind by mount(2), and gives it its options afterwards. A read-only bind is writable for an instant;
 // when it cannot be made read-only, it is taken off again.
-func (m *Mounter) bindOld(ctx context.Context, p *place, plan *Plan) error {
+func (c changer) bindOld(ctx context.Context, p *place, plan *Plan) error {
 	if err := lostcall.Begin(ctx, "open"); err != nil {
 		return err
 	}
@@ -75,11 +75,11 @@ func (m *Mounter) bindOld(ctx context.Context, p *place, plan *Plan) error {
 		return err
 	}
 	return p.attach(ctx, isDir(mode), plan, func(t *target) error {
-		return m.bindTo(ctx, source, t, plan)
+		return c.bindTo(ctx, source, t, plan)
 	})
 }
 
-func (m *Mounter) bindTo(ctx context.Context, source int, t *target, plan *Plan) error {
+func (c changer) bindTo(ctx context.Context, source int, t *target, plan *Plan) error {
 	if err := lostcall.Begin(ctx, "mount(MS_BIND)"); err != nil {
 		return err
 	}
@@ -93,55 +93,55 @@ func (m *Mounter) bindTo(ctx context.Context, source int, t *target, plan *Plan)
 	if err := unix.Mount(fdPath(source), fdPath(t.fd), "", flags, ""); err != nil {
 		return fmt.Errorf("mount(MS_BIND): %w", explainLimit(err))
 	}
-	if err := m.finishOld(ctx, t, plan); err != nil {
+	if err := c.finishOld(ctx, t, plan); err != nil {
 		return t.undo(ctx, err)
 	}
 	return nil
 }
 
 // finishOld gives a mount that mount(2) has attached its propagation and its options.
-func (m *Mounter) finishOld(ctx context.Context, t *target, plan *Plan) error {
+func (c changer) finishOld(ctx context.Context, t *target, plan *Plan) error {
 	fd, err := t.place.open() // not what was there before
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
-	if err := m.finishAt(ctx, fd, plan); err != nil {
+	if err := c.finishAt(ctx, fd, plan); err != nil {
 		return err
 	}
-	m.tellMade(ctx, fd, plan.Target) // mount(2) gives no descriptor: one that came on top since is told of in its place
+	c.tellMade(ctx, fd, plan.Target) // mount(2) gives no descriptor: one that came on top since is told of in its place
 	return nil
 }
 
 // finishAt is finishOld of the mount whose root fd is.
-func (m *Mounter) finishAt(ctx context.Context, fd int, plan *Plan) error {
-	if err := m.setPropagation(ctx, fd, plan); err != nil {
+func (c changer) finishAt(ctx context.Context, fd int, plan *Plan) error {
+	if err := c.setPropagation(ctx, fd, plan); err != nil {
 		return err
 	}
 	if !plan.Bind || !plan.changesMount() {
 		return nil
 	}
-	if err := m.remountBindOld(ctx, fd, plan); err != nil {
+	if err := c.remountBindOld(ctx, fd, plan); err != nil {
 		return err
 	}
 	if plan.Below {
-		return m.changeBelow(ctx, fd, plan)
+		return c.changeBelow(ctx, fd, plan)
 	}
 	return nil
 }
 
 // changeBelow gives the mounts below the one whose root fd is the options of the plan, by mount(2).
-func (m *Mounter) changeBelow(ctx context.Context, fd int, plan *Plan) error {
-	top, err := m.mountOf(ctx, fd)
+func (c changer) changeBelow(ctx context.Context, fd int, plan *Plan) error {
+	top, err := c.reader.mountOf(ctx, fd)
 	if err != nil {
 		return err
 	}
-	table, err := m.readTable(ctx)
+	table, err := c.reader.readTable(ctx)
 	if err != nil {
 		return err
 	}
 	for _, mp := range descendants(table, top.ID) {
-		if err := m.changeOne(ctx, mp, plan); err != nil {
+		if err := c.changeOne(ctx, mp, plan); err != nil {
 			return fmt.Errorf("at %q: %w", mp.Path, err)
 		}
 	}
@@ -165,8 +165,8 @@ func descendants(table []MountPoint, id uint64) (found []MountPoint) {
 
 // changeOne changes a mount of the table, when it is that which its path leads to: what another mount hides cannot be
 // reached, neither by us nor by anybody else.
-func (m *Mounter) changeOne(ctx context.Context, mp MountPoint, plan *Plan) error {
-	fd, err := m.openPath(unix.AT_FDCWD, mp.Path)
+func (c changer) changeOne(ctx context.Context, mp MountPoint, plan *Plan) error {
+	fd, err := c.reader.openPath(unix.AT_FDCWD, mp.Path)
 	if isAbsent(err) {
 		return nil
 	}
@@ -177,5 +177,5 @@ func (m *Mounter) changeOne(ctx context.Context, mp MountPoint, plan *Plan) erro
 	if id, err := mountID(fd); err != nil || id != mp.ID {
 		return err
 	}
-	return m.remountBindOld(ctx, fd, plan)
+	return c.remountBindOld(ctx, fd, plan)
 }

@@ -154,8 +154,8 @@ func pollNow(fd int) bool {
 }
 
 // listTable returns the mount table, from memory when it is as it was. The result is shared.
-func (m *Mounter) listTable(ctx context.Context) ([]MountPoint, error) {
-	s, err := m.snapshot(ctx)
+func (r *reader) listTable(ctx context.Context) ([]MountPoint, error) {
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -163,15 +163,15 @@ func (m *Mounter) listTable(ctx context.Context) ([]MountPoint, error) {
 }
 
 // snapshot returns the present state of the mount table.
-func (m *Mounter) snapshot(ctx context.Context) (*snapshot, error) {
-	if s := m.current.table.Load(); s.isGood() {
+func (r *reader) snapshot(ctx context.Context) (*snapshot, error) {
+	if s := r.current.table.Load(); s.isGood() {
 		return s, nil
 	}
-	if err := m.current.acquire(ctx); err != nil {
+	if err := r.current.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-m.current.reading }()
-	last := m.current.table.Load()
+	defer func() { <-r.current.reading }()
+	last := r.current.table.Load()
 	if last.isGood() {
 		return last, nil // somebody else has read it
 	}
@@ -180,37 +180,37 @@ func (m *Mounter) snapshot(ctx context.Context) (*snapshot, error) {
 		room = len(last.table)
 		last.forget()
 	}
-	s, err := m.takeSnapshot(ctx, room)
+	s, err := r.takeSnapshot(ctx, room)
 	if err != nil {
 		return nil, err
 	}
-	m.current.keepTable(s)
+	r.current.keepTable(s)
 	return s, nil
 }
 
 // takeSnapshot reads the table. The file is opened before, so that poll reports what changes while it is read.
-func (m *Mounter) takeSnapshot(ctx context.Context, room int) (*snapshot, error) {
+func (r *reader) takeSnapshot(ctx context.Context, room int) (*snapshot, error) {
 	s := &snapshot{}
 	fd, err := s.open()
 	if err != nil {
 		return nil, err
 	}
-	ids := m.uniqueIDs(room)
+	ids := r.uniqueIDs(room)
 	if canReadBothSides(ids) {
 		var ok bool
-		if s.table, ok, err = m.readBothSides(fd, ids); err == nil && !ok {
+		if s.table, ok, err = r.readBothSides(fd, ids); err == nil && !ok {
 			s.forget() // it may have been told of a change
 			fd, err = s.open()
 		}
 	}
 	if err == nil && s.table == nil {
-		s.table, err = m.readTableFrom(ctx, fd, ids)
+		s.table, err = r.readTableFrom(ctx, fd, ids)
 	}
 	if err != nil {
 		s.forget()
 		return nil, err
 	}
-	if !m.without.has(FeatureStatmount) {
+	if !r.without.has(FeatureStatmount) {
 		s.blocks = blockFilesystems(s.table)
 	}
 	return s, nil

@@ -56,7 +56,7 @@ func foreign(found MountPoint, expect Identity) error {
 // facts describes the mount that was seen at the place.
 func (p *place) facts(ctx context.Context, top seen) (MountPoint, error) {
 	if top.id != 0 {
-		found, err := p.mounter.lookupID(top.id)
+		found, err := p.reader.lookupID(top.id)
 		if !errors.Is(err, ErrUnsupported) {
 			return found, err
 		}
@@ -69,14 +69,14 @@ func (p *place) facts(ctx context.Context, top seen) (MountPoint, error) {
 		return p.factsInTable(ctx, err)
 	}
 	defer closeFD(fd)
-	found, err := p.mounter.mountOf(ctx, fd)
+	found, err := p.reader.mountOf(ctx, fd)
 	found.UniqueID = top.id
 	return found, err
 }
 
 // factsInTable is facts for a place that cannot be opened because of err.
 func (p *place) factsInTable(ctx context.Context, err error) (MountPoint, error) {
-	table, tableErr := p.mounter.readTable(ctx)
+	table, tableErr := p.reader.readTable(ctx)
 	if tableErr != nil {
 		return MountPoint{}, errors.Join(err, tableErr)
 	}
@@ -137,7 +137,7 @@ func (t *takedown) isOnTop(ctx context.Context) (bool, error) {
 			return is, err
 		}
 	}
-	table, err := t.mounter.readTable(ctx)
+	table, err := t.reader.readTable(ctx)
 	if err != nil {
 		return false, err
 	}

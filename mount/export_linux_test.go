@@ -8,12 +8,12 @@ import (
 
 // IsMountPointHere is IsMountPoint in the goroutine of the caller, which may be locked to a thread.
 func (m *Mounter) IsMountPointHere(ctx context.Context, name string) (bool, error) {
-	return m.isMountPoint(ctx, name)
+	return m.reader.isMountPoint(ctx, name)
 }
 
 // ForceHere is what Unmount does when its patience has ended and no plain unmount is under way.
 func (m *Mounter) ForceHere(ctx context.Context, name string) error {
-	p, err := m.openPlace(context.WithoutCancel(ctx), name)
+	p, err := m.reader.openPlace(context.WithoutCancel(ctx), name)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (m *Mounter) CreateHere(ctx context.Context, request Request) error {
 	if err != nil {
 		return err
 	}
-	tree, err := m.newTree(ctx, &plan)
+	tree, err := m.changer.newTree(ctx, &plan)
 	if err == nil {
 		closeFD(tree)
 	}
@@ -46,7 +46,7 @@ func (r Request) OldData() (string, error) {
 }
 
 // StagePath is where a helper mounts for the target.
-func (m *Mounter) StagePath(target string) string { return m.stagePath(target) }
+func (m *Mounter) StagePath(target string) string { return m.helpers.stagePath(target) }
 
 // Takedown is the end of one mount, in steps, so that a test can do something between them.
 type Takedown struct {
@@ -56,7 +56,7 @@ type Takedown struct {
 
 // Takedown begins the end of the mount that is uppermost at the path and must be the one that is expected.
 func (m *Mounter) Takedown(ctx context.Context, name string, expect Identity) (*Takedown, error) {
-	p, err := m.openPlace(ctx, name)
+	p, err := m.reader.openPlace(ctx, name)
 	if err != nil {
 		return nil, err
 	}

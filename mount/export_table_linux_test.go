@@ -21,21 +21,23 @@ func (m *Mounter) HasFacts() bool {
 	if err != nil {
 		return false
 	}
-	_, err = m.facts(ids[len(ids)-1])
+	_, err = m.reader.facts(ids[len(ids)-1])
 	return err == nil
 }
 
 // Exists reports whether the mount with the identity is there.
-func (m *Mounter) Exists(ctx context.Context, id Identity) (bool, error) { return m.exists(ctx, id) }
+func (m *Mounter) Exists(ctx context.Context, id Identity) (bool, error) {
+	return m.reader.exists(ctx, id)
+}
 
 // AwaitEvents lets Watch wait as long as it takes for the events that explain why the table has changed.
-func (m *Mounter) AwaitEvents() { m.eventLag = time.Hour }
+func (m *Mounter) AwaitEvents() { m.reader.eventLag = time.Hour }
 
 // WatchInSteps opens a watch, and returns its steps: to wait until there is something to tell, to explain it, and to look
 // whether anything is left that is not explained.
 func (m *Mounter) WatchInSteps(t testing.TB) (wait, explain func() Change, left func() bool) {
 	t.Helper()
-	w := &watcher{mounter: m, end: -1, table: -1, events: -1}
+	w := &watcher{reader: m.reader, end: -1, table: -1, events: -1}
 	if err := w.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,9 @@ const (
 const MinBothSides = minBothSides
 
 // ReadWholeTable reads the table as a text, from its beginning to its end.
-func (m *Mounter) ReadWholeTable(ctx context.Context) ([]MountPoint, error) { return m.readTable(ctx) }
+func (m *Mounter) ReadWholeTable(ctx context.Context) ([]MountPoint, error) {
+	return m.reader.readTable(ctx)
+}
 
 // ReadsBothSides reports whether a table is read from both sides now, as it should where nothing is mounted meanwhile.
 func (m *Mounter) ReadsBothSides(t testing.TB) bool {
@@ -80,11 +84,11 @@ func (m *Mounter) ReadsBothSides(t testing.TB) bool {
 		t.Fatal(err)
 	}
 	defer closeFD(fd)
-	ids := m.uniqueIDs(0)
+	ids := m.reader.uniqueIDs(0)
 	if !canReadBothSides(ids) {
 		return false
 	}
-	_, ok, err := m.readBothSides(fd, ids)
+	_, ok, err := m.reader.readBothSides(fd, ids)
 	if err != nil {
 		t.Fatal(err)
 	}

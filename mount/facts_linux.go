@@ -13,8 +13,8 @@ import (
 
 // facts returns the facts of the mount with the unique id, as the mount table would give them. The error is errNoSyscall
 // when this kernel cannot give all of them, and matches ErrNotMounted when there is no such mount.
-func (m *Mounter) facts(id uint64) (MountPoint, error) {
-	found, err := m.ask(id, statmountAll)
+func (r *reader) facts(id uint64) (MountPoint, error) {
+	found, err := r.ask(id, statmountAll)
 	if err == nil && found.Path == "" {
 		return MountPoint{}, fmt.Errorf("mount %d cannot be reached from here: %w", id, ErrNotMounted)
 	}
@@ -22,8 +22,8 @@ func (m *Mounter) facts(id uint64) (MountPoint, error) {
 }
 
 // factsAt is facts of a mount that was seen at name, which saves the kernel from finding out its path, the dearest part.
-func (m *Mounter) factsAt(id uint64, name string) (MountPoint, error) {
-	found, err := m.ask(id, statmountAll&^statmountMntPoint)
+func (r *reader) factsAt(id uint64, name string) (MountPoint, error) {
+	found, err := r.ask(id, statmountAll&^statmountMntPoint)
 	if err != nil {
 		return MountPoint{}, err
 	}
@@ -31,12 +31,12 @@ func (m *Mounter) factsAt(id uint64, name string) (MountPoint, error) {
 	return found, nil
 }
 
-func (m *Mounter) ask(id, mask uint64) (MountPoint, error) {
-	if m.without.has(FeatureStatmount) {
+func (r *reader) ask(id, mask uint64) (MountPoint, error) {
+	if r.without.has(FeatureStatmount) {
 		return MountPoint{}, errNoSyscall
 	}
-	look := m.look()
-	defer m.looks.Put(look)
+	look := r.look()
+	defer r.looks.Put(look)
 	status, text, err := statmount(id, mask, look.facts[:])
 	return foundBy(id, &status, string(text), err, &words{parser: parser{words: make([]string, 0, 12)}})
 }
@@ -214,8 +214,8 @@ func (s *mountStatus) propagationFields() []string {
 
 // existsID reports whether the mount with the unique id is still in this mount namespace, at whatever path. It takes about
 // a microsecond and cannot wait for a filesystem. The error matches ErrUnsupported when this kernel cannot tell.
-func (m *Mounter) existsID(id uint64) (bool, error) {
-	if m.without.has(FeatureStatmount) {
+func (r *reader) existsID(id uint64) (bool, error) {
+	if r.without.has(FeatureStatmount) {
 		return false, ErrUnsupported
 	}
 	var status mountStatus
@@ -231,13 +231,13 @@ func (m *Mounter) existsID(id uint64) (bool, error) {
 
 // exists reports whether the mount with the identity is still in this mount namespace, at whatever path. It asks for the
 // unique id where there is one, and else reads the mount table.
-func (m *Mounter) exists(ctx context.Context, id Identity) (bool, error) {
+func (r *reader) exists(ctx context.Context, id Identity) (bool, error) {
 	if id.UniqueID != 0 {
-		if is, err := m.existsID(id.UniqueID); err == nil {
+		if is, err := r.existsID(id.UniqueID); err == nil {
 			return is, nil
 		}
 	}
-	table, err := m.readTable(ctx)
+	table, err := r.readTable(ctx)
 	if err != nil {
 		return false, err
 	}

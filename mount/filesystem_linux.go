@@ -13,13 +13,13 @@ import (
 )
 
 // filesystem mounts a filesystem at the place.
-func (m *Mounter) filesystem(ctx context.Context, p *place, plan *Plan) error {
+func (c changer) filesystem(ctx context.Context, p *place, plan *Plan) error {
 	if err := plan.checkSELinux(); err != nil {
 		return err
 	}
-	tree, err := m.newTree(ctx, plan)
+	tree, err := c.newTree(ctx, plan)
 	if errors.Is(err, errNoSyscall) {
-		return p.attach(ctx, true, plan, func(t *target) error { return m.filesystemOld(ctx, t, plan) })
+		return p.attach(ctx, true, plan, func(t *target) error { return c.filesystemOld(ctx, t, plan) })
 	}
 	if err != nil {
 		return err
@@ -29,8 +29,8 @@ func (m *Mounter) filesystem(ctx context.Context, p *place, plan *Plan) error {
 }
 
 // newTree makes the filesystem's superblock and a mount of it that is not attached yet.
-func (m *Mounter) newTree(ctx context.Context, plan *Plan) (int, error) {
-	if m.without.has(FeatureMountFD) {
+func (c changer) newTree(ctx context.Context, plan *Plan) (int, error) {
+	if c.reader.without.has(FeatureMountFD) {
 		return -1, errNoSyscall
 	}
 	if err := lostcall.Begin(ctx, "fsopen"); err != nil {
@@ -128,8 +128,8 @@ func (p *Plan) explain(what string, fd int, err error) error {
 }
 
 // reconfigure changes the filesystem of the mount whose root fd is.
-func (m *Mounter) reconfigure(ctx context.Context, fd int, plan *Plan) error {
-	if m.without.has(FeatureMountFD) {
+func (c changer) reconfigure(ctx context.Context, fd int, plan *Plan) error {
+	if c.reader.without.has(FeatureMountFD) {
 		return errNoSyscall
 	}
 	if err := lostcall.Begin(ctx, "fspick"); err != nil {
@@ -153,7 +153,7 @@ func (m *Mounter) reconfigure(ctx context.Context, fd int, plan *Plan) error {
 }
 
 // filesystemOld mounts by mount(2).
-func (m *Mounter) filesystemOld(ctx context.Context, t *target, plan *Plan) error {
+func (c changer) filesystemOld(ctx context.Context, t *target, plan *Plan) error {
 	super, data, err := plan.oldData()
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (m *Mounter) filesystemOld(ctx context.Context, t *target, plan *Plan) erro
 	if err := unix.Mount(plan.Source, fdPath(t.fd), plan.FSType, plan.flags(nil)|super, data); err != nil {
 		return fmt.Errorf("mount: %w", unknownFilesystem(plan.FSType, err))
 	}
-	if err := m.finishOld(ctx, t, plan); err != nil {
+	if err := c.finishOld(ctx, t, plan); err != nil {
 		return t.undo(ctx, err)
 	}
 	return nil

@@ -95,3 +95,12 @@ func (p *Plan) words() []string {
 	slices.Sort(words)
 	return words
 }
+
+// helpers runs the programs that mount filesystems which the kernel cannot mount by itself.
+type helpers struct {
+	reader   *reader
+	changer  changer
+	programs map[string]Helper
+	// dir holds the stages on which they mount.
+	dir string
+}

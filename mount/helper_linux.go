@@ -25,13 +25,13 @@ const (
 )
 
 // byHelper mounts a filesystem by its helper.
-func (m *Mounter) byHelper(ctx context.Context, p *place, plan *Plan) error {
-	h := m.helpers[plan.FSType]
-	program, err := h.find(plan.FSType)
+func (h *helpers) byHelper(ctx context.Context, p *place, plan *Plan) error {
+	helper := h.programs[plan.FSType]
+	program, err := helper.find(plan.FSType)
 	if err != nil {
 		return err
 	}
-	if len(plan.Data) > len(plan.public) && h.Credentials == "" {
+	if len(plan.Data) > len(plan.public) && helper.Credentials == "" {
 		return fmt.Errorf("%s takes no secrets but as arguments, which everybody can read: %w", program, ErrUnsupported)
 	}
 	if plan.SELinuxContext != "" && strings.Contains(plan.SELinuxContext, ",") {
@@ -40,19 +40,19 @@ func (m *Mounter) byHelper(ctx context.Context, p *place, plan *Plan) error {
 	if err := plan.checkSELinux(); err != nil {
 		return err
 	}
-	st, err := m.openStage(ctx, plan.Target)
+	st, err := h.openStage(ctx, plan.Target)
 	if err != nil {
 		return err
 	}
-	err = st.mount(ctx, p, &helperRun{program: program, helper: h, plan: plan})
+	err = st.mount(ctx, p, &helperRun{program: program, helper: helper, plan: plan})
 	if closeErr := st.close(ctx); closeErr != nil {
 		return fmt.Errorf("%w: %w", ErrUncertain, errors.Join(err, closeErr))
 	}
 	return err
 }
 
-func (m *Mounter) hasHelper(fsType string) bool {
-	_, ok := m.helpers[fsType]
+func (h *helpers) hasHelper(fsType string) bool {
+	_, ok := h.programs[fsType]
 	return ok
 }
 
@@ -83,23 +83,24 @@ func (st *stage) mount(ctx context.Context, p *place, run *helperRun) error {
 		return fmt.Errorf("%s: %w", run.program, err)
 	}
 	defer closeFD(fd)
-	if err := st.mounter.finishStaged(ctx, fd, run.plan); err != nil {
+	c := changer{st.reader}
+	if err := c.finishStaged(ctx, fd, run.plan); err != nil {
 		return err
 	}
 	return p.attach(ctx, true, run.plan, func(t *target) error { return moveStaged(ctx, fd, t, run.plan) })
 }
 
 // finishStaged gives the helper's mount the options of the plan, whatever the helper has made of them.
-func (m *Mounter) finishStaged(ctx context.Context, fd int, plan *Plan) error {
+func (c changer) finishStaged(ctx context.Context, fd int, plan *Plan) error {
 	if !plan.changesMount() {
 		return nil
 	}
-	return m.changeMount(ctx, fd, plan)
+	return c.changeMount(ctx, fd, plan)
 }
 
 // moveStaged moves the helper's mount from the stage to the target.
 func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
-	if !t.mounter.without.has(FeatureMountFD) {
+	if !t.reader.without.has(FeatureMountFD) {
 		err := move(ctx, fd, t, plan)
 		if !errors.Is(err, unix.ENOSYS) {
 			return err
@@ -114,10 +115,11 @@ func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 	if err := unix.Mount(fdPath(fd), fdPath(t.fd), "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("mount(MS_MOVE): %w", explainLimit(err))
 	}
-	if err := t.mounter.setPropagation(ctx, fd, plan); err != nil {
+	c := changer{t.reader}
+	if err := c.setPropagation(ctx, fd, plan); err != nil {
 		return t.undo(ctx, err)
 	}
-	t.mounter.tellMade(ctx, fd, plan.Target)
+	c.tellMade(ctx, fd, plan.Target)
 	return nil
 }
 

@@ -30,8 +30,8 @@ type cachedLook struct {
 }
 
 // look takes the memory of a look that has ended, or makes some.
-func (m *Mounter) look() *cachedLook {
-	if l, ok := m.looks.Get().(*cachedLook); ok {
+func (r *reader) look() *cachedLook {
+	if l, ok := r.looks.Get().(*cachedLook); ok {
 		return l
 	}
 	return &cachedLook{}
@@ -42,15 +42,15 @@ var _ [0]struct{} = [unsafe.Sizeof(unix.OpenHow{}) - unix.SizeofOpenHow]struct{}
 // glanceCached looks at name in the goroutine of the caller. It never waits for a filesystem: the error is errWouldWait
 // when that would be needed, or when the kernel cannot tell, and errNoSyscall when it cannot say whether name is the root
 // of a mount. A link at name or above it is an error that matches unix.ELOOP.
-func (m *Mounter) glanceCached(name string) (glance, error) {
-	if m.without.has(FeatureStatxMountRoot) {
+func (r *reader) glanceCached(name string) (glance, error) {
+	if r.without.has(FeatureStatxMountRoot) {
 		return glance{}, errNoSyscall
 	}
-	if m.without.has(FeatureOpenat2) || len(name) >= unix.PathMax {
+	if r.without.has(FeatureOpenat2) || len(name) >= unix.PathMax {
 		return glance{}, errWouldWait
 	}
-	look := m.look()
-	defer m.looks.Put(look)
+	look := r.look()
+	defer r.looks.Put(look)
 	fd, err := look.open(name)
 	if isAbsent(err) {
 		return glance{}, fmt.Errorf("%w: %w", errMissing, err)
@@ -60,7 +60,7 @@ func (m *Mounter) glanceCached(name string) (glance, error) {
 	}
 	g, err := look.glance(fd)
 	closeFD(fd) // which makes the mount busy while it is open
-	return m.blind(g), err
+	return r.blind(g), err
 }
 
 // open opens name as O_PATH, as openPath does, unless it would have to wait. This is no RawSyscall, and neither is statx nor
@@ -99,8 +99,8 @@ func (l *cachedLook) glance(fd int) (glance, error) {
 
 // isMountPointNow is IsMountPoint in the goroutine of the caller. The error is errWouldWait when the filesystems on the
 // way have to be asked.
-func (m *Mounter) isMountPointNow(name string) (bool, error) {
-	g, err := m.glanceCached(name)
+func (r *reader) isMountPointNow(name string) (bool, error) {
+	g, err := r.glanceCached(name)
 	switch {
 	case err == nil:
 		return g.isRoot, nil
@@ -111,8 +111,8 @@ func (m *Mounter) isMountPointNow(name string) (bool, error) {
 }
 
 // blind takes from g what this Mounter is not to know.
-func (m *Mounter) blind(g glance) glance {
-	if m.without.has(FeatureStatmount) {
+func (r *reader) blind(g glance) glance {
+	if r.without.has(FeatureStatmount) {
 		g.uniqueID = 0
 	}
 	return g
@@ -120,13 +120,13 @@ func (m *Mounter) blind(g glance) glance {
 
 // lookupNow is Lookup in the goroutine of the caller; like glanceCached it returns errWouldWait in place of waiting, and
 // errNoSyscall when the mount table has to be asked.
-func (m *Mounter) lookupNow(name string) (MountPoint, error) {
+func (r *reader) lookupNow(name string) (MountPoint, error) {
 	for range maxTries {
-		g, err := m.glanceCached(name)
+		g, err := r.glanceCached(name)
 		if err != nil {
 			return MountPoint{}, err
 		}
-		found, err := m.factsOf(g, name)
+		found, err := r.factsOf(g, name)
 		if g.isRoot && errors.Is(err, ErrNotMounted) {
 			continue // it has gone in between; there may be another below it
 		}
@@ -136,23 +136,23 @@ func (m *Mounter) lookupNow(name string) (MountPoint, error) {
 }
 
 // factsOf returns the facts of the mount that was seen at name.
-func (m *Mounter) factsOf(g glance, name string) (MountPoint, error) {
+func (r *reader) factsOf(g glance, name string) (MountPoint, error) {
 	switch {
 	case !g.isRoot:
 		return MountPoint{}, ErrNotMounted
 	case g.uniqueID == 0:
 		return MountPoint{}, errNoSyscall
 	}
-	return m.factsAt(g.uniqueID, name)
+	return r.factsAt(g.uniqueID, name)
 }
 
 // lookup is Lookup. What cannot be seen at the path is looked for in the mount table: a mount can outlive what it is a
 // bind of, and the filesystem of a server that has gone can refuse every look.
 func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
-	found, err := m.lookupNow(name)
-	if errors.Is(err, errWouldWait) && !m.without.has(FeatureStatxMountRoot) {
+	found, err := m.reader.lookupNow(name)
+	if errors.Is(err, errWouldWait) && !m.reader.without.has(FeatureStatxMountRoot) {
 		found, err = lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: name}, func(ctx context.Context) (MountPoint, error) {
-			return m.lookupSlowly(ctx, name)
+			return m.reader.lookupSlowly(ctx, name)
 		})
 		var lost *LostError
 		if errors.As(err, &lost) {
@@ -163,18 +163,18 @@ func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
 		return found, nil
 	}
 	if !errors.Is(err, ErrNotMounted) && !errors.Is(err, errMissing) {
-		return m.lookupInTable(ctx, name)
+		return m.reader.lookupInTable(ctx, name)
 	}
 	return MountPoint{}, fmt.Errorf("looking up %q: %w", name, ErrNotMounted)
 }
 
 // lookupSlowly is lookupNow that may wait.
-func (m *Mounter) lookupSlowly(ctx context.Context, name string) (MountPoint, error) {
+func (r *reader) lookupSlowly(ctx context.Context, name string) (MountPoint, error) {
 	if name == "/" {
 		return MountPoint{}, errNoSyscall
 	}
-	p, err := m.openPlace(ctx, name)
-	if isAbsent(err) && m.isDirMissing(ctx, path.Dir(name)) {
+	p, err := r.openPlace(ctx, name)
+	if isAbsent(err) && r.isDirMissing(ctx, path.Dir(name)) {
 		return MountPoint{}, errMissing
 	}
 	if err != nil {
@@ -192,7 +192,7 @@ func (m *Mounter) lookupSlowly(ctx context.Context, name string) (MountPoint, er
 		if err != nil {
 			return MountPoint{}, err
 		}
-		found, err := m.factsOf(m.blind(g), name)
+		found, err := r.factsOf(r.blind(g), name)
 		if g.isRoot && errors.Is(err, ErrNotMounted) {
 			continue
 		}
@@ -202,11 +202,11 @@ func (m *Mounter) lookupSlowly(ctx context.Context, name string) (MountPoint, er
 }
 
 // lookupInTable looks for the mount at name in the mount table, as it is now.
-func (m *Mounter) lookupInTable(ctx context.Context, name string) (MountPoint, error) {
+func (r *reader) lookupInTable(ctx context.Context, name string) (MountPoint, error) {
 	if err := ctx.Err(); err != nil {
 		return MountPoint{}, fmt.Errorf("%q was not looked up: %w: %w", name, ErrTransient, err)
 	}
-	table, err := m.readTable(ctx)
+	table, err := r.readTable(ctx)
 	if err != nil {
 		return MountPoint{}, err
 	}
@@ -219,8 +219,8 @@ func (m *Mounter) lookupInTable(ctx context.Context, name string) (MountPoint, e
 
 // lookupID asks the kernel for the facts of the mount with the unique id. The error matches ErrNotMounted when there is no
 // such mount, and ErrUnsupported when this kernel cannot give all of the facts. It does not wait for a filesystem.
-func (m *Mounter) lookupID(id uint64) (MountPoint, error) {
-	found, err := m.facts(id)
+func (r *reader) lookupID(id uint64) (MountPoint, error) {
+	found, err := r.facts(id)
 	if errors.Is(err, errNoSyscall) {
 		return MountPoint{}, fmt.Errorf("statmount: %w: %w", ErrUnsupported, err)
 	}
@@ -228,8 +228,8 @@ func (m *Mounter) lookupID(id uint64) (MountPoint, error) {
 }
 
 // lookupIDInTable is LookupID where the kernel cannot say it by itself.
-func (m *Mounter) lookupIDInTable(ctx context.Context, id uint64) (MountPoint, error) {
-	table, err := m.readTable(ctx)
+func (r *reader) lookupIDInTable(ctx context.Context, id uint64) (MountPoint, error) {
+	table, err := r.readTable(ctx)
 	if err != nil {
 		return MountPoint{}, err
 	}

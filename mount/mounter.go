@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
-	"time"
 
 	"github.com/volumekit/volumekit/internal/lostcall"
 )
@@ -16,30 +14,23 @@ import (
 // Mounters know nothing of each other's lost calls, so a program should have one.
 type Mounter struct {
 	calls   *lostcall.Calls
-	current *current
-	looks   sync.Pool
-	without Feature
-
-	helpers   map[string]Helper
-	helperDir string
-	// eventLag is how long an event of fanotify may come after the mount table has told that something changed, as the
-	// kernel tells of a mount in that order.
-	eventLag time.Duration
+	reader  *reader
+	changer changer
+	helpers *helpers
 }
-
-const maxEventLag = 500 * time.Millisecond
 
 var _ Interface = (*Mounter)(nil)
 
-// errWouldWait says that a question cannot be answered without asking a filesystem, which may not answer.
-var errWouldWait = errors.New("a filesystem would have to be asked")
-
 // New returns a Mounter. It starts nothing and looks at nothing.
 func New(options Options) *Mounter {
+	reader := newReader(options.Without)
+	changer := changer{reader}
 	return &Mounter{
-		calls: newCalls(options), current: newCurrent(), without: options.Without,
-		helpers: maps.Clone(options.Helpers), helperDir: cmp.Or(options.HelperDir, DefaultHelperDir),
-		eventLag: maxEventLag,
+		calls: newCalls(options), reader: reader, changer: changer,
+		helpers: &helpers{
+			reader: reader, changer: changer,
+			programs: maps.Clone(options.Helpers), dir: cmp.Or(options.HelperDir, DefaultHelperDir),
+		},
 	}
 }
 
@@ -122,15 +113,15 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, fmt.Errorf("%q was not looked at: %w: %w", name, ErrTransient, err)
 	}
-	is, err := m.isMountPointNow(name)
+	is, err := m.reader.isMountPointNow(name)
 	if !errors.Is(err, errWouldWait) {
 		return is, err
 	}
 	is, err = lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: name}, func(ctx context.Context) (bool, error) {
-		return m.isMountPoint(ctx, name)
+		return m.reader.isMountPoint(ctx, name)
 	})
 	if errors.Is(err, ErrStuck) {
-		return m.isInTable(ctx, name)
+		return m.reader.isInTable(ctx, name)
 	}
 	return is, err
 }
@@ -154,9 +145,9 @@ func (m *Mounter) LookupID(ctx context.Context, uniqueID uint64) (MountPoint, er
 	if err := ctx.Err(); err != nil {
 		return MountPoint{}, fmt.Errorf("mount %d was not looked at: %w: %w", uniqueID, ErrTransient, err)
 	}
-	found, err := m.lookupID(uniqueID)
+	found, err := m.reader.lookupID(uniqueID)
 	if errors.Is(err, ErrUnsupported) {
-		return m.lookupIDInTable(ctx, uniqueID)
+		return m.reader.lookupIDInTable(ctx, uniqueID)
 	}
 	return found, err
 }
@@ -173,7 +164,7 @@ func (m *Mounter) List(ctx context.Context) ([]MountPoint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("the mount table was not read: %w: %w", ErrTransient, err)
 	}
-	return m.listTable(ctx)
+	return m.reader.listTable(ctx)
 }
 
 // GetMountRefs returns the other mounts of what is mounted at name; see [Interface].
@@ -185,15 +176,5 @@ func (m *Mounter) GetMountRefs(ctx context.Context, name string) ([]string, erro
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%q was not looked at: %w: %w", name, ErrTransient, err)
 	}
-	return m.mountRefs(ctx, name)
-}
-
-// isInTable reports whether the mount table, as it is now, has a mount at name that can be seen.
-func (m *Mounter) isInTable(ctx context.Context, name string) (bool, error) {
-	table, err := m.readTable(ctx)
-	if err != nil {
-		return false, err
-	}
-	_, is := lookup(table, name)
-	return is, nil
+	return m.reader.mountRefs(ctx, name)
 }

@@ -15,13 +15,13 @@ func (m *Mounter) mount(ctx context.Context, plan Plan) error {
 	var err error
 	switch {
 	case plan.Remount:
-		err = m.remount(ctx, &plan)
+		err = m.changer.remount(ctx, &plan)
 	case plan.Bind:
-		err = m.mountNew(ctx, &plan, m.bind)
-	case m.hasHelper(plan.FSType):
-		err = m.mountNew(ctx, &plan, m.byHelper)
+		err = m.changer.mountNew(ctx, &plan, m.changer.bind)
+	case m.helpers.hasHelper(plan.FSType):
+		err = m.changer.mountNew(ctx, &plan, m.helpers.byHelper)
 	default:
-		err = m.mountNew(ctx, &plan, m.filesystem)
+		err = m.changer.mountNew(ctx, &plan, m.changer.filesystem)
 	}
 	if err != nil {
 		return fmt.Errorf("mounting %s: %w", plan.describe(), err)
@@ -30,10 +30,10 @@ func (m *Mounter) mount(ctx context.Context, plan Plan) error {
 }
 
 // mountNew makes a mount by how, and removes the directories that were made for it when that fails.
-func (m *Mounter) mountNew(ctx context.Context, plan *Plan,
+func (c changer) mountNew(ctx context.Context, plan *Plan,
 	how func(context.Context, *place, *Plan) error,
 ) error {
-	p, err := m.makePlace(ctx, plan.Target)
+	p, err := c.reader.makePlace(ctx, plan.Target)
 	if err != nil {
 		return err
 	}
@@ -83,10 +83,11 @@ func move(ctx context.Context, tree int, t *target, plan *Plan) error {
 		return fmt.Errorf("move_mount: %w", explainLimit(t.mismatch(err)))
 	}
 	// A mount that is put below a shared one becomes shared, whatever it was.
-	if err := t.mounter.setPropagation(ctx, tree, plan); err != nil {
+	c := changer{t.reader}
+	if err := c.setPropagation(ctx, tree, plan); err != nil {
 		return t.undo(ctx, err)
 	}
-	t.mounter.tellMade(ctx, tree, plan.Target)
+	c.tellMade(ctx, tree, plan.Target)
 	return nil
 }
 
@@ -103,14 +104,14 @@ func (t *target) mismatch(err error) error {
 }
 
 // setPropagation changes the propagation of the mount whose root fd is.
-func (m *Mounter) setPropagation(ctx context.Context, fd int, plan *Plan) error {
+func (c changer) setPropagation(ctx context.Context, fd int, plan *Plan) error {
 	if propagationFlags[plan.Propagation] == 0 {
 		return nil
 	}
-	err := m.propagate(ctx, fd, plan)
+	err := c.propagate(ctx, fd, plan)
 	if errors.Is(err, errNoSyscall) {
 		err = propagateOld(ctx, fd, plan)
-		m.hasChanged()
+		c.reader.hasChanged()
 	}
 	if err != nil {
 		return fmt.Errorf("making the mount %s: %w", plan.Propagation, err)
@@ -118,8 +119,8 @@ func (m *Mounter) setPropagation(ctx context.Context, fd int, plan *Plan) error 
 	return nil
 }
 
-func (m *Mounter) propagate(ctx context.Context, fd int, plan *Plan) error {
-	if m.without.has(FeatureMountSetattr) {
+func (c changer) propagate(ctx context.Context, fd int, plan *Plan) error {
+	if c.reader.without.has(FeatureMountSetattr) {
 		return errNoSyscall
 	}
 	var recursive uint
@@ -133,8 +134,8 @@ func (m *Mounter) propagate(ctx context.Context, fd int, plan *Plan) error {
 
 // hasChanged lets the mount table be read again, after changes that the kernel does not tell of: of propagation by mount(2)
 // and of a filesystem by fsconfig(2).
-func (m *Mounter) hasChanged() {
-	if last := m.current.table.Load(); last != nil {
+func (r *reader) hasChanged() {
+	if last := r.current.table.Load(); last != nil {
 		last.forget()
 	}
 }
@@ -159,8 +160,8 @@ func (p *place) undo(ctx context.Context, err error) error {
 }
 
 // remount changes the mount at the target.
-func (m *Mounter) remount(ctx context.Context, plan *Plan) error {
-	p, err := m.openPlace(ctx, plan.Target)
+func (c changer) remount(ctx context.Context, plan *Plan) error {
+	p, err := c.reader.openPlace(ctx, plan.Target)
 	if err != nil {
 		return err
 	}
@@ -180,11 +181,11 @@ func (m *Mounter) remount(ctx context.Context, plan *Plan) error {
 		return err
 	}
 	defer closeFD(fd)
-	defer m.hasChanged()
-	if err := m.change(ctx, fd, plan); err != nil {
+	defer c.reader.hasChanged()
+	if err := c.change(ctx, fd, plan); err != nil {
 		return err
 	}
-	return inPart(m.setPropagation(ctx, fd, plan))
+	return inPart(c.setPropagation(ctx, fd, plan))
 }
 
 // inPart marks an error that came when a part of the work was done.
@@ -197,11 +198,11 @@ func inPart(err error) error {
 
 // change changes filesystem and mount at once where mount(2) is all there is, else the filesystem first, so that a mount
 // whose filesystem refuses stays as it was.
-func (m *Mounter) change(ctx context.Context, fd int, plan *Plan) error {
+func (c changer) change(ctx context.Context, fd int, plan *Plan) error {
 	if !plan.Bind && plan.changesFilesystem() {
-		err := m.reconfigure(ctx, fd, plan)
+		err := c.reconfigure(ctx, fd, plan)
 		if errors.Is(err, errNoSyscall) {
-			return m.remountAllOld(ctx, fd, plan)
+			return c.remountAllOld(ctx, fd, plan)
 		}
 		if err != nil {
 			return err
@@ -210,7 +211,7 @@ func (m *Mounter) change(ctx context.Context, fd int, plan *Plan) error {
 	if !plan.changesMount() {
 		return nil
 	}
-	err := m.changeMount(ctx, fd, plan)
+	err := c.changeMount(ctx, fd, plan)
 	if plan.Bind {
 		return err
 	}
@@ -218,7 +219,7 @@ func (m *Mounter) change(ctx context.Context, fd int, plan *Plan) error {
 }
 
 // changeMount changes the options of one mount.
-func (m *Mounter) changeMount(ctx context.Context, fd int, plan *Plan) error {
+func (c changer) changeMount(ctx context.Context, fd int, plan *Plan) error {
 	if err := lostcall.Begin(ctx, "mount_setattr"); err != nil {
 		return err
 	}
@@ -226,22 +227,22 @@ func (m *Mounter) changeMount(ctx context.Context, fd int, plan *Plan) error {
 	if plan.Below {
 		recursive = unix.AT_RECURSIVE
 	}
-	err := m.setattr(fd, plan.mountAttr(), recursive)
+	err := c.setattr(fd, plan.mountAttr(), recursive)
 	if !errors.Is(err, errNoSyscall) {
 		return err
 	}
-	if err := m.remountBindOld(ctx, fd, plan); err != nil {
+	if err := c.remountBindOld(ctx, fd, plan); err != nil {
 		return err
 	}
 	if !plan.Below {
 		return nil
 	}
-	return inPart(m.changeBelow(ctx, fd, plan))
+	return inPart(c.changeBelow(ctx, fd, plan))
 }
 
 // setattr changes the attributes of the mount whose root fd is, which need not be attached.
-func (m *Mounter) setattr(fd int, attr unix.MountAttr, flags uint) error {
-	if m.without.has(FeatureMountSetattr) {
+func (c changer) setattr(fd int, attr unix.MountAttr, flags uint) error {
+	if c.reader.without.has(FeatureMountSetattr) {
 		return errNoSyscall
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags, &attr); err != nil {
@@ -251,21 +252,21 @@ func (m *Mounter) setattr(fd int, attr unix.MountAttr, flags uint) error {
 }
 
 // remountBindOld is changeMount by mount(2), which sets all flags and so has to be told those that stay.
-func (m *Mounter) remountBindOld(ctx context.Context, fd int, plan *Plan) error {
-	return m.remountFlags(ctx, fd, plan, unix.MS_BIND)
+func (c changer) remountBindOld(ctx context.Context, fd int, plan *Plan) error {
+	return c.remountFlags(ctx, fd, plan, unix.MS_BIND)
 }
 
 // remountAllOld is reconfigure and changeMount by mount(2).
-func (m *Mounter) remountAllOld(ctx context.Context, fd int, plan *Plan) error {
-	err := m.remountFlags(ctx, fd, plan, 0)
+func (c changer) remountAllOld(ctx context.Context, fd int, plan *Plan) error {
+	err := c.remountFlags(ctx, fd, plan, 0)
 	if err != nil || !plan.Below {
 		return err
 	}
-	return inPart(m.changeBelow(ctx, fd, plan))
+	return inPart(c.changeBelow(ctx, fd, plan))
 }
 
-func (m *Mounter) remountFlags(ctx context.Context, fd int, plan *Plan, flags uintptr) error {
-	now, err := m.mountOf(ctx, fd)
+func (c changer) remountFlags(ctx context.Context, fd int, plan *Plan, flags uintptr) error {
+	now, err := c.reader.mountOf(ctx, fd)
 	if err != nil {
 		return err
 	}

@@ -22,36 +22,36 @@ func (m *Mounter) unmount(context.Context, string, UnmountOptions) error {
 
 func (m *Mounter) removeTarget(context.Context, string) error { return unsupported() }
 
-func (m *Mounter) isMountPoint(context.Context, string) (bool, error) {
+func (r *reader) isMountPoint(context.Context, string) (bool, error) {
 	return false, unsupported()
 }
 
-func (m *Mounter) readTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }
+func (r *reader) readTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }
 
 func (m *Mounter) lookup(context.Context, string) (MountPoint, error) {
 	return MountPoint{}, unsupported()
 }
 
-func (m *Mounter) lookupID(uint64) (MountPoint, error) { return MountPoint{}, unsupported() }
+func (r *reader) lookupID(uint64) (MountPoint, error) { return MountPoint{}, unsupported() }
 
-func (m *Mounter) lookupIDInTable(context.Context, uint64) (MountPoint, error) {
+func (r *reader) lookupIDInTable(context.Context, uint64) (MountPoint, error) {
 	return MountPoint{}, unsupported()
 }
 
-func (m *Mounter) listTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }
+func (r *reader) listTable(context.Context) ([]MountPoint, error) { return nil, unsupported() }
 
-func (m *Mounter) mountRefs(context.Context, string) ([]string, error) { return nil, unsupported() }
+func (r *reader) mountRefs(context.Context, string) ([]string, error) { return nil, unsupported() }
 
 // current is the kept mount table, which there is none of.
 type current struct{}
 
 func newCurrent() *current { return nil }
 
-func (m *Mounter) isMountPointNow(string) (bool, error) { return false, errWouldWait }
+func (r *reader) isMountPointNow(string) (bool, error) { return false, errWouldWait }
 
-func (m *Mounter) stackBelow(MountPoint) ([]MountPoint, error) { return nil, unsupported() }
+func (r *reader) stackBelow(MountPoint) ([]MountPoint, error) { return nil, unsupported() }
 
-func (m *Mounter) watch(context.Context, func(Change)) error { return unsupported() }
+func (r *reader) watch(context.Context, func(Change)) error { return unsupported() }
 
 func (m *Mounter) syncFS(context.Context, string) error { return unsupported() }
 

@@ -14,11 +14,11 @@ import (
 
 // place is a name in an open directory, so that nobody who renames the directories above can make it another.
 type place struct {
-	mounter *Mounter
-	parent  int
-	base    string
-	path    string
-	made    []madeDir // above the name, by us, the uppermost first
+	reader *reader
+	parent int
+	base   string
+	path   string
+	made   []madeDir // above the name, by us, the uppermost first
 }
 
 // madeDir is a directory that was made, as a name in an open directory.
@@ -28,15 +28,15 @@ type madeDir struct {
 }
 
 // openPlace opens the directory that holds name.
-func (m *Mounter) openPlace(ctx context.Context, name string) (*place, error) {
-	p, err := m.placeOf(name)
+func (r *reader) openPlace(ctx context.Context, name string) (*place, error) {
+	p, err := r.placeOf(name)
 	if err != nil {
 		return nil, err
 	}
 	if err := lostcall.Begin(ctx, "openat2"); err != nil {
 		return nil, err
 	}
-	p.parent, err = m.openPath(unix.AT_FDCWD, path.Dir(name))
+	p.parent, err = r.openPath(unix.AT_FDCWD, path.Dir(name))
 	if err != nil {
 		return nil, parentError(name, err)
 	}
@@ -44,8 +44,8 @@ func (m *Mounter) openPlace(ctx context.Context, name string) (*place, error) {
 }
 
 // makePlace is openPlace that makes the directory, and those above it, where there is none.
-func (m *Mounter) makePlace(ctx context.Context, name string) (*place, error) {
-	p, err := m.placeOf(name)
+func (r *reader) makePlace(ctx context.Context, name string) (*place, error) {
+	p, err := r.placeOf(name)
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +57,11 @@ func (m *Mounter) makePlace(ctx context.Context, name string) (*place, error) {
 	return p, nil
 }
 
-func (m *Mounter) placeOf(name string) (*place, error) {
+func (r *reader) placeOf(name string) (*place, error) {
 	if name == "/" {
 		return nil, fmt.Errorf("the root directory has no parent: %w", ErrInvalid)
 	}
-	return &place{mounter: m, parent: -1, base: path.Base(name), path: name}, nil
+	return &place{reader: r, parent: -1, base: path.Base(name), path: name}, nil
 }
 
 func parentError(name string, err error) error {
@@ -96,7 +96,7 @@ func (p *place) makeDir(ctx context.Context, name string) (int, error) {
 	if err := lostcall.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
-	fd, err := p.mounter.openPath(unix.AT_FDCWD, name)
+	fd, err := p.reader.openPath(unix.AT_FDCWD, name)
 	if !errors.Is(err, unix.ENOENT) || name == "/" {
 		return fd, err
 	}
@@ -115,7 +115,7 @@ func (p *place) makeDir(ctx context.Context, name string) (int, error) {
 		closeFD(above)
 		return -1, fmt.Errorf("making %q: %w", name, err)
 	}
-	return p.mounter.openPath(above, base)
+	return p.reader.openPath(above, base)
 }
 
 // isNew reports whether the directory that holds the name was just made, so that most likely nothing is in it.
@@ -150,7 +150,7 @@ func (p *place) name() string { return fdPath(p.parent) + "/" + p.base }
 // open opens what is at the place: the root of the uppermost mount when something is mounted there. As long as the
 // descriptor is open, that mount is busy.
 func (p *place) open() (int, error) {
-	fd, err := p.mounter.openPath(p.parent, p.base)
+	fd, err := p.reader.openPath(p.parent, p.base)
 	if errors.Is(err, unix.ELOOP) {
 		return -1, fmt.Errorf("%q is a symbolic link: %w", p.path, err)
 	}

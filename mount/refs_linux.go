@@ -16,33 +16,33 @@ type refsSnapshot struct {
 
 // mountRefs is GetMountRefs. It asks the kernel for the ids of all mounts, and what they show of those alone that it has not
 // asked before (see rootsOfMounts). When nothing has changed since, it answers from memory.
-func (m *Mounter) mountRefs(ctx context.Context, name string) ([]string, error) {
-	g, err := m.glanceCached(name)
+func (r *reader) mountRefs(ctx context.Context, name string) ([]string, error) {
+	g, err := r.glanceCached(name)
 	if err != nil || g.isRoot && g.uniqueID == 0 {
-		return m.refsInTable(ctx, name, g)
+		return r.refsInTable(ctx, name, g)
 	}
 	if !g.isRoot {
 		return nil, nil
 	}
-	if s := m.current.table.Load(); s != nil && s.isFresh() {
+	if s := r.current.table.Load(); s != nil && s.isFresh() {
 		if paths, ok := s.refsOf(g); ok {
 			return paths, nil
 		}
 	}
-	if s := m.current.refs.Load(); s != nil && s.of == g && s.isFresh() {
+	if s := r.current.refs.Load(); s != nil && s.of == g && s.isFresh() {
 		return s.paths, nil
 	}
-	s, err := m.askRefs(ctx, g)
+	s, err := r.askRefs(ctx, g)
 	if err != nil {
-		return m.refsInTable(ctx, name, g)
+		return r.refsInTable(ctx, name, g)
 	}
-	m.current.keepRefs(s)
+	r.current.keepRefs(s)
 	return s.paths, nil
 }
 
 // refsInTable answers from the whole table: about the mount that was seen, or about the one that the table has at name.
-func (m *Mounter) refsInTable(ctx context.Context, name string, g glance) ([]string, error) {
-	s, err := m.snapshot(ctx)
+func (r *reader) refsInTable(ctx context.Context, name string, g glance) ([]string, error) {
+	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,8 @@ func (s *snapshot) refsOf(g glance) (paths []string, ok bool) {
 }
 
 // askRefs asks for the references of the mount that was seen.
-func (m *Mounter) askRefs(ctx context.Context, g glance) (*refsSnapshot, error) {
-	own, err := m.facts(g.uniqueID)
+func (r *reader) askRefs(ctx context.Context, g glance) (*refsSnapshot, error) {
+	own, err := r.facts(g.uniqueID)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (m *Mounter) askRefs(ctx context.Context, g glance) (*refsSnapshot, error) 
 	if _, err := s.open(); err != nil {
 		return nil, err
 	}
-	if s.paths, err = m.refsOnDevice(ctx, own); err != nil {
+	if s.paths, err = r.refsOnDevice(ctx, own); err != nil {
 		s.forget()
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func (m *Mounter) report(ctx context.Context, found MountPoint) (FilesystemRepor
 		return reportOfExt(found)
 	case "xfs", "btrfs":
 		return lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: found.Path}, func(ctx context.Context) (FilesystemReport, error) {
-			return m.reportOfRoot(ctx, found)
+			return m.reader.reportOfRoot(ctx, found)
 		})
 	}
 	return FilesystemReport{}, nil
@@ -83,10 +83,10 @@ func (f *extFacts) lastError() string {
 }
 
 // reportOfRoot opens the root directory, which an xfs refuses that was shut down, and asks a btrfs for the errors of its device.
-func (m *Mounter) reportOfRoot(ctx context.Context, found MountPoint) (r FilesystemReport, err error) {
-	p, err := m.openPlace(ctx, found.Path)
+func (r *reader) reportOfRoot(ctx context.Context, found MountPoint) (report FilesystemReport, err error) {
+	p, err := r.openPlace(ctx, found.Path)
 	if err != nil {
-		return r, err
+		return report, err
 	}
 	defer p.close()
 	// A descriptor of O_PATH asks no filesystem, and says which mount it is of.
@@ -94,14 +94,14 @@ func (m *Mounter) reportOfRoot(ctx context.Context, found MountPoint) (r Filesys
 		return unix.Openat(p.parent, p.base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return r, fmt.Errorf("open %q: %w", found.Path, err)
+		return report, fmt.Errorf("open %q: %w", found.Path, err)
 	}
 	defer closeFD(root)
 	if id, err := mountIDOf(root); err != nil || id != found.ID {
-		return r, fmt.Errorf("another mount is at %q: %w", found.Path, errors.Join(ErrNotMounted, err))
+		return report, fmt.Errorf("another mount is at %q: %w", found.Path, errors.Join(ErrNotMounted, err))
 	}
 	if err := lostcall.Begin(ctx, "open"); err != nil {
-		return r, err
+		return report, err
 	}
 	fd, err := retryOpen(func() (int, error) {
 		return unix.Open(fdPath(root), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -110,13 +110,13 @@ func (m *Mounter) reportOfRoot(ctx context.Context, found MountPoint) (r Filesys
 		return FilesystemReport{ShutDown: true}, nil
 	}
 	if err != nil {
-		return r, fmt.Errorf("open %q: %w", found.Path, err)
+		return report, fmt.Errorf("open %q: %w", found.Path, err)
 	}
 	defer closeFD(fd)
 	if found.FSType == "btrfs" {
-		r.Errors, err = btrfsErrors(fd)
+		report.Errors, err = btrfsErrors(fd)
 	}
-	return r, err
+	return report, err
 }
 
 // mountIDOf returns the id of the mount of which a descriptor is, which the kernel tells without asking the filesystem.

@@ -127,8 +127,8 @@ var errManyRefs = errors.New("many references")
 const maxRefsAsked = 500
 
 // refsOnDevice returns the paths of the other mounts that show the same as own. Mounts are asked once for all who want to know.
-func (m *Mounter) refsOnDevice(ctx context.Context, own MountPoint) ([]string, error) {
-	now, err := m.rootsFor(ctx, own)
+func (r *reader) refsOnDevice(ctx context.Context, own MountPoint) ([]string, error) {
+	now, err := r.rootsFor(ctx, own)
 	if err != nil {
 		return nil, err
 	}
@@ -136,12 +136,12 @@ func (m *Mounter) refsOnDevice(ctx context.Context, own MountPoint) ([]string, e
 }
 
 // rootsFor returns what all mounts show now, of which own is one.
-func (m *Mounter) rootsFor(ctx context.Context, own MountPoint) (*rootsOfMounts, error) {
-	if err := m.current.acquire(ctx); err != nil {
+func (r *reader) rootsFor(ctx context.Context, own MountPoint) (*rootsOfMounts, error) {
+	if err := r.current.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-m.current.reading }()
-	known := m.current.roots.Load()
+	defer func() { <-r.current.reading }()
+	known := r.current.roots.Load()
 	if known == nil {
 		known = &rootsOfMounts{}
 	}
@@ -153,7 +153,7 @@ func (m *Mounter) rootsFor(ctx context.Context, own MountPoint) (*rootsOfMounts,
 		return nil, err
 	}
 	now := known.renew(ids)
-	m.current.roots.Store(now)
+	r.current.roots.Store(now)
 	return now, nil
 }
 

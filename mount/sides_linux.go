@@ -32,7 +32,7 @@ func canReadBothSides(ids []uint64) bool {
 
 // readBothSides reads a table of the mounts with the ids from its open file, which has not been read, and from its end. It
 // reports false when mounts have changed in between, and then there is no table.
-func (m *Mounter) readBothSides(fd int, ids []uint64) (table []MountPoint, ok bool, err error) {
+func (r *reader) readBothSides(fd int, ids []uint64) (table []MountPoint, ok bool, err error) {
 	back := &backReader{ids: ids, table: make([]MountPoint, len(ids)), done: make(chan struct{})}
 	back.asked.Store(int64(len(ids)))
 	go back.run()

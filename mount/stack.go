@@ -30,9 +30,9 @@ func (m *Mounter) Stack(ctx context.Context, name string) ([]MountPoint, error) 
 	if err != nil {
 		return nil, err
 	}
-	stack, err := m.stackBelow(top)
+	stack, err := m.reader.stackBelow(top)
 	if errors.Is(err, ErrUnsupported) {
-		return stackInTable(ctx, m.readTable, name)
+		return stackInTable(ctx, m.reader.readTable, name)
 	}
 	return stack, err
 }

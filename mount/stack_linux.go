@@ -8,7 +8,7 @@ import (
 )
 
 // stackBelow returns the mount and those that it lies on at its own path. The error is ErrUnsupported when the kernel cannot tell.
-func (m *Mounter) stackBelow(top MountPoint) ([]MountPoint, error) {
+func (r *reader) stackBelow(top MountPoint) ([]MountPoint, error) {
 	if top.UniqueID == 0 {
 		return nil, ErrUnsupported
 	}
@@ -22,7 +22,7 @@ func (m *Mounter) stackBelow(top MountPoint) ([]MountPoint, error) {
 		if status.parentID == above {
 			return stack, nil
 		}
-		below, err := m.facts(status.parentID)
+		below, err := r.facts(status.parentID)
 		if errors.Is(err, ErrNotMounted) || err == nil && below.Path != top.Path {
 			return stack, nil // what it lies on is elsewhere, or out of reach
 		}

@@ -23,20 +23,20 @@ type stage struct {
 }
 
 // stagePath returns the path of the stage for a target.
-func (m *Mounter) stagePath(target string) string {
+func (h *helpers) stagePath(target string) string {
 	sum := sha256.Sum256([]byte(target))
-	return path.Join(m.helperDir, hex.EncodeToString(sum[:16]))
+	return path.Join(h.dir, hex.EncodeToString(sum[:16]))
 }
 
 // openStage makes the stage.
-func (m *Mounter) openStage(ctx context.Context, target string) (*stage, error) {
-	if _, err := cleanPath("the helpers' directory", m.helperDir); err != nil {
+func (h *helpers) openStage(ctx context.Context, target string) (*stage, error) {
+	if _, err := cleanPath("the helpers' directory", h.dir); err != nil {
 		return nil, err
 	}
-	if err := m.clearStage(ctx, target); err != nil {
+	if err := h.clearStage(ctx, target); err != nil {
 		return nil, err
 	}
-	p, err := m.makePlace(ctx, m.stagePath(target))
+	p, err := h.reader.makePlace(ctx, h.stagePath(target))
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (st *stage) checkDir() error {
 	}
 	if int(stat.Uid) != unix.Geteuid() || stat.Mode&0o022 != 0 {
 		return fmt.Errorf("directory %q for helpers must be owned by this user and writable for nobody else: %w",
-			st.mounter.helperDir, ErrInvalid)
+			path.Dir(st.path), ErrInvalid)
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (st *stage) result(ctx context.Context) (int, error) {
 		return -1, err
 	}
 	defer closeFD(dir)
-	point := &place{mounter: st.mounter, parent: dir, base: stagePoint, path: st.point()}
+	point := &place{reader: st.reader, parent: dir, base: stagePoint, path: st.point()}
 	mounted, err := point.mounted(ctx)
 	if err != nil {
 		return -1, err
@@ -133,11 +133,11 @@ func (st *stage) clear() error {
 }
 
 // clearStage takes off the stage that a killed program has left for the target.
-func (m *Mounter) clearStage(ctx context.Context, target string) error {
-	if len(m.helpers) == 0 {
+func (h *helpers) clearStage(ctx context.Context, target string) error {
+	if len(h.programs) == 0 {
 		return nil
 	}
-	p, err := m.openPlace(ctx, m.stagePath(target))
+	p, err := h.reader.openPlace(ctx, h.stagePath(target))
 	if isAbsent(err) {
 		return nil
 	}

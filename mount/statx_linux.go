@@ -25,7 +25,7 @@ func (p *place) mounted(ctx context.Context) (bool, error) {
 	if isAbsent(err) && p.isMissing() {
 		return false, err
 	}
-	inTable, tableErr := p.mounter.isInTable(ctx, p.path)
+	inTable, tableErr := p.reader.isInTable(ctx, p.path)
 	if inTable || tableErr != nil {
 		return inTable, tableErr
 	}
@@ -53,7 +53,7 @@ func (p *place) stat() (stat unix.Stat_t, err error) {
 }
 
 func (p *place) mountRoot() (bool, error) {
-	if p.mounter.without.has(FeatureStatxMountRoot) {
+	if p.reader.without.has(FeatureStatxMountRoot) {
 		return false, errNoSyscall
 	}
 	return mountRoot(p.parent, p.base)
@@ -74,16 +74,16 @@ func mountRoot(at int, name string) (bool, error) {
 }
 
 // isMountPoint is IsMountPoint.
-func (m *Mounter) isMountPoint(ctx context.Context, name string) (bool, error) {
+func (r *reader) isMountPoint(ctx context.Context, name string) (bool, error) {
 	if name == "/" {
 		return true, nil
 	}
-	p, err := m.openPlace(ctx, name)
-	if err != nil && isAbsent(err) && m.isDirMissing(ctx, path.Dir(name)) {
+	p, err := r.openPlace(ctx, name)
+	if err != nil && isAbsent(err) && r.isDirMissing(ctx, path.Dir(name)) {
 		return false, err
 	}
 	if err != nil {
-		return m.hiddenMount(ctx, name, err)
+		return r.hiddenMount(ctx, name, err)
 	}
 	defer p.close()
 	is, err := p.mounted(ctx)
@@ -95,9 +95,9 @@ func (m *Mounter) isMountPoint(ctx context.Context, name string) (bool, error) {
 
 // isDirMissing reports whether the directory, or one above it, has no such name in the directory that holds it, so that
 // nothing can be mounted beneath.
-func (m *Mounter) isDirMissing(ctx context.Context, dir string) bool {
+func (r *reader) isDirMissing(ctx context.Context, dir string) bool {
 	for ; dir != "/"; dir = path.Dir(dir) {
-		p, err := m.openPlace(ctx, dir)
+		p, err := r.openPlace(ctx, dir)
 		if err == nil {
 			defer p.close()
 			return p.isMissing()
@@ -110,8 +110,8 @@ func (m *Mounter) isDirMissing(ctx context.Context, dir string) bool {
 }
 
 // hiddenMount asks the table about a path that cannot be reached because of err.
-func (m *Mounter) hiddenMount(ctx context.Context, name string, err error) (bool, error) {
-	is, tableErr := m.isInTable(ctx, name)
+func (r *reader) hiddenMount(ctx context.Context, name string, err error) (bool, error) {
+	is, tableErr := r.isInTable(ctx, name)
 	if is || tableErr != nil {
 		return is, tableErr
 	}

@@ -11,7 +11,7 @@ import (
 
 // syncFS is SyncFS.
 func (m *Mounter) syncFS(ctx context.Context, target string) error {
-	p, err := m.openPlace(ctx, target)
+	p, err := m.reader.openPlace(ctx, target)
 	if err != nil {
 		return err
 	}

@@ -20,13 +20,13 @@ const tablePath = "/proc/self/mountinfo"
 const maxReads = 10
 
 // readTable reads the mount table as it is now.
-func (m *Mounter) readTable(ctx context.Context) ([]MountPoint, error) {
+func (r *reader) readTable(ctx context.Context) ([]MountPoint, error) {
 	fd, err := openTable()
 	if err != nil {
 		return nil, err
 	}
 	defer closeFD(fd)
-	return m.readTableFrom(ctx, fd, m.uniqueIDs(0))
+	return r.readTableFrom(ctx, fd, r.uniqueIDs(0))
 }
 
 // openTable opens the mount table. It is not opened by package os, whose poller would wait for the file and thereby use up
@@ -42,12 +42,12 @@ func openTable() (int, error) {
 // readTableFrom reads the mount table from its open file. Before are the unique ids of all mounts, where there are such.
 // Since Linux 5.8 one reading cannot miss a mount that was there all the time; before, the table is read until two readings
 // are equal.
-func (m *Mounter) readTableFrom(ctx context.Context, fd int, before []uint64) ([]MountPoint, error) {
+func (r *reader) readTableFrom(ctx context.Context, fd int, before []uint64) ([]MountPoint, error) {
 	content, err := readAll(fd, len(before)*bytesPerMount)
 	if err != nil {
 		return nil, err
 	}
-	if !m.tableIsSteady() {
+	if !r.tableIsSteady() {
 		if content, err = readEqual(ctx, content); err != nil {
 			return nil, err
 		}
@@ -57,7 +57,7 @@ func (m *Mounter) readTableFrom(ctx context.Context, fd int, before []uint64) ([
 		return nil, err
 	}
 	if before != nil {
-		m.setUniqueIDs(table, before, m.uniqueIDs(len(before)))
+		r.setUniqueIDs(table, before, r.uniqueIDs(len(before)))
 	}
 	return table, nil
 }
@@ -88,8 +88,8 @@ func readAll(fd, room int) ([]byte, error) {
 }
 
 // uniqueIDs returns the unique ids of all mounts, in the order of the table, or nil where the kernel has none.
-func (m *Mounter) uniqueIDs(room int) []uint64 {
-	if m.without.has(FeatureStatmount) {
+func (r *reader) uniqueIDs(room int) []uint64 {
+	if r.without.has(FeatureStatmount) {
 		return nil
 	}
 	ids, err := listMounts(room)
@@ -101,9 +101,9 @@ func (m *Mounter) uniqueIDs(room int) []uint64 {
 
 // setUniqueIDs gives the mounts of the table their unique ids. Before and after are those of all mounts before and after
 // the table was read.
-func (m *Mounter) setUniqueIDs(table []MountPoint, before, after []uint64) {
-	r := reading{table: table, before: before, after: after}
-	r.setUniqueIDs(oldID, m.facts)
+func (r *reader) setUniqueIDs(table []MountPoint, before, after []uint64) {
+	read := reading{table: table, before: before, after: after}
+	read.setUniqueIDs(oldID, r.facts)
 }
 
 // oldID returns the other id of the mount with the unique id, or false when it has gone.
@@ -119,7 +119,7 @@ type reading struct {
 	before, after []uint64
 }
 
-// setUniqueIDs is that of Mounter. A mount that was there all the time is in all three, and they have the same order, that
+// setUniqueIDs is that of reader. A mount that was there all the time is in all three, and they have the same order, that
 // of the unique ids. So when before and after are the same and the table is as long, it holds just these. Otherwise the
 // mounts in both are found in the table one after the other by their other ids: no two mounts have the same one at a time.
 // What has come or gone in between keeps 0, unless the kernel has something to say of it still.
@@ -182,8 +182,8 @@ func (r *reading) nameNew(facts func(uint64) (MountPoint, error)) {
 }
 
 // tableIsSteady reports whether this is Linux 5.8 or later, by a feature of the same version.
-func (m *Mounter) tableIsSteady() bool {
-	if m.without.has(FeatureStatxMountRoot) {
+func (r *reader) tableIsSteady() bool {
+	if r.without.has(FeatureStatxMountRoot) {
 		return false
 	}
 	_, err := mountRoot(unix.AT_FDCWD, "/")
@@ -217,12 +217,12 @@ func readAnew(room int) ([]byte, error) {
 }
 
 // mountOf finds the mount that an open descriptor is in.
-func (m *Mounter) mountOf(ctx context.Context, fd int) (MountPoint, error) {
+func (r *reader) mountOf(ctx context.Context, fd int) (MountPoint, error) {
 	id, err := mountID(fd)
 	if err != nil {
 		return MountPoint{}, err
 	}
-	table, err := m.readTable(ctx)
+	table, err := r.readTable(ctx)
 	if err != nil {
 		return MountPoint{}, err
 	}

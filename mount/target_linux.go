@@ -55,16 +55,16 @@ func closeFD(fd int) { _ = unix.Close(fd) }
 func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // openPath opens name below the directory at, as O_PATH, and follows no symbolic link in any of its elements.
-func (m *Mounter) openPath(at int, name string) (int, error) {
-	fd, err := m.openat2(at, name)
+func (r *reader) openPath(at int, name string) (int, error) {
+	fd, err := r.openat2(at, name)
 	if errors.Is(err, errNoSyscall) {
 		return walk(at, name)
 	}
 	return fd, err
 }
 
-func (m *Mounter) openat2(at int, name string) (int, error) {
-	if m.without.has(FeatureOpenat2) {
+func (r *reader) openat2(at int, name string) (int, error) {
+	if r.without.has(FeatureOpenat2) {
 		return -1, errNoSyscall
 	}
 	how := &unix.OpenHow{
@@ -248,7 +248,7 @@ func (t *target) unmake() error {
 
 // removeTarget is RemoveTarget.
 func (m *Mounter) removeTarget(ctx context.Context, name string) error {
-	p, err := m.openPlace(ctx, name)
+	p, err := m.reader.openPlace(ctx, name)
 	if isAbsent(err) {
 		return nil // nothing can be removed below a parent that is not there
 	}

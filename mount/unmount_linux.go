@@ -23,10 +23,10 @@ const (
 
 // unmount is Unmount.
 func (m *Mounter) unmount(ctx context.Context, name string, options UnmountOptions) error {
-	if err := m.clearStage(ctx, name); err != nil {
+	if err := m.helpers.clearStage(ctx, name); err != nil {
 		return fmt.Errorf("unmounting %q: what a helper has left: %w", name, err)
 	}
-	p, err := m.openPlace(ctx, name)
+	p, err := m.reader.openPlace(ctx, name)
 	if err != nil {
 		return m.unreachable(ctx, name, err)
 	}
@@ -54,7 +54,7 @@ func (m *Mounter) verifyGone(ctx context.Context, name string, taken []seen) err
 	if !errors.Is(err, ErrUnsupported) {
 		return err
 	}
-	still, err := m.isInTable(ctx, name)
+	still, err := m.reader.isInTable(ctx, name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrUncertain, err)
@@ -70,7 +70,7 @@ func (m *Mounter) verifyIDs(taken []seen) error {
 		if mount.id == 0 {
 			return ErrUnsupported
 		}
-		switch still, err := m.existsID(mount.id); {
+		switch still, err := m.reader.existsID(mount.id); {
 		case err != nil:
 			return err
 		case still:
@@ -82,10 +82,10 @@ func (m *Mounter) verifyIDs(taken []seen) error {
 
 // unreachable is the error of an unmount of a path whose parent could not be opened because of err.
 func (m *Mounter) unreachable(ctx context.Context, name string, err error) error {
-	if isAbsent(err) && m.isDirMissing(ctx, path.Dir(name)) {
+	if isAbsent(err) && m.reader.isDirMissing(ctx, path.Dir(name)) {
 		return fmt.Errorf("unmounting %q: %w: %w", name, ErrNotMounted, err)
 	}
-	mounted, tableErr := m.isInTable(ctx, name)
+	mounted, tableErr := m.reader.isInTable(ctx, name)
 	if tableErr != nil {
 		return fmt.Errorf("unmounting %q: %w", name, errors.Join(err, tableErr))
 	}
@@ -103,7 +103,7 @@ type seen struct {
 
 // look asks what is mounted at the place, in one call where the kernel can.
 func (p *place) look(ctx context.Context) (seen, error) {
-	if p.mounter.without.has(FeatureStatxMountRoot) {
+	if p.reader.without.has(FeatureStatxMountRoot) {
 		mounted, err := p.mounted(ctx)
 		return seen{mounted: mounted}, err
 	}
@@ -115,7 +115,7 @@ func (p *place) look(ctx context.Context) (seen, error) {
 		mounted, err := p.mounted(ctx)
 		return seen{mounted: mounted}, err
 	}
-	return seen{mounted: g.isRoot, id: p.mounter.blind(g).uniqueID}, nil
+	return seen{mounted: g.isRoot, id: p.reader.blind(g).uniqueID}, nil
 }
 
 // takeAllOff takes off one mount after the other until there is none, and returns those that were taken.
@@ -177,7 +177,7 @@ func (t *takedown) isThere(ctx context.Context) (bool, error) {
 	if t.top.id == 0 || t.top.id == now.id {
 		return true, nil
 	}
-	if still, err := t.mounter.existsID(t.top.id); err == nil && !still {
+	if still, err := t.reader.existsID(t.top.id); err == nil && !still {
 		return false, nil
 	}
 	return false, fmt.Errorf("%w: %w", errCovered, unix.EBUSY)

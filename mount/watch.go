@@ -35,7 +35,7 @@ func (m *Mounter) Watch(ctx context.Context, changed func(Change)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("the mount table was not watched: %w: %w", ErrTransient, err)
 	}
-	if err := m.watch(ctx, changed); err != nil {
+	if err := m.reader.watch(ctx, changed); err != nil {
 		return fmt.Errorf("watching the mount table: %w", err)
 	}
 	return fmt.Errorf("watching the mount table has ended: %w", ctx.Err())

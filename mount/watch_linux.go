@@ -13,16 +13,16 @@ import (
 // watcher waits for changes of the mount table: on the table itself, which tells that something has changed, and on a
 // fanotify group, where there is one, which tells what has come and gone.
 type watcher struct {
-	buffer  []byte // for events
-	mounter *Mounter
-	end     int // an eventfd that is written when the watch is to end
-	table   int
-	events  int // the fanotify group, or -1
+	buffer []byte // for events
+	reader *reader
+	end    int // an eventfd that is written when the watch is to end
+	table  int
+	events int // the fanotify group, or -1
 }
 
 // watch is Watch.
-func (m *Mounter) watch(ctx context.Context, changed func(Change)) (err error) {
-	w := &watcher{mounter: m, end: -1, table: -1, events: -1}
+func (r *reader) watch(ctx context.Context, changed func(Change)) (err error) {
+	w := &watcher{reader: r, end: -1, table: -1, events: -1}
 	defer w.close()
 	if err := w.open(); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (w *watcher) open() (err error) {
 	if w.table, err = openTable(); err != nil {
 		return err
 	}
-	if w.mounter.without.has(FeatureFanotify | FeatureStatmount) {
+	if w.reader.without.has(FeatureFanotify | FeatureStatmount) {
 		return nil
 	}
 	if w.events, err = openMountEvents(); err != nil {
@@ -104,7 +104,7 @@ func (w *watcher) wait() (change Change, told bool, err error) {
 // awaitEvents gives the events time to come that explain why the table has changed: without them it must have been options.
 func (w *watcher) awaitEvents() {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}, {Fd: int32(w.events), Events: unix.POLLIN}}
-	_, _ = unix.Poll(fds, int(w.mounter.eventLag.Milliseconds())) // what it says is read in any case
+	_, _ = unix.Poll(fds, int(w.reader.eventLag.Milliseconds())) // what it says is read in any case
 }
 
 // explain adds what the events tell. A mount that has come or gone since the table was asked has told of itself there, too,
@@ -146,7 +146,7 @@ func (w *watcher) readEvents(change *Change) error {
 		if n >= len(w.buffer)-eventRoom {
 			continue // There may be more. Otherwise what comes from now on is waited for.
 		}
-		if !log.tell(w.mounter, change) {
+		if !log.tell(w.reader, change) {
 			return nil
 		}
 		w.awaitEvents()
@@ -240,14 +240,14 @@ func (e *mountEvents) add(id, mask uint64) {
 
 // tell writes the events into change, with the facts of the mounts that are there. It reports whether a mount that has come is
 // gone, of which an event will tell.
-func (e *mountEvents) tell(m *Mounter, change *Change) (hasGone bool) {
+func (e *mountEvents) tell(r *reader, change *Change) (hasGone bool) {
 	change.Whole = change.Whole || e.lost
 	for _, id := range e.order {
 		if e.masks[id]&unix.FAN_MNT_ATTACH == 0 {
 			change.Detached = append(change.Detached, id)
 			continue
 		}
-		switch found, err := m.lookupID(id); {
+		switch found, err := r.lookupID(id); {
 		case err == nil:
 			change.Attached = append(change.Attached, found)
 		case errors.Is(err, ErrNotMounted):
