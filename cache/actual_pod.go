@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -39,8 +40,8 @@ func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName,
 		if _, err := podMoves.next(v, m.state, undone); err != nil {
 			return err
 		}
-		v.mounts = remove(v.mounts, podName, (*podMount).comparePod)
-		setList(a.pods, podName, remove(a.pods[podName], volumeName, (*podMount).compareVolume))
+		v.mounts = rows.Remove(v.mounts, podName, (*podMount).comparePod)
+		rows.SetList(a.pods, podName, rows.Remove(a.pods[podName], volumeName, (*podMount).compareVolume))
 		return nil
 	})
 }
@@ -53,8 +54,8 @@ func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operatione
 	}
 	if m == nil {
 		m = &podMount{volume: v, podName: opts.PodName, reconstructed: e == found}
-		v.mounts = insert(v.mounts, m, m.podName, (*podMount).comparePod)
-		a.pods[m.podName] = insert(a.pods[m.podName], m, v.name, (*podMount).compareVolume)
+		v.mounts = rows.Insert(v.mounts, m, m.podName, (*podMount).comparePod)
+		a.pods[m.podName] = rows.Insert(a.pods[m.podName], m, v.name, (*podMount).compareVolume)
 	}
 	m.state = state
 	m.learn(opts)
@@ -67,7 +68,7 @@ func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operatione
 
 // mountOf returns the set-up for a pod, or nil.
 func (v *knownVolume) mountOf(podName volume.UniquePodName) *podMount {
-	return find(v.mounts, podName, (*podMount).comparePod)
+	return rows.Find(v.mounts, podName, (*podMount).comparePod)
 }
 
 // stateOrNone is the state of a set-up, which may be nil.
@@ -250,7 +251,7 @@ func (a *ActualStateOfWorld) setUpEnded(podName volume.UniquePodName, ended *set
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	isEnded := func(s *setUp) bool { return s == ended }
-	setList(a.settingUp, podName, slices.DeleteFunc(a.settingUp[podName], isEnded))
+	rows.SetList(a.settingUp, podName, slices.DeleteFunc(a.settingUp[podName], isEnded))
 }
 
 // isOutdated reports whether the pod was updated since the volume's last set-up for it began.

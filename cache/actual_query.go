@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -72,7 +73,7 @@ func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.Uniqu
 	defer a.mu.RUnlock()
 	v := a.readVolume(s, volumeName)
 	if v != nil {
-		s.Mounts = appendCopies(s.Mounts, v.mounts, (*podMount).row)
+		s.Mounts = rows.AppendCopies(s.Mounts, v.mounts, (*podMount).row)
 	}
 	return v != nil
 }
@@ -108,13 +109,13 @@ func (a *ActualStateOfWorld) readVolume(s *VolumeSnapshot, volumeName v1.UniqueV
 // AllMountedVolumes yields a copy of each row that [ActualStateOfWorld.GetAllMountedVolumes] returns when the loop begins. No
 // lock is held meanwhile.
 func (a *ActualStateOfWorld) AllMountedVolumes() iter.Seq[*MountedVolume] {
-	return pointers(a.GetAllMountedVolumes)
+	return rows.Pointers(a.GetAllMountedVolumes)
 }
 
 // VolumesOfPod yields a copy of each row that [ActualStateOfWorld.GetPossiblyMountedVolumesForPod] returns when the loop
 // begins. No lock is held meanwhile.
 func (a *ActualStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*MountedVolume] {
-	return pointers(func() []MountedVolume { return a.GetPossiblyMountedVolumesForPod(podName) })
+	return rows.Pointers(func() []MountedVolume { return a.GetPossiblyMountedVolumesForPod(podName) })
 }
 
 // VolumeExists reports whether the volume is, or may be, attached.
@@ -165,7 +166,7 @@ func (a *ActualStateOfWorld) GetVolumesOfPlugin(pluginName string) []AttachedVol
 func (a *ActualStateOfWorld) rows(which func(*knownVolume) bool) []AttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	names := keysOf(a.volumes, which)
+	names := rows.KeysOf(a.volumes, which)
 	rows := make([]AttachedVolume, 0, len(names))
 	for _, name := range names {
 		rows = append(rows, a.row(a.volumes[name]))
@@ -184,7 +185,7 @@ func (a *ActualStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 func (a *ActualStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return keysOf(a.volumes, func(v *knownVolume) bool { return v.plugin.attachable })
+	return rows.KeysOf(a.volumes, func(v *knownVolume) bool { return v.plugin.attachable })
 }
 
 func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
@@ -211,7 +212,7 @@ func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
 
 // mount returns a set-up, or nil. The caller holds the lock.
 func (a *ActualStateOfWorld) mount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *podMount {
-	return find(a.pods[podName], volumeName, (*podMount).compareVolume)
+	return rows.Find(a.pods[podName], volumeName, (*podMount).compareVolume)
 }
 
 // row returns a copy of what is known of a set-up.
@@ -269,11 +270,11 @@ func (a *ActualStateOfWorld) GetMountedVolumes() []MountedVolume {
 func (a *ActualStateOfWorld) GetAllMountedVolumes() []MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	rows := make([]MountedVolume, 0, len(a.volumes))
+	copies := make([]MountedVolume, 0, len(a.volumes))
 	for _, name := range slices.Sorted(maps.Keys(a.volumes)) {
-		rows = appendCopies(rows, a.volumes[name].mounts, (*podMount).row)
+		copies = rows.AppendCopies(copies, a.volumes[name].mounts, (*podMount).row)
 	}
-	return rows
+	return copies
 }
 
 // GetMountedVolumesForPod returns the volumes that are set up for a pod for certain, by name.
@@ -285,7 +286,7 @@ func (a *ActualStateOfWorld) GetMountedVolumesForPod(podName volume.UniquePodNam
 func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForPod(podName volume.UniquePodName) []MountedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return appendCopies(nil, a.pods[podName], (*podMount).row)
+	return rows.AppendCopies(nil, a.pods[podName], (*podMount).row)
 }
 
 // GetVolumeNamesForPod returns the names of the volumes that are, or may be, set up for a pod, sorted.

@@ -10,31 +10,32 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
-func newActual(t *testing.T, p *plugin) (*cache.ActualStateOfWorld, *changes) {
+func newActual(t *testing.T, p *cachetest.Plugin) (*cache.ActualStateOfWorld, *changes) {
 	told := &changes{}
-	return cache.NewActualStateOfWorld(node, newPlugins(t, p), told.options()), told
+	return cache.NewActualStateOfWorld(node, cachetest.NewPlugins(t, p), told.options()), told
 }
 
 // newStaged returns a state in which the volume "s1" is attached and staged.
 func newStaged(t *testing.T) (*cache.ActualStateOfWorld, v1.UniqueVolumeName, *changes) {
-	a, told := newActual(t, &plugin{})
-	name := shared("s1")
-	require.NoError(t, a.MarkVolumeAsAttached("", spec("s1"), node, "/dev/s1"))
+	a, told := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
+	require.NoError(t, a.MarkVolumeAsAttached("", cachetest.Spec("s1"), node, "/dev/s1"))
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged/s1", ""))
 	told.take()
 	return a, name, told
 }
 
 func TestAttachingTwiceUpdatesThePath(t *testing.T) {
-	a, told := newActual(t, &plugin{})
-	name := shared("s1")
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, "/dev/a"))
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), "", "/dev/b"))
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	a, told := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, "/dev/a"))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), "", "/dev/b"))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	v, ok := a.GetAttachedVolume(name)
 	require.True(t, ok)
 	assert.Equal(t, "/dev/b", v.DevicePath)
@@ -44,30 +45,30 @@ func TestAttachingTwiceUpdatesThePath(t *testing.T) {
 	assert.Equal(t, node, v.NodeName)
 	assert.Equal(t, []v1.UniqueVolumeName{name, name, name}, told.take())
 
-	require.NoError(t, a.MarkVolumeAsAttached(shared("pods/p/own"), spec("own"), node, ""))
-	v, _ = a.GetAttachedVolume(shared("pods/p/own"))
+	require.NoError(t, a.MarkVolumeAsAttached(cachetest.Shared("pods/p/own"), cachetest.Spec("own"), node, ""))
+	v, _ = a.GetAttachedVolume(cachetest.Shared("pods/p/own"))
 	assert.False(t, v.PluginIsAttachable)
 }
 
 func TestAnUncertainAttachmentIsKept(t *testing.T) {
-	a, _ := newActual(t, &plugin{})
-	require.NoError(t, a.MarkVolumeAsUncertain(shared("s1"), spec("s1"), node))
-	require.NoError(t, a.MarkVolumeAsUncertain(shared("s2"), nil, node))
+	a, _ := newActual(t, &cachetest.Plugin{})
+	require.NoError(t, a.MarkVolumeAsUncertain(cachetest.Shared("s1"), cachetest.Spec("s1"), node))
+	require.NoError(t, a.MarkVolumeAsUncertain(cachetest.Shared("s2"), nil, node))
 	require.NoError(t, a.MarkVolumeAsUncertain("gone.example.com/plugin/s3", nil, node))
-	for _, name := range []v1.UniqueVolumeName{shared("s1"), shared("s2"), "gone.example.com/plugin/s3"} {
+	for _, name := range []v1.UniqueVolumeName{cachetest.Shared("s1"), cachetest.Shared("s2"), "gone.example.com/plugin/s3"} {
 		v, ok := a.GetAttachedVolume(name)
 		require.True(t, ok)
 		assert.Equal(t, cache.AttachUncertain, v.AttachState)
 		assert.True(t, v.PluginIsAttachable, "it must be detached before it is forgotten")
 	}
-	a.MarkVolumeAsDetached(shared("s1"), node)
-	assert.False(t, a.VolumeExists(shared("s1")))
+	a.MarkVolumeAsDetached(cachetest.Shared("s1"), node)
+	assert.False(t, a.VolumeExists(cachetest.Shared("s1")))
 }
 
 func TestOtherNodesAreRefused(t *testing.T) {
 	a, name, told := newStaged(t)
-	require.ErrorIs(t, a.MarkVolumeAsAttached(name, spec("s1"), "other", ""), volume.ErrInvalid)
-	require.ErrorIs(t, a.MarkVolumeAsUncertain(name, spec("s1"), "other"), volume.ErrInvalid)
+	require.ErrorIs(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), "other", ""), volume.ErrInvalid)
+	require.ErrorIs(t, a.MarkVolumeAsUncertain(name, cachetest.Spec("s1"), "other"), volume.ErrInvalid)
 	require.ErrorIs(t, a.RemoveVolumeFromReportAsAttached(name, "other"), volume.ErrInvalid)
 	require.NoError(t, a.RemoveVolumeFromReportAsAttached(name, node))
 	require.NoError(t, a.MarkDeviceAsUnmounted(name))
@@ -78,8 +79,8 @@ func TestOtherNodesAreRefused(t *testing.T) {
 }
 
 func TestAVolumeThatIsNotAttachedIsNotStagedNorMounted(t *testing.T) {
-	a, told := newActual(t, &plugin{})
-	name := shared("s1")
+	a, told := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
 	for _, err := range []error{
 		a.MarkDeviceAsMounted(name, "", "/x", ""), a.MarkDeviceAsUncertain(name, "", "/x", ""), a.MarkDeviceAsUnmounted(name),
 		a.MarkVolumeAsMounted(opts(name, "p", "s1")), a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")),
@@ -156,7 +157,7 @@ func TestARowHoldsWhatTeardownNeeds(t *testing.T) {
 	require.True(t, ok)
 	assert.Equal(t, operationexecutor.MountedVolume{
 		PodName: "p", PodUID: "p", Pod: o.Pod, VolumeName: name, InnerVolumeSpecName: "s1", OuterVolumeSpecNames: []string{"outer"},
-		PluginName: pluginName, VolumeSpec: o.VolumeSpec, VolumeGidValue: "1234", DeviceMountPath: "/staged/s1", DevicePath: "/dev/s1",
+		PluginName: cachetest.PluginName, VolumeSpec: o.VolumeSpec, VolumeGidValue: "1234", DeviceMountPath: "/staged/s1", DevicePath: "/dev/s1",
 	}, before.MountedVolume)
 
 	require.NoError(t, a.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{VolumeName: name, PodName: "p"}))
@@ -169,10 +170,10 @@ func TestARowHoldsWhatTeardownNeeds(t *testing.T) {
 func TestRemountIsRequiredUntilItIsMountedAgain(t *testing.T) {
 	for _, remount := range []bool{false, true} {
 		t.Run(fmt.Sprint(remount), func(t *testing.T) {
-			a, told := newActual(t, &plugin{remount: remount})
-			own, doubtful := shared("pods/p/own"), shared("pods/p/tmp")
-			require.NoError(t, a.MarkVolumeAsAttached(own, spec("own"), node, ""))
-			require.NoError(t, a.MarkVolumeAsAttached(doubtful, spec("tmp"), node, ""))
+			a, told := newActual(t, &cachetest.Plugin{Remount: remount})
+			own, doubtful := cachetest.Shared("pods/p/own"), cachetest.Shared("pods/p/tmp")
+			require.NoError(t, a.MarkVolumeAsAttached(own, cachetest.Spec("own"), node, ""))
+			require.NoError(t, a.MarkVolumeAsAttached(doubtful, cachetest.Spec("tmp"), node, ""))
 			require.NoError(t, a.MarkVolumeAsMounted(opts(own, "p", "own")))
 			require.NoError(t, a.MarkVolumeMountAsUncertain(opts(doubtful, "p", "tmp")))
 			told.take()
@@ -197,9 +198,9 @@ func TestRemountIsRequiredUntilItIsMountedAgain(t *testing.T) {
 
 // TestAnUpdateDuringASetUpIsNotLost: the set-up, the first one or a later one, was of the pod as it was.
 func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
-	a, _ := newActual(t, &plugin{remount: true})
-	own := shared("pods/p/own")
-	require.NoError(t, a.MarkVolumeAsAttached(own, spec("own"), node, ""))
+	a, _ := newActual(t, &cachetest.Plugin{Remount: true})
+	own := cachetest.Shared("pods/p/own")
+	require.NoError(t, a.MarkVolumeAsAttached(own, cachetest.Spec("own"), node, ""))
 	setUp := func(during func()) bool {
 		end := a.WatchSetUp(own, "p")
 		during()
@@ -222,14 +223,14 @@ func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
 
 func found(name string) cache.ReconstructedVolume {
 	return cache.ReconstructedVolume{
-		VolumeName: shared(name), VolumeSpec: spec(name), PluginIsAttachable: true, PluginIsDeviceMountable: true,
+		VolumeName: cachetest.Shared(name), VolumeSpec: cachetest.Spec(name), PluginIsAttachable: true, PluginIsDeviceMountable: true,
 		DevicePath: "/dev/" + name, DeviceMountPath: "/staged/" + name,
 	}
 }
 
 func TestWhatIsFoundIsUncertainUntilSomethingSucceeds(t *testing.T) {
-	a, told := newActual(t, &plugin{})
-	name := shared("s1")
+	a, told := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
 	require.NoError(t, a.AddReconstructedVolume(found("s1")))
 	added, err := a.AddReconstructedPod(opts(name, "p", "s1"))
 	require.NoError(t, err)
@@ -273,29 +274,29 @@ func TestWhatIsFoundNeverOverwritesWhatIsKnown(t *testing.T) {
 
 // TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater: what is found again without it says nothing of it.
 func TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater(t *testing.T) {
-	a, _ := newActual(t, &plugin{})
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("s1"), PluginIsAttachable: true}))
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("s1"), DeviceMountPath: "/staged"}))
-	v, _ := a.GetAttachedVolume(shared("s1"))
+	a, _ := newActual(t, &cachetest.Plugin{})
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: cachetest.Shared("s1"), PluginIsAttachable: true}))
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: cachetest.Shared("s1"), DeviceMountPath: "/staged"}))
+	v, _ := a.GetAttachedVolume(cachetest.Shared("s1"))
 	assert.Equal(t, cache.AttachUncertain, v.AttachState)
 	assert.True(t, v.PluginIsAttachable)
 }
 
 func TestWhatIsFoundWithoutAttachmentOrStaging(t *testing.T) {
-	a, _ := newActual(t, &plugin{})
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: shared("pods/p/own"), VolumeSpec: spec("own")}))
-	v, _ := a.GetAttachedVolume(shared("pods/p/own"))
+	a, _ := newActual(t, &cachetest.Plugin{})
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: cachetest.Shared("pods/p/own"), VolumeSpec: cachetest.Spec("own")}))
+	v, _ := a.GetAttachedVolume(cachetest.Shared("pods/p/own"))
 	assert.Equal(t, cache.Attached, v.AttachState, "it needs no attaching")
 	assert.Equal(t, operationexecutor.DeviceNotMounted, v.DeviceMountState)
-	assert.Equal(t, pluginName, v.PluginName)
+	assert.Equal(t, cachetest.PluginName, v.PluginName)
 	require.ErrorIs(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: "nonsense"}), volume.ErrInvalid)
 }
 
 func TestTheActualStateIsUsedByManyAtOnce(t *testing.T) {
 	a, name, _ := newStaged(t)
 	var all sync.WaitGroup
-	b := cache.NewActualStateOfWorld(node, newPlugins(t, &plugin{}), cache.Options{})
-	require.NoError(t, b.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	b := cache.NewActualStateOfWorld(node, cachetest.NewPlugins(t, &cachetest.Plugin{}), cache.Options{})
+	require.NoError(t, b.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	require.NoError(t, b.MarkDeviceAsMounted(name, "", "/staged/s1", ""))
 	for i := range 8 {
 		all.Go(func() {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -18,7 +19,7 @@ import (
 // filled returns a desired and an actual state with n pods, each of which has five volumes of its own, all mounted.
 func filled(t testing.TB, n int) (*DesiredStateOfWorld, *ActualStateOfWorld) {
 	t.Helper()
-	plugins := newAnyPlugins(t)
+	plugins := cachetest.NewAnyPlugins(t)
 	d, a := NewDesiredStateOfWorld(plugins, Options{}), NewActualStateOfWorld("node", plugins, Options{})
 	for i := range n {
 		for j := range 5 {
@@ -78,7 +79,7 @@ func TestTheCostOfAPodDoesNotGrowWithTheNode(t *testing.T) {
 // and no longer does.
 func TestTheCostOfAPodDoesNotGrowWithThePodsOfItsVolume(t *testing.T) {
 	cost := func(pods int) uint64 {
-		plugins := newAnyPlugins(t)
+		plugins := cachetest.NewAnyPlugins(t)
 		d, a := NewDesiredStateOfWorld(plugins, Options{}), NewActualStateOfWorld("node", plugins, Options{})
 		for i := range pods {
 			mountOne(t, d, a, fmt.Sprint("pod", i), "s")

@@ -11,13 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // able is a plugin that grows volumes on the node and mounts them with an SELinux context.
 type able struct {
-	plugin
+	cachetest.Plugin
 	grows, context bool
 }
 
@@ -31,9 +32,9 @@ func size(s string) resource.Quantity { return resource.MustParse(s) }
 
 // TestWhatAVolumeNeedsBeforeAPodCanUseIt goes through every answer in the order in which they count.
 func TestWhatAVolumeNeedsBeforeAPodCanUseIt(t *testing.T) {
-	p := &able{plugin: plugin{remount: true}, grows: true, context: true}
-	a := cache.NewActualStateOfWorld(node, newPluginsOf(t, p), cache.Options{})
-	name := shared("s1")
+	p := &able{Plugin: cachetest.Plugin{Remount: true}, grows: true, context: true}
+	a := cache.NewActualStateOfWorld(node, cachetest.NewPlugins(t, p), cache.Options{})
+	name := cachetest.Shared("s1")
 	wanted, label := resource.Quantity{}, ""
 	ask := func() (bool, string, error) { return a.PodExistsInVolume("p", name, wanted, label) }
 	needs := func(mounted bool, target error) {
@@ -47,9 +48,9 @@ func TestWhatAVolumeNeedsBeforeAPodCanUseIt(t *testing.T) {
 	}
 
 	needs(false, cache.ErrNotAttached)
-	require.NoError(t, a.MarkVolumeAsUncertain(name, spec("s1"), node))
+	require.NoError(t, a.MarkVolumeAsUncertain(name, cachetest.Spec("s1"), node))
 	needs(false, cache.ErrNotAttached)
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, "/dev/s1"))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, "/dev/s1"))
 	needs(false, nil)
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", "context"))
 	needs(false, cache.ErrSELinuxMismatch)
@@ -81,9 +82,9 @@ func TestWhatAVolumeNeedsBeforeAPodCanUseIt(t *testing.T) {
 func TestAVolumeIsGrownOnlyWhereThatCanWork(t *testing.T) {
 	grown := func(t *testing.T, p *able, change func(a *cache.ActualStateOfWorld, name v1.UniqueVolumeName)) error {
 		t.Helper()
-		a := cache.NewActualStateOfWorld(node, newPluginsOf(t, p), cache.Options{})
-		name := shared("s1")
-		require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+		a := cache.NewActualStateOfWorld(node, cachetest.NewPlugins(t, p), cache.Options{})
+		name := cachetest.Shared("s1")
+		require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 		require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
 		require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
 		change(a, name)
@@ -102,14 +103,14 @@ func TestAVolumeIsGrownOnlyWhereThatCanWork(t *testing.T) {
 }
 
 func TestTheBooksOfSizesGoWithTheVolume(t *testing.T) {
-	a, told := newActual(t, &plugin{})
-	name := shared("s1")
+	a, told := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
 	assert.False(t, a.MarkVolumeAsResized(name, size("1Gi")))
 	a.InitializeClaimSize(name, size("1Gi"))
 	a.MarkForInUseExpansionError(name)
 	assert.Empty(t, told.take(), "nothing is kept of a volume that is not known")
 
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	told.take()
 	a.InitializeClaimSize(name, size("1Gi"))
 	a.InitializeClaimSize(name, size("5Gi"))
@@ -129,7 +130,7 @@ func TestTheBooksOfSizesGoWithTheVolume(t *testing.T) {
 	assert.Equal(t, size("2Gi"), row.ClaimSize)
 
 	require.NoError(t, a.DeleteVolume(name))
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	assert.False(t, a.HasInUseExpansionError(name))
 	assert.False(t, a.CheckVolumeInFailedExpansionWithFinalErrors(name))
 	claimSize := a.GetClaimSize(name)
@@ -138,15 +139,15 @@ func TestTheBooksOfSizesGoWithTheVolume(t *testing.T) {
 
 // TestAVolumeIsInUseFromTheIntentToTheLastTrace follows one volume through its life.
 func TestAVolumeIsInUseFromTheIntentToTheLastTrace(t *testing.T) {
-	plugins := newPlugins(t, &plugin{})
+	plugins := cachetest.NewPlugins(t, &cachetest.Plugin{})
 	d, a := cache.NewDesiredStateOfWorld(plugins, cache.Options{}), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
-	name, inUse := shared("s1"), []v1.UniqueVolumeName{shared("s1")}
+	name, inUse := cachetest.Shared("s1"), []v1.UniqueVolumeName{cachetest.Shared("s1")}
 	add(t, d, "p", "own", "tmp")
 	assert.Empty(t, cache.VolumesInUse(d, a), "what is not attached is not listed")
 	add(t, d, "p", "s1", "data")
 	for _, step := range []func() error{
 		func() error { return nil },
-		func() error { return a.MarkVolumeAsAttached(name, spec("s1"), node, "") },
+		func() error { return a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, "") },
 		func() error { return a.MarkDeviceAsUncertain(name, "", "/staged", "") },
 		func() error { d.DeletePod("p"); return nil }, // while it is formatted, say
 		func() error { return a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")) },
@@ -163,20 +164,20 @@ func TestAVolumeIsInUseFromTheIntentToTheLastTrace(t *testing.T) {
 }
 
 func TestVolumesInUseAreSortedAndListedOnce(t *testing.T) {
-	plugins := newPlugins(t, &plugin{})
+	plugins := cachetest.NewPlugins(t, &cachetest.Plugin{})
 	d, a := cache.NewDesiredStateOfWorld(plugins, cache.Options{}), cache.NewActualStateOfWorld(node, plugins, cache.Options{})
 	add(t, d, "p", "s3", "x")
 	add(t, d, "p", "s1", "y")
 	for _, name := range []string{"s2", "s3"} {
-		require.NoError(t, a.MarkVolumeAsAttached(shared(name), spec(name), node, ""))
+		require.NoError(t, a.MarkVolumeAsAttached(cachetest.Shared(name), cachetest.Spec(name), node, ""))
 	}
-	assert.Equal(t, []v1.UniqueVolumeName{shared("s1"), shared("s2"), shared("s3")}, cache.VolumesInUse(d, a))
+	assert.Equal(t, []v1.UniqueVolumeName{cachetest.Shared("s1"), cachetest.Shared("s2"), cachetest.Shared("s3")}, cache.VolumesInUse(d, a))
 }
 
 func TestASetUpTellsWhereItsDeviceIsNow(t *testing.T) {
 	a, name, _ := newStaged(t)
 	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, "/dev/other"))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, "/dev/other"))
 	row, _ := a.GetMountedVolume(name, "p")
 	assert.Equal(t, "/dev/other", row.DevicePath)
 	assert.Equal(t, "/staged/s1", row.DeviceMountPath)
@@ -184,21 +185,21 @@ func TestASetUpTellsWhereItsDeviceIsNow(t *testing.T) {
 
 func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 	p := &able{}
-	plugins := newPluginsOf(t, p)
+	plugins := cachetest.NewPlugins(t, p)
 	told := &changes{}
 	d, a := cache.NewDesiredStateOfWorld(plugins, told.options()), cache.NewActualStateOfWorld(node, plugins, told.options())
 	name := add(t, d, "p", "s1", "data")
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
 	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
 	a.MarkRemountRequired("p")
 	row, _ := a.GetMountedVolume(name, "p")
 	assert.False(t, row.RemountRequired)
-	p.remount = true
+	p.Remount = true
 	told.take()
-	a.RefreshPlugin(pluginName)
+	a.RefreshPlugin(cachetest.PluginName)
 	assert.Equal(t, []v1.UniqueVolumeName{name}, told.take(), "what the plugin wants is told")
-	a.RefreshPlugin(pluginName)
+	a.RefreshPlugin(cachetest.PluginName)
 	assert.Empty(t, told.take(), "and once")
 	a.MarkRemountRequired("p")
 	row, _ = a.GetMountedVolume(name, "p")
@@ -211,19 +212,19 @@ func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 	assert.Empty(t, d.GetAttachableVolumeNames())
 	d.MarkVolumeAttachability(name, false)
 	assert.Len(t, told.take(), 1, "nobody is told of what is known")
-	d.RefreshPlugin(pluginName)
+	d.RefreshPlugin(cachetest.PluginName)
 	wanted, _ = d.VolumeToMount(name, "p")
 	assert.True(t, wanted.PluginIsAttachable, "the plugin says so")
-	assert.Equal(t, []v1.UniqueVolumeName{name}, d.GetVolumeNamesOfPlugin(pluginName))
-	assert.Len(t, a.GetVolumesOfPlugin(pluginName), 1)
+	assert.Equal(t, []v1.UniqueVolumeName{name}, d.GetVolumeNamesOfPlugin(cachetest.PluginName))
+	assert.Len(t, a.GetVolumesOfPlugin(cachetest.PluginName), 1)
 	assert.Empty(t, a.GetVolumesOfPlugin("example.com/other"))
 }
 
 // TestAPluginIsAskedLateOfWhatARestartFound: it may not have been registered when that was found.
 func TestAPluginIsAskedLateOfWhatARestartFound(t *testing.T) {
-	a, _ := newActual(t, &plugin{remount: true})
-	name := shared("pods/p/own")
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: spec("own")}))
+	a, _ := newActual(t, &cachetest.Plugin{Remount: true})
+	name := cachetest.Shared("pods/p/own")
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: cachetest.Spec("own")}))
 	_, err := a.AddReconstructedPod(opts(name, "p", "own"))
 	require.NoError(t, err)
 	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "own")))
@@ -233,10 +234,10 @@ func TestAPluginIsAskedLateOfWhatARestartFound(t *testing.T) {
 }
 
 func TestWhatTheNodesStatusTellsAfterARestart(t *testing.T) {
-	a, _ := newActual(t, &plugin{})
-	name := shared("s1")
-	require.ErrorIs(t, a.AddAttachUncertainReconstructedVolume(name, spec("s1"), "other", ""), volume.ErrInvalid)
-	require.NoError(t, a.AddAttachUncertainReconstructedVolume(name, spec("s1"), node, ""))
+	a, _ := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
+	require.ErrorIs(t, a.AddAttachUncertainReconstructedVolume(name, cachetest.Spec("s1"), "other", ""), volume.ErrInvalid)
+	require.NoError(t, a.AddAttachUncertainReconstructedVolume(name, cachetest.Spec("s1"), node, ""))
 	row, _ := a.GetAttachedVolume(name)
 	assert.Equal(t, cache.AttachUncertain, row.AttachState)
 	a.UpdateReconstructedDevicePath(name, "/dev/early")
@@ -260,9 +261,9 @@ func TestWhatTheNodesStatusTellsAfterARestart(t *testing.T) {
 
 // TestAContextStaysWhileItMayBeMounted: a failed teardown says nothing of it.
 func TestAContextStaysWhileItMayBeMounted(t *testing.T) {
-	a, _ := newActual(t, &plugin{})
-	name := shared("s1")
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	a, _ := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", "context"))
 	label := func() string {
 		row, _ := a.GetAttachedVolume(name)

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -177,12 +178,12 @@ func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w
 	forAll = len(v.pods) > 0 && (v.plugin != plugin || v.size.Cmp(size) != 0)
 	d.volumes[name] = v
 	w.volume = v
-	old := find(v.pods, w.podName, (*want).comparePod)
+	old := rows.Find(v.pods, w.podName, (*want).comparePod)
 	if old == nil {
 		d.incarnations++
 		w.incarnation, w.outerNames = d.incarnations, []string{outer}
-		v.pods = insert(v.pods, &w, w.podName, (*want).comparePod)
-		d.pods[w.podName] = insert(d.pods[w.podName], &w, name, (*want).compareVolume)
+		v.pods = rows.Insert(v.pods, &w, w.podName, (*want).comparePod)
+		d.pods[w.podName] = rows.Insert(d.pods[w.podName], &w, name, (*want).compareVolume)
 		return forAll, nil
 	}
 	w.incarnation, w.outerNames = old.incarnation, withName(old.outerNames, outer)
@@ -256,9 +257,9 @@ func (d *DesiredStateOfWorld) remove(volumeName v1.UniqueVolumeName, podName vol
 	if w == nil {
 		return false
 	}
-	setList(d.pods, podName, remove(d.pods[podName], volumeName, (*want).compareVolume))
+	rows.SetList(d.pods, podName, rows.Remove(d.pods[podName], volumeName, (*want).compareVolume))
 	v := w.volume
-	v.pods = remove(v.pods, podName, (*want).comparePod)
+	v.pods = rows.Remove(v.pods, podName, (*want).comparePod)
 	if len(v.pods) == 0 {
 		delete(d.volumes, volumeName)
 	}
@@ -267,5 +268,5 @@ func (d *DesiredStateOfWorld) remove(volumeName v1.UniqueVolumeName, podName vol
 
 // find returns what a pod wants of a volume, or nil.
 func (d *DesiredStateOfWorld) find(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *want {
-	return find(d.pods[podName], volumeName, (*want).compareVolume)
+	return rows.Find(d.pods[podName], volumeName, (*want).compareVolume)
 }

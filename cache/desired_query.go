@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -39,19 +40,19 @@ func (w *want) row() operationexecutor.VolumeToMount {
 // AllVolumesToMount yields a copy of each row that [DesiredStateOfWorld.GetVolumesToMount] returns when the loop begins. No
 // lock is held meanwhile.
 func (d *DesiredStateOfWorld) AllVolumesToMount() iter.Seq[*operationexecutor.VolumeToMount] {
-	return pointers(d.GetVolumesToMount)
+	return rows.Pointers(d.GetVolumesToMount)
 }
 
 // VolumesOfPod yields a copy of what is to be mounted for one pod when the loop begins, by the name of the volume. No lock
 // is held meanwhile.
 func (d *DesiredStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*operationexecutor.VolumeToMount] {
-	return pointers(func() []operationexecutor.VolumeToMount { return d.volumesOfPod(podName) })
+	return rows.Pointers(func() []operationexecutor.VolumeToMount { return d.volumesOfPod(podName) })
 }
 
 func (d *DesiredStateOfWorld) volumesOfPod(podName volume.UniquePodName) []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return appendCopies(nil, d.pods[podName], (*want).row)
+	return rows.AppendCopies(nil, d.pods[podName], (*want).row)
 }
 
 // VolumeExists reports whether any pod wants the volume.
@@ -120,14 +121,14 @@ func (d *DesiredStateOfWorld) VolumesToMount(volumeName v1.UniqueVolumeName) []o
 	return d.AppendVolumesToMount(nil, volumeName)
 }
 
-// AppendVolumesToMount adds to rows what [DesiredStateOfWorld.VolumesToMount] returns, for who asks again and again.
-func (d *DesiredStateOfWorld) AppendVolumesToMount(rows []operationexecutor.VolumeToMount, volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {
+// AppendVolumesToMount adds to copies what [DesiredStateOfWorld.VolumesToMount] returns, for who asks again and again.
+func (d *DesiredStateOfWorld) AppendVolumesToMount(copies []operationexecutor.VolumeToMount, volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if v := d.volumes[volumeName]; v != nil {
-		rows = appendCopies(rows, v.inOrder(), (*want).row)
+		copies = rows.AppendCopies(copies, v.inOrder(), (*want).row)
 	}
-	return rows
+	return copies
 }
 
 // GetVolumesToMount returns what is to be mounted of all volumes, by the name of the volume and then as
@@ -135,11 +136,11 @@ func (d *DesiredStateOfWorld) AppendVolumesToMount(rows []operationexecutor.Volu
 func (d *DesiredStateOfWorld) GetVolumesToMount() []operationexecutor.VolumeToMount {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	rows := make([]operationexecutor.VolumeToMount, 0, len(d.volumes))
+	copies := make([]operationexecutor.VolumeToMount, 0, len(d.volumes))
 	for _, name := range slices.Sorted(maps.Keys(d.volumes)) {
-		rows = appendCopies(rows, d.volumes[name].inOrder(), (*want).row)
+		copies = rows.AppendCopies(copies, d.volumes[name].inOrder(), (*want).row)
 	}
-	return rows
+	return copies
 }
 
 // inOrder returns the pods that want the volume, those that asked first coming first.
@@ -180,7 +181,7 @@ func (d *DesiredStateOfWorld) GetVolumeNamesOfPersistentVolume(name string) []v1
 func (d *DesiredStateOfWorld) namesOf(which func(*wantedVolume) bool) []v1.UniqueVolumeName {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return keysOf(d.volumes, which)
+	return rows.KeysOf(d.volumes, which)
 }
 
 // GetVolumeNamesForPod returns the unique names of the pod's volumes by their outer names; a copy.

@@ -15,45 +15,46 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/volume"
 )
 
-func newDesired(t *testing.T, p *plugin) (*cache.DesiredStateOfWorld, *changes) {
+func newDesired(t *testing.T, p *cachetest.Plugin) (*cache.DesiredStateOfWorld, *changes) {
 	told := &changes{}
-	return cache.NewDesiredStateOfWorld(newPlugins(t, p), told.options()), told
+	return cache.NewDesiredStateOfWorld(cachetest.NewPlugins(t, p), told.options()), told
 }
 
 func add(t *testing.T, d *cache.DesiredStateOfWorld, podName, inner, outer string) v1.UniqueVolumeName {
 	t.Helper()
-	name, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod(podName), VolumeSpec: spec(inner), OuterVolumeSpecName: outer})
+	name, err := d.AddPodToVolume(cache.AddPodOptions{Pod: cachetest.Pod(podName), VolumeSpec: cachetest.Spec(inner), OuterVolumeSpecName: outer})
 	require.NoError(t, err)
 	return name
 }
 
 func TestPodsShareWhatIsAttachedOrStagedAndNothingElse(t *testing.T) {
-	d, _ := newDesired(t, &plugin{})
-	assert.Equal(t, shared("s1"), add(t, d, "p", "s1", "data"))
-	assert.Equal(t, shared("s1"), add(t, d, "q", "s1", "data"))
-	assert.Equal(t, shared("pods/p/own"), add(t, d, "p", "own", "tmp"))
-	assert.Equal(t, shared("pods/q/own"), add(t, d, "q", "own", "tmp"))
-	rows := d.VolumesToMount(shared("s1"))
+	d, _ := newDesired(t, &cachetest.Plugin{})
+	assert.Equal(t, cachetest.Shared("s1"), add(t, d, "p", "s1", "data"))
+	assert.Equal(t, cachetest.Shared("s1"), add(t, d, "q", "s1", "data"))
+	assert.Equal(t, cachetest.Shared("pods/p/own"), add(t, d, "p", "own", "tmp"))
+	assert.Equal(t, cachetest.Shared("pods/q/own"), add(t, d, "q", "own", "tmp"))
+	rows := d.VolumesToMount(cachetest.Shared("s1"))
 	require.Len(t, rows, 2)
 	assert.True(t, rows[0].PluginIsAttachable)
 	assert.True(t, rows[0].PluginIsDeviceMountable)
-	row, ok := d.VolumeToMount(shared("pods/p/own"), "p")
+	row, ok := d.VolumeToMount(cachetest.Shared("pods/p/own"), "p")
 	require.True(t, ok)
 	assert.False(t, row.PluginIsAttachable)
-	assert.Equal(t, pluginName, row.PluginName)
-	assert.Equal(t, map[string]v1.UniqueVolumeName{"data": shared("s1"), "tmp": shared("pods/p/own")}, d.GetVolumeNamesForPod("p"))
+	assert.Equal(t, cachetest.PluginName, row.PluginName)
+	assert.Equal(t, map[string]v1.UniqueVolumeName{"data": cachetest.Shared("s1"), "tmp": cachetest.Shared("pods/p/own")}, d.GetVolumeNamesForPod("p"))
 	assert.True(t, d.VolumeExistsWithSpecName("p", "own"))
 	assert.False(t, d.VolumeExistsWithSpecName("p", "outer"))
 	assert.Len(t, d.GetVolumesToMount(), 4)
-	assert.Equal(t, []v1.UniqueVolumeName{shared("pods/p/own"), shared("pods/q/own"), shared("s1")}, d.GetVolumeNames())
+	assert.Equal(t, []v1.UniqueVolumeName{cachetest.Shared("pods/p/own"), cachetest.Shared("pods/q/own"), cachetest.Shared("s1")}, d.GetVolumeNames())
 	assert.Equal(t, []volume.UniquePodName{"p", "q"}, d.GetPods())
 }
 
 func TestOneClaimUnderSeveralNamesOfAPod(t *testing.T) {
-	d, told := newDesired(t, &plugin{})
+	d, told := newDesired(t, &cachetest.Plugin{})
 	name := add(t, d, "p", "s1", "b")
 	before, _ := d.VolumeToMount(name, "p")
 	add(t, d, "p", "s1", "a")
@@ -74,13 +75,13 @@ func TestPodAndSpecAreReplacedAndTheFirstRequestCounts(t *testing.T) {
 	for _, remount := range []bool{false, true} {
 		t.Run(fmt.Sprint("remount ", remount), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d, _ := newDesired(t, &plugin{remount: remount})
+				d, _ := newDesired(t, &cachetest.Plugin{Remount: remount})
 				first := time.Now()
 				name := add(t, d, "p", "s1", "data")
 				time.Sleep(time.Minute)
-				updated := pod("p")
+				updated := cachetest.Pod("p")
 				updated.Labels = map[string]string{"generation": "2"}
-				_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: updated, VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"})
+				_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: updated, VolumeSpec: cachetest.Spec("s1"), OuterVolumeSpecName: "data"})
 				require.NoError(t, err)
 				row, _ := d.VolumeToMount(name, "p")
 				assert.Same(t, updated, row.Pod)
@@ -94,20 +95,20 @@ func TestPodAndSpecAreReplacedAndTheFirstRequestCounts(t *testing.T) {
 }
 
 func TestNamesThatBecomePathsAreChecked(t *testing.T) {
-	d, told := newDesired(t, &plugin{})
+	d, told := newDesired(t, &cachetest.Plugin{})
 	for _, o := range []cache.AddPodOptions{
-		{Pod: pod(".."), VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"},
-		{Pod: pod(""), VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"},
-		{Pod: pod("p"), VolumeSpec: spec("../s1"), OuterVolumeSpecName: "data"},
-		{Pod: pod("p"), VolumeSpec: spec("s1")},
-		{Pod: pod("p"), OuterVolumeSpecName: "data"},
-		{VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"},
+		{Pod: cachetest.Pod(".."), VolumeSpec: cachetest.Spec("s1"), OuterVolumeSpecName: "data"},
+		{Pod: cachetest.Pod(""), VolumeSpec: cachetest.Spec("s1"), OuterVolumeSpecName: "data"},
+		{Pod: cachetest.Pod("p"), VolumeSpec: cachetest.Spec("../s1"), OuterVolumeSpecName: "data"},
+		{Pod: cachetest.Pod("p"), VolumeSpec: cachetest.Spec("s1")},
+		{Pod: cachetest.Pod("p"), OuterVolumeSpecName: "data"},
+		{VolumeSpec: cachetest.Spec("s1"), OuterVolumeSpecName: "data"},
 	} {
 		_, err := d.AddPodToVolume(o)
 		require.ErrorIs(t, err, volume.ErrInvalid)
 	}
 	_, err := d.AddPodToVolume(cache.AddPodOptions{
-		Pod: pod("p"), VolumeSpec: volume.NewSpecFromVolume(&v1.Volume{Name: "x"}), OuterVolumeSpecName: "data",
+		Pod: cachetest.Pod("p"), VolumeSpec: volume.NewSpecFromVolume(&v1.Volume{Name: "x"}), OuterVolumeSpecName: "data",
 	})
 	require.ErrorIs(t, err, volume.ErrNoPlugin)
 	assert.Empty(t, d.GetPods())
@@ -115,32 +116,32 @@ func TestNamesThatBecomePathsAreChecked(t *testing.T) {
 }
 
 func TestAnOuterNameKeepsItsVolume(t *testing.T) {
-	d, _ := newDesired(t, &plugin{})
+	d, _ := newDesired(t, &cachetest.Plugin{})
 	name := add(t, d, "p", "s1", "data")
-	_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod("p"), VolumeSpec: spec("s2"), OuterVolumeSpecName: "data"})
+	_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: cachetest.Pod("p"), VolumeSpec: cachetest.Spec("s2"), OuterVolumeSpecName: "data"})
 	require.ErrorIs(t, err, volume.ErrInvalid)
 	assert.Equal(t, map[string]v1.UniqueVolumeName{"data": name}, d.GetVolumeNamesForPod("p"))
-	assert.False(t, d.VolumeExists(shared("s2")))
+	assert.False(t, d.VolumeExists(cachetest.Shared("s2")))
 }
 
 func TestDeletePodTakesEverythingOfIt(t *testing.T) {
-	d, told := newDesired(t, &plugin{})
+	d, told := newDesired(t, &cachetest.Plugin{})
 	add(t, d, "p", "s1", "data")
 	add(t, d, "p", "own", "tmp")
 	add(t, d, "q", "s1", "data")
 	d.AddErrorToPod("p", errors.New("x"))
 	told.take()
-	want := []v1.UniqueVolumeName{shared("pods/p/own"), shared("s1")}
+	want := []v1.UniqueVolumeName{cachetest.Shared("pods/p/own"), cachetest.Shared("s1")}
 	assert.Equal(t, want, d.DeletePod("p"))
 	assert.Equal(t, want, told.take())
 	assert.Equal(t, []volume.UniquePodName{"q"}, d.GetPods())
 	assert.Empty(t, d.GetPodsWithErrors())
-	assert.True(t, d.VolumeExists(shared("s1")))
+	assert.True(t, d.VolumeExists(cachetest.Shared("s1")))
 	assert.Empty(t, d.DeletePod("p"))
 }
 
 func TestReportedInUseIsSetAndReset(t *testing.T) {
-	d, told := newDesired(t, &plugin{})
+	d, told := newDesired(t, &cachetest.Plugin{})
 	a, b := add(t, d, "p", "s1", "a"), add(t, d, "p", "s2", "b")
 	reported := func(name v1.UniqueVolumeName) bool {
 		row, _ := d.VolumeToMount(name, "p")
@@ -160,7 +161,7 @@ func TestReportedInUseIsSetAndReset(t *testing.T) {
 }
 
 func TestErrorsOfPodsAreBoundedAndKeepTheirType(t *testing.T) {
-	d, _ := newDesired(t, &plugin{})
+	d, _ := newDesired(t, &cachetest.Plugin{})
 	cause := errors.New("claim is not bound")
 	for i := range 15 {
 		d.AddErrorToPod("p", fmt.Errorf("try %d: %w", i, cause))
@@ -182,7 +183,7 @@ func TestErrorsOfPodsAreBoundedAndKeepTheirType(t *testing.T) {
 // TestPluginsAreAskedOutsideOfTheLock deadlocks when they are not.
 // TestErrorsOfAPodOutliveItsVolumes: only DeletePod, and who pops them, forgets them.
 func TestErrorsOfAPodOutliveItsVolumes(t *testing.T) {
-	d, _ := newDesired(t, &plugin{})
+	d, _ := newDesired(t, &cachetest.Plugin{})
 	name := add(t, d, "p", "s1", "data")
 	cause := errors.New("claim cannot be read")
 	d.AddErrorToPod("p", cause)
@@ -200,7 +201,7 @@ type textFunc func() string
 func (f textFunc) Error() string { return f() }
 
 func TestErrorsAreReadOutsideOfTheLock(t *testing.T) {
-	d, _ := newDesired(t, &plugin{})
+	d, _ := newDesired(t, &cachetest.Plugin{})
 	d.AddErrorToPod("p", textFunc(func() string {
 		answered := make(chan struct{})
 		go func() { d.GetPods(); close(answered) }()
@@ -215,17 +216,17 @@ func TestErrorsAreReadOutsideOfTheLock(t *testing.T) {
 }
 
 func TestPluginsAreAskedOutsideOfTheLock(t *testing.T) {
-	p := &plugin{}
+	p := &cachetest.Plugin{}
 	told := &changes{}
-	plugins := newPlugins(t, p)
+	plugins := cachetest.NewPlugins(t, p)
 	d := cache.NewDesiredStateOfWorld(plugins, told.options())
 	a := cache.NewActualStateOfWorld(node, plugins, told.options())
-	p.asked = func() {
+	p.Asked = func() {
 		d.DeletePod("other")
 		_ = a.DeleteVolume("other")
 	}
 	name := add(t, d, "p", "s1", "data")
-	require.NoError(t, a.MarkVolumeAsAttached(name, spec("s1"), node, ""))
+	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
 	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
 	a.MarkRemountRequired("p")
@@ -235,7 +236,7 @@ func TestPluginsAreAskedOutsideOfTheLock(t *testing.T) {
 func TestTheHookMayUseTheState(t *testing.T) {
 	var d *cache.DesiredStateOfWorld
 	seen := 0
-	d = cache.NewDesiredStateOfWorld(newPlugins(t, &plugin{}), cache.Options{Changed: func(name v1.UniqueVolumeName) {
+	d = cache.NewDesiredStateOfWorld(cachetest.NewPlugins(t, &cachetest.Plugin{}), cache.Options{Changed: func(name v1.UniqueVolumeName) {
 		seen += len(d.VolumesToMount(name))
 	}})
 	add(t, d, "p", "s1", "data")
@@ -244,14 +245,14 @@ func TestTheHookMayUseTheState(t *testing.T) {
 }
 
 func TestTheDesiredStateIsUsedByManyAtOnce(t *testing.T) {
-	d := cache.NewDesiredStateOfWorld(newPlugins(t, &plugin{}), cache.Options{})
+	d := cache.NewDesiredStateOfWorld(cachetest.NewPlugins(t, &cachetest.Plugin{}), cache.Options{})
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
 			name := fmt.Sprint("p", i)
 			for range 50 {
-				_, _ = d.AddPodToVolume(cache.AddPodOptions{Pod: pod(name), VolumeSpec: spec("s1"), OuterVolumeSpecName: "data"})
-				rows := d.VolumesToMount(shared("s1"))
+				_, _ = d.AddPodToVolume(cache.AddPodOptions{Pod: cachetest.Pod(name), VolumeSpec: cachetest.Spec("s1"), OuterVolumeSpecName: "data"})
+				rows := d.VolumesToMount(cachetest.Shared("s1"))
 				for _, row := range rows {
 					_ = len(row.OuterVolumeSpecNames)
 				}
@@ -265,10 +266,10 @@ func TestTheDesiredStateIsUsedByManyAtOnce(t *testing.T) {
 }
 
 func TestTheVolumesOfAPersistentVolume(t *testing.T) {
-	d := cache.NewDesiredStateOfWorld(newPlugins(t, &plugin{any: true}), cache.Options{})
+	d := cache.NewDesiredStateOfWorld(cachetest.NewPlugins(t, &cachetest.Plugin{Any: true}), cache.Options{})
 	own := volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "own"}}, false)
 	for _, podName := range []string{"q", "p"} {
-		_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod(podName), VolumeSpec: own, OuterVolumeSpecName: "data"})
+		_, err := d.AddPodToVolume(cache.AddPodOptions{Pod: cachetest.Pod(podName), VolumeSpec: own, OuterVolumeSpecName: "data"})
 		require.NoError(t, err)
 		add(t, d, podName, "other", "more")
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -16,7 +17,7 @@ func BenchmarkHeap(b *testing.B) {
 	const rows = 10000
 	b.Run("node", func(b *testing.B) {
 		options, marks := make([]AddPodOptions, rows), make([]operationexecutor.MarkVolumeOpts, rows)
-		plugins := newAnyPlugins(b)
+		plugins := cachetest.NewAnyPlugins(b)
 		for i := range rows {
 			options[i] = wanting(fmt.Sprint("pod", i), fmt.Sprint("o", i))
 			name, err := plugins.UniqueVolumeName(volume.GetUniquePodName(options[i].Pod), options[i].VolumeSpec)
@@ -24,7 +25,7 @@ func BenchmarkHeap(b *testing.B) {
 			marks[i] = mounting(name, options[i])
 		}
 		for b.Loop() {
-			before := heap()
+			before := cachetest.Heap()
 			d, a := NewDesiredStateOfWorld(plugins, Options{}), NewActualStateOfWorld("node", plugins, Options{})
 			for i := range rows {
 				_, err := d.AddPodToVolume(options[i])
@@ -32,24 +33,8 @@ func BenchmarkHeap(b *testing.B) {
 				require.NoError(b, a.MarkVolumeAsAttached(marks[i].VolumeName, options[i].VolumeSpec, "node", ""))
 				require.NoError(b, a.MarkVolumeAsMounted(marks[i]))
 			}
-			b.ReportMetric(float64(heap()-before)/rows, "B/volume")
+			b.ReportMetric(float64(cachetest.Heap()-before)/rows, "B/volume")
 			runtime.KeepAlive([]any{d, a, options, marks})
 		}
 	})
-	b.Run("cluster", func(b *testing.B) {
-		for b.Loop() {
-			before := heap()
-			d, a := filledCluster(b, rows/perNode)
-			b.ReportMetric(float64(heap()-before)/rows, "B/attachment")
-			runtime.KeepAlive([]any{d, a})
-		}
-	})
-}
-
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }

@@ -16,15 +16,11 @@ const (
 	NotAttached AttachState = iota
 	AttachUncertain
 	Attached
-	// Attaching and Detaching are known to the cluster side only. Attaching: an attempt has begun of which nothing is known
-	// yet. Detaching: it is attached, but withdrawn from what the node is told.
-	Attaching
-	Detaching
 )
 
 // String returns the state in lower case.
 func (s AttachState) String() string {
-	return [...]string{"not attached", "attachment uncertain", "attached", "being attached", "being detached"}[s]
+	return [...]string{"not attached", "attachment uncertain", "attached"}[s]
 }
 
 // event is what an updater was told of an effect.
@@ -35,17 +31,11 @@ const (
 	doubted                // it may be there
 	undone                 // it is not there
 	found                  // a restart found traces of it
-
-	// What follows is told of attachments in a cluster only.
-	begun     // somebody is about to make it
-	ended     // that attempt is over
-	withdrawn // the node must not begin to use it, for it is about to be undone
-	restored  // it is not undone after all
 )
 
 // String returns the event in lower case.
 func (e event) String() string {
-	return [...]string{"succeeded", "doubted", "undone", "found", "begun", "ended", "withdrawn", "restored"}[e]
+	return [...]string{"succeeded", "doubted", "undone", "found"}[e]
 }
 
 // condition is what must hold of a volume for a move.

@@ -1,11 +1,9 @@
 package cache
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -15,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -62,28 +61,8 @@ func TestGoingThroughAllWhileRowsChange(t *testing.T) {
 	all.Wait()
 }
 
-// anyPlugin serves all volumes. Those whose names begin with "s" are shared by pods, attached and staged.
-type anyPlugin struct{ volume.AttachableVolumePlugin }
-
-func (*anyPlugin) Init(context.Context, volume.VolumeHost) error   { return nil }
-func (*anyPlugin) GetPluginName() string                           { return "example.com/any" }
-func (*anyPlugin) CanSupport(*volume.Spec) bool                    { return true }
-func (*anyPlugin) GetVolumeName(spec *volume.Spec) (string, error) { return spec.Name(), nil }
-func (*anyPlugin) CanAttach(spec *volume.Spec) (bool, error)       { return spec.Name()[0] == 's', nil }
-func (*anyPlugin) CanDeviceMount(spec *volume.Spec) (bool, error)  { return spec.Name()[0] == 's', nil }
-func (*anyPlugin) RequiresRemount(spec *volume.Spec) bool          { return strings.HasSuffix(spec.Name(), "1") }
-
-func newAnyPlugins(t testing.TB) *volume.VolumePluginMgr {
-	t.Helper()
-	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/agent", NodeName: "node"})
-	require.NoError(t, err)
-	plugins := volume.NewVolumePluginMgr(host)
-	require.NoError(t, plugins.InitPlugins(t.Context(), &anyPlugin{}))
-	return plugins
-}
-
 func TestTheListsOfTheDesiredState(t *testing.T) {
-	d := NewDesiredStateOfWorld(newAnyPlugins(t), Options{})
+	d := NewDesiredStateOfWorld(cachetest.NewAnyPlugins(t), Options{})
 	random := rand.New(rand.NewPCG(5, 6))
 	for range rounds {
 		changeDesired(d, random)
@@ -165,7 +144,7 @@ func one(yes bool) int {
 }
 
 func TestTheListsOfTheActualState(t *testing.T) {
-	a := NewActualStateOfWorld("node", newAnyPlugins(t), Options{})
+	a := NewActualStateOfWorld("node", cachetest.NewAnyPlugins(t), Options{})
 	random := rand.New(rand.NewPCG(7, 8))
 	for range rounds {
 		changeActual(a, random)

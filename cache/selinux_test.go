@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -24,7 +25,7 @@ func claimed(name string, mode v1.PersistentVolumeAccessMode, capacity string) *
 }
 
 func labelled(podName string, spec *volume.Spec, labels ...string) cache.AddPodOptions {
-	return cache.AddPodOptions{Pod: pod(podName), VolumeSpec: spec, OuterVolumeSpecName: "data", SELinuxLabels: labels}
+	return cache.AddPodOptions{Pod: cachetest.Pod(podName), VolumeSpec: spec, OuterVolumeSpecName: "data", SELinuxLabels: labels}
 }
 
 func relabelling(o cache.AddPodOptions) cache.AddPodOptions {
@@ -51,13 +52,13 @@ func TestWhichLabelAVolumeIsMountedWith(t *testing.T) {
 		"several modes, all":             {options: labelled("p", both, "a"), which: cache.SELinuxMountAll, want: "a"},
 		"another mode":                   {options: labelled("p", rw, "a")},
 		"another mode, all":              {options: labelled("p", rw, "a"), which: cache.SELinuxMountAll, want: "a"},
-		"inline, all":                    {options: labelled("p", spec("s1"), "a"), which: cache.SELinuxMountAll},
+		"inline, all":                    {options: labelled("p", cachetest.Spec("s1"), "a"), which: cache.SELinuxMountAll},
 		"the plugin cannot":              {options: labelled("p", once, "a"), cannot: true},
 		"the pod wants it relabelled":    {options: relabelling(labelled("p", once, "a"))},
 		"disagreement that is no matter": {options: labelled("p", rw, "a", "b")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := cache.NewDesiredStateOfWorld(newPluginsOf(t, &able{context: !test.cannot}), cache.Options{SELinuxMount: test.which})
+			d := cache.NewDesiredStateOfWorld(cachetest.NewPlugins(t, &able{context: !test.cannot}), cache.Options{SELinuxMount: test.which})
 			name, err := d.AddPodToVolume(test.options)
 			require.NoError(t, err)
 			row, _ := d.VolumeToMount(name, "p")
@@ -73,7 +74,7 @@ func TestWhichLabelAVolumeIsMountedWith(t *testing.T) {
 
 func TestTwoLabelsOnOneVolumeAreRefused(t *testing.T) {
 	told := &changes{}
-	d := cache.NewDesiredStateOfWorld(newPluginsOf(t, &able{context: true}), told.options())
+	d := cache.NewDesiredStateOfWorld(cachetest.NewPlugins(t, &able{context: true}), told.options())
 	once := claimed("s1", v1.ReadWriteOncePod, "")
 	_, err := d.AddPodToVolume(labelled("p", once, "a", "b"))
 	var conflict *cache.SELinuxConflictError
@@ -110,9 +111,9 @@ func TestTwoLabelsOnOneVolumeAreRefused(t *testing.T) {
 }
 
 func TestTheSizeOfAPersistentVolumeGrowsForAllItsPods(t *testing.T) {
-	d, told := newDesired(t, &plugin{})
+	d, told := newDesired(t, &cachetest.Plugin{})
 	sized := func(podName string) string {
-		row, ok := d.VolumeToMount(shared("s1"), volume.UniquePodName(podName))
+		row, ok := d.VolumeToMount(cachetest.Shared("s1"), volume.UniquePodName(podName))
 		require.True(t, ok)
 		return row.DesiredPersistentVolumeSize.String()
 	}
@@ -135,10 +136,10 @@ func TestTheSizeOfAPersistentVolumeGrowsForAllItsPods(t *testing.T) {
 	assert.Equal(t, "0", sized("reader"), "who only reads grows nothing")
 
 	told.take()
-	d.UpdatePersistentVolumeSize(shared("s1"), size("3Gi"))
-	d.UpdatePersistentVolumeSize(shared("s1"), size("3Gi"))
+	d.UpdatePersistentVolumeSize(cachetest.Shared("s1"), size("3Gi"))
+	d.UpdatePersistentVolumeSize(cachetest.Shared("s1"), size("3Gi"))
 	d.UpdatePersistentVolumeSize("unknown", size("3Gi"))
-	assert.Equal(t, []v1.UniqueVolumeName{shared("s1")}, told.take())
+	assert.Equal(t, []v1.UniqueVolumeName{cachetest.Shared("s1")}, told.take())
 	assert.Equal(t, "3Gi 0", sized("p")+" "+sized("reader"))
 }
 
@@ -169,8 +170,8 @@ func TestTheSizeLimitOfALocalVolumeIsThatOfItsPod(t *testing.T) {
 		"with the pod's own need": {spec: v1.PodSpec{Containers: []v1.Container{limited("1Gi")}, Overhead: v1.ResourceList{v1.ResourceEphemeralStorage: size("1Gi")}}, limit: &v1.EmptyDirVolumeSource{}, want: "2Gi"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, _ := newDesired(t, &plugin{any: true})
-			p := pod("p")
+			d, _ := newDesired(t, &cachetest.Plugin{Any: true})
+			p := cachetest.Pod("p")
 			p.Spec = test.spec
 			local := volume.NewSpecFromVolume(&v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{EmptyDir: test.limit}})
 			name, err := d.AddPodToVolume(cache.AddPodOptions{Pod: p, VolumeSpec: local, OuterVolumeSpecName: "own"})
@@ -188,11 +189,11 @@ func TestTheSizeLimitOfALocalVolumeIsThatOfItsPod(t *testing.T) {
 
 // TestALimitIsRenewed: that of the first moment does not stay for good.
 func TestALimitIsRenewed(t *testing.T) {
-	d, _ := newDesired(t, &plugin{any: true})
+	d, _ := newDesired(t, &cachetest.Plugin{Any: true})
 	for _, limit := range []string{"1Gi", "2Gi"} {
 		q := size(limit)
 		local := volume.NewSpecFromVolume(&v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &q}}})
-		name, err := d.AddPodToVolume(cache.AddPodOptions{Pod: pod("p"), VolumeSpec: local, OuterVolumeSpecName: "own", VolumeGidValue: limit})
+		name, err := d.AddPodToVolume(cache.AddPodOptions{Pod: cachetest.Pod("p"), VolumeSpec: local, OuterVolumeSpecName: "own", VolumeGidValue: limit})
 		require.NoError(t, err)
 		row, _ := d.VolumeToMount(name, "p")
 		assert.Equal(t, limit, row.DesiredSizeLimit.String())
@@ -202,7 +203,7 @@ func TestALimitIsRenewed(t *testing.T) {
 
 // TestAVolumeThatComesBackIsNotReported: the list that says so may be older than its return.
 func TestAVolumeThatComesBackIsNotReported(t *testing.T) {
-	d, _ := newDesired(t, &plugin{})
+	d, _ := newDesired(t, &cachetest.Plugin{})
 	name := add(t, d, "p", "s1", "data")
 	d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{name})
 	add(t, d, "q", "s1", "data")

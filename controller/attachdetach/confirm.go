@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -20,7 +20,7 @@ import (
 type confirmer struct {
 	plugins  *volume.VolumePluginMgr
 	executor *operationexecutor.Executor
-	actual   *cache.ClusterActualStateOfWorld
+	actual   *cluster.ActualStateOfWorld
 	logger   *slog.Logger
 	dirty    *workqueue.Queue[attachment]
 
@@ -40,7 +40,7 @@ func (q *confirmer) begin(ctx context.Context, recorded []attachment) []confirma
 	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
 	for _, a := range recorded {
 		have, there := q.actual.Attachment(a.volume, a.node)
-		if there && have.AttachState == cache.AttachUncertain && have.VolumeSpec != nil && !q.mustSeeToken(ctx, have.PluginName) {
+		if there && have.AttachState == cluster.AttachUncertain && have.VolumeSpec != nil && !q.mustSeeToken(ctx, have.PluginName) {
 			byNode[a.node] = append(byNode[a.node], have.AttachedVolume)
 		}
 	}

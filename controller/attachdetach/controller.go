@@ -10,7 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -30,8 +30,8 @@ type Controller struct {
 	store    store.Store
 	options  Options
 	executor *operationexecutor.Executor
-	desired  *cache.ClusterDesiredStateOfWorld
-	actual   *cache.ClusterActualStateOfWorld
+	desired  *cluster.DesiredStateOfWorld
+	actual   *cluster.ActualStateOfWorld
 	// dirty are attachments to be decided.
 	dirty   *workqueue.Queue[attachment]
 	started atomic.Bool
@@ -50,7 +50,7 @@ type Controller struct {
 	// recorded are the attachments that are on record as made. They belong to the goroutine of Run.
 	recorded []attachment
 	// attempts are those to attach whose operations run, or have just ended. It belongs to the planner's goroutine.
-	attempts map[attachment]*cache.AttachAttempt
+	attempts map[attachment]*cluster.AttachAttempt
 }
 
 // New returns a controller of the pods and nodes in s, whose volumes are attached by plugins. It starts nothing and does no
@@ -61,13 +61,13 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		plugins: plugins, store: s, options: options,
 		objects:  newObjects(s, options),
 		dirty:    workqueue.New[attachment](),
-		attempts: map[attachment]*cache.AttachAttempt{},
+		attempts: map[attachment]*cluster.AttachAttempt{},
 	}
 	c.failures = newFailures(c.dirty)
 	c.reporter = newReporter(s, options)
 	c.health = &nodesHealth{nodes: c.objects.nodes, manages: options.ManagesNode, sick: map[types.NodeName]sickness{}}
-	c.desired = cache.NewClusterDesiredStateOfWorld(plugins, cache.ClusterOptions{Changed: c.wish})
-	c.actual = cache.NewClusterActualStateOfWorld(plugins, cache.ClusterOptions{Changed: c.moved, ReportChanged: c.reporter.dirty.Add})
+	c.desired = cluster.NewDesiredStateOfWorld(plugins, cluster.Options{Changed: c.wish})
+	c.actual = cluster.NewActualStateOfWorld(plugins, cluster.Options{Changed: c.moved, ReportChanged: c.reporter.dirty.Add})
 	c.reporter.actual = c.actual
 	c.events = &events{recorder: options.Recorder, logger: options.Logger, desired: c.desired, nodes: c.objects.nodes, forced: map[ForceReason]uint64{}}
 	c.records = newAttachmentRecords(s, c.actual.NodeUID)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -353,7 +353,7 @@ func TestANodeHoldsAsManyVolumesAsItCan(t *testing.T) {
 		w.run("two", "node-1", "b")
 		w.run("three", "node-1", "c")
 		assert.Empty(t, w.nodesOf("c"))
-		require.ErrorIs(t, c.Status()[2].Err, cache.ErrAttachLimit)
+		require.ErrorIs(t, c.Status()[2].Err, cluster.ErrAttachLimit)
 		assert.Len(t, w.messages(operationexecutor.ReasonFailedAttachVolume), 1)
 		w.delete(first)
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("c"), "there is room now")

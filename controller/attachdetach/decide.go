@@ -3,7 +3,7 @@ package attachdetach
 import (
 	"time"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 )
 
 // ForceReason is why a volume is taken from a node although the node uses it, or may use it.
@@ -36,8 +36,8 @@ const (
 type attachmentView struct {
 	// wanted says that a pod on the node wants the volume.
 	wanted bool
-	state  cache.AttachState
-	use    cache.UseState
+	state  cluster.AttachmentState
+	use    cluster.UseState
 	node   nodeHealth
 	// unwantedFor is for how long no pod has wanted the volume there, sickFor for how long the node has been sick.
 	unwantedFor, sickFor time.Duration
@@ -68,19 +68,19 @@ func decide(v attachmentView, maxWait time.Duration) decision {
 		return decision{}
 	}
 	switch v.state {
-	case cache.Attaching, cache.Detaching:
+	case cluster.Attaching, cluster.Detaching:
 		return decision{} // The operation's end tells.
-	case cache.Attached:
+	case cluster.Attached:
 		if v.wanted {
 			return decision{step: keep}
 		}
 		return release(v, maxWait)
-	case cache.AttachUncertain:
+	case cluster.AttachUncertain:
 		if v.wanted {
 			return decision{step: attach}
 		}
 		return release(v, maxWait)
-	case cache.NotAttached:
+	case cluster.NotAttached:
 		if v.wanted {
 			return decision{step: attach}
 		}
@@ -93,7 +93,7 @@ func release(v attachmentView, maxWait time.Duration) decision {
 	switch {
 	case v.node == missing:
 		return decision{} // Its last word may be older than what it does.
-	case v.use == cache.NotInUse:
+	case v.use == cluster.NotInUse:
 		return decision{step: detach}
 	case v.node == fenced:
 		return decision{step: detach, force: ForcedByFence}

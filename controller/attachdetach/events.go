@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 )
@@ -33,7 +33,7 @@ const (
 type events struct {
 	recorder operationexecutor.EventRecorder
 	logger   *slog.Logger
-	desired  *cache.ClusterDesiredStateOfWorld
+	desired  *cluster.DesiredStateOfWorld
 	nodes    *store.Mirror[*v1.Node]
 
 	mu     sync.Mutex
@@ -88,7 +88,7 @@ func quoted(nodes []types.NodeName) string {
 }
 
 // nodeMissing reports, unless before says that it was reported, that a volume stays attached to a node without an object.
-func (e *events) nodeMissing(a attachment, have cache.ClusterAttachedVolume, before, err error) {
+func (e *events) nodeMissing(a attachment, have cluster.Attachment, before, err error) {
 	if errors.Is(before, ErrNodeMissing) {
 		return
 	}
@@ -106,7 +106,7 @@ func (e *events) unknownAttachment(a attachment, pv *v1.PersistentVolume) {
 }
 
 // forcedDetach counts and reports a forced detach.
-func (e *events) forcedDetach(a attachment, have cache.ClusterAttachedVolume, reason ForceReason) {
+func (e *events) forcedDetach(a attachment, have cluster.Attachment, reason ForceReason) {
 	e.mu.Lock()
 	e.forced[reason]++
 	e.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 
@@ -76,7 +76,7 @@ func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 // leftoverRemover removes the leftovers of records.
 type leftoverRemover struct {
 	records *attachmentRecords
-	actual  *cache.ClusterActualStateOfWorld
+	actual  *cluster.ActualStateOfWorld
 	logger  *slog.Logger
 	delay   func(failures int) time.Duration
 }
@@ -108,13 +108,13 @@ func (r *leftoverRemover) remove(ctx context.Context, a attachment) error {
 		return nil
 	}
 	switch r.actual.AttachState(a.volume, a.node) {
-	case cache.Attaching, cache.Detaching:
+	case cluster.Attaching, cluster.Detaching:
 		end(false)
-		return cache.ErrAttaching
-	case cache.Attached, cache.AttachUncertain:
+		return cluster.ErrAttaching
+	case cluster.Attached, cluster.AttachUncertain:
 		end(true)
 		return nil
-	case cache.NotAttached:
+	case cluster.NotAttached:
 	}
 	err := r.records.forget(ctx, a)
 	end(err == nil)

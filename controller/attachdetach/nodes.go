@@ -8,7 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -70,7 +70,7 @@ func (c *Controller) takeUse(node *v1.Node) error {
 type useReader struct {
 	store.NodeStatus
 
-	actual *cache.ClusterActualStateOfWorld
+	actual *cluster.ActualStateOfWorld
 }
 
 // VolumesInUse implements operationexecutor.NodeReader.
@@ -80,7 +80,7 @@ func (r useReader) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.
 		return nil, fmt.Errorf("volumes in use of node %q: %w", name, err)
 	}
 	if uid, there := r.actual.NodeUID(name); !there || uid != node.UID {
-		return nil, fmt.Errorf("volumes in use of node %q: its object with UID %q was made anew: %w", name, node.UID, cache.ErrNodeUnknown)
+		return nil, fmt.Errorf("volumes in use of node %q: its object with UID %q was made anew: %w", name, node.UID, cluster.ErrNodeUnknown)
 	}
 	return store.VolumesInUseOf(node)
 }

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -28,8 +28,8 @@ type podWants struct {
 type populator struct {
 	objects objects
 	health  *nodesHealth
-	desired *cache.ClusterDesiredStateOfWorld
-	actual  *cache.ClusterActualStateOfWorld
+	desired *cluster.DesiredStateOfWorld
+	actual  *cluster.ActualStateOfWorld
 	logger  *slog.Logger
 	dirty   *workqueue.Queue[types.NamespacedName] // the pods to be looked at
 	wants   map[types.NamespacedName]podWants

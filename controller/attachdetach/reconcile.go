@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -43,7 +43,7 @@ func (c *Controller) wish(name v1.UniqueVolumeName, node types.NodeName) {
 // moved is called by the actual state after a change. Attachments may wait for the volume, or for the room, that has become free.
 func (c *Controller) moved(name v1.UniqueVolumeName, node types.NodeName) {
 	c.dirty.Add(attachment{name, node})
-	if c.actual.AttachState(name, node) == cache.NotAttached {
+	if c.actual.AttachState(name, node) == cluster.NotAttached {
 		c.volumeFreed(name)
 		c.failures.roomOn(node)
 	}
@@ -119,13 +119,13 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 }
 
 // look gathers all that the decision depends on.
-func (c *Controller) look(a attachment) (attachmentView, operationexecutor.VolumeToAttach, cache.ClusterAttachedVolume) {
+func (c *Controller) look(a attachment) (attachmentView, operationexecutor.VolumeToAttach, cluster.Attachment) {
 	want, wanted := c.desired.VolumeToAttach(a.volume, a.node)
 	have, _ := c.actual.Attachment(a.volume, a.node)
 	node, _ := c.objects.nodes.Get(types.NamespacedName{Name: string(a.node)})
 	view := attachmentView{wanted: wanted, state: have.AttachState, node: c.health.by(node), sickFor: c.health.sickFor(node)}
-	if !wanted && view.state != cache.NotAttached {
-		if have.InUse == cache.AssumedInUse {
+	if !wanted && view.state != cluster.NotAttached {
+		if have.InUse == cluster.AssumedInUse {
 			c.askUse(a.node)
 			have, _ = c.actual.Attachment(a.volume, a.node)
 		}
@@ -149,15 +149,15 @@ func (c *Controller) askUse(name types.NodeName) {
 }
 
 // stay keeps why nothing is done.
-func (c *Controller) stay(a attachment, view attachmentView, have cache.ClusterAttachedVolume) {
-	if view.wanted || view.state != cache.Attached && view.state != cache.AttachUncertain {
-		if view.state == cache.NotAttached {
+func (c *Controller) stay(a attachment, view attachmentView, have cluster.Attachment) {
+	if view.wanted || view.state != cluster.Attached && view.state != cluster.AttachUncertain {
+		if view.state == cluster.NotAttached {
 			c.failures.forget(a)
 			c.executor.ResetBackoff(operationexecutor.Key{Volume: a.volume, Node: a.node})
 		}
 		return
 	}
-	var err error = &cache.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: view.use}
+	var err error = &cluster.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: view.use}
 	if view.node == missing {
 		err = &NodeMissingError{VolumeName: a.volume, NodeName: a.node}
 		c.events.nodeMissing(a, have, c.failures.of(a).err, err)
@@ -193,7 +193,7 @@ func (c *Controller) attach(ctx context.Context, a attachment, want operationexe
 	case errors.As(err, &elsewhere):
 		c.failures.note(a, failure{err: err})
 		c.events.multiAttach(a, want, elsewhere)
-	case errors.Is(err, cache.ErrAttachLimit):
+	case errors.Is(err, cluster.ErrAttachLimit):
 		c.waitForRoom(a, want, err)
 	default:
 		c.begun(a, attach, err)
@@ -201,15 +201,15 @@ func (c *Controller) attach(ctx context.Context, a attachment, want operationexe
 }
 
 // beginAttempt reserves room for a volume on a node, and keeps the attempt until its operation has ended.
-func (c *Controller) beginAttempt(a attachment, want operationexecutor.VolumeToAttach) (*cache.AttachAttempt, error) {
-	request := cache.AttachRequest{VolumeName: a.volume, VolumeSpec: want.VolumeSpec, NodeName: a.node}
+func (c *Controller) beginAttempt(a attachment, want operationexecutor.VolumeToAttach) (*cluster.AttachAttempt, error) {
+	request := cluster.AttachRequest{VolumeName: a.volume, VolumeSpec: want.VolumeSpec, NodeName: a.node}
 	pluginName, _, err := volume.SplitUniqueName(a.volume)
 	if err != nil {
 		return nil, err
 	}
 	if limit, limited := c.objects.limitOf(a.node, pluginName); limited {
 		if limit <= 0 {
-			return nil, &cache.AttachLimitError{NodeName: a.node, PluginName: pluginName, Count: c.actual.AttachCount(a.node, pluginName)}
+			return nil, &cluster.AttachLimitError{NodeName: a.node, PluginName: pluginName, Count: c.actual.AttachCount(a.node, pluginName)}
 		}
 		request.AttachLimit = limit
 	}
@@ -222,7 +222,7 @@ func (c *Controller) beginAttempt(a attachment, want operationexecutor.VolumeToA
 }
 
 // detach begins to detach a volume. A forced detach is counted, logged and an event of the node.
-func (c *Controller) detach(ctx context.Context, a attachment, have cache.ClusterAttachedVolume, force ForceReason) {
+func (c *Controller) detach(ctx context.Context, a attachment, have cluster.Attachment, force ForceReason) {
 	if err := c.foreign.attachedHere(a); err != nil {
 		c.failures.note(a, failure{err: err})
 		return
@@ -239,14 +239,14 @@ func (c *Controller) detach(ctx context.Context, a attachment, have cache.Cluste
 // confirmForce refuses to take a volume by force from a node that is well, or has been meanwhile, or is fenced off no more. It reads the
 // node's object: the one that was last seen may be old. An object that is gone proves nothing. A forced detach is reported here, before
 // it is done.
-func (c *Controller) confirmForce(ctx context.Context, a attachment, have cache.ClusterAttachedVolume, force ForceReason) error {
+func (c *Controller) confirmForce(ctx context.Context, a attachment, have cluster.Attachment, force ForceReason) error {
 	node, err := store.Get[*v1.Node](ctx, c.store, "", string(a.node))
 	if err != nil {
 		return volume.Transient(fmt.Errorf("whether node %q may be forced is not known: %w", a.node, err))
 	}
 	late := force == ForcedByTimeout && c.health.sickFor(node) >= c.options.MaxWaitForUnmount
 	if c.health.by(node) != fenced && !late {
-		return volume.Transient(&cache.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: have.InUse})
+		return volume.Transient(&cluster.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: have.InUse})
 	}
 	c.events.forcedDetach(a, have, force)
 	return nil
@@ -263,9 +263,9 @@ func (c *Controller) begun(a attachment, of step, err error) {
 	case errors.As(err, &pending):
 		// A verification of many volumes holds each of them and does not report its end.
 		c.failures.note(a, failure{of: of, err: err, attempts: c.failures.of(a).attempts, until: time.Now().Add(c.options.delay(1))})
-	case errors.Is(err, cache.ErrAttaching), errors.Is(err, cache.ErrDetaching):
+	case errors.Is(err, cluster.ErrAttaching), errors.Is(err, cluster.ErrDetaching):
 		// The end of what is going on makes it dirty again.
-	case errors.Is(err, operationexecutor.ErrShutDown), errors.Is(err, cache.ErrNodeUnknown):
+	case errors.Is(err, operationexecutor.ErrShutDown), errors.Is(err, cluster.ErrNodeUnknown):
 		c.failures.note(a, failure{err: err})
 	default:
 		attempts := c.failures.of(a).attempts + 1
@@ -275,7 +275,7 @@ func (c *Controller) begun(a attachment, of step, err error) {
 
 // waitForRoom has a volume wait until one is detached from the node. Its pods get one event.
 func (c *Controller) waitForRoom(a attachment, want operationexecutor.VolumeToAttach, err error) {
-	known := errors.Is(c.failures.of(a).err, cache.ErrAttachLimit)
+	known := errors.Is(c.failures.of(a).err, cluster.ErrAttachLimit)
 	c.failures.waitForRoom(a, err)
 	if !known {
 		c.events.pods(want, fmt.Sprintf("volume %q is not attached: %v", want.VolumeSpec.Name(), err))

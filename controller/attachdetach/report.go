@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -35,7 +35,7 @@ const annConfirmed = "volumekit.io/attachments-confirmed"
 // several goroutines at once.
 type reporter struct {
 	store  store.Store
-	actual *cache.ClusterActualStateOfWorld
+	actual *cluster.ActualStateOfWorld
 	logger *slog.Logger
 	delay  func(failures int) time.Duration
 	// dirty are the nodes whose status is to be written.

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -26,7 +26,7 @@ func TestRoomThatComesBeforeTheWaitForItIsNotMissed(t *testing.T) {
 		_, ok := c.dirty.Get(t.Context())
 		return ok
 	}
-	full := &cache.AttachLimitError{NodeName: "n"}
+	full := &cluster.AttachLimitError{NodeName: "n"}
 
 	c.failures.roomOn("n")
 	require.False(t, isLookedAtAgain(), "nobody waits yet")

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
@@ -82,17 +82,17 @@ func (c *Controller) Status() []AttachmentStatus {
 	return status
 }
 
-func (c *Controller) phaseOf(have *cache.ClusterAttachedVolume, wanted bool) AttachmentPhase {
+func (c *Controller) phaseOf(have *cluster.Attachment, wanted bool) AttachmentPhase {
 	switch {
-	case have.AttachState == cache.Attaching:
+	case have.AttachState == cluster.Attaching:
 		return PhaseAttaching
 	case !wanted && c.health.of(have.NodeName) == fenced:
 		return PhaseFenced
-	case have.AttachState == cache.AttachUncertain:
+	case have.AttachState == cluster.AttachUncertain:
 		return PhaseUncertain
-	case have.AttachState == cache.Detaching || !wanted:
+	case have.AttachState == cluster.Detaching || !wanted:
 		return PhaseDetaching
-	case have.InUse == cache.ReportedInUse:
+	case have.InUse == cluster.ReportedInUse:
 		return PhaseInUse
 	}
 	return PhaseAttached
@@ -108,7 +108,7 @@ func (c *Controller) Hung() []operationexecutor.HungCall { return c.executor.Hun
 func (c *Controller) confirmed() map[types.NodeName][]operationexecutor.AttachedVolume {
 	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
 	for have := range c.actual.AllAttachments() {
-		if have.AttachState == cache.Attached {
+		if have.AttachState == cluster.Attached {
 			byNode[have.NodeName] = append(byNode[have.NodeName], have.AttachedVolume)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -19,7 +19,7 @@ import (
 type lister struct {
 	plugins  *volume.VolumePluginMgr
 	executor *operationexecutor.Executor
-	actual   *cache.ClusterActualStateOfWorld
+	actual   *cluster.ActualStateOfWorld
 	records  *attachmentRecords
 	foreign  *foreignAttachments
 	volumes  *store.Mirror[*v1.PersistentVolume]
@@ -70,7 +70,7 @@ func (l *lister) adoptUnknown(ctx context.Context, pluginName string, found []vo
 	for _, at := range found {
 		a := attachment{volume.GetUniqueVolumeName(pluginName, at.VolumeName), at.NodeName}
 		// What others made is honoured by their object.
-		if at.NodeName != "" && l.actual.AttachState(a.volume, a.node) == cache.NotAttached && l.foreign.attachedHere(a) == nil {
+		if at.NodeName != "" && l.actual.AttachState(a.volume, a.node) == cluster.NotAttached && l.foreign.attachedHere(a) == nil {
 			unknown[a.volume] = append(unknown[a.volume], a.node)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -22,10 +22,10 @@ import (
 type controller struct {
 	p        *world.Process
 	executor *operationexecutor.Executor
-	actual   *cache.ClusterActualStateOfWorld
+	actual   *cluster.ActualStateOfWorld
 	bug      ControllerBug
 	// attempts are those to attach whose operation had not ended when it was last looked.
-	attempts map[*cache.AttachAttempt]*operationexecutor.Operation
+	attempts map[*cluster.AttachAttempt]*operationexecutor.Operation
 }
 
 // ControllerBug is a mistake that is planted into the controller. The zero value is none.
@@ -53,8 +53,8 @@ var (
 // StartController starts the controller of a world.
 func StartController(p *world.Process, b ControllerBug) world.Engine {
 	c := &controller{
-		p: p, bug: b, actual: cache.NewClusterActualStateOfWorld(p.Plugins(), cache.ClusterOptions{}),
-		attempts: map[*cache.AttachAttempt]*operationexecutor.Operation{},
+		p: p, bug: b, actual: cluster.NewActualStateOfWorld(p.Plugins(), cluster.Options{}),
+		attempts: map[*cluster.AttachAttempt]*operationexecutor.Operation{},
 	}
 	options := operationexecutor.GeneratorOptions{Plugins: p.Plugins(), Journal: p, NodeReader: p, Reporter: c}
 	c.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(options), ExecutorOptions(p))
@@ -159,9 +159,9 @@ func (c *controller) known(wanted map[attachment]*volume.Spec) []attachment {
 func (c *controller) reconcile(at attachment, wanted *volume.Spec) {
 	row, known := c.actual.Attachment(at.name, at.node)
 	switch {
-	case wanted != nil && row.AttachState != cache.Attached:
+	case wanted != nil && row.AttachState != cluster.Attached:
 		c.attach(operationexecutor.VolumeToAttach{VolumeName: at.name, VolumeSpec: wanted, NodeName: at.node})
-	case wanted == nil && known && row.AttachState != cache.Attaching:
+	case wanted == nil && known && row.AttachState != cluster.Attaching:
 		if c.bug.DetachesUnasked {
 			c.actual.AllowForcedDetach(at.name, at.node)
 		}
@@ -178,7 +178,7 @@ func (c *controller) attach(v operationexecutor.VolumeToAttach) {
 		mayWait(err)
 		return
 	}
-	attempt, err := c.actual.BeginAttach(cache.AttachRequest{VolumeName: v.VolumeName, VolumeSpec: v.VolumeSpec, NodeName: v.NodeName})
+	attempt, err := c.actual.BeginAttach(cluster.AttachRequest{VolumeName: v.VolumeName, VolumeSpec: v.VolumeSpec, NodeName: v.NodeName})
 	if err != nil {
 		return // Somebody else has it, or it is being attached or detached here.
 	}
@@ -202,17 +202,17 @@ func mayWait(err error) {
 
 // countsCertainNodes is a state that forgets the nodes that may have a volume.
 type countsCertainNodes struct {
-	*cache.ClusterActualStateOfWorld
+	*cluster.ActualStateOfWorld
 }
 
 func (s countsCertainNodes) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName {
-	return slices.DeleteFunc(s.ClusterActualStateOfWorld.NodesOfVolume(name), func(node types.NodeName) bool {
-		return s.AttachState(name, node) != cache.Attached
+	return slices.DeleteFunc(s.ActualStateOfWorld.NodesOfVolume(name), func(node types.NodeName) bool {
+		return s.AttachState(name, node) != cluster.Attached
 	})
 }
 
 // report returns what a node is told is attached to it.
-func (c *controller) report(node string) (cache.NodeReport, map[v1.UniqueVolumeName]string) {
+func (c *controller) report(node string) (cluster.NodeReport, map[v1.UniqueVolumeName]string) {
 	report, _ := c.actual.Report(types.NodeName(node))
 	attached := map[v1.UniqueVolumeName]string{}
 	for _, v := range report.Attached {
@@ -228,7 +228,7 @@ func (c *controller) report(node string) (cache.NodeReport, map[v1.UniqueVolumeN
 
 // ReportAttached implements operationexecutor.AttachmentReporter.
 func (c *controller) ReportAttached(_ context.Context, node types.NodeName) error {
-	var report cache.NodeReport
+	var report cluster.NodeReport
 	err := c.p.WriteAttached(string(node), func() (attached map[v1.UniqueVolumeName]string) {
 		report, attached = c.report(string(node))
 		return attached
@@ -256,7 +256,7 @@ func (c *controller) Belief() world.Belief {
 	b := world.Belief{Attached: map[world.At]world.State{}}
 	for row := range c.actual.AllAttachments() {
 		state := world.Uncertain
-		if row.AttachState == cache.Attached {
+		if row.AttachState == cluster.Attached {
 			state = world.Present
 		}
 		b.Attached[world.At{Node: string(row.NodeName), Volume: c.p.Inner(row.VolumeName)}] = state

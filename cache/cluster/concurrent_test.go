@@ -1,4 +1,4 @@
-package cache_test
+package cluster_test
 
 import (
 	"fmt"
@@ -10,7 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/cache/cluster"
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -26,18 +27,18 @@ func TestOfManyWhoBeginAtOnceOneGetsTheVolume(t *testing.T) {
 		a.AddNode(nodeName, "uid")
 		users.Go(func() {
 			for range times {
-				attempt, err := a.BeginAttach(cache.AttachRequest{VolumeName: shared("s1"), VolumeSpec: rwo("s1"), NodeName: nodeName})
+				attempt, err := a.BeginAttach(cluster.AttachRequest{VolumeName: cachetest.Shared("s1"), VolumeSpec: cachetest.RWO("s1"), NodeName: nodeName})
 				if err != nil {
 					continue
 				}
 				won.Add(1)
 				assert.Equal(t, int32(1), holders.Add(1))
-				assert.NoError(t, attempt.MarkVolumeAsAttached(shared("s1"), nil, nodeName, "/dev/x"))
+				assert.NoError(t, attempt.MarkVolumeAsAttached(cachetest.Shared("s1"), nil, nodeName, "/dev/x"))
 				attempt.End()
 				assert.NoError(t, a.SetVolumesInUse(nodeName, "uid", nil))
-				assert.NoError(t, a.RemoveVolumeFromReportAsAttached(shared("s1"), nodeName))
+				assert.NoError(t, a.RemoveVolumeFromReportAsAttached(cachetest.Shared("s1"), nodeName))
 				holders.Add(-1)
-				a.MarkVolumeAsDetached(shared("s1"), nodeName)
+				a.MarkVolumeAsDetached(cachetest.Shared("s1"), nodeName)
 			}
 		})
 	}
@@ -47,11 +48,11 @@ func TestOfManyWhoBeginAtOnceOneGetsTheVolume(t *testing.T) {
 	close(stop)
 	onlookers.Wait()
 	assert.Positive(t, won.Load())
-	assert.Empty(t, a.NodesOfVolume(shared("s1")))
+	assert.Empty(t, a.NodesOfVolume(cachetest.Shared("s1")))
 }
 
 // watchCluster asks and reports until stop is closed.
-func watchCluster(a *cache.ClusterActualStateOfWorld, stop <-chan struct{}) {
+func watchCluster(a *cluster.ActualStateOfWorld, stop <-chan struct{}) {
 	for seen := 0; ; {
 		select {
 		case <-stop:
@@ -73,7 +74,7 @@ func watchCluster(a *cache.ClusterActualStateOfWorld, stop <-chan struct{}) {
 }
 
 // comeAndGo adds and deletes a node with a volume until stop is closed.
-func comeAndGo(a *cache.ClusterActualStateOfWorld, stop <-chan struct{}) {
+func comeAndGo(a *cluster.ActualStateOfWorld, stop <-chan struct{}) {
 	for life := 0; ; life++ {
 		select {
 		case <-stop:
@@ -81,9 +82,9 @@ func comeAndGo(a *cache.ClusterActualStateOfWorld, stop <-chan struct{}) {
 		default:
 		}
 		a.AddNode("comes", types.UID(fmt.Sprint(life)))
-		_ = a.MarkVolumeAsAttached(shared("s2"), rwx("s2"), "comes", "/dev/y")
+		_ = a.MarkVolumeAsAttached(cachetest.Shared("s2"), cachetest.RWX("s2"), "comes", "/dev/y")
 		a.DeleteNode("comes", "")
-		a.MarkVolumeAsDetached(shared("s2"), "comes")
+		a.MarkVolumeAsDetached(cachetest.Shared("s2"), "comes")
 	}
 }
 
@@ -96,7 +97,7 @@ func TestPodsComeAndGoAtOnce(t *testing.T) {
 			p := onNode(fmt.Sprint("p", i), nodeName)
 			for range 200 {
 				for _, name := range []string{"s1", "s2"} {
-					_, err := d.AddPod(p, rwx(name))
+					_, err := d.AddPod(p, cachetest.RWX(name))
 					assert.NoError(t, err)
 				}
 				for row := range d.AllVolumesToAttach() {

@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"time"
@@ -28,7 +28,7 @@ func (s UseState) String() string {
 // one that was read or written after all that is attached was marked so; an older one is noticed when the executor asks the
 // node before it detaches. It costs as much as the node has volumes. The error matches [ErrNodeUnknown] when the node is
 // not there, or is not the one with that UID.
-func (a *ClusterActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid types.UID, inUse []v1.UniqueVolumeName) error {
+func (a *ActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid types.UID, inUse []v1.UniqueVolumeName) error {
 	a.mu.Lock()
 	node := a.nodes[name]
 	if err := node.check(name, uid); err != nil {
@@ -43,8 +43,8 @@ func (a *ClusterActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid typ
 
 // TrustVolumesInUse says that the list of volumes in use of a node's object was written by the node itself, so that also an empty
 // one counts for what was attached while the node had another UID. It is to be called before
-// [ClusterActualStateOfWorld.SetVolumesInUse]. It does nothing for a node that is not there or has another UID.
-func (a *ClusterActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid types.UID) {
+// [ActualStateOfWorld.SetVolumesInUse]. It does nothing for a node that is not there or has another UID.
+func (a *ActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if node := a.nodes[name]; node.check(name, uid) == nil {
@@ -53,7 +53,7 @@ func (a *ClusterActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid t
 }
 
 // setInUse changes the rows of the volumes of which the node says something else than before, and returns them.
-func (a *ClusterActualStateOfWorld) setInUse(node *clusterNode, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
+func (a *ActualStateOfWorld) setInUse(node *knownNode, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
 	node.listedUse = node.listedUse || len(inUse) > 0
 	listed := make(map[v1.UniqueVolumeName]bool, len(inUse))
 	for _, volumeName := range inUse {
@@ -76,7 +76,7 @@ func (a *ClusterActualStateOfWorld) setInUse(node *clusterNode, inUse []v1.Uniqu
 }
 
 // VolumesInUse returns the volumes that a node uses, or is assumed to, sorted.
-func (a *ClusterActualStateOfWorld) VolumesInUse(name types.NodeName) []v1.UniqueVolumeName {
+func (a *ActualStateOfWorld) VolumesInUse(name types.NodeName) []v1.UniqueVolumeName {
 	var names []v1.UniqueVolumeName
 	for row := range a.AttachmentsOfNode(name) {
 		if row.InUse != NotInUse {
@@ -89,9 +89,9 @@ func (a *ClusterActualStateOfWorld) VolumesInUse(name types.NodeName) []v1.Uniqu
 // RequestDetach says that a volume is to be detached from a node, and returns since when: a request that was made before
 // and not taken back stays as old as it is, whatever became of attempts. It returns zero when the volume is not, and may
 // not be, attached. Attaching it again takes the request back.
-func (a *ClusterActualStateOfWorld) RequestDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (since time.Time) {
+func (a *ActualStateOfWorld) RequestDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (since time.Time) {
 	now := time.Now()
-	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) {
+	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) {
 		if row.DetachRequestedSince.IsZero() {
 			row.DetachRequestedSince = now
 		}
@@ -101,8 +101,8 @@ func (a *ClusterActualStateOfWorld) RequestDetach(volumeName v1.UniqueVolumeName
 }
 
 // CancelDetachRequest takes back that a volume is to be detached, and that it may be by force.
-func (a *ClusterActualStateOfWorld) CancelDetachRequest(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
-	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) {
+func (a *ActualStateOfWorld) CancelDetachRequest(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) {
 		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false
 	})
 }
@@ -110,12 +110,12 @@ func (a *ClusterActualStateOfWorld) CancelDetachRequest(volumeName v1.UniqueVolu
 // AllowForcedDetach says that a volume may be detached also while the node uses it, by the caller's policy: the node is out
 // of order and time has run out, or it was fenced. That is taken back by CancelDetachRequest, by attaching the volume
 // again, and by another node of that name.
-func (a *ClusterActualStateOfWorld) AllowForcedDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
-	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) { row.ForcedDetachAllowed = true })
+func (a *ActualStateOfWorld) AllowForcedDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) { row.ForcedDetachAllowed = true })
 }
 
 // change replaces the row of an attachment, if there is one, by what f makes of it.
-func (a *ClusterActualStateOfWorld) change(key attachmentKey, f func(row *clusterRow)) {
+func (a *ActualStateOfWorld) change(key attachmentKey, f func(row *attachmentRow)) {
 	a.mu.Lock()
 	var told toldOf
 	if old := a.find(key); old != nil {

@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"fmt"
@@ -16,9 +16,9 @@ import (
 func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
 	yes, no, same := listed, unlisted, asBefore
 	tests := []struct {
-		from  AttachState
+		from  AttachmentState
 		e     event
-		to    AttachState // where it leads when all is well
+		to    AttachmentState // where it leads when all is well
 		tells listing
 		// What refuses the move while others have the volume, while the node uses it, and always.
 		others, inUse, never error
@@ -68,7 +68,7 @@ func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
 		{Detaching, withdrawn, Detaching, no, nil, nil, nil},
 		{Detaching, restored, Attached, yes, nil, nil, nil},
 	}
-	require.Len(t, tests, len(clusterMoves)*len(clusterMoves[0]))
+	require.Len(t, tests, len(moves)*len(moves[0]))
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%v %v", test.from, test.e), func(t *testing.T) {
 			for _, reported := range []bool{false, true} {
@@ -100,13 +100,13 @@ func firstOf(errs ...error) error {
 
 // movedFrom is one attempt at a move, and what should come of it.
 type movedFrom struct {
-	from             AttachState
+	from             AttachmentState
 	e                event
 	reported, forced bool
 	others           bool
 	use              UseState
 
-	to    AttachState
+	to    AttachmentState
 	tells listing
 	why   error
 }
@@ -114,7 +114,7 @@ type movedFrom struct {
 // check makes the move in a state of its own.
 func (m *movedFrom) check(t *testing.T) {
 	t.Helper()
-	a := NewClusterActualStateOfWorld(nil, ClusterOptions{})
+	a := NewActualStateOfWorld(nil, Options{})
 	a.AddNode("n", "uid")
 	a.AddNode("other", "uid")
 	n := attachmentNews{key: attachmentKey{"n", "example.com/any/v"}, spec: exclusiveSpec("v"), pluginName: "example.com/any"}
@@ -150,19 +150,19 @@ func (m *movedFrom) check(t *testing.T) {
 
 func TestTheStatesAndEventsHaveWords(t *testing.T) {
 	words := map[string]bool{}
-	for s := range AttachState(len(clusterMoves)) {
+	for s := range AttachmentState(len(moves)) {
 		words[s.String()] = true
 	}
-	for e := range event(len(clusterMoves[0])) {
+	for e := range event(len(moves[0])) {
 		words[e.String()] = true
 	}
-	assert.Len(t, words, len(clusterMoves)+len(clusterMoves[0]))
+	assert.Len(t, words, len(moves)+len(moves[0]))
 	assert.Equal(t, []string{"assumed to be in use", "in use", "not in use"},
 		[]string{AssumedInUse.String(), ReportedInUse.String(), NotInUse.String()})
 }
 
 // The executor and the state agree on what the state can be asked.
 var (
-	_ operationexecutor.VolumeNodes = (*ClusterActualStateOfWorld)(nil)
+	_ operationexecutor.VolumeNodes = (*ActualStateOfWorld)(nil)
 	_ operationexecutor.VolumeNodes = (*AttachAttempt)(nil)
 )

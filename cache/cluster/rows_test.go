@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"fmt"
@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -30,9 +32,11 @@ func podOn(name, nodeName string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}, Spec: v1.PodSpec{NodeName: nodeName}}
 }
 
+const rounds = 1000
+
 // TestTheListsOfTheClustersDesiredState changes the state at random and holds every list against all rows.
 func TestTheListsOfTheClustersDesiredState(t *testing.T) {
-	d := NewClusterDesiredStateOfWorld(newAnyPlugins(t), ClusterOptions{})
+	d := NewDesiredStateOfWorld(cachetest.NewAnyPlugins(t), Options{})
 	random := rand.New(rand.NewPCG(9, 10))
 	for range rounds {
 		changeClusterDesired(d, random)
@@ -49,7 +53,7 @@ func TestTheListsOfTheClustersDesiredState(t *testing.T) {
 	assert.Empty(t, d.pods)
 }
 
-func changeClusterDesired(d *ClusterDesiredStateOfWorld, random *rand.Rand) {
+func changeClusterDesired(d *DesiredStateOfWorld, random *rand.Rand) {
 	nodeName := fmt.Sprint("n", random.IntN(3))
 	p := podOn(fmt.Sprint(nodeName, "-pod", random.IntN(3)), nodeName)
 	podName := volume.GetUniquePodName(p)
@@ -67,7 +71,7 @@ func changeClusterDesired(d *ClusterDesiredStateOfWorld, random *rand.Rand) {
 	}
 }
 
-func (d *ClusterDesiredStateOfWorld) verify(t *testing.T) {
+func (d *DesiredStateOfWorld) verify(t *testing.T) {
 	t.Helper()
 	byNode, byVolume := map[*wantedAttachment]bool{}, map[*wantedAttachment]bool{}
 	podsOf := 0
@@ -115,7 +119,7 @@ type clusterModel struct {
 // TestTheListsOfTheClustersActualState changes the state at random, by every method, and holds every list against all
 // rows; what the nodes are told by reports of changes alone is what the whole report says.
 func TestTheListsOfTheClustersActualState(t *testing.T) {
-	a := NewClusterActualStateOfWorld(newAnyPlugins(t), ClusterOptions{})
+	a := NewActualStateOfWorld(cachetest.NewAnyPlugins(t), Options{})
 	m := &clusterModel{status: map[types.NodeName]map[v1.UniqueVolumeName]string{}, reports: map[types.NodeName]NodeReport{}, uids: map[types.NodeName]types.UID{}}
 	random := rand.New(rand.NewPCG(11, 12))
 	for range 3 * rounds {
@@ -135,7 +139,7 @@ func TestTheListsOfTheClustersActualState(t *testing.T) {
 	assert.Empty(t, a.unreported)
 }
 
-func (m *clusterModel) change(a *ClusterActualStateOfWorld, random *rand.Rand) {
+func (m *clusterModel) change(a *ActualStateOfWorld, random *rand.Rand) {
 	node := types.NodeName(fmt.Sprint("n", random.IntN(3)))
 	inner := fmt.Sprint("s", random.IntN(5))
 	name := volume.GetUniqueVolumeName("example.com/any", inner)
@@ -204,7 +208,7 @@ func (m *clusterModel) finish(attempt *AttachAttempt, random *rand.Rand, name v1
 }
 
 // write tells a node what the report says that was made some time ago.
-func (m *clusterModel) write(a *ClusterActualStateOfWorld, node types.NodeName) {
+func (m *clusterModel) write(a *ActualStateOfWorld, node types.NodeName) {
 	r, ok := m.reports[node]
 	if uid, there := a.NodeUID(node); !ok || !there || uid != r.NodeUID {
 		return
@@ -223,7 +227,7 @@ func (m *clusterModel) write(a *ClusterActualStateOfWorld, node types.NodeName) 
 }
 
 // recover reads the node's status anew.
-func (m *clusterModel) recover(a *ClusterActualStateOfWorld, node types.NodeName) {
+func (m *clusterModel) recover(a *ActualStateOfWorld, node types.NodeName) {
 	uid, there := a.NodeUID(node)
 	if !there {
 		return
@@ -236,7 +240,7 @@ func (m *clusterModel) recover(a *ClusterActualStateOfWorld, node types.NodeName
 }
 
 // verify holds what a node was told, with what it is still to be told, against what it should be told.
-func (m *clusterModel) verify(t *testing.T, a *ClusterActualStateOfWorld) {
+func (m *clusterModel) verify(t *testing.T, a *ActualStateOfWorld) {
 	t.Helper()
 	for name := range m.status {
 		uid, there := a.NodeUID(name)
@@ -265,16 +269,16 @@ func (m *clusterModel) verify(t *testing.T, a *ClusterActualStateOfWorld) {
 }
 
 // verify holds every list and every rule against the rows of all attachments.
-func (a *ClusterActualStateOfWorld) verify(t *testing.T) {
+func (a *ActualStateOfWorld) verify(t *testing.T) {
 	t.Helper()
 	counts, sum := map[types.NodeName]int{}, 0
 	for name, list := range a.volumes {
 		require.NotEmpty(t, list)
-		require.True(t, slices.IsSortedFunc(list, func(a, b *clusterRow) int { return a.compareNode(b.NodeName) }))
+		require.True(t, slices.IsSortedFunc(list, func(a, b *attachmentRow) int { return a.compareNode(b.NodeName) }))
 		for _, row := range list {
 			node := a.nodes[row.NodeName]
 			require.Equal(t, name, row.VolumeName)
-			require.Same(t, row, find(node.attachments, name, (*clusterRow).compareVolume))
+			require.Same(t, row, rows.Find(node.attachments, name, (*attachmentRow).compareVolume))
 			require.NotEqual(t, NotAttached, row.AttachState)
 			require.True(t, row.AttachState != Attached || row.Reported, "what is certain is told")
 			require.False(t, row.Reported && row.AttachState != Attached && row.AttachState != AttachUncertain)
@@ -289,7 +293,7 @@ func (a *ClusterActualStateOfWorld) verify(t *testing.T) {
 	var unreported []types.NodeName
 	for name, node := range a.nodes {
 		require.True(t, node.present || len(node.attachments) > 0, "no node without a reason")
-		require.True(t, slices.IsSortedFunc(node.attachments, func(a, b *clusterRow) int { return a.compareVolume(b.VolumeName) }))
+		require.True(t, slices.IsSortedFunc(node.attachments, func(a, b *attachmentRow) int { return a.compareVolume(b.VolumeName) }))
 		require.Len(t, node.attachments, counts[name])
 		require.Equal(t, counts[name], a.AttachCount(name, "example.com/any"))
 		require.False(t, !node.present && len(node.changes) > 0)

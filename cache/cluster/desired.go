@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"cmp"
@@ -9,16 +9,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ClusterDesiredStateOfWorld says which volumes should be attached to which nodes of a cluster, and for which pods. A pod
+// DesiredStateOfWorld says which volumes should be attached to which nodes of a cluster, and for which pods. A pod
 // wants its volumes on the node that it names until it is deleted from this state, whether or not an object of that node is
 // there: a Node object that is deleted, or made again with another UID, ends no pod. Make it with
-// [NewClusterDesiredStateOfWorld].
-type ClusterDesiredStateOfWorld struct {
+// [NewDesiredStateOfWorld].
+type DesiredStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
-	options ClusterOptions
+	options Options
 
 	mu      sync.RWMutex
 	nodes   map[types.NodeName][]*wantedAttachment       // by the name of the volume
@@ -28,7 +29,7 @@ type ClusterDesiredStateOfWorld struct {
 
 // wantedAttachment is a volume that pods on a node want. PodCount counts pods.
 type wantedAttachment struct {
-	ClusterVolumeToAttach
+	WantedAttachment
 	pods []*v1.Pod // by their UIDs
 }
 
@@ -48,8 +49,8 @@ func comparePod(pod *v1.Pod, name volume.UniquePodName) int {
 	return cmp.Compare(volume.GetUniquePodName(pod), name)
 }
 
-// ClusterVolumeToAttach is a volume that should be attached to a node.
-type ClusterVolumeToAttach struct {
+// WantedAttachment is a volume that should be attached to a node.
+type WantedAttachment struct {
 	// VolumeName is the unique name of the volume.
 	VolumeName v1.UniqueVolumeName
 	// VolumeSpec is the volume, as the pod that came last says.
@@ -64,9 +65,9 @@ type ClusterVolumeToAttach struct {
 	MultiAttachErrorReported bool
 }
 
-// NewClusterDesiredStateOfWorld returns a state in which nothing is wanted.
-func NewClusterDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options ClusterOptions) *ClusterDesiredStateOfWorld {
-	return &ClusterDesiredStateOfWorld{
+// NewDesiredStateOfWorld returns a state in which nothing is wanted.
+func NewDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *DesiredStateOfWorld {
+	return &DesiredStateOfWorld{
 		plugins: plugins,
 		options: options,
 		nodes:   map[types.NodeName][]*wantedAttachment{},
@@ -81,7 +82,7 @@ func NewClusterDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Clus
 //
 // The error matches volume.ErrInvalid when something is missing; a volume that no plugin, or more than one, serves is an error
 // of the registry's look-up. After an error nothing has changed.
-func (d *ClusterDesiredStateOfWorld) AddPod(pod *v1.Pod, spec *volume.Spec) (v1.UniqueVolumeName, error) {
+func (d *DesiredStateOfWorld) AddPod(pod *v1.Pod, spec *volume.Spec) (v1.UniqueVolumeName, error) {
 	if pod == nil || pod.UID == "" || pod.Spec.NodeName == "" || spec == nil {
 		return "", fmt.Errorf("a pod with a UID and a node, and a volume, are required: %w", volume.ErrInvalid)
 	}
@@ -107,14 +108,14 @@ func (d *ClusterDesiredStateOfWorld) AddPod(pod *v1.Pod, spec *volume.Spec) (v1.
 }
 
 // add adds a pod to a volume.
-func (d *ClusterDesiredStateOfWorld) add(key attachmentKey, pod *v1.Pod, spec *volume.Spec, pluginName string) {
+func (d *DesiredStateOfWorld) add(key attachmentKey, pod *v1.Pod, spec *volume.Spec, pluginName string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w := d.find(key)
 	if w == nil {
-		w = &wantedAttachment{ClusterVolumeToAttach: ClusterVolumeToAttach{VolumeName: key.volume, NodeName: key.node}}
-		d.nodes[key.node] = insert(d.nodes[key.node], w, key.volume, (*wantedAttachment).compareVolume)
-		d.volumes[key.volume] = insert(d.volumes[key.volume], w, key.node, (*wantedAttachment).compareNode)
+		w = &wantedAttachment{WantedAttachment: WantedAttachment{VolumeName: key.volume, NodeName: key.node}}
+		d.nodes[key.node] = rows.Insert(d.nodes[key.node], w, key.volume, (*wantedAttachment).compareVolume)
+		d.volumes[key.volume] = rows.Insert(d.volumes[key.volume], w, key.node, (*wantedAttachment).compareNode)
 	}
 	w.VolumeSpec, w.PluginName = spec, pluginName
 	podName := volume.GetUniquePodName(pod)
@@ -122,19 +123,19 @@ func (d *ClusterDesiredStateOfWorld) add(key attachmentKey, pod *v1.Pod, spec *v
 		w.pods[i] = pod
 		return
 	}
-	w.pods = insert(w.pods, pod, podName, comparePod)
+	w.pods = rows.Insert(w.pods, pod, podName, comparePod)
 	w.PodCount = len(w.pods)
 	w.MultiAttachErrorReported = false // The new pod was not told.
-	d.pods[podName] = insert(d.pods[podName], w, key, (*wantedAttachment).compare)
+	d.pods[podName] = rows.Insert(d.pods[podName], w, key, (*wantedAttachment).compare)
 }
 
 // find returns a volume that pods on a node want, or nil.
-func (d *ClusterDesiredStateOfWorld) find(key attachmentKey) *wantedAttachment {
-	return find(d.volumes[key.volume], key.node, (*wantedAttachment).compareNode)
+func (d *DesiredStateOfWorld) find(key attachmentKey) *wantedAttachment {
+	return rows.Find(d.volumes[key.volume], key.node, (*wantedAttachment).compareNode)
 }
 
 // DeletePod says that a pod no longer wants anything, and returns the volumes that it wanted, all of them, sorted.
-func (d *ClusterDesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.UniqueVolumeName {
+func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	d.mu.Lock()
 	removed := make([]attachmentKey, 0, len(d.pods[podName]))
 	for _, w := range d.pods[podName] {
@@ -154,7 +155,7 @@ func (d *ClusterDesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v
 }
 
 // DeletePodFromVolume says that a pod no longer wants a volume on a node. A pod that did not want it is no error.
-func (d *ClusterDesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
 	key := attachmentKey{nodeName, volumeName}
 	d.mu.Lock()
 	removed := d.remove(key, podName)
@@ -165,17 +166,17 @@ func (d *ClusterDesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePo
 }
 
 // remove takes a pod from a volume, and the volume from its node with its last pod. It reports whether it was there.
-func (d *ClusterDesiredStateOfWorld) remove(key attachmentKey, podName volume.UniquePodName) bool {
-	w := find(d.pods[podName], key, (*wantedAttachment).compare)
+func (d *DesiredStateOfWorld) remove(key attachmentKey, podName volume.UniquePodName) bool {
+	w := rows.Find(d.pods[podName], key, (*wantedAttachment).compare)
 	if w == nil {
 		return false
 	}
-	setList(d.pods, podName, remove(d.pods[podName], key, (*wantedAttachment).compare))
-	w.pods = remove(w.pods, podName, comparePod)
+	rows.SetList(d.pods, podName, rows.Remove(d.pods[podName], key, (*wantedAttachment).compare))
+	w.pods = rows.Remove(w.pods, podName, comparePod)
 	w.PodCount = len(w.pods)
 	if w.PodCount == 0 {
-		setList(d.nodes, key.node, remove(d.nodes[key.node], key.volume, (*wantedAttachment).compareVolume))
-		setList(d.volumes, key.volume, remove(d.volumes[key.volume], key.node, (*wantedAttachment).compareNode))
+		rows.SetList(d.nodes, key.node, rows.Remove(d.nodes[key.node], key.volume, (*wantedAttachment).compareVolume))
+		rows.SetList(d.volumes, key.volume, rows.Remove(d.volumes[key.volume], key.node, (*wantedAttachment).compareNode))
 	}
 	return true
 }
@@ -183,7 +184,7 @@ func (d *ClusterDesiredStateOfWorld) remove(key attachmentKey, podName volume.Un
 // MarkMultiAttachErrorReported says that the pods that want a volume on a node are being told that another node has it. It
 // returns false when they were told already, or do not want it any more: whoever gets true tells them, and nobody else
 // does. When another pod comes, they are to be told again. The Changed hook is not called: nothing else is wanted.
-func (d *ClusterDesiredStateOfWorld) MarkMultiAttachErrorReported(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
+func (d *DesiredStateOfWorld) MarkMultiAttachErrorReported(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w := d.find(attachmentKey{nodeName, volumeName})

@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"iter"
@@ -8,27 +8,28 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // VolumeExists reports whether any pod on the node wants the volume.
-func (d *ClusterDesiredStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
+func (d *DesiredStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.find(attachmentKey{nodeName, volumeName}) != nil
 }
 
 // PodExists reports whether the pod wants the volume on the node.
-func (d *ClusterDesiredStateOfWorld) PodExists(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
+func (d *DesiredStateOfWorld) PodExists(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return find(d.pods[podName], attachmentKey{nodeName, volumeName}, (*wantedAttachment).compare) != nil
+	return rows.Find(d.pods[podName], attachmentKey{nodeName, volumeName}, (*wantedAttachment).compare) != nil
 }
 
 // VolumeToAttach returns what the executor needs to attach a volume to a node, its pods by their UIDs, and false when no pod
 // there wants it.
-func (d *ClusterDesiredStateOfWorld) VolumeToAttach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (operationexecutor.VolumeToAttach, bool) {
+func (d *DesiredStateOfWorld) VolumeToAttach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (operationexecutor.VolumeToAttach, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	row := d.find(attachmentKey{nodeName, volumeName})
@@ -39,7 +40,7 @@ func (d *ClusterDesiredStateOfWorld) VolumeToAttach(volumeName v1.UniqueVolumeNa
 }
 
 // VolumesToAttach returns what the executor needs to attach a volume to every node on which pods want it, by node.
-func (d *ClusterDesiredStateOfWorld) VolumesToAttach(volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToAttach {
+func (d *DesiredStateOfWorld) VolumesToAttach(volumeName v1.UniqueVolumeName) []operationexecutor.VolumeToAttach {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var volumes []operationexecutor.VolumeToAttach
@@ -61,46 +62,46 @@ func (w *wantedAttachment) toAttach() operationexecutor.VolumeToAttach {
 
 // AllVolumesToAttach yields a copy of every volume that should be attached to a node when the loop begins, by node and
 // volume. No lock is held meanwhile.
-func (d *ClusterDesiredStateOfWorld) AllVolumesToAttach() iter.Seq[*ClusterVolumeToAttach] {
-	return pointers(d.allVolumesToAttach)
+func (d *DesiredStateOfWorld) AllVolumesToAttach() iter.Seq[*WantedAttachment] {
+	return rows.Pointers(d.allVolumesToAttach)
 }
 
-func (d *ClusterDesiredStateOfWorld) allVolumesToAttach() []ClusterVolumeToAttach {
+func (d *DesiredStateOfWorld) allVolumesToAttach() []WantedAttachment {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	rows := make([]ClusterVolumeToAttach, 0, len(d.volumes))
+	copies := make([]WantedAttachment, 0, len(d.volumes))
 	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
-		rows = appendCopies(rows, d.nodes[name], (*wantedAttachment).row)
+		copies = rows.AppendCopies(copies, d.nodes[name], (*wantedAttachment).row)
 	}
-	return rows
+	return copies
 }
 
 // VolumesOfNode yields a copy of each volume that should be attached to a node when the loop begins, by name. No lock is held
 // meanwhile.
-func (d *ClusterDesiredStateOfWorld) VolumesOfNode(name types.NodeName) iter.Seq[*ClusterVolumeToAttach] {
-	return pointers(func() []ClusterVolumeToAttach {
+func (d *DesiredStateOfWorld) VolumesOfNode(name types.NodeName) iter.Seq[*WantedAttachment] {
+	return rows.Pointers(func() []WantedAttachment {
 		d.mu.RLock()
 		defer d.mu.RUnlock()
-		return appendCopies(nil, d.nodes[name], (*wantedAttachment).row)
+		return rows.AppendCopies(nil, d.nodes[name], (*wantedAttachment).row)
 	})
 }
 
 // VolumesOfPod yields the volumes that a pod wants, by node and volume, as VolumesOfNode does.
-func (d *ClusterDesiredStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*ClusterVolumeToAttach] {
-	return pointers(func() []ClusterVolumeToAttach {
+func (d *DesiredStateOfWorld) VolumesOfPod(podName volume.UniquePodName) iter.Seq[*WantedAttachment] {
+	return rows.Pointers(func() []WantedAttachment {
 		d.mu.RLock()
 		defer d.mu.RUnlock()
-		return appendCopies(nil, d.pods[podName], (*wantedAttachment).row)
+		return rows.AppendCopies(nil, d.pods[podName], (*wantedAttachment).row)
 	})
 }
 
 // NodesOfVolume yields the nodes to which a volume should be attached, by name, as VolumesOfNode does.
-func (d *ClusterDesiredStateOfWorld) NodesOfVolume(name v1.UniqueVolumeName) iter.Seq[*ClusterVolumeToAttach] {
-	return pointers(func() []ClusterVolumeToAttach {
+func (d *DesiredStateOfWorld) NodesOfVolume(name v1.UniqueVolumeName) iter.Seq[*WantedAttachment] {
+	return rows.Pointers(func() []WantedAttachment {
 		d.mu.RLock()
 		defer d.mu.RUnlock()
-		return appendCopies(nil, d.volumes[name], (*wantedAttachment).row)
+		return rows.AppendCopies(nil, d.volumes[name], (*wantedAttachment).row)
 	})
 }
 
-func (w *wantedAttachment) row() ClusterVolumeToAttach { return w.ClusterVolumeToAttach }
+func (w *wantedAttachment) row() WantedAttachment { return w.WantedAttachment }

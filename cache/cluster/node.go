@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"maps"
@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// clusterNode is a node that is there, or to which volumes may be attached.
-type clusterNode struct {
+// knownNode is a node that is there, or to which volumes may be attached.
+type knownNode struct {
 	name    types.NodeName
 	uid     types.UID // of the node that is or was there last; empty when none was
 	present bool
 
-	attachments []*clusterRow // by the name of the volume
+	attachments []*attachmentRow // by the name of the volume
 	perPlugin   map[string]int
 	// listedUse says that it has listed any volume as in use since it has its UID. An empty list is also what an object has
 	// that somebody has just made, whatever runs on the node.
@@ -28,17 +28,17 @@ type clusterNode struct {
 }
 
 // node returns the record of a node, and makes one that is not present when there is none.
-func (a *ClusterActualStateOfWorld) node(name types.NodeName) *clusterNode {
+func (a *ActualStateOfWorld) node(name types.NodeName) *knownNode {
 	node := a.nodes[name]
 	if node == nil {
-		node = &clusterNode{name: name, perPlugin: map[string]int{}, changes: map[v1.UniqueVolumeName]uint64{}}
+		node = &knownNode{name: name, perPlugin: map[string]int{}, changes: map[v1.UniqueVolumeName]uint64{}}
 		a.nodes[name] = node
 	}
 	return node
 }
 
 // check refuses a node that is not there; uid is that of the node that is meant, and empty when any of the name is.
-func (n *clusterNode) check(name types.NodeName, uid types.UID) error {
+func (n *knownNode) check(name types.NodeName, uid types.UID) error {
 	switch {
 	case n == nil || !n.present:
 		return nodeUnknown(name, "", "")
@@ -49,7 +49,7 @@ func (n *clusterNode) check(name types.NodeName, uid types.UID) error {
 }
 
 // count adds to the number of volumes of a plugin.
-func (n *clusterNode) count(pluginName string, by int) {
+func (n *knownNode) count(pluginName string, by int) {
 	n.perPlugin[pluginName] += by
 	if n.perPlugin[pluginName] == 0 {
 		delete(n.perPlugin, pluginName)
@@ -60,7 +60,7 @@ func (n *clusterNode) count(pluginName string, by int) {
 // may be attached to it still, and is uncertain; the new one is to be told that none of it is attached, is assumed to use all
 // of it, and inherits no device path. The machine may be the same and may go on using what it used: an empty list of volumes
 // in use, which a new object has by itself, does not say that it does not.
-func (a *ClusterActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
+func (a *ActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
 	node := a.node(name)
 	if node.present && node.uid == uid {
@@ -70,7 +70,7 @@ func (a *ClusterActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) 
 	var changed []attachmentKey
 	if node.uid != "" && node.uid != uid {
 		node.listedUse = false
-		changed = a.endLife(node, func(row *clusterRow) { row.InUse, row.inherited = AssumedInUse, true })
+		changed = a.endLife(node, func(row *attachmentRow) { row.InUse, row.inherited = AssumedInUse, true })
 	}
 	node.uid, node.present = uid, true
 	report := a.reportAll(node)
@@ -82,7 +82,7 @@ func (a *ClusterActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) 
 }
 
 // reportAll notes that a node is to be told anew of all its volumes, and reports whether there are any.
-func (a *ClusterActualStateOfWorld) reportAll(node *clusterNode) bool {
+func (a *ActualStateOfWorld) reportAll(node *knownNode) bool {
 	for _, row := range node.attachments {
 		a.reportChange(node, row.VolumeName)
 	}
@@ -93,14 +93,14 @@ func (a *ClusterActualStateOfWorld) reportAll(node *clusterNode) bool {
 // marked as detached, for the storage may still have them; with the last one, the last trace of the node goes. What it used
 // by its last word it still uses: that its object has gone does not say that its processes have. A late word of an earlier
 // node of that name, by its UID, changes nothing; an empty UID means whichever is there.
-func (a *ClusterActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
+func (a *ActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
 	node := a.nodes[name]
 	if node.check(name, uid) != nil {
 		a.mu.Unlock()
 		return
 	}
-	changed := a.endLife(node, func(*clusterRow) {})
+	changed := a.endLife(node, func(*attachmentRow) {})
 	node.present = false
 	if len(node.attachments) == 0 {
 		delete(a.nodes, name)
@@ -111,12 +111,12 @@ func (a *ClusterActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UI
 
 // endLife doubts all attachments of a node, which then may change the rows, forgets what the node was to be told, and
 // returns what has changed, by name.
-func (a *ClusterActualStateOfWorld) endLife(node *clusterNode, then func(row *clusterRow)) []attachmentKey {
+func (a *ActualStateOfWorld) endLife(node *knownNode, then func(row *attachmentRow)) []attachmentKey {
 	clear(node.changes)
 	delete(a.unreported, node.name)
 	keys := make([]attachmentKey, 0, len(node.attachments))
 	for _, row := range node.attachments {
-		row.AttachState, row.Reported, row.attempt = clusterMoves[row.AttachState][doubted].to, false, nil
+		row.AttachState, row.Reported, row.attempt = moves[row.AttachState][doubted].to, false, nil
 		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false
 		then(row)
 		keys = append(keys, row.key())
@@ -125,7 +125,7 @@ func (a *ClusterActualStateOfWorld) endLife(node *clusterNode, then func(row *cl
 }
 
 // NodeUID returns the UID of a node that is there, and false when there is none of that name.
-func (a *ClusterActualStateOfWorld) NodeUID(name types.NodeName) (types.UID, bool) {
+func (a *ActualStateOfWorld) NodeUID(name types.NodeName) (types.UID, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	node := a.nodes[name]
@@ -136,14 +136,14 @@ func (a *ClusterActualStateOfWorld) NodeUID(name types.NodeName) (types.UID, boo
 }
 
 // Nodes returns the nodes that are there, and those that have gone and to which volumes may still be attached, sorted.
-func (a *ClusterActualStateOfWorld) Nodes() []types.NodeName {
+func (a *ActualStateOfWorld) Nodes() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return slices.Sorted(maps.Keys(a.nodes))
 }
 
 // AttachCount returns how many volumes of a plugin are, may be or are being attached to a node: what its limit counts.
-func (a *ClusterActualStateOfWorld) AttachCount(name types.NodeName, pluginName string) int {
+func (a *ActualStateOfWorld) AttachCount(name types.NodeName, pluginName string) int {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if node := a.nodes[name]; node != nil {

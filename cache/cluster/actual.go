@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"cmp"
@@ -9,21 +9,22 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache/internal/rows"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ClusterActualStateOfWorld says which volumes are, or may be, attached to which nodes of a cluster. It implements the
+// ActualStateOfWorld says which volumes are, or may be, attached to which nodes of a cluster. It implements the
 // executor's attacher updater and operationexecutor.VolumeNodes. It is not an operationexecutor.VolumeUsers: those are
 // asked about the pods of all nodes; here each node is guarded for itself, by what it says that it uses. Make it with
-// [NewClusterActualStateOfWorld].
-type ClusterActualStateOfWorld struct {
+// [NewActualStateOfWorld].
+type ActualStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
-	options ClusterOptions
+	options Options
 
 	mu      sync.RWMutex
-	nodes   map[types.NodeName]*clusterNode
-	volumes map[v1.UniqueVolumeName][]*clusterRow // by the name of the node
+	nodes   map[types.NodeName]*knownNode
+	volumes map[v1.UniqueVolumeName][]*attachmentRow // by the name of the node
 	// unreported are the nodes that have not been told of all changes.
 	unreported map[types.NodeName]struct{}
 	// version is that of the last change of what any node is to be told.
@@ -31,12 +32,12 @@ type ClusterActualStateOfWorld struct {
 }
 
 var (
-	_ operationexecutor.ActualStateOfWorldAttacherUpdater = (*ClusterActualStateOfWorld)(nil)
-	_ operationexecutor.VolumeNodes                       = (*ClusterActualStateOfWorld)(nil)
+	_ operationexecutor.ActualStateOfWorldAttacherUpdater = (*ActualStateOfWorld)(nil)
+	_ operationexecutor.VolumeNodes                       = (*ActualStateOfWorld)(nil)
 )
 
-// ClusterAttachedVolume is what is known of one volume on one node.
-type ClusterAttachedVolume struct {
+// Attachment is what is known of one volume on one node.
+type Attachment struct {
 	// AttachedVolume is the volume, with the node and the device path that it has on this node. That it is staged is not
 	// known here.
 	operationexecutor.AttachedVolume
@@ -44,7 +45,7 @@ type ClusterAttachedVolume struct {
 	// the node was not known.
 	NodeUID types.UID
 	// AttachState is what is known of the attachment. It is never NotAttached.
-	AttachState AttachState
+	AttachState AttachmentState
 	// InUse is what the node says of its use.
 	InUse UseState
 	// Reported says that the node is told that the volume is attached.
@@ -55,21 +56,21 @@ type ClusterAttachedVolume struct {
 	ForcedDetachAllowed bool
 }
 
-// clusterRow is a volume on a node. Queries return copies.
-type clusterRow struct {
-	ClusterAttachedVolume
+// attachmentRow is a volume on a node. Queries return copies.
+type attachmentRow struct {
+	Attachment
 	attempt *AttachAttempt // the one that is going on in the state Attaching
 	// inherited says that it was, or may have been, attached while the node had another UID.
 	inherited bool
 }
 
-func (r *clusterRow) compareNode(name types.NodeName) int { return cmp.Compare(r.NodeName, name) }
+func (r *attachmentRow) compareNode(name types.NodeName) int { return cmp.Compare(r.NodeName, name) }
 
-func (r *clusterRow) compareVolume(name v1.UniqueVolumeName) int {
+func (r *attachmentRow) compareVolume(name v1.UniqueVolumeName) int {
 	return cmp.Compare(r.VolumeName, name)
 }
 
-func (r *clusterRow) key() attachmentKey { return attachmentKey{r.NodeName, r.VolumeName} }
+func (r *attachmentRow) key() attachmentKey { return attachmentKey{r.NodeName, r.VolumeName} }
 
 // attachmentKey names one volume on one node.
 type attachmentKey struct {
@@ -77,13 +78,13 @@ type attachmentKey struct {
 	volume v1.UniqueVolumeName
 }
 
-// NewClusterActualStateOfWorld returns a state in which no node is known and nothing is attached.
-func NewClusterActualStateOfWorld(plugins *volume.VolumePluginMgr, options ClusterOptions) *ClusterActualStateOfWorld {
-	return &ClusterActualStateOfWorld{
+// NewActualStateOfWorld returns a state in which no node is known and nothing is attached.
+func NewActualStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *ActualStateOfWorld {
+	return &ActualStateOfWorld{
 		plugins:    plugins,
 		options:    options,
-		nodes:      map[types.NodeName]*clusterNode{},
-		volumes:    map[v1.UniqueVolumeName][]*clusterRow{},
+		nodes:      map[types.NodeName]*knownNode{},
+		volumes:    map[v1.UniqueVolumeName][]*attachmentRow{},
 		unreported: map[types.NodeName]struct{}{},
 	}
 }
@@ -103,20 +104,20 @@ type attachmentNews struct {
 // MarkVolumeAsAttached implements the executor's attacher updater. Unless devicePath is empty, it replaces the path that is
 // known on this node; the same holds of spec. It fails, with an error that matches [ErrNodeUnknown], when the node is not
 // known or has gone: the executor then marks the volume as uncertain.
-func (a *ClusterActualStateOfWorld) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
+func (a *ActualStateOfWorld) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
 	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
 	return a.mark(succeeded, &n)
 }
 
 // MarkVolumeAsUncertain implements the executor's attacher updater. The path and the spec that are known stay. The volume is
 // kept also when its plugin cannot be asked any more, and when the node is not known.
-func (a *ClusterActualStateOfWorld) MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error {
+func (a *ActualStateOfWorld) MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error {
 	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec}
 	return a.mark(doubted, &n)
 }
 
 // MarkVolumeAsDetached implements the executor's attacher updater. An attempt to attach it that is going on stays.
-func (a *ClusterActualStateOfWorld) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+func (a *ActualStateOfWorld) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
 	// Nothing is refused: what is detached is detached.
 	_ = a.update(undone, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
 }
@@ -124,18 +125,18 @@ func (a *ClusterActualStateOfWorld) MarkVolumeAsDetached(volumeName v1.UniqueVol
 // RemoveVolumeFromReportAsAttached implements the executor's attacher updater. It is the guard of the volume, too: it fails,
 // with a [*NodeUsesVolumeError], while the node uses the volume or is assumed to, unless a forced detach is allowed; and
 // with [ErrNotAttached] when the volume is not, and may not be, attached.
-func (a *ClusterActualStateOfWorld) RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error {
+func (a *ActualStateOfWorld) RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error {
 	return a.update(withdrawn, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
 }
 
 // AddVolumeToReportAsAttached implements the executor's attacher updater. A volume that is not attached for certain is not
 // told to the node.
-func (a *ClusterActualStateOfWorld) AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+func (a *ActualStateOfWorld) AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
 	_ = a.update(restored, &attachmentNews{key: attachmentKey{nodeName, volumeName}}) // Nothing is refused.
 }
 
 // mark names the volume and its plugin and updates the state.
-func (a *ClusterActualStateOfWorld) mark(e event, n *attachmentNews) error {
+func (a *ActualStateOfWorld) mark(e event, n *attachmentNews) error {
 	if n.key.node == "" {
 		return fmt.Errorf("volume %q: a node is required: %w", n.key.volume, volume.ErrInvalid)
 	}
@@ -146,7 +147,7 @@ func (a *ClusterActualStateOfWorld) mark(e event, n *attachmentNews) error {
 }
 
 // name fills in the volume's name, where it is missing, and that of its plugin. A name of no plugin is kept as it is.
-func (a *ClusterActualStateOfWorld) name(n *attachmentNews) error {
+func (a *ActualStateOfWorld) name(n *attachmentNews) error {
 	if n.key.volume == "" {
 		name, err := a.plugins.UniqueVolumeName("", n.spec)
 		if err != nil {
@@ -159,7 +160,7 @@ func (a *ClusterActualStateOfWorld) name(n *attachmentNews) error {
 }
 
 // update moves one attachment and tells of it.
-func (a *ClusterActualStateOfWorld) update(e event, n *attachmentNews) error {
+func (a *ActualStateOfWorld) update(e event, n *attachmentNews) error {
 	a.mu.Lock()
 	told, err := a.move(e, n)
 	a.mu.Unlock()
@@ -173,7 +174,7 @@ func (a *ClusterActualStateOfWorld) update(e event, n *attachmentNews) error {
 // toldOf is what has changed.
 type toldOf struct{ row, report bool }
 
-func (a *ClusterActualStateOfWorld) tell(key attachmentKey, told toldOf) {
+func (a *ActualStateOfWorld) tell(key attachmentKey, told toldOf) {
 	if told.row {
 		a.options.changed(key)
 	}
@@ -183,7 +184,7 @@ func (a *ClusterActualStateOfWorld) tell(key attachmentKey, told toldOf) {
 }
 
 // move moves one attachment by the table.
-func (a *ClusterActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, error) {
+func (a *ActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, error) {
 	node, old := a.nodes[n.key.node], a.find(n.key)
 	state := NotAttached
 	if old != nil {
@@ -197,7 +198,7 @@ func (a *ClusterActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, er
 	if e == ended && (old == nil || old.attempt != n.attempt) {
 		return toldOf{}, nil
 	}
-	m := clusterMoves[state][e]
+	m := moves[state][e]
 	if err := a.meets(m.given, n, node, old); err != nil {
 		return toldOf{}, refuse(n.key, state, e, err)
 	}
@@ -205,12 +206,12 @@ func (a *ClusterActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, er
 }
 
 // find returns the row of an attachment, or nil.
-func (a *ClusterActualStateOfWorld) find(key attachmentKey) *clusterRow {
-	return find(a.volumes[key.volume], key.node, (*clusterRow).compareNode)
+func (a *ActualStateOfWorld) find(key attachmentKey) *attachmentRow {
+	return rows.Find(a.volumes[key.volume], key.node, (*attachmentRow).compareNode)
 }
 
 // follow makes a move that is legal.
-func (a *ClusterActualStateOfWorld) follow(m clusterMove, e event, n *attachmentNews, old *clusterRow) toldOf {
+func (a *ActualStateOfWorld) follow(m move, e event, n *attachmentNews, old *attachmentRow) toldOf {
 	switch {
 	case m.to != NotAttached:
 		node := a.node(n.key.node)
@@ -225,8 +226,8 @@ func (a *ClusterActualStateOfWorld) follow(m clusterMove, e event, n *attachment
 }
 
 // nextRow returns what is known of the attachment after a move.
-func nextRow(m clusterMove, e event, n *attachmentNews, node *clusterNode, old *clusterRow) clusterRow {
-	var row clusterRow
+func nextRow(m move, e event, n *attachmentNews, node *knownNode, old *attachmentRow) attachmentRow {
+	var row attachmentRow
 	if old != nil {
 		row = *old
 	} else {
@@ -256,8 +257,8 @@ func nextRow(m clusterMove, e event, n *attachmentNews, node *clusterNode, old *
 	return row
 }
 
-func newRow(n *attachmentNews, node *clusterNode) clusterRow {
-	return clusterRow{ClusterAttachedVolume: ClusterAttachedVolume{
+func newRow(n *attachmentNews, node *knownNode) attachmentRow {
+	return attachmentRow{Attachment: Attachment{
 		AttachedVolume: operationexecutor.AttachedVolume{
 			VolumeName: n.key.volume, NodeName: n.key.node, PluginName: n.pluginName, PluginIsAttachable: true,
 		},
@@ -267,7 +268,7 @@ func newRow(n *attachmentNews, node *clusterNode) clusterRow {
 
 // inherit says that the attachment was made while the node had another UID. What the node uses of that time is not known
 // before it has said so under its own.
-func (r *clusterRow) inherit(node *clusterNode) {
+func (r *attachmentRow) inherit(node *knownNode) {
 	r.inherited = true
 	if r.InUse == NotInUse && !node.listedUse {
 		r.InUse = AssumedInUse
@@ -275,7 +276,7 @@ func (r *clusterRow) inherit(node *clusterNode) {
 }
 
 // succeed takes over that the volume is attached. The path that an earlier node of that name had is none of this one's.
-func (r *clusterRow) succeed(node *clusterNode) {
+func (r *attachmentRow) succeed(node *knownNode) {
 	if r.NodeUID != node.uid {
 		r.NodeUID, r.DevicePath = node.uid, ""
 	}
@@ -285,7 +286,7 @@ func (r *clusterRow) succeed(node *clusterNode) {
 }
 
 // learn takes over what is told of the volume. Only success replaces what is known.
-func (r *clusterRow) learn(e event, n *attachmentNews) {
+func (r *attachmentRow) learn(e event, n *attachmentNews) {
 	if n.spec != nil && (e == succeeded || r.VolumeSpec == nil) {
 		r.VolumeSpec = n.spec
 	}
@@ -295,7 +296,7 @@ func (r *clusterRow) learn(e event, n *attachmentNews) {
 }
 
 // put makes row that of an attachment, unless it is so already. old is the one that is there, or nil.
-func (a *ClusterActualStateOfWorld) put(node *clusterNode, key attachmentKey, old *clusterRow, row clusterRow) toldOf {
+func (a *ActualStateOfWorld) put(node *knownNode, key attachmentKey, old *attachmentRow, row attachmentRow) toldOf {
 	if old != nil && row == *old {
 		return toldOf{}
 	}
@@ -304,8 +305,8 @@ func (a *ClusterActualStateOfWorld) put(node *clusterNode, key attachmentKey, ol
 		*old = row
 	} else {
 		node.count(row.PluginName, +1)
-		node.attachments = insert(node.attachments, &row, key.volume, (*clusterRow).compareVolume)
-		a.volumes[key.volume] = insert(a.volumes[key.volume], &row, key.node, (*clusterRow).compareNode)
+		node.attachments = rows.Insert(node.attachments, &row, key.volume, (*attachmentRow).compareVolume)
+		a.volumes[key.volume] = rows.Insert(a.volumes[key.volume], &row, key.node, (*attachmentRow).compareNode)
 	}
 	if !reported {
 		return toldOf{row: true}
@@ -314,7 +315,7 @@ func (a *ClusterActualStateOfWorld) put(node *clusterNode, key attachmentKey, ol
 }
 
 // reportedOtherwise reports whether the node is told something else by the row than by old, which may be nil.
-func (r *clusterRow) reportedOtherwise(old *clusterRow) bool {
+func (r *attachmentRow) reportedOtherwise(old *attachmentRow) bool {
 	if old == nil {
 		return r.AttachState == Attached // What a restart found in the node's status is there already.
 	}
@@ -322,10 +323,10 @@ func (r *clusterRow) reportedOtherwise(old *clusterRow) bool {
 }
 
 // drop forgets an attachment, and its node with it when that has gone.
-func (a *ClusterActualStateOfWorld) drop(key attachmentKey, old *clusterRow) toldOf {
+func (a *ActualStateOfWorld) drop(key attachmentKey, old *attachmentRow) toldOf {
 	node := a.nodes[key.node]
-	node.attachments = remove(node.attachments, key.volume, (*clusterRow).compareVolume)
-	setList(a.volumes, key.volume, remove(a.volumes[key.volume], key.node, (*clusterRow).compareNode))
+	node.attachments = rows.Remove(node.attachments, key.volume, (*attachmentRow).compareVolume)
+	rows.SetList(a.volumes, key.volume, rows.Remove(a.volumes[key.volume], key.node, (*attachmentRow).compareNode))
 	node.count(old.PluginName, -1)
 	told := toldOf{row: true, report: old.Reported && a.reportChange(node, key.volume)}
 	if !node.present && len(node.attachments) == 0 {

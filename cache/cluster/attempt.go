@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ type AttachRequest struct {
 // AttachAttempt is one attempt to attach a volume to a node, to that very node and not to one that takes its name. It is
 // the state that the executor's AttachVolume is to be given. End it when the operation has ended, or did not begin.
 type AttachAttempt struct {
-	*ClusterActualStateOfWorld
+	*ActualStateOfWorld
 	key attachmentKey
 	uid types.UID
 }
@@ -48,7 +48,7 @@ var (
 //
 // What is, or may be, attached to the node has its place already, and so every attempt on it begins: the executor lets one
 // of them run at a time.
-func (a *ClusterActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error) {
+func (a *ActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error) {
 	n := attachmentNews{key: attachmentKey{r.NodeName, r.VolumeName}, spec: r.VolumeSpec, uid: r.NodeUID, limit: r.AttachLimit}
 	if r.VolumeSpec == nil {
 		return nil, fmt.Errorf("volume %q: a spec is required: %w", r.VolumeName, volume.ErrInvalid)
@@ -56,7 +56,7 @@ func (a *ClusterActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt
 	if err := a.name(&n); err != nil {
 		return nil, err
 	}
-	attempt := &AttachAttempt{ClusterActualStateOfWorld: a, key: n.key}
+	attempt := &AttachAttempt{ActualStateOfWorld: a, key: n.key}
 	n.attempt = attempt
 	a.mu.Lock()
 	told, err := a.move(begun, &n)
@@ -87,7 +87,7 @@ func (t *AttachAttempt) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName
 	if name == t.key.volume && t.AttachState(name, t.key.node) == Attaching {
 		return t.OtherNodesOfVolume(name, t.key.node)
 	}
-	return t.ClusterActualStateOfWorld.NodesOfVolume(name)
+	return t.ActualStateOfWorld.NodesOfVolume(name)
 }
 
 // End gives up the place when nothing has come of the attempt. What is, or may be, attached stays. It may be called twice.

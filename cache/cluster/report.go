@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"maps"
@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeReport is what a node is to be told of its attachments. Give it to [ClusterActualStateOfWorld.ReportWritten] when
+// NodeReport is what a node is to be told of its attachments. Give it to [ActualStateOfWorld.ReportWritten] when
 // the node has been told.
 type NodeReport struct {
 	// NodeName and NodeUID are the node.
@@ -24,7 +24,7 @@ type NodeReport struct {
 }
 
 // reportChange notes that a node is to be told otherwise of a volume, and reports whether it is there to be told.
-func (a *ClusterActualStateOfWorld) reportChange(node *clusterNode, name v1.UniqueVolumeName) bool {
+func (a *ActualStateOfWorld) reportChange(node *knownNode, name v1.UniqueVolumeName) bool {
 	if !node.present {
 		return false
 	}
@@ -36,14 +36,14 @@ func (a *ClusterActualStateOfWorld) reportChange(node *clusterNode, name v1.Uniq
 }
 
 // NodesToReport returns the nodes that have not been told of all changes, sorted. It costs as much as they are.
-func (a *ClusterActualStateOfWorld) NodesToReport() []types.NodeName {
+func (a *ActualStateOfWorld) NodesToReport() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return slices.Sorted(maps.Keys(a.unreported))
 }
 
 // Report returns all that a node is to be told, and false when the node is not there.
-func (a *ClusterActualStateOfWorld) Report(name types.NodeName) (NodeReport, bool) {
+func (a *ActualStateOfWorld) Report(name types.NodeName) (NodeReport, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	node := a.nodes[name]
@@ -59,7 +59,7 @@ func (a *ClusterActualStateOfWorld) Report(name types.NodeName) (NodeReport, boo
 
 // ReportChanges returns what a node is to be told otherwise than when it was told last, and false when there is no such
 // thing. It costs as much as has changed.
-func (a *ClusterActualStateOfWorld) ReportChanges(name types.NodeName) (NodeReport, bool) {
+func (a *ActualStateOfWorld) ReportChanges(name types.NodeName) (NodeReport, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	node := a.nodes[name]
@@ -77,7 +77,7 @@ func (a *ClusterActualStateOfWorld) ReportChanges(name types.NodeName) (NodeRepo
 	return r, true
 }
 
-func (r *NodeReport) add(row *clusterRow) {
+func (r *NodeReport) add(row *attachmentRow) {
 	if row.Reported {
 		r.Attached = append(r.Attached, v1.AttachedVolume{Name: row.VolumeName, DevicePath: row.DevicePath})
 	}
@@ -86,7 +86,7 @@ func (r *NodeReport) add(row *clusterRow) {
 // ReportWritten says that a node has been told what r, a report or one of changes, says. What has changed since r was made
 // is still to be told; whoever does not know whether the node was told says nothing. A report for an earlier node of that
 // name changes nothing: all that this one is to be told is newer.
-func (a *ClusterActualStateOfWorld) ReportWritten(r NodeReport) {
+func (a *ActualStateOfWorld) ReportWritten(r NodeReport) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	node := a.nodes[r.NodeName]

@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"errors"
@@ -12,6 +12,8 @@ import (
 
 // The sentinels of the cluster side. Match them with errors.Is.
 var (
+	// ErrNotAttached says that a volume is not, and may not be, attached to the node.
+	ErrNotAttached = errors.New("volume is not attached to the node")
 	// ErrNodeUnknown says that there is no such node, or that the node of that name is another one than was meant.
 	ErrNodeUnknown = errors.New("node is not known")
 	// ErrAttaching says that an attempt to attach the volume to the node is going on: wait for its end.

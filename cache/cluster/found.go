@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"errors"
@@ -15,10 +15,10 @@ import (
 
 // RecoverNode adds a node and what its status says: each volume that it lists as attached is uncertain, with its path, until
 // something succeeds on it, and goes on to be listed until it is doubted or withdrawn. What the node uses is not taken over: whoever
-// knows that the node itself has written the list calls [ClusterActualStateOfWorld.SetVolumesInUse]; until then all is assumed in use.
+// knows that the node itself has written the list calls [ActualStateOfWorld.SetVolumesInUse]; until then all is assumed in use.
 // What is known already is never overwritten; what the status lists and the state does not is to be withdrawn. An entry that
 // cannot be taken over is an error; all others are taken over nevertheless.
-func (a *ClusterActualStateOfWorld) RecoverNode(node *v1.Node) error {
+func (a *ActualStateOfWorld) RecoverNode(node *v1.Node) error {
 	name := types.NodeName(node.Name)
 	a.AddNode(name, node.UID)
 	var errs []error
@@ -34,7 +34,7 @@ func (a *ClusterActualStateOfWorld) RecoverNode(node *v1.Node) error {
 }
 
 // reconcileReport notes that the status of a node lists a volume of which it is not to be told.
-func (a *ClusterActualStateOfWorld) reconcileReport(key attachmentKey) {
+func (a *ActualStateOfWorld) reconcileReport(key attachmentKey) {
 	a.mu.Lock()
 	var told toldOf
 	node, row := a.nodes[key.node], a.find(key)
@@ -49,16 +49,16 @@ func (a *ClusterActualStateOfWorld) reconcileReport(key attachmentKey) {
 // is uncertain. VolumeName, or VolumeSpec, and NodeName are required. What is known already is never overwritten, but what
 // at says is filled in where it is missing: so a volume that was found without its spec is given it. nodeUID is the UID that
 // the node had when it was attached, and empty when that is not known: a node that has another one now is assumed to use it,
-// as [ClusterActualStateOfWorld.AddNode] says.
-func (a *ClusterActualStateOfWorld) RecoverAttachment(at operationexecutor.AttachedVolume, nodeUID types.UID) error {
+// as [ActualStateOfWorld.AddNode] says.
+func (a *ActualStateOfWorld) RecoverAttachment(at operationexecutor.AttachedVolume, nodeUID types.UID) error {
 	n := attachmentNews{key: attachmentKey{at.NodeName, at.VolumeName}, spec: at.VolumeSpec, devicePath: at.DevicePath, uid: nodeUID}
 	return a.mark(found, &n)
 }
 
 // SetVolumeSpec gives an attachment that was found without one its spec, which a plugin needs to be asked about it. It does
 // nothing for one that is not known or has a spec.
-func (a *ClusterActualStateOfWorld) SetVolumeSpec(volumeName v1.UniqueVolumeName, nodeName types.NodeName, spec *volume.Spec) {
-	a.change(attachmentKey{nodeName, volumeName}, func(row *clusterRow) {
+func (a *ActualStateOfWorld) SetVolumeSpec(volumeName v1.UniqueVolumeName, nodeName types.NodeName, spec *volume.Spec) {
+	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) {
 		if row.VolumeSpec == nil {
 			row.VolumeSpec = spec
 		}

@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache/internal/cachetest"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -16,10 +17,10 @@ const perNode = 20
 
 // filledCluster returns a desired and an actual state with nodes of which each has twenty volumes of its own, attached, told
 // and not in use.
-func filledCluster(t testing.TB, nodes int) (*ClusterDesiredStateOfWorld, *ClusterActualStateOfWorld) {
+func filledCluster(t testing.TB, nodes int) (*DesiredStateOfWorld, *ActualStateOfWorld) {
 	t.Helper()
-	plugins := newAnyPlugins(t)
-	d, a := NewClusterDesiredStateOfWorld(plugins, ClusterOptions{}), NewClusterActualStateOfWorld(plugins, ClusterOptions{})
+	plugins := cachetest.NewAnyPlugins(t)
+	d, a := NewDesiredStateOfWorld(plugins, Options{}), NewActualStateOfWorld(plugins, Options{})
 	for i := range nodes {
 		name := types.NodeName(fmt.Sprint("n", i))
 		a.AddNode(name, "uid")
@@ -43,7 +44,7 @@ type clusterWork struct {
 }
 
 // clusterWorks returns the work that a controller does for each change, and what it asks.
-func clusterWorks(t testing.TB, d *ClusterDesiredStateOfWorld, a *ClusterActualStateOfWorld) []clusterWork {
+func clusterWorks(t testing.TB, d *DesiredStateOfWorld, a *ActualStateOfWorld) []clusterWork {
 	t.Helper()
 	spec, pod := exclusiveSpec("s-new"), podOn("new", "n0")
 	name := volume.GetUniqueVolumeName("example.com/any", "s-new")
@@ -109,7 +110,7 @@ func clusterWorks(t testing.TB, d *ClusterDesiredStateOfWorld, a *ClusterActualS
 }
 
 // reportAllOf tells all nodes what has changed.
-func reportAllOf(a *ClusterActualStateOfWorld) {
+func reportAllOf(a *ActualStateOfWorld) {
 	for _, name := range a.NodesToReport() {
 		r, _ := a.ReportChanges(name)
 		a.ReportWritten(r)

@@ -1,20 +1,20 @@
-package cache
+package cluster
 
 import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ClusterOptions says how a state of the cluster tells of its changes. The zero value tells nobody. Hooks are called with
+// Options says how a state of the cluster tells of its changes. The zero value tells nobody. Hooks are called with
 // no lock held and must return soon. They may be called for a call that repeats what is known.
-type ClusterOptions struct {
+type Options struct {
 	// Changed is called after each change of what is wanted or known of a volume on a node.
 	Changed func(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
 	// ReportChanged is called when what a node is to be told is attached to it has changed. Only the actual state calls it.
 	ReportChanged func(nodeName types.NodeName)
 }
 
-func (o *ClusterOptions) changed(keys ...attachmentKey) {
+func (o *Options) changed(keys ...attachmentKey) {
 	if o.Changed == nil {
 		return
 	}
@@ -23,7 +23,7 @@ func (o *ClusterOptions) changed(keys ...attachmentKey) {
 	}
 }
 
-func (o *ClusterOptions) reportChanged(name types.NodeName) {
+func (o *Options) reportChanged(name types.NodeName) {
 	if o.ReportChanged != nil {
 		o.ReportChanged(name)
 	}

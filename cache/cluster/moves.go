@@ -1,4 +1,4 @@
-package cache
+package cluster
 
 import (
 	"fmt"
@@ -7,16 +7,57 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// clusterCondition is what must hold of an attachment for a move.
-type clusterCondition uint8
+// AttachmentState is what is known of the attachment of a volume to a node.
+type AttachmentState uint8
+
+// The states of an attachment.
+const (
+	// NotAttached says that nothing is known to be there.
+	NotAttached AttachmentState = iota
+	// AttachUncertain says that it must be attached again before use and detached before it is forgotten.
+	AttachUncertain
+	// Attached says that it is attached for certain.
+	Attached
+	// Attaching says that an attempt has begun of which nothing is known yet.
+	Attaching
+	// Detaching says that it is attached, but withdrawn from what the node is told.
+	Detaching
+)
+
+// String returns the state in lower case.
+func (s AttachmentState) String() string {
+	return [...]string{"not attached", "attachment uncertain", "attached", "being attached", "being detached"}[s]
+}
+
+// event is what the state was told of an attachment.
+type event uint8
 
 const (
-	anyhow       clusterCondition = iota
-	mayHave                       // nobody else has it, if one node alone may have it, and the node has room for it
-	released                      // the node does not use it, or may lose it all the same
-	notAttaching                  // no attempt is going on: never, in the state in which one is
-	notDetaching                  // it is not withdrawn: never, in the state in which it is
-	isKnown                       // it is, or may be, attached: never, in the state in which it is not
+	succeeded event = iota // it is attached
+	doubted                // it may be attached
+	undone                 // it is not attached
+	found                  // a restart found traces of it
+	begun                  // somebody is about to attach it
+	ended                  // that attempt is over
+	withdrawn              // the node must not begin to use it, for it is about to be detached
+	restored               // it is not detached after all
+)
+
+// String returns the event in lower case.
+func (e event) String() string {
+	return [...]string{"succeeded", "doubted", "undone", "found", "begun", "ended", "withdrawn", "restored"}[e]
+}
+
+// condition is what must hold of an attachment for a move.
+type condition uint8
+
+const (
+	anyhow       condition = iota
+	mayHave                // nobody else has it, if one node alone may have it, and the node has room for it
+	released               // the node does not use it, or may lose it all the same
+	notAttaching           // no attempt is going on: never, in the state in which one is
+	notDetaching           // it is not withdrawn: never, in the state in which it is
+	isKnown                // it is, or may be, attached: never, in the state in which it is not
 )
 
 // listing is what a move does to what the node is told.
@@ -28,17 +69,17 @@ const (
 	unlisted         // the node is not, or no longer, told so
 )
 
-// clusterMove is where an event leads, what must hold for it, and what the node is told then.
-type clusterMove struct {
-	to    AttachState
-	given clusterCondition
+// move is where an event leads, what must hold for it, and what the node is told then.
+type move struct {
+	to    AttachmentState
+	given condition
 	tells listing
 }
 
-// clusterMoves is the table of legal moves of an attachment in a cluster. A node is told of an attachment when it becomes
+// moves is the table of legal moves of an attachment in a cluster. A node is told of an attachment when it becomes
 // certain, never while it is in doubt, and no longer once it is to be undone. What a restart finds never overwrites what is
 // known; what the node's status lists already (asBefore) goes on to be listed until it is doubted or withdrawn.
-var clusterMoves = [5][8]clusterMove{
+var moves = [5][8]move{
 	NotAttached: {
 		succeeded: {Attached, anyhow, listed}, doubted: {AttachUncertain, anyhow, unlisted},
 		undone: {NotAttached, anyhow, unlisted}, found: {AttachUncertain, anyhow, asBefore},
@@ -72,7 +113,7 @@ var clusterMoves = [5][8]clusterMove{
 }
 
 // meets returns nil when what a move needs holds. old is the row as it is, node the record of its node; both may be nil.
-func (a *ClusterActualStateOfWorld) meets(c clusterCondition, n *attachmentNews, node *clusterNode, old *clusterRow) error {
+func (a *ActualStateOfWorld) meets(c condition, n *attachmentNews, node *knownNode, old *attachmentRow) error {
 	switch c {
 	case anyhow:
 		return nil
@@ -91,7 +132,7 @@ func (a *ClusterActualStateOfWorld) meets(c clusterCondition, n *attachmentNews,
 }
 
 // mayHave refuses a volume that others have and one node alone may have, and one for which the node has no room.
-func (a *ClusterActualStateOfWorld) mayHave(n *attachmentNews, node *clusterNode, old *clusterRow) error {
+func (a *ActualStateOfWorld) mayHave(n *attachmentNews, node *knownNode, old *attachmentRow) error {
 	if !volume.IsMultiAttachAllowed(n.spec) {
 		if others := a.others(n.key.volume, n.key.node); len(others) > 0 {
 			return &operationexecutor.MultiAttachError{Nodes: others}
@@ -107,7 +148,7 @@ func (a *ClusterActualStateOfWorld) mayHave(n *attachmentNews, node *clusterNode
 }
 
 // released refuses to take from a node what it uses.
-func (r *clusterRow) released() error {
+func (r *attachmentRow) released() error {
 	if r.InUse == NotInUse || r.ForcedDetachAllowed {
 		return nil
 	}
@@ -115,6 +156,6 @@ func (r *clusterRow) released() error {
 }
 
 // refuse says which move was refused.
-func refuse(key attachmentKey, state AttachState, e event, err error) error {
+func refuse(key attachmentKey, state AttachmentState, e event, err error) error {
 	return fmt.Errorf("volume %q on node %q is %v and this cannot be %v: %w", key.volume, key.node, state, e, err)
 }
