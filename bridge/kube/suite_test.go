@@ -32,6 +32,7 @@ func suite() []rule {
 		{"ManagedFieldsStayWithTheServer", testManagedFields},
 		{"WhatTheServerRefusesIsInvalid", testRefused},
 		{"Controllers", testControllers},
+		{"Schedulers", testSchedulers},
 	}
 }
 
