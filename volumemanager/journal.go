@@ -20,6 +20,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
+	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
 // journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, one for each of its
@@ -57,7 +58,7 @@ type journal struct {
 	agrees func(volumeRecord, *volume.Spec) error
 	// renamed returns a record that was read under the name that its volume has now.
 	renamed func(foundVolume) foundVolume
-	root    *rootLock
+	root    *rootlock.Lock
 	// public returns the keys whose values in the specs of a plugin may be recorded.
 	public func(pluginName string) []string
 	// reusable reports whether the plugin of a volume says that the volume needs no set-up after a restart.
@@ -81,7 +82,7 @@ func newJournal() *journal {
 		reusable: func(*volume.Spec) bool { return false },
 		disk:     disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
 		entries: make(map[podvolume.Key]*journalEntry), stale: make(map[podvolume.Key]struct{}),
-		late: workqueue.New[struct{}](), root: &rootLock{}, trace: newTrace(),
+		late: workqueue.New[struct{}](), root: &rootlock.Lock{}, trace: newTrace(),
 		renamed: func(v foundVolume) foundVolume { return v },
 	}
 }
@@ -108,7 +109,7 @@ var ErrNotRecorded = errors.New("the intent could not be recorded")
 // Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands, and only that
 // begins of which the disk knows already, or that takes away.
 func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
-	if err := j.root.take(); err != nil {
+	if err := j.root.Take(); err != nil {
 		return err
 	}
 	e, next, release, err := j.begin(ctx, intent)

@@ -26,6 +26,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
+	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
 )
 
@@ -47,7 +48,7 @@ type Manager struct {
 	actual   actualState
 	executor *operationexecutor.Executor
 	journal  *journal // nil: no records are kept
-	root     *rootLock
+	root     *rootlock.Lock
 	exchange *exchange // nil: this node attaches by itself
 	growth   *growth
 	health   *health.Book
@@ -321,9 +322,9 @@ func (m *Manager) reportLast(ctx context.Context) {
 // unlock unlocks the directories of records and the root.
 func (m *Manager) unlock(ctx context.Context) error {
 	if m.journal == nil {
-		return m.root.release()
+		return m.root.Release()
 	}
-	return errors.Join(m.journal.close(ctx), m.root.release())
+	return errors.Join(m.journal.close(ctx), m.root.Release())
 }
 
 // unlockLater unlocks the directories when the calls that Run leaves behind have returned. Until then another manager could

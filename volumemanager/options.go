@@ -13,6 +13,8 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
+	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
 // The defaults of [Options].
@@ -192,4 +194,14 @@ func (o Options) withRecords(host volume.VolumeHost) Options {
 	records := filepath.Join(filepath.Dir(filepath.Clean(host.GetPodsDir())), "records")
 	o.RuntimeDir, o.StateDir = filepath.Join(records, "mounts"), filepath.Join(records, "attachments")
 	return o
+}
+
+// newRootLock returns a lock of the directory under which all volumes live. Where that is one of those that hold the records, which
+// are locked in any case, it locks nothing. Where the volumes of the manager are no fake's, it makes the directory.
+func newRootLock(host volume.VolumeHost, o Options) *rootlock.Lock {
+	root := filepath.Dir(filepath.Clean(host.GetPodsDir()))
+	if root == filepath.Clean(o.RuntimeDir) || root == filepath.Clean(o.StateDir) {
+		return &rootlock.Lock{}
+	}
+	return &rootlock.Lock{Path: root, Make: mountwatch.IsKernel(o.Mounter) || o.Mounter == nil}
 }

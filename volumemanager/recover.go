@@ -23,11 +23,11 @@ import (
 // recover locks the root and the directories of records, reads what an earlier manager left, and makes it the actual state: every
 // part of it uncertain. It asks no plugin to do anything and touches no mount.
 func (m *Manager) recover(ctx context.Context) error {
-	if err := m.root.take(); err != nil {
+	if err := m.root.Take(); err != nil {
 		return err
 	}
 	if err := m.recoverRecords(ctx); err != nil {
-		return errors.Join(err, m.root.release())
+		return errors.Join(err, m.root.Release())
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
 // simulatedCluster is what outlives the managers of a simulated world.
@@ -257,7 +258,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	}
 	m, err := New(p.Plugins(), o)
 	require.NoError(n.t, err)
-	m.root = &rootLock{} // Its disk is no directory.
+	m.root = &rootlock.Lock{} // Its disk is no directory.
 	m.journal.disk = disk{
 		openDir: func(path string, _ record.Options) (recordDir, error) { return n.disk.open(p, path) },
 		bootID:  func() (string, error) { return fmt.Sprintf("boot-%d", p.Boot()), nil },
