@@ -1,7 +1,8 @@
 // Package inspect shows over HTTP why a pod waits for its volumes.
 //
-// [NewNode] makes an [http.Handler] of a node's volume manager. It serves two views of one answer, both for GET and HEAD:
+// [NewNode] makes an [http.Handler] of a node's volume manager. It serves three views of one answer, both for GET and HEAD:
 //
+//	/              a page for browsers, without JavaScript
 //	/v1/node       JSON, under the names of [NodeAnswer]
 //	/v1/node.txt   a table for people, for curl
 //
@@ -18,7 +19,7 @@
 //	plugin   a plugin's name
 //	phase    a phase, as in [volumemanager.Phase]
 //	offset   how many of the volumes that match are left out at the beginning
-//	limit    how many volumes are listed: 500 without it, at most 100000
+//	limit    how many volumes are listed: 500 without it, at most 100000; on the page 100, at most 500
 //	stacks   with the value 1, each hung call has the stack of its goroutine
 //
 // # Guarantees

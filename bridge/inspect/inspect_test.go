@@ -142,6 +142,7 @@ func TestAQueryThatIsWrongIsRefusedAndNotRepeated(t *testing.T) {
 		assert.NotContains(t, w.Body.String(), "<b>")
 		assert.Zero(t, n.reads, "the manager is not read for it")
 	}
+	assert.Equal(t, http.StatusBadRequest, do(t, aNode(), http.MethodGet, "/?limit=501").Code, "a page is short")
 	assert.Equal(t, http.StatusMethodNotAllowed, do(t, aNode(), http.MethodPost, "/v1/node").Code)
 	assert.Empty(t, do(t, aNode(), http.MethodHead, "/v1/node").Body.String())
 }
@@ -153,6 +154,23 @@ func TestTheTableIsForPeople(t *testing.T) {
 	assert.Contains(t, body, "HUNG since 2026-01-02T03:04:05Z: SetUpAt of example.com/nfs")
 	assert.Contains(t, body, "ORPHAN /v/orphan: busy\n")
 	assert.Less(t, strings.Index(body, "shop/c"), strings.Index(body, "shop/b"))
+}
+
+func TestThePageShowsWhatNeedsAttentionFirst(t *testing.T) {
+	w := do(t, aNode(), http.MethodGet, "/?limit=2&offset=1&plugin=example.com/disk")
+	body := w.Body.String()
+	assert.Contains(t, body, "<h1>1 of 3 volumes need attention</h1>")
+	assert.Contains(t, body, `rel="prev" href="?limit=2&amp;offset=0&amp;plugin=example.com%2Fdisk"`)
+	assert.NotContains(t, body, `rel="next"`, "it is the last page")
+	assert.NotContains(t, w.Header().Get("Content-Security-Policy"), "script-src")
+
+	body = do(t, aNode(), http.MethodGet, "/").Body.String()
+	order := []string{"<h2>Hung calls", "SetUpAt", "shop/c", "shop/b", "no space left", "failed 3 times", "shop/d", "shop/a", "input/output error", "torn", "/v/orphan"}
+	for _, s := range order {
+		_, after, found := strings.Cut(body, s)
+		require.True(t, found, "%q after what is before it in %q", s, order)
+		body = after
+	}
 }
 
 // An answer ends, however long the names and the lists are.
@@ -183,7 +201,7 @@ func FuzzNode(f *testing.F) {
 		n.status.Orphans[0].Path, n.status.Damaged[0].Path, n.status.LostData[0].Volume = name, name, v1.UniqueVolumeName(name)
 		n.hung[0].Call = name
 		lines := 0
-		for _, target := range []string{"/v1/node", "/v1/node.txt"} {
+		for _, target := range []string{"/v1/node", "/", "/v1/node.txt"} {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
 			w := httptest.NewRecorder()
 			NewNode(n).ServeHTTP(w, r)
@@ -194,6 +212,10 @@ func FuzzNode(f *testing.F) {
 			if target == "/v1/node" {
 				require.True(t, json.Valid(w.Body.Bytes()))
 				require.NotContains(t, w.Body.String(), "<")
+				continue
+			}
+			if target == "/" {
+				requireNoTagOf(t, w.Body.String(), n)
 				continue
 			}
 			lines = strings.Count(w.Body.String(), "\n")
@@ -207,6 +229,19 @@ func FuzzNode(f *testing.F) {
 	})
 }
 
+// requireNoTagOf holds that the page of a hostile node has the tags of one whose names are plain.
+func requireNoTagOf(t *testing.T, body string, hostile *node) {
+	t.Helper()
+	plain := aNode()
+	plain.status.Volumes[0] = hostile.status.Volumes[0]
+	s := &plain.status.Volumes[0]
+	s.PodUID, s.OuterName, s.Volume, s.Plugin, s.Phase = "x", "x", "x", "x", hostile.status.Volumes[1].Phase
+	s.PodName, s.Err, s.Path = types.NamespacedName{Name: "x"}, errors.New("x"), "x"
+	want := do(t, plain, http.MethodGet, "/").Body.String()
+	require.Equal(t, strings.Count(want, "<"), strings.Count(body, "<"))
+	require.Equal(t, strings.Count(want, `"`), strings.Count(body, `"`))
+}
+
 // BenchmarkNode answers for 10,000 volumes in 1,000 pods.
 func BenchmarkNode(b *testing.B) {
 	n := aNode()
@@ -214,7 +249,7 @@ func BenchmarkNode(b *testing.B) {
 	for i := range 10_000 {
 		n.status.Volumes = append(n.status.Volumes, volumeStatus(fmt.Sprint(i/10), "example.com/disk", volumemanager.PhaseMounted))
 	}
-	for _, target := range []string{"/v1/node", "/v1/node?limit=100000", "/v1/node.txt"} {
+	for _, target := range []string{"/", "/v1/node", "/v1/node?limit=100000", "/v1/node.txt"} {
 		b.Run(target, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,23 +24,26 @@ type Node interface {
 // NewNode returns a handler that shows node. It starts nothing.
 func NewNode(node Node) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/node", serve(node, "application/json", writeJSON))
-	mux.HandleFunc("GET /v1/node.txt", serve(node, "text/plain; charset=utf-8", writeText))
+	mux.HandleFunc("GET /v1/node", serve(node, "application/json", listLimits, writeJSON))
+	mux.HandleFunc("GET /v1/node.txt", serve(node, "text/plain; charset=utf-8", listLimits, writeText))
+	mux.HandleFunc("GET /{$}", serve(node, "text/html; charset=utf-8", pageLimits, writePage))
 	return mux
 }
 
 // serve answers a request: it reads the query, then the node, and writes what write makes of the answer.
-func serve(node Node, contentType string, write func(*bytes.Buffer, NodeAnswer) error) http.HandlerFunc {
+func serve(node Node, contentType string, l limits, write func(*bytes.Buffer, NodeAnswer, query) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
-		q, err := readQuery(r.URL.RawQuery)
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		w.Header().Set("Referrer-Policy", "no-referrer")
+		q, err := readQuery(r.URL.RawQuery, l)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		var body bytes.Buffer
-		if err := write(&body, answer(node.Status(), node.Hung(), q)); err != nil {
+		if err := write(&body, answer(node.Status(), node.Hung(), q), q); err != nil {
 			http.Error(w, "inspect: the answer could not be written", http.StatusInternalServerError)
 			return
 		}
@@ -51,7 +55,7 @@ func serve(node Node, contentType string, write func(*bytes.Buffer, NodeAnswer) 
 	}
 }
 
-func writeJSON(b *bytes.Buffer, a NodeAnswer) error {
+func writeJSON(b *bytes.Buffer, a NodeAnswer, _ query) error {
 	return json.NewEncoder(b).Encode(a)
 }
 
@@ -70,21 +74,23 @@ const (
 	withStacks    stacks = "1"
 )
 
-// The number of volumes in an answer.
-const (
-	defaultLimit = 500
-	maxLimit     = 100_000
+// limits say how many volumes an answer has: usually, and at most.
+type limits struct{ usual, most int }
+
+var (
+	listLimits = limits{usual: 500, most: 100_000}
+	pageLimits = limits{usual: 100, most: 500}
 )
 
 // readQuery reads the parameters of a request. Its errors repeat nothing of the request.
-func readQuery(raw string) (query, error) {
+func readQuery(raw string, l limits) (query, error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return query{}, errors.New("inspect: the query cannot be read")
 	}
 	q := query{
 		pod: values.Get("pod"), plugin: values.Get("plugin"), phase: values.Get("phase"),
-		limit: defaultLimit, stacks: stacks(values.Get("stacks")),
+		limit: l.usual, stacks: stacks(values.Get("stacks")),
 	}
 	if q.stacks != withStacks && q.stacks != withoutStacks {
 		return query{}, errors.New("inspect: stacks is 1, or left out")
@@ -95,8 +101,8 @@ func readQuery(raw string) (query, error) {
 		}
 	}
 	if s := values.Get("limit"); s != "" {
-		if q.limit, err = strconv.Atoi(s); err != nil || q.limit < 1 || q.limit > maxLimit {
-			return query{}, errors.New("inspect: limit is a number from 1 to 100000")
+		if q.limit, err = strconv.Atoi(s); err != nil || q.limit < 1 || q.limit > l.most {
+			return query{}, fmt.Errorf("inspect: limit is a number from 1 to %d", l.most)
 		}
 	}
 	return q, nil

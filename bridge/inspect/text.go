@@ -10,7 +10,7 @@ import (
 )
 
 // writeText writes an answer for people: one line a volume, what is wrong with it below.
-func writeText(b *bytes.Buffer, a NodeAnswer) error {
+func writeText(b *bytes.Buffer, a NodeAnswer, _ query) error {
 	fmt.Fprintf(b, "%d of %d volumes match, %d need attention; %d hung calls, %d orphans, %d damaged records, %d reports of lost data\n",
 		a.Counts.Matching, a.Counts.Volumes, a.Counts.Attention, a.Counts.HungCalls, a.Counts.Orphans, a.Counts.DamagedRecords, a.Counts.LostData)
 	writeVolumes(b, a)
