@@ -90,7 +90,7 @@ func (m *Mounter) followAll(name string) (string, error) {
 	here, rest := "/", strings.Split(name, "/")
 	for links := 0; len(rest) > 0; {
 		next := path.Join(here, rest[0])
-		at, err := m.resolve(next, walk{})
+		at, err := m.namespace.resolve(next, walk{})
 		switch {
 		case err == nil && at.node.mode&fs.ModeSymlink != 0:
 			if links++; links > maxLinks {
@@ -157,7 +157,7 @@ func (m *Mounter) Publish(ctx context.Context, dir string, payload map[string]at
 			return syscall.ENOTDIR
 		case at.readOnly():
 			return syscall.EROFS
-		case m.holdsMount(at.node):
+		case m.namespace.holdsMount(at.node):
 			return syscall.EBUSY
 		}
 		at.node.children = whole.children
@@ -230,7 +230,7 @@ func (m *Mounter) beneath(ctx context.Context, op, base, name string, work func(
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	root, err := m.resolve(base, walk{follow: true})
+	root, err := m.namespace.resolve(base, walk{follow: true})
 	if err != nil {
 		return pathError(op, base, err)
 	}
@@ -243,7 +243,7 @@ func (m *Mounter) beneath(ctx context.Context, op, base, name string, work func(
 			return pathError(op, path.Join(base, name), err)
 		}
 	}
-	if n := here.node(); n != nil && m.holdsMount(n) {
+	if n := here.node(); n != nil && m.namespace.holdsMount(n) {
 		return pathError(op, path.Join(base, name), safepath.ErrMounted)
 	}
 	return pathError(op, path.Join(base, name), work(here))
@@ -255,7 +255,7 @@ func (e entry) into(m *Mounter, element string) (entry, error) {
 	switch {
 	case n == nil:
 		return e, syscall.ENOENT
-	case m.isBusy(n):
+	case m.namespace.isBusy(n):
 		return e, safepath.ErrMounted
 	case n.mode&fs.ModeSymlink != 0:
 		return e, safepath.ErrEscapes
@@ -266,12 +266,12 @@ func (e entry) into(m *Mounter, element string) (entry, error) {
 }
 
 // holdsMount reports whether something is mounted on n or beneath it.
-func (m *Mounter) holdsMount(n *inode) bool {
-	if m.isBusy(n) {
+func (ns *namespace) holdsMount(n *inode) bool {
+	if ns.isBusy(n) {
 		return true
 	}
 	for _, child := range n.children {
-		if m.holdsMount(child) {
+		if ns.holdsMount(child) {
 			return true
 		}
 	}

@@ -48,13 +48,7 @@ type Mounter struct {
 	log callLog[MountCall, *MountCall]
 
 	mu        sync.Mutex
-	fsTypes   []string
-	seLinux   bool
-	mounts    []*mounted             // in the order of mounting; the first is the root
-	super     map[string]*filesystem // by type and source, of filesystems that outlive their mounts
-	lastID    uint64
-	lastMinor uint32
-	lastGroup uint64
+	namespace *namespace
 	pending   map[string]*pending
 }
 
@@ -62,18 +56,7 @@ var _ mount.Interface = (*Mounter)(nil)
 
 // NewMounter returns a Mounter of options, in which nothing but the root is mounted.
 func NewMounter(options MounterOptions) *Mounter {
-	fsTypes := options.FSTypes
-	if fsTypes == nil {
-		fsTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "vfat", "nfs", "nfs4"}
-	}
-	m := &Mounter{
-		fsTypes: slices.Clone(fsTypes), seLinux: options.SELinux,
-		super:   map[string]*filesystem{},
-		pending: map[string]*pending{},
-	}
-	root := m.newFilesystem("ext4", "/dev/root")
-	m.mounts = []*mounted{{id: m.nextID(), fs: root, root: root.root, rootPath: "/", path: "/"}}
-	return m
+	return &Mounter{namespace: newNamespace(options), pending: map[string]*pending{}}
 }
 
 // Inject queues faults for the next calls of method, after those that are queued already. A call that hangs keeps its
@@ -110,7 +93,7 @@ func (m *Mounter) Mount(ctx context.Context, request mount.Request) error {
 		return m.log.refuse(call, err)
 	}
 	public := plan.Data[:len(plan.Data)-len(request.Sensitive)]
-	return m.change(ctx, call, plan.Target, func() error { return m.mount(plan, public) })
+	return m.change(ctx, call, plan.Target, func() error { return m.namespace.mount(plan, public) })
 }
 
 // Unmount unmounts as mount.Interface says.
@@ -120,7 +103,7 @@ func (m *Mounter) Unmount(ctx context.Context, target string, options mount.Unmo
 	if err != nil {
 		return m.log.refuse(call, err)
 	}
-	return m.change(ctx, call, name, func() error { return m.unmount(name, options) })
+	return m.change(ctx, call, name, func() error { return m.namespace.unmount(name, options) })
 }
 
 // RemoveTarget removes a mount point as mount.Interface says.
@@ -130,13 +113,13 @@ func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
 	if err != nil {
 		return m.log.refuse(call, err)
 	}
-	return m.change(ctx, call, clean, func() error { return m.removeTarget(clean) })
+	return m.change(ctx, call, clean, func() error { return m.namespace.removeTarget(clean) })
 }
 
 // IsMountPoint reports whether something is mounted at name itself, as mount.Interface says.
 func (m *Mounter) IsMountPoint(ctx context.Context, name string) (is bool, err error) {
 	err = m.look(ctx, MountCall{Method: MethodIsMountPoint, Path: name}, func() error {
-		is, err = m.isMountPoint(name)
+		is, err = m.namespace.isMountPoint(name)
 		return err
 	})
 	return is && err == nil, err
@@ -145,7 +128,7 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (is bool, err e
 // Lookup returns the facts of the mount at name, as mount.Interface says.
 func (m *Mounter) Lookup(ctx context.Context, name string) (found mount.MountPoint, err error) {
 	err = m.look(ctx, MountCall{Method: MethodLookup, Path: name}, func() error {
-		found, err = m.lookup(name)
+		found, err = m.namespace.lookup(name)
 		return err
 	})
 	if err != nil {
@@ -157,7 +140,7 @@ func (m *Mounter) Lookup(ctx context.Context, name string) (found mount.MountPoi
 // List returns the mount table as mount.Interface says.
 func (m *Mounter) List(ctx context.Context) (table []mount.MountPoint, err error) {
 	err = m.look(ctx, MountCall{Method: MethodList}, func() error {
-		for _, mp := range m.mounts {
+		for _, mp := range m.namespace.mounts {
 			table = append(table, mp.line())
 		}
 		return nil
@@ -168,7 +151,7 @@ func (m *Mounter) List(ctx context.Context) (table []mount.MountPoint, err error
 // GetMountRefs returns the other mounts of what is mounted at name, as mount.Interface says.
 func (m *Mounter) GetMountRefs(ctx context.Context, name string) (paths []string, err error) {
 	err = m.look(ctx, MountCall{Method: MethodGetMountRefs, Path: name}, func() error {
-		paths, err = m.refs(name)
+		paths, err = m.namespace.refs(name)
 		return err
 	})
 	return paths, err

@@ -40,7 +40,7 @@ func (m *Mounter) MkdirAll(name string, perm fs.FileMode) error {
 // WriteFile replaces the content of a file, which is made when there is none, as os.WriteFile does.
 func (m *Mounter) WriteFile(name string, data []byte, perm fs.FileMode) error {
 	return m.at("open", name, func(e entry) error {
-		at, err := m.resolve(name, walk{follow: true})
+		at, err := m.namespace.resolve(name, walk{follow: true})
 		if errors.Is(err, syscall.ENOENT) && e.node() == nil {
 			at = e.dir
 			at.node, err = e.create(perm.Perm())
@@ -95,7 +95,7 @@ func (m *Mounter) Symlink(oldname, newname string) error {
 
 // Remove removes a file or an empty directory, as os.Remove does.
 func (m *Mounter) Remove(name string) error {
-	return m.at("remove", name, m.remove)
+	return m.at("remove", name, m.namespace.remove)
 }
 
 // Stat describes what is at name, as os.Stat does.
@@ -163,7 +163,7 @@ func (m *Mounter) Hold(name string) (release func(), err error) {
 func (m *Mounter) at(op, name string, work func(entry) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, err := m.parent(path.Clean(name), walk{})
+	e, err := m.namespace.parent(path.Clean(name), walk{})
 	if err == nil {
 		err = work(e)
 	}
@@ -174,7 +174,7 @@ func (m *Mounter) at(op, name string, work func(entry) error) error {
 func (m *Mounter) visit(op, name string, w walk, work func(position) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at, err := m.resolve(name, w)
+	at, err := m.namespace.resolve(name, w)
 	if err == nil {
 		err = work(at)
 	}

@@ -13,30 +13,30 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-func (m *Mounter) nextID() uint64 {
-	m.lastID++
-	return m.lastID
+func (ns *namespace) nextID() uint64 {
+	ns.lastID++
+	return ns.lastID
 }
 
-func (m *Mounter) newFilesystem(fsType, source string) *filesystem {
-	m.lastMinor++
-	return &filesystem{minor: m.lastMinor, fsType: fsType, source: source, root: newInode(fs.ModeDir | 0o755)}
+func (ns *namespace) newFilesystem(fsType, source string) *filesystem {
+	ns.lastMinor++
+	return &filesystem{minor: ns.lastMinor, fsType: fsType, source: source, root: newInode(fs.ModeDir | 0o755)}
 }
 
 // mount makes the planned mount. Public are the options for the filesystem that may be shown.
-func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
+func (ns *namespace) mount(plan mount.Plan, public []string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("mounting at %q: %w", plan.Target, err)
 		}
 	}()
 	if plan.Remount {
-		return m.remount(plan)
+		return ns.remount(plan)
 	}
-	if at, err := m.locate(plan.Target); plan.Exclusive && err == nil && at.isMountPoint() {
+	if at, err := ns.locate(plan.Target); plan.Exclusive && err == nil && at.isMountPoint() {
 		return mount.ErrMounted
 	}
-	made, err := m.makeParents(path.Dir(plan.Target))
+	made, err := ns.makeParents(path.Dir(plan.Target))
 	defer func() {
 		if err != nil {
 			unmake(made)
@@ -45,33 +45,33 @@ func (m *Mounter) mount(plan mount.Plan, public []string) (err error) {
 	if err != nil {
 		return err
 	}
-	target, err := m.parent(plan.Target, walk{strict: true})
+	target, err := ns.parent(plan.Target, walk{strict: true})
 	if err != nil {
 		return err
 	}
-	shown, err := m.shown(plan, public)
+	shown, err := ns.shown(plan, public)
 	if err != nil {
 		return err
 	}
-	at, err := m.makeTarget(plan.Target, target, shown.node.mode.Type())
+	at, err := ns.makeTarget(plan.Target, target, shown.node.mode.Type())
 	if err != nil {
 		return err
 	}
-	tree := m.bound(shown, plan)
-	m.attach(tree, at)
-	m.propagateAll(tree, plan) // once more: what is put on a shared mount has become shared
+	tree := ns.bound(shown, plan)
+	ns.attach(tree, at)
+	ns.propagateAll(tree, plan) // once more: what is put on a shared mount has become shared
 	return nil
 }
 
 // makeParents makes the directory name, and those above it, where there is none, and returns what it made.
-func (m *Mounter) makeParents(name string) (made []entry, err error) {
-	if _, err := m.resolve(name, walk{strict: true}); !errors.Is(err, syscall.ENOENT) {
+func (ns *namespace) makeParents(name string) (made []entry, err error) {
+	if _, err := ns.resolve(name, walk{strict: true}); !errors.Is(err, syscall.ENOENT) {
 		return nil, err
 	}
-	if made, err = m.makeParents(path.Dir(name)); err != nil {
+	if made, err = ns.makeParents(path.Dir(name)); err != nil {
 		return made, err
 	}
-	e, err := m.parent(name, walk{strict: true})
+	e, err := ns.parent(name, walk{strict: true})
 	if err != nil {
 		return made, err
 	}
@@ -89,7 +89,7 @@ func unmake(made []entry) {
 }
 
 // makeTarget finds the mount point, and makes it when there is none, for something of the given type.
-func (m *Mounter) makeTarget(name string, target entry, shown fs.FileMode) (position, error) {
+func (ns *namespace) makeTarget(name string, target entry, shown fs.FileMode) (position, error) {
 	if target.node() == nil {
 		mode := fs.FileMode(0o640)
 		if shown.IsDir() {
@@ -99,7 +99,7 @@ func (m *Mounter) makeTarget(name string, target entry, shown fs.FileMode) (posi
 			return position{}, fmt.Errorf("making the mount point: %w", err)
 		}
 	}
-	at, err := m.resolve(name, walk{strict: true})
+	at, err := ns.resolve(name, walk{strict: true})
 	if err == nil && at.node.mode.IsDir() != shown.IsDir() {
 		err = syscall.ENOTDIR
 	}
@@ -107,18 +107,18 @@ func (m *Mounter) makeTarget(name string, target entry, shown fs.FileMode) (posi
 }
 
 // shown finds what the mount is to show: the source of a bind, or the root of a filesystem.
-func (m *Mounter) shown(plan mount.Plan, public []string) (position, error) {
+func (ns *namespace) shown(plan mount.Plan, public []string) (position, error) {
 	if plan.Bind {
-		at, err := m.resolve(plan.Source, walk{follow: true})
+		at, err := ns.resolve(plan.Source, walk{follow: true})
 		if err == nil && at.mount.unbindable {
 			err = fmt.Errorf("%q is on an unbindable mount: %w", plan.Source, syscall.EINVAL)
 		}
 		return at, err
 	}
-	if plan.SELinuxContext != "" && !m.seLinux {
+	if plan.SELinuxContext != "" && !ns.seLinux {
 		return position{}, fmt.Errorf("the machine runs no SELinux: %w", mount.ErrUnsupported)
 	}
-	filesystem, err := m.open(plan)
+	filesystem, err := ns.open(plan)
 	if err != nil {
 		return position{}, err
 	}
@@ -133,30 +133,30 @@ func (m *Mounter) shown(plan mount.Plan, public []string) (position, error) {
 }
 
 // open returns the filesystem to mount: a new one, or one that the source has held since it was mounted first.
-func (m *Mounter) open(plan mount.Plan) (*filesystem, error) {
+func (ns *namespace) open(plan mount.Plan) (*filesystem, error) {
 	if plan.FSType == "tmpfs" {
-		return m.openMemory(plan)
+		return ns.openMemory(plan)
 	}
-	if !slices.Contains(m.fsTypes, plan.FSType) {
+	if !slices.Contains(ns.fsTypes, plan.FSType) {
 		return nil, fmt.Errorf("the kernel has no filesystem %q: %w: %w", plan.FSType, mount.ErrUnsupported, syscall.ENODEV)
 	}
 	key := plan.FSType + " " + plan.Source
-	known := m.super[key]
+	known := ns.super[key]
 	if known == nil {
-		known = m.newFilesystem(plan.FSType, plan.Source)
-		m.super[key] = known
+		known = ns.newFilesystem(plan.FSType, plan.Source)
+		ns.super[key] = known
 	}
-	if !slices.ContainsFunc(m.mounts, func(mp *mounted) bool { return mp.fs == known }) {
+	if !slices.ContainsFunc(ns.mounts, func(mp *mounted) bool { return mp.fs == known }) {
 		known.options, known.readOnly = nil, false
 	}
 	return known, nil
 }
 
-func (m *Mounter) openMemory(plan mount.Plan) (*filesystem, error) {
+func (ns *namespace) openMemory(plan mount.Plan) (*filesystem, error) {
 	if err := checkMemoryOptions(plan.Data); err != nil {
 		return nil, err
 	}
-	memory := m.newFilesystem("tmpfs", plan.Source)
+	memory := ns.newFilesystem("tmpfs", plan.Source)
 	memory.root.mode = fs.ModeDir | fs.ModeSticky | 0o777
 	for _, option := range plan.Data {
 		key, value, _ := strings.Cut(option, "=")
@@ -196,16 +196,16 @@ func validMemoryOption(key, value string) bool {
 }
 
 // bound copies what is to be mounted, and what is mounted below it if the plan says so, and gives it its options.
-func (m *Mounter) bound(shown position, plan mount.Plan) []*mounted {
+func (ns *namespace) bound(shown position, plan mount.Plan) []*mounted {
 	isTaken := func(mp *mounted) bool {
 		return plan.Recursive && !mp.unbindable && (mp.parent != shown.mount || isWithin(mp.pointPath, shown.rel))
 	}
-	tree := m.copyTree(m.tree(shown.mount, isTaken))
+	tree := ns.copyTree(ns.tree(shown.mount, isTaken))
 	tree[0].root, tree[0].rootPath = shown.node, shown.rel
 	for _, mp := range tree {
 		mp.change(plan)
 	}
-	m.propagateAll(tree, plan)
+	ns.propagateAll(tree, plan)
 	return tree
 }
 
@@ -234,8 +234,8 @@ func excludes(option, other string) bool {
 var accessTimes = []string{"noatime", "relatime", "strictatime"}
 
 // remount changes the uppermost mount at the target.
-func (m *Mounter) remount(plan mount.Plan) error {
-	at, err := m.resolve(plan.Target, walk{strict: true})
+func (ns *namespace) remount(plan mount.Plan) error {
+	at, err := ns.resolve(plan.Target, walk{strict: true})
 	if err != nil {
 		return err
 	}
@@ -252,14 +252,14 @@ func (m *Mounter) remount(plan mount.Plan) error {
 			filesystem.readOnly = plan.ReadOnly() || filesystem.readOnly && !slices.Contains(plan.Clear, "ro")
 		}
 	}
-	tree := m.tree(at.mount, all)
+	tree := ns.tree(at.mount, all)
 	for i, mp := range tree {
 		if i == 0 || plan.Below {
 			mp.change(plan)
 		}
 	}
 	if plan.Propagation != "" {
-		m.propagateAll(tree, plan)
+		ns.propagateAll(tree, plan)
 	}
 	return nil
 }
@@ -306,8 +306,8 @@ func (f *filesystem) check(options []string) error {
 }
 
 // unmount takes off every mount at the path.
-func (m *Mounter) unmount(name string, options mount.UnmountOptions) error {
-	taken, err := m.takeAllOff(name, options)
+func (ns *namespace) unmount(name string, options mount.UnmountOptions) error {
+	taken, err := ns.takeAllOff(name, options)
 	if err == nil && taken == 0 {
 		err = mount.ErrNotMounted
 	}
@@ -321,9 +321,9 @@ func (m *Mounter) unmount(name string, options mount.UnmountOptions) error {
 }
 
 // takeAllOff takes off one mount after the other and counts them.
-func (m *Mounter) takeAllOff(name string, options mount.UnmountOptions) (taken int, err error) {
+func (ns *namespace) takeAllOff(name string, options mount.UnmountOptions) (taken int, err error) {
 	for ; ; taken++ {
-		at, err := m.locate(name)
+		at, err := ns.locate(name)
 		switch {
 		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
 			return taken, nil
@@ -332,34 +332,34 @@ func (m *Mounter) takeAllOff(name string, options mount.UnmountOptions) (taken i
 		case !at.isMountPoint() || at.mount.path != name:
 			return taken, nil
 		}
-		if err := m.takeOff(at.mount, options); err != nil {
+		if err := ns.takeOff(at.mount, options); err != nil {
 			return taken, err
 		}
 	}
 }
 
-func (m *Mounter) takeOff(mp *mounted, options mount.UnmountOptions) error {
+func (ns *namespace) takeOff(mp *mounted, options mount.UnmountOptions) error {
 	if found := mp.line(); !options.Expect.Is(found) {
 		return fmt.Errorf("found %+v where %+v was expected: %w", found.Identity(), options.Expect, mount.ErrForeign)
 	}
 	if options.Lazy {
-		m.detach(m.goneWith(m.tree(mp, all)))
+		ns.detach(ns.goneWith(ns.tree(mp, all)))
 		return nil
 	}
-	gone := m.goneWith([]*mounted{mp})
-	if m.hasChildren(mp) || slices.ContainsFunc(gone, func(g *mounted) bool { return g.held > 0 }) {
+	gone := ns.goneWith([]*mounted{mp})
+	if ns.hasChildren(mp) || slices.ContainsFunc(gone, func(g *mounted) bool { return g.held > 0 }) {
 		return fmt.Errorf("still in use: %w", syscall.EBUSY)
 	}
-	m.detach(gone)
+	ns.detach(gone)
 	return nil
 }
 
-func (m *Mounter) hasChildren(mp *mounted) bool {
-	return slices.ContainsFunc(m.mounts, func(other *mounted) bool { return other.parent == mp })
+func (ns *namespace) hasChildren(mp *mounted) bool {
+	return slices.ContainsFunc(ns.mounts, func(other *mounted) bool { return other.parent == mp })
 }
 
-func (m *Mounter) removeTarget(name string) error {
-	e, err := m.parent(name, walk{strict: true})
+func (ns *namespace) removeTarget(name string) error {
+	e, err := ns.parent(name, walk{strict: true})
 	n := e.node
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
 		return nil
@@ -370,10 +370,10 @@ func (m *Mounter) removeTarget(name string) error {
 		return nil
 	case !n().mode.IsDir() && !n().mode.IsRegular():
 		err = fmt.Errorf("neither a directory nor a file: %w", syscall.ENOTDIR)
-	case len(n().data) > 0 && !m.isBusy(n()):
+	case len(n().data) > 0 && !ns.isBusy(n()):
 		err = fmt.Errorf("a file of %d bytes is no mount point: %w", len(n().data), syscall.ENOTEMPTY)
 	default:
-		err = m.remove(e)
+		err = ns.remove(e)
 	}
 	if err != nil {
 		return fmt.Errorf("removing %q: %w", name, err)
@@ -381,12 +381,12 @@ func (m *Mounter) removeTarget(name string) error {
 	return nil
 }
 
-func (m *Mounter) isMountPoint(name string) (bool, error) {
+func (ns *namespace) isMountPoint(name string) (bool, error) {
 	clean, err := cleanPath(name)
 	if err != nil {
 		return false, err
 	}
-	at, err := m.locate(clean)
+	at, err := ns.locate(clean)
 	if err != nil {
 		return false, fmt.Errorf("is %q a mount point: %w", name, err)
 	}
@@ -394,29 +394,29 @@ func (m *Mounter) isMountPoint(name string) (bool, error) {
 }
 
 // lookup finds the uppermost mount at the path. A path with a symbolic link in it is not one of the mount table.
-func (m *Mounter) lookup(name string) (mount.MountPoint, error) {
+func (ns *namespace) lookup(name string) (mount.MountPoint, error) {
 	clean, err := cleanPath(name)
 	if err != nil {
 		return mount.MountPoint{}, err
 	}
-	at, err := m.locate(clean)
+	at, err := ns.locate(clean)
 	if err != nil || !at.isMountPoint() {
 		return mount.MountPoint{}, fmt.Errorf("looking up %q: %w", name, mount.ErrNotMounted)
 	}
 	return at.mount.line(), nil
 }
 
-func (m *Mounter) refs(name string) ([]string, error) {
+func (ns *namespace) refs(name string) ([]string, error) {
 	clean, err := cleanPath(name)
 	if err != nil {
 		return nil, err
 	}
-	at, err := m.locate(clean)
+	at, err := ns.locate(clean)
 	if err != nil || !at.isMountPoint() {
 		return nil, nil //nolint:nilerr // What does not exist is mounted nowhere else.
 	}
 	var paths []string
-	for _, other := range m.mounts {
+	for _, other := range ns.mounts {
 		if other != at.mount && other.fs == at.mount.fs && other.rootPath == at.mount.rootPath {
 			paths = append(paths, other.path)
 		}

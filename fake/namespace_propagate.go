@@ -32,12 +32,12 @@ func (p propagation) fields() (fields []string) {
 }
 
 // propagate changes the propagation of a mount.
-func (m *Mounter) propagate(mp *mounted, kind string) {
+func (ns *namespace) propagate(mp *mounted, kind string) {
 	if kind == "shared" {
-		m.share(mp)
+		ns.share(mp)
 		return
 	}
-	m.leave(mp)
+	ns.leave(mp)
 	if kind == "slave" {
 		return
 	}
@@ -45,26 +45,26 @@ func (m *Mounter) propagate(mp *mounted, kind string) {
 }
 
 // share gives the mount a peer group unless it has one.
-func (m *Mounter) share(mp *mounted) {
+func (ns *namespace) share(mp *mounted) {
 	mp.unbindable = false
 	if mp.group == 0 {
-		m.lastGroup++
-		mp.group = m.lastGroup
+		ns.lastGroup++
+		mp.group = ns.lastGroup
 	}
 }
 
 // leave takes the mount out of its peer group, whose slave it becomes. When it was the last there, its master takes over the
 // slaves of the group.
-func (m *Mounter) leave(mp *mounted) {
+func (ns *namespace) leave(mp *mounted) {
 	left := mp.group
 	if mp.group = 0; left == 0 {
 		return
 	}
-	if slices.ContainsFunc(m.mounts, func(other *mounted) bool { return other.group == left }) {
+	if slices.ContainsFunc(ns.mounts, func(other *mounted) bool { return other.group == left }) {
 		mp.master = left
 		return
 	}
-	for _, other := range m.mounts {
+	for _, other := range ns.mounts {
 		if other.master == left {
 			other.master = mp.master
 		}
@@ -72,28 +72,28 @@ func (m *Mounter) leave(mp *mounted) {
 }
 
 // propagateAll changes the propagation of a tree as the plan says: of its first mount, or of all.
-func (m *Mounter) propagateAll(tree []*mounted, plan mount.Plan) {
+func (ns *namespace) propagateAll(tree []*mounted, plan mount.Plan) {
 	kind, below := strings.CutPrefix(plan.Propagation, "r")
 	if !below && !plan.Recursive {
 		tree = tree[:1]
 	}
 	for _, mp := range tree {
-		m.propagate(mp, kind)
+		ns.propagate(mp, kind)
 	}
 }
 
 // receivers are the mounts that get what is mounted on mp, each after those from which it gets it.
-func (m *Mounter) receivers(mp *mounted) (found []*mounted) {
+func (ns *namespace) receivers(mp *mounted) (found []*mounted) {
 	if mp.group == 0 {
 		return nil
 	}
 	for groups := []uint64{mp.group}; len(groups) > 0; groups = groups[1:] {
-		for _, other := range m.mounts {
+		for _, other := range ns.mounts {
 			if other.group == groups[0] && other != mp {
 				found = append(found, other)
 			}
 		}
-		for _, other := range m.mounts {
+		for _, other := range ns.mounts {
 			switch {
 			case other.master != groups[0]:
 			case other.group == 0:
@@ -107,33 +107,33 @@ func (m *Mounter) receivers(mp *mounted) (found []*mounted) {
 }
 
 // attach puts a tree on a position, and copies of it on the same place of all that receive.
-func (m *Mounter) attach(tree []*mounted, at position) {
-	receivers := m.receivers(at.mount)
+func (ns *namespace) attach(tree []*mounted, at position) {
+	receivers := ns.receivers(at.mount)
 	if at.mount.group != 0 {
 		for _, mp := range tree {
-			m.share(mp)
+			ns.share(mp)
 		}
 	}
-	m.put(tree, at)
+	ns.put(tree, at)
 	inGroup := map[uint64][]*mounted{at.mount.group: tree} // the first copy in each peer group of receivers
 	for _, receiver := range receivers {
 		if isWithin(at.rel, receiver.rootPath) {
-			m.put(m.copyFor(receiver, inGroup), position{receiver, at.node, at.rel})
+			ns.put(ns.copyFor(receiver, inGroup), position{receiver, at.node, at.rel})
 		}
 	}
 }
 
 // copyFor makes the copy for a receiver: a peer of the one in its group, else a slave of the one in its master's, which is
 // shared too when the receiver is.
-func (m *Mounter) copyFor(receiver *mounted, inGroup map[uint64][]*mounted) []*mounted {
+func (ns *namespace) copyFor(receiver *mounted, inGroup map[uint64][]*mounted) []*mounted {
 	if known := inGroup[receiver.group]; known != nil {
-		return m.copyTree(known)
+		return ns.copyTree(known)
 	}
-	copied := m.copyTree(inGroup[m.nearestMaster(receiver, inGroup)])
+	copied := ns.copyTree(inGroup[ns.nearestMaster(receiver, inGroup)])
 	for _, mp := range copied {
 		mp.master, mp.group = mp.group, 0
 		if receiver.group != 0 {
-			m.share(mp)
+			ns.share(mp)
 		}
 	}
 	if receiver.group != 0 {
@@ -144,22 +144,22 @@ func (m *Mounter) copyFor(receiver *mounted, inGroup map[uint64][]*mounted) []*m
 
 // nearestMaster is the group from which the mount gets its copy: its master, or the master of that when the place cannot be
 // seen in it, and so on.
-func (m *Mounter) nearestMaster(mp *mounted, inGroup map[uint64][]*mounted) uint64 {
+func (ns *namespace) nearestMaster(mp *mounted, inGroup map[uint64][]*mounted) uint64 {
 	group := mp.master
 	for inGroup[group] == nil {
-		i := slices.IndexFunc(m.mounts, func(other *mounted) bool { return other.group == group })
-		group = m.mounts[i].master
+		i := slices.IndexFunc(ns.mounts, func(other *mounted) bool { return other.group == group })
+		group = ns.mounts[i].master
 	}
 	return group
 }
 
 // copyTree copies mounts, of which each is on an earlier one but for the first. A copy is a peer of what is shared, and has the
 // same master.
-func (m *Mounter) copyTree(tree []*mounted) []*mounted {
+func (ns *namespace) copyTree(tree []*mounted) []*mounted {
 	copies := make([]*mounted, len(tree))
 	for i, mp := range tree {
 		copied := *mp
-		copied.id, copied.held, copied.options = m.nextID(), 0, slices.Clone(mp.options)
+		copied.id, copied.held, copied.options = ns.nextID(), 0, slices.Clone(mp.options)
 		if i > 0 {
 			copied.parent = copies[slices.Index(tree, mp.parent)]
 		}
@@ -169,32 +169,32 @@ func (m *Mounter) copyTree(tree []*mounted) []*mounted {
 }
 
 // put adds a tree to the table. A mount that is at the position stays uppermost: it is then on the tree.
-func (m *Mounter) put(tree []*mounted, at position) {
+func (ns *namespace) put(tree []*mounted, at position) {
 	top := tree[0]
 	top.parent, top.point, top.pointPath = at.mount, at.node, at.rel
-	if covering := m.mountOn(at.mount, at.node); covering != nil {
+	if covering := ns.mountOn(at.mount, at.node); covering != nil {
 		covering.parent, covering.point, covering.pointPath = top, top.root, top.rootPath
 	}
 	for _, mp := range tree {
 		mp.path = path.Join(mp.parent.path, strings.TrimPrefix(mp.pointPath, mp.parent.rootPath))
 	}
-	m.mounts = append(m.mounts, tree...)
+	ns.mounts = append(ns.mounts, tree...)
 }
 
 // mountOn returns the mount on a place of another one, or nil.
-func (m *Mounter) mountOn(parent *mounted, point *inode) *mounted {
-	i := slices.IndexFunc(m.mounts, func(mp *mounted) bool { return mp.parent == parent && mp.point == point })
+func (ns *namespace) mountOn(parent *mounted, point *inode) *mounted {
+	i := slices.IndexFunc(ns.mounts, func(mp *mounted) bool { return mp.parent == parent && mp.point == point })
 	if i < 0 {
 		return nil
 	}
-	return m.mounts[i]
+	return ns.mounts[i]
 }
 
 // tree returns the mount and those below it, each after what it is on; of those below only what keep says.
-func (m *Mounter) tree(top *mounted, keep func(*mounted) bool) []*mounted {
+func (ns *namespace) tree(top *mounted, keep func(*mounted) bool) []*mounted {
 	tree := []*mounted{top}
 	for i := 0; i < len(tree); i++ {
-		for _, mp := range m.mounts {
+		for _, mp := range ns.mounts {
 			if mp.parent == tree[i] && keep(mp) {
 				tree = append(tree, mp)
 			}
@@ -207,19 +207,19 @@ func all(*mounted) bool { return true }
 
 // goneWith returns what an unmount takes off: the mounts themselves, and the copies of them on all that receive. A copy
 // stays when it bears a mount that stays, unless that covers it whole.
-func (m *Mounter) goneWith(mounts []*mounted) []*mounted {
+func (ns *namespace) goneWith(mounts []*mounted) []*mounted {
 	gone := slices.Clone(mounts)
 	for _, mp := range mounts {
-		for _, receiver := range m.receivers(mp.parent) {
-			copied := m.mountOn(receiver, mp.point)
+		for _, receiver := range ns.receivers(mp.parent) {
+			copied := ns.mountOn(receiver, mp.point)
 			if copied != nil && !slices.Contains(gone, copied) {
 				gone = append(gone, copied)
 			}
 		}
 	}
 	bears := func(mp *mounted) bool {
-		return slices.ContainsFunc(m.mounts, func(other *mounted) bool {
-			return other.parent == mp && other.point != mp.root && m.staysIn(other, gone)
+		return slices.ContainsFunc(ns.mounts, func(other *mounted) bool {
+			return other.parent == mp && other.point != mp.root && ns.staysIn(other, gone)
 		})
 	}
 	for i := len(mounts); i < len(gone); i++ {
@@ -232,22 +232,22 @@ func (m *Mounter) goneWith(mounts []*mounted) []*mounted {
 }
 
 // staysIn reports whether the mount, or what covers it, stays when others have gone.
-func (m *Mounter) staysIn(mp *mounted, gone []*mounted) bool {
+func (ns *namespace) staysIn(mp *mounted, gone []*mounted) bool {
 	if !slices.Contains(gone, mp) {
 		return true
 	}
-	covering := m.mountOn(mp, mp.root)
-	return covering != nil && m.staysIn(covering, gone)
+	covering := ns.mountOn(mp, mp.root)
+	return covering != nil && ns.staysIn(covering, gone)
 }
 
 // detach takes mounts out of the table. What covered one of them is then on the place of that.
-func (m *Mounter) detach(gone []*mounted) {
+func (ns *namespace) detach(gone []*mounted) {
 	isGone := func(mp *mounted) bool { return slices.Contains(gone, mp) }
 	for _, mp := range gone {
-		m.propagate(mp, "private")
+		ns.propagate(mp, "private")
 	}
-	m.mounts = slices.DeleteFunc(m.mounts, isGone)
-	for _, mp := range m.mounts {
+	ns.mounts = slices.DeleteFunc(ns.mounts, isGone)
+	for _, mp := range ns.mounts {
 		for mp.parent != nil && isGone(mp.parent) {
 			mp.parent, mp.point, mp.pointPath = mp.parent.parent, mp.parent.point, mp.parent.pointPath
 		}

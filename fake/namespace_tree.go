@@ -71,17 +71,17 @@ func (p position) isMountPoint() bool { return p.mount.root == p.node && p.rel =
 
 // walk is one resolution of a path.
 type walk struct {
-	mounter *Mounter
-	follow  bool // a symbolic link that is the last element
-	strict  bool // refuse every symbolic link
-	links   int
-	stack   []position // the directories that were come through, for ".."
+	namespace *namespace
+	follow    bool // a symbolic link that is the last element
+	strict    bool // refuse every symbolic link
+	links     int
+	stack     []position // the directories that were come through, for ".."
 }
 
 // resolve finds what is at name. Errors are errnos.
-func (m *Mounter) resolve(name string, w walk) (position, error) {
-	w.mounter = m
-	w.stack = []position{m.cross(position{m.mounts[0], m.mounts[0].root, "/"})}
+func (ns *namespace) resolve(name string, w walk) (position, error) {
+	w.namespace = ns
+	w.stack = []position{ns.cross(position{ns.mounts[0], ns.mounts[0].root, "/"})}
 	rest := strings.Split(name, "/")
 	for len(rest) > 0 {
 		element := rest[0]
@@ -98,11 +98,11 @@ func (m *Mounter) resolve(name string, w walk) (position, error) {
 }
 
 // locate finds what is at name as mount.Mounter does: it refuses links on the way, and does not follow one at the end.
-func (m *Mounter) locate(name string) (position, error) {
-	if _, err := m.resolve(path.Dir(name), walk{strict: true}); err != nil {
+func (ns *namespace) locate(name string) (position, error) {
+	if _, err := ns.resolve(path.Dir(name), walk{strict: true}); err != nil {
 		return position{}, err
 	}
-	return m.resolve(name, walk{})
+	return ns.resolve(name, walk{})
 }
 
 func isLast(rest []string) bool {
@@ -133,7 +133,7 @@ func (w *walk) step(element string, rest []string) (link string, err error) {
 		return "", syscall.ENOENT
 	}
 	if child.mode&fs.ModeSymlink == 0 || isLast(rest) && !w.follow && !w.strict {
-		w.stack = append(w.stack, w.mounter.cross(position{here.mount, child, path.Join(here.rel, element)}))
+		w.stack = append(w.stack, w.namespace.cross(position{here.mount, child, path.Join(here.rel, element)}))
 		return "", nil
 	}
 	if w.links++; w.strict || w.links > maxLinks {
@@ -146,9 +146,9 @@ func (w *walk) step(element string, rest []string) (link string, err error) {
 }
 
 // cross goes to the root of the uppermost mount at a position.
-func (m *Mounter) cross(p position) position {
-	if mp := m.mountOn(p.mount, p.node); mp != nil {
-		return m.cross(position{mp, mp.root, mp.rootPath})
+func (ns *namespace) cross(p position) position {
+	if mp := ns.mountOn(p.mount, p.node); mp != nil {
+		return ns.cross(position{mp, mp.root, mp.rootPath})
 	}
 	return p
 }
@@ -160,9 +160,9 @@ type entry struct {
 }
 
 // parent finds the directory of name.
-func (m *Mounter) parent(name string, w walk) (entry, error) {
+func (ns *namespace) parent(name string, w walk) (entry, error) {
 	w.follow = true
-	dir, err := m.resolve(path.Dir(name), w)
+	dir, err := ns.resolve(path.Dir(name), w)
 	if err == nil && !dir.node.mode.IsDir() {
 		err = syscall.ENOTDIR
 	}
@@ -186,12 +186,12 @@ func (e entry) create(mode fs.FileMode) (*inode, error) {
 }
 
 // remove removes a file or an empty directory that nothing is mounted on.
-func (m *Mounter) remove(e entry) error {
+func (ns *namespace) remove(e entry) error {
 	n := e.node()
 	switch {
 	case n == nil:
 		return syscall.ENOENT
-	case m.isBusy(n):
+	case ns.isBusy(n):
 		return syscall.EBUSY
 	case e.dir.readOnly():
 		return syscall.EROFS
@@ -202,8 +202,8 @@ func (m *Mounter) remove(e entry) error {
 	return nil
 }
 
-func (m *Mounter) isBusy(n *inode) bool {
-	for _, mp := range m.mounts {
+func (ns *namespace) isBusy(n *inode) bool {
+	for _, mp := range ns.mounts {
 		if mp.point == n {
 			return true
 		}
