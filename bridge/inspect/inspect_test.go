@@ -165,12 +165,27 @@ func TestThePageShowsWhatNeedsAttentionFirst(t *testing.T) {
 	assert.NotContains(t, w.Header().Get("Content-Security-Policy"), "script-src")
 
 	body = do(t, aNode(), http.MethodGet, "/").Body.String()
-	order := []string{"<h2>Hung calls", "SetUpAt", "shop/c", "shop/b", "no space left", "failed 3 times", "shop/d", "shop/a", "input/output error", "torn", "/v/orphan"}
+	order := []string{
+		"1 hung call, 1 report of lost data, 1 damaged record, 1 orphan; 4 volumes", "input/output error", "<h2>Hung calls", "SetUpAt", "torn",
+		"<h2>Volumes that need attention", "shop/c", "shop/b", "no space left", "failed 3 times", "<h2>Other volumes", "shop/d", "shop/a", "/v/orphan",
+	}
 	for _, s := range order {
 		_, after, found := strings.Cut(body, s)
 		require.True(t, found, "%q after what is before it in %q", s, order)
 		body = after
 	}
+}
+
+// What was, and what will be, is said with how long it is from now.
+func TestThePageSaysHowLongAgoThingsWere(t *testing.T) {
+	n := aNode()
+	n.hung[0].Since = time.Now().Add(-90 * time.Second)
+	n.status.Volumes[1].NextTry = time.Now().Add(time.Hour)
+	body := do(t, n, http.MethodGet, "/").Body.String()
+	assert.Regexp(t, `begun \S+Z \(1m[0-9]+s ago\)`, body)
+	assert.Regexp(t, `next try \S+Z \(in (1h0m0s|59m[0-9]+s)\)`, body)
+	assert.Regexp(t, `<option selected>waiting</option>`, do(t, n, http.MethodGet, "/?phase=waiting").Body.String())
+	assert.Contains(t, do(t, n, http.MethodGet, "/?phase=none").Body.String(), `<option selected>none</option>`)
 }
 
 // An answer ends, however long the names and the lists are.
