@@ -138,6 +138,7 @@ func TestBadFlagsAreRefusedWithWhatToChange(t *testing.T) {
 		"root not empty":   {[]string{"-root", "/usr"}, "not empty"},
 		"root is a file":   {[]string{"-root", full}, "name a directory"},
 		"root in nowhere":  {[]string{"-root", "/no/such/directory"}, "in one that exists"},
+		"no such address":  {[]string{"-http", "nowhere"}, "-http nowhere: listen tcp: address nowhere: missing port in address: give one"},
 		"root in manifest": {[]string{"-root", "/"}, "not empty"},
 	} {
 		t.Run(name, func(t *testing.T) {

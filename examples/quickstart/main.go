@@ -77,6 +77,11 @@ func tell(ctx context.Context, o options, stdin io.Reader, out *show.Output) err
 // them, and take them away, whatever happened. It returns the volumes that their reclaim policy keeps.
 func live(ctx context.Context, o options, agent *agent, objects *manifest.Set) (kept []string, err error) {
 	ending := context.WithoutCancel(ctx)
+	endPage, err := agent.serve(ctx, o.http)
+	if err != nil {
+		return nil, err
+	}
+	defer endPage()
 	err = agent.create(ctx, objects)
 	agent.start(ending)
 	if err == nil {

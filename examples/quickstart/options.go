@@ -18,6 +18,7 @@ type options struct {
 	timeout   time.Duration  // how long the pods may take to become ready, and to go
 	documents show.Documents // JSON lines on standard output
 	keep      bool           // wait for a signal before the pods are removed
+	http      string         // the address on which a page shows where every volume stands; empty means none
 }
 
 // defaultTimeout is how long pods may take; ordinary ones take less than a second.
@@ -33,6 +34,7 @@ func parseOptions(args []string, usage io.Writer) (options, error) {
 	flags.DurationVar(&o.timeout, "timeout", defaultTimeout, "how long the pods may take to become ready, and to go")
 	flags.BoolVar((*bool)(&o.documents), "json", false, "print one JSON document per line; the story goes to standard error")
 	flags.BoolVar(&o.keep, "keep", false, "leave everything mounted until Ctrl-C")
+	flags.StringVar(&o.http, "http", "", "`ADDRESS` of a page that shows where every volume stands, such as 127.0.0.1:8080")
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,10 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/bridge/inspect"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/examples/internal/container"
 	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/volumemanager"
 )
 
 func TestRootSeesEveryVolumeMountedUsedAndGone(t *testing.T) {
@@ -260,6 +264,41 @@ func TestKeepWaitsForASignal(t *testing.T) {
 	}
 }
 
+// With -http a page shows where every volume stands, while the program runs.
+func TestAPageShowsTheVolumes(t *testing.T) {
+	mounttest.RequireMounts(t)
+	p := newProgram(t, "-json", "-keep", "-http", "127.0.0.1:0")
+	p.startUntilKept(t)
+	var node inspect.NodeAnswer
+	require.NoError(t, json.Unmarshal([]byte(get(t, p.url+"v1/node")), &node))
+	require.NotEmpty(t, node.Volumes)
+	page := get(t, p.url)
+	for _, v := range node.Volumes {
+		assert.Equal(t, string(volumemanager.PhaseMounted), v.Phase, v.Name)
+		assert.Contains(t, page, "<td>"+v.Name+"</td>")
+	}
+	assert.Contains(t, page, "needs attention</h1>")
+
+	require.NoError(t, p.Process.Signal(syscall.SIGINT))
+	p.finish()
+	assert.Equal(t, 0, p.ProcessState.ExitCode(), p.stderr.String())
+	p.requireNothingLeft(t)
+}
+
+// get returns what is served at url.
+func get(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultTransport.RoundTrip(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return string(body)
+}
+
 // startUntilKept starts the program and returns when it has printed that everything is kept. The test ends it and calls
 // finish.
 func (p *program) startUntilKept(t *testing.T) (kept document) {
@@ -268,7 +307,10 @@ func (p *program) startUntilKept(t *testing.T) (kept document) {
 	for line := range p.lines {
 		var d document
 		require.NoError(t, json.Unmarshal(line, &d))
-		if d.Stage == "kept" {
+		switch d.Stage {
+		case "serving":
+			p.url = d.URL
+		case "kept":
 			return d
 		}
 	}

@@ -56,6 +56,7 @@ type program struct {
 	temp           string // its TMPDIR, empty before and after the run
 	stdout, stderr bytes.Buffer
 	lines          chan []byte // of standard output, after startReading
+	url            string      // of its page, after startUntilKept
 }
 
 // newProgram returns a run of the program that has not begun.
@@ -135,6 +136,7 @@ type document struct {
 	LeftOut    []manifest.LeftOut  `json:"leftOut"`
 	Volumes    []show.Row          `json:"volumes"`
 	Findings   []container.Finding `json:"findings"`
+	URL        string              `json:"url"`
 	PID        int                 `json:"pid"`
 	Enter      string              `json:"enter"`
 	Containers string              `json:"containers"`
