@@ -18,6 +18,7 @@ import (
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.planned.Load(), Reused: m.reused.Load(), LostData: lostDataOf(m.health.LostData())}
+	status.Running = m.running.Load()
 	m.tellFound(&status)
 	for uid := range m.knownPods() {
 		status.Volumes = append(status.Volumes, m.statusOfPod(uid)...)

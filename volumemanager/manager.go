@@ -63,6 +63,7 @@ type Manager struct {
 	dirtyPods *workqueue.Queue[types.UID]
 	changes   changes.Hub
 	started   atomic.Bool
+	running   atomic.Bool
 	stopping  stopping
 	stopped   chan struct{} // closed when Run ends
 	// recordsRead is closed when they were, so that what is not known is not there; nil when there are none.
@@ -269,6 +270,8 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // doWork starts the goroutines of Run, and returns when all have ended, with ctx.
 func (m *Manager) doWork(ctx context.Context) {
+	m.running.Store(true)
+	defer m.running.Store(false)
 	var wg sync.WaitGroup
 	m.volumes.start(func(w *worker) { m.work(ctx, w) }, func() bool { return ctx.Err() != nil })
 	defer m.volumes.stop()

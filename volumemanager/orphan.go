@@ -83,7 +83,7 @@ func (m *Manager) isKnown(podName volume.UniquePodName) bool {
 // more.
 func (m *Manager) tellFound(status *NodeStatus) {
 	m.mu.Lock()
-	status.Damaged, status.Rebuilt = slices.Clone(m.damaged), m.rebuilt
+	status.Damaged, status.Rebuilt, status.PodsComplete = slices.Clone(m.damaged), m.rebuilt, m.podsComplete
 	m.mu.Unlock()
 	found := slices.Clone(m.orphans.All())
 	if len(found) > 0 {

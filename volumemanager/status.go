@@ -110,6 +110,10 @@ func (s VolumeStatus) HungCall() (operationexecutor.HungCall, bool) {
 
 // NodeStatus is where every volume on the node stands. It prints as a table, and marshals to JSON with the text of each error.
 type NodeStatus struct {
+	// Running says that Run has read the records, and does its work. It is false before that, and once Run comes to its end.
+	Running bool
+	// PodsComplete says that [Manager.PodsComplete] was called. Until then nothing is taken away that an earlier manager set up.
+	PodsComplete bool
 	// Volumes are sorted by pod and outer name; those without a pod come last.
 	Volumes []VolumeStatus
 	// Damaged are the records that could not be used at the start. They were moved aside, but for those of a newer manager,

@@ -18,6 +18,9 @@ const Version = 1
 type NodeAnswer struct {
 	// Version is [Version].
 	Version int `json:"version"`
+	// Running says that the manager works, PodsComplete that all pods were added since it began.
+	Running      bool `json:"running"`
+	PodsComplete bool `json:"podsComplete"`
 	// Counts are the lengths of the lists before any was cut.
 	Counts Counts `json:"counts"`
 	// Offset is how many volumes that match were left out before the first in Volumes.
@@ -178,7 +181,7 @@ func answer(status volumemanager.NodeStatus, hung []operationexecutor.HungCall, 
 	shown = shown[:min(q.limit, len(shown))]
 
 	a := NodeAnswer{
-		Version: Version,
+		Version: Version, Running: status.Running, PodsComplete: status.PodsComplete,
 		Counts: Counts{
 			Volumes: len(status.Volumes), Matching: len(matching), Attention: attention, HungCalls: len(hung),
 			Orphans: len(status.Orphans), DamagedRecords: len(status.Damaged), LostData: len(status.LostData),

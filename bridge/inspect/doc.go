@@ -1,10 +1,17 @@
 // Package inspect shows over HTTP why a pod waits for its volumes.
 //
-// [NewNode] makes an [http.Handler] of a node's volume manager. It serves three views of one answer, both for GET and HEAD:
+// [NewNode] makes an [http.Handler] of a node's volume manager. It serves three views of one answer, each for GET and HEAD:
 //
 //	/              a page for browsers, without JavaScript
 //	/v1/node       JSON, under the names of [NodeAnswer]
 //	/v1/node.txt   a table for people, for curl
+//
+// Two more are for those who watch the agent, in words:
+//
+//	/readyz        200 while Run works and all pods were added (PodsComplete), otherwise 503 and what is missing
+//	/livez         200 when the manager answers; it does not answer when the manager does not
+//
+// A server that hangs, or a volume that cannot be mounted, makes no agent unready: the other pods go on.
 //
 // An embedder mounts it where it wants:
 //

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager"
@@ -42,6 +44,7 @@ func aNode() *node {
 	}
 	return &node{
 		status: volumemanager.NodeStatus{
+			Running: true, PodsComplete: true,
 			Volumes: []volumemanager.VolumeStatus{
 				volumeStatus("a", "example.com/disk", volumemanager.PhaseMounted),
 				with(volumeStatus("b", "example.com/disk", volumemanager.PhaseWaiting), func(s *volumemanager.VolumeStatus) {
@@ -115,7 +118,7 @@ func TestWhatNeedsAttentionComesFirst(t *testing.T) {
 func TestTheNamesInJSONAreStable(t *testing.T) {
 	body := do(t, aNode(), http.MethodGet, "/v1/node?pod=b").Body.String()
 	assert.JSONEq(t, `{"version":1,
-		"counts":{"volumes":4,"matching":1,"attention":1,"hungCalls":1,"orphans":1,"damagedRecords":1,"lostData":1},"offset":0,
+		"running":true,"podsComplete":true,"counts":{"volumes":4,"matching":1,"attention":1,"hungCalls":1,"orphans":1,"damagedRecords":1,"lostData":1},"offset":0,
 		"volumes":[{"pod":{"namespace":"shop","name":"b","uid":"uid-b"},"name":"data","volume":"example.com/disk/b",
 			"plugin":"example.com/disk","phase":"waiting","wanted":true,"error":"no space left","attempts":3,"nextTry":"2026-01-02T03:04:05Z"}],
 		"hungCalls":[{"call":"SetUpAt","operation":"`+string(operationexecutor.OpMount)+`","plugin":"example.com/nfs","volume":"example.com/nfs/c","podUID":"uid-c","since":"2026-01-02T03:04:05Z"}],
@@ -186,6 +189,37 @@ func TestThePageSaysHowLongAgoThingsWere(t *testing.T) {
 	assert.Regexp(t, `next try \S+Z \(in (1h0m0s|59m[0-9]+s)\)`, body)
 	assert.Regexp(t, `<option selected>waiting</option>`, do(t, n, http.MethodGet, "/?phase=waiting").Body.String())
 	assert.Contains(t, do(t, n, http.MethodGet, "/?phase=none").Body.String(), `<option selected>none</option>`)
+}
+
+// A manager that works and knows all of its pods is ready; each probe says what is missing.
+func TestAManagerIsReadyWhenItRunsAndKnowsItsPods(t *testing.T) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node"})
+	require.NoError(t, err)
+	plugins := volume.NewVolumePluginMgr(host)
+	mounter := fake.NewMounter(fake.MounterOptions{})
+	require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
+	m, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, NoRecords: true})
+	require.NoError(t, err)
+	probe := func(target string) string {
+		w := do(t, m, http.MethodGet, target)
+		return fmt.Sprint(w.Code, " ", w.Body)
+	}
+	assert.Equal(t, "503 not ready: Run does not work, or has not read its records yet\n", probe("/readyz"))
+	assert.Contains(t, do(t, m, http.MethodGet, "/").Body.String(), "The manager does not run")
+
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- m.Run(ctx) }()
+	require.Eventually(t, func() bool { return m.Status().Running }, time.Minute, time.Millisecond)
+	assert.Equal(t, "503 not ready: not all pods were added since the start (PodsComplete)\n", probe("/readyz"))
+	assert.Contains(t, do(t, m, http.MethodGet, "/").Body.String(), "Not all pods were added")
+	m.PodsComplete()
+	assert.Equal(t, "200 ready\n", probe("/readyz"))
+	assert.Equal(t, "200 alive\n", probe("/livez"))
+	assert.NotContains(t, do(t, m, http.MethodGet, "/").Body.String(), `class="bad"`)
+	cancel()
+	require.NoError(t, <-ended)
+	assert.Equal(t, "503 not ready: Run does not work, or has not read its records yet\n", probe("/readyz"))
 }
 
 // An answer ends, however long the names and the lists are.

@@ -26,6 +26,8 @@ func NewNode(node Node) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/node", serve(node, "application/json", listLimits, writeJSON))
 	mux.HandleFunc("GET /v1/node.txt", serve(node, "text/plain; charset=utf-8", listLimits, writeText))
+	mux.HandleFunc("GET /readyz", ready(node))
+	mux.HandleFunc("GET /livez", alive(node))
 	mux.HandleFunc("GET /{$}", serve(node, "text/html; charset=utf-8", pageLimits, writePage))
 	return mux
 }

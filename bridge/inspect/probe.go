@@ -1,0 +1,46 @@
+package inspect
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+// ready says whether a node's manager does its work.
+func ready(node Node) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if missing := whatIsMissing(node.Status()); missing != "" {
+			say(w, http.StatusServiceUnavailable, missing)
+			return
+		}
+		say(w, http.StatusOK, "ready")
+	}
+}
+
+// whatIsMissing says why a manager is not ready; it is empty when it is.
+func whatIsMissing(status volumemanager.NodeStatus) string {
+	switch {
+	case !status.Running:
+		return "not ready: Run does not work, or has not read its records yet"
+	case !status.PodsComplete:
+		return "not ready: not all pods were added since the start (PodsComplete)"
+	}
+	return ""
+}
+
+// alive says that a node's manager answers.
+func alive(node Node) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		node.Status()
+		say(w, http.StatusOK, "alive")
+	}
+}
+
+// say writes one line.
+func say(w http.ResponseWriter, code int, line string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintln(w, line) // the client may have gone
+}
