@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
@@ -191,8 +192,9 @@ func TestThePageSaysHowLongAgoThingsWere(t *testing.T) {
 	assert.Contains(t, do(t, n, http.MethodGet, "/?phase=none").Body.String(), `<option selected>none</option>`)
 }
 
-// A manager that works and knows all of its pods is ready; each probe says what is missing.
-func TestAManagerIsReadyWhenItRunsAndKnowsItsPods(t *testing.T) {
+// newManager returns a manager that does not run, with a plugin on fakes.
+func newManager(t testing.TB) (*volumemanager.Manager, *fake.Mounter) {
+	t.Helper()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node"})
 	require.NoError(t, err)
 	plugins := volume.NewVolumePluginMgr(host)
@@ -200,6 +202,12 @@ func TestAManagerIsReadyWhenItRunsAndKnowsItsPods(t *testing.T) {
 	require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
 	m, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, NoRecords: true})
 	require.NoError(t, err)
+	return m, mounter
+}
+
+// A manager that works and knows all of its pods is ready; each probe says what is missing.
+func TestAManagerIsReadyWhenItRunsAndKnowsItsPods(t *testing.T) {
+	m, _ := newManager(t)
 	probe := func(target string) string {
 		w := do(t, m, http.MethodGet, target)
 		return fmt.Sprint(w.Code, " ", w.Body)
@@ -306,4 +314,35 @@ func BenchmarkNode(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkManager answers for a manager that has 10,000 volumes in 1,000 pods mounted.
+func BenchmarkManager(b *testing.B) {
+	m, mounter := newManager(b)
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	m.PodsComplete()
+	for i := range 1000 {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint("uid-", i))}}
+		pod.Spec.Containers = []v1.Container{{Name: "main"}}
+		for j := range 10 {
+			name := fmt.Sprint("data-", j)
+			pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}}})
+			pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, MountPath: "/" + name})
+		}
+		require.NoError(b, m.AddPod(ctx, pod))
+		require.NoError(b, m.WaitForAttachAndMount(ctx, pod))
+	}
+	mounter.ForgetCalls()
+	for _, target := range []string{"/", "/v1/node?limit=100000", "/v1/node.txt"} {
+		b.Run(target, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				do(b, m, http.MethodGet, target)
+			}
+		})
+	}
+	cancel()
+	require.NoError(b, <-ended)
 }

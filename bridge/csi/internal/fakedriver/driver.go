@@ -9,6 +9,7 @@
 package fakedriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -246,7 +247,8 @@ func (d *Driver) Volumes() []Volume {
 		c.Nodes, c.Staged, c.Published = slices.Clone(v.Nodes), slices.Clone(v.Staged), slices.Clone(v.Published)
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(a, b Volume) int { return len(a.ID) - len(b.ID) })
+	// Always in the same order, or a volume could be on no page of a list.
+	slices.SortFunc(all, func(a, b Volume) int { return cmp.Or(len(a.ID)-len(b.ID), cmp.Compare(a.ID, b.ID)) })
 	return all
 }
 
