@@ -76,6 +76,7 @@ var arrows = map[string][]string{
 	vm + "retry":      nil,
 	vm + "mountwatch": {vm + "health", vm + "paths", vm + "podvolume", vm + "retry", "volume", "mount", "mount/owned", "mount/safepath", "operationexecutor", "internal/workqueue"},
 	vm + "orphans":    {vm + "changes", vm + "containers", vm + "paths", "volume", "mount", "mount/loop", "mount/owned", "mount/safepath", "operationexecutor"},
+	vm + "reconciler": {vm + "changes", vm + "podvolume", vm + "retry", "volume", "operationexecutor", "cache"},
 	vm + "containers": {vm + "keylock", vm + "sentinel", "volume", "mount", "mount/blockmap", "mount/safepath", "operationexecutor"},
 
 	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "cache/cluster", "internal/simulation/..."},

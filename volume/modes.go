@@ -64,6 +64,13 @@ func GetVolumeMode(spec *Spec) (v1.PersistentVolumeMode, error) {
 	return mode, nil
 }
 
+// IsBlock reports whether pods get the volume as a device. One whose mode does not exist counts as a filesystem: the mount says
+// what is wrong with it.
+func IsBlock(spec *Spec) bool {
+	mode, err := GetVolumeMode(spec)
+	return err == nil && mode == v1.PersistentVolumeBlock
+}
+
 // CheckVolumeModeFilesystem reports whether spec is used as a filesystem. With an error, that of [GetVolumeMode], the
 // answer is false.
 func CheckVolumeModeFilesystem(spec *Spec) (bool, error) {

@@ -28,14 +28,14 @@ type actualState struct {
 }
 
 var (
-	_ operationexecutor.ActualStateOfWorldMounterUpdater  = actualState{}
-	_ operationexecutor.ActualStateOfWorldAttacherUpdater = actualState{}
-	_ operationexecutor.VolumeUsers                       = actualState{}
+	_ operationexecutor.ActualStateOfWorldMounterUpdater  = (*actualState)(nil)
+	_ operationexecutor.ActualStateOfWorldAttacherUpdater = (*actualState)(nil)
+	_ operationexecutor.VolumeUsers                       = (*actualState)(nil)
 )
 
 // MarkVolumeAsMounted implements the executor's mounter updater. The mounter is asked once, here, what a query will tell:
 // one that panics has not set the volume up.
-func (a actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
+func (a *actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
 	defer a.changes.Notify(opts.PodName)
 	if opts.Mounter != nil {
 		queried, err := mounter.Query(opts.Mounter)
@@ -49,14 +49,14 @@ func (a actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) 
 }
 
 // MarkDeviceAsMounted implements the executor's mounter updater.
-func (a actualState) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
+func (a *actualState) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
 	a.made(podvolume.Key{Volume: volumeName}, deviceMountPath)
 	return a.ActualStateOfWorld.MarkDeviceAsMounted(volumeName, devicePath, deviceMountPath, seLinuxMountContext)
 }
 
 // MarkVolumeAsDetached implements the executor's attacher updater, which has no error: that the volume stays would only
 // show in that it is detached again.
-func (a actualState) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
+func (a *actualState) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
 	err := a.RemoveVolumeFromReportAsAttached(volumeName, nodeName) // It checks that the node is this one.
 	if err == nil {
 		err = a.DeleteVolume(volumeName)
@@ -65,13 +65,13 @@ func (a actualState) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeNa
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater.
-func (a actualState) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolumeOpts) error {
+func (a *actualState) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolumeOpts) error {
 	defer a.changes.Notify(opts.PodName)
 	return a.ActualStateOfWorld.MarkVolumeMountAsUncertain(opts)
 }
 
 // MarkVolumeAsUnmounted implements the executor's mounter updater.
-func (a actualState) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
+func (a *actualState) MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error {
 	defer a.changes.Notify(podName)
 	err := a.ActualStateOfWorld.MarkVolumeAsUnmounted(podName, volumeName)
 	if err == nil {

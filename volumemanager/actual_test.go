@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -12,8 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
-	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
 // touchyPlugin makes mounters that panic when they are asked what they made.
@@ -100,44 +97,4 @@ type panickyPlugin struct{ touchyPlugin }
 func (p *panickyPlugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	mounter, err := p.touchyPlugin.NewMounter(spec, pod)
 	return attributesPanic{mounter}, err
-}
-
-// TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce: the plan alone would do so without end.
-func TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newWorld(t, Options{})
-		w.claim("data")
-		m := w.start()
-		m.PodsComplete()
-		pod := podOf("web", "data")
-		w.add(pod)
-		synctest.Wait()
-		calls := w.changes()
-		name := m.PodStatus(pod.UID)[0].Volume
-		for attempt := range 3 {
-			m.actual.MarkVolumeAsDetached(name, testNode)
-			for _, v := range []verb{verbDetach, verbForget} {
-				assert.False(t, (&worker{m: m}).begin(t.Context(), &volumeLook{name: name}, action{verb: v}))
-				why, ok := m.troubleOf(podvolume.Key{Volume: name})
-				require.True(t, ok)
-				require.ErrorIs(t, why.err, volume.ErrInUse)
-				assert.Equal(t, attempt+1, why.attempts)
-				assert.True(t, why.until.After(time.Now()))
-			}
-		}
-		synctest.Wait()
-		assert.Equal(t, calls, w.changes())
-		pass(retry.Last)
-		_, waits := m.refusal(name, verbDetach)
-		assert.False(t, waits)
-		w.remove(pod)
-		w.isClean()
-		assert.Empty(t, m.refusals)
-
-		m.actual.MarkVolumeAsDetached(name, "another-node")
-		_, waits = m.refusal(name, verbDetach)
-		assert.True(t, waits)
-		m.forget(name)
-		assert.Empty(t, m.refusals)
-	})
 }

@@ -37,7 +37,7 @@ func (m *Manager) verifyAttached(ctx context.Context) {
 // One that is used has an uncertain attachment from then on: it is attached again while a pod wants it, and detached in the
 // end. It is planned when the verification gives up its key.
 type foundDetached struct {
-	actualState
+	*actualState
 	m *Manager
 }
 

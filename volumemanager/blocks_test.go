@@ -141,7 +141,7 @@ func TestBlockVolumesAreMappedAndTakenAway(t *testing.T) {
 		assert.Equal(t, []string{bindOf(pod, "disk")}, w.blocks.mapped())
 		w.remove(pod)
 		w.isClean()
-		assert.True(t, m.isQuiet())
+		assert.True(t, m.volumes.IsQuiet())
 	})
 }
 
@@ -214,25 +214,6 @@ func TestBlockVolumesAreKnownAfterARestart(t *testing.T) {
 	})
 }
 
-// TestAVolumeThatIsForgottenAndWantedIsPlannedAgain: who waited for it to go gets it now.
-func TestAVolumeThatIsForgottenAndWantedIsPlannedAgain(t *testing.T) {
-	w := newWorld(t, Options{})
-	m := w.prepare()
-	pod := podOf("web", "-scratch")
-	require.NoError(t, m.AddPod(t.Context(), pod))
-	name := m.allVolumes()[0]
-	require.True(t, m.volumes.isMarked(name))
-	clear(m.volumes.marked)
-	clear(m.volumes.volumes)
-	m.forget(name)
-	assert.True(t, m.volumes.isMarked(name))
-	require.NoError(t, m.RemovePod(pod.UID))
-	clear(m.volumes.marked)
-	clear(m.volumes.volumes)
-	m.forget(name)
-	assert.False(t, m.volumes.isMarked(name), "nobody wants it")
-}
-
 // TestBlockVolumesThatAreOfOnePodAlone: a plugin that neither attaches nor stages has a volume for each pod.
 func TestBlockVolumesThatAreOfOnePodAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -248,7 +229,7 @@ func TestBlockVolumesThatAreOfOnePodAlone(t *testing.T) {
 		require.ErrorContains(t, m.PodStatus(pod.UID)[0].Err, "device")
 		w.remove(pod)
 		w.isClean()
-		assert.True(t, m.isQuiet())
+		assert.True(t, m.volumes.IsQuiet())
 	})
 }
 

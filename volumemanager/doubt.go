@@ -19,9 +19,3 @@ func (m *Manager) doubt(h podvolume.Key) bool {
 		MountPath: row.MountPath, SELinuxMountContext: row.SELinuxMountContext, VolumeGidValue: row.VolumeGidValue,
 	}) == nil
 }
-
-// retry has a volume looked at again as if nothing had failed for its pod before.
-func (m *Manager) retry(h podvolume.Key) {
-	m.executor.ResetBackoff(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod})
-	m.volumes.Add(h)
-}

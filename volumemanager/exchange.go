@@ -94,26 +94,15 @@ func (x *exchange) stop() {
 	}
 }
 
-// planned is told of each volume that is planned. One that is in use and not reported so, or the reverse, is reported.
-func (x *exchange) planned(v *volumeLook) {
-	if x == nil {
-		return
-	}
-	wanted, reported := v.attachable()
-	used := wanted || v.known && v.actual.PluginIsAttachable
-	if x.differs(v.name, used) || wanted && !reported {
+// Planned implements reconciler.Attachments. A volume that is in use and not reported so, or the reverse, is reported.
+func (x *exchange) Planned(name v1.UniqueVolumeName, used, unreported bool) {
+	if x != nil && (x.differs(name, used) || unreported) {
 		x.kick()
 	}
 }
 
-// attachable reports whether a pod wants the volume attached, and whether the node's status is known to list it as in use.
-func (v *volumeLook) attachable() (wanted, reported bool) {
-	row := v.anyWanted() // All rows of a volume agree.
-	return row.PluginIsAttachable, row.ReportedInUse
-}
-
-// forgot is told of each volume of which nothing is left.
-func (x *exchange) forgot(name v1.UniqueVolumeName) {
+// Forgot implements reconciler.Attachments.
+func (x *exchange) Forgot(name v1.UniqueVolumeName) {
 	if x != nil && x.differs(name, false) {
 		x.kick()
 	}
@@ -141,23 +130,20 @@ func (x *exchange) differs(name v1.UniqueVolumeName, used bool) bool {
 	return x.reporting || x.reports.Has(name) != used
 }
 
-// judge tells the planner who attaches the volume. What the node has attached by itself, before it had a controller, it
+// AttachedBy implements reconciler.Attachments. What the node has attached by itself, before it had a controller, it
 // detaches by itself. What the status does not list, or with another device, is not attached for certain: nothing more is
 // mounted from it, and what is mounted stays.
-func (x *exchange) judge(v *volumeLook) {
-	if x == nil || x.m.journal.hasAttachment(v.name) {
-		return
+func (x *exchange) AttachedBy(name v1.UniqueVolumeName, row *cache.VolumeSnapshot) (controller, contradicted bool) {
+	if x == nil || x.m.journal.hasAttachment(name) {
+		return false, false
 	}
-	v.view.byController = true
-	if v.view.attached == attached && v.view.attachable && x.doubts(v.actual) {
-		v.view.attached = attachUncertain
-	}
+	return true, x.doubts(name, row)
 }
 
 // doubts reports whether the node's status says something else of a volume than what was taken from it. The path of a
 // device that is used may be a better one than the status has, and one that only the node can know is not in the status.
-func (x *exchange) doubts(at cache.VolumeSnapshot) bool {
-	path, listed, seen := x.status.lookUp(at.VolumeName)
+func (x *exchange) doubts(name v1.UniqueVolumeName, at *cache.VolumeSnapshot) bool {
+	path, listed, seen := x.status.lookUp(name)
 	unused := len(at.Mounts) == 0 && at.DeviceMountState == operationexecutor.DeviceNotMounted
 	return seen && (!listed || unused && path != "" && path != at.DevicePath)
 }
@@ -177,8 +163,8 @@ func (x *exchange) withdrawn(name v1.UniqueVolumeName) error {
 	return &operationexecutor.MountPreconditionError{Volume: name, Node: x.m.node(), Err: operationexecutor.ErrNotReportedAttached}
 }
 
-// explain adds to what a mount waits for why that is not there.
-func (x *exchange) explain(missing *operationexecutor.MountPreconditionError) error {
+// Explain implements reconciler.Attachments: it adds to what a mount waits for why that is not there.
+func (x *exchange) Explain(missing *operationexecutor.MountPreconditionError) error {
 	if x == nil || !errors.Is(missing, operationexecutor.ErrNotReportedInUse) {
 		return missing
 	}

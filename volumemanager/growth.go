@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"errors"
-	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -50,74 +49,49 @@ func newGrowth(m *Manager) *growth {
 	}
 }
 
-// judge tells the planner for which pods the volume is to grow.
-func (g *growth) judge(v *volumeLook) {
-	for i := range v.view.pods {
-		p := &v.view.pods[i]
-		p.grow = p.state == operationexecutor.VolumeMounted && g.mustGrow(v, p.name)
-	}
-}
-
-// mustGrow reports whether the volume is smaller than it is meant to be for a pod. Where its size is not known, and where
-// the plugin cannot make it grow while it is used, it is left alone.
-func (g *growth) mustGrow(v *volumeLook, pod volume.UniquePodName) bool {
-	row := v.wantedBy(pod)
-	has := v.actual.ClaimSize
-	if row == nil || has.IsZero() {
-		return false
-	}
+// MustGrow implements reconciler.Expansions. Where the plugin cannot make a volume grow while it is used, it is left alone.
+func (g *growth) MustGrow(row *operationexecutor.VolumeToMount, has resource.Quantity) bool {
 	if wants := row.DesiredPersistentVolumeSize; wants.Cmp(has) <= 0 {
 		return false
 	}
-	return g.m.plugins.Capabilities(row.PluginName).Has(volume.CapNodeExpand) && !g.m.actual.HasInUseExpansionError(v.name)
+	return g.m.plugins.Capabilities(row.PluginName).Has(volume.CapNodeExpand) && !g.m.actual.HasInUseExpansionError(row.VolumeName)
 }
 
-// watch begins to watch the claim of a volume, before the claim is read, or ends it when no pod needs it.
-func (g *growth) watch(v *volumeLook) {
-	grows := slices.ContainsFunc(v.view.pods, func(p podView) bool { return p.grow })
+// Watch implements reconciler.Expansions: it begins to watch the claim of a volume, before the claim is read, or ends it.
+func (g *growth) Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grows bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	key, growing := g.growing[v.name]
+	key, growing := g.growing[name]
 	switch {
-	case growing == grows || growing && v.pod != "":
+	case growing == grows:
 	case !grows:
-		delete(g.growing, v.name)
-		if claim := g.claims[key]; claim.volumes.Delete(v.name).Len() == 0 {
+		delete(g.growing, name)
+		if claim := g.claims[key]; claim.volumes.Delete(name).Len() == 0 {
 			delete(g.claims, key)
 		}
 	default:
-		key := claimKey(v.claimRef())
-		g.growing[v.name] = key
+		key := claimKey(claim)
+		g.growing[name] = key
 		if g.claims[key] == nil {
 			g.claims[key] = &growingClaim{volumes: sets.New[v1.UniqueVolumeName]()}
 		}
-		g.claims[key].volumes.Insert(v.name)
+		g.claims[key].volumes.Insert(name)
 	}
-}
-
-// claimRef returns the claim of the volume; the zero value when it has none.
-func (v *volumeLook) claimRef() v1.ObjectReference {
-	for i := range v.wanted {
-		if pv := v.wanted[i].VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
-			return *pv.Spec.ClaimRef
-		}
-	}
-	return v1.ObjectReference{}
 }
 
 func claimKey(ref v1.ObjectReference) store.Key {
 	return store.Key{Kind: store.PersistentVolumeClaims, Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// awaits reports whether an expansion that failed is tried again when the claim or the PersistentVolume changes, and not
+// Awaits implements reconciler.Expansions. An expansion that failed is tried again when the claim or the PersistentVolume changes, and not
 // after a while: the control plane has not asked for it yet, or it can never be had at this size.
-func (g *growth) awaits(v *volumeLook, err error) bool {
+func (g *growth) Awaits(name v1.UniqueVolumeName, err error) bool {
 	if !errors.Is(err, operationexecutor.ErrExpansionNotRequested) && !errors.Is(err, volume.ErrInfeasible) {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	claim := g.claims[g.growing[v.name]]
+	claim := g.claims[g.growing[name]]
 	return claim != nil && (claim.seen == nil || !claim.seen.asksNode())
 }
 
@@ -249,8 +223,8 @@ func (g *growth) namesOf(pv *v1.PersistentVolume) []v1.UniqueVolumeName {
 	return g.m.desired.GetVolumeNamesOfPersistentVolume(pv.Name) // Each pod has one of its own.
 }
 
-// isGrowing reports whether a volume is smaller here than it is meant to be.
-func (g *growth) isGrowing(name v1.UniqueVolumeName) bool {
+// IsGrowing implements reconciler.Expansions: it reports whether a volume is smaller here than it is meant to be.
+func (g *growth) IsGrowing(name v1.UniqueVolumeName) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, ok := g.growing[name]

@@ -11,6 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 )
 
 // HungUnmount says what is done about a volume that is to be taken away and whose plugin's TearDown, or UnmountDevice, hangs:
@@ -59,7 +60,7 @@ func hungConditions(executor *operationexecutor.Executor, h podvolume.Key) []Con
 // volume from another pod is in nobody's way.
 func hungBefore(executor *operationexecutor.Executor, h podvolume.Key) []Condition {
 	return hungCallsOf(executor, h.Volume, func(o operationexecutor.OperationInfo) bool {
-		return o.PodName != "" && o.PodName != h.Pod && kindOfFilesystem(o.Kind) != operationexecutor.OpUnmount
+		return o.PodName != "" && o.PodName != h.Pod && reconciler.FilesystemKind(o.Kind) != operationexecutor.OpUnmount
 	})
 }
 
@@ -78,7 +79,7 @@ func hungCallsOf(executor *operationexecutor.Executor, name v1.UniqueVolumeName,
 // isGone reports whether nothing is, or may be, set up for a pod, or is being set up; but for what was taken off while its
 // teardown hangs on.
 func (m *Manager) isGone(podName volume.UniquePodName) bool {
-	for _, name := range m.changingOf(podName) {
+	for _, name := range m.volumes.VolumesOfOperations(podName) {
 		if !m.watch.IsLetGo(podvolume.Key{Volume: name, Pod: podName}) {
 			return false
 		}

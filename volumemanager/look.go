@@ -13,11 +13,12 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 )
 
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
-	status := NodeStatus{Planned: m.planned.Load(), Reused: m.reused.Load(), LostData: lostDataOf(m.health.LostData())}
+	status := NodeStatus{Planned: m.volumes.Planned(), Reused: m.reused.Load(), LostData: lostDataOf(m.health.LostData())}
 	status.Running = m.running.Load()
 	m.tellFound(&status)
 	for uid := range m.knownPods() {
@@ -39,10 +40,10 @@ func (m *Manager) knownPods() sets.Set[types.UID] {
 	for uid := range m.pods {
 		uids.Insert(uid)
 	}
-	for podName := range m.operations.byPod {
+	m.mu.Unlock()
+	for _, podName := range m.volumes.PodsOfOperations() {
 		uids.Insert(types.UID(podName))
 	}
-	m.mu.Unlock()
 	for _, podName := range m.actual.GetPods() {
 		uids.Insert(types.UID(podName))
 	}
@@ -75,7 +76,7 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 			rows = append(rows, m.statusOfUnwanted(mounted)...)
 		}
 	}
-	for _, name := range m.changingOf(podName) {
+	for _, name := range m.volumes.VolumesOfOperations(podName) {
 		if _, ok := mounts[name]; !ok && !entry.uses(name) {
 			rows = append(rows, m.statusOfLeft(uid, name))
 		}
@@ -142,7 +143,7 @@ func (m *Manager) statusOfUnused(name v1.UniqueVolumeName) []VolumeStatus {
 func (m *Manager) fill(s *VolumeStatus) {
 	podName := volume.UniquePodName(s.PodUID)
 	s.Conditions = m.conditionsOf(podvolume.Key{Volume: s.Volume, Pod: podName})
-	leaving := m.isLeaving(s.Volume, podName)
+	leaving := m.volumes.IsTakenAway(s.Volume, podName)
 	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
 		s.Block = isBlock(row.VolumeSpec)
@@ -162,7 +163,7 @@ func (m *Manager) fill(s *VolumeStatus) {
 		s.Phase = PhaseUnmounting
 	}
 	live := s.Wanted && s.Phase == PhaseMounted
-	if live && !mounted.RemountRequired && !m.growth.isGrowing(s.Volume) {
+	if live && !mounted.RemountRequired && !m.growth.IsGrowing(s.Volume) {
 		s.Err = cmp.Or(s.Err, m.exchange.withdrawn(s.Volume))
 		return
 	}
@@ -176,31 +177,31 @@ func (m *Manager) fill(s *VolumeStatus) {
 
 // fillWork adds what the operations say.
 func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
-	for _, r := range m.runningOf(s.Volume, podName) {
-		if r.op != nil {
-			s.runs(r, podName)
+	for _, op := range m.volumes.Operations(s.Volume, podName) {
+		if op.Handle != nil {
+			s.runs(op, podName)
 		}
 	}
 	for _, pod := range []volume.UniquePodName{"", podName} {
-		if t, ok := m.troubleOf(podvolume.Key{Volume: s.Volume, Pod: pod}); ok && (s.Err == nil || pod != "") {
-			s.Err, s.Attempts = t.err, t.attempts
-			if !isPast(t.until) {
-				s.NextTry = t.until
+		if f, ok := m.volumes.Failure(podvolume.Key{Volume: s.Volume, Pod: pod}); ok && (s.Err == nil || pod != "") {
+			s.Err, s.Attempts = f.Err, f.Attempts
+			if !f.IsOver() {
+				s.NextTry = f.Until
 			}
 		}
 	}
 }
 
 // runs adds what one operation says. One that stages or sets the volume up for another pod is none of this pod's.
-func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
-	info := r.op.Info()
+func (s *VolumeStatus) runs(op reconciler.Operation, podName volume.UniquePodName) {
+	info := op.Handle.Info()
 	if info.PodName != "" && info.PodName != podName {
-		s.waitsFor(r, info)
+		s.waitsFor(op, info)
 		return
 	}
 	select {
-	case <-r.op.Done():
-		if err := r.op.Err(); err != nil {
+	case <-op.Handle.Done():
+		if err := op.Handle.Err(); err != nil {
 			s.Err = err
 		}
 	default:
@@ -209,8 +210,8 @@ func (s *VolumeStatus) runs(r runningOperation, podName volume.UniquePodName) {
 }
 
 // waitsFor says that a volume waits for an operation for another pod, which has the volume to itself.
-func (s *VolumeStatus) waitsFor(r runningOperation, info operationexecutor.OperationInfo) {
-	if r.whole && s.Wanted && s.Err == nil {
+func (s *VolumeStatus) waitsFor(op reconciler.Operation, info operationexecutor.OperationInfo) {
+	if op.Whole && s.Wanted && s.Err == nil {
 		s.Err = &volume.PendingError{
 			Op: string(info.Kind), Running: fmt.Sprintf("%s for pod %q", info.Kind, info.PodName), Volume: s.Volume, Since: info.Started,
 		}

@@ -1,7 +1,6 @@
 package volumemanager
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
@@ -45,7 +45,7 @@ type Manager struct {
 	options  Options
 	resolver resolver
 	desired  *cache.DesiredStateOfWorld
-	actual   actualState
+	actual   *actualState
 	executor *operationexecutor.Executor
 	journal  *journal // nil: no records are kept
 	root     *rootlock.Lock
@@ -58,8 +58,8 @@ type Manager struct {
 	stats    *stats.Meter
 	claims   *claimIndex
 
-	// volumes holds the volumes that are to be looked at, dirtyPods the pods whose claims are to be resolved again.
-	volumes   *volumeQueue
+	// volumes does what is to be done to volumes; dirtyPods holds the pods whose claims are to be resolved again.
+	volumes   *reconciler.Reconciler
 	dirtyPods *workqueue.Queue[types.UID]
 	changes   changes.Hub
 	started   atomic.Bool
@@ -71,7 +71,6 @@ type Manager struct {
 	// allKnown is closed after that, when what is on no record was rebuilt, or is listed as an orphan; nil when there are no
 	// records.
 	allKnown chan struct{}
-	planned  atomic.Uint64
 	// reused is how many set-ups of an earlier manager pods use as they were found.
 	reused atomic.Uint64
 	// podTurns orders those who change what one pod wants.
@@ -98,12 +97,7 @@ type Manager struct {
 	swept   bool
 	// adopted holds the volumes that were found after a restart, until all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
-	// operations are those that run. troubles says why others did not begin, by volume and pod; no pod: the volume as a whole.
-	operations operations
-	troubles   map[v1.UniqueVolumeName]map[volume.UniquePodName]trouble
-	// refusals are volumes of which nothing is left, and that the actual state did not forget.
-	refusals map[v1.UniqueVolumeName]trouble
-	damaged  []DamagedRecord
+	damaged []DamagedRecord
 	// unproven are the records that are still to be compared with their plugins.
 	unproven unproven
 	// rebuilding says that volumes may be here that are not known yet: nothing is unstaged or detached until they are.
@@ -129,24 +123,20 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	}
 	o = o.withRecords(plugins.Host())
 	m := &Manager{
-		plugins:    plugins,
-		options:    o,
-		claims:     newClaimIndex(),
-		volumes:    newVolumeQueue(cmp.Or(o.WorkersPerPlugin, operationexecutor.DefaultWorkersPerPlugin)),
-		dirtyPods:  workqueue.New[types.UID](),
-		stopping:   newStopping(),
-		stopped:    make(chan struct{}),
-		completed:  make(chan struct{}),
-		pods:       make(map[types.UID]*podEntry),
-		reading:    make(map[*v1.Pod]struct{}),
-		released:   make(map[volume.UniquePodName]uint64),
-		outlived:   make(map[volume.UniquePodName]struct{}),
-		unswept:    make(map[volume.UniquePodName]struct{}),
-		adopted:    make(map[v1.UniqueVolumeName]struct{}),
-		operations: newOperations(),
-		troubles:   make(map[v1.UniqueVolumeName]map[volume.UniquePodName]trouble),
-		refusals:   make(map[v1.UniqueVolumeName]trouble),
-		unproven:   make(unproven),
+		plugins:   plugins,
+		options:   o,
+		claims:    newClaimIndex(),
+		dirtyPods: workqueue.New[types.UID](),
+		stopping:  newStopping(),
+		stopped:   make(chan struct{}),
+		completed: make(chan struct{}),
+		pods:      make(map[types.UID]*podEntry),
+		reading:   make(map[*v1.Pod]struct{}),
+		released:  make(map[volume.UniquePodName]uint64),
+		outlived:  make(map[volume.UniquePodName]struct{}),
+		unswept:   make(map[volume.UniquePodName]struct{}),
+		adopted:   make(map[v1.UniqueVolumeName]struct{}),
+		unproven:  make(unproven),
 	}
 	m.root = newRootLock(plugins.Host(), o)
 	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
@@ -157,12 +147,12 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		PodChanged:   func(v1.UniqueVolumeName, volume.UniquePodName) {},
 		SELinuxMount: o.SELinuxMount,
 	})
-	m.actual = actualState{
+	m.actual = &actualState{
 		ActualStateOfWorld: cache.NewActualStateOfWorld(m.node(), plugins, cache.Options{
 			Changed: m.changes.NotifyVolume,
 		}),
 		changes: &m.changes,
-		forgot:  m.forgot,
+		forgot:  func(name v1.UniqueVolumeName, err error) { m.volumes.Forgot(name, err) },
 		made:    func(h podvolume.Key, path string) { m.watch.Made(h, path) },
 		gone:    func(key podvolume.Key) { m.stats.Drop(key) },
 	}
@@ -174,6 +164,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.watch = mountwatch.New(m.watchOptions())
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
+	m.volumes = m.newReconciler()
 	m.executor = m.newExecutor()
 	return m, nil
 }
@@ -222,7 +213,7 @@ func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
 		Observer: m.options.Observer, Backoff: m.options.Backoff,
 		Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
 		WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
-		KeyFreed: m.keyFreed, CallsLeft: m.watch.CallsLeft,
+		KeyFreed: m.volumes.KeyFreed, CallsLeft: m.watch.CallsLeft,
 	}
 }
 
@@ -243,7 +234,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	defer m.changes.Tell(changes.Topic{})
 	defer close(m.stopped)
-	defer m.volumes.stop()
+	defer m.volumes.Stop()
 	defer m.dirtyPods.Stop()
 	defer m.watch.Stop()
 	defer m.stats.Stop()
@@ -273,8 +264,8 @@ func (m *Manager) doWork(ctx context.Context) {
 	m.running.Store(true)
 	defer m.running.Store(false)
 	var wg sync.WaitGroup
-	m.volumes.start(func(w *worker) { m.work(ctx, w) }, func() bool { return ctx.Err() != nil })
-	defer m.volumes.stop()
+	m.volumes.Start(ctx, m.executor)
+	defer m.volumes.Stop()
 	wg.Go(func() { m.populateAll(ctx) })
 	m.watch.Run(ctx, &wg)
 	m.stats.Run(ctx, &wg)
@@ -304,7 +295,7 @@ func (m *Manager) doWork(ctx context.Context) {
 // end waits for the operations that run, and unlocks the root and the records.
 func (m *Manager) end(ctx context.Context) error {
 	err := m.executor.Shutdown(ctx)
-	m.volumes.wait()
+	m.volumes.Wait()
 	if err != nil {
 		m.unlockLater(ctx)
 		return err

@@ -9,10 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/fake"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -55,7 +53,7 @@ func TestAPodIsNotGoneWhileItIsSetUp(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, gone)
 			w.isClean()
-			assert.True(t, m.isQuiet())
+			assert.True(t, m.volumes.IsQuiet())
 		})
 	}
 }
@@ -143,43 +141,4 @@ func TestAVolumeThatIsBeingTakenAwayIsNotReady(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAPlanThatIsOvertakenDoesNothing: what was planned is looked at once more in the moment in which it begins.
-func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newWorld(t, Options{})
-		w.claim("data")
-		m := w.start()
-		m.PodsComplete()
-		here, gone := podOf("here", "data"), podOf("gone", "data")
-		w.add(here)
-		synctest.Wait() // a pod is ready a moment before the key of its mount is free
-		name := m.PodStatus(here.UID)[0].Volume
-		v := &volumeLook{name: name, wanted: []operationexecutor.VolumeToMount{{Pod: gone, PodName: volume.GetUniquePodName(gone)}}}
-		begun := map[action]bool{
-			{verb: verbUnmount, pod: volume.GetUniquePodName(here)}: false,
-			{verb: verbUnmount, pod: volume.GetUniquePodName(gone)}: true,
-			{verb: verbMount, pod: volume.GetUniquePodName(here)}:   true,
-			{verb: verbRemount, pod: volume.GetUniquePodName(here)}: true,
-			{verb: verbMount, pod: volume.GetUniquePodName(gone)}:   false,
-			{verb: verbRemount, pod: volume.GetUniquePodName(gone)}: false,
-			{verb: verbAttach}:        false,
-			{verb: verbUnmountDevice}: true,
-			{verb: verbDetach}:        true,
-		}
-		for a, want := range begun {
-			r := m.enter(v, a)
-			assert.Equal(t, want, r != nil, "%s of %q", a.verb, a.pod)
-			if r != nil {
-				m.takeOut(r)
-			}
-		}
-		assert.True(t, m.isQuiet())
-
-		unread := podOf("unread", "missing")
-		require.NoError(t, m.AddPod(t.Context(), unread))
-		assert.Nil(t, m.enter(v, action{verb: verbUnmount, pod: volume.GetUniquePodName(unread)}), "what the pod uses is not known")
-		assert.Equal(t, []v1.UniqueVolumeName{name}, m.GetVolumesInUse())
-	})
 }

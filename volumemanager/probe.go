@@ -5,11 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
@@ -56,13 +52,5 @@ func (m *Manager) pluginsChanged(names []string) {
 			volumes = append(volumes, row.VolumeName)
 		}
 		m.retryAll(volumes)
-	}
-}
-
-// retryAll has volumes looked at again as if nothing had failed before.
-func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
-	for _, name := range names {
-		m.executor.ResetBackoff(operationexecutor.Key{Volume: name})
-		m.volumes.Add(podvolume.Key{Volume: name})
 	}
 }

@@ -45,7 +45,7 @@ func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMa
 	volumes := make(VolumeMap)
 	entry := m.entryOf(types.UID(podName))
 	leaving := func(mounted cache.MountedVolume) bool {
-		return m.isLeaving(mounted.VolumeName, podName) || !m.isCurrent(&mounted)
+		return m.volumes.IsTakenAway(mounted.VolumeName, podName) || !m.isCurrent(&mounted)
 	}
 	for _, mounted := range slices.DeleteFunc(m.actual.GetMountedVolumesForPod(podName), leaving) {
 		info := infoOf(mounted)

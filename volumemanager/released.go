@@ -15,11 +15,11 @@ import (
 func (m *Manager) settle(podName volume.UniquePodName) {
 	m.mu.Lock()
 	removal, ok := m.released[podName]
+	done := ok && m.recovered
+	m.mu.Unlock()
 	// What runs is looked at first: the actual state learns of it before it has ended. No operation begins for the pod
 	// any more, but after an AddPod, which makes the next removal another one.
-	done := ok && m.recovered && len(m.operations.byPod[podName]) == 0
-	m.mu.Unlock()
-	if !done || len(m.actual.GetVolumeNamesForPod(podName)) > 0 {
+	if !done || len(m.volumes.VolumesOfOperations(podName)) > 0 || len(m.actual.GetVolumeNamesForPod(podName)) > 0 {
 		return
 	}
 	m.mu.Lock()

@@ -102,15 +102,14 @@ func (m *Manager) canReuse(spec *volume.Spec) bool {
 }
 
 // reuse makes a volume that was found after a restart ready for a pod without a set-up, and reports whether it did.
-func (m *Manager) reuse(ctx context.Context, v *volumeLook, podName volume.UniquePodName) bool {
+func (m *Manager) reuse(ctx context.Context, row *operationexecutor.VolumeToMount, found *cache.MountedVolume) bool {
 	if m.journal == nil || m.journal.mounts == nil {
 		return false
 	}
-	row, found := v.wantedBy(podName), v.foundFor(podName)
-	if found == nil || row.Pod == nil || row.PluginIsAttachable || row.PluginIsDeviceMountable || !m.canReuse(row.VolumeSpec) {
+	if row.Pod == nil || row.PluginIsAttachable || row.PluginIsDeviceMountable || !m.canReuse(row.VolumeSpec) {
 		return false
 	}
-	known := m.journal.setUpOf(v.name, row.Pod.UID)
+	known := m.journal.setUpOf(row.VolumeName, row.Pod.UID)
 	if known == nil || known.Settled == nil || !asksForTheSame(row, found, known) || !m.isMountedAs(ctx, known) {
 		return false
 	}
@@ -119,21 +118,11 @@ func (m *Manager) reuse(ctx context.Context, v *volumeLook, podName volume.Uniqu
 		err = m.actual.reuse(row, mounter, known.Path)
 	}
 	if err != nil {
-		m.options.Logger.Warn("a volume that was found is set up again", "volume", v.name, "pod", podName, "error", err)
+		m.options.Logger.Warn("a volume that was found is set up again", "volume", row.VolumeName, "pod", row.PodName, "error", err)
 		return false
 	}
 	m.reused.Add(1)
 	return true
-}
-
-// foundFor returns the set-up that a restart found for a pod, and on which nothing has been done since; nil when there is none.
-func (v *volumeLook) foundFor(podName volume.UniquePodName) *cache.MountedVolume {
-	for i := range v.actual.Mounts {
-		if m := &v.actual.Mounts[i]; m.PodName == podName && m.Reconstructed && m.State == operationexecutor.VolumeMountUncertain {
-			return m
-		}
-	}
-	return nil
 }
 
 // asksForTheSame reports whether a pod wants a volume in all as it was set up.
@@ -195,7 +184,7 @@ func (m *Manager) mounterOf(row *operationexecutor.VolumeToMount, path string) (
 }
 
 // reuse makes a volume that was found mounted count as set up for a pod.
-func (a actualState) reuse(row *operationexecutor.VolumeToMount, mounter volume.Mounter, path string) error {
+func (a *actualState) reuse(row *operationexecutor.VolumeToMount, mounter volume.Mounter, path string) error {
 	defer a.changes.Notify(row.PodName)
 	return a.ActualStateOfWorld.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{
 		VolumeName: row.VolumeName, PodName: row.PodName, PodUID: row.Pod.UID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,

@@ -40,14 +40,6 @@ func (s stopping) cancelWhenOver(ctx context.Context, cancel context.CancelFunc)
 	}
 }
 
-// permitted returns the actions that may still be begun: once the manager is being stopped, those that take something away.
-func (s stopping) permitted(actions []action) []action {
-	if !isOpen(s.begun.given) {
-		return actions
-	}
-	return slices.DeleteFunc(actions, func(a action) bool { return !a.verb.takesAway() })
-}
-
 // Stop ends the manager, and returns when Run has returned. From now on nothing is attached, staged, set up or grown. What
 // runs is waited for, and what no pod wants is taken away; the volumes of pods that were not removed stay as they are. It is
 // the way to end a program: to end the context of Run cancels a teardown in the midst and leaves the rest of it for the next
@@ -70,7 +62,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 		known: m.allKnown,
 		isReady: func() (bool, error) {
 			// As long as one volume is known to be left, it is enough to look at that one.
-			if !m.isQuiet() || witness != "" && m.isLeft(witness) {
+			if !m.volumes.IsQuiet() || witness != "" && m.isLeft(witness) {
 				return false, nil
 			}
 			witness = m.firstLeft()
@@ -80,7 +72,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.isLeft(s.Volume) })
 		},
 	})
-	if errors.Is(err, ErrStopped) && m.isQuiet() && m.firstLeft() == "" {
+	if errors.Is(err, ErrStopped) && m.volumes.IsQuiet() && m.firstLeft() == "" {
 		return nil
 	}
 	return err

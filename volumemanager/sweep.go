@@ -21,7 +21,7 @@ func (m *Manager) sweep(podName volume.UniquePodName) {
 		m.unswept[podName] = struct{}{}
 	}
 	m.mu.Unlock()
-	if !later && len(m.changingOf(podName)) == 0 {
+	if !later && len(m.volumes.VolumesOfOperations(podName)) == 0 {
 		m.sweepNow(podName)
 	}
 }

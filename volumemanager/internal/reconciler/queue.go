@@ -1,4 +1,4 @@
-package volumemanager
+package reconciler
 
 import (
 	"sync"
@@ -11,13 +11,13 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// volumeQueue holds the volumes that have to be looked at, and who looks at them. A mark says what of a volume is to be looked
+// queue holds the volumes that have to be looked at, and who looks at them. A mark says what of a volume is to be looked
 // at: what it is to one pod, or, where the holder has no pod, all of it. One worker has a volume at a time. What is marked while a
 // worker has the volume, that worker looks at before it lets the volume go.
 //
 // Each plugin has workers of its own, so that no plugin takes those of another. They are started when there is something to
 // do, and end when there is nothing.
-type volumeQueue struct {
+type queue struct {
 	// work is the code of a worker, most how many a plugin has, stuck ones not counted. over reports whether none is to begin
 	// anything more. nil: none has been started yet.
 	work func(w *worker)
@@ -57,15 +57,15 @@ type markTimer struct {
 	stop func() bool
 }
 
-func newVolumeQueue(most int) *volumeQueue {
-	return &volumeQueue{
+func newQueue(most int) *queue {
+	return &queue{
 		most: most, marked: make(map[podvolume.Key]struct{}), volumes: make(map[v1.UniqueVolumeName]*queuedVolume),
 		plugins: make(map[string]*pluginQueue), timers: make(map[podvolume.Key]*markTimer), ended: make(chan struct{}),
 	}
 }
 
 // start lets workers be started, whose code is work, until over. It is called once.
-func (q *volumeQueue) start(work func(w *worker), over func() bool) {
+func (q *queue) start(work func(w *worker), over func() bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.work, q.over = work, over
@@ -75,7 +75,7 @@ func (q *volumeQueue) start(work func(w *worker), over func() bool) {
 }
 
 // stop ends the timers. No worker is started any more, and none gets another volume.
-func (q *volumeQueue) stop() {
+func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.stopped = true
@@ -87,24 +87,24 @@ func (q *volumeQueue) stop() {
 }
 
 // wait returns, after stop, when no worker is left but those whose call was abandoned.
-func (q *volumeQueue) wait() { <-q.ended }
+func (q *queue) wait() { <-q.ended }
 
 // tellEnd closes ended when nobody is waited for. The lock must be held.
-func (q *volumeQueue) tellEnd() {
-	if q.stopped && q.alive == 0 && !isOpen(q.ended) {
+func (q *queue) tellEnd() {
+	if q.stopped && q.alive == 0 && !isClosed(q.ended) {
 		close(q.ended)
 	}
 }
 
 // Add marks what is to be looked at.
-func (q *volumeQueue) Add(h podvolume.Key) {
+func (q *queue) Add(h podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.add(h)
 }
 
 // AddPod marks what volumes are to a pod.
-func (q *volumeQueue) AddPod(pod volume.UniquePodName, names []v1.UniqueVolumeName) {
+func (q *queue) AddPod(pod volume.UniquePodName, names []v1.UniqueVolumeName) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, name := range names {
@@ -112,10 +112,7 @@ func (q *volumeQueue) AddPod(pod volume.UniquePodName, names []v1.UniqueVolumeNa
 	}
 }
 
-// AddAll marks volumes as a whole.
-func (q *volumeQueue) AddAll(names []v1.UniqueVolumeName) { q.AddPod("", names) }
-
-func (q *volumeQueue) add(h podvolume.Key) {
+func (q *queue) add(h podvolume.Key) {
 	if q.stopped {
 		return
 	}
@@ -128,7 +125,7 @@ func (q *volumeQueue) add(h podvolume.Key) {
 }
 
 // volume returns the entry of a volume. The lock must be held.
-func (q *volumeQueue) volume(name v1.UniqueVolumeName) *queuedVolume {
+func (q *queue) volume(name v1.UniqueVolumeName) *queuedVolume {
 	v := q.volumes[name]
 	if v == nil {
 		v = &queuedVolume{}
@@ -138,7 +135,7 @@ func (q *volumeQueue) volume(name v1.UniqueVolumeName) *queuedVolume {
 }
 
 // enqueue lets a volume that is marked wait for a worker, unless one has it. The lock must be held.
-func (q *volumeQueue) enqueue(name v1.UniqueVolumeName) {
+func (q *queue) enqueue(name v1.UniqueVolumeName) {
 	v := q.volumes[name]
 	if v.taken || v.waiting {
 		return
@@ -156,7 +153,7 @@ func (q *volumeQueue) enqueue(name v1.UniqueVolumeName) {
 
 // employ starts a worker for what waits, if there may be one more and all others are in operations, which may take long. The lock
 // must be held.
-func (q *volumeQueue) employ(p *pluginQueue) {
+func (q *queue) employ(p *pluginQueue) {
 	if q.work == nil || q.over() || len(p.waiting) == 0 || p.workers >= q.most || p.free > 0 {
 		return
 	}
@@ -167,7 +164,7 @@ func (q *volumeQueue) employ(p *pluginQueue) {
 }
 
 // AddAt marks at a time what is to be looked at; one that has passed means now. What is to be marked earlier already stays so.
-func (q *volumeQueue) AddAt(h podvolume.Key, at time.Time) {
+func (q *queue) AddAt(h podvolume.Key, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wait := time.Until(at)
@@ -190,7 +187,7 @@ func (q *volumeQueue) AddAt(h podvolume.Key, at time.Time) {
 }
 
 // due marks what a timer is for, unless another timer has taken its place.
-func (q *volumeQueue) due(h podvolume.Key, t *markTimer) {
+func (q *queue) due(h podvolume.Key, t *markTimer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.timers[h] != t {
@@ -201,7 +198,7 @@ func (q *volumeQueue) due(h podvolume.Key, t *markTimer) {
 }
 
 // take gives a worker the next volume of its plugin. The worker ends when there is none, or when there are too many workers.
-func (q *volumeQueue) take(w *worker) (name v1.UniqueVolumeName, ok bool) {
+func (q *queue) take(w *worker) (name v1.UniqueVolumeName, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := w.plugin
@@ -220,7 +217,7 @@ func (q *volumeQueue) take(w *worker) (name v1.UniqueVolumeName, ok bool) {
 }
 
 // next returns what the worker has to look at next of its volume. It lets the volume go when there is nothing.
-func (q *volumeQueue) next(w *worker) (pod volume.UniquePodName, ok bool) {
+func (q *queue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	v := q.volumes[w.volume]
@@ -243,14 +240,14 @@ func (q *volumeQueue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 	return pod, true
 }
 
-func (q *volumeQueue) unmark(name v1.UniqueVolumeName, pods ...volume.UniquePodName) {
+func (q *queue) unmark(name v1.UniqueVolumeName, pods ...volume.UniquePodName) {
 	for _, pod := range pods {
 		delete(q.marked, podvolume.Key{Volume: name, Pod: pod})
 	}
 }
 
 // letGo lets other workers have the volume of a worker. The lock must be held.
-func (q *volumeQueue) letGo(w *worker) {
+func (q *queue) letGo(w *worker) {
 	name := w.volume
 	w.volume = ""
 	v := q.volumes[name]
@@ -263,7 +260,7 @@ func (q *volumeQueue) letGo(w *worker) {
 }
 
 // leave ends a worker.
-func (q *volumeQueue) leave(w *worker) {
+func (q *queue) leave(w *worker) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.volume != "" {
@@ -279,14 +276,14 @@ func (q *volumeQueue) leave(w *worker) {
 }
 
 // begin notes which operation a worker is about to run, and marks what is left to be looked at then. The worker keeps the volume.
-func (q *volumeQueue) begin(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
+func (q *queue) begin(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.operate(w, op, left)
 }
 
 // beginForPod is begin of an operation that leaves the volume to other workers.
-func (q *volumeQueue) beginForPod(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
+func (q *queue) beginForPod(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.operate(w, op, left)
@@ -294,7 +291,7 @@ func (q *volumeQueue) beginForPod(w *worker, op *operationexecutor.Operation, le
 }
 
 // operate is begin with the lock held.
-func (q *volumeQueue) operate(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
+func (q *queue) operate(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	w.op = op
 	for _, h := range left {
 		q.add(h)
@@ -304,7 +301,7 @@ func (q *volumeQueue) operate(w *worker, op *operationexecutor.Operation, left [
 }
 
 // slow lets another worker be started in the place of one that is in a call that takes long.
-func (q *volumeQueue) slow(w *worker, op *operationexecutor.Operation) {
+func (q *queue) slow(w *worker, op *operationexecutor.Operation) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.op == op {
@@ -313,7 +310,7 @@ func (q *volumeQueue) slow(w *worker, op *operationexecutor.Operation) {
 }
 
 // abandoned lets nobody wait for a worker that is in a call that may never return.
-func (q *volumeQueue) abandoned(w *worker, op *operationexecutor.Operation) {
+func (q *queue) abandoned(w *worker, op *operationexecutor.Operation) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.op != op {
@@ -325,7 +322,7 @@ func (q *volumeQueue) abandoned(w *worker, op *operationexecutor.Operation) {
 	q.tellEnd()
 }
 
-func (q *volumeQueue) replace(w *worker) {
+func (q *queue) replace(w *worker) {
 	if !w.stuck {
 		w.stuck = true
 		w.plugin.workers--
@@ -336,7 +333,7 @@ func (q *volumeQueue) replace(w *worker) {
 // end takes a worker back among the others when it has come back from its operation, and marks what is to be looked at because of
 // that. It reports whether the worker has the volume: not, when another one has it, or when it has let the volume go and nothing is
 // to be looked at.
-func (q *volumeQueue) end(w *worker, name v1.UniqueVolumeName, look []podvolume.Key) (has bool) {
+func (q *queue) end(w *worker, name v1.UniqueVolumeName, look []podvolume.Key) (has bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w.op = nil
@@ -361,17 +358,18 @@ func (q *volumeQueue) end(w *worker, name v1.UniqueVolumeName, look []podvolume.
 	return w.volume != ""
 }
 
-// isMarked reports whether anything of a volume is to be looked at.
-func (q *volumeQueue) isMarked(name v1.UniqueVolumeName) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	v := q.volumes[name]
-	return v != nil && len(v.marks) > 0
-}
-
 // isEmpty reports whether nothing is to be looked at, what is to be marked at a time not counted.
-func (q *volumeQueue) isEmpty() bool {
+func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.volumes) == 0
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -1,4 +1,4 @@
-package volumemanager
+package reconciler
 
 import (
 	"testing"
@@ -11,9 +11,9 @@ import (
 )
 
 // newTestQueue returns a queue whose workers do nothing by themselves, and one of them.
-func newTestQueue(t *testing.T) (*volumeQueue, *worker) {
+func newTestQueue(t *testing.T) (*queue, *worker) {
 	t.Helper()
-	q := newVolumeQueue(1)
+	q := newQueue(1)
 	started := make(chan *worker, 1)
 	q.start(func(w *worker) { started <- w }, func() bool { return false })
 	q.Add(podvolume.Key{Volume: "example.com/plugin/one"})
@@ -24,9 +24,9 @@ func newTestQueue(t *testing.T) (*volumeQueue, *worker) {
 // volume go while it runs.
 func TestAVolumeThatIsDoneWithLeavesNothingInTheQueue(t *testing.T) {
 	const name = v1.UniqueVolumeName("example.com/plugin/one")
-	for what, begin := range map[string]func(q *volumeQueue, w *worker){
-		"for all pods": func(q *volumeQueue, w *worker) { q.begin(w, nil, nil) },
-		"for one pod":  func(q *volumeQueue, w *worker) { q.beginForPod(w, nil, nil) },
+	for what, begin := range map[string]func(q *queue, w *worker){
+		"for all pods": func(q *queue, w *worker) { q.begin(w, nil, nil) },
+		"for one pod":  func(q *queue, w *worker) { q.beginForPod(w, nil, nil) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			q, w := newTestQueue(t)

@@ -1,4 +1,4 @@
-package volumemanager
+package reconciler
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // with two SELinux contexts. Who comes second waits until the volume was released.
 
 // mustWait reports whether a pod wants the volume in another way than it is here, and keeps why.
-func (v *volumeLook) mustWait(row *operationexecutor.VolumeToMount) bool {
+func (v *view) mustWait(row *operationexecutor.VolumeToMount) bool {
 	err := v.otherWay(row)
 	if err == nil {
 		return false
@@ -25,11 +25,11 @@ func (v *volumeLook) mustWait(row *operationexecutor.VolumeToMount) bool {
 }
 
 // otherWay returns why a pod cannot have the volume as it is here, or nil.
-func (v *volumeLook) otherWay(row *operationexecutor.VolumeToMount) error {
+func (v *view) otherWay(row *operationexecutor.VolumeToMount) error {
 	if !v.known {
 		return nil
 	}
-	if here := v.actual.VolumeSpec; here != nil && isBlock(here) != isBlock(row.VolumeSpec) {
+	if here := v.actual.VolumeSpec; here != nil && volume.IsBlock(here) != volume.IsBlock(row.VolumeSpec) {
 		return fmt.Errorf("volume %q is here as a %s and pod %q wants it as a %s: it waits until all others have given it up: %w",
 			v.name, wayOf(here), row.PodName, wayOf(row.VolumeSpec), volume.ErrInUse)
 	}
@@ -42,7 +42,7 @@ func (v *volumeLook) otherWay(row *operationexecutor.VolumeToMount) error {
 }
 
 // mountedContext returns the SELinux context with which the volume is, or may be, mounted, and false when it is not.
-func (v *volumeLook) mountedContext() (string, bool) {
+func (v *view) mountedContext() (string, bool) {
 	switch {
 	case v.actual.DeviceMountState != operationexecutor.DeviceNotMounted:
 		return v.actual.SELinuxMountContext, true
@@ -53,7 +53,7 @@ func (v *volumeLook) mountedContext() (string, bool) {
 }
 
 func wayOf(spec *volume.Spec) string {
-	if isBlock(spec) {
+	if volume.IsBlock(spec) {
 		return "device"
 	}
 	return "filesystem"

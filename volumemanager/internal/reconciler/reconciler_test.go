@@ -1,0 +1,166 @@
+package reconciler
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
+)
+
+const testNode = "node-1"
+
+// testPods are pods that use volumes, and pods of which that is not known.
+type testPods struct {
+	use     map[podvolume.Key]bool
+	unknown map[volume.UniquePodName]bool
+}
+
+func (p testPods) Uses(pod volume.UniquePodName, name v1.UniqueVolumeName) bool {
+	return p.use[podvolume.Key{Volume: name, Pod: pod}]
+}
+func (p testPods) MayUse(pod volume.UniquePodName) bool      { return p.unknown[pod] }
+func (p testPods) MayBeWanted(name v1.UniqueVolumeName) bool { return false }
+
+// nothing is what a reconciler finds on a node that attaches by itself, that keeps no records and where nothing grows.
+type nothing struct{}
+
+func (nothing) Prove(v1.UniqueVolumeName) error { return nil }
+func (nothing) Reuse(context.Context, *operationexecutor.VolumeToMount, *cache.MountedVolume) bool {
+	return false
+}
+func (nothing) Forget(v1.UniqueVolumeName) {}
+func (nothing) AttachedBy(v1.UniqueVolumeName, *cache.VolumeSnapshot) (controller, contradicted bool) {
+	return false, false
+}
+func (nothing) Planned(v1.UniqueVolumeName, bool, bool) {}
+func (nothing) Forgot(v1.UniqueVolumeName)              {}
+func (nothing) Explain(missing *operationexecutor.MountPreconditionError) error {
+	return missing
+}
+func (nothing) MustGrow(*operationexecutor.VolumeToMount, resource.Quantity) bool { return false }
+func (nothing) Watch(v1.UniqueVolumeName, v1.ObjectReference, bool)               {}
+func (nothing) IsGrowing(v1.UniqueVolumeName) bool                                { return false }
+func (nothing) Awaits(v1.UniqueVolumeName, error) bool                            { return false }
+func (nothing) RemovePodDirs(operationexecutor.OperationInfo) bool                { return false }
+func (nothing) LastTornDown(volume.UniquePodName)                                 {}
+func (nothing) Ended(volume.UniquePodName)                                        {}
+
+// newTestReconciler returns a reconciler that has not been started, and its states.
+func newTestReconciler(t *testing.T, pods testPods) (*Reconciler, *cache.DesiredStateOfWorld, *cache.ActualStateOfWorld) {
+	t.Helper()
+	plugins := volume.NewVolumePluginMgr(fake.NewHost(testNode))
+	require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
+	desired := cache.NewDesiredStateOfWorld(plugins, cache.Options{})
+	actual := cache.NewActualStateOfWorld(testNode, plugins, cache.Options{})
+	r := New(Options{
+		Node: testNode, WorkersPerPlugin: 1, Desired: desired, Actual: actual, Changes: &changes.Hub{},
+		OnlyTakesAway: func() bool { return false },
+		Pods:          pods, Records: nothing{}, Attachments: nothing{}, Expansions: nothing{}, Cleaner: nothing{},
+	})
+	generator := operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{Plugins: plugins})
+	r.executor = operationexecutor.NewOperationExecutor(generator, operationexecutor.ExecutorOptions{})
+	return r, desired, actual
+}
+
+func testPod(name string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)}}
+}
+
+// takeMarks empties the queue, and reports whether the volume was in it.
+func takeMarks(r *Reconciler, name v1.UniqueVolumeName) bool {
+	_, ok := r.queue.volumes[name]
+	clear(r.queue.marked)
+	clear(r.queue.volumes)
+	return ok
+}
+
+// TestAPlanThatIsOvertakenDoesNothing: what was planned is looked at once more in the moment in which it begins.
+func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
+	const name = v1.UniqueVolumeName("example.com/plugin/one")
+	r, _, _ := newTestReconciler(t, testPods{
+		use: map[podvolume.Key]bool{{Volume: name, Pod: "here"}: true}, unknown: map[volume.UniquePodName]bool{"unread": true},
+	})
+	v := &view{name: name, wanted: []operationexecutor.VolumeToMount{{PodName: "gone"}}}
+	begun := map[action]bool{
+		{verb: verbUnmount, pod: "here"}:   false,
+		{verb: verbUnmount, pod: "gone"}:   true,
+		{verb: verbUnmount, pod: "unread"}: false, // What the pod uses is not known.
+		{verb: verbMount, pod: "here"}:     true,
+		{verb: verbRemount, pod: "here"}:   true,
+		{verb: verbMount, pod: "gone"}:     false,
+		{verb: verbRemount, pod: "gone"}:   false,
+		{verb: verbAttach}:                 false,
+		{verb: verbUnmountDevice}:          true,
+		{verb: verbDetach}:                 true,
+	}
+	for a, want := range begun {
+		op := r.enter(v, a)
+		assert.Equal(t, want, op != nil, "%s of %q", a.verb, a.pod)
+		assert.Equal(t, want, !r.IsQuiet(), "%s of %q", a.verb, a.pod)
+		if op != nil {
+			r.takeOut(op)
+		}
+	}
+	assert.True(t, r.IsQuiet())
+}
+
+// TestAVolumeThatIsForgottenAndWantedIsPlannedAgain: who waited for it to go gets it now.
+func TestAVolumeThatIsForgottenAndWantedIsPlannedAgain(t *testing.T) {
+	r, desired, _ := newTestReconciler(t, testPods{})
+	pod := testPod("web")
+	spec := volume.NewSpecFromVolume(&v1.Volume{Name: "scratch", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}}})
+	name, err := desired.AddPodToVolume(cache.AddPodOptions{Pod: pod, VolumeSpec: spec, OuterVolumeSpecName: "scratch"})
+	require.NoError(t, err)
+	r.forget(name)
+	assert.True(t, takeMarks(r, name))
+	desired.DeletePod(volume.GetUniquePodName(pod))
+	r.forget(name)
+	assert.False(t, takeMarks(r, name), "nobody wants it")
+}
+
+// TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce: the plan alone would do so without end.
+func TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = v1.UniqueVolumeName("example.com/plugin/one")
+		r, _, _ := newTestReconciler(t, testPods{})
+		defer r.Stop()
+		for attempt := range 3 {
+			r.Forgot(name, volume.ErrInUse)
+			for _, next := range []verb{verbDetach, verbForget} {
+				assert.False(t, (&worker{Reconciler: r}).begin(t.Context(), &view{name: name}, action{verb: next}))
+				why, ok := r.Failure(podvolume.Key{Volume: name})
+				require.True(t, ok)
+				require.ErrorIs(t, why.Err, volume.ErrInUse)
+				assert.Equal(t, attempt+1, why.Attempts)
+				assert.True(t, why.Until.After(time.Now()))
+			}
+		}
+		time.Sleep(retry.Last)
+		_, waits := r.mustWait(name, verbDetach)
+		assert.False(t, waits)
+		_, waits = r.mustWait(name, verbMount)
+		assert.False(t, waits)
+		assert.Empty(t, r.failures.forgetting, "another step ends the wait")
+
+		r.Forgot(name, volume.ErrInUse)
+		_, waits = r.mustWait(name, verbDetach)
+		assert.True(t, waits)
+		r.forget(name)
+		assert.Empty(t, r.failures.forgetting)
+	})
+}

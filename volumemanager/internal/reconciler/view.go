@@ -1,0 +1,243 @@
+package reconciler
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+)
+
+// view is one volume as a plan is made for it: what is desired and what is known, for all pods or for one. Each worker has
+// one, and uses its memory again for the next plan.
+type view struct {
+	name v1.UniqueVolumeName
+	// pod is the one pod that was read; empty: all were.
+	pod volume.UniquePodName
+	// wanted are the pods that want the volume, those that asked first coming first.
+	wanted []operationexecutor.VolumeToMount
+	known  bool
+	actual cache.VolumeSnapshot
+	// running are the operations on the volume that concern what was read.
+	running []Operation
+	// waits says of pods that want the volume in another way than it is here why they have to wait.
+	waits map[volume.UniquePodName]error
+	// plan is what the planner gets. In it those pods that want the volume come first, as in wanted. at tells the index of each
+	// where they are many.
+	plan volumeView
+	at   map[volume.UniquePodName]int
+}
+
+// few is how many pods are looked through for one of them.
+const few = 8
+
+// read fills in all that the planner needs of a volume, or, with a pod, what it needs of that pod as long as the volume is
+// set up for another one: the cost of that does not depend on how many pods there are. When that is not so, it reads all pods.
+func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) {
+	if pod == "" || !r.readPod(v, name, pod) {
+		r.readAllPods(v, name)
+	}
+	v.fill()
+	controller, contradicted := r.Attachments.AttachedBy(name, &v.actual)
+	v.plan.byController = controller
+	if contradicted && v.plan.attached == attached {
+		v.plan.attached = attachUncertain
+	}
+	v.plan.adopted = r.Pods.MayBeWanted(name)
+	for i := range v.plan.pods {
+		p := &v.plan.pods[i]
+		p.held = !p.wanted && r.Pods.MayUse(p.name)
+		p.grow = p.state == operationexecutor.VolumeMounted && r.mustGrow(v, p.name)
+	}
+}
+
+// readPod reads what is wanted and known of one pod. It returns false when the volume is set up for no other pod.
+func (r *Reconciler) readPod(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
+	r.clear(v, name, pod)
+	v.known = r.Actual.SnapshotOfPodInto(&v.actual, name, pod)
+	v.plan.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
+	if row, ok := r.Desired.VolumeToMount(name, pod); ok {
+		v.wanted = append(v.wanted, row)
+	}
+	return v.plan.othersHaveIt
+}
+
+// readAllPods reads what is wanted and known of all pods.
+func (r *Reconciler) readAllPods(v *view, name v1.UniqueVolumeName) {
+	r.clear(v, name, "")
+	v.wanted = r.Desired.AppendVolumesToMount(v.wanted, name)
+	v.known = r.Actual.SnapshotInto(&v.actual, name)
+}
+
+// clear empties v and reads what runs. That is read before what is known: an operation that ends in between is seen as running,
+// and the volume is added to the queue when its key is free.
+func (r *Reconciler) clear(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) {
+	*v = view{
+		name: name, pod: pod, wanted: v.wanted[:0], actual: cache.VolumeSnapshot{Mounts: v.actual.Mounts[:0]},
+		running: r.appendOperations(v.running[:0], name, pod), plan: volumeView{pods: v.plan.pods[:0]},
+	}
+}
+
+// mustGrow reports whether the volume is smaller than it is meant to be for a pod. One whose size is not known is left alone.
+func (r *Reconciler) mustGrow(v *view, pod volume.UniquePodName) bool {
+	row := v.wantedBy(pod)
+	return row != nil && !v.actual.ClaimSize.IsZero() && r.Expansions.MustGrow(row, v.actual.ClaimSize)
+}
+
+// fill makes what the planner gets of what was read.
+func (v *view) fill() {
+	if len(v.wanted)+len(v.actual.Mounts) > few {
+		v.at = make(map[volume.UniquePodName]int)
+	}
+	to := &v.plan
+	to.known, to.attachable, to.device = v.known, v.actual.PluginIsAttachable, v.actual.DeviceMountState
+	if v.known && to.attachable {
+		to.attached = attachState(v.actual.AttachState)
+	}
+	for i := range v.wanted {
+		row := &v.wanted[i]
+		p := v.podView(row.PodName)
+		p.wanted, p.waits = true, v.mustWait(row)
+		to.attachable = row.PluginIsAttachable
+	}
+	for i := range v.actual.Mounts {
+		mounted := &v.actual.Mounts[i]
+		if v.pod == "" || v.pod == mounted.PodName {
+			p := v.podView(mounted.PodName)
+			p.state, p.remount, p.stale = mounted.State, v.isOutdated(mounted), v.isStale(mounted)
+		}
+	}
+	for _, op := range v.running {
+		if op.Whole {
+			to.pending = true
+		} else {
+			v.podView(op.pod).pending = true
+		}
+	}
+}
+
+// podView returns the view of a pod, which it adds where it is missing.
+func (v *view) podView(pod volume.UniquePodName) *podView {
+	i := v.index(pod)
+	if i < 0 {
+		i = len(v.plan.pods)
+		v.plan.pods = append(v.plan.pods, podView{name: pod})
+		if v.at != nil {
+			v.at[pod] = i
+		}
+	}
+	return &v.plan.pods[i]
+}
+
+// index returns the index of a pod in what the planner gets; -1 when it is not there.
+func (v *view) index(pod volume.UniquePodName) int {
+	if v.at == nil {
+		return slices.IndexFunc(v.plan.pods, func(p podView) bool { return p.name == pod })
+	}
+	if i, ok := v.at[pod]; ok {
+		return i
+	}
+	return -1
+}
+
+// wantedBy returns what a pod wants, or nil.
+func (v *view) wantedBy(pod volume.UniquePodName) *operationexecutor.VolumeToMount {
+	if i := v.index(pod); 0 <= i && i < len(v.wanted) {
+		return &v.wanted[i]
+	}
+	return nil
+}
+
+// anyWanted returns what one of the pods wants of the volume; what concerns the volume is the same for all.
+func (v *view) anyWanted() operationexecutor.VolumeToMount {
+	if len(v.wanted) == 0 {
+		return operationexecutor.VolumeToMount{}
+	}
+	return v.wanted[0]
+}
+
+// isOutdated reports whether a set-up has to be refreshed for an update of its pod. One that came while the volume was being
+// set up for the pod as it was before is told by the pod alone.
+func (v *view) isOutdated(mounted *cache.MountedVolume) bool {
+	if mounted.RemountRequired || !v.actual.PluginRequiresRemount {
+		return mounted.RemountRequired
+	}
+	row := v.wantedBy(mounted.PodName)
+	return row != nil && row.Pod != mounted.Pod
+}
+
+// isStale reports whether a set-up is that of an earlier pod with the UID of one that wants the volume now.
+func (v *view) isStale(mounted *cache.MountedVolume) bool {
+	row := v.wantedBy(mounted.PodName)
+	return row != nil && !mounted.IsFor(row.Incarnation)
+}
+
+// hasStale reports whether what is set up for a pod is stale.
+func (v *view) hasStale(pod volume.UniquePodName) bool {
+	return slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool {
+		return mounted.PodName == pod && v.isStale(&mounted)
+	})
+}
+
+// topic is what subscribers are told of when the volume was planned.
+func (v *view) topic() changes.Topic {
+	if v.pod != "" {
+		return changes.Topic{Pod: types.UID(v.pod)}
+	}
+	return changes.Topic{Volume: v.name}
+}
+
+// mounted returns the set-up of a pod.
+func (v *view) mounted(pod volume.UniquePodName) operationexecutor.MountedVolume {
+	for _, mounted := range v.actual.Mounts {
+		if mounted.PodName == pod {
+			return mounted.MountedVolume
+		}
+	}
+	return operationexecutor.MountedVolume{VolumeName: v.name, PodName: pod}
+}
+
+// toAttach returns the volume with the pods that wait for it.
+func (v *view) toAttach(node types.NodeName) operationexecutor.VolumeToAttach {
+	attach := operationexecutor.VolumeToAttach{VolumeName: v.name, NodeName: node}
+	for i := range v.wanted {
+		row := &v.wanted[i]
+		if v.waits[row.PodName] != nil {
+			continue
+		}
+		attach.VolumeSpec = row.VolumeSpec
+		attach.ScheduledPods = append(attach.ScheduledPods, row.Pod)
+	}
+	return attach
+}
+
+// toMount returns the volume as a pod wants it, with the device that it has here.
+func (v *view) toMount(pod volume.UniquePodName) operationexecutor.VolumeToMount {
+	row := *v.wantedBy(pod)
+	row.DevicePath = v.actual.DevicePath
+	return row
+}
+
+// claim returns the claim of the volume; the zero value when it has none.
+func (v *view) claim() v1.ObjectReference {
+	for i := range v.wanted {
+		if pv := v.wanted[i].VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
+			return *pv.Spec.ClaimRef
+		}
+	}
+	return v1.ObjectReference{}
+}
+
+// foundFor returns the set-up that a restart found for a pod, and on which nothing has been done since; nil when there is none.
+func (v *view) foundFor(pod volume.UniquePodName) *cache.MountedVolume {
+	for i := range v.actual.Mounts {
+		if m := &v.actual.Mounts[i]; m.PodName == pod && m.Reconstructed && m.State == operationexecutor.VolumeMountUncertain {
+			return m
+		}
+	}
+	return nil
+}
