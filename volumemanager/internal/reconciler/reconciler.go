@@ -101,12 +101,14 @@ type Options struct {
 	Changes *changes.Hub
 	// OnlyTakesAway reports whether nothing is to be attached, staged, set up or grown any more.
 	OnlyTakesAway func() bool
-
-	Pods        Pods
-	Records     Records
+	// Pods tells what pods use, Records what an earlier manager has left.
+	Pods    Pods
+	Records Records
+	// Attachments tells what the node's status says, Expansions which volumes are to grow.
 	Attachments Attachments
 	Expansions  Expansions
-	Cleaner     Cleaner
+	// Cleaner removes what is left of a pod.
+	Cleaner Cleaner
 }
 
 // Reconciler plans volumes and runs their operations. Make it with [New].
