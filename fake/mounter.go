@@ -60,7 +60,7 @@ func NewMounter(options MounterOptions) *Mounter {
 }
 
 // Inject queues faults for the next calls of method, after those that are queued already. A call that hangs keeps its
-// path as a call in the kernel does: when its ctx ends first, the caller gets a *mount.LostError, other calls that change
+// path as a call in the kernel does: when its ctx ends first, the caller gets an *mount.AbandonedError, other calls that change
 // the same path fail with mount.ErrStuck, and the work is done once the fault's channel is closed. A hang needs no Deaf.
 func (m *Mounter) Inject(method Method, faults ...Fault) { m.log.inject(method, faults) }
 
@@ -173,7 +173,7 @@ func (m *Mounter) look(ctx context.Context, call MountCall, work func() error) (
 		select {
 		case <-fault.Until:
 		case <-ctx.Done():
-			return mount.NewLostError(string(call.Method), call.Path, ctx.Err(), fault.Until)
+			return mount.NewAbandonedError(string(call.Method), call.Path, ctx.Err(), fault.Until)
 		}
 		fault.Until = nil
 	}
@@ -228,11 +228,11 @@ func (m *Mounter) hang(ctx context.Context, name string, p *pending, fault Fault
 		return err
 	case <-ctx.Done():
 		close(p.left)
-		return mount.NewLostError(string(p.method), name, ctx.Err(), p.ended)
+		return mount.NewAbandonedError(string(p.method), name, ctx.Err(), p.ended)
 	}
 }
 
-// acquire waits for the calls at the path, but not for those that were left behind.
+// acquire waits for the calls at the path, but not for those that were abandoned.
 func (m *Mounter) acquire(ctx context.Context, method Method, name string) (*pending, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -263,8 +263,8 @@ func (m *Mounter) release(name string, p *pending) {
 	close(p.ended)
 }
 
-// Lost returns the paths of the calls that were left behind and have not ended, in order.
-func (m *Mounter) Lost() []string {
+// Abandoned returns the paths of the calls that were abandoned and have not ended, in order.
+func (m *Mounter) Abandoned() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	lost := slices.Sorted(maps.Keys(m.pending))

@@ -117,7 +117,7 @@ func TestMounterHangsUntilReleased(t *testing.T) {
 		go func() { result <- m.Mount(t.Context(), tmpfs("/a")) }()
 		synctest.Wait()
 		assert.Empty(t, result)
-		assert.Empty(t, m.Lost(), "its caller waits")
+		assert.Empty(t, m.Abandoned(), "its caller waits")
 		assert.Equal(t, "Mount tmpfs memory at /a (running)", m.Calls()[0].String())
 		close(release)
 		require.NoError(t, <-result)
@@ -133,11 +133,11 @@ func TestMounterLosesCallsAsTheKernelDoes(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := m.Mount(ctx, tmpfs("/a"))
-		var lost *mount.LostError
+		var lost *mount.AbandonedError
 		require.ErrorAs(t, err, &lost)
 		require.ErrorIs(t, err, mount.ErrUncertain)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, []string{"/a"}, m.Lost())
+		assert.Equal(t, []string{"/a"}, m.Abandoned())
 
 		err = m.Unmount(t.Context(), "/a", mount.UnmountOptions{})
 		require.ErrorIs(t, err, mount.ErrStuck)
@@ -147,8 +147,8 @@ func TestMounterLosesCallsAsTheKernelDoes(t *testing.T) {
 
 		close(release)
 		<-lost.Done()
-		assert.True(t, isMounted(t, m, "/a"), "the lost call has had its effect")
-		assert.Empty(t, m.Lost())
+		assert.True(t, isMounted(t, m, "/a"), "the abandoned call has had its effect")
+		assert.Empty(t, m.Abandoned())
 		require.NoError(t, m.Unmount(t.Context(), "/a", mount.UnmountOptions{}))
 	})
 }
@@ -161,7 +161,7 @@ func TestMounterLooksCanHangToo(t *testing.T) {
 		defer cancel()
 		is, err := m.IsMountPoint(ctx, "/")
 		require.ErrorIs(t, err, mount.ErrUncertain)
-		var lost *mount.LostError
+		var lost *mount.AbandonedError
 		require.ErrorAs(t, err, &lost)
 		assert.False(t, is)
 	})

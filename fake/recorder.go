@@ -23,7 +23,7 @@ type Event struct {
 // String returns type, reason and message in one line.
 func (e Event) String() string { return e.Type + " " + e.Reason + ": " + e.Message }
 
-// Recorder keeps the events that it is told of. It is an operationexecutor.EventRecorder. The zero value is ready to use,
+// Recorder keeps the events that it is told of. It is a volume.EventRecorder. The zero value is ready to use,
 // also from several goroutines at once.
 type Recorder struct {
 	mu     sync.Mutex

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // bind makes a bind. With the new system calls the mount is complete before it can be seen.
@@ -40,7 +40,7 @@ func (c changer) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 	if plan.Recursive {
 		recursive = unix.AT_RECURSIVE
 	}
-	if err := lostcall.Begin(ctx, "open_tree"); err != nil {
+	if err := abandonable.Begin(ctx, "open_tree"); err != nil {
 		return -1, err
 	}
 	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | recursive
@@ -48,7 +48,7 @@ func (c changer) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open_tree: %w", explainLimit(missing(err)))
 	}
-	err = lostcall.Begin(ctx, "mount_setattr")
+	err = abandonable.Begin(ctx, "mount_setattr")
 	if err == nil {
 		err = c.setattr(tree, plan.detachedAttr(), recursive)
 	}
@@ -62,7 +62,7 @@ func (c changer) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 // bindOld makes a bind by mount(2), and gives it its options afterwards. A read-only bind is writable for an instant;
 // when it cannot be made read-only, it is taken off again.
 func (c changer) bindOld(ctx context.Context, p *place, plan *Plan) error {
-	if err := lostcall.Begin(ctx, "open"); err != nil {
+	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return err
 	}
 	source, err := retryOpen(func() (int, error) { return unix.Open(plan.Source, unix.O_PATH|unix.O_CLOEXEC, 0) })
@@ -80,7 +80,7 @@ func (c changer) bindOld(ctx context.Context, p *place, plan *Plan) error {
 }
 
 func (c changer) bindTo(ctx context.Context, source int, t *target, plan *Plan) error {
-	if err := lostcall.Begin(ctx, "mount(MS_BIND)"); err != nil {
+	if err := abandonable.Begin(ctx, "mount(MS_BIND)"); err != nil {
 		return err
 	}
 	flags := uintptr(unix.MS_BIND)

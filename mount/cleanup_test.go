@@ -92,7 +92,7 @@ func lostUnmount(t *testing.T) {
 	synctest.Wait()
 	cancel()
 	err := <-result
-	var lost *mount.LostError
+	var lost *mount.AbandonedError
 	require.ErrorAs(t, err, &lost)
 	require.ErrorIs(t, err, mount.ErrUncertain)
 	assert.Equal(t, []string{`Unmount /t: ` + err.Error()}, callsOf(m), "nothing is removed")

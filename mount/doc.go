@@ -38,7 +38,7 @@
 //
 // To receive every change of the mount table, by this process or another:
 //
-//	err := m.Watch(ctx, func(c mount.Change) { ... }) // until ctx ends
+//	err := m.Watch(ctx, func(c mount.TableChange) { ... }) // until ctx ends
 //
 // To end it:
 //
@@ -55,9 +55,9 @@
 //
 // A system call on a dead server can last for ever, and nothing can interrupt it. Each operation therefore runs in a
 // goroutine of its own, except for lookups that the kernel answers from memory. When the context ends first, the operation
-// is abandoned: the caller gets a [*LostError] at once, and the error's channel Done closes when the operation has ended.
+// is abandoned: the caller gets an [*AbandonedError] at once, and the error's channel Done closes when the operation has ended.
 // Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on other paths
-// continue, until [Options].MaxLost are abandoned. A call that a plugin makes with the context of the operation executor
+// continue, until [Options].MaxAbandoned are abandoned. A call that a plugin makes with the context of the operation executor
 // needs no goroutine: when it hangs, the executor abandons the plugin's whole call.
 //
 // The kernel answers these lookups from memory on FUSE, NFS, CIFS, Ceph and all local filesystems. For the root of a mount

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // errCovered says that something was mounted on the mount that is to be taken off, so that the place must be looked at
@@ -61,7 +61,7 @@ func (p *place) facts(ctx context.Context, top seen) (MountPoint, error) {
 			return found, err
 		}
 	}
-	if err := lostcall.Begin(ctx, "openat2"); err != nil {
+	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return MountPoint{}, err
 	}
 	fd, err := p.open()
@@ -116,7 +116,7 @@ func (t *takedown) umountMeant(ctx context.Context) error {
 
 // checkOnTop makes sure that the mount that is meant is the uppermost at its place, in a way that does not use it.
 func (t *takedown) checkOnTop(ctx context.Context) error {
-	if err := lostcall.Begin(ctx, "statmount"); err != nil {
+	if err := abandonable.Begin(ctx, "statmount"); err != nil {
 		return err
 	}
 	isOnTop, err := t.isOnTop(ctx)

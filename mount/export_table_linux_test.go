@@ -35,15 +35,15 @@ func (m *Mounter) AwaitEvents() { m.reader.eventLag = time.Hour }
 
 // WatchInSteps opens a watch, and returns its steps: to wait until there is something to tell, to explain it, and to look
 // whether anything is left that is not explained.
-func (m *Mounter) WatchInSteps(t testing.TB) (wait, explain func() Change, left func() bool) {
+func (m *Mounter) WatchInSteps(t testing.TB) (wait, explain func() TableChange, left func() bool) {
 	t.Helper()
 	w := &watcher{reader: m.reader, end: -1, table: -1, events: -1}
 	if err := w.open(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.close)
-	var change Change
-	wait = func() Change {
+	var change TableChange
+	wait = func() TableChange {
 		t.Helper()
 		var err error
 		if change, _, err = w.wait(); err != nil {
@@ -51,7 +51,7 @@ func (m *Mounter) WatchInSteps(t testing.TB) (wait, explain func() Change, left 
 		}
 		return change
 	}
-	explain = func() Change {
+	explain = func() TableChange {
 		t.Helper()
 		if err := w.explain(&change); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // filesystem mounts a filesystem at the place.
@@ -33,7 +33,7 @@ func (c changer) newTree(ctx context.Context, plan *Plan) (int, error) {
 	if c.reader.without.has(FeatureMountFD) {
 		return -1, errNoSyscall
 	}
-	if err := lostcall.Begin(ctx, "fsopen"); err != nil {
+	if err := abandonable.Begin(ctx, "fsopen"); err != nil {
 		return -1, err
 	}
 	fd, err := unix.Fsopen(plan.FSType, unix.FSOPEN_CLOEXEC)
@@ -44,13 +44,13 @@ func (c changer) newTree(ctx context.Context, plan *Plan) (int, error) {
 	if err := plan.configure(fd); err != nil {
 		return -1, err
 	}
-	if err := lostcall.Begin(ctx, "fsconfig(CREATE)"); err != nil {
+	if err := abandonable.Begin(ctx, "fsconfig(CREATE)"); err != nil {
 		return -1, err
 	}
 	if err := unix.FsconfigCreate(fd); err != nil {
 		return -1, plan.explain("creating the superblock", fd, err)
 	}
-	if err := lostcall.Begin(ctx, "fsmount"); err != nil {
+	if err := abandonable.Begin(ctx, "fsmount"); err != nil {
 		return -1, err
 	}
 	attr := plan.mountAttr()
@@ -132,7 +132,7 @@ func (c changer) reconfigure(ctx context.Context, fd int, plan *Plan) error {
 	if c.reader.without.has(FeatureMountFD) {
 		return errNoSyscall
 	}
-	if err := lostcall.Begin(ctx, "fspick"); err != nil {
+	if err := abandonable.Begin(ctx, "fspick"); err != nil {
 		return err
 	}
 	picked, err := unix.Fspick(fd, "", unix.FSPICK_CLOEXEC|unix.FSPICK_EMPTY_PATH|unix.FSPICK_NO_AUTOMOUNT)
@@ -143,7 +143,7 @@ func (c changer) reconfigure(ctx context.Context, fd int, plan *Plan) error {
 	if err := plan.configure(picked); err != nil {
 		return err
 	}
-	if err := lostcall.Begin(ctx, "fsconfig(RECONFIGURE)"); err != nil {
+	if err := abandonable.Begin(ctx, "fsconfig(RECONFIGURE)"); err != nil {
 		return err
 	}
 	if err := unix.FsconfigReconfigure(picked); err != nil {
@@ -158,7 +158,7 @@ func (c changer) filesystemOld(ctx context.Context, t *target, plan *Plan) error
 	if err != nil {
 		return err
 	}
-	if err := lostcall.Begin(ctx, "mount"); err != nil {
+	if err := abandonable.Begin(ctx, "mount"); err != nil {
 		return err
 	}
 	if err := t.open(); err != nil {

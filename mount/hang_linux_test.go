@@ -128,7 +128,7 @@ func TestHungServerHoldsUpNoCallThatDoesNotNeedIt(t *testing.T) {
 				w.fuse.Hang(mounttest.FUSEAny)
 				call(t, w)
 				assert.Equal(t, before, w.fuse.Count(mounttest.FUSEAny), "the server was asked")
-				assert.Empty(t, w.Lost())
+				assert.Empty(t, w.Abandoned())
 			})
 		}
 	}
@@ -157,19 +157,19 @@ func TestCallIntoAHungServerIsLeftBehind(t *testing.T) {
 		w.fuse.Await(mounttest.FUSEAny)
 		cancel()
 		err := <-result
-		var lost *mount.LostError
+		var lost *mount.AbandonedError
 		require.ErrorAs(t, fmt.Errorf("set up: %w", err), &lost)
 		require.ErrorIs(t, err, mount.ErrUncertain)
 		require.ErrorIs(t, err, context.Canceled)
-		require.Len(t, w.Lost(), 1)
-		assert.Equal(t, lost.Path, w.Lost()[0].Path)
+		require.Len(t, w.Abandoned(), 1)
+		assert.Equal(t, lost.Path, w.Abandoned()[0].Path)
 		quiet["list"](t, w)
 		quiet["other paths"](t, w)
 		w.fuse.Kill()
 		<-lost.Done()
-		assert.Empty(t, w.Lost())
+		assert.Empty(t, w.Abandoned())
 		_, err = os.Lstat(w.root + "/target")
-		require.ErrorIs(t, err, os.ErrNotExist, "the lost call has removed what it made")
+		require.ErrorIs(t, err, os.ErrNotExist, "the abandoned call has removed what it made")
 	})
 }
 
@@ -191,20 +191,20 @@ func TestCallIntoADeadServerFails(t *testing.T) {
 	})
 }
 
-// TestStuckPathRefusesTheNextCall also holds the bound on lost calls.
+// TestStuckPathRefusesTheNextCall also holds the bound on abandoned calls.
 func TestStuckPathRefusesTheNextCall(t *testing.T) {
-	w := newFaultWorld(t, mount.Options{MaxLost: 1})
+	w := newFaultWorld(t, mount.Options{MaxAbandoned: 1})
 	w.fuse.Hang(mounttest.FUSEAny)
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
 	go func() { result <- asking["bind from"](ctx, w) }()
 	w.fuse.Await(mounttest.FUSEAny)
 	cancel()
-	var lost *mount.LostError
+	var lost *mount.AbandonedError
 	require.ErrorAs(t, <-result, &lost)
 	require.ErrorIs(t, asking["bind from"](t.Context(), w), mount.ErrStuck, "the same path")
 	other := w.root + "/other"
-	require.ErrorIs(t, w.bind(t.Context(), w.root+"/source", other), mount.ErrStuck, "one lost call is all that is allowed")
+	require.ErrorIs(t, w.bind(t.Context(), w.root+"/source", other), mount.ErrStuck, "one abandoned call is all that is allowed")
 	quiet["list"](t, w)
 	w.fuse.Kill()
 	<-lost.Done()

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 const (
@@ -106,7 +106,7 @@ func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 			return err
 		}
 	}
-	if err := lostcall.Begin(ctx, "mount(MS_MOVE)"); err != nil {
+	if err := abandonable.Begin(ctx, "mount(MS_MOVE)"); err != nil {
 		return err
 	}
 	if err := t.open(); err != nil {
@@ -125,7 +125,7 @@ func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 
 // do runs the helper. The thread is kept, because the helper is killed when the thread that has started it ends.
 func (r *helperRun) do(ctx context.Context, dir string) error {
-	if err := lostcall.Begin(ctx, r.program); err != nil {
+	if err := abandonable.Begin(ctx, r.program); err != nil {
 		return err
 	}
 	secrets, err := r.credentials()

@@ -309,8 +309,8 @@ func TestHelperIsKilledWithItsChildren(t *testing.T) {
 		err := <-result
 		require.ErrorIs(t, err, mount.ErrUncertain)
 		require.ErrorIs(t, err, context.Canceled)
-		var lost *mount.LostError
-		if errors.As(err, &lost) { // otherwise the helper was killed and reaped before the call was left behind
+		var lost *mount.AbandonedError
+		if errors.As(err, &lost) { // otherwise the helper was killed and reaped before the call was abandoned
 			<-lost.Done()
 		}
 		require.Len(t, pids, 2)
@@ -321,7 +321,7 @@ func TestHelperIsKilledWithItsChildren(t *testing.T) {
 		}
 		w.noStage(t)
 		require.NoError(t, mount.UnmountPath(t.Context(), w, request.Target, plain))
-		assert.Empty(t, w.Lost())
+		assert.Empty(t, w.Abandoned())
 	})
 }
 

@@ -23,7 +23,7 @@ func TestUnmountHungDoesNotWaitForTheCallThatHangs(t *testing.T) {
 	go func() { result <- w.bind(ctx, w.fuse.Path()+"/dir", target) }()
 	w.fuse.Await(mounttest.FUSEAny)
 	cancel()
-	var lost *mount.LostError
+	var lost *mount.AbandonedError
 	require.ErrorAs(t, <-result, &lost)
 	require.ErrorIs(t, w.Unmount(t.Context(), target, plain), mount.ErrStuck)
 

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // errMissing says that a directory on the way has no such name, which asks no filesystem that is mounted there: nothing can be
@@ -151,10 +151,10 @@ func (r *reader) factsOf(g glance, name string) (MountPoint, error) {
 func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
 	found, err := m.reader.lookupNow(name)
 	if errors.Is(err, errWouldWait) && !m.reader.without.has(FeatureStatxMountRoot) {
-		found, err = lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: name}, func(ctx context.Context) (MountPoint, error) {
+		found, err = abandonable.Value(ctx, m.calls, abandonable.Key{Look: true, Path: name}, func(ctx context.Context) (MountPoint, error) {
 			return m.reader.lookupSlowly(ctx, name)
 		})
-		var lost *LostError
+		var lost *AbandonedError
 		if errors.As(err, &lost) {
 			return MountPoint{}, err
 		}
@@ -182,7 +182,7 @@ func (r *reader) lookupSlowly(ctx context.Context, name string) (MountPoint, err
 	}
 	defer p.close()
 	for range maxTries {
-		if err := lostcall.Begin(ctx, "statx"); err != nil {
+		if err := abandonable.Begin(ctx, "statx"); err != nil {
 			return MountPoint{}, err
 		}
 		g, err := glanceAt(p.parent, p.base)

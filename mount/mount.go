@@ -14,7 +14,7 @@ import (
 // be called from several goroutines at once.
 //
 // A method returns soon after ctx has ended. When the system call behind it cannot be interrupted, the method abandons it:
-// the error is a [*LostError], which matches [ErrUncertain] and says when the call has ended.
+// the error is an [*AbandonedError], which matches [ErrUncertain] and says when the call has ended.
 type Interface interface {
 	// Mount mounts request.Source at request.Target. A missing target is made first: a directory with mode 0750, or for a
 	// bind of something that is not a directory an empty file with mode 0640. Missing directories above it are made too,

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // Mounter is the [Interface] of the kernel. It may be used by several goroutines at once and needs no closing. Two
-// Mounters know nothing of each other's lost calls, so a program should have one.
+// Mounters know nothing of each other's abandoned calls, so a program should have one.
 type Mounter struct {
-	calls   *lostcall.Calls
+	calls   *abandonable.Calls
 	reader  *reader
 	changer changer
 	helpers *helpers
@@ -34,8 +34,8 @@ func New(options Options) *Mounter {
 	}
 }
 
-// Lost returns the calls that were left behind and are still in the kernel, ordered by path.
-func (m *Mounter) Lost() []LostCall { return lostCalls(m.calls) }
+// Abandoned returns the calls that were abandoned and are still in the kernel, ordered by path.
+func (m *Mounter) Abandoned() []AbandonedCall { return abandonedCalls(m.calls) }
 
 // Mount mounts request.Source at request.Target; see [Interface].
 func (m *Mounter) Mount(ctx context.Context, request Request) error {
@@ -43,7 +43,7 @@ func (m *Mounter) Mount(ctx context.Context, request Request) error {
 	if err != nil {
 		return err
 	}
-	return m.calls.Do(ctx, lostcall.Key{Path: plan.Target}, func(ctx context.Context) error {
+	return m.calls.Do(ctx, abandonable.Key{Path: plan.Target}, func(ctx context.Context) error {
 		return m.mount(ctx, plan)
 	})
 }
@@ -54,7 +54,7 @@ func (m *Mounter) Unmount(ctx context.Context, target string, options UnmountOpt
 	if err != nil {
 		return err
 	}
-	return m.calls.Do(ctx, lostcall.Key{Path: target}, func(ctx context.Context) error {
+	return m.calls.Do(ctx, abandonable.Key{Path: target}, func(ctx context.Context) error {
 		return m.unmount(ctx, target, options)
 	})
 }
@@ -71,7 +71,7 @@ func (m *Mounter) UnmountHung(ctx context.Context, target string, options Unmoun
 	if options.Expect == (Identity{}) {
 		return fmt.Errorf("unmounting %q, which hangs: say which mount is meant: %w", target, ErrInvalid)
 	}
-	return m.calls.Do(ctx, lostcall.Key{Beside: true, Path: target}, func(ctx context.Context) error {
+	return m.calls.Do(ctx, abandonable.Key{Beside: true, Path: target}, func(ctx context.Context) error {
 		return m.unmount(ctx, target, options)
 	})
 }
@@ -84,7 +84,7 @@ func (m *Mounter) SyncFS(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	return m.calls.Do(ctx, lostcall.Key{Look: true, Path: target}, func(ctx context.Context) error {
+	return m.calls.Do(ctx, abandonable.Key{Look: true, Path: target}, func(ctx context.Context) error {
 		if err := m.syncFS(ctx, target); err != nil {
 			return fmt.Errorf("writing what is dirty at %q: %w", target, err)
 		}
@@ -98,7 +98,7 @@ func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return m.calls.Do(ctx, lostcall.Key{Path: name}, func(ctx context.Context) error {
+	return m.calls.Do(ctx, abandonable.Key{Path: name}, func(ctx context.Context) error {
 		return m.removeTarget(ctx, name)
 	})
 }
@@ -117,7 +117,7 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	if !errors.Is(err, errWouldWait) {
 		return is, err
 	}
-	is, err = lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: name}, func(ctx context.Context) (bool, error) {
+	is, err = abandonable.Value(ctx, m.calls, abandonable.Key{Look: true, Path: name}, func(ctx context.Context) (bool, error) {
 		return m.reader.isMountPoint(ctx, name)
 	})
 	if errors.Is(err, ErrStuck) {
@@ -152,7 +152,7 @@ func (m *Mounter) LookupID(ctx context.Context, uniqueID uint64) (MountPoint, er
 	return found, err
 }
 
-// List returns the mount table; see [Interface]. It cannot be held up by a filesystem, so it is never lost.
+// List returns the mount table; see [Interface]. It cannot be held up by a filesystem, so it is never abandoned.
 //
 // The table is kept, and is handed out again, to whoever asks, for as long as the kernel tells of no change: so the slice
 // and all that it points to are shared and must not be changed. Mounts, unmounts, moves and new options of a mount are seen

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // mount is Mount.
@@ -76,7 +76,7 @@ func (p *place) attach(ctx context.Context, dir bool, plan *Plan, attachTo func(
 
 // move puts a detached mount on the target.
 func move(ctx context.Context, tree int, t *target, plan *Plan) error {
-	if err := lostcall.Begin(ctx, "move_mount"); err != nil {
+	if err := abandonable.Begin(ctx, "move_mount"); err != nil {
 		return err
 	}
 	if err := t.take(tree); err != nil {
@@ -127,7 +127,7 @@ func (c changer) propagate(ctx context.Context, fd int, plan *Plan) error {
 	if plan.recursivePropagation() {
 		recursive = unix.AT_RECURSIVE
 	}
-	lostcall.Note(ctx, "mount_setattr")
+	abandonable.Note(ctx, "mount_setattr")
 	attr := unix.MountAttr{Propagation: propagationFlags[plan.Propagation]}
 	return missing(unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|recursive, &attr))
 }
@@ -146,13 +146,13 @@ func propagateOld(ctx context.Context, fd int, plan *Plan) error {
 	if plan.recursivePropagation() {
 		flags |= unix.MS_REC
 	}
-	lostcall.Note(ctx, "mount(propagation)")
+	abandonable.Note(ctx, "mount(propagation)")
 	return unix.Mount("", fdPath(fd), "", flags, "")
 }
 
 // undo takes a mount off again that was just made and then could not be finished because of err.
 func (p *place) undo(ctx context.Context, err error) error {
-	lostcall.Note(ctx, "umount2")
+	abandonable.Note(ctx, "umount2")
 	if undoErr := unix.Unmount(p.name(), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); undoErr != nil {
 		return fmt.Errorf("%w: the mount is there, since undoing it failed (%w): %w", ErrUncertain, undoErr, err)
 	}
@@ -173,7 +173,7 @@ func (c changer) remount(ctx context.Context, plan *Plan) error {
 	if !mounted {
 		return fmt.Errorf("%q: %w", p.path, ErrNotMounted)
 	}
-	if err := lostcall.Begin(ctx, "openat2"); err != nil {
+	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return err
 	}
 	fd, err := p.open()
@@ -220,7 +220,7 @@ func (c changer) change(ctx context.Context, fd int, plan *Plan) error {
 
 // changeMount changes the options of one mount.
 func (c changer) changeMount(ctx context.Context, fd int, plan *Plan) error {
-	if err := lostcall.Begin(ctx, "mount_setattr"); err != nil {
+	if err := abandonable.Begin(ctx, "mount_setattr"); err != nil {
 		return err
 	}
 	var recursive uint
@@ -274,7 +274,7 @@ func (c changer) remountFlags(ctx context.Context, fd int, plan *Plan, flags uin
 	if err != nil {
 		return err
 	}
-	if err := lostcall.Begin(ctx, "mount(MS_REMOUNT)"); err != nil {
+	if err := abandonable.Begin(ctx, "mount(MS_REMOUNT)"); err != nil {
 		return err
 	}
 	flags |= unix.MS_REMOUNT | plan.flags(now.Options) | super

@@ -51,7 +51,7 @@ func (r *reader) isMountPointNow(string) (bool, error) { return false, errWouldW
 
 func (r *reader) stackBelow(MountPoint) ([]MountPoint, error) { return nil, unsupported() }
 
-func (r *reader) watch(context.Context, func(Change)) error { return unsupported() }
+func (r *reader) watch(context.Context, func(TableChange)) error { return unsupported() }
 
 func (m *Mounter) syncFS(context.Context, string) error { return unsupported() }
 

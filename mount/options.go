@@ -2,17 +2,17 @@ package mount
 
 import "log/slog"
 
-// DefaultMaxLost is how many lost calls a Mounter bears unless its options say otherwise.
-const DefaultMaxLost = 128
+// DefaultMaxAbandoned is how many abandoned calls a Mounter bears unless its options say otherwise.
+const DefaultMaxAbandoned = 128
 
 // Options configures a [Mounter]. The zero value is ready to use.
 type Options struct {
 	// Logger gets a line when an abandoned call has ended, since its caller has gone. The caller got the error when the call
 	// was abandoned. Nil discards.
 	Logger *slog.Logger
-	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
-	// DefaultMaxLost.
-	MaxLost int
+	// MaxAbandoned is the number of abandoned calls at which no further call is started; each keeps a thread. Zero means
+	// DefaultMaxAbandoned.
+	MaxAbandoned int
 	// Helpers are the programs mount.TYPE, by type of filesystem. A type that is not named is mounted by the kernel alone.
 	Helpers map[string]Helper
 	// HelperDir is the absolute path of a directory in which helpers mount before the mount is moved to its target. It and

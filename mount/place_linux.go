@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // place is a name in an open directory, so that nobody who renames the directories above can make it another.
@@ -33,7 +33,7 @@ func (r *reader) openPlace(ctx context.Context, name string) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lostcall.Begin(ctx, "openat2"); err != nil {
+	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return nil, err
 	}
 	p.parent, err = r.openPath(unix.AT_FDCWD, path.Dir(name))
@@ -93,7 +93,7 @@ func (p *place) makeParent(ctx context.Context) (err error) {
 // makeDir opens the directory name, and makes it and those above it beneath the lowest that is there. Like every walk it
 // follows no link.
 func (p *place) makeDir(ctx context.Context, name string) (int, error) {
-	if err := lostcall.Begin(ctx, "openat2"); err != nil {
+	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
 	fd, err := p.reader.openPath(unix.AT_FDCWD, name)
@@ -105,7 +105,7 @@ func (p *place) makeDir(ctx context.Context, name string) (int, error) {
 		return -1, err
 	}
 	base := path.Base(name)
-	lostcall.Note(ctx, "mkdirat")
+	abandonable.Note(ctx, "mkdirat")
 	switch err := unix.Mkdirat(above, base, dirMode); {
 	case err == nil:
 		p.made = append(p.made, madeDir{above, base}) // which keeps it open

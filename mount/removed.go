@@ -7,7 +7,7 @@ type removedKey struct{}
 
 // WithRemoved returns a context for calls of code that unmounts: removed is told of each target that [Mounter.RemoveTarget] has
 // removed with it. The kernel removes no mount point, so nothing was mounted there any more. Removed is called before the call
-// returns, and later where that was left behind; it must not block, and be safe for use by several goroutines.
+// returns, and later where that was abandoned; it must not block, and be safe for use by several goroutines.
 func WithRemoved(ctx context.Context, removed func(target string)) context.Context {
 	return context.WithValue(ctx, removedKey{}, removed)
 }

@@ -21,7 +21,7 @@ type FilesystemReport struct {
 // Report returns what the filesystem of a mount tells, which is found as [Mounter.Lookup] has returned it. ext2, ext3, ext4,
 // xfs and btrfs tell something, others nothing. Of ext4 it reads files of sysfs, which no storage can hold up; the root
 // directory of an xfs or a btrfs is opened, so that this mount is busy for a moment. The call returns when ctx ends, with a
-// [*LostError] when the root could not be opened by then.
+// [*AbandonedError] when the root could not be opened by then.
 //
 // The error matches [ErrNotMounted] when another mount than found is at its path.
 func (m *Mounter) Report(ctx context.Context, found MountPoint) (FilesystemReport, error) {

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // report is Report.
@@ -23,7 +23,7 @@ func (m *Mounter) report(ctx context.Context, found MountPoint) (FilesystemRepor
 	case "ext2", "ext3", "ext4":
 		return reportOfExt(found)
 	case "xfs", "btrfs":
-		return lostcall.Value(ctx, m.calls, lostcall.Key{Look: true, Path: found.Path}, func(ctx context.Context) (FilesystemReport, error) {
+		return abandonable.Value(ctx, m.calls, abandonable.Key{Look: true, Path: found.Path}, func(ctx context.Context) (FilesystemReport, error) {
 			return m.reader.reportOfRoot(ctx, found)
 		})
 	}
@@ -100,7 +100,7 @@ func (r *reader) reportOfRoot(ctx context.Context, found MountPoint) (report Fil
 	if id, err := mountIDOf(root); err != nil || id != found.ID {
 		return report, fmt.Errorf("another mount is at %q: %w", found.Path, errors.Join(ErrNotMounted, err))
 	}
-	if err := lostcall.Begin(ctx, "open"); err != nil {
+	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return report, err
 	}
 	fd, err := retryOpen(func() (int, error) {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // stagePoint is the directory on the stage that a helper mounts at.
@@ -65,13 +65,13 @@ func (st *stage) checkDir() error {
 }
 
 func (st *stage) make(ctx context.Context) error {
-	if err := lostcall.Begin(ctx, "mkdirat"); err != nil {
+	if err := abandonable.Begin(ctx, "mkdirat"); err != nil {
 		return err
 	}
 	if err := unix.Mkdirat(st.parent, st.base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("making %q: %w", st.path, err)
 	}
-	lostcall.Note(ctx, "mount")
+	abandonable.Note(ctx, "mount")
 	if err := unix.Mount("stage", st.name(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=64k"); err != nil {
 		return fmt.Errorf("mounting at %q: %w", st.path, explainLimit(err))
 	}
@@ -89,7 +89,7 @@ func (st *stage) point() string { return st.path + "/" + stagePoint }
 
 // result opens the root of what the helper has mounted.
 func (st *stage) result(ctx context.Context) (int, error) {
-	if err := lostcall.Begin(ctx, "openat2"); err != nil {
+	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
 	dir, err := st.open()
@@ -111,7 +111,7 @@ func (st *stage) result(ctx context.Context) (int, error) {
 // close takes the stage off, with what the helper may have left on it, and closes the place.
 func (st *stage) close(ctx context.Context) error {
 	defer st.place.close()
-	lostcall.Note(ctx, "umount2(MNT_DETACH)")
+	abandonable.Note(ctx, "umount2(MNT_DETACH)")
 	return st.clear()
 }
 

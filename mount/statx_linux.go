@@ -8,14 +8,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // mounted reports whether something is mounted at the place. It does not ask the filesystem that is mounted there, and
 // it believes the mount table when the path cannot be looked at: a mount can outlive what it is a bind of, and the
 // filesystem of a server that has gone can refuse every look (ESTALE, EIO, ENOTCONN, EACCES).
 func (p *place) mounted(ctx context.Context) (bool, error) {
-	if err := lostcall.Begin(ctx, "statx"); err != nil {
+	if err := abandonable.Begin(ctx, "statx"); err != nil {
 		return false, err
 	}
 	is, err := p.mountRoot()

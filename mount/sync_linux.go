@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // syncFS is SyncFS.
@@ -23,7 +23,7 @@ func (m *Mounter) syncFS(ctx context.Context, target string) error {
 	case !mounted:
 		return ErrNotMounted
 	}
-	if err := lostcall.Begin(ctx, "open"); err != nil {
+	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return err
 	}
 	// A descriptor of O_PATH would not do.
@@ -34,7 +34,7 @@ func (m *Mounter) syncFS(ctx context.Context, target string) error {
 		return fmt.Errorf("open: %w", err)
 	}
 	defer closeFD(fd)
-	if err := lostcall.Begin(ctx, "syncfs"); err != nil {
+	if err := abandonable.Begin(ctx, "syncfs"); err != nil {
 		return err
 	}
 	if err := retry(func() error { return unix.Syncfs(fd) }); err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // maxTries bounds the repetition of a call that the kernel interrupts or that loses against a rename.
@@ -202,7 +202,7 @@ func (t *target) take(tree int) error {
 // make makes the mount point, and its parent where that has gone in the meantime. It reports whether it was missing.
 func (t *target) make(ctx context.Context) (made bool, err error) {
 	for range maxTries {
-		if err := lostcall.Begin(ctx, "mkdirat"); err != nil {
+		if err := abandonable.Begin(ctx, "mkdirat"); err != nil {
 			return false, err
 		}
 		if err = t.mknod(); !errors.Is(err, unix.ENOENT) {
@@ -272,7 +272,7 @@ func (m *Mounter) removeTarget(ctx context.Context, name string) error {
 // remove removes an empty directory or an empty file. The kernel refuses one on which something is mounted, without a word to
 // the filesystem there.
 func (p *place) remove(ctx context.Context) error {
-	if err := lostcall.Begin(ctx, "rmdir"); err != nil {
+	if err := abandonable.Begin(ctx, "rmdir"); err != nil {
 		return err
 	}
 	err := unix.Unlinkat(p.parent, p.base, unix.AT_REMOVEDIR)
@@ -286,7 +286,7 @@ func (p *place) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lostcall.Note(ctx, "fstatat")
+	abandonable.Note(ctx, "fstatat")
 	stat, err := p.stat()
 	switch {
 	case err != nil:
@@ -296,7 +296,7 @@ func (p *place) remove(ctx context.Context) error {
 	case stat.Size > 0:
 		return fmt.Errorf("a file of %d bytes is no mount point: %w", stat.Size, unix.ENOTEMPTY)
 	}
-	lostcall.Note(ctx, "unlink")
+	abandonable.Note(ctx, "unlink")
 	return unix.Unlinkat(p.parent, p.base, 0)
 }
 

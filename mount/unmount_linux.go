@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 const (
@@ -107,7 +107,7 @@ func (p *place) look(ctx context.Context) (seen, error) {
 		mounted, err := p.mounted(ctx)
 		return seen{mounted: mounted}, err
 	}
-	if err := lostcall.Begin(ctx, "statx"); err != nil {
+	if err := abandonable.Begin(ctx, "statx"); err != nil {
 		return seen{}, err
 	}
 	g, err := glanceAt(p.parent, p.base)
@@ -192,7 +192,7 @@ func (t *takedown) plain(ctx context.Context) error {
 }
 
 func (p *place) umount(ctx context.Context, flags int) error {
-	if err := lostcall.Begin(ctx, "umount2"); err != nil {
+	if err := abandonable.Begin(ctx, "umount2"); err != nil {
 		return err
 	}
 	return p.umount2(flags)
@@ -218,7 +218,7 @@ func (t *takedown) umountByForce(ctx context.Context) error {
 	timer := time.NewTimer(t.options.Force)
 	defer timer.Stop()
 	for {
-		if err := lostcall.Begin(ctx, "umount2"); err != nil {
+		if err := abandonable.Begin(ctx, "umount2"); err != nil {
 			return err
 		}
 		result := make(chan error, 1)
@@ -246,7 +246,7 @@ func (t *takedown) umountByForce(ctx context.Context) error {
 func (t *takedown) force(ctx context.Context, pending <-chan error) error {
 	err := t.abort(ctx)
 	if pending != nil {
-		lostcall.Note(ctx, "umount2")
+		abandonable.Note(ctx, "umount2")
 		if plainErr := <-pending; plainErr == nil {
 			return nil
 		}
@@ -271,7 +271,7 @@ func (t *takedown) abort(ctx context.Context) error {
 	if err != nil || !there {
 		return err
 	}
-	if err := lostcall.Begin(ctx, "umount2(MNT_FORCE)"); err != nil {
+	if err := abandonable.Begin(ctx, "umount2(MNT_FORCE)"); err != nil {
 		return err
 	}
 	return t.umount2(unix.MNT_FORCE)

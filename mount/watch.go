@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Change is what [Mounter.Watch] has seen since its last call.
-type Change struct {
+// TableChange is what [Mounter.Watch] has seen since its last call.
+type TableChange struct {
 	// Attached are the mounts that have come, and those that were moved, as they are now. What has gone again is not among
 	// them. It is in the order of the events.
 	Attached []MountPoint
@@ -31,7 +31,7 @@ type Change struct {
 //
 // Watch reports all changes in the mount namespace of the process, by whatever process. The kernel does not report changes
 // to a filesystem other than by mount(2), nor renames of directories above a mount point.
-func (m *Mounter) Watch(ctx context.Context, changed func(Change)) error {
+func (m *Mounter) Watch(ctx context.Context, changed func(TableChange)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("the mount table was not watched: %w: %w", ErrTransient, err)
 	}

@@ -21,7 +21,7 @@ type watcher struct {
 }
 
 // watch is Watch.
-func (r *reader) watch(ctx context.Context, changed func(Change)) (err error) {
+func (r *reader) watch(ctx context.Context, changed func(TableChange)) (err error) {
 	w := &watcher{reader: r, end: -1, table: -1, events: -1}
 	defer w.close()
 	if err := w.open(); err != nil {
@@ -38,7 +38,7 @@ func (r *reader) watch(ctx context.Context, changed func(Change)) (err error) {
 			<-ended // it writes to what close closes
 		}
 	}()
-	changed(Change{Whole: true, Options: true})
+	changed(TableChange{Whole: true, Options: true})
 	for ctx.Err() == nil {
 		change, err := w.next()
 		if err != nil {
@@ -76,7 +76,7 @@ func (w *watcher) close() {
 }
 
 // next waits for the next change, or for the end.
-func (w *watcher) next() (Change, error) {
+func (w *watcher) next() (TableChange, error) {
 	change, told, err := w.wait()
 	if err != nil || w.events < 0 {
 		change.Whole = change.Options
@@ -89,16 +89,16 @@ func (w *watcher) next() (Change, error) {
 }
 
 // wait waits until there is something to tell: that the table has changed, or events.
-func (w *watcher) wait() (change Change, told bool, err error) {
+func (w *watcher) wait() (change TableChange, told bool, err error) {
 	fds := []unix.PollFd{
 		{Fd: int32(w.end), Events: unix.POLLIN},
 		{Fd: int32(w.table), Events: unix.POLLPRI},
 		{Fd: int32(w.events), Events: unix.POLLIN}, // poll ignores what is negative
 	}
 	if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
-		return Change{}, false, fmt.Errorf("poll: %w", err)
+		return TableChange{}, false, fmt.Errorf("poll: %w", err)
 	}
-	return Change{Options: fds[1].Revents != 0}, fds[2].Revents != 0, nil
+	return TableChange{Options: fds[1].Revents != 0}, fds[2].Revents != 0, nil
 }
 
 // awaitEvents gives the events time to come that explain why the table has changed: without them it must have been options.
@@ -109,7 +109,7 @@ func (w *watcher) awaitEvents() {
 
 // explain adds what the events tell. A mount that has come or gone since the table was asked has told of itself there, too,
 // before its event, and must not be told of once more as a change that nothing explains.
-func (w *watcher) explain(change *Change) error {
+func (w *watcher) explain(change *TableChange) error {
 	if err := w.readEvents(change); err != nil || len(change.Attached)+len(change.Detached) == 0 {
 		return err
 	}
@@ -124,12 +124,12 @@ func (w *watcher) tableChanged() bool {
 	return err == nil && fds[0].Revents != 0
 }
 
-func (c *Change) isEmpty() bool {
+func (c *TableChange) isEmpty() bool {
 	return len(c.Attached) == 0 && len(c.Detached) == 0 && !c.Whole && !c.Options
 }
 
 // readEvents adds what the fanotify group has to tell.
-func (w *watcher) readEvents(change *Change) error {
+func (w *watcher) readEvents(change *TableChange) error {
 	if w.buffer == nil {
 		w.buffer = make([]byte, 64<<10)
 	}
@@ -240,7 +240,7 @@ func (e *mountEvents) add(id, mask uint64) {
 
 // tell writes the events into change, with the facts of the mounts that are there. It reports whether a mount that has come is
 // gone, of which an event will tell.
-func (e *mountEvents) tell(r *reader, change *Change) (hasGone bool) {
+func (e *mountEvents) tell(r *reader, change *TableChange) (hasGone bool) {
 	change.Whole = change.Whole || e.lost
 	for _, id := range e.order {
 		if e.masks[id]&unix.FAN_MNT_ATTACH == 0 {

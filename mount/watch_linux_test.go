@@ -17,12 +17,12 @@ import (
 )
 
 // watch runs Watch until the test ends, and returns its changes. The first is taken already.
-func watch(t *testing.T, m *mount.Mounter) <-chan mount.Change {
+func watch(t *testing.T, m *mount.Mounter) <-chan mount.TableChange {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	changes, ended := make(chan mount.Change), make(chan error, 1)
+	changes, ended := make(chan mount.TableChange), make(chan error, 1)
 	go func() {
-		ended <- m.Watch(ctx, func(c mount.Change) {
+		ended <- m.Watch(ctx, func(c mount.TableChange) {
 			select {
 			case changes <- c:
 			case <-ctx.Done():
@@ -38,26 +38,26 @@ func watch(t *testing.T, m *mount.Mounter) <-chan mount.Change {
 	return changes
 }
 
-func next(t *testing.T, changes <-chan mount.Change) mount.Change {
+func next(t *testing.T, changes <-chan mount.TableChange) mount.TableChange {
 	t.Helper()
 	select {
 	case c := <-changes:
 		return c
 	case <-time.After(time.Minute):
 		require.Fail(t, "no change was told of")
-		return mount.Change{}
+		return mount.TableChange{}
 	}
 }
 
 // until takes changes until one is as wanted.
-func until(t *testing.T, changes <-chan mount.Change, wanted func(mount.Change) bool) {
+func until(t *testing.T, changes <-chan mount.TableChange, wanted func(mount.TableChange) bool) {
 	t.Helper()
 	for !wanted(next(t, changes)) {
 	}
 }
 
-func attachedAt(path string) func(mount.Change) bool {
-	return func(c mount.Change) bool {
+func attachedAt(path string) func(mount.TableChange) bool {
+	return func(c mount.TableChange) bool {
 		return c.Whole || slices.ContainsFunc(c.Attached, func(m mount.MountPoint) bool { return m.Path == path })
 	}
 }
@@ -77,7 +77,7 @@ func TestWatchTellsOfForeignMounts(t *testing.T) {
 		until(t, changes, attachedAt(dir))
 		top := lineOf(t, m, dir)
 		require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
-		until(t, changes, func(c mount.Change) bool { return c.Whole || slices.Contains(c.Detached, top.UniqueID) })
+		until(t, changes, func(c mount.TableChange) bool { return c.Whole || slices.Contains(c.Detached, top.UniqueID) })
 		_, err := m.Lookup(t.Context(), dir)
 		require.ErrorIs(t, err, mount.ErrNotMounted)
 	})
@@ -95,7 +95,7 @@ func TestWatchTellsWhichMount(t *testing.T) {
 	changes := watch(t, m)
 	mountForeign(t, dir)
 	var found mount.MountPoint
-	until(t, changes, func(c mount.Change) bool {
+	until(t, changes, func(c mount.TableChange) bool {
 		assert.False(t, c.Whole)
 		if len(c.Attached) > 0 {
 			found = c.Attached[0]
@@ -106,7 +106,7 @@ func TestWatchTellsWhichMount(t *testing.T) {
 	assert.Equal(t, "foreign", found.Source)
 	assert.Equal(t, lineOf(t, m, dir), found)
 	require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
-	until(t, changes, func(c mount.Change) bool {
+	until(t, changes, func(c mount.TableChange) bool {
 		assert.Empty(t, c.Attached)
 		return slices.Equal([]uint64{found.UniqueID}, c.Detached)
 	})
@@ -132,13 +132,13 @@ func TestWatchTellsOfMoves(t *testing.T) {
 	before := lineOf(t, m, from)
 	changes := watch(t, m)
 	require.NoError(t, unix.Mount(from, to, "", unix.MS_MOVE, ""))
-	until(t, changes, func(c mount.Change) bool {
+	until(t, changes, func(c mount.TableChange) bool {
 		assert.Empty(t, c.Detached, "it is still there")
 		return attachedAt(to)(c)
 	})
 	assert.Equal(t, before.UniqueID, lineOf(t, m, to).UniqueID)
 	require.NoError(t, unix.Unmount(to, unix.UMOUNT_NOFOLLOW))
-	until(t, changes, func(c mount.Change) bool { return slices.Contains(c.Detached, before.UniqueID) })
+	until(t, changes, func(c mount.TableChange) bool { return slices.Contains(c.Detached, before.UniqueID) })
 }
 
 func TestWatchTellsOfOptions(t *testing.T) {
@@ -147,7 +147,7 @@ func TestWatchTellsOfOptions(t *testing.T) {
 		mountForeign(t, dir)
 		changes := watch(t, m)
 		require.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-		until(t, changes, func(c mount.Change) bool { return c.Options })
+		until(t, changes, func(c mount.TableChange) bool { return c.Options })
 		found, err := m.Lookup(t.Context(), dir)
 		require.NoError(t, err)
 		assert.True(t, found.ReadOnly())
@@ -163,9 +163,9 @@ func TestWatchCoalescesAndSaysWhatWasLost(t *testing.T) {
 	defer cancel()
 	calls := 0
 	ended := make(chan error, 1)
-	var lost mount.Change
+	var lost mount.TableChange
 	go func() {
-		ended <- m.Watch(ctx, func(c mount.Change) {
+		ended <- m.Watch(ctx, func(c mount.TableChange) {
 			calls++
 			if calls == 1 {
 				close(held)
@@ -195,7 +195,7 @@ func TestWatchEndsAtOnceWhenItsContextHas(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	m := mount.New(mount.Options{})
-	err := m.Watch(ctx, func(mount.Change) { assert.Fail(t, "it was called") })
+	err := m.Watch(ctx, func(mount.TableChange) { assert.Fail(t, "it was called") })
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, mount.ErrTransient)
 }
@@ -205,7 +205,7 @@ func TestWatchLeavesNoDescriptor(t *testing.T) {
 		before := openFiles(t)
 		for range 10 {
 			ctx, cancel := context.WithCancel(t.Context())
-			require.ErrorIs(t, m.Watch(ctx, func(mount.Change) { cancel() }), context.Canceled)
+			require.ErrorIs(t, m.Watch(ctx, func(mount.TableChange) { cancel() }), context.Canceled)
 		}
 		assert.Empty(t, openedSince(t, before))
 	})
@@ -223,7 +223,7 @@ func TestWatchExplainsChangesByTheirEvents(t *testing.T) {
 		mountForeign(t, dir)
 		id := lineOf(t, m, dir).UniqueID
 		require.NoError(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
-		until(t, changes, func(c mount.Change) bool {
+		until(t, changes, func(c mount.TableChange) bool {
 			require.NotEmpty(t, append(c.Detached, uniqueIDs(c.Attached)...), "nothing explains it: %+v", c)
 			return slices.Contains(c.Detached, id)
 		})

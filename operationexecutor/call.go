@@ -8,7 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/internal/watchdog"
 	"github.com/volumekit/volumekit/volume"
@@ -19,10 +19,6 @@ import (
 // ErrGoexit is the value of a [volume.PanicError] of a call that ended its goroutine by runtime.Goexit instead of
 // returning.
 var ErrGoexit = errors.New("runtime.Goexit was called")
-
-// LostError is the error of a call of a plugin that had not returned a grace after its context ended, and that was left
-// behind. It matches volume.ErrUncertain when the call may change the world, and what ended the context.
-type LostError = outcome.LostError
 
 // errNotCalled matches the error of a call that was never made, because ctx ended before a worker was free.
 var errNotCalled = errors.New("the plugin was not called")
@@ -104,9 +100,9 @@ func (c *pluginCall) lostError(ctx context.Context) error {
 		cause = context.DeadlineExceeded
 	}
 	if !c.changes {
-		return outcome.NewLostLook(c.name, cause, c.Done())
+		return outcome.NewAbandonedRead(c.name, cause, c.Done())
 	}
-	return outcome.NewLostError(c.name, "", cause, c.Done())
+	return outcome.NewAbandonedError(c.name, "", cause, c.Done())
 }
 
 // change calls f, which changes the world, with the deadline of the operation's kind.
@@ -133,7 +129,7 @@ func (x *execution) call(ctx context.Context, what call, f func(ctx context.Cont
 	c.hasWorker = true
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return x.here(c, func() error { return f(lostcall.Guarded(ctx)) })
+	return x.here(c, func() error { return f(abandonable.Guarded(ctx)) })
 }
 
 // construct calls a method of the plugin that does no I/O and returns something; nil is refused. It needs no worker.
@@ -175,7 +171,7 @@ func find[T volume.VolumePlugin](ctx context.Context, x *execution, f func() (T,
 }
 
 // beside is [execution.call] for what the operation goes on without: f runs in a goroutine of its own, and when it is
-// abandoned, its error is a [*LostError]. It is bounded by its deadline alone.
+// abandoned, its error has the methods Uncertain() bool and Done() <-chan struct{}. It is bounded by its deadline alone.
 func (x *execution) beside(ctx context.Context, what call, f func(ctx context.Context) error) error {
 	ctx = context.WithoutCancel(ctx)
 	c := x.prepare(&pluginCall{}, what)

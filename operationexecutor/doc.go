@@ -30,7 +30,7 @@
 // uncertain until something succeeded; every error of an attach or detach call is uncertain.
 //
 // A plugin's call gets a context with a deadline, by the kind of operation and by the plugin, and so does a port's. A
-// plugin's call that has not returned a short grace after its context ended is left behind: its operation ends as
+// plugin's call that has not returned a short grace after its context ended is abandoned: its operation ends as
 // uncertain if the call may change the world, and the key stays taken until the call has really returned, so that nothing
 // starts beside it. It takes no worker of the plugin meanwhile, so that the plugin's other volumes go on; when too many
 // hang, further calls fail with a [PluginHungError]. [Executor.Hung] tells which hang since when, and shows their stacks.
@@ -50,7 +50,7 @@
 //
 // All methods of [Executor] and [Operation] may be called from several goroutines at once. No lock is held while a
 // plugin, a port or a callback runs. Constructors start nothing; [Executor.Wait] waits for every goroutine but those of
-// calls that were left behind, which it names; after [Executor.Shutdown] nothing begins.
+// calls that were abandoned, which it names; after [Executor.Shutdown] nothing begins.
 //
 // # How an operation runs
 //

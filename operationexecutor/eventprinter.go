@@ -8,9 +8,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
-// EventPrinter is an [EventRecorder] that writes each event as one line, for programs whose users read a terminal or a log:
+// EventPrinter is a [volume.EventRecorder] that writes each event as one line, for programs whose users read a terminal or a log:
 //
 //	warning: Pod default/web: FailedMount: ...
 //
@@ -20,13 +22,13 @@ type EventPrinter struct {
 	to io.Writer
 }
 
-var _ EventRecorder = (*EventPrinter)(nil)
+var _ volume.EventRecorder = (*EventPrinter)(nil)
 
 // NewEventPrinter returns a printer that writes to w, one line in one call at a time. A line that cannot be written is lost: an
 // event holds up nobody. w must return at once, too.
 func NewEventPrinter(w io.Writer) *EventPrinter { return &EventPrinter{to: w} }
 
-// Eventf implements [EventRecorder].
+// Eventf implements [volume.EventRecorder].
 func (p *EventPrinter) Eventf(object runtime.Object, eventType, reason, messageFmt string, args ...any) {
 	line := strings.ToLower(eventType) + ": " + eventObject(object) + ": " + reason + ": " + fmt.Sprintf(messageFmt, args...)
 	p.mu.Lock()

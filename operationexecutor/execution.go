@@ -54,7 +54,7 @@ type execution struct {
 	// unwound says why the code of the operation does not go on after a call: errAbandoned, or the error of a call that
 	// ends the goroutine.
 	unwound error
-	// left are the calls that were left behind, by us or by the plugin.
+	// left are the calls that were abandoned, by us or by the plugin.
 	left []leftCall
 	// specs are those that plugins got, each a copy for this operation; most operations have one.
 	specs []specCopy
@@ -121,7 +121,7 @@ func (x *execution) finish(cause error) {
 	}
 }
 
-// free counts the result, frees the key or leaves it to those who wait for the calls that were left behind, closes Done and
+// free counts the result, frees the key or leaves it to those who wait for the calls that were abandoned, closes Done and
 // takes the operation from those that run.
 func (x *execution) free() {
 	e, op := x.executor, x.op
@@ -160,7 +160,7 @@ func (x *execution) step(name string, f func() error) error {
 	return s.Err
 }
 
-// stepped tells how a call ended, and notes the calls that its error says were left behind.
+// stepped tells how a call ended, and notes the calls that its error says were abandoned.
 func (x *execution) stepped(c *pluginCall, err error) {
 	if err != nil {
 		x.noteLeft(c, err)
@@ -197,7 +197,7 @@ func logKeys(info OperationInfo) []any {
 }
 
 // NewOperation returns an operation that does run, for generators of other kinds than [Generator]. run is treated as one
-// call of the plugin that info names: it gets a deadline, a panic in it is an error, and it is left behind when it does
+// call of the plugin that info names: it gets a deadline, a panic in it is an error, and it is abandoned when it does
 // not return after its context has ended. info.Kind and info.VolumeName are required.
 func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Operation {
 	return newOperation(info, codeFunc(func(ctx context.Context, x *execution) error { return x.change(ctx, string(info.Kind), run) }))

@@ -145,7 +145,7 @@ func (e *Executor) isLink(v MountedVolume) bool {
 	return v.MountPath != "" && isBeneath(v.MountPath, e.generator.GetVolumePluginMgr().Host().GetPodVolumeDeviceDir(v.PodUID, v.PluginName))
 }
 
-// IsOperationPending reports whether an operation holds a key that meets key, a call that was left behind included.
+// IsOperationPending reports whether an operation holds a key that meets key, a call that was abandoned included.
 func (e *Executor) IsOperationPending(key Key) bool { return e.table.Pending(key.keyed()) != nil }
 
 // ResetBackoff forgets the failures of key, of every kind of operation, so that the next one may start at once. An empty

@@ -73,7 +73,7 @@ type GeneratorOptions struct {
 	// Subpaths takes the parts of a volume from containers before the volume is torn down. Nil: nobody binds any.
 	Subpaths Subpaths
 	// Recorder gets events. Nil: they are dropped.
-	Recorder EventRecorder
+	Recorder volume.EventRecorder
 	// Logger gets journal entries that could not be concluded. Nil: it is discarded.
 	Logger *slog.Logger
 }
@@ -91,7 +91,7 @@ type Generator struct {
 	capacity   VolumeCapacity
 	mounts     MountPoints
 	subpaths   Subpaths
-	recorder   EventRecorder
+	recorder   volume.EventRecorder
 	logger     *slog.Logger
 	texts      sync.Pool // of *[]byte
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
@@ -143,9 +143,9 @@ func TestASystemCallOfAPluginRunsInItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setup{})
 		w.attached("data")
-		calls, released := lostcall.New(lostcall.Options{}), make(chan struct{})
+		calls, released := abandonable.New(abandonable.Options{}), make(chan struct{})
 		w.plugin.on("SetUp", func(ctx context.Context) error {
-			return calls.Do(ctx, lostcall.Key{Path: "/mnt"}, func(context.Context) error { return hangsHere(released) })
+			return calls.Do(ctx, abandonable.Key{Path: "/mnt"}, func(context.Context) error { return hangsHere(released) })
 		})
 		op := w.ended(w.mount("data", "p"))
 		assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
@@ -155,7 +155,7 @@ func TestASystemCallOfAPluginRunsInItsGoroutine(t *testing.T) {
 		for _, caller := range []string{"hangsHere(", "(*mounter).SetUp(", "(*mounting).setUp("} {
 			assert.Contains(t, w.executor.Hung()[0].Stack(), caller)
 		}
-		assert.Len(t, calls.Lost(), 1, "others learn it too")
+		assert.Len(t, calls.Abandoned(), 1, "others learn it too")
 		close(released)
 		synctest.Wait()
 		require.NoError(t, w.executor.Wait(t.Context()))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// HungCall is a call of a plugin that was left behind and still runs. Its key stays taken until it returns.
+// HungCall is a call of a plugin that was abandoned and still runs. Its key stays taken until it returns.
 type HungCall struct {
 	// Operation is the operation whose call it is; it may have ended.
 	Operation OperationInfo
@@ -25,7 +25,7 @@ func (h HungCall) String() string {
 }
 
 // Stack returns the stack of the goroutine in which the call hangs, as runtime.Stack writes it. It is empty when the call
-// has returned, and when it is one that the plugin itself left behind, of which the plugin knows. All goroutines are
+// has returned, and when it is one that the plugin itself abandoned, of which the plugin knows. All goroutines are
 // stopped for a moment while it is read.
 func (h HungCall) Stack() string {
 	if h.call == nil {
@@ -34,7 +34,7 @@ func (h HungCall) Stack() string {
 	return h.call.Stack()
 }
 
-// Hung returns the calls of plugins that were left behind and still run, the oldest first: those that this executor left
+// Hung returns the calls of plugins that were abandoned and still run, the oldest first: those that this executor left
 // behind because they had not returned a grace after their deadline, and those of which a plugin said so.
 func (e *Executor) Hung() []HungCall {
 	var calls []HungCall
@@ -43,13 +43,13 @@ func (e *Executor) Hung() []HungCall {
 			calls = append(calls, HungCall{Operation: c.op.Info(), Call: c.name, Since: c.Started, call: c})
 		}
 	}
-	calls = append(calls, e.leftByPlugins()...)
+	calls = append(calls, e.abandonedByPlugins()...)
 	slices.SortFunc(calls, func(a, b HungCall) int { return a.Since.Compare(b.Since) })
 	return calls
 }
 
-// leftByPlugins returns the calls that plugins left behind.
-func (e *Executor) leftByPlugins() []HungCall {
+// abandonedByPlugins returns the calls that plugins abandoned.
+func (e *Executor) abandonedByPlugins() []HungCall {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var calls []HungCall

@@ -82,7 +82,7 @@ func TestACallThatThePluginLeftBehindIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setup{})
 		w.attached("data")
-		lost := &lostByPlugin{done: make(chan struct{})}
+		lost := &abandonedByPlugin{done: make(chan struct{})}
 		w.plugin.fail("SetUp", lost)
 		w.ended(w.mount("data", "p"))
 		synctest.Wait()

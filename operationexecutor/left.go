@@ -8,7 +8,7 @@ import (
 
 // This file keeps the keys of operations that have ended and of which calls still run.
 
-// leftCall is a call that was left behind.
+// leftCall is a call that was abandoned.
 type leftCall struct {
 	name    string
 	started time.Time
@@ -16,14 +16,14 @@ type leftCall struct {
 	ours    bool            // we abandoned it; else the plugin left it behind, and the operation went on
 }
 
-// noteLeft notes the calls that err, the error of c, says were left behind.
+// noteLeft notes the calls that err, the error of c, says were abandoned.
 func (x *execution) noteLeft(c *pluginCall, err error) {
 	for _, done := range outcome.Running(err) {
 		x.left = append(x.left, leftCall{name: c.name, started: c.Started, done: done, ours: c.Done() == done})
 	}
 }
 
-// stillRunning returns the calls that were left behind and have not ended.
+// stillRunning returns the calls that were abandoned and have not ended.
 func (x *execution) stillRunning() []leftCall {
 	var running []leftCall
 	for _, call := range x.left {
@@ -34,21 +34,21 @@ func (x *execution) stillRunning() []leftCall {
 	return running
 }
 
-// leaveBehind leaves the key of an operation to those who wait for the calls that were left behind.
+// leaveBehind leaves the key of an operation to those who wait for the calls that were abandoned.
 func (e *Executor) leaveBehind(op *Operation, left []leftCall) {
 	e.mu.Lock()
 	e.left[op] = left
 	e.awaited++
 	e.mu.Unlock()
 	op.close()
-	e.options.Logger.Warn("a call of a plugin was left behind; its key stays taken", logKeys(op.Info())...)
+	e.options.Logger.Warn("a call of a plugin was abandoned; its key stays taken", logKeys(op.Info())...)
 	if e.options.CallsLeft != nil {
 		e.options.CallsLeft(op.Info())
 	}
 	go e.awaitLeft(op, left)
 }
 
-// awaitLeft frees the key when the last call that was left behind has returned. It ends with that call.
+// awaitLeft frees the key when the last call that was abandoned has returned. It ends with that call.
 func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
 	defer e.noteReturned()
 	for _, call := range calls {
@@ -59,7 +59,7 @@ func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
 	delete(e.left, op)
 	e.mu.Unlock()
 	info := op.Info()
-	e.options.Logger.Info("a call that was left behind has returned", append(logKeys(info), "after", time.Since(info.Started))...)
+	e.options.Logger.Info("a call that was abandoned has returned", append(logKeys(info), "after", time.Since(info.Started))...)
 	e.keyFreed(info)
 }
 
@@ -70,7 +70,7 @@ func (e *Executor) keyFreed(info OperationInfo) {
 	}
 }
 
-// Returned returns a channel that is closed when every call that was left behind so far has returned, and KeyFreed was called
+// Returned returns a channel that is closed when every call that was abandoned so far has returned, and KeyFreed was called
 // for its operation. After [Executor.Shutdown] nothing of this executor touches a volume from then on.
 func (e *Executor) Returned() <-chan struct{} {
 	e.mu.Lock()
@@ -83,7 +83,7 @@ func (e *Executor) Returned() <-chan struct{} {
 	return returned
 }
 
-// noteReturned notes that the calls of one operation that were left behind have returned.
+// noteReturned notes that the calls of one operation that were abandoned have returned.
 func (e *Executor) noteReturned() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

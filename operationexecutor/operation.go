@@ -74,7 +74,7 @@ type Operation struct {
 	result Result
 }
 
-// Done returns a channel that is closed when the operation has ended. A call of the plugin that was left behind may
+// Done returns a channel that is closed when the operation has ended. A call of the plugin that was abandoned may
 // still run then.
 func (o *Operation) Done() <-chan struct{} {
 	o.mu.Lock()

@@ -37,28 +37,28 @@ type ExecutorOptions struct {
 	Timeouts Timeouts
 	// PluginTimeouts bounds the calls of one plugin, by its name. A field that is zero there has the bound of Timeouts.
 	PluginTimeouts map[string]Timeouts
-	// Grace is how long a call of a plugin may take to return after its context has ended, before it is left behind.
+	// Grace is how long a call of a plugin may take to return after its context has ended, before it is abandoned.
 	// Zero means [DefaultGrace].
 	Grace time.Duration
 	// WorkersPerPlugin is how many calls of one plugin run at once; others wait for their turn. A call that has taken longer
 	// than ten seconds counts no more: it waits for something, most likely a server that is dead, and must not keep the
 	// volumes of others waiting. Zero means [DefaultWorkersPerPlugin].
 	WorkersPerPlugin int
-	// HungPerPlugin is how many calls of one plugin that were left behind may still run before no more of its calls are
+	// HungPerPlugin is how many calls of one plugin that were abandoned may still run before no more of its calls are
 	// made, for other volumes neither: each then fails with a [*PluginHungError]. Each of them keeps a goroutine, and most
 	// often a thread, of which a program may have ten thousand. Since a call that hangs keeps its volume, as many volumes must
 	// hang. So many calls at most that have taken longer than ten seconds give their places to others. Zero means
 	// [DefaultHungPerPlugin].
 	HungPerPlugin int
 	// KeyFreed is called whenever the key of an operation becomes free: when the operation has ended, or later, when
-	// the last call that it left behind has really returned. It runs in a goroutine of the executor, with no lock held,
+	// the last call that it abandoned has really returned. It runs in a goroutine of the executor, with no lock held,
 	// after Done is closed, and must return soon. It is not called for an operation that [Executor.Shutdown] has refused,
 	// since nothing can begin then. Nil: nobody is told.
 	KeyFreed func(o OperationInfo)
 	// CallsLeft is called when an operation has ended of which calls still run, once [Executor.Hung] lists them. It runs in the
 	// goroutine of the operation, with no lock held, and must return soon. Nil: nobody is told.
 	CallsLeft func(o OperationInfo)
-	// Logger gets what has no other way out: calls that were left behind, and journal entries that could not be
+	// Logger gets what has no other way out: calls that were abandoned, and journal entries that could not be
 	// concluded. Nil: it is discarded.
 	Logger *slog.Logger
 }

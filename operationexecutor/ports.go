@@ -6,7 +6,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
@@ -353,11 +352,4 @@ type Step struct {
 	Duration time.Duration
 	// Err is its error; nil when it succeeded.
 	Err error
-}
-
-// EventRecorder tells users what happened to an object. client-go's record.EventRecorder has this method. It must return
-// at once.
-type EventRecorder interface {
-	// Eventf records an event. eventtype is v1.EventTypeNormal or v1.EventTypeWarning, reason one word in CamelCase.
-	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
 }

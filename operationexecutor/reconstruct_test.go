@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -115,7 +116,7 @@ func TestAReconstructionThatHangsIsLeftBehind(t *testing.T) {
 		release := w.hang("ConstructVolumeSpec")
 		start := time.Now()
 		_, err := w.executor.ReconstructVolume(t.Context(), foundVolume())
-		var lost *operationexecutor.LostError
+		var lost *outcome.AbandonedError
 		require.ErrorAs(t, err, &lost)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, operationexecutor.DefaultTimeout+time.Second, time.Since(start))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -155,7 +156,7 @@ func TestAHungCallIsLeftBehindAndKeepsItsKey(t *testing.T) {
 		assert.Equal(t, time.Minute+3*time.Second, time.Since(start))
 		assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
 		require.ErrorIs(t, op.Err(), context.DeadlineExceeded)
-		var lost *operationexecutor.LostError
+		var lost *outcome.AbandonedError
 		require.ErrorAs(t, op.Err(), &lost)
 		assert.Equal(t, "MountDevice", lost.Call)
 		assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
@@ -170,7 +171,7 @@ func TestAHungCallIsLeftBehindAndKeepsItsKey(t *testing.T) {
 
 		w.plugin.on("MountDevice", nil)
 		w.succeeded(w.mount("other", "p"))
-		assert.Equal(t, 2, w.count("MountDevice"), "the one worker is not eaten by the lost call")
+		assert.Equal(t, 2, w.count("MountDevice"), "the one worker is not eaten by the abandoned call")
 		synctest.Wait()
 		assert.Equal(t, []string{string(volumeName("other"))}, freed.all())
 		var left *operationexecutor.WaitError
@@ -203,7 +204,7 @@ func TestReturnedWaitsForTheLastCallAndForWhoIsToldOfIt(t *testing.T) {
 		w := newWorld(t, setup{stageable: true, executor: operationexecutor.ExecutorOptions{
 			KeyFreed: func(operationexecutor.OperationInfo) { <-told },
 		}})
-		assert.True(t, isClosed(w.executor.Returned()), "nothing was left behind")
+		assert.True(t, isClosed(w.executor.Returned()), "nothing was abandoned")
 		w.attached("data")
 		w.attached("other")
 		release := w.hang("MountDevice")
@@ -226,12 +227,12 @@ func TestReturnedWaitsForTheLastCallAndForWhoIsToldOfIt(t *testing.T) {
 	})
 }
 
-// lostByPlugin is the error of a system call that the mount layer left behind.
-type lostByPlugin struct{ done chan struct{} }
+// abandonedByPlugin is the error of a system call that the mount layer abandoned.
+type abandonedByPlugin struct{ done chan struct{} }
 
-func (l *lostByPlugin) Error() string         { return "umount2 has not returned" }
-func (l *lostByPlugin) Uncertain() bool       { return true }
-func (l *lostByPlugin) Done() <-chan struct{} { return l.done }
+func (l *abandonedByPlugin) Error() string         { return "umount2 has not returned" }
+func (l *abandonedByPlugin) Uncertain() bool       { return true }
+func (l *abandonedByPlugin) Done() <-chan struct{} { return l.done }
 
 func TestACallThatThePluginLeftBehindKeepsTheKeyToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -241,7 +242,7 @@ func TestACallThatThePluginLeftBehindKeepsTheKeyToo(t *testing.T) {
 		}})
 		w.attached("data")
 		w.succeeded(w.mount("data", "p"))
-		lost := &lostByPlugin{done: make(chan struct{})}
+		lost := &abandonedByPlugin{done: make(chan struct{})}
 		w.plugin.fail("TearDown", fmt.Errorf("unmounting: %w", lost))
 		op := w.ended(w.unmount("data", "p"))
 		require.ErrorIs(t, op.Err(), lost)
@@ -270,7 +271,7 @@ func TestEveryCallThatThePluginLeftBehindKeepsTheKey(t *testing.T) {
 				}})
 				w.attached("data")
 				w.succeeded(w.mount("data", "p"))
-				lost := []*lostByPlugin{{done: make(chan struct{})}, {done: make(chan struct{})}, {done: make(chan struct{})}}
+				lost := []*abandonedByPlugin{{done: make(chan struct{})}, {done: make(chan struct{})}, {done: make(chan struct{})}}
 				w.plugin.fail("TearDown", errors.Join(lost[0], fmt.Errorf("unmounting: %w", errors.Join(lost[1], lost[2]))))
 				close(lost[1].done)
 				w.ended(w.unmount("data", "p"))

@@ -107,7 +107,7 @@ func (m *mounting) awaitDevice(ctx context.Context) error {
 	return nil
 }
 
-// waitFailed says what is believed after the wait for a device that is to be staged. A wait that was left behind, or that is
+// waitFailed says what is believed after the wait for a device that is to be staged. A wait that was abandoned, or that is
 // uncertain by its own account, leaves the staging uncertain; any other that fails has begun nothing. One that succeeded may
 // have logged in, and so what fails after it is uncertain too.
 func (m *mounting) waitFailed(ctx context.Context, err error) error {

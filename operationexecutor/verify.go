@@ -169,7 +169,7 @@ func (v *verifying) settled() []AttachedVolume {
 	return settled
 }
 
-// specsOf returns the question. Its maps are the plugin's, which may be left behind with them.
+// specsOf returns the question. Its maps are the plugin's, which may be abandoned with them.
 func specsOf(volumes []AttachedVolume, copyOf func(spec *volume.Spec) *volume.Spec) specsByNode {
 	specs := specsByNode{}
 	for _, at := range volumes {

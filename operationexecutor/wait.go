@@ -25,7 +25,7 @@ func (e *WaitError) Error() string {
 		parts = append(parts, "not ended: "+describe(e.Running))
 	}
 	if len(e.Left) > 0 {
-		parts = append(parts, "left behind a call that still runs: "+describe(e.Left))
+		parts = append(parts, "abandoned a call that still runs: "+describe(e.Left))
 	}
 	if e.Err != nil {
 		parts = append(parts, e.Err.Error())
@@ -57,7 +57,7 @@ func (e *Executor) Shutdown(ctx context.Context) error {
 }
 
 // Wait returns when no operation runs, or when ctx ends. The error is a [*WaitError] when ctx ended first, and also when
-// calls that were left behind still run: those are named and not waited for. Other operations may begin meanwhile.
+// calls that were abandoned still run: those are named and not waited for. Other operations may begin meanwhile.
 func (e *Executor) Wait(ctx context.Context) error {
 	var err error
 	if quiet := e.whenQuiet(); quiet != nil {

@@ -74,7 +74,7 @@ func (w *workers) release() {
 // mayGiveBack reports whether a slow call may give its worker to another one.
 func (w *workers) mayGiveBack() bool { return w.hung.Load()+w.slow.Load() < w.hungMost }
 
-// PluginHungError says that a call was not made, because so many calls of its plugin were left behind and still run that
+// PluginHungError says that a call was not made, because so many calls of its plugin were abandoned and still run that
 // no more are risked. It matches volume.ErrTransient: the calls that hang may return.
 type PluginHungError struct {
 	// Plugin is the plugin's name; empty for the search for a plugin, which asks all of them.

@@ -119,11 +119,11 @@ var _ Transactor = (*Disk)(nil)
 
 // diskWrite is a transaction on its way.
 type diskWrite struct {
-	plan      *Plan
+	plan      *TransactionPlan
 	keys      []Key
 	abandoned atomic.Bool   // the caller has gone
 	done      chan struct{} // closed when what follows is set
-	changes   []Change
+	changes   []PlannedWrite
 	err       error
 }
 
@@ -374,7 +374,7 @@ func (s *Disk) Commit(ctx context.Context, t Transaction) ([]runtime.Object, err
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	plan, err := NewPlan(t)
+	plan, err := NewTransactionPlan(t)
 	if err != nil {
 		return nil, err
 	}

@@ -240,7 +240,7 @@ func TestFullDiskTellsWritesApart(t *testing.T) {
 	}
 	require.NoError(t, s.journal.Cut())
 	write := func(w Write) *diskWrite {
-		plan, err := NewPlan(Transaction{Writes: []Write{w}})
+		plan, err := NewTransactionPlan(Transaction{Writes: []Write{w}})
 		require.NoError(t, err)
 		return &diskWrite{plan: plan, keys: plan.Keys(), done: make(chan struct{})}
 	}

@@ -31,7 +31,7 @@ type batch struct {
 	// objects are those that are changed, nil where one is deleted, and sizes what they will take.
 	objects map[Key]Object
 	sizes   map[Key]int64
-	changes []Change
+	changes []PlannedWrite
 	given   []string // the resource versions that the objects of changes came with
 	total   int64
 	grows   bool // something in it is no deletion
@@ -157,7 +157,7 @@ type encoded struct {
 }
 
 // encode gives changes, each of the object found in its place, their versions. It refuses what is too large, but no deletion.
-func (s *Disk) encode(b *batch, changes []Change, found []Object) (encoded, error) {
+func (s *Disk) encode(b *batch, changes []PlannedWrite, found []Object) (encoded, error) {
 	e := encoded{objects: make([][]byte, len(changes)), total: b.total}
 	version := b.version
 	for i, c := range changes {
@@ -184,7 +184,7 @@ func (s *Disk) encode(b *batch, changes []Change, found []Object) (encoded, erro
 }
 
 // deletes reports whether a change is a deletion, the beginning of one, or a step of one, which lets the object grow by nothing.
-func (c Change) deletes(old Object, growth int64) bool {
+func (c PlannedWrite) deletes(old Object, growth int64) bool {
 	switch {
 	case c.Event == Deleted:
 		return true
@@ -195,7 +195,7 @@ func (c Change) deletes(old Object, growth int64) bool {
 }
 
 // sizeOf returns what an object takes after its change.
-func (c Change) sizeOf(encoded []byte) int64 {
+func (c PlannedWrite) sizeOf(encoded []byte) int64 {
 	if c.Event == Deleted {
 		return 0
 	}
@@ -210,7 +210,7 @@ func (s *Disk) sizeBefore(b *batch, key Key) int64 {
 }
 
 // take adds one change.
-func (b *batch) take(c Change, encoded []byte) {
+func (b *batch) take(c PlannedWrite, encoded []byte) {
 	b.version++
 	b.given = append(b.given, c.Object.GetResourceVersion())
 	c.Object.SetResourceVersion(strconv.FormatUint(b.version, 10))
@@ -230,7 +230,7 @@ func (m *Memory) present() uint64 {
 }
 
 // apply makes changes seen, all at once.
-func (m *Memory) apply(changes []Change) {
+func (m *Memory) apply(changes []PlannedWrite) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range changes {

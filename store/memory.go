@@ -98,7 +98,7 @@ func (m *Memory) Commit(ctx context.Context, t Transaction) ([]runtime.Object, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	plan, err := NewPlan(t)
+	plan, err := NewTransactionPlan(t)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (m *Memory) Commit(ctx context.Context, t Transaction) ([]runtime.Object, e
 }
 
 // copies returns copies of what was written.
-func copies(changes []Change) []runtime.Object {
+func copies(changes []PlannedWrite) []runtime.Object {
 	objects := make([]runtime.Object, 0, len(changes))
 	for _, c := range changes {
 		objects = append(objects, c.Object.DeepCopyObject())
@@ -136,7 +136,7 @@ func (m *Memory) find(keys []Key) []Object {
 }
 
 // swap writes changes if what was found is still what is stored.
-func (m *Memory) swap(keys []Key, found []Object, changes []Change) bool {
+func (m *Memory) swap(keys []Key, found []Object, changes []PlannedWrite) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, key := range keys {

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Plan is a [Transaction] that was checked as far as that goes without a store: for those who implement one. Here stand the
+// TransactionPlan is a [Transaction] that was checked as far as that goes without a store: for those who implement one. Here stand the
 // rules of Create, Update and Delete. A store reads the objects of Keys, asks Changes what is to be written, and writes that
-// if the objects still are what it has read. Make one with [NewPlan].
-type Plan struct {
+// if the objects still are what it has read. Make one with [NewTransactionPlan].
+type TransactionPlan struct {
 	transaction Transaction
 	drafts      []draft
 }
@@ -24,8 +24,8 @@ type draft struct {
 	preconditions Preconditions
 }
 
-// Change is what one write comes to.
-type Change struct {
+// PlannedWrite is what one write comes to.
+type PlannedWrite struct {
 	// Key names the object.
 	Key Key
 	// Event is what a watch is told; empty when nothing is to be written, because the deletion has begun already.
@@ -35,9 +35,9 @@ type Change struct {
 	Object Object
 }
 
-// NewPlan checks t, whose leases are those of a [LeaseObjects], and copies its objects. Errors match [ErrInvalid].
-func NewPlan(t Transaction) (*Plan, error) {
-	p := &Plan{transaction: t, drafts: make([]draft, 0, len(t.Writes))}
+// NewTransactionPlan checks t, whose leases are those of a [LeaseObjects], and copies its objects. Errors match [ErrInvalid].
+func NewTransactionPlan(t Transaction) (*TransactionPlan, error) {
+	p := &TransactionPlan{transaction: t, drafts: make([]draft, 0, len(t.Writes))}
 	for i, c := range t.Conditions {
 		if err := c.validate(); err != nil {
 			return nil, fmt.Errorf("condition %d: %w", i+1, err)
@@ -57,7 +57,7 @@ func NewPlan(t Transaction) (*Plan, error) {
 }
 
 // Keys returns the keys of all objects that the plan depends on.
-func (p *Plan) Keys() []Key {
+func (p *TransactionPlan) Keys() []Key {
 	keys := make([]Key, 0, len(p.drafts)+len(p.transaction.Conditions)+len(p.transaction.Leases))
 	for _, d := range p.drafts {
 		keys = append(keys, d.key)
@@ -74,7 +74,7 @@ func (p *Plan) Keys() []Key {
 // Changes returns what is to be written, one change for each write, where found are the objects of Keys in their order, nil
 // for one that is not there. The objects found are not changed, and not to be changed later. When what was read turns out to
 // be old, it may be called again.
-func (p *Plan) Changes(found []Object) ([]Change, error) {
+func (p *TransactionPlan) Changes(found []Object) ([]PlannedWrite, error) {
 	writes, rest := found[:len(p.drafts)], found[len(p.drafts):]
 	for i, c := range p.transaction.Conditions {
 		if err := c.check(rest[i]); err != nil {
@@ -87,7 +87,7 @@ func (p *Plan) Changes(found []Object) ([]Change, error) {
 			return nil, err
 		}
 	}
-	changes := make([]Change, 0, len(writes))
+	changes := make([]PlannedWrite, 0, len(writes))
 	for i, d := range p.drafts {
 		change, err := d.change(writes[i])
 		if err != nil {
@@ -99,7 +99,7 @@ func (p *Plan) Changes(found []Object) ([]Change, error) {
 }
 
 // inWrite says which of several writes err is about.
-func (p *Plan) inWrite(i int, err error) error {
+func (p *TransactionPlan) inWrite(i int, err error) error {
 	if len(p.transaction.Writes) < 2 {
 		return err
 	}
@@ -147,47 +147,47 @@ func checkVersion(key Key, kind WriteKind, obj Object) error {
 }
 
 // change says what a draft comes to where old is what the store has, nil if nothing.
-func (d draft) change(old Object) (Change, error) {
+func (d draft) change(old Object) (PlannedWrite, error) {
 	if d.kind == WriteCreate {
 		return planCreate(d, old)
 	}
 	if old == nil {
-		return Change{}, fmt.Errorf("%s: %w", d.key, ErrNotFound)
+		return PlannedWrite{}, fmt.Errorf("%s: %w", d.key, ErrNotFound)
 	}
 	if d.kind == WriteUpdate {
 		return planUpdate(d, old)
 	}
 	if err := d.preconditions.check(d.key, old); err != nil {
-		return Change{}, err
+		return PlannedWrite{}, err
 	}
 	last, event := dying(old)
-	return Change{Key: d.key, Event: event, Object: last}, nil
+	return PlannedWrite{Key: d.key, Event: event, Object: last}, nil
 }
 
-func planCreate(d draft, old Object) (Change, error) {
+func planCreate(d draft, old Object) (PlannedWrite, error) {
 	if old != nil {
-		return Change{}, fmt.Errorf("%s: %w", d.key, ErrAlreadyExists)
+		return PlannedWrite{}, fmt.Errorf("%s: %w", d.key, ErrAlreadyExists)
 	}
 	prepareNew(d.object)
-	return Change{Key: d.key, Event: Added, Object: d.object}, nil
+	return PlannedWrite{Key: d.key, Event: Added, Object: d.object}, nil
 }
 
-func planUpdate(d draft, old Object) (Change, error) {
+func planUpdate(d draft, old Object) (PlannedWrite, error) {
 	obj := d.object
 	switch {
 	case obj.GetUID() != "" && obj.GetUID() != old.GetUID():
-		return Change{}, fmt.Errorf("%s with UID %q: %w", d.key, obj.GetUID(), ErrNotFound)
+		return PlannedWrite{}, fmt.Errorf("%s with UID %q: %w", d.key, obj.GetUID(), ErrNotFound)
 	case obj.GetResourceVersion() != old.GetResourceVersion():
-		return Change{}, fmt.Errorf("%s at version %q is at %q now: %w", d.key, obj.GetResourceVersion(), old.GetResourceVersion(), ErrConflict)
+		return PlannedWrite{}, fmt.Errorf("%s at version %q is at %q now: %w", d.key, obj.GetResourceVersion(), old.GetResourceVersion(), ErrConflict)
 	}
 	if err := checkFinalizers(d.key, old, obj); err != nil {
-		return Change{}, err
+		return PlannedWrite{}, err
 	}
 	keepIdentity(old, obj)
 	if obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 {
-		return Change{Key: d.key, Event: Deleted, Object: obj}, nil
+		return PlannedWrite{Key: d.key, Event: Deleted, Object: obj}, nil
 	}
-	return Change{Key: d.key, Event: Modified, Object: obj}, nil
+	return PlannedWrite{Key: d.key, Event: Modified, Object: obj}, nil
 }
 
 // prepareNew fills in what a new object gets from the store.

@@ -26,7 +26,7 @@ type Transactor interface {
 // Transaction is what a [Transactor] does at once.
 type Transaction struct {
 	// Conditions must hold of objects, most of all of such as are not written.
-	Conditions []Condition
+	Conditions []ObjectCondition
 	// Leases must be held still, as they were acquired from the [Lessor] of the same store. This is what a fencing token is
 	// for: a holder that was paused for longer than its lease writes nothing, whatever its clock says.
 	Leases []Lease
@@ -34,8 +34,8 @@ type Transaction struct {
 	Writes []Write
 }
 
-// Condition is what must be true of one object.
-type Condition struct {
+// ObjectCondition is what must be true of one object.
+type ObjectCondition struct {
 	// Key names the object.
 	Key Key
 	// Preconditions are what the object must be. Empty ones ask for no more than that it exists.
@@ -76,7 +76,7 @@ func ToDelete(key Key, preconditions Preconditions) Write {
 	return Write{Kind: WriteDelete, Key: key, Preconditions: preconditions}
 }
 
-func (c Condition) validate() error {
+func (c ObjectCondition) validate() error {
 	if c.Absent && c.Preconditions != (Preconditions{}) {
 		return fmt.Errorf("%s cannot be absent and have a UID or a version: %w", c.Key, ErrInvalid)
 	}
@@ -85,7 +85,7 @@ func (c Condition) validate() error {
 
 // check reports whether the condition holds of obj, which is nil when there is no object of that key. The error matches
 // [ErrConflict].
-func (c Condition) check(obj Object) error {
+func (c ObjectCondition) check(obj Object) error {
 	switch {
 	case obj == nil && c.Absent:
 		return nil

@@ -131,7 +131,7 @@
 //   - An error that matches [ErrTransient] says that nothing was begun; make one with [Transient].
 //   - An error that matches [ErrUncertain], or whose method Uncertain returns true, says that the effect may be there;
 //     make one with [Uncertain]. When in doubt, this is the safe class.
-//   - Every other error is final: the effect is not there, and nothing was left behind.
+//   - Every other error is final: the effect is not there, and nothing was abandoned.
 //
 // Beside the class, [ErrInvalid] says that what the user wrote is wrong, [ErrInfeasible] that it can never be done,
 // [ErrUnsupported] that this plugin or this machine cannot, [ErrInUse] that something has to end first. A look-up in

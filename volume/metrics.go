@@ -46,7 +46,7 @@ func (o MetricsOptions) meter() *usage.Meter {
 // with [NewMetricsStatFSWith] to have it look whether something is mounted at the path. It is cheap, and wrong for a
 // directory that shares its filesystem with others: use [MetricsDu] for those.
 //
-// A statfs of a dead server never returns. When ctx ends first, it is left behind, and the error matches [ErrUncertain]
+// A statfs of a dead server never returns. When ctx ends first, it is abandoned, and the error matches [ErrUncertain]
 // and ctx's own and has the method Done() <-chan struct{}: the channel is closed when the call has ended. There is at
 // most one call per provider: later callers wait for it too. All this is so for every provider of this package.
 type MetricsStatFS struct {

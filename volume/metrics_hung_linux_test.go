@@ -81,10 +81,10 @@ func TestProvidersThatShareAMeterLeaveOneCallBehind(t *testing.T) {
 		require.ErrorIs(t, err, usage.ErrStuck, "%T", p)
 		require.ErrorIs(t, err, ErrTransient, "%T", p)
 	}
-	assert.Len(t, options.Meter.Lost(), 1)
+	assert.Len(t, options.Meter.Abandoned(), 1)
 	server.Heal()
 	receive(t, outcome.DoneOf(lost))
-	assert.Empty(t, options.Meter.Lost())
+	assert.Empty(t, options.Meter.Abandoned())
 	_, err := NewMetricsDuWith(server.Path(), options).GetMetrics(t.Context())
 	require.NoError(t, err)
 }

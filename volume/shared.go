@@ -12,8 +12,8 @@ import (
 // shared runs one call at a time. Callers that come while it runs share it, and each leaves when its own context ends.
 // The zero value is ready to use.
 //
-// The goroutine of a call ends when the call returns, and with it all that the call has left behind. A call that heeds
-// its context returns soon after the last caller has left; a system call that cannot be interrupted is left behind, and
+// The goroutine of a call ends when the call returns, and with it all calls that it abandoned. A call that heeds
+// its context returns soon after the last caller has left; a system call that cannot be interrupted is abandoned, and
 // nothing starts beside it: who comes then waits for its end.
 type shared[T any] struct {
 	mu      sync.Mutex
@@ -42,7 +42,7 @@ func (c call) String() string {
 }
 
 // do calls run, or waits for the call of another caller, and returns its answer. run gets a context that ends when the
-// last caller has left. When ctx ends first the error is an [*outcome.LostError]; when it has ended already, nothing is begun.
+// last caller has left. When ctx ends first the error is an [*outcome.AbandonedError]; when it has ended already, nothing is begun.
 func (s *shared[T]) do(ctx context.Context, what call, run func(context.Context) (T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {
@@ -63,7 +63,7 @@ func (s *shared[T]) do(ctx context.Context, what call, run func(context.Context)
 			if joined {
 				s.leave(c)
 			}
-			return none, outcome.NewLostError(what.name, what.path, context.Cause(ctx), c.ended)
+			return none, outcome.NewAbandonedError(what.name, what.path, context.Cause(ctx), c.ended)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (s *shared[T]) finish(c *sharedCall[T]) {
 	s.mu.Unlock()
 	close(c.ready)
 	if lost := outcome.DoneOf(c.err); lost != nil {
-		<-lost // what was called left a call of its own behind
+		<-lost // the call abandoned a call of its own
 	}
 	s.mu.Lock()
 	s.running = nil

@@ -102,7 +102,7 @@ type MounterArgs struct {
 //
 // The class of the error decides what is believed afterwards: an error that matches [ErrUncertain] says that the volume
 // may be set up, so that it is torn down before it is forgotten; one that matches [ErrTransient] says that nothing was
-// begun; any other error says that the volume is not set up and that nothing is left behind. See [Uncertain] and
+// begun; any other error says that the volume is not set up and that nothing is abandoned. See [Uncertain] and
 // [Transient].
 type Mounter interface {
 	Volume

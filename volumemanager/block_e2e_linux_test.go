@@ -206,30 +206,30 @@ func (d faultyDetacher) Detach(ctx context.Context, name string, node types.Node
 
 // faultyMapper is the port with faults.
 type faultyMapper struct {
-	BlockMapper
+	DeviceMapper
 	fault *fault
 }
 
 func (m *faultyMapper) MapDevice(ctx context.Context, d operationexecutor.DeviceMapping) error {
-	return m.fault.around("MapDevice", func() error { return m.BlockMapper.MapDevice(ctx, d) })
+	return m.fault.around("MapDevice", func() error { return m.DeviceMapper.MapDevice(ctx, d) })
 }
 
 func (m *faultyMapper) UnmapDevice(ctx context.Context, d operationexecutor.DeviceMapping) error {
-	return m.fault.around("UnmapDevice", func() error { return m.BlockMapper.UnmapDevice(ctx, d) })
+	return m.fault.around("UnmapDevice", func() error { return m.DeviceMapper.UnmapDevice(ctx, d) })
 }
 
 func (m *faultyMapper) ResolveDevice(ctx context.Context, known string) (path string, err error) {
-	err = m.fault.around("ResolveDevice", func() error { path, err = m.BlockMapper.ResolveDevice(ctx, known); return err })
+	err = m.fault.around("ResolveDevice", func() error { path, err = m.DeviceMapper.ResolveDevice(ctx, known); return err })
 	return path, err
 }
 
 func (m *faultyMapper) MappedPods(ctx context.Context, path string) (pods []string, err error) {
-	err = m.fault.around("MappedPods", func() error { pods, err = m.BlockMapper.MappedPods(ctx, path); return err })
+	err = m.fault.around("MappedPods", func() error { pods, err = m.DeviceMapper.MappedPods(ctx, path); return err })
 	return pods, err
 }
 
 func (m *faultyMapper) RemoveMapPath(ctx context.Context, path string) error {
-	return m.fault.around("RemoveMapPath", func() error { return m.BlockMapper.RemoveMapPath(ctx, path) })
+	return m.fault.around("RemoveMapPath", func() error { return m.DeviceMapper.RemoveMapPath(ctx, path) })
 }
 
 // faultyMounter is what the port binds with.

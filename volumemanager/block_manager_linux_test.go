@@ -106,7 +106,7 @@ func TestManagerMapsRealDevicesKeepsThemOverARestartAndLeavesNothing(t *testing.
 // TestManagerConvergesWhateverFailsOnce: every call of a real block volume's life fails once, before or after its work.
 func TestManagerConvergesWhateverFailsOnce(t *testing.T) {
 	n, node := newManagedBlockNode(t)
-	node.options.BlockMapper = &faultyMapper{NewBlockMapper(blockmap.New(blockmap.Options{Loops: n.loops})), n.fault}
+	node.options.BlockMapper = &faultyMapper{NewDeviceMapper(blockmap.New(blockmap.Options{Loops: n.loops})), n.fault}
 	node.options.DeviceUse = &faultyUse{n.loops, n.fault}
 	node.options.Backoff.Initial = testBackoff
 	pod := blockPodOf("first", "disk")

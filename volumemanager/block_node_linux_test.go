@@ -63,7 +63,7 @@ func newBlockNode(t *testing.T) *blockNode {
 	n.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
 			Plugins: plugins, DeviceUse: &faultyUse{n.loops, n.fault}, Mounts: mounter,
-			BlockMapper: &faultyMapper{NewBlockMapper(mapper), n.fault},
+			BlockMapper: &faultyMapper{NewDeviceMapper(mapper), n.fault},
 		}), operationexecutor.ExecutorOptions{})
 	n.provision(plugin)
 	return n

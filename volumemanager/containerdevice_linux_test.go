@@ -37,7 +37,7 @@ func (n *blockNode) runManager(access v1.PersistentVolumeAccessMode) *Manager {
 	require.NoError(n.t, plugins.InitPlugins(n.t.Context(), loopblock.New(loopblock.Options{Loops: n.loops})))
 	m, err := New(plugins, Options{
 		Store: objects, DeviceUse: loop.DeviceUse{}, Resync: -1, WaitTimeout: time.Minute, NoRecords: true,
-		BlockMapper: NewBlockMapper(blockmap.New(blockmap.Options{Mounter: n.mounter, Loops: n.loops})),
+		BlockMapper: NewDeviceMapper(blockmap.New(blockmap.Options{Mounter: n.mounter, Loops: n.loops})),
 	})
 	require.NoError(n.t, err)
 	ctx, cancel := context.WithCancel(n.t.Context())

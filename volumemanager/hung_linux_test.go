@@ -308,7 +308,7 @@ func newLeavingNode(t *testing.T, teardown func(path string) error) *watchedNode
 func TestEveryTeardownThatIsLeftBehindIsTakenOff(t *testing.T) {
 	done := make(chan struct{})
 	n := newLeavingNode(t, func(path string) error {
-		return mount.NewLostError("umount2", path, context.DeadlineExceeded, done)
+		return mount.NewAbandonedError("umount2", path, context.DeadlineExceeded, done)
 	})
 	n.run()
 	pods := make([]*v1.Pod, 40)
@@ -327,7 +327,7 @@ func TestEveryTeardownThatIsLeftBehindIsTakenOff(t *testing.T) {
 func TestATeardownThatHangsWhileNothingIsMountedAnyMore(t *testing.T) {
 	done := make(chan struct{})
 	n := newLeavingNode(t, func(path string) error {
-		return errors.Join(unix.Unmount(path, 0), mount.NewLostError("umount2", path, context.DeadlineExceeded, done))
+		return errors.Join(unix.Unmount(path, 0), mount.NewAbandonedError("umount2", path, context.DeadlineExceeded, done))
 	})
 	n.options.HungUnmount = HungUnmount{ForceAfter: time.Hour}
 	n.run()

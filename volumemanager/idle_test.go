@@ -23,7 +23,7 @@ import (
 
 // toldKernel is a mount table without any mounts, of which the test says what has changed. It counts who asks it.
 type toldKernel struct {
-	news chan mount.Change
+	news chan mount.TableChange
 
 	mu     sync.Mutex
 	ids    map[string]uint64
@@ -35,7 +35,7 @@ type toldKernel struct {
 }
 
 func newToldKernel() *toldKernel {
-	return &toldKernel{news: make(chan mount.Change), ids: make(map[string]uint64)}
+	return &toldKernel{news: make(chan mount.TableChange), ids: make(map[string]uint64)}
 }
 
 // mounted says that something is mounted at path; unmounted that nothing is. It returns the unique id.
@@ -108,7 +108,7 @@ func (k *toldKernel) List(context.Context) ([]mount.MountPoint, error) {
 	return table, nil
 }
 
-func (k *toldKernel) Watch(ctx context.Context, changed func(mount.Change)) error {
+func (k *toldKernel) Watch(ctx context.Context, changed func(mount.TableChange)) error {
 	for {
 		select {
 		case c := <-k.news:
@@ -214,7 +214,7 @@ func (n *idleNode) path(pod *v1.Pod) string {
 }
 
 // tell has the kernel tell of a change, and returns what was looked at for it.
-func (n *idleNode) tell(c mount.Change) []string {
+func (n *idleNode) tell(c mount.TableChange) []string {
 	n.t.Helper()
 	n.kernel.asked()
 	n.kernel.news <- c
@@ -301,14 +301,14 @@ func TestNewsOfAMountIsLookedAtThereAlone(t *testing.T) {
 		n := newIdleNode(t, 20)
 		planned := n.m.Status().Planned
 		elsewhere := mount.MountPoint{Path: "/srv/elsewhere", UniqueID: 1 << 40}
-		assert.Empty(t, n.tell(mount.Change{Attached: []mount.MountPoint{elsewhere}, Options: true}), "it is not ours")
-		assert.Empty(t, n.tell(mount.Change{Detached: []uint64{elsewhere.UniqueID}, Options: true}))
+		assert.Empty(t, n.tell(mount.TableChange{Attached: []mount.MountPoint{elsewhere}, Options: true}), "it is not ours")
+		assert.Empty(t, n.tell(mount.TableChange{Detached: []uint64{elsewhere.UniqueID}, Options: true}))
 		path := n.path(n.pods[7])
 		onTop := mount.MountPoint{Path: path + "/sub", UniqueID: 1<<40 + 1}
-		assert.Empty(t, n.tell(mount.Change{Attached: []mount.MountPoint{onTop}}), "what is in a volume is its owner's")
+		assert.Empty(t, n.tell(mount.TableChange{Attached: []mount.MountPoint{onTop}}), "what is in a volume is its owner's")
 		assert.Equal(t, planned, n.m.Status().Planned)
 
-		looks := n.tell(mount.Change{Detached: []uint64{n.kernel.unmounted(path)}})
+		looks := n.tell(mount.TableChange{Detached: []uint64{n.kernel.unmounted(path)}})
 		assert.NotEmpty(t, looks)
 		for _, look := range looks {
 			assert.Contains(t, append(ancestors(path), path), look, "nothing else was looked at")
@@ -316,7 +316,7 @@ func TestNewsOfAMountIsLookedAtThereAlone(t *testing.T) {
 		assert.Equal(t, PhaseMounted, n.m.PodStatus(n.pods[7].UID)[0].Phase, "and it was set up again")
 		_, err := n.kernel.Lookup(t.Context(), path)
 		require.NoError(t, err)
-		assert.Equal(t, []string{"*"}, n.tell(mount.Change{Options: true}), "somebody has remounted something: one look at the table for all")
+		assert.Equal(t, []string{"*"}, n.tell(mount.TableChange{Options: true}), "somebody has remounted something: one look at the table for all")
 	})
 }
 

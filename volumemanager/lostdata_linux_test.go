@@ -189,7 +189,7 @@ type slowSync struct {
 func (s slowSync) SyncFS(ctx context.Context, target string) error {
 	close(s.began)
 	<-ctx.Done()
-	return mount.NewLostError("syncfs", target, context.Cause(ctx), ctx.Done())
+	return mount.NewAbandonedError("syncfs", target, context.Cause(ctx), ctx.Done())
 }
 
 // TestATeardownThatIsCancelledIsNoLoss: the volume stays, with all that was written.

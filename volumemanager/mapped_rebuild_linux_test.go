@@ -91,8 +91,8 @@ func (n *localBlockNode) isGone(pod *v1.Pod) {
 	assert.Zero(n.t, n.locks())
 }
 
-func (n *localBlockNode) mapper() BlockMapper {
-	return NewBlockMapper(blockmap.New(blockmap.Options{}))
+func (n *localBlockNode) mapper() DeviceMapper {
+	return NewDeviceMapper(blockmap.New(blockmap.Options{}))
 }
 
 func (n *localBlockNode) mapping(pod *v1.Pod) operationexecutor.DeviceMapping {

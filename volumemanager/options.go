@@ -52,7 +52,7 @@ type Options struct {
 	//
 	// Nil: plugins are believed.
 	Mounter operationexecutor.MountPoints
-	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewBlockMapper] has them.
+	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewDeviceMapper] has them.
 	BlockMapper operationexecutor.BlockMapper
 	// Loops tells which loop devices there are; a *loop.Manager is one. With it, those whose files lie under the root and that
 	// neither a record nor a mount accounts for are orphans; see Orphans. Nil: loop devices are not looked at.
@@ -72,7 +72,7 @@ type Options struct {
 	// Observer is told of every operation. Nil: nobody is.
 	Observer operationexecutor.Observer
 	// Recorder gets the events of pods and volumes. Nil: they are dropped.
-	Recorder operationexecutor.EventRecorder
+	Recorder volume.EventRecorder
 	// Logger gets what happens beside operations. Nil: it is discarded.
 	Logger *slog.Logger
 
@@ -143,7 +143,7 @@ func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 		o.WaitTimeout = DefaultWaitTimeout
 	}
 	if o.BlockMapper == nil {
-		o.BlockMapper = NewBlockMapper(blockmap.New(blockmap.Options{Mounter: binder}))
+		o.BlockMapper = NewDeviceMapper(blockmap.New(blockmap.Options{Mounter: binder}))
 	}
 	var errs []error
 	if o.WaitTimeout < 0 {

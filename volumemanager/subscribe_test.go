@@ -289,7 +289,7 @@ func TestAnOperatorCanActOnTheErrorOfAWait(t *testing.T) {
 		assert.Equal(t, `volumes of pod "default/web" are not ready: `+
 			`"broken" is waiting: volume_mount of volume "example.com/fake/disk-broken" by plugin "example.com/fake": wrong fs type, FAILED; `+
 			`"dead" is waiting, MountDevice of plugin "example.com/fake" has not returned since 2000-01-01T00:00:00Z: `+
-			`volume_mount of volume "example.com/fake/disk-dead" by plugin "example.com/fake": MountDevice has not returned and was left behind: context deadline exceeded; `+
+			`volume_mount of volume "example.com/fake/disk-dead" by plugin "example.com/fake": MountDevice has not returned and was abandoned: context deadline exceeded; `+
 			`"missing" is unresolved: volume "missing" of pod "default/web": claim is not ready: create claim "default/missing": PersistentVolumeClaim "default/missing": not found `+
 			`(context deadline exceeded)`, numbers.ReplaceAllString(got, "FAILED"))
 

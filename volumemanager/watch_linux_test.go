@@ -167,8 +167,8 @@ func newNewsMounter(mounter *mount.Mounter) *newsMounter {
 	return m
 }
 
-func (m *newsMounter) Watch(ctx context.Context, changed func(mount.Change)) error {
-	return m.Mounter.Watch(ctx, func(change mount.Change) {
+func (m *newsMounter) Watch(ctx context.Context, changed func(mount.TableChange)) error {
+	return m.Mounter.Watch(ctx, func(change mount.TableChange) {
 		changed(change)
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -336,8 +336,8 @@ func (c *countingMounter) Lookup(ctx context.Context, path string) (mount.MountP
 	return c.Mounter.Lookup(ctx, path)
 }
 
-func (c *countingMounter) Watch(ctx context.Context, changed func(mount.Change)) error {
-	return c.newsMounter.Watch(ctx, func(change mount.Change) {
+func (c *countingMounter) Watch(ctx context.Context, changed func(mount.TableChange)) error {
+	return c.newsMounter.Watch(ctx, func(change mount.TableChange) {
 		c.mu.Lock()
 		if change.Whole || len(change.Attached)+len(change.Detached) == 0 {
 			c.unexplained++
@@ -376,10 +376,10 @@ type deafMounter struct {
 	lost chan struct{}
 }
 
-func (d *deafMounter) Watch(ctx context.Context, changed func(mount.Change)) error {
+func (d *deafMounter) Watch(ctx context.Context, changed func(mount.TableChange)) error {
 	select {
 	case <-d.lost:
-		changed(mount.Change{Whole: true})
+		changed(mount.TableChange{Whole: true})
 	case <-ctx.Done():
 	}
 	<-ctx.Done()

@@ -27,7 +27,7 @@ func (s *Store) Commit(ctx context.Context, t store.Transaction) ([]runtime.Obje
 	defer release()
 	leases := t.Leases
 	t.Leases = nil // They are etcd's own.
-	plan, err := store.NewPlan(t)
+	plan, err := store.NewTransactionPlan(t)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (s *Store) Commit(ctx context.Context, t store.Transaction) ([]runtime.Obje
 }
 
 // commitOn decides by what was seen, and reports false when that is so no more. Its caller has a slot.
-func (s *Store) commitOn(ctx context.Context, plan *store.Plan, leases []store.Lease, seen seen) ([]runtime.Object, bool, error) {
+func (s *Store) commitOn(ctx context.Context, plan *store.TransactionPlan, leases []store.Lease, seen seen) ([]runtime.Object, bool, error) {
 	for i, lease := range leases {
 		if seen.leases[i] != int64(lease.Token) { //nolint:gosec // A token is a revision.
 			return nil, false, lost(lease)
@@ -117,7 +117,7 @@ func (s *Store) doneAt(ctx context.Context, w writes) (int64, error) {
 }
 
 // written returns the objects of changes as they are stored: their plan has made them such as they are read.
-func (s *Store) written(changes []store.Change, w writes, revision int64) []runtime.Object {
+func (s *Store) written(changes []store.PlannedWrite, w writes, revision int64) []runtime.Object {
 	for i, c := range changes {
 		if c.Event == "" {
 			continue
@@ -186,7 +186,7 @@ type writes struct {
 	deletions []clientv3.Op
 }
 
-func (s *Store) writes(changes []store.Change) (writes, error) {
+func (s *Store) writes(changes []store.PlannedWrite) (writes, error) {
 	places, err := placesOf(changes)
 	w := writes{places: places}
 	if err != nil {
@@ -218,7 +218,7 @@ func (s *Store) writes(changes []store.Change) (writes, error) {
 }
 
 // placesOf returns the place of each change that is written: its number among them, and that of the last one is lastPlace.
-func placesOf(changes []store.Change) ([]int64, error) {
+func placesOf(changes []store.PlannedWrite) ([]int64, error) {
 	if len(changes) > lastPlace {
 		return nil, fmt.Errorf("%d writes at once: make several transactions: %w", len(changes), store.ErrInvalid)
 	}
@@ -238,7 +238,7 @@ func placesOf(changes []store.Change) ([]int64, error) {
 	return places, nil
 }
 
-func objectsOf(changes []store.Change) []runtime.Object {
+func objectsOf(changes []store.PlannedWrite) []runtime.Object {
 	objects := make([]runtime.Object, 0, len(changes))
 	for _, c := range changes {
 		objects = append(objects, c.Object)

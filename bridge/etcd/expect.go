@@ -54,7 +54,7 @@ func (s *Store) expectWrite(expected *seen, key store.Key, w store.Write) bool {
 	return false
 }
 
-func (s *Store) expectCondition(expected *seen, c store.Condition) bool {
+func (s *Store) expectCondition(expected *seen, c store.ObjectCondition) bool {
 	if c.Absent {
 		expected.add(s.keys.ofObject(c.Key), nil, 0)
 		return true

@@ -167,7 +167,7 @@ func TestAConditionOnAVersionIsOneCall(t *testing.T) {
 	require.NoError(t, err)
 	createWhile := func(name, version string) error {
 		_, err := s.Commit(t.Context(), store.Transaction{
-			Conditions: []store.Condition{{
+			Conditions: []store.ObjectCondition{{
 				Key: store.Key{Kind: store.PersistentVolumes, Name: "disk"}, Preconditions: store.Preconditions{ResourceVersion: version},
 			}},
 			Writes: []store.Write{store.ToCreate(newVolume(name))},

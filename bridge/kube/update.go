@@ -43,7 +43,7 @@ func (s *Store) Update(ctx context.Context, obj runtime.Object) (runtime.Object,
 
 // planned returns what is to be in the place of old, by the rules that all stores have.
 func planned(wanted, old store.Object) (store.Object, error) {
-	plan, err := store.NewPlan(store.Transaction{Writes: []store.Write{store.ToUpdate(wanted)}})
+	plan, err := store.NewTransactionPlan(store.Transaction{Writes: []store.Write{store.ToUpdate(wanted)}})
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func (o objects) synced(ctx context.Context) bool {
 }
 
 // Run works until ctx ends, and returns when every goroutine that it started has ended. What is attached stays so. Calls of
-// plugins that do not return then are left behind: the error, a *operationexecutor.WaitError, names them. An error before
+// plugins that do not return then are abandoned: the error, a *operationexecutor.WaitError, names them. An error before
 // ctx ends says that Run was called twice or that New was not given what it needs; it matches [volume.ErrInvalid].
 func (c *Controller) Run(ctx context.Context) error {
 	if c.plugins == nil || c.store == nil {

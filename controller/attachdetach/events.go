@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/cache/cluster"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // The reasons of events of this package, all warnings.
@@ -31,7 +32,7 @@ const (
 
 // events writes events of pods, volumes and nodes, and counts what is forced. Its methods may be called from several goroutines at once.
 type events struct {
-	recorder operationexecutor.EventRecorder
+	recorder volume.EventRecorder
 	logger   *slog.Logger
 	desired  *cluster.DesiredStateOfWorld
 	nodes    *store.Mirror[*v1.Node]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // The defaults of Options are those of Kubernetes.
@@ -30,7 +31,7 @@ type Options struct {
 	// again whenever the node changes, and must return at once.
 	ManagesNode func(node *v1.Node) bool
 	// Recorder gets the events of pods, volumes and nodes. Nil: they are dropped.
-	Recorder operationexecutor.EventRecorder
+	Recorder volume.EventRecorder
 	// Observer gets a report of every operation; nil drops it.
 	Observer operationexecutor.Observer
 	// Logger gets what happens beside operations. Nil: it is discarded.

@@ -45,7 +45,7 @@ func (r *attachmentRecords) makeWhileKept(ctx context.Context, intent operatione
 	}
 	made, err := r.make(intent, func(object *storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error) {
 		written, err := together.Commit(ctx, store.Transaction{
-			Conditions: []store.Condition{{
+			Conditions: []store.ObjectCondition{{
 				Key: store.Key{Kind: store.PersistentVolumes, Name: pv.Name}, Preconditions: store.Preconditions{ResourceVersion: pv.ResourceVersion},
 			}},
 			Writes: []store.Write{store.ToCreate(object)},

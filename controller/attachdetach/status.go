@@ -101,7 +101,7 @@ func (c *Controller) phaseOf(have *cluster.Attachment, wanted bool) AttachmentPh
 // ForcedDetaches returns how many volumes were taken from nodes by force since New, by the reason.
 func (c *Controller) ForcedDetaches() map[ForceReason]uint64 { return c.events.forcedDetaches() }
 
-// Hung returns the calls of plugins that were left behind and still run, the oldest first.
+// Hung returns the calls of plugins that were abandoned and still run, the oldest first.
 func (c *Controller) Hung() []operationexecutor.HungCall { return c.executor.Hung() }
 
 // confirmed returns what is attached for certain, by node: what a plugin can be asked about.

@@ -20,7 +20,7 @@ import (
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
 	// Events gets what happens to claims, for people to read; nil drops it.
-	Events operationexecutor.EventRecorder
+	Events volume.EventRecorder
 	// Observer gets a report of every operation; nil drops it.
 	Observer operationexecutor.Observer
 	// Logger gets what happens beside operations. Nil: it is discarded.
@@ -112,7 +112,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 }
 
 // Run works until ctx ends, and returns when every goroutine that it started has ended. Calls of plugins that do not return then
-// are left behind: the error, a *operationexecutor.WaitError, names them. An error before ctx ends says that Run was called
+// are abandoned: the error, a *operationexecutor.WaitError, names them. An error before ctx ends says that Run was called
 // twice or that New was not given what it needs; it matches [volume.ErrInvalid].
 func (c *Controller) Run(ctx context.Context) error {
 	if c.plugins == nil {
@@ -164,5 +164,5 @@ func (c *Controller) Why(claim types.NamespacedName) error {
 	return s.err
 }
 
-// Hung returns the calls of plugins that were left behind and still run, the oldest first.
+// Hung returns the calls of plugins that were abandoned and still run, the oldest first.
 func (c *Controller) Hung() []operationexecutor.HungCall { return c.executor.Hung() }

@@ -17,7 +17,6 @@ import (
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -34,7 +33,7 @@ type claimSync struct {
 	users        *inuse.Tracker
 	pending      *pendingClaims
 	provisioning *provisioning
-	events       operationexecutor.EventRecorder
+	events       volume.EventRecorder
 }
 
 // sync does the next thing for one claim.

@@ -23,7 +23,6 @@ import (
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/internal/backoff"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -45,7 +44,7 @@ type Options struct {
 	// nodes in the store count.
 	Mounts MountReporter
 	// Events gets what happens to claims and volumes, for people to read; nil drops it.
-	Events operationexecutor.EventRecorder
+	Events volume.EventRecorder
 	// Logger gets what is tried again and why; nil discards it.
 	Logger *slog.Logger
 	// Workers is how many claims and volumes are worked on at once; 0 means 16.

@@ -16,7 +16,6 @@ import (
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -45,13 +44,13 @@ type pendingClaims struct {
 	binder    *bind.Binder
 	queue     *work.Queue
 	placement placement
-	events    operationexecutor.EventRecorder
+	events    volume.EventRecorder
 
 	mu     sync.Mutex
 	claims map[types.NamespacedName]PendingClaim
 }
 
-func newPendingClaims(binder *bind.Binder, queue *work.Queue, where placement, events operationexecutor.EventRecorder) *pendingClaims {
+func newPendingClaims(binder *bind.Binder, queue *work.Queue, where placement, events volume.EventRecorder) *pendingClaims {
 	return &pendingClaims{binder: binder, queue: queue, placement: where, events: events, claims: map[types.NamespacedName]PendingClaim{}}
 }
 

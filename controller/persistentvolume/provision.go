@@ -17,7 +17,6 @@ import (
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/internal/outcome"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -32,7 +31,7 @@ type provisioning struct {
 	binder    *bind.Binder
 	storage   *storage.Plugins
 	pending   *pendingClaims
-	events    operationexecutor.EventRecorder
+	events    volume.EventRecorder
 }
 
 // provision makes a volume for a claim that found none, and binds it. It reports whether the claim is bound.

@@ -282,7 +282,7 @@ func TestProvisionLeavesAForeignVolumeOfItsName(t *testing.T) {
 	})
 }
 
-// A call that ignores its context is left behind: Run returns and names it, and no second call begins beside it.
+// A call that ignores its context is abandoned: Run returns and names it, and no second call begins beside it.
 func TestALostCall(t *testing.T) {
 	inWorld(t, provisioned, func(t *testing.T, w *world) {
 		release := make(chan struct{})

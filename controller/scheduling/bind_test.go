@@ -348,11 +348,11 @@ func TestAReservationEndsWithItsPod(t *testing.T) {
 // told collects the changes that a scheduler tells.
 type told struct {
 	mu      sync.Mutex
-	changes []Change
+	changes []ClusterEvent
 }
 
 func (t *told) options() Options {
-	return Options{Changed: func(c Change) {
+	return Options{Changed: func(c ClusterEvent) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.changes = append(t.changes, c)
@@ -360,7 +360,7 @@ func (t *told) options() Options {
 }
 
 // take returns what was told since the last call.
-func (t *told) take() []Change {
+func (t *told) take() []ClusterEvent {
 	synctest.Wait()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -384,11 +384,11 @@ func TestAReservationThatEndsWithItsPodIsTold(t *testing.T) {
 				w.reserve(p, "node-1")
 				told.take()
 				end(w)
-				released := Change{Kind: ReservationReleased, Name: nn("p"), Node: "node-1"}
+				released := ClusterEvent{Kind: ReservationReleased, Name: nn("p"), Node: "node-1"}
 				if name == "the pod is on its node" {
 					require.Empty(t, told.take())
 				} else {
-					require.Equal(t, []Change{released}, told.take())
+					require.Equal(t, []ClusterEvent{released}, told.take())
 				}
 			})
 		})
@@ -401,7 +401,7 @@ func TestTheEndOfTheMinuteIsTold(t *testing.T) {
 	base := objectsOf(threeNodes(), list(
 		newClass("made", makes), newDriver(), newCapacity("node-1", "60Gi"), newClaim("data", ofClass("made"), asks("50Gi")), newClaim("more", ofClass("made"), asks("50Gi")),
 	))
-	raised := []Change{{Kind: CapacityRaised, Name: nn("node-1"), Class: "made"}}
+	raised := []ClusterEvent{{Kind: CapacityRaised, Name: nn("node-1"), Class: "made"}}
 	more := newPod("q", "more")
 	place := func(w *world) {
 		r := w.reserve(newPod("p", "data"), "node-1")
@@ -438,7 +438,7 @@ func TestTheEndOfTheMinuteIsTold(t *testing.T) {
 // Rows 63 to 72: which change has a refused pod tried again.
 func TestWaits(t *testing.T) {
 	type change struct {
-		Change
+		ClusterEvent
 		helps bool
 	}
 	waits := Waits{reasons: 1 << NoCapacity, claims: []claimName{{name: nn("data"), class: "made"}}, drivers: []string{"csi.example"}}
@@ -449,27 +449,27 @@ func TestWaits(t *testing.T) {
 		waits   Waits
 		changes []change
 	}{
-		"63 claims": {missing, []change{{Change{Kind: ClaimChanged, Name: nn("data")}, true}, {Change{Kind: ClaimChanged, Name: nn("other")}, false}}},
+		"63 claims": {missing, []change{{ClusterEvent{Kind: ClaimChanged, Name: nn("data")}, true}, {ClusterEvent{Kind: ClaimChanged, Name: nn("other")}, false}}},
 		"64 volumes": {waits, []change{
-			{Change{Kind: VolumeChanged, Class: "made"}, true}, {Change{Kind: VolumeChanged, Name: types.NamespacedName{Name: "w"}, Class: "other"}, false}, {Change{Kind: VolumeChanged, Claim: nn("data")}, true},
+			{ClusterEvent{Kind: VolumeChanged, Class: "made"}, true}, {ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "w"}, Class: "other"}, false}, {ClusterEvent{Kind: VolumeChanged, Claim: nn("data")}, true},
 		}},
-		"64 bound volumes":           {boundWaits, []change{{Change{Kind: VolumeChanged, Name: types.NamespacedName{Name: "v"}}, true}, {Change{Kind: VolumeChanged, Name: types.NamespacedName{Name: "w"}}, false}}},
-		"65 classes":                 {waits, []change{{Change{Kind: ClassChanged, Name: types.NamespacedName{Name: "made"}}, true}, {Change{Kind: ClassChanged, Name: types.NamespacedName{Name: "late"}}, false}}},
-		"66 nodes":                   {waits, []change{{Change{Kind: NodeChanged}, true}}},
-		"66 not for pods as a whole": {missing, []change{{Change{Kind: NodeChanged}, false}}},
-		"67 limits":                  {limited, []change{{Change{Kind: LimitRaised, Driver: "csi.example"}, true}, {Change{Kind: LimitRaised, Driver: "other"}, false}}},
-		"68 capacities":              {waits, []change{{Change{Kind: CapacityRaised, Class: "made"}, true}, {Change{Kind: CapacityRaised, Class: "other"}, false}}},
-		"69 drivers":                 {waits, []change{{Change{Kind: DriverChanged}, true}}},
-		"70 pods":                    {limited, []change{{Change{Kind: PodLeft}, true}}},
+		"64 bound volumes":           {boundWaits, []change{{ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "v"}}, true}, {ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "w"}}, false}}},
+		"65 classes":                 {waits, []change{{ClusterEvent{Kind: ClassChanged, Name: types.NamespacedName{Name: "made"}}, true}, {ClusterEvent{Kind: ClassChanged, Name: types.NamespacedName{Name: "late"}}, false}}},
+		"66 nodes":                   {waits, []change{{ClusterEvent{Kind: NodeChanged}, true}}},
+		"66 not for pods as a whole": {missing, []change{{ClusterEvent{Kind: NodeChanged}, false}}},
+		"67 limits":                  {limited, []change{{ClusterEvent{Kind: LimitRaised, Driver: "csi.example"}, true}, {ClusterEvent{Kind: LimitRaised, Driver: "other"}, false}}},
+		"68 capacities":              {waits, []change{{ClusterEvent{Kind: CapacityRaised, Class: "made"}, true}, {ClusterEvent{Kind: CapacityRaised, Class: "other"}, false}}},
+		"69 drivers":                 {waits, []change{{ClusterEvent{Kind: DriverChanged}, true}}},
+		"70 pods":                    {limited, []change{{ClusterEvent{Kind: PodLeft}, true}}},
 		"70 pods with the claim": {Waits{reasons: 1 << InUseByPod, claims: waits.claims}, []change{
-			{Change{Kind: PodLeft, Claims: []types.NamespacedName{nn("data")}}, true}, {Change{Kind: PodLeft, Claims: []types.NamespacedName{nn("other")}}, false},
+			{ClusterEvent{Kind: PodLeft, Claims: []types.NamespacedName{nn("data")}}, true}, {ClusterEvent{Kind: PodLeft, Claims: []types.NamespacedName{nn("other")}}, false},
 		}},
-		"71 attachments": {limited, []change{{Change{Kind: AttachmentGone}, true}}},
-		"72 releases":    {waits, []change{{Change{Kind: ReservationReleased}, true}}},
+		"71 attachments": {limited, []change{{ClusterEvent{Kind: AttachmentGone}, true}}},
+		"72 releases":    {waits, []change{{ClusterEvent{Kind: ReservationReleased}, true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, c := range tt.changes {
-				assert.Equal(t, c.helps, tt.waits.EndedBy(c.Change), "%+v", c.Change)
+				assert.Equal(t, c.helps, tt.waits.EndedBy(c.ClusterEvent), "%+v", c.ClusterEvent)
 			}
 		})
 	}
@@ -479,40 +479,40 @@ func TestWaits(t *testing.T) {
 func TestChangesAreTold(t *testing.T) {
 	var told told
 	inWorld(t, told.options(), objectsOf(threeNodes(), list(newCSINode("node-1", 1), newCapacity("node-1", "10Gi"), newDriver())), func(w *world) {
-		kinds := func(do func()) []ChangeKind {
+		kinds := func(do func()) []ClusterEventKind {
 			told.take()
 			do()
-			var kinds []ChangeKind
+			var kinds []ClusterEventKind
 			for _, c := range told.take() {
 				kinds = append(kinds, c.Kind)
 			}
 			return kinds
 		}
-		assert.Equal(t, []ChangeKind{NodeChanged}, kinds(func() { change(w, newNode("node-1"), func(n *v1.Node) { n.Labels["x"] = "y" }) }))
+		assert.Equal(t, []ClusterEventKind{NodeChanged}, kinds(func() { change(w, newNode("node-1"), func(n *v1.Node) { n.Labels["x"] = "y" }) }))
 		assert.Empty(t, kinds(func() { change(w, newNode("node-1"), func(n *v1.Node) { n.Annotations = map[string]string{"x": "y"} }) }))
-		assert.Equal(t, []ChangeKind{LimitRaised}, kinds(func() {
+		assert.Equal(t, []ClusterEventKind{LimitRaised}, kinds(func() {
 			change(w, newCSINode("node-1", 1), func(n *storagev1.CSINode) { *n.Spec.Drivers[0].Allocatable.Count = 2 })
 		}))
 		assert.Empty(t, kinds(func() {
 			change(w, newCSINode("node-1", 1), func(n *storagev1.CSINode) { *n.Spec.Drivers[0].Allocatable.Count = 1 })
 		}))
-		assert.Equal(t, []ChangeKind{LimitRaised}, kinds(func() {
+		assert.Equal(t, []ClusterEventKind{LimitRaised}, kinds(func() {
 			change(w, newCSINode("node-1", 1), func(n *storagev1.CSINode) { n.Spec.Drivers[0].Allocatable = nil })
 		}), "no limit any more")
-		assert.Equal(t, []ChangeKind{CapacityRaised}, kinds(func() {
+		assert.Equal(t, []ClusterEventKind{CapacityRaised}, kinds(func() {
 			change(w, newCapacity("node-1", ""), func(c *storagev1.CSIStorageCapacity) { c.Capacity = ptr(resource.MustParse("11Gi")) })
 		}))
 		assert.Empty(t, kinds(func() {
 			change(w, newCapacity("node-1", ""), func(c *storagev1.CSIStorageCapacity) { c.Capacity = ptr(resource.MustParse("5Gi")) })
 		}))
-		assert.Equal(t, []ChangeKind{DriverChanged}, kinds(func() { change(w, newDriver(), func(d *storagev1.CSIDriver) { d.Spec.StorageCapacity = nil }) }))
-		assert.Equal(t, []ChangeKind{ClaimChanged}, kinds(func() { w.create(newClaim("data", ofClass("made"))) }))
-		assert.Equal(t, []ChangeKind{VolumeChanged}, kinds(func() { w.create(newVolume("v")) }))
-		assert.Equal(t, []ChangeKind{ClassChanged}, kinds(func() { w.create(newClass("made", makes)) }))
+		assert.Equal(t, []ClusterEventKind{DriverChanged}, kinds(func() { change(w, newDriver(), func(d *storagev1.CSIDriver) { d.Spec.StorageCapacity = nil }) }))
+		assert.Equal(t, []ClusterEventKind{ClaimChanged}, kinds(func() { w.create(newClaim("data", ofClass("made"))) }))
+		assert.Equal(t, []ClusterEventKind{VolumeChanged}, kinds(func() { w.create(newVolume("v")) }))
+		assert.Equal(t, []ClusterEventKind{ClassChanged}, kinds(func() { w.create(newClass("made", makes)) }))
 		assert.Empty(t, kinds(func() { w.create(on(newPod("p", "data"), "node-1")) }))
-		assert.Equal(t, []ChangeKind{PodLeft}, kinds(func() { w.delete(newPod("p")) }))
+		assert.Equal(t, []ClusterEventKind{PodLeft}, kinds(func() { w.delete(newPod("p")) }))
 		assert.Empty(t, kinds(func() { w.create(newAttachment("at", "v", "node-1")) }))
-		assert.Equal(t, []ChangeKind{AttachmentGone}, kinds(func() { w.delete(newAttachment("at", "v", "node-1")) }))
-		assert.Equal(t, []ChangeKind{ReservationReleased}, kinds(func() { w.reserve(newPod("q", "data"), "node-2").Release() }))
+		assert.Equal(t, []ClusterEventKind{AttachmentGone}, kinds(func() { w.delete(newAttachment("at", "v", "node-1")) }))
+		assert.Equal(t, []ClusterEventKind{ReservationReleased}, kinds(func() { w.reserve(newPod("q", "data"), "node-2").Release() }))
 	})
 }

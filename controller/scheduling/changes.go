@@ -13,13 +13,13 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// ChangeKind is what has changed.
-type ChangeKind uint8
+// ClusterEventKind is what has changed.
+type ClusterEventKind uint8
 
 // The kinds of change.
 const (
 	// ClaimChanged says that a claim is new, changed or gone.
-	ClaimChanged ChangeKind = iota + 1
+	ClaimChanged ClusterEventKind = iota + 1
 	// VolumeChanged says that a volume is new, changed or gone.
 	VolumeChanged
 	// ClassChanged says that a class is new, changed or gone.
@@ -40,10 +40,10 @@ const (
 	ReservationReleased
 )
 
-// Change is something that may help pods that were refused.
-type Change struct {
+// ClusterEvent is something that may help pods that were refused.
+type ClusterEvent struct {
 	// Kind is what has changed.
-	Kind ChangeKind
+	Kind ClusterEventKind
 	// Name is the object's; of PodLeft and ReservationReleased the pod's.
 	Name types.NamespacedName
 	// Class is that of a volume or a capacity, Driver that of a limit, Node that of a limit, a pod or an attachment.
@@ -85,7 +85,7 @@ func (e *PodError) Waits() Waits {
 }
 
 // EndedBy reports whether the pod may be better off after a change.
-func (w Waits) EndedBy(c Change) bool {
+func (w Waits) EndedBy(c ClusterEvent) bool {
 	switch c.Kind {
 	case ClaimChanged:
 		return w.names(c.Name)
@@ -117,7 +117,7 @@ func (w Waits) names(claim types.NamespacedName) bool {
 }
 
 // tell tells of a change. s.mu is not held.
-func (s *Scheduler) tell(c Change) {
+func (s *Scheduler) tell(c ClusterEvent) {
 	if s.options.Changed != nil {
 		s.options.Changed(c)
 	}
@@ -140,7 +140,7 @@ func (s *Scheduler) nodeChanged(node *v1.Node) {
 	}
 	s.mu.Unlock()
 	if better {
-		s.tell(Change{Kind: NodeChanged, Name: store.NameOf(node), Node: node.Name})
+		s.tell(ClusterEvent{Kind: NodeChanged, Name: store.NameOf(node), Node: node.Name})
 	}
 }
 
@@ -149,10 +149,10 @@ func (s *Scheduler) podChanged(p *v1.Pod) {
 	left, released := s.index.refreshPod(store.NameOf(p), get(s.pods, p))
 	s.mu.Unlock()
 	for _, r := range released {
-		s.tell(Change{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
+		s.tell(ClusterEvent{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
 	}
 	if left != nil {
-		s.tell(Change{Kind: PodLeft, Name: left.key.name, Node: left.node, Claims: left.claims})
+		s.tell(ClusterEvent{Kind: PodLeft, Name: left.key.name, Node: left.node, Claims: left.claims})
 	}
 }
 
@@ -164,14 +164,14 @@ func (s *Scheduler) claimChanged(claim *v1.PersistentVolumeClaim) {
 	freed := charged != nil && s.index.charges[name] == nil
 	s.wake(name)
 	s.mu.Unlock()
-	s.tell(Change{Kind: ClaimChanged, Name: name, Claim: name})
+	s.tell(ClusterEvent{Kind: ClaimChanged, Name: name, Claim: name})
 	if freed {
-		s.tell(Change{Kind: CapacityRaised, Class: charged.class, Node: charged.node})
+		s.tell(ClusterEvent{Kind: CapacityRaised, Class: charged.class, Node: charged.node})
 	}
 }
 
 func (s *Scheduler) volumeChanged(pv *v1.PersistentVolume) {
-	c := Change{Kind: VolumeChanged, Name: store.NameOf(pv), Class: objects.ClassOfVolume(pv)}
+	c := ClusterEvent{Kind: VolumeChanged, Name: store.NameOf(pv), Class: objects.ClassOfVolume(pv)}
 	s.mu.Lock()
 	s.index.refreshVolume(pv.Name, get(s.volumes, pv))
 	for claim := range s.index.claimsOf[pv.Name] {
@@ -198,7 +198,7 @@ func (s *Scheduler) classChanged(class *storagev1.StorageClass) {
 	s.mu.Lock()
 	s.index.refreshClass(class.Name, get(s.classes, class))
 	s.mu.Unlock()
-	s.tell(Change{Kind: ClassChanged, Name: store.NameOf(class), Class: class.Name})
+	s.tell(ClusterEvent{Kind: ClassChanged, Name: store.NameOf(class), Class: class.Name})
 }
 
 func (s *Scheduler) csiNodeChanged(node *storagev1.CSINode) {
@@ -206,7 +206,7 @@ func (s *Scheduler) csiNodeChanged(node *storagev1.CSINode) {
 	raised := s.index.refreshCSINode(node.Name, get(s.csiNodes, node))
 	s.mu.Unlock()
 	for _, driver := range raised {
-		s.tell(Change{Kind: LimitRaised, Name: store.NameOf(node), Node: node.Name, Driver: driver})
+		s.tell(ClusterEvent{Kind: LimitRaised, Name: store.NameOf(node), Node: node.Name, Driver: driver})
 	}
 }
 
@@ -219,7 +219,7 @@ func (s *Scheduler) csiDriverChanged(driver *storagev1.CSIDriver) {
 		s.index.csiDrivers[driver.Name] = now
 	}
 	s.mu.Unlock()
-	s.tell(Change{Kind: DriverChanged, Name: store.NameOf(driver), Driver: driver.Name})
+	s.tell(ClusterEvent{Kind: DriverChanged, Name: store.NameOf(driver), Driver: driver.Name})
 }
 
 func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
@@ -227,7 +227,7 @@ func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
 	better := s.index.refreshCapacity(store.NameOf(c), get(s.capacities, c))
 	s.mu.Unlock()
 	if better {
-		s.tell(Change{Kind: CapacityRaised, Name: store.NameOf(c), Class: c.StorageClassName})
+		s.tell(ClusterEvent{Kind: CapacityRaised, Name: store.NameOf(c), Class: c.StorageClassName})
 	}
 }
 
@@ -247,7 +247,7 @@ func (s *Scheduler) tellSettled(ctx context.Context) {
 		settled, next := s.index.settled(now)
 		s.mu.Unlock()
 		for _, c := range settled {
-			s.tell(Change{Kind: CapacityRaised, Name: c.name, Class: c.class})
+			s.tell(ClusterEvent{Kind: CapacityRaised, Name: c.name, Class: c.class})
 		}
 		if next.IsZero() {
 			timer.Stop()
@@ -263,6 +263,6 @@ func (s *Scheduler) attachmentChanged(at *storagev1.VolumeAttachment) {
 	s.index.refreshAttachment(at.Name, now)
 	s.mu.Unlock()
 	if now == nil {
-		s.tell(Change{Kind: AttachmentGone, Name: store.NameOf(at), Node: at.Spec.NodeName})
+		s.tell(ClusterEvent{Kind: AttachmentGone, Name: store.NameOf(at), Node: at.Spec.NodeName})
 	}
 }

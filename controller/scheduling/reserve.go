@@ -240,6 +240,6 @@ func (r *Reservation) Release() {
 	s.index.end(r)
 	s.mu.Unlock()
 	if !ended {
-		s.tell(Change{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
+		s.tell(ClusterEvent{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
 	}
 }

@@ -41,7 +41,7 @@ type Options struct {
 	BindTimeout time.Duration
 	// Changed is called with each change that may help pods that were refused: see [Waits]. It must return soon, may call the
 	// Scheduler, and is called from several goroutines at once. Nil drops the changes.
-	Changed func(Change)
+	Changed func(ClusterEvent)
 	// Logger gets what is wrong with objects, and why the store is read again; nil discards it.
 	Logger *slog.Logger
 	// Mirrors are the options of the mirrors of the store; their Logger is this one's unless set.

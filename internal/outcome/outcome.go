@@ -54,7 +54,7 @@ func (c Class) String() string {
 // uncertain is the shape of an error that knows by itself whether the outcome is uncertain.
 type uncertain interface{ Uncertain() bool }
 
-// lost is the shape of an error whose call was left behind and may still be running.
+// lost is the shape of an error whose call was abandoned and may still be running.
 type lost interface{ Done() <-chan struct{} }
 
 // ClassOf returns the class of err. Uncertain wins over Transient where an error claims both, because forgetting an
@@ -86,11 +86,11 @@ func IsUncertain(err error) bool {
 	return false
 }
 
-// DoneOf returns the channel that is closed when every call that err says was left behind has really ended, or nil when
-// all calls had ended before err was returned. Where err tells of several lost calls, a goroutine waits for them; it
+// DoneOf returns the channel that is closed when every call that err says was abandoned has really ended, or nil when
+// all calls had ended before err was returned. Where err tells of several abandoned calls, a goroutine waits for them; it
 // ends with the last.
 func DoneOf(err error) <-chan struct{} {
-	calls := lostCalls(err)
+	calls := abandonedCalls(err)
 	switch len(calls) {
 	case 0:
 		return nil
@@ -107,11 +107,11 @@ func DoneOf(err error) <-chan struct{} {
 	return all
 }
 
-// Running returns, for each call that err says was left behind and that has not ended by now, the channel that is closed
+// Running returns, for each call that err says was abandoned and that has not ended by now, the channel that is closed
 // when it does.
-func Running(err error) []<-chan struct{} { return slices.DeleteFunc(lostCalls(err), closed) }
+func Running(err error) []<-chan struct{} { return slices.DeleteFunc(abandonedCalls(err), closed) }
 
-func lostCalls(err error) []<-chan struct{} {
+func abandonedCalls(err error) []<-chan struct{} {
 	var calls []<-chan struct{}
 	for e := range tree(err) {
 		if l, ok := e.(lost); ok {

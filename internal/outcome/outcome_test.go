@@ -69,7 +69,7 @@ func TestDoneOfOneLostCall(t *testing.T) {
 	require.Equal(t, []<-chan struct{}{done}, Running(err))
 	close(done)
 	assert.Empty(t, Running(err))
-	assert.NotNil(t, DoneOf(err), "it was left behind, and has ended since")
+	assert.NotNil(t, DoneOf(err), "it was abandoned, and has ended since")
 }
 
 func TestDoneOfSeveralLostCallsWaitsForAll(t *testing.T) {

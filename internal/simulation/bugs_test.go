@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -66,10 +67,10 @@ func (b *planted) refused(backoff *volume.BackoffError, a *agent) {
 	}
 }
 
-// kicked replaces the executor, and so all its keys, when a call was left behind.
+// kicked replaces the executor, and so all its keys, when a call was abandoned.
 func (b *planted) kicked(a *agent) {
 	b.running = slices.DeleteFunc(b.running, func(op *operationexecutor.Operation) bool {
-		var lost *operationexecutor.LostError
+		var lost *outcome.AbandonedError
 		if errors.As(op.Err(), &lost) {
 			a.executor = a.newExecutor()
 		}

@@ -38,7 +38,7 @@
 // # How it ends
 //
 // When the context ends, every worker stops before its next entry. A system call on a hung filesystem cannot be stopped,
-// neither in Open nor in Walk: who must not wait for it calls them in a goroutine that can be left behind.
+// neither in Open nor in Walk: who must not wait for it calls them in a goroutine that can be abandoned.
 //
 // # When not to use it
 //

@@ -83,7 +83,7 @@ func (d device) proc() string { return fmt.Sprintf("/proc/self/fd/%d", d.file.Fd
 
 // closeAfter closes the device, after the call that err says was lost has ended: it may still use the descriptor.
 func (d device) closeAfter(err error) {
-	var lost *mount.LostError
+	var lost *mount.AbandonedError
 	if !errors.As(err, &lost) {
 		d.file.Close()
 		return
@@ -109,7 +109,7 @@ func (m *Mapper) mapDevice(ctx context.Context, mapping Mapping) (err error) {
 // steps takes the three steps. The device is locked before it is probed, so that whoever mounts it sees the lock, or is seen. What was bound before is not undone.
 func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device) error {
 	undo := func(cause error, step func(context.Context, Mapping) error) error {
-		var lost *mount.LostError
+		var lost *mount.AbandonedError
 		if d.bound || errors.As(cause, &lost) {
 			return cause
 		}

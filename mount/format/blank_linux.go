@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // chunk is how much is read at once.
@@ -18,7 +18,7 @@ const chunk = int64(1) << 20
 // proveBlank returns the size of a medium that is proven to be blank. One that is too small for any filesystem is not: a device
 // that is not ready may have the size 0.
 func proveBlank(ctx context.Context, file *os.File) (int64, error) {
-	lostcall.Note(ctx, "read")
+	abandonable.Note(ctx, "read")
 	info, err := checkMedium(file)
 	if err != nil {
 		return 0, err

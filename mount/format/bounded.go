@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -14,10 +14,10 @@ const toolGrace = time.Second
 
 // bounded runs op, which may wait for a dead device for ever, and returns soon after ctx has ended.
 func bounded[T any](ctx context.Context, path string, op func(context.Context) (T, error)) (T, error) {
-	calls := lostcall.New(lostcall.Options{
+	calls := abandonable.New(abandonable.Options{
 		Grace: toolGrace, Stuck: mount.ErrStuck,
 	})
-	return lostcall.Value(ctx, calls, lostcall.Key{Path: path}, op)
+	return abandonable.Value(ctx, calls, abandonable.Key{Path: path}, op)
 }
 
 // onFile is bounded for an open file.
@@ -32,7 +32,7 @@ func onPath[T any](
 	ctx context.Context, path string, flags int, op func(context.Context, *os.File) (T, error),
 ) (T, error) {
 	return bounded(ctx, path, func(ctx context.Context) (T, error) {
-		if err := lostcall.Begin(ctx, "open"); err != nil {
+		if err := abandonable.Begin(ctx, "open"); err != nil {
 			return *new(T), err
 		}
 		file, err := openMedium(path, flags)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -69,7 +69,7 @@ func (g growth) growBtrfs(ctx context.Context, m mounted, rdev uint64) (GrowResu
 	if done, err := g.isDone(); done || err != nil {
 		return g.result(g.geometry), err
 	}
-	if err := lostcall.Begin(ctx, "BTRFS_IOC_RESIZE"); err != nil {
+	if err := abandonable.Begin(ctx, "BTRFS_IOC_RESIZE"); err != nil {
 		return GrowResult{}, err
 	}
 	var request btrfsVolume

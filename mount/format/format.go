@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // The sentinels of this package. Match them with errors.Is; every one survives any wrapping.
@@ -120,7 +120,7 @@ func ProbeFile(ctx context.Context, file *os.File) (Signature, error) {
 }
 
 func probeOp(ctx context.Context, file *os.File) (Signature, error) {
-	lostcall.Note(ctx, "read")
+	abandonable.Note(ctx, "read")
 	return probe(ctx, file)
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -48,7 +48,7 @@ func measure(ctx context.Context, file *os.File) (Room, error) {
 
 // growthOf reads what is there.
 func growthOf(ctx context.Context, file *os.File) (growth, error) {
-	lostcall.Note(ctx, "read")
+	abandonable.Note(ctx, "read")
 	found, err := probe(ctx, file)
 	if err != nil {
 		return growth{}, err

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -101,7 +101,7 @@ func mountForNow(ctx context.Context, device string) error {
 			unix.FsconfigSetFlag(fs, "nouuid"), // the original may be mounted
 		)
 		if err == nil {
-			lostcall.Note(ctx, "mount of xfs")
+			abandonable.Note(ctx, "mount of xfs")
 			err = unix.FsconfigCreate(fs)
 		}
 		return errors.Join(err, unix.Close(fs)) // which unmounts
@@ -143,7 +143,7 @@ const (
 func whileBusy(ctx context.Context, do func() error) error {
 	wait := pause
 	for try := 1; ; try++ {
-		if err := lostcall.Begin(ctx, "loop device"); err != nil {
+		if err := abandonable.Begin(ctx, "loop device"); err != nil {
 			return err
 		}
 		err := do()

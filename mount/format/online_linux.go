@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -32,7 +32,7 @@ type mounted struct {
 
 // online grows what is mounted at path.
 func (g growth) online(ctx context.Context, path string) (GrowResult, error) {
-	if err := lostcall.Begin(ctx, "open of the mount"); err != nil {
+	if err := abandonable.Begin(ctx, "open of the mount"); err != nil {
 		return GrowResult{}, err
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -90,7 +90,7 @@ func (g growth) growExt(ctx context.Context, m mounted, rdev uint64) (GrowResult
 	if done, err := g.isDone(); done || err != nil {
 		return g.result(g.geometry), err
 	}
-	if err := lostcall.Begin(ctx, "EXT4_IOC_RESIZE_FS"); err != nil {
+	if err := abandonable.Begin(ctx, "EXT4_IOC_RESIZE_FS"); err != nil {
 		return GrowResult{}, err
 	}
 	blocks := uint64(g.deviceSize / g.block)
@@ -148,7 +148,7 @@ func (g growth) growXFS(ctx context.Context, m mounted, rdev uint64) (GrowResult
 	if done, err := g.isDone(); done || err != nil {
 		return g.result(now), err
 	}
-	if err := lostcall.Begin(ctx, "XFS_IOC_FSGROWFSDATA"); err != nil {
+	if err := abandonable.Begin(ctx, "XFS_IOC_FSGROWFSDATA"); err != nil {
 		return GrowResult{}, err
 	}
 	request := xfsGrow{newBlocks: uint64(g.deviceSize / g.block), imaxPct: geom.imaxPct}

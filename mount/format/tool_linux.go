@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // killDelay is how long after the kill the pipes of a tool are waited for.
@@ -51,7 +51,7 @@ func run(ctx context.Context, tool, pkg string, args []string, file *os.File) er
 	if err != nil {
 		return err
 	}
-	lostcall.Note(ctx, tool)
+	abandonable.Note(ctx, tool)
 	return runProgram(ctx, program{path: path, tool: tool, pkg: pkg, args: append(args, "/proc/self/fd/3")}, file)
 }
 

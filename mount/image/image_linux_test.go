@@ -177,7 +177,7 @@ func TestAnImageOfADeadFilesystemIsLeftBehind(t *testing.T) {
 	f.Await(mounttest.FUSELookup)
 	cancel()
 	err = <-result
-	var lost *mount.LostError
+	var lost *mount.AbandonedError
 	require.ErrorAs(t, err, &lost)
 	require.ErrorIs(t, err, mount.ErrUncertain)
 	f.Heal()

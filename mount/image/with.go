@@ -10,13 +10,13 @@ import (
 )
 
 // With calls do with an image that it opens for reading, which is all that attaching needs, and closes then. It returns when ctx
-// ends, also while the filesystem of the images hangs: the error is then a *mount.LostError. A missing image or directory is an
+// ends, also while the filesystem of the images hangs: the error is then an *mount.AbandonedError. A missing image or directory is an
 // error that matches fs.ErrNotExist.
 func With[T any](ctx context.Context, dir, name string, do func(*os.File) (T, error)) (T, error) {
-	return mount.LeaveBehind(ctx, "use of the image", filepath.Join(dir, name), func() (T, error) {
+	return mount.RunAbandonable(ctx, "use of the image", filepath.Join(dir, name), func() (T, error) {
 		value, err := use(dir, name, do)
-		// What do has left behind still has the file: only with its end this call has ended.
-		var lost *mount.LostError
+		// An abandoned do still has the file: this call ends with it.
+		var lost *mount.AbandonedError
 		if errors.As(err, &lost) {
 			<-lost.Done()
 		}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 func (m *Manager) attach(ctx context.Context, h handle, options AttachOptions) (Device, error) {
@@ -41,7 +41,7 @@ func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (
 		return *new(T), err
 	}
 	defer unlock()
-	if err := lostcall.Begin(ctx, "statx"); err != nil {
+	if err := abandonable.Begin(ctx, "statx"); err != nil {
 		return *new(T), err
 	}
 	f, err := asItIs(h, st) // now that it is locked
@@ -156,7 +156,7 @@ func (m *Manager) attachFree(ctx context.Context, a attachment) (Device, error) 
 	a.file.handle = backing
 	wait := newWaiter()
 	for range maxAttempt {
-		if err := lostcall.Begin(ctx, "LOOP_CONFIGURE"); err != nil {
+		if err := abandonable.Begin(ctx, "LOOP_CONFIGURE"); err != nil {
 			return Device{}, context.Cause(ctx)
 		}
 		device, err := m.attachOnce(ctx, a)
@@ -236,7 +236,7 @@ func (m *Manager) whileNot(ctx context.Context, file *os.File, refused func(Devi
 			if err != nil {
 				return struct{}{}, err
 			}
-			if err := lostcall.Begin(ctx, "function of the caller"); err != nil {
+			if err := abandonable.Begin(ctx, "function of the caller"); err != nil {
 				return struct{}{}, err
 			}
 			return struct{}{}, do()

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -15,7 +15,7 @@ import (
 const maxLinger = 28
 
 func (m *Manager) detach(ctx context.Context, device Device) error {
-	if err := lostcall.Begin(ctx, "LOOP_CLR_FD"); err != nil {
+	if err := abandonable.Begin(ctx, "LOOP_CLR_FD"); err != nil {
 		return fmt.Errorf("detaching %s: %w", device.Path, context.Cause(ctx))
 	}
 	begun, err := m.beginDetach(ctx, device)

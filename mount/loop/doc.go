@@ -57,7 +57,7 @@
 // # What hangs
 //
 // The kernel asks the filesystem of the backing file to attach a file, to detach it and even to say what a device has. On a
-// dead filesystem that lasts for ever. Every method returns all the same when its context ends, with a *mount.LostError
+// dead filesystem that lasts for ever. Every method returns all the same when its context ends, with an *mount.AbandonedError
 // whose Done tells when the call has ended. A device that does not say what it has is waited for for a quarter of a second,
 // once, and then counts as having another file than the one in question, which did answer. So volumes on other filesystems
 // go on. Attach refuses when the kernel shows both under one path, and when the file in question has several names (hard
@@ -65,7 +65,7 @@
 // about the same file by its other path, to a Manager that has not seen the device before: there a file can get a second
 // device.
 //
-// # What is left behind
+// # What is abandoned
 //
 // Nothing lingers here. Every descriptor is closed before a method returns, is close-on-exec, and locks end with it. A
 // process that is killed leaves a device attached or free, never half of it, and no lock. The next call about the file

@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // withPath calls do with the file at path, open for reading. Only looking is done with it: it is opened again for more.
 func withPath(ctx context.Context, path string, do func(handle) (Device, error)) (Device, error) {
-	if err := lostcall.Begin(ctx, "open"); err != nil {
+	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return Device{}, err
 	}
 	opened, err := openReal(path)
@@ -72,7 +72,7 @@ func asItIs(file handle, st unix.Stat_t) (backing, error) {
 }
 
 func statRegular(ctx context.Context, file handle) (unix.Stat_t, error) {
-	if err := lostcall.Begin(ctx, "fstat"); err != nil {
+	if err := abandonable.Begin(ctx, "fstat"); err != nil {
 		return unix.Stat_t{}, err
 	}
 	st, err := file.stat()
@@ -92,7 +92,7 @@ const (
 // lock takes the lock of a backing file against every other user of this package. It ends with what is returned and, when
 // the file is our own, with the closing of that.
 func lock(ctx context.Context, file handle) (unlock func(), err error) {
-	if err := lostcall.Begin(ctx, "flock"); err != nil {
+	if err := abandonable.Begin(ctx, "flock"); err != nil {
 		return nil, err
 	}
 	if !file.borrowed {

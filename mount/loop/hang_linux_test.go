@@ -39,7 +39,7 @@ func newHungWorld(t *testing.T) hungWorld {
 }
 
 // lost runs a call that hangs in op, and returns its error after its context has ended.
-func (w hungWorld) lost(t *testing.T, op mounttest.FUSEOp, call func(context.Context) error) *mount.LostError {
+func (w hungWorld) lost(t *testing.T, op mounttest.FUSEOp, call func(context.Context) error) *mount.AbandonedError {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -50,7 +50,7 @@ func (w hungWorld) lost(t *testing.T, op mounttest.FUSEOp, call func(context.Con
 	err := <-result
 	require.ErrorIs(t, err, mount.ErrUncertain)
 	require.ErrorIs(t, err, context.Canceled)
-	var lost *mount.LostError
+	var lost *mount.AbandonedError
 	require.ErrorAs(t, err, &lost)
 	select {
 	case <-lost.Done():
@@ -82,15 +82,15 @@ func TestAttachOnAHungFilesystem(t *testing.T) {
 				_, err := w.m.Attach(ctx, w.image, loop.AttachOptions{})
 				return err
 			})
-			require.Len(t, w.m.Lost(), 1)
-			assert.Equal(t, w.image, w.m.Lost()[0].Path)
+			require.Len(t, w.m.Abandoned(), 1)
+			assert.Equal(t, w.image, w.m.Abandoned()[0].Path)
 			_, err := w.m.Attach(t.Context(), w.image, loop.AttachOptions{})
 			require.ErrorIs(t, err, mount.ErrStuck, "no second call beside a lost one")
 			require.ErrorIs(t, err, mount.ErrTransient)
 			w.requireOthersGoOn(t, w.m)
 			w.fuse.Heal()
 			<-lost.Done()
-			assert.Empty(t, w.m.Lost())
+			assert.Empty(t, w.m.Abandoned())
 			assert.Empty(t, devicesIn(t, w.fuse.Path()), "a caller who has left gets no device")
 			device, err := w.m.Attach(t.Context(), w.image, loop.AttachOptions{})
 			require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestADeviceOnAHungFilesystemHoldsUpNobody(t *testing.T) {
 	}
 	assert.True(t, shown, "it is not hidden")
 
-	var lost []*mount.LostError
+	var lost []*mount.AbandonedError
 	for name, call := range map[string]func(context.Context) error{
 		"inspect": func(ctx context.Context) error { _, err := w.m.Inspect(ctx, device.Path); return err },
 		"resize":  func(ctx context.Context) error { _, err := w.m.Resize(ctx, w.image); return err },
@@ -124,7 +124,7 @@ func TestADeviceOnAHungFilesystemHoldsUpNobody(t *testing.T) {
 	} {
 		err := untilDeadline(t, call)
 		require.ErrorIs(t, err, mount.ErrUncertain, name)
-		var l *mount.LostError
+		var l *mount.AbandonedError
 		require.ErrorAs(t, err, &l, name)
 		lost = append(lost, l)
 	}

@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
 func (m *Manager) hold(ctx context.Context, h handle, label string) (Device, error) {
-	if err := lostcall.Begin(ctx, "fstat"); err != nil {
+	if err := abandonable.Begin(ctx, "fstat"); err != nil {
 		return Device{}, err
 	}
 	st, err := h.stat()
@@ -46,7 +46,7 @@ func (m *Manager) hold(ctx context.Context, h handle, label string) (Device, err
 }
 
 func (m *Manager) whileUnheld(ctx context.Context, path string, do func() error) error {
-	rdev, err := mount.LeaveBehind(ctx, "stat", path, func() (uint64, error) { return numberAt(path) })
+	rdev, err := mount.RunAbandonable(ctx, "stat", path, func() (uint64, error) { return numberAt(path) })
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -109,8 +109,8 @@ func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 		defer cancel()
 	}
 	attached := false
-	device, err := lostcall.Value(ctx, i.calls, look(nodePath(number)), func(ctx context.Context) (Device, error) {
-		if err := lostcall.Begin(ctx, "LOOP_GET_STATUS64"); err != nil {
+	device, err := abandonable.Value(ctx, i.calls, look(nodePath(number)), func(ctx context.Context) (Device, error) {
+		if err := abandonable.Begin(ctx, "LOOP_GET_STATUS64"); err != nil {
 			return Device{}, err
 		}
 		device, is, err := ask(number)

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -14,9 +14,9 @@ import (
 type Options struct {
 	// Logger gets a line when an abandoned call has ended at last. Nil discards it.
 	Logger *slog.Logger
-	// MaxLost is the number of lost calls at which no further call is started; each keeps a thread. Zero means
-	// mount.DefaultMaxLost.
-	MaxLost int
+	// MaxAbandoned is the number of abandoned calls at which no further call is started; each keeps a thread. Zero means
+	// mount.DefaultMaxAbandoned.
+	MaxAbandoned int
 }
 
 // Manager attaches and detaches. Make one with [New] and keep it: it remembers which device has which file, so that it
@@ -24,10 +24,10 @@ type Options struct {
 // process or in two, keep the same promises as one. Its methods may be called from several goroutines at once.
 //
 // Each method returns when its context ends, also while a system call on a dead filesystem does not: the error is then a
-// *mount.LostError, which matches mount.ErrUncertain and whose Done says when the call has ended. Until then calls about
+// *mount.AbandonedError, which matches mount.ErrUncertain and whose Done says when the call has ended. Until then calls about
 // the same file or device fail with mount.ErrStuck. A call that did not begin matches mount.ErrTransient.
 type Manager struct {
-	calls     *lostcall.Calls
+	calls     *abandonable.Calls
 	nodes     *nodes
 	inspector inspector
 	index     index
@@ -36,10 +36,10 @@ type Manager struct {
 
 // New returns a Manager. It does nothing yet.
 func New(options Options) *Manager {
-	if options.MaxLost <= 0 {
-		options.MaxLost = mount.DefaultMaxLost
+	if options.MaxAbandoned <= 0 {
+		options.MaxAbandoned = mount.DefaultMaxAbandoned
 	}
-	calls := lostcall.New(lostcall.Options{Max: options.MaxLost, Logger: options.Logger, Stuck: mount.ErrStuck})
+	calls := abandonable.New(abandonable.Options{Max: options.MaxAbandoned, Logger: options.Logger, Stuck: mount.ErrStuck})
 	nodes, rows := &nodes{rdevs: map[int]uint64{}}, newRows()
 	inspector := inspector{nodes: nodes, calls: calls}
 	return &Manager{
@@ -47,19 +47,19 @@ func New(options Options) *Manager {
 	}
 }
 
-// Lost returns the calls that were left behind and have not ended.
-func (m *Manager) Lost() []mount.LostCall {
-	var all []mount.LostCall
-	for _, c := range m.calls.Lost() {
-		all = append(all, mount.LostCall{Call: c.Name, Path: c.Path})
+// Abandoned returns the calls that were abandoned and have not ended.
+func (m *Manager) Abandoned() []mount.AbandonedCall {
+	var all []mount.AbandonedCall
+	for _, c := range m.calls.Abandoned() {
+		all = append(all, mount.AbandonedCall{Call: c.Name, Path: c.Path})
 	}
 	return all
 }
 
 // change and look are the keys of calls about a path.
-func change(path string) lostcall.Key { return lostcall.Key{Path: path} }
+func change(path string) abandonable.Key { return abandonable.Key{Path: path} }
 
-func look(path string) lostcall.Key { return lostcall.Key{Look: true, Path: path} }
+func look(path string) abandonable.Key { return abandonable.Key{Look: true, Path: path} }
 
 // Attach attaches the regular file at path, which is absolute and must not be a symbolic link, and returns its device.
 // A file that is attached already, by anybody, is not attached again: its device is returned. When that device is
@@ -71,7 +71,7 @@ func (m *Manager) Attach(ctx context.Context, path string, options AttachOptions
 	if err := options.check(); err != nil {
 		return Device{}, attachError(path, err)
 	}
-	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
+	return abandonable.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
 		device, err := withPath(ctx, path, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
 		return device, attachError(path, err)
 	})
@@ -83,7 +83,7 @@ func (m *Manager) AttachFile(ctx context.Context, file *os.File, options AttachO
 	if err := options.check(); err != nil {
 		return Device{}, attachError(file.Name(), err)
 	}
-	return lostcall.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
+	return abandonable.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
 		device, err := withHandle(file, func(h handle) (Device, error) { return m.attach(ctx, h, options) })
 		return device, attachError(file.Name(), err)
 	})
@@ -99,14 +99,14 @@ func attachError(path string, err error) error {
 // Find returns the device of the regular file at path. One that is not attached is an error that matches
 // [ErrNotAttached]; one that is attached to several devices matches [ErrInUse].
 func (m *Manager) Find(ctx context.Context, path string) (Device, error) {
-	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (Device, error) {
+	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (Device, error) {
 		return withPath(ctx, path, func(h handle) (Device, error) { return m.index.find(ctx, h) })
 	})
 }
 
 // FindFile is [Manager.Find] for a file that the caller opened, in whatever mode.
 func (m *Manager) FindFile(ctx context.Context, file *os.File) (Device, error) {
-	return lostcall.Value(ctx, m.calls, look(file.Name()), func(ctx context.Context) (Device, error) {
+	return abandonable.Value(ctx, m.calls, look(file.Name()), func(ctx context.Context) (Device, error) {
 		return withHandle(file, func(h handle) (Device, error) { return m.index.find(ctx, h) })
 	})
 }
@@ -125,14 +125,14 @@ func (m *Manager) Devices(ctx context.Context) ([]Device, error) { return m.inde
 // returns the device. That it has that size already is no error. A file that has become smaller is an error that matches
 // [ErrShrink]; one that is attached nowhere matches [ErrNotAttached]. Whoever uses the device sees its new size at once.
 func (m *Manager) Resize(ctx context.Context, path string) (Device, error) {
-	return lostcall.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
+	return abandonable.Value(ctx, m.calls, change(path), func(ctx context.Context) (Device, error) {
 		return withPath(ctx, path, func(h handle) (Device, error) { return m.resize(ctx, h) })
 	})
 }
 
 // ResizeFile is [Manager.Resize] for a file that the caller opened, in whatever mode.
 func (m *Manager) ResizeFile(ctx context.Context, file *os.File) (Device, error) {
-	return lostcall.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
+	return abandonable.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
 		return withHandle(file, func(h handle) (Device, error) { return m.resize(ctx, h) })
 	})
 }
@@ -167,7 +167,7 @@ func (m *Manager) WhileUnwritten(ctx context.Context, file *os.File, do func() e
 // error. [Manager.Detach] ends it. Whoever looks with [Manager.DeviceOpened] afterwards whether the device is mounted sees what was
 // mounted in [Manager.WhileUnheld]. The size and the content of the device do not matter, and nothing is read or written.
 func (m *Manager) HoldDevice(ctx context.Context, device *os.File, label string) (Device, error) {
-	return lostcall.Value(ctx, m.calls, change(device.Name()), func(ctx context.Context) (Device, error) {
+	return abandonable.Value(ctx, m.calls, change(device.Name()), func(ctx context.Context) (Device, error) {
 		held, err := withHandle(device, func(h handle) (Device, error) { return m.hold(ctx, h, label) })
 		if err != nil {
 			return Device{}, fmt.Errorf("cannot hold device %q: %w", device.Name(), err)
@@ -189,7 +189,7 @@ func (m *Manager) WhileUnheld(ctx context.Context, path string, do func() error)
 // there, is not claimed. A device that somebody merely reads is not claimed either. A symbolic link is followed. It fits
 // the executor's port DeviceUse.
 func (m *Manager) DeviceOpened(ctx context.Context, path string) (bool, error) {
-	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return opened(ctx, path) })
+	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return opened(ctx, path) })
 }
 
 // AwaitUnclaimed waits until the block device at path is claimed by nobody, as [Manager.DeviceOpened] says, or mounted, in any
@@ -197,7 +197,7 @@ func (m *Manager) DeviceOpened(ctx context.Context, path string) (bool, error) {
 // program that checks the filesystem, also one that has outlived the process that started it. Who has it for longer than some
 // seconds is an error that matches [ErrInUse] and unix.EBUSY.
 func (m *Manager) AwaitUnclaimed(ctx context.Context, path string) (mounted bool, err error) {
-	return lostcall.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return awaitUnclaimed(ctx, path) })
+	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return awaitUnclaimed(ctx, path) })
 }
 
 // DeviceUse tells like [Manager.DeviceOpened] whether a device is in use, for a program that has no Manager.

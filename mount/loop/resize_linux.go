@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -51,7 +51,7 @@ func (m *Manager) resizeDevice(ctx context.Context, f backing, device Device) er
 	case has > want:
 		return fmt.Errorf("%s has %d bytes and the file allows %d: %w", device.Path, has, want, ErrShrink)
 	}
-	if err := lostcall.Begin(ctx, "LOOP_SET_CAPACITY"); err != nil {
+	if err := abandonable.Begin(ctx, "LOOP_SET_CAPACITY"); err != nil {
 		return err
 	}
 	if err := ignoringEINTR(func() error { return unix.IoctlSetInt(node.fd, unix.LOOP_SET_CAPACITY, 0) }); err != nil {

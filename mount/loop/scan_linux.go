@@ -13,13 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // catchUp makes the rows complete up to the change with number seq, which was made before; 0 asks for a look in any
 // case. It asks the devices that have changed since they were last asked, and only reads of the others that they have not.
 func (x index) catchUp(ctx context.Context, seq uint64) error {
-	if err := lostcall.Begin(ctx, "scan of loop devices"); err != nil {
+	if err := abandonable.Begin(ctx, "scan of loop devices"); err != nil {
 		return err
 	}
 	end, err := x.beginScan(ctx)

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // nodes opens the nodes of devices. The number that sysfs shows of a device stays the same for as long as the module is loaded. Its
@@ -31,7 +31,7 @@ func (n *nodes) keepRdev(number int, rdev uint64) {
 // inspector asks devices what they have.
 type inspector struct {
 	nodes *nodes
-	calls *lostcall.Calls
+	calls *abandonable.Calls
 }
 
 // index knows which device has which file. One goroutine at a time looks at all devices.

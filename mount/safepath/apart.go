@@ -19,7 +19,7 @@ var ErrOverlap = errors.New("the one holds the other")
 //
 // What does not exist is followed as far as it does; a link to nothing is followed, too: what it names can be made later.
 // The answer holds for as long as nobody changes what lies on the way. A dead filesystem does not answer at all: see
-// [mount.LeaveBehind].
+// [mount.RunAbandonable].
 func ResolveApart(path string, apart ...string) (string, error) {
 	resolved, err := resolveLinks(path, maxDangling)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // checkOutside refuses a tree that is one of dirs or lies in one.
@@ -69,7 +69,7 @@ func (t *tree) above(ctx context.Context, dir int) ([]fileID, error) {
 		now, err := look(fd, "")
 		if err == nil {
 			ids = append(ids, now.id)
-			err = lostcall.Begin(ctx, "openat")
+			err = abandonable.Begin(ctx, "openat")
 		}
 		if err != nil {
 			closeFD(fd)
@@ -109,7 +109,7 @@ func (t *tree) same(a, b int) (bool, error) {
 
 // identityOf returns the identity of what a path leads to.
 func identityOf(ctx context.Context, dir string) (fileID, error) {
-	if err := lostcall.Begin(ctx, "open"); err != nil {
+	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return fileID{}, err
 	}
 	fd, err := openat(unix.AT_FDCWD, dir, unix.O_PATH)
@@ -124,7 +124,7 @@ func identityOf(ctx context.Context, dir string) (fileID, error) {
 // openLowest opens the lowest directory at or above dir that exists.
 func openLowest(ctx context.Context, dir string) (int, error) {
 	for {
-		if err := lostcall.Begin(ctx, "open"); err != nil {
+		if err := abandonable.Begin(ctx, "open"); err != nil {
 			return -1, err
 		}
 		fd, err := openat(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY)

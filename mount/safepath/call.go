@@ -4,23 +4,23 @@ import (
 	"context"
 	"sync"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
 // newCalls makes what runs the calls of one root, or of all sub-paths. Calls with the same key take turns.
-func newCalls() *lostcall.Calls {
-	return lostcall.New(lostcall.Options{
+func newCalls() *abandonable.Calls {
+	return abandonable.New(abandonable.Options{
 		Stuck: mount.ErrStuck,
 	})
 }
 
-// run calls op, bounded by ctx. Discard is given the result of a call that was left behind.
-func run[T any](ctx context.Context, calls *lostcall.Calls, key string, discard func(T),
+// run calls op, bounded by ctx. Discard is given the result of a call that was abandoned.
+func run[T any](ctx context.Context, calls *abandonable.Calls, key string, discard func(T),
 	op func(context.Context) (T, error),
 ) (T, error) {
 	h := &handover[T]{discard: discard}
-	err := calls.Do(ctx, lostcall.Key{Path: key}, func(ctx context.Context) error {
+	err := calls.Do(ctx, abandonable.Key{Path: key}, func(ctx context.Context) error {
 		result, err := op(ctx)
 		h.put(result)
 		return err

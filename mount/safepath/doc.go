@@ -48,14 +48,14 @@
 //   - RemoveAll enters no mount. Where the mount table shows one inside, nothing at all is removed; one that appears later
 //     stops the work where it is met, and what is in it stays whole. Trees may be of any depth.
 //   - A sub-path's mount is taken off only when it is provably ours. No content is ever removed from beneath a mount point.
-//   - Each call returns soon after its context has ended. One that hangs in a filesystem is left behind: the error matches
+//   - Each call returns soon after its context has ended. One that hangs in a filesystem is abandoned: the error matches
 //     mount.ErrUncertain and has the method Done, and until that channel closes no further call begins on the same root.
 //   - Errors hold paths of the host. What may be shown to the owner of a pod is [Public].
 //
 // # When not to use this package
 //
 // Where nobody else can write, package os is simpler. For plain files with os.File only, os.Root is enough; but its
-// RemoveAll empties what is mounted below, and it can neither bind nor be left behind when a server hangs. A mount point is
+// RemoveAll empties what is mounted below, and it can neither bind nor be abandoned when a server hangs. A mount point is
 // removed by mount.Interface. To walk a volume for its usage or its owners use volume/usage and volume/ownership. The
 // package needs /proc. On other systems than Linux every call returns an error that matches mount.ErrUnsupported; but to
 // clean sub-paths succeeds, since there are none.

@@ -24,7 +24,7 @@ func withFUSE(t *testing.T, test func(t *testing.T, n *node, f *mounttest.FUSE))
 	})
 }
 
-// doneOf is the channel of a call that was left behind.
+// doneOf is the channel of a call that was abandoned.
 func doneOf(t *testing.T, err error) <-chan struct{} {
 	t.Helper()
 	require.ErrorIs(t, err, mount.ErrUncertain)
@@ -215,7 +215,7 @@ func TestLackOfDescriptorsIsNeverTakenForAnythingElse(t *testing.T) {
 	})
 }
 
-// lateMounter is a mounter whose call is left behind, and looks at its source later.
+// lateMounter is a mounter whose call is abandoned, and looks at its source later.
 type lateMounter struct {
 	mount.Interface
 	waits, goOn chan struct{}
@@ -232,10 +232,10 @@ func (l *lateMounter) Mount(ctx context.Context, request mount.Request) error {
 	}()
 	close(l.waits)
 	<-ctx.Done()
-	return mount.NewLostError("mount", request.Target, ctx.Err(), done)
+	return mount.NewAbandonedError("mount", request.Target, ctx.Err(), done)
 }
 
-// A mount that was left behind must not find another file at the number of its descriptor.
+// A mount that was abandoned must not find another file at the number of its descriptor.
 func TestSourceStaysOpenUntilALostMountHasEnded(t *testing.T) {
 	onANode(t, func(t *testing.T, n *node) {
 		n.mkdir("a")
@@ -300,7 +300,7 @@ func TestFileOfACallThatFailedIsClosed(t *testing.T) {
 	require.ErrorIs(t, opened.Close(), os.ErrClosed)
 }
 
-// The result of a call that was left behind is closed by nobody but the call.
+// The result of a call that was abandoned is closed by nobody but the call.
 func TestFileThatIsOpenedTooLateIsClosed(t *testing.T) {
 	opened, err := os.Open(os.TempDir())
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -42,7 +42,7 @@ func (l *looker) lookIn(ctx context.Context, name string) error {
 	todo := []string{name}
 	for len(todo) > 0 {
 		name, todo = todo[len(todo)-1], todo[:len(todo)-1]
-		if err := lostcall.Begin(ctx, "statx"); err != nil {
+		if err := abandonable.Begin(ctx, "statx"); err != nil {
 			return err
 		}
 		isDirectory, err := l.lookAt(name)

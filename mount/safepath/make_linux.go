@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // dirMode is the mode of directories for which nobody asks another.
@@ -67,7 +67,7 @@ func (t *tree) makeDir(ctx context.Context, at int, base string, h how, options 
 		if !errors.Is(err, unix.ENOENT) {
 			return fd, nil, t.notDirectory(ctx, at, base, err)
 		}
-		if err := lostcall.Begin(ctx, "mkdirat"); err != nil {
+		if err := abandonable.Begin(ctx, "mkdirat"); err != nil {
 			return -1, nil, err
 		}
 		mode := unixMode(cmp.Or(options.Mode, dirMode))
@@ -223,7 +223,7 @@ func (t *tree) create(ctx context.Context, name string, mode fs.FileMode) error 
 		return err
 	}
 	defer closeFD(at)
-	if err := lostcall.Begin(ctx, "openat"); err != nil {
+	if err := abandonable.Begin(ctx, "openat"); err != nil {
 		return err
 	}
 	bits := unixMode(mode)

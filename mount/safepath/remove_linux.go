@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -37,7 +37,7 @@ func (t *tree) remove(ctx context.Context, name string) error {
 
 // unlink removes one name, of whatever kind. The kernel refuses a mount point, and a directory that is not empty.
 func (t *tree) unlink(ctx context.Context, at int, base string) error {
-	if err := lostcall.Begin(ctx, "unlinkat"); err != nil {
+	if err := abandonable.Begin(ctx, "unlinkat"); err != nil {
 		return err
 	}
 	err := unlinkat(at, base, 0)
@@ -272,7 +272,7 @@ func (l *level) shut() {
 
 // openDir opens a directory for reading that is on the same mount.
 func (t *tree) openDir(ctx context.Context, at int, name string) (int, error) {
-	if err := lostcall.Begin(ctx, "openat2"); err != nil {
+	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
 	h := how{directory: true, oneMount: true}
@@ -295,7 +295,7 @@ func (r *remover) leave(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := lostcall.Begin(ctx, "rmdir"); err != nil {
+	if err := abandonable.Begin(ctx, "rmdir"); err != nil {
 		return err
 	}
 	err = unlinkat(above, low.name, unix.AT_REMOVEDIR)

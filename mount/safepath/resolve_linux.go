@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // maxLinks is how many links a name may lead through, as in the kernel.
@@ -68,7 +68,7 @@ func (t *tree) readLink(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	defer closeFD(at)
-	if err := lostcall.Begin(ctx, "readlinkat"); err != nil {
+	if err := abandonable.Begin(ctx, "readlinkat"); err != nil {
 		return "", err
 	}
 	buffer := make([]byte, maxName+1)

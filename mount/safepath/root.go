@@ -9,7 +9,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -22,14 +22,14 @@ type Root struct {
 	path    string
 	mounter mount.Interface
 	without mount.Feature
-	calls   *lostcall.Calls
+	calls   *abandonable.Calls
 	key     string // of the calls
 }
 
 // Options says how a [Root] works. The zero value is ready to use.
 type Options struct {
 	// Mounter makes the binds and knows the mount table. Nil is a mount.Mounter of the root's own, which knows of nobody
-	// else's lost calls: give the one that the program has.
+	// else's abandoned calls: give the one that the program has.
 	Mounter mount.Interface
 	// FollowLinks follows the symbolic links in the path of the root itself. It is for a path that the operator of the host
 	// has chosen, all parents of which belong to the host.
@@ -37,7 +37,7 @@ type Options struct {
 	// Without names kernel features that are treated as missing, so that tests can walk the fall-backs.
 	Without mount.Feature
 
-	calls *lostcall.Calls // nil: the root has its own
+	calls *abandonable.Calls // nil: the root has its own
 }
 
 // Open opens the directory at the absolute path as a root. An element of path that is a symbolic link is an error that

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -21,7 +21,7 @@ const SubpathsDir = "volume-subpaths"
 type Subpaths struct {
 	mounter mount.Interface
 	without mount.Feature
-	calls   *lostcall.Calls
+	calls   *abandonable.Calls
 }
 
 // SubpathsOptions says how [Subpaths] works. The zero value is ready to use.

@@ -459,7 +459,7 @@ func TestLostMountKeepsItsSourceAndItsMark(t *testing.T) {
 	onANode(t, func(t *testing.T, n *node) {
 		ended := make(chan struct{})
 		close(ended)
-		lost := mount.NewLostError("mount", n.target(), context.Canceled, ended)
+		lost := mount.NewAbandonedError("mount", n.target(), context.Canceled, ended)
 		n.subpaths = NewSubpaths(&failing{Interface: n.mounter, err: lost}, SubpathsOptions{Without: n.without})
 		_, err := n.subpaths.Prepare(t.Context(), n.subpath("new/dir"))
 		require.ErrorIs(t, err, mount.ErrUncertain)

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -59,7 +59,7 @@ func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // openPath opens name beneath the directory at, without access. It follows no link.
 func (t *tree) openPath(ctx context.Context, at int, name string, h how) (int, error) {
-	if err := lostcall.Begin(ctx, "openat2"); err != nil {
+	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
 	fd, err := t.openat2(at, name, unix.O_PATH, h)
@@ -120,7 +120,7 @@ func (t *tree) walk(ctx context.Context, at int, name string, h how) (int, error
 	elements := strings.Split(name, "/")
 	for i, element := range elements {
 		if err == nil {
-			err = lostcall.Begin(ctx, "openat")
+			err = abandonable.Begin(ctx, "openat")
 		}
 		if err != nil {
 			break
@@ -333,7 +333,7 @@ func (t *tree) reopen(ctx context.Context, path int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := lostcall.Begin(ctx, "open"); err != nil {
+	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return -1, err
 	}
 	if before.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -354,7 +354,7 @@ func (t *tree) reopen(ctx context.Context, path int) (int, error) {
 // openRoot opens the directory of a root by its path.
 func openRoot(ctx context.Context, path string, options Options) (*os.File, error) {
 	if options.FollowLinks {
-		if err := lostcall.Begin(ctx, "open"); err != nil {
+		if err := abandonable.Begin(ctx, "open"); err != nil {
 			return nil, err
 		}
 		fd, err := openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY)

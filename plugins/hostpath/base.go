@@ -39,7 +39,7 @@ func (p *Plugin) nameInBase(path string) (string, error) {
 
 // resolveBase returns what the base directory leads to, unless that is one of the node's own directories.
 func (p *Plugin) resolveBase(ctx context.Context) (string, error) {
-	return mount.LeaveBehind(ctx, "stat", p.baseDir, func() (string, error) { return p.apart(p.baseDir) })
+	return mount.RunAbandonable(ctx, "stat", p.baseDir, func() (string, error) { return p.apart(p.baseDir) })
 }
 
 // makeVolume makes a directory in the base, or takes the one of an earlier call, which may not have come to give it its mode.

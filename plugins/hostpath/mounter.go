@@ -44,7 +44,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 	if err := checkSyntax(m.path, m.want); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
-	if _, err := mount.LeaveBehind(ctx, "stat", m.path, func() (string, error) { return m.check(ctx) }); err != nil {
+	if _, err := mount.RunAbandonable(ctx, "stat", m.path, func() (string, error) { return m.check(ctx) }); err != nil {
 		return fmt.Errorf("host path volume %q: %w", m.name, err)
 	}
 	return nil

@@ -38,7 +38,7 @@ func (m *mounter) own(ctx context.Context, dir string, args volume.MounterArgs) 
 
 // warn tells of a group that the volume does not get.
 func (m *mounter) warn(ctx context.Context, staged string, want int64) error {
-	group, err := mount.LeaveBehind(ctx, "stat", staged, func() (int64, error) {
+	group, err := mount.RunAbandonable(ctx, "stat", staged, func() (int64, error) {
 		info, err := os.Stat(staged)
 		if err != nil {
 			return 0, err

@@ -29,7 +29,7 @@ type place struct {
 // find looks what is at the path of a volume. Anything but a directory or a block device, and a path that leads to the
 // node's own directories, is an error that matches volume.ErrInvalid.
 func (p *Plugin) find(ctx context.Context, src source) (place, error) {
-	found, err := mount.LeaveBehind(ctx, "stat", src.path, func() (place, error) { return lookAt(src.path, p.protected) })
+	found, err := mount.RunAbandonable(ctx, "stat", src.path, func() (place, error) { return lookAt(src.path, p.protected) })
 	switch {
 	case err == nil:
 		return found, nil
@@ -82,7 +82,7 @@ func (p place) checkWritable(src source) error {
 func (p *Plugin) isShownBy(ctx context.Context, found place, there mount.MountPoint) (bool, error) {
 	switch {
 	case !found.isDevice:
-		return mount.LeaveBehind(ctx, "stat", there.Path, func() (bool, error) { return p.isSame(found.path, there.Path) })
+		return mount.RunAbandonable(ctx, "stat", there.Path, func() (bool, error) { return p.isSame(found.path, there.Path) })
 	case there.FSType == "btrfs": // It has a number of its own in the mount table.
 		return there.Root == "/" && there.Source == found.path, nil
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // Name is the name of the plugin, as in Kubernetes.
@@ -38,7 +37,7 @@ type Options struct {
 	Protected []string
 	// Events is told, about the pod, of an fsGroup that takes long to apply, and of one that is not applied because other
 	// pods have the volume; and, about the PersistentVolume, of a filesystem that was repaired. Nil tells nobody.
-	Events ownership.EventRecorder
+	Events volume.EventRecorder
 	// Logger is told of disks that were formatted and of filesystems that were repaired or have grown. Nil discards.
 	Logger *slog.Logger
 }
@@ -50,7 +49,7 @@ type Plugin struct {
 	mount     mount.Interface
 	devices   *loop.Manager // knows of any block device whether it is in use
 	protected []string
-	events    ownership.EventRecorder
+	events    volume.EventRecorder
 	logger    *slog.Logger
 	// isSame is sameFile, but for tests whose mounts are not those of the kernel.
 	isSame func(a, b string) (bool, error)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
-	"github.com/volumekit/volumekit/volume/ownership"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // EventFilesystemRepaired is the reason of the event about a PersistentVolume whose filesystem had errors that were repaired
@@ -30,7 +30,7 @@ const EventFilesystemNotGrown = "FilesystemNotGrown"
 type filesystems struct {
 	devices *devices
 	logger  *slog.Logger
-	events  ownership.EventRecorder
+	events  volume.EventRecorder
 }
 
 // prepare returns the filesystem on a device after it was checked, and repaired where that is safe. It never formats.

@@ -449,7 +449,7 @@ func TestACallReturnsWhileTheImagesHang(t *testing.T) {
 		err := receive(t, result)
 		require.ErrorIs(t, err, mount.ErrUncertain, name)
 		require.ErrorIs(t, err, context.Canceled, name)
-		var lost *mount.LostError
+		var lost *mount.AbandonedError
 		require.ErrorAs(t, err, &lost, name)
 		f.Answer(unix.EIO)
 		receive(t, lost.Done())

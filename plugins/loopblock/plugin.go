@@ -15,7 +15,6 @@ import (
 	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // Name is the plugin's name, and the provisioner of its storage classes.
@@ -44,7 +43,7 @@ type Options struct {
 	Loops *loop.Manager
 	// Events gets events of the pod, about an fsGroup that takes long to apply, and of the PersistentVolume, about a filesystem that
 	// was repaired or could not be made larger. Nil drops them.
-	Events ownership.EventRecorder
+	Events volume.EventRecorder
 	// Logger gets a line for each filesystem that was repaired and for content that was given to a group. Nil discards it.
 	Logger *slog.Logger
 	// Progress is told, after every few mebibytes, how far the copy of an image is that is made byte by byte. It must return

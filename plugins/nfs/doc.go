@@ -23,7 +23,7 @@
 //
 // # A server that does not answer
 //
-// Every call returns soon after its context has ended; what hangs in the kernel is left behind, and the error says so. A
+// Every call returns soon after its context has ended; what hangs in the kernel is abandoned, and the error says so. A
 // volume that is mounted already is asked whether it still answers before SetUp says that it is there: one whose export was
 // taken away and made anew has a stale handle and is mounted anew, once the server gives it. TearDown of a dead server's volume hangs unless
 // [Options].ForceAfter, and beyond it Lazy, allow more; that can lose what was not written yet, and so it is the

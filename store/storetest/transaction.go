@@ -120,22 +120,22 @@ func testConditions(t *testing.T, s store.Transactor) {
 	old := create(t, s, newVolume("asked"))
 	now := update(t, s, old)
 	for name, c := range map[string]struct {
-		condition store.Condition
+		condition store.ObjectCondition
 		err       error
 	}{
-		"it exists":                     {store.Condition{Key: volumeKey("asked")}, nil},
-		"it exists not":                 {store.Condition{Key: volumeKey("none")}, store.ErrConflict},
-		"it is absent":                  {store.Condition{Key: volumeKey("none"), Absent: true}, nil},
-		"it is absent not":              {store.Condition{Key: volumeKey("asked"), Absent: true}, store.ErrConflict},
-		"its version":                   {store.Condition{Key: volumeKey("asked"), Preconditions: store.Preconditions{ResourceVersion: now.ResourceVersion}}, nil},
-		"its old version":               {store.Condition{Key: volumeKey("asked"), Preconditions: store.Preconditions{ResourceVersion: old.ResourceVersion}}, store.ErrConflict},
-		"its UID":                       {store.Condition{Key: volumeKey("asked"), Preconditions: store.Preconditions{UID: now.UID}}, nil},
-		"another UID":                   {store.Condition{Key: volumeKey("asked"), Preconditions: store.Preconditions{UID: "other"}}, store.ErrConflict},
-		"what is not there has its UID": {store.Condition{Key: volumeKey("none"), Preconditions: store.Preconditions{UID: now.UID}}, store.ErrConflict},
+		"it exists":                     {store.ObjectCondition{Key: volumeKey("asked")}, nil},
+		"it exists not":                 {store.ObjectCondition{Key: volumeKey("none")}, store.ErrConflict},
+		"it is absent":                  {store.ObjectCondition{Key: volumeKey("none"), Absent: true}, nil},
+		"it is absent not":              {store.ObjectCondition{Key: volumeKey("asked"), Absent: true}, store.ErrConflict},
+		"its version":                   {store.ObjectCondition{Key: volumeKey("asked"), Preconditions: store.Preconditions{ResourceVersion: now.ResourceVersion}}, nil},
+		"its old version":               {store.ObjectCondition{Key: volumeKey("asked"), Preconditions: store.Preconditions{ResourceVersion: old.ResourceVersion}}, store.ErrConflict},
+		"its UID":                       {store.ObjectCondition{Key: volumeKey("asked"), Preconditions: store.Preconditions{UID: now.UID}}, nil},
+		"another UID":                   {store.ObjectCondition{Key: volumeKey("asked"), Preconditions: store.Preconditions{UID: "other"}}, store.ErrConflict},
+		"what is not there has its UID": {store.ObjectCondition{Key: volumeKey("none"), Preconditions: store.Preconditions{UID: now.UID}}, store.ErrConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.Commit(t.Context(), store.Transaction{
-				Conditions: []store.Condition{c.condition}, Writes: []store.Write{store.ToCreate(newVolume("written"))},
+				Conditions: []store.ObjectCondition{c.condition}, Writes: []store.Write{store.ToCreate(newVolume("written"))},
 			})
 			if c.err != nil {
 				wantError(t, err, c.err)
@@ -153,11 +153,11 @@ func testConditions(t *testing.T, s store.Transactor) {
 
 func testEmptyTransaction(t *testing.T, s store.Transactor) {
 	create(t, s, newVolume("asked"))
-	_, err := s.Commit(t.Context(), store.Transaction{Conditions: []store.Condition{{Key: volumeKey("asked")}}})
+	_, err := s.Commit(t.Context(), store.Transaction{Conditions: []store.ObjectCondition{{Key: volumeKey("asked")}}})
 	if err != nil {
 		t.Errorf("a transaction that only asks: %v", err)
 	}
-	_, err = s.Commit(t.Context(), store.Transaction{Conditions: []store.Condition{{Key: volumeKey("asked"), Absent: true}}})
+	_, err = s.Commit(t.Context(), store.Transaction{Conditions: []store.ObjectCondition{{Key: volumeKey("asked"), Absent: true}}})
 	wantError(t, err, store.ErrConflict)
 }
 
@@ -170,8 +170,8 @@ func testInvalidTransaction(t *testing.T, s store.Transactor) {
 		"a creation of a version":  {Writes: []store.Write{store.ToCreate(pv)}},
 		"no kind of write":         {Writes: []store.Write{{Object: newVolume("new")}}},
 		"no object":                {Writes: []store.Write{store.ToCreate(nil)}},
-		"a condition of no object": {Conditions: []store.Condition{{}}},
-		"absent, with a UID":       {Conditions: []store.Condition{{Key: volumeKey("none"), Absent: true, Preconditions: store.Preconditions{UID: "a"}}}},
+		"a condition of no object": {Conditions: []store.ObjectCondition{{}}},
+		"absent, with a UID":       {Conditions: []store.ObjectCondition{{Key: volumeKey("none"), Absent: true, Preconditions: store.Preconditions{UID: "a"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.Commit(t.Context(), tx)

@@ -109,7 +109,7 @@ func (w *AtomicWriter) Dir() string { return w.dir }
 // None of them holds data of the payload.
 //
 // An error that matches outcome "uncertain" (volume.ErrUncertain, by errors.Is) says that the new set is published or that
-// something was left behind, see Result; call Write again to put the rest right.
+// something was abandoned, see Result; call Write again to put the rest right.
 func (w *AtomicWriter) Write(ctx context.Context, payload map[string]FileProjection) (Result, error) {
 	want, err := newSet(payload)
 	if err != nil {

@@ -62,9 +62,9 @@
 // # How it ends
 //
 // When ctx ends, Apply stops before its next file, touches the root no more, and returns an error that matches the
-// context's. A filesystem that does not answer cannot be stopped: Apply then leaves the work behind and returns a
-// [*LostError], which matches [ErrUncertain] and whose channel Done is closed when the work has really ended. Do not begin
-// again on that volume before.
+// context's. A filesystem that does not answer cannot be stopped: Apply then abandons the work and returns an
+// error that matches [ErrUncertain] and has the methods Uncertain() bool and Done() <-chan struct{}. Done is closed when
+// the work has really ended. Do not begin again on that volume before.
 //
 // Of work that takes long Options.Progress and an event tell, as Kubernetes does: after half a minute, and then every
 // minute.

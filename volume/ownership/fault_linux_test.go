@@ -225,7 +225,7 @@ func TestDeadServerEndsTheRun(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTCONN)
 }
 
-// TestHungFilesystemIsLeftBehind hangs each operation in turn. The caller comes back with its context; what is left behind
+// TestHungFilesystemIsLeftBehind hangs each operation in turn. The caller comes back with its context; what is abandoned
 // ends with the hang and touches the root no more; others are not held up.
 func TestHungFilesystemIsLeftBehind(t *testing.T) {
 	mounttest.RequireRoot(t)
@@ -250,9 +250,9 @@ func TestHungFilesystemIsLeftBehind(t *testing.T) {
 		require.ErrorIs(t, err, ErrUncertain)
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, outcome.Uncertain, outcome.ClassOf(err))
-		var lost *LostError
+		var lost *outcome.AbandonedError
 		require.ErrorAs(t, err, &lost)
-		assert.Equal(t, f.Path(), lost.Dir)
+		assert.Equal(t, f.Path(), lost.Path)
 		done := outcome.DoneOf(err)
 		select {
 		case <-done:

@@ -21,7 +21,7 @@ var (
 	// this process lacks CAP_FSETID, without which the kernel drops setgid silently.
 	ErrNotKept = errors.New("the filesystem did not keep what it was told: look for an option of its mount that sets the group," +
 		" or run with CAP_FSETID")
-	// ErrUncertain matches the error of work that was left behind and may still go on.
+	// ErrUncertain matches the error of work that was abandoned and may still go on.
 	ErrUncertain = outcome.ErrUncertain
 	// ErrTransient matches the error of a call that did not begin because its context had ended.
 	ErrTransient = outcome.ErrTransient
@@ -42,7 +42,7 @@ type Options struct {
 	// has called Apply, which does not look at its context meanwhile. Nil tells nobody.
 	Progress func(Progress)
 	// Events is told whenever Progress is, about Pod. Either may be nil; then there are no events.
-	Events EventRecorder
+	Events eventRecorder
 	// Pod is the pod for which it is done.
 	Pod *v1.Pod
 
@@ -69,9 +69,8 @@ const (
 	AllFeatures Feature = 1<<iota - 1
 )
 
-// EventRecorder tells users what happened to a pod. client-go's record.EventRecorder has this method. It must return at
-// once.
-type EventRecorder interface {
+// eventRecorder tells users what happened to a pod. A volume.EventRecorder is one. It must return at once.
+type eventRecorder interface {
 	// Eventf records an event. eventtype is v1.EventTypeWarning, reason is [EventReason].
 	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
 }
@@ -93,7 +92,7 @@ type Progress struct {
 // link; a file is a tree of one. The report is valid beside an error, too.
 //
 // The error is nil when everything is as was asked for. Otherwise it matches [ErrInvalid] or [ErrTransient], and nothing was
-// touched; or the error of ctx, and [ErrUncertain] too when the work was left behind; or the errno of each kind of failure,
+// touched; or the error of ctx, and [ErrUncertain] too when the work was abandoned; or the errno of each kind of failure,
 // in a [*FailedError] when it is about what is in the tree. What was not done is done by another call.
 //
 // Calls about different trees may be made at once. So may those about the same tree, but two groups then have no order.

@@ -11,10 +11,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/volumekit/volumekit/internal/outcome"
 )
 
 // recorder keeps events as lines.
@@ -118,10 +121,10 @@ func TestCallIsLeftBehindAfterAMoment(t *testing.T) {
 		require.ErrorIs(t, err, ErrUncertain)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, time.Second+2*grace-1, time.Since(began))
-		var lost *LostError
+		var lost *outcome.AbandonedError
 		require.ErrorAs(t, err, &lost)
 		assert.True(t, lost.Uncertain())
-		assert.Equal(t, `ownership of "/v": the filesystem does not answer, and the work was left behind: context deadline exceeded`, err.Error())
+		assert.Equal(t, `ownership of "/v" has not returned and was abandoned: context deadline exceeded`, err.Error())
 		close(release)
 		<-lost.Done()
 	})

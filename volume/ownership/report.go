@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Report says what was done. Of work that was left behind it says what was done until then.
+// Report says what was done. Of work that was abandoned it says what was done until then.
 type Report struct {
 	// Counts is what was seen and changed.
 	Counts

@@ -4,7 +4,7 @@
 //
 // # Words
 //
-// A tree is a directory, its root, and what is below it. A call is left behind when its context has ended and a system
+// A tree is a directory, its root, and what is below it. A call is abandoned when its context has ended and a system
 // call has not: a server that is dead, or a disk that does not answer, may hold it for ever. A project is a number that
 // ext4, xfs and f2fs keep for each file and by which they count blocks and inodes.
 //
@@ -27,7 +27,7 @@
 // there can lead the walk out of the tree, and neither depth nor the number of files costs descriptors.
 //
 // A caller returns when its context ends, even if the kernel does not. What it leaves behind is listed by [Meter.Lost],
-// at most one call for each path and [Meter.MaxLost] in all; until that call has ended, another for the same path fails
+// at most one call for each path and [Meter.MaxAbandoned] in all; until that call has ended, another for the same path fails
 // at once with an error that matches [ErrStuck].
 //
 // # A walk-through

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 // statxQuiet asks no server: what is looked for is known to the kernel itself.
@@ -27,7 +27,7 @@ func filesystem(ctx context.Context, path string, expect Expect) (FSInfo, error)
 func filesystemBy(
 	ctx context.Context, describe func(int) (place, error), path string, expect Expect,
 ) (FSInfo, error) {
-	if err := lostcall.Begin(ctx, "open"); err != nil {
+	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return FSInfo{}, err
 	}
 	fd, err := openAt(unix.AT_FDCWD, path, unix.O_PATH)
@@ -44,7 +44,7 @@ func filesystemBy(
 			Path: path, Expected: expect, MountPoint: place.mountRoot, Device: place.device,
 		}
 	}
-	if err := lostcall.Begin(ctx, "statfs"); err != nil {
+	if err := abandonable.Begin(ctx, "statfs"); err != nil {
 		return FSInfo{}, err
 	}
 	var st unix.Statfs_t

@@ -18,7 +18,7 @@ import (
 )
 
 // TestHungServerHoldsUpItsCallerUntilItsContextEnds lets a server hang in every call that a measurement makes. The caller
-// leaves, nothing starts beside the lost call, others go on, and all is well when the server is back.
+// leaves, nothing starts beside the abandoned call, others go on, and all is well when the server is back.
 func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 	measure := func(ctx context.Context, m *Meter, path string) error {
 		_, err := m.Measure(ctx, path)
@@ -50,7 +50,7 @@ func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 			server.Await(tc.op)
 			cancel()
 			err := <-result
-			checkLost(t, m, err, LostCall{Call: tc.call, Path: server.Path()})
+			checkLost(t, m, err, AbandonedCall{Call: tc.call, Path: server.Path()})
 
 			for _, again := range []func(context.Context, *Meter, string) error{measure, statfs} {
 				soon, stop := context.WithTimeout(t.Context(), time.Minute)
@@ -64,7 +64,7 @@ func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 
 			server.Heal()
 			<-outcome.DoneOf(err)
-			assert.Empty(t, m.Lost())
+			assert.Empty(t, m.Abandoned())
 			require.NoError(t, measure(t.Context(), m, server.Path()))
 			require.NoError(t, statfs(t.Context(), m, server.Path()))
 		})
@@ -80,15 +80,15 @@ func newServer(t *testing.T) *mounttest.FUSE {
 	return mounttest.NewFUSE(t, mounttest.FUSEOptions{Files: files})
 }
 
-func checkLost(t *testing.T, m *Meter, err error, want LostCall) {
+func checkLost(t *testing.T, m *Meter, err error, want AbandonedCall) {
 	t.Helper()
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, outcome.Uncertain, outcome.ClassOf(err))
-	var lost *LostError
+	var lost *outcome.AbandonedError
 	require.ErrorAs(t, err, &lost)
-	assert.Equal(t, want, LostCall{Call: lost.Call, Path: lost.Path})
+	assert.Equal(t, want, AbandonedCall{Call: lost.Call, Path: lost.Path})
 	assert.True(t, lost.Uncertain())
-	assert.Equal(t, []LostCall{want}, m.Lost())
+	assert.Equal(t, []AbandonedCall{want}, m.Abandoned())
 	require.NotNil(t, outcome.DoneOf(err))
 	select {
 	case <-outcome.DoneOf(err):
@@ -97,7 +97,7 @@ func checkLost(t *testing.T, m *Meter, err error, want LostCall) {
 	}
 }
 
-// TestLostWalkHoldsNothingAfterwards holds that a walk that was left behind closes what it had open.
+// TestLostWalkHoldsNothingAfterwards holds that a walk that was abandoned closes what it had open.
 func TestLostWalkHoldsNothingAfterwards(t *testing.T) {
 	server := newServer(t)
 	before := openDescriptors(t)
@@ -165,7 +165,7 @@ func TestHungServerBelowATreeIsNotWaitedFor(t *testing.T) {
 }
 
 // TestWalkIsCancelledPromptly cancels a walk in the middle of a directory that is long to read, by a server that does not
-// hang: nothing is left behind.
+// hang: nothing is abandoned.
 func TestWalkIsCancelledPromptly(t *testing.T) {
 	server := newServer(t)
 	server.Hang(mounttest.FUSELookup, "dir/file-3")

@@ -6,29 +6,29 @@ import (
 	"sync"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
 const (
-	// defaultMaxLost is Meter.MaxLost when it is zero.
+	// defaultMaxLost is Meter.MaxAbandoned when it is zero.
 	defaultMaxLost = 64
 	// grace is how long a caller whose context has ended waits for its call: a walk that nothing holds up ends well
-	// before that, and is then not left behind.
+	// before that, and is then not abandoned.
 	grace = 25 * time.Millisecond
 )
 
 // Meter measures trees and filesystems, and keeps account of the calls that hang. The zero value is ready to use; it must
 // not be copied. Its methods may be called from several goroutines. A program needs one, so that no path has more than
-// one lost call.
+// one abandoned call.
 type Meter struct {
-	// MaxLost is how many calls may be left behind before every further one fails with [ErrStuck]. Zero means 64. It must
+	// MaxAbandoned is how many calls may be abandoned before every further one fails with [ErrStuck]. Zero means 64. It must
 	// not change after the first use. A lost walk may hold as many threads as it has workers.
-	MaxLost int
+	MaxAbandoned int
 
 	walksOnly bool // whether quotas are not asked for
 
 	once    sync.Once
-	started *lostcall.Calls // by calls
+	started *abandonable.Calls // by calls
 
 	mu    sync.Mutex
 	trust trust
@@ -41,7 +41,7 @@ type Meter struct {
 // The walk makes about one system call per file, by workers that are started as there is work for them: up to four for
 // each processor, at least eight and at most sixteen, because a disk answers several questions in little more time than
 // one. It stops soon after ctx has ended, with ctx's error. When a system call does not return even then, it is left
-// behind: the error is a [*LostError]. While it has not ended, further calls for this root fail with an error that matches
+// behind: the error has the methods Uncertain() bool and Done() <-chan struct{}. While it has not ended, further calls for this root fail with an error that matches
 // [ErrStuck]. Callers that measure one root at the same time do so one after the other.
 //
 // The kernel's count for the root's project is returned instead of a walk (see [Usage].ByQuota) while all this is so:
@@ -57,7 +57,7 @@ type Meter struct {
 // those above. Elsewhere than on Linux the error matches [errors.ErrUnsupported].
 func (m *Meter) Measure(ctx context.Context, root string) (Usage, error) {
 	return call(ctx, m, root, func(ctx context.Context) (Usage, error) {
-		if err := lostcall.Begin(ctx, "walk"); err != nil {
+		if err := abandonable.Begin(ctx, "walk"); err != nil {
 			return Usage{}, err
 		}
 		return m.measure(ctx, root)
@@ -70,35 +70,35 @@ func (m *Meter) Measure(ctx context.Context, root string) (Usage, error) {
 // against expect and the question are about that descriptor. A path that leads elsewhere than expected is a
 // [*WrongFilesystemError].
 //
-// A server that is dead never answers. When ctx ends first the error is a [*LostError], and further calls for this path
+// A server that is dead never answers. When ctx ends first the error has the methods Uncertain and Done, and further calls for this path
 // fail with an error that matches [ErrStuck] until that call has ended. Other errors are [*fs.PathError]s. Elsewhere than
 // on Linux the error matches [errors.ErrUnsupported].
 func (m *Meter) FS(ctx context.Context, path string, expect Expect) (FSInfo, error) {
 	return call(ctx, m, path, func(ctx context.Context) (FSInfo, error) { return filesystem(ctx, path, expect) })
 }
 
-// Lost lists the calls that were left behind and have not ended, sorted by path. Each holds a thread of this process.
-func (m *Meter) Lost() []LostCall {
-	var all []LostCall
-	for _, c := range m.calls().Lost() {
-		all = append(all, LostCall{Call: c.Name, Path: c.Path})
+// Lost lists the calls that were abandoned and have not ended, sorted by path. Each holds a thread of this process.
+func (m *Meter) Abandoned() []AbandonedCall {
+	var all []AbandonedCall
+	for _, c := range m.calls().Abandoned() {
+		all = append(all, AbandonedCall{Call: c.Name, Path: c.Path})
 	}
 	return all
 }
 
 // call runs op in a goroutine of its own and waits for it or for ctx, whichever ends first.
 func call[T any](ctx context.Context, m *Meter, path string, op func(context.Context) (T, error)) (T, error) {
-	return lostcall.Value(ctx, m.calls(), lostcall.Key{Look: true, Path: filepath.Clean(path)}, op)
+	return abandonable.Value(ctx, m.calls(), abandonable.Key{Look: true, Path: filepath.Clean(path)}, op)
 }
 
 // calls returns what keeps account of the calls.
-func (m *Meter) calls() *lostcall.Calls {
+func (m *Meter) calls() *abandonable.Calls {
 	m.once.Do(func() {
-		options := lostcall.Options{Max: m.MaxLost, Grace: grace, Stuck: ErrStuck}
+		options := abandonable.Options{Max: m.MaxAbandoned, Grace: grace, Stuck: ErrStuck}
 		if options.Max <= 0 {
 			options.Max = defaultMaxLost
 		}
-		m.started = lostcall.New(options)
+		m.started = abandonable.New(options)
 	})
 	return m.started
 }

@@ -29,16 +29,16 @@ func TestMeterIsSharedByManyCallers(t *testing.T) {
 		}
 	}
 	callers.Wait()
-	assert.Empty(t, m.Lost())
+	assert.Empty(t, m.Abandoned())
 }
 
-// TestMeterBoundsWhatItLeavesBehind lets more servers hang than may be left behind.
+// TestMeterBoundsWhatItLeavesBehind lets more servers hang than may be abandoned.
 func TestMeterBoundsWhatItLeavesBehind(t *testing.T) {
 	mounttest.RequireMounts(t)
-	m, healthy := &Meter{MaxLost: 2}, t.TempDir()
+	m, healthy := &Meter{MaxAbandoned: 2}, t.TempDir()
 	var lost []error
 	var servers []*mounttest.FUSE
-	for range m.MaxLost {
+	for range m.MaxAbandoned {
 		server := newServer(t)
 		server.Hang(mounttest.FUSEStatfs)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -53,7 +53,7 @@ func TestMeterBoundsWhatItLeavesBehind(t *testing.T) {
 		cancel()
 		lost, servers = append(lost, <-result), append(servers, server)
 	}
-	assert.Len(t, m.Lost(), m.MaxLost)
+	assert.Len(t, m.Abandoned(), m.MaxAbandoned)
 	_, err := m.FS(t.Context(), healthy, Expect{})
 	require.ErrorIs(t, err, ErrStuck)
 	require.ErrorIs(t, err, outcome.ErrTransient)
@@ -66,5 +66,5 @@ func TestMeterBoundsWhatItLeavesBehind(t *testing.T) {
 	require.NoError(t, err)
 	servers[1].Heal()
 	<-outcome.DoneOf(lost[1])
-	assert.Empty(t, m.Lost())
+	assert.Empty(t, m.Abandoned())
 }

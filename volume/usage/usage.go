@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/volumekit/volumekit/internal/outcome"
 )
 
 // Usage is what a tree occupies.
@@ -52,8 +50,8 @@ type Expect struct {
 // ErrChanged says that the tree was moved while it was measured, so that the walk could not find its way. Measure again.
 var ErrChanged = errors.New("the tree was moved while it was measured")
 
-// ErrStuck says that a call was not begun because one that was left behind for the same path has not returned, or
-// because too many have not ([Meter.MaxLost]). It comes with an error that is transient: a later call may work.
+// ErrStuck says that a call was not begun because one that was abandoned for the same path has not returned, or
+// because too many have not ([Meter.MaxAbandoned]). It comes with an error that is transient: a later call may work.
 var ErrStuck = errors.New("an earlier call has not returned")
 
 // ErrWrongFilesystem is what every [WrongFilesystemError] matches.
@@ -83,13 +81,8 @@ func (e *WrongFilesystemError) Error() string {
 // Is reports whether target is ErrWrongFilesystem.
 func (e *WrongFilesystemError) Is(target error) bool { return target == ErrWrongFilesystem }
 
-// LostError is the error of a call whose context ended while a system call was under way: it was left behind. Its Call is
-// "walk", "open" or "statfs". It matches the context's error and, like every error of a lost call in this module, has the
-// methods Uncertain and Done; nothing was changed in any case.
-type LostError = outcome.LostError
-
-// LostCall is a call that was left behind and has not ended.
-type LostCall struct {
+// AbandonedCall is a call that was abandoned and has not ended.
+type AbandonedCall struct {
 	// Call is what it was last seen in: "walk", "open" or "statfs".
 	Call string
 	// Path is the path that it is about.
@@ -97,14 +90,14 @@ type LostCall struct {
 }
 
 // Measure returns what the tree at root occupies, by a walk. It is [Meter.Measure] for who measures once: nothing is
-// known of calls that were left behind earlier.
+// known of calls that were abandoned earlier.
 func Measure(ctx context.Context, root string) (Usage, error) {
 	m := &Meter{walksOnly: true}
 	return m.Measure(ctx, root)
 }
 
 // FS returns how full the filesystem at path is. It is [Meter.FS] for who asks once: nothing is known of calls that were
-// left behind earlier.
+// abandoned earlier.
 func FS(ctx context.Context, path string, expect Expect) (FSInfo, error) {
 	return new(Meter).FS(ctx, path, expect)
 }

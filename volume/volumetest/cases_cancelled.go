@@ -7,7 +7,7 @@ import (
 )
 
 // cut makes a call whose context has ended, and then calls whose context ends in one of n moments of a call that takes as
-// long as again does. After each it waits for what was left behind; again must then do the whole work, and undo take it back.
+// long as again does. After each it waits for what was abandoned; again must then do the whole work, and undo take it back.
 func (e *env) cut(n int, call func(context.Context) error, again, undo func()) {
 	e.t.Helper()
 	e.awaitLost(call(e.ended()))

@@ -15,7 +15,7 @@
 //
 // The suite drives the plugin as the executor does: Init through a volume.VolumePluginMgr, then attach, wait, stage and
 // set up; tear down, unstage and detach. It believes no return code: it looks at a [World] for what is mounted and with
-// which flags, writes through one path and reads through another, and looks for what is left behind: mounts, directories,
+// which flags, writes through one path and reads through another, and looks for what is abandoned: mounts, directories,
 // goroutines, open files. [KernelWorld] is the machine that the test runs on; fake.Mounter is one in memory.
 //
 // # Rules and groups

@@ -32,7 +32,7 @@ func isUncertain(err error) bool {
 	return errors.As(err, &u) && u.Uncertain()
 }
 
-// awaitLost waits for the call that err says was left behind: nothing else may be started on its volume before.
+// awaitLost waits for the call that err says was abandoned: nothing else may be started on its volume before.
 func (e *env) awaitLost(err error) {
 	e.t.Helper()
 	var lost interface{ Done() <-chan struct{} }
@@ -42,6 +42,6 @@ func (e *env) awaitLost(err error) {
 	select {
 	case <-lost.Done():
 	case <-e.ctx().Done():
-		e.t.Fatalf("a call that was left behind has not returned: %v", err)
+		e.t.Fatalf("a call that was abandoned has not returned: %v", err)
 	}
 }

@@ -101,7 +101,7 @@ func isOurs(ctx context.Context, what binding, there mount.MountPoint) (bool, er
 	if what.Source == "" {
 		return false, nil // nothing was bound
 	}
-	return mount.LeaveBehind(ctx, "stat", what.Target, func() (bool, error) { return sameFile(what.Source, what.Target) })
+	return mount.RunAbandonable(ctx, "stat", what.Target, func() (bool, error) { return sameFile(what.Source, what.Target) })
 }
 
 func sameFile(a, b string) (bool, error) {

@@ -37,7 +37,7 @@ func (l Leftovers) String() string {
 	return b.String()
 }
 
-// LeftoverError says that something was left behind.
+// LeftoverError says that something was abandoned.
 type LeftoverError struct {
 	// Left is what, and Root the directory under which it is.
 	Left Leftovers

@@ -32,8 +32,8 @@ type mounting struct {
 }
 
 var (
-	_ operationexecutor.Observer      = (*Progress)(nil)
-	_ operationexecutor.EventRecorder = (*Progress)(nil)
+	_ operationexecutor.Observer = (*Progress)(nil)
+	_ volume.EventRecorder       = (*Progress)(nil)
 )
 
 // NewProgress returns a Progress that knows no volume. Its Status must be set before it is told of anything.
@@ -81,7 +81,7 @@ func (p *Progress) OperationFinished(o operationexecutor.OperationInfo, r operat
 	}
 }
 
-// Eventf implements operationexecutor.EventRecorder. Only what happens to claims is told: operations tell the rest.
+// Eventf implements volume.EventRecorder. Only what happens to claims is told: operations tell the rest.
 func (p *Progress) Eventf(object runtime.Object, _, reason, format string, args ...any) {
 	if claim, ok := object.(*v1.PersistentVolumeClaim); ok {
 		p.out.Say("  %-12s %-12s %s: %s", claim.Name, "claim", reason, fmt.Sprintf(format, args...))

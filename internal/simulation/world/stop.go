@@ -9,7 +9,7 @@ import (
 // This file holds programs that end while their processes live on: what they have called and has not returned goes on, and
 // another program begins in the same process when it can.
 
-// left is how long it takes until a program that ends has left behind the calls that do not return.
+// left is how long it takes until a program that ends has abandoned the calls that do not return.
 const left = 3 * time.Second
 
 // mayStop reports whether the program on a node runs, and can be ended without its process.

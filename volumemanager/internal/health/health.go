@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
@@ -97,7 +96,7 @@ type Options struct {
 	// Logger gets each new condition.
 	Logger *slog.Logger
 	// Recorder gets an event for each; nil: it is dropped.
-	Recorder operationexecutor.EventRecorder
+	Recorder volume.EventRecorder
 	// Target returns the object that gets the events about a volume, nil when nothing is known of it, and the volume's name.
 	Target func(podvolume.Key) (object runtime.Object, name string)
 	// Changed is called when the conditions of a volume have changed.

@@ -44,7 +44,7 @@ func (w *Watch) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
 // nothing is mounted on the node, it sleeps in the kernel.
 func (w *Watch) watchMounts(ctx context.Context, kernel mountWatcher) {
 	var read time.Time // when the whole table was last to be read
-	err := kernel.Watch(ctx, func(c mount.Change) {
+	err := kernel.Watch(ctx, func(c mount.TableChange) {
 		if c.Whole {
 			retry.Pause(ctx, time.Until(read.Add(tablePause)))
 			read = time.Now()
@@ -57,7 +57,7 @@ func (w *Watch) watchMounts(ctx context.Context, kernel mountWatcher) {
 }
 
 // mountsChanged marks the mounts of ours that a change is, or may be, about.
-func (w *Watch) mountsChanged(c mount.Change) {
+func (w *Watch) mountsChanged(c mount.TableChange) {
 	for _, id := range c.Detached {
 		w.mounts.suspectID(id, w.suspects.Add)
 	}

@@ -216,7 +216,7 @@ func (w *Watch) syncOne(ctx context.Context, kernel kernelMounts, mounts []*Moun
 			return // That is told already, and nothing is written any more.
 		}
 		err = kernel.SyncFS(ctx, own.path)
-		var lost *mount.LostError
+		var lost *mount.AbandonedError
 		switch {
 		case err == nil:
 		case errors.As(err, &lost), errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrStuck), couldNotSync(err):

@@ -55,7 +55,7 @@ func (g guard) syncInTime(ctx context.Context, path string) error {
 
 // couldNotSync reports whether err says nothing of the data: the root of the mount could not be opened, or may not be synced.
 func couldNotSync(err error) bool {
-	var lost *mount.LostError
+	var lost *mount.AbandonedError
 	if errors.As(err, &lost) {
 		return lost.Call != "syncfs"
 	}

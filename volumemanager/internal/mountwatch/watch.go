@@ -33,7 +33,7 @@ type mountLooker interface {
 }
 
 type mountWatcher interface {
-	Watch(ctx context.Context, changed func(mount.Change)) error
+	Watch(ctx context.Context, changed func(mount.TableChange)) error
 }
 
 type mountEnder interface {

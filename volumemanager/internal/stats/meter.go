@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -136,7 +136,7 @@ func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
 	}
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.book.patience())
 	defer cancel()
-	if left := lostcall.Await(patience, 0, func() { m.end(h, m.ask(ctx, h, mounted, how)) }); left != nil {
+	if left := abandonable.Await(patience, 0, func() { m.end(h, m.ask(ctx, h, mounted, how)) }); left != nil {
 		m.book.leave(h)
 	}
 }

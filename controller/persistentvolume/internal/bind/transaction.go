@@ -35,8 +35,8 @@ func (b *Binder) bindAtOnce(ctx context.Context, s store.Transactor, claim *v1.P
 }
 
 // unchanged is the condition that a claim is as it was read.
-func unchanged(claim *v1.PersistentVolumeClaim) store.Condition {
-	return store.Condition{
+func unchanged(claim *v1.PersistentVolumeClaim) store.ObjectCondition {
+	return store.ObjectCondition{
 		Key:           store.Key{Kind: store.PersistentVolumeClaims, Namespace: claim.Namespace, Name: claim.Name},
 		Preconditions: store.Preconditions{UID: claim.UID, ResourceVersion: claim.ResourceVersion},
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -22,14 +21,14 @@ import (
 // at once.
 type Controller struct {
 	store  store.Store
-	events operationexecutor.EventRecorder
+	events volume.EventRecorder
 	claims *store.Mirror[*v1.PersistentVolumeClaim]
 	pods   *store.Mirror[*v1.Pod]
 }
 
 // New returns a Controller of the pods and claims in s; claims and pods are what was last seen of them.
 func New(
-	s store.Store, events operationexecutor.EventRecorder, claims *store.Mirror[*v1.PersistentVolumeClaim], pods *store.Mirror[*v1.Pod],
+	s store.Store, events volume.EventRecorder, claims *store.Mirror[*v1.PersistentVolumeClaim], pods *store.Mirror[*v1.Pod],
 ) *Controller {
 	return &Controller{store: s, events: events, claims: claims, pods: pods}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -31,7 +30,7 @@ type Options struct {
 	Binder  *bind.Binder
 	// Queue knows the back-off of volumes; Events gets what happens to them.
 	Queue  *work.Queue
-	Events operationexecutor.EventRecorder
+	Events volume.EventRecorder
 }
 
 // Reclaimer reclaims volumes. Make it with [New]. Its methods may be called from several goroutines at once, for one volume by one at a

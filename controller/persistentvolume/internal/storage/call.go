@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -49,12 +49,12 @@ func (c *calls) do(ctx context.Context, call pluginCall, f func(ctx context.Cont
 	ctx, cancel := context.WithTimeout(ctx, max(c.timeout, call.atLeast))
 	defer cancel()
 	var result error
-	left := lostcall.Await(ctx, callGrace, func() { guard(call, &result, func() error { return f(ctx) }) })
+	left := abandonable.Await(ctx, callGrace, func() { guard(call, &result, func() error { return f(ctx) }) })
 	if left == nil {
 		return result
 	}
 	c.abandon(call, left)
-	return outcome.NewLostError(call.String(), "", context.Cause(ctx), left)
+	return outcome.NewAbandonedError(call.String(), "", context.Cause(ctx), left)
 }
 
 // guard calls f and puts its error into result, whatever f does.

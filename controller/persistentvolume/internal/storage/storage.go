@@ -15,7 +15,6 @@ import (
 
 	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/controller/internal/objects"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -24,12 +23,12 @@ import (
 type Plugins struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
-	events  operationexecutor.EventRecorder
+	events  volume.EventRecorder
 	calls   *calls
 }
 
 // New returns Plugins whose calls last at most timeout.
-func New(plugins *volume.VolumePluginMgr, s store.Store, events operationexecutor.EventRecorder, timeout time.Duration) *Plugins {
+func New(plugins *volume.VolumePluginMgr, s store.Store, events volume.EventRecorder, timeout time.Duration) *Plugins {
 	return &Plugins{plugins: plugins, store: s, events: events, calls: newCalls(timeout)}
 }
 

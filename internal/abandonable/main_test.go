@@ -1,4 +1,4 @@
-package lostcall_test
+package abandonable_test
 
 import (
 	"os"

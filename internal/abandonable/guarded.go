@@ -1,4 +1,4 @@
-package lostcall
+package abandonable
 
 import "context"
 

@@ -1,4 +1,4 @@
-package lostcall
+package abandonable
 
 import (
 	"cmp"
@@ -14,19 +14,19 @@ import (
 	"github.com/volumekit/volumekit/internal/outcome"
 )
 
-// DefaultMax is how many lost calls are borne unless the options say otherwise.
+// DefaultMax is how many abandoned calls are borne unless the options say otherwise.
 const DefaultMax = 128
 
 // Options configures [Calls].
 type Options struct {
-	// Max is the number of lost calls at which no further one is started. Zero means DefaultMax.
+	// Max is the number of abandoned calls at which no further one is started. Zero means DefaultMax.
 	Max int
-	// Grace is how long an operation whose context has ended is waited for before it is left behind. It is for operations
+	// Grace is how long an operation whose context has ended is waited for before it is abandoned. It is for operations
 	// that end by themselves then, such as a child process that is killed.
 	Grace time.Duration
-	// Logger is told when a lost call has ended. Nil discards.
+	// Logger is told when an abandoned call has ended. Nil discards.
 	Logger *slog.Logger
-	// Stuck is matched by the error of an operation that is refused because of lost ones. Required.
+	// Stuck is matched by the error of an operation that is refused because too many were abandoned. Required.
 	Stuck error
 }
 
@@ -40,7 +40,7 @@ type Key struct {
 	Path string
 }
 
-// Call is an operation that was left behind and has not ended.
+// Call is an operation that was abandoned and has not ended.
 type Call struct {
 	// Name is the step that it was last seen in.
 	Name string
@@ -56,7 +56,7 @@ type slot struct {
 	isOut bool          // guarded by Calls.mu; whether gone is closed
 }
 
-// Calls runs operations, one at a time for each key, and counts those that were left behind. Make it with [New]. Its
+// Calls runs operations, one at a time for each key, and counts those that were abandoned. Make it with [New]. Its
 // methods may be called from several goroutines at once.
 type Calls struct {
 	options Options
@@ -74,7 +74,7 @@ func New(options Options) *Calls {
 	return &Calls{options: options, slots: map[Key]*slot{}}
 }
 
-// Value is [Calls.Do] for an operation with a result. The result of one that failed or was lost is the zero value.
+// Value is [Calls.Do] for an operation with a result. The result of one that failed or was abandoned is the zero value.
 func Value[T any](ctx context.Context, c *Calls, key Key, op func(context.Context) (T, error)) (T, error) {
 	result := new(T)
 	err := c.Do(ctx, key, func(ctx context.Context) (err error) {
@@ -82,7 +82,7 @@ func Value[T any](ctx context.Context, c *Calls, key Key, op func(context.Contex
 		return err
 	})
 	if err != nil {
-		return *new(T), err // a lost operation may still write to result
+		return *new(T), err // an abandoned operation may still write to result
 	}
 	return *result, nil
 }
@@ -102,17 +102,17 @@ func (c *Calls) Do(ctx context.Context, key Key, op func(context.Context) error)
 	if left == nil {
 		return e.deliver()
 	}
-	if lost := c.leave(ctx, key, s); lost != nil {
-		return lost
+	if abandoned := c.abandon(ctx, key, s); abandoned != nil {
+		return abandoned
 	}
 	<-left
 	return e.deliver()
 }
 
-// doHere runs op in the goroutine of its caller, who is left behind with it. Others learn that it is.
+// doHere runs op in the goroutine of its caller, who is abandoned with it. Others learn that it is.
 func (c *Calls) doHere(ctx context.Context, key Key, s *slot, op func(context.Context) error) error {
 	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(c.options.Grace, func() { _ = c.leave(ctx, key, s) }) // The caller gets what op returns.
+		time.AfterFunc(c.options.Grace, func() { _ = c.abandon(ctx, key, s) }) // The caller gets what op returns.
 	})
 	defer stop()
 	var e ending
@@ -146,8 +146,8 @@ func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Conte
 			e.panicked = recover()
 			e.exited = e.panicked == nil
 		}
-		wasLost := c.release(key, s)
-		if wasLost && e.panicked != nil {
+		wasAbandoned := c.release(key, s)
+		if wasAbandoned && e.panicked != nil {
 			panic(e.panicked)
 		}
 	}()
@@ -194,8 +194,8 @@ func (c *Calls) refusal(err error) error {
 	return fmt.Errorf("%w: %w: %w", err, c.options.Stuck, outcome.ErrTransient)
 }
 
-// leave marks the operation as lost. It returns nil when the operation has just ended.
-func (c *Calls) leave(ctx context.Context, key Key, s *slot) error {
+// abandon marks the operation as abandoned. It returns nil when the operation has just ended.
+func (c *Calls) abandon(ctx context.Context, key Key, s *slot) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.slots[key] != s {
@@ -208,25 +208,25 @@ func (c *Calls) leave(ctx context.Context, key Key, s *slot) error {
 	if why := context.Cause(ctx); !errors.Is(why, cause) {
 		cause = fmt.Errorf("%w: %w", cause, why)
 	}
-	return outcome.NewLostError(s.steps.current(), key.Path, cause, s.ended)
+	return outcome.NewAbandonedError(s.steps.current(), key.Path, cause, s.ended)
 }
 
-func (c *Calls) release(key Key, s *slot) (wasLost bool) {
+func (c *Calls) release(key Key, s *slot) (wasAbandoned bool) {
 	c.mu.Lock()
 	delete(c.slots, key)
-	if wasLost = s.isOut; wasLost {
+	if wasAbandoned = s.isOut; wasAbandoned {
 		c.out--
 	}
 	c.mu.Unlock()
 	close(s.ended)
-	if wasLost && c.options.Logger != nil {
-		c.options.Logger.Info("a lost call has ended", "call", s.steps.current(), "path", key.Path)
+	if wasAbandoned && c.options.Logger != nil {
+		c.options.Logger.Info("an abandoned call has ended", "call", s.steps.current(), "path", key.Path)
 	}
-	return wasLost
+	return wasAbandoned
 }
 
-// Lost returns the operations that were left behind and have not ended, in the order of their paths.
-func (c *Calls) Lost() []Call {
+// Abandoned returns the operations that were abandoned and have not ended, in the order of their paths.
+func (c *Calls) Abandoned() []Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []Call

@@ -18,7 +18,7 @@ func TestACallOnADeadFilesystemIsLeftBehind(t *testing.T) {
 			<-started
 			cancel()
 		}()
-		found, err := LeaveBehind(ctx, "stat", "/dead", func() (string, error) {
+		found, err := RunAbandonable(ctx, "stat", "/dead", func() (string, error) {
 			close(started)
 			<-release
 			return "too late", nil
@@ -27,7 +27,7 @@ func TestACallOnADeadFilesystemIsLeftBehind(t *testing.T) {
 		require.ErrorIs(t, err, ErrUncertain)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, `stat of "/dead"`)
-		var lost *LostError
+		var lost *AbandonedError
 		require.ErrorAs(t, err, &lost)
 		select {
 		case <-lost.Done():
@@ -37,7 +37,7 @@ func TestACallOnADeadFilesystemIsLeftBehind(t *testing.T) {
 		close(release)
 		<-lost.Done()
 
-		_, err = LeaveBehind(ctx, "stat", "/dead", func() (string, error) { return "", errors.New("it was begun") })
+		_, err = RunAbandonable(ctx, "stat", "/dead", func() (string, error) { return "", errors.New("it was begun") })
 		require.ErrorIs(t, err, ErrTransient)
 		require.ErrorIs(t, err, context.Canceled)
 	})
@@ -45,7 +45,7 @@ func TestACallOnADeadFilesystemIsLeftBehind(t *testing.T) {
 
 func TestACallThatReturnsIsWaitedFor(t *testing.T) {
 	cause := errors.New("no such thing")
-	found, err := LeaveBehind(t.Context(), "stat", "/", func() (string, error) { return "a part", cause })
+	found, err := RunAbandonable(t.Context(), "stat", "/", func() (string, error) { return "a part", cause })
 	require.ErrorIs(t, err, cause)
 	assert.Equal(t, "a part", found)
 }

@@ -1,4 +1,4 @@
-package lostcall_test
+package abandonable_test
 
 import (
 	"context"
@@ -12,30 +12,30 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/volumekit/volumekit/internal/lostcall"
+	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/internal/outcome"
 )
 
 var errStuck = errors.New("stuck")
 
-func newCalls(options lostcall.Options) *lostcall.Calls {
+func newCalls(options abandonable.Options) *abandonable.Calls {
 	options.Stuck = errStuck
-	return lostcall.New(options)
+	return abandonable.New(options)
 }
 
-func key(path string) lostcall.Key { return lostcall.Key{Path: path} }
+func key(path string) abandonable.Key { return abandonable.Key{Path: path} }
 
 // hang is an operation that ends when release is closed.
 func hang(release <-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
-		lostcall.Note(ctx, "hanging")
+		abandonable.Note(ctx, "hanging")
 		<-release
-		return lostcall.Begin(ctx, "after")
+		return abandonable.Begin(ctx, "after")
 	}
 }
 
 // leave runs an operation that hangs, and leaves it.
-func leave(t *testing.T, c *lostcall.Calls, path string, release <-chan struct{}) *outcome.LostError {
+func leave(t *testing.T, c *abandonable.Calls, path string, release <-chan struct{}) *outcome.AbandonedError {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
@@ -46,56 +46,56 @@ func leave(t *testing.T, c *lostcall.Calls, path string, release <-chan struct{}
 	err := <-result
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, cause)
-	var left *outcome.LostError
+	var left *outcome.AbandonedError
 	require.ErrorAs(t, err, &left)
 	return left
 }
 
 func TestDo(t *testing.T) {
-	c := newCalls(lostcall.Options{})
+	c := newCalls(abandonable.Options{})
 	fault := errors.New("fault")
 	require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }))
 	require.ErrorIs(t, c.Do(t.Context(), key("a"), func(context.Context) error { return fault }), fault)
-	value, err := lostcall.Value(t.Context(), c, key("a"), func(context.Context) (int, error) { return 7, nil })
+	value, err := abandonable.Value(t.Context(), c, key("a"), func(context.Context) (int, error) { return 7, nil })
 	require.NoError(t, err)
 	assert.Equal(t, 7, value)
-	value, err = lostcall.Value(t.Context(), c, key("a"), func(context.Context) (int, error) { return 7, fault })
+	value, err = abandonable.Value(t.Context(), c, key("a"), func(context.Context) (int, error) { return 7, fault })
 	require.ErrorIs(t, err, fault)
 	assert.Zero(t, value)
-	require.NoError(t, lostcall.Begin(t.Context(), "outside of an operation"))
+	require.NoError(t, abandonable.Begin(t.Context(), "outside of an operation"))
 }
 
 func TestAnEndedContextBeginsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := newCalls(lostcall.Options{}).Do(ctx, key("a"), func(context.Context) error { t.Error("begun"); return nil })
+	err := newCalls(abandonable.Options{}).Do(ctx, key("a"), func(context.Context) error { t.Error("begun"); return nil })
 	require.ErrorIs(t, err, outcome.ErrTransient)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestALostCallHoldsItsKeyAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		c, release := newCalls(abandonable.Options{}), make(chan struct{})
 		left := leave(t, c, "a", release)
 		assert.Equal(t, "hanging", left.Call)
-		assert.Equal(t, []lostcall.Call{{Name: "hanging", Path: "a"}}, c.Lost())
+		assert.Equal(t, []abandonable.Call{{Name: "hanging", Path: "a"}}, c.Abandoned())
 		err := c.Do(t.Context(), key("a"), func(context.Context) error { t.Error("begun"); return nil })
 		require.ErrorIs(t, err, errStuck)
 		require.ErrorIs(t, err, outcome.ErrTransient)
 		nothing := func(context.Context) error { return nil }
-		require.NoError(t, c.Do(t.Context(), lostcall.Key{Look: true, Path: "a"}, nothing))
+		require.NoError(t, c.Do(t.Context(), abandonable.Key{Look: true, Path: "a"}, nothing))
 		require.NoError(t, c.Do(t.Context(), key("b"), nothing))
 		close(release)
 		<-left.Done()
 		synctest.Wait()
-		assert.Empty(t, c.Lost())
+		assert.Empty(t, c.Abandoned())
 		require.NoError(t, c.Do(t.Context(), key("a"), nothing))
 	})
 }
 
 func TestTooManyLostCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, release := newCalls(lostcall.Options{Max: 2}), make(chan struct{})
+		c, release := newCalls(abandonable.Options{Max: 2}), make(chan struct{})
 		leave(t, c, "a", release)
 		second := leave(t, c, "b", release)
 		err := c.Do(t.Context(), key("c"), func(context.Context) error { t.Error("begun"); return nil })
@@ -109,7 +109,7 @@ func TestTooManyLostCalls(t *testing.T) {
 
 func TestOperationsOfOneKeyTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		c, release := newCalls(abandonable.Options{}), make(chan struct{})
 		running := 0
 		op := func(context.Context) error {
 			running++
@@ -132,7 +132,7 @@ func TestOperationsOfOneKeyTakeTurns(t *testing.T) {
 
 func TestWhoWaitsLearnsThatTheOtherWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		c, release := newCalls(abandonable.Options{}), make(chan struct{})
 		defer close(release)
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second := make(chan error, 1), make(chan error, 1)
@@ -148,7 +148,7 @@ func TestWhoWaitsLearnsThatTheOtherWasLost(t *testing.T) {
 
 func TestGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalls(lostcall.Options{Grace: time.Second})
+		c := newCalls(abandonable.Options{Grace: time.Second})
 		killed := errors.New("killed")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -162,7 +162,7 @@ func TestGrace(t *testing.T) {
 		release, start := make(chan struct{}), time.Now()
 		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		var left *outcome.LostError
+		var left *outcome.AbandonedError
 		require.ErrorAs(t, c.Do(ctx, key("a"), hang(release)), &left)
 		assert.Equal(t, time.Minute+time.Second, time.Since(start))
 		close(release)
@@ -171,7 +171,7 @@ func TestGrace(t *testing.T) {
 }
 
 func TestAPanicIsTheCallers(t *testing.T) {
-	c := newCalls(lostcall.Options{})
+	c := newCalls(abandonable.Options{})
 	assert.PanicsWithValue(t, "oops", func() {
 		_ = c.Do(t.Context(), key("a"), func(context.Context) error { panic("oops") })
 	})
@@ -180,7 +180,7 @@ func TestAPanicIsTheCallers(t *testing.T) {
 
 func TestGoexitIsTheCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCalls(lostcall.Options{})
+		c := newCalls(abandonable.Options{})
 		ended, returned := make(chan struct{}), false
 		go func() {
 			defer close(ended)
@@ -195,12 +195,12 @@ func TestGoexitIsTheCallers(t *testing.T) {
 
 type valueKey struct{}
 
-// TestAGuardedCallNeedsNoGoroutine: its caller is left behind with it, and others learn that at once.
+// TestAGuardedCallNeedsNoGoroutine: its caller is abandoned with it, and others learn that at once.
 func TestAGuardedCallNeedsNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		c, release := newCalls(abandonable.Options{}), make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
-		guarded := context.WithValue(lostcall.Guarded(ctx), valueKey{}, "value")
+		guarded := context.WithValue(abandonable.Guarded(ctx), valueKey{}, "value")
 		result := make(chan error)
 		var stack string
 		go func() {
@@ -213,13 +213,13 @@ func TestAGuardedCallNeedsNoGoroutine(t *testing.T) {
 		assert.Contains(t, stack, "TestAGuardedCallNeedsNoGoroutine.func1.1(", "its caller is on the stack")
 		cancel()
 		synctest.Wait()
-		assert.Equal(t, []lostcall.Call{{Name: "hanging", Path: "a"}}, c.Lost())
+		assert.Equal(t, []abandonable.Call{{Name: "hanging", Path: "a"}}, c.Abandoned())
 		nothing := func(context.Context) error { return nil }
 		require.ErrorIs(t, c.Do(t.Context(), key("a"), nothing), errStuck)
 		close(release)
 		require.ErrorIs(t, <-result, context.Canceled)
 		synctest.Wait()
-		assert.Empty(t, c.Lost())
+		assert.Empty(t, c.Abandoned())
 		require.NoError(t, c.Do(t.Context(), key("a"), nothing))
 	})
 }
@@ -227,12 +227,12 @@ func TestAGuardedCallNeedsNoGoroutine(t *testing.T) {
 // TestAShorterDeadlineWithinAGuardedCallIsKept by a goroutine, as outside of one.
 func TestAShorterDeadlineWithinAGuardedCallIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, release := newCalls(lostcall.Options{}), make(chan struct{})
+		c, release := newCalls(abandonable.Options{}), make(chan struct{})
 		guarded, cancelAll := context.WithTimeout(t.Context(), time.Hour)
 		defer cancelAll()
-		ctx, cancel := context.WithTimeout(lostcall.Guarded(guarded), time.Second)
+		ctx, cancel := context.WithTimeout(abandonable.Guarded(guarded), time.Second)
 		defer cancel()
-		var left *outcome.LostError
+		var left *outcome.AbandonedError
 		require.ErrorAs(t, c.Do(ctx, key("a"), hang(release)), &left)
 		require.ErrorIs(t, left, context.DeadlineExceeded)
 		close(release)
