@@ -37,10 +37,9 @@ var arrows = map[string][]string{
 	"volume/volumetest":           {"volume", "mount", "fake"},
 	"plugins/...":                 {"volume", "mount", "mount/format", "mount/image", "mount/loop", "mount/owned", "mount/safepath", "volume/usage", "volume/atomicwriter", "volume/ownership"},
 	"operationexecutor":           {"volume", "internal/..."},
-	"cache":                       {"volume", "operationexecutor", "cache/internal/rows", "internal/..."},
-	"cache/cluster":               {"volume", "operationexecutor", "cache/internal/rows"},
-	"cache/internal/...":          nil,
-	"cache/internal/cachetest":    {"volume"},
+	"cache":                       {"volume", "operationexecutor", "internal/rows"},
+	"internal/cluster":            {"volume", "operationexecutor", "internal/rows"},
+	"internal/cachetest":          {"volume"},
 	"store":                       {"internal/..."},
 	"store/storetest":             {"store"},
 	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "mount/owned", "mount/safepath", "operationexecutor", "cache", "store", "internal/...", vm + "..."},
@@ -50,7 +49,7 @@ var arrows = map[string][]string{
 	"controller/persistentvolume": {"volume", "operationexecutor", "store", "internal/...", "controller/internal/...", "controller/persistentvolume/internal/..."},
 	"controller/leader":           {"store", "volume"},
 	"controller/expand":           {"volume", "operationexecutor", "store", "internal/..."},
-	"controller/attachdetach":     {"volume", "operationexecutor", "cache/cluster", "store", "internal/..."},
+	"controller/attachdetach":     {"volume", "operationexecutor", "internal/cluster", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},
 	"bridge/inspect":              {"volume", "operationexecutor", "volumemanager"},
@@ -79,7 +78,7 @@ var arrows = map[string][]string{
 	vm + "reconciler": {vm + "changes", vm + "podvolume", vm + "retry", "volume", "operationexecutor", "cache"},
 	vm + "containers": {vm + "keylock", vm + "sentinel", "volume", "mount", "mount/blockmap", "mount/safepath", "operationexecutor"},
 
-	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "cache/cluster", "internal/simulation/..."},
+	"internal/simulation/simulationtest": {"volume", "operationexecutor", "cache", "internal/cluster", "internal/simulation/..."},
 }
 
 // testArrows says what the tests of a package may import beside what the package itself may.

@@ -163,7 +163,7 @@ func (o *k8sOperations) open() {
 
 // ourOperations are those of an executor, with operations of our own: the executor's whole path, without the plugin.
 type ourOperations struct {
-	*operationexecutor.Generator
+	operationexecutor.OperationGenerator
 	b        *testing.B
 	executor *operationexecutor.Executor
 	gate     chan struct{}

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/volumekit/volumekit/cache/internal/rows"
+	"github.com/volumekit/volumekit/internal/rows"
 	"github.com/volumekit/volumekit/volume"
 )
 

@@ -7,7 +7,7 @@
 // absent, uncertain or present. Uncertain means that it must be made again before it is used and undone before it is
 // forgotten. An effect that was found after a restart is reconstructed: it stays uncertain until something succeeds on it.
 //
-// What is attached in a cluster is in package cache/cluster.
+// What is attached in a cluster is in package internal/cluster.
 //
 // # Guarantees
 //

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/volumekit/volumekit/cache/internal/cachetest"
+	"github.com/volumekit/volumekit/internal/cachetest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )

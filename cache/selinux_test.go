@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/cache/internal/cachetest"
+	"github.com/volumekit/volumekit/internal/cachetest"
 	"github.com/volumekit/volumekit/volume"
 )
 

@@ -22,7 +22,7 @@ func attachKey(v VolumeToAttach) Key {
 
 // attaching is one attach operation.
 type attaching struct {
-	*Generator
+	*generator
 	x     *execution
 	v     VolumeToAttach
 	state ActualStateOfWorldAttacherUpdater
@@ -31,10 +31,10 @@ type attaching struct {
 }
 
 // GenerateAttachVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateAttachVolumeFunc(v VolumeToAttach, actualState ActualStateOfWorldAttacherUpdater) *Operation {
+func (g *generator) GenerateAttachVolumeFunc(v VolumeToAttach, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpAttach, VolumeName: v.VolumeName, NodeName: v.NodeName}
 	info.PluginName, _, _ = volume.SplitUniqueName(v.VolumeName) // It is found for certain later.
-	return newOperation(info, &attaching{Generator: g, v: v, state: actualState})
+	return newOperation(info, &attaching{generator: g, v: v, state: actualState})
 }
 
 func (a *attaching) run(ctx context.Context, x *execution) error {
@@ -166,7 +166,7 @@ func (a *attaching) tell(err error) error {
 				a.v.VolumeSpec.Name(), a.v.NodeName, err)
 			continue
 		}
-		a.event(podObject(pod), v1.EventTypeNormal, ReasonSuccessfulAttachVolume, "volume %q is attached to node %q",
+		a.event(podObject(pod), v1.EventTypeNormal, reasonSuccessfulAttachVolume, "volume %q is attached to node %q",
 			a.v.VolumeSpec.Name(), a.v.NodeName)
 	}
 	return err

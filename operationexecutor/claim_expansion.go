@@ -128,7 +128,7 @@ func claimed(spec *volume.Spec) bool {
 }
 
 // readClaim returns the claim of spec from the source of truth. Its error is transient.
-func (g *Generator) readClaim(ctx context.Context, x *execution, spec *volume.Spec) (claim *v1.PersistentVolumeClaim, err error) {
+func (g *generator) readClaim(ctx context.Context, x *execution, spec *volume.Spec) (claim *v1.PersistentVolumeClaim, err error) {
 	err = x.port(ctx, "Claim", func(ctx context.Context) error {
 		claim, err = g.claims.Claim(ctx, spec)
 		if err == nil && claim == nil {
@@ -144,7 +144,7 @@ func (g *Generator) readClaim(ctx context.Context, x *execution, spec *volume.Sp
 
 // setExpansion writes how far the expansion of claim has come, and returns the claim as it is then. Its error is transient:
 // somebody else may have written first.
-func (g *Generator) setExpansion(ctx context.Context, x *execution, claim *v1.PersistentVolumeClaim, e Expansion) (written *v1.PersistentVolumeClaim, err error) {
+func (g *generator) setExpansion(ctx context.Context, x *execution, claim *v1.PersistentVolumeClaim, e Expansion) (written *v1.PersistentVolumeClaim, err error) {
 	err = x.port(ctx, "SetExpansion", func(ctx context.Context) error {
 		written, err = g.claims.SetExpansion(ctx, claim, e)
 		if err == nil && written == nil {

@@ -22,7 +22,7 @@ var ErrUntrue = errors.New("the plugin reported what is not so")
 // isMounted reports whether something is mounted at a path of the pod's or the plugin's directories; known is false when
 // that was not or could not be asked. Other paths are not ours to ask about. It is asked also when ctx has ended
 // meanwhile, since a call that succeeded all the same is checked like any other; the deadline of a call bounds it.
-func (g *Generator) isMounted(ctx context.Context, x *execution, path string) (mounted, known bool) {
+func (g *generator) isMounted(ctx context.Context, x *execution, path string) (mounted, known bool) {
 	if g.mounts == nil || !g.isOurs(x, path) {
 		return false, false
 	}
@@ -40,7 +40,7 @@ func (g *Generator) isMounted(ctx context.Context, x *execution, path string) (m
 	return is, true
 }
 
-func (g *Generator) isOurs(x *execution, path string) bool {
+func (g *generator) isOurs(x *execution, path string) bool {
 	host := g.plugins.Host()
 	return isBeneath(path, host.GetPodsDir()) || isBeneath(path, host.GetPluginDir(x.pluginName()))
 }
@@ -51,7 +51,7 @@ func isBeneath(path, dir string) bool {
 
 // doubtFailure returns err, the error of a call that should have made a mount at path, as uncertain when it says that there
 // is none and there is one.
-func (g *Generator) doubtFailure(ctx context.Context, x *execution, path string, err error) error {
+func (g *generator) doubtFailure(ctx context.Context, x *execution, path string, err error) error {
 	if class := outcome.ClassOf(err); class != Final && class != Transient || notCalled(err) {
 		return err
 	}
@@ -62,7 +62,7 @@ func (g *Generator) doubtFailure(ctx context.Context, x *execution, path string,
 }
 
 // checkUndone returns an error when a call that should have taken away the mount at path has succeeded, and it is there.
-func (g *Generator) checkUndone(ctx context.Context, x *execution, call, path string) error {
+func (g *generator) checkUndone(ctx context.Context, x *execution, call, path string) error {
 	if mounted, _ := g.isMounted(ctx, x, path); mounted {
 		return volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrUntrue))
 	}
@@ -70,7 +70,7 @@ func (g *Generator) checkUndone(ctx context.Context, x *execution, call, path st
 }
 
 // checkDone returns an error when a call that makes a mount at path has succeeded, and there is none.
-func (g *Generator) checkDone(ctx context.Context, x *execution, call, path string) error {
+func (g *generator) checkDone(ctx context.Context, x *execution, call, path string) error {
 	if mounted, known := g.isMounted(ctx, x, path); known && !mounted {
 		return volume.Uncertain(fmt.Errorf("%s reported success, and nothing is mounted at %q: %w", call, path, ErrUntrue))
 	}
@@ -78,7 +78,7 @@ func (g *Generator) checkDone(ctx context.Context, x *execution, call, path stri
 }
 
 // mountsOf returns what plugin says of its mounts; nil when it says nothing, or when nobody can check it.
-func (g *Generator) mountsOf(plugin volume.VolumePlugin) volume.MountingVolumePlugin {
+func (g *generator) mountsOf(plugin volume.VolumePlugin) volume.MountingVolumePlugin {
 	if g.mounts == nil {
 		return nil
 	}

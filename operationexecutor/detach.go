@@ -18,7 +18,7 @@ func detachKey(v AttachedVolume) Key {
 
 // detaching is one detach operation.
 type detaching struct {
-	*Generator
+	*generator
 	x       *execution
 	v       AttachedVolume
 	options DetachOptions
@@ -34,9 +34,9 @@ type detachment struct {
 }
 
 // GenerateDetachVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOptions, actualState ActualStateOfWorldAttacherUpdater) *Operation {
+func (g *generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOptions, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpDetach, PluginName: v.PluginName, VolumeName: v.VolumeName, NodeName: v.NodeName}
-	return newOperation(info, &detaching{Generator: g, v: v, options: options, state: actualState})
+	return newOperation(info, &detaching{generator: g, v: v, options: options, state: actualState})
 }
 
 // tell takes back that the volume is being withdrawn when it still is attached for certain, and records what became of the
@@ -49,7 +49,7 @@ func (d *detaching) tell(err error) error {
 		return err
 	}
 	if err != nil {
-		d.event(volumeObject(d.v.VolumeSpec), v1.EventTypeWarning, ReasonFailedDetachVolume,
+		d.event(volumeObject(d.v.VolumeSpec), v1.EventTypeWarning, reasonFailedDetachVolume,
 			"detaching volume %q from node %q failed: %v", d.v.VolumeName, d.v.NodeName, err)
 		return err
 	}

@@ -5,7 +5,7 @@
 //
 // # Words
 //
-// A [Generator] turns "this volume, that pod" into an [Operation] that has not begun; an [Executor] begins it. An
+// An [OperationGenerator] turns "this volume, that pod" into an [Operation] that has not begun; an [Executor] begins it. An
 // operation calls a plugin in a few steps, each a [Step], and tells the actual state of the world (the two updaters)
 // what became of it. The key of an operation is what it needs for itself: see [Key].
 //

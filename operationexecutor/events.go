@@ -12,46 +12,46 @@ import (
 // The reasons of events. Those of attach are Kubernetes' own, and so is FailedMount; Kubernetes tells nobody how a volume is
 // taken away.
 const (
-	ReasonSuccessfulAttachVolume = "SuccessfulAttachVolume" // normal, on every pod that waits for the volume
+	reasonSuccessfulAttachVolume = "SuccessfulAttachVolume" // normal, on every pod that waits for the volume
 	ReasonFailedAttachVolume     = "FailedAttachVolume"     // warning, on every pod that waits for the volume
-	ReasonFailedMount            = "FailedMount"            // warning, on the pod
-	ReasonFailedUnmount          = "FailedUnmount"          // warning, on the pod, or on the PersistentVolume when the pod is not known
-	ReasonFailedUnmountDevice    = "FailedUnmountDevice"    // warning, on the PersistentVolume
-	ReasonFailedMapVolume        = "FailedMapVolume"        // warning, on the pod
-	ReasonSuccessfulMountVolume  = "SuccessfulMountVolume"  // normal, on the pod, when a volume was set up or mapped; not when it was refreshed
-	// ReasonSuccessfulUnmountVolume is normal, on the pod, or on the PersistentVolume when the pod is not known: the volume
+	reasonFailedMount            = "FailedMount"            // warning, on the pod
+	reasonFailedUnmount          = "FailedUnmount"          // warning, on the pod, or on the PersistentVolume when the pod is not known
+	reasonFailedUnmountDevice    = "FailedUnmountDevice"    // warning, on the PersistentVolume
+	reasonFailedMapVolume        = "FailedMapVolume"        // warning, on the pod
+	reasonSuccessfulMountVolume  = "SuccessfulMountVolume"  // normal, on the pod, when a volume was set up or mapped; not when it was refreshed
+	// reasonSuccessfulUnmountVolume is normal, on the pod, or on the PersistentVolume when the pod is not known: the volume
 	// was torn down or unmapped.
-	ReasonSuccessfulUnmountVolume = "SuccessfulUnmountVolume"
-	// ReasonSuccessfulUnmountDevice is normal, on the PersistentVolume: it was unstaged, or its device undone.
-	ReasonSuccessfulUnmountDevice = "SuccessfulUnmountDevice"
+	reasonSuccessfulUnmountVolume = "SuccessfulUnmountVolume"
+	// reasonSuccessfulUnmountDevice is normal, on the PersistentVolume: it was unstaged, or its device undone.
+	reasonSuccessfulUnmountDevice = "SuccessfulUnmountDevice"
 	// ReasonDirectoryKept is a warning, on the pod or the PersistentVolume: the volume was taken away, and its directory stays
 	// since something else is in it.
 	ReasonDirectoryKept          = "VolumeDirectoryKept"
-	ReasonFailedUnmapVolume      = "FailedUnmapVolume"      // warning, on the pod, or on the PersistentVolume when the pod is not known
-	ReasonFailedUnmapDevice      = "FailedUnmapDevice"      // warning, on the PersistentVolume
-	ReasonVolumePluginMisbehaved = "VolumePluginMisbehaved" // warning, on the PersistentVolume
-	ReasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
+	reasonFailedUnmapVolume      = "FailedUnmapVolume"      // warning, on the pod, or on the PersistentVolume when the pod is not known
+	reasonFailedUnmapDevice      = "FailedUnmapDevice"      // warning, on the PersistentVolume
+	reasonVolumePluginMisbehaved = "VolumePluginMisbehaved" // warning, on the PersistentVolume
+	reasonFailedDetachVolume     = "FailedDetachVolume"     // warning, on the PersistentVolume
 	ReasonSuccessfulDetachVolume = "SuccessfulDetachVolume" // normal, on the PersistentVolume
 	ReasonVolumeNotAttached      = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached
 	ReasonVolumeResizeFailed     = "VolumeResizeFailed"     // warning, on the claim, or on the pod
-	ReasonVolumeResizeSuccessful = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
-	// ReasonFileSystemResizeRequired is normal, on the claim, when a node has to go on.
-	ReasonFileSystemResizeRequired = "FileSystemResizeRequired"
-	// ReasonFileSystemResizeSuccessful is normal, on the pod and the claim.
-	ReasonFileSystemResizeSuccessful = "FileSystemResizeSuccessful"
-	// ReasonFileSystemResizeFailed is a warning, on the pod and the claim, when the volume is read-only here.
-	ReasonFileSystemResizeFailed = "FileSystemResizeFailed"
+	reasonVolumeResizeSuccessful = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
+	// reasonFileSystemResizeRequired is normal, on the claim, when a node has to go on.
+	reasonFileSystemResizeRequired = "FileSystemResizeRequired"
+	// reasonFileSystemResizeSuccessful is normal, on the pod and the claim.
+	reasonFileSystemResizeSuccessful = "FileSystemResizeSuccessful"
+	// reasonFileSystemResizeFailed is a warning, on the pod and the claim, when the volume is read-only here.
+	reasonFileSystemResizeFailed = "FileSystemResizeFailed"
 )
 
 // event records an event on object, if there is one.
-func (g *Generator) event(object runtime.Object, eventtype, reason, format string, args ...any) {
+func (g *generator) event(object runtime.Object, eventtype, reason, format string, args ...any) {
 	if g.recorder != nil && object != nil {
 		g.recorder.Eventf(object, eventtype, reason, format, args...)
 	}
 }
 
 // succeeded records that something succeeded with the volume of that name. It allocates nothing when nobody records.
-func (g *Generator) succeeded(object runtime.Object, reason, format, name string) {
+func (g *generator) succeeded(object runtime.Object, reason, format, name string) {
 	if g.recorder != nil && object != nil {
 		g.recorder.Eventf(object, v1.EventTypeNormal, reason, format, name)
 	}
@@ -59,7 +59,7 @@ func (g *Generator) succeeded(object runtime.Object, reason, format, name string
 
 // directoryKept tells of a directory that stays when its volume was taken away, and returns any other error. That nothing is
 // mounted there is asked after that.
-func (g *Generator) directoryKept(object runtime.Object, name string, err error) error {
+func (g *generator) directoryKept(object runtime.Object, name string, err error) error {
 	if !errors.Is(err, volume.ErrDirectoryKept) {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 
 // TestWithoutARecorderASuccessCostsNothing holds for the text of the event too.
 func TestWithoutARecorderASuccessCostsNothing(t *testing.T) {
-	g, pod, name := &Generator{}, &v1.Pod{}, strings.Repeat("data", 10)
+	g, pod, name := &generator{}, &v1.Pod{}, strings.Repeat("data", 10)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		g.succeeded(podObject(pod), ReasonSuccessfulMountVolume, "volume %q is mounted", name)
+		g.succeeded(podObject(pod), reasonSuccessfulMountVolume, "volume %q is mounted", name)
 	}))
 }

@@ -196,7 +196,7 @@ func logKeys(info OperationInfo) []any {
 		"pod", string(info.PodName), "node", string(info.NodeName)}
 }
 
-// NewOperation returns an operation that does run, for generators of other kinds than [Generator]. run is treated as one
+// NewOperation returns an operation that does run, for generators of other kinds than that of [NewOperationGenerator]. run is treated as one
 // call of the plugin that info names: it gets a deadline, a panic in it is an error, and it is abandoned when it does
 // not return after its context has ended. info.Kind and info.VolumeName are required.
 func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Operation {

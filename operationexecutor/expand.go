@@ -23,7 +23,7 @@ func (e *Executor) ExpandVolume(ctx context.Context, v VolumeToExpand) (*Operati
 
 // expanding is one expansion by the control plane.
 type expanding struct {
-	*Generator
+	*generator
 	x *execution
 	v VolumeToExpand
 
@@ -35,9 +35,9 @@ type expanding struct {
 }
 
 // GenerateExpandVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateExpandVolumeFunc(v VolumeToExpand) *Operation {
+func (g *generator) GenerateExpandVolumeFunc(v VolumeToExpand) *Operation {
 	info := OperationInfo{Kind: OpExpand, PluginName: v.PluginName, VolumeName: v.VolumeName}
-	return newOperation(info, &expanding{Generator: g, v: v})
+	return newOperation(info, &expanding{generator: g, v: v})
 }
 
 // tell records that the operation failed.
@@ -148,14 +148,14 @@ func (e *expanding) finish(ctx context.Context, size resource.Quantity) error {
 		if err := e.mark(ctx, Expansion{Status: v1.PersistentVolumeClaimNodeResizePending, Size: size}); err != nil {
 			return err
 		}
-		e.event(e.object(), v1.EventTypeNormal, ReasonFileSystemResizeRequired, "the storage of volume %q has %s; a node has to go on",
+		e.event(e.object(), v1.EventTypeNormal, reasonFileSystemResizeRequired, "the storage of volume %q has %s; a node has to go on",
 			e.v.VolumeSpec.Name(), size.String())
 		return nil
 	}
 	if err := e.mark(ctx, Expansion{Size: size}); err != nil {
 		return err
 	}
-	e.event(e.object(), v1.EventTypeNormal, ReasonVolumeResizeSuccessful, "volume %q has %s", e.v.VolumeSpec.Name(), size.String())
+	e.event(e.object(), v1.EventTypeNormal, reasonVolumeResizeSuccessful, "volume %q has %s", e.v.VolumeSpec.Name(), size.String())
 	return nil
 }
 

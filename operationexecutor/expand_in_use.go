@@ -26,9 +26,9 @@ func (e *Executor) ExpandInUseVolume(ctx context.Context, v VolumeToMount, actua
 type expandingInUse struct{ nodeExpansion }
 
 // GenerateExpandInUseVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateExpandInUseVolumeFunc(v VolumeToMount, actualState ActualStateOfWorldMounterUpdater, currentSize resource.Quantity) *Operation {
+func (g *generator) GenerateExpandInUseVolumeFunc(v VolumeToMount, actualState ActualStateOfWorldMounterUpdater, currentSize resource.Quantity) *Operation {
 	info := OperationInfo{Kind: OpExpandInUse, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, &expandingInUse{nodeExpansion{Generator: g, v: v, state: actualState, current: currentSize}})
+	return newOperation(info, &expandingInUse{nodeExpansion{generator: g, v: v, state: actualState, current: currentSize}})
 }
 
 func (e *expandingInUse) run(ctx context.Context, x *execution) error {

@@ -14,7 +14,7 @@ import (
 
 // nodeExpansion grows one volume on this node, while it is mounted or mapped for a pod or while it is in use.
 type nodeExpansion struct {
-	*Generator
+	*generator
 	x     *execution
 	v     VolumeToMount
 	state ActualStateOfWorldMounterUpdater
@@ -101,7 +101,7 @@ func (n *nodeExpansion) desired() resource.Quantity {
 func (n *nodeExpansion) do(ctx context.Context, plan nodePlan) error {
 	switch plan.step {
 	case nodeReadOnly:
-		n.tell(v1.EventTypeWarning, ReasonFileSystemResizeFailed, "volume %q is read-only here and is not expanded", n.v.VolumeSpec.Name())
+		n.tell(v1.EventTypeWarning, reasonFileSystemResizeFailed, "volume %q is read-only here and is not expanded", n.v.VolumeSpec.Name())
 		return nil // Another pod may have it writable.
 	case nodeGrow:
 		return n.grow(ctx, plan)
@@ -131,7 +131,7 @@ func (n *nodeExpansion) grow(ctx context.Context, plan nodePlan) error {
 		return err
 	}
 	n.resized(plan)
-	n.tell(v1.EventTypeNormal, ReasonFileSystemResizeSuccessful, "volume %q has %s on this node", n.v.VolumeSpec.Name(), plan.target.String())
+	n.tell(v1.EventTypeNormal, reasonFileSystemResizeSuccessful, "volume %q has %s on this node", n.v.VolumeSpec.Name(), plan.target.String())
 	return nil
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // OperationGenerator makes the operations that an executor begins. Generating does no I/O, asks no plugin and does not
-// fail: what fails, fails in the operation, so that it gets back-off. [Generator] is the real one.
+// fail: what fails, fails in the operation, so that it gets back-off. [NewOperationGenerator] returns the real one.
 type OperationGenerator interface {
 	// GenerateAttachVolumeFunc makes the operation that attaches v.
 	GenerateAttachVolumeFunc(v VolumeToAttach, actualState ActualStateOfWorldAttacherUpdater) *Operation
@@ -78,8 +78,8 @@ type GeneratorOptions struct {
 	Logger *slog.Logger
 }
 
-// Generator makes operations that call the plugins of a registry. It is immutable, but for memory that is used again.
-type Generator struct {
+// generator makes operations that call the plugins of a registry. It is immutable, but for memory that is used again.
+type generator struct {
 	plugins    *volume.VolumePluginMgr
 	journal    Journal
 	deviceUse  DeviceUse
@@ -96,11 +96,11 @@ type Generator struct {
 	texts      sync.Pool // of *[]byte
 }
 
-var _ OperationGenerator = (*Generator)(nil)
+var _ OperationGenerator = (*generator)(nil)
 
 // NewOperationGenerator returns a generator of options.
-func NewOperationGenerator(options GeneratorOptions) *Generator {
-	g := &Generator{
+func NewOperationGenerator(options GeneratorOptions) OperationGenerator {
+	g := &generator{
 		plugins:    options.Plugins,
 		journal:    options.Journal,
 		deviceUse:  options.DeviceUse,
@@ -122,4 +122,4 @@ func NewOperationGenerator(options GeneratorOptions) *Generator {
 }
 
 // GetVolumePluginMgr implements [OperationGenerator].
-func (g *Generator) GetVolumePluginMgr() *volume.VolumePluginMgr { return g.plugins }
+func (g *generator) GetVolumePluginMgr() *volume.VolumePluginMgr { return g.plugins }

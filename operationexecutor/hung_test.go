@@ -17,7 +17,7 @@ import (
 
 // alone is a generator whose every unmount of a device is one call that does what the test says.
 type alone struct {
-	*operationexecutor.Generator
+	operationexecutor.OperationGenerator
 	do   func(ctx context.Context) error
 	made *operationexecutor.Operation // set: this one, again and again
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // intend records what is about to be done. Its error is transient: nothing was begun.
-func (g *Generator) intend(ctx context.Context, x *execution, intent Intent) error {
+func (g *generator) intend(ctx context.Context, x *execution, intent Intent) error {
 	if g.journal == nil {
 		return nil
 	}
@@ -21,7 +21,7 @@ func (g *Generator) intend(ctx context.Context, x *execution, intent Intent) err
 }
 
 // callContext returns the context of the call that carries an intent out.
-func (g *Generator) callContext(ctx context.Context, intent Intent) context.Context {
+func (g *generator) callContext(ctx context.Context, intent Intent) context.Context {
 	if watcher, ok := g.journal.(CallWatcher); ok {
 		return watcher.CallContext(ctx, intent)
 	}
@@ -30,7 +30,7 @@ func (g *Generator) callContext(ctx context.Context, intent Intent) context.Cont
 
 // conclude records how that ended, also when ctx has ended meanwhile. A failure is logged: the intent that stays on
 // record is the truth, if less exact.
-func (g *Generator) conclude(ctx context.Context, x *execution, intent Intent, end IntentEnd) {
+func (g *generator) conclude(ctx context.Context, x *execution, intent Intent, end IntentEnd) {
 	if g.journal == nil {
 		return
 	}

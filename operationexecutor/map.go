@@ -22,15 +22,15 @@ type mapping struct {
 }
 
 // GenerateMapVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
+func (g *generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpMap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, &mapping{mounting: mounting{Generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath}})
+	return newOperation(info, &mapping{mounting: mounting{generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath}})
 }
 
 // tell records what became of the operation.
 func (m *mapping) tell(err error) error {
 	if err != nil {
-		m.event(podObject(m.v.Pod), v1.EventTypeWarning, ReasonFailedMapVolume,
+		m.event(podObject(m.v.Pod), v1.EventTypeWarning, reasonFailedMapVolume,
 			"mapping volume %q failed: %v", m.v.VolumeSpec.Name(), err)
 	}
 	return err
@@ -153,7 +153,7 @@ func (m *mapping) mapPod(ctx context.Context) error {
 	}
 	m.conclude(ctx, m.x, m.intent, IntentDone)
 	if !had {
-		m.event(podObject(m.v.Pod), v1.EventTypeNormal, ReasonSuccessfulMountVolume,
+		m.event(podObject(m.v.Pod), v1.EventTypeNormal, reasonSuccessfulMountVolume,
 			"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.devicePath, m.staging.path, m.path)
 	}
 	return nil
@@ -203,7 +203,7 @@ func (m *mapping) bind(ctx context.Context) error {
 	if m.isBelievedMounted() {
 		return nil // A volume that the pod has is expanded in use.
 	}
-	expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
+	expansion := nodeExpansion{generator: m.generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
 		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.stagePath,
 	}}
 	return expansion.duringMount(ctx)

@@ -19,7 +19,7 @@ func mountKey(v VolumeToMount) Key {
 
 // mounting is one mount operation.
 type mounting struct {
-	*Generator
+	*generator
 	x       *execution
 	v       VolumeToMount
 	options MountOptions
@@ -40,9 +40,9 @@ type mounting struct {
 }
 
 // GenerateMountVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
+func (g *generator) GenerateMountVolumeFunc(v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpMount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, &mounting{Generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath})
+	return newOperation(info, &mounting{generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath})
 }
 
 func (m *mounting) run(ctx context.Context, x *execution) error {
@@ -66,10 +66,10 @@ func (m *mounting) run(ctx context.Context, x *execution) error {
 func (m *mounting) tell(err error) error {
 	switch {
 	case err != nil:
-		m.event(podObject(m.v.Pod), v1.EventTypeWarning, ReasonFailedMount,
+		m.event(podObject(m.v.Pod), v1.EventTypeWarning, reasonFailedMount,
 			"mounting volume %q failed: %v", m.v.VolumeSpec.Name(), err)
 	case !m.wasMounted:
-		m.succeeded(podObject(m.v.Pod), ReasonSuccessfulMountVolume, "volume %q is mounted", m.v.VolumeSpec.Name())
+		m.succeeded(podObject(m.v.Pod), reasonSuccessfulMountVolume, "volume %q is mounted", m.v.VolumeSpec.Name())
 	}
 	return err
 }
@@ -202,7 +202,7 @@ func (m *mounting) expand(ctx context.Context) error {
 	if !claimed(m.v.VolumeSpec) {
 		return nil
 	}
-	expansion := nodeExpansion{Generator: m.Generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
+	expansion := nodeExpansion{generator: m.generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
 		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.staging.path,
 	}}
 	return expansion.duringMount(ctx)

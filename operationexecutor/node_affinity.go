@@ -12,7 +12,7 @@ import (
 
 // checkNodeAffinity refuses a PersistentVolume whose node affinity does not allow this node, before anything is done. The
 // labels are asked for only when the volume has an affinity.
-func (g *Generator) checkNodeAffinity(ctx context.Context, x *execution, spec *volume.Spec) error {
+func (g *generator) checkNodeAffinity(ctx context.Context, x *execution, spec *volume.Spec) error {
 	if g.nodeLabels == nil || !volume.HasNodeAffinity(spec.PersistentVolume) {
 		return nil
 	}

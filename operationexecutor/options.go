@@ -12,16 +12,16 @@ import (
 
 // The defaults of [ExecutorOptions].
 const (
-	// DefaultTimeout bounds one call of a plugin, as kubelet bounds one call of a CSI driver.
-	DefaultTimeout = 2 * time.Minute
-	// DefaultWaitForAttachTimeout bounds the wait for a device, as kubelet does.
-	DefaultWaitForAttachTimeout = 10 * time.Minute
-	// DefaultGrace is how long a call may take to return after its context has ended.
-	DefaultGrace = 2 * time.Second
+	// defaultTimeout bounds one call of a plugin, as kubelet bounds one call of a CSI driver.
+	defaultTimeout = 2 * time.Minute
+	// defaultWaitForAttachTimeout bounds the wait for a device, as kubelet does.
+	defaultWaitForAttachTimeout = 10 * time.Minute
+	// defaultGrace is how long a call may take to return after its context has ended.
+	defaultGrace = 2 * time.Second
 	// DefaultWorkersPerPlugin is how many calls of one plugin run at once.
 	DefaultWorkersPerPlugin = 64
-	// DefaultHungPerPlugin is how many calls of one plugin may hang before no more are made.
-	DefaultHungPerPlugin = 1024
+	// defaultHungPerPlugin is how many calls of one plugin may hang before no more are made.
+	defaultHungPerPlugin = 1024
 	// DefaultInfeasible is how long an operation waits that can never succeed as it was asked for. Kubernetes waits 12
 	// hours.
 	DefaultInfeasible = time.Hour
@@ -38,7 +38,7 @@ type ExecutorOptions struct {
 	// PluginTimeouts bounds the calls of one plugin, by its name. A field that is zero there has the bound of Timeouts.
 	PluginTimeouts map[string]Timeouts
 	// Grace is how long a call of a plugin may take to return after its context has ended, before it is abandoned.
-	// Zero means [DefaultGrace].
+	// Zero means two seconds.
 	Grace time.Duration
 	// WorkersPerPlugin is how many calls of one plugin run at once; others wait for their turn. A call that has taken longer
 	// than ten seconds counts no more: it waits for something, most likely a server that is dead, and must not keep the
@@ -48,7 +48,7 @@ type ExecutorOptions struct {
 	// made, for other volumes neither: each then fails with a [*PluginHungError]. Each of them keeps a goroutine, and most
 	// often a thread, of which a program may have ten thousand. Since a call that hangs keeps its volume, as many volumes must
 	// hang. So many calls at most that have taken longer than ten seconds give their places to others. Zero means
-	// [DefaultHungPerPlugin].
+	// 1,024.
 	HungPerPlugin int
 	// KeyFreed is called whenever the key of an operation becomes free: when the operation has ended, or later, when
 	// the last call that it abandoned has really returned. It runs in a goroutine of the executor, with no lock held,
@@ -98,13 +98,13 @@ func (o ExecutorOptions) withDefaults() ExecutorOptions {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Grace <= 0 {
-		o.Grace = DefaultGrace
+		o.Grace = defaultGrace
 	}
 	if o.WorkersPerPlugin <= 0 {
 		o.WorkersPerPlugin = DefaultWorkersPerPlugin
 	}
 	if o.HungPerPlugin <= 0 {
-		o.HungPerPlugin = DefaultHungPerPlugin
+		o.HungPerPlugin = defaultHungPerPlugin
 	}
 	o.PluginTimeouts = maps.Clone(o.PluginTimeouts)
 	return o
@@ -120,22 +120,22 @@ func (o *ExecutorOptions) timeout(plugin string, kind OperationKind) time.Durati
 	if bound := o.Timeouts.of(kind); bound > 0 {
 		return bound
 	}
-	return DefaultTimeout
+	return defaultTimeout
 }
 
 // waitForAttach returns the bound of the wait for a device.
 func (o *ExecutorOptions) waitForAttach(plugin string) time.Duration {
-	return cmp.Or(max(o.PluginTimeouts[plugin].WaitForAttach, 0), max(o.Timeouts.WaitForAttach, 0), DefaultWaitForAttachTimeout)
+	return cmp.Or(max(o.PluginTimeouts[plugin].WaitForAttach, 0), max(o.Timeouts.WaitForAttach, 0), defaultWaitForAttachTimeout)
 }
 
-// Timeouts bounds one call of a plugin by the kind of operation that makes it. A zero field means [DefaultTimeout].
+// Timeouts bounds one call of a plugin by the kind of operation that makes it. A zero field means two minutes.
 type Timeouts struct {
 	// Attach bounds Attach.
 	Attach time.Duration
 	// Detach bounds Detach.
 	Detach time.Duration
 	// WaitForAttach bounds the wait for a device before it is staged or mapped, unless MountOptions.WaitForAttachTimeout
-	// does. Zero means [DefaultWaitForAttachTimeout].
+	// does. Zero means ten minutes.
 	WaitForAttach time.Duration
 	// Mount bounds each of MountDevice and SetUp. Checking a large filesystem may take long.
 	Mount time.Duration

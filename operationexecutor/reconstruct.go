@@ -25,20 +25,20 @@ func (e *Executor) ReconstructVolume(ctx context.Context, v VolumeToReconstruct)
 
 // reconstructing is one operation that asks what was found.
 type reconstructing struct {
-	*Generator
+	*generator
 	x *execution
 	v VolumeToReconstruct
 }
 
 // GenerateReconstructVolumeFunc implements [OperationGenerator]. found is called in the operation's goroutine, before the
 // operation is done, and only when it succeeds.
-func (g *Generator) GenerateReconstructVolumeFunc(v VolumeToReconstruct, found func(volume.ReconstructedVolume)) *Operation {
+func (g *generator) GenerateReconstructVolumeFunc(v VolumeToReconstruct, found func(volume.ReconstructedVolume)) *Operation {
 	info := OperationInfo{Kind: OpReconstruct, PluginName: v.PluginName, PodName: volume.UniquePodName(v.PodUID)}
 	return newOperation(info, codeFunc(func(ctx context.Context, x *execution) error {
 		x.failed = func(_ context.Context, err error) error {
 			return fmt.Errorf("volume %q at %q cannot be reconstructed: %w", v.InnerVolumeSpecName, v.VolumePath, err)
 		}
-		r := &reconstructing{Generator: g, x: x, v: v}
+		r := &reconstructing{generator: g, x: x, v: v}
 		reconstructed, err := r.run(ctx)
 		if err == nil {
 			found(reconstructed)

@@ -15,14 +15,14 @@ import (
 
 // specCopy is a spec that plugins got, as a copy for one operation.
 type specCopy struct {
-	generator      *Generator
+	generator      *generator
 	original, copy *volume.Spec
 	was            *[]byte // the copy in bytes when it was made
 }
 
 // copyOf returns a copy of spec for plugins, so that one that changes it spoils nothing; the same one all through the
 // operation. When that has ended, it is compared with the original.
-func (g *Generator) copyOf(x *execution, spec *volume.Spec) *volume.Spec {
+func (g *generator) copyOf(x *execution, spec *volume.Spec) *volume.Spec {
 	if spec == nil {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (x *execution) checkSpec(c specCopy) {
 		return fmt.Errorf("plugin %q changed the spec of volume %q that it was given, which its contract forbids: %w",
 			x.pluginName(), c.original.Name(), ErrUntrue)
 	})
-	c.generator.event(volumeObject(c.original), v1.EventTypeWarning, ReasonVolumePluginMisbehaved,
+	c.generator.event(volumeObject(c.original), v1.EventTypeWarning, reasonVolumePluginMisbehaved,
 		"plugin %q changed the spec of volume %q that it was given; nobody else sees that", x.pluginName(), c.original.Name())
 	x.executor.options.Logger.Warn("a plugin changed a spec that it was given", logKeys(x.op.Info())...)
 }
@@ -72,7 +72,7 @@ func (c *specCopy) isUnchanged() bool {
 }
 
 // inBytes returns what a spec says, in memory of g.texts; nothing when that cannot be told.
-func (g *Generator) inBytes(spec *volume.Spec) *[]byte {
+func (g *generator) inBytes(spec *volume.Spec) *[]byte {
 	text, ok := g.texts.Get().(*[]byte)
 	if !ok {
 		text = new([]byte)

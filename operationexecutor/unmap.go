@@ -11,9 +11,9 @@ import (
 )
 
 // GenerateUnmapVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
+func (g *generator) GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmap, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, &unmapping{unmounting{Generator: g, v: v, state: actualState}})
+	return newOperation(info, &unmapping{unmounting{generator: g, v: v, state: actualState}})
 }
 
 // unmapping is one unmap operation.
@@ -23,10 +23,10 @@ type unmapping struct{ unmounting }
 func (u *unmapping) tell(err error) error {
 	object, name := eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName
 	if err != nil {
-		u.event(object, v1.EventTypeWarning, ReasonFailedUnmapVolume, "unmapping volume %q failed: %v", name, err)
+		u.event(object, v1.EventTypeWarning, reasonFailedUnmapVolume, "unmapping volume %q failed: %v", name, err)
 		return err
 	}
-	u.succeeded(object, ReasonSuccessfulUnmountVolume, "volume %q is unmapped", name)
+	u.succeeded(object, reasonSuccessfulUnmountVolume, "volume %q is unmapped", name)
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (u *unmapping) run(ctx context.Context, x *execution) error {
 }
 
 // globalMapPath returns where the volume's binds are: where they were made, or where the plugin would have them.
-func (g *Generator) globalMapPath(ctx context.Context, x *execution, known string, spec *volume.Spec, unmapper volume.BlockVolumeUnmapper) (string, error) {
+func (g *generator) globalMapPath(ctx context.Context, x *execution, known string, spec *volume.Spec, unmapper volume.BlockVolumeUnmapper) (string, error) {
 	if known != "" {
 		return known, nil
 	}

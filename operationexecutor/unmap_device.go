@@ -11,9 +11,9 @@ import (
 )
 
 // GenerateUnmapDeviceFunc implements [OperationGenerator].
-func (g *Generator) GenerateUnmapDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
+func (g *generator) GenerateUnmapDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmapDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
-	return newOperation(info, &unmappingDevice{unmountingDevice{Generator: g, v: v, state: actualState}})
+	return newOperation(info, &unmappingDevice{unmountingDevice{generator: g, v: v, state: actualState}})
 }
 
 // unmappingDevice is one unmap-device operation.
@@ -23,10 +23,10 @@ type unmappingDevice struct{ unmountingDevice }
 func (u *unmappingDevice) tell(err error) error {
 	object, name := volumeObject(u.v.VolumeSpec), string(u.v.VolumeName)
 	if err != nil {
-		u.event(object, v1.EventTypeWarning, ReasonFailedUnmapDevice, "unmapping the device of volume %q failed: %v", name, err)
+		u.event(object, v1.EventTypeWarning, reasonFailedUnmapDevice, "unmapping the device of volume %q failed: %v", name, err)
 		return err
 	}
-	u.succeeded(object, ReasonSuccessfulUnmountDevice, "the device of volume %q is undone", name)
+	u.succeeded(object, reasonSuccessfulUnmountDevice, "the device of volume %q is undone", name)
 	return nil
 }
 

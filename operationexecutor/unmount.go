@@ -11,7 +11,7 @@ import (
 
 // unmounting is one unmount operation.
 type unmounting struct {
-	*Generator
+	*generator
 	x     *execution
 	v     MountedVolume
 	state ActualStateOfWorldMounterUpdater
@@ -20,9 +20,9 @@ type unmounting struct {
 }
 
 // GenerateUnmountVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
+func (g *generator) GenerateUnmountVolumeFunc(v MountedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmount, PluginName: v.PluginName, VolumeName: v.VolumeName, PodName: v.PodName}
-	return newOperation(info, &unmounting{Generator: g, v: v, state: actualState})
+	return newOperation(info, &unmounting{generator: g, v: v, state: actualState})
 }
 
 func (u *unmounting) run(ctx context.Context, x *execution) error {
@@ -41,10 +41,10 @@ func (u *unmounting) run(ctx context.Context, x *execution) error {
 func (u *unmounting) tell(err error) error {
 	object, name := eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName
 	if err != nil {
-		u.event(object, v1.EventTypeWarning, ReasonFailedUnmount, "unmounting volume %q failed: %v", name, err)
+		u.event(object, v1.EventTypeWarning, reasonFailedUnmount, "unmounting volume %q failed: %v", name, err)
 		return err
 	}
-	u.succeeded(object, ReasonSuccessfulUnmountVolume, "volume %q is unmounted", name)
+	u.succeeded(object, reasonSuccessfulUnmountVolume, "volume %q is unmounted", name)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 
 // unmountingDevice is one unmount-device operation.
 type unmountingDevice struct {
-	*Generator
+	*generator
 	x     *execution
 	v     AttachedVolume
 	state ActualStateOfWorldMounterUpdater
@@ -23,9 +23,9 @@ type unmountingDevice struct {
 }
 
 // GenerateUnmountDeviceFunc implements [OperationGenerator].
-func (g *Generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
+func (g *generator) GenerateUnmountDeviceFunc(v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) *Operation {
 	info := OperationInfo{Kind: OpUnmountDevice, PluginName: v.PluginName, VolumeName: v.VolumeName}
-	return newOperation(info, &unmountingDevice{Generator: g, v: v, state: actualState})
+	return newOperation(info, &unmountingDevice{generator: g, v: v, state: actualState})
 }
 
 func (u *unmountingDevice) run(ctx context.Context, x *execution) error {
@@ -44,10 +44,10 @@ func (u *unmountingDevice) run(ctx context.Context, x *execution) error {
 func (u *unmountingDevice) tell(err error) error {
 	object, name := volumeObject(u.v.VolumeSpec), string(u.v.VolumeName)
 	if err != nil {
-		u.event(object, v1.EventTypeWarning, ReasonFailedUnmountDevice, "unstaging volume %q failed: %v", name, err)
+		u.event(object, v1.EventTypeWarning, reasonFailedUnmountDevice, "unstaging volume %q failed: %v", name, err)
 		return err
 	}
-	u.succeeded(object, ReasonSuccessfulUnmountDevice, "volume %q is unstaged", name)
+	u.succeeded(object, reasonSuccessfulUnmountDevice, "volume %q is unstaged", name)
 	return nil
 }
 

@@ -81,7 +81,7 @@ func pluginOf(v AttachedVolume) string {
 
 // verifying is one operation that asks one plugin about attachments.
 type verifying struct {
-	*Generator
+	*generator
 	x          *execution
 	pluginName string
 	volumes    map[types.NodeName][]AttachedVolume
@@ -96,7 +96,7 @@ type (
 )
 
 // GenerateVolumesAreAttachedFunc implements [OperationGenerator].
-func (g *Generator) GenerateVolumesAreAttachedFunc(volumes []AttachedVolume, nodeName types.NodeName, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
+func (g *generator) GenerateVolumesAreAttachedFunc(volumes []AttachedVolume, nodeName types.NodeName, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpVerifyAttached, PluginName: pluginName, NodeName: nodeName}
 	return g.verification(info, verifying{
 		volumes: map[types.NodeName][]AttachedVolume{nodeName: volumes}, state: actualState, ask: (*verifying).askNode,
@@ -104,13 +104,13 @@ func (g *Generator) GenerateVolumesAreAttachedFunc(volumes []AttachedVolume, nod
 }
 
 // GenerateBulkVolumeVerifyFunc implements [OperationGenerator].
-func (g *Generator) GenerateBulkVolumeVerifyFunc(volumesByNode map[types.NodeName][]AttachedVolume, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
+func (g *generator) GenerateBulkVolumeVerifyFunc(volumesByNode map[types.NodeName][]AttachedVolume, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpBulkVerifyAttached, PluginName: pluginName}
 	return g.verification(info, verifying{volumes: volumesByNode, state: actualState, ask: (*verifying).askBulk})
 }
 
-func (g *Generator) verification(info OperationInfo, v verifying) *Operation {
-	v.Generator, v.pluginName = g, info.PluginName
+func (g *generator) verification(info OperationInfo, v verifying) *Operation {
+	v.generator, v.pluginName = g, info.PluginName
 	return newOperation(info, &v)
 }
 

@@ -52,7 +52,7 @@ func (e *Executor) VerifyControllerAttachedVolume(ctx context.Context, v VolumeT
 
 // verifyingController is one operation that asks what the control plane has attached.
 type verifyingController struct {
-	*Generator
+	*generator
 	x     *execution
 	v     VolumeToMount
 	node  types.NodeName
@@ -60,16 +60,16 @@ type verifyingController struct {
 }
 
 // GenerateVerifyControllerAttachedVolumeFunc implements [OperationGenerator].
-func (g *Generator) GenerateVerifyControllerAttachedVolumeFunc(v VolumeToMount, nodeName types.NodeName, actualState ActualStateOfWorldAttacherUpdater) (*Operation, error) {
+func (g *generator) GenerateVerifyControllerAttachedVolumeFunc(v VolumeToMount, nodeName types.NodeName, actualState ActualStateOfWorldAttacherUpdater) (*Operation, error) {
 	if err := g.checkReported(v, nodeName); err != nil {
 		return nil, err
 	}
 	info := OperationInfo{Kind: OpVerifyControllerAttached, PluginName: v.PluginName, VolumeName: v.VolumeName, NodeName: nodeName}
-	return newOperation(info, &verifyingController{Generator: g, v: v, node: nodeName, state: actualState}), nil
+	return newOperation(info, &verifyingController{generator: g, v: v, node: nodeName, state: actualState}), nil
 }
 
 // checkReported refuses what cannot succeed yet. It knows that without I/O.
-func (g *Generator) checkReported(v VolumeToMount, nodeName types.NodeName) error {
+func (g *generator) checkReported(v VolumeToMount, nodeName types.NodeName) error {
 	if !v.PluginIsAttachable {
 		return nil
 	}

@@ -3,7 +3,7 @@ package attachdetach
 import (
 	"time"
 
-	"github.com/volumekit/volumekit/cache/cluster"
+	"github.com/volumekit/volumekit/internal/cluster"
 )
 
 // ForceReason is why a volume is taken from a node although the node uses it, or may use it.

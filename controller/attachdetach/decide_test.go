@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/volumekit/volumekit/cache/cluster"
+	"github.com/volumekit/volumekit/internal/cluster"
 )
 
 // TestDecide says what every state of an attachment leads to.

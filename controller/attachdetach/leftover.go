@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/volumekit/volumekit/cache/cluster"
+	"github.com/volumekit/volumekit/internal/cluster"
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache/cluster"
+	"github.com/volumekit/volumekit/internal/cluster"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"

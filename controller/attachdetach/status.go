@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache/cluster"
+	"github.com/volumekit/volumekit/internal/cluster"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/volumekit/volumekit/cache/internal/cachetest"
+	"github.com/volumekit/volumekit/internal/cachetest"
 )
 
 // BenchmarkHeap reports how much the states keep for each attachment, beside the objects that the caller gave.

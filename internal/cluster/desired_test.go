@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache/cluster"
-	"github.com/volumekit/volumekit/cache/internal/cachetest"
+	"github.com/volumekit/volumekit/internal/cachetest"
+	"github.com/volumekit/volumekit/internal/cluster"
 	"github.com/volumekit/volumekit/volume"
 )
 

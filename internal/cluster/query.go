@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache/internal/rows"
+	"github.com/volumekit/volumekit/internal/rows"
 )
 
 // Attachment returns what is known of a volume on a node, and false when it is not, and may not be, attached.

@@ -1,0 +1,8 @@
+package operationexecutor
+
+// The defaults, for tests.
+const (
+	DefaultGrace                = defaultGrace
+	DefaultTimeout              = defaultTimeout
+	DefaultWaitForAttachTimeout = defaultWaitForAttachTimeout
+)
