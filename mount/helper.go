@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// DefaultHelperDir is where helpers mount unless [Options].HelperDir says otherwise.
-const DefaultHelperDir = "/run/volumekit/mount"
+// defaultHelperDir is where helpers mount unless [Options].HelperDir says otherwise.
+const defaultHelperDir = "/run/volumekit/mount"
 
 // helperPlaces are searched for mount.TYPE, in this order, as mount(8) does.
 var helperPlaces = []string{"/sbin", "/usr/sbin"}

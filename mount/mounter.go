@@ -29,7 +29,7 @@ func New(options Options) *Mounter {
 		calls: newCalls(options), reader: reader, changer: changer,
 		helpers: &helpers{
 			reader: reader, changer: changer,
-			programs: maps.Clone(options.Helpers), dir: cmp.Or(options.HelperDir, DefaultHelperDir),
+			programs: maps.Clone(options.Helpers), dir: cmp.Or(options.HelperDir, defaultHelperDir),
 		},
 	}
 }

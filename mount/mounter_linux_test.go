@@ -28,7 +28,7 @@ func TestSuite(t *testing.T) {
 	for name, without := range variants {
 		t.Run(name, func(t *testing.T) {
 			mounttest.Run(t, mounttest.Config{New: func(testing.TB) (mount.Interface, mounttest.World) {
-				return mount.New(mount.Options{Without: without}), mounttest.OS{}
+				return mount.New(mount.Options{Without: without}), mounttest.Kernel()
 			}})
 		})
 	}

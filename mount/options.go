@@ -18,7 +18,7 @@ type Options struct {
 	// HelperDir is the absolute path of a directory in which helpers mount before the mount is moved to its target. It and
 	// the directories above must not be writable for others; it is made when it is missing. Each mount in progress has one
 	// filesystem there, which is named after its target; what a killed program has left is taken off by the next Mount or
-	// Unmount of that target. Programs that share it must not share targets. Empty means DefaultHelperDir.
+	// Unmount of that target. Programs that share it must not share targets. Empty means /run/volumekit/mount.
 	HelperDir string
 	// Without names kernel features that are treated as missing, so that tests can walk the fall-backs.
 	Without Feature

@@ -20,9 +20,9 @@ import (
 
 // The defaults of [DiskOptions].
 const (
-	DefaultMaxObjectBytes = 3 << 19 // 1.5 MiB, as much as etcd and Kubernetes take
-	DefaultMaxBytes       = 2 << 30
-	DefaultCompactBytes   = 8 << 20
+	defaultMaxObjectBytes = 3 << 19 // 1.5 MiB, as much as etcd and Kubernetes take
+	defaultMaxBytes       = 2 << 30
+	defaultCompactBytes   = 8 << 20
 )
 
 // The sentinels of [Disk]. Match them with errors.Is.
@@ -45,11 +45,11 @@ var (
 
 // DiskOptions are the options of [OpenDisk]. The zero value is useful.
 type DiskOptions struct {
-	// History is how many writes per kind are remembered for watches; 0 means [DefaultHistory].
+	// History is how many writes per kind are remembered for watches; 0 means 4,096.
 	History int
-	// MaxObjectBytes is how large one object may be, and MaxBytes how large all are together, as JSON. Zero means the defaults.
+	// MaxObjectBytes is how large one object may be, and MaxBytes how large all are together, as JSON. Zero means 1.5 MiB and 2 GiB.
 	MaxObjectBytes, MaxBytes int64
-	// CompactBytes is how large the journal becomes, at least, before a snapshot takes its place; 0 means [DefaultCompactBytes].
+	// CompactBytes is how large the journal becomes, at least, before a snapshot takes its place; 0 means 8 MiB.
 	CompactBytes int64
 	// Salvage says that a damaged directory is opened with what can be read of it. Damaged files are kept under names that begin
 	// with "damaged-", and no watch is resumed. Objects may be missing, or older than they were: see that nothing follows from
@@ -65,9 +65,9 @@ func (o DiskOptions) withDefaults() DiskOptions {
 			*given = fallback
 		}
 	}
-	orElse(&o.MaxObjectBytes, DefaultMaxObjectBytes)
-	orElse(&o.MaxBytes, DefaultMaxBytes)
-	orElse(&o.CompactBytes, DefaultCompactBytes)
+	orElse(&o.MaxObjectBytes, defaultMaxObjectBytes)
+	orElse(&o.MaxBytes, defaultMaxBytes)
+	orElse(&o.CompactBytes, defaultCompactBytes)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/volumekit/volumekit/internal/backoff"
 )
 
-// LeaseObjects is a [Lessor] that keeps leases as Lease objects in any [Store]. Make it with [NewLeaseObjects].
+// leaseObjects is a [Lessor] that keeps leases as Lease objects in any [Store].
 //
 // Nobody compares the times in such an object with its own clock. Who waits for a lease watches its object, and takes it when
 // it has not changed for as long as it lives and a tenth longer, by the clock of the one who waits. The token is the number of
 // times that the lease was taken (leaseTransitions), so that Lease objects are not to be deleted while anything outside of the
 // store depends on tokens; the store itself tells a lease from one before its object was deleted. In a [Transaction] a lease counts as held until another has taken it.
-type LeaseObjects struct {
+type leaseObjects struct {
 	store   Store
 	options LeaseObjectsOptions
 }
 
-var _ Lessor = (*LeaseObjects)(nil)
+var _ Lessor = (*leaseObjects)(nil)
 
 // LeaseObjectsOptions are the options of [NewLeaseObjects]. The zero value is useful.
 type LeaseObjectsOptions struct {
@@ -36,16 +36,16 @@ type LeaseObjectsOptions struct {
 	Jitter float64
 }
 
-// NewLeaseObjects returns the leases that are kept in s. It starts nothing and does no I/O.
-func NewLeaseObjects(s Store, options LeaseObjectsOptions) *LeaseObjects {
+// NewLeaseObjects returns a [Lessor] that keeps leases as Lease objects in s. It starts nothing and does no I/O.
+func NewLeaseObjects(s Store, options LeaseObjectsOptions) Lessor {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &LeaseObjects{store: s, options: options}
+	return &leaseObjects{store: s, options: options}
 }
 
 // AcquireLease implements [Lessor].
-func (l *LeaseObjects) AcquireLease(ctx context.Context, request LeaseRequest) (Lease, error) {
+func (l *leaseObjects) AcquireLease(ctx context.Context, request LeaseRequest) (Lease, error) {
 	request, err := request.Validate()
 	if err != nil {
 		return Lease{}, err
@@ -75,7 +75,7 @@ var errTryAgain = errors.New("seen too late")
 
 // leaseWait is one wait for a lease. It belongs to one goroutine.
 type leaseWait struct {
-	leases  *LeaseObjects
+	leases  *leaseObjects
 	request LeaseRequest
 	// seen is the object as it was seen last, nil if there was none, and since when it is as it is.
 	seen  *coordinationv1.Lease
@@ -194,7 +194,7 @@ func (w *leaseWait) ended(ctx context.Context) error {
 }
 
 // RenewLease implements [Lessor]. A lease that has expired and that nobody has taken since is renewed.
-func (l *LeaseObjects) RenewLease(ctx context.Context, lease Lease) (Lease, error) {
+func (l *leaseObjects) RenewLease(ctx context.Context, lease Lease) (Lease, error) {
 	for {
 		began := time.Now()
 		err := l.change(ctx, lease, func(spec *coordinationv1.LeaseSpec) {
@@ -213,7 +213,7 @@ func (l *LeaseObjects) RenewLease(ctx context.Context, lease Lease) (Lease, erro
 }
 
 // ReleaseLease implements [Lessor].
-func (l *LeaseObjects) ReleaseLease(ctx context.Context, lease Lease) error {
+func (l *leaseObjects) ReleaseLease(ctx context.Context, lease Lease) error {
 	for {
 		err := l.change(ctx, lease, func(spec *coordinationv1.LeaseSpec) { spec.HolderIdentity = nil })
 		switch {
@@ -227,7 +227,7 @@ func (l *LeaseObjects) ReleaseLease(ctx context.Context, lease Lease) error {
 }
 
 // change writes to the object of a lease that is held.
-func (l *LeaseObjects) change(ctx context.Context, lease Lease, change func(*coordinationv1.LeaseSpec)) error {
+func (l *leaseObjects) change(ctx context.Context, lease Lease, change func(*coordinationv1.LeaseSpec)) error {
 	object, err := Get[*coordinationv1.Lease](ctx, l.store, lease.Name.Namespace, lease.Name.Name)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// DefaultHistory is how many writes per kind a [Memory] remembers unless told otherwise.
-const DefaultHistory = 4096
+// defaultHistory is how many writes per kind a [Memory] remembers unless told otherwise.
+const defaultHistory = 4096
 
 // MemoryOptions are the options of [NewMemory]. The zero value is useful.
 type MemoryOptions struct {
-	// History is how many writes per kind are remembered for watches; 0 means [DefaultHistory]. A watch that falls
+	// History is how many writes per kind are remembered for watches; 0 means 4,096. A watch that falls
 	// further behind is closed, and cannot be resumed.
 	History int
 }
@@ -46,7 +46,7 @@ type memoryKind struct {
 func NewMemory(options MemoryOptions) *Memory {
 	m := &Memory{history: options.History, kinds: map[schema.GroupVersionKind]*memoryKind{}}
 	if m.history <= 0 {
-		m.history = DefaultHistory
+		m.history = defaultHistory
 	}
 	for _, kind := range Kinds() {
 		m.kinds[kind] = &memoryKind{objects: map[Key]Object{}, log: memoryLog{limit: m.history}}

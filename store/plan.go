@@ -35,7 +35,7 @@ type PlannedWrite struct {
 	Object Object
 }
 
-// NewTransactionPlan checks t, whose leases are those of a [LeaseObjects], and copies its objects. Errors match [ErrInvalid].
+// NewTransactionPlan checks t, whose leases are those of a [NewLeaseObjects], and copies its objects. Errors match [ErrInvalid].
 func NewTransactionPlan(t Transaction) (*TransactionPlan, error) {
 	p := &TransactionPlan{transaction: t, drafts: make([]draft, 0, len(t.Writes))}
 	for i, c := range t.Conditions {

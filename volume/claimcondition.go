@@ -7,15 +7,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClaimConditionBound is the type of the condition by which a controller says in the status of a claim why the claim has no volume.
+// claimConditionBound is the type of the condition by which a controller says in the status of a claim why the claim has no volume.
 // Its status is False, its reason is that of the event, its message a sentence for people. A bound claim does not have it.
-const ClaimConditionBound v1.PersistentVolumeClaimConditionType = "volumekit.io/Bound"
+const claimConditionBound v1.PersistentVolumeClaimConditionType = "volumekit.io/Bound"
 
 // WhyUnbound returns what the status of a claim says of why the claim has no volume, as "reason: message", or "" when it says
 // nothing.
 func WhyUnbound(claim *v1.PersistentVolumeClaim) string {
 	for _, c := range claim.Status.Conditions {
-		if c.Type == ClaimConditionBound && c.Status == v1.ConditionFalse {
+		if c.Type == claimConditionBound && c.Status == v1.ConditionFalse {
 			return c.Reason + ": " + c.Message
 		}
 	}
@@ -26,7 +26,7 @@ func WhyUnbound(claim *v1.PersistentVolumeClaim) string {
 // shared.
 func SetUnbound(claim *v1.PersistentVolumeClaim, reason, message string) (changed bool) {
 	next := v1.PersistentVolumeClaimCondition{
-		Type: ClaimConditionBound, Status: v1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: metav1.Now().Rfc3339Copy(),
+		Type: claimConditionBound, Status: v1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: metav1.Now().Rfc3339Copy(),
 	}
 	at := slices.IndexFunc(claim.Status.Conditions, isBoundCondition)
 	if at < 0 {
@@ -51,4 +51,4 @@ func ClearUnbound(claim *v1.PersistentVolumeClaim) (changed bool) {
 	return true
 }
 
-func isBoundCondition(c v1.PersistentVolumeClaimCondition) bool { return c.Type == ClaimConditionBound }
+func isBoundCondition(c v1.PersistentVolumeClaimCondition) bool { return c.Type == claimConditionBound }

@@ -225,7 +225,7 @@ func TestReserveAndBind(t *testing.T) {
 			err := <-b.ended
 			require.ErrorIs(w.t, err, context.DeadlineExceeded)
 			require.NotErrorIs(w.t, err, ErrPlaceAnew)
-			require.Equal(w.t, DefaultBindTimeout, time.Since(before))
+			require.Equal(w.t, defaultBindTimeout, time.Since(before))
 			r.Release()
 		}},
 		{"47 all bound", bound("data", "v"), func(w *world) {

@@ -30,14 +30,14 @@ const (
 	MostCapacityLeft
 )
 
-// DefaultBindTimeout is how long [Reservation.Bind] waits unless told otherwise.
-const DefaultBindTimeout = 10 * time.Minute
+// defaultBindTimeout is how long [Reservation.Bind] waits unless told otherwise.
+const defaultBindTimeout = 10 * time.Minute
 
 // Options are the options of a [Scheduler]. The zero value is useful.
 type Options struct {
 	// Score is which nodes are better.
 	Score ScorePolicy
-	// BindTimeout is how long Bind waits for claims to be bound; zero means [DefaultBindTimeout].
+	// BindTimeout is how long Bind waits for claims to be bound; zero means ten minutes.
 	BindTimeout time.Duration
 	// Changed is called with each change that may help pods that were refused: see [Waits]. It must return soon, may call the
 	// Scheduler, and is called from several goroutines at once. Nil drops the changes.
@@ -76,7 +76,7 @@ func New(s store.Store, options Options) *Scheduler {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	if options.BindTimeout == 0 {
-		options.BindTimeout = DefaultBindTimeout
+		options.BindTimeout = defaultBindTimeout
 	}
 	if options.Mirrors.Logger == nil {
 		options.Mirrors.Logger = options.Logger

@@ -11,7 +11,7 @@ import (
 )
 
 // World is what the suite sees and does beside mounting: files, by absolute path, as a workload would. Its methods are
-// those of package os and return the same errors. [OS] is the machine's; fake.Mounter is one in memory.
+// those of package os and return the same errors. [Kernel] is the machine's; fake.Mounter is one in memory.
 type World interface {
 	// Mkdir makes a directory.
 	Mkdir(name string, perm fs.FileMode) error
@@ -27,30 +27,32 @@ type World interface {
 	Remove(name string) error
 }
 
-// OS is the [World] of this machine. The zero value is ready to use.
-type OS struct{}
+// Kernel returns the [World] of this machine.
+func Kernel() World { return kernel{} }
 
-var _ World = OS{}
+type kernel struct{}
+
+var _ World = kernel{}
 
 // Mkdir is os.Mkdir.
-func (OS) Mkdir(name string, perm fs.FileMode) error { return os.Mkdir(name, perm) }
+func (kernel) Mkdir(name string, perm fs.FileMode) error { return os.Mkdir(name, perm) }
 
 // WriteFile is os.WriteFile.
-func (OS) WriteFile(name string, data []byte, perm fs.FileMode) error {
+func (kernel) WriteFile(name string, data []byte, perm fs.FileMode) error {
 	return os.WriteFile(name, data, perm)
 }
 
 // ReadFile is os.ReadFile.
-func (OS) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
+func (kernel) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
 
 // Lstat is os.Lstat.
-func (OS) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }
+func (kernel) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }
 
 // Symlink is os.Symlink.
-func (OS) Symlink(oldname, newname string) error { return os.Symlink(oldname, newname) }
+func (kernel) Symlink(oldname, newname string) error { return os.Symlink(oldname, newname) }
 
 // Remove is os.Remove.
-func (OS) Remove(name string) error { return os.Remove(name) }
+func (kernel) Remove(name string) error { return os.Remove(name) }
 
 // Config says what the suite runs on.
 type Config struct {

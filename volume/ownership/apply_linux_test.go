@@ -55,7 +55,7 @@ var modes = map[string]struct {
 
 func TestEveryKindOfFileGetsTheGroupAndTheBits(t *testing.T) {
 	requireChown(t)
-	everyWay(t, func(t *testing.T, without Feature) {
+	everyWay(t, func(t *testing.T, without feature) {
 		for _, readOnly := range []bool{false, true} {
 			root := t.TempDir()
 			require.NoError(t, os.Chmod(root, 0o700))
@@ -65,7 +65,7 @@ func TestEveryKindOfFileGetsTheGroupAndTheBits(t *testing.T) {
 			require.NoError(t, os.Chmod(filepath.Join(root, "dir"), 0o700))
 			passwd := fileOf(t, "/etc/passwd")
 
-			report := mustApply(t, root, Options{ReadOnly: readOnly, Without: without})
+			report := mustApply(t, root, Options{ReadOnly: readOnly, without: without})
 			want := Counts{Visited: 1, GroupChanged: 1, ModeChanged: 1, Links: 1}
 			wantRoot := uint32(dir | 0o2770)
 			if readOnly {
@@ -121,10 +121,10 @@ func TestHardLinksAreChangedOnce(t *testing.T) {
 
 func TestRootMayBeAFile(t *testing.T) {
 	requireChown(t)
-	everyWay(t, func(t *testing.T, without Feature) {
+	everyWay(t, func(t *testing.T, without feature) {
 		root := filepath.Join(t.TempDir(), "file")
 		put(t, root, file{reg | 0o400, 0})
-		report := mustApply(t, root, Options{Policy: &onRoot, Without: without})
+		report := mustApply(t, root, Options{Policy: &onRoot, without: without})
 		assert.Equal(t, file{reg | 0o660, group}, fileOf(t, root))
 		assert.Equal(t, Report{
 			Counts: Counts{Visited: 1, GroupChanged: 1, ModeChanged: 1}, Reason: RootNotDirectory, Complete: true,
@@ -251,16 +251,16 @@ func times(t *testing.T, root string) map[string][2]unix.Timespec {
 
 func TestWhereAllIsRightNotEvenATimeChanges(t *testing.T) {
 	requireChown(t)
-	everyWay(t, func(t *testing.T, without Feature) {
+	everyWay(t, func(t *testing.T, without feature) {
 		root := t.TempDir()
 		grow(t, root, 500)
 		put(t, filepath.Join(root, "link"), file{link, 0})
-		first := mustApply(t, root, Options{Without: without})
+		first := mustApply(t, root, Options{without: without})
 		assert.EqualValues(t, 513, first.Visited)
 		assert.EqualValues(t, 513, first.GroupChanged)
 		times(t, root) // which sets access times itself, but only once after a change
 		before := times(t, root)
-		again := mustApply(t, root, Options{Without: without})
+		again := mustApply(t, root, Options{without: without})
 		after := times(t, root)
 		require.Len(t, after, len(before))
 		for path := range before {
@@ -273,7 +273,7 @@ func TestWhereAllIsRightNotEvenATimeChanges(t *testing.T) {
 // A directory that was changed after it was last read has its access time set by the next one who reads it.
 func TestReadingADirectoryLeavesNoTrace(t *testing.T) {
 	requireChown(t)
-	everyWay(t, func(t *testing.T, without Feature) {
+	everyWay(t, func(t *testing.T, without feature) {
 		root := t.TempDir()
 		put(t, filepath.Join(root, "a", "b"), file{reg | 0o660, group})
 		put(t, filepath.Join(root, "a"), file{dir | 0o2770, group})
@@ -282,7 +282,7 @@ func TestReadingADirectoryLeavesNoTrace(t *testing.T) {
 		for _, path := range []string{root, filepath.Join(root, "a")} {
 			require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, old, 0))
 		}
-		mustApply(t, root, Options{Without: without})
+		mustApply(t, root, Options{without: without})
 		for _, path := range []string{root, filepath.Join(root, "a")} {
 			assert.EqualValues(t, 1, lstat(t, path).Atim.Sec, path)
 		}
@@ -306,14 +306,14 @@ func chattr(t *testing.T, path string, flags int) {
 
 func TestFailureIsReportedAndLeavesTheRootForTheNextTry(t *testing.T) {
 	mounttest.RequireRoot(t)
-	everyWay(t, func(t *testing.T, without Feature) {
+	everyWay(t, func(t *testing.T, without feature) {
 		root := t.TempDir()
 		grow(t, root, 200)
 		frozen := filepath.Join(root, "d0", "s1", "f77")
 		chattr(t, frozen, immutable)
 		defer chattr(t, frozen, 0)
 		before := fileOf(t, root)
-		report, err := apply(t, root, Options{Policy: &onRoot, Without: without})
+		report, err := apply(t, root, Options{Policy: &onRoot, without: without})
 		require.ErrorIs(t, err, unix.EPERM)
 		var failed *FailedError
 		require.ErrorAs(t, err, &failed)
@@ -328,11 +328,11 @@ func TestFailureIsReportedAndLeavesTheRootForTheNextTry(t *testing.T) {
 		assert.Equal(t, before, fileOf(t, root), "the root comes last")
 
 		chattr(t, frozen, 0)
-		report = mustApply(t, root, Options{Policy: &onRoot, Without: without})
+		report = mustApply(t, root, Options{Policy: &onRoot, without: without})
 		assert.Equal(t, Counts{Visited: 206, GroupChanged: 2, ModeChanged: 2}, report.Counts)
 		assert.Equal(t, RootGroup, report.Reason)
 		assert.Equal(t, file{reg | 0o664, group}, fileOf(t, frozen))
-		report = mustApply(t, root, Options{Policy: &onRoot, Without: without})
+		report = mustApply(t, root, Options{Policy: &onRoot, without: without})
 		assert.True(t, report.Skipped)
 	})
 }

@@ -91,13 +91,13 @@ func put(t *testing.T, path string, f file) {
 }
 
 // features are the ways that a kernel can have.
-var features = map[string]Feature{
-	"all": 0, "no fchmodat2": FeatureFchmodat2, "no openat2": FeatureOpenat2,
-	"no mount root": FeatureMountRoot, "none": AllFeatures,
+var features = map[string]feature{
+	"all": 0, "no fchmodat2": featureFchmodat2, "no openat2": featureOpenat2,
+	"no mount root": featureMountRoot, "none": allFeatures,
 }
 
 // everyWay runs a test with all system calls, and with the fall-backs.
-func everyWay(t *testing.T, test func(t *testing.T, without Feature)) {
+func everyWay(t *testing.T, test func(t *testing.T, without feature)) {
 	t.Helper()
 	for name, without := range features {
 		t.Run(name, func(t *testing.T) { test(t, without) })

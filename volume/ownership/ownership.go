@@ -50,23 +50,23 @@ type Options struct {
 	Workers int
 	// MaxFailures is how many failures are kept beside the first of each errno. 0 means 16. All are counted.
 	MaxFailures int
-	// Without holds system calls that are not to be used, for tests of the fall-backs.
-	Without Feature
+	// without holds system calls that are not to be used, for tests of the fall-backs.
+	without feature
 }
 
-// Feature is a set of system calls that a kernel or a seccomp filter may lack. Apply finds out by itself what is missing.
-type Feature uint8
+// feature is a set of system calls that a kernel or a seccomp filter may lack. Apply finds out by itself what is missing.
+type feature uint8
 
 const (
-	// FeatureFchmodat2 is fchmodat2(2), Linux 6.6. The fall-back is chmod(2) of the descriptor's name in /proc/self/fd.
-	FeatureFchmodat2 Feature = 1 << iota
-	// FeatureOpenat2 is openat2(2), Linux 5.6. The fall-back opens one path element after the other.
-	FeatureOpenat2
-	// FeatureMountRoot is STATX_ATTR_MOUNT_ROOT, Linux 5.8. The fall-back compares mount ids in /proc/self/fdinfo.
-	FeatureMountRoot
+	// featureFchmodat2 is fchmodat2(2), Linux 6.6. The fall-back is chmod(2) of the descriptor's name in /proc/self/fd.
+	featureFchmodat2 feature = 1 << iota
+	// featureOpenat2 is openat2(2), Linux 5.6. The fall-back opens one path element after the other.
+	featureOpenat2
+	// featureMountRoot is STATX_ATTR_MOUNT_ROOT, Linux 5.8. The fall-back compares mount ids in /proc/self/fdinfo.
+	featureMountRoot
 
-	// AllFeatures is the set of all of them.
-	AllFeatures Feature = 1<<iota - 1
+	// allFeatures is the set of all of them.
+	allFeatures feature = 1<<iota - 1
 )
 
 // eventRecorder tells users what happened to a pod. A volume.EventRecorder is one. It must return at once.

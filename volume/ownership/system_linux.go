@@ -48,8 +48,8 @@ type fchmodat2 bool
 
 // probe finds out whether fchmodat2 can be used. A kernel that has it looks at the descriptor, and a filter that refuses
 // it, with whatever error, does not.
-func probe(without Feature) fchmodat2 {
-	if without&FeatureFchmodat2 != 0 {
+func probe(without feature) fchmodat2 {
+	if without&featureFchmodat2 != 0 {
 		return false
 	}
 	return fchmodNew(-1, 0) == unix.EBADF

@@ -25,7 +25,7 @@ func mountAt(t *testing.T, source, target, fsType string, flags uintptr) {
 
 func TestWhatIsMountedInsideIsLeftAlone(t *testing.T) {
 	mounttest.RequireRoot(t)
-	everyWay(t, func(t *testing.T, without Feature) {
+	everyWay(t, func(t *testing.T, without feature) {
 		root, outside := t.TempDir(), t.TempDir()
 		put(t, filepath.Join(outside, "dir", "canary"), file{reg | 0o600, 0})
 		for _, name := range []string{"tmpfs", "bind", "same"} {
@@ -46,7 +46,7 @@ func TestWhatIsMountedInsideIsLeftAlone(t *testing.T) {
 		for _, path := range untouched {
 			before = append(before, fileOf(t, path))
 		}
-		report := mustApply(t, root, Options{Without: without})
+		report := mustApply(t, root, Options{without: without})
 		assert.Equal(t, Counts{Visited: 3, GroupChanged: 3, ModeChanged: 3, Mounts: 4}, report.Counts)
 		assert.True(t, report.Complete)
 		for i, path := range untouched {
@@ -59,12 +59,12 @@ func TestWhatIsMountedInsideIsLeftAlone(t *testing.T) {
 // A mount that hangs inside a volume that does not must not be waited for.
 func TestHungMountInsideIsNotWaitedFor(t *testing.T) {
 	mounttest.RequireRoot(t)
-	everyWay(t, func(t *testing.T, without Feature) {
+	everyWay(t, func(t *testing.T, without feature) {
 		root := t.TempDir()
 		put(t, filepath.Join(root, "hung"), file{dir | 0o755, 0})
 		f := mounttest.NewFUSE(t, mounttest.FUSEOptions{Target: filepath.Join(root, "hung")})
 		f.Hang(mounttest.FUSEAny)
-		report := mustApply(t, root, Options{Without: without})
+		report := mustApply(t, root, Options{without: without})
 		assert.EqualValues(t, 1, report.Mounts)
 		assert.True(t, report.Complete)
 		f.Heal()
@@ -78,12 +78,12 @@ const swaps = 100_000
 // hundred thousand times, while the tree is changed over and over.
 func TestLinkThatIsSwappedInIsNeverFollowed(t *testing.T) {
 	requireChown(t)
-	for name, without := range map[string]Feature{"all": 0, "none": AllFeatures} {
+	for name, without := range map[string]feature{"all": 0, "none": allFeatures} {
 		t.Run(name, func(t *testing.T) { testSwappedLinks(t, without) })
 	}
 }
 
-func testSwappedLinks(t *testing.T, without Feature) {
+func testSwappedLinks(t *testing.T, without feature) {
 	root, outside := t.TempDir(), t.TempDir()
 	put(t, filepath.Join(outside, "sub", "canary"), file{reg | 0o600, 0})
 	put(t, filepath.Join(outside, "file"), file{reg | 0o600, 0})
@@ -93,7 +93,7 @@ func testSwappedLinks(t *testing.T, without Feature) {
 	require.NoError(t, os.Symlink(filepath.Join(outside, "file"), filepath.Join(root, "file-link")))
 	before := times(t, outside)
 	runs := underAttack(t, root, swaps, [][2]string{{"dir", "dir-link"}, {"file", "file-link"}}, func(gid int64) error {
-		_, err := Apply(t.Context(), root, Options{Group: of(gid), Without: without})
+		_, err := Apply(t.Context(), root, Options{Group: of(gid), without: without})
 		return err
 	})
 	t.Logf("%d runs while %d names were swapped", runs, swaps)
@@ -135,7 +135,7 @@ func underAttack(t *testing.T, root string, swaps int, pairs [][2]string, apply 
 // somebody else that is closed. Whoever changes a mode by name gives the bits of the one to the other.
 func TestModeOfOneFileNeverReachesAnother(t *testing.T) {
 	requireChown(t)
-	for _, without := range []Feature{0, FeatureFchmodat2} {
+	for _, without := range []feature{0, featureFchmodat2} {
 		root := t.TempDir()
 		mine, theirs := filepath.Join(root, "mine"), filepath.Join(root, "theirs")
 		put(t, mine, file{reg | 0o4777, 0})
@@ -148,7 +148,7 @@ func TestModeOfOneFileNeverReachesAnother(t *testing.T) {
 		defer attacker.Close()
 		worst := uint32(0)
 		runs := underAttack(t, root, swaps/10, [][2]string{{"mine", "theirs"}}, func(gid int64) error {
-			_, err := Apply(t.Context(), root, Options{Group: of(gid), Without: without})
+			_, err := Apply(t.Context(), root, Options{Group: of(gid), without: without})
 			var st unix.Stat_t
 			err = errors.Join(err, unix.Fstat(int(victim.Fd()), &st))
 			worst |= st.Mode & 0o7777
@@ -229,10 +229,10 @@ func TestDescriptorsAreClosed(t *testing.T) {
 		return n
 	}
 	before := open()
-	everyWay(t, func(t *testing.T, without Feature) {
-		mustApply(t, root, Options{Without: without})
-		mustApply(t, filepath.Join(root, "d0", "s0", "f0"), Options{Without: without})
-		_, err := apply(t, filepath.Join(root, "missing"), Options{Without: without})
+	everyWay(t, func(t *testing.T, without feature) {
+		mustApply(t, root, Options{without: without})
+		mustApply(t, filepath.Join(root, "d0", "s0", "f0"), Options{without: without})
+		_, err := apply(t, filepath.Join(root, "missing"), Options{without: without})
 		require.Error(t, err)
 	})
 	assert.Equal(t, before, open())

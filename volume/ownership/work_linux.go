@@ -16,7 +16,7 @@ func (w *work) do(ctx context.Context) error {
 		Workers: w.options.Workers,
 		Fresh:   true,
 		Mask:    unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_GID,
-		Without: withoutForWalk(w.options.Without),
+		Without: withoutForWalk(w.options.without),
 	})
 	if err != nil {
 		return fmt.Errorf("ownership: %w", err)
@@ -37,7 +37,7 @@ func (w *work) do(ctx context.Context) error {
 // walk changes everything beneath the root, and then the root.
 func (w *work) walk(ctx context.Context, tree *treewalk.Tree) error {
 	w.setSkips(tree)
-	has := probe(w.options.Without)
+	has := probe(w.options.without)
 	last := w.visitor(has)
 	err := tree.Walk(ctx, func() treewalk.Visitor { return w.visitor(has) })
 	if err == nil {
@@ -71,11 +71,11 @@ func (w *work) setSkips(tree *treewalk.Tree) {
 	}
 }
 
-func withoutForWalk(f Feature) (out treewalk.Feature) {
-	if f&FeatureOpenat2 != 0 {
+func withoutForWalk(f feature) (out treewalk.Feature) {
+	if f&featureOpenat2 != 0 {
 		out |= treewalk.FeatureOpenat2
 	}
-	if f&FeatureMountRoot != 0 {
+	if f&featureMountRoot != 0 {
 		out |= treewalk.FeatureMountRoot
 	}
 	return out
