@@ -1,4 +1,4 @@
-// Package ram is a volume plugin to copy: each volume is a tmpfs that begins and ends with its pod.
+// Package ram is a volume plugin to copy. Each volume is a tmpfs that begins and ends with its pod.
 package ram
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Name is a part of paths, and so never changes. Specs name the plugin by their csi driver, "ram.example.com".
+// Name is a part of paths, so it never changes. A spec names the plugin by its csi driver, "ram.example.com".
 const Name = "example.com/ram"
 
-// Plugin keeps nothing in memory about volumes, so that a new value goes on where an old one was killed.
+// Plugin keeps nothing in memory about volumes. A new value continues where a killed one stopped.
 type Plugin struct {
 	Mounter mount.Interface // makes the mounts; must not be nil
 	host    volume.VolumeHost
 }
 
-// Init is called once, before everything else.
+// Init is called once, before every other method.
 func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
 	p.host = host
 	return nil
@@ -31,7 +31,7 @@ func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
 
 func (p *Plugin) GetPluginName() string { return Name }
 
-// CanSupport is true for a volume of a pod's own that names the driver.
+// CanSupport is true for an inline volume of a pod that names the driver.
 func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 	return spec.PersistentVolume == nil && spec.HasDriver(Name)
 }
@@ -53,7 +53,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	return r, r.locate(p.host, name, pod.UID)
 }
 
-// NewUnmounter knows the name and the pod's UID alone: whoever mounted may have been killed since.
+// NewUnmounter gets only the name and the pod's UID: the program that mounted may have been killed.
 func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
 	r := &ram{mounter: p.Mounter}
 	return r, r.locate(p.host, name, podUID)

@@ -14,17 +14,17 @@ func blockCases() []Case {
 	return []Case{
 		{
 			Rule: "B1", Group: "block", Name: "map paths",
-			Sentence: "GetGlobalMapPath and GetPodDeviceMapPath MUST be absolute, beneath the node's root and the same each time: the first the same for all pods, the second another for each.",
+			Sentence: "GetGlobalMapPath and GetPodDeviceMapPath MUST be absolute, below the node's root and always the same: the first is one path for all pods, the second differs for each pod.",
 			Needs:    volume.CapBlock, run: mapPaths,
 		},
 		{
 			Rule: "B2", Group: "block", Name: "mapped again",
-			Sentence: "SetUpDevice and MapPodDevice, where the plugin has them, MUST succeed again, also by a new value of the plugin, and lead to the same device.",
+			Sentence: "A second SetUpDevice or MapPodDevice, if the plugin has them, MUST succeed, also by a new value of the plugin, and MUST lead to the same device.",
 			Needs:    volume.CapBlock, run: mappedAgain,
 		},
 		{
 			Rule: "B3", Group: "block", Name: "unmapped again",
-			Sentence: "UnmapPodDevice and TearDownDevice, where the plugin has them, MUST succeed when nothing is there, also by a new value of the plugin.",
+			Sentence: "UnmapPodDevice and TearDownDevice, if the plugin has them, MUST succeed if nothing is there, also by a new value of the plugin.",
 			Needs:    volume.CapBlock, run: unmappedAgain,
 		},
 		{
@@ -34,22 +34,22 @@ func blockCases() []Case {
 		},
 		{
 			Rule: "B5", Group: "block", Name: "spec from a link",
-			Sentence: "ConstructBlockVolumeSpec MUST make of the inner name and the link of a pod a spec of this plugin with that inner name, which is used as a block device.",
+			Sentence: "ConstructBlockVolumeSpec MUST return, for the inner name and the link of a pod, a spec of this plugin with that inner name and the volume mode Block.",
 			Needs:    volume.CapBlock, run: blockSpecFromLink,
 		},
 		{
 			Rule: "B6", Group: "block", Name: "cancelled",
-			Sentence: "SetUpDevice, MapPodDevice, UnmapPodDevice and TearDownDevice whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Sentence: "SetUpDevice, MapPodDevice, UnmapPodDevice and TearDownDevice whose context ends, before or during the call, MUST do no harm: the next call MUST finish the work.",
 			Needs:    volume.CapBlock, run: cancelledMapping,
 		},
 		{
 			Rule: "B7", Group: "block", Name: "two pods of one device",
-			Sentence: "UnmapPodDevice for one pod MUST leave the device to the others.",
+			Sentence: "UnmapPodDevice for one pod MUST leave the device to the other pods.",
 			Needs:    volume.CapBlock, run: unmapOneOfTwo,
 		},
 		{
 			Rule: "B8", Group: "block", Name: "two devices of one pod",
-			Sentence: "Volumes MUST have global map paths, devices and, for one pod, links of their own, also where the name of one begins with that of the other, and unmapping one MUST leave the others, with their content.",
+			Sentence: "Volumes MUST have different global map paths, devices and, within one pod, links, also if one name begins with the other. Unmapping one MUST leave the others mapped, with their content.",
 			Needs:    volume.CapBlock, run: twoDevicesOfOnePod,
 		},
 	}

@@ -13,7 +13,7 @@ func classCases() []Case {
 	return []Case{
 		{
 			Rule: "P7", Group: "provision", Name: "content of what is provisioned again",
-			Sentence: "Provision of a volume that is there, also by a new value of the plugin, MUST leave its content as it is.",
+			Sentence: "Provision of an existing volume, also by a new value of the plugin, MUST leave its content unchanged.",
 			Needs:    volume.CapProvision, run: provisionKeepsContent,
 		},
 		{
@@ -23,12 +23,12 @@ func classCases() []Case {
 		},
 		{
 			Rule: "P9", Group: "provision", Name: "claims of one name",
-			Sentence: "Volumes of different PVNames MUST share nothing, also where their claims, in two namespaces, have one name.",
+			Sentence: "Volumes with different PVNames MUST share nothing, also if their claims have the same name in two namespaces.",
 			Needs:    volume.CapProvision, run: claimsOfOneName,
 		},
 		{
 			Rule: "P10", Group: "provision", Name: "capacity as statfs tells",
-			Sentence: "The filesystem of a new volume MUST have at least three quarters of the capacity that its PersistentVolume states, as statfs tells.",
+			Sentence: "The filesystem of a new volume MUST have, by statfs, at least three quarters of the capacity of its PersistentVolume.",
 			Needs:    volume.CapProvision, run: capacityIsThere,
 		},
 	}

@@ -10,7 +10,7 @@ import (
 func contextCases() []Case {
 	return []Case{{
 		Rule: "Q1", Group: "context", Name: "return soon",
-		Sentence: "A call whose context has ended MUST return soon: five seconds later at most.",
+		Sentence: "A call whose context has ended MUST return within five seconds.",
 		run:      endedCallsReturn,
 	}}
 }

@@ -11,12 +11,12 @@ func deleteBesideCases() []Case {
 	return []Case{
 		{
 			Rule: "D4", Group: "delete", Name: "all others stay",
-			Sentence: "Delete MUST leave every other volume, and its content, as they are, also where the name of one begins with that of the other.",
+			Sentence: "Delete MUST leave every other volume and its content unchanged, also if one name begins with the other.",
 			Needs:    volume.CapProvision | volume.CapDelete, run: deleteLeavesOthers,
 		},
 		{
 			Rule: "D5", Group: "delete", Name: "delete of what is mounted",
-			Sentence: "Delete of a volume that is staged, mounted for a pod or mapped on this node MUST fail with an error that matches ErrInUse and leave the volume and its content whole, also by a new value of the plugin, and also where nothing is attached.",
+			Sentence: "Delete of a volume that is staged, mounted for a pod or mapped on this node MUST fail with an error that matches ErrInUse and MUST leave the volume and its content whole, also by a new value of the plugin, and also if nothing is attached.",
 			Needs:    volume.CapProvision | volume.CapDelete, run: deleteMounted,
 		},
 	}

@@ -17,7 +17,7 @@ func attachCases() []Case {
 	return []Case{
 		{
 			Rule: "A1", Group: "attach", Name: "attach and detach",
-			Sentence: "Attach MUST succeed again on the same node, and VolumesAreAttached MUST say true while the volume is attached there and not say true after Detach.",
+			Sentence: "A second Attach to the same node MUST succeed. VolumesAreAttached MUST say true while the volume is attached there, and MUST NOT say true after Detach.",
 			Needs:    volume.CapAttach, run: attachDetach,
 		},
 		{
@@ -27,37 +27,37 @@ func attachCases() []Case {
 		},
 		{
 			Rule: "A3", Group: "attach", Name: "attachment after a crash",
-			Sentence: "A new value of the plugin MUST know what is attached, and MUST be able to detach it.",
+			Sentence: "A new value of the plugin MUST know what is attached and MUST be able to detach it.",
 			Needs:    volume.CapAttach, run: attachedAfterCrash,
 		},
 		{
 			Rule: "A4", Group: "attach", Name: "WaitForAttach",
-			Sentence: "WaitForAttach MUST return the absolute path of the device, the same each time while the volume is attached, whatever else is detached meanwhile.",
+			Sentence: "WaitForAttach MUST return the absolute path of the device. The path MUST stay the same while the volume is attached, whatever else is detached.",
 			Needs:    volume.CapAttach, run: waitForAttach,
 		},
 		{
 			Rule: "A5", Group: "attach", Name: "two nodes",
-			Sentence: "Attach of a volume whose access modes allow one node only MUST fail while the volume is attached to another, also by a new value of the plugin, and MUST leave that as it is.",
+			Sentence: "Attach of a volume whose access modes allow only one node MUST fail while the volume is attached to another, also by a new value of the plugin, and MUST keep that attachment.",
 			Needs:    volume.CapAttach, run: attachTwoNodes,
 		},
 		{
 			Rule: "A6", Group: "attach", Name: "cancelled",
-			Sentence: "Attach and Detach whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Sentence: "Attach and Detach whose context ends, before or during the call, MUST do no harm: the next call MUST finish the work.",
 			Needs:    volume.CapAttach, run: cancelledAttach,
 		},
 		{
 			Rule: "A7", Group: "attach", Name: "fenced",
-			Sentence: "Where FencesCalls is true, Attach and Detach with an older FencingToken than the storage has seen for the volume MUST fail with ErrFenced and MUST change nothing, also by a new value of the plugin; those with the same token, a newer one or none MUST be carried out.",
+			Sentence: "If FencesCalls is true, Attach and Detach with a FencingToken older than the storage has seen for the volume MUST fail with ErrFenced and MUST change nothing, also by a new value of the plugin. Calls with the same token, a newer one or none MUST be carried out.",
 			Needs:    volume.CapAttach, run: fencedAttach,
 		},
 		{
 			Rule: "A8", Group: "attach", Name: "ListAttachments",
-			Sentence: "ListAttachments, where there is one, MUST list a volume with its node from Attach on and MUST NOT list it after Detach, also by a new value of the plugin.",
+			Sentence: "ListAttachments, if the plugin has it, MUST list a volume with its node after Attach and MUST NOT list it after Detach, also by a new value of the plugin.",
 			Needs:    volume.CapAttach, run: listedAttachments,
 		},
 		{
 			Rule: "A9", Group: "attach", Name: "other nodes",
-			Sentence: "VolumesAreAttached MUST NOT say true for a node that the volume is not attached to, and Detach from that node MUST leave the volume attached where it is.",
+			Sentence: "VolumesAreAttached MUST NOT say true for a node to which the volume is not attached. Detach from that node MUST leave the volume attached where it is.",
 			Needs:    volume.CapAttach, run: otherNodes,
 		},
 	}
@@ -241,27 +241,27 @@ func stagingCases() []Case {
 	return []Case{
 		{
 			Rule: "S1", Group: "stage", Name: "MountDevice mounts",
-			Sentence: "After MountDevice the volume MUST be mounted at the path that GetDeviceMountPath returns: an absolute path beneath the node's root, the same for each spec of the same storage.",
+			Sentence: "After MountDevice the volume MUST be mounted at the path that GetDeviceMountPath returns: an absolute path below the node's root, the same for all specs of the same storage.",
 			Needs:    volume.CapDeviceMount, run: mountDevice,
 		},
 		{
 			Rule: "S2", Group: "stage", Name: "second MountDevice is a no-op",
-			Sentence: "A second MountDevice, also by a new value of the plugin, MUST succeed, mount nothing on top and leave the content as it is.",
+			Sentence: "A second MountDevice, also by a new value of the plugin, MUST succeed, mount nothing on top and leave the content unchanged.",
 			Needs:    volume.CapDeviceMount, run: mountDeviceTwice,
 		},
 		{
 			Rule: "S3", Group: "stage", Name: "UnmountDevice leaves no trace",
-			Sentence: "UnmountDevice MUST unmount and remove the path, and MUST succeed when nothing is there.",
+			Sentence: "UnmountDevice MUST unmount and remove the path, and MUST succeed if nothing is there.",
 			Needs:    volume.CapDeviceMount, run: unmountDevice,
 		},
 		{
 			Rule: "S4", Group: "stage", Name: "references",
-			Sentence: "GetDeviceMountRefs MUST list the paths at which pods have the volume, and only those.",
+			Sentence: "GetDeviceMountRefs MUST list the paths at which pods have the volume, and no others.",
 			Needs:    volume.CapDeviceMount, run: mountRefs,
 		},
 		{
 			Rule: "S5", Group: "stage", Name: "cancelled",
-			Sentence: "MountDevice and UnmountDevice whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Sentence: "MountDevice and UnmountDevice whose context ends, before or during the call, MUST do no harm: the next call MUST finish the work.",
 			Needs:    volume.CapDeviceMount, run: cancelledStaging,
 		},
 	}

@@ -16,27 +16,27 @@ func expandCases() []Case {
 	return []Case{
 		{
 			Rule: "E1", Group: "expand", Name: "storage grows",
-			Sentence: "ExpandVolumeDevice MUST return a size that is at least the one asked for, and MUST succeed again, also by a new value of the plugin.",
+			Sentence: "ExpandVolumeDevice MUST return a size that is at least the requested one, and MUST succeed again, also by a new value of the plugin.",
 			Needs:    volume.CapProvision | volume.CapExpand, run: storageGrows,
 		},
 		{
 			Rule: "E2", Group: "expand", Name: "storage does not shrink",
-			Sentence: "ExpandVolumeDevice MUST NOT make a volume smaller: where less is asked for, an error or the size that it has MUST be returned, the filesystem MUST be as large as it was, also when it is set up again, and the content MUST be as it was.",
+			Sentence: "ExpandVolumeDevice MUST NOT shrink a volume. For a smaller size it MUST return an error or the size that the volume has. The filesystem MUST keep its size, also when it is set up again, and the content MUST be unchanged.",
 			Needs:    volume.CapProvision | volume.CapExpand, run: storageDoesNotShrink,
 		},
 		{
 			Rule: "E3", Group: "expand", Name: "volume grows on the node",
-			Sentence: "After NodeExpand has returned true the volume MUST have at least three quarters of the new size, as statfs tells, also after it was taken away and set up again, and its content MUST be as it was.",
+			Sentence: "After NodeExpand has returned true the volume MUST have, by statfs, at least three quarters of the new size, also after a teardown and a new set-up, and its content MUST be unchanged.",
 			Needs:    volume.CapProvision | volume.CapExpand | volume.CapNodeExpand, run: volumeGrows,
 		},
 		{
 			Rule: "E4", Group: "expand", Name: "cancelled",
-			Sentence: "ExpandVolumeDevice and NodeExpand whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work, and the content MUST be as it was.",
+			Sentence: "ExpandVolumeDevice and NodeExpand whose context ends, before or during the call, MUST do no harm: the next call MUST finish the work, and the content MUST be unchanged.",
 			Needs:    volume.CapProvision | volume.CapExpand | volume.CapNodeExpand, run: cancelledExpansion,
 		},
 		{
 			Rule: "E5", Group: "expand", Name: "content of what is not in use",
-			Sentence: "ExpandVolumeDevice of a volume that nobody uses MUST leave its content as it is.",
+			Sentence: "ExpandVolumeDevice of a volume that is not in use MUST leave its content unchanged.",
 			Needs:    volume.CapProvision | volume.CapExpand, run: expansionKeepsContent,
 		},
 	}

@@ -25,7 +25,7 @@ func identityCases() []Case {
 		},
 		{
 			Rule: "I3", Group: "identity", Name: "volume name",
-			Sentence: "GetVolumeName MUST return the same name, which is not empty, for each spec of the same storage, also after a restart.",
+			Sentence: "GetVolumeName MUST return the same name, not empty, for all specs of the same storage, also after a restart.",
 			run:      volumeName,
 		},
 		{
@@ -35,17 +35,17 @@ func identityCases() []Case {
 		},
 		{
 			Rule: "I5", Group: "identity", Name: "odd names",
-			Sentence: "A name from a spec that cannot be one element of a path MUST be refused with an error before anything is made.",
+			Sentence: "The plugin MUST refuse a name in a spec that cannot be one path element, with an error and before it makes anything.",
 			run:      oddNames,
 		},
 		{
 			Rule: "I6", Group: "identity", Name: "spec is not changed",
-			Sentence: "No method MAY change the spec or the pod that it is given.",
+			Sentence: "No method MAY change the spec or the pod that it gets.",
 			run:      specUnchanged,
 		},
 		{
 			Rule: "I7", Group: "identity", Name: "kinds that are declared",
-			Sentence: "A plugin that declares kinds of spec MUST support every spec of them and MUST NOT support a spec of any other kind.",
+			Sentence: "A plugin that declares kinds of spec MUST support every spec of these kinds and MUST NOT support a spec of any other kind.",
 			run:      kindsDeclared,
 		},
 	}

@@ -11,12 +11,12 @@ import (
 )
 
 // leakSentence is that of L2, which every case keeps.
-const leakSentence = "No call MAY leave a goroutine or a descriptor behind, of whatever file: each case looks for them when all that it did was undone."
+const leakSentence = "No call MAY leave a goroutine or an open descriptor of any file. Each case looks for them after it has undone everything."
 
 func leakCases() []Case {
 	return []Case{{
 		Rule: "L1", Group: "leak", Name: "nothing is left",
-		Sentence: "After TearDown, UnmountDevice and Detach nothing MUST be left: no mount, nothing in the pod's directory of volumes or at the path of staging, no goroutine, no open file, no loop device.",
+		Sentence: "TearDown, UnmountDevice and Detach MUST leave nothing: no mount, nothing in the pod's volume directory or at the staging path, no goroutine, no open file, no loop device.",
 		run:      nothingLeft,
 	}, {
 		Rule: "L2", Group: "leak", Name: "goroutines and descriptors",
@@ -24,7 +24,7 @@ func leakCases() []Case {
 		run:      wholeLife,
 	}, {
 		Rule: "L3", Group: "leak", Name: "failed calls",
-		Sentence: "SetUp and MountDevice that fail, with an error that is not uncertain, MUST leave neither a directory nor a file nor a mount.",
+		Sentence: "SetUp and MountDevice that fail with an error that is not uncertain MUST leave no directory, no file and no mount.",
 		run:      failedCallsLeaveNothing,
 	}}
 }

@@ -19,7 +19,7 @@ func metricsCases() []Case {
 		},
 		{
 			Rule: "X2", Group: "metrics", Name: "what is there is counted",
-			Sentence: "GetMetrics of a volume that holds a file MUST NOT say that there is no capacity, that nothing is used or that there is no inode.",
+			Sentence: "GetMetrics of a volume that holds a file MUST NOT report zero for the capacity, the used bytes, the inodes or the used inodes.",
 			run:      metricsCount,
 		},
 	}

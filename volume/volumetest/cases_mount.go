@@ -15,27 +15,27 @@ func setUpCases() []Case {
 	return []Case{
 		{
 			Rule: "M1", Group: "mount", Name: "SetUp makes the volume usable",
-			Sentence: "After SetUp the volume MUST be at GetPath, mounted unless it is a plain directory, and what is written there, or what the plugin puts there, MUST be read back.",
+			Sentence: "After SetUp the volume MUST be at GetPath, mounted unless it is a plain directory. What a pod writes there, or what the plugin publishes there, MUST be read back.",
 			run:      setUpUsable,
 		},
 		{
 			Rule: "M2", Group: "mount", Name: "path",
-			Sentence: "GetPath MUST be absolute and the same each time, from every mounter and, beneath the node's root, from every unmounter, and asking for it MUST make nothing.",
+			Sentence: "GetPath MUST be absolute and always the same, from every mounter and, below the node's root, from every unmounter. GetPath MUST make nothing.",
 			run:      pathStable,
 		},
 		{
 			Rule: "M3", Group: "mount", Name: "second SetUp is a no-op",
-			Sentence: "A second SetUp MUST succeed, mount nothing on top and leave the content as it is.",
+			Sentence: "A second SetUp MUST succeed, mount nothing on top and leave the content unchanged.",
 			run:      secondSetUp,
 		},
 		{
 			Rule: "M4", Group: "mount", Name: "SetUp after a crash",
-			Sentence: "SetUp by a new value of the plugin MUST find what an earlier value has set up and leave it as it is.",
+			Sentence: "SetUp by a new value of the plugin MUST find what an earlier value has set up and leave it unchanged.",
 			run:      setUpAfterCrash,
 		},
 		{
 			Rule: "M5", Group: "mount", Name: "two pods at once",
-			Sentence: "Pods MUST be able to set one volume up at the same time, and where pods share it each MUST see what the other writes.",
+			Sentence: "Pods MUST be able to set up one volume at the same time. Where pods share it, each MUST see what the others write.",
 			run:      twoPodsAtOnce,
 		},
 		{
@@ -50,27 +50,27 @@ func setUpCases() []Case {
 		},
 		{
 			Rule: "M8", Group: "mount", Name: "SetUp cancelled midway",
-			Sentence: "SetUp whose context ends while it runs MUST do no harm: an error that is not uncertain MUST leave nothing mounted, and the next SetUp MUST work.",
+			Sentence: "SetUp whose context ends during the call MUST do no harm: an error that is not uncertain MUST leave nothing mounted, and the next SetUp MUST work.",
 			run:      cancelledInSetUp,
 		},
 		{
 			Rule: "M9", Group: "mount", Name: "SetUp beside a TearDown",
-			Sentence: "SetUp for one pod and TearDown for another at the same time MUST leave the volume usable for the one and gone for the other.",
+			Sentence: "SetUp for one pod beside TearDown for another MUST leave the volume usable for the first pod and gone for the second.",
 			run:      setUpBesideTearDown,
 		},
 		{
 			Rule: "M10", Group: "mount", Name: "refresh that fails",
-			Sentence: "SetUp with IsRemount or with ReconstructedVolume that fails MUST leave what is set up, and its content, as they are.",
+			Sentence: "SetUp with IsRemount or with ReconstructedVolume that fails MUST leave the volume set up, with its content unchanged.",
 			run:      failedRefresh,
 		},
 		{
 			Rule: "M11", Group: "mount", Name: "refresh of content",
-			Sentence: "SetUp with IsRemount MUST show what the content has become since, and MUST mount nothing on top.",
+			Sentence: "SetUp with IsRemount MUST publish the new content, and MUST mount nothing on top.",
 			Needs:    volume.CapRemount, run: refreshedContent,
 		},
 		{
 			Rule: "M12", Group: "mount", Name: "mounts as it says",
-			Sentence: "SetUpIsMount and MountDeviceIsMount, where the plugin has them, MUST say whether something is mounted at the pod's path after SetUp, and at the path of staging after MountDevice.",
+			Sentence: "SetUpIsMount and MountDeviceIsMount, if the plugin has them, MUST say whether there is a mount at the pod's path after SetUp, and at the staging path after MountDevice.",
 			run:      mountsAsItSays,
 		},
 	}

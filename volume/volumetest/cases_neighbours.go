@@ -15,22 +15,22 @@ func podCases() []Case {
 	return []Case{
 		{
 			Rule: "M13", Group: "mount", Name: "two volumes of one pod",
-			Sentence: "Volumes of one pod MUST have paths of their own, also where the name of one begins with that of the other, and TearDown of one MUST leave the others mounted, with their content.",
+			Sentence: "The volumes of a pod MUST have different paths, also if one name begins with the other. TearDown of one MUST leave the others mounted, with their content.",
 			run:      twoVolumesOfOnePod,
 		},
 		{
 			Rule: "M14", Group: "mount", Name: "refresh that succeeds",
-			Sentence: "SetUp with IsRemount or with ReconstructedVolume that succeeds MUST leave what the pod has written as it is.",
+			Sentence: "SetUp with IsRemount or with ReconstructedVolume that succeeds MUST keep what the pod has written.",
 			run:      refreshKeepsContent,
 		},
 		{
 			Rule: "M15", Group: "mount", Name: "nosuid and nodev",
-			Sentence: "A filesystem that the plugin makes, for a pod or for a claim, MUST be mounted nosuid and nodev, at the pod's path and at the path of staging, unless mount options of the volume say otherwise.",
+			Sentence: "A filesystem that the plugin makes, for a pod or a claim, MUST be mounted nosuid and nodev, at the pod's path and at the staging path, unless mount options of the volume say otherwise.",
 			run:      noSetuidNoDevices,
 		},
 		{
 			Rule: "M16", Group: "mount", Name: "mode of the root",
-			Sentence: "Every user MUST be able to enter the root of a filesystem that the plugin makes, and SetUp without FsGroup, for whichever pod, MUST leave mode and group of the root as a pod has made them.",
+			Sentence: "Every user MUST be able to enter the root of a filesystem that the plugin makes. SetUp without FsGroup, for any pod, MUST keep the mode and group that a pod has given the root.",
 			run:      rootKeepsItsMode,
 		},
 		reuseCase(),

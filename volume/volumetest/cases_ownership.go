@@ -7,7 +7,7 @@ import (
 func ownershipCases() []Case {
 	return []Case{{
 		Rule: "O1", Group: "ownership", Name: "group of the pod",
-		Sentence: "SetUp with FsGroup MUST make the content that group's, where it was there before too, and MUST let the group write.",
+		Sentence: "SetUp with FsGroup MUST give the content to that group, earlier content too, and MUST let the group write.",
 		run:      groupOwns,
 	}}
 }

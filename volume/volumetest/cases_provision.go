@@ -16,7 +16,7 @@ func claimCases() []Case {
 	return []Case{
 		{
 			Rule: "P1", Group: "provision", Name: "volume meets the claim",
-			Sentence: "Provision MUST return a PersistentVolume of this plugin whose capacity is at least what the claim asks for and whose access modes and volume mode are exactly the claim's.",
+			Sentence: "Provision MUST return a PersistentVolume of this plugin whose capacity is at least what the claim requests and whose access modes and volume mode are exactly the claim's.",
 			Needs:    volume.CapProvision, run: provisionMeetsClaim,
 		},
 		{
@@ -26,22 +26,22 @@ func claimCases() []Case {
 		},
 		{
 			Rule: "P3", Group: "provision", Name: "unknown parameter",
-			Sentence: "A class parameter that the plugin does not know MUST be refused with an error.",
+			Sentence: "Provision MUST refuse, with an error, a class parameter that the plugin does not know.",
 			Needs:    volume.CapProvision, run: unknownParameter,
 		},
 		{
 			Rule: "P4", Group: "provision", Name: "clone",
-			Sentence: "A volume that is made of VolumeOptions.Source MUST hold what the source holds, MUST share nothing with it afterwards, and both MUST be usable on one node at the same time; an error that matches ErrInUse MAY ask for a source that is attached nowhere.",
+			Sentence: "A volume made from VolumeOptions.Source MUST have the content of the source and MUST share nothing with it afterwards. Both MUST be usable on one node at the same time. An error that matches ErrInUse MAY demand a source that is attached nowhere.",
 			Needs:    volume.CapProvision | volume.CapClone, run: cloneIsACopy,
 		},
 		{
 			Rule: "P5", Group: "provision", Name: "unknown source of data",
-			Sentence: "A claim with a data source from which the plugin makes nothing MUST be refused with an error.",
+			Sentence: "Provision MUST refuse, with an error, a claim with a data source that the plugin does not support.",
 			Needs:    volume.CapProvision, run: unknownSource,
 		},
 		{
 			Rule: "P6", Group: "provision", Name: "cancelled",
-			Sentence: "Provision and Delete whose context ends, before them or while they run, MUST do no harm: the next call MUST finish the work.",
+			Sentence: "Provision and Delete whose context ends, before or during the call, MUST do no harm: the next call MUST finish the work.",
 			Needs:    volume.CapProvision | volume.CapDelete, run: cancelledProvisioning,
 		},
 	}
@@ -53,17 +53,17 @@ func deletionCases() []Case {
 	return []Case{
 		{
 			Rule: "D1", Group: "delete", Name: "delete twice",
-			Sentence: "Delete MUST succeed, and succeed again when the volume is gone.",
+			Sentence: "Delete MUST succeed, and MUST succeed again when the volume is gone.",
 			Needs:    volume.CapProvision | volume.CapDelete, run: deleteTwice,
 		},
 		{
 			Rule: "D2", Group: "delete", Name: "delete in use",
-			Sentence: "Delete of a volume that is attached MUST fail with an error that matches ErrInUse, also by a new value of the plugin, and leave the volume and its content whole.",
+			Sentence: "Delete of an attached volume MUST fail with an error that matches ErrInUse, also by a new value of the plugin, and MUST leave the volume and its content whole.",
 			Needs:    volume.CapProvision | volume.CapDelete | volume.CapAttach, run: deleteInUse,
 		},
 		{
 			Rule: "D3", Group: "delete", Name: "nothing is left",
-			Sentence: "After Delete nothing of the volume MUST be left: a volume that is provisioned under the same name MUST be empty.",
+			Sentence: "Delete MUST leave nothing of the volume: a volume that is provisioned under the same name MUST be empty.",
 			Needs:    volume.CapProvision | volume.CapDelete, run: deleteLeavesNothing,
 		},
 	}

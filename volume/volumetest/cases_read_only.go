@@ -9,7 +9,7 @@ import (
 func readOnlyCases() []Case {
 	return []Case{{
 		Rule: "R1", Group: "read-only", Name: "writes are refused",
-		Sentence: "A volume that is asked for read-only MUST say so in GetAttributes, and where it is mounted the kernel MUST refuse writes through the pod's path.",
+		Sentence: "GetAttributes of a volume that is requested read-only MUST say so, and where it is mounted the kernel MUST refuse writes through the pod's path.",
 		run:      readOnlyRefusesWrites,
 	}}
 }

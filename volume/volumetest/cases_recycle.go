@@ -11,7 +11,7 @@ func recycleCases() []Case {
 		},
 		{
 			Rule: "Y2", Group: "recycle", Name: "cancelled",
-			Sentence: "Recycle whose context ends, before it or while it runs, MUST do no harm: the next call MUST finish the work.",
+			Sentence: "Recycle whose context ends, before or during the call, MUST do no harm: the next call MUST finish the work.",
 			Needs:    volume.CapRecycle, run: cancelledRecycling,
 		},
 	}

@@ -16,22 +16,22 @@ func restageCases() []Case {
 		},
 		{
 			Rule: "S7", Group: "stage", Name: "SetUp of what is not staged",
-			Sentence: "SetUp of a volume that is not staged MUST fail, and MUST leave nothing mounted and nothing at the pod's path.",
+			Sentence: "SetUp of a volume that is not staged MUST fail, and MUST leave no mount and nothing at the pod's path.",
 			Needs:    volume.CapDeviceMount, run: setUpUnstaged,
 		},
 		{
 			Rule: "S8", Group: "stage", Name: "UnmountDevice in use",
-			Sentence: "UnmountDevice of a mount in which a file is open MUST fail and MUST leave the volume staged.",
+			Sentence: "UnmountDevice of a mount with an open file MUST fail and MUST leave the volume staged.",
 			Needs:    volume.CapDeviceMount, run: unmountDeviceInUse,
 		},
 		{
 			Rule: "S9", Group: "stage", Name: "UnmountDevice beside a pod",
-			Sentence: "UnmountDevice while a pod has the volume MUST leave the pod's volume usable, whether it fails or not.",
+			Sentence: "UnmountDevice while a pod has the volume MUST leave the pod's volume usable, whether the call fails or succeeds.",
 			Needs:    volume.CapDeviceMount, run: unmountDeviceBesidePod,
 		},
 		{
 			Rule: "S10", Group: "stage", Name: "other volumes stay staged",
-			Sentence: "UnmountDevice MUST leave every other volume staged, also where the name of one begins with that of the other.",
+			Sentence: "UnmountDevice MUST leave every other volume staged, also if one name begins with the other.",
 			Needs:    volume.CapDeviceMount, run: othersStayStaged,
 		},
 	}

@@ -12,7 +12,7 @@ import (
 func reuseCase() Case {
 	return Case{
 		Rule: "M17", Group: "mount", Name: "SetUp of what can be reused",
-		Sentence: "Where CanReuse is true, SetUp and MountDevice by a new value of the plugin, with the same arguments, MUST leave the mounts, their options and the content, with mode and group, as they are, and GetAttributes MUST be the same before that SetUp as after it.",
+		Sentence: "If CanReuse is true, SetUp and MountDevice by a new value of the plugin with the same arguments MUST keep the mounts, their options, and the content with its mode and group. GetAttributes MUST be the same before and after that SetUp.",
 		Needs:    volume.CapReuse, run: reusedAsItIs,
 	}
 }

@@ -14,7 +14,7 @@ func secretCases() []Case {
 		run:      secretsAppearNowhere,
 	}, {
 		Rule: "T2", Group: "secrets", Name: "the spec of a record",
-		Sentence: "CanSupport, GetVolumeName and GetDeviceMountPath MUST NOT depend on values that PublicKeys does not name: after a restart the spec comes from a record, which does not have them.",
+		Sentence: "CanSupport, GetVolumeName and GetDeviceMountPath MUST NOT depend on values that PublicKeys does not name: after a restart the spec comes from a record, which lacks them.",
 		run:      recordedSpecsAreTheSame,
 	}}
 }

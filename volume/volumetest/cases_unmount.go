@@ -8,12 +8,12 @@ func unmountCases() []Case {
 	return []Case{
 		{
 			Rule: "U1", Group: "unmount", Name: "TearDown leaves no trace",
-			Sentence: "After TearDown nothing MUST be mounted at the pod's path and the path MUST be gone, while the volume stays usable for other pods.",
+			Sentence: "TearDown MUST unmount the pod's path and remove it, and MUST leave the volume usable for other pods.",
 			run:      tearDownOne,
 		},
 		{
 			Rule: "U2", Group: "unmount", Name: "TearDown without SetUp",
-			Sentence: "TearDown of what was never set up MUST succeed.",
+			Sentence: "TearDown of a volume that was never set up MUST succeed.",
 			run:      tearDownWithoutSetUp,
 		},
 		{
@@ -23,7 +23,7 @@ func unmountCases() []Case {
 		},
 		{
 			Rule: "U4", Group: "unmount", Name: "TearDown after a crash",
-			Sentence: "TearDown by a new value of the plugin, which has the inner name and the pod's UID alone, MUST undo what an earlier value has set up.",
+			Sentence: "TearDown by a new value of the plugin, which gets only the inner name and the pod's UID, MUST undo what an earlier value has set up.",
 			run:      tearDownAfterCrash,
 		},
 		{
@@ -38,12 +38,12 @@ func unmountCases() []Case {
 		},
 		{
 			Rule: "U7", Group: "unmount", Name: "TearDown cancelled midway",
-			Sentence: "TearDown whose context ends while it runs MUST do no harm: the next TearDown MUST finish the work.",
+			Sentence: "TearDown whose context ends during the call MUST do no harm: the next TearDown MUST finish the work.",
 			run:      cancelledInTearDown,
 		},
 		{
 			Rule: "U8", Group: "unmount", Name: "TearDown in use",
-			Sentence: "TearDown of a mount in which a file is open MUST fail and MUST leave the volume usable.",
+			Sentence: "TearDown of a mount with an open file MUST fail and MUST leave the volume usable.",
 			run:      tearDownInUse,
 		},
 	}
