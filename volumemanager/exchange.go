@@ -134,7 +134,7 @@ func (x *exchange) differs(name v1.UniqueVolumeName, used bool) bool {
 // detaches by itself. What the status does not list, or with another device, is not attached for certain: nothing more is
 // mounted from it, and what is mounted stays.
 func (x *exchange) AttachedBy(name v1.UniqueVolumeName, row *cache.VolumeSnapshot) (controller, contradicted bool) {
-	if x == nil || x.m.journal.hasAttachment(name) {
+	if x == nil || x.m.journal.HasAttachment(name) {
 		return false, false
 	}
 	return true, x.doubts(name, row)
@@ -150,7 +150,7 @@ func (x *exchange) doubts(name v1.UniqueVolumeName, at *cache.VolumeSnapshot) bo
 
 // withdrawn returns why a volume that is set up here is not as it should be: the node's status does not list it any more.
 func (x *exchange) withdrawn(name v1.UniqueVolumeName) error {
-	if x == nil || x.m.journal.hasAttachment(name) {
+	if x == nil || x.m.journal.HasAttachment(name) {
 		return nil
 	}
 	row, ok := x.m.actual.GetAttachedVolume(name)
@@ -283,11 +283,8 @@ func (x *exchange) list(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.m.mu.Lock()
-	keeps := !x.m.podsComplete || x.m.rebuilding || len(x.m.damaged) > 0
-	x.m.mu.Unlock()
 	// What could not be rebuilt may be any of them.
-	keeps = keeps || len(x.m.orphans.Live(ctx)) > 0
+	keeps := !x.m.recovery.IsComplete() || len(x.m.orphans.Live(ctx)) > 0
 	names := x.m.GetVolumesInUse() // After it is known that all pods are there.
 	if keeps {
 		names = append(names, earlier...)

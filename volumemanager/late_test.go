@@ -10,11 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 )
 
 // brokenDir is a directory of records in which nothing can be removed for a while.
 type brokenDir struct {
-	recordDir
+	journal.Dir
 	fail, tried *atomic.Int32
 }
 
@@ -23,7 +24,7 @@ func (d brokenDir) Remove(key string) error {
 	if d.fail.Add(-1) >= 0 {
 		return errors.New("not now")
 	}
-	return d.recordDir.Remove(key)
+	return d.Dir.Remove(key)
 }
 
 // A record that could not be removed stands for nothing, and goes by itself, without another operation or a resync.
@@ -32,8 +33,8 @@ func TestARecordThatCouldNotBeRemovedGoesAfterABackoff(t *testing.T) {
 		w := newWorld(t, withRecords(t))
 		m := w.prepare()
 		var fail, tried atomic.Int32
-		open := m.journal.disk.openDir
-		m.journal.disk.openDir = func(path string, o record.Options) (recordDir, error) {
+		open := m.journal.Disk.OpenDir
+		m.journal.Disk.OpenDir = func(path string, o record.Options) (journal.Dir, error) {
 			dir, err := open(path, o)
 			return brokenDir{dir, &fail, &tried}, err
 		}

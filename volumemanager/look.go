@@ -18,7 +18,7 @@ import (
 
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
-	status := NodeStatus{Planned: m.volumes.Planned(), Reused: m.reused.Load(), LostData: lostDataOf(m.health.LostData())}
+	status := NodeStatus{Planned: m.volumes.Planned(), Reused: m.recovery.Reused(), LostData: lostDataOf(m.health.LostData())}
 	status.Running = m.running.Load()
 	m.tellFound(&status)
 	for uid := range m.knownPods() {

@@ -20,11 +20,13 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
+	"github.com/volumekit/volumekit/volumemanager/internal/recovery"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
@@ -36,6 +38,9 @@ var (
 	ErrStopped = errors.New("the volume manager has stopped")
 	// ErrPodRemoved matches the error of a wait for the volumes of a pod that was removed meanwhile.
 	ErrPodRemoved = errors.New("the pod was removed")
+	// ErrNotRecorded matches the error of an operation that did not begin because its intent could not be recorded: the
+	// directory of records is full, is read-only or fails. What is there is torn down all the same.
+	ErrNotRecorded = journal.ErrNotRecorded
 )
 
 // Manager makes the volumes of pods available on one node. Make it with [New] and start it with Run. All methods may be
@@ -47,7 +52,8 @@ type Manager struct {
 	desired  *cache.DesiredStateOfWorld
 	actual   *actualState
 	executor *operationexecutor.Executor
-	journal  *journal // nil: no records are kept
+	journal  *journal.Journal // nil: no records are kept
+	recovery *recovery.Recovery
 	root     *rootlock.Lock
 	exchange *exchange // nil: this node attaches by itself
 	growth   *growth
@@ -66,48 +72,14 @@ type Manager struct {
 	running   atomic.Bool
 	stopping  stopping
 	stopped   chan struct{} // closed when Run ends
-	// recordsRead is closed when they were, so that what is not known is not there; nil when there are none.
-	recordsRead chan struct{}
-	// allKnown is closed after that, when what is on no record was rebuilt, or is listed as an orphan; nil when there are no
-	// records.
-	allKnown chan struct{}
-	// reused is how many set-ups of an earlier manager pods use as they were found.
-	reused atomic.Uint64
 	// podTurns orders those who change what one pod wants.
 	podTurns keylock.Locks[types.UID]
 
 	// mu guards what follows. No plugin, store or callback is called while it is held.
-	mu           sync.Mutex
-	pods         map[types.UID]*podEntry
-	podsComplete bool
+	mu   sync.Mutex
+	pods map[types.UID]*podEntry
 	// reading holds the pods whose claims are being read, for which nothing is wanted yet.
 	reading map[*v1.Pod]struct{}
-	// released holds pods that were removed before all had been added, and of which a restart may have left volumes; each
-	// with the count of removals by then, which tells one removal from a later one.
-	released map[volume.UniquePodName]uint64
-	removals uint64
-	// outlived holds pods that were removed before all that a restart left was known: what is found of them later is for no
-	// pod that was added with the same UID since.
-	outlived map[volume.UniquePodName]struct{}
-	// recovered says that what a restart left is in the actual state.
-	recovered bool
-	// unswept are the pods that were removed before that, of which directories may be left; nil when they have been looked
-	// for. swept says that this has begun.
-	unswept map[volume.UniquePodName]struct{}
-	swept   bool
-	// adopted holds the volumes that were found after a restart, until all pods have been added.
-	adopted map[v1.UniqueVolumeName]struct{}
-	damaged []DamagedRecord
-	// unproven are the records that are still to be compared with their plugins.
-	unproven unproven
-	// rebuilding says that volumes may be here that are not known yet: nothing is unstaged or detached until they are.
-	rebuilding bool
-	// rebuilt is how many volumes were rebuilt for want of records.
-	rebuilt int
-	// completed is closed by PodsComplete.
-	completed chan struct{}
-	// found is the mount table as it was at the start. It is set before anything runs, and lives until it was looked at.
-	found mountsFound
 }
 
 // New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
@@ -129,14 +101,8 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		dirtyPods: workqueue.New[types.UID](),
 		stopping:  newStopping(),
 		stopped:   make(chan struct{}),
-		completed: make(chan struct{}),
 		pods:      make(map[types.UID]*podEntry),
 		reading:   make(map[*v1.Pod]struct{}),
-		released:  make(map[volume.UniquePodName]uint64),
-		outlived:  make(map[volume.UniquePodName]struct{}),
-		unswept:   make(map[volume.UniquePodName]struct{}),
-		adopted:   make(map[v1.UniqueVolumeName]struct{}),
-		unproven:  make(unproven),
 	}
 	m.root = newRootLock(plugins.Host(), o)
 	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
@@ -160,12 +126,14 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		Logger: o.Logger, Volumes: m.actual, PublicKeys: plugins.PublicKeys, Health: m.health,
 		IsMount: func(path string) bool { return m.watch.IsMount(path) }, Measured: func(path string) { m.watch.Measured(path) },
 	})
+	m.journal = m.newJournal()
 	m.orphans = orphans.New(m.orphanOptions())
 	m.watch = mountwatch.New(m.watchOptions())
 	m.exchange, m.growth = newExchange(m), newGrowth(m)
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
+	m.recovery = recovery.New(m.recoveryOptions())
 	m.volumes = m.newReconciler()
-	m.executor = m.newExecutor()
+	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
 	return m, nil
 }
 
@@ -178,14 +146,38 @@ func (m *Manager) watchOptions() mountwatch.Options {
 	}
 }
 
-func (m *Manager) newExecutor() *operationexecutor.Executor {
-	if m.options.RuntimeDir != "" {
-		m.recordsRead, m.allKnown = make(chan struct{}), make(chan struct{})
-		m.rebuilding = true
-		m.journal = newJournal()
-		m.journal.public, m.journal.reusable = m.plugins.PublicKeys, m.canReuse
+// newJournal returns nil when no records are kept.
+func (m *Manager) newJournal() *journal.Journal {
+	if m.options.RuntimeDir == "" {
+		return nil
 	}
-	return operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
+	o := journal.Options{
+		RuntimeDir: m.options.RuntimeDir, StateDir: m.options.StateDir, Plugins: m.plugins, Logger: m.options.Logger, Root: m.root, Mounts: m.mountTable(),
+	}
+	if mountwatch.IsKernel(m.options.Mounter) {
+		o.Learned = func(path string) *mountwatch.Mount { return m.watch.MountAt(path) }
+	}
+	return journal.New(o)
+}
+
+// mountTable returns the mount table; nil where the mounter has none.
+func (m *Manager) mountTable() journal.Table {
+	table, _ := m.options.Mounter.(MountTable)
+	return table
+}
+
+func (m *Manager) recoveryOptions() recovery.Options {
+	return recovery.Options{
+		Plugins: m.plugins, Logger: m.options.Logger, Journal: m.journal, Mounts: m.mountTable(), Watch: m.watch,
+		Orphans: m.orphans, RemoveOrphans: m.options.Orphans == OrphansAreRemoved,
+		Actual: m.actual.ActualStateOfWorld, AttachesItself: m.exchange == nil,
+		Reconstruct: func(ctx context.Context, ask operationexecutor.VolumeToReconstruct) (volume.ReconstructedVolume, error) {
+			return m.executor.ReconstructVolume(ctx, ask)
+		},
+		IsKnown: m.isKnown, IsBusy: func(pod volume.UniquePodName) bool { return len(m.volumes.VolumesOfOperations(pod)) > 0 },
+		Look: func(names []v1.UniqueVolumeName) { m.volumes.AddAll(names) }, LookAtAll: func() { m.volumes.AddAll(m.allVolumes()) },
+		Notify: m.changes.Notify, InUseChanged: func() { m.exchange.podsComplete() },
+	}
 }
 
 func (m *Manager) generatorOptions() operationexecutor.GeneratorOptions {
@@ -246,14 +238,11 @@ func (m *Manager) Run(ctx context.Context) error {
 		return nil
 	}
 	ending.Go(func() { m.stopping.cancelWhenOver(ctx, cancel) })
-	if err := m.recover(ctx); err != nil {
+	if err := m.root.Take(); err != nil {
 		return fmt.Errorf("volume manager: %w", err)
 	}
-	m.settleAll()
-	m.sweepAll()
-	if m.recordsRead != nil {
-		close(m.recordsRead)
-		m.beginRebuild()
+	if err := m.recovery.Read(ctx); err != nil {
+		return fmt.Errorf("volume manager: %w", errors.Join(err, m.root.Release()))
 	}
 	m.doWork(ctx)
 	return m.end(context.WithoutCancel(ctx))
@@ -270,9 +259,8 @@ func (m *Manager) doWork(ctx context.Context) {
 	m.watch.Run(ctx, &wg)
 	m.stats.Run(ctx, &wg)
 	if m.journal != nil {
-		wg.Go(func() { m.lookForOrphans(ctx) })
-		wg.Go(func() { m.writeLate(ctx) })
-		defer m.journal.late.Stop()
+		wg.Go(func() { m.recovery.Run(ctx) })
+		wg.Go(func() { m.journal.WriteLate(ctx) })
 	}
 	if m.options.Resync > 0 {
 		wg.Go(func() { m.resync(ctx) })
@@ -318,7 +306,7 @@ func (m *Manager) unlock(ctx context.Context) error {
 	if m.journal == nil {
 		return m.root.Release()
 	}
-	return errors.Join(m.journal.close(ctx), m.root.Release())
+	return errors.Join(m.journal.Close(ctx), m.root.Release())
 }
 
 // unlockLater unlocks the directories when the calls that Run leaves behind have returned. Until then another manager could
@@ -344,7 +332,9 @@ func (m *Manager) resync(ctx context.Context) {
 		m.dirtyPods.AddAll(m.incompletePods())
 		m.verifyAttached(ctx)
 		m.watch.Resync()
-		m.catchUp(ctx)
+		if m.journal != nil {
+			m.journal.CatchUp(ctx)
+		}
 	}
 }
 
@@ -353,14 +343,7 @@ func (m *Manager) resync(ctx context.Context) {
 // (emptyDir) is deleted then, if the pod was not added. Call it once, after the last AddPod of the start; a failed
 // AddPod counts as not added.
 func (m *Manager) PodsComplete() {
-	m.mu.Lock()
-	if !m.podsComplete {
-		close(m.completed)
-	}
-	m.podsComplete = true
-	clear(m.released)
-	clear(m.adopted)
-	m.mu.Unlock()
+	m.recovery.PodsComplete()
 	m.volumes.AddAll(m.allVolumes())
 	m.exchange.podsComplete()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -31,6 +33,16 @@ func (w *world) records() map[string]string {
 		}
 	}
 	return found
+}
+
+// recordsIn returns the records of a directory, by key, whoever has it open.
+func recordsIn(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	records, err := record.Peek(dir)
+	if !errors.Is(err, os.ErrNotExist) {
+		require.NoError(t, err)
+	}
+	return records
 }
 
 // logIn returns the file with the records of a directory.

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -118,6 +119,17 @@ type Options struct {
 	HungPerPlugin int
 	// WorkersPerPlugin is how many operations of one plugin run at once. Zero means the executor's default.
 	WorkersPerPlugin int
+}
+
+// MountTable is an optional interface of [Options].Mounter; a *mount.Mounter has it. Present, it is on record by what each
+// mount is known, and what is on record is compared at the start with what is mounted. Absent, the records are all that is
+// known.
+type MountTable interface {
+	// List returns the mount table.
+	List(ctx context.Context) ([]mount.MountPoint, error)
+	// Lookup returns the facts of the uppermost mount at path. The error matches mount.ErrNotMounted when there is none. It
+	// never waits for the filesystem there.
+	Lookup(ctx context.Context, path string) (mount.MountPoint, error)
 }
 
 // binder returns what binds sub-paths and devices.

@@ -3,9 +3,7 @@ package volumemanager
 import (
 	"context"
 	"fmt"
-	"slices"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/mount"
@@ -82,15 +80,11 @@ func (m *Manager) isKnown(podName volume.UniquePodName) bool {
 // tellFound adds what was found at the start, beside volumes, to the status. An orphan that has become a volume is none any
 // more.
 func (m *Manager) tellFound(status *NodeStatus) {
-	m.mu.Lock()
-	status.Damaged, status.Rebuilt, status.PodsComplete = slices.Clone(m.damaged), m.rebuilt, m.podsComplete
-	m.mu.Unlock()
-	found := slices.Clone(m.orphans.All())
-	if len(found) > 0 {
-		found = withoutRecorded(found, m.journal.recordedPaths())
-		found = withoutRecordedDevices(found, m.journal.recordedDevices())
+	status.Rebuilt, status.PodsComplete = m.recovery.Rebuilt(), m.recovery.ArePodsComplete()
+	for _, d := range m.recovery.Damaged() {
+		status.Damaged = append(status.Damaged, DamagedRecord(d))
 	}
-	for _, o := range found {
+	for _, o := range m.recovery.Orphans() {
 		status.Orphans = append(status.Orphans, Orphan{
 			Path: o.Path, BackingFile: o.BackingFile, PodUID: o.PodUID, Mounted: o.Mounted, FSType: o.FSType, Source: o.Source, Err: o.Err,
 		})
@@ -103,43 +97,15 @@ func (m *Manager) orphanOptions() orphans.Options {
 		Plugins: m.plugins, Logger: m.options.Logger, Mounter: m.options.Mounter, BlockMapper: m.options.BlockMapper, Loops: m.options.Loops,
 		Lookup:  func(ctx context.Context, path string) (mount.MountPoint, error) { return m.watch.Lookup(ctx, path) },
 		IsMount: func(path string) bool { return m.watch.IsMount(path) }, IsBusy: func(path string) bool { return m.watch.IsBusy(path) },
-		IsKnown: m.isKnown, PathOf: m.pathOfFound,
+		IsKnown:    m.isKnown,
 		HasVolumes: func(pod volume.UniquePodName) bool { return len(m.actual.GetVolumeNamesForPod(pod)) > 0 },
 		Notify:     m.changes.Notify, InUseChanged: func() { m.exchange.podsComplete() },
 	}
-	if m.options.RuntimeDir != "" {
-		o.Records = recordedOrphans{m}
+	if m.journal != nil {
+		o.Records = m.journal
 	}
 	if table, ok := m.options.Mounter.(MountTable); ok {
 		o.Table = table
 	}
 	return o
 }
-
-// pathOfFound returns where the plugin of a volume that was found has it for its pod.
-func (m *Manager) pathOfFound(d orphans.Dir) (string, error) {
-	return guarded("the path of a volume that was found", func() (string, error) {
-		if d.Block {
-			return m.linkOf(d.Plugin, d.Name, d.UID)
-		}
-		return m.setUpDirOf(d.Plugin, d.Name, d.UID)
-	})
-}
-
-// recordedOrphans is what the list of orphans needs of the journal.
-type recordedOrphans struct{ m *Manager }
-
-func (r recordedOrphans) Paths() map[string]struct{}  { return r.m.journal.recordedPaths() }
-func (r recordedOrphans) IsRecorded(path string) bool { return r.m.journal.isRecorded(path) }
-func (r recordedOrphans) Accounts(device loop.Device) bool {
-	return r.m.journal.recordedDevices().account(device)
-}
-
-func (r recordedOrphans) Hold(ctx context.Context, name v1.UniqueVolumeName) (release func(), ok bool) {
-	return r.m.journal.turns.Take(ctx.Done(), name)
-}
-
-func (r recordedOrphans) Claim(path string, isFree func() bool) (release func(), ok bool) {
-	return r.m.journal.claims.remove(path, isFree)
-}
-func (r recordedOrphans) IsRemoving(path string) bool { return r.m.journal.claims.isRemoving(path) }

@@ -38,7 +38,7 @@ func TestRecordedMountsAreNoOrphans(t *testing.T) {
 	m, stop := n.start(t)
 	defer stop()
 	m.PodsComplete()
-	eventually(t, m, func() bool { return isOpen(m.recordsRead) && len(m.PodStatus(pod.UID)) == 0 })
+	eventually(t, m, func() bool { return isOpen(m.recovery.RecordsRead()) && len(m.PodStatus(pod.UID)) == 0 })
 	require.Zero(t, idAt(t, n.pathOf(pod)))
 	close(held)
 	looked(t, m)

@@ -206,14 +206,8 @@ func (m *Manager) RemovePod(uid types.UID) error {
 	podName := volume.UniquePodName(uid)
 	m.mu.Lock()
 	delete(m.pods, uid)
-	if !m.podsComplete {
-		m.removals++
-		m.released[podName] = m.removals
-	}
-	if m.rebuilding {
-		m.outlived[podName] = struct{}{}
-	}
 	m.mu.Unlock()
+	m.recovery.PodRemoved(podName)
 	m.actual.MarkPodRemoved(podName)
 	m.claims.drop(uid)
 	wanted := m.desired.DeletePod(podName)
@@ -222,8 +216,8 @@ func (m *Manager) RemovePod(uid types.UID) error {
 		m.dirtyPods.AddAll(m.claims.waitingFor(volumeKey(name)))
 	}
 	m.volumes.AddPod(podName, slices.Concat(wanted, m.actual.GetVolumeNamesForPod(podName)))
-	m.settle(podName)
-	m.sweep(podName)
+	m.recovery.Settle(podName)
+	m.recovery.Sweep(podName)
 	m.changes.Notify(podName)
 	return nil
 }
@@ -273,8 +267,8 @@ func (m *Manager) apply(pod *v1.Pod, old *podEntry, answers []resolution) *podEn
 	m.mu.Lock()
 	m.pods[pod.UID] = entry
 	m.orphans.ForgetPod(pod.UID)
-	delete(m.released, podName)
 	m.mu.Unlock()
+	m.recovery.PodAdded(podName)
 	m.volumes.AddPod(podName, slices.Concat(dropped, entry.without(nil), m.actual.GetVolumeNamesForPod(podName)))
 	m.changes.Notify(podName)
 	return entry

@@ -2,12 +2,10 @@ package volumemanager
 
 import (
 	"cmp"
-	"context"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
@@ -20,7 +18,7 @@ func (m *Manager) newReconciler() *reconciler.Reconciler {
 	return reconciler.New(reconciler.Options{
 		Node: m.node(), WorkersPerPlugin: cmp.Or(m.options.WorkersPerPlugin, operationexecutor.DefaultWorkersPerPlugin),
 		Desired: m.desired, Actual: m.actual, Changes: &m.changes, OnlyTakesAway: func() bool { return isOpen(m.stopping.begun.given) },
-		Pods: podUses{m}, Records: foundVolumes{m}, Attachments: m.exchange, Expansions: m.growth, Cleaner: podCleaner{m},
+		Pods: podUses{m}, Records: m.recovery, Attachments: m.exchange, Expansions: m.growth, Cleaner: podCleaner{m},
 	})
 }
 
@@ -39,12 +37,7 @@ func (u podUses) MayUse(pod volume.UniquePodName) bool {
 	return u.m.mayUse(pod)
 }
 
-func (u podUses) MayBeWanted(name v1.UniqueVolumeName) bool {
-	u.m.mu.Lock()
-	defer u.m.mu.Unlock()
-	_, adopted := u.m.adopted[name]
-	return adopted || u.m.rebuilding
-}
+func (u podUses) MayBeWanted(name v1.UniqueVolumeName) bool { return u.m.recovery.MayBeWanted(name) }
 
 // mayUse reports whether it is not known which volumes a pod uses: some of its claims were never resolved, or the pod
 // was not added yet. Manager.mu must be held.
@@ -52,23 +45,7 @@ func (m *Manager) mayUse(podName volume.UniquePodName) bool {
 	if entry := m.pods[types.UID(podName)]; entry != nil {
 		return !entry.isComplete()
 	}
-	_, released := m.released[podName]
-	return !m.podsComplete && !released
-}
-
-// foundVolumes tells what is on record of volumes that were found after a restart.
-type foundVolumes struct{ m *Manager }
-
-func (f foundVolumes) Prove(name v1.UniqueVolumeName) error { return f.m.prove(name) }
-
-func (f foundVolumes) Reuse(ctx context.Context, row *operationexecutor.VolumeToMount, found *cache.MountedVolume) bool {
-	return f.m.reuse(ctx, row, found)
-}
-
-func (f foundVolumes) Forget(name v1.UniqueVolumeName) {
-	f.m.mu.Lock()
-	defer f.m.mu.Unlock()
-	delete(f.m.unproven, name)
+	return m.recovery.MayUseVolumes(podName)
 }
 
 // podCleaner removes what is left of a pod when an operation has ended.
@@ -78,10 +55,10 @@ func (c podCleaner) RemovePodDirs(o operationexecutor.OperationInfo) bool {
 	return c.m.orphans.RemovePodDirs(o)
 }
 
-func (c podCleaner) LastTornDown(pod volume.UniquePodName) { c.m.sweepNow(pod) }
+func (c podCleaner) LastTornDown(pod volume.UniquePodName) { c.m.recovery.RemoveDirs(pod) }
 
 func (c podCleaner) Ended(pod volume.UniquePodName) {
-	c.m.settle(pod)
+	c.m.recovery.Settle(pod)
 	c.m.changes.Notify(pod)
 }
 

@@ -13,12 +13,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 )
 
 // freezer stops the operations of a manager for good after a number of steps, as a kill does, as far as the world can see.
@@ -257,11 +257,6 @@ func TestDamagedRecordsAreReportedAndLeftAlone(t *testing.T) {
 	})
 }
 
-func checked(r volumeRecord, host volume.VolumeHost) error {
-	_, err := r.check(string(r.Volume), host)
-	return err
-}
-
 func TestHostileRecordsLeadNowhere(t *testing.T) {
 	cases := map[string]func(r map[string]any){
 		"staging elsewhere": func(r map[string]any) { r["staging"] = map[string]any{"path": "/home"} },
@@ -274,7 +269,7 @@ func TestHostileRecordsLeadNowhere(t *testing.T) {
 			r["pods"].(map[string]any)["../../etc"] = r["pods"].(map[string]any)["uid-web"]
 		},
 		"set-up elsewhere":     func(r map[string]any) { r["pods"].(map[string]any)["uid-web"].(map[string]any)["path"] = "/etc" },
-		"newer":                func(r map[string]any) { r["version"] = recordVersion + 1 },
+		"newer":                func(r map[string]any) { r["version"] = journal.Version + 1 },
 		"something else in it": func(r map[string]any) { r["surprise"] = true },
 		"other plugin":         func(r map[string]any) { r["plugin"] = "example.com/other" },
 		"other volume":         func(r map[string]any) { r["volume"] = "example.com/fake/other" },
@@ -304,35 +299,6 @@ func TestHostileRecordsLeadNowhere(t *testing.T) {
 				assert.Empty(t, m.Status().Volumes)
 			})
 		})
-	}
-}
-
-// A hostPath volume is set up where it is, outside of the pod's directory: its record is no hostile one, as that of
-// another volume with such a path is.
-func TestARecordOfAHostPathIsReadAgain(t *testing.T) {
-	record := func(spec string) volumeRecord {
-		return volumeRecord{
-			Version: recordVersion, Volume: "kubernetes.io/host-path/pods/uid-web/logs", Plugin: "kubernetes.io/host-path",
-			Spec: json.RawMessage(spec), Pods: map[types.UID]*setUpRecord{
-				"uid-web": {Namespace: "default", Name: "web", OuterNames: []string{"logs"}, Path: "/var/log"},
-			},
-		}
-	}
-	host, err := volume.NewHost(volume.HostOptions{RootDir: testRoot, NodeName: "node-1"})
-	require.NoError(t, err)
-	for name, spec := range map[string]string{
-		"of a pod":              `{"volume": {"name": "logs", "hostPath": {"path": "/var/log/"}}}`,
-		"a persistent volume's": `{"persistentVolume": {"metadata": {"name": "logs"}, "spec": {"hostPath": {"path": "/var/log"}}}}`,
-	} {
-		r := record(spec)
-		assert.NoError(t, checked(r, host), name)
-	}
-	for name, spec := range map[string]string{
-		"another directory": `{"volume": {"name": "logs", "hostPath": {"path": "/var"}}}`,
-		"another kind":      `{"volume": {"name": "logs", "emptyDir": {}}}`,
-	} {
-		r := record(spec)
-		assert.ErrorIs(t, checked(r, host), volume.ErrInvalid, name)
 	}
 }
 

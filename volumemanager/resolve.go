@@ -274,8 +274,7 @@ func (u usedVolume) checkMode(spec *volume.Spec) error {
 
 // isBlock reports whether pods get the volume as a device.
 func isBlock(spec *volume.Spec) bool {
-	mode, err := volume.GetVolumeMode(spec)
-	return err == nil && mode == v1.PersistentVolumeBlock
+	return volume.IsBlock(spec)
 }
 
 // podKey returns the namespace and name of pod.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -26,7 +25,8 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
+	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
 // BenchmarkRestart is how long it takes until all of 8,000 volumes that are set up for 8,000 pods are known again, with their
@@ -38,16 +38,16 @@ func BenchmarkRestart(b *testing.B) {
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(b, plugins.InitPlugins(b.Context(), &instantPlugin{}))
 	o := Options{RuntimeDir: filepath.Join(b.TempDir(), "run"), Resync: -1}
-	o.Mounter = recordManyVolumes(b, host, o.RuntimeDir, volumes)
+	o.Mounter = recordManyVolumes(b, plugins, o.RuntimeDir, volumes)
 	b.ReportAllocs()
 	for b.Loop() {
 		m, err := New(plugins, o)
 		require.NoError(b, err)
-		require.NoError(b, m.recover(b.Context()))
+		require.NoError(b, m.recovery.Read(b.Context()))
 		b.StopTimer()
 		require.Len(b, m.allVolumes(), volumes)
 		require.Len(b, m.watch.All(), volumes)
-		require.NoError(b, m.journal.close(b.Context()))
+		require.NoError(b, m.journal.Close(b.Context()))
 		b.StartTimer()
 	}
 }
@@ -60,15 +60,15 @@ func (t manyMounts) IsMountPoint(context.Context, string) (bool, error)         
 func (t manyMounts) Lookup(context.Context, string) (m mount.MountPoint, _ error) { return m, nil }
 
 // recordManyVolumes records volumes as an earlier manager has left them, and returns the table of their mounts.
-func recordManyVolumes(tb testing.TB, host volume.VolumeHost, dir string, n int) manyMounts {
+func recordManyVolumes(tb testing.TB, plugins *volume.VolumePluginMgr, dir string, n int) manyMounts {
 	tb.Helper()
 	table := make(manyMounts, 0, n)
-	j := newJournal()
-	require.NoError(tb, j.open(Options{RuntimeDir: dir}))
+	j := journal.New(journal.Options{RuntimeDir: dir, Plugins: plugins, Root: &rootlock.Lock{}, Mounts: lastMount{&table}})
+	require.NoError(tb, j.Open())
 	for i := range n {
 		pod := instantPod("pod-" + strconv.Itoa(i))
 		spec := volume.NewSpecFromVolume(&pod.Spec.Volumes[0])
-		path := host.GetPodVolumeDir(pod.UID, "example.com/instant", spec.Name())
+		path := plugins.Host().GetPodVolumeDir(pod.UID, "example.com/instant", spec.Name())
 		table = append(table, mount.MountPoint{UniqueID: uint64(i + 1), ID: uint64(i + 1), Path: path, FSType: "tmpfs", Options: []string{"rw"}})
 		intent := operationexecutor.Intent{
 			Kind: operationexecutor.OpMount, PluginName: "example.com/instant", Spec: spec, PodUID: pod.UID,
@@ -76,12 +76,18 @@ func recordManyVolumes(tb testing.TB, host volume.VolumeHost, dir string, n int)
 			Pod:        types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, OuterVolumeSpecNames: []string{"cache"}, MountPath: path,
 		}
 		require.NoError(tb, j.Intend(tb.Context(), intent))
-		r := j.entry(intent.VolumeName).record
-		r.setMount(intent, partSetUp, mountRecord{Unique: uint64(i + 1)})
-		require.NoError(tb, j.write(podvolume.Key{Volume: intent.VolumeName}, r, partAll))
+		require.NoError(tb, j.Conclude(tb.Context(), intent, operationexecutor.IntentDone))
 	}
-	require.NoError(tb, j.close(tb.Context()))
+	require.NoError(tb, j.Close(tb.Context()))
 	return table
+}
+
+// lastMount is a mount table that shows the last mount wherever it is asked.
+type lastMount struct{ table *manyMounts }
+
+func (t lastMount) List(context.Context) ([]mount.MountPoint, error) { return *t.table, nil }
+func (t lastMount) Lookup(context.Context, string) (mount.MountPoint, error) {
+	return (*t.table)[len(*t.table)-1], nil
 }
 
 // asFiles puts a file for each record in the place of the log of a directory, as earlier versions had them, and returns the paths
@@ -248,7 +254,7 @@ func TestRecordOfANewerManagerIsNeverOverwritten(t *testing.T) {
 		w.start()
 		w.add(pod)
 		require.NoError(t, w.stop())
-		rewriteRecord(t, w.options.RuntimeDir, func(r map[string]any) { r["version"], r["surprise"] = recordVersion+1, true })
+		rewriteRecord(t, w.options.RuntimeDir, func(r map[string]any) { r["version"], r["surprise"] = journal.Version+1, true })
 		newer := recordsIn(t, w.options.RuntimeDir)
 		for range 2 {
 			m := w.start()
@@ -294,22 +300,4 @@ func TestPlainDirectoryIsNeverBoundInPlaceOfAStage(t *testing.T) {
 		w.remove(podOf("web"))
 		w.isClean()
 	})
-}
-
-func TestNothingMayFollowARecord(t *testing.T) {
-	intent := setUpIntent("a")
-	r := volumeRecord{Version: recordVersion, Volume: testVolume, Plugin: testPluginName, BootID: "b"}
-	spec, err := encodeSpec(intent.Spec, nil)
-	require.NoError(t, err)
-	r.Spec = spec
-	r.add(intent)
-	payload, err := json.Marshal(r)
-	require.NoError(t, err)
-	require.True(t, bytes.HasPrefix(payload, []byte(ourVersion)))
-	_, err = decodeRecord(string(testVolume), append(payload, " \n"...), testHost(t))
-	require.NoError(t, err)
-	for _, rest := range []string{"x", "{}", `{"version":1}`, "\x00"} {
-		_, err := decodeRecord(string(testVolume), append(bytes.Clone(payload), rest...), testHost(t))
-		require.ErrorIs(t, err, volume.ErrInvalid, rest)
-	}
 }

@@ -12,12 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/mount"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -191,53 +188,6 @@ func TestASetUpThatBeginsIsNotSettled(t *testing.T) {
 		synctest.Wait()
 		assert.True(t, w.isSettled())
 	})
-}
-
-// TestTheSpecOfTheFirstPodProvesNothingForAnother that was given a later one.
-func TestTheSpecOfTheFirstPodProvesNothingForAnother(t *testing.T) {
-	j := newJournal()
-	j.reusable = func(*volume.Spec) bool { return true }
-	size := resource.MustParse("1Mi")
-	intent := setUpIntent("a")
-	intent.SetUpArgs = &volume.MounterArgs{DesiredSize: &size}
-	var r volumeRecord
-	require.NoError(t, j.identify(&r, intent))
-	found := seenMount{mountRecord: mountRecord{Unique: 7}, options: "rw"}
-	assert.Equal(t, &settledRecord{Size: "1Mi", Options: "rw"}, j.settled(&r, intent, found))
-	same := *intent.Spec
-	intent.Spec = &same
-	assert.NotNil(t, j.settled(&r, intent, found), "what it says counts")
-	other := *intent.Spec
-	other.ReadOnly = !other.ReadOnly
-	intent.Spec = &other
-	assert.Nil(t, j.settled(&r, intent, found))
-}
-
-// TestAsksForTheSame is no where one thing differs.
-func TestAsksForTheSame(t *testing.T) {
-	pod := podOf("a", "-own")
-	spec := volume.NewSpecFromVolume(&pod.Spec.Volumes[0])
-	for name, tc := range map[string]struct {
-		change func(row *operationexecutor.VolumeToMount, known *setUpRecord)
-		want   bool
-	}{
-		"nothing":           {func(*operationexecutor.VolumeToMount, *setUpRecord) {}, true},
-		"the SELinux label": {func(row *operationexecutor.VolumeToMount, _ *setUpRecord) { row.SELinuxLabel = "label" }, false},
-		"its names": {func(_ *operationexecutor.VolumeToMount, known *setUpRecord) {
-			known.OuterNames = []string{"own", "too"}
-		}, false},
-		"the size": {func(row *operationexecutor.VolumeToMount, _ *setUpRecord) {
-			size := resource.MustParse("1Gi")
-			row.DesiredSizeLimit = &size
-		}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			row := &operationexecutor.VolumeToMount{PodName: "uid-a", Pod: pod, VolumeSpec: spec, OuterVolumeSpecNames: []string{"own"}}
-			known := &setUpRecord{Namespace: "default", Name: "a", OuterNames: []string{"own"}, Settled: &settledRecord{Options: "rw"}}
-			tc.change(row, known)
-			assert.Equal(t, tc.want, asksForTheSame(row, &cache.MountedVolume{MountedVolume: operationexecutor.MountedVolume{VolumeSpec: spec}}, known))
-		})
-	}
 }
 
 // isSettled reports whether the only record on disk says of a set-up that it has succeeded.

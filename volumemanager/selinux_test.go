@@ -11,7 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -147,14 +146,4 @@ func TestLabelsOfContainers(t *testing.T) {
 	got, err = labelsOf(nil, pod, &pod.Spec.Volumes[1])
 	require.NoError(t, err)
 	assert.Empty(t, got, "SELinux is off")
-}
-
-// TestTheLabelOfAStagingStaysOnRecordWhileItIsUndone: the intent to undo it has none, and a write would be lost work.
-func TestTheLabelOfAStagingStaysOnRecordWhileItIsUndone(t *testing.T) {
-	var r volumeRecord
-	intent := operationexecutor.Intent{Kind: operationexecutor.OpMount, DeviceMountPath: "/stage", SELinuxMountContext: "label"}
-	assert.True(t, r.add(intent))
-	intent.Kind, intent.SELinuxMountContext = operationexecutor.OpUnmountDevice, ""
-	assert.False(t, r.add(intent))
-	assert.Equal(t, "label", r.Staging.SELinux)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 )
 
 // simulatedDisk holds the records of a node: those of its runtime directory, which are gone after a reboot, and the others.
@@ -38,7 +39,7 @@ type simulatedDir struct {
 }
 
 // open locks a directory for a program of a process.
-func (d *simulatedDisk) open(p *sim.Process, path string) (recordDir, error) {
+func (d *simulatedDisk) open(p *sim.Process, path string) (journal.Dir, error) {
 	if !d.lock(p, path) && !d.bug.locksNothing {
 		return nil, fmt.Errorf("%s: %w", path, volume.ErrInUse)
 	}
@@ -81,7 +82,7 @@ func (d *simulatedDisk) all() map[v1.UniqueVolumeName]sim.Record {
 func (d *simulatedDisk) of(key string) sim.Record {
 	r := sim.Record{Pods: map[types.UID]bool{}}
 	for _, files := range d.files {
-		var file volumeRecord
+		var file journal.Record
 		if payload := files[key]; payload != nil {
 			must(json.Unmarshal(payload, &file))
 		}
@@ -103,7 +104,7 @@ func must(err error) {
 	}
 }
 
-// Load implements recordDir.
+// Load implements journal.Dir.
 func (d *simulatedDir) Load() ([]record.Record, []record.Damaged, error) {
 	var records []record.Record
 	for _, key := range slices.Sorted(maps.Keys(d.disk.files[d.path])) {
@@ -112,7 +113,7 @@ func (d *simulatedDir) Load() ([]record.Record, []record.Damaged, error) {
 	return records, nil, nil
 }
 
-// Put implements recordDir.
+// Put implements journal.Dir.
 func (d *simulatedDir) Put(key string, payload []byte) error {
 	return d.p.WriteRecord(v1.UniqueVolumeName(key), func() sim.Record {
 		d.disk.files[d.path][key] = payload
@@ -120,7 +121,7 @@ func (d *simulatedDir) Put(key string, payload []byte) error {
 	})
 }
 
-// Remove implements recordDir.
+// Remove implements journal.Dir.
 func (d *simulatedDir) Remove(key string) error {
 	return d.p.WriteRecord(v1.UniqueVolumeName(key), func() sim.Record {
 		delete(d.disk.files[d.path], key)
@@ -128,12 +129,12 @@ func (d *simulatedDir) Remove(key string) error {
 	})
 }
 
-// Quarantine implements recordDir. A record of the simulation is never damaged.
+// Quarantine implements journal.Dir. A record of the simulation is never damaged.
 func (d *simulatedDir) Quarantine(key string, reason error) record.Damaged {
 	panic(key + ": " + reason.Error())
 }
 
-// Close implements recordDir. A process that was killed has no lock any more.
+// Close implements journal.Dir. A process that was killed has no lock any more.
 func (d *simulatedDir) Close() error {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()

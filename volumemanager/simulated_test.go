@@ -20,8 +20,8 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
-	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
 // simulatedCluster is what outlives the managers of a simulated world.
@@ -258,10 +258,10 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	}
 	m, err := New(p.Plugins(), o)
 	require.NoError(n.t, err)
-	m.root = &rootlock.Lock{} // Its disk is no directory.
-	m.journal.disk = disk{
-		openDir: func(path string, _ record.Options) (recordDir, error) { return n.disk.open(p, path) },
-		bootID:  func() (string, error) { return fmt.Sprintf("boot-%d", p.Boot()), nil },
+	m.root.Path = "" // Its disk is no directory.
+	m.journal.Disk = journal.Disk{
+		OpenDir: func(path string, _ record.Options) (journal.Dir, error) { return n.disk.open(p, path) },
+		BootID:  func() (string, error) { return fmt.Sprintf("boot-%d", p.Boot()), nil },
 	}
 	if n.bug.change != nil {
 		n.bug.change(m)
@@ -424,11 +424,11 @@ func (s *simulated) Verify() {
 // Resync implements sim.Resyncer: it is what the resync does about records that could not be written. Each write waits for
 // the driver.
 func (s *simulated) Resync() {
-	if s.life == sim.Running && len(s.m.journal.behind()) > 0 && s.catchingUp.CompareAndSwap(false, true) {
+	if s.life == sim.Running && s.m.journal.IsBehind() && s.catchingUp.CompareAndSwap(false, true) {
 		m, ctx := s.m, s.ctx
 		go func() {
 			defer s.catchingUp.Store(false)
-			m.catchUp(ctx)
+			m.journal.CatchUp(ctx)
 		}()
 	}
 }

@@ -14,30 +14,32 @@ import (
 	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // simulatedBug is a mistake that is planted into the manager. The zero value is none.
 type simulatedBug struct {
-	change         func(m *Manager)              // before Run
-	dir            func(dir recordDir) recordDir // a directory of records
-	completesEarly bool                          // PodsComplete before a pod was added
-	readyTooSoon   bool                          // a pod is ready while a volume is taken from it
-	trusts         bool                          // plugins are believed
-	blind          bool                          // no news of the node's status
-	deaf           bool                          // no news of PersistentVolumes
-	locksNothing   bool                          // a manager begins beside calls that another one has left behind
-	succeeds       func(m *Manager)              // a manager that has begun in the process of another one
-	stale          bool                          // the mount table shows mounts that are gone
-	world          func(*sim.Config)             // in which the mistake is likelier to show; nil: any
+	change         func(m *Manager)                  // before Run
+	dir            func(dir journal.Dir) journal.Dir // a directory of records
+	completesEarly bool                              // PodsComplete before a pod was added
+	readyTooSoon   bool                              // a pod is ready while a volume is taken from it
+	trusts         bool                              // plugins are believed
+	blind          bool                              // no news of the node's status
+	deaf           bool                              // no news of PersistentVolumes
+	locksNothing   bool                              // a manager begins beside calls that another one has left behind
+	succeeds       func(m *Manager)                  // a manager that has begun in the process of another one
+	stale          bool                              // the mount table shows mounts that are gone
+	world          func(*sim.Config)                 // in which the mistake is likelier to show; nil: any
 }
 
 // The directories below lose what is written.
 type (
-	emptyDir     struct{ recordDir }
-	forgetfulDir struct{ recordDir }
-	stickyDir    struct{ recordDir }
-	lockedDir    struct{ recordDir }
+	emptyDir     struct{ journal.Dir }
+	forgetfulDir struct{ journal.Dir }
+	stickyDir    struct{ journal.Dir }
+	deafDir      struct{ journal.Dir }
+	lockedDir    struct{ journal.Dir }
 )
 
 func (emptyDir) Load() ([]record.Record, []record.Damaged, error) { return nil, nil, nil }
@@ -45,6 +47,12 @@ func (emptyDir) Load() ([]record.Record, []record.Damaged, error) { return nil, 
 func (forgetfulDir) Put(string, []byte) error { return nil }
 
 func (stickyDir) Remove(string) error { return nil }
+
+// Remove drops the error, so that the record is not removed later.
+func (d deafDir) Remove(key string) error {
+	_ = d.Dir.Remove(key)
+	return nil
+}
 
 func (lockedDir) Close() error { return nil }
 
@@ -58,21 +66,6 @@ func (j forgetsUnsure) Conclude(ctx context.Context, i operationexecutor.Intent,
 	return j.Journal.Conclude(ctx, i, end)
 }
 
-// forgetsItsFailures makes the manager forget that a record could not be written when an operation ended.
-type forgetsItsFailures struct {
-	operationexecutor.Journal
-	journal *journal
-}
-
-func (j forgetsItsFailures) Conclude(ctx context.Context, i operationexecutor.Intent, end operationexecutor.IntentEnd) error {
-	err := j.Journal.Conclude(ctx, i, end)
-	if e := j.journal.entryOf(j.journal.home(i)); err != nil && e.stale {
-		e.stale = false
-		j.journal.enter(e)
-	}
-	return err
-}
-
 // diskFails lets many records fail that are written, and no agent die.
 func diskFails(c *sim.Config) {
 	c.Faults.Journal, c.Faults.Quiet, c.Faults.Often = true, false, 3
@@ -83,13 +76,11 @@ func diskFails(c *sim.Config) {
 func adoptsNothing(m *Manager) {
 	go func() {
 		select {
-		case <-m.recordsRead:
+		case <-m.recovery.RecordsRead():
 		case <-m.stopped: // They are in use by another manager.
 			return
 		}
-		m.mu.Lock()
-		clear(m.adopted)
-		m.mu.Unlock()
+		m.recovery.PodsComplete()
 		m.volumes.AddAll(m.allVolumes())
 	}()
 }
@@ -102,10 +93,10 @@ func reassemble(m *Manager, change func(*operationexecutor.GeneratorOptions, *op
 }
 
 // withJournal gives the manager another journal.
-func withJournal(journal func(m *Manager) operationexecutor.Journal) func(*Manager) {
+func withJournal(made func(m *Manager) operationexecutor.Journal) func(*Manager) {
 	return func(m *Manager) {
 		reassemble(m, func(g *operationexecutor.GeneratorOptions, _ *operationexecutor.ExecutorOptions) {
-			g.Journal = journal(m)
+			g.Journal = made(m)
 		})
 	}
 }
@@ -231,15 +222,15 @@ var simulatedBugs = map[string]struct {
 	bug   simulatedBug
 	rules []string
 }{
-	"nothing is recovered":                           {simulatedBug{dir: func(d recordDir) recordDir { return emptyDir{d} }}, []string{"S2", "S4"}},
-	"records are not written":                        {simulatedBug{dir: func(d recordDir) recordDir { return forgetfulDir{d} }}, []string{"S4"}},
-	"records are not removed":                        {simulatedBug{dir: func(d recordDir) recordDir { return stickyDir{d} }}, []string{"L2"}},
+	"nothing is recovered":                           {simulatedBug{dir: func(d journal.Dir) journal.Dir { return emptyDir{d} }}, []string{"S2", "S4"}},
+	"records are not written":                        {simulatedBug{dir: func(d journal.Dir) journal.Dir { return forgetfulDir{d} }}, []string{"S4"}},
+	"records are not removed":                        {simulatedBug{dir: func(d journal.Dir) journal.Dir { return stickyDir{d} }}, []string{"L2"}},
 	"the record goes with an uncertain end":          {simulatedBug{change: withJournal(func(m *Manager) operationexecutor.Journal { return forgetsUnsure{m.journal} })}, []string{"S4"}},
 	"not all pods had been added":                    {simulatedBug{completesEarly: true}, []string{"S5"}},
 	"a pod is ready while its volume is torn down":   {simulatedBug{readyTooSoon: true}, []string{"S5", "S12", "S13"}},
 	"plugins are believed":                           {simulatedBug{trusts: true}, []string{"S2", "S4", "S12"}},
 	"nobody hears that a key is free":                {simulatedBug{change: whenKeysAreFree(hearsNothing)}, []string{"L1", "L2", "L3"}},
-	"what could not be written is not written later": {simulatedBug{change: withJournal(func(m *Manager) operationexecutor.Journal { return forgetsItsFailures{m.journal, m.journal} }), world: diskFails}, []string{"L2"}},
+	"what could not be written is not written later": {simulatedBug{dir: func(d journal.Dir) journal.Dir { return deafDir{d} }, world: diskFails}, []string{"L2"}},
 	"what was found is not adopted":                  {simulatedBug{change: adoptsNothing}, []string{"S5"}},
 	"what is in use is not reported":                 {simulatedBug{change: withReporter(func(_ *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsNothing{r} }), world: ofController}, []string{"S3"}},
 	"only what is wanted is reported":                {simulatedBug{change: withReporter(func(m *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsTheWants{r, m} }), world: ofController}, []string{"S3"}},
@@ -249,7 +240,7 @@ var simulatedBugs = map[string]struct {
 	"a volume that has grown is not noticed":         {simulatedBug{deaf: true, world: ofGrowth}, []string{"L1", "S12"}},
 	"what the storage has the volume has":            {simulatedBug{change: takesTheStorageForTheVolume, world: ofGrowth}, []string{"L1", "S12"}},
 	"the lock is released while a call is lost":      {simulatedBug{locksNothing: true, world: stops}, []string{"S1", "S2", "S3", "S4"}},
-	"the lock stays when the calls have returned":    {simulatedBug{dir: func(d recordDir) recordDir { return lockedDir{d} }, world: stops}, []string{"L4"}},
+	"the lock stays when the calls have returned":    {simulatedBug{dir: func(d journal.Dir) journal.Dir { return lockedDir{d} }, world: stops}, []string{"L4"}},
 	"what was under way is taken for done":           {simulatedBug{succeeds: believesItsPredecessor, world: stops}, []string{"S2", "S12"}},
 	"a mount that is gone is used after a restart":   {simulatedBug{stale: true, world: ofReuse}, []string{"S2", "S12"}},
 	"an operation that has ended is not taken out":   {simulatedBug{change: whenKeysAreFree(takesOutNothing)}, []string{"L1", "L3"}},

@@ -59,7 +59,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 	var witness v1.UniqueVolumeName
 	err := m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",
-		known: m.allKnown,
+		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
 			// As long as one volume is known to be left, it is enough to look at that one.
 			if !m.volumes.IsQuiet() || witness != "" && m.isLeft(witness) {
@@ -107,8 +107,7 @@ func (m *Manager) isLeft(name v1.UniqueVolumeName) bool {
 	if slices.ContainsFunc(mounts, m.isUnwanted) {
 		return true
 	}
-	_, adopted := m.adopted[name]
-	return !wanted && len(mounts) == 0 && !adopted && !m.rebuilding
+	return !wanted && len(mounts) == 0 && !m.recovery.MayBeWanted(name)
 }
 
 // isUnwanted reports whether a pod has a volume that it does not use. Manager.mu must be held.

@@ -27,7 +27,7 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 	var witness podvolume.Key // While it is there, not all volumes are looked at after each change.
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "unused",
-		known: m.allKnown,
+		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
 			if m.isUse(witness) {
 				return false, nil

@@ -31,7 +31,7 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 	}
 	return m.wait(ctx, pod, awaited{
 		state:   "ready",
-		known:   m.recordsRead,
+		known:   m.recovery.RecordsRead(),
 		isReady: func() (bool, error) { return m.isReady(pod.UID) },
 		left: func() []VolumeStatus {
 			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool { return !s.Wanted || s.Phase == PhaseMounted })
@@ -76,7 +76,7 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	podName := volume.GetUniquePodName(pod)
 	return m.wait(ctx, pod, awaited{
 		state:   "gone",
-		known:   m.allKnown,
+		known:   m.recovery.AllKnown(),
 		isReady: func() (bool, error) { return m.isGone(podName) && len(m.orphans.LiveOf(ctx, pod.UID)) == 0, nil },
 		left: func() []VolumeStatus {
 			changing := m.volumes.VolumesOfOperations(podName)
@@ -96,7 +96,7 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	var witness v1.UniqueVolumeName
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",
-		known: m.allKnown,
+		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
 			if !m.volumes.IsQuiet() || m.actual.VolumeExists(witness) {
 				return false, nil
@@ -175,13 +175,6 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 	}
 }
 
-// awaitsPods reports whether volumes of an earlier manager stay because the orchestrator has not said that it has added all pods.
-func (m *Manager) awaitsPods() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.podsComplete && len(m.adopted) > 0
-}
-
 // isOpen reports whether a gate is open: nil is no gate.
 func isOpen(gate <-chan struct{}) bool {
 	if gate == nil {
@@ -202,7 +195,7 @@ func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan
 		ended = fmt.Errorf("nothing is done before Run is called: %w", ended)
 	case reading != nil:
 		ended = fmt.Errorf("the records of an earlier manager have not been read yet: %w", ended)
-	case what.state == "gone" && m.awaitsPods():
+	case what.state == "gone" && m.recovery.AwaitsPods():
 		ended = fmt.Errorf("PodsComplete was not called, and nothing that an earlier manager left is undone before: %w", ended)
 	}
 	err := notReady(pod, what, ended)

@@ -20,6 +20,7 @@ import (
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 )
 
 const (
@@ -84,16 +85,16 @@ func (w *world) prepare() *Manager {
 	w.manager, err = New(w.plugins, w.options)
 	require.NoError(w.t, err)
 	if w.manager.journal != nil {
-		w.manager.journal.disk.openDir = openUnsynced
+		w.manager.journal.Disk.OpenDir = openUnsynced
 	}
 	return w.manager
 }
 
 // openUnsynced opens a directory of records whose writes are not synced: they outlive the process, which is all that ends
 // here, and no test waits for the disk. That they are durable otherwise is for package record to prove.
-func openUnsynced(path string, o record.Options) (recordDir, error) {
+func openUnsynced(path string, o record.Options) (journal.Dir, error) {
 	o.Sync = false
-	return openRecords(path, o)
+	return journal.OpenDir(path, o)
 }
 
 // run runs the manager until stop, or the end of the test.

@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -16,18 +18,32 @@ type Queried struct {
 	apart      []string // of a volume.ApartKeeper
 }
 
+// Make has a plugin make a mounter, and queries it. The mounter gets a copy of the spec.
+func Make(plugin volume.VolumePlugin, spec *volume.Spec, pod *v1.Pod) (queried Queried, err error) {
+	defer catch("NewMounter", &err)
+	spec = &volume.Spec{Volume: spec.Volume.DeepCopy(), PersistentVolume: spec.PersistentVolume.DeepCopy(), ReadOnly: spec.ReadOnly}
+	made, err := plugin.NewMounter(spec, pod)
+	if err != nil {
+		return Queried{}, err
+	}
+	return Query(made)
+}
+
 // Query calls the methods of a mounter that do no I/O, and returns a panic as an error.
 func Query(mounter volume.Mounter) (queried Queried, err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &volume.PanicError{Call: "GetPath, GetAttributes or KeptApart", Value: value, Stack: debug.Stack()}
-		}
-	}()
+	defer catch("GetPath, GetAttributes or KeptApart", &err)
 	queried = Queried{Mounter: mounter, path: mounter.GetPath(), attributes: mounter.GetAttributes()}
 	if keeper, ok := mounter.(volume.ApartKeeper); ok {
 		queried.apart = slices.Clone(keeper.KeptApart())
 	}
 	return queried, nil
+}
+
+// catch makes an error of a panic of a plugin. It is to be deferred.
+func catch(call string, err *error) {
+	if value := recover(); value != nil {
+		*err = &volume.PanicError{Call: call, Value: value, Stack: debug.Stack()}
+	}
 }
 
 // GetPath implements volume.Volume.

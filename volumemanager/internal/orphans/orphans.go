@@ -37,8 +37,6 @@ type Options struct {
 	IsMount, IsBusy func(path string) bool
 	// IsKnown reports whether a pod is on this node, HasVolumes whether it may have volumes.
 	IsKnown, HasVolumes func(volume.UniquePodName) bool
-	// PathOf returns where the plugin of a volume has it for its pod.
-	PathOf func(Dir) (string, error)
 	// Notify wakes those who wait for a pod, InUseChanged those who wait for what the node uses.
 	Notify       func(volume.UniquePodName)
 	InUseChanged func()

@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/paths"
+	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
 )
 
 // The manager takes a mount or a directory of which nothing is on record for its own only where it makes such itself: at the
@@ -52,7 +53,11 @@ func (l *List) isPodsPlace(path string) bool {
 
 // hasVolumeAt reports whether the plugin of a volume would have it at that path for the pod.
 func (l *List) hasVolumeAt(d Dir) bool {
-	path, err := l.options.PathOf(d)
+	pathOf := pluginpaths.SetUp
+	if d.Block {
+		pathOf = pluginpaths.Link
+	}
+	path, err := pathOf(l.options.Plugins, d.Plugin, d.Name, d.UID)
 	return err == nil && path == d.Path
 }
 

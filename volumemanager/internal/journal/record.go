@@ -1,4 +1,4 @@
-package volumemanager
+package journal
 
 import (
 	"bytes"
@@ -19,60 +19,68 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
-// recordVersion is the version of the payload of a record. A record of a later version is not read. Version 2 may lack what
-// settledRecord says, and no pod has a record for itself. Version 1 differs in the unique names of volumes that belong to one pod, too:
-// see [Manager.renamed].
-const recordVersion = 3
+// Version is the version of the payload of a record. A record of a later version is not read. Version 2 may lack what [Settled]
+// says, and no pod has a record for itself. Version 1 differs in the unique names of volumes that belong to one pod, too: package
+// recovery renames those.
+const Version = 3
 
 // ourVersion is how a record of that version begins.
 const ourVersion = `{"version":3,`
 
-// volumeRecord is what may be left in the world of one volume: an attachment, a staging, and set-ups for pods. A change of its
+// Record is what may be left in the world of one volume: an attachment, a staging, and set-ups for pods. A change of its
 // fields, or of those that they hold, needs another version.
-type volumeRecord struct {
-	Version int                 `json:"version"`
-	BootID  string              `json:"bootID"`
-	Volume  v1.UniqueVolumeName `json:"volume"`
-	Plugin  string              `json:"plugin"`
+type Record struct {
+	// Version is that of the payload, BootID the boot in which it was written.
+	Version int    `json:"version"`
+	BootID  string `json:"bootID"`
+	// Volume is the unique name of the volume, Plugin the name of its plugin.
+	Volume v1.UniqueVolumeName `json:"volume"`
+	Plugin string              `json:"plugin"`
 	// Spec is a specRecord.
-	Spec       json.RawMessage   `json:"spec,omitempty"`
-	Attachment *attachmentRecord `json:"attachment,omitempty"`
-	Staging    *stagingRecord    `json:"staging,omitempty"`
+	Spec json.RawMessage `json:"spec,omitempty"`
+	// Attachment and Staging are nil where nothing was begun.
+	Attachment *Attachment `json:"attachment,omitempty"`
+	Staging    *Staging    `json:"staging,omitempty"`
 	// Pods are replaced, never changed.
-	Pods map[types.UID]*setUpRecord `json:"pods,omitempty"`
+	Pods map[types.UID]*SetUp `json:"pods,omitempty"`
 
 	// encoded is the spec of which Spec was made; nil when Spec was read.
 	encoded *volume.Spec
 }
 
-// attachmentRecord is an attachment that was made or is about to be.
-type attachmentRecord struct {
+// Attachment is an attachment that was made or is about to be.
+type Attachment struct {
+	// Node is the node to which it is.
 	Node types.NodeName `json:"node"`
 	// DevicePath is empty while it is not known.
 	DevicePath string `json:"devicePath,omitempty"`
 }
 
-// stagingRecord is a staging that was made or is about to be.
-type stagingRecord struct {
+// Staging is a staging that was made or is about to be.
+type Staging struct {
+	// Path is where the volume is staged, DevicePath the device, if there is one.
 	Path       string `json:"path"`
 	DevicePath string `json:"devicePath,omitempty"`
 	// SELinux is the context with which it is mounted; empty means without.
 	SELinux string `json:"seLinuxContext,omitempty"`
 	// Mount is what is mounted there.
-	Mount mountRecord `json:"mount,omitzero"`
+	Mount Mount `json:"mount,omitzero"`
 }
 
-// setUpRecord is a set-up for one pod that was made or is about to be.
-type setUpRecord struct {
-	Namespace  string   `json:"namespace"`
-	Name       string   `json:"name"`
+// SetUp is a set-up for one pod that was made or is about to be.
+type SetUp struct {
+	// Namespace and Name are those of the pod. They are empty for a volume that was rebuilt.
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// OuterNames are the names of the volume in the pod's spec.
 	OuterNames []string `json:"outerNames"`
-	Path       string   `json:"path"`
-	SELinux    string   `json:"seLinuxContext,omitempty"`
+	// Path is where the volume is set up, SELinux the context with which it is mounted.
+	Path    string `json:"path"`
+	SELinux string `json:"seLinuxContext,omitempty"`
 	// Mount is what is mounted there.
-	Mount mountRecord `json:"mount,omitzero"`
+	Mount Mount `json:"mount,omitzero"`
 	// Settled is how it was set up, where the next start may use it as it is; nil: it is set up again.
-	Settled *settledRecord `json:"settled,omitempty"`
+	Settled *Settled `json:"settled,omitempty"`
 }
 
 // specRecord is a volume.Spec without secrets.
@@ -83,32 +91,32 @@ type specRecord struct {
 }
 
 // clone returns a copy whose parts can be replaced without changing r.
-func (r volumeRecord) clone() volumeRecord {
+func (r Record) clone() Record {
 	r.Pods = maps.Clone(r.Pods)
 	return r
 }
 
 // of returns r as the record of a volume, for one that was never written.
-func (r volumeRecord) of(name v1.UniqueVolumeName) volumeRecord {
+func (r Record) of(name v1.UniqueVolumeName) Record {
 	r.Volume = name
 	return r
 }
 
 // isEmpty reports whether no trace of the volume is left.
-func (r volumeRecord) isEmpty() bool {
+func (r Record) isEmpty() bool {
 	return r.Attachment == nil && r.Staging == nil && len(r.Pods) == 0
 }
 
 // innerName returns the volume's inner name, of which paths of its pod are made.
-func (r volumeRecord) innerName(uid types.UID, p *setUpRecord) string {
+func (r Record) innerName(uid types.UID, p *SetUp) string {
 	if inner, ok := strings.CutPrefix(string(r.Volume), r.Plugin+"/pods/"+string(uid)+"/"); ok {
 		return inner
 	}
 	return filepath.Base(p.Path)
 }
 
-// paths returns the paths at which the volume is, or may be, and those of [partsOf].
-func (r volumeRecord) paths() iter.Seq[string] {
+// paths returns the paths at which the volume is, or may be, and those of [containers.PartsOf].
+func (r Record) paths() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if r.Staging != nil && !yield(r.Staging.Path) {
 			return
@@ -123,42 +131,43 @@ func (r volumeRecord) paths() iter.Seq[string] {
 }
 
 // mounts returns the part of r that does not outlive a boot, attachments the other one.
-func (r volumeRecord) mounts() volumeRecord {
+func (r Record) mounts() Record {
 	r.Attachment = nil
 	return r
 }
 
-func (r volumeRecord) attachments() volumeRecord {
+func (r Record) attachments() Record {
 	r.Staging, r.Pods = nil, nil
 	return r
 }
 
 // decodeRecord undoes json.Marshal and checks everything that the record will be trusted with. key is the key under
 // which it was kept.
-func decodeRecord(key string, payload []byte, host volume.VolumeHost) (foundVolume, error) {
+func decodeRecord(key string, payload []byte, host volume.VolumeHost) (Found, error) {
 	if newer := isNewer(payload); newer != nil {
-		return foundVolume{}, newer
+		return Found{}, newer
 	}
-	var r volumeRecord
+	var r Record
 	if err := decodeAll(payload, &r); err != nil {
-		return foundVolume{}, fmt.Errorf("record is no volume: %w", err)
+		return Found{}, fmt.Errorf("record is no volume: %w", err)
 	}
 	own := r.ownPod(key)
 	if own != "" {
 		key = string(r.Volume)
 	}
 	spec, err := r.check(key, host)
-	return foundVolume{record: r, spec: spec, own: own}, err
+	return Found{Record: r, Spec: spec, own: own}, err
 }
 
-// foundVolume is a volume that was found on record.
-type foundVolume struct {
-	record volumeRecord
-	spec   *volume.Spec
+// Found is a volume that was found on record.
+type Found struct {
+	// Record is what is on record, Spec its spec, decoded.
+	Record Record
+	Spec   *volume.Spec
+	// Unproven says that its plugin has not answered yet whether the record is what it computes.
+	Unproven bool
 	// own is the pod that has the record for itself.
 	own types.UID
-	// unproven says that its plugin has not answered yet whether the record is what it computes.
-	unproven bool
 }
 
 // decodeAll decodes one value, and nothing that this program does not know may be in it or after it.
@@ -184,16 +193,16 @@ func isNewer(payload []byte) error {
 		Version int `json:"version"`
 	}
 	_ = json.Unmarshal(payload, &says) // What cannot be read says nothing.
-	if says.Version <= recordVersion {
+	if says.Version <= Version {
 		return nil
 	}
-	return fmt.Errorf("record has version %d, this manager reads %d: %w: %w", says.Version, recordVersion, record.ErrNewer, volume.ErrUnsupported)
+	return fmt.Errorf("record has version %d, this manager reads %d: %w: %w", says.Version, Version, record.ErrNewer, volume.ErrUnsupported)
 }
 
 // check refuses what a manager would never have written: a record must not lead a teardown to a path of somebody else.
-func (r volumeRecord) check(key string, host volume.VolumeHost) (*volume.Spec, error) {
-	if r.Version < 1 || r.Version > recordVersion {
-		return nil, fmt.Errorf("record has version %d, this manager reads %d: %w", r.Version, recordVersion, volume.ErrUnsupported)
+func (r Record) check(key string, host volume.VolumeHost) (*volume.Spec, error) {
+	if r.Version < 1 || r.Version > Version {
+		return nil, fmt.Errorf("record has version %d, this manager reads %d: %w", r.Version, Version, volume.ErrUnsupported)
 	}
 	plugin, _, err := volume.SplitUniqueName(r.Volume)
 	switch {
@@ -209,10 +218,10 @@ func (r volumeRecord) check(key string, host volume.VolumeHost) (*volume.Spec, e
 	if err != nil {
 		return nil, err
 	}
-	return spec, errors.Join(volume.CheckPathElement(spec.Name()), r.checkPaths(host), r.checkPods(host))
+	return spec, errors.Join(volume.CheckPathElement(spec.Name()), r.checkPaths(host), r.checkPods(spec, host))
 }
 
-func (r volumeRecord) checkPaths(host volume.VolumeHost) error {
+func (r Record) checkPaths(host volume.VolumeHost) error {
 	var errs []error
 	if r.Attachment != nil {
 		errs = append(errs, checkDevice(r.Attachment.DevicePath))
@@ -226,7 +235,7 @@ func (r volumeRecord) checkPaths(host volume.VolumeHost) error {
 	return errors.Join(errs...)
 }
 
-func (r volumeRecord) checkPods(host volume.VolumeHost) error {
+func (r Record) checkPods(spec *volume.Spec, host volume.VolumeHost) error {
 	var errs []error
 	for uid, p := range r.Pods {
 		if p == nil {
@@ -239,21 +248,18 @@ func (r volumeRecord) checkPods(host volume.VolumeHost) error {
 		if p.Namespace != "" || p.Name != "" { // Nobody knows them of a volume that was rebuilt from what was found.
 			errs = append(errs, volume.CheckPathElement(p.Namespace), volume.CheckPathElement(p.Name))
 		}
-		errs = append(errs, r.checkSetUp(p.Path, filepath.Join(host.GetPodsDir(), string(uid))))
+		// The volume of a hostPath is not in the pod's directory: it is used where it is.
+		if !UsedWhereItIs(spec, p.Path) {
+			errs = append(errs, checkBeneath(p.Path, filepath.Join(host.GetPodsDir(), string(uid))))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkSetUp refuses a path that is not in the pod's directory, but that of a hostPath volume, which is used where it is.
-func (r volumeRecord) checkSetUp(path, podDir string) error {
-	spec, err := r.spec()
-	if err != nil {
-		return err
-	}
-	if usedWhereItIs(spec, path) {
-		return nil
-	}
-	return checkBeneath(path, podDir)
+// UsedWhereItIs reports whether path is the directory of the node that a hostPath volume is. Many volumes may be one.
+func UsedWhereItIs(spec *volume.Spec, path string) bool {
+	used := hostPathOf(spec)
+	return used != "" && path == filepath.Clean(used)
 }
 
 // hostPathOf returns the directory of the node that a volume is; empty when it is another kind of volume.
@@ -282,7 +288,7 @@ func checkBeneath(path, dir string) error {
 }
 
 // spec returns the spec of the record, which holds no secrets.
-func (r volumeRecord) spec() (*volume.Spec, error) {
+func (r Record) spec() (*volume.Spec, error) {
 	var s specRecord
 	if len(r.Spec) == 0 {
 		return nil, fmt.Errorf("spec of volume %q is missing: %w", r.Volume, volume.ErrInvalid)
@@ -326,12 +332,12 @@ func partOf(intent operationexecutor.Intent) part {
 }
 
 // add enters what an intent is about and reports whether that changed the record.
-func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
+func (r *Record) add(intent operationexecutor.Intent) bool {
 	switch partOf(intent) {
 	case partAll:
 		return false
 	case partAttachment:
-		want := attachmentRecord{Node: intent.NodeName, DevicePath: intent.DevicePath}
+		want := Attachment{Node: intent.NodeName, DevicePath: intent.DevicePath}
 		if r.Attachment != nil && (*r.Attachment == want || intent.DevicePath == "") {
 			return false
 		}
@@ -344,8 +350,8 @@ func (r *volumeRecord) add(intent operationexecutor.Intent) bool {
 	return true
 }
 
-func (r *volumeRecord) addStaging(intent operationexecutor.Intent) bool {
-	want := stagingRecord{Path: intent.DeviceMountPath, DevicePath: intent.DevicePath, SELinux: intent.SELinuxMountContext}
+func (r *Record) addStaging(intent operationexecutor.Intent) bool {
+	want := Staging{Path: intent.DeviceMountPath, DevicePath: intent.DevicePath, SELinux: intent.SELinuxMountContext}
 	if r.Staging == nil {
 		r.Staging = &want
 		return true
@@ -361,8 +367,8 @@ func (r *volumeRecord) addStaging(intent operationexecutor.Intent) bool {
 	return true
 }
 
-func (r *volumeRecord) addSetUp(intent operationexecutor.Intent) bool {
-	next := &setUpRecord{
+func (r *Record) addSetUp(intent operationexecutor.Intent) bool {
+	next := &SetUp{
 		Namespace: intent.Pod.Namespace, Name: intent.Pod.Name,
 		OuterNames: intent.OuterVolumeSpecNames, Path: intent.MountPath, SELinux: intent.SELinuxMountContext,
 	}
@@ -373,14 +379,14 @@ func (r *volumeRecord) addSetUp(intent operationexecutor.Intent) bool {
 		next.Mount = old.Mount
 	}
 	if r.Pods == nil {
-		r.Pods = make(map[types.UID]*setUpRecord, 1)
+		r.Pods = make(map[types.UID]*SetUp, 1)
 	}
 	r.Pods[intent.PodUID] = next
 	return true
 }
 
 // drop takes out what an intent is about and reports whether that changed the record.
-func (r *volumeRecord) drop(intent operationexecutor.Intent) bool {
+func (r *Record) drop(intent operationexecutor.Intent) bool {
 	switch partOf(intent) {
 	case partAttachment:
 		changed := r.Attachment != nil

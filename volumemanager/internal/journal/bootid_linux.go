@@ -1,4 +1,4 @@
-package volumemanager
+package journal
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package volumemanager
+package journal
 
 import (
 	"fmt"

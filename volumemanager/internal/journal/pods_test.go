@@ -1,4 +1,4 @@
-package volumemanager
+package journal
 
 import (
 	"encoding/json"
@@ -21,21 +21,21 @@ import (
 
 // countedDir counts the bytes that are put into a directory of records.
 type countedDir struct {
-	recordDir
+	Dir
 
 	bytes int
 }
 
 func (d *countedDir) Put(key string, payload []byte) error {
 	d.bytes += len(payload)
-	return d.recordDir.Put(key, payload)
+	return d.Dir.Put(key, payload)
 }
 
 // TestWhatIsWrittenForAPodDoesNotGrowWithThePods that share its volume, and nothing of it is lost in a restart.
 func TestWhatIsWrittenForAPodDoesNotGrowWithThePods(t *testing.T) {
 	o := withRecords(t)
 	j := openJournal(t, o)
-	counted := &countedDir{recordDir: j.runtime}
+	counted := &countedDir{Dir: j.runtime}
 	j.runtime = counted
 	require.NoError(t, j.Intend(t.Context(), stageIntent()))
 	each := func(from, to int, do func(operationexecutor.Intent)) int {
@@ -55,13 +55,13 @@ func TestWhatIsWrittenForAPodDoesNotGrowWithThePods(t *testing.T) {
 	assert.LessOrEqual(t, many, few)
 	assert.LessOrEqual(t, each(100, 200, forget), few)
 
-	require.NoError(t, j.close(t.Context()))
+	require.NoError(t, j.Close(t.Context()))
 	j = openJournal(t, o)
-	found, _, err := j.load(testHost(t))
+	found, _, err := j.Load(nil)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	assert.NotNil(t, found[0].record.Staging)
-	assert.Len(t, found[0].record.Pods, 300)
+	assert.NotNil(t, found[0].Record.Staging)
+	assert.Len(t, found[0].Record.Pods, 300)
 	for i := range 400 {
 		forget(setUpIntent(fmt.Sprintf("pod-%04d", i)))
 	}
@@ -79,7 +79,7 @@ func TestAPodsOwnRecordCountsAndIsOfItsVolume(t *testing.T) {
 		require.NoError(t, j.Intend(t.Context(), setUpIntent(fmt.Sprintf("pod-%d", i))))
 	}
 	require.Len(t, recordsIn(t, o.RuntimeDir), 3)
-	last := j.setUpOf(testVolume, "pod-9")
+	last := j.SetUpOf(testVolume, "pod-9")
 	require.NotNil(t, last)
 	for i := range podsInRecord {
 		require.NoError(t, j.Conclude(t.Context(), setUpIntent(fmt.Sprintf("pod-%d", i)), operationexecutor.IntentForgotten))
@@ -89,24 +89,24 @@ func TestAPodsOwnRecordCountsAndIsOfItsVolume(t *testing.T) {
 	// A record of the volume that should have been written once more says of the pod what was true before.
 	whole := j.entryOf(podvolume.Key{Volume: testVolume, Pod: "pod-9"}).record
 	older := *last
-	older.SELinux, older.Settled = "older", &settledRecord{}
-	whole.Pods = map[types.UID]*setUpRecord{"pod-9": &older}
+	older.SELinux, older.Settled = "older", &Settled{}
+	whole.Pods = map[types.UID]*SetUp{"pod-9": &older}
 	require.NoError(t, put(j.runtime, string(testVolume), whole))
-	require.NoError(t, j.close(t.Context()))
+	require.NoError(t, j.Close(t.Context()))
 	j = openJournal(t, o)
-	found, damaged, err := j.load(testHost(t))
+	found, damaged, err := j.Load(nil)
 	require.NoError(t, err)
 	require.Empty(t, damaged)
 	require.Len(t, found, 1)
-	assert.Len(t, found[0].record.Pods, 2)
-	assert.Equal(t, last, found[0].record.Pods["pod-9"])
-	j.catchUp(t.Context())
+	assert.Len(t, found[0].Record.Pods, 2)
+	assert.Equal(t, last, found[0].Record.Pods["pod-9"])
+	j.CatchUp(t.Context())
 	assert.Len(t, recordsIn(t, o.RuntimeDir), 2)
 
 	own := j.entryOf(podvolume.Key{Volume: testVolume, Pod: "pod-9"}).record
-	for key, change := range map[string]func(*volumeRecord){
-		ownKey(testVolume, "pod-8"): func(*volumeRecord) {},
-		ownKey(testVolume, "pod-9"): func(r *volumeRecord) { r.Staging = &stagingRecord{Path: stageIntent().DeviceMountPath} },
+	for key, change := range map[string]func(*Record){
+		ownKey(testVolume, "pod-8"): func(*Record) {},
+		ownKey(testVolume, "pod-9"): func(r *Record) { r.Staging = &Staging{Path: stageIntent().DeviceMountPath} },
 	} {
 		r := own.clone()
 		change(&r)
@@ -120,8 +120,8 @@ func TestAPodsOwnRecordCountsAndIsOfItsVolume(t *testing.T) {
 // TestAPodThatWasGivenAnotherSpecIsNotSettled: after a restart there is one spec of a volume on record.
 func TestAPodThatWasGivenAnotherSpecIsNotSettled(t *testing.T) {
 	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
+	o.Mounts, o.Plugins = &oneMount{found: mount.MountPoint{UniqueID: 7}}, testPlugins{host: testHost(t), reusable: true}
 	j := openJournal(t, o)
-	j.mounts, j.reusable = &oneMount{found: mount.MountPoint{UniqueID: 7}}, func(*volume.Spec) bool { return true }
 	settle := func(i operationexecutor.Intent) {
 		i.SetUpArgs = &volume.MounterArgs{}
 		require.NoError(t, j.Intend(t.Context(), i))
@@ -133,14 +133,14 @@ func TestAPodThatWasGivenAnotherSpecIsNotSettled(t *testing.T) {
 	later := setUpIntent("later")
 	later.Spec.ReadOnly = !later.Spec.ReadOnly
 	settle(later)
-	require.NotNil(t, j.setUpOf(testVolume, "later").Settled)
+	require.NotNil(t, j.SetUpOf(testVolume, "later").Settled)
 	found := reread(t, j, o)
 	require.Len(t, found, 1)
 	assert.Nil(t, found[0].Pods["later"].Settled)
 	assert.NotNil(t, found[0].Pods["pod-8"].Settled)
 }
 
-// fieldsOfRecord are the fields of records of recordVersion.
+// fieldsOfRecord are the fields of records of Version.
 const fieldsOfRecord = `attachment.devicePath attachment.node bootID plugin
 pods.mount.other.FSType pods.mount.other.Flags pods.mount.other.ID pods.mount.other.Major pods.mount.other.Minor
 pods.mount.other.Root pods.mount.other.Source pods.mount.other.UniqueID pods.mount.unique pods.name pods.namespace pods.outerNames pods.path pods.seLinuxContext
@@ -151,13 +151,13 @@ staging.mount.other.Root staging.mount.other.Source staging.mount.other.UniqueID
 
 // TestTheFieldsOfARecordAreThoseOfItsVersion: an earlier manager must see that it cannot read what a later one has written.
 func TestTheFieldsOfARecordAreThoseOfItsVersion(t *testing.T) {
-	fields := recordedFields("", reflect.TypeFor[volumeRecord]())
+	fields := recordedFields("", reflect.TypeFor[Record]())
 	for _, f := range recordedFields("", reflect.TypeFor[specRecord]()) {
 		fields = append(fields, "spec."+f)
 	}
 	slices.Sort(fields)
-	assert.Equal(t, strings.Fields(fieldsOfRecord), fields, "records have changed: they need another recordVersion, and a test that the earlier one is read")
-	begins := fmt.Sprintf(`{"version":%d,`, recordVersion)
+	assert.Equal(t, strings.Fields(fieldsOfRecord), fields, "records have changed: they need another Version, and a test that the earlier one is read")
+	begins := fmt.Sprintf(`{"version":%d,`, Version)
 	assert.Equal(t, ourVersion, begins)
 }
 

@@ -1,4 +1,4 @@
-package volumemanager
+package journal
 
 import (
 	"context"
@@ -10,48 +10,49 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 )
 
-// MountTable is an optional interface of [Options].Mounter; a *mount.Mounter has it. Present, it is on record by what each
-// mount is known, and what is on record is compared at the start with what is mounted. Absent, the records are all that is
-// known.
-type MountTable interface {
-	// List returns the mount table.
+// Table is the mount table.
+type Table interface {
+	// List returns all mounts.
 	List(ctx context.Context) ([]mount.MountPoint, error)
-	// Lookup returns the facts of the uppermost mount at path. The error matches mount.ErrNotMounted when there is none. It
-	// never waits for the filesystem there.
+	// Lookup returns the uppermost mount at path. The error matches mount.ErrNotMounted when there is none. It never waits for the
+	// filesystem there.
 	Lookup(ctx context.Context, path string) (mount.MountPoint, error)
 }
 
-// mountRecord tells the mount of a record from another one at the same path. The zero value says that there was none, or
+// Mount tells the mount of a record from another one at the same path. The zero value says that there was none, or
 // that it is not known.
-type mountRecord struct {
+type Mount struct {
 	// Unique is the id that the kernel gives to no other mount until the next boot.
 	Unique uint64 `json:"unique,omitempty"`
 	// Other is what it is known by where the kernel has no such ids.
 	Other *mount.Identity `json:"other,omitempty"`
 }
 
-func mountRecordOf(m mount.MountPoint) mountRecord { return mountRecordOfIdentity(m.Identity()) }
+// MountOf returns by what a mount is known that is on the mount table.
+func MountOf(m mount.MountPoint) Mount { return MountOfIdentity(m.Identity()) }
 
-func mountRecordOfIdentity(id mount.Identity) mountRecord {
+// MountOfIdentity returns by what a mount with an identity is known.
+func MountOfIdentity(id mount.Identity) Mount {
 	if id.UniqueID != 0 {
-		return mountRecord{Unique: id.UniqueID}
+		return Mount{Unique: id.UniqueID}
 	}
 	id.Flags = "" // Somebody may change them: it stays the same mount.
-	return mountRecord{Other: &id}
+	return Mount{Other: &id}
 }
 
 // identity returns what the mount is known by; the zero Identity when nothing is known.
-func (r mountRecord) identity() mount.Identity {
+func (r Mount) identity() mount.Identity {
 	if r.Other != nil {
 		return *r.Other
 	}
 	return mount.Identity{UniqueID: r.Unique}
 }
 
-func (r mountRecord) isKnown() bool { return r.identity() != mount.Identity{} }
+// IsKnown reports whether it is known which mount it is.
+func (r Mount) IsKnown() bool { return r.identity() != mount.Identity{} }
 
-// is reports whether m is the mount of the record. Of one of which nothing is known, any may be.
-func (r mountRecord) is(m mount.MountPoint) bool {
+// Is reports whether m is the mount of the record. Of one of which nothing is known, any may be.
+func (r Mount) Is(m mount.MountPoint) bool {
 	if r.Unique != 0 {
 		return r.Unique == m.UniqueID
 	}
@@ -60,8 +61,8 @@ func (r mountRecord) is(m mount.MountPoint) bool {
 
 // seen enters into r what an operation has left at its path, and reports whether that changed r. What cannot be looked at is
 // not known.
-func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexecutor.Intent, end operationexecutor.IntentEnd) bool {
-	if j.mounts == nil || undoes(intent.Kind) {
+func (j *Journal) seen(ctx context.Context, r *Record, intent operationexecutor.Intent, end operationexecutor.IntentEnd) bool {
+	if j.options.Mounts == nil || undoes(intent.Kind) {
 		return false // What a teardown has left is what was there, or nothing.
 	}
 	path := mountwatch.PathOf(intent)
@@ -76,35 +77,35 @@ func (j *journal) seen(ctx context.Context, r *volumeRecord, intent operationexe
 	}
 	changed := now.identity() != known.identity()
 	if changed {
-		r.setMount(intent, p, now.mountRecord)
+		r.setMount(intent, p, now.Mount)
 	}
 	return r.settle(intent, j.settled(r, intent, now)) || changed
 }
 
 // lost takes out of r by what the mount was known that is made anew, if that is not there any more, and reports whether that
 // changed r: otherwise the new one would be somebody else's for whoever is started after a crash.
-func (j *journal) lost(ctx context.Context, r *volumeRecord, intent operationexecutor.Intent) bool {
+func (j *Journal) lost(ctx context.Context, r *Record, intent operationexecutor.Intent) bool {
 	path := mountwatch.PathOf(intent)
-	if j.mounts == nil || undoes(intent.Kind) || path == "" {
+	if j.options.Mounts == nil || undoes(intent.Kind) || path == "" {
 		return false
 	}
 	p := partOf(intent)
-	if !r.mountOf(intent, p).isKnown() {
+	if !r.mountOf(intent, p).IsKnown() {
 		return false
 	}
-	if _, err := j.mounts.Lookup(ctx, path); !errors.Is(err, mount.ErrNotMounted) {
+	if _, err := j.options.Mounts.Lookup(ctx, path); !errors.Is(err, mount.ErrNotMounted) {
 		return false // It is there, or nobody can say.
 	}
-	r.setMount(intent, p, mountRecord{})
+	r.setMount(intent, p, Mount{})
 	return true
 }
 
 // mountAt returns by what the mount at a path is known that an operation has made.
-func (j *journal) mountAt(ctx context.Context, path string) seenMount {
-	if j.learned != nil {
-		return seenOwn(j.learned(path))
+func (j *Journal) mountAt(ctx context.Context, path string) seenMount {
+	if j.options.Learned != nil {
+		return seenOwn(j.options.Learned(path))
 	}
-	m, err := j.mounts.Lookup(ctx, path)
+	m, err := j.options.Mounts.Lookup(ctx, path)
 	if err != nil {
 		return seenMount{}
 	}
@@ -113,7 +114,7 @@ func (j *journal) mountAt(ctx context.Context, path string) seenMount {
 
 // seenMount is what goes on record of a mount. The zero value says that there is none, or that it is not known.
 type seenMount struct {
-	mountRecord
+	Mount
 
 	// options are those of the mount, joined.
 	options string
@@ -122,7 +123,7 @@ type seenMount struct {
 }
 
 func seenMountOf(m mount.MountPoint) seenMount {
-	return seenMount{mountRecord: mountRecordOf(m), options: strings.Join(m.Options, ","), readOnly: mountwatch.IsReadOnly(m)}
+	return seenMount{Mount: MountOf(m), options: strings.Join(m.Options, ","), readOnly: mountwatch.IsReadOnly(m)}
 }
 
 // seenOwn returns what goes on record of a mount of ours, which may be nil.
@@ -130,21 +131,21 @@ func seenOwn(own *mountwatch.Mount) seenMount {
 	if own == nil {
 		return seenMount{}
 	}
-	return seenMount{mountRecord: mountRecordOfIdentity(own.Expect()), options: own.Options(), readOnly: own.IsReadOnly()}
+	return seenMount{Mount: MountOfIdentity(own.Expect()), options: own.Options(), readOnly: own.IsReadOnly()}
 }
 
 // mountOf returns what is on record of the mount of what an intent is about.
-func (r volumeRecord) mountOf(intent operationexecutor.Intent, p part) mountRecord {
+func (r Record) mountOf(intent operationexecutor.Intent, p part) Mount {
 	if p == partStaging && r.Staging != nil {
 		return r.Staging.Mount
 	}
 	if setUp := r.Pods[intent.PodUID]; setUp != nil {
 		return setUp.Mount
 	}
-	return mountRecord{}
+	return Mount{}
 }
 
-func (r *volumeRecord) setMount(intent operationexecutor.Intent, p part, m mountRecord) {
+func (r *Record) setMount(intent operationexecutor.Intent, p part, m Mount) {
 	if p == partStaging && r.Staging != nil {
 		staging := *r.Staging
 		staging.Mount = m

@@ -1,4 +1,4 @@
-package volumemanager
+package journal
 
 import (
 	"context"
@@ -21,9 +21,16 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
-const testVolume = v1.UniqueVolumeName(testPluginName + "/disk-1")
+const (
+	testRoot       = "/var/lib/agent"
+	testNode       = types.NodeName("node-1")
+	testDriver     = "fake.example.com"
+	testPluginName = "example.com/fake"
+	testVolume     = v1.UniqueVolumeName(testPluginName + "/disk-1")
+)
 
 func testHost(t *testing.T) volume.VolumeHost {
 	t.Helper()
@@ -32,11 +39,40 @@ func testHost(t *testing.T) volume.VolumeHost {
 	return host
 }
 
-func openJournal(t *testing.T, o Options) *journal {
+// testPlugins are plugins without public keys. reusable says whether their volumes need no set-up after a restart.
+type testPlugins struct {
+	host     volume.VolumeHost
+	reusable bool
+}
+
+func (p testPlugins) Host() volume.VolumeHost             { return p.host }
+func (p testPlugins) PublicKeys(string) []string          { return nil }
+func (p testPlugins) CanReuse(*volume.Spec) (bool, error) { return p.reusable, nil }
+
+// withRecords returns options with directories of records.
+func withRecords(t *testing.T) Options {
 	t.Helper()
-	j := newJournal()
-	require.NoError(t, j.open(o))
-	t.Cleanup(func() { _ = j.close(context.WithoutCancel(t.Context())) })
+	return Options{RuntimeDir: filepath.Join(t.TempDir(), "run"), StateDir: filepath.Join(t.TempDir(), "state")}
+}
+
+// newJournal returns a journal that is not open yet.
+func newJournal(t *testing.T, o Options) *Journal {
+	t.Helper()
+	if o.Plugins == nil {
+		o.Plugins = testPlugins{host: testHost(t)}
+	}
+	o.Root = &rootlock.Lock{}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return New(o)
+}
+
+func openJournal(t *testing.T, o Options) *Journal {
+	t.Helper()
+	j := newJournal(t, o)
+	require.NoError(t, j.Open())
+	t.Cleanup(func() { _ = j.Close(context.WithoutCancel(t.Context())) })
 	return j
 }
 
@@ -66,16 +102,16 @@ func setUpIntent(pod string) operationexecutor.Intent {
 }
 
 // reread returns what a journal that is opened after j was closed finds.
-func reread(t *testing.T, j *journal, o Options) []volumeRecord {
+func reread(t *testing.T, j *Journal, o Options) []Record {
 	t.Helper()
-	require.NoError(t, j.close(t.Context()))
+	require.NoError(t, j.Close(t.Context()))
 	again := openJournal(t, o)
-	found, damaged, err := again.load(testHost(t))
+	found, damaged, err := again.Load(nil)
 	require.NoError(t, err)
 	require.Empty(t, damaged)
-	var records []volumeRecord
+	var records []Record
 	for _, v := range found {
-		records = append(records, v.record)
+		records = append(records, v.Record)
 	}
 	return records
 }
@@ -93,7 +129,7 @@ func TestJournalRemembersEachPartUntilItIsForgotten(t *testing.T) {
 	found := reread(t, j, o)
 	require.Len(t, found, 1)
 	r := found[0]
-	assert.Equal(t, &attachmentRecord{Node: testNode, DevicePath: "/dev/loop1"}, r.Attachment)
+	assert.Equal(t, &Attachment{Node: testNode, DevicePath: "/dev/loop1"}, r.Attachment)
 	assert.Equal(t, stageIntent().DeviceMountPath, r.Staging.Path)
 	assert.Equal(t, []string{"data"}, r.Pods["b"].OuterNames)
 	assert.NotContains(t, r.Pods, types.UID("a"))
@@ -144,21 +180,21 @@ func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
 	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
 	j := openJournal(t, o)
 	var log strings.Builder
-	j.logger = slog.New(slog.NewTextHandler(&log, nil))
+	j.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
 	away := o.RuntimeDir + "-away"
 	require.NoError(t, os.Rename(o.RuntimeDir, away))
 	require.NoError(t, os.RemoveAll(away))
 	require.Error(t, j.Intend(t.Context(), setUpIntent("b")))
-	assert.NotContains(t, j.entry(testVolume).record.Pods, types.UID("b"))
-	assert.True(t, j.entry(testVolume).stale, "the file may hold it nevertheless")
+	assert.NotContains(t, j.ofVolume(testVolume).record.Pods, types.UID("b"))
+	assert.True(t, j.ofVolume(testVolume).stale, "the file may hold it nevertheless")
 	require.Error(t, j.Conclude(t.Context(), attachIntent(""), operationexecutor.IntentDone))
-	assert.True(t, j.entry(testVolume).stale, "the next change writes what could not be written")
+	assert.True(t, j.ofVolume(testVolume).stale, "the next change writes what could not be written")
 	assert.Empty(t, log.String(), "they were told who asked")
 	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")), "it is on record, or was never")
 	assert.Contains(t, log.String(), record.ErrRemoved.Error())
 	log.Reset()
-	j.catchUp(t.Context())
+	j.CatchUp(t.Context())
 	assert.Contains(t, log.String(), record.ErrRemoved.Error())
 }
 
@@ -167,19 +203,19 @@ func TestAMountThatIsGoneIsOffTheRecordBeforeAnotherIsMade(t *testing.T) {
 	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
 	j := openJournal(t, o)
 	table := &oneMount{found: mount.MountPoint{UniqueID: 7}}
-	j.mounts = table
-	mountOf := func() mountRecord { return j.entry(testVolume).record.Pods["a"].Mount }
+	j.options.Mounts = table
+	mountOf := func() Mount { return j.ofVolume(testVolume).record.Pods["a"].Mount }
 	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
 	require.NoError(t, j.Conclude(t.Context(), setUpIntent("a"), operationexecutor.IntentDone))
-	require.True(t, mountOf().isKnown())
+	require.True(t, mountOf().IsKnown())
 	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
-	assert.True(t, mountOf().isKnown(), "it is there still")
+	assert.True(t, mountOf().IsKnown(), "it is there still")
 	table.err = mount.ErrNotMounted
 	require.NoError(t, j.Intend(t.Context(), setUpIntent("a")))
 	found := reread(t, j, o)
 	require.Len(t, found, 1)
 	assert.Contains(t, found[0].Pods, types.UID("a"))
-	assert.False(t, found[0].Pods["a"].Mount.isKnown())
+	assert.False(t, found[0].Pods["a"].Mount.IsKnown())
 }
 
 // oneMount is a mount table that answers the same wherever it is asked.
@@ -247,20 +283,20 @@ func TestSpecsAreRecordedWithoutSecrets(t *testing.T) {
 }
 
 func TestMergedRecordsLoseNothing(t *testing.T) {
-	pods := func(path string, uids ...types.UID) map[types.UID]*setUpRecord {
-		m := make(map[types.UID]*setUpRecord)
+	pods := func(path string, uids ...types.UID) map[types.UID]*SetUp {
+		m := make(map[types.UID]*SetUp)
 		for _, uid := range uids {
-			m[uid] = &setUpRecord{Path: path}
+			m[uid] = &SetUp{Path: path}
 		}
 		return m
 	}
-	a := volumeRecord{Volume: testVolume, Pods: pods("a", "1", "2")}
-	b := volumeRecord{Volume: testVolume, Pods: pods("b", "2", "3"), Staging: &stagingRecord{Path: "s"}, Attachment: &attachmentRecord{Node: testNode}}
-	merged := merge(merge(volumeRecord{}, a), b)
-	assert.Equal(t, map[types.UID]*setUpRecord{"1": {Path: "a"}, "2": {Path: "a"}, "3": {Path: "b"}}, merged.Pods)
+	a := Record{Volume: testVolume, Pods: pods("a", "1", "2")}
+	b := Record{Volume: testVolume, Pods: pods("b", "2", "3"), Staging: &Staging{Path: "s"}, Attachment: &Attachment{Node: testNode}}
+	merged := merge(merge(Record{}, a), b)
+	assert.Equal(t, map[types.UID]*SetUp{"1": {Path: "a"}, "2": {Path: "a"}, "3": {Path: "b"}}, merged.Pods)
 	assert.Equal(t, b.Staging, merged.Staging)
 	assert.Equal(t, b.Attachment, merged.Attachment)
-	assert.Equal(t, a, merge(a, volumeRecord{Volume: testVolume}))
+	assert.Equal(t, a, merge(a, Record{Volume: testVolume}))
 }
 
 func TestASetUpThatIsNullIsNoRecord(t *testing.T) {
@@ -282,7 +318,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r := found.record
+		r := found.Record
 		if r.Staging != nil {
 			assert.True(t, strings.HasPrefix(filepath.Clean(r.Staging.Path), testRoot+"/plugins/"+testPluginName+"/"))
 		}

@@ -1,4 +1,4 @@
-package volumemanager
+package journal
 
 import (
 	"fmt"
@@ -8,16 +8,16 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pathClaims keeps what removes an orphan and an operation that is about to use its path apart. The zero value is ready.
-type pathClaims struct {
+// pathLocks keeps apart what removes an orphan, and an operation that is about to use its path. The zero value is ready.
+type pathLocks struct {
 	mu sync.Mutex
 	// removing holds the paths of orphans that are being removed, intending those whose intent is being recorded.
 	removing, intending map[string]struct{}
 }
 
-// intend claims the paths of an intent until end, for the time that it takes to record it: after that, the record does. An
+// intend locks the path of an intent until end, for the time that it takes to record it: after that the record protects it. An
 // orphan that is being removed there is an error.
-func (c *pathClaims) intend(intent operationexecutor.Intent) error {
+func (c *pathLocks) intend(intent operationexecutor.Intent) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.intending == nil {
@@ -31,15 +31,16 @@ func (c *pathClaims) intend(intent operationexecutor.Intent) error {
 	return nil
 }
 
-func (c *pathClaims) end(intent operationexecutor.Intent) {
+func (c *pathLocks) end(intent operationexecutor.Intent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.intending, pathOfIntent(intent))
 }
 
-// remove claims a path of which isFree says, while nobody claims it, that it is on no record. It returns false when it is
-// not free; release must be called otherwise.
-func (c *pathClaims) remove(path string, isFree func() bool) (release func(), ok bool) {
+// Claim locks a path for the removal of an orphan when isFree says, while no intent is being recorded there, that it is on no record.
+// It returns false when the path is not free; release must be called otherwise.
+func (j *Journal) Claim(path string, isFree func() bool) (release func(), ok bool) {
+	c := &j.removals
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, busy := c.intending[path]; busy || !isFree() {
@@ -56,11 +57,11 @@ func (c *pathClaims) remove(path string, isFree func() bool) (release func(), ok
 	}, true
 }
 
-// isRemoving reports whether what lies at a path is being removed, so that a part of it may be left.
-func (c *pathClaims) isRemoving(path string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, is := c.removing[path]
+// IsRemoving reports whether what lies at a path is being removed, so that a part of it may be left.
+func (j *Journal) IsRemoving(path string) bool {
+	j.removals.mu.Lock()
+	defer j.removals.mu.Unlock()
+	_, is := j.removals.removing[path]
 	return is
 }
 

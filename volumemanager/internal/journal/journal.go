@@ -1,4 +1,7 @@
-package volumemanager
+// Package journal has the records of a volume manager: what may be attached, staged and set up on the node. A record is written
+// before the call that may have the effect, and removed when the last effect is gone. A success adds nothing to it, but for the
+// identity of the mount.
+package journal
 
 import (
 	"context"
@@ -12,7 +15,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -23,83 +25,80 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
-// journal is the operationexecutor.Journal on disk: one record for each volume in the runtime directory, one for each of its
-// pods beyond the first ones, and one for its attachment in the state directory where there is one.
+// Options is what a [Journal] needs.
+type Options struct {
+	// RuntimeDir is the directory of the records of mounts, StateDir that of attachments. Empty: RuntimeDir has both.
+	RuntimeDir, StateDir string
+	// Plugins are those of the manager.
+	Plugins Plugins
+	// Logger gets what could not be written, where no operation fails by it.
+	Logger *slog.Logger
+	// Root is the lock of the directory under which all volumes live.
+	Root *rootlock.Lock
+	// Mounts is the mount table; nil: mounts are not on record.
+	Mounts Table
+	// Learned returns the mount that the manager has made at a path, or nil. Without it, Mounts is read.
+	Learned func(path string) *mountwatch.Mount
+}
+
+// Plugins is what a journal needs of the plugins; a [*volume.VolumePluginMgr] has it.
+type Plugins interface {
+	// Host returns the host, by which paths on record are checked.
+	Host() volume.VolumeHost
+	// PublicKeys returns the keys whose values in the specs of a plugin may be recorded.
+	PublicKeys(pluginName string) []string
+	// CanReuse reports whether a volume needs no set-up after a restart.
+	CanReuse(spec *volume.Spec) (bool, error)
+}
+
+// Journal is the [operationexecutor.Journal] on disk: one record for each volume in the runtime directory, one for each of its
+// pods beyond the first ones, and one for its attachment in the state directory where there is one. Make it with [New].
 //
 // A record says what may be there, not how sure that is: after a restart everything on it is uncertain until a set-up or
 // a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it. With a
 // mount table there is one more after the effect, which says by what the mount is known that is there now.
-type journal struct {
-	disk   disk
-	logger *slog.Logger
+type Journal struct {
+	// Disk is what Open finds. It may be replaced before that.
+	Disk Disk
 
-	// What follows is set once, by open, before the first operation.
-	bootID string
-	// runtime holds mounts, state attachments. They are the same when there is no state directory.
-	runtime, state recordDir
+	options Options
+	// bootID, runtime and state are set once, by Open, before the first operation. runtime holds mounts, state attachments. They
+	// are the same when there is no state directory.
+	bootID         string
+	runtime, state Dir
 
 	// turns orders those who write the record of one volume.
 	turns keylock.Locks[v1.UniqueVolumeName]
-	mu    sync.Mutex
+	// removals keeps those apart who remove what is at a path, and who are about to use it.
+	removals pathLocks
+	mu       sync.Mutex
 	// entries are the records as they are on disk: those of volumes, and those that pods have for themselves. Who has the turn of a
 	// volume may change its entries.
-	entries map[podvolume.Key]*journalEntry
-	// trace is what has been on record until orphans are looked for; nil after that.
-	trace *trace
-	// stale holds those of which the disk may not know. late has its one key when they are to be written.
+	entries map[podvolume.Key]*entry
+	// sinceStart is what has been on record at any time until orphans are looked for; nil after that.
+	sinceStart *Recorded
+	// stale holds the records of which the disk may not know. late has its one key when they are to be written.
 	stale map[podvolume.Key]struct{}
 	late  *workqueue.Queue[struct{}]
-
-	// mounts tells what is mounted; nil: it is not asked.
-	mounts MountTable
-	// learned returns the mount of ours that was learned to be at a path, or nil; without it, mounts is asked.
-	learned func(path string) *mountwatch.Mount
-	// agrees compares a record that was read with its plugin; nil: they are not compared.
-	agrees func(volumeRecord, *volume.Spec) error
-	// renamed returns a record that was read under the name that its volume has now.
-	renamed func(foundVolume) foundVolume
-	root    *rootlock.Lock
-	// public returns the keys whose values in the specs of a plugin may be recorded.
-	public func(pluginName string) []string
-	// reusable reports whether the plugin of a volume says that the volume needs no set-up after a restart.
-	reusable func(*volume.Spec) bool
-	claims   pathClaims
 }
 
-var _ operationexecutor.Journal = (*journal)(nil)
+var _ operationexecutor.Journal = (*Journal)(nil)
 
-// journalEntry is one record.
-type journalEntry struct {
+// entry is one record.
+type entry struct {
 	at     podvolume.Key
-	record volumeRecord
+	record Record
 	// stale says that the files are not what record says, since a write failed.
 	stale bool
 }
 
-func newJournal() *journal {
-	return &journal{
-		public:   func(string) []string { return nil },
-		reusable: func(*volume.Spec) bool { return false },
-		disk:     disk{openDir: openRecords, bootID: bootID}, logger: slog.New(slog.DiscardHandler),
-		entries: make(map[podvolume.Key]*journalEntry), stale: make(map[podvolume.Key]struct{}),
-		late: workqueue.New[struct{}](), root: &rootlock.Lock{}, trace: newTrace(),
-		renamed: func(v foundVolume) foundVolume { return v },
+// New returns a journal that is not open yet. It does no I/O.
+func New(o Options) *Journal {
+	return &Journal{
+		Disk: Disk{OpenDir: OpenDir, BootID: bootID}, options: o,
+		entries: make(map[podvolume.Key]*entry), stale: make(map[podvolume.Key]struct{}),
+		late: workqueue.New[struct{}](), sinceStart: newRecorded(),
 	}
-}
-
-// disk is what a journal finds when it is opened: directories of records, and the boot in which it runs.
-type disk struct {
-	openDir func(path string, o record.Options) (recordDir, error)
-	bootID  func() (string, error)
-}
-
-// recordDir is a directory of records; a [*record.Dir] is one.
-type recordDir interface {
-	Load() ([]record.Record, []record.Damaged, error)
-	Put(key string, payload []byte) error
-	Remove(key string) error
-	Quarantine(key string, reason error) record.Damaged
-	Close() error
 }
 
 // ErrNotRecorded matches the error of an operation that did not begin because its intent could not be recorded: the
@@ -108,8 +107,8 @@ var ErrNotRecorded = errors.New("the intent could not be recorded")
 
 // Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands, and only that
 // begins of which the disk knows already, or that takes away.
-func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
-	if err := j.root.Take(); err != nil {
+func (j *Journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
+	if err := j.options.Root.Take(); err != nil {
 		return err
 	}
 	e, next, release, err := j.begin(ctx, intent)
@@ -117,10 +116,10 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 		return err
 	}
 	defer release()
-	if err := j.claims.intend(intent); err != nil {
+	if err := j.removals.intend(intent); err != nil {
 		return err
 	}
-	defer j.claims.end(intent)
+	defer j.removals.end(intent)
 	changed := next.add(intent)
 	changed = j.lost(ctx, &next, intent) || changed
 	changed = next.unsettle(intent) || changed
@@ -130,29 +129,29 @@ func (j *journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	if err := j.write(e.at, next, e.touched(intent)); err != nil {
 		// The file may hold the intent, when only the sync failed: the next change writes it again. What was on record before
 		// is on it in any case, or was never.
-		j.enter(journalEntry{at: e.at, record: e.record.of(intent.VolumeName), stale: true})
+		j.enter(entry{at: e.at, record: e.record.of(intent.VolumeName), stale: true})
 		if changed && !undoes(intent.Kind) {
 			return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
 		}
 		j.notWritten(e.at, err) // Nobody else hears of it.
 		return nil              // See above.
 	}
-	j.enter(journalEntry{at: e.at, record: next})
+	j.enter(entry{at: e.at, record: next})
 	return nil
 }
 
 // Conclude implements operationexecutor.Journal. When the record cannot be written, it is kept in memory, and written with
 // the next change of the volume, when another record has made room, after a back-off, at the resync or at the end.
-func (j *journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
+func (j *Journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
 	freed, err := j.conclude(ctx, intent, end)
 	if freed {
-		j.catchUp(ctx)
+		j.CatchUp(ctx)
 	}
 	return err
 }
 
 // conclude reports whether a record was removed, which may have made room.
-func (j *journal) conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) (freed bool, err error) {
+func (j *Journal) conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) (freed bool, err error) {
 	// It has its turn however long that takes: nobody says again what is to be written.
 	e, next, release, err := j.begin(context.WithoutCancel(ctx), intent)
 	if err != nil {
@@ -170,35 +169,29 @@ func (j *journal) conclude(ctx context.Context, intent operationexecutor.Intent,
 		return false, nil
 	}
 	err = j.write(e.at, next, e.touched(intent))
-	j.enter(journalEntry{at: e.at, record: next, stale: err != nil})
+	j.enter(entry{at: e.at, record: next, stale: err != nil})
 	return err == nil && next.isEmpty(), err
 }
 
-// catchUp writes the records of a manager that could not be written.
-func (m *Manager) catchUp(ctx context.Context) {
-	if m.journal != nil {
-		m.journal.catchUp(ctx)
-	}
-}
-
-// writeLate writes the records that could not be written, each time that a back-off is over, until ctx ends. It sleeps as long
+// WriteLate writes the records that could not be written, each time that a back-off is over, until ctx ends. It sleeps as long
 // as all are.
-func (m *Manager) writeLate(ctx context.Context) {
+func (j *Journal) WriteLate(ctx context.Context) {
+	defer j.late.Stop()
 	for failures := 0; ; {
-		if _, ok := m.journal.late.Get(ctx); !ok {
+		if _, ok := j.late.Get(ctx); !ok {
 			return
 		}
-		m.journal.catchUp(ctx)
-		if failures++; len(m.journal.behind()) == 0 {
+		j.CatchUp(ctx)
+		if failures++; !j.IsBehind() {
 			failures = 0
 			continue
 		}
-		m.journal.late.AddAt(struct{}{}, retry.At(failures))
+		j.late.AddAt(struct{}{}, retry.At(failures))
 	}
 }
 
-// catchUp writes the records that could not be written, until one cannot.
-func (j *journal) catchUp(ctx context.Context) {
+// CatchUp writes the records that could not be written, until one cannot.
+func (j *Journal) CatchUp(ctx context.Context) {
 	for _, h := range j.behind() {
 		release, ok := j.turns.Take(ctx.Done(), h.Volume)
 		if !ok {
@@ -213,13 +206,13 @@ func (j *journal) catchUp(ctx context.Context) {
 }
 
 // rewrite writes a record when the disk may not have it. The caller has the turn of its volume.
-func (j *journal) rewrite(h podvolume.Key) error {
+func (j *Journal) rewrite(h podvolume.Key) error {
 	e := j.entryOf(h)
 	if !e.stale {
 		return nil
 	}
 	err := j.write(h, e.record, partAll)
-	j.enter(journalEntry{at: h, record: e.record, stale: err != nil})
+	j.enter(entry{at: h, record: e.record, stale: err != nil})
 	if err != nil {
 		j.notWritten(h, err)
 	}
@@ -227,19 +220,22 @@ func (j *journal) rewrite(h podvolume.Key) error {
 }
 
 // notWritten tells of a record that could not be written, where that fails no operation.
-func (j *journal) notWritten(h podvolume.Key, err error) {
-	j.logger.Warn("a record could not be written, and will be later", "volume", h.Volume, "error", err)
+func (j *Journal) notWritten(h podvolume.Key, err error) {
+	j.options.Logger.Warn("a record could not be written, and will be later", "volume", h.Volume, "error", err)
 }
 
+// IsBehind reports whether there are records that could not be written.
+func (j *Journal) IsBehind() bool { return len(j.behind()) > 0 }
+
 // behind returns the records that could not be written.
-func (j *journal) behind() []podvolume.Key {
+func (j *Journal) behind() []podvolume.Key {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Collect(maps.Keys(j.stale))
 }
 
 // begin takes the turn of a volume, which release ends, and returns the entry of an intent and a record to be changed.
-func (j *journal) begin(ctx context.Context, intent operationexecutor.Intent) (e journalEntry, next volumeRecord, release func(), err error) {
+func (j *Journal) begin(ctx context.Context, intent operationexecutor.Intent) (e entry, next Record, release func(), err error) {
 	release, ok := j.turns.Take(ctx.Done(), intent.VolumeName)
 	if !ok {
 		return e, next, nil, fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
@@ -254,16 +250,16 @@ func (j *journal) begin(ctx context.Context, intent operationexecutor.Intent) (e
 }
 
 // identify fills in what every record has. The spec is recorded once; it is the same for the life of the volume.
-func (j *journal) identify(r *volumeRecord, intent operationexecutor.Intent) error {
-	r.Version, r.BootID, r.Volume, r.Plugin = recordVersion, j.bootID, intent.VolumeName, intent.PluginName
+func (j *Journal) identify(r *Record, intent operationexecutor.Intent) error {
+	r.Version, r.BootID, r.Volume, r.Plugin = Version, j.bootID, intent.VolumeName, intent.PluginName
 	if len(r.Spec) > 0 || intent.Spec == nil {
 		return nil
 	}
-	if of := j.entry(intent.VolumeName).record; of.encoded == intent.Spec {
+	if of := j.ofVolume(intent.VolumeName).record; of.encoded == intent.Spec {
 		r.Spec, r.encoded = of.Spec, of.encoded // of a pod that gets a record of its own
 		return nil
 	}
-	spec, err := encodeSpec(intent.Spec, j.public(intent.PluginName))
+	spec, err := encodeSpec(intent.Spec, j.options.Plugins.PublicKeys(intent.PluginName))
 	if err != nil {
 		return fmt.Errorf("spec of volume %q cannot be recorded: %w", intent.VolumeName, err)
 	}
@@ -272,7 +268,7 @@ func (j *journal) identify(r *volumeRecord, intent operationexecutor.Intent) err
 }
 
 // touched returns the part of the record that has to be written for a change of intent.
-func (e journalEntry) touched(intent operationexecutor.Intent) part {
+func (e entry) touched(intent operationexecutor.Intent) part {
 	if e.stale {
 		return partAll
 	}
@@ -280,7 +276,7 @@ func (e journalEntry) touched(intent operationexecutor.Intent) part {
 }
 
 // write makes the file that holds p say what r says.
-func (j *journal) write(h podvolume.Key, r volumeRecord, p part) error {
+func (j *Journal) write(h podvolume.Key, r Record, p part) error {
 	key := keyOf(h)
 	if j.runtime == j.state || h.Pod != "" {
 		return put(j.runtime, key, r)
@@ -296,7 +292,7 @@ func (j *journal) write(h podvolume.Key, r volumeRecord, p part) error {
 }
 
 // put writes a record, or removes it when nothing is on it.
-func put(dir recordDir, key string, r volumeRecord) error {
+func put(dir Dir, key string, r Record) error {
 	if r.isEmpty() {
 		return dir.Remove(key)
 	}
@@ -307,30 +303,30 @@ func put(dir recordDir, key string, r volumeRecord) error {
 	return dir.Put(key, payload)
 }
 
-// hasAttachment reports whether this node has, or may have, attached a volume by itself. Without records it has not.
-func (j *journal) hasAttachment(name v1.UniqueVolumeName) bool {
-	return j != nil && j.entry(name).record.Attachment != nil
+// HasAttachment reports whether this node has, or may have, attached a volume by itself. Without records it has not.
+func (j *Journal) HasAttachment(name v1.UniqueVolumeName) bool {
+	return j != nil && j.ofVolume(name).record.Attachment != nil
 }
 
-// entry returns the record of a volume, without the pods that have one of their own.
-func (j *journal) entry(name v1.UniqueVolumeName) journalEntry {
+// ofVolume returns the record of a volume, without the pods that have one of their own.
+func (j *Journal) ofVolume(name v1.UniqueVolumeName) entry {
 	return j.entryOf(podvolume.Key{Volume: name})
 }
 
-func (j *journal) entryOf(h podvolume.Key) journalEntry {
+func (j *Journal) entryOf(h podvolume.Key) entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if e := j.entries[h]; e != nil {
 		return *e
 	}
-	return journalEntry{at: h}
+	return entry{at: h}
 }
 
 // enter keeps what the files say, or should say, until no trace is left of the volume.
-func (j *journal) enter(e journalEntry) {
+func (j *Journal) enter(e entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.trace.add(e.record)
+	j.sinceStart.add(e.record)
 	if e.stale {
 		if len(j.stale) == 0 {
 			j.late.AddAt(struct{}{}, retry.At(1))
@@ -344,10 +340,4 @@ func (j *journal) enter(e journalEntry) {
 		return
 	}
 	j.entries[e.at] = &e
-}
-
-// close unlocks the directories, once what could not be written before was tried again. The records stay.
-func (j *journal) close(ctx context.Context) error {
-	j.catchUp(ctx)
-	return errors.Join(j.runtime.Close(), j.closeState())
 }

@@ -1,13 +1,12 @@
-package volumemanager
+package recovery
 
 import (
 	"context"
 	"path/filepath"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
@@ -35,23 +34,23 @@ func newMountsFound(table []mount.MountPoint) mountsFound {
 // compareMounts reads the mount table and takes the mounts of the records that are there as ours. One that is gone is not
 // ours any more: what it was of stays uncertain, so that it is set up or staged anew before anybody gets it, and a plain
 // directory in its place is given to nobody. Where another is in its place, that is left alone.
-func (m *Manager) compareMounts(ctx context.Context, found []foundVolume) (mountsFound, error) {
-	if m.journal.mounts == nil {
+func (r *Recovery) compareMounts(ctx context.Context, found []journal.Found) (mountsFound, error) {
+	if r.options.Mounts == nil {
 		return mountsFound{}, nil
 	}
-	table, err := m.journal.mounts.List(ctx)
+	table, err := r.options.Mounts.List(ctx)
 	if err != nil {
 		return mountsFound{}, err
 	}
 	mounts := newMountsFound(table)
 	for _, v := range found {
-		for _, r := range v.mounts() {
-			if own := mounts.own(r); own != nil {
-				m.watch.Found(own)
+		for _, recorded := range mountsOf(v) {
+			if own := mounts.own(recorded); own != nil {
+				r.options.Watch.Found(own)
 			}
 		}
 	}
-	m.watch.LookAtAll() // What is wrong with them is told.
+	r.options.Watch.LookAtAll() // What is wrong with them is told.
 	return mounts, nil
 }
 
@@ -60,20 +59,20 @@ type recordedMount struct {
 	podvolume.Key
 
 	path  string
-	known mountRecord
+	known journal.Mount
 }
 
-// mounts returns the mounts of a record: of the staging, and of each pod. Those of a block volume are the binds of its
+// mountsOf returns the mounts of a record: of the staging, and of each pod. Those of a block volume are the binds of its
 // device.
-func (v foundVolume) mounts() []recordedMount {
-	r := v.record
+func mountsOf(v journal.Found) []recordedMount {
+	r := v.Record
 	mounts := make([]recordedMount, 0, 1+len(r.Pods))
 	if r.Staging != nil {
 		mounts = append(mounts, recordedMount{podvolume.Key{Volume: r.Volume}, r.Staging.Path, r.Staging.Mount})
 	}
 	for uid, p := range r.Pods {
 		path := p.Path
-		if mode, err := volume.GetVolumeMode(v.spec); err == nil && mode == v1.PersistentVolumeBlock && r.Staging != nil {
+		if r.Staging != nil && volume.IsBlock(v.Spec) {
 			path = filepath.Join(r.Staging.Path, string(uid))
 		}
 		mounts = append(mounts, recordedMount{podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(uid)}, path, p.Mount})
@@ -84,13 +83,13 @@ func (v foundVolume) mounts() []recordedMount {
 // own returns the mount of a record as one of ours; nil when it is not there, or when it is not known which it was.
 func (f mountsFound) own(r recordedMount) *mountwatch.Mount {
 	top, mounted := f.top[r.path]
-	if !mounted || !r.known.isKnown() {
+	if !mounted || !r.known.IsKnown() {
 		return nil
 	}
 	if at, ok := f.byID[r.known.Unique]; ok && r.known.Unique != 0 && f.table[at].Path == r.path {
 		return mountwatch.NewMount(r.Key, r.path, f.table[at]) // perhaps below another
 	}
-	if r.known.is(f.table[top]) {
+	if r.known.Is(f.table[top]) {
 		return mountwatch.NewMount(r.Key, r.path, f.table[top])
 	}
 	// Ours is gone and another there: it is not to be taken for ours.

@@ -1,4 +1,4 @@
-package volumemanager
+package journal
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ func keyOf(h podvolume.Key) string {
 }
 
 // ownPod returns the pod that has the record with that key for itself; empty when it is that of the volume.
-func (r volumeRecord) ownPod(key string) types.UID {
+func (r Record) ownPod(key string) types.UID {
 	if len(r.Pods) != 1 || r.Attachment != nil || r.Staging != nil {
 		return ""
 	}
@@ -42,7 +42,7 @@ func (r volumeRecord) ownPod(key string) types.UID {
 }
 
 // home returns whose record an intent changes: that of the volume, or that of the pod. The caller has the turn of the volume.
-func (j *journal) home(intent operationexecutor.Intent) podvolume.Key {
+func (j *Journal) home(intent operationexecutor.Intent) podvolume.Key {
 	whole := podvolume.Key{Volume: intent.VolumeName}
 	if partOf(intent) != partSetUp {
 		return whole
@@ -60,17 +60,17 @@ func (j *journal) home(intent operationexecutor.Intent) podvolume.Key {
 	return own
 }
 
-// setUpOf returns what is on record of a volume's set-up for a pod; nil when nothing is.
-func (j *journal) setUpOf(name v1.UniqueVolumeName, uid types.UID) *setUpRecord {
+// SetUpOf returns what is on record of a volume's set-up for a pod; nil when nothing is.
+func (j *Journal) SetUpOf(name v1.UniqueVolumeName, uid types.UID) *SetUp {
 	if own := j.entryOf(podvolume.Key{Volume: name, Pod: volume.UniquePodName(uid)}); own.record.Pods[uid] != nil {
 		return own.record.Pods[uid]
 	}
-	return j.entry(name).record.Pods[uid]
+	return j.ofVolume(name).record.Pods[uid]
 }
 
 // withoutOwn takes out of the record of a volume the pods that have one of their own. That one counts: it was written later, as a
 // pod gets one only while it is not in that of the volume. Nothing else has the map of r's pods.
-func (j *journal) withoutOwn(r *volumeRecord) {
+func (j *Journal) withoutOwn(r *Record) {
 	for uid := range r.Pods {
 		if len(j.entryOf(podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(uid)}).record.Pods) > 0 {
 			delete(r.Pods, uid)
@@ -79,29 +79,29 @@ func (j *journal) withoutOwn(r *volumeRecord) {
 }
 
 // enterOwn enters the record that a pod has for itself, and returns the volume with that pod. Nothing else has the map of its pods.
-func (j *journal) enterOwn(l loadedRecord, of foundVolume) foundVolume {
-	r := l.record.afterBoot(j.bootID).withSpecOf(of.record)
-	j.enter(journalEntry{at: podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(l.own)}, record: r})
-	if whole := j.entry(r.Volume); whole.record.Pods[l.own] != nil {
+func (j *Journal) enterOwn(l loadedRecord, of Found) Found {
+	r := l.Record.afterBoot(j.bootID).withSpecOf(of.Record)
+	j.enter(entry{at: podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(l.own)}, record: r})
+	if whole := j.ofVolume(r.Volume); whole.record.Pods[l.own] != nil {
 		whole.record = whole.record.clone()
 		j.withoutOwn(&whole.record)
 		whole.stale = true
 		j.enter(whole)
 	}
-	if of.record.Volume == "" {
-		l.record = r.clone()
-		return l.foundVolume
+	if of.Record.Volume == "" {
+		l.Record = r.clone()
+		return l.Found
 	}
-	if of.record.Pods == nil {
-		of.record.Pods = make(map[types.UID]*setUpRecord)
+	if of.Record.Pods == nil {
+		of.Record.Pods = make(map[types.UID]*SetUp)
 	}
-	of.record.Pods[l.own] = r.Pods[l.own]
-	of.unproven = of.unproven || l.unproven
+	of.Record.Pods[l.own] = r.Pods[l.own]
+	of.Unproven = of.Unproven || l.Unproven
 	return of
 }
 
 // withSpecOf returns a pod's own record for a volume whose spec on record is another one: the pod is set up again.
-func (r volumeRecord) withSpecOf(v volumeRecord) volumeRecord {
+func (r Record) withSpecOf(v Record) Record {
 	if v.Volume == "" || bytes.Equal(r.Spec, v.Spec) {
 		return r
 	}

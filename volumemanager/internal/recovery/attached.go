@@ -1,0 +1,88 @@
+package recovery
+
+import (
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
+	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
+	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
+)
+
+// The records of mounts do not outlive a boot, those of attachments do, and so do the directories of mounts. So what was
+// attached tells of which volumes the directories are, without a question to a plugin: after a boot nothing is mounted there
+// that a plugin could look at.
+
+// attachedVolumes are the volumes of which an attachment is on record, by plugin and inner name: their names do not depend on a pod.
+type attachedVolumes map[orphans.Dir]journal.Found
+
+func (r *Recovery) attached() attachedVolumes {
+	volumes := make(attachedVolumes)
+	for _, v := range r.options.Journal.Attached() {
+		volumes[orphans.Dir{Plugin: v.Record.Plugin, Name: v.Spec.Name(), Block: volume.IsBlock(v.Spec)}] = v
+	}
+	return volumes
+}
+
+// specOf returns the spec of the volume whose directory, or link, was found in that of a pod; nil when it is not on record.
+func (a attachedVolumes) specOf(d orphans.Dir) *volume.Spec {
+	return a[orphans.Dir{Plugin: d.Plugin, Name: d.Name, Block: d.Block}].Spec
+}
+
+// rebuildStagings returns the volumes on record of which there is a directory where their plugins stage them, and none on
+// record, with the pods for which a device is bound there.
+func (r *Recovery) rebuildStagings(attached attachedVolumes) []journal.Found {
+	var built []journal.Found
+	names := make(map[string][]string)
+	for _, v := range attached {
+		if v.Record.Staging != nil {
+			continue
+		}
+		path, err := pluginpaths.Staging(r.options.Plugins, v.Spec)
+		if err != nil || path == "" {
+			continue // A plugin that is not registered any more cannot unstage it either.
+		}
+		// The directory above is read, since what is mounted at the path may hang.
+		dir := filepath.Dir(path)
+		if _, ok := names[dir]; !ok {
+			names[dir], _ = orphans.NamesIn(dir) // What cannot be read is not known; should it be a mount, it is an orphan.
+		}
+		if !slices.Contains(names[dir], filepath.Base(path)) {
+			continue
+		}
+		v.Record.Staging = &journal.Staging{Path: path, Mount: r.mounts.recordAt(path)}
+		v.Record.Pods = r.boundFor(v)
+		if v, err := r.check(v.Record); err == nil {
+			built = append(built, v)
+		}
+	}
+	return built
+}
+
+// boundFor returns the set-ups of a block volume: one for each pod whose UID is the name of a bind, or what is left of one.
+func (r *Recovery) boundFor(v journal.Found) map[types.UID]*journal.SetUp {
+	if !volume.IsBlock(v.Spec) {
+		return v.Record.Pods
+	}
+	pods := make(map[types.UID]*journal.SetUp)
+	uids, _ := orphans.NamesIn(v.Record.Staging.Path) // as above
+	for _, uid := range uids {
+		link := filepath.Join(r.options.Plugins.Host().GetPodVolumeDeviceDir(types.UID(uid), v.Record.Plugin), v.Spec.Name())
+		pods[types.UID(uid)] = &journal.SetUp{
+			OuterNames: []string{v.Spec.Name()}, Path: link,
+			Mount: r.mounts.recordAt(filepath.Join(v.Record.Staging.Path, uid)),
+		}
+	}
+	return pods
+}
+
+// recordAt returns by what the uppermost mount at a path is known; the zero value when none is there.
+func (f mountsFound) recordAt(path string) journal.Mount {
+	if at, ok := f.top[path]; ok {
+		return journal.MountOf(f.table[at])
+	}
+	return journal.Mount{}
+}

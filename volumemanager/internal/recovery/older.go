@@ -1,0 +1,42 @@
+package recovery
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
+)
+
+// This file takes over the records of managers that joined a pod's UID and the name of its volume by a dash, which is a part of
+// both.
+
+// firstVersion is that of records with such names.
+const firstVersion = 1
+
+// renamed returns a record under the unique name that its volume has now. One whose plugin does not answer stays what it is.
+func (r *Recovery) renamed(v journal.Found) journal.Found {
+	if v.Record.Version != firstVersion {
+		return v
+	}
+	resolved, err := r.options.Plugins.Resolve(v.Spec)
+	if err != nil {
+		return v
+	}
+	v.Record.Version = journal.Version
+	if resolved.Attachable || resolved.DeviceMountable || len(v.Record.Pods) != 1 {
+		return v
+	}
+	for uid := range v.Record.Pods {
+		name, err := resolved.UniqueVolumeName(volume.UniquePodName(uid))
+		if err == nil && v.Record.Volume == olderName(v.Record.Plugin, uid, v.Spec) {
+			v.Record.Volume = name
+		}
+	}
+	return v
+}
+
+// olderName is the unique name that a volume of one pod had.
+func olderName(plugin string, uid types.UID, spec *volume.Spec) v1.UniqueVolumeName {
+	return volume.GetUniqueVolumeName(plugin, string(uid)+"-"+spec.Name())
+}

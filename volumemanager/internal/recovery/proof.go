@@ -1,0 +1,115 @@
+package recovery
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
+	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
+)
+
+// This file decides whether a record is believed: its volume's name and its paths must be those that the plugin computes, and
+// no record of another volume may name one of these paths (docs/contract.md, W10). What a record says is torn down otherwise,
+// be it the volume of a pod that runs.
+
+// errDisagree matches the error of a record that is not what its plugin computes. Any other error says that the plugin did
+// not answer, so that it is not known yet.
+var errDisagree = fmt.Errorf("the record does not agree with its plugin: %w", volume.ErrInvalid)
+
+// judge returns a record that was read under the name that its volume has now. It is unproven while its plugin does not answer.
+func (r *Recovery) judge(v journal.Found) (journal.Found, error) {
+	v = r.renamed(v)
+	err := r.agrees(v)
+	v.Unproven = err != nil && !errors.Is(err, errDisagree)
+	if v.Unproven {
+		err = nil // The plugin is asked again before anything is done.
+	}
+	return v, err
+}
+
+// agrees compares a record with what its plugin computes of the spec and the pods. It does no I/O, by the plugins' contract.
+// The error matches errDisagree when they differ.
+func (r *Recovery) agrees(v journal.Found) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &volume.PanicError{Call: "the paths and the name of volume " + string(v.Record.Volume), Value: value, Stack: debug.Stack()}
+		}
+	}()
+	if err := r.agreesOnName(v); err != nil {
+		return err
+	}
+	if v.Record.Staging != nil {
+		path, err := pluginpaths.Staging(r.options.Plugins, v.Spec)
+		if err != nil {
+			return err
+		}
+		if path != v.Record.Staging.Path {
+			return fmt.Errorf("volume %q is staged at %q by its record, at %q by plugin %q: %w", v.Record.Volume, v.Record.Staging.Path, path, v.Record.Plugin, errDisagree)
+		}
+	}
+	pathOf := pluginpaths.SetUp
+	if volume.IsBlock(v.Spec) {
+		pathOf = pluginpaths.Link
+	}
+	for uid, p := range v.Record.Pods {
+		if journal.UsedWhereItIs(v.Spec, p.Path) {
+			continue // It was compared with the spec when it was read.
+		}
+		path, err := pathOf(r.options.Plugins, v.Record.Plugin, v.Spec.Name(), uid)
+		if err != nil {
+			return err
+		}
+		if path != p.Path {
+			return fmt.Errorf("volume %q is set up for pod %q at %q by its record, at %q by plugin %q: %w", v.Record.Volume, uid, p.Path, path, v.Record.Plugin, errDisagree)
+		}
+	}
+	return nil
+}
+
+// agreesOnName compares the name of the volume, which for many is another one for each pod.
+func (r *Recovery) agreesOnName(v journal.Found) error {
+	uids := slices.Collect(maps.Keys(v.Record.Pods))
+	if len(uids) == 0 {
+		uids = []types.UID{"any"} // It is staged or attached, so that its pods share the name.
+	}
+	for _, uid := range uids {
+		name, err := r.options.Plugins.UniqueVolumeName(volume.UniquePodName(uid), v.Spec)
+		if err != nil {
+			return err
+		}
+		if name != v.Record.Volume {
+			return fmt.Errorf("the record of volume %q is of volume %q for pod %q: %w", v.Record.Volume, name, uid, errDisagree)
+		}
+	}
+	return nil
+}
+
+// Prove compares the record by which a volume was found with its plugin, if that was not possible at the start. Until they
+// agree nothing is done to the volume.
+func (r *Recovery) Prove(name v1.UniqueVolumeName) error {
+	r.mu.Lock()
+	v, ok := r.unproven[name]
+	r.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	if err := r.agrees(v); err != nil {
+		return fmt.Errorf("volume %q is left alone, since its record is not proven: %w", name, err)
+	}
+	r.Forget(name)
+	return nil
+}
+
+// Forget forgets what is to be proven of a volume, of which nothing is left or which is proven.
+func (r *Recovery) Forget(name v1.UniqueVolumeName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.unproven, name)
+}

@@ -1,0 +1,281 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount/owned"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/journal"
+	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
+	"github.com/volumekit/volumekit/volumemanager/internal/paths"
+	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
+	"github.com/volumekit/volumekit/volumemanager/internal/retry"
+)
+
+// This file deals with what lies under the root and is on no record: it is rebuilt through its plugin where records are
+// missing, and told of, and perhaps removed, where they are not.
+
+// Run rebuilds and lists what is on no record, and removes what may be removed once all pods are known. It returns when nothing is
+// left to be removed, or with ctx.
+func (r *Recovery) Run(ctx context.Context) {
+	unrecorded, ok := r.lookForOrphans(ctx)
+	if !ok || !r.options.RemoveOrphans {
+		return
+	}
+	select {
+	case <-r.complete:
+	case <-ctx.Done():
+		return
+	}
+	list := r.options.Orphans
+	rest := list.Remove(ctx, unrecorded)
+	list.Report(append(rest, list.RemoveEmptyPods(ctx, unrecorded, rest)...))
+	for failures := 1; list.HasInUse() && ctx.Err() == nil; failures++ {
+		retry.Pause(ctx, retry.After(failures))
+		list.RemoveInUse(ctx)
+	}
+}
+
+// lookForOrphans rebuilds and lists what is on no record, and opens all that waits for this. It returns false when nothing can be
+// on no record, since the directory of records was never a new one.
+func (r *Recovery) lookForOrphans(ctx context.Context) (unrecorded []orphans.Orphan, ok bool) {
+	defer close(r.known)
+	defer r.endRebuild()
+	defer r.options.Journal.EndStart()
+	if !r.options.Journal.HasMarks() {
+		return nil, false
+	}
+	unrecorded, err := r.findUnrecorded(ctx)
+	if err != nil {
+		r.options.Logger.Error("what lies under the root and is on no record is not known", "error", err)
+	}
+	if r.mustRebuild() {
+		unrecorded = r.rebuild(ctx, unrecorded)
+	}
+	r.mounts = mountsFound{}
+	r.endRebuild()
+	if err == nil && ctx.Err() == nil {
+		if err := r.options.Journal.MarkComplete(); err != nil {
+			r.options.Logger.Warn("the records could not be marked as complete: the next start looks at the disk again", "error", err)
+		}
+	}
+	r.options.Orphans.Report(unrecorded)
+	return unrecorded, true
+}
+
+// mustRebuild reports whether records are missing, so that what is on none may be of an earlier manager.
+func (r *Recovery) mustRebuild() bool {
+	return !r.options.Journal.IsComplete() || len(r.Damaged()) > 0
+}
+
+// findUnrecorded returns all mounts, directories and devices that were on no record since the start. What counts as on record
+// is known after they were listed: it has what this manager has begun meanwhile, and what it has torn down.
+func (r *Recovery) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error) {
+	host := r.options.Plugins.Host()
+	dirs, err := orphans.VolumeDirs(ctx, host)
+	staged, stagedErr := orphans.StagingDirs(host)
+	devices, devicesErr := r.options.Orphans.LoopDevices(ctx)
+	recorded := r.options.Journal.EndStart()
+	empty, emptyErr := r.options.Orphans.EmptyPods(dirs, recorded.Paths, r.mounts.table)
+	err = errors.Join(err, stagedErr, devicesErr, emptyErr)
+	used := paths.WithParents(maps.Keys(recorded.Paths))
+	unrecorded := orphans.Mounts(r.mounts.table, host, recorded.Paths)
+	mounted := make(map[string]int, len(unrecorded))
+	for i, o := range unrecorded {
+		mounted[o.Path] = i
+	}
+	for _, d := range dirs {
+		if _, ok := recorded.Paths[d.Path]; ok {
+			continue
+		}
+		if i, ok := mounted[d.Path]; ok {
+			unrecorded[i].Dir = d
+			continue
+		}
+		unrecorded = append(unrecorded, orphans.Orphan{Path: d.Path, PodUID: d.UID, Dir: d})
+	}
+	for _, path := range staged {
+		_, isMounted := mounted[path]
+		if _, isUsed := used[path]; !isMounted && !isUsed {
+			unrecorded = append(unrecorded, orphans.Orphan{Path: path})
+		}
+	}
+	unrecorded = append(unrecorded, empty...)
+	return append(unrecorded, r.options.Orphans.Devices(devices, r.mounts.table, recorded.Accounts)...), err
+}
+
+// rebuild learns what volumes it is that were found: from the records that are left, and from the plugins. It takes those
+// that are known into the actual state, uncertain, and on record, and returns the rest.
+func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []orphans.Orphan {
+	attached := r.attached()
+	built := r.rebuildStagings(attached)
+	var rest []orphans.Orphan
+	silent := make(map[string]error)
+	for _, o := range unrecorded {
+		if o.Dir.Path == "" {
+			rest = append(rest, o)
+			continue
+		}
+		if o.Err = r.checkCanBeOurs(o); o.Err != nil {
+			rest = append(rest, o)
+			continue
+		}
+		err := silent[o.Dir.Plugin]
+		var v journal.Found
+		if spec := attached.specOf(o.Dir); spec != nil {
+			v, err = r.foundOf(o, volume.ReconstructedVolume{Spec: spec})
+		} else if err == nil {
+			v, err = r.rebuildOne(ctx, o)
+		}
+		if err == nil {
+			built = append(built, v)
+			continue
+		}
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, volume.ErrUncertain) {
+			silent[o.Dir.Plugin] = err // It is not asked about the next, which would take as long.
+		}
+		o.Err = err
+		rest = append(rest, o)
+	}
+	if len(built) == 0 {
+		return rest
+	}
+	r.options.Logger.Warn("records were missing: volumes were rebuilt from what lies under the root", "volumes", len(built), "not rebuilt", len(rest))
+	// All at once: a volume is not unstaged while one of its pods is not known yet.
+	for _, v := range built {
+		if err := r.options.Journal.Adopt(ctx, v.Record); err != nil {
+			r.options.Logger.Warn("a volume that was rebuilt could not be recorded", "volume", v.Record.Volume, "error", err)
+		}
+	}
+	if err := r.adoptAll(built); err != nil {
+		r.options.Logger.Error("a volume that was rebuilt is not known", "error", err)
+	}
+	r.mu.Lock()
+	r.rebuilt = len(built)
+	r.mu.Unlock()
+	return r.withoutRecorded(rest)
+}
+
+// checkCanBeOurs returns an error that matches owned.ErrUnproven when what was found cannot be a volume that a manager has set up: a
+// mount that no manager makes shows it, or it is a file.
+func (r *Recovery) checkCanBeOurs(o orphans.Orphan) error {
+	pods := r.options.Plugins.Host().GetPodsDir()
+	for above := filepath.Dir(o.Path); above != pods && paths.IsAtOrBeneath(above, pods); above = filepath.Dir(above) {
+		if at, ok := r.mounts.top[above]; ok {
+			return fmt.Errorf("%q lies in a mount of %s %q at %q, which no manager makes: unmount that: %w",
+				o.Path, r.mounts.table[at].FSType, r.mounts.table[at].Source, above, owned.ErrUnproven)
+		}
+	}
+	if o.Mounted || o.Dir.Block {
+		return nil
+	}
+	info, err := os.Lstat(o.Path)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%q is a file, and no volume: look whose it is, and move it away: %w", o.Path, owned.ErrUnproven)
+	}
+	return err
+}
+
+// withoutRecorded leaves out what has come on record: the stagings and devices of volumes that were rebuilt.
+func (r *Recovery) withoutRecorded(found []orphans.Orphan) []orphans.Orphan {
+	if len(found) == 0 {
+		return nil
+	}
+	recorded := r.options.Journal.Recorded()
+	return slices.DeleteFunc(found, func(o orphans.Orphan) bool {
+		return paths.IsAtOrBeneathAny(o.Path, recorded.Paths) || o.BackingFile != "" && recorded.Accounts(o.Device)
+	})
+}
+
+// Orphans returns what is on no record. An orphan that has become a volume is none any more.
+func (r *Recovery) Orphans() []orphans.Orphan {
+	return r.withoutRecorded(slices.Clone(r.options.Orphans.All()))
+}
+
+// endRebuild is called once all is known that there is to know of volumes. What was left alone until then is planned.
+func (r *Recovery) endRebuild() {
+	r.mu.Lock()
+	ended := r.rebuilding
+	r.rebuilding = false
+	clear(r.outlived)
+	r.mu.Unlock()
+	if !ended {
+		return
+	}
+	r.options.LookAtAll()
+	r.options.InUseChanged()
+}
+
+// rebuildOne asks the plugin what volume it is that was found, and makes the record that there should have been.
+func (r *Recovery) rebuildOne(ctx context.Context, o orphans.Orphan) (journal.Found, error) {
+	ask := operationexecutor.VolumeToReconstruct{
+		PluginName: o.Dir.Plugin, PodUID: o.Dir.UID, InnerVolumeSpecName: o.Dir.Name, VolumePath: o.Dir.Path,
+	}
+	if o.Dir.Block {
+		ask.VolumeMode = v1.PersistentVolumeBlock
+	}
+	answer, err := r.options.Reconstruct(ctx, ask)
+	if err != nil {
+		return journal.Found{}, err
+	}
+	return r.foundOf(o, answer)
+}
+
+// foundOf makes the record of a volume that was found set up for a pod, and checks it.
+func (r *Recovery) foundOf(o orphans.Orphan, answer volume.ReconstructedVolume) (journal.Found, error) {
+	record, err := r.recordOf(o, answer)
+	if err != nil {
+		return journal.Found{}, fmt.Errorf("volume at %q cannot be rebuilt: %w", o.Path, err)
+	}
+	return r.check(record)
+}
+
+// check returns a record with its spec if it can be trusted, and its plugin computes the same: its teardown would be that of another
+// path otherwise.
+func (r *Recovery) check(record journal.Record) (journal.Found, error) {
+	found, err := r.options.Journal.Check(record)
+	if err == nil {
+		err = r.agrees(found)
+	}
+	return found, err
+}
+
+// recordOf makes the record of a volume that was found set up for a pod.
+func (r *Recovery) recordOf(o orphans.Orphan, answer volume.ReconstructedVolume) (journal.Record, error) {
+	spec, uid := answer.Spec, o.Dir.UID
+	name, err := r.options.Plugins.UniqueVolumeName(volume.UniquePodName(uid), spec)
+	if err != nil {
+		return journal.Record{}, err
+	}
+	record, err := r.options.Journal.NewRecord(name, o.Dir.Plugin, spec)
+	if err != nil {
+		return record, err
+	}
+	// What a controller attaches it detaches, too: it believes it attached until it has, and nobody would attach it again.
+	if ok, err := r.options.Plugins.IsAttachable(spec); r.options.AttachesItself && (err != nil || ok) {
+		record.Attachment = &journal.Attachment{Node: r.options.Plugins.Host().GetNodeName()}
+	}
+	staged, err := pluginpaths.Staging(r.options.Plugins, spec)
+	if err != nil {
+		return record, err
+	}
+	if staged != "" {
+		record.Staging = &journal.Staging{Path: staged, SELinux: answer.SELinuxMountContext, Mount: r.mounts.recordAt(staged)}
+	}
+	setUp := &journal.SetUp{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
+	if o.Mounted {
+		setUp.Mount = journal.MountOfIdentity(o.Identity)
+	}
+	record.Pods = map[types.UID]*journal.SetUp{uid: setUp}
+	return record, nil
+}
