@@ -75,8 +75,8 @@ type Journal struct {
 	// entries are the records as they are on disk: those of volumes, and those that pods have for themselves. Who has the turn of a
 	// volume may change its entries.
 	entries map[podvolume.Key]*entry
-	// sinceStart is what has been on record at any time until orphans are looked for; nil after that.
-	sinceStart *Recorded
+	// replaced is what was on record, and is not now, or is another thing, until orphans are looked for; nil after that.
+	replaced *Recorded
 	// stale holds the records of which the disk may not know. late has its one key when they are to be written.
 	stale map[podvolume.Key]struct{}
 	late  *workqueue.Queue[struct{}]
@@ -97,7 +97,7 @@ func New(o Options) *Journal {
 	return &Journal{
 		Disk: Disk{OpenDir: OpenDir, BootID: bootID}, options: o,
 		entries: make(map[podvolume.Key]*entry), stale: make(map[podvolume.Key]struct{}),
-		late: workqueue.New[struct{}](), sinceStart: newRecorded(),
+		late: workqueue.New[struct{}](), replaced: newRecorded(0),
 	}
 }
 
@@ -326,7 +326,9 @@ func (j *Journal) entryOf(h podvolume.Key) entry {
 func (j *Journal) enter(e entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.sinceStart.add(e.record)
+	if old := j.entries[e.at]; old != nil {
+		j.replaced.add(old.record)
+	}
 	if e.stale {
 		if len(j.stale) == 0 {
 			j.late.AddAt(struct{}{}, retry.At(1))

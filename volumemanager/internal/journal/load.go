@@ -24,44 +24,69 @@ func (j *Journal) Load(judge func(Found) (Found, error)) ([]Found, []record.Dama
 	}
 	refuseShared(loaded)
 	var moved []movedRecord
-	all, stale := make(map[v1.UniqueVolumeName]Found), make(map[v1.UniqueVolumeName]bool)
-	own := make(map[v1.UniqueVolumeName][]loadedRecord)
+	all, own := make(map[v1.UniqueVolumeName]*loadedVolume, len(loaded)), make(map[v1.UniqueVolumeName][]loadedRecord)
 	for _, l := range loaded {
 		if l.err != nil {
 			damaged = append(damaged, l.dir.Quarantine(l.key, l.err))
 			continue
 		}
+		name := l.Record.Volume
 		if l.own != "" {
-			own[l.Record.Volume] = append(own[l.Record.Volume], l)
+			own[name] = append(own[name], l)
 			continue
 		}
-		r, name := l.Record, l.Record.Volume
-		all[name] = Found{
-			Record: merge(all[name].Record, r.afterBoot(j.bootID)), Spec: l.Spec, Unproven: all[name].Unproven || l.Unproven,
+		v := all[name]
+		if v == nil {
+			v = &loadedVolume{}
+			all[name] = v
 		}
-		stale[name] = stale[name] || j.isMisplaced(r, l.dir)
+		v.add(l, j.bootID)
+		v.stale = v.stale || l.key != string(name) || j.isMisplaced(l.Record, l.dir)
 		if l.key != string(name) {
 			moved = append(moved, movedRecord{dir: l.dir, key: l.key, to: name})
-			stale[name] = true
 		}
 	}
+	j.expect(len(all) + len(own))
 	for name, v := range all {
-		j.enter(entry{at: podvolume.Key{Volume: name}, record: v.Record, stale: stale[name]})
+		j.enter(entry{at: podvolume.Key{Volume: name}, record: v.Record, stale: v.stale})
 	}
 	for name, records := range own {
 		v := all[name]
+		if v == nil {
+			v = &loadedVolume{}
+			all[name] = v
+		}
 		v.Record = v.Record.clone()
 		for _, l := range records {
-			v = j.enterOwn(l, v)
+			v.Found = j.enterOwn(l, v.Found)
 		}
-		all[name] = v
 	}
 	j.move(moved)
 	found := make([]Found, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		found = append(found, all[name])
+		found = append(found, all[name].Found)
 	}
 	return found, damaged, nil
+}
+
+// loadedVolume is a volume, of one record or of several. stale says that these have to be written in another way.
+type loadedVolume struct {
+	Found
+
+	stale bool
+}
+
+func (v *loadedVolume) add(l loadedRecord, bootID string) {
+	v.Found = Found{Record: merge(v.Record, l.Record.afterBoot(bootID)), Spec: l.Spec, Unproven: v.Unproven || l.Unproven}
+}
+
+// expect makes room for records.
+func (j *Journal) expect(n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.entries) == 0 {
+		j.entries = make(map[podvolume.Key]*entry, n)
+	}
 }
 
 // loadedRecord is a record as it was read, or what is wrong with it.

@@ -30,7 +30,7 @@ func keyOf(h podvolume.Key) string {
 
 // ownPod returns the pod that has the record with that key for itself; empty when it is that of the volume.
 func (r Record) ownPod(key string) types.UID {
-	if len(r.Pods) != 1 || r.Attachment != nil || r.Staging != nil {
+	if key == string(r.Volume) || len(r.Pods) != 1 || r.Attachment != nil || r.Staging != nil {
 		return ""
 	}
 	for uid := range r.Pods {

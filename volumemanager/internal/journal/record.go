@@ -218,42 +218,58 @@ func (r Record) check(key string, host volume.VolumeHost) (*volume.Spec, error) 
 	if err != nil {
 		return nil, err
 	}
-	return spec, errors.Join(volume.CheckPathElement(spec.Name()), r.checkPaths(host), r.checkPods(spec, host))
+	if err := errors.Join(volume.CheckPathElement(spec.Name()), r.checkPaths(host)); err != nil {
+		return nil, err
+	}
+	for uid, p := range r.Pods {
+		if err := p.check(uid, spec, host); err != nil {
+			return nil, err
+		}
+	}
+	return spec, nil
 }
 
 func (r Record) checkPaths(host volume.VolumeHost) error {
-	var errs []error
 	if r.Attachment != nil {
-		errs = append(errs, checkDevice(r.Attachment.DevicePath))
+		if err := checkDevice(r.Attachment.DevicePath); err != nil {
+			return err
+		}
 		if r.Attachment.Node != host.GetNodeName() {
-			errs = append(errs, fmt.Errorf("record is of node %q, this is %q: %w", r.Attachment.Node, host.GetNodeName(), volume.ErrInvalid))
+			return fmt.Errorf("record is of node %q, this is %q: %w", r.Attachment.Node, host.GetNodeName(), volume.ErrInvalid)
 		}
 	}
 	if r.Staging != nil {
-		errs = append(errs, checkDevice(r.Staging.DevicePath), checkBeneath(r.Staging.Path, host.GetPluginDir(r.Plugin)))
+		if err := checkDevice(r.Staging.DevicePath); err != nil {
+			return err
+		}
+		return checkBeneath(r.Staging.Path, host.GetPluginDir(r.Plugin))
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-func (r Record) checkPods(spec *volume.Spec, host volume.VolumeHost) error {
-	var errs []error
-	for uid, p := range r.Pods {
-		if p == nil {
-			errs = append(errs, fmt.Errorf("record says nothing of the set-up for pod %q: %w", uid, volume.ErrInvalid))
-			continue
-		}
-		for _, name := range append([]string{string(uid)}, p.OuterNames...) {
-			errs = append(errs, volume.CheckPathElement(name))
-		}
-		if p.Namespace != "" || p.Name != "" { // Nobody knows them of a volume that was rebuilt from what was found.
-			errs = append(errs, volume.CheckPathElement(p.Namespace), volume.CheckPathElement(p.Name))
-		}
-		// The volume of a hostPath is not in the pod's directory: it is used where it is.
-		if !UsedWhereItIs(spec, p.Path) {
-			errs = append(errs, checkBeneath(p.Path, filepath.Join(host.GetPodsDir(), string(uid))))
+// check refuses a set-up for a pod at a path that is not in the pod's directory, but that of a hostPath volume, which is used where
+// it is.
+func (s *SetUp) check(uid types.UID, spec *volume.Spec, host volume.VolumeHost) error {
+	if s == nil {
+		return fmt.Errorf("record says nothing of the set-up for pod %q: %w", uid, volume.ErrInvalid)
+	}
+	if err := volume.CheckPathElement(string(uid)); err != nil {
+		return err
+	}
+	for _, name := range s.OuterNames {
+		if err := volume.CheckPathElement(name); err != nil {
+			return err
 		}
 	}
-	return errors.Join(errs...)
+	if s.Namespace != "" || s.Name != "" { // Nobody knows them of a volume that was rebuilt from what was found.
+		if err := errors.Join(volume.CheckPathElement(s.Namespace), volume.CheckPathElement(s.Name)); err != nil {
+			return err
+		}
+	}
+	if UsedWhereItIs(spec, s.Path) {
+		return nil
+	}
+	return checkBeneath(s.Path, filepath.Join(host.GetPodsDir(), string(uid)))
 }
 
 // UsedWhereItIs reports whether path is the directory of the node that a hostPath volume is. Many volumes may be one.

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"maps"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -17,8 +18,9 @@ type Recorded struct {
 	devices, labels map[string]struct{}
 }
 
-func newRecorded() *Recorded {
-	return &Recorded{Paths: make(map[string]struct{}), devices: make(map[string]struct{}), labels: make(map[string]struct{})}
+// newRecorded returns one that is about to take in n records.
+func newRecorded(n int) *Recorded {
+	return &Recorded{Paths: make(map[string]struct{}, 3*n), devices: make(map[string]struct{}), labels: make(map[string]struct{}, n)}
 }
 
 // add enters what a record names. A nil Recorded takes nothing in.
@@ -51,7 +53,11 @@ func (r *Recorded) Accounts(d loop.Device) bool {
 func (j *Journal) Recorded() *Recorded {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := newRecorded()
+	return j.addAll(newRecorded(len(j.entries)))
+}
+
+// addAll enters all records. Journal.mu must be held.
+func (j *Journal) addAll(r *Recorded) *Recorded {
 	for _, e := range j.entries {
 		r.add(e.record)
 	}
@@ -59,13 +65,18 @@ func (j *Journal) Recorded() *Recorded {
 }
 
 // EndStart returns what has been on record at any time since the start, also when it was torn down meanwhile, and ends that: what
-// was on record is no orphan. A second call returns nothing.
+// was on record is no orphan.
 func (j *Journal) EndStart() *Recorded {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	ended := j.sinceStart
-	j.sinceStart = nil
-	return ended
+	r := newRecorded(len(j.entries))
+	if j.replaced != nil {
+		maps.Copy(r.Paths, j.replaced.Paths)
+		maps.Copy(r.devices, j.replaced.devices)
+		maps.Copy(r.labels, j.replaced.labels)
+	}
+	j.replaced = nil
+	return j.addAll(r)
 }
 
 // Paths returns every path on record.
