@@ -1,0 +1,45 @@
+package prometheus
+
+import (
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+)
+
+// counts has how many things have the same labels.
+type counts[K comparable] map[K]int
+
+// collect sends one gauge for each key.
+func (c counts[K]) collect(metrics chan<- prom.Metric, description *prom.Desc, labels func(K) []string) {
+	for key, n := range c {
+		gauge(metrics, description, n, labels(key)...)
+	}
+}
+
+func gauge(metrics chan<- prom.Metric, description *prom.Desc, value int, labels ...string) {
+	metrics <- prom.MustNewConstMetric(description, prom.GaugeValue, float64(value), labels...)
+}
+
+func describe(descriptions chan<- *prom.Desc, all []*prom.Desc) {
+	for _, d := range all {
+		descriptions <- d
+	}
+}
+
+func oneIf(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func oneLabel(value string) []string { return []string{value} }
+
+// collectHung counts hung calls by plugin.
+func collectHung(metrics chan<- prom.Metric, description *prom.Desc, calls []operationexecutor.HungCall) {
+	byPlugin := counts[string]{}
+	for _, call := range calls {
+		byPlugin[call.Operation.PluginName]++
+	}
+	byPlugin.collect(metrics, description, oneLabel)
+}

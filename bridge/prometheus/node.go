@@ -1,0 +1,164 @@
+package prometheus
+
+import (
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+// defaultMaxAge is kubelet's period for volume statistics.
+const defaultMaxAge = time.Minute
+
+// Manager is the part of a [volumemanager.Manager] that [NewNode] reads. Its methods answer from memory.
+type Manager interface {
+	// Status returns where every volume stands.
+	Status() volumemanager.NodeStatus
+	// Stats returns the last measurements, and begins new ones of those that are older than maxAge.
+	Stats(maxAge time.Duration) []volumemanager.VolumeStats
+	// Hung returns the calls that have outlived their deadlines.
+	Hung() []operationexecutor.HungCall
+}
+
+// NodeOptions say how a [Node] collects. The zero value is useful.
+type NodeOptions struct {
+	// MaxAge is how old a measurement may be before a scrape begins a new one. The scrape does not wait for it: the next
+	// scrape has it. Zero: one minute, as kubelet.
+	MaxAge time.Duration
+}
+
+// Node collects the metrics of the volumes of one node. Make it with [NewNode] and register it. A process with several managers
+// registers each with labels of its own, by prom.WrapRegistererWith.
+type Node struct {
+	manager Manager
+	maxAge  time.Duration
+}
+
+var _ prom.Collector = (*Node)(nil)
+
+// NewNode returns a collector for a manager. It reads nothing before it is scraped.
+func NewNode(manager Manager, options NodeOptions) *Node {
+	maxAge := options.MaxAge
+	if maxAge == 0 {
+		maxAge = defaultMaxAge
+	}
+	return &Node{manager: manager, maxAge: maxAge}
+}
+
+var (
+	claimLabels = []string{"namespace", "persistentvolumeclaim"}
+
+	capacityBytes  = prom.NewDesc("kubelet_volume_stats_capacity_bytes", "Capacity in bytes of the volume", claimLabels, nil)
+	availableBytes = prom.NewDesc("kubelet_volume_stats_available_bytes", "Number of available bytes in the volume", claimLabels, nil)
+	usedBytes      = prom.NewDesc("kubelet_volume_stats_used_bytes", "Number of used bytes in the volume", claimLabels, nil)
+	inodes         = prom.NewDesc("kubelet_volume_stats_inodes", "Maximum number of inodes in the volume", claimLabels, nil)
+	inodesFree     = prom.NewDesc("kubelet_volume_stats_inodes_free", "Number of free inodes in the volume", claimLabels, nil)
+	inodesUsed     = prom.NewDesc("kubelet_volume_stats_inodes_used", "Number of used inodes in the volume", claimLabels, nil)
+	abnormal       = prom.NewDesc("kubelet_volume_stats_health_status_abnormal", "1 if the volume is unhealthy, 0 if it is not", claimLabels, nil)
+
+	totalVolumes = prom.NewDesc("volume_manager_total_volumes", "Number of volumes in Volume Manager", []string{"plugin_name", "state"}, nil)
+
+	phases     = prom.NewDesc("volumekit_volumes", "Volumes of pods, by plugin and phase. A volume of two pods counts twice.", []string{"plugin_name", "phase"}, nil)
+	failing    = prom.NewDesc("volumekit_volumes_failing", "Volumes of pods whose last operation failed.", []string{"plugin_name"}, nil)
+	conditions = prom.NewDesc("volumekit_volume_conditions", "Conditions of volumes, by plugin and reason.", []string{"plugin_name", "reason"}, nil)
+	unmeasured = prom.NewDesc("volumekit_volume_stats_failing", "Volumes whose last measurement failed.", []string{"plugin_name"}, nil)
+	hungCalls  = prom.NewDesc("volumekit_hung_calls", "Calls of plugins that have outlived their deadlines and still run.", []string{"plugin_name"}, nil)
+	orphans    = prom.NewDesc("volumekit_orphans", "Mounts, directories and devices below the root that no record explains.", nil, nil)
+	damaged    = prom.NewDesc("volumekit_damaged_records", "Records that could not be used at the start.", nil, nil)
+	lostData   = prom.NewDesc("volumekit_lost_data", "Unmounts after which written data may be lost.", nil, nil)
+	reused     = prom.NewDesc("volumekit_reused_volumes_total", "Set-ups of an earlier manager that pods use as they were found.", nil, nil)
+	running    = prom.NewDesc("volumekit_manager_running", "1 while the manager works, 0 before and after.", nil, nil)
+	complete   = prom.NewDesc("volumekit_manager_pods_complete", "1 once all pods of the node have been added.", nil, nil)
+
+	nodeDescriptions = []*prom.Desc{
+		capacityBytes, availableBytes, usedBytes, inodes, inodesFree, inodesUsed, abnormal, totalVolumes,
+		phases, failing, conditions, unmeasured, hungCalls, orphans, damaged, lostData, reused, running, complete,
+	}
+)
+
+// Describe implements prom.Collector.
+func (n *Node) Describe(descriptions chan<- *prom.Desc) { describe(descriptions, nodeDescriptions) }
+
+// Collect implements prom.Collector. It reads what the manager has in memory.
+func (n *Node) Collect(metrics chan<- prom.Metric) {
+	status := n.manager.Status()
+	collectVolumes(metrics, status.Volumes)
+	gauge(metrics, orphans, len(status.Orphans))
+	gauge(metrics, damaged, len(status.Damaged))
+	gauge(metrics, lostData, len(status.LostData))
+	gauge(metrics, running, oneIf(status.Running))
+	gauge(metrics, complete, oneIf(status.PodsComplete))
+	metrics <- prom.MustNewConstMetric(reused, prom.CounterValue, float64(status.Reused))
+	collectHung(metrics, hungCalls, n.manager.Hung())
+	collectStats(metrics, n.manager.Stats(n.maxAge))
+}
+
+// pluginAnd is a plugin and one more label.
+type pluginAnd struct{ plugin, label string }
+
+func (p pluginAnd) labels() []string { return []string{p.plugin, p.label} }
+
+// collectVolumes counts volumes by plugin, phase, failure and condition. As in Kubernetes, volume_manager_total_volumes counts a
+// volume once for each pod.
+func collectVolumes(metrics chan<- prom.Metric, volumes []volumemanager.VolumeStatus) {
+	states, byPhase, byReason, failed := counts[pluginAnd]{}, counts[pluginAnd]{}, counts[pluginAnd]{}, counts[string]{}
+	for _, v := range volumes {
+		byPhase[pluginAnd{v.Plugin, string(v.Phase)}]++
+		if v.Wanted {
+			states[pluginAnd{v.Plugin, "desired_state_of_world"}]++
+		}
+		if v.Phase == volumemanager.PhaseMounted || v.Phase == volumemanager.PhaseUncertain {
+			states[pluginAnd{v.Plugin, "actual_state_of_world"}]++
+		}
+		if v.Err != nil {
+			failed[v.Plugin]++
+		}
+		for _, c := range v.Conditions {
+			byReason[pluginAnd{v.Plugin, c.Reason}]++
+		}
+	}
+	states.collect(metrics, totalVolumes, pluginAnd.labels)
+	byPhase.collect(metrics, phases, pluginAnd.labels)
+	byReason.collect(metrics, conditions, pluginAnd.labels)
+	failed.collect(metrics, failing, oneLabel)
+}
+
+// collectStats reports the measurements of volumes with claims, each claim once: several pods may have it.
+func collectStats(metrics chan<- prom.Metric, stats []volumemanager.VolumeStats) {
+	seen := map[types.NamespacedName]bool{}
+	failed := counts[string]{}
+	for _, s := range stats {
+		if s.Err != nil {
+			failed[s.Plugin]++
+		}
+		if s.Claim.Name == "" || seen[s.Claim] {
+			continue
+		}
+		seen[s.Claim] = true
+		collectClaim(metrics, s)
+	}
+	failed.collect(metrics, unmeasured, oneLabel)
+}
+
+func collectClaim(metrics chan<- prom.Metric, s volumemanager.VolumeStats) {
+	for _, figure := range []struct {
+		description *prom.Desc
+		value       *uint64
+	}{
+		{capacityBytes, s.CapacityBytes}, {availableBytes, s.AvailableBytes}, {usedBytes, s.UsedBytes},
+		{inodes, s.Inodes}, {inodesFree, s.InodesFree}, {inodesUsed, s.InodesUsed},
+	} {
+		if figure.value != nil {
+			metrics <- prom.MustNewConstMetric(figure.description, prom.GaugeValue, float64(*figure.value), s.Claim.Namespace, s.Claim.Name)
+		}
+	}
+	unhealthy := false
+	for _, c := range s.Conditions {
+		unhealthy = unhealthy || c.Status == volume.HealthAbnormal
+	}
+	gauge(metrics, abnormal, oneIf(unhealthy), s.Claim.Namespace, s.Claim.Name)
+}
