@@ -1,0 +1,246 @@
+package rules
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/teststorage"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/volumekit/volumekit/bridge/prometheus"
+	"github.com/volumekit/volumekit/controller/attachdetach"
+	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+// TestEveryAlertFiresWhenItShould evaluates each alert on a healthy system, where it must be silent, and on one in which
+// everything that is watched is wrong.
+func TestEveryAlertFiresWhenItShould(t *testing.T) {
+	healthy, sick := record(t, newWorld(false)), record(t, newWorld(true))
+	for name, expr := range alerts(t) {
+		t.Run(name, func(t *testing.T) {
+			require.Empty(t, healthy.eval(t, expr), "fires on a healthy system: %s", expr)
+			if name == "ManagerNotRunning" || name == "PodsNotComplete" {
+				return // TestAlertsAboutTheManager
+			}
+			require.NotEmpty(t, sick.eval(t, expr), "is silent: %s", expr)
+		})
+	}
+}
+
+func TestAlertsAboutTheManager(t *testing.T) {
+	stopped, early := newWorld(false), newWorld(false)
+	stopped.status.Running = false
+	early.status.PodsComplete = false
+	require.NotEmpty(t, record(t, stopped).eval(t, alerts(t)["ManagerNotRunning"]))
+	require.NotEmpty(t, record(t, early).eval(t, alerts(t)["PodsNotComplete"]))
+}
+
+// TestEveryPanelShowsSomething evaluates each expression of the dashboard.
+func TestEveryPanelShowsSomething(t *testing.T) {
+	sick := record(t, newWorld(true))
+	content, err := os.ReadFile("dashboard.json")
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(content, &dashboard))
+	require.NotEmpty(t, dashboard.Panels)
+	for _, panel := range dashboard.Panels {
+		require.NotEmpty(t, panel.Targets, panel.Title)
+		for _, target := range panel.Targets {
+			require.NotEmpty(t, sick.eval(t, target.Expr), "%s: %s", panel.Title, target.Expr)
+		}
+	}
+}
+
+// alerts returns the expressions of alerts.yml by name.
+func alerts(t *testing.T) map[string]string {
+	t.Helper()
+	content, err := os.ReadFile("alerts.yml")
+	require.NoError(t, err)
+	var file struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(content, &file))
+	found := map[string]string{}
+	for _, group := range file.Groups {
+		for _, rule := range group.Rules {
+			found[rule.Alert] = rule.Expr
+		}
+	}
+	require.NotEmpty(t, found)
+	return found
+}
+
+// recording is what Prometheus has after an hour of scrapes.
+type recording struct {
+	storage *teststorage.TestStorage
+	engine  *promql.Engine
+	end     time.Time
+}
+
+// record scrapes a world once a minute for an hour, during which its counters grow.
+func record(t *testing.T, w *world) recording {
+	t.Helper()
+	registry := prom.NewRegistry()
+	observer := prometheus.NewObserver()
+	registry.MustRegister(observer, prometheus.NewNode(w, prometheus.NodeOptions{}), prometheus.NewAttachments(attachments{w}),
+		prometheus.NewClaims(prometheus.ClaimsOptions{Controller: w}))
+	storage := teststorage.New(t)
+	end := time.Unix(3600, 0)
+	for at := time.Unix(0, 0); !at.After(end); at = at.Add(time.Minute) {
+		w.work(observer)
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		app := storage.Appender(t.Context())
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				for name, value := range samples(family.GetName(), m) {
+					_, err := app.Append(0, seriesOf(name, m), at.UnixMilli(), value)
+					require.NoError(t, err)
+				}
+			}
+		}
+		require.NoError(t, app.Commit())
+	}
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1 << 20, Timeout: time.Minute})
+	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	return recording{storage: storage, engine: engine, end: end}
+}
+
+func (r recording) eval(t *testing.T, expr string) promql.Vector {
+	t.Helper()
+	_, err := parser.ParseExpr(expr)
+	require.NoError(t, err)
+	query, err := r.engine.NewInstantQuery(t.Context(), r.storage, nil, expr, r.end)
+	require.NoError(t, err, expr)
+	defer query.Close()
+	result, err := query.Exec(t.Context()).Vector()
+	require.NoError(t, err, expr)
+	for _, sample := range result {
+		require.False(t, math.IsNaN(sample.F), "%s is not a number for %s", expr, sample.Metric)
+	}
+	return result
+}
+
+// samples returns the values of a metric by the names of their series, with the bound of a bucket behind a bar.
+func samples(name string, m *dto.Metric) map[string]float64 {
+	switch {
+	case m.Gauge != nil:
+		return map[string]float64{name: m.GetGauge().GetValue()}
+	case m.Counter != nil:
+		return map[string]float64{name: m.GetCounter().GetValue()}
+	}
+	h := m.GetHistogram()
+	values := map[string]float64{name + "_count": float64(h.GetSampleCount()), name + "_sum": h.GetSampleSum(), name + "_bucket|+Inf": float64(h.GetSampleCount())}
+	for _, bucket := range h.GetBucket() {
+		values[fmt.Sprintf("%s_bucket|%g", name, bucket.GetUpperBound())] = float64(bucket.GetCumulativeCount())
+	}
+	return values
+}
+
+func seriesOf(name string, m *dto.Metric) labels.Labels {
+	name, bound, isBucket := strings.Cut(name, "|")
+	b := labels.NewBuilder(labels.EmptyLabels()).Set(labels.MetricName, name).Set("instance", "node-1:9100")
+	if isBucket {
+		b.Set("le", bound)
+	}
+	for _, l := range m.GetLabel() {
+		b.Set(l.GetName(), l.GetValue())
+	}
+	return b.Labels()
+}
+
+// world is a node and its controllers, of which all that the alerts watch is right or wrong.
+type world struct {
+	sick   bool
+	status volumemanager.NodeStatus
+	stats  []volumemanager.VolumeStats
+	forced uint64
+}
+
+func newWorld(sick bool) *world {
+	w := &world{sick: sick, status: volumemanager.NodeStatus{Running: true, PodsComplete: true}}
+	v := volumemanager.VolumeStatus{Plugin: "example.com/disk", Phase: volumemanager.PhaseMounted, Wanted: true}
+	capacity, available, inodes, inodesFree := uint64(1000), uint64(500), uint64(100), uint64(50)
+	if sick {
+		v.Err = errors.New("input/output error")
+		v.Conditions = []volumemanager.Condition{{HealthCondition: volume.HealthCondition{Status: volume.HealthAbnormal, Reason: "ReadOnlyFilesystem"}}}
+		available, inodesFree = 10, 1
+		w.status.Orphans, w.status.Damaged, w.status.LostData = make([]volumemanager.Orphan, 1), make([]volumemanager.DamagedRecord, 1), make([]volumemanager.LostData, 1)
+	}
+	used := capacity - available
+	w.status.Volumes = []volumemanager.VolumeStatus{v}
+	w.stats = []volumemanager.VolumeStats{{
+		Claim: types.NamespacedName{Namespace: "shop", Name: "data"}, Plugin: v.Plugin, Conditions: v.Conditions,
+		CapacityBytes: &capacity, AvailableBytes: &available, UsedBytes: &used, Inodes: &inodes, InodesFree: &inodesFree,
+	}}
+	return w
+}
+
+// work is what happens between two scrapes.
+func (w *world) work(o *prometheus.Observer) {
+	info := operationexecutor.OperationInfo{Kind: operationexecutor.OpMount, PluginName: "example.com/disk"}
+	o.OperationStarted(info)
+	o.OperationStepped(info, operationexecutor.Step{Name: "SetUp", Duration: time.Millisecond})
+	result := operationexecutor.Result{Class: operationexecutor.Done, Duration: time.Millisecond}
+	if w.sick {
+		w.forced++
+		result = operationexecutor.Result{Class: operationexecutor.Uncertain, Err: w.status.Volumes[0].Err, Duration: time.Minute}
+	}
+	o.OperationFinished(info, result)
+}
+
+func (w *world) Status() volumemanager.NodeStatus                { return w.status }
+func (w *world) Stats(time.Duration) []volumemanager.VolumeStats { return w.stats }
+
+func (w *world) Hung() []operationexecutor.HungCall {
+	if !w.sick {
+		return nil
+	}
+	return []operationexecutor.HungCall{{Operation: operationexecutor.OperationInfo{PluginName: "example.com/disk"}}}
+}
+
+func (w *world) Pending() []persistentvolume.PendingClaim {
+	if !w.sick {
+		return []persistentvolume.PendingClaim{{Reason: "WaitForFirstConsumer"}}
+	}
+	return []persistentvolume.PendingClaim{{Reason: persistentvolume.ReasonFailedBinding}}
+}
+
+// attachments is the controller of attachments of a world.
+type attachments struct{ *world }
+
+func (a attachments) Status() []attachdetach.AttachmentStatus {
+	s := attachdetach.AttachmentStatus{Volume: v1.UniqueVolumeName("example.com/disk/a"), Node: "node-1", Phase: attachdetach.PhaseInUse, Wanted: true}
+	if a.sick {
+		s.Err = errors.New("no such volume")
+	}
+	return []attachdetach.AttachmentStatus{s}
+}
+
+func (a attachments) ForcedDetaches() map[attachdetach.ForceReason]uint64 {
+	return map[attachdetach.ForceReason]uint64{attachdetach.ForcedByTimeout: a.forced}
+}
