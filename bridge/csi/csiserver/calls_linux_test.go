@@ -172,9 +172,9 @@ func TestAVolumeIsKeptUntilAnAbandonedCallHasEnded(t *testing.T) {
 // abandoned is an error of a call that still runs.
 type abandoned struct{ done chan struct{} }
 
-func (an abandoned) Error() string         { return "it has not returned" }
-func (an abandoned) Uncertain() bool       { return true }
-func (an abandoned) Done() <-chan struct{} { return a.done }
+func (a abandoned) Error() string         { return "it has not returned" }
+func (a abandoned) Uncertain() bool       { return true }
+func (a abandoned) Done() <-chan struct{} { return a.done }
 
 const (
 	secret = "hunter2-hunter2"
