@@ -1,21 +1,21 @@
-// Package expand makes the storage behind claims larger that ask for more than they have. It does what Kubernetes 1.36's
-// controller and resizer do for recoverable expansion, on any [store.Store].
+// Package expand expands the storage of claims that request more than they have. It does what Kubernetes 1.36's controller and
+// resizer do for recoverable expansion, on any [store.Store].
 //
 // # The life of an expansion
 //
-// A bound claim that asks for more than its status says it has is expanded by the plugin of its volume, when its storage class
-// allows that. What is about to be done stands in the claim's status before the plugin is called (allocatedResources,
-// allocatedResourceStatuses), so that the next controller goes on from there. When the storage has its size, so has the
-// PersistentVolume; where a filesystem has to grow, too, the status says NodeResizePending, and the volume manager of the node that
-// has the volume, or has it next, does the rest. Otherwise the claim has its size.
+// A bound claim may request more than its status says it has. Then the plugin of its volume expands the storage, if its storage
+// class allows that. Before the plugin is called, the claim's status records the step (allocatedResources,
+// allocatedResourceStatuses), so the next controller continues there. When the storage has its size, so has the
+// PersistentVolume. If a filesystem must be expanded too, the status says NodeResizePending, and the volume manager of the node
+// that has the volume, or has it next, does the rest. Otherwise the claim has its size.
 //
-// # What cannot be
+// # Infeasible sizes
 //
-// A size that can never be had is called infeasible in the status, with the reason as a condition and an event. It is tried
-// again when the claim asks for another size, at once, and otherwise after the wait that [Options].Backoff names, since somebody
-// may have made room. A claim may ask for less than what cannot be had, but not for less than it has: it then gets that. What fails in
-// another way is tried again with the executor's back-off. A claim of a class that does not allow expansion, or of a driver that
-// is none of the plugins here, waits until that changes, with one event.
+// A size that is impossible is infeasible in the status, with the reason as a condition and an event. If the claim requests
+// another size, that is tried at once. Otherwise the size is tried again after the wait of [Options].Backoff, because there may
+// be room by then. A claim may request less than an infeasible size, but not less than it has; it then gets that. Any other
+// failure is tried again with the executor's back-off. A claim whose class does not allow expansion, or whose driver is no
+// plugin here, waits until that changes, with one event.
 //
-// Nothing polls: claims, volumes and classes that change wake what they concern.
+// Nothing polls: a change of a claim, volume or class wakes the claims that it concerns.
 package expand

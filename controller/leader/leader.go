@@ -1,18 +1,18 @@
-// Package leader lets several processes stand by for one controller: one of them runs it at a time.
+// Package leader lets several processes stand by for one controller. One of them runs it at a time.
 //
-// Each calls [Run] with the same name and a name of its own. The one that has the lease runs the controller, on a [store.Store]
-// that refuses its writes from the moment on at which the lease can be another's. When it ends, fails or is cut off, the next one
-// makes a controller of its own, which learns from the store what the last one left.
+// Each process calls [Run] with the same lease name and a name of its own. The process with the lease runs the controller, on a
+// [store.Store] that refuses its writes from the moment at which another process may have the lease. When it ends, fails or is
+// cut off, the next process makes a controller of its own, which reads from the store what the last one left.
 //
 // # What is guaranteed
 //
-// On a store that has transactions, such as the memory store and that on etcd, each write asks the store
-// itself whether the lease is still held: a process that was stopped for an hour in the middle of a write has that write refused.
-// On any other store the lease's expiry by the clock of the process is asked before each write, and what is under way is given
-// up then: a process that is stopped between the two may still write, on the condition, as always, that the object has not
-// changed. Calls of plugins are no writes: they are bounded by the context that [Run] gives the controller, and their intent is
-// written down before. A process that is stopped in the middle of one may finish it after another leads. The context carries the
-// term of the lease to plugins (volume.FencingToken), so that storage can refuse such a call.
+// On a store with transactions, such as the memory store and that on etcd, each write checks in the store itself whether the
+// lease is still held. If a process stops for an hour in the middle of a write, the store refuses that write. On any other
+// store, the process checks the lease's expiry by its own clock before each write, and cancels its work when the lease expires.
+// A process that stops between the two may still write, if the object has not changed, as always. Plugin calls are not writes.
+// The context that [Run] gives the controller bounds them, and their intent is recorded before. A process that stops in the
+// middle of one may finish it after another leads. The context carries the term of the lease to plugins (volume.FencingToken),
+// so storage can refuse such a call.
 package leader
 
 import (

@@ -1,10 +1,10 @@
-// Package image keeps disks in files: the images of one directory, which are made whole or not at all, and what the filesystem
-// below can do for them that package os does not know.
+// Package image keeps disk images in one directory. An image is made whole or not at all. The package also has the operations
+// of the filesystem below that package os lacks.
 //
 // # A directory of images
 //
-// Every name is one element of a path, is opened beneath a descriptor of the directory ([OpenDir]), and must be a regular file that
-// no symbolic link leads to. A new image is made under another name, locked, synced and then renamed:
+// Every name is one path element and is opened beneath a descriptor of the directory ([OpenDir]). It must be a regular file to
+// which no symbolic link leads. A new image is made under another name, locked, synced and then renamed:
 //
 //	dir, err := image.MakeDir("/srv/images")
 //	partial, err := dir.Begin("1.partial")  // what a killed process has left is removed; mount.ErrTransient: somebody makes it
@@ -12,12 +12,13 @@
 //	// fill and sync partial
 //	err = dir.Publish("1.partial", "1.img") // never in the place of another
 //
-// [With] opens one image for one call, and returns when its context ends, also while the filesystem hangs.
+// [With] opens one image for one call. It returns when its context ends, also while the filesystem hangs.
 //
 // # What is in the files
 //
-// [Allocate] and [Extend] take space and make a file longer, each in one step; [Share] makes a copy that shares its blocks until
-// one is written to; [CopyData] copies what is no hole.
+// [Allocate] and [Extend] reserve space and make a file longer, each in one step. [Share] makes a copy that shares its blocks
+// until one is written. [CopyData] copies everything but holes.
 //
-// It works on Linux. Elsewhere what takes a system call of its own is an error that matches mount.ErrUnsupported.
+// It works on Linux. Elsewhere, functions that need a system call of their own return an error that matches
+// mount.ErrUnsupported.
 package image

@@ -1,9 +1,9 @@
-// Package owned proves that a directory is the one that a program has made, before its content is deleted or given away.
+// Package owned proves that a directory is the one that a program made, before its content is deleted or given away.
 //
-// A path proves nothing: something may be mounted over it or over a directory above, and somebody may have put another
-// directory in its place. So who makes a directory records its identity elsewhere, as a proof, and compares it later with that
-// of the directory that the path leads to. The proof outlives the program and the boot. It lies on the same mount as the
-// directory, so that a mount that hides one of them is noticed.
+// A path proves nothing: a mount may lie over it or over a directory above, and another program may have replaced the
+// directory. So the program that makes a directory records its identity elsewhere, as a proof. Later it compares the proof
+// with the directory to which the path leads. The proof outlives the program and the boot. It lies on the same mount as the
+// directory, so a mount that hides one of them is noticed.
 package owned
 
 import (

@@ -1,6 +1,6 @@
-// Package loopblock serves volumes that are image files of this node: each is a file with a filesystem in it, attached to
-// a loop device, staged once, and bind-mounted for each pod. It needs no server and no disk of its own, gives every volume
-// a hard limit of size, and is a whole example of a plugin that provisions, attaches, stages and deletes.
+// Package loopblock serves volumes that are image files of this node. Each is a file with a filesystem in it, attached to a
+// loop device, staged once, and bind-mounted for each pod. It needs no server and no disk of its own, and gives every volume a
+// hard size limit. It is a complete example of a plugin that provisions, attaches, stages and deletes.
 //
 // # A volume
 //
@@ -11,11 +11,11 @@
 //	  volumeHandle: pvc-0a1b        # the image {BaseDir}/pvc-0a1b.img
 //	  fsType: ext4                  # optional; what the image holds must be this
 //
-// The handle is one path element. Images lie in one directory, that of [Options].BaseDir, which a spec cannot leave: they
-// are opened beneath a descriptor of it, and must be regular files that no symbolic link leads to.
+// The handle is one path element. Images lie in the directory [Options].BaseDir, which a spec cannot leave: they are opened
+// beneath a descriptor of it, and must be regular files to which no symbolic link leads.
 //
-// A storage class with provisioner volumekit.io/loop-block takes the parameters "fstype" (ext4, the default, xfs or btrfs)
-// and "preallocate" ("true" takes the space when the volume is made; otherwise the image is sparse).
+// A storage class with provisioner volumekit.io/loop-block takes the parameters "fstype" (ext4, the default, xfs or btrfs) and
+// "preallocate" ("true" allocates the space when the volume is made; otherwise the image is sparse).
 //
 // # A life
 //
@@ -27,67 +27,66 @@
 //
 // # Guarantees
 //
-// An image is formatted while it is provisioned, under a name by which no volume is found, and never again: an image
-// without a filesystem is an error ([ErrNoFilesystem]), not a reason to format. A half-made image of a process that was
-// killed is made anew.
+// An image is formatted only while it is provisioned, under a name by which no volume is found. An image without a filesystem
+// is an error ([ErrNoFilesystem]), not a reason to format. An incomplete image of a killed process is made anew.
 //
-// A pod gets the volume or an error. Before a directory is bound for a pod, the mount table must show that what is mounted
-// there is the loop device of this very image; a staging directory that is merely there, as after a reboot, is refused
-// ([ErrNotStaged]) rather than given to the pod, which would then fill the node's own disk.
+// A pod gets the volume or an error. Before a directory is bound for a pod, the mount table must show that the loop device of
+// this image is mounted there. A staging directory without that mount, as after a reboot, is refused ([ErrNotStaged]):
+// otherwise the pod would fill the node's own disk.
 //
-// What is unmounted is a mount of a loop device that has the image. Something else that somebody has mounted at a path of the
-// plugin is reported (mount.ErrForeign), and neither it nor what lies below it is taken off.
+// Only a mount of a loop device with the image is unmounted. A foreign mount at a path of the plugin is reported
+// (mount.ErrForeign). Neither it nor the mounts below it are unmounted.
 //
 // Setuid files and device nodes in an image have no effect (nosuid, nodev) unless the mount options of the volume say
 // "suid" or "dev".
 //
-// A volume that is attached is not deleted. Deletion removes one name of one file, which is proven to be attached nowhere
-// and locked against attaching meanwhile.
+// An attached volume is not deleted. Deletion removes one name of one file, which is proven to be attached nowhere and locked
+// against attaching meanwhile.
 //
-// When all access modes of a volume are ReadOnlyMany, or its source or mount options say read-only, the loop device
-// itself is read-only, and neither a repair nor a replay of the journal writes to the image.
+// If all access modes of a volume are ReadOnlyMany, or its source or mount options say read-only, the loop device itself is
+// read-only. Then neither a repair nor a replay of the journal writes to the image.
 //
-// fsGroup: at each set-up for a pod that asks for one, before the volume is bound, the staged content gets that group (see
-// volume/ownership). A file that cannot be changed fails the set-up, and the next one goes on where it ended. A read-only
-// volume is left as it is.
+// fsGroup: at each set-up for a pod with an fsGroup, before the bind mount, the staged content gets that group (see
+// volume/ownership). A file that cannot be changed fails the set-up, and the next one continues there. A read-only volume is
+// not changed.
 //
 // # Raw block volumes
 //
-// A PersistentVolume with volumeMode Block, and no fsType, is attached in the same way and not staged: its pods get the loop
+// A PersistentVolume with volumeMode Block, and no fsType, is attached in the same way and not staged. Its pods get the loop
 // device itself, bound and locked by the executor below {root}/plugins/volumekit.io/loop-block/volumeDevices/H. Its image is
-// provisioned without a filesystem. What the image holds is its pods' own business, a filesystem too, which they may have
-// made: the mode that the PersistentVolume says decides, and so it must not say both Block and an fsType. A volume that
-// nobody may write to has a read-only loop device; one that is read-only for a single pod is refused, since a bind cannot
-// keep that pod from writing to the device.
+// provisioned without a filesystem. The pods decide about the content of the image, which may be a filesystem of their own. The
+// mode of the PersistentVolume decides, so it must not have both Block and an fsType. A read-only volume has a read-only loop
+// device. A volume that is read-only for only one pod is refused, because a bind mount cannot keep that pod from writing to the
+// device.
 //
 // # Expansion
 //
-// The image of a claim that asks for more is made larger by ExpandVolumeDevice, in one system call that can make no file
-// smaller, and its loop device with it; a pod that has the device itself needs no more. NodeExpand then grows the filesystem
-// where it is mounted. The kernel does that with xfs and btrfs for every root, with ext4 only where the agent has
-// CAP_SYS_RESOURCE: without it an ext4 grows when it is staged the next time, by resize2fs. Where that fails, as on a disk that is
-// full, the volume is used as it is; its PersistentVolume is told ([EventFilesystemNotGrown]), and the next staging tries again.
+// If a claim requests more, ExpandVolumeDevice makes its image larger, in one system call that can shrink no file, and then its
+// loop device. A pod with the device itself needs no more. NodeExpand then expands the mounted filesystem. The kernel does that
+// with xfs and btrfs for every root, with ext4 only if the agent has CAP_SYS_RESOURCE. Without it an ext4 is expanded at its
+// next staging, by resize2fs. If that fails, as on a full disk, the volume is used with its old size. Its PersistentVolume gets
+// an event ([EventFilesystemNotGrown]), and the next staging tries again.
 //
 // # Copies
 //
-// A claim whose data source is another claim of this plugin gets a copy of its volume, made while it is provisioned and by
-// the same name, {BaseDir}/H.partial, so that half a copy is no volume. It has the filesystem of its source, with an identity
-// of its own (format.RenewFile), so that both can be mounted on one node, is as large as its source at least, and grows to
-// what the claim asks for when it is staged. What a raw block volume holds is copied as it is.
+// A claim whose data source is another claim of this plugin gets a copy of its volume. The copy is made while it is
+// provisioned, under the name {BaseDir}/H.partial, so an incomplete copy is no volume. It has the filesystem of its source,
+// with an identity of its own (format.RenewFile), so both can be mounted on one node. It is at least as large as its source,
+// and is expanded to the claim's request when it is staged. The content of a raw block volume is copied unchanged.
 //
-// Where the images' filesystem can (xfs and btrfs), source and copy share their blocks until one is written to, the copy takes
-// moments, and the source may be in use: the copy holds what was written before, as after a power cut. Elsewhere, and where
-// the class says "preallocate", the data is copied, holes left out, while the source is attached nowhere or read-only, and
-// cannot be attached for writing; a source in use is an error that matches volume.ErrInUse. [Options].Progress tells how far
-// that is. A copy that is broken off begins anew: give the controller a CallTimeout in which the largest volume can be copied.
+// If the images' filesystem can (xfs and btrfs), source and copy share their blocks until one is written. Then the copy takes
+// moments, and the source may be in use: the copy holds what was written before, as after a power cut. Otherwise, and if the
+// class says "preallocate", the data is copied without holes. The source must then be attached nowhere or read-only, and cannot
+// be attached for writing meanwhile; a source in use is an error that matches volume.ErrInUse. [Options].Progress reports the
+// progress. An interrupted copy begins anew: give the controller a CallTimeout in which the largest volume can be copied.
 //
-// Not here: snapshots. It works on Linux, as root; elsewhere every call that touches the world returns an error that matches
-// volume.ErrUnsupported or mount.ErrUnsupported.
+// There are no snapshots. The plugin works on Linux, as root. Elsewhere every call that touches the machine returns an error
+// that matches volume.ErrUnsupported or mount.ErrUnsupported.
 //
 // # Reading it
 //
-// Each file is one step of a volume's life, and the packages below mount do the work. The plugin's own types are images, devices, mounts
-// and filesystems, each on top of the ones before. In this order:
+// Each file is one step of a volume's life, and the packages below mount do the work. The plugin's own types are images,
+// devices, mounts and filesystems; each uses the ones before. Read the files in this order:
 //
 //	plugin.go       what it is and what it can do: options, the interfaces, which errors match which
 //	source.go       what a spec says, checked

@@ -8,7 +8,6 @@
 //		})
 //	}
 //
-// Each case is a subtest named after what it holds a store to, and gets a store of its own. The suite needs nothing but
-// the interface, so that a store on another machine passes it as one in memory does; it waits for what must come and
-// never for a time to pass.
+// Each case is a subtest named after its requirement, with a store of its own. The suite uses only the interface, so a
+// store on another machine can pass it as one in memory does. It waits for what must come, and never for time to pass.
 package storetest

@@ -1,7 +1,7 @@
-// Package atomicwriter publishes a set of small files in a directory, so that whoever reads there sees the old set or
-// the new one, whole, and never a mix. Config maps, secrets, tokens and the downward API are published with it.
+// Package atomicwriter publishes a set of small files in a directory. A reader sees the old set or the new one, whole, and
+// never a mix. Config maps, secrets, tokens and the downward API are published with it.
 //
-// A payload is a map from path to [FileProjection]: what each file holds, its mode and its owner. [AtomicWriter.Write]
+// A payload is a map from path to [FileProjection]: the content of each file, its mode and its owner. [AtomicWriter.Write]
 // makes the directory show exactly that payload:
 //
 //	w, err := atomicwriter.New("/var/lib/agent/pods/7f3c/volumes/example.com~config/app", atomicwriter.Options{})
@@ -13,7 +13,7 @@
 //
 // # What lies in the directory
 //
-// The layout is that of Kubernetes, so that a program that watches "..data" works unchanged:
+// The layout is that of Kubernetes, so a program that watches "..data" works unchanged:
 //
 //	app.conf -> ..data/app.conf                   user-visible links, one for each first element of a path
 //	tls      -> ..data/tls
@@ -21,47 +21,45 @@
 //	..2026_11_22_00_53_48.1234567890/app.conf     the files: a directory for each set, named by its time (UTC)
 //	..2026_11_22_00_53_48.1234567890/tls/server.pem
 //
-// A Write goes like this. The set that is published is compared with the payload. If they are the same, no name changes
-// and no watcher wakes up. If not, a new directory is filled beside it, [Options].SetPerms is called on it, the link
-// "..data_tmp" is made to lead to it, and that link is renamed to "..data": this one rename is the whole change, and one
-// event for a watcher. Then the links for new names are made, those of names that have vanished go, and the old
-// directory is removed. A reader that holds the old directory open finds it empty then and opens "..data" again.
-// Directories have mode 0755 (and the group and setgid bit of the volume's directory, if it is setgid), files exactly the
-// mode that was asked for, whatever the umask.
+// A Write compares the published set with the payload. If they are equal, it changes no name and wakes no watcher. Otherwise
+// it fills a new directory beside it and calls [Options].SetPerms on that. It makes the link "..data_tmp" to the new
+// directory, and renames that link to "..data". This one rename is the whole change, and one event for a watcher. Then it
+// makes the links for new names, removes those of names that are gone, and removes the old directory. A reader that holds the
+// old directory open finds it empty then and opens "..data" again. Directories have mode 0755 (and the group and setgid bit
+// of the volume's directory, if it is setgid). Files have exactly the requested mode, whatever the umask.
 //
 // # Guarantees
 //
-//   - Whoever is killed, at whatever instruction, leaves "..data" as it was or leading to the new set, which is complete.
-//     All that a Write was in the middle of (a link "..data_tmp", directories half written or no longer used, links that
-//     are missing or too many) is found and put right by the next Write, even if the payload is the published one.
-//   - A Write that fails before it has published leaves nothing behind, neither when the filesystem is full nor when
-//     SetPerms fails. An error after that matches outcome "uncertain" (volume.ErrUncertain), and [Result] says what is there.
-//   - A change of modes or owners alone is a change. What was asked for is known by the last digits of the directory's
-//     name, which are a hash of paths, modes and owners (never of data), because SetPerms may change what the disk says.
-//     What Kubernetes has written is written once more for that reason.
-//   - After a loss of power the set may have empty files, unless [Options].Sync is set. The next Write compares what the
-//     disk holds, so a volume that is written before each use needs no Sync.
+//   - After a kill at any instruction, "..data" leads to the old set or to the new one, and that set is complete. The next
+//     Write repairs all other traces of the killed one (a link "..data_tmp", directories half written or no longer used,
+//     links that are missing or too many), even if the payload is already published.
+//   - A Write that fails before it has published leaves nothing, neither on a full filesystem nor after a failure of
+//     SetPerms. A later error matches outcome "uncertain" (volume.ErrUncertain), and [Result] says what is there.
+//   - A changed mode or owner alone is a change. The last digits of the directory's name are a hash of the requested paths,
+//     modes and owners (never of data), because SetPerms may change what is on disk. For that reason, a set that Kubernetes
+//     wrote is written once more.
+//   - After a loss of power the set may have empty files, unless [Options].Sync is set. The next Write compares the content
+//     on disk, so a volume that is written before each use needs no Sync.
 //
-// # Whoever else writes there
+// # Other writers
 //
-// The directories above the volume are trusted. The directory itself need not be: a workload may plant links, files,
-// pipes, directories and mounts in the place of each of our names, and may swap them while we work. Each step acts on one
-// name of a directory that is held open; no link is followed, and no mount that lies in the directory is entered. A name
-// that matches the pattern of a set is ours and is removed with all that is in it; at "..data" and "..data_tmp"
-// everything but a directory with something in it is replaced; at a user-visible name only links are. What lies in the
-// way beyond that, and every mount, stays and is an error that matches [ErrForeign]. See Kubernetes CVE-2017-1002102.
+// The directories above the volume are trusted. The directory itself need not be: a workload may plant links, files, pipes,
+// directories and mounts in place of each name, and may swap them during a Write. Each step acts on one name of a directory
+// that is held open. It follows no link and enters no mount in the directory. A name with the pattern of a set is removed
+// with all its content. At "..data" and "..data_tmp" a Write replaces everything except a directory that is not empty. At a
+// user-visible name it replaces only links. Any other obstacle, and every mount, stays and is an error that matches
+// [ErrForeign]. See Kubernetes CVE-2017-1002102.
 //
 // # One writer
 //
-// One Write at a time for each directory; the caller sees to that. If two overlap all the same, from whatever values or
-// processes, each set that "..data" leads to is still whole, and a Write that notices returns an error that matches
-// [ErrConflict]; the links are right again after the next Write. This is held by a lock (flock) on the directory of each
-// set while it is written, which no reader waits for.
+// The caller runs one Write at a time for each directory. If two overlap all the same, from any values or processes, each set
+// to which "..data" leads is still whole. A Write that notices returns an error that matches [ErrConflict], and the next
+// Write makes the links right again. A Write holds a lock (flock) on the directory of its set; no reader waits for it.
 //
 // # When not to use it
 //
-// It is for files that are small enough to be held in memory twice, on a filesystem of this machine: a Write does not
-// come back from a server that hangs. A file that is mounted by itself (a sub-path) stays the old one. There is no limit
-// for a payload but what the filesystem has room for: who accepts payloads from others bounds them. It is for Linux;
-// elsewhere Write returns an error that matches [errors.ErrUnsupported].
+// It is for files that fit twice into memory, on a filesystem of this machine: a Write to a server that hangs does not
+// return. A file that is mounted by itself (a sub-path) stays the old one. Only the filesystem's free space limits a payload:
+// bound payloads from others before you write them. It is for Linux; elsewhere Write returns an error that matches
+// [errors.ErrUnsupported].
 package atomicwriter

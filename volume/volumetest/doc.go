@@ -1,5 +1,5 @@
-// Package volumetest proves that a volume plugin keeps the contract of package volume, in the manner of testing/fstest:
-// one call runs every case that concerns the plugin.
+// Package volumetest checks that a volume plugin keeps the contract of package volume, in the manner of testing/fstest: one
+// call runs every case that applies to the plugin.
 //
 //	func TestConformance(t *testing.T) {
 //		world := fake.NewMounter(fake.MounterOptions{})
@@ -11,21 +11,21 @@
 //		})
 //	}
 //
-// # What it looks at
+// # What it checks
 //
-// The suite drives the plugin as the executor does: Init through a volume.VolumePluginMgr, then attach, wait, stage and
-// set up; tear down, unstage and detach. It believes no return code: it looks at a [World] for what is mounted and with
-// which flags, writes through one path and reads through another, and looks for what is abandoned: mounts, directories,
-// goroutines, open files. [KernelWorld] is the machine that the test runs on; fake.Mounter is one in memory.
+// The suite calls the plugin as the executor does: Init through a volume.VolumePluginMgr, then attach, wait, stage and set up;
+// tear down, unstage and detach. It does not trust a return value. It reads from a [World] what is mounted and with which
+// flags, writes through one path and reads through another, and looks for leaks: mounts, directories, goroutines, open files.
+// [KernelWorld] is the machine on which the test runs; fake.Mounter is a world in memory.
 //
 // # Rules and groups
 //
-// Each [Case] carries the number of a rule of docs/contract.md, and prints the rule when it fails. The groups attach,
-// stage, block, provision, expand, delete, recycle and reconstruct run for a plugin that has the capability; one that is
-// absent is skipped with that reason, and fails when [Config.Require] lists it. For each rule there is a plugin that breaks
-// it, which the suite's own tests must see caught.
+// Each [Case] has the number of a rule of docs/contract.md, and prints the rule when it fails. The groups attach, stage,
+// block, provision, expand, delete, recycle and reconstruct run for a plugin with the capability. Without it they are skipped
+// with that reason, or fail if [Config.Require] lists it. For each rule the suite's own tests have a plugin that breaks it,
+// which the suite must catch.
 //
-// The suite uses the package testing and nothing else. Cases run one after another, each in a directory of its own. After each
-// the suite looks for goroutines of the case and for descriptors of the process, so that no parallel test may run beside it. A
-// panic fails its case. docs/suite.md tells what the suite finds.
+// The suite uses only package testing. Cases run one after another, each in a directory of its own. After each case the suite
+// looks for its goroutines and for descriptors of the process, so no parallel test may run beside it. A panic fails its case.
+// docs/suite.md says which bugs the suite finds.
 package volumetest

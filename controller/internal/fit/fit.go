@@ -1,5 +1,5 @@
-// Package fit has the rules by which a claim may have a volume: functions of the two, and no state. The persistent volume controller
-// and the scheduler decide by the same ones.
+// Package fit has the rules by which a claim may have a volume, as functions of the two, without state. The persistent volume
+// controller and the scheduler use the same rules.
 package fit
 
 import (

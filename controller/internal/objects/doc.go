@@ -1,3 +1,3 @@
-// Package objects reads what claims, volumes and storage classes say of themselves and of each other, and names the marks that the
-// controller puts on them. It keeps no state.
+// Package objects reads the fields of claims, volumes and storage classes that refer to each other, and names the controller's
+// annotations and finalizers. It keeps no state.
 package objects

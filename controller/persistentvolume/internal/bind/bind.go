@@ -1,4 +1,4 @@
-// Package bind writes claims and volumes: it binds them to each other, takes binds back, and protects both while they are bound.
+// Package bind writes claims and volumes: it binds them to each other, undoes binds, and protects both while they are bound.
 package bind
 
 import (

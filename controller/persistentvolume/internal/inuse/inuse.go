@@ -1,5 +1,4 @@
-// Package inuse finds out who uses a claim or a volume. A user that memory knows is believed; that there is none is believed only when
-// the store says so.
+// Package inuse finds the users of a claim or a volume. A user in memory counts. Only the store proves that there is none.
 package inuse
 
 import (

@@ -1,5 +1,5 @@
-// Package match decides which volume a claim gets. Its rules are functions of a claim and a volume; a [Matcher] knows the volumes
-// that are available and the claims that wait for one.
+// Package match decides which volume a claim gets. Its rules are functions of a claim and a volume. A [Matcher] keeps the
+// available volumes and the claims that wait for one.
 package match
 
 import (

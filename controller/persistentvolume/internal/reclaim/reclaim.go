@@ -1,5 +1,5 @@
-// Package reclaim does with volumes whose claims are gone what their reclaim policies say. It destroys nothing before the store and the
-// reporter of mounts have said that nothing uses the volume.
+// Package reclaim carries out the reclaim policies of volumes whose claims are gone. It destroys nothing before the store and
+// the reporter of mounts have said that nothing uses the volume.
 package reclaim
 
 import (

@@ -1,11 +1,11 @@
-// Package work has items looked at by workers: each by one worker at a time, and those that failed again after a while.
+// Package work runs workers over items: one worker at a time for each item, and failed items again after a while.
 //
 // # How an item is woken
 //
-// An item that waits is woken by the events of what it waits for. A mirror reports an object's end only when it knows the object: what
-// came and went between two lists is in no event. So an item may wait for an object that it has read from the store when the mirror
-// knows the object, and must be looked at again soon when the mirror does not ([AwaitChange]). The mirror is asked after the store: an
-// end that the mirror learns of from then on wakes the item, also while the item is being looked at.
+// An item that waits is woken by the events of the object that it waits for. A mirror reports an object's end only if it has
+// the object: no event reports an object that came and went between two lists. So an item may wait for an object that it has
+// read from the store if the mirror has the object. Otherwise the item must be looked at again soon ([AwaitChange]). The mirror
+// is read after the store: an end that the mirror sees from then on wakes the item, also while the item is being looked at.
 package work
 
 import (
