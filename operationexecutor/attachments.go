@@ -29,11 +29,11 @@ type watchedAttachment struct {
 }
 
 // begin counts an operation, after it has its key and before it does anything.
-func (a *attachments) begin(claim *keyed.Claim) {
-	if kind := OperationKind(claim.Subject.Kind); kind != OpAttach && kind != OpDetach {
+func (a *attachments) begin(lock *keyed.Lock) {
+	if kind := OperationKind(lock.Operation.Kind); kind != OpAttach && kind != OpDetach {
 		return
 	}
-	key := attachmentKey{v1.UniqueVolumeName(claim.Subject.Key.Volume), types.NodeName(claim.Subject.Key.Node)}
+	key := attachmentKey{v1.UniqueVolumeName(lock.Operation.Key.Volume), types.NodeName(lock.Operation.Key.Node)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if w := a.watched[key]; w != nil {
@@ -100,11 +100,11 @@ func (w *attachmentWatch) end() {
 // No lock is held while f runs. by is the operation that asks for it.
 func (e *Executor) hold(key Key, by OperationInfo, f func()) {
 	by.VolumeName, by.NodeName = key.Volume, key.Node
-	claim := &keyed.Claim{Subject: subjectOf(&by), AllNodes: key.Node == "", AllPods: true}
-	if refusal := e.table.Begin(claim); refusal != nil {
+	lock := &keyed.Lock{Operation: operationOf(&by), AllNodes: key.Node == "", AllPods: true}
+	if refusal := e.table.Begin(lock); refusal != nil {
 		return
 	}
 	defer e.keyFreed(by)
-	defer e.table.End(claim)
+	defer e.table.End(lock)
 	f()
 }

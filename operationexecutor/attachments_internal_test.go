@@ -12,7 +12,7 @@ import (
 // TestNothingIsKeptOfWhatNobodyVerifies, also when two watch the same and one of them twice.
 func TestNothingIsKeptOfWhatNobodyVerifies(t *testing.T) {
 	var a attachments
-	begun := &keyed.Claim{Subject: subjectOf(&OperationInfo{Kind: OpDetach, VolumeName: "v", NodeName: "n"})}
+	begun := &keyed.Lock{Operation: operationOf(&OperationInfo{Kind: OpDetach, VolumeName: "v", NodeName: "n"})}
 	a.begin(begun)
 	assert.Empty(t, a.watched)
 	asked := map[types.NodeName][]AttachedVolume{"n": {{VolumeName: "v"}, {VolumeName: "v"}}, "m": {{VolumeName: "v"}}}

@@ -14,10 +14,10 @@ import (
 
 // This file finds out what a plugin did otherwise than it said.
 
-// ErrUntrue matches the error of an operation in which the plugin reported what is not so: success without a mount, a
+// ErrContractViolation matches the error of an operation in which the plugin broke its contract: success without a mount, a
 // failure with one, a teardown that left one. The step CheckSpec of an operation whose plugin changed the spec that it was
 // given has it too.
-var ErrUntrue = errors.New("the plugin reported what is not so")
+var ErrContractViolation = errors.New("the plugin broke its contract")
 
 // isMounted reports whether something is mounted at a path of the pod's or the plugin's directories; known is false when
 // that was not or could not be asked. Other paths are not ours to ask about. It is asked also when ctx has ended
@@ -58,13 +58,13 @@ func (g *generator) doubtFailure(ctx context.Context, x *execution, path string,
 	if mounted, _ := g.isMounted(ctx, x, path); !mounted {
 		return err
 	}
-	return volume.Uncertain(fmt.Errorf("%w (and yet something is mounted at %q: %w)", err, path, ErrUntrue))
+	return volume.Uncertain(fmt.Errorf("%w (and yet something is mounted at %q: %w)", err, path, ErrContractViolation))
 }
 
 // checkUndone returns an error when a call that should have taken away the mount at path has succeeded, and it is there.
 func (g *generator) checkUndone(ctx context.Context, x *execution, call, path string) error {
 	if mounted, _ := g.isMounted(ctx, x, path); mounted {
-		return volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrUntrue))
+		return volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrContractViolation))
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (g *generator) checkUndone(ctx context.Context, x *execution, call, path st
 // checkDone returns an error when a call that makes a mount at path has succeeded, and there is none.
 func (g *generator) checkDone(ctx context.Context, x *execution, call, path string) error {
 	if mounted, known := g.isMounted(ctx, x, path); known && !mounted {
-		return volume.Uncertain(fmt.Errorf("%s reported success, and nothing is mounted at %q: %w", call, path, ErrUntrue))
+		return volume.Uncertain(fmt.Errorf("%s reported success, and nothing is mounted at %q: %w", call, path, ErrContractViolation))
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func TestAnHonestPluginIsBelieved(t *testing.T) {
 func TestASuccessWithoutAMountIsFoundOut(t *testing.T) {
 	w, table := lyingWorld(t)
 	op := w.ended(w.mount("data", "p"))
-	require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+	require.ErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 	require.ErrorContains(t, op.Err(), "nothing is mounted at")
 	assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
 	assert.Zero(t, w.count("SetUp"))
@@ -97,7 +97,7 @@ func TestASuccessWithoutAMountIsFoundOut(t *testing.T) {
 	w.honest(table)
 	w.plugin.on("SetUp", nil)
 	op = w.ended(w.mount("data", "p"))
-	require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+	require.ErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 	assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
 	assert.Equal(t, operationexecutor.DeviceGloballyMounted, w.device("data"))
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
@@ -107,7 +107,7 @@ func TestASuccessWithoutAMountIsFoundOut(t *testing.T) {
 	w.succeeded(w.mount("data", "p"))
 	table.set(podPath, false)
 	w.plugin.on("SetUp", nil)
-	require.ErrorIs(t, w.failed(w.remount("data", "p")), operationexecutor.ErrUntrue)
+	require.ErrorIs(t, w.failed(w.remount("data", "p")), operationexecutor.ErrContractViolation)
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"), "that it is gone is proven")
 }
 
@@ -120,14 +120,14 @@ func TestAFailureWithAMountIsFoundOut(t *testing.T) {
 			w.plugin.on("MountDevice", func(context.Context) error { table.set(stagedPath, true); return cause })
 			op := w.ended(w.mount("data", "p"))
 			require.ErrorIs(t, op.Err(), errBroken)
-			require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+			require.ErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 			assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
 			assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
 
 			w.honest(table)
 			w.plugin.on("SetUp", func(context.Context) error { table.set(podPath, true); return cause })
 			op = w.ended(w.mount("data", "p"))
-			require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+			require.ErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 			assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
 			w.succeeded(w.unmount("data", "p"))
 			w.succeeded(w.unmountDevice("data"))
@@ -141,7 +141,7 @@ func TestAFailureWithoutAMountKeepsItsClass(t *testing.T) {
 	w.plugin.fail("SetUp", errBroken)
 	op := w.ended(w.mount("data", "p"))
 	assert.Equal(t, operationexecutor.Final, op.Result().Class)
-	require.NotErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+	require.NotErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 	assert.Equal(t, operationexecutor.VolumeNotMounted, w.pod("data", "p"))
 }
 
@@ -168,7 +168,7 @@ func TestARemountIsDoubtedWhenItsMountIs(t *testing.T) {
 		}))
 	})
 	op := w.ended(w.remount("data", "p"))
-	require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+	require.ErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
 }
 
@@ -178,13 +178,13 @@ func TestATeardownThatLeavesAMountIsFoundOut(t *testing.T) {
 	w.succeeded(w.mount("data", "p"))
 	w.plugin.on("TearDown", nil)
 	op := w.ended(w.unmount("data", "p"))
-	require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+	require.ErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 	require.ErrorContains(t, op.Err(), "still mounted at")
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
 	w.honest(table)
 	w.succeeded(w.unmount("data", "p"))
 	w.plugin.on("UnmountDevice", nil)
-	require.ErrorIs(t, w.failed(w.unmountDevice("data")), operationexecutor.ErrUntrue)
+	require.ErrorIs(t, w.failed(w.unmountDevice("data")), operationexecutor.ErrContractViolation)
 	assert.Equal(t, operationexecutor.DeviceMountUncertain, w.device("data"))
 	assert.Equal(t, 1, w.count("conclude staging uncertain"))
 }
@@ -199,7 +199,7 @@ func TestACallIsCheckedAlsoWhenItsContextHasEnded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w.plugin.on("TearDown", func(context.Context) error { cancel(); return nil })
 		op := w.ended(w.executor.UnmountVolume(ctx, w.mounted("data", "p"), w.actual))
-		require.ErrorIs(t, op.Err(), operationexecutor.ErrUntrue)
+		require.ErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
 		assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
 	})
 }
@@ -262,7 +262,7 @@ func TestAPluginThatChangesItsSpecHarmsNobody(t *testing.T) {
 	assert.Same(t, v.VolumeSpec, row.VolumeSpec)
 	last := op.Steps()[len(op.Steps())-1]
 	assert.Equal(t, "CheckSpec", last.Name)
-	require.ErrorIs(t, last.Err, operationexecutor.ErrUntrue)
+	require.ErrorIs(t, last.Err, operationexecutor.ErrContractViolation)
 	assert.Equal(t, []string{"Normal SuccessfulMountVolume p", "Warning VolumePluginMisbehaved data"}, w.recorder.all())
 
 	w.plugin.spoil = func(spec *volume.Spec) { _ = spec.PersistentVolume.Spec.Capacity.Storage().String() }

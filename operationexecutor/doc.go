@@ -39,7 +39,7 @@
 //
 // A plugin is not believed blindly. With GeneratorOptions.Mounts, a call that failed and left a mount, a teardown that left
 // one, and a success without the mount that the plugin promises (volume.MountingVolumePlugin) end as uncertain, with an
-// error that matches [ErrUntrue]. The specs that plugins get are copies, one for each operation: what a plugin changes in
+// error that matches [ErrContractViolation]. The specs that plugins get are copies, one for each operation: what a plugin changes in
 // one harms nobody, and is told by the step CheckSpec and an event. Paths outside of the pods' and the plugin's
 // directories are never asked about.
 //

@@ -127,9 +127,9 @@ func (x *execution) free() {
 	e, op := x.executor, x.op
 	defer e.leave(op)
 	switch err := op.result.Err; {
-	case op.claim.Subject.Key.Volume == "": // Without a key there is nobody to wait.
+	case op.lock.Operation.Key.Volume == "": // Without a key there is nobody to wait.
 	case err == nil:
-		e.table.Succeed(&op.claim)
+		e.table.Succeed(&op.lock)
 	default:
 		e.countFailure(op)
 	}
@@ -137,7 +137,7 @@ func (x *execution) free() {
 		e.leaveBehind(op, left)
 		return
 	}
-	e.table.End(&op.claim)
+	e.table.End(&op.lock)
 	if e.options.KeyFreed != nil {
 		op.close()
 		e.options.KeyFreed(op.Info())
@@ -188,7 +188,7 @@ func (e *Executor) countFailure(op *Operation) {
 	if errors.Is(op.result.Err, volume.ErrInfeasible) {
 		atLeast = e.options.Backoff.infeasible()
 	}
-	e.table.Fail(op.claim.Subject, op.result.Err, atLeast)
+	e.table.Fail(op.lock.Operation, op.result.Err, atLeast)
 }
 
 func logKeys(info OperationInfo) []any {
@@ -205,7 +205,7 @@ func NewOperation(info OperationInfo, run func(ctx context.Context) error) *Oper
 
 func newOperation(info OperationInfo, what code) *Operation {
 	o := &Operation{plugin: info.PluginName}
-	o.claim.Subject = subjectOf(&info)
+	o.lock.Operation = operationOf(&info)
 	o.execution.op, o.execution.code = o, what
 	return o
 }

@@ -161,17 +161,17 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 		return nil, fmt.Errorf("an operation is begun once, and this one was begun before: have the generator make another: %w", volume.ErrInvalid)
 	}
 	op.execution.executor = e
-	claim := &op.claim
-	claim.AllPods, claim.AllNodes = key.Pod == "", key.Node == ""
-	if refusal := e.table.Begin(claim); refusal != nil {
+	lock := &op.lock
+	lock.AllPods, lock.AllNodes = key.Pod == "", key.Node == ""
+	if refusal := e.table.Begin(lock); refusal != nil {
 		op.begun.Store(false)
-		return nil, refused(claim, refusal)
+		return nil, refused(lock, refusal)
 	}
 	if !e.enter(op) {
-		e.table.End(claim)
-		return nil, fmt.Errorf("%s of volume %q did not start: %w", claim.Subject.Kind, claim.Subject.Key.Volume, ErrShutDown)
+		e.table.End(lock)
+		return nil, fmt.Errorf("%s of volume %q did not start: %w", lock.Operation.Kind, lock.Operation.Key.Volume, ErrShutDown)
 	}
-	e.attachments.begin(claim)
+	e.attachments.begin(lock)
 	if e.worker == nil {
 		op.execution.worker = noWorker{}
 		go op.execution.execute(ctx)
@@ -206,10 +206,10 @@ func (e *Executor) leave(op *Operation) {
 	}
 }
 
-func refused(claim *keyed.Claim, r *keyed.Refusal) error {
-	op, name := claim.Subject.Kind, v1.UniqueVolumeName(claim.Subject.Key.Volume)
+func refused(lock *keyed.Lock, r *keyed.Refusal) error {
+	op, name := lock.Operation.Kind, v1.UniqueVolumeName(lock.Operation.Key.Volume)
 	if r.Running != nil {
-		return &volume.PendingError{Op: op, Running: r.Running.Subject.Kind, Volume: name, Since: r.Running.Started}
+		return &volume.PendingError{Op: op, Running: r.Running.Operation.Kind, Volume: name, Since: r.Running.Started}
 	}
 	return &volume.BackoffError{
 		Op: op, Volume: name, Attempts: r.Failure.Attempts, Until: r.Failure.Until, Err: r.Failure.Err,

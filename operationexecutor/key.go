@@ -30,10 +30,10 @@ func (k Key) keyed() keyed.Key {
 	return keyed.Key{Volume: string(k.Volume), Pod: string(k.Pod), Node: string(k.Node)}
 }
 
-// subjectOf is what the back-off of an operation is kept by: finer than its key, so that a pod does not wait for the
+// operationOf is what the back-off of an operation is kept by: finer than its key, so that a pod does not wait for the
 // failures of another one.
-func subjectOf(info *OperationInfo) keyed.Subject {
-	return keyed.Subject{
+func operationOf(info *OperationInfo) keyed.Operation {
+	return keyed.Operation{
 		Key:  keyed.Key{Volume: string(info.VolumeName), Pod: string(info.PodName), Node: string(info.NodeName)},
 		Kind: string(info.Kind),
 	}

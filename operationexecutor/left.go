@@ -54,7 +54,7 @@ func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
 	for _, call := range calls {
 		<-call.done
 	}
-	e.table.End(&op.claim)
+	e.table.End(&op.lock)
 	e.mu.Lock()
 	delete(e.left, op)
 	e.mu.Unlock()

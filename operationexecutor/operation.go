@@ -61,7 +61,7 @@ const (
 // It is begun at most once.
 type Operation struct {
 	execution execution
-	claim     keyed.Claim // says which operation it is, too
+	lock      keyed.Lock // says which operation it is, too
 	begun     atomic.Bool
 
 	mu     sync.Mutex    // guards what follows
@@ -105,14 +105,14 @@ func (o *Operation) Result() Result {
 // Info says which operation this is. Started is zero before it is begun; PluginName may be empty until the plugin is
 // found.
 func (o *Operation) Info() OperationInfo {
-	subject := &o.claim.Subject
+	about := &o.lock.Operation
 	return OperationInfo{
-		Kind: o.kind(), PluginName: o.pluginName(), VolumeName: v1.UniqueVolumeName(subject.Key.Volume),
-		PodName: volume.UniquePodName(subject.Key.Pod), NodeName: types.NodeName(subject.Key.Node), Started: o.claim.Started,
+		Kind: o.kind(), PluginName: o.pluginName(), VolumeName: v1.UniqueVolumeName(about.Key.Volume),
+		PodName: volume.UniquePodName(about.Key.Pod), NodeName: types.NodeName(about.Key.Node), Started: o.lock.Started,
 	}
 }
 
-func (o *Operation) kind() OperationKind { return OperationKind(o.claim.Subject.Kind) }
+func (o *Operation) kind() OperationKind { return OperationKind(o.lock.Operation.Kind) }
 
 // Steps returns the steps that have ended so far, in order; a copy.
 func (o *Operation) Steps() []Step {
@@ -153,10 +153,10 @@ func (o *Operation) setPlugin(name string) {
 
 // conclude sets the result. cause is what the operation failed with; no lock is held, for its class may be a plugin's own.
 func (o *Operation) conclude(cause error) {
-	o.result.Duration = time.Since(o.claim.Started)
+	o.result.Duration = time.Since(o.lock.Started)
 	if cause != nil {
 		o.result.Class = outcome.ClassOf(cause)
-		o.result.Err = &volume.Error{Op: string(o.kind()), Plugin: o.plugin, Volume: v1.UniqueVolumeName(o.claim.Subject.Key.Volume), Err: cause}
+		o.result.Err = &volume.Error{Op: string(o.kind()), Plugin: o.plugin, Volume: v1.UniqueVolumeName(o.lock.Operation.Key.Volume), Err: cause}
 	}
 }
 

@@ -55,7 +55,7 @@ func (x *execution) checkSpec(c specCopy) {
 	}
 	_ = x.step("CheckSpec", func() error {
 		return fmt.Errorf("plugin %q changed the spec of volume %q that it was given, which its contract forbids: %w",
-			x.pluginName(), c.original.Name(), ErrUntrue)
+			x.pluginName(), c.original.Name(), ErrContractViolation)
 	})
 	c.generator.event(volumeObject(c.original), v1.EventTypeWarning, reasonVolumePluginMisbehaved,
 		"plugin %q changed the spec of volume %q that it was given; nobody else sees that", x.pluginName(), c.original.Name())

@@ -230,7 +230,7 @@ type journal struct {
 	onIntend func()
 }
 
-func subjectOf(i operationexecutor.Intent) string {
+func operationOf(i operationexecutor.Intent) string {
 	switch {
 	case i.NodeName != "":
 		return "attachment"
@@ -244,7 +244,7 @@ func (j *journal) Intend(_ context.Context, i operationexecutor.Intent) error {
 	if j.err != nil {
 		return j.err
 	}
-	j.add("intend", subjectOf(i))
+	j.add("intend", operationOf(i))
 	j.set(i, operationexecutor.IntentUncertain)
 	if j.onIntend != nil {
 		j.onIntend()
@@ -256,7 +256,7 @@ func (j *journal) Conclude(ctx context.Context, i operationexecutor.Intent, end 
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	j.add("conclude", subjectOf(i), [...]string{"done", "uncertain", "forgotten"}[end])
+	j.add("conclude", operationOf(i), [...]string{"done", "uncertain", "forgotten"}[end])
 	j.set(i, end)
 	return nil
 }
@@ -264,7 +264,7 @@ func (j *journal) Conclude(ctx context.Context, i operationexecutor.Intent, end 
 func (j *journal) set(i operationexecutor.Intent, end operationexecutor.IntentEnd) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	key := fmt.Sprint(i.VolumeName, subjectOf(i), i.PodUID)
+	key := fmt.Sprint(i.VolumeName, operationOf(i), i.PodUID)
 	j.records[key] = end
 	if end == operationexecutor.IntentForgotten {
 		delete(j.records, key)

@@ -272,7 +272,7 @@ func (a *containerAsk) mount(ctx context.Context, index int) (ContainerMount, er
 		Relabel:  mayRelabel(row),
 	}
 	if !filepath.IsAbs(info.Path) {
-		return made, fmt.Errorf("plugin %q says that it is at %q, which is not an absolute path: %w", row.PluginName, info.Path, operationexecutor.ErrUntrue)
+		return made, fmt.Errorf("plugin %q says that it is at %q, which is not an absolute path: %w", row.PluginName, info.Path, operationexecutor.ErrContractViolation)
 	}
 	var err error
 	if made.Propagation, err = containers.Propagation(a.container, spec); err != nil {

@@ -24,28 +24,28 @@ func (k Key) Meets(other Key) bool {
 
 func overlap(a, b string) bool { return a == b || a == "" || b == "" }
 
-// Subject is what back-off is kept by.
-type Subject struct {
+// Operation is what back-off is kept by.
+type Operation struct {
 	// Key says whose failure it is. Here an empty Pod or Node stands for itself, not for all.
 	Key Key
 	// Kind is the kind of operation.
 	Kind string
 }
 
-// Claim is the right of one operation to its key. Fill in what is exported, but for Started; it is held from [Table.Begin]
+// Lock is the right of one operation to its key. Fill in what is exported, but for Started; it is held from [Table.Begin]
 // to [Table.End], and must not be moved or changed meanwhile.
-type Claim struct {
-	// Subject is what the operation's failures count for.
-	Subject Subject
-	// AllPods and AllNodes say that the key is that of the subject without its pod, or without its node.
+type Lock struct {
+	// Operation is what the operation's failures count for.
+	Operation Operation
+	// AllPods and AllNodes say that the key is that of the operation without its pod, or without its node.
 	AllPods, AllNodes bool
-	// Started is when the claim was made; Begin sets it.
+	// Started is when the lock was made; Begin sets it.
 	Started time.Time
 }
 
 // Key returns what the operation needs for itself.
-func (c *Claim) Key() Key {
-	k := c.Subject.Key
+func (c *Lock) Key() Key {
+	k := c.Operation.Key
 	if c.AllPods {
 		k.Pod = ""
 	}
@@ -55,7 +55,7 @@ func (c *Claim) Key() Key {
 	return k
 }
 
-// Failure is how often and why a subject failed.
+// Failure is how often and why an operation failed.
 type Failure struct {
 	// Attempts is how often it failed in a row.
 	Attempts int
@@ -67,18 +67,18 @@ type Failure struct {
 
 // Refusal says why an operation may not start: either Running is set, or Failure is.
 type Refusal struct {
-	// Running is a claim that is in the way; nil when none is.
-	Running *Claim
-	// Failure is what the subject has to wait for; nil when something is in the way.
+	// Running is a lock that is in the way; nil when none is.
+	Running *Lock
+	// Failure is what the operation has to wait for; nil when something is in the way.
 	Failure *Failure
 }
 
-// Table holds the claims of running operations and the failures of past ones. Make it with [New].
+// Table holds the locks of running operations and the failures of past ones. Make it with [New].
 type Table struct {
 	policy backoff.Policy
 
 	mu      sync.Mutex
-	running map[string]claims   // by volume
+	running map[string]locks    // by volume
 	failed  map[string]failures // by volume
 	// swept is when the failures were last looked through for those that nobody came back for.
 	swept time.Time
@@ -86,83 +86,83 @@ type Table struct {
 
 // New returns an empty table whose failures wait as policy says.
 func New(policy backoff.Policy) *Table {
-	return &Table{policy: policy.WithDefaults(), running: map[string]claims{}, failed: map[string]failures{}}
+	return &Table{policy: policy.WithDefaults(), running: map[string]locks{}, failed: map[string]failures{}}
 }
 
-// Begin claims the key of claim for an operation of its subject. It returns a refusal instead when a claim that the key
-// meets is held, or when the subject failed and has not waited long enough. A claim that is in the way is told before a
+// Begin locks the key of lock for its operation. It returns a refusal instead when a lock that the key
+// meets is held, or when the operation failed and has not waited long enough. A lock that is in the way is told before a
 // failure.
-func (t *Table) Begin(claim *Claim) *Refusal {
-	claim.Started = time.Now()
+func (t *Table) Begin(lock *Lock) *Refusal {
+	lock.Started = time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	volume := claim.Subject.Key.Volume
+	volume := lock.Operation.Key.Volume
 	held := t.running[volume]
-	if c := held.meeting(claim.Key()); c != nil {
+	if c := held.meeting(lock.Key()); c != nil {
 		return &Refusal{Running: c}
 	}
-	if f := t.waits(claim); f != nil {
+	if f := t.waits(lock); f != nil {
 		return &Refusal{Failure: f}
 	}
 	if volume != "" {
-		t.running[volume] = held.with(claim)
+		t.running[volume] = held.with(lock)
 	}
 	return nil
 }
 
-// waits returns the failure that the subject of claim has to wait for, or nil.
-func (t *Table) waits(claim *Claim) *Failure {
-	f, ok := t.failed[claim.Subject.Key.Volume].of(claim.Subject)
-	if !ok || !claim.Started.Before(f.Until) {
+// waits returns the failure that the operation of lock has to wait for, or nil.
+func (t *Table) waits(lock *Lock) *Failure {
+	f, ok := t.failed[lock.Operation.Key.Volume].of(lock.Operation)
+	if !ok || !lock.Started.Before(f.Until) {
 		return nil
 	}
 	waits := f // Only what waits is on the heap.
 	return &waits
 }
 
-// Fail counts a failure of a subject, which then waits for atLeast, and returns it. It need not hold a claim, so that what
+// Fail counts a failure of an operation, which then waits for atLeast, and returns it. It need not hold a lock, so that what
 // fails before it starts waits as well.
-func (t *Table) Fail(subject Subject, err error, atLeast time.Duration) Failure {
+func (t *Table) Fail(operation Operation, err error, atLeast time.Duration) Failure {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sweep(now)
-	ofVolume := t.failed[subject.Key.Volume]
+	ofVolume := t.failed[operation.Key.Volume]
 	if ofVolume == nil {
 		ofVolume = failures{}
-		t.failed[subject.Key.Volume] = ofVolume
+		t.failed[operation.Key.Volume] = ofVolume
 	}
-	f, _ := ofVolume.of(subject)
+	f, _ := ofVolume.of(operation)
 	f.Attempts++
 	f.Until = now.Add(max(atLeast, t.policy.Delay(f.Attempts)))
 	f.Err = err
-	ofVolume.set(subject, f)
+	ofVolume.set(operation, f)
 	return f
 }
 
-// Succeed forgets every failure of the key of the subject of claim, of each kind: a mount that worked ends the troubles of
+// Succeed forgets every failure of the key of the operation of lock, of each kind: a mount that worked ends the failures of
 // an unmount as well.
-func (t *Table) Succeed(claim *Claim) {
+func (t *Table) Succeed(lock *Lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(claim.Subject.Key.Volume, func(f failures) { delete(f, claim.Subject.place()) })
+	t.forget(lock.Operation.Key.Volume, func(f failures) { delete(f, lock.Operation.place()) })
 }
 
-// End gives the key of claim back. It must be called once.
-func (t *Table) End(claim *Claim) {
-	volume := claim.Subject.Key.Volume
+// End gives the key of lock back. It must be called once.
+func (t *Table) End(lock *Lock) {
+	volume := lock.Operation.Key.Volume
 	if volume == "" {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if left := t.running[volume].without(claim); left.isEmpty() {
+	if left := t.running[volume].without(lock); left.isEmpty() {
 		delete(t.running, volume)
 	}
 }
 
-// Pending returns a claim that key meets, or nil.
-func (t *Table) Pending(key Key) *Claim {
+// Pending returns a lock that key meets, or nil.
+func (t *Table) Pending(key Key) *Lock {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.running[key.Volume].meeting(key)
@@ -198,7 +198,7 @@ func (t *Table) forget(volume string, drop func(f failures)) {
 }
 
 // sweep drops the failures that have waited longer than any wait lasts since they might have been tried again: their
-// subject is gone. It looks through all failures, once in the longest wait.
+// operation is gone. It looks through all failures, once in the longest wait.
 func (t *Table) sweep(now time.Time) {
 	if now.Sub(t.swept) < t.policy.Max {
 		return

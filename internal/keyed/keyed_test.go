@@ -20,27 +20,27 @@ var errBroken = errors.New("broken")
 
 func key(volume, pod, node string) keyed.Key { return keyed.Key{Volume: volume, Pod: pod, Node: node} }
 
-func subject(k keyed.Key, kind string) keyed.Subject { return keyed.Subject{Key: k, Kind: kind} }
+func operation(k keyed.Key, kind string) keyed.Operation { return keyed.Operation{Key: k, Kind: kind} }
 
 // newTable returns a table without jitter.
 func newTable() *keyed.Table { return keyed.New(backoff.Policy{Jitter: -1}) }
 
-// try claims k; the claim is nil when that is refused.
-func try(table *keyed.Table, k keyed.Key, s keyed.Subject) (*keyed.Claim, *keyed.Refusal) {
-	claim := &keyed.Claim{
-		Subject: s, AllPods: k.Pod == "" && s.Key.Pod != "", AllNodes: k.Node == "" && s.Key.Node != "",
+// try locks k; the lock is nil when that is refused.
+func try(table *keyed.Table, k keyed.Key, s keyed.Operation) (*keyed.Lock, *keyed.Refusal) {
+	lock := &keyed.Lock{
+		Operation: s, AllPods: k.Pod == "" && s.Key.Pod != "", AllNodes: k.Node == "" && s.Key.Node != "",
 	}
-	if refusal := table.Begin(claim); refusal != nil {
+	if refusal := table.Begin(lock); refusal != nil {
 		return nil, refusal
 	}
-	return claim, nil
+	return lock, nil
 }
 
-func begin(t *testing.T, table *keyed.Table, k keyed.Key, kind string) *keyed.Claim {
+func begin(t *testing.T, table *keyed.Table, k keyed.Key, kind string) *keyed.Lock {
 	t.Helper()
-	claim, refusal := try(table, k, subject(k, kind))
+	lock, refusal := try(table, k, operation(k, kind))
 	require.Nil(t, refusal)
-	return claim
+	return lock
 }
 
 func TestWhichKeysMeet(t *testing.T) {
@@ -70,44 +70,44 @@ func TestWhichKeysMeet(t *testing.T) {
 			table := newTable()
 			begin(t, table, test.a, "first")
 			assert.Equal(t, test.meets, table.Pending(test.b) != nil)
-			_, refusal := try(table, test.b, subject(test.b, "second"))
+			_, refusal := try(table, test.b, operation(test.b, "second"))
 			assert.Equal(t, test.meets, refusal != nil)
 		})
 	}
 }
 
-// TestIndexAgreesWithTheRule compares the counted look-ups with the rule, for random claims.
+// TestIndexAgreesWithTheRule compares the counted look-ups with the rule, for random locks.
 func TestIndexAgreesWithTheRule(t *testing.T) {
 	names := []string{"", "a", "b", "c"}
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func() keyed.Key {
 		return key(names[1+random.IntN(2)], names[random.IntN(4)], names[random.IntN(4)])
 	}
-	table, held := newTable(), map[*keyed.Claim]bool{}
+	table, held := newTable(), map[*keyed.Lock]bool{}
 	for range 20000 {
 		if len(held) > 0 && random.IntN(2) == 0 {
-			for claim := range held {
-				table.End(claim)
-				delete(held, claim)
+			for lock := range held {
+				table.End(lock)
+				delete(held, lock)
 				break
 			}
 			continue
 		}
 		k, want := pick(), false
-		for claim := range held {
-			want = want || claim.Key().Meets(k)
+		for lock := range held {
+			want = want || lock.Key().Meets(k)
 		}
-		claim, refusal := try(table, k, subject(k, "op"))
+		lock, refusal := try(table, k, operation(k, "op"))
 		require.Equal(t, want, refusal != nil, "%v", k)
-		if claim != nil {
-			held[claim] = true
+		if lock != nil {
+			held[lock] = true
 			continue
 		}
 		require.True(t, held[refusal.Running])
 		require.True(t, refusal.Running.Key().Meets(k))
 	}
-	for claim := range held {
-		table.End(claim)
+	for lock := range held {
+		table.End(lock)
 	}
 	assert.Zero(t, table.Len(), "nothing may stay when nothing runs")
 }
@@ -116,25 +116,25 @@ func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, k := newTable(), key("v", "p", "")
 		for i, wait := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
-			claim := begin(t, table, k, "mount")
-			table.Fail(claim.Subject, errBroken, 0)
-			table.End(claim)
-			_, refusal := try(table, k, subject(k, "mount"))
+			lock := begin(t, table, k, "mount")
+			table.Fail(lock.Operation, errBroken, 0)
+			table.End(lock)
+			_, refusal := try(table, k, operation(k, "mount"))
 			require.NotNil(t, refusal)
 			assert.Equal(t, keyed.Failure{Attempts: i + 1, Until: time.Now().Add(wait), Err: errBroken}, *refusal.Failure)
 			time.Sleep(wait - time.Nanosecond)
-			_, refusal = try(table, k, subject(k, "mount"))
+			_, refusal = try(table, k, operation(k, "mount"))
 			require.NotNil(t, refusal, "one nanosecond early")
 			time.Sleep(time.Nanosecond)
 		}
-		claim := begin(t, table, k, "mount")
-		table.Succeed(claim)
-		table.End(claim)
+		lock := begin(t, table, k, "mount")
+		table.Succeed(lock)
+		table.End(lock)
 		assert.Zero(t, table.Len())
-		claim = begin(t, table, k, "mount")
-		table.Fail(claim.Subject, errBroken, 0)
-		table.End(claim)
-		_, refusal := try(table, k, subject(k, "mount"))
+		lock = begin(t, table, k, "mount")
+		table.Fail(lock.Operation, errBroken, 0)
+		table.End(lock)
+		_, refusal := try(table, k, operation(k, "mount"))
 		assert.Equal(t, 1, refusal.Failure.Attempts)
 	})
 }
@@ -142,40 +142,40 @@ func TestFailuresWaitLongerEachTimeAndSuccessForgetsThem(t *testing.T) {
 func TestBackoffIsPerSubjectAndKind(t *testing.T) {
 	table, whole := newTable(), key("v", "", "")
 	for _, pod := range []string{"p", "q"} {
-		claim, refusal := try(table, whole, subject(key("v", pod, ""), "mount"))
+		lock, refusal := try(table, whole, operation(key("v", pod, ""), "mount"))
 		require.Nil(t, refusal, "pod q must not wait for the failure of pod p")
-		table.Fail(claim.Subject, errBroken, 0)
-		table.End(claim)
+		table.Fail(lock.Operation, errBroken, 0)
+		table.End(lock)
 	}
-	_, refusal := try(table, whole, subject(key("v", "p", ""), "mount"))
+	_, refusal := try(table, whole, operation(key("v", "p", ""), "mount"))
 	require.NotNil(t, refusal)
 	begin(t, table, key("v", "p", ""), "unmount")
 }
 
 func TestWhatRunsIsToldBeforeWhatFailed(t *testing.T) {
 	table, k := newTable(), key("v", "", "")
-	claim := begin(t, table, k, "mount")
-	table.Fail(claim.Subject, errBroken, 0)
-	_, refusal := try(table, k, subject(k, "mount"))
-	assert.Same(t, claim, refusal.Running)
+	lock := begin(t, table, k, "mount")
+	table.Fail(lock.Operation, errBroken, 0)
+	_, refusal := try(table, k, operation(k, "mount"))
+	assert.Same(t, lock, refusal.Running)
 	assert.Nil(t, refusal.Failure)
-	table.End(claim)
+	table.End(lock)
 }
 
 func TestForget(t *testing.T) {
 	fill := func(t *testing.T) *keyed.Table {
 		table := newTable()
 		for _, k := range []keyed.Key{key("v", "p", ""), key("v", "q", ""), key("v", "", "n"), key("v", "", ""), key("w", "p", "")} {
-			claim := begin(t, table, k, "op")
-			table.Fail(claim.Subject, errBroken, 0)
-			table.End(claim)
+			lock := begin(t, table, k, "op")
+			table.Fail(lock.Operation, errBroken, 0)
+			table.End(lock)
 		}
 		return table
 	}
 	waits := func(table *keyed.Table, k keyed.Key) bool {
-		claim, refusal := try(table, k, subject(k, "op"))
-		if claim != nil {
-			table.End(claim)
+		lock, refusal := try(table, k, operation(k, "op"))
+		if lock != nil {
+			table.End(lock)
 		}
 		return refusal != nil
 	}
@@ -197,9 +197,9 @@ func TestFailuresThatNobodyComesBackForGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable()
 		for i := range 10000 {
-			claim := begin(t, table, key(strconv.Itoa(i), "", ""), "op")
-			table.Fail(claim.Subject, errBroken, 0)
-			table.End(claim)
+			lock := begin(t, table, key(strconv.Itoa(i), "", ""), "op")
+			table.Fail(lock.Operation, errBroken, 0)
+			table.End(lock)
 			time.Sleep(2 * time.Second)
 		}
 		assert.Less(t, table.Len(), 200)
@@ -207,7 +207,7 @@ func TestFailuresThatNobodyComesBackForGo(t *testing.T) {
 	})
 }
 
-// BenchmarkPending shows that a look-up costs the same for ten claims as for a hundred thousand: it is made of map
+// BenchmarkPending shows that a look-up costs the same for ten locks as for a hundred thousand: it is made of map
 // look-ups alone, and allocates nothing.
 func BenchmarkPending(b *testing.B) {
 	for _, n := range []int{10, 1000, 100000} {
@@ -215,9 +215,9 @@ func BenchmarkPending(b *testing.B) {
 			table := newTable()
 			for i := range n {
 				k := key("shared", strconv.Itoa(i), "")
-				try(table, k, subject(k, "op"))
+				try(table, k, operation(k, "op"))
 				k = key(strconv.Itoa(i), "", "")
-				try(table, k, subject(k, "op"))
+				try(table, k, operation(k, "op"))
 			}
 			b.ReportAllocs()
 			for b.Loop() {

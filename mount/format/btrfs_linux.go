@@ -57,7 +57,7 @@ func btrfsDeviceOf(m mounted, rdev uint64) (btrfsDevice, error) {
 	return btrfsDevice{}, fmt.Errorf("the btrfs at %q is not on this device: %w", m.path, mount.ErrForeign)
 }
 
-func (g growth) growBtrfs(ctx context.Context, m mounted, rdev uint64) (GrowResult, error) {
+func (g expansion) growBtrfs(ctx context.Context, m mounted, rdev uint64) (GrowResult, error) {
 	if err := m.isOf(unix.BTRFS_SUPER_MAGIC, 0); err != nil {
 		return GrowResult{}, err
 	}

@@ -21,7 +21,7 @@ var (
 	ErrUnknownType = errors.New("unknown filesystem type")
 	// ErrShrink says that a filesystem is larger than its device, which is never mended by making the filesystem smaller.
 	ErrShrink = errors.New("a filesystem is never made smaller")
-	// ErrNotGrown says that a growth failed, and that the filesystem is whole and has the size that it had.
+	// ErrNotGrown says that an expansion failed, and that the filesystem is whole and has the size that it had.
 	ErrNotGrown = errors.New("the filesystem has not grown")
 	// ErrInUse says that a device is mounted somewhere, or claimed, and must not be for what was asked.
 	ErrInUse = errors.New("device in use")

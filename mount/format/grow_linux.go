@@ -14,15 +14,15 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// growth is one filesystem that is to fill its device.
-type growth struct {
+// expansion is one filesystem that is to fill its device.
+type expansion struct {
 	file *os.File
 	geometry
 	deviceSize int64
 }
 
 func grow(ctx context.Context, file *os.File, options GrowOptions) (GrowResult, error) {
-	g, err := growthOf(ctx, file)
+	g, err := expansionOf(ctx, file)
 	if err != nil {
 		return GrowResult{}, err
 	}
@@ -34,7 +34,7 @@ func grow(ctx context.Context, file *os.File, options GrowOptions) (GrowResult, 
 
 // growUnmounted is grow of what is mounted nowhere, and keeps what is at work.
 func growUnmounted(ctx context.Context, file *os.File, k keeping) (GrowResult, error) {
-	g, err := growthOf(ctx, file)
+	g, err := expansionOf(ctx, file)
 	if err != nil {
 		return GrowResult{}, err
 	}
@@ -42,29 +42,29 @@ func growUnmounted(ctx context.Context, file *os.File, k keeping) (GrowResult, e
 }
 
 func measure(ctx context.Context, file *os.File) (Room, error) {
-	g, err := growthOf(ctx, file)
+	g, err := expansionOf(ctx, file)
 	return Room{Filesystem: g.size(), Device: g.deviceSize}, err
 }
 
-// growthOf reads what is there.
-func growthOf(ctx context.Context, file *os.File) (growth, error) {
+// expansionOf reads what is there.
+func expansionOf(ctx context.Context, file *os.File) (expansion, error) {
 	abandonable.Note(ctx, "read")
 	found, err := probe(ctx, file)
 	if err != nil {
-		return growth{}, err
+		return expansion{}, err
 	}
-	g := growth{file: file}
+	g := expansion{file: file}
 	if g.geometry, err = geometryOf(file, found.Type); err != nil {
-		return growth{}, err
+		return expansion{}, err
 	}
 	if g.deviceSize, err = file.Seek(0, io.SeekEnd); err != nil {
-		return growth{}, fmt.Errorf("cannot find out the size of the device: %w", err)
+		return expansion{}, fmt.Errorf("cannot find out the size of the device: %w", err)
 	}
 	return g, nil
 }
 
 // offline grows what is not mounted.
-func (g growth) offline(ctx context.Context, k keeping) (GrowResult, error) {
+func (g expansion) offline(ctx context.Context, k keeping) (GrowResult, error) {
 	if done, err := g.isDone(); done || err != nil {
 		return g.result(g.geometry), err
 	}
@@ -95,7 +95,7 @@ func (g growth) offline(ctx context.Context, k keeping) (GrowResult, error) {
 }
 
 // resize runs resize2fs on a filesystem that was checked. What is kept stays where that may have left something to repair.
-func (g growth) resize(ctx context.Context, k keeping) error {
+func (g expansion) resize(ctx context.Context, k keeping) error {
 	before, err := readAt(g.file, extSuperblock, extSuperblockSize)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (g growth) resize(ctx context.Context, k keeping) error {
 }
 
 // undo makes a filesystem whole on which resize2fs has failed with cause. Where nothing is kept it stays as it is.
-func (g growth) undo(ctx context.Context, k keeping, before []byte, cause error) error {
+func (g expansion) undo(ctx context.Context, k keeping, before []byte, cause error) error {
 	after, err := readAt(g.file, extSuperblock, extSuperblockSize)
 	switch {
 	case err != nil:
@@ -128,9 +128,9 @@ func (g growth) undo(ctx context.Context, k keeping, before []byte, cause error)
 	return errors.Join(fmt.Errorf("%w: %w", mount.ErrUncertain, cause), err)
 }
 
-// mended returns the error of a growth that failed with cause and was repaired: none where it had come far enough for that to
+// mended returns the error of an expansion that failed with cause and was repaired: none where it had come far enough for that to
 // be its end.
-func (g growth) mended(cause error) error {
+func (g expansion) mended(cause error) error {
 	after, err := geometryOf(g.file, g.fsType)
 	if err == nil && after.reaches(g.deviceSize) {
 		return nil
@@ -139,7 +139,7 @@ func (g growth) mended(cause error) error {
 }
 
 // isDone reports whether there is nothing to do, since the filesystem ends with the last whole block of the device.
-func (g growth) isDone() (bool, error) {
+func (g expansion) isDone() (bool, error) {
 	if g.size() > g.deviceSize {
 		return false, fmt.Errorf("the filesystem has %d bytes and the device %d: make the device larger: %w",
 			g.size(), g.deviceSize, ErrShrink)
@@ -147,12 +147,12 @@ func (g growth) isDone() (bool, error) {
 	return g.blocks == g.deviceSize/g.block, nil
 }
 
-func (g growth) result(after geometry) GrowResult {
+func (g expansion) result(after geometry) GrowResult {
 	return GrowResult{Before: g.size(), After: after.size()}
 }
 
 // verified compares what is there with what was asked for: the word of a tool or of the kernel is not enough.
-func (g growth) verified(after geometry) (GrowResult, error) {
+func (g expansion) verified(after geometry) (GrowResult, error) {
 	if after.size() < g.size() || !after.reaches(g.deviceSize) {
 		return g.result(after), fmt.Errorf("the filesystem had %d bytes, has %d and should have %d: %w",
 			g.size(), after.size(), g.deviceSize, mount.ErrUncertain)

@@ -30,7 +30,7 @@ type Keeper interface {
 const (
 	keptGrowing  = "growing"
 	keptChecking = "checking"
-	// keptMending holds no superblock, but says of which one, kept as keptGrowing, the growth is being repaired. It is never
+	// keptMending holds no superblock, but says of which one, kept as keptGrowing, the expansion is being repaired. It is never
 	// there without that.
 	keptMending = "mending"
 )
@@ -40,10 +40,10 @@ const (
 // one and was not mounted since. A superblock that is broken for another reason is left alone.
 //
 // A filesystem on which [GrowKept] was broken off after resize2fs had begun is repaired by all that e2fsck proposes
-// (e2fsck -f -y). That loses nothing, since the growth moves no blocks and the filesystem was whole before. The proof is the
+// (e2fsck -f -y). That loses nothing, since the expansion moves no blocks and the filesystem was whole before. The proof is the
 // superblock that GrowKept has kept: the filesystem is the same, was not mounted since, and now has the mark of resize2fs in
 // its superblock, or a broken one. Before e2fsck begins, which takes the mark off before it has written all the rest, CheckKept
-// keeps that it repairs this growth: however often it is killed, the next CheckKept goes on, until e2fsck has ended with success.
+// keeps that it repairs this expansion: however often it is killed, the next CheckKept goes on, until e2fsck has ended with success.
 // Without the proof the filesystem is checked as any other: what is not safe to repair is [ErrDamaged].
 func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckResult, error) {
 	if !isExt(fsType) {
@@ -68,7 +68,7 @@ func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckRe
 	case broken:
 		return mendKept(ctx, path, before, k)
 	}
-	// The growth had not begun, or had ended.
+	// The expansion had not begun, or had ended.
 	if err := k.remove(ctx); err != nil {
 		return CheckResult{}, err
 	}
@@ -84,7 +84,7 @@ func checkKept(ctx context.Context, path, option string, keeper Keeper) (CheckRe
 	})
 }
 
-// isBrokenOff reports whether a growth has left what only e2fsck -y repairs. before is the superblock from just before it; nil
+// isBrokenOff reports whether an expansion has left what only e2fsck -y repairs. before is the superblock from just before it; nil
 // proves nothing. resize2fs marks a filesystem as one with errors before it writes anything else, and takes the mark off at the
 // end. e2fsck, once it repairs what is left (mending), takes it off too, or it goes with a superblock that is put back.
 func isBrokenOff(ctx context.Context, path string, before []byte, mending bool) (bool, error) {
@@ -133,7 +133,7 @@ func mendKept(ctx context.Context, path string, before []byte, k keeping) (Check
 
 // GrowKept is [Grow] of a filesystem that is mounted nowhere. When it is killed, [CheckKept] with the same keeper repairs what it
 // leaves. It keeps the superblock from just before resize2fs begins until the filesystem is known to be whole, and nothing when
-// the growth is refused. Where nothing can be kept the error matches mount.ErrUnsupported, and the filesystem does not grow.
+// the expansion is refused. Where nothing can be kept the error matches mount.ErrUnsupported, and the filesystem does not grow.
 //
 // When resize2fs fails, as on an image whose own disk is full, GrowKept repairs what it has left in the same way. The error then
 // matches [ErrNotGrown], and the filesystem can be mounted.
@@ -197,7 +197,7 @@ func (k keeping) set(ctx context.Context, path string, super []byte) error {
 	if k.keeper == nil {
 		return nil
 	}
-	// What an earlier growth may have left must not speak for this one.
+	// What an earlier expansion may have left must not speak for this one.
 	err := k.keeper.Keep(ctx, keptMending, nil)
 	if err == nil {
 		err = k.keeper.Keep(ctx, keptGrowing, pack(super))
@@ -222,7 +222,7 @@ func (k keeping) remove(ctx context.Context) error {
 	return k.keeper.Keep(ctx, keptGrowing, nil)
 }
 
-// mend repairs an ext on which a growth was broken off, by all that e2fsck proposes. before is the superblock from just before
+// mend repairs an ext on which an expansion was broken off, by all that e2fsck proposes. before is the superblock from just before
 // it. That it has begun is kept first, and until remove.
 func (k keeping) mend(ctx context.Context, file *os.File, before []byte) (CheckResult, error) {
 	if err := k.beginMending(ctx, before); err != nil {
@@ -255,7 +255,7 @@ func (k keeping) beginMending(ctx context.Context, before []byte) error {
 	return err
 }
 
-// isMending reports whether mend has begun with the growth before which the superblock was kept.
+// isMending reports whether mend has begun with the expansion before which the superblock was kept.
 func (k keeping) isMending(ctx context.Context, before []byte) (bool, error) {
 	kept, err := k.keeper.Kept(ctx, keptMending)
 	return err == nil && before != nil && bytes.Equal(kept, sumOf(before)), err

@@ -207,7 +207,7 @@ func TestARepairThatHasBegunLicensesNoOther(t *testing.T) {
 		"it was mounted since": func(path string, _ format.Keeper) error {
 			return exec.CommandContext(t.Context(), "debugfs", "-w", "-R", "set_super_value mtime now", path).Run()
 		},
-		"it is that of another growth": func(_ string, keeper format.Keeper) error {
+		"it is that of another expansion": func(_ string, keeper format.Keeper) error {
 			return keeper.Keep(t.Context(), "mending", []byte("another"))
 		},
 		"what it is of was not kept whole": func(_ string, keeper format.Keeper) error {
@@ -216,10 +216,10 @@ func TestARepairThatHasBegunLicensesNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path, keeper := keptGrowth(t)
-			breakGrowth(t, path)
+			breakExpansion(t, path)
 			_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper, "mending"})
 			require.ErrorIs(t, err, context.Canceled, "it is repaired")
-			removeGrowth(t, path) // e2fsck has taken the mark off, and has not written that yet
+			removeExpansionInode(t, path) // e2fsck has taken the mark off, and has not written that yet
 			require.NoError(t, change(path, keeper))
 			_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
 			require.ErrorIs(t, err, format.ErrDamaged)
@@ -227,10 +227,10 @@ func TestARepairThatHasBegunLicensesNoOther(t *testing.T) {
 		})
 	}
 	path, keeper := keptGrowth(t)
-	breakGrowth(t, path)
+	breakExpansion(t, path)
 	_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper, "mending"})
 	require.ErrorIs(t, err, context.Canceled)
-	removeGrowth(t, path)
+	removeExpansionInode(t, path)
 	checked, err := format.CheckKept(t.Context(), path, "ext4", keeper)
 	require.NoError(t, err)
 	assert.True(t, checked.Repaired)
@@ -253,7 +253,7 @@ func (f full) Keep(ctx context.Context, name string, data []byte) error {
 // A repair for which there is proof is made where that cannot be put on record.
 func TestAGrowthIsRepairedWhereNothingMoreCanBeKept(t *testing.T) {
 	path, keeper := keptGrowth(t)
-	breakGrowth(t, path)
+	breakExpansion(t, path)
 	checked, err := format.CheckKept(t.Context(), path, "ext4", full{keeper, "mending"})
 	require.NoError(t, err)
 	assert.True(t, checked.Repaired)

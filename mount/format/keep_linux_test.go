@@ -38,8 +38,8 @@ func breakAt(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// breakGrowth removes the inode of the blocks that are reserved for a growth, which a check does not dare to repair.
-func breakGrowth(t *testing.T, path string) {
+// breakExpansion removes the inode of the blocks that are reserved for an expansion, which a check does not dare to repair.
+func breakExpansion(t *testing.T, path string) {
 	t.Helper()
 	for _, change := range []string{"clri <7>", "set_super_value state 2"} {
 		out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", change, path).CombinedOutput()
@@ -100,7 +100,7 @@ func TestWhatWasNotKeptWholeIsNotPutBack(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
-// A check that is broken off before a growth begins is begun again, as one without a growth is.
+// A check that is broken off before an expansion begins is begun again, as one without an expansion is.
 func TestACheckThatWasKilledBeforeAGrowthIsBegunAgain(t *testing.T) {
 	path := formatted(t, "ext4", 32*mib)
 	require.NoError(t, os.Truncate(path, 48*mib))
@@ -113,10 +113,10 @@ func TestACheckThatWasKilledBeforeAGrowthIsBegunAgain(t *testing.T) {
 	requireNothingKept(t, keeper.Dir)
 }
 
-// A growth that was broken off leaves what a check does not dare to repair.
+// An expansion that was broken off leaves what a check does not dare to repair.
 func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 	path := formatted(t, "ext4", 32*mib)
-	breakGrowth(t, path)
+	breakExpansion(t, path)
 	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
 	_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
 	require.ErrorIs(t, err, format.ErrDamaged)
@@ -125,7 +125,7 @@ func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 	require.NoError(t, os.Truncate(path, 48*mib))
 	_, err = format.GrowKept(t.Context(), path, killed{keeper, "growing"})
 	require.ErrorIs(t, err, context.Canceled)
-	breakGrowth(t, path)
+	breakExpansion(t, path)
 	breakAt(t, path, superFree)
 	mended, err := format.CheckKept(t.Context(), path, "ext4", keeper)
 	require.NoError(t, err)
@@ -143,8 +143,8 @@ func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 	assert.Equal(t, format.Room{Filesystem: 64 * mib, Device: 64 * mib}, room)
 }
 
-// removeGrowth removes the inode of the blocks that are reserved for a growth from a filesystem that says that it is whole.
-func removeGrowth(t *testing.T, path string) {
+// removeExpansionInode removes the inode of the blocks that are reserved for an expansion from a filesystem that says that it is whole.
+func removeExpansionInode(t *testing.T, path string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", "clri <7>", path).CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -153,7 +153,7 @@ func removeGrowth(t *testing.T, path string) {
 func TestAGrowthThatWasRefusedLicensesNoRepair(t *testing.T) {
 	path := formatted(t, "ext4", 32*mib)
 	require.NoError(t, os.Truncate(path, 48*mib))
-	removeGrowth(t, path)
+	removeExpansionInode(t, path)
 	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
 	_, err := format.GrowKept(t.Context(), path, keeper)
 	require.ErrorIs(t, err, format.ErrDamaged)
@@ -181,9 +181,9 @@ func keptGrowth(t *testing.T) (path string, keeper format.Directory) {
 // TestOnlyAGrowthThatHadBegunLicensesARepair: there is a mark, and the proof that resize2fs had begun is missing.
 func TestOnlyAGrowthThatHadBegunLicensesARepair(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, path string, keeper format.Directory){
-		"it has ended": func(t *testing.T, path string, _ format.Directory) { removeGrowth(t, path) },
+		"it has ended": func(t *testing.T, path string, _ format.Directory) { removeExpansionInode(t, path) },
 		"it was mounted since": func(t *testing.T, path string, _ format.Directory) {
-			breakGrowth(t, path)
+			breakExpansion(t, path)
 			out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", "set_super_value mtime now", path).CombinedOutput()
 			require.NoError(t, err, string(out))
 		},
@@ -191,10 +191,10 @@ func TestOnlyAGrowthThatHadBegunLicensesARepair(t *testing.T) {
 			require.NoError(t, os.Truncate(path, 0))
 			require.NoError(t, os.Truncate(path, 48*mib))
 			require.NoError(t, format.Make(t.Context(), path, format.MakeOptions{FSType: "ext4"}))
-			breakGrowth(t, path)
+			breakExpansion(t, path)
 		},
 		"the mark is empty": func(t *testing.T, path string, keeper format.Directory) {
-			breakGrowth(t, path)
+			breakExpansion(t, path)
 			require.NoError(t, keeper.Keep(t.Context(), "growing", []byte{}))
 		},
 	} {

@@ -31,7 +31,7 @@ type mounted struct {
 }
 
 // online grows what is mounted at path.
-func (g growth) online(ctx context.Context, path string) (GrowResult, error) {
+func (g expansion) online(ctx context.Context, path string) (GrowResult, error) {
 	if err := abandonable.Begin(ctx, "open of the mount"); err != nil {
 		return GrowResult{}, err
 	}
@@ -83,7 +83,7 @@ func ioctl[T any](m mounted, request uint, arg *T) error {
 	}
 }
 
-func (g growth) growExt(ctx context.Context, m mounted, rdev uint64) (GrowResult, error) {
+func (g expansion) growExt(ctx context.Context, m mounted, rdev uint64) (GrowResult, error) {
 	if err := m.isOf(unix.EXT4_SUPER_MAGIC, rdev); err != nil {
 		return GrowResult{}, err
 	}
@@ -136,7 +136,7 @@ func (m mounted) xfs() (geometry, xfsGeom, error) {
 	return xfsGeometry(int64(geom.blockSize), int64(geom.dataBlocks)), geom, nil
 }
 
-func (g growth) growXFS(ctx context.Context, m mounted, rdev uint64) (GrowResult, error) {
+func (g expansion) growXFS(ctx context.Context, m mounted, rdev uint64) (GrowResult, error) {
 	if err := m.isOf(unix.XFS_SUPER_MAGIC, rdev); err != nil {
 		return GrowResult{}, err
 	}

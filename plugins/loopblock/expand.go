@@ -96,6 +96,6 @@ func (p *Plugin) expandHere(ctx context.Context, src source, options volume.Node
 	if errors.Is(err, syscall.EPERM) {
 		err = fmt.Errorf("%w: %w", err, volume.ErrInUse)
 	}
-	p.filesystems.logGrowth(device.Path, grown, err)
+	p.filesystems.logExpansion(device.Path, grown, err)
 	return err
 }

@@ -58,7 +58,7 @@ func (f *filesystems) growUnused(ctx context.Context, src source, device loop.De
 	case err != nil:
 		return err
 	}
-	f.logGrowth(device.Path, grown, err)
+	f.logExpansion(device.Path, grown, err)
 	return nil
 }
 
@@ -90,10 +90,10 @@ func (f *filesystems) growStaged(ctx context.Context, device, fsType, target str
 	if err != nil {
 		f.logger.Warn("the filesystem stays smaller than its device", "device", device, "fstype", fsType, "err", err)
 	}
-	f.logGrowth(device, grown, err)
+	f.logExpansion(device, grown, err)
 }
 
-func (f *filesystems) logGrowth(device string, grown format.GrowResult, err error) {
+func (f *filesystems) logExpansion(device string, grown format.GrowResult, err error) {
 	if err == nil && grown.Grown() {
 		f.logger.Info("the filesystem has grown", "device", device, "before", grown.Before, "after", grown.After)
 	}

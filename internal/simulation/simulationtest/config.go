@@ -36,7 +36,7 @@ var modes = []string{"ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadWri
 // RandomConfig returns a small world in which some things may go wrong.
 func RandomConfig(random *rand.Rand) world.Config {
 	c := world.Config{Nodes: []string{"n1"}, Often: map[string]int{}, Faults: world.Faults{
-		Verdicts: someOf(random, Verdicts), Often: 3 + random.IntN(16), Journal: random.IntN(3) == 0, Foreign: random.IntN(3) == 0, Quiet: random.IntN(2) == 0, Verifies: random.IntN(2) == 0, Lies: random.IntN(3) == 0,
+		Verdicts: someOf(random, Verdicts), Often: 3 + random.IntN(16), Journal: random.IntN(3) == 0, Foreign: random.IntN(3) == 0, Quiet: random.IntN(2) == 0, Verifies: random.IntN(2) == 0, BreaksContract: random.IntN(3) == 0,
 		Crashes: random.IntN(3) > 0, Reboots: random.IntN(3) == 0, Cancels: random.IntN(3) == 0,
 		Sleeps: []time.Duration{time.Second, 25 * time.Second, 5 * time.Minute},
 	}}

@@ -17,7 +17,7 @@ func (w *World) Check() error {
 	w.checkRecords()
 	for _, node := range w.nodes {
 		w.checkBelief(w.processes[node], beliefs[node])
-		w.checkFlights(w.processes[node], beliefs[node])
+		w.checkCalls(w.processes[node], beliefs[node])
 	}
 	w.checkReady(beliefs)
 	return w.fault()
@@ -138,16 +138,16 @@ func (w *World) checkExclusive(attached map[At]State) {
 	}
 }
 
-// checkFlights holds S2 and S3 for calls that have not returned.
-func (w *World) checkFlights(p *Process, b Belief) {
-	for f := range w.flights {
+// checkCalls holds S2 and S3 for calls that have not returned.
+func (w *World) checkCalls(p *Process, b Belief) {
+	for f := range w.pluginCalls {
 		if f.process == p {
-			w.checkFlight(f, b)
+			w.checkCall(f, b)
 		}
 	}
 }
 
-func (w *World) checkFlight(f *flight, b Belief) {
+func (w *World) checkCall(f *pluginCall, b Belief) {
 	state := b.Mounted[f.at]
 	switch f.name {
 	case "SetUp", "MapDevice", "MapPodDevice":

@@ -194,14 +194,14 @@ func (w *World) mayEnd(call simulation.Call, verdict string) bool {
 		if verdict == Lie && w.isMounted(atOf(call)) {
 			return false // Nobody can find out that nothing was refreshed.
 		}
-		return w.config.Faults.Lies || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
+		return w.config.Faults.BreaksContract || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
 	case "MountDevice":
 		if verdict == Final {
 			return !w.isStagedForPods(atOf(call))
 		}
-		return w.config.Faults.Lies || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
+		return w.config.Faults.BreaksContract || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
 	case "TearDown", "UnmountDevice":
-		return w.config.Faults.Lies || verdict != Lie
+		return w.config.Faults.BreaksContract || verdict != Lie
 	}
 	return verdict != Lie
 }

@@ -101,8 +101,8 @@ type Faults struct {
 	Foreign bool
 	// Quiet says that the journal and the wait for a device do not park, so that nothing of that fails.
 	Quiet bool
-	// Lies says that the plugin may say what is not so.
-	Lies bool
+	// BreaksContract says that the plugin may report what is false.
+	BreaksContract bool
 	// Sleeps are how long the clock may be advanced at a time.
 	Sleeps []time.Duration
 }

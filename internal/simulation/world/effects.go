@@ -9,8 +9,8 @@ import (
 // This file holds what happens when a call of the plugin begins, has its effect, and returns, and the rules of these
 // moments.
 
-// takeOff enters a call that begins, and reports false when its process was killed.
-func (w *World) takeOff(f *flight) bool {
+// beginCall enters a call that begins, and reports false when its process was killed.
+func (w *World) beginCall(f *pluginCall) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if f.process.dead {
@@ -18,7 +18,7 @@ func (w *World) takeOff(f *flight) bool {
 	}
 	w.made++
 	w.note("call %s", f.label)
-	for other := range w.flights {
+	for other := range w.pluginCalls {
 		if other.excludes(f) {
 			w.broken("S1", "%s begins while %s has not returned", f.label, other.label)
 		}
@@ -26,17 +26,17 @@ func (w *World) takeOff(f *flight) bool {
 	if !w.onRecord(f) {
 		w.broken("S4", "%s begins and is not on record", f.label)
 	}
-	w.flights[f] = true
+	w.pluginCalls[f] = true
 	return true
 }
 
-// land takes a call out that returns.
-func (w *World) land(f *flight) {
-	w.change(func() { delete(w.flights, f) })
+// endCall takes a call out that returns.
+func (w *World) endCall(f *pluginCall) {
+	w.change(func() { delete(w.pluginCalls, f) })
 }
 
 // excludes reports whether two calls must not run together.
-func (f *flight) excludes(other *flight) bool {
+func (f *pluginCall) excludes(other *pluginCall) bool {
 	switch {
 	case f.process != other.process || f.at.Volume != other.at.Volume:
 		return false
@@ -50,7 +50,7 @@ func (f *flight) excludes(other *flight) bool {
 }
 
 // onRecord reports whether the effect of a call is on record. The lock is held.
-func (w *World) onRecord(f *flight) bool {
+func (w *World) onRecord(f *pluginCall) bool {
 	r := w.recordOf(f.at, f.name == "Attach" || f.name == "Detach")
 	switch f.name {
 	case "WaitForAttach", "NodeExpand":
@@ -64,7 +64,7 @@ func (w *World) onRecord(f *flight) bool {
 }
 
 // apply makes the effect of a call, if the storage and the kernel allow it.
-func (w *World) apply(f *flight, effect func()) error {
+func (w *World) apply(f *pluginCall, effect func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if f.process.dead {
@@ -80,7 +80,7 @@ func (w *World) apply(f *flight, effect func()) error {
 }
 
 // refuses returns why the storage or the kernel cannot do what is asked. The lock is held.
-func (w *World) refuses(f *flight) error {
+func (w *World) refuses(f *pluginCall) error {
 	v, whole := w.volumes[f.at.Volume], At{Node: f.at.Node, Volume: f.at.Volume}
 	switch f.name {
 	case "WaitForAttach", "MountDevice", "SetUpDevice":
@@ -104,7 +104,7 @@ func (w *World) refuses(f *flight) error {
 }
 
 // watch holds the rules of the moment of an effect. The lock is held.
-func (w *World) watch(f *flight) {
+func (w *World) watch(f *pluginCall) {
 	v, whole := w.volumes[f.at.Volume], At{Node: f.at.Node, Volume: f.at.Volume}
 	switch f.name {
 	case "Attach":

@@ -149,7 +149,7 @@ func (a attacher) VolumesAreAttached(ctx context.Context, specs map[v1.UniqueVol
 	})
 	label := "VolumesAreAttached:" + string(nodeName)
 	verdict := a.process.park("VolumesAreAttached", label)
-	return answers, a.process.end(ctx, effect{call: &flight{process: a.process, label: label}}, verdict)
+	return answers, a.process.end(ctx, effect{call: &pluginCall{process: a.process, label: label}}, verdict)
 }
 
 // WaitForAttach implements volume.Attacher.

@@ -368,8 +368,8 @@ func (p *Process) park(name, label string) string {
 	return verdict
 }
 
-// flight is a call of the plugin that has begun and not returned.
-type flight struct {
+// pluginCall is a call of the plugin that has begun and not returned.
+type pluginCall struct {
 	process *Process
 	name    string
 	at      At
@@ -385,11 +385,11 @@ var deviceCalls = map[string]bool{
 
 // call is one call of the plugin.
 func (p *Process) call(ctx context.Context, name string, at At, e effect) error {
-	e.call = &flight{process: p, name: name, at: at, label: name + ":" + at.String()}
-	if !p.world.takeOff(e.call) {
+	e.call = &pluginCall{process: p, name: name, at: at, label: name + ":" + at.String()}
+	if !p.world.beginCall(e.call) {
 		return errKilled
 	}
-	defer p.world.land(e.call)
+	defer p.world.endCall(e.call)
 	verdict := OK
 	if name != "WaitForAttach" || !p.world.config.Faults.Quiet {
 		verdict = p.park(name, e.call.label)

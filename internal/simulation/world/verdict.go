@@ -22,7 +22,7 @@ func (*nilError) Error() string { return "a nil pointer" }
 
 // effect is what a call of the plugin does to the truth.
 type effect struct {
-	call *flight
+	call *pluginCall
 	// apply makes it, clean undoes what is left of it when the call fails for good; either may be nil.
 	apply, clean func()
 	// half makes or undoes a part; nil where there are no parts.

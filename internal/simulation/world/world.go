@@ -72,10 +72,10 @@ type World struct {
 	// stale says that the records of a node may say more than is true since its last start, as a write failed.
 	stale map[string]bool
 	// misled says that the program of a node found such records when it started.
-	misled  map[string]bool
-	flights map[*flight]bool
-	made    int // calls of the plugin
-	faults  []error
+	misled      map[string]bool
+	pluginCalls map[*pluginCall]bool
+	made        int // calls of the plugin
+	faults      []error
 }
 
 // New returns a world in which nothing is attached and no pod is wanted, with all programs started.
@@ -88,7 +88,7 @@ func New(config Config, options Options) (*World, error) {
 		used: map[At]bool{}, outlived: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
 		given: map[string]int{}, grown: map[At]int{}, promise: map[At]int{}, refused: map[string]string{},
-		stale: map[string]bool{}, misled: map[string]bool{}, flights: map[*flight]bool{},
+		stale: map[string]bool{}, misled: map[string]bool{}, pluginCalls: map[*pluginCall]bool{},
 	}
 	for _, v := range config.Volumes {
 		w.volumes[v.Name], w.specs[v.Name] = v, specOf(v)
@@ -155,9 +155,9 @@ func (w *World) kill(node string) {
 	w.change(func() {
 		p.dead = true
 		p.running = map[running]int{}
-		for f := range w.flights {
+		for f := range w.pluginCalls {
 			if f.process == p {
-				delete(w.flights, f)
+				delete(w.pluginCalls, f)
 			}
 		}
 	})

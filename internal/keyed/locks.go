@@ -1,0 +1,96 @@
+package keyed
+
+// locks are those of one volume: none, one, or an index of several.
+type locks struct {
+	one  *Lock
+	more index
+}
+
+// meeting returns a lock that key meets, or nil. It is a few map look-ups at most, whatever the number of locks.
+func (c locks) meeting(key Key) *Lock {
+	switch {
+	case c.more != nil:
+		return c.more.meeting(key)
+	case c.one != nil && c.one.Key().Meets(key):
+		return c.one
+	}
+	return nil
+}
+
+func (c locks) isEmpty() bool { return c.one == nil && len(c.more) == 0 }
+
+func (c locks) with(lock *Lock) locks {
+	if c.isEmpty() {
+		return locks{one: lock}
+	}
+	if c.more == nil {
+		c.more = index{}
+		c.more.add(c.one)
+		c.one = nil
+	}
+	c.more.add(lock)
+	return c
+}
+
+func (c locks) without(lock *Lock) locks {
+	if c.one != nil {
+		return locks{}
+	}
+	c.more.remove(lock)
+	return c
+}
+
+// place is a key within its volume.
+type place struct{ pod, node string }
+
+// heading is where locks of a volume are found: by pod, by node, by both or by none.
+type heading struct {
+	place
+	byPod, byNode bool
+}
+
+// index holds each lock of a volume under all of its four headings. A lock of all pods, or nodes, has the empty name there.
+type index map[heading]map[*Lock]struct{}
+
+func (x index) meeting(key Key) *Lock {
+	for _, pod := range meetingNames(key.Pod) {
+		for _, node := range meetingNames(key.Node) {
+			for lock := range x[heading{place{pod, node}, key.Pod != "", key.Node != ""}] {
+				return lock
+			}
+		}
+	}
+	return nil
+}
+
+// meetingNames returns the names of locks that meet one of name.
+func meetingNames(name string) []string {
+	if name == "" {
+		return []string{""}
+	}
+	return []string{name, ""}
+}
+
+func (x index) add(c *Lock) {
+	for _, h := range headingsOf(c.Key()) {
+		if x[h] == nil {
+			x[h] = map[*Lock]struct{}{}
+		}
+		x[h][c] = struct{}{}
+	}
+}
+
+func (x index) remove(c *Lock) {
+	for _, h := range headingsOf(c.Key()) {
+		delete(x[h], c)
+		if len(x[h]) == 0 {
+			delete(x, h)
+		}
+	}
+}
+
+func headingsOf(key Key) [4]heading {
+	return [4]heading{
+		{place{key.Pod, key.Node}, true, true}, {place{pod: key.Pod}, true, false}, {place{node: key.Node}, false, true}, {},
+	}
+}
