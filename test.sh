@@ -8,8 +8,8 @@
 #   ./test.sh load         only pods that come and go on real mounts, for VOLUMEKIT_LOAD (1m)
 #   ./test.sh modules      only the modules of their own: the bridges, and the examples of a plugin and of a cluster
 #   ./test.sh soak         ten minutes of load, ten of a cluster whose processes are killed, the agent of
-#                          examples/orchestrator killed at every step and with every failed call, and the simulation for as
-#                          long as it takes: a million seeds, schedules of depth 6
+#                          examples/orchestrator killed at every step and with every failed call, CSI drivers and their
+#                          agents likewise, and the simulation for as long as it takes: a million seeds, schedules of depth 6
 #   ./test.sh guest        only the tests of NFS and of the device mapper, on a kernel that has them, in a guest; as root
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
@@ -337,6 +337,13 @@ run_faults() {
   ORCHESTRATOR_ALL=1 go test -count=1 -timeout 0 -v ./examples/orchestrator | grep -vE '^=== |^PASS$'
 }
 
+# The tests kill the driver, the agent and both at some calls; this is at each.
+run_csi_kills() {
+  step "CSI: every crash of a driver, of an agent, and of both"
+  (cd bridge/csi && CSI_KILL_ALL=1 go test -count=1 -timeout 0 -v -run '^TestNothingIsLostOverTheSocket$' . | grep -vE '^=== |^PASS$')
+  (cd examples/csidriver && CSIDRIVER_ALL=1 go test -count=1 -timeout 0 -v . | grep -vE '^=== |^PASS$')
+}
+
 # With the race detector the tests do a tenth of it.
 run_cycles() {
   step "the quickstart's pod, set up and torn down a thousand times"
@@ -385,6 +392,7 @@ soak)
   run_load 10m 0
   run_modules 10m 20m
   run_faults
+  run_csi_kills
   run_simulation 1000000 6 10000 0
   ;;
 guest) run_guest ;;

@@ -22,6 +22,7 @@ import (
 	"github.com/volumekit/volumekit/bridge/csi/csidriver"
 	"github.com/volumekit/volumekit/bridge/csi/csiserver"
 	"github.com/volumekit/volumekit/bridge/csi/internal/csitest"
+	"github.com/volumekit/volumekit/internal/faultrun"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
@@ -38,6 +39,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	faultrun.Main()
 	csitest.Main()
 	if len(os.Args) == 4 && os.Args[1] == serveWord {
 		if err := serve(os.Args[2], os.Args[3]); err != nil {

@@ -41,6 +41,9 @@ func (p *Plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.Bl
 	if _, err := p.podPath(spec.Name(), pod.UID); err != nil {
 		return nil, err
 	}
+	if err := checkPodOfDevice(pod.UID); err != nil {
+		return nil, err
+	}
 	return &device{plugin: p, src: src, name: spec.Name(), podUID: pod.UID}, nil
 }
 
@@ -68,7 +71,7 @@ func (p *Plugin) ConstructBlockVolumeSpec(podUID types.UID, volumeName, mapPath 
 		return nil, fmt.Errorf("volume %q: no link to a device: %w: %w", volumeName, volume.ErrInvalid, err)
 	}
 	dir, pod := filepath.Split(target)
-	path := p.publishedDevice(filepath.Clean(dir), podUID)
+	path := publishedDevice(filepath.Clean(dir), podUID)
 	rec, known, err := p.records.read(path)
 	if err == nil && (!known || pod != string(podUID) || rec.Kind != published) {
 		err = errors.New("nothing is on record of it")
@@ -87,13 +90,13 @@ func (p *Plugin) ConstructBlockVolumeSpec(podUID types.UID, volumeName, mapPath 
 	return volume.NewSpecFromPersistentVolume(pv, false), nil
 }
 
-// GetGlobalMapPath returns {root}/plugins/{plugin name}/volumeDevices/maps/{hash of the handle}.
+// GetGlobalMapPath returns {root}/plugins/{plugin name}/volumeDevices/{hash of the handle}.
 func (d *device) GetGlobalMapPath(spec *volume.Spec) (string, error) {
 	src, err := d.plugin.sourceOf(spec)
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(d.plugin.host.GetVolumeDevicePluginDir(d.plugin.name), "maps", nameInPath(src.csi.VolumeHandle)), nil
+	return d.plugin.globalMapPath(src), nil
 }
 
 // GetPodDeviceMapPath implements [volume.BlockVolume].
@@ -101,14 +104,31 @@ func (d *device) GetPodDeviceMapPath() (dir, linkName string) {
 	return d.plugin.host.GetPodVolumeDeviceDir(d.podUID, d.plugin.name), d.name
 }
 
-// stagedDevice is where the device of a global map path is staged.
-func (p *Plugin) stagedDevice(globalMapPath string) string {
-	return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), "staging", filepath.Base(globalMapPath))
+// The directories of a driver's mounts lie in the global map path of their volume, so that who knows the one knows whose the others
+// are. Beside them lie the binds of pods, by UID.
+const (
+	stagedInMapPath    = "csi-staged"
+	publishedInMapPath = "csi-published"
+)
+
+func (p *Plugin) globalMapPath(src source) string {
+	return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), nameInPath(src.csi.VolumeHandle))
 }
 
+// stagedDevice is where the device of a global map path is staged.
+func stagedDevice(globalMapPath string) string { return filepath.Join(globalMapPath, stagedInMapPath) }
+
 // publishedDevice is the file at which the driver publishes the device of a global map path for a pod.
-func (p *Plugin) publishedDevice(globalMapPath string, podUID types.UID) string {
-	return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), "publish", filepath.Base(globalMapPath), string(podUID))
+func publishedDevice(globalMapPath string, podUID types.UID) string {
+	return filepath.Join(globalMapPath, publishedInMapPath, string(podUID))
+}
+
+// checkPodOfDevice reports whether the devices of a pod can be told from those of others, and from the driver's directories.
+func checkPodOfDevice(uid types.UID) error {
+	if uid == stagedInMapPath || uid == publishedInMapPath {
+		return fmt.Errorf("a pod that has the UID %q gets no device, since a directory has that name: %w", uid, volume.ErrInvalid)
+	}
+	return volume.CheckPathElement(string(uid))
 }
 
 // GetStagingPath implements [volume.CustomBlockVolumeMapper].
@@ -130,19 +150,19 @@ func (d *device) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (
 
 // MapPodDevice implements [volume.CustomBlockVolumeMapper].
 func (d *device) MapPodDevice(ctx context.Context, args volume.MapPodDeviceArgs) (string, error) {
-	if err := volume.CheckPathElement(string(args.PodUID)); err != nil {
+	if err := checkPodOfDevice(args.PodUID); err != nil {
 		return "", err
 	}
-	path := d.plugin.publishedDevice(args.GlobalMapPath, args.PodUID)
+	path := publishedDevice(args.GlobalMapPath, args.PodUID)
 	return path, d.plugin.publish(ctx, publication{src: d.src, path: path})
 }
 
 // UnmapPodDevice implements [volume.CustomBlockVolumeUnmapper].
 func (d *device) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceArgs) error {
-	if err := volume.CheckPathElement(string(args.PodUID)); err != nil {
+	if err := checkPodOfDevice(args.PodUID); err != nil {
 		return err
 	}
-	path := d.plugin.publishedDevice(args.GlobalMapPath, args.PodUID)
+	path := publishedDevice(args.GlobalMapPath, args.PodUID)
 	if err := d.plugin.takeAway(ctx, path, published); err != nil {
 		return err
 	}
@@ -151,5 +171,5 @@ func (d *device) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceA
 
 // TearDownDevice implements [volume.CustomBlockVolumeUnmapper].
 func (d *device) TearDownDevice(ctx context.Context, args volume.TearDownDeviceArgs) error {
-	return d.plugin.takeAway(ctx, d.plugin.stagedDevice(args.MapPath), staged)
+	return d.plugin.takeAway(ctx, stagedDevice(args.MapPath), staged)
 }

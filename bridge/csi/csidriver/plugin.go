@@ -107,6 +107,9 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	}
 	p.host = host
 	p.records = records{dir: host.GetPluginDir(p.name) + "/records"}
+	if err := p.records.tidy(); err != nil {
+		return fmt.Errorf("driver %q: records: %w", s.facts.name, err)
+	}
 	return nil
 }
 

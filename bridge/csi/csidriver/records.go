@@ -39,7 +39,28 @@ const (
 	published kind = "published"
 )
 
-const recordSuffix = ".json"
+const (
+	recordSuffix    = ".json"
+	temporaryPrefix = ".new-"
+)
+
+// tidy removes what a program has left that was killed while it wrote a record. Another plugin of the directory whose record is being
+// written fails then, before it has called the driver, and tries again.
+func (r records) tidy() error {
+	entries, err := os.ReadDir(r.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), temporaryPrefix) {
+			continue
+		}
+		if e := os.Remove(filepath.Join(r.dir, entry.Name())); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
 
 func (r records) file(path string) string {
 	sum := sha256.Sum256([]byte(path))
@@ -67,7 +88,7 @@ func (r records) write(rec record) (existed bool, err error) {
 }
 
 func replaceFile(path string, content []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	temporary, err := os.CreateTemp(filepath.Dir(path), temporaryPrefix+"*")
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func nameInPath(handle string) string {
 
 func (p *Plugin) stagingPath(src source) string {
 	if src.block {
-		return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), "staging", nameInPath(src.csi.VolumeHandle))
+		return stagedDevice(p.globalMapPath(src))
 	}
 	return filepath.Join(p.host.GetPluginDir(p.name), "mounts", nameInPath(src.csi.VolumeHandle))
 }

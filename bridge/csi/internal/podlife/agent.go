@@ -1,0 +1,303 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/bridge/csi/csidriver"
+	"github.com/volumekit/volumekit/controller/expand"
+	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager"
+)
+
+// Stage is how far the life of the pods has come.
+type Stage string
+
+// The stages, in their order.
+const (
+	// First: a pod has its two volumes, a filesystem and a device, and has written to both.
+	First Stage = "first"
+	// Second: it is gone, and another pod reads what it has written.
+	Second Stage = "second"
+	// Grown: the claims have asked for more, and their storage is larger. The filesystem grows when it is staged again, at the latest.
+	Grown Stage = "grown"
+	// None: no pod is there, and nothing is attached.
+	None Stage = "none"
+	// Third: another pod reads.
+	Third Stage = "third"
+	// Deleted: pods and claims are gone.
+	Deleted Stage = "deleted"
+)
+
+// pod is the pod of a stage; empty for none.
+func (s Stage) pod() string {
+	switch s {
+	case First, Third:
+		return string(s)
+	case Second, Grown:
+		return string(Second)
+	}
+	return ""
+}
+
+// retry is how soon the agent tries again what has failed: a life is short.
+var retry = operationexecutor.Backoff{Initial: 5 * time.Millisecond, Max: 100 * time.Millisecond}
+
+// agent is the agent of the node, and the cluster's controllers too.
+type agent struct {
+	driver  *csidriver.Driver
+	store   *store.Disk
+	manager *volumemanager.Manager
+	claims  *persistentvolume.Controller
+	sizes   *expand.Controller
+}
+
+// liveTo brings the node to a stage. What is mounted stays.
+func liveTo(ctx context.Context, dir string, stage Stage) error {
+	a, err := newAgent(ctx, dir)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var parts sync.WaitGroup
+	for _, part := range []func(context.Context) error{a.claims.Run, a.sizes.Run, a.manager.Run} {
+		parts.Go(func() { cancel(part(ctx)) })
+	}
+	err = a.reach(ctx, stage)
+	cancel(nil)
+	parts.Wait()
+	return errors.Join(err, a.store.Close(), a.driver.Close())
+}
+
+func newAgent(ctx context.Context, dir string) (*agent, error) {
+	driver, err := csidriver.New(csidriver.Options{Socket: socketOf(dir), Driver: loopblock.Driver})
+	if err != nil {
+		return nil, err
+	}
+	for err := driver.Connect(ctx); err != nil; err = driver.Connect(ctx) {
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(retry.Initial): // It is being started.
+		}
+	}
+	host, err := volume.NewHost(volume.HostOptions{RootDir: filepath.Join(dir, "root"), NodeName: types.NodeName(nodeName)})
+	if err != nil {
+		return nil, err
+	}
+	plugins := volume.NewVolumePluginMgr(host)
+	if err := plugins.InitPlugins(ctx, driver.Plugin()); err != nil {
+		return nil, err
+	}
+	a := &agent{driver: driver}
+	if a.store, err = store.OpenDisk(filepath.Join(dir, "objects"), store.DiskOptions{}); err != nil {
+		return nil, err
+	}
+	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
+		Store: a.store, RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
+		Mounter: mount.New(mount.Options{}), Logger: logger(), Backoff: retry, Recorder: operationexecutor.NewEventPrinter(os.Stderr),
+	})
+	a.claims = persistentvolume.New(plugins, a.store, persistentvolume.Options{
+		NodeName: types.NodeName(nodeName), Mounts: a.manager, Events: operationexecutor.NewEventPrinter(os.Stderr), InitialBackoff: retry.Initial,
+	})
+	a.sizes = expand.New(plugins, a.store, expand.Options{Logger: logger(), Backoff: retry})
+	return a, err
+}
+
+// reach brings the node to a stage from whatever stage an agent before has left it in.
+func (a *agent) reach(ctx context.Context, stage Stage) error {
+	if stage != Deleted {
+		if err := a.createObjects(ctx); err != nil {
+			return err
+		}
+	}
+	pod := podOf(stage.pod())
+	if stage.pod() != "" {
+		if err := a.manager.AddPod(ctx, pod); err != nil {
+			return err
+		}
+	}
+	a.manager.PodsComplete()
+	if stage.pod() == "" {
+		if err := a.manager.WaitForNodeEmpty(ctx); err != nil {
+			return err
+		}
+		return a.deleteObjects(ctx, stage)
+	}
+	if err := a.manager.WaitForAttachAndMount(ctx, pod); err != nil {
+		return err
+	}
+	if stage == Grown {
+		if err := a.grow(ctx); err != nil {
+			return err
+		}
+	}
+	return a.use(ctx, pod, stage)
+}
+
+// size is what a claim asks for first, in bytes.
+const size = 8 << 20
+
+// claims are the claims of the pods.
+var claims = map[string]v1.PersistentVolumeMode{"data": v1.PersistentVolumeFilesystem, "disk": v1.PersistentVolumeBlock}
+
+func (a *agent) createObjects(ctx context.Context) error {
+	policy, class := v1.PersistentVolumeReclaimDelete, "csi"
+	yes := true
+	objects := []store.Object{&storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: volume.PluginNameOfDriver(loopblock.Driver), ReclaimPolicy: &policy,
+		AllowVolumeExpansion: &yes,
+	}}
+	for name, mode := range claims {
+		objects = append(objects, &v1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: name},
+			Spec: v1.PersistentVolumeClaimSpec{
+				StorageClassName: &class, VolumeMode: &mode, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+				Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(size, resource.BinarySI)}},
+			},
+		})
+	}
+	for _, object := range objects {
+		if _, err := a.store.Create(ctx, object); err != nil && !errors.Is(err, store.ErrAlreadyExists) {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteObjects deletes the claims at the last stage, and waits until their volumes are deleted.
+func (a *agent) deleteObjects(ctx context.Context, stage Stage) error {
+	if stage != Deleted {
+		return nil
+	}
+	for name := range claims {
+		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, a.store, v1.NamespaceDefault, name)
+		if err == nil {
+			err = store.Delete(ctx, a.store, claim)
+		}
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+	if err := store.WaitForNone(ctx, a.store, func(*v1.PersistentVolumeClaim) bool { return true }); err != nil {
+		return err
+	}
+	return store.WaitForNone(ctx, a.store, func(*v1.PersistentVolume) bool { return true })
+}
+
+// grow has the claims ask for twice as much, and waits until they have it.
+func (a *agent) grow(ctx context.Context) error {
+	wanted := *resource.NewQuantity(2*size, resource.BinarySI)
+	for name := range claims {
+		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, a.store, v1.NamespaceDefault, name)
+		if err != nil {
+			return err
+		}
+		claim.Spec.Resources.Requests[v1.ResourceStorage] = wanted
+		for {
+			_, err = store.Update(ctx, a.store, claim)
+			if !errors.Is(err, store.ErrConflict) {
+				break
+			}
+			if claim, err = store.Get[*v1.PersistentVolumeClaim](ctx, a.store, v1.NamespaceDefault, name); err != nil {
+				return err
+			}
+			claim.Spec.Resources.Requests[v1.ResourceStorage] = wanted
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return store.WaitForNone(ctx, a.store, func(pv *v1.PersistentVolume) bool {
+		has := pv.Spec.Capacity[v1.ResourceStorage]
+		return has.Cmp(wanted) < 0
+	})
+}
+
+func podOf(name string) *v1.Pod {
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: name, UID: types.UID(name)},
+		Spec: v1.PodSpec{Containers: []v1.Container{{
+			Name:          "c",
+			VolumeMounts:  []v1.VolumeMount{{Name: "data", MountPath: "/data"}},
+			VolumeDevices: []v1.VolumeDevice{{Name: "disk", DevicePath: "/dev/disk"}},
+		}}},
+	}
+	for _, claim := range []string{"data", "disk"} {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: claim, VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}})
+	}
+	return pod
+}
+
+// content is what the first pod writes into each volume.
+const content = "what the workload has written"
+
+// use does what the pod's container would: the first one writes, and those after it read. The sizes are looked at too.
+func (a *agent) use(ctx context.Context, pod *v1.Pod, stage Stage) error {
+	given, err := a.manager.ContainerMounts(ctx, pod, "c")
+	if err != nil {
+		return err
+	}
+	for _, path := range []string{filepath.Join(given.Mounts[0].Source, "file"), given.Devices[0].Source} {
+		do := read
+		if stage == First {
+			do = write
+		}
+		if err := do(path); err != nil {
+			return err
+		}
+	}
+	if stage == First || stage == Second {
+		return nil
+	}
+	file, err := os.Open(given.Devices[0].Source)
+	if err != nil {
+		return err
+	}
+	bytes, err := file.Seek(0, io.SeekEnd)
+	if err == nil && bytes != 2*size {
+		err = fmt.Errorf("the device has %d bytes and not %d", bytes, 2*size)
+	}
+	return errors.Join(err, file.Close())
+}
+
+func write(path string) error {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(content)
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+func read(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	found := make([]byte, len(content))
+	_, err = io.ReadFull(file, found)
+	if string(found) != content {
+		err = errors.Join(err, fmt.Errorf("%q: %q is there, and %q was written", path, found, content))
+	}
+	return errors.Join(err, file.Close())
+}
