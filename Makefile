@@ -1,5 +1,5 @@
 # Everything is in ./test.sh; these names are for fingers.
-.PHONY: test lint fuzz soak test-kube
+.PHONY: test lint fuzz soak test-kube test-csi
 test:
 	./test.sh
 lint:
@@ -15,3 +15,9 @@ test-kube:
 	mkdir -p $(kube)
 	cd bridge/kube/apiserver && go build -o $(kube)/ go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/kube-apiserver
 	cd bridge/kube && KUBE_BINARIES=$(kube) go test -tags kubeapiserver -count=1 -timeout 10m -v -run '^TestAPIServer$$' .
+
+# Any CSI driver as a plugin, see docs/csi.md: DRIVER is its program, or the socket of one that runs. In ARGS {socket}, {dir} and {node} stand
+# for what it is to use. BROKEN has the rules of docs/contract.md that it is known to break.
+test-csi:
+	cd bridge/csi && CSI_DRIVER='$(abspath $(DRIVER))' CSI_DRIVER_ARGS='$(ARGS)' CSI_DRIVER_BROKEN='$(BROKEN)' \
+		go test -tags csidriver -count=1 -timeout 10m -v -run '^TestAnyDriver' .

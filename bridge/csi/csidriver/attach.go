@@ -10,21 +10,26 @@ import (
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
 )
 
-// contextPrefix begins the path that stands for what a driver returned when it attached a volume.
-const contextPrefix = "/csi-publish-context/"
+// contextRoot is the path that stands for a driver's empty answer to an attachment, and begins those of all others: paths of devices are
+// clean, so that nothing ends with a slash.
+const contextRoot = "/csi-publish-context"
 
 // PublishContext returns what the driver returned when it attached the volume, of the path that Attach and WaitForAttach return, and
 // false for any other path. The path is none of a device: only the driver knows that one. A driver's word for the node thus
 // goes the way of every device path, through the controller's record of the attachment and the node's status, and needs no
 // store of its own.
 func PublishContext(devicePath string) (map[string]string, bool) {
-	query, ok := strings.CutPrefix(devicePath, contextPrefix)
+	if devicePath == contextRoot {
+		return map[string]string{}, true
+	}
+	query, ok := strings.CutPrefix(devicePath, contextRoot+"/")
 	if !ok {
 		return nil, false
 	}
@@ -41,11 +46,14 @@ func PublishContext(devicePath string) (map[string]string, bool) {
 
 // devicePathOf is the path that stands for what a driver returned. It is the same for the same values.
 func devicePathOf(publish map[string]string) string {
+	if len(publish) == 0 {
+		return contextRoot
+	}
 	values := url.Values{}
 	for key, value := range publish {
 		values.Set(key, value)
 	}
-	return contextPrefix + values.Encode()
+	return contextRoot + "/" + values.Encode()
 }
 
 // attachment is a volume on a node.
@@ -228,8 +236,8 @@ func (a attacher) VolumesAreAttached(
 	return byNode[nodeName], err
 }
 
-// BulkVerifyVolumes implements [volume.BulkVolumeVerifier]: one list of the driver for all nodes. A driver that cannot list says
-// nothing of any volume.
+// BulkVerifyVolumes implements [volume.BulkVolumeVerifier]: one list of the driver for all nodes, or a call for each volume of a driver
+// that can only be asked for one. What the driver does not say is left out.
 func (p *Plugin) BulkVerifyVolumes(
 	ctx context.Context, volumesByNode map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec,
 ) (map[types.NodeName]map[v1.UniqueVolumeName]bool, error) {
@@ -238,17 +246,14 @@ func (p *Plugin) BulkVerifyVolumes(
 		return nil, err
 	}
 	answer := map[types.NodeName]map[v1.UniqueVolumeName]bool{}
-	if !s.facts.controller[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES] {
-		return answer, nil
-	}
-	listed, err := s.publishedNodes(ctx)
-	if err != nil {
-		return nil, err
+	nodesOf, err := s.nodesOfVolumes(ctx)
+	if nodesOf == nil || err != nil {
+		return answer, err
 	}
 	for node, specs := range volumesByNode {
 		known, err := p.driverNode(ctx, s.facts, node)
 		if err != nil {
-			continue // Nothing is said of a node that the driver's list cannot be compared with.
+			continue // Nothing is said of a node that the driver's answer cannot be compared with.
 		}
 		answer[node] = map[v1.UniqueVolumeName]bool{}
 		for name, spec := range specs {
@@ -256,12 +261,44 @@ func (p *Plugin) BulkVerifyVolumes(
 			if err != nil {
 				continue
 			}
-			if nodes, ok := listed[src.csi.VolumeHandle]; ok {
+			nodes, said, err := nodesOf(src.csi.VolumeHandle)
+			if err != nil {
+				return nil, err
+			}
+			if said {
 				answer[node][name] = slices.Contains(nodes, known.NodeID)
 			}
 		}
 	}
 	return answer, nil
+}
+
+// nodesOfVolumes returns what tells the nodes that a volume is published to, and false where the driver does not say; nil for a driver
+// that says nothing of any volume.
+func (s *session) nodesOfVolumes(ctx context.Context) (func(handle string) ([]string, bool, error), error) {
+	can := s.facts.controller
+	switch {
+	case can[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES]:
+		listed, err := s.publishedNodes(ctx)
+		return func(handle string) ([]string, bool, error) {
+			nodes, ok := listed[handle]
+			return nodes, ok, nil
+		}, err
+	case can[csi.ControllerServiceCapability_RPC_GET_VOLUME]:
+		return func(handle string) ([]string, bool, error) { return s.nodesOfVolume(ctx, handle) }, nil
+	}
+	return nil, nil
+}
+
+// nodesOfVolume asks for one volume. An answer without nodes says nothing: a driver may leave them out.
+func (s *session) nodesOfVolume(ctx context.Context, handle string) ([]string, bool, error) {
+	answer, err := call(ctx, s, "ControllerGetVolume", csi.NewControllerClient(s.conn).ControllerGetVolume,
+		&csi.ControllerGetVolumeRequest{VolumeId: handle})
+	if isCode(err, codes.NotFound) {
+		return nil, false, nil
+	}
+	nodes := answer.GetStatus().GetPublishedNodeIds()
+	return nodes, len(nodes) > 0, err
 }
 
 const (

@@ -399,6 +399,30 @@ func TestWhatIsNotListedIsUnknown(t *testing.T) {
 	assert.Empty(t, answer)
 }
 
+// A driver that cannot list is asked for each volume. What it may leave out says nothing when it is missing.
+func TestADriverThatCannotListIsAskedForEachVolume(t *testing.T) {
+	n := newNode(t, fakedriver.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME,
+	}}, nil)
+	attached, detached := n.spec, n.provision("pv-2", nil)
+	missing := volume.NewSpecFromPersistentVolume(n.spec.PersistentVolume.DeepCopy(), false)
+	missing.PersistentVolume.Spec.CSI.VolumeHandle = "vol-missing"
+	attacher, err := n.plugin.NewAttacher()
+	require.NoError(t, err)
+	_, err = attacher.Attach(t.Context(), attached, "node-1")
+	require.NoError(t, err)
+	specs := map[v1.UniqueVolumeName]*volume.Spec{"attached": attached, "detached": detached, "missing": missing}
+	for node, want := range map[types.NodeName]bool{"node-1": true, "node-2": false} {
+		answer, err := attacher.VolumesAreAttached(t.Context(), specs, node)
+		require.NoError(t, err)
+		assert.Equal(t, map[v1.UniqueVolumeName]bool{"attached": want}, answer, node)
+	}
+	n.Plan("ControllerGetVolume", fakedriver.Fault{Always: true, Code: codes.Internal})
+	_, err = attacher.VolumesAreAttached(t.Context(), specs, "node-1")
+	require.Error(t, err)
+}
+
 // A driver that does not find a volume does not say that it is detached.
 func TestAVolumeThatIsNotFoundIsNotDetached(t *testing.T) {
 	n := newNode(t, fakedriver.Options{}, nil)

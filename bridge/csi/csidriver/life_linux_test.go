@@ -321,15 +321,16 @@ func TestANodesPluginIsToldWhetherVolumesAreAttached(t *testing.T) {
 }
 
 func TestAPublishContextTravelsAsAPath(t *testing.T) {
-	for _, publish := range []map[string]string{{}, {"a": "b"}, {"device path": "/dev/disk/by-id/ä=&;%\n", "": "", "empty": ""}} {
+	for _, publish := range []map[string]string{{}, {"..": "."}, {"a": "b"}, {"device path": "/dev/disk/by-id/ä=&;%\n", "": "", "empty": ""}} {
 		path := devicePathOf(publish)
 		assert.True(t, filepath.IsAbs(path))
+		assert.Equal(t, filepath.Clean(path), path, "the manager keeps no other path on record")
 		assert.Equal(t, path, devicePathOf(publish))
 		got, ok := PublishContext(path)
 		assert.True(t, ok)
 		assert.Equal(t, publish, got)
 	}
-	for _, path := range []string{"", "/dev/sda", contextPrefix + "%zz", contextPrefix + "a;b"} {
+	for _, path := range []string{"", "/dev/sda", contextRoot + "/%zz", contextRoot + "/a;b"} {
 		_, ok := PublishContext(path)
 		assert.False(t, ok, path)
 	}

@@ -345,6 +345,26 @@ func TestVolumesOfThisNodeAreRefusedElsewhere(t *testing.T) {
 	assert.Equal(t, options.Topology, made.GetVolume().GetAccessibleTopology()[0].GetSegments())
 }
 
+// stopper cancels when a server says that it serves, which it does before it begins.
+type stopper struct{ cancel context.CancelFunc }
+
+func (s stopper) Write(p []byte) (int, error) {
+	s.cancel()
+	return len(p), nil
+}
+
+// A server that is told to stop before it has begun to serve ends well.
+func TestAStopBeforeTheFirstCall(t *testing.T) {
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		options := optionsIn(t.TempDir())
+		options.Logger = slog.New(slog.NewTextHandler(stopper{cancel}, nil))
+		server, err := csiserver.New(fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})}), options)
+		require.NoError(t, err)
+		require.NoError(t, server.Run(ctx))
+	}
+}
+
 func TestTheSocket(t *testing.T) {
 	options := optionsIn(t.TempDir())
 	c, _ := faked(t, options)

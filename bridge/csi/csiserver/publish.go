@@ -295,8 +295,10 @@ func (s *publisher) tearDown(ctx context.Context, p publication) error {
 	return nil
 }
 
-// removePodDirs removes the directories of the pod that a target path stands for, as far as they are empty.
+// removePodDirs removes the directories of the pod that a target path stands for, as far as they are empty. It does so also for a caller
+// who has gone: nobody comes back for them.
 func (s *publisher) removePodDirs(ctx context.Context, p publication) {
+	ctx = context.WithoutCancel(ctx)
 	volumes := filepath.Dir(s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name))
 	for _, dir := range []string{volumes, filepath.Dir(volumes), filepath.Dir(filepath.Dir(volumes))} {
 		if err := s.mounter.RemoveTarget(ctx, dir); err != nil {

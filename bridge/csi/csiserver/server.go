@@ -113,7 +113,11 @@ func (s *Server) serve(ctx context.Context, listener *socket, server *grpc.Serve
 	case <-ctx.Done():
 	}
 	s.logger.Info("stopping", "calls", s.calls.String())
-	return errors.Join(s.stop(server), <-ended, listener.remove())
+	err := s.stop(server)
+	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // It was stopped before it began.
+		err = errors.Join(err, served)
+	}
+	return errors.Join(err, listener.remove())
 }
 
 // stop waits for the calls that are under way, then cancels them.

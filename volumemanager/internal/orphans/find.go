@@ -152,6 +152,15 @@ func StagingDirs(host volume.VolumeHost) ([]string, error) {
 // NamesIn returns the names in a directory that can be those of a pod, a plugin or a volume. A directory that is missing has
 // none.
 func NamesIn(dir string) ([]string, error) {
+	return namesIn(dir, func(fs.DirEntry) bool { return true })
+}
+
+// BindsIn returns the names of the binds of devices in a global map path, or of what is left of them. Directories there are the plugin's.
+func BindsIn(globalMapPath string) ([]string, error) {
+	return namesIn(globalMapPath, func(e fs.DirEntry) bool { return !e.IsDir() })
+}
+
+func namesIn(dir string, keep func(fs.DirEntry) bool) ([]string, error) {
 	if info, err := os.Lstat(dir); err != nil || !info.IsDir() { // A link leads elsewhere.
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
@@ -161,7 +170,7 @@ func NamesIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	var names []string
 	for _, e := range entries {
-		if volume.CheckPathElement(e.Name()) == nil {
+		if keep(e) && volume.CheckPathElement(e.Name()) == nil {
 			names = append(names, e.Name())
 		}
 	}

@@ -68,7 +68,7 @@ func (r *Recovery) boundFor(v journal.Found) map[types.UID]*journal.SetUp {
 		return v.Record.Pods
 	}
 	pods := make(map[types.UID]*journal.SetUp)
-	uids, _ := orphans.NamesIn(v.Record.Staging.Path) // as above
+	uids, _ := orphans.BindsIn(v.Record.Staging.Path) // as above
 	for _, uid := range uids {
 		link := filepath.Join(r.options.Plugins.Host().GetPodVolumeDeviceDir(types.UID(uid), v.Record.Plugin), v.Spec.Name())
 		pods[types.UID(uid)] = &journal.SetUp{

@@ -21,7 +21,6 @@ import (
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
-	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager"
@@ -63,6 +62,7 @@ var retry = operationexecutor.Backoff{Initial: 5 * time.Millisecond, Max: 100 * 
 // agent is the agent of the node, and the cluster's controllers too.
 type agent struct {
 	driver  *csidriver.Driver
+	plugin  *csidriver.Plugin
 	store   *store.Disk
 	manager *volumemanager.Manager
 	claims  *persistentvolume.Controller
@@ -70,8 +70,8 @@ type agent struct {
 }
 
 // liveTo brings the node to a stage. What is mounted stays.
-func liveTo(ctx context.Context, dir string, stage Stage) error {
-	a, err := newAgent(ctx, dir)
+func liveTo(ctx context.Context, dir string, stage Stage, driver string) error {
+	a, err := newAgent(ctx, dir, driver)
 	if err != nil {
 		return err
 	}
@@ -86,8 +86,8 @@ func liveTo(ctx context.Context, dir string, stage Stage) error {
 	return errors.Join(err, a.store.Close(), a.driver.Close())
 }
 
-func newAgent(ctx context.Context, dir string) (*agent, error) {
-	driver, err := csidriver.New(csidriver.Options{Socket: socketOf(dir), Driver: loopblock.Driver})
+func newAgent(ctx context.Context, dir, name string) (*agent, error) {
+	driver, err := csidriver.New(csidriver.Options{Socket: socketOf(dir), Driver: name})
 	if err != nil {
 		return nil, err
 	}
@@ -103,11 +103,14 @@ func newAgent(ctx context.Context, dir string) (*agent, error) {
 		return nil, err
 	}
 	plugins := volume.NewVolumePluginMgr(host)
-	if err := plugins.InitPlugins(ctx, driver.Plugin()); err != nil {
+	a := &agent{driver: driver, plugin: driver.Plugin()}
+	if err := plugins.InitPlugins(ctx, a.plugin); err != nil {
 		return nil, err
 	}
-	a := &agent{driver: driver}
 	if a.store, err = store.OpenDisk(filepath.Join(dir, "objects"), store.DiskOptions{}); err != nil {
+		return nil, err
+	}
+	if err := a.register(ctx); err != nil {
 		return nil, err
 	}
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
@@ -119,6 +122,15 @@ func newAgent(ctx context.Context, dir string) (*agent, error) {
 	})
 	a.sizes = expand.New(plugins, a.store, expand.Options{Logger: logger(), Backoff: retry})
 	return a, err
+}
+
+// register makes the node's object and tells in it, and in its CSINode, what the driver says of the node.
+func (a *agent) register(ctx context.Context) error {
+	_, err := a.store.Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
+	if err != nil && !errors.Is(err, store.ErrAlreadyExists) {
+		return err
+	}
+	return a.driver.Register(ctx, a.store, nodeName)
 }
 
 // reach brings the node to a stage from whatever stage an agent before has left it in.
@@ -162,7 +174,7 @@ func (a *agent) createObjects(ctx context.Context) error {
 	policy, class := v1.PersistentVolumeReclaimDelete, "csi"
 	yes := true
 	objects := []store.Object{&storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: volume.PluginNameOfDriver(loopblock.Driver), ReclaimPolicy: &policy,
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: a.plugin.GetPluginName(), ReclaimPolicy: &policy,
 		AllowVolumeExpansion: &yes,
 	}}
 	for name, mode := range claims {
@@ -269,13 +281,18 @@ func (a *agent) use(ctx context.Context, pod *v1.Pod, stage Stage) error {
 	if stage == First || stage == Second {
 		return nil
 	}
+	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, a.store, v1.NamespaceDefault, "disk")
+	if err != nil {
+		return err
+	}
 	file, err := os.Open(given.Devices[0].Source)
 	if err != nil {
 		return err
 	}
+	wanted := claim.Spec.Resources.Requests[v1.ResourceStorage]
 	bytes, err := file.Seek(0, io.SeekEnd)
-	if err == nil && bytes != 2*size {
-		err = fmt.Errorf("the device has %d bytes and not %d", bytes, 2*size)
+	if err == nil && bytes != wanted.Value() {
+		err = fmt.Errorf("the device has %d bytes and not %s", bytes, &wanted)
 	}
 	return errors.Join(err, file.Close())
 }

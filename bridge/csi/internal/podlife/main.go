@@ -2,7 +2,9 @@
 // volumes through it. Both keep what they know below one directory, so that the next process goes on.
 //
 //	podlife driver DIR         serves loop-block at DIR/csi.sock until SIGTERM
-//	podlife agent DIR STAGE    brings the node to a stage of the life of a pod, and ends; what is mounted stays
+//	podlife agent DIR STAGE [DRIVER]
+//	                           brings the node to a stage of the life of a pod, and ends; what is mounted stays. The driver at DIR/csi.sock
+//	                           has that name, or that of loop-block
 package main
 
 import (
@@ -35,9 +37,11 @@ func run(args []string) error {
 	case len(args) == 2 && args[0] == "driver":
 		return serve(ctx, args[1])
 	case len(args) == 3 && args[0] == "agent":
-		return liveTo(ctx, args[1], Stage(args[2]))
+		return liveTo(ctx, args[1], Stage(args[2]), loopblock.Driver)
+	case len(args) == 4 && args[0] == "agent":
+		return liveTo(ctx, args[1], Stage(args[2]), args[3])
 	}
-	return fmt.Errorf("run it as %q or %q, not with %q", "driver DIR", "agent DIR STAGE", args)
+	return fmt.Errorf("run it as %q or %q, not with %q", "driver DIR", "agent DIR STAGE [DRIVER]", args)
 }
 
 func socketOf(dir string) string { return filepath.Join(dir, "csi.sock") }
