@@ -47,8 +47,13 @@ func Continue(f File, content []byte, length int64, o Options) *Journal {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli) // A constant, but for the language.
 
-// Checksum returns the checksum of content, as [Journal.Sum] does.
-func Checksum(content []byte) uint32 { return crc32.Checksum(content, castagnoli) }
+// Checksum returns the checksum of content, in one part or several, as [Journal.Sum] does.
+func Checksum(content ...[]byte) (sum uint32) {
+	for _, part := range content {
+		sum = crc32.Update(sum, castagnoli, part)
+	}
+	return sum
+}
 
 // Size returns how many bytes were acknowledged.
 func (j *Journal) Size() int64 { return j.size }

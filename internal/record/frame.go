@@ -2,9 +2,10 @@ package record
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -55,37 +56,49 @@ type placed struct {
 	span
 }
 
-// summed inserts the checksum of text into it, after its first word.
-func summed(word, rest string, body []byte) []byte {
-	text := make([]byte, 0, len(word)+len(rest)+len(body)+10)
-	text = append(append(append(text, word...), ' '), rest...)
-	text = append(text, body...)
-	sum := fmt.Appendf(nil, "%08x ", journal.Checksum(text))
-	return slices.Insert(text, len(word)+1, sum...)
+// noSum holds the place of a checksum.
+const noSum = " 00000000 "
+
+// hexSum returns the checksum of a text that has one after its first word: of all but that.
+func hexSum(word, rest []byte) (sum [8]byte) {
+	var number [4]byte
+	binary.BigEndian.PutUint32(number[:], journal.Checksum(word, []byte(" "), rest))
+	hex.Encode(sum[:], number[:])
+	return sum
 }
 
-// unsummed checks the checksum of text and returns text without it.
-func unsummed(text []byte) ([]byte, error) {
+// sumUp writes the checksum of a text in its place, after its first word, which has so many bytes.
+func sumUp(text []byte, word int) {
+	sum := hexSum(text[:word], text[word+len(noSum):])
+	copy(text[word+1:], sum[:])
+}
+
+// checkSum returns what is before the checksum of a text, and after it.
+func checkSum(text []byte) (word, rest []byte, err error) {
 	word, rest, ok := bytes.Cut(text, []byte(" "))
 	sum, rest, also := bytes.Cut(rest, []byte(" "))
-	if !ok || !also || len(sum) != 8 {
-		return nil, errDamaged
+	if !ok || !also {
+		return nil, nil, errDamaged
 	}
-	plain := append(append(slices.Clone(word), ' '), rest...)
-	if string(sum) != fmt.Sprintf("%08x", journal.Checksum(plain)) {
-		return nil, fmt.Errorf("%w: wrong checksum", errDamaged)
+	if right := hexSum(word, rest); string(sum) != string(right[:]) {
+		return nil, nil, fmt.Errorf("%w: wrong checksum", errDamaged)
 	}
-	return plain, nil
+	return word, rest, nil
 }
 
-// encode returns the frame as it stands in a log.
-func (f frame) encode() []byte {
-	word, body := putKind, f.payload
+// appendTo appends the frame to text, as it stands in a log.
+func (f frame) appendTo(text []byte) []byte {
+	word, body, at := putKind, f.payload, len(text)
 	if f.removed {
 		word, body = delKind, nil
 	}
-	rest := fmt.Sprintf("%d %d %+q\n", len(body), f.start, f.key)
-	return summed(word, rest, append(slices.Clone(body), '\n'))
+	text = append(append(text, word...), noSum...)
+	text = append(strconv.AppendInt(text, int64(len(body)), 10), ' ')
+	text = append(strconv.AppendInt(text, f.start, 10), ' ')
+	text = append(strconv.AppendQuoteToASCII(text, f.key), '\n')
+	text = append(append(text, body...), '\n')
+	sumUp(text[at:], len(word))
+	return text
 }
 
 // parseFrame returns the frame at the beginning of data, and its length there.
@@ -108,7 +121,7 @@ func parseFrame(data []byte) (frame, int, error) {
 	if whole > len(data) {
 		return frame{}, 0, errShort
 	}
-	if _, err := unsummed(data[:whole]); err != nil {
+	if _, _, err := checkSum(data[:whole]); err != nil {
 		return frame{}, 0, err
 	}
 	return frame{key: key, payload: data[end+1 : whole-1], removed: fields[0] == delKind, start: start}, whole, nil
@@ -116,7 +129,10 @@ func parseFrame(data []byte) (frame, int, error) {
 
 // headLine returns the head of a log with so many bytes after it.
 func headLine(size int) []byte {
-	return summed(logFormat+strconv.Itoa(logVersion), strconv.Itoa(size)+"\n", nil)
+	word := logFormat + strconv.Itoa(logVersion)
+	text := fmt.Appendf(nil, "%s%s%d\n", word, noSum, size)
+	sumUp(text, len(word))
+	return text
 }
 
 // parseHead returns the length of the head, and up to where all was acknowledged when the log got its name. The error of a log
@@ -126,15 +142,14 @@ func parseHead(data []byte) (length int, proven int64, err error) {
 	if end < 0 || !bytes.HasPrefix(data, []byte(logFormat)) {
 		return 0, 0, fmt.Errorf("%w: no head", errDamaged)
 	}
-	plain, err := unsummed(data[:end+1])
+	word, rest, err := checkSum(data[:end+1])
 	if err != nil {
 		return 0, 0, err
 	}
-	word, rest, _ := strings.Cut(strings.TrimSuffix(string(plain), "\n"), " ")
-	if version, err := strconv.Atoi(strings.TrimPrefix(word, logFormat)); err != nil || version != logVersion {
+	if version, err := strconv.Atoi(strings.TrimPrefix(string(word), logFormat)); err != nil || version != logVersion {
 		return 0, 0, fmt.Errorf("log of format %q: %w", word, ErrNewer)
 	}
-	size, err := strconv.ParseInt(rest, 10, 64)
+	size, err := strconv.ParseInt(strings.TrimSuffix(string(rest), "\n"), 10, 64)
 	if err != nil {
 		return 0, 0, fmt.Errorf("%w: no head: %w", errDamaged, err)
 	}

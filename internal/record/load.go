@@ -348,18 +348,22 @@ func (d *Dir) leave(name, file string, reason error) Damaged {
 	return Damaged{Path: filepath.Join(d.path, file), Err: reason}
 }
 
-func (d *Dir) isLeft(name string) bool {
-	_, left := d.left[name]
+// isLeft reports whether what is in the place of the record of key is to be left there.
+func (d *Dir) isLeft(key string) bool {
+	if len(d.left) == 0 {
+		return false
+	}
+	_, left := d.left[fileName(key)]
 	return left
 }
 
 // makeWay moves aside what was left where the record of key is about to be written.
 func (d *Dir) makeWay(key string) error {
-	name := fileName(key)
-	if !d.isLeft(name) {
+	if !d.isLeft(key) {
 		return nil
 	}
 	var err error
+	name := fileName(key)
 	if d.exists(name) {
 		_, err = d.moveAside(name)
 	} else if _, there := d.index[key]; there {

@@ -463,7 +463,9 @@ func TestAfterACloseEveryEndIsProven(t *testing.T) {
 
 // TestALogOfANewerProgramStaysUntilItsPlaceIsNeeded, as its records do.
 func TestALogOfANewerProgramStaysUntilItsPlaceIsNeeded(t *testing.T) {
-	newer := append(summed(logFormat+"3", "surprise\n", nil), "and more"...)
+	newer := []byte(logFormat + "3" + noSum + "surprise\n")
+	sumUp(newer, len(logFormat)+1)
+	newer = append(newer, "and more"...)
 	disk := modeldisk.New(map[string][]byte{logName: newer})
 	for range 2 {
 		got, damaged := load(t, openModel(disk, Options{Sync: true}))

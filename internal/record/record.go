@@ -52,6 +52,7 @@ type Dir struct {
 	// log is the open log, nil before the first write; file is what it is written by.
 	log  *journal.Journal
 	file journal.File
+	text []byte // what is written, to be used again
 	// index says where the record of each key is in the log. removals is how much room their removal needs, live how much they
 	// take.
 	index    map[string]span

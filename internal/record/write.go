@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/volumekit/volumekit/internal/journal"
 )
@@ -87,8 +88,8 @@ func (d *Dir) writeNext(b *batch) {
 	err := d.append(writes)
 	if journal.IsFull(err) && len(writes) > 1 { // Removals have room left.
 		for i := range b.writes {
-			if b.errs[i] == nil {
-				b.errs[i] = d.append(d.needed(b.writes[i : i+1]))
+			if b.errs[i] == nil && d.isNeeded(b.writes[i]) {
+				b.errs[i] = d.append(b.writes[i : i+1])
 			}
 		}
 		return
@@ -111,19 +112,17 @@ func (d *Dir) prepare(b *batch) []frame {
 		if !f.removed {
 			b.errs[i] = d.makeWay(f.key)
 		}
-		if b.errs[i] == nil {
-			writes = append(writes, d.needed(b.writes[i:i+1])...)
+		if b.errs[i] == nil && d.isNeeded(f) {
+			writes = append(writes, f)
 		}
 	}
 	return writes
 }
 
-// needed returns what of writes there is to write: not the removal of what is not there, or of what is to be left.
-func (d *Dir) needed(writes []frame) []frame {
-	return slices.DeleteFunc(slices.Clone(writes), func(f frame) bool {
-		_, there := d.index[f.key]
-		return f.removed && (!there || d.isLeft(fileName(f.key)))
-	})
+// isNeeded reports whether a frame is to be written: not the removal of what is not there, or of what is to be left.
+func (d *Dir) isNeeded(f frame) bool {
+	_, there := d.index[f.key]
+	return !f.removed || there && !d.isLeft(f.key)
 }
 
 // append makes frames durable, then known. A disk that is full may have room for a log without what is past.
@@ -143,17 +142,20 @@ func (d *Dir) appendNow(writes []frame) error {
 		return err
 	}
 	start := d.log.Size()
-	var text []byte
+	text := d.text[:0]
 	// What counts has room to be written anew once more, and to be removed.
 	spans, keep, grows := make([]span, len(writes)), d.removals+d.live, false
 	for i, f := range writes {
 		f.start = start
 		from := start + int64(len(text))
-		text = append(text, f.encode()...)
+		text = f.appendTo(text)
 		spans[i] = span{from, start + int64(len(text))}
 		if !f.removed {
 			grows, keep = true, keep+removalOf(f.key)+spans[i].size()
 		}
+	}
+	if cap(text) <= roomStep {
+		d.text = text
 	}
 	if grows {
 		if err := d.log.MakeRoom(len(text), keep); err != nil {
@@ -197,7 +199,10 @@ func (d *Dir) enter(f frame, at span) {
 }
 
 // removalOf is how much room the removal of a record may need.
-func removalOf(key string) int64 { return int64(len(fmt.Sprintf("%+q", key))) + removalSize }
+func removalOf(key string) int64 {
+	var room [256]byte
+	return int64(len(strconv.AppendQuoteToASCII(room[:0], key))) + removalSize
+}
 
 // ready sees to it that the log can be written to: what was read is in it, and its name is durable.
 func (d *Dir) ready() error {
@@ -259,7 +264,7 @@ func (d *Dir) writeAnew(records []Record) error {
 	spans := make([]span, len(records))
 	for i, r := range records {
 		from := int64(len(body))
-		body = append(body, frame{key: r.Key, payload: r.Payload}.encode()...)
+		body = frame{key: r.Key, payload: r.Payload}.appendTo(body)
 		spans[i] = span{from, int64(len(body))}
 	}
 	head := headLine(len(body))
