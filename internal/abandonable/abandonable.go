@@ -48,12 +48,21 @@ type Call struct {
 	Path string
 }
 
-// slot is one operation that holds its key.
+// slot is one operation that holds its key. Calls.mu guards its channels.
 type slot struct {
-	steps *steps
-	ended chan struct{} // closed when the operation has returned
-	gone  chan struct{} // closed when its caller has left
-	isOut bool          // guarded by Calls.mu; whether gone is closed
+	steps steps
+	// ended is closed when the operation has returned; nil unless its caller has left.
+	ended chan struct{}
+	// free is closed when the operation has returned or its caller has left; nil unless somebody waits for that.
+	free chan struct{}
+}
+
+// wake lets those go on who wait for the slot.
+func (s *slot) wake() {
+	if s.free != nil {
+		close(s.free)
+		s.free = nil
+	}
 }
 
 // Calls runs operations, one at a time for each key, and counts those that were abandoned. Make it with [New]. Its
@@ -88,13 +97,14 @@ func Value[T any](ctx context.Context, c *Calls, key Key, op func(context.Contex
 }
 
 // Do runs op and waits for it or for ctx, whichever ends first. The context of op is ctx, and knows its steps. An
-// operation that did not begin is an error that matches outcome.ErrTransient.
+// operation that did not begin is an error that matches outcome.ErrTransient. Where nobody will leave, since ctx never ends, or
+// where the caller is abandoned with op (see [Guarded]), op runs in the goroutine of the caller.
 func (c *Calls) Do(ctx context.Context, key Key, op func(context.Context) error) error {
 	s, err := c.acquire(ctx, key)
 	if err != nil {
 		return err
 	}
-	if isGuarded(ctx) {
+	if isGuarded(ctx) || ctx.Done() == nil {
 		return c.doHere(ctx, key, s, op)
 	}
 	var e ending
@@ -151,7 +161,7 @@ func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Conte
 			panic(e.panicked)
 		}
 	}()
-	e.err = op(context.WithValue(ctx, stepsKey{}, s.steps))
+	e.err = op(context.WithValue(ctx, stepsKey{}, &s.steps))
 	e.exited = false
 }
 
@@ -161,31 +171,34 @@ func (c *Calls) acquire(ctx context.Context, key Key) (*slot, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("%q was not touched: %w: %w", key.Path, outcome.ErrTransient, err)
 		}
-		mine, other, err := c.tryAcquire(key)
+		mine, free, err := c.tryAcquire(key)
 		if err != nil || mine != nil {
 			return mine, err
 		}
 		select {
-		case <-other.ended:
-		case <-other.gone:
+		case <-free:
 		case <-ctx.Done():
 		}
 	}
 }
 
-func (c *Calls) tryAcquire(key Key) (mine, other *slot, err error) {
+// tryAcquire takes the slot of key, or returns what is closed when it may be free.
+func (c *Calls) tryAcquire(key Key) (mine *slot, free <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.slots[key]; s != nil {
-		if s.isOut {
+		if s.ended != nil {
 			return nil, nil, c.refusal(fmt.Errorf("%q: %s has not returned", key.Path, s.steps.current()))
 		}
-		return nil, s, nil
+		if s.free == nil {
+			s.free = make(chan struct{})
+		}
+		return nil, s.free, nil
 	}
 	if c.out >= c.options.Max {
 		return nil, nil, c.refusal(fmt.Errorf("%q: %d calls have not returned", key.Path, c.out))
 	}
-	s := &slot{steps: &steps{}, ended: make(chan struct{}), gone: make(chan struct{})}
+	s := &slot{}
 	c.slots[key] = s
 	return s, nil, nil
 }
@@ -201,9 +214,9 @@ func (c *Calls) abandon(ctx context.Context, key Key, s *slot) error {
 	if c.slots[key] != s {
 		return nil
 	}
-	s.isOut = true
+	s.ended = make(chan struct{})
 	c.out++
-	close(s.gone)
+	s.wake()
 	cause := ctx.Err()
 	if why := context.Cause(ctx); !errors.Is(why, cause) {
 		cause = fmt.Errorf("%w: %w", cause, why)
@@ -214,11 +227,12 @@ func (c *Calls) abandon(ctx context.Context, key Key, s *slot) error {
 func (c *Calls) release(key Key, s *slot) (wasAbandoned bool) {
 	c.mu.Lock()
 	delete(c.slots, key)
-	if wasAbandoned = s.isOut; wasAbandoned {
+	if wasAbandoned = s.ended != nil; wasAbandoned {
 		c.out--
+		close(s.ended)
 	}
+	s.wake()
 	c.mu.Unlock()
-	close(s.ended)
 	if wasAbandoned && c.options.Logger != nil {
 		c.options.Logger.Info("an abandoned call has ended", "call", s.steps.current(), "path", key.Path)
 	}
@@ -231,7 +245,7 @@ func (c *Calls) Abandoned() []Call {
 	defer c.mu.Unlock()
 	var all []Call
 	for key, s := range c.slots {
-		if s.isOut {
+		if s.ended != nil {
 			all = append(all, Call{Name: s.steps.current(), Path: key.Path})
 		}
 	}

@@ -224,6 +224,29 @@ func TestAGuardedCallNeedsNoGoroutine(t *testing.T) {
 	})
 }
 
+// TestACallerWhoNeverLeavesNeedsNoGoroutine: others are refused for as long as its call runs, as ever.
+func TestACallerWhoNeverLeavesNeedsNoGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, release := newCalls(abandonable.Options{}), make(chan struct{})
+		result := make(chan error)
+		var stack string
+		go func() {
+			result <- c.Do(context.WithoutCancel(t.Context()), key("a"), func(ctx context.Context) error {
+				stack = string(debug.Stack())
+				return hang(release)(ctx)
+			})
+		}()
+		synctest.Wait()
+		assert.Contains(t, stack, "TestACallerWhoNeverLeavesNeedsNoGoroutine.func1.1(", "its caller is on the stack")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorIs(t, c.Do(ctx, key("a"), hang(release)), outcome.ErrTransient, "it waits for the other")
+		close(release)
+		require.NoError(t, <-result)
+		require.NoError(t, c.Do(t.Context(), key("a"), func(context.Context) error { return nil }))
+	})
+}
+
 // TestAShorterDeadlineWithinAGuardedCallIsKept by a goroutine, as outside of one.
 func TestAShorterDeadlineWithinAGuardedCallIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

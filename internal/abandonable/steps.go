@@ -1,8 +1,9 @@
 package abandonable
 
 import (
+	"cmp"
 	"context"
-	"sync/atomic"
+	"sync"
 )
 
 // stepsKey finds the steps of an operation in its context.
@@ -10,7 +11,8 @@ type stepsKey struct{}
 
 // steps is where an operation says what it is doing, for the caller that may leave it behind.
 type steps struct {
-	name atomic.Pointer[string]
+	mu   sync.Mutex
+	name string
 }
 
 // Begin says that the named step comes next in the operation whose context ctx is. It fails when the caller has gone, so
@@ -23,13 +25,14 @@ func Begin(ctx context.Context, name string) error {
 // Note is [Begin] for a step that must be taken in any case, such as a clean-up.
 func Note(ctx context.Context, name string) {
 	if s, ok := ctx.Value(stepsKey{}).(*steps); ok {
-		s.name.Store(&name)
+		s.mu.Lock()
+		s.name = name
+		s.mu.Unlock()
 	}
 }
 
 func (s *steps) current() string {
-	if name := s.name.Load(); name != nil {
-		return *name
-	}
-	return "start"
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.name, "start")
 }
