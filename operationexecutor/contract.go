@@ -27,13 +27,19 @@ func (g *generator) isMounted(ctx context.Context, x *execution, path string) (m
 		return false, false
 	}
 	var is bool
-	err := x.beside(ctx, x.asking("IsMountPoint"), func(ctx context.Context) (err error) {
+	ask := func(ctx context.Context) (err error) {
 		is, err = g.mounts.IsMountPoint(ctx, path)
 		if errors.Is(err, fs.ErrNotExist) {
 			is, err = false, nil
 		}
 		return err
-	})
+	}
+	var err error
+	if _, prompt := g.mounts.(PromptMountPoints); prompt {
+		err = x.port(context.WithoutCancel(ctx), "IsMountPoint", ask)
+	} else {
+		err = x.beside(ctx, x.asking("IsMountPoint"), ask)
+	}
 	if err != nil {
 		return false, false // The call may still write.
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"runtime/debug"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -224,6 +225,39 @@ func TestWhatCannotBeAskedIsBelieved(t *testing.T) {
 		close(hangs)
 		synctest.Wait()
 		require.NoError(t, w.executor.Wait(t.Context()))
+	})
+}
+
+// promptTable is a table that returns when its context ends. It notes by whom it was asked.
+type promptTable struct {
+	*mountTable
+	stack *string
+}
+
+func (promptTable) ReturnsInTime() {}
+
+func (p promptTable) IsMountPoint(ctx context.Context, path string) (bool, error) {
+	*p.stack = string(debug.Stack())
+	if p.hangs != nil {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
+	return p.mountTable.IsMountPoint(ctx, path)
+}
+
+// TestAPromptTableIsAskedByTheOperation itself, which goes on when the answer does not come in time.
+func TestAPromptTableIsAskedByTheOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := promptTable{&mountTable{}, new(string)}
+		w := newWorld(t, setup{mounting: true, generator: func(o *operationexecutor.GeneratorOptions) { o.Mounts = table }})
+		w.attached("data")
+		table.set(podPath, false)
+		require.ErrorIs(t, w.ended(w.mount("data", "p")).Err(), operationexecutor.ErrUntrue)
+		assert.Contains(t, *table.stack, "operationexecutor.(*execution).execute(")
+		w.honest(table.mountTable)
+		table.hangs = make(chan struct{})
+		w.succeeded(w.mount("data", "p"))
+		assert.Empty(t, w.executor.Hung())
 	})
 }
 

@@ -199,6 +199,14 @@ type MountPoints interface {
 	IsMountPoint(ctx context.Context, path string) (bool, error)
 }
 
+// PromptMountPoints is a [MountPoints] that returns when its context ends, whatever it waits for. It is asked in the goroutine of
+// the operation. Any other is asked in one of its own, which is left behind when it does not return.
+type PromptMountPoints interface {
+	MountPoints
+	// ReturnsInTime says so, and does nothing.
+	ReturnsInTime()
+}
+
 // Subpaths knows the parts of a volume that were bound for the containers of a pod, beside the volume.
 type Subpaths interface {
 	// CleanSubpaths takes them off, of all containers of the pod. It is called before the volume is torn down, which

@@ -99,9 +99,10 @@ func (w *Watch) bearsMounts(path string) bool {
 	return ok && strings.Count(below, "/") < 3 // {pod}/volumes/{plugin}/{volume}
 }
 
-// suspectID tells of the mount of ours with the unique id.
+// suspectID tells of the mount of ours with the unique id, unless that is being taken away: then it is to go, and how that has ended
+// says what is there.
 func (t *mounts) suspectID(id uint64, suspect func(path string)) {
-	if own := t.byUniqueID(id); own != nil && !t.isBusy(own.path) {
+	if own := t.byUniqueID(id); own != nil && !t.isGoing(own) && !t.isBusy(own.path) {
 		suspect(own.path)
 	}
 }

@@ -100,6 +100,9 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 	switch end {
 	case operationexecutor.IntentDone:
 		g.tellBelow(path, intent)
+		if isTeardown(intent) {
+			g.suspects.Add(path) // it is believed to be there, and may have gone
+		}
 	case operationexecutor.IntentForgotten:
 		g.tellKept(path, intent)
 		if !isTeardown(intent) {
@@ -156,6 +159,11 @@ type looks struct {
 	*mounts
 	kernel mountLooker
 }
+
+var _ operationexecutor.PromptMountPoints = looks{}
+
+// ReturnsInTime implements [operationexecutor.PromptMountPoints]: a lookup is left behind when its context ends.
+func (looks) ReturnsInTime() {}
 
 // IsMountPoint implements [operationexecutor.MountPoints].
 func (l looks) IsMountPoint(ctx context.Context, path string) (bool, error) {

@@ -238,6 +238,13 @@ func (t *mounts) leavingOf(h podvolume.Key) *Mount {
 	return t.leaving[h]
 }
 
+// isGoing reports whether an operation is under way that takes a mount away.
+func (t *mounts) isGoing(own *Mount) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leaving[own.Key] == own && t.busy[own.path] != nil
+}
+
 // letGo says that a mount is there no more while its teardown hangs.
 func (t *mounts) letGo(own *Mount) {
 	t.mu.Lock()
