@@ -25,6 +25,8 @@ type TableChange struct {
 // runs in the goroutine of the caller and starts nothing that outlives it; it sleeps while nothing happens. Another error
 // says that watching is not possible, or no longer.
 //
+// Changes that come within a few milliseconds are told of together, so that a burst of mounts costs little.
+//
 // The first call, with Whole set, comes when watching has begun, so that nothing is missed between an earlier look at the
 // table and the first change. Calls come one after the other. The next call has all changes that came during the last one;
 // when these are more than the kernel keeps (16,384 events), Whole is set.

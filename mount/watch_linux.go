@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +20,9 @@ type watcher struct {
 	table  int
 	events int // the fanotify group, or -1
 }
+
+// eventBurst is how long events are gathered before they are told.
+const eventBurst = 5 * time.Millisecond
 
 // watch is Watch.
 func (r *reader) watch(ctx context.Context, changed func(TableChange)) (err error) {
@@ -85,7 +89,14 @@ func (w *watcher) next() (TableChange, error) {
 	if change.Options && !told {
 		w.awaitEvents()
 	}
+	w.gather()
 	return change, w.explain(&change)
+}
+
+// gather lets more events come, so that many mounts at once wake nobody for each.
+func (w *watcher) gather() {
+	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
+	_, _ = unix.Poll(fds, int(eventBurst.Milliseconds())) // cut short by the end
 }
 
 // wait waits until there is something to tell: that the table has changed, or events.
