@@ -83,9 +83,6 @@ func (v *realVolume) SetUpAt(ctx context.Context, dir string, _ volume.MounterAr
 			return nil
 		}
 	}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
 	return v.mounter.Mount(ctx, v.request)
 }
 func (v *realVolume) TearDown(ctx context.Context) error { return v.TearDownAt(ctx, v.path) }
@@ -93,7 +90,7 @@ func (v *realVolume) TearDownAt(ctx context.Context, dir string) error {
 	if err := v.mounter.Unmount(ctx, dir, mount.UnmountOptions{}); err != nil {
 		return err
 	}
-	return unix.Rmdir(dir)
+	return v.mounter.RemoveTarget(ctx, dir)
 }
 
 // realNode is a directory on a tmpfs with a node's root, its records and what binds are of.
