@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/abandonable"
 	"github.com/volumekit/volumekit/internal/outcome"
 	"github.com/volumekit/volumekit/internal/watchdog"
 	"github.com/volumekit/volumekit/volume"
@@ -127,9 +126,8 @@ func (x *execution) call(ctx context.Context, what call, f func(ctx context.Cont
 		return x.notMade(c, err)
 	}
 	c.hasWorker = true
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	return x.here(c, func() error { return f(abandonable.Guarded(ctx)) })
+	ctx, c.Timeout = x.contexts.of(c.timeout)
+	return x.here(c, func() error { return f(ctx) })
 }
 
 // construct calls a method of the plugin that does no I/O and returns something; nil is refused. It needs no worker.
@@ -178,7 +176,7 @@ func (x *execution) beside(ctx context.Context, what call, f func(ctx context.Co
 	if err := c.workers.acquire(ctx); err != nil {
 		return x.notMade(c, err)
 	}
-	c.hasWorker, c.Watch = true, nil
+	c.hasWorker = true
 	ended := make(chan error, 1)
 	c.abandoned = func(c *pluginCall) { ended <- c.lostError(ctx) }
 	go func() {
@@ -202,7 +200,7 @@ func (x *execution) prepare(c *pluginCall, what call) *pluginCall {
 	if c.workers == nil || c.workers.name != x.op.plugin {
 		c.workers = x.executor.workersOf(x.op.plugin)
 	}
-	c.Owner, c.Watch = c, &x.watch
+	c.Owner = c
 	c.Timeout, c.Grace, c.Patience = what.timeout, x.executor.options.Grace, workerPatience
 	return c
 }
@@ -227,6 +225,7 @@ func (x *execution) here(c *pluginCall, f func() error) (err error) {
 		}
 		x.stepped(c, err)
 	}()
+	c.Watch = x.contexts.watch
 	x.make(c, f)
 	return nil
 }

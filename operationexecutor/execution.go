@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/watchdog"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -39,6 +38,7 @@ type execution struct {
 	op       *Operation
 	executor *Executor
 	worker   Worker // whose goroutine this is
+	isAlone  bool   // the goroutine is for this operation only
 	code     code
 
 	// failed, which the code sets before each call, says what is believed when the operation fails from there on, and
@@ -47,8 +47,8 @@ type execution struct {
 	// release, if the code has set it, is called when the state has been told.
 	release func()
 
-	// watch bounds the calls by the operation's context.
-	watch watchdog.Watch
+	// contexts has those of the calls: the operation's own, or those of the goroutine of its caller.
+	contexts *callContexts
 	// calling is the call that runs in the operation's goroutine.
 	calling pluginCall
 	// unwound says why the code of the operation does not go on after a call: errAbandoned, or the error of a call that
@@ -64,7 +64,7 @@ type execution struct {
 // in another goroutine (see abandoned), and this one returns when the call does. A panic of a port ends the operation, and
 // goes on to crash the program, for it is not a plugin's.
 func (x *execution) execute(ctx context.Context) {
-	x.executor.calls.Watch(ctx, &x.watch)
+	x.contexts.follow(ctx, &x.executor.calls)
 	x.calling.abandoned = func(c *pluginCall) { x.abandoned(ctx, c) }
 	err := errBrokenOff
 	returned := false
@@ -110,7 +110,9 @@ func (x *execution) end(ctx context.Context, cause error) {
 
 // finish ends an operation in the order that the package comment promises, also when the observer or KeyFreed panics.
 func (x *execution) finish(cause error) {
-	x.watch.Stop()
+	if x.isAlone {
+		x.contexts.stop()
+	}
 	if x.release != nil {
 		x.release()
 	}

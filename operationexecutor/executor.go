@@ -16,7 +16,8 @@ import (
 type Executor struct {
 	*engine
 	// worker is the goroutine of the caller, where operations run in that; nil: each runs in one of its own.
-	worker Worker
+	worker   Worker
+	contexts *callContexts // of the calls in that goroutine
 }
 
 // Worker is told of the operations that run in its goroutine: see [Executor.Synchronous].
@@ -82,11 +83,14 @@ func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions)
 // each method that begins one returns when it has ended. Only when a call of a plugin is abandoned does the method return
 // later than that, with the call: watch Done, or ExecutorOptions.CallsLeft, in another goroutine. A call that ends its
 // goroutine (runtime.Goexit) ends that of the caller, when the operation has ended. w is told how they go; nil: nobody is.
+//
+// The executor is for one goroutine. Its calls share contexts, which end a little after a call has returned, and with the context
+// of the operation at the latest: cancel that when no more operations are begun.
 func (e *Executor) Synchronous(w Worker) *Executor {
 	if w == nil {
 		w = noWorker{}
 	}
-	return &Executor{engine: e.engine, worker: w}
+	return &Executor{engine: e.engine, worker: w, contexts: &callContexts{}}
 }
 
 // AttachVolume begins to attach a volume to a node. Every method that begins an operation returns at once: an error says
@@ -173,11 +177,11 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 	}
 	e.attachments.begin(lock)
 	if e.worker == nil {
-		op.execution.worker = noWorker{}
+		op.execution.worker, op.execution.contexts, op.execution.isAlone = noWorker{}, &callContexts{}, true
 		go op.execution.execute(ctx)
 		return op, nil
 	}
-	op.execution.worker = e.worker
+	op.execution.worker, op.execution.contexts = e.worker, e.contexts
 	e.worker.Began(op)
 	op.execution.execute(ctx)
 	return op, nil
