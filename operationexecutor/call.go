@@ -126,7 +126,7 @@ func (x *execution) call(ctx context.Context, what call, f func(ctx context.Cont
 		return x.notMade(c, err)
 	}
 	c.hasWorker = true
-	ctx, c.Timeout = x.contexts.of(c.timeout)
+	ctx, c.Timeout = x.session.context(c.timeout)
 	return x.here(c, func() error { return f(ctx) })
 }
 
@@ -225,7 +225,7 @@ func (x *execution) here(c *pluginCall, f func() error) (err error) {
 		}
 		x.stepped(c, err)
 	}()
-	c.Watch = x.contexts.watch
+	c.Watch = x.session.watch
 	x.make(c, f)
 	return nil
 }

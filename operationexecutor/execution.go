@@ -47,8 +47,8 @@ type execution struct {
 	// release, if the code has set it, is called when the state has been told.
 	release func()
 
-	// contexts has those of the calls: the operation's own, or those of the goroutine of its caller.
-	contexts *callContexts
+	// session is the operation's own, or that of the goroutine of its caller.
+	session *session
 	// calling is the call that runs in the operation's goroutine.
 	calling pluginCall
 	// unwound says why the code of the operation does not go on after a call: errAbandoned, or the error of a call that
@@ -64,7 +64,7 @@ type execution struct {
 // in another goroutine (see abandoned), and this one returns when the call does. A panic of a port ends the operation, and
 // goes on to crash the program, for it is not a plugin's.
 func (x *execution) execute(ctx context.Context) {
-	x.contexts.follow(ctx, &x.executor.calls)
+	x.session.follow(ctx, &x.executor.calls)
 	x.calling.abandoned = func(c *pluginCall) { x.abandoned(ctx, c) }
 	err := errBrokenOff
 	returned := false
@@ -89,6 +89,9 @@ func (x *execution) execute(ctx context.Context) {
 // abandoned ends an operation whose goroutine does not return from a call.
 func (x *execution) abandoned(ctx context.Context, c *pluginCall) {
 	x.worker.Abandoned(x.op)
+	if !x.isAlone {
+		x.session = &session{} // That of its goroutine is used again when the call returns.
+	}
 	err := c.lostError(ctx)
 	x.stepped(c, err)
 	x.end(ctx, err)
@@ -111,7 +114,7 @@ func (x *execution) end(ctx context.Context, cause error) {
 // finish ends an operation in the order that the package comment promises, also when the observer or KeyFreed panics.
 func (x *execution) finish(cause error) {
 	if x.isAlone {
-		x.contexts.stop()
+		x.session.stop()
 	}
 	if x.release != nil {
 		x.release()

@@ -16,8 +16,8 @@ import (
 type Executor struct {
 	*engine
 	// worker is the goroutine of the caller, where operations run in that; nil: each runs in one of its own.
-	worker   Worker
-	contexts *callContexts // of the calls in that goroutine
+	worker  Worker
+	session *session // of that goroutine
 }
 
 // Worker is told of the operations that run in its goroutine: see [Executor.Synchronous].
@@ -90,7 +90,7 @@ func (e *Executor) Synchronous(w Worker) *Executor {
 	if w == nil {
 		w = noWorker{}
 	}
-	return &Executor{engine: e.engine, worker: w, contexts: &callContexts{}}
+	return &Executor{engine: e.engine, worker: w, session: &session{}}
 }
 
 // AttachVolume begins to attach a volume to a node. Every method that begins an operation returns at once: an error says
@@ -177,11 +177,11 @@ func (e *Executor) begin(ctx context.Context, key Key, op *Operation) (*Operatio
 	}
 	e.attachments.begin(lock)
 	if e.worker == nil {
-		op.execution.worker, op.execution.contexts, op.execution.isAlone = noWorker{}, &callContexts{}, true
+		op.execution.worker, op.execution.session, op.execution.isAlone = noWorker{}, &session{}, true
 		go op.execution.execute(ctx)
 		return op, nil
 	}
-	op.execution.worker, op.execution.contexts = e.worker, e.contexts
+	op.execution.worker, op.execution.session = e.worker, e.session
 	e.worker.Began(op)
 	op.execution.execute(ctx)
 	return op, nil

@@ -31,9 +31,35 @@ func (g *generator) copyOf(x *execution, spec *volume.Spec) *volume.Spec {
 			return c.copy
 		}
 	}
+	if kept, ok := x.session.takeSpec(spec); ok {
+		x.specs = append(x.specs, kept)
+		return kept.copy
+	}
 	made := &volume.Spec{Volume: spec.Volume.DeepCopy(), PersistentVolume: spec.PersistentVolume.DeepCopy(), ReadOnly: spec.ReadOnly}
 	x.specs = append(x.specs, specCopy{generator: g, original: spec, copy: made, was: g.inBytes(made)})
 	return made
+}
+
+// takeSpec returns the copy of a spec that was kept for an operation, and false when that of another one was, or none.
+func (s *session) takeSpec(original *volume.Spec) (kept specCopy, ok bool) {
+	if s.spec.original != original {
+		return specCopy{}, false
+	}
+	kept, s.spec = s.spec, specCopy{}
+	return kept, true
+}
+
+// keepSpec keeps a copy for the next operation.
+func (s *session) keepSpec(c specCopy) {
+	s.dropSpec()
+	s.spec = c
+}
+
+func (s *session) dropSpec() {
+	if s.spec.original != nil {
+		s.spec.generator.texts.Put(s.spec.was)
+	}
+	s.spec = specCopy{}
 }
 
 // checkSpecs tells of specs that a plugin has changed. The operation's own outcome is not changed by that, since the spec
@@ -48,11 +74,11 @@ func (x *execution) checkSpecs() {
 }
 
 func (x *execution) checkSpec(c specCopy) {
-	unchanged := c.isUnchanged()
-	c.generator.texts.Put(c.was)
-	if unchanged {
+	if c.isUnchanged() {
+		x.session.keepSpec(c)
 		return
 	}
+	c.generator.texts.Put(c.was)
 	_ = x.step("CheckSpec", func() error {
 		return fmt.Errorf("plugin %q changed the spec of volume %q that it was given, which its contract forbids: %w",
 			x.pluginName(), c.original.Name(), ErrContractViolation)

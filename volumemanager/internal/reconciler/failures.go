@@ -76,7 +76,7 @@ func (r *Reconciler) fail(h podvolume.Key, f Failure) {
 
 // noteWaits keeps why pods have to wait that want a volume in another way, and drops the failures of those that need nothing now. What
 // is tried again shows why it failed before, also while it is tried.
-func (r *Reconciler) noteWaits(v *view, actions []action) {
+func (r *Reconciler) noteWaits(v *view) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for pod, err := range v.waits {
@@ -85,8 +85,8 @@ func (r *Reconciler) noteWaits(v *view, actions []action) {
 	if len(r.failures.of[v.name]) == 0 {
 		return
 	}
-	needed := make(map[volume.UniquePodName]bool, len(actions))
-	for _, a := range actions {
+	needed := make(map[volume.UniquePodName]bool, len(v.actions))
+	for _, a := range v.actions {
 		needed[a.pod] = true
 	}
 	r.failures.keep(v.name, func(pod volume.UniquePodName) bool {
@@ -97,7 +97,7 @@ func (r *Reconciler) noteWaits(v *view, actions []action) {
 // isBusyWith reports whether an operation for a pod runs, or on the volume as a whole, or whether the pod waits for others.
 func (v *view) isBusyWith(pod volume.UniquePodName) bool {
 	i := v.index(pod)
-	return v.plan.pending || i >= 0 && v.plan.pods[i].pending || v.waits[pod] != nil
+	return v.inputs.pending || i >= 0 && v.inputs.pods[i].pending || v.waits[pod] != nil
 }
 
 // Forgot notes whether the actual state forgot a volume of which nothing is left. When it did not, the two disagree about

@@ -35,49 +35,44 @@ type operation struct {
 	podGone bool
 }
 
-// operations are those that run.
-type operations struct {
-	byVolume map[v1.UniqueVolumeName][]*operation
-	byPod    map[volume.UniquePodName][]*operation
-	// deferred is what could not begin beside an operation on the same volume, and is planned when one ends.
-	deferred map[v1.UniqueVolumeName][]volume.UniquePodName
+// key returns what the operation has to itself.
+func (op *operation) key() podvolume.Key {
+	if op.Whole {
+		return podvolume.Key{Volume: op.volume}
+	}
+	return podvolume.Key{Volume: op.volume, Pod: op.pod}
 }
 
-func newOperations() operations {
-	return operations{
-		byVolume: make(map[v1.UniqueVolumeName][]*operation), byPod: make(map[volume.UniquePodName][]*operation),
-		deferred: make(map[v1.UniqueVolumeName][]volume.UniquePodName),
+// operations are those that run, by what they have to themselves: at most one for each worker, and those of which calls were left
+// behind.
+type operations map[podvolume.Key]*operation
+
+// of returns the operations that concern a pod.
+func (o operations) of(pod volume.UniquePodName) []*operation {
+	var found []*operation
+	for _, op := range o {
+		if op.pod == pod {
+			found = append(found, op)
+		}
 	}
+	return found
 }
 
-func (o *operations) add(op *operation) {
-	o.byVolume[op.volume] = append(o.byVolume[op.volume], op)
-	if op.pod != "" {
-		o.byPod[op.pod] = append(o.byPod[op.pod], op)
+// runsOn reports whether an operation on a volume runs.
+func (o operations) runsOn(name v1.UniqueVolumeName) bool {
+	for key := range o {
+		if key.Volume == name {
+			return true
+		}
 	}
-}
-
-func (o *operations) remove(op *operation) {
-	remove(o.byVolume, op.volume, op)
-	if op.pod != "" {
-		remove(o.byPod, op.pod, op)
-	}
-}
-
-func remove[K comparable](of map[K][]*operation, key K, op *operation) {
-	left := slices.DeleteFunc(of[key], func(other *operation) bool { return other == op })
-	if len(left) == 0 {
-		delete(of, key)
-		return
-	}
-	of[key] = left
+	return false
 }
 
 // find returns the operation that the executor tells of; nil when no worker has begun it: a verification.
-func (o *operations) find(info operationexecutor.OperationInfo) *operation {
+func (o operations) find(info operationexecutor.OperationInfo) *operation {
 	kind := FilesystemKind(info.Kind)
-	for _, op := range o.byVolume[info.VolumeName] {
-		if op.pod == info.PodName && op.kind == kind {
+	for _, key := range []podvolume.Key{{Volume: info.VolumeName}, {Volume: info.VolumeName, Pod: info.PodName}} {
+		if op := o[key]; op != nil && op.pod == info.PodName && op.kind == kind {
 			return op
 		}
 	}
@@ -117,7 +112,7 @@ func (r *Reconciler) enter(v *view, a action) *operation {
 		volume:    v.name, kind: kindOf[a.verb], awaited: true,
 	}
 	r.mu.Lock()
-	r.running.add(op)
+	r.running[op.key()] = op
 	r.mu.Unlock()
 	if !r.isDue(v, a) {
 		r.takeOut(op)
@@ -188,16 +183,16 @@ func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
 // takeOut takes out an operation that did not begin, or whose key is free.
 func (r *Reconciler) takeOut(op *operation) {
 	r.mu.Lock()
-	last := op.kind == operationexecutor.OpUnmount && !op.podGone && len(r.running.byPod[op.pod]) == 1
+	last := op.kind == operationexecutor.OpUnmount && !op.podGone && len(r.running.of(op.pod)) == 1
 	if !last {
-		r.running.remove(op)
+		delete(r.running, op.key())
 	}
 	r.mu.Unlock()
 	if last {
 		// Of two that end at once, one comes here; who waits for the pod waits for this too.
 		r.Cleaner.LastTornDown(op.pod)
 		r.mu.Lock()
-		r.running.remove(op)
+		delete(r.running, op.key())
 		r.mu.Unlock()
 	}
 	r.Cleaner.Ended(op.pod)
@@ -206,8 +201,8 @@ func (r *Reconciler) takeOut(op *operation) {
 // planAfter has a volume planned after an operation: by the worker that has run it, or by any.
 func (r *Reconciler) planAfter(op *operation, o operationexecutor.OperationInfo) {
 	r.mu.Lock()
-	deferred := r.running.deferred[o.VolumeName]
-	delete(r.running.deferred, o.VolumeName)
+	deferred := r.deferred[o.VolumeName]
+	delete(r.deferred, o.VolumeName)
 	awaited := op != nil && op.awaited
 	if awaited {
 		op.ended = true
@@ -243,9 +238,9 @@ func (r *Reconciler) hasEnded(op *operation) bool {
 // deferUntilFree has what could not begin planned when an operation on the volume has ended.
 func (r *Reconciler) deferUntilFree(h podvolume.Key) {
 	r.mu.Lock()
-	runs := len(r.running.byVolume[h.Volume]) > 0
+	runs := r.running.runsOn(h.Volume)
 	if runs {
-		r.running.deferred[h.Volume] = append(r.running.deferred[h.Volume], h.Pod)
+		r.deferred[h.Volume] = append(r.deferred[h.Volume], h.Pod)
 	}
 	r.mu.Unlock()
 	if !runs {

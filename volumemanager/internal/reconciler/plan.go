@@ -96,13 +96,13 @@ type podView struct {
 	state   operationexecutor.VolumeMountState
 }
 
-// plan returns what is to be done now, in order. It is a pure function: everything that it decides is in the cases
-// under testdata/plan. What has to wait for another action is not returned; it is planned when that one has ended.
-func plan(v volumeView) []action {
+// plan adds to actions what is to be done now, in order. It is a pure function: everything that it decides is in the cases
+// under testdata/plan. What has to wait for another action is not added; it is planned when that one has ended.
+func (v *volumeView) plan(actions []action) []action {
 	if v.pending {
-		return nil
+		return actions
 	}
-	actions := v.tearDowns()
+	actions = v.tearDowns(actions)
 	switch {
 	case v.isWanted():
 		return v.setUps(actions)
@@ -114,8 +114,7 @@ func plan(v volumeView) []action {
 }
 
 // tearDowns takes the volume from each pod that does not use it, or that uses it anew. Uncertain counts as set up.
-func (v *volumeView) tearDowns() []action {
-	var actions []action
+func (v *volumeView) tearDowns(actions []action) []action {
 	for _, p := range v.pods {
 		used := (p.wanted || p.held) && !p.stale
 		if p.state != operationexecutor.VolumeNotMounted && !used && !p.pending {

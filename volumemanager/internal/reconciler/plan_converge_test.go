@@ -41,9 +41,9 @@ func TestEveryPlanKeepsTheRules(t *testing.T) {
 	for range planned {
 		v := randomView(r)
 		before := fmt.Sprintf("%+v", v)
-		actions := plan(v)
+		actions := v.plan(nil)
 		require.Equal(t, before, fmt.Sprintf("%+v", v), "a plan changes nothing")
-		require.Equal(t, actions, plan(v), "and is always the same")
+		require.Equal(t, actions, v.plan(nil), "and is always the same")
 		for _, a := range actions {
 			require.NoError(t, v.breaks(a), "%s\n%v", before, describe(actions))
 		}
@@ -91,7 +91,7 @@ func TestEveryPlanComesToAnEnd(t *testing.T) {
 			v.pods[i].waits = v.pods[i].waits && v.pods[i].state == operationexecutor.VolumeNotMounted
 		}
 		first, rounds := fmt.Sprintf("%+v", v), 0
-		for actions := plan(v); len(actions) > 0; actions = plan(v) {
+		for actions := v.plan(nil); len(actions) > 0; actions = v.plan(nil) {
 			for _, a := range actions {
 				v.succeed(a)
 			}

@@ -25,7 +25,7 @@ func TestPlan(t *testing.T) {
 			for _, c := range planCases(t, file) {
 				view, err := parseView(c.input)
 				require.NoError(t, err, "%s:%d", file, c.line)
-				assert.Equal(t, c.expected, describe(plan(view)), "%s:%d\n%s", file, c.line, strings.Join(c.input, "\n"))
+				assert.Equal(t, c.expected, describe(view.plan(nil)), "%s:%d\n%s", file, c.line, strings.Join(c.input, "\n"))
 			}
 		})
 	}

@@ -7,7 +7,6 @@ package reconciler
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -119,15 +118,18 @@ type Reconciler struct {
 	planned  atomic.Uint64
 
 	// mu guards what follows. Nothing else is called while it is held.
-	mu       sync.Mutex
-	running  operations
+	mu      sync.Mutex
+	running operations
+	// deferred is what could not begin beside an operation on the same volume, and is planned when one ends.
+	deferred map[v1.UniqueVolumeName][]volume.UniquePodName
 	failures failures
 }
 
 // New returns a reconciler. It starts nothing.
 func New(o Options) *Reconciler {
 	return &Reconciler{
-		Options: o, queue: newQueue(o.WorkersPerPlugin), running: newOperations(), failures: newFailures(),
+		Options: o, queue: newQueue(o.WorkersPerPlugin), running: make(operations),
+		deferred: make(map[v1.UniqueVolumeName][]volume.UniquePodName), failures: newFailures(),
 	}
 }
 
@@ -172,7 +174,7 @@ func (r *Reconciler) IsIdle() bool { return r.IsQuiet() && r.queue.isEmpty() }
 func (r *Reconciler) IsQuiet() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.running.byVolume) == 0
+	return len(r.running) == 0
 }
 
 // Running returns what the operations that run are for.
@@ -180,10 +182,8 @@ func (r *Reconciler) Running() []podvolume.Key {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []podvolume.Key
-	for name, of := range r.running.byVolume {
-		for _, op := range of {
-			all = append(all, podvolume.Key{Volume: name, Pod: op.pod})
-		}
+	for _, op := range r.running {
+		all = append(all, podvolume.Key{Volume: op.volume, Pod: op.pod})
 	}
 	return all
 }
@@ -197,8 +197,16 @@ func (r *Reconciler) Operations(name v1.UniqueVolumeName, pod volume.UniquePodNa
 func (r *Reconciler) appendOperations(into []Operation, name v1.UniqueVolumeName, pod volume.UniquePodName) []Operation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, op := range r.running.byVolume[name] {
-		if pod == "" || op.Whole || op.pod == pod {
+	if pod == "" {
+		for key, op := range r.running {
+			if key.Volume == name {
+				into = append(into, op.Operation)
+			}
+		}
+		return into
+	}
+	for _, key := range []podvolume.Key{{Volume: name}, {Volume: name, Pod: pod}} {
+		if op := r.running[key]; op != nil {
 			into = append(into, op.Operation)
 		}
 	}
@@ -209,9 +217,11 @@ func (r *Reconciler) appendOperations(into []Operation, name v1.UniqueVolumeName
 func (r *Reconciler) PodsOfOperations() []volume.UniquePodName {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pods := make([]volume.UniquePodName, 0, len(r.running.byPod))
-	for pod := range r.running.byPod {
-		pods = append(pods, pod)
+	var pods []volume.UniquePodName
+	for _, op := range r.running {
+		if op.pod != "" {
+			pods = append(pods, op.pod)
+		}
 	}
 	return pods
 }
@@ -220,9 +230,8 @@ func (r *Reconciler) PodsOfOperations() []volume.UniquePodName {
 func (r *Reconciler) VolumesOfOperations(pod volume.UniquePodName) []v1.UniqueVolumeName {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of := r.running.byPod[pod]
-	names := make([]v1.UniqueVolumeName, 0, len(of))
-	for _, op := range of {
+	var names []v1.UniqueVolumeName
+	for _, op := range r.running.of(pod) {
 		names = append(names, op.volume)
 	}
 	return names
@@ -232,9 +241,8 @@ func (r *Reconciler) VolumesOfOperations(pod volume.UniquePodName) []v1.UniqueVo
 func (r *Reconciler) IsTakenAway(name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.running.byPod[pod], func(op *operation) bool {
-		return op.volume == name && op.kind == operationexecutor.OpUnmount
-	})
+	op := r.running[podvolume.Key{Volume: name, Pod: pod}]
+	return op != nil && op.kind == operationexecutor.OpUnmount
 }
 
 // Failure returns why an operation for a pod, or on the volume as a whole, has to wait.

@@ -26,10 +26,12 @@ type view struct {
 	running []Operation
 	// waits says of pods that want the volume in another way than it is here why they have to wait.
 	waits map[volume.UniquePodName]error
-	// plan is what the planner gets. In it those pods that want the volume come first, as in wanted. at tells the index of each
+	// inputs is what the planner gets. In it those pods that want the volume come first, as in wanted. at tells the index of each
 	// where they are many.
-	plan volumeView
-	at   map[volume.UniquePodName]int
+	inputs volumeView
+	at     map[volume.UniquePodName]int
+	// actions are the plan.
+	actions []action
 }
 
 // few is how many pods are looked through for one of them.
@@ -43,13 +45,13 @@ func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePo
 	}
 	v.fill()
 	controller, contradicted := r.Attachments.AttachedBy(name, &v.actual)
-	v.plan.byController = controller
-	if contradicted && v.plan.attached == attached {
-		v.plan.attached = attachUncertain
+	v.inputs.byController = controller
+	if contradicted && v.inputs.attached == attached {
+		v.inputs.attached = attachUncertain
 	}
-	v.plan.adopted = r.Pods.MayBeWanted(name)
-	for i := range v.plan.pods {
-		p := &v.plan.pods[i]
+	v.inputs.adopted = r.Pods.MayBeWanted(name)
+	for i := range v.inputs.pods {
+		p := &v.inputs.pods[i]
 		p.held = !p.wanted && r.Pods.MayUse(p.name)
 		p.grow = p.state == operationexecutor.VolumeMounted && r.mustGrow(v, p.name)
 	}
@@ -59,11 +61,11 @@ func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePo
 func (r *Reconciler) readPod(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
 	r.clear(v, name, pod)
 	v.known = r.Actual.SnapshotOfPodInto(&v.actual, name, pod)
-	v.plan.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
+	v.inputs.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
 	if row, ok := r.Desired.VolumeToMount(name, pod); ok {
 		v.wanted = append(v.wanted, row)
 	}
-	return v.plan.othersHaveIt
+	return v.inputs.othersHaveIt
 }
 
 // readAllPods reads what is wanted and known of all pods.
@@ -78,7 +80,7 @@ func (r *Reconciler) readAllPods(v *view, name v1.UniqueVolumeName) {
 func (r *Reconciler) clear(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) {
 	*v = view{
 		name: name, pod: pod, wanted: v.wanted[:0], actual: cache.VolumeSnapshot{Mounts: v.actual.Mounts[:0]},
-		running: r.appendOperations(v.running[:0], name, pod), plan: volumeView{pods: v.plan.pods[:0]},
+		running: r.appendOperations(v.running[:0], name, pod), inputs: volumeView{pods: v.inputs.pods[:0]}, actions: v.actions[:0],
 	}
 }
 
@@ -93,7 +95,7 @@ func (v *view) fill() {
 	if len(v.wanted)+len(v.actual.Mounts) > few {
 		v.at = make(map[volume.UniquePodName]int)
 	}
-	to := &v.plan
+	to := &v.inputs
 	to.known, to.attachable, to.device = v.known, v.actual.PluginIsAttachable, v.actual.DeviceMountState
 	if v.known && to.attachable {
 		to.attached = attachState(v.actual.AttachState)
@@ -124,19 +126,19 @@ func (v *view) fill() {
 func (v *view) podView(pod volume.UniquePodName) *podView {
 	i := v.index(pod)
 	if i < 0 {
-		i = len(v.plan.pods)
-		v.plan.pods = append(v.plan.pods, podView{name: pod})
+		i = len(v.inputs.pods)
+		v.inputs.pods = append(v.inputs.pods, podView{name: pod})
 		if v.at != nil {
 			v.at[pod] = i
 		}
 	}
-	return &v.plan.pods[i]
+	return &v.inputs.pods[i]
 }
 
 // index returns the index of a pod in what the planner gets; -1 when it is not there.
 func (v *view) index(pod volume.UniquePodName) int {
 	if v.at == nil {
-		return slices.IndexFunc(v.plan.pods, func(p podView) bool { return p.name == pod })
+		return slices.IndexFunc(v.inputs.pods, func(p podView) bool { return p.name == pod })
 	}
 	if i, ok := v.at[pod]; ok {
 		return i

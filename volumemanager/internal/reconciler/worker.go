@@ -60,31 +60,31 @@ func (w *worker) reconcile(ctx context.Context, name v1.UniqueVolumeName) {
 		if !ok {
 			return
 		}
-		if actions := w.planFor(&w.view, name, pod); !w.do(ctx, &w.view, actions) {
+		w.planFor(&w.view, name, pod)
+		if !w.do(ctx, &w.view) {
 			return
 		}
 	}
 }
 
-// planFor reads what a volume is to a pod, or all of it when there is no pod, and returns what is to be done.
-func (r *Reconciler) planFor(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) []action {
+// planFor reads what a volume is to a pod, or all of it when there is no pod, and plans what is to be done.
+func (r *Reconciler) planFor(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) {
 	r.planned.Add(1)
 	r.read(v, name, pod)
-	actions := plan(v.plan)
-	if v.pod != "" && r.concernsAll(name, actions) {
+	v.actions = v.inputs.plan(v.actions[:0])
+	if v.pod != "" && r.concernsAll(name, v.actions) {
 		r.read(v, name, "")
-		actions = plan(v.plan)
+		v.actions = v.inputs.plan(v.actions[:0])
 	}
-	if v.plan.pending {
+	if v.inputs.pending {
 		r.deferUntilFree(podvolume.Key{Volume: name, Pod: v.pod})
 	}
 	r.tellPlanned(v)
 	if r.OnlyTakesAway() {
-		actions = slices.DeleteFunc(actions, func(a action) bool { return !a.verb.takesAway() })
+		v.actions = slices.DeleteFunc(v.actions, func(a action) bool { return !a.verb.takesAway() })
 	}
-	r.noteWaits(v, actions)
+	r.noteWaits(v)
 	r.Changes.Tell(v.topic())
-	return actions
 }
 
 // concernsAll reports whether what was planned for one pod depends on the others: it is about the volume as a whole, or it is
@@ -97,17 +97,17 @@ func (r *Reconciler) concernsAll(name v1.UniqueVolumeName, actions []action) boo
 func (r *Reconciler) tellPlanned(v *view) {
 	row := v.anyWanted() // All rows of a volume agree.
 	r.Attachments.Planned(v.name, row.PluginIsAttachable || v.known && v.actual.PluginIsAttachable, row.PluginIsAttachable && !row.ReportedInUse)
-	grows := slices.ContainsFunc(v.plan.pods, func(p podView) bool { return p.grow })
+	grows := slices.ContainsFunc(v.inputs.pods, func(p podView) bool { return p.grow })
 	if grows || v.pod == "" { // That one pod needs nothing does not mean that none does.
 		r.Expansions.Watch(v.name, v.claim(), grows)
 	}
 }
 
 // do does the first action that can be begun. It returns false when another worker has the volume now.
-func (w *worker) do(ctx context.Context, v *view, actions []action) bool {
-	for i, a := range actions {
+func (w *worker) do(ctx context.Context, v *view) bool {
+	for i, a := range v.actions {
 		w.later = w.later[:0]
-		for _, later := range actions[i+1:] {
+		for _, later := range v.actions[i+1:] {
 			w.later = append(w.later, podvolume.Key{Volume: v.name, Pod: later.pod})
 		}
 		if w.begin(ctx, v, a) {
