@@ -35,44 +35,34 @@ type operation struct {
 	podGone bool
 }
 
-// key returns what the operation has to itself.
-func (op *operation) key() podvolume.Key {
-	if op.Whole {
-		return podvolume.Key{Volume: op.volume}
-	}
-	return podvolume.Key{Volume: op.volume, Pod: op.pod}
+// concerns reports whether the operation is on a volume and concerns a pod, or is on the volume when there is no pod.
+func (op *operation) concerns(name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
+	return op.volume == name && (pod == "" || op.Whole || op.pod == pod)
 }
 
-// operations are those that run, by what they have to themselves: at most one for each worker, and those of which calls were left
-// behind.
-type operations map[podvolume.Key]*operation
+// operations are those that run: at most one for each worker, and those of which calls were left behind.
+type operations []*operation
 
-// of returns the operations that concern a pod.
-func (o operations) of(pod volume.UniquePodName) []*operation {
-	var found []*operation
+// count returns how many are for a pod.
+func (o operations) count(pod volume.UniquePodName) int {
+	n := 0
 	for _, op := range o {
 		if op.pod == pod {
-			found = append(found, op)
+			n++
 		}
 	}
-	return found
+	return n
 }
 
-// runsOn reports whether an operation on a volume runs.
-func (o operations) runsOn(name v1.UniqueVolumeName) bool {
-	for key := range o {
-		if key.Volume == name {
-			return true
-		}
-	}
-	return false
+func (o operations) without(op *operation) operations {
+	return slices.DeleteFunc(o, func(other *operation) bool { return other == op })
 }
 
 // find returns the operation that the executor tells of; nil when no worker has begun it: a verification.
 func (o operations) find(info operationexecutor.OperationInfo) *operation {
 	kind := FilesystemKind(info.Kind)
-	for _, key := range []podvolume.Key{{Volume: info.VolumeName}, {Volume: info.VolumeName, Pod: info.PodName}} {
-		if op := o[key]; op != nil && op.pod == info.PodName && op.kind == kind {
+	for _, op := range o {
+		if op.volume == info.VolumeName && op.pod == info.PodName && op.kind == kind {
 			return op
 		}
 	}
@@ -112,7 +102,7 @@ func (r *Reconciler) enter(v *view, a action) *operation {
 		volume:    v.name, kind: kindOf[a.verb], awaited: true,
 	}
 	r.mu.Lock()
-	r.running[op.key()] = op
+	r.running = append(r.running, op)
 	r.mu.Unlock()
 	if !r.isDue(v, a) {
 		r.takeOut(op)
@@ -183,16 +173,16 @@ func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
 // takeOut takes out an operation that did not begin, or whose key is free.
 func (r *Reconciler) takeOut(op *operation) {
 	r.mu.Lock()
-	last := op.kind == operationexecutor.OpUnmount && !op.podGone && len(r.running.of(op.pod)) == 1
+	last := op.kind == operationexecutor.OpUnmount && !op.podGone && r.running.count(op.pod) == 1
 	if !last {
-		delete(r.running, op.key())
+		r.running = r.running.without(op)
 	}
 	r.mu.Unlock()
 	if last {
 		// Of two that end at once, one comes here; who waits for the pod waits for this too.
 		r.Cleaner.LastTornDown(op.pod)
 		r.mu.Lock()
-		delete(r.running, op.key())
+		r.running = r.running.without(op)
 		r.mu.Unlock()
 	}
 	r.Cleaner.Ended(op.pod)
@@ -238,7 +228,7 @@ func (r *Reconciler) hasEnded(op *operation) bool {
 // deferUntilFree has what could not begin planned when an operation on the volume has ended.
 func (r *Reconciler) deferUntilFree(h podvolume.Key) {
 	r.mu.Lock()
-	runs := r.running.runsOn(h.Volume)
+	runs := slices.ContainsFunc(r.running, func(op *operation) bool { return op.volume == h.Volume })
 	if runs {
 		r.deferred[h.Volume] = append(r.deferred[h.Volume], h.Pod)
 	}

@@ -7,6 +7,7 @@ package reconciler
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -128,7 +129,7 @@ type Reconciler struct {
 // New returns a reconciler. It starts nothing.
 func New(o Options) *Reconciler {
 	return &Reconciler{
-		Options: o, queue: newQueue(o.WorkersPerPlugin), running: make(operations),
+		Options: o, queue: newQueue(o.WorkersPerPlugin),
 		deferred: make(map[v1.UniqueVolumeName][]volume.UniquePodName), failures: newFailures(),
 	}
 }
@@ -197,16 +198,8 @@ func (r *Reconciler) Operations(name v1.UniqueVolumeName, pod volume.UniquePodNa
 func (r *Reconciler) appendOperations(into []Operation, name v1.UniqueVolumeName, pod volume.UniquePodName) []Operation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if pod == "" {
-		for key, op := range r.running {
-			if key.Volume == name {
-				into = append(into, op.Operation)
-			}
-		}
-		return into
-	}
-	for _, key := range []podvolume.Key{{Volume: name}, {Volume: name, Pod: pod}} {
-		if op := r.running[key]; op != nil {
+	for _, op := range r.running {
+		if op.concerns(name, pod) {
 			into = append(into, op.Operation)
 		}
 	}
@@ -231,8 +224,10 @@ func (r *Reconciler) VolumesOfOperations(pod volume.UniquePodName) []v1.UniqueVo
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var names []v1.UniqueVolumeName
-	for _, op := range r.running.of(pod) {
-		names = append(names, op.volume)
+	for _, op := range r.running {
+		if op.pod == pod {
+			names = append(names, op.volume)
+		}
 	}
 	return names
 }
@@ -241,8 +236,9 @@ func (r *Reconciler) VolumesOfOperations(pod volume.UniquePodName) []v1.UniqueVo
 func (r *Reconciler) IsTakenAway(name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	op := r.running[podvolume.Key{Volume: name, Pod: pod}]
-	return op != nil && op.kind == operationexecutor.OpUnmount
+	return slices.ContainsFunc(r.running, func(op *operation) bool {
+		return op.volume == name && op.pod == pod && op.kind == operationexecutor.OpUnmount
+	})
 }
 
 // Failure returns why an operation for a pod, or on the volume as a whole, has to wait.

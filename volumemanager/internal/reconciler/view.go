@@ -22,7 +22,7 @@ type view struct {
 	wanted []operationexecutor.VolumeToMount
 	known  bool
 	actual cache.VolumeSnapshot
-	// running are the operations on the volume that concern what was read.
+	// running are the operations on the volume.
 	running []Operation
 	// waits says of pods that want the volume in another way than it is here why they have to wait.
 	waits map[volume.UniquePodName]error
@@ -40,47 +40,42 @@ const few = 8
 // read fills in all that the planner needs of a volume, or, with a pod, what it needs of that pod as long as the volume is
 // set up for another one: the cost of that does not depend on how many pods there are. When that is not so, it reads all pods.
 func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) {
-	if pod == "" || !r.readPod(v, name, pod) {
-		r.readAllPods(v, name)
+	// What runs is read before what is known: an operation that ends in between is seen as running, and the volume is added to the
+	// queue when its key is free.
+	*v = view{
+		name: name, wanted: v.wanted[:0], actual: cache.VolumeSnapshot{Mounts: v.actual.Mounts[:0]}, actions: v.actions[:0],
+		running: r.appendOperations(v.running[:0], name, ""), inputs: volumeView{pods: v.inputs.pods[:0]},
+	}
+	if pod == "" {
+		v.known = r.Actual.SnapshotInto(&v.actual, name)
+	} else {
+		v.known = r.Actual.SnapshotOfPodInto(&v.actual, name, pod)
+		v.inputs.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
+	}
+	if v.inputs.othersHaveIt {
+		v.pod = pod
+		if row, ok := r.Desired.VolumeToMount(name, pod); ok {
+			v.wanted = append(v.wanted, row)
+		}
+	} else {
+		v.wanted = r.Desired.AppendVolumesToMount(v.wanted, name)
 	}
 	v.fill()
-	controller, contradicted := r.Attachments.AttachedBy(name, &v.actual)
+	r.judge(v)
+}
+
+// judge fills in what is known of the volume elsewhere.
+func (r *Reconciler) judge(v *view) {
+	controller, contradicted := r.Attachments.AttachedBy(v.name, &v.actual)
 	v.inputs.byController = controller
 	if contradicted && v.inputs.attached == attached {
 		v.inputs.attached = attachUncertain
 	}
-	v.inputs.adopted = r.Pods.MayBeWanted(name)
+	v.inputs.adopted = r.Pods.MayBeWanted(v.name)
 	for i := range v.inputs.pods {
 		p := &v.inputs.pods[i]
 		p.held = !p.wanted && r.Pods.MayUse(p.name)
 		p.grow = p.state == operationexecutor.VolumeMounted && r.mustGrow(v, p.name)
-	}
-}
-
-// readPod reads what is wanted and known of one pod. It returns false when the volume is set up for no other pod.
-func (r *Reconciler) readPod(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
-	r.clear(v, name, pod)
-	v.known = r.Actual.SnapshotOfPodInto(&v.actual, name, pod)
-	v.inputs.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
-	if row, ok := r.Desired.VolumeToMount(name, pod); ok {
-		v.wanted = append(v.wanted, row)
-	}
-	return v.inputs.othersHaveIt
-}
-
-// readAllPods reads what is wanted and known of all pods.
-func (r *Reconciler) readAllPods(v *view, name v1.UniqueVolumeName) {
-	r.clear(v, name, "")
-	v.wanted = r.Desired.AppendVolumesToMount(v.wanted, name)
-	v.known = r.Actual.SnapshotInto(&v.actual, name)
-}
-
-// clear empties v and reads what runs. That is read before what is known: an operation that ends in between is seen as running,
-// and the volume is added to the queue when its key is free.
-func (r *Reconciler) clear(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) {
-	*v = view{
-		name: name, pod: pod, wanted: v.wanted[:0], actual: cache.VolumeSnapshot{Mounts: v.actual.Mounts[:0]},
-		running: r.appendOperations(v.running[:0], name, pod), inputs: volumeView{pods: v.inputs.pods[:0]}, actions: v.actions[:0],
 	}
 }
 
@@ -114,9 +109,10 @@ func (v *view) fill() {
 		}
 	}
 	for _, op := range v.running {
-		if op.Whole {
+		switch {
+		case op.Whole:
 			to.pending = true
-		} else {
+		case v.pod == "" || v.pod == op.pod:
 			v.podView(op.pod).pending = true
 		}
 	}
