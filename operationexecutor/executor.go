@@ -108,7 +108,7 @@ func (e *Executor) DetachVolume(ctx context.Context, v AttachedVolume, options D
 // MountVolume begins to wait for the device of a volume, to stage it where it is not staged, and to set it up for a pod; or
 // to map it for the pod, when its PersistentVolume has volumeMode Block.
 func (e *Executor) MountVolume(ctx context.Context, v VolumeToMount, options MountOptions, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
-	if isBlock(v.VolumeSpec) {
+	if volume.IsBlock(v.VolumeSpec) {
 		return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateMapVolumeFunc(v, options, actualState))
 	}
 	return e.begin(ctx, mountKey(v), e.generator.GenerateMountVolumeFunc(v, options, actualState))
@@ -125,7 +125,7 @@ func (e *Executor) UnmountVolume(ctx context.Context, v MountedVolume, actualSta
 
 // UnmountDevice begins to unstage a volume that no pod uses, or to undo what was prepared to map it.
 func (e *Executor) UnmountDevice(ctx context.Context, v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) (*Operation, error) {
-	if isBlock(v.VolumeSpec) || v.VolumeSpec == nil && e.isMapPath(v.PluginName, v.DeviceMountPath) {
+	if volume.IsBlock(v.VolumeSpec) || v.VolumeSpec == nil && e.isMapPath(v.PluginName, v.DeviceMountPath) {
 		return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateUnmapDeviceFunc(v, actualState))
 	}
 	return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateUnmountDeviceFunc(v, actualState))
@@ -134,7 +134,7 @@ func (e *Executor) UnmountDevice(ctx context.Context, v AttachedVolume, actualSt
 // isMapped reports whether the pod has the volume as a device.
 func (e *Executor) isMapped(v MountedVolume) bool {
 	if v.VolumeSpec != nil {
-		return isBlock(v.VolumeSpec)
+		return volume.IsBlock(v.VolumeSpec)
 	}
 	return v.BlockVolumeMapper != nil || e.isMapPath(v.PluginName, v.DeviceMountPath) || e.isLink(v)
 }

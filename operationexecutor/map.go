@@ -55,7 +55,7 @@ func (m *mapping) check(ctx context.Context) error {
 	switch {
 	case m.blocks == nil:
 		return errNoBlockMapper
-	case !isBlock(m.v.VolumeSpec):
+	case !volume.IsBlock(m.v.VolumeSpec):
 		return fmt.Errorf("the volume does not have volumeMode Block and cannot be mapped: %w", volume.ErrUnsupported)
 	}
 	if err := m.checkNodeAffinity(ctx, m.x, m.v.VolumeSpec); err != nil {

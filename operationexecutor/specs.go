@@ -10,13 +10,6 @@ import (
 
 // This file holds what operations read from pods and volumes.
 
-// isBlock reports whether pods get the volume as a device. A volume whose mode does not exist is left to the mount, which
-// says so.
-func isBlock(spec *volume.Spec) bool {
-	mode, err := volume.GetVolumeMode(spec)
-	return err == nil && mode == v1.PersistentVolumeBlock
-}
-
 // singlePod reports whether only one pod may use the volume.
 func singlePod(spec *volume.Spec) bool {
 	if spec == nil || spec.PersistentVolume == nil {
@@ -63,14 +56,7 @@ func podOf(v *VolumeToMount) *v1.Pod {
 	if v.Pod != nil {
 		return v.Pod
 	}
-	return strangePod(v.PodName)
-}
-
-// strangePod is a function of its own so that no caller has a pod on its stack, which is large: see executeAlone.
-//
-//go:noinline
-func strangePod(name volume.UniquePodName) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}}
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(v.PodName)}}
 }
 
 // fsGroup returns the group that the pod's volumes are given to, or nil.

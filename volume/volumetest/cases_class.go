@@ -109,7 +109,7 @@ func (p *podVolume) capacity() int64 {
 func capacityIsThere(e *env) {
 	pv := e.provision(e.volumeOptions())
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
-	if isBlock(spec) {
+	if volume.IsBlock(spec) {
 		e.t.Skipf("the volume is a device, and has no filesystem")
 	}
 	size := pv.Spec.Capacity[v1.ResourceStorage]

@@ -26,7 +26,7 @@ func endedCallsReturn(e *env) {
 		e.provision(options) // which is deleted afterwards, as what the first call has made
 	}
 	s := e.ready(e.newSpec())
-	if isBlock(s.spec) {
+	if volume.IsBlock(s.spec) {
 		s.release()
 		return
 	}

@@ -39,10 +39,10 @@ func deleteLeavesOthers(e *env) {
 func deleteMounted(e *env) {
 	e.eachMode(func(newOptions func() volume.VolumeOptions) {
 		spec := e.specOf(newOptions())
-		if !isBlock(spec) && e.config.PlainDirectory {
+		if !volume.IsBlock(spec) && e.config.PlainDirectory {
 			return // A path of the host that nothing is mounted at is in use by nobody whom the plugin could know.
 		}
-		if isBlock(spec) && !e.hasDevice(spec) {
+		if volume.IsBlock(spec) && !e.hasDevice(spec) {
 			return
 		}
 		e.use(spec, func(h holding) {

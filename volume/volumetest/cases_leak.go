@@ -34,7 +34,7 @@ func wholeLife(e *env) {
 	if e.config.NewSpec == nil {
 		e.eachMode(func(newOptions func() volume.VolumeOptions) { e.use(e.specOf(newOptions()), func(holding) {}) })
 	}
-	if spec := e.newSpec(); !isBlock(spec) {
+	if spec := e.newSpec(); !volume.IsBlock(spec) {
 		s := e.ready(spec)
 		p := s.forPod().setUp()
 		_, _ = p.mounter.GetMetrics(e.ctx())
@@ -45,7 +45,7 @@ func wholeLife(e *env) {
 
 func failedCallsLeaveNothing(e *env) {
 	spec := e.newSpec()
-	if isBlock(spec) {
+	if volume.IsBlock(spec) {
 		e.t.Skipf("the volume is a device: nothing is set up")
 	}
 	s := e.ready(spec)

@@ -105,7 +105,7 @@ const contentMark = "volumetest: "
 // use attaches, stages and sets the volume up, or maps it, and takes it all away afterwards.
 func (e *env) use(spec *volume.Spec, do func(h holding)) {
 	e.t.Helper()
-	if isBlock(spec) {
+	if volume.IsBlock(spec) {
 		s := e.attached(spec)
 		m := s.mapFor(newPod())
 		do(m)
@@ -118,10 +118,6 @@ func (e *env) use(spec *volume.Spec, do func(h holding)) {
 	do(p)
 	p.tearDown()
 	s.release()
-}
-
-func isBlock(spec *volume.Spec) bool {
-	return spec.PersistentVolume != nil && modeOf(spec.PersistentVolume.Spec.VolumeMode) == v1.PersistentVolumeBlock
 }
 
 // fill writes to a volume that nobody uses, expectContent reads it, and expectBlank looks for what was written to others.
