@@ -126,7 +126,7 @@ func (x *execution) call(ctx context.Context, what call, f func(ctx context.Cont
 		return x.notMade(c, err)
 	}
 	c.hasWorker = true
-	ctx, c.Timeout = x.session.context(c.timeout)
+	ctx, c.Timeout = x.session.context(c.timeout) //nolint:contextcheck // It ends with that of the operation.
 	return x.here(c, func() error { return f(ctx) })
 }
 
