@@ -77,7 +77,7 @@ func (m *Meter) FS(ctx context.Context, path string, expect Expect) (FSInfo, err
 	return call(ctx, m, path, func(ctx context.Context) (FSInfo, error) { return filesystem(ctx, path, expect) })
 }
 
-// Lost lists the calls that were abandoned and have not ended, sorted by path. Each holds a thread of this process.
+// Abandoned lists the calls that were abandoned and have not ended, sorted by path. Each holds a thread of this process.
 func (m *Meter) Abandoned() []AbandonedCall {
 	var all []AbandonedCall
 	for _, c := range m.calls().Abandoned() {
