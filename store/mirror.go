@@ -11,8 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-
-	"github.com/volumekit/volumekit/internal/backoff"
 )
 
 // Mirror is what was last seen of one kind of object: a list and the watch that follows it. Reads cost no I/O. Make it with
@@ -31,7 +29,7 @@ type Mirror[T Object] struct {
 	late    []T    // what was put meanwhile: the list may not know it
 }
 
-// MirrorOptions are the options of a [Mirror]. The zero value is useful.
+// MirrorOptions are the options of a [Mirror], and of [Follow]. The zero value is useful.
 type MirrorOptions struct {
 	// Logger gets why the store is read again; nil discards it.
 	Logger *slog.Logger
@@ -113,53 +111,20 @@ func newer(a, b string) bool {
 // object as it is or as it was last; Get tells which. It lists again whenever the watch ends, also when the store has
 // compacted what the watch needs, after a pause when that was soon. Call it once.
 func (m *Mirror[T]) Follow(ctx context.Context, changed func(T)) {
-	failures := 0
-	policy := backoff.Policy{Initial: m.options.InitialBackoff, Max: m.options.MaxBackoff, Jitter: m.options.Jitter}.WithDefaults()
 	synced := sync.OnceFunc(func() { close(m.synced) })
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := m.followOnce(ctx, changed, synced)
-		if err == nil && time.Since(began) >= policy.Initial {
-			failures = 0
-			continue
-		}
-		failures++
-		if err != nil && ctx.Err() == nil {
-			m.options.Logger.WarnContext(ctx, "reading the store will be tried again", "err", err)
-		}
-		pause(ctx, policy.Delay(failures))
-	}
-}
-
-// followOnce lists and watches until the watch ends, which is no error.
-func (m *Mirror[T]) followOnce(ctx context.Context, changed func(T), synced func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var zero T
-	kind, err := KindOf(zero)
-	if err != nil {
-		return err
-	}
-	m.beginList()
-	items, version, err := ListOf[T](ctx, m.store, "")
-	if err != nil {
-		return err
-	}
-	events, err := m.store.Watch(ctx, kind, "", version)
-	if err != nil {
-		return err
-	}
-	for _, obj := range m.replace(items, version) {
-		changed(obj)
-	}
-	synced()
-	for event := range events {
-		if obj, ok := event.Object.(T); ok {
-			m.apply(event.Type, obj)
+	follow(ctx, m.store, m.options, follower[T]{
+		beginList: m.beginList,
+		listed: func(items []T, version string) {
+			for _, obj := range m.replace(items, version) {
+				changed(obj)
+			}
+			synced()
+		},
+		changed: func(event EventType, obj T) {
+			m.apply(event, obj)
 			changed(obj)
-		}
-	}
-	return nil
+		},
+	})
 }
 
 // beginList has the mirror remember what is put from now on.

@@ -15,7 +15,7 @@ import (
 // verifyAttached asks the plugins whether what this node has attached still is. It starts operations and does not wait for
 // them. Where a controller attaches, that is the controller's.
 func (m *Manager) verifyAttached(ctx context.Context) {
-	if m.exchange != nil {
+	if m.nodeStatus != nil {
 		return
 	}
 	var volumes []operationexecutor.AttachedVolume

@@ -16,9 +16,11 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
+	"github.com/volumekit/volumekit/volumemanager/internal/populator"
 	"github.com/volumekit/volumekit/volumemanager/internal/sentinel"
 )
 
@@ -100,23 +102,23 @@ type ContainerDevice struct {
 // matches [volume.ErrUncertain]. When it fails, sub-paths that it has bound stay for the next call, ReleaseContainer
 // or the end of the pod.
 func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container string) (ContainerVolumes, error) {
-	if err := validatePod(pod); err != nil {
+	if err := populator.Validate(pod); err != nil {
 		return ContainerVolumes{}, err
 	}
-	entry := m.entryOf(pod.UID)
+	entry := m.populator.Pod(pod.UID)
 	if entry == nil {
-		return ContainerVolumes{}, unknownPod(pod)
+		return ContainerVolumes{}, populator.Unknown(pod)
 	}
-	c, ok := containers.Find(entry.pod, container)
+	c, ok := containers.Find(entry.Pod, container)
 	if !ok {
-		return ContainerVolumes{}, fmt.Errorf("%w: pod %q has no container %q: %w", ErrUnknownContainer, podKey(pod), container, volume.ErrInvalid)
+		return ContainerVolumes{}, fmt.Errorf("%w: pod %q has no container %q: %w", ErrUnknownContainer, store.NameOf(pod), container, volume.ErrInvalid)
 	}
 	ctx, cancel := m.withWaitTimeout(ctx)
 	defer cancel()
 	ask := &containerAsk{manager: m, entry: entry, container: c}
 	volumes, err := ask.answer(ctx)
 	if err != nil {
-		return ContainerVolumes{}, fmt.Errorf("container %q of pod %q: %w", container, podKey(pod), err)
+		return ContainerVolumes{}, fmt.Errorf("container %q of pod %q: %w", container, store.NameOf(pod), err)
 	}
 	return volumes, nil
 }
@@ -158,13 +160,13 @@ func (m *Manager) withWaitTimeout(ctx context.Context) (context.Context, context
 // containerAsk is one call of ContainerMounts.
 type containerAsk struct {
 	manager   *Manager
-	entry     *podEntry
+	entry     *populator.Pod
 	container *v1.Container
 	rows      map[string]cache.MountedVolume // by outer name
 	variables *containers.Environment        // nil: nobody has asked for one
 }
 
-func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.pod) }
+func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.Pod) }
 
 func (a *containerAsk) answer(ctx context.Context) (ContainerVolumes, error) {
 	var volumes ContainerVolumes
@@ -238,23 +240,23 @@ func (a *containerAsk) names() []string {
 
 // row returns what is known of a volume, and false when it is not set up, or is being taken away.
 func (a *containerAsk) row(outer string) (cache.MountedVolume, bool) {
-	return a.manager.setUpOf(a.entry.volume(outer).name, a.podName())
+	return a.manager.setUpOf(a.entry.Volume(outer).Name, a.podName())
 }
 
 func (a *containerAsk) notReady(missing map[string]bool, cause error) error {
-	return notReady(a.entry.pod, awaited{state: "ready", left: func() []VolumeStatus {
-		return slices.DeleteFunc(a.manager.statusOfPod(a.entry.pod.UID), func(s VolumeStatus) bool { return !missing[s.OuterName] })
+	return notReady(a.entry.Pod, awaited{state: "ready", left: func() []VolumeStatus {
+		return slices.DeleteFunc(a.manager.statusOfPod(a.entry.Pod.UID), func(s VolumeStatus) bool { return !missing[s.OuterName] })
 	}}, cause)
 }
 
 func (a *containerAsk) checkModes() error {
 	for _, m := range a.container.VolumeMounts {
-		if isBlock(a.rows[m.Name].VolumeSpec) {
+		if volume.IsBlock(a.rows[m.Name].VolumeSpec) {
 			return fmt.Errorf("volume %q is a block device and cannot be mounted: use volumeDevices: %w: %w", m.Name, ErrVolumeMode, volume.ErrInvalid)
 		}
 	}
 	for _, d := range a.container.VolumeDevices {
-		if !isBlock(a.rows[d.Name].VolumeSpec) {
+		if !volume.IsBlock(a.rows[d.Name].VolumeSpec) {
 			return fmt.Errorf("volume %q has a filesystem and is no device: use volumeMounts: %w: %w", d.Name, ErrVolumeMode, volume.ErrInvalid)
 		}
 	}
@@ -268,7 +270,7 @@ func (a *containerAsk) mount(ctx context.Context, index int) (ContainerMount, er
 	info := infoOf(row)
 	made := ContainerMount{
 		Name: spec.Name, Source: info.Path, Target: path.Clean(spec.MountPath),
-		ReadOnly: spec.ReadOnly || info.ReadOnly || a.entry.volume(spec.Name).readOnly,
+		ReadOnly: spec.ReadOnly || info.ReadOnly || a.entry.Volume(spec.Name).ReadOnly,
 		Relabel:  mayRelabel(row),
 	}
 	if !filepath.IsAbs(info.Path) {
@@ -341,10 +343,10 @@ func (a *containerAsk) environment(ctx context.Context) (containers.Environment,
 	if a.variables != nil {
 		return *a.variables, nil
 	}
-	node := types.NodeName(cmp.Or(a.entry.pod.Spec.NodeName, string(a.manager.node())))
-	found := containers.EnvironmentOf(a.entry.pod, node, a.container)
+	node := types.NodeName(cmp.Or(a.entry.Pod.Spec.NodeName, string(a.manager.node())))
+	found := containers.EnvironmentOf(a.entry.Pod, node, a.container)
 	if teller := a.manager.options.Environment; teller != nil {
-		values, err := teller.ContainerEnvironment(ctx, a.entry.pod, a.container)
+		values, err := teller.ContainerEnvironment(ctx, a.entry.Pod, a.container)
 		if err != nil {
 			return found, fmt.Errorf("the environment of the container, for its subPathExpr: %w", err)
 		}
@@ -363,7 +365,7 @@ var propagations = map[v1.MountPropagationMode]string{
 
 // bindSubPath binds a part of the volume and returns where.
 func (a *containerAsk) bindSubPath(ctx context.Context, index int, made ContainerMount, sub string) (string, error) {
-	uid := a.entry.pod.UID
+	uid := a.entry.Pod.UID
 	row := a.rows[made.Name]
 	return a.manager.subpaths.Prepare(ctx, uid, safepath.Subpath{
 		Owner:            safepath.Owner{VolumeName: containers.SubpathName(row.PluginName, row.InnerVolumeSpecName), ContainerName: a.container.Name},
@@ -377,7 +379,7 @@ func (a *containerAsk) bindSubPath(ctx context.Context, index int, made Containe
 			Kinds: safepath.AnyKind, ReadOnly: made.ReadOnly, Propagation: propagations[made.Propagation],
 		},
 	}, func() error {
-		if now, ok := a.row(made.Name); !ok || now.VolumeName != row.VolumeName || a.manager.entryOf(uid) == nil {
+		if now, ok := a.row(made.Name); !ok || now.VolumeName != row.VolumeName || a.manager.populator.Pod(uid) == nil {
 			return a.notReady(map[string]bool{made.Name: true}, containers.ErrTakenAway)
 		}
 		return nil
@@ -387,7 +389,7 @@ func (a *containerAsk) bindSubPath(ctx context.Context, index int, made Containe
 // isOurs reports whether a path is one that the plugin has made for the pod. Any other one is a directory of the host,
 // which whoever wrote the pod or the PersistentVolume has chosen.
 func (a *containerAsk) isOurs(dir string) bool {
-	return strings.HasPrefix(dir, a.manager.subpaths.PodDir(a.entry.pod.UID)+string(filepath.Separator))
+	return strings.HasPrefix(dir, a.manager.subpaths.PodDir(a.entry.Pod.UID)+string(filepath.Separator))
 }
 
 // keptApart returns what a volume that is a path of the host must be apart from. The check of its set-up is no proof: links on
@@ -404,10 +406,10 @@ func (a *containerAsk) keptApart(row cache.MountedVolume, dir string) []string {
 func (a *containerAsk) device(spec v1.VolumeDevice) (ContainerDevice, error) {
 	row := a.rows[spec.Name]
 	made := ContainerDevice{
-		Name: spec.Name, Source: filepath.Join(row.DeviceMountPath, string(a.entry.pod.UID)), Target: path.Clean(spec.DevicePath),
+		Name: spec.Name, Source: filepath.Join(row.DeviceMountPath, string(a.entry.Pod.UID)), Target: path.Clean(spec.DevicePath),
 		Permissions: "rwm",
 	}
-	if row.VolumeSpec.ReadOnly || a.entry.volume(spec.Name).readOnly || volume.IsReadOnlyMany(row.VolumeSpec) {
+	if row.VolumeSpec.ReadOnly || a.entry.Volume(spec.Name).ReadOnly || volume.IsReadOnlyMany(row.VolumeSpec) {
 		made.Permissions = "rm"
 	}
 	var err error

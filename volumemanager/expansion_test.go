@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/populator"
 )
 
 func storage(size string) v1.ResourceList {
@@ -87,7 +88,7 @@ func TestAClaimThatTookTheNameOfAnotherIsNotTouched(t *testing.T) {
 		w.grownClaim("data")
 		pv, err := store.Get[*v1.PersistentVolume](t.Context(), w.store, "", "pv-data")
 		require.NoError(t, err)
-		c := claimStatus{store: w.store}
+		c := populator.ClaimStatus{Store: w.store}
 		claim, err := c.Claim(t.Context(), volume.NewSpecFromPersistentVolume(pv, false))
 		require.NoError(t, err)
 		assert.Equal(t, "data", claim.Name)

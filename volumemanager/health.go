@@ -52,8 +52,8 @@ func (m *Manager) eventTarget(h podvolume.Key) (object runtime.Object, name stri
 		spec = mounted.VolumeSpec
 		object = podObject(mounted.Pod)
 	}
-	if entry := m.entryOf(types.UID(h.Pod)); entry != nil {
-		object = entry.pod
+	if entry := m.populator.Pod(types.UID(h.Pod)); entry != nil {
+		object = entry.Pod
 	}
 	if row, ok := m.actual.GetAttachedVolume(h.Volume); ok && spec == nil {
 		spec = row.VolumeSpec

@@ -11,8 +11,10 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/populator"
 	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 )
 
@@ -35,12 +37,7 @@ func (m *Manager) Status() NodeStatus {
 
 // knownPods returns the pods that were added, or that have, or may have, a volume.
 func (m *Manager) knownPods() sets.Set[types.UID] {
-	uids := sets.New[types.UID]()
-	m.mu.Lock()
-	for uid := range m.pods {
-		uids.Insert(uid)
-	}
-	m.mu.Unlock()
+	uids := sets.New(m.populator.UIDs()...)
 	for _, podName := range m.volumes.PodsOfOperations() {
 		uids.Insert(types.UID(podName))
 	}
@@ -60,24 +57,24 @@ func (m *Manager) PodStatus(uid types.UID) []VolumeStatus { return m.statusOfPod
 
 func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 	podName := volume.UniquePodName(uid)
-	entry := m.entryOf(uid)
+	entry := m.populator.Pod(uid)
 	mounts := make(map[v1.UniqueVolumeName]cache.MountedVolume)
 	for _, mounted := range m.actual.GetPossiblyMountedVolumesForPod(podName) {
 		mounts[mounted.VolumeName] = mounted
 	}
 	var rows []VolumeStatus
 	if entry != nil {
-		for _, v := range entry.volumes {
-			rows = append(rows, m.statusOfWanted(entry.pod, v))
+		for _, v := range entry.Volumes {
+			rows = append(rows, m.statusOfWanted(entry.Pod, v))
 		}
 	}
 	for name, mounted := range mounts {
-		if !entry.uses(name) {
+		if !entry.Uses(name) {
 			rows = append(rows, m.statusOfUnwanted(mounted)...)
 		}
 	}
 	for _, name := range m.volumes.VolumesOfOperations(podName) {
-		if _, ok := mounts[name]; !ok && !entry.uses(name) {
+		if _, ok := mounts[name]; !ok && !entry.Uses(name) {
 			rows = append(rows, m.statusOfLeft(uid, name))
 		}
 	}
@@ -88,16 +85,16 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 }
 
 // statusOfWanted returns where a volume stands that the pod uses.
-func (m *Manager) statusOfWanted(pod *v1.Pod, v podVolume) VolumeStatus {
+func (m *Manager) statusOfWanted(pod *v1.Pod, v populator.Volume) VolumeStatus {
 	s := VolumeStatus{
-		PodUID: pod.UID, PodName: podKey(pod), OuterName: v.outer, Volume: v.name, Plugin: v.plugin,
-		Wanted: true, Phase: PhaseWaiting, Err: v.err,
+		PodUID: pod.UID, PodName: store.NameOf(pod), OuterName: v.Outer, Volume: v.Name, Plugin: v.Plugin,
+		Wanted: true, Phase: PhaseWaiting, Err: v.Err,
 	}
-	if v.name == "" {
+	if v.Name == "" {
 		s.Phase = PhaseUnresolved
 		return s
 	}
-	s.ReadOnly = v.readOnly
+	s.ReadOnly = v.ReadOnly
 	m.fill(&s)
 	return s
 }
@@ -111,7 +108,7 @@ func (m *Manager) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
 			ReadOnly: mounted.VolumeSpec.ReadOnly,
 		}
 		if mounted.Pod != nil {
-			s.PodName = podKey(mounted.Pod)
+			s.PodName = store.NameOf(mounted.Pod)
 		}
 		m.fill(&s)
 		rows = append(rows, s)
@@ -146,7 +143,7 @@ func (m *Manager) fill(s *VolumeStatus) {
 	leaving := m.volumes.IsTakenAway(s.Volume, podName)
 	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
-		s.Block = isBlock(row.VolumeSpec)
+		s.Block = volume.IsBlock(row.VolumeSpec)
 	}
 	mounted, _ := m.actual.GetMountedVolume(s.Volume, podName)
 	s.Path = pathOf(mounted)
@@ -163,8 +160,8 @@ func (m *Manager) fill(s *VolumeStatus) {
 		s.Phase = PhaseUnmounting
 	}
 	live := s.Wanted && s.Phase == PhaseMounted
-	if live && !mounted.RemountRequired && !m.growth.IsGrowing(s.Volume) {
-		s.Err = cmp.Or(s.Err, m.exchange.withdrawn(s.Volume))
+	if live && !mounted.RemountRequired && !m.expansion.IsGrowing(s.Volume) {
+		s.Err = cmp.Or(s.Err, m.nodeStatus.Withdrawn(s.Volume))
 		return
 	}
 	m.fillWork(s, podName)

@@ -13,18 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
-	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
+	"github.com/volumekit/volumekit/volumemanager/internal/expansion"
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 	"github.com/volumekit/volumekit/volumemanager/internal/journal"
-	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
+	"github.com/volumekit/volumekit/volumemanager/internal/nodestatus"
 	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/populator"
 	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 	"github.com/volumekit/volumekit/volumemanager/internal/recovery"
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
@@ -46,40 +46,30 @@ var (
 // Manager makes the volumes of pods available on one node. Make it with [New] and start it with Run. All methods may be
 // called from several goroutines at once, before, during and after Run; nothing moves but while Run runs.
 type Manager struct {
-	plugins  *volume.VolumePluginMgr
-	options  Options
-	resolver resolver
-	desired  *cache.DesiredStateOfWorld
-	actual   *actualState
-	executor *operationexecutor.Executor
-	journal  *journal.Journal // nil: no records are kept
-	recovery *recovery.Recovery
-	root     *rootlock.Lock
-	exchange *exchange // nil: this node attaches by itself
-	growth   *growth
-	health   *health.Book
-	watch    *mountwatch.Watch
-	subpaths *containers.Subpaths
-	orphans  *orphans.List
-	stats    *stats.Meter
-	claims   *claimIndex
+	plugins    *volume.VolumePluginMgr
+	options    Options
+	desired    *cache.DesiredStateOfWorld
+	actual     *actualState
+	executor   *operationexecutor.Executor
+	journal    *journal.Journal // nil: no records are kept
+	recovery   *recovery.Recovery
+	root       *rootlock.Lock
+	populator  *populator.Populator
+	nodeStatus *nodestatus.Status // nil: this node attaches by itself
+	expansion  *expansion.Tracker
+	health     *health.Book
+	watch      *mountwatch.Watch
+	subpaths   *containers.Subpaths
+	orphans    *orphans.List
+	stats      *stats.Meter
 
-	// volumes does what is to be done to volumes; dirtyPods holds the pods whose claims are to be resolved again.
-	volumes   *reconciler.Reconciler
-	dirtyPods *workqueue.Queue[types.UID]
-	changes   changes.Hub
-	started   atomic.Bool
-	running   atomic.Bool
-	stopping  stopping
-	stopped   chan struct{} // closed when Run ends
-	// podTurns orders those who change what one pod wants.
-	podTurns keylock.Locks[types.UID]
-
-	// mu guards what follows. No plugin, store or callback is called while it is held.
-	mu   sync.Mutex
-	pods map[types.UID]*podEntry
-	// reading holds the pods whose claims are being read, for which nothing is wanted yet.
-	reading map[*v1.Pod]struct{}
+	// volumes does what is to be done to volumes.
+	volumes  *reconciler.Reconciler
+	changes  changes.Hub
+	started  atomic.Bool
+	running  atomic.Bool
+	stopping stopping
+	stopped  chan struct{} // closed when Run ends
 }
 
 // New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
@@ -95,18 +85,13 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	}
 	o = o.withRecords(plugins.Host())
 	m := &Manager{
-		plugins:   plugins,
-		options:   o,
-		claims:    newClaimIndex(),
-		dirtyPods: workqueue.New[types.UID](),
-		stopping:  newStopping(),
-		stopped:   make(chan struct{}),
-		pods:      make(map[types.UID]*podEntry),
-		reading:   make(map[*v1.Pod]struct{}),
+		plugins:  plugins,
+		options:  o,
+		stopping: newStopping(),
+		stopped:  make(chan struct{}),
 	}
 	m.root = newRootLock(plugins.Host(), o)
 	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
-	m.resolver = resolver{plugins: plugins, store: o.Store, seLinux: o.SELinux, dynamic: o.Prober != nil, reading: m.claims.add}
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{
 		Changed: func(name v1.UniqueVolumeName) { m.volumes.Add(podvolume.Key{Volume: name}) },
 		// What a pod wants is looked at when the pod is known with it.
@@ -129,9 +114,11 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.journal = m.newJournal()
 	m.orphans = orphans.New(m.orphanOptions())
 	m.watch = mountwatch.New(m.watchOptions())
-	m.exchange, m.growth = newExchange(m), newGrowth(m)
+	m.expansion = expansion.New(expansion.Options{Plugins: plugins, Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Retry: m.retryAll})
+	m.nodeStatus = m.newNodeStatus()
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
 	m.recovery = recovery.New(m.recoveryOptions())
+	m.populator = populator.New(m.populatorOptions())
 	m.volumes = m.newReconciler()
 	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
 	return m, nil
@@ -170,13 +157,13 @@ func (m *Manager) recoveryOptions() recovery.Options {
 	return recovery.Options{
 		Plugins: m.plugins, Logger: m.options.Logger, Journal: m.journal, Mounts: m.mountTable(), Watch: m.watch,
 		Orphans: m.orphans, RemoveOrphans: m.options.Orphans == OrphansAreRemoved,
-		Actual: m.actual.ActualStateOfWorld, AttachesItself: m.exchange == nil,
+		Actual: m.actual.ActualStateOfWorld, AttachesItself: m.options.AttachedBy == AttachedByNode,
 		Reconstruct: func(ctx context.Context, ask operationexecutor.VolumeToReconstruct) (volume.ReconstructedVolume, error) {
 			return m.executor.ReconstructVolume(ctx, ask)
 		},
-		IsKnown: m.isKnown, IsBusy: func(pod volume.UniquePodName) bool { return len(m.volumes.VolumesOfOperations(pod)) > 0 },
+		IsKnown: func(pod volume.UniquePodName) bool { return m.populator.IsKnown(pod) }, IsBusy: func(pod volume.UniquePodName) bool { return len(m.volumes.VolumesOfOperations(pod)) > 0 },
 		Look: func(names []v1.UniqueVolumeName) { m.volumes.AddAll(names) }, LookAtAll: func() { m.volumes.AddAll(m.allVolumes()) },
-		Notify: m.changes.Notify, InUseChanged: func() { m.exchange.podsComplete() },
+		Notify: m.changes.Notify, InUseChanged: func() { m.nodeStatus.Recheck() },
 	}
 }
 
@@ -191,11 +178,11 @@ func (m *Manager) generatorOptions() operationexecutor.GeneratorOptions {
 	}
 	generator.Journal = m.watch.Guard(generator.Journal)
 	if m.options.Store != nil {
-		generator.Claims = claimStatus{store: m.options.Store}
-		if m.exchange != nil {
-			generator.NodeReader = m.exchange.status
+		generator.Claims = populator.ClaimStatus{Store: m.options.Store}
+		if m.nodeStatus != nil {
+			generator.NodeReader = m.nodeStatus.Object
 		}
-		generator.NodeLabels = nodeLabels{store: m.options.Store, name: string(m.node())}
+		generator.NodeLabels = nodestatus.Labels{Store: m.options.Store, Node: m.node()}
 	}
 	return generator
 }
@@ -227,7 +214,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.changes.Tell(changes.Topic{})
 	defer close(m.stopped)
 	defer m.volumes.Stop()
-	defer m.dirtyPods.Stop()
+	defer m.populator.Stop()
 	defer m.watch.Stop()
 	defer m.stats.Stop()
 	var ending sync.WaitGroup
@@ -255,7 +242,7 @@ func (m *Manager) doWork(ctx context.Context) {
 	var wg sync.WaitGroup
 	m.volumes.Start(ctx, m.executor)
 	defer m.volumes.Stop()
-	wg.Go(func() { m.populateAll(ctx) })
+	m.populator.Run(ctx, &wg)
 	m.watch.Run(ctx, &wg)
 	m.stats.Run(ctx, &wg)
 	if m.journal != nil {
@@ -265,19 +252,41 @@ func (m *Manager) doWork(ctx context.Context) {
 	if m.options.Resync > 0 {
 		wg.Go(func() { m.resync(ctx) })
 	}
-	defer m.exchange.stop()
-	if m.options.Store != nil {
-		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumeClaims, m.claimFeed(store.PersistentVolumeClaims)) })
-		wg.Go(func() { m.watchKind(ctx, store.PersistentVolumes, m.claimFeed(store.PersistentVolumes)) })
-	}
-	if m.exchange != nil {
-		wg.Go(func() { m.watchKind(ctx, store.Nodes, m.exchange) })
-		wg.Go(func() { m.exchange.reportAll(ctx) })
-	}
-	if m.options.Prober != nil {
-		wg.Go(func() { m.probeAll(ctx) })
+	if m.nodeStatus != nil {
+		m.nodeStatus.Run(ctx, &wg)
 	}
 	wg.Wait()
+}
+
+// populatorOptions gives the populator what it needs of the others.
+func (m *Manager) populatorOptions() populator.Options {
+	return populator.Options{
+		Plugins: m.plugins, Prober: m.options.Prober, Store: m.options.Store, SELinux: m.options.SELinux, Logger: m.options.Logger,
+		Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Expansion: m.expansion, Earlier: m.recovery, Orphans: m.orphans,
+		Look:         func(pod volume.UniquePodName, names []v1.UniqueVolumeName) { m.volumes.AddPod(pod, names) },
+		Retry:        m.retryAll,
+		ResetBackoff: func(key operationexecutor.Key) { m.executor.ResetBackoff(key) },
+		Notify:       m.changes.Notify,
+	}
+}
+
+// newNodeStatus returns what the node reports, or nil where it attaches by itself.
+func (m *Manager) newNodeStatus() *nodestatus.Status {
+	if m.options.AttachedBy != AttachedByController {
+		return nil
+	}
+	s := nodestatus.New(nodestatus.Options{
+		Store: m.options.Store, Node: m.node(), Desired: m.desired, Actual: m.actual.ActualStateOfWorld,
+		IsAttachedHere: func(name v1.UniqueVolumeName) bool { return m.journal.HasAttachment(name) },
+		// What could not be rebuilt may be any volume of an earlier manager.
+		MayUseMore: func(ctx context.Context) bool { return !m.recovery.IsComplete() || len(m.orphans.Live(ctx)) > 0 },
+		Look:       func(names []v1.UniqueVolumeName) { m.volumes.AddAll(names) }, Retry: m.retryAll,
+		Notify: m.changes.Notify, Logger: m.options.Logger, Recorder: m.options.Recorder,
+	})
+	if m.options.VolumesInUse != nil {
+		s.Reporter = m.options.VolumesInUse
+	}
+	return s
 }
 
 // end waits for the operations that run, and unlocks the root and the records.
@@ -296,8 +305,8 @@ func (m *Manager) end(ctx context.Context) error {
 // reportLast has the node's status list what is in use when the manager was stopped, so that a controller need not wait for the
 // next one to hear of the last teardowns.
 func (m *Manager) reportLast(ctx context.Context) {
-	if m.exchange != nil && isOpen(m.stopping.begun.given) {
-		m.exchange.report(ctx)
+	if m.nodeStatus != nil && isOpen(m.stopping.begun.given) {
+		m.nodeStatus.Report(ctx)
 	}
 }
 
@@ -329,7 +338,7 @@ func (m *Manager) resync(ctx context.Context) {
 			return
 		}
 		m.volumes.AddAll(m.allVolumes())
-		m.dirtyPods.AddAll(m.incompletePods())
+		m.populator.Recheck()
 		m.verifyAttached(ctx)
 		m.watch.Resync()
 		if m.journal != nil {
@@ -345,5 +354,5 @@ func (m *Manager) resync(ctx context.Context) {
 func (m *Manager) PodsComplete() {
 	m.recovery.PodsComplete()
 	m.volumes.AddAll(m.allVolumes())
-	m.exchange.podsComplete()
+	m.nodeStatus.Recheck()
 }

@@ -593,7 +593,7 @@ func TestSupplementalGroups(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		for name, gid := range map[string]string{"a": "4000", "b": "3000", "c": "5000", "d": "no number"} {
-			w.claim(name, func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{gidAnnotation: gid} })
+			w.claim(name, func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{"pv.beta.kubernetes.io/gid": gid} })
 		}
 		m := w.start()
 		pod := podOf("web", "a", "b", "c", "d")

@@ -187,7 +187,7 @@ func TestAVolumeWhoseStagingCannotBeRebuiltStaysInUse(t *testing.T) {
 	looked(t, m)
 	m.PodsComplete()
 	inUse := func() []v1.UniqueVolumeName {
-		list, err := m.exchange.list(t.Context())
+		list, err := m.nodeStatus.List(t.Context())
 		require.NoError(t, err)
 		return list
 	}

@@ -71,12 +71,6 @@ func statusOfOrphans(orphans []orphans.Orphan) []VolumeStatus {
 	return rows
 }
 
-func (m *Manager) isKnown(podName volume.UniquePodName) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.pods[types.UID(podName)] != nil
-}
-
 // tellFound adds what was found at the start, beside volumes, to the status. An orphan that has become a volume is none any
 // more.
 func (m *Manager) tellFound(status *NodeStatus) {
@@ -97,9 +91,9 @@ func (m *Manager) orphanOptions() orphans.Options {
 		Plugins: m.plugins, Logger: m.options.Logger, Mounter: m.options.Mounter, BlockMapper: m.options.BlockMapper, Loops: m.options.Loops,
 		Lookup:  func(ctx context.Context, path string) (mount.MountPoint, error) { return m.watch.Lookup(ctx, path) },
 		IsMount: func(path string) bool { return m.watch.IsMount(path) }, IsBusy: func(path string) bool { return m.watch.IsBusy(path) },
-		IsKnown:    m.isKnown,
+		IsKnown:    func(pod volume.UniquePodName) bool { return m.populator.IsKnown(pod) },
 		HasVolumes: func(pod volume.UniquePodName) bool { return len(m.actual.GetVolumeNamesForPod(pod)) > 0 },
-		Notify:     m.changes.Notify, InUseChanged: func() { m.exchange.podsComplete() },
+		Notify:     m.changes.Notify, InUseChanged: func() { m.nodeStatus.Recheck() },
 	}
 	if m.journal != nil {
 		o.Records = m.journal

@@ -43,15 +43,15 @@ type VolumeInfo struct {
 // be, or that are being taken away, are left out; a pod that is not known has none.
 func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMap {
 	volumes := make(VolumeMap)
-	entry := m.entryOf(types.UID(podName))
+	entry := m.populator.Pod(types.UID(podName))
 	leaving := func(mounted cache.MountedVolume) bool {
 		return m.volumes.IsTakenAway(mounted.VolumeName, podName) || !m.isCurrent(&mounted)
 	}
 	for _, mounted := range slices.DeleteFunc(m.actual.GetMountedVolumesForPod(podName), leaving) {
 		info := infoOf(mounted)
 		readOnly := info.ReadOnly
-		for _, outer := range entry.namesOf(&mounted) {
-			info.ReadOnly = readOnly || entry.volume(outer).readOnly
+		for _, outer := range entry.OuterNames(&mounted) {
+			info.ReadOnly = readOnly || entry.Volume(outer).ReadOnly
 			volumes[outer] = info
 		}
 	}
@@ -69,7 +69,7 @@ func infoOf(mounted cache.MountedVolume) VolumeInfo {
 		ReadOnly: mounted.VolumeSpec.ReadOnly, InnerVolumeSpecName: mounted.InnerVolumeSpecName,
 		Volume: mounted.VolumeName, Plugin: mounted.PluginName,
 	}
-	if isBlock(mounted.VolumeSpec) {
+	if volume.IsBlock(mounted.VolumeSpec) {
 		info.BlockVolumeMapper, info.DevicePath = mounted.BlockVolumeMapper, pathOf(mounted)
 		return info
 	}

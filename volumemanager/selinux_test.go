@@ -66,7 +66,7 @@ func TestPodsOfOneLabelShareAVolumeAndOthersWait(t *testing.T) {
 		assert.Zero(t, time.Since(began), "it is woken")
 		row, _ := m.actual.GetAttachedVolume(m.PodStatus(other.UID)[0].Volume)
 		assert.Equal(t, "system_u:object_r:container_file_t:s0:c2", row.SELinuxMountContext, "it was staged anew")
-		assert.Empty(t, m.claims.waiting())
+		assert.Empty(t, m.populator.Waiting())
 		w.remove(other)
 		w.isClean()
 	})
@@ -116,34 +116,4 @@ func TestAPodFindsItsVolumeAfterARestartWithItsLabel(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestLabelsOfContainers(t *testing.T) {
-	yes := true
-	level := func(level string) *v1.SecurityContext {
-		return &v1.SecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: level}}
-	}
-	pod := podOf("web", "-a", "-b")
-	mounts := pod.Spec.Containers[0].VolumeMounts
-	pod.Spec.Containers = []v1.Container{
-		{Name: "own", VolumeMounts: mounts[:1], SecurityContext: level("s0:c1")},
-		{Name: "device", VolumeDevices: []v1.VolumeDevice{{Name: "a"}}, SecurityContext: level("s0:c1")},
-		{Name: "of the pod", VolumeMounts: mounts[:1]},
-		{Name: "free", VolumeMounts: mounts, SecurityContext: &v1.SecurityContext{Privileged: &yes, SELinuxOptions: &v1.SELinuxOptions{Level: "s0:c5"}}},
-		{Name: "elsewhere", VolumeMounts: mounts[1:], SecurityContext: &v1.SecurityContext{SELinuxOptions: &v1.SELinuxOptions{User: "who"}}},
-	}
-	labels := func() ([]string, error) { return labelsOf(levels{}, pod, &pod.Spec.Volumes[0]) }
-	got, err := labels()
-	require.NoError(t, err)
-	assert.Equal(t, []string{"system_u:object_r:container_file_t:s0:c1"}, got)
-	labelled(pod, "s0:c9")
-	got, err = labels()
-	require.NoError(t, err)
-	assert.Equal(t, []string{"system_u:object_r:container_file_t:s0:c1", "system_u:object_r:container_file_t:s0:c9"}, got)
-	_, err = labelsOf(levels{}, pod, &pod.Spec.Volumes[1])
-	require.ErrorIs(t, err, volume.ErrInvalid)
-	require.ErrorContains(t, err, `"elsewhere"`)
-	got, err = labelsOf(nil, pod, &pod.Spec.Volumes[1])
-	require.NoError(t, err)
-	assert.Empty(t, got, "SELinux is off")
 }

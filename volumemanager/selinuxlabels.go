@@ -14,6 +14,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+// SELinuxLabels tells which label files need so that a container may use them, as the container runtime of this node gives
+// labels to processes. It reads no more than the node's own configuration.
+type SELinuxLabels interface {
+	// FileLabel returns the label for a container with these options, such as
+	// "system_u:object_r:container_file_t:s0:c10,c20"; empty when such a container gets one that nobody can know before it
+	// starts. An error says that the options are malformed.
+	FileLabel(options *v1.SELinuxOptions) (string, error)
+}
+
 // ErrNoSELinux matches the error of [ReadSELinuxLabels] on a host without SELinux: leave [Options].SELinux nil there.
 var ErrNoSELinux = errors.New("this host has no SELinux")
 

@@ -119,7 +119,7 @@ func takesOutNothing(m *Manager, o operationexecutor.OperationInfo) {
 
 // withReporter gives the manager another one of what is in use.
 func withReporter(of func(m *Manager, r VolumesInUseReporter) VolumesInUseReporter) func(*Manager) {
-	return func(m *Manager) { m.exchange.reporter = of(m, m.exchange.reporter) }
+	return func(m *Manager) { m.nodeStatus.Reporter = of(m, m.nodeStatus.Reporter) }
 }
 
 // The reporters below do not have the node's status say what they are told.

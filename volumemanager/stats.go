@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
@@ -124,7 +125,7 @@ func (m *Manager) statsOf(mounted *cache.MountedVolume, r stats.Reading) []Volum
 		Err: r.Err, Since: r.Since, Conditions: m.conditionsOf(podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}),
 	}
 	if mounted.Pod != nil {
-		s.PodName = podKey(mounted.Pod)
+		s.PodName = store.NameOf(mounted.Pod)
 	}
 	if spec := mounted.VolumeSpec; spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.ClaimRef != nil {
 		ref := spec.PersistentVolume.Spec.ClaimRef
@@ -133,7 +134,7 @@ func (m *Manager) statsOf(mounted *cache.MountedVolume, r stats.Reading) []Volum
 	if r.Metrics != nil {
 		s.fill(r.Metrics)
 	}
-	names := m.entryOf(mounted.PodUID).namesOf(mounted)
+	names := m.populator.Pod(mounted.PodUID).OuterNames(mounted)
 	if len(names) == 0 {
 		names = mounted.OuterVolumeSpecNames // It is being taken away.
 	}

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
 )
@@ -102,15 +101,8 @@ func (m *Manager) isLeft(name v1.UniqueVolumeName) bool {
 	}
 	wanted := m.desired.VolumeExists(name)
 	mounts := m.actual.GetPossiblyMountedVolumesForVolume(name)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if slices.ContainsFunc(mounts, m.isUnwanted) {
-		return true
+	isUnwanted := func(mounted cache.MountedVolume) bool {
+		return !m.populator.Uses(mounted.PodName, name) && !m.populator.MayUse(mounted.PodName)
 	}
-	return !wanted && len(mounts) == 0 && !m.recovery.MayBeWanted(name)
-}
-
-// isUnwanted reports whether a pod has a volume that it does not use. Manager.mu must be held.
-func (m *Manager) isUnwanted(mounted cache.MountedVolume) bool {
-	return !m.pods[types.UID(mounted.PodName)].uses(mounted.VolumeName) && !m.mayUse(mounted.PodName)
+	return slices.ContainsFunc(mounts, isUnwanted) || !wanted && len(mounts) == 0 && !m.recovery.MayBeWanted(name)
 }

@@ -3,8 +3,6 @@ package volumemanager
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -95,24 +93,27 @@ func TestClaimsThatAreNotThePodsOwnAreNotUsed(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			resolver, pod := resolverFor(t, c.pvc, c.pv, podOf("web", "data"))
-			answers := resolver.resolve(t.Context(), pod)
-			require.Len(t, answers, 1)
-			require.ErrorIs(t, answers[0].err, ErrClaimNotReady)
-			require.ErrorContains(t, answers[0].err, c.want)
-			assert.Nil(t, answers[0].spec)
-			assert.False(t, isMistake(answers[0].err))
+			m := managerFor(t, storeOf(c.pvc, c.pv))
+			pod := podOf("web", "data")
+			require.NoError(t, m.AddPod(t.Context(), pod))
+			err := m.PodStatus(pod.UID)[0].Err
+			require.ErrorIs(t, err, ErrClaimNotReady)
+			require.ErrorContains(t, err, c.want)
+			assert.Empty(t, m.desired.GetVolumesToMount())
 		})
 	}
 }
 
-// resolverFor returns a resolver whose store holds the claim "data" and its volume, changed.
-func resolverFor(
-	t *testing.T, changeClaim func(*v1.PersistentVolumeClaim), changeVolume func(*v1.PersistentVolume), pod *v1.Pod,
-) (resolver, *v1.Pod) {
+// managerFor returns a manager with a store.
+func managerFor(t *testing.T, s store.Store) *Manager {
 	t.Helper()
 	w := newWorld(t, Options{})
-	m := w.prepare()
+	w.options.Store = s
+	return w.prepare()
+}
+
+// storeOf returns a store that holds the claim "data" and its volume, changed.
+func storeOf(changeClaim func(*v1.PersistentVolumeClaim), changeVolume func(*v1.PersistentVolume)) fixedStore {
 	pvc := claimOfName("data")
 	pvc.UID = "uid-data"
 	pvc.Spec.VolumeName, pvc.Status.Phase = "pv-data", v1.ClaimBound
@@ -123,12 +124,10 @@ func resolverFor(
 	if changeVolume != nil {
 		changeVolume(pv)
 	}
-	r := m.resolver
-	r.store = fixedStore{
+	return fixedStore{
 		{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: pvc.Name}: pvc,
 		{Kind: store.PersistentVolumes, Name: pv.Name}:                             pv,
 	}
-	return r, pod
 }
 
 // fixedStore is a store that can only be read.
@@ -157,15 +156,16 @@ func (f fixedStore) Watch(context.Context, schema.GroupVersionKind, string, stri
 
 func TestClaimIsResolved(t *testing.T) {
 	now := metav1.Now()
-	r, pod := resolverFor(t, func(pvc *v1.PersistentVolumeClaim) {
-		pvc.DeletionTimestamp, pvc.Finalizers = &now, []string{pvcProtection}
-	}, func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{gidAnnotation: "7"} }, podOf("web", "data:ro"))
-	a := r.resolve(t.Context(), pod)[0]
-	require.NoError(t, a.err, "a claim that is kept for its pods can be used")
-	assert.Equal(t, "pv-data", a.spec.Name())
-	assert.True(t, a.spec.ReadOnly)
-	assert.Equal(t, "7", a.gid)
-	assert.Equal(t, v1.UniqueVolumeName(testPluginName+"/disk-data"), a.name)
+	m := managerFor(t, storeOf(func(pvc *v1.PersistentVolumeClaim) {
+		pvc.DeletionTimestamp, pvc.Finalizers = &now, []string{"kubernetes.io/pvc-protection"}
+	}, func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{"pv.beta.kubernetes.io/gid": "7"} }))
+	require.NoError(t, m.AddPod(t.Context(), podOf("web", "data:ro")))
+	wanted := m.desired.GetVolumesToMount()
+	require.Len(t, wanted, 1, "a claim that is kept for its pods can be used")
+	assert.Equal(t, "pv-data", wanted[0].VolumeSpec.Name())
+	assert.True(t, wanted[0].VolumeSpec.ReadOnly)
+	assert.Equal(t, "7", wanted[0].VolumeGidValue)
+	assert.Equal(t, v1.UniqueVolumeName(testPluginName+"/disk-data"), wanted[0].VolumeName)
 }
 
 func TestTheVolumeModeMustBeWhatContainersUse(t *testing.T) {
@@ -187,19 +187,23 @@ func TestTheVolumeModeMustBeWhatContainersUse(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			r, pod := resolverFor(t, func(pvc *v1.PersistentVolumeClaim) { pvc.Spec.VolumeMode = c.claim },
-				func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = c.volume }, podOf("web", "data"))
+			m := managerFor(t, storeOf(func(pvc *v1.PersistentVolumeClaim) { pvc.Spec.VolumeMode = c.claim },
+				func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = c.volume }))
+			pod := podOf("web", "data")
 			if c.change != nil {
 				c.change(pod)
 			}
-			err := r.resolve(t.Context(), pod)[0].err
+			err := m.AddPod(t.Context(), pod)
+			assert.Equal(t, errors.Is(c.want, volume.ErrInvalid), err != nil, "what only the caller can mend is an error")
+			if err == nil {
+				err = m.PodStatus(pod.UID)[0].Err
+			}
 			if c.want == nil {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.says)
-			assert.Equal(t, errors.Is(c.want, volume.ErrInvalid), isMistake(err))
 		})
 	}
 }
@@ -208,8 +212,7 @@ func TestEphemeralClaimMustBelongToItsPod(t *testing.T) {
 	pod := podOf("web", "-scratch")
 	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}
 	for _, owner := range []types.UID{pod.UID, "somebody"} {
-		r, _ := resolverFor(t, nil, nil, pod)
-		claims, _ := r.store.(fixedStore)
+		claims := storeOf(nil, nil)
 		key := store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: "data"}
 		pvc, _ := claims[key].(*v1.PersistentVolumeClaim)
 		pvc.Name = "web-scratch"
@@ -217,7 +220,9 @@ func TestEphemeralClaimMustBelongToItsPod(t *testing.T) {
 		pvc.OwnerReferences = []metav1.OwnerReference{{UID: owner, Controller: &controller}}
 		key.Name = "web-scratch"
 		claims[key] = pvc
-		err := r.resolve(t.Context(), pod)[0].err
+		m := managerFor(t, claims)
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		err := m.PodStatus(pod.UID)[0].Err
 		if owner == pod.UID {
 			require.NoError(t, err)
 		} else {
@@ -361,7 +366,7 @@ func TestAPodThatIsRemovedWhileItIsUpdatedStaysAway(t *testing.T) {
 		hooked.reading = func() { assert.NoError(t, m.RemovePod(pod.UID)) }
 		require.ErrorIs(t, m.UpdatePod(t.Context(), pod), volume.ErrInvalid)
 		w.isClean()
-		assert.Empty(t, m.claims.waiting(), "nobody waits for its claims")
+		assert.Empty(t, m.populator.Waiting(), "nobody waits for its claims")
 	})
 }
 
@@ -375,11 +380,11 @@ func TestNobodyWaitsForTheClaimsOfAPodThatWasRemovedWhileTheyWereRead(t *testing
 		pod := podOf("web", "data", "more")
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		synctest.Wait()
-		require.NotEmpty(t, m.claims.waiting())
+		require.NotEmpty(t, m.populator.Waiting())
 		hooked.reading = sync.OnceFunc(func() { assert.NoError(t, m.RemovePod(pod.UID)) })
-		m.dirtyPods.Add(pod.UID)
+		m.populator.Recheck()
 		synctest.Wait()
-		assert.Empty(t, m.claims.waiting())
+		assert.Empty(t, m.populator.Waiting())
 	})
 }
 
@@ -410,11 +415,4 @@ func TestAWatchThatEndsAgainAndAgainIsNoHotLoop(t *testing.T) {
 		pass(time.Minute)
 		assert.InDelta(t, 2*60, fickle.lists.Load(), 20)
 	})
-}
-
-// waiting returns the pods that wait for an object.
-func (x *claimIndex) waiting() []types.UID {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Collect(maps.Keys(x.keys))
 }

@@ -78,7 +78,10 @@ func (s volumeSearch) nameFor(pod volume.UniquePodName) v1.UniqueVolumeName {
 // volume, an operation begins, the volume is known to be there. So it misses none that passes from one to the next meanwhile. An
 // operation is looked for once more, since one that takes the volume away is known longer than the volume.
 func (s volumeSearch) uses() []podvolume.Key {
-	uses := s.m.readersOf(s.pv)
+	var uses []podvolume.Key
+	for _, pod := range s.m.populator.Readers(s.pv) {
+		uses = append(uses, podvolume.Key{Pod: pod})
+	}
 	for row := range s.m.desired.AllVolumesToMount() {
 		if s.names(row.VolumeName) || s.isIn(row.VolumeSpec) {
 			uses = append(uses, podvolume.Key{Volume: row.VolumeName, Pod: row.PodName})
@@ -124,37 +127,6 @@ func (s volumeSearch) operations() []podvolume.Key {
 		}
 	}
 	return uses
-}
-
-// readersOf returns the pods whose claims are being read and that refer to the claim of a volume.
-func (m *Manager) readersOf(pv *v1.PersistentVolume) []podvolume.Key {
-	if pv.Spec.ClaimRef == nil {
-		return nil
-	}
-	claim := types.NamespacedName{Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.ClaimRef.Name}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var uses []podvolume.Key
-	for pod := range m.reading {
-		if slices.Contains(volume.ClaimsOfPod(pod), claim) {
-			uses = append(uses, podvolume.Key{Pod: volume.GetUniquePodName(pod)})
-		}
-	}
-	return uses
-}
-
-// readsClaims enters that the claims of a pod are being read, until end is called: the pod may be about to want what they are bound
-// to. pod must not be one that is entered already.
-func (m *Manager) readsClaims(pod *v1.Pod) (end func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reading[pod] = struct{}{}
-	return func() {
-		m.mu.Lock()
-		delete(m.reading, pod)
-		m.mu.Unlock()
-		m.changes.Notify(volume.GetUniquePodName(pod))
-	}
 }
 
 // statusOfUses returns where volumes stand for their users.

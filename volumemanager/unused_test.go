@@ -50,7 +50,7 @@ func TestAVolumeIsUsedUntilNothingOfItIsLeft(t *testing.T) {
 				var notReady *volume.NotReadyError
 				require.ErrorAs(t, err, &notReady)
 				require.Len(t, notReady.Volumes, 1)
-				assert.Equal(t, podKey(pod), notReady.Volumes[0].PodName)
+				assert.Equal(t, store.NameOf(pod), notReady.Volumes[0].PodName)
 				require.NoError(t, w.unusedNow("other"))
 
 				unused := make(chan error, 1)

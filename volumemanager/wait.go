@@ -12,7 +12,9 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/populator"
 )
 
 // WaitForAttachAndMount returns when every volume that a container of pod uses is set up. The pod must have been added;
@@ -23,11 +25,11 @@ import (
 // is a [*volume.NotReadyError] that names each volume that is missing with its phase and its last real cause. No cause
 // ends the wait early: what fails is tried again until then.
 func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error {
-	if pod == nil || m.entryOf(pod.UID) == nil {
-		if err := validatePod(pod); err != nil {
+	if pod == nil || m.populator.Pod(pod.UID) == nil {
+		if err := populator.Validate(pod); err != nil {
 			return err
 		}
-		return unknownPod(pod)
+		return populator.Unknown(pod)
 	}
 	return m.wait(ctx, pod, awaited{
 		state:   "ready",
@@ -41,12 +43,12 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 
 // isReady reports whether every volume that a pod uses is set up.
 func (m *Manager) isReady(uid types.UID) (bool, error) {
-	entry := m.entryOf(uid)
+	entry := m.populator.Pod(uid)
 	if entry == nil {
 		return false, ErrPodRemoved
 	}
-	for _, v := range entry.volumes {
-		if _, has := m.setUpOf(v.name, volume.UniquePodName(uid)); !has {
+	for _, v := range entry.Volumes {
+		if _, has := m.setUpOf(v.Name, volume.UniquePodName(uid)); !has {
 			return false, nil
 		}
 	}
@@ -70,7 +72,7 @@ func (m *Manager) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodName
 // be staged and attached then: see [Manager.WaitForNodeEmpty]. A mount, or the link to a device, that was found at the place of
 // a volume of the pod and could not be rebuilt is not gone before it is taken away: see [NodeStatus].Orphans.
 func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
-	if err := validatePod(pod); err != nil {
+	if err := populator.Validate(pod); err != nil {
 		return err
 	}
 	podName := volume.GetUniquePodName(pod)
@@ -210,7 +212,7 @@ func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan
 
 // notReady returns the error of a wait that ended with volumes missing.
 func notReady(pod *v1.Pod, what awaited, cause error) *volume.NotReadyError {
-	err := &volume.NotReadyError{PodName: podKey(pod), Awaited: what.state, Err: cause}
+	err := &volume.NotReadyError{PodName: store.NameOf(pod), Awaited: what.state, Err: cause}
 	for _, s := range what.left() {
 		standing := volume.VolumeStanding{
 			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err,

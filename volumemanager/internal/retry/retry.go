@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// first is the longest wait after one failure; Last is the longest after many.
+// First is the longest wait after one failure; Last is the longest after many.
 const (
-	first = time.Second
+	First = time.Second
 	Last  = time.Minute
 )
 
@@ -18,7 +18,7 @@ const (
 func After(failures int) time.Duration {
 	d := Last
 	if shift := max(failures, 1) - 1; shift < 6 {
-		d = first << shift
+		d = First << shift
 	}
 	return d - time.Duration(rand.Int64N(int64(d/10)))
 }

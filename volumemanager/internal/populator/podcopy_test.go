@@ -1,4 +1,4 @@
-package volumemanager
+package populator
 
 import (
 	"reflect"
@@ -70,29 +70,6 @@ func TestWhatIsKeptOfAPodIsNotTheCallers(t *testing.T) {
 	assert.Equal(t, was, kept)
 }
 
-// TestACallerThatChangesItsPodChangesNothing of what a pod has, and of what is done for it later.
-func TestACallerThatChangesItsPodChangesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newWorld(t, withRecords(t))
-		w.start().PodsComplete()
-		w.claim("data")
-		pod := podOf("a", "data", "-own")
-		asked := pod.DeepCopy()
-		require.NoError(t, w.manager.AddPod(t.Context(), pod))
-		overwrite(reflect.ValueOf(pod), 0)
-		require.NoError(t, w.manager.WaitForAttachAndMount(t.Context(), asked))
-		require.NoError(t, w.manager.UpdatePod(t.Context(), asked), "it is what it was")
-		before := w.mounts()
-		require.NoError(t, w.stop())
-		w.start()
-		w.add(asked)
-		assert.Equal(t, before, w.mounts())
-		w.manager.PodsComplete()
-		w.remove(asked)
-		w.isClean()
-	})
-}
-
 // TestEveryFieldOfAPodIsKeptOrNot: a field of a newer k8s.io/api is decided about.
 func TestEveryFieldOfAPodIsKeptOrNot(t *testing.T) {
 	pod := &v1.Pod{}
@@ -139,7 +116,7 @@ func TestEveryFieldOfAPodIsKeptOrNot(t *testing.T) {
 
 // TestTheEnvironmentOfAContainerIsKeptForASubPathExprAlone.
 func TestTheEnvironmentOfAContainerIsKeptForASubPathExprAlone(t *testing.T) {
-	pod := podOf("a", "-own")
+	pod := podOf("a", "own")
 	pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", Value: "b"}}
 	assert.Empty(t, copyOfPod(pod).Spec.Containers[0].Env)
 	pod.Spec.Containers[0].VolumeMounts[0].SubPathExpr = "$(A)"
@@ -149,7 +126,7 @@ func TestTheEnvironmentOfAContainerIsKeptForASubPathExprAlone(t *testing.T) {
 // BenchmarkCopyOfPod is how much memory the manager keeps of a pod: of one that was written by hand, and of one as an API server
 // gives it out.
 func BenchmarkCopyOfPod(b *testing.B) {
-	full := podOf("a", "-own")
+	full := podOf("a", "own")
 	for i := range 3 {
 		c := v1.Container{Name: "c" + strconv.Itoa(i), Image: "registry.example.com/team/app:v1", Args: []string{"--port=8080", "--log=info"}, ImagePullPolicy: v1.PullAlways}
 		for j := range 12 {
@@ -163,7 +140,7 @@ func BenchmarkCopyOfPod(b *testing.B) {
 	full.Spec.Tolerations = make([]v1.Toleration, 4)
 	full.Status.Conditions = make([]v1.PodCondition, 5)
 	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 3000)}}}
-	for name, pod := range map[string]*v1.Pod{"plain": podOf("a", "-own"), "full": full} {
+	for name, pod := range map[string]*v1.Pod{"plain": podOf("a", "own"), "full": full} {
 		for way, keep := range map[string]func(*v1.Pod) *v1.Pod{"all": (*v1.Pod).DeepCopy, "used": copyOfPod} {
 			b.Run(name+"/"+way, func(b *testing.B) {
 				const pods = 10000

@@ -1,4 +1,4 @@
-package volumemanager
+package populator
 
 import (
 	"fmt"
@@ -9,18 +9,15 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// SELinuxLabels tells which label files need so that a container may use them, as the container runtime of this node gives
-// labels to processes. It reads no more than the node's own configuration.
-type SELinuxLabels interface {
-	// FileLabel returns the label for a container with these options, such as
-	// "system_u:object_r:container_file_t:s0:c10,c20"; empty when such a container gets one that nobody can know before it
-	// starts. An error says that the options are malformed.
+// Labels tells which label files need so that a container may use them; see volumemanager.SELinuxLabels.
+type Labels interface {
+	// FileLabel returns the label for a container with these options; empty when it is not known before the container starts.
 	FileLabel(options *v1.SELinuxOptions) (string, error)
 }
 
 // labelsOf returns the labels, sorted, of the containers of pod that use a volume. A container that is privileged is not
 // confined, and one without options gets a label that nobody knows yet: neither has one.
-func labelsOf(labels SELinuxLabels, pod *v1.Pod, vol *v1.Volume) ([]string, error) {
+func labelsOf(labels Labels, pod *v1.Pod, vol *v1.Volume) ([]string, error) {
 	if labels == nil {
 		return nil, nil
 	}
@@ -68,14 +65,6 @@ func (c container) uses(volumeName string) bool {
 		}
 	}
 	return false
-}
-
-// awaitVolume enters that a pod waits until another one gives a volume up, before the pod asks for it: no such change is
-// missed then.
-func (m *Manager) awaitVolume(pod *v1.Pod, a resolution) {
-	if len(a.labels) > 0 {
-		m.claims.add(pod.UID, volumeKey(a.name))
-	}
 }
 
 // volumeKey is what a pod waits for that cannot have a volume beside another pod. No object of a store has such a key.

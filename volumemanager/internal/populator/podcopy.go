@@ -1,4 +1,4 @@
-package volumemanager
+package populator
 
 import (
 	v1 "k8s.io/api/core/v1"

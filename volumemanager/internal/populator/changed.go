@@ -1,4 +1,4 @@
-package volumemanager
+package populator
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -18,41 +19,41 @@ import (
 // flag, or the group that its files belong to. Remove the pod and add it again.
 var ErrVolumeChanged = errors.New("a volume that a pod has cannot change")
 
-// refuses returns an error when pod asks for another source, read-only flag or group of a volume that it has. p may be nil.
-func (m *Manager) refuses(p *podEntry, pod *v1.Pod, answers []resolution) error {
-	if p == nil {
+// refuses returns an error when pod asks for another source, read-only flag or group of a volume that it has. old may be nil.
+func (p *Populator) refuses(old *Pod, pod *v1.Pod, answers []resolution) error {
+	if old == nil {
 		return nil
 	}
 	var errs []error
 	for _, a := range answers {
-		had := m.specOf(p, a)
+		had := p.specOf(old, a)
 		if had == nil {
 			continue
 		}
 		what := ""
 		switch {
-		case a.spec.Volume != nil && !equality.Semantic.DeepEqual(had.Volume, a.spec.Volume):
+		case a.want.VolumeSpec.Volume != nil && !equality.Semantic.DeepEqual(had.Volume, a.want.VolumeSpec.Volume):
 			what = "source"
-		case a.spec.ReadOnly != had.ReadOnly:
+		case a.want.VolumeSpec.ReadOnly != had.ReadOnly:
 			what = "read-only flag"
-		case !equality.Semantic.DeepEqual(fsGroupOf(p.pod), fsGroupOf(pod)):
+		case !equality.Semantic.DeepEqual(fsGroupOf(old.Pod), fsGroupOf(pod)):
 			what = "fsGroup"
 		default:
 			continue
 		}
 		errs = append(errs, fmt.Errorf("volume %q of pod %q: its %s is another one now: remove the pod and add it again: %w: %w",
-			a.outer, podKey(pod), what, ErrVolumeChanged, volume.ErrInvalid))
+			a.Outer, store.NameOf(pod), what, ErrVolumeChanged, volume.ErrInvalid))
 	}
 	return errors.Join(errs...)
 }
 
 // specOf returns the spec by which the pod has the volume that a resolution found, and nil when it does not have it.
-func (m *Manager) specOf(p *podEntry, a resolution) *volume.Spec {
-	if a.err != nil || !p.uses(a.name) {
+func (p *Populator) specOf(old *Pod, a resolution) *volume.Spec {
+	if a.Err != nil || !old.Uses(a.Name) {
 		return nil
 	}
-	row, ok := m.desired.VolumeToMount(a.name, volume.GetUniquePodName(p.pod))
-	if !ok || (row.VolumeSpec.Volume == nil) != (a.spec.Volume == nil) {
+	row, ok := p.options.Desired.VolumeToMount(a.Name, volume.GetUniquePodName(old.Pod))
+	if !ok || (row.VolumeSpec.Volume == nil) != (a.want.VolumeSpec.Volume == nil) {
 		return nil
 	}
 	return row.VolumeSpec
@@ -61,48 +62,48 @@ func (m *Manager) specOf(p *podEntry, a resolution) *volume.Spec {
 // keeps returns why a volume of the pod has to stay what it was, or nil. It stays as long as the pod asks for the same, when
 // that could not be resolved, and when the claim, or its PersistentVolume, means another volume now. A pod that asks for another
 // source does not have it yet, also while that cannot be resolved: it must not be told ready with the old one.
-func (m *Manager) keeps(p *podEntry, pod *v1.Pod, a resolution) error {
-	same := p == nil || equality.Semantic.DeepEqual(sourceOf(p.pod, a.outer), sourceOf(pod, a.outer))
-	if a.err != nil && !same {
+func (p *Populator) keeps(old *Pod, pod *v1.Pod, a resolution) error {
+	same := old == nil || equality.Semantic.DeepEqual(sourceOf(old.Pod, a.Outer), sourceOf(pod, a.Outer))
+	if a.Err != nil && !same {
 		return nil // It is an error of the new volume, which the pod does not have yet.
 	}
-	if a.err != nil {
-		return a.err
+	if a.Err != nil {
+		return a.Err
 	}
-	had := p.volume(a.outer).name
+	had := old.Volume(a.Outer).Name
 	if had == "" {
 		return nil
 	}
-	if had == a.name {
-		return m.keepsVolume(p, pod, a)
+	if had == a.Name {
+		return p.keepsVolume(old, pod, a)
 	}
 	if !same {
 		return nil
 	}
 	return fmt.Errorf("volume %q of pod %q: its claim is bound to another volume now, and the pod has %q: remove the pod to change it: %w",
-		a.outer, podKey(pod), had, ErrClaimNotReady)
+		a.Outer, store.NameOf(pod), had, ErrClaimNotReady)
 }
 
 // keepsVolume returns an error when the PersistentVolume that the pod has says something else now.
-func (m *Manager) keepsVolume(p *podEntry, pod *v1.Pod, a resolution) error {
-	had := m.specOf(p, a)
+func (p *Populator) keepsVolume(old *Pod, pod *v1.Pod, a resolution) error {
+	had := p.specOf(old, a)
 	if had == nil || had.PersistentVolume == nil {
 		return nil
 	}
-	old, now := &had.PersistentVolume.Spec, &a.spec.PersistentVolume.Spec
+	before, now := &had.PersistentVolume.Spec, &a.want.VolumeSpec.PersistentVolume.Spec
 	what := ""
 	switch {
-	case !equality.Semantic.DeepEqual(old.PersistentVolumeSource, now.PersistentVolumeSource):
+	case !equality.Semantic.DeepEqual(before.PersistentVolumeSource, now.PersistentVolumeSource):
 		what = "source"
-	case !slices.Equal(old.MountOptions, now.MountOptions):
+	case !slices.Equal(before.MountOptions, now.MountOptions):
 		what = "mountOptions"
-	case isBlock(had) != isBlock(a.spec):
+	case volume.IsBlock(had) != volume.IsBlock(a.want.VolumeSpec):
 		what = "volumeMode"
 	default:
 		return nil
 	}
 	return fmt.Errorf("volume %q of pod %q: the %s of PersistentVolume %q is another one now, and the pod has what it was: remove the pod to change it: %w: %w",
-		a.outer, podKey(pod), what, a.spec.Name(), ErrVolumeChanged, ErrClaimNotReady)
+		a.Outer, store.NameOf(pod), what, a.want.VolumeSpec.Name(), ErrVolumeChanged, ErrClaimNotReady)
 }
 
 func fsGroupOf(pod *v1.Pod) *int64 {

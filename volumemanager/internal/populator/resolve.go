@@ -1,4 +1,4 @@
-package volumemanager
+package populator
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -25,20 +26,11 @@ const (
 // its PersistentVolume is missing or belongs to another claim. The pod is looked at again when the store changes.
 var ErrClaimNotReady = errors.New("claim is not ready")
 
-// resolution is what became of one volume of a pod: a spec and its plugin, or an error.
+// resolution is a volume of a pod that was resolved now, with what the pod wants of it, or with an error and no spec.
 type resolution struct {
-	outer string
-	spec  *volume.Spec
-	// plugin is what the registry says of the spec's plugin, which is asked once for all that the manager knows of it. An
-	// operation asks again, for the plugin that is there when it runs.
-	plugin volume.Resolved
-	name   v1.UniqueVolumeName
-	gid    string
-	// labels are the SELinux labels of the containers that use it.
-	labels []string
-	// readOnly says that the pod's reference to its claim asks for read-only.
-	readOnly bool
-	err      error
+	Volume
+
+	want cache.AddPodOptions
 }
 
 // isMistake reports whether err is one that no change of the store mends, so that the pod itself is to be changed, or
@@ -61,7 +53,7 @@ func isMistake(err error) bool {
 type resolver struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
-	seLinux SELinuxLabels
+	seLinux Labels
 	// dynamic says that plugins may come.
 	dynamic bool
 	// reading is told of each object before it is read.
@@ -71,10 +63,16 @@ type resolver struct {
 // resolve answers for each volume of pod that a container uses. pod must be valid and must not change any more: specs
 // refer to it.
 func (r resolver) resolve(ctx context.Context, pod *v1.Pod) []resolution {
-	used := usedVolumes(pod)
-	answers := make([]resolution, 0, len(used))
-	for _, u := range used {
-		answers = append(answers, r.resolveVolume(ctx, pod, u))
+	mounting, mapping := usersOf(pod)
+	answers := make([]resolution, 0, len(pod.Spec.Volumes))
+	for i := range pod.Spec.Volumes {
+		vol := &pod.Spec.Volumes[i]
+		// The others are left alone, as kubelet does.
+		if mounting[vol.Name] != "" || mapping[vol.Name] != "" {
+			answers = append(answers, r.resolveVolume(ctx, pod, vol, func(spec *volume.Spec) error {
+				return checkMode(spec, mounting[vol.Name], mapping[vol.Name])
+			}))
+		}
 	}
 	refuseSharedNames(pod, answers)
 	shareWritable(answers)
@@ -85,14 +83,14 @@ func (r resolver) resolve(ctx context.Context, pod *v1.Pod) []resolution {
 // would be set up at the same path.
 func refuseSharedNames(pod *v1.Pod, answers []resolution) {
 	for i, a := range answers {
-		if a.err != nil || a.spec.PersistentVolume == nil {
+		if a.Err != nil || a.want.VolumeSpec.PersistentVolume == nil {
 			continue
 		}
 		for _, own := range answers {
-			if own.err == nil && own.spec.Volume != nil && own.plugin.PluginName == a.plugin.PluginName && own.spec.Name() == a.spec.Name() {
-				answers[i].spec = nil
-				answers[i].err = fmt.Errorf("volume %q of pod %q: its PersistentVolume has the name of the pod's own volume %q, and plugin %q would set up both at one path: give that volume another name: %w",
-					a.outer, podKey(pod), own.outer, a.plugin.PluginName, volume.ErrInvalid)
+			if own.Err == nil && own.want.VolumeSpec.Volume != nil && own.Plugin == a.Plugin && own.want.VolumeSpec.Name() == a.want.VolumeSpec.Name() {
+				answers[i].want.VolumeSpec = nil
+				answers[i].Err = fmt.Errorf("volume %q of pod %q: its PersistentVolume has the name of the pod's own volume %q, and plugin %q would set up both at one path: give that volume another name: %w",
+					a.Outer, store.NameOf(pod), own.Outer, a.Plugin, volume.ErrInvalid)
 				break
 			}
 		}
@@ -104,48 +102,49 @@ func refuseSharedNames(pod *v1.Pod, answers []resolution) {
 func shareWritable(answers []resolution) {
 	for i, a := range answers {
 		for _, other := range answers {
-			if a.err == nil && a.readOnly && other.err == nil && other.name == a.name && !other.readOnly {
-				answers[i].spec, answers[i].plugin = other.spec, other.plugin
+			if a.Err == nil && a.ReadOnly && other.Err == nil && other.Name == a.Name && !other.ReadOnly {
+				answers[i].want.VolumeSpec, answers[i].want.Plugin = other.want.VolumeSpec, other.want.Plugin
 			}
 		}
 	}
 }
 
-func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, u usedVolume) resolution {
-	vol := u.vol
-	answer := resolution{outer: vol.Name}
+func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, vol *v1.Volume, checkMode func(*volume.Spec) error) resolution {
+	a := resolution{Volume: Volume{Outer: vol.Name}, want: cache.AddPodOptions{Pod: pod, OuterVolumeSpecName: vol.Name}}
 	if ref, ok := claimOf(pod, vol); ok {
-		r.resolveClaim(ctx, ref, &answer)
+		a.Err = r.resolveClaim(ctx, ref, &a)
 	} else {
-		answer.spec = volume.NewSpecFromVolume(vol)
+		a.want.VolumeSpec = volume.NewSpecFromVolume(vol)
 	}
-	if answer.err == nil {
-		answer.err = u.checkMode(answer.spec)
+	if a.Err == nil {
+		a.Err = checkMode(a.want.VolumeSpec)
 	}
-	if answer.err == nil {
-		answer.err = r.findPlugin(pod, &answer)
+	if a.Err == nil {
+		a.Err = r.findPlugin(pod, &a)
 	}
-	if answer.err == nil {
-		answer.labels, answer.err = labelsOf(r.seLinux, pod, vol)
+	if a.Err == nil {
+		a.want.SELinuxLabels, a.Err = labelsOf(r.seLinux, pod, vol)
 	}
-	if answer.err != nil {
-		answer.spec = nil
-		answer.err = fmt.Errorf("volume %q of pod %q: %w", vol.Name, podKey(pod), answer.err)
+	if a.Err != nil {
+		a.want.VolumeSpec = nil
+		a.Err = fmt.Errorf("volume %q of pod %q: %w", vol.Name, store.NameOf(pod), a.Err)
 	}
-	return answer
+	return a
 }
 
-// findPlugin names the volume, too. The spec's own name is checked, because it becomes an element of paths.
-func (r resolver) findPlugin(pod *v1.Pod, answer *resolution) error {
-	if err := errors.Join(volume.CheckPathElement(answer.spec.Name()), volume.CheckSources(answer.spec)); err != nil {
+// findPlugin names the volume, too. The spec's own name is checked, because it becomes an element of paths. The registry is asked
+// once for all that the manager knows of the plugin. An operation asks again, for the plugin that is there when it runs.
+func (r resolver) findPlugin(pod *v1.Pod, a *resolution) error {
+	spec := a.want.VolumeSpec
+	if err := errors.Join(volume.CheckPathElement(spec.Name()), volume.CheckSources(spec)); err != nil {
 		return err
 	}
-	plugin, err := r.plugins.Resolve(answer.spec)
+	plugin, err := r.plugins.Resolve(spec)
 	if err != nil {
 		return r.awaitPlugin(err)
 	}
-	answer.plugin = plugin
-	answer.name, err = plugin.UniqueVolumeName(volume.GetUniquePodName(pod))
+	a.want.Plugin, a.Plugin = plugin, plugin.PluginName
+	a.Name, err = plugin.UniqueVolumeName(volume.GetUniquePodName(pod))
 	return err
 }
 
@@ -169,25 +168,22 @@ func claimOf(pod *v1.Pod, vol *v1.Volume) (claimRef, bool) {
 	return claimRef{}, false
 }
 
-// resolveClaim goes from the claim to its PersistentVolume and fills in answer.
-func (r resolver) resolveClaim(ctx context.Context, ref claimRef, answer *resolution) {
+// resolveClaim goes from the claim to its PersistentVolume, which a then wants.
+func (r resolver) resolveClaim(ctx context.Context, ref claimRef, a *resolution) error {
 	if r.store == nil {
-		answer.err = fmt.Errorf("it refers to claim %q and this manager has no store of claims (Options.Store): %w",
-			ref.name, volume.ErrUnsupported)
-		return
+		return fmt.Errorf("it refers to claim %q and this manager has no store of claims (Options.Store): %w", ref.name, volume.ErrUnsupported)
 	}
 	claim, err := r.claim(ctx, ref)
 	if err != nil {
-		answer.err = err
-		return
+		return err
 	}
 	pv, err := r.persistentVolume(ctx, ref, claim)
 	if err != nil {
-		answer.err = err
-		return
+		return err
 	}
-	answer.spec = volume.NewSpecFromPersistentVolume(pv, ref.readOnly)
-	answer.gid, answer.readOnly = pv.Annotations[gidAnnotation], ref.readOnly
+	a.want.VolumeSpec, a.want.VolumeGidValue = volume.NewSpecFromPersistentVolume(pv, ref.readOnly), pv.Annotations[gidAnnotation]
+	a.ReadOnly = ref.readOnly
+	return nil
 }
 
 func (r resolver) claim(ctx context.Context, ref claimRef) (*v1.PersistentVolumeClaim, error) {
@@ -242,7 +238,7 @@ func (r resolver) persistentVolume(
 	case owner.UID != claim.UID:
 		return nil, fmt.Errorf("PersistentVolume %q belongs to claim %q with UID %q, not to claim %q with UID %q: %w",
 			name, owner.Namespace+"/"+owner.Name, owner.UID, claimName, claim.UID, ErrClaimNotReady)
-	case volume.CheckPersistentVolumeClaimModeBlock(claim) != isBlock(volume.NewSpecFromPersistentVolume(pv, false)):
+	case volume.CheckPersistentVolumeClaimModeBlock(claim) != volume.IsBlock(volume.NewSpecFromPersistentVolume(pv, false)):
 		return nil, fmt.Errorf("claim %q and its PersistentVolume %q do not have the same volumeMode: %w", claimName, name, ErrClaimNotReady)
 	}
 	return pv, nil
@@ -256,28 +252,19 @@ func unready(err error, format, name string) error {
 	return fmt.Errorf(format+": %w", name, err)
 }
 
-// checkMode refuses a volume that is a block device for a container that mounts it, and the other way round.
-func (u usedVolume) checkMode(spec *volume.Spec) error {
+// checkMode refuses a volume that is a block device for a container that mounts it, and the other way round. An empty name says
+// that there is no such container.
+func checkMode(spec *volume.Spec, mountedBy, mappedBy string) error {
 	mode, err := volume.GetVolumeMode(spec)
 	switch {
 	case err != nil:
 		return err
-	case mode == v1.PersistentVolumeBlock && u.mountedBy != "":
+	case mode == v1.PersistentVolumeBlock && mountedBy != "":
 		return fmt.Errorf("%q has volumeMode Block, but container %q mounts it (volumeMounts): list it under volumeDevices: %w",
-			spec.Name(), u.mountedBy, volume.ErrInvalid)
-	case mode == v1.PersistentVolumeFilesystem && u.mappedBy != "":
+			spec.Name(), mountedBy, volume.ErrInvalid)
+	case mode == v1.PersistentVolumeFilesystem && mappedBy != "":
 		return fmt.Errorf("%q has volumeMode Filesystem, but container %q uses it as a device (volumeDevices): list it under volumeMounts: %w",
-			spec.Name(), u.mappedBy, volume.ErrInvalid)
+			spec.Name(), mappedBy, volume.ErrInvalid)
 	}
 	return nil
-}
-
-// isBlock reports whether pods get the volume as a device.
-func isBlock(spec *volume.Spec) bool {
-	return volume.IsBlock(spec)
-}
-
-// podKey returns the namespace and name of pod.
-func podKey(pod *v1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }

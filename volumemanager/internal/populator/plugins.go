@@ -1,4 +1,4 @@
-package volumemanager
+package populator
 
 import (
 	"context"
@@ -23,34 +23,34 @@ func (r resolver) awaitPlugin(err error) error {
 
 // probeAll adds and removes the plugins of which the prober tells, until ctx ends. The prober is called again after a pause
 // when it fails.
-func (m *Manager) probeAll(ctx context.Context) {
+func (p *Populator) probeAll(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
-		changed, err := m.plugins.Probe(ctx, m.options.Prober)
-		m.pluginsChanged(changed)
+		changed, err := p.options.Plugins.Probe(ctx, p.options.Prober)
+		p.pluginsChanged(changed)
 		if err == nil || ctx.Err() != nil {
 			failures = 0
 			continue
 		}
 		failures++
 		wait := retry.After(failures)
-		m.options.Logger.Warn("plugins were probed with an error", "error", err, "retryAfter", wait)
+		p.options.Logger.Warn("plugins were probed with an error", "error", err, "retryAfter", wait)
 		retry.Pause(ctx, wait)
 	}
 }
 
 // pluginsChanged has everything looked at again that depends on plugins which have come, changed or gone. The volumes of
 // one that is gone stay known; what is to be done to them waits for it.
-func (m *Manager) pluginsChanged(names []string) {
+func (p *Populator) pluginsChanged(names []string) {
 	if len(names) == 0 {
 		return
 	}
-	m.dirtyPods.AddAll(m.incompletePods())
+	p.Recheck()
 	for _, name := range names {
-		m.desired.RefreshPlugin(name)
-		volumes := m.desired.GetVolumeNamesOfPlugin(name)
-		for _, row := range m.actual.GetVolumesOfPlugin(name) {
+		p.options.Desired.RefreshPlugin(name)
+		volumes := p.options.Desired.GetVolumeNamesOfPlugin(name)
+		for _, row := range p.options.Actual.GetVolumesOfPlugin(name) {
 			volumes = append(volumes, row.VolumeName)
 		}
-		m.retryAll(volumes)
+		p.options.Retry(volumes)
 	}
 }

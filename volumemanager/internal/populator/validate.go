@@ -1,4 +1,4 @@
-package volumemanager
+package populator
 
 import (
 	"errors"
@@ -7,14 +7,15 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
-// validatePod checks what a manager needs of a pod, before anything is read or done: its names and UID, the names of its
+// Validate checks what a manager needs of a pod, before anything is read or done: its names and UID, the names of its
 // volumes, that containers refer to volumes that are there, and what they ask for. It returns every fault, each matching
 // [volume.ErrInvalid] or [volume.ErrUnsupported].
-func validatePod(pod *v1.Pod) error {
+func Validate(pod *v1.Pod) error {
 	if pod == nil {
 		return fmt.Errorf("pod is nil: %w", volume.ErrInvalid)
 	}
@@ -31,7 +32,7 @@ func validatePod(pod *v1.Pod) error {
 	errs = append(errs, validateUses(pod)...)
 	errs = append(errs, containers.Check(pod)...)
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("pod %q: %w", podKey(pod), err)
+		return fmt.Errorf("pod %q: %w", store.NameOf(pod), err)
 	}
 	return nil
 }
@@ -92,10 +93,12 @@ func validateUses(pod *v1.Pod) []error {
 // validateModes refuses a volume that is both mounted and used as a device: it is one or the other.
 func validateModes(pod *v1.Pod) []error {
 	var errs []error
-	for _, u := range usedVolumes(pod) {
-		if u.mountedBy != "" && u.mappedBy != "" {
+	mounting, mapping := usersOf(pod)
+	for i := range pod.Spec.Volumes {
+		name := pod.Spec.Volumes[i].Name
+		if mounting[name] != "" && mapping[name] != "" {
 			errs = append(errs, fmt.Errorf("container %q mounts volume %q (volumeMounts) and container %q uses it as a device (volumeDevices): choose one: %w",
-				u.mountedBy, u.vol.Name, u.mappedBy, volume.ErrInvalid))
+				mounting[name], name, mapping[name], volume.ErrInvalid))
 		}
 	}
 	return errs
@@ -130,35 +133,18 @@ func containersOf(pod *v1.Pod) iter.Seq[container] {
 	}
 }
 
-// usedVolume is a volume of a pod that a container uses.
-type usedVolume struct {
-	vol *v1.Volume
-	// mountedBy and mappedBy are the first container that mounts it and the first that uses it as a device; empty when
-	// there is none.
-	mountedBy, mappedBy string
-}
-
-// usedVolumes returns the volumes of pod that a container uses, in the order of the spec. The others are left alone, as
-// kubelet does.
-func usedVolumes(pod *v1.Pod) []usedVolume {
-	mountedBy, mappedBy := make(map[string]string), make(map[string]string)
+// usersOf returns the first container that mounts a volume, and the first that uses it as a device, by the volume's outer name.
+func usersOf(pod *v1.Pod) (mounting, mapping map[string]string) {
+	mounting, mapping = make(map[string]string), make(map[string]string)
 	for c := range containersOf(pod) {
 		for i := range c.mounts {
-			keepFirst(mountedBy, c.mounts[i].Name, c.name)
+			keepFirst(mounting, c.mounts[i].Name, c.name)
 		}
 		for i := range c.devices {
-			keepFirst(mappedBy, c.devices[i].Name, c.name)
+			keepFirst(mapping, c.devices[i].Name, c.name)
 		}
 	}
-	used := make([]usedVolume, 0, len(pod.Spec.Volumes))
-	for i := range pod.Spec.Volumes {
-		vol := &pod.Spec.Volumes[i]
-		u := usedVolume{vol: vol, mountedBy: mountedBy[vol.Name], mappedBy: mappedBy[vol.Name]}
-		if u.mountedBy != "" || u.mappedBy != "" {
-			used = append(used, u)
-		}
-	}
-	return used
+	return mounting, mapping
 }
 
 func keepFirst(by map[string]string, name, container string) {
