@@ -75,6 +75,7 @@ type Manager struct {
 // New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
 // matches [volume.ErrInvalid].
 func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
+	o = o.withMounter()
 	binder := o.binder()
 	o, err := o.withDefaults(binder)
 	if err != nil {
@@ -298,6 +299,7 @@ func (m *Manager) end(ctx context.Context) error {
 		return err
 	}
 	m.reportLast(ctx)
+	m.warnOfLeft()
 	<-m.executor.Returned() // A call may have returned just now, of which the manager is still told.
 	return m.unlock(ctx)
 }
@@ -307,6 +309,13 @@ func (m *Manager) end(ctx context.Context) error {
 func (m *Manager) reportLast(ctx context.Context) {
 	if m.nodeStatus != nil && isOpen(m.stopping.begun.given) {
 		m.nodeStatus.Report(ctx)
+	}
+}
+
+// warnOfLeft tells a program that has ended Run by its context, and not by Stop, what that has left.
+func (m *Manager) warnOfLeft() {
+	if name := m.firstLeft(); name != "" && !isOpen(m.stopping.begun.given) {
+		m.options.Logger.Warn("Run ended before volumes were gone that no pod uses: call Stop, or WaitForNodeEmpty when all pods were removed, before the context of Run ends", "volume", name)
 	}
 }
 
@@ -339,6 +348,9 @@ func (m *Manager) resync(ctx context.Context) {
 		}
 		m.volumes.AddAll(m.allVolumes())
 		m.populator.Recheck()
+		if m.recovery.AwaitsPods() {
+			m.options.Logger.Warn("volumes of an earlier manager stay until all pods have been added: call PodsComplete after the last AddPod")
+		}
 		m.verifyAttached(ctx)
 		m.watch.Resync()
 		if m.journal != nil {

@@ -28,7 +28,8 @@ const (
 	DefaultFilesystemLook = 30 * time.Second
 )
 
-// Options says how a manager works. The zero value is useful: pods without claims, records below the root, no observer.
+// Options says how a manager works. The zero value is the careful one: records below the root, which is locked, and
+// plugins whose reports are checked against the mount table. It has no claims and no observer.
 type Options struct {
 	// Store is where claims and PersistentVolumes are read. Nil: a pod that uses a claim is refused.
 	Store store.Store
@@ -51,8 +52,11 @@ type Options struct {
 	//   - with a *mount.Mounter, what others do to the mounts of volumes is noticed by events, nothing is done to a mount that is
 	//     not ours, data that may be lost is told of before an unmount, and see MountTable and HungUnmount.
 	//
-	// Nil: plugins are believed.
+	// Nil: a *mount.Mounter of the manager's own, which knows of no calls that the plugins' mounter has abandoned.
 	Mounter operationexecutor.MountPoints
+	// NoMountChecks says that plugins are trusted: nothing is looked up in the mount table. It is for plugins that mount nothing in
+	// it: fakes, and measurements. Mounter must be nil then.
+	NoMountChecks bool
 	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewDeviceMapper] has them.
 	BlockMapper operationexecutor.BlockMapper
 	// Loops tells which loop devices there are; a *loop.Manager is one. With it, those whose files lie under the root and that
@@ -132,6 +136,14 @@ type MountTable interface {
 	Lookup(ctx context.Context, path string) (mount.MountPoint, error)
 }
 
+// withMounter fills in the mounter that was left out.
+func (o Options) withMounter() Options {
+	if o.Mounter == nil && !o.NoMountChecks {
+		o.Mounter = mount.New(mount.Options{Logger: o.Logger})
+	}
+	return o
+}
+
 // binder returns what binds sub-paths and devices.
 func (o Options) binder() mount.Interface {
 	if mounter, ok := o.Mounter.(mount.Interface); ok {
@@ -172,6 +184,9 @@ func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 	}
 	if o.HungPerPlugin < 0 {
 		errs = append(errs, fmt.Errorf("HungPerPlugin %d: give a positive number: %w", o.HungPerPlugin, volume.ErrInvalid))
+	}
+	if o.NoMountChecks && o.Mounter != nil {
+		errs = append(errs, fmt.Errorf("NoMountChecks and Mounter: give one of them: %w", volume.ErrInvalid))
 	}
 	errs = append(errs, o.checkAttachment())
 	errs = append(errs, o.checkRecords())

@@ -2,7 +2,9 @@ package volumemanager
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -84,5 +87,70 @@ func TestAWaitSaysThatPodsCompleteWasForgotten(t *testing.T) {
 		require.ErrorContains(t, empty(), "PodsComplete was not called")
 		m.PodsComplete()
 		require.NoError(t, empty())
+	})
+}
+
+// TestAPluginThatReportsWithoutAMountIsFoundOut by the zero Options: the plugin mounts in a table of its own, not in the kernel's. Only
+// NoMountChecks believes it.
+func TestAPluginThatReportsWithoutAMountIsFoundOut(t *testing.T) {
+	for name, o := range map[string]Options{"zero": {}, "NoMountChecks": {NoMountChecks: true}} {
+		t.Run(name, func(t *testing.T) {
+			host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: testNode})
+			require.NoError(t, err)
+			plugins := volume.NewVolumePluginMgr(host)
+			require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
+			m, err := New(plugins, o)
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() { ended <- m.Run(t.Context()) }()
+			pod := podOf("web", "-scratch")
+			require.NoError(t, m.AddPod(t.Context(), pod))
+			if o.NoMountChecks {
+				require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+			} else {
+				for change := range m.Subscribe(t.Context()) {
+					if len(change.Volumes) > 0 && change.Volumes[0].Err != nil {
+						require.ErrorIs(t, change.Volumes[0].Err, operationexecutor.ErrUntrue)
+						break
+					}
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = m.Stop(ctx) // The volume of a pod that was not removed stays.
+			require.NoError(t, <-ended)
+		})
+	}
+}
+
+// TestAProgramThatForgetsCallsIsTold in the log: of PodsComplete at each resync, of volumes that Run leaves when it ends.
+func TestAProgramThatForgetsCallsIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		var log strings.Builder
+		o := withRecords(t)
+		o.Resync = DefaultResync
+		o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		w := newWorld(t, o)
+		pod := podOf("web", "-scratch")
+		w.start()
+		w.add(pod)
+		require.NoError(t, w.stop())
+		assert.NotContains(t, log.String(), "Stop", "the pod was not removed")
+
+		m := w.start()
+		pass(DefaultResync + DefaultResync/5)
+		assert.Contains(t, log.String(), "PodsComplete")
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+		m.PodsComplete()
+		log.Reset()
+		pass(DefaultResync + DefaultResync/5)
+		assert.Empty(t, log.String())
+
+		w.plugin.Inject(fake.MethodTearDown, fake.Fail(volume.Transient(errStore)))
+		require.NoError(t, m.RemovePod(pod.UID))
+		synctest.Wait()
+		require.NoError(t, w.stop())
+		assert.Contains(t, log.String(), "call Stop")
 	})
 }

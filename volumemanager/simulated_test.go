@@ -251,7 +251,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 		o.VolumesInUse = s.reports
 	}
 	if n.bug.trusts {
-		o.Mounter = nil
+		o.Mounter, o.NoMountChecks = nil, true
 	}
 	if hasReusable(p) {
 		o.Mounter = simulatedTable{Process: p, stale: n.bug.stale}

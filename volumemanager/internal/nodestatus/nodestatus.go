@@ -104,7 +104,10 @@ func (s *Status) reportAll(ctx context.Context) {
 
 // Planned implements reconciler.Attachments. A volume that is in use and not reported so, or the reverse, is reported.
 func (s *Status) Planned(name v1.UniqueVolumeName, used, unreported bool) {
-	if s != nil && (s.differs(name, used) || unreported) {
+	if s == nil {
+		return
+	}
+	if due := s.differs(name, used) || unreported; due {
 		s.Recheck()
 	}
 }
