@@ -1,7 +1,6 @@
 package cache_test
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -87,14 +86,12 @@ func TestAPodThatIsMadeAgainInheritsNothing(t *testing.T) {
 		require.NoError(t, err)
 	}
 	add(first)
-	d.AddErrorToPod("uid-1", errors.New("broken"))
 	mark := opts(name, "uid-1", "s1")
 	mark.Pod = first
 	require.NoError(t, a.MarkVolumeAsMounted(mark))
 
 	add(second)
 	assert.Len(t, d.VolumesToMount(name), 2, "both are wanted until the first is taken away")
-	assert.Empty(t, d.PodErrors("uid-2"))
 	mounted, _, err := a.PodExistsInVolume("uid-2", name, size("0"), "")
 	require.NoError(t, err)
 	assert.False(t, mounted)
@@ -116,7 +113,6 @@ func lifeOnANode(t *testing.T) func(i int) {
 	return func(i int) {
 		inner, podName := fmt.Sprint("s", i), fmt.Sprint("pod-", i)
 		name := add(t, d, podName, inner, "data")
-		d.AddErrorToPod(volume.UniquePodName(podName), errors.New("broken"))
 		d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{name})
 		require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec(inner), node, "/dev/"+inner))
 		require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged/"+inner, ""))
@@ -127,7 +123,6 @@ func lifeOnANode(t *testing.T) func(i int) {
 		require.NotEmpty(t, cache.VolumesInUse(d, a))
 
 		d.DeletePod(volume.UniquePodName(podName))
-		d.PopPodErrors(volume.UniquePodName(podName))
 		require.NoError(t, a.MarkVolumeAsUnmounted(volume.UniquePodName(podName), name))
 		require.NoError(t, a.MarkDeviceAsUnmounted(name))
 		require.NoError(t, a.DeleteVolume(name))

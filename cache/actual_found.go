@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -102,46 +101,4 @@ func (a *ActualStateOfWorld) CheckAndMarkDeviceUncertainViaReconstruction(volume
 		return v.moveDevice(found)
 	})
 	return err == nil
-}
-
-// AddAttachUncertainReconstructedVolume is [ActualStateOfWorld.AddReconstructedVolume] for a volume of which only the
-// attachment was found. Its plugin is asked whether it has to be attached at all; where it cannot be asked, it has.
-func (a *ActualStateOfWorld) AddAttachUncertainReconstructedVolume(volumeName v1.UniqueVolumeName, volumeSpec *volume.Spec, nodeName types.NodeName, devicePath string) error {
-	if err := a.checkNode(nodeName); err != nil {
-		return err
-	}
-	facts, err := factsOf(a.plugins, volumeSpec, volumeName)
-	return a.AddReconstructedVolume(ReconstructedVolume{
-		VolumeName: volumeName, VolumeSpec: volumeSpec, PluginName: facts.name,
-		PluginIsAttachable: facts.attachable || err != nil, PluginIsDeviceMountable: facts.deviceMountable,
-		DevicePath: devicePath,
-	})
-}
-
-// UpdateReconstructedDevicePath says where the device of a volume is that was found staged after a restart. Once
-// something has succeeded on the staging, its path is known better and stays.
-func (a *ActualStateOfWorld) UpdateReconstructedDevicePath(volumeName v1.UniqueVolumeName, devicePath string) {
-	_ = a.update(volumeName, func(v *knownVolume) error {
-		if v == nil || v.device != operationexecutor.DeviceMountUncertain || !v.deviceReconstructed {
-			return errUnchanged
-		}
-		v.devicePath = devicePath
-		return nil
-	})
-}
-
-// UpdateReconstructedVolumeAttachability says whether a volume whose attachment is uncertain is attached for certain
-// (attachable), as the node's status tells, or is one that needs no attaching. An attachment that is certain stays so.
-func (a *ActualStateOfWorld) UpdateReconstructedVolumeAttachability(volumeName v1.UniqueVolumeName, attachable bool) {
-	_ = a.update(volumeName, func(v *knownVolume) error {
-		if v == nil || v.attach != AttachUncertain {
-			return errUnchanged
-		}
-		state, err := attachMoves.next(v, v.attach, succeeded)
-		if err != nil {
-			return err
-		}
-		v.attach, v.plugin.attachable = state, attachable
-		return nil
-	})
 }

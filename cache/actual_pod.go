@@ -145,7 +145,7 @@ func (a *ActualStateOfWorld) GetVolumeMountState(volumeName v1.UniqueVolumeName,
 // IsVolumeReconstructed implements the executor's mounter updater. An empty podName asks for the staging.
 func (a *ActualStateOfWorld) IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool {
 	if podName == "" {
-		return a.IsVolumeDeviceReconstructed(volumeName)
+		return a.isDeviceReconstructed(volumeName)
 	}
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -153,27 +153,12 @@ func (a *ActualStateOfWorld) IsVolumeReconstructed(volumeName v1.UniqueVolumeNam
 	return m != nil && m.reconstructed
 }
 
-// IsVolumeDeviceReconstructed reports whether the staging was found after a restart and nothing has succeeded on it since.
-func (a *ActualStateOfWorld) IsVolumeDeviceReconstructed(volumeName v1.UniqueVolumeName) bool {
+// isDeviceReconstructed reports whether the staging was found after a restart and nothing has succeeded on it since.
+func (a *ActualStateOfWorld) isDeviceReconstructed(volumeName v1.UniqueVolumeName) bool {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	v := a.volumes[volumeName]
 	return v != nil && v.deviceReconstructed
-}
-
-// IsVolumeMountedElsewhere reports whether the volume is, or may be, set up for any other pod.
-func (a *ActualStateOfWorld) IsVolumeMountedElsewhere(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	v := a.volumes[volumeName]
-	if v == nil {
-		return false
-	}
-	others := len(v.mounts)
-	if v.mountOf(podName) != nil {
-		others--
-	}
-	return others > 0
 }
 
 // PodsOfVolume implements operationexecutor.VolumeUsers; sorted.

@@ -125,13 +125,6 @@ func (a *ActualStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName) bool {
 	return a.volumes[volumeName] != nil
 }
 
-// VolumeExistsWithSpecName reports whether a volume with that inner name is, or may be, set up for the pod.
-func (a *ActualStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodName, innerName string) bool {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return slices.ContainsFunc(a.pods[podName], func(m *podMount) bool { return m.spec.Name() == innerName })
-}
-
 // GetAttachedVolume returns what is known of a volume, and false when nothing is.
 func (a *ActualStateOfWorld) GetAttachedVolume(volumeName v1.UniqueVolumeName) (AttachedVolume, bool) {
 	a.mu.RLock()
@@ -253,14 +246,6 @@ func (a *ActualStateOfWorld) GetMountedVolume(volumeName v1.UniqueVolumeName, po
 	return MountedVolume{}, false
 }
 
-// GetMountedVolumeForPod returns a volume that is set up for a pod for certain, and false when it is not.
-func (a *ActualStateOfWorld) GetMountedVolumeForPod(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) (MountedVolume, bool) {
-	if m, ok := a.GetMountedVolume(volumeName, podName); ok && m.State == operationexecutor.VolumeMounted {
-		return m, true
-	}
-	return MountedVolume{}, false
-}
-
 // GetMountedVolumes returns every set-up that is there for certain, by volume and pod.
 func (a *ActualStateOfWorld) GetMountedVolumes() []MountedVolume {
 	return slices.DeleteFunc(a.GetAllMountedVolumes(), notMounted)
@@ -304,13 +289,6 @@ func (a *ActualStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName) 
 func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForVolume(volumeName v1.UniqueVolumeName) []MountedVolume {
 	snapshot, _ := a.Snapshot(volumeName)
 	return snapshot.Mounts
-}
-
-// PodHasMountedVolumes reports whether any volume is set up for the pod for certain.
-func (a *ActualStateOfWorld) PodHasMountedVolumes(podName volume.UniquePodName) bool {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return slices.ContainsFunc(a.pods[podName], func(m *podMount) bool { return m.state == operationexecutor.VolumeMounted })
 }
 
 // PodRemovedFromVolume reports whether the volume is not, and may not be, set up for the pod.

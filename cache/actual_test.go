@@ -127,8 +127,6 @@ func TestUncertainCountsAsPossiblyMountedButNotAsMounted(t *testing.T) {
 	assert.Len(t, a.GetPossiblyMountedVolumesForVolume(name), 2)
 	assert.Empty(t, a.GetMountedVolumesForPod("q"))
 	assert.Len(t, a.GetPossiblyMountedVolumesForPod("q"), 1)
-	assert.False(t, a.PodHasMountedVolumes("q"))
-	assert.True(t, a.PodHasMountedVolumes("p"))
 	assert.False(t, a.PodRemovedFromVolume("q", name))
 	assert.True(t, a.PodRemovedFromVolume("r", name))
 	assert.Empty(t, a.GetUnmountedVolumes())

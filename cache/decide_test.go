@@ -206,14 +206,8 @@ func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 	assert.True(t, row.RemountRequired)
 
 	told.take()
-	d.MarkVolumeAttachability(name, false)
-	wanted, _ := d.VolumeToMount(name, "p")
-	assert.False(t, wanted.PluginIsAttachable)
-	assert.Empty(t, d.GetAttachableVolumeNames())
-	d.MarkVolumeAttachability(name, false)
-	assert.Len(t, told.take(), 1, "nobody is told of what is known")
 	d.RefreshPlugin(cachetest.PluginName)
-	wanted, _ = d.VolumeToMount(name, "p")
+	wanted, _ := d.VolumeToMount(name, "p")
 	assert.True(t, wanted.PluginIsAttachable, "the plugin says so")
 	assert.Equal(t, []v1.UniqueVolumeName{name}, d.GetVolumeNamesOfPlugin(cachetest.PluginName))
 	assert.Len(t, a.GetVolumesOfPlugin(cachetest.PluginName), 1)
@@ -231,32 +225,6 @@ func TestAPluginIsAskedLateOfWhatARestartFound(t *testing.T) {
 	a.MarkRemountRequired("p")
 	row, _ := a.GetMountedVolume(name, "p")
 	assert.True(t, row.RemountRequired)
-}
-
-func TestWhatTheNodesStatusTellsAfterARestart(t *testing.T) {
-	a, _ := newActual(t, &cachetest.Plugin{})
-	name := cachetest.Shared("s1")
-	require.ErrorIs(t, a.AddAttachUncertainReconstructedVolume(name, cachetest.Spec("s1"), "other", ""), volume.ErrInvalid)
-	require.NoError(t, a.AddAttachUncertainReconstructedVolume(name, cachetest.Spec("s1"), node, ""))
-	row, _ := a.GetAttachedVolume(name)
-	assert.Equal(t, cache.AttachUncertain, row.AttachState)
-	a.UpdateReconstructedDevicePath(name, "/dev/early")
-	assert.True(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/staged"))
-	assert.False(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/elsewhere"))
-	a.UpdateReconstructedDevicePath(name, "/dev/s1")
-	a.UpdateReconstructedVolumeAttachability(name, true)
-	row, _ = a.GetAttachedVolume(name)
-	assert.Equal(t, cache.Attached, row.AttachState)
-	assert.True(t, row.PluginIsAttachable)
-	assert.Equal(t, "/dev/s1", row.DevicePath)
-	a.UpdateReconstructedVolumeAttachability(name, false)
-	row, _ = a.GetAttachedVolume(name)
-	assert.True(t, row.PluginIsAttachable, "what is certain stays")
-	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", ""))
-	a.UpdateReconstructedDevicePath(name, "/dev/late")
-	row, _ = a.GetAttachedVolume(name)
-	assert.Equal(t, "/dev/s1", row.DevicePath)
-	assert.Equal(t, operationexecutor.DeviceGloballyMounted, row.DeviceMountState)
 }
 
 // TestAContextStaysWhileItMayBeMounted: a failed teardown says nothing of it.
@@ -279,12 +247,7 @@ func TestAContextStaysWhileItMayBeMounted(t *testing.T) {
 	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
 	m, _ := a.GetMountedVolume(name, "p")
 	assert.Equal(t, "context", m.SELinuxMountContext)
-	_, ok := a.GetMountedVolumeForPod("p", name)
-	assert.False(t, ok, "it only may be mounted")
-	assert.True(t, a.VolumeExistsWithSpecName("p", "s1"))
-	assert.False(t, a.VolumeExistsWithSpecName("p", "s2"))
-	assert.False(t, a.IsVolumeMountedElsewhere(name, "p"))
-	assert.True(t, a.IsVolumeMountedElsewhere(name, "q"))
+	assert.Equal(t, operationexecutor.VolumeMountUncertain, m.State, "it only may be mounted")
 }
 
 func TestWhatHasNoContextNeverDiffers(t *testing.T) {
@@ -305,10 +268,14 @@ func TestASetUpThatSucceededHasTheContextThatItWasGiven(t *testing.T) {
 	assert.Empty(t, m.SELinuxMountContext)
 }
 
-func TestAPathThatWasNotFoundIsNotReplaced(t *testing.T) {
-	a, name, _ := newStaged(t)
-	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
-	a.UpdateReconstructedDevicePath(name, "/dev/other")
+func TestAStagingThatARestartFoundIsMarkedOnce(t *testing.T) {
+	a, _ := newActual(t, &cachetest.Plugin{})
+	name := cachetest.Shared("s1")
+	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: cachetest.Spec("s1"), PluginIsAttachable: true, PluginIsDeviceMountable: true}))
 	row, _ := a.GetAttachedVolume(name)
-	assert.Equal(t, "/dev/s1", row.DevicePath, "a failed teardown is no finding of a restart")
+	assert.Equal(t, cache.AttachUncertain, row.AttachState)
+	assert.True(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/staged"))
+	assert.False(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/elsewhere"))
+	row, _ = a.GetAttachedVolume(name)
+	assert.Equal(t, "/staged", row.DeviceMountPath)
 }

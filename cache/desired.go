@@ -22,7 +22,6 @@ type DesiredStateOfWorld struct {
 	mu      sync.RWMutex
 	volumes map[v1.UniqueVolumeName]*wantedVolume
 	pods    map[volume.UniquePodName][]*want // by the name of the volume
-	errors  map[volume.UniquePodName][]podError
 	// incarnations is how often a pod began to want a volume.
 	incarnations uint64
 }
@@ -63,7 +62,6 @@ func NewDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *D
 		options: options,
 		volumes: map[v1.UniqueVolumeName]*wantedVolume{},
 		pods:    map[volume.UniquePodName][]*want{},
-		errors:  map[volume.UniquePodName][]podError{},
 	}
 }
 
@@ -224,8 +222,7 @@ func (v *wantedVolume) setLeastSize(spec *volume.Spec) {
 	}
 }
 
-// DeletePodFromVolume says that the pod no longer wants the volume. A pod that did not want it is no error. The errors of
-// the pod stay.
+// DeletePodFromVolume says that the pod no longer wants the volume. A pod that did not want it is no error.
 func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) {
 	d.mu.Lock()
 	deleted := d.remove(volumeName, podName)
@@ -235,7 +232,7 @@ func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, 
 	}
 }
 
-// DeletePod says that the pod no longer wants anything, forgets its errors, and returns the volumes that it wanted, sorted.
+// DeletePod says that the pod no longer wants anything, and returns the volumes that it wanted, sorted.
 func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	d.mu.Lock()
 	var names []v1.UniqueVolumeName
@@ -245,7 +242,6 @@ func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.Uniqu
 	for _, name := range names {
 		d.remove(name, podName)
 	}
-	delete(d.errors, podName)
 	d.mu.Unlock()
 	d.options.podChanged(podName, names...)
 	return names

@@ -32,15 +32,6 @@ func (d *DesiredStateOfWorld) MarkVolumesReportedInUse(reported []v1.UniqueVolum
 	d.options.changed(changed...)
 }
 
-// MarkVolumeAttachability says whether the volume must be attached, when that has changed while pods want it.
-func (d *DesiredStateOfWorld) MarkVolumeAttachability(volumeName v1.UniqueVolumeName, attachable bool) {
-	d.change(volumeName, func(v *wantedVolume) bool {
-		before := v.plugin
-		v.plugin.attachable = attachable
-		return v.plugin != before
-	})
-}
-
 // UpdatePersistentVolumeSize says how large the PersistentVolume of a volume is meant to be.
 func (d *DesiredStateOfWorld) UpdatePersistentVolumeSize(volumeName v1.UniqueVolumeName, size resource.Quantity) {
 	d.change(volumeName, func(v *wantedVolume) bool {

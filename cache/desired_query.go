@@ -86,13 +86,6 @@ func (d *DesiredStateOfWorld) PodExistsInVolumeWithContext(podName volume.Unique
 	return w != nil && w.seLinuxLabel == seLinuxMountContext
 }
 
-// VolumeExistsWithSpecName reports whether the pod wants a volume with that inner name.
-func (d *DesiredStateOfWorld) VolumeExistsWithSpecName(podName volume.UniquePodName, innerName string) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return slices.ContainsFunc(d.pods[podName], func(w *want) bool { return w.spec.Name() == innerName })
-}
-
 // VolumeToMount returns what is to be mounted for the pod, and false when the pod does not want the volume. DevicePath is
 // empty: the actual state knows it.
 func (d *DesiredStateOfWorld) VolumeToMount(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (operationexecutor.VolumeToMount, bool) {

@@ -1,9 +1,7 @@
 package cache_test
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,8 +44,6 @@ func TestPodsShareWhatIsAttachedOrStagedAndNothingElse(t *testing.T) {
 	assert.False(t, row.PluginIsAttachable)
 	assert.Equal(t, cachetest.PluginName, row.PluginName)
 	assert.Equal(t, map[string]v1.UniqueVolumeName{"data": cachetest.Shared("s1"), "tmp": cachetest.Shared("pods/p/own")}, d.GetVolumeNamesForPod("p"))
-	assert.True(t, d.VolumeExistsWithSpecName("p", "own"))
-	assert.False(t, d.VolumeExistsWithSpecName("p", "outer"))
 	assert.Len(t, d.GetVolumesToMount(), 4)
 	assert.Equal(t, []v1.UniqueVolumeName{cachetest.Shared("pods/p/own"), cachetest.Shared("pods/q/own"), cachetest.Shared("s1")}, d.GetVolumeNames())
 	assert.Equal(t, []volume.UniquePodName{"p", "q"}, d.GetPods())
@@ -129,13 +125,11 @@ func TestDeletePodTakesEverythingOfIt(t *testing.T) {
 	add(t, d, "p", "s1", "data")
 	add(t, d, "p", "own", "tmp")
 	add(t, d, "q", "s1", "data")
-	d.AddErrorToPod("p", errors.New("x"))
 	told.take()
 	want := []v1.UniqueVolumeName{cachetest.Shared("pods/p/own"), cachetest.Shared("s1")}
 	assert.Equal(t, want, d.DeletePod("p"))
 	assert.Equal(t, want, told.take())
 	assert.Equal(t, []volume.UniquePodName{"q"}, d.GetPods())
-	assert.Empty(t, d.GetPodsWithErrors())
 	assert.True(t, d.VolumeExists(cachetest.Shared("s1")))
 	assert.Empty(t, d.DeletePod("p"))
 }
@@ -158,61 +152,6 @@ func TestReportedInUseIsSetAndReset(t *testing.T) {
 	assert.Equal(t, []v1.UniqueVolumeName{a, b}, told.take())
 	d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{b})
 	assert.Empty(t, told.take())
-}
-
-func TestErrorsOfPodsAreBoundedAndKeepTheirType(t *testing.T) {
-	d, _ := newDesired(t, &cachetest.Plugin{})
-	cause := errors.New("claim is not bound")
-	for i := range 15 {
-		d.AddErrorToPod("p", fmt.Errorf("try %d: %w", i, cause))
-	}
-	d.AddErrorToPod("p", fmt.Errorf("try 14: %w", cause))
-	d.AddErrorToPod("p", nil)
-	errs := d.PodErrors("p")
-	require.Len(t, errs, 10)
-	require.ErrorIs(t, errs[9], cause)
-	assert.True(t, strings.HasPrefix(errs[0].Error(), "try 5"))
-	assert.Equal(t, []volume.UniquePodName{"p"}, d.GetPodsWithErrors())
-	assert.Empty(t, d.GetPods(), "an error is no want")
-	assert.Equal(t, errs, d.PopPodErrors("p"))
-	assert.Empty(t, d.PodErrors("p"))
-	assert.Empty(t, d.GetPodsWithErrors())
-	assert.Empty(t, d.PopPodErrors("unknown"))
-}
-
-// TestPluginsAreAskedOutsideOfTheLock deadlocks when they are not.
-// TestErrorsOfAPodOutliveItsVolumes: only DeletePod, and who pops them, forgets them.
-func TestErrorsOfAPodOutliveItsVolumes(t *testing.T) {
-	d, _ := newDesired(t, &cachetest.Plugin{})
-	name := add(t, d, "p", "s1", "data")
-	cause := errors.New("claim cannot be read")
-	d.AddErrorToPod("p", cause)
-	d.DeletePodFromVolume("p", name)
-	assert.Equal(t, []error{cause}, d.PodErrors("p"))
-	assert.Equal(t, []volume.UniquePodName{"p"}, d.GetPodsWithErrors())
-	assert.Empty(t, d.GetPods())
-	d.DeletePod("p")
-	assert.Empty(t, d.PodErrors("p"))
-}
-
-// textFunc is an error whose text is what it returns.
-type textFunc func() string
-
-func (f textFunc) Error() string { return f() }
-
-func TestErrorsAreReadOutsideOfTheLock(t *testing.T) {
-	d, _ := newDesired(t, &cachetest.Plugin{})
-	d.AddErrorToPod("p", textFunc(func() string {
-		answered := make(chan struct{})
-		go func() { d.GetPods(); close(answered) }()
-		select {
-		case <-answered:
-		case <-time.After(10 * time.Second):
-			t.Error("the state is locked while an error is read")
-		}
-		return "text"
-	}))
-	assert.Len(t, d.PodErrors("p"), 1)
 }
 
 func TestPluginsAreAskedOutsideOfTheLock(t *testing.T) {
@@ -256,7 +195,6 @@ func TestTheDesiredStateIsUsedByManyAtOnce(t *testing.T) {
 				for _, row := range rows {
 					_ = len(row.OuterVolumeSpecNames)
 				}
-				d.AddErrorToPod(volume.UniquePodName(name), errors.New("x"))
 				d.DeletePod(volume.UniquePodName(name))
 			}
 		})

@@ -95,9 +95,7 @@ func changeDesired(d *DesiredStateOfWorld, random *rand.Rand) {
 		d.DeletePodFromVolume(podName, name)
 	case 3:
 		d.MarkVolumesReportedInUse(slices.DeleteFunc(d.GetVolumeNames(), func(v1.UniqueVolumeName) bool { return random.IntN(2) == 0 }))
-	case 4:
-		d.MarkVolumeAttachability(name, random.IntN(2) == 0)
-	case 5:
+	case 4, 5:
 		d.RefreshPlugin("example.com/any")
 	default:
 		outer := fmt.Sprint(spec.Name(), "-", random.IntN(2))
@@ -194,7 +192,6 @@ func changeActual(a *ActualStateOfWorld, random *rand.Rand) {
 			VolumeName: name, VolumeSpec: spec, PluginIsAttachable: random.IntN(2) == 0, DevicePath: path("dev"), DeviceMountPath: path("stage"),
 		})
 		_, _ = a.AddReconstructedPod(opts)
-		a.UpdateReconstructedDevicePath(name, path("dev"))
 	}
 }
 
