@@ -48,6 +48,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if len(os.Args) == 4 && os.Args[1] == fakeWord {
+		if err := serveFake(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	mounttest.Main(m)
 }
 
