@@ -15,11 +15,6 @@ func (m *VolumePluginMgr) FindPersistentPluginBySpec(spec *Spec) (PersistentVolu
 	return plugin, err
 }
 
-// FindPersistentPluginByName returns the plugin of that name, if it is a [PersistentVolumePlugin].
-func (m *VolumePluginMgr) FindPersistentPluginByName(name string) (PersistentVolumePlugin, error) {
-	return findByName[PersistentVolumePlugin](m, name, CapPersistent)
-}
-
 // FindRecyclablePluginBySpec returns the plugin that supports spec, if it is a [RecyclableVolumePlugin].
 func (m *VolumePluginMgr) FindRecyclablePluginBySpec(spec *Spec) (RecyclableVolumePlugin, error) {
 	plugin, _, err := findBySpec[RecyclableVolumePlugin](m, spec, CapRecycle)
@@ -122,20 +117,10 @@ func (m *VolumePluginMgr) FindExpandablePluginBySpec(spec *Spec) (ExpandableVolu
 	return plugin, err
 }
 
-// FindExpandablePluginByName returns the plugin of that name, if it is an [ExpandableVolumePlugin].
-func (m *VolumePluginMgr) FindExpandablePluginByName(name string) (ExpandableVolumePlugin, error) {
-	return findByName[ExpandableVolumePlugin](m, name, CapExpand)
-}
-
 // FindNodeExpandablePluginBySpec returns the plugin that supports spec, if it is a [NodeExpandableVolumePlugin].
 func (m *VolumePluginMgr) FindNodeExpandablePluginBySpec(spec *Spec) (NodeExpandableVolumePlugin, error) {
 	plugin, _, err := findBySpec[NodeExpandableVolumePlugin](m, spec, CapNodeExpand)
 	return plugin, err
-}
-
-// FindNodeExpandablePluginByName returns the plugin of that name, if it is a [NodeExpandableVolumePlugin].
-func (m *VolumePluginMgr) FindNodeExpandablePluginByName(name string) (NodeExpandableVolumePlugin, error) {
-	return findByName[NodeExpandableVolumePlugin](m, name, CapNodeExpand)
 }
 
 // FindAttachLimitPluginByName returns the plugin of that name, if it is a [VolumePluginWithAttachLimits].

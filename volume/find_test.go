@@ -185,8 +185,7 @@ func orNil[T comparable](plugin T, err error) (any, error) {
 
 func finders() []finder {
 	return []finder{
-		{"persistent", CapPersistent, spec1((*VolumePluginMgr).FindPersistentPluginBySpec),
-			name1((*VolumePluginMgr).FindPersistentPluginByName)},
+		{"persistent", CapPersistent, spec1((*VolumePluginMgr).FindPersistentPluginBySpec), nil},
 		{"recyclable", CapRecycle, spec1((*VolumePluginMgr).FindRecyclablePluginBySpec), nil},
 		{"provisionable", CapProvision, nil, name1((*VolumePluginMgr).FindProvisionablePluginByName)},
 		{"cloneable", CapClone, spec1((*VolumePluginMgr).FindCloneablePluginBySpec), nil},
@@ -198,10 +197,8 @@ func finders() []finder {
 			name1((*VolumePluginMgr).FindDeviceMountablePluginByName)},
 		{"mapper", CapBlock, spec1((*VolumePluginMgr).FindMapperPluginBySpec),
 			name1((*VolumePluginMgr).FindMapperPluginByName)},
-		{"expandable", CapExpand, spec1((*VolumePluginMgr).FindExpandablePluginBySpec),
-			name1((*VolumePluginMgr).FindExpandablePluginByName)},
-		{"node-expandable", CapNodeExpand, spec1((*VolumePluginMgr).FindNodeExpandablePluginBySpec),
-			name1((*VolumePluginMgr).FindNodeExpandablePluginByName)},
+		{"expandable", CapExpand, spec1((*VolumePluginMgr).FindExpandablePluginBySpec), nil},
+		{"node-expandable", CapNodeExpand, spec1((*VolumePluginMgr).FindNodeExpandablePluginBySpec), nil},
 		{"attach limits", CapAttachLimits, nil, name1((*VolumePluginMgr).FindAttachLimitPluginByName)},
 		{"bulk verifier", CapBulkVerify, nil, name1((*VolumePluginMgr).FindBulkVerifierByName)},
 		{"reconstructable", CapReconstruct, nil, name1((*VolumePluginMgr).FindReconstructablePluginByName)},

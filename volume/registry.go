@@ -193,16 +193,6 @@ func (m *VolumePluginMgr) Capabilities(pluginName string) Capabilities {
 // PluginNames returns the names of the registered plugins, sorted.
 func (m *VolumePluginMgr) PluginNames() []string { return m.plugins.Load().names() }
 
-// Plugins returns the registered plugins in the order of their names.
-func (m *VolumePluginMgr) Plugins() []VolumePlugin {
-	set := m.plugins.Load()
-	plugins := make([]VolumePlugin, 0, len(set.sorted))
-	for _, entry := range set.sorted {
-		plugins = append(plugins, entry.plugin)
-	}
-	return plugins
-}
-
 func (s *pluginSet) names() []string {
 	names := make([]string, 0, len(s.sorted))
 	for _, entry := range s.sorted {

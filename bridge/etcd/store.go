@@ -22,14 +22,14 @@ type Options struct {
 	// Prefix begins every key of the store, with a slash after it if it has none. It must be the store's alone, and not empty.
 	Prefix string
 	// MaxCalls is how many calls of etcd are made at a time, beside those for leases and watches; the others wait for one to be
-	// answered. Zero means [DefaultMaxCalls].
+	// answered. Zero means 128.
 	MaxCalls int
 	// Logger gets failures that are waited out; nil discards it.
 	Logger *slog.Logger
 }
 
-// DefaultMaxCalls keeps an etcd busy that takes some milliseconds for a call, and is answered within the second that a call has.
-const DefaultMaxCalls = 128
+// defaultMaxCalls keeps an etcd busy that takes some milliseconds for a call, and is answered within the second that a call has.
+const defaultMaxCalls = 128
 
 // Store is a [store.Store], a [store.Transactor] and a [store.Lessor] in an etcd. Make it with [New]. Its methods may be called
 // from several goroutines at once.
@@ -59,7 +59,7 @@ func New(client *clientv3.Client, options Options) (*Store, error) {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	if options.MaxCalls <= 0 {
-		options.MaxCalls = DefaultMaxCalls
+		options.MaxCalls = defaultMaxCalls
 	}
 	return &Store{
 		slots: make(slots, options.MaxCalls), client: client, keys: keys{strings.TrimSuffix(options.Prefix, "/") + "/"},

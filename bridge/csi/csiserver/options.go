@@ -37,12 +37,12 @@ const (
 )
 
 const (
-	// DefaultCallTimeout is enough for a plugin that formats or copies.
-	DefaultCallTimeout = 5 * time.Minute
-	// DefaultGrace is shorter than what Kubernetes waits before it kills (30 s).
-	DefaultGrace = 20 * time.Second
-	// DefaultVolumeSize is 1 GiB.
-	DefaultVolumeSize = int64(1) << 30
+	// defaultCallTimeout is enough for a plugin that formats or copies.
+	defaultCallTimeout = 5 * time.Minute
+	// defaultGrace is shorter than what Kubernetes waits before it kills (30 s).
+	defaultGrace = 20 * time.Second
+	// defaultVolumeSize is 1 GiB.
+	defaultVolumeSize = int64(1) << 30
 
 	defaultSocketMode = fs.FileMode(0o600)
 )
@@ -75,11 +75,11 @@ type Options struct {
 	// made here are of use only there: a request that does not allow it is refused. Empty means that volumes can be used
 	// anywhere, as far as the plugin says nothing else.
 	Topology map[string]string
-	// DefaultVolumeSize is the size in bytes of a volume for which none is asked; zero means [DefaultVolumeSize].
+	// DefaultVolumeSize is the size in bytes of a volume for which none is asked; zero means 1 GiB.
 	DefaultVolumeSize int64
-	// CallTimeout bounds every call, also where the caller waits longer; zero means [DefaultCallTimeout].
+	// CallTimeout bounds every call, also where the caller waits longer; zero means five minutes.
 	CallTimeout time.Duration
-	// Grace is how long calls may go on after Run's context has ended; zero means [DefaultGrace].
+	// Grace is how long calls may go on after Run's context has ended; zero means 20 seconds.
 	Grace time.Duration
 	// Mounter makes the binds at target paths; nil means a mount.Mounter of the server's own.
 	Mounter mount.Interface
@@ -96,13 +96,13 @@ func (o Options) withDefaults() Options {
 		o.Version = "0"
 	}
 	if o.DefaultVolumeSize == 0 {
-		o.DefaultVolumeSize = DefaultVolumeSize
+		o.DefaultVolumeSize = defaultVolumeSize
 	}
 	if o.CallTimeout == 0 {
-		o.CallTimeout = DefaultCallTimeout
+		o.CallTimeout = defaultCallTimeout
 	}
 	if o.Grace == 0 {
-		o.Grace = DefaultGrace
+		o.Grace = defaultGrace
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
