@@ -252,7 +252,7 @@ func TestAPromptTableIsAskedByTheOperation(t *testing.T) {
 		w := newWorld(t, setup{mounting: true, generator: func(o *operationexecutor.GeneratorOptions) { o.Mounts = table }})
 		w.attached("data")
 		table.set(podPath, false)
-		require.ErrorIs(t, w.ended(w.mount("data", "p")).Err(), operationexecutor.ErrUntrue)
+		require.ErrorIs(t, w.ended(w.mount("data", "p")).Err(), operationexecutor.ErrContractViolation)
 		assert.Contains(t, *table.stack, "operationexecutor.(*execution).execute(")
 		w.honest(table.mountTable)
 		table.hangs = make(chan struct{})
