@@ -129,7 +129,8 @@ func (j *Journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	if err := j.write(e.at, next, e.touched(intent)); err != nil {
 		// The file may hold the intent, when only the sync failed: the next change writes it again. What was on record before
 		// is on it in any case, or was never.
-		j.enter(entry{at: e.at, record: e.record.of(intent.VolumeName), stale: true})
+		e.record.Volume, e.stale = intent.VolumeName, true
+		j.enter(e)
 		if changed && !undoes(intent.Kind) {
 			return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
 		}

@@ -69,15 +69,14 @@ func (j *Journal) seen(ctx context.Context, r *Record, intent operationexecutor.
 	if path == "" {
 		return false
 	}
-	p := partOf(intent)
-	known := r.mountOf(intent, p)
+	known := r.mountOf(intent)
 	var now seenMount
 	if end == operationexecutor.IntentDone {
 		now = j.mountAt(ctx, path)
 	}
 	changed := now.identity() != known.identity()
 	if changed {
-		r.setMount(intent, p, now.Mount)
+		r.setMount(intent, now.Mount)
 	}
 	return r.settle(intent, j.settled(r, intent, now)) || changed
 }
@@ -89,14 +88,13 @@ func (j *Journal) lost(ctx context.Context, r *Record, intent operationexecutor.
 	if j.options.Mounts == nil || undoes(intent.Kind) || path == "" {
 		return false
 	}
-	p := partOf(intent)
-	if !r.mountOf(intent, p).IsKnown() {
+	if !r.mountOf(intent).IsKnown() {
 		return false
 	}
 	if _, err := j.options.Mounts.Lookup(ctx, path); !errors.Is(err, mount.ErrNotMounted) {
 		return false // It is there, or nobody can say.
 	}
-	r.setMount(intent, p, Mount{})
+	r.setMount(intent, Mount{})
 	return true
 }
 
@@ -135,8 +133,8 @@ func seenOwn(own *mountwatch.Mount) seenMount {
 }
 
 // mountOf returns what is on record of the mount of what an intent is about.
-func (r Record) mountOf(intent operationexecutor.Intent, p part) Mount {
-	if p == partStaging && r.Staging != nil {
+func (r Record) mountOf(intent operationexecutor.Intent) Mount {
+	if partOf(intent) == partStaging && r.Staging != nil {
 		return r.Staging.Mount
 	}
 	if setUp := r.Pods[intent.PodUID]; setUp != nil {
@@ -145,8 +143,8 @@ func (r Record) mountOf(intent operationexecutor.Intent, p part) Mount {
 	return Mount{}
 }
 
-func (r *Record) setMount(intent operationexecutor.Intent, p part, m Mount) {
-	if p == partStaging && r.Staging != nil {
+func (r *Record) setMount(intent operationexecutor.Intent, m Mount) {
+	if partOf(intent) == partStaging && r.Staging != nil {
 		staging := *r.Staging
 		staging.Mount = m
 		r.Staging = &staging

@@ -96,12 +96,6 @@ func (r Record) clone() Record {
 	return r
 }
 
-// of returns r as the record of a volume, for one that was never written.
-func (r Record) of(name v1.UniqueVolumeName) Record {
-	r.Volume = name
-	return r
-}
-
 // isEmpty reports whether no trace of the volume is left.
 func (r Record) isEmpty() bool {
 	return r.Attachment == nil && r.Staging == nil && len(r.Pods) == 0
