@@ -110,7 +110,7 @@ func TestAPluginThatReportsWithoutAMountIsFoundOut(t *testing.T) {
 			} else {
 				for change := range m.Subscribe(t.Context()) {
 					if len(change.Volumes) > 0 && change.Volumes[0].Err != nil {
-						require.ErrorIs(t, change.Volumes[0].Err, operationexecutor.ErrUntrue)
+						require.ErrorIs(t, change.Volumes[0].Err, operationexecutor.ErrContractViolation)
 						break
 					}
 				}
