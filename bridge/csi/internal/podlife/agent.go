@@ -91,20 +91,13 @@ func newAgent(ctx context.Context, dir, name string) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	for err := driver.Connect(ctx); err != nil; err = driver.Connect(ctx) {
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(retry.Initial): // It is being started.
-		}
-	}
 	host, err := volume.NewHost(volume.HostOptions{RootDir: filepath.Join(dir, "root"), NodeName: types.NodeName(nodeName)})
 	if err != nil {
 		return nil, err
 	}
 	plugins := volume.NewVolumePluginMgr(host)
 	a := &agent{driver: driver, plugin: driver.Plugin()}
-	if err := plugins.InitPlugins(ctx, a.plugin); err != nil {
+	if err := persist(ctx, func() error { return plugins.InitPlugins(ctx, a.plugin) }); err != nil {
 		return nil, err
 	}
 	if a.store, err = store.OpenDisk(filepath.Join(dir, "objects"), store.DiskOptions{}); err != nil {
@@ -130,7 +123,22 @@ func (a *agent) register(ctx context.Context) error {
 	if err != nil && !errors.Is(err, store.ErrAlreadyExists) {
 		return err
 	}
-	return a.driver.Register(ctx, a.store, nodeName)
+	return persist(ctx, func() error { return a.driver.Register(ctx, a.store, nodeName) })
+}
+
+// persist does something again while the driver is being started.
+func persist(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if !errors.Is(err, volume.ErrTransient) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retry.Initial):
+		}
+	}
 }
 
 // reach brings the node to a stage from whatever stage an agent before has left it in.
