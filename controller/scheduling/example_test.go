@@ -24,6 +24,10 @@ func ExampleScheduler_Find() {
 	scheduler := scheduling.New(objects, scheduling.Options{})
 	ended := make(chan error, 1)
 	go func() { ended <- scheduler.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-ended
+	}()
 	scheduler.WaitSynced(ctx)
 
 	result, err := scheduler.Find(&v1.Pod{
@@ -40,8 +44,6 @@ func ExampleScheduler_Find() {
 		fmt.Println("possible:", node)
 	}
 	fmt.Println("node-b:", result.Why("node-b"))
-	cancel()
-	<-ended
 	// Output:
 	// possible: node-a
 	// node-b: pod "default/web" cannot run on node "node-b": volume "disk" of claim "default/data" cannot be used there: its node affinity excludes the node
