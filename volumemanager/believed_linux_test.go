@@ -44,7 +44,7 @@ func TestARecordUnderAnotherVolumesNameDeletesNoData(t *testing.T) {
 		require.NoError(t, err)
 		plugins := volume.NewVolumePluginMgr(host)
 		require.NoError(t, plugins.InitPlugins(t.Context(), emptydir.New(emptydir.Options{})))
-		n := realNode{root: root, plugins: plugins, options: Options{RuntimeDir: filepath.Join(root, "run"), Resync: -1}}
+		n := realNode{root: root, plugins: plugins, options: Options{NoMountChecks: true, RuntimeDir: filepath.Join(root, "run"), Resync: -1}}
 		pod := emptyDirPod("web")
 		pod.Spec.Volumes[0].EmptyDir.Medium, pod.Spec.Volumes[0].EmptyDir.SizeLimit = "", nil
 		m, stop := n.start(t)

@@ -53,7 +53,7 @@ func updateShared(b *testing.B, volumes, count int) {
 	require.NoError(b, err)
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(b, plugins.InitPlugins(b.Context(), &sharedPlugin{}))
-	m, err := New(plugins, Options{Store: claims, NoRecords: true, Resync: -1, WaitTimeout: 5 * time.Minute})
+	m, err := New(plugins, Options{NoMountChecks: true, Store: claims, NoRecords: true, Resync: -1, WaitTimeout: 5 * time.Minute})
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
