@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -228,6 +227,3 @@ func notReady(pod *v1.Pod, what awaited, cause error) *volume.NotReadyError {
 	}
 	return err
 }
-
-// isPast reports whether a time has come; the zero time never does.
-func isPast(at time.Time) bool { return !at.IsZero() && !time.Now().Before(at) }

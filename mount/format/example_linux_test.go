@@ -16,8 +16,8 @@ func ExampleProbeFile() {
 		fmt.Println(err)
 		return
 	}
-	defer os.Remove(disk.Name()) //nolint:errcheck // A leftover in the temporary directory.
-	defer disk.Close()           //nolint:errcheck // It is removed.
+	defer os.Remove(disk.Name())
+	defer disk.Close()
 	if err := disk.Truncate(1 << 20); err != nil {
 		fmt.Println(err)
 		return

@@ -16,13 +16,13 @@ func ExampleDir_Publish() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(base) //nolint:errcheck // A leftover in the temporary directory.
+	defer os.RemoveAll(base)
 	dir, err := image.MakeDir(filepath.Join(base, "images"))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer dir.Close() //nolint:errcheck // It was only read.
+	defer dir.Close()
 	partial, err := dir.Begin("1.partial")
 	if err != nil {
 		fmt.Println(err)

@@ -19,7 +19,7 @@ func ExampleDirectory_Prove() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(base) //nolint:errcheck // A leftover in the temporary directory.
+	defer os.RemoveAll(base)
 	d := owned.Directory{Path: filepath.Join(base, "data"), Proof: filepath.Join(base, "data.proof")}
 	if err := makeAndRecord(ctx, d); err != nil {
 		fmt.Println(err)

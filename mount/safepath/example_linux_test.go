@@ -18,7 +18,7 @@ func ExampleRoot_Open() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(volume) //nolint:errcheck // A leftover in the temporary directory.
+	defer os.RemoveAll(volume)
 	if err := os.Symlink("/etc/passwd", filepath.Join(volume, "config")); err != nil {
 		fmt.Println(err)
 		return
@@ -28,7 +28,7 @@ func ExampleRoot_Open() {
 		fmt.Println(err)
 		return
 	}
-	defer root.Close() //nolint:errcheck // It was only read.
+	defer root.Close()
 	_, err = root.Open(ctx, "config", safepath.RegularFile)
 	fmt.Println("refused:", errors.Is(err, safepath.ErrEscapes))
 	// Output: refused: true

@@ -22,7 +22,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(root) //nolint:errcheck // A leftover in the temporary directory.
+	defer os.RemoveAll(root)
 	host, err := volume.NewHost(volume.HostOptions{RootDir: root, NodeName: "node-1"})
 	if err != nil {
 		fmt.Println(err)

@@ -16,7 +16,7 @@ func ExampleAtomicWriter_Write() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // A leftover in the temporary directory.
+	defer os.RemoveAll(dir)
 	writer, err := atomicwriter.New(dir, atomicwriter.Options{})
 	if err != nil {
 		fmt.Println(err)

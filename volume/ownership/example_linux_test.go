@@ -16,7 +16,7 @@ func ExampleApply() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // A leftover in the temporary directory.
+	defer os.RemoveAll(dir)
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		fmt.Println(err)
 		return

@@ -16,7 +16,7 @@ func ExampleMeasure() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // A leftover in the temporary directory.
+	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "file")
 	err = os.WriteFile(file, []byte("text"), 0o600)
 	if err == nil {
