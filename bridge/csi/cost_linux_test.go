@@ -85,7 +85,7 @@ var costCapability = &csi.VolumeCapability{
 // startFake starts the fake driver in a process of its own.
 func startFake(b *testing.B, does string) string {
 	b.Helper()
-	dir, err := os.MkdirTemp("", "csi")
+	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // The path of a socket must be short.
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, os.RemoveAll(dir)) })
 	command := exec.CommandContext(context.WithoutCancel(b.Context()), "/proc/self/exe", fakeWord, dir, does)

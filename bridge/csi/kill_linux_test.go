@@ -276,7 +276,7 @@ func (m *machine) general(path string) string {
 func (m *machine) files() ([]string, error) {
 	var found []string
 	err := filepath.WalkDir(m.dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && path != m.dir && !(d.IsDir() && strings.HasPrefix(path, filepath.Join(m.dir, "root/pods")+"/")) {
+		if err == nil && path != m.dir && (!d.IsDir() || !strings.HasPrefix(path, filepath.Join(m.dir, "root/pods")+"/")) {
 			found = append(found, m.general(path))
 		}
 		if d != nil && d.IsDir() && filepath.Base(path) == "objects" {

@@ -26,11 +26,13 @@ func describe(descriptions chan<- *prom.Desc, all []*prom.Desc) {
 	}
 }
 
-func oneIf(yes bool) int {
-	if yes {
-		return 1
+// truth is a gauge that is 1 or 0.
+func truth(metrics chan<- prom.Metric, description *prom.Desc, is bool, labels ...string) { //nolint:revive // It is the value.
+	value := 0
+	if is {
+		value = 1
 	}
-	return 0
+	gauge(metrics, description, value, labels...)
 }
 
 func oneLabel(value string) []string { return []string{value} }

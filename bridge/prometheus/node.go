@@ -90,8 +90,8 @@ func (n *Node) Collect(metrics chan<- prom.Metric) {
 	gauge(metrics, orphans, len(status.Orphans))
 	gauge(metrics, damaged, len(status.Damaged))
 	gauge(metrics, lostData, len(status.LostData))
-	gauge(metrics, running, oneIf(status.Running))
-	gauge(metrics, complete, oneIf(status.PodsComplete))
+	truth(metrics, running, status.Running)
+	truth(metrics, complete, status.PodsComplete)
 	metrics <- prom.MustNewConstMetric(reused, prom.CounterValue, float64(status.Reused))
 	collectHung(metrics, hungCalls, n.manager.Hung())
 	collectStats(metrics, n.manager.Stats(n.maxAge))
@@ -160,5 +160,5 @@ func collectClaim(metrics chan<- prom.Metric, s volumemanager.VolumeStats) {
 	for _, c := range s.Conditions {
 		unhealthy = unhealthy || c.Status == volume.HealthAbnormal
 	}
-	gauge(metrics, abnormal, oneIf(unhealthy), s.Claim.Namespace, s.Claim.Name)
+	truth(metrics, abnormal, unhealthy, s.Claim.Namespace, s.Claim.Name)
 }

@@ -305,11 +305,11 @@ func TestAFailureIsCountedWithItsClass(t *testing.T) {
 	o := NewObserver()
 	info := operationexecutor.OperationInfo{Kind: operationexecutor.OpMount, PluginName: "example.com/disk", VolumeName: "example.com/disk/a"}
 	o.OperationStarted(info)
-	assert.Equal(t, 1.0, testutil.ToFloat64(o.running))
+	assert.Equal(t, 1, int(testutil.ToFloat64(o.running)))
 	o.OperationStepped(info, operationexecutor.Step{Name: "SetUp", Duration: time.Second})
 	o.OperationFinished(info, operationexecutor.Result{Class: operationexecutor.Uncertain, Err: errors.New("timeout"), Duration: time.Second})
-	assert.Equal(t, 0.0, testutil.ToFloat64(o.running))
-	assert.Equal(t, 1.0, testutil.ToFloat64(o.failures.WithLabelValues("example.com/disk", "volume_mount", "uncertain")))
+	assert.Equal(t, 0, int(testutil.ToFloat64(o.running)))
+	assert.Equal(t, 1, int(testutil.ToFloat64(o.failures.WithLabelValues("example.com/disk", "volume_mount", "uncertain"))))
 	assert.Equal(t, 1, testutil.CollectAndCount(o, "volumekit_operation_step_duration_seconds"))
 }
 

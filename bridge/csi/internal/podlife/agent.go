@@ -52,6 +52,7 @@ func (s Stage) pod() string {
 		return string(s)
 	case Second, Grown:
 		return string(Second)
+	case None, Deleted:
 	}
 	return ""
 }
@@ -106,7 +107,7 @@ func newAgent(ctx context.Context, dir, name string) (*agent, error) {
 	if err := a.register(ctx); err != nil {
 		return nil, err
 	}
-	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
+	a.manager, err = volumemanager.New(plugins, volumemanager.Options{ //nolint:contextcheck // It begins nothing: Run has the context.
 		Store: a.store, RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
 		Mounter: mount.New(mount.Options{}), Logger: logger(), Backoff: retry, Recorder: operationexecutor.NewEventPrinter(os.Stderr),
 	})

@@ -31,7 +31,7 @@ func main() {
 }
 
 func run(args []string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM) //nolint:forbidigo // The program begins here.
 	defer stop()
 	switch {
 	case len(args) == 2 && args[0] == "driver":
