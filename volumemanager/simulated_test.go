@@ -254,7 +254,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 		o.Mounter, o.NoMountChecks = nil, true
 	}
 	if hasReusable(p) {
-		o.Mounter = simulatedTable{Process: p, stale: n.bug.stale}
+		o.Mounter, o.NoMountChecks = simulatedTable{Process: p, stale: n.bug.stale}, false
 	}
 	m, err := New(p.Plugins(), o)
 	require.NoError(n.t, err)

@@ -59,6 +59,7 @@ func newWorld(t *testing.T, o Options) *world {
 	w.blocks = &fakeBlocks{binds: make(map[string]string)}
 	o.Store, o.BlockMapper = w.store, w.blocks
 	w.options = o
+	w.options.NoMountChecks = true // A poll of the kernel would stop the clock of a bubble.
 	return w
 }
 
@@ -78,7 +79,7 @@ func (w *world) prepare() *Manager {
 	w.plugin = fake.NewPlugin(fake.PluginOptions{Mounter: w.mounter, Backend: w.backend, Remount: !w.reuse, Reuse: w.reuse, Without: w.without})
 	w.plugins = volume.NewVolumePluginMgr(host)
 	require.NoError(w.t, w.plugins.InitPlugins(w.t.Context(), w.plugin))
-	w.options.Mounter = w.mounter
+	w.options.Mounter, w.options.NoMountChecks = w.mounter, false
 	if w.wrapStore != nil {
 		w.options.Store = w.wrapStore(w.store)
 	}
