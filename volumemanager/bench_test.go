@@ -90,7 +90,7 @@ func benchManagerOf(tb testing.TB, plugin volume.VolumePlugin, o Options) *Manag
 	require.NoError(tb, err)
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(tb, plugins.InitPlugins(tb.Context(), plugin))
-	o.NoRecords = o.RuntimeDir == ""
+	o.NoRecords, o.NoMountChecks = o.RuntimeDir == "", o.Mounter == nil
 	m, err := New(plugins, o)
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(tb.Context())
