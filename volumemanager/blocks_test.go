@@ -141,7 +141,7 @@ func TestBlockVolumesAreMappedAndTakenAway(t *testing.T) {
 		assert.Equal(t, []string{bindOf(pod, "disk")}, w.blocks.mapped())
 		w.remove(pod)
 		w.isClean()
-		assert.True(t, m.volumes.IsQuiet())
+		assert.True(t, m.reconciler.IsQuiet())
 	})
 }
 
@@ -229,7 +229,7 @@ func TestBlockVolumesThatAreOfOnePodAlone(t *testing.T) {
 		require.ErrorContains(t, m.PodStatus(pod.UID)[0].Err, "device")
 		w.remove(pod)
 		w.isClean()
-		assert.True(t, m.volumes.IsQuiet())
+		assert.True(t, m.reconciler.IsQuiet())
 	})
 }
 

@@ -46,7 +46,7 @@ func TestRecordsWithoutRoom(t *testing.T) {
 				require.NoError(t, m.AddPod(t.Context(), there))
 				require.NoError(t, m.WaitForAttachAndMount(t.Context(), there))
 				looked(t, m)
-				eventually(t, m, m.volumes.IsQuiet) // What it has left is on record.
+				eventually(t, m, m.reconciler.IsQuiet) // What it has left is on record.
 				if restart {
 					stop()
 				} else if errors.Is(c.errno, unix.EROFS) {
@@ -91,7 +91,7 @@ func TestRecordsWithoutRoom(t *testing.T) {
 				require.NoError(t, m.RemovePod(there.UID))
 				require.NoError(t, m.WaitForUnmount(t.Context(), there))
 				assert.Zero(t, idAt(t, n.pathOf(there)))
-				eventually(t, m, m.volumes.IsQuiet)
+				eventually(t, m, m.reconciler.IsQuiet)
 				c.empty(t, dir)
 				require.NoError(t, m.WaitForAttachAndMount(t.Context(), late), "it is tried again")
 				removeMore()

@@ -79,7 +79,7 @@ func hungCallsOf(executor *operationexecutor.Executor, name v1.UniqueVolumeName,
 // isGone reports whether nothing is, or may be, set up for a pod, or is being set up; but for what was taken off while its
 // teardown hangs on.
 func (m *Manager) isGone(podName volume.UniquePodName) bool {
-	for _, name := range m.volumes.VolumesOfOperations(podName) {
+	for _, name := range m.reconciler.VolumesOfOperations(podName) {
 		if !m.watch.IsLetGo(podvolume.Key{Volume: name, Pod: podName}) {
 			return false
 		}

@@ -243,7 +243,7 @@ func (l *load) settle(t *testing.T) {
 func (l *load) awaitQuiet(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		return l.manager.volumes.IsIdle() && len(l.manager.actual.GetVolumeNames()) == l.volumes()
+		return l.manager.reconciler.IsIdle() && len(l.manager.actual.GetVolumeNames()) == l.volumes()
 	}, time.Minute, 10*time.Millisecond)
 }
 

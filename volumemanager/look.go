@@ -20,7 +20,7 @@ import (
 
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
-	status := NodeStatus{Planned: m.volumes.Planned(), Reused: m.recovery.Reused(), LostData: lostDataOf(m.health.LostData())}
+	status := NodeStatus{Planned: m.reconciler.Planned(), Reused: m.recovery.Reused(), LostData: lostDataOf(m.health.LostData())}
 	status.Running = m.running.Load()
 	m.tellFound(&status)
 	for uid := range m.knownPods() {
@@ -38,7 +38,7 @@ func (m *Manager) Status() NodeStatus {
 // knownPods returns the pods that were added, or that have, or may have, a volume.
 func (m *Manager) knownPods() sets.Set[types.UID] {
 	uids := sets.New(m.populator.UIDs()...)
-	for _, podName := range m.volumes.PodsOfOperations() {
+	for _, podName := range m.reconciler.PodsOfOperations() {
 		uids.Insert(types.UID(podName))
 	}
 	for _, podName := range m.actual.GetPods() {
@@ -73,7 +73,7 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 			rows = append(rows, m.statusOfUnwanted(mounted)...)
 		}
 	}
-	for _, name := range m.volumes.VolumesOfOperations(podName) {
+	for _, name := range m.reconciler.VolumesOfOperations(podName) {
 		if _, ok := mounts[name]; !ok && !entry.Uses(name) {
 			rows = append(rows, m.statusOfLeft(uid, name))
 		}
@@ -140,7 +140,7 @@ func (m *Manager) statusOfUnused(name v1.UniqueVolumeName) []VolumeStatus {
 func (m *Manager) fill(s *VolumeStatus) {
 	podName := volume.UniquePodName(s.PodUID)
 	s.Conditions = m.conditionsOf(podvolume.Key{Volume: s.Volume, Pod: podName})
-	leaving := m.volumes.IsTakenAway(s.Volume, podName)
+	leaving := m.reconciler.IsTakenAway(s.Volume, podName)
 	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
 		s.Block = volume.IsBlock(row.VolumeSpec)
@@ -174,13 +174,13 @@ func (m *Manager) fill(s *VolumeStatus) {
 
 // fillWork adds what the operations say.
 func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
-	for _, op := range m.volumes.Operations(s.Volume, podName) {
+	for _, op := range m.reconciler.Operations(s.Volume, podName) {
 		if op.Handle != nil {
 			s.runs(op, podName)
 		}
 	}
 	for _, pod := range []volume.UniquePodName{"", podName} {
-		if f, ok := m.volumes.Failure(podvolume.Key{Volume: s.Volume, Pod: pod}); ok && (s.Err == nil || pod != "") {
+		if f, ok := m.reconciler.Failure(podvolume.Key{Volume: s.Volume, Pod: pod}); ok && (s.Err == nil || pod != "") {
 			s.Err, s.Attempts = f.Err, f.Attempts
 			if !f.IsOver() {
 				s.NextTry = f.Until

@@ -63,13 +63,12 @@ type Manager struct {
 	orphans    *orphans.List
 	stats      *stats.Meter
 
-	// volumes does what is to be done to volumes.
-	volumes  *reconciler.Reconciler
-	changes  changes.Hub
-	started  atomic.Bool
-	running  atomic.Bool
-	stopping stopping
-	stopped  chan struct{} // closed when Run ends
+	reconciler *reconciler.Reconciler
+	changes    changes.Hub
+	started    atomic.Bool
+	running    atomic.Bool
+	stopping   stopping
+	stopped    chan struct{} // closed when Run ends
 }
 
 // New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
@@ -94,7 +93,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.root = newRootLock(plugins.Host(), o)
 	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{
-		Changed: func(name v1.UniqueVolumeName) { m.volumes.Add(podvolume.Key{Volume: name}) },
+		Changed: func(name v1.UniqueVolumeName) { m.reconciler.Add(podvolume.Key{Volume: name}) },
 		// What a pod wants is looked at when the pod is known with it.
 		PodChanged:   func(v1.UniqueVolumeName, volume.UniquePodName) {},
 		SELinuxMount: o.SELinuxMount,
@@ -104,7 +103,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 			Changed: m.changes.NotifyVolume,
 		}),
 		changes: &m.changes,
-		forgot:  func(name v1.UniqueVolumeName, err error) { m.volumes.Forgot(name, err) },
+		forgot:  func(name v1.UniqueVolumeName, err error) { m.reconciler.Forgot(name, err) },
 		made:    func(h podvolume.Key, path string) { m.watch.Made(h, path) },
 		gone:    func(key podvolume.Key) { m.stats.Drop(key) },
 	}
@@ -120,7 +119,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
 	m.recovery = recovery.New(m.recoveryOptions())
 	m.populator = populator.New(m.populatorOptions())
-	m.volumes = m.newReconciler()
+	m.reconciler = m.newReconciler()
 	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
 	return m, nil
 }
@@ -129,7 +128,7 @@ func (m *Manager) watchOptions() mountwatch.Options {
 	return mountwatch.Options{
 		Mounter: m.options.Mounter, Host: m.plugins.Host(), Logger: m.options.Logger, Health: m.health,
 		FilesystemLook: m.options.FilesystemLook, HungUnmount: mountwatch.HungUnmount(m.options.HungUnmount), Records: m.options.RuntimeDir != "",
-		Orphans: m.orphans, Hung: m.Hung, Doubt: m.doubt, Look: func(h podvolume.Key) { m.volumes.Add(h) }, Retry: m.retry,
+		Orphans: m.orphans, Hung: m.Hung, Doubt: m.doubt, Look: func(h podvolume.Key) { m.reconciler.Add(h) }, Retry: m.retry,
 		Probe: m.stats.Probe, LetGo: func(h podvolume.Key) { m.changes.Notify(h.Pod) },
 	}
 }
@@ -162,8 +161,8 @@ func (m *Manager) recoveryOptions() recovery.Options {
 		Reconstruct: func(ctx context.Context, ask operationexecutor.VolumeToReconstruct) (volume.ReconstructedVolume, error) {
 			return m.executor.ReconstructVolume(ctx, ask)
 		},
-		IsKnown: func(pod volume.UniquePodName) bool { return m.populator.IsKnown(pod) }, IsBusy: func(pod volume.UniquePodName) bool { return len(m.volumes.VolumesOfOperations(pod)) > 0 },
-		Look: func(names []v1.UniqueVolumeName) { m.volumes.AddAll(names) }, LookAtAll: func() { m.volumes.AddAll(m.allVolumes()) },
+		IsKnown: func(pod volume.UniquePodName) bool { return m.populator.IsKnown(pod) }, IsBusy: func(pod volume.UniquePodName) bool { return len(m.reconciler.VolumesOfOperations(pod)) > 0 },
+		Look: func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, LookAtAll: func() { m.reconciler.AddAll(m.allVolumes()) },
 		Notify: m.changes.Notify, InUseChanged: func() { m.nodeStatus.Recheck() },
 	}
 }
@@ -193,7 +192,7 @@ func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
 		Observer: m.options.Observer, Backoff: m.options.Backoff,
 		Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
 		WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
-		KeyFreed: m.volumes.KeyFreed, CallsLeft: m.watch.CallsLeft,
+		KeyFreed: m.reconciler.KeyFreed, CallsLeft: m.watch.CallsLeft,
 	}
 }
 
@@ -214,7 +213,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	defer m.changes.Tell(changes.Topic{})
 	defer close(m.stopped)
-	defer m.volumes.Stop()
+	defer m.reconciler.Stop()
 	defer m.populator.Stop()
 	defer m.watch.Stop()
 	defer m.stats.Stop()
@@ -241,8 +240,8 @@ func (m *Manager) doWork(ctx context.Context) {
 	m.running.Store(true)
 	defer m.running.Store(false)
 	var wg sync.WaitGroup
-	m.volumes.Start(ctx, m.executor)
-	defer m.volumes.Stop()
+	m.reconciler.Start(ctx, m.executor)
+	defer m.reconciler.Stop()
 	m.populator.Run(ctx, &wg)
 	m.watch.Run(ctx, &wg)
 	m.stats.Run(ctx, &wg)
@@ -264,7 +263,7 @@ func (m *Manager) populatorOptions() populator.Options {
 	return populator.Options{
 		Plugins: m.plugins, Prober: m.options.Prober, Store: m.options.Store, SELinux: m.options.SELinux, Logger: m.options.Logger,
 		Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Expansion: m.expansion, Earlier: m.recovery, Orphans: m.orphans,
-		Look:         func(pod volume.UniquePodName, names []v1.UniqueVolumeName) { m.volumes.AddPod(pod, names) },
+		Look:         func(pod volume.UniquePodName, names []v1.UniqueVolumeName) { m.reconciler.AddPod(pod, names) },
 		Retry:        m.retryAll,
 		ResetBackoff: func(key operationexecutor.Key) { m.executor.ResetBackoff(key) },
 		Notify:       m.changes.Notify,
@@ -281,7 +280,7 @@ func (m *Manager) newNodeStatus() *nodestatus.Status {
 		IsAttachedHere: func(name v1.UniqueVolumeName) bool { return m.journal.HasAttachment(name) },
 		// What could not be rebuilt may be any volume of an earlier manager.
 		MayUseMore: func(ctx context.Context) bool { return !m.recovery.IsComplete() || len(m.orphans.Live(ctx)) > 0 },
-		Look:       func(names []v1.UniqueVolumeName) { m.volumes.AddAll(names) }, Retry: m.retryAll,
+		Look:       func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, Retry: m.retryAll,
 		Notify: m.changes.Notify, Logger: m.options.Logger, Recorder: m.options.Recorder,
 	})
 	if m.options.VolumesInUse != nil {
@@ -293,7 +292,7 @@ func (m *Manager) newNodeStatus() *nodestatus.Status {
 // end waits for the operations that run, and unlocks the root and the records.
 func (m *Manager) end(ctx context.Context) error {
 	err := m.executor.Shutdown(ctx)
-	m.volumes.Wait()
+	m.reconciler.Wait()
 	if err != nil {
 		m.unlockLater(ctx)
 		return err
@@ -346,7 +345,7 @@ func (m *Manager) resync(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.volumes.AddAll(m.allVolumes())
+		m.reconciler.AddAll(m.allVolumes())
 		m.populator.Recheck()
 		if m.recovery.AwaitsPods() {
 			m.options.Logger.Warn("volumes of an earlier manager stay until all pods have been added: call PodsComplete after the last AddPod")
@@ -365,6 +364,6 @@ func (m *Manager) resync(ctx context.Context) {
 // AddPod counts as not added.
 func (m *Manager) PodsComplete() {
 	m.recovery.PodsComplete()
-	m.volumes.AddAll(m.allVolumes())
+	m.reconciler.AddAll(m.allVolumes())
 	m.nodeStatus.Recheck()
 }

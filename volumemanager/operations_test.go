@@ -53,7 +53,7 @@ func TestAPodIsNotGoneWhileItIsSetUp(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, gone)
 			w.isClean()
-			assert.True(t, m.volumes.IsQuiet())
+			assert.True(t, m.reconciler.IsQuiet())
 		})
 	}
 }

@@ -36,11 +36,11 @@ func (c podCleaner) Ended(pod volume.UniquePodName) {
 }
 
 // retry has a volume planned again as if nothing had failed for its pod before.
-func (m *Manager) retry(h podvolume.Key) { m.volumes.Retry(h) }
+func (m *Manager) retry(h podvolume.Key) { m.reconciler.Retry(h) }
 
 // retryAll has volumes planned again as if nothing had failed before.
 func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
 	for _, name := range names {
-		m.volumes.Retry(podvolume.Key{Volume: name})
+		m.reconciler.Retry(podvolume.Key{Volume: name})
 	}
 }

@@ -443,7 +443,7 @@ func (s *simulated) MountLost(name, pod string) {
 		return // Who changes it looks himself, and the watch looks again.
 	}
 	if s.m.doubt(h) {
-		s.m.volumes.Add(h)
+		s.m.reconciler.Add(h)
 	}
 }
 

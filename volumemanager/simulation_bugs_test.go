@@ -81,7 +81,7 @@ func adoptsNothing(m *Manager) {
 			return
 		}
 		m.recovery.PodsComplete()
-		m.volumes.AddAll(m.allVolumes())
+		m.reconciler.AddAll(m.allVolumes())
 	}()
 }
 
@@ -113,8 +113,8 @@ func whenKeysAreFree(do func(m *Manager, o operationexecutor.OperationInfo)) fun
 func hearsNothing(*Manager, operationexecutor.OperationInfo) {}
 
 func takesOutNothing(m *Manager, o operationexecutor.OperationInfo) {
-	m.volumes.Add(podvolume.Key{Volume: o.VolumeName, Pod: o.PodName})
-	m.volumes.Add(podvolume.Key{Volume: o.VolumeName})
+	m.reconciler.Add(podvolume.Key{Volume: o.VolumeName, Pod: o.PodName})
+	m.reconciler.Add(podvolume.Key{Volume: o.VolumeName})
 }
 
 // withReporter gives the manager another one of what is in use.

@@ -54,14 +54,14 @@ func (m *Manager) Stop(ctx context.Context) error {
 	if !m.started.Load() {
 		return nil
 	}
-	m.volumes.AddAll(m.allVolumes())
+	m.reconciler.AddAll(m.allVolumes())
 	var witness v1.UniqueVolumeName
 	err := m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
 			// As long as one volume is known to be left, it is enough to look at that one.
-			if !m.volumes.IsQuiet() || witness != "" && m.isLeft(witness) {
+			if !m.reconciler.IsQuiet() || witness != "" && m.isLeft(witness) {
 				return false, nil
 			}
 			witness = m.firstLeft()
@@ -71,7 +71,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.isLeft(s.Volume) })
 		},
 	})
-	if errors.Is(err, ErrStopped) && m.volumes.IsQuiet() && m.firstLeft() == "" {
+	if errors.Is(err, ErrStopped) && m.reconciler.IsQuiet() && m.firstLeft() == "" {
 		return nil
 	}
 	return err

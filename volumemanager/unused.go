@@ -121,7 +121,7 @@ func (s volumeSearch) isMounted(row *cache.MountedVolume) bool {
 // operations returns the operations on the volume that run, or are certain to begin.
 func (s volumeSearch) operations() []podvolume.Key {
 	var uses []podvolume.Key
-	for _, h := range s.m.volumes.Running() {
+	for _, h := range s.m.reconciler.Running() {
 		if s.names(h.Volume) || h.Pod != "" && h.Volume == s.nameFor(h.Pod) {
 			uses = append(uses, h)
 		}

@@ -62,7 +62,7 @@ func (m *Manager) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodName
 	}
 	row, ok := m.actual.GetMountedVolume(name, podName)
 	// In this order: the operation that takes it away is entered before the state changes.
-	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(m.desired.Incarnation(name, podName)) && !m.volumes.IsTakenAway(name, podName)
+	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(m.desired.Incarnation(name, podName)) && !m.reconciler.IsTakenAway(name, podName)
 }
 
 // WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
@@ -80,7 +80,7 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 		known:   m.recovery.AllKnown(),
 		isReady: func() (bool, error) { return m.isGone(podName) && len(m.orphans.LiveOf(ctx, pod.UID)) == 0, nil },
 		left: func() []VolumeStatus {
-			changing := m.volumes.VolumesOfOperations(podName)
+			changing := m.reconciler.VolumesOfOperations(podName)
 			left := slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
 				return !slices.Contains(changing, s.Volume) &&
 					m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
@@ -99,7 +99,7 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 		state: "gone",
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
-			if !m.volumes.IsQuiet() || m.actual.VolumeExists(witness) {
+			if !m.reconciler.IsQuiet() || m.actual.VolumeExists(witness) {
 				return false, nil
 			}
 			left := m.actual.GetAttachedVolumes()
