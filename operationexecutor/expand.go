@@ -13,10 +13,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ExpandVolume begins to expand the storage behind a volume to what its claim asks for, on the control plane. How far that
-// came is written to the claim before and after the plugin is called, so that an expansion that was broken off goes on from
-// there, and that one that can never be met is given up when the claim asks for less. It succeeds without doing anything
-// when there is nothing to do. The error matches volume.ErrInfeasible when the plugin says that the size can never be met.
+// ExpandVolume begins to expand the storage of a volume to the size that its claim requests, on the control plane. The
+// claim's status records the progress before and after the plugin is called, so an interrupted expansion continues there.
+// An expansion that is infeasible is dropped when the claim requests less. If there is nothing to do, ExpandVolume succeeds
+// at once. The error matches volume.ErrInfeasible if the plugin says that the size is impossible.
 func (e *Executor) ExpandVolume(ctx context.Context, v VolumeToExpand) (*Operation, error) {
 	return e.begin(ctx, Key{Volume: v.VolumeName}, e.generator.GenerateExpandVolumeFunc(v))
 }
@@ -28,9 +28,9 @@ type expanding struct {
 	v VolumeToExpand
 
 	plugin volume.ExpandableVolumePlugin
-	// resizesFS says that a node has to go on after the storage was expanded.
+	// resizesFS says that a node must expand the filesystem after the storage.
 	resizesFS bool
-	// claim is the claim as it was read or written last; nil before.
+	// claim is the claim as it was last read or written; nil before that.
 	claim *v1.PersistentVolumeClaim
 }
 
@@ -40,7 +40,7 @@ func (g *generator) GenerateExpandVolumeFunc(v VolumeToExpand) *Operation {
 	return newOperation(info, &expanding{generator: g, v: v})
 }
 
-// tell records that the operation failed.
+// tell writes an event when the operation failed.
 func (e *expanding) tell(err error) error {
 	if err != nil {
 		e.event(e.object(), v1.EventTypeWarning, ReasonVolumeResizeFailed, "expanding volume %q failed: %v", e.v.VolumeSpec.Name(), err)
@@ -66,7 +66,7 @@ func (e *expanding) run(ctx context.Context, x *execution) (err error) {
 	return nil
 }
 
-// prepare finds the plugin, and refuses what cannot be expanded.
+// prepare finds the plugin and refuses volumes that cannot be expanded.
 func (e *expanding) prepare(ctx context.Context) (err error) {
 	if e.claims == nil || e.capacity == nil {
 		return errors.New("an expansion cannot be written down: give GeneratorOptions Claims and Capacity")
@@ -85,7 +85,7 @@ func (e *expanding) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// expand writes down what it is about to do, expands the storage, and writes down what became of it.
+// expand records the expansion in the claim, expands the storage, and records the result.
 func (e *expanding) expand(ctx context.Context, target resource.Quantity) error {
 	if err := e.mark(ctx, Expansion{Status: v1.PersistentVolumeClaimControllerResizeInProgress, Size: target}); err != nil {
 		return err
@@ -108,8 +108,8 @@ func (e *expanding) expand(ctx context.Context, target resource.Quantity) error 
 	return e.finish(ctx, size)
 }
 
-// failed writes why the expansion did not go on, if it is over. One that may have happened, and one that was not begun,
-// stays as it was written down, and is resumed.
+// failed records a final failure in the claim. An expansion that may have happened, or did not begin, keeps its record and
+// is resumed.
 func (e *expanding) failed(ctx context.Context, target resource.Quantity, cause error) error {
 	if outcome.ClassOf(cause) != Final {
 		return cause
@@ -124,7 +124,7 @@ func (e *expanding) failed(ctx context.Context, target resource.Quantity, cause 
 	return cause
 }
 
-// notWritten returns cause, whose class stays, with why it could not be written to the claim.
+// notWritten returns cause, whose class it keeps, with the error of writing it to the claim.
 func notWritten(cause, err error) error {
 	return fmt.Errorf("%w (and this could not be written down: %s)", cause, err.Error())
 }
@@ -138,7 +138,7 @@ func (e *expanding) setCapacity(ctx context.Context, size resource.Quantity) err
 	})
 }
 
-// finish writes that the storage has its size, and that a node has to go on where the volume has a filesystem to grow.
+// finish records that the storage has its size. If the filesystem must grow too, it records that a node has to continue.
 func (e *expanding) finish(ctx context.Context, size resource.Quantity) error {
 	filesystem, err := volume.CheckVolumeModeFilesystem(e.v.VolumeSpec)
 	if err != nil {
@@ -159,7 +159,7 @@ func (e *expanding) finish(ctx context.Context, size resource.Quantity) error {
 	return nil
 }
 
-// mark writes how far the expansion has come.
+// mark writes the progress of the expansion to the claim.
 func (e *expanding) mark(ctx context.Context, expansion Expansion) error {
 	claim, err := e.setExpansion(ctx, e.x, e.claim, expansion)
 	if err == nil {
@@ -173,7 +173,7 @@ func (e *expanding) capacityOf() resource.Quantity {
 	return e.v.VolumeSpec.PersistentVolume.Spec.Capacity[v1.ResourceStorage]
 }
 
-// object is what events are about: the claim, or the PersistentVolume until the claim is known.
+// object returns the object of the events: the claim, or the PersistentVolume until the claim is read.
 func (e *expanding) object() runtime.Object {
 	if e.claim == nil {
 		return volumeObject(e.v.VolumeSpec)

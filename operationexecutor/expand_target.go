@@ -25,12 +25,13 @@ type controlPlan struct {
 
 // planControl chooses.
 //
-// What was allocated and may have been begun is finished first, also when the claim asks for less by now: nobody else knows
-// how far it came. Only an allocation that can never be met is given up, for what the claim asks for now.
+// The control plane first finishes an allocation that it may have begun, even if the claim requests less by now, because
+// only the control plane knows how far it came. It drops an allocation only if that is infeasible, and continues with the
+// size that the claim requests now.
 //
-// Where the PersistentVolume has what the claim asks for already, the rest is up to the nodes, unless it was not written
-// down that the storage is there. An allocation beyond that, which can never be met, is given up for the size that the
-// volume has; Kubernetes tries it for ever.
+// If the PersistentVolume already has the requested size, the rest is up to the nodes, unless the claim does not record yet
+// that the storage has that size. An infeasible allocation beyond that size is dropped for the size that the volume has.
+// Kubernetes tries it for ever.
 func planControl(claim *v1.PersistentVolumeClaim, volumeSize resource.Quantity) controlPlan {
 	requested := claim.Spec.Resources.Requests[v1.ResourceStorage]
 	allocated, ok := allocatedSize(claim)

@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// HungCall is a call of a plugin that was abandoned and still runs. Its key stays taken until it returns.
+// HungCall is a call of a plugin that was abandoned and still runs. Its key stays locked until it returns.
 type HungCall struct {
-	// Operation is the operation whose call it is; it may have ended.
+	// Operation is the operation that made the call. It may have ended.
 	Operation OperationInfo
 	// Call is the method.
 	Call string
 	// Since is when it began.
 	Since time.Time
 
-	call *pluginCall // nil when the plugin left the call behind
+	call *pluginCall // nil when the plugin abandoned the call
 }
 
-// String says which call hangs since when.
+// String names the call, its operation and its start.
 func (h HungCall) String() string {
 	return fmt.Sprintf("%s of plugin %q for %s of volume %q since %s",
 		h.Call, h.Operation.PluginName, h.Operation.Kind, h.Operation.VolumeName, h.Since.Format(time.RFC3339))
 }
 
-// Stack returns the stack of the goroutine in which the call hangs, as runtime.Stack writes it. It is empty when the call
-// has returned, and when it is one that the plugin itself abandoned, of which the plugin knows. All goroutines are
-// stopped for a moment while it is read.
+// Stack returns the stack of the goroutine in which the call hangs, as runtime.Stack writes it. It is empty after the call
+// has returned, and for a call that the plugin abandoned, because only the plugin knows its goroutine. Reading it stops all
+// goroutines for a moment.
 func (h HungCall) Stack() string {
 	if h.call == nil {
 		return ""
@@ -34,8 +34,8 @@ func (h HungCall) Stack() string {
 	return h.call.Stack()
 }
 
-// Hung returns the calls of plugins that were abandoned and still run, the oldest first: those that this executor left
-// behind because they had not returned a grace after their deadline, and those of which a plugin said so.
+// Hung returns the calls of plugins that were abandoned and still run, the oldest first. This executor abandons a call that
+// has not returned a grace after its deadline. Plugins report the calls that they abandoned themselves.
 func (e *Executor) Hung() []HungCall {
 	var calls []HungCall
 	for _, owner := range e.calls.Hung() {
@@ -48,7 +48,7 @@ func (e *Executor) Hung() []HungCall {
 	return calls
 }
 
-// abandonedByPlugins returns the calls that plugins abandoned.
+// abandonedByPlugins returns the calls that plugins abandoned and that still run.
 func (e *Executor) abandonedByPlugins() []HungCall {
 	e.mu.Lock()
 	defer e.mu.Unlock()

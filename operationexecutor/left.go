@@ -13,7 +13,7 @@ type leftCall struct {
 	name    string
 	started time.Time
 	done    <-chan struct{} // closed when it has really ended
-	ours    bool            // we abandoned it; else the plugin left it behind, and the operation went on
+	ours    bool            // this executor abandoned it; else the plugin did, and the operation went on
 }
 
 // noteLeft notes the calls that err, the error of c, says were abandoned.

@@ -11,14 +11,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// errNoBlockMapper is the error of every operation on a block volume where nobody can bind its device.
+// errNoBlockMapper is the error of every operation on a block volume if no BlockMapper is given.
 var errNoBlockMapper = fmt.Errorf("this program maps no block devices (GeneratorOptions.BlockMapper): %w", volume.ErrUnsupported)
 
 // mapping is one map operation. Its staging path is the volume's global map path, its path the pod's link.
 type mapping struct {
 	mounting
 	mapDir, linkName string
-	stagePath        string // what the plugin calls its staging path; empty when it has none
+	stagePath        string // the plugin's own staging path; empty when it has none
 }
 
 // GenerateMapVolumeFunc implements [OperationGenerator].
@@ -27,7 +27,7 @@ func (g *generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions,
 	return newOperation(info, &mapping{mounting: mounting{generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath}})
 }
 
-// tell records what became of the operation.
+// tell writes an event when the operation failed.
 func (m *mapping) tell(err error) error {
 	if err != nil {
 		m.event(podObject(m.v.Pod), v1.EventTypeWarning, reasonFailedMapVolume,
@@ -50,7 +50,7 @@ func (m *mapping) run(ctx context.Context, x *execution) error {
 	return m.mapPod(ctx)
 }
 
-// check refuses what cannot work before the plugin is asked.
+// check refuses volumes that cannot be mapped, before any call of the plugin.
 func (m *mapping) check(ctx context.Context) error {
 	switch {
 	case m.blocks == nil:
@@ -64,7 +64,7 @@ func (m *mapping) check(ctx context.Context) error {
 	return m.checkSinglePod()
 }
 
-// prepare asks the plugin for all that will be called. It changes nothing.
+// prepare gets the mapper and the paths from the plugin. It changes nothing.
 func (m *mapping) prepare(ctx context.Context) error {
 	m.spec = m.copyOf(m.x, m.v.VolumeSpec)
 	plugin, err := find(ctx, m.x, func() (volume.BlockVolumePlugin, error) { return m.plugins.FindMapperPluginBySpec(m.spec) })
@@ -106,7 +106,7 @@ func linkOf(ctx context.Context, x *execution, v volume.BlockVolume) (link, erro
 	})
 }
 
-// setUpDevice waits for the device and prepares it for the first pod. See awaitDevice for its intent.
+// setUpDevice waits for the device and prepares it for the first pod. awaitDevice writes its intent.
 func (m *mapping) setUpDevice(ctx context.Context) error {
 	if m.state.GetDeviceMountState(m.v.VolumeName) == DeviceGloballyMounted {
 		return m.waitOnly(ctx)
@@ -127,14 +127,14 @@ func (m *mapping) setUpDevice(ctx context.Context) error {
 	return m.staged(ctx)
 }
 
-// setUpDeviceFailed says what is believed after SetUpDevice failed.
+// setUpDeviceFailed records the state of the staging after SetUpDevice failed.
 func (m *mapping) setUpDeviceFailed(ctx context.Context, err error) error {
 	return m.stageFailed(ctx, m.afterWait(err))
 }
 
 // mapPod maps the device for the pod.
 func (m *mapping) mapPod(ctx context.Context) error {
-	had := m.isBelievedMounted() // It is only refreshed.
+	had := m.isBelievedMounted() // Then this is only a refresh.
 	m.intent = m.podIntent()
 	if err := m.intend(ctx, m.x, m.intent); err != nil {
 		return err
@@ -159,13 +159,13 @@ func (m *mapping) mapPod(ctx context.Context) error {
 	return nil
 }
 
-// bindFailed says that the mapping must be undone: what failed came after the plugin had made the device ready for the pod.
+// bindFailed records that the mapping must be undone: the plugin had made the device ready for the pod before the failure.
 func (m *mapping) bindFailed(ctx context.Context, err error) error {
 	return m.podFailed(ctx, volume.Uncertain(err))
 }
 
-// mapPodDeviceFailed says what is believed after MapPodDevice failed. That the plugin left nothing behind says nothing of a
-// bind, a link and a lock of an earlier attempt, of which the plugin does not know.
+// mapPodDeviceFailed records the state of the mapping after MapPodDevice failed. Even if the plugin has undone its part,
+// the bind mount, link and lock of an earlier attempt may exist, and the plugin does not know them.
 func (m *mapping) mapPodDeviceFailed(ctx context.Context, err error) error {
 	if m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMountUncertain {
 		err = volume.Uncertain(err)
@@ -173,7 +173,8 @@ func (m *mapping) mapPodDeviceFailed(ctx context.Context, err error) error {
 	return m.podFailed(ctx, err)
 }
 
-// mapPodDevice lets the plugin make the device ready for the pod. The path that it returns counts.
+// mapPodDevice lets the plugin make the device ready for the pod. If the plugin returns a path, that is the device from now
+// on.
 func (m *mapping) mapPodDevice(ctx context.Context) error {
 	custom, ok := m.mapper.(volume.CustomBlockVolumeMapper)
 	if !ok {
@@ -189,7 +190,7 @@ func (m *mapping) mapPodDevice(ctx context.Context) error {
 	return err
 }
 
-// bind gives the device to the pod and grows it to its size.
+// bind binds the device for the pod, and expands it if the volume is larger by now.
 func (m *mapping) bind(ctx context.Context) error {
 	if err := m.resolve(ctx); err != nil {
 		return err
@@ -201,7 +202,7 @@ func (m *mapping) bind(ctx context.Context) error {
 		return err
 	}
 	if m.isBelievedMounted() {
-		return nil // A volume that the pod has is expanded in use.
+		return nil // The pod has the volume already, so it is expanded as a volume in use.
 	}
 	expansion := nodeExpansion{generator: m.generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
 		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.stagePath,
@@ -209,7 +210,7 @@ func (m *mapping) bind(ctx context.Context) error {
 	return expansion.duringMount(ctx)
 }
 
-// resolve finds the device itself, whose path the actual state keeps: it is asked for by that path when it is unmapped.
+// resolve follows the links of the device's path. The actual state keeps the resolved path, because unmapping needs it.
 func (m *mapping) resolve(ctx context.Context) error {
 	if m.devicePath == "" {
 		return errors.New("the path of the volume's device is empty: neither WaitForAttach nor MapPodDevice returned one")

@@ -11,88 +11,89 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ActualStateOfWorldMounterUpdater is told how staging and set-up on this node went. Its methods do no I/O. An error
-// says that the state does not allow the change (an unknown volume, say): the operation then fails with it.
+// ActualStateOfWorldMounterUpdater records the results of staging and set-up on this node. Its methods do no I/O. An error
+// says that the state does not allow the change, for example for an unknown volume. The operation then fails with that
+// error.
 type ActualStateOfWorldMounterUpdater interface {
-	// MarkVolumeAsMounted says that the volume is set up for the pod.
+	// MarkVolumeAsMounted records that the volume is set up for the pod.
 	MarkVolumeAsMounted(opts MarkVolumeOpts) error
-	// MarkVolumeMountAsUncertain says that the volume may be set up for the pod, also when it was mounted: the executor
-	// calls it after every teardown that failed, and never because a remount did.
+	// MarkVolumeMountAsUncertain records that the volume may be set up for the pod. It also applies to a mounted volume:
+	// the executor calls it after every failed teardown, and never because of a failed remount.
 	MarkVolumeMountAsUncertain(opts MarkVolumeOpts) error
-	// MarkVolumeAsUnmounted says that the volume is not set up for the pod.
+	// MarkVolumeAsUnmounted records that the volume is not set up for the pod.
 	MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error
-	// MarkDeviceAsMounted says that the volume is staged at deviceMountPath, with the SELinux context; an empty one says
-	// that it was mounted without.
+	// MarkDeviceAsMounted records that the volume is staged at deviceMountPath with the SELinux context. An empty context
+	// means that it was mounted without one.
 	MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error
-	// MarkDeviceAsUncertain says that the volume may be staged at deviceMountPath.
+	// MarkDeviceAsUncertain records that the volume may be staged at deviceMountPath.
 	MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error
-	// MarkDeviceAsUnmounted says that the volume is not staged.
+	// MarkDeviceAsUnmounted records that the volume is not staged.
 	MarkDeviceAsUnmounted(volumeName v1.UniqueVolumeName) error
-	// GetDeviceMountState returns what is known of the volume's staging.
+	// GetDeviceMountState returns the state of the volume's staging.
 	GetDeviceMountState(volumeName v1.UniqueVolumeName) DeviceMountState
-	// GetVolumeMountState returns what is known of the volume's set-up for the pod.
+	// GetVolumeMountState returns the state of the volume's set-up for the pod.
 	GetVolumeMountState(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) VolumeMountState
-	// IsVolumeReconstructed reports whether the volume was found after a restart and nothing has succeeded on it since.
-	// A final error then proves nothing: it stays uncertain. An empty podName asks for the volume's staging.
+	// IsVolumeReconstructed reports whether the volume was found after a restart and no call for it has succeeded since. A
+	// final error then proves nothing, and the volume stays uncertain. An empty podName stands for the volume's staging.
 	IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool
-	// CheckAndMarkVolumeAsUncertainViaReconstruction says that a restart found the volume set up for the pod. It returns
-	// false, and changes nothing, when the volume is not known or something is known of the set-up already.
+	// CheckAndMarkVolumeAsUncertainViaReconstruction records that a restart found the volume set up for the pod. It returns
+	// false and changes nothing if the volume is unknown or the set-up is already known.
 	CheckAndMarkVolumeAsUncertainViaReconstruction(opts MarkVolumeOpts) (bool, error)
-	// CheckAndMarkDeviceUncertainViaReconstruction is the same for the staging.
+	// CheckAndMarkDeviceUncertainViaReconstruction does the same for the staging.
 	CheckAndMarkDeviceUncertainViaReconstruction(volumeName v1.UniqueVolumeName, deviceMountPath string) bool
 
 	ExpansionUpdater
 }
 
-// SetUpWatcher learns when set-ups begin. It is an optional interface of an [ActualStateOfWorldMounterUpdater]. Absent, a
-// set-up counts as one of the pod as it is when the set-up has ended.
+// SetUpWatcher learns when set-ups begin. It is an optional interface of an [ActualStateOfWorldMounterUpdater]. Without it,
+// a set-up counts as one for the pod's spec at the end of the set-up.
 type SetUpWatcher interface {
-	// WatchSetUp says that a volume is about to be set up for a pod, as the pod is now. What the state learns of the pod
-	// from now on is not in that set-up. end is called when it is over and the state has been told how it went.
+	// WatchSetUp says that the set-up of a volume for a pod is about to begin, with the pod's current spec. Changes of the
+	// pod from now on are not part of that set-up. The executor calls end after it has recorded the result of the set-up.
 	WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func())
 }
 
-// ClaimSizes remembers how large the volumes of this node are. It is an optional interface of an
-// [ActualStateOfWorldAttacherUpdater]. Absent, no claim is read when a volume is found attached. Its methods do no I/O.
+// ClaimSizes remembers the sizes of the volumes of this node. It is an optional interface of an
+// [ActualStateOfWorldAttacherUpdater]. Without it, no claim is read when a volume is found attached. Its methods do no I/O.
 type ClaimSizes interface {
-	// InitializeClaimSize says how large the volume's claim was when the volume was found attached; it does not replace a
-	// size that is known.
+	// InitializeClaimSize records the size of the volume's claim when the volume was found attached. It does not replace a
+	// known size.
 	InitializeClaimSize(volumeName v1.UniqueVolumeName, claimSize resource.Quantity)
-	// GetClaimSize returns the size in bytes to which the volume was last expanded on this node; zero when it is not
-	// known.
+	// GetClaimSize returns the size in bytes to which the volume was last expanded on this node. Zero means that it is
+	// unknown.
 	GetClaimSize(volumeName v1.UniqueVolumeName) resource.Quantity
 }
 
-// ExpansionUpdater is told how the expansion of volumes on this node went. Its methods do no I/O. A volume that is not
-// known has no size and no failures.
+// ExpansionUpdater records the results of expansions on this node. Its methods do no I/O. An unknown volume has no size and
+// no failures.
 type ExpansionUpdater interface {
 	ClaimSizes
-	// MarkVolumeAsResized says that the volume has this size in bytes on this node now. It returns false when the volume
-	// is not known.
+	// MarkVolumeAsResized records the size in bytes that the volume now has on this node. It returns false if the volume is
+	// unknown.
 	MarkVolumeAsResized(volumeName v1.UniqueVolumeName, claimSize resource.Quantity) bool
-	// MarkForInUseExpansionError says that the plugin cannot expand the volume while it is used. Before the volume has left
-	// the node it is tried again only when another pod gets it.
+	// MarkForInUseExpansionError records that the plugin cannot expand the volume while it is in use. Until the volume has
+	// left the node, the expansion is tried again only when another pod gets the volume.
 	MarkForInUseExpansionError(volumeName v1.UniqueVolumeName)
-	// MarkVolumeExpansionFailedWithFinalError says that the volume's expansion on this node failed for good at the size
-	// that was asked for.
+	// MarkVolumeExpansionFailedWithFinalError records that the volume's expansion on this node to the requested size failed
+	// for good.
 	MarkVolumeExpansionFailedWithFinalError(volumeName v1.UniqueVolumeName)
 	// RemoveVolumeFromFailedWithFinalErrors undoes MarkVolumeExpansionFailedWithFinalError.
 	RemoveVolumeFromFailedWithFinalErrors(volumeName v1.UniqueVolumeName)
-	// CheckVolumeInFailedExpansionWithFinalErrors reports whether MarkVolumeExpansionFailedWithFinalError was called for
-	// the volume and not undone.
+	// CheckVolumeInFailedExpansionWithFinalErrors reports whether the mark of MarkVolumeExpansionFailedWithFinalError is
+	// set for the volume.
 	CheckVolumeInFailedExpansionWithFinalErrors(volumeName v1.UniqueVolumeName) bool
 }
 
 // VolumeUsers is an optional interface of an [ActualStateOfWorldMounterUpdater] and of an
-// [ActualStateOfWorldAttacherUpdater]. Present, a volume is neither unstaged nor detached while it has pods, and a volume
-// with the access mode ReadWriteOncePod gets no second one; all are checked when the operation has its key. Absent, only
-// the plugin is asked. A state that is both updaters has no volume detached that is staged.
+// [ActualStateOfWorldAttacherUpdater]. With it, a volume that has pods is neither unstaged nor detached, and a volume with
+// the access mode ReadWriteOncePod gets no second pod. Each check runs while the operation has its key. Without it, only
+// the plugin can refuse. If one state is both updaters, a staged volume is not detached.
 type VolumeUsers interface {
 	// PodsOfVolume returns the pods for which the volume is, or may be, set up. It does no I/O.
 	PodsOfVolume(volumeName v1.UniqueVolumeName) []volume.UniquePodName
 }
 
-// MarkVolumeOpts says which set-up of which volume changed.
+// MarkVolumeOpts names a set-up of a volume, and what is known of it.
 type MarkVolumeOpts struct {
 	// VolumeName is the unique name of the volume.
 	VolumeName v1.UniqueVolumeName
@@ -120,34 +121,35 @@ type MarkVolumeOpts struct {
 	Incarnation uint64
 }
 
-// ActualStateOfWorldAttacherUpdater is told how attaching went. Its methods do no I/O.
+// ActualStateOfWorldAttacherUpdater records the results of attaching. Its methods do no I/O.
 type ActualStateOfWorldAttacherUpdater interface {
-	// MarkVolumeAsAttached says that the volume is attached to the node. An empty volumeName is computed from the plugin
-	// of the spec.
+	// MarkVolumeAsAttached records that the volume is attached to the node. If volumeName is empty, it is computed from the
+	// spec by its plugin.
 	MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error
-	// MarkVolumeAsUncertain says that the volume may be attached to the node.
+	// MarkVolumeAsUncertain records that the volume may be attached to the node.
 	MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error
-	// MarkVolumeAsDetached says that the volume is not attached to the node.
+	// MarkVolumeAsDetached records that the volume is not attached to the node.
 	MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
-	// RemoveVolumeFromReportAsAttached withdraws the volume from what the node is told is attached to it, which must
-	// happen before it is detached. A volume that is withdrawn already is no error.
+	// RemoveVolumeFromReportAsAttached withdraws the volume from the attached volumes that the node's status lists. This
+	// must happen before the detach. A volume that is withdrawn already is no error.
 	RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error
-	// AddVolumeToReportAsAttached undoes RemoveVolumeFromReportAsAttached, when the volume is not detached after all.
+	// AddVolumeToReportAsAttached undoes RemoveVolumeFromReportAsAttached if the volume is not detached after all.
 	AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
 }
 
-// VolumeNodes is an optional interface of an [ActualStateOfWorldAttacherUpdater]. Present, a volume that one node alone may
-// have is not attached to a second one, which is checked when the operation has its key. Absent, only the plugin knows.
+// VolumeNodes is an optional interface of an [ActualStateOfWorldAttacherUpdater]. With it, a volume that only one node may
+// have is not attached to a second one. The check runs while the operation has its key. Without it, only the plugin can
+// refuse.
 type VolumeNodes interface {
 	// NodesOfVolume returns the nodes to which the volume is, or may be, attached. It does no I/O.
 	NodesOfVolume(volumeName v1.UniqueVolumeName) []types.NodeName
 }
 
-// UncertainAttachments is an optional interface of an [ActualStateOfWorldAttacherUpdater]. Present, a volume that may be attached, and
-// of which a plugin says that it is, is marked as attached by a verification, with the device path under which it was listed; one of
-// which the plugin says that it is not stays as it is. Absent, every volume that is verified counts as attached for certain.
+// UncertainAttachments is an optional interface of an [ActualStateOfWorldAttacherUpdater]. With it, a verification marks an
+// uncertain attachment as attached if the plugin confirms it, with the device path that the plugin lists. If the plugin
+// denies it, the attachment stays uncertain. Without it, every volume that is verified counts as attached for certain.
 type UncertainAttachments interface {
-	// IsAttachmentUncertain reports whether the volume may be attached to the node and is not known to be. It does no I/O.
+	// IsAttachmentUncertain reports whether the attachment of the volume to the node is uncertain. It does no I/O.
 	IsAttachmentUncertain(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool
 }
 
@@ -162,7 +164,7 @@ type BlockMapper interface {
 	MapPaths
 }
 
-// MapPaths is the part of a [BlockMapper] that is about paths alone.
+// MapPaths is the part of a [BlockMapper] that only works on paths.
 type MapPaths interface {
 	// ResolveDevice returns the path of the device itself: devicePath with its symbolic links followed.
 	ResolveDevice(ctx context.Context, devicePath string) (string, error)
@@ -173,9 +175,9 @@ type MapPaths interface {
 	RemoveMapPath(ctx context.Context, globalMapPath string) error
 }
 
-// DeviceMapping says which device is mapped where.
+// DeviceMapping names a device and the paths at which it is mapped.
 type DeviceMapping struct {
-	// DevicePath is the absolute path of the device; it may be empty when it is unmapped.
+	// DevicePath is the absolute path of the device. It may be empty when the device is unmapped.
 	DevicePath string
 	// GlobalMapPath is the absolute directory of the volume's bind mounts.
 	GlobalMapPath string
@@ -185,114 +187,114 @@ type DeviceMapping struct {
 	PodUID types.UID
 }
 
-// DeviceUse tells whether a device is still held anywhere, another mount namespace included.
+// DeviceUse reports whether a device is still in use anywhere, also in another mount namespace.
 type DeviceUse interface {
-	// DeviceOpened reports whether the device at the absolute path is held for somebody alone: mounted, or opened with
-	// O_EXCL, which is what open(2) with that flag tells and what a kubelet asks. One who merely reads the device is not
-	// seen. A path that is no device, or is gone, is not held.
+	// DeviceOpened reports whether the device at the absolute path is held exclusively: mounted, or open with O_EXCL. A
+	// kubelet makes the same check, by open(2) with that flag. It does not see a process that merely reads the device. A
+	// path that is missing, or is no device, is not held.
 	DeviceOpened(ctx context.Context, devicePath string) (bool, error)
 }
 
-// MountPoints tells what is mounted. A mount.Interface is one.
+// MountPoints looks for mounts. A mount.Interface is one.
 type MountPoints interface {
 	// IsMountPoint reports whether path, an absolute one, is the root of a mount. It does not wait for the filesystem there.
 	IsMountPoint(ctx context.Context, path string) (bool, error)
 }
 
-// PromptMountPoints is a [MountPoints] that returns when its context ends, whatever it waits for. It is asked in the goroutine of
-// the operation. Any other is asked in one of its own, which is left behind when it does not return.
+// PromptMountPoints is a [MountPoints] that always returns when its context ends. The executor calls it in the goroutine of
+// the operation. It calls any other in a separate goroutine, and abandons that call if it does not return.
 type PromptMountPoints interface {
 	MountPoints
-	// ReturnsInTime says so, and does nothing.
+	// ReturnsInTime marks the type. It does nothing.
 	ReturnsInTime()
 }
 
-// Subpaths knows the parts of a volume that were bound for the containers of a pod, beside the volume.
+// Subpaths unmounts the sub-paths of a volume that were bound for the containers of a pod.
 type Subpaths interface {
-	// CleanSubpaths takes them off, of all containers of the pod. It is called before the volume is torn down, which
-	// otherwise would leave it alive beneath them, or fail for them. It succeeds when there are none; one that
-	// cannot be taken off is an error. pluginName and innerVolumeSpecName name the volume: a pod may have volumes of one inner
-	// name by several plugins.
+	// CleanSubpaths unmounts the sub-paths of the volume for all containers of the pod. The executor calls it before the
+	// volume is torn down: with sub-paths still mounted, the teardown would fail, or the volume would stay in use beneath
+	// them. It succeeds if there are none. A sub-path that cannot be unmounted is an error. pluginName and
+	// innerVolumeSpecName name the volume together, because a pod may have volumes of several plugins with one inner name.
 	CleanSubpaths(ctx context.Context, podUID types.UID, pluginName, innerVolumeSpecName string) error
 }
 
-// NodeReader tells what a node's status says. It reads the source of truth, not a cache.
+// NodeReader reads a node's status. It reads the source of truth, not a cache.
 type NodeReader interface {
-	// VolumesInUse returns the volumes that the node says it uses. A node that is gone uses none.
+	// VolumesInUse returns the volumes that the node lists as in use. A missing node uses none.
 	VolumesInUse(ctx context.Context, nodeName types.NodeName) ([]v1.UniqueVolumeName, error)
 	// VolumesAttached returns the volumes that are attached to the node and the paths of their devices there.
 	VolumesAttached(ctx context.Context, nodeName types.NodeName) (map[v1.UniqueVolumeName]string, error)
 }
 
-// NodeStatusCache is an optional interface of a [NodeReader]. Present, a volume that the node's last status does not list
-// as attached is refused before an operation begins, at no cost. Absent, each attempt reads the node.
+// NodeStatusCache is an optional interface of a [NodeReader]. With it, a volume that the last known status does not list as
+// attached is refused before an operation begins, at no cost. Without it, each attempt reads the node.
 type NodeStatusCache interface {
-	// LastVolumesAttached returns the volumes that the last status seen of the node listed as attached, and false when none
-	// was seen. It does no I/O.
+	// LastVolumesAttached returns the volumes that the last known status of the node lists as attached, and false if no
+	// status is known. It does no I/O.
 	LastVolumesAttached(nodeName types.NodeName) (map[v1.UniqueVolumeName]string, bool)
 }
 
-// AttachmentReporter writes into a node's status what the actual state says is attached to the node.
+// AttachmentReporter writes the attached volumes of the actual state into a node's status.
 type AttachmentReporter interface {
-	// ReportAttached returns when the node's status says what the actual state says. It is called after a volume was
-	// withdrawn and before it is detached, so that the node does not begin to use what is being taken from it.
+	// ReportAttached returns after the node's status equals the actual state. The executor calls it between the withdrawal
+	// of a volume and its detach, so the node does not begin to use the volume meanwhile.
 	ReportAttached(ctx context.Context, nodeName types.NodeName) error
 }
 
-// NodeLabels tells the labels of this node.
+// NodeLabels reads the labels of this node.
 type NodeLabels interface {
-	// NodeLabels returns the labels that the node has now. The map is not changed.
+	// NodeLabels returns the current labels of the node. The caller does not change the map.
 	NodeLabels(ctx context.Context) (map[string]string, error)
 }
 
-// ClaimStatus reads and writes how far the expansion of a claim has come.
+// ClaimStatus reads and writes the progress of the expansion of a claim.
 type ClaimStatus interface {
-	// Claim returns the claim that the PersistentVolume of spec is bound to, read from the source of truth; the UIDs of
-	// both are compared.
+	// Claim returns the claim to which the PersistentVolume of spec is bound. It reads the source of truth and compares the
+	// UIDs of both.
 	Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error)
-	// SetExpansion writes what [Expansion.Apply] makes of the claim's status, on the condition that the claim still has the
-	// version of claim, and returns the claim as it is then. An error says that nothing was written, or perhaps so.
+	// SetExpansion applies [Expansion.Apply] to the claim's status and writes it, if the store still has the same version
+	// of the claim. It returns the claim as written. After an error the write has not happened, or may have happened.
 	SetExpansion(ctx context.Context, claim *v1.PersistentVolumeClaim, expansion Expansion) (*v1.PersistentVolumeClaim, error)
 }
 
 // VolumeCapacity writes the size of PersistentVolumes.
 type VolumeCapacity interface {
-	// SetCapacity writes the capacity of the PersistentVolume, on the condition that it still has the version of pv, and
-	// returns it as it is then.
+	// SetCapacity writes the capacity of the PersistentVolume, if the store still has the same version of pv, and returns
+	// the PersistentVolume as written.
 	SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) (*v1.PersistentVolume, error)
 }
 
-// Journal keeps the intent of every call that changes the world, before the call, so that nothing is lost in a crash.
-// An implementation makes each entry durable as far as what it describes is: what cannot outlive a boot need only
-// survive the process. It never stores a secret.
+// Journal records the intent of every call that changes the world before the call, so a crash loses nothing. An entry must
+// live as long as the effect that it describes: the entry of an effect that a reboot ends need only survive the process. A
+// Journal never stores a secret.
 type Journal interface {
-	// Intend records what is about to be done. The operation does not begin unless it returns nil.
+	// Intend records what the operation is about to do. The operation begins only if Intend returns nil.
 	Intend(ctx context.Context, intent Intent) error
-	// Conclude records how that ended. An operation that succeeded is not failed when only this fails: the intent that
-	// stays on record is the truth, if less exact.
+	// Conclude records the end of the operation. If only Conclude fails, a successful operation still succeeds: the
+	// recorded intent stays true, though less exact.
 	Conclude(ctx context.Context, intent Intent, end IntentEnd) error
 }
 
-// CallWatcher is an optional interface of a [Journal]. Present, it sees what a plugin's call reports about its own work by its
+// CallWatcher is an optional interface of a [Journal]. With it, the journal sees what a plugin's call reports through its
 // context, such as the mounts that it makes (mount.WithMade) and the targets that it removes (mount.WithRemoved).
 type CallWatcher interface {
-	// CallContext returns ctx, or a child of it, for the call of SetUp, MountDevice, TearDown or UnmountDevice that carries the
-	// intent out. It does no I/O.
+	// CallContext returns ctx, or a child of it, for the call of SetUp, MountDevice, TearDown or UnmountDevice that carries
+	// out the intent. It does no I/O.
 	CallContext(ctx context.Context, intent Intent) context.Context
 }
 
-// IntentEnd is what became of an intent.
+// IntentEnd is how an intent ended.
 type IntentEnd uint8
 
 // The ends of an intent.
 const (
-	IntentDone      IntentEnd = iota // the effect is there, and so the record stays
-	IntentUncertain                  // the effect may be there, and so the record stays
-	IntentForgotten                  // no trace is left, and so the record goes
+	IntentDone      IntentEnd = iota // the effect is there; the record stays
+	IntentUncertain                  // the effect may be there; the record stays
+	IntentForgotten                  // no trace is left; the record is removed
 )
 
-// Intent is one change of the world that is about to be made, with all that is needed to undo it without the pod, the
-// claim or the plugin's memory.
+// Intent is one change of the world that is about to be made. It holds all that is needed to undo the change without the
+// pod, the claim or the plugin's memory.
 type Intent struct {
 	// Kind is the operation.
 	Kind OperationKind
@@ -304,7 +306,7 @@ type Intent struct {
 	Spec *volume.Spec
 	// NodeName is the node of an attachment.
 	NodeName types.NodeName
-	// PodUID is the UID of the pod of a set-up; empty when no pod is concerned.
+	// PodUID is the UID of the pod of a set-up. It is empty if the operation is for no pod.
 	PodUID types.UID
 	// Pod is the namespace and name of that pod.
 	Pod types.NamespacedName
@@ -312,30 +314,30 @@ type Intent struct {
 	OuterVolumeSpecNames []string
 	// DevicePath is the absolute path of the device; empty while it is not known.
 	DevicePath string
-	// DeviceMountPath is the absolute path of the staging; empty when the volume is not staged. That of a block volume is
-	// its global map path.
+	// DeviceMountPath is the absolute path of the staging, and is empty if the volume is not staged. For a block volume it
+	// is the global map path.
 	DeviceMountPath string
-	// MountPath is the absolute path of the set-up; empty when no pod is concerned. That of a block volume is the pod's
-	// link: its directory and its name in it are what unmapping needs, beside DeviceMountPath and PodUID.
+	// MountPath is the absolute path of the set-up, and is empty if the operation is for no pod. For a block volume it is
+	// the pod's link: unmapping needs the link's directory and name, beside DeviceMountPath and PodUID.
 	MountPath string
-	// SELinuxMountContext is the context with which the volume is staged or set up; empty: without, or, where it is taken
-	// away, with the one of the intent before.
+	// SELinuxMountContext is the context with which the volume is staged or set up. Empty means without one. For a
+	// teardown, empty means the context of the intent before.
 	SELinuxMountContext string
 	// SetUpArgs is what SetUp is called with; nil when no filesystem is set up for a pod. It must not be changed.
 	SetUpArgs *volume.MounterArgs
 }
 
-// Observer is told of every operation. Its methods are called from the operation's goroutine and must return soon.
+// Observer receives every operation. Its methods are called from the operation's goroutine and must return soon.
 type Observer interface {
 	// OperationStarted is called when the operation has its key and begins.
 	OperationStarted(o OperationInfo)
 	// OperationStepped is called after each step.
 	OperationStepped(o OperationInfo, s Step)
-	// OperationFinished is called when the operation has ended, with its class and its error.
+	// OperationFinished is called when the operation has ended. r holds its class and its error.
 	OperationFinished(o OperationInfo, r Result)
 }
 
-// OperationInfo says which operation.
+// OperationInfo identifies an operation.
 type OperationInfo struct {
 	// Kind is what is done.
 	Kind OperationKind
@@ -343,9 +345,9 @@ type OperationInfo struct {
 	PluginName string
 	// VolumeName is the unique name of the volume.
 	VolumeName v1.UniqueVolumeName
-	// PodName is the unique name of the pod; empty when no pod is concerned.
+	// PodName is the unique name of the pod. It is empty if the operation is for no pod.
 	PodName volume.UniquePodName
-	// NodeName is the node of an attachment; empty when none is concerned.
+	// NodeName is the node of an attachment. It is empty for other operations.
 	NodeName types.NodeName
 	// Started is when it began.
 	Started time.Time

@@ -9,7 +9,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// workerPatience is how long a call keeps its worker: what takes longer waits for something.
+// workerPatience is how long a call keeps its worker. A call that takes longer waits for something, and another call may
+// have its worker.
 const workerPatience = 10 * time.Second
 
 // workers bounds the calls of one plugin: those that run, and those that hang.
@@ -18,10 +19,10 @@ type workers struct {
 	hungMost int64
 	hung     atomic.Int64  // calls that were abandoned and have not returned
 	slow     atomic.Int64  // calls that have given their worker back and have not ended
-	employed chan struct{} // a token for each call that has a worker. Nil: any number has, since it is not known whose they are
+	employed chan struct{} // a token for each call that has a worker. Nil if the plugin is not known: no limit.
 }
 
-// workersOf returns the workers of a plugin. There are as many as plugins.
+// workersOf returns the workers of a plugin, and makes them at the first call. Each plugin has its own.
 func (e *Executor) workersOf(plugin string) *workers {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,12 +75,12 @@ func (w *workers) release() {
 // mayGiveBack reports whether a slow call may give its worker to another one.
 func (w *workers) mayGiveBack() bool { return w.hung.Load()+w.slow.Load() < w.hungMost }
 
-// PluginHungError says that a call was not made, because so many calls of its plugin were abandoned and still run that
-// no more are risked. It matches volume.ErrTransient: the calls that hang may return.
+// PluginHungError says that the executor did not make a call, because too many abandoned calls of the plugin still run. It
+// matches volume.ErrTransient: those calls may return.
 type PluginHungError struct {
-	// Plugin is the plugin's name; empty for the search for a plugin, which asks all of them.
+	// Plugin is the plugin's name. It is empty for the search for a plugin, which calls all of them.
 	Plugin string
-	// Hung is how many of its calls hang.
+	// Hung is how many of the plugin's calls hang.
 	Hung int
 }
 
