@@ -13,8 +13,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// TestAPodThatIsAddedAgainIsAnotherPod whose volumes are torn down before they are set up, whatever had begun when the
-// first one was removed.
+// TestAPodThatIsAddedAgainIsAnotherPod: the manager tears the first pod's volumes down before it sets volumes up for the
+// second pod, whatever had begun when the first was removed.
 func TestAPodThatIsAddedAgainIsAnotherPod(t *testing.T) {
 	for name, ready := range map[string]bool{"ready": true, "being set up": false} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestAPodThatIsAddedAgainIsAnotherPod(t *testing.T) {
 	}
 }
 
-// countSetUps returns how often volumes were set up for pods and torn down.
+// countSetUps returns how often the plugin set a volume up for a pod, and how often it tore one down.
 func (w *world) countSetUps() map[string]int {
 	counts := map[string]int{}
 	for _, c := range w.plugin.Calls() {
@@ -56,7 +56,8 @@ func (w *world) countSetUps() map[string]int {
 	return counts
 }
 
-// TestABlockVolumeOfAPodThatIsAddedAgainIsMappedAgain after it was unmapped.
+// TestABlockVolumeOfAPodThatIsAddedAgainIsMappedAgain: the manager unmaps the volume for the first pod before it maps it for
+// the second.
 func TestABlockVolumeOfAPodThatIsAddedAgainIsMappedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
@@ -73,7 +74,8 @@ func TestABlockVolumeOfAPodThatIsAddedAgainIsMappedAgain(t *testing.T) {
 	})
 }
 
-// TestWhatARestartFoundIsNotForAPodThatWasRemovedAndAdded before the records were read, or after.
+// TestWhatARestartFoundIsNotForAPodThatWasRemovedAndAdded: a pod that is removed and added after a restart does not keep the
+// set-up that the restart found. The order of the removal and the reading of the records does not matter.
 func TestWhatARestartFoundIsNotForAPodThatWasRemovedAndAdded(t *testing.T) {
 	for name, early := range map[string]bool{"before the records are read": true, "after": false} {
 		t.Run(name, func(t *testing.T) {
@@ -103,8 +105,8 @@ func TestWhatARestartFoundIsNotForAPodThatWasRemovedAndAdded(t *testing.T) {
 	}
 }
 
-// TestWhatIsMountedIsNotSwapped: another source or read-only flag under the name of a volume that the pod has is refused,
-// and the pod keeps what it has.
+// TestWhatIsMountedIsNotSwapped: an update that gives a mounted volume another source or read-only flag is refused, and the
+// pod keeps its mount.
 func TestWhatIsMountedIsNotSwapped(t *testing.T) {
 	group := int64(1234)
 	for name, change := range map[string]func(*v1.Pod){
@@ -143,7 +145,8 @@ func TestWhatIsMountedIsNotSwapped(t *testing.T) {
 	}
 }
 
-// TestAPersistentVolumeThatChangesIsNotSwapped under a pod: the pod keeps what it has, and its status says why.
+// TestAPersistentVolumeThatChangesIsNotSwapped: a pod keeps its mount when its PersistentVolume changes, and the pod's
+// status says why.
 func TestAPersistentVolumeThatChangesIsNotSwapped(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
@@ -165,7 +168,7 @@ func TestAPersistentVolumeThatChangesIsNotSwapped(t *testing.T) {
 	})
 }
 
-// changeVolume changes the PersistentVolume of a claim.
+// changeVolume changes the PersistentVolume that a claim is bound to.
 func (w *world) changeVolume(claim string, change func(*v1.PersistentVolume)) {
 	w.t.Helper()
 	pv, err := store.Get[*v1.PersistentVolume](w.t.Context(), w.store, "", "pv-"+claim)

@@ -5,7 +5,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// doubt makes a set-up or a staging that was certain uncertain, and reports whether it was.
+// doubt marks a certain set-up or staging as uncertain, and reports whether it did.
 func (m *Manager) doubt(h podvolume.Key) bool {
 	if h.Pod == "" {
 		row, ok := m.actual.GetAttachedVolume(h.Volume)

@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// attachNew attaches a new file, until the end of the test.
+// attachNew makes a file and attaches it as a loop device until the end of the test.
 func attachNew(t *testing.T, loops *loop.Manager, path, label string) loop.Device {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))

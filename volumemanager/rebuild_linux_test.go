@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// boot takes away what no boot leaves: the mounts, the loop devices and the records of mounts.
+// boot removes all that a reboot removes: the mounts, the loop devices and the records of mounts.
 func (n *blockNode) boot(node realNode, pods ...*v1.Pod) {
 	n.t.Helper()
 	ctx := n.t.Context()
@@ -29,8 +29,8 @@ func (n *blockNode) boot(node realNode, pods ...*v1.Pod) {
 	rewriteRecord(n.t, node.options.StateDir, func(r map[string]any) { r["bootID"] = "earlier" })
 }
 
-// The records of mounts go with a boot, and the directories stay. What was attached tells whose they are, also when some of
-// them are gone.
+// The records of mounts go with a reboot; the directories stay. The records of attachments tell which volumes the
+// directories belong to, also when some directories are missing.
 func TestAfterABootTheDirectoriesAreKnownFromWhatWasAttached(t *testing.T) {
 	for name, lose := range map[string]func(n *blockNode, pod *v1.Pod) error{
 		"nothing": func(*blockNode, *v1.Pod) error { return nil },
@@ -80,7 +80,7 @@ func TestAfterABootTheDirectoriesAreKnownFromWhatWasAttached(t *testing.T) {
 	}
 }
 
-// slowPlugin is a knowingPlugin that thinks about what it is asked.
+// slowPlugin is a knowingPlugin that answers ConstructVolumeSpec only when the test lets it.
 type slowPlugin struct {
 	knowingPlugin
 	asked, answer chan struct{}
@@ -92,7 +92,7 @@ func (p *slowPlugin) ConstructVolumeSpec(name, path string) (volume.Reconstructe
 	return p.knowingPlugin.ConstructVolumeSpec(name, path)
 }
 
-// As long as plugins are asked what it is that lies there, nobody is told that all is gone.
+// WaitForUnmount and WaitForNodeEmpty do not return while a plugin is still asked which volume it finds at a path.
 func TestNothingIsGoneBeforeWhatIsOnNoRecordIsKnown(t *testing.T) {
 	n := knownNode(t, true)
 	pod := emptyDirPod("web")
@@ -117,7 +117,7 @@ func TestNothingIsGoneBeforeWhatIsOnNoRecordIsKnown(t *testing.T) {
 	assert.NoDirExists(t, filepath.Dir(filepath.Dir(filepath.Dir(n.pathOf(pod)))))
 }
 
-// After a boot, what a pod has kept in a directory of the node is there, and stays as long as the pod may come back.
+// After a reboot, the content of a pod's emptyDir on the node's disk is still there. It stays as long as the pod may return.
 func TestAfterABootTheContentOfAnEmptyDirGoesOnlyWhenItsPodDoesNotReturn(t *testing.T) {
 	n := knownNode(t, false)
 	n.plugins = volume.NewVolumePluginMgr(n.plugins.Host())

@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// unusedNow asks without waiting.
+// unusedNow calls WaitForVolumeUnused with a context that has ended: it reports the present state.
 func (w *world) unusedNow(name string) error {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -30,7 +30,8 @@ func (w *world) volumeOf(claim string) *v1.PersistentVolume {
 	return pv
 }
 
-// A volume is used from the moment in which a pod wants it until nothing is left of it, whether pods share it on the node or not.
+// A volume is in use from the moment a pod wants it until nothing of it is left on the node. It does not matter whether pods
+// share it.
 func TestAVolumeIsUsedUntilNothingOfItIsLeft(t *testing.T) {
 	for name, without := range map[string]volume.Capabilities{
 		"attached": 0, "staged": volume.CapAttach, "of each pod alone": volume.CapAttach | volume.CapDeviceMount,
@@ -65,7 +66,7 @@ func TestAVolumeIsUsedUntilNothingOfItIsLeft(t *testing.T) {
 	}
 }
 
-// What an earlier manager left is used as long as it is there, and whether it is there is not known before the records were read.
+// A volume of an earlier manager is in use as long as it is on the node. Before the records are read, every volume may be.
 func TestAVolumeOfAnEarlierManagerIsUsed(t *testing.T) {
 	for name, without := range map[string]volume.Capabilities{"attached": 0, "of each pod alone": volume.CapAttach | volume.CapDeviceMount} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestAVolumeOfAnEarlierManagerIsUsed(t *testing.T) {
 	}
 }
 
-// slowReads is a store in which a read of a PersistentVolume waits.
+// slowReads is a store whose reads of PersistentVolumes wait until the test lets them go on.
 type slowReads struct {
 	store.Store
 
@@ -106,7 +107,7 @@ func (s slowReads) Get(ctx context.Context, key store.Key) (runtime.Object, erro
 	return s.Store.Get(ctx, key)
 }
 
-// A pod whose claims are being read may want the volume in a moment.
+// While the claims of a pod are being read, every volume that they may be bound to counts as in use.
 func TestAVolumeIsUsedWhileTheClaimsOfAPodAreRead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
