@@ -1,4 +1,4 @@
-// Package changes tells those who wait for volumes, and those who follow them, that something has changed.
+// Package changes notifies waiters and followers that a volume has changed.
 package changes
 
 import (
@@ -13,18 +13,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Hub wakes those who wait for a change of a pod's volumes, and queues each change for those who follow all. It costs
-// nothing where nobody waits, and starts no goroutine. The zero value is ready.
+// Hub wakes the waiters for a pod when a volume of that pod changes, and queues every change for the followers. A change
+// costs almost nothing when there are none. Hub starts no goroutine. The zero value is ready.
 type Hub struct {
 	mu      sync.Mutex
 	waiting map[volume.UniquePodName][]chan struct{}
 
 	joining sync.Mutex
-	// followers are replaced, never changed. A change costs one load where there are none.
+	// followers is replaced as a whole, never changed in place. Without followers a change costs one atomic load.
 	followers atomic.Pointer[[]*workqueue.Queue[Topic]]
 }
 
-// Topic is what a change is about: a pod, or a volume of any pods or none. The zero value says that there are no more.
+// Topic names what has changed: a pod, or a volume as a whole. The zero value means that no more changes follow.
 type Topic struct {
 	// Pod is the UID of the pod; empty for a volume.
 	Pod types.UID
@@ -32,11 +32,11 @@ type Topic struct {
 	Volume v1.UniqueVolumeName
 }
 
-// AnyPod is the key of those who wait for a change of any volume. No pod has this name.
+// AnyPod is the key of the waiters for a change of any volume. No pod has this name.
 const AnyPod volume.UniquePodName = ""
 
-// Subscribe returns a channel that gets a token with each change from now on; several changes may be one token. cancel
-// must be called.
+// Subscribe returns a channel that receives a token after each change from now on. Several changes may share one token. The
+// caller must call cancel.
 func (h *Hub) Subscribe(pod volume.UniquePodName) (changed <-chan struct{}, cancel func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,13 +57,14 @@ func (h *Hub) unsubscribe(pod volume.UniquePodName, c chan struct{}) {
 	}
 }
 
-// NotifyVolume wakes those who wait for any pod, after a change of a volume as a whole.
+// NotifyVolume reports a change of a volume as a whole: to the followers, and to the waiters for any pod.
 func (h *Hub) NotifyVolume(name v1.UniqueVolumeName) {
 	h.Tell(Topic{Volume: name})
 	h.Notify(AnyPod)
 }
 
-// Notify wakes those who wait for pod, and those who wait for any.
+// Notify reports a change of a pod's volumes: to the followers, to the waiters for this pod, and to the waiters for any pod.
+// With AnyPod it wakes only the waiters for any pod.
 func (h *Hub) Notify(pod volume.UniquePodName) {
 	if pod != AnyPod {
 		h.Tell(Topic{Pod: types.UID(pod)})
@@ -80,7 +81,7 @@ func (h *Hub) Notify(pod volume.UniquePodName) {
 	}
 }
 
-// Join enters a queue, which gets what changes from now on; leave must be called.
+// Join adds a follower's queue, which receives every change from now on. The caller must call leave.
 func (h *Hub) Join(q *workqueue.Queue[Topic]) (leave func()) {
 	h.change(func(all []*workqueue.Queue[Topic]) []*workqueue.Queue[Topic] { return append(all, q) })
 	return func() {
@@ -104,17 +105,17 @@ func (h *Hub) queues() []*workqueue.Queue[Topic] {
 	return nil
 }
 
-// Tell queues a topic for all who have joined.
+// Tell adds a topic to the queues of all followers.
 func (h *Hub) Tell(t Topic) {
 	for _, q := range h.queues() {
 		q.Add(t)
 	}
 }
 
-// Followers returns how many queues have joined.
+// Followers returns the number of queues that have joined.
 func (h *Hub) Followers() int { return len(h.queues()) }
 
-// IsAwaited reports whether somebody waits for a change of a pod.
+// IsAwaited reports whether any caller waits for a change of a pod.
 func (h *Hub) IsAwaited(pod volume.UniquePodName) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
