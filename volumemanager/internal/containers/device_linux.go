@@ -8,7 +8,7 @@ import (
 	"github.com/volumekit/volumekit/mount/blockmap"
 )
 
-// DeviceNumber returns the number of the block device whose node is at path. It asks no device.
+// DeviceNumber returns the number of the block device whose node is at path. It does no I/O on the device.
 func DeviceNumber(path string) (major, minor uint32, err error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {

@@ -1,3 +1,3 @@
-// Package containers is what concerns containers and not their volumes: what a container asks for, the variables of its
-// subPathExpr, and the parts of volumes that are bound for it. [Subpaths] is its only state.
+// Package containers reads what a container asks of its volumes, expands the variables of its subPathExpr, and binds parts
+// of volumes for it. It keeps no state but [Subpaths].
 package containers

@@ -10,18 +10,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Environment is what a pod says of the environment of one of its containers: variable by variable a value, or why there
-// is none.
+// Environment holds the environment variables that a pod sets for one of its containers: for each variable a value, or the
+// reason why the value is unknown.
 type Environment struct {
 	pod    *v1.Pod
 	node   types.NodeName
 	values map[string]string
 	errs   map[string]error
-	// isOpen says that the container has more variables, which config maps or secrets hold (envFrom).
+	// isOpen says that the container has further variables, from config maps or secrets (envFrom).
 	isOpen bool
 }
 
-// EnvironmentOf reads the variables in their order: a value may refer to those before.
+// EnvironmentOf reads the variables in their order: a value may refer to earlier variables.
 func EnvironmentOf(pod *v1.Pod, node types.NodeName, c *v1.Container) Environment {
 	e := Environment{
 		pod: pod, node: node, isOpen: len(c.EnvFrom) > 0,
@@ -29,7 +29,7 @@ func EnvironmentOf(pod *v1.Pod, node types.NodeName, c *v1.Container) Environmen
 	}
 	for _, variable := range c.Env {
 		value, err := e.read(variable)
-		delete(e.values, variable.Name) // the last one of a name counts
+		delete(e.values, variable.Name) // the last variable of a name counts
 		delete(e.errs, variable.Name)
 		if err != nil {
 			e.errs[variable.Name] = err
@@ -51,7 +51,7 @@ func (e Environment) read(variable v1.EnvVar) (string, error) {
 	}
 }
 
-// expandValue expands a value. What it refers to and is not there stays as it is written.
+// expandValue expands the references in a value. A reference to a variable that does not exist stays as it is written.
 func (e Environment) expandValue(value string) (string, error) {
 	var unknown error
 	expanded := expand(value, func(name string) string {
@@ -71,7 +71,7 @@ func (e Environment) expandValue(value string) (string, error) {
 
 var errMayBeElsewhere = fmt.Errorf("it is not in env, and what envFrom names is not read here: set Options.Environment: %w", volume.ErrUnsupported)
 
-// lookUp returns the value of a variable. One that is empty counts as none, as in Kubernetes: the path would be another.
+// lookUp returns the value of a variable. An empty value is an error, as in Kubernetes: it would lead to another path.
 func (e Environment) lookUp(name string) (string, error) {
 	value, ok := e.values[name]
 	switch {
@@ -87,7 +87,7 @@ func (e Environment) lookUp(name string) (string, error) {
 	return "", fmt.Errorf("the container has no such variable: %w", volume.ErrInvalid)
 }
 
-// fields are what a pod itself tells of a field.
+// fields reads those fields of a pod that a variable may refer to.
 var fields = map[string]func(e Environment) string{
 	"metadata.name":           func(e Environment) string { return e.pod.Name },
 	"metadata.namespace":      func(e Environment) string { return e.pod.Namespace },
@@ -134,8 +134,8 @@ func (e Environment) field(path string) (string, error) {
 	return value, nil
 }
 
-// ExpandSubPath returns the sub-path of a subPathExpr. When the value of a variable is not known, the error says why, and
-// unknown is the name of the first such variable.
+// ExpandSubPath expands a subPathExpr to a sub-path. If the value of a variable is unknown, err says why, and unknown is the
+// name of the first such variable.
 func (e Environment) ExpandSubPath(expression string) (expanded, unknown string, err error) {
 	expanded = expand(expression, func(name string) string {
 		value, why := e.lookUp(name)
@@ -147,10 +147,10 @@ func (e Environment) ExpandSubPath(expression string) (expanded, unknown string,
 	return expanded, unknown, err
 }
 
-// Known is an environment of which every variable is known.
+// Known returns an environment in which the value of every variable is known.
 func Known(values map[string]string) Environment { return Environment{values: values} }
 
-// expand replaces each $(NAME) by what value returns. $$ stands for one $, so that $$(NAME) is the text $(NAME); any other
+// expand replaces each $(NAME) by the result of value. $$ stands for one $, and thus $$(NAME) is the text $(NAME). Any other
 // $ stands for itself.
 func expand(text string, value func(name string) string) string {
 	var b strings.Builder

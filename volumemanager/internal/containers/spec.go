@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/sentinel"
 )
 
-// This file reads what a container asks for. It looks at nothing but the pod.
+// This file reads the volume mounts and devices that a container asks for. It reads only the pod.
 
 // Find returns a container of any kind: init, ordinary or ephemeral.
 func Find(pod *v1.Pod, name string) (c *v1.Container, ok bool) {
@@ -32,7 +32,7 @@ func Find(pod *v1.Pod, name string) (c *v1.Container, ok bool) {
 	return nil, false
 }
 
-// Check returns what is wrong with each container of a pod; see checkContainer.
+// Check returns every fault of each container of a pod; see checkContainer.
 func Check(pod *v1.Pod) []error {
 	var errs []error
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -47,8 +47,8 @@ func Check(pod *v1.Pod) []error {
 	return errs
 }
 
-// checkContainer returns all that is wrong with the volumeMounts and volumeDevices of a container, whatever its volumes
-// are. Each error matches [volume.ErrInvalid].
+// checkContainer returns every fault in the volumeMounts and volumeDevices of a container. It does not look at the pod's
+// volumes. Each error matches [volume.ErrInvalid].
 func checkContainer(c *v1.Container) error {
 	var errs []error
 	targets := make(map[string]string)
@@ -75,8 +75,8 @@ func checkContainer(c *v1.Container) error {
 	return errors.Join(errs...)
 }
 
-// cleanTarget returns the path in the container at which something is to be. It must be absolute and lead nowhere up; the
-// container's own root cannot be replaced.
+// cleanTarget returns the cleaned path of a mount or device in the container. The path must be absolute and contain no "..".
+// It must not be the container's root.
 func cleanTarget(target string) (string, error) {
 	clean := path.Clean(target)
 	switch {
@@ -104,12 +104,13 @@ func checkVolumeMount(c *v1.Container, m *v1.VolumeMount) error {
 	return checkRecursiveReadOnly(m, propagation)
 }
 
-// IsWholeVolume reports whether a sub-path leads to where it begins, such as "." and "./": that is none, as in Kubernetes.
+// IsWholeVolume reports whether a sub-path, such as "." or "./", means the volume's root. As in Kubernetes, that counts as
+// no sub-path.
 func IsWholeVolume(subPath string) bool {
 	return strings.HasPrefix(subPath, ".") && strings.Trim(subPath, "./") == "" && !strings.Contains(subPath, "..")
 }
 
-// Propagation returns the propagation of a mount, None where nothing is said.
+// Propagation returns the propagation of a mount; None if the mount sets none.
 func Propagation(c *v1.Container, m *v1.VolumeMount) (v1.MountPropagationMode, error) {
 	if m.MountPropagation == nil {
 		return v1.MountPropagationNone, nil
@@ -127,7 +128,8 @@ func Propagation(c *v1.Container, m *v1.VolumeMount) (v1.MountPropagationMode, e
 	}
 }
 
-// checkRecursiveReadOnly refuses what could not keep its promise: a mount that is writable, or in which mounts may appear.
+// checkRecursiveReadOnly refuses recursiveReadOnly where it could not hold: on a writable mount, or on one to which mounts
+// propagate.
 func checkRecursiveReadOnly(m *v1.VolumeMount, propagation v1.MountPropagationMode) error {
 	switch mode := RecursiveReadOnly(m); mode {
 	case v1.RecursiveReadOnlyDisabled:
@@ -145,7 +147,7 @@ func checkRecursiveReadOnly(m *v1.VolumeMount, propagation v1.MountPropagationMo
 	}
 }
 
-// RecursiveReadOnly returns what a mount asks for, Disabled where nothing is said.
+// RecursiveReadOnly returns the recursiveReadOnly mode of a mount; Disabled if the mount sets none.
 func RecursiveReadOnly(m *v1.VolumeMount) v1.RecursiveReadOnlyMode {
 	if m.RecursiveReadOnly == nil {
 		return v1.RecursiveReadOnlyDisabled
