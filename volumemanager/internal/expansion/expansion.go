@@ -1,5 +1,5 @@
-// Package expansion sees to it that volumes in use get the size that they are given: it follows the PersistentVolumes that the
-// control plane has expanded, and the claims that ask this node to go on.
+// Package expansion finds volumes in use that the node has to expand: it follows the PersistentVolumes that the control
+// plane has expanded, and the claims that ask the node to finish an expansion.
 package expansion
 
 import (
@@ -18,44 +18,45 @@ import (
 
 // Options are what a tracker needs. All are required.
 type Options struct {
-	// Plugins are those of the manager.
+	// Plugins are the plugins of the manager.
 	Plugins *volume.VolumePluginMgr
 	// Desired and Actual are the states of the world of this node.
 	Desired *cache.DesiredStateOfWorld
 	Actual  *cache.ActualStateOfWorld
-	// Retry has volumes looked at again as if nothing had failed before.
+	// Retry plans volumes again at once, without the backoff of earlier failures.
 	Retry func(names []v1.UniqueVolumeName)
 }
 
-// Tracker knows which volumes are smaller on this node than they are meant to be, and which claims they wait for. All methods may
-// be called from several goroutines at once.
+// Tracker knows which volumes are smaller on this node than their PersistentVolumes, and which claims they belong to. All
+// methods may be called from several goroutines at once.
 type Tracker struct {
 	options Options
 
 	mu sync.Mutex
-	// readers is how many pods are being read, given the sizes of PersistentVolumes that have changed meanwhile: a pod may
-	// have read them before.
+	// readers counts the pods that are being read. given holds the sizes of PersistentVolumes that have changed since: a pod
+	// may have read the old size.
 	readers int
 	given   map[string]resource.Quantity
-	// growing are the volumes that are smaller here than they are meant to be, claims what they wait for.
+	// growing holds the volumes that are smaller on this node than they should be, each with its claim. claims holds these
+	// claims.
 	growing map[v1.UniqueVolumeName]store.Key
 	claims  map[store.Key]*trackedClaim
 }
 
-// trackedClaim is a claim whose volumes are to grow here.
+// trackedClaim is a claim that has volumes to expand on this node.
 type trackedClaim struct {
 	volumes sets.Set[v1.UniqueVolumeName]
-	// seen is what it said last; nil until it has changed.
+	// seen is the latest request of the claim; nil until the claim changes for the first time.
 	seen *claimRequest
 }
 
-// claimRequest is the part of a claim that says whether a node has to do something.
+// claimRequest holds the fields of a claim that show whether a node has to act.
 type claimRequest struct {
 	status               v1.ClaimResourceStatus
 	has, allocated, asks string
 }
 
-// New returns a tracker of no volumes.
+// New returns a tracker that tracks no volumes.
 func New(o Options) *Tracker {
 	return &Tracker{
 		options: o, given: make(map[string]resource.Quantity),
@@ -63,7 +64,7 @@ func New(o Options) *Tracker {
 	}
 }
 
-// MustGrow implements reconciler.Expansions. Where the plugin cannot expand a volume while it is used, it is left alone.
+// MustGrow implements reconciler.Expansions. It is false for a volume whose plugin cannot expand it while it is in use.
 func (t *Tracker) MustGrow(wanted *operationexecutor.VolumeToMount, has resource.Quantity) bool {
 	if wants := wanted.DesiredPersistentVolumeSize; wants.Cmp(has) <= 0 {
 		return false
@@ -71,7 +72,8 @@ func (t *Tracker) MustGrow(wanted *operationexecutor.VolumeToMount, has resource
 	return t.options.Plugins.Capabilities(wanted.PluginName).Has(volume.CapNodeExpand) && !t.options.Actual.HasInUseExpansionError(wanted.VolumeName)
 }
 
-// Watch implements reconciler.Expansions: it begins to follow the claim of a volume, before the claim is read, or ends it.
+// Watch implements reconciler.Expansions. It starts following the claim of a volume if grows is true, and stops if it is
+// false. Call it before the claim is read.
 func (t *Tracker) Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grows bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +95,7 @@ func (t *Tracker) Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grow
 	}
 }
 
-// IsGrowing implements reconciler.Expansions: it reports whether a volume is smaller here than it is meant to be.
+// IsGrowing implements reconciler.Expansions: it reports whether a volume is smaller on this node than it should be.
 func (t *Tracker) IsGrowing(name v1.UniqueVolumeName) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +103,7 @@ func (t *Tracker) IsGrowing(name v1.UniqueVolumeName) bool {
 	return ok
 }
 
-// Tracked returns how many volumes and claims are followed, and how many sizes are kept for pods that are being read.
+// Tracked returns how many volumes, claims and changed sizes the tracker holds, added up.
 func (t *Tracker) Tracked() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,8 +114,9 @@ func claimKey(ref v1.ObjectReference) store.Key {
 	return store.Key{Kind: store.PersistentVolumeClaims, Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// Awaits implements reconciler.Expansions. An expansion that failed is tried again when the claim or the PersistentVolume changes, and not
-// after a while: the control plane has not asked for it yet, or it can never be had at this size.
+// Awaits implements reconciler.Expansions. It reports whether a failed expansion waits for a change of the claim or the
+// PersistentVolume. A later retry would not help: the control plane has not asked for the expansion yet, or this size is
+// infeasible.
 func (t *Tracker) Awaits(name v1.UniqueVolumeName, err error) bool {
 	if !errors.Is(err, operationexecutor.ErrExpansionNotRequested) && !errors.Is(err, volume.ErrInfeasible) {
 		return false
@@ -124,8 +127,8 @@ func (t *Tracker) Awaits(name v1.UniqueVolumeName, err error) bool {
 	return claim != nil && (claim.seen == nil || !claim.seen.asksNode())
 }
 
-// ClaimChanged has the volumes of a claim looked at that asks this node for something new. What this node writes while it works on
-// the volume says nothing new.
+// ClaimChanged retries the volumes of a claim when the claim asks this node for something new. The node's own writes during
+// an expansion are nothing new.
 func (t *Tracker) ClaimChanged(pvc *v1.PersistentVolumeClaim) {
 	key := claimKey(v1.ObjectReference{Namespace: pvc.Namespace, Name: pvc.Name})
 	now := requestOf(pvc)
@@ -150,7 +153,7 @@ func requestOf(pvc *v1.PersistentVolumeClaim) claimRequest {
 	}
 	status := pvc.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	if status == v1.PersistentVolumeClaimNodeResizeInProgress {
-		status = v1.PersistentVolumeClaimNodeResizePending // A node has begun with what it was asked for before.
+		status = v1.PersistentVolumeClaimNodeResizePending // InProgress continues a request that was Pending before: it is no new one.
 	}
 	return claimRequest{
 		status: status,
@@ -158,8 +161,8 @@ func requestOf(pvc *v1.PersistentVolumeClaim) claimRequest {
 	}
 }
 
-// asksNode reports whether a node may go on. A claim that tells nothing is one of a control plane that does not, or one
-// that another node has finished with.
+// asksNode reports whether a node may expand the volume. An empty status allows it: the control plane does not use the
+// status, or another node has finished its part.
 func (r claimRequest) asksNode() bool {
 	switch r.status {
 	case "", v1.PersistentVolumeClaimNodeResizePending:
@@ -169,20 +172,21 @@ func (r claimRequest) asksNode() bool {
 	}
 }
 
-// VolumeChanged takes over the size of a PersistentVolume.
+// VolumeChanged enters the changed size of a PersistentVolume into the desired state.
 func (t *Tracker) VolumeChanged(pv *v1.PersistentVolume) {
 	size, ok := pv.Spec.Capacity[v1.ResourceStorage]
 	if !ok {
 		return
 	}
-	// It is noted first: a pod that has read it before looks at the note after its volume is in the desired state.
+	// The note comes first. A pod that has read the old size calls Settle after its volume is in the desired state, and
+	// finds the note.
 	t.note(pv.Name, size)
 	for _, name := range t.namesOf(pv) {
 		t.options.Desired.UpdatePersistentVolumeSize(name, size)
 	}
 }
 
-// note keeps the size of a PersistentVolume while pods are being read: one may have read the size before.
+// note keeps the size of a PersistentVolume while pods are being read, because one of them may have read the old size.
 func (t *Tracker) note(name string, size resource.Quantity) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,7 +195,7 @@ func (t *Tracker) note(name string, size resource.Quantity) {
 	}
 }
 
-// Reading is called before the volumes of a pod are read, and what it returns when they are in the desired state.
+// Reading must be called before the volumes of a pod are read. The caller calls done when they are in the desired state.
 func (t *Tracker) Reading() (done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,7 +211,7 @@ func (t *Tracker) read() {
 	}
 }
 
-// Settle takes over the size of a volume whose PersistentVolume has changed while its pod was read.
+// Settle enters the size of a PersistentVolume that has changed while the pod of this volume was read.
 func (t *Tracker) Settle(name v1.UniqueVolumeName, persistentVolume string) {
 	t.mu.Lock()
 	size, ok := t.given[persistentVolume]
@@ -217,11 +221,11 @@ func (t *Tracker) Settle(name v1.UniqueVolumeName, persistentVolume string) {
 	}
 }
 
-// namesOf returns the volumes that pods here want of a PersistentVolume that a node has to do something about when it grows.
+// namesOf returns the volumes of a PersistentVolume that pods on this node want and that the node can expand.
 func (t *Tracker) namesOf(pv *v1.PersistentVolume) []v1.UniqueVolumeName {
 	r, err := t.options.Plugins.Resolve(volume.NewSpecFromPersistentVolume(pv, false))
 	if err != nil || !r.NodeExpandable {
-		return nil // Nobody can want a volume without a plugin.
+		return nil // Without a plugin no pod can want the volume.
 	}
 	if r.Attachable || r.DeviceMountable {
 		name, err := r.UniqueVolumeName("")
@@ -230,5 +234,5 @@ func (t *Tracker) namesOf(pv *v1.PersistentVolume) []v1.UniqueVolumeName {
 		}
 		return []v1.UniqueVolumeName{name}
 	}
-	return t.options.Desired.GetVolumeNamesOfPersistentVolume(pv.Name) // Each pod has one of its own.
+	return t.options.Desired.GetVolumeNamesOfPersistentVolume(pv.Name) // Each pod has a volume of its own.
 }
