@@ -1,4 +1,4 @@
-// Package health keeps what is wrong with volumes, says so by events, and remembers data that may be lost.
+// Package health keeps the conditions of volumes, records events about them, and remembers data that may be lost.
 package health
 
 import (
@@ -35,17 +35,17 @@ const (
 	EventNormal   = "VolumeConditionNormal"
 )
 
-// Condition is one thing that is wrong with a volume, or worth knowing. It has the fields of volumemanager.Condition.
+// Condition is a fault of a volume, or a fact worth knowing. It has the fields of volumemanager.Condition.
 type Condition struct {
 	volume.HealthCondition
 
-	// Since is when it was found out.
+	// Since is when the condition was found.
 	Since time.Time
-	// Err is the cause; nil when there is none but the message.
+	// Err is the cause; nil if only the message is known.
 	Err error
 }
 
-// Abnormal is a condition of a volume that cannot be used, or not be trusted.
+// Abnormal returns the condition of a volume that is unusable, or not to be trusted.
 func Abnormal(reason string, err error) Condition {
 	return Condition{
 		HealthCondition: volume.HealthCondition{Status: volume.HealthAbnormal, Reason: reason, Message: err.Error()},
@@ -53,57 +53,59 @@ func Abnormal(reason string, err error) Condition {
 	}
 }
 
-// Degraded is a condition of a volume that can be used, but not as it should.
+// Degraded returns the condition of a volume that is usable, but impaired.
 func Degraded(reason string, err error) Condition {
 	c := Abnormal(reason, err)
 	c.Status = volume.HealthDegraded
 	return c
 }
 
-// Source is who has found a condition. It says each time all that it has found, which replaces what it said before.
+// Source is the origin of a condition. Each report of a source holds all conditions that it finds, and replaces the source's
+// previous report.
 type Source uint8
 
 // The sources.
 const (
 	Mount      Source = iota // the mount table
 	Use                      // a measurement
-	Filesystem               // what its filesystem tells
-	Sync                     // what could not be written
-	Below                    // the directory on which it is staged
-	TakingOff                // the attempt to take off what hangs
+	Filesystem               // the volume's filesystem
+	Sync                     // failed writes
+	Below                    // the directory on which the volume is staged
+	TakingOff                // the attempt to unmount a volume that hangs
 	Plugin
 	sources
 )
 
-// bySource are the conditions of one volume of one pod.
+// bySource holds the conditions of one volume of one pod by their source.
 type bySource [sources][]Condition
 
-// LostData says that data may be lost. It has what volumemanager.LostData tells.
+// LostData says that data of a volume may be lost. It has the facts of volumemanager.LostData.
 type LostData struct {
 	// Key is the volume, and the pod for which it was set up.
 	Key podvolume.Key
-	// At is when that was found out.
+	// At is when the loss was found.
 	At time.Time
-	// Err is what the filesystem has said.
+	// Err is the error of the filesystem.
 	Err error
 }
 
-// maxLostData is how many of them are kept: the latest.
+// maxLostData is how many losses are kept: the latest.
 const maxLostData = 100
 
 // Options is what a [Book] needs.
 type Options struct {
-	// Logger gets each new condition.
+	// Logger logs each new condition.
 	Logger *slog.Logger
-	// Recorder gets an event for each; nil: it is dropped.
+	// Recorder records an event for each new condition. It may be nil.
 	Recorder volume.EventRecorder
-	// Target returns the object that gets the events about a volume, nil when nothing is known of it, and the volume's name.
+	// Target returns the volume's name and the object on which events about it are recorded. The object is nil for an
+	// unknown volume.
 	Target func(podvolume.Key) (object runtime.Object, name string)
 	// Changed is called when the conditions of a volume have changed.
 	Changed func(podvolume.Key)
 }
 
-// Book holds the conditions that were found. Make it with [New].
+// Book holds the conditions of all volumes. Make it with [New].
 type Book struct {
 	options Options
 
@@ -115,8 +117,8 @@ type Book struct {
 // New returns a book without conditions.
 func New(o Options) *Book { return &Book{options: o, rows: make(map[podvolume.Key]*bySource)} }
 
-// Report says all that a source has found of a volume. What is new is told by an event, and so is that nothing is wrong any
-// more.
+// Report replaces all conditions that a source has found of a volume. It logs each new condition and records an event for
+// it. It also records an event when the volume has no condition any more.
 func (b *Book) Report(key podvolume.Key, from Source, now []Condition) {
 	fresh, cleared := b.set(key, from, now)
 	if len(fresh) == 0 && !cleared {
@@ -132,7 +134,7 @@ func (b *Book) Report(key podvolume.Key, from Source, now []Condition) {
 	b.options.Changed(key)
 }
 
-// Event records an event on the pod, or on the PersistentVolume where no pod is concerned or known.
+// Event records an event on the pod, or on the PersistentVolume if the volume has no pod, or an unknown one.
 func (b *Book) Event(key podvolume.Key, eventtype, reason, message string) {
 	object, name := b.options.Target(key)
 	if b.options.Recorder != nil && object != nil {
@@ -140,7 +142,7 @@ func (b *Book) Event(key podvolume.Key, eventtype, reason, message string) {
 	}
 }
 
-// set replaces what a source has found. It returns what is new, and whether that was the last that was wrong.
+// set replaces the conditions of a source. It returns the new ones, and whether the volume's last condition has gone.
 func (b *Book) set(key podvolume.Key, from Source, now []Condition) (fresh []Condition, cleared bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,7 +183,7 @@ func (r *bySource) isEmpty() bool {
 	return true
 }
 
-// Of returns what is known of a volume and a pod.
+// Of returns the conditions of a volume as a pod has it.
 func (b *Book) Of(key podvolume.Key) []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,14 +194,14 @@ func (b *Book) Of(key podvolume.Key) []Condition {
 	return slices.Concat(row[:]...)
 }
 
-// Forget drops all that was known of a volume and a pod.
+// Forget drops the conditions of a volume as a pod has it.
 func (b *Book) Forget(key podvolume.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.rows, key)
 }
 
-// OfPod returns what is wrong with a volume as a pod has it: with its set-up and with its staging.
+// OfPod returns the conditions of a volume as a pod has it: of its set-up and of its staging.
 func (b *Book) OfPod(key podvolume.Key) []Condition {
 	found := b.Of(key)
 	if key.Pod != "" {
@@ -208,7 +210,7 @@ func (b *Book) OfPod(key podvolume.Key) []Condition {
 	return found
 }
 
-// DataLost tells of data that may be lost, and remembers that.
+// DataLost logs, reports and remembers that data of a volume may be lost.
 func (b *Book) DataLost(key podvolume.Key, err error) {
 	b.options.Logger.Error("data may be lost", "volume", key.Volume, "pod", key.Pod, "error", err)
 	b.addLost(LostData{Key: key, At: time.Now(), Err: err})
@@ -224,7 +226,7 @@ func (b *Book) addLost(d LostData) {
 	}
 }
 
-// LostData returns what was found out, the latest last.
+// LostData returns the losses that were found, the latest last.
 func (b *Book) LostData() []LostData {
 	b.mu.Lock()
 	defer b.mu.Unlock()
