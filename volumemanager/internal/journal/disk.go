@@ -9,19 +9,19 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Disk is what a journal finds when it is opened: directories of records, and the boot in which it runs.
+// Disk opens the directories of records, and identifies the boot.
 type Disk struct {
 	// OpenDir opens and locks a directory.
 	OpenDir func(path string, o record.Options) (Dir, error)
-	// BootID returns what the kernel calls this boot.
+	// BootID returns the kernel's id of this boot.
 	BootID func() (string, error)
 }
 
 // Dir is a directory of records; a [*record.Dir] is one.
 type Dir interface {
-	// Load returns all records, and those that are damaged.
+	// Load returns all intact records, and the damaged ones.
 	Load() ([]record.Record, []record.Damaged, error)
-	// Put writes a record, Remove removes it.
+	// Put writes a record; Remove removes it.
 	Put(key string, payload []byte) error
 	Remove(key string) error
 	// Quarantine moves a record aside that cannot be used.
@@ -30,7 +30,7 @@ type Dir interface {
 	Close() error
 }
 
-// Open locks the directories. One that another manager has locked is an error that matches [volume.ErrInUse].
+// Open locks the directories of records. If another manager has locked one of them, the error matches [volume.ErrInUse].
 func (j *Journal) Open() (err error) {
 	if j.bootID, err = j.Disk.BootID(); err != nil {
 		return err
@@ -61,7 +61,7 @@ func OpenDir(path string, o record.Options) (Dir, error) {
 	return dir, nil
 }
 
-// Close unlocks the directories, once it has tried again to write what could not be written before. The records stay.
+// Close retries the writes that have failed, and then unlocks the directories. The records stay.
 func (j *Journal) Close(ctx context.Context) error {
 	j.CatchUp(ctx)
 	err := j.runtime.Close()
@@ -71,29 +71,30 @@ func (j *Journal) Close(ctx context.Context) error {
 	return err
 }
 
-// knownMark marks a directory of records that says all there is. It is missing from a new one, as after the loss of the
-// records or, in a tmpfs, after a reboot, until what is on the disk has been looked at.
+// knownMark marks a directory of records as complete: it has a record of everything that is on the node. A new directory
+// lacks the mark, for example after a loss of the records or, in a tmpfs, after a reboot. It gets the mark when everything
+// on the node has been found.
 const knownMark = "known"
 
-// marker is what a directory of records can be marked with; a [*record.Dir] is one.
+// marker is a directory of records that can be marked; a [*record.Dir] is one.
 type marker interface {
 	Mark(name string) error
 	IsMarked(name string) bool
 }
 
-// HasMarks reports whether the directory of mounts can be marked as one that says all there is.
+// HasMarks reports whether the directory of mount records can be marked as complete.
 func (j *Journal) HasMarks() bool {
 	_, ok := j.runtime.(marker)
 	return ok
 }
 
-// IsComplete reports whether the records say all there is. A directory that cannot be marked does.
+// IsComplete reports whether the records are complete. A directory that cannot be marked counts as complete.
 func (j *Journal) IsComplete() bool {
 	marks, ok := j.runtime.(marker)
 	return !ok || marks.IsMarked(knownMark)
 }
 
-// MarkComplete marks the records as saying all there is.
+// MarkComplete marks the records as complete.
 func (j *Journal) MarkComplete() error {
 	marks, ok := j.runtime.(marker)
 	if !ok || marks.IsMarked(knownMark) {

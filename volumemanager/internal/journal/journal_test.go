@@ -39,7 +39,7 @@ func testHost(t *testing.T) volume.VolumeHost {
 	return host
 }
 
-// testPlugins are plugins without public keys. reusable says whether their volumes need no set-up after a restart.
+// testPlugins are plugins without public keys. If reusable is true, their volumes need no set-up after a restart.
 type testPlugins struct {
 	host     volume.VolumeHost
 	reusable bool
@@ -49,13 +49,13 @@ func (p testPlugins) Host() volume.VolumeHost             { return p.host }
 func (p testPlugins) PublicKeys(string) []string          { return nil }
 func (p testPlugins) CanReuse(*volume.Spec) (bool, error) { return p.reusable, nil }
 
-// withRecords returns options with directories of records.
+// withRecords returns options with two directories of records.
 func withRecords(t *testing.T) Options {
 	t.Helper()
 	return Options{RuntimeDir: filepath.Join(t.TempDir(), "run"), StateDir: filepath.Join(t.TempDir(), "state")}
 }
 
-// newJournal returns a journal that is not open yet.
+// newJournal returns a journal that is not yet open.
 func newJournal(t *testing.T, o Options) *Journal {
 	t.Helper()
 	if o.Plugins == nil {
@@ -101,7 +101,7 @@ func setUpIntent(pod string) operationexecutor.Intent {
 	return i
 }
 
-// reread returns what a journal that is opened after j was closed finds.
+// reread closes j, opens another journal on the same directories, and returns the records that this one finds.
 func reread(t *testing.T, j *Journal, o Options) []Record {
 	t.Helper()
 	require.NoError(t, j.Close(t.Context()))
@@ -166,7 +166,7 @@ func TestWhatEndsWithABootIsNotSyncedAndWhatOutlivesItIs(t *testing.T) {
 	assert.Empty(t, recordsIn(t, o.StateDir))
 }
 
-// recordsIn returns the records of a directory, by key, whoever has it open.
+// recordsIn returns the records of a directory by their keys. A journal may have the directory open.
 func recordsIn(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	records, err := record.Peek(dir)
@@ -198,7 +198,8 @@ func TestIntentThatCannotBeWrittenIsNoIntent(t *testing.T) {
 	assert.Contains(t, log.String(), record.ErrRemoved.Error())
 }
 
-// A mount that is made in the place of one that has gone is not to be taken for somebody else's after a crash.
+// After a crash, the manager must not take its own new mount for a foreign one because an earlier mount is still on record
+// there.
 func TestAMountThatIsGoneIsOffTheRecordBeforeAnotherIsMade(t *testing.T) {
 	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
 	j := openJournal(t, o)
@@ -218,7 +219,7 @@ func TestAMountThatIsGoneIsOffTheRecordBeforeAnotherIsMade(t *testing.T) {
 	assert.False(t, found[0].Pods["a"].Mount.IsKnown())
 }
 
-// oneMount is a mount table that answers the same wherever it is asked.
+// oneMount is a mount table that gives the same answer for every path.
 type oneMount struct {
 	found mount.MountPoint
 	err   error

@@ -11,16 +11,16 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// The record of a volume holds its attachment, its staging and its first pods. Each further pod has a record of its own, so that
-// what is written for a pod does not grow with the number of pods.
+// The record of a volume holds its attachment, its staging and its first pods. Each further pod has a record of its own. A
+// change for one pod therefore writes the same number of bytes however many pods there are.
 
-// podsInRecord is how many pods the record of a volume takes in. One that an earlier version has written may hold more.
+// podsInRecord is how many pods the record of a volume holds. A record of an earlier version may hold more.
 const podsInRecord = 8
 
-// ownKey is the key of the record that a pod has for itself. No name of a volume has an empty element.
+// ownKey is the key of a pod's own record. No name of a volume has an empty element, and thus no two records share a key.
 func ownKey(name v1.UniqueVolumeName, uid types.UID) string { return string(name) + "//" + string(uid) }
 
-// keyOf returns the key of a record.
+// keyOf returns the key of the record of a volume, or of a pod's own record.
 func keyOf(h podvolume.Key) string {
 	if h.Pod == "" {
 		return string(h.Volume)
@@ -28,7 +28,7 @@ func keyOf(h podvolume.Key) string {
 	return ownKey(h.Volume, types.UID(h.Pod))
 }
 
-// ownPod returns the pod that has the record with that key for itself; empty when it is that of the volume.
+// ownPod returns the pod if r is a pod's own record with that key; empty if r is the record of the volume.
 func (r Record) ownPod(key string) types.UID {
 	if key == string(r.Volume) || len(r.Pods) != 1 || r.Attachment != nil || r.Staging != nil {
 		return ""
@@ -41,7 +41,8 @@ func (r Record) ownPod(key string) types.UID {
 	return ""
 }
 
-// home returns whose record an intent changes: that of the volume, or that of the pod. The caller has the turn of the volume.
+// home returns the record that an intent changes: the volume's, or the pod's own. The caller holds the volume's lock in
+// turns.
 func (j *Journal) home(intent operationexecutor.Intent) podvolume.Key {
 	whole := podvolume.Key{Volume: intent.VolumeName}
 	if partOf(intent) != partSetUp {
@@ -60,7 +61,7 @@ func (j *Journal) home(intent operationexecutor.Intent) podvolume.Key {
 	return own
 }
 
-// SetUpOf returns what is on record of a volume's set-up for a pod; nil when nothing is.
+// SetUpOf returns the recorded set-up of a volume for a pod; nil if there is none.
 func (j *Journal) SetUpOf(name v1.UniqueVolumeName, uid types.UID) *SetUp {
 	if own := j.entryOf(podvolume.Key{Volume: name, Pod: volume.UniquePodName(uid)}); own.record.Pods[uid] != nil {
 		return own.record.Pods[uid]
@@ -68,8 +69,8 @@ func (j *Journal) SetUpOf(name v1.UniqueVolumeName, uid types.UID) *SetUp {
 	return j.ofVolume(name).record.Pods[uid]
 }
 
-// withoutOwn takes out of the record of a volume the pods that have one of their own. That one counts: it was written later, as a
-// pod gets one only while it is not in that of the volume. Nothing else has the map of r's pods.
+// withoutOwn removes from the record of a volume the pods that have a record of their own. Their own record is the later
+// one: a pod gets it only when the record of the volume does not hold the pod. Only the caller uses the map of r's pods.
 func (j *Journal) withoutOwn(r *Record) {
 	for uid := range r.Pods {
 		if len(j.entryOf(podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(uid)}).record.Pods) > 0 {
@@ -78,7 +79,8 @@ func (j *Journal) withoutOwn(r *Record) {
 	}
 }
 
-// enterOwn enters the record that a pod has for itself, and returns the volume with that pod. Nothing else has the map of its pods.
+// enterOwn enters a pod's own record, and returns the volume with that pod. Only the caller uses the map of the volume's
+// pods.
 func (j *Journal) enterOwn(l loadedRecord, of Found) Found {
 	r := l.Record.afterBoot(j.bootID).withSpecOf(of.Record)
 	j.enter(entry{at: podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(l.own)}, record: r})
@@ -100,7 +102,8 @@ func (j *Journal) enterOwn(l loadedRecord, of Found) Found {
 	return of
 }
 
-// withSpecOf returns a pod's own record for a volume whose spec on record is another one: the pod is set up again.
+// withSpecOf returns a pod's own record for a volume. If the volume's record has another spec, the pod's set-up is no longer
+// settled and is done again.
 func (r Record) withSpecOf(v Record) Record {
 	if v.Volume == "" || bytes.Equal(r.Spec, v.Spec) {
 		return r

@@ -19,7 +19,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// countedDir counts the bytes that are put into a directory of records.
+// countedDir counts the bytes that are written to a directory of records.
 type countedDir struct {
 	Dir
 
@@ -31,7 +31,8 @@ func (d *countedDir) Put(key string, payload []byte) error {
 	return d.Dir.Put(key, payload)
 }
 
-// TestWhatIsWrittenForAPodDoesNotGrowWithThePods that share its volume, and nothing of it is lost in a restart.
+// TestWhatIsWrittenForAPodDoesNotGrowWithThePods: the bytes written for a pod do not grow with the number of pods that share
+// its volume, and a restart finds every pod.
 func TestWhatIsWrittenForAPodDoesNotGrowWithThePods(t *testing.T) {
 	o := withRecords(t)
 	j := openJournal(t, o)
@@ -70,8 +71,8 @@ func TestWhatIsWrittenForAPodDoesNotGrowWithThePods(t *testing.T) {
 	assert.Empty(t, reread(t, j, o))
 }
 
-// TestAPodsOwnRecordCountsAndIsOfItsVolume: of two records of a pod its own counts, a volume may be known by the records of its pods
-// alone, and no record of a pod says more than that pod's.
+// TestAPodsOwnRecordCountsAndIsOfItsVolume: a pod's own record wins over the volume's record of that pod; a volume may be
+// known from its pods' own records alone; and a pod's own record with any other content is damaged.
 func TestAPodsOwnRecordCountsAndIsOfItsVolume(t *testing.T) {
 	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
 	j := openJournal(t, o)
@@ -86,7 +87,7 @@ func TestAPodsOwnRecordCountsAndIsOfItsVolume(t *testing.T) {
 	}
 	require.Len(t, recordsIn(t, o.RuntimeDir), 2)
 
-	// A record of the volume that should have been written once more says of the pod what was true before.
+	// The volume's record still holds an older set-up of the pod, because its last write failed.
 	whole := j.entryOf(podvolume.Key{Volume: testVolume, Pod: "pod-9"}).record
 	older := *last
 	older.SELinux, older.Settled = "older", &Settled{}
@@ -117,7 +118,8 @@ func TestAPodsOwnRecordCountsAndIsOfItsVolume(t *testing.T) {
 	}
 }
 
-// TestAPodThatWasGivenAnotherSpecIsNotSettled: after a restart there is one spec of a volume on record.
+// TestAPodThatWasGivenAnotherSpecIsNotSettled: a restart keeps one spec for each volume. A pod that was set up with another
+// spec is set up again.
 func TestAPodThatWasGivenAnotherSpecIsNotSettled(t *testing.T) {
 	o := Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
 	o.Mounts, o.Plugins = &oneMount{found: mount.MountPoint{UniqueID: 7}}, testPlugins{host: testHost(t), reusable: true}
@@ -140,7 +142,7 @@ func TestAPodThatWasGivenAnotherSpecIsNotSettled(t *testing.T) {
 	assert.NotNil(t, found[0].Pods["pod-8"].Settled)
 }
 
-// fieldsOfRecord are the fields of records of Version.
+// fieldsOfRecord are the JSON fields of a record of Version.
 const fieldsOfRecord = `attachment.devicePath attachment.node bootID plugin
 pods.mount.other.FSType pods.mount.other.Flags pods.mount.other.ID pods.mount.other.Major pods.mount.other.Minor
 pods.mount.other.Root pods.mount.other.Source pods.mount.other.UniqueID pods.mount.unique pods.name pods.namespace pods.outerNames pods.path pods.seLinuxContext
@@ -149,7 +151,8 @@ spec spec.persistentVolume spec.readOnly spec.volume staging.devicePath
 staging.mount.other.FSType staging.mount.other.Flags staging.mount.other.ID staging.mount.other.Major staging.mount.other.Minor
 staging.mount.other.Root staging.mount.other.Source staging.mount.other.UniqueID staging.mount.unique staging.path staging.seLinuxContext version volume`
 
-// TestTheFieldsOfARecordAreThoseOfItsVersion: an earlier manager must see that it cannot read what a later one has written.
+// TestTheFieldsOfARecordAreThoseOfItsVersion: a change of the fields needs a new Version, by which an earlier manager sees
+// that it cannot read the record.
 func TestTheFieldsOfARecordAreThoseOfItsVersion(t *testing.T) {
 	fields := recordedFields("", reflect.TypeFor[Record]())
 	for _, f := range recordedFields("", reflect.TypeFor[specRecord]()) {
@@ -161,7 +164,7 @@ func TestTheFieldsOfARecordAreThoseOfItsVersion(t *testing.T) {
 	assert.Equal(t, ourVersion, begins)
 }
 
-// recordedFields returns the names of the fields that JSON has of a struct, down to types of other modules.
+// recordedFields returns the names of a struct's JSON fields. It does not enter types of other modules.
 func recordedFields(prefix string, of reflect.Type) (names []string) {
 	for i := range of.NumField() {
 		f := of.Field(i)

@@ -10,20 +10,21 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
-// Recorded is which paths and devices are on record.
+// Recorded holds the paths and devices that are on record.
 type Recorded struct {
-	// Paths are those at which volumes are, or may be, and those of their sub-paths.
+	// Paths are the paths at which volumes and their sub-paths are, or may be.
 	Paths map[string]struct{}
-	// devices are the paths of devices. labels are the names of volumes as the kernel keeps them: plugins label loop devices so.
+	// devices are the paths of devices. labels are the names of volumes in the form that the kernel keeps: plugins label
+	// loop devices with them.
 	devices, labels map[string]struct{}
 }
 
-// newRecorded returns one that is about to take in n records.
+// newRecorded returns an empty Recorded with room for n records.
 func newRecorded(n int) *Recorded {
 	return &Recorded{Paths: make(map[string]struct{}, 3*n), devices: make(map[string]struct{}), labels: make(map[string]struct{}, n)}
 }
 
-// add enters what a record names. A nil Recorded takes nothing in.
+// add enters the paths and devices of a record. On a nil Recorded it does nothing.
 func (r *Recorded) add(v Record) {
 	if r == nil {
 		return
@@ -41,22 +42,22 @@ func (r *Recorded) add(v Record) {
 	}
 }
 
-// Accounts reports whether a device is one on record. One that may have the label of a volume on record counts as that one's, so
-// that it is left alone.
+// Accounts reports whether a device is on record, or may be: a device counts if its label can be that of a recorded volume.
+// Such a device is left alone.
 func (r *Recorded) Accounts(d loop.Device) bool {
 	_, byPath := r.devices[d.Path]
 	_, byLabel := r.labels[d.Label]
 	return byPath || byLabel
 }
 
-// Recorded returns what is on record now.
+// Recorded returns the paths and devices that are on record now.
 func (j *Journal) Recorded() *Recorded {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.addAll(newRecorded(len(j.entries)))
 }
 
-// addAll enters all records. Journal.mu must be held.
+// addAll enters all records. The caller holds Journal.mu.
 func (j *Journal) addAll(r *Recorded) *Recorded {
 	for _, e := range j.entries {
 		r.add(e.record)
@@ -64,8 +65,8 @@ func (j *Journal) addAll(r *Recorded) *Recorded {
 	return r
 }
 
-// EndStart returns what has been on record at any time since the start, also when it was torn down meanwhile, and ends that: what
-// was on record is no orphan.
+// EndStart returns all paths and devices that were on record at any time since the start, and stops keeping the replaced
+// ones. A volume that was torn down meanwhile is included, because its remains are no orphans.
 func (j *Journal) EndStart() *Recorded {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -82,10 +83,10 @@ func (j *Journal) EndStart() *Recorded {
 // Paths returns every path on record.
 func (j *Journal) Paths() map[string]struct{} { return j.Recorded().Paths }
 
-// Accounts reports whether a device is one on record, or may be.
+// Accounts reports whether a device is on record, or may be; see [Recorded.Accounts].
 func (j *Journal) Accounts(d loop.Device) bool { return j.Recorded().Accounts(d) }
 
-// IsRecorded reports whether a path, or one beneath it, is on record.
+// IsRecorded reports whether a path, or any path beneath it, is on record.
 func (j *Journal) IsRecorded(path string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -99,7 +100,7 @@ func (j *Journal) IsRecorded(path string) bool {
 	return false
 }
 
-// Attached returns the volumes of which an attachment is on record.
+// Attached returns the volumes that have an attachment on record.
 func (j *Journal) Attached() []Found {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -108,14 +109,14 @@ func (j *Journal) Attached() []Found {
 		if e.record.Attachment == nil {
 			continue
 		}
-		if spec, err := e.record.spec(); err == nil { // It was checked when it was read.
+		if spec, err := e.record.spec(); err == nil { // Load has checked the spec.
 			attached = append(attached, Found{Record: e.record, Spec: spec})
 		}
 	}
 	return attached
 }
 
-// Hold lets no intent for a volume be recorded until release.
+// Hold keeps intents for a volume from being recorded until the caller calls release. It returns false if ctx ends first.
 func (j *Journal) Hold(ctx context.Context, name v1.UniqueVolumeName) (release func(), ok bool) {
 	return j.turns.Take(ctx.Done(), name)
 }
