@@ -1,22 +1,23 @@
-// Package keylock has locks by key, for work that may take long: a wait for one can be given up.
+// Package keylock has one lock for each key, for work that may take long: a caller can stop waiting for a lock.
 package keylock
 
 import "sync"
 
-// Locks holds one lock for each key. A key costs nothing while nobody has or wants its lock. The zero value is ready.
+// Locks holds one lock for each key. A key uses memory only while a caller holds its lock or waits for it. The zero value is
+// ready.
 type Locks[K comparable] struct {
 	mu   sync.Mutex
 	keys map[K]*lock
-	// spare is a lock that nobody has, for the next key.
+	// spare is a free lock, kept for the next key.
 	spare *lock
 }
 
 type lock struct {
-	token chan struct{} // holds one while nobody has the lock
-	users int           // those who have it or wait for it
+	token chan struct{} // holds one token while the lock is free
+	users int           // the callers that hold the lock or wait for it
 }
 
-// Take waits for the lock of key, and returns false when done is closed first. release must be called once.
+// Take waits for the lock of key. It returns false if done is closed first. The holder must call release exactly once.
 func (l *Locks[K]) Take(done <-chan struct{}, key K) (release func(), ok bool) {
 	at := l.join(key)
 	select {
@@ -55,6 +56,6 @@ func (l *Locks[K]) leave(key K, at *lock) {
 	defer l.mu.Unlock()
 	if at.users--; at.users == 0 {
 		delete(l.keys, key)
-		l.spare = at // Its token is back.
+		l.spare = at // The token is in its channel again.
 	}
 }
