@@ -1,4 +1,5 @@
-// Package mounter asks a plugin's mounter once what it does not do I/O for, so that no query calls a plugin.
+// Package mounter calls the methods of a plugin's mounter that do no I/O once, and keeps the answers: later queries call no
+// plugin.
 package mounter
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Queried is a mounter of which it is known what it says.
+// Queried is a mounter with its kept answers.
 type Queried struct {
 	volume.Mounter
 	path       string
@@ -18,7 +19,7 @@ type Queried struct {
 	apart      []string // of a volume.ApartKeeper
 }
 
-// Make has a plugin make a mounter, and queries it. The mounter gets a copy of the spec.
+// Make asks a plugin for a mounter, and queries it. The plugin gets a copy of the spec.
 func Make(plugin volume.VolumePlugin, spec *volume.Spec, pod *v1.Pod) (queried Queried, err error) {
 	defer catch("NewMounter", &err)
 	spec = &volume.Spec{Volume: spec.Volume.DeepCopy(), PersistentVolume: spec.PersistentVolume.DeepCopy(), ReadOnly: spec.ReadOnly}
@@ -29,7 +30,7 @@ func Make(plugin volume.VolumePlugin, spec *volume.Spec, pod *v1.Pod) (queried Q
 	return Query(made)
 }
 
-// Query calls the methods of a mounter that do no I/O, and returns a panic as an error.
+// Query calls the methods of a mounter that do no I/O, and keeps the answers. It returns a panic as an error.
 func Query(mounter volume.Mounter) (queried Queried, err error) {
 	defer catch("GetPath, GetAttributes or KeptApart", &err)
 	queried = Queried{Mounter: mounter, path: mounter.GetPath(), attributes: mounter.GetAttributes()}
@@ -39,26 +40,26 @@ func Query(mounter volume.Mounter) (queried Queried, err error) {
 	return queried, nil
 }
 
-// catch makes an error of a panic of a plugin. It is to be deferred.
+// catch turns a panic of a plugin into an error. The caller defers it.
 func catch(call string, err *error) {
 	if value := recover(); value != nil {
 		*err = &volume.PanicError{Call: call, Value: value, Stack: debug.Stack()}
 	}
 }
 
-// GetPath implements volume.Volume.
+// GetPath implements volume.Volume. It does not call the plugin.
 func (q Queried) GetPath() string { return q.path }
 
-// GetAttributes implements volume.Mounter.
+// GetAttributes implements volume.Mounter. It does not call the plugin.
 func (q Queried) GetAttributes() volume.Attributes { return q.attributes }
 
-// KeptApart returns what a volume.ApartKeeper must be apart from; nothing for any other mounter.
+// KeptApart returns the paths that a volume.ApartKeeper must be kept apart from; none for any other mounter.
 func KeptApart(mounter volume.Mounter) []string {
 	queried, _ := mounter.(Queried)
 	return queried.apart
 }
 
-// PluginsOwn returns the mounter as the plugin made it.
+// PluginsOwn returns the mounter that the plugin made.
 func PluginsOwn(mounter volume.Mounter) volume.Mounter {
 	if queried, ok := mounter.(Queried); ok {
 		return queried.Mounter
