@@ -10,30 +10,30 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file holds what fills the actual state at start-up from what an earlier process left.
+// This file fills the actual state at start-up with what an earlier process made.
 
-// ReconstructedVolume is a volume that an earlier process has, or may have, attached or staged. VolumeName is required.
+// ReconstructedVolume is a volume that an earlier process attached or staged, or may have. VolumeName is required.
 type ReconstructedVolume struct {
 	// VolumeName is the unique name of the volume.
 	VolumeName v1.UniqueVolumeName
 	// VolumeSpec is the volume; nil when only its name is known.
 	VolumeSpec *volume.Spec
-	// PluginName is the name of its plugin; empty means the one that VolumeName begins with. It need not be registered.
+	// PluginName is the name of its plugin, which need not be registered. Empty means the plugin named in VolumeName.
 	PluginName string
 	// PluginIsAttachable says that the volume may be attached and must be detached.
 	PluginIsAttachable bool
-	// PluginIsDeviceMountable says that the volume is one that is staged.
+	// PluginIsDeviceMountable says that the plugin stages this volume.
 	PluginIsDeviceMountable bool
 	// DevicePath is the absolute path of the device; empty when it is not known.
 	DevicePath string
-	// DeviceMountPath is the absolute path at which the volume may be staged; empty says that it is not staged.
+	// DeviceMountPath is the absolute path at which the volume may be staged. Empty means that it is not staged.
 	DeviceMountPath string
-	// SELinuxMountContext is the context with which it may be staged; empty says without.
+	// SELinuxMountContext is the context with which the volume may be staged. Empty means without one.
 	SELinuxMountContext string
 }
 
-// AddReconstructedVolume adds what was found of a volume: its attachment, where it needs one, and its staging are
-// uncertain. What is known already is never overwritten. No plugin is asked.
+// AddReconstructedVolume adds a volume that was found. Its staging is uncertain, and so is its attachment if it needs one.
+// Existing knowledge is never overwritten. It calls no plugin.
 func (a *ActualStateOfWorld) AddReconstructedVolume(r ReconstructedVolume) error {
 	facts := pluginFacts{name: r.PluginName, attachable: r.PluginIsAttachable, deviceMountable: r.PluginIsDeviceMountable}
 	if facts.name == "" {
@@ -53,7 +53,7 @@ func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts 
 		v = a.newVolume(r.VolumeName, facts)
 		v.spec, devicePath = r.VolumeSpec, r.DevicePath
 		if !facts.attachable {
-			e = succeeded // A volume that needs no attaching is attached.
+			e = succeeded // A volume that needs no attachment counts as attached.
 		}
 	}
 	if v.attach, err = attachMoves.next(v, v.attach, e); err != nil {
@@ -68,8 +68,8 @@ func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts 
 	return v.moveDevice(found)
 }
 
-// AddReconstructedPod adds a set-up that was found: it is uncertain and reconstructed. It reports false, and changes
-// nothing, when the pod's mount is known already. The volume must have been added before.
+// AddReconstructedPod adds a set-up that was found. The set-up is uncertain and reconstructed. If the pod's mount is known
+// already, AddReconstructedPod changes nothing and returns false. The volume must have been added before.
 func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolumeOpts) (added bool, err error) {
 	err = a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
 		if v.mountOf(opts.PodName) != nil {

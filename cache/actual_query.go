@@ -14,18 +14,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// AttachedVolume is what is known of a volume on this node, beside its pods.
+// AttachedVolume is what is known of a volume on this node, without its pods.
 type AttachedVolume struct {
 	operationexecutor.AttachedVolume
-	// PluginIsDeviceMountable says that the volume is one that is staged.
+	// PluginIsDeviceMountable says that the plugin stages this volume.
 	PluginIsDeviceMountable bool
-	// PluginRequiresRemount says that the volume is to be set up again at each update of a pod.
+	// PluginRequiresRemount says that the volume is set up again at each update of a pod.
 	PluginRequiresRemount bool
 	// AttachState is what is known of the attachment. A volume that needs no attaching is attached.
 	AttachState AttachState
 	// DeviceMountState is what is known of the staging.
 	DeviceMountState operationexecutor.DeviceMountState
-	// DeviceReconstructed says that the staging was found after a restart and that nothing has succeeded on it since.
+	// DeviceReconstructed says that the staging was found after a restart and no call for it has succeeded since.
 	DeviceReconstructed bool
 	// ClaimSize is the size in bytes that the volume has on this node; zero when it is not known.
 	ClaimSize resource.Quantity
@@ -40,16 +40,15 @@ type MountedVolume struct {
 	State operationexecutor.VolumeMountState
 	// RemountRequired says that the volume is mounted and has to be set up again because the pod was updated.
 	RemountRequired bool
-	// Reconstructed says that the set-up was found after a restart and that nothing has succeeded on it since.
+	// Reconstructed says that the set-up was found after a restart and no call for it has succeeded since.
 	Reconstructed bool
 }
 
-// incarnationRemoved is that of a set-up of which it is not known for which incarnation of its pod it was made, and whose
-// pod was removed since.
+// incarnationRemoved marks a set-up of an unknown incarnation of its pod, after that pod was removed.
 const incarnationRemoved = math.MaxUint64
 
-// IsFor reports whether what is, or may be, set up was made for that incarnation of its pod. One of which that is not known,
-// because it was found after a restart, is for any until the pod is removed: see [ActualStateOfWorld.MarkPodRemoved].
+// IsFor reports whether the set-up was made for that incarnation of its pod. A set-up of an unknown incarnation, found
+// after a restart, counts for every incarnation until the pod is removed: see [ActualStateOfWorld.MarkPodRemoved].
 func (m *MountedVolume) IsFor(incarnation uint64) bool {
 	return m.Incarnation == 0 || m.Incarnation == incarnation
 }
@@ -67,7 +66,7 @@ func (a *ActualStateOfWorld) Snapshot(volumeName v1.UniqueVolumeName) (s VolumeS
 	return s, known
 }
 
-// SnapshotInto is Snapshot for who asks again and again: it fills in s, whose Mounts are used again.
+// SnapshotInto is Snapshot for callers that repeat it: it overwrites s and reuses the memory of s.Mounts.
 func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.UniqueVolumeName) (known bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -78,8 +77,8 @@ func (a *ActualStateOfWorld) SnapshotInto(s *VolumeSnapshot, volumeName v1.Uniqu
 	return v != nil
 }
 
-// SnapshotOfPodInto is SnapshotInto for one pod, at a cost that does not depend on how many others there are: Mounts has the
-// set-up of the pod, if there is one, and that of one other pod, which tells how the volume is here.
+// SnapshotOfPodInto is SnapshotInto for one pod. Mounts holds the set-up of the pod, if there is one, and that of one other
+// pod, which shows how the volume is mounted here. The cost does not depend on the number of other pods.
 func (a *ActualStateOfWorld) SnapshotOfPodInto(s *VolumeSnapshot, volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (known bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -96,7 +95,7 @@ func (a *ActualStateOfWorld) SnapshotOfPodInto(s *VolumeSnapshot, volumeName v1.
 	return true
 }
 
-// readVolume makes s what is known of a volume without its set-ups, and returns it; nil when nothing is known.
+// readVolume fills s with what is known of a volume, without its set-ups. It returns the volume, or nil if it is unknown.
 func (a *ActualStateOfWorld) readVolume(s *VolumeSnapshot, volumeName v1.UniqueVolumeName) *knownVolume {
 	*s = VolumeSnapshot{Mounts: s.Mounts[:0]}
 	v := a.volumes[volumeName]
@@ -155,7 +154,7 @@ func (a *ActualStateOfWorld) GetVolumesOfPlugin(pluginName string) []AttachedVol
 	return a.rows(func(v *knownVolume) bool { return v.plugin.name == pluginName })
 }
 
-// rows returns the rows of some volumes, by name. It looks at all.
+// rows returns the rows of the volumes that which selects, by name. It visits all volumes.
 func (a *ActualStateOfWorld) rows(which func(*knownVolume) bool) []AttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()

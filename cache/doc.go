@@ -15,15 +15,15 @@
 // changes nothing. A volume is not forgotten while it is, or may be, staged or set up for a pod. A staging is not
 // forgotten while pods may have the volume. A volume that is staged for its pods is not mounted before it is staged.
 //
-// Each state is a few maps under one lock. Queries return copies, in a fixed order, and loops (All..., VolumesOfPod and the
-// like) yield copies that were made when the loop began; what a copy points to (pods, specs) is shared, and nobody may
-// change it. What is asked about one volume, one pod or one node costs the same however many others there are. What is
-// asked about all of them, or about those of one plugin, looks at all.
+// Each state is a few maps under one lock. Queries return copies in a fixed order. Loops (All..., VolumesOfPod and the
+// like) yield copies that were made when the loop began. A copy shares its pods and specs with the state, so callers must
+// not change them. The cost of a query about one volume, pod or node does not depend on the number of others. A query about
+// all of them, or about those of one plugin, visits all.
 //
-// What a plugin can do for a volume is asked when a pod wants it and when it is attached, and kept with it until then;
-// RefreshPlugin asks anew.
+// The state asks a plugin what it can do for a volume when a pod wants the volume and when it is attached, and keeps the
+// answer until then. RefreshPlugin asks again.
 //
-// No lock is held while a plugin is asked something or the Changed hook is called. The hook is called after each change,
-// with the name of the volume that it touched; several changes may be told out of order, so it says where to look, not
-// what is there. All methods may be called from several goroutines at once. The package starts nothing and does no I/O.
+// No lock is held during a call of a plugin or of the Changed hook. The hook is called after each change, with the name of
+// the changed volume. Calls for several changes may arrive out of order, so a caller takes the name only as a hint to read
+// the volume again. All methods may be called from several goroutines at once. The package starts nothing and does no I/O.
 package cache

@@ -6,15 +6,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Options says how a state of the world tells of its changes, and what it watches over. The zero value tells nobody.
+// Options are the options of a state of the world. The zero value reports no changes.
 type Options struct {
-	// Changed is called after each change of a volume's rows, with no lock held, and must return soon. It may be
-	// called for a call that repeats what is known.
+	// Changed is called after each change of a volume's rows. It is called with no lock held and must return soon. It may
+	// also be called when a repeated report changed nothing.
 	Changed func(volumeName v1.UniqueVolumeName)
-	// PodChanged, if not nil, is called by the desired state in place of Changed, when only what one pod wants of the volume has
-	// changed.
+	// PodChanged replaces Changed, if not nil, for those changes of the desired state that concern only what one pod wants
+	// of the volume.
 	PodChanged func(volumeName v1.UniqueVolumeName, podName volume.UniquePodName)
-	// SELinuxMount says which volumes the desired state wants mounted with an SELinux context.
+	// SELinuxMount decides which volumes the desired state wants mounted with an SELinux context.
 	SELinuxMount SELinuxMount
 }
 
