@@ -32,21 +32,23 @@ type Applied struct {
 	Action ApplyAction
 }
 
-// Apply makes the store hold what manifests say: it creates an object that is missing and updates one that is there. It returns
-// what it did, classes and volumes first, then claims, then pods, so that a claim is not seen before what it names.
+// Apply makes the store hold what manifests say: it creates missing objects and updates existing ones. It works on classes
+// and volumes first, then claims, then pods, so a claim never appears before the objects that it names. It returns what it
+// did in that order.
 //
-// Of an object that is there, Apply sets the fields that the manifest sets. A field that the manifest leaves out stays as it is:
-// a controller may have written it (spec.volumeName of a claim). A list is replaced as a whole, and so are data, binaryData and
-// stringData of a config map or secret. Of the metadata, Apply sets labels and annotations; it never writes the status.
+// Apply sets those fields of an existing object that the manifest sets. Other fields keep their values, because a
+// controller may have written them (spec.volumeName of a claim). A list is replaced as a whole, and so are data, binaryData
+// and stringData of a config map or secret. In the metadata, Apply sets only labels and annotations. It never writes the
+// status.
 //
-// Apply refuses a change that would make the object another one, as a Kubernetes API server does: the spec of a claim but for
-// resources and volumeAttributesClassName, the source of a PersistentVolume, the provisioner and parameters of a class, the spec of
-// a pod, an object that is immutable. The error matches [ErrInvalid] and names the fields; the object stays as it was. An object
-// that is being deleted, or that has another UID than the manifest says, is an error that matches [ErrConflict].
+// Like a Kubernetes API server, Apply refuses to change the identity of an object: the spec of a claim except for resources
+// and volumeAttributesClassName, the source of a PersistentVolume, the provisioner and parameters of a class, the spec of a
+// pod, an object that is immutable. The error matches [ErrInvalid] and names the fields, and the object keeps its state. If
+// an object is being deleted, or has another UID than the manifest, the error matches [ErrConflict].
 //
-// Nothing is written when an object is malformed, or two have one name, as in [Load], which says how namespaces are filled in.
-// Otherwise an error of one object does not keep the others from being applied; what was applied is returned with the error. On a
-// store that fills in defaults, such as a Kubernetes API server, use its own tool.
+// If an object is malformed, or two have one name, Apply writes nothing. [Load] describes this, and how namespaces are
+// filled in. Otherwise an error for one object does not stop the others, and Apply returns the applied objects with the
+// error. If a store fills in defaults, as a Kubernetes API server does, use that store's own tool.
 func Apply(ctx context.Context, s Store, objects []runtime.Object) ([]Applied, error) {
 	prepared, err := prepareAll(objects)
 	if err != nil {
@@ -69,7 +71,7 @@ func Apply(ctx context.Context, s Store, objects []runtime.Object) ([]Applied, e
 	return applied, errors.Join(errs...)
 }
 
-// applyRank orders objects after those that they name.
+// applyRank orders objects so that each comes after those that it names.
 func applyRank(object Object) int {
 	switch object.(type) {
 	case *v1.Pod:
@@ -80,7 +82,7 @@ func applyRank(object Object) int {
 	return 0
 }
 
-// applyTries is how often an object that others change at the same time is read again.
+// applyTries is how often Apply tries one object while others change it.
 const applyTries = 10
 
 func applyOne(ctx context.Context, s Store, wanted Object) (Applied, error) {
@@ -98,7 +100,7 @@ func applyOne(ctx context.Context, s Store, wanted Object) (Applied, error) {
 	}
 }
 
-// refusedError is an error that another try does not mend.
+// refusedError is an error that is not retried.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return e.err.Error() }
@@ -145,16 +147,16 @@ func create(ctx context.Context, s Store, wanted Object) (Applied, error) {
 	return Applied{Object: created, Action: ApplyCreated}, err
 }
 
-// objectOf returns an object of the type of like with these fields.
+// objectOf returns an object of like's type with these fields.
 func objectOf(like Object, fields map[string]any) (Object, error) {
-	object, err := as[Object](reflect.New(reflect.TypeOf(like).Elem()).Interface().(runtime.Object), nil) //nolint:forcetypeassert // As like is one.
+	object, err := as[Object](reflect.New(reflect.TypeOf(like).Elem()).Interface().(runtime.Object), nil) //nolint:forcetypeassert // The result has like's type.
 	if err != nil {
 		return nil, err
 	}
 	return object, runtime.DefaultUnstructuredConverter.FromUnstructured(fields, object)
 }
 
-// merge returns what is there with the fields that are wanted, and nil when that is no change.
+// merge returns the existing object with the wanted fields, or nil if nothing changes.
 func merge(key Key, there, wanted Object) (Object, error) {
 	old, err := runtime.DefaultUnstructuredConverter.ToUnstructured(there)
 	if err != nil {
@@ -180,7 +182,7 @@ func merge(key Key, there, wanted Object) (Object, error) {
 	return objectOf(there, merged)
 }
 
-// keepChangeable leaves only what a manifest may change of an object that is there.
+// keepChangeable removes from set what a manifest cannot change in an existing object.
 func keepChangeable(set map[string]any) {
 	metadata, _ := set["metadata"].(map[string]any)
 	maps.DeleteFunc(metadata, func(field string, _ any) bool { return field != "labels" && field != "annotations" })
@@ -189,7 +191,7 @@ func keepChangeable(set map[string]any) {
 	}
 }
 
-// mergeFields returns old with the fields of set. A field that is nil in set was not set.
+// mergeFields returns old with the fields of set. A nil field in set counts as not set.
 func mergeFields(old, set map[string]any) map[string]any {
 	merged := maps.Clone(old)
 	for field, value := range set {
@@ -206,7 +208,7 @@ func mergeFields(old, set map[string]any) map[string]any {
 	return merged
 }
 
-// replaceData gives a config map or secret the data of the manifest, so that a key that it has no more goes.
+// replaceData gives a config map or secret exactly the data of the manifest. Keys that the manifest lacks are removed.
 func replaceData(merged, set map[string]any) {
 	for _, field := range []string{"data", "binaryData", "stringData"} {
 		delete(merged, field)
@@ -216,7 +218,7 @@ func replaceData(merged, set map[string]any) {
 	}
 }
 
-// changedFields names the fields that differ, those of the spec each by itself.
+// changedFields names the fields that differ. It names fields of the spec one by one.
 func changedFields(old, merged map[string]any) []string {
 	var changed []string
 	for field, value := range merged {
@@ -243,8 +245,8 @@ func changedFields(old, merged map[string]any) []string {
 	return changed
 }
 
-// changeable are the fields that a manifest can change of objects of a kind, beside metadata. A kind that is not here can change
-// in all.
+// changeable lists, by kind, the fields that a manifest can change, beside metadata. For a kind that is missing here, it
+// can change all.
 var changeable = map[schema.GroupVersionKind][]string{
 	Pods:                   {},
 	Leases:                 {},

@@ -12,14 +12,15 @@ import (
 
 // Follower receives the objects of one kind from [Follow]. Its methods are called one after the other.
 type Follower[T Object] interface {
-	// Listed is called with all objects at the beginning, and again whenever a new watch has begun.
+	// Listed is called with all objects at the beginning, and again for each new watch.
 	Listed(objects []T)
-	// Changed is called for each event after that, with the object as it is, or as it was last.
+	// Changed is called for each later event. obj is the object after the event; for a deletion it is the last version.
 	Changed(event EventType, obj T)
 }
 
-// Follow lists and watches the objects of type T in s until ctx ends, and keeps none of them: see [Mirror] for that. It lists again
-// whenever the watch ends, also when the store has compacted what the watch needs, after a pause when that was soon.
+// Follow lists and watches the objects of type T in s until ctx ends. It keeps no objects; [Mirror] does. When a watch
+// ends, also because the store has compacted what the watch needs, Follow lists again. After a short watch or a failure it
+// pauses first.
 func Follow[T Object](ctx context.Context, s Store, to Follower[T], options MirrorOptions) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -40,7 +41,7 @@ type follower[T Object] struct {
 
 func follow[T Object](ctx context.Context, s Store, options MirrorOptions, to follower[T]) {
 	var zero T
-	kind, _ := KindOf(zero) // An error comes with the list.
+	kind, _ := KindOf(zero) // If this fails, the list below fails too, and reports it.
 	failures := 0
 	policy := backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}.WithDefaults()
 	for ctx.Err() == nil {
@@ -61,7 +62,7 @@ func follow[T Object](ctx context.Context, s Store, options MirrorOptions, to fo
 	}
 }
 
-// followOnce lists and watches until the watch ends, which is no error. It reports whether an event came.
+// followOnce lists and watches until the watch ends, which is not an error. It reports whether an event was received.
 func followOnce[T Object](ctx context.Context, s Store, kind schema.GroupVersionKind, to follower[T]) (received bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -6,14 +6,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Getter gets config maps and secrets for plugins from a store: it is the files.ConfigMaps and the files.Secrets of package
-// plugins/files, and a volume.SecretGetter.
+// Getter reads config maps and secrets from a store for plugins. It implements files.ConfigMaps and files.Secrets of
+// package plugins/files, and volume.SecretGetter.
 //
 //	objects := store.Getter{Store: s}
 //	plugins.InitPlugins(ctx, files.NewConfigMap(objects, files.Options{}), files.NewSecret(objects, files.Options{}))
 //
-// Each call reads the store once. The error for an object that does not exist matches [ErrNotFound], so that an optional source
-// gives no files; every other error fails the set-up. No error holds content.
+// Each call reads the store once. The error for a missing object matches [ErrNotFound], so an optional source gives no
+// files. Every other error fails the set-up. No error holds content of the object.
 type Getter struct {
 	// Store is where the objects are; it must not be nil.
 	Store Store

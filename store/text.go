@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkText refuses an object with a string that is no UTF-8: JSON cannot say it, so that a store which outlives its process would
-// give back another string. The error matches [ErrInvalid] and names the field, not its value, which may be a secret.
+// checkText refuses an object with a string that is not UTF-8. JSON cannot hold such a string, so a store on disk would
+// give back another one. The error matches [ErrInvalid] and names the field, not its value, which may be a secret.
 func checkText(key Key, obj any) error {
 	if field := invalidText(reflect.ValueOf(obj)); field != "" {
 		return fmt.Errorf("%s: %s is no UTF-8: write it as bytes where the kind has a field for them: %w", key, field, ErrInvalid)
@@ -15,11 +15,11 @@ func checkText(key Key, obj any) error {
 	return nil
 }
 
-// text is what a string that is no UTF-8 is called within its field.
+// text names the invalid string within its field.
 const text = "text"
 
-// invalidText returns where in a value a string is that is no UTF-8, the key of a map too; empty when there is none. Bytes are none
-// of its business: JSON makes text of them.
+// invalidText returns where a value holds a string that is not UTF-8, map keys included, and an empty string if there is
+// none. It ignores bytes, because JSON encodes them as text.
 func invalidText(value reflect.Value) string {
 	switch value.Kind() {
 	case reflect.String:
@@ -43,7 +43,7 @@ func invalidField(value reflect.Value) string {
 	for i := range value.NumField() {
 		field := value.Field(i)
 		if !field.CanInterface() {
-			continue // It is not exported, and no part of what is stored.
+			continue // An unexported field is not stored.
 		}
 		if found := invalidText(field); found != "" {
 			return value.Type().Field(i).Name + ", " + found
