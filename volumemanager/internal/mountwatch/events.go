@@ -262,7 +262,7 @@ var (
 	errReadOnly  = errors.New("its filesystem has become read-only")
 )
 
-// HasFailed reports whether a filesystem says that it has given up.
+// HasFailed reports whether a filesystem says that it was shut down, or that it became read-only after an error.
 func HasFailed(found mount.MountPoint) bool {
 	return slices.Contains(found.SuperOptions, "shutdown") || slices.Contains(found.SuperOptions, "emergency_ro")
 }

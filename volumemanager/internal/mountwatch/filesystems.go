@@ -15,8 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
-// reportTimeout bounds what one filesystem is asked, so that one that does not answer holds up the looks at the others once, and
-// not for long.
+// reportTimeout bounds the health report of one filesystem. A filesystem that does not answer delays the checks of the
+// others once, and only briefly.
 const reportTimeout = time.Second
 
 // filesystem is the device number of a filesystem on a block device. The zero value stands for every other filesystem.
@@ -29,30 +29,31 @@ func filesystemOf(found mount.MountPoint) filesystem {
 	return filesystem{found.Major, found.Minor}
 }
 
-// filesystemReporter is what a mounter can do that asks filesystems for their health.
+// filesystemReporter is a mounter that can ask filesystems for their health.
 type filesystemReporter interface {
 	Report(ctx context.Context, found mount.MountPoint) (mount.FilesystemReport, error)
 }
 
-// glance is what was seen of a filesystem when it was last looked at.
+// glance holds what the last check of a filesystem found.
 type glance struct {
 	fsType string
-	// options are its own ones, joined.
+	// options are the filesystem's own options, joined.
 	options string
 	report  mount.FilesystemReport
-	// resyncs is how many had begun.
+	// resyncs is the number of resyncs that had begun by then.
 	resyncs uint64
 }
 
-// suspectFilesystem has the filesystem of a mount looked at now.
+// suspectFilesystem queues the filesystem of a mount to be checked at once.
 func (w *Watch) suspectFilesystem(own *Mount) {
 	if own.filesystem != (filesystem{}) && w.options.FilesystemLook > 0 {
 		w.filesystems.Add(own.filesystem)
 	}
 }
 
-// lookAtFilesystems looks at each filesystem on a block device of which we have a mount, when that is new and then from time to
-// time, until ctx ends: the kernel tells nobody that one has given up. It sleeps while there is none.
+// lookAtFilesystems checks each filesystem on a block device that the manager has mounted: when it is new, and then at
+// intervals, until ctx ends. It has to poll, because the kernel does not report that a filesystem has shut down. It sleeps
+// while there is no such filesystem.
 func (w *Watch) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
 	seen := make(map[filesystem]glance)
 	probes := writeProbes{slots: make(chan struct{}, maxWriteProbes)}
@@ -72,17 +73,17 @@ func (w *Watch) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
 			delete(seen, fs)
 			continue
 		}
-		// All at once, so that a node with many volumes wakes up no more often than one with few.
+		// All filesystems are due at the same moment: a node with many volumes wakes up no more often than one with few.
 		w.filesystems.AddAt(fs, time.Now().Truncate(w.options.FilesystemLook).Add(w.options.FilesystemLook))
 	}
 }
 
-// lookAtFilesystem looks at one, at the first of our mounts of it that can be seen, and tells what is wrong.
+// lookAtFilesystem checks a filesystem through the first of its mounts that can be looked up, and reports its faults.
 func (w *Watch) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*Mount, before glance) (now glance, ok bool) {
 	for _, own := range mounts {
 		found, err := lookupOwn(ctx, kernel, own)
 		if err != nil {
-			continue // The watch of the mounts finds out why.
+			continue // The watch of the mounts finds the cause.
 		}
 		now = glance{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: w.resyncs.Load()}
 		if reporter, ok := kernel.(filesystemReporter); ok {
@@ -99,7 +100,7 @@ func (w *Watch) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts
 	return before, false
 }
 
-// lookupOwn returns the facts of a mount of ours. The filesystem is asked for nothing.
+// lookupOwn returns the facts of one of our mounts. It does no I/O on the filesystem.
 func lookupOwn(ctx context.Context, kernel mountLooker, own *Mount) (mount.MountPoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -113,7 +114,7 @@ func lookupOwn(ctx context.Context, kernel mountLooker, own *Mount) (mount.Mount
 	return found, err
 }
 
-// askFilesystem returns what a filesystem tells, or what it told before when it does not answer.
+// askFilesystem returns the health report of a filesystem, or the report before if the filesystem does not answer.
 func (w *Watch) askFilesystem(
 	ctx context.Context, reporter filesystemReporter, found mount.MountPoint, before mount.FilesystemReport,
 ) mount.FilesystemReport {
@@ -129,7 +130,7 @@ func (w *Watch) askFilesystem(
 	return before
 }
 
-// tellOfFilesystem says what is wrong with a filesystem to all who have it.
+// tellOfFilesystem reports the faults of a filesystem as conditions of each of its mounts.
 func (w *Watch) tellOfFilesystem(mounts []*Mount, report mount.FilesystemReport) {
 	var now []health.Condition
 	if report.ShutDown {
@@ -154,25 +155,25 @@ func errorsOnRecord(report mount.FilesystemReport) error {
 }
 
 const (
-	// maxWriteProbes is how many filesystems are written at a time to find out whether writes have failed.
+	// maxWriteProbes is how many filesystems are synced at a time to find out whether writes have failed.
 	maxWriteProbes = 4
-	// writeProbeTimeout bounds one.
+	// writeProbeTimeout bounds one such sync.
 	writeProbeTimeout = time.Minute
 )
 
-// writeProbes are the filesystems that are being written.
+// writeProbes holds the syncs that run.
 type writeProbes struct {
 	wg    sync.WaitGroup
 	slots chan struct{}
 }
 
-// probeWrites finds out whether data could not be written to a filesystem, where there is a reason to. It returns what has
-// been seen of it: as before when too many others are being written, so that it is done at the next look.
+// probeWrites starts a sync of a filesystem if a write to it may have failed. It returns the glance to keep: now, or before
+// if too many syncs run already. The next check then tries again.
 //
-// The kernel keeps a failed write until the next syncfs(2) of a descriptor that was opened before it, or that is the first to ask.
-// Such a descriptor cannot be held, since nobody could unmount the filesystem; and a syncfs writes all that is dirty, which
-// is too much to do it at each look. ext4 counts what it complains of, so that only then it is done. Other filesystems count
-// nothing (btrfs does not count a want of space below it): they are written at the resync.
+// The kernel keeps a failed write until the next syncfs(2) of a descriptor that was opened before the failure, or of the
+// first descriptor that asks. The manager cannot hold such a descriptor, because it would block every unmount. A syncfs
+// writes all dirty data, which is too much for each check. ext4 counts its complaints: it is synced only when the count has
+// grown. Other filesystems count nothing (btrfs does not count a lack of space below it): they are synced at each resync.
 func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*Mount, before, now glance) glance {
 	if !now.mayHaveFailed(before) {
 		return now
@@ -189,8 +190,8 @@ func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*
 	return now
 }
 
-// mayHaveFailed reports whether a write may have failed since the filesystem was looked at before. At the first look only a
-// warning counts, since each mount and each growth is on the count of complaints.
+// mayHaveFailed reports whether a write may have failed since the check before. At the first check only a warning counts,
+// because ext4 counts every mount and every expansion as a complaint.
 func (g glance) mayHaveFailed(before glance) bool {
 	switch g.fsType {
 	case "ext2", "ext3", "ext4":
@@ -202,8 +203,8 @@ func (g glance) mayHaveFailed(before glance) bool {
 	return before.fsType != "" && g.resyncs > before.resyncs
 }
 
-// syncOne writes what is dirty in a filesystem, at the first of our mounts of it that can be used, and tells of a write that has
-// failed, then or before.
+// syncOne syncs a filesystem through the first of its mounts that is usable. It reports a write that has failed, now or
+// earlier.
 func (w *Watch) syncOne(ctx context.Context, kernel kernelMounts, mounts []*Mount) {
 	ctx, cancel := context.WithTimeout(ctx, writeProbeTimeout)
 	defer cancel()
@@ -213,7 +214,7 @@ func (w *Watch) syncOne(ctx context.Context, kernel kernelMounts, mounts []*Moun
 			continue
 		}
 		if HasFailed(found) || IsReadOnly(found) {
-			return // That is told already, and nothing is written any more.
+			return // The fault is reported already, and the filesystem writes nothing any more.
 		}
 		err = kernel.SyncFS(ctx, own.path)
 		var lost *mount.AbandonedError
@@ -228,8 +229,8 @@ func (w *Watch) syncOne(ctx context.Context, kernel kernelMounts, mounts []*Moun
 	}
 }
 
-// writesFailed tells all who have a filesystem that a write to it has failed, and keeps that once for each volume: for its
-// staging where it has one.
+// writesFailed reports a failed write as a condition of each mount of the filesystem. It remembers the loss once for each
+// volume: for the staging if the volume is staged.
 func (w *Watch) writesFailed(mounts []*Mount, err error) {
 	staged := make(map[v1.UniqueVolumeName]bool)
 	for _, own := range mounts {

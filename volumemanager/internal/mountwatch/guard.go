@@ -69,8 +69,9 @@ func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) erro
 	return g.inner.Intend(ctx, intent)
 }
 
-// CallContext implements [operationexecutor.CallWatcher]: what the call says it has mounted is ours, whatever is uppermost when it
-// has returned, and also when it returns after it was given up. Where it says that it has removed the directory nothing is mounted.
+// CallContext implements [operationexecutor.CallWatcher]. A mount that the call reports is ours, whatever is uppermost when
+// the call returns. This also holds for a call that returns after it was abandoned. When the call reports that it has
+// removed the directory, nothing is mounted there.
 func (g guard) CallContext(ctx context.Context, intent operationexecutor.Intent) context.Context {
 	path := PathOf(intent)
 	if isTeardown(intent) {
@@ -162,7 +163,7 @@ type looks struct {
 
 var _ operationexecutor.PromptMountPoints = looks{}
 
-// ReturnsInTime implements [operationexecutor.PromptMountPoints]: a lookup is left behind when its context ends.
+// ReturnsInTime implements [operationexecutor.PromptMountPoints]: a lookup is abandoned when its context ends.
 func (looks) ReturnsInTime() {}
 
 // IsMountPoint implements [operationexecutor.MountPoints].

@@ -12,30 +12,30 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// Mount is a mount that an operation of this manager has made, or that was there when it was set up again. It does not
-// change; a new one takes its place.
+// Mount is a mount that an operation of this manager has made or found. It never changes; a new Mount replaces it.
 type Mount struct {
 	podvolume.Key
 
 	path string
-	// UniqueID is the mount's, and zero where the kernel has none: then identity says what is known of it.
+	// UniqueID is the kernel's unique id of the mount. It is zero if the kernel has none; identity then tells the mount from
+	// others.
 	UniqueID uint64
 	identity *mount.Identity
-	// flags are the options of the mount, joined, as they were. Most mounts have the same.
+	// flags are the mount's options, joined, as they were when it was entered. Most mounts share one string.
 	flags unique.Handle[string]
-	// filesystem is that on a block device which it shows; zero for every other.
+	// filesystem is the mounted filesystem if it is on a block device; otherwise zero.
 	filesystem filesystem
-	// reported says that the call which made the mount has told of it.
+	// reported says that the call that made the mount has reported it.
 	reported bool
-	// underway says that this call may not have returned yet: it may still change the flags.
+	// underway says that this call may still run and may still change the flags.
 	underway bool
-	// readOnly says that the filesystem was read-only.
+	// readOnly says that the filesystem was read-only when the mount was entered.
 	readOnly bool
-	// lost is when the mount in whose place this one was made was found gone; zero when none was.
+	// lost is when the earlier mount at this path was found gone; zero if none was.
 	lost time.Time
 }
 
-// NewMount returns what was found mounted at a path as ours.
+// NewMount returns a mount that was found at a path, as ours.
 func NewMount(h podvolume.Key, path string, found mount.MountPoint) *Mount {
 	own := &Mount{
 		Key: h, path: path, UniqueID: found.UniqueID,
@@ -48,7 +48,7 @@ func NewMount(h podvolume.Key, path string, found mount.MountPoint) *Mount {
 	return own
 }
 
-// Expect is what tells the mount from others.
+// Expect returns the identity by which the mount is told from others.
 func (o *Mount) Expect() mount.Identity {
 	if o.identity != nil {
 		return *o.identity
@@ -56,44 +56,45 @@ func (o *Mount) Expect() mount.Identity {
 	return mount.Identity{UniqueID: o.UniqueID}
 }
 
-// Options returns the options of the mount, joined, as they were.
+// Options returns the mount's options, joined, as they were when it was entered.
 func (o *Mount) Options() string { return o.flags.Value() }
 
-// IsReadOnly reports whether the filesystem was read-only.
+// IsReadOnly reports whether the filesystem was read-only when the mount was entered.
 func (o *Mount) IsReadOnly() bool { return o.readOnly }
 
-// Lost returns a mount on record in the place of which another one was found: that is not to be taken for it.
+// Lost returns a recorded mount whose place another mount has taken. Its identity keeps the other one from being taken for
+// ours.
 func Lost(h podvolume.Key, path string, id uint64, identity *mount.Identity) *Mount {
 	return &Mount{Key: h, path: path, UniqueID: id, identity: identity, flags: unique.Make("")}
 }
 
-// mounts are the mounts of this manager that it knows for certain, so that the news of a mount can be told to be about
-// one of them in the time of a look into a map. The zero value has none.
+// mounts holds the mounts of this manager that are certain. A map lookup tells whether an event is about one of them. The
+// zero value is empty.
 type mounts struct {
 	mu     sync.Mutex
 	byPath map[string]*Mount
 	byID   map[uint64]*Mount
-	// byFilesystem are those of each filesystem on a block device.
+	// byFilesystem holds the mounts of each filesystem on a block device.
 	byFilesystem map[filesystem]map[*Mount]struct{}
-	// directories are the directories of volumes that are no mounts, by path.
+	// directories holds the directories of volumes that are no mounts, by path.
 	directories map[string]*directory
-	// hidden are the paths of ours at which somebody has mounted on top, or above.
+	// hidden holds the paths of our mounts that a foreign mount covers, at the path or above it.
 	hidden map[string]struct{}
-	// leaving are those that are being taken away, as they were when that began.
+	// leaving holds the mounts that an operation is taking away, as they were when it began.
 	leaving map[podvolume.Key]*Mount
-	// gone are those that are mounted no more while their teardown hangs.
+	// gone holds the volumes that are no longer mounted although their teardown still hangs.
 	gone map[podvolume.Key]struct{}
-	// busy are the paths of which an operation is about to change something.
+	// busy holds the paths that an operation is changing.
 	busy map[string]*busyPath
 }
 
-// busyPath is what is known of a path while an operation is about to change what is there.
+// busyPath is the state of a path while an operation changes it.
 type busyPath struct {
-	// news says that there was news of it meanwhile.
+	// news says that the path has to be checked when the operation ends.
 	news bool
-	// seen is what was mounted there when the set-up had returned; nil before, and once that was learned.
+	// seen is the mount that was found when the set-up returned; nil before, and after seenOr has returned it.
 	seen *mount.MountPoint
-	// removed says that the call has removed the directory, so that nothing was mounted there any more.
+	// removed says that the call has removed the directory: nothing is mounted there any more.
 	removed bool
 }
 
@@ -103,14 +104,14 @@ func (t *mounts) get(path string) *Mount {
 	return t.byPath[path]
 }
 
-// byUniqueID returns the mount of ours with the unique id.
+// byUniqueID returns our mount with the unique id; nil if there is none.
 func (t *mounts) byUniqueID(id uint64) *Mount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byID[id]
 }
 
-// all returns the mounts that no operation is about to change. Of the others end will tell that there was news.
+// all returns the mounts that no operation is changing. It marks the other paths to be checked when their operations end.
 func (t *mounts) all() []*Mount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +126,7 @@ func (t *mounts) all() []*Mount {
 	return all
 }
 
-// enter takes a mount as ours in place of what was known at its path.
+// enter makes a mount ours, in place of what was known at its path.
 func (t *mounts) enter(own *Mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +150,7 @@ func (t *mounts) enter(own *Mount) {
 	t.byFilesystem[own.filesystem][own] = struct{}{}
 }
 
-// ofFilesystem returns the mounts of a filesystem that no operation is about to change, and whether there are others.
+// ofFilesystem returns the mounts of a filesystem that no operation is changing, and whether operations are changing others.
 func (t *mounts) ofFilesystem(fs filesystem) (mounts []*Mount, others bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,13 +164,13 @@ func (t *mounts) ofFilesystem(fs filesystem) (mounts []*Mount, others bool) {
 	return mounts, others
 }
 
-// enterReported takes a mount as ours that the call which made it has told of. It is not known again by a look at what is
-// uppermost.
+// enterReported enters a mount that was reported by the call that made it. A later look at the uppermost mount does not
+// replace it.
 func (t *mounts) enterReported(own *Mount) {
 	own.reported, own.underway = true, true
 	if old := t.get(own.path); old != nil {
 		own.lost = old.lost
-		if old.UniqueID == own.UniqueID && own.UniqueID != 0 { // only refreshed: its flags should still be those that it had
+		if old.UniqueID == own.UniqueID && own.UniqueID != 0 { // only refreshed: its flags should still be the earlier ones
 			own.flags, own.readOnly, own.underway = old.flags, old.readOnly, old.underway
 		}
 	}
@@ -199,7 +200,8 @@ func (t *mounts) dropLocked(path string) {
 	}
 }
 
-// hide remembers a path at which ours cannot be seen, until unhide: it is looked at again whenever any mount goes.
+// hide remembers a path at which our mount is covered, until unhide. The watch checks the path again whenever any mount
+// goes.
 func (t *mounts) hide(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,7 +223,7 @@ func (t *mounts) allHidden() []string {
 	return slices.Collect(maps.Keys(t.hidden))
 }
 
-// leave says that a mount is about to be taken away.
+// leave notes that an operation is about to take a mount away.
 func (t *mounts) leave(own *Mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,21 +233,22 @@ func (t *mounts) leave(own *Mount) {
 	t.leaving[own.Key] = own
 }
 
-// leavingOf returns the mount that is being taken away, or was when that ended uncertainly; nil when there is none.
+// leavingOf returns the mount that an operation is taking away, or tried to take away with an uncertain end; nil if there is
+// none.
 func (t *mounts) leavingOf(h podvolume.Key) *Mount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leaving[h]
 }
 
-// isGoing reports whether an operation is under way that takes a mount away.
+// isGoing reports whether an operation is taking a mount away now.
 func (t *mounts) isGoing(own *Mount) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leaving[own.Key] == own && t.busy[own.path] != nil
 }
 
-// letGo says that a mount is there no more while its teardown hangs.
+// letGo notes that a mount is gone although its teardown still hangs.
 func (t *mounts) letGo(own *Mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -266,7 +269,7 @@ func (t *mounts) isLetGo(h podvolume.Key) bool {
 	return is
 }
 
-// takeBack ends leave and letGo: there is an operation on it again, or nothing is left of it.
+// takeBack undoes leave and letGo: another operation on the volume begins, or nothing is left of the volume.
 func (t *mounts) takeBack(h podvolume.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -274,7 +277,7 @@ func (t *mounts) takeBack(h podvolume.Key) {
 	delete(t.leaving, h)
 }
 
-// begin says that an operation is about to change what is at a path, so that news of it says nothing until end.
+// begin notes that an operation is about to change a path. Events about the path wait until end.
 func (t *mounts) begin(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -284,7 +287,7 @@ func (t *mounts) begin(path string) {
 	t.busy[path] = &busyPath{}
 }
 
-// saw keeps what was seen at a path for who learns it in the same operation.
+// saw keeps what was found at a path for seenOr, later in the same operation.
 func (t *mounts) saw(path string, found mount.MountPoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -293,7 +296,7 @@ func (t *mounts) saw(path string, found mount.MountPoint) {
 	}
 }
 
-// seenOr returns what saw has kept, once, or else what look finds.
+// seenOr returns what saw has kept, at most once; otherwise it returns what look finds.
 func (t *mounts) seenOr(path string, look func() (mount.MountPoint, error)) (mount.MountPoint, error) {
 	t.mu.Lock()
 	var seen *mount.MountPoint
@@ -307,7 +310,7 @@ func (t *mounts) seenOr(path string, look func() (mount.MountPoint, error)) (mou
 	return look()
 }
 
-// remove says that the operation's call has removed the directory at a path.
+// remove notes that the call of the operation has removed the directory at a path.
 func (t *mounts) remove(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -323,7 +326,7 @@ func (t *mounts) isRemoved(path string) bool {
 	return busy != nil && busy.removed
 }
 
-// end says that the operation has ended, and returns whether there was news of the path meanwhile.
+// end notes that the operation has ended, and returns whether the path has to be checked now.
 func (t *mounts) end(path string) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -332,7 +335,7 @@ func (t *mounts) end(path string) (news bool) {
 	return busy != nil && busy.news
 }
 
-// isBusy reports whether an operation is about to change what is at a path; then end will tell that there was news.
+// isBusy reports whether an operation is changing a path. If so, it marks the path to be checked when the operation ends.
 func (t *mounts) isBusy(path string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

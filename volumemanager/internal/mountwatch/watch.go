@@ -1,5 +1,6 @@
-// Package mountwatch knows the mounts of volumes: it learns of each when it is made, guards it against teardowns of foreign
-// mounts, finds out by events what others do to it, looks at its filesystem, and takes it off when its teardown hangs.
+// Package mountwatch follows the mounts of volumes. It records each mount when it is made, keeps teardowns from taking off
+// foreign mounts, notices changes that others make to the mounts, checks their filesystems, and takes off a mount whose
+// teardown hangs.
 package mountwatch
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// kernelMounts is what is used of a mounter that has all of it, as a *mount.Mounter does.
+// kernelMounts holds the methods that the watch uses. A mounter such as *mount.Mounter has all of them; with any other
+// mounter the watch uses none.
 type kernelMounts interface {
 	mountLooker
 	mountWatcher
@@ -45,64 +47,64 @@ var _ kernelMounts = (*mount.Mounter)(nil)
 
 // Options is what a [Watch] needs. All functions are called without a lock.
 type Options struct {
-	// Mounter is the program's. Only what has the methods of a *mount.Mounter is used.
+	// Mounter is the mounter of the program. The watch uses it only if it has the methods of a *mount.Mounter.
 	Mounter operationexecutor.MountPoints
-	// Host tells where volumes are.
+	// Host has the paths of volumes.
 	Host volume.VolumeHost
-	// Logger gets what fails.
+	// Logger logs failures.
 	Logger *slog.Logger
-	// Health gets what is wrong with volumes.
+	// Health gets the conditions of volumes.
 	Health *health.Book
-	// FilesystemLook is the time between two looks at a filesystem; none below zero.
+	// FilesystemLook is the time between two checks of a filesystem. Zero or less turns the checks off.
 	FilesystemLook time.Duration
-	// HungUnmount says what is done about mounts whose teardown hangs.
+	// HungUnmount says what the watch does about a mount whose teardown hangs.
 	HungUnmount HungUnmount
-	// Records says that there are records, so that a mount may be on none.
+	// Records says that the manager keeps records. A mount without a record is then an orphan.
 	Records bool
-	// Orphans are the mounts that are on no record.
+	// Orphans gets the mounts that have no record.
 	Orphans Orphans
-	// Hung returns the calls that hang.
+	// Hung returns the plugin calls that hang.
 	Hung func() []operationexecutor.HungCall
-	// Doubt makes a set-up or a staging that was certain uncertain, and reports whether it was.
+	// Doubt marks a certain set-up or staging as uncertain, and reports whether it did.
 	Doubt func(podvolume.Key) bool
-	// Look has a volume looked at, Retry as if nothing had failed before.
+	// Look plans a volume again. Retry does so at once, without the backoff of earlier failures.
 	Look, Retry func(podvolume.Key)
-	// Probe asks whether those who serve a volume still answer.
+	// Probe checks whether the server or device of a volume still answers.
 	Probe func(podvolume.Key)
 	// LetGo is called when a mount has gone while its teardown hangs.
 	LetGo func(podvolume.Key)
 }
 
-// Orphans is told of mounts that are not known.
+// Orphans examines mounts that are not known.
 type Orphans interface {
-	// MayBe reports whether a path lies where the mounts of volumes do.
+	// MayBe reports whether a path lies where volumes are mounted.
 	MayBe(path string) bool
-	// Examine looks at what is mounted at a path of which nothing is known.
+	// Examine checks what is mounted at a path that is not known.
 	Examine(ctx context.Context, path string)
-	// ExamineUnknown looks at the paths of a mount table, and at the orphans that are not in it.
+	// ExamineUnknown checks the paths of a mount table, and the orphans that are missing from it.
 	ExamineUnknown(ctx context.Context, at map[string]int)
-	// PathsOf returns the paths of the orphans that are mounts with one of the unique ids.
+	// PathsOf returns the paths of the orphans that have one of these unique mount ids.
 	PathsOf(ids []uint64) []string
-	// Changed is called when one of them may be gone.
+	// Changed is called when an orphan may be gone.
 	Changed()
-	// Kept is called when a volume was taken away from a path; removed says that nothing is left there.
+	// Kept is called after a volume was removed from a path. removed says that the directory is gone, too.
 	Kept(path string, pod types.UID, removed bool)
 }
 
-// Watch knows the mounts of volumes, and finds out what others do to them. Make it with [New].
+// Watch follows the mounts of volumes, and notices changes that others make to them. Make it with [New].
 type Watch struct {
 	options Options
-	// kernel is nil where the mounter cannot tell what is mounted.
+	// kernel is nil if the mounter cannot list mounts.
 	kernel kernelMounts
 
-	// mounts are those that are ours for certain, suspects the paths of those of which there is news.
+	// mounts are the mounts that are ours for certain. suspects queues the paths that have to be checked.
 	mounts   mounts
 	suspects *workqueue.Queue[string]
-	// filesystems are those on block devices that are to be looked at.
+	// filesystems queues the filesystems on block devices that have to be checked.
 	filesystems *workqueue.Queue[filesystem]
-	// resyncs is how often all mounts were to be looked at.
+	// resyncs counts the resyncs: the checks of all mounts.
 	resyncs atomic.Uint64
-	// hung are those of whom a volume is being taken by a call that hangs.
+	// hung queues the volumes whose teardown hangs.
 	hung *workqueue.Queue[podvolume.Key]
 
 	// below guards strays: what was found in the directories on which volumes are staged, by path.
@@ -110,7 +112,7 @@ type Watch struct {
 	strays map[string]error
 }
 
-// New returns a watch that knows no mounts. It starts nothing.
+// New returns a watch that knows no mounts. It starts no goroutine.
 func New(o Options) *Watch {
 	w := &Watch{
 		options: o, suspects: workqueue.New[string](), filesystems: workqueue.New[filesystem](), hung: workqueue.New[podvolume.Key](),
@@ -120,13 +122,13 @@ func New(o Options) *Watch {
 	return w
 }
 
-// IsKernel reports whether a mounter can tell what is mounted, as a *mount.Mounter does.
+// IsKernel reports whether a mounter can list mounts, as a *mount.Mounter does.
 func IsKernel(mounter operationexecutor.MountPoints) bool {
 	_, ok := mounter.(kernelMounts)
 	return ok
 }
 
-// Run starts all goroutines, which end with ctx.
+// Run starts all goroutines. They end with ctx.
 func (w *Watch) Run(ctx context.Context, wg *sync.WaitGroup) {
 	w.lookAfterMounts(ctx, wg)
 	w.endHung(ctx, wg)
@@ -139,13 +141,13 @@ func (w *Watch) Stop() {
 	w.hung.Stop()
 }
 
-// Found takes a mount on record that is there as ours.
+// Found enters a recorded mount that is still there as ours.
 func (w *Watch) Found(own *Mount) {
 	w.mounts.enter(own)
 	w.suspectFilesystem(own)
 }
 
-// LookAtAll has all mounts looked at.
+// LookAtAll queues a check of all mounts.
 func (w *Watch) LookAtAll() { w.suspects.Add(everyMount) }
 
 // IsMount reports whether a mount of ours is at a path.
@@ -154,13 +156,14 @@ func (w *Watch) IsMount(path string) bool { return w.mounts.get(path) != nil }
 // MountAt returns our mount at a path, or nil.
 func (w *Watch) MountAt(path string) *Mount { return w.mounts.get(path) }
 
-// IsBusy reports whether an operation is about to change what is at a path; then there is another look after it.
+// IsBusy reports whether an operation is changing what is at a path. If so, the watch checks the path when the operation
+// ends.
 func (w *Watch) IsBusy(path string) bool { return w.mounts.isBusy(path) }
 
-// IsLetGo reports whether a volume is mounted no more while its teardown hangs.
+// IsLetGo reports whether a volume is no longer mounted although its teardown still hangs.
 func (w *Watch) IsLetGo(h podvolume.Key) bool { return w.mounts.isLetGo(h) }
 
-// All returns all mounts that no operation is about to change.
+// All returns our mounts, except those that an operation is changing.
 func (w *Watch) All() []*Mount { return w.mounts.all() }
 
 // Lookup returns the facts of the uppermost mount at a path.
