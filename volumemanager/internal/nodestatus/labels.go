@@ -10,10 +10,10 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// Labels is the operationexecutor.NodeLabels of a store. A node that the store does not know has its name alone as a label, as for
-// those who bind claims.
+// Labels reads the node's labels from a store, for operationexecutor.NodeLabels. A node that the store does not know has one
+// label, its name. The controller assumes the same when it binds claims.
 type Labels struct {
-	// Store has the node's object, Node is its name.
+	// Store has the node's object; Node is its name.
 	Store store.Store
 	Node  types.NodeName
 }

@@ -1,5 +1,5 @@
-// Package nodestatus keeps what this node and its control plane say to each other in the status of the node's object, where a
-// controller attaches volumes: the node lists the volumes that it uses, the controller those that are attached.
+// Package nodestatus exchanges volumes with a controller that attaches them, through the status of the node's object: the
+// node lists the volumes that it uses, and the controller lists those that are attached.
 package nodestatus
 
 import (
@@ -23,55 +23,57 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
-// readTimeout bounds a report.
+// readTimeout bounds one report.
 const readTimeout = 10 * time.Second
 
-// Reporter has the node's status list volumes as in use; see volumemanager.VolumesInUseReporter.
+// Reporter writes the list of volumes in use to the node's status; see volumemanager.VolumesInUseReporter.
 type Reporter interface {
-	// ReportVolumesInUse returns nil when the node's status lists these volumes, sorted, and no others.
+	// ReportVolumesInUse returns nil when the node's status lists exactly these volumes. They are sorted.
 	ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error
 }
 
 // Options are what a status needs. All but Recorder are required.
 type Options struct {
-	// Store has the node's object, Node is its name.
+	// Store has the node's object; Node is its name.
 	Store store.Store
 	Node  types.NodeName
 	// Desired and Actual are the states of the world of this node.
 	Desired *cache.DesiredStateOfWorld
 	Actual  *cache.ActualStateOfWorld
-	// IsAttachedHere reports whether the node has attached a volume by itself, before it had a controller.
+	// IsAttachedHere reports whether the node itself has attached a volume, before it had a controller.
 	IsAttachedHere func(name v1.UniqueVolumeName) bool
 	// MayUseMore reports whether an earlier manager may have left volumes here that are not known yet.
 	MayUseMore func(ctx context.Context) bool
-	// Look has volumes looked at, Retry as if nothing had failed before.
+	// Look plans volumes again. Retry does so at once, without the backoff of earlier failures.
 	Look, Retry func(names []v1.UniqueVolumeName)
-	// Notify wakes those who wait for a pod.
+	// Notify wakes the callers that wait for a pod.
 	Notify   func(pod volume.UniquePodName)
 	Logger   *slog.Logger
 	Recorder volume.EventRecorder
 }
 
-// Status lists the volumes in use in the node's status, and follows those that it lists as attached. Its methods may be called from
-// several goroutines at once. Those that a planner calls do nothing when it is nil: the node attaches by itself then.
+// Status reports the volumes in use in the node's status, and follows the volumes that the status lists as attached. Its
+// methods may be called from several goroutines at once. A nil Status means that the node attaches its volumes itself: the
+// methods that the planner calls then do nothing.
 type Status struct {
-	// Object is the node's object. Reporter writes the list; it is Object unless it is set before Run.
+	// Object is the node's object. Reporter writes the list; it is Object unless the manager sets another one before Run.
 	Object   *Object
 	Reporter Reporter
 
 	options Options
-	// due holds its one key when the list of volumes in use may have to be reported.
+	// due holds its one key when a report may be necessary.
 	due *workqueue.Queue[struct{}]
 
 	mu sync.Mutex
-	// earlier is what the status listed as in use before this manager did; read is false until that is known.
+	// earlier is the list of volumes in use before this manager's first report; read is false until it was read.
 	earlier []v1.UniqueVolumeName
 	read    bool
-	// reports is what was reported last, and reporting says that a list is being made or on its way: it may hold what is not
-	// used any more.
+	// reports is the list that was reported last. reporting says that a report is under way: its list may hold volumes that
+	// are no longer in use.
 	reports   sets.Set[v1.UniqueVolumeName]
 	reporting bool
-	// failures and err tell of the last reports, retryAt when the next is made at the earliest.
+	// failures counts the reports that have failed in a row, and err is the last failure. The next report begins at retryAt
+	// or later.
 	failures int
 	err      error
 	retryAt  time.Time
@@ -102,7 +104,7 @@ func (s *Status) reportAll(ctx context.Context) {
 	}
 }
 
-// Planned implements reconciler.Attachments. A volume that is in use and not reported so, or the reverse, is reported.
+// Planned implements reconciler.Attachments. It starts a report if the last one differs from what is in use.
 func (s *Status) Planned(name v1.UniqueVolumeName, used, unreported bool) {
 	if s == nil {
 		return
@@ -112,14 +114,14 @@ func (s *Status) Planned(name v1.UniqueVolumeName, used, unreported bool) {
 	}
 }
 
-// Forgot implements reconciler.Attachments.
+// Forgot implements reconciler.Attachments. It starts a report if the last one may still list the volume.
 func (s *Status) Forgot(name v1.UniqueVolumeName) {
 	if s != nil && s.differs(name, false) {
 		s.Recheck()
 	}
 }
 
-// Recheck has the list reported, now or when that may be tried again.
+// Recheck starts a report: now, or after a failure when the backoff ends.
 func (s *Status) Recheck() {
 	if s == nil {
 		return
@@ -130,16 +132,16 @@ func (s *Status) Recheck() {
 	s.due.AddAt(struct{}{}, at)
 }
 
-// differs reports whether the list may say something else of a volume than whether it is used.
+// differs reports whether the last report, or the one under way, may be wrong about a volume.
 func (s *Status) differs(name v1.UniqueVolumeName, used bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reporting || s.reports.Has(name) != used
 }
 
-// AttachedBy implements reconciler.Attachments. What the node has attached by itself, before it had a controller, it detaches by
-// itself. What the status does not list, or with another device, is not attached for certain: nothing more is mounted from it, and
-// what is mounted stays.
+// AttachedBy implements reconciler.Attachments. The node itself detaches a volume that it has attached itself, before it had
+// a controller. contradicted means that the status does not list the volume, or lists another device. Its attachment is then
+// uncertain: nothing more is mounted from it, and existing mounts stay.
 func (s *Status) AttachedBy(name v1.UniqueVolumeName, here *cache.VolumeSnapshot) (controller, contradicted bool) {
 	if s == nil || s.options.IsAttachedHere(name) {
 		return false, false
@@ -147,15 +149,16 @@ func (s *Status) AttachedBy(name v1.UniqueVolumeName, here *cache.VolumeSnapshot
 	return true, s.contradicts(name, here)
 }
 
-// contradicts reports whether the node's status says something else of a volume than what was taken from it. The path of a device
-// that is used may be a better one than the status has, and one that only the node can know is not in the status.
+// contradicts reports whether the node's status contradicts the recorded attachment. Once the volume is in use, another
+// device path is no contradiction: the node may know a better path. An empty path in the status is none either: only the
+// node can know some paths.
 func (s *Status) contradicts(name v1.UniqueVolumeName, at *cache.VolumeSnapshot) bool {
 	path, listed, seen := s.Object.lookUp(name)
 	unused := len(at.Mounts) == 0 && at.DeviceMountState == operationexecutor.DeviceNotMounted
 	return seen && (!listed || unused && path != "" && path != at.DevicePath)
 }
 
-// Withdrawn returns why a volume that is set up here is not as it should be: the node's status does not list it any more.
+// Withdrawn returns an error if a volume that is set up here is missing from the attached volumes of the node's status.
 func (s *Status) Withdrawn(name v1.UniqueVolumeName) error {
 	if s == nil || s.options.IsAttachedHere(name) {
 		return nil
@@ -170,7 +173,8 @@ func (s *Status) Withdrawn(name v1.UniqueVolumeName) error {
 	return &operationexecutor.MountPreconditionError{Volume: name, Node: s.options.Node, Err: operationexecutor.ErrNotReportedAttached}
 }
 
-// Explain implements reconciler.Attachments: it adds to what a mount waits for why that is not there.
+// Explain implements reconciler.Attachments. If a mount waits for a report of volumes in use, it adds why the last report
+// failed.
 func (s *Status) Explain(missing *operationexecutor.MountPreconditionError) error {
 	if s == nil || !errors.Is(missing, operationexecutor.ErrNotReportedInUse) {
 		return missing
@@ -205,7 +209,8 @@ func (s *Status) Changed(event store.EventType, node *v1.Node) {
 	}
 }
 
-// see takes over what the status of the node says, and wakes those whom that concerns.
+// see takes over the node's attached volumes, retries the volumes that have changed, and wakes the callers that wait for
+// their pods.
 func (s *Status) see(node *v1.Node) {
 	changed := s.Object.replace(node.Status.VolumesAttached)
 	s.options.Retry(changed)
@@ -217,8 +222,8 @@ func (s *Status) see(node *v1.Node) {
 	}
 }
 
-// misses reports whether the list of volumes in use is to be written once more: somebody has changed it, or it could not be
-// written before the node's object changed.
+// misses reports whether the list of volumes in use has to be written again: another writer has changed it, or the last
+// write failed.
 func (s *Status) misses(node *v1.Node) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +233,8 @@ func (s *Status) misses(node *v1.Node) bool {
 	return s.err != nil || !s.reports.Equal(sets.New(node.Status.VolumesInUse...)) || !isSigned(node)
 }
 
-// tell says that a volume which is used here is not listed any more, and wakes those who look at its pods.
+// tell logs and records events when a volume in use is no longer listed as attached, and wakes the callers that wait for its
+// pods.
 func (s *Status) tell(name v1.UniqueVolumeName) {
 	err := s.Withdrawn(name)
 	if err != nil {
@@ -242,7 +248,7 @@ func (s *Status) tell(name v1.UniqueVolumeName) {
 	}
 }
 
-// Report has the node's status list the volumes in use.
+// Report writes the list of volumes in use to the node's status.
 func (s *Status) Report(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -257,11 +263,11 @@ func (s *Status) Report(ctx context.Context) {
 	case done:
 		s.options.Desired.MarkVolumesReportedInUse(list)
 	case failed:
-		s.options.Look(s.unreported()) // They are to say why they wait.
+		s.options.Look(s.unreported()) // Their plans show why they wait.
 	}
 }
 
-// unreported returns the volumes that wait for being reported.
+// unreported returns the volumes that wait for a report.
 func (s *Status) unreported() []v1.UniqueVolumeName {
 	var names []v1.UniqueVolumeName
 	for row := range s.options.Desired.AllVolumesToMount() {
@@ -272,14 +278,14 @@ func (s *Status) unreported() []v1.UniqueVolumeName {
 	return names
 }
 
-// List returns the volumes that the node's status has to list. What is not known yet to be unused is in it.
+// List returns the volumes that the node's status has to list, including those that are not yet known to be unused.
 func (s *Status) List(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	earlier, err := s.readEarlier(ctx)
 	if err != nil {
 		return nil, err
 	}
 	keeps := s.options.MayUseMore(ctx)
-	names := cache.VolumesInUse(s.options.Desired, s.options.Actual) // After it is known that all pods are there.
+	names := cache.VolumesInUse(s.options.Desired, s.options.Actual) // after MayUseMore: once that is false, all pods are known
 	if keeps {
 		names = append(names, earlier...)
 	}
@@ -287,7 +293,7 @@ func (s *Status) List(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	return slices.Compact(names), nil
 }
 
-// readEarlier returns what the status listed before this manager began.
+// readEarlier returns the list of volumes in use before this manager's first report.
 func (s *Status) readEarlier(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	s.mu.Lock()
 	earlier, read := s.earlier, s.read
@@ -305,7 +311,8 @@ func (s *Status) readEarlier(ctx context.Context) ([]v1.UniqueVolumeName, error)
 	return earlier, nil
 }
 
-// reported notes how a report ended: done says that the status has the list now.
+// reported notes the result of a report. done means that the status shows the list now; failed, that the report is retried
+// later.
 func (s *Status) reported(list []v1.UniqueVolumeName, err error) (done, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

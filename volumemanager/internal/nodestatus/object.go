@@ -15,20 +15,22 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// ErrReportedLater says that the list of volumes in use was taken and is not in the node's status yet.
+// ErrReportedLater says that the reporter has accepted the list of volumes in use, but the node's status does not show it
+// yet.
 var ErrReportedLater = errors.New("the node's status lists the volumes in use later")
 
-// conflicts bounds how often a node's object is read again because it was written in between.
+// conflicts bounds how often a write of the node's object is retried because another write came first.
 const conflicts = 16
 
-// Object is this node's object in the store: what it lists as attached, and what it is made to list as in use.
+// Object is this node's object in the store. It reads the volumes that the object lists as attached, and writes the list of
+// volumes in use.
 type Object struct {
 	store.NodeStatus
 	name types.NodeName
 
 	mu sync.Mutex
-	// attached are the volumes that the status listed last, with their devices; nil until one was seen. It is replaced,
-	// never changed.
+	// attached holds the volumes that the last seen status lists, with their devices; nil until a status was seen. It is
+	// replaced as a whole, never changed in place.
 	attached map[v1.UniqueVolumeName]string
 }
 
@@ -48,14 +50,14 @@ func (o *Object) LastVolumesAttached(nodeName types.NodeName) (map[v1.UniqueVolu
 	return o.attached, o.attached != nil
 }
 
-// lookUp returns what the status that was seen last says of one volume.
+// lookUp returns what the last seen status says about one volume.
 func (o *Object) lookUp(name v1.UniqueVolumeName) (devicePath string, listed, seen bool) {
 	attached, seen := o.LastVolumesAttached(o.name)
 	devicePath, listed = attached[name]
 	return devicePath, listed, seen
 }
 
-// replace takes over what a status lists, and returns the volumes of which it says something else than the one before.
+// replace keeps the attached volumes of a new status, and returns those that have changed.
 func (o *Object) replace(attached []v1.AttachedVolume) []v1.UniqueVolumeName {
 	next := store.DevicesOf(attached)
 	o.mu.Lock()
@@ -88,7 +90,7 @@ func (o *Object) ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolu
 	return err
 }
 
-// listed returns what the node's object lists as in use, by whomever it was written.
+// listed returns the volumes that the node's object lists as in use, whether this node or another writer has listed them.
 func (o *Object) listed(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	node, err := store.Get[*v1.Node](ctx, o.Store, "", string(o.name))
 	if err != nil {
@@ -97,7 +99,7 @@ func (o *Object) listed(ctx context.Context) ([]v1.UniqueVolumeName, error) {
 	return node.Status.VolumesInUse, nil
 }
 
-// writeInUse reads the node's object, and writes it unless it has the list.
+// writeInUse reads the node's object, and writes the list of volumes in use if it differs.
 func (o *Object) writeInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error {
 	node, err := store.Get[*v1.Node](ctx, o.Store, "", string(o.name))
 	if err != nil {
@@ -113,8 +115,8 @@ func (o *Object) writeInUse(ctx context.Context, volumes []v1.UniqueVolumeName) 
 	return nil // An empty list is signed when the node's object is seen with it.
 }
 
-// writeList writes a list that has changed. One that is not empty is signed with it, unless this node may not write more than its
-// status.
+// writeList writes a changed list. It signs a list that is not empty in the same write, or writes it unsigned if this node
+// may write nothing but its status.
 func (o *Object) writeList(ctx context.Context, node *v1.Node) error {
 	if len(node.Status.VolumesInUse) == 0 || isSigned(node) {
 		_, err := store.Update(ctx, o.Store, node)
@@ -126,12 +128,13 @@ func (o *Object) writeList(ctx context.Context, node *v1.Node) error {
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return err
 	}
-	_, err = store.Update(ctx, o.Store, node) // A conflict when the status was written before the error.
+	_, err = store.Update(ctx, o.Store, node) // This is a conflict if the first write changed the status before it failed.
 	return err
 }
 
-// isSigned reports whether the node's object says that the list of volumes in use is this node's: of an empty list that it is, of
-// another one that an empty list would not be; see [store.AnnVolumesInUseOf].
+// isSigned reports whether an annotation of the node's object confirms the list of volumes in use as this node's. For an
+// empty list it holds the node's UID; otherwise it is empty, and thus never confirms an empty list. See
+// [store.AnnVolumesInUseOf].
 func isSigned(node *v1.Node) bool {
 	of, signs := node.Annotations[store.AnnVolumesInUseOf]
 	return signs && of == signature(node)
@@ -144,8 +147,8 @@ func signature(node *v1.Node) string {
 	return ""
 }
 
-// sign says of the list that is there that it is this node's. Only a conflict is an error: a node that may not write more than its
-// status has reported all the same, and a controller then waits for a list that is not empty, and believes one that is emptied.
+// sign confirms the present list as this node's. Only a conflict is an error. A node that may write nothing but its status
+// has reported all the same: a controller then waits for a list that is not empty, and trusts an empty list after that.
 func (o *Object) sign(ctx context.Context, node *v1.Node) error {
 	if isSigned(node) {
 		return nil
