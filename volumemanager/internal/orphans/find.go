@@ -20,34 +20,34 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
-// Orphan is a mount, a directory or a loop device of which nothing is on record. It has what volumemanager.Orphan tells.
+// Orphan is a mount, a directory or a loop device without a record. It has the facts of volumemanager.Orphan.
 type Orphan struct {
-	// Path is its absolute path; that of a loop device is the path of its node.
+	// Path is the absolute path; for a loop device, the path of its node.
 	Path string
-	// BackingFile is the file of a loop device; empty for all others.
+	// BackingFile is the file behind a loop device; empty for any other orphan.
 	BackingFile string
-	// PodUID is the pod in whose directory it is; empty when it is in none.
+	// PodUID is the pod whose directory holds the orphan; empty if none does.
 	PodUID types.UID
-	// Mounted is true for a mount, false for a directory.
+	// Mounted is true for a mount, and false for any other orphan.
 	Mounted bool
-	// FSType and Source are those of the mount.
+	// FSType and Source are the filesystem type and the source of a mount.
 	FSType, Source string
-	// Err is why it could not be rebuilt or removed; nil when nothing was tried.
+	// Err is why the orphan could not be rebuilt or removed; nil if the manager has not tried.
 	Err error
 
-	// Identity is that of the mount; the zero value for a directory.
+	// Identity is the identity of a mount; zero for any other orphan.
 	Identity mount.Identity
-	// Dir says which volume it is where the path tells that.
+	// Dir identifies the volume if the path does; otherwise it is zero.
 	Dir Dir
-	// Device is the loop device, where the orphan is one.
+	// Device is the loop device; zero for any other orphan.
 	Device loop.Device
-	// later says that it was found while the manager ran, and not by the look for orphans at its start.
+	// later says that the orphan was found while the manager ran, not by the search at its start.
 	later bool
-	// emptyPod says that it is the directory of a pod in which no volume is left.
+	// emptyPod says that the orphan is the directory of a pod without any volume in it.
 	emptyPod bool
 }
 
-// Mounts returns the mounts of a table that lie in the directories of pods and plugins and belong to no recorded path.
+// Mounts returns the mounts of a table that lie in the directories of pods and plugins, and at or beneath no recorded path.
 func Mounts(table []mount.MountPoint, host volume.VolumeHost, recorded map[string]struct{}) []Orphan {
 	pods, plugins := host.GetPodsDir(), filepath.Clean(host.GetPluginDir(""))
 	top := make(map[string]int, len(table))
@@ -73,8 +73,8 @@ func Mounts(table []mount.MountPoint, host volume.VolumeHost, recorded map[strin
 	return orphans
 }
 
-// isPartOfRecorded reports whether a path in a pod's directory is that of a part of a recorded volume, which was bound for a
-// container beside it: {pod}/volume-subpaths/{volume}/{container}/{number}.
+// isPartOfRecorded reports whether a path in a pod's directory is a bound part of a recorded volume. The parts for
+// containers lie beside the volume: {pod}/volume-subpaths/{volume}/{container}/{number}.
 func isPartOfRecorded(uid, rest string, recorded map[string]struct{}) bool {
 	name, ok := strings.CutPrefix(rest, safepath.SubpathsDir+"/")
 	if !ok {
@@ -85,20 +85,21 @@ func isPartOfRecorded(uid, rest string, recorded map[string]struct{}) bool {
 	return ok
 }
 
-// Dir is the directory, or the link, of a volume of a pod, as the layout of [volume.VolumeHost] tells it.
+// Dir is the directory of a pod's volume, or the link to its device. Its fields are read from the path, by the layout of
+// [volume.VolumeHost].
 type Dir struct {
-	// Path is absolute, as the host sees it.
+	// Path is the absolute path on the host.
 	Path string
-	// UID is that of the pod, Plugin the plugin's name, and Name that of the volume, as the path has them.
+	// UID is the pod's UID, Plugin is the plugin's name, and Name is the volume's name, as they stand in the path.
 	UID    types.UID
 	Plugin string
 	Name   string
-	// Block says that it is the link of a block volume.
+	// Block says that this is the link to the device of a block volume.
 	Block bool
 }
 
-// VolumeDirs returns what lies where volumes of pods do. Names that no volume can have are left out. It looks at no volume:
-// what is mounted is not asked.
+// VolumeDirs returns all entries where pods have volumes, except names that no volume can have. It reads only the
+// directories above the volumes: a volume that hangs does not delay it.
 func VolumeDirs(ctx context.Context, host volume.VolumeHost) ([]Dir, error) {
 	uids, err := NamesIn(host.GetPodsDir())
 	var found []Dir
@@ -126,8 +127,8 @@ func VolumeDirs(ctx context.Context, host volume.VolumeHost) ([]Dir, error) {
 	return found, err
 }
 
-// StagingDirs returns what lies where plugins stage and map volumes, by the custom of [volume.VolumeHost]: in the directories
-// mounts and volumeDevices of each plugin. It looks at none of it.
+// StagingDirs returns all entries where plugins stage and map volumes: in the directories mounts and volumeDevices of each
+// plugin, the convention of [volume.VolumeHost]. It does not read the entries themselves.
 func StagingDirs(host volume.VolumeHost) ([]string, error) {
 	top := filepath.Clean(host.GetPluginDir(""))
 	domains, err := NamesIn(top)
@@ -149,19 +150,19 @@ func StagingDirs(host volume.VolumeHost) ([]string, error) {
 	return found, err
 }
 
-// NamesIn returns the names in a directory that can be those of a pod, a plugin or a volume. A directory that is missing has
-// none.
+// NamesIn returns the names in a directory that can be names of a pod, a plugin or a volume. A missing directory has none.
 func NamesIn(dir string) ([]string, error) {
 	return namesIn(dir, func(fs.DirEntry) bool { return true })
 }
 
-// BindsIn returns the names of the binds of devices in a global map path, or of what is left of them. Directories there are the plugin's.
+// BindsIn returns the names of device binds in a global map path, including the remains of binds. It leaves out directories:
+// they belong to the plugin.
 func BindsIn(globalMapPath string) ([]string, error) {
 	return namesIn(globalMapPath, func(e fs.DirEntry) bool { return !e.IsDir() })
 }
 
 func namesIn(dir string, keep func(fs.DirEntry) bool) ([]string, error) {
-	if info, err := os.Lstat(dir); err != nil || !info.IsDir() { // A link leads elsewhere.
+	if info, err := os.Lstat(dir); err != nil || !info.IsDir() { // A symbolic link leads elsewhere.
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
@@ -179,8 +180,7 @@ func namesIn(dir string, keep func(fs.DirEntry) bool) ([]string, error) {
 
 func byPath(a, b Orphan) int { return strings.Compare(a.Path, b.Path) }
 
-// Report replaces what the status tells of the orphans that were looked for. Those that were found while the manager ran
-// stay.
+// Report replaces the orphans that the search at the start has found. Orphans that were found later stay listed.
 func (l *List) Report(orphans []Orphan) {
 	l.mu.Lock()
 	before := l.all
@@ -192,10 +192,10 @@ func (l *List) Report(orphans []Orphan) {
 	slices.SortFunc(orphans, byPath)
 	l.all, l.looked = orphans, true
 	l.mu.Unlock()
-	l.tellOfOrphans(slices.Concat(before, orphans)) // Who waits for a pod waits for what is gone from the list, too.
+	l.tellOfOrphans(slices.Concat(before, orphans)) // Callers may also wait for an orphan that the list has just lost.
 }
 
-// Changed wakes who waits for orphans to go, if there are any.
+// Changed wakes the callers that wait for orphans to go, if there are any orphans.
 func (l *List) Changed() {
 	l.mu.Lock()
 	orphans := l.all
@@ -209,10 +209,10 @@ func (l *List) tellOfOrphans(orphans []Orphan) {
 	for _, o := range orphans {
 		uid := o.PodUID
 		if uid == "" {
-			uid = types.UID(filepath.Base(o.Path)) // It may be bound for that pod; see LiveOf.
+			uid = types.UID(filepath.Base(o.Path)) // It may be a device bound for that pod; see LiveOf.
 		}
 		l.options.Notify(volume.UniquePodName(uid))
 	}
 	l.options.Notify(changes.AnyPod)
-	l.options.InUseChanged() // What the node has in use may depend on it.
+	l.options.InUseChanged() // The list of volumes in use may depend on it.
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
 )
 
-// The manager takes a mount or a directory of which nothing is on record for its own only where it makes such itself: at the
-// exact places of the volumes that its plugins serve (docs/contract.md, W5). All else below the root may be the operator's,
-// also a filesystem of his that a plugin keeps its data on.
+// The manager takes an unrecorded mount or directory for its own only at the exact paths at which its plugins have volumes
+// (docs/contract.md, W5). Everything else below the root may be the operator's: for example a filesystem on which a plugin
+// keeps its data.
 
-// checkPlace refuses an orphan that does not lie where the manager makes mounts and directories. The error matches
+// checkPlace refuses an orphan at a path where the manager makes no mounts or directories. The error matches
 // [mount.ErrForeign].
 func (l *List) checkPlace(o Orphan) error {
 	if l.isPodsPlace(o.Path) || l.isPluginsPlace(o.Path) {
@@ -33,7 +33,7 @@ func (l *List) checkPlace(o Orphan) error {
 	return fmt.Errorf("%s at %q stays, since no plugin here has volumes there: %s: %w", what, o.Path, advice, mount.ErrForeign)
 }
 
-// isPodsPlace reports whether path is that of a volume of a pod, of the link to its device, or of a part of it.
+// isPodsPlace reports whether path is the path of a pod's volume, of the link to its device, or of a part of it.
 func (l *List) isPodsPlace(path string) bool {
 	rest, ok := strings.CutPrefix(path, filepath.Clean(l.options.Plugins.Host().GetPodsDir())+"/")
 	if !ok {
@@ -51,7 +51,7 @@ func (l *List) isPodsPlace(path string) bool {
 	return false
 }
 
-// hasVolumeAt reports whether the plugin of a volume would have it at that path for the pod.
+// hasVolumeAt reports whether the plugin of a volume has the pod's volume at exactly that path.
 func (l *List) hasVolumeAt(d Dir) bool {
 	pathOf := pluginpaths.SetUp
 	if d.Block {
@@ -61,8 +61,8 @@ func (l *List) hasVolumeAt(d Dir) bool {
 	return err == nil && path == d.Path
 }
 
-// isPluginsPlace reports whether path is one at which a plugin stages a volume ({plugin}/mounts/{volume}), or at which a device
-// is bound for a pod ({plugin}/volumeDevices/{volume}/{pod}), or the directory of such binds.
+// isPluginsPlace reports whether a plugin stages a volume at path ({plugin}/mounts/{volume}), binds a device for a pod there
+// ({plugin}/volumeDevices/{volume}/{pod}), or has the directory of such binds there.
 func (l *List) isPluginsPlace(path string) bool {
 	host := l.options.Plugins.Host()
 	for _, name := range l.options.Plugins.PluginNames() {

@@ -10,9 +10,9 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
-// RemovePodDirs removes the pod's directories above a volume that was torn down or unmapped, as far as they are empty and the pod is
-// gone. They go by rmdir alone, so that what somebody else put there stays, and with it all above. What cannot go now,
-// since another volume of the pod is still there, goes after that one. It reports whether nothing is left of the pod.
+// RemovePodDirs removes the empty directories of a pod that is gone, above a volume that was torn down or unmapped. It uses
+// rmdir only: a foreign file or directory stays, and so do the directories above it. A directory that still holds another
+// volume of the pod is removed after that volume. It reports whether nothing is left of the pod.
 func (l *List) RemovePodDirs(o operationexecutor.OperationInfo) (gone bool) {
 	if l.options.IsKnown(o.PodName) {
 		return false // its next set-up may be making them
@@ -28,23 +28,24 @@ func (l *List) RemovePodDirs(o operationexecutor.OperationInfo) (gone bool) {
 		return false
 	}
 	if _, err := os.Lstat(pod); err == nil {
-		l.removeEmptyPod(uid) // A manager that was killed has left more, or somebody else did.
+		l.removeEmptyPod(uid) // A manager that was killed may have left more, and so may others.
 	}
 	return false
 }
 
-// removeEmptyDirs removes dir and those above it, up to and with top, as far as they are empty, and reports whether top is gone.
+// removeEmptyDirs removes dir and its parents, up to and including top, as long as they are empty. It reports whether top is
+// gone.
 func (l *List) removeEmptyDirs(dir, top string) (gone bool) {
 	for ; dir == top || strings.HasPrefix(dir, top+string(filepath.Separator)); dir = filepath.Dir(dir) {
 		if gone = l.removeEmptyDir(dir); !gone {
-			return false // Nor is what is above it empty.
+			return false // The directories above it are not empty either.
 		}
 	}
 	return gone
 }
 
-// removeEmptyDir removes a directory if it is empty and nothing is mounted there, and reports whether it is gone. About one that
-// is not there, or in use, nothing is to be done.
+// removeEmptyDir removes a directory if it is empty and no mount point, and reports whether it is gone. It logs no failure
+// for a directory that is missing or in use.
 func (l *List) removeEmptyDir(dir string) (gone bool) {
 	err := rmdir(dir)
 	if err == nil || isMissing(err) {

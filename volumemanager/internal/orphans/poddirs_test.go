@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An empty directory that stays is told of; one that is not there, or not empty, stays for a reason.
+// An empty directory that cannot be removed is logged. One that is missing or not empty is not.
 func TestADirectoryThatCannotBeRemovedIsToldOf(t *testing.T) {
 	var log strings.Builder
 	l := New(Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})

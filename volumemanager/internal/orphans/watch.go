@@ -16,19 +16,19 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file lists mounts of which nothing is on record and that come while the manager runs, such as one that a plugin makes in a
-// goroutine of its own after its call has returned.
+// This file lists unrecorded mounts that appear while the manager runs. For example, a plugin may mount in a goroutine of
+// its own after its call has returned.
 
-// MayBe reports whether a path lies where the mounts of volumes do. The parts of volumes that are bound for containers go
-// with their volumes.
+// MayBe reports whether a mount at this path may be an orphan: it lies where volumes are mounted. Parts of volumes that are
+// bound for containers do not count, because they go with their volumes.
 func (l *List) MayBe(path string) bool {
 	host := l.options.Plugins.Host()
 	inPods, inPlugins := strings.HasPrefix(path, host.GetPodsDir()+"/"), strings.HasPrefix(path, filepath.Clean(host.GetPluginDir(""))+"/")
 	return l.options.Records != nil && (inPods || inPlugins) && !strings.Contains(path, "/"+safepath.SubpathsDir+"/")
 }
 
-// Examine lists what is mounted at a path of which nothing is known and nothing is on record, or takes it from the list when
-// it is there no more. Before the look at the start has listed all that was there, there is no list.
+// Examine lists an unrecorded mount at a path that is not known, or removes the path from the list if nothing is mounted
+// there any more. It changes nothing until the manager has looked for orphans at its start.
 func (l *List) Examine(ctx context.Context, path string) {
 	if !l.MayBe(path) || l.options.IsBusy(path) {
 		return
@@ -40,7 +40,7 @@ func (l *List) Examine(ctx context.Context, path string) {
 		mp.Path = path
 		found = Mounts([]mount.MountPoint{mp}, l.options.Plugins.Host(), l.options.Records.Paths())
 	case !errors.Is(err, mount.ErrNotMounted):
-		return // It is said nothing of what cannot be looked at.
+		return // The mount could not be looked up: the list stays.
 	}
 	for i := range found {
 		found[i].later = true
@@ -56,8 +56,8 @@ func (l *List) Examine(ctx context.Context, path string) {
 	l.tellOfOrphans([]Orphan{{Path: path, PodUID: types.UID(uid)}})
 }
 
-// ExamineUnknown looks at the mounts of a table that may be orphans and of which nothing is known, and at those that were listed
-// and are not in it. Of a mount that is known it costs a look into a map.
+// ExamineUnknown examines the mounts of a table that are not known, and the listed orphans that the table lacks. For a known
+// mount it costs one map lookup.
 func (l *List) ExamineUnknown(ctx context.Context, at map[string]int) {
 	for path := range at {
 		if l.MayBe(path) && !l.options.IsMount(path) {
@@ -74,8 +74,8 @@ func (l *List) ExamineUnknown(ctx context.Context, at map[string]int) {
 	}
 }
 
-// relist puts what was found mounted at a path, or nothing, in place of what the list of orphans says of it, and reports whether that
-// changed the list.
+// relist replaces the list's entry for the mount at a path by what was found there, which may be nothing. It reports whether
+// the list has changed.
 func (l *List) relist(path string, mp mount.MountPoint, found []Orphan) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,12 +84,12 @@ func (l *List) relist(path string, mp mount.MountPoint, found []Orphan) bool {
 	if !l.looked || len(found) == 0 && known < 0 || len(found) > 0 && known >= 0 && l.all[known].Identity.Is(mp) {
 		return false
 	}
-	l.all = append(slices.DeleteFunc(slices.Clone(l.all), isIt), found...) // Others read the list that was reported.
+	l.all = append(slices.DeleteFunc(slices.Clone(l.all), isIt), found...) // Callers still read the old list.
 	slices.SortFunc(l.all, byPath)
 	return true
 }
 
-// PathsOf returns the paths of the orphans that are mounts with one of the unique ids.
+// PathsOf returns the paths of the orphans that have one of these unique mount ids.
 func (l *List) PathsOf(ids []uint64) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,8 @@ func (l *List) PathsOf(ids []uint64) []string {
 	return paths
 }
 
-// Kept lists a directory that is there after its volume was taken away, and takes one that is gone from the list.
+// Kept updates the list after a teardown: it lists a directory that is still there, and removes one that is gone from the
+// list.
 func (l *List) Kept(path string, pod types.UID, removed bool) {
 	o := Orphan{Path: path, PodUID: pod, later: true}
 	gone := removed
@@ -117,7 +118,7 @@ func (l *List) Kept(path string, pod types.UID, removed bool) {
 	if gone && !slices.ContainsFunc(l.all, isIt) {
 		return
 	}
-	l.all = slices.DeleteFunc(slices.Clone(l.all), isIt) // Others read the list that was reported.
+	l.all = slices.DeleteFunc(slices.Clone(l.all), isIt) // Callers still read the old list.
 	if !gone {
 		l.all = append(l.all, o)
 		slices.SortFunc(l.all, byPath)
