@@ -1,4 +1,4 @@
-// Package paths compares paths as text.
+// Package paths compares paths as text. It does no I/O.
 package paths
 
 import (
@@ -24,7 +24,7 @@ func IsAtOrBeneathAny(path string, paths map[string]struct{}) bool {
 	}
 }
 
-// DepthBelow returns how many elements path has below dir; zero when it is not below it.
+// DepthBelow returns how many elements path has below dir; zero if path is not below dir.
 func DepthBelow(path, dir string) int {
 	rest, ok := strings.CutPrefix(path, filepath.Clean(dir)+"/")
 	if !ok {
@@ -33,7 +33,7 @@ func DepthBelow(path, dir string) int {
 	return 1 + strings.Count(rest, "/")
 }
 
-// WithParents returns the paths, and all directories above them.
+// WithParents returns the paths and all directories above them.
 func WithParents(paths iter.Seq[string]) map[string]struct{} {
 	all := make(map[string]struct{})
 	for path := range paths {
