@@ -1,4 +1,5 @@
-// Package pluginpaths says where plugins have volumes. What it calls does no I/O, by the plugins' contract; a panic is an error.
+// Package pluginpaths computes the paths at which plugins have volumes. By the plugins' contract, the methods that it calls
+// do no I/O. It returns a plugin's panic as an error.
 package pluginpaths
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Staging returns where the plugin stages a volume, or where it has the binds of a device; empty when nowhere.
+// Staging returns the path at which the plugin stages a volume, or keeps the binds of its device; empty if it does neither.
 func Staging(plugins *volume.VolumePluginMgr, spec *volume.Spec) (path string, err error) {
 	defer catch("GetDeviceMountPath or GetGlobalMapPath", &err)
 	if volume.IsBlock(spec) {
@@ -18,7 +19,7 @@ func Staging(plugins *volume.VolumePluginMgr, spec *volume.Spec) (path string, e
 		if err != nil {
 			return "", err
 		}
-		unmapper, err := plugin.NewBlockVolumeUnmapper(spec.Name(), "") // A mapper needs more than is known of what was found.
+		unmapper, err := plugin.NewBlockVolumeUnmapper(spec.Name(), "") // A mapper would need more than is known about a found volume.
 		if err != nil {
 			return "", err
 		}
@@ -38,7 +39,7 @@ func Staging(plugins *volume.VolumePluginMgr, spec *volume.Spec) (path string, e
 	return mounter.GetDeviceMountPath(spec)
 }
 
-// SetUp returns where a plugin tears a volume down for a pod. inner is the volume's inner name.
+// SetUp returns the path at which a plugin sets a volume up for a pod, and tears it down. inner is the volume's inner name.
 func SetUp(plugins *volume.VolumePluginMgr, pluginName, inner string, uid types.UID) (path string, err error) {
 	defer catch("NewUnmounter or GetPath", &err)
 	plugin, err := plugins.FindPluginByName(pluginName)
@@ -52,7 +53,7 @@ func SetUp(plugins *volume.VolumePluginMgr, pluginName, inner string, uid types.
 	return unmounter.GetPath(), nil
 }
 
-// Link returns where the link of a pod to its device is. inner is the volume's inner name.
+// Link returns the path of a pod's link to the device. inner is the volume's inner name.
 func Link(plugins *volume.VolumePluginMgr, pluginName, inner string, uid types.UID) (path string, err error) {
 	defer catch("NewBlockVolumeUnmapper or GetPodDeviceMapPath", &err)
 	plugin, err := plugins.FindMapperPluginByName(pluginName)
@@ -67,7 +68,7 @@ func Link(plugins *volume.VolumePluginMgr, pluginName, inner string, uid types.U
 	return filepath.Join(dir, link), nil
 }
 
-// catch makes an error of a panic of a plugin. It is to be deferred.
+// catch turns a panic of a plugin into an error. The caller defers it.
 func catch(call string, err *error) {
 	if value := recover(); value != nil {
 		*err = &volume.PanicError{Call: call, Value: value, Stack: debug.Stack()}
