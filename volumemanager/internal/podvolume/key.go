@@ -1,4 +1,4 @@
-// Package podvolume names a volume as a pod has it.
+// Package podvolume has the key of a volume as a pod has it.
 package podvolume
 
 import (
@@ -7,9 +7,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Key is a volume as a pod has it, or, without a pod, the volume as a whole: as it is staged and attached.
+// Key identifies a volume as a pod has it. Without a pod it identifies the volume as a whole: its staging and its
+// attachment.
 type Key struct {
-	// Volume is the unique name, Pod that of the pod.
+	// Volume is the unique name of the volume; Pod is the unique name of the pod.
 	Volume v1.UniqueVolumeName
 	Pod    volume.UniquePodName
 }
