@@ -8,13 +8,14 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 )
 
-// This file takes over the records of managers that joined a pod's UID and the name of its volume by a dash, which is a part of
-// both.
+// This file reads the records of earlier managers. Their unique names joined a pod's UID and the volume's name with a dash;
+// but a dash may also be a part of either.
 
-// firstVersion is that of records with such names.
+// firstVersion is the version of records with such names.
 const firstVersion = 1
 
-// renamed returns a record under the unique name that its volume has now. One whose plugin does not answer stays what it is.
+// renamed returns a record under the volume's present unique name. If the plugin is not registered, the record stays as it
+// is.
 func (r *Recovery) renamed(v journal.Found) journal.Found {
 	if v.Record.Version != firstVersion {
 		return v
@@ -36,7 +37,7 @@ func (r *Recovery) renamed(v journal.Found) journal.Found {
 	return v
 }
 
-// olderName is the unique name that a volume of one pod had.
+// olderName returns the unique name that earlier managers gave a volume of one pod.
 func olderName(plugin string, uid types.UID, spec *volume.Spec) v1.UniqueVolumeName {
 	return volume.GetUniqueVolumeName(plugin, string(uid)+"-"+spec.Name())
 }

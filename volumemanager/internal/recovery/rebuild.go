@@ -22,11 +22,11 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
-// This file deals with what lies under the root and is on no record: it is rebuilt through its plugin where records are
-// missing, and told of, and perhaps removed, where they are not.
+// This file handles everything under the root that has no record. If records are missing, it asks the plugins and rebuilds
+// the records. Otherwise it reports orphans, and removes them if that is allowed.
 
-// Run rebuilds and lists what is on no record, and removes what may be removed once all pods are known. It returns when nothing is
-// left to be removed, or with ctx.
+// Run rebuilds missing records and lists orphans. After all pods have been added it removes the orphans that may be removed.
+// It returns when nothing is left to remove, or when ctx ends.
 func (r *Recovery) Run(ctx context.Context) {
 	unrecorded, ok := r.lookForOrphans(ctx)
 	if !ok || !r.options.RemoveOrphans {
@@ -46,8 +46,8 @@ func (r *Recovery) Run(ctx context.Context) {
 	}
 }
 
-// lookForOrphans rebuilds and lists what is on no record, and opens all that waits for this. It returns false when nothing can be
-// on no record, since the directory of records was never a new one.
+// lookForOrphans rebuilds missing records, lists orphans, and releases everything that waits for this. It returns false if
+// the directory of records cannot be marked: such a directory counts as complete, and nothing is without a record.
 func (r *Recovery) lookForOrphans(ctx context.Context) (unrecorded []orphans.Orphan, ok bool) {
 	defer close(r.known)
 	defer r.endRebuild()
@@ -73,13 +73,14 @@ func (r *Recovery) lookForOrphans(ctx context.Context) (unrecorded []orphans.Orp
 	return unrecorded, true
 }
 
-// mustRebuild reports whether records are missing, so that what is on none may be of an earlier manager.
+// mustRebuild reports whether records are missing. A mount or directory without a record may then be an earlier manager's.
 func (r *Recovery) mustRebuild() bool {
 	return !r.options.Journal.IsComplete() || len(r.Damaged()) > 0
 }
 
-// findUnrecorded returns all mounts, directories and devices that were on no record since the start. What counts as on record
-// is known after they were listed: it has what this manager has begun meanwhile, and what it has torn down.
+// findUnrecorded returns the mounts, directories and devices that have had no record at any time since the start. It lists
+// them first and reads the records after that: the records then hold everything that this manager has begun meanwhile, and
+// everything that it has torn down.
 func (r *Recovery) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error) {
 	host := r.options.Plugins.Host()
 	dirs, err := orphans.VolumeDirs(ctx, host)
@@ -114,8 +115,8 @@ func (r *Recovery) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error)
 	return append(unrecorded, r.options.Orphans.Devices(devices, r.mounts.table, recorded.Accounts)...), err
 }
 
-// rebuild learns what volumes it is that were found: from the records that are left, and from the plugins. It takes those
-// that are known into the actual state, uncertain, and on record, and returns the rest.
+// rebuild identifies the volumes that were found: from the remaining records, and by asking the plugins. It enters them into
+// the actual state as uncertain, writes their records, and returns what it could not identify.
 func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []orphans.Orphan {
 	attached := r.attached()
 	built := r.rebuildStagings(attached)
@@ -142,7 +143,7 @@ func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []o
 			continue
 		}
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, volume.ErrUncertain) {
-			silent[o.Dir.Plugin] = err // It is not asked about the next, which would take as long.
+			silent[o.Dir.Plugin] = err // The next call of this plugin would take as long.
 		}
 		o.Err = err
 		rest = append(rest, o)
@@ -151,7 +152,7 @@ func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []o
 		return rest
 	}
 	r.options.Logger.Warn("records were missing: volumes were rebuilt from what lies under the root", "volumes", len(built), "not rebuilt", len(rest))
-	// All at once: a volume is not unstaged while one of its pods is not known yet.
+	// All volumes enter the actual state at once: none is unstaged before all of its pods are known.
 	for _, v := range built {
 		if err := r.options.Journal.Adopt(ctx, v.Record); err != nil {
 			r.options.Logger.Warn("a volume that was rebuilt could not be recorded", "volume", v.Record.Volume, "error", err)
@@ -166,8 +167,8 @@ func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []o
 	return r.withoutRecorded(rest)
 }
 
-// checkCanBeOurs returns an error that matches owned.ErrUnproven when what was found cannot be a volume that a manager has set up: a
-// mount that no manager makes shows it, or it is a file.
+// checkCanBeOurs refuses what cannot be a volume that a manager has set up: a file, or anything inside a mount that no
+// manager makes. The error matches owned.ErrUnproven.
 func (r *Recovery) checkCanBeOurs(o orphans.Orphan) error {
 	pods := r.options.Plugins.Host().GetPodsDir()
 	for above := filepath.Dir(o.Path); above != pods && paths.IsAtOrBeneath(above, pods); above = filepath.Dir(above) {
@@ -186,7 +187,7 @@ func (r *Recovery) checkCanBeOurs(o orphans.Orphan) error {
 	return err
 }
 
-// withoutRecorded leaves out what has come on record: the stagings and devices of volumes that were rebuilt.
+// withoutRecorded leaves out everything that has a record by now: the stagings and devices of rebuilt volumes.
 func (r *Recovery) withoutRecorded(found []orphans.Orphan) []orphans.Orphan {
 	if len(found) == 0 {
 		return nil
@@ -197,12 +198,12 @@ func (r *Recovery) withoutRecorded(found []orphans.Orphan) []orphans.Orphan {
 	})
 }
 
-// Orphans returns what is on no record. An orphan that has become a volume is none any more.
+// Orphans returns everything without a record. A volume that was rebuilt is no longer an orphan.
 func (r *Recovery) Orphans() []orphans.Orphan {
 	return r.withoutRecorded(slices.Clone(r.options.Orphans.All()))
 }
 
-// endRebuild is called once all is known that there is to know of volumes. What was left alone until then is planned.
+// endRebuild is called when all volumes are known that can be known. It plans the volumes that were left alone until then.
 func (r *Recovery) endRebuild() {
 	r.mu.Lock()
 	ended := r.rebuilding
@@ -216,7 +217,7 @@ func (r *Recovery) endRebuild() {
 	r.options.InUseChanged()
 }
 
-// rebuildOne asks the plugin what volume it is that was found, and makes the record that there should have been.
+// rebuildOne asks the plugin which volume it finds, and makes the missing record.
 func (r *Recovery) rebuildOne(ctx context.Context, o orphans.Orphan) (journal.Found, error) {
 	ask := operationexecutor.VolumeToReconstruct{
 		PluginName: o.Dir.Plugin, PodUID: o.Dir.UID, InnerVolumeSpecName: o.Dir.Name, VolumePath: o.Dir.Path,
@@ -240,8 +241,8 @@ func (r *Recovery) foundOf(o orphans.Orphan, answer volume.ReconstructedVolume) 
 	return r.check(record)
 }
 
-// check returns a record with its spec if it can be trusted, and its plugin computes the same: its teardown would be that of another
-// path otherwise.
+// check returns a record and its spec if it is valid and the plugin computes the same paths from it. Otherwise a teardown
+// would work on another path.
 func (r *Recovery) check(record journal.Record) (journal.Found, error) {
 	found, err := r.options.Journal.Check(record)
 	if err == nil {
@@ -261,7 +262,8 @@ func (r *Recovery) recordOf(o orphans.Orphan, answer volume.ReconstructedVolume)
 	if err != nil {
 		return record, err
 	}
-	// What a controller attaches it detaches, too: it believes it attached until it has, and nobody would attach it again.
+	// With a controller the record has no attachment. The controller considers the volume attached until it has detached it
+	// itself; if the node detached the volume, no controller would attach it again.
 	if ok, err := r.options.Plugins.IsAttachable(spec); r.options.AttachesItself && (err != nil || ok) {
 		record.Attachment = &journal.Attachment{Node: r.options.Plugins.Host().GetNodeName()}
 	}

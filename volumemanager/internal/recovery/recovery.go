@@ -1,6 +1,6 @@
-// Package recovery has what a start finds of an earlier manager: it reads the records, compares them with the plugins and the mount
-// table, makes them the actual state, rebuilds what is on no record, and lists the rest as orphans. It knows which of that may not be
-// undone yet.
+// Package recovery takes over what an earlier manager left. It reads the records, compares them with the plugins and the
+// mount table, enters them into the actual state, rebuilds missing records, and lists the rest as orphans. It knows which
+// volumes must not be torn down yet.
 package recovery
 
 import (
@@ -29,65 +29,66 @@ import (
 type Options struct {
 	// Plugins are those of the manager.
 	Plugins *volume.VolumePluginMgr
-	// Logger gets what is found, and what fails.
+	// Logger logs findings and failures.
 	Logger *slog.Logger
-	// Journal has the records; nil: there are none, and nothing is found.
+	// Journal has the records. Without one the recovery finds nothing.
 	Journal *journal.Journal
-	// Mounts is the mount table; nil: the records are not compared with it.
+	// Mounts is the mount table. Without one the recovery does not compare the records with it.
 	Mounts journal.Table
-	// Watch learns which mounts of the records are there.
+	// Watch gets the recorded mounts that are still there.
 	Watch *mountwatch.Watch
-	// Orphans lists what is on no record. RemoveOrphans says that it is removed.
+	// Orphans lists what has no record. If RemoveOrphans is true, orphans are removed.
 	Orphans       *orphans.List
 	RemoveOrphans bool
 	// Actual is the actual state of the world.
 	Actual *cache.ActualStateOfWorld
 	// Reconstruct asks a plugin which volume is at a path.
 	Reconstruct func(ctx context.Context, ask operationexecutor.VolumeToReconstruct) (volume.ReconstructedVolume, error)
-	// AttachesItself says that this node attaches its volumes, and no controller.
+	// AttachesItself says that this node attaches its volumes itself, without a controller.
 	AttachesItself bool
-	// IsKnown reports whether a pod is on this node, IsBusy whether an operation for it runs.
+	// IsKnown reports whether a pod is on this node; IsBusy, whether an operation for it runs.
 	IsKnown, IsBusy func(volume.UniquePodName) bool
-	// Look has volumes planned, LookAtAll all of them.
+	// Look plans volumes again; LookAtAll plans all of them.
 	Look      func([]v1.UniqueVolumeName)
 	LookAtAll func()
-	// Notify wakes those who wait for a pod.
+	// Notify wakes the callers that wait for a pod.
 	Notify func(volume.UniquePodName)
-	// InUseChanged is called when what the node uses is known better.
+	// InUseChanged is called when the set of volumes in use may have changed.
 	InUseChanged func()
 }
 
-// Recovery is what a start has found. Make it with [New].
+// Recovery holds what a start has found. Make it with [New].
 type Recovery struct {
 	options Options
-	// read is closed when the records were read, known after that, when what is on no record was rebuilt or is listed as an orphan.
-	// Both are nil without records.
+	// read is closed when the records were read. known is closed later, when everything without a record was rebuilt or is
+	// listed as an orphan. Both are nil if the manager keeps no records.
 	read, known chan struct{}
 	// complete is closed when all pods have been added.
 	complete chan struct{}
-	// mounts is the mount table as it was at the start. It is set before anything runs, and lives until it was looked at.
+	// mounts is the mount table at the start. It is set before any goroutine runs, and dropped after the search for orphans.
 	mounts mountsFound
-	// reused is how many set-ups pods use as they were found.
+	// reused counts the set-ups that pods use as they were found.
 	reused atomic.Uint64
 
 	mu sync.Mutex
-	// isRead says that the records were read, rebuilding that volumes may be here that are not known yet: nothing is unstaged or
-	// detached until they are.
+	// isRead says that the records were read. While rebuilding is true, unknown volumes may be on the node: no volume is
+	// unstaged or detached.
 	isRead, rebuilding, podsComplete bool
-	// adopted holds the volumes that were found, until all pods have been added.
+	// adopted holds the volumes that were found. It is cleared when all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
-	// unproven are the records that are still to be compared with their plugins.
+	// unproven holds the records that have not been compared with their plugins yet.
 	unproven map[v1.UniqueVolumeName]journal.Found
-	// released holds pods that were removed before all had been added, and of which a restart may have left volumes; each
-	// with the count of removals by then, which tells one removal from a later one.
+	// released holds the pods that were removed before all pods had been added, and that may have volumes from before the
+	// restart. The value is the count of removals by then; it tells one removal of a pod from a later one.
 	released map[volume.UniquePodName]uint64
 	removals uint64
-	// outlived holds pods that were removed before all that a restart left was known: what is found of them later is for no
-	// pod that was added with the same UID since.
+	// outlived holds the pods that were removed before everything left by an earlier manager was known. A set-up that is
+	// found later belongs to the removed pod, not to one that was added since with the same UID.
 	outlived map[volume.UniquePodName]struct{}
-	// unswept are the pods that were removed before the records were read, of which directories may be left.
+	// unswept holds the pods that were removed before the records were read. Some of their directories may still be there.
 	unswept map[volume.UniquePodName]struct{}
-	// damaged are the records that could not be used. rebuilt is how many volumes were rebuilt for want of records.
+	// damaged holds the records that cannot be used. rebuilt counts the volumes whose records were missing and have been
+	// rebuilt.
 	damaged []record.Damaged
 	rebuilt int
 }
@@ -105,15 +106,15 @@ func New(o Options) *Recovery {
 	return r
 }
 
-// RecordsRead returns a channel that is closed when the records were read: what is not known then is on no record. It is nil without
-// records.
+// RecordsRead returns a channel that is closed when the records were read. Anything that is not known by then has no record.
+// The channel is nil if the manager keeps no records.
 func (r *Recovery) RecordsRead() <-chan struct{} { return r.read }
 
-// AllKnown returns a channel that is closed when what is on no record was rebuilt, or is listed as an orphan. It is nil without
-// records.
+// AllKnown returns a channel that is closed when everything without a record was rebuilt, or is listed as an orphan. It is
+// nil if the manager keeps no records.
 func (r *Recovery) AllKnown() <-chan struct{} { return r.known }
 
-// PodsComplete says that all pods have been added: what belongs to none of them may be undone.
+// PodsComplete notes that all pods have been added. Volumes that none of them wants may be torn down from now on.
 func (r *Recovery) PodsComplete() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,21 +133,22 @@ func (r *Recovery) ArePodsComplete() bool {
 	return r.podsComplete
 }
 
-// IsComplete reports whether all pods have been added and all that an earlier manager left is known.
+// IsComplete reports whether all pods have been added and everything that an earlier manager left is known. While a record
+// is damaged it is false.
 func (r *Recovery) IsComplete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.podsComplete && !r.rebuilding && len(r.damaged) == 0
 }
 
-// AwaitsPods reports whether volumes of an earlier manager stay because not all pods have been added.
+// AwaitsPods reports whether the manager keeps volumes of an earlier manager because some pods may still be added.
 func (r *Recovery) AwaitsPods() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.podsComplete && len(r.adopted) > 0
 }
 
-// MayBeWanted reports whether pods that are not known yet may use a volume.
+// MayBeWanted reports whether a pod that is not known yet may use a volume.
 func (r *Recovery) MayBeWanted(name v1.UniqueVolumeName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,14 +156,14 @@ func (r *Recovery) MayBeWanted(name v1.UniqueVolumeName) bool {
 	return adopted || r.rebuilding
 }
 
-// Damaged returns the records that could not be used.
+// Damaged returns the records that cannot be used.
 func (r *Recovery) Damaged() []record.Damaged {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.damaged
 }
 
-// Rebuilt returns how many volumes were rebuilt for want of records.
+// Rebuilt returns how many volumes were rebuilt because their records were missing.
 func (r *Recovery) Rebuilt() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,8 +173,8 @@ func (r *Recovery) Rebuilt() int {
 // Reused returns how many set-ups pods use as they were found.
 func (r *Recovery) Reused() uint64 { return r.reused.Load() }
 
-// Read locks and reads the records of an earlier manager, and makes them the actual state: every part of it uncertain. It calls no
-// method of a plugin that does I/O, and touches no mount. After an error the records are not locked.
+// Read locks and reads the records of an earlier manager, and enters them into the actual state as uncertain. It calls no
+// plugin method that does I/O, and touches no mount. If it fails, the records are not locked.
 func (r *Recovery) Read(ctx context.Context) error {
 	if r.options.Journal == nil {
 		r.endRead()
@@ -214,8 +216,8 @@ func (r *Recovery) readRecords(ctx context.Context) error {
 	return r.adoptAll(found)
 }
 
-// adoptAll makes what was found a part of the actual state, and has it planned. Nothing of it is undone before all pods
-// are known.
+// adoptAll enters the volumes that were found into the actual state, and plans them. None of them is torn down before all
+// pods have been added.
 func (r *Recovery) adoptAll(found []journal.Found) error {
 	names := make([]v1.UniqueVolumeName, 0, len(found))
 	for _, v := range found {
@@ -235,13 +237,13 @@ func (r *Recovery) adoptAll(found []journal.Found) error {
 	return nil
 }
 
-// adopt makes a record a part of the actual state.
+// adopt enters a record into the actual state.
 func (r *Recovery) adopt(v journal.Record, spec *volume.Spec) error {
 	found := cache.ReconstructedVolume{
 		VolumeName: v.Volume, VolumeSpec: spec, PluginName: v.Plugin,
 		PluginIsAttachable: v.Attachment != nil, PluginIsDeviceMountable: v.Staging != nil,
 	}
-	// A plugin that is not registered any more answers nothing; the record then says what there is to undo.
+	// If the plugin is no longer registered, only the record says what has to be undone.
 	if ok, err := r.options.Plugins.IsAttachable(spec); err == nil {
 		found.PluginIsAttachable = found.PluginIsAttachable || ok
 	}

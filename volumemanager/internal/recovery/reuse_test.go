@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 )
 
-// TestAsksForTheSame is no where one thing differs.
+// TestAsksForTheSame: asksForTheSame is false as soon as one input differs.
 func TestAsksForTheSame(t *testing.T) {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"}}
 	spec := volume.NewSpecFromVolume(&v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
