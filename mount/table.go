@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// lookup finds the mount that an access to name reaches, and reports whether it is mounted at name itself. It walks from
-// the root down as the kernel does, so that a mount which a later one hides is not found.
+// lookup finds the mount that an access to name reaches, and reports whether name is its mount point. It walks from the
+// root down as the kernel does, so it does not find a mount that a later one hides.
 func lookup(table []MountPoint, name string) (found MountPoint, isMountPoint bool) {
 	children := make(map[uint64][]MountPoint)
 	known := make(map[uint64]bool, len(table))
@@ -24,7 +24,7 @@ func lookup(table []MountPoint, name string) (found MountPoint, isMountPoint boo
 	for next, ok := nearest(roots, name); ok; {
 		found, isMountPoint = next, next.Path == name
 		next, ok = nearest(children[found.ID], name)
-		delete(children, found.ID) // a broken table may hold a circle
+		delete(children, found.ID) // A broken table may hold a cycle.
 	}
 	return found, isMountPoint
 }
@@ -47,7 +47,7 @@ func within(name, dir string) bool {
 	return strings.HasPrefix(name, dir) && name[len(dir)] == '/'
 }
 
-// content is what mounts have in common that show the same.
+// content identifies what a mount shows. Mounts that show the same have equal contents.
 type content struct {
 	major, minor uint32
 	root         string
@@ -55,7 +55,7 @@ type content struct {
 
 func (m *MountPoint) content() content { return content{m.Major, m.Minor, m.Root} }
 
-// tableIndex finds in a table what shows the same.
+// tableIndex finds the mounts in a table that show the same content.
 type tableIndex struct {
 	contents map[content]showing
 }
@@ -63,7 +63,7 @@ type tableIndex struct {
 // showing are the mounts that show the same content.
 type showing struct {
 	ids []uint64
-	// paths holds all paths twice, so that all but one are one piece of it, whichever that is.
+	// paths holds all paths, twice in a row. So for each mount, the paths of all others are one slice of it.
 	paths []string
 }
 
@@ -82,7 +82,8 @@ func newTableIndex(table []MountPoint) *tableIndex {
 	return x
 }
 
-// refs returns the paths of the mounts that show the same as m, without that one. The result is part of the index.
+// refs returns the paths of the other mounts that show the same as m. The result is part of the index, so it must not be
+// changed.
 func (x *tableIndex) refs(m *MountPoint) []string {
 	c := x.contents[m.content()]
 	at, n := slices.Index(c.ids, m.ID), len(c.ids)
@@ -92,7 +93,7 @@ func (x *tableIndex) refs(m *MountPoint) []string {
 	return c.paths[at+1 : at+n : at+n]
 }
 
-// refs returns the paths of the mounts that show the same as the mount at name, without that one.
+// refs returns the paths of the other mounts that show the same as the mount at name.
 func refs(table []MountPoint, name string) []string {
 	m, ok := lookup(table, name)
 	if !ok {
