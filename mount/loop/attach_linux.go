@@ -27,10 +27,10 @@ func (m *Manager) attach(ctx context.Context, h handle, options AttachOptions) (
 	})
 }
 
-// maxVanished is how often a device that has the file, and that somebody else detaches under our eyes, is borne.
+// maxVanished is how many times in a row another program may detach the file's device during Attach.
 const maxVanished = 8
 
-// locked calls do while the backing file is locked against every other user of this package.
+// locked calls do while it holds the lock on the backing file, which excludes every other user of this package.
 func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (T, error) {
 	st, err := statRegular(ctx, h)
 	if err != nil {
@@ -44,14 +44,14 @@ func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (
 	if err := abandonable.Begin(ctx, "statx"); err != nil {
 		return *new(T), err
 	}
-	f, err := asItIs(h, st) // now that it is locked
+	f, err := asItIs(h, st) // the values may have changed before the lock
 	if err != nil {
 		return *new(T), err
 	}
 	return do(f)
 }
 
-// attachLocked runs under the lock of the file.
+// attachLocked attaches the file, or finds its device. The caller holds the lock of the file.
 func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOptions) (Device, error) {
 	if !m.index.isKnown() {
 		if err := m.index.catchUp(ctx, 0); err != nil {
@@ -65,7 +65,7 @@ func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOpt
 	if len(found) > 0 {
 		return m.reuse(ctx, f, options)
 	}
-	// Whoever deletes the file holds the lock, too, so that this stays true until the end.
+	// A program that deletes the file through this package holds the lock too, so this stays true until the end.
 	if f.links == 0 {
 		return Device{}, fmt.Errorf("it was deleted: %w", fs.ErrNotExist)
 	}
@@ -76,7 +76,7 @@ func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOpt
 	return m.attachFree(ctx, a)
 }
 
-// reuse returns the device that a file has already, if it is as asked for.
+// reuse returns the device that the file has already, if it fits the options.
 func (m *Manager) reuse(ctx context.Context, f backing, options AttachOptions) (Device, error) {
 	if err := m.index.catchUp(ctx, 0); err != nil {
 		return Device{}, err
@@ -97,8 +97,8 @@ func (m *Manager) reuse(ctx context.Context, f backing, options AttachOptions) (
 	return Device{}, severalError(found)
 }
 
-// dropOwn takes off what this package attached beside somebody else's device and had no time to take off again, because
-// the process was killed: devices with the caller's own label that nobody has claimed. It returns what is left.
+// dropOwn detaches devices that an earlier call of this package attached beside another program's device, before its
+// process was killed. These are unclaimed devices with the caller's label. It returns the devices that remain.
 func (m *Manager) dropOwn(ctx context.Context, found []Device, label string) []Device {
 	var others, left []Device
 	for _, d := range found {
@@ -118,7 +118,7 @@ func (m *Manager) dropOwn(ctx context.Context, found []Device, label string) []D
 	return left
 }
 
-// fits says why a device that has the file already is not what is asked for.
+// fits returns why the file's existing device does not fit the options, or nil.
 func fits(device Device, options AttachOptions) error {
 	switch {
 	case device.ReadOnly && !options.ReadOnly:
@@ -142,11 +142,11 @@ type attachment struct {
 	alone   bool // whether no other device may have the file
 }
 
-// errTaken says that somebody else was faster; the next device may do.
+// errTaken says that another program was faster. The next device may be free.
 var errTaken = errors.New("taken by somebody else")
 
-// attachFree tries free devices until one is ours. Between the kernel's answer and the attachment anybody can take the
-// device, udev can hold it, and losetup can remove it.
+// attachFree tries free devices until one is attached. Between the kernel's answer and the attachment, another program can
+// take the device, udev can hold it, and losetup can remove it.
 func (m *Manager) attachFree(ctx context.Context, a attachment) (Device, error) {
 	backing, err := a.file.reopen(a.mode)
 	if err != nil {
@@ -170,7 +170,7 @@ func (m *Manager) attachFree(ctx context.Context, a attachment) (Device, error) 
 	return Device{}, fmt.Errorf("%d free devices were taken by others first: try again: %w", maxAttempt, ErrNoDevice)
 }
 
-// attachOnce gives the file to a device that is free now, and proves that no other device has it.
+// attachOnce attaches the file to a device that is free now, and proves that no other device has the file.
 func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) {
 	device, node, err := m.changes.attach(ctx, a)
 	if err != nil {
@@ -180,12 +180,13 @@ func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) 
 		node.close()
 		return device, nil
 	}
-	// From here on the file has a device, so that the look is made even when the caller has left.
+	// The file has a device from here on, so the check must run even if the caller has left.
 	return m.proveAlone(context.WithoutCancel(ctx), a, device, node)
 }
 
-// proveAlone looks whether another device has the file, too. Meanwhile the device is claimed, so that nobody can mount it; it
-// is taken off again unless it is alone. It closes node, which keeps the file on the device until that is claimed.
+// proveAlone checks whether another device has the file too. It claims its own device meanwhile, so no program can mount
+// it, and detaches it if another one has the file. It closes node, which keeps the file on the device until the claim is
+// made.
 func (m *Manager) proveAlone(ctx context.Context, a attachment, device Device, node handle) (Device, error) {
 	if claim, err := m.claim(ctx, device.Number); err == nil {
 		node.close()
@@ -205,8 +206,8 @@ func (m *Manager) proveAlone(ctx context.Context, a attachment, device Device, n
 	return m.reuse(ctx, a.file, a.options)
 }
 
-// withdraw takes off a device that this very call has attached, and that it still has open. It keeps its claim until nobody
-// else has the device open, since the file stays until then, and could be mounted.
+// withdraw detaches a device that this call has attached and still has open. Until all other programs have closed the
+// device, the file stays on it and could be mounted, so withdraw keeps its claim until then.
 func withdraw(ctx context.Context, node handle, device Device) error {
 	wait := newWaiter()
 	err := clearFile(node)
@@ -222,7 +223,7 @@ func withdraw(ctx context.Context, node handle, device Device) error {
 	return fmt.Errorf("cannot take %s off again: detach it: %w", device.Path, &InUseError{Path: device.Path, Pending: true})
 }
 
-// whileNot calls do while no device has the file that refused says must not have it.
+// whileNot locks the file and calls do, unless refused reports true for one of the file's devices.
 func (m *Manager) whileNot(ctx context.Context, file *os.File, refused func(Device) bool, do func() error) error {
 	_, err := withHandle(file, func(h handle) (struct{}, error) {
 		return locked(ctx, h, func(f backing) (struct{}, error) {

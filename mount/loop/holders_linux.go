@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// How much is looked at to name those who hold a device. It is for people, and whoever is not found is not missed.
+// These limit the search for the holders of a device. The search only makes messages better, so it may miss some.
 const (
 	maxHolders = 4
 	maxProcess = 4096
@@ -23,7 +23,7 @@ func processes() []int {
 		return pids
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // what was read of it is enough
+	names, _ := dir.Readdirnames(-1) // a partial list is enough
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil && pid != os.Getpid() && len(pids) < maxProcess {
 			pids = append(pids, pid)
@@ -33,7 +33,7 @@ func processes() []int {
 	return pids
 }
 
-// mountedBy finds the mounts of a device in every mount namespace that can be seen.
+// mountedBy finds the mounts of a device in every mount namespace that this process can see.
 func mountedBy(device Device) []Holder {
 	var holders []Holder
 	seen := map[string]bool{}
@@ -56,7 +56,8 @@ func mountedBy(device Device) []Holder {
 	return holders
 }
 
-// mountsOf reads a mount table. The number of a btrfs there is its own, so that it is known by the path of its device.
+// mountsOf finds a device in a mount table. It also compares the path of the device, because a btrfs shows a device number
+// of its own there.
 func mountsOf(device Device, pid int, table []byte) []Holder {
 	var holders []Holder
 	number := fmt.Sprintf("%d:%d", device.Major, device.Minor)
@@ -69,7 +70,7 @@ func mountsOf(device Device, pid int, table []byte) []Holder {
 	return holders
 }
 
-// unescape replaces what the kernel writes for blanks, tabs, newlines and backslashes.
+// unescape replaces the kernel's escapes for blanks, tabs, newlines and backslashes.
 func unescape(path string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }
@@ -92,7 +93,7 @@ func hasOpen(pid int, path string) bool {
 		return false
 	}
 	defer opened.Close()
-	names, _ := opened.Readdirnames(-1) // what was read of it is enough
+	names, _ := opened.Readdirnames(-1) // a partial list is enough
 	return slices.ContainsFunc(names, func(name string) bool {
 		target, err := os.Readlink(filepath.Join(dir, name))
 		return err == nil && target == path

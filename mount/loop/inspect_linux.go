@@ -16,7 +16,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// at asks the device at path.
+// at returns the state of the device at path.
 func (i inspector) at(ctx context.Context, path string) (Device, error) {
 	number, ok := loopNumber(filepath.Base(path))
 	if !ok || filepath.Dir(path) != devDir {
@@ -29,8 +29,8 @@ func (i inspector) at(ctx context.Context, path string) (Device, error) {
 	return device, err
 }
 
-// inspect asks a device what it has. A device that is free, or gone, is not attached. The kernel asks the filesystem of
-// the backing file to answer this (LOOP_GET_STATUS64), so that it may hang.
+// inspect reads what file a device has. It reports a device that is free, or gone, as not attached. The call
+// (LOOP_GET_STATUS64) reaches the filesystem of the backing file, so it may hang.
 func (i inspector) inspect(number int) (Device, bool, error) {
 	device, attached, err := i.identify(number)
 	if attached {
@@ -39,7 +39,7 @@ func (i inspector) inspect(number int) (Device, bool, error) {
 	return device, attached, err
 }
 
-// identify is inspect without the path of the backing file, which is slow to read and decides nothing.
+// identify is inspect without the path of the backing file, which is slow to read and not needed for decisions.
 func (i inspector) identify(number int) (Device, bool, error) {
 	node, err := i.nodes.open(number, unix.O_RDONLY)
 	if isGone(err) {
@@ -52,7 +52,7 @@ func (i inspector) identify(number int) (Device, bool, error) {
 	return inspectNode(node, number)
 }
 
-// inspectNode tells all but the path of the backing file.
+// inspectNode reads all but the path of the backing file.
 func inspectNode(node handle, number int) (Device, bool, error) {
 	info, err := status(node)
 	if isGone(err) {
@@ -86,7 +86,8 @@ func status(node handle) (*unix.LoopInfo64, error) {
 
 const deletedMark = " (deleted)"
 
-// sysBacking reads the path of the backing file from sysfs. It is for people: a file may really be named so.
+// sysBacking reads the path of the backing file from sysfs. Use it only in messages: the kernel adds a mark to the path of
+// a deleted file, and a file's name can end with that mark.
 func sysBacking(number int) (path string, deleted bool) {
 	content, err := os.ReadFile(sysPath(number, "loop/backing_file"))
 	if err != nil {
@@ -95,11 +96,11 @@ func sysBacking(number int) (path string, deleted bool) {
 	return strings.CutSuffix(strings.TrimSuffix(string(content), "\n"), deletedMark)
 }
 
-// askLimit is how long a device that is not the caller's own is waited for. It answers in a microsecond, unless the
-// filesystem of its backing file hangs.
+// askLimit is how long to wait for the answer of a device that is not the caller's own. A device answers in a microsecond,
+// unless the filesystem of its backing file hangs.
 const askLimit = 250 * time.Millisecond
 
-// within asks a device in a call that can be abandoned, after limit unless that is zero.
+// within calls ask for a device, and abandons the call when ctx ends, or after limit unless that is zero.
 func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 	ask func(number int) (Device, bool, error),
 ) (Device, bool, error) {
@@ -125,16 +126,16 @@ func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 	return device, attached, err
 }
 
-// errNoAnswer says that a device did not tell what it has, because the filesystem of its backing file is dead.
+// errNoAnswer says that a device could not report its file, because the filesystem of the file is dead.
 var errNoAnswer = errors.New("the filesystem of its backing file does not answer")
 
-// isSilent reports whether err says that a device did not answer, or not in time.
+// isSilent reports whether err says that a device did not answer, or not in time. It is false once ctx has ended.
 func isSilent(ctx context.Context, err error) bool {
 	return ctx.Err() == nil &&
 		(errors.Is(err, errNoAnswer) || errors.Is(err, mount.ErrStuck) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// has opens the device to look whether it still has its file.
+// has opens the device and reports whether it still has its file.
 func (i inspector) has(device Device) (bool, error) {
 	node, err := i.nodes.open(device.Number, unix.O_RDONLY)
 	if isGone(err) {
