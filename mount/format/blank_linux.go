@@ -12,11 +12,11 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// chunk is how much is read at once.
+// chunk is how many bytes are read at once.
 const chunk = int64(1) << 20
 
-// proveBlank returns the size of a medium that is proven to be blank. One that is too small for any filesystem is not: a device
-// that is not ready may have the size 0.
+// proveBlank proves that a medium is blank and returns its size. It refuses a medium that is too small for any filesystem,
+// because a device that is not ready may have the size 0.
 func proveBlank(ctx context.Context, file *os.File) (int64, error) {
 	abandonable.Note(ctx, "read")
 	info, err := checkMedium(file)
@@ -49,8 +49,8 @@ func sizeOf(file *os.File) (int64, error) {
 	return size, nil
 }
 
-// dropCached forgets what was read of a device before, so that it is the device that is read: one that several machines
-// share may hold something else by now.
+// dropCached drops the kernel's cached pages of a device, so the next read reaches the device itself: another machine that
+// shares it may have written to it.
 func dropCached(file *os.File) error {
 	err := onDescriptor(file, func(fd int) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) })
 	if err != nil {
@@ -59,7 +59,7 @@ func dropCached(file *os.File) error {
 	return nil
 }
 
-// proveFile reads every byte of a file that can be other than zero.
+// proveFile proves that a file is blank. It reads every byte that can be other than zero, and skips holes.
 func proveFile(ctx context.Context, file *os.File, size int64) error {
 	for offset := int64(0); offset < size; {
 		s, err := nextData(file, offset, size)
@@ -77,8 +77,8 @@ func proveFile(ctx context.Context, file *os.File, size int64) error {
 	return nil
 }
 
-// nextData returns the next part of the file that is not a hole, at or after offset. A filesystem that knows of no holes
-// says that all is data.
+// nextData returns the next part of the file that is not a hole, at or after offset. On a filesystem without holes, that is
+// the whole rest.
 func nextData(file *os.File, offset, size int64) (span, error) {
 	start, err := file.Seek(offset, unix.SEEK_DATA)
 	if errors.Is(err, unix.EINVAL) {
@@ -124,7 +124,8 @@ func proveSpan(ctx context.Context, file *os.File, s span) error {
 	return nil
 }
 
-// notBlank says what it is, if the start or the place tells.
+// notBlank returns the error for the byte at offset, with what the start of the medium, or that place, shows about its
+// content.
 func notBlank(ctx context.Context, file *os.File, offset int64) error {
 	found, err := probe(ctx, file)
 	if err != nil {
@@ -136,7 +137,8 @@ func notBlank(ctx context.Context, file *os.File, offset int64) error {
 	return &NotBlankError{Path: file.Name(), Offset: offset, Signature: found}
 }
 
-// recogniseBackup looks for a backup superblock of ext, which starts with its number of inodes and so not with a zero.
+// recogniseBackup looks for a backup superblock of ext around the first byte that is not zero. Such a superblock starts
+// with the number of inodes, and so within the same 1024 bytes.
 func recogniseBackup(file *os.File, offset int64) Signature {
 	superblock := make([]byte, 1024)
 	block := offset &^ (1024 - 1)

@@ -8,17 +8,18 @@ import (
 	"os"
 )
 
-// RenewFile gives the filesystem in a regular file that the caller opened for reading and writing an identity (UUID) of its
-// own, so that it can be used beside the one that the file is a copy of. Before that it is made whole: e2fsck -f -p for ext2,
-// ext3 and ext4, a replay of the log by the kernel for an xfs that was in use when it was copied, which takes a loop device
-// for a moment and a kernel of 5.2 or newer. The file must be attached and mounted nowhere. What is there is told by its
-// superblock afterwards; the tools' word is not enough.
+// RenewFile gives the filesystem in a regular file a new identity (UUID), so it can be used beside the filesystem of which
+// the file is a copy. The caller has opened the file for reading and writing, and it is attached and mounted nowhere. First
+// RenewFile makes the filesystem consistent: by e2fsck -f -p for ext2, ext3 and ext4. For an xfs that was in use when it
+// was copied, the kernel replays the log, which takes a loop device for a moment and a kernel of 5.2 or newer. Afterwards
+// RenewFile reads the superblock, because the success of a tool proves nothing.
 //
-// A btrfs that was copied while something was fsynced in it keeps a log tree that only a mount replays, which a second btrfs
-// of one identity cannot have: it is an error that matches [ErrInUse], and another copy may be without.
+// If a program called fsync in a btrfs while it was copied, the copy may have a log tree. Only a mount replays it, and the
+// kernel does not mount two btrfs with one identity. This is an error that matches [ErrInUse]. Another copy may be without
+// a log tree.
 //
-// When ctx ends meanwhile, or a tool fails, the file holds a filesystem that must not be used. A process that is killed leaves
-// no loop device and no mount.
+// If ctx ends meanwhile, or a tool fails, the filesystem in the file must not be used. A process that is killed leaves no
+// loop device and no mount.
 func RenewFile(ctx context.Context, file *os.File) error {
 	_, err := onFile(ctx, file, renewOp)
 	return err
@@ -35,15 +36,15 @@ func renewOp(ctx context.Context, file *os.File) (nothing, error) {
 	return nothing{}, nil
 }
 
-// renewer is the tool that gives a filesystem a new identity.
+// renewer is the tool that renews the identity of a filesystem.
 type renewer struct {
 	tool, pkg string
 	args      []string
-	// offset is where the superblock has the identity.
+	// offset is the position of the identity, in bytes from the start.
 	offset int64
 }
 
-// renewers are the types whose identity can be renewed.
+// renewers are the tools by filesystem type. Other types cannot be renewed.
 var renewers = map[string]renewer{
 	"ext2":  extRenewer(),
 	"ext3":  extRenewer(),

@@ -34,7 +34,7 @@ func canMake(fsType string) error {
 	return err
 }
 
-// making is a filesystem that is to be made.
+// making is one call of Make or MakeFile.
 type making struct {
 	maker
 	options MakeOptions
@@ -59,7 +59,7 @@ func makeFilesystem(ctx context.Context, file *os.File, options MakeOptions) err
 	return m.onDevice(ctx, file)
 }
 
-// inFile makes the filesystem in a regular file, which is the caller's alone.
+// inFile makes the filesystem in a regular file, which no other program uses.
 func (m making) inFile(ctx context.Context, file *os.File) error {
 	proven, err := m.prove(ctx, file)
 	if err != nil {
@@ -100,7 +100,7 @@ func (m making) runTool(ctx context.Context, file *os.File) error {
 	return run(ctx, "mkfs."+m.options.FSType, m.pkg, args, file)
 }
 
-// checkSize makes sure that the medium has the size for which it was proven to be blank.
+// checkSize checks that the medium still has the size that was proven to be blank.
 func checkSize(file *os.File, proven int64) error {
 	size, err := sizeOf(file)
 	if err == nil && size != proven {
@@ -110,14 +110,14 @@ func checkSize(file *os.File, proven int64) error {
 	return err
 }
 
-// isAllocated reports whether file is a regular one without a hole.
+// isAllocated reports whether file is a regular file without a hole.
 func isAllocated(file *os.File) (bool, error) {
 	st, err := fstat(file)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Blocks*512 >= st.Size, err
 }
 
-// allocateAgain takes the space that a tool has given back: mkfs.ext4 punches holes for its zeros where the filesystem
-// below cannot write zeros otherwise (a tmpfs).
+// allocateAgain allocates the space that a tool has freed. mkfs.ext4 writes zeros by punching holes if the filesystem below
+// has no other way (a tmpfs).
 func allocateAgain(file *os.File) error {
 	whole, err := isAllocated(file)
 	if err != nil || whole {
@@ -140,7 +140,8 @@ func fstat(file *os.File) (unix.Stat_t, error) {
 	return st, err
 }
 
-// onDescriptor calls f with the descriptor of file, which stays open meanwhile, again when a signal has interrupted it.
+// onDescriptor calls f with the descriptor of file, which stays open meanwhile. It calls f again while a signal interrupts
+// it.
 func onDescriptor(file *os.File, f func(fd int) error) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -155,7 +156,7 @@ func onDescriptor(file *os.File, f func(fd int) error) error {
 	return errors.Join(err, inner)
 }
 
-// verifyMade looks whether what was asked for is there: the tool's word is not enough.
+// verifyMade checks that the medium has the filesystem, because the success of a tool proves nothing.
 func verifyMade(ctx context.Context, file *os.File, fsType string) error {
 	found, err := probe(ctx, file)
 	if err != nil {
@@ -185,8 +186,8 @@ func check(ctx context.Context, file *os.File, fsType string) (CheckResult, erro
 	return CheckResult{}, fmt.Errorf("check of filesystem %q: %w", fsType, ErrUnknownType)
 }
 
-// restoreSuperblock puts an earlier superblock in the place of one that is broken, if both are of one filesystem that was not
-// mounted in between: what a mount has written into it would be lost.
+// restoreSuperblock replaces a broken superblock by an earlier one. Both must be of one filesystem that was not mounted in
+// between, because the earlier one lacks what a mount has written.
 func restoreSuperblock(file *os.File, earlier []byte) error {
 	now, err := readAt(file, extSuperblock, extSuperblockSize)
 	if err != nil || earlier == nil || !extSuperblockIsBroken(now) || extSuperblockIsBroken(earlier) {
@@ -201,11 +202,11 @@ func restoreSuperblock(file *os.File, earlier []byte) error {
 	return file.Sync()
 }
 
-// checkExt runs e2fsck with options by which it asks nothing.
+// checkExt runs e2fsck without questions.
 func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult, error) {
 	found := errorsOnRecord(file)
 	if found > 0 && slices.Equal(options, []string{preen}) {
-		options = []string{preenAll} // A state that says clean is not believed, and would leave them on record.
+		options = []string{preenAll} // Trusting a clean state would keep the recorded errors.
 	}
 	err := run(ctx, "e2fsck", "e2fsprogs", options, file)
 	if err == nil {
@@ -220,13 +221,14 @@ func checkExt(ctx context.Context, file *os.File, options []string) (CheckResult
 		return CheckResult{Checked: true, Repaired: true, Errors: found}, nil
 	case tool.ExitCode > 0 && tool.ExitCode&^(fsckRepaired|fsckReboot|fsckErrors) == 0:
 		return CheckResult{}, fmt.Errorf("%w: run e2fsck by hand: %w", ErrDamaged, err)
-	case tool.ExitCode == fsckFailed && hasBrokenSuperblock(file): // It also gives up for want of memory, or of the device.
+	case tool.ExitCode == fsckFailed && hasBrokenSuperblock(file): // e2fsck also exits so without memory, or if the device fails.
 		return CheckResult{}, fmt.Errorf("%w: its superblock is broken: run e2fsck -b 32768 by hand, or -b 8193 where blocks have 1 KiB, which uses a copy: %w", ErrDamaged, err)
 	}
 	return CheckResult{}, err
 }
 
-// errorsOnRecord returns how many errors the kernel has found in an ext. Of a superblock that is broken e2fsck tells.
+// errorsOnRecord returns how many errors the kernel has recorded in an ext. It returns 0 for a broken superblock, which
+// e2fsck reports.
 func errorsOnRecord(file *os.File) int {
 	super, err := readAt(file, extSuperblock, extSuperblockSize)
 	if err != nil || extSuperblockIsBroken(super) {

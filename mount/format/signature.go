@@ -10,14 +10,14 @@ import (
 	"io"
 )
 
-// Kind is what sort of thing a signature stands for.
+// Kind is what a signature identifies.
 type Kind uint8
 
-// The kinds. The zero value is for a signature that was not recognised.
+// The kinds. The zero value is the kind of an unrecognised signature.
 const (
 	Unknown        Kind = iota
 	Filesystem          // can be mounted
-	PartitionTable      // a disk that is parted
+	PartitionTable      // a partitioned disk
 	Container           // holds other volumes: LVM, LUKS, RAID, ...
 	Swap                // swap space
 )
@@ -38,14 +38,14 @@ func (k Kind) String() string {
 	return "unknown data"
 }
 
-// Signature is what a device was recognised as.
+// Signature is the result of recognising the content of a device.
 type Signature struct {
-	// Type is the name that mount(8) and blkid(8) use, such as "ext4", "xfs", "gpt" or "crypto_LUKS"; empty when nothing
-	// was recognised.
+	// Type is the name that mount(8) and blkid(8) use, such as "ext4", "xfs", "gpt" or "crypto_LUKS". It is empty if
+	// nothing was recognised.
 	Type string
-	// Kind is what sort of thing that is.
+	// Kind is what the signature identifies.
 	Kind Kind
-	// Offset is where the mark stands, in bytes from the start.
+	// Offset is where the magic number stands, in bytes from the start.
 	Offset int64
 }
 
@@ -63,7 +63,7 @@ type mark struct {
 	magic string
 }
 
-// at makes a mark that is found by its magic alone.
+// at makes a mark that its magic number alone identifies.
 func at(offset int64, magic, name string, kind Kind) mark {
 	return mark{sig: Signature{Type: name, Kind: kind, Offset: offset}, magic: magic}
 }
@@ -75,8 +75,8 @@ const (
 	extMagic       = "\x53\xef"
 )
 
-// marks are in the order in which they are looked for. Those that stand for less than what may lie around them come
-// last: the boot sector of a FAT or NTFS ends like a partition table.
+// marks are listed in the order in which they are tried. The least specific come last: the boot sector of a FAT or NTFS
+// ends like a partition table.
 //
 // Sources: the headers of the kernel (ext4, xfs, btrfs, f2fs, erofs, squashfs, md), cryptsetup's and LVM's on-disk
 // formats, the UEFI specification for GPT.
@@ -105,10 +105,10 @@ var marks = []mark{
 	at(510, "\x55\xaa", "dos", PartitionTable),
 }
 
-// probeSize is how much of the start holds all primary marks.
+// probeSize is how many bytes from the start contain all primary marks.
 const probeSize = 0x10040 + 64
 
-// probe reads the start once and looks at it.
+// probe reads the start of a medium once and recognises what it holds.
 func probe(ctx context.Context, medium io.ReaderAt) (Signature, error) {
 	if err := ctx.Err(); err != nil {
 		return Signature{}, fmt.Errorf("probing: %w", context.Cause(ctx))
@@ -142,7 +142,7 @@ func hasMagic(data []byte, offset int64, magic string) bool {
 	return end <= int64(len(data)) && bytes.Equal(data[offset:end], []byte(magic))
 }
 
-// Feature bits of an ext superblock, from fs/ext4/ext4.h: what tells the three filesystems apart.
+// Feature bits of an ext superblock, from fs/ext4/ext4.h. They distinguish ext2, ext3 and ext4.
 const (
 	extCompatJournal  = 0x4
 	extIncompatOfExt3 = 0x2 | 0x4 | 0x8 | 0x10 // filetype, recover, journal_dev, meta_bg
@@ -168,8 +168,8 @@ func recogniseExt(data []byte, offset int64) (Signature, bool) {
 	return Signature{Type: name, Kind: Filesystem, Offset: offset + extMagicOffset}, true
 }
 
-// The superblock's checksum, from fs/ext4/super.c: crc32c of all before it, without the inversion at the end, where the
-// feature metadata_csum is on, as it is by default.
+// The checksum of the superblock, from fs/ext4/super.c. It is the crc32c of all bytes before it, without the final
+// inversion. It exists if the feature metadata_csum is on, which is the default.
 const (
 	extMetadataCsum   = 0x400
 	extChecksumOffset = 1020
@@ -189,7 +189,7 @@ func extSuperblockIsBroken(superblock []byte) bool {
 	return sum != binary.LittleEndian.Uint32(superblock[extChecksumOffset:])
 }
 
-// recogniseLVM looks for the label of a physical volume, which stands in one of the first four sectors.
+// recogniseLVM looks for the label of a physical volume, which is in one of the first four sectors.
 func recogniseLVM(start []byte) (Signature, bool) {
 	for offset := int64(0); offset < 4*512; offset += 512 {
 		if hasMagic(start, offset, "LABELONE") && hasMagic(start, offset+24, "LVM2 001") {
