@@ -7,16 +7,16 @@ import (
 	"os"
 )
 
-// copyStep is how much is copied between two looks at the context, and copyBuffer by one system call.
+// copyStep is how many bytes are copied between two checks of the context, and copyBuffer how many at once.
 const (
 	copyStep   = 16 << 20
 	copyBuffer = 1 << 20
 )
 
-// CopyData copies the data of a file to another, which is as long and holds nothing yet, and leaves the holes out. After every few
-// mebibytes, and in the end, it tells how far it is; holes count, and take no time.
+// CopyData copies the data of a file to another of the same length that is still empty, and skips the holes. It calls tell
+// after every few mebibytes and at the end. done includes holes, which take no time.
 func CopyData(ctx context.Context, to, from *os.File, tell func(done, size int64)) error {
-	if err := from.Sync(); err != nil { // so that every hole is one
+	if err := from.Sync(); err != nil { // so no hole is hidden by data in memory
 		return err
 	}
 	info, err := from.Stat()
@@ -45,7 +45,7 @@ type copying struct {
 	buffer   []byte
 }
 
-// run copies one run of data.
+// run copies the data from start to end.
 func (c copying) run(ctx context.Context, start, end int64) error {
 	for offset := start; offset < end; {
 		if err := ctx.Err(); err != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// ErrNotRegular says that a name is not that of a regular file. Match it with errors.Is.
+// ErrNotRegular says that a name is not the name of a regular file. Match it with errors.Is.
 var ErrNotRegular = errors.New("not a regular file")
 
-// Dir is a directory of images, open for the length of one call.
+// Dir is an open directory of images. Keep it open for one call only.
 type Dir struct {
 	root *os.Root
 	path string
 }
 
-// OpenDir opens a directory by its absolute path. One that is not there is an error that matches fs.ErrNotExist.
+// OpenDir opens a directory by its absolute path. The error for a missing one matches fs.ErrNotExist.
 func OpenDir(path string) (*Dir, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -28,8 +28,7 @@ func OpenDir(path string) (*Dir, error) {
 	return &Dir{root: root, path: path}, nil
 }
 
-// MakeDir makes a directory with mode 0700, and those above it with mode 0750, where they are missing, so that they survive a power
-// cut, and opens it.
+// MakeDir opens a directory, and makes it with mode 0700, and its missing parents with mode 0750. They survive a power cut.
 func MakeDir(path string) (*Dir, error) {
 	if err := makeSynced(path, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of images: %w", err)
@@ -37,8 +36,8 @@ func MakeDir(path string) (*Dir, error) {
 	return OpenDir(path)
 }
 
-// makeSynced makes a directory, and those above it that are missing. One that is there may have been made by somebody who
-// was killed before he had synced it.
+// makeSynced makes a directory and its missing parents, and syncs their entries. It also syncs an existing directory's
+// entry: the process that made it may have been killed before its sync.
 func makeSynced(dir string, perm fs.FileMode) error {
 	err := os.Mkdir(dir, perm)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,8 +57,8 @@ func (d *Dir) Close() { _ = d.root.Close() }
 
 func (d *Dir) pathOf(name string) string { return filepath.Join(d.path, name) }
 
-// Open opens a regular file of the directory itself, not one that a link leads to: that is an error which matches
-// [ErrNotRegular]. Flags are those of os.OpenFile.
+// Open opens a regular file of this directory. It does not follow a link: the error then matches [ErrNotRegular]. Flags are
+// those of os.OpenFile.
 func (d *Dir) Open(name string, flags int) (*os.File, error) {
 	before, err := d.root.Lstat(name)
 	if err != nil {
@@ -83,7 +82,7 @@ func (d *Dir) Open(name string, flags int) (*os.File, error) {
 	return file, nil
 }
 
-// Is reports whether name still is that very file.
+// Is reports whether name still leads to this file.
 func (d *Dir) Is(name string, file *os.File) (bool, error) {
 	there, err := d.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +95,7 @@ func (d *Dir) Is(name string, file *os.File) (bool, error) {
 	return err == nil && os.SameFile(there, info), err
 }
 
-// Remove removes name if it still is that very file, so that it is gone after a power cut, too.
+// Remove removes name if it still leads to this file, and syncs the directory, so the removal survives a power cut.
 func (d *Dir) Remove(name string, file *os.File) error {
 	same, err := d.Is(name, file)
 	if err != nil || !same {
@@ -108,7 +107,7 @@ func (d *Dir) Remove(name string, file *os.File) error {
 	return d.Sync()
 }
 
-// Sync makes what was made, renamed or removed in the directory survive a power cut.
+// Sync syncs the directory. After it, files made, renamed or removed in it survive a power cut.
 func (d *Dir) Sync() error {
 	dir, err := d.root.Open(".")
 	if err != nil {
@@ -121,7 +120,7 @@ func (d *Dir) Sync() error {
 	return nil
 }
 
-// Sync writes what is in memory of the file, device or directory at path.
+// Sync syncs the file, device or directory at path.
 func Sync(path string) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// Allocate makes a file at least size bytes long and takes the space of all of it, without writing to it. Where the filesystem cannot
-// do it the error matches errors.ErrUnsupported.
+// Allocate makes a file at least size bytes long and allocates space for all of it, without writing to it. If the
+// filesystem cannot do this, the error matches errors.ErrUnsupported.
 func Allocate(file *os.File, size int64) error {
 	if err := allocate(file, size); err != nil {
 		return fmt.Errorf("allocating %d bytes for image %q: %w", size, file.Name(), err)
@@ -14,9 +14,9 @@ func Allocate(file *os.File, size int64) error {
 	return nil
 }
 
-// Extend makes a file end at size, unless it ends later. What it has already is not touched, whoever else extends it meanwhile:
-// it is never made shorter. A file whose space was all taken gets that of the new part, too. Where the filesystem cannot do it
-// in one step the error matches errors.ErrUnsupported.
+// Extend makes a file at least size bytes long. It never shortens the file or changes its content, even if another process
+// extends it meanwhile. If space was allocated for the whole file, Extend allocates it for the new part too. If the
+// filesystem cannot do this in one step, the error matches errors.ErrUnsupported.
 func Extend(file *os.File, size int64) error {
 	if err := extend(file, size); err != nil {
 		return fmt.Errorf("extending image %q to %d bytes: %w", file.Name(), size, err)
@@ -24,11 +24,11 @@ func Extend(file *os.File, size int64) error {
 	return nil
 }
 
-// Space is what a file may take of its filesystem, in bytes.
+// Space is how much space a file may take in its filesystem, in bytes.
 type Space struct {
-	// Holes is how much of the file has no space yet.
+	// Holes is how many bytes of the file have no space allocated.
 	Holes int64
-	// Free is how much the filesystem has left.
+	// Free is how many bytes are free in the filesystem.
 	Free int64
 }
 
@@ -41,8 +41,8 @@ func SpaceOf(file *os.File) (Space, error) {
 	return space, nil
 }
 
-// Share makes to, which is empty, share all blocks with from until one of them is written. What the filesystem cannot share
-// is an error that matches errors.ErrUnsupported, and to is empty still.
+// Share makes the empty file to share all blocks with from, until one of the two is written. If the filesystem cannot share
+// them, the error matches errors.ErrUnsupported, and to is still empty.
 func Share(to, from *os.File) error {
 	if err := share(to, from); err != nil {
 		return fmt.Errorf("FICLONE of %q: %w", from.Name(), err)
@@ -50,11 +50,11 @@ func Share(to, from *os.File) error {
 	return nil
 }
 
-// SharesInOneStep reports whether the filesystem of a file lets nobody write to it while [Share] makes a copy of it, so that this
-// holds what the file held at one moment.
+// SharesInOneStep reports whether the filesystem of a file blocks writes to it during [Share]. The copy then holds the
+// content of one moment.
 func SharesInOneStep(file *os.File) bool { return sharesInOneStep(file) }
 
-// SyncFilesystem writes all that the filesystem mounted at path has in memory.
+// SyncFilesystem syncs the whole filesystem that is mounted at path.
 func SyncFilesystem(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// With calls do with an image that it opens for reading, which is all that attaching needs, and closes then. It returns when ctx
-// ends, also while the filesystem of the images hangs: the error is then an *mount.AbandonedError. A missing image or directory is an
-// error that matches fs.ErrNotExist.
+// With opens an image for reading, which is enough to attach it, calls do, and closes the image. It returns when ctx ends,
+// even if the filesystem of the images hangs. The error is then an *mount.AbandonedError. The error for a missing image or
+// directory matches fs.ErrNotExist.
 func With[T any](ctx context.Context, dir, name string, do func(*os.File) (T, error)) (T, error) {
 	return mount.RunAbandonable(ctx, "use of the image", filepath.Join(dir, name), func() (T, error) {
 		value, err := use(dir, name, do)
-		// An abandoned do still has the file: this call ends with it.
+		// An abandoned do still uses the file, so this goroutine waits for its end.
 		var lost *mount.AbandonedError
 		if errors.As(err, &lost) {
 			<-lost.Done()
@@ -24,7 +24,7 @@ func With[T any](ctx context.Context, dir, name string, do func(*os.File) (T, er
 	})
 }
 
-// use is With without a bound.
+// use is With without a context: it waits for do.
 func use[T any](path, name string, do func(*os.File) (T, error)) (T, error) {
 	dir, err := OpenDir(path)
 	if err != nil {
