@@ -7,13 +7,13 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// RunAbandonable runs work, which makes system calls that nothing can interrupt, such as a stat on a dead server. It returns
-// when ctx ends even if work has not: the error is then an [*AbandonedError] of call and path. When ctx has ended already, it does
-// not begin work, and the error matches [ErrTransient]. Use it for the few calls that neither a [Mounter] nor mount/safepath
-// makes: each abandoned call keeps a thread, and RunAbandonable does not limit their number.
+// RunAbandonable runs work, which makes system calls that nothing can interrupt, such as a stat on a dead server. It
+// returns when ctx ends, even if work still runs. The error is then an [*AbandonedError] with call and path. If ctx has
+// already ended, work does not begin, and the error matches [ErrTransient]. Use it for the few calls that neither a
+// [Mounter] nor mount/safepath makes: each abandoned call keeps a thread, and RunAbandonable does not limit their number.
 //
-// The goroutine ends with work. Work must not panic, and must pass on what it finds by its result alone: its caller may
-// have gone.
+// The goroutine ends with work. Work must not panic. It must return its findings only as its result, because its caller may
+// have left.
 func RunAbandonable[T any](ctx context.Context, call, path string, work func() (T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {

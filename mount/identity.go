@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Identity identifies a mount, so that a program can tell its own mount from a foreign one at the same path later. Two
-// identities are equal (==) when all their fields are. An identity on disk is valid until the next boot, when the kernel
-// counts its ids from the start.
+// Identity identifies a mount, so a program can later tell its own mount from a foreign one at the same path. Two
+// identities are equal (==) if all their fields are. An identity on disk is valid until the next boot, because the kernel
+// then restarts its counters.
 type Identity struct {
-	// UniqueID is the id that the kernel gives to no other mount; 0 when it is not known.
+	// UniqueID is an id that the kernel never gives to another mount; 0 if it is not known.
 	UniqueID uint64
-	// ID is the id in the mount table, which is used again after the mount is gone; 0 when it is not known.
+	// ID is the id in the mount table. The kernel reuses it after the mount is gone. It is 0 if it is not known.
 	ID uint64
-	// Major and Minor are the device number of the filesystem; both are 0 when it is not known.
+	// Major and Minor are the device number of the filesystem. Both are 0 if it is not known.
 	Major, Minor uint32
 	// Root is the path within the filesystem that is mounted; empty when it is not known.
 	Root string
@@ -27,7 +27,7 @@ type Identity struct {
 	Flags string
 }
 
-// Identity returns what tells the mount from others.
+// Identity returns the identity of the mount.
 func (m MountPoint) Identity() Identity {
 	return Identity{
 		UniqueID: m.UniqueID, ID: m.ID, Major: m.Major, Minor: m.Minor,
@@ -35,9 +35,9 @@ func (m MountPoint) Identity() Identity {
 	}
 }
 
-// Is reports whether m is the mount that the identity is of. When both have a unique id, that alone decides: it survives
-// every remount and move. Otherwise id, device, root, filesystem and source must all be the same; of them a field that
-// the identity does not know matches anything, and so the zero Identity is that of every mount.
+// Is reports whether the identity is that of m. If both have a unique id, only that counts: it survives every remount and
+// move. Otherwise id, device, root, filesystem and source must all be equal. A field that the identity does not know
+// matches anything, so the zero Identity matches every mount.
 func (i Identity) Is(m MountPoint) bool {
 	if i.UniqueID != 0 && m.UniqueID != 0 {
 		return i.UniqueID == m.UniqueID
@@ -47,19 +47,19 @@ func (i Identity) Is(m MountPoint) bool {
 		same(i.Root, m.Root) && same(i.FSType, m.FSType) && same(i.Source, m.Source)
 }
 
-// FlagsChanged reports whether m was remounted with other options than those that the identity has. It returns false when the
+// FlagsChanged reports whether m was remounted with other flags than those of the identity. It returns false if the
 // identity has none.
 func (i Identity) FlagsChanged(m MountPoint) bool {
 	return !same(i.Flags, strings.Join(m.Options, ","))
 }
 
-// same reports whether what is known is the same, or nothing is.
+// same reports whether known equals now, or known is zero, which means that nothing is known.
 func same[T comparable](known, now T) bool {
 	var unknown T
 	return known == unknown || known == now
 }
 
-// describe names the mount for an error. It holds no option, which may be a secret.
+// describe names the mount for an error. It leaves out the options, which may be secrets.
 func (i Identity) describe() string {
 	var known []string
 	add := func(isKnown bool, format string, args ...any) {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// publicRequest is what is printed of a Request.
+// publicRequest is the printed form of a Request.
 type publicRequest struct {
 	Source, Target, FSType string
-	// Options are without the values of those that are for the filesystem.
+	// Options are the options without their values.
 	Options                []string
 	UserOptions, Sensitive int
 	SELinuxContext         string
@@ -28,17 +28,17 @@ func (r Request) public() publicRequest {
 	return p
 }
 
-// Format implements [fmt.Formatter]: with every verb, everything but the values of options, and of UserOptions and Sensitive
-// their number.
+// Format implements [fmt.Formatter]. With every verb it prints all fields, but no values of options, and only the number of
+// UserOptions and Sensitive.
 func (r Request) Format(state fmt.State, verb rune) { format(state, verb, r.public()) }
 
-// MarshalJSON implements [json.Marshaler]: the same as Format.
+// MarshalJSON implements [json.Marshaler]. It shows the same as Format.
 func (r Request) MarshalJSON() ([]byte, error) { return json.Marshal(r.public()) }
 
-// LogValue implements [slog.LogValuer]: the same as Format.
+// LogValue implements [slog.LogValuer]. It shows the same as Format.
 func (r Request) LogValue() slog.Value { return slog.AnyValue(r.public()) }
 
-// publicPlan is what is printed of a Plan.
+// publicPlan is the printed form of a Plan.
 type publicPlan struct {
 	Source, Target, FSType          string
 	Bind, Recursive, Below, Remount bool
@@ -56,20 +56,20 @@ func (p Plan) printed() publicPlan {
 	}
 }
 
-// Format implements [fmt.Formatter]: with every verb, everything but Data, of which it is the number.
+// Format implements [fmt.Formatter]. With every verb it prints all fields, but only the length of Data.
 func (p Plan) Format(state fmt.State, verb rune) { format(state, verb, p.printed()) }
 
-// MarshalJSON implements [json.Marshaler]: the same as Format.
+// MarshalJSON implements [json.Marshaler]. It shows the same as Format.
 func (p Plan) MarshalJSON() ([]byte, error) { return json.Marshal(p.printed()) }
 
-// LogValue implements [slog.LogValuer]: the same as Format.
+// LogValue implements [slog.LogValuer]. It shows the same as Format.
 func (p Plan) LogValue() slog.Value { return slog.AnyValue(p.printed()) }
 
 func format(state fmt.State, verb rune, public any) {
-	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), public) // fmt has nobody to tell of an error
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), public) // a Formatter cannot return an error
 }
 
-// secretsOf lists what must not be printed of the options: each whole, and the value of each.
+// secretsOf returns what must not be printed: each option as a whole, and the value of each, the longest first.
 func secretsOf(options []string) []string {
 	secrets := slices.Clone(options)
 	for _, option := range options {
@@ -81,7 +81,7 @@ func secretsOf(options []string) []string {
 	return secrets
 }
 
-// scrubbed returns text without the secrets, of which the longest come first.
+// scrubbed returns text with each secret replaced by three stars. The longest secrets must come first.
 func scrubbed(text string, secrets []string) string {
 	for _, secret := range secrets {
 		text = strings.ReplaceAll(text, secret, "***")
@@ -97,13 +97,14 @@ func withoutValue(option string) string {
 	return key + "=***"
 }
 
-// maxShown is how many bytes of what a user wrote are in an error.
+// maxShown is how many bytes of a user's text an error shows.
 const maxShown = 64
 
-// optionKey quotes the key of an option for an error, or the beginning of it: the value may be a secret.
+// optionKey quotes the key of an option for an error, cut at maxShown bytes. It leaves out the value, which may be a
+// secret.
 func optionKey(option string) string { key, _, _ := strings.Cut(option, "="); return shown(key) }
 
-// shown quotes the beginning of what a user wrote.
+// shown quotes a user's text for an error, cut at maxShown bytes.
 func shown(text string) string {
 	if len(text) <= maxShown {
 		return fmt.Sprintf("%q", text)
