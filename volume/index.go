@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// kindIndex finds the plugins that serve a spec by the kinds that they declare. It is immutable.
+// kindIndex finds the plugins that serve a spec, by the kinds that the plugins declare. It is immutable.
 type kindIndex struct {
 	scopes [scopeCount]scopeIndex // of PodScope and PersistentScope
-	// undeclared are the plugins that declare nothing: they are asked about every spec.
+	// undeclared are the plugins that declare no kinds. The registry calls their CanSupport for every spec.
 	undeclared []*registered
 }
 
-// scopeIndex is the index of one scope. byDriver has the plugins of bySource in it, too.
+// scopeIndex is the index of one scope. Each entry of byDriver also holds the plugins of the same source in bySource.
 type scopeIndex struct {
 	bySource [sourceCount][]*registered
 	byDriver [sourceCount]map[string][]*registered
@@ -33,7 +33,7 @@ func newKindIndex(entries []*registered) *kindIndex {
 	return x
 }
 
-// add adds the kinds of entry to the scopes that they are of.
+// add adds entry, with each of its kinds, to the scopes of that kind.
 func (x *kindIndex) add(entry *registered, to func(*scopeIndex, SpecKind, *registered)) {
 	for _, kind := range entry.kinds {
 		for _, scope := range []SpecScope{PodScope, PersistentScope} {
@@ -52,7 +52,7 @@ func (x *scopeIndex) addSource(kind SpecKind, entry *registered) {
 	x.bySource[src] = append(x.bySource[src], entry)
 }
 
-// addDriver comes after every addSource.
+// addDriver adds a kind with a driver. It copies from bySource, so call it after every addSource.
 func (x *scopeIndex) addDriver(kind SpecKind, entry *registered) {
 	src, ok := sourceNamed(kind.Source)
 	if !ok || kind.Driver == "" {
@@ -71,7 +71,7 @@ func (x *scopeIndex) addDriver(kind SpecKind, entry *registered) {
 	x.byDriver[src][kind.Driver] = found
 }
 
-// find returns the plugins that declare the kind of spec, whose only source is src.
+// find returns the plugins that declare the kind of spec. src is the only source of spec.
 func (x *scopeIndex) find(spec *Spec, src source) []*registered {
 	if drivers := x.byDriver[src]; drivers != nil {
 		driver, _ := spec.driverOf(src)
@@ -82,8 +82,8 @@ func (x *scopeIndex) find(spec *Spec, src source) []*registered {
 	return x.bySource[src]
 }
 
-// declaring returns the plugins that declare a kind of spec. How many others there are makes no difference, unless more
-// than one source is set.
+// declaring returns the plugins that declare a kind of spec. Its cost does not depend on the number of other plugins,
+// unless the spec has several sources.
 func (s *pluginSet) declaring(spec *Spec) []*registered {
 	var scope SpecScope
 	var set sourceSet
@@ -104,7 +104,7 @@ func (s *pluginSet) declaring(spec *Spec) []*registered {
 	return s.kinds.scopes[scope].find(spec, source(bits.TrailingZeros64(uint64(set))))
 }
 
-// declaringAny is declaring for any number of sources.
+// declaringAny is declaring for a spec with any number of sources.
 func (s *pluginSet) declaringAny(spec *Spec) []*registered {
 	var found []*registered
 	for _, entry := range s.sorted {
@@ -120,14 +120,14 @@ func (r *registered) declares(spec *Spec) bool {
 	return slices.ContainsFunc(r.kinds, func(k SpecKind) bool { return k.Matches(spec) })
 }
 
-// answers are the plugins that serve a spec. That it is one, the usual answer, allocates nothing.
+// answers are the plugins that serve a spec. A single plugin, the usual case, allocates nothing.
 type answers struct {
 	matched *registered   // the first
 	more    []*registered // the others
 	panics  map[*registered]error
 }
 
-// ask returns the plugins that declare a kind of spec, which are declaring, and those that declare nothing and support it.
+// ask returns the plugins in declaring, which declare a kind of spec, and those that declare no kinds and support spec.
 func (s *pluginSet) ask(spec *Spec, declaring []*registered) answers {
 	var a answers
 	for _, entry := range declaring {
@@ -139,8 +139,8 @@ func (s *pluginSet) ask(spec *Spec, declaring []*registered) answers {
 	return a
 }
 
-// askInTurn asks plugins for CanSupport until one panics, and returns how many it has asked. One guard is for all of them:
-// one for each would cost more than most answers do.
+// askInTurn calls CanSupport of the plugins until one panics, and returns how many it has called. All calls share one
+// recover, because one for each would cost more than most calls.
 func (a *answers) askInTurn(spec *Spec, entries []*registered) (asked int) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -176,7 +176,7 @@ func (a *answers) has(entry *registered) bool {
 	return a.matched == entry || slices.Contains(a.more, entry)
 }
 
-// why returns the reason of a plugin that did not match. One that declares kinds is not asked.
+// why returns the reason why a plugin did not match. It does not call a plugin that declares kinds.
 func (a *answers) why(entry *registered, spec *Spec) error {
 	if err := a.panics[entry]; err != nil {
 		return err

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deviceSize returns where the end of device is.
+// deviceSize returns the size of device in bytes.
 func deviceSize(device string) (int64, error) {
-	// A FIFO would be waited for without O_NONBLOCK, which means nothing to a block device or a file.
+	// Without O_NONBLOCK, opening a FIFO would wait. For a block device or a file it makes no difference.
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return 0, err

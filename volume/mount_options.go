@@ -8,11 +8,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// MountOptionFromSpec returns the mount options of spec's PersistentVolume followed by options, those of the plugin, so
-// that the plugin's win where they contradict. A volume without a PersistentVolume has none of its own.
+// MountOptionFromSpec returns the mount options of spec's PersistentVolume followed by options, those of the plugin. If
+// they contradict each other, the plugin's win. A volume without a PersistentVolume has no options of its own.
 //
-// As in Kubernetes the annotation volume.beta.kubernetes.io/mount-options, a list with commas, replaces
-// spec.mountOptions, also when it is empty. Unlike there the order is kept: see [JoinMountOptions].
+// As in Kubernetes, the annotation volume.beta.kubernetes.io/mount-options, a comma-separated list, replaces
+// spec.mountOptions, even if it is empty. Unlike in Kubernetes, the order is kept: see [JoinMountOptions].
 func MountOptionFromSpec(spec *Spec, options ...string) []string {
 	if spec == nil || spec.PersistentVolume == nil {
 		return JoinMountOptions(nil, options)
@@ -24,9 +24,9 @@ func MountOptionFromSpec(spec *Spec, options ...string) []string {
 	return JoinMountOptions(pv.Spec.MountOptions, options)
 }
 
-// JoinMountOptions returns userOptions followed by systemOptions in their order, since of two options that contradict
-// the kernel takes the last. Of options that are equal only the last stays; blanks around an option, and options that
-// are empty, go. Nothing is sorted. The result is nil when nothing is left.
+// JoinMountOptions returns userOptions followed by systemOptions, in their order, because the kernel takes the last of two
+// options that contradict each other. It removes blanks around options, empty options, and all but the last of equal
+// options. It does not sort. The result is nil if nothing is left.
 func JoinMountOptions(userOptions, systemOptions []string) []string {
 	all := slices.Concat(userOptions, systemOptions)
 	seen := make(map[string]bool, len(all))
@@ -43,9 +43,9 @@ func JoinMountOptions(userOptions, systemOptions []string) []string {
 	return joined
 }
 
-// CheckMountOptions reports whether each of options is one option: not empty, no comma, which would smuggle in a second
-// one, and no control character such as a newline or NUL. The error matches [ErrInvalid] and names the option's key
-// alone, because its value may be a secret.
+// CheckMountOptions returns an error unless each of options is a single option. An option is not empty, and has no comma,
+// which would add a second option, and no control character such as a newline or NUL. The error matches [ErrInvalid] and
+// names only the key of the option, because the value may be a secret.
 func CheckMountOptions(options []string) error {
 	for i, option := range options {
 		why := ""

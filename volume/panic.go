@@ -8,11 +8,12 @@ import (
 // PanicError says that a method of a plugin panicked. The call has failed; the process continues. A panic in a goroutine
 // that a plugin has started cannot be caught, and the contract forbids it.
 type PanicError struct {
-	// Plugin is the plugin's name, its Go type where it has not told its name, or empty where it is not known.
+	// Plugin is the plugin's name. It is its Go type if the plugin has not returned its name yet, and empty if the plugin
+	// is not known.
 	Plugin string
-	// Call is the method that panicked.
+	// Call is the name of the method.
 	Call string
-	// Value is what it panicked with.
+	// Value is the value of the panic.
 	Value any
 	// Stack is the stack of the goroutine at the panic, for the plugin's author.
 	Stack []byte
@@ -26,16 +27,16 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("volume plugin %q panicked in %s: %v", e.Plugin, e.Call, e.Value)
 }
 
-// Unwrap returns the value when it is an error, so that errors.Is sees through the panic.
+// Unwrap returns the value if it is an error, so errors.Is finds it.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// guard runs f, which calls a method of a plugin, and returns a panic of it as a [*PanicError].
+// guard runs f, which calls a method of a plugin. It returns a panic of f as a [*PanicError].
 func guard(plugin, call string, f func()) error { return guardCalls(plugin, &call, f) }
 
-// guardCalls is guard for several methods: *call is the one that runs.
+// guardCalls is guard for an f that calls several methods. *call names the method that runs.
 func guardCalls(plugin string, call *string, f func()) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -46,7 +47,7 @@ func guardCalls(plugin string, call *string, f func()) (err error) {
 	return nil
 }
 
-// newPanicError is for the deferred function that has recovered value.
+// newPanicError makes the error from a recovered value.
 func newPanicError(plugin, call string, value any) *PanicError {
 	return &PanicError{Plugin: plugin, Call: call, Value: value, Stack: debug.Stack()}
 }

@@ -6,41 +6,41 @@ import (
 	"fmt"
 )
 
-// DynamicPluginProber tells of plugins that come and go while the program runs. Whoever owns a registry, such as a volume
-// manager, calls [VolumePluginMgr.Probe] again and again.
+// DynamicPluginProber reports plugins that come and go while the program runs. The owner of a registry, such as a volume
+// manager, calls [VolumePluginMgr.Probe] repeatedly.
 type DynamicPluginProber interface {
-	// Probe waits until plugins have come, changed or gone since its last call, and says which; the first call says which
-	// there are. It is called by one goroutine at a time, never under a lock, and must return soon after ctx has ended. What
-	// it returns beside an error counts.
+	// Probe waits until plugins have come, changed or gone since its last call, and returns these events. The first call
+	// returns the existing plugins. It is called by one goroutine at a time, with no lock held, and must return soon after
+	// ctx has ended. Events that it returns together with an error count.
 	Probe(ctx context.Context) ([]ProbeEvent, error)
 }
 
-// ProbeOperation is what has become of a plugin.
+// ProbeOperation is what happened to a plugin.
 type ProbeOperation uint8
 
-// What may become of a plugin.
+// The operations of a ProbeEvent.
 const (
-	// ProbeAddOrUpdate: it is there, and takes the place of the one of its name that was probed before, if any.
+	// ProbeAddOrUpdate says that the plugin exists. It replaces a plugin of the same name that was probed before.
 	ProbeAddOrUpdate ProbeOperation = iota
-	// ProbeRemove: it is gone.
+	// ProbeRemove says that the plugin is gone.
 	ProbeRemove
 )
 
-// ProbeEvent says what has become of one plugin.
+// ProbeEvent is a change of one plugin.
 type ProbeEvent struct {
-	// Op is what has become of it.
+	// Op is what happened.
 	Op ProbeOperation
-	// Plugin is the plugin that is there now; nil for one that is gone.
+	// Plugin is the new plugin; nil for a removed one.
 	Plugin VolumePlugin
-	// PluginName is the name of the plugin that is gone; it need not be set where Plugin is.
+	// PluginName is the name of a removed plugin. It may be empty if Plugin is set.
 	PluginName string
 }
 
-// Probe waits for prober to tell of changes, and makes them. It returns the names of the plugins that were added, replaced
-// or removed, in the order of the events. Each added one is initialised first, outside of all locks; one that is refused
-// leaves the one before it in its place. Plugins that InitPlugins has registered are neither replaced nor removed: that is
-// an error that matches [ErrInvalid]. Errors are joined, and leave the other events as they are. Calls of a
-// plugin that are under way when the plugin is removed continue.
+// Probe waits for events of prober and applies them. It returns the names of the plugins that were added, replaced or
+// removed, in the order of the events. It initialises each added plugin first, outside of all locks. If the registry
+// refuses a plugin, the earlier plugin of that name stays. A plugin that InitPlugins registered is neither replaced nor
+// removed; the error matches [ErrInvalid]. An error for one event does not stop the others, and errors are joined. Running
+// calls of a removed plugin continue.
 func (m *VolumePluginMgr) Probe(ctx context.Context, prober DynamicPluginProber) (changed []string, err error) {
 	var events []ProbeEvent
 	if p := guard(fmt.Sprintf("%T", prober), "Probe", func() { events, err = prober.Probe(ctx) }); p != nil {
@@ -89,7 +89,8 @@ func (m *VolumePluginMgr) addProbed(ctx context.Context, plugin VolumePlugin) (s
 	return name, err
 }
 
-// reserveProbed keeps name for plugin until publish, unless it is that of a plugin that was not probed.
+// reserveProbed reserves name for plugin until publish. It refuses the name of a plugin that was not probed, and a name
+// that is reserved already.
 func (m *VolumePluginMgr) reserveProbed(name string, plugin VolumePlugin) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +105,7 @@ func (m *VolumePluginMgr) reserveProbed(name string, plugin VolumePlugin) error 
 	return nil
 }
 
-// removeProbed takes a plugin out of the registry. One that is not there is no error.
+// removeProbed removes a plugin from the registry. A missing plugin is no error.
 func (m *VolumePluginMgr) removeProbed(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
