@@ -15,8 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// confirmer confirms at the start what is on record as attached: a plugin is asked about many attachments at once, and what is there
-// is not attached again. Its methods may be called from several goroutines at once.
+// confirmer checks the recorded attachments with the plugins at the start. One call checks many attachments, and those that
+// the plugin confirms are not attached again. Its methods may be called from several goroutines at once.
 type confirmer struct {
 	plugins  *volume.VolumePluginMgr
 	executor *operationexecutor.Executor
@@ -25,17 +25,17 @@ type confirmer struct {
 	dirty    *workqueue.Queue[attachment]
 
 	mu      sync.Mutex              // no call that waits is made under it
-	unknown map[attachment]struct{} // those of which a plugin has not answered yet
+	unknown map[attachment]struct{} // those that a plugin is still checking
 }
 
-// confirmation is one operation that asks a plugin, and the attachments that it asks about.
+// confirmation is one operation that checks attachments with a plugin, and these attachments.
 type confirmation struct {
 	operation *operationexecutor.Operation
 	of        []attachment
 }
 
-// begin begins to ask about the attachments whose records say that they were made. Until the answer has come they are not attached
-// again; after it those that are still uncertain are.
+// begin begins to check the recorded attachments. The controller does not attach them again before the result. Afterwards
+// it attaches those that are still uncertain.
 func (q *confirmer) begin(ctx context.Context, recorded []attachment) []confirmation {
 	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
 	for _, a := range recorded {
@@ -61,8 +61,9 @@ func (q *confirmer) begin(ctx context.Context, recorded []attachment) []confirma
 	return confirmations
 }
 
-// mustSeeToken reports whether the storage of a plugin refuses calls of earlier leaders, once it has seen one of this leader for the
-// volume. A question is none: so each volume is attached again, before a late call of an earlier leader can undo it.
+// mustSeeToken reports whether each volume of the plugin must be attached again, instead of checked. Storage that fences
+// calls refuses those of earlier leaders only after it has seen this leader's token for the volume, and a check does not
+// carry the token. Attaching again shows the token before a late call of an earlier leader can undo the attachment.
 func (q *confirmer) mustSeeToken(ctx context.Context, pluginName string) bool {
 	if _, elected := volume.FencingTokenFrom(ctx); !elected {
 		return false
@@ -75,7 +76,7 @@ func (q *confirmer) mustSeeToken(ctx context.Context, pluginName string) bool {
 	return ok && fencing.FencesCalls()
 }
 
-// askedBy returns the attachments about which an operation asks: those of its plugin, on its node if it has one.
+// askedBy returns the attachments that an operation checks: those of its plugin, and of its node if it has one.
 func askedBy(op operationexecutor.OperationInfo, byNode map[types.NodeName][]operationexecutor.AttachedVolume) []attachment {
 	if op.NodeName != "" {
 		byNode = map[types.NodeName][]operationexecutor.AttachedVolume{op.NodeName: byNode[op.NodeName]}
@@ -91,7 +92,7 @@ func askedBy(op operationexecutor.OperationInfo, byNode map[types.NodeName][]ope
 	return asked
 }
 
-// await has attachments decided when a plugin has answered, or could not.
+// await waits for the end of a check and makes its attachments dirty, also if the check failed.
 func (q *confirmer) await(ctx context.Context, asked confirmation) {
 	select {
 	case <-asked.operation.Done():
@@ -111,7 +112,7 @@ func (q *confirmer) await(ctx context.Context, asked confirmation) {
 	}
 }
 
-// isAsked reports whether a plugin is being asked about the attachment. Its answer makes the attachment dirty.
+// isAsked reports whether a plugin is checking the attachment. The end of the check makes the attachment dirty.
 func (q *confirmer) isAsked(a attachment) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

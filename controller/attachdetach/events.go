@@ -20,17 +20,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The reasons of events of this package, all warnings.
+// The reasons of this package's events. All events are warnings.
 const (
-	// reasonForcedDetach is that of a forced detach, on the node.
+	// reasonForcedDetach is for a forced detach, on the node.
 	reasonForcedDetach = "ForcedDetachVolume"
-	// reasonNodeMissing is that of a volume that stays attached to a node without an object, on the volume.
+	// reasonNodeMissing is for a volume that stays attached to a node without an object, on the volume.
 	reasonNodeMissing = "NodeMissing"
-	// reasonUnknownAttachment is that of an attachment that the storage lists and that is on no record, on the volume.
+	// reasonUnknownAttachment is for an attachment that the storage lists and that has no record, on the volume.
 	reasonUnknownAttachment = "UnknownAttachment"
 )
 
-// events writes events of pods, volumes and nodes, and counts what is forced. Its methods may be called from several goroutines at once.
+// events writes events of pods, volumes and nodes, and counts forced detaches. Its methods may be called from several
+// goroutines at once.
 type events struct {
 	recorder volume.EventRecorder
 	logger   *slog.Logger
@@ -48,7 +49,7 @@ func (e *events) pods(want operationexecutor.VolumeToAttach, message string) {
 	}
 }
 
-// multiAttach tells the pods that wait, once, which nodes and pods have the volume.
+// multiAttach writes an event for the waiting pods, once, with the nodes and pods that have the volume.
 func (e *events) multiAttach(a attachment, want operationexecutor.VolumeToAttach, elsewhere *operationexecutor.MultiAttachError) {
 	if !e.desired.MarkMultiAttachErrorReported(a.volume, a.node) {
 		return
@@ -57,14 +58,14 @@ func (e *events) multiAttach(a attachment, want operationexecutor.VolumeToAttach
 		want.VolumeSpec.Name(), quoted(elsewhere.Nodes), e.holders(want, elsewhere.Nodes), a.node))
 }
 
-// foreign tells the pods that wait, once, which foreign attachment has the volume.
+// foreign writes an event for the waiting pods, once, with the foreign attachment that has the volume.
 func (e *events) foreign(a attachment, want operationexecutor.VolumeToAttach, err error) {
 	if e.desired.MarkMultiAttachErrorReported(a.volume, a.node) {
 		e.pods(want, fmt.Sprintf("volume %q can be on one node at a time: %v", want.VolumeSpec.Name(), err))
 	}
 }
 
-// holders names the pods for which other nodes have the volume.
+// holders names the pods that want the volume on the nodes that have it.
 func (e *events) holders(want operationexecutor.VolumeToAttach, nodes []types.NodeName) string {
 	var names []string
 	for _, held := range e.desired.VolumesToAttach(want.VolumeName) {
@@ -88,7 +89,8 @@ func quoted(nodes []types.NodeName) string {
 	return strings.Join(names, ", ")
 }
 
-// nodeMissing reports, unless before says that it was reported, that a volume stays attached to a node without an object.
+// nodeMissing reports that a volume stays attached to a node without an object. It does nothing if before is an error of
+// the same kind, which was reported.
 func (e *events) nodeMissing(a attachment, have cluster.Attachment, before, err error) {
 	if errors.Is(before, ErrNodeMissing) {
 		return
@@ -99,7 +101,7 @@ func (e *events) nodeMissing(a attachment, have cluster.Attachment, before, err 
 	}
 }
 
-// unknownAttachment reports that a volume is attached that was on no record.
+// unknownAttachment reports that a volume without a record is attached.
 func (e *events) unknownAttachment(a attachment, pv *v1.PersistentVolume) {
 	e.logger.Warn("a volume is attached and was on no record", "volume", a.volume, "node", a.node)
 	e.recorder.Eventf(pv, v1.EventTypeWarning, reasonUnknownAttachment,
@@ -120,7 +122,7 @@ func (e *events) forcedDetach(a attachment, have cluster.Attachment, reason Forc
 		a.volume, have.InUse, reason)
 }
 
-// forcedDetaches returns how many volumes were detached by force, by the reason.
+// forcedDetaches returns the number of forced detaches by reason.
 func (e *events) forcedDetaches() map[ForceReason]uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

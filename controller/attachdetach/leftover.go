@@ -10,14 +10,15 @@ import (
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 
-// leftovers are records that may be there though nothing is attached: the volume was detached and its record could not be removed, or
-// was not attached because it is not known whether the record was made. While a record is there the volume is not deleted.
-// Methods may be called from several goroutines at once.
+// leftovers are records that may exist although nothing is attached. Either the volume was detached and its record could
+// not be removed, or the volume was not attached because it is not known whether the record was made. While a record
+// exists, the volume is not deleted. Methods may be called from several goroutines at once.
 type leftovers struct {
 	queue *workqueue.Queue[attachment]
 
 	mu sync.Mutex // no call that waits is made under it
-	// marks has a channel for each, which is nil until the record is being removed, and is closed when that is over.
+	// marks has an entry for each leftover. Its channel is nil until the removal of the record begins, and closes at the
+	// end of the removal.
 	marks map[attachment]chan struct{}
 }
 
@@ -25,7 +26,7 @@ func newLeftovers() leftovers {
 	return leftovers{queue: workqueue.New[attachment](), marks: map[attachment]chan struct{}{}}
 }
 
-// leave notes that a record is to be removed.
+// leave marks a record as a leftover, for removal.
 func (l *leftovers) leave(a attachment) {
 	l.mu.Lock()
 	l.marks[a] = nil
@@ -33,7 +34,7 @@ func (l *leftovers) leave(a attachment) {
 	l.queue.Add(a)
 }
 
-// wanted says that a record is to be there from now on, and waits until it is not being removed any more.
+// wanted removes the mark of a record that is needed from now on. It waits for the end of a removal that has begun.
 func (l *leftovers) wanted(ctx context.Context, a attachment) error {
 	l.mu.Lock()
 	removing := l.marks[a]
@@ -50,7 +51,7 @@ func (l *leftovers) wanted(ctx context.Context, a attachment) error {
 	}
 }
 
-// begin reports whether a record is to be removed still. Until end is called no other caller gets it.
+// begin begins the removal of a record. It returns false if the record is no leftover any more. The caller must call end.
 func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +65,7 @@ func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 		defer l.mu.Unlock()
 		close(over)
 		if l.marks[a] != over {
-			return // It is wanted, or was left once more.
+			return // It is wanted, or was marked again.
 		}
 		l.marks[a] = nil
 		if removed {
@@ -73,7 +74,7 @@ func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 	}, true
 }
 
-// leftoverRemover removes the leftovers of records.
+// leftoverRemover removes leftovers.
 type leftoverRemover struct {
 	records *attachmentRecords
 	actual  *cluster.ActualStateOfWorld
@@ -81,7 +82,7 @@ type leftoverRemover struct {
 	delay   func(failures int) time.Duration
 }
 
-// run removes records that were left, until ctx ends.
+// run removes leftovers until ctx ends.
 func (r *leftoverRemover) run(ctx context.Context) {
 	failures := map[attachment]int{}
 	for {
@@ -100,8 +101,8 @@ func (r *leftoverRemover) run(ctx context.Context) {
 	}
 }
 
-// remove removes one record, unless the volume is, or may be, attached. An operation that goes on then says at its end what
-// becomes of the record.
+// remove removes one record, unless the volume is, or may be, attached. While an operation runs, it returns an error and is
+// tried again: the end of the operation decides about the record.
 func (r *leftoverRemover) remove(ctx context.Context, a attachment) error {
 	end, left := r.records.begin(a)
 	if !left {

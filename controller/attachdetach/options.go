@@ -19,30 +19,31 @@ const (
 
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
-	// MaxWaitForUnmount is how long a node may say without a break that it is not ready and that it uses a volume which no pod
-	// wants there, before the volume is taken from it by force. Zero means six minutes; less than zero means for
-	// ever. A node whose object is missing, or has no condition of the type Ready, loses nothing by time.
+	// MaxWaitForUnmount limits how long an unready node keeps a volume that no pod there wants. If the node says for this
+	// long, without a break, that it is not ready and uses the volume, the volume is detached by force. Zero means six
+	// minutes; a negative value means never. No time limit applies to a node whose object is missing or has no Ready
+	// condition.
 	MaxWaitForUnmount time.Duration
-	// VerifyPeriod is how often plugins are asked whether volumes still are attached, and, where they can list that
-	// (volume.AttachmentLister), at the start and each time, what is attached that is on no record; zero means a minute, less
-	// than zero never.
+	// VerifyPeriod is the time between checks with the plugins whether volumes are still attached. If a plugin can list
+	// attachments (volume.AttachmentLister), each check, and one at the start, also finds attachments without a record.
+	// Zero means a minute; a negative value means never.
 	VerifyPeriod time.Duration
-	// ManagesNode says whether the volumes of a node are attached by this controller; nil: those of every node. It is asked
-	// again whenever the node changes, and must return at once.
+	// ManagesNode reports whether this controller attaches the volumes of a node. Nil means all nodes. It is called again
+	// after each change of the node, and must return at once.
 	ManagesNode func(node *v1.Node) bool
-	// Recorder gets the events of pods, volumes and nodes. Nil: they are dropped.
+	// Recorder gets the events of pods, volumes and nodes. Nil drops them.
 	Recorder volume.EventRecorder
 	// Observer gets a report of every operation; nil drops it.
 	Observer operationexecutor.Observer
-	// Logger gets what happens beside operations. Nil: it is discarded.
+	// Logger gets what happens outside of operations. Nil discards it.
 	Logger *slog.Logger
-	// Backoff is how long an operation that failed waits before it is tried again. The zero value is that of Kubernetes.
+	// Backoff is the wait before a failed operation is tried again. The zero value is that of Kubernetes.
 	Backoff operationexecutor.Backoff
 	// Timeouts bounds operations, PluginTimeouts those of one plugin, by its name. Zero fields have the executor's defaults.
 	Timeouts       operationexecutor.Timeouts
 	PluginTimeouts map[string]operationexecutor.Timeouts
-	// WorkersPerPlugin is how many operations of one plugin run at once, HungPerPlugin how many of its calls may hang before
-	// no more of them are made. Zero means the executor's defaults.
+	// WorkersPerPlugin is how many operations of one plugin run at once. HungPerPlugin is how many calls of a plugin may
+	// hang before the executor makes no more. Zero means the executor's defaults.
 	WorkersPerPlugin, HungPerPlugin int
 }
 
@@ -65,14 +66,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// delay returns how long to wait after so many failures in a row of what is no operation.
+// delay returns the wait after this many failures in a row, for work that is not an operation.
 func (o Options) delay(failures int) time.Duration {
 	b := o.Backoff
 	return backoff.Policy{Initial: b.Initial, Max: b.Max, Factor: b.Factor, Jitter: b.Jitter}.Delay(failures)
 }
 
-// untilVerified returns how long to wait before plugins are asked again, a random part left out: controllers do not ask at the
-// same time.
+// untilVerified returns the wait until the next check of the plugins. A random part makes controllers check at different
+// times.
 func (o Options) untilVerified() time.Duration {
 	return backoff.Policy{Initial: o.VerifyPeriod, Max: o.VerifyPeriod, Jitter: o.Backoff.Jitter}.Delay(1)
 }

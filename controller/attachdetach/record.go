@@ -18,42 +18,43 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// annUniqueVolumeName is the annotation of a VolumeAttachment of this controller that holds the unique name of its volume. One
-// without it was made by others and is left alone; it counts as evidence that its volume may be attached to its node.
+// annUniqueVolumeName is the annotation of a VolumeAttachment of this controller that holds the unique name of its volume.
+// A VolumeAttachment without it is foreign: this controller does not change it, and takes it as evidence that the volume
+// may be attached to the node.
 const annUniqueVolumeName = "volumekit.io/unique-volume-name"
 
 // annNodeUID is the annotation of a VolumeAttachment of this controller that holds the UID of the node's object when the
-// VolumeAttachment was made. A node object that was made again since says nothing of what the node used before.
+// VolumeAttachment was made. If the node's object was made again since, it says nothing about the use by the earlier node.
 const annNodeUID = "volumekit.io/node-uid"
 
 // metadataDevicePath is the key of the device's path in the metadata of a VolumeAttachment.
 const metadataDevicePath = "devicePath"
 
-// attachmentRecords is the operationexecutor.Journal of a controller: for each volume that is, or may be, attached to a node
-// there is a VolumeAttachment object. Make it with newAttachmentRecords.
+// attachmentRecords is the operationexecutor.Journal of a controller. Each volume that is, or may be, attached to a node
+// has a VolumeAttachment object. Make it with newAttachmentRecords.
 type attachmentRecords struct {
 	store store.Store
-	// nodeUID returns the UID of a node that is there.
+	// nodeUID returns the UID of a node, and false if the node's object is missing.
 	nodeUID func(name types.NodeName) (types.UID, bool)
 	leftovers
-	// entering has a token for each intent that is being put on record.
+	// entering has a token for each intent that is being recorded.
 	entering chan struct{}
 
 	namesMu sync.Mutex // no call that waits is made under it
-	// names are the objects that are, or may be, there.
+	// names are the VolumeAttachments that exist, or may exist.
 	names map[attachment]recordRef
 }
 
-// recordRef is the object of an attachment. uid is empty when it is not known whether it was made.
+// recordRef identifies the VolumeAttachment of an attachment. uid is empty if it is not known whether the object was made.
 type recordRef struct {
 	name string
 	uid  types.UID
-	// begun is the object as the intent of an operation that goes on left it; nil when none does.
+	// begun is the object as the intent of a running operation wrote it; nil without such an operation.
 	begun *storagev1.VolumeAttachment
 }
 
-// maxIntents is how many intents are put on record at a time. Others wait, and hold nothing meanwhile: how operations end, and what
-// nodes are told, does not wait behind thousands of them.
+// maxIntents is how many intents are recorded at once. Other intents wait and hold nothing meanwhile, so the ends of
+// operations and the updates of node status do not wait behind thousands of intents.
 const maxIntents = 128
 
 var _ operationexecutor.Journal = (*attachmentRecords)(nil)
@@ -75,7 +76,7 @@ func (r *attachmentRecords) known(a attachment) (recordRef, bool) {
 	return ref, ok
 }
 
-// takeBegun returns the object of the operation that ends, which is not kept any longer; nil when it is not known.
+// takeBegun returns the object that the ending operation's intent wrote, and forgets it. It returns nil if there is none.
 func (r *attachmentRecords) takeBegun(a attachment) *storagev1.VolumeAttachment {
 	r.namesMu.Lock()
 	defer r.namesMu.Unlock()
@@ -95,8 +96,8 @@ func (r *attachmentRecords) unlearn(a attachment) {
 	delete(r.names, a)
 }
 
-// nameFor returns the name of the VolumeAttachment that an intent makes. A volume that one node alone may have has one name for
-// all nodes, so that the store itself refuses a second node, whoever asks.
+// nameFor returns the name of the VolumeAttachment for an intent. A volume that only one node may have has one name for all
+// nodes, so the store itself refuses a second node.
 func nameFor(intent operationexecutor.Intent) string {
 	if intent.Kind == operationexecutor.OpAttach && intent.Spec != nil && !volume.IsMultiAttachAllowed(intent.Spec) {
 		return recordName(intent.VolumeName, anyNode)
@@ -129,7 +130,7 @@ func (r *attachmentRecords) Intend(ctx context.Context, intent operationexecutor
 	object, err := r.enter(ctx, intent)
 	var unsure *unsureError
 	if errors.As(err, &unsure) {
-		r.leave(a) // It may have been made.
+		r.leave(a) // The record may exist.
 	}
 	if err == nil && intent.Kind == operationexecutor.OpAttach {
 		r.remember(a, recordRef{object.Name, object.UID, object})
@@ -151,12 +152,12 @@ func (r *attachmentRecords) Conclude(ctx context.Context, intent operationexecut
 	case operationexecutor.IntentDone:
 		return r.done(ctx, intent, begun)
 	default:
-		return nil // The object says that the volume may be there.
+		return nil // The existing object is the record of an uncertain attachment.
 	}
 }
 
-// object returns the VolumeAttachment of an intent, and makes it when there is none. For an exclusive volume that another node has
-// on record the error is an operationexecutor.MultiAttachError.
+// object returns the VolumeAttachment of an intent, and makes it if it is missing. If an exclusive volume is on record for
+// another node, the error is an operationexecutor.MultiAttachError.
 func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
 	a, name := attachment{intent.VolumeName, intent.NodeName}, nameFor(intent)
 	create := func(object *storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error) {
@@ -172,7 +173,7 @@ func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor
 	case errors.Is(err, store.ErrNotFound):
 		made, err := r.make(intent, create)
 		if errors.Is(err, store.ErrAlreadyExists) {
-			err = &unsureError{err} // An earlier creation, whose answer was lost, may have come late.
+			err = &unsureError{err} // An earlier create, whose answer was lost, may have succeeded late.
 		}
 		return made, err
 	case err != nil:
@@ -186,8 +187,8 @@ func (r *attachmentRecords) object(ctx context.Context, intent operationexecutor
 	return found, nil
 }
 
-// make makes the VolumeAttachment of an intent. After an error that says that create has done nothing, nothing is remembered; after
-// any other, that it may be there.
+// make makes the VolumeAttachment of an intent. If the error says that create did nothing, make remembers nothing. After
+// any other error it remembers that the object may exist.
 func (r *attachmentRecords) make(intent operationexecutor.Intent, create func(*storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error)) (*storagev1.VolumeAttachment, error) {
 	a, name := attachment{intent.VolumeName, intent.NodeName}, nameFor(intent)
 	annotations := map[string]string{annUniqueVolumeName: string(intent.VolumeName)}
@@ -211,13 +212,13 @@ func (r *attachmentRecords) make(intent operationexecutor.Intent, create func(*s
 	return made, nil
 }
 
-// unsureError is that of an intent that was not begun, and of which a record may have been made.
+// unsureError says that an intent failed but its record may exist.
 type unsureError struct{ error }
 
 func (e *unsureError) Unwrap() error { return e.error }
 
-// sourceOf returns what a VolumeAttachment says of its volume. Of one that is inline in a pod, or not known, that is no more than
-// the annotation says, in the form that Kubernetes takes, so that no option that may be secret is copied.
+// sourceOf returns the source of a VolumeAttachment. For a volume that is inline in a pod, or unknown, it holds only the
+// unique name, in the form of Kubernetes. So no option is copied, because an option may be a secret.
 func sourceOf(intent operationexecutor.Intent) storagev1.VolumeAttachmentSource {
 	if intent.Spec == nil || intent.Spec.PersistentVolume == nil {
 		return storagev1.VolumeAttachmentSource{InlineVolumeSpec: &v1.PersistentVolumeSpec{
@@ -231,7 +232,7 @@ func sourceOf(intent operationexecutor.Intent) storagev1.VolumeAttachmentSource 
 	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}
 }
 
-// done says in the object that the volume is attached. While no other program has written the object, that is one write.
+// done records in the object that the volume is attached. If no other program has changed the object, this takes one write.
 func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.Intent, object *storagev1.VolumeAttachment) error {
 	for ctx.Err() == nil {
 		if object == nil {
@@ -255,7 +256,7 @@ func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.I
 	return context.Cause(ctx)
 }
 
-// forget deletes the object of an attachment, and never that of another node that has its name by now.
+// forget deletes the object of an attachment. It never deletes the object of another node that has that name by now.
 func (r *attachmentRecords) forget(ctx context.Context, a attachment) error {
 	ref, known := r.known(a)
 	if !known {
@@ -268,13 +269,13 @@ func (r *attachmentRecords) forget(ctx context.Context, a attachment) error {
 		}
 		if err != nil || found.Spec.NodeName != string(a.node) {
 			r.unlearn(a)
-			return nil //nolint:nilerr // It is gone, or that of another node.
+			return nil //nolint:nilerr // The object is gone, or is another node's.
 		}
 		ref.uid = found.UID
 	}
 	err := r.store.Delete(ctx, store.Key{Kind: store.VolumeAttachments, Name: ref.name}, store.Preconditions{UID: ref.uid})
 	if errors.Is(err, store.ErrConflict) {
-		r.remember(a, recordRef{name: ref.name}) // It may be another object by now.
+		r.remember(a, recordRef{name: ref.name}) // The name may belong to another object by now.
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -283,8 +284,8 @@ func (r *attachmentRecords) forget(ctx context.Context, a attachment) error {
 	return nil
 }
 
-// recordedAttachment is what a VolumeAttachment says. nodeUID is empty when it does not say that, and attached says that the call
-// that attached the volume has succeeded.
+// recordedAttachment is the content of a VolumeAttachment. nodeUID is empty if the object has none. attached says that the
+// call that attached the volume succeeded.
 type recordedAttachment struct {
 	operationexecutor.AttachedVolume
 
@@ -292,7 +293,7 @@ type recordedAttachment struct {
 	attached bool
 }
 
-// recorded returns what the objects say may be attached.
+// recorded returns the attachments for which this controller has VolumeAttachments.
 func (r *attachmentRecords) recorded(ctx context.Context) ([]recordedAttachment, error) {
 	objects, _, err := store.ListOf[*storagev1.VolumeAttachment](ctx, r.store, "")
 	if err != nil {
