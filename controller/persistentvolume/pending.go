@@ -26,11 +26,11 @@ type PendingClaim struct {
 	Claim types.NamespacedName
 	// UID is the claim's UID.
 	UID types.UID
-	// Reason is one of the reasons of events: [ReasonFailedBinding], [ReasonProvisioningFailed], ...
+	// Reason is the reason of the claim's event: [ReasonFailedBinding], [ReasonProvisioningFailed], ...
 	Reason string
-	// Message says it in one sentence, with what to change.
+	// Message explains the reason in one sentence and says what to change.
 	Message string
-	// Err is the error of a provisioning that failed and is tried again; nil while the claim only waits.
+	// Err is the error of a failed provisioning that is tried again. It is nil while the claim only waits.
 	Err error
 	// Since is when this reason was first found.
 	Since time.Time
@@ -39,7 +39,7 @@ type PendingClaim struct {
 // String returns the claim, the reason and the message.
 func (p PendingClaim) String() string { return p.Claim.String() + ": " + p.Reason + ": " + p.Message }
 
-// pendingClaims are the claims that have no volume, and why.
+// pendingClaims holds the claims that have no volume, and the reasons.
 type pendingClaims struct {
 	binder    *bind.Binder
 	queue     *work.Queue
@@ -54,8 +54,9 @@ func newPendingClaims(binder *bind.Binder, queue *work.Queue, where placement, e
 	return &pendingClaims{binder: binder, queue: queue, placement: where, events: events, claims: map[types.NamespacedName]PendingClaim{}}
 }
 
-// wait leaves the claim Pending and writes why into its status, where the manager of a node reads it. What the claim waits for wakes it.
-// Nodes are read and not followed: a claim whose node is known is looked at again after a while, since the node's labels may fit by then.
+// wait leaves the claim Pending and writes the reason into its status, where the volume manager of a node reads it. A
+// change of what the claim waits for wakes it. Nodes are read but not followed. So if the node of the claim is known, wait
+// also queues the claim for later, because the node's labels may fit by then.
 func (p *pendingClaims) wait(ctx context.Context, claim *v1.PersistentVolumeClaim, why reason) error {
 	changed := claim.DeepCopy()
 	emptied := bind.WithoutVolume(changed, v1.ClaimPending)
@@ -75,7 +76,8 @@ func (p *pendingClaims) wait(ctx context.Context, claim *v1.PersistentVolumeClai
 	return nil
 }
 
-// refuse leaves the claim Pending because the volume that it names, or that names it, does not fit. Both get an event.
+// refuse leaves the claim Pending, because the volume that the claim names, or that names the claim, does not fit. Both get
+// an event.
 func (p *pendingClaims) refuse(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, why string) error {
 	message := fmt.Sprintf("cannot bind to requested volume %q: %s", pv.Name, why)
 	return p.wait(ctx, claim, reason{
@@ -83,7 +85,7 @@ func (p *pendingClaims) refuse(ctx context.Context, claim *v1.PersistentVolumeCl
 	})
 }
 
-// failed keeps why a provisioning failed, with an event for each attempt.
+// failed stores the reason of a failed provisioning, and writes an event for each attempt.
 func (p *pendingClaims) failed(claim *v1.PersistentVolumeClaim, why reason) {
 	p.set(claim, why)
 	p.record(claim, why)
@@ -102,7 +104,7 @@ func (p *pendingClaims) all() []PendingClaim {
 	return slices.Collect(maps.Values(p.claims))
 }
 
-// set keeps why the claim has no volume, and reports whether that is new. Otherwise it stays as old as it was.
+// set stores the reason, and reports whether it is new. A known reason keeps its time.
 func (p *pendingClaims) set(claim *v1.PersistentVolumeClaim, why reason) bool {
 	pending := PendingClaim{
 		Claim: store.NameOf(claim), UID: claim.UID, Reason: why.reason, Message: why.message, Err: why.err, Since: time.Now(),
@@ -134,20 +136,21 @@ func (p *pendingClaims) record(claim *v1.PersistentVolumeClaim, why reason) {
 // reason is why a claim has no volume.
 type reason struct {
 	eventType, reason, message string
-	err                        error                // of a plugin or a look-up; nil while the claim only waits
-	volume                     *v1.PersistentVolume // that gets an event too; nil when there is none
+	err                        error                // the error of a plugin or a look-up; nil while the claim only waits
+	volume                     *v1.PersistentVolume // a volume that also gets the event; nil if there is none
 }
 
-// longestReason is how many bytes of a reason a claim's status holds.
+// longestReason is the largest number of bytes of a reason in a claim's status.
 const longestReason = 1024
 
-// writeTo writes the reason into the status of a claim, and reports whether that is news. The claim must not be shared.
+// writeTo writes the reason into the status of a claim, and reports whether that changed the claim. The claim must not be
+// shared.
 func (r reason) writeTo(claim *v1.PersistentVolumeClaim) bool {
 	message := strings.ToValidUTF8(r.message[:min(len(r.message), longestReason)], "")
 	return volume.SetUnbound(claim, r.reason, message)
 }
 
-// noVolumes is why a claim waits that asks for none to be made. Nothing is wrong with that.
+// noVolumes is the reason of a claim without a class that waits for a volume. This is not a fault.
 func noVolumes() reason {
 	return reason{
 		eventType: v1.EventTypeNormal, reason: ReasonFailedBinding,

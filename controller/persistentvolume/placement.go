@@ -17,15 +17,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// placement knows on which node the volume of a claim is to be had.
+// placement finds the node for which the volume of a claim is made or chosen.
 type placement struct {
 	store    store.Store
 	podsOf   *store.Index[*v1.Pod, types.NamespacedName]
-	nodeName types.NodeName // on which everything runs; empty when there are several nodes
+	nodeName types.NodeName // the only node; empty if there are several nodes
 }
 
-// selected returns the node of a claim, "" when it is not known: the one that a scheduler has selected, or the one on which everything
-// runs, or that of the claim's first pod, where pods are given nodes without a scheduler.
+// selected returns the node of a claim, "" if it is not known. It is the node that a scheduler selected, else the only
+// node, else that of the claim's first pod: without a scheduler, pods get their nodes directly.
 func (p placement) selected(claim *v1.PersistentVolumeClaim) types.NodeName {
 	if node := claim.Annotations[objects.AnnSelectedNode]; node != "" {
 		return types.NodeName(node)
@@ -39,7 +39,8 @@ func (p placement) selected(claim *v1.PersistentVolumeClaim) types.NodeName {
 	return ""
 }
 
-// node returns the node of a claim, nil when it is not known. Of a node that the store does not have only the name is known.
+// node returns the node of a claim, nil if it is not known. For a node that the store does not have, it returns an object
+// with the name alone.
 func (p placement) node(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.Node, error) {
 	name := p.selected(claim)
 	if name == "" {
@@ -52,7 +53,7 @@ func (p placement) node(ctx context.Context, claim *v1.PersistentVolumeClaim) (*
 	return node, err
 }
 
-// nodeToProvision returns the node that a volume is made for: nil unless the class waits for its first consumer.
+// nodeToProvision returns the node for which a volume is made. It is nil unless the class waits for its first consumer.
 func (p placement) nodeToProvision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.Node, error) {
 	if !objects.WaitsForConsumer(class) {
 		return nil, nil
@@ -68,19 +69,20 @@ func (p placement) nodeToProvision(ctx context.Context, claim *v1.PersistentVolu
 	return nil, volume.Transient(fmt.Errorf("node %q, for which the volume is to be made: %w", name, err))
 }
 
-// namedNode returns a node of which only the name is known.
+// namedNode returns the object of a node of which only the name is known.
 func namedNode(name types.NodeName) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: string(name), Labels: map[string]string{v1.LabelHostname: string(name)},
 	}}
 }
 
-// isAwaited reports whether no volume may be chosen yet, because the node of the claim's pod is not known. class may be nil.
+// isAwaited reports whether no volume may be chosen yet, because the class waits for the first consumer and its node is not
+// known. class may be nil.
 func (p placement) isAwaited(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
 	return class != nil && objects.WaitsForConsumer(class) && p.selected(claim) == ""
 }
 
-// whyAwaited says for what a claim waits whose node is not known.
+// whyAwaited returns the reason of a claim that waits for its node.
 func (p placement) whyAwaited(claim *v1.PersistentVolumeClaim) reason {
 	why := reason{
 		eventType: v1.EventTypeNormal, reason: ReasonWaitForFirstConsumer,
@@ -92,8 +94,8 @@ func (p placement) whyAwaited(claim *v1.PersistentVolumeClaim) reason {
 	return why
 }
 
-// firstConsumer returns the pod that decides the node of a claim: the oldest of those that have a node, else one that has none; nil
-// when no pod uses the claim.
+// firstConsumer returns the pod that decides the node of a claim: the oldest one with a node, else the oldest one. It is
+// nil if no pod uses the claim.
 func (p placement) firstConsumer(claim *v1.PersistentVolumeClaim) *v1.Pod {
 	pods := slices.DeleteFunc(p.podsOf.Get(store.NameOf(claim)), volume.IsPodTerminated)
 	if len(pods) == 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file wakes the items that a change in the store concerns.
+// This file wakes the items that depend on a changed object.
 
 // claimChanged is called when a claim is new, changed or gone.
 func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
@@ -32,8 +32,8 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	}
 }
 
-// classChanged is called when a class is new, changed or gone. It wakes every claim that has no volume: the claim may wait for the
-// class, or a worker may just be finding that out.
+// classChanged is called when a class is new, changed or gone. It wakes every claim without a volume. Such a claim may wait
+// for the class, or a worker may be about to find that it does.
 func (c *Controller) classChanged(*storagev1.StorageClass) {
 	for _, claim := range c.seen.claims.All() {
 		if claim.Spec.VolumeName == "" {
@@ -54,8 +54,8 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	}
 }
 
-// podChanged is called when a pod is new, changed or gone. It wakes the claims and volumes that the pod keeps from going, the claims
-// that wait for the pod's node, and the pod itself when claims are to be made for it.
+// podChanged is called when a pod is new, changed or gone. It wakes the claims and volumes whose deletion waits for the
+// pod, the claims that wait for the pod's node, and the pod itself if it needs ephemeral claims.
 func (c *Controller) podChanged(pod *v1.Pod) {
 	if ephemeral.HasVolume(pod) {
 		c.queue.Add(work.Pod, store.NameOf(pod))
@@ -73,7 +73,8 @@ func (c *Controller) podChanged(pod *v1.Pod) {
 	}
 }
 
-// attachmentChanged is called when an attachment is new, changed or gone: a volume may wait until it is detached.
+// attachmentChanged is called when an attachment is new, changed or gone. It wakes the volume, which may wait for its
+// detach.
 func (c *Controller) attachmentChanged(at *storagev1.VolumeAttachment) {
 	if name := at.Spec.Source.PersistentVolumeName; name != nil {
 		c.queue.Add(work.Volume, objects.Named(*name))

@@ -12,15 +12,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The functions of this file return a changed copy of an object, or the object itself when nothing about it changes.
+// The functions of this file return a changed copy of an object, or the same object if nothing changes.
 
-// boundPair returns the volume and the claim as they are when they are bound.
+// boundPair returns the volume and the claim in the state of a complete bind.
 func boundPair(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolume, *v1.PersistentVolumeClaim) {
 	pv = inPhase(naming(pv, claim), v1.VolumeBound, "")
 	return pv, boundTo(having(claim, pv), pv)
 }
 
-// naming returns the volume as it names the claim.
+// naming returns the volume with a reference to the claim.
 func naming(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
 	if objects.OwnedBy(pv, claim) && !objects.LacksProtection(&pv.ObjectMeta, objects.FinalizerVolumeProtection) {
 		return pv
@@ -34,7 +34,7 @@ func naming(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.Persis
 	return changed
 }
 
-// inPhase returns the volume in a phase, with our finalizer.
+// inPhase returns the volume in a phase, with the protection finalizer.
 func inPhase(pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) *v1.PersistentVolume {
 	if pv.Status.Phase == phase && pv.Status.Message == message && !objects.LacksProtection(&pv.ObjectMeta, objects.FinalizerVolumeProtection) {
 		return pv
@@ -49,7 +49,7 @@ func inPhase(pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message st
 	return changed
 }
 
-// having returns the claim as it names the volume. Its provisioning ends with that.
+// having returns the claim with a reference to the volume. This ends the provisioning of the claim.
 func having(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *v1.PersistentVolumeClaim {
 	_, completed := claim.Annotations[objects.AnnBindCompleted]
 	done := claim.Spec.VolumeName == pv.Name && completed && !slices.Contains(claim.Finalizers, objects.FinalizerProvisioning)
@@ -67,7 +67,8 @@ func having(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *v1.Persis
 	return changed
 }
 
-// boundTo returns the claim with a status that says what its volume is. Capacity and volume attributes class are only written when the claim becomes bound: later they belong to those who expand and modify volumes.
+// boundTo returns the claim with a status that describes its volume. It writes capacity and volume attributes class only
+// when the claim becomes bound. Later they belong to the controllers that expand and modify volumes.
 func boundTo(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *v1.PersistentVolumeClaim {
 	changed := claim.DeepCopy()
 	cleared := volume.ClearUnbound(changed)
@@ -83,7 +84,8 @@ func boundTo(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *v1.Persi
 	return changed
 }
 
-// reachedCapacity returns what a volume holds for certain: less than its capacity says while it is being expanded.
+// reachedCapacity returns the capacity that a volume certainly has. During an expansion it is less than the capacity in the
+// spec.
 func reachedCapacity(pv *v1.PersistentVolume) v1.ResourceList {
 	reached := maps.Clone(pv.Spec.Capacity)
 	if before, err := resource.ParseQuantity(pv.Annotations[objects.AnnPreResizeCapacity]); err == nil && reached != nil {
@@ -92,8 +94,8 @@ func reachedCapacity(pv *v1.PersistentVolume) v1.ResourceList {
 	return reached
 }
 
-// WithoutVolume removes from the status of a claim what it says of a volume, and sets the phase. It reports whether that changed the
-// claim, which must not be shared.
+// WithoutVolume removes the description of a volume from the status of a claim, and sets the phase. It reports whether that
+// changed the claim, which must not be shared.
 func WithoutVolume(claim *v1.PersistentVolumeClaim, phase v1.PersistentVolumeClaimPhase) (changed bool) {
 	status := &claim.Status
 	changed = status.Phase != phase || status.AccessModes != nil || status.Capacity != nil || status.CurrentVolumeAttributesClassName != nil
@@ -101,7 +103,7 @@ func WithoutVolume(claim *v1.PersistentVolumeClaim, phase v1.PersistentVolumeCla
 	return changed
 }
 
-// IsWhole reports whether every write of the bind of claim and volume was made, as far as the two objects say.
+// IsWhole reports whether the two objects show that every write of their bind was made.
 func IsWhole(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	return objects.OwnedBy(pv, claim) && pv.Status.Phase == v1.VolumeBound && pv.Status.Message == "" &&
 		claim.Status.Phase == v1.ClaimBound && slices.Equal(claim.Status.AccessModes, pv.Spec.AccessModes) &&

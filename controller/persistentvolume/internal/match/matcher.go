@@ -9,25 +9,27 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// Matcher gives volumes that name no claim to claims. A volume goes to one claim at a time, and a volume that becomes free wakes one
-// claim at a time. Its methods may be called from several goroutines at once.
+// Matcher assigns volumes that name no claim to claims. It gives a volume to one claim at a time, and a volume that becomes
+// free wakes one claim at a time. Its methods may be called from several goroutines at once.
 type Matcher struct {
 	available *available
 	waiting   *waiting
 	recheck   func(volumeName string)
 }
 
-// New returns a Matcher. volumeNamed returns a volume as it was seen last, and false when it is gone. recheck has a volume looked at
-// again, which calls Offer if no claim has it; neither may call the Matcher or wait.
+// New returns a Matcher. volumeNamed returns the last known version of a volume, and false for a volume that is gone.
+// recheck queues a volume for another look, which calls Offer if no claim has the volume. Neither function may call the
+// Matcher or wait.
 func New(volumeNamed func(name string) (*v1.PersistentVolume, bool), recheck func(volumeName string)) *Matcher {
 	return &Matcher{available: newAvailable(volumeNamed), waiting: newWaiting(), recheck: recheck}
 }
 
-// Refresh reads a volume again that is new, changed or gone.
+// Refresh reads a new, changed or deleted volume again.
 func (m *Matcher) Refresh(volumeName string) { m.available.refresh(volumeName) }
 
-// Take returns the volume that a claim gets, or nil. The volume is the claim's until it is given back, or names a claim. When Take
-// returns nil, the claim waits: it waits before Take looks for the last time, so that it misses no volume.
+// Take returns a volume for a claim, or nil. The volume is the claim's until it is given back, or names a claim. If Take
+// returns nil, the claim waits. Take adds it to the waiting claims before it looks a last time, so the claim misses no
+// volume.
 func (m *Matcher) Take(n Need) *v1.PersistentVolume {
 	if pv := m.available.take(n); pv != nil {
 		return pv
@@ -36,17 +38,17 @@ func (m *Matcher) Take(n Need) *v1.PersistentVolume {
 	return m.available.take(n)
 }
 
-// GiveBack makes a volume available again that was taken and not bound.
+// GiveBack makes a taken volume that was not bound available again.
 func (m *Matcher) GiveBack(volumeName string) {
 	if m.available.giveBack(volumeName) {
 		m.recheck(volumeName)
 	}
 }
 
-// Offer wakes the claim that is to have an available volume, and reports whether the volume is kept for a claim now. wake has the
-// claim looked at and reports whether it was idle. The volume is kept for an idle claim, so that no smaller claim that is woken at
-// the same time takes it. It is not kept for a busy claim, which may hang in a call: that claim gets the volume if it is still
-// available then.
+// Offer wakes the claim that should get an available volume, and reports whether the volume is kept for a claim now. wake
+// queues the claim and reports whether it was idle. Offer keeps the volume for an idle claim, so a smaller claim that wakes
+// at the same time cannot take it. It does not keep the volume for a busy claim, which may hang in a call. That claim gets
+// the volume if it is still available then.
 func (m *Matcher) Offer(pv *v1.PersistentVolume, wake func(claim types.NamespacedName) (idle bool)) (isKept bool) {
 	return m.available.offer(pv, func(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 		claim, waits := m.waiting.offer(pv)
@@ -54,13 +56,14 @@ func (m *Matcher) Offer(pv *v1.PersistentVolume, wake func(claim types.Namespace
 	})
 }
 
-// Seen ends the offer to a claim that was looked at, also when that failed: a volume that it did not take goes to the next claim.
+// Seen ends the offer to a claim after a worker has looked at the claim, even if that failed. If the claim did not take the
+// volume, the next claim gets the offer.
 func (m *Matcher) Seen(claim types.NamespacedName) { m.offerNext(claim, m.waiting.seen(claim)) }
 
 // Remove ends the wait of a claim that is bound, gone or lost.
 func (m *Matcher) Remove(claim types.NamespacedName) { m.offerNext(claim, m.waiting.remove(claim)) }
 
-// offerNext has a volume offered to the next claim that was offered to this one; "" means none.
+// offerNext offers a volume, whose offer to claim has ended, to the next claim. An empty volumeName means none.
 func (m *Matcher) offerNext(claim types.NamespacedName, volumeName string) {
 	if volumeName != "" {
 		m.available.withdraw(volumeName, claim)
