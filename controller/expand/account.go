@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// account is where it is written how far expansions have come: claims and volumes in a store. What is written is known to the
-// mirrors at once.
+// account records the progress of expansions in the claims and volumes of a store. It also puts each written object into
+// the mirrors at once.
 type account struct {
 	store   store.Store
 	claims  *store.Mirror[*v1.PersistentVolumeClaim]
@@ -63,7 +63,7 @@ func (a account) SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size 
 	return written, err
 }
 
-// belong reports whether a claim and a volume are each other's, UIDs included.
+// belong reports whether a claim and a volume are bound to each other. It compares the UIDs.
 func belong(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	ref := pv.Spec.ClaimRef
 	return ref != nil && ref.UID == claim.UID && ref.Namespace == claim.Namespace && ref.Name == claim.Name &&

@@ -19,24 +19,25 @@ import (
 
 // Options are the options of a [Controller]. The zero value is useful.
 type Options struct {
-	// Events gets what happens to claims, for people to read; nil drops it.
+	// Events gets the events of claims; nil drops them.
 	Events volume.EventRecorder
 	// Observer gets a report of every operation; nil drops it.
 	Observer operationexecutor.Observer
-	// Logger gets what happens beside operations. Nil: it is discarded.
+	// Logger gets what happens outside of operations; nil discards it.
 	Logger *slog.Logger
-	// Backoff is how long an expansion that failed waits before it is tried again, and one that cannot be before it is tried again
-	// all the same (Infeasible). The zero value is that of Kubernetes, and an hour.
+	// Backoff is the wait before a failed expansion is tried again. Its field Infeasible is the wait before an infeasible
+	// size is tried again. The zero value means the back-off of Kubernetes, and an hour for infeasible sizes.
 	Backoff operationexecutor.Backoff
 	// Timeouts bounds operations, PluginTimeouts those of one plugin, by its name. Zero fields have the executor's defaults.
 	Timeouts       operationexecutor.Timeouts
 	PluginTimeouts map[string]operationexecutor.Timeouts
-	// WorkersPerPlugin is how many expansions of one plugin run at once, HungPerPlugin how many of its calls may hang before
-	// no more of them are made. Zero means the executor's defaults.
+	// WorkersPerPlugin is how many expansions of one plugin run at once. HungPerPlugin is how many calls of a plugin may
+	// hang before the executor makes no more. Zero means the executor's defaults.
 	WorkersPerPlugin, HungPerPlugin int
 }
 
-// Controller expands. Make it with [New] and start it with Run. Its methods may be called from several goroutines at once.
+// Controller expands the storage of claims. Make it with [New] and start it with Run. Its methods may be called from
+// several goroutines at once.
 type Controller struct {
 	plugins  *volume.VolumePluginMgr
 	options  Options
@@ -47,14 +48,16 @@ type Controller struct {
 	dirty    *workqueue.Queue[types.NamespacedName]
 	started  atomic.Bool
 
-	// running are the operations that have begun, or have just ended, by claim. It belongs to the planner's goroutine.
+	// running holds the operations that run, or have ended without being handled yet, by claim. Only the planner's
+	// goroutine uses it.
 	running map[types.NamespacedName]expansion
 
 	claimOf     claimOf
 	standstills *standstills
 }
 
-// claimOf has the claim of each volume on which an operation runs. Its methods may be called from several goroutines at once.
+// claimOf maps each volume with a running operation to its claim. Its methods may be called from several goroutines at
+// once.
 type claimOf struct {
 	mu    sync.Mutex // no call that waits is made under it
 	names map[v1.UniqueVolumeName]types.NamespacedName
@@ -66,7 +69,7 @@ func (c *claimOf) put(volumeName v1.UniqueVolumeName, name types.NamespacedName)
 	c.names[volumeName] = name
 }
 
-// remove returns the claim of a volume, and false when there is none.
+// remove removes a volume and returns its claim, and false if it had none.
 func (c *claimOf) remove(volumeName v1.UniqueVolumeName) (types.NamespacedName, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +78,7 @@ func (c *claimOf) remove(volumeName v1.UniqueVolumeName) (types.NamespacedName, 
 	return name, known
 }
 
-// New returns a controller for the claims in s, whose volumes are expanded by plugins. It starts nothing and does no I/O.
+// New returns a controller that expands the volumes of the claims in s, by plugins. It starts nothing and does no I/O.
 func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -111,9 +114,9 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	return c
 }
 
-// Run works until ctx ends, and returns when every goroutine that it started has ended. Calls of plugins that do not return then
-// are abandoned: the error, a *operationexecutor.WaitError, names them. An error before ctx ends says that Run was called
-// twice or that New was not given what it needs; it matches [volume.ErrInvalid].
+// Run works until ctx ends, and returns when every goroutine that it started has ended. It abandons calls of plugins that
+// do not return by then, and the error, a *operationexecutor.WaitError, names them. If Run was called twice, or New lacked
+// what it needs, Run returns at once with an error that matches [volume.ErrInvalid].
 func (c *Controller) Run(ctx context.Context) error {
 	if c.plugins == nil {
 		return fmt.Errorf("expand controller: give New plugins and a store: %w", volume.ErrInvalid)
@@ -142,7 +145,8 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	}
 }
 
-// classChanged has every claim of the class looked at: it may stand still for the class, or the planner may just be finding that out.
+// classChanged makes every claim of the class dirty. Such a claim may wait for the class, or the planner may be about to
+// find that it does.
 func (c *Controller) classChanged(class *storagev1.StorageClass) {
 	for _, claim := range c.claims.All() {
 		if classOf(claim) == class.Name {
@@ -151,14 +155,14 @@ func (c *Controller) classChanged(class *storagev1.StorageClass) {
 	}
 }
 
-// keyFreed is called by the executor when an operation has ended and all of its calls have returned.
+// keyFreed is called by the executor after an operation and all of its calls have ended.
 func (c *Controller) keyFreed(o operationexecutor.OperationInfo) {
 	if name, known := c.claimOf.remove(o.VolumeName); known {
 		c.dirty.Add(name)
 	}
 }
 
-// Why returns why a claim that asks for more does not have it, and nil when nothing is known against it.
+// Why returns why a claim does not have the size that it requests, and nil if no reason is known.
 func (c *Controller) Why(claim types.NamespacedName) error {
 	s, _ := c.standstills.of(claim)
 	return s.err

@@ -16,13 +16,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// reasonExternalExpanding is the reason of the event of a claim whose volume another program expands.
+// reasonExternalExpanding is the event reason for a claim whose volume another program expands.
 const reasonExternalExpanding = "ExternalExpanding"
 
-// errClass says that a claim's storage class is why it is not expanded.
+// errClass says that the claim's storage class does not allow the expansion.
 var errClass = errors.New("set allowVolumeExpansion of the storage class, or ask for less")
 
-// expansion is an operation for a claim.
+// expansion is an operation that was begun for a claim.
 type expansion struct {
 	operation *operationexecutor.Operation
 	uid       types.UID
@@ -33,7 +33,7 @@ func requested(claim *v1.PersistentVolumeClaim) resource.Quantity {
 	return claim.Spec.Resources.Requests[v1.ResourceStorage]
 }
 
-// planAll looks at dirty claims until ctx ends. It is the one goroutine that begins operations.
+// planAll handles dirty claims until ctx ends. Only this goroutine begins operations.
 func (c *Controller) planAll(ctx context.Context) {
 	for {
 		name, ok := c.dirty.Get(ctx)
@@ -44,10 +44,10 @@ func (c *Controller) planAll(ctx context.Context) {
 	}
 }
 
-// look does the next thing for one claim.
+// look takes the next step for one claim.
 func (c *Controller) look(ctx context.Context, name types.NamespacedName) {
 	if !c.finished(name) {
-		return // Its end makes the claim dirty.
+		return // The end of the operation makes the claim dirty.
 	}
 	claim, there := c.claims.Get(name)
 	if !there {
@@ -73,8 +73,9 @@ func (c *Controller) look(ctx context.Context, name types.NamespacedName) {
 	c.begin(ctx, claim, pv)
 }
 
-// isControls reports whether the next step for a claim is the control plane's: it asks for more than it has, or an expansion was begun
-// that only the control plane can continue. An expansion that a node is about to make is the node's until it is done.
+// isControls reports whether the control plane has to take the next step for a claim: the claim requests more than it has,
+// or only the control plane can continue an expansion that was begun. While a node has to expand the filesystem, the node
+// takes the next step.
 func isControls(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	want, has, allocated := requested(claim), claim.Status.Capacity[v1.ResourceStorage], claim.Status.AllocatedResources[v1.ResourceStorage]
 	size := pv.Spec.Capacity[v1.ResourceStorage]
@@ -88,8 +89,8 @@ func isControls(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	return !has.IsZero() && want.Cmp(has) > 0
 }
 
-// allowed returns why a claim must not be expanded, or nil. What was begun is finished, whatever the class says by now. A
-// claim without a class has a volume that was made by hand, and may be expanded.
+// allowed returns why a claim must not be expanded, or nil. An expansion that was begun is finished, even if the class
+// forbids it by now. A claim without a class has a volume that was made by hand, and may be expanded.
 func (c *Controller) allowed(claim *v1.PersistentVolumeClaim) error {
 	begun := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] != ""
 	name := classOf(claim)
@@ -121,7 +122,7 @@ func allowsExpansion(class *storagev1.StorageClass) bool {
 	return class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion
 }
 
-// begin begins the operation.
+// begin begins an expansion.
 func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
 	plugin, err := c.plugins.FindExpandablePluginBySpec(spec)
@@ -139,7 +140,7 @@ func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim,
 		return
 	}
 	name := store.NameOf(claim)
-	if s, stays := c.standstills.of(name); stays && !s.isOf(claim) { // What is known against it was about another size.
+	if s, stays := c.standstills.of(name); stays && !s.isOf(claim) { // The earlier failure was about another size.
 		c.executor.ResetBackoff(operationexecutor.Key{Volume: volumeName})
 	}
 	c.claimOf.put(volumeName, name)
@@ -153,7 +154,7 @@ func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	c.notBegun(claim, volumeName, err)
 }
 
-// notBegun keeps when an operation may begin.
+// notBegun stores why an operation could not begin, and until when it must wait.
 func (c *Controller) notBegun(claim *v1.PersistentVolumeClaim, volumeName v1.UniqueVolumeName, err error) {
 	var pending *volume.PendingError
 	if !errors.As(err, &pending) {
@@ -164,10 +165,10 @@ func (c *Controller) notBegun(claim *v1.PersistentVolumeClaim, volumeName v1.Uni
 	if errors.As(err, &late) {
 		s.err, s.until = late.Err, late.Until
 	}
-	c.standstills.keep(store.NameOf(claim), s) // The end of what is pending makes it dirty.
+	c.standstills.keep(store.NameOf(claim), s) // If another operation is pending, its end makes the claim dirty.
 }
 
-// finished reports whether no operation runs for a claim, and takes over how the last one ended.
+// finished reports whether no operation runs for a claim. It stores the result of an operation that has ended.
 func (c *Controller) finished(name types.NamespacedName) bool {
 	last, began := c.running[name]
 	if !began {
@@ -184,12 +185,12 @@ func (c *Controller) finished(name types.NamespacedName) bool {
 		c.standstills.resume(name)
 		return true
 	}
-	c.standstills.keep(name, standstill{err: err, uid: last.uid, request: last.request}) // The executor says when it may be tried again.
+	c.standstills.keep(name, standstill{err: err, uid: last.uid, request: last.request}) // The executor keeps the back-off.
 	return true
 }
 
-// mayTry reports whether a claim may be worked on now. That a node cannot have the size is tried again as seldom as that the
-// storage cannot.
+// mayTry reports whether the controller may work on a claim now. A size that is infeasible on a node is tried again as
+// rarely as one that is infeasible for the storage.
 func (c *Controller) mayTry(claim *v1.PersistentVolumeClaim) bool {
 	name := store.NameOf(claim)
 	s, stays := c.standstills.of(name)
@@ -198,13 +199,14 @@ func (c *Controller) mayTry(claim *v1.PersistentVolumeClaim) bool {
 		return false
 	}
 	if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizeInfeasible {
-		// The node gets another chance now, and the next after the back-off.
+		// The node gets one more attempt now, and the next after the back-off.
 		c.standstills.put(name, standstill{uid: claim.UID, request: requested(claim), until: time.Now().Add(c.options.Backoff.Infeasible)})
 	}
 	return true
 }
 
-// standStill keeps why a claim is not worked on before something changes, and records one event.
+// standStill stores why the controller does not work on a claim until something changes. It writes one event for the same
+// error.
 func (c *Controller) standStill(claim *v1.PersistentVolumeClaim, s standstill, reason string) {
 	s.uid, s.request = claim.UID, requested(claim)
 	name := store.NameOf(claim)

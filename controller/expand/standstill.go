@@ -11,21 +11,21 @@ import (
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 
-// standstill is why a claim that asks for more is not worked on.
+// standstill is the reason why a claim that requests more is not expanded now.
 type standstill struct {
 	err     error
 	uid     types.UID
 	request resource.Quantity
-	// until is when it is tried again though nothing has changed; zero means never.
+	// until is the time of the next attempt if nothing changes before. Zero means that there is none.
 	until time.Time
 }
 
-// isOf reports whether it is about what the claim asks for now.
+// isOf reports whether the reason is about the current request of the claim.
 func (s standstill) isOf(claim *v1.PersistentVolumeClaim) bool {
 	return s.uid == claim.UID && s.request.Cmp(requested(claim)) == 0
 }
 
-// standstills are the claims that are not worked on. Its methods may be called from several goroutines at once.
+// standstills holds the claims that are not expanded now. Its methods may be called from several goroutines at once.
 type standstills struct {
 	dirty *workqueue.Queue[types.NamespacedName]
 
@@ -37,7 +37,7 @@ func newStandstills(dirty *workqueue.Queue[types.NamespacedName]) *standstills {
 	return &standstills{dirty: dirty, claims: map[types.NamespacedName]standstill{}}
 }
 
-// of returns why a claim is not worked on, and false when nothing is known against it.
+// of returns the reason of a claim, and false if there is none.
 func (w *standstills) of(name types.NamespacedName) (standstill, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -45,14 +45,14 @@ func (w *standstills) of(name types.NamespacedName) (standstill, bool) {
 	return s, stays
 }
 
-// put keeps why a claim is not worked on.
+// put stores the reason of a claim.
 func (w *standstills) put(name types.NamespacedName, s standstill) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.claims[name] = s
 }
 
-// keep is put, and has the claim looked at when its time has come.
+// keep is put. If the reason has a time, keep also makes the claim dirty at that time.
 func (w *standstills) keep(name types.NamespacedName, s standstill) {
 	w.put(name, s)
 	if !s.until.IsZero() {
@@ -60,14 +60,14 @@ func (w *standstills) keep(name types.NamespacedName, s standstill) {
 	}
 }
 
-// forget drops what is known against a claim.
+// forget removes the reason of a claim.
 func (w *standstills) forget(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.claims, name)
 }
 
-// resume is forget, unless a node has just got another chance with the claim.
+// resume is forget, but keeps the reason while a node makes the attempt that mayTry allowed.
 func (w *standstills) resume(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
