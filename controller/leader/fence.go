@@ -9,7 +9,8 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// fence returns the store that the holder of lease writes to. holding ends when the lease can be another's.
+// fence returns the store for the controller of a leader with this lease. holding ends when another process may have the
+// lease.
 func fence(holding context.Context, s store.Store, lease store.Lease) store.Store {
 	if transactor, transacts := s.(store.Transactor); transacts {
 		return &tokenFence{Transactor: transactor, lease: lease}
@@ -19,7 +20,7 @@ func fence(holding context.Context, s store.Store, lease store.Lease) store.Stor
 	}}
 }
 
-// during calls write with a context that ends with either, and not at all when holding has ended.
+// during calls write with a context that ends with ctx or holding. If holding has ended, it does not call write.
 func during(ctx, holding context.Context, write func(ctx context.Context) error) error {
 	if holding.Err() != nil {
 		return fmt.Errorf("%w: nothing is written any more", store.ErrLeaseLost)
@@ -30,7 +31,7 @@ func during(ctx, holding context.Context, write func(ctx context.Context) error)
 	return write(ctx)
 }
 
-// tokenFence has the store itself ask, with each write, whether the lease is held.
+// tokenFence makes the store itself check the lease with each write.
 type tokenFence struct {
 	store.Transactor
 
@@ -69,7 +70,7 @@ func (f *tokenFence) Delete(ctx context.Context, key store.Key, preconditions st
 	return err
 }
 
-// clockFence writes nothing from the moment on at which the lease has expired by the clock of this process.
+// clockFence refuses all writes once the lease has expired by the clock of this process.
 type clockFence struct {
 	store.Store
 

@@ -6,13 +6,13 @@
 //
 // # What is guaranteed
 //
-// On a store with transactions, such as the memory store and that on etcd, each write checks in the store itself whether the
-// lease is still held. If a process stops for an hour in the middle of a write, the store refuses that write. On any other
-// store, the process checks the lease's expiry by its own clock before each write, and cancels its work when the lease expires.
-// A process that stops between the two may still write, if the object has not changed, as always. Plugin calls are not writes.
-// The context that [Run] gives the controller bounds them, and their intent is recorded before. A process that stops in the
-// middle of one may finish it after another leads. The context carries the term of the lease to plugins (volume.FencingToken),
-// so storage can refuse such a call.
+// On a store with transactions, such as the memory store and that on etcd, each write checks in the store itself whether
+// the lease is still held. If a process stops for an hour in the middle of a write, the store refuses that write. On any
+// other store, the process checks the lease's expiry by its own clock before each write, and cancels its work when the
+// lease expires. If a process stops between the check and the write, the write may still succeed if the object has not
+// changed. Plugin calls are not writes. They are bounded by the context that [Run] gives the controller, and their intent
+// is recorded before. A process that stops in the middle of a plugin call may finish it after another process leads. The
+// context carries the term of the lease to plugins (volume.FencingToken), so storage can refuse such a call.
 package leader
 
 import (
@@ -28,25 +28,27 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// defaultTTL is how long the lease of a leader that has vanished lives, by default.
+// defaultTTL is the default for [Options].TTL.
 const defaultTTL = 15 * time.Second
 
 // Options are the options of [Run].
 type Options struct {
-	// Name is the namespace and the name of the lease, the same for all who stand by for one controller. Required.
+	// Name is the namespace and the name of the lease. All processes that stand by for one controller use the same.
+	// Required.
 	Name types.NamespacedName
-	// Holder is the name of this process, which no other has. Required.
+	// Holder is the name of this process. It is unique among the processes. Required.
 	Holder string
-	// TTL is how long the lease lives without being renewed; zero means 15 seconds.
+	// TTL is how long the lease lives without renewal; zero means 15 seconds.
 	TTL time.Duration
 	// Logger gets a line when this process begins to lead and when it ends; nil discards it.
 	Logger *slog.Logger
 }
 
-// Run waits until this process is the leader and calls lead, with a context that ends when it is not any more, which carries the
-// fencing token of this term, and with the store that a leader writes to. When the lease is lost, Run waits for lead to return, and stands by again. It returns when ctx has
-// ended, with the error of lead if it was leading then, or when lead returns while it still leads, with its error. lead is
-// called again after a loss: it is to make a new controller each time.
+// Run waits until this process is the leader and calls lead. The context of lead ends when this process is no longer the
+// leader, and carries the fencing token of this term. The store of lead is the one for a leader's writes. When the lease is
+// lost, Run waits for lead to return, and stands by again. Run returns when ctx has ended, or when lead returns while it
+// still leads; both with the error of lead, if lead ran. lead is called again for each new term, and must make a new
+// controller each time.
 func Run(ctx context.Context, s store.Store, options Options, lead func(ctx context.Context, s store.Store) error) error {
 	if options.TTL <= 0 {
 		options.TTL = defaultTTL
@@ -70,7 +72,7 @@ func Run(ctx context.Context, s store.Store, options Options, lead func(ctx cont
 		case led && errors.Is(err, store.ErrLeaseLost) && ctx.Err() == nil:
 			options.Logger.WarnContext(ctx, "leads no more", "lease", options.Name.String(), "holder", options.Holder, "err", err)
 		case !led && ctx.Err() != nil:
-			return nil //nolint:nilerr // It was never its turn, and that is over.
+			return nil //nolint:nilerr // This process never led.
 		default:
 			return err
 		}
