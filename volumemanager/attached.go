@@ -35,7 +35,7 @@ func (m *Manager) verifyAttached(ctx context.Context) {
 
 // foundDetached is the actual state for a verification. A volume that is found detached is forgotten when nothing uses it.
 // One that is used has an uncertain attachment from then on: it is attached again while a pod wants it, and detached in the
-// end. It is planned when the verification gives up its key.
+// end. It is planned when the verification releases its key.
 type foundDetached struct {
 	*actualState
 	m *Manager

@@ -22,7 +22,7 @@
 // when nobody uses the volume. It does that itself, and looks again, until nothing is to be done or the rest has to wait.
 // Nothing polls: an idle manager does not wake up, and a wait returns with the change that it waited for. A slow
 // resync looks at every volume again, for what no event tells of. Filesystems on block devices are looked at every half a
-// minute, see Options.FilesystemLook: the kernel tells nobody that one has given up.
+// minute, see Options.FilesystemLook: the kernel reports no event when one fails.
 //
 // # What is promised
 //

@@ -19,7 +19,7 @@ const (
 	ReasonMountedOver        = health.MountedOver        // somebody has mounted on top of it or above it
 	ReasonFlagsChanged       = health.FlagsChanged       // somebody has remounted it with other flags
 	ReasonFilesystemReadOnly = health.FilesystemReadOnly // its filesystem has become read-only
-	ReasonFilesystemShutDown = health.FilesystemShutDown // its filesystem has given up after an error
+	ReasonFilesystemShutDown = health.FilesystemShutDown // its filesystem has shut down after an error
 	ReasonFilesystemErrors   = health.FilesystemErrors   // its filesystem, or the device of a btrfs, has errors on record
 	ReasonUnreachable        = health.Unreachable        // its server, its daemon or its device does not serve it any more
 	ReasonHung               = health.Hung               // a call on it does not return: see HungError

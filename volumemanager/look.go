@@ -47,8 +47,8 @@ func (m *Manager) knownPods() sets.Set[types.UID] {
 	return uids
 }
 
-// Hung returns the calls of plugins that were left behind and still run, the oldest first: what hangs, since when, and on
-// request the stack of its goroutine.
+// Hung returns the abandoned calls of plugins that still run, the oldest first: what hangs, since when, and on request the
+// stack of its goroutine.
 func (m *Manager) Hung() []operationexecutor.HungCall { return m.executor.Hung() }
 
 // PodStatus returns where the volumes of one pod stand, by outer name: those that it uses, and those that are still to be

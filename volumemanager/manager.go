@@ -199,9 +199,9 @@ func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
 func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() }
 
 // Run does all the work until [Manager.Stop] has come to its end, or ctx ends, and returns when every goroutine that it started
-// has ended. Operations that run when ctx ends are cancelled; mounts stay. Calls of plugins that do not return then are left behind: the error, a
-// *operationexecutor.WaitError, names them, and the root and the directories of records stay locked until the last of them has
-// returned, or the process ends: until then no other manager begins, in the same process neither.
+// has ended. Operations that run when ctx ends are cancelled; mounts stay. Calls of plugins that do not return then are
+// abandoned: the error, a *operationexecutor.WaitError, names them. The root and the directories of records stay locked until
+// the last of these calls has returned, or the process ends. Until then no other manager can begin, in the same process neither.
 //
 // An error before ctx ends says that Run could not begin: it was called before, or another manager has the root or the
 // records, which matches [volume.ErrInUse], or the records could not be read, or others may write them, which matches
@@ -326,8 +326,8 @@ func (m *Manager) unlock(ctx context.Context) error {
 	return errors.Join(m.journal.Close(ctx), m.root.Release())
 }
 
-// unlockLater unlocks the directories when the calls that Run leaves behind have returned. Until then another manager could
-// call plugins for the same volumes, and take them for what they were before.
+// unlockLater unlocks the directories when the calls that Run has abandoned have returned. If it unlocked them earlier,
+// another manager could call plugins for the same volumes, and rely on a state that these calls still change.
 func (m *Manager) unlockLater(ctx context.Context) {
 	go func() {
 		<-m.executor.Returned()

@@ -618,7 +618,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInvalid)
 }
 
-// TestManyHungVolumesHoldUpNobodyElse: neither while their calls wait for a dead server, nor when they were left behind.
+// TestManyHungVolumesHoldUpNobodyElse: hung volumes delay no other volume, neither while their calls wait for a dead
+// server nor after the calls were abandoned.
 func TestManyHungVolumesHoldUpNobodyElse(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})

@@ -105,7 +105,7 @@ type Options struct {
 	// tenth. Zero means [DefaultResync]; less than zero turns it off.
 	Resync time.Duration
 	// FilesystemLook is the time between two looks at each filesystem on a block device that a volume has, since the kernel
-	// tells nobody that one has given up. A look costs some system calls and reads nothing from the device; without such
+	// reports no event when one fails. A look costs some system calls and reads nothing from the device; without such
 	// volumes there is none. An ext4 that complains of something is written, to find out whether a write has failed; of other
 	// filesystems that is found out at the resync and at the teardown. Zero means [DefaultFilesystemLook]; less than zero turns it off.
 	FilesystemLook time.Duration

@@ -35,8 +35,8 @@ func (p *prober) Probe(ctx context.Context) ([]volume.ProbeEvent, error) {
 	}
 }
 
-// TestPluginsComeAndGoWhileTheManagerRuns: a pod waits for the plugin of its volume, and what a plugin leaves behind that
-// goes stays known until it is back.
+// TestPluginsComeAndGoWhileTheManagerRuns: a pod waits until the plugin of its volume is there. When a plugin goes, its
+// volumes stay known until it is back.
 func TestPluginsComeAndGoWhileTheManagerRuns(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		p := newProber()

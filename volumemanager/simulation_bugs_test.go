@@ -27,7 +27,7 @@ type simulatedBug struct {
 	trusts         bool                              // plugins are believed
 	blind          bool                              // no news of the node's status
 	deaf           bool                              // no news of PersistentVolumes
-	locksNothing   bool                              // a manager begins beside calls that another one has left behind
+	locksNothing   bool                              // a manager begins beside calls that another one has abandoned
 	succeeds       func(m *Manager)                  // a manager that has begun in the process of another one
 	stale          bool                              // the mount table shows mounts that are gone
 	world          func(*sim.Config)                 // in which the mistake is likelier to show; nil: any

@@ -95,7 +95,7 @@ type VolumeStatus struct {
 }
 
 // HungCall returns the call that is in the way of the volume, the oldest if there are several, and false if there is none:
-// one that has not returned long after its deadline and was left behind. It is the cause of a condition with [ReasonHung].
+// one that has not returned long after its deadline and was abandoned. It is the cause of a condition with [ReasonHung].
 // Nothing more is done about the volume before it returns.
 func (s VolumeStatus) HungCall() (operationexecutor.HungCall, bool) {
 	var oldest operationexecutor.HungCall
