@@ -8,39 +8,40 @@ import (
 	"github.com/volumekit/volumekit/cache"
 )
 
-// Pod is one pod that was added. It never changes: an update makes a new one. The methods may be called on nil, a pod that is not
-// known.
+// Pod is one pod that was added. It never changes: an update makes a new Pod. Its methods may be called on nil, which stands
+// for an unknown pod.
 type Pod struct {
-	// Pod is a copy of what is used of the pod.
+	// Pod is a copy of those parts of the pod that the manager uses.
 	Pod *v1.Pod
-	// Volumes are those that containers use. Few pods have more than a few.
+	// Volumes are the volumes that containers use. Most pods have only a few.
 	Volumes []Volume
 }
 
-// Volume is one volume of a pod, as it was resolved the last time that that worked.
+// Volume is one volume of a pod, as it was last resolved successfully.
 type Volume struct {
-	// Outer is the name in the pod's spec.
+	// Outer is the volume's name in the pod's spec.
 	Outer string
-	// Name is the unique name; empty when resolving it never worked. Plugin is the name of its plugin.
+	// Name is the unique name; empty if resolving has never succeeded. Plugin is the name of the volume's plugin.
 	Name   v1.UniqueVolumeName
 	Plugin string
-	// ReadOnly says that the pod asks for read-only under this name.
+	// ReadOnly says that the pod wants the volume read-only under this name.
 	ReadOnly bool
-	// Err is why it could not be resolved the last time; nil when it could.
+	// Err is why the last attempt to resolve the volume failed; nil if it succeeded.
 	Err error
 }
 
-// isComplete reports whether every volume has been resolved at least once, so that what is not wanted is known.
+// isComplete reports whether every volume has been resolved at least once. Only then is it known which volumes the pod does
+// not use.
 func (p *Pod) isComplete() bool {
 	return !slices.ContainsFunc(p.Volumes, func(v Volume) bool { return v.Name == "" })
 }
 
-// isResolved reports whether every volume was resolved the last time.
+// isResolved reports whether the last attempt has resolved every volume.
 func (p *Pod) isResolved() bool {
 	return !slices.ContainsFunc(p.Volumes, func(v Volume) bool { return v.Err != nil })
 }
 
-// Volume returns one volume of the pod; the zero value when there is none.
+// Volume returns the pod's volume with an outer name; the zero value if there is none.
 func (p *Pod) Volume(outer string) Volume {
 	if p == nil {
 		return Volume{}
@@ -58,8 +59,8 @@ func (p *Pod) Uses(name v1.UniqueVolumeName) bool {
 	return p != nil && slices.ContainsFunc(p.Volumes, func(v Volume) bool { return v.Name == name })
 }
 
-// OuterNames returns the outer names by which the pod has a volume now: those with which it was set up are the pod's as it was then.
-// A pod that is not known has those.
+// OuterNames returns the outer names under which the pod has a mounted volume now. They may differ from the names in
+// mounted: those are from the time of the set-up. For an unknown pod it returns the names in mounted.
 func (p *Pod) OuterNames(mounted *cache.MountedVolume) []string {
 	if p == nil {
 		return mounted.OuterVolumeSpecNames
@@ -73,8 +74,8 @@ func (p *Pod) OuterNames(mounted *cache.MountedVolume) []string {
 	return names
 }
 
-// without returns the volumes of the pod that another one does not use, as far as they are resolved. One that the pod has under two
-// names may be there twice.
+// without returns the resolved volumes of the pod that another pod does not use. A volume that the pod has under two names
+// may appear twice.
 func (p *Pod) without(other *Pod) []v1.UniqueVolumeName {
 	if p == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// overwrite sets, adds to or takes from each field that can be reached from v.
+// overwrite changes every field that can be reached from v: it sets it, adds to it or takes from it.
 func overwrite(v reflect.Value, depth int) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -56,7 +56,7 @@ func overwrite(v reflect.Value, depth int) {
 	}
 }
 
-// TestWhatIsKeptOfAPodIsNotTheCallers, field by field: whatever a caller does to its pod changes nothing of what was kept.
+// TestWhatIsKeptOfAPodIsNotTheCallers: no change by the caller, in any field, changes the manager's copy of the pod.
 func TestWhatIsKeptOfAPodIsNotTheCallers(t *testing.T) {
 	pod := &v1.Pod{}
 	overwrite(reflect.ValueOf(pod), 0)
@@ -70,7 +70,7 @@ func TestWhatIsKeptOfAPodIsNotTheCallers(t *testing.T) {
 	assert.Equal(t, was, kept)
 }
 
-// TestEveryFieldOfAPodIsKeptOrNot: a field of a newer k8s.io/api is decided about.
+// TestEveryFieldOfAPodIsKeptOrNot: a new field in k8s.io/api fails the test until it is listed as kept or as left out.
 func TestEveryFieldOfAPodIsKeptOrNot(t *testing.T) {
 	pod := &v1.Pod{}
 	overwrite(reflect.ValueOf(pod), 0)
@@ -114,7 +114,8 @@ func TestEveryFieldOfAPodIsKeptOrNot(t *testing.T) {
 	}
 }
 
-// TestTheEnvironmentOfAContainerIsKeptForASubPathExprAlone.
+// TestTheEnvironmentOfAContainerIsKeptForASubPathExprAlone: without a subPathExpr the copy of a container has no
+// environment.
 func TestTheEnvironmentOfAContainerIsKeptForASubPathExprAlone(t *testing.T) {
 	pod := podOf("a", "own")
 	pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", Value: "b"}}
@@ -123,8 +124,8 @@ func TestTheEnvironmentOfAContainerIsKeptForASubPathExprAlone(t *testing.T) {
 	assert.Equal(t, pod.Spec.Containers[0].Env, copyOfPod(pod).Spec.Containers[0].Env)
 }
 
-// BenchmarkCopyOfPod is how much memory the manager keeps of a pod: of one that was written by hand, and of one as an API server
-// gives it out.
+// BenchmarkCopyOfPod measures how much memory the manager keeps of a pod: of one that was written by hand, and of one from
+// an API server.
 func BenchmarkCopyOfPod(b *testing.B) {
 	full := podOf("a", "own")
 	for i := range 3 {

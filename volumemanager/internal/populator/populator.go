@@ -1,6 +1,6 @@
-// Package populator turns the pods of a node into what is wanted there: it checks pods, reads their claims and the volumes of these
-// from the store, and enters each volume that a container uses into the desired state of the world. It follows the store, and the
-// plugins that come and go, and resolves again what was not ready.
+// Package populator maintains the desired state of the world from the pods of a node. It checks pods, reads their claims and
+// PersistentVolumes from the store, and enters each volume that a container uses. It follows the store and the plugins, and
+// resolves again what could not be resolved before.
 package populator
 
 import (
@@ -23,42 +23,43 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
-// Earlier knows what an earlier manager left, and which pods may still be added. A recovery.Recovery is one.
+// Earlier knows which volumes an earlier manager left, and which pods may still be added. A recovery.Recovery implements it.
 type Earlier interface {
-	// PodAdded is called with each pod that was added, PodRemoved with each that was removed.
+	// PodAdded is called with each pod that is added; PodRemoved, with each pod that is removed.
 	PodAdded(pod volume.UniquePodName)
 	PodRemoved(pod volume.UniquePodName)
-	// Settle and Sweep are called when the volumes of a pod that was removed are wanted no more.
+	// Settle and Sweep are called when the desired state no longer holds the volumes of a removed pod.
 	Settle(pod volume.UniquePodName)
 	Sweep(pod volume.UniquePodName)
-	// MayUseVolumes reports whether a pod that is not known may still be added, MayBeWanted whether such a pod may want a volume.
+	// MayUseVolumes reports whether an unknown pod may still be added. MayBeWanted reports whether such a pod may want a
+	// volume.
 	MayUseVolumes(pod volume.UniquePodName) bool
 	MayBeWanted(name v1.UniqueVolumeName) bool
 }
 
-// Options are what a populator needs of the others. All are required, but for Store, Prober and SELinux.
+// Options are what a populator needs. All fields are required except Store, Prober and SELinux.
 type Options struct {
-	// Plugins are those of the manager, which Prober adds to.
+	// Plugins are the plugins of the manager. Prober adds to them.
 	Plugins *volume.VolumePluginMgr
 	Prober  volume.DynamicPluginProber
 	// Store has claims and PersistentVolumes.
 	Store   store.Store
 	SELinux Labels
 	Logger  *slog.Logger
-	// Desired is what is written. Actual is what is known to be here.
+	// Desired is the state that the populator writes. Actual is the state of the volumes on this node.
 	Desired *cache.DesiredStateOfWorld
 	Actual  *cache.ActualStateOfWorld
-	// Expansion learns of claims and PersistentVolumes that have changed.
+	// Expansion gets changed claims and PersistentVolumes.
 	Expansion *expansion.Tracker
-	// Earlier knows what an earlier manager left. Orphans lists what of that is on no record.
+	// Earlier knows which volumes an earlier manager left. Orphans lists what has no record.
 	Earlier Earlier
 	Orphans interface{ ForgetPod(uid types.UID) }
-	// Look has volumes looked at for a pod, Retry as a whole and as if nothing had failed before.
+	// Look plans volumes again for a pod. Retry plans volumes for all pods at once, without the backoff of earlier failures.
 	Look  func(pod volume.UniquePodName, names []v1.UniqueVolumeName)
 	Retry func(names []v1.UniqueVolumeName)
-	// ResetBackoff lets an operation that failed begin at once.
+	// ResetBackoff lets an operation that has failed begin at once.
 	ResetBackoff func(key operationexecutor.Key)
-	// Notify wakes those who wait for a pod.
+	// Notify wakes the callers that wait for a pod.
 	Notify func(pod volume.UniquePodName)
 }
 
@@ -66,20 +67,20 @@ type Options struct {
 type Populator struct {
 	options  Options
 	resolver resolver
-	// waits says which pods wait for which objects, dirty are the pods whose claims are to be resolved again.
+	// waits says which pods wait for which objects. dirty queues the pods whose claims have to be resolved again.
 	waits *waits
 	dirty *workqueue.Queue[types.UID]
-	// locks orders those who change what one pod wants.
+	// locks serializes changes of the volumes that one pod wants.
 	locks keylock.Locks[types.UID]
 
-	// mu guards what follows. No plugin or store is called while it is held.
+	// mu guards the fields below. No plugin or store is called while it is held.
 	mu   sync.Mutex
 	pods map[types.UID]*Pod
-	// reading holds the pods whose claims are being read, for which nothing is wanted yet.
+	// reading holds the pods whose claims are being read. Nothing is wanted for them yet.
 	reading map[*v1.Pod]struct{}
 }
 
-// New returns a populator without pods. It starts nothing.
+// New returns a populator without pods. It starts no goroutine.
 func New(o Options) *Populator {
 	p := &Populator{
 		options: o, waits: newWaits(), dirty: workqueue.New[types.UID](),
@@ -102,10 +103,10 @@ func (p *Populator) Run(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// Stop ends the timers of pods that are to be resolved again.
+// Stop ends the timers after which pods would be resolved again.
 func (p *Populator) Stop() { p.dirty.Stop() }
 
-// Pod returns a pod that was added; nil when there is none of that UID.
+// Pod returns the pod with a UID that was added; nil if there is none.
 func (p *Populator) Pod(uid types.UID) *Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +116,7 @@ func (p *Populator) Pod(uid types.UID) *Pod {
 // IsKnown reports whether a pod was added.
 func (p *Populator) IsKnown(pod volume.UniquePodName) bool { return p.Pod(types.UID(pod)) != nil }
 
-// UIDs returns the pods that were added.
+// UIDs returns the UIDs of all pods that were added.
 func (p *Populator) UIDs() []types.UID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,8 +128,8 @@ func (p *Populator) Uses(pod volume.UniquePodName, name v1.UniqueVolumeName) boo
 	return p.Pod(types.UID(pod)).Uses(name)
 }
 
-// MayUse reports whether it is not known which volumes a pod uses: some of its claims were never resolved, or the pod was not added
-// yet.
+// MayUse reports whether a pod may use volumes that are not known: because a volume of the pod has never been resolved, or
+// because the pod may still be added.
 func (p *Populator) MayUse(pod volume.UniquePodName) bool {
 	if known := p.Pod(types.UID(pod)); known != nil {
 		return !known.isComplete()
@@ -141,7 +142,7 @@ func (p *Populator) MayBeWanted(name v1.UniqueVolumeName) bool {
 	return p.options.Earlier.MayBeWanted(name)
 }
 
-// Readers returns the pods whose claims are being read and that refer to the claim of a PersistentVolume.
+// Readers returns the pods that refer to the claim of a PersistentVolume and whose claims are being read.
 func (p *Populator) Readers(pv *v1.PersistentVolume) []volume.UniquePodName {
 	if pv.Spec.ClaimRef == nil {
 		return nil
@@ -158,8 +159,8 @@ func (p *Populator) Readers(pv *v1.PersistentVolume) []volume.UniquePodName {
 	return pods
 }
 
-// read enters that the claims of a pod are being read, until end is called: the pod may be about to want what they are bound to. pod
-// must not be one that is entered already.
+// read notes that the claims of a pod are being read, until the caller calls end. Meanwhile the pod may be about to want the
+// volumes of these claims. pod must not be noted already.
 func (p *Populator) read(pod *v1.Pod) (end func()) {
 	sizes := p.options.Expansion.Reading()
 	p.mu.Lock()

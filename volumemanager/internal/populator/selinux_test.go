@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// podOf returns a pod whose container mounts volumes of its own.
+// podOf returns a pod with one container that mounts inline volumes.
 func podOf(name string, volumes ...string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}}
 	c := v1.Container{Name: "main"}
@@ -25,7 +25,7 @@ func podOf(name string, volumes ...string) *v1.Pod {
 	return pod
 }
 
-// levels makes labels of levels.
+// levels returns labels that differ only in the level.
 type levels struct{}
 
 func (levels) FileLabel(o *v1.SELinuxOptions) (string, error) {

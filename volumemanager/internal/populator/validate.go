@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
-// Validate checks what a manager needs of a pod, before anything is read or done: its names and UID, the names of its
-// volumes, that containers refer to volumes that are there, and what they ask for. It returns every fault, each matching
+// Validate checks a pod before the manager reads or does anything for it: its names and UID, the names of its volumes, the
+// references of containers to volumes, and what containers ask of them. It returns all faults. Each matches
 // [volume.ErrInvalid] or [volume.ErrUnsupported].
 func Validate(pod *v1.Pod) error {
 	if pod == nil {
@@ -53,8 +53,8 @@ func validateVolumes(pod *v1.Pod) []error {
 	return errs
 }
 
-// validateContainers refuses a name that two containers of any kind share: what is asked for by a container's name, and what is
-// bound for it, would be the other's.
+// validateContainers refuses two containers of any kind with the same name. One of them would otherwise get the other's
+// mounts.
 func validateContainers(pod *v1.Pod) []error {
 	var errs []error
 	seen := make(map[string]struct{})
@@ -90,7 +90,7 @@ func validateUses(pod *v1.Pod) []error {
 	return append(errs, validateModes(pod)...)
 }
 
-// validateModes refuses a volume that is both mounted and used as a device: it is one or the other.
+// validateModes refuses a volume that containers both mount and use as a device.
 func validateModes(pod *v1.Pod) []error {
 	var errs []error
 	mounting, mapping := usersOf(pod)
@@ -104,7 +104,7 @@ func validateModes(pod *v1.Pod) []error {
 	return errs
 }
 
-// container is what the manager reads of a container of any kind.
+// container holds what the manager reads of a container of any kind.
 type container struct {
 	name     string
 	mounts   []v1.VolumeMount
@@ -133,7 +133,8 @@ func containersOf(pod *v1.Pod) iter.Seq[container] {
 	}
 }
 
-// usersOf returns the first container that mounts a volume, and the first that uses it as a device, by the volume's outer name.
+// usersOf returns, for each outer name of a volume, the first container that mounts it and the first that uses it as a
+// device.
 func usersOf(pod *v1.Pod) (mounting, mapping map[string]string) {
 	mounting, mapping = make(map[string]string), make(map[string]string)
 	for c := range containersOf(pod) {
