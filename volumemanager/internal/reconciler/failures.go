@@ -11,23 +11,23 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
-// Failure is why an operation has to wait.
+// Failure is the reason why an operation has to wait.
 type Failure struct {
-	// Err is the cause, Attempts how often it failed in a row; zero when that was not counted.
+	// Err is the cause. Attempts is how often the operation has failed in a row; zero if that was not counted.
 	Err      error
 	Attempts int
-	// Until is when it is tried again; zero when it waits for something else.
+	// Until is when the operation is tried again; zero if it waits for something other than time.
 	Until time.Time
 }
 
-// IsOver reports whether the operation need not wait any more. One that waits for something else never does.
+// IsOver reports whether the time of the wait has passed. It is always false if the operation waits for something else.
 func (f Failure) IsOver() bool { return !f.Until.IsZero() && !time.Now().Before(f.Until) }
 
-// failures says why operations did not begin.
+// failures holds the reasons why operations have not begun.
 type failures struct {
-	// of are those by volume and pod; no pod: of the volume as a whole.
+	// of holds the failures by volume and pod. The empty pod stands for the volume as a whole.
 	of map[v1.UniqueVolumeName]map[volume.UniquePodName]Failure
-	// forgetting are those of volumes of which nothing is left, and that the actual state did not forget.
+	// forgetting holds the volumes of which nothing is left, but which the actual state could not forget.
 	forgetting map[v1.UniqueVolumeName]Failure
 }
 
@@ -47,14 +47,14 @@ func (s *failures) set(h podvolume.Key, f Failure) {
 	of[h.Pod] = f
 }
 
-// note keeps why an operation failed until the next plan says when it is tried again.
+// note keeps the error of a failed operation. The next plan replaces it, and sets when the operation is tried again.
 func (s *failures) note(h podvolume.Key, err error) {
 	if _, known := s.of[h.Volume][h.Pod]; !known && err != nil {
 		s.set(h, Failure{Err: err})
 	}
 }
 
-// keep drops the failures of a volume but for those that are needed.
+// keep drops a volume's failures for all pods but those that isNeeded names.
 func (s *failures) keep(name v1.UniqueVolumeName, isNeeded func(pod volume.UniquePodName) bool) {
 	of := s.of[name]
 	for pod := range of {
@@ -67,15 +67,15 @@ func (s *failures) keep(name v1.UniqueVolumeName, isNeeded func(pod volume.Uniqu
 	}
 }
 
-// fail keeps why an operation for a pod, or on the volume as a whole, has to wait.
+// fail keeps the reason why an operation has to wait: for a pod, or on the volume as a whole.
 func (r *Reconciler) fail(h podvolume.Key, f Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failures.set(h, f)
 }
 
-// noteWaits keeps why pods have to wait that want a volume in another way, and drops the failures of those that need nothing now. What
-// is tried again shows why it failed before, also while it is tried.
+// noteWaits keeps the reasons why pods wait that want the volume in another way than it is mounted now. It drops the
+// failures of pods that need no action. While an operation is retried, its earlier failure stays visible.
 func (r *Reconciler) noteWaits(v *view) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,14 +94,15 @@ func (r *Reconciler) noteWaits(v *view) {
 	})
 }
 
-// isBusyWith reports whether an operation for a pod runs, or on the volume as a whole, or whether the pod waits for others.
+// isBusyWith reports whether an operation runs for a pod or on the volume as a whole, or whether the pod waits for other
+// pods.
 func (v *view) isBusyWith(pod volume.UniquePodName) bool {
 	i := v.index(pod)
 	return v.inputs.pending || i >= 0 && v.inputs.pods[i].pending || v.waits[pod] != nil
 }
 
-// Forgot notes whether the actual state forgot a volume of which nothing is left. When it did not, the two disagree about
-// what is left, and what was done must not be done again at once.
+// Forgot notes whether the actual state could forget a volume of which nothing is left. If it could not, the actual state
+// and the plan disagree; the last step is then repeated only after a backoff.
 func (r *Reconciler) Forgot(name v1.UniqueVolumeName, err error) {
 	if err == nil {
 		r.Records.Forget(name)
@@ -117,7 +118,7 @@ func (r *Reconciler) Forgot(name v1.UniqueVolumeName, err error) {
 	r.failures.forgetting[name] = Failure{Err: err, Attempts: attempts, Until: retry.At(attempts)}
 }
 
-// mustWait returns why the last step of a volume has to wait. Any other step ends that.
+// mustWait returns the reason why the last step of a volume, detach or forget, has to wait. Any other step ends that wait.
 func (r *Reconciler) mustWait(name v1.UniqueVolumeName, next verb) (Failure, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,37 +13,39 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// Operation is an operation that runs, or that is about to begin.
+// Operation is an operation that runs or is about to begin.
 type Operation struct {
-	// Handle is nil until it has begun.
+	// Handle is the executor's operation; nil until it has begun.
 	Handle *operationexecutor.Operation
-	// Whole says that it has the whole volume to itself, also where it is for one pod.
+	// Whole says that the operation has the whole volume to itself. An operation for a single pod may, too.
 	Whole bool
-	pod   volume.UniquePodName // empty: it concerns the volume as a whole
+	pod   volume.UniquePodName // empty: the volume as a whole
 }
 
-// operation is an operation from the moment in which it is certain that it will begin until its key is free. The actual
-// state does not know of it yet, or still knows what it is taking away; so who waits for a pod has to look at both, at
-// the operations first.
+// operation is an operation from the moment at which it is certain to begin until its key is free. Meanwhile the actual
+// state may not show it yet, or may still show what it is taking away. A caller that waits for a pod has to read both: the
+// operations first, then the actual state.
 type operation struct {
 	Operation
 	volume v1.UniqueVolumeName
-	kind   operationexecutor.OperationKind // that of a filesystem, for block volumes too
-	// awaited says that a worker plans the volume again when the operation has ended, and ended that its key is free.
+	kind   operationexecutor.OperationKind // for a block volume, the kind of a filesystem's operation
+	// awaited says that a worker waits for the end of the operation and plans the volume then. ended says that its key is
+	// free.
 	awaited, ended bool
-	// podGone says that the directory of the pod went with the volume.
+	// podGone says that the unmount also removed the directory of the pod.
 	podGone bool
 }
 
-// concerns reports whether the operation is on a volume and concerns a pod, or is on the volume when there is no pod.
+// concerns reports whether the operation is on a volume and concerns a pod. Without a pod it reports whether the operation
+// is on the volume.
 func (op *operation) concerns(name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
 	return op.volume == name && (pod == "" || op.Whole || op.pod == pod)
 }
 
-// operations are those that run: at most one for each worker, and those of which calls were left behind.
+// operations holds the operations that run: at most one for each worker, and those with abandoned calls.
 type operations []*operation
 
-// count returns how many are for a pod.
+// count returns how many operations are for a pod.
 func (o operations) count(pod volume.UniquePodName) int {
 	n := 0
 	for _, op := range o {
@@ -58,7 +60,8 @@ func (o operations) without(op *operation) operations {
 	return slices.DeleteFunc(o, func(other *operation) bool { return other == op })
 }
 
-// find returns the operation that the executor tells of; nil when no worker has begun it: a verification.
+// find returns the operation that the executor reports on. It is nil if no worker has begun it, as with a verification of
+// all attachments.
 func (o operations) find(info operationexecutor.OperationInfo) *operation {
 	kind := FilesystemKind(info.Kind)
 	for _, op := range o {
@@ -69,7 +72,7 @@ func (o operations) find(info operationexecutor.OperationInfo) *operation {
 	return nil
 }
 
-// kindOf is the operation that an action begins.
+// kindOf maps the verb of an action to the operation that it begins.
 var kindOf = map[verb]operationexecutor.OperationKind{
 	verbUnmount:       operationexecutor.OpUnmount,
 	verbAttach:        operationexecutor.OpAttach,
@@ -81,21 +84,22 @@ var kindOf = map[verb]operationexecutor.OperationKind{
 	verbDetach:        operationexecutor.OpDetach,
 }
 
-// asOfFilesystem are the operations that the executor begins for a block volume where others get those of a filesystem.
+// asOfFilesystem maps the executor's operations on block volumes to their counterparts on filesystems.
 var asOfFilesystem = map[operationexecutor.OperationKind]operationexecutor.OperationKind{
 	operationexecutor.OpMap:         operationexecutor.OpMount,
 	operationexecutor.OpUnmap:       operationexecutor.OpUnmount,
 	operationexecutor.OpUnmapDevice: operationexecutor.OpUnmountDevice,
 }
 
-// FilesystemKind returns the operation that does for a filesystem what one of this kind does for a block volume.
+// FilesystemKind returns the counterpart on filesystems of an operation on block volumes. It returns any other kind
+// unchanged.
 func FilesystemKind(kind operationexecutor.OperationKind) operationexecutor.OperationKind {
 	return cmp.Or(asOfFilesystem[kind], kind)
 }
 
-// enter enters the operation of an action. It returns nil when its pod has come or gone since it was planned: who changed the pod
-// adds the volume to the queue after that. It is entered before the pods are asked, so that who changes a pod and then looks
-// at the operations sees it, or it sees the change.
+// enter enters the operation of an action. It returns nil if the action is out of date, because its pod was added or removed
+// since the plan; the change then marks the volume again. enter enters the operation first and checks the pods after that. A
+// caller that changes a pod and then reads the operations therefore sees the operation, or enter sees the change.
 func (r *Reconciler) enter(v *view, a action) *operation {
 	op := &operation{
 		Operation: Operation{Whole: v.needsAll(a), pod: a.pod},
@@ -111,7 +115,7 @@ func (r *Reconciler) enter(v *view, a action) *operation {
 	return op
 }
 
-// needsAll reports whether an action needs the whole volume for itself, as the executor keys it.
+// needsAll reports whether an action needs the whole volume to itself. It follows the executor's keys.
 func (v *view) needsAll(a action) bool {
 	switch a.verb {
 	case verbUnmount:
@@ -124,7 +128,7 @@ func (v *view) needsAll(a action) bool {
 	}
 }
 
-// isDue reports whether an action is still right.
+// isDue reports whether an action is still right for the present pods.
 func (r *Reconciler) isDue(v *view, a action) bool {
 	switch a.verb {
 	case verbUnmount:
@@ -134,12 +138,12 @@ func (r *Reconciler) isDue(v *view, a action) bool {
 	case verbAttach, verbVerify:
 		return slices.ContainsFunc(v.wanted, func(row operationexecutor.VolumeToMount) bool { return r.Pods.Uses(row.PodName, v.name) })
 	default:
-		// Pods that came since wait for the volume's key, and get it staged and attached again.
+		// Pods that were added since wait for the volume's key. The volume is then attached and staged again for them.
 		return true
 	}
 }
 
-// begun notes that an operation has its key.
+// begun notes that an operation has its key, and reports the change.
 func (r *Reconciler) begun(op *operation, of *operationexecutor.Operation) {
 	r.mu.Lock()
 	op.Handle = of
@@ -151,11 +155,11 @@ func (r *Reconciler) begun(op *operation, of *operationexecutor.Operation) {
 	r.Changes.Tell(changes.Topic{Pod: types.UID(op.pod)})
 }
 
-// KeyFreed is told by the executor when an operation has ended and all of its calls have returned.
+// KeyFreed is called by the executor when an operation has ended and all of its calls have returned.
 func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
 	podGone := FilesystemKind(o.Kind) == operationexecutor.OpUnmount && r.Cleaner.RemovePodDirs(o)
 	if o.VolumeName == "" {
-		return // It was about several volumes, or about none that is known.
+		return // It was about several volumes, or about an unknown one.
 	}
 	r.mu.Lock()
 	op := r.running.find(o)
@@ -170,7 +174,7 @@ func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
 	r.planAfter(op, o)
 }
 
-// takeOut takes out an operation that did not begin, or whose key is free.
+// takeOut removes an operation that has not begun, or whose key is free.
 func (r *Reconciler) takeOut(op *operation) {
 	r.mu.Lock()
 	last := op.kind == operationexecutor.OpUnmount && !op.podGone && r.running.count(op.pod) == 1
@@ -179,7 +183,8 @@ func (r *Reconciler) takeOut(op *operation) {
 	}
 	r.mu.Unlock()
 	if last {
-		// Of two that end at once, one comes here; who waits for the pod waits for this too.
+		// If two operations end at once, only the second one comes here. It stays entered until LastTornDown returns,
+		// because waiters for the pod wait for that, too.
 		r.Cleaner.LastTornDown(op.pod)
 		r.mu.Lock()
 		r.running = r.running.without(op)
@@ -188,7 +193,8 @@ func (r *Reconciler) takeOut(op *operation) {
 	r.Cleaner.Ended(op.pod)
 }
 
-// planAfter has a volume planned after an operation: by the worker that has run it, or by any.
+// planAfter marks what has to be planned after an operation. If a worker awaits the operation, that worker plans the volume;
+// otherwise any worker does.
 func (r *Reconciler) planAfter(op *operation, o operationexecutor.OperationInfo) {
 	r.mu.Lock()
 	deferred := r.deferred[o.VolumeName]
@@ -206,7 +212,8 @@ func (r *Reconciler) planAfter(op *operation, o operationexecutor.OperationInfo)
 	}
 }
 
-// affectedPod returns the pod for which an operation may have changed the volume; empty: for all.
+// affectedPod returns the pod for which an operation may have changed the volume; empty if it may have changed it for all
+// pods.
 func affectedPod(o operationexecutor.OperationInfo) volume.UniquePodName {
 	switch FilesystemKind(o.Kind) {
 	case operationexecutor.OpMount, operationexecutor.OpUnmount:
@@ -216,8 +223,8 @@ func affectedPod(o operationexecutor.OperationInfo) volume.UniquePodName {
 	}
 }
 
-// hasEnded reports whether the key of an operation that a worker has run is free. When it is not, because calls were left
-// behind, the volume is added to the queue once it is, and the worker waits no longer.
+// hasEnded reports whether the key of a worker's operation is free. If abandoned calls still hold the key it returns false:
+// the worker stops waiting, and the volume is marked when the key becomes free.
 func (r *Reconciler) hasEnded(op *operation) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,7 +232,7 @@ func (r *Reconciler) hasEnded(op *operation) bool {
 	return op.ended
 }
 
-// deferUntilFree has what could not begin planned when an operation on the volume has ended.
+// deferUntilFree marks what could not begin as soon as an operation on the volume has ended.
 func (r *Reconciler) deferUntilFree(h podvolume.Key) {
 	r.mu.Lock()
 	runs := slices.ContainsFunc(r.running, func(op *operation) bool { return op.volume == h.Volume })
@@ -234,6 +241,6 @@ func (r *Reconciler) deferUntilFree(h podvolume.Key) {
 	}
 	r.mu.Unlock()
 	if !runs {
-		r.queue.Add(h) // It has ended just now.
+		r.queue.Add(h) // The operation has ended just now.
 	}
 }

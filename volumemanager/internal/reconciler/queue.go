@@ -11,47 +11,47 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// queue holds the volumes that have to be looked at, and who looks at them. A mark says what of a volume is to be looked
-// at: what it is to one pod, or, where the holder has no pod, all of it. One worker has a volume at a time. What is marked while a
-// worker has the volume, that worker looks at before it lets the volume go.
+// queue holds the volumes that have to be planned, and the workers that plan them. A mark names a volume and the pod for
+// which it has to be planned; without a pod it has to be planned for all. Only one worker has a volume at a time. It also
+// plans the marks that are added while it has the volume.
 //
-// Each plugin has workers of its own, so that no plugin takes those of another. They are started when there is something to
-// do, and end when there is nothing.
+// Each plugin has workers of its own: a slow plugin does not hold up the others. Workers start when volumes are waiting, and
+// end when none are.
 type queue struct {
-	// work is the code of a worker, most how many a plugin has, stuck ones not counted. over reports whether none is to begin
-	// anything more. nil: none has been started yet.
+	// work is the function that each worker runs; nil until start. over reports whether workers must begin nothing more.
+	// most is how many workers a plugin has at most; stuck workers do not count.
 	work func(w *worker)
 	over func() bool
 	most int
 
 	mu      sync.Mutex
 	marked  map[podvolume.Key]struct{}
-	volumes map[v1.UniqueVolumeName]*queuedVolume // those that are marked, and those that a worker has
+	volumes map[v1.UniqueVolumeName]*queuedVolume // the marked volumes, and those that a worker has
 	plugins map[string]*pluginQueue
 	timers  map[podvolume.Key]*markTimer
-	// stopped says that nothing is marked any more.
+	// stopped says that marks are no longer accepted.
 	stopped bool
-	// alive are the workers that are not in an abandoned call. ended is closed when there is none, after stop.
+	// alive counts the workers that are not in an abandoned call. After stop, ended is closed as soon as it is zero.
 	alive int
 	ended chan struct{}
 }
 
 // queuedVolume is a volume that is marked, or that a worker has.
 type queuedVolume struct {
-	marks   []volume.UniquePodName // in the order in which they came; empty: all of it
+	marks   []volume.UniquePodName // in the order in which they came; the empty pod: all pods
 	waiting bool                   // it is in the queue of its plugin
 	taken   bool                   // a worker has it
 }
 
-// pluginQueue is what waits for a worker of one plugin.
+// pluginQueue holds the volumes that wait for a worker of one plugin.
 type pluginQueue struct {
 	name    string
 	waiting []v1.UniqueVolumeName
-	workers int // those that are not stuck
-	free    int // those that are not in an operation
+	workers int // how many are not stuck
+	free    int // how many are not in an operation
 }
 
-// markTimer is a mark that is due at a time.
+// markTimer adds a mark at a later time.
 type markTimer struct {
 	at   time.Time
 	stop func() bool
@@ -64,7 +64,7 @@ func newQueue(most int) *queue {
 	}
 }
 
-// start lets workers be started, whose code is work, until over. It is called once.
+// start lets the queue start workers, which run work, until over reports true. Call it once.
 func (q *queue) start(work func(w *worker), over func() bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,7 +74,7 @@ func (q *queue) start(work func(w *worker), over func() bool) {
 	}
 }
 
-// stop ends the timers. No worker is started any more, and none gets another volume.
+// stop ends the timers. From now on no mark is added, no worker starts, and none gets another volume.
 func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,24 +86,24 @@ func (q *queue) stop() {
 	q.tellEnd()
 }
 
-// wait returns, after stop, when no worker is left but those whose call was abandoned.
+// wait returns, after stop, when all workers have ended except those in abandoned calls.
 func (q *queue) wait() { <-q.ended }
 
-// tellEnd closes ended when nobody is waited for. The lock must be held.
+// tellEnd closes ended if no worker is left to wait for. The caller holds the lock.
 func (q *queue) tellEnd() {
 	if q.stopped && q.alive == 0 && !isClosed(q.ended) {
 		close(q.ended)
 	}
 }
 
-// Add marks what is to be looked at.
+// Add marks a volume to be planned: for one pod, or for all.
 func (q *queue) Add(h podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.add(h)
 }
 
-// AddPod marks what volumes are to a pod.
+// AddPod marks volumes to be planned for a pod.
 func (q *queue) AddPod(pod volume.UniquePodName, names []v1.UniqueVolumeName) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -124,7 +124,7 @@ func (q *queue) add(h podvolume.Key) {
 	q.enqueue(h.Volume)
 }
 
-// volume returns the entry of a volume. The lock must be held.
+// volume returns the entry of a volume, and makes it if it is missing. The caller holds the lock.
 func (q *queue) volume(name v1.UniqueVolumeName) *queuedVolume {
 	v := q.volumes[name]
 	if v == nil {
@@ -134,7 +134,7 @@ func (q *queue) volume(name v1.UniqueVolumeName) *queuedVolume {
 	return v
 }
 
-// enqueue lets a volume that is marked wait for a worker, unless one has it. The lock must be held.
+// enqueue puts a marked volume into its plugin's queue, unless a worker has it. The caller holds the lock.
 func (q *queue) enqueue(name v1.UniqueVolumeName) {
 	v := q.volumes[name]
 	if v.taken || v.waiting {
@@ -151,8 +151,8 @@ func (q *queue) enqueue(name v1.UniqueVolumeName) {
 	q.employ(p)
 }
 
-// employ starts a worker for what waits, if there may be one more and all others are in operations, which may take long. The lock
-// must be held.
+// employ starts a worker if volumes wait, every worker of the plugin is in an operation, and the plugin may have one more.
+// The caller holds the lock.
 func (q *queue) employ(p *pluginQueue) {
 	if q.work == nil || q.over() || len(p.waiting) == 0 || p.workers >= q.most || p.free > 0 {
 		return
@@ -163,7 +163,7 @@ func (q *queue) employ(p *pluginQueue) {
 	go q.work(&worker{plugin: p})
 }
 
-// AddAt marks at a time what is to be looked at; one that has passed means now. What is to be marked earlier already stays so.
+// AddAt marks a volume at a later time, or at once if that time has passed. An earlier time that was set before stays.
 func (q *queue) AddAt(h podvolume.Key, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -186,7 +186,7 @@ func (q *queue) AddAt(h podvolume.Key, at time.Time) {
 	q.timers[h] = t
 }
 
-// due marks what a timer is for, unless another timer has taken its place.
+// due adds the mark of a timer, unless another timer has replaced it.
 func (q *queue) due(h podvolume.Key, t *markTimer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -197,7 +197,8 @@ func (q *queue) due(h podvolume.Key, t *markTimer) {
 	q.add(h)
 }
 
-// take gives a worker the next volume of its plugin. The worker ends when there is none, or when there are too many workers.
+// take gives a worker the next volume of its plugin. It returns false, and the worker ends, if no volume waits or the plugin
+// has too many workers.
 func (q *queue) take(w *worker) (name v1.UniqueVolumeName, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -207,7 +208,7 @@ func (q *queue) take(w *worker) (name v1.UniqueVolumeName, ok bool) {
 		p.waiting = p.waiting[1:]
 		v := q.volumes[name]
 		if v == nil || !v.waiting {
-			continue // Another worker came back to it.
+			continue // Another worker has taken it since.
 		}
 		v.waiting, v.taken = false, true
 		w.volume = name
@@ -216,7 +217,8 @@ func (q *queue) take(w *worker) (name v1.UniqueVolumeName, ok bool) {
 	return "", false
 }
 
-// next returns what the worker has to look at next of its volume. It lets the volume go when there is nothing.
+// next returns the pod for which the worker has to plan its volume next; the empty pod stands for all pods. If there is no
+// mark it releases the volume and returns false.
 func (q *queue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -233,7 +235,7 @@ func (q *queue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 	pod = v.marks[0]
 	q.unmark(w.volume, pod)
 	if len(v.marks) == 1 {
-		v.marks = v.marks[:0] // The next mark takes its place.
+		v.marks = v.marks[:0] // The next mark reuses its memory.
 		return pod, true
 	}
 	v.marks = v.marks[1:]
@@ -246,7 +248,7 @@ func (q *queue) unmark(name v1.UniqueVolumeName, pods ...volume.UniquePodName) {
 	}
 }
 
-// letGo lets other workers have the volume of a worker. The lock must be held.
+// letGo releases a worker's volume to the other workers. The caller holds the lock.
 func (q *queue) letGo(w *worker) {
 	name := w.volume
 	w.volume = ""
@@ -264,7 +266,7 @@ func (q *queue) leave(w *worker) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.volume != "" {
-		q.letGo(w) // A call of the plugin has ended the goroutine.
+		q.letGo(w) // The plugin's call has ended the goroutine (runtime.Goexit).
 	}
 	w.plugin.workers--
 	w.plugin.free--
@@ -275,14 +277,14 @@ func (q *queue) leave(w *worker) {
 	}
 }
 
-// begin notes which operation a worker is about to run, and marks what is left to be looked at then. The worker keeps the volume.
+// begin notes the operation that a worker is about to run, and adds the marks that are left. The worker keeps the volume.
 func (q *queue) begin(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.operate(w, op, left)
 }
 
-// beginForPod is begin of an operation that leaves the volume to other workers.
+// beginForPod is like begin, but releases the volume to other workers.
 func (q *queue) beginForPod(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -290,7 +292,7 @@ func (q *queue) beginForPod(w *worker, op *operationexecutor.Operation, left []p
 	q.letGo(w)
 }
 
-// operate is begin with the lock held.
+// operate does the work of begin. The caller holds the lock.
 func (q *queue) operate(w *worker, op *operationexecutor.Operation, left []podvolume.Key) {
 	w.op = op
 	for _, h := range left {
@@ -300,7 +302,7 @@ func (q *queue) operate(w *worker, op *operationexecutor.Operation, left []podvo
 	q.employ(w.plugin)
 }
 
-// slow lets another worker be started in the place of one that is in a call that takes long.
+// slow allows one more worker in place of one whose call takes long.
 func (q *queue) slow(w *worker, op *operationexecutor.Operation) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -309,7 +311,7 @@ func (q *queue) slow(w *worker, op *operationexecutor.Operation) {
 	}
 }
 
-// abandoned lets nobody wait for a worker that is in a call that may never return.
+// abandoned takes a worker whose call may never return out of those that wait waits for.
 func (q *queue) abandoned(w *worker, op *operationexecutor.Operation) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -330,9 +332,9 @@ func (q *queue) replace(w *worker) {
 	}
 }
 
-// end takes a worker back among the others when it has come back from its operation, and marks what is to be looked at because of
-// that. It reports whether the worker has the volume: not, when another one has it, or when it has let the volume go and nothing is
-// to be looked at.
+// end counts a worker as free again after its operation, and adds the marks that follow from it. It reports whether the
+// worker has the volume. The worker does not have it if another worker has taken it, or if it released the volume and no
+// mark follows.
 func (q *queue) end(w *worker, name v1.UniqueVolumeName, look []podvolume.Key) (has bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -358,7 +360,7 @@ func (q *queue) end(w *worker, name v1.UniqueVolumeName, look []podvolume.Key) (
 	return w.volume != ""
 }
 
-// isEmpty reports whether nothing is to be looked at, what is to be marked at a time not counted.
+// isEmpty reports whether no volume is marked or being planned. Marks of timers do not count.
 func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

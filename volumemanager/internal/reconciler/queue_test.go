@@ -10,7 +10,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// newTestQueue returns a queue whose workers do nothing by themselves, and one of them.
+// newTestQueue returns a queue whose workers do nothing by themselves, and one of its workers.
 func newTestQueue(t *testing.T) (*queue, *worker) {
 	t.Helper()
 	q := newQueue(1)
@@ -20,8 +20,8 @@ func newTestQueue(t *testing.T) (*queue, *worker) {
 	return q, <-started
 }
 
-// TestAVolumeThatIsDoneWithLeavesNothingInTheQueue: neither after an operation for all its pods nor after one for a pod, which lets the
-// volume go while it runs.
+// TestAVolumeThatIsDoneWithLeavesNothingInTheQueue: the queue is empty after an operation for all pods, and after one for a
+// single pod, which releases the volume while it runs.
 func TestAVolumeThatIsDoneWithLeavesNothingInTheQueue(t *testing.T) {
 	const name = v1.UniqueVolumeName("example.com/plugin/one")
 	for what, begin := range map[string]func(q *queue, w *worker){
@@ -48,7 +48,8 @@ func TestAVolumeThatIsDoneWithLeavesNothingInTheQueue(t *testing.T) {
 	}
 }
 
-// TestAVolumeIsWithOneWorker: who comes back to a volume that another has leaves it, and what is marked meanwhile is not lost.
+// TestAVolumeIsWithOneWorker: a worker that returns to a volume which another worker has leaves it there, and no mark is
+// lost.
 func TestAVolumeIsWithOneWorker(t *testing.T) {
 	const name = v1.UniqueVolumeName("example.com/plugin/one")
 	q, first := newTestQueue(t)
@@ -66,7 +67,7 @@ func TestAVolumeIsWithOneWorker(t *testing.T) {
 	_, ok = q.take(second)
 	require.False(t, ok, "no more than most workers are at work")
 
-	q.slow(first, nil) // It is in a call that takes long: another may work in its place.
+	q.slow(first, nil) // Its call takes long: another worker may take its place.
 	_, ok = q.take(second)
 	require.True(t, ok)
 	assert.False(t, q.end(first, name, []podvolume.Key{{Volume: name, Pod: "a"}}), "two workers have the volume")

@@ -12,36 +12,37 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 )
 
-// view is one volume as a plan is made for it: what is desired and what is known, for all pods or for one. Each worker has
-// one, and uses its memory again for the next plan.
+// view holds the desired and the actual state of one volume for a plan: for all pods, or for one. Each worker has one view,
+// and reuses its memory for each plan.
 type view struct {
 	name v1.UniqueVolumeName
-	// pod is the one pod that was read; empty: all were.
+	// pod is the only pod that was read; empty if all were.
 	pod volume.UniquePodName
-	// wanted are the pods that want the volume, those that asked first coming first.
+	// wanted holds the volume as each pod wants it, in the order in which the pods came.
 	wanted []operationexecutor.VolumeToMount
 	known  bool
 	actual cache.VolumeSnapshot
-	// running are the operations on the volume.
+	// running holds the operations on the volume.
 	running []Operation
-	// waits says of pods that want the volume in another way than it is here why they have to wait.
+	// waits holds, for each pod that wants the volume in another way than it is mounted now, the reason why the pod has to
+	// wait.
 	waits map[volume.UniquePodName]error
-	// inputs is what the planner gets. In it those pods that want the volume come first, as in wanted. at tells the index of each
-	// where they are many.
+	// inputs is the input of the planner. Its first pods are the pods that want the volume, in the order of wanted. at holds
+	// the index of each pod if there are many.
 	inputs volumeView
 	at     map[volume.UniquePodName]int
-	// actions are the plan.
+	// actions is the plan.
 	actions []action
 }
 
-// few is how many pods are looked through for one of them.
+// few is up to how many pods a linear search is used instead of a map.
 const few = 8
 
-// read fills in all that the planner needs of a volume, or, with a pod, what it needs of that pod as long as the volume is
-// set up for another one: the cost of that does not depend on how many pods there are. When that is not so, it reads all pods.
+// read reads all that the planner needs about a volume. With a pod, it reads only that pod if the volume is set up for
+// another one, too: its cost then does not depend on the number of pods. Otherwise it reads all pods.
 func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePodName) {
-	// What runs is read before what is known: an operation that ends in between is seen as running, and the volume is added to the
-	// queue when its key is free.
+	// The operations are read before the actual state. An operation that ends in between counts as running, and the volume
+	// is marked when its key becomes free.
 	*v = view{
 		name: name, wanted: v.wanted[:0], actual: cache.VolumeSnapshot{Mounts: v.actual.Mounts[:0]}, actions: v.actions[:0],
 		running: r.appendOperations(v.running[:0], name, ""), inputs: volumeView{pods: v.inputs.pods[:0]},
@@ -64,7 +65,7 @@ func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePo
 	r.judge(v)
 }
 
-// judge fills in what is known of the volume elsewhere.
+// judge adds what other parts of the manager know about the volume.
 func (r *Reconciler) judge(v *view) {
 	controller, contradicted := r.Attachments.AttachedBy(v.name, &v.actual)
 	v.inputs.byController = controller
@@ -79,13 +80,13 @@ func (r *Reconciler) judge(v *view) {
 	}
 }
 
-// mustGrow reports whether the volume is smaller than it is meant to be for a pod. One whose size is not known is left alone.
+// mustGrow reports whether the volume is smaller than a pod's PersistentVolume. It is false if the volume's size is unknown.
 func (r *Reconciler) mustGrow(v *view, pod volume.UniquePodName) bool {
 	row := v.wantedBy(pod)
 	return row != nil && !v.actual.ClaimSize.IsZero() && r.Expansions.MustGrow(row, v.actual.ClaimSize)
 }
 
-// fill makes what the planner gets of what was read.
+// fill makes the planner's input from the desired and the actual state.
 func (v *view) fill() {
 	if len(v.wanted)+len(v.actual.Mounts) > few {
 		v.at = make(map[volume.UniquePodName]int)
@@ -118,7 +119,7 @@ func (v *view) fill() {
 	}
 }
 
-// podView returns the view of a pod, which it adds where it is missing.
+// podView returns the planner's view of a pod, and adds it if it is missing.
 func (v *view) podView(pod volume.UniquePodName) *podView {
 	i := v.index(pod)
 	if i < 0 {
@@ -131,7 +132,7 @@ func (v *view) podView(pod volume.UniquePodName) *podView {
 	return &v.inputs.pods[i]
 }
 
-// index returns the index of a pod in what the planner gets; -1 when it is not there.
+// index returns the index of a pod in the planner's input; -1 if it is missing.
 func (v *view) index(pod volume.UniquePodName) int {
 	if v.at == nil {
 		return slices.IndexFunc(v.inputs.pods, func(p podView) bool { return p.name == pod })
@@ -142,7 +143,7 @@ func (v *view) index(pod volume.UniquePodName) int {
 	return -1
 }
 
-// wantedBy returns what a pod wants, or nil.
+// wantedBy returns the volume as a pod wants it; nil if the pod does not want it.
 func (v *view) wantedBy(pod volume.UniquePodName) *operationexecutor.VolumeToMount {
 	if i := v.index(pod); 0 <= i && i < len(v.wanted) {
 		return &v.wanted[i]
@@ -150,7 +151,8 @@ func (v *view) wantedBy(pod volume.UniquePodName) *operationexecutor.VolumeToMou
 	return nil
 }
 
-// anyWanted returns what one of the pods wants of the volume; what concerns the volume is the same for all.
+// anyWanted returns the volume as one of the pods wants it. Whatever concerns the volume as a whole is the same for all
+// pods.
 func (v *view) anyWanted() operationexecutor.VolumeToMount {
 	if len(v.wanted) == 0 {
 		return operationexecutor.VolumeToMount{}
@@ -158,8 +160,8 @@ func (v *view) anyWanted() operationexecutor.VolumeToMount {
 	return v.wanted[0]
 }
 
-// isOutdated reports whether a set-up has to be refreshed for an update of its pod. One that came while the volume was being
-// set up for the pod as it was before is told by the pod alone.
+// isOutdated reports whether a set-up has to be refreshed because its pod was updated. An update that came while the volume
+// was being set up left no mark in the actual state: only the pod itself differs then.
 func (v *view) isOutdated(mounted *cache.MountedVolume) bool {
 	if mounted.RemountRequired || !v.actual.PluginRequiresRemount {
 		return mounted.RemountRequired
@@ -168,20 +170,20 @@ func (v *view) isOutdated(mounted *cache.MountedVolume) bool {
 	return row != nil && row.Pod != mounted.Pod
 }
 
-// isStale reports whether a set-up is that of an earlier pod with the UID of one that wants the volume now.
+// isStale reports whether a set-up belongs to an earlier pod with the same UID as one that wants the volume now.
 func (v *view) isStale(mounted *cache.MountedVolume) bool {
 	row := v.wantedBy(mounted.PodName)
 	return row != nil && !mounted.IsFor(row.Incarnation)
 }
 
-// hasStale reports whether what is set up for a pod is stale.
+// hasStale reports whether a pod has a stale set-up.
 func (v *view) hasStale(pod volume.UniquePodName) bool {
 	return slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool {
 		return mounted.PodName == pod && v.isStale(&mounted)
 	})
 }
 
-// topic is what subscribers are told of when the volume was planned.
+// topic is the topic that subscribers receive after the plan.
 func (v *view) topic() changes.Topic {
 	if v.pod != "" {
 		return changes.Topic{Pod: types.UID(v.pod)}
@@ -199,7 +201,7 @@ func (v *view) mounted(pod volume.UniquePodName) operationexecutor.MountedVolume
 	return operationexecutor.MountedVolume{VolumeName: v.name, PodName: pod}
 }
 
-// toAttach returns the volume with the pods that wait for it.
+// toAttach returns the volume to attach, with the pods that wait for it.
 func (v *view) toAttach(node types.NodeName) operationexecutor.VolumeToAttach {
 	attach := operationexecutor.VolumeToAttach{VolumeName: v.name, NodeName: node}
 	for i := range v.wanted {
@@ -213,14 +215,14 @@ func (v *view) toAttach(node types.NodeName) operationexecutor.VolumeToAttach {
 	return attach
 }
 
-// toMount returns the volume as a pod wants it, with the device that it has here.
+// toMount returns the volume as a pod wants it, with its device on this node.
 func (v *view) toMount(pod volume.UniquePodName) operationexecutor.VolumeToMount {
 	row := *v.wantedBy(pod)
 	row.DevicePath = v.actual.DevicePath
 	return row
 }
 
-// claim returns the claim of the volume; the zero value when it has none.
+// claim returns the claim of the volume; the zero value if it has none.
 func (v *view) claim() v1.ObjectReference {
 	for i := range v.wanted {
 		if pv := v.wanted[i].VolumeSpec.PersistentVolume; pv != nil && pv.Spec.ClaimRef != nil {
@@ -230,7 +232,7 @@ func (v *view) claim() v1.ObjectReference {
 	return v1.ObjectReference{}
 }
 
-// foundFor returns the set-up that a restart found for a pod, and on which nothing has been done since; nil when there is none.
+// foundFor returns a pod's set-up that the restart has found and that no operation has touched since; nil if there is none.
 func (v *view) foundFor(pod volume.UniquePodName) *cache.MountedVolume {
 	for i := range v.actual.Mounts {
 		if m := &v.actual.Mounts[i]; m.PodName == pod && m.Reconstructed && m.State == operationexecutor.VolumeMountUncertain {
