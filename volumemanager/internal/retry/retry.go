@@ -1,4 +1,4 @@
-// Package retry says when to try again what has failed.
+// Package retry computes when to retry what has failed.
 package retry
 
 import (
@@ -13,8 +13,8 @@ const (
 	Last  = time.Minute
 )
 
-// After returns how long to wait after that many failures in a row: twice as long each time, up to a tenth less at
-// random.
+// After returns how long to wait after a number of failures in a row. The wait doubles with each failure; a random part, up
+// to a tenth, is taken off.
 func After(failures int) time.Duration {
 	d := Last
 	if shift := max(failures, 1) - 1; shift < 6 {
@@ -23,10 +23,10 @@ func After(failures int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d/10)))
 }
 
-// At returns when to try again after that many failures in a row.
+// At returns when to retry after a number of failures in a row.
 func At(failures int) time.Time { return time.Now().Add(After(failures)) }
 
-// Pause waits, or returns early when ctx ends.
+// Pause waits for d, or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
