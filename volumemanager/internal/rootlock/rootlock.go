@@ -1,5 +1,5 @@
-// Package rootlock locks the directory under which all volumes of a node live, so that no second manager, with records elsewhere
-// or without records, works on the same volumes.
+// Package rootlock locks the directory above all volumes of a node. A second manager, with other records or without any,
+// then cannot work on the same volumes.
 package rootlock
 
 import (
@@ -15,23 +15,23 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/keylock"
 )
 
-// rootMode is that of a root which the lock makes: as plugins make the directories below it.
+// rootMode is the mode of a root that Take makes. Plugins make the directories below it with the same mode.
 const rootMode = 0o750
 
-// Lock is the lock of one root. It is held from the first Take to Release. The zero value locks nothing.
+// Lock locks one root, from the first Take to Release. The zero value locks nothing.
 type Lock struct {
-	// Path is that of the root; empty: nothing is locked.
+	// Path is the root's path. If it is empty nothing is locked.
 	Path string
-	// Make says that a directory that is not there is made, since another manager may begin at any time. Without that it is locked
-	// when it is there.
+	// Make says that Take makes a missing root, because another manager may start at any time. Otherwise a missing root is
+	// not locked.
 	Make bool
 
 	held  atomic.Bool
 	turns keylock.Locks[struct{}]
-	lock  io.Closer // Who has the turn may change it.
+	lock  io.Closer // guarded by turns
 }
 
-// Take locks the directory unless it is locked by this lock. One that another has locked is an error that matches
+// Take locks the root, unless this Lock holds it already. If another manager has locked it, the error matches
 // [volume.ErrInUse].
 func (l *Lock) Take() error {
 	if l.Path == "" || l.held.Load() {
@@ -52,7 +52,7 @@ func (l *Lock) Take() error {
 	case errors.Is(err, fs.ErrNotExist) && !l.Make:
 		return nil
 	case errors.Is(err, record.ErrUnsupported):
-		return nil // Nor can this platform mount anything there.
+		return nil // Such a platform cannot mount volumes either.
 	case errors.Is(err, record.ErrLocked):
 		return fmt.Errorf("another volume manager works on the volumes under %q: stop it, or give this one another root: %w: %w", l.Path, err, volume.ErrInUse)
 	case err != nil:
@@ -63,7 +63,7 @@ func (l *Lock) Take() error {
 	return nil
 }
 
-// Release unlocks the directory, if it is locked.
+// Release unlocks the root if this Lock holds it.
 func (l *Lock) Release() error {
 	release, _ := l.turns.Take(nil, struct{}{})
 	defer release()

@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// requireLocks skips where the platform has no locks of directories.
+// requireLocks skips the test on a platform that cannot lock directories.
 func requireLocks(t *testing.T) {
 	lock, err := record.Lock(t.TempDir())
 	if errors.Is(err, record.ErrUnsupported) {
