@@ -1,4 +1,4 @@
-// Package sentinel makes errors of the packages of mount match the sentinels of package volume that mean the same.
+// Package sentinel makes errors of package mount and its subpackages match the sentinel errors of package volume.
 package sentinel
 
 import (
@@ -11,12 +11,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// sentinels are in the order in which an error names them.
+// sentinels are in the order in which the text of an error names them.
 var sentinels = []struct{ theirs, ours error }{
 	{loop.ErrInUse, volume.ErrInUse}, {mount.ErrUnsupported, volume.ErrUnsupported}, {mount.ErrInvalid, volume.ErrInvalid},
 }
 
-// OfMount translates an error of mount, loop or blockmap.
+// OfMount makes an error of mount, loop or blockmap match the sentinels of package volume.
 func OfMount(err error) error {
 	for _, s := range sentinels {
 		if errors.Is(err, s.theirs) && !errors.Is(err, s.ours) {
@@ -26,7 +26,7 @@ func OfMount(err error) error {
 	return err
 }
 
-// OfPath translates an error of safepath.
+// OfPath makes an error of safepath match the sentinels of package volume.
 func OfPath(err error) error {
 	if errors.Is(err, safepath.ErrInvalid) {
 		err = fmt.Errorf("%w (%w)", err, volume.ErrInvalid)
