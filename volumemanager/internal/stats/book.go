@@ -14,48 +14,49 @@ import (
 const (
 	// Patience is how long a caller waits for a measurement.
 	Patience = time.Second
-	// WorkerPatience is how long a worker waits for one before it begins the next beside it, so that those that answer do not
-	// wait behind those that hang. When maxSlow run like that, it waits as long as a caller.
+	// WorkerPatience is how long a worker waits for a measurement before it begins the next one beside it. Volumes that
+	// answer therefore do not wait behind volumes that hang. When maxSlow such measurements run, the worker waits as long as
+	// a caller.
 	WorkerPatience = 10 * time.Millisecond
 )
 
-// Reading is what is known of the measurements of one volume.
+// Reading is the state and the last result of one volume's measurements.
 type Reading struct {
-	// Metrics are those of the last success; nil when there was none.
+	// Metrics are the result of the last success; nil if there was none.
 	Metrics *volume.Metrics
-	// Err is that of the last attempt.
+	// Err is the error of the last attempt.
 	Err error
-	// Since is when the measurement that runs began; zero when none does.
+	// Since is when the running measurement began; zero if none runs.
 	Since time.Time
 
-	at     time.Time // when the last attempt ended; zero when there was none
+	at     time.Time // when the last attempt ended; zero if there was none
 	queued bool
-	how    manner // of the one that is queued or runs
-	gone   bool   // the set-up that is measured is gone: what comes of it is nobody's
+	how    manner // of the measurement that is queued or runs
+	gone   bool   // the measured set-up is gone: the result is dropped
 }
 
 // manner is how a volume is measured.
 type manner uint8
 
 const (
-	probed  manner = iota // it is only seen whether its filesystem answers
+	probed  manner = iota // only a check that its filesystem answers
 	metered               // the plugin measures it
-	refused               // it is not, since too many measurements hang
+	refused               // not at all, because too many measurements hang
 )
 
-// measurement is what one has led to.
+// measurement is the result of one measurement.
 type measurement struct {
 	metrics *volume.Metrics
 	err     error
 }
 
-// book holds what was measured of those volumes that somebody has asked for.
+// book holds the measurements of the volumes that callers have asked for.
 type book struct {
 	queue *workqueue.Queue[podvolume.Key]
 
 	mu   sync.Mutex
 	rows map[podvolume.Key]Reading
-	// left are the measurements that run and that no worker waits for any more.
+	// left holds the running measurements for which no worker waits any more.
 	left map[podvolume.Key]struct{}
 }
 
@@ -63,8 +64,8 @@ func newBook() *book {
 	return &book{queue: workqueue.New[podvolume.Key](), rows: make(map[podvolume.Key]Reading), left: make(map[podvolume.Key]struct{})}
 }
 
-// ask returns what is known of a volume, and queues it when that is older than maxAge. As long as a measurement of an earlier
-// set-up runs nothing is known, and none begins beside it.
+// ask returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a measurement
+// of an earlier set-up still runs, it returns nothing and queues nothing.
 func (b *book) ask(h podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
 	b.mu.Lock()
 	f := b.rows[h]
@@ -84,7 +85,7 @@ func (b *book) ask(h podvolume.Key, maxAge time.Duration, state operationexecuto
 	return f
 }
 
-// probe queues a volume to see whether its filesystem answers, unless it is being measured.
+// probe queues a check of whether the volume's filesystem answers, unless a measurement runs.
 func (b *book) probe(h podvolume.Key) {
 	b.mu.Lock()
 	f := b.rows[h]
@@ -99,12 +100,13 @@ func (b *book) probe(h podvolume.Key) {
 	}
 }
 
-// isIdle reports whether nobody measures the volume, or is about to, and no earlier measurement hangs.
+// isIdle reports whether no measurement of the volume is queued or runs, and no earlier one hangs. A queued probe does not
+// count.
 func (f *Reading) isIdle() bool {
 	return (!f.queued || f.how != metered) && f.Since.IsZero() && len(outcome.Running(f.Err)) == 0
 }
 
-// drop forgets a volume of a pod that was torn down. What still measures it ends for nobody.
+// drop forgets a pod's volume that was torn down. The result of a measurement that still runs will be dropped.
 func (b *book) drop(h podvolume.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +120,7 @@ func (b *book) drop(h podvolume.Key) {
 	}
 }
 
-// keep forgets all volumes but those that are known, and those that are being measured.
+// keep forgets all volumes except the known ones and those that are being measured.
 func (b *book) keep(known map[podvolume.Key]struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,7 +131,8 @@ func (b *book) keep(known map[podvolume.Key]struct{}) {
 	}
 }
 
-// begin says that a volume is being measured, unless it is already.
+// begin notes that a measurement of a volume begins, and returns how it is done. ok is false if none is queued, or one runs
+// already.
 func (b *book) begin(h podvolume.Key) (how manner, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +148,7 @@ func (b *book) begin(h podvolume.Key) (how manner, ok bool) {
 	return f.how, true
 }
 
-// slow returns how many measurements have run longer than Patience. The lock is held.
+// slow returns how many measurements have run longer than Patience. The caller holds the lock.
 func (b *book) slow() (n int) {
 	for h := range b.left {
 		if time.Since(b.rows[h].Since) >= Patience {
@@ -165,7 +168,7 @@ func (b *book) patience() time.Duration {
 	return WorkerPatience
 }
 
-// end says how a measurement has ended. A probe that went well says nothing of the metrics.
+// end notes the result of a measurement. A successful probe does not change the last metrics, their error or their time.
 func (b *book) end(h podvolume.Key, got measurement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,7 +188,7 @@ func (b *book) end(h podvolume.Key, got measurement) {
 	b.rows[h] = f
 }
 
-// leave says that no worker waits for the measurement that runs.
+// leave notes that no worker waits for the running measurement any more.
 func (b *book) leave(h podvolume.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +197,8 @@ func (b *book) leave(h podvolume.Key) {
 	}
 }
 
-// nextPatience returns when the next of the measurements that are waited for is given up, and whether there are any.
+// nextPatience returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
+// false if there are none.
 func (b *book) nextPatience() (next time.Time, waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

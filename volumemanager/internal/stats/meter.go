@@ -1,4 +1,4 @@
-// Package stats measures volumes, a few at a time, and keeps what was measured. A measurement that hangs holds up no other.
+// Package stats measures volumes, a few at a time, and keeps the results. A measurement that hangs delays no other.
 package stats
 
 import (
@@ -25,38 +25,38 @@ import (
 )
 
 const (
-	// workers is how many volumes are measured at a time, and maxSlow how many more may be that have taken longer than
-	// WorkerPatience: each keeps a goroutine, and where it hangs a thread. When so many have taken longer than Patience,
-	// no other begins.
+	// workers is how many volumes are measured at a time. maxSlow is how many more measurements may run that have taken
+	// longer than WorkerPatience: each holds a goroutine, and a thread if it hangs. When maxSlow measurements have taken
+	// longer than Patience, no other begins.
 	workers = 4
 	maxSlow = 64
-	// timeout bounds a measurement. A walk through many files takes long.
+	// timeout bounds a measurement. Counting many files takes long.
 	timeout = time.Minute
 )
 
 // Options is what a [Meter] needs.
 type Options struct {
-	// Logger gets what fails.
+	// Logger logs failures.
 	Logger *slog.Logger
-	// Volumes tells what is set up.
+	// Volumes returns the set-ups of volumes.
 	Volumes Volumes
 	// PublicKeys returns the keys of a plugin whose values may be shown.
 	PublicKeys func(pluginName string) []string
-	// Health gets what a measurement says of a volume.
+	// Health gets the conditions that a measurement finds.
 	Health *health.Book
 	// IsMount reports whether a mount of the manager is at a path.
 	IsMount func(path string) bool
-	// Measured is called when the volume at a path was measured.
+	// Measured is called after the volume at a path was measured.
 	Measured func(path string)
 }
 
 // Volumes is the part of the actual state that a [Meter] reads.
 type Volumes interface {
-	// GetMountedVolume returns a set-up, and false when there is none.
+	// GetMountedVolume returns a set-up; false if there is none.
 	GetMountedVolume(name v1.UniqueVolumeName, pod volume.UniquePodName) (cache.MountedVolume, bool)
 }
 
-// Meter measures volumes. Make it with [New]; nothing is measured before Run.
+// Meter measures volumes. Make it with [New]. It measures nothing before Run.
 type Meter struct {
 	options  Options
 	book     *book
@@ -66,37 +66,38 @@ type Meter struct {
 // New returns a meter that has measured nothing.
 func New(o Options) *Meter { return &Meter{options: o, book: newBook()} }
 
-// Read returns what is known of a volume, and has it measured when that is older than maxAge. As long as a measurement of an
-// earlier set-up runs nothing is known, and none begins beside it.
+// Read returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a
+// measurement of an earlier set-up still runs, it returns nothing and queues nothing.
 func (m *Meter) Read(key podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
 	return m.book.ask(key, maxAge, state)
 }
 
-// Probe has a volume measured to see whether its filesystem answers, unless it is being measured.
+// Probe queues a check of whether the volume's filesystem answers, unless a measurement runs.
 func (m *Meter) Probe(key podvolume.Key) { m.book.probe(key) }
 
-// Drop forgets a volume of a pod that was torn down.
+// Drop forgets a pod's volume that was torn down.
 func (m *Meter) Drop(key podvolume.Key) { m.book.drop(key) }
 
-// Keep forgets all volumes but those that are known, and those that are being measured.
+// Keep forgets all volumes except the known ones and those that are being measured.
 func (m *Meter) Keep(known map[podvolume.Key]struct{}) { m.book.keep(known) }
 
-// Rows returns how many volumes something is known of.
+// Rows returns how many volumes the meter knows.
 func (m *Meter) Rows() int {
 	m.book.mu.Lock()
 	defer m.book.mu.Unlock()
 	return len(m.book.rows)
 }
 
-// Subscribe returns a channel that gets a token when any volume was measured. cancel must be called.
+// Subscribe returns a channel that receives a token after any volume was measured. The caller must call cancel.
 func (m *Meter) Subscribe() (measured <-chan struct{}, cancel func()) {
 	return m.measured.Subscribe(changes.AnyPod)
 }
 
-// NextPatience returns when the next of the measurements that are waited for is given up, and whether there are any.
+// NextPatience returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
+// false if there are none.
 func (m *Meter) NextPatience() (next time.Time, waits bool) { return m.book.nextPatience() }
 
-// Stop ends what waits for volumes to be measured.
+// Stop ends the queue of volumes to be measured.
 func (m *Meter) Stop() { m.book.queue.Stop() }
 
 // Run starts the workers, which measure volumes until ctx ends.
@@ -114,7 +115,7 @@ func (m *Meter) Run(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// measure has one volume measured, and waits for that only as long as a worker's patience lasts.
+// measure measures one volume. It waits only as long as a worker's patience lasts; the measurement may run longer.
 func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
 	how, ok := m.book.begin(h)
 	if !ok {
@@ -123,7 +124,7 @@ func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
 	mounted, ok := m.options.Volumes.GetMountedVolume(h.Volume, h.Pod)
 	switch {
 	case !ok:
-		m.book.drop(h) // It was torn down after it was queued.
+		m.book.drop(h) // The volume was torn down after it was queued.
 		m.end(h, measurement{})
 		return
 	case !canMeasure(mounted.State):
@@ -146,7 +147,7 @@ func (m *Meter) end(h podvolume.Key, got measurement) {
 	m.measured.Notify(h.Pod)
 }
 
-// ask measures a volume and asks for its health.
+// ask measures a volume, or only checks its filesystem, and then asks the plugin for its health.
 func (m *Meter) ask(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume, how manner) (got measurement) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -165,7 +166,8 @@ func (m *Meter) ask(ctx context.Context, h podvolume.Key, mounted cache.MountedV
 	return got
 }
 
-// askMetrics asks the plugin, or, when that cannot measure the volume and it is a mount, whether its filesystem answers.
+// askMetrics asks the plugin for the metrics of a volume. If the plugin cannot measure the volume, and it is a mount,
+// askMetrics checks that its filesystem answers.
 func (m *Meter) askMetrics(ctx context.Context, mounted cache.MountedVolume) (*volume.Metrics, error) {
 	provider := providerOf(mounted)
 	if provider == nil {
@@ -182,7 +184,7 @@ func (m *Meter) askMetrics(ctx context.Context, mounted cache.MountedVolume) (*v
 	return nil, err
 }
 
-// secretsOf returns what the plugin was given with a volume and must not tell.
+// secretsOf returns the secrets that the plugin got with a volume. They must not appear in errors or conditions.
 func (m *Meter) secretsOf(mounted cache.MountedVolume) volume.Secrets {
 	return mounted.VolumeSpec.Secrets(m.options.PublicKeys(mounted.PluginName))
 }
@@ -198,7 +200,8 @@ func providerOf(mounted cache.MountedVolume) volume.MetricsProvider {
 	return nil
 }
 
-// askHealth asks a plugin that reports the health of its volumes. What it cannot say changes nothing.
+// askHealth asks a plugin for the health of a volume, if the plugin reports it. If the plugin's call fails, the earlier
+// conditions stay.
 func (m *Meter) askHealth(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume) {
 	reporter, ok := providerOf(mounted).(volume.HealthReporter)
 	if !ok {
@@ -233,12 +236,12 @@ func guardedCall[T any](plugin, call string, f func() (T, error)) (value T, err 
 	return value, err
 }
 
-// unreachable are the errors of a filesystem or a device that nobody serves any more.
+// unreachable are the errors of a filesystem or device whose server, daemon or disk is gone.
 var unreachable = []error{
 	syscall.ENOTCONN, syscall.ECONNABORTED, syscall.ESTALE, syscall.EIO, syscall.ENODEV, syscall.ENXIO, syscall.EHOSTDOWN, syscall.ETIMEDOUT,
 }
 
-// conditionOf says what an error of a measurement says of the volume's health.
+// conditionOf returns the condition that an error of a measurement shows; false if it shows none.
 func conditionOf(err error) (health.Condition, bool) {
 	for _, reason := range unreachable {
 		if errors.Is(err, reason) {
@@ -251,8 +254,8 @@ func conditionOf(err error) (health.Condition, bool) {
 	return health.Condition{}, false
 }
 
-// canMeasure reports whether a volume may be measured: one of which it is not known whether it is there would give the
-// figures of what is below it.
+// canMeasure reports whether a volume may be measured. If it is uncertain whether the volume is mounted, a measurement could
+// return the stats of the filesystem below it.
 func canMeasure(state operationexecutor.VolumeMountState) bool {
 	return state == operationexecutor.VolumeMounted
 }
