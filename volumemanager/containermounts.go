@@ -99,7 +99,7 @@ type ContainerDevice struct {
 // returns for a sub-path; they hold paths of the host: what may be shown to the pod's owner is safepath.Public.
 //
 // ctx bounds the call, or [Options].WaitTimeout if it has no deadline; a call on a volume that hangs is abandoned then,
-// and the error matches [volume.ErrUncertain]. When the call fails, the sub-paths that it has bound stay until the next
+// and the error matches [volume.ErrUncertain]. When ContainerMounts fails, the sub-paths that it has bound stay until the next
 // call, ReleaseContainer or the end of the pod.
 func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container string) (ContainerVolumes, error) {
 	if err := populator.Validate(pod); err != nil {

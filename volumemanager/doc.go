@@ -1,5 +1,5 @@
-// Package volumemanager is the node side of volumes: it makes the volumes of pods available to their containers and
-// takes them away again, and it is not confused by a crash.
+// Package volumemanager is the node side of volumes: it makes the volumes of pods available to their containers, tears
+// them down again, and recovers its exact state after a crash.
 //
 // The life of a pod's volumes is this:
 //
@@ -16,32 +16,32 @@
 //
 // # How it moves
 //
-// The pods that were added are the desired state, what operations have done is the actual state. Whatever changes
-// either marks the volumes that it touches. A worker takes a marked volume from a queue and computes, by a pure
-// function, what is to be done: tear down what is not wanted, then attach, stage and set up; unstage and detach last,
-// when nobody uses the volume. It does that itself, and looks again, until nothing is to be done or the rest has to wait.
-// Nothing polls: an idle manager does not wake up, and a wait returns with the change that it waited for. A slow
-// resync looks at every volume again, for what no event tells of. Filesystems on block devices are looked at every half a
-// minute, see Options.FilesystemLook: the kernel reports no event when one fails.
+// The pods that were added are the desired state; the results of operations are the actual state. Each change of
+// either marks the volumes that it touches. A worker takes a marked volume from a queue and computes, by a pure function,
+// what is to be done: tear down what is not wanted, then attach, stage and set up; last of all, unstage and detach what no
+// pod uses. The worker does that itself and plans again, until nothing is to be done or the rest has to wait. Nothing
+// polls: an idle manager does not wake up, and a wait returns with the change that it waited for. A slow resync plans every
+// volume again, to find changes without an event. Filesystems on block devices are checked every half a minute, see
+// Options.FilesystemLook: the kernel reports no event when one fails.
 //
 // # What is promised
 //
-// Unknown is not absent. Nothing is unmounted because a claim or a volume could not be read, and what was found after
-// a restart is only adopted until PodsComplete says that every pod has been added. RemovePod alone takes volumes from a
+// Unknown is not absent. The manager unmounts nothing because a claim or a volume could not be read. What it finds after
+// a restart it only adopts, until PodsComplete says that every pod has been added. Only RemovePod takes volumes from a
 // pod; the phase of a pod does not.
 //
-// Intent before effect. With records, each change is on record before it is made, and the record goes with the
-// last trace of it; see [Options]. A manager that starts on the directories of one that was killed knows every mount
-// and attachment that may have been made: what is wanted is set up again, what is not is undone, and nothing else is
-// touched. Records hold no secrets. A record that is damaged, that is not what its plugin computes, or that names a path of another
-// record is moved aside, shown in [Manager.Status] and never guessed at.
+// Intent before effect. With records, the manager records each change before it makes it, and removes the record with the
+// last trace of the change; see [Options]. A manager that starts on the directories of one that was killed knows every
+// mount and attachment that may have been made. It sets up again what is wanted, tears down what is not, and touches
+// nothing else. Records hold no secrets. A record that is damaged, that differs from what its plugin computes, or that
+// names a path of another record is moved aside and shown in [Manager.Status]; the manager never guesses at it.
 //
-// Only volumes that a container, an init container or an ephemeral container uses are set up, as in Kubernetes: those in
-// its volumeMounts get a filesystem, those in its volumeDevices a raw block device, and the volumeMode must agree.
+// As in Kubernetes, the manager sets up only volumes that a container, an init container or an ephemeral container uses.
+// A volume in volumeMounts gets a filesystem, and one in volumeDevices a raw block device; the volumeMode must agree.
 //
 // # Words
 //
 // The outer name of a volume is its name in the pod's spec; the inner name is that of the PersistentVolume for a claim
-// and the outer name otherwise. The unique name identifies a volume on the node: volumes that are attached or staged
-// are shared by pods, every other volume belongs to one pod alone.
+// and the outer name otherwise. The unique name identifies a volume on the node: pods share volumes that are attached or
+// staged; every other volume belongs to one pod alone.
 package volumemanager

@@ -32,30 +32,30 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
 )
 
-// The sentinels of this package, beside [ErrClaimNotReady]. Match them with errors.Is.
+// These are the sentinel errors of this package, beside [ErrClaimNotReady]. Match them with errors.Is.
 var (
-	// ErrStopped matches the error of a wait that ended because Run has.
+	// ErrStopped matches the error of a wait that ended because Run has ended.
 	ErrStopped = errors.New("the volume manager has stopped")
-	// ErrPodRemoved matches the error of a wait for the volumes of a pod that was removed meanwhile.
+	// ErrPodRemoved matches the error of a wait for a pod that was removed meanwhile.
 	ErrPodRemoved = errors.New("the pod was removed")
 	// ErrNotRecorded matches the error of an operation that did not begin because its intent could not be recorded: the
-	// directory of records is full, is read-only or fails. What is there is torn down all the same.
+	// directory of records is full, is read-only or fails. Teardowns run all the same.
 	ErrNotRecorded = journal.ErrNotRecorded
 )
 
 // Manager makes the volumes of pods available on one node. Make it with [New] and start it with Run. All methods may be
-// called from several goroutines at once, before, during and after Run; nothing moves but while Run runs.
+// called from several goroutines at once, before, during and after Run. The manager works on volumes only while Run runs.
 type Manager struct {
 	plugins    *volume.VolumePluginMgr
 	options    Options
 	desired    *cache.DesiredStateOfWorld
 	actual     *actualState
 	executor   *operationexecutor.Executor
-	journal    *journal.Journal // nil: no records are kept
+	journal    *journal.Journal // nil: the manager keeps no records
 	recovery   *recovery.Recovery
 	root       *rootlock.Lock
 	populator  *populator.Populator
-	nodeStatus *nodestatus.Status // nil: this node attaches by itself
+	nodeStatus *nodestatus.Status // nil: this node attaches volumes itself
 	expansion  *expansion.Tracker
 	health     *health.Book
 	watch      *mountwatch.Watch
@@ -71,8 +71,8 @@ type Manager struct {
 	stopped    chan struct{} // closed when Run ends
 }
 
-// New returns a manager of plugins. It starts nothing and does no I/O. What is wrong with the options is an error that
-// matches [volume.ErrInvalid].
+// New returns a manager that works with these plugins. It starts no goroutine and does no I/O. If the options are wrong, the
+// error matches [volume.ErrInvalid].
 func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	o = o.withMounter()
 	binder := o.binder()
@@ -94,7 +94,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{
 		Changed: func(name v1.UniqueVolumeName) { m.reconciler.Add(podvolume.Key{Volume: name}) },
-		// What a pod wants is looked at when the pod is known with it.
+		// The populator marks the volumes of a pod itself, once it knows the pod with them.
 		PodChanged:   func(v1.UniqueVolumeName, volume.UniquePodName) {},
 		SELinuxMount: o.SELinuxMount,
 	})
@@ -133,7 +133,7 @@ func (m *Manager) watchOptions() mountwatch.Options {
 	}
 }
 
-// newJournal returns nil when no records are kept.
+// newJournal returns the journal; nil if the manager keeps no records.
 func (m *Manager) newJournal() *journal.Journal {
 	if m.options.RuntimeDir == "" {
 		return nil
@@ -147,7 +147,7 @@ func (m *Manager) newJournal() *journal.Journal {
 	return journal.New(o)
 }
 
-// mountTable returns the mount table; nil where the mounter has none.
+// mountTable returns the mount table; nil if the mounter has none.
 func (m *Manager) mountTable() journal.Table {
 	table, _ := m.options.Mounter.(MountTable)
 	return table
@@ -198,15 +198,16 @@ func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
 
 func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() }
 
-// Run does all the work until [Manager.Stop] has come to its end, or ctx ends, and returns when every goroutine that it started
-// has ended. Operations that run when ctx ends are cancelled; mounts stay. Calls of plugins that do not return then are
-// abandoned: the error, a *operationexecutor.WaitError, names them. The root and the directories of records stay locked until
-// the last of these calls has returned, or the process ends. Until then no other manager can begin, in the same process neither.
+// Run does all the work until [Manager.Stop] has finished or ctx ends, and returns when every goroutine that it started has
+// ended. When ctx ends, running operations are cancelled; mounts stay. Calls of plugins that do not return then are
+// abandoned: the error, a *operationexecutor.WaitError, names them. The root and the directories of records stay locked
+// until the last of these calls has returned, or the process ends. Until then no other manager can begin, in the same
+// process neither.
 //
-// An error before ctx ends says that Run could not begin: it was called before, or another manager has the root or the
-// records, which matches [volume.ErrInUse], or the records could not be read, or others may write them, which matches
-// [volume.ErrInvalid]. The root, the directory above that of the pods, is locked while Run runs, with records or without. It
-// is made when it is missing, unless Options.Mounter is a fake.
+// An error before ctx ends says that Run could not begin. It matches [volume.ErrInUse] if another manager has the root or
+// the records, and [volume.ErrInvalid] if other users may write the records. Run also fails if it was called before, or if
+// the records cannot be read. While Run runs it locks the root, the directory above the pods' directory, with or without
+// records. It makes a missing root, unless Options.Mounter is a fake.
 func (m *Manager) Run(ctx context.Context) error {
 	if !m.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)
@@ -235,7 +236,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return m.end(context.WithoutCancel(ctx))
 }
 
-// doWork starts the goroutines of Run, and returns when all have ended, with ctx.
+// doWork starts the goroutines of Run. It returns after ctx has ended, when all of them have ended.
 func (m *Manager) doWork(ctx context.Context) {
 	m.running.Store(true)
 	defer m.running.Store(false)
@@ -258,7 +259,7 @@ func (m *Manager) doWork(ctx context.Context) {
 	wg.Wait()
 }
 
-// populatorOptions gives the populator what it needs of the others.
+// populatorOptions connects the populator with the other parts of the manager.
 func (m *Manager) populatorOptions() populator.Options {
 	return populator.Options{
 		Plugins: m.plugins, Prober: m.options.Prober, Store: m.options.Store, SELinux: m.options.SELinux, Logger: m.options.Logger,
@@ -270,7 +271,7 @@ func (m *Manager) populatorOptions() populator.Options {
 	}
 }
 
-// newNodeStatus returns what the node reports, or nil where it attaches by itself.
+// newNodeStatus returns the node's status; nil if this node attaches volumes itself.
 func (m *Manager) newNodeStatus() *nodestatus.Status {
 	if m.options.AttachedBy != AttachedByController {
 		return nil
@@ -278,7 +279,7 @@ func (m *Manager) newNodeStatus() *nodestatus.Status {
 	s := nodestatus.New(nodestatus.Options{
 		Store: m.options.Store, Node: m.node(), Desired: m.desired, Actual: m.actual.ActualStateOfWorld,
 		IsAttachedHere: func(name v1.UniqueVolumeName) bool { return m.journal.HasAttachment(name) },
-		// What could not be rebuilt may be any volume of an earlier manager.
+		// A volume that could not be rebuilt may be any volume of an earlier manager.
 		MayUseMore: func(ctx context.Context) bool { return !m.recovery.IsComplete() || len(m.orphans.Live(ctx)) > 0 },
 		Look:       func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, Retry: m.retryAll,
 		Notify: m.changes.Notify, Logger: m.options.Logger, Recorder: m.options.Recorder,
@@ -289,7 +290,7 @@ func (m *Manager) newNodeStatus() *nodestatus.Status {
 	return s
 }
 
-// end waits for the operations that run, and unlocks the root and the records.
+// end waits for the running operations, and unlocks the root and the records.
 func (m *Manager) end(ctx context.Context) error {
 	err := m.executor.Shutdown(ctx)
 	m.reconciler.Wait()
@@ -303,15 +304,15 @@ func (m *Manager) end(ctx context.Context) error {
 	return m.unlock(ctx)
 }
 
-// reportLast has the node's status list what is in use when the manager was stopped, so that a controller need not wait for the
-// next one to hear of the last teardowns.
+// reportLast reports the volumes that were still in use when the manager was stopped. The controller then learns of the last
+// teardowns without waiting for the next manager.
 func (m *Manager) reportLast(ctx context.Context) {
 	if m.nodeStatus != nil && isOpen(m.stopping.begun.given) {
 		m.nodeStatus.Report(ctx)
 	}
 }
 
-// warnOfLeft tells a program that has ended Run by its context, and not by Stop, what that has left.
+// warnOfLeft logs what remains if the program has ended Run by its context, not by Stop.
 func (m *Manager) warnOfLeft() {
 	if name := m.firstLeft(); name != "" && !isOpen(m.stopping.begun.given) {
 		m.options.Logger.Warn("Run ended before volumes were gone that no pod uses: call Stop, or WaitForNodeEmpty when all pods were removed, before the context of Run ends", "volume", name)
@@ -337,7 +338,7 @@ func (m *Manager) unlockLater(ctx context.Context) {
 	}()
 }
 
-// resync marks everything dirty from time to time.
+// resync marks everything to be planned at long intervals.
 func (m *Manager) resync(ctx context.Context) {
 	for {
 		tenth := int64(m.options.Resync / 10)
@@ -358,10 +359,10 @@ func (m *Manager) resync(ctx context.Context) {
 	}
 }
 
-// PodsComplete says that every pod that the orchestrator wants on this node has been added. What was found after a
-// restart and belongs to no pod is undone from then on, after a reboot too: what a pod has kept in a directory of the node
-// (emptyDir) is deleted then, if the pod was not added. Call it once, after the last AddPod of the start; a failed
-// AddPod counts as not added.
+// PodsComplete says that the program has added every pod that it wants on this node. From then on the manager tears down
+// everything that it found after a restart and that belongs to no pod. This holds after a reboot, too: the data of a pod in
+// a directory of the node (emptyDir) is then deleted if the pod was not added. Call it once, after the last AddPod of the
+// start. A pod whose AddPod has failed counts as not added.
 func (m *Manager) PodsComplete() {
 	m.recovery.PodsComplete()
 	m.reconciler.AddAll(m.allVolumes())

@@ -18,125 +18,127 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/rootlock"
 )
 
-// The defaults of [Options].
+// These are the defaults of [Options].
 const (
-	// DefaultWaitTimeout is how long kubelet waits for the volumes of a pod.
+	// DefaultWaitTimeout bounds a wait for a pod's volumes. Kubelet waits as long.
 	DefaultWaitTimeout = 2*time.Minute + 3*time.Second
-	// DefaultResync is the mean time between two looks at every volume.
+	// DefaultResync is the mean time between two checks of every volume.
 	DefaultResync = 10 * time.Minute
-	// DefaultFilesystemLook is the time between two looks at the filesystems on block devices.
+	// DefaultFilesystemLook is the time between two checks of a filesystem on a block device.
 	DefaultFilesystemLook = 30 * time.Second
 )
 
-// Options says how a manager works. The zero value is the careful one: records below the root, which is locked, and
-// plugins whose reports are checked against the mount table. It has no claims and no observer.
+// Options configures a manager. The zero value is the safest: the manager keeps records below the root, locks the root, and
+// checks what plugins report against the mount table. It has no claims and no observer.
 type Options struct {
-	// Store is where claims and PersistentVolumes are read. Nil: a pod that uses a claim is refused.
+	// Store has the claims and PersistentVolumes. Nil: a pod that uses a claim is refused.
 	Store store.Store
 	// AttachedBy says who attaches volumes to this node and detaches them. The zero value is [AttachedByNode].
 	AttachedBy AttachedBy
-	// VolumesInUse takes the list of the volumes that this node uses, where a controller attaches. Nil: it is written into
-	// the status of the node's object in Store.
+	// VolumesInUse receives the list of volumes that this node uses, if a controller attaches volumes. Nil: the manager
+	// writes the list to the status of the node's object in Store.
 	VolumesInUse VolumesInUseReporter
-	// Prober tells of plugins that come and go while Run runs. A volume that no plugin serves is then no mistake: it waits
-	// for its plugin. Nil: the plugins are those that were registered.
+	// Prober reports plugins that come and go while Run runs. A volume that no plugin serves is then no mistake: it waits
+	// for its plugin. Nil: only the registered plugins are used.
 	Prober volume.DynamicPluginProber
-	// DeviceUse tells, before a device is detached, whether it is still open. Nil: it is not asked.
+	// DeviceUse reports whether a device is still open before it is detached. Nil: the manager does not check.
 	DeviceUse operationexecutor.DeviceUse
-	// Mounter is what the program mounts with: give the *mount.Mounter that the plugins have. It tells whether something is
-	// mounted where a plugin says so, so that a plugin that reports success without a mount, or a failure in spite of one, is
-	// found out. A fake needs no more than that. What else it can do is made use of:
+	// Mounter is the mounter of the program: give the *mount.Mounter that the plugins use. The manager checks plugins with
+	// it: it detects a reported success without a mount, and a reported failure with one. A fake needs only the methods of
+	// this interface. The manager uses further methods if it finds them:
 	//
-	//   - a mount.Interface binds the sub-paths of containers, and devices where BlockMapper is nil. Otherwise that is done by a
-	//     mount.Mounter of the manager's own, which knows of no calls that others have lost;
-	//   - with a *mount.Mounter, what others do to the mounts of volumes is noticed by events, nothing is done to a mount that is
-	//     not ours, data that may be lost is told of before an unmount, and see MountTable and HungUnmount.
+	//   - With a mount.Interface it binds the sub-paths of containers, and devices if BlockMapper is nil. Otherwise it does that with
+	//     a mount.Mounter of its own, which does not know the abandoned calls of other mounters.
+	//   - With a *mount.Mounter it notices changes that others make to the mounts of volumes, leaves foreign mounts alone, and
+	//     reports data that may be lost before an unmount. See also MountTable and HungUnmount.
 	//
-	// Nil: a *mount.Mounter of the manager's own, which knows of no calls that the plugins' mounter has abandoned.
+	// Nil: a *mount.Mounter of the manager's own, which does not know the calls that the plugins' mounter has abandoned.
 	Mounter operationexecutor.MountPoints
-	// NoMountChecks says that plugins are trusted: nothing is looked up in the mount table. It is for plugins that mount nothing in
-	// it: fakes, and measurements. Mounter must be nil then.
+	// NoMountChecks says that plugins are trusted: the manager looks nothing up in the mount table. It is for plugins that
+	// mount nothing: fakes, and measurements. Mounter must be nil then.
 	NoMountChecks bool
 	// BlockMapper binds and links the devices of block volumes. Nil: the kernel's devices, as [NewDeviceMapper] has them.
 	BlockMapper operationexecutor.BlockMapper
-	// Loops tells which loop devices there are; a *loop.Manager is one. With it, those whose files lie under the root and that
-	// neither a record nor a mount accounts for are orphans; see Orphans. Nil: loop devices are not looked at.
+	// Loops lists loop devices; a *loop.Manager does. A loop device is then an orphan if its file lies under the root and
+	// neither a record nor a mount accounts for it; see Orphans. Nil: the manager ignores loop devices.
 	Loops LoopDevices
-	// SELinux tells the labels of containers; [ReadSELinuxLabels] returns those of the host's policy. Nil: SELinux is off, and no
-	// volume is mounted with a label.
+	// SELinux returns the labels of containers; [ReadSELinuxLabels] returns those of the host's policy. Nil: SELinux is off,
+	// and no volume is mounted with a label.
 	SELinux SELinuxLabels
 	// SELinuxMount says which volumes are mounted with the label of the containers that use them. Two pods with different
-	// labels do not get such a volume at once: the second one waits, and its status says for whom.
+	// labels do not get such a volume at once: the second one waits, and its status names the pod that it waits for.
 	SELinuxMount cache.SELinuxMount
-	// Environment tells the variables of a container for a subPathExpr. Nil: they are those that the pod itself tells, and one
-	// that a config map, a secret or a resource holds is a [VariableError].
+	// Environment returns the variables of a container for a subPathExpr. Nil: the manager reads the variables from the pod,
+	// and a variable from a config map, a secret or a resource is a [VariableError].
 	Environment ContainerEnvironment
 	// RecursiveReadOnly says that the kernel (Linux 5.12) and the container runtime can make a mount read-only with all
-	// mounts beneath it. False: a container that needs it (recursiveReadOnly Enabled) gets no mounts.
+	// mounts beneath it. False: a container that requires this (recursiveReadOnly Enabled) gets no mounts.
 	RecursiveReadOnly bool
-	// Observer is told of every operation. Nil: nobody is.
+	// Observer observes every operation. It may be nil.
 	Observer operationexecutor.Observer
-	// Recorder gets the events of pods and volumes. Nil: they are dropped.
+	// Recorder records the events of pods and volumes. Nil: events are dropped.
 	Recorder volume.EventRecorder
-	// Logger gets what happens beside operations. Nil: it is discarded.
+	// Logger logs what happens outside operations. Nil: nothing is logged.
 	Logger *slog.Logger
 
-	// RuntimeDir is the absolute path of a directory for the records of mounts, which do not outlive a boot; a tmpfs
-	// such as /run/agent is right. It is made when it is missing, and locked while Run runs. One that belongs to another
-	// user, root excepted, or that others may write to is refused, for the records are trusted. Empty: records/mounts below
+	// RuntimeDir is the absolute path of a directory for the records of mounts, which do not outlive a boot: use a tmpfs
+	// such as /run/agent. Run makes it if it is missing, and locks it. Because the records are trusted, Run refuses a
+	// directory that belongs to another user than its own or root, or that others may write to. Empty: records/mounts below
 	// the root of the plugins' host.
 	RuntimeDir string
-	// StateDir is the absolute path of a directory for the records of attachments, which may outlive a boot. It must be
-	// on a disk; every write is synced. It is made, locked and refused as RuntimeDir is. Empty: attachments are recorded in
-	// RuntimeDir, and so forgotten when the machine reboots; where RuntimeDir is empty too, in records/attachments below the root.
+	// StateDir is the absolute path of a directory for the records of attachments, which may outlive a boot. It must be on a
+	// disk; every write is synced. Run makes, locks and refuses it like RuntimeDir. Empty: attachments are recorded in
+	// RuntimeDir, and thus forgotten when the machine reboots; if RuntimeDir is empty too, in records/attachments below the
+	// root.
 	StateDir string
-	// NoRecords says that nothing is recorded, so that a manager that starts after a crash does not know what the earlier one
-	// left mounted: for tests on fakes, and for a program whose mounts end with it, in a mount namespace of its own.
-	// RuntimeDir and StateDir must be empty then.
+	// NoRecords says that the manager keeps no records. A manager that starts after a crash then does not know what the
+	// earlier one has left mounted. It is for tests on fakes, and for a program whose mounts end with it, in a mount
+	// namespace of its own. RuntimeDir and StateDir must be empty then.
 	NoRecords bool
 
-	// HungUnmount says what is done when the teardown of a volume hangs. The zero value does nothing but tell.
+	// HungUnmount says what the manager does when the teardown of a volume hangs. The zero value only reports it.
 	HungUnmount HungUnmount
-	// Orphans says what becomes of mounts, directories and loop devices under the root of which nothing is on record. With
-	// NoRecords they are not looked for.
+	// Orphans says what the manager does with unrecorded mounts, directories and loop devices under the root. With NoRecords
+	// it does not look for them.
 	Orphans OrphanPolicy
 
-	// Resync is the mean time between two looks at every volume, for what no event tells of; each is jittered by a
-	// tenth. Zero means [DefaultResync]; less than zero turns it off.
+	// Resync is the mean time between two checks of every volume, which find changes without an event. Each interval is
+	// jittered by a tenth. Zero means [DefaultResync]; less than zero turns the checks off.
 	Resync time.Duration
-	// FilesystemLook is the time between two looks at each filesystem on a block device that a volume has, since the kernel
-	// reports no event when one fails. A look costs some system calls and reads nothing from the device; without such
-	// volumes there is none. An ext4 that complains of something is written, to find out whether a write has failed; of other
-	// filesystems that is found out at the resync and at the teardown. Zero means [DefaultFilesystemLook]; less than zero turns it off.
+	// FilesystemLook is the time between two checks of each filesystem on a block device that a volume has: the kernel
+	// reports no event when one fails. A check costs some system calls and reads nothing from the device; without such
+	// volumes there are none. If an ext4 has new complaints, the manager syncs it to find out whether a write has failed.
+	// Other filesystems are synced at the resync and at the teardown. Zero means [DefaultFilesystemLook]; less than zero
+	// turns the checks off.
 	FilesystemLook time.Duration
 	// WaitTimeout bounds a wait whose context has no deadline. Zero means [DefaultWaitTimeout].
 	WaitTimeout time.Duration
-	// Backoff is how long an operation that failed waits before it is tried again. The zero value is that of
-	// Kubernetes: half a second, doubled each time, at most two minutes and two seconds.
+	// Backoff is how long an operation waits after a failure. The zero value is that of Kubernetes: half a second, doubled
+	// each time, at most two minutes and two seconds.
 	Backoff operationexecutor.Backoff
-	// Timeouts bounds operations. The zero value has the executor's defaults.
+	// Timeouts bounds operations. The zero value means the executor's defaults.
 	Timeouts operationexecutor.Timeouts
-	// PluginTimeouts bounds operations of one plugin, by its name; a field that is zero there has the bound of Timeouts.
+	// PluginTimeouts bounds the operations of single plugins, by plugin name. A zero field means the bound of Timeouts.
 	PluginTimeouts map[string]operationexecutor.Timeouts
-	// HungPerPlugin is how many calls of one plugin may hang before no more of them are made. Zero means the executor's
-	// default.
+	// HungPerPlugin is how many calls of one plugin may hang. While so many hang, the manager makes no more calls of that
+	// plugin. Zero means the executor's default.
 	HungPerPlugin int
 	// WorkersPerPlugin is how many operations of one plugin run at once. Zero means the executor's default.
 	WorkersPerPlugin int
 }
 
-// MountTable is an optional interface of [Options].Mounter; a *mount.Mounter has it. Present, it is on record by what each
-// mount is known, and what is on record is compared at the start with what is mounted. Absent, the records are all that is
-// known.
+// MountTable is an optional interface of [Options].Mounter; a *mount.Mounter has it. With it the manager records the
+// identity of each mount, and compares the records with the mount table at its start. Without it the manager knows only the
+// records.
 type MountTable interface {
 	// List returns the mount table.
 	List(ctx context.Context) ([]mount.MountPoint, error)
-	// Lookup returns the facts of the uppermost mount at path. The error matches mount.ErrNotMounted when there is none. It
+	// Lookup returns the facts of the uppermost mount at path. If there is none, the error matches mount.ErrNotMounted. It
 	// never waits for the filesystem there.
 	Lookup(ctx context.Context, path string) (mount.MountPoint, error)
 }
 
-// withMounter fills in the mounter that was left out.
+// withMounter sets the default of Mounter.
 func (o Options) withMounter() Options {
 	if o.Mounter == nil && !o.NoMountChecks {
 		o.Mounter = mount.New(mount.Options{Logger: o.Logger})
@@ -144,7 +146,7 @@ func (o Options) withMounter() Options {
 	return o
 }
 
-// binder returns what binds sub-paths and devices.
+// binder returns the mounter that binds sub-paths and devices.
 func (o Options) binder() mount.Interface {
 	if mounter, ok := o.Mounter.(mount.Interface); ok {
 		return mounter
@@ -152,7 +154,7 @@ func (o Options) binder() mount.Interface {
 	return mount.New(mount.Options{Logger: o.Logger})
 }
 
-// withDefaults fills in what was left out and says what is wrong.
+// withDefaults sets the defaults, and returns an error for wrong options.
 func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -193,7 +195,7 @@ func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// checkRecords says what is wrong with the directories of records.
+// checkRecords returns an error for wrong directories of records.
 func (o Options) checkRecords() error {
 	var errs []error
 	if o.RuntimeDir == "" && o.StateDir != "" {
@@ -213,7 +215,7 @@ func (o Options) checkRecords() error {
 	return errors.Join(errs...)
 }
 
-// withRecords names the directories of records that were left out, below the root of the host.
+// withRecords sets the defaults of the directories of records: below the root of the host.
 func (o Options) withRecords(host volume.VolumeHost) Options {
 	if o.NoRecords || o.RuntimeDir != "" {
 		return o
@@ -223,8 +225,8 @@ func (o Options) withRecords(host volume.VolumeHost) Options {
 	return o
 }
 
-// newRootLock returns a lock of the directory under which all volumes live. Where that is one of those that hold the records, which
-// are locked in any case, it locks nothing. Where the volumes of the manager are no fake's, it makes the directory.
+// newRootLock returns the lock of the directory above all volumes. It locks nothing if that directory also holds records,
+// because those are locked in any case. It makes a missing directory, unless the mounter is a fake.
 func newRootLock(host volume.VolumeHost, o Options) *rootlock.Lock {
 	root := filepath.Dir(filepath.Clean(host.GetPodsDir()))
 	if root == filepath.Clean(o.RuntimeDir) || root == filepath.Clean(o.StateDir) {

@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 )
 
-// This file gives the reconciler what it needs of the manager.
+// This file connects the reconciler with the other parts of the manager.
 
 func (m *Manager) newReconciler() *reconciler.Reconciler {
 	return reconciler.New(reconciler.Options{
@@ -21,7 +21,7 @@ func (m *Manager) newReconciler() *reconciler.Reconciler {
 	})
 }
 
-// podCleaner removes what is left of a pod when an operation has ended.
+// podCleaner removes what remains of a pod when an operation has ended.
 type podCleaner struct{ m *Manager }
 
 func (c podCleaner) RemovePodDirs(o operationexecutor.OperationInfo) bool {
@@ -35,10 +35,10 @@ func (c podCleaner) Ended(pod volume.UniquePodName) {
 	c.m.changes.Notify(pod)
 }
 
-// retry has a volume planned again as if nothing had failed for its pod before.
+// retry plans a volume for a pod at once, without the backoff of the pod's earlier failures.
 func (m *Manager) retry(h podvolume.Key) { m.reconciler.Retry(h) }
 
-// retryAll has volumes planned again as if nothing had failed before.
+// retryAll plans volumes at once, without the backoff of earlier failures.
 func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
 	for _, name := range names {
 		m.reconciler.Retry(podvolume.Key{Volume: name})
