@@ -16,22 +16,23 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// AnnPlacing is on a claim for which a scheduler has chosen a node. Its value is the node and the version of the claim of which it was
-// chosen: two schedulers that place one pod write it both, and the second is refused.
+// AnnPlacing marks a claim for which a scheduler has chosen a node. Its value is the node, and the version of the claim at
+// the choice. If two schedulers place one pod, both write it, and the store refuses the second write.
 const AnnPlacing = "volumekit.io/placing"
 
-// ErrPodGone says that the pod is gone for which claims were to be bound.
+// ErrPodGone says that the pod whose claims are being bound is gone.
 var ErrPodGone = errors.New("the pod is gone")
 
-// Bind writes what is reserved into the store, and returns when all claims of the pod are bound, by whoever binds claims there, such as
-// controller/persistentvolume. The error matches [ErrPlaceAnew] when that cannot be any more: another scheduler was quicker, a
-// provisioner has given the node up, or the node, a claim or a volume is gone. It matches [ErrPodGone], or what ended ctx, or
-// [context.DeadlineExceeded] after [Options.BindTimeout]. Release the reservation after an error.
+// Bind writes the reservation into the store and waits until all claims of the pod are bound. The program that binds claims
+// there, such as controller/persistentvolume, does the rest. The error matches [ErrPlaceAnew] if the claims can no longer
+// be bound so: another scheduler was faster, a provisioner has rejected the node, or the node, a claim or a volume is gone.
+// It matches [ErrPodGone] if the pod is gone, the cause of ctx if that ended, and [context.DeadlineExceeded] after
+// [Options.BindTimeout]. Release the reservation after an error.
 //
-// On a [store.Transactor] all is written or nothing. Without, what was written before an error stays.
+// On a [store.Transactor], Bind writes all or nothing. On any other store, the writes before an error stay.
 //
-// One Bind of a reservation runs at a time: a second one, and that of a Reservation which [Scheduler.Reserve] did not return, is
-// refused with an error that matches [volume.ErrInvalid].
+// Only one Bind of a reservation runs at a time. A second one is refused, and so is that of a Reservation that
+// [Scheduler.Reserve] did not return. The error matches [volume.ErrInvalid].
 func (r *Reservation) Bind(ctx context.Context) error {
 	if r == nil || r.scheduler == nil {
 		return fmt.Errorf("bind the claims of a pod: nothing is reserved: %w", volume.ErrInvalid)
@@ -65,7 +66,7 @@ func (r *Reservation) Bind(ctx context.Context) error {
 	}
 }
 
-// follow has a reservation notified when its claims change. It reports whether that was not so already.
+// follow makes changes of the reservation's claims wake the reservation. It returns false if they do already.
 func (s *Scheduler) follow(r *Reservation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,19 +95,19 @@ func (s *Scheduler) unfollow(r *Reservation) {
 	}
 }
 
-// placeAnew returns an error that says why the pod must be placed anew.
+// placeAnew returns an error that matches ErrPlaceAnew and explains it.
 func placeAnew(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), ErrPlaceAnew)
 }
 
-// writing is what a reservation writes of one claim.
+// writing holds the writes of a reservation for one claim.
 type writing struct {
-	fence    *v1.PersistentVolumeClaim // says that a node was chosen; nil when the claim says so already
-	volume   *v1.PersistentVolume      // names the claim; nil when it does already
-	selected *v1.PersistentVolumeClaim // says for which node to make its volume; nil when it does already, or none is made
+	fence    *v1.PersistentVolumeClaim // the claim with the mark of a chosen node; nil if it has that already
+	volume   *v1.PersistentVolume      // the volume with a reference to the claim; nil if it has that already
+	selected *v1.PersistentVolumeClaim // the claim with the node for which to make its volume; nil if it has that already, or no volume is made
 }
 
-// write writes what is not in the store yet.
+// write writes the parts of the reservation that are not in the store yet.
 func (r *Reservation) write(ctx context.Context) error {
 	writings, err := r.writings()
 	if err != nil {
@@ -118,7 +119,7 @@ func (r *Reservation) write(ctx context.Context) error {
 	return r.writeSingly(ctx, writings)
 }
 
-// writings returns what is to be written, in the order of the claims' names.
+// writings returns the writes, in the order of the claims' names.
 func (r *Reservation) writings() ([]writing, error) {
 	s := r.scheduler
 	s.mu.Lock()
@@ -145,7 +146,7 @@ func (r *Reservation) writing(c *choice) (writing, error) {
 	case claim == nil || claim.UID != c.uid || claim.DeletionTimestamp != nil:
 		return writing{}, placeAnew("claim %q is gone", c.name)
 	case claim.Spec.VolumeName != "":
-		return writing{}, nil // missing finds out whether that is what was chosen
+		return writing{}, nil // isBound checks whether that is the chosen volume
 	}
 	if other := c.placedSince(claim); other != "" && other != r.node {
 		return writing{}, placeAnew("claim %q was placed on node %q", c.name, other)
@@ -172,7 +173,7 @@ func (r *Reservation) writing(c *choice) (writing, error) {
 	return w, err
 }
 
-// placedSince returns the node that was chosen for a claim since the choice, "" for none.
+// placedSince returns the node that another choice gave the claim since this one, "" for none.
 func (c *choice) placedSince(claim *v1.PersistentVolumeClaim) string {
 	if placing := claim.Annotations[AnnPlacing]; placing != c.placing {
 		node, _, _ := strings.Cut(placing, "@")
@@ -184,7 +185,7 @@ func (c *choice) placedSince(claim *v1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// naming returns a volume that names a claim; nil when it does already.
+// naming returns the volume with a reference to the claim, or nil if it has that already.
 func naming(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	switch {
 	case objects.OwnedBy(pv, claim):
@@ -200,7 +201,7 @@ func naming(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.Persi
 	return changed, nil
 }
 
-// writeTogether writes all at once.
+// writeTogether writes all in one transaction.
 func (r *Reservation) writeTogether(ctx context.Context, s store.Transactor, writings []writing) error {
 	var t store.Transaction
 	for _, w := range writings {
@@ -227,7 +228,8 @@ func (r *Reservation) writeTogether(ctx context.Context, s store.Transactor, wri
 	return nil
 }
 
-// writeSingly writes the fences first, in one order for all schedulers: whoever writes them all may go on.
+// writeSingly writes the marks of all claims first, in one order for all schedulers. Only the scheduler that has written
+// all marks continues.
 func (r *Reservation) writeSingly(ctx context.Context, writings []writing) error {
 	fenced := make([]*v1.PersistentVolumeClaim, len(writings))
 	for i, w := range writings {
@@ -271,7 +273,7 @@ func (r *Reservation) writeSingly(ctx context.Context, writings []writing) error
 	return nil
 }
 
-// checkMarks returns an error when another scheduler has marked a claim since this one did.
+// checkMarks returns an error if another scheduler has marked a claim since this one did.
 func (r *Reservation) checkMarks(fenced []*v1.PersistentVolumeClaim) error {
 	s := r.scheduler
 	s.mu.RLock()
@@ -291,7 +293,7 @@ func (r *Reservation) checkMarks(fenced []*v1.PersistentVolumeClaim) error {
 	return nil
 }
 
-// refused returns the error of a write: of an object that is not what it was, the pod must be placed anew.
+// refused returns the error of a write. If the object has changed or is gone, the pod must be placed anew.
 func refused(err error) error {
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 		return fmt.Errorf("%w: %w", ErrPlaceAnew, err)
@@ -299,7 +301,7 @@ func refused(err error) error {
 	return err
 }
 
-// see makes known what was written.
+// see puts a written object into the mirrors and the index at once.
 func (s *Scheduler) see(obj runtime.Object) {
 	switch obj := obj.(type) {
 	case *v1.PersistentVolume:
@@ -311,7 +313,8 @@ func (s *Scheduler) see(obj runtime.Object) {
 	}
 }
 
-// missing returns the name of a claim that is not bound yet, "" when all are. An error says that they will not be.
+// missing returns the name of a claim that is not bound yet, "" if all are. An error says that a claim cannot be bound as
+// chosen.
 func (r *Reservation) missing() (string, error) {
 	s := r.scheduler
 	s.mu.RLock()
@@ -333,7 +336,7 @@ func (r *Reservation) missing() (string, error) {
 	return left, nil
 }
 
-// slot returns the slot of the node. An error says that the pod cannot be placed there any more.
+// slot returns the slot of the node. An error says that the pod can no longer be placed there.
 func (r *Reservation) slot() (int32, error) {
 	s := r.scheduler
 	if r.stored {
@@ -351,7 +354,7 @@ func (r *Reservation) slot() (int32, error) {
 	return slot, nil
 }
 
-// isBound reports whether a claim is bound to what was chosen for it. An error says that it will not be.
+// isBound reports whether a claim is bound as chosen for it. An error says that it cannot be.
 func (r *Reservation) isBound(c choice, slot int32) (bool, error) {
 	x := r.scheduler.index
 	claim := x.claims[c.name]
@@ -367,7 +370,7 @@ func (r *Reservation) isBound(c choice, slot int32) (bool, error) {
 		}
 		return v != nil && isBound(claim), nil
 	case claim.ResourceVersion == c.claimBefore:
-		return false, nil // what was written is not seen yet
+		return false, nil // this scheduler does not see its own write yet
 	case c.volume == "":
 		if node := claim.Annotations[objects.AnnSelectedNode]; node != r.node {
 			return false, placeAnew("a volume for claim %q is not made for the node any more", c.name)

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// placing is the search for the nodes of one pod: all of them, or one. Its slices that are by slot begin with the slot lo.
+// placing is the search for the nodes of one pod. It covers the nodes with the slots from lo to before hi: all nodes, or
+// one. Index 0 of its slices by slot stands for slot lo.
 type placing struct {
 	index    *index
 	pod      *v1.Pod
@@ -25,22 +26,22 @@ type placing struct {
 	*scratch
 }
 
-// scratch is memory that searches use one after the other.
+// scratch is memory that one search after another uses.
 type scratch struct {
-	choices  [][]free  // by need: the existing volume that it gets
-	fits     []int32   // 1 + the need for which there is capacity
-	rooms    [][]int64 // by class: the capacity that was published
-	sums     []int64   // what earlier claims take of the capacity of a class
+	choices  [][]free  // by need and slot: the existing volume for the need
+	fits     []int32   // by slot: 1 + the need for which there is capacity
+	rooms    [][]int64 // by class and slot: the published capacity
+	sums     []int64   // by slot: the capacity of a class that earlier claims of the pod use
 	classes  []*classState
 	drivers  []*driver
-	base     []int32   // by driver: volumes that are new on every node
-	counts   [][]int32 // by driver: volumes that are new on a node, beside base
+	base     []int32   // by driver: the number of volumes that are new on every node
+	counts   [][]int32 // by driver and slot: the number of volumes that are new on that node, beside base
 	attached []attached
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// sized returns a slice of n zeros, in the memory of old where that is enough.
+// sized returns a slice of n zeros. It reuses the memory of old if that is large enough.
 func sized[T any](old []T, n int) []T {
 	if cap(old) < n {
 		return make([]T, n, n+n/4)
@@ -50,7 +51,7 @@ func sized[T any](old []T, n int) []T {
 	return old
 }
 
-// row returns row i of rows as sized does.
+// row makes row i of rows a slice of n zeros, as sized does, and returns rows.
 func row[T any](rows [][]T, i, n int) [][]T {
 	for i >= len(rows) {
 		rows = append(rows, nil)
@@ -59,7 +60,7 @@ func row[T any](rows [][]T, i, n int) [][]T {
 	return rows
 }
 
-// newPlacing prepares a search of the nodes from lo to before hi. Call done in the end.
+// newPlacing prepares a search of the nodes with the slots from lo to before hi. The caller must call done at the end.
 func (x *index) newPlacing(p *v1.Pod, lo, hi int32, policy ScorePolicy) (*placing, error) {
 	needs, err := x.needsOf(p)
 	if err != nil {
@@ -84,7 +85,7 @@ func (p *placing) done() {
 
 func (p *placing) len() int { return int(p.hi - p.lo) }
 
-// run finds the verdicts.
+// run fills in the verdicts.
 func (p *placing) run() {
 	for i := range p.needs {
 		n := &p.needs[i]
@@ -106,7 +107,7 @@ func (p *placing) run() {
 	}
 }
 
-// waiting reports whether there is something to bind.
+// waiting reports whether a claim of the pod is still to be bound.
 func (p *placing) waiting() bool {
 	return len(p.needs) > 0 && !p.needs[len(p.needs)-1].bound
 }
@@ -117,7 +118,7 @@ func (p *placing) refuseAll(reason Reason, n *need) {
 	}
 }
 
-// refuseOthers refuses the nodes that a selector does not allow.
+// refuseOthers refuses the nodes that a selector does not select. A nil selector selects all nodes.
 func (p *placing) refuseOthers(s *selector, reason Reason, n *need) {
 	if s == nil {
 		return
@@ -145,7 +146,7 @@ func (p *placing) placeBound(n *need) {
 	p.count(n.volume.attached)
 }
 
-// conflicts refuses the nodes where pods that use the claim exclude this one.
+// conflicts refuses the nodes on which other pods that use the claim exclude this one.
 func (p *placing) conflicts(n *need) {
 	users := p.index.podsOf[n.name]
 	if len(users) == 0 || len(users) == 1 && users[p.key] != nil {
@@ -172,7 +173,7 @@ func (p *placing) conflicts(n *need) {
 	}
 }
 
-// slotOf returns the slot on which all users are, or that there are several.
+// slotOf returns the slot of the other pods that use a claim, or several if they are on more than one.
 func (p *placing) slotOf(users map[podKey]*pod) (only int32, several bool) {
 	only = -1
 	for key, user := range users {
@@ -201,7 +202,7 @@ func (p *placing) noteUsers(users map[podKey]*pod) {
 	})
 }
 
-// choose finds the existing volume that a claim gets on each node.
+// choose finds the existing volume for a claim on each node.
 func (p *placing) choose(n *need) {
 	if n.kept != nil {
 		p.chooseKept(n)
@@ -230,7 +231,7 @@ func (p *placing) choose(n *need) {
 	}
 }
 
-// chooseKept chooses the volume that a claim must have, and refuses the nodes that cannot have it.
+// chooseKept chooses the one volume that the claim may have, and refuses the nodes that cannot have it.
 func (p *placing) chooseKept(n *need) {
 	p.refuseOthers(n.kept.affinity, NodeAffinity, n)
 	p.refuseOthers(n.kept.zones, Zone, n)
@@ -256,7 +257,7 @@ func (p *placing) chooseWide(n *need, b *bucket) {
 	}
 }
 
-// smallest returns where in the bucket the first volume is that is large enough.
+// smallest returns the index of the smallest volume in the bucket that is large enough.
 func (b *bucket) smallest(n *need) int {
 	if len(b.volumes) > 0 && b.volumes[0].bytes >= n.request {
 		return 0
@@ -264,8 +265,8 @@ func (b *bucket) smallest(n *need) int {
 	return sort.Search(len(b.volumes), func(i int) bool { return b.volumes[i].bytes >= n.request })
 }
 
-// chooseFrom chooses the first volume of a bucket from first on that the claim can have on a node, if it is better than what it has
-// there.
+// chooseFrom looks in the bucket, from index first, for a volume that the claim can have on the node. It replaces the
+// claim's volume there if the new one is better.
 func (p *placing) chooseFrom(n *need, b *bucket, first int, slot int32) {
 	chosen := &p.choices[n.at][slot-p.lo]
 	for i := first; i < len(b.volumes); i++ {
@@ -280,7 +281,7 @@ func (p *placing) chooseFrom(n *need, b *bucket, first int, slot int32) {
 	}
 }
 
-// isTaken reports whether an earlier claim of the pod gets a volume on a node.
+// isTaken reports whether an earlier claim of the pod gets the volume on the node.
 func (p *placing) isTaken(n *need, v *pvState, slot int32) bool {
 	for i := range n.at {
 		if earlier := &p.needs[i]; !earlier.bound && earlier.group == n.group && p.choices[i][slot-p.lo].pvState == v {

@@ -14,26 +14,26 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// need is what a pod needs for one of its claims.
+// need is one claim of a pod, with all that decides where the pod can have it.
 type need struct {
-	at    int // in the needs of the pod
+	at    int // index in the pod's needs
 	name  types.NamespacedName
 	claim *v1.PersistentVolumeClaim
 
 	bound  bool
-	volume *pvState // that the claim is bound to; nil when it is missing
+	volume *pvState // the volume of a bound claim; nil if the volume is missing
 
-	// The rest is of a claim that waits for its consumer.
+	// The following fields are set only for a claim that waits for its consumer.
 	request  int64
 	modes    modes
 	selector labels.Selector // nil: any labels
-	group    *group          // nil when no volume of it is free
+	group    *group          // nil if the group has no free volume
 	class    *classState
-	kept     *pvState // that names the claim, or is reserved for it: the claim gets no other
-	node     string   // for which its volume is being made
+	kept     *pvState // the volume that names the claim, or is reserved for it: the claim gets no other
+	node     string   // the node for which the claim's volume is being made
 }
 
-// volumeName returns the name of the volume that is known before a node is.
+// volumeName returns the name of the volume, if it is known before a node is chosen, and "" otherwise.
 func (n *need) volumeName() string {
 	switch {
 	case n.bound:
@@ -44,15 +44,16 @@ func (n *need) volumeName() string {
 	return ""
 }
 
-// isProvisionable reports whether a volume can be made for the claim somewhere.
+// isProvisionable reports whether the class can make a volume for the claim.
 func (n *need) isProvisionable() bool { return provisions(n.class.object) }
 
-// searches reports whether an existing volume that names no claim may be chosen. None is where one is being made.
+// searches reports whether the claim may get an existing volume that names no claim. It may not if it has a data source, or
+// while a volume is being made for it.
 func (n *need) searches() bool {
 	return n.kept == nil && !fit.HasSource(n.claim) && (n.node == "" || !n.isProvisionable())
 }
 
-// suits reports whether the claim can have a volume of its group, large enough, as far as the node does not matter.
+// suits reports whether the claim can have a volume of its group that is large enough. It does not check the node.
 func (n *need) suits(v free) bool {
 	if n.modes&otherMode != 0 || n.request == maxBytes {
 		return fit.Usable(n.claim, v.object) && n.selects(v)
@@ -66,7 +67,7 @@ func (n *need) selects(v free) bool {
 	return n.selector == nil || n.selector.Matches(labels.Set(v.object.Labels))
 }
 
-// needsOf returns what a pod needs, those that are not bound by rising request at the end.
+// needsOf returns the needs of a pod in the order of compareNeeds.
 func (x *index) needsOf(p *v1.Pod) ([]need, error) {
 	needs := make([]need, 0, len(p.Spec.Volumes))
 	for i := range p.Spec.Volumes {
@@ -87,7 +88,7 @@ func (x *index) needsOf(p *v1.Pod) ([]need, error) {
 	return needs, nil
 }
 
-// compareNeeds puts bound claims first, then the others by rising request.
+// compareNeeds orders bound claims first, then the others by rising request.
 func compareNeeds(a, b need) int {
 	switch {
 	case a.bound != b.bound:
@@ -141,7 +142,7 @@ func (x *index) needOf(p *v1.Pod, ref volume.PodClaim) (need, error) {
 	return n, nil
 }
 
-// wait fills in what a claim needs that waits for its consumer.
+// wait fills in the fields for a claim that waits for its consumer.
 func (x *index) wait(n *need) {
 	n.request = fit.RequestedBytes(n.claim)
 	n.modes = modesOf(n.claim.Spec.AccessModes)
@@ -159,7 +160,7 @@ func (x *index) wait(n *need) {
 	}
 }
 
-// bestReserved returns the volume that a claim gets of those that name it, as the controller chooses it.
+// bestReserved chooses among the volumes that name a claim, in the same way as the persistent volume controller.
 func bestReserved(claim *v1.PersistentVolumeClaim, naming []*pvState) *pvState {
 	volumes := make([]*v1.PersistentVolume, 0, len(naming))
 	for _, v := range naming {

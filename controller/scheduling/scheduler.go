@@ -18,38 +18,38 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ScorePolicy is which nodes are better.
+// ScorePolicy decides which nodes get a higher score.
 type ScorePolicy uint8
 
-// The policies. Both look at what is used of the storage that the pod's claims would get: of existing volumes, how much of them the
-// claims ask for, of new ones how much of the segment's capacity.
+// The policies. Both compare how much of the storage the pod's claims use: the part of each existing volume that its claim
+// requests, and the part of the segment's capacity that new volumes take.
 const (
-	// LeastCapacityLeft prefers nodes where the claims use most of it, so that large volumes and empty segments stay free.
+	// LeastCapacityLeft prefers nodes where the claims use the largest part, so large volumes and empty segments stay free.
 	LeastCapacityLeft ScorePolicy = iota
-	// MostCapacityLeft prefers nodes where they use least, so that volumes have room to be made larger.
+	// MostCapacityLeft prefers nodes where the claims use the smallest part, so volumes have room to be expanded.
 	MostCapacityLeft
 )
 
-// defaultBindTimeout is how long [Reservation.Bind] waits unless told otherwise.
+// defaultBindTimeout is the default for [Options].BindTimeout.
 const defaultBindTimeout = 10 * time.Minute
 
 // Options are the options of a [Scheduler]. The zero value is useful.
 type Options struct {
-	// Score is which nodes are better.
+	// Score decides which nodes get a higher score.
 	Score ScorePolicy
 	// BindTimeout is how long Bind waits for claims to be bound; zero means ten minutes.
 	BindTimeout time.Duration
-	// Changed is called with each change that may help pods that were refused: see [Waits]. It must return soon, may call the
-	// Scheduler, and is called from several goroutines at once. Nil drops the changes.
+	// Changed is called for each change that may make a refused pod possible: see [Waits]. It must return soon, may call
+	// the Scheduler, and is called from several goroutines at once. Nil drops the changes.
 	Changed func(ClusterEvent)
-	// Logger gets what is wrong with objects, and why the store is read again; nil discards it.
+	// Logger gets faults of objects, and why the store is read again; nil discards it.
 	Logger *slog.Logger
-	// Mirrors are the options of the mirrors of the store; their Logger is this one's unless set.
+	// Mirrors are the options of the mirrors of the store. Their Logger is Logger unless set.
 	Mirrors store.MirrorOptions
 }
 
-// Scheduler knows where pods can have their volumes. Make it with [New] and start it with Run. Its methods may be called from several
-// goroutines at once.
+// Scheduler finds the nodes on which pods can have their volumes. Make it with [New] and start it with Run. Its methods may
+// be called from several goroutines at once.
 type Scheduler struct {
 	store   store.Store
 	options Options
@@ -67,7 +67,7 @@ type Scheduler struct {
 
 	mu    sync.RWMutex // no call that waits is made under it
 	index *index
-	waits map[types.NamespacedName]map[*Reservation]bool // who waits for the claims
+	waits map[types.NamespacedName]map[*Reservation]bool // the reservations that wait for each claim
 }
 
 // New returns a scheduler for the objects in s. It starts nothing and does no I/O.
@@ -96,8 +96,8 @@ func New(s store.Store, options Options) *Scheduler {
 	}
 }
 
-// Run follows the store until ctx ends, and returns when every goroutine that it started has ended. An error says that Run was called
-// twice, or that the options are wrong; it matches [volume.ErrInvalid].
+// Run follows the store until ctx ends, and returns when every goroutine that it started has ended. If Run was called
+// twice, or the options are wrong, the error matches [volume.ErrInvalid].
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.options.BindTimeout < 0 {
 		return fmt.Errorf("scheduler: BindTimeout %s is negative: %w", s.options.BindTimeout, volume.ErrInvalid)
@@ -120,15 +120,16 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return nil
 }
 
-// WaitSynced waits until every kind of object was read once, and reports whether that was before ctx ended.
+// WaitSynced waits until every kind of object was read once. It returns false if ctx ends before.
 func (s *Scheduler) WaitSynced(ctx context.Context) bool {
 	return s.nodes.WaitSynced(ctx) && s.pods.WaitSynced(ctx) && s.claims.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) &&
 		s.classes.WaitSynced(ctx) && s.csiNodes.WaitSynced(ctx) && s.csiDrivers.WaitSynced(ctx) &&
 		s.capacities.WaitSynced(ctx) && s.attachments.WaitSynced(ctx)
 }
 
-// Find returns where a pod can have its volumes, with a verdict for each node. It does no I/O. An error is a *[PodError]: the pod can
-// have its volumes nowhere, as long as one of its claims is as it is. Of no pod it matches [volume.ErrInvalid].
+// Find returns where a pod can have its volumes, with a verdict for each node. It does no I/O. An error is a *[PodError]:
+// the pod can have its volumes on no node until the claim in the error changes. For a nil pod the error matches
+// [volume.ErrInvalid].
 func (s *Scheduler) Find(p *v1.Pod) (*Result, error) {
 	if p == nil {
 		return nil, fmt.Errorf("find nodes: no pod: %w", volume.ErrInvalid)
@@ -145,7 +146,7 @@ func (s *Scheduler) Find(p *v1.Pod) (*Result, error) {
 	return s.resultOf(search), nil
 }
 
-// resultOf returns what a search has found. s.mu is held.
+// resultOf returns the result of a search. The caller holds s.mu.
 func (s *Scheduler) resultOf(p *placing) *Result {
 	return &Result{
 		scheduler: s, pod: p.key, names: p.index.nodes.share()[p.lo:p.hi], verdicts: p.verdicts, claims: p.claimNames(), lo: p.lo,
@@ -153,14 +154,14 @@ func (s *Scheduler) resultOf(p *placing) *Result {
 	}
 }
 
-// slotOf returns the slot of a node that is there now.
+// slotOf returns the slot of an existing node, and false for a missing one.
 func (s *Scheduler) slotOf(node string) (int32, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.index.nodes.there(node)
 }
 
-// podsWith returns the pods on a node that use volumes of a driver now.
+// podsWith returns the pods on a node that use volumes of a driver now, without except.
 func (s *Scheduler) podsWith(node string, d *driver, except podKey) []types.NamespacedName {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -171,7 +172,7 @@ func (s *Scheduler) podsWith(node string, d *driver, except podKey) []types.Name
 	return sorted(s.index.podsWith(slot, d, except))
 }
 
-// podsWithDisks returns the pods on a node that use the disks of a pod now.
+// podsWithDisks returns the pods on a node that use one of the disks now, without except.
 func (s *Scheduler) podsWithDisks(node string, disks []v1.Volume, except podKey) []types.NamespacedName {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

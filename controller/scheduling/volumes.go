@@ -12,13 +12,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pvState is a volume as it was seen last, with what is derived of it.
+// pvState is the last known version of a volume, with what follows from it.
 type pvState struct {
 	object   *v1.PersistentVolume
 	size     int64     // in bytes
-	affinity *selector // nil: everywhere
-	zones    *selector // nil: everywhere
-	attached attached  // driver is nil when it is no CSI volume
+	affinity *selector // the nodes that its node affinity allows; nil: all
+	zones    *selector // the nodes that its zone labels allow; nil: all
+	attached attached  // its driver is nil for a volume that is not CSI
 	bucket   *bucket   // nil unless it is free
 }
 
@@ -27,7 +27,7 @@ func (v *pvState) isMultiWriter() bool {
 	return volume.IsMultiAttachAllowed(volume.NewSpecFromPersistentVolume(v.object, false))
 }
 
-// compareVolumes puts the smallest volume first, of equal ones that with the fewest access modes, and then by name.
+// compareVolumes orders volumes by size, then by the number of access modes, then by name.
 func compareVolumes(a, b *pvState) int {
 	if c := cmp.Compare(a.size, b.size); c != 0 {
 		return c
@@ -40,42 +40,42 @@ func compareVolumes(a, b *pvState) int {
 	)
 }
 
-// group is the free volumes among which a claim chooses: of one class, attributes class and volume mode.
+// group holds the free volumes from which a claim can choose. They have one class, attributes class and volume mode.
 type group struct {
 	key     fit.Group
 	buckets map[*selector]*bucket
-	local   []localBuckets // by slot: those that only this node has
-	wide    []*bucket      // the others
+	local   []localBuckets // by slot: the volumes that only this node can have
+	wide    []*bucket      // the other volumes
 }
 
-// localBuckets are the buckets of one node. Nearly always there is one at most.
+// localBuckets are the buckets of the volumes that only one node can have. There is rarely more than one.
 type localBuckets struct {
 	first *bucket
-	head  free // of first, here because every search looks at it
+	head  free // the smallest volume of first; it is here because every search looks at it
 	more  []*bucket
 }
 
-// bucket is the free volumes of a group that the same nodes have, the smallest first.
+// bucket holds the free volumes of a group that the same nodes can have, in the order of compareVolumes.
 type bucket struct {
 	group    *group
 	selector *selector
 	volumes  []free
 }
 
-// free is a volume of a bucket, with what most claims look at.
+// free is a free volume in a bucket, with copies of the fields that most searches read.
 type free struct {
 	bytes int64
 	modes modes
 	zoned bool // it has zone labels
 	*pvState
-	driver *driver // that counts it; nil for none
+	driver *driver // the driver that counts it; nil for none
 }
 
 func newFree(v *pvState) free {
 	return free{bytes: v.size, modes: modesOf(v.object.Spec.AccessModes), zoned: v.zones != nil, pvState: v, driver: v.attached.driver}
 }
 
-// modes are access modes, a bit for each.
+// modes is a set of access modes, one bit each.
 type modes uint8
 
 const otherMode modes = 1 << 7
@@ -141,7 +141,7 @@ func (b *bucket) unplace() {
 	}
 }
 
-// setHead copies the smallest volume to where searches look for it.
+// setHead copies the smallest volume of the bucket to the head of its node, if the bucket is the first one there.
 func (b *bucket) setHead() {
 	slot, single := b.selector.single()
 	if single && b.group.local[slot].first == b && len(b.volumes) > 0 {
@@ -156,12 +156,12 @@ func without[T comparable](all []T, one T) []T {
 	return all
 }
 
-// find returns where a volume is in the bucket, or belongs.
+// find returns the index of a volume in the bucket, or the index at which it belongs.
 func (b *bucket) find(v *pvState) (int, bool) {
 	return slices.BinarySearchFunc(b.volumes, v, func(f free, v *pvState) int { return compareVolumes(f.pvState, v) })
 }
 
-// addFree makes a volume free to be chosen.
+// addFree adds a volume to the free ones.
 func (x *index) addFree(v *pvState) {
 	key := fit.GroupOfVolume(v.object)
 	g, there := x.groups[key]
@@ -206,14 +206,14 @@ func (x *index) removeFree(v *pvState) {
 	}
 }
 
-// isFree reports whether a volume may be chosen for a claim that it does not name.
+// isFree reports whether a claim that the volume does not name may get the volume.
 func (x *index) isFree(v *pvState) bool {
 	pv := v.object
 	_, held := x.heldVolumes[pv.Name]
 	return !held && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv)
 }
 
-// setFree puts the volume where it belongs after it has changed.
+// setFree updates the place of a changed volume among the free ones.
 func (x *index) setFree(v *pvState) {
 	switch {
 	case x.isFree(v) && v.bucket == nil:
@@ -223,7 +223,7 @@ func (x *index) setFree(v *pvState) {
 	}
 }
 
-// refreshVolume takes over a volume as it was seen last.
+// refreshVolume updates the state of a volume to its last known version.
 func (x *index) refreshVolume(name string, pv *v1.PersistentVolume) {
 	old := x.volumes[name]
 	if old == nil && pv == nil {
@@ -266,7 +266,7 @@ func (x *index) newVolume(pv *v1.PersistentVolume) *pvState {
 	return v
 }
 
-// noteReference notes that a volume names a claim.
+// noteReference records the claim that a volume names.
 func (x *index) noteReference(v *pvState) {
 	if v.object.Spec.ClaimRef != nil {
 		name := objects.ClaimNameOf(v.object)
@@ -285,7 +285,7 @@ func (x *index) forgetReference(v *pvState) {
 	}
 }
 
-// recountVolume counts anew what uses a volume on nodes: pods by their claims, and attachments.
+// recountVolume counts again where a volume is used: by pods, through their claims, and by attachments.
 func (x *index) recountVolume(name string) {
 	for claim := range x.claimsOf[name] {
 		x.recountClaim(claim)
