@@ -12,7 +12,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// node attaches and stages on this node; it is each of Attacher, Detacher, DeviceMounter and DeviceUnmounter.
+// node attaches and stages on this node. It implements Attacher, Detacher, DeviceMounter and DeviceUnmounter.
 type node struct{ plugin *Plugin }
 
 // NewAttacher implements volume.AttachableVolumePlugin.
@@ -27,9 +27,9 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	return err == nil, err
 }
 
-// Attach attaches the image to a loop device of this node, or returns the device that it has. A device that was made by
-// somebody else otherwise than the volume needs it is an error that matches volume.ErrInUse, a node that has as many volumes as
-// [Options].MaxVolumes allows one that matches volume.ErrAttachLimit.
+// Attach attaches the image to a loop device of this node, or returns the device that the image has. If another program
+// made that device with properties that do not fit the volume, the error matches volume.ErrInUse. If the node has as many
+// volumes as [Options].MaxVolumes allows, it matches volume.ErrAttachLimit.
 func (n *node) Attach(ctx context.Context, spec *volume.Spec, nodeName types.NodeName) (string, error) {
 	src, err := sourceOf(spec)
 	if err != nil {
@@ -42,8 +42,8 @@ func (n *node) Attach(ctx context.Context, spec *volume.Spec, nodeName types.Nod
 	return device.Path, classify(err)
 }
 
-// WaitForAttach returns the device of the image, which is there as soon as Attach has returned. devicePath is not
-// believed: after a reboot it is another volume's.
+// WaitForAttach returns the device of the image, which exists as soon as Attach has returned. It ignores devicePath,
+// because after a reboot that may be the device of another volume.
 func (n *node) WaitForAttach(ctx context.Context, spec *volume.Spec, _ string, _ *v1.Pod) (string, error) {
 	src, err := sourceOf(spec)
 	if err != nil {
@@ -56,7 +56,7 @@ func (n *node) WaitForAttach(ctx context.Context, spec *volume.Spec, _ string, _
 	return device.Path, nil
 }
 
-// VolumesAreAttached looks at all loop devices once. A volume whose image cannot be looked at is left out.
+// VolumesAreAttached looks at all loop devices once. It leaves out a volume whose image it cannot read.
 func (n *node) VolumesAreAttached(
 	ctx context.Context, specs map[v1.UniqueVolumeName]*volume.Spec, nodeName types.NodeName,
 ) (map[v1.UniqueVolumeName]bool, error) {
@@ -80,8 +80,8 @@ func (n *node) VolumesAreAttached(
 	return answer, nil
 }
 
-// Detach detaches the image of volumeName and proves it. A device that is still mounted, in whatever mount namespace, is an
-// error that matches volume.ErrInUse.
+// Detach detaches the image of volumeName and proves it. If the device is still mounted, in any mount namespace, the error
+// matches volume.ErrInUse.
 func (n *node) Detach(ctx context.Context, volumeName string, nodeName types.NodeName) error {
 	if err := checkHandle(volumeName); err != nil {
 		return err

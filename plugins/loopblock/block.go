@@ -11,16 +11,16 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// device is a raw block volume of one pod. The loop device that WaitForAttach finds is all that the pod needs, so that
-// neither the custom mapper nor the custom unmapper is here.
+// device is a raw block volume of one pod. The pod needs only the loop device that WaitForAttach finds, so device
+// implements neither the custom mapper nor the custom unmapper.
 type device struct {
 	plugin *Plugin
 	name   string
-	podUID types.UID // empty where the device itself is torn down
+	podUID types.UID // empty for the teardown of the device itself
 }
 
-// NewBlockVolumeMapper implements volume.BlockVolumePlugin. A volume with volumeMode Filesystem, and one that is read-only
-// for this pod alone, are errors that match volume.ErrUnsupported.
+// NewBlockVolumeMapper implements volume.BlockVolumePlugin. For a volume with volumeMode Filesystem, or one that is
+// read-only for only this pod, the error matches volume.ErrUnsupported.
 func (p *Plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
 	if _, err := deviceOf(spec); err != nil {
 		return nil, err
@@ -61,9 +61,10 @@ func (d *device) GetPodDeviceMapPath() (dir, linkName string) {
 // mapsDir is the directory that holds the global map paths.
 func (p *Plugin) mapsDir() string { return p.host.GetVolumeDevicePluginDir(Name) }
 
-// ConstructBlockVolumeSpec implements volume.BlockVolumePlugin. mapPath is that of the pod's link, whose target tells the
-// handle, also after a reboot, when nothing is bound there any more. A path that is no link of this plugin's to that pod is
-// an error that matches volume.ErrInvalid. Access modes and claim are not known any more.
+// ConstructBlockVolumeSpec implements volume.BlockVolumePlugin. mapPath is the path of the pod's link. The link's target
+// contains the handle, even after a reboot, when nothing is bound there any more. If the path is not this plugin's link for
+// that pod, the error matches volume.ErrInvalid. The spec has no access modes and no claim, because they are no longer
+// known.
 func (p *Plugin) ConstructBlockVolumeSpec(podUID types.UID, volumeName, mapPath string) (*volume.Spec, error) {
 	if err := volume.CheckPathElement(volumeName); err != nil {
 		return nil, err

@@ -14,11 +14,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// leastSpace is what a growth may write into holes of an image beside a part of what it adds: its journal was never written to.
+// leastSpace is the space for an ext4's journal, whose part of a sparse image may still be a hole. Beside it, an expansion
+// writes into a part of what it adds.
 const leastSpace = 4 << 20
 
-// checkSpaceBelow refuses to have the kernel grow an ext4 where the images' filesystem is as good as full. The kernel finds out
-// too late that it cannot write, and then the filesystem is read-only, or worse, for the pods that have it.
+// checkSpaceBelow refuses to let the kernel expand an ext4 if the filesystem of the images is nearly full. The kernel would
+// find out too late that it cannot write. The filesystem would then become read-only, or be damaged, for the pods that use
+// it.
 func (f *filesystems) checkSpaceBelow(ctx context.Context, handle, device string) error {
 	found, err := format.Probe(ctx, device)
 	if err != nil || found.Type != "ext4" {
@@ -39,9 +41,10 @@ func (f *filesystems) checkSpaceBelow(ctx context.Context, handle, device string
 	return nil
 }
 
-// growUnused makes a filesystem as large as its device, which is not mounted, where it is a good deal smaller and can
-// grow without a mount: that is left to do when it could not while it was used. A volume whose filesystem cannot be made larger is
-// used as it is, and its PersistentVolume gets an event: it grows when it is staged next.
+// growUnused expands an unmounted filesystem to the size of its device, if that is much larger and the filesystem can be
+// expanded without a mount. Such an expansion remains to be done if it was impossible while the volume was in use. If the
+// filesystem cannot be expanded now, the volume is used with its old size, its PersistentVolume gets an event, and the next
+// staging tries again.
 func (f *filesystems) growUnused(ctx context.Context, src source, device loop.Device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
@@ -62,8 +65,8 @@ func (f *filesystems) growUnused(ctx context.Context, src source, device loop.De
 	return nil
 }
 
-// growTwice tries once more what has failed and left the filesystem whole. The next chance may be far off, since pods have the
-// volume until then, and one write that failed is no disk that is full.
+// growTwice expands a filesystem, and tries once more if that failed and left the filesystem intact. The next chance is the
+// next staging, which may be far off, and a single failed write does not prove a full disk.
 func (f *filesystems) growTwice(ctx context.Context, src source, device loop.Device) (format.GrowResult, error) {
 	grown, err := format.GrowKept(ctx, device.Path, keeper{filesystems: f, handle: src.handle})
 	if !errors.Is(err, format.ErrNotGrown) {
@@ -73,11 +76,11 @@ func (f *filesystems) growTwice(ctx context.Context, src source, device loop.Dev
 	return format.GrowKept(ctx, device.Path, keeper{filesystems: f, handle: src.handle})
 }
 
-// growStaged makes a filesystem that grows only while it is mounted as large as its device, as that of a copy that is larger
-// than its source. The volume is usable as it is, so that a failure is logged and no error.
+// growStaged expands a filesystem that can only be expanded while it is mounted, such as that of a copy that is larger than
+// its source. The volume is usable without it, so a failure is only logged.
 func (f *filesystems) growStaged(ctx context.Context, device, fsType, target string) {
 	if fsType == "ext4" {
-		return // it has grown before it was mounted
+		return // it was expanded before the mount
 	}
 	room, err := format.Measure(ctx, device)
 	if err == nil && !room.IsWorthGrowing() {
@@ -99,7 +102,7 @@ func (f *filesystems) logExpansion(device string, grown format.GrowResult, err e
 	}
 }
 
-// keeper keeps with the image of a volume what its filesystem needs that was being checked or grown when the agent was killed.
+// keeper stores data with the image of a volume. After a check or an expansion was killed, the filesystem needs that data.
 type keeper struct {
 	filesystems *filesystems
 	handle      string
@@ -107,7 +110,7 @@ type keeper struct {
 
 const attributePrefix = "user.volumekit."
 
-// Keep implements format.Keeper. Without room a check goes on all the same, so that this is logged here.
+// Keep implements format.Keeper. A check continues even if there is no space for the data, so Keep logs that failure.
 func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
 	_, err := withImage(ctx, k.filesystems.devices.images, k.handle, func(file *os.File) (struct{}, error) {
 		return struct{}{}, format.SetAttribute(file, attributePrefix+name, data)

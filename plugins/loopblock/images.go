@@ -14,17 +14,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The names of an image and of one that is being made. No handle makes one name of the other's kind.
+// The suffixes of an image and of an incomplete one. No handle gives an image the name of another's incomplete image, or
+// the reverse.
 const (
 	imageSuffix   = ".img"
 	partialSuffix = ".partial"
 )
 
-// images are the images of volumes, which lie in one directory.
+// images are the images of volumes, in one directory.
 type images struct{ dir string }
 
-// withImage calls do with the open image of a volume, and returns when ctx ends, also while the filesystem of the images hangs. A
-// missing image is an error that matches fs.ErrNotExist.
+// withImage calls do with the open image of a volume. It returns when ctx ends, even if the filesystem of the images hangs.
+// The error for a missing image matches fs.ErrNotExist.
 func withImage[T any](ctx context.Context, i images, handle string, do func(*os.File) (T, error)) (T, error) {
 	value, err := image.With(ctx, i.dir, handle+imageSuffix, do)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +46,7 @@ func (i images) shownPath(handle string) string {
 	return filepath.Join(dir, handle+imageSuffix)
 }
 
-// request is what image is to be made.
+// request describes the image to be made.
 type request struct {
 	handle      string
 	size        int64
@@ -54,16 +55,16 @@ type request struct {
 	origin      origin
 }
 
-// fill writes what an image that is being made holds.
+// fill writes the content of an incomplete image.
 type fill func(ctx context.Context, file *os.File, r request) error
 
-// ensure makes the image of a request unless it is there, and returns the size of what is there in bytes.
+// ensure makes the image of a request unless it exists, and returns the size of the image in bytes.
 func ensure(ctx context.Context, dir *image.Dir, r request, write fill) (int64, error) {
 	size, err := existing(ctx, dir, r)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return size, err
 	}
-	// Looked for before space is taken, and again when it is run.
+	// The tool is looked for before space is allocated, and again when it runs.
 	if r.fsType != noFilesystem && r.origin.isNone() {
 		if err := format.CanMake(r.fsType); err != nil {
 			return 0, err
@@ -74,19 +75,19 @@ func ensure(ctx context.Context, dir *image.Dir, r request, write fill) (int64, 
 		return 0, err
 	}
 	defer partial.Close() // and with it the lock
-	// Somebody may have finished the image after the first look. From here on nobody else can.
+	// Another process may have finished the image after the first look. Under the lock no other process can.
 	size, err = existing(ctx, dir, r)
 	if errors.Is(err, fs.ErrNotExist) {
 		size, err = makeImage(ctx, dir, partial, r, write)
 	}
-	// Unless it was renamed. What cannot be removed is made anew by the next try.
+	// This does nothing after the rename. If the removal fails, the next try makes the file anew.
 	if left := dir.Remove(r.handle+partialSuffix, partial); left != nil {
 		err = errors.Join(err, volume.Uncertain(left))
 	}
 	return size, err
 }
 
-// existing returns the size of an image that is there and fits the request.
+// existing returns the size of an existing image that fits the request.
 func existing(ctx context.Context, dir *image.Dir, r request) (int64, error) {
 	file, err := dir.Open(r.handle+imageSuffix, os.O_RDONLY)
 	if err != nil {
@@ -104,11 +105,11 @@ func existing(ctx context.Context, dir *image.Dir, r request) (int64, error) {
 	if err := checkContent(ctx, file, r.fsType); err != nil {
 		return 0, err
 	}
-	return info.Size(), dir.Sync() // whoever made it may have been killed before
+	return info.Size(), dir.Sync() // an earlier process may have been killed before the sync
 }
 
-// checkContent makes sure that an image that is there holds the filesystem that is asked for. One that is mapped holds what
-// its pods have written.
+// checkContent checks that an existing image holds the filesystem of the request. A raw block volume is not checked: its
+// pods decide about its content.
 func checkContent(ctx context.Context, file *os.File, fsType string) error {
 	if fsType == noFilesystem {
 		return nil
@@ -120,7 +121,7 @@ func checkContent(ctx context.Context, file *os.File, fsType string) error {
 	return err
 }
 
-// makeImage turns the partial image into the image, and returns its size.
+// makeImage makes the image out of the incomplete one, and returns its size.
 func makeImage(ctx context.Context, dir *image.Dir, partial *os.File, r request, write fill) (int64, error) {
 	if err := write(ctx, partial, r); err != nil {
 		return 0, err
@@ -135,7 +136,7 @@ func makeImage(ctx context.Context, dir *image.Dir, partial *os.File, r request,
 	if err := dir.Publish(r.handle+partialSuffix, r.handle+imageSuffix); err != nil {
 		return 0, err
 	}
-	// The image is there, and whether it survives a power cut is not known: the next try finds it and looks again.
+	// The image exists, but it may not survive a power cut. The next try finds it and syncs again.
 	return info.Size(), volume.Uncertain(dir.Sync())
 }
 
@@ -150,7 +151,7 @@ func formatNew(ctx context.Context, file *os.File, r request) error {
 	return format.MakeFile(ctx, file, format.MakeOptions{FSType: r.fsType})
 }
 
-// resize gives a partial image a size and, where it is asked for, takes the space.
+// resize sets the size of an incomplete image, and allocates the space if the request says so.
 func (r request) resize(file *os.File, size int64) error {
 	err := file.Truncate(size)
 	if err == nil && r.preallocate {
@@ -159,7 +160,8 @@ func (r request) resize(file *os.File, size int64) error {
 	return sized(file, size, err)
 }
 
-// sized explains why a file could not be given a size. What no file here can have is not tried again.
+// sized explains why a file could not get a size. If no file here can have that size, the error matches
+// volume.ErrInfeasible and is not retried.
 func sized(file *os.File, size int64, err error) error {
 	if err == nil {
 		return nil
@@ -170,7 +172,7 @@ func sized(file *os.File, size int64, err error) error {
 	return fmt.Errorf("image %q of %d bytes: %w", file.Name(), size, err)
 }
 
-// enlarge makes an image at least as large as size, so that it survives a power cut, and returns the size that it has.
+// enlarge makes an image at least size bytes long, in a way that survives a power cut, and returns its size.
 func (i images) enlarge(handle string, file *os.File, size int64) (int64, error) {
 	dir, err := image.OpenDir(i.dir)
 	if err != nil {
@@ -187,7 +189,7 @@ func (i images) enlarge(handle string, file *os.File, size int64) (int64, error)
 	}
 	err = image.Extend(writable, size)
 	if err == nil {
-		err = writable.Sync() // also of one that was killed before
+		err = writable.Sync() // also if a killed process extended it without a sync
 	}
 	if err != nil {
 		return 0, sized(file, size, err)
