@@ -14,13 +14,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// fsType is the filesystem that is asked for. The mount table calls version 4 "nfs4".
+// fsType is the filesystem type of a mount. The mount table shows version 4 as "nfs4".
 const fsType = "nfs"
 
-// versions are tried in this order when no option names one.
+// versions are tried in this order if no option names a version.
 var versions = []string{"4.2", "4.1", "4.0", "3"}
 
-// mount mounts an export at dir: by the helper where that is needed, else by the kernel alone.
+// mount mounts an export at dir, by the helper if that is needed, else by the kernel alone.
 func (p *Plugin) mount(ctx context.Context, e export, options []string, dir string) error {
 	request := mount.Request{Source: e.device(), Target: dir, FSType: fsType, UserOptions: options}
 	if e.readOnly {
@@ -41,7 +41,7 @@ func (p *Plugin) mount(ctx context.Context, e export, options []string, dir stri
 	return p.mountByKernel(ctx, request, rest, try, addresses)
 }
 
-// mountByKernel tries each version until the server speaks it, and for each the server's addresses until one answers.
+// mountByKernel tries the versions until the server supports one. Version 3 with locks needs the helper.
 func (p *Plugin) mountByKernel(ctx context.Context, request mount.Request, rest, try []string, addresses []netip.Addr) error {
 	var err error
 	for _, version := range try {
@@ -57,7 +57,7 @@ func (p *Plugin) mountByKernel(ctx context.Context, request mount.Request, rest,
 	return fmt.Errorf("the server speaks none of the versions %s: %w", strings.Join(try, ", "), err)
 }
 
-// mountFrom tries one version at the server's addresses until one answers.
+// mountFrom tries one version at each address of the server until one answers.
 func (p *Plugin) mountFrom(ctx context.Context, request mount.Request, rest []string, version string, addresses []netip.Addr) error {
 	var errs []error
 	for _, address := range addresses {
@@ -74,10 +74,10 @@ func (p *Plugin) mountFrom(ctx context.Context, request mount.Request, rest []st
 	return errors.Join(errs...)
 }
 
-// maxErrors is of how many addresses an error tells.
+// maxErrors is the largest number of addresses in an error.
 const maxErrors = 4
 
-// isUnreachable reports whether nobody answered at an address.
+// isUnreachable reports whether the address did not answer.
 func isUnreachable(err error) bool {
 	for _, errno := range []error{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT, syscall.EHOSTDOWN} {
 		if errors.Is(err, errno) {
@@ -87,7 +87,7 @@ func isUnreachable(err error) bool {
 	return false
 }
 
-// addresses returns the addresses of a server in the order in which they are tried.
+// addresses returns the addresses of a server, in the order in which they are tried.
 func (p *Plugin) addresses(ctx context.Context, server string) ([]netip.Addr, error) {
 	if address, err := netip.ParseAddr(server); err == nil {
 		return []netip.Addr{address}, nil
@@ -106,8 +106,8 @@ func (p *Plugin) addresses(ctx context.Context, server string) ([]netip.Addr, er
 	return addresses, nil
 }
 
-// kernelOptions are the options by which the kernel mounts one version from one address. A user's options have the last word
-// where they say the same thing.
+// kernelOptions returns the options with which the kernel mounts one version from one address. An option of the user
+// replaces the plugin's option with the same key.
 func kernelOptions(user []string, version string, address netip.Addr) []string {
 	network := "tcp"
 	if address.Is6() {
@@ -123,7 +123,7 @@ func kernelOptions(user []string, version string, address netip.Addr) []string {
 	return append(options, user...)
 }
 
-// ownAddress returns the address of this host by which a server reaches it, or "". Nothing is sent.
+// ownAddress returns the address of this host from which it reaches a server, or "". It sends nothing.
 func ownAddress(server netip.Addr) string {
 	connection, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(server, 2049)))
 	if err != nil {
@@ -146,7 +146,8 @@ func hasKey(options []string, key string) bool {
 	return slices.ContainsFunc(options, func(option string) bool { return keyOf(option) == key })
 }
 
-// splitVersion takes the version out of options, however it is named there (nfs(5)); empty when it is not.
+// splitVersion removes the version from options and returns it, in every notation of nfs(5). It returns an empty version if
+// options name none.
 func splitVersion(options []string) (version string, rest []string) {
 	minor := ""
 	for _, option := range options {
@@ -168,7 +169,7 @@ func splitVersion(options []string) (version string, rest []string) {
 	return version, rest
 }
 
-// locksStay reports whether the options say that locks of version 3 are known on this node alone, so that no daemon is needed.
+// locksStay reports whether the options keep the locks of version 3 on this node. Then no lock daemon is needed.
 func locksStay(options []string) bool {
 	return slices.Contains(options, "nolock") || slices.Contains(options, "local_lock=all")
 }

@@ -18,12 +18,12 @@ import (
 type mounter struct {
 	place
 	export  export
-	options []string // those of the PersistentVolume
+	options []string // the options of the PersistentVolume
 }
 
 var _ volume.Mounter = (*mounter)(nil)
 
-// GetAttributes implements [volume.Mounter]. Whom files belong to is the server's affair.
+// GetAttributes implements [volume.Mounter]. The server decides about the owners of files, so the volume is not managed.
 func (m *mounter) GetAttributes() volume.Attributes {
 	return volume.Attributes{ReadOnly: m.export.readOnly}
 }
@@ -54,14 +54,14 @@ func (m *mounter) setUp(ctx context.Context, dir string) error {
 	return m.adopt(ctx, dir, found)
 }
 
-// adopt accepts what is mounted already when the server knows it. A handle that the server does not know may be one of an export
-// that is not given at the moment; where the server gives the export and the handle is stale all the same it never gets
-// better, and so the export is mounted anew.
+// adopt accepts an existing mount if the server knows its handle. If the server does not know the handle (ESTALE), the
+// export may only be withdrawn for the moment. So adopt first proves, by a second mount, that the server gives the export.
+// Then the handle stays stale for ever, and adopt mounts the export anew.
 func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint) error {
 	_, err := m.GetMetrics(ctx)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, volume.ErrUnsupported):
-		return nil // It is no word of a server: what is mounted is there.
+		return nil // This error does not come from a server. The volume is mounted.
 	case !errors.Is(err, syscall.ESTALE):
 		return err
 	}
@@ -74,9 +74,9 @@ func (m *mounter) adopt(ctx context.Context, dir string, found mount.MountPoint)
 	return m.plugin.mount(ctx, m.export, m.options, dir)
 }
 
-// isGiven returns nil when the export can be mounted, aside from where it is.
+// isGiven returns nil if the export can be mounted. It tries this in another directory.
 func (m *mounter) isGiven(ctx context.Context) error {
-	if err := m.unmountAside(ctx); err != nil { // A process that was killed may have left it.
+	if err := m.unmountAside(ctx); err != nil { // A killed process may have mounted it.
 		return err
 	}
 	if err := m.plugin.mount(ctx, m.export, m.options, m.aside()); err != nil {
@@ -85,7 +85,7 @@ func (m *mounter) isGiven(ctx context.Context) error {
 	return m.unmountAside(ctx)
 }
 
-// aside is a directory of the plugin's for one volume of one pod.
+// aside is the path at which isGiven mounts the export, in the plugin's directory.
 func (p place) aside() string {
 	sum := sha256.Sum256([]byte(p.path))
 	return filepath.Join(p.plugin.host.GetPluginDir(Name), "aside", hex.EncodeToString(sum[:16]))
@@ -95,7 +95,7 @@ func (p place) unmountAside(ctx context.Context) error {
 	return mount.UnmountPath(ctx, p.plugin.options.Mounter, p.aside(), p.plugin.unmountOptions(mount.Identity{}))
 }
 
-// unmounter takes one export from one pod.
+// unmounter unmounts an export from one pod.
 type unmounter struct{ place }
 
 var _ volume.Unmounter = (*unmounter)(nil)
@@ -103,7 +103,7 @@ var _ volume.Unmounter = (*unmounter)(nil)
 // TearDown implements [volume.Unmounter].
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.path) }
 
-// TearDownAt implements [volume.Unmounter]. It asks nothing of the server but to take what was written.
+// TearDownAt implements [volume.Unmounter]. The only call to the server is the one that writes cached data.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	if err := u.tearDown(ctx, dir); err != nil {
 		return fmt.Errorf("nfs volume %q: %w", u.name, err)

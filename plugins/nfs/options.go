@@ -9,11 +9,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// OptionError says that a mount option of a volume is refused. It matches volume.ErrInvalid.
+// OptionError says that a mount option of a volume was refused. It matches volume.ErrInvalid.
 type OptionError struct {
-	// Index is the place of the option in the mount options, from 0.
+	// Index is the option's place in the mount options, from 0.
 	Index int
-	// Key is what stands before the "=", cut at 64 bytes. The value is not told: it may be a secret.
+	// Key is the part before the "=", cut at 64 bytes. The error leaves out the value, because it may be a secret.
 	Key string
 	// Why says what is wrong.
 	Why string
@@ -27,17 +27,18 @@ func (e *OptionError) Error() string {
 // Unwrap returns volume.ErrInvalid.
 func (e *OptionError) Unwrap() error { return volume.ErrInvalid }
 
-// reserved are the options that say which server is mounted, and as which client: the spec and the plugin say so.
+// reserved are the options that name the server and the client address. Users cannot set them, because the spec and the
+// plugin decide both.
 var reserved = []string{"source", "addr", "clientaddr", "mountaddr", "mounthost"}
 
-// The limits of an option: the kernel takes 255 bytes of a value.
+// The limits of an option. The kernel accepts values of at most 255 bytes.
 const (
 	maxKey   = 64
 	maxValue = 255
 )
 
-// checkOptions refuses what is no option of nfs(5), and what would mount another server than that of the spec. The error is an
-// [*OptionError].
+// checkOptions refuses options that are not in the form of nfs(5), and options that would mount another server than the
+// spec's. The error is an [*OptionError].
 func checkOptions(options []string) error {
 	for i, option := range options {
 		if why := refusal(option); why != nil {
@@ -73,7 +74,7 @@ func refusal(option string) error {
 
 func isKeyRune(r rune) bool { return isNameRune(r) || r == '.' }
 
-// isNameRune reports whether a label of a server's name may hold r.
+// isNameRune reports whether r may occur in a label of a server's name.
 func isNameRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_'
 }

@@ -29,17 +29,17 @@ type Resolver interface {
 type Options struct {
 	// Mounter mounts by the kernel's own client, and unmounts. Nil: the host's own mounts, by mount.New.
 	Mounter mount.Interface
-	// Helper mounts by mount.nfs(8). Nil: a mount.Mounter with that helper, used where the kernel's own client does not
-	// suffice. One that is given mounts every volume.
+	// Helper mounts by mount.nfs(8). Nil means a mount.Mounter with that helper, which the plugin uses only for mounts that
+	// the kernel's own client cannot make. A Helper that is set mounts every volume.
 	Helper mount.Interface
 	// Resolver finds the addresses of servers. Nil: net.DefaultResolver.
 	Resolver Resolver
-	// ForceAfter is how long a teardown waits for a plain unmount before calls to the server are aborted (umount -f). Zero
-	// never forces.
+	// ForceAfter is how long a teardown waits for a plain unmount before it aborts the calls to the server (umount -f).
+	// Zero means that it never does.
 	ForceAfter time.Duration
-	// Lazy detaches a mount that is still busy after that, and leaves the rest to the kernel.
+	// Lazy detaches a mount that is still busy after that. The kernel then finishes the unmount.
 	Lazy bool
-	// Recycler recycles volumes by a pod of the orchestrator's. Nil: the plugin recycles in this process.
+	// Recycler recycles volumes by a pod of the orchestrator. Nil means that the plugin recycles in this process.
 	Recycler volume.PodRecycler
 }
 
@@ -86,7 +86,8 @@ func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
 // GetPluginName implements [volume.VolumePlugin].
 func (p *Plugin) GetPluginName() string { return Name }
 
-// GetVolumeName implements [volume.VolumePlugin]: server/path, as in Kubernetes, where the path has a slash of its own.
+// GetVolumeName implements [volume.VolumePlugin]. As in Kubernetes, the name is server/path, and the path begins with its
+// own slash.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	e, err := exportOf(spec)
 	if err != nil {
@@ -120,7 +121,7 @@ func (p *Plugin) SpecKinds() []volume.SpecKind { return []volume.SpecKind{{Sourc
 // SetUpIsMount implements [volume.MountingVolumePlugin].
 func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return true }
 
-// MountDeviceIsMount implements [volume.MountingVolumePlugin]: nothing is staged.
+// MountDeviceIsMount implements [volume.MountingVolumePlugin]. It is false, because the plugin stages nothing.
 func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return false }
 
 // SupportsMountOption implements [volume.MountOptionVolumePlugin].
@@ -176,8 +177,8 @@ func (p *Plugin) place(name string, podUID types.UID) (place, error) {
 	return place{MetricsProvider: metricsOf(p.options.Mounter, path), plugin: p, name: name, path: path}, nil
 }
 
-// metricsOf returns what measures the volume at path: the mounter where it is not of this machine, such as fake.Mounter, and
-// statfs where it is.
+// metricsOf returns the metrics provider of the volume at path: that of the mounter if its mounts are not this machine's,
+// as those of fake.Mounter, else statfs.
 func metricsOf(mounter mount.Interface, path string) volume.MetricsProvider {
 	if elsewhere, ok := mounter.(interface {
 		Metrics(path string) volume.MetricsProvider
@@ -190,8 +191,9 @@ func metricsOf(mounter mount.Interface, path string) volume.MetricsProvider {
 // GetPath implements [volume.Volume].
 func (p place) GetPath() string { return p.path }
 
-// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. What is mounted tells the server, the path and whether
-// it is read-only; where nothing is, the spec is good for a teardown alone, and its server is [UnknownServer].
+// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. If the volume is mounted, the mount shows the
+// server, the path and whether it is read-only. Otherwise the server is [UnknownServer], and the spec serves only for a
+// teardown.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
 	if err := volume.CheckPathElement(volumeName); err != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("nfs volume at %s: %w", mountPath, err)
@@ -210,11 +212,11 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	})}, nil
 }
 
-// UnknownServer is the server of a volume that was found and of which nothing tells the server. No server has that name.
+// UnknownServer is the server in the spec of a volume that was found without a mount. No server can have that name.
 const UnknownServer = "unknown.invalid"
 
-// lookPatience bounds a look at the mount table, which waits for no server.
+// lookPatience bounds a read of the mount table, which never waits for a server.
 const lookPatience = 10 * time.Second
 
-// isNFS reports whether a mount is of this plugin's kind.
+// isNFS reports whether the mount is an NFS mount.
 func isNFS(m mount.MountPoint) bool { return m.FSType == fsType || strings.HasPrefix(m.FSType, "nfs4") }

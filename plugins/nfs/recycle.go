@@ -14,11 +14,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// unmountPatience bounds the unmount after a recycling whose context has ended.
+// unmountPatience bounds the unmount after a recycling, also if its context has ended.
 const unmountPatience = 30 * time.Second
 
-// Recycle implements [volume.RecyclableVolumePlugin]: by a pod where [Options].Recycler is there, else by mounting the export in
-// a directory of the plugin's and removing what is in it. What the server does not let this host remove is an error.
+// Recycle implements [volume.RecyclableVolumePlugin]. If [Options].Recycler is set, a pod does the work. Otherwise the
+// plugin mounts the export in a directory of its own and removes the content. If the server does not let this host remove
+// something, that is an error.
 func (p *Plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, recorder volume.RecycleEventRecorder) error {
 	if spec == nil || spec.PersistentVolume == nil {
 		return fmt.Errorf("nfs volume %q: only a PersistentVolume is recycled: %w", pvName, volume.ErrInvalid)
@@ -46,7 +47,7 @@ func (p *Plugin) recycle(ctx context.Context, pvName string, e export, spec *vol
 		}, recorder)
 	}
 	dir := filepath.Join(p.host.GetPluginDir(Name), "recycle", pvName)
-	if err := p.unmountRecycled(ctx, dir); err != nil { // A process that was killed may have left it.
+	if err := p.unmountRecycled(ctx, dir); err != nil { // A killed process may have mounted it.
 		return err
 	}
 	e.readOnly = false
@@ -63,7 +64,7 @@ func (p *Plugin) recycle(ctx context.Context, pvName string, e export, spec *vol
 	return nil
 }
 
-// empty removes all that is in the export that is mounted at dir.
+// empty removes all content of the export that is mounted at dir.
 func (p *Plugin) empty(ctx context.Context, dir string) error {
 	root, err := safepath.Open(ctx, dir, safepath.Options{Mounter: p.options.Mounter})
 	if err != nil {
