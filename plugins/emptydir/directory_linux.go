@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFlags open a directory and nothing else, and follow no link.
+// openFlags open only a directory, and follow no link.
 const openFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// makeDirectory makes the last element of dir in its parent, for everybody, or for group too. Before it gets that name, record
-// is given the directory, open.
+// makeDirectory makes the last element of dir in parent, writable for every user, and gives it to group unless that is nil.
+// It calls record with the open directory before the directory gets its final name.
 func makeDirectory(parent *os.File, dir string, group *int64, record func(made *os.File) error) error {
 	at := int(parent.Fd())
 	unready := filepath.Base(partial(dir))
@@ -31,8 +31,8 @@ func makeDirectory(parent *os.File, dir string, group *int64, record func(made *
 	return nil
 }
 
-// rename renames a directory to a name that nothing has. Some filesystems, NFS among them, cannot promise that there is
-// nothing; there an empty directory could be replaced, which somebody has made since we looked, and nothing else.
+// rename renames a directory to a name that must not exist. Some filesystems, NFS among them, cannot refuse an existing
+// name. There, rename could replace an empty directory that another process made since the check, and nothing else.
 func rename(parent int, from, to string) error {
 	err := unix.Renameat2(parent, from, parent, to, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
@@ -41,8 +41,8 @@ func rename(parent int, from, to string) error {
 	return err
 }
 
-// prepare makes the directory name, or takes the one that a crash has left, with the mode of a volume, gives it to group, and
-// returns it open.
+// prepare makes the directory name, or takes over the one of a set-up that crashed. It sets the mode and the group of a
+// volume, and returns the open directory.
 func prepare(parent int, name string, group *int64) (*os.File, error) {
 	if err := unix.Mkdirat(parent, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("mkdir: %w", err)
@@ -58,22 +58,22 @@ func prepare(parent int, name string, group *int64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// admit lets everybody write to a directory, and gives it to group.
+// admit lets every user write to a directory, and gives it to group.
 func admit(fd int, group *int64) error {
 	bits := uint32(mode)
 	if group != nil {
 		if err := unix.Fchown(fd, -1, int(*group)); err != nil {
 			return fmt.Errorf("giving it to group %d: %w", *group, err)
 		}
-		bits |= setgid // after the group, since changing that clears it
+		bits |= setgid // set after chown, because chown clears it
 	}
-	if err := unix.Fchmod(fd, bits); err != nil { // not by mkdir, whose mode the umask cuts
+	if err := unix.Fchmod(fd, bits); err != nil { // mkdir would apply the umask to the mode
 		return fmt.Errorf("chmod: %w", err)
 	}
 	return nil
 }
 
-// unprepare takes away what could not be finished.
+// unprepare removes an incomplete directory.
 func unprepare(parent int, name string) error {
 	err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOENT) {

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// mode lets everybody write; with setgid new files belong to the group of the volume.
+	// mode lets every user write. With setgid, new files belong to the group of the volume.
 	mode   = 0o777
 	setgid = 0o2000
 )
@@ -33,8 +33,8 @@ type mounter struct {
 	*directory
 	medium v1.StorageMedium
 	limit  *resource.Quantity
-	pod    *resource.Quantity // what the pod may have in memory; nil when it has no limit
-	node   Node               // nil when nobody knows what the node has
+	pod    *resource.Quantity // the memory limit of the pod; nil without one
+	node   Node               // nil if the node's memory is not known
 }
 
 var _ volume.Mounter = (*mounter)(nil)
@@ -66,8 +66,8 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	return err
 }
 
-// makeVolume makes dir, and the directories above it, beneath descriptors, unless an earlier call has made it. A link in the way
-// is refused, and so is a directory of which nothing proves that this plugin made it.
+// makeVolume makes dir and its missing parents, beneath descriptors, unless an earlier call has made it. It refuses a
+// symbolic link in the path, and an existing directory without a proof that this plugin made it.
 func (m *mounter) makeVolume(ctx context.Context, dir string, group *int64) error {
 	volumeDir := m.owned(dir)
 	there, err := volumeDir.Open(ctx, m.paths())
@@ -90,7 +90,7 @@ func (m *mounter) makeVolume(ctx context.Context, dir string, group *int64) erro
 	return makeDirectory(parent, dir, group, func(made *os.File) error { return volumeDir.Record(ctx, made, m.paths()) })
 }
 
-// checkGroup refuses what is no group id.
+// checkGroup refuses an invalid group id.
 func checkGroup(group *int64) error {
 	if err := ownership.CheckGroup(group); err != nil {
 		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
@@ -110,7 +110,7 @@ func (m *mounter) checkNotMounted(ctx context.Context, dir string) error {
 	return err
 }
 
-// adopt accepts a mount that is there already, if it is what this volume makes.
+// adopt accepts an existing mount if this plugin made it for this volume.
 func (m *mounter) adopt(ctx context.Context, dir string) error {
 	found, err := m.mount.Lookup(ctx, dir)
 	if err != nil {
@@ -123,7 +123,7 @@ func (m *mounter) adopt(ctx context.Context, dir string) error {
 	return nil
 }
 
-// mountMemory mounts a tmpfs, which makes the directory.
+// mountMemory mounts a tmpfs, and makes its directory.
 func (m *mounter) mountMemory(ctx context.Context, dir string, args volume.MounterArgs) error {
 	allocatable, err := m.allocatable(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (m *mounter) GetAttributes() volume.Attributes {
 	return volume.Attributes{Managed: true, SupportsSELinux: true}
 }
 
-// unmounter takes one volume away.
+// unmounter removes one volume.
 type unmounter struct{ *directory }
 
 var _ volume.Unmounter = (*unmounter)(nil)
@@ -160,8 +160,8 @@ var _ volume.Unmounter = (*unmounter)(nil)
 // TearDown implements [volume.Unmounter].
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.path) }
 
-// TearDownAt implements [volume.Unmounter]. An error that matches volume.ErrInUse says that something is mounted inside,
-// or that somebody still writes.
+// TearDownAt implements [volume.Unmounter]. An error that matches volume.ErrInUse says that something is mounted inside the
+// volume, or that a process still writes to it.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	if err := u.tearDown(ctx, dir); err != nil {
 		return fmt.Errorf("emptyDir volume %q: %w", u.name, err)
@@ -174,7 +174,7 @@ func (u *unmounter) tearDown(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if !unmounted { // What an unfinished set-up of a directory has left, nobody has ever got.
+	if !unmounted { // An incomplete directory was never given to a pod, so it needs no proof.
 		if err := u.mount.RemoveTarget(ctx, partial(dir)); err != nil {
 			return err
 		}
@@ -182,7 +182,8 @@ func (u *unmounter) tearDown(ctx context.Context, dir string) error {
 	return inUse(u.owned(dir).Remove(ctx, u.mount))
 }
 
-// unmount takes the tmpfs off dir, and reports whether there was one: the very mount that is proven to be ours, and no other.
+// unmount unmounts the tmpfs at dir if it is proven to be the plugin's, and no other mount. It returns false if nothing was
+// mounted.
 func (u *unmounter) unmount(ctx context.Context, dir string) (unmounted bool, err error) {
 	err = u.mount.Unmount(ctx, dir, mount.UnmountOptions{Expect: mount.MemoryIdentity(dir)})
 	switch {
@@ -194,7 +195,7 @@ func (u *unmounter) unmount(ctx context.Context, dir string) (unmounted bool, er
 	return err == nil, err
 }
 
-// inUse makes what says that somebody still uses a directory match volume.ErrInUse.
+// inUse makes errors of a directory that is still in use match volume.ErrInUse.
 func inUse(err error) error {
 	for _, busy := range []error{safepath.ErrMounted, safepath.ErrRaced, syscall.ENOTEMPTY} {
 		if errors.Is(err, busy) {
@@ -204,21 +205,21 @@ func inUse(err error) error {
 	return err
 }
 
-// owned returns the directory dir of the volume, with its proof, which lies in the plugin's own directory of the pod.
+// owned returns the directory dir of the volume with its proof. The proof is in the plugin's own directory of the pod.
 func (d *directory) owned(dir string) owned.Directory {
 	name := d.name
-	if dir != d.path { // a caller's own choice (SetUpAt)
+	if dir != d.path { // the caller chose the path (SetUpAt)
 		sum := sha256.Sum256([]byte(dir))
 		name += "." + hex.EncodeToString(sum[:8])
 	}
 	return owned.Directory{Path: dir, Proof: filepath.Join(d.proofs, name)}
 }
 
-// paths says how the directories of volumes are opened.
+// paths returns the options with which directories of volumes are opened.
 func (d *directory) paths() safepath.Options { return safepath.Options{Mounter: d.mount} }
 
-// checkOurs returns an error that matches mount.ErrForeign unless what is mounted at dir is the tmpfs that a mounter made
-// there.
+// checkOurs returns an error that matches mount.ErrForeign unless the mount found at dir is the tmpfs that this plugin
+// mounted there.
 func checkOurs(dir string, found mount.MountPoint) error {
 	if mount.IsMemoryOf(dir, found) {
 		return nil

@@ -19,22 +19,22 @@ import (
 // Name is the name of the plugin, as in Kubernetes.
 const Name = "kubernetes.io/empty-dir"
 
-// partialPrefix begins the name of a directory that is not yet ready. No volume may be called so.
+// partialPrefix begins the name of a directory whose set-up is not complete. A volume's name must not begin with it.
 const partialPrefix = ".setting-up-"
 
-// Options says what the plugin works with.
+// Options are the options of the plugin.
 type Options struct {
-	// Mounter makes the tmpfs of volumes in memory, and tells what is mounted at and below a volume. Nil: the host's own
+	// Mounter mounts the tmpfs of volumes in memory, and looks for mounts at and below a volume. Nil means the host's own
 	// mounts, by mount.New.
 	Mounter mount.Interface
-	// Node knows how much memory the node has for pods: a volume in memory is not larger. Nil: a volume without a size limit, of a
-	// pod without a memory limit, is as large as a tmpfs is by itself, half of the memory of the machine.
+	// Node knows how much memory the node has for pods, which limits a volume in memory. Without it, a volume without a
+	// size limit, of a pod without a memory limit, has the kernel's default size: half of the machine's memory.
 	Node Node
 }
 
-// Node knows what the node has. That of package files is one.
+// Node knows the resources of the node. The Node of package files is one.
 type Node interface {
-	// Allocatable returns what pods of the node may use together.
+	// Allocatable returns the resources that the pods of the node may use together.
 	Allocatable(ctx context.Context) (v1.ResourceList, error)
 }
 
@@ -70,7 +70,7 @@ func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
 // GetPluginName implements [volume.VolumePlugin].
 func (p *Plugin) GetPluginName() string { return Name }
 
-// GetVolumeName implements [volume.VolumePlugin]: it is the inner name, which means something within its pod alone.
+// GetVolumeName implements [volume.VolumePlugin]. The name is the inner name, which is unique only within its pod.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	if _, err := sourceOf(spec); err != nil {
 		return "", err
@@ -86,15 +86,16 @@ func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 // SpecKinds implements [volume.SpecKindDeclarer].
 func (p *Plugin) SpecKinds() []volume.SpecKind { return []volume.SpecKind{{Source: "emptyDir"}} }
 
-// SetUpIsMount implements [volume.MountingVolumePlugin]: what is in memory is a mount, what is on the disk a directory.
+// SetUpIsMount implements [volume.MountingVolumePlugin]. It is true for a volume in memory, and false for a directory on
+// disk.
 func (p *Plugin) SetUpIsMount(spec *volume.Spec) bool {
 	return p.CanSupport(spec) && spec.Volume.EmptyDir.Medium == v1.StorageMediumMemory
 }
 
-// MountDeviceIsMount implements [volume.MountingVolumePlugin]: nothing is staged.
+// MountDeviceIsMount implements [volume.MountingVolumePlugin]. It is false, because the plugin stages nothing.
 func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return false }
 
-// CanReuse implements [volume.ReusableVolumePlugin]: SetUp leaves a volume in memory as it is, once it is mounted.
+// CanReuse implements [volume.ReusableVolumePlugin]. SetUp does not change a volume in memory that is mounted.
 func (p *Plugin) CanReuse(spec *volume.Spec) bool { return p.SetUpIsMount(spec) }
 
 // ExplainSupport implements [volume.Explainer].
@@ -105,8 +106,8 @@ func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
 	return errors.New("it has no emptyDir source")
 }
 
-// NewMounter implements [volume.VolumePlugin]. A medium of huge pages is an error that matches volume.ErrUnsupported,
-// a negative limit one that matches volume.ErrInvalid.
+// NewMounter implements [volume.VolumePlugin]. For a medium of huge pages the error matches volume.ErrUnsupported, for a
+// negative limit volume.ErrInvalid.
 func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	source, err := sourceOf(spec)
 	if err != nil {
@@ -138,9 +139,9 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 	return &unmounter{directory: dir}, nil
 }
 
-// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The medium and the limit are not in the spec; the
-// volume can be torn down without them. A path at which SetUp has provably made nothing is an error: its content, or its
-// mount, is not to be taken away.
+// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The spec lacks the medium and the limit, which a
+// teardown does not need. If SetUp has not made the directory or mount at the path, that is an error, so that a teardown
+// never removes foreign content.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
 	//nolint:forbidigo // The interface has no context.
 	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
@@ -154,10 +155,10 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	})}, nil
 }
 
-// lookPatience bounds a look at a directory of the node.
+// lookPatience bounds a read of a directory of the node.
 const lookPatience = 10 * time.Second
 
-// prove returns an error unless what is at path was made by SetUp for the volume of that name.
+// prove returns an error unless SetUp made the directory or mount at path for the volume of that name.
 func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
 	below, err := filepath.Rel(p.host.GetPodsDir(), path)
 	if err != nil {
@@ -174,8 +175,8 @@ func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
 	return dir.prove(ctx)
 }
 
-// prove returns an error unless what is at the volume's path was made by SetUp. An empty directory, as a tmpfs leaves one when
-// the machine is booted, has no proof and needs none.
+// prove returns an error unless SetUp made the directory or mount at the volume's path. An empty directory needs no proof;
+// a tmpfs leaves one after a reboot.
 func (d *directory) prove(ctx context.Context) error {
 	found, err := d.mount.Lookup(ctx, d.path)
 	if err == nil {
@@ -205,7 +206,7 @@ func checkMedium(medium v1.StorageMedium) error {
 	return fmt.Errorf("medium %q is not known: use \"\" or \"Memory\": %w", medium, volume.ErrInvalid)
 }
 
-// checkName checks the inner name, which becomes an element of a path.
+// checkName checks an inner name, which becomes a path element.
 func checkName(name string) error {
 	if strings.HasPrefix(name, partialPrefix) {
 		return fmt.Errorf("name %q begins with %q, which is kept for set-ups under way: %w", name, partialPrefix, volume.ErrInvalid)
@@ -213,12 +214,12 @@ func checkName(name string) error {
 	return volume.CheckPathElement(name)
 }
 
-// directory is the place of one volume of one pod.
+// directory is one volume of one pod.
 type directory struct {
 	mount mount.Interface
 	name  string
 	path  string
-	// proofs is where it is proven which directories SetUp has made.
+	// proofs is the directory with the proofs of which directories SetUp has made.
 	proofs  string
 	walked  *volume.MetricsDu
 	counted *volume.MetricsStatFS
@@ -238,7 +239,7 @@ func (p *Plugin) newDirectory(name string, podUID types.UID) (*directory, error)
 // GetPath implements [volume.Volume].
 func (d *directory) GetPath() string { return d.path }
 
-// GetMetrics implements [volume.MetricsProvider]: a tmpfs counts what it holds, a directory is walked.
+// GetMetrics implements [volume.MetricsProvider]. It reads the counters of a tmpfs, and walks a directory.
 func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	mounted, err := d.mount.IsMountPoint(ctx, d.path)
 	switch {
