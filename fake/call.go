@@ -12,21 +12,22 @@ import (
 type Call struct {
 	// Method is what was called.
 	Method Method
-	// Volume is the volume's name: the inner name of its spec where there is one, else what the plugin was given.
+	// Volume is the volume's name: the inner name of its spec if the call has a spec, else the name that the plugin was
+	// given.
 	Volume string
-	// Pod is the UID of the pod; empty when no pod is concerned.
+	// Pod is the UID of the pod; empty if the call is for no pod.
 	Pod types.UID
-	// Node is the node; empty when no node is concerned.
+	// Node is the node; empty if the call is for no node.
 	Node types.NodeName
 	// Path is the absolute path that the call works on; empty when there is none.
 	Path string
 	// Ended is true when the call has returned or panicked.
 	Ended bool
-	// Err is what it returned; nil until it has ended, and when it panicked.
+	// Err is the error that the call returned. It is nil before the end, and after a panic.
 	Err error
 }
 
-// String returns the call in one clause, such as `SetUp "data" for pod-1`, with what became of it.
+// String returns the call and its result in one clause, such as `SetUp "data" for pod-1`.
 func (c Call) String() string {
 	var b strings.Builder
 	b.WriteString(string(c.Method))
@@ -52,10 +53,10 @@ func (c *Call) method() Method { return c.Method }
 
 func (c *Call) end(err error) { c.Ended, c.Err = true, err }
 
-// pluginLog is the log of a [Plugin], which knows how a fault changes a call.
+// pluginLog is the log of a [Plugin], and applies its faults to the calls.
 type pluginLog struct{ callLog[Call, *Call] }
 
-// run logs the call and does work, or what the next fault says. No lock is held while it does.
+// run logs the call and does work, as the next fault changes it. No lock is held during work.
 func (l *pluginLog) run(ctx context.Context, call Call, work func() error) (err error) {
 	logged, fault, faulty := l.begin(call)
 	defer func() { l.end(logged, err) }()
@@ -65,7 +66,7 @@ func (l *pluginLog) run(ctx context.Context, call Call, work func() error) (err 
 	return fault.run(ctx, work)
 }
 
-// note logs a call that has no context and no work: the next fault can make it fail or panic, but not wait.
+// note logs a call without context and work. The next fault can make it fail or panic, but not wait.
 func (l *pluginLog) note(call Call) (err error) {
 	logged, fault, _ := l.begin(call)
 	defer func() { l.end(logged, err) }()

@@ -9,14 +9,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Root and Node are what [NewHost] says, but where it is told another node.
+// Root is the root directory of [NewHost], and Node its default node name.
 const (
 	Root = "/node"
 	Node = types.NodeName("node-1")
 )
 
-// NewHost returns the host of a node whose directories lie under [Root] of a [Mounter]. It is the real one, which does no I/O.
-// An empty name means [Node]; one that volume.NewHost refuses panics.
+// NewHost returns a real volume.Host, which does no I/O. The directories of its node are below [Root], in a [Mounter]. An
+// empty name means [Node]. NewHost panics if volume.NewHost refuses the name.
 func NewHost(node types.NodeName) *volume.Host {
 	if node == "" {
 		node = Node
@@ -28,7 +28,7 @@ func NewHost(node types.NodeName) *volume.Host {
 	return host
 }
 
-// hostBox holds the host that Init was given.
+// hostBox holds the host that Init received.
 type hostBox struct {
 	mu   sync.Mutex
 	host volume.VolumeHost

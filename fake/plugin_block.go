@@ -41,7 +41,7 @@ func (p *Plugin) ConstructBlockVolumeSpec(_ types.UID, volumeName, mapPath strin
 	return p.constructSpec(volumeName, v1.PersistentVolumeBlock), nil
 }
 
-// newBlock takes an empty podUID where the device itself is torn down.
+// newBlock makes a block. podUID is empty for the teardown of the device itself.
 func (p *Plugin) newBlock(name string, podUID types.UID) (*block, error) {
 	host, err := p.host.get()
 	if err == nil {
@@ -56,12 +56,12 @@ func (p *Plugin) newBlock(name string, podUID types.UID) (*block, error) {
 	return &block{plugin: p, host: host, name: name, pod: podUID}, nil
 }
 
-// block implements the mappers and unmappers of raw block volumes, the custom ones included.
+// block implements the mappers and unmappers of raw block volumes, and the custom ones.
 type block struct {
 	plugin *Plugin
 	host   volume.VolumeHost
 	name   string
-	handle string // empty where only the name is known
+	handle string // empty if only the name is known
 	pod    types.UID
 }
 
@@ -86,14 +86,14 @@ func (b *block) GetPodDeviceMapPath() (dir, linkName string) {
 	return b.host.GetPodVolumeDeviceDir(b.pod, b.plugin.options.Name), b.name
 }
 
-// GetStagingPath is empty: the device of WaitForAttach is used as it is.
+// GetStagingPath returns "", because pods use the device of WaitForAttach itself.
 func (b *block) GetStagingPath() string { return "" }
 
 func (b *block) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (string, error) {
 	return "", b.run(ctx, MethodSetUpDevice, args.DevicePath)
 }
 
-// MapPodDevice knows the device of a volume that nobody has attached.
+// MapPodDevice returns the device's path if args has none, which is so for a volume that needs no attachment.
 func (b *block) MapPodDevice(ctx context.Context, args volume.MapPodDeviceArgs) (string, error) {
 	own := ""
 	if args.DevicePath == "" {

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Event is one event that a [Recorder] was told of.
+// Event is one event that a [Recorder] received.
 type Event struct {
-	// Object is what the event is about, as it was passed.
+	// Object is the object of the event, as the caller passed it.
 	Object runtime.Object
 	// Type is v1.EventTypeNormal or v1.EventTypeWarning.
 	Type string
@@ -23,8 +23,8 @@ type Event struct {
 // String returns type, reason and message in one line.
 func (e Event) String() string { return e.Type + " " + e.Reason + ": " + e.Message }
 
-// Recorder keeps the events that it is told of. It is a volume.EventRecorder. The zero value is ready to use,
-// also from several goroutines at once.
+// Recorder keeps the events that it receives. It is a volume.EventRecorder. The zero value is ready to use, also from
+// several goroutines at once.
 type Recorder struct {
 	mu     sync.Mutex
 	events []Event
@@ -39,7 +39,7 @@ func (r *Recorder) Eventf(object runtime.Object, eventtype, reason, messageFmt s
 	})
 }
 
-// Events returns every event so far, oldest first; a copy.
+// Events returns a copy of all events so far, oldest first.
 func (r *Recorder) Events() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
