@@ -14,10 +14,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ActualStateOfWorld says which volumes are, or may be, attached to which nodes of a cluster. It implements the
-// executor's attacher updater and operationexecutor.VolumeNodes. It is not an operationexecutor.VolumeUsers: those are
-// asked about the pods of all nodes; here each node is guarded for itself, by what it says that it uses. Make it with
-// [NewActualStateOfWorld].
+// ActualStateOfWorld holds which volumes are, or may be, attached to which nodes of a cluster. It implements the executor's
+// attacher updater and operationexecutor.VolumeNodes. It does not implement operationexecutor.VolumeUsers: that would count
+// the pods of all nodes, but a volume may be detached from one node while pods of another node use it. Instead, the volumes
+// that a node says it uses are not detached from that node. Make it with [NewActualStateOfWorld].
 type ActualStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
 	options Options
@@ -25,9 +25,9 @@ type ActualStateOfWorld struct {
 	mu      sync.RWMutex
 	nodes   map[types.NodeName]*knownNode
 	volumes map[v1.UniqueVolumeName][]*attachmentRow // by the name of the node
-	// unreported are the nodes that have not been told of all changes.
+	// unreported are the nodes whose status lacks a change.
 	unreported map[types.NodeName]struct{}
-	// version is that of the last change of what any node is to be told.
+	// version is the version of the last change in any node's report.
 	version uint64
 }
 
@@ -38,29 +38,28 @@ var (
 
 // Attachment is what is known of one volume on one node.
 type Attachment struct {
-	// AttachedVolume is the volume, with the node and the device path that it has on this node. That it is staged is not
-	// known here.
+	// AttachedVolume is the volume, with its node and its device path there. It does not show whether the volume is staged.
 	operationexecutor.AttachedVolume
-	// NodeUID is the node of which that is known: a node of the same name that came later has another one. It is empty when
-	// the node was not known.
+	// NodeUID is the UID of the node that has the volume. A later node of the same name has another UID. It is empty if the
+	// node was not known.
 	NodeUID types.UID
 	// AttachState is what is known of the attachment. It is never NotAttached.
 	AttachState AttachmentState
-	// InUse is what the node says of its use.
+	// InUse is whether the node uses the volume, as far as its status says.
 	InUse UseState
-	// Reported says that the node is told that the volume is attached.
+	// Reported says that the node's report lists the volume as attached.
 	Reported bool
-	// DetachRequestedSince is since when the volume is to be detached; zero when it is not.
+	// DetachRequestedSince is the time since which a detach is requested; zero without a request.
 	DetachRequestedSince time.Time
-	// ForcedDetachAllowed says that it may be detached also while the node uses it.
+	// ForcedDetachAllowed says that the volume may be detached even while the node uses it.
 	ForcedDetachAllowed bool
 }
 
 // attachmentRow is a volume on a node. Queries return copies.
 type attachmentRow struct {
 	Attachment
-	attempt *AttachAttempt // the one that is going on in the state Attaching
-	// inherited says that it was, or may have been, attached while the node had another UID.
+	attempt *AttachAttempt // the running attempt, in the state Attaching
+	// inherited says that the volume was, or may have been, attached while the node had another UID.
 	inherited bool
 }
 
@@ -89,53 +88,53 @@ func NewActualStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *Ac
 	}
 }
 
-// attachmentNews is what the state is told of one attachment.
+// attachmentNews is the input of one change of an attachment.
 type attachmentNews struct {
 	key        attachmentKey
 	pluginName string
 	spec       *volume.Spec   // nil when it is not known
 	devicePath string         // empty when it is not known
-	uid        types.UID      // of the node that is meant, or was there; empty when that of the name is
-	limit      int            // of a new attachment; zero when there is none
-	attempt    *AttachAttempt // that begins, or has ended
+	uid        types.UID      // of the node that is meant, or that had the volume; empty for the present node of that name
+	limit      int            // the attach limit, for a new attachment; zero without one
+	attempt    *AttachAttempt // an attempt that begins, or has ended
 	inStatus   bool           // the node's status lists the volume
 }
 
-// MarkVolumeAsAttached implements the executor's attacher updater. Unless devicePath is empty, it replaces the path that is
-// known on this node; the same holds of spec. It fails, with an error that matches [ErrNodeUnknown], when the node is not
-// known or has gone: the executor then marks the volume as uncertain.
+// MarkVolumeAsAttached implements the executor's attacher updater. devicePath and spec replace the known ones, unless they
+// are empty. If the node is unknown or gone, the error matches [ErrNodeUnknown], and the executor then marks the volume as
+// uncertain.
 func (a *ActualStateOfWorld) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
 	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
 	return a.mark(succeeded, &n)
 }
 
-// MarkVolumeAsUncertain implements the executor's attacher updater. The path and the spec that are known stay. The volume is
-// kept also when its plugin cannot be asked any more, and when the node is not known.
+// MarkVolumeAsUncertain implements the executor's attacher updater. The known path and spec stay. It also works for an
+// unknown node, and for a volume whose plugin is gone.
 func (a *ActualStateOfWorld) MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error {
 	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec}
 	return a.mark(doubted, &n)
 }
 
-// MarkVolumeAsDetached implements the executor's attacher updater. An attempt to attach it that is going on stays.
+// MarkVolumeAsDetached implements the executor's attacher updater. It does not end a running attempt to attach the volume.
 func (a *ActualStateOfWorld) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
-	// Nothing is refused: what is detached is detached.
+	// The table refuses no move here: a detached volume is detached.
 	_ = a.update(undone, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
 }
 
-// RemoveVolumeFromReportAsAttached implements the executor's attacher updater. It is the guard of the volume, too: it fails,
-// with a [*NodeUsesVolumeError], while the node uses the volume or is assumed to, unless a forced detach is allowed; and
-// with [ErrNotAttached] when the volume is not, and may not be, attached.
+// RemoveVolumeFromReportAsAttached implements the executor's attacher updater. It also guards the volume: it fails with a
+// [*NodeUsesVolumeError] while the node uses the volume, or is assumed to, unless a forced detach is allowed. It fails with
+// [ErrNotAttached] if the volume is certainly not attached.
 func (a *ActualStateOfWorld) RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error {
 	return a.update(withdrawn, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
 }
 
-// AddVolumeToReportAsAttached implements the executor's attacher updater. A volume that is not attached for certain is not
-// told to the node.
+// AddVolumeToReportAsAttached implements the executor's attacher updater. The report still lists only volumes that are
+// attached for certain.
 func (a *ActualStateOfWorld) AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
-	_ = a.update(restored, &attachmentNews{key: attachmentKey{nodeName, volumeName}}) // Nothing is refused.
+	_ = a.update(restored, &attachmentNews{key: attachmentKey{nodeName, volumeName}}) // The table refuses no move here.
 }
 
-// mark names the volume and its plugin and updates the state.
+// mark fills in the names of the volume and its plugin, and updates the state.
 func (a *ActualStateOfWorld) mark(e event, n *attachmentNews) error {
 	if n.key.node == "" {
 		return fmt.Errorf("volume %q: a node is required: %w", n.key.volume, volume.ErrInvalid)
@@ -146,7 +145,7 @@ func (a *ActualStateOfWorld) mark(e event, n *attachmentNews) error {
 	return a.update(e, n)
 }
 
-// name fills in the volume's name, where it is missing, and that of its plugin. A name of no plugin is kept as it is.
+// name fills in the volume's name, if it is missing, and the plugin's name. It keeps a volume name that has no plugin.
 func (a *ActualStateOfWorld) name(n *attachmentNews) error {
 	if n.key.volume == "" {
 		name, err := a.plugins.UniqueVolumeName("", n.spec)
@@ -159,7 +158,7 @@ func (a *ActualStateOfWorld) name(n *attachmentNews) error {
 	return nil
 }
 
-// update moves one attachment and tells of it.
+// update makes one move and calls the hooks for what changed.
 func (a *ActualStateOfWorld) update(e event, n *attachmentNews) error {
 	a.mu.Lock()
 	told, err := a.move(e, n)
@@ -171,7 +170,7 @@ func (a *ActualStateOfWorld) update(e event, n *attachmentNews) error {
 	return nil
 }
 
-// toldOf is what has changed.
+// toldOf says which hooks a move has to call.
 type toldOf struct{ row, report bool }
 
 func (a *ActualStateOfWorld) tell(key attachmentKey, told toldOf) {
@@ -183,7 +182,7 @@ func (a *ActualStateOfWorld) tell(key attachmentKey, told toldOf) {
 	}
 }
 
-// move moves one attachment by the table.
+// move makes one move of an attachment, if the table allows it.
 func (a *ActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, error) {
 	node, old := a.nodes[n.key.node], a.find(n.key)
 	state := NotAttached
@@ -210,13 +209,13 @@ func (a *ActualStateOfWorld) find(key attachmentKey) *attachmentRow {
 	return rows.Find(a.volumes[key.volume], key.node, (*attachmentRow).compareNode)
 }
 
-// follow makes a move that is legal.
+// follow makes a legal move.
 func (a *ActualStateOfWorld) follow(m move, e event, n *attachmentNews, old *attachmentRow) toldOf {
 	switch {
 	case m.to != NotAttached:
 		node := a.node(n.key.node)
 		if e == found && node.uid == "" {
-			node.uid = n.uid // Of a node that is not there, the record knows who it was.
+			node.uid = n.uid // The record names the node that had the volume.
 		}
 		return a.put(node, n.key, old, nextRow(m, e, n, node, old))
 	case old != nil:
@@ -225,7 +224,7 @@ func (a *ActualStateOfWorld) follow(m move, e event, n *attachmentNews, old *att
 	return toldOf{}
 }
 
-// nextRow returns what is known of the attachment after a move.
+// nextRow returns the row of an attachment after a move.
 func nextRow(m move, e event, n *attachmentNews, node *knownNode, old *attachmentRow) attachmentRow {
 	var row attachmentRow
 	if old != nil {
@@ -237,7 +236,7 @@ func nextRow(m move, e event, n *attachmentNews, node *knownNode, old *attachmen
 		row.succeed(node)
 	}
 	if e == succeeded || e == begun {
-		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false // It is wanted again.
+		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false // The volume is wanted again.
 	}
 	row.AttachState = m.to
 	row.learn(e, n)
@@ -266,8 +265,8 @@ func newRow(n *attachmentNews, node *knownNode) attachmentRow {
 	}}
 }
 
-// inherit says that the attachment was made while the node had another UID. What the node uses of that time is not known
-// before it has said so under its own.
+// inherit marks an attachment that was made while the node had another UID. The node's use of it is unknown until the node
+// lists volumes in use under its present UID.
 func (r *attachmentRow) inherit(node *knownNode) {
 	r.inherited = true
 	if r.InUse == NotInUse && !node.listedUse {
@@ -275,17 +274,17 @@ func (r *attachmentRow) inherit(node *knownNode) {
 	}
 }
 
-// succeed takes over that the volume is attached. The path that an earlier node of that name had is none of this one's.
+// succeed updates the row after a successful attach. A device path on an earlier node of that name is dropped.
 func (r *attachmentRow) succeed(node *knownNode) {
 	if r.NodeUID != node.uid {
 		r.NodeUID, r.DevicePath = node.uid, ""
 	}
 	if r.AttachState != Attached && r.InUse == NotInUse {
-		r.InUse = AssumedInUse // From now on the node may begin to use it.
+		r.InUse = AssumedInUse // The node may begin to use the volume now.
 	}
 }
 
-// learn takes over what is told of the volume. Only success replaces what is known.
+// learn takes spec and device path from n. Only a success replaces known values.
 func (r *attachmentRow) learn(e event, n *attachmentNews) {
 	if n.spec != nil && (e == succeeded || r.VolumeSpec == nil) {
 		r.VolumeSpec = n.spec
@@ -295,7 +294,7 @@ func (r *attachmentRow) learn(e event, n *attachmentNews) {
 	}
 }
 
-// put makes row that of an attachment, unless it is so already. old is the one that is there, or nil.
+// put stores row for an attachment, unless it equals old, the present row. old is nil without one.
 func (a *ActualStateOfWorld) put(node *knownNode, key attachmentKey, old *attachmentRow, row attachmentRow) toldOf {
 	if old != nil && row == *old {
 		return toldOf{}
@@ -314,15 +313,15 @@ func (a *ActualStateOfWorld) put(node *knownNode, key attachmentKey, old *attach
 	return toldOf{row: true, report: a.reportChange(node, key.volume)}
 }
 
-// reportedOtherwise reports whether the node is told something else by the row than by old, which may be nil.
+// reportedOtherwise reports whether the node's report differs between the row and old, which may be nil.
 func (r *attachmentRow) reportedOtherwise(old *attachmentRow) bool {
 	if old == nil {
-		return r.AttachState == Attached // What a restart found in the node's status is there already.
+		return r.AttachState == Attached // A restart found the others in the node's status, so there is no change.
 	}
 	return r.Reported != old.Reported || r.Reported && r.DevicePath != old.DevicePath
 }
 
-// drop forgets an attachment, and its node with it when that has gone.
+// drop removes an attachment. It also removes its node if that is gone and has no other attachment.
 func (a *ActualStateOfWorld) drop(key attachmentKey, old *attachmentRow) toldOf {
 	node := a.nodes[key.node]
 	node.attachments = rows.Remove(node.attachments, key.volume, (*attachmentRow).compareVolume)

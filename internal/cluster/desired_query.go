@@ -27,8 +27,8 @@ func (d *DesiredStateOfWorld) PodExists(podName volume.UniquePodName, volumeName
 	return rows.Find(d.pods[podName], attachmentKey{nodeName, volumeName}, (*wantedAttachment).compare) != nil
 }
 
-// VolumeToAttach returns what the executor needs to attach a volume to a node, its pods by their UIDs, and false when no pod
-// there wants it.
+// VolumeToAttach returns what the executor needs to attach a volume to a node, with the pods ordered by UID. It returns
+// false if no pod on that node wants the volume.
 func (d *DesiredStateOfWorld) VolumeToAttach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (operationexecutor.VolumeToAttach, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -60,8 +60,8 @@ func (w *wantedAttachment) toAttach() operationexecutor.VolumeToAttach {
 	}
 }
 
-// AllVolumesToAttach yields a copy of every volume that should be attached to a node when the loop begins, by node and
-// volume. No lock is held meanwhile.
+// AllVolumesToAttach yields copies of the volumes that should be attached to nodes, by node and volume. It copies all of
+// them when the loop begins, and holds no lock during the loop.
 func (d *DesiredStateOfWorld) AllVolumesToAttach() iter.Seq[*WantedAttachment] {
 	return rows.Pointers(d.allVolumesToAttach)
 }
@@ -76,8 +76,8 @@ func (d *DesiredStateOfWorld) allVolumesToAttach() []WantedAttachment {
 	return copies
 }
 
-// VolumesOfNode yields a copy of each volume that should be attached to a node when the loop begins, by name. No lock is held
-// meanwhile.
+// VolumesOfNode yields copies of the volumes that should be attached to a node, by name. It copies all of them when the
+// loop begins, and holds no lock during the loop.
 func (d *DesiredStateOfWorld) VolumesOfNode(name types.NodeName) iter.Seq[*WantedAttachment] {
 	return rows.Pointers(func() []WantedAttachment {
 		d.mu.RLock()

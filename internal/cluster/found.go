@@ -11,13 +11,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file holds what fills the actual state at start-up from what an earlier process left.
+// This file fills the actual state at start-up with what an earlier process made.
 
-// RecoverNode adds a node and what its status says: each volume that it lists as attached is uncertain, with its path, until
-// something succeeds on it, and goes on to be listed until it is doubted or withdrawn. What the node uses is not taken over: whoever
-// knows that the node itself has written the list calls [ActualStateOfWorld.SetVolumesInUse]; until then all is assumed in use.
-// What is known already is never overwritten; what the status lists and the state does not is to be withdrawn. An entry that
-// cannot be taken over is an error; all others are taken over nevertheless.
+// RecoverNode adds a node and the attachments in its status. Each attachment is uncertain until a call for it succeeds, and
+// stays in the node's report until it is doubted or withdrawn. RecoverNode ignores the volumes in use, because the node
+// itself may not have written that list. All its volumes are assumed to be in use until
+// [ActualStateOfWorld.SetVolumesInUse] is called. Existing knowledge is never overwritten, and a volume that the status
+// lists and the state does not is withdrawn. If an entry is invalid, RecoverNode adds the others and returns an error.
 func (a *ActualStateOfWorld) RecoverNode(node *v1.Node) error {
 	name := types.NodeName(node.Name)
 	a.AddNode(name, node.UID)
@@ -33,7 +33,8 @@ func (a *ActualStateOfWorld) RecoverNode(node *v1.Node) error {
 	return errors.Join(errs...)
 }
 
-// reconcileReport notes that the status of a node lists a volume of which it is not to be told.
+// reconcileReport records that a volume must be withdrawn from the status of a node, if the status lists it and the report
+// does not.
 func (a *ActualStateOfWorld) reconcileReport(key attachmentKey) {
 	a.mu.Lock()
 	var told toldOf
@@ -45,18 +46,17 @@ func (a *ActualStateOfWorld) reconcileReport(key attachmentKey) {
 	a.tell(key, told)
 }
 
-// RecoverAttachment adds an attachment that something else than the node's status tells of, such as a VolumeAttachment: it
-// is uncertain. VolumeName, or VolumeSpec, and NodeName are required. What is known already is never overwritten, but what
-// at says is filled in where it is missing: so a volume that was found without its spec is given it. nodeUID is the UID that
-// the node had when it was attached, and empty when that is not known: a node that has another one now is assumed to use it,
-// as [ActualStateOfWorld.AddNode] says.
+// RecoverAttachment adds an uncertain attachment from another source than the node's status, such as a VolumeAttachment.
+// NodeName, and VolumeName or VolumeSpec, are required. Existing knowledge is never overwritten, but missing fields, such
+// as the spec, are filled in from at. nodeUID is the UID of the node when the volume was attached, or empty if it is not
+// known. If the node has another UID now, it is assumed to use the volume, as [ActualStateOfWorld.AddNode] describes.
 func (a *ActualStateOfWorld) RecoverAttachment(at operationexecutor.AttachedVolume, nodeUID types.UID) error {
 	n := attachmentNews{key: attachmentKey{at.NodeName, at.VolumeName}, spec: at.VolumeSpec, devicePath: at.DevicePath, uid: nodeUID}
 	return a.mark(found, &n)
 }
 
-// SetVolumeSpec gives an attachment that was found without one its spec, which a plugin needs to be asked about it. It does
-// nothing for one that is not known or has a spec.
+// SetVolumeSpec sets the spec of an attachment that was found without one. A plugin needs the spec to check the attachment.
+// It does nothing for an unknown attachment, or one that has a spec.
 func (a *ActualStateOfWorld) SetVolumeSpec(volumeName v1.UniqueVolumeName, nodeName types.NodeName, spec *volume.Spec) {
 	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) {
 		if row.VolumeSpec == nil {

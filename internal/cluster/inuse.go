@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// UseState is what is known of a node's use of a volume that is attached to it.
+// UseState is whether a node uses a volume that is attached to it.
 type UseState uint8
 
-// The states of use. A volume that a node has just got is assumed to be in use until the node says otherwise: read its
-// status anew when a detach waits for no more than that.
+// The states of use. A volume that was just attached is assumed to be in use until the node's status says otherwise. If a
+// detach waits only for that, read the status again.
 const (
 	AssumedInUse UseState = iota
 	ReportedInUse
@@ -23,11 +23,11 @@ func (s UseState) String() string {
 	return [...]string{"assumed to be in use", "in use", "not in use"}[s]
 }
 
-// SetVolumesInUse says which volumes a node says that it uses; all others of that node are not in use. What was attached while
-// the node had another UID stays assumed to be in use until the node has listed any volume under its own. The status must be
-// one that was read or written after all that is attached was marked so; an older one is noticed when the executor asks the
-// node before it detaches. It costs as much as the node has volumes. The error matches [ErrNodeUnknown] when the node is
-// not there, or is not the one with that UID.
+// SetVolumesInUse records the volumes that a node lists as in use. All others of that node are not in use. But a volume
+// that was attached while the node had another UID stays assumed to be in use until the node lists any volume under its
+// present UID. The list must be read or written after all present attachments were marked. If it is older, the executor
+// notices that when it reads the node before a detach. The cost depends on the number of the node's volumes. If the node is
+// missing, or has another UID, the error matches [ErrNodeUnknown].
 func (a *ActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid types.UID, inUse []v1.UniqueVolumeName) error {
 	a.mu.Lock()
 	node := a.nodes[name]
@@ -41,9 +41,9 @@ func (a *ActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid types.UID,
 	return nil
 }
 
-// TrustVolumesInUse says that the list of volumes in use of a node's object was written by the node itself, so that also an empty
-// one counts for what was attached while the node had another UID. It is to be called before
-// [ActualStateOfWorld.SetVolumesInUse]. It does nothing for a node that is not there or has another UID.
+// TrustVolumesInUse says that the node itself wrote its list of volumes in use. Then even an empty list counts for volumes
+// that were attached while the node had another UID. Call it before [ActualStateOfWorld.SetVolumesInUse]. It does nothing
+// for a node that is missing or has another UID.
 func (a *ActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,7 +52,7 @@ func (a *ActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid types.UI
 	}
 }
 
-// setInUse changes the rows of the volumes of which the node says something else than before, and returns them.
+// setInUse updates the rows whose use changes, and returns their keys.
 func (a *ActualStateOfWorld) setInUse(node *knownNode, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
 	node.listedUse = node.listedUse || len(inUse) > 0
 	listed := make(map[v1.UniqueVolumeName]bool, len(inUse))
@@ -86,9 +86,9 @@ func (a *ActualStateOfWorld) VolumesInUse(name types.NodeName) []v1.UniqueVolume
 	return names
 }
 
-// RequestDetach says that a volume is to be detached from a node, and returns since when: a request that was made before
-// and not taken back stays as old as it is, whatever became of attempts. It returns zero when the volume is not, and may
-// not be, attached. Attaching it again takes the request back.
+// RequestDetach requests the detach of a volume from a node, and returns the time of the request. An earlier request keeps
+// its time, even after failed attempts, until it is cancelled. RequestDetach returns zero if the volume is certainly not
+// attached. Attaching the volume again cancels the request.
 func (a *ActualStateOfWorld) RequestDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (since time.Time) {
 	now := time.Now()
 	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) {
@@ -100,21 +100,21 @@ func (a *ActualStateOfWorld) RequestDetach(volumeName v1.UniqueVolumeName, nodeN
 	return since
 }
 
-// CancelDetachRequest takes back that a volume is to be detached, and that it may be by force.
+// CancelDetachRequest cancels a request for a detach, and the permission for a forced one.
 func (a *ActualStateOfWorld) CancelDetachRequest(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
 	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) {
 		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false
 	})
 }
 
-// AllowForcedDetach says that a volume may be detached also while the node uses it, by the caller's policy: the node is out
-// of order and time has run out, or it was fenced. That is taken back by CancelDetachRequest, by attaching the volume
-// again, and by another node of that name.
+// AllowForcedDetach allows the detach of a volume even while the node uses it. The caller decides: the node is out of order
+// and time has run out, or the node was fenced. CancelDetachRequest, attaching the volume again, and another node of that
+// name end the permission.
 func (a *ActualStateOfWorld) AllowForcedDetach(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
 	a.change(attachmentKey{nodeName, volumeName}, func(row *attachmentRow) { row.ForcedDetachAllowed = true })
 }
 
-// change replaces the row of an attachment, if there is one, by what f makes of it.
+// change applies f to the row of an attachment, if there is one.
 func (a *ActualStateOfWorld) change(key attachmentKey, f func(row *attachmentRow)) {
 	a.mu.Lock()
 	var told toldOf

@@ -8,22 +8,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeReport is what a node is to be told of its attachments. Give it to [ActualStateOfWorld.ReportWritten] when
-// the node has been told.
+// NodeReport is what a node's status must say about its attachments, or the changes of that. After it is written, pass it
+// to [ActualStateOfWorld.ReportWritten].
 type NodeReport struct {
-	// NodeName and NodeUID are the node.
+	// NodeName and NodeUID identify the node.
 	NodeName types.NodeName
 	NodeUID  types.UID
-	// Version is that of the last change that the report knows. It grows with each change and never comes again.
+	// Version is the version of the last change in the report. Each change has a larger version than the one before.
 	Version uint64
-	// Attached are the volumes that are attached for certain and not withdrawn, by name: all of them, or those of which the
-	// node is to be told otherwise than before.
+	// Attached are volumes that are attached for certain and not withdrawn, by name. A report holds all of them, a report
+	// of changes only the changed ones.
 	Attached []v1.AttachedVolume
-	// Withdrawn are the volumes that are no longer to be listed, sorted. Only a report of changes has them.
+	// Withdrawn are the volumes that the status must no longer list, sorted. Only a report of changes has them.
 	Withdrawn []v1.UniqueVolumeName
 }
 
-// reportChange notes that a node is to be told otherwise of a volume, and reports whether it is there to be told.
+// reportChange records that the node's status must change for a volume. It returns false if the node is gone.
 func (a *ActualStateOfWorld) reportChange(node *knownNode, name v1.UniqueVolumeName) bool {
 	if !node.present {
 		return false
@@ -35,14 +35,14 @@ func (a *ActualStateOfWorld) reportChange(node *knownNode, name v1.UniqueVolumeN
 	return true
 }
 
-// NodesToReport returns the nodes that have not been told of all changes, sorted. It costs as much as they are.
+// NodesToReport returns the nodes whose status lacks a change, sorted. The cost depends only on their number.
 func (a *ActualStateOfWorld) NodesToReport() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return slices.Sorted(maps.Keys(a.unreported))
 }
 
-// Report returns all that a node is to be told, and false when the node is not there.
+// Report returns all that the status of a node must say, and false if the node is gone.
 func (a *ActualStateOfWorld) Report(name types.NodeName) (NodeReport, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -57,8 +57,8 @@ func (a *ActualStateOfWorld) Report(name types.NodeName) (NodeReport, bool) {
 	return r, true
 }
 
-// ReportChanges returns what a node is to be told otherwise than when it was told last, and false when there is no such
-// thing. It costs as much as has changed.
+// ReportChanges returns the changes since the last report that was written for a node, and false if there are none. The
+// cost depends only on the number of changes.
 func (a *ActualStateOfWorld) ReportChanges(name types.NodeName) (NodeReport, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -83,9 +83,9 @@ func (r *NodeReport) add(row *attachmentRow) {
 	}
 }
 
-// ReportWritten says that a node has been told what r, a report or one of changes, says. What has changed since r was made
-// is still to be told; whoever does not know whether the node was told says nothing. A report for an earlier node of that
-// name changes nothing: all that this one is to be told is newer.
+// ReportWritten records that the status of a node contains the report r. Changes since r was made stay to be reported. If
+// it is not certain that the status was written, do not call it. A report for an earlier node of the same name has no
+// effect, because all changes of the present node are newer.
 func (a *ActualStateOfWorld) ReportWritten(r NodeReport) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
