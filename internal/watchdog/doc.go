@@ -1,5 +1,6 @@
-// Package watchdog abandons calls that do not return, such as a system call on a dead server or a plugin that ignores its
-// context. A call costs no goroutine: it runs in that of its caller, and one timer watches all of them.
+// Package watchdog abandons calls that do not return, such as a system call on a dead server, or a call of a plugin that
+// ignores its context. A watched call costs no goroutine: it runs in the goroutine of its caller, and one timer watches all
+// calls.
 //
 //	call := &watchdog.Call{Owner: o, Timeout: time.Minute, Grace: time.Second}
 //	w.Begin(call)
@@ -8,7 +9,7 @@
 //		return errAbandoned // the owner has said all that there is to say
 //	}
 //
-// A call ends its time with its timeout, or with the context of its [Watch]. When it has not returned a grace later, it is
-// abandoned: its [Owner] is told, and concludes in another goroutine what the caller cannot conclude any more. Either the
-// call returns in time or it is abandoned, never both: [Watchdog.End] tells its caller which.
+// The time of a call ends with its timeout, or with the context of its [Watch]. If the call has not returned a grace later,
+// the watchdog abandons it and calls the Abandoned method of its [Owner]. The owner then concludes, in another goroutine,
+// what the caller no longer can. A call either returns in time or is abandoned, never both: [Watchdog.End] returns which.
 package watchdog

@@ -10,32 +10,33 @@ import (
 	"time"
 )
 
-// Owner learns what becomes of a call. Its methods are called with the watchdog's lock held: they count, or start a
-// goroutine, and return at once. None of them is called once the call has returned in time.
+// Owner receives what happens to a call. Its methods are called with the watchdog's lock held, so they must return at once:
+// they may count, or start a goroutine. None is called after the call has returned in time.
 type Owner interface {
 	// Slow is called when the call has taken longer than its patience.
 	Slow()
-	// Abandoned is called when the call has outlived its grace.
+	// Abandoned is called when the call has not returned within its grace.
 	Abandoned()
-	// Returned is called when a call that was abandoned has returned after all, before its Done closes.
+	// Returned is called when an abandoned call has returned after all, before its Done closes.
 	Returned()
 }
 
-// Call is one call. Its exported fields are set before [Watchdog.Begin] and not changed until [Watchdog.End]; it may be
-// used again when it has ended in time.
+// Call is one call. Set its exported fields before [Watchdog.Begin], and do not change them until [Watchdog.End]. A call
+// that returned in time may be used again.
 type Call struct {
-	// Owner learns what becomes of the call. Required.
+	// Owner receives what happens to the call. Required.
 	Owner Owner
 	// Watch bounds the call by a context. Nil: only the timeout does.
 	Watch *Watch
-	// Started is when the call begins. Timeout is how long it may take, and Grace how long after that, or after the end
-	// of its context, it may take to return.
+	// Started is the begin of the call, and Timeout its longest duration. Grace is how long after its timeout, or after the
+	// end of its context, it may still return.
 	Started        time.Time
 	Timeout, Grace time.Duration
-	// Patience is when the call is slow. Zero, and what is not less than Timeout, mean never.
+	// Patience is how long the call may take before it is slow. If it is zero, or not less than Timeout, the call is never
+	// slow.
 	Patience time.Duration
 
-	// The watchdog's lock guards what follows.
+	// The watchdog's lock guards the following fields.
 
 	stage stage
 	due   time.Time     // when the next stage begins
@@ -43,17 +44,17 @@ type Call struct {
 	done  chan struct{} // made when the call is abandoned, closed when it has returned
 }
 
-// stage is how far a call is. Each goes from one stage to a later one only.
+// stage is the stage of a call. A call moves only to later stages.
 type stage uint8
 
 const (
 	running   stage = iota
 	slow            // it has taken longer than its patience
-	expired         // its time is over, and the grace runs
+	expired         // its time has ended, and its grace runs
 	abandoned       // it has not returned within the grace
 )
 
-// Run calls f. Its frame is how the stack of a call that hangs is found, at no cost as long as nobody asks.
+// Run calls f. Stack finds a hanging call by the frame of Run, which costs nothing until Stack is called.
 //
 //go:noinline
 func (c *Call) Run(f func() error) error {
@@ -62,11 +63,11 @@ func (c *Call) Run(f func() error) error {
 	return err
 }
 
-// Done returns the channel that is closed when the call has returned. It is nil unless the call was abandoned.
+// Done returns a channel that closes when an abandoned call has returned. It is nil for any other call.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
-// Stack returns the stack of the goroutine that is in Run, as runtime.Stack writes it; empty when there is none. All
-// goroutines are stopped for a moment while it is read.
+// Stack returns the stack of the goroutine that is in Run, as runtime.Stack writes it, and "" if there is none. Reading it
+// stops all goroutines for a moment.
 func (c *Call) Stack() string {
 	frame := fmt.Sprintf(".(*Call).Run(%p", c)
 	for stack := range strings.SplitSeq(allStacks(), "\n\n") {
@@ -85,18 +86,18 @@ func allStacks() string {
 	}
 }
 
-// Watch bounds calls that are made one after the other by one context, which is watched once for all of them.
+// Watch bounds successive calls by one context. It watches that context once for all of them.
 type Watch struct {
 	dog  *Watchdog
 	stop func() bool
 
-	// The watchdog's lock guards what follows.
+	// The watchdog's lock guards the following fields.
 
 	over bool  // the context has ended
-	call *Call // the one that runs, if any
+	call *Call // the running call, if any
 }
 
-// Watch makes watch bound calls by ctx, until it is stopped.
+// Watch bounds the calls of watch by ctx, until [Watch.Stop].
 func (w *Watchdog) Watch(ctx context.Context, watch *Watch) {
 	watch.dog = w
 	if ctx.Done() != nil {
@@ -104,7 +105,7 @@ func (w *Watchdog) Watch(ctx context.Context, watch *Watch) {
 	}
 }
 
-// Stop ends the watch of the context.
+// Stop stops watching the context.
 func (w *Watch) Stop() {
 	if w.stop != nil {
 		w.stop()
@@ -120,13 +121,13 @@ func (w *Watch) contextEnded() {
 	}
 }
 
-// Watchdog knows the calls that run. The zero value is ready to use; it starts nothing but a timer.
+// Watchdog watches running calls. The zero value is ready to use. It starts nothing but a timer.
 type Watchdog struct {
 	mu        sync.Mutex
-	calls     calls // those that run and were not abandoned
+	calls     calls // running calls that are not abandoned
 	abandoned map[*Call]struct{}
 	timer     *time.Timer
-	rings     time.Time // when the timer does; zero when it does not run
+	rings     time.Time // when the timer fires; zero if it does not run
 }
 
 // Begin watches a call that is about to run.
@@ -148,7 +149,7 @@ func (w *Watchdog) Begin(c *Call) {
 	w.arm()
 }
 
-// End ends the watch of a call that has returned. It returns false when the call was abandoned before.
+// End ends the watch of a call that has returned. It returns false if the call was abandoned before.
 func (w *Watchdog) End(c *Call) (inTime bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,7 +163,7 @@ func (w *Watchdog) End(c *Call) (inTime bool) {
 	return true
 }
 
-// Hung returns the owners of the calls that were abandoned and have not returned, in no order.
+// Hung returns the owners of the abandoned calls that have not returned, in no particular order.
 func (w *Watchdog) Hung() []Owner {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -173,7 +174,7 @@ func (w *Watchdog) Hung() []Owner {
 	return hung
 }
 
-// Rest stops the timer when no call runs, so that nothing holds what the watchdog belongs to.
+// Rest stops the timer if no call runs, so the timer does not keep the owner of the watchdog in memory.
 func (w *Watchdog) Rest() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +184,7 @@ func (w *Watchdog) Rest() {
 	}
 }
 
-// arm has the timer ring when the first call is due. One that rings too early is left alone. The lock must be held.
+// arm sets the timer to the first due time. It does not postpone a timer that fires earlier. The caller holds the lock.
 func (w *Watchdog) arm() {
 	if len(w.calls) == 0 {
 		return
@@ -200,7 +201,7 @@ func (w *Watchdog) arm() {
 	w.timer.Reset(time.Until(first))
 }
 
-// ring moves each call that is due to its next stage.
+// ring moves each due call to its next stage.
 func (w *Watchdog) ring() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -224,7 +225,7 @@ func (w *Watchdog) advance(c *Call) {
 	}
 }
 
-// expire begins the grace of a call. The lock must be held.
+// expire begins the grace of a call. The caller holds the lock.
 func (w *Watchdog) expire(c *Call) {
 	if c.stage == expired {
 		return
@@ -257,7 +258,7 @@ func (w *Watchdog) remove(c *Call) {
 	}
 }
 
-// calls are ordered by when they are due.
+// calls is a heap of calls, ordered by due time.
 type calls []*Call
 
 func (h calls) Len() int           { return len(h) }
