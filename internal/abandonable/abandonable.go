@@ -14,50 +14,50 @@ import (
 	"github.com/volumekit/volumekit/internal/outcome"
 )
 
-// DefaultMax is how many abandoned calls are borne unless the options say otherwise.
+// DefaultMax is the default for [Options].Max.
 const DefaultMax = 128
 
 // Options configures [Calls].
 type Options struct {
-	// Max is the number of abandoned calls at which no further one is started. Zero means DefaultMax.
+	// Max is the number of abandoned operations at which no further one starts. Zero means DefaultMax.
 	Max int
-	// Grace is how long an operation whose context has ended is waited for before it is abandoned. It is for operations
-	// that end by themselves then, such as a child process that is killed.
+	// Grace is the time between the end of its context and the moment when an operation is abandoned. It is for operations
+	// that then end by themselves, such as a child process that is killed.
 	Grace time.Duration
-	// Logger is told when an abandoned call has ended. Nil discards.
+	// Logger gets a line when an abandoned operation has ended. Nil discards it.
 	Logger *slog.Logger
-	// Stuck is matched by the error of an operation that is refused because too many were abandoned. Required.
+	// Stuck is matched by the error of an operation that is refused because of abandoned ones. Required.
 	Stuck error
 }
 
-// Key says which operations exclude each other: those whose keys are equal.
+// Key identifies what an operation works on. Operations with equal keys exclude each other.
 type Key struct {
-	// Look is true for an operation that only looks; it need not wait for one that changes.
+	// Look is true for an operation that only reads. It does not wait for one that changes.
 	Look bool
-	// Beside is true for an operation that is to end the one that hangs, and so does not wait for it.
+	// Beside is true for an operation that is meant to end a hanging one. It does not wait for that one.
 	Beside bool
-	// Path is what the operation is about.
+	// Path is the path on which the operation works.
 	Path string
 }
 
 // Call is an operation that was abandoned and has not ended.
 type Call struct {
-	// Name is the step that it was last seen in.
+	// Name is the last step that the operation reported.
 	Name string
-	// Path is what it is about.
+	// Path is the path on which it works.
 	Path string
 }
 
-// slot is one operation that holds its key. Calls.mu guards its channels.
+// slot is an operation that holds its key. Calls.mu guards its channels.
 type slot struct {
 	steps steps
-	// ended is closed when the operation has returned; nil unless its caller has left.
+	// ended closes when the operation has returned. It is nil unless the operation was abandoned.
 	ended chan struct{}
-	// free is closed when the operation has returned or its caller has left; nil unless somebody waits for that.
+	// free closes when the operation has returned or is abandoned. It is nil unless another operation waits for that.
 	free chan struct{}
 }
 
-// wake lets those go on who wait for the slot.
+// wake wakes the operations that wait for the slot.
 func (s *slot) wake() {
 	if s.free != nil {
 		close(s.free)
@@ -65,14 +65,14 @@ func (s *slot) wake() {
 	}
 }
 
-// Calls runs operations, one at a time for each key, and counts those that were abandoned. Make it with [New]. Its
-// methods may be called from several goroutines at once.
+// Calls runs operations, one at a time for each key, and counts the abandoned ones. Make it with [New]. Its methods may be
+// called from several goroutines at once.
 type Calls struct {
 	options Options
 
 	mu    sync.Mutex
 	slots map[Key]*slot
-	out   int // slots whose caller has left
+	out   int // the number of abandoned operations
 }
 
 // New returns Calls. It starts nothing.
@@ -83,7 +83,8 @@ func New(options Options) *Calls {
 	return &Calls{options: options, slots: map[Key]*slot{}}
 }
 
-// Value is [Calls.Do] for an operation with a result. The result of one that failed or was abandoned is the zero value.
+// Value is [Calls.Do] for an operation with a result. The result is the zero value if the operation failed or was
+// abandoned.
 func Value[T any](ctx context.Context, c *Calls, key Key, op func(context.Context) (T, error)) (T, error) {
 	result := new(T)
 	err := c.Do(ctx, key, func(ctx context.Context) (err error) {
@@ -91,14 +92,14 @@ func Value[T any](ctx context.Context, c *Calls, key Key, op func(context.Contex
 		return err
 	})
 	if err != nil {
-		return *new(T), err // an abandoned operation may still write to result
+		return *new(T), err // An abandoned operation may still write to result.
 	}
 	return *result, nil
 }
 
-// Do runs op and waits for it or for ctx, whichever ends first. The context of op is ctx, and knows its steps. An
-// operation that did not begin is an error that matches outcome.ErrTransient. Where nobody will leave, since ctx never ends, or
-// where the caller is abandoned with op (see [Guarded]), op runs in the goroutine of the caller.
+// Do runs op and waits for op or ctx, whichever ends first. op gets ctx with a place to report its steps. If op did not
+// begin, the error matches outcome.ErrTransient. op runs in the goroutine of the caller if the caller cannot leave, because
+// ctx never ends, or if another watch abandons the caller together with op (see [Guarded]).
 func (c *Calls) Do(ctx context.Context, key Key, op func(context.Context) error) error {
 	s, err := c.acquire(ctx, key)
 	if err != nil {
@@ -119,7 +120,8 @@ func (c *Calls) Do(ctx context.Context, key Key, op func(context.Context) error)
 	return e.deliver()
 }
 
-// doHere runs op in the goroutine of its caller, who is abandoned with it. Others learn that it is.
+// doHere runs op in the goroutine of its caller. A grace after the end of ctx, it marks op as abandoned, for other
+// operations. The caller still gets the result of op.
 func (c *Calls) doHere(ctx context.Context, key Key, s *slot, op func(context.Context) error) error {
 	stop := context.AfterFunc(ctx, func() {
 		time.AfterFunc(c.options.Grace, func() { _ = c.abandon(ctx, key, s) }) // The caller gets what op returns.
@@ -137,7 +139,7 @@ type ending struct {
 	exited   bool
 }
 
-// deliver lets it happen to the caller.
+// deliver returns the error, or repeats the panic or the Goexit, in the caller.
 func (e ending) deliver() error {
 	if e.exited {
 		runtime.Goexit()
@@ -148,7 +150,7 @@ func (e ending) deliver() error {
 	return e.err
 }
 
-// run is the goroutine of an operation.
+// run runs op and stores how it ended.
 func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Context) error, e *ending) {
 	e.exited = true
 	defer func() {
@@ -165,7 +167,7 @@ func (c *Calls) run(ctx context.Context, key Key, s *slot, op func(context.Conte
 	e.exited = false
 }
 
-// acquire takes the slot of key. It waits while an operation holds it whose caller still waits.
+// acquire takes the slot of key. It waits while another operation holds the slot, unless that one is abandoned.
 func (c *Calls) acquire(ctx context.Context, key Key) (*slot, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -182,7 +184,7 @@ func (c *Calls) acquire(ctx context.Context, key Key) (*slot, error) {
 	}
 }
 
-// tryAcquire takes the slot of key, or returns what is closed when it may be free.
+// tryAcquire takes the slot of key. If it is taken, it returns a channel that closes when the slot may be free.
 func (c *Calls) tryAcquire(key Key) (mine *slot, free <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +209,7 @@ func (c *Calls) refusal(err error) error {
 	return fmt.Errorf("%w: %w: %w", err, c.options.Stuck, outcome.ErrTransient)
 }
 
-// abandon marks the operation as abandoned. It returns nil when the operation has just ended.
+// abandon marks the operation as abandoned. It returns nil if the operation has just ended.
 func (c *Calls) abandon(ctx context.Context, key Key, s *slot) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +241,7 @@ func (c *Calls) release(key Key, s *slot) (wasAbandoned bool) {
 	return wasAbandoned
 }
 
-// Abandoned returns the operations that were abandoned and have not ended, in the order of their paths.
+// Abandoned returns the abandoned operations that have not ended, by path.
 func (c *Calls) Abandoned() []Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Await runs f in a goroutine of its own, and waits for it. When f has not returned a grace after the end of ctx, it is left
-// behind: the channel is then not nil, and is closed when f returns. What f writes must not be read before. The goroutine
-// ends with f, also by runtime.Goexit; a panic in it ends the process.
+// Await runs f in a goroutine of its own and waits for it. It returns nil if f has returned. If f has not returned a grace
+// after the end of ctx, Await abandons it and returns a channel that closes when f returns. Until then, do not read what f
+// writes. The goroutine ends with f, also by runtime.Goexit. A panic in it ends the process.
 func Await(ctx context.Context, grace time.Duration, f func()) (left <-chan struct{}) {
 	done := make(chan struct{})
 	go func() {

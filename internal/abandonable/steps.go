@@ -6,23 +6,23 @@ import (
 	"sync"
 )
 
-// stepsKey finds the steps of an operation in its context.
+// stepsKey is the context key of the steps of an operation.
 type stepsKey struct{}
 
-// steps is where an operation says what it is doing, for the caller that may leave it behind.
+// steps holds the present step of an operation. If the caller abandons the operation, its error names that step.
 type steps struct {
 	mu   sync.Mutex
 	name string
 }
 
-// Begin says that the named step comes next in the operation whose context ctx is. It fails when the caller has gone, so
-// that nothing more is begun.
+// Begin records that the named step of the operation with the context ctx comes next. It fails if ctx has ended, so an
+// abandoned operation begins nothing more.
 func Begin(ctx context.Context, name string) error {
 	Note(ctx, name)
 	return ctx.Err()
 }
 
-// Note is [Begin] for a step that must be taken in any case, such as a clean-up.
+// Note is [Begin] for a step that must always be taken, such as a clean-up.
 func Note(ctx context.Context, name string) {
 	if s, ok := ctx.Value(stepsKey{}).(*steps); ok {
 		s.mu.Lock()
