@@ -9,15 +9,16 @@
 // A [Lock] is the right of one operation to its key. Its owner keeps it, most often as a part of something larger; the
 // table only points to it.
 //
-// An [Operation] is what back-off is kept by: a key and the kind of operation. It need not be the key that the operation
-// takes; usually it is finer, so that one pod does not wait for the failures of another.
+// An [Operation] identifies what back-off counts: a key and the kind of operation. This key need not be the one that the
+// operation locks. It is usually finer, so one pod does not wait for the failures of another.
 //
 // # Guarantees
 //
-// Starting, ending and asking cost the same however many operations run and however many have failed. As long as a volume
-// has one lock, which is nearly always, that costs one map entry and no allocation; with more, its locks are indexed by
-// pod and by node. To forget failures looks through those of the volume. The table holds nothing of a volume of which
-// nothing runs and nothing has failed; a failure goes when the same operation succeeds, when it is forgotten, and, some time
-// after it could have been tried again, when nobody came back for it: all failures are looked through for that once in the
-// longest wait. All methods may be called from several goroutines at once; the table calls nothing and starts nothing.
+// The costs of starting, ending and querying do not depend on how many operations run or have failed. While a volume has
+// one lock, which is nearly always, the lock costs one map entry and no allocation. If it has more, they are indexed by pod
+// and by node. To forget failures, the table visits all failures of the volume. It holds nothing for a volume without a
+// running operation and without failures. A failure is removed when the same operation succeeds, when it is forgotten, or
+// some time after its wait has ended, if the operation does not come back. For the latter, the table visits all failures
+// once in the longest wait. All methods may be called from several goroutines at once. The table calls nothing and starts
+// nothing.
 package keyed

@@ -2,18 +2,18 @@ package keyed
 
 import "time"
 
-// failures are those of one volume, by the pod and the node of their operation and then by kind.
+// failures are the failures of one volume, by the pod and node of the operation, and then by kind.
 type failures map[place]map[string]Failure
 
 func (s Operation) place() place { return place{s.Key.Pod, s.Key.Node} }
 
-// of returns the failure of an operation; false when there is none.
+// of returns the failure of an operation, and false if there is none.
 func (f failures) of(s Operation) (Failure, bool) {
 	failure, ok := f[s.place()][s.Kind]
 	return failure, ok
 }
 
-// set keeps the failure of an operation.
+// set stores the failure of an operation.
 func (f failures) set(s Operation, failure Failure) {
 	if f[s.place()] == nil {
 		f[s.place()] = map[string]Failure{}
@@ -21,7 +21,7 @@ func (f failures) set(s Operation, failure Failure) {
 	f[s.place()][s.Kind] = failure
 }
 
-// forget drops the failures of all operations that at stands for: an empty pod or node of at stands for all.
+// forget drops the failures of all operations that at includes. An empty pod or node in at includes all of them.
 func (f failures) forget(at place) {
 	for operation := range f {
 		if (at.pod == "" || at.pod == operation.pod) && (at.node == "" || at.node == operation.node) {
@@ -30,7 +30,7 @@ func (f failures) forget(at place) {
 	}
 }
 
-// dropOld drops the failures that might have been tried again before a time.
+// dropOld drops the failures whose wait ended before a time.
 func (f failures) dropOld(before time.Time) {
 	for operation, kinds := range f {
 		for kind, failure := range kinds {

@@ -7,13 +7,13 @@ import (
 	"github.com/volumekit/volumekit/internal/backoff"
 )
 
-// Key is what an operation needs for itself. See the package comment.
+// Key is what an operation locks. See the package comment.
 type Key struct {
-	// Volume names the volume; a key with none meets no other key.
+	// Volume names the volume. A key without a volume meets no other key.
 	Volume string
-	// Pod is the pod; empty stands for all pods.
+	// Pod is the pod. Empty means all pods.
 	Pod string
-	// Node is the node; empty stands for all nodes.
+	// Node is the node. Empty means all nodes.
 	Node string
 }
 
@@ -24,26 +24,26 @@ func (k Key) Meets(other Key) bool {
 
 func overlap(a, b string) bool { return a == b || a == "" || b == "" }
 
-// Operation is what back-off is kept by.
+// Operation identifies the failures that count together for the back-off.
 type Operation struct {
-	// Key says whose failure it is. Here an empty Pod or Node stands for itself, not for all.
+	// Key is the key of the failures. Here an empty Pod or Node does not mean all of them.
 	Key Key
 	// Kind is the kind of operation.
 	Kind string
 }
 
-// Lock is the right of one operation to its key. Fill in what is exported, but for Started; it is held from [Table.Begin]
-// to [Table.End], and must not be moved or changed meanwhile.
+// Lock is the right of one operation to its key. Set the exported fields other than Started. The operation holds the lock
+// from [Table.Begin] to [Table.End]. Do not move or change it meanwhile.
 type Lock struct {
-	// Operation is what the operation's failures count for.
+	// Operation identifies the failures of the operation.
 	Operation Operation
-	// AllPods and AllNodes say that the key is that of the operation without its pod, or without its node.
+	// AllPods and AllNodes widen the lock's key from the pod, or node, of Operation to all pods, or nodes.
 	AllPods, AllNodes bool
-	// Started is when the lock was made; Begin sets it.
+	// Started is the time of [Table.Begin], which sets it.
 	Started time.Time
 }
 
-// Key returns what the operation needs for itself.
+// Key returns what the operation locks.
 func (c *Lock) Key() Key {
 	k := c.Operation.Key
 	if c.AllPods {
@@ -55,21 +55,21 @@ func (c *Lock) Key() Key {
 	return k
 }
 
-// Failure is how often and why an operation failed.
+// Failure is the number of failures of an operation, and the last one.
 type Failure struct {
-	// Attempts is how often it failed in a row.
+	// Attempts is the number of failures in a row.
 	Attempts int
-	// Until is when it may start again.
+	// Until is the time at which it may start again.
 	Until time.Time
-	// Err is why it failed last.
+	// Err is the error of the last failure.
 	Err error
 }
 
-// Refusal says why an operation may not start: either Running is set, or Failure is.
+// Refusal says why an operation may not start. Either Running or Failure is set.
 type Refusal struct {
-	// Running is a lock that is in the way; nil when none is.
+	// Running is a held lock whose key meets that of the operation; nil if there is none.
 	Running *Lock
-	// Failure is what the operation has to wait for; nil when something is in the way.
+	// Failure is the failure after which the operation still has to wait; nil if Running is set.
 	Failure *Failure
 }
 
@@ -80,18 +80,17 @@ type Table struct {
 	mu      sync.Mutex
 	running map[string]locks    // by volume
 	failed  map[string]failures // by volume
-	// swept is when the failures were last looked through for those that nobody came back for.
+	// swept is the time of the last sweep.
 	swept time.Time
 }
 
-// New returns an empty table whose failures wait as policy says.
+// New returns an empty table. policy is the wait after failures.
 func New(policy backoff.Policy) *Table {
 	return &Table{policy: policy.WithDefaults(), running: map[string]locks{}, failed: map[string]failures{}}
 }
 
-// Begin locks the key of lock for its operation. It returns a refusal instead when a lock that the key
-// meets is held, or when the operation failed and has not waited long enough. A lock that is in the way is told before a
-// failure.
+// Begin takes lock for its operation. It returns a refusal instead if a lock whose key meets this one is held, or if the
+// operation failed and has not waited long enough. If both are so, the refusal names the lock.
 func (t *Table) Begin(lock *Lock) *Refusal {
 	lock.Started = time.Now()
 	t.mu.Lock()
@@ -116,12 +115,12 @@ func (t *Table) waits(lock *Lock) *Failure {
 	if !ok || !lock.Started.Before(f.Until) {
 		return nil
 	}
-	waits := f // Only what waits is on the heap.
+	waits := f // This copy moves to the heap only if there is a wait.
 	return &waits
 }
 
-// Fail counts a failure of an operation, which then waits for atLeast, and returns it. It need not hold a lock, so that what
-// fails before it starts waits as well.
+// Fail counts a failure of an operation and returns it. The operation then waits at least for atLeast. It need not hold a
+// lock, so failures before its start count too.
 func (t *Table) Fail(operation Operation, err error, atLeast time.Duration) Failure {
 	now := time.Now()
 	t.mu.Lock()
@@ -140,15 +139,15 @@ func (t *Table) Fail(operation Operation, err error, atLeast time.Duration) Fail
 	return f
 }
 
-// Succeed forgets every failure of the key of the operation of lock, of each kind: a mount that worked ends the failures of
-// an unmount as well.
+// Succeed forgets all failures of the operation's key, of every kind. So a successful mount also ends the back-off of an
+// unmount.
 func (t *Table) Succeed(lock *Lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forget(lock.Operation.Key.Volume, func(f failures) { delete(f, lock.Operation.place()) })
 }
 
-// End gives the key of lock back. It must be called once.
+// End releases the lock. Call it once.
 func (t *Table) End(lock *Lock) {
 	volume := lock.Operation.Key.Volume
 	if volume == "" {
@@ -161,21 +160,21 @@ func (t *Table) End(lock *Lock) {
 	}
 }
 
-// Pending returns a lock that key meets, or nil.
+// Pending returns a held lock that key meets, or nil.
 func (t *Table) Pending(key Key) *Lock {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.running[key.Volume].meeting(key)
 }
 
-// Forget forgets the failures of key, of each kind. An empty Pod or Node stands for all of them.
+// Forget forgets the failures of key, of every kind. An empty Pod or Node means all of them.
 func (t *Table) Forget(key Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forget(key.Volume, func(f failures) { f.forget(place{key.Pod, key.Node}) })
 }
 
-// Len returns the number of volumes of which the table holds anything.
+// Len returns the number of volumes for which the table holds a lock or a failure.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,7 +187,7 @@ func (t *Table) Len() int {
 	return n
 }
 
-// forget drops failures of a volume, and the volume when none is left.
+// forget removes failures of a volume with drop, and removes the volume if it has no others.
 func (t *Table) forget(volume string, drop func(f failures)) {
 	f := t.failed[volume]
 	drop(f)
@@ -197,8 +196,8 @@ func (t *Table) forget(volume string, drop func(f failures)) {
 	}
 }
 
-// sweep drops the failures that have waited longer than any wait lasts since they might have been tried again: their
-// operation is gone. It looks through all failures, once in the longest wait.
+// sweep drops failures of operations that did not come back: their wait ended longer ago than the longest wait of the
+// policy. It visits all failures, at most once in that time.
 func (t *Table) sweep(now time.Time) {
 	if now.Sub(t.swept) < t.policy.Max {
 		return

@@ -1,12 +1,12 @@
 package keyed
 
-// locks are those of one volume: none, one, or an index of several.
+// locks are the locks of one volume: none, one, or an index of several.
 type locks struct {
 	one  *Lock
 	more index
 }
 
-// meeting returns a lock that key meets, or nil. It is a few map look-ups at most, whatever the number of locks.
+// meeting returns a lock that key meets, or nil. It needs a few map look-ups, however many locks there are.
 func (c locks) meeting(key Key) *Lock {
 	switch {
 	case c.more != nil:
@@ -43,13 +43,14 @@ func (c locks) without(lock *Lock) locks {
 // place is a key within its volume.
 type place struct{ pod, node string }
 
-// heading is where locks of a volume are found: by pod, by node, by both or by none.
+// heading is an entry of the index: by pod, by node, by both or by neither.
 type heading struct {
 	place
 	byPod, byNode bool
 }
 
-// index holds each lock of a volume under all of its four headings. A lock of all pods, or nodes, has the empty name there.
+// index holds each lock of a volume under its four headings. A lock of all pods, or nodes, has an empty pod, or node,
+// there.
 type index map[heading]map[*Lock]struct{}
 
 func (x index) meeting(key Key) *Lock {
@@ -63,7 +64,7 @@ func (x index) meeting(key Key) *Lock {
 	return nil
 }
 
-// meetingNames returns the names of locks that meet one of name.
+// meetingNames returns the names in the index that meet name.
 func meetingNames(name string) []string {
 	if name == "" {
 		return []string{""}
