@@ -22,7 +22,7 @@ type handle struct {
 	borrowed bool
 	// rdev is the number of the device, where it is the node of one that openNode has opened.
 	rdev uint64
-	// claimed says that nobody else can claim or mount the device, or give it a file.
+	// claimed says that this handle claims the device: no other program can claim or mount it, or give it a file.
 	claimed bool
 }
 

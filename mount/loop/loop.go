@@ -12,8 +12,8 @@ import (
 // The sentinels of this package. Match them with errors.Is; every one survives any wrapping. The errno of a failed
 // system call is matched likewise: errors.Is(err, unix.EBUSY).
 var (
-	// ErrInUse says that a device is held by somebody, or that a file is attached otherwise than asked for. Nothing was
-	// changed, unless the error matches mount.ErrUncertain too.
+	// ErrInUse says that another program holds a device, or that a file is attached with other options than the call asks
+	// for. Nothing was changed, unless the error matches mount.ErrUncertain too.
 	ErrInUse = errors.New("loop device in use")
 	// ErrNotAttached says that no loop device has the file.
 	ErrNotAttached = errors.New("not attached to a loop device")
@@ -55,9 +55,9 @@ type Device struct {
 	DirectIO bool
 	// AutoClear is true when the kernel detaches the device with its last close.
 	AutoClear bool
-	// Silent is true when the device did not answer in time, because the filesystem of its backing file hangs, so that only
-	// its path, its numbers and BackingPath are known, and the identity of its file if it was known before. Only
-	// [Manager.Devices] returns such ones.
+	// Silent is true if the device did not answer in time, because the filesystem of its backing file hangs. Then only its
+	// path, its numbers and BackingPath are known, and the identity of its file if that was known before. Only
+	// [Manager.Devices] returns such devices.
 	Silent bool
 	// Offset and SizeLimit are the part of the file that the device shows, in bytes. Both are 0 for a whole file.
 	Offset, SizeLimit uint64
@@ -87,8 +87,8 @@ func (d Device) Holds(other Device) bool { return d.holds(other) }
 type AttachOptions struct {
 	// ReadOnly makes a device that refuses writes. The file is then opened for reading only.
 	ReadOnly bool
-	// DirectIO asks for a device that bypasses the page cache of the backing file, so that data is cached once and not
-	// twice. It is a wish: a filesystem that cannot do it gives a device without it, as [Device] then says.
+	// DirectIO asks for a device that bypasses the page cache of the backing file, so data is cached once and not twice. It
+	// is a wish: if the filesystem cannot do it, the device works without, and [Device] shows that.
 	DirectIO bool
 	// SectorSize is the logical sector size of the device in bytes: 512, 1024, 2048 or 4096. Zero leaves it to the
 	// kernel.

@@ -19,9 +19,9 @@ type Options struct {
 	MaxAbandoned int
 }
 
-// Manager attaches and detaches. Make one with [New] and keep it: it remembers which device has which file, so that it
-// need not look at all devices again as long as nobody else has changed one. It holds nothing open, and two of them, in one
-// process or in two, keep the same promises as one. Its methods may be called from several goroutines at once.
+// Manager attaches and detaches. Make one with [New] and keep it: it remembers which device has which file. So it need not
+// look at all devices again while no other program has changed one. It holds nothing open, and two of them, in one process
+// or in two, keep the same promises as one. Its methods may be called from several goroutines at once.
 //
 // Each method returns when its context ends, also while a system call on a dead filesystem does not: the error is then a
 // *mount.AbandonedError, which matches mount.ErrUncertain and whose Done says when the call has ended. Until then calls about
@@ -117,8 +117,8 @@ func (m *Manager) Inspect(ctx context.Context, path string) (Device, error) {
 	return m.inspector.at(ctx, path)
 }
 
-// Devices returns every attached loop device of the machine, whoever attached it, in the order of their numbers. A device
-// that does not answer, because its backing filesystem hangs, is returned as Silent, with what is known of it.
+// Devices returns every attached loop device of the machine, also those of other programs, in the order of their numbers.
+// If a device does not answer, because its backing filesystem hangs, it is returned as Silent, with what is known of it.
 func (m *Manager) Devices(ctx context.Context) ([]Device, error) { return m.index.devices(ctx) }
 
 // Resize makes the device of the regular file at path as large as the file has become, or as its size limit allows, and
@@ -137,11 +137,11 @@ func (m *Manager) ResizeFile(ctx context.Context, file *os.File) (Device, error)
 	})
 }
 
-// Detach detaches device and proves it: nil says that the device is free, or has another backing file by now. A device
-// that was detached before is no error. While somebody has claimed the device, a mount in any mount namespace included,
-// nothing is changed. While somebody merely has it open, the kernel is told to detach it with the last close, which is
-// waited for, for about a second: after that the error matches mount.ErrUncertain too, and a later call finds out. Both
-// errors are an [*InUseError], which matches [ErrInUse] and unix.EBUSY.
+// Detach detaches device and proves it: nil says that the device is free, or has another backing file by now. A device that
+// was detached before is no error. While another user has claimed the device, which includes a mount in any mount
+// namespace, Detach changes nothing. While other programs merely have it open, the kernel is told to detach it with the
+// last close, and Detach waits for that for about a second. After that the error matches mount.ErrUncertain too, and a
+// later call finds out. Both errors are an [*InUseError], which matches [ErrInUse] and unix.EBUSY.
 //
 // It is of no importance whether the backing file still has a name, or its bytes.
 func (m *Manager) Detach(ctx context.Context, device Device) error {
@@ -155,8 +155,8 @@ func (m *Manager) WhileDetached(ctx context.Context, file *os.File, do func() er
 	return m.calls.Do(ctx, change(file.Name()), func(ctx context.Context) error { return m.whileNot(ctx, file, func(Device) bool { return true }, do) })
 }
 
-// WhileUnwritten is [Manager.WhileDetached] that bears read-only devices: while do runs, nobody writes to file through a
-// device of this package's. It is for copying the file.
+// WhileUnwritten is [Manager.WhileDetached] that allows read-only devices: while do runs, no program writes to file through
+// a device of this package. Use it to copy the file.
 func (m *Manager) WhileUnwritten(ctx context.Context, file *os.File, do func() error) error {
 	written := func(d Device) bool { return !d.ReadOnly }
 	return m.calls.Do(ctx, change(file.Name()), func(ctx context.Context) error { return m.whileNot(ctx, file, written, do) })
@@ -184,18 +184,18 @@ func (m *Manager) WhileUnheld(ctx context.Context, path string, do func() error)
 	return m.whileUnheld(ctx, path, do)
 }
 
-// DeviceOpened reports whether the block device at path is claimed by a user who wants it alone: mounted in any mount
-// namespace, part of another device, used as swap, or opened with O_EXCL. A path that is no block device, or is not
-// there, is not claimed. A device that somebody merely reads is not claimed either. A symbolic link is followed. It fits
-// the executor's port DeviceUse.
+// DeviceOpened reports whether the block device at path is claimed by an exclusive user: mounted in any mount namespace,
+// part of another device, used as swap, or opened with O_EXCL. A path that is missing, or is no block device, is not
+// claimed. A device that a program merely reads is not claimed either. A symbolic link is followed. DeviceOpened fits the
+// executor's port DeviceUse.
 func (m *Manager) DeviceOpened(ctx context.Context, path string) (bool, error) {
 	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return opened(ctx, path) })
 }
 
-// AwaitUnclaimed waits until the block device at path is claimed by nobody, as [Manager.DeviceOpened] says, or mounted, in any
-// mount namespace, which it reports. Others have a device alone for a moment: whoever tries whether a loop device is free, or a
-// program that checks the filesystem, also one that has outlived the process that started it. Who has it for longer than some
-// seconds is an error that matches [ErrInUse] and unix.EBUSY.
+// AwaitUnclaimed waits until the block device at path is not claimed, in the sense of [Manager.DeviceOpened], or is mounted
+// in any mount namespace, which it reports. Some programs claim a device for a moment: those that look for a free loop
+// device, and those that check the filesystem, even after the process that started them has ended. If a claim lasts longer
+// than some seconds, the error matches [ErrInUse] and unix.EBUSY.
 func (m *Manager) AwaitUnclaimed(ctx context.Context, path string) (mounted bool, err error) {
 	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return awaitUnclaimed(ctx, path) })
 }
