@@ -95,7 +95,7 @@ func (d *detaching) run(ctx context.Context, x *execution) error {
 	return nil
 }
 
-// detachment finds the plugin by its name, so that a volume is detached also when its plugin no longer attaches it.
+// detachment finds the plugin by its name, so a volume is detached even if its plugin no longer attaches it.
 func (d *detaching) detachment(ctx context.Context) (detachment, error) {
 	pluginName, volumeName, err := volume.SplitUniqueName(d.v.VolumeName)
 	if d.v.PluginName != "" {
@@ -136,8 +136,8 @@ func (d *detaching) checkUnused() error {
 	return nil
 }
 
-// withdraw tells the node that the volume is not attached to it any more, before anything else is asked or done, so that
-// the node does not begin to use it meanwhile.
+// withdraw removes the volume from the node's report before anything else happens, so the node does not begin to use the
+// volume meanwhile.
 func (d *detaching) withdraw(ctx context.Context) error {
 	if err := d.state.RemoveVolumeFromReportAsAttached(d.v.VolumeName, d.v.NodeName); err != nil {
 		return fmt.Errorf("the volume could not be withdrawn from node %q: %w", d.v.NodeName, err)

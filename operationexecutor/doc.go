@@ -29,19 +29,19 @@
 // downgraded because a remount failed; a failed teardown is always uncertain; what was found after a restart stays
 // uncertain until something succeeded; every error of an attach or detach call is uncertain.
 //
-// A plugin's call gets a context with a deadline, by the kind of operation and by the plugin, and so does a port's. A
-// plugin's call that has not returned a short grace after its context ended is abandoned: its operation ends as
-// uncertain if the call may change the world, and the key stays taken until the call has really returned, so that nothing
-// starts beside it. It takes no worker of the plugin meanwhile, so that the plugin's other volumes go on; when too many
-// hang, further calls fail with a [PluginHungError]. [Executor.Hung] tells which hang since when, and shows their stacks.
-// A panic in a call, runtime.Goexit, an error that is a nil pointer and an error that panics when it is read are errors
-// of that operation and of nothing else.
+// A plugin's call gets a context with a deadline, by the kind of operation and by the plugin, and so does a port's. If a
+// plugin's call has not returned a short grace after its context ended, it is abandoned. Its operation ends as uncertain if
+// the call may change the world, and the key stays locked until the call has really returned, so no other operation starts
+// beside it. The abandoned call takes no worker of the plugin, so the plugin's other volumes continue. When too many calls
+// hang, further calls fail with a [PluginHungError]. [Executor.Hung] lists the hanging calls with their start and their
+// stacks. A panic in a call, runtime.Goexit, an error that is a nil pointer and an error that panics when it is read are
+// errors of that operation and of nothing else.
 //
-// A plugin is not believed blindly. With GeneratorOptions.Mounts, a call that failed and left a mount, a teardown that left
-// one, and a success without the mount that the plugin promises (volume.MountingVolumePlugin) end as uncertain, with an
-// error that matches [ErrContractViolation]. The specs that plugins get are copies, one for each operation: what a plugin changes in
-// one harms nobody, and is told by the step CheckSpec and an event. Paths outside of the pods' and the plugin's
-// directories are never asked about.
+// A plugin's reports are checked. With GeneratorOptions.Mounts, three contradictions end as uncertain, with an error that
+// matches [ErrContractViolation]: a failed call that left a mount, a teardown that left one, and a success without the
+// mount that the plugin promises (volume.MountingVolumePlugin). The specs that plugins get are copies, one for each
+// operation. If a plugin changes a copy, nothing else is affected, and the step CheckSpec and an event report it. The
+// executor never looks at paths outside of the pods' and the plugin's directories.
 //
 // Intent comes before effect: each call that changes the world has its record first, and is not made when the record
 // cannot be written.

@@ -24,8 +24,8 @@ type EventPrinter struct {
 
 var _ volume.EventRecorder = (*EventPrinter)(nil)
 
-// NewEventPrinter returns a printer that writes to w, one line in one call at a time. A line that cannot be written is lost: an
-// event holds up nobody. w must return at once, too.
+// NewEventPrinter returns a printer that writes to w, one line in one call at a time. A line that cannot be written is
+// lost, so an event never delays the caller. w must return at once, too.
 func NewEventPrinter(w io.Writer) *EventPrinter { return &EventPrinter{to: w} }
 
 // Eventf implements [volume.EventRecorder].

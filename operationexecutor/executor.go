@@ -20,7 +20,7 @@ type Executor struct {
 	session *session // of that goroutine
 }
 
-// Worker is told of the operations that run in its goroutine: see [Executor.Synchronous].
+// Worker learns of the operations that run in its goroutine: see [Executor.Synchronous].
 type Worker interface {
 	// Began is called in that goroutine when an operation has its key, and right before it runs.
 	Began(op *Operation)
@@ -32,7 +32,7 @@ type Worker interface {
 	Abandoned(op *Operation)
 }
 
-// noWorker is told nothing.
+// noWorker ignores all calls.
 type noWorker struct{}
 
 func (noWorker) Began(*Operation)     {}
@@ -52,10 +52,10 @@ type engine struct {
 	mu sync.Mutex
 	// running are the operations that have not ended.
 	running map[*Operation]struct{}
-	// quiet is closed when the last operation has ended; nil while nobody waits for that.
+	// quiet closes when the last operation has ended. It is nil unless a caller waits for that.
 	quiet      chan struct{}
 	isShutDown bool
-	// left holds the operations that have ended and of which a call still runs, with those calls.
+	// left holds the operations that have ended although a call still runs, with those calls.
 	left map[*Operation][]leftCall
 	// awaited counts those whose key is to be freed when their calls have returned; returned is closed when that has been
 	// done for all; nil: nobody has asked.
@@ -152,8 +152,8 @@ func (e *Executor) isLink(v MountedVolume) bool {
 // IsOperationPending reports whether an operation holds a key that meets key, a call that was abandoned included.
 func (e *Executor) IsOperationPending(key Key) bool { return e.table.Pending(key.keyed()) != nil }
 
-// ResetBackoff forgets the failures of key, of every kind of operation, so that the next one may start at once. An empty
-// Pod or Node stands for all of them. Call it when something new is wanted, and when a pod is gone.
+// ResetBackoff forgets the failures of key, of every kind of operation, so the next one may start at once. An empty Pod or
+// Node stands for all of them. Call it when something new is wanted, and when a pod is gone.
 func (e *Executor) ResetBackoff(key Key) { e.table.Forget(key.keyed()) }
 
 // Forget forgets the failures of a volume. Call it when the volume is gone.

@@ -10,8 +10,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// OperationGenerator makes the operations that an executor begins. Generating does no I/O, asks no plugin and does not
-// fail: what fails, fails in the operation, so that it gets back-off. [NewOperationGenerator] returns the real one.
+// OperationGenerator makes the operations that an executor begins. Generating does no I/O, calls no plugin and does not
+// fail. All failures happen in the operation, so they get back-off. [NewOperationGenerator] returns the real one.
 type OperationGenerator interface {
 	// GenerateAttachVolumeFunc makes the operation that attaches v.
 	GenerateAttachVolumeFunc(v VolumeToAttach, actualState ActualStateOfWorldAttacherUpdater) *Operation
@@ -58,7 +58,8 @@ type GeneratorOptions struct {
 	BlockMapper BlockMapper
 	// NodeReader tells what a node uses. Nil: a detach that is to be verified fails.
 	NodeReader NodeReader
-	// Reporter tells a node that a volume is withdrawn from it. Nil: whoever starts a detach has told the node before.
+	// Reporter withdraws a volume from the report to its node. Nil means that the caller has done so before it starts a
+	// detach.
 	Reporter AttachmentReporter
 	// NodeLabels tells the labels of this node. Nil: the node affinity of PersistentVolumes is not checked.
 	NodeLabels NodeLabels
@@ -70,7 +71,8 @@ type GeneratorOptions struct {
 	// Mounts tells whether something is mounted where a plugin says that it is, or that it is not. Nil: plugins are
 	// believed.
 	Mounts MountPoints
-	// Subpaths takes the parts of a volume from containers before the volume is torn down. Nil: nobody binds any.
+	// Subpaths unmounts the sub-paths of a volume from containers before the volume is torn down. Nil means that the
+	// program binds none.
 	Subpaths Subpaths
 	// Recorder gets events. Nil: they are dropped.
 	Recorder volume.EventRecorder

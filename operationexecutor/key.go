@@ -30,8 +30,8 @@ func (k Key) keyed() keyed.Key {
 	return keyed.Key{Volume: string(k.Volume), Pod: string(k.Pod), Node: string(k.Node)}
 }
 
-// operationOf is what the back-off of an operation is kept by: finer than its key, so that a pod does not wait for the
-// failures of another one.
+// operationOf returns the identity under which the back-off of an operation counts. It is finer than the operation's key,
+// so a pod does not wait for the failures of another one.
 func operationOf(info *OperationInfo) keyed.Operation {
 	return keyed.Operation{
 		Key:  keyed.Key{Volume: string(info.VolumeName), Pod: string(info.PodName), Node: string(info.NodeName)},

@@ -6,7 +6,7 @@ import (
 	"github.com/volumekit/volumekit/internal/outcome"
 )
 
-// This file keeps the keys of operations that have ended and of which calls still run.
+// This file keeps the keys of operations that have ended while calls of them still run.
 
 // leftCall is a call that was abandoned.
 type leftCall struct {

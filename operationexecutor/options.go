@@ -29,7 +29,7 @@ const (
 
 // ExecutorOptions says how an executor works. The zero value is useful.
 type ExecutorOptions struct {
-	// Observer is told of every operation. Nil: nobody is.
+	// Observer receives every operation. Nil drops them.
 	Observer Observer
 	// Backoff is how long an operation waits after a failure.
 	Backoff Backoff
@@ -44,19 +44,19 @@ type ExecutorOptions struct {
 	// than ten seconds counts no more: it waits for something, most likely a server that is dead, and must not keep the
 	// volumes of others waiting. Zero means [DefaultWorkersPerPlugin].
 	WorkersPerPlugin int
-	// HungPerPlugin is how many calls of one plugin that were abandoned may still run before no more of its calls are
-	// made, for other volumes neither: each then fails with a [*PluginHungError]. Each of them keeps a goroutine, and most
-	// often a thread, of which a program may have ten thousand. Since a call that hangs keeps its volume, as many volumes must
-	// hang. So many calls at most that have taken longer than ten seconds give their places to others. Zero means
+	// HungPerPlugin is how many abandoned calls of one plugin may still run before no more of its calls are made, for other
+	// volumes neither. Each further call then fails with a [*PluginHungError]. Each abandoned call keeps a goroutine, and
+	// most often a thread, and a program can have ten thousand threads. A hanging call keeps its volume, so as many volumes
+	// must hang. At most this many calls that take longer than ten seconds give their workers to others. Zero means
 	// 1,024.
 	HungPerPlugin int
-	// KeyFreed is called whenever the key of an operation becomes free: when the operation has ended, or later, when
-	// the last call that it abandoned has really returned. It runs in a goroutine of the executor, with no lock held,
-	// after Done is closed, and must return soon. It is not called for an operation that [Executor.Shutdown] has refused,
-	// since nothing can begin then. Nil: nobody is told.
+	// KeyFreed is called whenever the key of an operation becomes free: when the operation has ended, or later, when the
+	// last call that it abandoned has really returned. It runs in a goroutine of the executor, with no lock held, after
+	// Done is closed, and must return soon. It is not called for an operation that [Executor.Shutdown] has refused, because
+	// no operation can begin after that. Nil calls nothing.
 	KeyFreed func(o OperationInfo)
-	// CallsLeft is called when an operation has ended of which calls still run, once [Executor.Hung] lists them. It runs in the
-	// goroutine of the operation, with no lock held, and must return soon. Nil: nobody is told.
+	// CallsLeft is called when an operation has ended although calls of it still run, once [Executor.Hung] lists them. It
+	// runs in the goroutine of the operation, with no lock held, and must return soon. Nil calls nothing.
 	CallsLeft func(o OperationInfo)
 	// Logger gets what has no other way out: calls that were abandoned, and journal entries that could not be
 	// concluded. Nil: it is discarded.

@@ -174,7 +174,7 @@ func (m *mounting) staged(ctx context.Context) error {
 	return nil
 }
 
-// stagedUncertain says that the volume is staged, and that nobody knows it.
+// stagedUncertain records a staged volume as uncertain, because the state does not have it as staged.
 func (m *mounting) stagedUncertain(ctx context.Context, err error) error {
 	intent := m.deviceIntent()
 	m.conclude(ctx, m.x, intent, IntentUncertain)

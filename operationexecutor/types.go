@@ -18,7 +18,7 @@ type VolumeToAttach struct {
 	VolumeSpec *volume.Spec
 	// NodeName is the node.
 	NodeName types.NodeName
-	// ScheduledPods are the pods on that node that use the volume; they are told of success and failure.
+	// ScheduledPods are the pods on that node that use the volume. They get the events of success and failure.
 	ScheduledPods []*v1.Pod
 	// MultiAttachErrorReported says that its pods were told that another node has the volume.
 	MultiAttachErrorReported bool
@@ -131,7 +131,7 @@ type VolumeToExpand struct {
 	PluginName string
 }
 
-// VolumeToReconstruct is a volume that was found on disk, of which nothing is on record.
+// VolumeToReconstruct is a volume that was found on disk and has no record.
 type VolumeToReconstruct struct {
 	// VolumeMode is Block for a device that is mapped; empty and Filesystem are a mount.
 	VolumeMode v1.PersistentVolumeMode

@@ -12,7 +12,7 @@ import (
 type WaitError struct {
 	// Running are the operations that had not ended when the context did; empty when all have.
 	Running []OperationInfo
-	// Left are the operations that have ended and of which a call of the plugin still runs.
+	// Left are the operations that have ended although a call of the plugin still runs.
 	Left []OperationInfo
 	// Err is the context's error when it ended the wait, else nil.
 	Err error
@@ -88,8 +88,8 @@ func (e *Executor) whenQuiet() <-chan struct{} {
 	return e.quiet
 }
 
-// namesLeft returns the operations that run, and those that have ended and of which a call still runs, each in the order
-// in which they began.
+// namesLeft returns the operations that run, and those that have ended although a call still runs, each in the order in
+// which they began.
 func (e *Executor) namesLeft() (running, left []OperationInfo) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
