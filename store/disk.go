@@ -76,11 +76,11 @@ func (o DiskOptions) withDefaults() DiskOptions {
 
 // Disk is a [Store] and a [Transactor] in one directory, for one process. Make it with [OpenDisk], and Close it.
 //
-// A write is on the disk when it returns, and is seen by nobody before: kill -9 and a power cut lose nothing that was told.
-// Writes that come together are synced together. Reads are those of a [Memory] and do no I/O. After a restart watches go on where
-// they were, as far back as the history goes. When the disk is full, or fails, a write returns an error and has not happened; the
-// store goes on, and writes again when there is room. One whose context ends while it is on its way may happen all the same, and so
-// may one whose error matches [ErrUnsynced].
+// A write is on the disk when it returns, and invisible before. So kill -9 and a power cut lose no write that returned.
+// Writes that come together are synced together. Reads are those of a [Memory] and do no I/O. After a restart watches
+// continue where they were, as far back as the history goes. If the disk is full, or fails, a write returns an error and
+// has not happened. The store continues, and writes again when there is room. If the context of a write ends during the
+// write, the write may still happen. So may a write whose error matches [ErrUnsynced].
 //
 // What was read is not believed to be on the disk: it may come from a cache whose sync has failed. Unless the store was closed, and
 // a file says so, [OpenDisk] writes the journal again; and so does the store itself after a sync that failed.
@@ -302,7 +302,7 @@ func (s *Disk) resize(key Key, size int64) {
 	}
 }
 
-// Salvaged returns the damage in spite of which the store was opened; nil when there was none.
+// Salvaged returns the damage with which the store was opened; nil if there was none.
 func (s *Disk) Salvaged() []Damage { return slices.Clone(s.salvage) }
 
 // Close waits for the writes that are on their way, and for a snapshot, and unlocks the directory. Later writes are errors that
@@ -393,7 +393,8 @@ func (s *Disk) Commit(ctx context.Context, t Transaction) ([]runtime.Object, err
 	return copies(w.changes), nil
 }
 
-// abandon gives up waiting for a write. The queue forgets it, so that it grows by no more than somebody waits for.
+// abandon stops waiting for a write, and removes it from the queue. So the queue holds only writes for which a caller
+// waits.
 func (s *Disk) abandon(ctx context.Context, w *diskWrite) error {
 	w.abandoned.Store(true)
 	s.mu.Lock()
