@@ -19,7 +19,7 @@ type callLog[C any, P loggable[C]] struct {
 	mu     sync.Mutex
 	calls  []P
 	faults map[Method]*faultQueue
-	// changed is closed and forgotten whenever a call begins; nil while nobody waits.
+	// changed closes, and becomes nil, when a call begins. It is nil unless a caller waits.
 	changed chan struct{}
 }
 

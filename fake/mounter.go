@@ -79,7 +79,7 @@ func (m *Mounter) AwaitCalls(ctx context.Context, method Method, n int) error {
 	return m.log.await(ctx, method, n)
 }
 
-// ForgetCalls empties the log, so that a test sees only what comes.
+// ForgetCalls empties the log, so a test sees only later calls.
 func (m *Mounter) ForgetCalls() { m.log.forget() }
 
 // Mount mounts as mount.Interface says.
@@ -187,7 +187,7 @@ func (m *Mounter) look(ctx context.Context, call MountCall, work func() error) (
 type pending struct {
 	method Method
 	ended  chan struct{}
-	left   chan struct{} // closed when the caller has left it behind
+	left   chan struct{} // closed when the caller has abandoned the call
 }
 
 // change makes a call that changes the world, alone at its path.
@@ -213,7 +213,7 @@ func (m *Mounter) change(ctx context.Context, call MountCall, name string, work 
 	return locked()
 }
 
-// hang makes a call that is held up, and leaves it behind when ctx ends.
+// hang makes a delayed call, and abandons it when ctx ends.
 func (m *Mounter) hang(ctx context.Context, name string, p *pending, fault Fault, work func() error) error {
 	result := make(chan error, 1)
 	until := fault.Until

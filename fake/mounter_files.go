@@ -140,8 +140,8 @@ func (m *Mounter) Capacity(name string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// Hold keeps what is at name open, as a process would, so that its mount is busy until release is called. Release may
-// be called more than once.
+// Hold keeps the file at name open, as a process would, so its mount is busy until release is called. Release may be called
+// more than once.
 func (m *Mounter) Hold(name string) (release func(), err error) {
 	err = m.visit("open", name, walk{follow: true}, func(at position) error {
 		at.mount.held++
