@@ -90,7 +90,7 @@ func (t *AttachAttempt) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName
 	return t.ActualStateOfWorld.NodesOfVolume(name)
 }
 
-// End gives up the place when nothing has come of the attempt. What is, or may be, attached stays. It may be called twice.
+// End releases the place if the attempt attached nothing. A volume that is, or may be, attached stays. End may be called twice.
 func (t *AttachAttempt) End() {
 	_ = t.update(ended, &attachmentNews{key: t.key, attempt: t}) // Nothing is refused.
 }

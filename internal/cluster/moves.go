@@ -18,9 +18,9 @@ const (
 	AttachUncertain
 	// Attached says that it is attached for certain.
 	Attached
-	// Attaching says that an attempt has begun of which nothing is known yet.
+	// Attaching says that an attempt has begun and its result is unknown.
 	Attaching
-	// Detaching says that it is attached, but withdrawn from what the node is told.
+	// Detaching says that the volume is attached, but withdrawn from the node's report.
 	Detaching
 )
 
@@ -60,12 +60,12 @@ const (
 	isKnown                // it is, or may be, attached: never, in the state in which it is not
 )
 
-// listing is what a move does to what the node is told.
+// listing is what a move does to the node's report.
 type listing uint8
 
 const (
 	asBefore listing = iota
-	listed           // the node is told that the volume is attached
+	listed           // the report lists the volume as attached
 	unlisted         // the node is not, or no longer, told so
 )
 

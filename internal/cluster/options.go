@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Options says how a state of the cluster tells of its changes. The zero value tells nobody. Hooks are called with
-// no lock held and must return soon. They may be called for a call that repeats what is known.
+// Options are the hooks that a state of the cluster calls after changes. The zero value has none. Hooks are called with no
+// lock held and must return soon. They may also be called when a repeated report changed nothing.
 type Options struct {
 	// Changed is called after each change of what is wanted or known of a volume on a node.
 	Changed func(volumeName v1.UniqueVolumeName, nodeName types.NodeName)

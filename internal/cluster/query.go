@@ -83,15 +83,15 @@ func (a *ActualStateOfWorld) NodesOfVolume(name v1.UniqueVolumeName) []types.Nod
 	return a.OtherNodesOfVolume(name, "")
 }
 
-// OtherNodesOfVolume returns who beside a node has a volume: the nodes to which it is, may be or is being attached, sorted.
-// For a volume that one node alone may have, whoever is there has to let go first. What is uncertain counts.
+// OtherNodesOfVolume returns the other nodes to which a volume is, may be or is being attached, sorted. A volume that only
+// one node may have must first leave all of these. Uncertain attachments count.
 func (a *ActualStateOfWorld) OtherNodesOfVolume(name v1.UniqueVolumeName, nodeName types.NodeName) []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.others(name, nodeName)
 }
 
-// others is OtherNodesOfVolume for whoever holds the lock.
+// others is OtherNodesOfVolume for callers that hold the lock.
 func (a *ActualStateOfWorld) others(name v1.UniqueVolumeName, nodeName types.NodeName) []types.NodeName {
 	var names []types.NodeName
 	for _, row := range a.volumes[name] {
