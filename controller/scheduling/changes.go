@@ -187,7 +187,7 @@ func (s *Scheduler) volumeChanged(pv *v1.PersistentVolume) {
 	s.tell(c)
 }
 
-// wake wakes whoever waits for a claim. s.mu is held.
+// wake wakes the reservations that wait for a claim. The caller holds s.mu.
 func (s *Scheduler) wake(claim types.NamespacedName) {
 	for r := range s.waits[claim] {
 		r.notify()

@@ -200,7 +200,7 @@ func (x *selectors) ofTopologies(allowed []v1.TopologySelectorTerm) *selector {
 	return x.ofTerms(terms)
 }
 
-// ofTerms returns the selector of terms of which one must hold.
+// ofTerms returns the selector of terms, one of which must hold.
 func (x *selectors) ofTerms(terms []v1.NodeSelectorTerm) *selector {
 	key := keyOfTerms(terms)
 	if s, there := x.byKey[key]; there {
