@@ -7,9 +7,9 @@ import (
 	"github.com/volumekit/volumekit/internal/outcome"
 )
 
-// AbandonedError is the error of an operation whose context ended while a system call was under way. The operation was left
-// behind and may still have its effect: the error matches [ErrUncertain]. It also matches the context's error. Its Done is
-// closed when the operation has really ended, which never happens if the kernel never returns.
+// AbandonedError is the error of an operation whose context ended during a system call. The operation was abandoned and may
+// still have its effect, so the error matches [ErrUncertain]. It also matches the context's error. Its Done closes when the
+// operation has really ended, which never happens if the kernel never returns.
 type AbandonedError = outcome.AbandonedError
 
 // NewAbandonedError returns the error of an operation that was abandoned because of cause, the context's error, and that

@@ -27,7 +27,7 @@ var attrs = map[string]attr{
 	"strictatime": {set: unix.MOUNT_ATTR_STRICTATIME, clr: unix.MOUNT_ATTR__ATIME, flag: unix.MS_STRICTATIME},
 }
 
-// atimeFlags are the flags of mount(2) of which one excludes the others.
+// atimeFlags are flags of mount(2) that exclude each other.
 const atimeFlags = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
 
 // superFlags are options of a filesystem for which mount(2) has flags. fsconfig(2) takes their names.

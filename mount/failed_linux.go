@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkFilesystem syncs the root directory, which a filesystem refuses that has given up: EIO after a shutdown, EROFS after an
-// error for which it became read-only.
+// checkFilesystem syncs the root directory. A failed filesystem refuses that: with EIO after a shutdown, with EROFS after
+// an error that made it read-only.
 func checkFilesystem(path string) error {
 	fd, err := retryOpen(func() (int, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

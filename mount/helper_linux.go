@@ -19,8 +19,8 @@ import (
 const (
 	// maxHelperOutput is how much of a helper's output is kept.
 	maxHelperOutput = 4096
-	// helperPatience is how long to wait for the end of the output after the helper has ended: a server that it has left
-	// behind may have kept it open.
+	// helperPatience is how long to wait for the end of the output after the helper has ended. A server that the helper has
+	// started may keep the output open.
 	helperPatience = time.Second
 )
 

@@ -26,8 +26,8 @@ func MountMemory(ctx context.Context, m Interface, target string, options ...str
 // an earlier one. A tmpfs that anybody else mounts there has another source.
 func IsMemoryOf(target string, found MountPoint) bool { return MemoryIdentity(target).Is(found) }
 
-// MemoryIdentity is what tells a tmpfs that [MountMemory] has mounted at target from every other mount there. It suffices for
-// [UnmountOptions].Expect, so that nobody needs to look it up before.
+// MemoryIdentity distinguishes a tmpfs that [MountMemory] has mounted at target from every other mount there. It suffices
+// for [UnmountOptions].Expect, so the caller needs no lookup before.
 func MemoryIdentity(target string) Identity {
 	return Identity{Root: "/", FSType: memoryType, Source: memorySource(target)}
 }

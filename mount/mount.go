@@ -158,8 +158,8 @@ var (
 	ErrNotMounted = errors.New("not mounted")
 	// ErrMounted says that something is mounted at the target of an exclusive request.
 	ErrMounted = errors.New("something is mounted there already")
-	// ErrForeign says that what is mounted at the path is not the mount that was meant, so that it was left alone. Unmount
-	// returns it when its options say what to expect.
+	// ErrForeign says that the mount at the path is not the expected one, and was not touched. Unmount returns it if its
+	// options name the expected mount.
 	ErrForeign = errors.New("mounted by somebody else")
 	// ErrUnsupported says that this platform or this kernel cannot do what was asked for.
 	ErrUnsupported = errors.New("not supported here")
@@ -167,7 +167,7 @@ var (
 	ErrInvalid = errors.New("invalid mount request")
 	// ErrTooManyMounts says that the mount namespace holds as many mounts as the machine lets it; it matches unix.ENOSPC too.
 	ErrTooManyMounts = errors.New("this mount namespace may not hold more mounts: unmount what is not needed, or raise sysctl fs.mount-max")
-	// ErrFilesystemFailed says that a filesystem has given up after an error, or was shut down.
+	// ErrFilesystemFailed says that a filesystem has failed after an error, or was shut down.
 	ErrFilesystemFailed = errors.New("the filesystem has failed and serves nobody: unmount it everywhere, so that it is checked and mounted anew")
 	// ErrStuck says that a call did not start because an earlier one on the same path is still in the kernel, or
 	// because too many calls are.

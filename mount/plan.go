@@ -61,10 +61,10 @@ var mountOptions = map[string]string{
 	"nosymfollow": "+nosymfollow", "symfollow": "-nosymfollow",
 }
 
-// accessTimes are the options of which a mount has one at most.
+// accessTimes are options that exclude each other.
 var accessTimes = []string{"noatime", "relatime", "strictatime"}
 
-// ignoredOptions are for mount(8) or for whoever reads fstab, and mean nothing to the kernel.
+// ignoredOptions are for mount(8) and for readers of fstab. They mean nothing to the kernel.
 var ignoredOptions = []string{"defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "_netdev"}
 
 // contextOptions are those of SELinux, which are no words for Options.

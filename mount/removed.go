@@ -2,12 +2,13 @@ package mount
 
 import "context"
 
-// removedKey is the key of what is told of removed targets in a context.
+// removedKey is the context key of the function for removed targets.
 type removedKey struct{}
 
-// WithRemoved returns a context for calls of code that unmounts: removed is told of each target that [Mounter.RemoveTarget] has
-// removed with it. The kernel removes no mount point, so nothing was mounted there any more. Removed is called before the call
-// returns, and later where that was abandoned; it must not block, and be safe for use by several goroutines.
+// WithRemoved returns a context for calls of code that unmounts. removed is called with each target that
+// [Mounter.RemoveTarget] has removed under this context. The kernel removes no mount point, so nothing was mounted there
+// any more. removed is called before the call returns, or later if the call was abandoned. It must not block, and must be
+// safe for use by several goroutines.
 func WithRemoved(ctx context.Context, removed func(target string)) context.Context {
 	return context.WithValue(ctx, removedKey{}, removed)
 }

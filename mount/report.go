@@ -5,12 +5,12 @@ import "context"
 // FilesystemReport is what a filesystem on a block device tells of its own health, beside its options. The zero value is that of
 // a filesystem that tells nothing.
 type FilesystemReport struct {
-	// ShutDown says that it has given up: an xfs tells so in no option.
+	// ShutDown says that the filesystem was shut down after a failure. An xfs shows this in no option.
 	ShutDown bool
 	// Errors is how many errors it has on record, over all mounts until a check clears them: those that ext4 has found in
 	// itself (ext2 and ext3, too), those of the device of a btrfs.
 	Errors uint64
-	// LastError says where ext4 has found the last of them, and when; empty where nobody knows.
+	// LastError says where and when ext4 found the last error; empty if that is not known.
 	LastError string
 	// Complaints is how often ext4 has written to the kernel's log since it was mounted, and Warnings how many of that were
 	// warnings. It complains of each failed write of data, and of harmless things too: more complaints are a reason to look,

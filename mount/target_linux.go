@@ -47,7 +47,7 @@ func retryOpen(open func() (int, error)) (fd int, err error) {
 	return fd, err
 }
 
-// closeFD closes a descriptor from which nothing was written, so that there is no error to tell of.
+// closeFD closes a descriptor to which nothing was written, so its error does not matter.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
 // fdPath is the name of an open descriptor for calls that take only paths. The kernel follows it to the descriptor

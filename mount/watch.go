@@ -15,9 +15,9 @@ type TableChange struct {
 	// Whole says that the two lists do not hold all: events were lost, or this kernel does not tell which mounts it was
 	// (before Linux 6.15). Compare with [Mounter.List] whatever you care about.
 	Whole bool
-	// Options says that the mount table has changed, so that options of mounts may have changed too. The kernel does not say
-	// of which mount. When no mount has come or gone at the same time, one was remounted. [Mounter.Lookup] has the options
-	// of each.
+	// Options says that the mount table has changed, so options of mounts may have changed too. The kernel does not say for
+	// which mount. If no mount has come or gone at the same time, one was remounted. [Mounter.Lookup] has the options of
+	// each.
 	Options bool
 }
 
@@ -25,11 +25,11 @@ type TableChange struct {
 // runs in the goroutine of the caller and starts nothing that outlives it; it sleeps while nothing happens. Another error
 // says that watching is not possible, or no longer.
 //
-// Changes that come within a few milliseconds are told of together, so that a burst of mounts costs little.
+// Changes that come within a few milliseconds are reported together, so a burst of mounts costs little.
 //
-// The first call, with Whole set, comes when watching has begun, so that nothing is missed between an earlier look at the
-// table and the first change. Calls come one after the other. The next call has all changes that came during the last one;
-// when these are more than the kernel keeps (16,384 events), Whole is set.
+// The first call, with Whole set, comes when watching has begun. So nothing is missed between an earlier look at the table
+// and the first change. Calls come one after the other. The next call has all changes that came during the last one. If
+// these are more than the kernel keeps (16,384 events), Whole is set.
 //
 // Watch reports all changes in the mount namespace of the process, by whatever process. The kernel does not report changes
 // to a filesystem other than by mount(2), nor renames of directories above a mount point.
