@@ -14,16 +14,16 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// actualState is the actual state of the world that wakes those who wait for a pod when something becomes of one of its
-// volumes.
+// actualState is the actual state of the world. It also wakes the waiters for a pod when the state of one of its volumes
+// changes.
 type actualState struct {
 	*cache.ActualStateOfWorld
 	changes *changes.Hub
-	// forgot is told of a volume that is detached, and why the state did not forget it, if it did not.
+	// forgot is called with each volume that was detached. err says why the state could not forget it, or is nil.
 	forgot func(name v1.UniqueVolumeName, err error)
-	// made is told of a mount before the state is.
+	// made is called with each new mount, before the state changes.
 	made func(h podvolume.Key, path string)
-	// gone is told of a set-up that is gone after the state is.
+	// gone is called with each set-up that is gone, after the state has changed.
 	gone func(h podvolume.Key)
 }
 
@@ -33,8 +33,8 @@ var (
 	_ operationexecutor.VolumeUsers                       = (*actualState)(nil)
 )
 
-// MarkVolumeAsMounted implements the executor's mounter updater. The mounter is asked once, here, what a query will tell:
-// one that panics has not set the volume up.
+// MarkVolumeAsMounted implements the executor's mounter updater. It queries the mounter once and keeps the answers for later
+// queries. If the mounter panics, the volume does not count as set up.
 func (a *actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
 	defer a.changes.Notify(opts.PodName)
 	if opts.Mounter != nil {
@@ -54,10 +54,10 @@ func (a *actualState) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName, device
 	return a.ActualStateOfWorld.MarkDeviceAsMounted(volumeName, devicePath, deviceMountPath, seLinuxMountContext)
 }
 
-// MarkVolumeAsDetached implements the executor's attacher updater, which has no error: that the volume stays would only
-// show in that it is detached again.
+// MarkVolumeAsDetached implements the executor's attacher updater, which returns no error. forgot gets the error: otherwise
+// it would show only in that the volume is detached again.
 func (a *actualState) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
-	err := a.RemoveVolumeFromReportAsAttached(volumeName, nodeName) // It checks that the node is this one.
+	err := a.RemoveVolumeFromReportAsAttached(volumeName, nodeName) // It checks that this is the state's own node.
 	if err == nil {
 		err = a.DeleteVolume(volumeName)
 	}

@@ -13,22 +13,23 @@ import (
 // AttachedBy says who attaches volumes to a node and detaches them.
 type AttachedBy uint8
 
-// Who attaches. To change from one to the other on a node that has volumes is safe: what the node has attached by itself
-// it detaches by itself.
+// A node that has volumes may safely change from one to the other: the node itself detaches what it has attached itself.
 const (
-	// AttachedByNode: the manager does, through the plugins.
+	// AttachedByNode: the manager attaches and detaches, through the plugins.
 	AttachedByNode AttachedBy = iota
-	// AttachedByController: a controller does, and says so in the status of the node's object in the store
-	// (status.volumesAttached), with the path of each device. The manager never attaches or detaches. Before it mounts a
-	// volume it has the node's status list it as in use (status.volumesInUse), and it takes it from that list only when
-	// nothing is left of it here for certain; until then a controller must not detach it. Needs Options.Store.
+	// AttachedByController: a controller attaches and detaches. It lists the attached volumes, with the path of each device,
+	// in the status of the node's object in the store (status.volumesAttached). The manager never attaches or detaches.
+	// Before it mounts a volume, it makes the node's status list the volume as in use (status.volumesInUse). It removes the
+	// volume from that list only when it is certain that nothing of the volume is left on the node; until then a controller
+	// must not detach it. Options.Store is required.
 	//
-	// The list of an earlier manager stays until PodsComplete, and beyond it where records were damaged. Without
-	// records (Options.NoRecords) what that manager left mounted is not known, and leaves the list with PodsComplete.
+	// The list of an earlier manager stays until PodsComplete, and longer if records were damaged. Without records
+	// (Options.NoRecords) the manager does not know what the earlier one left mounted: such volumes leave the list with
+	// PodsComplete.
 	AttachedByController
 )
 
-// checkAttachment says what is wrong with the options about attaching.
+// checkAttachment returns an error for wrong options about attaching.
 func (o Options) checkAttachment() error {
 	switch {
 	case o.AttachedBy > AttachedByController:
@@ -41,15 +42,17 @@ func (o Options) checkAttachment() error {
 	return nil
 }
 
-// VolumesInUseReporter has the node's status list the volumes that the node uses, where a controller attaches. It is for
-// orchestrators that write the status of their nodes themselves.
+// VolumesInUseReporter writes the list of volumes that this node uses to the node's status, if a controller attaches
+// volumes. It is for orchestrators that write the status of their nodes themselves.
 type VolumesInUseReporter interface {
-	// ReportVolumesInUse returns nil when the node's status, where the controller reads it, lists volumes as in use and no
-	// others; they are sorted. Nothing is mounted from a volume before that. An error that matches [ErrReportedLater] says
-	// that Manager.MarkVolumesAsReportedInUse will be called when it does; after any other one it is called again. The calls
-	// are made one after the other, each time the list may have changed, also with a list that is still there.
+	// ReportVolumesInUse returns nil when the node's status, where the controller reads it, lists exactly these volumes as
+	// in use. They are sorted. The manager mounts nothing from a volume before that. An error that matches
+	// [ErrReportedLater] promises a later call of Manager.MarkVolumesAsReportedInUse, when the status has the list. After
+	// any other error the manager calls again. It makes one call at a time, whenever the list may have changed, and possibly
+	// with the same list again.
 	ReportVolumesInUse(ctx context.Context, volumes []v1.UniqueVolumeName) error
 }
 
-// ErrReportedLater says that the list of volumes in use was taken and is not in the node's status yet.
+// ErrReportedLater says that the reporter has accepted the list of volumes in use, but the node's status does not show it
+// yet.
 var ErrReportedLater = nodestatus.ErrReportedLater

@@ -13,38 +13,40 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// The reasons of conditions that the manager itself finds out. A plugin has its own.
+// These are the reasons of conditions that the manager itself finds. Plugins have their own.
 const (
-	ReasonUnmounted          = health.Unmounted          // somebody has unmounted it; it is set up again
-	ReasonMountedOver        = health.MountedOver        // somebody has mounted on top of it or above it
-	ReasonFlagsChanged       = health.FlagsChanged       // somebody has remounted it with other flags
+	ReasonUnmounted          = health.Unmounted          // another program has unmounted it; it is set up again
+	ReasonMountedOver        = health.MountedOver        // another program has mounted on top of it or above it
+	ReasonFlagsChanged       = health.FlagsChanged       // another program has remounted it with other flags
 	ReasonFilesystemReadOnly = health.FilesystemReadOnly // its filesystem has become read-only
 	ReasonFilesystemShutDown = health.FilesystemShutDown // its filesystem has shut down after an error
 	ReasonFilesystemErrors   = health.FilesystemErrors   // its filesystem, or the device of a btrfs, has errors on record
-	ReasonUnreachable        = health.Unreachable        // its server, its daemon or its device does not serve it any more
+	ReasonUnreachable        = health.Unreachable        // its server, its daemon or its device no longer serves it
 	ReasonHung               = health.Hung               // a call on it does not return: see HungError
-	ReasonNotTakenOff        = health.NotTakenOff        // it hangs, and HungUnmount has failed
+	ReasonNotTakenOff        = health.NotTakenOff        // it hangs, and HungUnmount could not unmount it
 	ReasonStrayFiles         = health.StrayFiles         // files lie below it, in the directory on which it is staged
 	ReasonDataLost           = health.DataLost           // data that was written may be lost
 )
 
-// The reasons of the events about conditions: Kubernetes' own, and its counterpart when all is well again.
+// These are the reasons of events about conditions: the reason that Kubernetes uses, and one for a volume that has no
+// condition any more.
 const (
 	EventVolumeConditionAbnormal = health.EventAbnormal
 	EventVolumeConditionNormal   = health.EventNormal
 )
 
-// Condition is one thing that is wrong with a volume, or worth knowing.
+// Condition is a fault of a volume, or a fact worth knowing.
 type Condition struct {
 	volume.HealthCondition
 
-	// Since is when it was found out.
+	// Since is when the condition was found.
 	Since time.Time
-	// Err is the cause, for errors.Is; nil when there is none but the message.
+	// Err is the cause, for errors.Is; nil if only the message is known.
 	Err error
 }
 
-// eventTarget returns the object that gets the events about a volume, as long as something is known of it, and the volume's name.
+// eventTarget returns the volume's name and the object on which events about the volume are recorded. The object is nil for
+// an unknown volume.
 func (m *Manager) eventTarget(h podvolume.Key) (object runtime.Object, name string) {
 	name = string(h.Volume)
 	var spec *volume.Spec
@@ -67,7 +69,7 @@ func (m *Manager) eventTarget(h podvolume.Key) (object runtime.Object, name stri
 	return object, name
 }
 
-// podObject returns pod, or a plain nil.
+// podObject returns pod; for a nil pod it returns a nil interface.
 func podObject(pod *v1.Pod) runtime.Object {
 	if pod == nil {
 		return nil
@@ -75,7 +77,8 @@ func podObject(pod *v1.Pod) runtime.Object {
 	return pod
 }
 
-// conditionsOf returns what is wrong with a volume as a pod has it: with its set-up, with its staging, and what hangs.
+// conditionsOf returns the conditions of a volume as a pod has it: those of its set-up, those of its staging, and its calls
+// that hang.
 func (m *Manager) conditionsOf(h podvolume.Key) []Condition {
 	var found []Condition
 	for _, c := range m.health.OfPod(h) {
@@ -84,7 +87,7 @@ func (m *Manager) conditionsOf(h podvolume.Key) []Condition {
 	return append(found, hungConditions(m.executor, h)...)
 }
 
-// healthChanged tells those who wait for a volume, or follow it, that its health has changed.
+// healthChanged notifies the waiters and the followers of a volume that its health has changed.
 func healthChanged(hub *changes.Hub) func(podvolume.Key) {
 	return func(key podvolume.Key) {
 		hub.Tell(changes.Topic{Volume: key.Volume})

@@ -15,19 +15,20 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ReportLimits writes into the CSINode object of a node how many volumes of each plugin it can have, as the plugins with
-// volume.CapAttachLimits say, so that controller/attachdetach attaches no more. A plugin that counts by several keys is held
-// to the least of its limits. Drivers of others in the object stay as they are, and so do the id of the node and the topology that
-// the entry of a plugin has: a CSI driver has its own (bridge/csi/csidriver). Call it when the agent starts, and when a limit may
-// have changed.
+// ReportLimits writes to a node's CSINode object how many volumes of each plugin the node can have; controller/attachdetach
+// attaches no more. The limits come from the plugins with volume.CapAttachLimits. If a plugin has several limits, the least
+// one counts. Foreign drivers in the object stay as they are. So do the node's id and the topology in a plugin's entry,
+// which bridge/csi/csidriver may have written for a CSI driver. Call it when the agent starts, and when a limit may have
+// changed.
 //
-// What a plugin cannot say is left as it is, and is part of the error; the others are reported all the same.
+// If a plugin cannot return its limits, its entry stays as it is, and the returned error says so. ReportLimits still writes
+// the limits of the other plugins.
 func ReportLimits(ctx context.Context, plugins *volume.VolumePluginMgr, s store.Store, node types.NodeName) error {
 	drivers, err := limitedDrivers(ctx, plugins, node)
 	for len(drivers) > 0 {
 		written := reportDrivers(ctx, s, node, drivers)
 		if errors.Is(written, store.ErrConflict) || errors.Is(written, store.ErrAlreadyExists) {
-			continue // somebody else has written it: it is read again
+			continue // another writer came first: read the object again
 		}
 		if written != nil {
 			err = errors.Join(err, fmt.Errorf("attach limits of node %q: %w", node, written))
@@ -37,7 +38,7 @@ func ReportLimits(ctx context.Context, plugins *volume.VolumePluginMgr, s store.
 	return err
 }
 
-// limitedDrivers asks the plugins.
+// limitedDrivers asks the plugins for their limits, and returns their entries for the CSINode object.
 func limitedDrivers(ctx context.Context, plugins *volume.VolumePluginMgr, node types.NodeName) ([]storagev1.CSINodeDriver, error) {
 	var drivers []storagev1.CSINodeDriver
 	var errs []error
@@ -64,7 +65,7 @@ func limitedDrivers(ctx context.Context, plugins *volume.VolumePluginMgr, node t
 	return drivers, errors.Join(errs...)
 }
 
-// reportDrivers writes drivers in place of those of the same names.
+// reportDrivers writes entries to the CSINode object. They replace the entries with the same names.
 func reportDrivers(ctx context.Context, s store.Store, node types.NodeName, drivers []storagev1.CSINodeDriver) error {
 	object, err := store.Get[*storagev1.CSINode](ctx, s, "", string(node))
 	if errors.Is(err, store.ErrNotFound) {
@@ -89,7 +90,7 @@ func reportDrivers(ctx context.Context, s store.Store, node types.NodeName, driv
 	return err
 }
 
-// keepIdentity takes over what the entry of the same driver says of the node.
+// keepIdentity keeps the node's id and the topology that the driver's entry has already.
 func keepIdentity(driver *storagev1.CSINodeDriver, known []storagev1.CSINodeDriver) {
 	for _, k := range known {
 		if k.Name == driver.Name && k.NodeID != "" {

@@ -9,20 +9,20 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
-// LostData says that data which was written to a volume may be lost, as its filesystem told before it was unmounted. The
-// unmount itself does not tell.
+// LostData says that data which was written to a volume may be lost. The manager learns this from the volume's filesystem
+// before the unmount, because the unmount itself does not report it.
 type LostData struct {
-	// Volume is the unique name.
+	// Volume is the unique name of the volume.
 	Volume v1.UniqueVolumeName
-	// PodUID is the UID of the pod for which it was set up; empty when it was staged for several.
+	// PodUID is the UID of the pod for which the volume was set up; empty for a staged volume, which several pods may share.
 	PodUID types.UID
-	// At is when that was found out.
+	// At is when the loss was found.
 	At time.Time
-	// Err is what the filesystem has said.
+	// Err is the error of the filesystem.
 	Err error
 }
 
-// lostDataOf returns what is told of data that may be lost.
+// lostDataOf converts the losses that package health has kept.
 func lostDataOf(found []health.LostData) []LostData {
 	var lost []LostData
 	for _, d := range found {
