@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// bootID returns what the kernel calls this boot; it is another one after each boot.
+// bootID returns the kernel's id of this boot. It changes with each boot.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
