@@ -14,22 +14,21 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file deals with loop devices that a manager, or a plugin, has left attached.
+// This file handles loop devices that a manager, or a plugin, has left attached.
 
-// LoopDevices returns the loop devices that have a file; none where they are not looked at.
+// LoopDevices returns the loop devices that have a backing file; none if the manager ignores loop devices.
 func (l *List) LoopDevices(ctx context.Context) ([]loop.Device, error) {
 	if l.options.Loops == nil {
 		return nil, nil
 	}
 	all, err := l.options.Loops.Devices(ctx)
 	if errors.Is(err, mount.ErrUnsupported) {
-		return nil, nil // Nothing could have attached one.
+		return nil, nil // This platform has no loop devices.
 	}
 	return all, err
 }
 
-// Devices returns those of all loop devices whose files lie under the root, and that neither a record nor a mount accounts
-// for.
+// Devices returns the loop devices whose files lie under the root, and that belong to no record and no mount.
 func (l *List) Devices(all []loop.Device, table []mount.MountPoint, isRecorded func(loop.Device) bool) []Orphan {
 	root := shownAs(filepath.Dir(l.options.Plugins.Host().GetPodsDir()))
 	mounted := numbersOf(table)
@@ -44,7 +43,7 @@ func (l *List) Devices(all []loop.Device, table []mount.MountPoint, isRecorded f
 	return orphans
 }
 
-// shownAs returns a directory as the kernel shows it.
+// shownAs returns the path by which the kernel shows a directory: with symbolic links resolved.
 func shownAs(dir string) string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		return real
@@ -52,7 +51,7 @@ func shownAs(dir string) string {
 	return dir
 }
 
-// numbersOf returns the numbers of all devices that are mounted.
+// numbersOf returns the device numbers of all mounts.
 func numbersOf(table []mount.MountPoint) map[[2]uint32]struct{} {
 	numbers := make(map[[2]uint32]struct{}, len(table))
 	for _, mp := range table {
@@ -61,8 +60,8 @@ func numbersOf(table []mount.MountPoint) map[[2]uint32]struct{} {
 	return numbers
 }
 
-// removeDevice detaches a device that is proven to be of a volume of ours, and that nobody uses. An intent for that volume
-// waits meanwhile.
+// removeDevice detaches an unused device that provably belongs to one of our volumes. Meanwhile no intent for that volume
+// can be recorded.
 func (l *List) removeDevice(ctx context.Context, o Orphan) error {
 	name, err := l.volumeOf(o.Device)
 	if err != nil {
@@ -74,7 +73,7 @@ func (l *List) removeDevice(ctx context.Context, o Orphan) error {
 	}
 	defer release()
 	if l.options.Records.Accounts(o.Device) {
-		return nil // It is that of a volume now.
+		return nil // It belongs to a volume now.
 	}
 	all, err := l.options.Loops.Devices(ctx)
 	if err != nil {
@@ -92,9 +91,9 @@ func (l *List) removeDevice(ctx context.Context, o Orphan) error {
 	return nil
 }
 
-// volumeOf returns the volume whose name a device has as its label, if its file lies where the plugin of that volume keeps
-// what is its own. Any other device may be somebody else's. Of a long name the label has a digest: it proves the name that
-// the file has.
+// volumeOf returns the volume that a device's label names, if the device's file lies in the directory of that volume's
+// plugin. Any other device may be foreign. The label of a long name is a digest: it can only confirm a name, and the file's
+// name provides it.
 func (l *List) volumeOf(d loop.Device) (v1.UniqueVolumeName, error) {
 	file := filepath.Base(d.BackingPath)
 	for _, plugin := range l.options.Plugins.PluginNames() {
