@@ -16,25 +16,24 @@ import (
 )
 
 const (
-	// gidAnnotation is where a PersistentVolume asks for a supplemental group, as in Kubernetes.
+	// gidAnnotation is the annotation by which a PersistentVolume asks for a supplemental group, as in Kubernetes.
 	gidAnnotation = "pv.beta.kubernetes.io/gid"
-	// pvcProtection keeps a claim that is being deleted for the pods that use it, as in Kubernetes.
+	// pvcProtection is the finalizer that keeps a deleted claim while pods use it, as in Kubernetes.
 	pvcProtection = "kubernetes.io/pvc-protection"
 )
 
-// ErrClaimNotReady matches what keeps a pod from its claim for now: the claim is missing, not bound, or being deleted, or
-// its PersistentVolume is missing or belongs to another claim. The pod is looked at again when the store changes.
+// ErrClaimNotReady matches a claim that the pod cannot use yet: the claim is missing, not bound, or being deleted, or its
+// PersistentVolume is missing or belongs to another claim. The manager tries again when the store changes.
 var ErrClaimNotReady = errors.New("claim is not ready")
 
-// resolution is a volume of a pod that was resolved now, with what the pod wants of it, or with an error and no spec.
+// resolution is the result of resolving one volume of a pod: what the pod wants of it, or an error and no spec.
 type resolution struct {
 	Volume
 
 	want cache.AddPodOptions
 }
 
-// isMistake reports whether err is one that no change of the store mends, so that the pod itself is to be changed, or
-// the set of plugins.
+// isMistake reports whether no change of the store can cure err: only another pod spec or another set of plugins can.
 func isMistake(err error) bool {
 	if errors.Is(err, ErrPluginAwaited) {
 		return false
@@ -49,25 +48,25 @@ func isMistake(err error) bool {
 	return false
 }
 
-// resolver finds out what the volumes of a pod are. It reads the store and changes nothing.
+// resolver identifies the volumes of a pod. It reads the store and changes nothing.
 type resolver struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
 	seLinux Labels
-	// dynamic says that plugins may come.
+	// dynamic says that plugins may be added later.
 	dynamic bool
-	// reading is told of each object before it is read.
+	// reading is called with each object before it is read.
 	reading func(pod types.UID, key store.Key)
 }
 
-// resolve answers for each volume of pod that a container uses. pod must be valid and must not change any more: specs
-// refer to it.
+// resolve resolves each volume of pod that a container uses. pod must be valid, and must not change after the call: the
+// specs refer to it.
 func (r resolver) resolve(ctx context.Context, pod *v1.Pod) []resolution {
 	mounting, mapping := usersOf(pod)
 	answers := make([]resolution, 0, len(pod.Spec.Volumes))
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
-		// The others are left alone, as kubelet does.
+		// Unused volumes are ignored, as in kubelet.
 		if mounting[vol.Name] != "" || mapping[vol.Name] != "" {
 			answers = append(answers, r.resolveVolume(ctx, pod, vol, func(spec *volume.Spec) error {
 				return checkMode(spec, mounting[vol.Name], mapping[vol.Name])
@@ -79,8 +78,8 @@ func (r resolver) resolve(ctx context.Context, pod *v1.Pod) []resolution {
 	return answers
 }
 
-// refuseSharedNames refuses a PersistentVolume that has the inner name of one of the pod's own volumes of the same plugin: both
-// would be set up at the same path.
+// refuseSharedNames refuses a PersistentVolume whose inner name is also that of an inline volume of the pod with the same
+// plugin. The plugin would set up both at the same path.
 func refuseSharedNames(pod *v1.Pod, answers []resolution) {
 	for i, a := range answers {
 		if a.Err != nil || a.want.VolumeSpec.PersistentVolume == nil {
@@ -97,8 +96,8 @@ func refuseSharedNames(pod *v1.Pod, answers []resolution) {
 	}
 }
 
-// shareWritable gives all names of one volume the same spec. A pod that refers to a claim twice, once read-only, gets it
-// writable, once; which name is read-only stays known.
+// shareWritable gives all names of one volume the same spec. A pod that refers to a claim twice, once read-only, gets the
+// volume once, and writable. Which of the names is read-only stays known.
 func shareWritable(answers []resolution) {
 	for i, a := range answers {
 		for _, other := range answers {
@@ -132,8 +131,9 @@ func (r resolver) resolveVolume(ctx context.Context, pod *v1.Pod, vol *v1.Volume
 	return a
 }
 
-// findPlugin names the volume, too. The spec's own name is checked, because it becomes an element of paths. The registry is asked
-// once for all that the manager knows of the plugin. An operation asks again, for the plugin that is there when it runs.
+// findPlugin finds the plugin of a volume and the volume's unique name. It checks the name of the spec, because paths
+// contain it. It asks the registry once for everything that the manager has to know about the plugin. An operation asks
+// again, because the plugin may be another one by then.
 func (r resolver) findPlugin(pod *v1.Pod, a *resolution) error {
 	spec := a.want.VolumeSpec
 	if err := errors.Join(volume.CheckPathElement(spec.Name()), volume.CheckSources(spec)); err != nil {
@@ -148,16 +148,16 @@ func (r resolver) findPlugin(pod *v1.Pod, a *resolution) error {
 	return err
 }
 
-// claimRef is how a pod refers to a claim.
+// claimRef is a pod's reference to a claim.
 type claimRef struct {
 	pod      *v1.Pod
 	name     string
 	readOnly bool
-	// ephemeral says that the claim was made for this pod alone, so that the pod must own it.
+	// ephemeral says that the claim was made for this pod alone. The pod must then own it.
 	ephemeral bool
 }
 
-// claimOf returns the claim that a volume of a pod refers to, and false when it needs none.
+// claimOf returns the claim that a volume of a pod refers to; false if it refers to none.
 func claimOf(pod *v1.Pod, vol *v1.Volume) (claimRef, bool) {
 	switch {
 	case vol.PersistentVolumeClaim != nil:
@@ -168,7 +168,7 @@ func claimOf(pod *v1.Pod, vol *v1.Volume) (claimRef, bool) {
 	return claimRef{}, false
 }
 
-// resolveClaim goes from the claim to its PersistentVolume, which a then wants.
+// resolveClaim finds the PersistentVolume of a claim, and makes it the volume that a wants.
 func (r resolver) resolveClaim(ctx context.Context, ref claimRef, a *resolution) error {
 	if r.store == nil {
 		return fmt.Errorf("it refers to claim %q and this manager has no store of claims (Options.Store): %w", ref.name, volume.ErrUnsupported)
@@ -209,7 +209,8 @@ func (r resolver) claim(ctx context.Context, ref claimRef) (*v1.PersistentVolume
 	return claim, nil
 }
 
-// unbound says that a claim has no volume, and why, as far as its controller has written that into its status.
+// unbound returns the error for a claim without a volume. It names the reason if the claim's controller has written one to
+// the claim's status.
 func unbound(claim *v1.PersistentVolumeClaim) error {
 	name := volume.GetPersistentVolumeClaimQualifiedName(claim)
 	if why := volume.WhyUnbound(claim); why != "" {
@@ -244,7 +245,8 @@ func (r resolver) persistentVolume(
 	return pv, nil
 }
 
-// unready adds to an error of the store what it means for the pod. An object that is missing may still come.
+// unready adds to an error of the store what it means for the pod. A missing object may still be created: the claim is then
+// not ready.
 func unready(err error, format, name string) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return fmt.Errorf("%w: "+format+": %w", ErrClaimNotReady, name, err)
@@ -252,8 +254,8 @@ func unready(err error, format, name string) error {
 	return fmt.Errorf(format+": %w", name, err)
 }
 
-// checkMode refuses a volume that is a block device for a container that mounts it, and the other way round. An empty name says
-// that there is no such container.
+// checkMode refuses a block volume that a container mounts, and a filesystem volume that a container uses as a device. An
+// empty name means that no container does.
 func checkMode(spec *volume.Spec, mountedBy, mappedBy string) error {
 	mode, err := volume.GetVolumeMode(spec)
 	switch {

@@ -9,14 +9,14 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// Labels tells which label files need so that a container may use them; see volumemanager.SELinuxLabels.
+// Labels returns the label that files must have for a container to use them; see volumemanager.SELinuxLabels.
 type Labels interface {
-	// FileLabel returns the label for a container with these options; empty when it is not known before the container starts.
+	// FileLabel returns the label for a container with these options; empty if it is not known before the container starts.
 	FileLabel(options *v1.SELinuxOptions) (string, error)
 }
 
-// labelsOf returns the labels, sorted, of the containers of pod that use a volume. A container that is privileged is not
-// confined, and one without options gets a label that nobody knows yet: neither has one.
+// labelsOf returns the sorted labels of the containers of pod that use a volume. It leaves out privileged containers, which
+// are not confined, and containers without options, whose labels are not known yet.
 func labelsOf(labels Labels, pod *v1.Pod, vol *v1.Volume) ([]string, error) {
 	if labels == nil {
 		return nil, nil
@@ -38,7 +38,7 @@ func labelsOf(labels Labels, pod *v1.Pod, vol *v1.Volume) ([]string, error) {
 	return sets.List(found), nil
 }
 
-// seLinuxOptions returns the options that count for a container, or nil.
+// seLinuxOptions returns the effective options of a container; nil if it has none or is privileged.
 func (c container) seLinuxOptions(pod *v1.Pod) *v1.SELinuxOptions {
 	own, ofPod := c.security, pod.Spec.SecurityContext
 	switch {
@@ -67,5 +67,5 @@ func (c container) uses(volumeName string) bool {
 	return false
 }
 
-// volumeKey is what a pod waits for that cannot have a volume beside another pod. No object of a store has such a key.
+// volumeKey is the key for a pod that waits until another pod releases a volume. No object of a store has such a key.
 func volumeKey[N ~string](name N) store.Key { return store.Key{Name: string(name)} }
