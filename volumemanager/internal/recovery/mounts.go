@@ -11,14 +11,14 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// This file compares what is on record with the mount table, once, at the start.
+// This file compares the records with the mount table, once, at the start.
 
-// mountsFound is the mount table as it was at the start.
+// mountsFound is the mount table at the start.
 type mountsFound struct {
 	table []mount.MountPoint
-	// top says where in the table the uppermost mount at a path is.
+	// top holds the table's index of the uppermost mount at each path.
 	top map[string]int
-	// byID says where a mount is.
+	// byID holds the table's index of each mount by its unique id.
 	byID map[uint64]int
 }
 
@@ -31,9 +31,9 @@ func newMountsFound(table []mount.MountPoint) mountsFound {
 	return f
 }
 
-// compareMounts reads the mount table and takes the mounts of the records that are there as ours. One that is gone is not
-// ours any more: what it was of stays uncertain, so that it is set up or staged anew before anybody gets it, and a plain
-// directory in its place is given to nobody. Where another is in its place, that is left alone.
+// compareMounts reads the mount table, and enters the recorded mounts that are still there as ours. A recorded mount that is
+// gone is no longer ours. Its volume stays uncertain: it is set up or staged again before a pod gets it, and a plain
+// directory at its path is given to no pod. If another mount is at its path, the manager leaves that mount alone.
 func (r *Recovery) compareMounts(ctx context.Context, found []journal.Found) (mountsFound, error) {
 	if r.options.Mounts == nil {
 		return mountsFound{}, nil
@@ -50,7 +50,7 @@ func (r *Recovery) compareMounts(ctx context.Context, found []journal.Found) (mo
 			}
 		}
 	}
-	r.options.Watch.LookAtAll() // What is wrong with them is told.
+	r.options.Watch.LookAtAll() // This reports the faults of the mounts.
 	return mounts, nil
 }
 
@@ -62,7 +62,7 @@ type recordedMount struct {
 	known journal.Mount
 }
 
-// mountsOf returns the mounts of a record: of the staging, and of each pod. Those of a block volume are the binds of its
+// mountsOf returns the mounts of a record: of the staging, and of each pod. For a block volume these are the binds of its
 // device.
 func mountsOf(v journal.Found) []recordedMount {
 	r := v.Record
@@ -80,18 +80,19 @@ func mountsOf(v journal.Found) []recordedMount {
 	return mounts
 }
 
-// own returns the mount of a record as one of ours; nil when it is not there, or when it is not known which it was.
+// own returns a recorded mount as one of ours. It is nil if nothing is mounted at its path, or if the record does not
+// identify the mount.
 func (f mountsFound) own(r recordedMount) *mountwatch.Mount {
 	top, mounted := f.top[r.path]
 	if !mounted || !r.known.IsKnown() {
 		return nil
 	}
 	if at, ok := f.byID[r.known.Unique]; ok && r.known.Unique != 0 && f.table[at].Path == r.path {
-		return mountwatch.NewMount(r.Key, r.path, f.table[at]) // perhaps below another
+		return mountwatch.NewMount(r.Key, r.path, f.table[at]) // perhaps below another mount
 	}
 	if r.known.Is(f.table[top]) {
 		return mountwatch.NewMount(r.Key, r.path, f.table[top])
 	}
-	// Ours is gone and another there: it is not to be taken for ours.
+	// Our mount is gone and another is at its path: do not take that one for ours.
 	return mountwatch.Lost(r.Key, r.path, r.known.Unique, r.known.Other)
 }
