@@ -163,7 +163,7 @@ type containerAsk struct {
 	entry     *populator.Pod
 	container *v1.Container
 	rows      map[string]cache.MountedVolume // by outer name
-	variables *containers.Environment        // nil: nobody has asked for one
+	variables *containers.Environment        // nil until a subPathExpr needs them
 }
 
 func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.Pod) }
@@ -194,7 +194,7 @@ func (a *containerAsk) answer(ctx context.Context) (ContainerVolumes, error) {
 	return volumes, nil
 }
 
-// order sorts mounts so that nested ones come later, and lets each source be relabelled once.
+// order sorts mounts: nested ones come later. It also keeps each source from being relabelled more than once.
 func (v *ContainerVolumes) order() {
 	slices.SortStableFunc(v.Mounts, func(a, b ContainerMount) int {
 		return cmp.Compare(strings.Count(a.Target, "/"), strings.Count(b.Target, "/"))
@@ -386,8 +386,8 @@ func (a *containerAsk) bindSubPath(ctx context.Context, index int, made Containe
 	})
 }
 
-// isOurs reports whether a path is one that the plugin has made for the pod. Any other one is a directory of the host,
-// which whoever wrote the pod or the PersistentVolume has chosen.
+// isOurs reports whether the plugin has made a path for the pod. Any other path is a directory of the host, chosen by the
+// author of the pod or of the PersistentVolume.
 func (a *containerAsk) isOurs(dir string) bool {
 	return strings.HasPrefix(dir, a.manager.subpaths.PodDir(a.entry.Pod.UID)+string(filepath.Separator))
 }
@@ -417,14 +417,15 @@ func (a *containerAsk) device(spec v1.VolumeDevice) (ContainerDevice, error) {
 	return made, err
 }
 
-// ReleaseContainer undoes [Manager.ContainerMounts] once a container has ended, or if it was never started: what was
-// bound for its sub-paths is unmounted, and the directories of that are removed by rmdir. It is found on disk, so that
-// this works also after a restart, and for a pod that was removed or never added; where there is nothing, it succeeds. A
-// container that is started again need not be released before; RemovePod releases all of its pod's.
+// ReleaseContainer undoes [Manager.ContainerMounts] when a container has ended, or was never started: it unmounts what was
+// bound for the container's sub-paths, and removes the directories of the binds by rmdir. It finds them on disk. It
+// therefore also works after a restart, and for a pod that was removed or never added; if there is nothing it succeeds. A
+// container that is started again need not be released before. RemovePod releases all containers of its pod.
 //
-// The path that a runtime was given must not be used on the host any more: the error then matches unix.EBUSY. A mount
-// there which is not ours is left alone, and is an error that matches mount.ErrForeign. What can be released is, in any
-// case, and the call may be repeated. The content of the volume is not touched. ctx bounds the call.
+// The path that a runtime was given must not be in use on the host any more; otherwise the error matches unix.EBUSY.
+// ReleaseContainer leaves a foreign mount at that path alone, and returns an error that matches mount.ErrForeign. It
+// releases everything else in any case, and may be called again. It does not touch the content of the volume. ctx bounds the
+// call.
 func (m *Manager) ReleaseContainer(ctx context.Context, uid types.UID, container string) error {
 	for field, name := range map[string]string{"UID of the pod": string(uid), "name of the container": container} {
 		if err := volume.CheckPathElement(name); err != nil {

@@ -23,9 +23,9 @@ import (
 // detached, or has left the mount table while the call goes on, the call may hang on; the pod counts as gone all the same, and
 // what else the plugin has to undo is undone when the call returns.
 type HungUnmount struct {
-	// ForceAfter is how long after its begin a call that hangs is ended by aborting the mount (MNT_FORCE): everybody who
-	// waits for the server gets an error, and what was not written yet is lost. Local filesystems cannot be aborted. Zero
-	// never does.
+	// ForceAfter is how long after its begin the manager ends a call that hangs by aborting the mount (MNT_FORCE): every
+	// process that waits for the server gets an error, and data that was not written yet is lost. Local filesystems cannot
+	// be aborted. Zero means never.
 	ForceAfter time.Duration
 	// LazyAfter is how long after its begin the mount is detached (MNT_DETACH) when that has not helped, or is not allowed.
 	// The server may come back and get what was not written, or never. Zero never does.
@@ -56,8 +56,8 @@ func hungConditions(executor *operationexecutor.Executor, h podvolume.Key) []Con
 	return hungCallsOf(executor, h.Volume, func(o operationexecutor.OperationInfo) bool { return o.PodName == "" || o.PodName == h.Pod })
 }
 
-// hungBefore says which calls for other pods hang in the way of a volume that the pod does not have yet. What takes the
-// volume from another pod is in nobody's way.
+// hungBefore returns the hung calls for other pods that delay a volume which the pod does not have yet. Teardowns for other
+// pods do not delay it.
 func hungBefore(executor *operationexecutor.Executor, h podvolume.Key) []Condition {
 	return hungCallsOf(executor, h.Volume, func(o operationexecutor.OperationInfo) bool {
 		return o.PodName != "" && o.PodName != h.Pod && reconciler.FilesystemKind(o.Kind) != operationexecutor.OpUnmount

@@ -300,7 +300,7 @@ func (m *Manager) end(ctx context.Context) error {
 	}
 	m.reportLast(ctx)
 	m.warnOfLeft()
-	<-m.executor.Returned() // A call may have returned just now, of which the manager is still told.
+	<-m.executor.Returned() // A call may have returned just now, and the manager still gets its result.
 	return m.unlock(ctx)
 }
 

@@ -18,18 +18,19 @@ type OrphanPolicy string
 const (
 	// OrphansAreReported leaves them where they are.
 	OrphansAreReported OrphanPolicy = ""
-	// OrphansAreRemoved removes them once all pods are known (PodsComplete) and when no pod of that UID is: mounts by a
-	// plain unmount, directories by rmdir, nothing else, and only at the places where the registered plugins have volumes: those
-	// of pods and their parts, {plugin}/mounts/{volume} and {plugin}/volumeDevices/{volume}. What lies elsewhere below the root
-	// stays, with an error that matches mount.ErrForeign. One that is not empty stays. A mount that is in use is tried again,
-	// at least once a minute. A loop device is detached when it is proven to be of a volume of ours, by the label that its
-	// plugin gave it and by where its file lies, and nobody uses it.
+	// OrphansAreRemoved removes orphans once all pods are known (PodsComplete), unless a pod with the orphan's UID is known.
+	// It uses a plain unmount for mounts and rmdir for directories, nothing else. It works only where the registered plugins
+	// have volumes: at the paths of pods' volumes and their parts, {plugin}/mounts/{volume} and
+	// {plugin}/volumeDevices/{volume}. Anything else below the root stays, with an error that matches mount.ErrForeign. A
+	// directory that is not empty stays. A mount that is in use is tried again, at least once a minute. A loop device is
+	// detached if it is not in use and provably belongs to one of our volumes: by the label that its plugin gave it, and by
+	// the path of its file.
 	OrphansAreRemoved OrphanPolicy = "remove"
 )
 
-// Orphan is a mount, a directory or a loop device of which nothing is on record: a mount where the volumes of this node are,
-// a directory where volumes are set up for pods, staged ({plugin}/mounts) or mapped ({plugin}/volumeDevices), the directory of a
-// pod that is not known in which no volume is left, or a loop device whose file lies under the root.
+// Orphan is a mount, a directory or a loop device without a record. A mount lies where this node has volumes. A directory is
+// one in which volumes are set up for pods, staged ({plugin}/mounts) or mapped ({plugin}/volumeDevices), or the directory of
+// an unknown pod without any volume. The file of a loop device lies under the root.
 type Orphan struct {
 	// Path is its absolute path; that of a loop device is the path of its node.
 	Path string
@@ -47,16 +48,16 @@ type Orphan struct {
 
 // LoopDevices tells which loop devices there are, and detaches one; a [*loop.Manager] is one.
 type LoopDevices interface {
-	// Devices returns every loop device of the machine that has a file, whoever attached it.
+	// Devices returns every loop device of the machine that has a file, whether or not the manager has attached it.
 	Devices(ctx context.Context) ([]loop.Device, error)
-	// Detach detaches a device and proves it. While somebody has claimed the device, nothing is changed, and the error
+	// Detach detaches a device and verifies that. While the device is in exclusive use, it changes nothing and the error
 	// matches loop.ErrInUse.
 	Detach(ctx context.Context, device loop.Device) error
 }
 
 var _ LoopDevices = (*loop.Manager)(nil)
 
-// statusOfOrphans returns where volumes stand of which no more is known than that they are there.
+// statusOfOrphans returns the status of volumes that are known only by their paths.
 func statusOfOrphans(orphans []orphans.Orphan) []VolumeStatus {
 	rows := make([]VolumeStatus, 0, len(orphans))
 	for _, o := range orphans {

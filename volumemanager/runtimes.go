@@ -83,8 +83,8 @@ func (m ContainerMount) ociAccess() string {
 	return "rw"
 }
 
-// CRIVolumes is [ContainerVolumes] in the words of the CRI. The structs have the fields of k8s.io/cri-api/pkg/apis/runtime/v1, which
-// this module does not need, so that each is copied field by field.
+// CRIVolumes is [ContainerVolumes] in the words of the CRI. The structs have the fields of
+// k8s.io/cri-api/pkg/apis/runtime/v1. Copy them field by field: this module does not depend on that one.
 type CRIVolumes struct {
 	// Mounts are mounts of ContainerConfig, in this order.
 	Mounts []CRIMount

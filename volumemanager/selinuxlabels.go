@@ -14,12 +14,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// SELinuxLabels tells which label files need so that a container may use them, as the container runtime of this node gives
-// labels to processes. It reads no more than the node's own configuration.
+// SELinuxLabels returns the label that files must have for a container to use them, by the rules of this node's container
+// runtime. It reads only the node's own configuration.
 type SELinuxLabels interface {
 	// FileLabel returns the label for a container with these options, such as
-	// "system_u:object_r:container_file_t:s0:c10,c20"; empty when such a container gets one that nobody can know before it
-	// starts. An error says that the options are malformed.
+	// "system_u:object_r:container_file_t:s0:c10,c20". The label is empty if it is not known before such a container starts.
+	// An error says that the options are malformed.
 	FileLabel(options *v1.SELinuxOptions) (string, error)
 }
 
@@ -39,12 +39,12 @@ type policyLabels struct {
 }
 
 // ReadSELinuxLabels returns the labels for files that the usual container runtimes of Linux use (containerd, CRI-O, Podman,
-// Docker): that of lxc_contexts in the policy of the host, with the user and the level that the container asks for. A
-// container that asks for no level gets one that its runtime draws, which nobody can know before: its label is empty. root is
-// the root directory of the host, as the program sees it: "/", unless it runs in a container.
+// Docker): the label of lxc_contexts in the policy of the host, with the user and the level that the container asks for. If
+// a container asks for no level, its runtime draws one when it starts: its label is then empty. root is the root directory
+// of the host, as the program sees it: "/", unless the program runs in a container.
 //
-// The error matches [ErrNoSELinux] when SELinux is not there or disabled. A policy that is permissive labels files all the
-// same. What is read is not looked at again: make them anew after the policy has changed.
+// The error matches [ErrNoSELinux] if SELinux is missing or disabled. A permissive policy labels files all the same. The
+// files are read only once: call ReadSELinuxLabels again after the policy has changed.
 func ReadSELinuxLabels(root string) (SELinuxLabels, error) {
 	host, err := os.OpenRoot(root)
 	if err != nil {

@@ -57,10 +57,9 @@ func (s VolumeStats) Age() time.Duration {
 	return time.Since(s.Time)
 }
 
-// Stats returns what was last measured of every volume that is set up for a pod, sorted by pod and outer name, and has those
-// volumes measured again of which the last attempt is older than maxAge. It waits for nothing, for hung storage least of all: the
-// new figures are in the answer of a later call, or in that of WaitForStats. Nothing is measured unless somebody asks, and
-// while Run does not run.
+// Stats returns the last measurement of every volume that is set up for a pod, sorted by pod and outer name. It queues a new
+// measurement of each volume whose last attempt is older than maxAge. It waits for nothing, least of all for hung storage: a
+// later call, or WaitForStats, returns the new stats. The manager measures only on request, and only while Run runs.
 func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
 	var rows []VolumeStats
 	known := make(map[podvolume.Key]struct{})

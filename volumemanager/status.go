@@ -26,8 +26,7 @@ const (
 	PhaseMounting Phase = "mounting"
 	// PhaseMounted: it is set up, and can be used.
 	PhaseMounted Phase = "mounted"
-	// PhaseUncertain: it may be set up. That is so after an operation of which nobody knows how it ended, and after a
-	// restart.
+	// PhaseUncertain: the volume may be set up. That is so after an operation with an unknown end, and after a restart.
 	PhaseUncertain Phase = "uncertain"
 	// PhaseUnmounting: it is being taken away from the pod.
 	PhaseUnmounting Phase = "unmounting"
@@ -89,8 +88,8 @@ type VolumeStatus struct {
 	NextTry time.Time
 	// Since is when the operation that runs began; zero when none runs.
 	Since time.Time
-	// Conditions are what is wrong with it, or worth knowing, whatever its phase: somebody has unmounted it, its server is
-	// lost, a call on it hangs (see HungCall). Empty when nothing is known to be wrong.
+	// Conditions are the volume's faults and facts worth knowing, in any phase: for example, another program has unmounted
+	// it, its server is lost, or a call on it hangs (see HungCall). Empty if no fault is known.
 	Conditions []Condition
 }
 

@@ -25,12 +25,12 @@ type Change struct {
 	Volumes []VolumeStatus
 }
 
-// Subscribe returns the changes of the volumes on this node. The sequence begins with every pod and every volume that no
-// pod uses, and goes on until ctx ends, or Run does; it can be ranged over several times, each time from the beginning.
+// Subscribe returns the changes of the volumes on this node. The sequence begins with every pod and every volume that no pod
+// uses. It goes on until ctx or Run ends. The caller can range over it several times, each time from the beginning.
 //
-// Each change holds the state in the moment in which it is yielded. What changes several times before it is yielded is
-// yielded once, and the last state always is; one state may be yielded twice. A receiver that takes its time therefore
-// holds up nobody and costs no more than a name for each pod. Nothing is polled.
+// Each change holds the state at the moment at which it is yielded. Several changes before that are yielded as one, and the
+// last state is always yielded; one state may be yielded twice. A slow receiver therefore delays no other, and costs no more
+// than a name for each pod. Nothing is polled.
 func (m *Manager) Subscribe(ctx context.Context) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		s := &subscription{manager: m, queue: workqueue.New[changes.Topic](), unused: make(map[v1.UniqueVolumeName]struct{})}
