@@ -20,12 +20,12 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/sentinel"
 )
 
-// Subpaths binds parts of volumes for containers, and takes them off before a volume is torn down: it is the executor's
-// port of that name. What is bound is known by its place on disk alone, so that nothing is forgotten in a crash.
+// Subpaths binds parts of volumes for containers, and removes the binds before a volume is torn down. It implements the
+// executor's port of that name. Binds are known only by their paths on disk: a crash loses none.
 type Subpaths struct {
 	binder  *safepath.Subpaths
 	podsDir string
-	// locks orders those who work on the sub-paths of one volume of one pod.
+	// locks serializes the work on the sub-paths of one volume of one pod.
 	locks keylock.Locks[subpathKey]
 
 	mu sync.Mutex
@@ -69,8 +69,8 @@ func NewSubpaths(mounter mount.Interface, podsDir string) *Subpaths {
 // PodDir returns the directory of a pod.
 func (s *Subpaths) PodDir(uid types.UID) string { return filepath.Join(s.podsDir, string(uid)) }
 
-// Prepare binds a part of a volume and returns where. mayBegin is asked when nobody else works on the sub-paths of that
-// volume: who takes the volume away comes either before that question, or ends the work.
+// Prepare binds a part of a volume and returns its path. It calls mayBegin when no other call works on the sub-paths of that
+// volume. A teardown of the volume either comes before that, and mayBegin refuses, or it ends the call.
 func (s *Subpaths) Prepare(ctx context.Context, uid types.UID, sub safepath.Subpath, mayBegin func() error) (string, error) {
 	key := subpathKey{uid, sub.VolumeName}
 	release, ok := s.locks.Take(ctx.Done(), key)
@@ -105,7 +105,7 @@ func (s *Subpaths) makePodDir(ctx context.Context, dir string) error {
 	return root.Close()
 }
 
-// enter says who prepares a sub-path now; nil says that nobody does.
+// enter notes the call that prepares a sub-path now; nil notes that none does.
 func (s *Subpaths) enter(key subpathKey, end context.CancelCauseFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
