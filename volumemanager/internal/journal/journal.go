@@ -67,7 +67,7 @@ type Journal struct {
 	bootID         string
 	runtime, state Dir
 
-	// turns orders those who write the record of one volume.
+	// turns serializes the writers of one volume's record.
 	turns keylock.Locks[v1.UniqueVolumeName]
 	// removals keeps those apart who remove what is at a path, and who are about to use it.
 	removals pathLocks
@@ -77,7 +77,7 @@ type Journal struct {
 	entries map[podvolume.Key]*entry
 	// replaced is what was on record, and is not now, or is another thing, until orphans are looked for; nil after that.
 	replaced *Recorded
-	// stale holds the records of which the disk may not know. late has its one key when they are to be written.
+	// stale holds the records whose last change may not be on disk. late holds its one key when they have to be written.
 	stale map[podvolume.Key]struct{}
 	late  *workqueue.Queue[struct{}]
 }
@@ -105,8 +105,8 @@ func New(o Options) *Journal {
 // directory of records is full, is read-only or fails. What is there is torn down all the same.
 var ErrNotRecorded = errors.New("the intent could not be recorded")
 
-// Intend implements operationexecutor.Journal. When the record cannot be written, the earlier one stands, and only that
-// begins of which the disk knows already, or that takes away.
+// Intend implements operationexecutor.Journal. If the record cannot be written, the earlier one stays. The operation then
+// begins only if the disk has its intent already, or if it is a teardown.
 func (j *Journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
 	if err := j.options.Root.Take(); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (j *Journal) Conclude(ctx context.Context, intent operationexecutor.Intent,
 
 // conclude reports whether a record was removed, which may have made room.
 func (j *Journal) conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) (freed bool, err error) {
-	// It has its turn however long that takes: nobody says again what is to be written.
+	// This waits for its lock without a deadline: no other call repeats what has to be written.
 	e, next, release, err := j.begin(context.WithoutCancel(ctx), intent)
 	if err != nil {
 		return false, err

@@ -140,9 +140,9 @@ func (j *Journal) isMisplaced(r Record, dir Dir) bool {
 	return dir == j.runtime && r.Attachment != nil || dir == j.state && (r.Staging != nil || len(r.Pods) > 0)
 }
 
-// afterBoot returns what a record of that boot says now. After another boot no mount is left and the names of devices
-// mean nothing. The directories of mounts are left, so that set-ups and stagings stay on record, uncertain: to tear down
-// what is not there succeeds and removes them.
+// afterBoot returns what a record of another boot means now. No mount has survived, and device names mean nothing any more.
+// The directories of mounts have survived. Set-ups and stagings therefore stay on record as uncertain: a teardown of a mount
+// that is gone succeeds, and removes its directory.
 func (r Record) afterBoot(bootID string) Record {
 	if r.BootID == bootID {
 		return r

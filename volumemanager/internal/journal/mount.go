@@ -51,7 +51,7 @@ func (r Mount) identity() mount.Identity {
 // IsKnown reports whether it is known which mount it is.
 func (r Mount) IsKnown() bool { return r.identity() != mount.Identity{} }
 
-// Is reports whether m is the mount of the record. Of one of which nothing is known, any may be.
+// Is reports whether m is the recorded mount. If the record does not identify the mount, every mount may be it.
 func (r Mount) Is(m mount.MountPoint) bool {
 	if r.Unique != 0 {
 		return r.Unique == m.UniqueID
@@ -81,8 +81,8 @@ func (j *Journal) seen(ctx context.Context, r *Record, intent operationexecutor.
 	return r.settle(intent, j.settled(r, intent, now)) || changed
 }
 
-// lost takes out of r by what the mount was known that is made anew, if that is not there any more, and reports whether that
-// changed r: otherwise the new one would be somebody else's for whoever is started after a crash.
+// lost removes from r the identity of a mount that is about to be made again, if nothing is mounted there any more. It
+// reports whether that changed r. After a crash, the next manager would otherwise take the new mount for a foreign one.
 func (j *Journal) lost(ctx context.Context, r *Record, intent operationexecutor.Intent) bool {
 	path := mountwatch.PathOf(intent)
 	if j.options.Mounts == nil || undoes(intent.Kind) || path == "" {
@@ -92,7 +92,7 @@ func (j *Journal) lost(ctx context.Context, r *Record, intent operationexecutor.
 		return false
 	}
 	if _, err := j.options.Mounts.Lookup(ctx, path); !errors.Is(err, mount.ErrNotMounted) {
-		return false // It is there, or nobody can say.
+		return false // It is still there, or the lookup failed.
 	}
 	r.setMount(intent, Mount{})
 	return true

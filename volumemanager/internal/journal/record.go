@@ -44,7 +44,7 @@ type Record struct {
 	// Pods are replaced, never changed.
 	Pods map[types.UID]*SetUp `json:"pods,omitempty"`
 
-	// encoded is the spec of which Spec was made; nil when Spec was read.
+	// encoded is the spec from which Spec was made; nil if Spec was read.
 	encoded *volume.Spec
 }
 
@@ -101,7 +101,7 @@ func (r Record) isEmpty() bool {
 	return r.Attachment == nil && r.Staging == nil && len(r.Pods) == 0
 }
 
-// innerName returns the volume's inner name, of which paths of its pod are made.
+// innerName returns the volume's inner name, which the paths of its pod contain.
 func (r Record) innerName(uid types.UID, p *SetUp) string {
 	if inner, ok := strings.CutPrefix(string(r.Volume), r.Plugin+"/pods/"+string(uid)+"/"); ok {
 		return inner
@@ -193,7 +193,7 @@ func isNewer(payload []byte) error {
 	return fmt.Errorf("record has version %d, this manager reads %d: %w: %w", says.Version, Version, record.ErrNewer, volume.ErrUnsupported)
 }
 
-// check refuses what a manager would never have written: a record must not lead a teardown to a path of somebody else.
+// check refuses a record that no manager would have written: a record must not lead a teardown to a foreign path.
 func (r Record) check(key string, host volume.VolumeHost) (*volume.Spec, error) {
 	if r.Version < 1 || r.Version > Version {
 		return nil, fmt.Errorf("record has version %d, this manager reads %d: %w", r.Version, Version, volume.ErrUnsupported)

@@ -57,7 +57,7 @@ func (j *Journal) Claim(path string, isFree func() bool) (release func(), ok boo
 	}, true
 }
 
-// IsRemoving reports whether what lies at a path is being removed, so that a part of it may be left.
+// IsRemoving reports whether the content of a path is being removed. A part of it may then be left.
 func (j *Journal) IsRemoving(path string) bool {
 	j.removals.mu.Lock()
 	defer j.removals.mu.Unlock()
