@@ -19,9 +19,9 @@ import (
 const (
 	// everyMount is the suspect that stands for all mounts. No path is empty.
 	everyMount = ""
-	// tablePause is how long the mount table is not read again after it was, where the kernel does not tell which mounts have
-	// changed, and how long a mount that was lost is not looked at again, so that a fight with somebody who unmounts it again
-	// and again costs little.
+	// tablePause is the least time between two reads of the mount table, if the kernel does not tell which mounts have
+	// changed. A mount that was lost is not checked again for the same time: if another program unmounts it again and again,
+	// that costs little.
 	tablePause = time.Second
 	// lookTimeout bounds a look at one mount, which asks no filesystem but those above it.
 	lookTimeout = 10 * time.Second
@@ -40,8 +40,8 @@ func (w *Watch) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// watchMounts is told of changes of the mount table until ctx ends, and finds out which of them are about our mounts. While
-// nothing is mounted on the node, it sleeps in the kernel.
+// watchMounts receives the changes of the mount table until ctx ends, and finds out which of them are about our mounts.
+// While nothing is mounted on the node, it sleeps in the kernel.
 func (w *Watch) watchMounts(ctx context.Context, kernel mountWatcher) {
 	var read time.Time // when the whole table was last to be read
 	err := kernel.Watch(ctx, func(c mount.TableChange) {
@@ -107,7 +107,7 @@ func (t *mounts) suspectID(id uint64, suspect func(path string)) {
 	}
 }
 
-// Resync looks for what no event tells of: all mounts, and whether those who serve them still answer.
+// Resync finds changes without an event: it checks all mounts, and whether their servers still answer.
 func (w *Watch) Resync() {
 	w.suspects.Add(everyMount)
 	w.resyncs.Add(1)
@@ -270,7 +270,7 @@ func HasFailed(found mount.MountPoint) bool {
 // IsReadOnly reports whether the filesystem of a mount is read-only.
 func IsReadOnly(found mount.MountPoint) bool { return slices.Contains(found.SuperOptions, "ro") }
 
-// lost makes a mount of ours that is not there any more uncertain, so that it is set up again where it is wanted.
+// lost marks a mount of ours that is gone as uncertain. It is then set up again if a pod wants it.
 func (w *Watch) lost(own *Mount) {
 	if w.mounts.get(own.path) != own || w.mounts.isBusy(own.path) {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// guard is the executor's journal that knows which mounts are ours: it learns of each when it is made, refuses what would be
-// done to a mount of somebody else, and writes what is dirty before the last mount of a filesystem goes.
+// guard is the executor's journal that knows which mounts are ours. It records each mount when it is made, refuses
+// operations on foreign mounts, and writes dirty data before the last mount of a filesystem goes.
 type guard struct {
 	*Watch
 	// inner is the journal on disk; nil when there is none.

@@ -57,7 +57,7 @@ func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.
 	return now, more
 }
 
-// CallsLeft is told by the executor of an operation that has ended while calls of it still run.
+// CallsLeft is called by the executor for an operation that has ended while some of its calls still run.
 func (w *Watch) CallsLeft(o operationexecutor.OperationInfo) {
 	if w.options.HungUnmount.isSet() && isTeardownOf(o.Kind) {
 		w.hung.Add(podvolume.Key{Volume: o.VolumeName, Pod: o.PodName})

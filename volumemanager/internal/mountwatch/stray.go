@@ -12,11 +12,12 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
-// This file deals with files of somebody else's in the directories on which volumes are mounted. They are never deleted: who
-// uses the volume is told while they are hidden below it, and what they keep from going is told when it is gone.
+// This file handles foreign files in the directories on which volumes are mounted. They are never deleted. While a volume
+// hides them, its conditions show them. After its teardown they keep the directory in place, and the directory is reported.
 
-// lookBelow notes what lies in the directory on which a volume is about to be staged, so that it can be told once it is hidden.
-// A look at what is mounted there already could hang, and says nothing.
+// lookBelow notes the files in the directory on which a volume is about to be staged. They are reported when the mount hides
+// them. If something is mounted there already, lookBelow does nothing: reading that mount could hang, and would not show
+// what is below it.
 func (g guard) lookBelow(ctx context.Context, path string, intent operationexecutor.Intent) {
 	if intent.Kind != operationexecutor.OpMount || !isStaging(intent) {
 		return
