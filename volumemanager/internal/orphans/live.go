@@ -14,8 +14,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
-// This file deals with orphans that are volumes: a mount, or the link to a device, at the place of a volume that could not be
-// rebuilt. Nobody is told that all is gone while one is there.
+// This file handles orphans that are volumes: a mount, or the link to a device, at the path of a volume that could not be
+// rebuilt. While there is one, no wait reports that all volumes are gone.
 
 // Live returns the orphans that are a volume as far as the manager can tell, and are still there.
 func (l *List) Live(ctx context.Context) []Orphan {

@@ -37,7 +37,7 @@ type Options struct {
 	IsMount, IsBusy func(path string) bool
 	// IsKnown reports whether a pod is on this node, HasVolumes whether it may have volumes.
 	IsKnown, HasVolumes func(volume.UniquePodName) bool
-	// Notify wakes those who wait for a pod, InUseChanged those who wait for what the node uses.
+	// Notify wakes the waiters for a pod. InUseChanged is called when the set of volumes in use may have changed.
 	Notify       func(volume.UniquePodName)
 	InUseChanged func()
 }
@@ -62,7 +62,7 @@ type Records interface {
 type Loops interface {
 	// Devices returns every loop device that has a file.
 	Devices(ctx context.Context) ([]loop.Device, error)
-	// Detach detaches a device that nobody has claimed.
+	// Detach detaches a device that is not in exclusive use.
 	Detach(ctx context.Context, device loop.Device) error
 }
 

@@ -28,8 +28,8 @@ var podKinds = map[string]int{volumesDir: 1, "volumeDevices": 1, pluginsDir: 1, 
 
 const volumesDir, pluginsDir = "volumes", "plugins"
 
-// EmptyPods returns the directories of pods that hold no volume, of which nothing was on record since the start, and of which
-// no pod is known. What only others have made something in is none.
+// EmptyPods returns the directories of unknown pods that hold no volume and have had no record since the start. A directory
+// with foreign content only is not one of them.
 func (l *List) EmptyPods(dirs []Dir, recorded map[string]struct{}, table []mount.MountPoint) ([]Orphan, error) {
 	pods := l.options.Plugins.Host().GetPodsDir()
 	uids, err := NamesIn(pods)
@@ -80,7 +80,7 @@ func (l *List) RemoveEmptyPods(ctx context.Context, orphans, rest []Orphan) []Or
 	var stay []Orphan
 	for _, o := range orphans {
 		if o.PodUID == "" || told[o.PodUID] {
-			continue // What is told of is in that directory.
+			continue // The orphan in that directory is reported already.
 		}
 		told[o.PodUID] = true
 		dir := filepath.Join(l.options.Plugins.Host().GetPodsDir(), string(o.PodUID))
@@ -145,7 +145,7 @@ func (l *List) ForgetPod(uid types.UID) {
 	}
 }
 
-// Sweep removes the directories of a pod of which no volume is known, if any are left.
+// Sweep removes the remaining directories of a pod without known volumes.
 func (l *List) Sweep(uid types.UID) {
 	dir := filepath.Join(l.options.Plugins.Host().GetPodsDir(), string(uid))
 	if _, err := os.Lstat(dir); err == nil {

@@ -36,7 +36,7 @@ func (l *List) Remove(ctx context.Context, orphans []Orphan) []Orphan {
 	return rest
 }
 
-// isInUse reports whether an orphan is a mount that could not be removed because somebody used it. A look at the mount, or a
+// isInUse reports whether an orphan is a mount that could not be removed because it was in use. A lookup of the mount, or a
 // process that is ending, can use it for a moment.
 func (o Orphan) isInUse() bool { return o.Mounted && errors.Is(o.Err, syscall.EBUSY) }
 
