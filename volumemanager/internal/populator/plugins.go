@@ -21,8 +21,8 @@ func (r resolver) awaitPlugin(err error) error {
 	return err
 }
 
-// probeAll adds and removes the plugins of which the prober tells, until ctx ends. The prober is called again after a pause
-// when it fails.
+// probeAll adds and removes the plugins that the prober reports, until ctx ends. If the prober fails, it is called again
+// after a pause.
 func (p *Populator) probeAll(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
 		changed, err := p.options.Plugins.Probe(ctx, p.options.Prober)

@@ -4,8 +4,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// This file decides what the manager keeps of a pod. The caller's object stays the caller's: nothing of it is kept, so that a
-// caller that changes it changes nothing here.
+// This file decides which parts of a pod the manager copies. The manager keeps nothing of the caller's own object: changes
+// that the caller makes to it change nothing here.
 
 // copyOfPod returns a copy of what is used of a pod, by the manager, by plugins, by Options.Environment and by events: its
 // metadata, volumes and security, what its containers mount, may use and run as, and the addresses in its status. The rest,

@@ -137,8 +137,8 @@ func (p *Populator) apply(pod *v1.Pod, old *Pod, answers []resolution) *Pod {
 		p.options.Desired.DeletePodFromVolume(podName, name)
 		p.dirty.AddAll(p.waits.waitingFor(volumeKey(name)))
 	}
-	// What a pod wants anew begins at once, however often it failed for others. This comes before the desire, so that it forgets no
-	// failure that is the pod's own.
+	// A volume that is new to the pod begins at once, even if it has failed for other pods. The reset comes before desire:
+	// it therefore drops no failure of this pod.
 	for _, name := range known.without(old) {
 		p.options.ResetBackoff(operationexecutor.Key{Volume: name})
 	}
@@ -162,7 +162,8 @@ func (p *Populator) desire(pod, old *Pod, answers []resolution) {
 		if v.Err != nil {
 			continue
 		}
-		// The pod waits for another one to give the volume up before it asks for it, so that it misses no such change.
+		// The pod starts waiting for the release of the volume before it asks for the volume: it misses no release in
+		// between.
 		if len(a.want.SELinuxLabels) > 0 {
 			p.waits.add(pod.Pod.UID, volumeKey(a.Name))
 		}
@@ -205,8 +206,8 @@ func (p *Populator) populateAll(ctx context.Context) {
 	}
 }
 
-// populate resolves the claims of one pod again. An error says that the store could not be read, so that no change of it will tell
-// when to try again.
+// populate resolves the claims of one pod again. An error says that the store could not be read: no change of the store will
+// then trigger the next attempt.
 func (p *Populator) populate(ctx context.Context, uid types.UID) error {
 	known := p.Pod(uid)
 	if known == nil || known.isResolved() {
@@ -240,7 +241,7 @@ func unread(answers []resolution) error {
 	return nil
 }
 
-// Recheck has the pods resolved again of which not every volume was resolved the last time.
+// Recheck resolves those pods again whose last attempt did not resolve every volume.
 func (p *Populator) Recheck() {
 	p.mu.Lock()
 	var uids []types.UID

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// readTimeout bounds the reads of the store for one pod, so that it does not hold up others for long.
+	// readTimeout bounds the reads of the store for one pod: one pod cannot delay the others for long.
 	readTimeout = 10 * time.Second
 )
 
@@ -30,7 +30,7 @@ func newWaits() *waits {
 	return &waits{pods: make(map[store.Key]sets.Set[types.UID]), keys: make(map[types.UID]sets.Set[store.Key])}
 }
 
-// add enters that a pod waits for an object. It is called before the object is read, so that no change is missed.
+// add notes that a pod waits for an object. It is called before the object is read: no change is missed in between.
 func (w *waits) add(uid types.UID, key store.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
