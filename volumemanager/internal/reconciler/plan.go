@@ -62,8 +62,8 @@ type volumeView struct {
 	known bool
 	// othersHaveIt says that the volume is, or may be, set up for pods that are not in pods.
 	othersHaveIt bool
-	// adopted says that the volume was found after a restart and that not every pod has been added since, so that nobody
-	// can tell yet whether it is wanted.
+	// adopted says that the volume was found after a restart, and not every pod has been added since. It is then unknown
+	// whether a pod wants it.
 	adopted bool
 	// pending says that an operation on the volume as a whole is running.
 	pending  bool

@@ -50,7 +50,7 @@ type Records interface {
 	Prove(name v1.UniqueVolumeName) error
 	// Reuse lets a pod use a set-up that was found, as it is, and reports whether that can be.
 	Reuse(ctx context.Context, row *operationexecutor.VolumeToMount, found *cache.MountedVolume) bool
-	// Forget drops what is kept of a volume of which nothing is left.
+	// Forget drops everything that is kept about a volume when nothing of the volume is left.
 	Forget(name v1.UniqueVolumeName)
 }
 
@@ -58,9 +58,10 @@ type Records interface {
 type Attachments interface {
 	// AttachedBy reports whether a controller attaches a volume, and whether the node's status contradicts what is known of it.
 	AttachedBy(name v1.UniqueVolumeName, row *cache.VolumeSnapshot) (controller, contradicted bool)
-	// Planned is told of each volume that was planned: whether it is used here, and whether the status must list it and may not.
+	// Planned is called with each volume that was planned. used says that the volume is in use here; unreported, that the
+	// status must list it and may not.
 	Planned(name v1.UniqueVolumeName, used, unreported bool)
-	// Forgot is told of a volume of which nothing is left.
+	// Forgot is called with each volume when nothing of it is left.
 	Forgot(name v1.UniqueVolumeName)
 	// Explain adds to what an operation waits for why that is missing.
 	Explain(missing *operationexecutor.MountPreconditionError) error
@@ -97,7 +98,7 @@ type Options struct {
 	// Desired is what pods want, Actual what is known.
 	Desired *cache.DesiredStateOfWorld
 	Actual  ActualState
-	// Changes wakes those who follow volumes.
+	// Changes wakes waiters and followers of volumes.
 	Changes *changes.Hub
 	// OnlyTakesAway reports whether nothing is to be attached, staged, set up or grown any more.
 	OnlyTakesAway func() bool

@@ -239,7 +239,7 @@ func (r *Reconciler) didNotBegin(v *view, a action, err error) {
 	}
 }
 
-// forget drops a volume of which nothing is left.
+// forget drops a volume when nothing of it is left.
 func (r *Reconciler) forget(name v1.UniqueVolumeName) {
 	err := r.Actual.DeleteVolume(name)
 	r.Forgot(name, err)
