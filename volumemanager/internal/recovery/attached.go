@@ -12,11 +12,12 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
 )
 
-// The records of mounts do not outlive a boot, those of attachments do, and so do the directories of mounts. So what was
-// attached tells of which volumes the directories are, without a question to a plugin: after a boot nothing is mounted there
-// that a plugin could look at.
+// The records of mounts do not outlive a boot. Those of attachments do, and so do the directories of mounts. The recorded
+// attachments therefore tell which volumes the directories belong to. Plugins cannot: after a boot nothing is mounted there
+// that a plugin could read.
 
-// attachedVolumes are the volumes of which an attachment is on record, by plugin and inner name: their names do not depend on a pod.
+// attachedVolumes holds the volumes with a recorded attachment, by plugin and inner name: their names do not depend on a
+// pod.
 type attachedVolumes map[orphans.Dir]journal.Found
 
 func (r *Recovery) attached() attachedVolumes {
@@ -32,8 +33,8 @@ func (a attachedVolumes) specOf(d orphans.Dir) *volume.Spec {
 	return a[orphans.Dir{Plugin: d.Plugin, Name: d.Name, Block: d.Block}].Spec
 }
 
-// rebuildStagings returns the volumes on record of which there is a directory where their plugins stage them, and none on
-// record, with the pods for which a device is bound there.
+// rebuildStagings returns the recorded volumes without a recorded staging that have a directory at their plugin's staging
+// path. It adds the pods for which a device is bound there.
 func (r *Recovery) rebuildStagings(attached attachedVolumes) []journal.Found {
 	var built []journal.Found
 	names := make(map[string][]string)

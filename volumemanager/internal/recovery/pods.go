@@ -9,12 +9,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// A pod that was removed before all had been added is remembered as long as anything is, or may be, left of it: what is set up
-// for it is then known not to be wanted. It is forgotten with the last of that, so that an orchestrator which never calls
-// PodsComplete does not make the list grow for ever.
+// A pod that was removed before all pods had been added is remembered as long as anything is, or may be, left of it. Its
+// set-ups are then known to be unwanted. It is forgotten with the last of them: the list does not grow for ever if an
+// orchestrator never calls PodsComplete.
 //
-// The directories of a pod that only one plugin uses go after its volume. A manager that is killed in between leaves them,
-// and no record. They go with the last volume of the pod or, when none is left, when the pod is removed once more.
+// The directories of a pod that only one plugin uses go after its volume. A manager that is killed in between leaves them
+// without a record. They go with the last volume of the pod or, if none is left, when the pod is removed once more.
 
 // PodAdded records that a pod was added.
 func (r *Recovery) PodAdded(podName volume.UniquePodName) {
@@ -70,7 +70,7 @@ func (r *Recovery) Settle(podName volume.UniquePodName) {
 	}
 }
 
-// Sweep removes the directories of a pod that was removed and of which no volume is known. It waits until the records were read.
+// Sweep removes the directories of a removed pod that has no known volume. It waits until the records were read.
 func (r *Recovery) Sweep(podName volume.UniquePodName) {
 	r.mu.Lock()
 	later := r.options.Journal != nil && !r.isRead
@@ -83,7 +83,7 @@ func (r *Recovery) Sweep(podName volume.UniquePodName) {
 	}
 }
 
-// RemoveDirs removes the directories of a pod of which no volume is known, if any are left.
+// RemoveDirs removes the remaining directories of a pod without known volumes.
 func (r *Recovery) RemoveDirs(podName volume.UniquePodName) {
 	if len(r.options.Actual.GetVolumeNamesForPod(podName)) > 0 || r.options.IsKnown(podName) {
 		return
@@ -91,8 +91,8 @@ func (r *Recovery) RemoveDirs(podName volume.UniquePodName) {
 	r.options.Orphans.Sweep(types.UID(podName))
 }
 
-// endRead settles and sweeps the pods that were removed before the records were read. Those who wait for the records are told after
-// that.
+// endRead settles and sweeps the pods that were removed before the records were read. After that it wakes the waiters for
+// the records.
 func (r *Recovery) endRead() {
 	r.mu.Lock()
 	r.isRead = true

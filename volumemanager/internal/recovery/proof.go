@@ -19,8 +19,8 @@ import (
 // no record of another volume may name one of these paths (docs/contract.md, W10). What a record says is torn down otherwise,
 // be it the volume of a pod that runs.
 
-// errDisagree matches the error of a record that is not what its plugin computes. Any other error says that the plugin did
-// not answer, so that it is not known yet.
+// errDisagree matches the error of a record that differs from what its plugin computes. Any other error says that the plugin
+// did not answer: it is then unknown whether they agree.
 var errDisagree = fmt.Errorf("the record does not agree with its plugin: %w", volume.ErrInvalid)
 
 // judge returns a record that was read under the name that its volume has now. It is unproven while its plugin does not answer.
@@ -77,7 +77,7 @@ func (r *Recovery) agrees(v journal.Found) (err error) {
 func (r *Recovery) agreesOnName(v journal.Found) error {
 	uids := slices.Collect(maps.Keys(v.Record.Pods))
 	if len(uids) == 0 {
-		uids = []types.UID{"any"} // It is staged or attached, so that its pods share the name.
+		uids = []types.UID{"any"} // The volume is staged or attached: its pods share the name.
 	}
 	for _, uid := range uids {
 		name, err := r.options.Plugins.UniqueVolumeName(volume.UniquePodName(uid), v.Spec)
@@ -107,7 +107,7 @@ func (r *Recovery) Prove(name v1.UniqueVolumeName) error {
 	return nil
 }
 
-// Forget forgets what is to be proven of a volume, of which nothing is left or which is proven.
+// Forget drops a volume from the unproven ones: it is proven, or nothing of it is left.
 func (r *Recovery) Forget(name v1.UniqueVolumeName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
