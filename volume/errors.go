@@ -27,14 +27,14 @@ var (
 	ErrMultiplePlugins = errors.New("multiple volume plugins matched")
 	// ErrUnsupported says that the plugin, the platform or the kernel cannot do what was asked for.
 	ErrUnsupported = errors.New("not supported")
-	// ErrInUse says that something still uses the volume, so that nothing was changed.
+	// ErrInUse says that something still uses the volume. Nothing was changed.
 	ErrInUse = errors.New("in use")
 	// ErrDirectoryKept says that TearDown, TearDownAt or UnmountDevice has taken the volume away, with all that the plugin had
 	// made, but for the directory, which holds something that the plugin did not put there. The executor counts the call as
 	// done, once nothing is mounted there, and tells of the directory.
 	ErrDirectoryKept = errors.New("the directory holds something else and was kept")
-	// ErrAttachLimit says that a node has as many volumes as it can have, so that no other was attached. It may be attached
-	// when another is detached.
+	// ErrAttachLimit says that a node has as many volumes as it can have. The volume was not attached; it may be attached
+	// after another one is detached.
 	ErrAttachLimit = errors.New("node has no room for another volume")
 	// ErrInfeasible says that what was asked for can never be met with these arguments.
 	ErrInfeasible = errors.New("can never be met")
@@ -44,10 +44,10 @@ var (
 	ErrInvalid = errors.New("invalid")
 )
 
-// Uncertain returns err marked so that it matches [ErrUncertain]. Nil stays nil.
+// Uncertain marks err: the result matches [ErrUncertain]. Nil stays nil.
 func Uncertain(err error) error { return mark(err, ErrUncertain) }
 
-// Transient returns err marked so that it matches [ErrTransient]. Nil stays nil.
+// Transient marks err: the result matches [ErrTransient]. Nil stays nil.
 func Transient(err error) error { return mark(err, ErrTransient) }
 
 func mark(err, class error) error {

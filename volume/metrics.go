@@ -196,8 +196,8 @@ type CachedMetrics struct {
 
 var _ MetricsProvider = (*CachedMetrics)(nil)
 
-// NewCachedMetrics returns a provider that keeps each success of provider for ttl. Errors are not kept. Callers at the
-// same time share one call, which ends when the last of them has given up.
+// NewCachedMetrics returns a provider that keeps each success of provider for ttl. Errors are not kept. Callers at the same
+// time share one call, which ends when the contexts of all of them have ended.
 func NewCachedMetrics(provider MetricsProvider, ttl time.Duration) *CachedMetrics {
 	return &CachedMetrics{provider: provider, ttl: ttl}
 }

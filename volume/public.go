@@ -207,7 +207,7 @@ func (o VolumeOptions) MarshalJSON() ([]byte, error) { return json.Marshal(o.pub
 func (o VolumeOptions) LogValue() slog.Value { return slog.AnyValue(o.public()) }
 
 func format(state fmt.State, verb rune, public any) {
-	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), public) // fmt has nobody to tell of an error
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), public) // a Formatter cannot return an error
 }
 
 func sortedKeys(values map[string]string) []string { return slices.Sorted(maps.Keys(values)) }

@@ -26,7 +26,7 @@ type VolumePluginMgr struct {
 
 	// mu guards reserved and the replacement of plugins. It is never held while plugin code runs.
 	mu sync.Mutex
-	// reserved holds the plugins whose Init is running, so that no second one of that name starts beside it.
+	// reserved holds the plugins whose Init is running. A second plugin of such a name is refused.
 	reserved map[string]VolumePlugin
 }
 

@@ -31,8 +31,8 @@ type BlockVolume interface {
 
 // MetricsProvider measures a volume. Embed [MetricsNil] in a volume that cannot be measured.
 type MetricsProvider interface {
-	// GetMetrics returns what is used and what is free. It may be expensive. A volume that cannot be measured returns
-	// an error that matches [ErrUnsupported], so that callers can stay quiet about it.
+	// GetMetrics returns the used and the free space. It may be expensive. If the volume cannot be measured, the error
+	// matches [ErrUnsupported], and callers need not report it.
 	GetMetrics(ctx context.Context) (*Metrics, error)
 }
 
@@ -43,8 +43,8 @@ type Metrics struct {
 	// Used is the number of bytes that the volume occupies. For a filesystem on a device this includes the
 	// filesystem's own structures.
 	Used *resource.Quantity
-	// Capacity is the number of bytes of the underlying storage. A volume that shares a filesystem with the host
-	// (host path, empty dir) reports the whole filesystem here, so that Capacity is then not Used + Available.
+	// Capacity is the number of bytes of the underlying storage. A volume that shares a filesystem with the host (host
+	// path, empty dir) reports the whole filesystem here, and then Capacity is not Used + Available.
 	Capacity *resource.Quantity
 	// Available is the number of bytes that can still be written by an ordinary user, shared as Capacity is.
 	Available *resource.Quantity
@@ -69,7 +69,7 @@ type ApartKeeper interface {
 type Attributes struct {
 	// ReadOnly is true when the volume was set up read-only; every container then gets it read-only.
 	ReadOnly bool
-	// Managed is true when the volume's content belongs to this node, so that ownership and labels may be changed.
+	// Managed is true if the volume's content belongs to this node. Ownership and labels may then be changed.
 	Managed bool
 	// SupportsSELinux is true when the content may be relabelled for the pod; meaningful only with Managed.
 	SupportsSELinux bool
@@ -90,8 +90,8 @@ type MounterArgs struct {
 	PodUID string
 	// SELinuxLabel is the context with which the volume is to be mounted; empty means none.
 	SELinuxLabel string
-	// ReconstructedVolume is true when the volume was found after a restart, so that it may be mounted already. A
-	// set-up that fails must then leave the mount and its directory as they are.
+	// ReconstructedVolume is true if the volume was found after a restart. It may be mounted already, and a set-up that
+	// fails must leave the mount and its directory as they are.
 	ReconstructedVolume bool
 	// IsRemount is true when the volume is set up and in use, and the set-up only refreshes it. A set-up that fails
 	// must then leave the mount and its content as they are.
@@ -100,9 +100,9 @@ type MounterArgs struct {
 
 // Mounter sets a volume up for one pod.
 //
-// The class of the error decides what is believed afterwards: an error that matches [ErrUncertain] says that the volume
-// may be set up, so that it is torn down before it is forgotten; one that matches [ErrTransient] says that nothing was
-// begun; any other error says that the volume is not set up and that nothing is abandoned. See [Uncertain] and
+// The class of the error decides what the caller believes afterwards. An error that matches [ErrUncertain] says that the
+// volume may be set up: it is torn down before it is forgotten. One that matches [ErrTransient] says that nothing was
+// begun. Any other error says that the volume is not set up and that no trace of it is left. See [Uncertain] and
 // [Transient].
 type Mounter interface {
 	Volume

@@ -108,8 +108,8 @@ func (w *AtomicWriter) Dir() string { return w.dir }
 // error that matches fs.ErrNotExist. Errors that the kernel gives match their errno: ENOSPC, EROFS, EDQUOT, EMFILE, ...
 // None of them holds data of the payload.
 //
-// An error that matches outcome "uncertain" (volume.ErrUncertain, by errors.Is) says that the new set is published or that
-// something was abandoned, see Result; call Write again to put the rest right.
+// An error that matches outcome "uncertain" (volume.ErrUncertain, by errors.Is) says that the new set is published, or that
+// something was left in the directory, see Result. Call Write again to put the rest right.
 func (w *AtomicWriter) Write(ctx context.Context, payload map[string]FileProjection) (Result, error) {
 	want, err := newSet(payload)
 	if err != nil {

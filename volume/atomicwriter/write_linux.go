@@ -201,8 +201,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// locked takes the lock of a set's directory and reports whether somebody else has it. It is given up with the descriptor.
-// A filesystem that has no locks on directories has no protection against two Writes at once.
+// locked locks the directory of a set, and reports whether another process has the lock. The lock ends with the descriptor.
+// On a filesystem that has no locks on directories, nothing protects against two Writes at once.
 func (d dir) locked() bool {
 	return errors.Is(retry(func() error {
 		if err := unix.Flock(d.fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {

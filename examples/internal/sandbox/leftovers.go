@@ -37,7 +37,7 @@ func (l Leftovers) String() string {
 	return b.String()
 }
 
-// LeftoverError says that something was abandoned.
+// LeftoverError says that something is left of what a run has made.
 type LeftoverError struct {
 	// Left is what, and Root the directory under which it is.
 	Left Leftovers
