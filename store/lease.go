@@ -12,44 +12,44 @@ import (
 
 // The sentinels of leases. Match them with errors.Is.
 var (
-	// ErrLeaseHeld says that somebody else holds the lease.
+	// ErrLeaseHeld says that another holder has the lease.
 	ErrLeaseHeld = errors.New("lease is held by another")
-	// ErrLeaseLost says that the lease is not held any more: whoever held it must do nothing more under it.
+	// ErrLeaseLost says that the lease is no longer held. Its former holder must do nothing more under it.
 	ErrLeaseLost = errors.New("lease is lost")
 )
 
-// Lessor gives out leases: names that one holder has at a time. It is optional for a [Store]; [LessorOf] returns the one that
-// goes with any of them.
+// Lessor grants leases: names that one holder has at a time. It is optional for a [Store]; [LessorOf] returns the Lessor
+// for any store.
 //
-// Only clocks that run at about the same speed are asked for, to within a tenth; what time they show does not matter. As long
-// as a holder does nothing under a lease that has expired by its own clock, no two act at once. Where that is not enough, because
-// a process may be stopped between looking at its clock and acting, the token tells a late holder from a later one, and
-// [Transaction].Leases has the store look.
+// The clocks of all processes must run at about the same speed, to within a tenth; the time that they show does not matter.
+// As long as a holder does nothing under a lease that has expired by its own clock, no two act at once. A process may be
+// stopped between looking at its clock and acting. Where that matters, the token distinguishes a late holder from a later
+// one, and with [Transaction].Leases the store itself checks the lease.
 type Lessor interface {
-	// AcquireLease waits until nobody else holds the lease, through failures of the store as well, and takes it. One that its
-	// holder has released is free at once, and so is one that the same holder had before: a holder's name belongs to one process
-	// at a time. Any other is free when it was not renewed for as long as it lives. When ctx ends first, the error matches that
-	// of ctx, and [ErrLeaseHeld] if the lease is known to be held.
+	// AcquireLease waits until no other holder has the lease, and takes it. Failures of the store do not end the wait. A
+	// lease that its holder has released is free at once. So is one that the same holder had before, because a holder's
+	// name belongs to one process at a time. Any other lease is free if it was not renewed for its TTL. If ctx ends first,
+	// the error matches that of ctx, and [ErrLeaseHeld] if the lease is known to be held.
 	AcquireLease(ctx context.Context, request LeaseRequest) (Lease, error)
-	// RenewLease has a lease live for its whole time from now on, and returns it with its new Expires. The error matches
-	// [ErrLeaseLost] when it is held by another now, or by nobody; after any other error it may have been renewed.
+	// RenewLease makes a lease live for its whole TTL from now on, and returns it with its new Expires. The error matches
+	// [ErrLeaseLost] if another holder has the lease now, or none. After any other error it may have been renewed.
 	RenewLease(ctx context.Context, lease Lease) (Lease, error)
-	// ReleaseLease gives a lease up, so that the next holder need not wait. One that is lost already is no error.
+	// ReleaseLease releases a lease, so the next holder need not wait. A lease that is lost already is no error.
 	ReleaseLease(ctx context.Context, lease Lease) error
 }
 
 // LeaseRequest is what is asked for of a [Lessor].
 type LeaseRequest struct {
-	// Name is the lease's namespace and name, as Kubernetes allows them. Those who wait for a lease look at all leases of its
-	// namespace: give those of nodes, of which there are many, one of their own.
+	// Name is the lease's namespace and name, as Kubernetes allows them. A process that waits for a lease looks at all
+	// leases of its namespace. So give the leases of nodes, of which there are many, a namespace of their own.
 	Name types.NamespacedName
-	// Holder is who wants it; not empty, and no other process's.
+	// Holder is the name of the process that wants the lease. It must not be empty, and no other process may have it.
 	Holder string
-	// TTL is for how long it lives without being renewed; rounded up to whole seconds. Must be more than zero.
+	// TTL is how long the lease lives without being renewed, rounded up to whole seconds. It must be more than zero.
 	TTL time.Duration
 }
 
-// Lease is a lease that somebody holds, or held. It is a value: renewing returns another one.
+// Lease is a lease that is, or was, held. It is a value: renewing returns another one.
 type Lease struct {
 	// Name, Holder and TTL are those of the request, with the time rounded.
 	Name   types.NamespacedName
@@ -57,7 +57,7 @@ type Lease struct {
 	TTL    time.Duration
 	// Token is greater than that of every holder before. It is the same as long as the lease is held.
 	Token uint64
-	// Expires is until when, by the clock of this process, nobody else can hold it.
+	// Expires is the time, by the clock of this process, until which no other holder can have the lease.
 	Expires time.Time
 	// ID is what the lessor knows it by; for that alone.
 	ID string

@@ -80,15 +80,15 @@ func (m *Mirror[T]) All() []T {
 	return objects
 }
 
-// sortByName sorts objects by namespace and name: whoever goes through them does the same each time.
+// sortByName sorts objects by namespace and name, so every loop over them has the same order.
 func sortByName[T Object](objects []T) {
 	slices.SortFunc(objects, func(a, b T) int {
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
 }
 
-// Put adds what the caller has just written, so that its next decision knows it before the watch tells. It does nothing
-// where the watch has told it already, or where versions cannot be compared.
+// Put adds an object that the caller has just written, so its next decision knows the object before the watch reports it.
+// It does nothing if the watch has reported it already, or if versions cannot be compared.
 func (m *Mirror[T]) Put(obj T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

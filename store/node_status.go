@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// AnnVolumesInUseOf is the annotation of a Node by which the node says that it has written the list of volumes in use of this very
-// object: its value is the object's UID. An object that was made anew has an empty list by itself, which says nothing. A
-// node writes the list first, and the annotation when the list is there and empty. With a list that is not empty it writes an
-// annotation that is: so a list that somebody else has emptied, as whoever writes a whole status of his own, is known for that.
+// AnnVolumesInUseOf is the annotation of a Node with which the node signs the list of volumes in use of this object. Its
+// value is the object's UID. A new object has an empty list by itself, which says nothing about the node. If its list is
+// empty, the node writes the list first and then this annotation. With a list that is not empty, it writes an empty
+// annotation. So if another program empties the list, for example by writing a whole status, that is noticed.
 const AnnVolumesInUseOf = "volumekit.io/volumes-in-use-of"
 
 // SaysVolumesInUse reports whether the node itself has written the list of volumes in use of this object.
@@ -20,8 +20,8 @@ func SaysVolumesInUse(node *v1.Node) bool {
 	return len(node.Status.VolumesInUse) > 0 || said && of == string(node.UID)
 }
 
-// LostVolumesInUse reports whether the list of volumes in use of this object was emptied by somebody else than the node. The node
-// writes it again.
+// LostVolumesInUse reports whether another program than the node has emptied the list of volumes in use of this object. The
+// node writes it again.
 func LostVolumesInUse(node *v1.Node) bool {
 	_, signs := node.Annotations[AnnVolumesInUseOf]
 	return signs && !SaysVolumesInUse(node)
@@ -34,8 +34,8 @@ type NodeStatus struct {
 	Store Store
 }
 
-// VolumesInUse returns the volumes that the node says it uses. What it uses is not known when there is no object of the node, which
-// is an error that matches [ErrNotFound], and when somebody else has emptied the list, which is one of [VolumesInUseOf].
+// VolumesInUse returns the volumes that the node lists as in use. If the node's object is missing, the error matches
+// [ErrNotFound]. If another program has emptied the list, it is the error of [VolumesInUseOf].
 func (s NodeStatus) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1.UniqueVolumeName, error) {
 	node, err := Get[*v1.Node](ctx, s.Store, "", string(name))
 	if err != nil {
@@ -44,8 +44,8 @@ func (s NodeStatus) VolumesInUse(ctx context.Context, name types.NodeName) ([]v1
 	return VolumesInUseOf(node)
 }
 
-// VolumesInUseOf returns the volumes that a node's object lists as in use. The error matches [ErrConflict] when somebody else than the
-// node has emptied the list; see [LostVolumesInUse].
+// VolumesInUseOf returns the volumes that a node's object lists as in use. If another program than the node has emptied the
+// list, the error matches [ErrConflict]; see [LostVolumesInUse].
 func VolumesInUseOf(node *v1.Node) ([]v1.UniqueVolumeName, error) {
 	if LostVolumesInUse(node) {
 		return nil, fmt.Errorf("volumes in use of node %q: the list was emptied, and not by the node: leave status.volumesInUse alone: %w", node.Name, ErrConflict)

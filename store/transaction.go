@@ -14,10 +14,10 @@ import (
 // that of the struct, and goes past it.
 type Transactor interface {
 	Store
-	// Commit does all writes of t if everything holds that t asks for, and otherwise none; nobody ever sees some of them. It
-	// returns the objects in the order of the writes: as stored, and of a deletion as an event tells of it, or as it stays
-	// because of its finalizers. The error says which part did not hold, and matches what the method of [Store] for that write
-	// returns; [ErrConflict] for a condition, and [ErrLeaseLost] for a lease.
+	// Commit does all writes of t if all conditions of t hold, and none otherwise. No reader ever sees only some of them.
+	// It returns the objects in the order of the writes, as stored. For a deletion it returns the object of the event, or
+	// the object as it stays because of its finalizers. The error names the part that did not hold. It matches what the
+	// method of [Store] for that write returns, [ErrConflict] for a condition, and [ErrLeaseLost] for a lease.
 	//
 	// Every write has a version of its own, in their order, and a watch that ends between two of them is resumed there.
 	Commit(ctx context.Context, t Transaction) ([]runtime.Object, error)
