@@ -37,17 +37,17 @@ var (
 	_ operationexecutor.VolumeNodes                       = (*AttachAttempt)(nil)
 )
 
-// BeginAttach takes a place for a volume on a node before it is attached: from now on it counts for the node's limit, and
-// as one who has the volume. That is decided in one step, so that of two who begin at once at most one gets the last place,
-// and at most one a volume that one node alone may have. The error matches:
+// BeginAttach reserves a place for a volume on a node before the attach. From then on the place counts for the node's
+// limit, and the node counts as having the volume. This is one step, so of two concurrent calls at most one gets the last
+// place, and at most one gets a volume that only one node may have. The error matches:
 //
 //   - operationexecutor.MultiAttachError: others have, may have or are about to have the volume. It says who.
 //   - [AttachLimitError]: the node has no room.
 //   - [ErrNodeUnknown]: there is no such node, or it is another one.
 //   - [ErrAttaching], [ErrDetaching]: wait until that has ended.
 //
-// What is, or may be, attached to the node has its place already, and so every attempt on it begins: the executor lets one
-// of them run at a time.
+// A volume that is, or may be, attached to the node has its place already, so every attempt on it begins. The executor runs
+// one of them at a time.
 func (a *ActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error) {
 	n := attachmentNews{key: attachmentKey{r.NodeName, r.VolumeName}, spec: r.VolumeSpec, uid: r.NodeUID, limit: r.AttachLimit}
 	if r.VolumeSpec == nil {

@@ -181,9 +181,9 @@ func (d *DesiredStateOfWorld) remove(key attachmentKey, podName volume.UniquePod
 	return true
 }
 
-// MarkMultiAttachErrorReported says that the pods that want a volume on a node are being told that another node has it. It
-// returns false when they were told already, or do not want it any more: whoever gets true tells them, and nobody else
-// does. When another pod comes, they are to be told again. The Changed hook is not called: nothing else is wanted.
+// MarkMultiAttachErrorReported marks the pods that want a volume on a node as informed that another node has it. Only the
+// caller that gets true writes the events. It returns false if the pods were informed already, or no longer want the
+// volume. A new pod removes the mark. The Changed hook is not called, because nothing else is wanted.
 func (d *DesiredStateOfWorld) MarkMultiAttachErrorReported(volumeName v1.UniqueVolumeName, nodeName types.NodeName) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

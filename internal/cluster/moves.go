@@ -37,7 +37,7 @@ const (
 	doubted                // it may be attached
 	undone                 // it is not attached
 	found                  // a restart found traces of it
-	begun                  // somebody is about to attach it
+	begun                  // an attempt to attach it begins
 	ended                  // that attempt is over
 	withdrawn              // the node must not begin to use it, for it is about to be detached
 	restored               // it is not detached after all
@@ -53,7 +53,7 @@ type condition uint8
 
 const (
 	anyhow       condition = iota
-	mayHave                // nobody else has it, if one node alone may have it, and the node has room for it
+	mayHave                // no other node has it, if only one node may have it, and the node has room for it
 	released               // the node does not use it, or may lose it all the same
 	notAttaching           // no attempt is going on: never, in the state in which one is
 	notDetaching           // it is not withdrawn: never, in the state in which it is
@@ -66,19 +66,19 @@ type listing uint8
 const (
 	asBefore listing = iota
 	listed           // the report lists the volume as attached
-	unlisted         // the node is not, or no longer, told so
+	unlisted         // the report does not, or no longer, list it
 )
 
-// move is where an event leads, what must hold for it, and what the node is told then.
+// move is the state to which an event leads, its condition, and what it does to the node's report.
 type move struct {
 	to    AttachmentState
 	given condition
 	tells listing
 }
 
-// moves is the table of legal moves of an attachment in a cluster. A node is told of an attachment when it becomes
+// moves is the table of legal moves of an attachment in a cluster. A node's report lists an attachment when it becomes
 // certain, never while it is in doubt, and no longer once it is to be undone. What a restart finds never overwrites what is
-// known; what the node's status lists already (asBefore) goes on to be listed until it is doubted or withdrawn.
+// known. What the node's status lists already (asBefore) stays listed until it is doubted or withdrawn.
 var moves = [5][8]move{
 	NotAttached: {
 		succeeded: {Attached, anyhow, listed}, doubted: {AttachUncertain, anyhow, unlisted},

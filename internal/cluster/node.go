@@ -89,10 +89,10 @@ func (a *ActualStateOfWorld) reportAll(node *knownNode) bool {
 	return len(node.attachments) > 0
 }
 
-// DeleteNode says that a node has gone. Nobody is told of its attachments any more. They are uncertain and stay until each is
-// marked as detached, for the storage may still have them; with the last one, the last trace of the node goes. What it used
-// by its last word it still uses: that its object has gone does not say that its processes have. A late word of an earlier
-// node of that name, by its UID, changes nothing; an empty UID means whichever is there.
+// DeleteNode records that a node is gone. Its attachments are no longer reported. They are uncertain and stay until each is
+// marked as detached, because the storage may still have them. With the last one, the node is forgotten. The node still
+// counts as using what it last listed as in use: without its object, its processes may still run. If uid is that of an
+// earlier node of that name, DeleteNode does nothing. An empty uid means any node of that name.
 func (a *ActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
 	node := a.nodes[name]
