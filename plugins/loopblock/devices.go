@@ -143,9 +143,9 @@ func (v *devices) at(ctx context.Context, handle, path string) (loop.Device, err
 	return device, err
 }
 
-// has reports whether a device has the image of a volume; of any volume, where handle is empty. An image is known by the label
-// that Attach gives to a device, which stays when the image is deleted, or the images are kept elsewhere from now on; and by its
-// file, where somebody else has attached it.
+// has reports whether a device has the image of a volume, or, if handle is empty, of any volume. The label that Attach
+// gives to a device identifies the image. The label stays when the image is deleted, or the images move to another
+// directory. If another program has attached the image, the file identifies it.
 func (v *devices) has(ctx context.Context, d loop.Device, handle string) (bool, error) {
 	mark := label(handle)
 	if d.IsLabelled(mark) || handle == "" && strings.HasPrefix(d.Label, mark) {

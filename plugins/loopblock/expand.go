@@ -57,11 +57,11 @@ func (p *Plugin) expand(ctx context.Context, src source, newSize resource.Quanti
 	})
 }
 
-// NodeExpand implements volume.NodeExpandableVolumePlugin. It makes the loop device as large as the image, and the filesystem
-// as large as the device, while it is mounted. An image that is smaller than NewSize, which is for ExpandVolumeDevice to
-// mend, and a volume to which nobody may write are errors that match volume.ErrInfeasible. An ext4 that the kernel does not
-// grow while it is mounted, for want of CAP_SYS_RESOURCE, or must not, for want of space below it, is one that matches
-// volume.ErrInUse: it grows the next time that it is staged.
+// NodeExpand implements volume.NodeExpandableVolumePlugin. It makes the loop device as large as the image, and the
+// filesystem as large as the device, while it is mounted. If the image is smaller than NewSize, which ExpandVolumeDevice
+// has to mend, or no pod may write to the volume, the error matches volume.ErrInfeasible. If the kernel does not expand an
+// ext4 while it is mounted, without CAP_SYS_RESOURCE, or must not, because space is short below it, the error matches
+// volume.ErrInUse. The filesystem is then expanded at the next staging.
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	src, err := sourceOf(options.VolumeSpec)
 	if err != nil {

@@ -138,8 +138,8 @@ func (m *mounter) fits(there mount.MountPoint, device loop.Device) error {
 	return nil
 }
 
-// own gives the content to the group that the pod asks for. It works on the staged directory, so that nothing is bound
-// when it fails, and it is called at every set-up, mounted or not, so that one that was cut short is finished by the next.
+// own gives the content to the group that the pod asks for. It works on the staged directory, so nothing is bound if it
+// fails. It is called at every set-up, mounted or not, so the next set-up completes an interrupted one.
 func (m *mounter) own(ctx context.Context, args volume.MounterArgs) error {
 	if args.FsGroup == nil || m.src.podReadOnly || args.IsRemount {
 		return nil

@@ -28,7 +28,7 @@ var (
 	// ErrNoFilesystem says that an image holds no filesystem that this plugin knows, or another one than the volume's
 	// fsType. It is not formatted: only provisioning formats.
 	ErrNoFilesystem = errors.New("no such filesystem in the image")
-	// ErrNotStaged says that the staging directory does not show the volume's image, so that it was not bound.
+	// ErrNotStaged says that the staging directory does not show the volume's image. It was not bound.
 	ErrNotStaged = errors.New("the volume is not staged")
 )
 
@@ -46,8 +46,8 @@ type Options struct {
 	Events volume.EventRecorder
 	// Logger gets a line for each filesystem that was repaired and for content that was given to a group. Nil discards it.
 	Logger *slog.Logger
-	// Progress is told, after every few mebibytes, how far the copy of an image is that is made byte by byte. It must return
-	// soon. Nil tells nobody.
+	// Progress is called after every few mebibytes of an image that is copied byte by byte. It must return soon. Nil calls
+	// nothing.
 	Progress func(CopyProgress)
 	// MaxVolumes is how many volumes the node can have attached; zero means that there is no limit. See GetVolumeLimits.
 	MaxVolumes int64
