@@ -126,8 +126,8 @@ func stillWaits(err error) error {
 	return err
 }
 
-// afterWait returns the error of a call that should have followed a wait for the device. When the call was not made, nobody
-// has undone what the wait did: an UnmountDevice is to do so.
+// afterWait returns the error of a call that should have followed a wait for the device. If the call was not made, the
+// effect of the wait is not undone: the error is uncertain, so an UnmountDevice follows.
 func (m *mounting) afterWait(err error) error {
 	if m.staging.attacher != nil && notCalled(err) {
 		return volume.Uncertain(err)

@@ -119,8 +119,8 @@ func (u *unmounting) undone(ctx context.Context) error {
 	return nil
 }
 
-// tearDownFailed says that the volume may be half torn down, whatever the class of err, so that it is set up again before it
-// is used; unless the plugin was never called.
+// tearDownFailed records that the volume may be half torn down, whatever the class of err, so it is set up again before
+// use. If the plugin was never called, the state stays.
 func (u *unmounting) tearDownFailed(ctx context.Context, err error) error {
 	if notCalled(err) {
 		u.conclude(ctx, u.x, u.undoing, believed(u.state.GetVolumeMountState(u.v.VolumeName, u.v.PodName)).end())

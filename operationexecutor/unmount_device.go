@@ -187,8 +187,8 @@ func (u *unmountingDevice) checkClosed(ctx context.Context) error {
 	})
 }
 
-// unstageFailed says that the volume may be half unstaged, whatever the class of err, so that it is staged again before it
-// is used; unless the plugin was never called.
+// unstageFailed records that the volume may be half unstaged, whatever the class of err, so it is staged again before use.
+// If the plugin was never called, the state stays.
 func (u *unmountingDevice) unstageFailed(ctx context.Context, err error) error {
 	if notCalled(err) {
 		u.conclude(ctx, u.x, u.undoing, believed(u.state.GetDeviceMountState(u.v.VolumeName)).end())
