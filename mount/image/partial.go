@@ -12,9 +12,9 @@ import (
 // maxPartial bounds how often a partial image may come and go under our eyes.
 const maxPartial = 8
 
-// Begin makes an empty file, with mode 0600, and locks it. The lock lives as long as the file is open, here or in a program that was
-// started with it and outlives us, so that one that is not locked was left over by a process that is gone: it is removed. One
-// that somebody else is making is an error that matches mount.ErrTransient.
+// Begin makes an empty file, with mode 0600, and locks it. The lock lives as long as the file is open, here or in a child
+// process that outlives this one. So an existing file without a lock is the rest of a process that is gone, and Begin
+// removes it. If another process is making the file, the error matches mount.ErrTransient.
 func (d *Dir) Begin(name string) (*os.File, error) {
 	for range maxPartial {
 		file, err := d.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -31,7 +31,7 @@ func (d *Dir) Begin(name string) (*os.File, error) {
 	return nil, d.errBusy(name, nil)
 }
 
-// lockNew locks a new partial image, unless somebody took it for a left-over first.
+// lockNew locks a new partial image. It fails if another process removed it first, as a left-over.
 func (d *Dir) lockNew(name string, file *os.File) (*os.File, error) {
 	err := tryLock(file)
 	if err == nil {
@@ -66,7 +66,7 @@ func (d *Dir) RemoveLeftOver(name string) error {
 	return d.Remove(name, file)
 }
 
-// Publish gives a partial image its final name, which nobody may have. It is for the caller to sync the directory then.
+// Publish gives a partial image its final name, which must not exist. The caller must then sync the directory.
 func (d *Dir) Publish(partial, name string) error {
 	if err := d.publish(partial, name); err != nil {
 		return fmt.Errorf("renaming %q to %q: %w", d.pathOf(partial), d.pathOf(name), err)

@@ -21,10 +21,10 @@ var (
 	// ErrDangling says that a symbolic link, which may be followed, leads to what does not exist: nothing is made there. The error
 	// matches fs.ErrNotExist, too.
 	ErrDangling = errors.New("a symbolic link leads to what does not exist")
-	// ErrRaced says that somebody kept changing what the name leads to, so that the work was given up after many tries. It
-	// may work later.
+	// ErrRaced says that another process kept changing what the name leads to, and that the call stopped after many tries.
+	// It may work later.
 	ErrRaced = errors.New("somebody keeps changing it")
-	// ErrMounted says that something is mounted at the name or inside it, so that it was not removed.
+	// ErrMounted says that something is mounted at the name or inside it. It was not removed.
 	ErrMounted = errors.New("something is mounted there")
 )
 

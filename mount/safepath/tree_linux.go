@@ -37,7 +37,8 @@ type how struct {
 	oneMount bool
 }
 
-// retry repeats a call that was interrupted, or that the kernel asks to repeat because of a rename. It gives up.
+// retry repeats a call that was interrupted, or that the kernel asks to repeat because of a rename. It stops after
+// maxTries.
 func retry(call func() (int, error)) (fd int, err error) {
 	for range maxTries {
 		fd, err = call()
