@@ -153,7 +153,7 @@ func requestOf(pvc *v1.PersistentVolumeClaim) claimRequest {
 	}
 	status := pvc.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	if status == v1.PersistentVolumeClaimNodeResizeInProgress {
-		status = v1.PersistentVolumeClaimNodeResizePending // InProgress continues a request that was Pending before: it is no new one.
+		status = v1.PersistentVolumeClaimNodeResizePending // It continues a pending request: it is no new one.
 	}
 	return claimRequest{
 		status: status,
