@@ -19,67 +19,67 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/containers"
 )
 
-// Version is the version of the payload of a record. A record of a later version is not read. Version 2 may lack what [Settled]
-// says, and no pod has a record for itself. Version 1 differs in the unique names of volumes that belong to one pod, too: package
-// recovery renames those.
+// Version is the version of a record's payload. A record of a later version is not read. A record of version 2 may lack
+// [Settled], and no pod has a record of its own. Version 1 also has other unique names for volumes that belong to one pod:
+// package recovery renames those.
 const Version = 3
 
-// ourVersion is how a record of that version begins.
+// ourVersion is how a record of Version begins.
 const ourVersion = `{"version":3,`
 
-// Record is what may be left in the world of one volume: an attachment, a staging, and set-ups for pods. A change of its
-// fields, or of those that they hold, needs another version.
+// Record holds what may be left of one volume: an attachment, a staging, and set-ups for pods. A change of its fields, or of
+// the fields in its parts, needs another version.
 type Record struct {
-	// Version is that of the payload, BootID the boot in which it was written.
+	// Version is the version of the payload. BootID is the boot in which the record was written.
 	Version int    `json:"version"`
 	BootID  string `json:"bootID"`
-	// Volume is the unique name of the volume, Plugin the name of its plugin.
+	// Volume is the unique name of the volume; Plugin is the name of its plugin.
 	Volume v1.UniqueVolumeName `json:"volume"`
 	Plugin string              `json:"plugin"`
 	// Spec is a specRecord.
 	Spec json.RawMessage `json:"spec,omitempty"`
-	// Attachment and Staging are nil where nothing was begun.
+	// Attachment and Staging are nil if no such operation has begun.
 	Attachment *Attachment `json:"attachment,omitempty"`
 	Staging    *Staging    `json:"staging,omitempty"`
-	// Pods are replaced, never changed.
+	// Pods holds set-ups, which are replaced, never changed in place.
 	Pods map[types.UID]*SetUp `json:"pods,omitempty"`
 
 	// encoded is the spec from which Spec was made; nil if Spec was read.
 	encoded *volume.Spec
 }
 
-// Attachment is an attachment that was made or is about to be.
+// Attachment is an attachment that exists or is about to be made.
 type Attachment struct {
-	// Node is the node to which it is.
+	// Node is the node to which the volume is attached.
 	Node types.NodeName `json:"node"`
 	// DevicePath is empty while it is not known.
 	DevicePath string `json:"devicePath,omitempty"`
 }
 
-// Staging is a staging that was made or is about to be.
+// Staging is a staging that exists or is about to be made.
 type Staging struct {
-	// Path is where the volume is staged, DevicePath the device, if there is one.
+	// Path is where the volume is staged. DevicePath is its device, if it has one.
 	Path       string `json:"path"`
 	DevicePath string `json:"devicePath,omitempty"`
-	// SELinux is the context with which it is mounted; empty means without.
+	// SELinux is the context with which the volume is mounted; empty means none.
 	SELinux string `json:"seLinuxContext,omitempty"`
-	// Mount is what is mounted there.
+	// Mount identifies the mount at Path.
 	Mount Mount `json:"mount,omitzero"`
 }
 
-// SetUp is a set-up for one pod that was made or is about to be.
+// SetUp is a set-up for one pod that exists or is about to be made.
 type SetUp struct {
-	// Namespace and Name are those of the pod. They are empty for a volume that was rebuilt.
+	// Namespace and Name are the pod's. They are empty for a volume that was rebuilt.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// OuterNames are the names of the volume in the pod's spec.
 	OuterNames []string `json:"outerNames"`
-	// Path is where the volume is set up, SELinux the context with which it is mounted.
+	// Path is where the volume is set up. SELinux is the context with which it is mounted.
 	Path    string `json:"path"`
 	SELinux string `json:"seLinuxContext,omitempty"`
-	// Mount is what is mounted there.
+	// Mount identifies the mount at Path.
 	Mount Mount `json:"mount,omitzero"`
-	// Settled is how it was set up, where the next start may use it as it is; nil: it is set up again.
+	// Settled is how the volume was set up, if the next start may use it as it is. Nil: it is set up again.
 	Settled *Settled `json:"settled,omitempty"`
 }
 
@@ -109,7 +109,7 @@ func (r Record) innerName(uid types.UID, p *SetUp) string {
 	return filepath.Base(p.Path)
 }
 
-// paths returns the paths at which the volume is, or may be, and those of [containers.PartsOf].
+// paths returns the paths at which the volume is, or may be, and the paths of its parts (see [containers.PartsOf]).
 func (r Record) paths() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if r.Staging != nil && !yield(r.Staging.Path) {
@@ -124,7 +124,7 @@ func (r Record) paths() iter.Seq[string] {
 	}
 }
 
-// mounts returns the part of r that does not outlive a boot, attachments the other one.
+// mounts returns the part of r that does not outlive a boot; attachments returns the part that does.
 func (r Record) mounts() Record {
 	r.Attachment = nil
 	return r
@@ -135,8 +135,8 @@ func (r Record) attachments() Record {
 	return r
 }
 
-// decodeRecord undoes json.Marshal and checks everything that the record will be trusted with. key is the key under
-// which it was kept.
+// decodeRecord undoes json.Marshal, and checks everything for which the record will be trusted. key is the record's key on
+// disk.
 func decodeRecord(key string, payload []byte, host volume.VolumeHost) (Found, error) {
 	if newer := isNewer(payload); newer != nil {
 		return Found{}, newer
@@ -155,16 +155,16 @@ func decodeRecord(key string, payload []byte, host volume.VolumeHost) (Found, er
 
 // Found is a volume that was found on record.
 type Found struct {
-	// Record is what is on record, Spec its spec, decoded.
+	// Record is the record; Spec is its decoded spec.
 	Record Record
 	Spec   *volume.Spec
-	// Unproven says that its plugin has not answered yet whether the record is what it computes.
+	// Unproven says that the plugin has not yet confirmed that the record agrees with what it computes.
 	Unproven bool
-	// own is the pod that has the record for itself.
+	// own is the pod if this is a pod's own record.
 	own types.UID
 }
 
-// decodeAll decodes one value, and nothing that this program does not know may be in it or after it.
+// decodeAll decodes one value. It refuses unknown fields, and anything after the value.
 func decodeAll(payload []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.DisallowUnknownFields()
@@ -177,8 +177,8 @@ func decodeAll(payload []byte, into any) error {
 	return nil
 }
 
-// isNewer returns an error that matches [record.ErrNewer] for a record that says that a newer manager has written it. It
-// may then hold anything.
+// isNewer returns an error that matches [record.ErrNewer] if a newer manager has written the record. Such a record may hold
+// anything.
 func isNewer(payload []byte) error {
 	if bytes.HasPrefix(payload, []byte(ourVersion)) {
 		return nil // as nearly all
@@ -186,7 +186,7 @@ func isNewer(payload []byte) error {
 	var says struct {
 		Version int `json:"version"`
 	}
-	_ = json.Unmarshal(payload, &says) // What cannot be read says nothing.
+	_ = json.Unmarshal(payload, &says) // An unreadable record does not count as newer.
 	if says.Version <= Version {
 		return nil
 	}
@@ -241,8 +241,8 @@ func (r Record) checkPaths(host volume.VolumeHost) error {
 	return nil
 }
 
-// check refuses a set-up for a pod at a path that is not in the pod's directory, but that of a hostPath volume, which is used where
-// it is.
+// check refuses a set-up at a path outside the pod's directory. The exception is a hostPath volume, which is used at its own
+// path.
 func (s *SetUp) check(uid types.UID, spec *volume.Spec, host volume.VolumeHost) error {
 	if s == nil {
 		return fmt.Errorf("record says nothing of the set-up for pod %q: %w", uid, volume.ErrInvalid)
@@ -255,7 +255,7 @@ func (s *SetUp) check(uid types.UID, spec *volume.Spec, host volume.VolumeHost) 
 			return err
 		}
 	}
-	if s.Namespace != "" || s.Name != "" { // Nobody knows them of a volume that was rebuilt from what was found.
+	if s.Namespace != "" || s.Name != "" { // A rebuilt volume lacks them.
 		if err := errors.Join(volume.CheckPathElement(s.Namespace), volume.CheckPathElement(s.Name)); err != nil {
 			return err
 		}
@@ -266,13 +266,14 @@ func (s *SetUp) check(uid types.UID, spec *volume.Spec, host volume.VolumeHost) 
 	return checkBeneath(s.Path, filepath.Join(host.GetPodsDir(), string(uid)))
 }
 
-// UsedWhereItIs reports whether path is the directory of the node that a hostPath volume is. Many volumes may be one.
+// UsedWhereItIs reports whether path is the node's directory that a hostPath volume names. Several volumes may name the same
+// one.
 func UsedWhereItIs(spec *volume.Spec, path string) bool {
 	used := hostPathOf(spec)
 	return used != "" && path == filepath.Clean(used)
 }
 
-// hostPathOf returns the directory of the node that a volume is; empty when it is another kind of volume.
+// hostPathOf returns the node's directory that a hostPath volume names; empty for any other volume.
 func hostPathOf(spec *volume.Spec) string {
 	switch {
 	case spec.Volume != nil && spec.Volume.HostPath != nil:
@@ -319,7 +320,7 @@ func encodeSpec(spec *volume.Spec, public []string) (json.RawMessage, error) {
 	return json.Marshal(specRecord{Volume: r.Volume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly})
 }
 
-// part is what an intent is about.
+// part is the part of a record that an intent is about.
 type part uint8
 
 const (
@@ -329,7 +330,7 @@ const (
 	partAll // all of them
 )
 
-// partOf returns what intent is about: an operation that stages and sets up records each on its own.
+// partOf returns the part that intent is about. An operation that stages and sets up records one intent for each.
 func partOf(intent operationexecutor.Intent) part {
 	switch {
 	case intent.Kind == operationexecutor.OpAttach || intent.Kind == operationexecutor.OpDetach:
@@ -341,7 +342,7 @@ func partOf(intent operationexecutor.Intent) part {
 	}
 }
 
-// add enters what an intent is about and reports whether that changed the record.
+// add enters the part that an intent is about, and reports whether that changed the record.
 func (r *Record) add(intent operationexecutor.Intent) bool {
 	switch partOf(intent) {
 	case partAll:
@@ -395,7 +396,7 @@ func (r *Record) addSetUp(intent operationexecutor.Intent) bool {
 	return true
 }
 
-// drop takes out what an intent is about and reports whether that changed the record.
+// drop removes the part that an intent is about, and reports whether that changed the record.
 func (r *Record) drop(intent operationexecutor.Intent) bool {
 	switch partOf(intent) {
 	case partAttachment:
