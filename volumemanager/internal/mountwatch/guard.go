@@ -19,7 +19,7 @@ import (
 // operations on foreign mounts, and writes dirty data before the last mount of a filesystem goes.
 type guard struct {
 	*Watch
-	// inner is the journal on disk; nil when there is none.
+	// inner is the journal on disk; nil if there is none.
 	inner operationexecutor.Journal
 }
 
@@ -28,7 +28,7 @@ var (
 	_ operationexecutor.CallWatcher = guard{}
 )
 
-// Guard returns inner, or nil, with what the mounter makes possible.
+// Guard returns inner, which may be nil, guarded by this watch. If the mounter cannot list mounts it returns inner itself.
 func (w *Watch) Guard(inner operationexecutor.Journal) operationexecutor.Journal {
 	if w.kernel == nil {
 		return inner
@@ -36,8 +36,8 @@ func (w *Watch) Guard(inner operationexecutor.Journal) operationexecutor.Journal
 	return guard{Watch: w, inner: inner}
 }
 
-// Intend implements [operationexecutor.Journal]. The error matches [mount.ErrForeign] when another mount than ours would be
-// changed or hidden.
+// Intend implements [operationexecutor.Journal]. The error matches [mount.ErrForeign] if the operation would change or hide
+// a foreign mount.
 func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) error {
 	path := PathOf(intent)
 	if path == "" {
