@@ -17,7 +17,7 @@ import (
 // This file handles orphans that are volumes: a mount, or the link to a device, at the path of a volume that could not be
 // rebuilt. While there is one, no wait reports that all volumes are gone.
 
-// Live returns the orphans that are a volume as far as the manager can tell, and are still there.
+// Live returns the orphans that are volumes, as far as the manager can tell, and are still there.
 func (l *List) Live(ctx context.Context) []Orphan {
 	l.mu.Lock()
 	orphans := l.all // It is replaced, never changed.
@@ -31,7 +31,7 @@ func (l *List) Live(ctx context.Context) []Orphan {
 	return live
 }
 
-// LiveOf returns those of one pod: in its directory, or bound for it in that of a plugin.
+// LiveOf returns the live orphans of one pod: in the pod's directory, or bound for the pod in a plugin's directory.
 func (l *List) LiveOf(ctx context.Context, uid types.UID) []Orphan {
 	var live []Orphan
 	for _, o := range l.Live(ctx) {
@@ -42,7 +42,7 @@ func (l *List) LiveOf(ctx context.Context, uid types.UID) []Orphan {
 	return live
 }
 
-// isThere looks whether an orphan is still there. What cannot be looked at is.
+// isThere reports whether an orphan is still there. If the lookup fails, the orphan counts as there.
 func (l *List) isThere(ctx context.Context, o Orphan) bool {
 	if !o.Mounted {
 		_, err := os.Lstat(o.Path)
@@ -59,8 +59,9 @@ func (l *List) isThere(ctx context.Context, o Orphan) bool {
 	return err != nil || o.Identity.Is(found)
 }
 
-// removeMapping removes the link to a device of a pod, with the bind to which it leads and the lock of the device, and the
-// directory of the binds when that was the last one. Nobody uses the link meanwhile: an intent there waits.
+// removeMapping removes a pod's link to a device, the bind to which the link leads, and the lock of the device. If that was
+// the last bind, it also removes the directory of the binds. Meanwhile no operation uses the link: an intent for its path
+// waits.
 func (l *List) removeMapping(ctx context.Context, o Orphan) error {
 	release, ok := l.options.Records.Claim(o.Path, func() bool { return !l.options.Records.IsRecorded(o.Path) })
 	if !ok {
