@@ -19,7 +19,7 @@ func Staging(plugins *volume.VolumePluginMgr, spec *volume.Spec) (path string, e
 		if err != nil {
 			return "", err
 		}
-		unmapper, err := plugin.NewBlockVolumeUnmapper(spec.Name(), "") // A mapper would need more than is known about a found volume.
+		unmapper, err := plugin.NewBlockVolumeUnmapper(spec.Name(), "") // A mapper would need more than is known here.
 		if err != nil {
 			return "", err
 		}
