@@ -16,7 +16,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
-// Add makes a pod known, or updates it; see volumemanager.Manager.AddPod.
+// Add adds a pod, or updates it; see volumemanager.Manager.AddPod.
 func (p *Populator) Add(ctx context.Context, pod *v1.Pod) error {
 	if err := Validate(pod); err != nil {
 		return err
@@ -30,12 +30,12 @@ func (p *Populator) Add(ctx context.Context, pod *v1.Pod) error {
 	})
 }
 
-// Update updates a pod that is known; see volumemanager.Manager.UpdatePod.
+// Update updates a known pod; see volumemanager.Manager.UpdatePod.
 func (p *Populator) Update(ctx context.Context, pod *v1.Pod) error {
 	if err := Validate(pod); err != nil {
 		return err
 	}
-	// This is checked once more when the claims have been read: a pod that is removed meanwhile must not come back.
+	// change checks this again after it has read the claims: a pod that is removed meanwhile must not come back.
 	known := func(old *Pod) error {
 		if old == nil {
 			return Unknown(pod)
@@ -48,12 +48,12 @@ func (p *Populator) Update(ctx context.Context, pod *v1.Pod) error {
 	return p.change(ctx, pod, known)
 }
 
-// Unknown returns the error of a call for a pod that is not known.
+// Unknown returns the error of a call for an unknown pod.
 func Unknown(pod *v1.Pod) error {
 	return fmt.Errorf("pod %q with UID %q is not on this node: call AddPod first: %w", store.NameOf(pod), pod.UID, volume.ErrInvalid)
 }
 
-// change makes the desired state what pod says, unless check refuses what the pod was before, which may be nil.
+// change enters what pod wants into the desired state, unless check refuses. check gets the pod as it was before, or nil.
 func (p *Populator) change(ctx context.Context, pod *v1.Pod, check func(old *Pod) error) error {
 	pod = copyOfPod(pod)
 	defer p.read(pod)()
@@ -81,12 +81,12 @@ func (p *Populator) change(ctx context.Context, pod *v1.Pod, check func(old *Pod
 		p.waits.drop(pod.UID)
 		return nil
 	}
-	// Once more, for what has changed before it was known that this pod waits for it.
+	// Resolve it once more: an object may have changed before the pod waited for it.
 	p.dirty.Add(pod.UID)
 	return nil
 }
 
-// Remove takes its volumes from a pod, which need not be known.
+// Remove takes its volumes from a pod. The pod may be unknown.
 func (p *Populator) Remove(uid types.UID) {
 	release, _ := p.locks.Take(nil, uid)
 	defer release()
@@ -108,7 +108,7 @@ func (p *Populator) Remove(uid types.UID) {
 	p.options.Notify(podName)
 }
 
-// mistakes returns the errors that only the caller can mend.
+// mistakes returns the errors that only the caller can correct.
 func mistakes(answers []resolution) error {
 	var errs []error
 	for _, a := range answers {
@@ -119,8 +119,9 @@ func mistakes(answers []resolution) error {
 	return errors.Join(errs...)
 }
 
-// apply makes the desired state what answers say, and returns the pod as it is known now; old is the one before, or nil. A volume
-// that could not be resolved stays as it was: unknown is not absent. The caller has the lock of the pod.
+// apply enters the answers into the desired state, and returns the pod as it is known from now on. old is the pod as it was
+// before, or nil. A volume that could not be resolved stays as it was: unknown is not absent. The caller holds the pod's
+// lock.
 func (p *Populator) apply(pod *v1.Pod, old *Pod, answers []resolution) *Pod {
 	known := &Pod{Pod: pod, Volumes: make([]Volume, 0, len(answers))}
 	for _, a := range answers {
@@ -143,7 +144,7 @@ func (p *Populator) apply(pod *v1.Pod, old *Pod, answers []resolution) *Pod {
 		p.options.ResetBackoff(operationexecutor.Key{Volume: name})
 	}
 	p.desire(known, old, answers)
-	// The pod comes last: one that is known and complete has all that it wants in the desired state.
+	// The pod is entered last: the desired state then holds everything that a known and complete pod wants.
 	p.mu.Lock()
 	p.pods[pod.UID] = known
 	p.options.Orphans.ForgetPod(pod.UID)
@@ -154,8 +155,8 @@ func (p *Populator) apply(pod *v1.Pod, old *Pod, answers []resolution) *Pod {
 	return known
 }
 
-// desire enters the volumes that could be resolved into the desired state. One that the state refuses is not resolved; the pod still
-// has it if old had it.
+// desire enters the resolved volumes into the desired state. If the state refuses a volume, it counts as not resolved; the
+// pod keeps it if old had it.
 func (p *Populator) desire(pod, old *Pod, answers []resolution) {
 	for i, a := range answers {
 		v := &pod.Volumes[i]
@@ -179,7 +180,7 @@ func (p *Populator) desire(pod, old *Pod, answers []resolution) {
 	}
 }
 
-// sourceOf returns the source of a volume in the pod's spec, or nil.
+// sourceOf returns the source of a volume in the pod's spec; nil if there is none.
 func sourceOf(pod *v1.Pod, outer string) *v1.VolumeSource {
 	for i := range pod.Spec.Volumes {
 		if pod.Spec.Volumes[i].Name == outer {
@@ -221,7 +222,7 @@ func (p *Populator) populate(ctx context.Context, uid types.UID) error {
 	release, _ := p.locks.Take(nil, uid)
 	defer release()
 	if p.Pod(uid) != known {
-		// Another call has changed the pod meanwhile and resolved it: what it waits for is looked at once more.
+		// Another call has changed and resolved the pod meanwhile. Check once more what it waits for.
 		p.dirty.Add(uid)
 		return nil
 	}
@@ -231,7 +232,7 @@ func (p *Populator) populate(ctx context.Context, uid types.UID) error {
 	return unread(answers)
 }
 
-// unread returns the first error that is no answer of the store.
+// unread returns the first error that says that the store could not be read.
 func unread(answers []resolution) error {
 	for _, a := range answers {
 		if a.Err != nil && !errors.Is(a.Err, ErrClaimNotReady) && !errors.Is(a.Err, ErrPluginAwaited) && !isMistake(a.Err) {
