@@ -225,12 +225,12 @@ run_guest() {
   CGO_ENABLED=0 go test -c -vet=off -o "$dir/volumetest.test" ./volume/volumetest
   CGO_ENABLED=0 go test -c -tags dmguest -o "$dir/dm.test" ./volumemanager
   {
-    echo "/run/guest/nfs.test -test.timeout 15m"
+    echo "/run/guest/nfs.test -test.timeout 25m"
     echo "/run/guest/mount.test -test.timeout 5m -test.run '^TestSuite$'"
-    echo "/run/guest/volumetest.test -test.timeout 8m -test.run OverTheKernel"
+    echo "/run/guest/volumetest.test -test.timeout 12m -test.run OverTheKernel"
     echo "/run/guest/dm.test -test.timeout 5m -test.run '^(TestDeviceThatFails|TestSuspendedDevice|TestSlowDevice)'"
   } >"$dir/run"
-  timeout -k 5 30m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$dir/init" \
+  timeout -k 5 45m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$dir/init" \
     VOLUMEKIT_GUEST="$dir" CI="${CI:-}" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?
   grep -q '^guest: passed' "$dir/log" || { cat "$dir/log"; status=1; }
   rm -r "$dir"
