@@ -79,3 +79,18 @@ func (a *actualState) MarkVolumeAsUnmounted(podName volume.UniquePodName, volume
 	}
 	return err
 }
+
+// doubt marks a certain set-up or staging as uncertain, and reports whether it did.
+func (a *actualState) doubt(h podvolume.Key) bool {
+	if h.Pod == "" {
+		row, ok := a.GetAttachedVolume(h.Volume)
+		return ok && row.DeviceMountState == operationexecutor.DeviceGloballyMounted &&
+			a.MarkDeviceAsUncertain(h.Volume, row.DevicePath, row.DeviceMountPath, row.SELinuxMountContext) == nil
+	}
+	row, ok := a.GetMountedVolume(h.Volume, h.Pod)
+	return ok && row.State == operationexecutor.VolumeMounted && a.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
+		VolumeName: h.Volume, PodName: h.Pod, PodUID: row.PodUID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
+		OuterVolumeSpecNames: row.OuterVolumeSpecNames, Mounter: row.Mounter, BlockVolumeMapper: row.BlockVolumeMapper,
+		MountPath: row.MountPath, SELinuxMountContext: row.SELinuxMountContext, VolumeGidValue: row.VolumeGidValue,
+	}) == nil
+}

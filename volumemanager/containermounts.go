@@ -113,7 +113,7 @@ func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container st
 	if !ok {
 		return ContainerVolumes{}, fmt.Errorf("%w: pod %q has no container %q: %w", ErrUnknownContainer, store.NameOf(pod), container, volume.ErrInvalid)
 	}
-	ctx, cancel := m.withWaitTimeout(ctx)
+	ctx, cancel := m.options.withWaitTimeout(ctx)
 	defer cancel()
 	ask := &containerAsk{manager: m, entry: entry, container: c}
 	volumes, err := ask.answer(ctx)
@@ -150,11 +150,11 @@ func (e *VariableError) Error() string {
 func (e *VariableError) Unwrap() error { return e.Err }
 
 // withWaitTimeout bounds what waits by WaitTimeout, if ctx has no deadline.
-func (m *Manager) withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+func (o Options) withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, m.options.WaitTimeout)
+	return context.WithTimeout(ctx, o.WaitTimeout)
 }
 
 // containerAsk is one call of ContainerMounts.
@@ -240,12 +240,12 @@ func (a *containerAsk) names() []string {
 
 // row returns what is known of a volume, and false when it is not set up, or is being taken away.
 func (a *containerAsk) row(outer string) (cache.MountedVolume, bool) {
-	return a.manager.setUpOf(a.entry.Volume(outer).Name, a.podName())
+	return a.manager.view.setUpOf(a.entry.Volume(outer).Name, a.podName())
 }
 
 func (a *containerAsk) notReady(missing map[string]bool, cause error) error {
 	return notReady(a.entry.Pod, awaited{state: "ready", left: func() []VolumeStatus {
-		return slices.DeleteFunc(a.manager.statusOfPod(a.entry.Pod.UID), func(s VolumeStatus) bool { return !missing[s.OuterName] })
+		return slices.DeleteFunc(a.manager.view.statusOfPod(a.entry.Pod.UID), func(s VolumeStatus) bool { return !missing[s.OuterName] })
 	}}, cause)
 }
 

@@ -47,17 +47,17 @@ type Condition struct {
 
 // eventTarget returns the volume's name and the object on which events about the volume are recorded. The object is nil for
 // an unknown volume.
-func (m *Manager) eventTarget(h podvolume.Key) (object runtime.Object, name string) {
+func (n *nodeView) eventTarget(h podvolume.Key) (object runtime.Object, name string) {
 	name = string(h.Volume)
 	var spec *volume.Spec
-	if mounted, ok := m.actual.GetMountedVolume(h.Volume, h.Pod); ok && h.Pod != "" {
+	if mounted, ok := n.actual.GetMountedVolume(h.Volume, h.Pod); ok && h.Pod != "" {
 		spec = mounted.VolumeSpec
 		object = podObject(mounted.Pod)
 	}
-	if entry := m.populator.Pod(types.UID(h.Pod)); entry != nil {
+	if entry := n.populator.Pod(types.UID(h.Pod)); entry != nil {
 		object = entry.Pod
 	}
-	if row, ok := m.actual.GetAttachedVolume(h.Volume); ok && spec == nil {
+	if row, ok := n.actual.GetAttachedVolume(h.Volume); ok && spec == nil {
 		spec = row.VolumeSpec
 	}
 	if spec != nil {
@@ -79,12 +79,12 @@ func podObject(pod *v1.Pod) runtime.Object {
 
 // conditionsOf returns the conditions of a volume as a pod has it: those of its set-up, those of its staging, and its calls
 // that hang.
-func (m *Manager) conditionsOf(h podvolume.Key) []Condition {
+func (n *nodeView) conditionsOf(h podvolume.Key) []Condition {
 	var found []Condition
-	for _, c := range m.health.OfPod(h) {
+	for _, c := range n.health.OfPod(h) {
 		found = append(found, Condition(c))
 	}
-	return append(found, hungConditions(m.executor, h)...)
+	return append(found, hungConditions(n.executor, h)...)
 }
 
 // healthChanged notifies the waiters and the followers of a volume that its health has changed.

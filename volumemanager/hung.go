@@ -78,14 +78,14 @@ func hungCallsOf(executor *operationexecutor.Executor, name v1.UniqueVolumeName,
 
 // isGone reports whether nothing is, or may be, set up for a pod, or is being set up; but for what was taken off while its
 // teardown hangs on.
-func (m *Manager) isGone(podName volume.UniquePodName) bool {
-	for _, name := range m.reconciler.VolumesOfOperations(podName) {
-		if !m.watch.IsLetGo(podvolume.Key{Volume: name, Pod: podName}) {
+func (n *nodeView) isGone(podName volume.UniquePodName) bool {
+	for _, name := range n.reconciler.VolumesOfOperations(podName) {
+		if !n.watch.IsLetGo(podvolume.Key{Volume: name, Pod: podName}) {
 			return false
 		}
 	}
-	for mounted := range m.actual.VolumesOfPod(podName) {
-		if !m.watch.IsLetGo(podvolume.Key{Volume: mounted.VolumeName, Pod: podName}) {
+	for mounted := range n.actual.VolumesOfPod(podName) {
+		if !n.watch.IsLetGo(podvolume.Key{Volume: mounted.VolumeName, Pod: podName}) {
 			return false
 		}
 	}

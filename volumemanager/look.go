@@ -22,26 +22,26 @@ import (
 func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.reconciler.Planned(), Reused: m.recovery.Reused(), LostData: lostDataOf(m.health.LostData())}
 	status.Running = m.running.Load()
-	m.tellFound(&status)
-	for uid := range m.knownPods() {
-		status.Volumes = append(status.Volumes, m.statusOfPod(uid)...)
+	m.view.tellFound(&status)
+	for uid := range m.view.knownPods() {
+		status.Volumes = append(status.Volumes, m.view.statusOfPod(uid)...)
 	}
 	slices.SortFunc(status.Volumes, func(a, b VolumeStatus) int {
 		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
 	})
 	for _, row := range m.actual.GetUnmountedVolumes() {
-		status.Volumes = append(status.Volumes, m.statusOfUnused(row.VolumeName)...)
+		status.Volumes = append(status.Volumes, m.view.statusOfUnused(row.VolumeName)...)
 	}
 	return status
 }
 
 // knownPods returns the pods that were added, or that have, or may have, a volume.
-func (m *Manager) knownPods() sets.Set[types.UID] {
-	uids := sets.New(m.populator.UIDs()...)
-	for _, podName := range m.reconciler.PodsOfOperations() {
+func (n *nodeView) knownPods() sets.Set[types.UID] {
+	uids := sets.New(n.populator.UIDs()...)
+	for _, podName := range n.reconciler.PodsOfOperations() {
 		uids.Insert(types.UID(podName))
 	}
-	for _, podName := range m.actual.GetPods() {
+	for _, podName := range n.actual.GetPods() {
 		uids.Insert(types.UID(podName))
 	}
 	return uids
@@ -53,29 +53,29 @@ func (m *Manager) Hung() []operationexecutor.HungCall { return m.executor.Hung()
 
 // PodStatus returns where the volumes of one pod stand, by outer name: those that it uses, and those that are still to be
 // taken away. It is empty for a pod that is not known.
-func (m *Manager) PodStatus(uid types.UID) []VolumeStatus { return m.statusOfPod(uid) }
+func (m *Manager) PodStatus(uid types.UID) []VolumeStatus { return m.view.statusOfPod(uid) }
 
-func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
+func (n *nodeView) statusOfPod(uid types.UID) []VolumeStatus {
 	podName := volume.UniquePodName(uid)
-	entry := m.populator.Pod(uid)
+	entry := n.populator.Pod(uid)
 	mounts := make(map[v1.UniqueVolumeName]cache.MountedVolume)
-	for _, mounted := range m.actual.GetPossiblyMountedVolumesForPod(podName) {
+	for _, mounted := range n.actual.GetPossiblyMountedVolumesForPod(podName) {
 		mounts[mounted.VolumeName] = mounted
 	}
 	var rows []VolumeStatus
 	if entry != nil {
 		for _, v := range entry.Volumes {
-			rows = append(rows, m.statusOfWanted(entry.Pod, v))
+			rows = append(rows, n.statusOfWanted(entry.Pod, v))
 		}
 	}
 	for name, mounted := range mounts {
 		if !entry.Uses(name) {
-			rows = append(rows, m.statusOfUnwanted(mounted)...)
+			rows = append(rows, n.statusOfUnwanted(mounted)...)
 		}
 	}
-	for _, name := range m.reconciler.VolumesOfOperations(podName) {
+	for _, name := range n.reconciler.VolumesOfOperations(podName) {
 		if _, ok := mounts[name]; !ok && !entry.Uses(name) {
-			rows = append(rows, m.statusOfLeft(uid, name))
+			rows = append(rows, n.statusOfLeft(uid, name))
 		}
 	}
 	slices.SortFunc(rows, func(a, b VolumeStatus) int {
@@ -85,7 +85,7 @@ func (m *Manager) statusOfPod(uid types.UID) []VolumeStatus {
 }
 
 // statusOfWanted returns where a volume stands that the pod uses.
-func (m *Manager) statusOfWanted(pod *v1.Pod, v populator.Volume) VolumeStatus {
+func (n *nodeView) statusOfWanted(pod *v1.Pod, v populator.Volume) VolumeStatus {
 	s := VolumeStatus{
 		PodUID: pod.UID, PodName: store.NameOf(pod), OuterName: v.Outer, Volume: v.Name, Plugin: v.Plugin,
 		Wanted: true, Phase: PhaseWaiting, Err: v.Err,
@@ -95,12 +95,12 @@ func (m *Manager) statusOfWanted(pod *v1.Pod, v populator.Volume) VolumeStatus {
 		return s
 	}
 	s.ReadOnly = v.ReadOnly
-	m.fill(&s)
+	n.fill(&s)
 	return s
 }
 
 // statusOfUnwanted returns where a volume stands that is to be taken away from a pod.
-func (m *Manager) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
+func (n *nodeView) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
 	rows := make([]VolumeStatus, 0, 1)
 	for _, outer := range mounted.OuterVolumeSpecNames {
 		s := VolumeStatus{
@@ -110,42 +110,42 @@ func (m *Manager) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
 		if mounted.Pod != nil {
 			s.PodName = store.NameOf(mounted.Pod)
 		}
-		m.fill(&s)
+		n.fill(&s)
 		rows = append(rows, s)
 	}
 	return rows
 }
 
 // statusOfLeft returns where a volume stands that is still being set up for a pod that was removed.
-func (m *Manager) statusOfLeft(uid types.UID, name v1.UniqueVolumeName) VolumeStatus {
+func (n *nodeView) statusOfLeft(uid types.UID, name v1.UniqueVolumeName) VolumeStatus {
 	s := VolumeStatus{PodUID: uid, Volume: name, Phase: PhaseWaiting}
 	s.Plugin, _, _ = volume.SplitUniqueName(name) // Every volume that was planned has a name of that form.
-	m.fill(&s)
+	n.fill(&s)
 	return s
 }
 
 // statusOfUnused returns where a volume stands that is here and that no pod uses or wants; nothing for any other.
-func (m *Manager) statusOfUnused(name v1.UniqueVolumeName) []VolumeStatus {
-	row, ok := m.actual.GetAttachedVolume(name)
-	if !ok || row.PodCount > 0 || m.desired.VolumeExists(name) {
+func (n *nodeView) statusOfUnused(name v1.UniqueVolumeName) []VolumeStatus {
+	row, ok := n.actual.GetAttachedVolume(name)
+	if !ok || row.PodCount > 0 || n.desired.VolumeExists(name) {
 		return nil
 	}
 	s := VolumeStatus{Volume: name, Plugin: row.PluginName, Phase: PhaseReleased}
-	m.fill(&s)
+	n.fill(&s)
 	return []VolumeStatus{s}
 }
 
 // fill adds what the actual state and the operations say of a volume and a pod. Where they disagree, because an
 // operation has just ended, the actual state is right.
-func (m *Manager) fill(s *VolumeStatus) {
+func (n *nodeView) fill(s *VolumeStatus) {
 	podName := volume.UniquePodName(s.PodUID)
-	s.Conditions = m.conditionsOf(podvolume.Key{Volume: s.Volume, Pod: podName})
-	leaving := m.reconciler.IsTakenAway(s.Volume, podName)
-	if row, ok := m.actual.GetAttachedVolume(s.Volume); ok {
+	s.Conditions = n.conditionsOf(podvolume.Key{Volume: s.Volume, Pod: podName})
+	leaving := n.reconciler.IsTakenAway(s.Volume, podName)
+	if row, ok := n.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
 		s.Block = volume.IsBlock(row.VolumeSpec)
 	}
-	mounted, _ := m.actual.GetMountedVolume(s.Volume, podName)
+	mounted, _ := n.actual.GetMountedVolume(s.Volume, podName)
 	s.Path = pathOf(mounted)
 	switch mounted.State {
 	case operationexecutor.VolumeMounted:
@@ -155,17 +155,17 @@ func (m *Manager) fill(s *VolumeStatus) {
 		s.Phase = PhaseUncertain
 	default:
 	}
-	stale := s.Wanted && mounted.State != operationexecutor.VolumeNotMounted && !m.isCurrent(&mounted)
+	stale := s.Wanted && mounted.State != operationexecutor.VolumeNotMounted && !n.isCurrent(&mounted)
 	if leaving || stale {
 		s.Phase = PhaseUnmounting
 	}
 	live := s.Wanted && s.Phase == PhaseMounted
-	if live && !mounted.RemountRequired && !m.expansion.IsGrowing(s.Volume) {
-		s.Err = cmp.Or(s.Err, m.nodeStatus.Withdrawn(s.Volume))
+	if live && !mounted.RemountRequired && !n.expansion.IsGrowing(s.Volume) {
+		s.Err = cmp.Or(s.Err, n.nodeStatus.Withdrawn(s.Volume))
 		return
 	}
-	m.fillWork(s, podName)
-	s.Conditions = append(s.Conditions, hungBefore(m.executor, podvolume.Key{Volume: s.Volume, Pod: podName})...)
+	n.fillWork(s, podName)
+	s.Conditions = append(s.Conditions, hungBefore(n.executor, podvolume.Key{Volume: s.Volume, Pod: podName})...)
 	if live {
 		// It can be used while it is refreshed.
 		s.Phase = PhaseMounted
@@ -173,14 +173,14 @@ func (m *Manager) fill(s *VolumeStatus) {
 }
 
 // fillWork adds what the operations say.
-func (m *Manager) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
-	for _, op := range m.reconciler.Operations(s.Volume, podName) {
+func (n *nodeView) fillWork(s *VolumeStatus, podName volume.UniquePodName) {
+	for _, op := range n.reconciler.Operations(s.Volume, podName) {
 		if op.Handle != nil {
 			s.runs(op, podName)
 		}
 	}
 	for _, pod := range []volume.UniquePodName{"", podName} {
-		if f, ok := m.reconciler.Failure(podvolume.Key{Volume: s.Volume, Pod: pod}); ok && (s.Err == nil || pod != "") {
+		if f, ok := n.reconciler.Failure(podvolume.Key{Volume: s.Volume, Pod: pod}); ok && (s.Err == nil || pod != "") {
 			s.Err, s.Attempts = f.Err, f.Attempts
 			if !f.IsOver() {
 				s.NextTry = f.Until
@@ -224,8 +224,8 @@ func pathOf(mounted cache.MountedVolume) string {
 }
 
 // allVolumes returns the names of all volumes that are wanted or known.
-func (m *Manager) allVolumes() []v1.UniqueVolumeName {
-	names := append(m.desired.GetVolumeNames(), m.actual.GetVolumeNames()...)
+func (n *nodeView) allVolumes() []v1.UniqueVolumeName {
+	names := append(n.desired.GetVolumeNames(), n.actual.GetVolumeNames()...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -64,6 +64,7 @@ type Manager struct {
 	stats      *stats.Meter
 
 	reconciler *reconciler.Reconciler
+	view       nodeView
 	changes    changes.Hub
 	started    atomic.Bool
 	running    atomic.Bool
@@ -91,7 +92,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 		stopped:  make(chan struct{}),
 	}
 	m.root = newRootLock(plugins.Host(), o)
-	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.eventTarget, Changed: healthChanged(&m.changes)})
+	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.view.eventTarget, Changed: healthChanged(&m.changes)})
 	m.desired = cache.NewDesiredStateOfWorld(plugins, cache.Options{
 		Changed: func(name v1.UniqueVolumeName) { m.reconciler.Add(podvolume.Key{Volume: name}) },
 		// The populator marks the volumes of a pod itself, once it knows the pod with them.
@@ -121,6 +122,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.populator = populator.New(m.populatorOptions())
 	m.reconciler = m.newReconciler()
 	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(m.generatorOptions()), m.executorOptions())
+	m.view = newView(m)
 	return m, nil
 }
 
@@ -128,7 +130,7 @@ func (m *Manager) watchOptions() mountwatch.Options {
 	return mountwatch.Options{
 		Mounter: m.options.Mounter, Host: m.plugins.Host(), Logger: m.options.Logger, Health: m.health,
 		FilesystemLook: m.options.FilesystemLook, HungUnmount: mountwatch.HungUnmount(m.options.HungUnmount), Records: m.options.RuntimeDir != "",
-		Orphans: m.orphans, Hung: m.Hung, Doubt: m.doubt, Look: func(h podvolume.Key) { m.reconciler.Add(h) }, Retry: m.retry,
+		Orphans: m.orphans, Hung: m.Hung, Doubt: m.actual.doubt, Look: func(h podvolume.Key) { m.reconciler.Add(h) }, Retry: func(h podvolume.Key) { m.reconciler.Retry(h) },
 		Probe: m.stats.Probe, LetGo: func(h podvolume.Key) { m.changes.Notify(h.Pod) },
 	}
 }
@@ -139,7 +141,7 @@ func (m *Manager) newJournal() *journal.Journal {
 		return nil
 	}
 	o := journal.Options{
-		RuntimeDir: m.options.RuntimeDir, StateDir: m.options.StateDir, Plugins: m.plugins, Logger: m.options.Logger, Root: m.root, Mounts: m.mountTable(),
+		RuntimeDir: m.options.RuntimeDir, StateDir: m.options.StateDir, Plugins: m.plugins, Logger: m.options.Logger, Root: m.root, Mounts: m.options.mountTable(),
 	}
 	if mountwatch.IsKernel(m.options.Mounter) {
 		o.Learned = func(path string) *mountwatch.Mount { return m.watch.MountAt(path) }
@@ -148,21 +150,21 @@ func (m *Manager) newJournal() *journal.Journal {
 }
 
 // mountTable returns the mount table; nil if the mounter has none.
-func (m *Manager) mountTable() journal.Table {
-	table, _ := m.options.Mounter.(MountTable)
+func (o Options) mountTable() journal.Table {
+	table, _ := o.Mounter.(MountTable)
 	return table
 }
 
 func (m *Manager) recoveryOptions() recovery.Options {
 	return recovery.Options{
-		Plugins: m.plugins, Logger: m.options.Logger, Journal: m.journal, Mounts: m.mountTable(), Watch: m.watch,
+		Plugins: m.plugins, Logger: m.options.Logger, Journal: m.journal, Mounts: m.options.mountTable(), Watch: m.watch,
 		Orphans: m.orphans, RemoveOrphans: m.options.Orphans == OrphansAreRemoved,
 		Actual: m.actual.ActualStateOfWorld, AttachesItself: m.options.AttachedBy == AttachedByNode,
 		Reconstruct: func(ctx context.Context, ask operationexecutor.VolumeToReconstruct) (volume.ReconstructedVolume, error) {
 			return m.executor.ReconstructVolume(ctx, ask)
 		},
 		IsKnown: func(pod volume.UniquePodName) bool { return m.populator.IsKnown(pod) }, IsBusy: func(pod volume.UniquePodName) bool { return len(m.reconciler.VolumesOfOperations(pod)) > 0 },
-		Look: func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, LookAtAll: func() { m.reconciler.AddAll(m.allVolumes()) },
+		Look: func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, LookAtAll: func() { m.reconciler.AddAll(m.view.allVolumes()) },
 		Notify: m.changes.Notify, InUseChanged: func() { m.nodeStatus.Recheck() },
 	}
 }
@@ -314,7 +316,7 @@ func (m *Manager) reportLast(ctx context.Context) {
 
 // warnOfLeft logs what remains if the program has ended Run by its context, not by Stop.
 func (m *Manager) warnOfLeft() {
-	if name := m.firstLeft(); name != "" && !isOpen(m.stopping.begun.given) {
+	if name := m.view.firstLeft(); name != "" && !isOpen(m.stopping.begun.given) {
 		m.options.Logger.Warn("Run ended before volumes were gone that no pod uses: call Stop, or WaitForNodeEmpty when all pods were removed, before the context of Run ends", "volume", name)
 	}
 }
@@ -346,7 +348,7 @@ func (m *Manager) resync(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.reconciler.AddAll(m.allVolumes())
+		m.reconciler.AddAll(m.view.allVolumes())
 		m.populator.Recheck()
 		if m.recovery.AwaitsPods() {
 			m.options.Logger.Warn("volumes of an earlier manager stay until all pods have been added: call PodsComplete after the last AddPod")
@@ -365,6 +367,6 @@ func (m *Manager) resync(ctx context.Context) {
 // start. A pod whose AddPod has failed counts as not added.
 func (m *Manager) PodsComplete() {
 	m.recovery.PodsComplete()
-	m.reconciler.AddAll(m.allVolumes())
+	m.reconciler.AddAll(m.view.allVolumes())
 	m.nodeStatus.Recheck()
 }

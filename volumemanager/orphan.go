@@ -74,12 +74,12 @@ func statusOfOrphans(orphans []orphans.Orphan) []VolumeStatus {
 
 // tellFound adds what was found at the start, beside volumes, to the status. An orphan that has become a volume is none any
 // more.
-func (m *Manager) tellFound(status *NodeStatus) {
-	status.Rebuilt, status.PodsComplete = m.recovery.Rebuilt(), m.recovery.ArePodsComplete()
-	for _, d := range m.recovery.Damaged() {
+func (n *nodeView) tellFound(status *NodeStatus) {
+	status.Rebuilt, status.PodsComplete = n.recovery.Rebuilt(), n.recovery.ArePodsComplete()
+	for _, d := range n.recovery.Damaged() {
 		status.Damaged = append(status.Damaged, DamagedRecord(d))
 	}
-	for _, o := range m.recovery.Orphans() {
+	for _, o := range n.recovery.Orphans() {
 		status.Orphans = append(status.Orphans, Orphan{
 			Path: o.Path, BackingFile: o.BackingFile, PodUID: o.PodUID, Mounted: o.Mounted, FSType: o.FSType, Source: o.Source, Err: o.Err,
 		})

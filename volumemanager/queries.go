@@ -45,7 +45,7 @@ func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMa
 	volumes := make(VolumeMap)
 	entry := m.populator.Pod(types.UID(podName))
 	leaving := func(mounted cache.MountedVolume) bool {
-		return m.reconciler.IsTakenAway(mounted.VolumeName, podName) || !m.isCurrent(&mounted)
+		return m.reconciler.IsTakenAway(mounted.VolumeName, podName) || !m.view.isCurrent(&mounted)
 	}
 	for _, mounted := range slices.DeleteFunc(m.actual.GetMountedVolumesForPod(podName), leaving) {
 		info := infoOf(mounted)
@@ -59,8 +59,8 @@ func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMa
 }
 
 // isCurrent reports whether a set-up is not that of an earlier pod with the UID of one that wants the volume now.
-func (m *Manager) isCurrent(mounted *cache.MountedVolume) bool {
-	wanted := m.desired.Incarnation(mounted.VolumeName, mounted.PodName)
+func (n *nodeView) isCurrent(mounted *cache.MountedVolume) bool {
+	wanted := n.desired.Incarnation(mounted.VolumeName, mounted.PodName)
 	return wanted == 0 || mounted.IsFor(wanted)
 }
 
@@ -89,7 +89,7 @@ func (m *Manager) GetExtraSupplementalGroupsForPod(pod *v1.Pod) []int64 {
 	}
 	groups := sets.New[int64]()
 	for _, mounted := range m.actual.GetMountedVolumesForPod(volume.GetUniquePodName(pod)) {
-		if !m.isCurrent(&mounted) {
+		if !m.view.isCurrent(&mounted) {
 			continue
 		}
 		if gid, err := strconv.ParseInt(mounted.VolumeGidValue, 10, 64); err == nil {

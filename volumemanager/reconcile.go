@@ -35,9 +35,6 @@ func (c podCleaner) Ended(pod volume.UniquePodName) {
 	c.m.changes.Notify(pod)
 }
 
-// retry plans a volume for a pod at once, without the backoff of the pod's earlier failures.
-func (m *Manager) retry(h podvolume.Key) { m.reconciler.Retry(h) }
-
 // retryAll plans volumes at once, without the backoff of earlier failures.
 func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
 	for _, name := range names {

@@ -45,7 +45,7 @@ func BenchmarkRestart(b *testing.B) {
 		require.NoError(b, err)
 		require.NoError(b, m.recovery.Read(b.Context()))
 		b.StopTimer()
-		require.Len(b, m.allVolumes(), volumes)
+		require.Len(b, m.view.allVolumes(), volumes)
 		require.Len(b, m.watch.All(), volumes)
 		require.NoError(b, m.journal.Close(b.Context()))
 		b.StartTimer()

@@ -395,7 +395,7 @@ func (s *simulated) isReady(pod *v1.Pod) bool {
 	if s.node.bug.readyTooSoon {
 		return len(s.m.actual.GetMountedVolumesForPod(volume.GetUniquePodName(pod))) == len(pod.Spec.Volumes)
 	}
-	ready, err := s.m.isReady(pod.UID)
+	ready, err := s.m.view.isReady(pod.UID)
 	return ready && err == nil
 }
 
@@ -442,7 +442,7 @@ func (s *simulated) MountLost(name, pod string) {
 	if s.m.executor.IsOperationPending(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod}) {
 		return // Who changes it looks himself, and the watch looks again.
 	}
-	if s.m.doubt(h) {
+	if s.m.actual.doubt(h) {
 		s.m.reconciler.Add(h)
 	}
 }

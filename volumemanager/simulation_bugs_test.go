@@ -81,7 +81,7 @@ func adoptsNothing(m *Manager) {
 			return
 		}
 		m.recovery.PodsComplete()
-		m.reconciler.AddAll(m.allVolumes())
+		m.reconciler.AddAll(m.view.allVolumes())
 	}()
 }
 
@@ -90,6 +90,7 @@ func reassemble(m *Manager, change func(*operationexecutor.GeneratorOptions, *op
 	generator, executor := m.generatorOptions(), m.executorOptions()
 	change(&generator, &executor)
 	m.executor = operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(generator), executor)
+	m.view = newView(m)
 }
 
 // withJournal gives the manager another journal.

@@ -66,7 +66,7 @@ func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
 	for mounted := range m.actual.AllMountedVolumes() {
 		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
 		known[h] = struct{}{}
-		rows = append(rows, m.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
+		rows = append(rows, m.view.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
 	}
 	m.stats.Keep(known)
 	return sortStats(rows)
@@ -77,7 +77,7 @@ func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
 	var rows []VolumeStats
 	for mounted := range m.actual.VolumesOfPod(volume.UniquePodName(uid)) {
 		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
-		rows = append(rows, m.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
+		rows = append(rows, m.view.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
 	}
 	return sortStats(rows)
 }
@@ -118,10 +118,10 @@ func sortStats(rows []VolumeStats) []VolumeStats {
 }
 
 // statsOf returns the figures of a volume under each of its names in the pod.
-func (m *Manager) statsOf(mounted *cache.MountedVolume, r stats.Reading) []VolumeStats {
+func (n *nodeView) statsOf(mounted *cache.MountedVolume, r stats.Reading) []VolumeStats {
 	s := VolumeStats{
 		PodUID: mounted.PodUID, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
-		Err: r.Err, Since: r.Since, Conditions: m.conditionsOf(podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}),
+		Err: r.Err, Since: r.Since, Conditions: n.conditionsOf(podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}),
 	}
 	if mounted.Pod != nil {
 		s.PodName = store.NameOf(mounted.Pod)
@@ -133,7 +133,7 @@ func (m *Manager) statsOf(mounted *cache.MountedVolume, r stats.Reading) []Volum
 	if r.Metrics != nil {
 		s.fill(r.Metrics)
 	}
-	names := m.populator.Pod(mounted.PodUID).OuterNames(mounted)
+	names := n.populator.Pod(mounted.PodUID).OuterNames(mounted)
 	if len(names) == 0 {
 		names = mounted.OuterVolumeSpecNames // It is being taken away.
 	}

@@ -54,24 +54,24 @@ func (m *Manager) Stop(ctx context.Context) error {
 	if !m.started.Load() {
 		return nil
 	}
-	m.reconciler.AddAll(m.allVolumes())
+	m.reconciler.AddAll(m.view.allVolumes())
 	var witness v1.UniqueVolumeName
 	err := m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
 			// As long as one volume is known to be left, it is enough to look at that one.
-			if !m.reconciler.IsQuiet() || witness != "" && m.isLeft(witness) {
+			if !m.reconciler.IsQuiet() || witness != "" && m.view.isLeft(witness) {
 				return false, nil
 			}
-			witness = m.firstLeft()
+			witness = m.view.firstLeft()
 			return witness == "", nil
 		},
 		left: func() []VolumeStatus {
-			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.isLeft(s.Volume) })
+			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.view.isLeft(s.Volume) })
 		},
 	})
-	if errors.Is(err, ErrStopped) && m.reconciler.IsQuiet() && m.firstLeft() == "" {
+	if errors.Is(err, ErrStopped) && m.reconciler.IsQuiet() && m.view.firstLeft() == "" {
 		return nil
 	}
 	return err
@@ -85,9 +85,9 @@ func (m *Manager) waitForRun() {
 }
 
 // firstLeft returns a volume that is to be taken away, or nothing.
-func (m *Manager) firstLeft() v1.UniqueVolumeName {
-	for _, name := range m.actual.GetVolumeNames() {
-		if m.isLeft(name) {
+func (n *nodeView) firstLeft() v1.UniqueVolumeName {
+	for _, name := range n.actual.GetVolumeNames() {
+		if n.isLeft(name) {
 			return name
 		}
 	}
@@ -95,14 +95,14 @@ func (m *Manager) firstLeft() v1.UniqueVolumeName {
 }
 
 // isLeft reports whether a volume is here, or is here for a pod, and is known to be wanted no more.
-func (m *Manager) isLeft(name v1.UniqueVolumeName) bool {
-	if !m.actual.VolumeExists(name) {
+func (n *nodeView) isLeft(name v1.UniqueVolumeName) bool {
+	if !n.actual.VolumeExists(name) {
 		return false
 	}
-	wanted := m.desired.VolumeExists(name)
-	mounts := m.actual.GetPossiblyMountedVolumesForVolume(name)
+	wanted := n.desired.VolumeExists(name)
+	mounts := n.actual.GetPossiblyMountedVolumesForVolume(name)
 	isUnwanted := func(mounted cache.MountedVolume) bool {
-		return !m.populator.Uses(mounted.PodName, name) && !m.populator.MayUse(mounted.PodName)
+		return !n.populator.Uses(mounted.PodName, name) && !n.populator.MayUse(mounted.PodName)
 	}
-	return slices.ContainsFunc(mounts, isUnwanted) || !wanted && len(mounts) == 0 && !m.recovery.MayBeWanted(name)
+	return slices.ContainsFunc(mounts, isUnwanted) || !wanted && len(mounts) == 0 && !n.recovery.MayBeWanted(name)
 }

@@ -35,7 +35,7 @@ func (m *Manager) Subscribe(ctx context.Context) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		s := &subscription{manager: m, queue: workqueue.New[changes.Topic](), unused: make(map[v1.UniqueVolumeName]struct{})}
 		defer m.changes.Join(s.queue)()
-		s.queue.AddAll(m.topics())
+		s.queue.AddAll(m.view.topics())
 		select {
 		case <-m.stopped:
 			s.queue.Add((changes.Topic{}))
@@ -51,13 +51,13 @@ func (m *Manager) Subscribe(ctx context.Context) iter.Seq[Change] {
 }
 
 // topics returns all that there is.
-func (m *Manager) topics() []changes.Topic {
+func (n *nodeView) topics() []changes.Topic {
 	var all []changes.Topic
-	for uid := range m.knownPods() {
+	for uid := range n.knownPods() {
 		all = append(all, changes.Topic{Pod: uid})
 	}
 	slices.SortFunc(all, func(a, b changes.Topic) int { return cmp.Compare(a.Pod, b.Pod) })
-	for _, row := range m.actual.GetUnmountedVolumes() {
+	for _, row := range n.actual.GetUnmountedVolumes() {
 		all = append(all, changes.Topic{Volume: row.VolumeName})
 	}
 	return all
@@ -75,12 +75,12 @@ type subscription struct {
 // volumes have changed. It returns false when the loop is to end.
 func (s *subscription) tell(t changes.Topic, yield func(Change) bool) bool {
 	if t.Pod != "" {
-		return yield(Change{PodUID: t.Pod, Volumes: s.manager.statusOfPod(t.Pod)})
+		return yield(Change{PodUID: t.Pod, Volumes: s.manager.view.statusOfPod(t.Pod)})
 	}
-	for _, pod := range s.manager.podsOf(t.Volume) {
+	for _, pod := range s.manager.view.podsOf(t.Volume) {
 		s.queue.Add(changes.Topic{Pod: types.UID(pod)})
 	}
-	volumes := s.manager.statusOfUnused(t.Volume)
+	volumes := s.manager.view.statusOfUnused(t.Volume)
 	_, told := s.unused[t.Volume]
 	if len(volumes) == 0 && !told {
 		return true
@@ -93,9 +93,9 @@ func (s *subscription) tell(t changes.Topic, yield func(Change) bool) bool {
 }
 
 // podsOf returns the pods that want a volume, or for which it may be set up.
-func (m *Manager) podsOf(name v1.UniqueVolumeName) []volume.UniquePodName {
-	pods := m.actual.PodsOfVolume(name)
-	for _, row := range m.desired.VolumesToMount(name) {
+func (n *nodeView) podsOf(name v1.UniqueVolumeName) []volume.UniquePodName {
+	pods := n.actual.PodsOfVolume(name)
+	for _, row := range n.desired.VolumesToMount(name) {
 		pods = append(pods, row.PodName)
 	}
 	slices.Sort(pods)

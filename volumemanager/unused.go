@@ -23,13 +23,13 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 	if pv == nil || pv.Name == "" {
 		return fmt.Errorf("wait until a volume is not used: the PersistentVolume has no name: %w", volume.ErrInvalid)
 	}
-	search := m.searchFor(pv)
+	search := m.view.searchFor(pv)
 	var witness podvolume.Key // While it is there, not all volumes are looked at after each change.
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "unused",
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
-			if m.isUse(witness) {
+			if m.view.isUse(witness) {
 				return false, nil
 			}
 			uses := search.uses()
@@ -38,26 +38,26 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 			}
 			return len(uses) == 0, nil
 		},
-		left: func() []VolumeStatus { return m.statusOfUses(search.uses()) },
+		left: func() []VolumeStatus { return m.view.statusOfUses(search.uses()) },
 	})
 }
 
 // isUse reports whether the pod still wants or has the volume.
-func (m *Manager) isUse(u podvolume.Key) bool {
-	return m.desired.PodExistsInVolume(u.Pod, u.Volume) || !m.actual.PodRemovedFromVolume(u.Pod, u.Volume)
+func (n *nodeView) isUse(u podvolume.Key) bool {
+	return n.desired.PodExistsInVolume(u.Pod, u.Volume) || !n.actual.PodRemovedFromVolume(u.Pod, u.Volume)
 }
 
 // volumeSearch looks for what uses a PersistentVolume.
 type volumeSearch struct {
-	m    *Manager
+	view *nodeView
 	pv   *v1.PersistentVolume
 	spec *volume.Spec
 	// shared is the name of the volume where pods share it; empty where they do not, or where no plugin names it.
 	shared v1.UniqueVolumeName
 }
 
-func (m *Manager) searchFor(pv *v1.PersistentVolume) volumeSearch {
-	s := volumeSearch{m: m, pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false)}
+func (n *nodeView) searchFor(pv *v1.PersistentVolume) volumeSearch {
+	s := volumeSearch{view: n, pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false)}
 	const one, other = volume.UniquePodName("one"), volume.UniquePodName("other")
 	if name := s.nameFor(one); name == s.nameFor(other) {
 		s.shared = name
@@ -67,7 +67,7 @@ func (m *Manager) searchFor(pv *v1.PersistentVolume) volumeSearch {
 
 // nameFor returns the unique name that the volume has for a pod; empty when no plugin names it.
 func (s volumeSearch) nameFor(pod volume.UniquePodName) v1.UniqueVolumeName {
-	name, err := s.m.plugins.UniqueVolumeName(pod, s.spec)
+	name, err := s.view.plugins.UniqueVolumeName(pod, s.spec)
 	if err != nil {
 		return ""
 	}
@@ -79,21 +79,21 @@ func (s volumeSearch) nameFor(pod volume.UniquePodName) v1.UniqueVolumeName {
 // operation is looked for once more, since one that takes the volume away is known longer than the volume.
 func (s volumeSearch) uses() []podvolume.Key {
 	var uses []podvolume.Key
-	for _, pod := range s.m.populator.Readers(s.pv) {
+	for _, pod := range s.view.populator.Readers(s.pv) {
 		uses = append(uses, podvolume.Key{Pod: pod})
 	}
-	for row := range s.m.desired.AllVolumesToMount() {
+	for row := range s.view.desired.AllVolumesToMount() {
 		if s.names(row.VolumeName) || s.isIn(row.VolumeSpec) {
 			uses = append(uses, podvolume.Key{Volume: row.VolumeName, Pod: row.PodName})
 		}
 	}
 	uses = append(uses, s.operations()...)
-	for row := range s.m.actual.AllMountedVolumes() {
+	for row := range s.view.actual.AllMountedVolumes() {
 		if s.names(row.VolumeName) || s.isMounted(row) {
 			uses = append(uses, podvolume.Key{Volume: row.VolumeName, Pod: row.PodName})
 		}
 	}
-	for _, row := range s.m.actual.GetUnmountedVolumes() {
+	for _, row := range s.view.actual.GetUnmountedVolumes() {
 		if s.names(row.VolumeName) || s.isIn(row.VolumeSpec) || row.VolumeSpec != nil && row.VolumeSpec.Name() == s.pv.Name {
 			uses = append(uses, podvolume.Key{Volume: row.VolumeName})
 		}
@@ -121,7 +121,7 @@ func (s volumeSearch) isMounted(row *cache.MountedVolume) bool {
 // operations returns the operations on the volume that run, or are certain to begin.
 func (s volumeSearch) operations() []podvolume.Key {
 	var uses []podvolume.Key
-	for _, h := range s.m.reconciler.Running() {
+	for _, h := range s.view.reconciler.Running() {
 		if s.names(h.Volume) || h.Pod != "" && h.Volume == s.nameFor(h.Pod) {
 			uses = append(uses, h)
 		}
@@ -130,12 +130,12 @@ func (s volumeSearch) operations() []podvolume.Key {
 }
 
 // statusOfUses returns where volumes stand for their users.
-func (m *Manager) statusOfUses(uses []podvolume.Key) []VolumeStatus {
+func (n *nodeView) statusOfUses(uses []podvolume.Key) []VolumeStatus {
 	var rows []VolumeStatus
 	for _, use := range uses {
-		of := m.statusOfUnused(use.Volume)
+		of := n.statusOfUnused(use.Volume)
 		if use.Pod != "" {
-			of = m.statusOfPod(types.UID(use.Pod))
+			of = n.statusOfPod(types.UID(use.Pod))
 		}
 		for _, row := range of {
 			isKnown := func(other VolumeStatus) bool { return other.PodUID == row.PodUID && other.Volume == row.Volume }

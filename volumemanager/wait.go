@@ -33,21 +33,21 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 	return m.wait(ctx, pod, awaited{
 		state:   "ready",
 		known:   m.recovery.RecordsRead(),
-		isReady: func() (bool, error) { return m.isReady(pod.UID) },
+		isReady: func() (bool, error) { return m.view.isReady(pod.UID) },
 		left: func() []VolumeStatus {
-			return slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool { return !s.Wanted || s.Phase == PhaseMounted })
+			return slices.DeleteFunc(m.view.statusOfPod(pod.UID), func(s VolumeStatus) bool { return !s.Wanted || s.Phase == PhaseMounted })
 		},
 	})
 }
 
 // isReady reports whether every volume that a pod uses is set up.
-func (m *Manager) isReady(uid types.UID) (bool, error) {
-	entry := m.populator.Pod(uid)
+func (n *nodeView) isReady(uid types.UID) (bool, error) {
+	entry := n.populator.Pod(uid)
 	if entry == nil {
 		return false, ErrPodRemoved
 	}
 	for _, v := range entry.Volumes {
-		if _, has := m.setUpOf(v.Name, volume.UniquePodName(uid)); !has {
+		if _, has := n.setUpOf(v.Name, volume.UniquePodName(uid)); !has {
 			return false, nil
 		}
 	}
@@ -56,13 +56,13 @@ func (m *Manager) isReady(uid types.UID) (bool, error) {
 
 // setUpOf returns the set-up of a volume for a pod, and false when it is not there, is being taken away, or is that of an
 // earlier pod with the same UID.
-func (m *Manager) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodName) (cache.MountedVolume, bool) {
+func (n *nodeView) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodName) (cache.MountedVolume, bool) {
 	if name == "" {
 		return cache.MountedVolume{}, false
 	}
-	row, ok := m.actual.GetMountedVolume(name, podName)
+	row, ok := n.actual.GetMountedVolume(name, podName)
 	// In this order: the operation that takes it away is entered before the state changes.
-	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(m.desired.Incarnation(name, podName)) && !m.reconciler.IsTakenAway(name, podName)
+	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(n.desired.Incarnation(name, podName)) && !n.reconciler.IsTakenAway(name, podName)
 }
 
 // WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
@@ -78,10 +78,10 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 	return m.wait(ctx, pod, awaited{
 		state:   "gone",
 		known:   m.recovery.AllKnown(),
-		isReady: func() (bool, error) { return m.isGone(podName) && len(m.orphans.LiveOf(ctx, pod.UID)) == 0, nil },
+		isReady: func() (bool, error) { return m.view.isGone(podName) && len(m.orphans.LiveOf(ctx, pod.UID)) == 0, nil },
 		left: func() []VolumeStatus {
 			changing := m.reconciler.VolumesOfOperations(podName)
-			left := slices.DeleteFunc(m.statusOfPod(pod.UID), func(s VolumeStatus) bool {
+			left := slices.DeleteFunc(m.view.statusOfPod(pod.UID), func(s VolumeStatus) bool {
 				return !slices.Contains(changing, s.Volume) &&
 					m.actual.GetVolumeMountState(s.Volume, podName) == operationexecutor.VolumeNotMounted
 			})
@@ -117,7 +117,7 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 // WaitForAllPodsUnmount is WaitForUnmount for several pods, all within one time: it takes as long as the last of them. It
 // waits for each of them, also when another one is not gone in time; the error is then all of theirs.
 func (m *Manager) WaitForAllPodsUnmount(ctx context.Context, pods []*v1.Pod) error {
-	ctx, cancel := m.withWaitTimeout(ctx)
+	ctx, cancel := m.options.withWaitTimeout(ctx)
 	defer cancel()
 	var errs []error
 	for _, pod := range pods { // Who has gone while another one was waited for is not waited for.
@@ -143,7 +143,7 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 	if ready, err := what.isReady(); ready && err == nil && isOpen(what.known) {
 		return nil
 	}
-	ctx, cancelTimeout := m.withWaitTimeout(ctx)
+	ctx, cancelTimeout := m.options.withWaitTimeout(ctx)
 	defer cancelTimeout()
 	changed, cancel := m.changes.Subscribe(volume.GetUniquePodName(pod))
 	defer cancel()
