@@ -92,6 +92,8 @@ type running struct {
 	id   string
 	err  error
 	done chan struct{}
+	// stacks is the memory of allStacks.
+	stacks []byte
 }
 
 func start(call func() error) *running {
@@ -127,9 +129,7 @@ func (r *running) await() {
 
 // waits reports whether the goroutine of the call is neither running nor in the kernel.
 func (r *running) waits() bool {
-	buf := make([]byte, 1<<20)
-	stacks := string(buf[:runtime.Stack(buf, true)])
-	_, state, found := strings.Cut(stacks, r.id+" [")
+	_, state, found := strings.Cut(r.allStacks(), r.id+" [")
 	if !found {
 		return false
 	}
@@ -140,6 +140,18 @@ func (r *running) waits() bool {
 		}
 	}
 	return true
+}
+
+// allStacks returns the stacks of all goroutines. It keeps its memory for the next time: it is asked each millisecond, and memory
+// that is new each time is slow on some kernels.
+func (r *running) allStacks() string {
+	for {
+		n := runtime.Stack(r.stacks, true)
+		if n < len(r.stacks) {
+			return string(r.stacks[:n])
+		}
+		r.stacks = make([]byte, 2*len(r.stacks)+1<<14)
+	}
 }
 
 // eachInterleaving does something for each step at which the first of two calls can be held, each time in a world of its own.
