@@ -64,8 +64,6 @@ type execution struct {
 // in another goroutine (see abandoned), and this one returns when the call does. A panic of a port ends the operation, and
 // goes on to crash the program, for it is not a plugin's.
 func (x *execution) execute(ctx context.Context) {
-	x.session.follow(ctx, &x.executor.calls)
-	x.calling.abandoned = func(c *pluginCall) { x.abandoned(ctx, c) }
 	err := errBrokenOff
 	returned := false
 	defer func() {
@@ -79,11 +77,26 @@ func (x *execution) execute(ctx context.Context) {
 			x.finish(err)
 		}
 	}()
+	err = x.run(x.observed(ctx))
+	returned = true
+}
+
+// observed returns the context of the operation, which the observer may choose.
+func (x *execution) observed(ctx context.Context) context.Context {
+	if o, ok := x.executor.options.Observer.(ContextObserver); ok {
+		return o.OperationContext(ctx, x.op.Info())
+	}
+	return ctx
+}
+
+// run does what the operation is for.
+func (x *execution) run(ctx context.Context) error {
+	x.session.follow(ctx, &x.executor.calls)
+	x.calling.abandoned = func(c *pluginCall) { x.abandoned(ctx, c) }
 	if o := x.executor.options.Observer; o != nil {
 		o.OperationStarted(x.op.Info())
 	}
-	err = x.code.run(ctx, x)
-	returned = true
+	return x.code.run(ctx, x)
 }
 
 // abandoned ends an operation whose goroutine does not return from a call.

@@ -337,6 +337,15 @@ type Observer interface {
 	OperationFinished(o OperationInfo, r Result)
 }
 
+// ContextObserver is an [Observer] that chooses the context of each operation, so that the plugin's calls carry what it keeps there,
+// such as the span of a trace. An observer that has this method is asked.
+type ContextObserver interface {
+	Observer
+	// OperationContext is called before OperationStarted, and must return soon. It returns ctx or a context made of it, which ends
+	// when ctx does. The calls of the plugin get contexts made of the result.
+	OperationContext(ctx context.Context, o OperationInfo) context.Context
+}
+
 // OperationInfo identifies an operation.
 type OperationInfo struct {
 	// Kind is what is done.
