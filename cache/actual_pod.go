@@ -106,12 +106,10 @@ func (a *ActualStateOfWorld) learn(volumeName v1.UniqueVolumeName, spec *volume.
 	if spec == nil {
 		return
 	}
-	if facts, err := factsOf(a.plugins, spec, volumeName); err == nil {
-		a.setFacts(volumeName, facts)
+	facts, err := factsOf(a.plugins, spec, volumeName)
+	if err != nil {
+		return
 	}
-}
-
-func (a *ActualStateOfWorld) setFacts(volumeName v1.UniqueVolumeName, facts pluginFacts) {
 	_ = a.update(volumeName, func(v *knownVolume) error {
 		if v == nil || v.plugin == v.plugin.learn(facts) {
 			return errUnchanged
@@ -119,20 +117,6 @@ func (a *ActualStateOfWorld) setFacts(volumeName v1.UniqueVolumeName, facts plug
 		v.plugin = v.plugin.learn(facts)
 		return nil
 	})
-}
-
-// RefreshPlugin asks a plugin once more what it can do for each of its volumes: its driver has changed its mind, say.
-// Whether they are to be unstaged and detached stays as it was: that is a matter of what was done. A volume about which
-// it cannot be asked stays as it was.
-func (a *ActualStateOfWorld) RefreshPlugin(pluginName string) {
-	for _, row := range a.GetVolumesOfPlugin(pluginName) {
-		if row.VolumeSpec == nil {
-			continue
-		}
-		if facts, err := factsOf(a.plugins, row.VolumeSpec, row.VolumeName); err == nil {
-			a.setFacts(row.VolumeName, facts)
-		}
-	}
 }
 
 // GetVolumeMountState implements the executor's mounter updater.

@@ -21,7 +21,7 @@
 // all of them, or about those of one plugin, visits all.
 //
 // The state asks a plugin what it can do for a volume when a pod wants the volume and when it is attached, and keeps the
-// answer until then. RefreshPlugin asks again.
+// answer until then. [DesiredStateOfWorld.RefreshPlugin] asks again for the volumes that pods want.
 //
 // No lock is held during a call of a plugin or of the Changed hook. The hook is called after each change, with the name of
 // the changed volume. Calls for several changes may arrive out of order, so a caller takes the name only as a hint to read
