@@ -214,7 +214,7 @@ func (m *mounting) isBelievedMounted() bool {
 
 // setUpFailed says what is believed after SetUp failed.
 func (m *mounting) setUpFailed(ctx context.Context, err error) error {
-	if !m.isBelievedMounted() { // Also one that was mounted, and that somebody has come to doubt meanwhile.
+	if !m.isBelievedMounted() { // Also one that was mounted and has become uncertain meanwhile.
 		err = m.doubtFailure(ctx, m.x, m.path, err)
 	}
 	return m.podFailed(ctx, err)

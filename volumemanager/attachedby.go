@@ -37,7 +37,7 @@ func (o Options) checkAttachment() error {
 	case o.AttachedBy == AttachedByController && o.Store == nil:
 		return fmt.Errorf("AttachedByController needs Store, where the node's status tells what is attached: %w", volume.ErrInvalid)
 	case o.AttachedBy != AttachedByController && o.VolumesInUse != nil:
-		return fmt.Errorf("VolumesInUse is set, but the node attaches by itself and reports to nobody: set AttachedBy: %w", volume.ErrInvalid)
+		return fmt.Errorf("VolumesInUse is set, but the node attaches its volumes itself and reports none: set AttachedBy to AttachedByController: %w", volume.ErrInvalid)
 	}
 	return nil
 }

@@ -195,7 +195,7 @@ func (s *claimSync) named(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	}
 	why := failedBinding("volume %q already bound to a different claim", pv.Name)
 	if _, chosen := claim.Annotations[objects.AnnBoundByController]; chosen {
-		why.message += ": a controller chose it for this claim, and somebody has changed the volume or the claim since: make the claim anew"
+		why.message += ": a controller chose it for this claim, and the volume or the claim has changed since: make the claim anew"
 	}
 	if err := s.pending.wait(ctx, claim, why); err != nil {
 		return err

@@ -19,7 +19,7 @@ var (
 	// mount, or at a user-visible name anything but a link. It was not touched.
 	ErrForeign = errors.New("not the writer's own")
 	// ErrConflict says that somebody else has changed the writer's names while it worked: another Write, or a workload.
-	ErrConflict = errors.New("changed by somebody else meanwhile")
+	ErrConflict = errors.New("another writer has changed it meanwhile")
 )
 
 // FileProjection is one file of a payload.

@@ -231,7 +231,7 @@ func (w *Watch) assessNow(own *Mount, found mount.MountPoint) {
 func (w *Watch) assess(own *Mount, found mount.MountPoint) {
 	var now []health.Condition
 	if flags := strings.Join(found.Options, ","); flags != own.flags.Value() {
-		err := fmt.Errorf("it was mounted %s and somebody has made that %s", own.flags.Value(), flags)
+		err := fmt.Errorf("it was mounted %s and another program has remounted it %s", own.flags.Value(), flags)
 		now = append(now, health.Degraded(health.FlagsChanged, err))
 	}
 	switch {
@@ -275,7 +275,7 @@ func (w *Watch) lost(own *Mount) {
 	if w.mounts.get(own.path) != own || w.mounts.isBusy(own.path) {
 		return
 	}
-	err := fmt.Errorf("it was unmounted from %q by somebody else: %w", own.path, mount.ErrNotMounted)
+	err := fmt.Errorf("another program has unmounted it from %q: %w", own.path, mount.ErrNotMounted)
 	if !w.options.Doubt(own.Key) {
 		return
 	}

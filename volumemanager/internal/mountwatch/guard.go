@@ -259,7 +259,7 @@ func hidden(ctx context.Context, kernel mountLooker, own *Mount) error {
 	if err != nil || found.Path != own.path {
 		return nil //nolint:nilerr // It has gone, or was moved away.
 	}
-	return fmt.Errorf("what is mounted at %q is hidden: somebody has mounted above it; it was left alone: %w", own.path, mount.ErrForeign)
+	return fmt.Errorf("what is mounted at %q is hidden: another program has mounted above it; it was left alone: unmount that: %w", own.path, mount.ErrForeign)
 }
 
 func foreignOn(own *Mount, found mount.MountPoint) error {
@@ -267,7 +267,7 @@ func foreignOn(own *Mount, found mount.MountPoint) error {
 }
 
 func foreignAt(h podvolume.Key, path string, found mount.MountPoint) error {
-	return fmt.Errorf("somebody has mounted %s %q at %q, where volume %q is; all was left alone: unmount that: %w",
+	return fmt.Errorf("another program has mounted %s %q at %q, where volume %q is; all was left alone: unmount that: %w",
 		found.FSType, found.Source, path, h.Volume, mount.ErrForeign)
 }
 

@@ -31,7 +31,7 @@ type Mount struct {
 	underway bool
 	// readOnly says that the filesystem was read-only when the mount was entered.
 	readOnly bool
-	// lost is when the earlier mount at this path was found gone; zero if none was.
+	// lost is when this mount, or an earlier one at its path, was last found gone; zero if none was.
 	lost time.Time
 }
 

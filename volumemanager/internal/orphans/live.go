@@ -74,7 +74,7 @@ func (l *List) removeMapping(ctx context.Context, o Orphan) error {
 	}
 	binds := filepath.Dir(bind)
 	if err != nil || filepath.Base(bind) != string(o.PodUID) || paths.DepthBelow(bind, l.options.Plugins.Host().GetVolumeDevicePluginDir(o.Dir.Plugin)) != 2 {
-		return errors.Join(err, fmt.Errorf("%q stays, since it is no link to a device of pod %q: remove it if nobody needs it: %w", o.Path, o.PodUID, mount.ErrForeign))
+		return errors.Join(err, fmt.Errorf("%q stays, since it is no link to a device of pod %q: remove it if it is not needed: %w", o.Path, o.PodUID, mount.ErrForeign))
 	}
 	if l.options.Records.IsRecorded(bind) {
 		return nil // as above

@@ -26,9 +26,9 @@ func (l *List) checkPlace(o Orphan) error {
 	if l.isPodsPlace(o.Path) || l.isPluginsPlace(o.Path) {
 		return nil
 	}
-	what, advice := "directory", "remove it if nobody needs it"
+	what, advice := "directory", "remove it if it is not needed"
 	if o.Mounted {
-		what, advice = "mount", "unmount it if nobody needs it"
+		what, advice = "mount", "unmount it if it is not needed"
 	}
 	return fmt.Errorf("%s at %q stays, since no plugin here has volumes there: %s: %w", what, o.Path, advice, mount.ErrForeign)
 }

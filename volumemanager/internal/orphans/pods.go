@@ -89,7 +89,7 @@ func (l *List) RemoveEmptyPods(ctx context.Context, orphans, rest []Orphan) []Or
 		}
 		l.removeEmptyPod(o.PodUID)
 		if _, err := os.Lstat(dir); err == nil {
-			err = fmt.Errorf("directory %q of a pod that is not here stays, since something else is in it: remove it if nobody needs it: %w", dir, volume.ErrInUse)
+			err = fmt.Errorf("directory %q of a pod that is not here stays, since something else is in it: remove it if it is not needed: %w", dir, volume.ErrInUse)
 			stay = append(stay, Orphan{Path: dir, PodUID: o.PodUID, Err: err, emptyPod: true})
 		}
 	}
