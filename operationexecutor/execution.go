@@ -81,7 +81,7 @@ func (x *execution) execute(ctx context.Context) {
 	returned = true
 }
 
-// observed returns the context of the operation, which the observer may choose.
+// observed returns the context of the operation: that of the caller, or the one that the observer chooses.
 func (x *execution) observed(ctx context.Context) context.Context {
 	if o, ok := x.executor.options.Observer.(ContextObserver); ok {
 		return o.OperationContext(ctx, x.op.Info())

@@ -65,3 +65,24 @@ func TestThePluginGetsTheContextOfTheObservers(t *testing.T) {
 		"a finished", "a finished", "b finished",
 	}, told)
 }
+
+// panickingObserver panics when it is asked for a context.
+type panickingObserver struct{ tagger }
+
+func (panickingObserver) OperationContext(context.Context, operationexecutor.OperationInfo) context.Context {
+	panic("no context")
+}
+
+// TestAnObserverThatPanicsFreesTheKey, also when it is asked for the context, before anything was done.
+func TestAnObserverThatPanicsFreesTheKey(t *testing.T) {
+	var told []string
+	w := newWorld(t, setup{})
+	w.attached("data")
+	e := operationexecutor.NewOperationExecutor(
+		w.generator, operationexecutor.ExecutorOptions{Observer: panickingObserver{tagger{"a", &told}}})
+	assert.PanicsWithValue(t, "no context", func() {
+		_, _ = e.Synchronous(nil).MountVolume(t.Context(), w.toMount("data", "p"), operationexecutor.MountOptions{}, w.actual)
+	})
+	assert.False(t, e.IsOperationPending(operationexecutor.Key{Volume: volumeName("data")}))
+	assert.NotContains(t, w.all(), "SetUp", "the plugin was not called")
+}

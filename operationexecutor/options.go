@@ -29,7 +29,7 @@ const (
 
 // ExecutorOptions says how an executor works. The zero value is useful.
 type ExecutorOptions struct {
-	// Observer receives every operation. Nil drops them.
+	// Observer receives every operation. [Observers] joins several; a [ContextObserver] also chooses contexts. Nil: there is none.
 	Observer Observer
 	// Backoff is how long an operation waits after a failure.
 	Backoff Backoff

@@ -341,8 +341,8 @@ type Observer interface {
 // such as the span of a trace. An observer that has this method is asked.
 type ContextObserver interface {
 	Observer
-	// OperationContext is called before OperationStarted, and must return soon. It returns ctx or a context made of it, which ends
-	// when ctx does. The calls of the plugin get contexts made of the result.
+	// OperationContext is called before OperationStarted, and must return soon. It must return ctx or a context made of it, so that
+	// a call ends when ctx does; never nil. The calls of the plugin get contexts made of the result.
 	OperationContext(ctx context.Context, o OperationInfo) context.Context
 }
 

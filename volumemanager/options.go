@@ -74,7 +74,8 @@ type Options struct {
 	// RecursiveReadOnly says that the kernel (Linux 5.12) and the container runtime can make a mount read-only with all
 	// mounts beneath it. False: a container that requires this (recursiveReadOnly Enabled) gets no mounts.
 	RecursiveReadOnly bool
-	// Observer observes every operation. It may be nil.
+	// Observer observes every operation. [operationexecutor.Observers] joins several; an [operationexecutor.ContextObserver] also
+	// chooses the contexts of operations. It may be nil.
 	Observer operationexecutor.Observer
 	// Recorder records the events of pods and volumes. Nil: events are dropped.
 	Recorder volume.EventRecorder
