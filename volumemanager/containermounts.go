@@ -149,14 +149,6 @@ func (e *VariableError) Error() string {
 // Unwrap returns the cause.
 func (e *VariableError) Unwrap() error { return e.Err }
 
-// withWaitTimeout bounds what waits by WaitTimeout, if ctx has no deadline.
-func (o Options) withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, o.WaitTimeout)
-}
-
 // containerAsk is one call of ContainerMounts.
 type containerAsk struct {
 	manager   *Manager

@@ -13,8 +13,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/recovery"
 )
 
-// nodeView reads where the volumes of the node stand, for the status, the waits and the changes of a [Manager]. It changes
-// nothing, does no I/O and calls no plugin.
+// nodeView reads where the volumes of the node stand, for the status, the waits and the changes of a [Manager]. Its methods change
+// nothing and do no I/O. They call no plugin, but for searchFor and what it returns, which ask a plugin for the name of a volume.
 type nodeView struct {
 	plugins    *volume.VolumePluginMgr
 	desired    *cache.DesiredStateOfWorld

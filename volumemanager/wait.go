@@ -227,3 +227,11 @@ func notReady(pod *v1.Pod, what awaited, cause error) *volume.NotReadyError {
 	}
 	return err
 }
+
+// withWaitTimeout bounds what waits by WaitTimeout, if ctx has no deadline.
+func (o Options) withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, o.WaitTimeout)
+}
