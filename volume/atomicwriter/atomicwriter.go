@@ -18,8 +18,8 @@ var (
 	// ErrForeign says that something that is not the writer's lies at a name that it needs: a directory that is not empty, a
 	// mount, or at a user-visible name anything but a link. It was not touched.
 	ErrForeign = errors.New("not the writer's own")
-	// ErrConflict says that somebody else has changed the writer's names while it worked: another Write, or a workload.
-	ErrConflict = errors.New("another writer has changed it meanwhile")
+	// ErrConflict says that another Write, or a workload, has changed the writer's names while it worked.
+	ErrConflict = errors.New("another Write or a workload has changed it meanwhile")
 )
 
 // FileProjection is one file of a payload.

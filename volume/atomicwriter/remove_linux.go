@@ -64,7 +64,7 @@ func (r *remover) empty(ctx context.Context, d dir, depth int) error {
 			tries++
 		}
 	}
-	return d.failed("empty", "", fmt.Errorf("somebody still writes to it: %w", ErrConflict))
+	return d.failed("empty", "", fmt.Errorf("files still appear in it: %w", ErrConflict))
 }
 
 // pass removes each entry once and returns how many there were. It goes on after a failure and returns the first.
