@@ -67,11 +67,13 @@ func (s *failures) keep(name v1.UniqueVolumeName, isNeeded func(pod volume.Uniqu
 	}
 }
 
-// fail keeps the reason why an operation has to wait: for a pod, or on the volume as a whole.
+// fail keeps the reason why an operation has to wait, for a pod or on the volume as a whole, and tells the followers: they may
+// have read the state since the plan was told.
 func (r *Reconciler) fail(h podvolume.Key, f Failure) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.failures.set(h, f)
+	r.mu.Unlock()
+	r.Changes.Tell(topicOf(h))
 }
 
 // noteWaits keeps the reasons why pods wait that want the volume in another way than it is mounted now. It drops the

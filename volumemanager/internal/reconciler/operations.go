@@ -5,11 +5,9 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/changes"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
@@ -148,11 +146,7 @@ func (r *Reconciler) begun(op *operation, of *operationexecutor.Operation) {
 	r.mu.Lock()
 	op.Handle = of
 	r.mu.Unlock()
-	if op.pod == "" {
-		r.Changes.Tell(changes.Topic{Volume: op.volume})
-		return
-	}
-	r.Changes.Tell(changes.Topic{Pod: types.UID(op.pod)})
+	r.Changes.Tell(topicOf(podvolume.Key{Volume: op.volume, Pod: op.pod}))
 }
 
 // KeyFreed is called by the executor when an operation has ended and all of its calls have returned.

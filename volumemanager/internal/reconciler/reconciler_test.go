@@ -15,6 +15,7 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
@@ -131,6 +132,28 @@ func TestAVolumeThatIsForgottenAndWantedIsPlannedAgain(t *testing.T) {
 	desired.DeletePod(volume.GetUniquePodName(pod))
 	r.forget(name)
 	assert.False(t, takeMarks(r, name), "nobody wants it")
+}
+
+// TestAFailureIsToldOnceItCanBeRead: a follower that has read the state after the plan reads it again.
+func TestAFailureIsToldOnceItCanBeRead(t *testing.T) {
+	const name = v1.UniqueVolumeName("example.com/plugin/one")
+	r, _, _ := newTestReconciler(t, testPods{})
+	defer r.Stop()
+	told := workqueue.New[changes.Topic]()
+	defer r.Changes.Join(told)()
+	failures := map[changes.Topic]podvolume.Key{
+		{Volume: name}: {Volume: name},
+		{Pod: "web"}:   {Volume: name, Pod: "web"},
+	}
+	for topic, key := range failures {
+		backoff := &volume.BackoffError{Err: volume.ErrInUse, Attempts: 13, Until: time.Now().Add(time.Hour)}
+		r.didNotBegin(&view{name: name}, action{verb: verbUnmountDevice, pod: key.Pod}, backoff)
+		require.Equal(t, 1, told.Len(), "%v", topic)
+		got, _ := told.Get(t.Context())
+		assert.Equal(t, topic, got)
+		why, _ := r.Failure(key)
+		assert.Equal(t, 13, why.Attempts)
+	}
 }
 
 // TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce: the plan alone would do so without end.

@@ -10,6 +10,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // view holds the desired and the actual state of one volume for a plan: for all pods, or for one. Each worker has one view,
@@ -183,12 +184,12 @@ func (v *view) hasStale(pod volume.UniquePodName) bool {
 	})
 }
 
-// topic is the topic that subscribers receive after the plan.
-func (v *view) topic() changes.Topic {
-	if v.pod != "" {
-		return changes.Topic{Pod: types.UID(v.pod)}
+// topicOf returns what a change is about: the volumes of a pod, or the volume as a whole.
+func topicOf(h podvolume.Key) changes.Topic {
+	if h.Pod != "" {
+		return changes.Topic{Pod: types.UID(h.Pod)}
 	}
-	return changes.Topic{Volume: v.name}
+	return changes.Topic{Volume: h.Volume}
 }
 
 // mounted returns the set-up of a pod.
