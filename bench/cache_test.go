@@ -239,7 +239,7 @@ func (s *ourStates) prepare(e entry) {
 }
 
 func (s *ourStates) mount(e entry, spec *volume.Spec, mounter volume.Mounter) {
-	must(s.b, s.asw.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{
+	must(s.b, s.asw.MarkVolumeAsMounted(operationexecutor.MountedVolume{
 		PodName: podName(e), PodUID: e.pod.UID, VolumeName: e.name, Mounter: mounter,
 		VolumeSpec: spec, MountPath: e.vol.Name,
 	}))

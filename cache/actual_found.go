@@ -70,7 +70,7 @@ func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts 
 
 // AddReconstructedPod adds a set-up that was found. The set-up is uncertain and reconstructed. If the pod's mount is known
 // already, AddReconstructedPod changes nothing and returns false. The volume must have been added before.
-func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolumeOpts) (added bool, err error) {
+func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MountedVolume) (added bool, err error) {
 	err = a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
 		if v.mountOf(opts.PodName) != nil {
 			return errUnchanged
@@ -82,7 +82,7 @@ func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MarkVolu
 }
 
 // CheckAndMarkVolumeAsUncertainViaReconstruction implements the executor's mounter updater.
-func (a *ActualStateOfWorld) CheckAndMarkVolumeAsUncertainViaReconstruction(opts operationexecutor.MarkVolumeOpts) (bool, error) {
+func (a *ActualStateOfWorld) CheckAndMarkVolumeAsUncertainViaReconstruction(opts operationexecutor.MountedVolume) (bool, error) {
 	added, err := a.AddReconstructedPod(opts)
 	if errors.Is(err, ErrNotAttached) {
 		return false, nil

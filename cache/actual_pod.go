@@ -13,7 +13,7 @@ import (
 
 // MarkVolumeAsMounted implements the executor's mounter updater. What opts leaves out stays as it was, but for the
 // SELinux context: empty says that the volume is mounted without.
-func (a *ActualStateOfWorld) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
+func (a *ActualStateOfWorld) MarkVolumeAsMounted(opts operationexecutor.MountedVolume) error {
 	asked := true
 	err := a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
 		asked = v.plugin.asked
@@ -26,7 +26,7 @@ func (a *ActualStateOfWorld) MarkVolumeAsMounted(opts operationexecutor.MarkVolu
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater. What opts leaves out stays as it was.
-func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolumeOpts) error {
+func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(opts operationexecutor.MountedVolume) error {
 	return a.updateKnown(opts.VolumeName, func(v *knownVolume) error { return a.moveMount(v, doubted, &opts) })
 }
 
@@ -46,7 +46,7 @@ func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName,
 	})
 }
 
-func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operationexecutor.MarkVolumeOpts) error {
+func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operationexecutor.MountedVolume) error {
 	m := v.mountOf(opts.PodName)
 	state, err := podMoves.next(v, m.stateOrNone(), e)
 	if err != nil {
@@ -80,7 +80,7 @@ func (m *podMount) stateOrNone() operationexecutor.VolumeMountState {
 }
 
 // learn takes over what opts say. What they leave out stays.
-func (m *podMount) learn(opts *operationexecutor.MarkVolumeOpts) {
+func (m *podMount) learn(opts *operationexecutor.MountedVolume) {
 	if opts.VolumeSpec != nil {
 		m.spec = opts.VolumeSpec
 	}

@@ -158,7 +158,7 @@ func TestARowHoldsWhatTeardownNeeds(t *testing.T) {
 		PluginName: cachetest.PluginName, VolumeSpec: o.VolumeSpec, VolumeGidValue: "1234", DeviceMountPath: "/staged/s1", DevicePath: "/dev/s1",
 	}, before.MountedVolume)
 
-	require.NoError(t, a.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{VolumeName: name, PodName: "p"}))
+	require.NoError(t, a.MarkVolumeMountAsUncertain(operationexecutor.MountedVolume{VolumeName: name, PodName: "p"}))
 	after, _ := a.GetMountedVolume(name, "p")
 	assert.Equal(t, before.MountedVolume, after.MountedVolume, "what is left out stays")
 	assert.Equal(t, operationexecutor.VolumeMounted, before.State, "a row never changes after it was returned")
@@ -263,7 +263,7 @@ func TestWhatIsFoundNeverOverwritesWhatIsKnown(t *testing.T) {
 	r := found("s1")
 	r.DeviceMountPath, r.DevicePath = "/elsewhere", "/dev/elsewhere"
 	require.NoError(t, a.AddReconstructedVolume(r))
-	added, err := a.AddReconstructedPod(operationexecutor.MarkVolumeOpts{VolumeName: name, PodName: "p"})
+	added, err := a.AddReconstructedPod(operationexecutor.MountedVolume{VolumeName: name, PodName: "p"})
 	require.NoError(t, err)
 	assert.False(t, added)
 	after, _ := a.Snapshot(name)

@@ -47,8 +47,8 @@ func wanting(podName, volumeName string) AddPodOptions {
 	}
 }
 
-func mounting(name v1.UniqueVolumeName, o AddPodOptions) operationexecutor.MarkVolumeOpts {
-	return operationexecutor.MarkVolumeOpts{
+func mounting(name v1.UniqueVolumeName, o AddPodOptions) operationexecutor.MountedVolume {
+	return operationexecutor.MountedVolume{
 		VolumeName: name, PodName: volume.GetUniquePodName(o.Pod), PodUID: o.Pod.UID, Pod: o.Pod, VolumeSpec: o.VolumeSpec,
 		MountPath: "/mnt/" + o.OuterVolumeSpecName,
 	}

@@ -16,7 +16,7 @@ import (
 func BenchmarkHeap(b *testing.B) {
 	const rows = 10000
 	b.Run("node", func(b *testing.B) {
-		options, marks := make([]AddPodOptions, rows), make([]operationexecutor.MarkVolumeOpts, rows)
+		options, marks := make([]AddPodOptions, rows), make([]operationexecutor.MountedVolume, rows)
 		plugins := cachetest.NewAnyPlugins(b)
 		for i := range rows {
 			options[i] = wanting(fmt.Sprint("pod", i), fmt.Sprint("o", i))

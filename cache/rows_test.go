@@ -165,7 +165,7 @@ func changeActual(a *ActualStateOfWorld, random *rand.Rand) {
 	podName := volume.GetUniquePodName(pod)
 	name, _ := a.plugins.UniqueVolumeName(podName, spec)
 	path := func(kind string) string { return [...]string{"", "/" + kind + "/1", "/" + kind + "/2"}[random.IntN(3)] }
-	opts := operationexecutor.MarkVolumeOpts{VolumeName: name, PodName: podName, VolumeSpec: spec, MountPath: path("mnt")}
+	opts := operationexecutor.MountedVolume{VolumeName: name, PodName: podName, VolumeSpec: spec, MountPath: path("mnt")}
 	switch random.IntN(14) {
 	case 0, 1:
 		_ = a.MarkVolumeAsAttached(name, spec, "node", path("dev"))

@@ -26,8 +26,8 @@ func (c *changes) take() []v1.UniqueVolumeName {
 	return names
 }
 
-func opts(name v1.UniqueVolumeName, podName, inner string) operationexecutor.MarkVolumeOpts {
-	return operationexecutor.MarkVolumeOpts{
+func opts(name v1.UniqueVolumeName, podName, inner string) operationexecutor.MountedVolume {
+	return operationexecutor.MountedVolume{
 		VolumeName: name, PodName: volume.UniquePodName(podName), PodUID: types.UID(podName), Pod: cachetest.Pod(podName),
 		VolumeSpec: cachetest.Spec(inner), OuterVolumeSpecNames: []string{"outer"},
 	}

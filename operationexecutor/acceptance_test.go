@@ -140,7 +140,7 @@ type markedState struct {
 	*history
 }
 
-func (s markedState) MarkVolumeAsMounted(o operationexecutor.MarkVolumeOpts) error {
+func (s markedState) MarkVolumeAsMounted(o operationexecutor.MountedVolume) error {
 	s.add("pod is marked")
 	return s.ActualStateOfWorld.MarkVolumeAsMounted(o)
 }

@@ -38,7 +38,7 @@ type anyState struct {
 	operationexecutor.ActualStateOfWorldMounterUpdater
 }
 
-func (anyState) MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts) error { return nil }
+func (anyState) MarkVolumeAsMounted(operationexecutor.MountedVolume) error { return nil }
 
 func (anyState) MarkVolumeAsUnmounted(volume.UniquePodName, v1.UniqueVolumeName) error { return nil }
 

@@ -164,7 +164,7 @@ func TestARemountIsDoubtedWhenItsMountIs(t *testing.T) {
 	w.honest(table)
 	w.succeeded(w.mount("data", "p"))
 	w.plugin.on("SetUp", func(context.Context) error {
-		return errors.Join(errBroken, w.actual.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
+		return errors.Join(errBroken, w.actual.MarkVolumeMountAsUncertain(operationexecutor.MountedVolume{
 			VolumeName: volumeName("data"), PodName: "p", VolumeSpec: spec("data"),
 		}))
 	})

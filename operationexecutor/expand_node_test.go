@@ -91,7 +91,7 @@ func (c nodeCase) check(t *testing.T, w *world, claims *claimStatus, op *operati
 // inUse says that the volume is staged and that pod p has it.
 func (w *world) inUse(s *volume.Spec) {
 	require.NoError(w.t, w.actual.MarkDeviceAsMounted(volumeName("data"), "/dev/data", "/mounts/data", ""))
-	require.NoError(w.t, w.actual.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{
+	require.NoError(w.t, w.actual.MarkVolumeAsMounted(operationexecutor.MountedVolume{
 		VolumeName: volumeName("data"), PodName: "p", PodUID: "p", VolumeSpec: s, Mounter: &mounter{},
 	}))
 }

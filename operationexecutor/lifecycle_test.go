@@ -115,7 +115,7 @@ func TestChecksComeBeforeSideEffects(t *testing.T) {
 			v.VolumeSpec.PersistentVolume.Spec.VolumeMode = &mode
 		}, volume.ErrUnsupported},
 		{"a second pod of a volume for one pod", func(w *world, v *operationexecutor.VolumeToMount) {
-			require.NoError(t, w.actual.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
+			require.NoError(t, w.actual.MarkVolumeMountAsUncertain(operationexecutor.MountedVolume{
 				VolumeName: v.VolumeName, PodName: "other", VolumeSpec: v.VolumeSpec,
 			}))
 			v.VolumeSpec.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}

@@ -148,7 +148,7 @@ func (m *mapping) mapPod(ctx context.Context) error {
 		return err
 	}
 	m.x.failed = m.setUpUncertain
-	if err := m.state.MarkVolumeAsMounted(m.markOpts()); err != nil {
+	if err := m.state.MarkVolumeAsMounted(m.mounted()); err != nil {
 		return fmt.Errorf("volume is mapped, but the actual state does not take it: %w", err)
 	}
 	m.conclude(ctx, m.x, m.intent, IntentDone)

@@ -212,7 +212,7 @@ func (w *world) foundBlock(s *volume.Spec) {
 		VolumeName: volumeName("data"), VolumeSpec: s, PluginIsAttachable: true,
 		DeviceMountPath: "/var/lib/agent/plugins/" + pluginName + "/volumeDevices/data",
 	}))
-	_, err := w.actual.AddReconstructedPod(operationexecutor.MarkVolumeOpts{
+	_, err := w.actual.AddReconstructedPod(operationexecutor.MountedVolume{
 		VolumeName: volumeName("data"), PodName: "p", PodUID: "p", VolumeSpec: s, MountPath: "/pods/p/data",
 	})
 	require.NoError(w.t, err)

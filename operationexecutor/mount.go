@@ -185,7 +185,7 @@ func (m *mounting) setUp(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := m.state.MarkVolumeAsMounted(m.markOpts()); err != nil {
+	if err := m.state.MarkVolumeAsMounted(m.mounted()); err != nil {
 		return fmt.Errorf("volume is set up, but the actual state does not take it: %w", err)
 	}
 	m.conclude(ctx, m.x, m.intent, IntentDone)
@@ -195,7 +195,7 @@ func (m *mounting) setUp(ctx context.Context) error {
 // setUpUncertain says that the volume is set up, and that it is not as it should be.
 func (m *mounting) setUpUncertain(ctx context.Context, err error) error {
 	m.conclude(ctx, m.x, m.intent, IntentUncertain)
-	return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.markOpts()))
+	return uncertainToo(err, m.state.MarkVolumeMountAsUncertain(m.mounted()))
 }
 
 func (m *mounting) expand(ctx context.Context) error {
@@ -225,7 +225,7 @@ func (m *mounting) podFailed(ctx context.Context, err error) error {
 	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, m.v.PodName)}
 	state := func() believed { return believed(m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName)) }
 	err = f.apply(state(), marks{
-		uncertain: func() error { return m.state.MarkVolumeMountAsUncertain(m.markOpts()) },
+		uncertain: func() error { return m.state.MarkVolumeMountAsUncertain(m.mounted()) },
 		absent:    func() error { return m.state.MarkVolumeAsUnmounted(m.v.PodName, m.v.VolumeName) },
 	})
 	m.conclude(ctx, m.x, m.intent, state().end())
@@ -256,8 +256,9 @@ func (v *VolumeToMount) MounterArgs() volume.MounterArgs {
 	return args
 }
 
-func (m *mounting) markOpts() MarkVolumeOpts {
-	return MarkVolumeOpts{
+// mounted is what the state is told of the set-up.
+func (m *mounting) mounted() MountedVolume {
+	return MountedVolume{
 		VolumeName: m.v.VolumeName, PodName: m.v.PodName, PodUID: m.pod().UID, Pod: m.v.Pod, VolumeSpec: m.v.VolumeSpec,
 		OuterVolumeSpecNames: m.v.OuterVolumeSpecNames, Mounter: m.mounter, BlockVolumeMapper: m.mapper, MountPath: m.path, VolumeGidValue: m.v.VolumeGidValue,
 		SELinuxMountContext: m.v.SELinuxLabel, Incarnation: m.v.Incarnation,

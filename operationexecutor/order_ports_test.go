@@ -90,7 +90,7 @@ func TestWhatRunsTogetherOfWhatAsksPorts(t *testing.T) {
 				for _, name := range []string{"data", "other"} {
 					w.attached(name)
 					require.NoError(t, w.actual.MarkDeviceAsMounted(volumeName(name), "", "/staged", ""))
-					require.NoError(t, w.actual.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{VolumeName: volumeName(name), PodName: "p", VolumeSpec: spec(name)}))
+					require.NoError(t, w.actual.MarkVolumeAsMounted(operationexecutor.MountedVolume{VolumeName: volumeName(name), PodName: "p", VolumeSpec: spec(name)}))
 				}
 				_, err := test.first(w)
 				require.NoError(t, err)

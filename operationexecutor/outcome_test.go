@@ -121,7 +121,7 @@ var ends = map[operationexecutor.VolumeMountState]string{
 }
 
 func (w *world) believe(state operationexecutor.VolumeMountState, reconstructed bool) {
-	opts := operationexecutor.MarkVolumeOpts{VolumeName: volumeName("data"), PodName: "p", PodUID: "p", VolumeSpec: spec("data")}
+	opts := operationexecutor.MountedVolume{VolumeName: volumeName("data"), PodName: "p", PodUID: "p", VolumeSpec: spec("data")}
 	switch {
 	case reconstructed:
 		_, err := w.actual.AddReconstructedPod(opts)

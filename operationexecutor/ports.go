@@ -14,12 +14,16 @@ import (
 // ActualStateOfWorldMounterUpdater records the results of staging and set-up on this node. Its methods do no I/O. An error
 // says that the state does not allow the change, for example for an unknown volume. The operation then fails with that
 // error.
+//
+// A [MountedVolume] that is handed over names the volume and the pod, and holds what is known of the set-up. What it leaves
+// out is not known. Its PluginName, InnerVolumeSpecName, DevicePath and DeviceMountPath are not read: they belong to the
+// volume.
 type ActualStateOfWorldMounterUpdater interface {
 	// MarkVolumeAsMounted records that the volume is set up for the pod.
-	MarkVolumeAsMounted(opts MarkVolumeOpts) error
+	MarkVolumeAsMounted(v MountedVolume) error
 	// MarkVolumeMountAsUncertain records that the volume may be set up for the pod. It also applies to a mounted volume:
 	// the executor calls it after every failed teardown, and never because of a failed remount.
-	MarkVolumeMountAsUncertain(opts MarkVolumeOpts) error
+	MarkVolumeMountAsUncertain(v MountedVolume) error
 	// MarkVolumeAsUnmounted records that the volume is not set up for the pod.
 	MarkVolumeAsUnmounted(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) error
 	// MarkDeviceAsMounted records that the volume is staged at deviceMountPath with the SELinux context. An empty context
@@ -38,7 +42,7 @@ type ActualStateOfWorldMounterUpdater interface {
 	IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool
 	// CheckAndMarkVolumeAsUncertainViaReconstruction records that a restart found the volume set up for the pod. It returns
 	// false and changes nothing if the volume is unknown or the set-up is already known.
-	CheckAndMarkVolumeAsUncertainViaReconstruction(opts MarkVolumeOpts) (bool, error)
+	CheckAndMarkVolumeAsUncertainViaReconstruction(v MountedVolume) (bool, error)
 	// CheckAndMarkDeviceUncertainViaReconstruction does the same for the staging.
 	CheckAndMarkDeviceUncertainViaReconstruction(volumeName v1.UniqueVolumeName, deviceMountPath string) bool
 
@@ -91,34 +95,6 @@ type ExpansionUpdater interface {
 type VolumeUsers interface {
 	// PodsOfVolume returns the pods for which the volume is, or may be, set up. It does no I/O.
 	PodsOfVolume(volumeName v1.UniqueVolumeName) []volume.UniquePodName
-}
-
-// MarkVolumeOpts names a set-up of a volume, and what is known of it.
-type MarkVolumeOpts struct {
-	// VolumeName is the unique name of the volume.
-	VolumeName v1.UniqueVolumeName
-	// PodName is the unique name of the pod.
-	PodName volume.UniquePodName
-	// PodUID is the UID of the pod.
-	PodUID types.UID
-	// Pod is the pod; nil when it is not known.
-	Pod *v1.Pod
-	// VolumeSpec is the volume.
-	VolumeSpec *volume.Spec
-	// OuterVolumeSpecNames are the names under which the pod refers to the volume, sorted.
-	OuterVolumeSpecNames []string
-	// Mounter set the volume up; nil for one that is being torn down, and for a block volume.
-	Mounter volume.Mounter
-	// BlockVolumeMapper mapped the block volume; nil for one that is being unmapped, and for a filesystem.
-	BlockVolumeMapper volume.BlockVolumeMapper
-	// MountPath is the absolute path of the set-up; empty when it is not known.
-	MountPath string
-	// SELinuxMountContext is the context with which the volume was mounted; empty when it was mounted without.
-	SELinuxMountContext string
-	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
-	VolumeGidValue string
-	// Incarnation is that of the [VolumeToMount] or [MountedVolume]; zero when it is not known.
-	Incarnation uint64
 }
 
 // ActualStateOfWorldAttacherUpdater records the results of attaching. Its methods do no I/O.

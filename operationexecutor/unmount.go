@@ -132,11 +132,7 @@ func (u *unmounting) tearDownFailed(ctx context.Context, err error) error {
 // halfDone says that the volume may be half taken away.
 func (u *unmounting) halfDone(ctx context.Context, err error) error {
 	u.conclude(ctx, u.x, u.undoing, IntentUncertain)
-	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(MarkVolumeOpts{
-		VolumeName: u.v.VolumeName, PodName: u.v.PodName, PodUID: u.v.PodUID, Pod: u.v.Pod, VolumeSpec: u.v.VolumeSpec,
-		OuterVolumeSpecNames: u.v.OuterVolumeSpecNames, Mounter: u.v.Mounter, BlockVolumeMapper: u.v.BlockVolumeMapper, VolumeGidValue: u.v.VolumeGidValue,
-		SELinuxMountContext: u.v.SELinuxMountContext, Incarnation: u.v.Incarnation,
-	}))
+	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(u.v))
 }
 
 func (u *unmounting) intent(path string) Intent {

@@ -35,17 +35,17 @@ var (
 
 // MarkVolumeAsMounted implements the executor's mounter updater. It queries the mounter once and keeps the answers for later
 // queries. If the mounter panics, the volume does not count as set up.
-func (a *actualState) MarkVolumeAsMounted(opts operationexecutor.MarkVolumeOpts) error {
-	defer a.changes.Notify(opts.PodName)
-	if opts.Mounter != nil {
-		queried, err := mounter.Query(opts.Mounter)
+func (a *actualState) MarkVolumeAsMounted(v operationexecutor.MountedVolume) error {
+	defer a.changes.Notify(v.PodName)
+	if v.Mounter != nil {
+		queried, err := mounter.Query(v.Mounter)
 		if err != nil {
-			return fmt.Errorf("where volume %q is set up is not known: %w", opts.VolumeName, err)
+			return fmt.Errorf("where volume %q is set up is not known: %w", v.VolumeName, err)
 		}
-		opts.Mounter = queried
-		a.made(podvolume.Key{Volume: opts.VolumeName, Pod: opts.PodName}, opts.MountPath)
+		v.Mounter = queried
+		a.made(podvolume.Key{Volume: v.VolumeName, Pod: v.PodName}, v.MountPath)
 	}
-	return a.ActualStateOfWorld.MarkVolumeAsMounted(opts)
+	return a.ActualStateOfWorld.MarkVolumeAsMounted(v)
 }
 
 // MarkDeviceAsMounted implements the executor's mounter updater.
@@ -65,9 +65,9 @@ func (a *actualState) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeN
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater.
-func (a *actualState) MarkVolumeMountAsUncertain(opts operationexecutor.MarkVolumeOpts) error {
-	defer a.changes.Notify(opts.PodName)
-	return a.ActualStateOfWorld.MarkVolumeMountAsUncertain(opts)
+func (a *actualState) MarkVolumeMountAsUncertain(v operationexecutor.MountedVolume) error {
+	defer a.changes.Notify(v.PodName)
+	return a.ActualStateOfWorld.MarkVolumeMountAsUncertain(v)
 }
 
 // MarkVolumeAsUnmounted implements the executor's mounter updater.
@@ -88,9 +88,5 @@ func (a *actualState) doubt(h podvolume.Key) bool {
 			a.MarkDeviceAsUncertain(h.Volume, row.DevicePath, row.DeviceMountPath, row.SELinuxMountContext) == nil
 	}
 	row, ok := a.GetMountedVolume(h.Volume, h.Pod)
-	return ok && row.State == operationexecutor.VolumeMounted && a.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
-		VolumeName: h.Volume, PodName: h.Pod, PodUID: row.PodUID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
-		OuterVolumeSpecNames: row.OuterVolumeSpecNames, Mounter: row.Mounter, BlockVolumeMapper: row.BlockVolumeMapper,
-		MountPath: row.MountPath, SELinuxMountContext: row.SELinuxMountContext, VolumeGidValue: row.VolumeGidValue,
-	}) == nil
+	return ok && row.State == operationexecutor.VolumeMounted && a.MarkVolumeMountAsUncertain(row.MountedVolume) == nil
 }

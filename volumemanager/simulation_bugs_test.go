@@ -199,7 +199,7 @@ func ofGrowth(c *sim.Config) {
 func believesItsPredecessor(m *Manager) {
 	for row := range m.actual.AllMountedVolumes() {
 		// The state refuses one whose volume may not be staged.
-		_ = m.actual.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{
+		_ = m.actual.MarkVolumeAsMounted(operationexecutor.MountedVolume{
 			VolumeName: row.VolumeName, PodName: row.PodName, PodUID: row.PodUID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
 			OuterVolumeSpecNames: row.OuterVolumeSpecNames, MountPath: row.MountPath,
 		})

@@ -74,7 +74,7 @@ func (a *agent) recover() {
 		}))
 		for uid := range r.Pods {
 			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(uid), UID: uid}}
-			_, err := a.actual.AddReconstructedPod(operationexecutor.MarkVolumeOpts{
+			_, err := a.actual.AddReconstructedPod(operationexecutor.MountedVolume{
 				VolumeName: r.Name, PodName: volume.GetUniquePodName(pod), PodUID: uid, Pod: pod, VolumeSpec: r.Spec,
 			})
 			must(err)
@@ -308,7 +308,7 @@ func (a *agent) MountLost(name, pod string) {
 	}
 	m, ok := a.actual.GetMountedVolume(unique, volume.UniquePodName(pod))
 	if ok {
-		must(a.actual.MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts{
+		must(a.actual.MarkVolumeMountAsUncertain(operationexecutor.MountedVolume{
 			VolumeName: unique, PodName: m.PodName, PodUID: m.PodUID, VolumeSpec: m.VolumeSpec,
 		}))
 	}

@@ -141,7 +141,7 @@ type (
 	countsCertainPods    struct{ *state }
 )
 
-func (s forgetsSetUp) MarkVolumeMountAsUncertain(o operationexecutor.MarkVolumeOpts) error {
+func (s forgetsSetUp) MarkVolumeMountAsUncertain(o operationexecutor.MountedVolume) error {
 	return s.MarkVolumeAsUnmounted(o.PodName, o.VolumeName)
 }
 
@@ -154,7 +154,7 @@ func (s forgetsAttachment) MarkVolumeAsUncertain(name v1.UniqueVolumeName, _ *vo
 	return nil
 }
 
-func (certainOfSetUp) MarkVolumeMountAsUncertain(operationexecutor.MarkVolumeOpts) error { return nil }
+func (certainOfSetUp) MarkVolumeMountAsUncertain(operationexecutor.MountedVolume) error { return nil }
 
 func (certainOfStaging) MarkDeviceAsUncertain(v1.UniqueVolumeName, string, string, string) error {
 	return nil

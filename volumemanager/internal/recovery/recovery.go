@@ -265,7 +265,7 @@ func (r *Recovery) adopt(v journal.Record, spec *volume.Spec) error {
 	for _, uid := range slices.Sorted(maps.Keys(v.Pods)) {
 		p := v.Pods[uid]
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: uid}}
-		_, err := r.options.Actual.AddReconstructedPod(operationexecutor.MarkVolumeOpts{
+		_, err := r.options.Actual.AddReconstructedPod(operationexecutor.MountedVolume{
 			VolumeName: v.Volume, PodName: volume.GetUniquePodName(pod), PodUID: uid, Pod: pod,
 			VolumeSpec: spec, OuterVolumeSpecNames: p.OuterNames, MountPath: p.Path,
 			SELinuxMountContext: p.SELinux,

@@ -74,7 +74,7 @@ func (r *Recovery) take(row *operationexecutor.VolumeToMount, path string) error
 	if made.GetPath() != path {
 		return fmt.Errorf("plugin %q sets the volume up at %q, not at %q: %w", row.PluginName, made.GetPath(), path, errDisagree)
 	}
-	return r.options.Actual.MarkVolumeAsMounted(operationexecutor.MarkVolumeOpts{
+	return r.options.Actual.MarkVolumeAsMounted(operationexecutor.MountedVolume{
 		VolumeName: row.VolumeName, PodName: row.PodName, PodUID: row.Pod.UID, Pod: row.Pod, VolumeSpec: row.VolumeSpec,
 		OuterVolumeSpecNames: row.OuterVolumeSpecNames, Mounter: made, MountPath: path, VolumeGidValue: row.VolumeGidValue,
 		SELinuxMountContext: row.SELinuxLabel, Incarnation: row.Incarnation,
