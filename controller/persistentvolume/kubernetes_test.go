@@ -85,12 +85,17 @@ func TestTheAttributesClassIsInTheStatusOfABoundClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			all := objectList{newClaim("c", wantsGold), newVolume("a", gold), newClaim("plain"), newVolume("b")}
 			inWorld(t, append(all, newClaim("made", ofClass("x"), wantsGold), newClass("x")), func(t *testing.T, w *world) {
-				w.start(with(w), Options{})
+				c, _ := w.start(with(w), Options{})
 				idle()
 				w.requireBound("c", "a")
 				assert.Equal(t, ptr("gold"), w.claim("c").Status.CurrentVolumeAttributesClassName)
 				assert.Nil(t, w.claim("plain").Status.CurrentVolumeAttributesClassName)
-				assert.Equal(t, ptr("gold"), w.claim("made").Status.CurrentVolumeAttributesClassName)
+				assert.Equal(t, v1.ClaimPending, w.claim("made").Status.Phase, "no plugin would be given the class' parameters")
+				assert.Empty(t, w.claim("made").Status.CurrentVolumeAttributesClassName)
+				assert.Zero(t, w.calls(fake.MethodProvision))
+				if pending := c.Pending(); assert.Len(t, pending, 1) {
+					assert.ErrorIs(t, pending[0].Err, volume.ErrInfeasible)
+				}
 			})
 		})
 	}
@@ -104,6 +109,30 @@ func TestTheAttributesClassIsInTheStatusOfABoundClaim(t *testing.T) {
 			assert.Equal(t, []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, w.claim("c").Status.AccessModes)
 			assert.Equal(t, ptr("silver"), w.claim("c").Status.CurrentVolumeAttributesClassName)
 		})
+	})
+}
+
+// TestADyingClaimThatWasGivenAnAttributesClassGoes: what was made for it before is found and deleted.
+func TestADyingClaimThatWasGivenAnAttributesClassGoes(t *testing.T) {
+	inWorld(t, objectList{newClass("x")}, func(t *testing.T, w *world) {
+		w.settle()
+		w.plugin.Inject(fake.MethodProvision, fake.FailN(1, volume.Uncertain(errCrashed)))
+		claim := newClaim("c", ofClass("x"))
+		w.create(claim)
+		idle()
+		changed := w.claim("c")
+		require.Contains(t, changed.Finalizers, objects.FinalizerProvisioning)
+		changed.Spec.VolumeAttributesClassName = ptr("gold")
+		_, err := store.Update(t.Context(), w.store, changed)
+		require.NoError(t, err)
+		sleepUntilIdle()
+		require.Equal(t, v1.ClaimPending, w.claim("c").Status.Phase)
+		require.Contains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
+		w.delete(claim)
+		sleepUntilIdle()
+		_, err = store.Get[*v1.PersistentVolumeClaim](t.Context(), w.store, "default", "c")
+		require.ErrorIs(t, err, store.ErrNotFound)
+		assert.Empty(t, w.plugin.Backend().Handles())
 	})
 }
 

@@ -45,6 +45,9 @@ func (p *provisioning) provision(
 	if _, err := volume.RequestedBytes(claim); err != nil {
 		return false, p.pending.wait(ctx, claim, provisioningFailed(err))
 	}
+	if err := refuseAttributesClass(claim); err != nil {
+		return false, p.pending.wait(ctx, claim, provisioningFailed(err))
+	}
 	if err := p.queue.CheckBackoff(work.Item{Kind: work.Claim, Name: store.NameOf(claim)}, claim.UID); err != nil {
 		return false, err
 	}
@@ -74,6 +77,16 @@ func (p *provisioning) provision(
 	p.recordMade(claim, made)
 	err = p.binder.Bind(ctx, claim, made)
 	return err == nil, err
+}
+
+// refuseAttributesClass refuses a claim that names a VolumeAttributesClass. Its volume would not have what the class says.
+func refuseAttributesClass(claim *v1.PersistentVolumeClaim) error {
+	name := objects.Deref(claim.Spec.VolumeAttributesClassName)
+	if name == "" {
+		return nil
+	}
+	return fmt.Errorf("the claim names volume attributes class %q, and no plugin is given the parameters of one: name none, or make a "+
+		"volume of that class by hand: %w", name, volume.ErrInfeasible)
 }
 
 // prepare refuses what cannot work before anything is begun.

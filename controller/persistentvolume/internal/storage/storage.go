@@ -104,7 +104,7 @@ func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *s
 	pv.Namespace, pv.ResourceVersion, pv.UID = "", "", ""
 	pv.Spec.ClaimRef = objects.ClaimRef(claim)
 	pv.Spec.StorageClassName = class.Name
-	pv.Spec.VolumeAttributesClassName = claim.Spec.VolumeAttributesClassName
+	pv.Spec.VolumeAttributesClassName = nil // No plugin is given the parameters of one.
 	pv.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
 	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
 		pv.Spec.PersistentVolumeReclaimPolicy = objects.ReclaimPolicy(class)
