@@ -70,20 +70,20 @@ func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts 
 
 // AddReconstructedPod adds a set-up that was found. The set-up is uncertain and reconstructed. If the pod's mount is known
 // already, AddReconstructedPod changes nothing and returns false. The volume must have been added before.
-func (a *ActualStateOfWorld) AddReconstructedPod(opts operationexecutor.MountedVolume) (added bool, err error) {
-	err = a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
-		if v.mountOf(opts.PodName) != nil {
+func (a *ActualStateOfWorld) AddReconstructedPod(mounted operationexecutor.MountedVolume) (added bool, err error) {
+	err = a.updateKnown(mounted.VolumeName, func(v *knownVolume) error {
+		if v.mountOf(mounted.PodName) != nil {
 			return errUnchanged
 		}
 		added = true
-		return a.moveMount(v, found, &opts)
+		return a.moveMount(v, found, &mounted)
 	})
 	return added && err == nil, err
 }
 
 // CheckAndMarkVolumeAsUncertainViaReconstruction implements the executor's mounter updater.
-func (a *ActualStateOfWorld) CheckAndMarkVolumeAsUncertainViaReconstruction(opts operationexecutor.MountedVolume) (bool, error) {
-	added, err := a.AddReconstructedPod(opts)
+func (a *ActualStateOfWorld) CheckAndMarkVolumeAsUncertainViaReconstruction(mounted operationexecutor.MountedVolume) (bool, error) {
+	added, err := a.AddReconstructedPod(mounted)
 	if errors.Is(err, ErrNotAttached) {
 		return false, nil
 	}

@@ -11,23 +11,23 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// MarkVolumeAsMounted implements the executor's mounter updater. What opts leaves out stays as it was, but for the
+// MarkVolumeAsMounted implements the executor's mounter updater. What mounted leaves out stays as it was, but for the
 // SELinux context: empty says that the volume is mounted without.
-func (a *ActualStateOfWorld) MarkVolumeAsMounted(opts operationexecutor.MountedVolume) error {
+func (a *ActualStateOfWorld) MarkVolumeAsMounted(mounted operationexecutor.MountedVolume) error {
 	asked := true
-	err := a.updateKnown(opts.VolumeName, func(v *knownVolume) error {
+	err := a.updateKnown(mounted.VolumeName, func(v *knownVolume) error {
 		asked = v.plugin.asked
-		return a.moveMount(v, succeeded, &opts)
+		return a.moveMount(v, succeeded, &mounted)
 	})
 	if err == nil && !asked {
-		a.learn(opts.VolumeName, opts.VolumeSpec)
+		a.learn(mounted.VolumeName, mounted.VolumeSpec)
 	}
 	return err
 }
 
-// MarkVolumeMountAsUncertain implements the executor's mounter updater. What opts leaves out stays as it was.
-func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(opts operationexecutor.MountedVolume) error {
-	return a.updateKnown(opts.VolumeName, func(v *knownVolume) error { return a.moveMount(v, doubted, &opts) })
+// MarkVolumeMountAsUncertain implements the executor's mounter updater. What mounted leaves out stays as it was.
+func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(mounted operationexecutor.MountedVolume) error {
+	return a.updateKnown(mounted.VolumeName, func(v *knownVolume) error { return a.moveMount(v, doubted, &mounted) })
 }
 
 // MarkVolumeAsUnmounted implements the executor's mounter updater. A pod that did not have the volume is no error.
@@ -46,21 +46,21 @@ func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName,
 	})
 }
 
-func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, opts *operationexecutor.MountedVolume) error {
-	m := v.mountOf(opts.PodName)
+func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, mounted *operationexecutor.MountedVolume) error {
+	m := v.mountOf(mounted.PodName)
 	state, err := podMoves.next(v, m.stateOrNone(), e)
 	if err != nil {
 		return err
 	}
 	if m == nil {
-		m = &podMount{volume: v, podName: opts.PodName, reconstructed: e == found}
+		m = &podMount{volume: v, podName: mounted.PodName, reconstructed: e == found}
 		v.mounts = rows.Insert(v.mounts, m, m.podName, (*podMount).comparePod)
 		a.pods[m.podName] = rows.Insert(a.pods[m.podName], m, v.name, (*podMount).compareVolume)
 	}
 	m.state = state
-	m.learn(opts)
+	m.learn(mounted)
 	if e == succeeded {
-		m.reconstructed, m.seLinuxMountContext = false, opts.SELinuxMountContext
+		m.reconstructed, m.seLinuxMountContext = false, mounted.SELinuxMountContext
 		m.remountRequired = v.plugin.remountable && a.isOutdated(m)
 	}
 	return nil
@@ -79,26 +79,26 @@ func (m *podMount) stateOrNone() operationexecutor.VolumeMountState {
 	return m.state
 }
 
-// learn takes over what opts say. What they leave out stays.
-func (m *podMount) learn(opts *operationexecutor.MountedVolume) {
-	if opts.VolumeSpec != nil {
-		m.spec = opts.VolumeSpec
+// learn takes over what mounted says. What it leaves out stays.
+func (m *podMount) learn(mounted *operationexecutor.MountedVolume) {
+	if mounted.VolumeSpec != nil {
+		m.spec = mounted.VolumeSpec
 	}
-	if len(opts.OuterVolumeSpecNames) > 0 {
-		m.outerNames = opts.OuterVolumeSpecNames
+	if len(mounted.OuterVolumeSpecNames) > 0 {
+		m.outerNames = mounted.OuterVolumeSpecNames
 	}
-	if opts.Mounter != nil {
-		m.mounter = opts.Mounter
+	if mounted.Mounter != nil {
+		m.mounter = mounted.Mounter
 	}
-	if opts.BlockVolumeMapper != nil {
-		m.mapper = opts.BlockVolumeMapper
+	if mounted.BlockVolumeMapper != nil {
+		m.mapper = mounted.BlockVolumeMapper
 	}
-	m.podUID = cmp.Or(opts.PodUID, m.podUID)
-	m.pod = cmp.Or(opts.Pod, m.pod)
-	m.path = cmp.Or(opts.MountPath, m.path)
-	m.seLinuxMountContext = cmp.Or(opts.SELinuxMountContext, m.seLinuxMountContext)
-	m.gid = cmp.Or(opts.VolumeGidValue, m.gid)
-	m.incarnation = cmp.Or(opts.Incarnation, m.incarnation)
+	m.podUID = cmp.Or(mounted.PodUID, m.podUID)
+	m.pod = cmp.Or(mounted.Pod, m.pod)
+	m.path = cmp.Or(mounted.MountPath, m.path)
+	m.seLinuxMountContext = cmp.Or(mounted.SELinuxMountContext, m.seLinuxMountContext)
+	m.gid = cmp.Or(mounted.VolumeGidValue, m.gid)
+	m.incarnation = cmp.Or(mounted.Incarnation, m.incarnation)
 }
 
 // learn asks the plugin of a volume what it can do, where that is not known because a restart found the volume.
