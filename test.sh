@@ -115,7 +115,7 @@ check_vet() {
 }
 
 # Modules of their own, as those of somebody else are: what they need is no burden of the library.
-modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus examples/cluster examples/csidriver)
+modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus bridge/otel examples/cluster examples/csidriver)
 
 check_lint() {
   step "golangci-lint"

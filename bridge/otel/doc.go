@@ -1,0 +1,32 @@
+// Package otel records the operations of a node and its controllers as OpenTelemetry spans. It is a module of its own, for programs that
+// use OpenTelemetry.
+//
+//	tracer := otel.New(otel.Options{TracerProvider: provider})
+//	manager, err := volumemanager.New(plugins, volumemanager.Options{Observer: tracer})
+//
+//	ctx, wait := tracer.BeginPod(ctx, pod, manager)
+//	err = manager.AddPod(ctx, pod)
+//	if err == nil {
+//		err = manager.WaitForAttachAndMount(ctx, pod)
+//	}
+//	wait.End(err)
+//
+// [operationexecutor.Observers] joins a [Tracer] with other observers, such as one for metrics.
+//
+// # Spans
+//
+// An operation is a span. Each of its steps, such as SetUp, is a child that is recorded when the step has ended. The context of the
+// plugin's calls carries the span of the operation, so spans of the plugin, or of a CSI driver behind it, are children of the operation
+// and not of the step. docs/traces.md lists all spans and attributes.
+//
+// While a pod waits, between [Tracer.BeginPod] and [PodSpan.End], the operations for this pod are children of its span. An attachment, and
+// its verification, is a child of the pod that has waited longest of those that use the volume. All other operations continue the span of the context
+// with which the manager or the controller runs, and are roots if there is none.
+//
+// # Cost
+//
+// A span that is not sampled is not kept. BenchmarkNotSampled measures such an operation. An operation with a context of its own shares
+// none with the one before it, which costs the executor some allocations.
+//
+// For each attachment the tracer asks all waiting pods that are sampled for their volumes.
+package otel
