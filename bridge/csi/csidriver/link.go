@@ -154,7 +154,7 @@ func dialOptions(options Options) []grpc.DialOption {
 		}
 		return new(net.Dialer).DialContext(ctx, "unix", options.Socket)
 	}
-	return []grpc.DialOption{
+	all := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
 		grpc.WithContextDialer(dial),
@@ -167,6 +167,10 @@ func dialOptions(options Options) []grpc.DialOption {
 			grpc.MaxCallSendMsgSize(options.MaxMessage),
 		),
 	}
+	if options.Stats != nil {
+		all = append(all, grpc.WithStatsHandler(options.Stats))
+	}
+	return all
 }
 
 // call makes one call. The request is checked before anything is sent, and the answer before it is believed: one that the

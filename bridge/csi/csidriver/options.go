@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/stats"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
@@ -57,6 +58,10 @@ type Options struct {
 	Mounter mount.Interface
 	// Logger is told of each call, without secrets; nil discards.
 	Logger *slog.Logger
+	// Stats is told of each call, with the context of the plugin's call, such as the client handler of otelgrpc: a call is then a span
+	// below that of the operation, and the driver can continue it. Nil tells none. It is handed requests with their secrets: it must
+	// not keep or print them.
+	Stats stats.Handler
 
 	// ConnectTimeout is how long a driver may take to say who it is and what it can do; 0 means 15 s.
 	ConnectTimeout time.Duration
