@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	otelapi "go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -39,7 +40,7 @@ const (
 
 // Options say where spans go.
 type Options struct {
-	// TracerProvider makes the spans. It is required.
+	// TracerProvider makes the spans; nil means the global one.
 	TracerProvider trace.TracerProvider
 }
 
@@ -58,8 +59,12 @@ var _ operationexecutor.ContextObserver = (*Tracer)(nil)
 
 // New returns a tracer that has recorded nothing.
 func New(options Options) *Tracer {
+	provider := options.TracerProvider
+	if provider == nil {
+		provider = otelapi.GetTracerProvider()
+	}
 	return &Tracer{
-		tracer:  options.TracerProvider.Tracer(scope),
+		tracer:  provider.Tracer(scope),
 		running: map[operation]trace.Span{},
 		pods:    map[types.UID]*PodSpan{},
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	otelapi "go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -133,6 +134,17 @@ func TestAnAttachmentIsOfThePodThatHasWaitedLongest(t *testing.T) {
 	require.Len(t, recorder.Ended(), 2)
 	assert.Equal(t, first.span.SpanContext().SpanID(), recorder.Ended()[0].Parent().SpanID())
 	assert.False(t, recorder.Ended()[1].Parent().IsValid(), "no pod waits for a detachment")
+}
+
+func TestWithoutAProviderTheGlobalOneIsUsed(t *testing.T) {
+	recorder := tracetest.NewSpanRecorder()
+	before := otelapi.GetTracerProvider()
+	otelapi.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)))
+	t.Cleanup(func() { otelapi.SetTracerProvider(before) })
+	_, wait := New(Options{}).BeginPod(t.Context(), &v1.Pod{}, nil)
+	wait.End(errors.New("too slow"))
+	require.Len(t, recorder.Ended(), 1)
+	assert.Equal(t, "too slow", recorder.Ended()[0].Status().Description)
 }
 
 // uses is the status of a pod that uses one volume.
