@@ -168,7 +168,7 @@ func dialOptions(options Options) []grpc.DialOption {
 		),
 	}
 	if options.Stats != nil {
-		all = append(all, grpc.WithStatsHandler(options.Stats))
+		all = append(all, grpc.WithStatsHandler(withoutPayloads{options.Stats}))
 	}
 	return all
 }

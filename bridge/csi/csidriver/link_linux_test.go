@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
@@ -33,40 +31,6 @@ func TestOneConnectionIsKept(t *testing.T) {
 		assert.Same(t, first, s)
 	}
 	assert.Equal(t, 1, d.Count("Probe"))
-}
-
-// span is a key of contexts.
-type span struct{}
-
-// told keeps the calls that it is told of, with the spans of their contexts.
-type told struct {
-	stats.Handler
-	mu    sync.Mutex
-	calls map[string]any
-}
-
-func (h *told) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.calls[call.FullMethodName] = ctx.Value(span{})
-	return ctx
-}
-
-func (h *told) HandleRPC(context.Context, stats.RPCStats)                         {}
-func (h *told) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (h *told) HandleConn(context.Context, stats.ConnStats)                       {}
-
-func TestStatsAreToldOfEachCallWithItsContext(t *testing.T) {
-	d := serve(t, fakedriver.Options{})
-	h := &told{calls: make(map[string]any)}
-	s, err := d.link(func(o *Options) { o.Stats = h }).session(context.WithValue(t.Context(), span{}, "connects"))
-	require.NoError(t, err)
-	_, err = call(context.WithValue(t.Context(), span{}, "mounts"), s, "NodeGetInfo", csi.NewNodeClient(s.conn).NodeGetInfo, &csi.NodeGetInfoRequest{})
-	require.NoError(t, err)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	assert.Equal(t, "connects", h.calls["/csi.v1.Identity/Probe"])
-	assert.Equal(t, "mounts", h.calls["/csi.v1.Node/NodeGetInfo"])
 }
 
 // After each reconnect the driver is asked who it is, what it can do and what this node is called.

@@ -58,9 +58,8 @@ type Options struct {
 	Mounter mount.Interface
 	// Logger is told of each call, without secrets; nil discards.
 	Logger *slog.Logger
-	// Stats is told of each call, with the context of the plugin's call, such as the client handler of otelgrpc: a call is then a span
-	// below that of the operation, and the driver can continue it. Nil tells none. It is handed requests with their secrets: it must
-	// not keep or print them.
+	// Stats is told of each call, with the context of the plugin's call, but without requests and answers, which may hold secrets. With
+	// the client handler of otelgrpc a call is a span below that of the operation, and the driver can continue it. Nil tells none.
 	Stats stats.Handler
 
 	// ConnectTimeout is how long a driver may take to say who it is and what it can do; 0 means 15 s.
