@@ -105,7 +105,7 @@ func unmountBelow(t *testing.T, dir string) {
 }
 
 // Bugs that csi-sanity does not see, each planted in a driver, are seen by the suite through its socket. One more, a driver that has no lock
-// for a volume, does no harm here: the plugin makes one call at a time (decision 0124).
+// for a volume, does no harm here: one Driver makes one call at a time (decision 0124).
 func TestTheSuiteSeesWhatCSISanityDoesNot(t *testing.T) {
 	mounttest.RequireMounts(t)
 	require.Empty(t, brokenRules(t, fakedriver.NoBug))
