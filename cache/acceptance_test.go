@@ -21,7 +21,7 @@ import (
 func TestUncertainIsKeptUntilItIsTornDown(t *testing.T) {
 	t.Run("the device", func(t *testing.T) {
 		a, name, _ := newStaged(t)
-		require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+		require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 		require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
 		usable, _, err := a.PodExistsInVolume("p", name, size("0"), "")
 		require.NoError(t, err)
@@ -33,7 +33,7 @@ func TestUncertainIsKeptUntilItIsTornDown(t *testing.T) {
 	})
 	t.Run("a pod of a volume that is staged", func(t *testing.T) {
 		a, name, _ := newStaged(t)
-		require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+		require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "s1")))
 		usable, _, err := a.PodExistsInVolume("p", name, size("0"), "")
 		require.NoError(t, err)
 		assert.False(t, usable, "it is set up again before it is used")
@@ -43,7 +43,7 @@ func TestUncertainIsKeptUntilItIsTornDown(t *testing.T) {
 		a, _ := newActual(t, &cachetest.Plugin{})
 		name := cachetest.Shared("pods/p/own")
 		require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("own"), node, ""))
-		require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "own")))
+		require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "own")))
 		require.ErrorIs(t, a.DeleteVolume(name), volume.ErrInUse)
 		require.NoError(t, a.MarkVolumeAsUnmounted("p", name))
 		require.NoError(t, a.DeleteVolume(name))
@@ -86,7 +86,7 @@ func TestAPodThatIsMadeAgainInheritsNothing(t *testing.T) {
 		require.NoError(t, err)
 	}
 	add(first)
-	mark := opts(name, "uid-1", "s1")
+	mark := mountedFor(name, "uid-1", "s1")
 	mark.Pod = first
 	require.NoError(t, a.MarkVolumeAsMounted(mark))
 
@@ -116,7 +116,7 @@ func lifeOnANode(t *testing.T) func(i int) {
 		d.MarkVolumesReportedInUse([]v1.UniqueVolumeName{name})
 		require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec(inner), node, "/dev/"+inner))
 		require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged/"+inner, ""))
-		require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, podName, inner)))
+		require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, podName, inner)))
 		a.InitializeClaimSize(name, size("1Gi"))
 		a.MarkForInUseExpansionError(name)
 		a.MarkVolumeExpansionFailedWithFinalError(name)

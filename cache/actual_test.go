@@ -83,12 +83,12 @@ func TestAVolumeThatIsNotAttachedIsNotStagedNorMounted(t *testing.T) {
 	name := cachetest.Shared("s1")
 	for _, err := range []error{
 		a.MarkDeviceAsMounted(name, "", "/x", ""), a.MarkDeviceAsUncertain(name, "", "/x", ""), a.MarkDeviceAsUnmounted(name),
-		a.MarkVolumeAsMounted(opts(name, "p", "s1")), a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")),
+		a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")), a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "s1")),
 		a.MarkVolumeAsUnmounted("p", name),
 	} {
 		require.ErrorIs(t, err, cache.ErrNotAttached)
 	}
-	_, err := a.AddReconstructedPod(opts(name, "p", "s1"))
+	_, err := a.AddReconstructedPod(mountedFor(name, "p", "s1"))
 	require.ErrorIs(t, err, cache.ErrNotAttached)
 	assert.Empty(t, told.take())
 	require.NoError(t, a.DeleteVolume(name))
@@ -101,7 +101,7 @@ func TestAVolumeThatIsNotAttachedIsNotStagedNorMounted(t *testing.T) {
 
 func TestAVolumeInUseIsNotDetached(t *testing.T) {
 	a, name, _ := newStaged(t)
-	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "s1")))
 	require.ErrorIs(t, a.DeleteVolume(name), volume.ErrInUse)
 	a.MarkVolumeAsDetached(name, node)
 	require.True(t, a.VolumeExists(name))
@@ -120,8 +120,8 @@ func TestAVolumeInUseIsNotDetached(t *testing.T) {
 // TestUncertainCountsAsPossiblyMountedButNotAsMounted is the difference between the queries.
 func TestUncertainCountsAsPossiblyMountedButNotAsMounted(t *testing.T) {
 	a, name, _ := newStaged(t)
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
-	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "q", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, "q", "s1")))
 	assert.Len(t, a.GetMountedVolumes(), 1)
 	assert.Len(t, a.GetAllMountedVolumes(), 2)
 	assert.Len(t, a.GetPossiblyMountedVolumesForVolume(name), 2)
@@ -148,7 +148,7 @@ func TestUncertainCountsAsPossiblyMountedButNotAsMounted(t *testing.T) {
 
 func TestARowHoldsWhatTeardownNeeds(t *testing.T) {
 	a, name, _ := newStaged(t)
-	o := opts(name, "p", "s1")
+	o := mountedFor(name, "p", "s1")
 	o.VolumeGidValue = "1234"
 	require.NoError(t, a.MarkVolumeAsMounted(o))
 	before, ok := a.GetMountedVolume(name, "p")
@@ -172,8 +172,8 @@ func TestRemountIsRequiredUntilItIsMountedAgain(t *testing.T) {
 			own, doubtful := cachetest.Shared("pods/p/own"), cachetest.Shared("pods/p/tmp")
 			require.NoError(t, a.MarkVolumeAsAttached(own, cachetest.Spec("own"), node, ""))
 			require.NoError(t, a.MarkVolumeAsAttached(doubtful, cachetest.Spec("tmp"), node, ""))
-			require.NoError(t, a.MarkVolumeAsMounted(opts(own, "p", "own")))
-			require.NoError(t, a.MarkVolumeMountAsUncertain(opts(doubtful, "p", "tmp")))
+			require.NoError(t, a.MarkVolumeAsMounted(mountedFor(own, "p", "own")))
+			require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(doubtful, "p", "tmp")))
 			told.take()
 			a.MarkRemountRequired("p")
 			row, _ := a.GetMountedVolume(own, "p")
@@ -187,7 +187,7 @@ func TestRemountIsRequiredUntilItIsMountedAgain(t *testing.T) {
 			assert.Equal(t, []v1.UniqueVolumeName{own}, told.take())
 			a.MarkRemountRequired("p")
 			assert.Empty(t, told.take())
-			require.NoError(t, a.MarkVolumeAsMounted(opts(own, "p", "own")))
+			require.NoError(t, a.MarkVolumeAsMounted(mountedFor(own, "p", "own")))
 			row, _ = a.GetMountedVolume(own, "p")
 			assert.False(t, row.RemountRequired)
 		})
@@ -202,7 +202,7 @@ func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
 	setUp := func(during func()) bool {
 		end := a.WatchSetUp(own, "p")
 		during()
-		require.NoError(t, a.MarkVolumeAsMounted(opts(own, "p", "own")))
+		require.NoError(t, a.MarkVolumeAsMounted(mountedFor(own, "p", "own")))
 		end()
 		row, _ := a.GetMountedVolume(own, "p")
 		return row.RemountRequired
@@ -230,7 +230,7 @@ func TestWhatIsFoundIsUncertainUntilSomethingSucceeds(t *testing.T) {
 	a, told := newActual(t, &cachetest.Plugin{})
 	name := cachetest.Shared("s1")
 	require.NoError(t, a.AddReconstructedVolume(found("s1")))
-	added, err := a.AddReconstructedPod(opts(name, "p", "s1"))
+	added, err := a.AddReconstructedPod(mountedFor(name, "p", "s1"))
 	require.NoError(t, err)
 	assert.True(t, added)
 	assert.Equal(t, []v1.UniqueVolumeName{name, name}, told.take())
@@ -245,20 +245,20 @@ func TestWhatIsFoundIsUncertainUntilSomethingSucceeds(t *testing.T) {
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, a.GetVolumeMountState(name, "p"))
 
 	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
-	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "s1")))
 	assert.True(t, a.IsVolumeReconstructed(name, ""), "a failure is no success")
 	assert.True(t, a.IsVolumeReconstructed(name, "p"))
 
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", ""))
 	assert.False(t, a.IsVolumeReconstructed(name, ""))
 	assert.True(t, a.IsVolumeReconstructed(name, "p"), "staging says nothing of the set-up")
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	assert.False(t, a.IsVolumeReconstructed(name, "p"))
 }
 
 func TestWhatIsFoundNeverOverwritesWhatIsKnown(t *testing.T) {
 	a, name, _ := newStaged(t)
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	before, _ := a.Snapshot(name)
 	r := found("s1")
 	r.DeviceMountPath, r.DevicePath = "/elsewhere", "/dev/elsewhere"
@@ -300,7 +300,7 @@ func TestTheActualStateIsUsedByManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			podName := fmt.Sprint("p", i)
 			for range 50 {
-				_ = b.MarkVolumeAsMounted(opts(name, podName, "s1"))
+				_ = b.MarkVolumeAsMounted(mountedFor(name, podName, "s1"))
 				_, _ = b.Snapshot(name)
 				b.MarkRemountRequired(volume.UniquePodName(podName))
 				_ = b.GetAllMountedVolumes()

@@ -56,9 +56,9 @@ func TestWhatAVolumeNeedsBeforeAPodCanUseIt(t *testing.T) {
 	needs(false, cache.ErrSELinuxMismatch)
 	label = "context"
 	needs(false, nil)
-	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "s1")))
 	needs(false, nil)
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	needs(true, nil)
 
 	a.InitializeClaimSize(name, size("1Gi"))
@@ -73,7 +73,7 @@ func TestWhatAVolumeNeedsBeforeAPodCanUseIt(t *testing.T) {
 	require.NoError(t, a.MarkDeviceAsUncertain(name, "", "", ""))
 	needs(false, nil) // It has to be staged again.
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", "context"))
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	needs(true, cache.ErrFsResizeRequired)
 	wanted = size("1Gi")
 	needs(true, nil)
@@ -86,7 +86,7 @@ func TestAVolumeIsGrownOnlyWhereThatCanWork(t *testing.T) {
 		name := cachetest.Shared("s1")
 		require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 		require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
-		require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+		require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 		change(a, name)
 		_, _, err := a.PodExistsInVolume("p", name, size("2Gi"), "")
 		return err
@@ -150,7 +150,7 @@ func TestAVolumeIsInUseFromTheIntentToTheLastTrace(t *testing.T) {
 		func() error { return a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, "") },
 		func() error { return a.MarkDeviceAsUncertain(name, "", "/staged", "") },
 		func() error { d.DeletePod("p"); return nil }, // while it is formatted, say
-		func() error { return a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")) },
+		func() error { return a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "s1")) },
 		func() error { return a.MarkVolumeAsUnmounted("p", name) },
 		func() error { return a.MarkDeviceAsUnmounted(name) },
 		func() error { return a.MarkVolumeAsUncertain(name, nil, node) },
@@ -176,7 +176,7 @@ func TestVolumesInUseAreSortedAndListedOnce(t *testing.T) {
 
 func TestASetUpTellsWhereItsDeviceIsNow(t *testing.T) {
 	a, name, _ := newStaged(t)
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, "/dev/other"))
 	row, _ := a.GetMountedVolume(name, "p")
 	assert.Equal(t, "/dev/other", row.DevicePath)
@@ -190,7 +190,7 @@ func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 	name := add(t, d, "p", "s1", "data")
 	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	a.MarkRemountRequired("p")
 	row, _ := a.GetMountedVolume(name, "p")
 	assert.False(t, row.RemountRequired)
@@ -213,9 +213,9 @@ func TestAPluginIsAskedLateOfWhatARestartFound(t *testing.T) {
 	a, _ := newActual(t, &cachetest.Plugin{Remount: true})
 	name := cachetest.Shared("pods/p/own")
 	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: cachetest.Spec("own")}))
-	_, err := a.AddReconstructedPod(opts(name, "p", "own"))
+	_, err := a.AddReconstructedPod(mountedFor(name, "p", "own"))
 	require.NoError(t, err)
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "own")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "own")))
 	a.MarkRemountRequired("p")
 	row, _ := a.GetMountedVolume(name, "p")
 	assert.True(t, row.RemountRequired)
@@ -235,10 +235,10 @@ func TestAContextStaysWhileItMayBeMounted(t *testing.T) {
 	assert.Equal(t, "context", label())
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "", ""))
 	assert.Empty(t, label(), "it was mounted without")
-	o := opts(name, "p", "s1")
+	o := mountedFor(name, "p", "s1")
 	o.SELinuxMountContext = "context"
 	require.NoError(t, a.MarkVolumeAsMounted(o))
-	require.NoError(t, a.MarkVolumeMountAsUncertain(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeMountAsUncertain(mountedFor(name, "p", "s1")))
 	m, _ := a.GetMountedVolume(name, "p")
 	assert.Equal(t, "context", m.SELinuxMountContext)
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, m.State, "it only may be mounted")
@@ -246,7 +246,7 @@ func TestAContextStaysWhileItMayBeMounted(t *testing.T) {
 
 func TestWhatHasNoContextNeverDiffers(t *testing.T) {
 	a, name, _ := newStaged(t)
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	mounted, _, err := a.PodExistsInVolume("p", name, resource.Quantity{}, "context")
 	require.NoError(t, err, "the plugin mounts with none")
 	assert.True(t, mounted)
@@ -254,10 +254,10 @@ func TestWhatHasNoContextNeverDiffers(t *testing.T) {
 
 func TestASetUpThatSucceededHasTheContextThatItWasGiven(t *testing.T) {
 	a, name, _ := newStaged(t)
-	o := opts(name, "p", "s1")
+	o := mountedFor(name, "p", "s1")
 	o.SELinuxMountContext = "context"
 	require.NoError(t, a.MarkVolumeMountAsUncertain(o))
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	m, _ := a.GetMountedVolume(name, "p")
 	assert.Empty(t, m.SELinuxMountContext)
 }

@@ -167,7 +167,7 @@ func TestPluginsAreAskedOutsideOfTheLock(t *testing.T) {
 	name := add(t, d, "p", "s1", "data")
 	require.NoError(t, a.MarkVolumeAsAttached(name, cachetest.Spec("s1"), node, ""))
 	require.NoError(t, a.MarkDeviceAsMounted(name, "", "/staged", ""))
-	require.NoError(t, a.MarkVolumeAsMounted(opts(name, "p", "s1")))
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "s1")))
 	a.MarkRemountRequired("p")
 }
 

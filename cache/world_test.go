@@ -26,7 +26,8 @@ func (c *changes) take() []v1.UniqueVolumeName {
 	return names
 }
 
-func opts(name v1.UniqueVolumeName, podName, inner string) operationexecutor.MountedVolume {
+// mountedFor is what a state is told of a set-up.
+func mountedFor(name v1.UniqueVolumeName, podName, inner string) operationexecutor.MountedVolume {
 	return operationexecutor.MountedVolume{
 		VolumeName: name, PodName: volume.UniquePodName(podName), PodUID: types.UID(podName), Pod: cachetest.Pod(podName),
 		VolumeSpec: cachetest.Spec(inner), OuterVolumeSpecNames: []string{"outer"},

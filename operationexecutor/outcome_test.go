@@ -121,15 +121,15 @@ var ends = map[operationexecutor.VolumeMountState]string{
 }
 
 func (w *world) believe(state operationexecutor.VolumeMountState, reconstructed bool) {
-	opts := operationexecutor.MountedVolume{VolumeName: volumeName("data"), PodName: "p", PodUID: "p", VolumeSpec: spec("data")}
+	mounted := operationexecutor.MountedVolume{VolumeName: volumeName("data"), PodName: "p", PodUID: "p", VolumeSpec: spec("data")}
 	switch {
 	case reconstructed:
-		_, err := w.actual.AddReconstructedPod(opts)
+		_, err := w.actual.AddReconstructedPod(mounted)
 		require.NoError(w.t, err)
 	case state == operationexecutor.VolumeMounted:
-		require.NoError(w.t, w.actual.MarkVolumeAsMounted(opts))
+		require.NoError(w.t, w.actual.MarkVolumeAsMounted(mounted))
 	case state == operationexecutor.VolumeMountUncertain:
-		require.NoError(w.t, w.actual.MarkVolumeMountAsUncertain(opts))
+		require.NoError(w.t, w.actual.MarkVolumeMountAsUncertain(mounted))
 	}
 }
 

@@ -249,3 +249,11 @@ func (r *Reconciler) Failure(h podvolume.Key) (Failure, bool) {
 	f, ok := r.failures.of[h.Volume][h.Pod]
 	return f, ok
 }
+
+// topicOf returns what a change is about: the volumes of a pod, or the volume as a whole.
+func topicOf(h podvolume.Key) changes.Topic {
+	if h.Pod != "" {
+		return changes.Topic{Pod: types.UID(h.Pod)}
+	}
+	return changes.Topic{Volume: h.Volume}
+}

@@ -9,8 +9,6 @@ import (
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/changes"
-	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
 // view holds the desired and the actual state of one volume for a plan: for all pods, or for one. Each worker has one view,
@@ -182,14 +180,6 @@ func (v *view) hasStale(pod volume.UniquePodName) bool {
 	return slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool {
 		return mounted.PodName == pod && v.isStale(&mounted)
 	})
-}
-
-// topicOf returns what a change is about: the volumes of a pod, or the volume as a whole.
-func topicOf(h podvolume.Key) changes.Topic {
-	if h.Pod != "" {
-		return changes.Topic{Pod: types.UID(h.Pod)}
-	}
-	return changes.Topic{Volume: h.Volume}
 }
 
 // mounted returns the set-up of a pod.
