@@ -108,6 +108,11 @@ func (m *Manager) GetVolumesInUse() []v1.UniqueVolumeName {
 	return cache.VolumesInUse(m.desired, m.actual.ActualStateOfWorld)
 }
 
+// PodsOfVolume returns the pods that want the volume, or for which it is, or may be, set up; sorted. It does no I/O.
+func (m *Manager) PodsOfVolume(volumeName v1.UniqueVolumeName) []volume.UniquePodName {
+	return m.view.podsOf(volumeName)
+}
+
 // VolumeIsAttached reports whether the volume is attached to this node, or needs no attaching and is known. A volume that
 // only may be attached is not.
 func (m *Manager) VolumeIsAttached(volumeName v1.UniqueVolumeName) bool {

@@ -3,8 +3,9 @@
 //
 //	tracer := otel.New(otel.Options{TracerProvider: provider})
 //	manager, err := volumemanager.New(plugins, volumemanager.Options{Observer: tracer})
+//	tracer.AddVolumePods(manager)
 //
-//	ctx, wait := tracer.BeginPod(ctx, pod, manager)
+//	ctx, wait := tracer.BeginPod(ctx, pod)
 //	err = manager.AddPod(ctx, pod)
 //	if err == nil {
 //		err = manager.WaitForAttachAndMount(ctx, pod)
@@ -20,13 +21,11 @@
 // and not of the step. docs/traces.md lists all spans and attributes.
 //
 // While a pod waits, between [Tracer.BeginPod] and [PodSpan.End], the operations for this pod are children of its span. An attachment, and
-// its verification, is a child of the pod that has waited longest of those that use the volume. All other operations continue the span of the context
-// with which the manager or the controller runs, and are roots if there is none.
+// its verification, is a child of the pod that has waited longest of those that use the volume, sampled ones first. All other operations
+// continue the span of the context with which the manager or the controller runs, and are roots if there is none.
 //
 // # Cost
 //
 // A span that is not sampled is not kept. BenchmarkNotSampled measures such an operation. An operation with a context of its own shares
 // none with the one before it, which costs the executor some allocations.
-//
-// For each attachment the tracer asks all waiting pods that are sampled for their volumes.
 package otel

@@ -1,7 +1,6 @@
 package otel
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager"
 )
 
 const (
@@ -53,6 +51,7 @@ type Tracer struct {
 	running map[operation]trace.Span
 	pods    map[types.UID]*PodSpan
 	begun   uint64 // how many pods have begun
+	volumes []VolumePods
 }
 
 var _ operationexecutor.ContextObserver = (*Tracer)(nil)
@@ -179,29 +178,34 @@ func (t *Tracer) take(o operation) trace.Span {
 	return span
 }
 
-// PodVolumes is the part of a [volumemanager.Manager] that [Tracer.BeginPod] reads. Its method answers from memory.
-type PodVolumes interface {
-	// PodStatus returns where the volumes of a pod stand.
-	PodStatus(uid types.UID) []volumemanager.VolumeStatus
+// VolumePods is the part of a volumemanager.Manager that [Tracer.AddVolumePods] needs. It answers from memory.
+type VolumePods interface {
+	// PodsOfVolume returns the pods that use a volume.
+	PodsOfVolume(volumeName v1.UniqueVolumeName) []volume.UniquePodName
+}
+
+// AddVolumePods names a manager that knows which pods use a volume. Without one, attachments are no children of pods.
+func (t *Tracer) AddVolumePods(volumes VolumePods) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.volumes = append(slices.Clip(t.volumes), volumes)
 }
 
 // PodSpan is the wait of a pod for its volumes. [Tracer.BeginPod] makes it; the caller ends it.
 type PodSpan struct {
-	tracer  *Tracer
-	uid     types.UID
-	volumes PodVolumes
-	span    trace.Span
-	number  uint64 // of the pods, in the order in which they began
+	tracer *Tracer
+	uid    types.UID
+	span   trace.Span
+	number uint64 // of the pods, in the order in which they began
 }
 
 // BeginPod begins the span of a pod that waits for its volumes. Call it before AddPod, and call [PodSpan.End] when the wait has ended: the
-// tracer keeps the span until then. The span is a child of the span of ctx, if there is one; the returned context carries it. volumes
-// says which volumes the pod uses; if it is nil, attachments are no children of this pod. When a pod has begun twice, operations
-// are children of the second span.
-func (t *Tracer) BeginPod(ctx context.Context, pod *v1.Pod, volumes PodVolumes) (context.Context, *PodSpan) {
+// tracer keeps the span until then. The span is a child of the span of ctx, if there is one; the returned context carries it. When a
+// pod has begun twice, operations are children of the second span.
+func (t *Tracer) BeginPod(ctx context.Context, pod *v1.Pod) (context.Context, *PodSpan) {
 	ctx, span := t.tracer.Start(ctx, podSpanName, trace.WithAttributes(
 		podUIDKey.String(string(pod.UID)), podNameKey.String(pod.Name), podNamespaceKey.String(pod.Namespace)))
-	p := &PodSpan{tracer: t, uid: pod.UID, volumes: volumes, span: span}
+	p := &PodSpan{tracer: t, uid: pod.UID, span: span}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begun++
@@ -225,48 +229,52 @@ func (t *Tracer) forget(p *PodSpan) {
 	}
 }
 
-// podOf returns the waiting pod whose child an operation is; nil if there is none. An attachment is for all pods that use the volume: it
-// is a child of the one that has waited longest. Which volumes a pod uses is asked only of pods that are sampled.
+// podOf returns the waiting pod whose child an operation is; nil if there is none.
 func (t *Tracer) podOf(o operationexecutor.OperationInfo) *PodSpan {
-	if o.PodName != "" {
-		return t.pod(types.UID(o.PodName))
-	}
-	if o.Kind != operationexecutor.OpAttach && o.Kind != operationexecutor.OpVerifyControllerAttached {
+	switch {
+	case o.PodName != "":
+		return t.pod(o.PodName)
+	case o.Kind == operationexecutor.OpAttach || o.Kind == operationexecutor.OpVerifyControllerAttached:
+		return t.firstPod(o.VolumeName)
+	default:
 		return nil // No pod becomes ready by it.
 	}
-	for _, p := range t.sampledPods() {
-		if p.uses(o.VolumeName) {
-			return p
-		}
-	}
-	return nil
 }
 
-func (t *Tracer) pod(uid types.UID) *PodSpan {
+func (t *Tracer) pod(name volume.UniquePodName) *PodSpan {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.pods[uid]
+	return t.pods[types.UID(name)]
 }
 
-// sampledPods returns the sampled pods that wait and say which volumes they use, in the order in which they began.
-func (t *Tracer) sampledPods() []*PodSpan {
+// firstPod returns the first of the waiting pods that use a volume; nil if there is none. An attachment is for all of them.
+func (t *Tracer) firstPod(name v1.UniqueVolumeName) *PodSpan {
+	var first *PodSpan
+	for _, volumes := range t.allVolumePods() {
+		for _, pod := range volumes.PodsOfVolume(name) {
+			if p := t.pod(pod); p != nil && (first == nil || p.isBefore(first)) {
+				first = p
+			}
+		}
+	}
+	return first
+}
+
+// allVolumePods returns what is to be asked for pods; nothing while no pod waits.
+func (t *Tracer) allVolumePods() []VolumePods {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var sampled []*PodSpan
-	for _, p := range t.pods {
-		if p.volumes != nil && p.span.SpanContext().IsSampled() {
-			sampled = append(sampled, p)
-		}
+	if len(t.pods) == 0 {
+		return nil
 	}
-	slices.SortFunc(sampled, func(a, b *PodSpan) int { return cmp.Compare(a.number, b.number) })
-	return sampled
+	return t.volumes
 }
 
-func (p *PodSpan) uses(name v1.UniqueVolumeName) bool {
-	for _, s := range p.volumes.PodStatus(p.uid) {
-		if s.Volume == name {
-			return true
-		}
+// isBefore reports whether an attachment for two pods is p's child: a sampled span comes before one that nobody sees, and the one that
+// began first before a later one.
+func (p *PodSpan) isBefore(other *PodSpan) bool {
+	if sampled := p.span.SpanContext().IsSampled(); sampled != other.span.SpanContext().IsSampled() {
+		return sampled
 	}
-	return false
+	return p.number < other.number
 }
