@@ -1,9 +1,6 @@
 package cache
 
 import (
-	"errors"
-	"fmt"
-
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -79,26 +76,4 @@ func (a *ActualStateOfWorld) AddReconstructedPod(mounted operationexecutor.Mount
 		return a.moveMount(v, found, &mounted)
 	})
 	return added && err == nil, err
-}
-
-// CheckAndMarkVolumeAsUncertainViaReconstruction implements the executor's mounter updater.
-func (a *ActualStateOfWorld) CheckAndMarkVolumeAsUncertainViaReconstruction(mounted operationexecutor.MountedVolume) (bool, error) {
-	added, err := a.AddReconstructedPod(mounted)
-	if errors.Is(err, ErrNotAttached) {
-		return false, nil
-	}
-	return added, err
-}
-
-// CheckAndMarkDeviceUncertainViaReconstruction implements the executor's mounter updater.
-func (a *ActualStateOfWorld) CheckAndMarkDeviceUncertainViaReconstruction(volumeName v1.UniqueVolumeName, deviceMountPath string) bool {
-	err := a.updateKnown(volumeName, func(v *knownVolume) error {
-		if v.device != operationexecutor.DeviceNotMounted {
-			return fmt.Errorf("volume %q is %v: %w", volumeName, v.device, volume.ErrInUse)
-		}
-		v.deviceReconstructed = true
-		v.setPaths("", deviceMountPath)
-		return v.moveDevice(found)
-	})
-	return err == nil
 }

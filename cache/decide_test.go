@@ -261,15 +261,3 @@ func TestASetUpThatSucceededHasTheContextThatItWasGiven(t *testing.T) {
 	m, _ := a.GetMountedVolume(name, "p")
 	assert.Empty(t, m.SELinuxMountContext)
 }
-
-func TestAStagingThatARestartFoundIsMarkedOnce(t *testing.T) {
-	a, _ := newActual(t, &cachetest.Plugin{})
-	name := cachetest.Shared("s1")
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: cachetest.Spec("s1"), PluginIsAttachable: true, PluginIsDeviceMountable: true}))
-	row, _ := a.GetAttachedVolume(name)
-	assert.Equal(t, cache.AttachUncertain, row.AttachState)
-	assert.True(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/staged"))
-	assert.False(t, a.CheckAndMarkDeviceUncertainViaReconstruction(name, "/elsewhere"))
-	row, _ = a.GetAttachedVolume(name)
-	assert.Equal(t, "/staged", row.DeviceMountPath)
-}

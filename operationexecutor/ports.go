@@ -40,11 +40,6 @@ type ActualStateOfWorldMounterUpdater interface {
 	// IsVolumeReconstructed reports whether the volume was found after a restart and no call for it has succeeded since. A
 	// final error then proves nothing, and the volume stays uncertain. An empty podName stands for the volume's staging.
 	IsVolumeReconstructed(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool
-	// CheckAndMarkVolumeAsUncertainViaReconstruction records that a restart found the volume set up for the pod. It returns
-	// false and changes nothing if the volume is unknown or the set-up is already known.
-	CheckAndMarkVolumeAsUncertainViaReconstruction(v MountedVolume) (bool, error)
-	// CheckAndMarkDeviceUncertainViaReconstruction does the same for the staging.
-	CheckAndMarkDeviceUncertainViaReconstruction(volumeName v1.UniqueVolumeName, deviceMountPath string) bool
 
 	ExpansionUpdater
 }

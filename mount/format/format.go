@@ -96,12 +96,6 @@ func ProveBlank(ctx context.Context, path string) error {
 	return err
 }
 
-// ProveBlankFile is [ProveBlank] for what the caller opened for reading.
-func ProveBlankFile(ctx context.Context, file *os.File) error {
-	_, err := onFile(ctx, file, proveBlankOp)
-	return err
-}
-
 func proveBlankOp(ctx context.Context, file *os.File) (nothing, error) {
 	_, err := proveBlank(ctx, file)
 	return nothing{}, err

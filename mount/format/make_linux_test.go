@@ -144,7 +144,7 @@ func TestMakeKeepsWhatIsAllocatedWhereZerosAreHoles(t *testing.T) {
 	}
 }
 
-func TestProveBlankFile(t *testing.T) {
+func TestProveBlank(t *testing.T) {
 	path := image(t, 256*mib)
 	require.NoError(t, format.ProveBlank(t.Context(), path))
 	writeAt(t, path, 100*mib, make([]byte, 8192))
