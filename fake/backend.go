@@ -27,6 +27,8 @@ type backendVolume struct {
 	grown map[types.NodeName]int64 // what NodeExpand made of it; nil until then
 	// content is what a copy of another volume is made with, by relative paths; nil for any other.
 	content map[string][]byte
+	// attributes are what ModifyVolume gave the volume; nil until then.
+	attributes map[string]string
 }
 
 // NewBackend returns a backend without volumes.

@@ -32,6 +32,7 @@ const (
 	MethodRecycle            Method = "Recycle"
 	MethodExpandVolume       Method = "ExpandVolumeDevice"
 	MethodNodeExpand         Method = "NodeExpand"
+	MethodModifyVolume       Method = "ModifyVolume"
 	MethodGetVolumeLimits    Method = "GetVolumeLimits"
 	MethodSetUpDevice        Method = "SetUpDevice"
 	MethodMapPodDevice       Method = "MapPodDevice"

@@ -72,6 +72,7 @@ var (
 	_ volume.AttachableVolumePlugin       = (*Plugin)(nil)
 	_ volume.ExpandableVolumePlugin       = (*Plugin)(nil)
 	_ volume.NodeExpandableVolumePlugin   = (*Plugin)(nil)
+	_ volume.ModifiableVolumePlugin       = (*Plugin)(nil)
 	_ volume.VolumePluginWithAttachLimits = (*Plugin)(nil)
 	_ volume.FencingVolumePlugin          = (*Plugin)(nil)
 	_ volume.AttachmentLister             = (*Plugin)(nil)

@@ -13,7 +13,7 @@ import (
 )
 
 // NewProvisioner implements [volume.ProvisionableVolumePlugin]. The only parameter that is known is
-// volume.VolumeParameterFSType.
+// volume.VolumeParameterFSType; mutable parameters are those of ModifyVolume.
 func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	if options.PVC == nil {
 		return nil, fmt.Errorf("plugin %q: volume %q: the claim is nil: %w", p.options.Name, options.PVName, volume.ErrInvalid)
@@ -29,6 +29,9 @@ func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 			return nil, fmt.Errorf("plugin %q: parameter %q is not known: remove it from the class: %w",
 				p.options.Name, key, volume.ErrInvalid)
 		}
+	}
+	if err := checkAttributes(options.MutableParameters); err != nil {
+		return nil, fmt.Errorf("plugin %q: volume %q: %w", p.options.Name, options.PVName, err)
 	}
 	return &provisioner{plugin: p, options: options}, nil
 }
@@ -86,7 +89,10 @@ func (p *provisioner) Provision(
 		if err := p.plugin.checkSize(size.Value()); err != nil {
 			return err
 		}
-		return p.make(ctx, &size)
+		if err := p.make(ctx, &size); err != nil {
+			return err
+		}
+		return p.plugin.options.Backend.modify(p.plugin.fenced(ctx), p.options.PVName, p.options.MutableParameters)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("provisioning volume %q: %w", p.options.PVName, err)

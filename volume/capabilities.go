@@ -24,6 +24,7 @@ const (
 	CapBulkVerify                            // BulkVolumeVerifier
 	CapClone                                 // CloneableVolumePlugin
 	CapReuse                                 // ReusableVolumePlugin
+	CapModify                                // ModifiableVolumePlugin
 
 	// AllCapabilities is the set of all of them.
 	AllCapabilities Capabilities = 1<<iota - 1
@@ -33,7 +34,7 @@ const (
 var capabilityNames = [...]string{
 	"persistent", "recycle", "delete", "provision", "attach", "device-mount", "expand", "node-expand",
 	"attach-limits", "block", "remount", "mount-options", "selinux", "reconstruct", "bulk-verify",
-	"clone", "reuse",
+	"clone", "reuse", "modify",
 }
 
 // Has reports whether all of want are in the set.
@@ -95,6 +96,7 @@ func typeCapabilities(plugin VolumePlugin) Capabilities {
 	add(implements[BulkVolumeVerifier](plugin), CapBulkVerify)
 	add(implements[CloneableVolumePlugin](plugin), CapClone)
 	add(implements[ReusableVolumePlugin](plugin), CapReuse)
+	add(implements[ModifiableVolumePlugin](plugin), CapModify)
 	return c
 }
 

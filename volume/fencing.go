@@ -50,7 +50,7 @@ func (t FencingToken) Check(newest FencingToken) error {
 // FencingVolumePlugin is a plugin that may refuse calls of leaders that were replaced.
 type FencingVolumePlugin interface {
 	AttachableVolumePlugin
-	// FencesCalls reports whether Attach, Detach and ExpandVolumeDevice, where there is one, are refused with [ErrFenced] when
-	// their [FencingToken] is older than one that the storage has seen for the volume. It does no I/O.
+	// FencesCalls reports whether Attach, Detach and, where there are any, ExpandVolumeDevice and ModifyVolume are refused with
+	// [ErrFenced] when their [FencingToken] is older than one that the storage has seen for the volume. It does no I/O.
 	FencesCalls() bool
 }

@@ -117,6 +117,12 @@ func (m *VolumePluginMgr) FindExpandablePluginBySpec(spec *Spec) (ExpandableVolu
 	return plugin, err
 }
 
+// FindModifiablePluginBySpec returns the plugin that supports spec, if it is a [ModifiableVolumePlugin].
+func (m *VolumePluginMgr) FindModifiablePluginBySpec(spec *Spec) (ModifiableVolumePlugin, error) {
+	plugin, _, err := findBySpec[ModifiableVolumePlugin](m, spec, CapModify)
+	return plugin, err
+}
+
 // FindNodeExpandablePluginBySpec returns the plugin that supports spec, if it is a [NodeExpandableVolumePlugin].
 func (m *VolumePluginMgr) FindNodeExpandablePluginBySpec(spec *Spec) (NodeExpandableVolumePlugin, error) {
 	plugin, _, err := findBySpec[NodeExpandableVolumePlugin](m, spec, CapNodeExpand)

@@ -188,6 +188,7 @@ func finders() []finder {
 		{"persistent", CapPersistent, spec1((*VolumePluginMgr).FindPersistentPluginBySpec), nil},
 		{"recyclable", CapRecycle, spec1((*VolumePluginMgr).FindRecyclablePluginBySpec), nil},
 		{"provisionable", CapProvision, nil, name1((*VolumePluginMgr).FindProvisionablePluginByName)},
+		{"modifiable", CapModify, spec1((*VolumePluginMgr).FindModifiablePluginBySpec), nil},
 		{"cloneable", CapClone, spec1((*VolumePluginMgr).FindCloneablePluginBySpec), nil},
 		{"deletable", CapDelete, spec1((*VolumePluginMgr).FindDeletablePluginBySpec),
 			name1((*VolumePluginMgr).FindDeletablePluginByName)},

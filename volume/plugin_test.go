@@ -93,6 +93,7 @@ func (p *able) GetVolumeLimits(context.Context) (map[string]int64, error)    { r
 func (p *able) ExpandVolumeDevice(context.Context, *Spec, resource.Quantity, resource.Quantity) (resource.Quantity, error) {
 	return resource.Quantity{}, nil
 }
+func (p *able) ModifyVolume(context.Context, *Spec, map[string]string) error   { return nil }
 func (p *able) NewBlockVolumeMapper(*Spec, *v1.Pod) (BlockVolumeMapper, error) { return nil, nil }
 func (p *able) NewBlockVolumeUnmapper(string, types.UID) (BlockVolumeUnmapper, error) {
 	return nil, nil

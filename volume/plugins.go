@@ -76,6 +76,10 @@ type VolumeOptions struct {
 	Source *v1.PersistentVolume
 	// Parameters are those of the class. A key that the plugin does not know is an error.
 	Parameters map[string]string
+	// MutableParameters are those of the claim's VolumeAttributesClass: the attributes that the new volume has, as ModifyVolume
+	// would give them to it. A key or a value that the plugin does not know is an error that matches [ErrInfeasible]. Only a
+	// plugin with [CapModify] gets any.
+	MutableParameters map[string]string
 }
 
 // ProvisionableVolumePlugin can make new volumes for claims.
@@ -143,6 +147,22 @@ type ExpandableVolumePlugin interface {
 	ExpandVolumeDevice(ctx context.Context, spec *Spec, newSize, oldSize resource.Quantity) (resource.Quantity, error)
 	// RequiresFSResize reports whether the node must grow the filesystem afterwards.
 	RequiresFSResize() bool
+}
+
+// ModifiableVolumePlugin can change attributes of a volume that exists, such as its throughput, also while pods use it. Absent,
+// a claim that names a VolumeAttributesClass gets no new volume from the plugin, and a volume keeps the class that it has.
+type ModifiableVolumePlugin interface {
+	VolumePlugin
+	// ModifyVolume gives the volume of spec, whose PersistentVolume is set, the attributes that parameters name: those of a
+	// VolumeAttributesClass. An attribute that they do not name keeps its value. Where the volume has them all, nothing is
+	// done. The content of the volume, and the mounts of its pods, stay. ModifyVolume may run on another machine than the
+	// pods. It never runs beside ExpandVolumeDevice of the same volume.
+	//
+	// A key or a value that the plugin does not know, or that this volume can never have, is an error that matches
+	// [ErrInfeasible], and the volume keeps all attributes. An error that matches [ErrInUse] says that the volume can have
+	// them only while it is attached nowhere. An error that matches [ErrUncertain] says that the volume may have some of
+	// them: the same parameters come again then, before others do. No error contains a value of parameters.
+	ModifyVolume(ctx context.Context, spec *Spec, parameters map[string]string) error
 }
 
 // NodeResizeOptions says what is to be grown on a node.

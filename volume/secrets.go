@@ -50,7 +50,7 @@ func (s *Spec) Secrets(public []string) Secrets {
 // Secrets returns the values in the options that are not public.
 func (o VolumeOptions) Secrets(public []string) Secrets {
 	keys := publicKeys(public)
-	values := append(keys.hidden(o.Parameters), keys.hiddenOptions(o.MountOptions)...)
+	values := slices.Concat(keys.hidden(o.Parameters), keys.hidden(o.MutableParameters), keys.hiddenOptions(o.MountOptions))
 	if o.Source != nil {
 		values = append(values, NewSpecFromPersistentVolume(o.Source, false).Secrets(public).values...)
 	}

@@ -59,6 +59,13 @@ type Config struct {
 	Lifetime Lifetime
 	// Parameters are those of the class of what the suite provisions. They are not used where NewVolumeOptions is set.
 	Parameters map[string]string
+	// MutableParameters are two sets of parameters that ModifyVolume takes, of which each gives an attribute another value. They
+	// must be set for a plugin with volume.CapModify.
+	MutableParameters [2]map[string]string
+	// Attributes returns the attributes that the storage of spec has, by the keys of the parameters, as somebody who looks at the
+	// storage sees them, and not as the plugin says. More than the suite has set is not looked at. Nil means that nobody can see
+	// them: the cases then only look at errors and content.
+	Attributes func(t testing.TB, spec *volume.Spec) map[string]string
 
 	// patience stands in for leakPatience in tests of the suite that expect a leak; zero means leakPatience.
 	patience time.Duration

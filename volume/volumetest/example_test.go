@@ -19,6 +19,8 @@ func testConformance(t *testing.T) {
 		NewSpec: volumetest.InlineSpec("fake.example.com"),
 		World:   world,
 		Require: volume.CapReconstruct,
+		// Only a plugin with volume.CapModify needs these.
+		MutableParameters: [2]map[string]string{{fake.ParameterTier: "slow"}, {fake.ParameterTier: "fast"}},
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,6 +44,7 @@ type mutant struct {
 	mapper      func(volume.CustomBlockVolumeMapper, *v1.Pod) volume.BlockVolumeMapper
 	expand      func(want, has resource.Quantity) resource.Quantity
 	nodeExpand  func() (bool, error)
+	modify      modifyFunc
 	provision   func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error)
 	recycled    func(*volume.Spec) string
 	mounts      func(bool) bool
@@ -265,6 +267,44 @@ func (m *mutant) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 		return grown, err
 	}
 	return m.Plugin.NodeExpand(ctx, options)
+}
+
+// modifyFunc modifies a volume with the fake plugin, or in its own way.
+type modifyFunc func(ctx context.Context, made *fake.Plugin, spec *volume.Spec, parameters map[string]string) error
+
+func (m *mutant) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters map[string]string) error {
+	if m.modify != nil {
+		return m.modify(ctx, m.Plugin, spec, parameters)
+	}
+	return m.Plugin.ModifyVolume(ctx, spec, parameters)
+}
+
+// known returns the parameters that the fake plugin knows.
+func known(parameters map[string]string) map[string]string {
+	parameters = maps.Clone(parameters)
+	maps.DeleteFunc(parameters, func(key, _ string) bool { return key != fake.ParameterIOPS && key != fake.ParameterTier })
+	return parameters
+}
+
+// forgetful is a device whose storage loses its attributes when it is detached.
+type forgetful struct {
+	device
+	plugin *fake.Plugin
+}
+
+func (f forgetful) Detach(ctx context.Context, name string, node types.NodeName) error {
+	err := f.device.Detach(ctx, name, node)
+	return errors.Join(err, f.plugin.ModifyVolume(ctx, named(name), map[string]string{fake.ParameterTier: "forgotten"}))
+}
+
+// named returns the spec of the fake plugin's volume of that handle.
+func named(handle string) *volume.Spec {
+	return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: handle},
+		Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{
+			CSI: &v1.CSIPersistentVolumeSource{Driver: "fake.example.com", VolumeHandle: handle},
+		}},
+	}, false)
 }
 
 // keeping is the mutant on a filesystem that keeps its content when it is unmounted, which the fake plugin never deletes.
@@ -677,6 +717,49 @@ func defects() map[string]func(m *mutant) {
 		"E2": func(m *mutant) { m.expand = func(want, _ resource.Quantity) resource.Quantity { return want } },
 		"E3": func(m *mutant) { m.nodeExpand = func() (bool, error) { return true, nil } },
 		"E4": func(m *mutant) { m.cutExpansion = true },
+		"H1": inject(fake.MethodModifyVolume, fake.Fault{Times: 1, Effect: fake.EffectDone}, fake.Fail(errors.New("modified already"))),
+		"H2": func(m *mutant) {
+			m.modify = func(ctx context.Context, made *fake.Plugin, spec *volume.Spec, parameters map[string]string) error {
+				return errors.Join(made.ModifyVolume(ctx, spec, known(parameters)), made.ModifyVolume(ctx, spec, parameters))
+			}
+		},
+		"H3": func(m *mutant) {
+			m.modify = func(ctx context.Context, made *fake.Plugin, spec *volume.Spec, parameters map[string]string) error {
+				table, err := m.world.List(ctx)
+				for _, mounted := range table {
+					_ = m.world.Remove(mounted.Path + "/file")
+				}
+				return errors.Join(err, made.ModifyVolume(ctx, spec, parameters))
+			}
+		},
+		"H4": func(m *mutant) { m.device = func(d device) device { return forgetful{d, m.Plugin} } },
+		"H5": func(m *mutant) {
+			m.modify = func(ctx context.Context, made *fake.Plugin, spec *volume.Spec, parameters map[string]string) error {
+				all := map[string]string{fake.ParameterIOPS: "1", fake.ParameterTier: "default"}
+				maps.Copy(all, parameters)
+				return made.ModifyVolume(ctx, spec, all)
+			}
+		},
+		"H6": func(m *mutant) {
+			m.modify = func(ctx context.Context, made *fake.Plugin, spec *volume.Spec, parameters map[string]string) error {
+				err := made.ModifyVolume(ctx, spec, parameters)
+				for _, handle := range m.Backend().Handles() {
+					err = errors.Join(err, made.ModifyVolume(ctx, named(handle), parameters))
+				}
+				return err
+			}
+		},
+		"H7": func(m *mutant) {
+			m.modify = func(ctx context.Context, made *fake.Plugin, spec *volume.Spec, parameters map[string]string) error {
+				return m.cut.call(ctx, func() error { return made.ModifyVolume(ctx, spec, parameters) })
+			}
+		},
+		"H8": func(m *mutant) {
+			m.provisioner = func(o volume.VolumeOptions) volume.VolumeOptions {
+				o.MutableParameters = nil
+				return o
+			}
+		},
 		"D3": (*mutant).keeping,
 		"Y1": (*mutant).keeping,
 		"X2": func(m *mutant) {
@@ -829,7 +912,8 @@ func mutantConfig(arrange func(*mutant)) Config {
 		},
 		NewSpec: func(t testing.TB) *volume.Spec { return withDevice(t, world, fakeSpec(t)) },
 		World:   world, RootDir: "/node", Shared: true, Lifetime: LifetimeOfStaging,
-		patience: shortPatience,
+		patience:          shortPatience,
+		MutableParameters: fakeAttributes(), Attributes: attributesIn(backend),
 	}
 }
 

@@ -34,9 +34,27 @@ func fakeConfig(mounter mount.Interface, without volume.Capabilities) Config {
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
 			return fake.NewPlugin(fake.PluginOptions{Mounter: mounter, Backend: backend, Reuse: true, Without: without})
 		},
-		NewSpec:  fakeSpec,
-		Shared:   true,
-		Lifetime: LifetimeOfStaging,
+		NewSpec:           fakeSpec,
+		Shared:            true,
+		Lifetime:          LifetimeOfStaging,
+		MutableParameters: fakeAttributes(),
+		Attributes:        attributesIn(backend),
+	}
+}
+
+// fakeAttributes are two sets of attributes that the fake plugin knows.
+func fakeAttributes() [2]map[string]string {
+	return [2]map[string]string{
+		{fake.ParameterIOPS: "100", fake.ParameterTier: "slow"},
+		{fake.ParameterIOPS: "9000", fake.ParameterTier: "fast"},
+	}
+}
+
+// attributesIn looks at the storage of the fake plugin.
+func attributesIn(backend *fake.Backend) func(testing.TB, *volume.Spec) map[string]string {
+	return func(_ testing.TB, spec *volume.Spec) map[string]string {
+		driver, _ := spec.Driver()
+		return backend.Attributes(driver.Handle)
 	}
 }
 
