@@ -87,7 +87,7 @@ func Identify(ctx context.Context, options Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s, err := connect(ctx, options, new(turns))
+	s, err := connect(ctx, options, dialSocket, new(turns))
 	if err != nil {
 		return "", fmt.Errorf("driver at %q: %w", options.Socket, err)
 	}

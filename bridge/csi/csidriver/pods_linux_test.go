@@ -15,6 +15,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	v1 "k8s.io/api/core/v1"
@@ -159,7 +160,7 @@ func TestADriverHearsOfPodsWhatItsObjectAsksFor(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, n.plugin.RequiresRemount(n.spec), "it was not read again")
 	n.restart()
-	require.True(t, session.conn.WaitForStateChange(t.Context(), connectivity.Ready))
+	require.True(t, session.conn.(*grpc.ClientConn).WaitForStateChange(t.Context(), connectivity.Ready))
 	require.NoError(t, n.driver.Connect(t.Context()))
 	assert.False(t, n.plugin.RequiresRemount(n.spec), "it is read again with a new connection")
 	assert.Equal(t, own, heard())
