@@ -97,7 +97,7 @@ func TestAnInlineVolumeLivesAsLongAsItsPod(t *testing.T) {
 		assert.NoDirExists(t, filepath.Dir(files[uid]))
 	}
 	assert.Len(t, n.Volumes(), before)
-	records, err := n.plugin.records.all(func(record) bool { return true })
+	records, err := n.plugin.node.points.records.all(func(record) bool { return true })
 	require.NoError(t, err)
 	assert.Empty(t, records)
 }
@@ -228,7 +228,7 @@ func TestATokenThatIsMissingBeginsNothing(t *testing.T) {
 	})
 	require.NoError(t, n.stage())
 	require.ErrorIs(t, n.setUp(t.Context()), volume.ErrUnsupported, "nothing gives tokens")
-	n.plugin.options.Tokens = &tokens{}
+	n.plugin.node.options.Tokens = &tokens{}
 	require.ErrorIs(t, n.setUp(t.Context()), volume.ErrTransient)
 	assert.Zero(t, n.Count("NodePublishVolume"))
 	require.NoError(t, n.unstage())
